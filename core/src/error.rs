@@ -1,0 +1,101 @@
+//! Error numbers: what every error of kestrel maps to, with libfabric's values.
+//!
+//! Each object has an error enum of its own, beside the object; all of them
+//! answer [`HasErrno::errno`], so that a caller (the C door above all) can
+//! report the number that the manual pages name.
+
+use std::fmt;
+
+/// An error number as fi_errno(3) defines it. Always positive.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Errno(pub i32);
+
+macro_rules! errnos {
+    ($($name:ident = $value:literal, $text:literal;)*) => {
+        impl Errno {
+            $(#[doc = $text] pub const $name: Errno = Errno($value);)*
+
+            /// What the number means, in words.
+            pub const fn text(self) -> &'static str {
+                match self.0 { $($value => $text,)* _ => "Unknown error" }
+            }
+
+            /// The symbol, as in `FI_EAGAIN`.
+            pub const fn name(self) -> &'static str {
+                match self.0 { $($value => concat!("FI_E", stringify!($name)),)* _ => "FI_EUNKNOWN" }
+            }
+        }
+    };
+}
+
+errnos! {
+    PERM = 1, "Operation not permitted";
+    NOENT = 2, "No such file or directory";
+    INTR = 4, "Interrupted system call";
+    IO = 5, "I/O error";
+    TOOBIG = 7, "Argument list too long";
+    BADF = 9, "Bad file number";
+    AGAIN = 11, "Try again";
+    NOMEM = 12, "Out of memory";
+    ACCES = 13, "Permission denied";
+    FAULT = 14, "Bad address";
+    BUSY = 16, "Device or resource busy";
+    NODEV = 19, "No such device";
+    INVAL = 22, "Invalid argument";
+    MFILE = 24, "Too many open files";
+    NOSPC = 28, "No space left on device";
+    NOSYS = 38, "Function not implemented";
+    NOMSG = 42, "No message of desired type";
+    NODATA = 61, "No data available";
+    OVERFLOW = 75, "Value too large for defined data type";
+    MSGSIZE = 90, "Message too long";
+    NOPROTOOPT = 92, "Protocol not available";
+    OPNOTSUPP = 95, "Operation not supported on transport endpoint";
+    ADDRINUSE = 98, "Address already in use";
+    ADDRNOTAVAIL = 99, "Cannot assign requested address";
+    NETUNREACH = 101, "Network is unreachable";
+    CONNABORTED = 103, "Software caused connection abort";
+    CONNRESET = 104, "Connection reset by peer";
+    NOBUFS = 105, "No buffer space available";
+    ISCONN = 106, "Transport endpoint is already connected";
+    NOTCONN = 107, "Transport endpoint is not connected";
+    SHUTDOWN = 108, "Cannot send after transport endpoint shutdown";
+    TIMEDOUT = 110, "Connection timed out";
+    CONNREFUSED = 111, "Connection refused";
+    HOSTDOWN = 112, "Host is down";
+    HOSTUNREACH = 113, "No route to host";
+    ALREADY = 114, "Operation already in progress";
+    CANCELED = 125, "Operation Canceled";
+    OTHER = 256, "Unspecified error";
+    TOOSMALL = 257, "Provided buffer is too small";
+    OPBADSTATE = 258, "Operation not permitted in current state";
+    AVAIL = 259, "Error available";
+    BADFLAGS = 260, "Flags not supported";
+    NOEQ = 261, "Missing or unavailable event queue";
+    DOMAIN = 262, "Invalid resource domain";
+    NOCQ = 263, "Missing or unavailable completion queue";
+    TRUNC = 265, "Truncation error";
+    NOKEY = 266, "Required key not available";
+    NOAV = 267, "Missing or unavailable address vector";
+    OVERRUN = 268, "Queue has been overrun";
+    NORX = 269, "Receiver not ready, no receive buffers available";
+    NOMR = 270, "No more memory registrations";
+}
+
+impl fmt::Debug for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}({})", self.name(), self.0)
+    }
+}
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.text())
+    }
+}
+
+/// Every error enum of kestrel maps to one error number of fi_errno(3).
+pub trait HasErrno {
+    /// The positive error number that the manual pages name for this error.
+    fn errno(&self) -> Errno;
+}

@@ -1,0 +1,7 @@
+//! kestrel-core: objects, matching, protocol and engine, for any transport.
+
+#![deny(unsafe_code)]
+
+pub mod error;
+pub mod flags;
+pub mod primitive;
