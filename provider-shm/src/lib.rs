@@ -1,1 +1,3 @@
+//! kestrel-shm: the shared-memory transport.
 
+pub mod copy;

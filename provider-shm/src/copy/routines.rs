@@ -1,0 +1,150 @@
+//! The routines themselves, each behind the CPU feature that it needs.
+
+use super::{CopyFunction, Routine};
+
+/// The function of a routine, if this CPU can run it.
+pub(super) fn lookup(routine: Routine) -> Option<CopyFunction> {
+    match routine {
+        Routine::Memcpy => Some(memcpy),
+        #[cfg(target_arch = "x86_64")]
+        other => x86::lookup(other),
+        #[cfg(not(target_arch = "x86_64"))]
+        _ => None,
+    }
+}
+
+/// # Safety
+/// As [`CopyFunction`].
+unsafe fn memcpy(destination: *mut u8, source: *const u8, len: usize) {
+    // SAFETY: the caller vouches for both ranges, which do not overlap.
+    unsafe { std::ptr::copy_nonoverlapping(source, destination, len) }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::super::{SMALL_BYTES_MAX, copy_small};
+    use super::{CopyFunction, Routine};
+    use std::arch::{asm, x86_64::*};
+
+    pub(super) fn lookup(routine: Routine) -> Option<CopyFunction> {
+        let avx2 = is_x86_feature_detected!("avx2");
+        let avx512 = is_x86_feature_detected!("avx512f");
+        match routine {
+            Routine::Memcpy => None,
+            Routine::RepMovsb => has_erms().then_some(rep_movsb as CopyFunction),
+            Routine::Avx2 => avx2.then_some(avx2_copy as CopyFunction),
+            Routine::Avx2Stream => avx2.then_some(avx2_stream as CopyFunction),
+            Routine::Avx512 => avx512.then_some(avx512_copy as CopyFunction),
+            Routine::Avx512Stream => avx512.then_some(avx512_stream as CopyFunction),
+            Routine::Avx512Demote => {
+                (avx512 && has_cldemote()).then_some(avx512_demote as CopyFunction)
+            }
+        }
+    }
+
+    /// CPUID leaf 7: the extended features.
+    fn leaf_7() -> Option<CpuidResult> {
+        (__get_cpuid_max(0).0 >= 7).then(|| __cpuid_count(7, 0))
+    }
+
+    /// ERMS, CPUID.7.0:EBX bit 9: without it `rep movsb` moves a byte a cycle.
+    fn has_erms() -> bool {
+        leaf_7().is_some_and(|leaf| leaf.ebx & (1 << 9) != 0)
+    }
+
+    /// CLDEMOTE, CPUID.7.0:ECX bit 25: without it the instruction does nothing.
+    fn has_cldemote() -> bool {
+        leaf_7().is_some_and(|leaf| leaf.ecx & (1 << 25) != 0)
+    }
+
+    /// # Safety
+    /// As [`CopyFunction`].
+    unsafe fn rep_movsb(destination: *mut u8, source: *const u8, len: usize) {
+        // SAFETY: the ABI keeps the direction flag clear, so exactly `len`
+        // bytes are read and written upwards, for which the caller vouches.
+        unsafe {
+            asm!("rep movsb", inout("rcx") len => _, inout("rdi") destination => _, inout("rsi") source => _,
+                options(nostack, preserves_flags));
+        }
+    }
+
+    /// A loop of vector copies: unaligned loads, stores aligned to a vector,
+    /// four vectors a turn; the head and the tail are one vector each that
+    /// overlaps what the loop wrote.
+    macro_rules! vector_copy {
+        ($(#[$doc:meta])* $name:ident, $feature:literal, $bytes:literal, $load:ident, $store_unaligned:ident,
+         $store:ident, after_line: $after_line:expr, at_end: $at_end:expr) => {
+            $(#[$doc])*
+            /// # Safety
+            /// As [`CopyFunction`]; the CPU has the feature.
+            #[target_feature(enable = $feature)]
+            unsafe fn $name(destination: *mut u8, source: *const u8, len: usize) {
+                if len <= SMALL_BYTES_MAX {
+                    // SAFETY: the caller vouches for both ranges, and the length was just checked.
+                    return unsafe { copy_small(destination, source, len) };
+                }
+                // SAFETY: `done` starts below `len`, grows to at most `len`,
+                // and each step copies only where `done + step <= len`; head
+                // and tail are one vector, which `len > SMALL_BYTES_MAX` holds.
+                // From the first step on `destination + done` is aligned.
+                unsafe {
+                    $store_unaligned(destination.cast(), $load(source.cast()));
+                    let mut done = $bytes - (destination as usize & ($bytes - 1));
+                    while done + 4 * $bytes <= len {
+                        let (from, to) = (source.add(done), destination.add(done));
+                        let a = $load(from.cast());
+                        let b = $load(from.add($bytes).cast());
+                        let c = $load(from.add(2 * $bytes).cast());
+                        let d = $load(from.add(3 * $bytes).cast());
+                        $store(to.cast(), a);
+                        $store(to.add($bytes).cast(), b);
+                        $store(to.add(2 * $bytes).cast(), c);
+                        $store(to.add(3 * $bytes).cast(), d);
+                        $after_line(to);
+                        done += 4 * $bytes;
+                    }
+                    while done + $bytes <= len {
+                        $store(destination.add(done).cast(), $load(source.add(done).cast()));
+                        done += $bytes;
+                    }
+                    $store_unaligned(destination.add(len - $bytes).cast(), $load(source.add(len - $bytes).cast()));
+                    $at_end();
+                }
+            }
+        };
+    }
+
+    vector_copy!(
+        avx2_copy, "avx2", 32, _mm256_loadu_si256, _mm256_storeu_si256, _mm256_store_si256,
+        after_line: |_: *mut u8| {}, at_end: || {}
+    );
+    vector_copy!(
+        avx512_copy, "avx512f", 64, _mm512_loadu_si512, _mm512_storeu_si512, _mm512_store_si512,
+        after_line: |_: *mut u8| {}, at_end: || {}
+    );
+    vector_copy!(
+        /// Streaming stores are weakly ordered: the fence orders them before
+        /// the release store that publishes the chunk.
+        avx2_stream, "avx2", 32, _mm256_loadu_si256, _mm256_storeu_si256, _mm256_stream_si256,
+        after_line: |_: *mut u8| {}, at_end: || _mm_sfence()
+    );
+    vector_copy!(
+        /// As `avx2_stream`, a line a store.
+        avx512_stream, "avx512f", 64, _mm512_loadu_si512, _mm512_storeu_si512, _mm512_stream_si512,
+        after_line: |_: *mut u8| {}, at_end: || _mm_sfence()
+    );
+    vector_copy!(
+        avx512_demote, "avx512f", 64, _mm512_loadu_si512, _mm512_storeu_si512, _mm512_store_si512,
+        after_line: demote_four_lines, at_end: || {}
+    );
+
+    /// Hints that four lines, just written, will be read by another core.
+    #[inline(always)]
+    fn demote_four_lines(line: *mut u8) {
+        // SAFETY: CLDEMOTE is a hint: it changes no memory and never faults.
+        unsafe {
+            asm!("cldemote [{0}]", "cldemote [{0} + 64]", "cldemote [{0} + 128]", "cldemote [{0} + 192]",
+                in(reg) line, options(nostack, preserves_flags));
+        }
+    }
+}
