@@ -4,7 +4,8 @@
 //! counts is not how fast one copy runs alone but how cheaply a cache line
 //! changes hands. A plain `memcpy` loses half of what the machine can do
 //! there: see `docs/performance.md` and `kestrel-perf floor`, which measures
-//! every routine below against every other.
+//! every routine below against every other. Stores around the caches and
+//! `cldemote` were measured too, reach half of the others, and left again.
 //!
 //! A [`Copier`] is chosen once, at start-up, from what the CPU has, or by name.
 //! Short lengths never reach it: [`copy_small`] is inlined at the caller.
@@ -37,12 +38,6 @@ pub enum Routine {
     Avx2,
     /// 64-byte loads and stores, four at a time.
     Avx512,
-    /// `Avx512`, then a hint (`cldemote`) to push each written line to the shared cache.
-    Avx512Demote,
-    /// 32-byte stores around the caches.
-    Avx2Stream,
-    /// 64-byte stores around the caches.
-    Avx512Stream,
 }
 
 /// Why a copy routine could not be chosen.
@@ -61,14 +56,11 @@ pub enum CopyError {
 
 impl Routine {
     /// Every routine, whether this CPU has it or not.
-    pub const ALL: [Routine; 7] = [
+    pub const ALL: [Routine; 4] = [
         Routine::Memcpy,
         Routine::RepMovsb,
         Routine::Avx2,
         Routine::Avx512,
-        Routine::Avx512Demote,
-        Routine::Avx2Stream,
-        Routine::Avx512Stream,
     ];
 
     /// The name that configuration and reports use.
@@ -78,9 +70,6 @@ impl Routine {
             Routine::RepMovsb => "rep-movsb",
             Routine::Avx2 => "avx2",
             Routine::Avx512 => "avx512",
-            Routine::Avx512Demote => "avx512-demote",
-            Routine::Avx2Stream => "avx2-stream",
-            Routine::Avx512Stream => "avx512-stream",
         }
     }
 
@@ -89,9 +78,8 @@ impl Routine {
         match self {
             Routine::Memcpy => "nothing",
             Routine::RepMovsb => "ERMS (enhanced rep movsb)",
-            Routine::Avx2 | Routine::Avx2Stream => "AVX2",
-            Routine::Avx512 | Routine::Avx512Stream => "AVX-512F",
-            Routine::Avx512Demote => "AVX-512F and CLDEMOTE",
+            Routine::Avx2 => "AVX2",
+            Routine::Avx512 => "AVX-512F",
         }
     }
 

@@ -33,12 +33,7 @@ mod x86 {
             Routine::Memcpy => None,
             Routine::RepMovsb => has_erms().then_some(rep_movsb as CopyFunction),
             Routine::Avx2 => avx2.then_some(avx2_copy as CopyFunction),
-            Routine::Avx2Stream => avx2.then_some(avx2_stream as CopyFunction),
             Routine::Avx512 => avx512.then_some(avx512_copy as CopyFunction),
-            Routine::Avx512Stream => avx512.then_some(avx512_stream as CopyFunction),
-            Routine::Avx512Demote => {
-                (avx512 && has_cldemote()).then_some(avx512_demote as CopyFunction)
-            }
         }
     }
 
@@ -50,11 +45,6 @@ mod x86 {
     /// ERMS, CPUID.7.0:EBX bit 9: without it `rep movsb` moves a byte a cycle.
     fn has_erms() -> bool {
         leaf_7().is_some_and(|leaf| leaf.ebx & (1 << 9) != 0)
-    }
-
-    /// CLDEMOTE, CPUID.7.0:ECX bit 25: without it the instruction does nothing.
-    fn has_cldemote() -> bool {
-        leaf_7().is_some_and(|leaf| leaf.ecx & (1 << 25) != 0)
     }
 
     /// # Safety
@@ -72,9 +62,8 @@ mod x86 {
     /// four vectors a turn; the head and the tail are one vector each that
     /// overlaps what the loop wrote.
     macro_rules! vector_copy {
-        ($(#[$doc:meta])* $name:ident, $feature:literal, $bytes:literal, $load:ident, $store_unaligned:ident,
-         $store:ident, after_line: $after_line:expr, at_end: $at_end:expr) => {
-            $(#[$doc])*
+        ($name:ident, $feature:literal, $bytes:literal, $load:ident, $store_unaligned:ident,
+         $store:ident) => {
             /// # Safety
             /// As [`CopyFunction`]; the CPU has the feature.
             #[target_feature(enable = $feature)]
@@ -100,51 +89,35 @@ mod x86 {
                         $store(to.add($bytes).cast(), b);
                         $store(to.add(2 * $bytes).cast(), c);
                         $store(to.add(3 * $bytes).cast(), d);
-                        $after_line(to);
                         done += 4 * $bytes;
                     }
                     while done + $bytes <= len {
                         $store(destination.add(done).cast(), $load(source.add(done).cast()));
                         done += $bytes;
                     }
-                    $store_unaligned(destination.add(len - $bytes).cast(), $load(source.add(len - $bytes).cast()));
-                    $at_end();
+                    $store_unaligned(
+                        destination.add(len - $bytes).cast(),
+                        $load(source.add(len - $bytes).cast()),
+                    );
                 }
             }
         };
     }
 
     vector_copy!(
-        avx2_copy, "avx2", 32, _mm256_loadu_si256, _mm256_storeu_si256, _mm256_store_si256,
-        after_line: |_: *mut u8| {}, at_end: || {}
+        avx2_copy,
+        "avx2",
+        32,
+        _mm256_loadu_si256,
+        _mm256_storeu_si256,
+        _mm256_store_si256
     );
     vector_copy!(
-        avx512_copy, "avx512f", 64, _mm512_loadu_si512, _mm512_storeu_si512, _mm512_store_si512,
-        after_line: |_: *mut u8| {}, at_end: || {}
+        avx512_copy,
+        "avx512f",
+        64,
+        _mm512_loadu_si512,
+        _mm512_storeu_si512,
+        _mm512_store_si512
     );
-    vector_copy!(
-        /// Streaming stores are weakly ordered: the fence orders them before
-        /// the release store that publishes the chunk.
-        avx2_stream, "avx2", 32, _mm256_loadu_si256, _mm256_storeu_si256, _mm256_stream_si256,
-        after_line: |_: *mut u8| {}, at_end: || _mm_sfence()
-    );
-    vector_copy!(
-        /// As `avx2_stream`, a line a store.
-        avx512_stream, "avx512f", 64, _mm512_loadu_si512, _mm512_storeu_si512, _mm512_stream_si512,
-        after_line: |_: *mut u8| {}, at_end: || _mm_sfence()
-    );
-    vector_copy!(
-        avx512_demote, "avx512f", 64, _mm512_loadu_si512, _mm512_storeu_si512, _mm512_store_si512,
-        after_line: demote_four_lines, at_end: || {}
-    );
-
-    /// Hints that four lines, just written, will be read by another core.
-    #[inline(always)]
-    fn demote_four_lines(line: *mut u8) {
-        // SAFETY: CLDEMOTE is a hint: it changes no memory and never faults.
-        unsafe {
-            asm!("cldemote [{0}]", "cldemote [{0} + 64]", "cldemote [{0} + 128]", "cldemote [{0} + 192]",
-                in(reg) line, options(nostack, preserves_flags));
-        }
-    }
 }
