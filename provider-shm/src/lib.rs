@@ -1,3 +1,44 @@
-//! kestrel-shm: the shared-memory transport.
+//! kestrel-shm: the shared-memory transport of kestrel.
+//!
+//! In reading order, the control plane (everything cold):
+//!
+//! 1. [`station`]: an endpoint's presence on this host: its address, its events, its doorbell.
+//! 2. [`region`]: sealed memory that passes between processes: lanes and chunk pools.
+//! 3. [`doorbell`]: the eventfd that wakes a sleeping peer.
+//! 4. `control`: the one sleeping thread a process that answers and starts handshakes.
+//! 5. [`process`]: who a peer process is, and how its death is noticed.
+//! 6. [`cma`]: reading a peer's memory, and the probe that says whether we may.
+//! 7. [`barrier`], [`fork_guard`], [`lcore`], [`limits`]: what a process arranges once.
 
+#![deny(unsafe_code)]
+
+pub mod barrier;
+#[allow(unsafe_code)]
+pub mod cma;
+mod control;
+#[allow(unsafe_code)]
 pub mod copy;
+pub mod doorbell;
+#[allow(unsafe_code)]
+pub mod fork_guard;
+pub mod lcore;
+pub mod limits;
+pub mod process;
+pub mod region;
+pub mod station;
+#[allow(unsafe_code)]
+mod sys;
+
+pub use doorbell::{Doorbell, DoorbellError};
+pub use process::ProcessId;
+pub use region::{LANE_BYTES, LaneMemory, PoolMemory, PoolView, RegionError};
+pub use station::{
+    ConnectError, PeerIdentity, Station, StationError, StationEvent, StationOptions,
+};
+
+/// What the tests of this crate need to play a hostile peer. Not an interface.
+#[doc(hidden)]
+pub mod testing {
+    pub use crate::control::socket::{abstract_name, force_socket_liveness};
+    pub use crate::control::wire;
+}

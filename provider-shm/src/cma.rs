@@ -1,0 +1,298 @@
+//! Reading a peer's memory (cross-memory attach), and the probe that says whether we may.
+//!
+//! process_vm_readv(2) takes a PID, and a PID that a peer tells is worth nothing: two containers
+//! both say 1, and reading process 1 then happily reads our own memory. So the PID is the one
+//! that the kernel puts on the socket (SO_PEERCRED), translated into our PID namespace, and even
+//! that is believed only after a random nonce, whose address and value the peer sent, has been
+//! read back through it.
+//!
+//! A PID outlives its process: after `Died` it may name somebody else. Whoever reads must check
+//! for that event after the read and before using what was read.
+
+use std::fs;
+use std::io;
+use std::sync::Once;
+
+use rustix::process::{PTracer, set_ptracer};
+use thiserror::Error;
+
+pub(crate) const NONCE_BYTES: usize = 16;
+
+/// How many pieces one system call carries; a longer list takes several.
+const PIECES: usize = 64;
+
+/// A piece of a peer's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteSlice {
+    pub address: u64,
+    pub len: usize,
+}
+
+/// Why a peer's memory cannot be read.
+#[derive(Debug, Error)]
+pub(crate) enum ProbeFailure {
+    #[error("one side has it switched off")]
+    Off,
+    #[error("the peer has no PID in our PID namespace")]
+    NoPid,
+    #[error("not permitted: {}", permission_hint())]
+    Permission,
+    #[error("no process {pid} here (PID namespaces?)")]
+    NoProcess { pid: i32 },
+    #[error("process {pid} is not the peer: its nonce differs (PID namespaces?)")]
+    NonceDiffers { pid: i32 },
+    #[error("process_vm_readv: {source}")]
+    Other { source: io::Error },
+}
+
+fn yama_scope() -> Option<u8> {
+    fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope")
+        .ok()?
+        .trim()
+        .parse()
+        .ok()
+}
+
+fn permission_hint() -> String {
+    match yama_scope() {
+        Some(scope @ 2..) => {
+            format!("Yama allows it to administrators only (ptrace_scope {scope})")
+        }
+        Some(1) => "Yama (ptrace_scope 1), and the peer gave no leave by PR_SET_PTRACER; or a \
+                    user namespace, a seccomp filter or a process that may not be dumped"
+            .to_owned(),
+        _ => "a user namespace, a seccomp filter or a process that may not be dumped".to_owned(),
+    }
+}
+
+/// Lets other processes of our user read our memory, where Yama would let only our parents.
+pub(crate) fn permit_peers() {
+    static LOGGED: Once = Once::new();
+    if yama_scope() != Some(1) {
+        return;
+    }
+    // One process can be named, or any: with many peers it has to be any. Without Yama any
+    // process of the user may do so in the first place.
+    let permitted = set_ptracer(PTracer::Any);
+    LOGGED.call_once(|| match permitted {
+        Ok(()) => {
+            tracing::info!("Yama: peers were permitted to read this process (PR_SET_PTRACER)")
+        }
+        Err(error) => tracing::info!(%error, "Yama: PR_SET_PTRACER failed; no single-copy reads"),
+    });
+}
+
+/// Reads the peer's nonce, and answers its PID if that is what it sent.
+pub(crate) fn probe(
+    pid: Option<i32>,
+    address: u64,
+    expected: &[u8; NONCE_BYTES],
+) -> Result<i32, ProbeFailure> {
+    if address == 0 {
+        return Err(ProbeFailure::Off);
+    }
+    let pid = pid.ok_or(ProbeFailure::NoPid)?;
+    let mut found = [0u8; NONCE_BYTES];
+    // SAFETY: `found` is ours, exclusively, and NONCE_BYTES long.
+    match unsafe { read(pid, address, found.as_mut_ptr(), NONCE_BYTES) } {
+        Ok(NONCE_BYTES) if found == *expected => Ok(pid),
+        Ok(_) => Err(ProbeFailure::NonceDiffers { pid }),
+        Err(error) => Err(match error.raw_os_error() {
+            Some(libc::EPERM) => ProbeFailure::Permission,
+            Some(libc::ESRCH) => ProbeFailure::NoProcess { pid },
+            Some(libc::EFAULT) => ProbeFailure::NonceDiffers { pid },
+            _ => ProbeFailure::Other { source: error },
+        }),
+    }
+}
+
+/// Copies `len` bytes at `remote` in process `pid` to `local`.
+///
+/// Answers how many bytes were copied: fewer than `len` only if the rest cannot be read there.
+/// An error means that none were.
+///
+/// Cost: one system call for each two gigabytes. May wait for the peer's pages.
+///
+/// # Safety
+/// `local` must be valid for writes of `len` bytes, which no reference covers.
+///
+/// # Reference
+/// process_vm_readv(2)
+pub unsafe fn read(pid: i32, remote: u64, local: *mut u8, len: usize) -> io::Result<usize> {
+    let local = [libc::iovec {
+        iov_base: local.cast(),
+        iov_len: len,
+    }];
+    // SAFETY: the one piece is what the caller promises.
+    unsafe {
+        read_vectored(
+            pid,
+            &[RemoteSlice {
+                address: remote,
+                len,
+            }],
+            &local,
+        )
+    }
+}
+
+/// Copies the pieces of `remote` in process `pid`, end to end, to the pieces of `local`.
+///
+/// Answers how many bytes were copied: fewer than the shorter of both lists holds only if the
+/// rest cannot be read there. An error means that none were.
+///
+/// Cost: one system call for each 64 pieces of either list. Allocates nothing.
+///
+/// # Safety
+/// Each piece of `local` must be valid for writes of its length, which no reference covers.
+///
+/// # Reference
+/// process_vm_readv(2)
+pub unsafe fn read_vectored(
+    pid: i32,
+    remote: &[RemoteSlice],
+    local: &[libc::iovec],
+) -> io::Result<usize> {
+    let empty = libc::iovec {
+        iov_base: std::ptr::null_mut(),
+        iov_len: 0,
+    };
+    let mut done = 0;
+    loop {
+        // What the kernel takes of an iovec is a number; a remote one is never followed here.
+        let remote_piece = |slice: &RemoteSlice| libc::iovec {
+            iov_base: slice.address as usize as *mut libc::c_void,
+            iov_len: slice.len,
+        };
+        let (mut local_batch, mut remote_batch) = ([empty; PIECES], [empty; PIECES]);
+        let local_count = rest(local.iter().copied(), done, &mut local_batch);
+        let remote_count = rest(remote.iter().map(remote_piece), done, &mut remote_batch);
+        if local_count == 0 || remote_count == 0 {
+            return Ok(done);
+        }
+        // SAFETY: the local pieces are what is left of the caller's, which it promises are
+        // writable; the counts say how many entries of both arrays were filled. Remote addresses
+        // are checked by the kernel, which answers EFAULT.
+        let copied = unsafe {
+            libc::process_vm_readv(
+                pid,
+                local_batch.as_ptr(),
+                local_count as libc::c_ulong,
+                remote_batch.as_ptr(),
+                remote_count as libc::c_ulong,
+                0,
+            )
+        };
+        match copied {
+            1.. => done += copied as usize,
+            0 => return Ok(done),
+            _ => {
+                let error = io::Error::last_os_error();
+                if error.kind() == io::ErrorKind::Interrupted {
+                    continue;
+                }
+                return if done == 0 { Err(error) } else { Ok(done) };
+            }
+        }
+    }
+}
+
+/// Fills `batch` with what is left of `pieces` after the first `skip` bytes; how many it filled.
+fn rest(
+    pieces: impl Iterator<Item = libc::iovec>,
+    mut skip: usize,
+    batch: &mut [libc::iovec; PIECES],
+) -> usize {
+    let mut count = 0;
+    for mut piece in pieces {
+        if skip >= piece.iov_len {
+            skip -= piece.iov_len;
+            continue;
+        }
+        piece.iov_base = piece.iov_base.wrapping_byte_add(skip);
+        piece.iov_len -= skip;
+        skip = 0;
+        batch[count] = piece;
+        count += 1;
+        if count == PIECES {
+            break;
+        }
+    }
+    count
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own_pid() -> i32 {
+        std::process::id() as i32
+    }
+
+    fn slice(bytes: &[u8]) -> RemoteSlice {
+        RemoteSlice {
+            address: bytes.as_ptr() as u64,
+            len: bytes.len(),
+        }
+    }
+
+    #[test]
+    fn pieces_of_any_shape_are_copied_end_to_end() {
+        let source: Vec<u8> = (0..10_000u32).map(|i| (i * 7) as u8).collect();
+        let mut target = vec![0u8; 10_000];
+        let remote: Vec<_> = source.chunks(37).map(slice).collect();
+        let local: Vec<_> = target
+            .chunks_mut(101)
+            .map(|piece| libc::iovec {
+                iov_base: piece.as_mut_ptr().cast(),
+                iov_len: piece.len(),
+            })
+            .collect();
+        // SAFETY: the pieces are disjoint parts of `target`, which is not touched meanwhile.
+        let copied = unsafe { read_vectored(own_pid(), &remote, &local) }.unwrap();
+        assert_eq!(copied, 10_000);
+        assert_eq!(source, target);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_left_out() {
+        let source = [7u8; 64];
+        let mut target = [0u8; 128];
+        let remote = [
+            slice(&source),
+            RemoteSlice {
+                address: 8,
+                len: 64,
+            },
+        ];
+        let local = [libc::iovec {
+            iov_base: target.as_mut_ptr().cast(),
+            iov_len: 128,
+        }];
+        // SAFETY: `target` is writable for its 128 bytes.
+        let copied = unsafe { read_vectored(own_pid(), &remote, &local) }.unwrap();
+        assert_eq!(copied, 64);
+        // SAFETY: as before.
+        let error = unsafe { read(own_pid(), 8, target.as_mut_ptr(), 64) }.unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
+    }
+
+    #[test]
+    fn the_probe_believes_the_nonce_alone() {
+        let nonce = [9u8; NONCE_BYTES];
+        let address = nonce.as_ptr() as u64;
+        assert_eq!(probe(Some(own_pid()), address, &nonce).unwrap(), own_pid());
+        let wrong = probe(Some(own_pid()), address, &[8; NONCE_BYTES]);
+        assert!(matches!(wrong, Err(ProbeFailure::NonceDiffers { .. })));
+        assert!(matches!(
+            probe(None, address, &nonce),
+            Err(ProbeFailure::NoPid)
+        ));
+        assert!(matches!(
+            probe(Some(own_pid()), 0, &nonce),
+            Err(ProbeFailure::Off)
+        ));
+        let gone = probe(Some(i32::MAX), address, &nonce);
+        assert!(matches!(gone, Err(ProbeFailure::NoProcess { .. })));
+    }
+}

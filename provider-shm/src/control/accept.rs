@@ -1,0 +1,410 @@
+//! The side of a handshake that is connected to, and will receive from the lane.
+//!
+//! Whatever is wrong with what a peer sends ends its own connection, with one line of log, and
+//! closes what it passed. Nothing is waited for; each stage has a deadline.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::epoll;
+use rustix::io::Errno;
+use thiserror::Error;
+
+use super::handshake::{Accepted, Handshake, Peer, Stage};
+use super::socket::{self, DESCRIPTORS_MAX, Packet, Received};
+use super::thread::{ControlThread, Timer, Token};
+use super::wire::{Hello, Message, RejectReason, Reply, WireError};
+use crate::doorbell::DoorbellError;
+use crate::region::{LaneMemory, PoolView, RegionError};
+use crate::station::StationEvent;
+use crate::sys;
+
+/// How long a peer that connected may take to say HELLO. It does so at once, so that this is
+/// short, for those who never will; whoever was too slow tries again.
+const HELLO_WAIT: Duration = Duration::from_millis(500);
+/// How long a peer that was accepted may take to confirm.
+const CONFIRM_WAIT: Duration = Duration::from_secs(5);
+/// Handshakes under way with one station, and with all of this process. Others wait in the
+/// listener's queue.
+const ACCEPTING_MAX_STATION: usize = 64;
+const ACCEPTING_MAX: usize = 256;
+/// How many are accepted before others have their turn.
+const ACCEPT_BURST: usize = 16;
+/// How long no connection is accepted after the descriptors ran out.
+const OUT_OF_DESCRIPTORS_PAUSE: Duration = Duration::from_millis(100);
+
+/// What is wrong with a peer that connected.
+#[derive(Debug, Error)]
+enum Objection {
+    #[error("{0}")]
+    Wire(#[from] WireError),
+    #[error("the keys differ")]
+    Key,
+    #[error("it wants another endpoint, {wanted}")]
+    Address { wanted: std::net::SocketAddr },
+    #[error("the lane: {0}")]
+    Lane(RegionError),
+    #[error("the pool: {0}")]
+    Pool(RegionError),
+    #[error("the doorbell: {0}")]
+    Bell(#[from] DoorbellError),
+    #[error("we have no file descriptor left for what it passed")]
+    OutOfDescriptors,
+    #[error("it died, or closed the connection")]
+    Gone,
+    #[error("{call}: {source}")]
+    System {
+        call: &'static str,
+        source: std::io::Error,
+    },
+}
+
+impl Objection {
+    /// What the peer is told.
+    fn reason(&self) -> Option<RejectReason> {
+        Some(match self {
+            Objection::Wire(WireError::Version { .. }) => RejectReason::Version,
+            Objection::Key => RejectReason::Key,
+            Objection::Address { .. } => RejectReason::Address,
+            Objection::Lane(error) | Objection::Pool(error) if error.out_of_descriptors() => {
+                RejectReason::OutOfDescriptors
+            }
+            Objection::Lane(RegionError::Map { .. }) | Objection::Pool(RegionError::Map { .. }) => {
+                RejectReason::Memory
+            }
+            Objection::Lane(_) | Objection::Pool(_) | Objection::Bell(_) => {
+                RejectReason::Descriptors
+            }
+            Objection::OutOfDescriptors => RejectReason::OutOfDescriptors,
+            Objection::Wire(_) | Objection::Gone | Objection::System { .. } => return None,
+        })
+    }
+}
+
+impl ControlThread {
+    /// Connections wait at a station's listener.
+    pub(super) fn listener_readable(&mut self, station: u64) {
+        for _ in 0..ACCEPT_BURST {
+            let Some(record) = self.stations.get(&station) else {
+                return;
+            };
+            if record.accepting >= ACCEPTING_MAX_STATION || self.accepting >= ACCEPTING_MAX {
+                return self.listen(station, false);
+            }
+            match socket::accept(record.listener.as_fd()) {
+                Ok(socket) => self.accepted(station, socket),
+                Err(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => {
+                    return self.out_of_descriptors();
+                }
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Without a descriptor to accept with, a listener would stay readable: leave it for a while.
+    fn out_of_descriptors(&mut self) {
+        if !self.told_out_of_descriptors {
+            self.told_out_of_descriptors = true;
+            let error = crate::limits::OutOfDescriptors::needing(DESCRIPTORS_MAX as u32 + 2);
+            tracing::error!("peers have to wait to connect: {error}");
+        }
+        let stations: Vec<u64> = self.stations.keys().copied().collect();
+        for station in stations {
+            self.listen(station, false);
+        }
+        self.pause_accepting();
+    }
+
+    fn pause_accepting(&mut self) {
+        if !self.accept_paused {
+            self.accept_paused = true;
+            self.timers.insert((
+                Instant::now() + OUT_OF_DESCRIPTORS_PAUSE,
+                Timer::ResumeAccepting,
+            ));
+        }
+    }
+
+    /// Listens again where there is room again.
+    pub(super) fn resume_listening(&mut self) {
+        if self.accept_paused || self.accepting >= ACCEPTING_MAX / 2 {
+            return;
+        }
+        let ready = |record: &&super::StationRecord| {
+            !record.listening && record.accepting < ACCEPTING_MAX_STATION / 2
+        };
+        let stations: Vec<u64> = self.stations.values().filter(ready).map(|r| r.id).collect();
+        for station in stations {
+            self.listen(station, true);
+        }
+    }
+
+    /// Has epoll tell of a listener, or no more.
+    pub(super) fn listen(&mut self, station: u64, listening: bool) {
+        let Some(record) = self.stations.get_mut(&station) else {
+            return;
+        };
+        if record.listening == listening {
+            return;
+        }
+        if listening {
+            let token = Token::Listener(station).data();
+            match epoll::add(&self.epoll, &record.listener, token, epoll::EventFlags::IN) {
+                Ok(()) => self.not_listening -= 1,
+                // fs.epoll.max_user_watches, or memory.
+                Err(error) => {
+                    tracing::error!(%error, "epoll_ctl: nobody can connect to {}", record.address);
+                    return self.pause_accepting();
+                }
+            }
+        } else {
+            let _ = epoll::delete(&self.epoll, &record.listener);
+            self.not_listening += 1;
+        }
+        record.listening = listening;
+    }
+
+    fn accepted(&mut self, station: u64, socket: OwnedFd) {
+        let Ok(credentials) = sys::peer_credentials(socket.as_fd()) else {
+            return;
+        };
+        if !socket::same_user(credentials) {
+            if self.refused_users.len() < 64 && self.refused_users.insert(credentials.uid) {
+                tracing::warn!(
+                    uid = credentials.uid,
+                    "refused a connection of another user"
+                );
+            }
+            return;
+        }
+        let id = self.next_id();
+        self.handshakes.insert(
+            id,
+            Handshake {
+                station,
+                socket: Some(socket),
+                process: None,
+                credentials: Some(credentials),
+                timer: None,
+                stage: Stage::AwaitHello,
+            },
+        );
+        self.accepting += 1;
+        if let Some(record) = self.stations.get_mut(&station) {
+            record.accepting += 1;
+        }
+        self.set_timer(id, Some(Instant::now() + HELLO_WAIT));
+        match self.watch_socket(id) {
+            // Its HELLO is there already, as a rule.
+            Ok(()) => self.accept_readable(id),
+            Err(source) => self.object(
+                id,
+                &Objection::System {
+                    call: "epoll_ctl",
+                    source,
+                },
+            ),
+        }
+    }
+
+    /// Something is to be read on the socket of a peer that connected.
+    pub(super) fn accept_readable(&mut self, id: u64) {
+        let Some(handshake) = self.handshakes.get(&id) else {
+            return;
+        };
+        let Some(socket) = &handshake.socket else {
+            return;
+        };
+        let awaits_hello = matches!(handshake.stage, Stage::AwaitHello);
+        let result = match socket::receive(socket.as_fd()) {
+            Received::Empty => return,
+            Received::Closed => Err(Objection::Gone),
+            Received::Message(packet) if awaits_hello => self.hello_arrived(id, packet),
+            Received::Message(packet) => self.confirm_arrived(id, packet),
+        };
+        if let Err(objection) = result {
+            self.object(id, &objection);
+        }
+    }
+
+    /// Ends a handshake: one line of log, the reason for the peer where there is one.
+    fn object(&mut self, id: u64, objection: &Objection) {
+        let Some(handshake) = self.handshakes.get(&id) else {
+            return;
+        };
+        if let (Some(reason), Some(socket)) = (objection.reason(), &handshake.socket) {
+            let _ = socket::send(socket.as_fd(), &Message::Reject(reason).encode(), &[]);
+        }
+        let pid = handshake.credentials.and_then(|c| c.pid);
+        match objection {
+            Objection::Gone => tracing::debug!(pid, "a handshake ended early: {objection}"),
+            _ => tracing::warn!(pid, "refused a connection: {objection}"),
+        }
+        self.drop_handshake(id);
+    }
+
+    fn hello_arrived(&mut self, id: u64, packet: Packet) -> Result<(), Objection> {
+        let (hello, [lane, pool, bell]) = self.check_hello(id, packet)?;
+        let Some(handshake) = self.handshakes.get(&id) else {
+            return Ok(());
+        };
+        let (station, Some(credentials)) = (handshake.station, handshake.credentials) else {
+            return Ok(());
+        };
+        let lane = LaneMemory::from_peer(lane).map_err(Objection::Lane)?;
+        let pool = PoolView::from_peer(pool, hello.pool_bytes).map_err(Objection::Pool)?;
+        let bell = self.bells.accept(bell)?;
+        let by_socket = match self.watch_peer(id) {
+            Ok(Peer::Watched) => false,
+            Ok(Peer::BySocket) => true,
+            Ok(Peer::Dead) => return Err(Objection::Gone),
+            Err(source) => {
+                return Err(Objection::System {
+                    call: "watching the peer",
+                    source,
+                });
+            }
+        };
+        let cma_pid = self.probe(station, credentials, &hello.from);
+        let Some(own) = self.introduce(station, by_socket) else {
+            return Ok(());
+        };
+        let keep_socket = by_socket || hello.from.keep_socket;
+        self.send_accept(id, station, own)?;
+        if let Some(handshake) = self.handshakes.get_mut(&id) {
+            let peer = hello.from;
+            let accepted = Accepted {
+                lane,
+                pool,
+                bell,
+                peer,
+                cma_pid,
+                keep_socket,
+            };
+            handshake.stage = Stage::AwaitConfirm(Box::new(accepted));
+        }
+        self.set_timer(id, Some(Instant::now() + CONFIRM_WAIT));
+        Ok(())
+    }
+
+    fn check_hello(&self, id: u64, packet: Packet) -> Result<(Hello, [OwnedFd; 3]), Objection> {
+        if packet.oversize {
+            return Err(WireError::Oversize.into());
+        }
+        let hello = match Message::parse(&packet.bytes)? {
+            Message::Hello(hello) => hello,
+            other => {
+                return Err(WireError::Unexpected {
+                    found: other.kind(),
+                    expected: "HELLO",
+                }
+                .into());
+            }
+        };
+        let record = self
+            .handshakes
+            .get(&id)
+            .and_then(|h| self.stations.get(&h.station));
+        let record = record.ok_or(Objection::Gone)?;
+        if hello.to != record.address {
+            return Err(Objection::Address { wanted: hello.to });
+        }
+        if hello.key != record.key {
+            return Err(Objection::Key);
+        }
+        let found = packet.descriptors.len();
+        if packet.descriptors_lost {
+            return Err(match found {
+                DESCRIPTORS_MAX => WireError::TooManyDescriptors.into(),
+                _ => Objection::OutOfDescriptors,
+            });
+        }
+        let descriptors = packet.descriptors.try_into();
+        let descriptors =
+            descriptors.map_err(|_| WireError::DescriptorCount { found, expected: 3 })?;
+        Ok((hello, descriptors))
+    }
+
+    fn send_accept(&mut self, id: u64, station: u64, own: Reply) -> Result<(), Objection> {
+        let record = self.stations.get(&station).ok_or(Objection::Gone)?;
+        let socket = self.handshakes.get(&id).and_then(|h| h.socket.as_ref());
+        let socket = socket.ok_or(Objection::Gone)?;
+        let accept = Message::Accept(own).encode();
+        socket::send(socket.as_fd(), &accept, &[record.shared.bell.as_fd()]).map_err(|errno| {
+            match errno {
+                Errno::PIPE | Errno::CONNRESET => Objection::Gone,
+                errno => Objection::System {
+                    call: "sendmsg",
+                    source: errno.into(),
+                },
+            }
+        })
+    }
+
+    fn confirm_arrived(&mut self, id: u64, packet: Packet) -> Result<(), Objection> {
+        if packet.oversize {
+            return Err(WireError::Oversize.into());
+        }
+        match Message::parse(&packet.bytes)? {
+            Message::Confirm(_) if packet.descriptors.is_empty() => {}
+            Message::Confirm(_) => {
+                let found = packet.descriptors.len();
+                return Err(WireError::DescriptorCount { found, expected: 0 }.into());
+            }
+            other => {
+                let expected = "CONFIRM";
+                return Err(WireError::Unexpected {
+                    found: other.kind(),
+                    expected,
+                }
+                .into());
+            }
+        }
+        let Some(mut handshake) = self.take_handshake(id) else {
+            return Ok(());
+        };
+        let stage = std::mem::replace(&mut handshake.stage, Stage::AwaitHello);
+        let Stage::AwaitConfirm(accepted) = stage else {
+            return Ok(());
+        };
+        let Accepted {
+            lane,
+            pool,
+            bell,
+            peer,
+            cma_pid,
+            keep_socket,
+        } = *accepted;
+        let station = handshake.station;
+        match self.establish(handshake, id, &peer, cma_pid, keep_socket) {
+            Ok(peer) => {
+                let Some(record) = self.stations.get_mut(&station) else {
+                    return Ok(());
+                };
+                record.interest.insert(peer.process, record.last_event + 1);
+                record.push(StationEvent::Incoming {
+                    lane,
+                    pool,
+                    bell,
+                    peer,
+                });
+            }
+            Err(error) => tracing::error!(%error, "a lane was lost: epoll_ctl"),
+        }
+        Ok(())
+    }
+
+    /// The time of a peer that connected is over, or its process, or our station.
+    ///
+    /// If its CONFIRM is in the queue it believes to have a lane, and so it has one.
+    pub(super) fn finish_accept(&mut self, id: u64) {
+        let Some(handshake) = self.handshakes.get(&id) else {
+            return;
+        };
+        if let (Stage::AwaitConfirm(_), Some(socket)) = (&handshake.stage, &handshake.socket) {
+            socket::stop_receiving(socket);
+            self.accept_readable(id);
+        }
+        self.drop_handshake(id);
+    }
+}

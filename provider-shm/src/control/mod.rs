@@ -1,0 +1,242 @@
+//! The control thread: one a process, asleep unless a handshake, a death or an order wakes it.
+//!
+//! - [`wire`]: what a handshake says; [`socket`]: how it is carried, and by whom;
+//! - [`thread`]: the loop, the orders, the deaths;
+//! - [`handshake`]: what both sides of one share; [`connect`] and [`accept`]: the two sides.
+//!
+//! It runs from the first station's opening to the last one's closing, so that the library can be
+//! unloaded after that.
+
+mod accept;
+mod connect;
+mod handshake;
+pub mod socket;
+mod thread;
+pub mod wire;
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use crossbeam_queue::SegQueue;
+
+use crate::doorbell::Doorbell;
+use crate::process::ProcessId;
+use crate::region::PoolMemory;
+use crate::station::{StationError, StationEvent, StationOptions, StationShared};
+use crate::{barrier, cma, fork_guard, limits};
+
+/// How long a forked child waits for a lock that the fork may have frozen.
+const FORKED_LOCK_WAIT: Duration = Duration::from_millis(500);
+/// The control thread never blocks; if it has not answered by then it never will.
+const UNREGISTER_WAIT: Duration = Duration::from_secs(10);
+/// Each handshake is a few hundred bytes and a few frames; nothing recurses.
+const STACK_BYTES: usize = 256 << 10;
+
+/// What a station orders.
+pub(crate) enum Command {
+    Register(Box<StationRecord>),
+    Connect {
+        station: u64,
+        request: u32,
+        to: SocketAddr,
+    },
+    Forget {
+        station: u64,
+        process: ProcessId,
+        taken: u64,
+    },
+    Unregister {
+        station: u64,
+        done: SyncSender<()>,
+    },
+    Stop,
+}
+
+/// The control thread's side of a station.
+pub(crate) struct StationRecord {
+    pub id: u64,
+    pub listener: OwnedFd,
+    /// Whether epoll is told of the listener: not while too many handshakes are under way.
+    pub listening: bool,
+    pub address: SocketAddr,
+    pub incarnation: u64,
+    pub key: Vec<u8>,
+    pub pool: PoolMemory,
+    pub connect_timeout: Duration,
+    pub cma: bool,
+    pub shared: Arc<StationShared>,
+    /// The processes that it has lanes with, and the number of the last event of each.
+    pub interest: HashMap<ProcessId, u64>,
+    pub last_event: u64,
+    /// Handshakes of others with it that are under way.
+    pub accepting: usize,
+}
+
+impl StationRecord {
+    pub(crate) fn new(
+        id: u64,
+        listener: OwnedFd,
+        address: SocketAddr,
+        incarnation: u64,
+        shared: Arc<StationShared>,
+        options: &StationOptions,
+    ) -> StationRecord {
+        StationRecord {
+            id,
+            listener,
+            listening: false,
+            address,
+            incarnation,
+            key: options.auth_key.clone(),
+            pool: options.pool.clone(),
+            connect_timeout: options.connect_timeout,
+            cma: options.cma,
+            shared,
+            interest: HashMap::new(),
+            last_event: 0,
+            accepting: 0,
+        }
+    }
+
+    pub(crate) fn push(&mut self, event: StationEvent) {
+        self.last_event += 1;
+        self.shared.push(self.last_event, event);
+    }
+}
+
+/// The way to the control thread.
+pub(crate) struct Control {
+    generation: u32,
+    commands: SegQueue<Command>,
+    wake: Doorbell,
+}
+
+impl Control {
+    /// Gives an order. Orders are carried out one after the other.
+    pub(crate) fn command(&self, command: Command) {
+        self.commands.push(command);
+        self.wake.ring();
+    }
+
+    /// Ends a station; when this returns, no event of it comes any more.
+    pub(crate) fn unregister(&self, station: u64) {
+        let (done, finished) = sync_channel(1);
+        self.command(Command::Unregister { station, done });
+        if finished.recv_timeout(UNREGISTER_WAIT).is_err() {
+            tracing::error!("the control thread does not answer");
+        }
+    }
+}
+
+/// The control thread of this process, while there is a station.
+struct Running {
+    control: Arc<Control>,
+    thread: JoinHandle<()>,
+    stations: usize,
+}
+
+static RUNNING: Mutex<Option<Running>> = Mutex::new(None);
+static NEXT_STATION: AtomicU64 = AtomicU64::new(1);
+
+pub(crate) fn next_station_id() -> u64 {
+    NEXT_STATION.fetch_add(1, Ordering::Relaxed)
+}
+
+pub(crate) fn random_u64() -> Result<u64, StationError> {
+    let mut bytes = [0; 8];
+    fill_random(&mut bytes)?;
+    Ok(u64::from_ne_bytes(bytes))
+}
+
+fn fill_random(bytes: &mut [u8]) -> Result<(), StationError> {
+    // getrandom(2): up to 256 bytes "will always return as many bytes as requested".
+    rustix::rand::getrandom(bytes, rustix::rand::GetRandomFlags::empty())
+        .map(drop)
+        .map_err(|errno| StationError::system("getrandom", errno.into(), 0))
+}
+
+/// The lock, unless a fork froze it in the hand of a thread that is not here.
+fn running() -> Result<MutexGuard<'static, Option<Running>>, StationError> {
+    let deadline = Instant::now() + FORKED_LOCK_WAIT;
+    loop {
+        match RUNNING.try_lock() {
+            Ok(guard) => return Ok(guard),
+            Err(TryLockError::Poisoned(poisoned)) => return Ok(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) if !fork_guard::is_child() => {
+                return Ok(RUNNING.lock().unwrap_or_else(PoisonError::into_inner));
+            }
+            Err(TryLockError::WouldBlock) if Instant::now() >= deadline => {
+                return Err(StationError::Forked);
+            }
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+}
+
+/// Counts one more station, and starts the thread for the first.
+pub(crate) fn acquire(cma: bool) -> Result<Arc<Control>, StationError> {
+    let mut running = running()?;
+    if running
+        .as_ref()
+        .is_some_and(|r| fork_guard::forked(r.control.generation))
+    {
+        // The parent's: its thread is not here, and its memory may be half-written.
+        std::mem::forget(running.take());
+    }
+    if let Some(present) = running.as_mut() {
+        present.stations += 1;
+        return Ok(present.control.clone());
+    }
+    limits::raise_open_files();
+    barrier::register();
+    if cma {
+        cma::permit_peers();
+    }
+    let started = start()?;
+    let control = started.control.clone();
+    *running = Some(started);
+    Ok(control)
+}
+
+fn start() -> Result<Running, StationError> {
+    let control = Arc::new(Control {
+        generation: fork_guard::generation(),
+        commands: SegQueue::new(),
+        wake: Doorbell::new().map_err(|e| StationError::system("eventfd", e, 3))?,
+    });
+    let mut state = thread::ControlThread::new(control.clone())?;
+    let builder = std::thread::Builder::new()
+        .name("kestrel-control".into())
+        .stack_size(STACK_BYTES);
+    let thread = crate::sys::with_signals_blocked(|| builder.spawn(move || state.run()))
+        .map_err(|e| StationError::system("starting the control thread", e, 0))?;
+    Ok(Running {
+        control,
+        thread,
+        stations: 1,
+    })
+}
+
+/// Counts one station less, and ends the thread with the last.
+pub(crate) fn release(control: &Arc<Control>) {
+    let Ok(mut running) = running() else { return };
+    let Some(present) = running
+        .as_mut()
+        .filter(|r| Arc::ptr_eq(&r.control, control))
+    else {
+        return;
+    };
+    present.stations -= 1;
+    if present.stations == 0 {
+        control.command(Command::Stop);
+        let finished = running.take().expect("it was there above");
+        // Under the lock, so that a station that opens now waits for the old thread's end.
+        let _ = finished.thread.join();
+    }
+}

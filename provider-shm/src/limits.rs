@@ -1,0 +1,42 @@
+//! The limit on open files, which every peer costs some of.
+
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use thiserror::Error;
+
+/// What was wanted when the descriptors ran out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error(
+    "out of file descriptors: the limit is {limit} (RLIMIT_NOFILE, or the system's fs.file-max), all \
+     are in use and {need} more are needed"
+)]
+pub struct OutOfDescriptors {
+    /// The soft limit in force, after we raised it to the hard one.
+    pub limit: u64,
+    /// How many more the step needed.
+    pub need: u32,
+}
+
+impl OutOfDescriptors {
+    pub(crate) fn needing(need: u32) -> Self {
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        OutOfDescriptors { limit, need }
+    }
+}
+
+/// Raises the soft limit on open files to the hard one, which needs no privilege.
+pub(crate) fn raise_open_files() {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current == maximum {
+        return;
+    }
+    match setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: maximum,
+            maximum,
+        },
+    ) {
+        Ok(()) => tracing::debug!(?current, ?maximum, "raised the limit on open files"),
+        Err(error) => tracing::info!(?current, ?maximum, %error, "cannot raise RLIMIT_NOFILE"),
+    }
+}

@@ -1,0 +1,291 @@
+//! Memory that passes between processes: sealed memfds, mapped and then known by mapping alone.
+//!
+//! A file that can shrink kills whoever maps it: a peer that truncates it makes our next load a
+//! SIGBUS. So the maker seals the size, and whoever receives a descriptor checks, before mapping:
+//!
+//! 1. seals SHRINK, GROW and SEAL (fcntl(2), F_SEAL_SHRINK: "If this seal is set, the file in
+//!    question cannot be reduced in size"; F_SEAL_SEAL: no seal can be changed any more). Only
+//!    memfds answer this question, so any other kind of file stops here, before a call that could
+//!    block on it;
+//! 2. that it is tmpfs: a memfd of huge pages can still raise SIGBUS, when the pool of huge pages
+//!    is exhausted;
+//! 3. the size, exactly.
+//!
+//! Pages are not touched here: memory is paid for when the data path first writes it.
+
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use memmap2::{MmapOptions, MmapRaw};
+use rustix::fs::{
+    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate,
+    memfd_create,
+};
+use rustix::io::Errno;
+use thiserror::Error;
+
+/// Bytes of one lane: a page of control lines, written by the receiver, then 128 slots of 64
+/// bytes, written by the sender.
+pub const LANE_BYTES: usize = 12 << 10;
+
+/// The smallest pool that is accepted from a peer.
+pub const POOL_BYTES_MIN: usize = 4 << 10;
+/// The largest pool that is accepted from a peer.
+pub const POOL_BYTES_MAX: usize = 64 << 30;
+
+const TMPFS_MAGIC: i64 = 0x0102_1994;
+
+/// Why a region could not be made, or was not accepted from a peer.
+#[derive(Debug, Error)]
+pub enum RegionError {
+    #[error("cannot make a memfd of {bytes} bytes: {source}")]
+    Create { bytes: usize, source: io::Error },
+    #[error("cannot map {bytes} bytes: {source}")]
+    Map { bytes: usize, source: io::Error },
+    #[error("the descriptor is no memfd: {source}")]
+    NotMemfd { source: io::Error },
+    #[error("the memfd lacks seals: it has {have:?}, and needs {need:?}")]
+    MissingSeals { have: SealFlags, need: SealFlags },
+    #[error("the memfd is on file system {magic:#x}, not tmpfs (huge pages?)")]
+    NotTmpfs { magic: i64 },
+    #[error("the lane has {have} bytes instead of {LANE_BYTES}")]
+    LaneSize { have: i64 },
+    #[error(
+        "the pool has {have} bytes; {claimed} were announced, {POOL_BYTES_MIN} to {POOL_BYTES_MAX} in whole pages are allowed"
+    )]
+    PoolSize { have: i64, claimed: u64 },
+}
+
+impl RegionError {
+    /// Whether the cause is that this process, or the system, has no descriptor left.
+    pub(crate) fn out_of_descriptors(&self) -> bool {
+        let (RegionError::Create { source, .. } | RegionError::Map { source, .. }) = self else {
+            return false;
+        };
+        let errno = source.raw_os_error();
+        errno == Some(libc::EMFILE) || errno == Some(libc::ENFILE)
+    }
+}
+
+fn size_seals() -> SealFlags {
+    SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL
+}
+
+/// Makes a memfd of `bytes`, whose size can still change.
+fn unsealed_memfd(name: &str, bytes: usize) -> Result<OwnedFd, RegionError> {
+    let create = || {
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let fd = match memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
+            // Before Linux 6.3 the flag is unknown, and the memory is executable by chmod only.
+            Err(Errno::INVAL) => memfd_create(name, flags)?,
+            other => other?,
+        };
+        ftruncate(&fd, bytes as u64)?;
+        Ok(fd)
+    };
+    create().map_err(|errno: Errno| RegionError::Create {
+        bytes,
+        source: errno.into(),
+    })
+}
+
+/// Checks what no peer may leave to chance, and returns the size.
+fn verify(fd: BorrowedFd<'_>) -> Result<i64, RegionError> {
+    let have = fcntl_get_seals(fd).map_err(|e| RegionError::NotMemfd { source: e.into() })?;
+    if !have.contains(size_seals()) {
+        return Err(RegionError::MissingSeals {
+            have,
+            need: size_seals(),
+        });
+    }
+    let magic = fstatfs(fd)
+        .map_err(|e| RegionError::NotMemfd { source: e.into() })?
+        .f_type as i64;
+    if magic != TMPFS_MAGIC {
+        return Err(RegionError::NotTmpfs { magic });
+    }
+    Ok(fstat(fd)
+        .map_err(|e| RegionError::NotMemfd { source: e.into() })?
+        .st_size)
+}
+
+fn map_error(bytes: usize) -> impl FnOnce(io::Error) -> RegionError {
+    move |source| RegionError::Map { bytes, source }
+}
+
+fn start_of(map: &MmapRaw) -> NonNull<u8> {
+    NonNull::new(map.as_mut_ptr()).expect("mmap never places a mapping at address zero")
+}
+
+/// One lane, mapped readable and writable, unmapped on drop.
+///
+/// The other side writes to it at any time: no reference into it may ever be made.
+pub struct LaneMemory {
+    map: MmapRaw,
+}
+
+impl LaneMemory {
+    /// Makes a lane, and the descriptor to pass to the receiver. Close it once it is passed.
+    pub fn create() -> Result<(LaneMemory, OwnedFd), RegionError> {
+        let fd = unsealed_memfd("kestrel-lane", LANE_BYTES)?;
+        fcntl_add_seals(&fd, size_seals()).map_err(|e| RegionError::Create {
+            bytes: LANE_BYTES,
+            source: e.into(),
+        })?;
+        let map = MmapOptions::new()
+            .len(LANE_BYTES)
+            .map_raw(&fd)
+            .map_err(map_error(LANE_BYTES))?;
+        Ok((LaneMemory { map }, fd))
+    }
+
+    /// Maps the lane that a peer passed, if its size is sealed and exact.
+    pub fn from_peer(fd: OwnedFd) -> Result<LaneMemory, RegionError> {
+        let have = verify(fd.as_fd())?;
+        if have != LANE_BYTES as i64 {
+            return Err(RegionError::LaneSize { have });
+        }
+        let map = MmapOptions::new()
+            .len(LANE_BYTES)
+            .map_raw(&fd)
+            .map_err(map_error(LANE_BYTES))?;
+        Ok(LaneMemory { map })
+    }
+
+    /// The first byte of `LANE_BYTES`, on a page boundary.
+    pub fn as_ptr(&self) -> NonNull<u8> {
+        start_of(&self.map)
+    }
+
+    #[allow(clippy::len_without_is_empty, reason = "a lane is never empty")]
+    pub fn len(&self) -> usize {
+        LANE_BYTES
+    }
+}
+
+impl fmt::Debug for LaneMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LaneMemory({:p})", self.map.as_ptr())
+    }
+}
+
+/// The sender's chunk pool: writable here, read-only for every peer that it is passed to.
+///
+/// Clones share one mapping and the one descriptor that is kept to pass on.
+#[derive(Clone)]
+pub struct PoolMemory {
+    inner: Arc<PoolInner>,
+}
+
+struct PoolInner {
+    map: MmapRaw,
+    fd: OwnedFd,
+}
+
+impl PoolMemory {
+    /// Makes a pool of `bytes`, rounded up to whole pages.
+    pub fn create(bytes: usize) -> Result<PoolMemory, RegionError> {
+        let bytes = bytes.next_multiple_of(POOL_BYTES_MIN).max(POOL_BYTES_MIN);
+        if bytes > POOL_BYTES_MAX {
+            return Err(RegionError::PoolSize {
+                have: bytes as i64,
+                claimed: bytes as u64,
+            });
+        }
+        let fd = unsealed_memfd("kestrel-pool", bytes)?;
+        let map = MmapOptions::new()
+            .len(bytes)
+            .map_raw(&fd)
+            .map_err(map_error(bytes))?;
+        // Our own mapping stays writable: F_SEAL_FUTURE_WRITE forbids only those made after it.
+        // Linux before 5.1 does not know it; peers could then write what we send, and harm only
+        // the messages that we send them.
+        let sealed = match fcntl_add_seals(&fd, size_seals() | SealFlags::FUTURE_WRITE) {
+            Err(Errno::INVAL) => fcntl_add_seals(&fd, size_seals()),
+            other => other,
+        };
+        sealed.map_err(|e| RegionError::Create {
+            bytes,
+            source: e.into(),
+        })?;
+        Ok(PoolMemory {
+            inner: Arc::new(PoolInner { map, fd }),
+        })
+    }
+
+    pub fn as_ptr(&self) -> NonNull<u8> {
+        start_of(&self.inner.map)
+    }
+
+    #[allow(clippy::len_without_is_empty, reason = "a pool is never empty")]
+    pub fn len(&self) -> usize {
+        self.inner.map.len()
+    }
+
+    /// The read-only view that a peer gets, made in this process.
+    pub fn view(&self) -> Result<PoolView, RegionError> {
+        PoolView::map(self.fd(), self.len() as u64)
+    }
+
+    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
+        self.inner.fd.as_fd()
+    }
+}
+
+impl fmt::Debug for PoolMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "PoolMemory({:p}, {} bytes)",
+            self.inner.map.as_ptr(),
+            self.len()
+        )
+    }
+}
+
+/// A peer's chunk pool, mapped read-only, unmapped on drop.
+///
+/// The peer writes to it at any time: no reference into it may ever be made, and writing through
+/// the pointer is a fault.
+pub struct PoolView {
+    map: MmapRaw,
+}
+
+impl PoolView {
+    /// Maps the pool that a peer passed, if its size is sealed and as announced.
+    pub fn from_peer(fd: OwnedFd, claimed: u64) -> Result<PoolView, RegionError> {
+        Self::map(fd.as_fd(), claimed)
+    }
+
+    fn map(fd: BorrowedFd<'_>, claimed: u64) -> Result<PoolView, RegionError> {
+        let have = verify(fd)?;
+        let bytes = usize::try_from(have).unwrap_or(0);
+        let allowed = (POOL_BYTES_MIN..=POOL_BYTES_MAX).contains(&bytes);
+        if bytes as u64 != claimed || !allowed || bytes % POOL_BYTES_MIN != 0 {
+            return Err(RegionError::PoolSize { have, claimed });
+        }
+        let map = MmapOptions::new()
+            .len(bytes)
+            .map_raw_read_only(&fd)
+            .map_err(map_error(bytes))?;
+        Ok(PoolView { map })
+    }
+
+    pub fn as_ptr(&self) -> NonNull<u8> {
+        start_of(&self.map)
+    }
+
+    #[allow(clippy::len_without_is_empty, reason = "a pool is never empty")]
+    pub fn len(&self) -> usize {
+        self.map.len()
+    }
+}
+
+impl fmt::Debug for PoolView {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PoolView({:p}, {} bytes)", self.map.as_ptr(), self.len())
+    }
+}

@@ -1,0 +1,454 @@
+//! An endpoint's presence on this host: its address, and what becomes of its lanes.
+//!
+//! A lane goes one way, from the side that connects to the side that is connected to; an answer
+//! takes a lane of its own. So two endpoints that connect to each other at once do not cross:
+//! each gets what it asked for.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use crossbeam_queue::SegQueue;
+use crossbeam_utils::CachePadded;
+use rustix::io::Errno;
+use thiserror::Error;
+
+use crate::control::wire::{KEY_BYTES_MAX, RejectReason, WireError};
+use crate::control::{self, Command, Control, StationRecord, socket};
+use crate::doorbell::{Doorbell, DoorbellError};
+use crate::fork_guard;
+use crate::limits::OutOfDescriptors;
+use crate::process::ProcessId;
+use crate::region::{LaneMemory, PoolMemory, PoolView, RegionError};
+
+/// The ports from which one is chosen for an endpoint that asks for none: IANA's dynamic ones.
+const PORTS_CHOSEN: std::ops::RangeInclusive<u16> = 49152..=65535;
+/// How many of them are tried.
+const PORT_ATTEMPTS: u32 = 64;
+
+/// What an endpoint asks for.
+#[derive(Debug)]
+pub struct StationOptions {
+    /// The address to have; port 0 lets us choose one, and so does none.
+    pub address: Option<SocketAddr>,
+    /// The IP address where `address` gives none, or an unspecified one.
+    pub default_ip: IpAddr,
+    /// Endpoints with different keys refuse each other. At most 512 bytes.
+    pub auth_key: Vec<u8>,
+    /// What peers that this endpoint sends to may read.
+    pub pool: PoolMemory,
+    /// How long after `connect` its event comes at the latest.
+    pub connect_timeout: Duration,
+    /// Whether memory may be read across processes.
+    pub cma: bool,
+}
+
+/// Why a station could not be opened.
+#[derive(Debug, Error)]
+pub enum StationError {
+    #[error("the address {address} is in use on this host")]
+    AddressInUse { address: SocketAddr },
+    #[error("no free port of {ip} was found in {PORT_ATTEMPTS} random attempts")]
+    NoFreePort { ip: IpAddr },
+    #[error("the key has {bytes} bytes, at most {KEY_BYTES_MAX} are allowed")]
+    KeyTooLong { bytes: usize },
+    #[error("no address was given, and the default one is unspecified")]
+    NoAddress,
+    #[error("{0}")]
+    OutOfDescriptors(OutOfDescriptors),
+    #[error("{call}: {source}")]
+    System {
+        call: &'static str,
+        source: io::Error,
+    },
+    #[error("this process was forked from one that uses kestrel while that was opening a station")]
+    Forked,
+}
+
+impl StationError {
+    pub(crate) fn system(call: &'static str, source: io::Error, need: u32) -> StationError {
+        match source.raw_os_error() {
+            Some(libc::EMFILE | libc::ENFILE) => {
+                StationError::OutOfDescriptors(OutOfDescriptors::needing(need))
+            }
+            _ => StationError::System { call, source },
+        }
+    }
+
+    /// The error number that C callers know.
+    pub fn errno(&self) -> i32 {
+        match self {
+            StationError::AddressInUse { .. } | StationError::NoFreePort { .. } => libc::EADDRINUSE,
+            StationError::KeyTooLong { .. } => libc::EINVAL,
+            StationError::NoAddress => libc::EADDRNOTAVAIL,
+            StationError::OutOfDescriptors(_) => libc::EMFILE,
+            StationError::System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+            StationError::Forked => libc::EPERM,
+        }
+    }
+}
+
+/// Why a connection was not made.
+#[derive(Debug, Error)]
+pub enum ConnectError {
+    #[error(
+        "no endpoint listens at {to} on this host (looked for {waited:?}; one in another network \
+         namespace cannot be seen)"
+    )]
+    HostUnreachable { to: SocketAddr, waited: Duration },
+    #[error("{to} did not answer within {after:?}; the last obstacle: {obstacle}")]
+    TimedOut {
+        to: SocketAddr,
+        after: Duration,
+        obstacle: &'static str,
+    },
+    #[error("{to} refused: {reason}")]
+    Refused {
+        to: SocketAddr,
+        reason: RejectReason,
+    },
+    #[error("{to} belongs to user {theirs}, and we are {ours}")]
+    WrongUser {
+        to: SocketAddr,
+        theirs: u32,
+        ours: u32,
+    },
+    #[error("{to} answered with something that is no kestrel: {source}")]
+    BadAnswer { to: SocketAddr, source: WireError },
+    #[error("{to} passed a bad doorbell: {source}")]
+    BadDoorbell {
+        to: SocketAddr,
+        source: DoorbellError,
+    },
+    #[error("no lane to {to}: {source}")]
+    Memory { to: SocketAddr, source: RegionError },
+    #[error("no connection to {to}: {source}")]
+    OutOfDescriptors {
+        to: SocketAddr,
+        source: OutOfDescriptors,
+    },
+    #[error("no connection to {to}: {call}: {source}")]
+    System {
+        to: SocketAddr,
+        call: &'static str,
+        source: io::Error,
+    },
+    #[error("the endpoint was closed")]
+    Closed,
+    #[error("this process is a forked child of the one that opened the endpoint")]
+    Forked,
+}
+
+impl ConnectError {
+    /// The error number that C callers know.
+    pub fn errno(&self) -> i32 {
+        match self {
+            ConnectError::HostUnreachable { .. } => libc::EHOSTUNREACH,
+            ConnectError::TimedOut { .. } => libc::ETIMEDOUT,
+            ConnectError::Refused { .. } => libc::ECONNREFUSED,
+            ConnectError::WrongUser { .. } => libc::EACCES,
+            ConnectError::BadAnswer { .. } | ConnectError::BadDoorbell { .. } => libc::EPROTO,
+            ConnectError::Memory { .. } => libc::ENOMEM,
+            ConnectError::OutOfDescriptors { .. } => libc::EMFILE,
+            ConnectError::System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
+            ConnectError::Closed => libc::ESHUTDOWN,
+            ConnectError::Forked => libc::EPERM,
+        }
+    }
+}
+
+/// Who is at the other end of a lane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerIdentity {
+    pub address: SocketAddr,
+    /// Random for each station: a restarted peer is another one.
+    pub incarnation: u64,
+    pub process: ProcessId,
+    /// The PID by which we can read the peer's memory: probed. Not to be used after `Died`.
+    pub cma_pid: Option<i32>,
+    /// Whether the peer executes our `barrier::heavy_fence`.
+    pub asymmetric: bool,
+}
+
+/// What the control plane has to tell an endpoint.
+#[derive(Debug)]
+pub enum StationEvent {
+    /// A lane to send on, as asked for by `connect`.
+    Connected {
+        request: u32,
+        lane: LaneMemory,
+        bell: Doorbell,
+        peer: PeerIdentity,
+    },
+    /// No lane came of that `connect`.
+    Failed { request: u32, error: ConnectError },
+    /// A lane to receive from, and a view of its sender's pool.
+    Incoming {
+        lane: LaneMemory,
+        pool: PoolView,
+        bell: Doorbell,
+        peer: PeerIdentity,
+    },
+    /// The process is dead, however it died. Comes after every event about its lanes, and once.
+    Died { process: ProcessId },
+}
+
+/// What the endpoint and the control thread share of a station.
+pub(crate) struct StationShared {
+    /// Events that were pushed, or are just about to be, and not yet taken. Alone on its line:
+    /// the data path reads it at every poll.
+    pending: CachePadded<AtomicUsize>,
+    events: SegQueue<(u64, StationEvent)>,
+    /// The number of the last event that was taken.
+    taken: AtomicU64,
+    pub bell: Doorbell,
+}
+
+impl StationShared {
+    /// Hands an event to the endpoint. `number` grows with each.
+    pub(crate) fn push(&self, number: u64, event: StationEvent) {
+        // E1: counted before it is there, so that the count never falls below zero; pairs with
+        // E2 in `events_pending`. Who looks in between finds nothing, and looks again.
+        self.pending.fetch_add(1, Ordering::Release);
+        self.events.push((number, event));
+        self.bell.ring();
+    }
+}
+
+/// One endpoint's presence on this host.
+///
+/// Closed by drop: the address is free, and no event comes any more. In a forked child dropping
+/// it does nothing, and everything else fails.
+pub struct Station {
+    id: u64,
+    address: SocketAddr,
+    incarnation: u64,
+    generation: u32,
+    pool: PoolMemory,
+    shared: Arc<StationShared>,
+    control: Arc<Control>,
+    /// Touched in a forked child only, so nobody can have held it at the fork: what `connect`
+    /// answers there, where the queue's memory may have been caught half-written.
+    child_failures: Mutex<Vec<u32>>,
+    closed: bool,
+}
+
+impl Station {
+    /// Takes an address on this host and listens there.
+    ///
+    /// Cost: some system calls; starts the process's control thread if this is the first station.
+    pub fn open(options: StationOptions) -> Result<Station, StationError> {
+        if options.auth_key.len() > KEY_BYTES_MAX {
+            return Err(StationError::KeyTooLong {
+                bytes: options.auth_key.len(),
+            });
+        }
+        let generation = fork_guard::generation();
+        let bell = Doorbell::new().map_err(|e| StationError::system("eventfd", e, 2))?;
+        let control = control::acquire(options.cma)?;
+        let opened = take_address(&options).and_then(|(listener, address)| {
+            let shared = Arc::new(StationShared {
+                pending: CachePadded::new(AtomicUsize::new(0)),
+                events: SegQueue::new(),
+                taken: AtomicU64::new(0),
+                bell,
+            });
+            let incarnation = control::random_u64()?.max(1);
+            Ok((listener, address, shared, incarnation))
+        });
+        let (listener, address, shared, incarnation) = match opened {
+            Ok(opened) => opened,
+            Err(error) => {
+                control::release(&control);
+                return Err(error);
+            }
+        };
+        let id = control::next_station_id();
+        control.command(Command::Register(Box::new(StationRecord::new(
+            id,
+            listener,
+            address,
+            incarnation,
+            shared.clone(),
+            &options,
+        ))));
+        Ok(Station {
+            id,
+            address,
+            incarnation,
+            generation,
+            pool: options.pool,
+            shared,
+            control,
+            child_failures: Mutex::new(Vec::new()),
+            closed: false,
+        })
+    }
+
+    /// Where peers reach this endpoint.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// A random number that no earlier station at this address had. Never 0.
+    pub fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
+
+    /// The pool that was given at opening.
+    pub fn pool(&self) -> &PoolMemory {
+        &self.pool
+    }
+
+    /// Asks for a lane to `to`. Exactly one `Connected` or `Failed` with this `request` follows,
+    /// within the connect timeout.
+    ///
+    /// Cost: an allocation and a system call; everything else is done by the control thread.
+    pub fn connect(&self, request: u32, to: SocketAddr) {
+        if self.forked() {
+            // E1, as in `push`.
+            self.shared.pending.fetch_add(1, Ordering::Release);
+            self.child_failures
+                .lock()
+                .expect("nothing panics under it")
+                .push(request);
+            return;
+        }
+        self.control.command(Command::Connect {
+            station: self.id,
+            request,
+            to,
+        });
+    }
+
+    /// Whether `next_event` is worth a call.
+    ///
+    /// Cost: one load of a line that is written only when there are events.
+    #[inline]
+    pub fn events_pending(&self) -> bool {
+        // E2: pairs with E1 in `push`.
+        self.shared.pending.load(Ordering::Acquire) != 0
+    }
+
+    /// Takes the next event.
+    pub fn next_event(&self) -> Option<StationEvent> {
+        if self.forked() {
+            let request = self
+                .child_failures
+                .lock()
+                .expect("nothing panics under it")
+                .pop()?;
+            self.shared.pending.fetch_sub(1, Ordering::Relaxed);
+            return Some(StationEvent::Failed {
+                request,
+                error: ConnectError::Forked,
+            });
+        }
+        let (number, event) = self.shared.events.pop()?;
+        self.shared.pending.fetch_sub(1, Ordering::Relaxed);
+        self.shared.taken.fetch_max(number, Ordering::Relaxed);
+        Some(event)
+    }
+
+    /// Our own bell: rung by peers, and by the control thread for every event.
+    ///
+    /// To sleep on it: drain it, look for events and messages, sleep.
+    pub fn bell(&self) -> &Doorbell {
+        &self.shared.bell
+    }
+
+    /// The endpoint has no lane with this process any more: its death need not be told.
+    ///
+    /// Lanes whose events were not taken yet are not meant, and keep the interest alive.
+    pub fn forget(&self, process: ProcessId) {
+        if self.forked() {
+            return;
+        }
+        let taken = self.shared.taken.load(Ordering::Relaxed);
+        self.control.command(Command::Forget {
+            station: self.id,
+            process,
+            taken,
+        });
+    }
+
+    /// Gives the address back, and answers the events that were not taken: lanes among them have
+    /// a peer who should be told (the data path's BYE).
+    ///
+    /// Blocks for a short exchange with the control thread. Requests that are under way end in
+    /// `Failed` with [`ConnectError::Closed`].
+    pub fn close(mut self) -> Vec<StationEvent> {
+        self.unregister();
+        std::iter::from_fn(|| self.next_event()).collect()
+    }
+
+    fn forked(&self) -> bool {
+        fork_guard::forked(self.generation)
+    }
+
+    fn unregister(&mut self) {
+        if !self.closed && !self.forked() {
+            self.control.unregister(self.id);
+            control::release(&self.control);
+        }
+        self.closed = true;
+    }
+}
+
+impl Drop for Station {
+    fn drop(&mut self) {
+        if self.forked() {
+            // The queue may have been caught half-written, and the control thread is not here:
+            // one count too many keeps the child's copies until its end.
+            std::mem::forget((self.shared.clone(), self.control.clone()));
+            return;
+        }
+        self.unregister();
+    }
+}
+
+impl fmt::Debug for Station {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Station")
+            .field("address", &self.address)
+            .field("incarnation", &self.incarnation)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Listens at the address that was asked for, or at a free one.
+fn take_address(options: &StationOptions) -> Result<(OwnedFd, SocketAddr), StationError> {
+    let asked = options
+        .address
+        .unwrap_or(SocketAddr::new(options.default_ip, 0));
+    let mut address = socket::canonical(asked);
+    if address.ip().is_unspecified() {
+        address.set_ip(options.default_ip.to_canonical());
+    }
+    if address.ip().is_unspecified() {
+        return Err(StationError::NoAddress);
+    }
+    let system = |errno: Errno| StationError::system("listening", errno.into(), 1);
+    if address.port() != 0 {
+        return match socket::open_listener(address) {
+            Ok(listener) => Ok((listener, address)),
+            Err(Errno::ADDRINUSE) => Err(StationError::AddressInUse { address }),
+            Err(errno) => Err(system(errno)),
+        };
+    }
+    let (first, ports) = (*PORTS_CHOSEN.start(), PORTS_CHOSEN.len() as u64);
+    for _ in 0..PORT_ATTEMPTS {
+        address.set_port(first + (control::random_u64()? % ports) as u16);
+        match socket::open_listener(address) {
+            Ok(listener) => return Ok((listener, address)),
+            Err(Errno::ADDRINUSE) => {}
+            Err(errno) => return Err(system(errno)),
+        }
+    }
+    Err(StationError::NoFreePort { ip: address.ip() })
+}
