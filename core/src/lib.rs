@@ -2,6 +2,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod bind_count;
 pub mod error;
 pub mod flags;
 pub mod primitive;
