@@ -2,6 +2,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod address;
 pub mod bind_count;
 pub mod error;
 pub mod flags;
