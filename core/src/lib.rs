@@ -6,4 +6,5 @@ pub mod address;
 pub mod bind_count;
 pub mod error;
 pub mod flags;
+pub mod info;
 pub mod primitive;

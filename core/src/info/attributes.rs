@@ -1,0 +1,132 @@
+//! What discovery returns: [`Info`] and the attributes in it. Reference:
+//! fi_getinfo(3), fi_endpoint(3), fi_domain(3), fi_fabric(3).
+//!
+//! The names are libfabric's, spelled out where they are short. Authorization
+//! keys and the NIC's description are not here: kestrel has none to give.
+
+use super::modes::{CompletionOrder, MemoryRegionMode, MessageOrder, Mode};
+use super::values::{
+    AddressVectorKind, ApiVersion, EndpointType, Progress, ResourceManagement, Threading,
+};
+use crate::address::{Address, AddressFormat};
+use crate::flags::Flags;
+
+/// As a count of contexts: the endpoint uses a shared one. libfabric's `FI_SHARED_CONTEXT`.
+pub const SHARED_CONTEXT: usize = usize::MAX;
+
+/// One way to communicate: opening a fabric, a domain or an endpoint takes one of these.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Info {
+    pub caps: Flags,
+    pub mode: Mode,
+    pub address_format: AddressFormat,
+    pub source: Option<Address>,
+    pub destination: Option<Address>,
+    /// A connection request or a passive endpoint; opaque here.
+    pub handle: u64,
+    pub transmit: TransmitAttributes,
+    pub receive: ReceiveAttributes,
+    pub endpoint: EndpointAttributes,
+    pub domain: DomainAttributes,
+    pub fabric: FabricAttributes,
+}
+
+/// Reference: `struct fi_tx_attr`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TransmitAttributes {
+    pub caps: Flags,
+    pub mode: Mode,
+    /// Flags of every operation that is given none of its own.
+    pub op_flags: Flags,
+    pub message_order: MessageOrder,
+    pub completion_order: CompletionOrder,
+    /// The largest message, in bytes, that an inject takes.
+    pub inject_size: usize,
+    /// How many operations may be outstanding.
+    pub size: usize,
+    /// How many buffers one operation may gather.
+    pub iov_limit: usize,
+    /// How many remote ranges one operation may name.
+    pub rma_iov_limit: usize,
+    pub traffic_class: u32,
+}
+
+/// Reference: `struct fi_rx_attr`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReceiveAttributes {
+    pub caps: Flags,
+    pub mode: Mode,
+    /// Flags of every operation that is given none of its own.
+    pub op_flags: Flags,
+    pub message_order: MessageOrder,
+    pub completion_order: CompletionOrder,
+    /// How many bytes of unexpected messages to expect; a hint, no limit.
+    pub total_buffered_recv: usize,
+    /// How many receives may be posted.
+    pub size: usize,
+    /// How many buffers one receive may scatter to.
+    pub iov_limit: usize,
+}
+
+/// Reference: `struct fi_ep_attr`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EndpointAttributes {
+    pub kind: EndpointType,
+    pub protocol: u32,
+    pub protocol_version: u32,
+    /// The largest message, in bytes.
+    pub max_msg_size: usize,
+    pub msg_prefix_size: usize,
+    /// Up to how many bytes a read after a write sees that write; `usize::MAX` is any number.
+    pub max_order_raw_size: usize,
+    /// Up to how many bytes a write after a read leaves that read alone.
+    pub max_order_war_size: usize,
+    /// Up to how many bytes the later of two writes stays.
+    pub max_order_waw_size: usize,
+    /// Which tag bits count, and how they group.
+    pub tag_format: u64,
+    pub tx_ctx_count: usize,
+    pub rx_ctx_count: usize,
+}
+
+/// Reference: `struct fi_domain_attr`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DomainAttributes {
+    pub name: String,
+    pub threading: Threading,
+    pub control_progress: Progress,
+    pub data_progress: Progress,
+    pub resource_management: ResourceManagement,
+    pub address_vector_kind: AddressVectorKind,
+    pub memory_region_mode: MemoryRegionMode,
+    /// Bytes of a remote key.
+    pub mr_key_size: usize,
+    /// Bytes of remote completion data.
+    pub cq_data_size: usize,
+    pub cq_count: usize,
+    pub endpoint_count: usize,
+    pub tx_ctx_count: usize,
+    pub rx_ctx_count: usize,
+    pub max_ep_tx_ctx: usize,
+    pub max_ep_rx_ctx: usize,
+    /// How many endpoints may share a transmit context; 0: no sharing.
+    pub max_ep_stx_ctx: usize,
+    /// How many endpoints may share a receive context; 0: no sharing.
+    pub max_ep_srx_ctx: usize,
+    pub counter_count: usize,
+    pub mr_iov_limit: usize,
+    pub caps: Flags,
+    pub mode: Mode,
+    /// Bytes of error data that a completion or event may carry.
+    pub max_err_data: usize,
+    pub mr_count: usize,
+    pub traffic_class: u32,
+}
+
+/// Reference: `struct fi_fabric_attr`. The provider's name is libfabric's to fill in.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FabricAttributes {
+    pub name: String,
+    pub provider_version: ApiVersion,
+    pub api_version: ApiVersion,
+}

@@ -1,0 +1,34 @@
+//! Discovery: what an application asks for, what a transport can do, and the
+//! attributes that both agree on. Reference: fi_getinfo(3).
+//!
+//! - [`Hints`]: what is asked for; everything is optional.
+//! - [`Offer`]: what a transport can do: what it gives to who asks for
+//!   nothing, and the most that may be asked for.
+//! - [`negotiate`]: from both to an [`Info`], or to every [`Rejection`].
+//!
+//! Values are libfabric's own, so that the C door translates none of them.
+
+mod attributes;
+mod hints;
+mod modes;
+mod negotiate;
+mod offer;
+mod rejection;
+mod values;
+
+pub use attributes::{
+    DomainAttributes, EndpointAttributes, FabricAttributes, Info, ReceiveAttributes,
+    SHARED_CONTEXT, TransmitAttributes,
+};
+pub use hints::{DomainHints, EndpointHints, FabricHints, Hints, ReceiveHints, TransmitHints};
+pub use modes::{CompletionOrder, MemoryRegionMode, MessageOrder, Mode};
+pub use negotiate::negotiate;
+pub use offer::{
+    Offer, PROTOCOL_KESTREL, PROTOCOL_VERSION, RX_CAPS, RX_SIZE_MAX, TAG_FORMAT_GENERIC, TX_CAPS,
+    TX_SIZE_MAX,
+};
+pub use rejection::Rejection;
+pub use values::{
+    AddressVectorKind, ApiVersion, CompletionFormat, EndpointType, Progress, ResourceManagement,
+    Threading, UnknownValue,
+};

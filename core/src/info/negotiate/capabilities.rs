@@ -1,0 +1,139 @@
+//! Capabilities, and what registration they need.
+
+use super::Negotiation;
+use crate::flags::Flags;
+use crate::info::modes::{MemoryRegionMode, Mode};
+use crate::info::rejection::bits_text;
+use crate::info::values::ApiVersion;
+
+/// "Primary capabilities must explicitly be requested by an application, and a provider must
+/// enable support for only those primary capabilities which were selected."
+pub(super) const PRIMARY: Flags = Flags::MSG
+    .union(Flags::RMA)
+    .union(Flags::TAGGED)
+    .union(Flags::ATOMIC)
+    .union(Flags::MULTICAST)
+    .union(Flags::NAMED_RX_CTX)
+    .union(Flags::DIRECTED_RECV)
+    .union(Flags::COLLECTIVE);
+
+pub(super) const MESSAGES: Flags = Flags::MSG.union(Flags::TAGGED);
+pub(super) const MESSAGE_DIRECTIONS: Flags = Flags::SEND.union(Flags::RECV);
+pub(super) const ONE_SIDED: Flags = Flags::RMA.union(Flags::ATOMIC);
+pub(super) const ONE_SIDED_TARGET: Flags = Flags::REMOTE_READ.union(Flags::REMOTE_WRITE);
+pub(super) const ONE_SIDED_DIRECTIONS: Flags =
+    ONE_SIDED_TARGET.union(Flags::READ).union(Flags::WRITE);
+
+/// Registration modes that concern nobody but a target of one-sided operations.
+pub(super) const TARGET_MODES: MemoryRegionMode = MemoryRegionMode::RAW
+    .union(MemoryRegionMode::VIRT_ADDR)
+    .union(MemoryRegionMode::ALLOCATED)
+    .union(MemoryRegionMode::PROV_KEY)
+    .union(MemoryRegionMode::MMU_NOTIFY)
+    .union(MemoryRegionMode::RMA_EVENT)
+    .union(MemoryRegionMode::ENDPOINT);
+
+/// `mr_mode` became a set of bits in this version.
+pub(super) const MR_MODE_BITS_SINCE: ApiVersion = ApiVersion::new(1, 5);
+
+/// What is granted of `offered`: only the primary capabilities and modifiers
+/// that were asked for, but all secondary ones; "if no modifiers are
+/// specified for an applicable capability, all relevant modifiers are assumed".
+pub(super) fn grant(asked: Flags, offered: Flags) -> Flags {
+    if asked.is_empty() {
+        return offered;
+    }
+    let modifiers = MESSAGE_DIRECTIONS | ONE_SIDED_DIRECTIONS;
+    let mut granted = asked.intersection(offered) | offered.difference(PRIMARY | modifiers);
+    if granted.intersects(MESSAGES) && !granted.intersects(MESSAGE_DIRECTIONS) {
+        granted |= offered & MESSAGE_DIRECTIONS;
+    }
+    if granted.intersects(ONE_SIDED) && !granted.intersects(ONE_SIDED_DIRECTIONS) {
+        granted |= offered & ONE_SIDED_DIRECTIONS;
+    }
+    if !granted.intersects(ONE_SIDED_TARGET) {
+        granted.remove(Flags::RMA_EVENT);
+    }
+    granted
+}
+
+/// The part of `caps` that one side of an endpoint has: nothing it has no direction for.
+pub(super) fn side(caps: Flags, applicable: Flags) -> Flags {
+    let mut side = caps & applicable;
+    if !side.intersects(MESSAGE_DIRECTIONS) {
+        side.remove(MESSAGES);
+    }
+    if !side.intersects(ONE_SIDED_DIRECTIONS) {
+        side.remove(ONE_SIDED);
+    }
+    side
+}
+
+/// The registration modes that matter with these capabilities.
+fn relevant(mode: MemoryRegionMode, caps: Flags) -> MemoryRegionMode {
+    let is_target = caps.intersects(ONE_SIDED) && caps.intersects(ONE_SIDED_TARGET);
+    if is_target {
+        mode
+    } else {
+        mode.difference(TARGET_MODES)
+    }
+}
+
+/// How a mode was told before it was a set of bits.
+pub(super) fn legacy_mode(mode: MemoryRegionMode) -> MemoryRegionMode {
+    if mode.is_empty() {
+        MemoryRegionMode::SCALABLE
+    } else {
+        MemoryRegionMode::BASIC
+    }
+}
+
+impl Negotiation<'_> {
+    pub(super) fn caps(&mut self) {
+        let offered = self.offer.maximum.caps;
+        self.flags_within("caps", self.hints.caps, offered);
+        self.info.caps = grant(self.hints.caps, offered);
+    }
+
+    pub(super) fn memory_region_mode(&mut self, api_version: ApiVersion) {
+        let asked = self.hints.domain.memory_region_mode;
+        let required = relevant(self.offer.memory_region_mode_required, self.info.caps);
+        let usual = self.offer.template.domain.memory_region_mode;
+        let speaks_bits = api_version >= MR_MODE_BITS_SINCE;
+        let answer = match asked {
+            MemoryRegionMode::BASIC | MemoryRegionMode::SCALABLE => Some(asked),
+            _ if asked.intersects(MemoryRegionMode::LEGACY) => None,
+            _ if speaks_bits => Some(relevant(usual, self.info.caps) & asked),
+            _ if asked.is_empty() => Some(legacy_mode(usual)),
+            _ => None,
+        };
+        let Some(answer) = answer else {
+            let offered = "FI_MR_BASIC or FI_MR_SCALABLE alone, or (since version 1.5) other modes";
+            return self.reject("domain_attr->mr_mode", bits_text("FI_MR_", asked), offered);
+        };
+        self.info.domain.memory_region_mode = answer;
+        let mut covered = asked;
+        if answer == MemoryRegionMode::BASIC {
+            covered |= MemoryRegionMode::BASIC_EQUIVALENT;
+        }
+        if self.hints.mode.contains(Mode::LOCAL_MR) {
+            covered |= MemoryRegionMode::LOCAL; // The older way to say the same.
+        }
+        if !required.difference(covered).is_empty() {
+            self.registration_missing(asked, required);
+        }
+    }
+
+    /// An application that will not register as we need: nothing one-sided
+    /// for who did not ask for that, a rejection for who did.
+    fn registration_missing(&mut self, asked: MemoryRegionMode, required: MemoryRegionMode) {
+        let beyond_target = required.difference(TARGET_MODES);
+        if self.hints.caps.is_empty() && beyond_target.is_empty() {
+            let one_sided = ONE_SIDED | ONE_SIDED_DIRECTIONS | Flags::RMA_EVENT;
+            self.info.caps = self.info.caps.difference(one_sided);
+        } else {
+            let offered = format!("nothing without {}", bits_text("FI_MR_", required));
+            self.reject("domain_attr->mr_mode", bits_text("FI_MR_", asked), offered);
+        }
+    }
+}

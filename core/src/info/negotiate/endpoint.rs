@@ -1,0 +1,178 @@
+//! Transmit and receive contexts, and the endpoint that they belong to.
+
+use super::capabilities::{ONE_SIDED, grant, side};
+use super::{Negotiation, at_most};
+use crate::info::attributes::SHARED_CONTEXT;
+use crate::info::hints::EndpointHints;
+use crate::info::offer::{RX_CAPS, TX_CAPS};
+use crate::info::values::EndpointType;
+
+/// The classes of traffic that cost nothing to grant: none, and best effort.
+const TRAFFIC_CLASSES: [u32; 2] = [0, 0x200];
+
+impl Negotiation<'_> {
+    pub(super) fn transmit(&mut self) {
+        let (asked, most) = (&self.hints.transmit, &self.offer.maximum.transmit);
+        let offered = side(self.info.caps, TX_CAPS);
+        self.flags_within("tx_attr->caps", asked.caps, offered);
+        self.flags_within("tx_attr->op_flags", asked.op_flags, most.op_flags);
+        self.bits_within(
+            "tx_attr->msg_order",
+            "FI_ORDER_",
+            asked.message_order,
+            most.message_order,
+        );
+        let order = asked.completion_order;
+        self.bits_within(
+            "tx_attr->comp_order",
+            "FI_ORDER_",
+            order,
+            most.completion_order,
+        );
+        self.within("tx_attr->iov_limit", asked.iov_limit, most.iov_limit);
+        self.within(
+            "tx_attr->rma_iov_limit",
+            asked.rma_iov_limit,
+            most.rma_iov_limit,
+        );
+        self.traffic_class("tx_attr->tclass", asked.traffic_class);
+        let usual = &self.offer.template.transmit;
+        let inject = self.size(
+            "tx_attr->inject_size",
+            asked.inject_size,
+            most.inject_size,
+            usual.inject_size,
+        );
+        let size = self.size("tx_attr->size", asked.size, most.size, usual.size);
+        let answer = &mut self.info.transmit;
+        answer.caps = grant(asked.caps, offered);
+        answer.op_flags = asked.op_flags;
+        answer.inject_size = inject;
+        answer.size = size;
+    }
+
+    pub(super) fn receive(&mut self) {
+        let (asked, most) = (&self.hints.receive, &self.offer.maximum.receive);
+        let offered = side(self.info.caps, RX_CAPS);
+        self.flags_within("rx_attr->caps", asked.caps, offered);
+        self.flags_within("rx_attr->op_flags", asked.op_flags, most.op_flags);
+        self.bits_within(
+            "rx_attr->msg_order",
+            "FI_ORDER_",
+            asked.message_order,
+            most.message_order,
+        );
+        let order = asked.completion_order;
+        self.bits_within(
+            "rx_attr->comp_order",
+            "FI_ORDER_",
+            order,
+            most.completion_order,
+        );
+        self.within("rx_attr->iov_limit", asked.iov_limit, most.iov_limit);
+        let size = self.size(
+            "rx_attr->size",
+            asked.size,
+            most.size,
+            self.offer.template.receive.size,
+        );
+        let answer = &mut self.info.receive;
+        answer.caps = grant(asked.caps, offered);
+        answer.op_flags = asked.op_flags;
+        answer.size = size;
+        // "The provider may adjust or ignore this value."
+        answer.total_buffered_recv = asked
+            .total_buffered_recv
+            .unwrap_or(answer.total_buffered_recv);
+    }
+
+    pub(super) fn endpoint(&mut self, asked: &EndpointHints) {
+        let most = &self.offer.maximum.endpoint;
+        if asked.kind != EndpointType::Unspec && asked.kind != most.kind {
+            self.reject("ep_attr->type", asked.kind, most.kind);
+        }
+        if let Some(protocol) = asked.protocol.filter(|&p| p != 0 && p != most.protocol) {
+            self.reject(
+                "ep_attr->protocol",
+                format!("{protocol:#x}"),
+                format!("{:#x}", most.protocol),
+            );
+        }
+        if let Some(version) = asked
+            .protocol_version
+            .filter(|&v| v > most.protocol_version)
+        {
+            self.reject(
+                "ep_attr->protocol_version",
+                version,
+                at_most(most.protocol_version),
+            );
+        }
+        self.within(
+            "ep_attr->max_msg_size",
+            asked.max_msg_size,
+            most.max_msg_size,
+        );
+        if self.info.caps.intersects(ONE_SIDED) {
+            self.within(
+                "ep_attr->max_order_raw_size",
+                asked.max_order_raw_size,
+                most.max_order_raw_size,
+            );
+            self.within(
+                "ep_attr->max_order_war_size",
+                asked.max_order_war_size,
+                most.max_order_war_size,
+            );
+            self.within(
+                "ep_attr->max_order_waw_size",
+                asked.max_order_waw_size,
+                most.max_order_waw_size,
+            );
+        }
+        self.within("ep_attr->auth_key_size", asked.auth_key_size, 0);
+        let domain = &self.offer.maximum.domain;
+        let tx = (
+            asked.tx_ctx_count,
+            domain.max_ep_tx_ctx,
+            domain.max_ep_stx_ctx,
+        );
+        let rx = (
+            asked.rx_ctx_count,
+            domain.max_ep_rx_ctx,
+            domain.max_ep_srx_ctx,
+        );
+        self.info.endpoint.tx_ctx_count = self.contexts("ep_attr->tx_ctx_cnt", tx);
+        self.info.endpoint.rx_ctx_count = self.contexts("ep_attr->rx_ctx_cnt", rx);
+        // Any mask of any bits is matched, so whatever fields are asked for exist.
+        if let Some(format) = asked.tag_format.filter(|&format| format != 0) {
+            self.info.endpoint.tag_format = format;
+        }
+    }
+
+    /// How many contexts an endpoint gets, or [`SHARED_CONTEXT`].
+    fn contexts(
+        &mut self,
+        field: &'static str,
+        (asked, most, sharing): (Option<usize>, usize, usize),
+    ) -> usize {
+        match asked {
+            Some(SHARED_CONTEXT) if sharing > 0 => SHARED_CONTEXT,
+            Some(SHARED_CONTEXT) => {
+                self.reject(field, "FI_SHARED_CONTEXT", "no shared contexts");
+                1
+            }
+            asked => self.size(field, asked, most, 1),
+        }
+    }
+
+    pub(super) fn traffic_class(&mut self, field: &'static str, asked: Option<u32>) {
+        if let Some(class) = asked.filter(|class| !TRAFFIC_CLASSES.contains(class)) {
+            self.reject(
+                field,
+                format!("{class:#x}"),
+                "FI_TC_UNSPEC or FI_TC_BEST_EFFORT",
+            );
+        }
+    }
+}

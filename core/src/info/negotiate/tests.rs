@@ -1,0 +1,471 @@
+//! Negotiation against the rules of fi_getinfo(3), and against what real clients ask for.
+
+use crate::address::{Address, AddressFormat};
+use crate::flags::Flags;
+use crate::info::*;
+use std::net::SocketAddr;
+
+const V1_4: ApiVersion = ApiVersion::new(1, 4);
+const V1_17: ApiVersion = ApiVersion::new(1, 17);
+
+fn accepted(hints: &Hints) -> Info {
+    negotiate(&Offer::rdm(), Some(hints), V1_17).unwrap()
+}
+
+fn rejected(hints: &Hints) -> Vec<&'static str> {
+    let rejections = negotiate(&Offer::rdm(), Some(hints), V1_17).unwrap_err();
+    rejections.iter().map(|rejection| rejection.field).collect()
+}
+
+/// An offer with one-sided operations, to try the rules about them.
+fn one_sided() -> Offer {
+    let mut offer = Offer::rdm();
+    let more = Flags::RMA | Flags::ATOMIC | Flags::RMA_EVENT | Flags::READ | Flags::WRITE;
+    for info in [&mut offer.template, &mut offer.maximum] {
+        info.caps |= more | Flags::REMOTE_READ | Flags::REMOTE_WRITE;
+    }
+    offer
+}
+
+#[test]
+fn no_hints_get_everything() {
+    let offer = Offer::rdm();
+    let info = negotiate(&offer, None, V1_17).unwrap();
+    assert_eq!(info, offer.template);
+    assert_eq!(
+        (
+            info.transmit.size,
+            info.receive.size,
+            info.transmit.inject_size
+        ),
+        (1024, 1024, 1024)
+    );
+    assert!(
+        info.caps
+            .contains(Flags::LOCAL_COMM | Flags::REMOTE_COMM | Flags::MULTI_RECV)
+    );
+    assert!(
+        !info
+            .caps
+            .intersects(Flags::RMA | Flags::ATOMIC | Flags::RMA_EVENT)
+    );
+    assert_eq!(info.domain.data_progress, Progress::Manual);
+    let old = negotiate(&offer, None, V1_4).unwrap();
+    assert_eq!(old.domain.memory_region_mode, MemoryRegionMode::BASIC);
+    assert_eq!(old.fabric.api_version, V1_4);
+}
+
+#[test]
+fn primary_caps_only_as_asked_and_secondary_ones_all() {
+    let info = accepted(&Hints::new().caps(Flags::TAGGED));
+    let secondary = Flags::MULTI_RECV | Flags::SOURCE | Flags::FENCE;
+    let reach = Flags::LOCAL_COMM | Flags::REMOTE_COMM;
+    assert_eq!(
+        info.caps,
+        Flags::TAGGED | Flags::SEND | Flags::RECV | secondary | reach
+    );
+    assert_eq!(
+        info.transmit.caps,
+        Flags::TAGGED | Flags::SEND | Flags::FENCE
+    );
+    let receive = Flags::TAGGED | Flags::RECV | Flags::MULTI_RECV | Flags::SOURCE;
+    assert_eq!(info.receive.caps, receive);
+}
+
+#[test]
+fn a_direction_restricts_both_sides() {
+    let info = accepted(&Hints::new().caps(Flags::MSG | Flags::RECV));
+    assert!(!info.caps.contains(Flags::SEND));
+    assert!(!info.transmit.caps.intersects(Flags::MSG | Flags::SEND));
+    assert!(info.receive.caps.contains(Flags::MSG | Flags::RECV));
+}
+
+#[test]
+fn context_caps_are_subsets_of_the_endpoints() {
+    let mut hints = Hints::new().caps(Flags::MSG | Flags::TAGGED);
+    hints.transmit.caps = Flags::MSG;
+    let info = accepted(&hints);
+    assert_eq!(info.transmit.caps, Flags::MSG | Flags::SEND | Flags::FENCE);
+    assert!(info.receive.caps.contains(Flags::MSG | Flags::TAGGED));
+    let mut hints = Hints::new().caps(Flags::MSG);
+    hints.receive.caps = Flags::TAGGED;
+    assert_eq!(rejected(&hints), ["rx_attr->caps"]);
+}
+
+#[test]
+fn every_rejected_hint_is_named_with_value_and_offer() {
+    let mut hints = Hints::new()
+        .caps(Flags::TAGGED | Flags::RMA | Flags::from_bits_retain(1 << 47))
+        .endpoint_type(EndpointType::Dgram)
+        .inject_size(4096)
+        .cq_data_size(16);
+    hints.domain.max_ep_srx_ctx = Some(1);
+    let rejections = negotiate(&Offer::rdm(), Some(&hints), V1_17).unwrap_err();
+    let fields: Vec<&str> = rejections.iter().map(|rejection| rejection.field).collect();
+    let expected = [
+        "caps",
+        "tx_attr->inject_size",
+        "ep_attr->type",
+        "domain_attr->cq_data_size",
+        "domain_attr->max_ep_srx_ctx",
+    ];
+    assert_eq!(fields, expected);
+    let caps = rejections[0].to_string();
+    assert!(
+        caps.starts_with(
+            "hint caps asks for FI_RMA | FI_TAGGED | FI_HMEM, kestrel offers FI_MSG |"
+        )
+    );
+    let inject = "hint tx_attr->inject_size asks for 4096, kestrel offers at most 1024";
+    assert_eq!(rejections[1].to_string(), inject);
+    assert_eq!(
+        rejections[2].to_string(),
+        "hint ep_attr->type asks for FI_EP_DGRAM, kestrel offers FI_EP_RDM"
+    );
+}
+
+#[test]
+fn models_are_echoed_and_manual_progress_is_usual() {
+    for threading in [
+        Threading::Safe,
+        Threading::Fid,
+        Threading::Domain,
+        Threading::Completion,
+        Threading::Endpoint,
+    ] {
+        assert_eq!(
+            accepted(&Hints::new().threading(threading))
+                .domain
+                .threading,
+            threading
+        );
+    }
+    assert_eq!(accepted(&Hints::new()).domain.threading, Threading::Safe);
+    for (asked, answer) in [
+        (Progress::Unspec, Progress::Manual),
+        (Progress::Manual, Progress::Manual),
+        (Progress::Auto, Progress::Auto),
+    ] {
+        let domain = accepted(&Hints::new().data_progress(asked).control_progress(asked)).domain;
+        assert_eq!(
+            (domain.data_progress, domain.control_progress),
+            (answer, answer)
+        );
+    }
+    let kind = |kind| {
+        accepted(&Hints::new().address_vector_kind(kind))
+            .domain
+            .address_vector_kind
+    };
+    assert_eq!(kind(AddressVectorKind::Map), AddressVectorKind::Map);
+    assert_eq!(kind(AddressVectorKind::Table), AddressVectorKind::Table);
+    let rm = Hints::new().resource_management(ResourceManagement::Disabled);
+    assert_eq!(
+        accepted(&rm).domain.resource_management,
+        ResourceManagement::Enabled
+    );
+}
+
+#[test]
+fn a_weaker_offer_is_rejected_where_a_harder_promise_is_asked() {
+    let mut offer = Offer::rdm();
+    offer.maximum.domain.threading = Threading::Domain;
+    offer.maximum.domain.data_progress = Progress::Manual;
+    offer.maximum.domain.resource_management = ResourceManagement::Disabled;
+    offer.maximum.domain.address_vector_kind = AddressVectorKind::Table;
+    let hints = Hints::new()
+        .threading(Threading::Completion)
+        .data_progress(Progress::Auto)
+        .resource_management(ResourceManagement::Enabled)
+        .address_vector_kind(AddressVectorKind::Map);
+    let rejections = negotiate(&offer, Some(&hints), V1_17).unwrap_err();
+    let fields: Vec<&str> = rejections.iter().map(|rejection| rejection.field).collect();
+    let expected = ["threading", "data_progress", "resource_mgmt", "av_type"];
+    assert_eq!(fields, expected.map(|name| format!("domain_attr->{name}")));
+    let lenient = Hints::new()
+        .threading(Threading::Domain)
+        .data_progress(Progress::Manual);
+    negotiate(&offer, Some(&lenient), V1_17).unwrap();
+}
+
+#[test]
+fn sizes_are_granted_as_asked_up_to_the_maximum() {
+    let info = accepted(&Hints::new().tx_size(65_536).rx_size(16).inject_size(64));
+    assert_eq!(
+        (
+            info.transmit.size,
+            info.receive.size,
+            info.transmit.inject_size
+        ),
+        (65_536, 16, 64)
+    );
+    let zero = accepted(&Hints::new().tx_size(0).max_msg_size(1 << 40));
+    assert_eq!(
+        (zero.transmit.size, zero.endpoint.max_msg_size),
+        (1024, 1 << 40)
+    );
+    let too_much = Hints::new()
+        .tx_size(65_537)
+        .rx_size(65_537)
+        .max_msg_size((1 << 40) + 1);
+    assert_eq!(
+        rejected(&too_much),
+        ["tx_attr->size", "rx_attr->size", "ep_attr->max_msg_size"]
+    );
+    // What is no resource is returned in full to who asks for less.
+    let mut hints = Hints::new().cq_data_size(4);
+    hints.transmit.iov_limit = Some(2);
+    let info = accepted(&hints);
+    assert_eq!((info.domain.cq_data_size, info.transmit.iov_limit), (8, 8));
+    hints.receive.iov_limit = Some(9);
+    assert_eq!(rejected(&hints), ["rx_attr->iov_limit"]);
+}
+
+#[test]
+fn order_and_default_flags_must_be_offered() {
+    let info = accepted(&Hints::new().message_order(MessageOrder::SAS));
+    assert_eq!(info.transmit.message_order, MessageOrder::SAS);
+    let hints = Hints::new().message_order(MessageOrder::SAS | MessageOrder::RAW);
+    assert_eq!(
+        rejected(&hints),
+        ["tx_attr->msg_order", "rx_attr->msg_order"]
+    );
+    let mut strict = Hints::new();
+    strict.transmit.completion_order = CompletionOrder::STRICT;
+    assert_eq!(rejected(&strict), ["tx_attr->comp_order"]);
+    let flags = Flags::COMPLETION | Flags::DELIVERY_COMPLETE;
+    assert_eq!(
+        accepted(&Hints::new().tx_op_flags(flags)).transmit.op_flags,
+        flags
+    );
+    assert_eq!(accepted(&Hints::new()).transmit.op_flags, Flags::empty());
+    assert_eq!(
+        rejected(&Hints::new().tx_op_flags(Flags::COMMIT_COMPLETE)),
+        ["tx_attr->op_flags"]
+    );
+}
+
+#[test]
+fn a_required_mode_must_be_supported() {
+    let mut offer = Offer::rdm();
+    for info in [&mut offer.template, &mut offer.maximum] {
+        info.mode = Mode::CONTEXT;
+        info.transmit.mode = Mode::CONTEXT;
+    }
+    let rejections = negotiate(&offer, Some(&Hints::new()), V1_17).unwrap_err();
+    assert_eq!(rejections[0].offered, "nothing without FI_CONTEXT");
+    assert_eq!(rejections.len(), 2);
+    let hints = Hints::new().mode(Mode::CONTEXT | Mode::CONTEXT2);
+    assert_eq!(
+        negotiate(&offer, Some(&hints), V1_17).unwrap().mode,
+        Mode::CONTEXT
+    );
+    assert_eq!(accepted(&hints).mode, Mode::empty());
+}
+
+#[test]
+fn registration_modes_are_ours_and_the_hints() {
+    let mode = |hint: MemoryRegionMode, caps| {
+        let hints = Hints::new().caps(caps).memory_region_mode(hint);
+        negotiate(&one_sided(), Some(&hints), V1_17).map(|info| info.domain.memory_region_mode)
+    };
+    type Modes = MemoryRegionMode;
+    let all = Modes::LOCAL | Modes::ENDPOINT | Modes::RAW | Modes::BASIC_EQUIVALENT;
+    assert_eq!(mode(all, Flags::RMA), Ok(Modes::BASIC_EQUIVALENT));
+    assert_eq!(mode(Modes::PROV_KEY, Flags::RMA), Ok(Modes::PROV_KEY));
+    // A hint of 0 is answered with 0: offsets from zero and keys of the user's choice.
+    assert_eq!(mode(Modes::empty(), Flags::RMA), Ok(Modes::empty()));
+    // Nobody's target: nothing about registration matters.
+    assert_eq!(mode(all, Flags::TAGGED), Ok(Modes::empty()));
+    assert_eq!(mode(all, Flags::RMA | Flags::READ), Ok(Modes::empty()));
+    assert_eq!(mode(Modes::BASIC, Flags::RMA), Ok(Modes::BASIC));
+    assert_eq!(mode(Modes::SCALABLE, Flags::RMA), Ok(Modes::SCALABLE));
+    for mixed in [
+        Modes::BASIC | Modes::SCALABLE,
+        Modes::BASIC | Modes::LOCAL,
+        Modes::SCALABLE | Modes::RAW,
+    ] {
+        assert_eq!(
+            mode(mixed, Flags::RMA).unwrap_err()[0].field,
+            "domain_attr->mr_mode"
+        );
+    }
+}
+
+#[test]
+fn required_registration_modes_must_be_covered() {
+    let mut offer = one_sided();
+    offer.memory_region_mode_required = MemoryRegionMode::BASIC_EQUIVALENT;
+    let ask = |caps, mode, version| {
+        let hints = Hints::new().caps(caps).memory_region_mode(mode);
+        negotiate(&offer, Some(&hints), version)
+    };
+    type Modes = MemoryRegionMode;
+    let refused = ask(Flags::RMA, Modes::PROV_KEY, V1_17).unwrap_err();
+    assert_eq!(refused[0].asked, "FI_MR_PROV_KEY");
+    assert_eq!(
+        refused[0].offered,
+        "nothing without FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY"
+    );
+    assert!(ask(Flags::RMA, Modes::SCALABLE, V1_17).is_err());
+    ask(Flags::RMA, Modes::BASIC, V1_17).unwrap();
+    ask(Flags::TAGGED, Modes::empty(), V1_17).unwrap();
+    // Who asked for no capability gets those that work without registration.
+    let caps = ask(Flags::empty(), Modes::empty(), V1_17).unwrap().caps;
+    assert!(caps.contains(Flags::TAGGED) && !caps.intersects(Flags::RMA | Flags::REMOTE_READ));
+    ask(Flags::RMA, Modes::empty(), V1_4).unwrap();
+}
+
+#[test]
+fn before_1_5_the_mode_is_one_of_three() {
+    let ask = |mode| {
+        let hints = Hints::new().memory_region_mode(mode);
+        negotiate(&Offer::rdm(), Some(&hints), V1_4).map(|info| info.domain.memory_region_mode)
+    };
+    assert_eq!(ask(MemoryRegionMode::empty()), Ok(MemoryRegionMode::BASIC));
+    assert_eq!(ask(MemoryRegionMode::BASIC), Ok(MemoryRegionMode::BASIC));
+    assert_eq!(
+        ask(MemoryRegionMode::SCALABLE),
+        Ok(MemoryRegionMode::SCALABLE)
+    );
+    assert_eq!(
+        ask(MemoryRegionMode::LOCAL).unwrap_err()[0].field,
+        "domain_attr->mr_mode"
+    );
+}
+
+#[test]
+fn local_registration_can_be_promised_the_old_way() {
+    let mut offer = Offer::rdm();
+    offer.memory_region_mode_required = MemoryRegionMode::LOCAL;
+    let refused = negotiate(&offer, Some(&Hints::new()), V1_17).unwrap_err();
+    assert_eq!(refused[0].field, "domain_attr->mr_mode");
+    negotiate(&offer, Some(&Hints::new().mode(Mode::LOCAL_MR)), V1_17).unwrap();
+    let local = Hints::new().memory_region_mode(MemoryRegionMode::LOCAL);
+    negotiate(&offer, Some(&local), V1_17).unwrap();
+}
+
+#[test]
+fn addresses_decide_the_format_or_must_fit_it() {
+    let v6 = Address::from("[::1]:5".parse::<SocketAddr>().unwrap());
+    let v4 = Address::from("1.2.3.4:5".parse::<SocketAddr>().unwrap());
+    let info = accepted(&Hints::new().source(v6));
+    assert_eq!(
+        (info.address_format, info.source),
+        (AddressFormat::In6, Some(v6))
+    );
+    assert_eq!(
+        accepted(&Hints::new().destination(v4)).address_format,
+        AddressFormat::In
+    );
+    let text = accepted(&Hints::new().source(v6).address_format(AddressFormat::Str));
+    assert_eq!(text.address_format, AddressFormat::Str);
+    let misfit = Hints::new()
+        .source(v6)
+        .destination(v4)
+        .address_format(AddressFormat::In);
+    assert_eq!(rejected(&misfit), ["src_addr"]);
+    let mut handle = Hints::new();
+    handle.handle = 77;
+    assert_eq!(accepted(&handle).handle, 77);
+}
+
+#[test]
+fn contexts_names_and_the_rest() {
+    let offer = Offer::rdm().named("ib0", "mlx5_0").sized(512, 256, 128);
+    let ask = |change: fn(&mut Hints)| {
+        let mut hints = Hints::new();
+        change(&mut hints);
+        match negotiate(&offer, Some(&hints), V1_17) {
+            Ok(_) => "",
+            Err(rejections) => rejections[0].field,
+        }
+    };
+    assert_eq!(ask(|h| h.domain.name = Some("mlx5_0".into())), "");
+    assert_eq!(
+        ask(|h| h.domain.name = Some("mlx5_1".into())),
+        "domain_attr->name"
+    );
+    assert_eq!(
+        ask(|h| h.fabric.name = Some("ib1".into())),
+        "fabric_attr->name"
+    );
+    assert_eq!(
+        ask(|h| h.endpoint.tx_ctx_count = Some(2)),
+        "ep_attr->tx_ctx_cnt"
+    );
+    assert_eq!(
+        ask(|h| h.endpoint.rx_ctx_count = Some(SHARED_CONTEXT)),
+        "ep_attr->rx_ctx_cnt"
+    );
+    assert_eq!(ask(|h| h.endpoint.rx_ctx_count = Some(1)), "");
+    assert_eq!(ask(|h| h.endpoint.protocol = Some(3)), "ep_attr->protocol");
+    assert_eq!(
+        ask(|h| h.endpoint.auth_key_size = Some(4)),
+        "ep_attr->auth_key_size"
+    );
+    assert_eq!(
+        ask(|h| h.domain.traffic_class = Some(0x201)),
+        "domain_attr->tclass"
+    );
+    assert_eq!(ask(|h| h.transmit.traffic_class = Some(0x200)), "");
+    assert_eq!(
+        ask(|h| h.fabric.provider_version = Some(ApiVersion::new(9, 0))),
+        "fabric_attr->prov_version"
+    );
+    let info = negotiate(&offer, Some(&Hints::new()), V1_17).unwrap();
+    assert_eq!(
+        (
+            info.transmit.size,
+            info.receive.size,
+            info.transmit.inject_size
+        ),
+        (512, 256, 128)
+    );
+    let mut tags = Hints::new();
+    tags.endpoint.tag_format = Some(0x30ff);
+    assert_eq!(
+        negotiate(&offer, Some(&tags), V1_17)
+            .unwrap()
+            .endpoint
+            .tag_format,
+        0x30ff
+    );
+}
+
+/// The hints of Open MPI 4.1's `mtl/ofi` and of MPICH's `ch4:ofi`, as `notes/clients.md` has them.
+#[test]
+fn open_mpi_and_mpich_are_served() {
+    let order = MessageOrder::SAS;
+    let reach = Flags::LOCAL_COMM | Flags::REMOTE_COMM;
+    let mut open_mpi = Hints::new()
+        .endpoint_type(EndpointType::Rdm)
+        .caps(Flags::TAGGED | reach | Flags::DIRECTED_RECV)
+        .mode(Mode::CONTEXT | Mode::CONTEXT2)
+        .message_order(order)
+        .tx_op_flags(Flags::COMPLETION)
+        .rx_op_flags(Flags::COMPLETION)
+        .resource_management(ResourceManagement::Enabled)
+        .cq_data_size(4)
+        .threading(Threading::Domain);
+    open_mpi.domain.control_progress = Progress::Manual;
+    let info = accepted(&open_mpi);
+    assert_eq!(info.domain.threading, Threading::Domain);
+    assert_eq!(info.domain.memory_region_mode, MemoryRegionMode::empty());
+    assert!(info.domain.max_ep_tx_ctx == 1 && info.endpoint.tag_format.leading_zeros() == 0);
+
+    let mpich = Hints::new()
+        .caps(Flags::MSG | Flags::TAGGED | Flags::MULTI_RECV | Flags::DIRECTED_RECV)
+        .mode(Mode::CONTEXT | Mode::CONTEXT2 | Mode::ASYNC_IOV | Mode::RX_CQ_DATA)
+        .address_vector_kind(AddressVectorKind::Table)
+        .resource_management(ResourceManagement::Enabled)
+        .data_progress(Progress::Manual)
+        .message_order(order)
+        .tx_op_flags(Flags::COMPLETION | Flags::DELIVERY_COMPLETE)
+        .memory_region_mode(MemoryRegionMode::ENDPOINT)
+        .threading(Threading::Domain);
+    let info = accepted(&mpich);
+    assert_eq!(info.domain.address_vector_kind, AddressVectorKind::Table);
+    assert_eq!(info.domain.memory_region_mode, MemoryRegionMode::empty());
+    assert_eq!(info.endpoint.max_order_raw_size, usize::MAX);
+}

@@ -1,0 +1,236 @@
+//! What a transport can do: the template of an [`Info`], and the most that
+//! hints may ask for.
+
+use super::attributes::{
+    DomainAttributes, EndpointAttributes, FabricAttributes, Info, ReceiveAttributes,
+    TransmitAttributes,
+};
+use super::modes::{CompletionOrder, MemoryRegionMode, MessageOrder, Mode};
+use super::values::{
+    AddressVectorKind, ApiVersion, EndpointType, Progress, ResourceManagement, Threading,
+};
+use crate::address::AddressFormat;
+use crate::flags::Flags;
+
+/// Capabilities that apply to sending. Reference: fi_endpoint(3), "TRANSMIT CONTEXT ATTRIBUTES".
+pub const TX_CAPS: Flags = Flags::MSG
+    .union(Flags::RMA)
+    .union(Flags::TAGGED)
+    .union(Flags::ATOMIC)
+    .union(Flags::READ)
+    .union(Flags::WRITE)
+    .union(Flags::SEND)
+    .union(Flags::TRIGGER)
+    .union(Flags::FENCE)
+    .union(Flags::MULTICAST)
+    .union(Flags::NAMED_RX_CTX)
+    .union(Flags::COLLECTIVE);
+
+/// Capabilities that apply to receiving. Reference: fi_endpoint(3), "RECEIVE CONTEXT ATTRIBUTES".
+pub const RX_CAPS: Flags = Flags::MSG
+    .union(Flags::RMA)
+    .union(Flags::TAGGED)
+    .union(Flags::ATOMIC)
+    .union(Flags::REMOTE_READ)
+    .union(Flags::REMOTE_WRITE)
+    .union(Flags::RECV)
+    .union(Flags::TRIGGER)
+    .union(Flags::DIRECTED_RECV)
+    .union(Flags::MULTI_RECV)
+    .union(Flags::SOURCE)
+    .union(Flags::RMA_EVENT)
+    .union(Flags::SOURCE_ERR)
+    .union(Flags::COLLECTIVE);
+
+/// The protocol between two kestrels: "provider specific protocols will be
+/// indicated by having the upper bit of the protocol value set to one".
+pub const PROTOCOL_KESTREL: u32 = 1 << 31 | 0x6b65; // "ke"
+
+/// Counts up when the wire format changes.
+pub const PROTOCOL_VERSION: u32 = 1;
+
+/// "A generic, unstructured tag and mask can be achieved by requesting a bit
+/// array consisting of alternating 1's and 0's": all 64 bits, in any mask.
+pub const TAG_FORMAT_GENERIC: u64 = 0xaaaa_aaaa_aaaa_aaaa;
+
+/// The most outstanding operations that may be asked for.
+pub const TX_SIZE_MAX: usize = 65_536;
+/// The most posted receives that may be asked for.
+pub const RX_SIZE_MAX: usize = 65_536;
+
+const QUEUE_SIZE: usize = 1024;
+const INJECT_SIZE: usize = 1024;
+const IOV_LIMIT: usize = 8;
+const MSG_SIZE_MAX: usize = 1 << 40;
+/// Objects of one kind in a domain. Memory is the only true limit.
+const OBJECT_COUNT_MAX: usize = 1 << 20;
+/// An error's data is at most a raw address (28 bytes), or a rejection's data.
+const ERR_DATA_MAX: usize = 256;
+
+const ADDRESS_FORMATS: &[AddressFormat] = &[
+    AddressFormat::SockAddr,
+    AddressFormat::In,
+    AddressFormat::In6,
+    AddressFormat::Str,
+];
+
+/// What a transport can do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// What is returned where nothing is asked for.
+    pub template: Info,
+    /// The most that may be asked for: every size is an upper bound, every
+    /// set holds all that exists, and every model is the strictest one.
+    pub maximum: Info,
+    /// The formats that addresses may be asked in.
+    pub address_formats: &'static [AddressFormat],
+    /// What an application must do to register memory if it is a target of
+    /// one-sided operations. The template's mode is what suits us best.
+    pub memory_region_mode_required: MemoryRegionMode,
+}
+
+impl Offer {
+    /// The offer for reliable datagrams, over all transports together.
+    ///
+    /// - Messages and tagged messages, directed receives, multi-receive,
+    ///   sources, fences, local and remote peers. **No one-sided and atomic
+    ///   operations**: they are offered when they exist.
+    /// - No mode is required of the application, nor is any registration.
+    /// - Every threading model; manual progress unless automatic is asked for.
+    /// - Sends keep their order among each other (SAS). Completions keep none.
+    /// - 1024 operations each way by default, 65,536 at most; 1024 bytes
+    ///   injected; 8 buffers an operation; 2^40 bytes a message.
+    pub fn rdm() -> Self {
+        let template = rdm_template();
+        let mut maximum = template.clone();
+        maximum.transmit.size = TX_SIZE_MAX;
+        maximum.transmit.op_flags = Flags::INJECT
+            | Flags::COMPLETION
+            | Flags::INJECT_COMPLETE
+            | Flags::TRANSMIT_COMPLETE
+            | Flags::DELIVERY_COMPLETE;
+        maximum.receive.size = RX_SIZE_MAX;
+        maximum.receive.op_flags = Flags::COMPLETION | Flags::MULTI_RECV;
+        maximum.domain.control_progress = Progress::Auto;
+        maximum.domain.data_progress = Progress::Auto;
+        Offer {
+            template,
+            maximum,
+            address_formats: ADDRESS_FORMATS,
+            memory_region_mode_required: MemoryRegionMode::empty(),
+        }
+    }
+
+    /// The same offer from a device of its own: discovery has one domain per device.
+    #[must_use]
+    pub fn named(mut self, fabric: &str, domain: &str) -> Self {
+        for info in [&mut self.template, &mut self.maximum] {
+            info.fabric.name = fabric.to_owned();
+            info.domain.name = domain.to_owned();
+        }
+        self
+    }
+
+    /// The same offer with the queue sizes and the inject size that the user configured.
+    #[must_use]
+    pub fn sized(mut self, tx_size: usize, rx_size: usize, inject_size: usize) -> Self {
+        self.template.transmit.size = tx_size;
+        self.template.receive.size = rx_size;
+        self.maximum.transmit.size = self.maximum.transmit.size.max(tx_size);
+        self.maximum.receive.size = self.maximum.receive.size.max(rx_size);
+        self.template.transmit.inject_size = inject_size;
+        self.maximum.transmit.inject_size = inject_size;
+        self
+    }
+}
+
+fn rdm_template() -> Info {
+    let caps = Flags::MSG
+        | Flags::TAGGED
+        | Flags::SEND
+        | Flags::RECV
+        | Flags::DIRECTED_RECV
+        | Flags::MULTI_RECV
+        | Flags::SOURCE
+        | Flags::FENCE
+        | Flags::LOCAL_COMM
+        | Flags::REMOTE_COMM;
+    Info {
+        caps,
+        mode: Mode::empty(),
+        address_format: AddressFormat::In,
+        source: None,
+        destination: None,
+        handle: 0,
+        transmit: TransmitAttributes {
+            caps: caps & TX_CAPS,
+            message_order: MessageOrder::SAS,
+            completion_order: CompletionOrder::empty(),
+            inject_size: INJECT_SIZE,
+            size: QUEUE_SIZE,
+            iov_limit: IOV_LIMIT,
+            ..Default::default()
+        },
+        receive: ReceiveAttributes {
+            caps: caps & RX_CAPS,
+            message_order: MessageOrder::SAS,
+            completion_order: CompletionOrder::empty(),
+            size: QUEUE_SIZE,
+            iov_limit: IOV_LIMIT,
+            ..Default::default()
+        },
+        endpoint: rdm_endpoint(),
+        domain: rdm_domain(),
+        fabric: FabricAttributes {
+            name: "kestrel".to_owned(),
+            provider_version: ApiVersion::new(0, 1),
+            api_version: ApiVersion::NATIVE,
+        },
+    }
+}
+
+fn rdm_endpoint() -> EndpointAttributes {
+    EndpointAttributes {
+        kind: EndpointType::Rdm,
+        protocol: PROTOCOL_KESTREL,
+        protocol_version: PROTOCOL_VERSION,
+        max_msg_size: MSG_SIZE_MAX,
+        msg_prefix_size: 0,
+        max_order_raw_size: usize::MAX,
+        max_order_war_size: usize::MAX,
+        max_order_waw_size: usize::MAX,
+        tag_format: TAG_FORMAT_GENERIC,
+        tx_ctx_count: 1,
+        rx_ctx_count: 1,
+    }
+}
+
+fn rdm_domain() -> DomainAttributes {
+    DomainAttributes {
+        name: "kestrel".to_owned(),
+        threading: Threading::Safe,
+        control_progress: Progress::Manual,
+        data_progress: Progress::Manual,
+        resource_management: ResourceManagement::Enabled,
+        address_vector_kind: AddressVectorKind::Unspec,
+        memory_region_mode: MemoryRegionMode::BASIC_EQUIVALENT,
+        mr_key_size: 8,
+        cq_data_size: 8,
+        cq_count: OBJECT_COUNT_MAX,
+        endpoint_count: OBJECT_COUNT_MAX,
+        tx_ctx_count: OBJECT_COUNT_MAX,
+        rx_ctx_count: OBJECT_COUNT_MAX,
+        // Scalable endpoints and shared contexts are offered when they exist.
+        max_ep_tx_ctx: 1,
+        max_ep_rx_ctx: 1,
+        max_ep_stx_ctx: 0,
+        max_ep_srx_ctx: 0,
+        counter_count: OBJECT_COUNT_MAX,
+        mr_iov_limit: IOV_LIMIT,
+        caps: Flags::LOCAL_COMM | Flags::REMOTE_COMM,
+        mode: Mode::empty(),
+        max_err_data: ERR_DATA_MAX,
+        mr_count: OBJECT_COUNT_MAX,
+        traffic_class: 0,
+    }
+}
