@@ -5,6 +5,7 @@
 pub mod address;
 pub mod bind_count;
 pub mod error;
+pub mod event_queue;
 pub mod flags;
 pub mod info;
 pub mod primitive;
