@@ -3,6 +3,7 @@
 #![deny(unsafe_code)]
 
 pub mod address;
+pub mod address_vector;
 pub mod bind_count;
 pub mod error;
 pub mod event_queue;

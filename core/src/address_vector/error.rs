@@ -1,0 +1,59 @@
+//! What can go wrong with an address vector.
+
+use crate::address::{Address, AddressError};
+use crate::bind_count::BindError;
+use crate::error::{Errno, HasErrno};
+
+use super::FiAddr;
+
+/// Why an address vector refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AddressVectorError {
+    #[error("address vector flags {flags:#x} are not supported")]
+    UnsupportedFlags { flags: u64 },
+    #[error("{bits} receive-context bits were asked for: at most {bits_max} are possible")]
+    TooManyRxCtxBits { bits: u32, bits_max: u32 },
+    #[error(transparent)]
+    BadAddress(#[from] AddressError),
+    #[error("{address} names no host: nothing can be sent there")]
+    Wildcard { address: Address },
+    #[error("{fi_addr:#x} was not inserted, or was removed")]
+    NotInserted { fi_addr: FiAddr },
+    #[error("it holds {count} addresses, as many as fit")]
+    Full { count: u64 },
+    #[error("no memory for another address after {count}")]
+    OutOfMemory { count: usize },
+    #[error("{service_count} services from {base} on would pass port 65535")]
+    PortRange { base: Address, service_count: usize },
+    #[error("{node_count} nodes from {base} on would pass the last address")]
+    NodeRange { base: Address, node_count: usize },
+    #[error("host name '{name}' ends in no number to count up")]
+    NoNumericSuffix { name: String },
+    #[error("it was opened with FI_EVENT, and no event queue is bound to it")]
+    NoEventQueue,
+    #[error("an event queue is bound to it already")]
+    EventQueueBound,
+    #[error(transparent)]
+    Bind(#[from] BindError),
+}
+
+impl HasErrno for AddressVectorError {
+    fn errno(&self) -> Errno {
+        match self {
+            AddressVectorError::UnsupportedFlags { .. } => Errno::BADFLAGS,
+            AddressVectorError::BadAddress(error) => error.errno(),
+            AddressVectorError::Wildcard { .. } => Errno::ADDRNOTAVAIL,
+            AddressVectorError::OutOfMemory { .. } | AddressVectorError::Full { .. } => {
+                Errno::NOMEM
+            }
+            AddressVectorError::NoEventQueue => Errno::NOEQ,
+            AddressVectorError::Bind(error) => error.errno(),
+            AddressVectorError::TooManyRxCtxBits { .. }
+            | AddressVectorError::NotInserted { .. }
+            | AddressVectorError::PortRange { .. }
+            | AddressVectorError::NodeRange { .. }
+            | AddressVectorError::NoNumericSuffix { .. }
+            | AddressVectorError::EventQueueBound => Errno::INVAL,
+        }
+    }
+}

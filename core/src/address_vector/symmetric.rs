@@ -1,0 +1,185 @@
+//! The addresses of a symmetric insert (`fi_av_insertsym`): a range of nodes
+//! times a range of services, "all service addresses for a node will be
+//! inserted before the next node is inserted" (fi_av(3)).
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+
+use super::AddressVectorError;
+use crate::address::Address;
+
+/// A checked range of addresses, node by node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SymmetricRange {
+    base: Address,
+    node_count: usize,
+    service_count: usize,
+}
+
+impl SymmetricRange {
+    /// The range that starts at `base`: `node_count` consecutive IP addresses
+    /// with `service_count` consecutive ports each.
+    ///
+    /// # Errors
+    /// [`AddressVectorError::PortRange`] and [`AddressVectorError::NodeRange`] if the range leaves the
+    /// 65,536 ports or the addresses of the family.
+    pub fn new(
+        base: Address,
+        node_count: usize,
+        service_count: usize,
+    ) -> Result<Self, AddressVectorError> {
+        if service_count > usize::from(u16::MAX - base.port()) + 1 {
+            return Err(AddressVectorError::PortRange {
+                base,
+                service_count,
+            });
+        }
+        let last_node = node_count.saturating_sub(1);
+        if nth_node(base.ip(), last_node).is_none()
+            || node_count.checked_mul(service_count).is_none()
+        {
+            return Err(AddressVectorError::NodeRange { base, node_count });
+        }
+        Ok(SymmetricRange {
+            base,
+            node_count,
+            service_count,
+        })
+    }
+
+    /// How many addresses the range has.
+    pub fn len(&self) -> usize {
+        self.node_count * self.service_count
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The addresses, in the order of insertion.
+    pub fn addresses(self) -> impl Iterator<Item = Address> {
+        (0..self.len()).map(move |at| {
+            let (node, service) = (at / self.service_count, at % self.service_count);
+            // new() has checked both ends of both ranges.
+            let ip = nth_node(self.base.ip(), node).unwrap_or(self.base.ip());
+            let port = self.base.port() + service as u16;
+            match self.base.socket_addr() {
+                SocketAddr::V6(v6) if ip.is_ipv6() => {
+                    let IpAddr::V6(ip) = ip else { return self.base };
+                    SocketAddr::V6(SocketAddrV6::new(ip, port, v6.flowinfo(), v6.scope_id())).into()
+                }
+                _ => Address::new(ip, port),
+            }
+        })
+    }
+}
+
+fn nth_node(base: IpAddr, node: usize) -> Option<IpAddr> {
+    Some(match base {
+        IpAddr::V4(ip) => {
+            Ipv4Addr::from_bits(ip.to_bits().checked_add(u32::try_from(node).ok()?)?).into()
+        }
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits().checked_add(node as u128)?).into(),
+    })
+}
+
+/// The name of the `node`th host after `name`: `host10` and 1 give `host11`.
+///
+/// "If node is a non-numeric string, such as a hostname, it must contain a
+/// numeric suffix if nodecnt > 1" (fi_av(3)). Leading zeros keep the width:
+/// after `node09` comes `node10`.
+///
+/// # Errors
+/// [`AddressVectorError::NoNumericSuffix`] if `name` ends in no number that can be counted up.
+pub fn symmetric_host_name(name: &str, node: usize) -> Result<String, AddressVectorError> {
+    if node == 0 {
+        return Ok(name.to_owned());
+    }
+    let refused = || AddressVectorError::NoNumericSuffix {
+        name: name.to_owned(),
+    };
+    let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    let suffix = &name[stem.len()..];
+    let first: u64 = suffix.parse().map_err(|_| refused())?;
+    let number = first.checked_add(node as u64).ok_or_else(refused)?;
+    Ok(format!("{stem}{number:0width$}", width = suffix.len()))
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> Address {
+        text.parse::<SocketAddr>().unwrap().into()
+    }
+
+    fn range(
+        base: &str,
+        nodes: usize,
+        services: usize,
+    ) -> Result<Vec<Address>, AddressVectorError> {
+        Ok(SymmetricRange::new(address(base), nodes, services)?
+            .addresses()
+            .collect())
+    }
+
+    #[test]
+    fn the_example_of_the_manual_page() {
+        let expected = [
+            "10.1.1.1:5000",
+            "10.1.1.1:5001",
+            "10.1.1.2:5000",
+            "10.1.1.2:5001",
+        ];
+        assert_eq!(range("10.1.1.1:5000", 2, 2).unwrap(), expected.map(address));
+    }
+
+    #[test]
+    fn ipv6_counts_across_groups_and_keeps_the_scope() {
+        let expected = ["[fe80::1:ffff%4]:7", "[fe80::2:0%4]:7"];
+        assert_eq!(
+            range("[fe80::1:ffff%4]:7", 2, 1).unwrap(),
+            expected.map(address)
+        );
+    }
+
+    #[test]
+    fn a_range_ends_where_the_numbers_do() {
+        assert_eq!(range("1.2.3.4:65534", 1, 2).unwrap().len(), 2);
+        let base = address("1.2.3.4:65534");
+        let ports = AddressVectorError::PortRange {
+            base,
+            service_count: 3,
+        };
+        assert_eq!(range("1.2.3.4:65534", 1, 3), Err(ports));
+        assert_eq!(range("255.255.255.255:1", 1, 1).unwrap().len(), 1);
+        let base = address("255.255.255.255:1");
+        assert_eq!(
+            range("255.255.255.255:1", 2, 1),
+            Err(AddressVectorError::NodeRange {
+                base,
+                node_count: 2
+            })
+        );
+        assert_eq!(range("1.2.3.4:5", 0, 3).unwrap(), []);
+        assert_eq!(range("1.2.3.4:5", 3, 0).unwrap(), []);
+        assert_eq!(
+            range("0.0.0.0:0", 1, 65_536).unwrap()[65_535],
+            address("0.0.0.0:65535")
+        );
+    }
+
+    #[test]
+    fn host_names_count_by_their_suffix() {
+        let name = |name, node| symmetric_host_name(name, node);
+        assert_eq!(name("host10", 0).unwrap(), "host10");
+        assert_eq!(name("host10", 1).unwrap(), "host11");
+        assert_eq!(name("node09", 1).unwrap(), "node10");
+        assert_eq!(name("node099", 901).unwrap(), "node1000");
+        assert_eq!(name("login", 0).unwrap(), "login");
+        let refused = AddressVectorError::NoNumericSuffix {
+            name: "login".into(),
+        };
+        assert_eq!(name("login", 1), Err(refused));
+        assert!(name("n18446744073709551615", 1).is_err());
+    }
+}

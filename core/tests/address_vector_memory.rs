@@ -1,0 +1,96 @@
+//! What an address vector costs: at most 64 bytes for each inserted address,
+//! the way back from address to number included, and nothing to read.
+#![cfg(not(loom))]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::net::Ipv6Addr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use kestrel_core::address::Address;
+use kestrel_core::address_vector::{AddressVector, AddressVectorAttributes};
+
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+static CALLS: AtomicUsize = AtomicUsize::new(0);
+
+struct Counting;
+
+// SAFETY: every method hands its arguments to `System` unchanged and adds
+// only to counters, so `System`'s guarantees are this allocator's.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        LIVE.fetch_add(layout.size(), Ordering::Relaxed);
+        CALLS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller keeps `alloc`'s contract, which is `System`'s.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        LIVE.fetch_sub(layout.size(), Ordering::Relaxed);
+        // SAFETY: `pointer` came from `System` through `alloc` above, with this layout.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn nth(n: u32) -> Address {
+    Address::new(
+        Ipv6Addr::from_bits(0xfd00 << 112 | u128::from(n)).into(),
+        n as u16,
+    )
+}
+
+/// One test for all, since the counters belong to the process. It prints last: captured output allocates.
+#[test]
+fn a_million_addresses_stay_under_64_bytes_each_and_reading_allocates_nothing() {
+    const COUNT: u32 = 1_000_000;
+    let all: Vec<u64> = (0..COUNT.into()).collect();
+    let before = LIVE.load(Ordering::Relaxed);
+    let av = AddressVector::open(AddressVectorAttributes::default()).unwrap();
+    let mut worst = 0;
+    let start = Instant::now();
+    for n in 0..COUNT {
+        av.insert_one(nth(n)).unwrap();
+        if n >= 1000 {
+            let bytes = LIVE.load(Ordering::Relaxed) - before;
+            worst = worst.max(bytes.div_ceil(n as usize + 1));
+        }
+    }
+    let inserting = start.elapsed();
+    let bytes = LIVE.load(Ordering::Relaxed) - before;
+    let each = bytes as f64 / f64::from(COUNT);
+    assert!(bytes <= 64 * COUNT as usize, "{each} bytes each");
+    assert!(worst <= 64, "{worst} bytes each on the way");
+
+    let calls = CALLS.load(Ordering::Relaxed);
+    let start = Instant::now();
+    let mut sum = 0;
+    for &n in &all {
+        sum += u64::from(av.get(n).unwrap().port());
+    }
+    let reading = start.elapsed();
+    assert_eq!(sum, (0..COUNT).map(|n| u64::from(n as u16)).sum());
+    assert_eq!(av.find(&nth(COUNT / 2)), Some(u64::from(COUNT / 2)));
+    assert_eq!(CALLS.load(Ordering::Relaxed), calls, "reading allocated");
+
+    let start = Instant::now();
+    av.remove(&all).unwrap();
+    let removing = start.elapsed();
+    assert!(av.is_empty());
+    let empty = std::mem::size_of_val(&av);
+    drop(av);
+    assert_eq!(LIVE.load(Ordering::Relaxed), before, "memory was kept");
+
+    let ns_each = |total: Duration| total.as_secs_f64() * 1e9 / f64::from(COUNT);
+    println!(
+        "address vector: {empty} bytes when empty; with {COUNT} addresses {each:.1} bytes each, at worst {worst} on the way"
+    );
+    println!(
+        "address vector: {:.1} ns an insert, {:.1} ns a get, {:.1} ns a remove",
+        ns_each(inserting),
+        ns_each(reading),
+        ns_each(removing)
+    );
+}
