@@ -10,4 +10,5 @@ pub mod error;
 pub mod event_queue;
 pub mod flags;
 pub mod info;
+pub mod memory_region;
 pub mod primitive;

@@ -1,0 +1,477 @@
+//! Memory regions: ranges of the application's memory that peers may reach,
+//! each under a key. Reference: fi_mr(3).
+//!
+//! Registering, closing and looking up take one mutex: the control path.
+//! Leases, which let a target validate and execute without it, come with the
+//! one-sided operations.
+
+use std::collections::HashMap;
+use std::collections::hash_map::{Entry, RandomState};
+use std::hash::BuildHasher;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::bind_count::{BindCount, BindError};
+use crate::error::{Errno, HasErrno};
+use crate::flags::Flags;
+use crate::info::MemoryRegionMode;
+
+/// "No key": never the key of a region. libfabric's `FI_KEY_NOTAVAIL`.
+pub const KEY_NOTAVAIL: u64 = u64::MAX;
+
+/// What an application may allow.
+const ACCESS: Flags = Flags::SEND
+    .union(Flags::RECV)
+    .union(Flags::READ)
+    .union(Flags::WRITE)
+    .union(Flags::REMOTE_READ)
+    .union(Flags::REMOTE_WRITE)
+    .union(Flags::COLLECTIVE);
+
+/// Consecutive bytes of the application's memory. An address is only a
+/// number here: nothing is read or written through it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryRange {
+    pub address: u64,
+    /// In bytes.
+    pub len: u64,
+}
+
+/// What to register. Reference: `struct fi_mr_attr`.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MemoryRegionAttributes<'a> {
+    pub ranges: &'a [MemoryRange],
+    /// Any of `SEND`, `RECV`, `READ`, `WRITE`, `REMOTE_READ`, `REMOTE_WRITE`.
+    pub access: Flags,
+    /// "Reserved for future use and must be 0."
+    pub offset: u64,
+    /// Heeded unless the registry's mode has `PROV_KEY`.
+    pub requested_key: u64,
+    /// `RMA_EVENT`, or nothing.
+    pub flags: Flags,
+    /// The application's own, given back with events.
+    pub context: u64,
+}
+
+/// Why a region could not be registered or closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MemoryRegionError {
+    #[error("{count} ranges were given: 1 to {count_max} are possible")]
+    RangeCount { count: usize, count_max: usize },
+    #[error(
+        "range {index}, {len} bytes from {address:#x} on, is empty or passes the end of memory"
+    )]
+    BadRange {
+        index: usize,
+        address: u64,
+        len: u64,
+    },
+    #[error("access {access:#x} has bits that mean nothing")]
+    UnknownAccess { access: u64 },
+    #[error("offset {offset} is not 0")]
+    Offset { offset: u64 },
+    #[error("memory region flags {flags:#x} are not supported")]
+    UnsupportedFlags { flags: u64 },
+    #[error("key {key:#x} is in use")]
+    KeyInUse { key: u64 },
+    #[error("key {key:#x} stands for 'no key'")]
+    ReservedKey { key: u64 },
+    #[error("key {key:#x} is not this registry's")]
+    NotRegistered { key: u64 },
+    #[error(transparent)]
+    Bind(#[from] BindError),
+}
+
+impl HasErrno for MemoryRegionError {
+    fn errno(&self) -> Errno {
+        match self {
+            MemoryRegionError::KeyInUse { .. } => Errno::NOKEY,
+            MemoryRegionError::UnsupportedFlags { .. } => Errno::BADFLAGS,
+            MemoryRegionError::Bind(error) => error.errno(),
+            MemoryRegionError::RangeCount { .. }
+            | MemoryRegionError::BadRange { .. }
+            | MemoryRegionError::UnknownAccess { .. }
+            | MemoryRegionError::Offset { .. }
+            | MemoryRegionError::ReservedKey { .. }
+            | MemoryRegionError::NotRegistered { .. } => Errno::INVAL,
+        }
+    }
+}
+
+/// A registered region.
+#[derive(Debug)]
+pub struct MemoryRegion {
+    key: u64,
+    ranges: Box<[MemoryRange]>,
+    access: Flags,
+    flags: Flags,
+    context: u64,
+    base: u64,
+    binds: BindCount,
+}
+
+impl MemoryRegion {
+    /// What peers name the region by.
+    pub fn key(&self) -> u64 {
+        self.key
+    }
+
+    pub fn ranges(&self) -> &[MemoryRange] {
+        &self.ranges
+    }
+
+    pub fn access(&self) -> Flags {
+        self.access
+    }
+
+    pub fn flags(&self) -> Flags {
+        self.flags
+    }
+
+    pub fn context(&self) -> u64 {
+        self.context
+    }
+
+    /// The remote address of the region's first byte: with `VIRT_ADDR` its
+    /// own address, else 0.
+    pub fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// The length of all ranges together, in bytes.
+    pub fn len(&self) -> u64 {
+        self.ranges.iter().map(|range| range.len).sum()
+    }
+
+    /// Never: a region has at least one byte.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The endpoints and counters bound to it: they count themselves in and out here.
+    pub fn binds(&self) -> &BindCount {
+        &self.binds
+    }
+}
+
+/// The regions of a domain, by key.
+#[derive(Debug)]
+pub struct MemoryRegionRegistry {
+    mode: MemoryRegionMode,
+    iov_limit: usize,
+    regions: Mutex<Regions>,
+}
+
+#[derive(Debug, Default)]
+struct Regions {
+    by_key: HashMap<u64, Arc<MemoryRegion>>,
+    /// How many keys of our own were made.
+    serial: u64,
+    /// Its secret turns serial numbers into keys that a peer cannot guess.
+    secret: RandomState,
+}
+
+impl MemoryRegionRegistry {
+    /// A registry for a domain with this mode, as negotiated (`BASIC` and
+    /// `SCALABLE` included), and at most `iov_limit` ranges a region.
+    pub fn new(mode: MemoryRegionMode, iov_limit: usize) -> Self {
+        let mode = if mode.contains(MemoryRegionMode::BASIC) {
+            MemoryRegionMode::BASIC_EQUIVALENT
+        } else {
+            mode
+        };
+        MemoryRegionRegistry {
+            mode,
+            iov_limit,
+            regions: Mutex::default(),
+        }
+    }
+
+    /// Registers ranges of memory under one key.
+    ///
+    /// Ownership: the memory stays the application's. Nothing is read, so a
+    /// range need not be mapped yet.
+    /// # Errors
+    /// [`MemoryRegionError::KeyInUse`] for a requested key that is taken; the other variants for
+    /// attributes of a bad form.
+    /// # Reference
+    /// fi_mr(3): `fi_mr_regattr`
+    pub fn register(
+        &self,
+        attributes: &MemoryRegionAttributes<'_>,
+    ) -> Result<Arc<MemoryRegion>, MemoryRegionError> {
+        self.check(attributes)?;
+        let mut regions = self.lock();
+        let key = if self.mode.contains(MemoryRegionMode::PROV_KEY) {
+            regions.next_key()
+        } else if attributes.requested_key == KEY_NOTAVAIL {
+            return Err(MemoryRegionError::ReservedKey { key: KEY_NOTAVAIL });
+        } else {
+            attributes.requested_key
+        };
+        let Entry::Vacant(place) = regions.by_key.entry(key) else {
+            return Err(MemoryRegionError::KeyInUse { key });
+        };
+        let by_address = self.mode.contains(MemoryRegionMode::VIRT_ADDR);
+        let region = Arc::new(MemoryRegion {
+            key,
+            ranges: attributes.ranges.into(),
+            access: attributes.access,
+            flags: attributes.flags,
+            context: attributes.context,
+            base: attributes
+                .ranges
+                .first()
+                .filter(|_| by_address)
+                .map_or(0, |range| range.address),
+            binds: BindCount::default(),
+        });
+        place.insert(region.clone());
+        Ok(region)
+    }
+
+    /// The region behind `key`.
+    ///
+    /// Cost: takes the registry's mutex. One-sided operations will not come this way.
+    pub fn lookup(&self, key: u64) -> Option<Arc<MemoryRegion>> {
+        self.lock().by_key.get(&key).cloned()
+    }
+
+    /// Closes a region; its key finds nothing from then on, and may be requested again.
+    ///
+    /// # Errors
+    /// [`MemoryRegionError::Bind`] while something is bound to it, and it stays registered;
+    /// [`MemoryRegionError::NotRegistered`] for another registry's region.
+    pub fn close(&self, region: &Arc<MemoryRegion>) -> Result<(), MemoryRegionError> {
+        let mut regions = self.lock();
+        let key = region.key;
+        let Entry::Occupied(place) = regions.by_key.entry(key) else {
+            return Err(MemoryRegionError::NotRegistered { key });
+        };
+        if !Arc::ptr_eq(place.get(), region) {
+            return Err(MemoryRegionError::NotRegistered { key });
+        }
+        region.binds.close()?;
+        place.remove();
+        Ok(())
+    }
+
+    /// How many regions are registered: a domain with any does not close.
+    pub fn len(&self) -> usize {
+        self.lock().by_key.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn check(&self, attributes: &MemoryRegionAttributes<'_>) -> Result<(), MemoryRegionError> {
+        let count = attributes.ranges.len();
+        if count == 0 || count > self.iov_limit {
+            return Err(MemoryRegionError::RangeCount {
+                count,
+                count_max: self.iov_limit,
+            });
+        }
+        let mut total = 0_u64;
+        for (index, &MemoryRange { address, len }) in attributes.ranges.iter().enumerate() {
+            let fits = len > 0 && address.checked_add(len - 1).is_some();
+            total = match total.checked_add(len) {
+                Some(sum) if fits => sum,
+                _ => {
+                    return Err(MemoryRegionError::BadRange {
+                        index,
+                        address,
+                        len,
+                    });
+                }
+            };
+        }
+        if !attributes.access.difference(ACCESS).is_empty() {
+            return Err(MemoryRegionError::UnknownAccess {
+                access: attributes.access.bits(),
+            });
+        }
+        if attributes.offset != 0 {
+            return Err(MemoryRegionError::Offset {
+                offset: attributes.offset,
+            });
+        }
+        if !attributes.flags.difference(Flags::RMA_EVENT).is_empty() {
+            return Err(MemoryRegionError::UnsupportedFlags {
+                flags: attributes.flags.bits(),
+            });
+        }
+        Ok(())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Regions> {
+        // Nothing under the mutex leaves the map half changed.
+        self.regions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Regions {
+    /// A key of our own: not in use, and not to be guessed from other keys,
+    /// so that a key that outlives its region finds nothing.
+    fn next_key(&mut self) -> u64 {
+        loop {
+            self.serial += 1;
+            let key = self.secret.hash_one(self.serial);
+            if key != KEY_NOTAVAIL && !self.by_key.contains_key(&key) {
+                return key;
+            }
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    const PAGE: MemoryRange = MemoryRange {
+        address: 0x1000,
+        len: 4096,
+    };
+    const NEXT: MemoryRange = MemoryRange {
+        address: 0x9000,
+        len: 10,
+    };
+
+    fn attributes<'a>(ranges: &'a [MemoryRange], requested_key: u64) -> MemoryRegionAttributes<'a> {
+        let access = Flags::REMOTE_READ | Flags::REMOTE_WRITE;
+        MemoryRegionAttributes {
+            ranges,
+            access,
+            requested_key,
+            ..Default::default()
+        }
+    }
+
+    fn scalable() -> MemoryRegionRegistry {
+        MemoryRegionRegistry::new(MemoryRegionMode::empty(), 4)
+    }
+
+    #[test]
+    fn a_requested_key_is_honoured_once_at_a_time() {
+        let registry = scalable();
+        let region = registry
+            .register(&attributes(&[PAGE, NEXT], 0xc0de))
+            .unwrap();
+        assert_eq!(
+            (region.key(), region.base(), region.len()),
+            (0xc0de, 0, 4106)
+        );
+        assert_eq!(region.ranges(), [PAGE, NEXT]);
+        let taken = registry.register(&attributes(&[NEXT], 0xc0de)).unwrap_err();
+        assert_eq!(
+            (taken, taken.errno()),
+            (MemoryRegionError::KeyInUse { key: 0xc0de }, Errno::NOKEY)
+        );
+        registry.close(&region).unwrap();
+        assert!(registry.lookup(0xc0de).is_none());
+        registry.register(&attributes(&[NEXT], 0xc0de)).unwrap();
+        assert_eq!(registry.lookup(0xc0de).unwrap().ranges(), [NEXT]);
+        let reserved = registry
+            .register(&attributes(&[NEXT], u64::MAX))
+            .unwrap_err();
+        assert_eq!(reserved, MemoryRegionError::ReservedKey { key: u64::MAX });
+    }
+
+    #[test]
+    fn provider_keys_ignore_the_request_and_never_return() {
+        let registry = MemoryRegionRegistry::new(MemoryRegionMode::BASIC, 1);
+        let mut keys = std::collections::HashSet::new();
+        for _ in 0..1000 {
+            let region = registry.register(&attributes(&[PAGE], 7)).unwrap();
+            assert_eq!(region.base(), 0x1000);
+            assert!(keys.insert(region.key()), "a key came twice");
+            registry.close(&region).unwrap();
+        }
+        assert!(registry.is_empty());
+        let keep: Vec<_> = (0..2)
+            .map(|_| registry.register(&attributes(&[PAGE], 7)).unwrap())
+            .collect();
+        assert_eq!((registry.len(), keep[0].key() == keep[1].key()), (2, false));
+    }
+
+    #[test]
+    fn bad_attributes_are_refused_with_their_values() {
+        let registry = scalable();
+        let refuse =
+            |attributes: MemoryRegionAttributes<'_>| registry.register(&attributes).unwrap_err();
+        let count = |count| MemoryRegionError::RangeCount {
+            count,
+            count_max: 4,
+        };
+        assert_eq!(refuse(attributes(&[], 1)), count(0));
+        assert_eq!(refuse(attributes(&[PAGE; 5], 1)), count(5));
+        let empty = MemoryRange { address: 5, len: 0 };
+        let bad = MemoryRegionError::BadRange {
+            index: 1,
+            address: 5,
+            len: 0,
+        };
+        assert_eq!(refuse(attributes(&[PAGE, empty], 1)), bad);
+        let past = MemoryRange {
+            address: u64::MAX,
+            len: 2,
+        };
+        let bad = MemoryRegionError::BadRange {
+            index: 0,
+            address: u64::MAX,
+            len: 2,
+        };
+        assert_eq!(refuse(attributes(&[past], 1)), bad);
+        let huge = MemoryRange {
+            address: 1,
+            len: u64::MAX,
+        };
+        assert!(matches!(
+            refuse(attributes(&[huge, PAGE], 1)),
+            MemoryRegionError::BadRange { index: 1, .. }
+        ));
+        let offset = MemoryRegionAttributes {
+            offset: 8,
+            ..attributes(&[PAGE], 1)
+        };
+        assert_eq!(refuse(offset), MemoryRegionError::Offset { offset: 8 });
+        let access = MemoryRegionAttributes {
+            access: Flags::TAGGED,
+            ..attributes(&[PAGE], 1)
+        };
+        assert_eq!(
+            refuse(access),
+            MemoryRegionError::UnknownAccess { access: 1 << 3 }
+        );
+        let flags = MemoryRegionAttributes {
+            flags: Flags::MORE,
+            ..attributes(&[PAGE], 1)
+        };
+        assert_eq!(refuse(flags).errno(), Errno::BADFLAGS);
+        assert!(registry.is_empty());
+        let last_byte = MemoryRange {
+            address: u64::MAX,
+            len: 1,
+        };
+        registry.register(&attributes(&[last_byte], 1)).unwrap();
+    }
+
+    #[test]
+    fn a_bound_region_does_not_close_and_stays_findable() {
+        let registry = scalable();
+        let region = registry.register(&attributes(&[PAGE], 1)).unwrap();
+        region.binds().bind().unwrap();
+        assert_eq!(registry.close(&region).unwrap_err().errno(), Errno::BUSY);
+        assert!(registry.lookup(1).is_some());
+        region.binds().unbind().unwrap();
+        registry.close(&region).unwrap();
+        let twice = registry.close(&region).unwrap_err();
+        assert_eq!(twice, MemoryRegionError::NotRegistered { key: 1 });
+        let stranger = scalable().register(&attributes(&[PAGE], 2)).unwrap();
+        registry.register(&attributes(&[PAGE], 2)).unwrap();
+        assert_eq!(
+            registry.close(&stranger),
+            Err(MemoryRegionError::NotRegistered { key: 2 })
+        );
+    }
+}
