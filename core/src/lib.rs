@@ -5,6 +5,7 @@
 pub mod address;
 pub mod address_vector;
 pub mod bind_count;
+pub mod config;
 pub mod counter;
 pub mod error;
 pub mod event_queue;

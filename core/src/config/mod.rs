@@ -1,0 +1,418 @@
+//! What a user can set: the one table of parameters.
+//!
+//! Name, type, default, unit, bounds and help of each parameter are here and
+//! nowhere else. The parameters declared to libfabric, the manual page
+//! `fi_kestrel.7`, the values in [`Config`] and the error for a bad value all
+//! come from [`PARAMETERS`].
+
+use std::fmt;
+
+use crate::error::{Errno, HasErrno};
+use crate::info::{RX_SIZE_MAX, TX_SIZE_MAX};
+
+mod value;
+
+pub use value::{CoreSet, Kind, Unit, Value};
+
+/// One parameter, as users see it.
+pub struct Parameter {
+    /// The environment variable.
+    pub name: &'static str,
+    pub kind: Kind,
+    /// As a user would write it; empty is nothing.
+    pub default: &'static str,
+    pub unit: Unit,
+    /// One or two sentences.
+    pub help: &'static str,
+    store: fn(&mut Config, Value),
+}
+
+/// Sharing a message's bytes with a peer's process through the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CmaPolicy {
+    Auto,
+    Off,
+}
+
+/// Which routine copies a large message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CopyRoutine {
+    Auto,
+    Memcpy,
+    Avx2,
+    Avx512,
+    Movsb,
+}
+
+/// The values of all parameters. Its `Default` is the defaults of the table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    pub cores: CoreSet,
+    pub unexpected_budget_bytes: usize,
+    pub chunk_size: usize,
+    pub chunk_count: usize,
+    pub cma: CmaPolicy,
+    pub copy: CopyRoutine,
+    pub connect_timeout_ms: u64,
+    pub spin_us: u64,
+    pub tx_size: usize,
+    pub rx_size: usize,
+    pub inject_size: usize,
+}
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+const CMA: &[&str] = &["auto", "off"];
+const COPY: &[&str] = &["auto", "memcpy", "avx2", "avx512", "movsb"];
+
+/// All parameters, in the order of the manual page.
+pub static PARAMETERS: [Parameter; 11] = [
+    Parameter {
+        name: "FI_KESTREL_CORES",
+        kind: Kind::Cores,
+        default: "",
+        unit: Unit::None,
+        help: "Cores for threads that make progress by spinning, as in 2,4-7. Each core is \
+               claimed once on a host. Empty: no such threads.",
+        store: |config, value| config.cores = value.cores(),
+    },
+    Parameter {
+        name: "FI_KESTREL_UNEXPECTED_BUDGET",
+        kind: Kind::Integer {
+            min: 64 * KIB,
+            max: 1024 * GIB,
+        },
+        default: "64M",
+        unit: Unit::Bytes,
+        help: "How much payload of unexpected messages an endpoint keeps. What is beyond it \
+               waits at the sender.",
+        store: |config, value| config.unexpected_budget_bytes = value.size(),
+    },
+    Parameter {
+        name: "FI_KESTREL_CHUNK_SIZE",
+        kind: Kind::PowerOfTwo {
+            min: 4 * KIB,
+            max: 4 * MIB,
+        },
+        default: "64K",
+        unit: Unit::Bytes,
+        help: "The size of the shared chunks that carry larger messages between processes of \
+               one host.",
+        store: |config, value| config.chunk_size = value.size(),
+    },
+    Parameter {
+        name: "FI_KESTREL_CHUNK_COUNT",
+        kind: Kind::Integer {
+            min: 4,
+            max: 65_536,
+        },
+        default: "64",
+        unit: Unit::None,
+        help: "How many shared chunks an endpoint has, for all its peers together.",
+        store: |config, value| config.chunk_count = value.size(),
+    },
+    Parameter {
+        name: "FI_KESTREL_CMA",
+        kind: Kind::Choice(CMA),
+        default: "auto",
+        unit: Unit::None,
+        help: "Whether the kernel may copy between processes of one host (process_vm_readv). \
+               auto: where a probe shows that it is permitted.",
+        store: |config, value| {
+            config.cma = [CmaPolicy::Auto, CmaPolicy::Off][value.choice()];
+        },
+    },
+    Parameter {
+        name: "FI_KESTREL_COPY",
+        kind: Kind::Choice(COPY),
+        default: "auto",
+        unit: Unit::None,
+        help: "The routine that copies larger messages. auto: the best that the CPU has.",
+        store: |config, value| {
+            use CopyRoutine::{Auto, Avx2, Avx512, Memcpy, Movsb};
+            config.copy = [Auto, Memcpy, Avx2, Avx512, Movsb][value.choice()];
+        },
+    },
+    Parameter {
+        name: "FI_KESTREL_CONNECT_TIMEOUT",
+        kind: Kind::Integer {
+            min: 100,
+            max: 3_600_000,
+        },
+        default: "5000",
+        unit: Unit::Milliseconds,
+        help: "How long a connection may take. After that, what waits for it fails and says why.",
+        store: |config, value| config.connect_timeout_ms = value.integer(),
+    },
+    Parameter {
+        name: "FI_KESTREL_SPIN",
+        kind: Kind::Integer {
+            min: 0,
+            max: 1_000_000,
+        },
+        default: "50",
+        unit: Unit::Microseconds,
+        help: "How long an idle thread polls before it lets others run.",
+        store: |config, value| config.spin_us = value.integer(),
+    },
+    Parameter {
+        name: "FI_KESTREL_TX_SIZE",
+        kind: Kind::Integer {
+            min: 1,
+            max: TX_SIZE_MAX as u64,
+        },
+        default: "1024",
+        unit: Unit::None,
+        help: "How many operations an endpoint may have outstanding, unless the application says.",
+        store: |config, value| config.tx_size = value.size(),
+    },
+    Parameter {
+        name: "FI_KESTREL_RX_SIZE",
+        kind: Kind::Integer {
+            min: 1,
+            max: RX_SIZE_MAX as u64,
+        },
+        default: "1024",
+        unit: Unit::None,
+        help: "How many receives an endpoint may have posted, unless the application says.",
+        store: |config, value| config.rx_size = value.size(),
+    },
+    Parameter {
+        name: "FI_KESTREL_INJECT_SIZE",
+        kind: Kind::Integer {
+            min: 64,
+            max: 4 * KIB,
+        },
+        default: "1K",
+        unit: Unit::Bytes,
+        help: "The largest message that an inject takes.",
+        store: |config, value| config.inject_size = value.size(),
+    },
+];
+
+/// A value that a parameter cannot have.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name}={value}: {reason}; {allowed} is expected (default: {default})")]
+pub struct ConfigError {
+    pub name: &'static str,
+    pub value: String,
+    pub reason: &'static str,
+    /// The bounds, or the choices, in words.
+    pub allowed: String,
+    pub default: &'static str,
+}
+
+impl HasErrno for ConfigError {
+    fn errno(&self) -> Errno {
+        Errno::INVAL
+    }
+}
+
+impl Parameter {
+    /// The name that libfabric's `fi_param_define` takes: it adds `FI_KESTREL_` and capitals itself.
+    pub fn short_name(&self) -> String {
+        self.name
+            .trim_start_matches("FI_KESTREL_")
+            .to_ascii_lowercase()
+    }
+
+    /// Help, default, unit and bounds in one paragraph.
+    pub fn describe(&self) -> String {
+        let default = if self.default.is_empty() {
+            "none"
+        } else {
+            self.default
+        };
+        format!("{} (default: {default}; {})", self.help, self.allowed())
+    }
+
+    /// What values are possible, in words.
+    pub fn allowed(&self) -> String {
+        format!("{}{}", self.kind, self.unit)
+    }
+
+    fn parse(&self, text: &str) -> Result<Value, ConfigError> {
+        self.kind.parse(text.trim()).map_err(|reason| ConfigError {
+            name: self.name,
+            value: text.to_owned(),
+            reason,
+            allowed: self.allowed(),
+            default: self.default,
+        })
+    }
+}
+
+impl fmt::Debug for Parameter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.name, self.describe())
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let mut config = Config::blank();
+        for parameter in &PARAMETERS {
+            let parsed = parameter.parse(parameter.default);
+            let value = parsed.expect("a test holds each default against its own bounds");
+            (parameter.store)(&mut config, value);
+        }
+        config
+    }
+}
+
+impl Config {
+    /// What the table's values are stored into: no parameter has these.
+    fn blank() -> Self {
+        Config {
+            cores: CoreSet::default(),
+            unexpected_budget_bytes: 0,
+            chunk_size: 0,
+            chunk_count: 0,
+            cma: CmaPolicy::Auto,
+            copy: CopyRoutine::Auto,
+            connect_timeout_ms: 0,
+            spin_us: 0,
+            tx_size: 0,
+            rx_size: 0,
+            inject_size: 0,
+        }
+    }
+
+    /// Reads every parameter through `lookup` (the environment, or
+    /// libfabric's parameters); what it does not find, or finds empty, has its default.
+    ///
+    /// # Errors
+    /// All bad values, each with its parameter's name and bounds.
+    pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, Vec<ConfigError>> {
+        let mut config = Config::blank();
+        let mut errors = Vec::new();
+        for parameter in &PARAMETERS {
+            let given = lookup(parameter.name).filter(|text| !text.trim().is_empty());
+            match parameter.parse(given.as_deref().unwrap_or(parameter.default)) {
+                Ok(value) => (parameter.store)(&mut config, value),
+                Err(error) => errors.push(error),
+            }
+        }
+        if errors.is_empty() {
+            Ok(config)
+        } else {
+            Err(errors)
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn with(name: &str, value: &str) -> Result<Config, Vec<ConfigError>> {
+        Config::from_lookup(|asked| (asked == name).then(|| value.to_owned()))
+    }
+
+    #[test]
+    fn defaults_are_within_their_own_bounds() {
+        let config = Config::from_lookup(|_| None).unwrap();
+        assert_eq!(config, Config::default());
+        let expected = Config {
+            cores: CoreSet::default(),
+            unexpected_budget_bytes: 64 << 20,
+            chunk_size: 64 << 10,
+            chunk_count: 64,
+            cma: CmaPolicy::Auto,
+            copy: CopyRoutine::Auto,
+            connect_timeout_ms: 5000,
+            spin_us: 50,
+            tx_size: 1024,
+            rx_size: 1024,
+            inject_size: 1024,
+        };
+        assert_eq!(config, expected);
+        assert_eq!(with("FI_KESTREL_TX_SIZE", "  "), Ok(expected));
+    }
+
+    #[test]
+    fn each_parameter_sets_its_own_value() {
+        let mut expected = Config::default();
+        let mut set = std::collections::BTreeMap::new();
+        for (name, value) in [
+            ("CORES", "1,4-6"),
+            ("UNEXPECTED_BUDGET", "1G"),
+            ("CHUNK_SIZE", "8192"),
+            ("CHUNK_COUNT", "12"),
+            ("CMA", "off"),
+            ("COPY", "avx512"),
+            ("CONNECT_TIMEOUT", "100"),
+            ("SPIN", "0"),
+            ("TX_SIZE", "65536"),
+            ("RX_SIZE", "1"),
+            ("INJECT_SIZE", "64"),
+        ] {
+            set.insert(format!("FI_KESTREL_{name}"), value.to_owned());
+        }
+        assert_eq!(set.len(), PARAMETERS.len());
+        let config = Config::from_lookup(|name| set.get(name).cloned()).unwrap();
+        assert_eq!(config.cores.iter().collect::<Vec<_>>(), [1, 4, 5, 6]);
+        expected.cores = config.cores.clone();
+        expected.unexpected_budget_bytes = 1 << 30;
+        expected.chunk_size = 8192;
+        expected.chunk_count = 12;
+        expected.cma = CmaPolicy::Off;
+        expected.copy = CopyRoutine::Avx512;
+        expected.connect_timeout_ms = 100;
+        expected.spin_us = 0;
+        expected.tx_size = 65_536;
+        expected.rx_size = 1;
+        expected.inject_size = 64;
+        assert_eq!(config, expected);
+        for (text, routine) in COPY.iter().zip([
+            CopyRoutine::Auto,
+            CopyRoutine::Memcpy,
+            CopyRoutine::Avx2,
+            CopyRoutine::Avx512,
+            CopyRoutine::Movsb,
+        ]) {
+            assert_eq!(with("FI_KESTREL_COPY", text).unwrap().copy, routine);
+        }
+    }
+
+    #[test]
+    fn errors_name_parameter_value_and_bounds_and_come_all_at_once() {
+        let error = with("FI_KESTREL_CONNECT_TIMEOUT", "99")
+            .unwrap_err()
+            .remove(0);
+        assert_eq!(
+            error.to_string(),
+            "FI_KESTREL_CONNECT_TIMEOUT=99: it is too small; a number from 100 to 3600000 \
+             milliseconds is expected (default: 5000)"
+        );
+        assert_eq!(error.errno(), Errno::INVAL);
+        let error = with("FI_KESTREL_COPY", "fast").unwrap_err().remove(0);
+        assert_eq!(
+            error.to_string(),
+            "FI_KESTREL_COPY=fast: it is none of the choices; auto, memcpy, avx2, avx512 or \
+             movsb is expected (default: auto)"
+        );
+        let errors = Config::from_lookup(|_| Some("-1".to_owned())).unwrap_err();
+        assert_eq!(errors.len(), PARAMETERS.len());
+    }
+
+    #[test]
+    fn the_table_is_in_good_order() {
+        for parameter in &PARAMETERS {
+            assert!(parameter.name.starts_with("FI_KESTREL_"));
+            assert!(parameter.help.ends_with('.'), "{}", parameter.name);
+            let same = PARAMETERS
+                .iter()
+                .filter(|other| other.name == parameter.name);
+            assert_eq!(same.count(), 1, "{}", parameter.name);
+        }
+        assert_eq!(PARAMETERS[1].short_name(), "unexpected_budget");
+        assert_eq!(
+            PARAMETERS[2].allowed(),
+            "a power of two from 4096 to 4194304 bytes"
+        );
+        assert!(PARAMETERS[0].describe().contains("default: none"));
+    }
+}

@@ -1,0 +1,245 @@
+//! The types that parameters have, and how their values are written.
+
+use std::fmt;
+
+/// The most cores that a list may name: as many as Linux can be built for.
+const CORE_COUNT_MAX: usize = 8192;
+
+/// What a number counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    None,
+    Bytes,
+    Milliseconds,
+    Microseconds,
+}
+
+/// A parameter's type, with its bounds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A whole number; `K`, `M` and `G` multiply by 1024 each.
+    Integer { min: u64, max: u64 },
+    /// Such a number with one bit set.
+    PowerOfTwo { min: u64, max: u64 },
+    /// One of these words, in lower or upper case.
+    Choice(&'static [&'static str]),
+    /// Cores, as in `2,4-7`.
+    Cores,
+}
+
+/// A parsed value, of its parameter's kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    Integer(u64),
+    /// The position among the choices.
+    Choice(usize),
+    Cores(CoreSet),
+}
+
+/// Some of a host's cores, in ascending order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CoreSet(Vec<usize>);
+
+impl CoreSet {
+    pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
+        self.0.iter().copied()
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+// A parameter's kind decides which of these its `store` calls; the tests of
+// the table set every parameter, so none can call the wrong one unseen.
+impl Value {
+    pub(super) fn integer(self) -> u64 {
+        if let Value::Integer(number) = self {
+            number
+        } else {
+            0
+        }
+    }
+
+    pub(super) fn size(self) -> usize {
+        usize::try_from(self.integer()).unwrap_or(usize::MAX)
+    }
+
+    pub(super) fn choice(self) -> usize {
+        if let Value::Choice(position) = self {
+            position
+        } else {
+            0
+        }
+    }
+
+    pub(super) fn cores(self) -> CoreSet {
+        if let Value::Cores(cores) = self {
+            cores
+        } else {
+            CoreSet::default()
+        }
+    }
+}
+
+impl Kind {
+    /// Reads a value, or says in a few words what is wrong with it.
+    pub(super) fn parse(&self, text: &str) -> Result<Value, &'static str> {
+        match *self {
+            Kind::Integer { min, max } => parse_within(text, min, max).map(Value::Integer),
+            Kind::PowerOfTwo { min, max } => {
+                let number = parse_within(text, min, max)?;
+                let suits = number.is_power_of_two();
+                suits
+                    .then_some(Value::Integer(number))
+                    .ok_or("it is no power of two")
+            }
+            Kind::Choice(words) => words
+                .iter()
+                .position(|word| word.eq_ignore_ascii_case(text))
+                .map(Value::Choice)
+                .ok_or("it is none of the choices"),
+            Kind::Cores => parse_cores(text).map(Value::Cores),
+        }
+    }
+}
+
+fn parse_within(text: &str, min: u64, max: u64) -> Result<u64, &'static str> {
+    match parse_number(text)? {
+        number if number < min => Err("it is too small"),
+        number if number > max => Err("it is too large"),
+        number => Ok(number),
+    }
+}
+
+/// Reads digits and, after them, nothing or one of K, M, G, KiB and so on.
+fn parse_number(text: &str) -> Result<u64, &'static str> {
+    let end = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (digits, suffix) = text.split_at(end);
+    if digits.is_empty() {
+        return Err("it is no number");
+    }
+    let shift = match suffix.to_ascii_lowercase().as_str() {
+        "" => 0,
+        "k" | "kib" => 10,
+        "m" | "mib" => 20,
+        "g" | "gib" => 30,
+        _ => return Err("it is no number"),
+    };
+    // Digits alone, so an error means too many of them.
+    let number: u64 = digits.parse().map_err(|_| "it is too large")?;
+    number.checked_mul(1 << shift).ok_or("it is too large")
+}
+
+fn parse_cores(text: &str) -> Result<CoreSet, &'static str> {
+    const MALFORMED: &str = "it is no list of cores";
+    let core = |text: &str| match text.trim().parse::<usize>() {
+        Ok(core) if core < CORE_COUNT_MAX => Ok(core),
+        Ok(_) => Err("no host has that core"),
+        Err(_) => Err(MALFORMED),
+    };
+    let mut cores = std::collections::BTreeSet::new();
+    for part in text.split(',').filter(|_| !text.is_empty()) {
+        match part.split_once('-') {
+            None => _ = cores.insert(core(part)?),
+            Some((first, last)) => {
+                let (first, last) = (core(first)?, core(last)?);
+                if first > last {
+                    return Err(MALFORMED);
+                }
+                cores.extend(first..=last);
+            }
+        }
+    }
+    Ok(CoreSet(cores.into_iter().collect()))
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Kind::Integer { min, max } => write!(f, "a number from {min} to {max}"),
+            Kind::PowerOfTwo { min, max } => write!(f, "a power of two from {min} to {max}"),
+            Kind::Choice([head @ .., last]) if !head.is_empty() => {
+                write!(f, "{} or {last}", head.join(", "))
+            }
+            Kind::Choice(words) => f.write_str(&words.join(", ")),
+            Kind::Cores => f.write_str("a list of cores, as in 2,4-7"),
+        }
+    }
+}
+
+impl fmt::Display for Unit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Unit::None => "",
+            Unit::Bytes => " bytes",
+            Unit::Milliseconds => " milliseconds",
+            Unit::Microseconds => " microseconds",
+        })
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_take_binary_suffixes() {
+        for (text, number) in [
+            ("0", 0),
+            ("17", 17),
+            ("2k", 2048),
+            ("2K", 2048),
+            ("3KiB", 3072),
+            ("1M", 1 << 20),
+            ("1gib", 1 << 30),
+            ("007", 7),
+        ] {
+            assert_eq!(parse_number(text), Ok(number), "{text}");
+        }
+        for text in ["", "k", "-1", "+1", "1.5", "1 k", "1kb", "0x10", "1T"] {
+            assert_eq!(parse_number(text), Err("it is no number"), "{text}");
+        }
+        assert_eq!(parse_number("18446744073709551616"), Err("it is too large"));
+        assert_eq!(parse_number("17179869184G"), Err("it is too large"));
+    }
+
+    #[test]
+    fn bounds_are_inclusive_and_powers_exact() {
+        let kind = Kind::PowerOfTwo { min: 4, max: 64 };
+        assert_eq!(kind.parse("4"), Ok(Value::Integer(4)));
+        assert_eq!(kind.parse("64"), Ok(Value::Integer(64)));
+        assert_eq!(kind.parse("2"), Err("it is too small"));
+        assert_eq!(kind.parse("65"), Err("it is too large"));
+        assert_eq!(kind.parse("48"), Err("it is no power of two"));
+        assert_eq!(
+            Kind::Integer { min: 4, max: 64 }.parse("48"),
+            Ok(Value::Integer(48))
+        );
+    }
+
+    #[test]
+    fn choices_ignore_case() {
+        let kind = Kind::Choice(&["auto", "off"]);
+        assert_eq!(kind.parse("OFF"), Ok(Value::Choice(1)));
+        assert!(kind.parse("of").is_err());
+        assert_eq!(kind.to_string(), "auto or off");
+    }
+
+    #[test]
+    fn core_lists_are_sorted_sets() {
+        let cores = |text| parse_cores(text).map(|cores| cores.iter().collect::<Vec<_>>());
+        assert_eq!(cores(""), Ok(vec![]));
+        assert_eq!(cores("7, 2,4-6,5"), Ok(vec![2, 4, 5, 6, 7]));
+        for text in ["a", "1-", "-1", "5-4", "1,,2", ",", "1-2-3"] {
+            assert_eq!(cores(text), Err("it is no list of cores"), "{text}");
+        }
+        assert_eq!(cores("8192"), Err("no host has that core"));
+    }
+}
