@@ -6,6 +6,21 @@
 //!   nothing, and the most that may be asked for.
 //! - [`negotiate`]: from both to an [`Info`], or to every [`Rejection`].
 //!
+//! ```
+//! use kestrel_core::flags::Flags;
+//! use kestrel_core::info::{ApiVersion, Hints, Offer, Threading, negotiate};
+//!
+//! let hints = Hints::new().caps(Flags::TAGGED).threading(Threading::Domain);
+//! let info = negotiate(&Offer::rdm(), Some(&hints), ApiVersion::NATIVE).unwrap();
+//! assert_eq!(info.domain.threading, Threading::Domain);
+//!
+//! let rejected = negotiate(&Offer::rdm(), Some(&hints.tx_size(100_000)), ApiVersion::NATIVE);
+//! assert_eq!(
+//!     rejected.unwrap_err()[0].to_string(),
+//!     "hint tx_attr->size asks for 100000, kestrel offers at most 65536",
+//! );
+//! ```
+//!
 //! Values are libfabric's own, so that the C door translates none of them.
 
 mod attributes;
