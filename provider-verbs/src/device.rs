@@ -1,0 +1,247 @@
+//! RDMA devices as discovery and the doctor need to see them.
+//!
+//! - [`devices`]: the list, or a reason for its absence.
+//! - [`Device`], [`Port`], [`Gid`]: plain data, read once; nothing stays open.
+
+mod absence;
+mod query;
+
+use std::{fmt, net::Ipv6Addr};
+
+use kestrel_core::error::{Errno, HasErrno};
+use rdma_core_sys::{Library, LoadError};
+
+/// Lists the RDMA devices of this machine that this process may use: never an empty list.
+///
+/// A device that cannot be opened while others can is left out, with a warning in the log.
+/// Cost: system calls, and loading rdma-core the first time.
+/// # Errors
+/// [`DeviceError`] says why there is no device to use.
+/// # Reference
+/// ibv_get_device_list(3), ibv_query_port(3), ibv_query_gid_table(3)
+pub fn devices() -> Result<Vec<Device>, DeviceError> {
+    query::devices(Library::open()?)
+}
+
+/// Why this process can use no RDMA device.
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceError {
+    #[error(transparent)]
+    Library(#[from] LoadError),
+    #[error(
+        "the kernel has no RDMA support: {sysfs} is not there \
+         (modules ib_core and ib_uverbs not loaded, or not built)"
+    )]
+    NoKernelSupport { sysfs: String },
+    #[error("no RDMA device: {sysfs} is empty (soft-RoCE: rdma link add rxe0 type rxe netdev …)")]
+    NoDevice { sysfs: String },
+    #[error(
+        "{device} is there, but {folder} has no device file for it: \
+         load ib_uverbs, or pass {folder} into this container"
+    )]
+    NoDeviceFile { device: String, folder: String },
+    #[error("no permission to open {path}, the file of {device}: grant this user read and write")]
+    Permission { device: String, path: String },
+    #[error("libibverbs knows no driver for {device}: install its provider (ibverbs-providers)")]
+    NoDriver { device: String },
+    #[error("{call} on {device} failed: {source}")]
+    Query {
+        device: String,
+        call: &'static str,
+        source: std::io::Error,
+    },
+}
+
+impl HasErrno for DeviceError {
+    fn errno(&self) -> Errno {
+        match self {
+            Self::Permission { .. } => Errno::ACCES,
+            Self::Query { .. } => Errno::IO,
+            Self::Library(_)
+            | Self::NoKernelSupport { .. }
+            | Self::NoDevice { .. }
+            | Self::NoDeviceFile { .. }
+            | Self::NoDriver { .. } => Errno::NODEV,
+        }
+    }
+}
+
+/// One RDMA device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// The kernel's name, such as `mlx5_0` or `rxe0`.
+    pub name: String,
+    pub node_type: NodeType,
+    pub node_guid: u64,
+    /// In order of their numbers, which start at 1.
+    pub ports: Vec<Port>,
+}
+
+/// What a device is to its network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeType {
+    /// InfiniBand or RoCE.
+    ChannelAdapter,
+    Switch,
+    Router,
+    /// iWARP.
+    RdmaNic,
+    Usnic,
+    UsnicUdp,
+    Unspecified,
+    Unknown,
+}
+
+/// One port of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    pub number: u8,
+    pub link_layer: LinkLayer,
+    pub state: PortState,
+    /// The path MTU in use, in bytes; 0 if the device names none.
+    pub mtu_bytes: u32,
+    pub mtu_bytes_max: u32,
+    /// The local identifier on InfiniBand's own link layer; 0 on Ethernet.
+    pub lid: u16,
+    /// The entries of the GID table that are in use.
+    pub gids: Vec<Gid>,
+}
+
+/// What carries the packets of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkLayer {
+    InfiniBand,
+    Ethernet,
+    Unspecified,
+}
+
+/// The logical state of a port: only [`PortState::Active`] carries messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortState {
+    Down,
+    Initializing,
+    Armed,
+    Active,
+    ActiveDefer,
+    Unknown,
+}
+
+/// One address of a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gid {
+    /// Its place in the port's table.
+    pub index: u32,
+    pub kind: GidKind,
+    /// On RoCE an IPv4 address appears as `::ffff:a.b.c.d`.
+    pub address: Ipv6Addr,
+    /// The network interface behind it, on Ethernet.
+    pub interface: Option<String>,
+}
+
+/// How packets to a GID travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GidKind {
+    InfiniBand,
+    RoceV1,
+    /// Routable: over UDP.
+    RoceV2,
+    Unknown,
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}: {:?}, GUID {:016x}",
+            self.name, self.node_type, self.node_guid
+        )?;
+        for port in &self.ports {
+            write!(f, "\n  {port}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Port {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            number,
+            link_layer,
+            state,
+            mtu_bytes,
+            mtu_bytes_max,
+            ..
+        } = self;
+        write!(f, "port {number}: {link_layer:?}, {state:?}, ")?;
+        write!(f, "MTU {mtu_bytes} of {mtu_bytes_max} bytes")?;
+        if self.link_layer == LinkLayer::InfiniBand {
+            write!(f, ", LID {}", self.lid)?;
+        }
+        for gid in &self.gids {
+            write!(f, "\n    {gid}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "GID {}: {} ({:?}", self.index, self.address, self.kind)?;
+        match &self.interface {
+            Some(interface) => write!(f, ", {interface})"),
+            None => write!(f, ")"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_lists_devices_or_says_why_not() {
+        match devices() {
+            Ok(devices) => {
+                assert!(!devices.is_empty());
+                for device in devices {
+                    assert!(!device.name.is_empty());
+                    assert!(device.ports.iter().all(|port| port.number >= 1));
+                }
+            }
+            Err(error) => {
+                println!("no RDMA device here: {error}");
+                assert!(error.to_string().len() > 20, "an explanation: {error}");
+                assert!([Errno::NODEV, Errno::ACCES, Errno::IO].contains(&error.errno()));
+            }
+        }
+    }
+
+    #[test]
+    fn a_device_prints_ports_and_addresses() {
+        let device = Device {
+            name: "rxe0".to_string(),
+            node_type: NodeType::ChannelAdapter,
+            node_guid: 0x12,
+            ports: vec![Port {
+                number: 1,
+                link_layer: LinkLayer::Ethernet,
+                state: PortState::Active,
+                mtu_bytes: 1024,
+                mtu_bytes_max: 4096,
+                lid: 0,
+                gids: vec![Gid {
+                    index: 1,
+                    kind: GidKind::RoceV2,
+                    address: "::ffff:10.9.0.1".parse().unwrap(),
+                    interface: Some("d0".to_string()),
+                }],
+            }],
+        };
+        assert_eq!(
+            device.to_string(),
+            "rxe0: ChannelAdapter, GUID 0000000000000012\n  \
+             port 1: Ethernet, Active, MTU 1024 of 4096 bytes\n    \
+             GID 1: ::ffff:10.9.0.1 (RoceV2, d0)"
+        );
+    }
+}
