@@ -1,1 +1,219 @@
-fn main() {}
+//! kestrel-perf: microbenchmarks of kestrel beside the physical floor.
+//!
+//! In reading order: [`cli`] what is asked; [`roles`] and [`bootstrap`] who we
+//! are; [`worker`] what every rank does; [`session`] what rank 0 directs;
+//! [`measure`] the workloads; [`floor`] what they are compared with; [`peer`]
+//! whom; [`report`], [`table`], [`html`] what comes out. Kestrel itself is
+//! behind one file, [`fabric`].
+
+mod bootstrap;
+mod buffer;
+mod cli;
+mod clock;
+mod cores;
+mod doctor;
+mod fabric;
+mod floor;
+mod html;
+mod link;
+mod machine;
+mod measure;
+mod peer;
+mod plot;
+mod probe;
+mod progress;
+mod report;
+mod roles;
+mod session;
+mod statistics;
+mod table;
+mod units;
+mod worker;
+
+use clap::Parser;
+use cli::{Cli, Job, Options};
+use report::{Report, ReportError, Section};
+use roles::{Leader, Role, RoleError};
+use session::{Session, SessionError};
+use std::io::Write;
+use std::process::ExitCode;
+
+/// What cannot be done in this version.
+const EXIT_UNSUPPORTED: u8 = 2;
+
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Role(#[from] RoleError),
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    #[error(transparent)]
+    Report(#[from] ReportError),
+    #[error(transparent)]
+    Peer(#[from] peer::PeerError),
+    #[error("`{0}` needs FI_RMA, which this version does not offer yet")]
+    NoRma(&'static str),
+}
+
+fn main() -> ExitCode {
+    if probe::serve_if_probed() {
+        return ExitCode::SUCCESS;
+    }
+    let cli = Cli::parse();
+    match run(cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure @ Failure::NoRma(_)) => {
+            eprintln!("kestrel-perf: {failure}");
+            ExitCode::from(EXIT_UNSUPPORTED)
+        }
+        Err(failure) => {
+            eprintln!("kestrel-perf: {failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<(), Failure> {
+    let suite = cli.job.is_none();
+    let job = cli.job.unwrap_or(Job::All);
+    match &job {
+        Job::Rma => return Err(Failure::NoRma("rma")),
+        Job::Atomics => return Err(Failure::NoRma("atomics")),
+        Job::Report { path } => return render_again(path, cli.flags.html.as_deref()),
+        _ => {}
+    }
+    for path in cli.flags.json.iter().chain(&cli.flags.html) {
+        report::check_writable(path)?;
+    }
+    let ranks = if matches!(job, Job::Pairs | Job::All) {
+        usize::from(cli.flags.processes)
+    } else {
+        2
+    };
+    let Role::Leader(mut leader) = roles::take(&cli.flags, ranks)? else {
+        return Ok(());
+    };
+    let links = std::mem::take(&mut leader.links);
+    let mut session = Session::new(Options::new(cli.flags.clone()), links, progress::Bar::new());
+    let done = lead(&mut session, &leader, &job);
+    session.bar.finish();
+    session.quit();
+    drop(session);
+    drop(leader);
+    let Some(report) = done? else { return Ok(()) };
+    say(&table::render(&report));
+    let default = |name: &str| suite.then(|| name.to_owned());
+    write_files(
+        &report,
+        cli.flags.json.or_else(|| default("kestrel-perf.json")),
+        cli.flags.html.or_else(|| default("kestrel-perf.html")),
+    )
+}
+
+/// Rank 0: runs the job. `doctor` prints its findings and leaves no report.
+fn lead(session: &mut Session, leader: &Leader, job: &Job) -> Result<Option<Report>, Failure> {
+    if session.ranks() < 2 {
+        return Err(SessionError::TooFewRanks {
+            needed: 2,
+            have: session.ranks(),
+        }
+        .into());
+    }
+    session.share_floor()?;
+    if *job == Job::Doctor {
+        say(&doctor::report(session, &leader.cores));
+        return Ok(None);
+    }
+    session.peer = session.options.peer(&leader.cores)?;
+    if *job != Job::Floor {
+        session.open(2)?;
+    }
+    let mut report = Report::new(machine::describe(), setup(session, leader));
+    for measure in jobs(job) {
+        report.sections.push(measure(session)?.without_gaps());
+    }
+    Ok(Some(report))
+}
+
+type Measure = fn(&mut Session) -> Result<Section, SessionError>;
+
+/// The measurements of a job, in the order in which they run.
+fn jobs(job: &Job) -> Vec<Measure> {
+    match job {
+        Job::Latency => vec![measure::latency::job],
+        Job::Bandwidth => vec![measure::bandwidth::job],
+        Job::Rate => vec![measure::rate::job],
+        Job::Matching => vec![measure::matching::job],
+        Job::Pairs => vec![measure::pairs::job],
+        Job::Floor => vec![measure::floor::job],
+        Job::All => vec![
+            measure::latency::job,
+            measure::rate::job,
+            measure::bandwidth::job,
+            measure::matching::job,
+            measure::pairs::job,
+        ],
+        Job::Rma | Job::Atomics | Job::Doctor | Job::Report { .. } => Vec::new(),
+    }
+}
+
+/// How this run was set up, for the head of the report.
+fn setup(session: &Session, leader: &Leader) -> Vec<(String, String)> {
+    let fabric = &session.options.fabric;
+    let progress = if fabric.automatic_progress {
+        "automatic"
+    } else {
+        "manual"
+    };
+    let floor = session.floor_missing.as_ref().map_or_else(
+        || "measured alternately, by the same processes".to_owned(),
+        |reason| format!("none: the ranks share no memory ({reason})"),
+    );
+    let copier = kestrel_shm::copy::Copier::choose("auto")
+        .map_or_else(|error| error.to_string(), |copier| copier.to_string());
+    [
+        ("ranks", leader.how.clone()),
+        ("cores", format!("{:?}", leader.cores)),
+        (
+            "provider",
+            format!("{}, {progress} progress", fabric.provider),
+        ),
+        ("copy routine", copier),
+        ("floor", floor),
+    ]
+    .map(|(name, value)| (name.to_owned(), value))
+    .to_vec()
+}
+
+fn render_again(path: &str, html: Option<&str>) -> Result<(), Failure> {
+    let report = Report::read(path)?;
+    say(&table::render(&report));
+    let beside = || {
+        std::path::Path::new(path)
+            .with_extension("html")
+            .to_string_lossy()
+            .into_owned()
+    };
+    write_files(&report, None, Some(html.map_or_else(beside, str::to_owned)))
+}
+
+fn write_files(report: &Report, json: Option<String>, html: Option<String>) -> Result<(), Failure> {
+    let mut written = Vec::new();
+    if let Some(path) = json {
+        report::write(&path, &report.to_json())?;
+        written.push(path);
+    }
+    if let Some(path) = html {
+        report::write(&path, &html::render(report))?;
+        written.push(path);
+    }
+    if !written.is_empty() {
+        say(&format!("\nwritten: {}\n", written.join(", ")));
+    }
+    Ok(())
+}
+
+/// Prints; a reader that has seen enough (`| head`) is no error.
+fn say(text: &str) {
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}

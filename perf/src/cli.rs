@@ -1,0 +1,247 @@
+//! The command line: what can be asked, and clear errors for what cannot.
+
+use crate::fabric::FabricOptions;
+use crate::measure::MESSAGE_BYTES_MAX;
+use crate::peer::{Peer, PeerError};
+use crate::units::parse_bytes;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// The address of `--listen` without a value.
+pub const LISTEN_DEFAULT: &str = "0.0.0.0:7471";
+
+/// Microbenchmarks of kestrel beside the physical floor.
+///
+/// Without arguments: the whole suite on shared memory in less than a minute,
+/// a table at the end, and kestrel-perf.html and kestrel-perf.json beside it.
+#[derive(Debug, Parser)]
+#[command(name = "kestrel-perf", version, disable_help_subcommand = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub job: Option<Job>,
+    #[command(flatten)]
+    pub flags: Flags,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
+pub enum Job {
+    /// Half a round trip by size, and its excess over one cache line's bounce
+    Latency,
+    /// Streaming and ping-pong by size, beside the best pipelined copy
+    Bandwidth,
+    /// Small messages a second, one way
+    Rate,
+    /// Deep queues of posted and of unexpected messages, by class of mask
+    Matching,
+    /// Many processes: all-to-all and barriers
+    Pairs,
+    /// One-sided reads and writes (need RMA: not in this version)
+    Rma,
+    /// Remote atomics (need RMA: not in this version)
+    Atomics,
+    /// Everything above that this version offers (the default)
+    All,
+    /// What two cores can do without a protocol: bounce, slots, the grid of copies
+    Floor,
+    /// What this machine offers, with advice
+    Doctor,
+    /// Renders the page and the table again from a JSON report
+    Report {
+        /// The report that an earlier run wrote
+        path: String,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Progress {
+    /// The measuring thread drives the engine
+    Manual,
+    /// The engine drives itself
+    Auto,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PeerName {
+    Ucx,
+}
+
+#[derive(Clone, Debug, Args)]
+pub struct Flags {
+    /// Message sizes, as in 8,64K,1M
+    #[arg(long, global = true, value_delimiter = ',', value_parser = size)]
+    pub size: Vec<usize>,
+    /// Operations a sample (default: as many as take some milliseconds)
+    #[arg(long, global = true, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    pub iterations: Option<u64>,
+    /// Operations before each sample that do not count
+    #[arg(long, global = true, value_parser = clap::value_parser!(u64).range(0..=1_000_000_000))]
+    pub warmup: Option<u64>,
+    /// Messages in flight, and receives posted ahead
+    #[arg(long, global = true, value_parser = clap::value_parser!(u64).range(1..=65_536))]
+    pub window: Option<u64>,
+    /// Queue depths of `matching`
+    #[arg(long, global = true, value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=4_194_304))]
+    pub depth: Vec<u64>,
+    /// Processes of `pairs`
+    #[arg(long, global = true, default_value_t = 8, value_parser = clap::value_parser!(u16).range(2..=1024))]
+    pub processes: u16,
+    /// The transport: shm, verbs, or auto
+    #[arg(long, global = true, default_value = "auto", value_parser = ["auto", "shm", "verbs"])]
+    pub provider: String,
+    /// Who drives the engine
+    #[arg(long, global = true, value_enum, default_value_t = Progress::Manual)]
+    pub progress: Progress,
+    /// Cores to pin the ranks to, in turn, as in 0,2 (default: all usable)
+    #[arg(long, global = true, value_delimiter = ',')]
+    pub cores: Vec<usize>,
+    /// Compare with a peer, run alternately on the same cores (`scripts/peers` installs it)
+    #[arg(long, global = true, value_enum)]
+    pub peer: Option<PeerName>,
+    /// Write the report as JSON
+    #[arg(long, global = true, value_name = "PATH")]
+    pub json: Option<String>,
+    /// Write the report as a page with plots
+    #[arg(long, global = true, value_name = "PATH")]
+    pub html: Option<String>,
+    /// Be the first of two ranks, and wait for the second
+    #[arg(long, global = true, num_args = 0..=1, default_missing_value = LISTEN_DEFAULT, value_name = "HOST:PORT",
+          value_parser = host_and_port, conflicts_with = "connect")]
+    pub listen: Option<String>,
+    /// Be the second of two ranks; under mpirun or srun: where rank 0 listens
+    #[arg(long, global = true, value_name = "HOST:PORT", value_parser = host_and_port)]
+    pub connect: Option<String>,
+}
+
+fn size(text: &str) -> Result<usize, String> {
+    let bytes = parse_bytes(text)?;
+    match usize::try_from(bytes) {
+        Ok(bytes) if bytes <= MESSAGE_BYTES_MAX => Ok(bytes),
+        _ => Err(format!(
+            "{text} is above the limit of {MESSAGE_BYTES_MAX} bytes"
+        )),
+    }
+}
+
+fn host_and_port(text: &str) -> Result<String, String> {
+    let (host, port) = text
+        .rsplit_once(':')
+        .ok_or_else(|| format!("{text:?} is not HOST:PORT"))?;
+    if host.is_empty() {
+        return Err(format!("{text:?} names no host"));
+    }
+    match port.parse::<u16>() {
+        Ok(port) if port > 0 => Ok(text.to_owned()),
+        _ => Err(format!("{port:?} is not a port between 1 and 65535")),
+    }
+}
+
+/// The flags as the workloads use them.
+#[derive(Clone, Debug)]
+pub struct Options {
+    flags: Flags,
+    pub fabric: FabricOptions,
+}
+
+impl Options {
+    pub fn new(flags: Flags) -> Options {
+        let fabric = FabricOptions {
+            provider: flags.provider.clone(),
+            automatic_progress: flags.progress == Progress::Auto,
+        };
+        Options { flags, fabric }
+    }
+
+    /// The peer to compare with, if one was asked for.
+    pub fn peer(&self, cores: &[usize]) -> Result<Option<Peer>, PeerError> {
+        match self.flags.peer {
+            Some(PeerName::Ucx) => Peer::find(cores).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    pub fn sizes(&self, default: &[usize]) -> Vec<usize> {
+        if self.flags.size.is_empty() {
+            default.to_vec()
+        } else {
+            self.flags.size.clone()
+        }
+    }
+
+    pub fn depths(&self, default: &[u64]) -> Vec<u64> {
+        if self.flags.depth.is_empty() {
+            default.to_vec()
+        } else {
+            self.flags.depth.clone()
+        }
+    }
+
+    pub fn iterations(&self, default: u64) -> u64 {
+        self.flags.iterations.unwrap_or(default)
+    }
+
+    pub fn warmup(&self, default: u64) -> u64 {
+        self.flags.warmup.unwrap_or(default)
+    }
+
+    pub fn window(&self, default: u64) -> u64 {
+        self.flags.window.unwrap_or(default)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definition_is_sound() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn flags_are_understood_before_and_after_the_subcommand() {
+        let cli = Cli::parse_from([
+            "kestrel-perf",
+            "latency",
+            "--size",
+            "8,64K",
+            "--cores=0,1",
+            "--listen",
+        ]);
+        assert_eq!(cli.job, Some(Job::Latency));
+        assert_eq!(cli.flags.size, [8, 65536]);
+        assert_eq!(cli.flags.listen.as_deref(), Some(LISTEN_DEFAULT));
+        assert_eq!(
+            Cli::parse_from(["kestrel-perf", "--window", "8", "rate"])
+                .flags
+                .window,
+            Some(8)
+        );
+    }
+
+    #[test]
+    fn bad_values_are_errors() {
+        for bad in [
+            "--size 8Q",
+            "--size 2G",
+            "--size",
+            "--iterations 0",
+            "--window 0",
+            "--window x",
+            "--provider tcp",
+            "--progress never",
+            "--connect nowhere",
+            "--connect :1",
+            "--connect a:99999",
+            "--listen x:0",
+            "--listen a:1 --connect b:2",
+            "--processes 1",
+            "--cores a",
+            "--peer mpi",
+            "--frobnicate",
+            "report",
+        ] {
+            let arguments = std::iter::once("kestrel-perf").chain(bad.split(' '));
+            assert!(Cli::try_parse_from(arguments).is_err(), "{bad}");
+        }
+    }
+}

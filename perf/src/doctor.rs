@@ -1,0 +1,319 @@
+//! What this machine offers to kestrel: a line each, with advice where there is any.
+
+use crate::floor::Task;
+use crate::machine::{self, read};
+use crate::session::Session;
+use crate::units;
+use kestrel_shm::copy::{Copier, Routine};
+use std::fmt::Write;
+
+/// How a finding stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mark {
+    Good,
+    /// Works, and could be better.
+    Note,
+    Bad,
+}
+
+struct Finding {
+    mark: Mark,
+    what: &'static str,
+    found: String,
+    advice: String,
+}
+
+fn finding(
+    mark: Mark,
+    what: &'static str,
+    found: impl Into<String>,
+    advice: impl Into<String>,
+) -> Finding {
+    Finding {
+        mark,
+        what,
+        found: found.into(),
+        advice: advice.into(),
+    }
+}
+
+/// Every finding, as text.
+pub fn report(session: &mut Session, cores: &[usize]) -> String {
+    let findings = [
+        cpu(cores),
+        distance(session, cores),
+        finding(
+            Mark::Good,
+            "caches",
+            machine::caches(cores.first().copied().unwrap_or(0)),
+            "",
+        ),
+        copy_routines(),
+        governor(cores),
+        single_copy(),
+        yama(),
+        finding(
+            Mark::Good,
+            "/dev/shm",
+            shm_state(),
+            "not needed: kestrel shares memory without names (memfd)",
+        ),
+        descriptors(),
+        locked_memory(),
+        membarrier(),
+        rdma_devices(),
+    ];
+    let mut text = String::new();
+    for Finding {
+        mark,
+        what,
+        found,
+        advice,
+    } in findings
+    {
+        let mark = match mark {
+            Mark::Good => "ok  ",
+            Mark::Note => "note",
+            Mark::Bad => "BAD ",
+        };
+        let _ = writeln!(text, "{mark}  {what:<16}  {found}");
+        if !advice.is_empty() {
+            let _ = writeln!(text, "      {:<16}  {advice}", "");
+        }
+    }
+    text
+}
+
+fn cpu(cores: &[usize]) -> Finding {
+    let found = format!("{}; usable cores {cores:?}", machine::cpu_model());
+    match cores.len() {
+        0 | 1 => finding(
+            Mark::Bad,
+            "cores",
+            found,
+            "two polling ranks on one core take turns: give this process two or more (taskset, --cores)",
+        ),
+        _ => finding(Mark::Good, "cores", found, ""),
+    }
+}
+
+fn distance(session: &mut Session, cores: &[usize]) -> Finding {
+    let task = Task::Bounce {
+        iterations: 100_000,
+    };
+    let bounces: Vec<f64> = (0..5)
+        .filter_map(|_| session.floor(&task).ok())
+        .map(|figures| figures[0])
+        .collect();
+    let nearest = bounces.iter().copied().fold(f64::NAN, f64::min);
+    let farthest = bounces.iter().copied().fold(f64::NAN, f64::max);
+    if nearest.is_nan() {
+        let reason = session
+            .floor_missing
+            .clone()
+            .unwrap_or_else(|| "the other rank did not answer".to_owned());
+        return finding(Mark::Note, "distance", "not measured", reason);
+    }
+    let pair = (cores.first(), cores.get(1).or(cores.first()));
+    let (Some(a), Some(b)) = pair else {
+        return finding(Mark::Note, "distance", "no cores", "");
+    };
+    let found = format!(
+        "one line from core {a} to {b}: {} (five samples: up to {})",
+        units::nanoseconds(nearest),
+        units::nanoseconds(farthest)
+    );
+    if nearest > 1_000.0 {
+        finding(
+            Mark::Bad,
+            "distance",
+            found,
+            "both ranks share a core, or the machine is busy",
+        )
+    } else if nearest > 150.0 {
+        finding(
+            Mark::Note,
+            "distance",
+            found,
+            "the cores are far apart (another socket or cluster): choose neighbours with --cores",
+        )
+    } else if machine::is_virtual() {
+        finding(
+            Mark::Good,
+            "distance",
+            found,
+            "a virtual machine may move cores about: compare ratios, not nanoseconds",
+        )
+    } else {
+        finding(Mark::Good, "distance", found, "")
+    }
+}
+
+fn copy_routines() -> Finding {
+    let available: Vec<&str> = Routine::available()
+        .into_iter()
+        .map(Routine::name)
+        .collect();
+    let chosen =
+        Copier::choose("auto").map_or_else(|error| error.to_string(), |copier| copier.to_string());
+    let found = format!(
+        "{chosen} (in/out of shared memory); available: {}",
+        available.join(", ")
+    );
+    finding(Mark::Good, "copy routine", found, "")
+}
+
+fn governor(cores: &[usize]) -> Finding {
+    let path = |core: &usize| format!("/sys/devices/system/cpu/cpu{core}/cpufreq/scaling_governor");
+    let mut governors: Vec<String> = cores.iter().filter_map(|core| read(&path(core))).collect();
+    governors.sort();
+    governors.dedup();
+    match governors.as_slice() {
+        [] => finding(
+            Mark::Good,
+            "governor",
+            "not visible (a virtual machine, or a fixed frequency)",
+            "",
+        ),
+        [one] if one == "performance" => finding(Mark::Good, "governor", one.as_str(), ""),
+        several => finding(
+            Mark::Note,
+            "governor",
+            several.join(", "),
+            "for steady figures: cpupower frequency-set -g performance",
+        ),
+    }
+}
+
+/// Reads a word of a child process through `process_vm_readv`.
+fn single_copy() -> Finding {
+    match crate::probe::single_copy_permitted() {
+        Ok(()) => finding(
+            Mark::Good,
+            "single copy",
+            "process_vm_readv between own processes is permitted",
+            "",
+        ),
+        Err(error) => finding(
+            Mark::Note,
+            "single copy",
+            format!("process_vm_readv is refused: {error}"),
+            "large messages go through shared chunks, which is faster anyway; in a container: --cap-add SYS_PTRACE, or a seccomp profile that allows it",
+        ),
+    }
+}
+
+fn yama() -> Finding {
+    match read("/proc/sys/kernel/yama/ptrace_scope").as_deref() {
+        None => finding(Mark::Good, "yama", "not present", ""),
+        Some("0") => finding(Mark::Good, "yama", "ptrace_scope 0", ""),
+        Some("1") => finding(
+            Mark::Good,
+            "yama",
+            "ptrace_scope 1: kestrel names its peers with PR_SET_PTRACER",
+            "",
+        ),
+        Some(other) => finding(
+            Mark::Note,
+            "yama",
+            format!("ptrace_scope {other}"),
+            "single copy is not possible between unrelated processes; sysctl kernel.yama.ptrace_scope=1 allows it",
+        ),
+    }
+}
+
+fn shm_state() -> &'static str {
+    if std::path::Path::new("/dev/shm").is_dir() {
+        "present"
+    } else {
+        "absent"
+    }
+}
+
+fn limit_text(value: u64) -> String {
+    if value == u64::MAX {
+        "unlimited".to_owned()
+    } else {
+        value.to_string()
+    }
+}
+
+fn descriptors() -> Finding {
+    let (soft, hard) = crate::probe::limit(libc::RLIMIT_NOFILE);
+    let found = format!(
+        "RLIMIT_NOFILE {} (up to {})",
+        limit_text(soft),
+        limit_text(hard)
+    );
+    if hard < 4096 {
+        finding(
+            Mark::Note,
+            "descriptors",
+            found,
+            "each connected peer takes a few: raise the hard limit for jobs of hundreds of ranks",
+        )
+    } else {
+        finding(
+            Mark::Good,
+            "descriptors",
+            found,
+            "kestrel raises its own soft limit where it needs to",
+        )
+    }
+}
+
+fn locked_memory() -> Finding {
+    let (soft, _) = crate::probe::limit(libc::RLIMIT_MEMLOCK);
+    if soft == u64::MAX {
+        return finding(Mark::Good, "memlock", "unlimited", "");
+    }
+    let found = format!("RLIMIT_MEMLOCK {}", units::bytes(soft));
+    finding(
+        Mark::Note,
+        "memlock",
+        found,
+        "shared memory does not care; RDMA devices need locked memory: ulimit -l unlimited",
+    )
+}
+
+fn membarrier() -> Finding {
+    match crate::probe::membarrier_private_expedited() {
+        true => finding(Mark::Good, "membarrier", "private expedited", ""),
+        false => finding(
+            Mark::Note,
+            "membarrier",
+            "not available",
+            "quiet lanes re-enter the poll set with a fence instead",
+        ),
+    }
+}
+
+fn rdma_devices() -> Finding {
+    let devices: Vec<String> = std::fs::read_dir("/sys/class/infiniband")
+        .map(|entries| {
+            entries
+                .flatten()
+                .map(|entry| entry.file_name().to_string_lossy().into_owned())
+                .collect()
+        })
+        .unwrap_or_default();
+    if devices.is_empty() {
+        return finding(
+            Mark::Note,
+            "RDMA devices",
+            "none",
+            "peers on this host are reached; others would need one (soft-RoCE: modprobe rdma_rxe)",
+        );
+    }
+    let openable =
+        std::fs::read_dir("/dev/infiniband").is_ok_and(|mut entries| entries.next().is_some());
+    match openable {
+        true => finding(Mark::Good, "RDMA devices", devices.join(", "), ""),
+        false => finding(
+            Mark::Bad,
+            "RDMA devices",
+            devices.join(", "),
+            "/dev/infiniband is missing: pass the devices into the container",
+        ),
+    }
+}

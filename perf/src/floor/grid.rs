@@ -1,0 +1,66 @@
+//! The grid of plans whose best is the floor: routines × chunk sizes × chunk counts.
+
+use super::region::{CHUNK_BYTES_MAX, CHUNK_COUNT_MAX};
+use kestrel_shm::copy::{Copier, CopyError, Routine};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// One way to move a message through shared chunks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// The names of the copy routines, `IN/OUT`.
+    pub routines: String,
+    pub chunk_bytes: usize,
+    pub chunk_count: usize,
+}
+
+impl Plan {
+    pub fn copier(&self) -> Result<Copier, CopyError> {
+        Copier::choose(&self.routines)
+    }
+}
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} {} × {}",
+            self.routines,
+            self.chunk_count,
+            crate::units::bytes(self.chunk_bytes as u64)
+        )
+    }
+}
+
+/// The smallest chunk of the grid.
+const CHUNK_BYTES_MIN: usize = 1024;
+
+/// Every plan worth trying for messages of `size` bytes on this CPU.
+///
+/// Chunks larger than the message add nothing, nor do chunks so small that a
+/// message needs more than two hundred.
+pub fn plans(size: usize) -> Vec<Plan> {
+    let largest = size
+        .next_power_of_two()
+        .clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX);
+    let smallest = (size / 256).next_power_of_two().max(CHUNK_BYTES_MIN);
+    let powers = |from: usize, to: usize| {
+        std::iter::successors(Some(from), |value| Some(value * 2))
+            .take_while(move |value| *value <= to)
+    };
+    let mut plans = Vec::new();
+    for routine_in in Routine::available() {
+        for routine_out in Routine::available() {
+            for chunk_bytes in powers(smallest, largest) {
+                for chunk_count in powers(2, CHUNK_COUNT_MAX) {
+                    plans.push(Plan {
+                        routines: format!("{routine_in}/{routine_out}"),
+                        chunk_bytes,
+                        chunk_count,
+                    });
+                }
+            }
+        }
+    }
+    plans
+}

@@ -1,0 +1,188 @@
+//! Half a round trip, from 0 bytes to 4 MiB, and its excess over the bounce
+//! of one cache line.
+
+use super::pump::Pump;
+use super::{MeasureError, Sample, Work};
+use crate::clock;
+use crate::floor::Task;
+use crate::report::{Aim, Row, Section};
+use crate::session::{Session, SessionError};
+use crate::statistics::{self, Beside, Spread, believable, median};
+use std::time::Instant;
+
+const TAG: u64 = 0x11;
+/// Rounds of bounce, kestrel, bounce for the headline figure.
+const ROUNDS: usize = 40;
+const BOUNCES: u64 = 20_000;
+/// The size of the headline figure.
+const HEADLINE_BYTES: usize = 8;
+
+/// Both ranks: rank 0 sends and waits for the answer.
+pub fn ping_pong(
+    pump: &mut Pump<'_>,
+    size: usize,
+    iterations: u64,
+    warmup: u64,
+    each_timed: bool,
+) -> Result<Sample, MeasureError> {
+    pump.doing("ping-pong");
+    let other = 1 - pump.rank();
+    pump.receive(Some(other), size, TAG, 0)?;
+    pump.meet()?;
+    let first = pump.rank() == 0;
+    let total = warmup + iterations;
+    let mut histogram = statistics::histogram();
+    let mut start = Instant::now();
+    for i in 0..total {
+        if i == warmup {
+            start = Instant::now();
+        }
+        let began = if each_timed { clock::ticks() } else { 0 };
+        if first {
+            pump.send(other, size, TAG)?;
+        }
+        pump.await_received(i + 1)?;
+        // The next receive is posted before its message can come.
+        if i + 1 < total {
+            pump.receive(Some(other), size, TAG, 0)?;
+        }
+        if !first {
+            pump.send(other, size, TAG)?;
+        }
+        pump.await_sent()?;
+        if each_timed && first && i >= warmup {
+            histogram.saturating_record(clock::ticks() - began);
+        }
+    }
+    let ns = start.elapsed().as_nanos() as f64 / (2 * iterations) as f64;
+    let spread = each_timed.then(|| Spread::of(&histogram, clock::ns_per_tick() / 2.0));
+    Ok(Sample { ns, spread })
+}
+
+/// Iterations that take a few milliseconds at this size.
+pub fn iterations_for(size: usize) -> u64 {
+    match size {
+        0..=1024 => 10_000,
+        size => ((40 << 20) / size as u64).clamp(20, 5_000),
+    }
+}
+
+/// Rank 0: the headline figure beside the bounce, and one row a size.
+pub fn job(session: &mut Session) -> Result<Section, SessionError> {
+    let mut section = Section::new("latency", "Latency: half a round trip, tagged");
+    let sizes = session.options.sizes(&[
+        0,
+        8,
+        64,
+        256,
+        1024,
+        4096,
+        16384,
+        65536,
+        262_144,
+        1 << 20,
+        4 << 20,
+    ]);
+    session.bar.begin("latency", sizes.len() as u64 + 4);
+    if sizes.contains(&HEADLINE_BYTES) {
+        section.rows.push(headline(session, &mut section.aims)?);
+    }
+    session.bar.advance(4);
+    for &size in &sizes {
+        let iterations = session.options.iterations(iterations_for(size));
+        let warmup = session.options.warmup(iterations / 10 + 10);
+        let plain = session.work(&Work::PingPong {
+            size,
+            iterations,
+            warmup,
+            each_timed: false,
+        })?;
+        let timed = session.work(&Work::PingPong {
+            size,
+            iterations,
+            warmup,
+            each_timed: true,
+        })?;
+        section.rows.push(Row {
+            size: Some(size as u64),
+            ns: Some(plain.ns),
+            spread: timed.spread,
+            gb_per_s: (size >= 1024).then(|| size as f64 / plain.ns),
+            ..Row::new("half round trip", &crate::units::bytes(size as u64))
+        });
+        session.bar.advance(1);
+    }
+    Ok(section)
+}
+
+/// 8 bytes with the bounce before and after, and the peer in between where asked.
+fn headline(session: &mut Session, aims: &mut Vec<Aim>) -> Result<Row, SessionError> {
+    let iterations = session.options.iterations(10_000);
+    let work = Work::PingPong {
+        size: HEADLINE_BYTES,
+        iterations,
+        warmup: session.options.warmup(1_000),
+        each_timed: false,
+    };
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    let peer_every = session.peer.as_ref().map(|_| 5);
+    for round in 0..ROUNDS {
+        ours.push(beside_bounce(session, |session| {
+            Ok(session.work(&work)?.ns)
+        })?);
+        if peer_every.is_some_and(|every| round % every == 0) {
+            theirs.push(beside_bounce(session, |session| {
+                session.peer_latency_ns(HEADLINE_BYTES)
+            })?);
+        }
+    }
+    let (kept, steady) = believable(&ours);
+    let ns = median(&kept.iter().map(|sample| sample.value).collect::<Vec<_>>());
+    let bounce = median(&kept.iter().map(Beside::floor).collect::<Vec<_>>());
+    let excess = median(&kept.iter().map(Beside::excess).collect::<Vec<_>>());
+    let mut note = format!(
+        "bounce {bounce:.1} ns, excess {excess:.1} ns; {} of {ROUNDS} rounds kept{}",
+        kept.len(),
+        if steady {
+            ""
+        } else {
+            " (none was steady: the machine is noisy)"
+        }
+    );
+    if !theirs.is_empty() {
+        let (kept, _) = believable(&theirs);
+        let peer_excess = median(&kept.iter().map(Beside::excess).collect::<Vec<_>>());
+        note += &format!("; UCX excess {peer_excess:.1} ns");
+        aims.push(Aim::at_most(
+            "excess over the bounce, of UCX's excess",
+            excess / peer_excess,
+            0.75,
+        ));
+    }
+    Ok(Row {
+        size: Some(HEADLINE_BYTES as u64),
+        ns: Some(ns),
+        floor: Some(bounce),
+        ratio: Some(ns / bounce),
+        note,
+        ..Row::new("beside the bounce", "8 B")
+    })
+}
+
+/// One measurement between two bounces; without a floor, its place is NaN.
+fn beside_bounce(
+    session: &mut Session,
+    measure: impl FnOnce(&mut Session) -> Result<f64, SessionError>,
+) -> Result<Beside, SessionError> {
+    let task = Task::Bounce {
+        iterations: BOUNCES,
+    };
+    let before = session.floor(&task)?[0];
+    let value = measure(session)?;
+    let after = session.floor(&task)?[0];
+    Ok(Beside {
+        before,
+        value,
+        after,
+    })
+}

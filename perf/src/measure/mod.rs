@@ -1,0 +1,108 @@
+//! The workloads. Each file holds one: what every rank does, and how rank 0
+//! turns it into rows, with the floor measured in between.
+
+pub mod bandwidth;
+pub mod floor;
+pub mod latency;
+pub mod matching;
+pub mod pairs;
+mod pump;
+pub mod rate;
+
+use crate::buffer::Buffer;
+use crate::fabric::{FabricError, Side};
+use crate::statistics::Spread;
+use pump::Pump;
+use serde::{Deserialize, Serialize};
+
+/// The largest message that `--size` may ask for.
+pub const MESSAGE_BYTES_MAX: usize = 1 << 30;
+
+/// What the ranks do together.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Work {
+    PingPong {
+        size: usize,
+        iterations: u64,
+        warmup: u64,
+        each_timed: bool,
+    },
+    OneWay {
+        size: usize,
+        messages: u64,
+        window: u64,
+    },
+    Matching {
+        depth: u64,
+        rounds: u64,
+        queue: matching::Queue,
+        class: matching::Class,
+    },
+    AllToAll {
+        messages: u64,
+        window: u64,
+    },
+    Barrier {
+        rounds: u64,
+    },
+}
+
+/// What rank 0 learns.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Sample {
+    /// Nanoseconds an operation: a message one way, a match, a barrier.
+    pub ns: f64,
+    /// Percentiles, where each operation was timed.
+    pub spread: Option<Spread>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum MeasureError {
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+    #[error("nothing arrived for {} s while {doing}", pump::STALL_MAX.as_secs())]
+    Stalled { doing: &'static str },
+}
+
+/// One rank's means to take part.
+pub struct Rank<'a> {
+    pub side: &'a mut Side,
+    pub rank: usize,
+    /// The fabric addresses of the ranks that take part, by rank.
+    pub peers: &'a [u64],
+    pub outgoing: &'a mut Buffer,
+    pub incoming: &'a mut Buffer,
+}
+
+/// Does this rank's share of the work.
+pub fn run(work: &Work, rank: Rank<'_>) -> Result<Sample, MeasureError> {
+    match *work {
+        Work::PingPong {
+            size,
+            iterations,
+            warmup,
+            each_timed,
+        } => latency::ping_pong(
+            &mut Pump::new(rank, size),
+            size,
+            iterations,
+            warmup,
+            each_timed,
+        ),
+        Work::OneWay {
+            size,
+            messages,
+            window,
+        } => rate::one_way(&mut Pump::new(rank, size), size, messages, window),
+        Work::Matching {
+            depth,
+            rounds,
+            queue,
+            class,
+        } => matching::matching(&mut Pump::new(rank, 8), depth, rounds, queue, class),
+        Work::AllToAll { messages, window } => {
+            pairs::all_to_all(&mut Pump::new(rank, 8), messages, window)
+        }
+        Work::Barrier { rounds } => pairs::barrier(&mut Pump::new(rank, 8), rounds),
+    }
+}

@@ -1,0 +1,210 @@
+//! Posting and polling as every workload does it: count completions, push on
+//! after EAGAIN, give up when nothing moves.
+
+use super::{MeasureError, Rank};
+use crate::buffer::Buffer;
+use crate::fabric::{Entry, Outcome};
+use std::time::{Duration, Instant};
+
+/// With nothing completed for this long, the peer is taken for dead.
+pub const STALL_MAX: Duration = Duration::from_secs(10);
+
+/// The contexts of operations: what to count when they complete.
+const SENT: u64 = 0;
+const RECEIVED: u64 = 1;
+const SIGNALLED: u64 = 2;
+
+/// The tag of handshakes between phases; workloads use others.
+const TAG_PHASE: u64 = 0x7057;
+
+pub struct Pump<'a> {
+    at: Rank<'a>,
+    inject_bytes_max: usize,
+    entries: [Entry; 32],
+    /// Completions so far, of sends and of receives.
+    pub sent: u64,
+    pub received: u64,
+    /// Signals of phases that came, and receives posted for them.
+    signalled: u64,
+    signals_posted: u64,
+    /// Sends posted that will complete (injects do not).
+    pub sends_posted: u64,
+    /// Empty polls since the last completion.
+    idle: u32,
+    idle_since: Option<Instant>,
+    doing: &'static str,
+}
+
+impl<'a> Pump<'a> {
+    /// Ready for messages of up to `size` bytes.
+    pub fn new(at: Rank<'a>, size: usize) -> Pump<'a> {
+        for buffer in [&mut *at.outgoing, &mut *at.incoming] {
+            if buffer.len() < size {
+                *buffer = Buffer::new(size);
+            }
+        }
+        let inject_bytes_max = at.side.inject_bytes_max();
+        Pump {
+            at,
+            inject_bytes_max,
+            entries: [Entry::default(); 32],
+            sent: 0,
+            received: 0,
+            signalled: 0,
+            signals_posted: 0,
+            sends_posted: 0,
+            idle: 0,
+            idle_since: None,
+            doing: "measuring",
+        }
+    }
+
+    pub fn rank(&self) -> usize {
+        self.at.rank
+    }
+
+    pub fn ranks(&self) -> usize {
+        self.at.peers.len()
+    }
+
+    /// What a stall will be blamed on.
+    pub fn doing(&mut self, what: &'static str) {
+        self.doing = what;
+    }
+
+    /// One poll: completions are counted.
+    #[inline(always)]
+    pub fn poll(&mut self) -> Result<(), MeasureError> {
+        let count = self.at.side.poll(&mut self.entries)?;
+        if count == 0 {
+            self.idle += 1;
+            if self.idle >= 100_000 {
+                self.idle_long()?;
+            }
+            return Ok(());
+        }
+        self.idle = 0;
+        self.idle_since = None;
+        for entry in &self.entries[..count] {
+            match entry.context {
+                SENT => self.sent += 1,
+                RECEIVED => self.received += 1,
+                _ => self.signalled += 1,
+            }
+        }
+        Ok(())
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn idle_long(&mut self) -> Result<(), MeasureError> {
+        self.idle = 0;
+        if self.idle_since.get_or_insert_with(Instant::now).elapsed() > STALL_MAX {
+            return Err(MeasureError::Stalled { doing: self.doing });
+        }
+        Ok(())
+    }
+
+    /// Sends the first `size` bytes of the outgoing buffer: an inject where
+    /// that is possible, polling for as long as there is no room.
+    #[inline(always)]
+    pub fn send(&mut self, to: usize, size: usize, tag: u64) -> Result<(), MeasureError> {
+        let (address, bytes) = (self.at.peers[to], self.at.outgoing.at(0));
+        let inject = size <= self.inject_bytes_max;
+        loop {
+            // SAFETY: the outgoing buffer holds `size` bytes (`new`), lives as
+            // long as the side is used by this pump, and no workload writes it.
+            let outcome = unsafe {
+                if inject {
+                    self.at.side.inject(bytes, size, address, tag)?
+                } else {
+                    self.at.side.send(bytes, size, address, tag, SENT)?
+                }
+            };
+            if outcome == Outcome::Done {
+                self.sends_posted += u64::from(!inject);
+                return Ok(());
+            }
+            self.poll()?;
+        }
+    }
+
+    /// Posts a receive into the incoming buffer.
+    #[inline(always)]
+    pub fn receive(
+        &mut self,
+        from: Option<usize>,
+        size: usize,
+        tag: u64,
+        ignore: u64,
+    ) -> Result<(), MeasureError> {
+        self.receive_counted(from, size, tag, ignore, RECEIVED)
+    }
+
+    #[inline(always)]
+    fn receive_counted(
+        &mut self,
+        from: Option<usize>,
+        size: usize,
+        tag: u64,
+        ignore: u64,
+        context: u64,
+    ) -> Result<(), MeasureError> {
+        let address = from.map(|rank| self.at.peers[rank]);
+        let bytes = self.at.incoming.at_mut(0);
+        loop {
+            // SAFETY: the incoming buffer holds `size` bytes (`new`) and is
+            // replaced only when no receive is posted. Several receives share
+            // it: nobody looks at what arrives.
+            let outcome = unsafe {
+                self.at
+                    .side
+                    .receive(bytes, size, address, tag, ignore, context)?
+            };
+            if outcome == Outcome::Done {
+                return Ok(());
+            }
+            self.poll()?;
+        }
+    }
+
+    /// Polls until `count` receives have completed in all.
+    #[inline(always)]
+    pub fn await_received(&mut self, count: u64) -> Result<(), MeasureError> {
+        while self.received < count {
+            self.poll()?;
+        }
+        Ok(())
+    }
+
+    /// Polls until every send has completed.
+    #[inline(always)]
+    pub fn await_sent(&mut self) -> Result<(), MeasureError> {
+        while self.sent < self.sends_posted {
+            self.poll()?;
+        }
+        Ok(())
+    }
+
+    /// Tells `to` that this rank reached a phase.
+    pub fn signal(&mut self, to: usize) -> Result<(), MeasureError> {
+        self.send(to, 0, TAG_PHASE)
+    }
+
+    /// Waits until `from` has said so. Other completions go on being counted.
+    pub fn await_signal(&mut self, from: usize) -> Result<(), MeasureError> {
+        self.receive_counted(Some(from), 0, TAG_PHASE, 0, SIGNALLED)?;
+        self.signals_posted += 1;
+        while self.signalled < self.signals_posted {
+            self.poll()?;
+        }
+        Ok(())
+    }
+
+    /// Ranks 0 and 1 leave together.
+    pub fn meet(&mut self) -> Result<(), MeasureError> {
+        let other = 1 - self.rank();
+        self.signal(other)?;
+        self.await_signal(other)
+    }
+}

@@ -1,0 +1,135 @@
+//! Messages a second, one way, with a window of receives posted ahead.
+
+use super::pump::Pump;
+use super::{MeasureError, Sample, Work};
+use crate::floor::Task;
+use crate::report::{Aim, Row, Section};
+use crate::session::{Session, SessionError};
+use crate::statistics::median;
+use std::time::Instant;
+
+const TAG: u64 = 0x22;
+const ROUNDS: usize = 9;
+const SIZE: usize = 8;
+pub const WINDOW: u64 = 64;
+
+/// Rank 0 sends, rank 1 receives and answers once at the end.
+///
+/// Sends that complete are bounded by the window; injects by the fabric.
+pub fn one_way(
+    pump: &mut Pump<'_>,
+    size: usize,
+    messages: u64,
+    window: u64,
+) -> Result<Sample, MeasureError> {
+    pump.doing("a one-way stream");
+    let warmup = messages / 10 + window;
+    let start = if pump.rank() == 0 {
+        pump.await_signal(1)?;
+        stream_out(pump, size, warmup, window)?;
+        let start = Instant::now();
+        stream_out(pump, size, messages, window)?;
+        pump.await_signal(1)?;
+        start
+    } else {
+        let total = warmup + messages;
+        let posted_ahead = window.min(total);
+        for _ in 0..posted_ahead {
+            pump.receive(Some(0), size, TAG, 0)?;
+        }
+        pump.signal(0)?;
+        let start = Instant::now();
+        stream_in(pump, size, total, posted_ahead)?;
+        pump.signal(0)?;
+        start
+    };
+    Ok(Sample {
+        ns: start.elapsed().as_nanos() as f64 / messages as f64,
+        spread: None,
+    })
+}
+
+fn stream_out(
+    pump: &mut Pump<'_>,
+    size: usize,
+    messages: u64,
+    window: u64,
+) -> Result<(), MeasureError> {
+    for _ in 0..messages {
+        while pump.sends_posted - pump.sent >= window {
+            pump.poll()?;
+        }
+        pump.send(1, size, TAG)?;
+    }
+    pump.await_sent()
+}
+
+fn stream_in(
+    pump: &mut Pump<'_>,
+    size: usize,
+    total: u64,
+    mut posted: u64,
+) -> Result<(), MeasureError> {
+    let window = posted;
+    while pump.received < total {
+        pump.poll()?;
+        while posted < total && posted - pump.received < window {
+            pump.receive(Some(0), size, TAG, 0)?;
+            posted += 1;
+        }
+    }
+    Ok(())
+}
+
+/// Rank 0: the rate beside the bare slot ring, and beside the peer's where asked.
+pub fn job(session: &mut Session) -> Result<Section, SessionError> {
+    let mut section = Section::new("rate", "Message rate: one way, tagged");
+    let window = session.options.window(WINDOW);
+    let sizes = session.options.sizes(&[SIZE]);
+    session.bar.begin("rate", (ROUNDS * sizes.len()) as u64);
+    for size in sizes {
+        let messages = session
+            .options
+            .iterations(500_000.min((1 << 30) / (size as u64 + 64)).max(100));
+        let (mut ours, mut floors, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
+        for round in 0..ROUNDS {
+            floors.push(
+                session.floor(&Task::Slots {
+                    messages: 1_000_000,
+                })?[0],
+            );
+            ours.push(
+                session
+                    .work(&Work::OneWay {
+                        size,
+                        messages,
+                        window,
+                    })?
+                    .ns,
+            );
+            if session.peer.is_some() && round % 3 == 0 {
+                theirs.push(session.peer_rate_ns(size)?);
+            }
+            session.bar.advance(1);
+        }
+        let (ns, floor) = (median(&ours), median(&floors));
+        let mut note = format!("window {window}; floor: a bare ring of 64-byte slots");
+        if !theirs.is_empty() {
+            let peer = median(&theirs);
+            note += &format!("; UCX {}/s", crate::units::count(1e9 / peer));
+            section
+                .aims
+                .push(Aim::at_least("rate, of UCX's tag_bw", peer / ns, 1.5));
+        }
+        section.rows.push(Row {
+            size: Some(size as u64),
+            ns: Some(ns),
+            messages_per_s: Some(1e9 / ns),
+            floor: Some(floor),
+            ratio: Some(ns / floor),
+            note,
+            ..Row::new("one way", &crate::units::bytes(size as u64))
+        });
+    }
+    Ok(section)
+}

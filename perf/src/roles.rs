@@ -1,0 +1,173 @@
+//! Who this process is in the run: rank 0, which leads, or another, which serves.
+
+use crate::bootstrap::{self, BootstrapError, Launched};
+use crate::cli::Flags;
+use crate::cores;
+use crate::link::{Link, LinkError};
+use crate::worker::Worker;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Set for processes that rank 0 spawns: `RANK CORE,CORE,…`. Their standard
+/// input is the control channel.
+const SPAWNED: &str = "KESTREL_PERF_SPAWNED";
+/// How long spawned ranks may take to end once told to.
+const END_MAX: Duration = Duration::from_secs(3);
+
+#[derive(Debug, thiserror::Error)]
+pub enum RoleError {
+    #[error(transparent)]
+    Bootstrap(#[from] BootstrapError),
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    #[error("{0}")]
+    Cores(String),
+    #[error("cannot start rank {rank}: {source}")]
+    Spawn { rank: usize, source: std::io::Error },
+    #[error("{SPAWNED}={0:?} is not what rank 0 sets")]
+    NotSpawned(String),
+}
+
+/// What there is to do for this process.
+pub enum Role {
+    Leader(Leader),
+    /// Another rank, which has done all that was asked.
+    Served,
+}
+
+/// Rank 0 and its links to the others.
+pub struct Leader {
+    pub links: Vec<Link>,
+    pub cores: Vec<usize>,
+    /// How the ranks came together, in words.
+    pub how: String,
+    children: Vec<Child>,
+}
+
+/// Finds the role and pins the process. Another rank than 0 returns only when
+/// it has served.
+pub fn take(flags: &Flags, ranks_wanted: usize) -> Result<Role, RoleError> {
+    if let Ok(spawned) = std::env::var(SPAWNED) {
+        serve_spawned(&spawned)?;
+        return Ok(Role::Served);
+    }
+    let cores = cores::usable(&flags.cores).map_err(RoleError::Cores)?;
+    if let Some(address) = &flags.listen {
+        eprintln!(
+            "kestrel-perf: rank 0, waiting at {address} for `kestrel-perf --connect HOST:PORT`"
+        );
+        cores::pin(0, &cores);
+        let links = bootstrap::gather(address, 2)?;
+        let how = format!("two shells, --listen {address}");
+        return Ok(Role::Leader(Leader {
+            links,
+            cores,
+            how,
+            children: Vec::new(),
+        }));
+    }
+    let variable = |name: &str| std::env::var(name).ok();
+    match (bootstrap::launched(variable)?, &flags.connect) {
+        (Some(launched), connect) => {
+            let address = connect
+                .clone()
+                .unwrap_or_else(|| bootstrap::default_address(variable));
+            take_launched(&launched, &address, cores)
+        }
+        (None, Some(address)) => {
+            eprintln!("kestrel-perf: rank 1, calling {address}");
+            cores::pin(1, &cores);
+            Worker::new(1).serve(bootstrap::call(address, 1)?)?;
+            Ok(Role::Served)
+        }
+        (None, None) => spawn(cores, ranks_wanted).map(Role::Leader),
+    }
+}
+
+fn take_launched(launched: &Launched, address: &str, cores: Vec<usize>) -> Result<Role, RoleError> {
+    let Launched { rank, size, by } = *launched;
+    // A launcher that binds its ranks leaves each its own cores: the first is ours then.
+    let local = if cores.len() == 1 { 0 } else { rank };
+    cores::pin(local, &cores);
+    if rank > 0 {
+        Worker::new(rank).serve(bootstrap::call(address, rank)?)?;
+        return Ok(Role::Served);
+    }
+    let how = format!("{size} ranks by {by}, through rank 0's address {address}");
+    eprintln!("kestrel-perf: {how}");
+    Ok(Role::Leader(Leader {
+        links: bootstrap::gather(address, size)?,
+        cores,
+        how,
+        children: Vec::new(),
+    }))
+}
+
+/// Starts ranks 1 to `count - 1` as children.
+fn spawn(cores: Vec<usize>, count: usize) -> Result<Leader, RoleError> {
+    let list = cores
+        .iter()
+        .map(usize::to_string)
+        .collect::<Vec<_>>()
+        .join(",");
+    let how = format!("{count} processes of its own");
+    let mut leader = Leader {
+        links: Vec::new(),
+        cores,
+        how,
+        children: Vec::new(),
+    };
+    for rank in 1..count {
+        let failed = |source| RoleError::Spawn { rank, source };
+        let (ours, theirs) = UnixStream::pair().map_err(failed)?;
+        let program = std::env::current_exe().map_err(failed)?;
+        let child = Command::new(program)
+            .env(SPAWNED, format!("{rank} {list}"))
+            .stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs)))
+            .stdout(Stdio::null())
+            .spawn()
+            .map_err(failed)?;
+        leader.children.push(child);
+        leader.links.push(Link::from(ours));
+    }
+    // After the children started, so that they inherit every core.
+    cores::pin(0, &leader.cores);
+    Ok(leader)
+}
+
+fn serve_spawned(spawned: &str) -> Result<(), RoleError> {
+    let bad = || RoleError::NotSpawned(spawned.to_owned());
+    let (rank, list) = spawned.split_once(' ').ok_or_else(bad)?;
+    let rank: usize = rank.parse().map_err(|_| bad())?;
+    let cores: Vec<usize> = list
+        .split(',')
+        .filter_map(|core| core.parse().ok())
+        .collect();
+    cores::pin(rank, &cores);
+    let channel = std::io::stdin().as_fd().try_clone_to_owned();
+    let channel = channel.map_err(|source| RoleError::Spawn { rank, source })?;
+    match Worker::new(rank).serve(Link::from(UnixStream::from(channel))) {
+        // Rank 0 went away: it has said why.
+        Ok(()) | Err(LinkError::Closed) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+impl Drop for Leader {
+    /// Waits for the children, which end when their link closes, and kills
+    /// those that do not.
+    fn drop(&mut self) {
+        self.links.clear();
+        let began = Instant::now();
+        for child in &mut self.children {
+            while began.elapsed() < END_MAX && matches!(child.try_wait(), Ok(None)) {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            // Both fail only if the child has ended already.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Rank 0's view of a run: the other ranks, the floor, the peer, the options.
+
+use crate::cli::Options;
+use crate::fabric::FabricOptions;
+use crate::floor::{Floor, Task};
+use crate::link::{Link, LinkError};
+use crate::measure::{Sample, Work};
+use crate::peer::{Peer, PeerError};
+use crate::progress::Bar;
+use crate::worker::{Answer, Order, Worker};
+use std::time::Duration;
+
+/// The longest that a rank may take for one order.
+const ANSWER_WAIT_MAX: Duration = Duration::from_secs(120);
+
+#[derive(Debug, thiserror::Error)]
+pub enum SessionError {
+    #[error("{0}")]
+    Rank(String),
+    #[error("rank {rank}: {source}")]
+    Link { rank: usize, source: LinkError },
+    #[error(transparent)]
+    Peer(#[from] PeerError),
+    #[error("rank {rank} answered something else than asked: another version?")]
+    Confused { rank: usize },
+    #[error("{needed} ranks are needed and {have} are here")]
+    TooFewRanks { needed: usize, have: usize },
+}
+
+pub struct Session {
+    pub options: Options,
+    pub bar: Bar,
+    pub peer: Option<Peer>,
+    worker: Worker,
+    /// To ranks 1, 2, …
+    links: Vec<Link>,
+    /// How many ranks have an open endpoint.
+    opened: usize,
+    pub floor_missing: Option<String>,
+}
+
+impl Session {
+    pub fn new(options: Options, links: Vec<Link>, bar: Bar) -> Session {
+        Session {
+            options,
+            bar,
+            peer: None,
+            worker: Worker::new(0),
+            links,
+            opened: 0,
+            floor_missing: Some("not shared yet".to_owned()),
+        }
+    }
+
+    pub fn ranks(&self) -> usize {
+        self.links.len() + 1
+    }
+
+    pub fn has_floor(&self) -> bool {
+        self.floor_missing.is_none()
+    }
+
+    /// Shares memory with rank 1. Ranks of different hosts have no floor: the
+    /// reason is kept, and ratios stay away.
+    pub fn share_floor(&mut self) -> Result<(), SessionError> {
+        let (floor, token) = match Floor::create() {
+            Ok(created) => created,
+            Err(error) => {
+                self.floor_missing = Some(error.to_string());
+                return Ok(());
+            }
+        };
+        self.worker.floor = Some(floor);
+        self.floor_missing = match self.tell(1, &Order::JoinFloor(token))? {
+            Answer::Failed(reason) => Some(reason),
+            _ => None,
+        };
+        Ok(())
+    }
+
+    /// Opens and connects endpoints of ranks 0 to `count - 1`.
+    pub fn open(&mut self, count: usize) -> Result<(), SessionError> {
+        if count > self.ranks() {
+            return Err(SessionError::TooFewRanks {
+                needed: count,
+                have: self.ranks(),
+            });
+        }
+        if self.opened > 0 {
+            self.all(self.opened, &Order::Close)?;
+        }
+        let fabric: FabricOptions = self.options.fabric.clone();
+        let mut addresses = Vec::new();
+        for (rank, answer) in self
+            .all(count, &Order::Open(fabric))?
+            .into_iter()
+            .enumerate()
+        {
+            match answer {
+                Answer::Address(address) => addresses.push(address),
+                _ => return Err(SessionError::Confused { rank }),
+            }
+        }
+        self.all(count, &Order::Connect(addresses))?;
+        self.opened = count;
+        Ok(())
+    }
+
+    /// One measurement by the ranks that are open; rank 0's figure.
+    pub fn work(&mut self, work: &Work) -> Result<Sample, SessionError> {
+        Ok(self.samples(work)?[0])
+    }
+
+    /// One measurement; the figure of the slowest rank.
+    pub fn work_slowest(&mut self, work: &Work) -> Result<f64, SessionError> {
+        Ok(self
+            .samples(work)?
+            .iter()
+            .map(|sample| sample.ns)
+            .fold(0.0, f64::max))
+    }
+
+    fn samples(&mut self, work: &Work) -> Result<Vec<Sample>, SessionError> {
+        let answers = self.all(self.opened, &Order::Work(work.clone()))?;
+        let sample = |(rank, answer)| match answer {
+            Answer::Sample(sample) => Ok(sample),
+            _ => Err(SessionError::Confused { rank }),
+        };
+        answers.into_iter().enumerate().map(sample).collect()
+    }
+
+    /// The floor's figures, or as many times "not a number" without a floor.
+    pub fn floor(&mut self, task: &Task) -> Result<Vec<f64>, SessionError> {
+        if !self.has_floor() {
+            return Ok(vec![
+                f64::NAN;
+                if let Task::Copies { plans, .. } = task {
+                    plans.len()
+                } else {
+                    1
+                }
+            ]);
+        }
+        match self.all(2, &Order::Floor(task.clone()))?.swap_remove(0) {
+            Answer::Figures(figures) => Ok(figures),
+            _ => Err(SessionError::Confused { rank: 0 }),
+        }
+    }
+
+    pub fn peer_latency_ns(&self, size: usize) -> Result<f64, SessionError> {
+        Ok(self
+            .peer
+            .as_ref()
+            .ok_or(PeerError::NotFound)?
+            .latency_ns(size)?)
+    }
+
+    pub fn peer_rate_ns(&self, size: usize) -> Result<f64, SessionError> {
+        Ok(self
+            .peer
+            .as_ref()
+            .ok_or(PeerError::NotFound)?
+            .rate_ns(size)?)
+    }
+
+    /// Ends the other ranks; whoever is gone already is fine.
+    pub fn quit(&mut self) {
+        for link in &mut self.links {
+            let _ = link.send(&Order::Quit);
+        }
+    }
+
+    /// Gives ranks 0 to `count - 1` the same order at once. Every answer is
+    /// awaited, also when one failed; the first failure is returned.
+    fn all(&mut self, count: usize, order: &Order) -> Result<Vec<Answer>, SessionError> {
+        let links = &mut self.links[..count - 1];
+        for (index, link) in links.iter_mut().enumerate() {
+            link.send(order).map_err(|source| SessionError::Link {
+                rank: index + 1,
+                source,
+            })?;
+        }
+        let mut answers = vec![Ok(self.worker.obey(order))];
+        for (index, link) in links.iter_mut().enumerate() {
+            let answer = link.receive(ANSWER_WAIT_MAX);
+            answers.push(answer.map_err(|source| SessionError::Link {
+                rank: index + 1,
+                source,
+            }));
+        }
+        answers
+            .into_iter()
+            .map(|answer| match answer? {
+                Answer::Failed(reason) => Err(SessionError::Rank(reason)),
+                answer => Ok(answer),
+            })
+            .collect()
+    }
+
+    fn tell(&mut self, rank: usize, order: &Order) -> Result<Answer, SessionError> {
+        let have = self.ranks();
+        let link = self
+            .links
+            .get_mut(rank - 1)
+            .ok_or(SessionError::TooFewRanks {
+                needed: rank + 1,
+                have,
+            })?;
+        link.send(order)
+            .and_then(|()| link.receive(ANSWER_WAIT_MAX))
+            .map_err(|source| SessionError::Link { rank, source })
+    }
+}

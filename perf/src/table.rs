@@ -1,0 +1,114 @@
+//! The report as text: one table a section, with the columns that it fills.
+
+use crate::report::{Report, Row, Section};
+use crate::units;
+
+type Column = (&'static str, fn(&Row) -> Option<String>);
+
+/// The columns of every section; those that stay empty are left out.
+pub const COLUMNS: [Column; 12] = [
+    ("what", |row| Some(row.series.clone())),
+    ("", |row| Some(row.label.clone())),
+    ("time", |row| row.ns.map(units::nanoseconds)),
+    ("p50", |row| {
+        row.spread.map(|spread| units::nanoseconds(spread.p50_ns))
+    }),
+    ("p99", |row| {
+        row.spread.map(|spread| units::nanoseconds(spread.p99_ns))
+    }),
+    ("p99.9", |row| {
+        row.spread.map(|spread| units::nanoseconds(spread.p999_ns))
+    }),
+    ("max", |row| {
+        row.spread.map(|spread| units::nanoseconds(spread.max_ns))
+    }),
+    ("messages/s", |row| row.messages_per_s.map(units::count)),
+    ("GB/s", |row| {
+        row.gb_per_s.map(|value| format!("{value:.2}"))
+    }),
+    ("floor", floor),
+    ("ratio", |row| row.ratio.map(|value| format!("{value:.2}"))),
+    ("note", |row| {
+        (!row.note.is_empty()).then(|| row.note.clone())
+    }),
+];
+
+fn floor(row: &Row) -> Option<String> {
+    row.floor.map(|floor| match row.gb_per_s {
+        Some(_) => format!("{floor:.2} GB/s"),
+        None => units::nanoseconds(floor),
+    })
+}
+
+/// The filled columns of a section, and its cells.
+pub fn cells(section: &Section) -> (Vec<&'static str>, Vec<Vec<String>>) {
+    let filled: Vec<&Column> = COLUMNS
+        .iter()
+        .filter(|(_, cell)| section.rows.iter().any(|row| cell(row).is_some()))
+        .collect();
+    let titles = filled.iter().map(|(title, _)| *title).collect();
+    let line = |row: &Row| {
+        filled
+            .iter()
+            .map(|(_, cell)| cell(row).unwrap_or_default())
+            .collect()
+    };
+    (titles, section.rows.iter().map(line).collect())
+}
+
+/// The whole report.
+pub fn render(report: &Report) -> String {
+    let mut text = String::new();
+    for (name, value) in report.machine.iter().chain(&report.setup) {
+        text += &format!("{name:>14}: {value}\n");
+    }
+    for section in &report.sections {
+        text += &format!("\n{}\n", section.title);
+        let (titles, lines) = cells(section);
+        let titles: Vec<String> = titles.iter().map(|title| (*title).to_owned()).collect();
+        text += &align(&titles, &lines);
+    }
+    let aims: Vec<_> = report
+        .sections
+        .iter()
+        .flat_map(|section| &section.aims)
+        .collect();
+    if !aims.is_empty() {
+        text += "\nWhat kestrel sets out to reach\n";
+    }
+    for aim in aims {
+        let verdict = if aim.is_met() { "reached" } else { "MISSED" };
+        let relation = if aim.at_least { "at least" } else { "at most" };
+        text += &format!(
+            "  {verdict:<8} {:.2} ({relation} {:.2})  {}\n",
+            aim.value, aim.bound, aim.what
+        );
+    }
+    text
+}
+
+/// Pads every column to its widest cell: words to the left, figures to the right.
+fn align(titles: &[String], lines: &[Vec<String>]) -> String {
+    let mut text = String::new();
+    let width = |column: usize| {
+        let cells = lines.iter().map(|line| line[column].chars().count());
+        cells
+            .chain([titles[column].chars().count()])
+            .max()
+            .unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..titles.len()).map(width).collect();
+    for line in std::iter::once(titles).chain(lines.iter().map(Vec::as_slice)) {
+        let padded = line.iter().zip(titles).zip(&widths).enumerate().map(
+            |(column, ((cell, title), width))| {
+                if column < 2 || title == "note" {
+                    format!("{cell:<width$}")
+                } else {
+                    format!("{cell:>width$}")
+                }
+            },
+        );
+        text += &format!("  {}\n", padded.collect::<Vec<_>>().join("  ").trim_end());
+    }
+    text
+}
