@@ -99,7 +99,7 @@ impl ProcessTable {
         if ended(pidfd.as_fd()) {
             return Watched::Dead;
         }
-        let on_pidfs = fstatfs(&pidfd).is_ok_and(|found| found.f_type as i64 == PID_FS_MAGIC);
+        let on_pidfs = fstatfs(&pidfd).is_ok_and(|found| found.f_type == PID_FS_MAGIC);
         let key = match fstat(&pidfd) {
             Ok(found) if on_pidfs => Some(Key::Inode(found.st_ino)),
             _ => pid.map(Key::Pid),

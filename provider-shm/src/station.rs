@@ -118,6 +118,11 @@ pub enum ConnectError {
         theirs: u32,
         ours: u32,
     },
+    #[error(
+        "cannot tell whether {to} belongs to our user: neither it nor we have a name in our user \
+         namespace"
+    )]
+    UserUnknown { to: SocketAddr },
     #[error("{to} answered with something that is no kestrel: {source}")]
     BadAnswer { to: SocketAddr, source: WireError },
     #[error("{to} passed a bad doorbell: {source}")]
@@ -151,7 +156,7 @@ impl ConnectError {
             ConnectError::HostUnreachable { .. } => libc::EHOSTUNREACH,
             ConnectError::TimedOut { .. } => libc::ETIMEDOUT,
             ConnectError::Refused { .. } => libc::ECONNREFUSED,
-            ConnectError::WrongUser { .. } => libc::EACCES,
+            ConnectError::WrongUser { .. } | ConnectError::UserUnknown { .. } => libc::EACCES,
             ConnectError::BadAnswer { .. } | ConnectError::BadDoorbell { .. } => libc::EPROTO,
             ConnectError::Memory { .. } => libc::ENOMEM,
             ConnectError::OutOfDescriptors { .. } => libc::EMFILE,

@@ -187,10 +187,10 @@ impl ControlThread {
             .map_err(|error| failed(to, "SO_PEERCRED", error))?;
         if !socket::same_user(credentials) {
             let (theirs, ours) = (credentials.uid, geteuid().as_raw());
-            return Err(Obstacle::Final(ConnectError::WrongUser {
-                to,
-                theirs,
-                ours,
+            return Err(Obstacle::Final(if theirs == ours {
+                ConnectError::UserUnknown { to }
+            } else {
+                ConnectError::WrongUser { to, theirs, ours }
             }));
         }
         let Some(handshake) = self.handshakes.get_mut(&id) else {

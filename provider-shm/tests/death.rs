@@ -1,0 +1,177 @@
+//! Peers that die: after connecting, while connecting, and in whatever way.
+
+mod common;
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use common::*;
+use kestrel_shm::{ProcessId, StationEvent};
+
+/// Descriptors are counted, so one test at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[test]
+fn child() {
+    match child_role().as_deref() {
+        None => {}
+        Some([role]) if role == "station" => live_as_station(None, |_| {}),
+        Some([role, address]) if role == "hammer" => {
+            let _orders = listen_to_parent();
+            let to = address.parse().unwrap();
+            say("hammering");
+            loop {
+                let own: Vec<_> = (0..4).map(|_| station()).collect();
+                own.iter().for_each(|station| station.connect(1, to));
+                own.iter().for_each(|station| drop(event(station)));
+            }
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_killed_peer_is_told_of_within_a_second_once_a_station() {
+    let _alone = alone();
+    let mut peer = Peer::start("child", "station");
+    let there = peer.ready();
+    let (one, two, idle) = (station(), station(), station());
+    for station in [&one, &two] {
+        station.connect(1, there);
+        assert!(matches!(event(station), StationEvent::Connected { .. }));
+    }
+    peer.order(&one.address().to_string());
+    assert!(matches!(event(&one), StationEvent::Incoming { .. }));
+    let killed = Instant::now();
+    peer.kill();
+    for station in [&one, &two] {
+        assert!(matches!(event(station), StationEvent::Died { .. }));
+        assert!(
+            event_within(station, Duration::from_millis(20)).is_none(),
+            "told twice"
+        );
+    }
+    assert!(
+        killed.elapsed() < Duration::from_secs(1),
+        "{:?}",
+        killed.elapsed()
+    );
+    assert!(idle.next_event().is_none());
+}
+
+#[test]
+fn a_forgotten_peer_dies_unnoticed_unless_a_lane_came_meanwhile() {
+    let _alone = alone();
+    let mut peer = Peer::start("child", "station");
+    let there = peer.ready();
+    let here = station();
+    let before = open_descriptors();
+    here.connect(1, there);
+    let StationEvent::Connected {
+        peer: them, bell, ..
+    } = event(&here)
+    else {
+        panic!()
+    };
+    drop(bell);
+    here.forget(them.process);
+    eventually("nothing of the peer stays open", || {
+        open_descriptors() == before
+    });
+    // A lane whose event was not taken when its process was forgotten keeps the interest.
+    here.connect(2, there);
+    let StationEvent::Connected { peer: them, .. } = event(&here) else {
+        panic!()
+    };
+    peer.order(&here.address().to_string());
+    assert!(peer.hear().starts_with("incoming"));
+    assert!(peer.hear().starts_with("incoming"));
+    assert!(peer.hear().starts_with("connected"));
+    eventually("the lane is announced", || here.events_pending());
+    here.forget(them.process);
+    peer.kill();
+    assert!(matches!(event(&here), StationEvent::Incoming { .. }));
+    assert!(matches!(event(&here), StationEvent::Died { process } if process == them.process));
+}
+
+fn iterations() -> u64 {
+    std::env::var("KESTREL_TEST_ITERATIONS")
+        .ok()
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(30)
+}
+
+#[test]
+fn senders_killed_in_the_middle_of_handshakes_leave_nothing() {
+    let _alone = alone();
+    let here = station();
+    let before = open_descriptors();
+    for round in 0..iterations() {
+        let mut hammer = Peer::start("child", &format!("hammer {}", here.address()));
+        assert_eq!(hammer.hear(), "hammering");
+        std::thread::sleep(Duration::from_micros(round * 7919 % 20_000));
+        hammer.kill();
+        hammer.finish();
+        // Whoever was incoming dies, after it came in and once; until nothing is left of it.
+        let mut alive: HashSet<ProcessId> = HashSet::new();
+        let mut dead: HashSet<ProcessId> = HashSet::new();
+        eventually("all are dead and closed", || {
+            while let Some(event) = here.next_event() {
+                match event {
+                    StationEvent::Incoming { peer, .. } => {
+                        assert!(!dead.contains(&peer.process), "death overtook a lane");
+                        alive.insert(peer.process);
+                    }
+                    StationEvent::Died { process } => {
+                        assert!(alive.remove(&process) && dead.insert(process));
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+            alive.is_empty() && open_descriptors() <= before + 2
+        });
+        drop(hammer);
+    }
+    eventually("no descriptor is left", || open_descriptors() <= before);
+}
+
+#[test]
+fn connects_to_receivers_that_are_killed_end_in_one_event() {
+    let _alone = alone();
+    let here = station();
+    let before = open_descriptors();
+    for round in 0..iterations() {
+        let mut peer = Peer::start("child", "station");
+        let there = peer.ready();
+        let mut requests: HashMap<u32, u32> = (0..20).map(|request| (request, 0)).collect();
+        for request in requests.keys() {
+            here.connect(*request, there);
+        }
+        std::thread::sleep(Duration::from_micros(round * 7919 % 4_000));
+        peer.kill();
+        let mut dead = false;
+        let mut lanes = 0;
+        while requests.values().any(|count| *count == 0) {
+            match event(&here) {
+                StationEvent::Connected { request, .. } => {
+                    assert!(!dead, "death overtook a lane");
+                    lanes += 1;
+                    *requests.get_mut(&request).unwrap() += 1;
+                }
+                StationEvent::Failed { request, .. } => *requests.get_mut(&request).unwrap() += 1,
+                StationEvent::Died { .. } => dead = true,
+                other => panic!("{other:?}"),
+            }
+        }
+        if lanes > 0 && !dead {
+            assert!(matches!(event(&here), StationEvent::Died { .. }));
+        }
+        assert!(requests.values().all(|count| *count == 1), "{requests:?}");
+        drop(peer);
+    }
+    eventually("no descriptor is left", || open_descriptors() <= before);
+}

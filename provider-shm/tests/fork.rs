@@ -1,0 +1,158 @@
+//! Forked children: they may exit, exec, call and outlive us, and disturb nobody.
+
+mod common;
+
+use std::time::{Duration, Instant};
+
+use common::*;
+use kestrel_shm::{ConnectError, Station, StationEvent};
+
+#[test]
+fn child() {
+    match child_role().as_deref() {
+        None => {}
+        Some([role]) if role == "forker" => forker(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Forks, runs `life` in the child, which ends with its answer; the child's PID.
+fn fork(life: impl FnOnce() -> i32) -> i32 {
+    // SAFETY: the child runs `life`, which is what is tested: it may allocate (glibc's malloc
+    // survives a fork), takes no lock that another thread here may hold, and never returns.
+    match unsafe { libc::fork() } {
+        -1 => panic!("fork: {}", std::io::Error::last_os_error()),
+        0 => {
+            let code = life();
+            // SAFETY: ends the child without running what the parent registered.
+            unsafe { libc::_exit(code) }
+        }
+        child => child,
+    }
+}
+
+/// The exit code of a child, which has to end.
+fn wait(child: i32) -> i32 {
+    let mut status = 0;
+    eventually("a forked child ends", || {
+        // SAFETY: waitpid writes the status to our own integer.
+        unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) == child }
+    });
+    assert!(libc::WIFEXITED(status), "{status:#x}");
+    libc::WEXITSTATUS(status)
+}
+
+fn connected(here: &Station, there: &Station) -> bool {
+    here.connect(1, there.address());
+    matches!(event(here), StationEvent::Connected { .. })
+        && matches!(event(there), StationEvent::Incoming { .. })
+}
+
+#[test]
+fn children_that_exit_drop_or_call_do_not_disturb_the_parent() {
+    let (one, two) = (station(), station());
+    assert!(connected(&one, &two));
+    // SAFETY: exit runs destructors and atexit handlers in the child, which is the point.
+    assert_eq!(wait(fork(|| unsafe { libc::exit(3) })), 3);
+    let (one_copy, two_copy) = (&one, &two);
+    let calls = fork(|| {
+        one_copy.connect(5, two_copy.address());
+        let failed = |event: Option<StationEvent>| {
+            let forked = ConnectError::Forked;
+            matches!(event, Some(StationEvent::Failed { request: 5, error })
+                if error.errno() == forked.errno())
+        };
+        let answered = one_copy.events_pending() && failed(one_copy.next_event());
+        let silent = !one_copy.events_pending() && one_copy.next_event().is_none();
+        i32::from(!(answered && silent))
+    });
+    assert_eq!(wait(calls), 0);
+    let (three, four) = (station(), station());
+    let drops = fork(move || {
+        drop(three);
+        drop(four);
+        0
+    });
+    assert_eq!(wait(drops), 0);
+    assert!(connected(&two, &one));
+    assert!(one.next_event().is_none() && two.next_event().is_none());
+}
+
+#[test]
+fn a_child_may_open_a_station_of_its_own() {
+    let (here, address) = (station(), station().address());
+    let to = here.address();
+    let child = fork(|| {
+        let own = station_at(address);
+        own.connect(1, to);
+        let connected = matches!(event(&own), StationEvent::Connected { .. });
+        drop(own);
+        i32::from(!connected)
+    });
+    assert!(matches!(event(&here), StationEvent::Incoming { peer, .. } if peer.address == address));
+    assert_eq!(wait(child), 0);
+    assert!(matches!(event(&here), StationEvent::Died { .. }));
+}
+
+#[test]
+fn exec_closes_everything() {
+    let (one, two) = (station(), station());
+    assert!(connected(&one, &two));
+    let listing = std::process::Command::new("ls")
+        .args(["-l", "/proc/self/fd"])
+        .output()
+        .unwrap();
+    let listing = String::from_utf8(listing.stdout).unwrap();
+    for ours in ["memfd", "eventfd", "eventpoll", "socket", "pidfd"] {
+        assert!(!listing.contains(ours), "{listing}");
+    }
+}
+
+/// Connects to nobody; forks a child that holds copies of everything and lives on.
+fn forker() {
+    let orders = listen_to_parent();
+    let (open, closed) = (station(), station());
+    let closed_address = closed.address();
+    let survivor = fork(|| {
+        std::thread::sleep(PATIENCE);
+        0
+    });
+    drop(closed);
+    say(&format!("{} {closed_address} {survivor}", open.address()));
+    let _ = orders.recv();
+}
+
+#[test]
+fn a_child_that_outlives_its_parent_hides_neither_death_nor_closing() {
+    let mut forker = Peer::start("child", "forker");
+    let said = forker.hear();
+    let words: Vec<&str> = said.split(' ').collect();
+    let (open, closed) = (words[0].parse().unwrap(), words[1].parse().unwrap());
+    let survivor: i32 = words[2].parse().unwrap();
+    let here = station();
+    here.connect(1, closed);
+    let StationEvent::Failed { error, .. } = event(&here) else {
+        panic!()
+    };
+    assert!(
+        matches!(error, ConnectError::HostUnreachable { .. }),
+        "{error}"
+    );
+    here.connect(2, open);
+    assert!(matches!(event(&here), StationEvent::Connected { .. }));
+    let killed = Instant::now();
+    forker.kill();
+    assert!(matches!(event(&here), StationEvent::Died { .. }));
+    assert!(killed.elapsed() < Duration::from_secs(1));
+    // Its name is still bound by the child, which answers nobody.
+    here.connect(3, open);
+    let StationEvent::Failed { error, .. } = event(&here) else {
+        panic!()
+    };
+    assert!(
+        matches!(error, ConnectError::HostUnreachable { .. }),
+        "{error}"
+    );
+    // SAFETY: ends the one process that this test's own child forked, by its id.
+    unsafe { libc::kill(survivor, libc::SIGKILL) };
+}

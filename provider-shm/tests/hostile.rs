@@ -1,0 +1,478 @@
+//! Peers that send garbage, pass the wrong things, or belong to somebody else.
+
+mod common;
+
+use std::fs::File;
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use common::*;
+use kestrel_shm::testing::abstract_name;
+use kestrel_shm::testing::wire::{Confirm, Hello, Message, RejectReason, Reply};
+use kestrel_shm::{
+    ConnectError, Doorbell, LANE_BYTES, LaneMemory, PoolMemory, Station, StationEvent,
+};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use rustix::net::*;
+
+/// Descriptors are counted, so one test at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[test]
+fn child() {
+    match child_role().as_deref() {
+        None => {}
+        Some([role]) if role == "nobody" => {
+            become_nobody();
+            live_as_station(None, |_| {});
+        }
+        Some([role]) if role == "nobodies" => {
+            become_nobody();
+            let (one, two) = (station(), station());
+            one.connect(1, two.address());
+            say(&describe(&event(&one)));
+        }
+        Some([role, address]) if role == "stranger" => {
+            become_nobody();
+            let raw = raw_connect(address.parse().unwrap());
+            let _ = send(raw.as_fd(), &hello(address.parse().unwrap()).encode(), &[]);
+            say(if read_all(&raw).is_empty() {
+                "closed"
+            } else {
+                "answered"
+            });
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn become_nobody() {
+    // SAFETY: setuid has no preconditions. It takes effect for every thread.
+    assert_eq!(unsafe { libc::setuid(65534) }, 0);
+}
+
+fn socket() -> OwnedFd {
+    socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .unwrap()
+}
+
+fn name(address: SocketAddr) -> SocketAddrUnix {
+    SocketAddrUnix::new_abstract_name(abstract_name(address).as_bytes()).unwrap()
+}
+
+fn raw_connect(to: SocketAddr) -> OwnedFd {
+    let socket = socket();
+    connect(&socket, &name(to)).unwrap();
+    socket
+}
+
+fn send(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    descriptors: &[BorrowedFd<'_>],
+) -> rustix::io::Result<usize> {
+    let mut space = vec![MaybeUninit::uninit(); 2048];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() {
+        assert!(control.push(SendAncillaryMessage::ScmRights(descriptors)));
+    }
+    sendmsg(
+        socket,
+        &[IoSlice::new(bytes)],
+        &mut control,
+        SendFlags::NOSIGNAL,
+    )
+}
+
+/// Everything that the other side says until it closes: the test fails by its harness's own limit
+/// if it never does.
+fn read_all(socket: &OwnedFd) -> Vec<Message> {
+    let mut messages = Vec::new();
+    let mut resets = 0;
+    loop {
+        let mut bytes = [0; 2048];
+        let mut none = RecvAncillaryBuffer::default();
+        match recvmsg(
+            socket,
+            &mut [IoSliceMut::new(&mut bytes)],
+            &mut none,
+            RecvFlags::empty(),
+        ) {
+            Ok(message) if message.bytes > 0 => {
+                messages.push(Message::parse(&bytes[..message.bytes]).unwrap());
+            }
+            Err(rustix::io::Errno::CONNRESET) if resets == 0 => resets = 1,
+            _ => return messages,
+        }
+    }
+}
+
+fn reply() -> Reply {
+    Reply {
+        asymmetric: false,
+        keep_socket: false,
+        incarnation: 77,
+        address: "127.0.0.1:3".parse().unwrap(),
+        nonce_address: 0,
+        nonce: [0; 16],
+    }
+}
+
+fn hello(to: SocketAddr) -> Message {
+    Message::Hello(Hello {
+        from: reply(),
+        to,
+        pool_bytes: 4096,
+        lane_bytes: LANE_BYTES as u32,
+        key: b"test".to_vec(),
+    })
+}
+
+fn memfd(bytes: usize, seals: SealFlags) -> OwnedFd {
+    let fd = memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+    ftruncate(&fd, bytes as u64).unwrap();
+    fcntl_add_seals(&fd, seals).unwrap();
+    fd
+}
+
+fn sealed() -> SealFlags {
+    SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL
+}
+
+/// A station under attack, and what it should look like afterwards.
+struct Target {
+    station: Station,
+    descriptors: usize,
+}
+
+impl Target {
+    fn new() -> Target {
+        let station = station();
+        // A first connection opens what stays open: the watch of this process goes with it.
+        let target = Target {
+            station,
+            descriptors: 0,
+        };
+        target.serves();
+        Target {
+            descriptors: open_descriptors(),
+            ..target
+        }
+    }
+
+    fn address(&self) -> SocketAddr {
+        self.station.address()
+    }
+
+    /// A good peer still gets its lane.
+    fn serves(&self) {
+        let good = station();
+        good.connect(1, self.address());
+        assert!(matches!(event(&good), StationEvent::Connected { .. }));
+        let StationEvent::Incoming { peer, .. } = event(&self.station) else {
+            panic!()
+        };
+        self.station.forget(peer.process);
+    }
+
+    fn unharmed(&self) {
+        self.serves();
+        let mut found = 0;
+        let deadline = std::time::Instant::now() + PATIENCE;
+        while std::time::Instant::now() < deadline {
+            found = open_descriptors();
+            if found <= self.descriptors {
+                break;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        assert!(
+            found <= self.descriptors,
+            "{found} descriptors, {} before",
+            self.descriptors
+        );
+        assert!(self.station.next_event().is_none());
+    }
+
+    /// Says HELLO with these descriptors; the answers.
+    fn greet(&self, descriptors: &[BorrowedFd<'_>]) -> Vec<Message> {
+        let raw = raw_connect(self.address());
+        send(raw.as_fd(), &hello(self.address()).encode(), descriptors).unwrap();
+        read_all(&raw)
+    }
+}
+
+#[test]
+fn garbage_is_refused_and_leaves_nothing() {
+    let _alone = alone();
+    let target = Target::new();
+    let good = hello(target.address()).encode();
+    let mut random = 0x9e37_79b9_7f4a_7c15u64;
+    let mut next = || {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        random
+    };
+    for round in 0..300 {
+        let raw = raw_connect(target.address());
+        let bytes: Vec<u8> = match round % 3 {
+            0 => (0..1 + next() % 700).map(|_| next() as u8).collect(),
+            1 => {
+                let mut bytes = good.clone();
+                let at = next() as usize % bytes.len();
+                bytes[at] ^= 1 << (next() % 8);
+                bytes
+            }
+            _ => good[..1 + next() as usize % (good.len() - 1)].to_vec(),
+        };
+        // Descriptors come along, and must be closed whatever the bytes were.
+        let file = File::open("/proc/self/exe").unwrap();
+        let _ = send(raw.as_fd(), &bytes, &[file.as_fd(), file.as_fd()]);
+        let accepted = read_all(&raw)
+            .iter()
+            .any(|m| matches!(m, Message::Accept(_)));
+        assert!(!accepted, "{bytes:?}");
+    }
+    target.unharmed();
+}
+
+#[test]
+fn oversize_empty_and_half_open_are_refused() {
+    let _alone = alone();
+    let target = Target::new();
+    let raw = raw_connect(target.address());
+    send(raw.as_fd(), &vec![1; 100_000], &[]).unwrap();
+    assert!(read_all(&raw).is_empty());
+    drop(raw);
+    let raw = raw_connect(target.address());
+    send(raw.as_fd(), &[], &[]).unwrap();
+    assert!(read_all(&raw).is_empty());
+    drop(raw);
+    // More than may be under way at a time, and none says a word.
+    let silent: Vec<OwnedFd> = (0..200).map(|_| raw_connect(target.address())).collect();
+    target.serves();
+    for raw in &silent {
+        assert!(read_all(raw).is_empty());
+    }
+    drop(silent);
+    target.unharmed();
+}
+
+#[test]
+fn wrong_descriptors_are_refused() {
+    let _alone = alone();
+    let target = Target::new();
+    let lane = memfd(LANE_BYTES, sealed());
+    let pool = memfd(4096, sealed());
+    let bell = Doorbell::new().unwrap();
+    let file = File::open("/proc/self/exe").unwrap();
+    let unsealed = memfd(LANE_BYTES, SealFlags::empty());
+    let half_sealed = memfd(LANE_BYTES, SealFlags::SHRINK | SealFlags::GROW);
+    let short = memfd(4096, sealed());
+    let long = memfd(LANE_BYTES * 2, sealed());
+    let read_only = memfd(LANE_BYTES, sealed() | SealFlags::WRITE);
+    let (read_end, write_end) = std::io::pipe().unwrap();
+    let (lane, pool, bell) = (lane.as_fd(), pool.as_fd(), bell.as_fd());
+    let cases: Vec<(&str, Vec<BorrowedFd<'_>>)> = vec![
+        ("file as lane", vec![file.as_fd(), pool, bell]),
+        ("unsealed lane", vec![unsealed.as_fd(), pool, bell]),
+        (
+            "lane whose seals can change",
+            vec![half_sealed.as_fd(), pool, bell],
+        ),
+        ("short lane", vec![short.as_fd(), pool, bell]),
+        ("long lane", vec![long.as_fd(), pool, bell]),
+        (
+            "lane that cannot be written",
+            vec![read_only.as_fd(), pool, bell],
+        ),
+        ("pool of another size", vec![lane, long.as_fd(), bell]),
+        ("unsealed pool", vec![lane, unsealed.as_fd(), bell]),
+        ("pipe as bell", vec![lane, pool, write_end.as_fd()]),
+        ("read end as bell", vec![lane, pool, read_end.as_fd()]),
+        ("memfd as bell", vec![lane, pool, lane]),
+        ("none", vec![]),
+        ("two", vec![lane, pool]),
+        ("four", vec![lane, pool, bell, bell]),
+        ("250", vec![lane; 250]),
+    ];
+    let (target_count, held) = (target.descriptors, open_descriptors());
+    for (what, descriptors) in cases {
+        let answers = target.greet(&descriptors);
+        let refused = answers.iter().all(|m| matches!(m, Message::Reject(_)));
+        assert!(refused, "{what}: {answers:?}");
+    }
+    let target = Target {
+        descriptors: held,
+        ..target
+    };
+    target.unharmed();
+    assert!(target_count < held, "the count was of something");
+}
+
+#[test]
+fn a_good_hello_is_accepted_and_without_confirm_comes_to_nothing() {
+    let _alone = alone();
+    let target = Target::new();
+    {
+        let (lane, pool) = (memfd(LANE_BYTES, sealed()), memfd(4096, sealed()));
+        let bell = Doorbell::new().unwrap();
+        for confirm in [false, true] {
+            let raw = raw_connect(target.address());
+            let descriptors = [lane.as_fd(), pool.as_fd(), bell.as_fd()];
+            send(raw.as_fd(), &hello(target.address()).encode(), &descriptors).unwrap();
+            let mut bytes = [0; 2048];
+            let (_, len) = recv(&raw, &mut bytes[..], RecvFlags::empty()).unwrap();
+            assert!(matches!(
+                Message::parse(&bytes[..len]),
+                Ok(Message::Accept(_))
+            ));
+            if confirm {
+                send(raw.as_fd(), &Message::Confirm(Confirm).encode(), &[]).unwrap();
+                assert!(matches!(
+                    event(&target.station),
+                    StationEvent::Incoming { .. }
+                ));
+            }
+        }
+        // The peer passed a lane that it keeps: cutting it off must be impossible.
+        assert_eq!(ftruncate(&lane, 0), Err(rustix::io::Errno::PERM));
+        assert_eq!(ftruncate(&pool, 0), Err(rustix::io::Errno::PERM));
+    }
+    target.unharmed();
+}
+
+#[test]
+fn wrong_address_key_and_version_are_named() {
+    let _alone = alone();
+    let target = Target::new();
+    let answer = |bytes: Vec<u8>| {
+        let raw = raw_connect(target.address());
+        send(raw.as_fd(), &bytes, &[]).unwrap();
+        read_all(&raw)
+    };
+    let elsewhere = hello("127.0.0.1:9".parse().unwrap()).encode();
+    assert_eq!(answer(elsewhere), [Message::Reject(RejectReason::Address)]);
+    let mut newer = hello(target.address()).encode();
+    newer[4] = 2;
+    assert_eq!(answer(newer), [Message::Reject(RejectReason::Version)]);
+    let mut key = hello(target.address()).encode();
+    *key.last_mut().unwrap() ^= 1;
+    assert_eq!(answer(key), [Message::Reject(RejectReason::Key)]);
+    target.unharmed();
+}
+
+#[test]
+fn bad_answers_fail_the_connect() {
+    let _alone = alone();
+    let target = Target::new();
+    let evil: SocketAddr = "127.0.0.1:4".parse().unwrap();
+    let listener = socket();
+    bind(&listener, &name(evil)).unwrap();
+    listen(&listener, 10).unwrap();
+    let (read_end, _write_end) = std::io::pipe().unwrap();
+    let accept_message = Message::Accept(reply()).encode();
+    let hello_message = hello(evil).encode();
+    let answers: [(&[u8], &[BorrowedFd<'_>]); 5] = [
+        (b"HTTP/1.1 400 Bad Request", &[]),
+        (&accept_message, &[]),
+        (&accept_message, &[read_end.as_fd()]),
+        (&accept_message, &[read_end.as_fd(); 100]),
+        (&hello_message, &[]),
+    ];
+    let before = open_descriptors();
+    for (bytes, descriptors) in answers {
+        target.station.connect(9, evil);
+        let raw = accept(&listener).unwrap();
+        send(raw.as_fd(), bytes, descriptors).unwrap();
+        let StationEvent::Failed { request: 9, error } = event(&target.station) else {
+            panic!()
+        };
+        let named = matches!(
+            error,
+            ConnectError::BadAnswer { .. } | ConnectError::BadDoorbell { .. }
+        );
+        assert!(named, "{error}");
+    }
+    Target {
+        descriptors: before,
+        ..target
+    }
+    .unharmed();
+}
+
+#[test]
+fn pools_cannot_be_written_by_peers_nor_cut_off_by_anyone() {
+    let pool = PoolMemory::create(100_000).unwrap();
+    assert_eq!(pool.len(), 102_400);
+    let view = pool.view().unwrap();
+    assert_eq!(view.len(), pool.len());
+    let (lane, fd) = LaneMemory::create().unwrap();
+    assert_eq!(ftruncate(&fd, 0), Err(rustix::io::Errno::PERM));
+    let theirs = LaneMemory::from_peer(fd).unwrap();
+    assert_ne!(lane.as_ptr(), theirs.as_ptr());
+    // The kernel's own word on our mappings: "r--s" for the view, "rw-s" for the pool.
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    let rights = |start: *const u8| {
+        let line = maps
+            .lines()
+            .find(|l| l.starts_with(&format!("{:x}-", start as usize)))
+            .unwrap();
+        line.split(' ').nth(1).unwrap().to_owned()
+    };
+    assert_eq!(rights(view.as_ptr().as_ptr()), "r--s");
+    assert_eq!(rights(pool.as_ptr().as_ptr()), "rw-s");
+}
+
+fn root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+#[test]
+fn another_user_is_refused_in_both_directions() {
+    let _alone = alone();
+    if !root() {
+        return println!("skipped: not root, so nobody else can be played");
+    }
+    let target = Target::new();
+    let mut nobody = Peer::start("child", "nobody");
+    let there = nobody.ready();
+    target.station.connect(3, there);
+    let StationEvent::Failed { error, .. } = event(&target.station) else {
+        panic!()
+    };
+    assert!(
+        matches!(
+            error,
+            ConnectError::WrongUser {
+                theirs: 65534,
+                ours: 0,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    nobody.order(&target.address().to_string());
+    let said = nobody.hear();
+    assert!(said.contains("belongs to user 0"), "{said}");
+    let stranger = Peer::start("child", &format!("stranger {}", target.address()));
+    assert_eq!(stranger.hear(), "closed");
+    // A process that changed its user may not be dumped: among themselves they connect all the
+    // same.
+    let nobodies = Peer::start("child", "nobodies");
+    assert!(nobodies.hear().starts_with("connected"));
+    drop((nobody, stranger, nobodies));
+    target.unharmed();
+}
