@@ -49,3 +49,19 @@ pub fn heavy_fence() {
     }
     fence(Ordering::SeqCst);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_heavy_fence_works_with_and_without_registration() {
+        heavy_fence();
+        register();
+        heavy_fence();
+        // Whatever this kernel offers, a second registration finds the same.
+        let first = asymmetric();
+        register();
+        assert_eq!(asymmetric(), first);
+    }
+}

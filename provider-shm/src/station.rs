@@ -225,7 +225,7 @@ impl StationShared {
     }
 }
 
-/// One endpoint's presence on this host.
+/// One endpoint's presence on this host. Any thread may call anything.
 ///
 /// Closed by drop: the address is free, and no event comes any more. In a forked child dropping
 /// it does nothing, and everything else fails.
@@ -456,4 +456,17 @@ fn take_address(options: &StationOptions) -> Result<(OwnedFd, SocketAddr), Stati
         }
     }
     Err(StationError::NoFreePort { ip: address.ip() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stations_and_events_go_between_threads() {
+        fn shared<T: Send + Sync>() {}
+        fn sent<T: Send>() {}
+        shared::<Station>();
+        sent::<StationEvent>();
+    }
 }

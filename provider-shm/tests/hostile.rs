@@ -283,7 +283,7 @@ fn wrong_descriptors_are_refused() {
     let short = memfd(4096, sealed());
     let long = memfd(LANE_BYTES * 2, sealed());
     let read_only = memfd(LANE_BYTES, sealed() | SealFlags::WRITE);
-    let (read_end, write_end) = std::io::pipe().unwrap();
+    let (read_end, write_end) = rustix::pipe::pipe().unwrap();
     let (lane, pool, bell) = (lane.as_fd(), pool.as_fd(), bell.as_fd());
     let cases: Vec<(&str, Vec<BorrowedFd<'_>>)> = vec![
         ("file as lane", vec![file.as_fd(), pool, bell]),
@@ -382,7 +382,7 @@ fn bad_answers_fail_the_connect() {
     let listener = socket();
     bind(&listener, &name(evil)).unwrap();
     listen(&listener, 10).unwrap();
-    let (read_end, _write_end) = std::io::pipe().unwrap();
+    let (read_end, _write_end) = rustix::pipe::pipe().unwrap();
     let accept_message = Message::Accept(reply()).encode();
     let hello_message = hello(evil).encode();
     let answers: [(&[u8], &[BorrowedFd<'_>]); 5] = [

@@ -103,16 +103,20 @@ impl ControlThread {
 
     /// Without a descriptor to accept with, a listener would stay readable: leave it for a while.
     fn out_of_descriptors(&mut self) {
-        if !self.told_out_of_descriptors {
-            self.told_out_of_descriptors = true;
-            let error = crate::limits::OutOfDescriptors::needing(DESCRIPTORS_MAX as u32 + 2);
-            tracing::error!("peers have to wait to connect: {error}");
-        }
+        self.tell_out_of_descriptors();
         let stations: Vec<u64> = self.stations.keys().copied().collect();
         for station in stations {
             self.listen(station, false);
         }
         self.pause_accepting();
+    }
+
+    fn tell_out_of_descriptors(&mut self) {
+        if !self.told_out_of_descriptors {
+            self.told_out_of_descriptors = true;
+            let error = crate::limits::OutOfDescriptors::needing(DESCRIPTORS_MAX as u32 + 2);
+            tracing::error!("peers have to wait to connect: {error}");
+        }
     }
 
     fn pause_accepting(&mut self) {
@@ -237,6 +241,10 @@ impl ControlThread {
         }
         let pid = handshake.credentials.and_then(|c| c.pid);
         match objection {
+            // It tries again, often: said once, by the one who accepts.
+            _ if objection.reason() == Some(RejectReason::OutOfDescriptors) => {
+                self.tell_out_of_descriptors();
+            }
             Objection::Gone => tracing::debug!(pid, "a handshake ended early: {objection}"),
             _ => tracing::warn!(pid, "refused a connection: {objection}"),
         }

@@ -12,7 +12,7 @@ use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -34,12 +34,28 @@ pub(crate) const DESCRIPTORS_MAX: usize = 3;
 /// net.core.somaxconn; beyond it, connectors are told to try again.
 const BACKLOG: i32 = 4096;
 
-static SOCKET_LIVENESS: AtomicBool = AtomicBool::new(false);
+/// How much the kernel is believed to offer; tests take some of it away.
+static OFFERED: AtomicU8 = AtomicU8::new(Offered::PeerPidfd as u8);
 
-/// Makes this process behave as on a kernel that gives it no pidfd of its peers.
-#[doc(hidden)]
-pub fn force_socket_liveness(forced: bool) {
-    SOCKET_LIVENESS.store(forced, Ordering::Relaxed);
+/// What a kernel has to tell of a peer's death.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum Offered {
+    /// The socket's hang-up alone.
+    Socket,
+    /// A pidfd of any PID (Linux 5.3).
+    PidfdOpen,
+    /// A pidfd of the socket's peer (Linux 6.5).
+    PeerPidfd,
+}
+
+/// Makes this process behave as on a kernel that offers no more than that.
+pub fn pretend_kernel_offers(offered: Offered) {
+    OFFERED.store(offered as u8, Ordering::Relaxed);
+}
+
+fn offers(offered: Offered) -> bool {
+    OFFERED.load(Ordering::Relaxed) >= offered as u8
 }
 
 /// The name of the endpoint at `address`, less the zero byte in front that makes it abstract.
@@ -116,17 +132,19 @@ pub(crate) fn liveness(
     socket: BorrowedFd<'_>,
     peer: PeerCredentials,
 ) -> Result<Liveness, io::Error> {
-    if SOCKET_LIVENESS.load(Ordering::Relaxed) {
-        return Ok(Liveness::Socket);
+    if offers(Offered::PeerPidfd) {
+        match sys::peer_pidfd(socket) {
+            Ok(pidfd) => return Ok(Liveness::Pidfd(pidfd)),
+            Err(error) => match error.raw_os_error() {
+                Some(libc::ESRCH | libc::ENODATA) => return Ok(Liveness::Dead),
+                Some(libc::EMFILE | libc::ENFILE) => return Err(error),
+                // The kernel does not know the option, or a filter forbids it.
+                _ => {}
+            },
+        }
     }
-    match sys::peer_pidfd(socket) {
-        Ok(pidfd) => return Ok(Liveness::Pidfd(pidfd)),
-        Err(error) => match error.raw_os_error() {
-            Some(libc::ESRCH | libc::ENODATA) => return Ok(Liveness::Dead),
-            Some(libc::EMFILE | libc::ENFILE) => return Err(error),
-            // The kernel does not know the option, or a filter forbids it.
-            _ => {}
-        },
+    if !offers(Offered::PidfdOpen) {
+        return Ok(Liveness::Socket);
     }
     let Some(pid) = peer.pid.and_then(Pid::from_raw) else {
         return Ok(Liveness::Socket);
