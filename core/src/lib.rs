@@ -13,3 +13,4 @@ pub mod flags;
 pub mod info;
 pub mod memory_region;
 pub mod primitive;
+pub mod tag_match;

@@ -1,0 +1,177 @@
+//! The tag matcher: which message goes to which receive.
+//!
+//! A message of source `s` and tag `t` matches a receive of source `r`, tag `g` and ignored bits
+//! `i` if and only if `(r == ANY_SOURCE || r == s) && (t & !i) == (g & !i)`. Among several the
+//! earliest posted receive, or the earliest message, wins.
+//!
+//! MPI libraries never post with `ignore` 0: they mask protocol bits on every receive, and a mask
+//! defeats one hash over source and tag. But they use few masks. So receives fall into
+//! **classes** (which bits are ignored, whether the source is given), and each class has one hash
+//! table over what is left of source and tag:
+//!
+//! - a posted receive sits in the table of its class; a message probes the table of every class
+//!   that holds receives, and the lowest sequence number wins (`expected.rs`);
+//! - a parked message sits in the table of every class that receives searched for lately; a
+//!   receive probes the table of its own class (`unexpected.rs`).
+//!
+//! Sixteen classes on each side have tables (`class.rs`); more are correct but slow. Tables are
+//! chains of nodes in a pool, linked by index (`table.rs`, `pool.rs`). Pools and tables grow by
+//! doubling and never shrink, so the steady state allocates nothing.
+//!
+//! # Reference  fi_tagged(3)
+
+mod class;
+mod expected;
+mod pool;
+mod table;
+mod unexpected;
+
+use expected::Expected;
+use unexpected::Unexpected;
+
+/// Dense index of a peer inside one engine.
+pub type SourceIndex = u32;
+
+/// Instead of a source: a receive that takes messages from everyone.
+pub const ANY_SOURCE: SourceIndex = u32::MAX;
+
+/// Names a posted receive until it is removed; then it may name another one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PostedId(u32);
+
+/// Names a parked message until it is removed; then it may name another one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct UnexpectedId(u32);
+
+/// Matches messages with receives.
+///
+/// The two sides do not know each other: a caller that receives looks for a parked message and
+/// posts if there is none; one that delivers looks for a posted receive and parks if there is
+/// none. One owner at a time, hence no atomics.
+#[derive(Debug)]
+pub struct Matcher {
+    expected: Expected,
+    unexpected: Unexpected,
+}
+
+impl Default for Matcher {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Matcher {
+    /// Creates a matcher that grows from nothing.
+    pub fn new() -> Self {
+        Self::with_capacity(0)
+    }
+
+    /// Creates a matcher that need not grow before `capacity` receives or messages wait in it.
+    ///
+    /// Units: entries, on each side. Cost: the tables of a class are allocated when it is first
+    /// seen.
+    pub fn with_capacity(capacity: usize) -> Self {
+        Matcher {
+            expected: Expected::with_capacity(capacity),
+            unexpected: Unexpected::with_capacity(capacity),
+        }
+    }
+
+    /// Posts the receive `receive` for messages from `source`, or from everyone with
+    /// [`ANY_SOURCE`], whose tag equals `tag` in all bits that are not in `ignore`.
+    ///
+    /// Ownership: `receive` is the caller's and opaque. Cost: constant; allocates only to grow.
+    #[inline]
+    pub fn post(&mut self, source: SourceIndex, tag: u64, ignore: u64, receive: u32) -> PostedId {
+        self.expected.post(source, tag, ignore, receive)
+    }
+
+    /// Finds the earliest posted receive that matches a message, and leaves it posted.
+    ///
+    /// Cost: constant for each class that holds receives.
+    #[inline]
+    pub fn find_posted(&self, source: SourceIndex, tag: u64) -> Option<(PostedId, u32)> {
+        self.expected.find(source, tag)
+    }
+
+    /// Removes a posted receive and returns what was posted.
+    ///
+    /// Cost: constant. Panics if `id` names no posted receive.
+    #[inline]
+    pub fn remove_posted(&mut self, id: PostedId) -> u32 {
+        self.expected.remove(id)
+    }
+
+    /// Finds the earliest posted receive that matches a message, and removes it.
+    ///
+    /// Cost: constant for each class that holds receives; no allocation.
+    #[inline]
+    pub fn take_posted(&mut self, source: SourceIndex, tag: u64) -> Option<u32> {
+        self.expected.take(source, tag)
+    }
+
+    /// All posted receives in posting order, each with what was posted and its source.
+    ///
+    /// Cost: allocates, and sorts; meant for cancelling and for the death of a peer.
+    pub fn posted(&self) -> impl Iterator<Item = (PostedId, u32, SourceIndex)> + use<> {
+        self.expected.iter()
+    }
+
+    /// How many receives are posted.
+    #[inline]
+    pub fn posted_len(&self) -> usize {
+        self.expected.len()
+    }
+
+    /// Parks a message that no posted receive matched.
+    ///
+    /// Ownership: `message` is the caller's and opaque. Cost: constant for each class that was
+    /// searched for lately; allocates only to grow.
+    #[inline]
+    pub fn park(&mut self, source: SourceIndex, tag: u64, message: u32) -> UnexpectedId {
+        self.unexpected.park(source, tag, message)
+    }
+
+    /// Finds the earliest parked message that a receive matches, and leaves it parked.
+    ///
+    /// Cost: constant, except that the first search for a class visits every message.
+    #[inline]
+    pub fn find_unexpected(
+        &mut self,
+        source: SourceIndex,
+        tag: u64,
+        ignore: u64,
+    ) -> Option<(UnexpectedId, u32)> {
+        self.unexpected.find(source, tag, ignore)
+    }
+
+    /// Removes a parked message and returns what was parked.
+    ///
+    /// Cost: constant for each class that was searched for lately. Panics if `id` names no parked
+    /// message.
+    #[inline]
+    pub fn remove_unexpected(&mut self, id: UnexpectedId) -> u32 {
+        self.unexpected.remove(id)
+    }
+
+    /// Finds the earliest parked message that a receive matches, and removes it.
+    ///
+    /// Cost: as `find_unexpected` and `remove_unexpected`; no allocation once the class is known.
+    #[inline]
+    pub fn take_unexpected(&mut self, source: SourceIndex, tag: u64, ignore: u64) -> Option<u32> {
+        self.unexpected.take(source, tag, ignore)
+    }
+
+    /// All parked messages in order of arrival, each with what was parked and its source.
+    ///
+    /// Cost: allocates, and sorts; meant for discarding and for the death of a peer.
+    pub fn unexpected(&self) -> impl Iterator<Item = (UnexpectedId, u32, SourceIndex)> + use<> {
+        self.unexpected.iter()
+    }
+
+    /// How many messages are parked.
+    #[inline]
+    pub fn unexpected_len(&self) -> usize {
+        self.unexpected.len()
+    }
+}
