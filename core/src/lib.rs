@@ -1,16 +1,46 @@
 //! kestrel-core: objects, matching, protocol and engine, for any transport.
+//!
+//! In reading order: what a transport is ([`transport`]), what an application
+//! opens ([`domain`], [`endpoint`], [`completion_queue`], …), what drives it
+//! ([`engine`]), what it says on the wire ([`wire`], [`protocol`]), how messages
+//! meet receives ([`tag_match`]), and the small structures below all that.
 
 #![deny(unsafe_code)]
 
+// What everything speaks of.
 pub mod address;
+pub mod config;
+pub mod error;
+pub mod flags;
+
+// Objects that an application opens.
 pub mod address_vector;
 pub mod bind_count;
-pub mod config;
+pub mod completion_counter;
+pub mod completion_queue;
 pub mod counter;
-pub mod error;
+#[allow(unsafe_code)]
+pub mod domain;
+pub mod endpoint;
 pub mod event_queue;
-pub mod flags;
 pub mod info;
 pub mod memory_region;
-pub mod primitive;
+
+// What drives them.
+pub mod engine;
+pub mod protocol;
 pub mod tag_match;
+pub mod transport;
+pub mod wire;
+
+// What operations are made of.
+#[allow(unsafe_code)]
+pub mod memory;
+pub mod operation;
+pub mod owned;
+pub mod pool;
+#[allow(unsafe_code)]
+pub mod poll_set;
+pub mod primitive;
+#[allow(unsafe_code)]
+pub mod ring;

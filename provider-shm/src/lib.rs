@@ -9,28 +9,44 @@
 //! 5. [`process`]: who a peer process is, and how its death is noticed.
 //! 6. [`cma`]: reading a peer's memory, and the probe that says whether we may.
 //! 7. [`barrier`], [`fork_guard`], [`lcore`], [`limits`]: what a process arranges once.
+//!
+//! And the data path:
+//!
+//! 8. [`copy`]: the routines that move payload, chosen by CPU.
+//! 9. [`chunk`]: the bounded pool that longer payload passes through.
+//! 10. [`lane`]: a packet in lines and chunks, and what is checked of one.
+//! 11. [`transport`], [`provider`]: what core drives.
 
 #![deny(unsafe_code)]
 
 pub mod barrier;
 #[allow(unsafe_code)]
+pub mod chunk;
+#[allow(unsafe_code)]
 pub mod cma;
 mod control;
 #[allow(unsafe_code)]
 pub mod copy;
+#[allow(unsafe_code)]
 pub mod doorbell;
 #[allow(unsafe_code)]
 pub mod fork_guard;
+#[allow(unsafe_code)]
+pub mod lane;
 pub mod lcore;
 pub mod limits;
 pub mod process;
+pub mod provider;
 pub mod region;
 pub mod station;
 #[allow(unsafe_code)]
 mod sys;
+#[allow(unsafe_code)]
+pub mod transport;
 
 pub use doorbell::{Doorbell, DoorbellError};
 pub use process::ProcessId;
+pub use provider::{ShmOptions, ShmProvider};
 pub use region::{LANE_BYTES, LaneMemory, PoolMemory, PoolView, RegionError};
 pub use station::{
     ConnectError, PeerIdentity, Station, StationError, StationEvent, StationOptions,
@@ -39,6 +55,6 @@ pub use station::{
 /// What the tests of this crate need to play a hostile peer. Not an interface.
 #[doc(hidden)]
 pub mod testing {
-    pub use crate::control::socket::{abstract_name, force_socket_liveness};
+    pub use crate::control::socket::{Offered, abstract_name, pretend_kernel_offers};
     pub use crate::control::wire;
 }

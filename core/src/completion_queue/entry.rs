@@ -1,0 +1,75 @@
+//! What a completion says.
+
+use crate::{address::Address, error::Errno, flags::Flags, owned::Owner};
+
+/// A successful completion: the union of what every format of fi_cq(3) reports,
+/// in one cache line.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct Entry {
+    /// The operation's context.
+    pub context: u64,
+    /// What completed: `TAGGED | RECV`, `MSG | SEND`, … Raw bits of [`Flags`].
+    pub flags: u64,
+    /// Bytes received; of a peek, the message's whole length.
+    pub length: u64,
+    /// Where a received message starts, for multi-receive and peek; else 0 or
+    /// the posted buffer.
+    pub buffer: u64,
+    /// Remote CQ data, if `REMOTE_CQ_DATA` is in the flags.
+    pub data: u64,
+    /// The sender's tag.
+    pub tag: u64,
+    /// The sender's address in the endpoint's address vector, if it is known.
+    pub source: u64,
+    /// The buffer that a safe operation had posted.
+    pub(crate) owner: Option<Owner>,
+}
+
+impl Entry {
+    /// The flags as a set.
+    pub fn flags(&self) -> Flags {
+        Flags::from_bits_retain(self.flags)
+    }
+
+    /// The buffer of a safe operation, back from the engine.
+    pub fn take_buffer(&mut self) -> Option<Vec<u8>> {
+        self.owner.take().map(Owner::into_buffer)
+    }
+}
+
+/// A failed completion. Reference: fi_cq(3), `fi_cq_err_entry`.
+#[derive(Debug)]
+pub struct ErrorEntry {
+    /// The operation's context.
+    pub context: u64,
+    /// What failed.
+    pub flags: Flags,
+    /// Bytes that were placed before the failure.
+    pub length: u64,
+    /// The buffer, as in [`Entry::buffer`].
+    pub buffer: u64,
+    /// Remote CQ data, if it arrived.
+    pub data: u64,
+    /// The tag.
+    pub tag: u64,
+    /// Bytes that did not fit (`FI_ETRUNC`).
+    pub overflow: u64,
+    /// The error.
+    pub errno: Errno,
+    /// The reason in words.
+    pub reason: String,
+    /// The peer, by its address in the address vector if it is there.
+    pub source: u64,
+    /// The peer, by its address.
+    pub source_address: Option<Address>,
+    /// The buffer that a safe operation had posted.
+    pub(crate) owner: Option<Owner>,
+}
+
+impl ErrorEntry {
+    /// The buffer of a safe operation, back from the engine.
+    pub fn take_buffer(&mut self) -> Option<Vec<u8>> {
+        self.owner.take().map(Owner::into_buffer)
+    }
+}

@@ -1,0 +1,220 @@
+//! Completion queues. Reference: fi_cq(3), and what fi_endpoint(3) says of
+//! binding and selective completion.
+
+pub mod entry;
+#[allow(unsafe_code)]
+pub mod store;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+pub use entry::{Entry, ErrorEntry};
+use store::{CompletionStore, Head};
+
+use crate::{
+    bind_count::BindCount,
+    domain::Domain,
+    engine::{idle::Idle, unit::Unit},
+    error::{Errno, HasErrno},
+    poll_set::PollSet,
+    transport::{Provider, Transport},
+};
+
+/// Entries that a queue holds before it grows, if the application says nothing.
+const SIZE_DEFAULT: usize = 1024;
+/// A blocked reader spins this long before it sleeps on the bell.
+const SPIN_BEFORE_SLEEP: Duration = Duration::from_micros(50);
+/// A reader whose sends wait for room at a peer looks again this often.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// Why nothing could be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// Nothing is there.
+    #[error("no completion is available")]
+    Empty,
+    /// The next completion is an error: read it with `read_error`.
+    #[error("the next completion is an error")]
+    ErrorAvailable,
+    /// The wait was ended by `signal`.
+    #[error("the wait was ended by a signal")]
+    Signaled,
+    /// The process is a forked child of the one that opened the queue.
+    #[error("a forked child cannot use its parent's completion queue")]
+    ForkedChild,
+}
+
+impl HasErrno for ReadError {
+    fn errno(&self) -> Errno {
+        match self {
+            ReadError::Empty | ReadError::Signaled => Errno::AGAIN,
+            ReadError::ErrorAvailable => Errno::AVAIL,
+            ReadError::ForkedChild => Errno::OPNOTSUPP,
+        }
+    }
+}
+
+/// A completion queue, opened on a domain and bound to endpoints.
+///
+/// Reading it drives the endpoints bound to it (manual progress).
+pub struct CompletionQueue<P: Provider> {
+    domain: Arc<Domain<P>>,
+    store: Arc<CompletionStore>,
+    units: PollSet<P>,
+    idle: Idle,
+    signaled: AtomicBool,
+    bound: BindCount,
+}
+
+impl<P: Provider> CompletionQueue<P> {
+    /// Opens a queue for `size` entries (0: the default); it grows beyond.
+    pub fn open(domain: &Arc<Domain<P>>, size: usize) -> Result<Arc<Self>, crate::domain::OpenError> {
+        let size = if size == 0 { SIZE_DEFAULT } else { size };
+        let wake = domain.provider().new_bell()?;
+        Ok(Arc::new(CompletionQueue {
+            domain: domain.clone(),
+            store: Arc::new(CompletionStore::new(domain.sharing(), size.min(1 << 20), wake)),
+            units: PollSet::new(domain.sharing()),
+            idle: Idle::default(),
+            signaled: AtomicBool::new(false),
+            bound: BindCount::default(),
+        }))
+    }
+
+    /// The domain that the queue was opened on.
+    pub fn domain(&self) -> &Arc<Domain<P>> {
+        &self.domain
+    }
+
+    pub(crate) fn store(&self) -> &Arc<CompletionStore> {
+        &self.store
+    }
+
+    pub(crate) fn bound(&self) -> &BindCount {
+        &self.bound
+    }
+
+    /// Reads completions into `entries` and returns how many: one at least.
+    ///
+    /// Drives progress first if nothing is waiting. Cost: no system call, no
+    /// allocation, no lock, except that many empty reads in a row yield the core.
+    /// Reference: fi_cq(3), `fi_cq_read`.
+    #[inline]
+    pub fn read(&self, entries: &mut [Entry]) -> Result<usize, ReadError> {
+        self.read_each(entries.len(), |index, entry| entries[index] = entry)
+    }
+
+    /// As [`Self::read`], handing each completion to `take` with its index.
+    #[inline(always)]
+    pub fn read_each(
+        &self,
+        capacity: usize,
+        mut take: impl FnMut(usize, Entry),
+    ) -> Result<usize, ReadError> {
+        match self.store.pop(capacity, &mut take) {
+            Head::Taken(count) => return Ok(count),
+            Head::Error => return Err(ReadError::ErrorAvailable),
+            Head::Empty => {}
+        }
+        let moved = self.units.progress();
+        match self.store.pop(capacity, take) {
+            Head::Taken(count) => {
+                self.idle.reset();
+                Ok(count)
+            }
+            Head::Error => Err(ReadError::ErrorAvailable),
+            Head::Empty => Err(self.nothing(moved)),
+        }
+    }
+
+    #[inline(always)]
+    fn nothing(&self, moved: bool) -> ReadError {
+        if moved {
+            self.idle.reset();
+        } else {
+            self.idle.idle();
+        }
+        ReadError::Empty
+    }
+
+    /// Takes the error at the head of the queue; none if there is none.
+    pub fn read_error(&self) -> Option<ErrorEntry> {
+        self.store.pop_error()
+    }
+
+    /// Reads as [`Self::read`], waiting up to `timeout` (none: for ever) for the
+    /// first completion. Reference: fi_cq(3), `fi_cq_sread`.
+    ///
+    /// The wait spins for a moment, yields, then sleeps on the bells of the
+    /// endpoints bound, re-checking after it has asked for the bell.
+    pub fn read_blocking(
+        &self,
+        entries: &mut [Entry],
+        timeout: Option<Duration>,
+    ) -> Result<usize, ReadError> {
+        let start = Instant::now();
+        loop {
+            match self.read(entries) {
+                Err(ReadError::Empty) => {}
+                outcome => return outcome,
+            }
+            if self.domain.provider().forked() {
+                return Err(ReadError::ForkedChild);
+            }
+            if self.signaled.swap(false, Ordering::AcqRel) {
+                return Err(ReadError::Signaled);
+            }
+            let waited = start.elapsed();
+            let left = timeout.map(|timeout| timeout.saturating_sub(waited));
+            if left == Some(Duration::ZERO) {
+                return Err(ReadError::Empty);
+            }
+            if waited >= SPIN_BEFORE_SLEEP {
+                self.sleep(left);
+            }
+        }
+    }
+
+    fn sleep(&self, left: Option<Duration>) {
+        self.store.enter_sleep();
+        let ready = !self.units.arm();
+        if !ready && self.store.is_empty() && !self.signaled.load(Ordering::Acquire) {
+            let mut bells = self.units.bells();
+            bells.push(self.store.wake().fd());
+            let left = if self.units.waits_for_room() {
+                Some(left.map_or(LOOK_AGAIN, |left| left.min(LOOK_AGAIN)))
+            } else {
+                left
+            };
+            P::Transport::sleep(&bells, left);
+        }
+        self.units.disarm();
+        self.store.wake().drain();
+        self.store.leave_sleep();
+    }
+
+    /// Ends the wait of a blocked reader, or of the next one.
+    /// Reference: fi_cq(3), `fi_cq_signal`.
+    pub fn signal(&self) {
+        self.signaled.store(true, Ordering::Release);
+        self.store.wake().ring();
+    }
+
+    /// Closes the queue. Refused while an endpoint is bound to it.
+    pub fn close(self: &Arc<Self>) -> Result<(), crate::bind_count::BindError> {
+        self.bound.close()
+    }
+
+    pub(crate) fn add_unit(&self, unit: &Arc<Unit<P>>) {
+        self.units.add(unit);
+    }
+
+    pub(crate) fn remove_unit(&self, unit: &Arc<Unit<P>>) {
+        self.units.remove(unit);
+    }
+}

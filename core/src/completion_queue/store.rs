@@ -1,0 +1,200 @@
+//! Where completions wait to be read.
+//!
+//! Never overruns: beyond its size it grows. Errors keep their place among the
+//! successes: a mark in the queue stands for each, and reading stops at it
+//! (fi_cq(3): "-FI_EAVAIL").
+
+use std::{cell::UnsafeCell, collections::VecDeque};
+
+use crossbeam_queue::{ArrayQueue, SegQueue};
+
+use super::entry::{Entry, ErrorEntry};
+use crate::{
+    primitive::{AtomicUsize, Ordering, fence},
+    transport::Bell,
+};
+
+/// The flag of an entry that only marks the place of an error.
+const ERROR_MARK: u64 = 1 << 63;
+
+/// Who may touch a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// One thread at a time, as the application promised (`FI_THREAD_DOMAIN`).
+    Exclusive,
+    /// Any thread at any time.
+    Shared,
+}
+
+enum Queue {
+    Exclusive(UnsafeCell<VecDeque<Entry>>),
+    /// The overflow is used from when the ring is full until it is empty again,
+    /// so that each producer's entries stay in order.
+    Shared { ring: ArrayQueue<Entry>, overflow: SegQueue<Entry> },
+}
+
+/// The engine's side of a completion queue.
+pub struct CompletionStore {
+    queue: Queue,
+    errors: SegQueue<ErrorEntry>,
+    errors_ready: AtomicUsize,
+    sleepers: AtomicUsize,
+    wake: Box<dyn Bell>,
+}
+
+// SAFETY: the exclusive queue is touched by one thread at a time: opening a
+// domain for exclusive use is unsafe and demands exactly that. All else is Sync.
+unsafe impl Sync for CompletionStore {}
+// SAFETY: nothing in it is bound to a thread.
+unsafe impl Send for CompletionStore {}
+
+/// What the head of the queue is.
+pub enum Head {
+    /// Nothing there.
+    Empty,
+    /// Entries were taken: this many.
+    Taken(usize),
+    /// An error comes first.
+    Error,
+}
+
+impl CompletionStore {
+    /// A store that holds `size` entries before it has to grow.
+    pub fn new(sharing: Sharing, size: usize, wake: Box<dyn Bell>) -> Self {
+        let queue = match sharing {
+            Sharing::Exclusive => Queue::Exclusive(UnsafeCell::new(VecDeque::with_capacity(size))),
+            Sharing::Shared => {
+                Queue::Shared { ring: ArrayQueue::new(size), overflow: SegQueue::new() }
+            }
+        };
+        CompletionStore {
+            queue,
+            errors: SegQueue::new(),
+            errors_ready: AtomicUsize::new(0),
+            sleepers: AtomicUsize::new(0),
+            wake,
+        }
+    }
+
+    /// Adds a completion. Cost: no system call unless somebody sleeps.
+    #[inline(always)]
+    pub fn push(&self, entry: Entry) {
+        match &self.queue {
+            // SAFETY: exclusive use, as `Sharing::Exclusive` says.
+            Queue::Exclusive(queue) => unsafe { (*queue.get()).push_back(entry) },
+            Queue::Shared { ring, overflow } => {
+                push_shared(ring, overflow, entry);
+                self.wake_sleepers();
+            }
+        }
+    }
+
+    /// Adds a failed completion.
+    #[cold]
+    #[inline(never)]
+    pub fn push_error(&self, error: ErrorEntry) {
+        self.errors.push(error);
+        self.push(Entry { flags: ERROR_MARK, ..Entry::default() });
+    }
+
+    /// Takes up to `capacity` completions and hands each to `take`.
+    #[inline(always)]
+    pub fn pop(&self, capacity: usize, mut take: impl FnMut(usize, Entry)) -> Head {
+        if self.errors_ready.load(Ordering::Relaxed) > 0 {
+            return Head::Error;
+        }
+        let mut taken = 0;
+        while taken < capacity {
+            let Some(entry) = self.pop_one() else { break };
+            if entry.flags & ERROR_MARK != 0 {
+                self.errors_ready.fetch_add(1, Ordering::Relaxed);
+                return if taken == 0 { Head::Error } else { Head::Taken(taken) };
+            }
+            take(taken, entry);
+            taken += 1;
+        }
+        if taken == 0 { Head::Empty } else { Head::Taken(taken) }
+    }
+
+    #[inline(always)]
+    fn pop_one(&self) -> Option<Entry> {
+        match &self.queue {
+            // SAFETY: exclusive use, as `Sharing::Exclusive` says.
+            Queue::Exclusive(queue) => unsafe { (*queue.get()).pop_front() },
+            Queue::Shared { ring, overflow } => ring.pop().or_else(|| overflow.pop()),
+        }
+    }
+
+    /// Takes the error at the head, if one is there.
+    pub fn pop_error(&self) -> Option<ErrorEntry> {
+        if self.errors_ready.load(Ordering::Relaxed) == 0 {
+            let mark = self.peek_mark();
+            if !mark {
+                return None;
+            }
+        }
+        let claim = |ready: usize| ready.checked_sub(1);
+        self.errors_ready.fetch_update(Ordering::AcqRel, Ordering::Relaxed, claim).ok()?;
+        self.errors.pop()
+    }
+
+    /// Steps over an error mark at the head, so that an error can be read
+    /// without a `read` before it.
+    fn peek_mark(&self) -> bool {
+        let Queue::Exclusive(queue) = &self.queue else { return false };
+        // SAFETY: exclusive use, as `Sharing::Exclusive` says.
+        let queue = unsafe { &mut *queue.get() };
+        if queue.front().is_none_or(|entry| entry.flags & ERROR_MARK == 0) {
+            return false;
+        }
+        queue.pop_front();
+        self.errors_ready.fetch_add(1, Ordering::Relaxed);
+        true
+    }
+
+    /// Whether nothing waits to be read.
+    pub fn is_empty(&self) -> bool {
+        let entries = match &self.queue {
+            // SAFETY: exclusive use, as `Sharing::Exclusive` says.
+            Queue::Exclusive(queue) => unsafe { (*queue.get()).is_empty() },
+            Queue::Shared { ring, overflow } => ring.is_empty() && overflow.is_empty(),
+        };
+        entries && self.errors_ready.load(Ordering::Relaxed) == 0
+    }
+
+    /// Announces a sleeper, who must look once more before sleeping.
+    pub fn enter_sleep(&self) {
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        // F1: pairs with F2 in `wake_sleepers`.
+        fence(Ordering::SeqCst);
+    }
+
+    /// The sleeper is awake again.
+    pub fn leave_sleep(&self) {
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// The bell that wakes sleepers.
+    pub fn wake(&self) -> &dyn Bell {
+        &*self.wake
+    }
+
+    #[inline(always)]
+    fn wake_sleepers(&self) {
+        // F2: pairs with F1 in `enter_sleep`: either the sleeper sees the entry
+        // or we see the sleeper.
+        fence(Ordering::SeqCst);
+        if self.sleepers.load(Ordering::Relaxed) != 0 {
+            self.wake.ring();
+        }
+    }
+}
+
+#[inline(always)]
+fn push_shared(ring: &ArrayQueue<Entry>, overflow: &SegQueue<Entry>, entry: Entry) {
+    if !overflow.is_empty() {
+        overflow.push(entry);
+    } else if let Err(entry) = ring.push(entry) {
+        overflow.push(entry);
+    }
+}

@@ -1,0 +1,165 @@
+//! Domains: what endpoints, queues and vectors are opened on, and what decides
+//! who may call them and who drives them. Reference: fi_domain(3).
+
+use std::sync::Arc;
+
+use crate::{
+    bind_count::{BindCount, BindError},
+    completion_queue::store::Sharing,
+    engine::{progress::Helper, unit::Unit},
+    error::{Errno, HasErrno},
+    poll_set::PollSet,
+    transport::{Provider, Unreachable},
+};
+
+/// Why an object could not be opened.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OpenError {
+    /// The transport or the system refused.
+    #[error("{}", .0.reason)]
+    Refused(Unreachable),
+    /// The process is a forked child of the one that opened the domain.
+    #[error("a forked child cannot use its parent's domain")]
+    ForkedChild,
+    /// The domain is closed.
+    #[error("the domain is closed")]
+    Closed,
+    /// A progress thread could not be started.
+    #[error("no progress thread: {0}")]
+    NoThread(String),
+}
+
+impl From<Unreachable> for OpenError {
+    fn from(reason: Unreachable) -> Self {
+        OpenError::Refused(reason)
+    }
+}
+
+impl HasErrno for OpenError {
+    fn errno(&self) -> Errno {
+        match self {
+            OpenError::Refused(reason) => reason.errno,
+            OpenError::ForkedChild => Errno::OPNOTSUPP,
+            OpenError::Closed => Errno::BADF,
+            OpenError::NoThread(_) => Errno::AGAIN,
+        }
+    }
+}
+
+/// Who moves messages while the application is elsewhere.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ProgressMode {
+    /// The thread that polls (fi_domain(3), FI_PROGRESS_MANUAL).
+    #[default]
+    Manual,
+    /// One helper that sleeps on the bells (FI_PROGRESS_AUTO).
+    Automatic,
+    /// Helpers that spin, one pinned to each of these cores.
+    Spinning(Vec<usize>),
+}
+
+/// How a domain works.
+#[derive(Clone, Debug)]
+pub struct DomainOptions {
+    /// Who drives the endpoints.
+    pub progress: ProgressMode,
+    /// Unexpected payload that each endpoint holds at most. Units: bytes.
+    pub unexpected_budget: u64,
+}
+
+impl Default for DomainOptions {
+    fn default() -> Self {
+        DomainOptions { progress: ProgressMode::Manual, unexpected_budget: 64 << 20 }
+    }
+}
+
+/// A domain over one provider.
+pub struct Domain<P: Provider> {
+    provider: Arc<P>,
+    sharing: Sharing,
+    options: DomainOptions,
+    units: Arc<PollSet<P>>,
+    /// Kept for its `Drop`, which ends the threads.
+    _helpers: Vec<Helper>,
+    open: BindCount,
+}
+
+impl<P: Provider> Domain<P> {
+    /// Opens a domain whose objects any thread may use at any time
+    /// (`FI_THREAD_SAFE`).
+    pub fn open(provider: Arc<P>, options: DomainOptions) -> Result<Arc<Self>, OpenError> {
+        Self::open_as(provider, options, Sharing::Shared)
+    }
+
+    /// Opens a domain whose objects are used by one thread at a time
+    /// (`FI_THREAD_DOMAIN`): nothing on the data path is atomic then. With
+    /// automatic progress the domain is shared all the same.
+    ///
+    /// # Safety
+    /// No two threads are inside calls on objects of this domain, or drop them,
+    /// at the same time; a hand-over between threads synchronises.
+    pub unsafe fn open_exclusive(
+        provider: Arc<P>,
+        options: DomainOptions,
+    ) -> Result<Arc<Self>, OpenError> {
+        let sharing = match options.progress {
+            ProgressMode::Manual => Sharing::Exclusive,
+            ProgressMode::Automatic | ProgressMode::Spinning(_) => Sharing::Shared,
+        };
+        Self::open_as(provider, options, sharing)
+    }
+
+    fn open_as(
+        provider: Arc<P>,
+        options: DomainOptions,
+        sharing: Sharing,
+    ) -> Result<Arc<Self>, OpenError> {
+        if provider.forked() {
+            return Err(OpenError::ForkedChild);
+        }
+        let units = Arc::new(PollSet::new(sharing));
+        let helpers = match &options.progress {
+            ProgressMode::Manual => Vec::new(),
+            ProgressMode::Automatic => vec![Helper::sleeping(&provider, units.clone())?],
+            ProgressMode::Spinning(cores) => {
+                let start = |&core| Helper::spinning(&provider, units.clone(), core);
+                cores.iter().map(start).collect::<Result<_, _>>()?
+            }
+        };
+        let open = BindCount::default();
+        Ok(Arc::new(Domain { provider, sharing, options, units, _helpers: helpers, open }))
+    }
+
+    /// What makes this domain's transports.
+    pub fn provider(&self) -> &Arc<P> {
+        &self.provider
+    }
+
+    /// Who may touch the domain's objects.
+    pub fn sharing(&self) -> Sharing {
+        self.sharing
+    }
+
+    /// How the domain works.
+    pub fn options(&self) -> &DomainOptions {
+        &self.options
+    }
+
+    /// What is open on the domain.
+    pub(crate) fn uses(&self) -> &BindCount {
+        &self.open
+    }
+
+    pub(crate) fn add_unit(&self, unit: &Arc<Unit<P>>) {
+        self.units.add(unit);
+    }
+
+    pub(crate) fn remove_unit(&self, unit: &Arc<Unit<P>>) {
+        self.units.remove(unit);
+    }
+
+    /// Closes the domain. Refused while endpoints are open on it.
+    pub fn close(&self) -> Result<(), BindError> {
+        self.open.close()
+    }
+}

@@ -1,0 +1,176 @@
+//! What can be wrong with a call on an endpoint.
+
+use crate::{
+    domain::OpenError,
+    error::{Errno, HasErrno},
+    flags::Flags,
+};
+
+/// Why an operation was not posted. Nothing has happened then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PostError {
+    /// No resources now: poll for completions and try again.
+    #[error("no resources now; read completions and try again")]
+    Again,
+    /// The endpoint is not enabled yet.
+    #[error("the endpoint is not enabled")]
+    NotEnabled,
+    /// The endpoint is closed.
+    #[error("the endpoint is closed")]
+    Closed,
+    /// The address vector knows no such address.
+    #[error("the address vector has no address {address:#x}")]
+    UnknownAddress {
+        /// As given.
+        address: u64,
+    },
+    /// Too long to be injected.
+    #[error("a message of {length} bytes cannot be injected: the limit is {limit}")]
+    InjectTooLarge {
+        /// Units: bytes.
+        length: usize,
+        /// Units: bytes.
+        limit: usize,
+    },
+    /// Longer than any message may be.
+    #[error("a message of {length} bytes is longer than the limit of {limit}")]
+    TooLong {
+        /// Units: bytes.
+        length: usize,
+        /// Units: bytes.
+        limit: usize,
+    },
+    /// Too many scatter-gather entries.
+    #[error("{count} scatter-gather entries are more than the limit of {limit}")]
+    TooManyPieces {
+        /// As given.
+        count: usize,
+        /// `iov_limit`.
+        limit: usize,
+    },
+    /// The flags make no sense for this operation.
+    #[error("flags {flags:?} do not fit the operation")]
+    BadFlags {
+        /// As given.
+        flags: Flags,
+    },
+    /// The endpoint was opened without this capability.
+    #[error("the endpoint was opened without {missing:?}")]
+    NotCapable {
+        /// The capability.
+        missing: Flags,
+    },
+    /// No operation under way has this context.
+    #[error("no operation that can be canceled has context {context:#x}")]
+    NothingToCancel {
+        /// As given.
+        context: u64,
+    },
+    /// No message was claimed with this context.
+    #[error("no message was claimed with context {context:#x}")]
+    NothingClaimed {
+        /// As given.
+        context: u64,
+    },
+    /// The process is a forked child of the one that opened the endpoint.
+    #[error("a forked child cannot use its parent's endpoint")]
+    ForkedChild,
+}
+
+impl HasErrno for PostError {
+    fn errno(&self) -> Errno {
+        match self {
+            PostError::Again => Errno::AGAIN,
+            PostError::NotEnabled | PostError::Closed => Errno::OPBADSTATE,
+            PostError::UnknownAddress { .. } | PostError::NothingClaimed { .. } => Errno::INVAL,
+            PostError::InjectTooLarge { .. } | PostError::TooLong { .. } => Errno::MSGSIZE,
+            PostError::TooManyPieces { .. } => Errno::INVAL,
+            PostError::BadFlags { .. } => Errno::BADFLAGS,
+            PostError::NotCapable { .. } | PostError::ForkedChild => Errno::OPNOTSUPP,
+            PostError::NothingToCancel { .. } => Errno::NOENT,
+        }
+    }
+}
+
+/// Why an endpoint could not be set up.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EndpointError {
+    /// It could not be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// It is enabled, and this can only be done before.
+    #[error("the endpoint is enabled: {what} can only be done before")]
+    Enabled {
+        /// What was tried.
+        what: &'static str,
+    },
+    /// The object belongs to another domain.
+    #[error("the {object} belongs to another domain")]
+    OtherDomain {
+        /// Which object.
+        object: &'static str,
+    },
+    /// Something is bound there already.
+    #[error("a {object} is already bound for {flags:?}")]
+    AlreadyBound {
+        /// Which object.
+        object: &'static str,
+        /// For which directions.
+        flags: Flags,
+    },
+    /// The binding's flags make no sense.
+    #[error("flags {flags:?} do not fit a binding to a {object}")]
+    BadFlags {
+        /// Which object.
+        object: &'static str,
+        /// As given.
+        flags: Flags,
+    },
+    /// The object to be bound is closed.
+    #[error("the {object} is closed")]
+    Closed {
+        /// Which object.
+        object: &'static str,
+    },
+    /// No completion queue or counter for a direction that the endpoint has.
+    #[error("no completion queue or counter is bound for {direction}")]
+    NoCompletionQueue {
+        /// `transmit` or `receive`.
+        direction: &'static str,
+    },
+    /// No address vector.
+    #[error("no address vector is bound")]
+    NoAddressVector,
+    /// The option does not exist, or not for this endpoint.
+    #[error("option {option} is not known")]
+    UnknownOption {
+        /// As given.
+        option: i32,
+    },
+    /// The option's value is out of bounds.
+    #[error("value {value} of {option} is outside {bounds}")]
+    BadOptionValue {
+        /// Which option.
+        option: &'static str,
+        /// As given.
+        value: usize,
+        /// What is allowed.
+        bounds: &'static str,
+    },
+}
+
+impl HasErrno for EndpointError {
+    fn errno(&self) -> Errno {
+        match self {
+            EndpointError::Open(error) => error.errno(),
+            EndpointError::Enabled { .. } => Errno::OPBADSTATE,
+            EndpointError::OtherDomain { .. } => Errno::DOMAIN,
+            EndpointError::AlreadyBound { .. } | EndpointError::BadOptionValue { .. } => Errno::INVAL,
+            EndpointError::BadFlags { .. } => Errno::BADFLAGS,
+            EndpointError::Closed { .. } => Errno::BADF,
+            EndpointError::NoCompletionQueue { .. } => Errno::NOCQ,
+            EndpointError::NoAddressVector => Errno::NOAV,
+            EndpointError::UnknownOption { .. } => Errno::NOPROTOOPT,
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Untagged messages, the safe calls. Reference: fi_msg(3).
+//!
+//! A safe call takes the buffer over and its completion hands it back. On an
+//! error the buffer comes back with it.
+
+use super::{Endpoint, PostError};
+use crate::{
+    flags::Flags,
+    memory::{Piece, Pieces},
+    operation::{ReceivePost, SendPost},
+    owned::Owner,
+    transport::Provider,
+};
+
+/// An operation that was refused, with its buffer.
+#[derive(Debug)]
+pub struct Refused {
+    /// Why.
+    pub error: PostError,
+    /// The caller's buffer, untouched.
+    pub buffer: Vec<u8>,
+}
+
+impl<P: Provider> Endpoint<P> {
+    /// Sends `buffer` to `to`.
+    ///
+    /// Shape: one contiguous message. Units: bytes. Ownership: the engine's
+    /// until the completion with `context`, which returns the buffer. Cost: as
+    /// [`Self::post_send`], and one small allocation.
+    /// # Reference
+    /// fi_msg(3), `fi_send`
+    pub fn send(&self, buffer: Vec<u8>, to: u64, context: u64) -> Result<(), Refused> {
+        self.send_owned(buffer, to, 0, None, context, Flags::MSG)
+    }
+
+    /// As [`Self::send`], with 8 bytes of remote CQ data (`fi_senddata`).
+    pub fn send_data(
+        &self,
+        buffer: Vec<u8>,
+        to: u64,
+        data: u64,
+        context: u64,
+    ) -> Result<(), Refused> {
+        self.send_owned(buffer, to, 0, Some(data), context, Flags::MSG)
+    }
+
+    /// Sends a copy of `bytes`; there is no completion unless it fails
+    /// (`fi_inject`). At most [`super::EndpointOptions::inject_size`] bytes.
+    #[inline(always)]
+    pub fn inject(&self, bytes: &[u8], to: u64) -> Result<(), PostError> {
+        self.inject_as(bytes, to, 0, None, Flags::MSG)
+    }
+
+    /// As [`Self::inject`], with remote CQ data (`fi_injectdata`).
+    #[inline(always)]
+    pub fn inject_data(&self, bytes: &[u8], to: u64, data: u64) -> Result<(), PostError> {
+        self.inject_as(bytes, to, 0, Some(data), Flags::MSG)
+    }
+
+    /// Receives the next message from `from` (or anyone: `FI_ADDR_UNSPEC`) into
+    /// `buffer`, whose length is its room (`fi_recv`).
+    pub fn receive(&self, buffer: Vec<u8>, from: u64, context: u64) -> Result<(), Refused> {
+        self.receive_owned(buffer, from, 0, 0, context, Flags::MSG)
+    }
+
+    /// Receives messages into `buffer`, one after the other, until less than the
+    /// minimum is left (`FI_MULTI_RECV`); the last completion returns the buffer.
+    pub fn receive_multi(&self, buffer: Vec<u8>, from: u64, context: u64) -> Result<(), Refused> {
+        self.receive_owned(buffer, from, 0, 0, context, Flags::MSG | Flags::MULTI_RECV)
+    }
+
+    pub(super) fn send_owned(
+        &self,
+        buffer: Vec<u8>,
+        to: u64,
+        tag: u64,
+        data: Option<u64>,
+        context: u64,
+        family: Flags,
+    ) -> Result<(), Refused> {
+        let (owner, piece) = Owner::new(buffer);
+        let mut owner = Some(owner);
+        let mut flags = family | self.default_send_flags();
+        flags.set(Flags::REMOTE_CQ_DATA, data.is_some());
+        let post = SendPost {
+            pieces: Pieces::One(piece),
+            to,
+            tag,
+            data: data.unwrap_or(0),
+            context,
+            flags: flags | Flags::COMPLETION,
+            owner: Some(&mut owner),
+        };
+        let result = self.post_send(post);
+        result.map_err(|error| Refused { error, buffer: Owner::reclaim(owner) })
+    }
+
+    pub(super) fn receive_owned(
+        &self,
+        buffer: Vec<u8>,
+        from: u64,
+        tag: u64,
+        ignore: u64,
+        context: u64,
+        family: Flags,
+    ) -> Result<(), Refused> {
+        let (owner, piece) = Owner::new(buffer);
+        let mut owner = Some(owner);
+        let post = ReceivePost {
+            pieces: Pieces::One(piece),
+            from,
+            tag,
+            ignore,
+            context,
+            flags: family | self.default_receive_flags() | Flags::COMPLETION,
+            owner: Some(&mut owner),
+        };
+        let result = self.post_receive(post);
+        result.map_err(|error| Refused { error, buffer: Owner::reclaim(owner) })
+    }
+
+    #[inline(always)]
+    pub(super) fn inject_as(
+        &self,
+        bytes: &[u8],
+        to: u64,
+        tag: u64,
+        data: Option<u64>,
+        family: Flags,
+    ) -> Result<(), PostError> {
+        // SAFETY: an injected message is copied before the call returns, and the
+        // engine never writes to a piece that is sent.
+        let piece = unsafe { Piece::new(bytes.as_ptr().cast_mut(), bytes.len()) };
+        let mut flags = family | Flags::INJECT;
+        flags.set(Flags::REMOTE_CQ_DATA, data.is_some());
+        let post = SendPost {
+            pieces: Pieces::One(piece),
+            to,
+            tag,
+            data: data.unwrap_or(0),
+            context: 0,
+            flags,
+            owner: None,
+        };
+        self.post_send(post)
+    }
+}

@@ -1,0 +1,245 @@
+//! Endpoints. Reference: fi_endpoint(3).
+//!
+//! Opened on a domain, bound to queues, counters and an address vector, enabled,
+//! used, closed. What is posted goes to the endpoint's engine; this folder checks
+//! what the caller says and picks the flags, nothing else.
+
+pub mod error;
+#[allow(unsafe_code)]
+pub mod message;
+pub mod options;
+pub mod setup;
+pub mod tagged;
+
+use std::sync::{Arc, Mutex, OnceLock};
+
+pub use error::{EndpointError, PostError};
+pub use options::{EndpointOptions, OptionName};
+use setup::Bindings;
+
+use crate::{
+    address::Address,
+    domain::{Domain, OpenError},
+    engine::unit::Unit,
+    flags::Flags,
+    operation::{IOV_LIMIT, ReceivePost, SendPost},
+    memory::Pieces,
+    primitive::{AtomicU64, Ordering},
+    transport::{Provider, Transport},
+};
+
+/// A reliable datagram endpoint (`FI_EP_RDM`).
+pub struct Endpoint<P: Provider> {
+    domain: Arc<Domain<P>>,
+    options: EndpointOptions,
+    address: Address,
+    unit: OnceLock<Arc<Unit<P>>>,
+    /// Before it is enabled: the transport and what is bound. Never on the data path.
+    bindings: Mutex<Bindings<P>>,
+    send_flags: AtomicU64,
+    receive_flags: AtomicU64,
+    multi_receive_min: std::sync::atomic::AtomicUsize,
+    /// Whether only operations that ask for it write an entry.
+    selective: OnceLock<Selective>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Selective {
+    transmit: bool,
+    receive: bool,
+}
+
+/// What an operation may ask for beside its default.
+const SEND_FLAGS: Flags = Flags::REMOTE_CQ_DATA
+    .union(Flags::COMPLETION)
+    .union(Flags::MORE)
+    .union(Flags::INJECT)
+    .union(Flags::INJECT_COMPLETE)
+    .union(Flags::TRANSMIT_COMPLETE)
+    .union(Flags::DELIVERY_COMPLETE)
+    .union(Flags::MATCH_COMPLETE)
+    .union(Flags::FENCE);
+const RECEIVE_FLAGS: Flags = Flags::COMPLETION
+    .union(Flags::MORE)
+    .union(Flags::PEEK)
+    .union(Flags::CLAIM)
+    .union(Flags::DISCARD)
+    .union(Flags::MULTI_RECV);
+
+impl<P: Provider> Endpoint<P> {
+    /// Opens an endpoint, not yet enabled. Its address is reserved from now on.
+    pub fn open(
+        domain: &Arc<Domain<P>>,
+        options: EndpointOptions,
+    ) -> Result<Arc<Self>, OpenError> {
+        if domain.provider().forked() {
+            return Err(OpenError::ForkedChild);
+        }
+        domain.uses().bind().map_err(|_| OpenError::Closed)?;
+        let transport = domain.provider().open(options.address).inspect_err(|_| {
+            // The count was ours a moment ago, so this cannot fail.
+            let _ = domain.uses().unbind();
+        })?;
+        Ok(Arc::new(Endpoint {
+            domain: domain.clone(),
+            address: transport.address(),
+            send_flags: AtomicU64::new(options.transmit_flags.bits()),
+            receive_flags: AtomicU64::new(options.receive_flags.bits()),
+            multi_receive_min: options.multi_receive_min.into(),
+            options,
+            unit: OnceLock::new(),
+            bindings: Mutex::new(Bindings::new(transport)),
+            selective: OnceLock::new(),
+        }))
+    }
+
+    /// The address that peers insert to reach this endpoint.
+    /// Reference: fi_cm(3), `fi_getname`.
+    pub fn address(&self) -> Address {
+        self.address
+    }
+
+    /// The domain that the endpoint was opened on.
+    pub fn domain(&self) -> &Arc<Domain<P>> {
+        &self.domain
+    }
+
+    /// What the endpoint was opened with.
+    pub fn options(&self) -> &EndpointOptions {
+        &self.options
+    }
+
+    #[inline(always)]
+    fn unit(&self) -> Result<&Arc<Unit<P>>, PostError> {
+        self.unit.get().ok_or(PostError::NotEnabled)
+    }
+
+    /// The flags of a transmit call that names none (`tx_attr.op_flags`).
+    #[inline(always)]
+    pub fn default_send_flags(&self) -> Flags {
+        Flags::from_bits_retain(self.send_flags.load(Ordering::Relaxed))
+    }
+
+    /// The flags of a receive call that names none (`rx_attr.op_flags`).
+    #[inline(always)]
+    pub fn default_receive_flags(&self) -> Flags {
+        Flags::from_bits_retain(self.receive_flags.load(Ordering::Relaxed))
+    }
+
+    /// Sets the default flags of one direction: the one whose bit, `TRANSMIT` or
+    /// `RECV`, is set. Reference: fi_endpoint(3), FI_SETOPSFLAG: "setting
+    /// FI_TRANSMIT or FI_RECV … it is an error to set both".
+    pub fn set_default_flags(&self, flags: Flags) -> Result<(), EndpointError> {
+        let bad = EndpointError::BadFlags { object: "default operation", flags };
+        let (target, allowed) = match (flags.contains(Flags::TRANSMIT), flags.contains(Flags::RECV))
+        {
+            (true, false) => (&self.send_flags, SEND_FLAGS | Flags::TRANSMIT),
+            (false, true) => (&self.receive_flags, RECEIVE_FLAGS | Flags::RECV),
+            _ => return Err(bad),
+        };
+        if !allowed.contains(flags) {
+            return Err(bad);
+        }
+        let flags = flags.difference(Flags::TRANSMIT | Flags::RECV);
+        target.store(flags.bits(), Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Posts a send of either family: what every send call comes down to.
+    ///
+    /// `post.flags` are the operation's own flags, with `TAGGED` or `MSG`; they
+    /// replace the endpoint's defaults. `COMPLETION` is added where the binding
+    /// is not selective.
+    ///
+    /// Ownership: the pieces are the engine's until the completion, unless
+    /// `INJECT`. Cost: no system call, no allocation, no lock, for a message of
+    /// one packet to a connected peer.
+    /// # Reference
+    /// fi_msg(3), fi_tagged(3)
+    #[inline(always)]
+    pub fn post_send(&self, mut post: SendPost<'_>) -> Result<(), PostError> {
+        let unit = self.unit()?;
+        let family = Flags::TAGGED | Flags::MSG;
+        if !(SEND_FLAGS | family).contains(post.flags) {
+            return Err(PostError::BadFlags { flags: post.flags });
+        }
+        if !self.options.capabilities.contains(post.flags & family) {
+            return Err(PostError::NotCapable { missing: post.flags & family });
+        }
+        self.check_pieces(&post.pieces)?;
+        if !self.selective.get().is_some_and(|selective| selective.transmit) {
+            post.flags |= Flags::COMPLETION;
+        }
+        unit.send(post)
+    }
+
+    /// Posts a receive of either family: what every receive call comes down to.
+    ///
+    /// As [`Self::post_send`].
+    /// # Reference
+    /// fi_msg(3), fi_tagged(3)
+    #[inline(always)]
+    pub fn post_receive(&self, mut post: ReceivePost<'_>) -> Result<(), PostError> {
+        let unit = self.unit()?;
+        let family = Flags::TAGGED | Flags::MSG;
+        if !(RECEIVE_FLAGS | family).contains(post.flags) {
+            return Err(PostError::BadFlags { flags: post.flags });
+        }
+        if !self.options.capabilities.contains(post.flags & family) {
+            return Err(PostError::NotCapable { missing: post.flags & family });
+        }
+        self.check_pieces(&post.pieces)?;
+        if post.flags.intersects(Flags::PEEK | Flags::CLAIM | Flags::DISCARD) {
+            check_claim_flags(post.flags)?;
+        }
+        if !self.options.capabilities.contains(Flags::DIRECTED_RECV) {
+            post.from = crate::address_vector::FI_ADDR_UNSPEC;
+        }
+        if !self.selective.get().is_some_and(|selective| selective.receive) {
+            post.flags |= Flags::COMPLETION;
+        }
+        unit.receive(post)
+    }
+
+    #[inline(always)]
+    fn check_pieces(&self, pieces: &Pieces<'_>) -> Result<(), PostError> {
+        match pieces {
+            Pieces::One(_) => Ok(()),
+            Pieces::Many(pieces) if pieces.len() <= IOV_LIMIT => Ok(()),
+            Pieces::Many(pieces) => {
+                Err(PostError::TooManyPieces { count: pieces.len(), limit: IOV_LIMIT })
+            }
+        }
+    }
+
+    /// Cancels the first operation posted with `context` that can be canceled.
+    /// It completes with FI_ECANCELED. Reference: fi_endpoint(3), `fi_cancel`.
+    pub fn cancel(&self, context: u64) -> Result<(), PostError> {
+        self.unit()?.with(|engine| engine.cancel(context))?
+    }
+
+    /// Closes the endpoint: pending operations are dropped without completions,
+    /// and whatever is bound is released. A second close does nothing.
+    pub fn close(&self) {
+        self.unbind_all();
+        if let Some(unit) = self.unit.get() {
+            self.domain.remove_unit(unit);
+            unit.close();
+        }
+    }
+}
+
+impl<P: Provider> Drop for Endpoint<P> {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+#[cold]
+fn check_claim_flags(flags: Flags) -> Result<(), PostError> {
+    let peek_or_claim = flags.intersects(Flags::PEEK | Flags::CLAIM);
+    if peek_or_claim && !flags.contains(Flags::MULTI_RECV) {
+        return Ok(());
+    }
+    Err(PostError::BadFlags { flags })
+}

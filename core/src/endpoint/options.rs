@@ -1,0 +1,103 @@
+//! What an endpoint is opened with, and what can be changed later.
+//! Reference: fi_endpoint(3), `fi_getopt`, `fi_setopt`.
+
+use super::{Endpoint, EndpointError};
+use crate::{address::Address, flags::Flags, transport::Provider};
+
+/// The least room that a multi-receive buffer keeps, if nobody says. Units: bytes.
+const MULTI_RECEIVE_MIN_DEFAULT: usize = 64;
+
+/// What an endpoint is opened with.
+#[derive(Clone, Debug)]
+pub struct EndpointOptions {
+    /// Where to listen; none, or port 0: the provider chooses.
+    pub address: Option<Address>,
+    /// Of [`Flags`]: `MSG`, `TAGGED`, `SEND`, `RECV`, `DIRECTED_RECV`, …
+    pub capabilities: Flags,
+    /// Sends that may be under way before a post answers `Again`.
+    pub transmit_size: usize,
+    /// The longest injected message. Units: bytes.
+    pub inject_size: usize,
+    /// Flags of transmit calls that name none.
+    pub transmit_flags: Flags,
+    /// Flags of receive calls that name none.
+    pub receive_flags: Flags,
+    /// FI_OPT_MIN_MULTI_RECV at the start. Units: bytes.
+    pub multi_receive_min: usize,
+}
+
+impl Default for EndpointOptions {
+    fn default() -> Self {
+        EndpointOptions {
+            address: None,
+            capabilities: Flags::MSG
+                | Flags::TAGGED
+                | Flags::SEND
+                | Flags::RECV
+                | Flags::DIRECTED_RECV
+                | Flags::MULTI_RECV
+                | Flags::SOURCE,
+            transmit_size: 1024,
+            inject_size: 1024,
+            transmit_flags: Flags::empty(),
+            receive_flags: Flags::empty(),
+            multi_receive_min: MULTI_RECEIVE_MIN_DEFAULT,
+        }
+    }
+}
+
+/// Options of fi_endpoint(3) at level FI_OPT_ENDPOINT.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OptionName {
+    /// FI_OPT_MIN_MULTI_RECV: a multi-receive buffer with less room is released.
+    MinMultiRecv,
+    /// FI_OPT_CM_DATA_SIZE: connection data; 0, since RDM endpoints have none.
+    CmDataSize,
+}
+
+impl OptionName {
+    /// The option with libfabric's number.
+    pub fn from_number(option: i32) -> Result<OptionName, EndpointError> {
+        match option {
+            0 => Ok(OptionName::MinMultiRecv),
+            1 => Ok(OptionName::CmDataSize),
+            _ => Err(EndpointError::UnknownOption { option }),
+        }
+    }
+}
+
+impl<P: Provider> Endpoint<P> {
+    pub(super) fn multi_receive_min(&self) -> usize {
+        self.multi_receive_min.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// The value of an option. Units: bytes.
+    pub fn option(&self, name: OptionName) -> usize {
+        match name {
+            OptionName::MinMultiRecv => self.multi_receive_min(),
+            OptionName::CmDataSize => 0,
+        }
+    }
+
+    /// Sets an option. Units: bytes.
+    pub fn set_option(&self, name: OptionName, value: usize) -> Result<(), EndpointError> {
+        match name {
+            OptionName::MinMultiRecv => {
+                if value == 0 {
+                    let option = "FI_OPT_MIN_MULTI_RECV";
+                    return Err(EndpointError::BadOptionValue { option, value, bounds: "1 or more" });
+                }
+                self.multi_receive_min.store(value, std::sync::atomic::Ordering::Relaxed);
+                if let Ok(unit) = self.unit() {
+                    // A closed endpoint has nothing to set it on.
+                    let _ = unit.with(|engine| engine.setup.multi_receive_min = value);
+                }
+                Ok(())
+            }
+            OptionName::CmDataSize => {
+                let option = "FI_OPT_CM_DATA_SIZE";
+                Err(EndpointError::BadOptionValue { option, value, bounds: "read-only" })
+            }
+        }
+    }
+}

@@ -1,0 +1,244 @@
+//! Binding and enabling.
+
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use super::{Endpoint, EndpointError, Selective};
+use crate::{
+    address_vector::AddressVector,
+    completion_counter::CompletionCounter,
+    completion_queue::CompletionQueue,
+    engine::{Engine, Setup, report::Side, unit::Unit},
+    event_queue::EventQueue,
+    flags::Flags,
+    transport::Provider,
+};
+
+/// What an endpoint holds until it is enabled, and what it must release after.
+pub struct Bindings<P: Provider> {
+    transport: Option<P::Transport>,
+    transmit: Direction<P>,
+    receive: Direction<P>,
+    address_vector: Option<Arc<AddressVector>>,
+    event_queue: Option<Arc<EventQueue>>,
+    /// The domain's count still has this endpoint.
+    counted: bool,
+}
+
+struct Direction<P: Provider> {
+    queue: Option<Arc<CompletionQueue<P>>>,
+    selective: bool,
+    counter: Option<Arc<CompletionCounter<P>>>,
+}
+
+impl<P: Provider> Bindings<P> {
+    pub(super) fn new(transport: P::Transport) -> Self {
+        let direction = || Direction { queue: None, selective: false, counter: None };
+        Bindings {
+            transport: Some(transport),
+            transmit: direction(),
+            receive: direction(),
+            address_vector: None,
+            event_queue: None,
+            counted: true,
+        }
+    }
+
+    fn directions(&mut self, flags: Flags) -> impl Iterator<Item = &mut Direction<P>> {
+        let transmit = flags.contains(Flags::TRANSMIT).then_some(&mut self.transmit);
+        let receive = flags.contains(Flags::RECV).then_some(&mut self.receive);
+        transmit.into_iter().chain(receive)
+    }
+}
+
+impl<P: Provider> Direction<P> {
+    fn side(&self) -> Side {
+        Side {
+            queue: self.queue.as_ref().map(|queue| queue.store().clone()),
+            selective: self.selective,
+            counter: self.counter.as_ref().map(|counter| counter.counter().clone()),
+        }
+    }
+
+    fn add_unit(&self, unit: &Arc<Unit<P>>) {
+        if let Some(queue) = &self.queue {
+            queue.add_unit(unit);
+        }
+        if let Some(counter) = &self.counter {
+            counter.units().add(unit);
+        }
+    }
+
+    fn release(&mut self, unit: Option<&Arc<Unit<P>>>) {
+        if let Some(queue) = self.queue.take() {
+            if let Some(unit) = unit {
+                queue.remove_unit(unit);
+            }
+            // Counted when it was bound, so this cannot fail.
+            let _ = queue.bound().unbind();
+        }
+        if let Some(counter) = self.counter.take() {
+            if let Some(unit) = unit {
+                counter.units().remove(unit);
+            }
+            // As above.
+            let _ = counter.counter().binds().unbind();
+        }
+    }
+}
+
+impl<P: Provider> Endpoint<P> {
+    fn open_bindings(&self, what: &'static str) -> Result<MutexGuard<'_, Bindings<P>>, EndpointError> {
+        if self.unit.get().is_some() {
+            return Err(EndpointError::Enabled { what });
+        }
+        Ok(self.lock_bindings())
+    }
+
+    fn lock_bindings(&self) -> MutexGuard<'_, Bindings<P>> {
+        // Nothing in here panics half-way, so a poisoned lock guards sound data.
+        self.bindings.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Binds a completion queue for `TRANSMIT`, `RECV` or both; with
+    /// `SELECTIVE_COMPLETION`, only operations that ask for it write an entry
+    /// when they succeed. Reference: fi_endpoint(3), `fi_ep_bind`.
+    pub fn bind_completion_queue(
+        &self,
+        queue: &Arc<CompletionQueue<P>>,
+        flags: Flags,
+    ) -> Result<(), EndpointError> {
+        let object = "completion queue";
+        let directions = flags & (Flags::TRANSMIT | Flags::RECV);
+        if directions.is_empty() || flags != directions | (flags & Flags::SELECTIVE_COMPLETION) {
+            return Err(EndpointError::BadFlags { object, flags });
+        }
+        if !Arc::ptr_eq(queue.domain(), self.domain()) {
+            return Err(EndpointError::OtherDomain { object });
+        }
+        let mut bindings = self.open_bindings("binding a completion queue")?;
+        if bindings.directions(directions).any(|direction| direction.queue.is_some()) {
+            return Err(EndpointError::AlreadyBound { object, flags: directions });
+        }
+        for direction in bindings.directions(directions) {
+            queue.bound().bind().map_err(|_| EndpointError::Closed { object })?;
+            direction.queue = Some(queue.clone());
+            direction.selective = flags.contains(Flags::SELECTIVE_COMPLETION);
+        }
+        Ok(())
+    }
+
+    /// Binds a counter for `SEND`, `RECV` or both.
+    /// Reference: fi_endpoint(3), `fi_ep_bind`.
+    pub fn bind_counter(
+        &self,
+        counter: &Arc<CompletionCounter<P>>,
+        flags: Flags,
+    ) -> Result<(), EndpointError> {
+        let object = "counter";
+        let directions = flags & (Flags::SEND | Flags::RECV);
+        if directions.is_empty() || flags != directions {
+            return Err(EndpointError::BadFlags { object, flags });
+        }
+        if !Arc::ptr_eq(counter.domain(), self.domain()) {
+            return Err(EndpointError::OtherDomain { object });
+        }
+        let mut bindings = self.open_bindings("binding a counter")?;
+        if bindings.directions(directions).any(|direction| direction.counter.is_some()) {
+            return Err(EndpointError::AlreadyBound { object, flags: directions });
+        }
+        for direction in bindings.directions(directions) {
+            counter.counter().binds().bind().map_err(|_| EndpointError::Closed { object })?;
+            direction.counter = Some(counter.clone());
+        }
+        Ok(())
+    }
+
+    /// Binds the address vector. Reference: fi_endpoint(3), `fi_ep_bind`.
+    pub fn bind_address_vector(&self, vector: &Arc<AddressVector>) -> Result<(), EndpointError> {
+        let object = "address vector";
+        let mut bindings = self.open_bindings("binding an address vector")?;
+        if bindings.address_vector.is_some() {
+            return Err(EndpointError::AlreadyBound { object, flags: Flags::empty() });
+        }
+        vector.binds().bind().map_err(|_| EndpointError::Closed { object })?;
+        bindings.address_vector = Some(vector.clone());
+        Ok(())
+    }
+
+    /// Binds the event queue that asynchronous errors go to.
+    /// Reference: fi_endpoint(3), `fi_ep_bind`.
+    pub fn bind_event_queue(&self, queue: &Arc<EventQueue>) -> Result<(), EndpointError> {
+        let object = "event queue";
+        let mut bindings = self.open_bindings("binding an event queue")?;
+        if bindings.event_queue.is_some() {
+            return Err(EndpointError::AlreadyBound { object, flags: Flags::empty() });
+        }
+        queue.binds().bind().map_err(|_| EndpointError::Closed { object })?;
+        bindings.event_queue = Some(queue.clone());
+        Ok(())
+    }
+
+    /// Enables the endpoint: from now on it can send and receive. Enabling twice
+    /// is an error. Reference: fi_endpoint(3), `fi_enable`: "An endpoint must be
+    /// bound with CQs capable of reporting completions for any asynchronous
+    /// operation initiated on the endpoint."
+    pub fn enable(&self) -> Result<(), EndpointError> {
+        let mut bindings = self.open_bindings("enabling")?;
+        for (direction, capability, name) in [
+            (&bindings.transmit, Flags::SEND, "transmit"),
+            (&bindings.receive, Flags::RECV, "receive"),
+        ] {
+            if self.options.capabilities.contains(capability) && direction.queue.is_none() {
+                return Err(EndpointError::NoCompletionQueue { direction: name });
+            }
+        }
+        let address_vector = bindings.address_vector.clone().ok_or(EndpointError::NoAddressVector)?;
+        let Some(transport) = bindings.transport.take() else {
+            return Err(EndpointError::Closed { object: "endpoint" });
+        };
+        let setup = Setup {
+            transmit: bindings.transmit.side(),
+            receive: bindings.receive.side(),
+            address_vector,
+            transmit_size: self.options.transmit_size,
+            inject_size: self.options.inject_size,
+            multi_receive_min: self.multi_receive_min(),
+            unexpected_budget: self.domain.options().unexpected_budget,
+        };
+        let selective =
+            Selective { transmit: setup.transmit.selective, receive: setup.receive.selective };
+        let engine = Engine::new(transport, setup);
+        let unit =
+            Arc::new(Unit::new(self.domain.provider().clone(), self.domain.sharing(), engine));
+        // Set once: the lock is held and `open_bindings` saw no unit.
+        let _ = self.selective.set(selective);
+        let _ = self.unit.set(unit.clone());
+        bindings.transmit.add_unit(&unit);
+        bindings.receive.add_unit(&unit);
+        self.domain.add_unit(&unit);
+        Ok(())
+    }
+
+    /// Releases everything bound, and the transport if it was never enabled.
+    pub(super) fn unbind_all(&self) {
+        let mut bindings = self.lock_bindings();
+        let unit = self.unit.get();
+        bindings.transmit.release(unit);
+        bindings.receive.release(unit);
+        // Counted when they were bound, so none of these can fail.
+        if let Some(vector) = bindings.address_vector.take() {
+            let _ = vector.binds().unbind();
+        }
+        if let Some(queue) = bindings.event_queue.take() {
+            let _ = queue.binds().unbind();
+        }
+        if std::mem::take(&mut bindings.counted) {
+            let _ = self.domain.uses().unbind();
+        }
+        if self.domain.provider().forked() {
+            // The parent's transport is not ours to close.
+            std::mem::forget(bindings.transport.take());
+        }
+        bindings.transport = None;
+    }
+}

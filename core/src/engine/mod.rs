@@ -1,0 +1,184 @@
+//! The engine: what owns an endpoint's matcher, operations and peers, and moves
+//! everything forward when it is polled.
+//!
+//! One owner at a time ([`unit`]), so nothing in here is atomic. The verbs of
+//! the protocol are in [`crate::protocol`]; this file has the state and the
+//! poll loop.
+
+pub mod idle;
+pub mod ownership;
+pub mod peer;
+pub mod progress;
+pub mod report;
+pub mod route;
+#[allow(unsafe_code)]
+pub mod unit;
+
+use std::{collections::HashMap, sync::Arc};
+
+use crate::{
+    address::Address,
+    address_vector::AddressVector,
+    operation::{Incoming, ReceiveOperation, SendOperation, Unexpected},
+    pool::Pool,
+    tag_match::Matcher,
+    transport::{Limits, PeerIndex, Transport},
+};
+use peer::Peer;
+use report::Side;
+
+/// Packets that one poll takes at most, so that a busy peer cannot keep the
+/// caller from its own work.
+const BURST: usize = 64;
+
+/// What an endpoint is set up with when it is enabled.
+pub struct Setup {
+    /// Where sends complete.
+    pub transmit: Side,
+    /// Where receives complete.
+    pub receive: Side,
+    /// Who the peers are.
+    pub address_vector: Arc<AddressVector>,
+    /// Sends that may be under way.
+    pub transmit_size: usize,
+    /// The largest injected message. Units: bytes.
+    pub inject_size: usize,
+    /// A multi-receive buffer with less room is released. Units: bytes.
+    pub multi_receive_min: usize,
+    /// Unexpected payload to hold at most. Units: bytes.
+    pub unexpected_budget: u64,
+}
+
+/// The state of one enabled endpoint.
+pub struct Engine<T: Transport> {
+    pub(crate) transport: T,
+    pub(crate) limits: Limits,
+    pub(crate) setup: Setup,
+    pub(crate) peers: Vec<Peer>,
+    pub(crate) by_address: HashMap<Address, PeerIndex>,
+    /// The peer of each address in the address vector, as far as it was used.
+    pub(crate) routes: Vec<PeerIndex>,
+    pub(crate) routes_valid_for: u64,
+    pub(crate) sources_valid_for: u64,
+    pub(crate) tagged: Matcher,
+    pub(crate) untagged: Matcher,
+    pub(crate) sends: Pool<SendOperation>,
+    pub(crate) receives: Pool<ReceiveOperation>,
+    pub(crate) unexpected: Pool<Unexpected>,
+    pub(crate) incoming: Pool<Incoming>,
+    /// Peers with something to push.
+    pub(crate) backlog: Vec<PeerIndex>,
+    /// Consented messages whose sender may be asleep: candidates for single-copy.
+    pub(crate) stalled: Vec<crate::protocol::single_copy::Stalled>,
+    /// Messages claimed by a peek, by context.
+    pub(crate) claimed: HashMap<u64, u32>,
+    /// Credit granted to all peers together and not yet used up and released.
+    pub(crate) granted: u64,
+}
+
+impl<T: Transport> Engine<T> {
+    /// An engine over an open transport.
+    pub fn new(transport: T, setup: Setup) -> Self {
+        Engine {
+            limits: transport.limits(),
+            transport,
+            peers: Vec::new(),
+            by_address: HashMap::new(),
+            routes: Vec::new(),
+            routes_valid_for: setup.address_vector.removals(),
+            sources_valid_for: setup.address_vector.insertions(),
+            tagged: Matcher::new(),
+            untagged: Matcher::new(),
+            sends: Pool::with_capacity(setup.transmit_size),
+            receives: Pool::default(),
+            unexpected: Pool::default(),
+            incoming: Pool::default(),
+            backlog: Vec::new(),
+            stalled: Vec::new(),
+            claimed: HashMap::new(),
+            granted: 0,
+            setup,
+        }
+    }
+
+    /// Takes a burst of packets and pushes what waits. Returns whether anything
+    /// moved. Cost: no system call, no allocation, no lock.
+    #[inline(always)]
+    pub fn progress(&mut self) -> bool {
+        if self.transport.has_event() {
+            self.take_events();
+        }
+        if self.sources_valid_for != self.setup.address_vector.insertions() {
+            self.refresh_sources();
+        }
+        let mut packets = 0;
+        while packets < BURST {
+            let Some(arrival) = self.transport.arrival() else { break };
+            self.deliver(&arrival);
+            packets += 1;
+        }
+        if self.backlog.is_empty() && self.stalled.is_empty() {
+            return packets > 0;
+        }
+        self.push_backlog(packets > 0)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn push_backlog(&mut self, mut moved: bool) -> bool {
+        let mut index = 0;
+        while index < self.backlog.len() {
+            let peer = self.backlog[index];
+            moved |= self.pump(peer);
+            if self.peers[peer as usize].has_work() {
+                index += 1;
+            } else {
+                self.peers[peer as usize].in_backlog = false;
+                self.backlog.swap_remove(index);
+            }
+        }
+        if !moved && !self.stalled.is_empty() {
+            moved = self.read_stalled();
+        }
+        moved
+    }
+
+    /// Remembers that `peer` has something to push.
+    pub(crate) fn note_backlog(&mut self, peer: PeerIndex) {
+        let record = &mut self.peers[peer as usize];
+        record.settle();
+        if !record.in_backlog && record.has_work() {
+            record.in_backlog = true;
+            self.backlog.push(peer);
+        }
+    }
+
+    /// Asks peers for the bell. False if there is something to do already.
+    pub fn arm(&mut self) -> bool {
+        self.transport.arm()
+    }
+
+    /// Peers need not ring any more.
+    pub fn disarm(&mut self) {
+        self.transport.disarm();
+    }
+
+    /// What a sleeper waits for.
+    pub fn bell(&self) -> std::os::fd::RawFd {
+        self.transport.bell()
+    }
+
+    /// Whether something here waits for room at a peer, so that a sleeper must
+    /// look again by itself.
+    pub fn waits_for_room(&self) -> bool {
+        !self.backlog.is_empty() || !self.stalled.is_empty()
+    }
+}
+
+impl<T: Transport> Drop for Engine<T> {
+    /// Says goodbye to connected peers; what is pending is dropped silently, as
+    /// fi_endpoint(3) has it for `fi_close`.
+    fn drop(&mut self) {
+        self.say_bye();
+    }
+}

@@ -1,0 +1,133 @@
+//! What the engine knows of each active peer.
+
+use std::collections::VecDeque;
+
+use crate::{address::Address, address_vector::FI_ADDR_NOTAVAIL, wire::Kind};
+
+/// Credit that a sender may use before the receiver has granted any: both sides
+/// know it, so that the first messages need not wait for the receiver's engine.
+/// Units: bytes.
+pub const CREDIT_FIRST: u64 = 64 << 10;
+
+/// Whether packets can be pushed to a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerState {
+    /// Not connected; the next send connects.
+    Idle,
+    /// `connect` is under way.
+    Connecting,
+    /// Connected.
+    Ready,
+}
+
+/// A small packet that core owes to a peer: never lost for lack of room.
+#[derive(Clone, Copy, Debug)]
+pub struct Reply {
+    /// `Consent`, `Finish` or `Acknowledge`.
+    pub kind: Kind,
+    /// The peer's operation.
+    pub operation: u64,
+    /// The error number of a `Finish`.
+    pub errno: u64,
+}
+
+/// An active peer: one that was sent to, received from, or named in a receive.
+pub struct Peer {
+    /// Sends can go straight out: connected, and nothing waits before them.
+    pub clear: bool,
+    /// Whether packets can be pushed.
+    pub state: PeerState,
+    /// In the engine's backlog.
+    pub in_backlog: bool,
+    /// It announced that its endpoint closes.
+    pub departed: bool,
+    /// Credit used so far, and the last credit seen.
+    pub charged: u64,
+    /// The credit that the peer has granted us, as last seen.
+    pub credit: u64,
+    /// The receiving side of credit: what arrived, what was let go, what was
+    /// granted, and when to grant again.
+    pub flow: ReceiveFlow,
+    /// Its address in the address vector, or `FI_ADDR_NOTAVAIL`.
+    pub fi_addr: u64,
+    /// Its address.
+    pub address: Address,
+    /// The incarnation that sends to us, once it does.
+    pub incarnation: Option<u64>,
+    /// Sends that have not wholly left, oldest first.
+    pub queue: VecDeque<u32>,
+    /// Sends whose rest the receiver has consented to.
+    pub streams: VecDeque<u32>,
+    /// Sends that await the receiver's word.
+    pub awaiting: u32,
+    /// Replies that found no room yet.
+    pub replies: VecDeque<Reply>,
+    /// Long messages from it that are under way: its name and our index.
+    pub incoming: Vec<(u64, u32)>,
+}
+
+/// How much payload a peer may send that nobody has asked for yet.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReceiveFlow {
+    /// Cost of all messages that arrived.
+    pub arrived: u64,
+    /// Cost of those that were matched or dropped.
+    pub released: u64,
+    /// The credit that was granted: `arrived` may not pass it.
+    pub granted: u64,
+    /// Once `arrived` passes this, more is granted.
+    pub grant_at: u64,
+}
+
+impl ReceiveFlow {
+    /// The flow of a lane that was just adopted.
+    pub fn opened() -> Self {
+        ReceiveFlow { arrived: 0, released: 0, granted: CREDIT_FIRST, grant_at: CREDIT_FIRST / 2 }
+    }
+
+    /// Credit that the peer holds: granted, and not yet used and released.
+    pub fn outstanding(&self) -> u64 {
+        self.granted - self.released
+    }
+}
+
+impl Peer {
+    /// A peer that nothing is known of but its address.
+    pub fn new(address: Address) -> Peer {
+        Peer {
+            clear: false,
+            state: PeerState::Idle,
+            in_backlog: false,
+            departed: false,
+            charged: 0,
+            credit: CREDIT_FIRST,
+            flow: ReceiveFlow::default(),
+            fi_addr: FI_ADDR_NOTAVAIL,
+            address,
+            incarnation: None,
+            queue: VecDeque::new(),
+            streams: VecDeque::new(),
+            awaiting: 0,
+            replies: VecDeque::new(),
+            incoming: Vec::new(),
+        }
+    }
+
+    /// Whether something waits to be pushed.
+    pub fn has_work(&self) -> bool {
+        !(self.queue.is_empty() && self.streams.is_empty() && self.replies.is_empty())
+    }
+
+    /// Recomputes `clear`.
+    pub fn settle(&mut self) {
+        let empty = self.queue.is_empty() && self.replies.is_empty();
+        self.clear = self.state == PeerState::Ready && empty;
+    }
+
+    /// Takes the incoming message that the peer calls `operation` off the list.
+    pub fn remove_incoming(&mut self, operation: u64) {
+        if let Some(at) = self.incoming.iter().position(|(name, _)| *name == operation) {
+            self.incoming.swap_remove(at);
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Automatic progress: helper threads.
+//!
+//! One helper that sleeps on the bells is the default: it costs nothing while
+//! nothing arrives, so eight ranks on two cores do not start eight spinning
+//! threads. While the application polls by itself the helper keeps out of the
+//! way: it asks for no bell, and looks again a millisecond later.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use crate::{
+    domain::OpenError,
+    poll_set::PollSet,
+    transport::{Bell, Provider, Transport},
+};
+
+/// How long the helper stays away from an application that polls.
+const STAY_AWAY: Duration = Duration::from_millis(1);
+/// The longest sleep, as a bound on whatever might go wrong with a bell.
+const SLEEP_MAX: Duration = Duration::from_millis(100);
+/// Empty polls before the helper sleeps.
+const SPINS: usize = 200;
+
+/// A progress thread. Dropping it ends the thread.
+pub struct Helper {
+    stop: Arc<AtomicBool>,
+    bell: Arc<dyn Bell>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Helper {
+    /// Starts a helper that sleeps while there is nothing to do.
+    pub fn sleeping<P: Provider>(
+        provider: &Arc<P>,
+        units: Arc<PollSet<P>>,
+    ) -> Result<Helper, OpenError> {
+        Helper::start(provider, "kestrel-progress", move |stop, bell| {
+            let mut polls = units.polls();
+            while !stop.load(Ordering::Acquire) {
+                if (0..SPINS).any(|_| units.progress_by_helper()) {
+                    continue;
+                }
+                let now = units.polls();
+                if std::mem::replace(&mut polls, now) != now {
+                    P::Transport::sleep(&[bell.fd()], Some(STAY_AWAY));
+                    continue;
+                }
+                if units.arm() {
+                    let mut bells = units.bells();
+                    bells.push(bell.fd());
+                    let long = if units.waits_for_room() { STAY_AWAY } else { SLEEP_MAX };
+                    P::Transport::sleep(&bells, Some(long));
+                }
+                units.disarm();
+            }
+        })
+    }
+
+    /// Starts a helper that spins on `core`, run to completion.
+    pub fn spinning<P: Provider>(
+        provider: &Arc<P>,
+        units: Arc<PollSet<P>>,
+        core: usize,
+    ) -> Result<Helper, OpenError> {
+        let claim = provider.claim_core(core)?;
+        Helper::start(provider, "kestrel-lcore", move |stop, _| {
+            claim.pin();
+            while !stop.load(Ordering::Acquire) {
+                if !units.progress_by_helper() {
+                    std::hint::spin_loop();
+                }
+            }
+        })
+    }
+
+    fn start<P: Provider>(
+        provider: &Arc<P>,
+        name: &str,
+        run: impl FnOnce(&AtomicBool, &dyn Bell) + Send + 'static,
+    ) -> Result<Helper, OpenError> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let bell: Arc<dyn Bell> = Arc::from(provider.new_bell()?);
+        let (thread_stop, thread_bell) = (stop.clone(), bell.clone());
+        let thread = std::thread::Builder::new()
+            .name(name.into())
+            .spawn(move || run(&thread_stop, &*thread_bell))
+            .map_err(|error| OpenError::NoThread(error.to_string()))?;
+        Ok(Helper { stop, bell, thread: Some(thread) })
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        self.bell.ring();
+        if let Some(thread) = self.thread.take() {
+            // A helper that panicked has nothing left to clean up.
+            let _ = thread.join();
+        }
+    }
+}

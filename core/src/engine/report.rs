@@ -1,0 +1,220 @@
+//! How the engine reports: completion entries, errors, counters.
+
+use std::sync::Arc;
+
+use super::Engine;
+use crate::{
+    completion_queue::{Entry, ErrorEntry, store::CompletionStore},
+    counter::Counter,
+    error::Errno,
+    flags::Flags,
+    operation::{ReceiveOperation, SendOperation},
+    owned::Owner,
+    transport::{PeerIndex, Transport, Unreachable},
+};
+
+/// Where one direction's completions go.
+#[derive(Clone, Default)]
+pub struct Side {
+    /// The completion queue.
+    pub queue: Option<Arc<CompletionStore>>,
+    /// Only operations with `COMPLETION` write an entry when they succeed.
+    pub selective: bool,
+    /// The counter.
+    pub counter: Option<Arc<Counter>>,
+}
+
+impl Side {
+    /// Reports a success: an entry if `entry` is given, and the counter always.
+    #[inline(always)]
+    pub fn succeed(&self, entry: Option<Entry>) {
+        if let (Some(queue), Some(entry)) = (&self.queue, entry) {
+            queue.push(entry);
+        }
+        if let Some(counter) = &self.counter {
+            counter.add(1);
+        }
+    }
+
+    /// Reports a message in a multi-receive buffer that stays posted.
+    pub fn succeed_message(&self, entry: Option<Entry>, wanted: bool) {
+        if entry.is_some() {
+            self.succeed(entry.filter(|_| wanted));
+        }
+    }
+
+    /// Reports the end of a multi-receive buffer: always, and counted only if a
+    /// message is reported with it.
+    pub fn release_buffer(&self, entry: Entry, counted: bool) {
+        if let Some(queue) = &self.queue {
+            queue.push(entry);
+        }
+        if let Some(counter) = &self.counter
+            && counted
+        {
+            counter.add(1);
+        }
+    }
+
+    /// Reports a failure: always, however the operation was posted.
+    #[cold]
+    #[inline(never)]
+    pub fn fail(&self, error: ErrorEntry) {
+        if let Some(counter) = &self.counter {
+            counter.add_error(1);
+        }
+        if let Some(queue) = &self.queue {
+            queue.push_error(error);
+        }
+    }
+}
+
+/// What is known of a message when its receive completes.
+#[derive(Clone, Copy, Debug)]
+pub struct Message {
+    /// The sender.
+    pub peer: PeerIndex,
+    /// `TAGGED` or `MSG`, and `REMOTE_CQ_DATA`.
+    pub flags: Flags,
+    /// Its tag.
+    pub tag: u64,
+    /// Its remote CQ data.
+    pub data: u64,
+    /// Bytes in all.
+    pub total: usize,
+}
+
+const MESSAGE_KIND: Flags = Flags::TAGGED.union(Flags::MSG);
+
+impl<T: Transport> Engine<T> {
+    /// A send that has left at once.
+    #[inline(always)]
+    pub(crate) fn report_sent(&self, flags: Flags, context: u64, owner: Option<Owner>) {
+        let entry = flags.contains(Flags::COMPLETION).then(|| Entry {
+            context,
+            flags: ((flags & MESSAGE_KIND) | Flags::SEND).bits(),
+            owner,
+            ..Entry::default()
+        });
+        self.setup.transmit.succeed(entry);
+    }
+
+    /// A send that had to wait.
+    pub(crate) fn finish_send(&mut self, index: u32) {
+        let send = self.sends.remove(index);
+        self.report_sent(send.flags, send.context, send.owner);
+    }
+
+    /// A send that failed.
+    #[cold]
+    pub(crate) fn fail_send(&mut self, index: u32, why: &Unreachable) {
+        let send = self.sends.remove(index);
+        let peer = &self.peers[send.peer as usize];
+        let SendOperation { context, flags, tag, data, owner, .. } = send;
+        self.setup.transmit.fail(ErrorEntry {
+            context,
+            flags: (flags & MESSAGE_KIND) | Flags::SEND,
+            length: 0,
+            buffer: 0,
+            data,
+            tag,
+            overflow: 0,
+            errno: why.errno,
+            reason: why.reason.clone(),
+            source: peer.fi_addr,
+            source_address: Some(peer.address),
+            owner,
+        });
+    }
+
+    /// A receive that got its whole message, or as much as fits.
+    #[inline(always)]
+    pub(crate) fn report_received(
+        &mut self,
+        receive: ReceiveOperation,
+        message: &Message,
+        room: usize,
+    ) {
+        if message.total > room {
+            return self.report_truncated(receive, message, room);
+        }
+        let entry = receive.flags.contains(Flags::COMPLETION).then(|| Entry {
+            context: receive.context,
+            flags: (message.flags | Flags::RECV).bits(),
+            length: message.total as u64,
+            buffer: receive.pieces.view().contiguous(0, usize::MAX).as_ptr() as u64,
+            data: message.data,
+            tag: message.tag,
+            source: self.peers[message.peer as usize].fi_addr,
+            owner: receive.owner,
+        });
+        self.setup.receive.succeed(entry);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn report_truncated(&mut self, receive: ReceiveOperation, message: &Message, room: usize) {
+        let overflow = (message.total - room) as u64;
+        let reason = format!(
+            "a message of {} bytes arrived for a buffer of {room} bytes: {overflow} were discarded",
+            message.total
+        );
+        let why = Unreachable { errno: Errno::TRUNC, reason };
+        self.fail_receive(receive, Some(message), room as u64, &why);
+    }
+
+    /// A receive that failed.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn fail_receive(
+        &mut self,
+        receive: ReceiveOperation,
+        message: Option<&Message>,
+        length: u64,
+        why: &Unreachable,
+    ) {
+        let buffer = receive.pieces.view().contiguous(0, usize::MAX).as_ptr() as u64;
+        self.fail_receive_into(receive, message, buffer, length, why);
+    }
+
+    /// A message of a multi-receive buffer failed; the buffer stays.
+    #[cold]
+    pub(crate) fn fail_receive_at(
+        &mut self,
+        receive: ReceiveOperation,
+        message: &Message,
+        buffer: u64,
+        length: u64,
+        why: &Unreachable,
+    ) {
+        self.fail_receive_into(receive, Some(message), buffer, length, why);
+    }
+
+    fn fail_receive_into(
+        &mut self,
+        receive: ReceiveOperation,
+        message: Option<&Message>,
+        buffer: u64,
+        length: u64,
+        why: &Unreachable,
+    ) {
+        let peer = message.map(|message| &self.peers[message.peer as usize]);
+        let truncated = why.errno == Errno::TRUNC;
+        let total = message.map_or(0, |message| message.total as u64);
+        self.setup.receive.fail(ErrorEntry {
+            context: receive.context,
+            flags: message.map_or(receive.flags & MESSAGE_KIND, |message| message.flags)
+                | Flags::RECV,
+            length,
+            buffer,
+            data: message.map_or(0, |message| message.data),
+            tag: message.map_or(0, |message| message.tag),
+            overflow: if truncated { total - length } else { 0 },
+            errno: why.errno,
+            reason: why.reason.clone(),
+            source: peer.map_or(crate::address_vector::FI_ADDR_NOTAVAIL, |peer| peer.fi_addr),
+            source_address: peer.map(|peer| peer.address),
+            owner: receive.owner,
+        });
+    }
+}

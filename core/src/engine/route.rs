@@ -1,0 +1,249 @@
+//! From an address to a peer, and what happens to peers: connecting, arriving,
+//! dying.
+
+use super::{
+    Engine,
+    peer::{CREDIT_FIRST, Peer, PeerState, ReceiveFlow},
+};
+use crate::{
+    address::Address,
+    address_vector::{FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC},
+    error::Errno,
+    memory::Piece,
+    operation::Target,
+    tag_match::ANY_SOURCE,
+    transport::{PeerIndex, Transport, TransportEvent, Unreachable},
+    wire::{Head, Kind},
+};
+
+const NO_ROUTE: PeerIndex = u32::MAX;
+
+impl<T: Transport> Engine<T> {
+    /// The peer at `fi_addr`, or none if the address vector does not know it.
+    #[inline(always)]
+    pub(crate) fn peer_at(&mut self, fi_addr: u64) -> Option<PeerIndex> {
+        if self.routes_valid_for == self.setup.address_vector.removals()
+            && let Some(&peer) = self.routes.get(fi_addr as usize)
+            && peer != NO_ROUTE
+        {
+            return Some(peer);
+        }
+        self.find_route(fi_addr)
+    }
+
+    /// The source that a receive directed at `fi_addr` matches.
+    #[inline(always)]
+    pub(crate) fn source_at(&mut self, fi_addr: u64) -> Option<PeerIndex> {
+        if fi_addr == FI_ADDR_UNSPEC { Some(ANY_SOURCE) } else { self.peer_at(fi_addr) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn find_route(&mut self, fi_addr: u64) -> Option<PeerIndex> {
+        let removals = self.setup.address_vector.removals();
+        if self.routes_valid_for != removals {
+            self.routes_valid_for = removals;
+            self.routes.fill(NO_ROUTE);
+            self.refresh_sources();
+        }
+        let address = self.setup.address_vector.get(fi_addr)?;
+        let peer = self.peer_of(address);
+        let index = usize::try_from(fi_addr).ok()?;
+        if self.routes.len() <= index {
+            self.routes.resize(index + 1, NO_ROUTE);
+        }
+        self.routes[index] = peer;
+        Some(peer)
+    }
+
+    /// The peer with `address`, made if it is new.
+    fn peer_of(&mut self, address: Address) -> PeerIndex {
+        if let Some(&peer) = self.by_address.get(&address) {
+            return peer;
+        }
+        let peer = self.peers.len() as PeerIndex;
+        let mut record = Peer::new(address);
+        record.fi_addr = self.setup.address_vector.find(&address).unwrap_or(FI_ADDR_NOTAVAIL);
+        self.peers.push(record);
+        self.by_address.insert(address, peer);
+        peer
+    }
+
+    /// Looks up again what each peer is called in the address vector.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn refresh_sources(&mut self) {
+        self.sources_valid_for = self.setup.address_vector.insertions();
+        for peer in &mut self.peers {
+            peer.fi_addr =
+                self.setup.address_vector.find(&peer.address).unwrap_or(FI_ADDR_NOTAVAIL);
+        }
+    }
+
+    /// Starts connecting to `peer` if nothing of the kind is under way.
+    pub(crate) fn ensure_connection(&mut self, peer: PeerIndex) {
+        let record = &mut self.peers[peer as usize];
+        if record.state == PeerState::Idle {
+            record.state = PeerState::Connecting;
+            self.transport.connect(peer, record.address);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn take_events(&mut self) {
+        while let Some(event) = self.transport.event() {
+            match event {
+                TransportEvent::Connected { peer, incarnation } => self.connected(peer, incarnation),
+                TransportEvent::Failed { peer, reason } => {
+                    tracing::info!(address = %self.peers[peer as usize].address, "{}", reason.reason);
+                    self.peers[peer as usize].state = PeerState::Idle;
+                    self.fail_peer(peer, &reason);
+                }
+                TransportEvent::Incoming { ticket, address, incarnation } => {
+                    self.incoming_peer(ticket, address, incarnation);
+                }
+                TransportEvent::Died { peer } => self.peer_died(peer),
+                TransportEvent::Broken { peer, reason } => self.peer_broke(peer, &reason),
+            }
+        }
+    }
+
+    fn connected(&mut self, peer: PeerIndex, incarnation: u64) {
+        let record = &mut self.peers[peer as usize];
+        if record.incarnation.is_some_and(|known| known != incarnation) {
+            let why = died(record.address);
+            self.drain(peer);
+            self.fail_established(peer, &why);
+        }
+        let record = &mut self.peers[peer as usize];
+        record.incarnation = Some(incarnation);
+        record.state = PeerState::Ready;
+        record.charged = 0;
+        record.credit = CREDIT_FIRST;
+        self.note_backlog(peer);
+        self.pump(peer);
+    }
+
+    fn incoming_peer(&mut self, ticket: u64, address: Address, incarnation: u64) {
+        let peer = self.peer_of(address);
+        let restarted =
+            self.peers[peer as usize].incarnation.is_some_and(|known| known != incarnation);
+        if restarted {
+            self.peer_died(peer);
+        }
+        let record = &mut self.peers[peer as usize];
+        record.incarnation = Some(incarnation);
+        record.departed = false;
+        self.granted = self.granted - record.flow.outstanding() + CREDIT_FIRST;
+        record.flow = ReceiveFlow::opened();
+        self.transport.adopt(peer, ticket);
+    }
+
+    /// The peer's process is gone: what it had sent is delivered, what depends
+    /// on it fails, and the next send finds a route anew.
+    pub(crate) fn peer_died(&mut self, peer: PeerIndex) {
+        self.drain(peer);
+        let why = died(self.peers[peer as usize].address);
+        tracing::info!("{}", why.reason);
+        self.transport.disconnect(peer);
+        self.fail_peer(peer, &why);
+    }
+
+    fn peer_broke(&mut self, peer: PeerIndex, why: &Unreachable) {
+        tracing::warn!(address = %self.peers[peer as usize].address, "{}", why.reason);
+        self.transport.disconnect(peer);
+        self.fail_peer(peer, why);
+    }
+
+    /// The peer said something that the protocol does not allow.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn violation(&mut self, peer: PeerIndex, what: &str) {
+        let reason = format!("{} broke the protocol: {what}", self.peers[peer as usize].address);
+        self.peer_broke(peer, &Unreachable { errno: Errno::CONNABORTED, reason });
+    }
+
+    /// Delivers what `peer` had published. Bounded by what a lane can hold.
+    fn drain(&mut self, peer: PeerIndex) {
+        const PACKETS_MAX: usize = 1 << 16;
+        for _ in 0..PACKETS_MAX {
+            let Some(arrival) = self.transport.arrival_from(peer) else { return };
+            self.deliver(&arrival);
+        }
+    }
+
+    /// Fails everything that depends on `peer`, receives directed at it included.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn fail_peer(&mut self, peer: PeerIndex, why: &Unreachable) {
+        self.fail_established(peer, why);
+        let record = &mut self.peers[peer as usize];
+        record.state = PeerState::Idle;
+        record.clear = false;
+        record.incarnation = None;
+        record.departed = false;
+        record.replies.clear();
+        let queued: Vec<u32> = record.queue.drain(..).collect();
+        for send in queued {
+            self.fail_send(send, why);
+        }
+        self.fail_directed(peer, why);
+    }
+
+    /// Fails what had begun with the peer's incarnation that is now gone.
+    fn fail_established(&mut self, peer: PeerIndex, why: &Unreachable) {
+        let record = &mut self.peers[peer as usize];
+        record.streams.clear();
+        record.awaiting = 0;
+        let begun: Vec<u32> =
+            self.sends.indices().filter(|&send| self.sends[send].has_begun_with(peer)).collect();
+        for send in begun {
+            self.peers[peer as usize].queue.retain(|&queued| queued != send);
+            self.fail_send(send, why);
+        }
+        for (_, incoming) in std::mem::take(&mut self.peers[peer as usize].incoming) {
+            self.fail_incoming(incoming, why);
+        }
+        self.stalled.retain(|stalled| self.incoming.get(stalled.incoming).is_some());
+    }
+
+    fn fail_incoming(&mut self, index: u32, why: &Unreachable) {
+        let incoming = self.incoming.remove(index);
+        match incoming.target {
+            Target::Receive { receive, room, .. } => {
+                let message = incoming.message();
+                let placed = incoming.received.min(room) as u64;
+                self.fail_arriving(receive, &message, placed, why);
+            }
+            Target::Unexpected(index) => self.forget_unexpected(index),
+            Target::Nowhere => {}
+        }
+    }
+
+    fn fail_directed(&mut self, peer: PeerIndex, why: &Unreachable) {
+        for tagged in [true, false] {
+            let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
+            let directed: Vec<_> =
+                matcher.posted().filter(|(_, _, source)| *source == peer).collect();
+            for (posted, receive, _) in directed {
+                let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
+                matcher.remove_posted(posted);
+                self.fail_posted(receive, why);
+            }
+        }
+    }
+
+    /// Tells connected peers that this endpoint closes.
+    pub(crate) fn say_bye(&mut self) {
+        for peer in 0..self.peers.len() as PeerIndex {
+            if self.peers[peer as usize].state == PeerState::Ready {
+                let _ = self.transport.push(peer, Head::new(Kind::Bye, 0), 0, &[], Piece::EMPTY);
+            }
+        }
+    }
+}
+
+fn died(address: Address) -> Unreachable {
+    Unreachable { errno: Errno::CONNRESET, reason: format!("the process of peer {address} is gone") }
+}

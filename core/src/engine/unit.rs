@@ -1,0 +1,268 @@
+//! A unit: one engine and the way to own it.
+
+use std::{cell::UnsafeCell, sync::Arc};
+
+use crossbeam_queue::ArrayQueue;
+
+use super::{Engine, ownership::Ownership};
+use crate::{
+    completion_queue::store::Sharing,
+    endpoint::PostError,
+    flags::Flags,
+    memory::Piece,
+    operation::{ReceivePost, SendPost, StoredPieces},
+    owned::Owner,
+    primitive::{AtomicU32, Ordering},
+    transport::Provider,
+};
+
+/// Operations that may wait for an owner who is busy.
+const SUBMISSIONS_MAX: usize = 256;
+
+/// What a caller leaves for the owner. Boxed buffers only where threads collide.
+enum Submission {
+    Send { post: Submitted, to: u64, data: u64, copy: Option<Box<[u8]>> },
+    Receive { post: Submitted, from: u64, ignore: u64 },
+}
+
+struct Submitted {
+    pieces: StoredPieces,
+    tag: u64,
+    context: u64,
+    flags: Flags,
+    owner: Option<Owner>,
+}
+
+/// An engine that any thread may ask to drive.
+pub struct Unit<P: Provider> {
+    provider: Arc<P>,
+    sharing: Sharing,
+    ownership: Ownership,
+    submissions: ArrayQueue<Submission>,
+    inject_size: usize,
+    /// Counts polls by the application, so that a helper knows to stay away.
+    polls: AtomicU32,
+    engine: UnsafeCell<Option<Engine<P::Transport>>>,
+}
+
+// SAFETY: the engine is only touched by the owner: in shared mode whoever holds
+// `ownership`, in exclusive mode the one thread at a time that the application
+// promised when it opened the domain (an unsafe call).
+unsafe impl<P: Provider> Sync for Unit<P> {}
+// SAFETY: the engine is Send, since transports are; nothing is bound to a thread.
+unsafe impl<P: Provider> Send for Unit<P> {}
+
+impl<P: Provider> Unit<P> {
+    /// Puts an engine under ownership.
+    pub fn new(provider: Arc<P>, sharing: Sharing, engine: Engine<P::Transport>) -> Self {
+        Unit {
+            provider,
+            sharing,
+            ownership: Ownership::new(),
+            submissions: ArrayQueue::new(SUBMISSIONS_MAX),
+            inject_size: engine.setup.inject_size,
+            polls: AtomicU32::new(0),
+            engine: UnsafeCell::new(Some(engine)),
+        }
+    }
+
+    /// The engine, for the owner.
+    #[allow(clippy::mut_from_ref)]
+    #[inline(always)]
+    fn owned(&self) -> Option<&mut Engine<P::Transport>> {
+        // SAFETY: every caller is the owner, or the exclusive thread, and lets
+        // the reference go before it releases.
+        unsafe { (*self.engine.get()).as_mut() }
+    }
+
+    /// Polls the engine if nobody else does. Returns whether anything moved.
+    #[inline(always)]
+    pub fn progress(&self) -> bool {
+        if self.provider.forked() {
+            return false;
+        }
+        if self.sharing == Sharing::Exclusive {
+            return self.owned().is_some_and(Engine::progress);
+        }
+        if !self.ownership.try_acquire() {
+            return false;
+        }
+        self.drain();
+        let moved = self.owned().is_some_and(Engine::progress);
+        self.release();
+        moved
+    }
+
+    /// As [`Self::progress`], for an application's own poll.
+    #[inline(always)]
+    pub fn progress_by_application(&self) -> bool {
+        if self.sharing == Sharing::Shared {
+            self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        }
+        self.progress()
+    }
+
+    /// How often the application polled, for a helper to see whether it does.
+    pub fn polls(&self) -> u32 {
+        self.polls.load(Ordering::Relaxed)
+    }
+
+    /// Posts a send, or leaves it for the owner.
+    #[inline(always)]
+    pub fn send(&self, post: SendPost<'_>) -> Result<(), PostError> {
+        if self.provider.forked() {
+            return Err(PostError::ForkedChild);
+        }
+        if self.sharing == Sharing::Exclusive {
+            return self.owned().ok_or(PostError::Closed)?.send(post);
+        }
+        if !self.ownership.try_acquire() {
+            return self.submit_send(post);
+        }
+        self.drain();
+        let result = self.owned().map_or(Err(PostError::Closed), |engine| engine.send(post));
+        self.release();
+        result
+    }
+
+    /// Posts a receive, or leaves it for the owner.
+    #[inline(always)]
+    pub fn receive(&self, post: ReceivePost<'_>) -> Result<(), PostError> {
+        if self.provider.forked() {
+            return Err(PostError::ForkedChild);
+        }
+        if self.sharing == Sharing::Exclusive {
+            return self.owned().ok_or(PostError::Closed)?.receive(post);
+        }
+        if !self.ownership.try_acquire() {
+            return self.submit_receive(post);
+        }
+        self.drain();
+        let result = self.owned().map_or(Err(PostError::Closed), |engine| engine.receive(post));
+        self.release();
+        result
+    }
+
+    /// Runs `work` as the owner, waiting for the present one: for cold calls.
+    pub fn with<R>(
+        &self,
+        work: impl FnOnce(&mut Engine<P::Transport>) -> R,
+    ) -> Result<R, PostError> {
+        if self.provider.forked() {
+            return Err(PostError::ForkedChild);
+        }
+        if self.sharing == Sharing::Exclusive {
+            return self.owned().map(work).ok_or(PostError::Closed);
+        }
+        self.ownership.acquire();
+        self.drain();
+        let result = self.owned().map(work).ok_or(PostError::Closed);
+        self.release();
+        result
+    }
+
+    /// Drops the engine. Later calls answer [`PostError::Closed`].
+    pub fn close(&self) {
+        if self.provider.forked() {
+            return;
+        }
+        if self.sharing == Sharing::Shared {
+            self.ownership.acquire();
+        }
+        // SAFETY: we are the owner, or the exclusive thread.
+        let engine = unsafe { (*self.engine.get()).take() };
+        drop(engine);
+        if self.sharing == Sharing::Shared {
+            self.release();
+        }
+    }
+
+    #[inline(always)]
+    fn release(&self) {
+        self.ownership.release(|| !self.submissions.is_empty(), || self.drain());
+    }
+
+    /// Takes what was submitted, in order.
+    #[inline(always)]
+    fn drain(&self) {
+        if !self.submissions.is_empty() {
+            self.drain_submissions();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn drain_submissions(&self) {
+        for _ in 0..SUBMISSIONS_MAX {
+            let Some(submission) = self.submissions.pop() else { return };
+            let Some(engine) = self.owned() else { continue };
+            match submission {
+                Submission::Send { post, to, data, copy } => {
+                    let Submitted { pieces: stored, tag, context, flags, mut owner } = post;
+                    let owner = Some(&mut owner);
+                    let pieces = stored.view();
+                    engine.send_submitted(SendPost { pieces, to, tag, data, context, flags, owner });
+                    drop(copy);
+                }
+                Submission::Receive { post, from, ignore } => {
+                    let Submitted { pieces: stored, tag, context, flags, mut owner } = post;
+                    let owner = Some(&mut owner);
+                    let pieces = stored.view();
+                    engine.receive_submitted(ReceivePost {
+                        pieces,
+                        from,
+                        tag,
+                        ignore,
+                        context,
+                        flags,
+                        owner,
+                    });
+                }
+            }
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn submit_send(&self, post: SendPost<'_>) -> Result<(), PostError> {
+        let total = post.pieces.total();
+        let inject = post.flags.contains(Flags::INJECT);
+        if inject && total > self.inject_size {
+            return Err(PostError::InjectTooLarge { length: total, limit: self.inject_size });
+        }
+        let mut pieces = StoredPieces::store(post.pieces);
+        let mut copy = None;
+        if inject {
+            let mut bytes = Vec::with_capacity(total);
+            post.pieces.for_each_part(0, total, |part| part.append_to(&mut bytes));
+            let mut bytes = bytes.into_boxed_slice();
+            pieces = StoredPieces::One(Piece::of_owned(&mut bytes));
+            copy = Some(bytes);
+        }
+        let SendPost { to, tag, data, context, flags, owner: lent, .. } = post;
+        let owner = lent.and_then(Option::take);
+        let post = Submitted { pieces, tag, context, flags, owner };
+        self.submit(Submission::Send { post, to, data, copy })
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn submit_receive(&self, post: ReceivePost<'_>) -> Result<(), PostError> {
+        let pieces = StoredPieces::store(post.pieces);
+        let ReceivePost { from, tag, ignore, context, flags, owner: lent, .. } = post;
+        let owner = lent.and_then(Option::take);
+        let post = Submitted { pieces, tag, context, flags, owner };
+        self.submit(Submission::Receive { post, from, ignore })
+    }
+
+    fn submit(&self, submission: Submission) -> Result<(), PostError> {
+        if self.submissions.push(submission).is_err() {
+            return Err(PostError::Again);
+        }
+        if self.ownership.submitted() {
+            self.drain();
+            self.release();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,267 @@
+//! Memory that belongs to somebody else for a while: the application's buffers
+//! between post and completion, and packets that lie in shared memory.
+//!
+//! The promise that makes such memory usable is given once, where a value is
+//! made (`unsafe fn new`), and stands until the operation completes or the
+//! packet is consumed. So the protocol above needs no unsafe code.
+
+use std::ptr;
+
+/// One contiguous piece of an application's buffer: a scatter-gather entry.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece {
+    start: *mut u8,
+    length: usize,
+}
+
+// SAFETY: a piece is an address and a length; whoever made it promised that the
+// memory may be used by the engine until completion, on whichever thread that runs.
+unsafe impl Send for Piece {}
+// SAFETY: as above: a shared piece only hands out copies of itself.
+unsafe impl Sync for Piece {}
+
+impl Piece {
+    /// A piece of no bytes.
+    pub const EMPTY: Piece = Piece { start: ptr::null_mut(), length: 0 };
+
+    /// # Safety
+    /// `start` is valid for `length` bytes until the operation that it is posted
+    /// with completes: for reads if it is sent, for writes if it is received
+    /// into, and nobody else writes to it meanwhile. It may be null if `length`
+    /// is 0.
+    #[inline(always)]
+    pub const unsafe fn new(start: *mut u8, length: usize) -> Piece {
+        Piece { start, length }
+    }
+
+    /// Units: bytes.
+    #[inline(always)]
+    pub const fn len(self) -> usize {
+        self.length
+    }
+
+    /// Whether there is nothing in it.
+    #[inline(always)]
+    pub const fn is_empty(self) -> bool {
+        self.length == 0
+    }
+
+    /// Where it starts.
+    #[inline(always)]
+    pub const fn as_ptr(self) -> *mut u8 {
+        self.start
+    }
+
+    /// At most `length` bytes from `offset` on.
+    #[inline(always)]
+    pub fn part(self, offset: usize, length: usize) -> Piece {
+        let offset = offset.min(self.length);
+        Piece { start: self.start.wrapping_add(offset), length: length.min(self.length - offset) }
+    }
+
+    /// Copies bytes of `words`, from byte `offset` on, over the whole piece.
+    /// Panics if `words` is too short.
+    #[inline(always)]
+    pub fn fill_from_words(self, words: &[u64], offset: usize) {
+        assert!(offset + self.length <= size_of_val(words));
+        // SAFETY: the source was just checked; the target is this piece.
+        unsafe { copy_tiny(words.as_ptr().cast::<u8>().add(offset), self.start, self.length) }
+    }
+
+    /// Copies the whole piece over bytes of `words`, from byte `offset` on.
+    /// Panics if `words` is too short.
+    #[inline(always)]
+    pub fn copy_to_words(self, words: &mut [u64], offset: usize) {
+        assert!(offset + self.length <= size_of_val(words));
+        // SAFETY: the target was just checked; the source is this piece.
+        unsafe { copy_tiny(self.start, words.as_mut_ptr().cast::<u8>().add(offset), self.length) }
+    }
+
+    /// Copies as much as both pieces hold.
+    pub fn copy_to(self, to: Piece) {
+        // SAFETY: both pieces are valid for the lesser length; they may overlap,
+        // since an application may post the same memory twice.
+        unsafe { ptr::copy(self.start, to.start, self.length.min(to.length)) };
+    }
+
+    /// Copies `bytes` to the start of the piece, as many as fit.
+    pub fn fill(self, bytes: &[u8]) -> usize {
+        let length = bytes.len().min(self.length);
+        // SAFETY: `length` is within both.
+        unsafe { ptr::copy(bytes.as_ptr(), self.start, length) };
+        length
+    }
+
+    /// Appends the whole piece to `bytes`.
+    pub fn append_to(self, bytes: &mut Vec<u8>) {
+        if self.length > 0 {
+            // SAFETY: the piece is valid for reads of its length.
+            bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(self.start, self.length) });
+        }
+    }
+
+    /// The piece that covers bytes which the engine itself owns.
+    pub fn of_owned(bytes: &mut [u8]) -> Piece {
+        Piece { start: bytes.as_mut_ptr(), length: bytes.len() }
+    }
+}
+
+/// Copies up to 48 bytes without a call: two overlapping moves of a power of two.
+///
+/// # Safety
+/// Both sides are valid for `length` bytes and do not overlap.
+#[inline(always)]
+unsafe fn copy_tiny(from: *const u8, to: *mut u8, length: usize) {
+    // SAFETY: every access below stays within `length` bytes of both sides.
+    unsafe {
+        if length >= 8 {
+            if length > 16 {
+                ptr::copy_nonoverlapping(from, to, length);
+                return;
+            }
+            let first = from.cast::<u64>().read_unaligned();
+            let last = from.add(length - 8).cast::<u64>().read_unaligned();
+            to.cast::<u64>().write_unaligned(first);
+            to.add(length - 8).cast::<u64>().write_unaligned(last);
+        } else {
+            for index in 0..length {
+                *to.add(index) = *from.add(index);
+            }
+        }
+    }
+}
+
+/// A fragment in memory that another process may write: never a reference,
+/// only an address that the transport's copy routine reads once.
+#[derive(Clone, Copy, Debug)]
+pub struct Payload {
+    start: *const u8,
+    length: usize,
+}
+
+// SAFETY: an address and a length, valid until the packet is consumed by the
+// engine that holds it.
+unsafe impl Send for Payload {}
+
+impl Payload {
+    /// # Safety
+    /// `start` is valid for reads of `length` bytes until the packet is consumed.
+    #[inline(always)]
+    pub const unsafe fn new(start: *const u8, length: usize) -> Payload {
+        Payload { start, length }
+    }
+
+    /// A payload that lies in the packet's inline words; only its length counts.
+    #[inline(always)]
+    pub const fn inline(length: usize) -> Payload {
+        Payload { start: ptr::null(), length }
+    }
+
+    /// Whether the bytes lie in the packet's inline words.
+    #[inline(always)]
+    pub const fn is_inline(self) -> bool {
+        self.start.is_null()
+    }
+
+    /// Units: bytes.
+    #[inline(always)]
+    pub const fn len(self) -> usize {
+        self.length
+    }
+
+    /// Whether there is no payload.
+    #[inline(always)]
+    pub const fn is_empty(self) -> bool {
+        self.length == 0
+    }
+
+    /// Where it starts; null if inline.
+    #[inline(always)]
+    pub const fn as_ptr(self) -> *const u8 {
+        self.start
+    }
+
+    /// At most `length` bytes from `offset` on.
+    #[inline(always)]
+    pub fn part(self, offset: usize, length: usize) -> Payload {
+        let offset = offset.min(self.length);
+        Payload { start: self.start.wrapping_add(offset), length: length.min(self.length - offset) }
+    }
+}
+
+/// Where the bytes of a message lie: one piece, or several.
+///
+/// A view of a caller's array; what must outlive the call is copied into the
+/// operation's record.
+#[derive(Clone, Copy, Debug)]
+pub enum Pieces<'a> {
+    /// One contiguous buffer.
+    One(Piece),
+    /// A scatter-gather list.
+    Many(&'a [Piece]),
+}
+
+impl Pieces<'_> {
+    /// Bytes in all pieces.
+    #[inline(always)]
+    pub fn total(&self) -> usize {
+        match self {
+            Pieces::One(piece) => piece.len(),
+            Pieces::Many(pieces) => pieces.iter().map(|piece| piece.len()).sum(),
+        }
+    }
+
+    /// The longest contiguous part that starts at byte `offset`, at most `length`.
+    #[inline(always)]
+    pub fn contiguous(&self, offset: usize, length: usize) -> Piece {
+        match self {
+            Pieces::One(piece) => piece.part(offset, length),
+            Pieces::Many(pieces) => contiguous_of_many(pieces, offset, length),
+        }
+    }
+
+    /// Calls `visit` for each contiguous part of `length` bytes from `offset` on.
+    #[inline(always)]
+    pub fn for_each_part(&self, mut offset: usize, mut length: usize, mut visit: impl FnMut(Piece)) {
+        while length > 0 {
+            let part = self.contiguous(offset, length);
+            if part.is_empty() {
+                return;
+            }
+            offset += part.len();
+            length -= part.len();
+            visit(part);
+        }
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn contiguous_of_many(pieces: &[Piece], mut offset: usize, length: usize) -> Piece {
+    for piece in pieces {
+        if offset < piece.len() {
+            return piece.part(offset, length);
+        }
+        offset -= piece.len();
+    }
+    Piece::EMPTY
+}
+
+impl Piece {
+    /// The piece that covers words which the engine itself owns.
+    pub fn of_words(words: &mut [u64]) -> Piece {
+        Piece { start: words.as_mut_ptr().cast(), length: size_of_val(words) }
+    }
+
+    /// The bytes, for the engine's own memory.
+    ///
+    /// # Safety
+    /// Nobody writes to the piece while the slice lives.
+    pub unsafe fn as_slice<'a>(self) -> &'a [u8] {
+        if self.length == 0 {
+            return &[];
+        }
+        // SAFETY: the piece is valid for its length, and the caller promised the rest.
+        unsafe { std::slice::from_raw_parts(self.start, self.length) }
+    }
+}

@@ -1,0 +1,238 @@
+//! Operations: what a caller posts, and what the engine keeps of it.
+
+use crate::{
+    flags::Flags,
+    memory::{Piece, Pieces},
+    owned::Owner,
+    transport::PeerIndex,
+};
+
+/// At most this many scatter-gather entries in one operation (`iov_limit`).
+pub const IOV_LIMIT: usize = 8;
+
+/// A safe operation's buffer, which stays with the caller if the post is refused.
+pub type Lent<'a> = Option<&'a mut Option<Owner>>;
+
+/// A send, as posted. Borrowed parts are copied if it cannot be sent at once.
+pub struct SendPost<'a> {
+    /// The message.
+    pub pieces: Pieces<'a>,
+    /// The receiver's address in the address vector.
+    pub to: u64,
+    /// The tag; 0 for untagged messages.
+    pub tag: u64,
+    /// Remote CQ data, if `flags` has `REMOTE_CQ_DATA`.
+    pub data: u64,
+    /// Comes back in the completion.
+    pub context: u64,
+    /// `TAGGED` or `MSG`, `REMOTE_CQ_DATA`, `COMPLETION`, `INJECT`, `FENCE`, a
+    /// completion level. `COMPLETION` here means: write an entry.
+    pub flags: Flags,
+    /// The buffer of a safe operation: taken if the post succeeds.
+    pub owner: Lent<'a>,
+}
+
+/// A receive, as posted.
+pub struct ReceivePost<'a> {
+    /// The buffers.
+    pub pieces: Pieces<'a>,
+    /// The only sender that may match, or `FI_ADDR_UNSPEC`.
+    pub from: u64,
+    /// The tag; 0 for untagged messages.
+    pub tag: u64,
+    /// Bits of the tag that do not count.
+    pub ignore: u64,
+    /// Comes back in the completion.
+    pub context: u64,
+    /// `TAGGED` or `MSG`, `COMPLETION`, `MULTI_RECV`, `PEEK`, `CLAIM`, `DISCARD`.
+    pub flags: Flags,
+    /// The buffer of a safe operation: taken if the post succeeds.
+    pub owner: Lent<'a>,
+}
+
+/// Scatter-gather entries that outlive the post.
+#[derive(Debug)]
+pub enum StoredPieces {
+    /// One contiguous buffer: nothing is allocated.
+    One(Piece),
+    /// Several.
+    Many(Box<[Piece]>),
+}
+
+impl StoredPieces {
+    /// Copies the list, not what it points to.
+    #[inline(always)]
+    pub fn store(pieces: Pieces<'_>) -> StoredPieces {
+        match pieces {
+            Pieces::One(piece) => StoredPieces::One(piece),
+            Pieces::Many(pieces) => StoredPieces::Many(pieces.into()),
+        }
+    }
+
+    /// As a view.
+    #[inline(always)]
+    pub fn view(&self) -> Pieces<'_> {
+        match self {
+            StoredPieces::One(piece) => Pieces::One(*piece),
+            StoredPieces::Many(pieces) => Pieces::Many(pieces),
+        }
+    }
+}
+
+/// How far a send has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendStage {
+    /// In its peer's queue; nothing of it has left.
+    Queued,
+    /// In its peer's queue; its first packet has left, its prefix not whole.
+    Prefix,
+    /// The receiver's consent is awaited.
+    AwaitConsent,
+    /// Consent is there; further parts leave as there is room.
+    Streaming,
+    /// All has left; the receiver's word is awaited.
+    AwaitFinish,
+}
+
+/// A send that could not be finished at once.
+#[derive(Debug)]
+pub struct SendOperation {
+    /// The message.
+    pub pieces: StoredPieces,
+    /// A copy of an injected message.
+    pub copy: Option<Box<[u8]>>,
+    /// The receiver.
+    pub peer: PeerIndex,
+    /// How far it has come.
+    pub stage: SendStage,
+    /// As posted.
+    pub flags: Flags,
+    /// As posted.
+    pub tag: u64,
+    /// As posted.
+    pub data: u64,
+    /// As posted.
+    pub context: u64,
+    /// Bytes in all.
+    pub total: usize,
+    /// Bytes that have left.
+    pub sent: usize,
+    /// Bytes that may leave before consent.
+    pub prefix: usize,
+    /// Consent came while the prefix was still leaving.
+    pub consented: bool,
+    /// As posted.
+    pub owner: Option<Owner>,
+}
+
+/// A posted receive.
+#[derive(Debug)]
+pub struct ReceiveOperation {
+    /// The buffers.
+    pub pieces: StoredPieces,
+    /// As posted.
+    pub context: u64,
+    /// As posted.
+    pub flags: Flags,
+    /// Multi-receive: bytes already filled.
+    pub filled: usize,
+    /// Multi-receive: messages that still arrive into the buffer.
+    pub arriving: u32,
+    /// Multi-receive: no longer posted; released when `arriving` is 0.
+    pub exhausted: bool,
+    /// As posted.
+    pub owner: Option<Owner>,
+}
+
+impl ReceiveOperation {
+    /// What an error entry needs of a multi-receive buffer that lives on.
+    pub fn shadow(&self) -> ReceiveOperation {
+        ReceiveOperation {
+            pieces: StoredPieces::One(Piece::EMPTY),
+            context: self.context,
+            flags: self.flags,
+            filled: 0,
+            arriving: 0,
+            exhausted: false,
+            owner: None,
+        }
+    }
+}
+
+/// A message that nobody has posted a receive for yet.
+#[derive(Debug)]
+pub struct Unexpected {
+    /// The sender.
+    pub peer: PeerIndex,
+    /// `TAGGED` or `MSG`, and `REMOTE_CQ_DATA`.
+    pub flags: Flags,
+    /// Its tag.
+    pub tag: u64,
+    /// Its remote CQ data.
+    pub data: u64,
+    /// Bytes in all.
+    pub total: usize,
+    /// What has arrived of it.
+    pub body: Body,
+    /// The sender's operation, to be told when the message is matched.
+    pub acknowledge: Option<u64>,
+    /// The arrival under way, if more is to come.
+    pub arriving: Option<u32>,
+    /// The credit that it holds.
+    pub cost: u64,
+}
+
+/// The payload of an unexpected message: exact in size.
+#[derive(Debug)]
+pub enum Body {
+    /// Up to 16 bytes, in place.
+    Small([u64; 2]),
+    /// More.
+    Large(Box<[u8]>),
+}
+
+/// A long message under way, at its receiver.
+#[derive(Debug)]
+pub struct Incoming {
+    /// The sender.
+    pub peer: PeerIndex,
+    /// The sender's name for it.
+    pub operation: u64,
+    /// Bytes in all.
+    pub total: usize,
+    /// Bytes that come without consent.
+    pub prefix: usize,
+    /// Bytes that have come.
+    pub received: usize,
+    /// The receiver reads the sender's memory itself; parts no longer count.
+    pub pulled: bool,
+    /// Where the rest goes.
+    pub target: Target,
+    /// Where the sender's memory can be read, or 0.
+    pub remote: u64,
+    /// Flags, tag and data of the message.
+    pub flags: Flags,
+    /// The tag.
+    pub tag: u64,
+    /// Remote CQ data.
+    pub data: u64,
+}
+
+/// Where an incoming message's bytes go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// A posted receive: its index, where in its buffer the message starts, and
+    /// how much fits there.
+    Receive {
+        /// Index of the receive operation.
+        receive: u32,
+        /// Byte of the buffer where the message starts.
+        start: usize,
+        /// Bytes that fit.
+        room: usize,
+    },
+    /// The body of an unexpected message: its index.
+    Unexpected(u32),
+    /// Nowhere.
+    Nowhere,
+}

@@ -1,0 +1,151 @@
+//! What arrives: each packet is checked, matched and placed.
+//!
+//! The inline words were copied out of shared memory once; whatever they say is
+//! checked before it is used, and a peer that lies loses its lane.
+
+use crate::{
+    engine::{
+        Engine,
+        peer::Reply,
+        report::Message,
+    },
+    flags::Flags,
+    operation::{Body, Unexpected},
+    protocol::place,
+    transport::{Arrival, PeerIndex, Transport},
+    wire::{self, ENVELOPE_COST, Kind},
+};
+
+impl<T: Transport> Engine<T> {
+    /// Delivers one packet and gives its memory back.
+    #[inline(always)]
+    pub(crate) fn deliver(&mut self, arrival: &Arrival) {
+        if arrival.head.kind == Kind::Eager as u8 {
+            self.arrive_eager(arrival);
+        } else {
+            self.arrive_other(arrival);
+        }
+        self.transport.consume();
+    }
+
+    #[inline(always)]
+    fn arrive_eager(&mut self, arrival: &Arrival) {
+        let flags = arrival.head.flags;
+        let words = arrival.head.eager_words();
+        let message = Message {
+            peer: arrival.peer,
+            flags: message_flags(flags),
+            tag: arrival.word,
+            data: if flags & wire::DATA != 0 { arrival.inline[0] } else { 0 },
+            total: arrival.payload.len(),
+        };
+        let cost = message.total as u64 + ENVELOPE_COST;
+        if !self.charge_arrival(arrival.peer, cost) {
+            return self.violation(arrival.peer, "it sent more than its credit");
+        }
+        let matcher = if flags & wire::TAGGED != 0 { &mut self.tagged } else { &mut self.untagged };
+        let Some((posted, receive)) = matcher.find_posted(message.peer, message.tag) else {
+            return self.park_eager(arrival, words, &message, cost);
+        };
+        self.release_charge(arrival.peer, cost);
+        if self.receives[receive].flags.contains(Flags::MULTI_RECV) {
+            self.place_in_multi(receive, posted, arrival, words, &message);
+        } else {
+            matcher_of(&mut self.tagged, &mut self.untagged, flags).remove_posted(posted);
+            let operation = self.receives.remove(receive);
+            let room = place::whole(&self.transport, &operation, arrival, words);
+            self.report_received(operation, &message, room);
+        }
+        if flags & (wire::ACK_DELIVERY | wire::ACK_MATCH) != 0 {
+            self.acknowledge(arrival.peer, arrival.inline[words - 1]);
+        }
+    }
+
+    /// Nobody has posted a receive for it yet.
+    #[inline(never)]
+    fn park_eager(&mut self, arrival: &Arrival, words: usize, message: &Message, cost: u64) {
+        let flags = arrival.head.flags;
+        let mut acknowledge = None;
+        if flags & (wire::ACK_DELIVERY | wire::ACK_MATCH) != 0 {
+            let operation = arrival.inline[words - 1];
+            if flags & wire::ACK_MATCH != 0 {
+                acknowledge = Some(operation);
+            } else {
+                self.acknowledge(arrival.peer, operation);
+            }
+        }
+        let mut body = Body::new(message.total);
+        body.fill(&self.transport, 0, arrival, words);
+        let unexpected = Unexpected {
+            peer: message.peer,
+            flags: message.flags,
+            tag: message.tag,
+            data: message.data,
+            total: message.total,
+            body,
+            acknowledge,
+            arriving: None,
+            cost,
+        };
+        self.park(unexpected);
+    }
+
+    pub(crate) fn park(&mut self, unexpected: Unexpected) -> u32 {
+        let (peer, tag) = (unexpected.peer, unexpected.tag);
+        let tagged = unexpected.flags.contains(Flags::TAGGED);
+        let index = self.unexpected.insert(unexpected);
+        let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
+        matcher.park(peer, tag, index);
+        index
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn arrive_other(&mut self, arrival: &Arrival) {
+        let peer = arrival.peer;
+        match Kind::from_byte(arrival.head.kind) {
+            Some(Kind::Long) => self.arrive_long(arrival),
+            Some(Kind::Part) => self.arrive_part(arrival),
+            Some(Kind::Consent) => self.arrive_consent(peer, arrival.word),
+            Some(Kind::Finish) => self.arrive_finish(peer, arrival.word, arrival.inline[0]),
+            Some(Kind::Acknowledge) => self.arrive_finish(peer, arrival.word, 0),
+            Some(Kind::Bye) => self.peers[peer as usize].departed = true,
+            Some(Kind::Eager) | None => {
+                let what = format!("it sent a packet of kind {}", arrival.head.kind);
+                self.violation(peer, &what);
+            }
+        }
+    }
+
+    /// Tells the sender that its message was delivered, or matched.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn acknowledge(&mut self, peer: PeerIndex, operation: u64) {
+        self.reply(peer, Reply { kind: Kind::Acknowledge, operation, errno: 0 });
+    }
+
+    /// Sends a small packet that must not be lost for lack of room.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn reply(&mut self, peer: PeerIndex, reply: Reply) {
+        self.peers[peer as usize].replies.push_back(reply);
+        self.pump(peer);
+        self.note_backlog(peer);
+    }
+}
+
+/// The completion flags of a message.
+#[inline(always)]
+pub(crate) fn message_flags(head_flags: u8) -> Flags {
+    let kind = if head_flags & wire::TAGGED != 0 { Flags::TAGGED } else { Flags::MSG };
+    if head_flags & wire::DATA != 0 { kind | Flags::REMOTE_CQ_DATA } else { kind }
+}
+
+#[inline(always)]
+fn matcher_of<'a>(
+    tagged: &'a mut crate::tag_match::Matcher,
+    untagged: &'a mut crate::tag_match::Matcher,
+    head_flags: u8,
+) -> &'a mut crate::tag_match::Matcher {
+    if head_flags & wire::TAGGED != 0 { tagged } else { untagged }
+}

@@ -1,0 +1,150 @@
+//! Peek, claim and discard. Reference: fi_tagged(3).
+//!
+//! Whatever the outcome, it is in the completion queue, never in the return
+//! value: "If no message is found matching the tags specified in the peek
+//! request, then a completion queue error entry with err field set to FI_ENOMSG
+//! will be available."
+
+use crate::{
+    completion_queue::{Entry, ErrorEntry},
+    endpoint::PostError,
+    engine::{Engine, peer::Reply},
+    error::Errno,
+    flags::Flags,
+    operation::{ReceiveOperation, ReceivePost, Target},
+    tag_match::SourceIndex,
+    transport::Transport,
+    wire::Kind,
+};
+
+impl<T: Transport> Engine<T> {
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn receive_special(
+        &mut self,
+        source: SourceIndex,
+        post: ReceivePost<'_>,
+    ) -> Result<(), PostError> {
+        if post.flags.contains(Flags::MULTI_RECV) {
+            return self.receive_multi(source, post);
+        }
+        if post.flags.contains(Flags::PEEK) {
+            self.peek(source, &post);
+            return Ok(());
+        }
+        if !post.flags.contains(Flags::CLAIM) {
+            return Err(PostError::BadFlags { flags: post.flags });
+        }
+        let Some(parked) = self.claimed.remove(&post.context) else {
+            return Err(PostError::NothingClaimed { context: post.context });
+        };
+        if post.flags.contains(Flags::DISCARD) {
+            self.report_peek(parked, &post, 0);
+            self.discard(parked);
+        } else {
+            let receive = self.receives.insert(ReceiveOperation::from_post(post));
+            self.receive_parked(receive, parked);
+        }
+        Ok(())
+    }
+
+    fn peek(&mut self, source: SourceIndex, post: &ReceivePost<'_>) {
+        let tagged = post.flags.contains(Flags::TAGGED);
+        let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
+        let Some((place, parked)) = matcher.find_unexpected(source, post.tag, post.ignore) else {
+            return self.report_no_message(post);
+        };
+        let keep = !post.flags.intersects(Flags::CLAIM | Flags::DISCARD);
+        if !keep {
+            matcher.remove_unexpected(place);
+        }
+        if post.flags.contains(Flags::DISCARD) {
+            self.report_peek(parked, post, 0);
+            return self.discard(parked);
+        }
+        let buffer = self.copy_peeked(parked, post);
+        self.report_peek(parked, post, buffer);
+        if !keep {
+            self.claimed.insert(post.context, parked);
+        }
+    }
+
+    /// "An application may supply a buffer if it desires to receive data as a
+    /// part of the peek operation." Data of which not all has come is not given.
+    fn copy_peeked(&mut self, parked: u32, post: &ReceivePost<'_>) -> u64 {
+        let message = &mut self.unexpected[parked];
+        if message.arriving.is_some() || post.pieces.total() == 0 {
+            return 0;
+        }
+        let (body, mut done) = (message.body.piece(), 0);
+        post.pieces.for_each_part(0, message.total, |part| {
+            body.part(done, part.len()).copy_to(part);
+            done += part.len();
+        });
+        post.pieces.contiguous(0, usize::MAX).as_ptr() as u64
+    }
+
+    fn report_peek(&mut self, parked: u32, post: &ReceivePost<'_>, buffer: u64) {
+        let message = &self.unexpected[parked];
+        let source = self.peers[message.peer as usize].fi_addr;
+        let entry = Entry {
+            context: post.context,
+            flags: (message.flags | Flags::RECV).bits(),
+            length: message.total as u64,
+            buffer,
+            data: message.data,
+            tag: message.tag,
+            source,
+            owner: None,
+        };
+        if let Some(queue) = &self.setup.receive.queue {
+            queue.push(entry);
+        }
+    }
+
+    fn report_no_message(&mut self, post: &ReceivePost<'_>) {
+        let Some(queue) = &self.setup.receive.queue else { return };
+        queue.push_error(ErrorEntry {
+            context: post.context,
+            flags: (post.flags & (Flags::TAGGED | Flags::MSG)) | Flags::RECV,
+            length: 0,
+            buffer: 0,
+            data: 0,
+            tag: post.tag,
+            overflow: 0,
+            errno: Errno::NOMSG,
+            reason: "no message that the peek asks for has arrived".into(),
+            source: crate::address_vector::FI_ADDR_NOTAVAIL,
+            source_address: None,
+            owner: None,
+        });
+    }
+
+    /// Drops a message that was taken out of the matcher. Its sender is told:
+    /// FI_MATCH_COMPLETE says "matched with a tagged buffer or was discarded".
+    fn discard(&mut self, parked: u32) {
+        let message = self.unexpected.remove(parked);
+        if let Some(incoming) = message.arriving {
+            let rendezvous = self.incoming[incoming].is_rendezvous();
+            self.incoming[incoming].target = Target::Nowhere;
+            self.release_charge(message.peer, message.cost);
+            if rendezvous {
+                return self.refuse_rest(incoming);
+            }
+        } else {
+            self.release_charge(message.peer, message.cost);
+        }
+        if let Some(operation) = message.acknowledge {
+            self.acknowledge(message.peer, operation);
+        }
+    }
+
+    /// Finishes a rendezvous early: the rest stays at the sender. Parts of the
+    /// prefix that are still on the way find nobody and are ignored.
+    fn refuse_rest(&mut self, index: u32) {
+        let incoming = self.incoming.remove(index);
+        let operation = incoming.operation;
+        self.peers[incoming.peer as usize].remove_incoming(operation);
+        self.reply(incoming.peer, Reply { kind: Kind::Finish, operation, errno: 0 });
+    }
+}

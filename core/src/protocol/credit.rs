@@ -1,0 +1,85 @@
+//! Credit: how much a sender may push that nobody has asked for yet.
+//!
+//! Every message that travels with its payload is charged its length and its
+//! envelope. The receiver releases the charge when the message is matched, and
+//! publishes how far the sender may go. A sender without credit sends only the
+//! envelope and keeps the payload, so that later tags can always arrive; it can
+//! keep at most `transmit size` of these. So a receiver holds at most its budget,
+//! the least credit of each peer, and `transmit size` envelopes a peer.
+
+use crate::{
+    engine::{Engine, peer::CREDIT_FIRST},
+    transport::{PeerIndex, Transport},
+};
+
+impl<T: Transport> Engine<T> {
+    /// Whether `peer` has granted us `cost` bytes more.
+    #[inline(always)]
+    pub(crate) fn has_credit(&mut self, peer: PeerIndex, cost: u64) -> bool {
+        let record = &self.peers[peer as usize];
+        record.charged + cost <= record.credit || self.look_for_credit(peer, cost)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn look_for_credit(&mut self, peer: PeerIndex, cost: u64) -> bool {
+        let credit = self.transport.credit(peer);
+        let record = &mut self.peers[peer as usize];
+        record.credit = record.credit.max(credit);
+        record.charged + cost <= record.credit
+    }
+
+    /// How much of a message's prefix our credit at `peer` allows: a whole
+    /// envelope and some payload, or nothing.
+    pub(crate) fn prefix_within_credit(&mut self, peer: PeerIndex, wanted: usize) -> usize {
+        let cost = wanted as u64 + crate::wire::ENVELOPE_COST;
+        if self.has_credit(peer, cost) { wanted } else { 0 }
+    }
+
+    /// Charges a message that arrived. False if the peer had no credit for it.
+    #[inline(always)]
+    pub(crate) fn charge_arrival(&mut self, peer: PeerIndex, cost: u64) -> bool {
+        let flow = &mut self.peers[peer as usize].flow;
+        flow.arrived += cost;
+        if flow.arrived > flow.grant_at {
+            return self.grant_more(peer);
+        }
+        true
+    }
+
+    /// Releases the charge of a message that was matched or dropped.
+    #[inline(always)]
+    pub(crate) fn release_charge(&mut self, peer: PeerIndex, cost: u64) {
+        self.peers[peer as usize].flow.released += cost;
+        self.granted -= cost;
+    }
+
+    /// A peer that had to send an envelope alone gets more, if there is more.
+    #[cold]
+    pub(crate) fn grant_starved(&mut self, peer: PeerIndex) {
+        self.grant_more(peer);
+    }
+
+    /// Grants `peer` more: twice what it holds unasked, as far as the budget goes.
+    #[cold]
+    #[inline(never)]
+    fn grant_more(&mut self, peer: PeerIndex) -> bool {
+        let budget = self.setup.unexpected_budget;
+        let flow = &mut self.peers[peer as usize].flow;
+        if flow.arrived > flow.granted {
+            return false;
+        }
+        let held = flow.arrived - flow.released;
+        let others = self.granted - flow.outstanding();
+        let wanted = (2 * held + CREDIT_FIRST).max(8 * CREDIT_FIRST);
+        let window = wanted.min(budget.saturating_sub(others).max(CREDIT_FIRST));
+        let granted = (flow.released + window).max(flow.granted);
+        self.granted += granted - flow.granted;
+        flow.granted = granted;
+        // Looked at again when half of what is left has arrived, or a little
+        // later if the budget gives nothing now.
+        flow.grant_at = flow.arrived + ((granted - flow.arrived) / 2).max(1);
+        self.transport.grant(peer, granted);
+        true
+    }
+}

@@ -1,0 +1,280 @@
+//! Long messages: prefix, consent, parts, finish.
+//!
+//! The sender pushes a prefix unasked. When the receiver has matched the
+//! message it consents, the rest follows, and the receiver says when it has all.
+//! A message whose prefix is the whole needs neither.
+
+use crate::{
+    engine::{Engine, peer::Reply, report::Message},
+    error::Errno,
+    flags::Flags,
+    operation::{Body, Incoming, SendStage, Target, Unexpected},
+    protocol::{arrive::message_flags, place, single_copy::Stalled},
+    transport::{Arrival, PeerIndex, Transport, Unreachable},
+    wire::{self, ENVELOPE_COST, Kind, LONG_WORDS, PART_WORDS},
+};
+
+impl Incoming {
+    /// What its completion will say.
+    pub(crate) fn message(&self) -> Message {
+        let Incoming { peer, flags, tag, data, total, .. } = *self;
+        Message { peer, flags, tag, data, total }
+    }
+
+    /// Whether the sender waits for our consent or our finish.
+    pub(crate) fn is_rendezvous(&self) -> bool {
+        self.prefix < self.total || self.prefix == 0
+    }
+
+    /// The credit that it took.
+    pub(crate) fn cost(&self) -> u64 {
+        if self.prefix == 0 { 0 } else { self.prefix as u64 + ENVELOPE_COST }
+    }
+}
+
+impl<T: Transport> Engine<T> {
+    pub(crate) fn arrive_long(&mut self, arrival: &Arrival) {
+        let peer = arrival.peer;
+        let [operation, total, prefix, data, remote, _] = arrival.inline;
+        let valid = prefix <= total
+            && arrival.payload.len() as u64 <= prefix
+            && prefix <= self.limits.prefix as u64
+            && !self.peers[peer as usize].incoming.iter().any(|(name, _)| *name == operation);
+        if !valid {
+            return self.violation(peer, "a long message contradicts itself");
+        }
+        let flags = arrival.head.flags;
+        let incoming = Incoming {
+            peer,
+            operation,
+            total: total as usize,
+            prefix: prefix as usize,
+            received: 0,
+            pulled: false,
+            target: Target::Nowhere,
+            remote: if flags & wire::READABLE != 0 { remote } else { 0 },
+            flags: message_flags(flags),
+            tag: arrival.word,
+            data,
+        };
+        if !self.charge_arrival(peer, incoming.cost()) {
+            return self.violation(peer, "it sent more than its credit");
+        }
+        if prefix == 0 {
+            self.grant_starved(peer);
+        }
+        let matcher = if flags & wire::TAGGED != 0 { &mut self.tagged } else { &mut self.untagged };
+        let matched = matcher.find_posted(peer, incoming.tag);
+        let acknowledge = (flags & wire::ACK_MATCH != 0).then_some(operation);
+        let delivery = flags & wire::ACK_DELIVERY != 0;
+        let index = self.incoming.insert(incoming);
+        self.peers[peer as usize].incoming.push((operation, index));
+        match matched {
+            Some((posted, receive)) => {
+                self.incoming[index].target =
+                    self.open_receive(receive, Some(posted), flags & wire::TAGGED != 0, total);
+                self.matched(index, acknowledge.or(delivery.then_some(operation)));
+            }
+            None => self.park_long(index, acknowledge, delivery),
+        }
+        self.take_part(index, arrival, LONG_WORDS);
+    }
+
+    fn park_long(&mut self, index: u32, acknowledge: Option<u64>, delivery: bool) {
+        let incoming = &self.incoming[index];
+        let (peer, operation, prefix) = (incoming.peer, incoming.operation, incoming.prefix);
+        let whole = !incoming.is_rendezvous();
+        let unexpected = Unexpected {
+            peer,
+            flags: incoming.flags,
+            tag: incoming.tag,
+            data: incoming.data,
+            total: incoming.total,
+            body: Body::new(prefix),
+            acknowledge: if whole { acknowledge } else { None },
+            arriving: Some(index),
+            cost: incoming.cost(),
+        };
+        let parked = self.park(unexpected);
+        self.incoming[index].target = Target::Unexpected(parked);
+        if delivery && whole {
+            self.acknowledge(peer, operation);
+        }
+    }
+
+    /// The receive for an incoming message is known: the charge is released and
+    /// the sender may go on.
+    pub(crate) fn matched(&mut self, index: u32, acknowledge: Option<u64>) {
+        let incoming = &self.incoming[index];
+        let (peer, operation, cost) = (incoming.peer, incoming.operation, incoming.cost());
+        let rendezvous = incoming.is_rendezvous();
+        self.release_charge(peer, cost);
+        if rendezvous {
+            self.reply(peer, Reply { kind: Kind::Consent, operation, errno: 0 });
+            if self.incoming[index].remote != 0 && self.transport.can_read_remote(peer) {
+                self.stalled.push(Stalled::new(index));
+            }
+        } else if let Some(operation) = acknowledge {
+            self.acknowledge(peer, operation);
+        }
+    }
+
+    pub(crate) fn arrive_part(&mut self, arrival: &Arrival) {
+        let peer = arrival.peer;
+        let list = &self.peers[peer as usize].incoming;
+        // A message that was finished by single-copy may still have parts on the way.
+        let Some(&(_, index)) = list.iter().find(|(name, _)| *name == arrival.word) else { return };
+        let incoming = &self.incoming[index];
+        if incoming.pulled {
+            return;
+        }
+        let unasked = matches!(incoming.target, Target::Unexpected(_));
+        let end = if unasked { incoming.prefix } else { incoming.total };
+        let left = end - incoming.received;
+        if arrival.inline[0] != incoming.received as u64 || arrival.payload.len() > left {
+            return self.violation(peer, "a part is out of place");
+        }
+        self.take_part(index, arrival, PART_WORDS);
+    }
+
+    /// Places the packet's part of an incoming message, and finishes the message
+    /// if that was all.
+    fn take_part(&mut self, index: u32, arrival: &Arrival, words: usize) {
+        let length = arrival.payload.len();
+        let incoming = &mut self.incoming[index];
+        let at = incoming.received;
+        incoming.received += length;
+        match incoming.target {
+            Target::Receive { receive, start, room } if length > 0 => {
+                let pieces = self.receives[receive].pieces.view();
+                let room = room.saturating_sub(at);
+                place::at(&self.transport, pieces, start + at, room, arrival, words);
+            }
+            Target::Unexpected(parked) if length > 0 => {
+                self.unexpected[parked].body.fill(&self.transport, at, arrival, words);
+            }
+            _ => {}
+        }
+        self.finish_if_whole(index);
+    }
+
+    /// Completes an incoming message of which everything has come.
+    pub(crate) fn finish_if_whole(&mut self, index: u32) {
+        let incoming = &self.incoming[index];
+        let rendezvous = incoming.is_rendezvous();
+        match incoming.target {
+            Target::Unexpected(parked) => {
+                if incoming.received == incoming.total && !rendezvous {
+                    self.unexpected[parked].arriving = None;
+                    self.close_incoming(index);
+                }
+            }
+            Target::Receive { receive, start, room } if incoming.received == incoming.total => {
+                let message = incoming.message();
+                self.close_incoming(index);
+                self.close_receive(receive, &message, start, room);
+            }
+            Target::Nowhere if incoming.received == incoming.total => {
+                self.close_incoming(index);
+            }
+            _ => {}
+        }
+    }
+
+    /// Forgets an incoming message and tells a sender that waits for it.
+    pub(crate) fn close_incoming(&mut self, index: u32) {
+        let incoming = self.incoming.remove(index);
+        self.stalled.retain(|stalled| stalled.incoming != index);
+        self.peers[incoming.peer as usize].remove_incoming(incoming.operation);
+        if incoming.is_rendezvous() {
+            let operation = incoming.operation;
+            self.reply(incoming.peer, Reply { kind: Kind::Finish, operation, errno: 0 });
+        }
+    }
+
+    /// The receiver of one of our messages lets us go on.
+    pub(crate) fn arrive_consent(&mut self, peer: PeerIndex, name: u64) {
+        let Some(index) = self.own_send(peer, name) else { return };
+        match self.sends[index].stage {
+            SendStage::AwaitConsent if self.sends[index].total == 0 => {
+                self.sends[index].stage = SendStage::AwaitFinish;
+            }
+            SendStage::AwaitConsent => {
+                self.sends[index].stage = SendStage::Streaming;
+                self.peers[peer as usize].streams.push_back(index);
+                self.pump(peer);
+                self.note_backlog(peer);
+            }
+            // Consent came while the prefix was still leaving: the receiver is
+            // there, so the whole message may leave as a prefix does.
+            SendStage::Prefix => self.sends[index].consented = true,
+            _ => self.violation(peer, "it consented to a message twice"),
+        }
+    }
+
+    /// The receiver has all of one of our messages, or wants no more of it.
+    pub(crate) fn arrive_finish(&mut self, peer: PeerIndex, name: u64, errno: u64) {
+        let Some(index) = self.own_send(peer, name) else { return };
+        let record = &mut self.peers[peer as usize];
+        match self.sends[index].stage {
+            SendStage::Queued => {
+                return self.violation(peer, "it finished a message that has not left");
+            }
+            // The receiver discarded it while its prefix was still leaving.
+            SendStage::Prefix => record.queue.retain(|&queued| queued != index),
+            SendStage::Streaming => {
+                record.streams.retain(|&stream| stream != index);
+                record.awaiting -= 1;
+            }
+            SendStage::AwaitConsent | SendStage::AwaitFinish => record.awaiting -= 1,
+        }
+        if errno == 0 {
+            self.finish_send(index);
+        } else {
+            let reason = format!("the receiver gave the message up (error {errno})");
+            self.fail_send(index, &Unreachable { errno: Errno(errno as i32 & 0xfff), reason });
+        }
+        // A fenced send may have waited for this.
+        self.note_backlog(peer);
+    }
+
+    fn own_send(&self, peer: PeerIndex, name: u64) -> Option<u32> {
+        let index = self.sends.index_of(name)?;
+        (self.sends[index].peer == peer).then_some(index)
+    }
+
+    /// A directed or multi-receive buffer gets a message: where in it, and how
+    /// much fits.
+    fn open_receive(
+        &mut self,
+        receive: u32,
+        posted: Option<crate::tag_match::PostedId>,
+        tagged: bool,
+        total: u64,
+    ) -> Target {
+        if self.receives[receive].flags.contains(Flags::MULTI_RECV) {
+            return self.open_multi(receive, posted, total as usize);
+        }
+        if let Some(posted) = posted {
+            let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
+            matcher.remove_posted(posted);
+        }
+        let room = self.receives[receive].pieces.view().total();
+        Target::Receive { receive, start: 0, room }
+    }
+
+    /// The same for a receive that is not posted: it found its message waiting.
+    pub(crate) fn open_unposted(&mut self, receive: u32, total: usize) -> Target {
+        self.open_receive(receive, None, false, total as u64)
+    }
+
+    /// All of a message is in its receive's buffer.
+    pub(crate) fn close_receive(&mut self, receive: u32, message: &Message, start: usize, room: usize) {
+        if self.receives[receive].flags.contains(Flags::MULTI_RECV) {
+            self.close_multi(receive, message, start, room);
+        } else {
+            let operation = self.receives.remove(receive);
+            self.report_received(operation, message, room);
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! The protocol: what the engine does with sends, packets and receives.
+//!
+//! Eager messages are one packet. Long ones start with a prefix that needs no
+//! consent; the rest follows when the receiver has matched them. Credit bounds
+//! what a receiver must hold that nobody has asked for. `docs/protocol.md` has
+//! the whole story; each file here is one chapter of it.
+
+pub mod arrive;
+pub mod claim;
+pub mod credit;
+pub mod long;
+pub mod multi_receive;
+pub mod place;
+pub mod pump;
+pub mod receive;
+pub mod send;
+pub mod single_copy;

@@ -1,0 +1,164 @@
+//! Multi-receive: one buffer, many messages. Reference: fi_endpoint(3)
+//! (FI_OPT_MIN_MULTI_RECV), fi_msg(3).
+//!
+//! The buffer is released once, with `MULTI_RECV` on the completion that comes
+//! strictly last, or on an entry of its own; it is always reported, even where
+//! completions are suppressed.
+
+use crate::{
+    completion_queue::Entry,
+    endpoint::PostError,
+    engine::{Engine, report::Message},
+    flags::Flags,
+    operation::{ReceiveOperation, ReceivePost, Target},
+    protocol::place,
+    tag_match::{PostedId, SourceIndex},
+    transport::{Arrival, Transport, Unreachable},
+};
+
+impl<T: Transport> Engine<T> {
+    /// Posts a multi-receive buffer: first it takes what waits for it.
+    pub(crate) fn receive_multi(
+        &mut self,
+        source: SourceIndex,
+        post: ReceivePost<'_>,
+    ) -> Result<(), PostError> {
+        let tagged = post.flags.contains(Flags::TAGGED);
+        let (tag, ignore) = (post.tag, post.ignore);
+        let receive = self.receives.insert(ReceiveOperation::from_post(post));
+        // Held as if a message were arriving, so that it is not released under us.
+        self.receives[receive].arriving += 1;
+        loop {
+            if self.receives[receive].exhausted {
+                self.leave_multi(receive, None);
+                return Ok(());
+            }
+            let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
+            let Some(parked) = matcher.take_unexpected(source, tag, ignore) else { break };
+            self.receive_parked(receive, parked);
+        }
+        self.receives[receive].arriving -= 1;
+        let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
+        matcher.post(source, tag, ignore, receive);
+        Ok(())
+    }
+
+    /// Reserves room for a message of `total` bytes; takes the buffer off the
+    /// matcher if what remains is less than the minimum.
+    pub(crate) fn open_multi(
+        &mut self,
+        receive: u32,
+        posted: Option<PostedId>,
+        total: usize,
+    ) -> Target {
+        let minimum = self.setup.multi_receive_min.max(1);
+        let operation = &mut self.receives[receive];
+        let capacity = operation.pieces.view().total();
+        let start = operation.filled;
+        let room = total.min(capacity - start);
+        operation.filled += room;
+        operation.arriving += 1;
+        if capacity - operation.filled < minimum {
+            operation.exhausted = true;
+            if let Some(posted) = posted {
+                let tagged = operation.flags.contains(Flags::TAGGED);
+                let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
+                matcher.remove_posted(posted);
+            }
+        }
+        Target::Receive { receive, start, room }
+    }
+
+    /// Places a whole eager message.
+    pub(crate) fn place_in_multi(
+        &mut self,
+        receive: u32,
+        posted: PostedId,
+        arrival: &Arrival,
+        words: usize,
+        message: &Message,
+    ) {
+        let target = self.open_multi(receive, Some(posted), message.total);
+        let Target::Receive { start, room, .. } = target else { return };
+        let pieces = self.receives[receive].pieces.view();
+        place::at(&self.transport, pieces, start, room, arrival, words);
+        self.close_multi(receive, message, start, room);
+    }
+
+    /// A message is wholly in the buffer.
+    pub(crate) fn close_multi(&mut self, receive: u32, message: &Message, start: usize, room: usize) {
+        let operation = &self.receives[receive];
+        let buffer = operation.pieces.view().contiguous(start, usize::MAX).as_ptr() as u64;
+        if message.total > room {
+            self.report_truncated_multi(receive, message, buffer, room);
+            return self.leave_multi(receive, None);
+        }
+        let entry = Entry {
+            context: operation.context,
+            flags: (message.flags | Flags::RECV).bits(),
+            length: message.total as u64,
+            buffer,
+            data: message.data,
+            tag: message.tag,
+            source: self.peers[message.peer as usize].fi_addr,
+            owner: None,
+        };
+        self.leave_multi(receive, Some(entry));
+    }
+
+    /// One user of the buffer less; the last one of an exhausted buffer releases it.
+    fn leave_multi(&mut self, receive: u32, entry: Option<Entry>) {
+        let operation = &mut self.receives[receive];
+        operation.arriving -= 1;
+        let last = operation.exhausted && operation.arriving == 0;
+        let wanted = operation.flags.contains(Flags::COMPLETION);
+        let context = operation.context;
+        if !last {
+            return self.setup.receive.succeed_message(entry, wanted);
+        }
+        let counted = entry.is_some();
+        let operation = self.receives.remove(receive);
+        let kind = operation.flags & (Flags::TAGGED | Flags::MSG);
+        let mut entry = match entry {
+            Some(entry) if wanted => entry,
+            _ => Entry { context, flags: (kind | Flags::RECV).bits(), ..Entry::default() },
+        };
+        entry.flags |= Flags::MULTI_RECV.bits();
+        entry.owner = operation.owner;
+        self.setup.receive.release_buffer(entry, counted);
+    }
+
+    fn report_truncated_multi(&mut self, receive: u32, message: &Message, buffer: u64, room: usize) {
+        let operation = self.receives[receive].shadow();
+        let reason = format!(
+            "a message of {} bytes arrived where {room} bytes of a multi-receive buffer were left",
+            message.total
+        );
+        let why = Unreachable { errno: crate::error::Errno::TRUNC, reason };
+        self.fail_receive_at(operation, message, buffer, room as u64, &why);
+    }
+
+    /// The posted buffer is canceled or its only sender died.
+    pub(crate) fn fail_multi(&mut self, receive: u32, why: &Unreachable) {
+        let operation = &mut self.receives[receive];
+        operation.exhausted = true;
+        if operation.arriving > 0 {
+            return;
+        }
+        let operation = self.receives.remove(receive);
+        self.fail_receive(operation, None, 0, why);
+    }
+
+    /// A message that was arriving into the buffer failed.
+    pub(crate) fn fail_arriving_multi(
+        &mut self,
+        receive: u32,
+        message: &Message,
+        placed: u64,
+        why: &Unreachable,
+    ) {
+        let operation = self.receives[receive].shadow();
+        self.fail_receive_at(operation, message, 0, placed, why);
+        self.leave_multi(receive, None);
+    }
+}

@@ -1,0 +1,203 @@
+//! Pushing what waits: replies first, then queued sends in order, in turns with
+//! the streams of messages that the receiver has consented to.
+
+use crate::{
+    engine::{Engine, peer::PeerState},
+    flags::Flags,
+    memory::{Piece, Pieces},
+    operation::SendStage,
+    transport::{PeerIndex, Room, Transport},
+    wire::{self, ENVELOPE_COST, Head, Kind},
+};
+
+/// Parts that a long message is cut into at least, so that the receiver copies
+/// one out while the sender copies the next one in.
+const PARTS_MIN: usize = 4;
+/// The least that is worth a packet of its own. Units: bytes.
+const PART_MIN: usize = 4 << 10;
+
+impl<T: Transport> Engine<T> {
+    /// Pushes as much for `peer` as there is room for. Returns whether anything
+    /// moved.
+    pub(crate) fn pump(&mut self, peer: PeerIndex) -> bool {
+        if self.peers[peer as usize].state != PeerState::Ready {
+            if self.peers[peer as usize].has_work() {
+                self.ensure_connection(peer);
+            }
+            return false;
+        }
+        let mut moved = false;
+        while let Some(&reply) = self.peers[peer as usize].replies.front() {
+            let head = Head::new(reply.kind, 0);
+            if !self.transport.push(peer, head, reply.operation, &[reply.errno], Piece::EMPTY) {
+                return moved;
+            }
+            self.peers[peer as usize].replies.pop_front();
+            moved = true;
+        }
+        loop {
+            let queued = self.pump_queue(peer);
+            let streamed = self.pump_stream(peer);
+            moved |= queued || streamed;
+            if !queued && !streamed {
+                self.peers[peer as usize].settle();
+                return moved;
+            }
+        }
+    }
+
+    /// Pushes one packet of the send at the head of the queue.
+    fn pump_queue(&mut self, peer: PeerIndex) -> bool {
+        let Some(&index) = self.peers[peer as usize].queue.front() else { return false };
+        let send = &self.sends[index];
+        match send.stage {
+            SendStage::Queued => {
+                let fenced = send.flags.contains(Flags::FENCE);
+                if fenced && self.peers[peer as usize].awaiting > 0 {
+                    return false;
+                }
+                self.push_first(peer, index)
+            }
+            _ => self.push_prefix(peer, index),
+        }
+    }
+
+    /// Pushes the first packet of a send.
+    fn push_first(&mut self, peer: PeerIndex, index: u32) -> bool {
+        let total = self.sends[index].total;
+        let contiguous = self.sends[index].pieces.view().contiguous(0, total);
+        if total <= self.limits.single && contiguous.len() == total {
+            let cost = total as u64 + ENVELOPE_COST;
+            if self.has_credit(peer, cost) {
+                return self.push_whole(peer, index, contiguous, cost);
+            }
+        }
+        self.push_long(peer, index)
+    }
+
+    fn push_whole(&mut self, peer: PeerIndex, index: u32, piece: Piece, cost: u64) -> bool {
+        let name = self.sends.name(index);
+        let send = &self.sends[index];
+        let (mut words, mut count) = ([0; 2], 0);
+        let mut word = |value| {
+            words[count] = value;
+            count += 1;
+        };
+        if send.flags.contains(Flags::REMOTE_CQ_DATA) {
+            word(send.data);
+        }
+        if send.wants_acknowledgement() {
+            word(name);
+        }
+        let head = Head::new(Kind::Eager, send.head_flags());
+        if !self.transport.push(peer, head, send.tag, &words[..count], piece) {
+            return false;
+        }
+        self.peers[peer as usize].charged += cost;
+        self.leave_queue(peer, index, false);
+        true
+    }
+
+    /// Takes a send whose prefix has left off its peer's queue.
+    fn leave_queue(&mut self, peer: PeerIndex, index: u32, rendezvous: bool) {
+        self.peers[peer as usize].queue.pop_front();
+        if !rendezvous && !self.sends[index].wants_acknowledgement() {
+            return self.finish_send(index);
+        }
+        self.peers[peer as usize].awaiting += 1;
+        let send = &mut self.sends[index];
+        if send.consented {
+            send.stage = SendStage::Streaming;
+            self.peers[peer as usize].streams.push_back(index);
+        } else {
+            send.stage = if rendezvous { SendStage::AwaitConsent } else { SendStage::AwaitFinish };
+        }
+    }
+
+    /// Pushes the first packet of a long message: what it is, and the start of
+    /// its prefix.
+    fn push_long(&mut self, peer: PeerIndex, index: u32) -> bool {
+        let total = self.sends[index].total;
+        let prefix = self.prefix_within_credit(peer, total.min(self.limits.prefix));
+        let Some(part) = self.next_part(peer, index, 0, prefix) else { return false };
+        let name = self.sends.name(index);
+        let send = &self.sends[index];
+        let remote = readable_at(send.pieces.view());
+        let flags = send.head_flags() | if remote != 0 { wire::READABLE } else { 0 };
+        let words = [name, total as u64, prefix as u64, send.data, remote];
+        if !self.transport.push(peer, Head::new(Kind::Long, flags), send.tag, &words, part) {
+            return false;
+        }
+        if prefix > 0 {
+            self.peers[peer as usize].charged += prefix as u64 + ENVELOPE_COST;
+        }
+        let send = &mut self.sends[index];
+        send.prefix = prefix;
+        send.sent = part.len();
+        send.stage = SendStage::Prefix;
+        if send.sent == prefix {
+            self.leave_queue(peer, index, prefix < total || prefix == 0);
+        }
+        true
+    }
+
+    /// Pushes a further packet of the prefix at the head of the queue.
+    fn push_prefix(&mut self, peer: PeerIndex, index: u32) -> bool {
+        let (sent, prefix) = (self.sends[index].sent, self.sends[index].prefix);
+        if !self.push_part(peer, index, sent, prefix) {
+            return false;
+        }
+        if self.sends[index].sent == prefix {
+            let rendezvous = prefix < self.sends[index].total;
+            self.leave_queue(peer, index, rendezvous);
+        }
+        true
+    }
+
+    /// Pushes one packet of the oldest consented message.
+    fn pump_stream(&mut self, peer: PeerIndex) -> bool {
+        let Some(&index) = self.peers[peer as usize].streams.front() else { return false };
+        let (sent, total) = (self.sends[index].sent, self.sends[index].total);
+        if !self.push_part(peer, index, sent, total) {
+            return false;
+        }
+        if self.sends[index].sent == total {
+            self.sends[index].stage = SendStage::AwaitFinish;
+            self.peers[peer as usize].streams.pop_front();
+        }
+        true
+    }
+
+    fn push_part(&mut self, peer: PeerIndex, index: u32, sent: usize, end: usize) -> bool {
+        let Some(part) = self.next_part(peer, index, sent, end) else { return false };
+        let name = self.sends.name(index);
+        let head = Head::new(Kind::Part, 0);
+        if !self.transport.push(peer, head, name, &[sent as u64], part) {
+            return false;
+        }
+        self.sends[index].sent = sent + part.len();
+        true
+    }
+
+    /// The part of the message from `sent` on that one packet should carry, if
+    /// there is room for it now.
+    fn next_part(&mut self, peer: PeerIndex, index: u32, sent: usize, end: usize) -> Option<Piece> {
+        let send = &self.sends[index];
+        let ideal = (send.total / PARTS_MIN).next_multiple_of(PART_MIN);
+        let wanted = ideal.clamp(PART_MIN, self.limits.fragment).min(end - sent);
+        let piece = send.pieces.view().contiguous(sent, wanted);
+        match self.transport.room(peer, piece.len()) {
+            Room::Full => None,
+            Room::Bytes(0) if !piece.is_empty() => None,
+            Room::Bytes(bytes) => Some(piece.part(0, bytes)),
+        }
+    }
+}
+
+/// Where a receiver that may read our memory finds the message, or 0.
+fn readable_at(pieces: Pieces<'_>) -> u64 {
+    match pieces {
+        Pieces::One(piece) => piece.as_ptr() as u64,
+        Pieces::Many(_) => 0,
+    }
+}

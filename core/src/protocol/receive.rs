@@ -1,0 +1,204 @@
+//! Posting a receive: it finds its message waiting, or waits for it.
+
+use crate::{
+    endpoint::PostError,
+    engine::{Engine, report::Message},
+    error::{Errno, HasErrno},
+    flags::Flags,
+    memory::Pieces,
+    operation::{ReceiveOperation, ReceivePost, StoredPieces, Target, Unexpected},
+    transport::{Transport, Unreachable},
+};
+
+/// What makes a receive more than a buffer to be filled once.
+const SPECIAL: Flags =
+    Flags::PEEK.union(Flags::CLAIM).union(Flags::DISCARD).union(Flags::MULTI_RECV);
+
+impl<T: Transport> Engine<T> {
+    /// Posts a receive. An error has no side effect.
+    ///
+    /// Cost: no system call, no lock; no allocation once as many receives were
+    /// posted before.
+    #[inline(always)]
+    pub fn receive(&mut self, post: ReceivePost<'_>) -> Result<(), PostError> {
+        let Some(source) = self.source_at(post.from) else {
+            return Err(PostError::UnknownAddress { address: post.from });
+        };
+        if post.flags.intersects(SPECIAL) {
+            return self.receive_special(source, post);
+        }
+        let tagged = post.flags.contains(Flags::TAGGED);
+        let (tag, ignore) = (post.tag, post.ignore);
+        let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
+        if matcher.unexpected_len() > 0
+            && let Some(parked) = matcher.take_unexpected(source, tag, ignore)
+        {
+            let receive = self.receives.insert(ReceiveOperation::from_post(post));
+            self.receive_parked(receive, parked);
+            return Ok(());
+        }
+        let receive = self.receives.insert(ReceiveOperation::from_post(post));
+        let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
+        matcher.post(source, tag, ignore, receive);
+        Ok(())
+    }
+
+    /// Takes a receive that was left for the owner: what is wrong with it becomes
+    /// an error completion.
+    #[cold]
+    pub(crate) fn receive_submitted(&mut self, post: ReceivePost<'_>) {
+        let refused = match self.source_at(post.from) {
+            None => PostError::UnknownAddress { address: post.from },
+            Some(_) if post.flags.contains(Flags::CLAIM) && !post.flags.contains(Flags::PEEK)
+                && !self.claimed.contains_key(&post.context) =>
+            {
+                PostError::NothingClaimed { context: post.context }
+            }
+            Some(_) => {
+                // Nothing else can be refused: flags were checked at the post.
+                let _ = self.receive(post);
+                return;
+            }
+        };
+        let why = Unreachable { errno: refused.errno(), reason: refused.to_string() };
+        self.fail_receive(ReceiveOperation::from_post(post), None, 0, &why);
+    }
+
+    /// Gives a parked message to a receive.
+    pub(crate) fn receive_parked(&mut self, receive: u32, parked: u32) {
+        let mut message = self.unexpected.remove(parked);
+        let target = self.open_unposted(receive, message.total);
+        let Target::Receive { start, room, .. } = target else { return };
+        let arrived = match message.arriving {
+            Some(incoming) => self.incoming[incoming].received,
+            None => message.total,
+        };
+        let mut done = 0;
+        let body = message.body.piece();
+        let pieces = self.receives[receive].pieces.view();
+        pieces.for_each_part(start, arrived.min(room), |part| {
+            body.part(done, part.len()).copy_to(part);
+            done += part.len();
+        });
+        self.settle_parked(receive, message, target);
+    }
+
+    fn settle_parked(&mut self, receive: u32, message: Unexpected, target: Target) {
+        let Target::Receive { start, room, .. } = target else { return };
+        if let Some(incoming) = message.arriving {
+            self.incoming[incoming].target = target;
+            self.matched(incoming, message.acknowledge);
+            return self.finish_if_whole(incoming);
+        }
+        self.release_charge(message.peer, message.cost);
+        if let Some(operation) = message.acknowledge {
+            self.acknowledge(message.peer, operation);
+        }
+        self.close_receive(receive, &message.summary(), start, room);
+    }
+
+    /// Drops a parked message that its sender can no longer finish.
+    pub(crate) fn forget_unexpected(&mut self, parked: u32) {
+        let tagged = self.unexpected[parked].flags.contains(Flags::TAGGED);
+        let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
+        let place = matcher.unexpected().find(|(_, message, _)| *message == parked);
+        match place {
+            Some((place, ..)) => {
+                matcher.remove_unexpected(place);
+            }
+            None => self.claimed.retain(|_, claimed| *claimed != parked),
+        }
+        let message = self.unexpected.remove(parked);
+        self.release_charge(message.peer, message.cost);
+    }
+
+    /// Cancels the first operation posted with `context`. Reference:
+    /// fi_endpoint(3), `fi_cancel`: the operation completes with `FI_ECANCELED`,
+    /// one that has completed or is matched is unaffected, one match only.
+    pub fn cancel(&mut self, context: u64) -> Result<(), PostError> {
+        for tagged in [true, false] {
+            let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
+            let receives = &self.receives;
+            let found = matcher.posted().find(|(_, receive, _)| receives[*receive].context == context);
+            if let Some((posted, receive, _)) = found {
+                matcher.remove_posted(posted);
+                self.fail_posted(receive, &canceled());
+                return Ok(());
+            }
+        }
+        self.cancel_send(context)
+    }
+
+    fn cancel_send(&mut self, context: u64) -> Result<(), PostError> {
+        use crate::operation::SendStage;
+        let sends = &self.sends;
+        let matches = |&send: &u32| {
+            let send = &sends[send];
+            send.stage == SendStage::Queued
+                && send.context == context
+                && !send.flags.contains(Flags::INJECT)
+        };
+        let found = self.peers.iter().find_map(|peer| peer.queue.iter().copied().find(matches));
+        let Some(send) = found else { return Err(PostError::NothingToCancel { context }) };
+        let peer = self.sends[send].peer;
+        self.peers[peer as usize].queue.retain(|&queued| queued != send);
+        self.fail_send(send, &canceled());
+        self.note_backlog(peer);
+        Ok(())
+    }
+
+    /// A posted receive, already out of the matcher, fails.
+    pub(crate) fn fail_posted(&mut self, receive: u32, why: &Unreachable) {
+        if self.receives[receive].flags.contains(Flags::MULTI_RECV) {
+            return self.fail_multi(receive, why);
+        }
+        let operation = self.receives.remove(receive);
+        self.fail_receive(operation, None, 0, why);
+    }
+
+    /// A receive whose message was under way fails.
+    pub(crate) fn fail_arriving(
+        &mut self,
+        receive: u32,
+        message: &Message,
+        placed: u64,
+        why: &Unreachable,
+    ) {
+        if self.receives[receive].flags.contains(Flags::MULTI_RECV) {
+            return self.fail_arriving_multi(receive, message, placed, why);
+        }
+        let operation = self.receives.remove(receive);
+        self.fail_receive(operation, Some(message), placed, why);
+    }
+}
+
+fn canceled() -> Unreachable {
+    Unreachable { errno: Errno::CANCELED, reason: "canceled by the application".into() }
+}
+
+impl ReceiveOperation {
+    /// The record of a posted receive.
+    #[inline(always)]
+    pub(crate) fn from_post(post: ReceivePost<'_>) -> ReceiveOperation {
+        ReceiveOperation {
+            pieces: match post.pieces {
+                Pieces::One(piece) => StoredPieces::One(piece),
+                many => StoredPieces::store(many),
+            },
+            context: post.context,
+            flags: post.flags,
+            filled: 0,
+            arriving: 0,
+            exhausted: false,
+            owner: post.owner.and_then(Option::take),
+        }
+    }
+}
+
+impl Unexpected {
+    /// What its completion will say.
+    pub(crate) fn summary(&self) -> Message {
+        let Unexpected { peer, flags, tag, data, total, .. } = *self;
+        Message { peer, flags, tag, data, total }
+    }
+}

@@ -1,0 +1,195 @@
+//! Posting a send: straight into the lane if nothing stands in the way, else
+//! into the peer's queue.
+
+use crate::{
+    address_vector::FI_ADDR_NOTAVAIL,
+    completion_queue::ErrorEntry,
+    endpoint::PostError,
+    engine::Engine,
+    error::HasErrno,
+    flags::Flags,
+    memory::{Piece, Pieces},
+    operation::{SendOperation, SendPost, SendStage, StoredPieces},
+    transport::{PeerIndex, Transport},
+    wire::{self, ENVELOPE_COST, Head, Kind},
+};
+
+/// What keeps a send from leaving at once without a record of it.
+const NEEDS_RECORD: Flags =
+    Flags::FENCE.union(Flags::DELIVERY_COMPLETE).union(Flags::MATCH_COMPLETE);
+
+/// The longest vectored message that is gathered on the stack. Units: words.
+const GATHER_WORDS: usize = 64;
+
+/// A short vectored message in one piece; none if it is long.
+#[inline(never)]
+fn gather(pieces: &[Piece], words: &mut [u64; GATHER_WORDS]) -> Option<Piece> {
+    let target = Piece::of_words(words);
+    let mut length = 0;
+    for piece in pieces {
+        if length + piece.len() > target.len() {
+            return None;
+        }
+        piece.copy_to(target.part(length, piece.len()));
+        length += piece.len();
+    }
+    Some(target.part(0, length))
+}
+
+impl<T: Transport> Engine<T> {
+    /// Sends, or queues the send. An error has no side effect.
+    ///
+    /// Cost of a message up to one packet to a connected peer: no system call,
+    /// no allocation, no lock.
+    #[inline(always)]
+    pub fn send(&mut self, post: SendPost<'_>) -> Result<(), PostError> {
+        let Some(peer) = self.peer_at(post.to) else {
+            return Err(PostError::UnknownAddress { address: post.to });
+        };
+        let mut gathered = [0; GATHER_WORDS];
+        let whole = match post.pieces {
+            Pieces::One(piece) => Some(piece),
+            Pieces::Many(pieces) => gather(pieces, &mut gathered),
+        };
+        if let Some(piece) = whole
+            && piece.len() <= self.limits.single
+            && self.peers[peer as usize].clear
+            && !post.flags.intersects(NEEDS_RECORD)
+        {
+            let cost = piece.len() as u64 + ENVELOPE_COST;
+            if self.has_credit(peer, cost) && self.push_eager(peer, &post, piece) {
+                self.peers[peer as usize].charged += cost;
+                if !post.flags.contains(Flags::INJECT) {
+                    self.report_sent(post.flags, post.context, post.owner.and_then(Option::take));
+                } else if let Some(counter) = &self.setup.transmit.counter {
+                    counter.add(1);
+                }
+                return Ok(());
+            }
+        }
+        self.send_queued(peer, post)
+    }
+
+    #[inline(always)]
+    fn push_eager(&mut self, peer: PeerIndex, post: &SendPost<'_>, piece: Piece) -> bool {
+        let tagged = if post.flags.contains(Flags::TAGGED) { wire::TAGGED } else { 0 };
+        if post.flags.contains(Flags::REMOTE_CQ_DATA) {
+            let head = Head::new(Kind::Eager, tagged | wire::DATA);
+            return self.transport.push(peer, head, post.tag, &[post.data], piece);
+        }
+        self.transport.push(peer, Head::new(Kind::Eager, tagged), post.tag, &[], piece)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn send_queued(&mut self, peer: PeerIndex, post: SendPost<'_>) -> Result<(), PostError> {
+        let total = post.pieces.total();
+        if post.flags.contains(Flags::INJECT) && total > self.setup.inject_size {
+            let limit = self.setup.inject_size;
+            return Err(PostError::InjectTooLarge { length: total, limit });
+        }
+        if self.sends.len() >= self.setup.transmit_size {
+            self.pump(peer);
+            if self.sends.len() >= self.setup.transmit_size {
+                return Err(PostError::Again);
+            }
+        }
+        self.enqueue(peer, post);
+        Ok(())
+    }
+
+    fn enqueue(&mut self, peer: PeerIndex, post: SendPost<'_>) {
+        let index = self.sends.insert(SendOperation::from_post(peer, post));
+        self.peers[peer as usize].queue.push_back(index);
+        self.pump(peer);
+        self.note_backlog(peer);
+    }
+
+    /// Takes a send that was left for the owner: its place was reserved when it
+    /// was submitted, so it is queued whatever the transmit size says, and what
+    /// is wrong with it becomes an error completion.
+    #[cold]
+    pub(crate) fn send_submitted(&mut self, post: SendPost<'_>) {
+        match self.peer_at(post.to) {
+            Some(peer) => self.enqueue(peer, post),
+            None => self.fail_unrouted(post),
+        }
+    }
+
+    fn fail_unrouted(&mut self, post: SendPost<'_>) {
+        let errno = PostError::UnknownAddress { address: post.to }.errno();
+        self.setup.transmit.fail(ErrorEntry {
+            context: post.context,
+            flags: (post.flags & (Flags::TAGGED | Flags::MSG)) | Flags::SEND,
+            length: 0,
+            buffer: 0,
+            data: post.data,
+            tag: post.tag,
+            overflow: 0,
+            errno,
+            reason: format!("address {} was removed before the send left", post.to),
+            source: FI_ADDR_NOTAVAIL,
+            source_address: None,
+            owner: post.owner.and_then(Option::take),
+        });
+    }
+}
+
+impl SendOperation {
+    fn from_post(peer: PeerIndex, post: SendPost<'_>) -> SendOperation {
+        let total = post.pieces.total();
+        let mut pieces = StoredPieces::store(post.pieces);
+        let flags = post.flags;
+        let mut copy = None;
+        if flags.contains(Flags::INJECT) {
+            let mut bytes = Vec::with_capacity(total);
+            post.pieces.for_each_part(0, total, |part| part.append_to(&mut bytes));
+            let mut bytes = bytes.into_boxed_slice();
+            pieces = StoredPieces::One(Piece::of_owned(&mut bytes));
+            copy = Some(bytes);
+        }
+        SendOperation {
+            pieces,
+            copy,
+            peer,
+            stage: SendStage::Queued,
+            flags,
+            tag: post.tag,
+            data: post.data,
+            context: post.context,
+            total,
+            sent: 0,
+            prefix: 0,
+            consented: false,
+            owner: post.owner.and_then(Option::take),
+        }
+    }
+
+    /// Whether something of it has left for `peer`, so that it dies with the
+    /// peer's present incarnation.
+    pub(crate) fn has_begun_with(&self, peer: PeerIndex) -> bool {
+        self.peer == peer && self.stage != SendStage::Queued
+    }
+
+    /// The flags of its first packet.
+    pub(crate) fn head_flags(&self) -> u8 {
+        let mut flags = 0;
+        if self.flags.contains(Flags::TAGGED) {
+            flags |= wire::TAGGED;
+        }
+        if self.flags.contains(Flags::REMOTE_CQ_DATA) {
+            flags |= wire::DATA;
+        }
+        if self.flags.contains(Flags::MATCH_COMPLETE) {
+            flags |= wire::ACK_MATCH;
+        } else if self.flags.contains(Flags::DELIVERY_COMPLETE) {
+            flags |= wire::ACK_DELIVERY;
+        }
+        flags
+    }
+
+    /// Whether the receiver is asked to say when it is delivered or matched.
+    pub(crate) fn wants_acknowledgement(&self) -> bool {
+        self.flags.intersects(Flags::DELIVERY_COMPLETE | Flags::MATCH_COMPLETE)
+    }
+}

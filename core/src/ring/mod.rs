@@ -1,0 +1,4 @@
+//! Lock-free rings. Each is a small file with its invariants numbered, and each
+//! has a loom model (`core/tests/loom_*.rs`).
+
+pub mod lane;

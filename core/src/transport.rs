@@ -1,0 +1,213 @@
+//! What core asks of a transport, and all that core knows of one.
+//!
+//! A transport belongs to one endpoint and is driven by that endpoint's engine
+//! alone (`&mut self`), so nothing here needs a lock. It moves *packets*: a
+//! small head, up to 48 bytes of inline content and up to one fragment of
+//! payload; reliably and in order per peer. Matching, completions, flow control
+//! of payload and large messages are core's.
+
+use std::{os::fd::RawFd, time::Duration};
+
+use crate::{
+    address::Address,
+    memory::{Payload, Piece},
+    ring::lane::INLINE_WORDS,
+    wire::Head,
+};
+
+/// A peer inside one engine: a dense index, given by the engine.
+pub type PeerIndex = u32;
+
+/// Sizes that a transport works best with. Units: bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// The largest message that travels as one packet.
+    pub single: usize,
+    /// The largest payload of any packet.
+    pub fragment: usize,
+    /// How much of a message travels without the receiver's consent.
+    pub prefix: usize,
+}
+
+/// A packet that has arrived and is still in the transport's memory.
+pub struct Arrival {
+    /// Who sent it.
+    pub peer: PeerIndex,
+    /// Its head, validated for form only.
+    pub head: Head,
+    /// The word that the head's kind gives a meaning: a tag or an operation's id.
+    pub word: u64,
+    /// The inline content, copied out of shared memory.
+    pub inline: [u64; INLINE_WORDS],
+    /// The fragment, still in shared memory; empty if the packet has none.
+    pub payload: Payload,
+}
+
+/// Why a peer cannot be reached, or can no longer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unreachable {
+    /// The number for the error completion.
+    pub errno: crate::error::Errno,
+    /// The reason in words, for the log and `strerror`.
+    pub reason: String,
+}
+
+/// What a transport tells its engine beside packets. All of it is cold.
+#[derive(Debug)]
+pub enum TransportEvent {
+    /// `connect` succeeded: packets can be pushed to the peer.
+    Connected {
+        /// The peer that `connect` named.
+        peer: PeerIndex,
+        /// Where its process lives, to tell a restarted peer from an old one.
+        incarnation: u64,
+    },
+    /// `connect` failed; nothing can be pushed.
+    Failed {
+        /// The peer that `connect` named.
+        peer: PeerIndex,
+        /// Why.
+        reason: Unreachable,
+    },
+    /// Somebody wants to send to us: the engine answers with `adopt`.
+    Incoming {
+        /// Names the offer in `adopt`.
+        ticket: u64,
+        /// The address that the peer goes by.
+        address: Address,
+        /// Its incarnation.
+        incarnation: u64,
+    },
+    /// The peer's process is gone. What it had published is still readable.
+    Died {
+        /// The peer.
+        peer: PeerIndex,
+    },
+    /// The peer broke the protocol; its lane is closed.
+    Broken {
+        /// The peer.
+        peer: PeerIndex,
+        /// What it did.
+        reason: Unreachable,
+    },
+}
+
+/// How a packet's payload fares in [`Transport::push`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Room {
+    /// No packet fits now; try again after the peer has made progress.
+    Full,
+    /// A packet with this much of the wanted payload fits.
+    Bytes(usize),
+}
+
+/// One endpoint's way to its peers.
+pub trait Transport: Send + Sized + 'static {
+    /// The address that peers insert to reach this endpoint.
+    fn address(&self) -> Address;
+
+    /// The sizes that this transport works best with.
+    fn limits(&self) -> Limits;
+
+    /// Starts connecting to `address` as `peer`. Exactly one `Connected` or
+    /// `Failed` follows, within the transport's deadline.
+    fn connect(&mut self, peer: PeerIndex, address: Address);
+
+    /// Takes up an `Incoming` offer as `peer`'s receiving side.
+    fn adopt(&mut self, peer: PeerIndex, ticket: u64);
+
+    /// Drops both directions of `peer`. What it published and nobody has read
+    /// is lost.
+    fn disconnect(&mut self, peer: PeerIndex);
+
+    /// How much of `wanted` payload bytes, besides a full inline part, one
+    /// packet to `peer` can carry now.
+    fn room(&mut self, peer: PeerIndex, wanted: usize) -> Room;
+
+    /// Pushes a packet whose whole content is inline words and tiny payload
+    /// that the transport may place wherever it likes, if there is room for it.
+    ///
+    /// `words` come first, then the payload. Returns false and does nothing if
+    /// there is no room. Cost: no system call, no allocation.
+    fn push(&mut self, peer: PeerIndex, head: Head, word: u64, words: &[u64], payload: Piece) -> bool;
+
+    /// The peer's credit: a number that it published with `grant`.
+    fn credit(&self, peer: PeerIndex) -> u64;
+
+    /// Publishes the credit that `peer` may use.
+    fn grant(&mut self, peer: PeerIndex, credit: u64);
+
+    /// The next packet of any peer, if one is there. It stays valid until
+    /// `consume`, which must come before the next `arrival`.
+    fn arrival(&mut self) -> Option<Arrival>;
+
+    /// The next packet of `peer` alone: used to drain a lane before it closes.
+    fn arrival_from(&mut self, peer: PeerIndex) -> Option<Arrival>;
+
+    /// Gives the memory of the last arrival back to its sender.
+    fn consume(&mut self);
+
+    /// Copies out of shared memory with the transport's best routine.
+    fn copy_out(&self, from: Payload, to: Piece);
+
+    /// Reads `length` bytes at `remote` in the peer's memory into `to`, if this
+    /// transport and this peer permit it. Returns false if not.
+    fn read_remote(&mut self, peer: PeerIndex, remote: u64, to: Piece) -> bool;
+
+    /// Whether `read_remote` can work for `peer`.
+    fn can_read_remote(&self, peer: PeerIndex) -> bool;
+
+    /// Whether `event` has something. Cost: one load.
+    fn has_event(&self) -> bool;
+
+    /// The next event.
+    fn event(&mut self) -> Option<TransportEvent>;
+
+    /// Asks every peer to ring the bell when it sends. Returns false if a
+    /// packet or an event is already there, so that sleeping would be wrong.
+    fn arm(&mut self) -> bool;
+
+    /// Peers need not ring any more.
+    fn disarm(&mut self);
+
+    /// What a sleeper waits for: readable when the bell rings.
+    fn bell(&self) -> RawFd;
+
+    /// Sleeps until one of `bells` is readable or `timeout` is over.
+    fn sleep(bells: &[RawFd], timeout: Option<Duration>);
+}
+
+/// Makes transports: one for each endpoint of a domain.
+pub trait Provider: Send + Sync + 'static {
+    /// What it makes.
+    type Transport: Transport;
+
+    /// Opens a transport at `address` (port 0 or none: the provider chooses).
+    fn open(&self, address: Option<Address>) -> Result<Self::Transport, Unreachable>;
+
+    /// A bell of its own, to wake sleepers from other threads.
+    fn new_bell(&self) -> Result<Box<dyn Bell>, Unreachable>;
+
+    /// Claims a core for a spinning helper: one a host.
+    fn claim_core(&self, core: usize) -> Result<Box<dyn CoreClaim>, Unreachable>;
+
+    /// Whether this process is a child that was forked after the provider came
+    /// into being: no call into kestrel can work there. Cost: one load.
+    fn forked(&self) -> bool;
+}
+
+/// A doorbell: an eventfd, as a sleeper sees it.
+pub trait Bell: Send + Sync {
+    /// Makes the bell readable.
+    fn ring(&self);
+    /// Makes it silent again.
+    fn drain(&self);
+    /// What to wait for.
+    fn fd(&self) -> RawFd;
+}
+
+/// A core that this process has claimed; dropping it gives the core back.
+pub trait CoreClaim: Send {
+    /// Pins the calling thread to the core.
+    fn pin(&self);
+}

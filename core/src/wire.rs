@@ -1,0 +1,119 @@
+//! What a packet says: the kinds, their words and their flags.
+//!
+//! `docs/protocol.md` is the prose of this file. A head is 32 bits, so that it
+//! shares one 64-bit word with a lane's stamp; what else a kind needs travels as
+//! whole words in front of the payload.
+
+/// The protocol's version, exchanged when two endpoints connect.
+pub const VERSION: u16 = 1;
+
+/// What a packet is. Anything else from a peer breaks the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// A whole message. Word: tag. Words: `[data] [operation]`.
+    Eager = 1,
+    /// The start of a message in several packets. Word: tag. Words:
+    /// `operation, total, prefix, data, remote`.
+    Long = 2,
+    /// A further part of a long message. Word: operation. Words: `offset`.
+    Part = 3,
+    /// The receiver consents to the rest. Word: operation.
+    Consent = 4,
+    /// The receiver has it all. Word: operation. Words: `errno`.
+    Finish = 5,
+    /// A message that asked for it was delivered or matched. Word: operation.
+    Acknowledge = 6,
+    /// The endpoint closes. No words.
+    Bye = 7,
+}
+
+impl Kind {
+    /// The kind that a byte stands for.
+    #[inline(always)]
+    pub fn from_byte(byte: u8) -> Option<Kind> {
+        Some(match byte {
+            1 => Kind::Eager,
+            2 => Kind::Long,
+            3 => Kind::Part,
+            4 => Kind::Consent,
+            5 => Kind::Finish,
+            6 => Kind::Acknowledge,
+            7 => Kind::Bye,
+            _ => return None,
+        })
+    }
+}
+
+/// The message is tagged.
+pub const TAGGED: u8 = 1;
+/// Remote CQ data travels along.
+pub const DATA: u8 = 2;
+/// The sender waits until the message is delivered.
+pub const ACK_DELIVERY: u8 = 4;
+/// The sender waits until the message is matched.
+pub const ACK_MATCH: u8 = 8;
+/// The receiver may read the sender's memory at the address in the packet.
+pub const READABLE: u8 = 16;
+/// The bits that core uses; the rest is the transport's.
+pub const CORE_FLAGS: u8 = 0x1f;
+
+/// What each message costs of the credit beside its payload: the memory that
+/// its envelope takes while it is unexpected. Units: bytes.
+pub const ENVELOPE_COST: u64 = 96;
+
+/// The head of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// A [`Kind`], as the peer wrote it.
+    pub kind: u8,
+    /// Flags of this module below, the transport's own above.
+    pub flags: u8,
+    /// Free for the transport: the length of what lies in the packet itself.
+    pub length: u16,
+}
+
+impl Head {
+    /// A head of `kind`.
+    #[inline(always)]
+    pub const fn new(kind: Kind, flags: u8) -> Head {
+        Head { kind: kind as u8, flags, length: 0 }
+    }
+
+    /// As one 32-bit word.
+    #[inline(always)]
+    pub const fn to_word(self) -> u32 {
+        self.kind as u32 | (self.flags as u32) << 8 | (self.length as u32) << 16
+    }
+
+    /// From one 32-bit word.
+    #[inline(always)]
+    pub const fn from_word(word: u32) -> Head {
+        Head { kind: word as u8, flags: (word >> 8) as u8, length: (word >> 16) as u16 }
+    }
+
+    /// How many inline words precede the payload of a packet of this head's kind.
+    /// An unknown kind has none: core refuses it.
+    #[inline(always)]
+    pub const fn words(self) -> usize {
+        match self.kind {
+            1 => self.eager_words(),
+            2 => LONG_WORDS,
+            3 => PART_WORDS,
+            4..=6 => 1,
+            _ => 0,
+        }
+    }
+
+    /// How many words precede the payload of an eager message.
+    #[inline(always)]
+    pub const fn eager_words(self) -> usize {
+        (self.flags & DATA != 0) as usize
+            + (self.flags & (ACK_DELIVERY | ACK_MATCH) != 0) as usize
+    }
+}
+
+/// Words in front of the payload of a long message's first packet.
+pub const LONG_WORDS: usize = 5;
+/// Words in front of the payload of its further packets.
+pub const PART_WORDS: usize = 1;

@@ -1,0 +1,179 @@
+//! The chunk pool: one bounded pool per endpoint, lent to its lanes.
+//!
+//! A lane fills a chunk with one payload after the other and hands it back when
+//! the receiver has consumed the last of them. Chunks are reused last in, first
+//! out, so that a quiet endpoint stays within a few of them and in its cache.
+
+use std::collections::VecDeque;
+
+use crate::region::PoolMemory;
+
+/// Payloads start at multiples of this. Units: bytes.
+pub const GRAIN: usize = 64;
+
+/// The free chunks of an endpoint.
+pub struct ChunkPool {
+    start: *mut u8,
+    chunk_bytes: usize,
+    count: usize,
+    free: Vec<u32>,
+}
+
+// SAFETY: the pool's memory is owned by the endpoint and touched by its engine
+// alone; peers can only read it.
+unsafe impl Send for ChunkPool {}
+
+/// Memory of a chunk, for one payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Where to write.
+    pub start: *mut u8,
+    /// Where that is in the pool, for the receiver. Units: [`GRAIN`].
+    pub grain: u32,
+}
+
+/// A lane's part of the pool.
+#[derive(Default)]
+pub struct Loan {
+    current: Option<Open>,
+    /// Full chunks, oldest first, with the position of their last packet.
+    full: VecDeque<(u32, u64)>,
+}
+
+#[derive(Clone, Copy)]
+struct Open {
+    chunk: u32,
+    filled: usize,
+    last: u64,
+}
+
+impl ChunkPool {
+    /// All of `memory`, in chunks of `chunk_bytes` (a multiple of [`GRAIN`]).
+    pub fn new(memory: &PoolMemory, chunk_bytes: usize) -> ChunkPool {
+        assert!(chunk_bytes.is_multiple_of(GRAIN) && chunk_bytes > 0);
+        let count = memory.len() / chunk_bytes;
+        ChunkPool {
+            start: memory.as_ptr().as_ptr(),
+            chunk_bytes,
+            count,
+            free: (0..count as u32).rev().collect(),
+        }
+    }
+
+    /// The largest payload. Units: bytes.
+    pub fn chunk_bytes(&self) -> usize {
+        self.chunk_bytes
+    }
+
+    /// Whether `loan` could place `length` bytes now.
+    pub fn can_place(&self, loan: &Loan, length: usize) -> bool {
+        let fits = |open: &Open| open.filled + length <= self.chunk_bytes;
+        loan.current.as_ref().is_some_and(fits) || self.may_lend(loan)
+    }
+
+    /// Whether `loan` may have one chunk more: always if it has none, else as
+    /// long as it has at most as many as are free, so that nobody takes all.
+    fn may_lend(&self, loan: &Loan) -> bool {
+        !self.free.is_empty() && loan.full.len() <= self.free.len()
+    }
+
+    /// Memory for `length` bytes, at most a chunk, for the packet at `position`.
+    pub fn place(&mut self, loan: &mut Loan, length: usize, position: u64) -> Option<Grant> {
+        let needed = length.next_multiple_of(GRAIN);
+        let mut open = match loan.current {
+            Some(open) if open.filled + length <= self.chunk_bytes => open,
+            _ if length <= self.chunk_bytes && self.may_lend(loan) => {
+                if let Some(open) = loan.current.take() {
+                    loan.full.push_back((open.chunk, open.last));
+                }
+                Open { chunk: self.free.pop()?, filled: 0, last: position }
+            }
+            _ => return None,
+        };
+        let offset = open.chunk as usize * self.chunk_bytes + open.filled;
+        open.filled = (open.filled + needed).min(self.chunk_bytes);
+        open.last = position;
+        loan.current = Some(open);
+        debug_assert!(offset + length <= self.count * self.chunk_bytes);
+        // SAFETY: the chunk's number came from the pool, so the offset is inside it.
+        let start = unsafe { self.start.add(offset) };
+        Some(Grant { start, grain: (offset / GRAIN) as u32 })
+    }
+
+    /// Takes back what the receiver, whose head is `head`, has consumed.
+    pub fn take_back(&mut self, loan: &mut Loan, head: u64) {
+        while let Some(&(chunk, last)) = loan.full.front()
+            && last < head
+        {
+            loan.full.pop_front();
+            self.free.push(chunk);
+        }
+        if let Some(open) = &mut loan.current
+            && open.last < head
+        {
+            open.filled = 0;
+        }
+    }
+
+    /// Takes everything back: the lane is closed.
+    pub fn take_all(&mut self, loan: &mut Loan) {
+        self.free.extend(loan.full.drain(..).map(|(chunk, _)| chunk));
+        self.free.extend(loan.current.take().map(|open| open.chunk));
+    }
+}
+
+impl Loan {
+    /// Whether any payload may still be unread.
+    pub fn is_lent(&self) -> bool {
+        !self.full.is_empty() || self.current.is_some_and(|open| open.filled > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pool(chunks: usize) -> (PoolMemory, ChunkPool) {
+        let memory = PoolMemory::create(chunks * 4096).unwrap();
+        let pool = ChunkPool::new(&memory, 4096);
+        (memory, pool)
+    }
+
+    #[test]
+    fn payloads_share_a_chunk_until_it_is_full() {
+        let (_memory, mut pool) = pool(4);
+        let mut loan = Loan::default();
+        let first = pool.place(&mut loan, 100, 0).unwrap();
+        let second = pool.place(&mut loan, 3000, 1).unwrap();
+        assert_eq!(second.grain, first.grain + 2);
+        let third = pool.place(&mut loan, 3000, 2).unwrap();
+        assert_ne!(third.grain / 64, first.grain / 64);
+        assert!(loan.is_lent());
+    }
+
+    #[test]
+    fn a_chunk_comes_back_when_its_last_packet_is_consumed() {
+        let (_memory, mut pool) = pool(2);
+        let mut loan = Loan::default();
+        pool.place(&mut loan, 4096, 0).unwrap();
+        pool.place(&mut loan, 4096, 1).unwrap();
+        assert!(!pool.can_place(&loan, 1));
+        assert!(pool.place(&mut loan, 1, 2).is_none());
+        pool.take_back(&mut loan, 1);
+        assert!(pool.place(&mut loan, 4096, 2).is_some());
+        pool.take_back(&mut loan, 3);
+        assert!(!loan.is_lent());
+    }
+
+    #[test]
+    fn no_lane_takes_more_than_it_leaves() {
+        let (_memory, mut pool) = pool(8);
+        let (mut greedy, mut modest) = (Loan::default(), Loan::default());
+        let taken = (0..8).take_while(|n| pool.place(&mut greedy, 4096, *n).is_some()).count();
+        assert!((4..8).contains(&taken), "{taken}");
+        assert!(pool.place(&mut modest, 4096, 0).is_some());
+        pool.take_all(&mut greedy);
+        pool.take_all(&mut modest);
+        assert_eq!(pool.free.len(), 8);
+    }
+}

@@ -1,0 +1,408 @@
+//! The two ends of a lane in shared memory: how a packet lies in lines and
+//! chunks, and what is checked of one that a peer wrote.
+//!
+//! A packet's content (its words, then its payload) lies in the first line if it
+//! fits; a payload somewhat longer in continuation lines; a longer one in a
+//! chunk of the sender's pool, and the line says where.
+
+use std::ptr::NonNull;
+
+use kestrel_core::{
+    memory::{Payload, Piece},
+    ring::lane::{
+        CONTINUATION_BYTES, INLINE_BYTES, INLINE_WORDS, LINE_WORDS, LaneConsumer, LaneControl,
+        LaneCorrupt, LaneProducer, Line,
+    },
+    transport::{Arrival, PeerIndex},
+    wire::Head,
+};
+
+use crate::{
+    chunk::{ChunkPool, GRAIN, Loan},
+    copy::Copier,
+    doorbell::Doorbell,
+    region::{LaneMemory, PoolView},
+    station::PeerIdentity,
+};
+
+/// Lines in a lane.
+pub const LINES: usize = 128;
+/// The lines start here; what is before is the receiver's. Units: bytes.
+const LINES_OFFSET: usize = 4096;
+/// The longest payload in continuation lines. Units: bytes.
+pub const SPILL_MAX: usize = 7 * CONTINUATION_BYTES;
+/// One line is kept free for the packet that says goodbye.
+const RESERVED_LINES: u64 = 1;
+
+/// The payload lies in continuation lines.
+const SPILLED: u8 = 0x20;
+/// The payload lies in a chunk: the last inline word says where.
+const CHUNKED: u8 = 0x40;
+/// The inline word that says where.
+const CHUNK_WORD: usize = INLINE_WORDS - 1;
+
+const _: () = assert!(LINES_OFFSET + LINES * size_of::<Line>() == crate::region::LANE_BYTES);
+const _: () = assert!(size_of::<LaneControl>() <= LINES_OFFSET);
+
+/// What is wrong with a packet or an index that a peer wrote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LaneError {
+    /// An index.
+    #[error(transparent)]
+    Index(#[from] LaneCorrupt),
+    /// More inline content than fits a line.
+    #[error("a packet of {words} words and {length} bytes does not fit its line")]
+    InlineTooLong {
+        /// Words in front of the payload.
+        words: usize,
+        /// Bytes of payload.
+        length: usize,
+    },
+    /// A spilled payload longer than ever sent.
+    #[error("a spilled payload of {length} bytes is longer than {SPILL_MAX}")]
+    SpillTooLong {
+        /// Bytes of payload.
+        length: usize,
+    },
+    /// A chunk outside the sender's pool.
+    #[error("a payload of {length} bytes at {offset} is outside a pool of {pool} bytes")]
+    OutsidePool {
+        /// Where it is said to start.
+        offset: usize,
+        /// Bytes of payload.
+        length: usize,
+        /// Bytes of the pool.
+        pool: usize,
+    },
+}
+
+/// The ends of a lane's memory.
+fn parts(memory: &LaneMemory) -> (NonNull<Line>, NonNull<LaneControl>) {
+    let start = memory.as_ptr();
+    // SAFETY: the mapping is LANE_BYTES long, which the constants above add up to.
+    let lines = unsafe { start.add(LINES_OFFSET) };
+    (lines.cast(), start.cast())
+}
+
+/// The sending end.
+pub struct SendLane {
+    producer: LaneProducer,
+    loan: Loan,
+    bell: Doorbell,
+    /// The receiver fences for us, so we need not.
+    asymmetric: bool,
+    /// The receiver's wish that was last answered.
+    answered: u32,
+    /// Who receives.
+    pub peer: PeerIdentity,
+    _memory: LaneMemory,
+}
+
+impl SendLane {
+    /// The sending end of a lane that was just connected.
+    pub fn new(memory: LaneMemory, bell: Doorbell, peer: PeerIdentity) -> SendLane {
+        let (lines, control) = parts(&memory);
+        // SAFETY: the memory is kept as long as the producer, and this side of a
+        // new lane has no other producer.
+        let producer = unsafe { LaneProducer::new(lines, LINES, control) };
+        let asymmetric = peer.asymmetric && crate::barrier::asymmetric();
+        let loan = Loan::default();
+        SendLane { producer, loan, bell, asymmetric, answered: 0, peer, _memory: memory }
+    }
+
+    /// How much of `wanted` bytes of payload one packet can carry now.
+    pub fn room(&mut self, pool: &mut ChunkPool, wanted: usize) -> Result<Option<usize>, LaneError> {
+        if wanted <= SPILL_MAX {
+            let lines = 1 + wanted.div_ceil(CONTINUATION_BYTES) as u64;
+            let room = self.producer.has_room(lines + RESERVED_LINES)?;
+            return Ok(room.then_some(wanted));
+        }
+        if !self.producer.has_room(1 + RESERVED_LINES)? {
+            return Ok(None);
+        }
+        let wanted = wanted.min(pool.chunk_bytes());
+        if pool.can_place(&self.loan, wanted) {
+            return Ok(Some(wanted));
+        }
+        self.refresh(pool)?;
+        if pool.can_place(&self.loan, wanted) {
+            return Ok(Some(wanted));
+        }
+        // Our own chunks will come back; if the others have them all, the lines
+        // carry the payload in small pieces: slow, but never stuck.
+        if self.loan.is_lent() {
+            return Ok(None);
+        }
+        self.room(pool, SPILL_MAX)
+    }
+
+    fn refresh(&mut self, pool: &mut ChunkPool) -> Result<(), LaneError> {
+        self.producer.refresh()?;
+        pool.take_back(&mut self.loan, self.producer.head());
+        Ok(())
+    }
+
+    /// Pushes a packet if there is room for it.
+    #[inline(always)]
+    pub fn push(
+        &mut self,
+        pool: &mut ChunkPool,
+        copier: &Copier,
+        head: Head,
+        word: u64,
+        words: &[u64],
+        payload: Piece,
+    ) -> Result<bool, LaneError> {
+        if words.len() * 8 + payload.len() > INLINE_BYTES {
+            return self.push_outside(pool, copier, head, word, words, payload);
+        }
+        if !self.producer.has_room(1 + RESERVED_LINES)? {
+            return Ok(false);
+        }
+        self.put_inline(head, word, words, payload);
+        Ok(true)
+    }
+
+    /// Pushes the last packet of this lane, for which a line was kept.
+    pub fn push_last(&mut self, head: Head) -> Result<bool, LaneError> {
+        if !self.producer.has_room(1)? {
+            return Ok(false);
+        }
+        self.put_inline(head, 0, &[], Piece::EMPTY);
+        Ok(true)
+    }
+
+    #[inline(always)]
+    fn put_inline(&mut self, mut head: Head, word: u64, words: &[u64], payload: Piece) {
+        self.producer.put(0, word);
+        if payload.len() == 8 {
+            // What latency is measured with, and what most messages are.
+            let mut only = [0];
+            payload.copy_to_words(&mut only, 0);
+            self.producer.put(1 + words.len(), only[0]);
+        } else if !payload.is_empty() {
+            let mut content = [0; INLINE_WORDS];
+            payload.copy_to_words(&mut content, 0);
+            let count = payload.len().div_ceil(8);
+            for (index, &word) in content[..count].iter().enumerate() {
+                self.producer.put(1 + words.len() + index, word);
+            }
+        }
+        for (index, &word) in words.iter().enumerate() {
+            self.producer.put(1 + index, word);
+        }
+        head.length = payload.len() as u16;
+        self.publish(head, 1);
+    }
+
+    #[inline(always)]
+    fn publish(&mut self, head: Head, lines: u64) {
+        self.producer.publish(head.to_word(), lines);
+        let wish = self.producer.attention(self.asymmetric);
+        if wish != 0 && wish != self.answered {
+            self.ring(wish);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn ring(&mut self, wish: u32) {
+        self.answered = wish;
+        self.bell.ring();
+    }
+
+    #[inline(never)]
+    fn push_outside(
+        &mut self,
+        pool: &mut ChunkPool,
+        copier: &Copier,
+        head: Head,
+        word: u64,
+        words: &[u64],
+        payload: Piece,
+    ) -> Result<bool, LaneError> {
+        if payload.len() <= SPILL_MAX {
+            return self.push_spilled(head, word, words, payload);
+        }
+        if !self.producer.has_room(1 + RESERVED_LINES)? {
+            return Ok(false);
+        }
+        let position = self.producer.position();
+        let mut place = pool.place(&mut self.loan, payload.len(), position);
+        if place.is_none() {
+            self.refresh(pool)?;
+            place = pool.place(&mut self.loan, payload.len(), position);
+        }
+        let Some(grant) = place else { return Ok(false) };
+        // SAFETY: the grant is for this many bytes of our own pool, and the piece
+        // is the application's for as long; they cannot overlap.
+        unsafe { copier.copy_in(grant.start, payload.as_ptr(), payload.len()) };
+        self.producer.put(0, word);
+        for (index, &word) in words.iter().enumerate() {
+            self.producer.put(1 + index, word);
+        }
+        let place = u64::from(grant.grain) << 32 | payload.len() as u64;
+        self.producer.put(1 + CHUNK_WORD, place);
+        self.publish(Head { flags: head.flags | CHUNKED, ..head }, 1);
+        Ok(true)
+    }
+
+    fn push_spilled(
+        &mut self,
+        mut head: Head,
+        word: u64,
+        words: &[u64],
+        payload: Piece,
+    ) -> Result<bool, LaneError> {
+        let lines = payload.len().div_ceil(CONTINUATION_BYTES) as u64;
+        if !self.producer.has_room(1 + lines + RESERVED_LINES)? {
+            return Ok(false);
+        }
+        self.producer.put(0, word);
+        for (index, &word) in words.iter().enumerate() {
+            self.producer.put(1 + index, word);
+        }
+        for nth in 0..lines {
+            let part = payload.part(nth as usize * CONTINUATION_BYTES, CONTINUATION_BYTES);
+            let mut content = [0; LINE_WORDS - 1];
+            part.copy_to_words(&mut content, 0);
+            self.producer.put_continuation(1 + nth, content);
+        }
+        head.flags |= SPILLED;
+        head.length = payload.len() as u16;
+        self.publish(head, 1 + lines);
+        Ok(true)
+    }
+
+    /// What the receiver lets us send.
+    #[inline(always)]
+    pub fn credit(&self) -> u64 {
+        self.producer.credit()
+    }
+
+    /// Gives the pool back what the lane has of it.
+    pub fn close(mut self, pool: &mut ChunkPool) -> PeerIdentity {
+        pool.take_all(&mut self.loan);
+        self.peer
+    }
+}
+
+/// The receiving end.
+pub struct ReceiveLane {
+    consumer: LaneConsumer,
+    pool: PoolView,
+    /// Content of continuation lines, in one piece.
+    spill: Box<[u64; SPILL_MAX / 8]>,
+    /// Position at the last look whether the lane is quiet.
+    pub looked_at: u64,
+    /// Who sends.
+    pub peer: PeerIdentity,
+    _memory: LaneMemory,
+}
+
+impl ReceiveLane {
+    /// The receiving end of a lane that a peer connected.
+    pub fn new(memory: LaneMemory, pool: PoolView, peer: PeerIdentity) -> ReceiveLane {
+        let (lines, control) = parts(&memory);
+        // SAFETY: the memory is kept as long as the consumer, and this side of a
+        // new lane has no other consumer.
+        let consumer = unsafe { LaneConsumer::new(lines, LINES, control) };
+        let spill = Box::new([0; SPILL_MAX / 8]);
+        ReceiveLane { consumer, pool, spill, looked_at: 0, peer, _memory: memory }
+    }
+
+    /// Where the next packet will be.
+    pub fn position(&self) -> u64 {
+        self.consumer.position()
+    }
+
+    /// Whether a packet is there.
+    #[inline(always)]
+    pub fn has_packet(&self) -> bool {
+        self.consumer.peek().is_some()
+    }
+
+    /// The next packet and the lines that it takes.
+    #[inline(always)]
+    pub fn next(&mut self, peer: PeerIndex) -> Option<Result<(Arrival, u64), LaneError>> {
+        let head = Head::from_word(self.consumer.peek()?);
+        let word = self.consumer.word(0);
+        let mut inline = [0; INLINE_WORDS];
+        if head.flags & (SPILLED | CHUNKED) != 0 {
+            return Some(self.next_outside(peer, head, word));
+        }
+        let (words, length) = (head.words(), head.length as usize);
+        let content = words + length.div_ceil(8);
+        if content > INLINE_WORDS {
+            return Some(Err(LaneError::InlineTooLong { words, length }));
+        }
+        for (index, word) in inline.iter_mut().enumerate().take(content) {
+            *word = self.consumer.word(1 + index);
+        }
+        let payload = Payload::inline(length);
+        Some(Ok((Arrival { peer, head, word, inline, payload }, 1)))
+    }
+
+    #[inline(never)]
+    fn next_outside(
+        &mut self,
+        peer: PeerIndex,
+        head: Head,
+        word: u64,
+    ) -> Result<(Arrival, u64), LaneError> {
+        let inline = std::array::from_fn(|index| self.consumer.word(1 + index));
+        if head.flags & SPILLED != 0 {
+            let (payload, lines) = self.gather_spill(head.length as usize)?;
+            return Ok((Arrival { peer, head, word, inline, payload }, lines));
+        }
+        let place: u64 = inline[CHUNK_WORD];
+        let (offset, length) = ((place >> 32) as usize * GRAIN, place as u32 as usize);
+        let pool = self.pool.len();
+        if offset + length > pool || length == 0 {
+            return Err(LaneError::OutsidePool { offset, length, pool });
+        }
+        // SAFETY: just checked to be inside the mapping, which lives as long as the lane.
+        let payload = unsafe { Payload::new(self.pool.as_ptr().as_ptr().add(offset), length) };
+        Ok((Arrival { peer, head, word, inline, payload }, 1))
+    }
+
+    fn gather_spill(&mut self, length: usize) -> Result<(Payload, u64), LaneError> {
+        if length > SPILL_MAX || length == 0 {
+            return Err(LaneError::SpillTooLong { length });
+        }
+        let lines = length.div_ceil(CONTINUATION_BYTES);
+        for (nth, words) in self.spill.chunks_exact_mut(LINE_WORDS - 1).enumerate().take(lines) {
+            words.copy_from_slice(&self.consumer.continuation(1 + nth as u64));
+        }
+        // SAFETY: the spill is ours, long enough, and not written before the
+        // packet is consumed.
+        let payload = unsafe { Payload::new(self.spill.as_ptr().cast(), length) };
+        Ok((payload, 1 + lines as u64))
+    }
+
+    /// Steps over a packet; tells the sender now if a chunk waits for it, else
+    /// when a quarter of the lane is consumed.
+    #[inline(always)]
+    pub fn consume(&mut self, lines: u64, chunked: bool) {
+        self.consumer.advance(lines);
+        if chunked || self.consumer.unpublished() >= LINES as u64 / 4 {
+            self.consumer.publish_head();
+        }
+    }
+
+    /// Publishes how much the sender may send.
+    pub fn grant(&self, credit: u64) {
+        self.consumer.publish_credit(credit);
+    }
+
+    /// Tells the sender whether to ring.
+    pub fn set_attention(&self, wish: u32) {
+        self.consumer.set_attention(wish);
+    }
+}
+
+/// Whether a head says that its payload lies in a chunk.
+#[inline(always)]
+pub fn is_chunked(head: Head) -> bool {
+    head.flags & CHUNKED != 0
+}

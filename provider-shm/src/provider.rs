@@ -1,0 +1,157 @@
+//! The provider: what opens shared-memory transports, and what they are set up
+//! with.
+
+use std::{net::IpAddr, os::fd::{AsRawFd, RawFd}, time::Duration};
+
+use kestrel_core::{
+    address::Address,
+    error::Errno,
+    transport::{Bell, CoreClaim, Limits, Provider, Unreachable},
+};
+
+use crate::{
+    chunk::ChunkPool,
+    copy::Copier,
+    doorbell::Doorbell,
+    fork_guard, lcore,
+    region::PoolMemory,
+    station::{Station, StationOptions},
+    transport::ShmTransport,
+};
+
+/// How transports are set up.
+#[derive(Clone, Debug)]
+pub struct ShmOptions {
+    /// The IP address of endpoints that ask for none.
+    pub default_ip: IpAddr,
+    /// Endpoints with different keys refuse each other.
+    pub auth_key: Vec<u8>,
+    /// Bytes of a chunk; a multiple of 4 KiB.
+    pub chunk_bytes: usize,
+    /// Chunks of an endpoint's pool.
+    pub chunk_count: usize,
+    /// Which copy routines: `auto`, or as [`Copier::choose`] names them.
+    pub copy: String,
+    /// Whether memory may be read across processes.
+    pub cma: bool,
+    /// How long connecting may take.
+    pub connect_timeout: Duration,
+}
+
+impl Default for ShmOptions {
+    fn default() -> Self {
+        ShmOptions {
+            default_ip: IpAddr::from([127, 0, 0, 1]),
+            auth_key: Vec::new(),
+            chunk_bytes: 32 << 10,
+            chunk_count: 64,
+            copy: "auto".into(),
+            cma: true,
+            connect_timeout: Duration::from_secs(5),
+        }
+    }
+}
+
+/// Opens shared-memory transports.
+pub struct ShmProvider {
+    options: ShmOptions,
+    copier: Copier,
+    generation: u32,
+}
+
+impl ShmProvider {
+    /// A provider with these options; the copy routines are chosen now.
+    pub fn new(options: ShmOptions) -> Result<ShmProvider, Unreachable> {
+        let copier = Copier::choose(&options.copy)
+            .map_err(|error| Unreachable { errno: Errno::INVAL, reason: error.to_string() })?;
+        let sound = options.chunk_bytes.is_multiple_of(4096)
+            && (4096..=1 << 24).contains(&options.chunk_bytes)
+            && (2..=1 << 16).contains(&options.chunk_count);
+        if !sound {
+            let reason = format!(
+                "{} chunks of {} bytes: a chunk has a multiple of 4096 bytes, at most 16 MiB, and \
+                 a pool 2 to 65536 of them",
+                options.chunk_count, options.chunk_bytes
+            );
+            return Err(Unreachable { errno: Errno::INVAL, reason });
+        }
+        Ok(ShmProvider { options, copier, generation: fork_guard::generation() })
+    }
+
+    /// The copy routines in use.
+    pub fn copier(&self) -> &Copier {
+        &self.copier
+    }
+}
+
+impl Provider for ShmProvider {
+    type Transport = ShmTransport;
+
+    fn open(&self, address: Option<Address>) -> Result<ShmTransport, Unreachable> {
+        let bytes = self.options.chunk_bytes * self.options.chunk_count;
+        let memory = PoolMemory::create(bytes)
+            .map_err(|error| Unreachable { errno: Errno::NOMEM, reason: error.to_string() })?;
+        let pool = ChunkPool::new(&memory, self.options.chunk_bytes);
+        let station = Station::open(StationOptions {
+            address: address.map(|address| address.socket_addr()),
+            default_ip: self.options.default_ip,
+            auth_key: self.options.auth_key.clone(),
+            pool: memory,
+            connect_timeout: self.options.connect_timeout,
+            cma: self.options.cma,
+        })
+        .map_err(|error| Unreachable { errno: Errno(error.errno()), reason: error.to_string() })?;
+        let limits = Limits {
+            single: 8 << 10,
+            fragment: self.options.chunk_bytes,
+            prefix: 64 << 10,
+        };
+        Ok(ShmTransport::new(station, pool, self.copier, limits))
+    }
+
+    fn new_bell(&self) -> Result<Box<dyn Bell>, Unreachable> {
+        let bell = Doorbell::new().map_err(|error| Unreachable {
+            errno: Errno(error.raw_os_error().unwrap_or(Errno::IO.0)),
+            reason: format!("no eventfd: {error}"),
+        })?;
+        Ok(Box::new(OwnBell(bell)))
+    }
+
+    fn claim_core(&self, core: usize) -> Result<Box<dyn CoreClaim>, Unreachable> {
+        let claim = lcore::CoreClaim::new(core)
+            .map_err(|error| Unreachable { errno: Errno::BUSY, reason: error.to_string() })?;
+        Ok(Box::new(ClaimedCore(claim)))
+    }
+
+    #[inline(always)]
+    fn forked(&self) -> bool {
+        fork_guard::forked(self.generation)
+    }
+}
+
+struct OwnBell(Doorbell);
+
+impl Bell for OwnBell {
+    fn ring(&self) {
+        self.0.ring();
+    }
+
+    fn drain(&self) {
+        self.0.drain();
+    }
+
+    fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+struct ClaimedCore(lcore::CoreClaim);
+
+impl CoreClaim for ClaimedCore {
+    fn pin(&self) {
+        let core = core_affinity::CoreId { id: self.0.core() };
+        if !core_affinity::set_for_current(core) {
+            tracing::warn!(core = self.0.core(), "the progress thread could not be pinned");
+        }
+    }
+}

@@ -1,0 +1,439 @@
+//! The transport: an endpoint's station, its lanes and its chunk pool.
+//!
+//! Polling follows the lanes that speak. A lane that has been silent while many
+//! others speak becomes quiet: it is looked at in turn, one at every few empty
+//! polls, and its sender is asked for a bell, so that it also wakes a sleeper.
+//! So two hundred idle lanes cost the hot path one load now and then.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    os::fd::{AsRawFd, RawFd},
+    time::Duration,
+};
+
+use kestrel_core::{
+    address::Address,
+    error::Errno,
+    memory::{Payload, Piece},
+    transport::{Arrival, Limits, PeerIndex, Room, Transport, TransportEvent, Unreachable},
+    wire::{Head, Kind},
+};
+
+use crate::{
+    barrier,
+    chunk::ChunkPool,
+    copy::Copier,
+    lane::{LaneError, ReceiveLane, SendLane, is_chunked},
+    process::ProcessId,
+    region::{LaneMemory, PoolView},
+    station::{PeerIdentity, Station, StationEvent},
+};
+
+/// Lanes that are polled at every poll, before any becomes quiet.
+const ACTIVE_MAX: usize = 16;
+/// Empty sweeps between two looks for lanes that have become quiet.
+const SWEEPS_PER_LOOK: u32 = 1024;
+/// Empty polls between two looks at a quiet lane.
+const POLLS_PER_QUIET: u32 = 4;
+/// Packets in a row from one lane while others may wait.
+const STREAK_MAX: u32 = 32;
+
+/// What an offer that waits for `adopt` consists of.
+struct Offer {
+    lane: LaneMemory,
+    pool: PoolView,
+    peer: PeerIdentity,
+}
+
+#[derive(Default)]
+struct Peer {
+    send: Option<SendLane>,
+    receive: Option<ReceiveLane>,
+    connecting: bool,
+}
+
+/// The shared-memory transport of one endpoint.
+pub struct ShmTransport {
+    station: Station,
+    address: Address,
+    limits: Limits,
+    copier: Copier,
+    pool: ChunkPool,
+    peers: Vec<Peer>,
+    /// Peers whose receiving lanes are polled, and whose turn it is.
+    active: Vec<PeerIndex>,
+    turn: usize,
+    streak: u32,
+    quiet: Vec<PeerIndex>,
+    quiet_turn: usize,
+    empty_polls: u32,
+    empty_sweeps: u32,
+    /// The packet that was last handed out: its peer, its lines, its place.
+    current: Option<(PeerIndex, u64, bool)>,
+    wish: u32,
+    armed: bool,
+    offers: HashMap<u64, Offer>,
+    next_ticket: u64,
+    events: VecDeque<TransportEvent>,
+}
+
+impl ShmTransport {
+    /// A transport over an open station.
+    pub(crate) fn new(station: Station, pool: ChunkPool, copier: Copier, limits: Limits) -> Self {
+        ShmTransport {
+            address: Address::from(station.address()),
+            station,
+            limits,
+            copier,
+            pool,
+            peers: Vec::new(),
+            active: Vec::new(),
+            turn: 0,
+            streak: 0,
+            quiet: Vec::new(),
+            quiet_turn: 0,
+            empty_polls: 0,
+            empty_sweeps: 0,
+            current: None,
+            wish: 0,
+            armed: false,
+            offers: HashMap::new(),
+            next_ticket: 0,
+            events: VecDeque::new(),
+        }
+    }
+
+    fn peer(&mut self, peer: PeerIndex) -> &mut Peer {
+        let index = peer as usize;
+        if self.peers.len() <= index {
+            self.peers.resize_with(index + 1, Peer::default);
+        }
+        &mut self.peers[index]
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn broke(&mut self, peer: PeerIndex, error: LaneError) {
+        let reason = Unreachable { errno: Errno::CONNABORTED, reason: error.to_string() };
+        self.close_lanes(peer);
+        self.events.push_back(TransportEvent::Broken { peer, reason });
+    }
+
+    fn close_lanes(&mut self, peer: PeerIndex) {
+        let Some(record) = self.peers.get_mut(peer as usize) else { return };
+        let (send, receive) = (record.send.take(), record.receive.take());
+        self.active.retain(|&active| active != peer);
+        self.quiet.retain(|&quiet| quiet != peer);
+        let mut processes = Vec::new();
+        if let Some(lane) = send {
+            processes.push(lane.close(&mut self.pool).process);
+        }
+        processes.extend(receive.map(|lane| lane.peer.process));
+        for process in processes {
+            if !self.peers.iter().any(|peer| peer.knows(process)) {
+                self.station.forget(process);
+            }
+        }
+    }
+
+    /// The packet at the head of `peer`'s lane.
+    #[inline(always)]
+    fn take(&mut self, peer: PeerIndex) -> Option<Arrival> {
+        let lane = self.peers[peer as usize].receive.as_mut()?;
+        match lane.next(peer)? {
+            Ok((arrival, lines)) => {
+                self.current = Some((peer, lines, is_chunked(arrival.head)));
+                Some(arrival)
+            }
+            Err(error) => {
+                self.broke(peer, error);
+                None
+            }
+        }
+    }
+
+    /// Nothing in any active lane: looks at a quiet one now and then.
+    #[cold]
+    #[inline(never)]
+    fn look_at_quiet(&mut self) -> Option<Arrival> {
+        self.empty_polls = 0;
+        self.empty_sweeps += 1;
+        if self.active.len() > ACTIVE_MAX && self.empty_sweeps >= SWEEPS_PER_LOOK {
+            self.empty_sweeps = 0;
+            self.quieten();
+        }
+        if self.quiet.is_empty() {
+            return None;
+        }
+        self.quiet_turn = (self.quiet_turn + 1) % self.quiet.len();
+        let peer = self.quiet[self.quiet_turn];
+        if !self.lane_has_packet(peer) {
+            return None;
+        }
+        self.wake_lane(self.quiet_turn);
+        self.take(peer)
+    }
+
+    fn lane_has_packet(&self, peer: PeerIndex) -> bool {
+        self.peers[peer as usize].receive.as_ref().is_some_and(ReceiveLane::has_packet)
+    }
+
+    /// Puts a quiet lane back among those that are polled.
+    fn wake_lane(&mut self, place: usize) {
+        let peer = self.quiet.swap_remove(place);
+        if let Some(lane) = &self.peers[peer as usize].receive {
+            lane.set_attention(if self.armed { self.wish } else { 0 });
+        }
+        self.active.push(peer);
+    }
+
+    /// Lanes that had nothing since the last look become quiet.
+    fn quieten(&mut self) {
+        self.wish = self.wish.wrapping_add(1).max(1);
+        let (wish, mut silent) = (self.wish, Vec::new());
+        for &peer in &self.active {
+            if let Some(lane) = &mut self.peers[peer as usize].receive {
+                if lane.looked_at == lane.position() && lane.position() > 0 {
+                    silent.push(peer);
+                    lane.set_attention(wish);
+                }
+                lane.looked_at = lane.position();
+            }
+        }
+        // Lanes that are looked at in turn anyway need no fence to be found; a
+        // sleeper needs one, and issues it in `arm`.
+        self.active.retain(|peer| !silent.contains(peer));
+        self.quiet.extend(silent);
+        self.turn = 0;
+    }
+
+    fn translate(&mut self, event: StationEvent) {
+        match event {
+            StationEvent::Connected { request, lane, bell, peer } => {
+                let incarnation = peer.incarnation;
+                if let Some(old) = self.peer(request).send.take() {
+                    old.close(&mut self.pool);
+                }
+                let record = self.peer(request);
+                record.connecting = false;
+                record.send = Some(SendLane::new(lane, bell, peer));
+                self.events.push_back(TransportEvent::Connected { peer: request, incarnation });
+            }
+            StationEvent::Failed { request, error } => {
+                self.peer(request).connecting = false;
+                let reason =
+                    Unreachable { errno: Errno(error.errno()), reason: error.to_string() };
+                self.events.push_back(TransportEvent::Failed { peer: request, reason });
+            }
+            StationEvent::Incoming { lane, pool, peer, .. } => {
+                let ticket = self.next_ticket;
+                self.next_ticket += 1;
+                let (address, incarnation) = (Address::from(peer.address), peer.incarnation);
+                self.offers.insert(ticket, Offer { lane, pool, peer });
+                let event = TransportEvent::Incoming { ticket, address, incarnation };
+                self.events.push_back(event);
+            }
+            StationEvent::Died { process } => {
+                let dead = |(_, peer): &(usize, &Peer)| peer.knows(process);
+                let dead: Vec<_> = self.peers.iter().enumerate().filter(dead).collect();
+                let died = |(peer, _)| TransportEvent::Died { peer: peer as PeerIndex };
+                self.events.extend(dead.into_iter().map(died));
+            }
+        }
+    }
+
+    /// Lanes that are quiet but have something after all.
+    fn wake_quiet_lanes(&mut self) {
+        for place in (0..self.quiet.len()).rev() {
+            if self.lane_has_packet(self.quiet[place]) {
+                self.wake_lane(place);
+            }
+        }
+    }
+
+    fn set_attention(&mut self, wish: u32) {
+        for &peer in &self.active {
+            if let Some(lane) = &self.peers[peer as usize].receive {
+                lane.set_attention(wish);
+            }
+        }
+    }
+}
+
+impl Peer {
+    fn knows(&self, process: ProcessId) -> bool {
+        self.send.as_ref().is_some_and(|lane| lane.peer.process == process)
+            || self.receive.as_ref().is_some_and(|lane| lane.peer.process == process)
+    }
+}
+
+impl Transport for ShmTransport {
+    fn address(&self) -> Address {
+        self.address
+    }
+
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn connect(&mut self, peer: PeerIndex, address: Address) {
+        let record = self.peer(peer);
+        if !std::mem::replace(&mut record.connecting, true) {
+            self.station.connect(peer, address.socket_addr());
+        }
+    }
+
+    fn adopt(&mut self, peer: PeerIndex, ticket: u64) {
+        let Some(Offer { lane, pool, peer: identity }) = self.offers.remove(&ticket) else { return };
+        let lane = ReceiveLane::new(lane, pool, identity);
+        if self.armed {
+            lane.set_attention(self.wish);
+        }
+        self.peer(peer).receive = Some(lane);
+        if !self.active.contains(&peer) {
+            self.quiet.retain(|&quiet| quiet != peer);
+            self.active.push(peer);
+        }
+    }
+
+    fn disconnect(&mut self, peer: PeerIndex) {
+        self.close_lanes(peer);
+    }
+
+    fn room(&mut self, peer: PeerIndex, wanted: usize) -> Room {
+        let Some(lane) = &mut self.peers[peer as usize].send else { return Room::Full };
+        match lane.room(&mut self.pool, wanted) {
+            Ok(Some(bytes)) => Room::Bytes(bytes),
+            Ok(None) => Room::Full,
+            Err(error) => {
+                self.broke(peer, error);
+                Room::Full
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn push(&mut self, peer: PeerIndex, head: Head, word: u64, words: &[u64], payload: Piece) -> bool {
+        let Some(lane) = &mut self.peers[peer as usize].send else { return false };
+        if head.kind == Kind::Bye as u8 {
+            return lane.push_last(head).unwrap_or(false);
+        }
+        match lane.push(&mut self.pool, &self.copier, head, word, words, payload) {
+            Ok(pushed) => pushed,
+            Err(error) => {
+                self.broke(peer, error);
+                false
+            }
+        }
+    }
+
+    fn credit(&self, peer: PeerIndex) -> u64 {
+        self.peers[peer as usize].send.as_ref().map_or(0, SendLane::credit)
+    }
+
+    fn grant(&mut self, peer: PeerIndex, credit: u64) {
+        if let Some(lane) = &self.peers[peer as usize].receive {
+            lane.grant(credit);
+        }
+    }
+
+    #[inline(always)]
+    fn arrival(&mut self) -> Option<Arrival> {
+        for _ in 0..self.active.len() {
+            if self.turn >= self.active.len() {
+                self.turn = 0;
+            }
+            let Some(&peer) = self.active.get(self.turn) else { break };
+            if self.streak < STREAK_MAX
+                && let Some(arrival) = self.take(peer)
+            {
+                self.streak += 1;
+                return Some(arrival);
+            }
+            self.streak = 0;
+            self.turn += 1;
+        }
+        self.empty_polls += 1;
+        if self.empty_polls >= POLLS_PER_QUIET { self.look_at_quiet() } else { None }
+    }
+
+    fn arrival_from(&mut self, peer: PeerIndex) -> Option<Arrival> {
+        self.peers.get(peer as usize)?;
+        self.take(peer)
+    }
+
+    #[inline(always)]
+    fn consume(&mut self) {
+        if let Some((peer, lines, chunked)) = self.current.take()
+            && let Some(lane) = &mut self.peers[peer as usize].receive
+        {
+            lane.consume(lines, chunked);
+        }
+    }
+
+    #[inline(always)]
+    fn copy_out(&self, from: Payload, to: Piece) {
+        let length = from.len().min(to.len());
+        // SAFETY: a payload is readable until the packet is consumed, a piece
+        // writable until its operation completes, and `length` is within both.
+        unsafe { self.copier.copy_out(to.as_ptr(), from.as_ptr(), length) }
+    }
+
+    fn read_remote(&mut self, peer: PeerIndex, remote: u64, to: Piece) -> bool {
+        let Some(lane) = &self.peers[peer as usize].receive else { return false };
+        let Some(pid) = lane.peer.cma_pid else { return false };
+        // SAFETY: the piece is writable for its length; the kernel checks the other side.
+        let read = unsafe { crate::cma::read(pid, remote, to.as_ptr(), to.len()) };
+        match read {
+            Ok(length) if length == to.len() => true,
+            Ok(_) => false,
+            Err(error) => {
+                tracing::debug!(%error, pid, "single-copy read failed");
+                false
+            }
+        }
+    }
+
+    fn can_read_remote(&self, peer: PeerIndex) -> bool {
+        let lane = &self.peers[peer as usize].receive;
+        lane.as_ref().is_some_and(|lane| lane.peer.cma_pid.is_some())
+    }
+
+    #[inline(always)]
+    fn has_event(&self) -> bool {
+        self.station.events_pending() || !self.events.is_empty()
+    }
+
+    fn event(&mut self) -> Option<TransportEvent> {
+        while self.events.is_empty() {
+            let event = self.station.next_event()?;
+            self.translate(event);
+        }
+        self.events.pop_front()
+    }
+
+    fn arm(&mut self) -> bool {
+        self.wish = self.wish.wrapping_add(1).max(1);
+        self.armed = true;
+        self.station.bell().drain();
+        self.set_attention(self.wish);
+        barrier::heavy_fence();
+        let lanes = self.active.iter().chain(&self.quiet);
+        let packet = lanes.into_iter().any(|&peer| self.lane_has_packet(peer));
+        !packet && !self.has_event()
+    }
+
+    fn disarm(&mut self) {
+        self.armed = false;
+        self.set_attention(0);
+        self.wake_quiet_lanes();
+    }
+
+    fn bell(&self) -> RawFd {
+        self.station.bell().as_raw_fd()
+    }
+
+    fn sleep(bells: &[RawFd], timeout: Option<Duration>) {
+        crate::doorbell::wait_any(bells, timeout);
+    }
+}
