@@ -68,6 +68,22 @@ impl Piece {
         unsafe { copy_tiny(words.as_ptr().cast::<u8>().add(offset), self.start, self.length) }
     }
 
+    /// Writes one word over the whole piece. Panics unless it has 8 bytes.
+    #[inline(always)]
+    pub fn write_word(self, word: u64) {
+        assert!(self.length == 8);
+        // SAFETY: the piece is valid for writes of its 8 bytes.
+        unsafe { self.start.cast::<u64>().write_unaligned(word) }
+    }
+
+    /// The whole piece as one word. Panics unless it has 8 bytes.
+    #[inline(always)]
+    pub fn read_word(self) -> u64 {
+        assert!(self.length == 8);
+        // SAFETY: the piece is valid for reads of its 8 bytes.
+        unsafe { self.start.cast::<u64>().read_unaligned() }
+    }
+
     /// Copies the whole piece over bytes of `words`, from byte `offset` on.
     /// Panics if `words` is too short.
     #[inline(always)]
@@ -128,64 +144,6 @@ unsafe fn copy_tiny(from: *const u8, to: *mut u8, length: usize) {
                 *to.add(index) = *from.add(index);
             }
         }
-    }
-}
-
-/// A fragment in memory that another process may write: never a reference,
-/// only an address that the transport's copy routine reads once.
-#[derive(Clone, Copy, Debug)]
-pub struct Payload {
-    start: *const u8,
-    length: usize,
-}
-
-// SAFETY: an address and a length, valid until the packet is consumed by the
-// engine that holds it.
-unsafe impl Send for Payload {}
-
-impl Payload {
-    /// # Safety
-    /// `start` is valid for reads of `length` bytes until the packet is consumed.
-    #[inline(always)]
-    pub const unsafe fn new(start: *const u8, length: usize) -> Payload {
-        Payload { start, length }
-    }
-
-    /// A payload that lies in the packet's inline words; only its length counts.
-    #[inline(always)]
-    pub const fn inline(length: usize) -> Payload {
-        Payload { start: ptr::null(), length }
-    }
-
-    /// Whether the bytes lie in the packet's inline words.
-    #[inline(always)]
-    pub const fn is_inline(self) -> bool {
-        self.start.is_null()
-    }
-
-    /// Units: bytes.
-    #[inline(always)]
-    pub const fn len(self) -> usize {
-        self.length
-    }
-
-    /// Whether there is no payload.
-    #[inline(always)]
-    pub const fn is_empty(self) -> bool {
-        self.length == 0
-    }
-
-    /// Where it starts; null if inline.
-    #[inline(always)]
-    pub const fn as_ptr(self) -> *const u8 {
-        self.start
-    }
-
-    /// At most `length` bytes from `offset` on.
-    #[inline(always)]
-    pub fn part(self, offset: usize, length: usize) -> Payload {
-        let offset = offset.min(self.length);
-        Payload { start: self.start.wrapping_add(offset), length: length.min(self.length - offset) }
     }
 }
 

@@ -70,6 +70,18 @@ impl<R> Pool<R> {
         record
     }
 
+    /// Drops the record at `index`, which is in use.
+    #[inline(always)]
+    pub fn release(&mut self, index: u32) {
+        let slot = &mut self.records[index as usize];
+        debug_assert!(slot.record.is_some());
+        slot.record = None;
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.next_free = self.free;
+        self.free = index;
+        self.used -= 1;
+    }
+
     /// The record at `index`.
     #[inline(always)]
     pub fn get(&self, index: u32) -> Option<&R> {

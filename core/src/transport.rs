@@ -10,8 +10,7 @@ use std::{os::fd::RawFd, time::Duration};
 
 use crate::{
     address::Address,
-    memory::{Payload, Piece},
-    ring::lane::INLINE_WORDS,
+    memory::Piece,
     wire::Head,
 };
 
@@ -29,18 +28,18 @@ pub struct Limits {
     pub prefix: usize,
 }
 
-/// A packet that has arrived and is still in the transport's memory.
+/// A packet that has arrived and is still in the transport's memory: what core
+/// decides by. Its words and its payload are fetched from there as needed.
+#[derive(Clone, Copy, Debug)]
 pub struct Arrival {
     /// Who sent it.
     pub peer: PeerIndex,
     /// Its head, validated for form only.
     pub head: Head,
-    /// The word that the head's kind gives a meaning: a tag or an operation's id.
+    /// The word that the head's kind gives a meaning: a tag or an operation's name.
     pub word: u64,
-    /// The inline content, copied out of shared memory.
-    pub inline: [u64; INLINE_WORDS],
-    /// The fragment, still in shared memory; empty if the packet has none.
-    pub payload: Payload,
+    /// Bytes of payload.
+    pub length: usize,
 }
 
 /// Why a peer cannot be reached, or can no longer.
@@ -144,11 +143,16 @@ pub trait Transport: Send + Sized + 'static {
     /// The next packet of `peer` alone: used to drain a lane before it closes.
     fn arrival_from(&mut self, peer: PeerIndex) -> Option<Arrival>;
 
+    /// Word `index` in front of the payload of the last arrival. The peer may
+    /// rewrite it: fetch once, check, use the copy.
+    fn word(&self, index: usize) -> u64;
+
+    /// Copies payload of the last arrival, from byte `offset` on, over `to`.
+    /// Panics or copies less if that is more than there is.
+    fn copy_out(&self, offset: usize, to: Piece);
+
     /// Gives the memory of the last arrival back to its sender.
     fn consume(&mut self);
-
-    /// Copies out of shared memory with the transport's best routine.
-    fn copy_out(&self, from: Payload, to: Piece);
 
     /// Reads `length` bytes at `remote` in the peer's memory into `to`, if this
     /// transport and this peer permit it. Returns false if not.

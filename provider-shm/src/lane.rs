@@ -8,7 +8,7 @@
 use std::ptr::NonNull;
 
 use kestrel_core::{
-    memory::{Payload, Piece},
+    memory::Piece,
     ring::lane::{
         CONTINUATION_BYTES, INLINE_BYTES, INLINE_WORDS, LINE_WORDS, LaneConsumer, LaneControl,
         LaneCorrupt, LaneProducer, Line,
@@ -177,9 +177,7 @@ impl SendLane {
         self.producer.put(0, word);
         if payload.len() == 8 {
             // What latency is measured with, and what most messages are.
-            let mut only = [0];
-            payload.copy_to_words(&mut only, 0);
-            self.producer.put(1 + words.len(), only[0]);
+            self.producer.put(1 + words.len(), payload.read_word());
         } else if !payload.is_empty() {
             let mut content = [0; INLINE_WORDS];
             payload.copy_to_words(&mut content, 0);
@@ -287,12 +285,26 @@ impl SendLane {
     }
 }
 
+/// Where a packet's payload lies.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    /// In the first line, behind the words.
+    Inline,
+    /// In continuation lines.
+    Spilled,
+    /// In the sender's pool.
+    Chunk { offset: usize, length: usize },
+}
+
 /// The receiving end.
 pub struct ReceiveLane {
     consumer: LaneConsumer,
     pool: PoolView,
-    /// Content of continuation lines, in one piece.
-    spill: Box<[u64; SPILL_MAX / 8]>,
+    /// The packet that `next` showed: where its payload lies, the words in front
+    /// of it, the lines that it takes.
+    place: Place,
+    words: usize,
+    lines: u64,
     /// Position at the last look whether the lane is quiet.
     pub looked_at: u64,
     /// Who sends.
@@ -307,8 +319,8 @@ impl ReceiveLane {
         // SAFETY: the memory is kept as long as the consumer, and this side of a
         // new lane has no other consumer.
         let consumer = unsafe { LaneConsumer::new(lines, LINES, control) };
-        let spill = Box::new([0; SPILL_MAX / 8]);
-        ReceiveLane { consumer, pool, spill, looked_at: 0, peer, _memory: memory }
+        let (place, words, lines) = (Place::Inline, 0, 0);
+        ReceiveLane { consumer, pool, place, words, lines, looked_at: 0, peer, _memory: memory }
     }
 
     /// Where the next packet will be.
@@ -322,69 +334,103 @@ impl ReceiveLane {
         self.consumer.peek().is_some()
     }
 
-    /// The next packet and the lines that it takes.
+    /// The next packet, if it is there and sound.
     #[inline(always)]
-    pub fn next(&mut self, peer: PeerIndex) -> Option<Result<(Arrival, u64), LaneError>> {
+    pub fn next(&mut self, peer: PeerIndex) -> Option<Result<Arrival, LaneError>> {
         let head = Head::from_word(self.consumer.peek()?);
         let word = self.consumer.word(0);
-        let mut inline = [0; INLINE_WORDS];
+        let (words, length) = (head.words(), head.length as usize);
+        self.words = words;
+        self.lines = 1;
         if head.flags & (SPILLED | CHUNKED) != 0 {
             return Some(self.next_outside(peer, head, word));
         }
-        let (words, length) = (head.words(), head.length as usize);
-        let content = words + length.div_ceil(8);
-        if content > INLINE_WORDS {
+        self.place = Place::Inline;
+        if words * 8 + length > INLINE_BYTES {
             return Some(Err(LaneError::InlineTooLong { words, length }));
         }
-        for (index, word) in inline.iter_mut().enumerate().take(content) {
-            *word = self.consumer.word(1 + index);
-        }
-        let payload = Payload::inline(length);
-        Some(Ok((Arrival { peer, head, word, inline, payload }, 1)))
+        Some(Ok(Arrival { peer, head, word, length }))
     }
 
+    #[cold]
     #[inline(never)]
     fn next_outside(
         &mut self,
         peer: PeerIndex,
         head: Head,
         word: u64,
-    ) -> Result<(Arrival, u64), LaneError> {
-        let inline = std::array::from_fn(|index| self.consumer.word(1 + index));
+    ) -> Result<Arrival, LaneError> {
         if head.flags & SPILLED != 0 {
-            let (payload, lines) = self.gather_spill(head.length as usize)?;
-            return Ok((Arrival { peer, head, word, inline, payload }, lines));
+            let length = head.length as usize;
+            if length > SPILL_MAX || length == 0 {
+                return Err(LaneError::SpillTooLong { length });
+            }
+            self.place = Place::Spilled;
+            self.lines = 1 + length.div_ceil(CONTINUATION_BYTES) as u64;
+            return Ok(Arrival { peer, head, word, length });
         }
-        let place: u64 = inline[CHUNK_WORD];
+        let place = self.consumer.word(1 + CHUNK_WORD);
         let (offset, length) = ((place >> 32) as usize * GRAIN, place as u32 as usize);
         let pool = self.pool.len();
         if offset + length > pool || length == 0 {
             return Err(LaneError::OutsidePool { offset, length, pool });
         }
-        // SAFETY: just checked to be inside the mapping, which lives as long as the lane.
-        let payload = unsafe { Payload::new(self.pool.as_ptr().as_ptr().add(offset), length) };
-        Ok((Arrival { peer, head, word, inline, payload }, 1))
+        self.place = Place::Chunk { offset, length };
+        Ok(Arrival { peer, head, word, length })
     }
 
-    fn gather_spill(&mut self, length: usize) -> Result<(Payload, u64), LaneError> {
-        if length > SPILL_MAX || length == 0 {
-            return Err(LaneError::SpillTooLong { length });
+    /// Word `index` of the packet that `next` showed.
+    #[inline(always)]
+    pub fn word(&self, index: usize) -> u64 {
+        self.consumer.word(1 + index)
+    }
+
+    /// Copies payload of the packet that `next` showed, from `offset` on.
+    #[inline(always)]
+    pub fn copy_out(&self, copier: &Copier, offset: usize, to: Piece) {
+        match self.place {
+            Place::Inline if to.len() == 8 && offset == 0 => {
+                to.write_word(self.consumer.word(1 + self.words));
+            }
+            Place::Inline => self.copy_inline(offset, to),
+            Place::Spilled => self.copy_spilled(offset, to),
+            Place::Chunk { offset: start, length } => {
+                let length = to.len().min(length.saturating_sub(offset));
+                // SAFETY: `next` checked the chunk against the mapping, which lives as
+                // long as the lane; the piece is writable until its operation
+                // completes; `length` is within both.
+                unsafe {
+                    let from = self.pool.as_ptr().as_ptr().add(start + offset);
+                    copier.copy_out(to.as_ptr(), from, length);
+                }
+            }
         }
-        let lines = length.div_ceil(CONTINUATION_BYTES);
-        for (nth, words) in self.spill.chunks_exact_mut(LINE_WORDS - 1).enumerate().take(lines) {
-            words.copy_from_slice(&self.consumer.continuation(1 + nth as u64));
+    }
+
+    fn copy_inline(&self, offset: usize, to: Piece) {
+        let content: [u64; INLINE_WORDS] =
+            std::array::from_fn(|index| self.consumer.word(1 + index));
+        to.fill_from_words(&content, self.words * 8 + offset);
+    }
+
+    fn copy_spilled(&self, offset: usize, to: Piece) {
+        let mut done = 0;
+        while done < to.len() {
+            let at = offset + done;
+            let line = self.consumer.continuation(1 + (at / CONTINUATION_BYTES) as u64);
+            let within = at % CONTINUATION_BYTES;
+            let part = to.part(done, CONTINUATION_BYTES - within);
+            part.fill_from_words(&line, within);
+            done += part.len();
         }
-        // SAFETY: the spill is ours, long enough, and not written before the
-        // packet is consumed.
-        let payload = unsafe { Payload::new(self.spill.as_ptr().cast(), length) };
-        Ok((payload, 1 + lines as u64))
     }
 
     /// Steps over a packet; tells the sender now if a chunk waits for it, else
     /// when a quarter of the lane is consumed.
     #[inline(always)]
-    pub fn consume(&mut self, lines: u64, chunked: bool) {
-        self.consumer.advance(lines);
+    pub fn consume(&mut self) {
+        self.consumer.advance(self.lines);
+        let chunked = matches!(self.place, Place::Chunk { .. });
         if chunked || self.consumer.unpublished() >= LINES as u64 / 4 {
             self.consumer.publish_head();
         }
@@ -399,10 +445,4 @@ impl ReceiveLane {
     pub fn set_attention(&self, wish: u32) {
         self.consumer.set_attention(wish);
     }
-}
-
-/// Whether a head says that its payload lies in a chunk.
-#[inline(always)]
-pub fn is_chunked(head: Head) -> bool {
-    head.flags & CHUNKED != 0
 }

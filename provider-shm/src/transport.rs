@@ -14,7 +14,7 @@ use std::{
 use kestrel_core::{
     address::Address,
     error::Errno,
-    memory::{Payload, Piece},
+    memory::Piece,
     transport::{Arrival, Limits, PeerIndex, Room, Transport, TransportEvent, Unreachable},
     wire::{Head, Kind},
 };
@@ -23,7 +23,7 @@ use crate::{
     barrier,
     chunk::ChunkPool,
     copy::Copier,
-    lane::{LaneError, ReceiveLane, SendLane, is_chunked},
+    lane::{LaneError, ReceiveLane, SendLane},
     process::ProcessId,
     region::{LaneMemory, PoolView},
     station::{PeerIdentity, Station, StationEvent},
@@ -68,8 +68,8 @@ pub struct ShmTransport {
     quiet_turn: usize,
     empty_polls: u32,
     empty_sweeps: u32,
-    /// The packet that was last handed out: its peer, its lines, its place.
-    current: Option<(PeerIndex, u64, bool)>,
+    /// Whose packet was last handed out.
+    current: PeerIndex,
     wish: u32,
     armed: bool,
     offers: HashMap<u64, Offer>,
@@ -94,7 +94,7 @@ impl ShmTransport {
             quiet_turn: 0,
             empty_polls: 0,
             empty_sweeps: 0,
-            current: None,
+            current: 0,
             wish: 0,
             armed: false,
             offers: HashMap::new(),
@@ -141,8 +141,8 @@ impl ShmTransport {
     fn take(&mut self, peer: PeerIndex) -> Option<Arrival> {
         let lane = self.peers[peer as usize].receive.as_mut()?;
         match lane.next(peer)? {
-            Ok((arrival, lines)) => {
-                self.current = Some((peer, lines, is_chunked(arrival.head)));
+            Ok(arrival) => {
+                self.current = peer;
                 Some(arrival)
             }
             Err(error) => {
@@ -152,10 +152,28 @@ impl ShmTransport {
         }
     }
 
+    /// Turns to the next active lane that has a packet.
+    #[inline(always)]
+    fn find_speaking(&mut self) -> bool {
+        for _ in 0..self.active.len() {
+            if self.streak < STREAK_MAX
+                && let Some(&peer) = self.active.get(self.turn)
+                && self.lane_has_packet(peer)
+            {
+                self.streak += 1;
+                return true;
+            }
+            self.streak = 0;
+            self.turn = if self.turn + 1 < self.active.len() { self.turn + 1 } else { 0 };
+        }
+        self.empty_polls += 1;
+        self.empty_polls >= POLLS_PER_QUIET && self.look_at_quiet()
+    }
+
     /// Nothing in any active lane: looks at a quiet one now and then.
     #[cold]
     #[inline(never)]
-    fn look_at_quiet(&mut self) -> Option<Arrival> {
+    fn look_at_quiet(&mut self) -> bool {
         self.empty_polls = 0;
         self.empty_sweeps += 1;
         if self.active.len() > ACTIVE_MAX && self.empty_sweeps >= SWEEPS_PER_LOOK {
@@ -163,17 +181,19 @@ impl ShmTransport {
             self.quieten();
         }
         if self.quiet.is_empty() {
-            return None;
+            return false;
         }
         self.quiet_turn = (self.quiet_turn + 1) % self.quiet.len();
         let peer = self.quiet[self.quiet_turn];
         if !self.lane_has_packet(peer) {
-            return None;
+            return false;
         }
+        self.turn = self.active.len();
         self.wake_lane(self.quiet_turn);
-        self.take(peer)
+        true
     }
 
+    #[inline(always)]
     fn lane_has_packet(&self, peer: PeerIndex) -> bool {
         self.peers[peer as usize].receive.as_ref().is_some_and(ReceiveLane::has_packet)
     }
@@ -339,22 +359,11 @@ impl Transport for ShmTransport {
 
     #[inline(always)]
     fn arrival(&mut self) -> Option<Arrival> {
-        for _ in 0..self.active.len() {
-            if self.turn >= self.active.len() {
-                self.turn = 0;
-            }
-            let Some(&peer) = self.active.get(self.turn) else { break };
-            if self.streak < STREAK_MAX
-                && let Some(arrival) = self.take(peer)
-            {
-                self.streak += 1;
-                return Some(arrival);
-            }
-            self.streak = 0;
-            self.turn += 1;
+        if !self.find_speaking() {
+            return None;
         }
-        self.empty_polls += 1;
-        if self.empty_polls >= POLLS_PER_QUIET { self.look_at_quiet() } else { None }
+        let peer = *self.active.get(self.turn)?;
+        self.take(peer)
     }
 
     fn arrival_from(&mut self, peer: PeerIndex) -> Option<Arrival> {
@@ -364,19 +373,23 @@ impl Transport for ShmTransport {
 
     #[inline(always)]
     fn consume(&mut self) {
-        if let Some((peer, lines, chunked)) = self.current.take()
-            && let Some(lane) = &mut self.peers[peer as usize].receive
-        {
-            lane.consume(lines, chunked);
+        // None: the packet broke the protocol, and its lane is closed.
+        if let Some(lane) = &mut self.peers[self.current as usize].receive {
+            lane.consume();
         }
     }
 
     #[inline(always)]
-    fn copy_out(&self, from: Payload, to: Piece) {
-        let length = from.len().min(to.len());
-        // SAFETY: a payload is readable until the packet is consumed, a piece
-        // writable until its operation completes, and `length` is within both.
-        unsafe { self.copier.copy_out(to.as_ptr(), from.as_ptr(), length) }
+    fn word(&self, index: usize) -> u64 {
+        let lane = &self.peers[self.current as usize].receive;
+        lane.as_ref().map_or(0, |lane| lane.word(index))
+    }
+
+    #[inline(always)]
+    fn copy_out(&self, offset: usize, to: Piece) {
+        if let Some(lane) = &self.peers[self.current as usize].receive {
+            lane.copy_out(&self.copier, offset, to);
+        }
     }
 
     fn read_remote(&mut self, peer: PeerIndex, remote: u64, to: Piece) -> bool {

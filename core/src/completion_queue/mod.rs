@@ -3,6 +3,8 @@
 
 pub mod entry;
 #[allow(unsafe_code)]
+mod entry_ring;
+#[allow(unsafe_code)]
 pub mod store;
 
 use std::{

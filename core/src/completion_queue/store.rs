@@ -4,11 +4,14 @@
 //! successes: a mark in the queue stands for each, and reading stops at it
 //! (fi_cq(3): "-FI_EAVAIL").
 
-use std::{cell::UnsafeCell, collections::VecDeque};
+use std::cell::UnsafeCell;
 
 use crossbeam_queue::{ArrayQueue, SegQueue};
 
-use super::entry::{Entry, ErrorEntry};
+use super::{
+    entry::{Entry, ErrorEntry},
+    entry_ring::EntryRing,
+};
 use crate::{
     primitive::{AtomicUsize, Ordering, fence},
     transport::Bell,
@@ -27,7 +30,7 @@ pub enum Sharing {
 }
 
 enum Queue {
-    Exclusive(UnsafeCell<VecDeque<Entry>>),
+    Exclusive(UnsafeCell<EntryRing>),
     /// The overflow is used from when the ring is full until it is empty again,
     /// so that each producer's entries stay in order.
     Shared { ring: ArrayQueue<Entry>, overflow: SegQueue<Entry> },
@@ -62,7 +65,7 @@ impl CompletionStore {
     /// A store that holds `size` entries before it has to grow.
     pub fn new(sharing: Sharing, size: usize, wake: Box<dyn Bell>) -> Self {
         let queue = match sharing {
-            Sharing::Exclusive => Queue::Exclusive(UnsafeCell::new(VecDeque::with_capacity(size))),
+            Sharing::Exclusive => Queue::Exclusive(UnsafeCell::new(EntryRing::with_capacity(size))),
             Sharing::Shared => {
                 Queue::Shared { ring: ArrayQueue::new(size), overflow: SegQueue::new() }
             }
@@ -144,7 +147,7 @@ impl CompletionStore {
         let Queue::Exclusive(queue) = &self.queue else { return false };
         // SAFETY: exclusive use, as `Sharing::Exclusive` says.
         let queue = unsafe { &mut *queue.get() };
-        if queue.front().is_none_or(|entry| entry.flags & ERROR_MARK == 0) {
+        if queue.front_flags().is_none_or(|flags| flags & ERROR_MARK == 0) {
             return false;
         }
         queue.pop_front();

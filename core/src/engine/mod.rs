@@ -29,7 +29,7 @@ use report::Side;
 
 /// Packets that one poll takes at most, so that a busy peer cannot keep the
 /// caller from its own work.
-const BURST: usize = 64;
+const BURST_MAX: usize = 64;
 
 /// What an endpoint is set up with when it is enabled.
 pub struct Setup {
@@ -52,6 +52,8 @@ pub struct Setup {
 /// The state of one enabled endpoint.
 pub struct Engine<T: Transport> {
     pub(crate) transport: T,
+    /// Packets that the next poll takes at most.
+    burst: usize,
     pub(crate) limits: Limits,
     pub(crate) setup: Setup,
     pub(crate) peers: Vec<Peer>,
@@ -82,6 +84,7 @@ impl<T: Transport> Engine<T> {
         Engine {
             limits: transport.limits(),
             transport,
+            burst: 1,
             peers: Vec::new(),
             by_address: HashMap::new(),
             routes: Vec::new(),
@@ -112,11 +115,16 @@ impl<T: Transport> Engine<T> {
             self.refresh_sources();
         }
         let mut packets = 0;
-        while packets < BURST {
+        while packets < self.burst {
             let Some(arrival) = self.transport.arrival() else { break };
-            self.deliver(&arrival);
+            self.deliver(arrival);
             packets += 1;
         }
+        // A line that the peer has not written yet is best left alone: looking at
+        // it costs a trip between the cores, and the caller would wait for it
+        // before it can answer. So after a silence one packet is taken; a second
+        // look is worth while when the first look of a poll finds something.
+        self.burst = if packets > 0 { BURST_MAX.min(self.burst * 2) } else { 1 };
         if self.backlog.is_empty() && self.stalled.is_empty() {
             return packets > 0;
         }

@@ -131,13 +131,14 @@ impl<T: Transport> Engine<T> {
     #[inline(always)]
     pub(crate) fn report_received(
         &mut self,
-        receive: ReceiveOperation,
+        index: u32,
         message: &Message,
         room: usize,
     ) {
         if message.total > room {
-            return self.report_truncated(receive, message, room);
+            return self.report_truncated(index, message, room);
         }
+        let receive = &mut self.receives[index];
         let entry = receive.flags.contains(Flags::COMPLETION).then(|| Entry {
             context: receive.context,
             flags: (message.flags | Flags::RECV).bits(),
@@ -146,14 +147,16 @@ impl<T: Transport> Engine<T> {
             data: message.data,
             tag: message.tag,
             source: self.peers[message.peer as usize].fi_addr,
-            owner: receive.owner,
+            owner: receive.owner.take(),
         });
+        self.receives.release(index);
         self.setup.receive.succeed(entry);
     }
 
     #[cold]
     #[inline(never)]
-    fn report_truncated(&mut self, receive: ReceiveOperation, message: &Message, room: usize) {
+    fn report_truncated(&mut self, index: u32, message: &Message, room: usize) {
+        let receive = self.receives.remove(index);
         let overflow = (message.total - room) as u64;
         let reason = format!(
             "a message of {} bytes arrived for a buffer of {room} bytes: {overflow} were discarded",

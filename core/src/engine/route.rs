@@ -11,7 +11,7 @@ use crate::{
     error::Errno,
     memory::Piece,
     operation::Target,
-    tag_match::ANY_SOURCE,
+    tag_match::{ANY_SOURCE, STICKY},
     transport::{PeerIndex, Transport, TransportEvent, Unreachable},
     wire::{Head, Kind},
 };
@@ -169,7 +169,7 @@ impl<T: Transport> Engine<T> {
         const PACKETS_MAX: usize = 1 << 16;
         for _ in 0..PACKETS_MAX {
             let Some(arrival) = self.transport.arrival_from(peer) else { return };
-            self.deliver(&arrival);
+            self.deliver(arrival);
         }
     }
 
@@ -229,7 +229,7 @@ impl<T: Transport> Engine<T> {
             for (posted, receive, _) in directed {
                 let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
                 matcher.remove_posted(posted);
-                self.fail_posted(receive, why);
+                self.fail_posted(receive & !STICKY, why);
             }
         }
     }

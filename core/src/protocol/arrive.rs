@@ -12,6 +12,7 @@ use crate::{
     flags::Flags,
     operation::{Body, Unexpected},
     protocol::place,
+    tag_match::STICKY,
     transport::{Arrival, PeerIndex, Transport},
     wire::{self, ENVELOPE_COST, Kind},
 };
@@ -19,7 +20,7 @@ use crate::{
 impl<T: Transport> Engine<T> {
     /// Delivers one packet and gives its memory back.
     #[inline(always)]
-    pub(crate) fn deliver(&mut self, arrival: &Arrival) {
+    pub(crate) fn deliver(&mut self, arrival: Arrival) {
         if arrival.head.kind == Kind::Eager as u8 {
             self.arrive_eager(arrival);
         } else {
@@ -29,45 +30,49 @@ impl<T: Transport> Engine<T> {
     }
 
     #[inline(always)]
-    fn arrive_eager(&mut self, arrival: &Arrival) {
+    fn arrive_eager(&mut self, arrival: Arrival) {
         let flags = arrival.head.flags;
-        let words = arrival.head.eager_words();
-        let message = Message {
-            peer: arrival.peer,
-            flags: message_flags(flags),
-            tag: arrival.word,
-            data: if flags & wire::DATA != 0 { arrival.inline[0] } else { 0 },
-            total: arrival.payload.len(),
-        };
-        let cost = message.total as u64 + ENVELOPE_COST;
+        let cost = arrival.length as u64 + ENVELOPE_COST;
         if !self.charge_arrival(arrival.peer, cost) {
             return self.violation(arrival.peer, "it sent more than its credit");
         }
         let matcher = if flags & wire::TAGGED != 0 { &mut self.tagged } else { &mut self.untagged };
-        let Some((posted, receive)) = matcher.find_posted(message.peer, message.tag) else {
-            return self.park_eager(arrival, words, &message, cost);
+        let Some((posted, receive)) = matcher.match_posted(arrival.peer, arrival.word) else {
+            return self.park_eager(arrival, cost);
         };
         self.release_charge(arrival.peer, cost);
-        if self.receives[receive].flags.contains(Flags::MULTI_RECV) {
-            self.place_in_multi(receive, posted, arrival, words, &message);
+        let message = self.eager_message(arrival);
+        if receive & STICKY != 0 {
+            self.place_in_multi(receive & !STICKY, posted, &message);
         } else {
-            matcher_of(&mut self.tagged, &mut self.untagged, flags).remove_posted(posted);
-            let operation = self.receives.remove(receive);
-            let room = place::whole(&self.transport, &operation, arrival, words);
-            self.report_received(operation, &message, room);
+            let room = place::whole(&self.transport, &self.receives[receive], message.total);
+            self.report_received(receive, &message, room);
         }
         if flags & (wire::ACK_DELIVERY | wire::ACK_MATCH) != 0 {
-            self.acknowledge(arrival.peer, arrival.inline[words - 1]);
+            self.acknowledge(arrival.peer, self.transport.word(arrival.head.words() - 1));
+        }
+    }
+
+    #[inline(always)]
+    fn eager_message(&self, arrival: Arrival) -> Message {
+        let flags = arrival.head.flags;
+        Message {
+            peer: arrival.peer,
+            flags: message_flags(flags),
+            tag: arrival.word,
+            data: if flags & wire::DATA != 0 { self.transport.word(0) } else { 0 },
+            total: arrival.length,
         }
     }
 
     /// Nobody has posted a receive for it yet.
     #[inline(never)]
-    fn park_eager(&mut self, arrival: &Arrival, words: usize, message: &Message, cost: u64) {
+    fn park_eager(&mut self, arrival: Arrival, cost: u64) {
         let flags = arrival.head.flags;
+        let message = self.eager_message(arrival);
         let mut acknowledge = None;
         if flags & (wire::ACK_DELIVERY | wire::ACK_MATCH) != 0 {
-            let operation = arrival.inline[words - 1];
+            let operation = self.transport.word(arrival.head.words() - 1);
             if flags & wire::ACK_MATCH != 0 {
                 acknowledge = Some(operation);
             } else {
@@ -75,7 +80,7 @@ impl<T: Transport> Engine<T> {
             }
         }
         let mut body = Body::new(message.total);
-        body.fill(&self.transport, 0, arrival, words);
+        body.fill(&self.transport, 0, message.total);
         let unexpected = Unexpected {
             peer: message.peer,
             flags: message.flags,
@@ -101,13 +106,13 @@ impl<T: Transport> Engine<T> {
 
     #[cold]
     #[inline(never)]
-    fn arrive_other(&mut self, arrival: &Arrival) {
+    fn arrive_other(&mut self, arrival: Arrival) {
         let peer = arrival.peer;
         match Kind::from_byte(arrival.head.kind) {
             Some(Kind::Long) => self.arrive_long(arrival),
             Some(Kind::Part) => self.arrive_part(arrival),
             Some(Kind::Consent) => self.arrive_consent(peer, arrival.word),
-            Some(Kind::Finish) => self.arrive_finish(peer, arrival.word, arrival.inline[0]),
+            Some(Kind::Finish) => self.arrive_finish(peer, arrival.word, self.transport.word(0)),
             Some(Kind::Acknowledge) => self.arrive_finish(peer, arrival.word, 0),
             Some(Kind::Bye) => self.peers[peer as usize].departed = true,
             Some(Kind::Eager) | None => {
@@ -139,13 +144,4 @@ impl<T: Transport> Engine<T> {
 pub(crate) fn message_flags(head_flags: u8) -> Flags {
     let kind = if head_flags & wire::TAGGED != 0 { Flags::TAGGED } else { Flags::MSG };
     if head_flags & wire::DATA != 0 { kind | Flags::REMOTE_CQ_DATA } else { kind }
-}
-
-#[inline(always)]
-fn matcher_of<'a>(
-    tagged: &'a mut crate::tag_match::Matcher,
-    untagged: &'a mut crate::tag_match::Matcher,
-    head_flags: u8,
-) -> &'a mut crate::tag_match::Matcher {
-    if head_flags & wire::TAGGED != 0 { tagged } else { untagged }
 }

@@ -10,8 +10,9 @@ use crate::{
     flags::Flags,
     operation::{Body, Incoming, SendStage, Target, Unexpected},
     protocol::{arrive::message_flags, place, single_copy::Stalled},
+    tag_match::{PostedId, STICKY},
     transport::{Arrival, PeerIndex, Transport, Unreachable},
-    wire::{self, ENVELOPE_COST, Kind, LONG_WORDS, PART_WORDS},
+    wire::{self, ENVELOPE_COST, Kind, LONG_WORDS},
 };
 
 impl Incoming {
@@ -33,11 +34,12 @@ impl Incoming {
 }
 
 impl<T: Transport> Engine<T> {
-    pub(crate) fn arrive_long(&mut self, arrival: &Arrival) {
+    pub(crate) fn arrive_long(&mut self, arrival: Arrival) {
         let peer = arrival.peer;
-        let [operation, total, prefix, data, remote, _] = arrival.inline;
+        let [operation, total, prefix, data, remote] =
+            std::array::from_fn::<_, LONG_WORDS, _>(|index| self.transport.word(index));
         let valid = prefix <= total
-            && arrival.payload.len() as u64 <= prefix
+            && arrival.length as u64 <= prefix
             && prefix <= self.limits.prefix as u64
             && !self.peers[peer as usize].incoming.iter().any(|(name, _)| *name == operation);
         if !valid {
@@ -64,7 +66,7 @@ impl<T: Transport> Engine<T> {
             self.grant_starved(peer);
         }
         let matcher = if flags & wire::TAGGED != 0 { &mut self.tagged } else { &mut self.untagged };
-        let matched = matcher.find_posted(peer, incoming.tag);
+        let matched = matcher.match_posted(peer, incoming.tag);
         let acknowledge = (flags & wire::ACK_MATCH != 0).then_some(operation);
         let delivery = flags & wire::ACK_DELIVERY != 0;
         let index = self.incoming.insert(incoming);
@@ -72,12 +74,12 @@ impl<T: Transport> Engine<T> {
         match matched {
             Some((posted, receive)) => {
                 self.incoming[index].target =
-                    self.open_receive(receive, Some(posted), flags & wire::TAGGED != 0, total);
+                    self.open_receive(receive & !STICKY, Some(posted), total as usize);
                 self.matched(index, acknowledge.or(delivery.then_some(operation)));
             }
             None => self.park_long(index, acknowledge, delivery),
         }
-        self.take_part(index, arrival, LONG_WORDS);
+        self.take_part(index, arrival.length);
     }
 
     fn park_long(&mut self, index: u32, acknowledge: Option<u64>, delivery: bool) {
@@ -119,7 +121,7 @@ impl<T: Transport> Engine<T> {
         }
     }
 
-    pub(crate) fn arrive_part(&mut self, arrival: &Arrival) {
+    pub(crate) fn arrive_part(&mut self, arrival: Arrival) {
         let peer = arrival.peer;
         let list = &self.peers[peer as usize].incoming;
         // A message that was finished by single-copy may still have parts on the way.
@@ -131,16 +133,15 @@ impl<T: Transport> Engine<T> {
         let unasked = matches!(incoming.target, Target::Unexpected(_));
         let end = if unasked { incoming.prefix } else { incoming.total };
         let left = end - incoming.received;
-        if arrival.inline[0] != incoming.received as u64 || arrival.payload.len() > left {
+        if self.transport.word(0) != incoming.received as u64 || arrival.length > left {
             return self.violation(peer, "a part is out of place");
         }
-        self.take_part(index, arrival, PART_WORDS);
+        self.take_part(index, arrival.length);
     }
 
     /// Places the packet's part of an incoming message, and finishes the message
     /// if that was all.
-    fn take_part(&mut self, index: u32, arrival: &Arrival, words: usize) {
-        let length = arrival.payload.len();
+    fn take_part(&mut self, index: u32, length: usize) {
         let incoming = &mut self.incoming[index];
         let at = incoming.received;
         incoming.received += length;
@@ -148,10 +149,10 @@ impl<T: Transport> Engine<T> {
             Target::Receive { receive, start, room } if length > 0 => {
                 let pieces = self.receives[receive].pieces.view();
                 let room = room.saturating_sub(at);
-                place::at(&self.transport, pieces, start + at, room, arrival, words);
+                place::at(&self.transport, pieces, start + at, room, length);
             }
             Target::Unexpected(parked) if length > 0 => {
-                self.unexpected[parked].body.fill(&self.transport, at, arrival, words);
+                self.unexpected[parked].body.fill(&self.transport, at, length);
             }
             _ => {}
         }
@@ -248,16 +249,11 @@ impl<T: Transport> Engine<T> {
     fn open_receive(
         &mut self,
         receive: u32,
-        posted: Option<crate::tag_match::PostedId>,
-        tagged: bool,
-        total: u64,
+        posted: Option<PostedId>,
+        total: usize,
     ) -> Target {
         if self.receives[receive].flags.contains(Flags::MULTI_RECV) {
-            return self.open_multi(receive, posted, total as usize);
-        }
-        if let Some(posted) = posted {
-            let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
-            matcher.remove_posted(posted);
+            return self.open_multi(receive, posted, total);
         }
         let room = self.receives[receive].pieces.view().total();
         Target::Receive { receive, start: 0, room }
@@ -265,7 +261,7 @@ impl<T: Transport> Engine<T> {
 
     /// The same for a receive that is not posted: it found its message waiting.
     pub(crate) fn open_unposted(&mut self, receive: u32, total: usize) -> Target {
-        self.open_receive(receive, None, false, total as u64)
+        self.open_receive(receive, None, total)
     }
 
     /// All of a message is in its receive's buffer.
@@ -273,8 +269,7 @@ impl<T: Transport> Engine<T> {
         if self.receives[receive].flags.contains(Flags::MULTI_RECV) {
             self.close_multi(receive, message, start, room);
         } else {
-            let operation = self.receives.remove(receive);
-            self.report_received(operation, message, room);
+            self.report_received(receive, message, room);
         }
     }
 }

@@ -12,8 +12,8 @@ use crate::{
     flags::Flags,
     operation::{ReceiveOperation, ReceivePost, Target},
     protocol::place,
-    tag_match::{PostedId, SourceIndex},
-    transport::{Arrival, Transport, Unreachable},
+    tag_match::{PostedId, STICKY, SourceIndex},
+    transport::{Transport, Unreachable},
 };
 
 impl<T: Transport> Engine<T> {
@@ -39,7 +39,7 @@ impl<T: Transport> Engine<T> {
         }
         self.receives[receive].arriving -= 1;
         let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
-        matcher.post(source, tag, ignore, receive);
+        matcher.post(source, tag, ignore, receive | STICKY);
         Ok(())
     }
 
@@ -74,14 +74,12 @@ impl<T: Transport> Engine<T> {
         &mut self,
         receive: u32,
         posted: PostedId,
-        arrival: &Arrival,
-        words: usize,
         message: &Message,
     ) {
         let target = self.open_multi(receive, Some(posted), message.total);
         let Target::Receive { start, room, .. } = target else { return };
         let pieces = self.receives[receive].pieces.view();
-        place::at(&self.transport, pieces, start, room, arrival, words);
+        place::at(&self.transport, pieces, start, room, message.total);
         self.close_multi(receive, message, start, room);
     }
 

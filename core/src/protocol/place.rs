@@ -3,50 +3,39 @@
 use crate::{
     memory::{Piece, Pieces},
     operation::{Body, ReceiveOperation},
-    transport::{Arrival, Transport},
+    transport::Transport,
 };
 
-/// Places a whole message into a receive's buffer and returns its room.
+/// Places a whole message, the last arrival, into a receive's buffer and returns
+/// the room there.
 #[inline(always)]
-pub fn whole<T: Transport>(
-    transport: &T,
-    receive: &ReceiveOperation,
-    arrival: &Arrival,
-    words: usize,
-) -> usize {
-    let pieces = receive.pieces.view();
-    if let Pieces::One(piece) = pieces {
-        part(transport, arrival, words, 0, piece.part(0, arrival.payload.len()));
-        return piece.len();
+pub fn whole<T: Transport>(transport: &T, receive: &ReceiveOperation, length: usize) -> usize {
+    match receive.pieces.view() {
+        Pieces::One(piece) => {
+            transport.copy_out(0, piece.part(0, length));
+            piece.len()
+        }
+        pieces => {
+            at(transport, pieces, 0, usize::MAX, length);
+            pieces.total()
+        }
     }
-    at(transport, pieces, 0, usize::MAX, arrival, words);
-    pieces.total()
 }
 
-/// Places the packet's payload at byte `start` of `pieces`, at most `room` bytes.
+/// Places `length` bytes of the last arrival at byte `start` of `pieces`, at most
+/// `room` of them.
 pub fn at<T: Transport>(
     transport: &T,
     pieces: Pieces<'_>,
     start: usize,
     room: usize,
-    arrival: &Arrival,
-    words: usize,
+    length: usize,
 ) {
     let mut done = 0;
-    pieces.for_each_part(start, arrival.payload.len().min(room), |piece| {
-        part(transport, arrival, words, done, piece);
+    pieces.for_each_part(start, length.min(room), |piece| {
+        transport.copy_out(done, piece);
         done += piece.len();
     });
-}
-
-/// Places bytes of the packet's payload, from `offset` on, over `to`.
-#[inline(always)]
-fn part<T: Transport>(transport: &T, arrival: &Arrival, words: usize, offset: usize, to: Piece) {
-    if arrival.payload.is_inline() {
-        to.fill_from_words(&arrival.inline, words * 8 + offset);
-    } else {
-        transport.copy_out(arrival.payload.part(offset, to.len()), to);
-    }
 }
 
 impl Body {
@@ -55,16 +44,9 @@ impl Body {
         if length <= 16 { Body::Small([0; 2]) } else { Body::Large(vec![0; length].into()) }
     }
 
-    /// Copies the packet's payload to byte `offset` of the body.
-    pub fn fill<T: Transport>(
-        &mut self,
-        transport: &T,
-        offset: usize,
-        arrival: &Arrival,
-        words: usize,
-    ) {
-        let length = arrival.payload.len();
-        part(transport, arrival, words, 0, self.piece().part(offset, length));
+    /// Copies `length` bytes of the last arrival to byte `offset` of the body.
+    pub fn fill<T: Transport>(&mut self, transport: &T, offset: usize, length: usize) {
+        transport.copy_out(0, self.piece().part(offset, length));
     }
 
     /// The memory of the body.

@@ -7,6 +7,7 @@ use crate::{
     flags::Flags,
     memory::Pieces,
     operation::{ReceiveOperation, ReceivePost, StoredPieces, Target, Unexpected},
+    tag_match::STICKY,
     transport::{Transport, Unreachable},
 };
 
@@ -119,10 +120,10 @@ impl<T: Transport> Engine<T> {
         for tagged in [true, false] {
             let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
             let receives = &self.receives;
-            let found = matcher.posted().find(|(_, receive, _)| receives[*receive].context == context);
+            let found = matcher.posted().find(|(_, receive, _)| receives[*receive & !STICKY].context == context);
             if let Some((posted, receive, _)) = found {
                 matcher.remove_posted(posted);
-                self.fail_posted(receive, &canceled());
+                self.fail_posted(receive & !STICKY, &canceled());
                 return Ok(());
             }
         }

@@ -3,7 +3,7 @@
 use super::class::{CLASS_COUNT_MAX, Class, ClassIndex};
 use super::pool::Pool;
 use super::table::{Chains, Key, Link, NIL, Table};
-use super::{PostedId, SourceIndex};
+use super::{PostedId, STICKY, SourceIndex};
 
 /// Set in `live` while the overflow list holds receives; also the slot that those carry.
 const OVERFLOW_SLOT: usize = CLASS_COUNT_MAX;
@@ -25,6 +25,9 @@ struct Posted {
 }
 
 impl Posted {
+    const BLANK: Posted =
+        Posted { order: VACANT, tag: 0, source: 0, receive: 0, link: Link::UNLINKED };
+
     fn slot(&self) -> usize {
         self.order as usize & 0xff
     }
@@ -120,14 +123,12 @@ impl Expected {
             },
         };
         let order = self.sequence << 8 | slot as u64;
-        let node = Posted {
-            order,
-            tag: key.tag,
-            source: key.source,
-            receive,
-            link: Link::UNLINKED,
-        };
-        let id = self.pool.insert(node);
+        let id = self.pool.claim().unwrap_or_else(|| self.pool.insert(Posted::BLANK));
+        let node = &mut self.pool.nodes_mut()[id as usize];
+        node.order = order;
+        node.tag = key.tag;
+        node.source = key.source;
+        node.receive = receive;
         let table = &mut self.tables[slot];
         if table.is_full() {
             let len = table.len() as usize + 1;
@@ -193,6 +194,21 @@ impl Expected {
     pub(super) fn take(&mut self, source: SourceIndex, tag: u64) -> Option<u32> {
         let place = self.locate(source, tag)?;
         Some(self.detach(place))
+    }
+
+    /// As `take`, but a sticky receive stays.
+    #[inline]
+    pub(super) fn take_unless_sticky(
+        &mut self,
+        source: SourceIndex,
+        tag: u64,
+    ) -> Option<(PostedId, u32)> {
+        let place = self.locate(source, tag)?;
+        let receive = self.pool.nodes()[place.id as usize].receive;
+        if receive & STICKY == 0 {
+            self.detach(place);
+        }
+        Some((PostedId(place.id), receive))
     }
 
     /// Removes the receive `id`.

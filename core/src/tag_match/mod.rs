@@ -35,6 +35,10 @@ pub type SourceIndex = u32;
 /// Instead of a source: a receive that takes messages from everyone.
 pub const ANY_SOURCE: SourceIndex = u32::MAX;
 
+/// Set in `receive` by a caller whose receive stays posted when it is matched
+/// (multi-receive).
+pub const STICKY: u32 = 1 << 31;
+
 /// Names a posted receive until it is removed; then it may name another one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PostedId(u32);
@@ -92,6 +96,12 @@ impl Matcher {
     #[inline]
     pub fn find_posted(&self, source: SourceIndex, tag: u64) -> Option<(PostedId, u32)> {
         self.expected.find(source, tag)
+    }
+
+    /// The earliest posted receive that matches, taken off unless it is [`STICKY`].
+    #[inline]
+    pub fn match_posted(&mut self, source: SourceIndex, tag: u64) -> Option<(PostedId, u32)> {
+        self.expected.take_unless_sticky(source, tag)
     }
 
     /// Removes a posted receive and returns what was posted.

@@ -41,6 +41,25 @@ impl<T: Copy> Pool<T> {
         &mut self.nodes
     }
 
+    /// Claims a node whose fields the caller sets one by one, if the pool has
+    /// one: a node that is built elsewhere and copied would be loaded in wider
+    /// pieces than it was stored in, and wait for the store buffer.
+    #[inline]
+    pub(super) fn claim(&mut self) -> Option<u32> {
+        let id = match self.free.last() {
+            Some(&id) => id,
+            None => self.fresh,
+        };
+        if id as usize >= self.nodes.len() {
+            return None;
+        }
+        if self.free.pop().is_none() {
+            self.fresh += 1;
+        }
+        self.len += 1;
+        Some(id)
+    }
+
     /// Stores `node` in a free place and returns its index.
     #[inline]
     pub(super) fn insert(&mut self, node: T) -> u32 {
