@@ -6,7 +6,10 @@ use super::{ANY_SOURCE, SourceIndex};
 /// How many classes have a table at the same time, on each side.
 pub(super) const CLASS_COUNT_MAX: usize = 16;
 
-/// How many remembered answers `ClassIndex` keeps; a power of two.
+/// Instead of a slot: no slot serves the class.
+pub(super) const NO_SLOT: usize = usize::MAX;
+
+/// How many remembered answers `Slots` keeps; a power of two.
 const HINT_COUNT: usize = 64;
 
 /// What kind of question a receive asks: which bits of the tag it ignores, and whether it names
@@ -21,7 +24,7 @@ pub(super) struct Class {
 }
 
 impl Class {
-    /// Equal to no class that a receive can have, because its source mask is neither 0 nor all ones.
+    /// Equal to no class of a receive, because its source mask is neither 0 nor all ones.
     const UNUSED: Class = Class {
         significant: 0,
         source_mask: 1,
@@ -37,7 +40,7 @@ impl Class {
         }
     }
 
-    /// What a message, or a receive, from `source` with `tag` looks like to this class.
+    /// What a message from `source` with `tag` looks like to this class.
     #[inline]
     pub(super) fn key(self, source: SourceIndex, tag: u64) -> Key {
         Key {
@@ -46,7 +49,6 @@ impl Class {
         }
     }
 
-    #[inline]
     fn hint_index(self) -> usize {
         // Masks differ in few bits anywhere in the word; the top bits of a product see them all.
         let mixed = self.significant.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58;
@@ -54,67 +56,98 @@ impl Class {
     }
 }
 
-/// Which slot serves which class.
-///
-/// A scan of the slots would mispredict whenever an application mixes masks, so the answer is
-/// remembered in a small direct-mapped table; an entry there is a guess that `find` verifies.
+/// A class and what is kept for it, in one cache line.
 #[derive(Debug)]
-pub(super) struct ClassIndex {
-    classes: [Class; CLASS_COUNT_MAX],
+#[repr(align(64))]
+pub(super) struct Slot<T> {
+    pub(super) class: Class,
+    pub(super) content: T,
+}
+
+/// The slots, and which of them serves which class.
+///
+/// Most receives are of the class of the one before. A scan of the slots would mispredict whenever
+/// an application mixes masks, so other answers are remembered in a small direct-mapped table.
+/// Both are guesses that are verified.
+#[derive(Debug)]
+pub(super) struct Slots<T> {
+    slots: [Slot<T>; CLASS_COUNT_MAX],
+    /// The slot that `find` answered last.
+    recent: usize,
     hints: [u8; HINT_COUNT],
 }
 
-impl ClassIndex {
-    pub(super) fn new() -> Self {
-        ClassIndex {
-            classes: [Class::UNUSED; CLASS_COUNT_MAX],
+impl<T> Slots<T> {
+    pub(super) fn new(content: impl Fn() -> T) -> Self {
+        let slots = std::array::from_fn(|_| Slot {
+            class: Class::UNUSED,
+            content: content(),
+        });
+        Slots {
+            slots,
+            recent: 0,
             hints: [0; HINT_COUNT],
         }
     }
 
-    /// The class that `slot` serves.
     #[inline]
-    pub(super) fn class(&self, slot: usize) -> Class {
-        self.classes[slot % CLASS_COUNT_MAX]
+    pub(super) fn get(&self, slot: usize) -> &Slot<T> {
+        &self.slots[slot % CLASS_COUNT_MAX]
     }
 
-    /// The slot that serves `class`.
     #[inline]
-    pub(super) fn find(&mut self, class: Class) -> Option<usize> {
-        let slot = self.hints[class.hint_index()] as usize % CLASS_COUNT_MAX;
-        if self.classes[slot] == class {
-            Some(slot)
+    pub(super) fn get_mut(&mut self, slot: usize) -> &mut Slot<T> {
+        &mut self.slots[slot % CLASS_COUNT_MAX]
+    }
+
+    /// The slot that serves `class`, or `NO_SLOT`.
+    #[inline]
+    pub(super) fn find(&mut self, class: Class) -> usize {
+        let recent = self.recent % CLASS_COUNT_MAX;
+        if self.get(recent).class == class {
+            recent
         } else {
-            self.scan(class)
+            self.find_other(class)
         }
     }
 
-    #[cold]
     #[inline(never)]
-    fn scan(&mut self, class: Class) -> Option<usize> {
-        let slot = self
-            .classes
-            .iter()
-            .position(|&candidate| candidate == class)?;
+    fn find_other(&mut self, class: Class) -> usize {
+        let guess = self.hints[class.hint_index()] as usize;
+        if self.get(guess).class == class {
+            self.recent = guess;
+            return guess;
+        }
+        match self.slots.iter().position(|slot| slot.class == class) {
+            Some(slot) => {
+                self.remember(slot, class);
+                slot
+            }
+            None => NO_SLOT,
+        }
+    }
+
+    fn remember(&mut self, slot: usize, class: Class) {
+        self.recent = slot;
         self.hints[class.hint_index()] = slot as u8;
-        Some(slot)
     }
 
     /// Some slot that serves no class.
     pub(super) fn unused(&self) -> Option<usize> {
-        self.classes
+        self.slots
             .iter()
-            .position(|&candidate| candidate == Class::UNUSED)
+            .position(|slot| slot.class == Class::UNUSED)
     }
 
     /// Lets `slot` serve `class` from now on.
-    pub(super) fn assign(&mut self, slot: usize, class: Class) {
-        self.classes[slot] = class;
-        self.hints[class.hint_index()] = slot as u8;
+    pub(super) fn assign(&mut self, slot: usize, class: Class) -> &mut T {
+        self.remember(slot, class);
+        self.slots[slot].class = class;
+        &mut self.slots[slot].content
     }
 
     /// Lets `slot` serve no class.
     pub(super) fn retire(&mut self, slot: usize) {
-        self.classes[slot] = Class::UNUSED;
+        self.slots[slot].class = Class::UNUSED;
     }
 }

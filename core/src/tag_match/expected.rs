@@ -1,7 +1,8 @@
 //! The expected side: posted receives that wait for their message.
 
-use super::class::{CLASS_COUNT_MAX, Class, ClassIndex};
-use super::pool::Pool;
+use super::bits::Bits;
+use super::class::{CLASS_COUNT_MAX, Class, NO_SLOT, Slot, Slots};
+use super::pool::{Node, Pool};
 use super::table::{Chains, Key, Link, NIL, Table};
 use super::{PostedId, STICKY, SourceIndex};
 
@@ -24,13 +25,42 @@ struct Posted {
     link: Link,
 }
 
+const _: () = assert!(size_of::<Posted>() == 32 && size_of::<Slot<Table>>() == 64);
+
 impl Posted {
-    const BLANK: Posted =
-        Posted { order: VACANT, tag: 0, source: 0, receive: 0, link: Link::UNLINKED };
+    #[inline]
+    fn new(order: u64, key: Key, receive: u32, link: Link) -> Posted {
+        let Key { tag, source } = key;
+        Posted {
+            order,
+            tag,
+            source,
+            receive,
+            link,
+        }
+    }
+
+    #[inline]
+    fn key(&self) -> Key {
+        Key {
+            tag: self.tag,
+            source: self.source,
+        }
+    }
 
     fn slot(&self) -> usize {
         self.order as usize & 0xff
     }
+}
+
+impl Node for Posted {
+    const VACANT: Posted = Posted {
+        order: VACANT,
+        tag: 0,
+        source: 0,
+        receive: 0,
+        link: Link::UNLINKED,
+    };
 }
 
 impl Chains for [Posted] {
@@ -46,11 +76,7 @@ impl Chains for [Posted] {
 
     #[inline]
     fn key(&self, id: u32) -> Key {
-        let posted = &self[id as usize];
-        Key {
-            tag: posted.tag,
-            source: posted.source,
-        }
+        self[id as usize].key()
     }
 }
 
@@ -67,17 +93,20 @@ struct Overflowing {
 #[derive(Clone, Copy)]
 struct Place {
     order: u64,
-    id: u32,
+    slot: usize,
     bucket: usize,
+    id: u32,
 }
 
 /// All posted receives of one matcher.
 #[derive(Debug)]
 pub(super) struct Expected {
     pool: Pool<Posted>,
-    index: ClassIndex,
-    tables: [Table; CLASS_COUNT_MAX],
-    /// One bit per slot whose table holds receives, and one for the overflow list.
+    slots: Slots<Table>,
+    /// One bit per slot whose table may hold receives, and one for the overflow list if it does.
+    ///
+    /// A table's bit outlives its last receive until a message meets several bits: clearing it in
+    /// every match would make each match wait for the one before, through this word.
     live: u32,
     sequence: u64,
     /// In posting order, searched from the front.
@@ -90,8 +119,7 @@ impl Expected {
     pub(super) fn with_capacity(capacity: usize) -> Self {
         Expected {
             pool: Pool::with_capacity(capacity),
-            index: ClassIndex::new(),
-            tables: [const { Table::new() }; CLASS_COUNT_MAX],
+            slots: Slots::new(Table::new),
             live: 0,
             sequence: 0,
             overflow: Vec::new(),
@@ -101,7 +129,7 @@ impl Expected {
 
     #[inline]
     pub(super) fn len(&self) -> usize {
-        self.pool.len() as usize
+        self.pool.len()
     }
 
     #[inline]
@@ -113,29 +141,27 @@ impl Expected {
         receive: u32,
     ) -> PostedId {
         let class = Class::of(source, ignore);
-        let key = class.key(source, tag);
-        self.sequence += 1;
-        let slot = match self.index.find(class) {
-            Some(slot) => slot,
-            None => match self.open(class) {
-                Some(slot) => slot,
-                None => return self.post_overflowing(class, key, receive),
-            },
+        let key = Key {
+            tag: tag & !ignore,
+            source,
         };
-        let order = self.sequence << 8 | slot as u64;
-        let id = self.pool.claim().unwrap_or_else(|| self.pool.insert(Posted::BLANK));
-        let node = &mut self.pool.nodes_mut()[id as usize];
-        node.order = order;
-        node.tag = key.tag;
-        node.source = key.source;
-        node.receive = receive;
-        let table = &mut self.tables[slot];
-        if table.is_full() {
-            let len = table.len() as usize + 1;
-            table.reserve(self.pool.nodes_mut(), len);
+        self.sequence += 1;
+        let mut slot = self.slots.find(class);
+        if slot == NO_SLOT {
+            slot = self.open(class);
+            if slot == OVERFLOW_SLOT {
+                return self.post_overflowing(class, key, receive);
+            }
         }
-        let bucket = table.bucket(key);
-        table.append(self.pool.nodes_mut(), bucket, id);
+        let id = self.pool.allocate();
+        let nodes = self.pool.nodes_mut();
+        let table = &mut self.slots.get_mut(slot).content;
+        if table.is_full() {
+            table.reserve(nodes, table.len() as usize + 1);
+        }
+        let link = table.append(nodes, table.bucket(key), id);
+        let order = self.sequence << 8 | slot as u64;
+        nodes[id as usize] = Posted::new(order, key, receive, link);
         self.live |= 1 << slot;
         PostedId(id)
     }
@@ -143,32 +169,29 @@ impl Expected {
     /// Finds a slot for a class that has none: an unused one, else one without receives.
     #[cold]
     #[inline(never)]
-    fn open(&mut self, class: Class) -> Option<usize> {
-        let slot = self.index.unused().or_else(|| {
+    fn open(&mut self, class: Class) -> usize {
+        let found = self.slots.unused().or_else(|| {
             // Starting somewhere else each time keeps classes that take turns from always
             // ousting one another.
             let start = self.sequence as usize;
             (start..start + CLASS_COUNT_MAX)
                 .map(|slot| slot % CLASS_COUNT_MAX)
-                .find(|slot| self.live & 1 << slot == 0)
-        })?;
-        self.index.assign(slot, class);
-        self.tables[slot].reserve(self.pool.nodes_mut(), self.capacity);
-        Some(slot)
+                .find(|&slot| self.slots.get(slot).content.len() == 0)
+        });
+        let Some(slot) = found else {
+            return OVERFLOW_SLOT;
+        };
+        let table = self.slots.assign(slot, class);
+        table.reserve(self.pool.nodes_mut(), self.capacity);
+        slot
     }
 
     #[cold]
     #[inline(never)]
     fn post_overflowing(&mut self, class: Class, key: Key, receive: u32) -> PostedId {
         let order = self.sequence << 8 | OVERFLOW_SLOT as u64;
-        let node = Posted {
-            order,
-            tag: key.tag,
-            source: key.source,
-            receive,
-            link: Link::UNLINKED,
-        };
-        let id = self.pool.insert(node);
+        let id = self.pool.allocate();
+        self.pool.nodes_mut()[id as usize] = Posted::new(order, key, receive, Link::UNLINKED);
         self.overflow.push(Overflowing {
             order,
             class,
@@ -182,71 +205,105 @@ impl Expected {
     /// The earliest receive that matches a message from `source` with `tag`.
     #[inline]
     pub(super) fn find(&self, source: SourceIndex, tag: u64) -> Option<(PostedId, u32)> {
-        let place = self.locate(source, tag)?;
-        Some((
-            PostedId(place.id),
-            self.pool.nodes()[place.id as usize].receive,
-        ))
+        let place = match self.only_live_slot() {
+            Some(slot) => self.probe(slot, source, tag)?,
+            None => self.probe_all(source, tag).0?,
+        };
+        let receive = self.pool.nodes()[place.id as usize].receive;
+        Some((PostedId(place.id), receive))
     }
 
-    /// Removes the earliest receive that matches a message from `source` with `tag`.
+    /// The earliest receive that matches a message from `source` with `tag`, removed unless it
+    /// is sticky.
     #[inline]
-    pub(super) fn take(&mut self, source: SourceIndex, tag: u64) -> Option<u32> {
-        let place = self.locate(source, tag)?;
-        Some(self.detach(place))
+    pub(super) fn take(&mut self, source: SourceIndex, tag: u64) -> Option<(PostedId, u32)> {
+        match self.only_live_slot() {
+            Some(slot) => {
+                let place = self.probe(slot, source, tag)?;
+                Some(self.detach_unless_sticky(place))
+            }
+            None => self.take_among_several(source, tag),
+        }
     }
 
-    /// As `take`, but a sticky receive stays.
     #[inline]
-    pub(super) fn take_unless_sticky(
-        &mut self,
-        source: SourceIndex,
-        tag: u64,
-    ) -> Option<(PostedId, u32)> {
-        let place = self.locate(source, tag)?;
+    fn detach_unless_sticky(&mut self, place: Place) -> (PostedId, u32) {
         let receive = self.pool.nodes()[place.id as usize].receive;
         if receive & STICKY == 0 {
             self.detach(place);
         }
-        Some((PostedId(place.id), receive))
+        (PostedId(place.id), receive)
+    }
+
+    #[inline(never)]
+    fn take_among_several(&mut self, source: SourceIndex, tag: u64) -> Option<(PostedId, u32)> {
+        let (found, vacant) = self.probe_all(source, tag);
+        // A branch, so that the next match need not wait for this one's answer.
+        if vacant != 0 {
+            self.live &= !vacant;
+        }
+        Some(self.detach_unless_sticky(found?))
     }
 
     /// Removes the receive `id`.
     pub(super) fn remove(&mut self, PostedId(id): PostedId) -> u32 {
         let posted = self.pool.nodes()[id as usize];
         assert!(posted.order != VACANT, "receive {id} is not posted");
-        let bucket = match self.tables.get(posted.slot()) {
-            Some(table) => table.bucket(Key {
-                tag: posted.tag,
-                source: posted.source,
-            }),
-            None => NIL as usize,
-        };
-        self.detach(Place {
+        let slot = posted.slot();
+        // The overflow list has no buckets, and its slot is out of range; any table will do.
+        let bucket = self.slots.get(slot).content.bucket(posted.key());
+        let receive = self.detach(Place {
             order: posted.order,
-            id,
+            slot,
             bucket,
+            id,
+        });
+        if slot < CLASS_COUNT_MAX && self.slots.get(slot).content.len() == 0 {
+            self.live &= !(1 << slot);
+        }
+        receive
+    }
+
+    #[inline]
+    fn only_live_slot(&self) -> Option<usize> {
+        let slot = self.live.trailing_zeros() as usize;
+        let others = self.live & self.live.wrapping_sub(1);
+        (others == 0 && slot < CLASS_COUNT_MAX).then_some(slot)
+    }
+
+    /// The earliest match in the table of `slot`.
+    #[inline]
+    fn probe(&self, slot: usize, source: SourceIndex, tag: u64) -> Option<Place> {
+        let Slot {
+            class,
+            content: table,
+        } = self.slots.get(slot);
+        let key = class.key(source, tag);
+        let bucket = table.bucket(key);
+        let id = table.find(self.pool.nodes(), bucket, key);
+        if id == NIL {
+            return None;
+        }
+        let order = self.pool.nodes()[id as usize].order;
+        Some(Place {
+            order,
+            slot,
+            bucket,
+            id,
         })
     }
 
-    /// Probes every class that holds receives.
+    /// The earliest match in any class, and the bits in `live` of classes without receives.
     #[inline]
-    fn locate(&self, source: SourceIndex, tag: u64) -> Option<Place> {
-        if self.live.is_power_of_two() && self.live != 1 << OVERFLOW_SLOT {
-            return self.probe(self.live.trailing_zeros() as usize, source, tag);
-        }
-        self.locate_among_several(source, tag)
-    }
-
-    #[inline(never)]
-    fn locate_among_several(&self, source: SourceIndex, tag: u64) -> Option<Place> {
+    fn probe_all(&self, source: SourceIndex, tag: u64) -> (Option<Place>, u32) {
         let mut earliest: Option<Place> = None;
-        let mut rest = self.live;
-        while rest != 0 {
-            let slot = rest.trailing_zeros() as usize;
-            rest &= rest - 1;
+        let mut vacant = 0;
+        for slot in Bits(self.live) {
             let found = if slot == OVERFLOW_SLOT {
                 self.probe_overflow(source, tag)
+            } else if self.slots.get(slot).content.len() == 0 {
+                vacant |= 1 << slot;
+                None
             } else {
                 self.probe(slot, source, tag)
             };
@@ -256,53 +313,40 @@ impl Expected {
                 earliest = Some(place);
             }
         }
-        earliest
-    }
-
-    #[inline]
-    fn probe(&self, slot: usize, source: SourceIndex, tag: u64) -> Option<Place> {
-        let key = self.index.class(slot).key(source, tag);
-        let table = &self.tables[slot % CLASS_COUNT_MAX];
-        let bucket = table.bucket(key);
-        let id = table.find(self.pool.nodes(), bucket, key);
-        if id == NIL {
-            return None;
-        }
-        Some(Place {
-            order: self.pool.nodes()[id as usize].order,
-            id,
-            bucket,
-        })
+        (earliest, vacant)
     }
 
     #[cold]
     fn probe_overflow(&self, source: SourceIndex, tag: u64) -> Option<Place> {
-        let found = self
-            .overflow
-            .iter()
-            .find(|entry| entry.key.matches(entry.class.key(source, tag)))?;
+        let fits = |entry: &&Overflowing| entry.key.matches(entry.class.key(source, tag));
+        let found = self.overflow.iter().find(fits)?;
         Some(Place {
             order: found.order,
+            slot: OVERFLOW_SLOT,
+            bucket: 0,
             id: found.id,
-            bucket: NIL as usize,
         })
     }
 
     /// Takes the receive at `place` out of its table and the pool.
     #[inline]
     fn detach(&mut self, place: Place) -> u32 {
-        let slot = place.order as usize & 0xff;
+        let Place {
+            order,
+            slot,
+            bucket,
+            id,
+        } = place;
+        let nodes = self.pool.nodes_mut();
         if slot == OVERFLOW_SLOT {
-            self.detach_overflowing(place.order);
+            self.detach_overflowing(order);
         } else {
-            let table = &mut self.tables[slot % CLASS_COUNT_MAX];
-            table.unlink(self.pool.nodes_mut(), place.bucket, place.id);
-            self.live &= !(u32::from(table.len() == 0) << slot);
+            self.slots.get_mut(slot).content.unlink(nodes, bucket, id);
         }
-        let posted = &mut self.pool.nodes_mut()[place.id as usize];
+        let posted = &mut self.pool.nodes_mut()[id as usize];
         posted.order = VACANT;
         let receive = posted.receive;
-        self.pool.release(place.id);
+        self.pool.release(id);
         receive
     }
 
@@ -316,7 +360,7 @@ impl Expected {
         }
     }
 
-    /// All receives in posting order. Cost: a scan of the pool and a sort.
+    /// All receives in posting order. Cost: a scan of the pool, an allocation and a sort.
     pub(super) fn iter(&self) -> impl Iterator<Item = (PostedId, u32, SourceIndex)> + use<> {
         let mut posted: Vec<_> = (0u32..)
             .zip(self.pool.nodes())

@@ -20,6 +20,7 @@
 //!
 //! # Reference  fi_tagged(3)
 
+mod bits;
 mod class;
 mod expected;
 mod pool;
@@ -101,7 +102,7 @@ impl Matcher {
     /// The earliest posted receive that matches, taken off unless it is [`STICKY`].
     #[inline]
     pub fn match_posted(&mut self, source: SourceIndex, tag: u64) -> Option<(PostedId, u32)> {
-        self.expected.take_unless_sticky(source, tag)
+        self.expected.take(source, tag)
     }
 
     /// Removes a posted receive and returns what was posted.
@@ -117,7 +118,7 @@ impl Matcher {
     /// Cost: constant for each class that holds receives; no allocation.
     #[inline]
     pub fn take_posted(&mut self, source: SourceIndex, tag: u64) -> Option<u32> {
-        self.expected.take(source, tag)
+        self.expected.take(source, tag).map(|(_, receive)| receive)
     }
 
     /// All posted receives in posting order, each with what was posted and its source.

@@ -1,5 +1,11 @@
 //! A pool of nodes named by dense indices.
 
+/// A node that a pool can hold.
+pub(super) trait Node: Copy {
+    /// What fills a place before its first use.
+    const VACANT: Self;
+}
+
 /// Nodes of one kind, in one allocation that grows by doubling and never shrinks.
 ///
 /// Free indices are a stack beside the nodes, not a list through them: a list would chase one
@@ -11,26 +17,24 @@ pub(super) struct Pool<T> {
     free: Vec<u32>,
     /// Nodes from here on have not been handed out since the pool was last empty.
     fresh: u32,
-    len: u32,
 }
 
-impl<T: Copy> Pool<T> {
+impl<T: Node> Pool<T> {
     pub(super) fn with_capacity(capacity: usize) -> Self {
         Pool {
-            nodes: Vec::with_capacity(capacity),
+            nodes: vec![T::VACANT; capacity],
             free: Vec::with_capacity(capacity),
             fresh: 0,
-            len: 0,
         }
     }
 
     /// How many nodes are in use.
     #[inline]
-    pub(super) fn len(&self) -> u32 {
-        self.len
+    pub(super) fn len(&self) -> usize {
+        self.fresh as usize - self.free.len()
     }
 
-    /// Every node that may be in use, at its index. Some are free: the owner marks those.
+    /// All places, at their indices. Some are free: their owner marks those.
     #[inline]
     pub(super) fn nodes(&self) -> &[T] {
         &self.nodes
@@ -41,63 +45,38 @@ impl<T: Copy> Pool<T> {
         &mut self.nodes
     }
 
-    /// Claims a node whose fields the caller sets one by one, if the pool has
-    /// one: a node that is built elsewhere and copied would be loaded in wider
-    /// pieces than it was stored in, and wait for the store buffer.
+    /// Hands out a free place, whose content is stale.
     #[inline]
-    pub(super) fn claim(&mut self) -> Option<u32> {
-        let id = match self.free.last() {
-            Some(&id) => id,
-            None => self.fresh,
-        };
-        if id as usize >= self.nodes.len() {
-            return None;
+    pub(super) fn allocate(&mut self) -> u32 {
+        if let Some(id) = self.free.pop() {
+            return id;
         }
-        if self.free.pop().is_none() {
-            self.fresh += 1;
+        let id = self.fresh;
+        if id as usize == self.nodes.len() {
+            self.grow();
         }
-        self.len += 1;
-        Some(id)
-    }
-
-    /// Stores `node` in a free place and returns its index.
-    #[inline]
-    pub(super) fn insert(&mut self, node: T) -> u32 {
-        let id = match self.free.pop() {
-            Some(id) => id,
-            None => {
-                let id = self.fresh;
-                self.fresh += 1;
-                id
-            }
-        };
-        self.len += 1;
-        match self.nodes.get_mut(id as usize) {
-            Some(place) => *place = node,
-            None => self.extend(node),
-        }
+        self.fresh = id + 1;
         id
     }
 
     #[cold]
     #[inline(never)]
-    fn extend(&mut self, node: T) {
+    fn grow(&mut self) {
+        let len = (self.nodes.len() * 2).max(64);
         // The largest index stands for "none" in the chains.
         assert!(
-            self.nodes.len() < u32::MAX as usize,
-            "a matcher holds fewer than 2^32 - 1 entries"
+            len < u32::MAX as usize,
+            "a matcher holds fewer than 2^31 entries"
         );
-        self.nodes.push(node);
-        // Grown here, so that releasing a node never allocates.
-        let missing = self.nodes.capacity() - self.free.len();
-        self.free.reserve(missing);
+        self.nodes.resize(len, T::VACANT);
+        // Reserved here, so that releasing a node never allocates.
+        self.free.reserve(len - self.free.len());
     }
 
     /// Frees the place `id`, which must be in use.
     #[inline]
     pub(super) fn release(&mut self, id: u32) {
-        self.len -= 1;
-        if self.len == 0 {
+        if self.len() == 1 {
             self.free.clear();
             self.fresh = 0;
         } else {

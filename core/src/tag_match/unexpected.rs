@@ -1,7 +1,8 @@
 //! The unexpected side: parked messages that wait for their receive.
 
-use super::class::{CLASS_COUNT_MAX, Class, ClassIndex};
-use super::pool::Pool;
+use super::bits::Bits;
+use super::class::{CLASS_COUNT_MAX, Class, NO_SLOT, Slot, Slots};
+use super::pool::{Node, Pool};
 use super::table::{Chains, Key, Link, NIL, Table};
 use super::{SourceIndex, UnexpectedId};
 
@@ -24,15 +25,24 @@ struct Message {
     message: u32,
 }
 
+impl Node for Message {
+    const VACANT: Message = Message {
+        order: VACANT,
+        tag: 0,
+        source: 0,
+        message: 0,
+    };
+}
+
 /// The messages as one class sees them.
 #[derive(Debug)]
 struct View {
     table: Table,
     /// By index of the message, as long as the pool or shorter.
-    links: Vec<Link>,
-    /// Value of `sequence` at the last search.
-    searched_at: u64,
+    links: Box<[Link]>,
 }
+
+const _: () = assert!(size_of::<Slot<View>>() == 64);
 
 /// A view's links with the messages that they connect.
 struct Chained<'a> {
@@ -59,6 +69,14 @@ impl Chains for Chained<'_> {
     }
 }
 
+/// Where a message was found, so that taking it need not look again.
+#[derive(Clone, Copy)]
+struct Place {
+    slot: usize,
+    bucket: usize,
+    id: u32,
+}
+
 /// All parked messages of one matcher.
 ///
 /// A message cannot know which class of receive will ask for it, so it is linked into the table of
@@ -67,11 +85,12 @@ impl Chains for Chained<'_> {
 #[derive(Debug)]
 pub(super) struct Unexpected {
     pool: Pool<Message>,
-    index: ClassIndex,
-    views: [View; CLASS_COUNT_MAX],
+    slots: Slots<View>,
     /// One bit per slot whose table holds all parked messages.
     live: u32,
     sequence: u64,
+    /// By slot: the value of `sequence` at the last search.
+    searched_at: [u64; CLASS_COUNT_MAX],
     /// Reused when a table is built: order and index of all messages.
     arrivals: Vec<(u64, u32)>,
     capacity: usize,
@@ -79,17 +98,12 @@ pub(super) struct Unexpected {
 
 impl Unexpected {
     pub(super) fn with_capacity(capacity: usize) -> Self {
-        const EMPTY: View = View {
-            table: Table::new(),
-            links: Vec::new(),
-            searched_at: 0,
-        };
         Unexpected {
             pool: Pool::with_capacity(capacity),
-            index: ClassIndex::new(),
-            views: [EMPTY; CLASS_COUNT_MAX],
+            slots: Slots::new(View::new),
             live: 0,
             sequence: 0,
+            searched_at: [0; CLASS_COUNT_MAX],
             arrivals: Vec::new(),
             capacity,
         }
@@ -97,7 +111,7 @@ impl Unexpected {
 
     #[inline]
     pub(super) fn len(&self) -> usize {
-        self.pool.len() as usize
+        self.pool.len()
     }
 
     #[inline]
@@ -106,28 +120,26 @@ impl Unexpected {
         if self.sequence % SWEEP_INTERVAL == 0 {
             self.retire_idle();
         }
-        let id = self.pool.insert(Message {
-            order: self.sequence,
+        let id = self.pool.allocate();
+        let order = self.sequence;
+        self.pool.nodes_mut()[id as usize] = Message {
+            order,
             tag,
             source,
             message,
-        });
-        let mut rest = self.live;
-        while rest != 0 {
-            let slot = rest.trailing_zeros() as usize % CLASS_COUNT_MAX;
-            rest &= rest - 1;
-            let view = &mut self.views[slot];
-            if view.table.is_full() || view.links.len() <= id as usize {
-                view.grow(self.pool.nodes(), self.index.class(slot));
-            }
-            let class = self.index.class(slot);
-            let bucket = view.table.bucket(class.key(source, tag));
-            let mut chained = Chained {
-                messages: self.pool.nodes(),
-                links: &mut view.links,
+        };
+        for slot in Bits(self.live) {
+            let Slot {
                 class,
-            };
-            view.table.append(&mut chained, bucket, id);
+                content: view,
+            } = self.slots.get_mut(slot);
+            if view.table.is_full() || view.links.len() <= id as usize {
+                view.grow(self.pool.nodes(), *class);
+            }
+            let bucket = view.table.bucket(class.key(source, tag));
+            let (table, mut chained) = view.chained(self.pool.nodes(), *class);
+            let link = table.append(&mut chained, bucket, id);
+            *chained.link_mut(id) = link;
         }
         UnexpectedId(id)
     }
@@ -140,76 +152,81 @@ impl Unexpected {
         tag: u64,
         ignore: u64,
     ) -> Option<(UnexpectedId, u32)> {
-        let id = self.locate(source, tag, ignore);
-        if id == NIL {
-            return None;
-        }
-        Some((UnexpectedId(id), self.pool.nodes()[id as usize].message))
+        let place = self.locate(source, tag, ignore)?;
+        let message = self.pool.nodes()[place.id as usize].message;
+        Some((UnexpectedId(place.id), message))
     }
 
     /// Removes the earliest message that a receive of `source`, `tag` and `ignore` matches.
     #[inline]
     pub(super) fn take(&mut self, source: SourceIndex, tag: u64, ignore: u64) -> Option<u32> {
-        let id = self.locate(source, tag, ignore);
-        if id == NIL {
-            return None;
+        let Place { slot, bucket, id } = self.locate(source, tag, ignore)?;
+        if self.live != 1 << slot {
+            return Some(self.detach(id));
         }
-        Some(self.detach(id))
+        let Slot {
+            class,
+            content: view,
+        } = self.slots.get_mut(slot);
+        let (table, mut chained) = view.chained(self.pool.nodes(), *class);
+        table.unlink(&mut chained, bucket, id);
+        Some(self.release(id))
     }
 
     /// Removes the message `id`.
     #[inline]
     pub(super) fn remove(&mut self, UnexpectedId(id): UnexpectedId) -> u32 {
-        assert!(
-            self.pool.nodes()[id as usize].order != VACANT,
-            "message {id} is not parked"
-        );
+        let vacant = self.pool.nodes()[id as usize].order == VACANT;
+        assert!(!vacant, "message {id} is not parked");
         self.detach(id)
     }
 
     #[inline]
-    fn locate(&mut self, source: SourceIndex, tag: u64, ignore: u64) -> u32 {
+    fn locate(&mut self, source: SourceIndex, tag: u64, ignore: u64) -> Option<Place> {
         if self.pool.len() == 0 {
-            return NIL;
+            return None;
         }
         let class = Class::of(source, ignore);
-        let key = class.key(source, tag);
-        let Some(slot) = self.index.find(class).or_else(|| self.open(class)) else {
-            return self.scan(class, key);
+        let key = Key {
+            tag: tag & !ignore,
+            source,
         };
-        let view = &mut self.views[slot];
-        view.searched_at = self.sequence;
-        let chained = Chained {
-            messages: self.pool.nodes(),
-            links: &mut view.links,
-            class,
-        };
-        view.table.find(&chained, view.table.bucket(key), key)
+        let mut slot = self.slots.find(class);
+        if slot == NO_SLOT {
+            slot = self.open(class);
+            if slot == NO_SLOT {
+                return self.scan(class, key);
+            }
+        }
+        self.searched_at[slot % CLASS_COUNT_MAX] = self.sequence;
+        let view = &mut self.slots.get_mut(slot).content;
+        let (table, chained) = view.chained(self.pool.nodes(), class);
+        let bucket = table.bucket(key);
+        let id = table.find(&chained, bucket, key);
+        (id != NIL).then_some(Place { slot, bucket, id })
     }
 
-    #[inline]
+    /// Takes the message `id` out of every table and the pool.
     fn detach(&mut self, id: u32) -> u32 {
-        let Message {
-            source,
-            tag,
-            message,
-            ..
-        } = self.pool.nodes()[id as usize];
-        let mut rest = self.live;
-        while rest != 0 {
-            let slot = rest.trailing_zeros() as usize % CLASS_COUNT_MAX;
-            rest &= rest - 1;
-            let class = self.index.class(slot);
-            let view = &mut self.views[slot];
-            let bucket = view.table.bucket(class.key(source, tag));
-            let mut chained = Chained {
-                messages: self.pool.nodes(),
-                links: &mut view.links,
+        let Message { source, tag, .. } = self.pool.nodes()[id as usize];
+        for slot in Bits(self.live) {
+            let Slot {
                 class,
-            };
-            view.table.unlink(&mut chained, bucket, id);
+                content: view,
+            } = self.slots.get_mut(slot);
+            let bucket = view.table.bucket(class.key(source, tag));
+            let (table, mut chained) = view.chained(self.pool.nodes(), *class);
+            table.unlink(&mut chained, bucket, id);
         }
-        self.pool.nodes_mut()[id as usize].order = VACANT;
+        self.release(id)
+    }
+
+    /// Gives the place of message `id`, which is in no table any more, back to the pool.
+    #[inline]
+    fn release(&mut self, id: u32) -> u32 {
+        let node = &mut self.pool.nodes_mut()[id as usize];
+        node.order = VACANT;
+        let message = node.message;
         self.pool.release(id);
         message
     }
@@ -217,30 +234,26 @@ impl Unexpected {
     /// Builds a table for a class that has none, in an unused slot or that of an idle class.
     #[cold]
     #[inline(never)]
-    fn open(&mut self, class: Class) -> Option<usize> {
-        let slot = self.index.unused().or_else(|| {
+    fn open(&mut self, class: Class) -> usize {
+        let mut unused = self.slots.unused();
+        if unused.is_none() {
             self.retire_idle();
-            self.index.unused()
-        })?;
-        self.index.assign(slot, class);
+            unused = self.slots.unused();
+        }
+        let Some(slot) = unused else { return NO_SLOT };
         self.live |= 1 << slot;
         self.collect_arrivals();
-        let view = &mut self.views[slot];
-        view.searched_at = self.sequence;
-        view.links
-            .resize(self.pool.nodes().len().max(self.capacity), Link::UNLINKED);
-        let mut chained = Chained {
-            messages: self.pool.nodes(),
-            links: &mut view.links,
-            class,
-        };
-        view.table
-            .reserve(&mut chained, self.arrivals.len().max(self.capacity));
+        let view = self.slots.assign(slot, class);
+        self.searched_at[slot % CLASS_COUNT_MAX] = self.sequence;
+        view.reserve_links(self.pool.nodes().len());
+        let (table, mut chained) = view.chained(self.pool.nodes(), class);
+        table.reserve(&mut chained, self.arrivals.len().max(self.capacity));
         for &(_, id) in &self.arrivals {
-            let bucket = view.table.bucket(chained.key(id));
-            view.table.append(&mut chained, bucket, id);
+            let bucket = table.bucket(chained.key(id));
+            let link = table.append(&mut chained, bucket, id);
+            *chained.link_mut(id) = link;
         }
-        Some(slot)
+        slot
     }
 
     /// Drops the classes that were not searched for while many messages arrived.
@@ -251,11 +264,13 @@ impl Unexpected {
     #[cold]
     #[inline(never)]
     fn retire_idle(&mut self) {
-        for (slot, view) in self.views.iter_mut().enumerate() {
-            let idle = self.sequence - view.searched_at;
-            if self.live & 1 << slot != 0 && idle > IDLE_MIN.max(view.table.bucket_count() as u64) {
+        for slot in 0..CLASS_COUNT_MAX {
+            let view = &mut self.slots.get_mut(slot).content;
+            let idle = self.sequence - self.searched_at[slot];
+            let idle_max = IDLE_MIN.max(view.table.bucket_count() as u64);
+            if self.live & 1 << slot != 0 && idle > idle_max {
                 view.table.clear();
-                self.index.retire(slot);
+                self.slots.retire(slot);
                 self.live &= !(1 << slot);
             }
         }
@@ -264,13 +279,17 @@ impl Unexpected {
     /// The earliest match by looking at every message: for classes that find no slot.
     #[cold]
     #[inline(never)]
-    fn scan(&self, class: Class, key: Key) -> u32 {
+    fn scan(&self, class: Class, key: Key) -> Option<Place> {
         (0u32..)
             .zip(self.pool.nodes())
             .filter(|(_, message)| message.order != VACANT)
             .filter(|(_, message)| class.key(message.source, message.tag).matches(key))
             .min_by_key(|(_, message)| message.order)
-            .map_or(NIL, |(id, _)| id)
+            .map(|(id, _)| Place {
+                slot: CLASS_COUNT_MAX,
+                bucket: 0,
+                id,
+            })
     }
 
     fn collect_arrivals(&mut self) {
@@ -284,7 +303,7 @@ impl Unexpected {
         self.arrivals.sort_unstable();
     }
 
-    /// All messages in order of arrival. Cost: a scan of the pool and a sort.
+    /// All messages in order of arrival. Cost: a scan of the pool, an allocation and a sort.
     pub(super) fn iter(&self) -> impl Iterator<Item = (UnexpectedId, u32, SourceIndex)> + use<> {
         let mut parked: Vec<_> = (0u32..)
             .zip(self.pool.nodes())
@@ -302,21 +321,45 @@ impl Unexpected {
 }
 
 impl View {
+    fn new() -> Self {
+        View {
+            table: Table::new(),
+            links: Box::new([]),
+        }
+    }
+
+    /// The table, and the chains that its methods want.
+    #[inline]
+    fn chained<'a>(
+        &'a mut self,
+        messages: &'a [Message],
+        class: Class,
+    ) -> (&'a mut Table, Chained<'a>) {
+        let View { table, links } = self;
+        (
+            table,
+            Chained {
+                messages,
+                links,
+                class,
+            },
+        )
+    }
+
     /// Makes room for one more message.
     #[cold]
     #[inline(never)]
     fn grow(&mut self, messages: &[Message], class: Class) {
-        if self.links.len() < messages.len() {
-            // As long as the pool can get without moving, so that this is rare.
-            self.links
-                .resize((messages.len() + 1).next_power_of_two(), Link::UNLINKED);
+        self.reserve_links(messages.len());
+        let (table, mut chained) = self.chained(messages, class);
+        table.reserve(&mut chained, table.len() as usize + 1);
+    }
+
+    fn reserve_links(&mut self, len: usize) {
+        if self.links.len() < len {
+            let mut links = std::mem::take(&mut self.links).into_vec();
+            links.resize(len, Link::UNLINKED);
+            self.links = links.into_boxed_slice();
         }
-        let mut chained = Chained {
-            messages,
-            links: &mut self.links,
-            class,
-        };
-        let len = self.table.len() as usize + 1;
-        self.table.reserve(&mut chained, len);
     }
 }
