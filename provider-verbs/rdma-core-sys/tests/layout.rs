@@ -47,8 +47,9 @@ macro_rules! constants {
     };
 }
 
-fn facts() -> Vec<Fact> {
-    let mut facts = layouts! {
+/// Devices, ports, addresses and completions.
+fn device_types() -> Vec<Fact> {
+    layouts! {
         union ibv_gid { raw, global }
         struct ibv_gid_entry { gid, gid_index, port_num, gid_type, ndev_ifindex }
         struct ibv_device_attr { fw_ver, node_guid, sys_image_guid, max_mr_size, page_size_cap,
@@ -75,6 +76,12 @@ fn facts() -> Vec<Fact> {
         struct ibv_global_route { dgid, flow_label, sgid_index, hop_limit, traffic_class }
         struct ibv_grh { version_tclass_flow, paylen, next_hdr, hop_limit, sgid, dgid }
         struct ibv_ah_attr { grh, dlid, sl, src_path_bits, static_rate, is_global, port_num }
+    }
+}
+
+/// Queues, work requests and the operations tables.
+fn queue_types() -> Vec<Fact> {
+    layouts! {
         struct ibv_srq_attr { max_wr, max_sge, srq_limit }
         struct ibv_srq_init_attr { srq_context, attr }
         struct ibv_qp_cap { max_send_wr, max_recv_wr, max_send_sge, max_recv_sge,
@@ -103,6 +110,12 @@ fn facts() -> Vec<Fact> {
         struct ibv_sa_path_rec { dgid, sgid, dlid, slid, raw_traffic, flow_label, hop_limit,
             traffic_class, reversible, numb_path, pkey, sl, mtu_selector, mtu, rate_selector,
             rate, packet_life_time_selector, packet_life_time, preference }
+    }
+}
+
+/// What librdmacm adds.
+fn connection_types() -> Vec<Fact> {
+    layouts! {
         struct rdma_ib_addr { sgid, dgid, pkey }
         struct rdma_addr { addr }
         struct rdma_route { addr, path_rec, num_paths }
@@ -113,7 +126,13 @@ fn facts() -> Vec<Fact> {
             initiator_depth, flow_control, retry_count, rnr_retry_count, srq, qp_num }
         struct rdma_ud_param { private_data, private_data_len, ah_attr, qp_num, qkey }
         struct rdma_cm_event { id, listen_id, event, status, param }
-    };
+    }
+}
+
+fn facts() -> Vec<Fact> {
+    let mut facts = device_types();
+    facts.extend(queue_types());
+    facts.extend(connection_types());
     facts.extend(extended_operations!(
         query_port,
         advise_mr,

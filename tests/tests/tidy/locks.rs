@@ -1,0 +1,157 @@
+//! No mutex where messages pass: "No mutex on a data path, in any mode, and a test that says so."
+
+use proc_macro2::{Ident, TokenStream, TokenTree};
+use syn::visit::Visit;
+
+use crate::tree::{File, Finding, Tree, is_test_only};
+
+/// Crates whose sources hold a data path.
+const DATA_PATHS: [&str; 4] = [
+    "core/src/",
+    "provider-shm/src/",
+    "provider-verbs/src/",
+    "src/",
+];
+const LOCKS: [&str; 4] = ["Mutex", "RwLock", "Condvar", "ReentrantLock"];
+
+/// Files that may lock, each with the reason why no message waits for it.
+pub const ALLOWED: &[(&str, &str)] = &[
+    ("core/src/address_vector/mod.rs", "writers among themselves; look-ups are wait-free"),
+    ("core/src/endpoint/mod.rs", "what is bound before the endpoint is enabled"),
+    ("core/src/event_queue.rs", "events of the control path; no message leads here"),
+    ("core/src/memory_region.rs", "registration by key; no message carries a key"),
+    (
+        "provider-shm/src/control/mod.rs",
+        "starts and stops the control thread of the process",
+    ),
+    (
+        "provider-shm/src/station.rs",
+        "the list of connections refused to children after fork",
+    ),
+];
+
+pub fn check(tree: &Tree, allowed: &[(&str, &str)]) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (path, reason) in allowed {
+        match tree.find(path) {
+            None => findings.push(format!(
+                "{path}:1: allowed to lock ({reason}), but not there"
+            )),
+            Some(file) if locks_of(file).is_empty() => {
+                findings.push(file.finding(1, "allowed to lock, but locks nothing: strike it out"));
+            }
+            Some(_) => {}
+        }
+    }
+    for file in &tree.files {
+        let on_data_path = DATA_PATHS
+            .iter()
+            .any(|folder| file.path.starts_with(folder));
+        let is_tests = file.path.ends_with("/tests.rs") || file.path.contains("/tests/");
+        if !on_data_path || is_tests || allowed.iter().any(|(path, _)| file.path == *path) {
+            continue;
+        }
+        for lock in locks_of(file) {
+            let sentence = format!("{lock} on a data path: not on the list in tidy/locks.rs");
+            findings.push(file.finding(lock.span().start().line, sentence));
+        }
+    }
+    findings
+}
+
+fn locks_of(file: &File) -> Vec<Ident> {
+    let mut locks = Locks::default();
+    if let Some(syntax) = &file.syntax {
+        locks.visit_file(syntax);
+    }
+    locks.0
+}
+
+/// The identifiers that name a lock, outside of tests.
+#[derive(Default)]
+struct Locks(Vec<Ident>);
+
+impl Locks {
+    fn see(&mut self, identifier: &Ident) {
+        if LOCKS.iter().any(|lock| identifier == lock) {
+            self.0.push(identifier.clone());
+        }
+    }
+
+    fn see_tokens(&mut self, tokens: TokenStream) {
+        for token in tokens {
+            match token {
+                TokenTree::Ident(identifier) => self.see(&identifier),
+                TokenTree::Group(group) => self.see_tokens(group.stream()),
+                TokenTree::Punct(_) | TokenTree::Literal(_) => {}
+            }
+        }
+    }
+}
+
+impl<'ast> Visit<'ast> for Locks {
+    fn visit_ident(&mut self, identifier: &'ast Ident) {
+        self.see(identifier);
+    }
+
+    fn visit_macro(&mut self, invocation: &'ast syn::Macro) {
+        self.see_tokens(invocation.tokens.clone());
+    }
+
+    fn visit_item_mod(&mut self, module: &'ast syn::ItemMod) {
+        if !is_test_only(&module.attrs) {
+            syn::visit::visit_item_mod(self, module);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lock_on_a_data_path_is_found() {
+        for text in [
+            "use std::sync::Mutex;",
+            "use std::sync::{Arc, RwLock as Lock};",
+            "static A: std::sync::Mutex<u8> = loop {};",
+            "thread_local! { static A: Mutex<u8> = Mutex::new(0); }",
+        ] {
+            let findings = check(&Tree::of(&[("core/src/a.rs", text)]), &[]);
+            assert!(!findings.is_empty(), "{text}");
+            assert!(findings[0].starts_with("core/src/a.rs:1: "), "{findings:?}");
+        }
+    }
+
+    #[test]
+    fn comments_tests_and_other_crates_may_name_one() {
+        let inside = "#[cfg(test)]\nmod tests { use std::sync::Mutex; }";
+        let gated = "#[cfg(all(test, not(loom)))]\nmod tests { use std::sync::Mutex; }";
+        let tree = Tree::of(&[
+            (
+                "core/src/a.rs",
+                "// No Mutex here.\nconst A: &str = \"Mutex\";",
+            ),
+            ("core/src/b.rs", inside),
+            ("core/src/c.rs", gated),
+            ("core/src/d/tests.rs", "use std::sync::Mutex;"),
+            ("perf/src/main.rs", "use std::sync::Mutex;"),
+        ]);
+        assert_eq!(check(&tree, &[]), Vec::<Finding>::new());
+    }
+
+    #[test]
+    fn the_list_excuses_a_file_and_may_not_go_stale() {
+        let tree = Tree::of(&[
+            ("core/src/a.rs", "use std::sync::Mutex;"),
+            ("core/src/b.rs", ""),
+        ]);
+        assert!(check(&tree, &[("core/src/a.rs", "cold")]).is_empty());
+        let stale = [
+            ("core/src/a.rs", "cold"),
+            ("core/src/b.rs", "x"),
+            ("core/src/c.rs", "x"),
+        ];
+        assert_eq!(check(&tree, &stale).len(), 2);
+    }
+}

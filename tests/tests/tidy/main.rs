@@ -1,0 +1,106 @@
+//! The tidy test: what the tree promises about its own shape, checked.
+//!
+//! One module a rule, each with small bad inputs that it must catch:
+//!
+//! - [`lengths`]: no file over 500 lines, no function over 70.
+//! - [`locks`]: no mutex on a data path.
+//! - [`safety`]: every unsafe block says why it is sound.
+//! - [`orderings`]: every labelled memory ordering has its partner.
+//! - [`unfinished`]: nothing half done, and no ignored test.
+//! - [`reach`]: no Rust file that nothing compiles.
+//! - [`scripts`]: every script states its purpose and can be run.
+//! - [`documents`]: the README's two commands, every document linked, no names of other places.
+//!
+//! [`tree`] reads the files, [`comments`] finds what the parser drops.
+
+mod comments;
+mod documents;
+mod lengths;
+mod locks;
+mod orderings;
+mod reach;
+mod safety;
+mod scripts;
+mod tree;
+mod unfinished;
+
+use tree::{Finding, Tree};
+
+/// Fails with every finding, so that one run shows all there is to mend.
+#[track_caller]
+fn expect_none(findings: Vec<Finding>) {
+    assert!(
+        findings.is_empty(),
+        "{} findings:\n{}",
+        findings.len(),
+        findings.join("\n")
+    );
+}
+
+#[test]
+fn files_and_functions_are_short() {
+    expect_none(lengths::check(&Tree::of_workspace()));
+}
+
+#[test]
+fn no_data_path_takes_a_lock() {
+    expect_none(locks::check(&Tree::of_workspace(), locks::ALLOWED));
+}
+
+#[test]
+fn every_unsafe_block_says_why_it_is_sound() {
+    expect_none(safety::check(&Tree::of_workspace()));
+}
+
+#[test]
+fn every_labelled_ordering_has_its_partner() {
+    expect_none(orderings::check(&Tree::of_workspace()));
+}
+
+#[test]
+fn nothing_is_left_unfinished() {
+    expect_none(unfinished::check(&Tree::of_workspace()));
+}
+
+#[test]
+fn every_rust_file_is_compiled() {
+    expect_none(reach::check(&Tree::of_workspace()));
+}
+
+#[test]
+fn every_script_states_its_purpose() {
+    expect_none(scripts::check(&Tree::of_workspace()));
+}
+
+#[test]
+fn the_readme_has_exactly_the_two_commands() {
+    expect_none(documents::check_readme(&Tree::of_workspace()));
+}
+
+#[test]
+fn every_document_is_linked() {
+    expect_none(documents::check_links(&Tree::of_workspace()));
+}
+
+#[test]
+fn no_file_names_a_registry_or_a_workplace() {
+    expect_none(documents::check_names(&Tree::of_workspace()));
+}
+
+#[test]
+fn the_tree_is_read_at_all() {
+    let tree = Tree::of_workspace();
+    for path in [
+        "Cargo.toml",
+        "core/src/lib.rs",
+        "tests/tests/tidy/main.rs",
+        "scripts/test",
+    ] {
+        assert!(tree.find(path).is_some(), "{path} was not read");
+    }
+    assert!(
+        tree.files
+            .iter()
+            .all(|file| !file.path.starts_with("target/"))
+    );
+}
