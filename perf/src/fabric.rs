@@ -1,9 +1,19 @@
 //! The few calls of kestrel that the workloads make, behind one type.
 //!
-//! The engine is built beside this crate and is not part of it yet: until then
-//! opening a side says so, and `floor`, `doctor` and `report` work alone.
+//! One thread polls and posts, so the domain is opened for one thread
+//! (`FI_THREAD_DOMAIN`), as an MPI without threads opens it.
 
+use kestrel_core::address::Address;
+use kestrel_core::address_vector::{AddressVector, AddressVectorAttributes, FI_ADDR_UNSPEC};
+use kestrel_core::completion_queue::{CompletionQueue, ReadError};
+use kestrel_core::domain::{Domain, DomainOptions, ProgressMode};
+use kestrel_core::endpoint::{Endpoint, EndpointOptions, PostError};
+use kestrel_core::flags::Flags;
+use kestrel_core::memory::{Piece, Pieces};
+use kestrel_core::operation::{ReceivePost, SendPost};
+use kestrel_shm::provider::{ShmOptions, ShmProvider};
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 
 /// How to open a side.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -15,8 +25,21 @@ pub struct FabricOptions {
 
 #[derive(Debug, thiserror::Error)]
 pub enum FabricError {
-    #[error("this build has no engine yet; `floor` and `doctor` work without")]
-    NoEngine,
+    #[error("cannot open an endpoint: {0}")]
+    Open(String),
+    #[error("no address: {0}")]
+    Address(String),
+    #[error("a post was refused: {0}")]
+    Post(PostError),
+    #[error("an operation failed: {reason} ({errno:?})")]
+    Operation {
+        errno: kestrel_core::error::Errno,
+        reason: String,
+    },
+    #[error("the completion queue cannot be read: {0}")]
+    Read(ReadError),
+    #[error("--provider verbs: this version finds no RDMA device; use shm")]
+    NoVerbs,
 }
 
 /// What became of a post.
@@ -34,65 +57,164 @@ pub struct Entry {
 }
 
 /// An endpoint with its completion queue and address vector.
-pub enum Side {}
+pub struct Side {
+    endpoint: Arc<Endpoint<ShmProvider>>,
+    queue: Arc<CompletionQueue<ShmProvider>>,
+    vector: Arc<AddressVector>,
+}
 
 impl Side {
-    pub fn open(_options: &FabricOptions) -> Result<Side, FabricError> {
-        Err(FabricError::NoEngine)
+    pub fn open(options: &FabricOptions) -> Result<Side, FabricError> {
+        if options.provider == "verbs" {
+            return Err(FabricError::NoVerbs);
+        }
+        let progress = if options.automatic_progress {
+            ProgressMode::Automatic
+        } else {
+            ProgressMode::Manual
+        };
+        let provider = ShmProvider::new(ShmOptions::default())
+            .map_err(|error| FabricError::Open(error.reason))?;
+        let domain_options = DomainOptions {
+            progress,
+            ..DomainOptions::default()
+        };
+        // SAFETY: a `Side` is used through `&mut self` by the one thread that
+        // opened it, and none of its objects leaves it.
+        let domain =
+            unsafe { Domain::open_exclusive(Arc::new(provider), domain_options) }.map_err(open)?;
+        let queue = CompletionQueue::open(&domain, 0).map_err(open)?;
+        let vector =
+            Arc::new(AddressVector::open(AddressVectorAttributes::default()).map_err(open)?);
+        let endpoint = Endpoint::open(&domain, EndpointOptions::default()).map_err(open)?;
+        endpoint
+            .bind_completion_queue(&queue, Flags::TRANSMIT | Flags::RECV)
+            .map_err(open)?;
+        endpoint.bind_address_vector(&vector).map_err(open)?;
+        endpoint.enable().map_err(open)?;
+        Ok(Side {
+            endpoint,
+            queue,
+            vector,
+        })
     }
 
+    /// The address that other sides insert.
     pub fn address(&self) -> Result<Vec<u8>, FabricError> {
-        match *self {}
+        Ok(self.endpoint.address().to_bytes().as_ref().to_vec())
     }
 
-    pub fn insert(&mut self, _address: &[u8]) -> Result<u64, FabricError> {
-        match *self {}
+    pub fn insert(&mut self, address: &[u8]) -> Result<u64, FabricError> {
+        let address = Address::from_bytes(address)
+            .map_err(|error| FabricError::Address(error.to_string()))?;
+        self.vector
+            .insert_one(address)
+            .map_err(|error| FabricError::Address(error.to_string()))
     }
 
+    /// Messages up to this many bytes are injected.
     pub fn inject_bytes_max(&self) -> usize {
-        match *self {}
+        self.endpoint.options().inject_size
     }
 
     /// # Safety
     /// `bytes` is readable for `len` bytes.
+    #[inline(always)]
     pub unsafe fn inject(
         &mut self,
-        _bytes: *const u8,
-        _len: usize,
-        _to: u64,
-        _tag: u64,
+        bytes: *const u8,
+        len: usize,
+        to: u64,
+        tag: u64,
     ) -> Result<Outcome, FabricError> {
-        match *self {}
+        // SAFETY: the caller vouches for the range.
+        let bytes = unsafe { std::slice::from_raw_parts(bytes, len) };
+        outcome(self.endpoint.inject_tagged(bytes, to, tag))
     }
 
     /// # Safety
     /// `bytes` is readable for `len` bytes until the completion.
+    #[inline(always)]
     pub unsafe fn send(
         &mut self,
-        _bytes: *const u8,
-        _len: usize,
-        _to: u64,
-        _tag: u64,
-        _context: u64,
+        bytes: *const u8,
+        len: usize,
+        to: u64,
+        tag: u64,
+        context: u64,
     ) -> Result<Outcome, FabricError> {
-        match *self {}
+        // SAFETY: the caller vouches for the range; a sent piece is only read.
+        let piece = unsafe { Piece::new(bytes.cast_mut(), len) };
+        outcome(self.endpoint.post_send(SendPost {
+            pieces: Pieces::One(piece),
+            to,
+            tag,
+            data: 0,
+            context,
+            flags: Flags::TAGGED,
+            owner: None,
+        }))
     }
 
     /// # Safety
     /// `bytes` is writable for `len` bytes until the completion.
+    #[inline(always)]
     pub unsafe fn receive(
         &mut self,
-        _bytes: *mut u8,
-        _len: usize,
-        _from: Option<u64>,
-        _tag: u64,
-        _ignore: u64,
-        _context: u64,
+        bytes: *mut u8,
+        len: usize,
+        from: Option<u64>,
+        tag: u64,
+        ignore: u64,
+        context: u64,
     ) -> Result<Outcome, FabricError> {
-        match *self {}
+        // SAFETY: the caller vouches for the range.
+        let piece = unsafe { Piece::new(bytes, len) };
+        outcome(self.endpoint.post_receive(ReceivePost {
+            pieces: Pieces::One(piece),
+            from: from.unwrap_or(FI_ADDR_UNSPEC),
+            tag,
+            ignore,
+            context,
+            flags: Flags::TAGGED,
+            owner: None,
+        }))
     }
 
-    pub fn poll(&mut self, _entries: &mut [Entry]) -> Result<usize, FabricError> {
-        match *self {}
+    /// Drives the engine and reads completions; how many.
+    #[inline(always)]
+    pub fn poll(&mut self, entries: &mut [Entry]) -> Result<usize, FabricError> {
+        match self.queue.read_each(entries.len(), |index, entry| {
+            entries[index].context = entry.context
+        }) {
+            Ok(count) => Ok(count),
+            Err(ReadError::Empty) => Ok(0),
+            Err(error) => Err(self.read_failed(error)),
+        }
     }
+
+    #[cold]
+    #[inline(never)]
+    fn read_failed(&self, error: ReadError) -> FabricError {
+        match self.queue.read_error() {
+            Some(entry) => FabricError::Operation {
+                errno: entry.errno,
+                reason: entry.reason,
+            },
+            None => FabricError::Read(error),
+        }
+    }
+}
+
+#[inline(always)]
+fn outcome(posted: Result<(), PostError>) -> Result<Outcome, FabricError> {
+    match posted {
+        Ok(()) => Ok(Outcome::Done),
+        Err(PostError::Again) => Ok(Outcome::Again),
+        Err(error) => Err(FabricError::Post(error)),
+    }
+}
+
+fn open(error: impl std::fmt::Display) -> FabricError {
+    FabricError::Open(error.to_string())
 }

@@ -111,6 +111,15 @@ impl Session {
         Ok(self.samples(work)?[0])
     }
 
+    /// Up to `count` measurements, fewer if time is short; rank 0's figures.
+    pub fn several(&mut self, count: usize, work: &Work) -> Result<Vec<f64>, SessionError> {
+        let mut figures = vec![self.work(work)?.ns];
+        while figures.len() < count && !self.bar.is_late() {
+            figures.push(self.work(work)?.ns);
+        }
+        Ok(figures)
+    }
+
     /// One measurement; the figure of the slowest rank.
     pub fn work_slowest(&mut self, work: &Work) -> Result<f64, SessionError> {
         Ok(self

@@ -62,5 +62,32 @@ pub fn plans(size: usize) -> Vec<Plan> {
             }
         }
     }
-    plans
+    mixed(plans)
+}
+
+/// The same plans in an order in which every beginning is a fair sample.
+fn mixed(plans: Vec<Plan>) -> Vec<Plan> {
+    /// A prime that is longer than any grid, so that it visits every index.
+    const STRIDE: usize = 7919;
+    let count = plans.len();
+    (0..count)
+        .map(|index| plans[index * STRIDE % count].clone())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grid_holds_every_plan_once_and_each_can_run() {
+        for size in [1, 4096, 65_536, 4 << 20] {
+            let plans = plans(size);
+            assert!(!plans.is_empty());
+            for (index, plan) in plans.iter().enumerate() {
+                assert!(!plans[..index].contains(plan), "{plan} stands twice");
+                assert!(plan.copier().is_ok() && plan.chunk_bytes <= CHUNK_BYTES_MAX);
+            }
+        }
+    }
 }

@@ -8,9 +8,13 @@ use crate::session::{Session, SessionError};
 use crate::statistics::median;
 use crate::units;
 
-const ROUNDS: usize = 5;
+/// Short ones: what disturbs a machine then spoils few of them.
+const ROUNDS: usize = 15;
+const ROUNDS_MIN: usize = 3;
 /// Plans that the first look at the grid leaves, and the second.
 const FINALISTS: usize = 12;
+/// Plans between two looks at the clock.
+const PLANS_A_LOOK: usize = 64;
 const WINDOW: u64 = 16;
 
 /// The sizes for which an aim is set.
@@ -71,7 +75,7 @@ pub fn job(session: &mut Session) -> Result<Section, SessionError> {
 }
 
 fn one_size(session: &mut Session, pattern: Pattern, size: usize) -> Result<Row, SessionError> {
-    let messages = session.options.iterations(messages_for(size, 4_000));
+    let messages = session.options.iterations(messages_for(size, 1_000));
     let window = session.options.window(WINDOW);
     let work = match pattern {
         Pattern::Stream => Work::OneWay {
@@ -88,9 +92,12 @@ fn one_size(session: &mut Session, pattern: Pattern, size: usize) -> Result<Row,
     };
     let best = best_plan(session, pattern, size)?;
     let (mut ours, mut floors, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..ROUNDS {
+    for round in 0..ROUNDS {
+        if round >= ROUNDS_MIN && session.bar.is_late() {
+            break;
+        }
         let floor = match &best {
-            Some((plan, _)) => floor_ns(session, pattern, size, plan)?,
+            Some(best) => floor_ns(session, pattern, size, &best.plan)?,
             None => f64::NAN,
         };
         let Sample { ns, .. } = session.work(&work)?;
@@ -106,7 +113,9 @@ fn one_size(session: &mut Session, pattern: Pattern, size: usize) -> Result<Row,
         gb_per_s: Some(size as f64 / ns),
         floor: best.as_ref().map(|_| size as f64 / floor),
         ratio: best.as_ref().map(|_| median(&ratios)),
-        note: best.map_or(String::new(), |(plan, _)| format!("floor: {plan}")),
+        note: best.map_or(String::new(), |best| {
+            format!("floor: {}, best of {} plans", best.plan, best.plans)
+        }),
         ..Row::new(pattern.name(), &units::bytes(size as u64))
     })
 }
@@ -120,50 +129,71 @@ fn floor_ns(
     let task = Task::Copies {
         pattern,
         size,
-        messages: messages_for(size, 2_000),
+        messages: messages_for(size, 700),
         plans: vec![plan.clone()],
     };
     Ok(session.floor(&task)?[0])
 }
 
-/// The best plan of the grid and its nanoseconds a message: one short look at
-/// every plan, then the finalists thrice. Nothing without a shared floor.
+/// The floor of a size and pattern.
+pub struct Best {
+    pub plan: Plan,
+    /// Nanoseconds a message.
+    pub ns: f64,
+    /// How many plans were looked at: all, unless time was short.
+    pub plans: usize,
+}
+
+/// The best plan of the grid: one short look at every plan, then the finalists
+/// thrice. Nothing without a shared floor.
 pub fn best_plan(
     session: &mut Session,
     pattern: Pattern,
     size: usize,
-) -> Result<Option<(Plan, f64)>, SessionError> {
+) -> Result<Option<Best>, SessionError> {
     if !session.has_floor() || size > crate::floor::MESSAGE_BYTES_MAX {
         return Ok(None);
     }
-    let plans = grid::plans(size);
-    let look = Task::Copies {
-        pattern,
-        size,
-        messages: messages_for(size, 100),
-        plans: plans.clone(),
-    };
-    let first = session.floor(&look)?;
-    let mut order: Vec<usize> = (0..plans.len()).collect();
-    order.sort_by(|a, b| first[*a].total_cmp(&first[*b]));
-    let finalists: Vec<Plan> = order
+    let mut looked: Vec<(f64, Plan)> = Vec::new();
+    for batch in grid::plans(size).chunks(PLANS_A_LOOK) {
+        let plans = batch.to_vec();
+        let look = Task::Copies {
+            pattern,
+            size,
+            messages: messages_for(size, 100),
+            plans,
+        };
+        looked.extend(session.floor(&look)?.into_iter().zip(batch.iter().cloned()));
+        if session.bar.is_late() {
+            break;
+        }
+    }
+    looked.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let finalists: Vec<Plan> = looked
         .iter()
         .take(FINALISTS)
-        .map(|index| plans[*index].clone())
+        .map(|(_, plan)| plan.clone())
         .collect();
     let mut times = vec![Vec::new(); finalists.len()];
+    let messages = messages_for(size, 500);
     for _ in 0..3 {
         let task = Task::Copies {
             pattern,
             size,
-            messages: messages_for(size, 500),
+            messages,
             plans: finalists.clone(),
         };
         for (times, ns) in times.iter_mut().zip(session.floor(&task)?) {
             times.push(ns);
         }
     }
-    let medians: Vec<f64> = times.iter().map(|times| median(times)).collect();
-    let best = (0..finalists.len()).min_by(|a, b| medians[*a].total_cmp(&medians[*b]));
-    Ok(best.map(|index| (finalists[index].clone(), medians[index])))
+    let timed = finalists
+        .into_iter()
+        .zip(times.iter().map(|times| median(times)));
+    let best = timed.min_by(|a, b| a.1.total_cmp(&b.1));
+    Ok(best.map(|(plan, ns)| Best {
+        plan,
+        ns,
+        plans: looked.len(),
+    }))
 }

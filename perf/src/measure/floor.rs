@@ -1,6 +1,6 @@
 //! The floor on its own: no kestrel, only what the two cores can do.
 
-use super::bandwidth::best_plan;
+use super::bandwidth::{Best, best_plan};
 use crate::floor::{Pattern, Task};
 use crate::report::{Row, Section};
 use crate::session::{Session, SessionError};
@@ -54,12 +54,12 @@ pub fn job(session: &mut Session) -> Result<Section, SessionError> {
     }
     for pattern in [Pattern::Stream, Pattern::PingPong] {
         for &size in &sizes {
-            if let Some((plan, ns)) = best_plan(session, pattern, size)? {
+            if let Some(Best { plan, ns, plans }) = best_plan(session, pattern, size)? {
                 section.rows.push(Row {
                     size: Some(size as u64),
                     ns: Some(ns),
                     gb_per_s: Some(size as f64 / ns),
-                    note: plan.to_string(),
+                    note: format!("{plan}, best of {plans} plans"),
                     ..Row::new(pattern.name(), &units::bytes(size as u64))
                 });
             }

@@ -185,9 +185,7 @@ pub fn job(session: &mut Session) -> Result<Section, SessionError> {
                     queue,
                     class,
                 };
-                let samples = (0..3)
-                    .map(|_| Ok(session.work(&work)?.ns))
-                    .collect::<Result<Vec<_>, SessionError>>()?;
+                let samples = session.several(3, &work)?;
                 let ns = median(&samples);
                 let (first_depth, first) = *shallowest.get_or_insert((depth, ns));
                 section.rows.push(Row {

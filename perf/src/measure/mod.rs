@@ -62,6 +62,8 @@ pub enum MeasureError {
     Fabric(#[from] FabricError),
     #[error("nothing arrived for {} s while {doing}", pump::STALL_MAX.as_secs())]
     Stalled { doing: &'static str },
+    #[error("a completion came with context {context:#x}, which was never posted, while {doing}")]
+    Stray { context: u64, doing: &'static str },
 }
 
 /// One rank's means to take part.
@@ -76,33 +78,32 @@ pub struct Rank<'a> {
 
 /// Does this rank's share of the work.
 pub fn run(work: &Work, rank: Rank<'_>) -> Result<Sample, MeasureError> {
-    match *work {
+    let size = match work {
+        Work::PingPong { size, .. } | Work::OneWay { size, .. } => *size,
+        Work::Matching { .. } | Work::AllToAll { .. } | Work::Barrier { .. } => 8,
+    };
+    let pump = &mut Pump::new(rank, size);
+    let sample = match *work {
         Work::PingPong {
             size,
             iterations,
             warmup,
             each_timed,
-        } => latency::ping_pong(
-            &mut Pump::new(rank, size),
-            size,
-            iterations,
-            warmup,
-            each_timed,
-        ),
+        } => latency::ping_pong(pump, size, iterations, warmup, each_timed),
         Work::OneWay {
             size,
             messages,
             window,
-        } => rate::one_way(&mut Pump::new(rank, size), size, messages, window),
+        } => rate::one_way(pump, size, messages, window),
         Work::Matching {
             depth,
             rounds,
             queue,
             class,
-        } => matching::matching(&mut Pump::new(rank, 8), depth, rounds, queue, class),
-        Work::AllToAll { messages, window } => {
-            pairs::all_to_all(&mut Pump::new(rank, 8), messages, window)
-        }
-        Work::Barrier { rounds } => pairs::barrier(&mut Pump::new(rank, 8), rounds),
-    }
+        } => matching::matching(pump, depth, rounds, queue, class),
+        Work::AllToAll { messages, window } => pairs::all_to_all(pump, messages, window),
+        Work::Barrier { rounds } => pairs::barrier(pump, rounds),
+    }?;
+    pump.finish()?;
+    Ok(sample)
 }

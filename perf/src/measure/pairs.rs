@@ -26,7 +26,7 @@ pub fn all_to_all(pump: &mut Pump<'_>, messages: u64, window: u64) -> Result<Sam
     for _ in 0..ahead {
         pump.receive(None, 8, TAG, 0)?;
     }
-    dissemination(pump)?;
+    pump.barrier()?;
     let start = Instant::now();
     let (mut posted, mut sent) = (ahead, 0);
     while sent < total || pump.received - before < total {
@@ -46,7 +46,7 @@ pub fn all_to_all(pump: &mut Pump<'_>, messages: u64, window: u64) -> Result<Sam
         }
     }
     let elapsed_ns = start.elapsed().as_nanos() as f64;
-    dissemination(pump)?;
+    pump.barrier()?;
     Ok(Sample {
         ns: elapsed_ns / total as f64,
         spread: None,
@@ -62,29 +62,16 @@ fn burst(messages: u64, window: u64, sent: u64, others: usize) -> u64 {
 pub fn barrier(pump: &mut Pump<'_>, rounds: u64) -> Result<Sample, MeasureError> {
     pump.doing("a barrier");
     for _ in 0..rounds / 10 + 1 {
-        dissemination(pump)?;
+        pump.barrier()?;
     }
     let start = Instant::now();
     for _ in 0..rounds {
-        dissemination(pump)?;
+        pump.barrier()?;
     }
     Ok(Sample {
         ns: start.elapsed().as_nanos() as f64 / rounds as f64,
         spread: None,
     })
-}
-
-/// The dissemination barrier: in step k, tell the rank 2^k above and wait for
-/// the one 2^k below.
-fn dissemination(pump: &mut Pump<'_>) -> Result<(), MeasureError> {
-    let (rank, ranks) = (pump.rank(), pump.ranks());
-    let mut distance = 1;
-    while distance < ranks {
-        pump.signal((rank + distance) % ranks)?;
-        pump.await_signal((rank + ranks - distance) % ranks)?;
-        distance *= 2;
-    }
-    Ok(())
 }
 
 /// Rank 0: `n` processes against two.

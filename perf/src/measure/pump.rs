@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 pub const STALL_MAX: Duration = Duration::from_secs(10);
 
 /// The contexts of operations: what to count when they complete.
-const SENT: u64 = 0;
-const RECEIVED: u64 = 1;
-const SIGNALLED: u64 = 2;
+const SENT: u64 = 1;
+const RECEIVED: u64 = 2;
+const SIGNALLED: u64 = 3;
 
 /// The tag of handshakes between phases; workloads use others.
 const TAG_PHASE: u64 = 0x7057;
@@ -89,7 +89,13 @@ impl<'a> Pump<'a> {
             match entry.context {
                 SENT => self.sent += 1,
                 RECEIVED => self.received += 1,
-                _ => self.signalled += 1,
+                SIGNALLED => self.signalled += 1,
+                context => {
+                    return Err(MeasureError::Stray {
+                        context,
+                        doing: self.doing,
+                    });
+                }
             }
         }
         Ok(())
@@ -109,8 +115,18 @@ impl<'a> Pump<'a> {
     /// that is possible, polling for as long as there is no room.
     #[inline(always)]
     pub fn send(&mut self, to: usize, size: usize, tag: u64) -> Result<(), MeasureError> {
+        self.send_as(size <= self.inject_bytes_max, to, size, tag)
+    }
+
+    #[inline(always)]
+    fn send_as(
+        &mut self,
+        inject: bool,
+        to: usize,
+        size: usize,
+        tag: u64,
+    ) -> Result<(), MeasureError> {
         let (address, bytes) = (self.at.peers[to], self.at.outgoing.at(0));
-        let inject = size <= self.inject_bytes_max;
         loop {
             // SAFETY: the outgoing buffer holds `size` bytes (`new`), lives as
             // long as the side is used by this pump, and no workload writes it.
@@ -201,10 +217,33 @@ impl<'a> Pump<'a> {
         Ok(())
     }
 
-    /// Ranks 0 and 1 leave together.
-    pub fn meet(&mut self) -> Result<(), MeasureError> {
-        let other = 1 - self.rank();
-        self.signal(other)?;
-        self.await_signal(other)
+    /// All ranks leave together: each tells rank 0, which then tells each.
+    ///
+    /// Where processes outnumber cores this needs every process to run once a
+    /// barrier; the dissemination barrier, better elsewhere, needs several turns.
+    pub fn barrier(&mut self) -> Result<(), MeasureError> {
+        self.gather_and_release(true)
+    }
+
+    /// The end of a workload. Nothing may stay queued here: the rank goes to
+    /// sleep on its link, and with manual progress nobody would push it. So the
+    /// last messages are sends that complete, and messages keep their order.
+    pub fn finish(&mut self) -> Result<(), MeasureError> {
+        self.gather_and_release(false)?;
+        self.await_sent()
+    }
+
+    fn gather_and_release(&mut self, inject: bool) -> Result<(), MeasureError> {
+        if self.rank() > 0 {
+            self.send_as(inject, 0, 0, TAG_PHASE)?;
+            return self.await_signal(0);
+        }
+        for rank in 1..self.ranks() {
+            self.await_signal(rank)?;
+        }
+        for rank in 1..self.ranks() {
+            self.send_as(inject, rank, 0, TAG_PHASE)?;
+        }
+        Ok(())
     }
 }

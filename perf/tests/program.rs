@@ -1,0 +1,136 @@
+//! The program as people run it: exit codes, messages, files, roles.
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+fn command(arguments: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kestrel-perf"));
+    command.args(arguments.split_whitespace());
+    command
+}
+
+fn run(arguments: &str) -> Output {
+    command(arguments).output().expect("the program starts")
+}
+
+fn error_of(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// A path of this test's own.
+fn scratch(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{name}", std::process::id()))
+}
+
+#[test]
+fn what_cannot_be_done_is_said_clearly() {
+    for (arguments, code, words) in [
+        ("rma", 2, "RMA"),
+        ("atomics", 2, "RMA"),
+        ("--size 8Q rate", 2, "unknown unit"),
+        ("--cores 100000 rate", 1, "core 100000"),
+        ("--provider verbs rate", 1, "RDMA device"),
+        (
+            "report /nonexistent/report.json",
+            1,
+            "/nonexistent/report.json",
+        ),
+        (
+            "rate --json /nonexistent/folder/x.json",
+            1,
+            "/nonexistent/folder",
+        ),
+        ("--listen nowhere", 2, "HOST:PORT"),
+    ] {
+        let output = run(arguments);
+        assert_eq!(
+            output.status.code(),
+            Some(code),
+            "{arguments}: {}",
+            error_of(&output)
+        );
+        assert!(
+            error_of(&output).contains(words),
+            "{arguments}: {}",
+            error_of(&output)
+        );
+    }
+}
+
+#[test]
+fn a_report_is_written_and_rendered_again() {
+    let (json, html) = (scratch("report.json"), scratch("report.html"));
+    let output = run(&format!(
+        "bandwidth --size 4K,8K --iterations 20 --json {} --html {}",
+        json.display(),
+        html.display()
+    ));
+    assert!(output.status.success(), "{}", error_of(&output));
+    let table = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        table.contains("ping-pong") && table.contains("floor"),
+        "{table}"
+    );
+    let page = std::fs::read_to_string(&html).expect("a page");
+    assert!(page.contains("<svg") && !page.contains("NaN") && !page.contains("http"));
+
+    let again = run(&format!("report {}", json.display()));
+    assert!(again.status.success(), "{}", error_of(&again));
+    assert!(
+        table.starts_with(
+            String::from_utf8_lossy(&again.stdout)
+                .split("\nwritten")
+                .next()
+                .unwrap_or("?")
+        )
+    );
+    assert_eq!(
+        std::fs::read_to_string(json.with_extension("html")).expect("a page"),
+        page
+    );
+    for path in [json, html] {
+        std::fs::remove_file(path).expect("the file was there");
+    }
+}
+
+#[test]
+fn ranks_of_a_launcher_find_each_other() {
+    let job = format!("test-{}", std::process::id());
+    let rank = |rank: usize| {
+        let mut command = command("pairs --iterations 50");
+        command
+            .env("PMI_RANK", rank.to_string())
+            .env("PMI_SIZE", "3")
+            .env("PMI_JOBID", &job);
+        command
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped());
+        command.spawn().expect("the program starts")
+    };
+    let others = [rank(2), rank(1)];
+    let first = rank(0).wait_with_output().expect("rank 0 ends");
+    assert!(first.status.success(), "{}", error_of(&first));
+    assert!(String::from_utf8_lossy(&first.stdout).contains("3 processes"));
+    assert!(error_of(&first).contains("PMI"), "the bootstrap is named");
+    for mut other in others {
+        assert!(other.wait().expect("the rank ends").success());
+    }
+}
+
+#[test]
+fn the_doctor_speaks_of_everything() {
+    let output = run("doctor");
+    assert!(output.status.success(), "{}", error_of(&output));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    for what in [
+        "cores",
+        "distance",
+        "copy routine",
+        "single copy",
+        "/dev/shm",
+        "memlock",
+        "RDMA devices",
+    ] {
+        assert!(text.contains(what), "{what} is missing:\n{text}");
+    }
+}
