@@ -142,6 +142,6 @@ impl<P: Provider> Endpoint<P> {
             flags,
             owner: None,
         };
-        self.post_send(post)
+        self.post_unreported(post)
     }
 }

@@ -158,6 +158,16 @@ impl<P: Provider> Endpoint<P> {
     /// fi_msg(3), fi_tagged(3)
     #[inline(always)]
     pub fn post_send(&self, mut post: SendPost<'_>) -> Result<(), PostError> {
+        if !self.selective.get().is_some_and(|selective| selective.transmit) {
+            post.flags |= Flags::COMPLETION;
+        }
+        self.post_unreported(post)
+    }
+
+    /// Posts a send that writes an entry when it succeeds only if its flags say
+    /// `COMPLETION`: what the inject calls come down to.
+    #[inline(always)]
+    pub fn post_unreported(&self, post: SendPost<'_>) -> Result<(), PostError> {
         let unit = self.unit()?;
         let family = Flags::TAGGED | Flags::MSG;
         if !(SEND_FLAGS | family).contains(post.flags) {
@@ -167,8 +177,8 @@ impl<P: Provider> Endpoint<P> {
             return Err(PostError::NotCapable { missing: post.flags & family });
         }
         self.check_pieces(&post.pieces)?;
-        if !self.selective.get().is_some_and(|selective| selective.transmit) {
-            post.flags |= Flags::COMPLETION;
+        if post.flags.contains(Flags::INJECT) {
+            self.check_inject(post.pieces.total())?;
         }
         unit.send(post)
     }
@@ -199,6 +209,12 @@ impl<P: Provider> Endpoint<P> {
             post.flags |= Flags::COMPLETION;
         }
         unit.receive(post)
+    }
+
+    #[inline(always)]
+    fn check_inject(&self, length: usize) -> Result<(), PostError> {
+        let limit = self.options.inject_size;
+        if length > limit { Err(PostError::InjectTooLarge { length, limit }) } else { Ok(()) }
     }
 
     #[inline(always)]

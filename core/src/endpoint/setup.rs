@@ -201,7 +201,6 @@ impl<P: Provider> Endpoint<P> {
             receive: bindings.receive.side(),
             address_vector,
             transmit_size: self.options.transmit_size,
-            inject_size: self.options.inject_size,
             multi_receive_min: self.multi_receive_min(),
             unexpected_budget: self.domain.options().unexpected_budget,
         };

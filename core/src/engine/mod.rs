@@ -41,8 +41,6 @@ pub struct Setup {
     pub address_vector: Arc<AddressVector>,
     /// Sends that may be under way.
     pub transmit_size: usize,
-    /// The largest injected message. Units: bytes.
-    pub inject_size: usize,
     /// A multi-receive buffer with less room is released. Units: bytes.
     pub multi_receive_min: usize,
     /// Unexpected payload to hold at most. Units: bytes.

@@ -102,7 +102,6 @@ impl<T: Transport> Engine<T> {
     /// A send that had to wait.
     pub(crate) fn finish_send(&mut self, index: u32) {
         let send = self.sends.remove(index);
-        if send.flags.contains(Flags::INJECT) { return; }
         self.report_sent(send.flags, send.context, send.owner);
     }
 

@@ -39,7 +39,6 @@ pub struct Unit<P: Provider> {
     sharing: Sharing,
     ownership: Ownership,
     submissions: ArrayQueue<Submission>,
-    inject_size: usize,
     /// Counts polls by the application, so that a helper knows to stay away.
     polls: AtomicU32,
     engine: UnsafeCell<Option<Engine<P::Transport>>>,
@@ -60,7 +59,6 @@ impl<P: Provider> Unit<P> {
             sharing,
             ownership: Ownership::new(),
             submissions: ArrayQueue::new(SUBMISSIONS_MAX),
-            inject_size: engine.setup.inject_size,
             polls: AtomicU32::new(0),
             engine: UnsafeCell::new(Some(engine)),
         }
@@ -227,9 +225,6 @@ impl<P: Provider> Unit<P> {
     fn submit_send(&self, post: SendPost<'_>) -> Result<(), PostError> {
         let total = post.pieces.total();
         let inject = post.flags.contains(Flags::INJECT);
-        if inject && total > self.inject_size {
-            return Err(PostError::InjectTooLarge { length: total, limit: self.inject_size });
-        }
         let mut pieces = StoredPieces::store(post.pieces);
         let mut copy = None;
         if inject {

@@ -5,7 +5,7 @@ use crate::{
     address_vector::FI_ADDR_NOTAVAIL,
     completion_queue::ErrorEntry,
     endpoint::PostError,
-    engine::Engine,
+    engine::{Engine, peer::PeerState},
     error::HasErrno,
     flags::Flags,
     memory::{Piece, Pieces},
@@ -46,26 +46,67 @@ impl<T: Transport> Engine<T> {
         let Some(peer) = self.peer_at(post.to) else {
             return Err(PostError::UnknownAddress { address: post.to });
         };
-        let mut gathered = [0; GATHER_WORDS];
-        let whole = match post.pieces {
-            Pieces::One(piece) => Some(piece),
-            Pieces::Many(pieces) => gather(pieces, &mut gathered),
-        };
-        if let Some(piece) = whole
-            && piece.len() <= self.limits.single
+        match post.pieces {
+            Pieces::One(piece) => self.send_whole(peer, post, piece),
+            Pieces::Many(pieces) => self.send_gathered(peer, post, pieces),
+        }
+    }
+
+    /// Sends a message that lies in one piece.
+    #[inline(always)]
+    fn send_whole(
+        &mut self,
+        peer: PeerIndex,
+        post: SendPost<'_>,
+        piece: Piece,
+    ) -> Result<(), PostError> {
+        if piece.len() > self.limits.single || post.flags.intersects(NEEDS_RECORD) {
+            return self.send_queued(peer, post);
+        }
+        let cost = piece.len() as u64 + ENVELOPE_COST;
+        if !self.has_credit(peer, cost) {
+            return self.send_queued(peer, post);
+        }
+        if self.peers[peer as usize].clear && self.push_eager(peer, &post, piece) {
+            self.peers[peer as usize].charged += cost;
+            self.report_sent(post.flags, post.context, post.owner.and_then(Option::take));
+            return Ok(());
+        }
+        self.send_later(peer, post)
+    }
+
+    /// A short vectored message is gathered on the stack; a long one is sent piece
+    /// by piece.
+    #[inline(never)]
+    fn send_gathered(
+        &mut self,
+        peer: PeerIndex,
+        mut post: SendPost<'_>,
+        pieces: &[Piece],
+    ) -> Result<(), PostError> {
+        let mut words = [0; GATHER_WORDS];
+        if !post.flags.intersects(NEEDS_RECORD)
             && self.peers[peer as usize].clear
-            && !post.flags.intersects(NEEDS_RECORD)
+            && let Some(piece) = gather(pieces, &mut words)
+            && self.has_credit(peer, piece.len() as u64 + ENVELOPE_COST)
+            && self.push_eager(peer, &post, piece)
         {
-            let cost = piece.len() as u64 + ENVELOPE_COST;
-            if self.has_credit(peer, cost) && self.push_eager(peer, &post, piece) {
-                self.peers[peer as usize].charged += cost;
-                if !post.flags.contains(Flags::INJECT) {
-                    self.report_sent(post.flags, post.context, post.owner.and_then(Option::take));
-                } else if let Some(counter) = &self.setup.transmit.counter {
-                    counter.add(1);
-                }
-                return Ok(());
-            }
+            self.peers[peer as usize].charged += piece.len() as u64 + ENVELOPE_COST;
+            self.report_sent(post.flags, post.context, post.owner.take().and_then(Option::take));
+            return Ok(());
+        }
+        self.send_queued(peer, post)
+    }
+
+    /// There is no room at the peer now. An injected message is not copied for
+    /// that: the caller, who has it, tries again. While a connection is being
+    /// made it is, so that a failure has something to be reported for.
+    #[cold]
+    #[inline(never)]
+    fn send_later(&mut self, peer: PeerIndex, post: SendPost<'_>) -> Result<(), PostError> {
+        let ready = self.peers[peer as usize].state == PeerState::Ready;
+        if ready && post.flags.contains(Flags::INJECT) {
+            return Err(PostError::Again);
         }
         self.send_queued(peer, post)
     }
@@ -83,11 +124,6 @@ impl<T: Transport> Engine<T> {
     #[cold]
     #[inline(never)]
     fn send_queued(&mut self, peer: PeerIndex, post: SendPost<'_>) -> Result<(), PostError> {
-        let total = post.pieces.total();
-        if post.flags.contains(Flags::INJECT) && total > self.setup.inject_size {
-            let limit = self.setup.inject_size;
-            return Err(PostError::InjectTooLarge { length: total, limit });
-        }
         if self.sends.len() >= self.setup.transmit_size {
             self.pump(peer);
             if self.sends.len() >= self.setup.transmit_size {
