@@ -272,6 +272,12 @@ impl SendLane {
         Ok(true)
     }
 
+    /// See [`LaneProducer::prepare`].
+    #[inline(always)]
+    pub fn prepare(&self) {
+        self.producer.prepare();
+    }
+
     /// What the receiver lets us send.
     #[inline(always)]
     pub fn credit(&self) -> u64 {

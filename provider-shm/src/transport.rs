@@ -363,6 +363,12 @@ impl Transport for ShmTransport {
             return None;
         }
         let peer = *self.active.get(self.turn)?;
+        if self.streak == 1
+            && let Some(lane) = &self.peers[peer as usize].send
+        {
+            // The first packet after a silence is likely to be answered.
+            lane.prepare();
+        }
         self.take(peer)
     }
 
