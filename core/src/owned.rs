@@ -8,8 +8,10 @@ use crate::memory::Piece;
 
 /// A buffer that belongs to an operation under way.
 ///
-/// Moving the `Vec` does not move its bytes, so the piece stays valid.
+/// Moving the `Vec` does not move its bytes, so the piece stays valid. The box
+/// keeps a completion entry within one cache line.
 #[derive(Debug)]
+#[allow(clippy::box_collection)]
 pub struct Owner(Box<Vec<u8>>);
 
 impl Owner {

@@ -82,7 +82,13 @@ impl<P: Provider> PollSet<P> {
 
     /// Polls every unit for a helper thread.
     pub fn progress_by_helper(&self) -> bool {
-        self.read(|units| units.iter().fold(false, |moved, unit| unit.progress() || moved))
+        self.read(|units| {
+            let mut moved = false;
+            for unit in units {
+                moved |= unit.progress();
+            }
+            moved
+        })
     }
 
     /// How often the application polled any of the units.

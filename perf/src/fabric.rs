@@ -50,11 +50,7 @@ pub enum Outcome {
     Again,
 }
 
-/// A completion.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Entry {
-    pub context: u64,
-}
+pub use kestrel_core::completion_queue::Entry;
 
 /// An endpoint with its completion queue and address vector.
 pub struct Side {
@@ -184,9 +180,7 @@ impl Side {
     /// Drives the engine and reads completions; how many.
     #[inline(always)]
     pub fn poll(&mut self, entries: &mut [Entry]) -> Result<usize, FabricError> {
-        match self.queue.read_each(entries.len(), |index, entry| {
-            entries[index].context = entry.context
-        }) {
+        match self.queue.read(entries) {
             Ok(count) => Ok(count),
             Err(ReadError::Empty) => Ok(0),
             Err(error) => Err(self.read_failed(error)),

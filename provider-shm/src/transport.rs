@@ -8,6 +8,7 @@
 use std::{
     collections::{HashMap, VecDeque},
     os::fd::{AsRawFd, RawFd},
+    ptr::NonNull,
     time::Duration,
 };
 
@@ -45,11 +46,23 @@ struct Offer {
     peer: PeerIdentity,
 }
 
+/// Both directions of a peer. Receiving lanes are boxed, since the poll loop
+/// points at them.
 #[derive(Default)]
 struct Peer {
     send: Option<SendLane>,
-    receive: Option<ReceiveLane>,
+    receive: Option<Box<ReceiveLane>>,
     connecting: bool,
+}
+
+/// A lane that is polled at every poll.
+///
+/// Invariant: the pointer is that of `peers[peer].receive`, from when the lane
+/// joins `active` until it leaves, and a lane leaves before its box is dropped.
+#[derive(Clone, Copy)]
+struct Active {
+    peer: PeerIndex,
+    lane: NonNull<ReceiveLane>,
 }
 
 /// The shared-memory transport of one endpoint.
@@ -61,21 +74,25 @@ pub struct ShmTransport {
     pool: ChunkPool,
     peers: Vec<Peer>,
     /// Peers whose receiving lanes are polled, and whose turn it is.
-    active: Vec<PeerIndex>,
+    active: Vec<Active>,
     turn: usize,
     streak: u32,
     quiet: Vec<PeerIndex>,
     quiet_turn: usize,
     empty_polls: u32,
     empty_sweeps: u32,
-    /// Whose packet was last handed out.
-    current: PeerIndex,
+    /// The lane whose packet was last handed out, unless it was closed since.
+    current: Option<NonNull<ReceiveLane>>,
     wish: u32,
     armed: bool,
     offers: HashMap<u64, Offer>,
     next_ticket: u64,
     events: VecDeque<TransportEvent>,
 }
+
+// SAFETY: the pointers point at boxes that the transport itself owns, so they go
+// where it goes.
+unsafe impl Send for ShmTransport {}
 
 impl ShmTransport {
     /// A transport over an open station.
@@ -94,7 +111,7 @@ impl ShmTransport {
             quiet_turn: 0,
             empty_polls: 0,
             empty_sweeps: 0,
-            current: 0,
+            current: None,
             wish: 0,
             armed: false,
             offers: HashMap::new(),
@@ -122,8 +139,10 @@ impl ShmTransport {
     fn close_lanes(&mut self, peer: PeerIndex) {
         let Some(record) = self.peers.get_mut(peer as usize) else { return };
         let (send, receive) = (record.send.take(), record.receive.take());
-        self.active.retain(|&active| active != peer);
+        self.active.retain(|active| active.peer != peer);
         self.quiet.retain(|&quiet| quiet != peer);
+        // Whatever was handed out is gone with its lane.
+        self.current = None;
         let mut processes = Vec::new();
         if let Some(lane) = send {
             processes.push(lane.close(&mut self.pool).process);
@@ -136,13 +155,13 @@ impl ShmTransport {
         }
     }
 
-    /// The packet at the head of `peer`'s lane.
+    /// The packet at the head of a lane.
     #[inline(always)]
-    fn take(&mut self, peer: PeerIndex) -> Option<Arrival> {
-        let lane = self.peers[peer as usize].receive.as_mut()?;
-        match lane.next(peer)? {
+    fn take(&mut self, Active { peer, mut lane }: Active) -> Option<Arrival> {
+        // SAFETY: the invariant of `Active`; nobody else points into the lane now.
+        match unsafe { lane.as_mut() }.next(peer)? {
             Ok(arrival) => {
-                self.current = peer;
+                self.current = Some(lane);
                 Some(arrival)
             }
             Err(error) => {
@@ -152,28 +171,33 @@ impl ShmTransport {
         }
     }
 
-    /// Turns to the next active lane that has a packet.
+    /// The next active lane that has a packet.
     #[inline(always)]
-    fn find_speaking(&mut self) -> bool {
+    fn find_speaking(&mut self) -> Option<Active> {
         for _ in 0..self.active.len() {
             if self.streak < STREAK_MAX
-                && let Some(&peer) = self.active.get(self.turn)
-                && self.lane_has_packet(peer)
+                && let Some(&active) = self.active.get(self.turn)
+                // SAFETY: the invariant of `Active`.
+                && unsafe { active.lane.as_ref() }.has_packet()
             {
                 self.streak += 1;
-                return true;
+                return Some(active);
             }
             self.streak = 0;
             self.turn = if self.turn + 1 < self.active.len() { self.turn + 1 } else { 0 };
         }
         self.empty_polls += 1;
-        self.empty_polls >= POLLS_PER_QUIET && self.look_at_quiet()
+        if self.empty_polls >= POLLS_PER_QUIET {
+            self.look_at_quiet();
+        }
+        None
     }
 
-    /// Nothing in any active lane: looks at a quiet one now and then.
+    /// Nothing in any active lane: looks at a quiet one now and then. A lane that
+    /// speaks again is polled first from now on.
     #[cold]
     #[inline(never)]
-    fn look_at_quiet(&mut self) -> bool {
+    fn look_at_quiet(&mut self) {
         self.empty_polls = 0;
         self.empty_sweeps += 1;
         if self.active.len() > ACTIVE_MAX && self.empty_sweeps >= SWEEPS_PER_LOOK {
@@ -181,37 +205,34 @@ impl ShmTransport {
             self.quieten();
         }
         if self.quiet.is_empty() {
-            return false;
+            return;
         }
         self.quiet_turn = (self.quiet_turn + 1) % self.quiet.len();
-        let peer = self.quiet[self.quiet_turn];
-        if !self.lane_has_packet(peer) {
-            return false;
+        if self.lane_has_packet(self.quiet[self.quiet_turn]) {
+            self.turn = self.active.len();
+            self.wake_lane(self.quiet_turn);
         }
-        self.turn = self.active.len();
-        self.wake_lane(self.quiet_turn);
-        true
     }
 
-    #[inline(always)]
     fn lane_has_packet(&self, peer: PeerIndex) -> bool {
-        self.peers[peer as usize].receive.as_ref().is_some_and(ReceiveLane::has_packet)
+        self.peers[peer as usize].receive.as_ref().is_some_and(|lane| lane.has_packet())
     }
 
     /// Puts a quiet lane back among those that are polled.
     fn wake_lane(&mut self, place: usize) {
         let peer = self.quiet.swap_remove(place);
-        if let Some(lane) = &self.peers[peer as usize].receive {
-            lane.set_attention(if self.armed { self.wish } else { 0 });
+        let wish = if self.armed { self.wish } else { 0 };
+        if let Some(lane) = &mut self.peers[peer as usize].receive {
+            lane.set_attention(wish);
+            self.active.push(Active { peer, lane: NonNull::from(&mut **lane) });
         }
-        self.active.push(peer);
     }
 
     /// Lanes that had nothing since the last look become quiet.
     fn quieten(&mut self) {
         self.wish = self.wish.wrapping_add(1).max(1);
         let (wish, mut silent) = (self.wish, Vec::new());
-        for &peer in &self.active {
+        for &Active { peer, .. } in &self.active {
             if let Some(lane) = &mut self.peers[peer as usize].receive {
                 if lane.looked_at == lane.position() && lane.position() > 0 {
                     silent.push(peer);
@@ -222,7 +243,7 @@ impl ShmTransport {
         }
         // Lanes that are looked at in turn anyway need no fence to be found; a
         // sleeper needs one, and issues it in `arm`.
-        self.active.retain(|peer| !silent.contains(peer));
+        self.active.retain(|active| !silent.contains(&active.peer));
         self.quiet.extend(silent);
         self.turn = 0;
     }
@@ -272,8 +293,8 @@ impl ShmTransport {
     }
 
     fn set_attention(&mut self, wish: u32) {
-        for &peer in &self.active {
-            if let Some(lane) = &self.peers[peer as usize].receive {
+        for Active { peer, .. } in &self.active {
+            if let Some(lane) = &self.peers[*peer as usize].receive {
                 lane.set_attention(wish);
             }
         }
@@ -305,15 +326,15 @@ impl Transport for ShmTransport {
 
     fn adopt(&mut self, peer: PeerIndex, ticket: u64) {
         let Some(Offer { lane, pool, peer: identity }) = self.offers.remove(&ticket) else { return };
-        let lane = ReceiveLane::new(lane, pool, identity);
+        let mut lane = Box::new(ReceiveLane::new(lane, pool, identity));
         if self.armed {
             lane.set_attention(self.wish);
         }
+        self.active.retain(|active| active.peer != peer);
+        self.quiet.retain(|&quiet| quiet != peer);
+        self.current = None;
+        self.active.push(Active { peer, lane: NonNull::from(&mut *lane) });
         self.peer(peer).receive = Some(lane);
-        if !self.active.contains(&peer) {
-            self.quiet.retain(|&quiet| quiet != peer);
-            self.active.push(peer);
-        }
     }
 
     fn disconnect(&mut self, peer: PeerIndex) {
@@ -359,42 +380,43 @@ impl Transport for ShmTransport {
 
     #[inline(always)]
     fn arrival(&mut self) -> Option<Arrival> {
-        if !self.find_speaking() {
-            return None;
-        }
-        let peer = *self.active.get(self.turn)?;
+        let active = self.find_speaking()?;
         if self.streak == 1
-            && let Some(lane) = &self.peers[peer as usize].send
+            && let Some(lane) = &self.peers[active.peer as usize].send
         {
             // The first packet after a silence is likely to be answered.
             lane.prepare();
         }
-        self.take(peer)
+        self.take(active)
     }
 
     fn arrival_from(&mut self, peer: PeerIndex) -> Option<Arrival> {
-        self.peers.get(peer as usize)?;
-        self.take(peer)
+        let lane = self.peers.get_mut(peer as usize)?.receive.as_mut()?;
+        let lane = NonNull::from(&mut **lane);
+        self.take(Active { peer, lane })
     }
 
     #[inline(always)]
     fn consume(&mut self) {
         // None: the packet broke the protocol, and its lane is closed.
-        if let Some(lane) = &mut self.peers[self.current as usize].receive {
-            lane.consume();
+        if let Some(mut lane) = self.current {
+            // SAFETY: `current` points at a boxed lane that is open: whatever closes
+            // a lane clears it.
+            unsafe { lane.as_mut() }.consume();
         }
     }
 
     #[inline(always)]
     fn word(&self, index: usize) -> u64 {
-        let lane = &self.peers[self.current as usize].receive;
-        lane.as_ref().map_or(0, |lane| lane.word(index))
+        // SAFETY: as in `consume`.
+        self.current.map_or(0, |lane| unsafe { lane.as_ref() }.word(index))
     }
 
     #[inline(always)]
     fn copy_out(&self, offset: usize, to: Piece) {
-        if let Some(lane) = &self.peers[self.current as usize].receive {
-            lane.copy_out(&self.copier, offset, to);
+        if let Some(lane) = &self.current {
+            // SAFETY: as in `consume`.
+            unsafe { lane.as_ref() }.copy_out(&self.copier, offset, to);
         }
     }
 
@@ -437,8 +459,9 @@ impl Transport for ShmTransport {
         self.station.bell().drain();
         self.set_attention(self.wish);
         barrier::heavy_fence();
-        let lanes = self.active.iter().chain(&self.quiet);
-        let packet = lanes.into_iter().any(|&peer| self.lane_has_packet(peer));
+        let active = self.active.iter().map(|active| active.peer);
+        let mut lanes = active.chain(self.quiet.iter().copied());
+        let packet = lanes.any(|peer| self.lane_has_packet(peer));
         !packet && !self.has_event()
     }
 

@@ -25,7 +25,7 @@ fn nth(n: u32) -> Address {
         std::net::Ipv6Addr::from_bits(1 << 127 | u128::from(n)).into(),
         7,
     );
-    if n % 3 == 0 { v6 } else { v4 }
+    if n.is_multiple_of(3) { v6 } else { v4 }
 }
 
 fn open(attributes: AddressVectorAttributes) -> AddressVector {

@@ -108,23 +108,13 @@ impl<P: Provider> CompletionQueue<P> {
     /// Reference: fi_cq(3), `fi_cq_read`.
     #[inline]
     pub fn read(&self, entries: &mut [Entry]) -> Result<usize, ReadError> {
-        self.read_each(entries.len(), |index, entry| entries[index] = entry)
-    }
-
-    /// As [`Self::read`], handing each completion to `take` with its index.
-    #[inline(always)]
-    pub fn read_each(
-        &self,
-        capacity: usize,
-        mut take: impl FnMut(usize, Entry),
-    ) -> Result<usize, ReadError> {
-        match self.store.pop(capacity, &mut take) {
+        match self.store.pop(entries) {
             Head::Taken(count) => return Ok(count),
             Head::Error => return Err(ReadError::ErrorAvailable),
             Head::Empty => {}
         }
         let moved = self.units.progress();
-        match self.store.pop(capacity, take) {
+        match self.store.pop(entries) {
             Head::Taken(count) => {
                 self.idle.reset();
                 Ok(count)

@@ -29,6 +29,7 @@ pub enum Sharing {
     Shared,
 }
 
+#[allow(clippy::large_enum_variant)] // One a queue; a box would add a load to each completion.
 enum Queue {
     Exclusive(UnsafeCell<EntryRing>),
     /// The overflow is used from when the ring is full until it is empty again,
@@ -100,31 +101,35 @@ impl CompletionStore {
         self.push(Entry { flags: ERROR_MARK, ..Entry::default() });
     }
 
-    /// Takes up to `capacity` completions and hands each to `take`.
+    /// Moves completions over `entries`, as many as are there and fit.
     #[inline(always)]
-    pub fn pop(&self, capacity: usize, mut take: impl FnMut(usize, Entry)) -> Head {
+    pub fn pop(&self, entries: &mut [Entry]) -> Head {
         if self.errors_ready.load(Ordering::Relaxed) > 0 {
             return Head::Error;
         }
         let mut taken = 0;
-        while taken < capacity {
-            let Some(entry) = self.pop_one() else { break };
+        for entry in entries {
+            if !self.pop_into(entry) {
+                break;
+            }
             if entry.flags & ERROR_MARK != 0 {
                 self.errors_ready.fetch_add(1, Ordering::Relaxed);
                 return if taken == 0 { Head::Error } else { Head::Taken(taken) };
             }
-            take(taken, entry);
             taken += 1;
         }
         if taken == 0 { Head::Empty } else { Head::Taken(taken) }
     }
 
     #[inline(always)]
-    fn pop_one(&self) -> Option<Entry> {
+    fn pop_into(&self, target: &mut Entry) -> bool {
         match &self.queue {
             // SAFETY: exclusive use, as `Sharing::Exclusive` says.
-            Queue::Exclusive(queue) => unsafe { (*queue.get()).pop_front() },
-            Queue::Shared { ring, overflow } => ring.pop().or_else(|| overflow.pop()),
+            Queue::Exclusive(queue) => unsafe { (*queue.get()).pop_into(target) },
+            Queue::Shared { ring, overflow } => {
+                let entry = ring.pop().or_else(|| overflow.pop());
+                entry.map(|entry| *target = entry).is_some()
+            }
         }
     }
 
@@ -150,7 +155,7 @@ impl CompletionStore {
         if queue.front_flags().is_none_or(|flags| flags & ERROR_MARK == 0) {
             return false;
         }
-        queue.pop_front();
+        queue.pop_into(&mut Entry::default());
         self.errors_ready.fetch_add(1, Ordering::Relaxed);
         true
     }

@@ -72,8 +72,8 @@ pub struct Engine<T: Transport> {
     pub(crate) stalled: Vec<crate::protocol::single_copy::Stalled>,
     /// Messages claimed by a peek, by context.
     pub(crate) claimed: HashMap<u64, u32>,
-    /// Credit granted to all peers together and not yet used up and released.
-    pub(crate) granted: u64,
+    /// What all peers together could make us hold: the sum of their windows.
+    pub(crate) windows: u64,
 }
 
 impl<T: Transport> Engine<T> {
@@ -97,7 +97,7 @@ impl<T: Transport> Engine<T> {
             backlog: Vec::new(),
             stalled: Vec::new(),
             claimed: HashMap::new(),
-            granted: 0,
+            windows: 0,
             setup,
         }
     }

@@ -71,23 +71,21 @@ pub struct Peer {
 pub struct ReceiveFlow {
     /// Cost of all messages that arrived.
     pub arrived: u64,
-    /// Cost of those that were matched or dropped.
-    pub released: u64,
-    /// The credit that was granted: `arrived` may not pass it.
-    pub granted: u64,
     /// Once `arrived` passes this, more is granted.
     pub grant_at: u64,
+    /// Cost of those that wait for a receive.
+    pub held: u64,
+    /// The credit that was granted: `arrived` may not pass it.
+    pub granted: u64,
+    /// What the peer could have made us hold when it was last granted credit.
+    pub window: u64,
 }
 
 impl ReceiveFlow {
     /// The flow of a lane that was just adopted.
     pub fn opened() -> Self {
-        ReceiveFlow { arrived: 0, released: 0, granted: CREDIT_FIRST, grant_at: CREDIT_FIRST / 2 }
-    }
-
-    /// Credit that the peer holds: granted, and not yet used and released.
-    pub fn outstanding(&self) -> u64 {
-        self.granted - self.released
+        let (granted, window) = (CREDIT_FIRST, CREDIT_FIRST);
+        ReceiveFlow { arrived: 0, grant_at: CREDIT_FIRST / 2, held: 0, granted, window }
     }
 }
 

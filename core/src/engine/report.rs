@@ -129,28 +129,30 @@ impl<T: Transport> Engine<T> {
 
     /// A receive that got its whole message, or as much as fits.
     #[inline(always)]
-    pub(crate) fn report_received(
-        &mut self,
-        index: u32,
-        message: &Message,
-        room: usize,
-    ) {
+    pub(crate) fn report_received(&mut self, index: u32, message: &Message, room: usize) {
         if message.total > room {
             return self.report_truncated(index, message, room);
         }
-        let receive = &mut self.receives[index];
-        let entry = receive.flags.contains(Flags::COMPLETION).then(|| Entry {
-            context: receive.context,
-            flags: (message.flags | Flags::RECV).bits(),
-            length: message.total as u64,
-            buffer: receive.pieces.view().contiguous(0, usize::MAX).as_ptr() as u64,
-            data: message.data,
-            tag: message.tag,
-            source: self.peers[message.peer as usize].fi_addr,
-            owner: receive.owner.take(),
-        });
+        let source = self.peers[message.peer as usize].fi_addr;
+        let Some(receive) = self.receives.get_mut(index) else { return };
+        if let Some(counter) = &self.setup.receive.counter {
+            counter.add(1);
+        }
+        if let Some(queue) = &self.setup.receive.queue
+            && receive.flags.contains(Flags::COMPLETION)
+        {
+            queue.push(Entry {
+                context: receive.context,
+                flags: (message.flags | Flags::RECV).bits(),
+                length: message.total as u64,
+                buffer: receive.pieces.view().contiguous(0, usize::MAX).as_ptr() as u64,
+                data: message.data,
+                tag: message.tag,
+                source,
+                owner: receive.owner.take(),
+            });
+        }
         self.receives.release(index);
-        self.setup.receive.succeed(entry);
     }
 
     #[cold]

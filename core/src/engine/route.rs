@@ -135,8 +135,15 @@ impl<T: Transport> Engine<T> {
         let record = &mut self.peers[peer as usize];
         record.incarnation = Some(incarnation);
         record.departed = false;
-        self.granted = self.granted - record.flow.outstanding() + CREDIT_FIRST;
+        self.windows = self.windows - record.flow.window + CREDIT_FIRST;
         record.flow = ReceiveFlow::opened();
+        // What the old incarnation left behind is no longer charged to anybody.
+        for parked in self.unexpected.indices().collect::<Vec<_>>() {
+            let message = &mut self.unexpected[parked];
+            if message.peer == peer {
+                message.cost = 0;
+            }
+        }
         self.transport.adopt(peer, ticket);
     }
 

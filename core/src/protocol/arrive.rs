@@ -40,7 +40,6 @@ impl<T: Transport> Engine<T> {
         let Some((posted, receive)) = matcher.match_posted(arrival.peer, arrival.word) else {
             return self.park_eager(arrival, cost);
         };
-        self.release_charge(arrival.peer, cost);
         let message = self.eager_message(arrival);
         if receive & STICKY != 0 {
             self.place_in_multi(receive & !STICKY, posted, &message);
@@ -97,6 +96,7 @@ impl<T: Transport> Engine<T> {
 
     pub(crate) fn park(&mut self, unexpected: Unexpected) -> u32 {
         let (peer, tag) = (unexpected.peer, unexpected.tag);
+        self.hold_charge(peer, unexpected.cost);
         let tagged = unexpected.flags.contains(Flags::TAGGED);
         let index = self.unexpected.insert(unexpected);
         let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };

@@ -47,11 +47,14 @@ impl<T: Transport> Engine<T> {
         true
     }
 
-    /// Releases the charge of a message that was matched or dropped.
-    #[inline(always)]
+    /// Notes that a message which arrived must be held until it is asked for.
+    pub(crate) fn hold_charge(&mut self, peer: PeerIndex, cost: u64) {
+        self.peers[peer as usize].flow.held += cost;
+    }
+
+    /// Releases the charge of a message that was held.
     pub(crate) fn release_charge(&mut self, peer: PeerIndex, cost: u64) {
-        self.peers[peer as usize].flow.released += cost;
-        self.granted -= cost;
+        self.peers[peer as usize].flow.held -= cost;
     }
 
     /// A peer that had to send an envelope alone gets more, if there is more.
@@ -60,7 +63,7 @@ impl<T: Transport> Engine<T> {
         self.grant_more(peer);
     }
 
-    /// Grants `peer` more: twice what it holds unasked, as far as the budget goes.
+    /// Grants `peer` more: twice what it makes us hold, as far as the budget goes.
     #[cold]
     #[inline(never)]
     fn grant_more(&mut self, peer: PeerIndex) -> bool {
@@ -69,16 +72,17 @@ impl<T: Transport> Engine<T> {
         if flow.arrived > flow.granted {
             return false;
         }
-        let held = flow.arrived - flow.released;
-        let others = self.granted - flow.outstanding();
-        let wanted = (2 * held + CREDIT_FIRST).max(8 * CREDIT_FIRST);
+        let others = self.windows - flow.window;
+        let wanted = (2 * flow.held + CREDIT_FIRST).max(8 * CREDIT_FIRST);
         let window = wanted.min(budget.saturating_sub(others).max(CREDIT_FIRST));
-        let granted = (flow.released + window).max(flow.granted);
-        self.granted += granted - flow.granted;
-        flow.granted = granted;
+        let released = flow.arrived - flow.held;
+        flow.granted = flow.granted.max(released + window);
+        self.windows = others + (flow.granted - released);
+        flow.window = flow.granted - released;
         // Looked at again when half of what is left has arrived, or a little
         // later if the budget gives nothing now.
-        flow.grant_at = flow.arrived + ((granted - flow.arrived) / 2).max(1);
+        flow.grant_at = flow.arrived + ((flow.granted - flow.arrived) / 2).max(1);
+        let granted = flow.granted;
         self.transport.grant(peer, granted);
         true
     }

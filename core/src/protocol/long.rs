@@ -104,13 +104,11 @@ impl<T: Transport> Engine<T> {
         }
     }
 
-    /// The receive for an incoming message is known: the charge is released and
-    /// the sender may go on.
+    /// The receive for an incoming message is known: the sender may go on.
     pub(crate) fn matched(&mut self, index: u32, acknowledge: Option<u64>) {
         let incoming = &self.incoming[index];
-        let (peer, operation, cost) = (incoming.peer, incoming.operation, incoming.cost());
+        let (peer, operation) = (incoming.peer, incoming.operation);
         let rendezvous = incoming.is_rendezvous();
-        self.release_charge(peer, cost);
         if rendezvous {
             self.reply(peer, Reply { kind: Kind::Consent, operation, errno: 0 });
             if self.incoming[index].remote != 0 && self.transport.can_read_remote(peer) {
@@ -164,11 +162,9 @@ impl<T: Transport> Engine<T> {
         let incoming = &self.incoming[index];
         let rendezvous = incoming.is_rendezvous();
         match incoming.target {
-            Target::Unexpected(parked) => {
-                if incoming.received == incoming.total && !rendezvous {
-                    self.unexpected[parked].arriving = None;
-                    self.close_incoming(index);
-                }
+            Target::Unexpected(parked) if incoming.received == incoming.total && !rendezvous => {
+                self.unexpected[parked].arriving = None;
+                self.close_incoming(index);
             }
             Target::Receive { receive, start, room } if incoming.received == incoming.total => {
                 let message = incoming.message();

@@ -86,12 +86,12 @@ impl<T: Transport> Engine<T> {
 
     fn settle_parked(&mut self, receive: u32, message: Unexpected, target: Target) {
         let Target::Receive { start, room, .. } = target else { return };
+        self.release_charge(message.peer, message.cost);
         if let Some(incoming) = message.arriving {
             self.incoming[incoming].target = target;
             self.matched(incoming, message.acknowledge);
             return self.finish_if_whole(incoming);
         }
-        self.release_charge(message.peer, message.cost);
         if let Some(operation) = message.acknowledge {
             self.acknowledge(message.peer, operation);
         }

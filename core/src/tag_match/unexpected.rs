@@ -117,7 +117,7 @@ impl Unexpected {
     #[inline]
     pub(super) fn park(&mut self, source: SourceIndex, tag: u64, message: u32) -> UnexpectedId {
         self.sequence += 1;
-        if self.sequence % SWEEP_INTERVAL == 0 {
+        if self.sequence.is_multiple_of(SWEEP_INTERVAL) {
             self.retire_idle();
         }
         let id = self.pool.allocate();

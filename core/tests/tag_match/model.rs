@@ -119,7 +119,7 @@ impl Step {
         let ignore = alphabet.ignore(number >> 24 & 0xff);
         let from = (number >> 32 & 0xff) as u32 % alphabet.source_count;
         // A third of all receives take any source.
-        let source = if (number >> 40 & 0xff) % 3 == 0 {
+        let source = if (number >> 40 & 0xff).is_multiple_of(3) {
             ANY_SOURCE
         } else {
             from

@@ -47,7 +47,7 @@ impl<'a> Pump<'a> {
         Pump {
             at,
             inject_bytes_max,
-            entries: [Entry::default(); 32],
+            entries: Default::default(),
             sent: 0,
             received: 0,
             signalled: 0,

@@ -51,11 +51,10 @@ pub fn event_within(station: &Station, patience: Duration) -> Option<StationEven
     let deadline = Instant::now() + patience;
     loop {
         station.bell().drain();
-        if station.events_pending() {
-            if let Some(event) = station.next_event() {
+        if station.events_pending()
+            && let Some(event) = station.next_event() {
                 return Some(event);
             }
-        }
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return None;
