@@ -1,22 +1,29 @@
-//! kestrel
+#![doc = include_str!("../README.md")]
+//!
+//! # The map
+//!
+//! This crate is the facade: it composes what the crates below offer.
+//! [`discovery`] says what there is, [`settings`] what the environment asks for,
+//! [`objects`] opens domains and endpoints. Everything else is re-exported from
+//! [`kestrel_core`], over the one transport there is today: shared memory.
+
 #![deny(unsafe_code)]
 
-use std::sync::Arc;
+pub mod discovery;
+pub mod objects;
+pub mod settings;
 
-pub use kestrel_core as core;
-pub use kestrel_shm as shm;
-use kestrel_shm::ShmProvider;
-
-/// A domain.
-pub type Domain = core::domain::Domain<ShmProvider>;
-/// An endpoint.
-pub type Endpoint = core::endpoint::Endpoint<ShmProvider>;
-/// A completion queue.
-pub type CompletionQueue = core::completion_queue::CompletionQueue<ShmProvider>;
-/// A counter.
-pub type Counter = core::completion_counter::CompletionCounter<ShmProvider>;
-
-/// test
-pub fn provider() -> Arc<ShmProvider> {
-    Arc::new(ShmProvider::new(Default::default()).unwrap())
-}
+pub use discovery::{DiscoveryError, discover, discover_at};
+pub use kestrel_core::{
+    address::Address,
+    address_vector::{AddressVector, AddressVectorAttributes, FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC},
+    completion_queue::{Entry, ErrorEntry, ReadError},
+    endpoint::{OptionName, PostError},
+    error::{Errno, HasErrno},
+    event_queue::{EventQueue, EventQueueAttributes},
+    flags::Flags,
+    info::{Hints, Info},
+    memory::{Piece, Pieces},
+    operation::{ReceivePost, SendPost},
+};
+pub use objects::{CompletionQueue, Counter, Domain, Endpoint, open_domain, open_endpoint};

@@ -13,7 +13,8 @@ use crate::{
 };
 
 /// An operation that was refused, with its buffer.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
 pub struct Refused {
     /// Why.
     pub error: PostError,

@@ -1,0 +1,103 @@
+//! What the environment asks for: the table of `kestrel_core::config`, turned
+//! into the options of the crates below.
+
+use std::time::Duration;
+
+use kestrel_core::{
+    config::{CmaPolicy, Config, ConfigError, CopyRoutine},
+    domain::{DomainOptions, ProgressMode},
+    error::{Errno, HasErrno},
+    info::Progress,
+};
+use kestrel_shm::ShmOptions;
+
+/// Parameters that have values which cannot be used, all of them.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+pub struct BadSettings(pub Vec<ConfigError>);
+
+impl HasErrno for BadSettings {
+    fn errno(&self) -> Errno {
+        Errno::INVAL
+    }
+}
+
+/// The parameters as the process's environment gives them.
+///
+/// # Errors
+/// [`BadSettings`] names each bad parameter, its value and what is allowed.
+pub fn from_environment() -> Result<Config, BadSettings> {
+    Config::from_lookup(|name| std::env::var(name).ok()).map_err(BadSettings)
+}
+
+/// The shared-memory transport's options.
+pub fn shm_options(config: &Config) -> ShmOptions {
+    ShmOptions {
+        chunk_bytes: config.chunk_size,
+        chunk_count: config.chunk_count,
+        copy: copy_name(config.copy).into(),
+        cma: config.cma == CmaPolicy::Auto,
+        connect_timeout: Duration::from_millis(config.connect_timeout_ms),
+        ..ShmOptions::default()
+    }
+}
+
+/// A domain's options: cores that are named are spun on if progress is to be
+/// automatic; without them, one helper sleeps.
+pub fn domain_options(config: &Config, progress: Progress) -> DomainOptions {
+    let progress = match progress {
+        Progress::Auto if config.cores.is_empty() => ProgressMode::Automatic,
+        Progress::Auto => ProgressMode::Spinning(config.cores.iter().collect()),
+        _ => ProgressMode::Manual,
+    };
+    DomainOptions { progress, unexpected_budget: config.unexpected_budget_bytes as u64 }
+}
+
+fn copy_name(routine: CopyRoutine) -> &'static str {
+    match routine {
+        CopyRoutine::Auto => "auto",
+        CopyRoutine::Memcpy => "memcpy",
+        CopyRoutine::Avx2 => "avx2",
+        CopyRoutine::Avx512 => "avx512",
+        CopyRoutine::Movsb => "rep-movsb",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(name: &'static str, value: &'static str) -> Result<Config, BadSettings> {
+        Config::from_lookup(|asked| (asked == name).then(|| value.into())).map_err(BadSettings)
+    }
+
+    #[test]
+    fn a_bad_value_is_named_with_what_is_allowed() {
+        let text = config("FI_KESTREL_COPY", "fastest").unwrap_err().to_string();
+        for part in ["FI_KESTREL_COPY", "fastest", "avx512"] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+
+    #[test]
+    fn every_copy_routine_of_the_table_is_known_to_the_transport() {
+        for name in ["auto", "memcpy", "avx2", "avx512", "movsb"] {
+            let options = shm_options(&config("FI_KESTREL_COPY", name).unwrap());
+            let known = kestrel_shm::copy::Copier::choose(&options.copy);
+            assert!(
+                !matches!(known, Err(kestrel_shm::copy::CopyError::Unknown { .. })),
+                "{name}: {known:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn cores_spin_only_if_progress_is_automatic() {
+        let config = config("FI_KESTREL_CORES", "1").unwrap();
+        let progress = |wanted| domain_options(&config, wanted).progress;
+        assert_eq!(progress(Progress::Auto), ProgressMode::Spinning(vec![1]));
+        assert_eq!(progress(Progress::Manual), ProgressMode::Manual);
+        let automatic = domain_options(&Config::default(), Progress::Auto).progress;
+        assert_eq!(automatic, ProgressMode::Automatic);
+    }
+}
