@@ -1,8 +1,10 @@
 //! The chunk pool: one bounded pool per endpoint, lent to its lanes.
 //!
 //! A lane fills a chunk with one payload after the other and hands it back when
-//! the receiver has consumed the last of them. Chunks are reused last in, first
-//! out, so that a quiet endpoint stays within a few of them and in its cache.
+//! the receiver has consumed the last of them. Chunks are reused first in, first
+//! out: one that the receiver has just read is still in its cache, and writing
+//! to it at once would wait for that (measured: last in, first out doubles the
+//! half round trip at 2 KiB).
 
 use std::collections::VecDeque;
 
@@ -16,7 +18,7 @@ pub struct ChunkPool {
     start: *mut u8,
     chunk_bytes: usize,
     count: usize,
-    free: Vec<u32>,
+    free: VecDeque<u32>,
 }
 
 // SAFETY: the pool's memory is owned by the endpoint and touched by its engine
@@ -56,7 +58,7 @@ impl ChunkPool {
             start: memory.as_ptr().as_ptr(),
             chunk_bytes,
             count,
-            free: (0..count as u32).rev().collect(),
+            free: (0..count as u32).collect(),
         }
     }
 
@@ -86,7 +88,7 @@ impl ChunkPool {
                 if let Some(open) = loan.current.take() {
                     loan.full.push_back((open.chunk, open.last));
                 }
-                Open { chunk: self.free.pop()?, filled: 0, last: position }
+                Open { chunk: self.free.pop_front()?, filled: 0, last: position }
             }
             _ => return None,
         };
@@ -106,7 +108,7 @@ impl ChunkPool {
             && last < head
         {
             loan.full.pop_front();
-            self.free.push(chunk);
+            self.free.push_back(chunk);
         }
         if let Some(open) = &mut loan.current
             && open.last < head

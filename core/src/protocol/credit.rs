@@ -12,6 +12,11 @@ use crate::{
     transport::{PeerIndex, Transport},
 };
 
+/// The window that lets a stream run: more than a sender can have under way in
+/// its lane and chunks, since without credit it falls back to envelopes. Units:
+/// bytes.
+const CREDIT_STREAM: u64 = 4 << 20;
+
 impl<T: Transport> Engine<T> {
     /// Whether `peer` has granted us `cost` bytes more.
     #[inline(always)]
@@ -73,7 +78,7 @@ impl<T: Transport> Engine<T> {
             return false;
         }
         let others = self.windows - flow.window;
-        let wanted = (2 * flow.held + CREDIT_FIRST).max(8 * CREDIT_FIRST);
+        let wanted = (2 * flow.held + CREDIT_FIRST).max(CREDIT_STREAM);
         let window = wanted.min(budget.saturating_sub(others).max(CREDIT_FIRST));
         let released = flow.arrived - flow.held;
         flow.granted = flow.granted.max(released + window);
