@@ -20,8 +20,9 @@ use crate::station::{ConnectError, StationEvent};
 use crate::sys;
 
 /// For how long an address at which nobody listens is tried, from the first attempt on. The
-/// connect timeout may be shorter.
-pub(crate) const NOBODY_LISTENS_GRACE: Duration = Duration::from_secs(1);
+/// connect timeout may be shorter. With the longest pause after it this ends within a second, since
+/// what waits for a connection to a peer that has just died must fail within one.
+pub(crate) const NOBODY_LISTENS_GRACE: Duration = Duration::from_millis(750);
 /// How many connects of this process have a socket at a time; the others wait in line.
 pub(crate) const CONNECTING_MAX: usize = 32;
 /// A longer timeout counts as this one: clocks have an end.
