@@ -1,0 +1,112 @@
+//! What a process holds: descriptors, mappings, memory.
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    fs,
+    sync::atomic::{AtomicI64, AtomicU64, Ordering},
+};
+
+/// Descriptors that are open.
+pub fn descriptors() -> usize {
+    fs::read_dir("/proc/self/fd").expect("/proc is mounted").count()
+}
+
+/// Lines of /proc/self/maps with `word`.
+pub fn mappings(word: &str) -> usize {
+    let maps = fs::read_to_string("/proc/self/maps").expect("/proc is mounted");
+    maps.lines().filter(|line| line.contains(word)).count()
+}
+
+/// A field of /proc/self/status. Units: KiB.
+pub fn status_kib(field: &str) -> u64 {
+    let status = fs::read_to_string("/proc/self/status").expect("/proc is mounted");
+    let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    let number = line.and_then(|line| line.split_whitespace().next());
+    number.and_then(|number| number.parse().ok()).expect("a field of the status")
+}
+
+/// Memory of mappings whose name has `word`, of one field of smaps. Units: KiB.
+pub fn smaps_kib(word: &str, field: &str) -> u64 {
+    let smaps = fs::read_to_string("/proc/self/smaps").expect("/proc is mounted");
+    let (mut inside, mut sum) = (false, 0);
+    for line in smaps.lines() {
+        let first = line.split_whitespace().next().unwrap_or("");
+        if !first.ends_with(':') {
+            inside = line.contains(word);
+        } else if inside && first.trim_end_matches(':') == field {
+            let number = line.split_whitespace().nth(1).and_then(|number| number.parse().ok());
+            sum += number.unwrap_or(0);
+        }
+    }
+    sum
+}
+
+/// Files of kestrel where files could be left behind.
+pub fn files_left() -> Vec<String> {
+    let mut left = Vec::new();
+    for folder in ["/dev/shm", "/tmp", "/run"] {
+        for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            if name.contains("kestrel") {
+                left.push(format!("{folder}/{name}"));
+            }
+        }
+    }
+    left
+}
+
+/// The system's allocator, counting. A test binary makes it its global one.
+pub struct Counting {
+    calls: AtomicU64,
+    bytes: AtomicI64,
+}
+
+impl Counting {
+    /// Nothing counted yet.
+    #[allow(clippy::new_without_default, reason = "a static wants a const fn")]
+    pub const fn new() -> Counting {
+        Counting { calls: AtomicU64::new(0), bytes: AtomicI64::new(0) }
+    }
+
+    /// Allocations so far.
+    pub fn calls(&self) -> u64 {
+        self.calls.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that are allocated now.
+    pub fn bytes(&self) -> i64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    fn count(&self, bytes: i64) {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: everything is done by the system's allocator, as asked; we only count.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        self.count(layout.size() as i64);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        self.count(layout.size() as i64);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
+        self.bytes.fetch_sub(layout.size() as i64, Ordering::Relaxed);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.dealloc(start, layout) }
+    }
+
+    unsafe fn realloc(&self, start: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        self.count(size as i64 - layout.size() as i64);
+        // SAFETY: the caller's promise is passed on.
+        unsafe { System.realloc(start, layout, size) }
+    }
+}

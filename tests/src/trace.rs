@@ -1,0 +1,1 @@
+//! System calls of a child, counted.
