@@ -3,7 +3,7 @@
 
 use super::{
     Engine,
-    peer::{CREDIT_FIRST, Peer, PeerState, ReceiveFlow},
+    peer::{CREDIT_FIRST, Peer, PeerState},
 };
 use crate::{
     address::Address,
@@ -132,18 +132,12 @@ impl<T: Transport> Engine<T> {
         if restarted {
             self.peer_died(peer);
         }
+        self.drain(peer);
+        self.fail_receiving(peer, &replaced(address));
         let record = &mut self.peers[peer as usize];
         record.incarnation = Some(incarnation);
         record.departed = false;
-        self.windows = self.windows - record.flow.window + CREDIT_FIRST;
-        record.flow = ReceiveFlow::opened();
-        // What the old incarnation left behind is no longer charged to anybody.
-        for parked in self.unexpected.indices().collect::<Vec<_>>() {
-            let message = &mut self.unexpected[parked];
-            if message.peer == peer {
-                message.cost = 0;
-            }
-        }
+        self.open_flow(peer);
         self.transport.adopt(peer, ticket);
     }
 
@@ -190,7 +184,6 @@ impl<T: Transport> Engine<T> {
         record.clear = false;
         record.incarnation = None;
         record.departed = false;
-        record.replies.clear();
         let queued: Vec<u32> = record.queue.drain(..).collect();
         for send in queued {
             self.fail_send(send, why);
@@ -209,10 +202,17 @@ impl<T: Transport> Engine<T> {
             self.peers[peer as usize].queue.retain(|&queued| queued != send);
             self.fail_send(send, why);
         }
+        self.peers[peer as usize].replies.clear();
+        self.fail_receiving(peer, why);
+    }
+
+    /// Fails the messages that were under way from `peer`, whose lane is gone.
+    fn fail_receiving(&mut self, peer: PeerIndex, why: &Unreachable) {
         for (_, incoming) in std::mem::take(&mut self.peers[peer as usize].incoming) {
             self.fail_incoming(incoming, why);
         }
         self.stalled.retain(|stalled| self.incoming.get(stalled.incoming).is_some());
+        self.close_flow(peer);
     }
 
     fn fail_incoming(&mut self, index: u32, why: &Unreachable) {
@@ -249,6 +249,11 @@ impl<T: Transport> Engine<T> {
             }
         }
     }
+}
+
+fn replaced(address: Address) -> Unreachable {
+    let reason = format!("peer {address} sends on another lane from now on");
+    Unreachable { errno: Errno::CONNRESET, reason }
 }
 
 fn died(address: Address) -> Unreachable {

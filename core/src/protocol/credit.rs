@@ -8,7 +8,10 @@
 //! the least credit of each peer, and `transmit size` envelopes a peer.
 
 use crate::{
-    engine::{Engine, peer::CREDIT_FIRST},
+    engine::{
+        Engine,
+        peer::{CREDIT_FIRST, ReceiveFlow},
+    },
     transport::{PeerIndex, Transport},
 };
 
@@ -60,6 +63,30 @@ impl<T: Transport> Engine<T> {
     /// Releases the charge of a message that was held.
     pub(crate) fn release_charge(&mut self, peer: PeerIndex, cost: u64) {
         self.peers[peer as usize].flow.held -= cost;
+    }
+
+    /// A lane from `peer` was adopted: its flow begins.
+    pub(crate) fn open_flow(&mut self, peer: PeerIndex) {
+        let flow = ReceiveFlow::opened();
+        self.windows += flow.window;
+        self.peers[peer as usize].flow = flow;
+    }
+
+    /// The lane from `peer` is gone, and nothing more arrives in its flow. What it left behind
+    /// is no longer charged to anybody, and nobody is told when it is received.
+    pub(crate) fn close_flow(&mut self, peer: PeerIndex) {
+        let flow = std::mem::take(&mut self.peers[peer as usize].flow);
+        self.windows -= flow.window;
+        if flow.held == 0 {
+            return;
+        }
+        for parked in self.unexpected.indices().collect::<Vec<_>>() {
+            let message = &mut self.unexpected[parked];
+            if message.peer == peer {
+                message.cost = 0;
+                message.acknowledge = None;
+            }
+        }
     }
 
     /// A peer that had to send an envelope alone gets more, if there is more.
