@@ -128,6 +128,8 @@ impl<P: Provider> CompletionQueue<P> {
     fn nothing(&self, moved: bool) -> ReadError {
         if moved {
             self.idle.reset();
+        } else if self.domain.provider().forked() {
+            return ReadError::ForkedChild;
         } else {
             self.idle.idle();
         }

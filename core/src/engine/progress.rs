@@ -32,6 +32,8 @@ pub struct Helper {
     stop: Arc<AtomicBool>,
     bell: Arc<dyn Bell>,
     thread: Option<JoinHandle<()>>,
+    /// Where the thread runs: a forked child has none to wait for.
+    process: u32,
 }
 
 impl Helper {
@@ -91,12 +93,16 @@ impl Helper {
             .name(name.into())
             .spawn(move || run(&thread_stop, &*thread_bell))
             .map_err(|error| OpenError::NoThread(error.to_string()))?;
-        Ok(Helper { stop, bell, thread: Some(thread) })
+        Ok(Helper { stop, bell, thread: Some(thread), process: std::process::id() })
     }
 }
 
 impl Drop for Helper {
     fn drop(&mut self) {
+        if std::process::id() != self.process {
+            std::mem::forget(self.thread.take());
+            return;
+        }
         self.stop.store(true, Ordering::Release);
         self.bell.ring();
         if let Some(thread) = self.thread.take() {

@@ -25,6 +25,16 @@ enum Submission {
     Receive { post: Submitted, from: u64, ignore: u64 },
 }
 
+impl<P: Provider> Drop for Unit<P> {
+    /// In a forked child the engine is a copy of the parent's, whose goodbye the
+    /// peers would take for the parent's own: it is left alone.
+    fn drop(&mut self) {
+        if self.provider.forked() {
+            std::mem::forget(self.engine.get_mut().take());
+        }
+    }
+}
+
 struct Submitted {
     pieces: StoredPieces,
     tag: u64,
