@@ -82,6 +82,12 @@ pub enum TransportEvent {
         /// The peer.
         peer: PeerIndex,
     },
+    /// The peer closed its endpoint, or its end of a lane; its process lives on.
+    /// What it had published is still readable.
+    Closed {
+        /// The peer.
+        peer: PeerIndex,
+    },
     /// The peer broke the protocol; its lane is closed.
     Broken {
         /// The peer.
@@ -118,6 +124,9 @@ pub trait Transport: Send + Sized + 'static {
     /// Drops both directions of `peer`. What it published and nobody has read
     /// is lost.
     fn disconnect(&mut self, peer: PeerIndex);
+
+    /// Drops the receiving side of `peer` alone: it belongs to an earlier incarnation.
+    fn hang_up(&mut self, _peer: PeerIndex) {}
 
     /// How much of `wanted` payload bytes, besides a full inline part, one
     /// packet to `peer` can carry now.

@@ -11,7 +11,7 @@ use kestrel_core::{
     memory::Piece,
     ring::lane::{
         CONTINUATION_BYTES, INLINE_BYTES, INLINE_WORDS, LINE_WORDS, LaneConsumer, LaneControl,
-        LaneCorrupt, LaneProducer, Line,
+        LaneCorrupt, LaneProducer, Line, WISH_CLOSED,
     },
     transport::{Arrival, PeerIndex},
     wire::Head,
@@ -206,7 +206,14 @@ impl SendLane {
     #[inline(never)]
     fn ring(&mut self, wish: u32) {
         self.answered = wish;
-        self.bell.ring();
+        if wish != WISH_CLOSED {
+            self.bell.ring();
+        }
+    }
+
+    /// Whether the receiver has closed its end.
+    pub fn is_closed(&self) -> bool {
+        self.producer.is_closed()
     }
 
     #[inline(never)]
@@ -311,6 +318,8 @@ pub struct ReceiveLane {
     place: Place,
     words: usize,
     lines: u64,
+    /// Wakes the sender when this end closes.
+    bell: Doorbell,
     /// Position at the last look whether the lane is quiet.
     pub looked_at: u64,
     /// Who sends.
@@ -320,13 +329,27 @@ pub struct ReceiveLane {
 
 impl ReceiveLane {
     /// The receiving end of a lane that a peer connected.
-    pub fn new(memory: LaneMemory, pool: PoolView, peer: PeerIdentity) -> ReceiveLane {
+    pub fn new(
+        memory: LaneMemory,
+        pool: PoolView,
+        bell: Doorbell,
+        peer: PeerIdentity,
+    ) -> ReceiveLane {
         let (lines, control) = parts(&memory);
         // SAFETY: the memory is kept as long as the consumer, and this side of a
         // new lane has no other consumer.
         let consumer = unsafe { LaneConsumer::new(lines, LINES, control) };
-        let (place, words, lines) = (Place::Inline, 0, 0);
-        ReceiveLane { consumer, pool, place, words, lines, looked_at: 0, peer, _memory: memory }
+        ReceiveLane {
+            consumer,
+            pool,
+            place: Place::Inline,
+            words: 0,
+            lines: 0,
+            bell,
+            looked_at: 0,
+            peer,
+            _memory: memory,
+        }
     }
 
     /// Where the next packet will be.
@@ -445,6 +468,12 @@ impl ReceiveLane {
     /// Publishes how much the sender may send.
     pub fn grant(&self, credit: u64) {
         self.consumer.publish_credit(credit);
+    }
+
+    /// Tells the sender that this end is closed.
+    pub fn close(&self) {
+        self.consumer.close();
+        self.bell.ring();
     }
 
     /// Tells the sender whether to ring.

@@ -392,6 +392,11 @@ impl Station {
         std::iter::from_fn(|| self.next_event()).collect()
     }
 
+    /// Whether this process is a forked child of the one that opened the station.
+    pub fn is_forked(&self) -> bool {
+        self.forked()
+    }
+
     fn forked(&self) -> bool {
         fork_guard::forked(self.generation)
     }

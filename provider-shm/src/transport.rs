@@ -7,6 +7,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
+    mem::ManuallyDrop,
     os::fd::{AsRawFd, RawFd},
     ptr::NonNull,
     time::Duration,
@@ -16,6 +17,7 @@ use kestrel_core::{
     address::Address,
     error::Errno,
     memory::Piece,
+    ring::lane::WISH_CLOSED,
     transport::{Arrival, Limits, PeerIndex, Room, Transport, TransportEvent, Unreachable},
     wire::{Head, Kind},
 };
@@ -25,6 +27,7 @@ use crate::{
     chunk::ChunkPool,
     copy::Copier,
     lane::{LaneError, ReceiveLane, SendLane},
+    doorbell::Doorbell,
     process::ProcessId,
     region::{LaneMemory, PoolView},
     station::{PeerIdentity, Station, StationEvent},
@@ -43,6 +46,7 @@ const STREAK_MAX: u32 = 32;
 struct Offer {
     lane: LaneMemory,
     pool: PoolView,
+    bell: Doorbell,
     peer: PeerIdentity,
 }
 
@@ -53,6 +57,8 @@ struct Peer {
     send: Option<SendLane>,
     receive: Option<Box<ReceiveLane>>,
     connecting: bool,
+    /// That the receiver closed its end of `send` was told.
+    told_closed: bool,
 }
 
 /// A lane that is polled at every poll.
@@ -67,7 +73,8 @@ struct Active {
 
 /// The shared-memory transport of one endpoint.
 pub struct ShmTransport {
-    station: Station,
+    /// Taken by `drop` alone.
+    station: ManuallyDrop<Station>,
     address: Address,
     limits: Limits,
     copier: Copier,
@@ -79,6 +86,7 @@ pub struct ShmTransport {
     streak: u32,
     quiet: Vec<PeerIndex>,
     quiet_turn: usize,
+    closed_turn: usize,
     empty_polls: u32,
     empty_sweeps: u32,
     /// The lane whose packet was last handed out, unless it was closed since.
@@ -87,7 +95,9 @@ pub struct ShmTransport {
     armed: bool,
     offers: HashMap<u64, Offer>,
     next_ticket: u64,
-    events: VecDeque<TransportEvent>,
+    /// What is to be told. A connection's lane goes into use when it is told of, so that what
+    /// comes before it is about earlier lanes.
+    events: VecDeque<(TransportEvent, Option<SendLane>)>,
 }
 
 // SAFETY: the pointers point at boxes that the transport itself owns, so they go
@@ -99,7 +109,7 @@ impl ShmTransport {
     pub(crate) fn new(station: Station, pool: ChunkPool, copier: Copier, limits: Limits) -> Self {
         ShmTransport {
             address: Address::from(station.address()),
-            station,
+            station: ManuallyDrop::new(station),
             limits,
             copier,
             pool,
@@ -109,6 +119,7 @@ impl ShmTransport {
             streak: 0,
             quiet: Vec::new(),
             quiet_turn: 0,
+            closed_turn: 0,
             empty_polls: 0,
             empty_sweeps: 0,
             current: None,
@@ -133,7 +144,11 @@ impl ShmTransport {
     fn broke(&mut self, peer: PeerIndex, error: LaneError) {
         let reason = Unreachable { errno: Errno::CONNABORTED, reason: error.to_string() };
         self.close_lanes(peer);
-        self.events.push_back(TransportEvent::Broken { peer, reason });
+        self.tell(TransportEvent::Broken { peer, reason });
+    }
+
+    fn tell(&mut self, event: TransportEvent) {
+        self.events.push_back((event, None));
     }
 
     fn close_lanes(&mut self, peer: PeerIndex) {
@@ -147,7 +162,15 @@ impl ShmTransport {
         if let Some(lane) = send {
             processes.push(lane.close(&mut self.pool).process);
         }
-        processes.extend(receive.map(|lane| lane.peer.process));
+        if let Some(lane) = receive {
+            lane.close();
+            processes.push(lane.peer.process);
+        }
+        self.forget(processes);
+    }
+
+    /// Processes with which a lane was closed need not be watched if it was the last.
+    fn forget(&self, processes: Vec<ProcessId>) {
         for process in processes {
             if !self.peers.iter().any(|peer| peer.knows(process)) {
                 self.station.forget(process);
@@ -200,6 +223,7 @@ impl ShmTransport {
     fn look_at_quiet(&mut self) {
         self.empty_polls = 0;
         self.empty_sweeps += 1;
+        self.look_for_closed();
         if self.active.len() > ACTIVE_MAX && self.empty_sweeps >= SWEEPS_PER_LOOK {
             self.empty_sweeps = 0;
             self.quieten();
@@ -211,6 +235,23 @@ impl ShmTransport {
         if self.lane_has_packet(self.quiet[self.quiet_turn]) {
             self.turn = self.active.len();
             self.wake_lane(self.quiet_turn);
+        }
+    }
+
+    /// Looks whether one of the receivers, each in turn, has closed its end.
+    fn look_for_closed(&mut self) {
+        self.closed_turn += 1;
+        if self.closed_turn >= self.peers.len() {
+            self.closed_turn = 0;
+        }
+        self.tell_if_closed(self.closed_turn);
+    }
+
+    fn tell_if_closed(&mut self, index: usize) {
+        let Some(peer) = self.peers.get_mut(index) else { return };
+        if !peer.told_closed && peer.send.as_ref().is_some_and(SendLane::is_closed) {
+            peer.told_closed = true;
+            self.tell(TransportEvent::Closed { peer: index as PeerIndex });
         }
     }
 
@@ -230,7 +271,7 @@ impl ShmTransport {
 
     /// Lanes that had nothing since the last look become quiet.
     fn quieten(&mut self) {
-        self.wish = self.wish.wrapping_add(1).max(1);
+        self.wish = next_wish(self.wish);
         let (wish, mut silent) = (self.wish, Vec::new());
         for &Active { peer, .. } in &self.active {
             if let Some(lane) = &mut self.peers[peer as usize].receive {
@@ -252,34 +293,38 @@ impl ShmTransport {
         match event {
             StationEvent::Connected { request, lane, bell, peer } => {
                 let incarnation = peer.incarnation;
-                if let Some(old) = self.peer(request).send.take() {
-                    old.close(&mut self.pool);
-                }
-                let record = self.peer(request);
-                record.connecting = false;
-                record.send = Some(SendLane::new(lane, bell, peer));
-                self.events.push_back(TransportEvent::Connected { peer: request, incarnation });
+                self.peer(request).connecting = false;
+                let event = TransportEvent::Connected { peer: request, incarnation };
+                self.events.push_back((event, Some(SendLane::new(lane, bell, peer))));
             }
             StationEvent::Failed { request, error } => {
                 self.peer(request).connecting = false;
                 let reason =
                     Unreachable { errno: Errno(error.errno()), reason: error.to_string() };
-                self.events.push_back(TransportEvent::Failed { peer: request, reason });
+                self.tell(TransportEvent::Failed { peer: request, reason });
             }
-            StationEvent::Incoming { lane, pool, peer, .. } => {
+            StationEvent::Incoming { lane, pool, bell, peer } => {
                 let ticket = self.next_ticket;
                 self.next_ticket += 1;
                 let (address, incarnation) = (Address::from(peer.address), peer.incarnation);
-                self.offers.insert(ticket, Offer { lane, pool, peer });
-                let event = TransportEvent::Incoming { ticket, address, incarnation };
-                self.events.push_back(event);
+                self.offers.insert(ticket, Offer { lane, pool, bell, peer });
+                self.tell(TransportEvent::Incoming { ticket, address, incarnation });
             }
             StationEvent::Died { process } => {
                 let dead = |(_, peer): &(usize, &Peer)| peer.knows(process);
                 let dead: Vec<_> = self.peers.iter().enumerate().filter(dead).collect();
-                let died = |(peer, _)| TransportEvent::Died { peer: peer as PeerIndex };
-                self.events.extend(dead.into_iter().map(died));
+                let died = |(peer, _)| (TransportEvent::Died { peer: peer as PeerIndex }, None);
+                let dead: Vec<_> = dead.into_iter().map(died).collect();
+                self.events.extend(dead);
             }
+        }
+    }
+
+    fn install(&mut self, peer: PeerIndex, lane: SendLane) {
+        let record = self.peer(peer);
+        record.told_closed = false;
+        if let Some(old) = record.send.replace(lane) {
+            old.close(&mut self.pool);
         }
     }
 
@@ -297,6 +342,39 @@ impl ShmTransport {
             if let Some(lane) = &self.peers[*peer as usize].receive {
                 lane.set_attention(wish);
             }
+        }
+    }
+}
+
+/// The number of the wish after `wish`: neither none nor the last word.
+fn next_wish(wish: u32) -> u32 {
+    (wish + 1) % WISH_CLOSED + u32::from(wish + 1 == WISH_CLOSED)
+}
+
+impl Offer {
+    fn open(self) -> ReceiveLane {
+        ReceiveLane::new(self.lane, self.pool, self.bell, self.peer)
+    }
+}
+
+impl Drop for ShmTransport {
+    /// Tells the senders that nobody receives any more. Not in a forked child,
+    /// which shares their memory with the endpoint's owner.
+    fn drop(&mut self) {
+        let forked = self.station.is_forked();
+        // SAFETY: taken once, here, and not used afterwards.
+        let station = unsafe { ManuallyDrop::take(&mut self.station) };
+        if forked {
+            return;
+        }
+        for event in station.close() {
+            self.translate(event);
+        }
+        for lane in self.peers.iter().filter_map(|peer| peer.receive.as_ref()) {
+            lane.close();
+        }
+        for offer in std::mem::take(&mut self.offers).into_values() {
+            offer.open().close();
         }
     }
 }
@@ -325,20 +403,28 @@ impl Transport for ShmTransport {
     }
 
     fn adopt(&mut self, peer: PeerIndex, ticket: u64) {
-        let Some(Offer { lane, pool, peer: identity }) = self.offers.remove(&ticket) else { return };
-        let mut lane = Box::new(ReceiveLane::new(lane, pool, identity));
+        let Some(offer) = self.offers.remove(&ticket) else { return };
+        self.hang_up(peer);
+        let mut lane = Box::new(offer.open());
         if self.armed {
             lane.set_attention(self.wish);
         }
-        self.active.retain(|active| active.peer != peer);
-        self.quiet.retain(|&quiet| quiet != peer);
-        self.current = None;
         self.active.push(Active { peer, lane: NonNull::from(&mut *lane) });
         self.peer(peer).receive = Some(lane);
     }
 
     fn disconnect(&mut self, peer: PeerIndex) {
         self.close_lanes(peer);
+    }
+
+    fn hang_up(&mut self, peer: PeerIndex) {
+        self.active.retain(|active| active.peer != peer);
+        self.quiet.retain(|&quiet| quiet != peer);
+        self.current = None;
+        if let Some(lane) = self.peer(peer).receive.take() {
+            lane.close();
+            self.forget(vec![lane.peer.process]);
+        }
     }
 
     fn room(&mut self, peer: PeerIndex, wanted: usize) -> Room {
@@ -450,15 +536,22 @@ impl Transport for ShmTransport {
             let event = self.station.next_event()?;
             self.translate(event);
         }
-        self.events.pop_front()
+        let (event, lane) = self.events.pop_front()?;
+        if let (TransportEvent::Connected { peer, .. }, Some(lane)) = (&event, lane) {
+            self.install(*peer, lane);
+        }
+        Some(event)
     }
 
     fn arm(&mut self) -> bool {
-        self.wish = self.wish.wrapping_add(1).max(1);
+        self.wish = next_wish(self.wish);
         self.armed = true;
         self.station.bell().drain();
         self.set_attention(self.wish);
         barrier::heavy_fence();
+        for index in 0..self.peers.len() {
+            self.tell_if_closed(index);
+        }
         let active = self.active.iter().map(|active| active.peer);
         let mut lanes = active.chain(self.quiet.iter().copied());
         let packet = lanes.any(|peer| self.lane_has_packet(peer));

@@ -39,8 +39,6 @@ pub struct Peer {
     pub state: PeerState,
     /// In the engine's backlog.
     pub in_backlog: bool,
-    /// It announced that its endpoint closes.
-    pub departed: bool,
     /// Credit used so far, and the last credit seen.
     pub charged: u64,
     /// The credit that the peer has granted us, as last seen.
@@ -96,7 +94,6 @@ impl Peer {
             clear: false,
             state: PeerState::Idle,
             in_backlog: false,
-            departed: false,
             charged: 0,
             credit: CREDIT_FIRST,
             flow: ReceiveFlow::default(),

@@ -97,13 +97,18 @@ impl<T: Transport> Engine<T> {
                 TransportEvent::Connected { peer, incarnation } => self.connected(peer, incarnation),
                 TransportEvent::Failed { peer, reason } => {
                     tracing::info!(address = %self.peers[peer as usize].address, "{}", reason.reason);
-                    self.peers[peer as usize].state = PeerState::Idle;
+                    // A peer that sends to us and that we cannot answer is told by its lane.
+                    self.transport.disconnect(peer);
                     self.fail_peer(peer, &reason);
                 }
                 TransportEvent::Incoming { ticket, address, incarnation } => {
                     self.incoming_peer(ticket, address, incarnation);
                 }
                 TransportEvent::Died { peer } => self.peer_died(peer),
+                TransportEvent::Closed { peer } => {
+                    self.drain(peer);
+                    self.peer_closed(peer);
+                }
                 TransportEvent::Broken { peer, reason } => self.peer_broke(peer, &reason),
             }
         }
@@ -114,6 +119,7 @@ impl<T: Transport> Engine<T> {
         if record.incarnation.is_some_and(|known| known != incarnation) {
             let why = died(record.address);
             self.drain(peer);
+            self.transport.hang_up(peer);
             self.fail_established(peer, &why);
         }
         let record = &mut self.peers[peer as usize];
@@ -136,7 +142,6 @@ impl<T: Transport> Engine<T> {
         self.fail_receiving(peer, &replaced(address));
         let record = &mut self.peers[peer as usize];
         record.incarnation = Some(incarnation);
-        record.departed = false;
         self.open_flow(peer);
         self.transport.adopt(peer, ticket);
     }
@@ -149,6 +154,17 @@ impl<T: Transport> Engine<T> {
         tracing::info!("{}", why.reason);
         self.transport.disconnect(peer);
         self.fail_peer(peer, &why);
+    }
+
+    /// The peer closed its endpoint, and all that it had sent was delivered.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn peer_closed(&mut self, peer: PeerIndex) {
+        let address = self.peers[peer as usize].address;
+        let reason = format!("peer {address} closed its endpoint");
+        tracing::info!("{reason}");
+        self.transport.disconnect(peer);
+        self.fail_peer(peer, &Unreachable { errno: Errno::CONNRESET, reason });
     }
 
     fn peer_broke(&mut self, peer: PeerIndex, why: &Unreachable) {
@@ -170,6 +186,9 @@ impl<T: Transport> Engine<T> {
         const PACKETS_MAX: usize = 1 << 16;
         for _ in 0..PACKETS_MAX {
             let Some(arrival) = self.transport.arrival_from(peer) else { return };
+            if arrival.head.kind == Kind::Bye as u8 {
+                return self.transport.consume();
+            }
             self.deliver(arrival);
         }
     }
@@ -183,7 +202,6 @@ impl<T: Transport> Engine<T> {
         record.state = PeerState::Idle;
         record.clear = false;
         record.incarnation = None;
-        record.departed = false;
         let queued: Vec<u32> = record.queue.drain(..).collect();
         for send in queued {
             self.fail_send(send, why);

@@ -114,7 +114,7 @@ impl<T: Transport> Engine<T> {
             Some(Kind::Consent) => self.arrive_consent(peer, arrival.word),
             Some(Kind::Finish) => self.arrive_finish(peer, arrival.word, self.transport.word(0)),
             Some(Kind::Acknowledge) => self.arrive_finish(peer, arrival.word, 0),
-            Some(Kind::Bye) => self.peers[peer as usize].departed = true,
+            Some(Kind::Bye) => self.peer_closed(peer),
             Some(Kind::Eager) | None => {
                 let what = format!("it sent a packet of kind {}", arrival.head.kind);
                 self.violation(peer, &what);

@@ -37,6 +37,9 @@ pub const INLINE_BYTES: usize = INLINE_WORDS * 8;
 /// Bytes of content in each continuation line.
 pub const CONTINUATION_BYTES: usize = (LINE_WORDS - 1) * 8;
 
+/// The wish of a consumer that has closed its end: no wish for a bell.
+pub const WISH_CLOSED: u32 = u32::MAX;
+
 /// One cache line of a lane.
 #[repr(C, align(64))]
 #[derive(Default)]
@@ -226,6 +229,14 @@ impl LaneProducer {
         self.control().attention.wish.load(Ordering::Relaxed)
     }
 
+    /// Whether the consumer has closed its end. Cost: a line that is written only
+    /// when the consumer falls asleep or closes.
+    #[inline(always)]
+    pub fn is_closed(&self) -> bool {
+        // A8: pairs with R8 in `LaneConsumer::close`.
+        self.control().attention.wish.load(Ordering::Acquire) == WISH_CLOSED
+    }
+
     /// The consumer's credit word: an opaque number that only grows.
     #[inline(always)]
     pub fn credit(&self) -> u64 {
@@ -330,6 +341,14 @@ impl LaneConsumer {
     #[inline(always)]
     pub fn publish_credit(&self, credit: u64) {
         self.control().flow.credit.store(credit, Ordering::Relaxed);
+    }
+
+    /// Tells the producer that nobody consumes any more. Final: the wish is not
+    /// set again.
+    pub fn close(&self) {
+        // R8: pairs with A8 in `LaneProducer::is_closed`: who sees it also sees
+        // what this side had published elsewhere before.
+        self.control().attention.wish.store(WISH_CLOSED, Ordering::Release);
     }
 
     /// Tells the producer whether to ring: 0 for no, else a number that differs
