@@ -1,0 +1,111 @@
+//! A peer that closes its endpoint, while its process lives on, is gone like one that died.
+
+use kestrel_core::{address_vector::FI_ADDR_UNSPEC, flags::Flags};
+use kestrel_tests::{
+    node::{Done, Node, NodeOptions, Wait, says_gone},
+    scale::PATIENCE,
+    traffic::{self, Mix, Operation, Traffic},
+};
+
+/// Sends from `from` to `to`'s node until one message has arrived there.
+fn greet(from: &Node, to: u64, there: &Node) {
+    there.endpoint.receive(vec![0; 8], FI_ADDR_UNSPEC, 1).unwrap();
+    from.endpoint.inject(&[7; 8], to).unwrap();
+    loop {
+        assert!(from.poll().is_none());
+        if let Some(done) = there.poll() {
+            return drop(done.well());
+        }
+    }
+}
+
+/// Everything that depends on a closed peer fails; `wait` tells how it is waited for.
+fn all_end(node: &Node, traffic: &mut Traffic, wait: Wait) {
+    while traffic.under_way(Operation::Send) + traffic.under_way(Operation::ReceiveDirected) > 0 {
+        let done = node.within(PATIENCE, wait);
+        let done = done.unwrap_or_else(|| panic!("no news: {}", traffic.describe()));
+        assert!(traffic.take(done).is_none());
+    }
+    for (operation, error) in &traffic.failed {
+        assert!(says_gone(error.errno), "{operation:?}: {error:?}");
+    }
+}
+
+fn depends_on_a_peer_that_closes(answers: bool, wait: Wait) {
+    let (here, there) = (Node::open(), Node::open());
+    let to = here.insert(there.address());
+    let back = there.insert(here.address());
+    greet(&here, to, &there);
+    if answers {
+        greet(&there, back, &here);
+    }
+    let mut traffic = Traffic::new(to, 1, 1, Mix::default());
+    traffic.post_sentinel(&here);
+    for (class, length) in [(5, 8u64), (6, 10_000), (7, 200_000)] {
+        traffic.post_level(&here, traffic::tag(class, length), Flags::MATCH_COMPLETE, false);
+    }
+    assert!(here.poll().is_none());
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(30));
+            drop(there);
+        });
+        all_end(&here, &mut traffic, wait);
+    });
+    assert_eq!(traffic.failed.len(), 4);
+}
+
+#[test]
+fn sends_to_a_peer_that_closes_fail() {
+    for answers in [false, true] {
+        for wait in [Wait::Polling, Wait::Sleeping] {
+            depends_on_a_peer_that_closes(answers, wait);
+        }
+    }
+}
+
+#[test]
+fn what_a_peer_sent_before_it_closed_arrives() {
+    for _ in 0..20 {
+        let (here, there) = (Node::open(), Node::open());
+        let (to, back) = (here.insert(there.address()), there.insert(here.address()));
+        greet(&here, to, &there);
+        greet(&there, back, &here);
+        for number in 0..50u64 {
+            there.endpoint.inject_tagged(&[number as u8; 40], back, number).unwrap();
+        }
+        drop(there);
+        for number in 0..50u64 {
+            here.endpoint.receive_tagged(vec![0; 40], to, number, 0, number).unwrap();
+            let mut entry = here.next().well();
+            assert_eq!(entry.context, number);
+            assert_eq!(entry.take_buffer().unwrap(), [number as u8; 40]);
+        }
+    }
+}
+
+#[test]
+fn an_endpoint_at_the_same_address_is_a_new_peer() {
+    let here = Node::open();
+    let address = Node::open().address();
+    let to = here.insert(address);
+    for round in 0..20u64 {
+        let there = Node::with(&NodeOptions::at(address));
+        let back = there.insert(here.address());
+        if round % 2 == 0 {
+            greet(&there, back, &here);
+        }
+        greet(&here, to, &there);
+        here.endpoint.receive_tagged(vec![0; 8], to, 1, 0, round).unwrap();
+        if round % 3 == 0 {
+            greet(&there, back, &here);
+        }
+        drop(there);
+        let deadline = PATIENCE;
+        let Some(Done::Badly(error)) = here.within(deadline, Wait::Sleeping) else {
+            panic!("the receive of round {round} stays posted")
+        };
+        assert_eq!(error.context, round);
+        assert!(says_gone(error.errno), "{error:?}");
+    }
+}
