@@ -88,6 +88,8 @@ pub struct Mix {
     pub sends: usize,
     /// Receives of each kind that are posted.
     pub receives: usize,
+    /// Whether messages go to receives from anyone, too.
+    pub undirected: bool,
     /// Messages that nobody receives, at most.
     pub backlog: usize,
     /// The longest message. Units: bytes.
@@ -96,7 +98,7 @@ pub struct Mix {
 
 impl Default for Mix {
     fn default() -> Self {
-        Mix { sends: 24, receives: 6, backlog: 24, length: LENGTH_MAX }
+        Mix { sends: 24, receives: 6, undirected: true, backlog: 24, length: LENGTH_MAX }
     }
 }
 
@@ -161,7 +163,8 @@ impl Traffic {
             (Operation::ReceiveAny, ANY, FI_ADDR_UNSPEC),
             (Operation::ReceiveDirected, DIRECTED, self.to),
         ] {
-            for _ in self.under_way(operation)..self.mix.receives {
+            let wanted = if class == ANY && !self.mix.undirected { 0 } else { self.mix.receives };
+            for _ in self.under_way(operation)..wanted {
                 let context = self.context();
                 let posted = node.endpoint.receive_tagged(
                     vec![0; self.mix.length],
@@ -200,7 +203,8 @@ impl Traffic {
     pub fn post_send(&mut self, node: &Node) {
         let length = self.length();
         let backlog = self.backlog < self.mix.backlog && self.random.once_in(8);
-        let class = if backlog { BACKLOG } else { self.random.between(ANY, DIRECTED) };
+        let least = if self.mix.undirected { ANY } else { DIRECTED };
+        let class = if backlog { BACKLOG } else { self.random.between(least, DIRECTED) };
         self.backlog += usize::from(backlog);
         let seed = seed(&mut self.random, length);
         let kind = self.random.below(8);
