@@ -1,6 +1,9 @@
 //! What the engine knows of each active peer.
 
-use std::collections::VecDeque;
+use std::{
+    collections::{HashMap, VecDeque},
+    hash::{BuildHasherDefault, Hasher},
+};
 
 use crate::{address::Address, address_vector::FI_ADDR_NOTAVAIL, wire::Kind};
 
@@ -61,7 +64,7 @@ pub struct Peer {
     /// Replies that found no room yet.
     pub replies: VecDeque<Reply>,
     /// Long messages from it that are under way: its name and our index.
-    pub incoming: Vec<(u64, u32)>,
+    pub incoming: HashMap<u64, u32, BuildHasherDefault<NameHasher>>,
 }
 
 /// How much payload a peer may send that nobody has asked for yet.
@@ -104,7 +107,7 @@ impl Peer {
             streams: VecDeque::new(),
             awaiting: 0,
             replies: VecDeque::new(),
-            incoming: Vec::new(),
+            incoming: HashMap::default(),
         }
     }
 
@@ -119,10 +122,26 @@ impl Peer {
         self.clear = self.state == PeerState::Ready && empty;
     }
 
-    /// Takes the incoming message that the peer calls `operation` off the list.
-    pub fn remove_incoming(&mut self, operation: u64) {
-        if let Some(at) = self.incoming.iter().position(|(name, _)| *name == operation) {
-            self.incoming.swap_remove(at);
+}
+
+/// Hashes names of operations, which are small indices with a generation above.
+/// A peer that chooses names that collide slows its own messages down.
+#[derive(Default)]
+pub struct NameHasher(u64);
+
+impl Hasher for NameHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(byte.into());
         }
+    }
+
+    #[inline(always)]
+    fn write_u64(&mut self, name: u64) {
+        self.0 = (self.0 ^ name).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
     }
 }

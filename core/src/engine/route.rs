@@ -1,6 +1,8 @@
 //! From an address to a peer, and what happens to peers: connecting, arriving,
 //! dying.
 
+use std::collections::HashSet;
+
 use super::{
     Engine,
     peer::{CREDIT_FIRST, Peer, PeerState},
@@ -10,7 +12,7 @@ use crate::{
     address_vector::{FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC},
     error::Errno,
     memory::Piece,
-    operation::Target,
+    operation::{SendStage, Target},
     tag_match::{ANY_SOURCE, STICKY},
     transport::{PeerIndex, Transport, TransportEvent, Unreachable},
     wire::{Head, Kind},
@@ -217,7 +219,9 @@ impl<T: Transport> Engine<T> {
         let begun: Vec<u32> =
             self.sends.indices().filter(|&send| self.sends[send].has_begun_with(peer)).collect();
         for send in begun {
-            self.peers[peer as usize].queue.retain(|&queued| queued != send);
+            if self.sends[send].stage == SendStage::Prefix {
+                self.peers[peer as usize].queue.retain(|&queued| queued != send);
+            }
             self.fail_send(send, why);
         }
         self.peers[peer as usize].replies.clear();
@@ -226,14 +230,19 @@ impl<T: Transport> Engine<T> {
 
     /// Fails the messages that were under way from `peer`, whose lane is gone.
     fn fail_receiving(&mut self, peer: PeerIndex, why: &Unreachable) {
-        for (_, incoming) in std::mem::take(&mut self.peers[peer as usize].incoming) {
-            self.fail_incoming(incoming, why);
+        let mut parked = HashSet::new();
+        for (_, index) in std::mem::take(&mut self.peers[peer as usize].incoming) {
+            if let Some(message) = self.fail_incoming(index, why) {
+                parked.insert(message);
+            }
         }
+        self.forget_unexpected(&parked);
         self.stalled.retain(|stalled| self.incoming.get(stalled.incoming).is_some());
         self.close_flow(peer);
     }
 
-    fn fail_incoming(&mut self, index: u32, why: &Unreachable) {
+    /// Fails one message, or returns where it is parked.
+    fn fail_incoming(&mut self, index: u32, why: &Unreachable) -> Option<u32> {
         let incoming = self.incoming.remove(index);
         match incoming.target {
             Target::Receive { receive, room, .. } => {
@@ -241,9 +250,10 @@ impl<T: Transport> Engine<T> {
                 let placed = incoming.received.min(room) as u64;
                 self.fail_arriving(receive, &message, placed, why);
             }
-            Target::Unexpected(index) => self.forget_unexpected(index),
+            Target::Unexpected(parked) => return Some(parked),
             Target::Nowhere => {}
         }
+        None
     }
 
     fn fail_directed(&mut self, peer: PeerIndex, why: &Unreachable) {

@@ -144,7 +144,7 @@ impl<T: Transport> Engine<T> {
     fn refuse_rest(&mut self, index: u32) {
         let incoming = self.incoming.remove(index);
         let operation = incoming.operation;
-        self.peers[incoming.peer as usize].remove_incoming(operation);
+        self.peers[incoming.peer as usize].incoming.remove(&operation);
         self.reply(incoming.peer, Reply { kind: Kind::Finish, operation, errno: 0 });
     }
 }

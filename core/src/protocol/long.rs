@@ -41,7 +41,7 @@ impl<T: Transport> Engine<T> {
         let valid = prefix <= total
             && arrival.length as u64 <= prefix
             && prefix <= self.limits.prefix as u64
-            && !self.peers[peer as usize].incoming.iter().any(|(name, _)| *name == operation);
+            && !self.peers[peer as usize].incoming.contains_key(&operation);
         if !valid {
             return self.violation(peer, "a long message contradicts itself");
         }
@@ -70,7 +70,7 @@ impl<T: Transport> Engine<T> {
         let acknowledge = (flags & wire::ACK_MATCH != 0).then_some(operation);
         let delivery = flags & wire::ACK_DELIVERY != 0;
         let index = self.incoming.insert(incoming);
-        self.peers[peer as usize].incoming.push((operation, index));
+        self.peers[peer as usize].incoming.insert(operation, index);
         match matched {
             Some((posted, receive)) => {
                 self.incoming[index].target =
@@ -121,9 +121,8 @@ impl<T: Transport> Engine<T> {
 
     pub(crate) fn arrive_part(&mut self, arrival: Arrival) {
         let peer = arrival.peer;
-        let list = &self.peers[peer as usize].incoming;
         // A message that was finished by single-copy may still have parts on the way.
-        let Some(&(_, index)) = list.iter().find(|(name, _)| *name == arrival.word) else { return };
+        let Some(&index) = self.peers[peer as usize].incoming.get(&arrival.word) else { return };
         let incoming = &self.incoming[index];
         if incoming.pulled {
             return;
@@ -182,7 +181,7 @@ impl<T: Transport> Engine<T> {
     pub(crate) fn close_incoming(&mut self, index: u32) {
         let incoming = self.incoming.remove(index);
         self.stalled.retain(|stalled| stalled.incoming != index);
-        self.peers[incoming.peer as usize].remove_incoming(incoming.operation);
+        self.peers[incoming.peer as usize].incoming.remove(&incoming.operation);
         if incoming.is_rendezvous() {
             let operation = incoming.operation;
             self.reply(incoming.peer, Reply { kind: Kind::Finish, operation, errno: 0 });

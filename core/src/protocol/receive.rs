@@ -1,5 +1,7 @@
 //! Posting a receive: it finds its message waiting, or waits for it.
 
+use std::collections::HashSet;
+
 use crate::{
     endpoint::PostError,
     engine::{Engine, report::Message},
@@ -98,19 +100,23 @@ impl<T: Transport> Engine<T> {
         self.close_receive(receive, &message.summary(), start, room);
     }
 
-    /// Drops a parked message that its sender can no longer finish.
-    pub(crate) fn forget_unexpected(&mut self, parked: u32) {
-        let tagged = self.unexpected[parked].flags.contains(Flags::TAGGED);
-        let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
-        let place = matcher.unexpected().find(|(_, message, _)| *message == parked);
-        match place {
-            Some((place, ..)) => {
+    /// Drops parked messages that their sender can no longer finish. Looks once
+    /// through everything that is parked, however many they are.
+    pub(crate) fn forget_unexpected(&mut self, parked: &HashSet<u32>) {
+        if parked.is_empty() {
+            return;
+        }
+        for matcher in [&mut self.tagged, &mut self.untagged] {
+            let found = matcher.unexpected().filter(|(_, message, _)| parked.contains(message));
+            for (place, ..) in found.collect::<Vec<_>>() {
                 matcher.remove_unexpected(place);
             }
-            None => self.claimed.retain(|_, claimed| *claimed != parked),
         }
-        let message = self.unexpected.remove(parked);
-        self.release_charge(message.peer, message.cost);
+        self.claimed.retain(|_, claimed| !parked.contains(claimed));
+        for &index in parked {
+            let message = self.unexpected.remove(index);
+            self.release_charge(message.peer, message.cost);
+        }
     }
 
     /// Cancels the first operation posted with `context`. Reference:
