@@ -216,6 +216,8 @@ pub struct Incoming {
     pub tag: u64,
     /// Remote CQ data.
     pub data: u64,
+    /// The sender waits until all of it is here, and knows that by no other sign.
+    pub acknowledge_whole: bool,
 }
 
 /// Where an incoming message's bytes go.

@@ -58,6 +58,7 @@ impl<T: Transport> Engine<T> {
             flags: message_flags(flags),
             tag: arrival.word,
             data,
+            acknowledge_whole: flags & (wire::ACK_DELIVERY | wire::ACK_MATCH) == wire::ACK_DELIVERY,
         };
         if !self.charge_arrival(peer, incoming.cost()) {
             return self.violation(peer, "it sent more than its credit");
@@ -68,23 +69,22 @@ impl<T: Transport> Engine<T> {
         let matcher = if flags & wire::TAGGED != 0 { &mut self.tagged } else { &mut self.untagged };
         let matched = matcher.match_posted(peer, incoming.tag);
         let acknowledge = (flags & wire::ACK_MATCH != 0).then_some(operation);
-        let delivery = flags & wire::ACK_DELIVERY != 0;
         let index = self.incoming.insert(incoming);
         self.peers[peer as usize].incoming.insert(operation, index);
         match matched {
             Some((posted, receive)) => {
                 self.incoming[index].target =
                     self.open_receive(receive & !STICKY, Some(posted), total as usize);
-                self.matched(index, acknowledge.or(delivery.then_some(operation)));
+                self.matched(index, acknowledge);
             }
-            None => self.park_long(index, acknowledge, delivery),
+            None => self.park_long(index, acknowledge),
         }
         self.take_part(index, arrival.length);
     }
 
-    fn park_long(&mut self, index: u32, acknowledge: Option<u64>, delivery: bool) {
+    fn park_long(&mut self, index: u32, acknowledge: Option<u64>) {
         let incoming = &self.incoming[index];
-        let (peer, operation, prefix) = (incoming.peer, incoming.operation, incoming.prefix);
+        let (peer, prefix) = (incoming.peer, incoming.prefix);
         let whole = !incoming.is_rendezvous();
         let unexpected = Unexpected {
             peer,
@@ -99,9 +99,6 @@ impl<T: Transport> Engine<T> {
         };
         let parked = self.park(unexpected);
         self.incoming[index].target = Target::Unexpected(parked);
-        if delivery && whole {
-            self.acknowledge(peer, operation);
-        }
     }
 
     /// The receive for an incoming message is known: the sender may go on.
@@ -185,6 +182,8 @@ impl<T: Transport> Engine<T> {
         if incoming.is_rendezvous() {
             let operation = incoming.operation;
             self.reply(incoming.peer, Reply { kind: Kind::Finish, operation, errno: 0 });
+        } else if incoming.acknowledge_whole {
+            self.acknowledge(incoming.peer, incoming.operation);
         }
     }
 
