@@ -10,12 +10,17 @@ use crate::{
         report::Message,
     },
     flags::Flags,
+    info::TX_SIZE_MAX,
     operation::{Body, Unexpected},
     protocol::place,
     tag_match::STICKY,
     transport::{Arrival, PeerIndex, Transport},
     wire::{self, ENVELOPE_COST, Kind},
 };
+
+/// More operations than this no endpoint has under way with another: its transmit size, and
+/// what threads left for the owner. Beyond it a peer only wants our memory.
+pub(crate) const UNDER_WAY_MAX: usize = 2 * TX_SIZE_MAX;
 
 impl<T: Transport> Engine<T> {
     /// Delivers one packet and gives its memory back.
@@ -48,7 +53,8 @@ impl<T: Transport> Engine<T> {
             self.report_received(receive, &message, room);
         }
         if flags & (wire::ACK_DELIVERY | wire::ACK_MATCH) != 0 {
-            self.acknowledge(arrival.peer, self.transport.word(arrival.head.words() - 1));
+            let operation = self.transport.word(arrival.head.words() - 1);
+            self.acknowledge_arrival(arrival.peer, operation);
         }
     }
 
@@ -69,15 +75,12 @@ impl<T: Transport> Engine<T> {
     fn park_eager(&mut self, arrival: Arrival, cost: u64) {
         let flags = arrival.head.flags;
         let message = self.eager_message(arrival);
-        let mut acknowledge = None;
-        if flags & (wire::ACK_DELIVERY | wire::ACK_MATCH) != 0 {
-            let operation = self.transport.word(arrival.head.words() - 1);
-            if flags & wire::ACK_MATCH != 0 {
-                acknowledge = Some(operation);
-            } else {
-                self.acknowledge(arrival.peer, operation);
-            }
-        }
+        let wanted = flags & (wire::ACK_DELIVERY | wire::ACK_MATCH);
+        let operation = match wanted {
+            0 => None,
+            _ => Some(self.transport.word(arrival.head.words() - 1)),
+        };
+        let acknowledge = operation.filter(|_| wanted & wire::ACK_MATCH != 0);
         let mut body = Body::new(message.total);
         body.fill(&self.transport, 0, message.total);
         let unexpected = Unexpected {
@@ -92,6 +95,9 @@ impl<T: Transport> Engine<T> {
             cost,
         };
         self.park(unexpected);
+        if let Some(operation) = operation.filter(|_| acknowledge.is_none()) {
+            self.acknowledge_arrival(message.peer, operation);
+        }
     }
 
     pub(crate) fn park(&mut self, unexpected: Unexpected) -> u32 {
@@ -127,6 +133,17 @@ impl<T: Transport> Engine<T> {
     #[inline(never)]
     pub(crate) fn acknowledge(&mut self, peer: PeerIndex, operation: u64) {
         self.reply(peer, Reply { kind: Kind::Acknowledge, operation, errno: 0 });
+    }
+
+    /// The same at the end of an arrival, which is the only place where a peer can be dropped
+    /// because it never takes its replies.
+    #[cold]
+    #[inline(never)]
+    fn acknowledge_arrival(&mut self, peer: PeerIndex, operation: u64) {
+        self.acknowledge(peer, operation);
+        if self.peers[peer as usize].replies.len() > UNDER_WAY_MAX {
+            self.violation(peer, "it wants more acknowledgements than it can have sends under way");
+        }
     }
 
     /// Sends a small packet that must not be lost for lack of room.

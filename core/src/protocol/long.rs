@@ -9,7 +9,11 @@ use crate::{
     error::Errno,
     flags::Flags,
     operation::{Body, Incoming, SendStage, Target, Unexpected},
-    protocol::{arrive::message_flags, place, single_copy::Stalled},
+    protocol::{
+        arrive::{UNDER_WAY_MAX, message_flags},
+        place,
+        single_copy::Stalled,
+    },
     tag_match::{PostedId, STICKY},
     transport::{Arrival, PeerIndex, Transport, Unreachable},
     wire::{self, ENVELOPE_COST, Kind, LONG_WORDS},
@@ -44,6 +48,10 @@ impl<T: Transport> Engine<T> {
             && !self.peers[peer as usize].incoming.contains_key(&operation);
         if !valid {
             return self.violation(peer, "a long message contradicts itself");
+        }
+        let record = &self.peers[peer as usize];
+        if record.incoming.len().max(record.replies.len()) > UNDER_WAY_MAX {
+            return self.violation(peer, "it has more messages under way than anybody can send");
         }
         let flags = arrival.head.flags;
         let incoming = Incoming {
