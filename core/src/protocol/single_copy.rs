@@ -8,7 +8,13 @@
 
 use std::time::{Duration, Instant};
 
-use crate::{engine::Engine, operation::Target, transport::Transport};
+use crate::{
+    engine::{Engine, peer::Reply},
+    error::Errno,
+    operation::Target,
+    transport::{Transport, Unreachable},
+    wire::Kind,
+};
 
 /// How long a sender may be silent before its memory is read.
 const PATIENCE: Duration = Duration::from_micros(50);
@@ -58,10 +64,14 @@ impl<T: Transport> Engine<T> {
                 continue;
             }
             // A message that is finished takes itself off the list, at this place.
-            if self.read_some(self.stalled[index].incoming) == Outcome::Unreadable {
-                self.stalled.swap_remove(index);
-            } else {
+            let incoming = self.stalled[index].incoming;
+            if self.read_some(incoming) == Outcome::Read {
                 moved = true;
+                continue;
+            }
+            self.stalled.swap_remove(index);
+            if self.incoming[incoming].pulled {
+                self.give_up(incoming);
             }
         }
         moved
@@ -75,13 +85,15 @@ impl<T: Transport> Engine<T> {
             return Outcome::Unreadable;
         };
         let from = incoming.received;
-        let length = (total - from).min(READ_MAX);
-        let wanted = length.min(room.saturating_sub(from));
+        let wanted = (total - from).min(READ_MAX).min(room.saturating_sub(from));
+        // What does not fit is not read, and passed over in one step.
+        let length = if from + wanted < room { wanted } else { total - from };
         let pieces = self.receives[receive].pieces.view();
         let (mut readable, mut done) = (true, 0);
+        let address = |offset: usize| remote.wrapping_add(offset as u64);
         let transport = &mut self.transport;
         pieces.for_each_part(start + from, wanted, |part| {
-            readable = readable && transport.read_remote(peer, remote + (from + done) as u64, part);
+            readable = readable && transport.read_remote(peer, address(from + done), part);
             done += part.len();
         });
         if !readable {
@@ -92,5 +104,23 @@ impl<T: Transport> Engine<T> {
         incoming.received = from + length;
         self.finish_if_whole(index);
         Outcome::Read
+    }
+
+    /// A message that was partly read cannot be read on, and its parts were let
+    /// go: both sides are told. A sender that died is found out in its own way.
+    #[cold]
+    #[inline(never)]
+    fn give_up(&mut self, index: u32) {
+        let incoming = self.incoming.remove(index);
+        let (peer, operation) = (incoming.peer, incoming.operation);
+        self.peers[peer as usize].incoming.remove(&operation);
+        let errno = Errno::CONNABORTED;
+        let reason = "the sender's memory could be read only in part".into();
+        self.reply(peer, Reply { kind: Kind::Finish, operation, errno: errno.0 as u64 });
+        if let Target::Receive { receive, room, .. } = incoming.target {
+            let placed = incoming.received.min(room) as u64;
+            let why = Unreachable { errno, reason };
+            self.fail_arriving(receive, &incoming.message(), placed, &why);
+        }
     }
 }
