@@ -44,3 +44,8 @@ pub mod poll_set;
 pub mod primitive;
 #[allow(unsafe_code)]
 pub mod ring;
+
+// What tests drive it all with. Not an interface.
+#[allow(unsafe_code)]
+#[doc(hidden)]
+pub mod mock;

@@ -1,0 +1,572 @@
+//! An in-memory transport, for tests: every packet stays in this process, every
+//! fault comes on demand.
+//!
+//! All endpoints of one [`MockProvider`] are on one network. Lanes are lossless
+//! and ordered, and hold few packets, so that a sender often finds no room. What
+//! a real transport does at unpredictable moments (no room, late connections,
+//! dying peers) happens here when a test says so.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    os::fd::RawFd,
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use crate::{
+    address::Address,
+    error::Errno,
+    memory::{Payload, Piece},
+    ring::lane::{INLINE_BYTES, INLINE_WORDS},
+    transport::{
+        Arrival, Bell, CoreClaim, Limits, PeerIndex, Provider, Room, Transport, TransportEvent,
+        Unreachable,
+    },
+    wire::{Head, Kind},
+};
+
+/// How a mock network behaves.
+#[derive(Clone, Debug)]
+pub struct MockOptions {
+    /// The sizes that core is told.
+    pub limits: Limits,
+    /// Packets that a lane holds; one more place is kept for a goodbye.
+    pub lane_packets: usize,
+    /// The most payload that [`Transport::room`] offers; less than the limits
+    /// say makes for tiny fragments.
+    pub room_bytes: usize,
+    /// Whether a receiver may read its sender's memory.
+    pub read_remote: bool,
+}
+
+impl Default for MockOptions {
+    fn default() -> Self {
+        MockOptions {
+            limits: Limits { single: 8 << 10, fragment: 32 << 10, prefix: 64 << 10 },
+            lane_packets: 16,
+            room_bytes: usize::MAX,
+            read_remote: false,
+        }
+    }
+}
+
+/// A network, and what opens endpoints on it.
+pub struct MockProvider {
+    options: MockOptions,
+    network: Arc<Mutex<Network>>,
+}
+
+#[derive(Default)]
+struct Network {
+    stations: HashMap<Address, Arc<Station>>,
+    opened: u64,
+    /// Connections that will fail, by address.
+    refused: HashMap<Address, (usize, Errno)>,
+    /// Looks that a connection takes to come about.
+    connect_looks: usize,
+}
+
+/// One endpoint, as the others see it.
+struct Station {
+    address: Address,
+    incarnation: u64,
+    bell: MockBell,
+    armed: AtomicBool,
+    dead: AtomicBool,
+    /// Pushes to it that will find no room.
+    blocked: AtomicUsize,
+    events: Mutex<VecDeque<Event>>,
+}
+
+struct Event {
+    /// Looks until it shows.
+    looks: usize,
+    what: What,
+}
+
+enum What {
+    Connected { peer: PeerIndex, lane: Arc<Lane> },
+    Failed { peer: PeerIndex, reason: Unreachable },
+    Incoming { lane: Arc<Lane> },
+    Died { incarnation: u64 },
+}
+
+struct Lane {
+    from: Arc<Station>,
+    to: Arc<Station>,
+    queue: Mutex<Packets>,
+}
+
+#[derive(Default)]
+struct Packets {
+    packets: VecDeque<Packet>,
+    credit: u64,
+}
+
+struct Packet {
+    head: Head,
+    word: u64,
+    inline: [u64; INLINE_WORDS],
+    inline_payload: usize,
+    payload: Vec<u8>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // A test that failed elsewhere left whole values behind.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Station {
+    fn tell(&self, looks: usize, what: What) {
+        lock(&self.events).push_back(Event { looks, what });
+        self.bell.ring();
+    }
+
+    /// Whether an event shows at this look.
+    fn look(&self) -> bool {
+        match lock(&self.events).front_mut() {
+            None => false,
+            Some(event) if event.looks == 0 => true,
+            Some(event) => {
+                event.looks -= 1;
+                false
+            }
+        }
+    }
+
+    /// Whether this push finds the way blocked.
+    fn blocks(&self) -> bool {
+        let one_less = |left: usize| left.checked_sub(1);
+        self.blocked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok()
+    }
+}
+
+impl MockProvider {
+    /// A network of its own.
+    pub fn new(options: MockOptions) -> MockProvider {
+        MockProvider { options, network: Arc::default() }
+    }
+
+    /// The next `count` connections to `address` fail.
+    pub fn refuse(&self, address: Address, count: usize, errno: Errno) {
+        lock(&self.network).refused.insert(address, (count, errno));
+    }
+
+    /// From now on connecting takes this many looks of the one who connects.
+    pub fn delay_connections(&self, looks: usize) {
+        lock(&self.network).connect_looks = looks;
+    }
+
+    /// The next `count` pushes to `address` find no room.
+    pub fn block(&self, address: Address, count: usize) {
+        if let Some(station) = lock(&self.network).stations.get(&address) {
+            station.blocked.store(count, Ordering::Relaxed);
+        }
+    }
+
+    /// The process of the endpoint at `address` dies: it does nothing more, its
+    /// peers hear of it, and another may open its address.
+    pub fn kill(&self, address: Address) {
+        let mut network = lock(&self.network);
+        let Some(dead) = network.stations.remove(&address) else { return };
+        dead.dead.store(true, Ordering::SeqCst);
+        for station in network.stations.values() {
+            station.tell(0, What::Died { incarnation: dead.incarnation });
+        }
+    }
+}
+
+impl Provider for MockProvider {
+    type Transport = MockTransport;
+
+    fn open(&self, address: Option<Address>) -> Result<MockTransport, Unreachable> {
+        let mut network = lock(&self.network);
+        network.opened += 1;
+        let opened = network.opened;
+        let default = Address::new([127, 0, 0, 1].into(), 0);
+        let mut address = address.unwrap_or(default);
+        if address.port() == 0 {
+            address = address.with_port(1024 + opened as u16);
+        }
+        if network.stations.contains_key(&address) {
+            let reason = format!("the address {address} is in use");
+            return Err(Unreachable { errno: Errno::ADDRINUSE, reason });
+        }
+        let station = Arc::new(Station {
+            address,
+            incarnation: opened,
+            bell: MockBell::new(),
+            armed: AtomicBool::new(false),
+            dead: AtomicBool::new(false),
+            blocked: AtomicUsize::new(0),
+            events: Mutex::default(),
+        });
+        network.stations.insert(address, station.clone());
+        Ok(MockTransport {
+            options: self.options.clone(),
+            network: self.network.clone(),
+            station,
+            peers: Vec::new(),
+            turn: 0,
+            current: None,
+            offers: HashMap::new(),
+            next_ticket: 0,
+            ready: VecDeque::new(),
+        })
+    }
+
+    fn new_bell(&self) -> Result<Box<dyn Bell>, Unreachable> {
+        Ok(Box::new(MockBell::new()))
+    }
+
+    fn claim_core(&self, _core: usize) -> Result<Box<dyn CoreClaim>, Unreachable> {
+        Ok(Box::new(AnyCore))
+    }
+
+    fn forked(&self) -> bool {
+        false
+    }
+}
+
+struct AnyCore;
+
+impl CoreClaim for AnyCore {
+    fn pin(&self) {}
+}
+
+#[derive(Default)]
+struct Peer {
+    send: Option<Arc<Lane>>,
+    receive: Option<Arc<Lane>>,
+}
+
+impl Peer {
+    fn knows(&self, incarnation: u64) -> bool {
+        self.send.as_ref().is_some_and(|lane| lane.to.incarnation == incarnation)
+            || self.receive.as_ref().is_some_and(|lane| lane.from.incarnation == incarnation)
+    }
+}
+
+/// One endpoint's place on a mock network.
+pub struct MockTransport {
+    options: MockOptions,
+    network: Arc<Mutex<Network>>,
+    station: Arc<Station>,
+    peers: Vec<Peer>,
+    turn: usize,
+    /// The packet that was last handed out.
+    current: Option<Packet>,
+    offers: HashMap<u64, Arc<Lane>>,
+    next_ticket: u64,
+    ready: VecDeque<TransportEvent>,
+}
+
+impl MockTransport {
+    fn peer(&mut self, peer: PeerIndex) -> &mut Peer {
+        let index = peer as usize;
+        if self.peers.len() <= index {
+            self.peers.resize_with(index + 1, Peer::default);
+        }
+        &mut self.peers[index]
+    }
+
+    fn dead(&self) -> bool {
+        self.station.dead.load(Ordering::SeqCst)
+    }
+
+    fn send_lane(&self, peer: PeerIndex) -> Option<&Arc<Lane>> {
+        self.peers.get(peer as usize)?.send.as_ref()
+    }
+
+    fn take(&mut self, peer: PeerIndex) -> Option<Arrival> {
+        let lane = self.peers.get(peer as usize)?.receive.as_ref()?;
+        let packet = lock(&lane.queue).packets.pop_front()?;
+        let payload = if packet.payload.is_empty() {
+            Payload::inline(packet.inline_payload)
+        } else {
+            // SAFETY: the packet is kept in `current` until it is consumed.
+            unsafe { Payload::new(packet.payload.as_ptr(), packet.payload.len()) }
+        };
+        let Packet { head, word, inline, .. } = packet;
+        self.current = Some(packet);
+        Some(Arrival { peer, head, word, inline, payload })
+    }
+
+    fn try_connect(&self, address: Address) -> Result<Arc<Station>, Unreachable> {
+        let mut network = lock(&self.network);
+        let refusal = network.refused.get_mut(&address).filter(|(count, _)| *count > 0);
+        if let Some((count, errno)) = refusal {
+            *count -= 1;
+            return Err(Unreachable { errno: *errno, reason: format!("{address} refused") });
+        }
+        network.stations.get(&address).cloned().ok_or_else(|| Unreachable {
+            errno: Errno::HOSTUNREACH,
+            reason: format!("no endpoint listens at {address}"),
+        })
+    }
+
+    fn translate(&mut self, what: What) {
+        match what {
+            What::Connected { peer, lane } => {
+                let incarnation = lane.to.incarnation;
+                self.peer(peer).send = Some(lane);
+                self.ready.push_back(TransportEvent::Connected { peer, incarnation });
+            }
+            What::Failed { peer, reason } => {
+                self.ready.push_back(TransportEvent::Failed { peer, reason });
+            }
+            What::Incoming { lane } => {
+                let ticket = self.next_ticket;
+                self.next_ticket += 1;
+                let (address, incarnation) = (lane.from.address, lane.from.incarnation);
+                self.offers.insert(ticket, lane);
+                let event = TransportEvent::Incoming { ticket, address, incarnation };
+                self.ready.push_back(event);
+            }
+            What::Died { incarnation } => {
+                let knows = |(_, peer): &(usize, &Peer)| peer.knows(incarnation);
+                let dead = self.peers.iter().enumerate().filter(knows);
+                let died = |(peer, _)| TransportEvent::Died { peer: peer as PeerIndex };
+                self.ready.extend(dead.map(died));
+            }
+        }
+    }
+
+    fn has_packet(&self) -> bool {
+        let lanes = self.peers.iter().filter_map(|peer| peer.receive.as_ref());
+        lanes.into_iter().any(|lane| !lock(&lane.queue).packets.is_empty())
+    }
+}
+
+impl Transport for MockTransport {
+    fn address(&self) -> Address {
+        self.station.address
+    }
+
+    fn limits(&self) -> Limits {
+        self.options.limits
+    }
+
+    fn connect(&mut self, peer: PeerIndex, address: Address) {
+        self.peer(peer);
+        let looks = lock(&self.network).connect_looks;
+        let what = match self.try_connect(address) {
+            Err(reason) => What::Failed { peer, reason },
+            Ok(to) => {
+                let from = self.station.clone();
+                let lane = Arc::new(Lane { from, to: to.clone(), queue: Mutex::default() });
+                to.tell(0, What::Incoming { lane: lane.clone() });
+                What::Connected { peer, lane }
+            }
+        };
+        self.station.tell(looks, what);
+    }
+
+    fn adopt(&mut self, peer: PeerIndex, ticket: u64) {
+        let lane = self.offers.remove(&ticket);
+        self.peer(peer).receive = lane;
+    }
+
+    fn disconnect(&mut self, peer: PeerIndex) {
+        *self.peer(peer) = Peer::default();
+    }
+
+    fn room(&mut self, peer: PeerIndex, wanted: usize) -> Room {
+        let Some(lane) = self.send_lane(peer) else { return Room::Full };
+        let full = lock(&lane.queue).packets.len() >= self.options.lane_packets;
+        if full || lane.to.blocks() {
+            return Room::Full;
+        }
+        let fragment = self.options.limits.fragment.min(self.options.room_bytes);
+        Room::Bytes(wanted.min(fragment))
+    }
+
+    fn push(&mut self, peer: PeerIndex, head: Head, word: u64, words: &[u64], payload: Piece) -> bool {
+        let Some(lane) = self.send_lane(peer) else { return false };
+        if self.dead() {
+            return true;
+        }
+        let last = head.kind == Kind::Bye as u8;
+        if !last && lane.to.blocks() {
+            return false;
+        }
+        let mut queue = lock(&lane.queue);
+        if queue.packets.len() >= self.options.lane_packets + usize::from(last) {
+            return false;
+        }
+        assert_eq!(words.len(), head.words(), "the words of {head:?}");
+        let mut packet = Packet {
+            head,
+            word,
+            inline: [0; INLINE_WORDS],
+            inline_payload: 0,
+            payload: Vec::new(),
+        };
+        packet.inline[..words.len()].copy_from_slice(words);
+        if words.len() * 8 + payload.len() <= INLINE_BYTES {
+            payload.copy_to_words(&mut packet.inline, words.len() * 8);
+            packet.inline_payload = payload.len();
+        } else {
+            let longest = self.options.limits.fragment.max(self.options.limits.single);
+            assert!(payload.len() <= longest, "a packet of {} bytes", payload.len());
+            payload.append_to(&mut packet.payload);
+        }
+        queue.packets.push_back(packet);
+        drop(queue);
+        if lane.to.armed.load(Ordering::SeqCst) {
+            lane.to.bell.ring();
+        }
+        true
+    }
+
+    fn credit(&self, peer: PeerIndex) -> u64 {
+        self.send_lane(peer).map_or(0, |lane| lock(&lane.queue).credit)
+    }
+
+    fn grant(&mut self, peer: PeerIndex, credit: u64) {
+        if let Some(lane) = &self.peer(peer).receive {
+            lock(&lane.queue).credit = credit;
+        }
+    }
+
+    fn arrival(&mut self) -> Option<Arrival> {
+        assert!(self.current.is_none(), "the last packet was not consumed");
+        if self.dead() {
+            return None;
+        }
+        for _ in 0..self.peers.len() {
+            self.turn = (self.turn + 1) % self.peers.len();
+            if let Some(arrival) = self.take(self.turn as PeerIndex) {
+                return Some(arrival);
+            }
+        }
+        None
+    }
+
+    fn arrival_from(&mut self, peer: PeerIndex) -> Option<Arrival> {
+        self.take(peer)
+    }
+
+    fn consume(&mut self) {
+        self.current = None;
+    }
+
+    fn copy_out(&self, from: Payload, to: Piece) {
+        let length = from.len().min(to.len());
+        // SAFETY: the payload is readable until its packet is consumed, the piece
+        // writable until its operation completes, and `length` is within both.
+        unsafe { std::ptr::copy(from.as_ptr(), to.as_ptr(), length) };
+    }
+
+    fn read_remote(&mut self, peer: PeerIndex, remote: u64, to: Piece) -> bool {
+        if !self.can_read_remote(peer) {
+            return false;
+        }
+        // SAFETY: the sender is in this process and keeps its buffer until the
+        // receiver has finished the message, which it has not yet.
+        unsafe { std::ptr::copy(remote as *const u8, to.as_ptr(), to.len()) };
+        true
+    }
+
+    fn can_read_remote(&self, peer: PeerIndex) -> bool {
+        let lane = self.peers.get(peer as usize).and_then(|peer| peer.receive.as_ref());
+        // The memory of a process that is gone is not there to be read.
+        self.options.read_remote
+            && lane.is_some_and(|lane| !lane.from.dead.load(Ordering::SeqCst))
+    }
+
+    fn has_event(&self) -> bool {
+        !self.dead() && (!self.ready.is_empty() || self.station.look())
+    }
+
+    fn event(&mut self) -> Option<TransportEvent> {
+        while self.ready.is_empty() {
+            let event = {
+                let mut events = lock(&self.station.events);
+                events.front().filter(|event| event.looks == 0)?;
+                events.pop_front()?
+            };
+            self.translate(event.what);
+        }
+        self.ready.pop_front()
+    }
+
+    fn arm(&mut self) -> bool {
+        self.station.armed.store(true, Ordering::SeqCst);
+        self.station.bell.drain();
+        let event = !self.ready.is_empty() || !lock(&self.station.events).is_empty();
+        !self.has_packet() && !event
+    }
+
+    fn disarm(&mut self) {
+        self.station.armed.store(false, Ordering::SeqCst);
+    }
+
+    fn bell(&self) -> RawFd {
+        self.station.bell.fd()
+    }
+
+    fn sleep(bells: &[RawFd], timeout: Option<Duration>) {
+        let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        let mut rung = lock(&RUNG);
+        while !rung.iter().any(|bell| bells.contains(bell)) {
+            let left = match deadline {
+                None => Duration::from_secs(60),
+                Some(deadline) => deadline.saturating_duration_since(Instant::now()),
+            };
+            if left.is_zero() {
+                return;
+            }
+            rung = RINGING.wait_timeout(rung, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl Drop for MockTransport {
+    fn drop(&mut self) {
+        if !self.dead() {
+            lock(&self.network).stations.remove(&self.station.address);
+        }
+    }
+}
+
+/// Bells that are rung, by what stands for their descriptors.
+static RUNG: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
+static RINGING: Condvar = Condvar::new();
+
+/// A bell without a descriptor: its number only means something in here.
+struct MockBell(RawFd);
+
+impl MockBell {
+    fn new() -> MockBell {
+        static NEXT: AtomicI32 = AtomicI32::new(1);
+        MockBell(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+impl Bell for MockBell {
+    fn ring(&self) {
+        let mut rung = lock(&RUNG);
+        if !rung.contains(&self.0) {
+            rung.push(self.0);
+        }
+        RINGING.notify_all();
+    }
+
+    fn drain(&self) {
+        lock(&RUNG).retain(|bell| *bell != self.0);
+    }
+
+    fn fd(&self) -> RawFd {
+        self.0
+    }
+}
+
+impl Drop for MockBell {
+    fn drop(&mut self) {
+        self.drain();
+    }
+}
