@@ -19,8 +19,8 @@ use std::{
 use crate::{
     address::Address,
     error::Errno,
-    memory::{Payload, Piece},
-    ring::lane::{INLINE_BYTES, INLINE_WORDS},
+    memory::Piece,
+    ring::lane::INLINE_WORDS,
     transport::{
         Arrival, Bell, CoreClaim, Limits, PeerIndex, Provider, Room, Transport, TransportEvent,
         Unreachable,
@@ -109,8 +109,7 @@ struct Packets {
 struct Packet {
     head: Head,
     word: u64,
-    inline: [u64; INLINE_WORDS],
-    inline_payload: usize,
+    words: [u64; INLINE_WORDS],
     payload: Vec<u8>,
 }
 
@@ -284,15 +283,9 @@ impl MockTransport {
     fn take(&mut self, peer: PeerIndex) -> Option<Arrival> {
         let lane = self.peers.get(peer as usize)?.receive.as_ref()?;
         let packet = lock(&lane.queue).packets.pop_front()?;
-        let payload = if packet.payload.is_empty() {
-            Payload::inline(packet.inline_payload)
-        } else {
-            // SAFETY: the packet is kept in `current` until it is consumed.
-            unsafe { Payload::new(packet.payload.as_ptr(), packet.payload.len()) }
-        };
-        let Packet { head, word, inline, .. } = packet;
+        let (head, word, length) = (packet.head, packet.word, packet.payload.len());
         self.current = Some(packet);
-        Some(Arrival { peer, head, word, inline, payload })
+        Some(Arrival { peer, head, word, length })
     }
 
     fn try_connect(&self, address: Address) -> Result<Arc<Station>, Unreachable> {
@@ -401,19 +394,13 @@ impl Transport for MockTransport {
         let mut packet = Packet {
             head,
             word,
-            inline: [0; INLINE_WORDS],
-            inline_payload: 0,
+            words: [0; INLINE_WORDS],
             payload: Vec::new(),
         };
-        packet.inline[..words.len()].copy_from_slice(words);
-        if words.len() * 8 + payload.len() <= INLINE_BYTES {
-            payload.copy_to_words(&mut packet.inline, words.len() * 8);
-            packet.inline_payload = payload.len();
-        } else {
-            let longest = self.options.limits.fragment.max(self.options.limits.single);
-            assert!(payload.len() <= longest, "a packet of {} bytes", payload.len());
-            payload.append_to(&mut packet.payload);
-        }
+        packet.words[..words.len()].copy_from_slice(words);
+        let longest = self.options.limits.fragment.max(self.options.limits.single);
+        assert!(payload.len() <= longest, "a packet of {} bytes", payload.len());
+        payload.append_to(&mut packet.payload);
         queue.packets.push_back(packet);
         drop(queue);
         if lane.to.armed.load(Ordering::SeqCst) {
@@ -454,11 +441,14 @@ impl Transport for MockTransport {
         self.current = None;
     }
 
-    fn copy_out(&self, from: Payload, to: Piece) {
-        let length = from.len().min(to.len());
-        // SAFETY: the payload is readable until its packet is consumed, the piece
-        // writable until its operation completes, and `length` is within both.
-        unsafe { std::ptr::copy(from.as_ptr(), to.as_ptr(), length) };
+    fn word(&self, index: usize) -> u64 {
+        self.current.as_ref().map_or(0, |packet| packet.words[index])
+    }
+
+    fn copy_out(&self, offset: usize, to: Piece) {
+        if let Some(packet) = &self.current {
+            to.fill(&packet.payload[offset..]);
+        }
     }
 
     fn read_remote(&mut self, peer: PeerIndex, remote: u64, to: Piece) -> bool {

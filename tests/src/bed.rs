@@ -1,0 +1,501 @@
+//! What the cases stand on: a few endpoints that know each other, driven
+//! together, with waits that end.
+
+use std::{
+    cell::RefCell,
+    collections::VecDeque,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use kestrel_core::{
+    address::Address,
+    address_vector::{AddressVector, AddressVectorAttributes, FI_ADDR_UNSPEC},
+    completion_queue::{CompletionQueue, Entry, ErrorEntry, ReadError, store::Sharing},
+    domain::{Domain, DomainOptions},
+    endpoint::{Endpoint, EndpointOptions, PostError},
+    error::Errno,
+    flags::Flags,
+    memory::{Piece, Pieces},
+    operation::{ReceivePost, SendPost},
+    transport::Provider,
+};
+
+/// The end of every wait: far beyond what any machine needs.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How much to run, from `KESTREL_TEST_SCALE`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Scale {
+    /// Seconds.
+    Quick,
+    /// Minutes.
+    Default,
+    /// Whatever it takes.
+    Full,
+}
+
+/// The scale of this run.
+pub fn scale() -> Scale {
+    match std::env::var("KESTREL_TEST_SCALE").as_deref() {
+        Ok("quick") => Scale::Quick,
+        Ok("full") => Scale::Full,
+        Ok("default") | Err(_) => Scale::Default,
+        Ok(other) => panic!("KESTREL_TEST_SCALE is quick, default or full, not '{other}'"),
+    }
+}
+
+/// One of three numbers, by scale.
+pub fn scaled<T>(quick: T, default: T, full: T) -> T {
+    match scale() {
+        Scale::Quick => quick,
+        Scale::Default => default,
+        Scale::Full => full,
+    }
+}
+
+/// Where a case runs: over which provider, and who may touch its objects.
+pub struct Bed<P: Provider> {
+    /// What opens the transports.
+    pub provider: Arc<P>,
+    /// One thread at a time, or any.
+    pub sharing: Sharing,
+}
+
+impl<P: Provider> Bed<P> {
+    /// A domain of this bed.
+    pub fn domain(&self, options: DomainOptions) -> Arc<Domain<P>> {
+        let provider = self.provider.clone();
+        match self.sharing {
+            Sharing::Shared => Domain::open(provider, options).unwrap(),
+            // SAFETY: a case that asks for an exclusive bed uses one thread.
+            Sharing::Exclusive => unsafe { Domain::open_exclusive(provider, options).unwrap() },
+        }
+    }
+
+    /// `count` endpoints that know each other by their places.
+    pub fn world(&self, count: usize) -> World<P> {
+        self.world_with(count, &Options::default())
+    }
+
+    /// As [`Self::world`], not all by default.
+    pub fn world_with(&self, count: usize, options: &Options) -> World<P> {
+        let nodes: Vec<_> = (0..count).map(|_| Node::open(self, options)).collect();
+        let addresses: Vec<_> = nodes.iter().map(|node| node.endpoint.address()).collect();
+        for node in &nodes {
+            assert_eq!(node.vector.insert(&addresses).count(), count);
+        }
+        World { nodes }
+    }
+}
+
+/// What the endpoints of a world are opened with.
+#[derive(Clone, Default)]
+pub struct Options {
+    /// The endpoint's own.
+    pub endpoint: EndpointOptions,
+    /// The domain's own.
+    pub domain: DomainOptions,
+    /// The queues' sizes.
+    pub queue_size: usize,
+    /// `SELECTIVE_COMPLETION`, or nothing.
+    pub bind: Flags,
+}
+
+/// An endpoint with what it is bound to.
+pub struct Node<P: Provider> {
+    /// A domain of its own.
+    pub domain: Arc<Domain<P>>,
+    /// The endpoint.
+    pub endpoint: Arc<Endpoint<P>>,
+    /// Where its sends complete.
+    pub sends: Arc<CompletionQueue<P>>,
+    /// Where its receives complete.
+    pub receives: Arc<CompletionQueue<P>>,
+    /// Whom it knows.
+    pub vector: Arc<AddressVector>,
+    sent: RefCell<VecDeque<Done>>,
+    received: RefCell<VecDeque<Done>>,
+}
+
+/// A completion, good or bad.
+#[derive(Debug)]
+pub struct Done {
+    pub context: u64,
+    pub flags: Flags,
+    pub length: u64,
+    pub buffer: u64,
+    pub data: u64,
+    pub tag: u64,
+    pub source: u64,
+    /// The error, if it is one.
+    pub errno: Option<Errno>,
+    pub overflow: u64,
+    pub reason: String,
+    pub source_address: Option<Address>,
+    /// The buffer of a safe operation.
+    pub returned: Option<Vec<u8>>,
+}
+
+impl From<Entry> for Done {
+    fn from(mut entry: Entry) -> Done {
+        Done {
+            context: entry.context,
+            flags: entry.flags(),
+            length: entry.length,
+            buffer: entry.buffer,
+            data: entry.data,
+            tag: entry.tag,
+            source: entry.source,
+            errno: None,
+            overflow: 0,
+            reason: String::new(),
+            source_address: None,
+            returned: entry.take_buffer(),
+        }
+    }
+}
+
+impl From<ErrorEntry> for Done {
+    fn from(mut error: ErrorEntry) -> Done {
+        let returned = error.take_buffer();
+        Done {
+            context: error.context,
+            flags: error.flags,
+            length: error.length,
+            buffer: error.buffer,
+            data: error.data,
+            tag: error.tag,
+            source: error.source,
+            errno: Some(error.errno),
+            overflow: error.overflow,
+            reason: error.reason,
+            source_address: error.source_address,
+            returned,
+        }
+    }
+}
+
+impl Done {
+    /// The completion, which has to be a success.
+    #[track_caller]
+    pub fn good(self) -> Done {
+        assert_eq!(self.errno, None, "{self:?}");
+        self
+    }
+
+    /// The completion, which has to be this error.
+    #[track_caller]
+    pub fn bad(self, errno: Errno) -> Done {
+        assert_eq!(self.errno, Some(errno), "{self:?}");
+        self
+    }
+
+    /// Its context, after a check that it is a success.
+    #[track_caller]
+    pub fn context(self) -> u64 {
+        self.good().context
+    }
+}
+
+/// Reads everything that `queue` has.
+pub fn read_all<P: Provider>(queue: &CompletionQueue<P>, mut take: impl FnMut(Done)) {
+    let mut entries: [Entry; 16] = Default::default();
+    loop {
+        match queue.read(&mut entries) {
+            Ok(count) => {
+                for entry in &mut entries[..count] {
+                    take(std::mem::take(entry).into());
+                }
+            }
+            Err(ReadError::ErrorAvailable) => {
+                take(queue.read_error().expect("an error was announced").into());
+            }
+            Err(ReadError::Empty) => return,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+impl<P: Provider> Node<P> {
+    fn open(bed: &Bed<P>, options: &Options) -> Node<P> {
+        let domain = bed.domain(options.domain.clone());
+        let node = Node {
+            endpoint: Endpoint::open(&domain, options.endpoint.clone()).unwrap(),
+            sends: CompletionQueue::open(&domain, options.queue_size).unwrap(),
+            receives: CompletionQueue::open(&domain, options.queue_size).unwrap(),
+            vector: open_vector(),
+            domain,
+            sent: RefCell::default(),
+            received: RefCell::default(),
+        };
+        let endpoint = &node.endpoint;
+        endpoint.bind_address_vector(&node.vector).unwrap();
+        endpoint.bind_completion_queue(&node.sends, Flags::TRANSMIT | options.bind).unwrap();
+        endpoint.bind_completion_queue(&node.receives, Flags::RECV | options.bind).unwrap();
+        endpoint.enable().unwrap();
+        node
+    }
+
+    /// Drives the endpoint and keeps what completed.
+    pub fn poll(&self) {
+        read_all(&self.sends, |done| self.sent.borrow_mut().push_back(done));
+        read_all(&self.receives, |done| self.received.borrow_mut().push_back(done));
+    }
+
+    /// Posts a send with all there is to say.
+    pub fn post_send(&self, to: u64, send: &Send<'_>) -> Result<(), PostError> {
+        let mut flags = send.flags | family(send.tag.is_some());
+        flags.set(Flags::REMOTE_CQ_DATA, send.data.is_some());
+        self.endpoint.post_send(SendPost {
+            pieces: send.pieces,
+            to,
+            tag: send.tag.unwrap_or(0),
+            data: send.data.unwrap_or(0),
+            context: send.context,
+            flags,
+            owner: None,
+        })
+    }
+
+    /// Posts a receive with all there is to say.
+    pub fn post_receive(&self, receive: &Receive<'_>) -> Result<(), PostError> {
+        let (tag, ignore) = receive.tag.unwrap_or((0, 0));
+        self.endpoint.post_receive(ReceivePost {
+            pieces: receive.pieces,
+            from: receive.from,
+            tag,
+            ignore,
+            context: receive.context,
+            flags: receive.flags | family(receive.tag.is_some()),
+            owner: None,
+        })
+    }
+
+    /// Sends owned bytes, tagged or not.
+    #[track_caller]
+    pub fn send(&self, bytes: Vec<u8>, to: u64, tag: Option<u64>, context: u64) {
+        match tag {
+            Some(tag) => self.endpoint.send_tagged(bytes, to, tag, context).unwrap(),
+            None => self.endpoint.send(bytes, to, context).unwrap(),
+        }
+    }
+
+    /// Receives into an owned buffer from anyone, tagged or not.
+    #[track_caller]
+    pub fn receive(&self, room: usize, tag: Option<u64>, context: u64) {
+        let (buffer, from) = (vec![0; room], FI_ADDR_UNSPEC);
+        match tag {
+            Some(tag) => self.endpoint.receive_tagged(buffer, from, tag, 0, context).unwrap(),
+            None => self.endpoint.receive(buffer, from, context).unwrap(),
+        }
+    }
+}
+
+/// An address vector with nothing in it.
+pub fn open_vector() -> Arc<AddressVector> {
+    Arc::new(AddressVector::open(AddressVectorAttributes::default()).unwrap())
+}
+
+/// The flag of a family of calls.
+pub fn family(tagged: bool) -> Flags {
+    if tagged { Flags::TAGGED } else { Flags::MSG }
+}
+
+/// A send with all there is to say: its caller keeps the pieces alive.
+#[derive(Clone, Copy)]
+pub struct Send<'a> {
+    pub pieces: Pieces<'a>,
+    pub tag: Option<u64>,
+    pub data: Option<u64>,
+    pub context: u64,
+    pub flags: Flags,
+}
+
+impl Default for Send<'_> {
+    fn default() -> Self {
+        let pieces = Pieces::One(Piece::EMPTY);
+        Send { pieces, tag: None, data: None, context: 0, flags: Flags::empty() }
+    }
+}
+
+/// A receive with all there is to say.
+#[derive(Clone, Copy)]
+pub struct Receive<'a> {
+    pub pieces: Pieces<'a>,
+    pub from: u64,
+    /// Tag and ignored bits.
+    pub tag: Option<(u64, u64)>,
+    pub context: u64,
+    pub flags: Flags,
+}
+
+impl Default for Receive<'_> {
+    fn default() -> Self {
+        let pieces = Pieces::One(Piece::EMPTY);
+        Receive { pieces, from: FI_ADDR_UNSPEC, tag: None, context: 0, flags: Flags::empty() }
+    }
+}
+
+/// Memory for raw posts. It must outlive the world that it is posted in, so
+/// cases make it first.
+pub struct Memory(RefCell<Box<[u8]>>);
+
+impl Memory {
+    /// `length` zeroes.
+    pub fn zeroed(length: usize) -> Memory {
+        Memory::from(vec![0; length])
+    }
+
+    /// All of it.
+    pub fn piece(&self) -> Piece {
+        Piece::of_owned(&mut self.0.borrow_mut())
+    }
+
+    /// All of it, as one.
+    pub fn all(&self) -> Pieces<'static> {
+        Pieces::One(self.piece())
+    }
+
+    /// It cut into pieces of these lengths.
+    pub fn cut(&self, lengths: &[usize]) -> Vec<Piece> {
+        let mut at = 0;
+        let mut next = |&length: &usize| {
+            at += length;
+            self.piece().part(at - length, length)
+        };
+        lengths.iter().map(&mut next).collect()
+    }
+
+    /// What is in it now.
+    pub fn bytes(&self) -> Vec<u8> {
+        self.0.borrow().to_vec()
+    }
+
+    /// Where it starts, as completions tell it.
+    pub fn start(&self) -> u64 {
+        self.piece().as_ptr() as u64
+    }
+
+    /// Overwrites all of it.
+    pub fn scribble(&self) {
+        self.0.borrow_mut().fill(0xee);
+    }
+}
+
+impl From<Vec<u8>> for Memory {
+    fn from(bytes: Vec<u8>) -> Memory {
+        Memory(RefCell::new(bytes.into()))
+    }
+}
+
+/// Bytes that only `seed` has.
+pub fn pattern(seed: u64, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut bytes = Vec::with_capacity(length + 8);
+    while bytes.len() < length {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend_from_slice(&state.to_le_bytes());
+    }
+    bytes.truncate(length);
+    bytes
+}
+
+/// Compares without printing a megabyte.
+#[track_caller]
+pub fn same(found: &[u8], expected: &[u8], what: &str) {
+    let differs = found.iter().zip(expected).position(|(found, expected)| found != expected);
+    assert_eq!(differs, None, "{what}: the first byte that differs");
+    assert_eq!(found.len(), expected.len(), "{what}: length");
+}
+
+/// Endpoints that know each other: node `i` is at `i` in every address vector.
+pub struct World<P: Provider> {
+    pub nodes: Vec<Node<P>>,
+}
+
+impl<P: Provider> World<P> {
+    /// Drives every endpoint until `done`.
+    #[track_caller]
+    pub fn drive(&self, what: &str, mut done: impl FnMut() -> bool) {
+        let start = Instant::now();
+        loop {
+            self.poll(1);
+            if done() {
+                return;
+            }
+            assert!(start.elapsed() < PATIENCE, "in vain: {what}");
+        }
+    }
+
+    /// Drives every endpoint a few rounds.
+    pub fn poll(&self, rounds: usize) {
+        for _ in 0..rounds {
+            self.nodes.iter().for_each(Node::poll);
+        }
+    }
+
+    /// The next completion of a send of `node`.
+    #[track_caller]
+    pub fn sent(&self, node: usize) -> Done {
+        self.drive("a send completes", || !self.nodes[node].sent.borrow().is_empty());
+        self.nodes[node].sent.borrow_mut().pop_front().unwrap()
+    }
+
+    /// The next completion of a receive of `node`.
+    #[track_caller]
+    pub fn received(&self, node: usize) -> Done {
+        self.drive("a receive completes", || !self.nodes[node].received.borrow().is_empty());
+        self.nodes[node].received.borrow_mut().pop_front().unwrap()
+    }
+
+    /// Nothing more has completed anywhere, and nothing comes in some rounds.
+    #[track_caller]
+    pub fn nothing_more(&self) {
+        self.poll(50);
+        for (index, node) in self.nodes.iter().enumerate() {
+            let (sent, received) = (node.sent.borrow(), node.received.borrow());
+            assert!(sent.is_empty(), "node {index} also sent {sent:?}");
+            assert!(received.is_empty(), "node {index} also received {received:?}");
+        }
+    }
+
+    /// How many completions wait at `node`: of sends, of receives.
+    pub fn waiting(&self, node: usize) -> (usize, usize) {
+        let node = &self.nodes[node];
+        (node.sent.borrow().len(), node.received.borrow().len())
+    }
+
+    /// Posts, and drives everybody while there are no resources.
+    #[track_caller]
+    pub fn post(&self, mut post: impl FnMut() -> Result<(), PostError>) {
+        let start = Instant::now();
+        loop {
+            match post() {
+                Ok(()) => return,
+                Err(PostError::Again) => self.poll(1),
+                Err(error) => panic!("{error}"),
+            }
+            assert!(start.elapsed() < PATIENCE, "in vain: a post");
+        }
+    }
+
+    /// Connects every pair, and shows that messages pass.
+    #[track_caller]
+    pub fn warm_up(&self) {
+        let count = self.nodes.len();
+        for (from, node) in self.nodes.iter().enumerate() {
+            for to in (0..count).filter(|&to| to != from) {
+                self.nodes[to].receive(8, Some(u64::MAX), 0);
+                self.post(|| node.endpoint.inject_tagged(&[1], to as u64, u64::MAX));
+            }
+        }
+        for node in 0..count {
+            for _ in 1..count {
+                self.received(node).good();
+            }
+        }
+    }
+}
