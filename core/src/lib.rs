@@ -38,9 +38,9 @@ pub mod wire;
 pub mod memory;
 pub mod operation;
 pub mod owned;
-pub mod pool;
 #[allow(unsafe_code)]
 pub mod poll_set;
+pub mod pool;
 pub mod primitive;
 #[allow(unsafe_code)]
 pub mod ring;

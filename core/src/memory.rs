@@ -22,7 +22,10 @@ unsafe impl Sync for Piece {}
 
 impl Piece {
     /// A piece of no bytes.
-    pub const EMPTY: Piece = Piece { start: ptr::null_mut(), length: 0 };
+    pub const EMPTY: Piece = Piece {
+        start: ptr::null_mut(),
+        length: 0,
+    };
 
     /// # Safety
     /// `start` is valid for `length` bytes until the operation that it is posted
@@ -56,7 +59,10 @@ impl Piece {
     #[inline(always)]
     pub fn part(self, offset: usize, length: usize) -> Piece {
         let offset = offset.min(self.length);
-        Piece { start: self.start.wrapping_add(offset), length: length.min(self.length - offset) }
+        Piece {
+            start: self.start.wrapping_add(offset),
+            length: length.min(self.length - offset),
+        }
     }
 
     /// Copies bytes of `words`, from byte `offset` on, over the whole piece.
@@ -65,7 +71,13 @@ impl Piece {
     pub fn fill_from_words(self, words: &[u64], offset: usize) {
         assert!(offset + self.length <= size_of_val(words));
         // SAFETY: the source was just checked; the target is this piece.
-        unsafe { copy_tiny(words.as_ptr().cast::<u8>().add(offset), self.start, self.length) }
+        unsafe {
+            copy_tiny(
+                words.as_ptr().cast::<u8>().add(offset),
+                self.start,
+                self.length,
+            )
+        }
     }
 
     /// Writes one word over the whole piece. Panics unless it has 8 bytes.
@@ -90,7 +102,13 @@ impl Piece {
     pub fn copy_to_words(self, words: &mut [u64], offset: usize) {
         assert!(offset + self.length <= size_of_val(words));
         // SAFETY: the target was just checked; the source is this piece.
-        unsafe { copy_tiny(self.start, words.as_mut_ptr().cast::<u8>().add(offset), self.length) }
+        unsafe {
+            copy_tiny(
+                self.start,
+                words.as_mut_ptr().cast::<u8>().add(offset),
+                self.length,
+            )
+        }
     }
 
     /// Copies as much as both pieces hold.
@@ -118,7 +136,10 @@ impl Piece {
 
     /// The piece that covers bytes which the engine itself owns.
     pub fn of_owned(bytes: &mut [u8]) -> Piece {
-        Piece { start: bytes.as_mut_ptr(), length: bytes.len() }
+        Piece {
+            start: bytes.as_mut_ptr(),
+            length: bytes.len(),
+        }
     }
 }
 
@@ -180,7 +201,12 @@ impl Pieces<'_> {
 
     /// Calls `visit` for each contiguous part of `length` bytes from `offset` on.
     #[inline(always)]
-    pub fn for_each_part(&self, mut offset: usize, mut length: usize, mut visit: impl FnMut(Piece)) {
+    pub fn for_each_part(
+        &self,
+        mut offset: usize,
+        mut length: usize,
+        mut visit: impl FnMut(Piece),
+    ) {
         while length > 0 {
             let part = self.contiguous(offset, length);
             if part.is_empty() {
@@ -208,7 +234,10 @@ fn contiguous_of_many(pieces: &[Piece], mut offset: usize, length: usize) -> Pie
 impl Piece {
     /// The piece that covers words which the engine itself owns.
     pub fn of_words(words: &mut [u64]) -> Piece {
-        Piece { start: words.as_mut_ptr().cast(), length: size_of_val(words) }
+        Piece {
+            start: words.as_mut_ptr().cast(),
+            length: size_of_val(words),
+        }
     }
 
     /// The bytes, for the engine's own memory.

@@ -45,7 +45,11 @@ pub struct MockOptions {
 impl Default for MockOptions {
     fn default() -> Self {
         MockOptions {
-            limits: Limits { single: 8 << 10, fragment: 32 << 10, prefix: 64 << 10 },
+            limits: Limits {
+                single: 8 << 10,
+                fragment: 32 << 10,
+                prefix: 64 << 10,
+            },
             lane_packets: 16,
             room_bytes: usize::MAX,
             read_remote: false,
@@ -88,10 +92,20 @@ struct Event {
 }
 
 enum What {
-    Connected { peer: PeerIndex, lane: Arc<Lane> },
-    Failed { peer: PeerIndex, reason: Unreachable },
-    Incoming { lane: Arc<Lane> },
-    Died { incarnation: u64 },
+    Connected {
+        peer: PeerIndex,
+        lane: Arc<Lane>,
+    },
+    Failed {
+        peer: PeerIndex,
+        reason: Unreachable,
+    },
+    Incoming {
+        lane: Arc<Lane>,
+    },
+    Died {
+        incarnation: u64,
+    },
 }
 
 struct Lane {
@@ -139,14 +153,19 @@ impl Station {
     /// Whether this push finds the way blocked.
     fn blocks(&self) -> bool {
         let one_less = |left: usize| left.checked_sub(1);
-        self.blocked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok()
+        self.blocked
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less)
+            .is_ok()
     }
 }
 
 impl MockProvider {
     /// A network of its own.
     pub fn new(options: MockOptions) -> MockProvider {
-        MockProvider { options, network: Arc::default() }
+        MockProvider {
+            options,
+            network: Arc::default(),
+        }
     }
 
     /// The next `count` connections to `address` fail.
@@ -170,10 +189,17 @@ impl MockProvider {
     /// peers hear of it, and another may open its address.
     pub fn kill(&self, address: Address) {
         let mut network = lock(&self.network);
-        let Some(dead) = network.stations.remove(&address) else { return };
+        let Some(dead) = network.stations.remove(&address) else {
+            return;
+        };
         dead.dead.store(true, Ordering::SeqCst);
         for station in network.stations.values() {
-            station.tell(0, What::Died { incarnation: dead.incarnation });
+            station.tell(
+                0,
+                What::Died {
+                    incarnation: dead.incarnation,
+                },
+            );
         }
     }
 }
@@ -192,7 +218,10 @@ impl Provider for MockProvider {
         }
         if network.stations.contains_key(&address) {
             let reason = format!("the address {address} is in use");
-            return Err(Unreachable { errno: Errno::ADDRINUSE, reason });
+            return Err(Unreachable {
+                errno: Errno::ADDRINUSE,
+                reason,
+            });
         }
         let station = Arc::new(Station {
             address,
@@ -244,8 +273,13 @@ struct Peer {
 
 impl Peer {
     fn knows(&self, incarnation: u64) -> bool {
-        self.send.as_ref().is_some_and(|lane| lane.to.incarnation == incarnation)
-            || self.receive.as_ref().is_some_and(|lane| lane.from.incarnation == incarnation)
+        self.send
+            .as_ref()
+            .is_some_and(|lane| lane.to.incarnation == incarnation)
+            || self
+                .receive
+                .as_ref()
+                .is_some_and(|lane| lane.from.incarnation == incarnation)
     }
 }
 
@@ -285,20 +319,35 @@ impl MockTransport {
         let packet = lock(&lane.queue).packets.pop_front()?;
         let (head, word, length) = (packet.head, packet.word, packet.payload.len());
         self.current = Some(packet);
-        Some(Arrival { peer, head, word, length })
+        Some(Arrival {
+            peer,
+            head,
+            word,
+            length,
+        })
     }
 
     fn try_connect(&self, address: Address) -> Result<Arc<Station>, Unreachable> {
         let mut network = lock(&self.network);
-        let refusal = network.refused.get_mut(&address).filter(|(count, _)| *count > 0);
+        let refusal = network
+            .refused
+            .get_mut(&address)
+            .filter(|(count, _)| *count > 0);
         if let Some((count, errno)) = refusal {
             *count -= 1;
-            return Err(Unreachable { errno: *errno, reason: format!("{address} refused") });
+            return Err(Unreachable {
+                errno: *errno,
+                reason: format!("{address} refused"),
+            });
         }
-        network.stations.get(&address).cloned().ok_or_else(|| Unreachable {
-            errno: Errno::HOSTUNREACH,
-            reason: format!("no endpoint listens at {address}"),
-        })
+        network
+            .stations
+            .get(&address)
+            .cloned()
+            .ok_or_else(|| Unreachable {
+                errno: Errno::HOSTUNREACH,
+                reason: format!("no endpoint listens at {address}"),
+            })
     }
 
     fn translate(&mut self, what: What) {
@@ -306,23 +355,31 @@ impl MockTransport {
             What::Connected { peer, lane } => {
                 let incarnation = lane.to.incarnation;
                 self.peer(peer).send = Some(lane);
-                self.ready.push_back(TransportEvent::Connected { peer, incarnation });
+                self.ready
+                    .push_back(TransportEvent::Connected { peer, incarnation });
             }
             What::Failed { peer, reason } => {
-                self.ready.push_back(TransportEvent::Failed { peer, reason });
+                self.ready
+                    .push_back(TransportEvent::Failed { peer, reason });
             }
             What::Incoming { lane } => {
                 let ticket = self.next_ticket;
                 self.next_ticket += 1;
                 let (address, incarnation) = (lane.from.address, lane.from.incarnation);
                 self.offers.insert(ticket, lane);
-                let event = TransportEvent::Incoming { ticket, address, incarnation };
+                let event = TransportEvent::Incoming {
+                    ticket,
+                    address,
+                    incarnation,
+                };
                 self.ready.push_back(event);
             }
             What::Died { incarnation } => {
                 let knows = |(_, peer): &(usize, &Peer)| peer.knows(incarnation);
                 let dead = self.peers.iter().enumerate().filter(knows);
-                let died = |(peer, _)| TransportEvent::Died { peer: peer as PeerIndex };
+                let died = |(peer, _)| TransportEvent::Died {
+                    peer: peer as PeerIndex,
+                };
                 self.ready.extend(dead.map(died));
             }
         }
@@ -330,7 +387,9 @@ impl MockTransport {
 
     fn has_packet(&self) -> bool {
         let lanes = self.peers.iter().filter_map(|peer| peer.receive.as_ref());
-        lanes.into_iter().any(|lane| !lock(&lane.queue).packets.is_empty())
+        lanes
+            .into_iter()
+            .any(|lane| !lock(&lane.queue).packets.is_empty())
     }
 }
 
@@ -350,7 +409,11 @@ impl Transport for MockTransport {
             Err(reason) => What::Failed { peer, reason },
             Ok(to) => {
                 let from = self.station.clone();
-                let lane = Arc::new(Lane { from, to: to.clone(), queue: Mutex::default() });
+                let lane = Arc::new(Lane {
+                    from,
+                    to: to.clone(),
+                    queue: Mutex::default(),
+                });
                 to.tell(0, What::Incoming { lane: lane.clone() });
                 What::Connected { peer, lane }
             }
@@ -368,7 +431,9 @@ impl Transport for MockTransport {
     }
 
     fn room(&mut self, peer: PeerIndex, wanted: usize) -> Room {
-        let Some(lane) = self.send_lane(peer) else { return Room::Full };
+        let Some(lane) = self.send_lane(peer) else {
+            return Room::Full;
+        };
         let full = lock(&lane.queue).packets.len() >= self.options.lane_packets;
         if full || lane.to.blocks() {
             return Room::Full;
@@ -377,8 +442,17 @@ impl Transport for MockTransport {
         Room::Bytes(wanted.min(fragment))
     }
 
-    fn push(&mut self, peer: PeerIndex, head: Head, word: u64, words: &[u64], payload: Piece) -> bool {
-        let Some(lane) = self.send_lane(peer) else { return false };
+    fn push(
+        &mut self,
+        peer: PeerIndex,
+        head: Head,
+        word: u64,
+        words: &[u64],
+        payload: Piece,
+    ) -> bool {
+        let Some(lane) = self.send_lane(peer) else {
+            return false;
+        };
         if self.dead() {
             return true;
         }
@@ -399,7 +473,11 @@ impl Transport for MockTransport {
         };
         packet.words[..words.len()].copy_from_slice(words);
         let longest = self.options.limits.fragment.max(self.options.limits.single);
-        assert!(payload.len() <= longest, "a packet of {} bytes", payload.len());
+        assert!(
+            payload.len() <= longest,
+            "a packet of {} bytes",
+            payload.len()
+        );
         payload.append_to(&mut packet.payload);
         queue.packets.push_back(packet);
         drop(queue);
@@ -410,7 +488,8 @@ impl Transport for MockTransport {
     }
 
     fn credit(&self, peer: PeerIndex) -> u64 {
-        self.send_lane(peer).map_or(0, |lane| lock(&lane.queue).credit)
+        self.send_lane(peer)
+            .map_or(0, |lane| lock(&lane.queue).credit)
     }
 
     fn grant(&mut self, peer: PeerIndex, credit: u64) {
@@ -442,7 +521,9 @@ impl Transport for MockTransport {
     }
 
     fn word(&self, index: usize) -> u64 {
-        self.current.as_ref().map_or(0, |packet| packet.words[index])
+        self.current
+            .as_ref()
+            .map_or(0, |packet| packet.words[index])
     }
 
     fn copy_out(&self, offset: usize, to: Piece) {
@@ -462,10 +543,12 @@ impl Transport for MockTransport {
     }
 
     fn can_read_remote(&self, peer: PeerIndex) -> bool {
-        let lane = self.peers.get(peer as usize).and_then(|peer| peer.receive.as_ref());
+        let lane = self
+            .peers
+            .get(peer as usize)
+            .and_then(|peer| peer.receive.as_ref());
         // The memory of a process that is gone is not there to be read.
-        self.options.read_remote
-            && lane.is_some_and(|lane| !lane.from.dead.load(Ordering::SeqCst))
+        self.options.read_remote && lane.is_some_and(|lane| !lane.from.dead.load(Ordering::SeqCst))
     }
 
     fn has_event(&self) -> bool {
@@ -510,7 +593,10 @@ impl Transport for MockTransport {
             if left.is_zero() {
                 return;
             }
-            rung = RINGING.wait_timeout(rung, left).unwrap_or_else(PoisonError::into_inner).0;
+            rung = RINGING
+                .wait_timeout(rung, left)
+                .unwrap_or_else(PoisonError::into_inner)
+                .0;
         }
     }
 }

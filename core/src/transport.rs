@@ -8,11 +8,7 @@
 
 use std::{os::fd::RawFd, time::Duration};
 
-use crate::{
-    address::Address,
-    memory::Piece,
-    wire::Head,
-};
+use crate::{address::Address, memory::Piece, wire::Head};
 
 /// A peer inside one engine: a dense index, given by the engine.
 pub type PeerIndex = u32;
@@ -137,7 +133,14 @@ pub trait Transport: Send + Sized + 'static {
     ///
     /// `words` come first, then the payload. Returns false and does nothing if
     /// there is no room. Cost: no system call, no allocation.
-    fn push(&mut self, peer: PeerIndex, head: Head, word: u64, words: &[u64], payload: Piece) -> bool;
+    fn push(
+        &mut self,
+        peer: PeerIndex,
+        head: Head,
+        word: u64,
+        words: &[u64],
+        payload: Piece,
+    ) -> bool;
 
     /// The peer's credit: a number that it published with `grant`.
     fn credit(&self, peer: PeerIndex) -> u64;

@@ -7,9 +7,9 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io;
-use std::time::Duration;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 use thiserror::Error;
@@ -66,8 +66,14 @@ impl Doorbell {
 ///
 /// Returns early on a signal: the caller looks again and decides.
 pub fn wait_any(bells: &[RawFd], timeout: Option<Duration>) {
-    let mut descriptors: Vec<libc::pollfd> =
-        bells.iter().map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
+    let mut descriptors: Vec<libc::pollfd> = bells
+        .iter()
+        .map(|&fd| libc::pollfd {
+            fd,
+            events: libc::POLLIN,
+            revents: 0,
+        })
+        .collect();
     let spec = timeout.map(|timeout| libc::timespec {
         tv_sec: timeout.as_secs().try_into().unwrap_or(i64::MAX),
         tv_nsec: timeout.subsec_nanos().into(),
@@ -76,7 +82,12 @@ pub fn wait_any(bells: &[RawFd], timeout: Option<Duration>) {
     // SAFETY: the array and the time live through the call, which keeps nothing.
     // A descriptor that is closed meanwhile is reported, and does no harm.
     unsafe {
-        libc::ppoll(descriptors.as_mut_ptr(), descriptors.len() as u64, spec, std::ptr::null());
+        libc::ppoll(
+            descriptors.as_mut_ptr(),
+            descriptors.len() as u64,
+            spec,
+            std::ptr::null(),
+        );
     }
 }
 

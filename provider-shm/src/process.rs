@@ -106,10 +106,11 @@ impl ProcessTable {
         };
         let known = key.and_then(|key| self.by_key.get(&key)).copied();
         if let Some((process, watch)) = known.and_then(|p| Some((p, self.watches.get_mut(&p)?)))
-            && (matches!(key, Some(Key::Inode(_))) || !ended(watch.fd.as_fd())) {
-                watch.holders.insert(holder);
-                return Watched::Known(process);
-            }
+            && (matches!(key, Some(Key::Inode(_))) || !ended(watch.fd.as_fd()))
+        {
+            watch.holders.insert(holder);
+            return Watched::Known(process);
+        }
         Watched::New(self.insert(pidfd, key, holder))
     }
 
@@ -158,9 +159,10 @@ impl ProcessTable {
     pub(crate) fn remove(&mut self, process: ProcessId) -> Option<Watch> {
         let watch = self.watches.remove(&process)?;
         if let Some(key) = watch.key
-            && self.by_key.get(&key) == Some(&process) {
-                self.by_key.remove(&key);
-            }
+            && self.by_key.get(&key) == Some(&process)
+        {
+            self.by_key.remove(&key);
+        }
         Some(watch)
     }
 

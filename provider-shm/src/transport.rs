@@ -26,8 +26,8 @@ use crate::{
     barrier,
     chunk::ChunkPool,
     copy::Copier,
-    lane::{LaneError, ReceiveLane, SendLane},
     doorbell::Doorbell,
+    lane::{LaneError, ReceiveLane, SendLane},
     process::ProcessId,
     region::{LaneMemory, PoolView},
     station::{PeerIdentity, Station, StationEvent},
@@ -142,7 +142,10 @@ impl ShmTransport {
     #[cold]
     #[inline(never)]
     fn broke(&mut self, peer: PeerIndex, error: LaneError) {
-        let reason = Unreachable { errno: Errno::CONNABORTED, reason: error.to_string() };
+        let reason = Unreachable {
+            errno: Errno::CONNABORTED,
+            reason: error.to_string(),
+        };
         self.close_lanes(peer);
         self.tell(TransportEvent::Broken { peer, reason });
     }
@@ -152,7 +155,9 @@ impl ShmTransport {
     }
 
     fn close_lanes(&mut self, peer: PeerIndex) {
-        let Some(record) = self.peers.get_mut(peer as usize) else { return };
+        let Some(record) = self.peers.get_mut(peer as usize) else {
+            return;
+        };
         let (send, receive) = (record.send.take(), record.receive.take());
         self.active.retain(|active| active.peer != peer);
         self.quiet.retain(|&quiet| quiet != peer);
@@ -207,7 +212,11 @@ impl ShmTransport {
                 return Some(active);
             }
             self.streak = 0;
-            self.turn = if self.turn + 1 < self.active.len() { self.turn + 1 } else { 0 };
+            self.turn = if self.turn + 1 < self.active.len() {
+                self.turn + 1
+            } else {
+                0
+            };
         }
         self.empty_polls += 1;
         if self.empty_polls >= POLLS_PER_QUIET {
@@ -248,15 +257,22 @@ impl ShmTransport {
     }
 
     fn tell_if_closed(&mut self, index: usize) {
-        let Some(peer) = self.peers.get_mut(index) else { return };
+        let Some(peer) = self.peers.get_mut(index) else {
+            return;
+        };
         if !peer.told_closed && peer.send.as_ref().is_some_and(SendLane::is_closed) {
             peer.told_closed = true;
-            self.tell(TransportEvent::Closed { peer: index as PeerIndex });
+            self.tell(TransportEvent::Closed {
+                peer: index as PeerIndex,
+            });
         }
     }
 
     fn lane_has_packet(&self, peer: PeerIndex) -> bool {
-        self.peers[peer as usize].receive.as_ref().is_some_and(|lane| lane.has_packet())
+        self.peers[peer as usize]
+            .receive
+            .as_ref()
+            .is_some_and(|lane| lane.has_packet())
     }
 
     /// Puts a quiet lane back among those that are polled.
@@ -265,7 +281,10 @@ impl ShmTransport {
         let wish = if self.armed { self.wish } else { 0 };
         if let Some(lane) = &mut self.peers[peer as usize].receive {
             lane.set_attention(wish);
-            self.active.push(Active { peer, lane: NonNull::from(&mut **lane) });
+            self.active.push(Active {
+                peer,
+                lane: NonNull::from(&mut **lane),
+            });
         }
     }
 
@@ -291,29 +310,67 @@ impl ShmTransport {
 
     fn translate(&mut self, event: StationEvent) {
         match event {
-            StationEvent::Connected { request, lane, bell, peer } => {
+            StationEvent::Connected {
+                request,
+                lane,
+                bell,
+                peer,
+            } => {
                 let incarnation = peer.incarnation;
                 self.peer(request).connecting = false;
-                let event = TransportEvent::Connected { peer: request, incarnation };
-                self.events.push_back((event, Some(SendLane::new(lane, bell, peer))));
+                let event = TransportEvent::Connected {
+                    peer: request,
+                    incarnation,
+                };
+                self.events
+                    .push_back((event, Some(SendLane::new(lane, bell, peer))));
             }
             StationEvent::Failed { request, error } => {
                 self.peer(request).connecting = false;
-                let reason =
-                    Unreachable { errno: Errno(error.errno()), reason: error.to_string() };
-                self.tell(TransportEvent::Failed { peer: request, reason });
+                let reason = Unreachable {
+                    errno: Errno(error.errno()),
+                    reason: error.to_string(),
+                };
+                self.tell(TransportEvent::Failed {
+                    peer: request,
+                    reason,
+                });
             }
-            StationEvent::Incoming { lane, pool, bell, peer } => {
+            StationEvent::Incoming {
+                lane,
+                pool,
+                bell,
+                peer,
+            } => {
                 let ticket = self.next_ticket;
                 self.next_ticket += 1;
                 let (address, incarnation) = (Address::from(peer.address), peer.incarnation);
-                self.offers.insert(ticket, Offer { lane, pool, bell, peer });
-                self.tell(TransportEvent::Incoming { ticket, address, incarnation });
+                self.offers.insert(
+                    ticket,
+                    Offer {
+                        lane,
+                        pool,
+                        bell,
+                        peer,
+                    },
+                );
+                self.tell(TransportEvent::Incoming {
+                    ticket,
+                    address,
+                    incarnation,
+                });
             }
             StationEvent::Died { process } => {
                 let dead = |(_, peer): &(usize, &Peer)| peer.knows(process);
                 let dead: Vec<_> = self.peers.iter().enumerate().filter(dead).collect();
-                let died = |(peer, _)| (TransportEvent::Died { peer: peer as PeerIndex }, None);
+                let died = |(peer, _)| {
+                    (
+                        TransportEvent::Died {
+                            peer: peer as PeerIndex,
+                        },
+                        None,
+                    )
+                };
                 let dead: Vec<_> = dead.into_iter().map(died).collect();
                 self.events.extend(dead);
             }
@@ -381,8 +438,13 @@ impl Drop for ShmTransport {
 
 impl Peer {
     fn knows(&self, process: ProcessId) -> bool {
-        self.send.as_ref().is_some_and(|lane| lane.peer.process == process)
-            || self.receive.as_ref().is_some_and(|lane| lane.peer.process == process)
+        self.send
+            .as_ref()
+            .is_some_and(|lane| lane.peer.process == process)
+            || self
+                .receive
+                .as_ref()
+                .is_some_and(|lane| lane.peer.process == process)
     }
 }
 
@@ -403,13 +465,18 @@ impl Transport for ShmTransport {
     }
 
     fn adopt(&mut self, peer: PeerIndex, ticket: u64) {
-        let Some(offer) = self.offers.remove(&ticket) else { return };
+        let Some(offer) = self.offers.remove(&ticket) else {
+            return;
+        };
         self.hang_up(peer);
         let mut lane = Box::new(offer.open());
         if self.armed {
             lane.set_attention(self.wish);
         }
-        self.active.push(Active { peer, lane: NonNull::from(&mut *lane) });
+        self.active.push(Active {
+            peer,
+            lane: NonNull::from(&mut *lane),
+        });
         self.peer(peer).receive = Some(lane);
     }
 
@@ -428,7 +495,9 @@ impl Transport for ShmTransport {
     }
 
     fn room(&mut self, peer: PeerIndex, wanted: usize) -> Room {
-        let Some(lane) = &mut self.peers[peer as usize].send else { return Room::Full };
+        let Some(lane) = &mut self.peers[peer as usize].send else {
+            return Room::Full;
+        };
         match lane.room(&mut self.pool, wanted) {
             Ok(Some(bytes)) => Room::Bytes(bytes),
             Ok(None) => Room::Full,
@@ -440,8 +509,17 @@ impl Transport for ShmTransport {
     }
 
     #[inline(always)]
-    fn push(&mut self, peer: PeerIndex, head: Head, word: u64, words: &[u64], payload: Piece) -> bool {
-        let Some(lane) = &mut self.peers[peer as usize].send else { return false };
+    fn push(
+        &mut self,
+        peer: PeerIndex,
+        head: Head,
+        word: u64,
+        words: &[u64],
+        payload: Piece,
+    ) -> bool {
+        let Some(lane) = &mut self.peers[peer as usize].send else {
+            return false;
+        };
         if head.kind == Kind::Bye as u8 {
             return lane.push_last(head).unwrap_or(false);
         }
@@ -455,7 +533,10 @@ impl Transport for ShmTransport {
     }
 
     fn credit(&self, peer: PeerIndex) -> u64 {
-        self.peers[peer as usize].send.as_ref().map_or(0, SendLane::credit)
+        self.peers[peer as usize]
+            .send
+            .as_ref()
+            .map_or(0, SendLane::credit)
     }
 
     fn grant(&mut self, peer: PeerIndex, credit: u64) {
@@ -495,7 +576,8 @@ impl Transport for ShmTransport {
     #[inline(always)]
     fn word(&self, index: usize) -> u64 {
         // SAFETY: as in `consume`.
-        self.current.map_or(0, |lane| unsafe { lane.as_ref() }.word(index))
+        self.current
+            .map_or(0, |lane| unsafe { lane.as_ref() }.word(index))
     }
 
     #[inline(always)]
@@ -507,8 +589,12 @@ impl Transport for ShmTransport {
     }
 
     fn read_remote(&mut self, peer: PeerIndex, remote: u64, to: Piece) -> bool {
-        let Some(lane) = &self.peers[peer as usize].receive else { return false };
-        let Some(pid) = lane.peer.cma_pid else { return false };
+        let Some(lane) = &self.peers[peer as usize].receive else {
+            return false;
+        };
+        let Some(pid) = lane.peer.cma_pid else {
+            return false;
+        };
         // SAFETY: the piece is writable for its length; the kernel checks the other side.
         let read = unsafe { crate::cma::read(pid, remote, to.as_ptr(), to.len()) };
         match read {
@@ -523,7 +609,8 @@ impl Transport for ShmTransport {
 
     fn can_read_remote(&self, peer: PeerIndex) -> bool {
         let lane = &self.peers[peer as usize].receive;
-        lane.as_ref().is_some_and(|lane| lane.peer.cma_pid.is_some())
+        lane.as_ref()
+            .is_some_and(|lane| lane.peer.cma_pid.is_some())
     }
 
     #[inline(always)]

@@ -75,12 +75,19 @@ pub struct CompletionQueue<P: Provider> {
 
 impl<P: Provider> CompletionQueue<P> {
     /// Opens a queue for `size` entries (0: the default); it grows beyond.
-    pub fn open(domain: &Arc<Domain<P>>, size: usize) -> Result<Arc<Self>, crate::domain::OpenError> {
+    pub fn open(
+        domain: &Arc<Domain<P>>,
+        size: usize,
+    ) -> Result<Arc<Self>, crate::domain::OpenError> {
         let size = if size == 0 { SIZE_DEFAULT } else { size };
         let wake = domain.provider().new_bell()?;
         Ok(Arc::new(CompletionQueue {
             domain: domain.clone(),
-            store: Arc::new(CompletionStore::new(domain.sharing(), size.min(1 << 20), wake)),
+            store: Arc::new(CompletionStore::new(
+                domain.sharing(),
+                size.min(1 << 20),
+                wake,
+            )),
             units: PollSet::new(domain.sharing()),
             idle: Idle::default(),
             signaled: AtomicBool::new(false),

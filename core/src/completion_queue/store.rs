@@ -34,7 +34,10 @@ enum Queue {
     Exclusive(UnsafeCell<EntryRing>),
     /// The overflow is used from when the ring is full until it is empty again,
     /// so that each producer's entries stay in order.
-    Shared { ring: ArrayQueue<Entry>, overflow: SegQueue<Entry> },
+    Shared {
+        ring: ArrayQueue<Entry>,
+        overflow: SegQueue<Entry>,
+    },
 }
 
 /// The engine's side of a completion queue.
@@ -67,9 +70,10 @@ impl CompletionStore {
     pub fn new(sharing: Sharing, size: usize, wake: Box<dyn Bell>) -> Self {
         let queue = match sharing {
             Sharing::Exclusive => Queue::Exclusive(UnsafeCell::new(EntryRing::with_capacity(size))),
-            Sharing::Shared => {
-                Queue::Shared { ring: ArrayQueue::new(size), overflow: SegQueue::new() }
-            }
+            Sharing::Shared => Queue::Shared {
+                ring: ArrayQueue::new(size),
+                overflow: SegQueue::new(),
+            },
         };
         CompletionStore {
             queue,
@@ -98,7 +102,10 @@ impl CompletionStore {
     #[inline(never)]
     pub fn push_error(&self, error: ErrorEntry) {
         self.errors.push(error);
-        self.push(Entry { flags: ERROR_MARK, ..Entry::default() });
+        self.push(Entry {
+            flags: ERROR_MARK,
+            ..Entry::default()
+        });
     }
 
     /// Moves completions over `entries`, as many as are there and fit.
@@ -114,11 +121,19 @@ impl CompletionStore {
             }
             if entry.flags & ERROR_MARK != 0 {
                 self.errors_ready.fetch_add(1, Ordering::Relaxed);
-                return if taken == 0 { Head::Error } else { Head::Taken(taken) };
+                return if taken == 0 {
+                    Head::Error
+                } else {
+                    Head::Taken(taken)
+                };
             }
             taken += 1;
         }
-        if taken == 0 { Head::Empty } else { Head::Taken(taken) }
+        if taken == 0 {
+            Head::Empty
+        } else {
+            Head::Taken(taken)
+        }
     }
 
     #[inline(always)]
@@ -142,17 +157,24 @@ impl CompletionStore {
             }
         }
         let claim = |ready: usize| ready.checked_sub(1);
-        self.errors_ready.fetch_update(Ordering::AcqRel, Ordering::Relaxed, claim).ok()?;
+        self.errors_ready
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, claim)
+            .ok()?;
         self.errors.pop()
     }
 
     /// Steps over an error mark at the head, so that an error can be read
     /// without a `read` before it.
     fn peek_mark(&self) -> bool {
-        let Queue::Exclusive(queue) = &self.queue else { return false };
+        let Queue::Exclusive(queue) = &self.queue else {
+            return false;
+        };
         // SAFETY: exclusive use, as `Sharing::Exclusive` says.
         let queue = unsafe { &mut *queue.get() };
-        if queue.front_flags().is_none_or(|flags| flags & ERROR_MARK == 0) {
+        if queue
+            .front_flags()
+            .is_none_or(|flags| flags & ERROR_MARK == 0)
+        {
             return false;
         }
         queue.pop_into(&mut Entry::default());

@@ -165,7 +165,9 @@ impl HasErrno for EndpointError {
             EndpointError::Open(error) => error.errno(),
             EndpointError::Enabled { .. } => Errno::OPBADSTATE,
             EndpointError::OtherDomain { .. } => Errno::DOMAIN,
-            EndpointError::AlreadyBound { .. } | EndpointError::BadOptionValue { .. } => Errno::INVAL,
+            EndpointError::AlreadyBound { .. } | EndpointError::BadOptionValue { .. } => {
+                Errno::INVAL
+            }
             EndpointError::BadFlags { .. } => Errno::BADFLAGS,
             EndpointError::Closed { .. } => Errno::BADF,
             EndpointError::NoCompletionQueue { .. } => Errno::NOCQ,

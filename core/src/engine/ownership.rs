@@ -42,14 +42,18 @@ impl Default for Ownership {
 impl Ownership {
     /// Free.
     pub fn new() -> Self {
-        Ownership { state: AtomicU32::new(FREE) }
+        Ownership {
+            state: AtomicU32::new(FREE),
+        }
     }
 
     /// Becomes owner if nobody is.
     #[inline(always)]
     pub fn try_acquire(&self) -> bool {
         // A3: pairs with R3 in `release`.
-        self.state.compare_exchange(FREE, OWNED, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        self.state
+            .compare_exchange(FREE, OWNED, Ordering::Acquire, Ordering::Relaxed)
+            .is_ok()
     }
 
     /// Becomes owner, however long the present one takes: for cold calls only.
@@ -57,7 +61,11 @@ impl Ownership {
         let mut spins = 0u32;
         while !self.try_acquire() {
             spins += 1;
-            if spins.is_multiple_of(64) { yield_now() } else { spin_loop() }
+            if spins.is_multiple_of(64) {
+                yield_now()
+            } else {
+                spin_loop()
+            }
         }
     }
 
@@ -97,7 +105,8 @@ impl Ownership {
         fence(Ordering::SeqCst);
         loop {
             let exchanged =
-                self.state.compare_exchange(FREE, OWNED, Ordering::Acquire, Ordering::Relaxed);
+                self.state
+                    .compare_exchange(FREE, OWNED, Ordering::Acquire, Ordering::Relaxed);
             match exchanged {
                 Ok(_) => return true,
                 Err(TIRED) => yield_now(),

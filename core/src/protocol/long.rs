@@ -22,8 +22,21 @@ use crate::{
 impl Incoming {
     /// What its completion will say.
     pub(crate) fn message(&self) -> Message {
-        let Incoming { peer, flags, tag, data, total, .. } = *self;
-        Message { peer, flags, tag, data, total }
+        let Incoming {
+            peer,
+            flags,
+            tag,
+            data,
+            total,
+            ..
+        } = *self;
+        Message {
+            peer,
+            flags,
+            tag,
+            data,
+            total,
+        }
     }
 
     /// Whether the sender waits for our consent or our finish.
@@ -33,7 +46,11 @@ impl Incoming {
 
     /// The credit that it took.
     pub(crate) fn cost(&self) -> u64 {
-        if self.prefix == 0 { 0 } else { self.prefix as u64 + ENVELOPE_COST }
+        if self.prefix == 0 {
+            0
+        } else {
+            self.prefix as u64 + ENVELOPE_COST
+        }
     }
 }
 
@@ -62,7 +79,11 @@ impl<T: Transport> Engine<T> {
             received: 0,
             pulled: false,
             target: Target::Nowhere,
-            remote: if flags & wire::READABLE != 0 { remote } else { 0 },
+            remote: if flags & wire::READABLE != 0 {
+                remote
+            } else {
+                0
+            },
             flags: message_flags(flags),
             tag: arrival.word,
             data,
@@ -74,7 +95,11 @@ impl<T: Transport> Engine<T> {
         if prefix == 0 {
             self.grant_starved(peer);
         }
-        let matcher = if flags & wire::TAGGED != 0 { &mut self.tagged } else { &mut self.untagged };
+        let matcher = if flags & wire::TAGGED != 0 {
+            &mut self.tagged
+        } else {
+            &mut self.untagged
+        };
         let matched = matcher.match_posted(peer, incoming.tag);
         let acknowledge = (flags & wire::ACK_MATCH != 0).then_some(operation);
         let index = self.incoming.insert(incoming);
@@ -115,7 +140,14 @@ impl<T: Transport> Engine<T> {
         let (peer, operation) = (incoming.peer, incoming.operation);
         let rendezvous = incoming.is_rendezvous();
         if rendezvous {
-            self.reply(peer, Reply { kind: Kind::Consent, operation, errno: 0 });
+            self.reply(
+                peer,
+                Reply {
+                    kind: Kind::Consent,
+                    operation,
+                    errno: 0,
+                },
+            );
             if self.incoming[index].remote != 0 && self.transport.can_read_remote(peer) {
                 self.stalled.push(Stalled::new(index));
             }
@@ -127,13 +159,19 @@ impl<T: Transport> Engine<T> {
     pub(crate) fn arrive_part(&mut self, arrival: Arrival) {
         let peer = arrival.peer;
         // A message that was finished by single-copy may still have parts on the way.
-        let Some(&index) = self.peers[peer as usize].incoming.get(&arrival.word) else { return };
+        let Some(&index) = self.peers[peer as usize].incoming.get(&arrival.word) else {
+            return;
+        };
         let incoming = &self.incoming[index];
         if incoming.pulled {
             return;
         }
         let unasked = matches!(incoming.target, Target::Unexpected(_));
-        let end = if unasked { incoming.prefix } else { incoming.total };
+        let end = if unasked {
+            incoming.prefix
+        } else {
+            incoming.total
+        };
         let left = end - incoming.received;
         if self.transport.word(0) != incoming.received as u64 || arrival.length > left {
             return self.violation(peer, "a part is out of place");
@@ -148,13 +186,19 @@ impl<T: Transport> Engine<T> {
         let at = incoming.received;
         incoming.received += length;
         match incoming.target {
-            Target::Receive { receive, start, room } if length > 0 => {
+            Target::Receive {
+                receive,
+                start,
+                room,
+            } if length > 0 => {
                 let pieces = self.receives[receive].pieces.view();
                 let room = room.saturating_sub(at);
                 place::at(&self.transport, pieces, start + at, room, length);
             }
             Target::Unexpected(parked) if length > 0 => {
-                self.unexpected[parked].body.fill(&self.transport, at, length);
+                self.unexpected[parked]
+                    .body
+                    .fill(&self.transport, at, length);
             }
             _ => {}
         }
@@ -170,7 +214,11 @@ impl<T: Transport> Engine<T> {
                 self.unexpected[parked].arriving = None;
                 self.close_incoming(index);
             }
-            Target::Receive { receive, start, room } if incoming.received == incoming.total => {
+            Target::Receive {
+                receive,
+                start,
+                room,
+            } if incoming.received == incoming.total => {
                 let message = incoming.message();
                 self.close_incoming(index);
                 self.close_receive(receive, &message, start, room);
@@ -186,10 +234,19 @@ impl<T: Transport> Engine<T> {
     pub(crate) fn close_incoming(&mut self, index: u32) {
         let incoming = self.incoming.remove(index);
         self.stalled.retain(|stalled| stalled.incoming != index);
-        self.peers[incoming.peer as usize].incoming.remove(&incoming.operation);
+        self.peers[incoming.peer as usize]
+            .incoming
+            .remove(&incoming.operation);
         if incoming.is_rendezvous() {
             let operation = incoming.operation;
-            self.reply(incoming.peer, Reply { kind: Kind::Finish, operation, errno: 0 });
+            self.reply(
+                incoming.peer,
+                Reply {
+                    kind: Kind::Finish,
+                    operation,
+                    errno: 0,
+                },
+            );
         } else if incoming.acknowledge_whole {
             self.acknowledge(incoming.peer, incoming.operation);
         }
@@ -197,7 +254,9 @@ impl<T: Transport> Engine<T> {
 
     /// The receiver of one of our messages lets us go on.
     pub(crate) fn arrive_consent(&mut self, peer: PeerIndex, name: u64) {
-        let Some(index) = self.own_send(peer, name) else { return };
+        let Some(index) = self.own_send(peer, name) else {
+            return;
+        };
         match self.sends[index].stage {
             SendStage::AwaitConsent if self.sends[index].total == 0 => {
                 self.sends[index].stage = SendStage::AwaitFinish;
@@ -217,7 +276,9 @@ impl<T: Transport> Engine<T> {
 
     /// The receiver has all of one of our messages, or wants no more of it.
     pub(crate) fn arrive_finish(&mut self, peer: PeerIndex, name: u64, errno: u64) {
-        let Some(index) = self.own_send(peer, name) else { return };
+        let Some(index) = self.own_send(peer, name) else {
+            return;
+        };
         let record = &mut self.peers[peer as usize];
         match self.sends[index].stage {
             SendStage::Queued => {
@@ -235,7 +296,13 @@ impl<T: Transport> Engine<T> {
             self.finish_send(index);
         } else {
             let reason = format!("the receiver gave the message up (error {errno})");
-            self.fail_send(index, &Unreachable { errno: Errno(errno as i32 & 0xfff), reason });
+            self.fail_send(
+                index,
+                &Unreachable {
+                    errno: Errno(errno as i32 & 0xfff),
+                    reason,
+                },
+            );
         }
         // A fenced send may have waited for this.
         self.note_backlog(peer);
@@ -248,17 +315,16 @@ impl<T: Transport> Engine<T> {
 
     /// A directed or multi-receive buffer gets a message: where in it, and how
     /// much fits.
-    fn open_receive(
-        &mut self,
-        receive: u32,
-        posted: Option<PostedId>,
-        total: usize,
-    ) -> Target {
+    fn open_receive(&mut self, receive: u32, posted: Option<PostedId>, total: usize) -> Target {
         if self.receives[receive].flags.contains(Flags::MULTI_RECV) {
             return self.open_multi(receive, posted, total);
         }
         let room = self.receives[receive].pieces.view().total();
-        Target::Receive { receive, start: 0, room }
+        Target::Receive {
+            receive,
+            start: 0,
+            room,
+        }
     }
 
     /// The same for a receive that is not posted: it found its message waiting.
@@ -267,7 +333,13 @@ impl<T: Transport> Engine<T> {
     }
 
     /// All of a message is in its receive's buffer.
-    pub(crate) fn close_receive(&mut self, receive: u32, message: &Message, start: usize, room: usize) {
+    pub(crate) fn close_receive(
+        &mut self,
+        receive: u32,
+        message: &Message,
+        start: usize,
+        room: usize,
+    ) {
         if self.receives[receive].flags.contains(Flags::MULTI_RECV) {
             self.close_multi(receive, message, start, room);
         } else {

@@ -33,12 +33,22 @@ impl<T: Transport> Engine<T> {
                 self.leave_multi(receive, None);
                 return Ok(());
             }
-            let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
-            let Some(parked) = matcher.take_unexpected(source, tag, ignore) else { break };
+            let matcher = if tagged {
+                &mut self.tagged
+            } else {
+                &mut self.untagged
+            };
+            let Some(parked) = matcher.take_unexpected(source, tag, ignore) else {
+                break;
+            };
             self.receive_parked(receive, parked);
         }
         self.receives[receive].arriving -= 1;
-        let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
+        let matcher = if tagged {
+            &mut self.tagged
+        } else {
+            &mut self.untagged
+        };
         matcher.post(source, tag, ignore, receive | STICKY);
         Ok(())
     }
@@ -62,31 +72,46 @@ impl<T: Transport> Engine<T> {
             operation.exhausted = true;
             if let Some(posted) = posted {
                 let tagged = operation.flags.contains(Flags::TAGGED);
-                let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
+                let matcher = if tagged {
+                    &mut self.tagged
+                } else {
+                    &mut self.untagged
+                };
                 matcher.remove_posted(posted);
             }
         }
-        Target::Receive { receive, start, room }
+        Target::Receive {
+            receive,
+            start,
+            room,
+        }
     }
 
     /// Places a whole eager message.
-    pub(crate) fn place_in_multi(
-        &mut self,
-        receive: u32,
-        posted: PostedId,
-        message: &Message,
-    ) {
+    pub(crate) fn place_in_multi(&mut self, receive: u32, posted: PostedId, message: &Message) {
         let target = self.open_multi(receive, Some(posted), message.total);
-        let Target::Receive { start, room, .. } = target else { return };
+        let Target::Receive { start, room, .. } = target else {
+            return;
+        };
         let pieces = self.receives[receive].pieces.view();
         place::at(&self.transport, pieces, start, room, message.total);
         self.close_multi(receive, message, start, room);
     }
 
     /// A message is wholly in the buffer.
-    pub(crate) fn close_multi(&mut self, receive: u32, message: &Message, start: usize, room: usize) {
+    pub(crate) fn close_multi(
+        &mut self,
+        receive: u32,
+        message: &Message,
+        start: usize,
+        room: usize,
+    ) {
         let operation = &self.receives[receive];
-        let buffer = operation.pieces.view().contiguous(start, usize::MAX).as_ptr() as u64;
+        let buffer = operation
+            .pieces
+            .view()
+            .contiguous(start, usize::MAX)
+            .as_ptr() as u64;
         if message.total > room {
             self.report_truncated_multi(receive, message, buffer, room);
             return self.leave_multi(receive, None);
@@ -119,20 +144,33 @@ impl<T: Transport> Engine<T> {
         let kind = operation.flags & (Flags::TAGGED | Flags::MSG);
         let mut entry = match entry {
             Some(entry) if wanted => entry,
-            _ => Entry { context, flags: (kind | Flags::RECV).bits(), ..Entry::default() },
+            _ => Entry {
+                context,
+                flags: (kind | Flags::RECV).bits(),
+                ..Entry::default()
+            },
         };
         entry.flags |= Flags::MULTI_RECV.bits();
         entry.owner = operation.owner;
         self.setup.receive.release_buffer(entry, counted);
     }
 
-    fn report_truncated_multi(&mut self, receive: u32, message: &Message, buffer: u64, room: usize) {
+    fn report_truncated_multi(
+        &mut self,
+        receive: u32,
+        message: &Message,
+        buffer: u64,
+        room: usize,
+    ) {
         let operation = self.receives[receive].shadow();
         let reason = format!(
             "a message of {} bytes arrived where {room} bytes of a multi-receive buffer were left",
             message.total
         );
-        let why = Unreachable { errno: crate::error::Errno::TRUNC, reason };
+        let why = Unreachable {
+            errno: crate::error::Errno::TRUNC,
+            reason,
+        };
         self.fail_receive_at(operation, message, buffer, room as u64, &why);
     }
 

@@ -29,7 +29,10 @@ impl<T: Transport> Engine<T> {
         let mut moved = false;
         while let Some(&reply) = self.peers[peer as usize].replies.front() {
             let head = Head::new(reply.kind, 0);
-            if !self.transport.push(peer, head, reply.operation, &[reply.errno], Piece::EMPTY) {
+            if !self
+                .transport
+                .push(peer, head, reply.operation, &[reply.errno], Piece::EMPTY)
+            {
                 return moved;
             }
             self.peers[peer as usize].replies.pop_front();
@@ -48,7 +51,9 @@ impl<T: Transport> Engine<T> {
 
     /// Pushes one packet of the send at the head of the queue.
     fn pump_queue(&mut self, peer: PeerIndex) -> bool {
-        let Some(&index) = self.peers[peer as usize].queue.front() else { return false };
+        let Some(&index) = self.peers[peer as usize].queue.front() else {
+            return false;
+        };
         let send = &self.sends[index];
         match send.stage {
             SendStage::Queued => {
@@ -90,7 +95,10 @@ impl<T: Transport> Engine<T> {
             word(name);
         }
         let head = Head::new(Kind::Eager, send.head_flags());
-        if !self.transport.push(peer, head, send.tag, &words[..count], piece) {
+        if !self
+            .transport
+            .push(peer, head, send.tag, &words[..count], piece)
+        {
             return false;
         }
         self.peers[peer as usize].charged += cost;
@@ -110,7 +118,11 @@ impl<T: Transport> Engine<T> {
             send.stage = SendStage::Streaming;
             self.peers[peer as usize].streams.push_back(index);
         } else {
-            send.stage = if rendezvous { SendStage::AwaitConsent } else { SendStage::AwaitFinish };
+            send.stage = if rendezvous {
+                SendStage::AwaitConsent
+            } else {
+                SendStage::AwaitFinish
+            };
         }
     }
 
@@ -119,13 +131,18 @@ impl<T: Transport> Engine<T> {
     fn push_long(&mut self, peer: PeerIndex, index: u32) -> bool {
         let total = self.sends[index].total;
         let prefix = self.prefix_within_credit(peer, total.min(self.limits.prefix));
-        let Some(part) = self.next_part(peer, index, 0, prefix) else { return false };
+        let Some(part) = self.next_part(peer, index, 0, prefix) else {
+            return false;
+        };
         let name = self.sends.name(index);
         let send = &self.sends[index];
         let remote = readable_at(send.pieces.view());
         let flags = send.head_flags() | if remote != 0 { wire::READABLE } else { 0 };
         let words = [name, total as u64, prefix as u64, send.data, remote];
-        if !self.transport.push(peer, Head::new(Kind::Long, flags), send.tag, &words, part) {
+        if !self
+            .transport
+            .push(peer, Head::new(Kind::Long, flags), send.tag, &words, part)
+        {
             return false;
         }
         if prefix > 0 {
@@ -156,7 +173,9 @@ impl<T: Transport> Engine<T> {
 
     /// Pushes one packet of the oldest consented message.
     fn pump_stream(&mut self, peer: PeerIndex) -> bool {
-        let Some(&index) = self.peers[peer as usize].streams.front() else { return false };
+        let Some(&index) = self.peers[peer as usize].streams.front() else {
+            return false;
+        };
         let (sent, total) = (self.sends[index].sent, self.sends[index].total);
         if !self.push_part(peer, index, sent, total) {
             return false;
@@ -169,7 +188,9 @@ impl<T: Transport> Engine<T> {
     }
 
     fn push_part(&mut self, peer: PeerIndex, index: u32, sent: usize, end: usize) -> bool {
-        let Some(part) = self.next_part(peer, index, sent, end) else { return false };
+        let Some(part) = self.next_part(peer, index, sent, end) else {
+            return false;
+        };
         let name = self.sends.name(index);
         let head = Head::new(Kind::Part, 0);
         if !self.transport.push(peer, head, name, &[sent as u64], part) {

@@ -52,9 +52,10 @@ pub fn event_within(station: &Station, patience: Duration) -> Option<StationEven
     loop {
         station.bell().drain();
         if station.events_pending()
-            && let Some(event) = station.next_event() {
-                return Some(event);
-            }
+            && let Some(event) = station.next_event()
+        {
+            return Some(event);
+        }
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return None;

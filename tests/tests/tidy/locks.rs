@@ -16,10 +16,22 @@ const LOCKS: [&str; 4] = ["Mutex", "RwLock", "Condvar", "ReentrantLock"];
 
 /// Files that may lock, each with the reason why no message waits for it.
 pub const ALLOWED: &[(&str, &str)] = &[
-    ("core/src/address_vector/mod.rs", "writers among themselves; look-ups are wait-free"),
-    ("core/src/endpoint/mod.rs", "what is bound before the endpoint is enabled"),
-    ("core/src/event_queue.rs", "events of the control path; no message leads here"),
-    ("core/src/memory_region.rs", "registration by key; no message carries a key"),
+    (
+        "core/src/address_vector/mod.rs",
+        "writers among themselves; look-ups are wait-free",
+    ),
+    (
+        "core/src/endpoint/mod.rs",
+        "what is bound before the endpoint is enabled",
+    ),
+    (
+        "core/src/event_queue.rs",
+        "events of the control path; no message leads here",
+    ),
+    (
+        "core/src/memory_region.rs",
+        "registration by key; no message carries a key",
+    ),
     (
         "provider-shm/src/control/mod.rs",
         "starts and stops the control thread of the process",
