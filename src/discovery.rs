@@ -91,11 +91,7 @@ pub fn discover_at(
     }
     let address = resolve(node, service)?;
     for info in &mut found {
-        let place = if source {
-            &mut info.source
-        } else {
-            &mut info.destination
-        };
+        let place = if source { &mut info.source } else { &mut info.destination };
         *place = Some(address);
     }
     Ok(found)
@@ -116,13 +112,9 @@ fn resolve(node: Option<&str>, service: Option<&str>) -> Result<Address, Discove
     let Some(node) = node else {
         return Ok(Address::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
     };
-    let mut addresses = (node, port)
-        .to_socket_addrs()
-        .map_err(|error| unresolved(error.to_string()))?;
-    addresses
-        .next()
-        .map(Address::from)
-        .ok_or_else(|| unresolved("no address".into()))
+    let mut addresses =
+        (node, port).to_socket_addrs().map_err(|error| unresolved(error.to_string()))?;
+    addresses.next().map(Address::from).ok_or_else(|| unresolved("no address".into()))
 }
 
 /// Says why no RDMA device serves: kestrel does not drive them yet, and often
@@ -147,11 +139,7 @@ mod tests {
     fn without_hints_there_is_shared_memory() {
         let found = discover(None).unwrap();
         assert_eq!(found[0].domain.name, SHM_DOMAIN);
-        assert!(
-            found[0]
-                .caps
-                .contains(Flags::TAGGED | Flags::MSG | Flags::DIRECTED_RECV)
-        );
+        assert!(found[0].caps.contains(Flags::TAGGED | Flags::MSG | Flags::DIRECTED_RECV));
     }
 
     #[test]
@@ -161,20 +149,14 @@ mod tests {
         let error = discover(Some(&hints)).unwrap_err();
         assert_eq!(error.errno(), Errno::NODATA);
         let text = error.to_string();
-        assert!(
-            text.contains("inject_size") && text.contains("1073741824"),
-            "{text}"
-        );
+        assert!(text.contains("inject_size") && text.contains("1073741824"), "{text}");
         assert!(text.contains("RMA"), "{text}");
     }
 
     #[test]
     fn a_node_and_a_service_become_an_address() {
         let found = discover_at(Some("127.0.0.1"), Some("4711"), true, None).unwrap();
-        assert_eq!(
-            found[0].source.unwrap().to_string(),
-            "fi_sockaddr_in://127.0.0.1:4711"
-        );
+        assert_eq!(found[0].source.unwrap().to_string(), "fi_sockaddr_in://127.0.0.1:4711");
         assert!(found[0].destination.is_none());
         let found = discover_at(None, Some("4711"), false, None).unwrap();
         assert_eq!(found[0].destination.unwrap().port(), 4711);

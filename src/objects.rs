@@ -32,16 +32,10 @@ pub type Counter = kestrel_core::completion_counter::CompletionCounter<ShmProvid
 /// [`OpenError`], with the reason in words.
 pub fn open_domain(info: &Info) -> Result<Arc<Domain>, OpenError> {
     let config = settings::from_environment().map_err(|error| {
-        OpenError::Refused(Unreachable {
-            errno: error.errno(),
-            reason: error.to_string(),
-        })
+        OpenError::Refused(Unreachable { errno: error.errno(), reason: error.to_string() })
     })?;
     let provider = ShmProvider::new(settings::shm_options(&config))?;
-    Domain::open(
-        Arc::new(provider),
-        settings::domain_options(&config, info.domain.data_progress),
-    )
+    Domain::open(Arc::new(provider), settings::domain_options(&config, info.domain.data_progress))
 }
 
 /// Opens an endpoint as `info` describes it, at `info.source` if that is given.
@@ -51,10 +45,7 @@ pub fn open_domain(info: &Info) -> Result<Arc<Domain>, OpenError> {
 pub fn open_endpoint(domain: &Arc<Domain>, info: &Info) -> Result<Arc<Endpoint>, OpenError> {
     if info.domain.name != crate::discovery::SHM_DOMAIN {
         let reason = format!("there is no domain {:?}", info.domain.name);
-        return Err(OpenError::Refused(Unreachable {
-            errno: Errno::NODEV,
-            reason,
-        }));
+        return Err(OpenError::Refused(Unreachable { errno: Errno::NODEV, reason }));
     }
     let options = EndpointOptions {
         address: info.source,

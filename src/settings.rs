@@ -50,10 +50,7 @@ pub fn domain_options(config: &Config, progress: Progress) -> DomainOptions {
         Progress::Auto => ProgressMode::Spinning(config.cores.iter().collect()),
         _ => ProgressMode::Manual,
     };
-    DomainOptions {
-        progress,
-        unexpected_budget: config.unexpected_budget_bytes as u64,
-    }
+    DomainOptions { progress, unexpected_budget: config.unexpected_budget_bytes as u64 }
 }
 
 fn copy_name(routine: CopyRoutine) -> &'static str {
@@ -76,9 +73,7 @@ mod tests {
 
     #[test]
     fn a_bad_value_is_named_with_what_is_allowed() {
-        let text = config("FI_KESTREL_COPY", "fastest")
-            .unwrap_err()
-            .to_string();
+        let text = config("FI_KESTREL_COPY", "fastest").unwrap_err().to_string();
         for part in ["FI_KESTREL_COPY", "fastest", "avx512"] {
             assert!(text.contains(part), "{text}");
         }

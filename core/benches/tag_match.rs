@@ -71,49 +71,22 @@ fn exchange(masks: Masks, n: usize) -> Exchange {
     let source = (n % 8) as u32;
     let tag = 0x0100_0000_0000 + (n / 8) as u64;
     let set = (n as u64 & 1) << 60;
-    let plain = Exchange {
-        wanted: source,
-        tag,
-        ignore: PROTOCOL_BITS,
-        source,
-        sent: tag | set,
-    };
+    let plain = Exchange { wanted: source, tag, ignore: PROTOCOL_BITS, source, sent: tag | set };
     match masks {
-        Masks::Zero => Exchange {
-            ignore: 0,
-            sent: tag,
-            ..plain
-        },
+        Masks::Zero => Exchange { ignore: 0, sent: tag, ..plain },
         Masks::Protocol => plain,
         Masks::AnySource => {
             let tag = 0x0100_0000_0000 + n as u64;
-            Exchange {
-                wanted: ANY_SOURCE,
-                tag,
-                sent: tag | set,
-                ..plain
-            }
+            Exchange { wanted: ANY_SOURCE, tag, sent: tag | set, ..plain }
         }
         Masks::Four => {
             let shift = 48 + 4 * (n % 4);
-            Exchange {
-                ignore: 0x3 << shift,
-                sent: tag | 1 << shift,
-                ..plain
-            }
+            Exchange { ignore: 0x3 << shift, sent: tag | 1 << shift, ..plain }
         }
-        Masks::Wild => Exchange {
-            wanted: ANY_SOURCE,
-            ignore: u64::MAX,
-            ..plain
-        },
+        Masks::Wild => Exchange { wanted: ANY_SOURCE, ignore: u64::MAX, ..plain },
         Masks::Strided => {
             let tag = (n as u64) << 20;
-            Exchange {
-                tag,
-                sent: tag | set,
-                ..plain
-            }
+            Exchange { tag, sent: tag | set, ..plain }
         }
     }
 }
@@ -137,14 +110,7 @@ impl Bench {
             Order::Reverse | Order::Fresh => second.reverse(),
             Order::Shuffled => shuffle(&mut second),
         }
-        Bench {
-            side,
-            order,
-            matcher: Matcher::new(),
-            first,
-            second,
-            samples: Vec::new(),
-        }
+        Bench { side, order, matcher: Matcher::new(), first, second, samples: Vec::new() }
     }
 
     /// Fills the queue and empties it.
@@ -218,51 +184,32 @@ fn print_row(side: Side, masks: Masks, order: Order) {
         print!("{:>14}", format!("{median:.1} ({least:.1})"));
     }
     let (shallow, deep) = (summaries[1], summaries[4]);
-    println!(
-        "{:>13}",
-        format!("{:.2} ({:.2})", deep.1 / shallow.1, deep.0 / shallow.0)
-    );
+    println!("{:>13}", format!("{:.2} ({:.2})", deep.1 / shallow.1, deep.0 / shallow.0));
 }
 
 const SIDES: [Side; 2] = [Side::Posted, Side::Unexpected];
-const MASKS: [Masks; 6] = [
-    Masks::Zero,
-    Masks::Protocol,
-    Masks::AnySource,
-    Masks::Four,
-    Masks::Wild,
-    Masks::Strided,
-];
+const MASKS: [Masks; 6] =
+    [Masks::Zero, Masks::Protocol, Masks::AnySource, Masks::Four, Masks::Wild, Masks::Strided];
 
 fn by_name<T: Copy + std::fmt::Debug>(all: &[T], name: &str) -> T {
-    let found = all
-        .iter()
-        .find(|one| format!("{one:?}").eq_ignore_ascii_case(name));
+    let found = all.iter().find(|one| format!("{one:?}").eq_ignore_ascii_case(name));
     *found.unwrap_or_else(|| panic!("{name} is none of {all:?}"))
 }
 
 fn main() {
-    let (flags, arguments): (Vec<_>, Vec<_>) = std::env::args()
-        .skip(1)
-        .partition(|argument| argument.starts_with('-'));
+    let (flags, arguments): (Vec<_>, Vec<_>) =
+        std::env::args().skip(1).partition(|argument| argument.starts_with('-'));
     if let [side, masks, depth, pairs] = &arguments[..] {
         let depth = depth.parse().expect("DEPTH is a number");
         let pairs: usize = pairs.parse().expect("PAIRS is a number");
-        let mut bench = Bench::new(
-            by_name(&SIDES, side),
-            by_name(&MASKS, masks),
-            Order::Reverse,
-            depth,
-        );
+        let mut bench =
+            Bench::new(by_name(&SIDES, side), by_name(&MASKS, masks), Order::Reverse, depth);
         (0..pairs / depth).for_each(|_| bench.round());
         return;
     }
     // `cargo bench` passes this; `cargo test --benches` only wants to know that all of it runs.
     if !flags.iter().any(|flag| flag == "--bench") {
-        for (side, masks) in SIDES
-            .iter()
-            .flat_map(|side| MASKS.map(|masks| (*side, masks)))
-        {
+        for (side, masks) in SIDES.iter().flat_map(|side| MASKS.map(|masks| (*side, masks))) {
             Bench::new(side, masks, Order::Shuffled, 1000).round();
         }
         return;

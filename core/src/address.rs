@@ -145,25 +145,16 @@ impl Address {
     /// # Errors
     /// [`AddressError::TooShort`] and [`AddressError::UnknownFamily`].
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, AddressError> {
-        let short = |needed| AddressError::TooShort {
-            len: bytes.len(),
-            needed,
-        };
+        let short = |needed| AddressError::TooShort { len: bytes.len(), needed };
         let family = bytes.first_chunk::<2>().ok_or(short(2))?;
         match u16::from_ne_bytes(*family) {
             AF_INET => {
-                let b = bytes
-                    .first_chunk::<SOCKADDR_IN_LEN>()
-                    .ok_or(short(SOCKADDR_IN_LEN))?;
+                let b = bytes.first_chunk::<SOCKADDR_IN_LEN>().ok_or(short(SOCKADDR_IN_LEN))?;
                 let ip = Ipv4Addr::new(b[4], b[5], b[6], b[7]);
-                Ok(Address(
-                    SocketAddrV4::new(ip, u16::from_be_bytes([b[2], b[3]])).into(),
-                ))
+                Ok(Address(SocketAddrV4::new(ip, u16::from_be_bytes([b[2], b[3]])).into()))
             }
             AF_INET6 => {
-                let b = bytes
-                    .first_chunk::<SOCKADDR_IN6_LEN>()
-                    .ok_or(short(SOCKADDR_IN6_LEN))?;
+                let b = bytes.first_chunk::<SOCKADDR_IN6_LEN>().ok_or(short(SOCKADDR_IN6_LEN))?;
                 let word = |at: usize| u32::from_ne_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]]);
                 let mut ip = [0; 16];
                 ip.copy_from_slice(&b[8..24]);
@@ -200,9 +191,7 @@ impl FromStr for Address {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
-        let unparsable = || AddressError::Unparsable {
-            text: text.to_owned(),
-        };
+        let unparsable = || AddressError::Unparsable { text: text.to_owned() };
         let (scheme, place) = text.split_once("://").unwrap_or((text, ""));
         let (takes_v4, takes_v6) = match scheme {
             SCHEME => (true, true),
@@ -232,25 +221,15 @@ fn parse_place(place: &str, prefer_v4: bool) -> Option<SocketAddr> {
         None if rest.is_empty() => "",
         None => return None,
     };
-    let port = if service.is_empty() {
-        0
-    } else {
-        parse_port(service)?
-    };
+    let port = if service.is_empty() { 0 } else { parse_port(service)? };
     if node.is_empty() {
-        let wildcard: IpAddr = if prefer_v4 {
-            Ipv4Addr::UNSPECIFIED.into()
-        } else {
-            Ipv6Addr::UNSPECIFIED.into()
-        };
+        let wildcard: IpAddr =
+            if prefer_v4 { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
         return Some(SocketAddr::new(wildcard, port));
     }
     if node.starts_with('[') {
         // std parses the scope (`%3`) only together with a port.
-        format!("{node}:{port}")
-            .parse::<SocketAddrV6>()
-            .ok()
-            .map(SocketAddr::V6)
+        format!("{node}:{port}").parse::<SocketAddrV6>().ok().map(SocketAddr::V6)
     } else {
         Some(SocketAddr::new(node.parse::<Ipv4Addr>().ok()?.into(), port))
     }
@@ -258,10 +237,7 @@ fn parse_place(place: &str, prefer_v4: bool) -> Option<SocketAddr> {
 
 /// Parses a port; `str::parse` alone would also take `+5`.
 fn parse_port(service: &str) -> Option<u16> {
-    service
-        .bytes()
-        .all(|b| b.is_ascii_digit())
-        .then(|| service.parse().ok())?
+    service.bytes().all(|b| b.is_ascii_digit()).then(|| service.parse().ok())?
 }
 
 impl AddressFormat {
@@ -318,10 +294,7 @@ mod tests {
     #[test]
     fn sockaddr_in_has_the_layout_of_linux() {
         let bytes = address("1.2.3.4:258").to_bytes();
-        assert_eq!(
-            &bytes[..],
-            &[2, 0, 1, 2, 1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 0]
-        );
+        assert_eq!(&bytes[..], &[2, 0, 1, 2, 1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 0]);
     }
 
     #[test]
@@ -330,10 +303,7 @@ mod tests {
         let bytes = Address(v6.into()).to_bytes();
         assert_eq!(bytes.len(), 28);
         assert_eq!(&bytes[..8], &[10, 0, 0, 5, 0x0d, 0x0c, 0x0b, 0x0a]);
-        assert_eq!(
-            &bytes[8..24],
-            &[0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 2]
-        );
+        assert_eq!(&bytes[8..24], &[0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 2]);
         assert_eq!(&bytes[24..], &[7, 0, 0, 0]);
     }
 
@@ -346,10 +316,7 @@ mod tests {
         let v6 = address("[::1]:5").to_bytes();
         assert_eq!(Address::from_bytes(&v6[..27]), short(27, 28));
         // fi_av_test inserts all zeros as its bad address.
-        assert_eq!(
-            Address::from_bytes(&[0; 16]),
-            Err(AddressError::UnknownFamily { family: 0 })
-        );
+        assert_eq!(Address::from_bytes(&[0; 16]), Err(AddressError::UnknownFamily { family: 0 }));
     }
 
     #[test]
@@ -361,26 +328,14 @@ mod tests {
 
     #[test]
     fn strings_are_those_of_libfabric() {
-        assert_eq!(
-            address("1.2.3.4:5").to_string(),
-            "fi_sockaddr_in://1.2.3.4:5"
-        );
+        assert_eq!(address("1.2.3.4:5").to_string(), "fi_sockaddr_in://1.2.3.4:5");
         assert_eq!(address("[::1]:5").to_string(), "fi_sockaddr_in6://[::1]:5");
-        assert_eq!(
-            "fi_sockaddr://10.31.6.12:7471".parse(),
-            Ok(address("10.31.6.12:7471"))
-        );
-        assert_eq!(
-            "fi_sockaddr_in6://[fe80::6:12]:7471".parse(),
-            Ok(address("[fe80::6:12]:7471"))
-        );
+        assert_eq!("fi_sockaddr://10.31.6.12:7471".parse(), Ok(address("10.31.6.12:7471")));
+        assert_eq!("fi_sockaddr_in6://[fe80::6:12]:7471".parse(), Ok(address("[fe80::6:12]:7471")));
         assert_eq!("fi_sockaddr://[::1]:1".parse(), Ok(address("[::1]:1")));
         assert_eq!("fi_sockaddr_in://:5".parse(), Ok(address("0.0.0.0:5")));
         assert_eq!("fi_sockaddr_in://1.2.3.4".parse(), Ok(address("1.2.3.4:0")));
-        assert_eq!(
-            "fi_sockaddr_in6://[fe80::1%3]:9".parse(),
-            Ok(address("[fe80::1%3]:9"))
-        );
+        assert_eq!("fi_sockaddr_in6://[fe80::1%3]:9".parse(), Ok(address("[fe80::1%3]:9")));
         assert_eq!("fi_sockaddr_in6".parse(), Ok(address("[::]:0")));
     }
 
@@ -399,9 +354,7 @@ mod tests {
             "fi_sockaddr_in6://[::1]5",
             "fi_sockaddr_in6://::1:5",
         ] {
-            let expected = AddressError::Unparsable {
-                text: text.to_owned(),
-            };
+            let expected = AddressError::Unparsable { text: text.to_owned() };
             assert_eq!(text.parse::<Address>(), Err(expected));
         }
     }
@@ -418,10 +371,7 @@ mod tests {
             assert_eq!(format.value(), value);
             assert_eq!(AddressFormat::try_from(value), Ok(format));
         }
-        assert_eq!(
-            AddressFormat::try_from(4),
-            Err(AddressError::UnknownFormat { value: 4 })
-        );
+        assert_eq!(AddressFormat::try_from(4), Err(AddressError::UnknownFormat { value: 4 }));
         assert!(!AddressFormat::In.holds(&address("[::1]:5")));
         assert!(AddressFormat::SockAddr.holds(&address("[::1]:5")));
     }

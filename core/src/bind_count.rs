@@ -37,9 +37,7 @@ impl HasErrno for BindError {
 
 impl Default for BindCount {
     fn default() -> Self {
-        BindCount {
-            state: AtomicUsize::new(0),
-        }
+        BindCount { state: AtomicUsize::new(0) }
     }
 }
 
@@ -49,13 +47,7 @@ impl BindCount {
     /// # Errors
     /// [`BindError::Closed`] once [`close`](Self::close) has succeeded.
     pub fn bind(&self) -> Result<(), BindError> {
-        self.update(|count| {
-            if count == CLOSED {
-                Err(BindError::Closed)
-            } else {
-                Ok(count + 1)
-            }
-        })
+        self.update(|count| if count == CLOSED { Err(BindError::Closed) } else { Ok(count + 1) })
     }
 
     /// Counts one bound object less.
@@ -96,10 +88,7 @@ impl BindCount {
         loop {
             let next = step(current)?;
             // B1: pairs with itself; who closes sees all that the bound objects did before unbind.
-            match self
-                .state
-                .compare_exchange(current, next, Ordering::AcqRel, Ordering::Acquire)
-            {
+            match self.state.compare_exchange(current, next, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return Ok(()),
                 Err(seen) => current = seen,
             }

@@ -83,10 +83,7 @@ impl Counter {
     /// Begins a wait: "Any change in a counter's error value will unblock
     /// any thread inside fi_cntr_wait", so the error count is remembered now.
     pub fn begin_wait(&self, threshold: u64) -> CounterWait {
-        CounterWait {
-            threshold,
-            errors_before: self.read_error(),
-        }
+        CounterWait { threshold, errors_before: self.read_error() }
     }
 
     /// How a wait stands. A count that is reached outweighs an error.

@@ -69,10 +69,7 @@ pub struct DomainOptions {
 
 impl Default for DomainOptions {
     fn default() -> Self {
-        DomainOptions {
-            progress: ProgressMode::Manual,
-            unexpected_budget: 64 << 20,
-        }
+        DomainOptions { progress: ProgressMode::Manual, unexpected_budget: 64 << 20 }
     }
 }
 
@@ -130,14 +127,7 @@ impl<P: Provider> Domain<P> {
             }
         };
         let open = BindCount::default();
-        Ok(Arc::new(Domain {
-            provider,
-            sharing,
-            options,
-            units,
-            _helpers: helpers,
-            open,
-        }))
+        Ok(Arc::new(Domain { provider, sharing, options, units, _helpers: helpers, open }))
     }
 
     /// What makes this domain's transports.

@@ -83,14 +83,7 @@ pub struct ErrorEvent {
 
 impl ErrorEvent {
     pub fn new(fid: u64, context: u64, error: Errno) -> Self {
-        ErrorEvent {
-            fid,
-            context,
-            data: 0,
-            error,
-            provider_error: 0,
-            error_data: Vec::new(),
-        }
+        ErrorEvent { fid, context, data: 0, error, provider_error: 0, error_data: Vec::new() }
     }
 }
 
@@ -164,20 +157,12 @@ impl EventQueue {
     /// # Errors
     /// [`EventQueueError::UnsupportedFlags`].
     pub fn open(attributes: EventQueueAttributes) -> Result<Self, EventQueueError> {
-        let unsupported = attributes
-            .flags
-            .difference(Flags::WRITE.union(Flags::AFFINITY));
+        let unsupported = attributes.flags.difference(Flags::WRITE.union(Flags::AFFINITY));
         if !unsupported.is_empty() {
-            return Err(EventQueueError::UnsupportedFlags {
-                flags: unsupported.bits(),
-            });
+            return Err(EventQueueError::UnsupportedFlags { flags: unsupported.bits() });
         }
         let binds = BindCount::default();
-        Ok(EventQueue {
-            attributes,
-            binds,
-            queues: Mutex::default(),
-        })
+        Ok(EventQueue { attributes, binds, queues: Mutex::default() })
     }
 
     pub fn attributes(&self) -> &EventQueueAttributes {
@@ -203,10 +188,7 @@ impl EventQueue {
         if !self.attributes.flags.contains(Flags::WRITE) {
             return Err(EventQueueError::NotWritable { code });
         }
-        self.push(Event::User {
-            code,
-            bytes: bytes.to_vec(),
-        });
+        self.push(Event::User { code, bytes: bytes.to_vec() });
         Ok(())
     }
 
@@ -226,10 +208,7 @@ impl EventQueue {
         match queues.events.front() {
             None => EventRead::Empty,
             Some(event) if !accept(event) => EventRead::Refused,
-            Some(_) => queues
-                .events
-                .pop_front()
-                .map_or(EventRead::Empty, EventRead::Event),
+            Some(_) => queues.events.pop_front().map_or(EventRead::Empty, EventRead::Event),
         }
     }
 
@@ -239,11 +218,7 @@ impl EventQueue {
         if !queues.errors.is_empty() {
             return EventRead::ErrorAvailable;
         }
-        queues
-            .events
-            .front()
-            .cloned()
-            .map_or(EventRead::Empty, EventRead::Event)
+        queues.events.front().cloned().map_or(EventRead::Empty, EventRead::Event)
     }
 
     /// Takes the first error entry; `None` is FI_EAGAIN.
@@ -344,10 +319,7 @@ mod tests {
         for fid in 0..100 {
             assert_eq!(queue.read(), EventRead::Event(Event::Shutdown { fid }));
         }
-        assert_eq!(
-            (queue.read(), queue.peek()),
-            (EventRead::Empty, EventRead::Empty)
-        );
+        assert_eq!((queue.read(), queue.peek()), (EventRead::Empty, EventRead::Empty));
     }
 
     #[test]
@@ -361,10 +333,7 @@ mod tests {
             (EventRead::ErrorAvailable, EventRead::ErrorAvailable)
         );
         assert_eq!(queue.peek_error(), Some(error.clone()));
-        assert_eq!(
-            (queue.read_error(), queue.read_error()),
-            (Some(error), None)
-        );
+        assert_eq!((queue.read_error(), queue.read_error()), (Some(error), None));
         assert_eq!(queue.read(), EventRead::Event(Event::Shutdown { fid: 1 }));
     }
 
@@ -374,10 +343,7 @@ mod tests {
         queue.write(7, &[1, 2, 3]).unwrap();
         let fits = |len| move |event: &Event| matches!(event, Event::User { bytes, .. } if bytes.len() <= len);
         assert_eq!(queue.read_if(fits(2)), EventRead::Refused);
-        let expected = Event::User {
-            code: 7,
-            bytes: vec![1, 2, 3],
-        };
+        let expected = Event::User { code: 7, bytes: vec![1, 2, 3] };
         assert_eq!(queue.read_if(fits(3)), EventRead::Event(expected));
         assert_eq!(queue.read_if(fits(3)), EventRead::Empty);
     }
@@ -387,50 +353,22 @@ mod tests {
         let refused = queue(Flags::empty()).write(7, &[]).unwrap_err();
         assert_eq!(refused, EventQueueError::NotWritable { code: 7 });
         assert_eq!(refused.errno(), Errno::INVAL);
-        let attributes = EventQueueAttributes {
-            size: 0,
-            flags: Flags::WRITE | Flags::MSG,
-        };
+        let attributes = EventQueueAttributes { size: 0, flags: Flags::WRITE | Flags::MSG };
         let refused = EventQueue::open(attributes).err();
-        assert_eq!(
-            refused,
-            Some(EventQueueError::UnsupportedFlags { flags: 2 })
-        );
+        assert_eq!(refused, Some(EventQueueError::UnsupportedFlags { flags: 2 }));
     }
 
     #[test]
     fn codes_are_those_of_libfabric() {
         let op = (1, 2, 3);
         let events = [
-            Event::ConnectionRequest {
-                fid: 1,
-                info: Box::default(),
-                data: vec![],
-            },
-            Event::Connected {
-                fid: 1,
-                data: vec![],
-            },
+            Event::ConnectionRequest { fid: 1, info: Box::default(), data: vec![] },
+            Event::Connected { fid: 1, data: vec![] },
             Event::Shutdown { fid: 1 },
-            Event::MemoryRegionComplete {
-                fid: op.0,
-                context: op.1,
-                data: op.2,
-            },
-            Event::AddressVectorComplete {
-                fid: op.0,
-                context: op.1,
-                data: op.2,
-            },
-            Event::JoinComplete {
-                fid: op.0,
-                context: op.1,
-                data: op.2,
-            },
-            Event::User {
-                code: 99,
-                bytes: vec![],
-            },
+            Event::MemoryRegionComplete { fid: op.0, context: op.1, data: op.2 },
+            Event::AddressVectorComplete { fid: op.0, context: op.1, data: op.2 },
+            Event::JoinComplete { fid: op.0, context: op.1, data: op.2 },
+            Event::User { code: 99, bytes: vec![] },
         ];
         let codes: Vec<u32> = events.iter().map(Event::code).collect();
         assert_eq!(codes, [1, 2, 3, 4, 5, 6, 99]);

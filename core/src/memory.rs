@@ -22,10 +22,7 @@ unsafe impl Sync for Piece {}
 
 impl Piece {
     /// A piece of no bytes.
-    pub const EMPTY: Piece = Piece {
-        start: ptr::null_mut(),
-        length: 0,
-    };
+    pub const EMPTY: Piece = Piece { start: ptr::null_mut(), length: 0 };
 
     /// # Safety
     /// `start` is valid for `length` bytes until the operation that it is posted
@@ -59,10 +56,7 @@ impl Piece {
     #[inline(always)]
     pub fn part(self, offset: usize, length: usize) -> Piece {
         let offset = offset.min(self.length);
-        Piece {
-            start: self.start.wrapping_add(offset),
-            length: length.min(self.length - offset),
-        }
+        Piece { start: self.start.wrapping_add(offset), length: length.min(self.length - offset) }
     }
 
     /// Copies bytes of `words`, from byte `offset` on, over the whole piece.
@@ -71,13 +65,7 @@ impl Piece {
     pub fn fill_from_words(self, words: &[u64], offset: usize) {
         assert!(offset + self.length <= size_of_val(words));
         // SAFETY: the source was just checked; the target is this piece.
-        unsafe {
-            copy_tiny(
-                words.as_ptr().cast::<u8>().add(offset),
-                self.start,
-                self.length,
-            )
-        }
+        unsafe { copy_tiny(words.as_ptr().cast::<u8>().add(offset), self.start, self.length) }
     }
 
     /// Writes one word over the whole piece. Panics unless it has 8 bytes.
@@ -102,13 +90,7 @@ impl Piece {
     pub fn copy_to_words(self, words: &mut [u64], offset: usize) {
         assert!(offset + self.length <= size_of_val(words));
         // SAFETY: the target was just checked; the source is this piece.
-        unsafe {
-            copy_tiny(
-                self.start,
-                words.as_mut_ptr().cast::<u8>().add(offset),
-                self.length,
-            )
-        }
+        unsafe { copy_tiny(self.start, words.as_mut_ptr().cast::<u8>().add(offset), self.length) }
     }
 
     /// Copies as much as both pieces hold.
@@ -136,10 +118,7 @@ impl Piece {
 
     /// The piece that covers bytes which the engine itself owns.
     pub fn of_owned(bytes: &mut [u8]) -> Piece {
-        Piece {
-            start: bytes.as_mut_ptr(),
-            length: bytes.len(),
-        }
+        Piece { start: bytes.as_mut_ptr(), length: bytes.len() }
     }
 }
 
@@ -234,10 +213,7 @@ fn contiguous_of_many(pieces: &[Piece], mut offset: usize, length: usize) -> Pie
 impl Piece {
     /// The piece that covers words which the engine itself owns.
     pub fn of_words(words: &mut [u64]) -> Piece {
-        Piece {
-            start: words.as_mut_ptr().cast(),
-            length: size_of_val(words),
-        }
+        Piece { start: words.as_mut_ptr().cast(), length: size_of_val(words) }
     }
 
     /// The bytes, for the engine's own memory.

@@ -60,11 +60,7 @@ pub enum MemoryRegionError {
     #[error(
         "range {index}, {len} bytes from {address:#x} on, is empty or passes the end of memory"
     )]
-    BadRange {
-        index: usize,
-        address: u64,
-        len: u64,
-    },
+    BadRange { index: usize, address: u64, len: u64 },
     #[error("access {access:#x} has bits that mean nothing")]
     UnknownAccess { access: u64 },
     #[error("offset {offset} is not 0")]
@@ -179,11 +175,7 @@ impl MemoryRegionRegistry {
         } else {
             mode
         };
-        MemoryRegionRegistry {
-            mode,
-            iov_limit,
-            regions: Mutex::default(),
-        }
+        MemoryRegionRegistry { mode, iov_limit, regions: Mutex::default() }
     }
 
     /// Registers ranges of memory under one key.
@@ -218,11 +210,7 @@ impl MemoryRegionRegistry {
             access: attributes.access,
             flags: attributes.flags,
             context: attributes.context,
-            base: attributes
-                .ranges
-                .first()
-                .filter(|_| by_address)
-                .map_or(0, |range| range.address),
+            base: attributes.ranges.first().filter(|_| by_address).map_or(0, |range| range.address),
             binds: BindCount::default(),
         });
         place.insert(region.clone());
@@ -267,10 +255,7 @@ impl MemoryRegionRegistry {
     fn check(&self, attributes: &MemoryRegionAttributes<'_>) -> Result<(), MemoryRegionError> {
         let count = attributes.ranges.len();
         if count == 0 || count > self.iov_limit {
-            return Err(MemoryRegionError::RangeCount {
-                count,
-                count_max: self.iov_limit,
-            });
+            return Err(MemoryRegionError::RangeCount { count, count_max: self.iov_limit });
         }
         let mut total = 0_u64;
         for (index, &MemoryRange { address, len }) in attributes.ranges.iter().enumerate() {
@@ -278,28 +263,18 @@ impl MemoryRegionRegistry {
             total = match total.checked_add(len) {
                 Some(sum) if fits => sum,
                 _ => {
-                    return Err(MemoryRegionError::BadRange {
-                        index,
-                        address,
-                        len,
-                    });
+                    return Err(MemoryRegionError::BadRange { index, address, len });
                 }
             };
         }
         if !attributes.access.difference(ACCESS).is_empty() {
-            return Err(MemoryRegionError::UnknownAccess {
-                access: attributes.access.bits(),
-            });
+            return Err(MemoryRegionError::UnknownAccess { access: attributes.access.bits() });
         }
         if attributes.offset != 0 {
-            return Err(MemoryRegionError::Offset {
-                offset: attributes.offset,
-            });
+            return Err(MemoryRegionError::Offset { offset: attributes.offset });
         }
         if !attributes.flags.difference(Flags::RMA_EVENT).is_empty() {
-            return Err(MemoryRegionError::UnsupportedFlags {
-                flags: attributes.flags.bits(),
-            });
+            return Err(MemoryRegionError::UnsupportedFlags { flags: attributes.flags.bits() });
         }
         Ok(())
     }
@@ -328,23 +303,12 @@ impl Regions {
 mod tests {
     use super::*;
 
-    const PAGE: MemoryRange = MemoryRange {
-        address: 0x1000,
-        len: 4096,
-    };
-    const NEXT: MemoryRange = MemoryRange {
-        address: 0x9000,
-        len: 10,
-    };
+    const PAGE: MemoryRange = MemoryRange { address: 0x1000, len: 4096 };
+    const NEXT: MemoryRange = MemoryRange { address: 0x9000, len: 10 };
 
     fn attributes<'a>(ranges: &'a [MemoryRange], requested_key: u64) -> MemoryRegionAttributes<'a> {
         let access = Flags::REMOTE_READ | Flags::REMOTE_WRITE;
-        MemoryRegionAttributes {
-            ranges,
-            access,
-            requested_key,
-            ..Default::default()
-        }
+        MemoryRegionAttributes { ranges, access, requested_key, ..Default::default() }
     }
 
     fn scalable() -> MemoryRegionRegistry {
@@ -354,13 +318,8 @@ mod tests {
     #[test]
     fn a_requested_key_is_honoured_once_at_a_time() {
         let registry = scalable();
-        let region = registry
-            .register(&attributes(&[PAGE, NEXT], 0xc0de))
-            .unwrap();
-        assert_eq!(
-            (region.key(), region.base(), region.len()),
-            (0xc0de, 0, 4106)
-        );
+        let region = registry.register(&attributes(&[PAGE, NEXT], 0xc0de)).unwrap();
+        assert_eq!((region.key(), region.base(), region.len()), (0xc0de, 0, 4106));
         assert_eq!(region.ranges(), [PAGE, NEXT]);
         let taken = registry.register(&attributes(&[NEXT], 0xc0de)).unwrap_err();
         assert_eq!(
@@ -371,9 +330,7 @@ mod tests {
         assert!(registry.lookup(0xc0de).is_none());
         registry.register(&attributes(&[NEXT], 0xc0de)).unwrap();
         assert_eq!(registry.lookup(0xc0de).unwrap().ranges(), [NEXT]);
-        let reserved = registry
-            .register(&attributes(&[NEXT], u64::MAX))
-            .unwrap_err();
+        let reserved = registry.register(&attributes(&[NEXT], u64::MAX)).unwrap_err();
         assert_eq!(reserved, MemoryRegionError::ReservedKey { key: u64::MAX });
     }
 
@@ -388,9 +345,8 @@ mod tests {
             registry.close(&region).unwrap();
         }
         assert!(registry.is_empty());
-        let keep: Vec<_> = (0..2)
-            .map(|_| registry.register(&attributes(&[PAGE], 7)).unwrap())
-            .collect();
+        let keep: Vec<_> =
+            (0..2).map(|_| registry.register(&attributes(&[PAGE], 7)).unwrap()).collect();
         assert_eq!((registry.len(), keep[0].key() == keep[1].key()), (2, false));
     }
 
@@ -399,60 +355,28 @@ mod tests {
         let registry = scalable();
         let refuse =
             |attributes: MemoryRegionAttributes<'_>| registry.register(&attributes).unwrap_err();
-        let count = |count| MemoryRegionError::RangeCount {
-            count,
-            count_max: 4,
-        };
+        let count = |count| MemoryRegionError::RangeCount { count, count_max: 4 };
         assert_eq!(refuse(attributes(&[], 1)), count(0));
         assert_eq!(refuse(attributes(&[PAGE; 5], 1)), count(5));
         let empty = MemoryRange { address: 5, len: 0 };
-        let bad = MemoryRegionError::BadRange {
-            index: 1,
-            address: 5,
-            len: 0,
-        };
+        let bad = MemoryRegionError::BadRange { index: 1, address: 5, len: 0 };
         assert_eq!(refuse(attributes(&[PAGE, empty], 1)), bad);
-        let past = MemoryRange {
-            address: u64::MAX,
-            len: 2,
-        };
-        let bad = MemoryRegionError::BadRange {
-            index: 0,
-            address: u64::MAX,
-            len: 2,
-        };
+        let past = MemoryRange { address: u64::MAX, len: 2 };
+        let bad = MemoryRegionError::BadRange { index: 0, address: u64::MAX, len: 2 };
         assert_eq!(refuse(attributes(&[past], 1)), bad);
-        let huge = MemoryRange {
-            address: 1,
-            len: u64::MAX,
-        };
+        let huge = MemoryRange { address: 1, len: u64::MAX };
         assert!(matches!(
             refuse(attributes(&[huge, PAGE], 1)),
             MemoryRegionError::BadRange { index: 1, .. }
         ));
-        let offset = MemoryRegionAttributes {
-            offset: 8,
-            ..attributes(&[PAGE], 1)
-        };
+        let offset = MemoryRegionAttributes { offset: 8, ..attributes(&[PAGE], 1) };
         assert_eq!(refuse(offset), MemoryRegionError::Offset { offset: 8 });
-        let access = MemoryRegionAttributes {
-            access: Flags::TAGGED,
-            ..attributes(&[PAGE], 1)
-        };
-        assert_eq!(
-            refuse(access),
-            MemoryRegionError::UnknownAccess { access: 1 << 3 }
-        );
-        let flags = MemoryRegionAttributes {
-            flags: Flags::MORE,
-            ..attributes(&[PAGE], 1)
-        };
+        let access = MemoryRegionAttributes { access: Flags::TAGGED, ..attributes(&[PAGE], 1) };
+        assert_eq!(refuse(access), MemoryRegionError::UnknownAccess { access: 1 << 3 });
+        let flags = MemoryRegionAttributes { flags: Flags::MORE, ..attributes(&[PAGE], 1) };
         assert_eq!(refuse(flags).errno(), Errno::BADFLAGS);
         assert!(registry.is_empty());
-        let last_byte = MemoryRange {
-            address: u64::MAX,
-            len: 1,
-        };
+        let last_byte = MemoryRange { address: u64::MAX, len: 1 };
         registry.register(&attributes(&[last_byte], 1)).unwrap();
     }
 
@@ -469,9 +393,6 @@ mod tests {
         assert_eq!(twice, MemoryRegionError::NotRegistered { key: 1 });
         let stranger = scalable().register(&attributes(&[PAGE], 2)).unwrap();
         registry.register(&attributes(&[PAGE], 2)).unwrap();
-        assert_eq!(
-            registry.close(&stranger),
-            Err(MemoryRegionError::NotRegistered { key: 2 })
-        );
+        assert_eq!(registry.close(&stranger), Err(MemoryRegionError::NotRegistered { key: 2 }));
     }
 }

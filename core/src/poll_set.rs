@@ -114,20 +114,13 @@ impl<P: Provider> PollSet<P> {
 
     /// What a sleeper waits for.
     pub fn bells(&self) -> Vec<RawFd> {
-        self.read(|units| {
-            units
-                .iter()
-                .filter_map(|unit| unit.with(|e| e.bell()).ok())
-                .collect()
-        })
+        self.read(|units| units.iter().filter_map(|unit| unit.with(|e| e.bell()).ok()).collect())
     }
 
     /// Whether a unit waits for room at a peer.
     pub fn waits_for_room(&self) -> bool {
         self.read(|units| {
-            units
-                .iter()
-                .any(|unit| unit.with(|engine| engine.waits_for_room()).unwrap_or(false))
+            units.iter().any(|unit| unit.with(|engine| engine.waits_for_room()).unwrap_or(false))
         })
     }
 }

@@ -20,22 +20,14 @@ const NONE: u32 = u32::MAX;
 
 impl<R> Default for Pool<R> {
     fn default() -> Self {
-        Pool {
-            records: Vec::new(),
-            free: NONE,
-            used: 0,
-        }
+        Pool { records: Vec::new(), free: NONE, used: 0 }
     }
 }
 
 impl<R> Pool<R> {
     /// A pool with memory for `capacity` records.
     pub fn with_capacity(capacity: usize) -> Self {
-        Pool {
-            records: Vec::with_capacity(capacity),
-            free: NONE,
-            used: 0,
-        }
+        Pool { records: Vec::with_capacity(capacity), free: NONE, used: 0 }
     }
 
     /// Records in use.
@@ -61,11 +53,7 @@ impl<R> Pool<R> {
             return index;
         }
         let index = self.records.len() as u32;
-        self.records.push(Slot {
-            generation: 0,
-            next_free: NONE,
-            record: Some(record),
-        });
+        self.records.push(Slot { generation: 0, next_free: NONE, record: Some(record) });
         index
     }
 
@@ -139,8 +127,7 @@ impl<R> std::ops::Index<u32> for Pool<R> {
 impl<R> std::ops::IndexMut<u32> for Pool<R> {
     #[inline(always)]
     fn index_mut(&mut self, index: u32) -> &mut R {
-        self.get_mut(index)
-            .expect("the index names a record in use")
+        self.get_mut(index).expect("the index names a record in use")
     }
 }
 

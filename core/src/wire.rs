@@ -77,11 +77,7 @@ impl Head {
     /// A head of `kind`.
     #[inline(always)]
     pub const fn new(kind: Kind, flags: u8) -> Head {
-        Head {
-            kind: kind as u8,
-            flags,
-            length: 0,
-        }
+        Head { kind: kind as u8, flags, length: 0 }
     }
 
     /// As one 32-bit word.
@@ -93,11 +89,7 @@ impl Head {
     /// From one 32-bit word.
     #[inline(always)]
     pub const fn from_word(word: u32) -> Head {
-        Head {
-            kind: word as u8,
-            flags: (word >> 8) as u8,
-            length: (word >> 16) as u16,
-        }
+        Head { kind: word as u8, flags: (word >> 8) as u8, length: (word >> 16) as u16 }
     }
 
     /// How many inline words precede the payload of a packet of this head's kind.

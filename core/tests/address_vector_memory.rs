@@ -36,10 +36,7 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 fn nth(n: u32) -> Address {
-    Address::new(
-        Ipv6Addr::from_bits(0xfd00 << 112 | u128::from(n)).into(),
-        n as u16,
-    )
+    Address::new(Ipv6Addr::from_bits(0xfd00 << 112 | u128::from(n)).into(), n as u16)
 }
 
 /// One test for all, since the counters belong to the process. It prints last: captured output allocates.

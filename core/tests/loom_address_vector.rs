@@ -18,9 +18,7 @@ use loom::thread;
 fn explore(name: &str, preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
     static EXECUTIONS: AtomicUsize = AtomicUsize::new(0);
     static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
-    let _alone = ONE_AT_A_TIME
-        .lock()
-        .unwrap_or_else(|poison| poison.into_inner());
+    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poison| poison.into_inner());
     EXECUTIONS.store(0, Ordering::SeqCst);
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(preemptions);
@@ -52,10 +50,7 @@ fn an_insert_is_seen_whole_or_not_at_all() {
         let epoch = av.insertions();
         let seen = av.get(0);
         assert!(seen.is_none() || seen == Some(tagged(1)), "torn: {seen:?}");
-        assert!(
-            epoch == 0 || seen.is_some(),
-            "the epoch ran ahead of the entry"
-        );
+        assert!(epoch == 0 || seen.is_some(), "the epoch ran ahead of the entry");
         inserting.join().unwrap();
         assert_eq!((av.get(0), av.insertions()), (Some(tagged(1)), 1));
     });
@@ -75,10 +70,7 @@ fn a_reused_entry_is_never_a_mixture() {
         let seen = av.get(0);
         let whole = [None, Some(tagged(1)), Some(tagged(2))].contains(&seen);
         assert!(whole, "torn: {seen:?}");
-        assert!(
-            removals == 0 || seen != Some(tagged(1)),
-            "a removal that was counted is not seen"
-        );
+        assert!(removals == 0 || seen != Some(tagged(1)), "a removal that was counted is not seen");
         reusing.join().unwrap();
         assert_eq!((av.get(0), av.removals()), (Some(tagged(2)), 1));
     });
@@ -93,10 +85,7 @@ fn two_writers_get_two_entries() {
         let mine = av.insert_one(tagged(2)).unwrap();
         let theirs = inserting.join().unwrap();
         assert_eq!(mine + theirs, 1);
-        assert_eq!(
-            (av.get(mine), av.get(theirs)),
-            (Some(tagged(2)), Some(tagged(1)))
-        );
+        assert_eq!((av.get(mine), av.get(theirs)), (Some(tagged(2)), Some(tagged(1))));
         assert_eq!(av.find(&tagged(1)), Some(theirs));
     });
 }

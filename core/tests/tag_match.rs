@@ -53,29 +53,18 @@ fn classes_come_back_after_they_were_dropped() {
     for ignore in ignores.clone() {
         // Some messages stay, so that a table is not empty when it is dropped or built.
         for n in 0..20 {
-            pair.step(Step::Park {
-                source: n % 3,
-                tag: u64::from(n) << 32 | ignore,
-            });
+            pair.step(Step::Park { source: n % 3, tag: u64::from(n) << 32 | ignore });
         }
         for n in 0..5000 {
             let (source, tag) = (n % 3, u64::from(n % 8) << 40);
             pair.step(Step::Park { source, tag });
-            pair.step(Step::Receive {
-                source,
-                tag,
-                ignore,
-            });
+            pair.step(Step::Receive { source, tag, ignore });
         }
     }
     for ignore in ignores.rev() {
         for n in 0..20 {
             let (source, tag) = (n % 3, u64::from(n) << 32);
-            pair.step(Step::Receive {
-                source,
-                tag,
-                ignore,
-            });
+            pair.step(Step::Receive { source, tag, ignore });
         }
     }
     pair.drain();
@@ -103,10 +92,7 @@ fn the_earliest_message_wins_for_a_wildcard() {
     assert_eq!(matcher.take_unexpected(2, 0, u64::MAX), Some(2));
     let rest = (0..DEPTH).filter(|&message| message != 16 && message != 2);
     for message in rest {
-        assert_eq!(
-            matcher.take_unexpected(ANY_SOURCE, 9, u64::MAX),
-            Some(message)
-        );
+        assert_eq!(matcher.take_unexpected(ANY_SOURCE, 9, u64::MAX), Some(message));
     }
     assert_eq!(matcher.unexpected_len(), 0);
 }
@@ -125,9 +111,7 @@ fn a_receive_that_stays_posted_is_found_again() {
 #[test]
 fn receives_of_one_key_leave_in_posting_order() {
     let mut matcher = Matcher::new();
-    let ids: Vec<_> = (0..DEPTH)
-        .map(|n| matcher.post(1, 42, PROTOCOL_BITS, n))
-        .collect();
+    let ids: Vec<_> = (0..DEPTH).map(|n| matcher.post(1, 42, PROTOCOL_BITS, n)).collect();
     // From the middle, the front and the back.
     for gone in [DEPTH / 2, 0, DEPTH - 1] {
         assert_eq!(matcher.remove_posted(ids[gone as usize]), gone);
@@ -148,10 +132,7 @@ fn strided_tags_are_found_in_reverse() {
         }
         for n in (0..DEPTH).rev() {
             assert_eq!(matcher.take_posted(n % 3, u64::from(n) << shift), Some(n));
-            assert_eq!(
-                matcher.take_unexpected(n % 3, u64::from(n) << shift, 0),
-                Some(n)
-            );
+            assert_eq!(matcher.take_unexpected(n % 3, u64::from(n) << shift, 0), Some(n));
         }
     }
 }
@@ -168,16 +149,9 @@ fn an_unknown_source_matches_undirected_receives_only() {
 #[test]
 fn more_classes_than_tables_keep_posting_order() {
     let mut matcher = Matcher::new();
-    let ids: Vec<_> = (0..60)
-        .map(|n| matcher.post(n % 2, 0, u64::from(n), n))
-        .collect();
+    let ids: Vec<_> = (0..60).map(|n| matcher.post(n % 2, 0, u64::from(n), n)).collect();
     assert_eq!(matcher.remove_posted(ids[40]), 40);
-    assert!(
-        matcher
-            .posted()
-            .map(|(_, receive, _)| receive)
-            .eq((0..60).filter(|&n| n != 40))
-    );
+    assert!(matcher.posted().map(|(_, receive, _)| receive).eq((0..60).filter(|&n| n != 40)));
     for n in (0..60).step_by(2).filter(|&n| n != 40) {
         assert_eq!(matcher.take_posted(0, 0), Some(n));
     }

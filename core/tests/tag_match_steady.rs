@@ -46,11 +46,7 @@ const DEPTH: u32 = 3000;
 /// Fills both sides and empties them in another order, in four classes.
 fn round(matcher: &mut Matcher) {
     let receive = |n: u32| {
-        let source = if n.is_multiple_of(3) {
-            ANY_SOURCE
-        } else {
-            n % 5
-        };
+        let source = if n.is_multiple_of(3) { ANY_SOURCE } else { n % 5 };
         (source, u64::from(n) << 8, u64::from(n % 2))
     };
     for n in 0..DEPTH {

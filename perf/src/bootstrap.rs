@@ -18,18 +18,10 @@ const GREETING: &str = concat!("kestrel-perf ", env!("CARGO_PKG_VERSION"));
 
 /// The environments of launchers: rank, size, and what they are.
 const LAUNCHERS: [(&str, &str, &str); 5] = [
-    (
-        "OMPI_COMM_WORLD_RANK",
-        "OMPI_COMM_WORLD_SIZE",
-        "Open MPI's environment",
-    ),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "Open MPI's environment"),
     ("PMI_RANK", "PMI_SIZE", "the environment of PMI"),
     ("PMIX_RANK", "OMPI_UNIVERSE_SIZE", "the environment of PMIx"),
-    (
-        "PMIX_RANK",
-        "SLURM_NTASKS",
-        "the environment of PMIx under Slurm",
-    ),
+    ("PMIX_RANK", "SLURM_NTASKS", "the environment of PMIx under Slurm"),
     ("SLURM_PROCID", "SLURM_NTASKS", "Slurm's environment"),
 ];
 
@@ -45,27 +37,15 @@ const JOB_NAMES: [&str; 5] = [
 #[derive(Debug, thiserror::Error)]
 pub enum BootstrapError {
     #[error("{variable}={value:?} is not a number")]
-    NotANumber {
-        variable: &'static str,
-        value: String,
-    },
+    NotANumber { variable: &'static str, value: String },
     #[error("the launcher says rank {rank} of {size}")]
     BadRank { rank: usize, size: usize },
     #[error("cannot listen at {address}: {source}")]
-    Listen {
-        address: String,
-        source: std::io::Error,
-    },
+    Listen { address: String, source: std::io::Error },
     #[error("no address for {address}: {source}")]
-    Resolve {
-        address: String,
-        source: std::io::Error,
-    },
+    Resolve { address: String, source: std::io::Error },
     #[error("nobody answers at {address} ({last}); is rank 0 listening there?")]
-    Connect {
-        address: String,
-        last: std::io::Error,
-    },
+    Connect { address: String, last: std::io::Error },
     #[error("only {present} of {size} ranks came within {} s", MEET_MAX.as_secs())]
     Missing { present: usize, size: usize },
     #[error(transparent)]
@@ -91,9 +71,7 @@ pub fn launched(
             continue;
         };
         let number = |variable, value: String| {
-            value
-                .parse::<usize>()
-                .map_err(|_| BootstrapError::NotANumber { variable, value })
+            value.parse::<usize>().map_err(|_| BootstrapError::NotANumber { variable, value })
         };
         let (rank, size) = (number(rank_name, rank)?, number(size_name, size)?);
         if size == 1 {
@@ -129,10 +107,7 @@ struct Hello {
 
 /// Rank 0: waits for ranks 1 to `size - 1`. Strangers are sent away.
 pub fn gather(address: &str, size: usize) -> Result<Vec<Link>, BootstrapError> {
-    let listen = |source| BootstrapError::Listen {
-        address: address.to_owned(),
-        source,
-    };
+    let listen = |source| BootstrapError::Listen { address: address.to_owned(), source };
     let listener = TcpListener::bind(address).map_err(listen)?;
     listener.set_nonblocking(true).map_err(listen)?;
     let began = Instant::now();
@@ -152,11 +127,7 @@ pub fn gather(address: &str, size: usize) -> Result<Vec<Link>, BootstrapError> {
 
 /// Takes a caller in if it says hello properly and its place is free.
 fn admit(stream: TcpStream, links: &mut [Option<Link>]) {
-    if stream
-        .set_nonblocking(false)
-        .and_then(|()| stream.set_nodelay(true))
-        .is_err()
-    {
+    if stream.set_nonblocking(false).and_then(|()| stream.set_nodelay(true)).is_err() {
         return;
     }
     let mut link = Link::from(stream);
@@ -166,11 +137,7 @@ fn admit(stream: TcpStream, links: &mut [Option<Link>]) {
     if link.send(&GREETING).is_err() || hello.greeting != GREETING {
         return;
     }
-    if let Some(place) = hello
-        .rank
-        .checked_sub(1)
-        .and_then(|index| links.get_mut(index))
-    {
+    if let Some(place) = hello.rank.checked_sub(1).and_then(|index| links.get_mut(index)) {
         place.get_or_insert(link);
     }
 }
@@ -180,10 +147,7 @@ pub fn call(address: &str, rank: usize) -> Result<Link, BootstrapError> {
     let began = Instant::now();
     let resolved = address
         .to_socket_addrs()
-        .map_err(|source| BootstrapError::Resolve {
-            address: address.to_owned(),
-            source,
-        })?
+        .map_err(|source| BootstrapError::Resolve { address: address.to_owned(), source })?
         .next()
         .ok_or_else(|| BootstrapError::Resolve {
             address: address.to_owned(),
@@ -194,26 +158,16 @@ pub fn call(address: &str, rank: usize) -> Result<Link, BootstrapError> {
             Ok(stream) => break stream,
             Err(_) if began.elapsed() < MEET_MAX => std::thread::sleep(Duration::from_millis(20)),
             Err(last) => {
-                return Err(BootstrapError::Connect {
-                    address: address.to_owned(),
-                    last,
-                });
+                return Err(BootstrapError::Connect { address: address.to_owned(), last });
             }
         }
     };
     // Only a matter of speed.
     let _ = stream.set_nodelay(true);
     let mut link = Link::from(stream);
-    link.send(&Hello {
-        greeting: GREETING.to_owned(),
-        rank,
-    })?;
+    link.send(&Hello { greeting: GREETING.to_owned(), rank })?;
     let greeting: String = link.receive(MEET_MAX)?;
-    if greeting == GREETING {
-        Ok(link)
-    } else {
-        Err(BootstrapError::Version(greeting))
-    }
+    if greeting == GREETING { Ok(link) } else { Err(BootstrapError::Version(greeting)) }
 }
 
 #[cfg(test)]
@@ -221,12 +175,7 @@ mod tests {
     use super::*;
 
     fn environment(pairs: &'static [(&str, &str)]) -> impl Fn(&str) -> Option<String> {
-        |name| {
-            pairs
-                .iter()
-                .find(|(key, _)| *key == name)
-                .map(|(_, value)| (*value).to_owned())
-        }
+        |name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
     }
 
     #[test]
@@ -254,10 +203,7 @@ mod tests {
     fn the_default_port_is_the_same_in_one_job_and_another_elsewhere() {
         let one = || environment(&[("SLURM_JOB_ID", "7")]);
         assert_eq!(default_address(one()), default_address(one()));
-        assert_ne!(
-            default_address(one()),
-            default_address(environment(&[("SLURM_JOB_ID", "8")]))
-        );
+        assert_ne!(default_address(one()), default_address(environment(&[("SLURM_JOB_ID", "8")])));
     }
 
     #[test]
@@ -269,9 +215,6 @@ mod tests {
         let second = std::thread::spawn(|| call(address, 2));
         call(address, 1).expect("rank 1 comes in");
         second.join().expect("no panic").expect("rank 2 comes in");
-        assert_eq!(
-            gathering.join().expect("no panic").expect("all came").len(),
-            2
-        );
+        assert_eq!(gathering.join().expect("no panic").expect("all came").len(), 2);
     }
 }

@@ -11,13 +11,9 @@ pub struct Buffer {
 impl Buffer {
     /// A touched buffer of at least `len` bytes.
     pub fn new(len: usize) -> Buffer {
-        let mut map = MmapOptions::new()
-            .len(len.max(1))
-            .map_anon()
-            .expect("memory for message buffers");
-        map.iter_mut()
-            .enumerate()
-            .for_each(|(i, byte)| *byte = i as u8);
+        let mut map =
+            MmapOptions::new().len(len.max(1)).map_anon().expect("memory for message buffers");
+        map.iter_mut().enumerate().for_each(|(i, byte)| *byte = i as u8);
         Buffer { map: map.into() }
     }
 

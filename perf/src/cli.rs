@@ -115,16 +115,12 @@ fn size(text: &str) -> Result<usize, String> {
     let bytes = parse_bytes(text)?;
     match usize::try_from(bytes) {
         Ok(bytes) if bytes <= MESSAGE_BYTES_MAX => Ok(bytes),
-        _ => Err(format!(
-            "{text} is above the limit of {MESSAGE_BYTES_MAX} bytes"
-        )),
+        _ => Err(format!("{text} is above the limit of {MESSAGE_BYTES_MAX} bytes")),
     }
 }
 
 fn host_and_port(text: &str) -> Result<String, String> {
-    let (host, port) = text
-        .rsplit_once(':')
-        .ok_or_else(|| format!("{text:?} is not HOST:PORT"))?;
+    let (host, port) = text.rsplit_once(':').ok_or_else(|| format!("{text:?} is not HOST:PORT"))?;
     if host.is_empty() {
         return Err(format!("{text:?} names no host"));
     }
@@ -159,19 +155,11 @@ impl Options {
     }
 
     pub fn sizes(&self, default: &[usize]) -> Vec<usize> {
-        if self.flags.size.is_empty() {
-            default.to_vec()
-        } else {
-            self.flags.size.clone()
-        }
+        if self.flags.size.is_empty() { default.to_vec() } else { self.flags.size.clone() }
     }
 
     pub fn depths(&self, default: &[u64]) -> Vec<u64> {
-        if self.flags.depth.is_empty() {
-            default.to_vec()
-        } else {
-            self.flags.depth.clone()
-        }
+        if self.flags.depth.is_empty() { default.to_vec() } else { self.flags.depth.clone() }
     }
 
     pub fn iterations(&self, default: u64) -> u64 {
@@ -211,9 +199,7 @@ mod tests {
         assert_eq!(cli.flags.size, [8, 65536]);
         assert_eq!(cli.flags.listen.as_deref(), Some(LISTEN_DEFAULT));
         assert_eq!(
-            Cli::parse_from(["kestrel-perf", "--window", "8", "rate"])
-                .flags
-                .window,
+            Cli::parse_from(["kestrel-perf", "--window", "8", "rate"]).flags.window,
             Some(8)
         );
     }

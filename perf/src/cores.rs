@@ -7,21 +7,14 @@ use core_affinity::CoreId;
 /// # Errors
 /// A sentence, if a chosen core does not exist or is not ours to use.
 pub fn usable(chosen: &[usize]) -> Result<Vec<usize>, String> {
-    let allowed: Vec<usize> = core_affinity::get_core_ids()
-        .unwrap_or_default()
-        .iter()
-        .map(|core| core.id)
-        .collect();
+    let allowed: Vec<usize> =
+        core_affinity::get_core_ids().unwrap_or_default().iter().map(|core| core.id).collect();
     if let Some(missing) = chosen.iter().find(|core| !allowed.contains(core)) {
         return Err(format!(
             "--cores: core {missing} is not usable by this process; usable: {allowed:?}"
         ));
     }
-    Ok(if chosen.is_empty() {
-        allowed
-    } else {
-        chosen.to_vec()
-    })
+    Ok(if chosen.is_empty() { allowed } else { chosen.to_vec() })
 }
 
 /// Pins the calling rank, and says where: ranks go round the cores.

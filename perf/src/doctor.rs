@@ -29,12 +29,7 @@ fn finding(
     found: impl Into<String>,
     advice: impl Into<String>,
 ) -> Finding {
-    Finding {
-        mark,
-        what,
-        found: found.into(),
-        advice: advice.into(),
-    }
+    Finding { mark, what, found: found.into(), advice: advice.into() }
 }
 
 /// Every finding, as text.
@@ -42,12 +37,7 @@ pub fn report(session: &mut Session, cores: &[usize]) -> String {
     let findings = [
         cpu(cores),
         distance(session, cores),
-        finding(
-            Mark::Good,
-            "caches",
-            machine::caches(cores.first().copied().unwrap_or(0)),
-            "",
-        ),
+        finding(Mark::Good, "caches", machine::caches(cores.first().copied().unwrap_or(0)), ""),
         copy_routines(),
         governor(cores),
         single_copy(),
@@ -64,13 +54,7 @@ pub fn report(session: &mut Session, cores: &[usize]) -> String {
         rdma_devices(),
     ];
     let mut text = String::new();
-    for Finding {
-        mark,
-        what,
-        found,
-        advice,
-    } in findings
-    {
+    for Finding { mark, what, found, advice } in findings {
         let mark = match mark {
             Mark::Good => "ok  ",
             Mark::Note => "note",
@@ -98,13 +82,9 @@ fn cpu(cores: &[usize]) -> Finding {
 }
 
 fn distance(session: &mut Session, cores: &[usize]) -> Finding {
-    let task = Task::Bounce {
-        iterations: 100_000,
-    };
-    let bounces: Vec<f64> = (0..5)
-        .filter_map(|_| session.floor(&task).ok())
-        .map(|figures| figures[0])
-        .collect();
+    let task = Task::Bounce { iterations: 100_000 };
+    let bounces: Vec<f64> =
+        (0..5).filter_map(|_| session.floor(&task).ok()).map(|figures| figures[0]).collect();
     let nearest = bounces.iter().copied().fold(f64::NAN, f64::min);
     let farthest = bounces.iter().copied().fold(f64::NAN, f64::max);
     if nearest.is_nan() {
@@ -124,12 +104,7 @@ fn distance(session: &mut Session, cores: &[usize]) -> Finding {
         units::nanoseconds(farthest)
     );
     if nearest > 1_000.0 {
-        finding(
-            Mark::Bad,
-            "distance",
-            found,
-            "both ranks share a core, or the machine is busy",
-        )
+        finding(Mark::Bad, "distance", found, "both ranks share a core, or the machine is busy")
     } else if nearest > 150.0 {
         finding(
             Mark::Note,
@@ -150,16 +125,10 @@ fn distance(session: &mut Session, cores: &[usize]) -> Finding {
 }
 
 fn copy_routines() -> Finding {
-    let available: Vec<&str> = Routine::available()
-        .into_iter()
-        .map(Routine::name)
-        .collect();
+    let available: Vec<&str> = Routine::available().into_iter().map(Routine::name).collect();
     let chosen =
         Copier::choose("auto").map_or_else(|error| error.to_string(), |copier| copier.to_string());
-    let found = format!(
-        "{chosen} (in/out of shared memory); available: {}",
-        available.join(", ")
-    );
+    let found = format!("{chosen} (in/out of shared memory); available: {}", available.join(", "));
     finding(Mark::Good, "copy routine", found, "")
 }
 
@@ -223,28 +192,16 @@ fn yama() -> Finding {
 }
 
 fn shm_state() -> &'static str {
-    if std::path::Path::new("/dev/shm").is_dir() {
-        "present"
-    } else {
-        "absent"
-    }
+    if std::path::Path::new("/dev/shm").is_dir() { "present" } else { "absent" }
 }
 
 fn limit_text(value: u64) -> String {
-    if value == u64::MAX {
-        "unlimited".to_owned()
-    } else {
-        value.to_string()
-    }
+    if value == u64::MAX { "unlimited".to_owned() } else { value.to_string() }
 }
 
 fn descriptors() -> Finding {
     let (soft, hard) = crate::probe::limit(libc::RLIMIT_NOFILE);
-    let found = format!(
-        "RLIMIT_NOFILE {} (up to {})",
-        limit_text(soft),
-        limit_text(hard)
-    );
+    let found = format!("RLIMIT_NOFILE {} (up to {})", limit_text(soft), limit_text(hard));
     if hard < 4096 {
         finding(
             Mark::Note,

@@ -32,10 +32,7 @@ pub enum FabricError {
     #[error("a post was refused: {0}")]
     Post(PostError),
     #[error("an operation failed: {reason} ({errno:?})")]
-    Operation {
-        errno: kestrel_core::error::Errno,
-        reason: String,
-    },
+    Operation { errno: kestrel_core::error::Errno, reason: String },
     #[error("the completion queue cannot be read: {0}")]
     Read(ReadError),
     #[error("--provider verbs: this version finds no RDMA device; use shm")]
@@ -64,17 +61,11 @@ impl Side {
         if options.provider == "verbs" {
             return Err(FabricError::NoVerbs);
         }
-        let progress = if options.automatic_progress {
-            ProgressMode::Automatic
-        } else {
-            ProgressMode::Manual
-        };
+        let progress =
+            if options.automatic_progress { ProgressMode::Automatic } else { ProgressMode::Manual };
         let provider = ShmProvider::new(ShmOptions::default())
             .map_err(|error| FabricError::Open(error.reason))?;
-        let domain_options = DomainOptions {
-            progress,
-            ..DomainOptions::default()
-        };
+        let domain_options = DomainOptions { progress, ..DomainOptions::default() };
         // SAFETY: a `Side` is used through `&mut self` by the one thread that
         // opened it, and none of its objects leaves it.
         let domain =
@@ -83,16 +74,10 @@ impl Side {
         let vector =
             Arc::new(AddressVector::open(AddressVectorAttributes::default()).map_err(open)?);
         let endpoint = Endpoint::open(&domain, EndpointOptions::default()).map_err(open)?;
-        endpoint
-            .bind_completion_queue(&queue, Flags::TRANSMIT | Flags::RECV)
-            .map_err(open)?;
+        endpoint.bind_completion_queue(&queue, Flags::TRANSMIT | Flags::RECV).map_err(open)?;
         endpoint.bind_address_vector(&vector).map_err(open)?;
         endpoint.enable().map_err(open)?;
-        Ok(Side {
-            endpoint,
-            queue,
-            vector,
-        })
+        Ok(Side { endpoint, queue, vector })
     }
 
     /// The address that other sides insert.
@@ -103,9 +88,7 @@ impl Side {
     pub fn insert(&mut self, address: &[u8]) -> Result<u64, FabricError> {
         let address = Address::from_bytes(address)
             .map_err(|error| FabricError::Address(error.to_string()))?;
-        self.vector
-            .insert_one(address)
-            .map_err(|error| FabricError::Address(error.to_string()))
+        self.vector.insert_one(address).map_err(|error| FabricError::Address(error.to_string()))
     }
 
     /// Messages up to this many bytes are injected.
@@ -191,10 +174,7 @@ impl Side {
     #[inline(never)]
     fn read_failed(&self, error: ReadError) -> FabricError {
         match self.queue.read_error() {
-            Some(entry) => FabricError::Operation {
-                errno: entry.errno,
-                reason: entry.reason,
-            },
+            Some(entry) => FabricError::Operation { errno: entry.errno, reason: entry.reason },
             None => FabricError::Read(error),
         }
     }

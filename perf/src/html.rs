@@ -30,12 +30,8 @@ pub fn render(report: &Report) -> String {
     page += "</dl>\n";
     aims(&mut page, report);
     for section in &report.sections {
-        let _ = writeln!(
-            page,
-            "<h2 id=\"{}\">{}</h2>",
-            escape(&section.id),
-            escape(&section.title)
-        );
+        let _ =
+            writeln!(page, "<h2 id=\"{}\">{}</h2>", escape(&section.id), escape(&section.title));
         if let Some(svg) = plot(section) {
             page += &svg;
         }
@@ -46,22 +42,14 @@ pub fn render(report: &Report) -> String {
 }
 
 fn aims(page: &mut String, report: &Report) {
-    let mut aims = report
-        .sections
-        .iter()
-        .flat_map(|section| &section.aims)
-        .peekable();
+    let mut aims = report.sections.iter().flat_map(|section| &section.aims).peekable();
     if aims.peek().is_none() {
         return;
     }
     *page += "<h2>What kestrel sets out to reach</h2>\n<table><tr><th>aim</th><th>bound</th><th>here</th><th></th></tr>";
     for aim in aims {
         let relation = if aim.at_least { "≥" } else { "≤" };
-        let (class, verdict) = if aim.is_met() {
-            ("met", "reached")
-        } else {
-            ("missed", "missed")
-        };
+        let (class, verdict) = if aim.is_met() { ("met", "reached") } else { ("missed", "missed") };
         let _ = write!(
             page,
             "<tr><td>{}</td><td>{relation} {:.2}</td><td>{:.2}</td><td class=\"{class}\">{verdict}</td></tr>",
@@ -76,11 +64,7 @@ fn aims(page: &mut String, report: &Report) {
 fn rows(page: &mut String, section: &Section) {
     let (titles, lines) = table::cells(section);
     let class = |title: &str| {
-        if title == "note" {
-            " class=\"note\""
-        } else {
-            ""
-        }
+        if title == "note" { " class=\"note\"" } else { "" }
     };
     *page += "<div class=\"scroll\"><table><tr>";
     for title in &titles {
@@ -108,11 +92,7 @@ fn plot(section: &Section) -> Option<String> {
     };
     let y = |row: &Row| if by_bandwidth { row.gb_per_s } else { row.ns };
     let axes = Axes {
-        x: if by_depth {
-            "queue depth"
-        } else {
-            "message size"
-        },
+        x: if by_depth { "queue depth" } else { "message size" },
         y: if by_bandwidth { "GB/s" } else { "time" },
         y_logarithmic: !by_bandwidth,
         x_text: if by_depth {
@@ -120,11 +100,7 @@ fn plot(section: &Section) -> Option<String> {
         } else {
             |value| units::bytes(value as u64)
         },
-        y_text: if by_bandwidth {
-            |value| format!("{value:.0}")
-        } else {
-            units::nanoseconds
-        },
+        y_text: if by_bandwidth { |value| format!("{value:.0}") } else { units::nanoseconds },
     };
     let mut series: Vec<&str> = Vec::new();
     for row in &section.rows {
@@ -137,16 +113,9 @@ fn plot(section: &Section) -> Option<String> {
         let rows = || section.rows.iter().filter(|row| row.series == name);
         let points: Vec<_> = rows().filter_map(|row| Some((x(row)?, y(row)?))).collect();
         if points.len() >= 2 {
-            lines.push(Line {
-                name: name.to_owned(),
-                colour,
-                dashed: false,
-                points,
-            });
+            lines.push(Line { name: name.to_owned(), colour, dashed: false, points });
         }
-        let floor: Vec<_> = rows()
-            .filter_map(|row| Some((x(row)?, row.floor?)))
-            .collect();
+        let floor: Vec<_> = rows().filter_map(|row| Some((x(row)?, row.floor?))).collect();
         if floor.len() >= 2 {
             lines.push(Line {
                 name: format!("{name}, floor"),

@@ -38,17 +38,13 @@ pub struct Link {
 
 impl From<UnixStream> for Link {
     fn from(stream: UnixStream) -> Link {
-        Link {
-            stream: Stream::Unix(stream),
-        }
+        Link { stream: Stream::Unix(stream) }
     }
 }
 
 impl From<TcpStream> for Link {
     fn from(stream: TcpStream) -> Link {
-        Link {
-            stream: Stream::Tcp(stream),
-        }
+        Link { stream: Stream::Tcp(stream) }
     }
 }
 
@@ -79,12 +75,12 @@ impl Link {
 
     fn read(&mut self, bytes: &mut [u8], limit: Duration) -> Result<(), LinkError> {
         let read = match &mut self.stream {
-            Stream::Unix(stream) => stream
-                .set_read_timeout(Some(limit))
-                .and_then(|()| stream.read_exact(bytes)),
-            Stream::Tcp(stream) => stream
-                .set_read_timeout(Some(limit))
-                .and_then(|()| stream.read_exact(bytes)),
+            Stream::Unix(stream) => {
+                stream.set_read_timeout(Some(limit)).and_then(|()| stream.read_exact(bytes))
+            }
+            Stream::Tcp(stream) => {
+                stream.set_read_timeout(Some(limit)).and_then(|()| stream.read_exact(bytes))
+            }
         };
         read.map_err(|error| explain(error, limit.as_secs()))
     }
@@ -109,30 +105,13 @@ mod tests {
         let mut raw = a.try_clone().expect("a clone");
         let (mut a, mut b) = (Link::from(a), Link::from(b));
         a.send(&vec![1u64, 2, 3]).expect("sent");
-        assert_eq!(
-            b.receive::<Vec<u64>>(Duration::from_secs(1))
-                .expect("received"),
-            [1, 2, 3]
-        );
-        assert!(matches!(
-            b.receive::<u64>(Duration::from_millis(10)),
-            Err(LinkError::Silent(_))
-        ));
-        raw.write_all(&[3, 0, 0, 0, b'?', b'?', b'?'])
-            .expect("written");
-        assert!(matches!(
-            b.receive::<u64>(Duration::from_secs(1)),
-            Err(LinkError::Garbled(_))
-        ));
+        assert_eq!(b.receive::<Vec<u64>>(Duration::from_secs(1)).expect("received"), [1, 2, 3]);
+        assert!(matches!(b.receive::<u64>(Duration::from_millis(10)), Err(LinkError::Silent(_))));
+        raw.write_all(&[3, 0, 0, 0, b'?', b'?', b'?']).expect("written");
+        assert!(matches!(b.receive::<u64>(Duration::from_secs(1)), Err(LinkError::Garbled(_))));
         raw.write_all(&[0xff; 4]).expect("written");
-        assert!(matches!(
-            b.receive::<u64>(Duration::from_secs(1)),
-            Err(LinkError::TooLong(_))
-        ));
+        assert!(matches!(b.receive::<u64>(Duration::from_secs(1)), Err(LinkError::TooLong(_))));
         drop((a, raw));
-        assert!(matches!(
-            b.receive::<u64>(Duration::from_secs(1)),
-            Err(LinkError::Closed)
-        ));
+        assert!(matches!(b.receive::<u64>(Duration::from_secs(1)), Err(LinkError::Closed)));
     }
 }

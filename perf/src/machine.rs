@@ -4,17 +4,14 @@ use std::fs;
 
 /// The content of a small file, trimmed.
 pub fn read(path: &str) -> Option<String> {
-    fs::read_to_string(path)
-        .ok()
-        .map(|text| text.trim().to_owned())
+    fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
 }
 
 /// The first `name : value` of /proc/cpuinfo.
 fn cpuinfo(name: &str) -> Option<String> {
     let text = read("/proc/cpuinfo")?;
-    let line = text
-        .lines()
-        .find(|line| line.split(':').next().is_some_and(|key| key.trim() == name))?;
+    let line =
+        text.lines().find(|line| line.split(':').next().is_some_and(|key| key.trim() == name))?;
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
@@ -35,9 +32,7 @@ pub fn is_virtual() -> bool {
 pub fn caches(core: usize) -> String {
     let found = (0..8).filter_map(|index| {
         let at = |name: &str| {
-            read(&format!(
-                "/sys/devices/system/cpu/cpu{core}/cache/index{index}/{name}"
-            ))
+            read(&format!("/sys/devices/system/cpu/cpu{core}/cache/index{index}/{name}"))
         };
         let (level, kind, size) = (at("level")?, at("type")?, at("size")?);
         let letter = match kind.as_str() {
@@ -48,26 +43,14 @@ pub fn caches(core: usize) -> String {
         Some(format!("L{level}{letter} {}", size.replace('K', " KiB")))
     });
     let list: Vec<String> = found.collect();
-    if list.is_empty() {
-        "unknown".to_owned()
-    } else {
-        list.join(", ")
-    }
+    if list.is_empty() { "unknown".to_owned() } else { list.join(", ") }
 }
 
 /// The lines that stand above every report.
 pub fn describe() -> Vec<(String, String)> {
     let kernel = read("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let place = if is_virtual() {
-        "virtual machine"
-    } else {
-        "bare machine"
-    };
-    [
-        ("CPU", cpu_model()),
-        ("caches", caches(0)),
-        ("kernel", format!("Linux {kernel}, {place}")),
-    ]
-    .map(|(name, value)| (name.to_owned(), value))
-    .to_vec()
+    let place = if is_virtual() { "virtual machine" } else { "bare machine" };
+    [("CPU", cpu_model()), ("caches", caches(0)), ("kernel", format!("Linux {kernel}, {place}"))]
+        .map(|(name, value)| (name.to_owned(), value))
+        .to_vec()
 }

@@ -86,11 +86,8 @@ fn run(cli: Cli) -> Result<(), Failure> {
     for path in cli.flags.json.iter().chain(&cli.flags.html) {
         report::check_writable(path)?;
     }
-    let ranks = if matches!(job, Job::Pairs | Job::All) {
-        usize::from(cli.flags.processes)
-    } else {
-        2
-    };
+    let ranks =
+        if matches!(job, Job::Pairs | Job::All) { usize::from(cli.flags.processes) } else { 2 };
     let Role::Leader(mut leader) = roles::take(&cli.flags, ranks)? else {
         return Ok(());
     };
@@ -114,11 +111,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
 /// Rank 0: runs the job. `doctor` prints its findings and leaves no report.
 fn lead(session: &mut Session, leader: &Leader, job: &Job) -> Result<Option<Report>, Failure> {
     if session.ranks() < 2 {
-        return Err(SessionError::TooFewRanks {
-            needed: 2,
-            have: session.ranks(),
-        }
-        .into());
+        return Err(SessionError::TooFewRanks { needed: 2, have: session.ranks() }.into());
     }
     session.share_floor()?;
     if *job == Job::Doctor {
@@ -131,9 +124,7 @@ fn lead(session: &mut Session, leader: &Leader, job: &Job) -> Result<Option<Repo
     }
     let mut report = Report::new(machine::describe(), setup(session, leader));
     for (measure, seconds) in jobs(job) {
-        session
-            .bar
-            .limit((*job == Job::All).then(|| Duration::from_secs(seconds)));
+        session.bar.limit((*job == Job::All).then(|| Duration::from_secs(seconds)));
         report.sections.push(measure(session)?.without_gaps());
     }
     Ok(Some(report))
@@ -166,11 +157,7 @@ fn jobs(job: &Job) -> Vec<(Measure, u64)> {
 /// How this run was set up, for the head of the report.
 fn setup(session: &Session, leader: &Leader) -> Vec<(String, String)> {
     let fabric = &session.options.fabric;
-    let progress = if fabric.automatic_progress {
-        "automatic"
-    } else {
-        "manual"
-    };
+    let progress = if fabric.automatic_progress { "automatic" } else { "manual" };
     let floor = session.floor_missing.as_ref().map_or_else(
         || "measured alternately, by the same processes".to_owned(),
         |reason| format!("none: the ranks share no memory ({reason})"),
@@ -180,10 +167,7 @@ fn setup(session: &Session, leader: &Leader) -> Vec<(String, String)> {
     [
         ("ranks", leader.how.clone()),
         ("cores", format!("{:?}", leader.cores)),
-        (
-            "provider",
-            format!("{}, {progress} progress", fabric.provider),
-        ),
+        ("provider", format!("{}, {progress} progress", fabric.provider)),
         ("copy routine", copier),
         ("floor", floor),
     ]
@@ -194,12 +178,8 @@ fn setup(session: &Session, leader: &Leader) -> Vec<(String, String)> {
 fn render_again(path: &str, html: Option<&str>) -> Result<(), Failure> {
     let report = Report::read(path)?;
     say(&table::render(&report));
-    let beside = || {
-        std::path::Path::new(path)
-            .with_extension("html")
-            .to_string_lossy()
-            .into_owned()
-    };
+    let beside =
+        || std::path::Path::new(path).with_extension("html").to_string_lossy().into_owned();
     write_files(&report, None, Some(html.map_or_else(beside, str::to_owned)))
 }
 

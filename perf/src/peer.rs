@@ -18,10 +18,7 @@ pub enum PeerError {
     #[error("KESTREL_UCX_PERFTEST names {0:?}, which is not a file")]
     NotAFile(PathBuf),
     #[error("cannot run {program:?}: {source}")]
-    Start {
-        program: PathBuf,
-        source: std::io::Error,
-    },
+    Start { program: PathBuf, source: std::io::Error },
     #[error("ucx_perftest failed: {0}")]
     Failed(String),
     #[error("ucx_perftest has not finished after {} s", RUN_MAX.as_secs())]
@@ -53,10 +50,7 @@ impl Peer {
         let cores = cores.to_vec();
         if let Some(given) = std::env::var_os("KESTREL_UCX_PERFTEST").map(PathBuf::from) {
             return if given.is_file() {
-                Ok(Peer {
-                    program: given,
-                    cores,
-                })
+                Ok(Peer { program: given, cores })
             } else {
                 Err(PeerError::NotAFile(given))
             };
@@ -81,27 +75,14 @@ impl Peer {
     }
 
     fn measure(&self, test: &str, size: usize, iterations: u64) -> Result<f64, PeerError> {
-        let port = free_port().map_err(|source| PeerError::Start {
-            program: self.program.clone(),
-            source,
-        })?;
+        let port = free_port()
+            .map_err(|source| PeerError::Start { program: self.program.clone(), source })?;
         let core = |index: usize| {
-            self.cores
-                .get(index % self.cores.len().max(1))
-                .copied()
-                .unwrap_or(0)
-                .to_string()
+            self.cores.get(index % self.cores.len().max(1)).copied().unwrap_or(0).to_string()
         };
         let arguments = |index: usize| {
-            let common = [
-                "-t",
-                test,
-                "-s",
-                &size.to_string(),
-                "-n",
-                &iterations.to_string(),
-            ]
-            .map(str::to_owned);
+            let common = ["-t", test, "-s", &size.to_string(), "-n", &iterations.to_string()]
+                .map(str::to_owned);
             let place =
                 ["-p", &port.to_string(), "-c", &core(index), "-f", "-v"].map(str::to_owned);
             common.into_iter().chain(place)
@@ -109,10 +90,7 @@ impl Peer {
         let _server = Running(self.start(arguments(1).collect(), Stdio::null())?);
         let began = Instant::now();
         loop {
-            let client = vec!["127.0.0.1".to_owned()]
-                .into_iter()
-                .chain(arguments(0))
-                .collect();
+            let client = vec!["127.0.0.1".to_owned()].into_iter().chain(arguments(0)).collect();
             let output = finish(Running(self.start(client, Stdio::piped())?))?;
             match output {
                 Ok(text) => return ns_of(&text),
@@ -131,20 +109,14 @@ impl Peer {
             command.env("UCX_TLS", "posix,cma,self");
         }
         // The wheel keeps its libraries beside its programs and sets no path.
-        if let Some(libraries) = self
-            .program
-            .parent()
-            .and_then(Path::parent)
-            .map(|root| root.join("lib"))
+        if let Some(libraries) =
+            self.program.parent().and_then(Path::parent).map(|root| root.join("lib"))
         {
             let mut paths = vec![libraries];
             paths.extend(std::env::split_paths(
                 &std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default(),
             ));
-            command.env(
-                "LD_LIBRARY_PATH",
-                std::env::join_paths(paths).unwrap_or_default(),
-            );
+            command.env("LD_LIBRARY_PATH", std::env::join_paths(paths).unwrap_or_default());
         }
         command
             .args(arguments)
@@ -153,10 +125,7 @@ impl Peer {
             .stdout(output)
             .stderr(Stdio::null())
             .spawn()
-            .map_err(|source| PeerError::Start {
-                program: self.program.clone(),
-                source,
-            })
+            .map_err(|source| PeerError::Start { program: self.program.clone(), source })
     }
 }
 
@@ -177,20 +146,14 @@ fn finish(mut client: Running) -> Result<Result<String, String>, PeerError> {
     if let Some(mut output) = client.0.stdout.take() {
         let _ = output.read_to_string(&mut text);
     }
-    Ok(if status.success() {
-        Ok(text)
-    } else {
-        Err(text)
-    })
+    Ok(if status.success() { Ok(text) } else { Err(text) })
 }
 
 /// The last column of the last line is the overall message rate, which has
 /// more digits than the microseconds beside it.
 fn ns_of(text: &str) -> Result<f64, PeerError> {
-    let rate = text
-        .lines()
-        .last()
-        .and_then(|line| line.rsplit(',').next()?.trim().parse::<f64>().ok());
+    let rate =
+        text.lines().last().and_then(|line| line.rsplit(',').next()?.trim().parse::<f64>().ok());
     rate.filter(|rate| *rate > 0.0)
         .map(|rate| 1e9 / rate)
         .ok_or_else(|| PeerError::Unreadable(text.to_owned()))
@@ -205,11 +168,8 @@ fn installed() -> impl Iterator<Item = PathBuf> {
     let target = std::env::current_exe()
         .ok()
         .and_then(|exe| Some(exe.parent()?.parent()?.join("peers/lib")));
-    let versions = target
-        .and_then(|lib| std::fs::read_dir(lib).ok())
-        .into_iter()
-        .flatten()
-        .flatten();
+    let versions =
+        target.and_then(|lib| std::fs::read_dir(lib).ok()).into_iter().flatten().flatten();
     versions.map(|python| python.path().join("site-packages/libucx/bin/ucx_perftest"))
 }
 

@@ -9,9 +9,8 @@ const RIGHT: f64 = 190.0;
 const TOP: f64 = 16.0;
 const BOTTOM: f64 = 44.0;
 /// Colours that people with colour blindness tell apart (Okabe and Ito).
-const COLOURS: [&str; 8] = [
-    "#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a8a00", "#777777",
-];
+const COLOURS: [&str; 8] =
+    ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a8a00", "#777777"];
 
 /// One line of a chart.
 pub struct Line {
@@ -43,28 +42,17 @@ struct Scale {
 impl Scale {
     fn at(&self, value: f64) -> f64 {
         let map = |value: f64| {
-            if self.logarithmic {
-                value.max(self.low).log2()
-            } else {
-                value
-            }
+            if self.logarithmic { value.max(self.low).log2() } else { value }
         };
         let (low, high) = (map(self.low), map(self.high));
-        let share = if high > low {
-            (map(value) - low) / (high - low)
-        } else {
-            0.5
-        };
+        let share = if high > low { (map(value) - low) / (high - low) } else { 0.5 };
         self.from + share * (self.to - self.from)
     }
 
     /// Round values along the scale: powers of two or four, or even steps.
     fn ticks(&self) -> Vec<f64> {
         if self.logarithmic {
-            let (low, high) = (
-                self.low.log2().floor() as i32,
-                self.high.log2().ceil() as i32,
-            );
+            let (low, high) = (self.low.log2().floor() as i32, self.high.log2().ceil() as i32);
             let step = ((high - low) as usize).div_ceil(12).max(1);
             return (low..=high)
                 .step_by(step)
@@ -95,9 +83,7 @@ pub fn chart(axes: &Axes, lines: &[Line]) -> Option<String> {
     let range = |of: fn(&(f64, f64)) -> f64| {
         points()
             .map(of)
-            .fold((f64::MAX, f64::MIN), |(low, high), value| {
-                (low.min(value), high.max(value))
-            })
+            .fold((f64::MAX, f64::MIN), |(low, high), value| (low.min(value), high.max(value)))
     };
     let ((x_low, x_high), (y_low, y_high)) = (range(|point| point.0), range(|point| point.1));
     let x = Scale {
@@ -107,16 +93,8 @@ pub fn chart(axes: &Axes, lines: &[Line]) -> Option<String> {
         from: LEFT,
         to: WIDTH - RIGHT,
     };
-    let y_low = if axes.y_logarithmic {
-        2f64.powf(y_low.max(0.1).log2().floor())
-    } else {
-        0.0
-    };
-    let y_high = if axes.y_logarithmic {
-        2f64.powf(y_high.log2().ceil())
-    } else {
-        y_high * 1.05
-    };
+    let y_low = if axes.y_logarithmic { 2f64.powf(y_low.max(0.1).log2().floor()) } else { 0.0 };
+    let y_high = if axes.y_logarithmic { 2f64.powf(y_high.log2().ceil()) } else { y_high * 1.05 };
     let y = Scale {
         low: y_low,
         high: y_high,
@@ -173,21 +151,12 @@ fn draw_axes(svg: &mut String, axes: &Axes, x: &Scale, y: &Scale) {
         HEIGHT - 8.0,
         axes.x
     );
-    let _ = write!(
-        svg,
-        "<text x=\"{}\" y=\"{TOP}\">{}</text>",
-        LEFT + 6.0,
-        axes.y
-    );
+    let _ = write!(svg, "<text x=\"{}\" y=\"{TOP}\">{}</text>", LEFT + 6.0, axes.y);
 }
 
 fn draw_line(svg: &mut String, line: &Line, index: usize, x: &Scale, y: &Scale, axes: &Axes) {
     let colour = COLOURS[line.colour % COLOURS.len()];
-    let dash = if line.dashed {
-        " stroke-dasharray=\"5 4\""
-    } else {
-        ""
-    };
+    let dash = if line.dashed { " stroke-dasharray=\"5 4\"" } else { "" };
     let path: Vec<String> = line
         .points
         .iter()
@@ -228,10 +197,7 @@ fn draw_line(svg: &mut String, line: &Line, index: usize, x: &Scale, y: &Scale, 
 
 /// Text that may stand in HTML and SVG.
 pub fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('"', "&quot;")
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 #[cfg(test)]
@@ -247,12 +213,7 @@ mod tests {
             x_text: |v| v.to_string(),
             y_text: |v| v.to_string(),
         };
-        let line = |points| Line {
-            name: "a<b".to_owned(),
-            colour: 0,
-            dashed: true,
-            points,
-        };
+        let line = |points| Line { name: "a<b".to_owned(), colour: 0, dashed: true, points };
         let svg = chart(&axes, &[line(vec![(1024.0, 3.0), (4096.0, 9.0)])]).expect("a chart");
         assert!(svg.contains("a&lt;b") && svg.contains("polyline") && !svg.contains("NaN"));
         assert!(chart(&axes, &[line(vec![(1.0, 1.0)])]).is_none());

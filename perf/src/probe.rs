@@ -21,9 +21,7 @@ pub fn single_copy_permitted() -> Result<(), Error> {
     let _ = child.wait();
     match result? {
         NONCE => Ok(()),
-        other => Err(Error::other(format!(
-            "read {other:#x} instead of the child's number"
-        ))),
+        other => Err(Error::other(format!("read {other:#x} instead of the child's number"))),
     }
 }
 
@@ -31,28 +29,16 @@ fn read_number_of(child: &mut std::process::Child) -> Result<u64, Error> {
     let output = child.stdout.take().ok_or_else(|| Error::other("no pipe"))?;
     let mut line = String::new();
     BufReader::new(output).read_line(&mut line)?;
-    let place: usize = line
-        .trim()
-        .parse()
-        .map_err(|_| Error::other("the child did not say where"))?;
+    let place: usize =
+        line.trim().parse().map_err(|_| Error::other("the child did not say where"))?;
     let mut number = 0u64;
-    let local = libc::iovec {
-        iov_base: (&raw mut number).cast(),
-        iov_len: size_of::<u64>(),
-    };
-    let remote = libc::iovec {
-        iov_base: place as *mut libc::c_void,
-        iov_len: size_of::<u64>(),
-    };
+    let local = libc::iovec { iov_base: (&raw mut number).cast(), iov_len: size_of::<u64>() };
+    let remote = libc::iovec { iov_base: place as *mut libc::c_void, iov_len: size_of::<u64>() };
     // SAFETY: the local vector covers `number`; the remote one is only an
     // address, which the kernel checks.
     let count =
         unsafe { libc::process_vm_readv(child.id() as libc::pid_t, &local, 1, &remote, 1, 0) };
-    if count == size_of::<u64>() as isize {
-        Ok(number)
-    } else {
-        Err(Error::last_os_error())
-    }
+    if count == size_of::<u64>() as isize { Ok(number) } else { Err(Error::last_os_error()) }
 }
 
 /// In the probed child: says where the number is, and waits to be read (the
@@ -72,10 +58,7 @@ pub fn serve_if_probed() -> bool {
 
 /// A resource limit: soft and hard.
 pub fn limit(resource: libc::__rlimit_resource_t) -> (u64, u64) {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the kernel fills the structure, which outlives the call.
     unsafe { libc::getrlimit(resource, &mut limit) };
     (limit.rlim_cur, limit.rlim_max)

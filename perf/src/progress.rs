@@ -18,11 +18,7 @@ impl Bar {
         let template = "{prefix:>10} [{bar:40}] {pos}/{len}  {elapsed_precise} {msg}";
         let style = ProgressStyle::with_template(template).expect("the template is constant");
         bar.set_style(style.progress_chars("=> "));
-        Bar {
-            bar,
-            share: None,
-            began: Instant::now(),
-        }
+        Bar { bar, share: None, began: Instant::now() }
     }
 
     /// How long the next phase may take.

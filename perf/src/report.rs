@@ -68,12 +68,7 @@ pub struct Aim {
 
 impl Section {
     pub fn new(id: &str, title: &str) -> Section {
-        Section {
-            id: id.to_owned(),
-            title: title.to_owned(),
-            rows: Vec::new(),
-            aims: Vec::new(),
-        }
+        Section { id: id.to_owned(), title: title.to_owned(), rows: Vec::new(), aims: Vec::new() }
     }
 
     /// JSON has no way to write "not a number": what could not be measured goes.
@@ -96,59 +91,32 @@ impl Section {
 
 impl Row {
     pub fn new(series: &str, label: &str) -> Row {
-        Row {
-            series: series.to_owned(),
-            label: label.to_owned(),
-            ..Row::default()
-        }
+        Row { series: series.to_owned(), label: label.to_owned(), ..Row::default() }
     }
 }
 
 impl Aim {
     pub fn at_most(what: &str, value: f64, bound: f64) -> Aim {
-        Aim {
-            what: what.to_owned(),
-            value,
-            bound,
-            at_least: false,
-        }
+        Aim { what: what.to_owned(), value, bound, at_least: false }
     }
 
     pub fn at_least(what: &str, value: f64, bound: f64) -> Aim {
-        Aim {
-            what: what.to_owned(),
-            value,
-            bound,
-            at_least: true,
-        }
+        Aim { what: what.to_owned(), value, bound, at_least: true }
     }
 
     pub fn is_met(&self) -> bool {
-        if self.at_least {
-            self.value >= self.bound
-        } else {
-            self.value <= self.bound
-        }
+        if self.at_least { self.value >= self.bound } else { self.value <= self.bound }
     }
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
     #[error("cannot read {path}: {source}")]
-    Read {
-        path: String,
-        source: std::io::Error,
-    },
+    Read { path: String, source: std::io::Error },
     #[error("cannot write {path}: {source}")]
-    Write {
-        path: String,
-        source: std::io::Error,
-    },
+    Write { path: String, source: std::io::Error },
     #[error("{path} is not a report of kestrel-perf: {source}")]
-    NotAReport {
-        path: String,
-        source: serde_json::Error,
-    },
+    NotAReport { path: String, source: serde_json::Error },
     #[error("{path} has format {found}; this version reads format {FORMAT}")]
     Format { path: String, found: u32 },
 }
@@ -167,20 +135,12 @@ impl Report {
     }
 
     pub fn read(path: &str) -> Result<Report, ReportError> {
-        let text = std::fs::read_to_string(path).map_err(|source| ReportError::Read {
-            path: path.to_owned(),
-            source,
-        })?;
-        let report: Report =
-            serde_json::from_str(&text).map_err(|source| ReportError::NotAReport {
-                path: path.to_owned(),
-                source,
-            })?;
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ReportError::Read { path: path.to_owned(), source })?;
+        let report: Report = serde_json::from_str(&text)
+            .map_err(|source| ReportError::NotAReport { path: path.to_owned(), source })?;
         if report.format != FORMAT {
-            return Err(ReportError::Format {
-                path: path.to_owned(),
-                found: report.format,
-            });
+            return Err(ReportError::Format { path: path.to_owned(), found: report.format });
         }
         Ok(report)
     }
@@ -192,23 +152,16 @@ impl Report {
 
 /// Refuses a path whose folder does not exist, before a minute of measuring.
 pub fn check_writable(path: &str) -> Result<(), ReportError> {
-    let folder = Path::new(path)
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty());
+    let folder = Path::new(path).parent().filter(|folder| !folder.as_os_str().is_empty());
     if folder.is_some_and(|folder| !folder.is_dir()) || Path::new(path).is_dir() {
         let source = std::io::ErrorKind::NotFound.into();
-        return Err(ReportError::Write {
-            path: path.to_owned(),
-            source,
-        });
+        return Err(ReportError::Write { path: path.to_owned(), source });
     }
     Ok(())
 }
 
 /// Writes a file, with an error that names it.
 pub fn write(path: &str, text: &str) -> Result<(), ReportError> {
-    std::fs::write(path, text).map_err(|source| ReportError::Write {
-        path: path.to_owned(),
-        source,
-    })
+    std::fs::write(path, text)
+        .map_err(|source| ReportError::Write { path: path.to_owned(), source })
 }

@@ -61,19 +61,12 @@ pub fn take(flags: &Flags, ranks_wanted: usize) -> Result<Role, RoleError> {
         cores::pin(0, &cores);
         let links = bootstrap::gather(address, 2)?;
         let how = format!("two shells, --listen {address}");
-        return Ok(Role::Leader(Leader {
-            links,
-            cores,
-            how,
-            children: Vec::new(),
-        }));
+        return Ok(Role::Leader(Leader { links, cores, how, children: Vec::new() }));
     }
     let variable = |name: &str| std::env::var(name).ok();
     match (bootstrap::launched(variable)?, &flags.connect) {
         (Some(launched), connect) => {
-            let address = connect
-                .clone()
-                .unwrap_or_else(|| bootstrap::default_address(variable));
+            let address = connect.clone().unwrap_or_else(|| bootstrap::default_address(variable));
             take_launched(&launched, &address, cores)
         }
         (None, Some(address)) => {
@@ -107,18 +100,9 @@ fn take_launched(launched: &Launched, address: &str, cores: Vec<usize>) -> Resul
 
 /// Starts ranks 1 to `count - 1` as children.
 fn spawn(cores: Vec<usize>, count: usize) -> Result<Leader, RoleError> {
-    let list = cores
-        .iter()
-        .map(usize::to_string)
-        .collect::<Vec<_>>()
-        .join(",");
+    let list = cores.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
     let how = format!("{count} processes of its own");
-    let mut leader = Leader {
-        links: Vec::new(),
-        cores,
-        how,
-        children: Vec::new(),
-    };
+    let mut leader = Leader { links: Vec::new(), cores, how, children: Vec::new() };
     for rank in 1..count {
         let failed = |source| RoleError::Spawn { rank, source };
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
@@ -141,10 +125,7 @@ fn serve_spawned(spawned: &str) -> Result<(), RoleError> {
     let bad = || RoleError::NotSpawned(spawned.to_owned());
     let (rank, list) = spawned.split_once(' ').ok_or_else(bad)?;
     let rank: usize = rank.parse().map_err(|_| bad())?;
-    let cores: Vec<usize> = list
-        .split(',')
-        .filter_map(|core| core.parse().ok())
-        .collect();
+    let cores: Vec<usize> = list.split(',').filter_map(|core| core.parse().ok()).collect();
     cores::pin(rank, &cores);
     let channel = std::io::stdin().as_fd().try_clone_to_owned();
     let channel = channel.map_err(|source| RoleError::Spawn { rank, source })?;

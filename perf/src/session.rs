@@ -81,21 +81,14 @@ impl Session {
     /// Opens and connects endpoints of ranks 0 to `count - 1`.
     pub fn open(&mut self, count: usize) -> Result<(), SessionError> {
         if count > self.ranks() {
-            return Err(SessionError::TooFewRanks {
-                needed: count,
-                have: self.ranks(),
-            });
+            return Err(SessionError::TooFewRanks { needed: count, have: self.ranks() });
         }
         if self.opened > 0 {
             self.all(self.opened, &Order::Close)?;
         }
         let fabric: FabricOptions = self.options.fabric.clone();
         let mut addresses = Vec::new();
-        for (rank, answer) in self
-            .all(count, &Order::Open(fabric))?
-            .into_iter()
-            .enumerate()
-        {
+        for (rank, answer) in self.all(count, &Order::Open(fabric))?.into_iter().enumerate() {
             match answer {
                 Answer::Address(address) => addresses.push(address),
                 _ => return Err(SessionError::Confused { rank }),
@@ -122,11 +115,7 @@ impl Session {
 
     /// One measurement; the figure of the slowest rank.
     pub fn work_slowest(&mut self, work: &Work) -> Result<f64, SessionError> {
-        Ok(self
-            .samples(work)?
-            .iter()
-            .map(|sample| sample.ns)
-            .fold(0.0, f64::max))
+        Ok(self.samples(work)?.iter().map(|sample| sample.ns).fold(0.0, f64::max))
     }
 
     fn samples(&mut self, work: &Work) -> Result<Vec<Sample>, SessionError> {
@@ -143,11 +132,7 @@ impl Session {
         if !self.has_floor() {
             return Ok(vec![
                 f64::NAN;
-                if let Task::Copies { plans, .. } = task {
-                    plans.len()
-                } else {
-                    1
-                }
+                if let Task::Copies { plans, .. } = task { plans.len() } else { 1 }
             ]);
         }
         match self.all(2, &Order::Floor(task.clone()))?.swap_remove(0) {
@@ -157,19 +142,11 @@ impl Session {
     }
 
     pub fn peer_latency_ns(&self, size: usize) -> Result<f64, SessionError> {
-        Ok(self
-            .peer
-            .as_ref()
-            .ok_or(PeerError::NotFound)?
-            .latency_ns(size)?)
+        Ok(self.peer.as_ref().ok_or(PeerError::NotFound)?.latency_ns(size)?)
     }
 
     pub fn peer_rate_ns(&self, size: usize) -> Result<f64, SessionError> {
-        Ok(self
-            .peer
-            .as_ref()
-            .ok_or(PeerError::NotFound)?
-            .rate_ns(size)?)
+        Ok(self.peer.as_ref().ok_or(PeerError::NotFound)?.rate_ns(size)?)
     }
 
     /// Ends the other ranks; whoever is gone already is fine.
@@ -184,18 +161,12 @@ impl Session {
     fn all(&mut self, count: usize, order: &Order) -> Result<Vec<Answer>, SessionError> {
         let links = &mut self.links[..count - 1];
         for (index, link) in links.iter_mut().enumerate() {
-            link.send(order).map_err(|source| SessionError::Link {
-                rank: index + 1,
-                source,
-            })?;
+            link.send(order).map_err(|source| SessionError::Link { rank: index + 1, source })?;
         }
         let mut answers = vec![Ok(self.worker.obey(order))];
         for (index, link) in links.iter_mut().enumerate() {
             let answer = link.receive(ANSWER_WAIT_MAX);
-            answers.push(answer.map_err(|source| SessionError::Link {
-                rank: index + 1,
-                source,
-            }));
+            answers.push(answer.map_err(|source| SessionError::Link { rank: index + 1, source }));
         }
         answers
             .into_iter()
@@ -211,10 +182,7 @@ impl Session {
         let link = self
             .links
             .get_mut(rank - 1)
-            .ok_or(SessionError::TooFewRanks {
-                needed: rank + 1,
-                have,
-            })?;
+            .ok_or(SessionError::TooFewRanks { needed: rank + 1, have })?;
         link.send(order)
             .and_then(|()| link.receive(ANSWER_WAIT_MAX))
             .map_err(|source| SessionError::Link { rank, source })

@@ -70,11 +70,7 @@ impl Beside {
 /// value is false, and reports must say so).
 pub fn believable(samples: &[Beside]) -> (Vec<Beside>, bool) {
     let steady: Vec<Beside> = samples.iter().copied().filter(Beside::is_steady).collect();
-    if steady.is_empty() {
-        (samples.to_vec(), false)
-    } else {
-        (steady, true)
-    }
+    if steady.is_empty() { (samples.to_vec(), false) } else { (steady, true) }
 }
 
 #[cfg(test)]
@@ -90,16 +86,8 @@ mod tests {
 
     #[test]
     fn unsteady_samples_go_unless_nothing_else_is_left() {
-        let steady = Beside {
-            before: 50.0,
-            value: 90.0,
-            after: 54.0,
-        };
-        let unsteady = Beside {
-            before: 50.0,
-            value: 200.0,
-            after: 170.0,
-        };
+        let steady = Beside { before: 50.0, value: 90.0, after: 54.0 };
+        let unsteady = Beside { before: 50.0, value: 200.0, after: 170.0 };
         let (kept, trusted) = believable(&[steady, unsteady]);
         assert!(trusted && kept.len() == 1 && kept[0].excess() == 38.0);
         let (kept, trusted) = believable(&[unsteady]);

@@ -10,27 +10,15 @@ pub const COLUMNS: [Column; 12] = [
     ("what", |row| Some(row.series.clone())),
     ("", |row| Some(row.label.clone())),
     ("time", |row| row.ns.map(units::nanoseconds)),
-    ("p50", |row| {
-        row.spread.map(|spread| units::nanoseconds(spread.p50_ns))
-    }),
-    ("p99", |row| {
-        row.spread.map(|spread| units::nanoseconds(spread.p99_ns))
-    }),
-    ("p99.9", |row| {
-        row.spread.map(|spread| units::nanoseconds(spread.p999_ns))
-    }),
-    ("max", |row| {
-        row.spread.map(|spread| units::nanoseconds(spread.max_ns))
-    }),
+    ("p50", |row| row.spread.map(|spread| units::nanoseconds(spread.p50_ns))),
+    ("p99", |row| row.spread.map(|spread| units::nanoseconds(spread.p99_ns))),
+    ("p99.9", |row| row.spread.map(|spread| units::nanoseconds(spread.p999_ns))),
+    ("max", |row| row.spread.map(|spread| units::nanoseconds(spread.max_ns))),
     ("messages/s", |row| row.messages_per_s.map(units::count)),
-    ("GB/s", |row| {
-        row.gb_per_s.map(|value| format!("{value:.2}"))
-    }),
+    ("GB/s", |row| row.gb_per_s.map(|value| format!("{value:.2}"))),
     ("floor", floor),
     ("ratio", |row| row.ratio.map(|value| format!("{value:.2}"))),
-    ("note", |row| {
-        (!row.note.is_empty()).then(|| row.note.clone())
-    }),
+    ("note", |row| (!row.note.is_empty()).then(|| row.note.clone())),
 ];
 
 fn floor(row: &Row) -> Option<String> {
@@ -47,12 +35,7 @@ pub fn cells(section: &Section) -> (Vec<&'static str>, Vec<Vec<String>>) {
         .filter(|(_, cell)| section.rows.iter().any(|row| cell(row).is_some()))
         .collect();
     let titles = filled.iter().map(|(title, _)| *title).collect();
-    let line = |row: &Row| {
-        filled
-            .iter()
-            .map(|(_, cell)| cell(row).unwrap_or_default())
-            .collect()
-    };
+    let line = |row: &Row| filled.iter().map(|(_, cell)| cell(row).unwrap_or_default()).collect();
     (titles, section.rows.iter().map(line).collect())
 }
 
@@ -68,11 +51,7 @@ pub fn render(report: &Report) -> String {
         let titles: Vec<String> = titles.iter().map(|title| (*title).to_owned()).collect();
         text += &align(&titles, &lines);
     }
-    let aims: Vec<_> = report
-        .sections
-        .iter()
-        .flat_map(|section| &section.aims)
-        .collect();
+    let aims: Vec<_> = report.sections.iter().flat_map(|section| &section.aims).collect();
     if !aims.is_empty() {
         text += "\nWhat kestrel sets out to reach\n";
     }
@@ -92,10 +71,7 @@ fn align(titles: &[String], lines: &[Vec<String>]) -> String {
     let mut text = String::new();
     let width = |column: usize| {
         let cells = lines.iter().map(|line| line[column].chars().count());
-        cells
-            .chain([titles[column].chars().count()])
-            .max()
-            .unwrap_or(0)
+        cells.chain([titles[column].chars().count()]).max().unwrap_or(0)
     };
     let widths: Vec<usize> = (0..titles.len()).map(width).collect();
     for line in std::iter::once(titles).chain(lines.iter().map(Vec::as_slice)) {

@@ -38,17 +38,12 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
         "m" | "mib" | "mb" => 20,
         "g" | "gib" | "gb" => 30,
         other => {
-            return Err(format!(
-                "unknown unit {other:?}; use a number with K, M or G"
-            ));
+            return Err(format!("unknown unit {other:?}; use a number with K, M or G"));
         }
     };
-    let number: u64 = digits
-        .parse()
-        .map_err(|_| format!("{text:?} is not a size: use 8, 64K, 1M"))?;
-    number
-        .checked_mul(1 << shift)
-        .ok_or_else(|| format!("{text} is too large"))
+    let number: u64 =
+        digits.parse().map_err(|_| format!("{text:?} is not a size: use 8, 64K, 1M"))?;
+    number.checked_mul(1 << shift).ok_or_else(|| format!("{text} is too large"))
 }
 
 #[cfg(test)]
@@ -57,13 +52,9 @@ mod tests {
 
     #[test]
     fn sizes_parse_and_print() {
-        for (text, value) in [
-            ("0", 0),
-            ("8", 8),
-            ("64K", 64 << 10),
-            ("1MiB", 1 << 20),
-            ("2 g", 2 << 30),
-        ] {
+        for (text, value) in
+            [("0", 0), ("8", 8), ("64K", 64 << 10), ("1MiB", 1 << 20), ("2 g", 2 << 30)]
+        {
             assert_eq!(parse_bytes(text), Ok(value));
         }
         for bad in ["", "K", "-1", "1.5K", "8X", "99999999999G", "0x10"] {

@@ -30,30 +30,13 @@ fn what_cannot_be_done_is_said_clearly() {
         ("--size 8Q rate", 2, "unknown unit"),
         ("--cores 100000 rate", 1, "core 100000"),
         ("--provider verbs rate", 1, "RDMA device"),
-        (
-            "report /nonexistent/report.json",
-            1,
-            "/nonexistent/report.json",
-        ),
-        (
-            "rate --json /nonexistent/folder/x.json",
-            1,
-            "/nonexistent/folder",
-        ),
+        ("report /nonexistent/report.json", 1, "/nonexistent/report.json"),
+        ("rate --json /nonexistent/folder/x.json", 1, "/nonexistent/folder"),
         ("--listen nowhere", 2, "HOST:PORT"),
     ] {
         let output = run(arguments);
-        assert_eq!(
-            output.status.code(),
-            Some(code),
-            "{arguments}: {}",
-            error_of(&output)
-        );
-        assert!(
-            error_of(&output).contains(words),
-            "{arguments}: {}",
-            error_of(&output)
-        );
+        assert_eq!(output.status.code(), Some(code), "{arguments}: {}", error_of(&output));
+        assert!(error_of(&output).contains(words), "{arguments}: {}", error_of(&output));
     }
 }
 
@@ -67,27 +50,16 @@ fn a_report_is_written_and_rendered_again() {
     ));
     assert!(output.status.success(), "{}", error_of(&output));
     let table = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(
-        table.contains("ping-pong") && table.contains("floor"),
-        "{table}"
-    );
+    assert!(table.contains("ping-pong") && table.contains("floor"), "{table}");
     let page = std::fs::read_to_string(&html).expect("a page");
     assert!(page.contains("<svg") && !page.contains("NaN") && !page.contains("http"));
 
     let again = run(&format!("report {}", json.display()));
     assert!(again.status.success(), "{}", error_of(&again));
-    assert!(
-        table.starts_with(
-            String::from_utf8_lossy(&again.stdout)
-                .split("\nwritten")
-                .next()
-                .unwrap_or("?")
-        )
-    );
-    assert_eq!(
-        std::fs::read_to_string(json.with_extension("html")).expect("a page"),
-        page
-    );
+    assert!(table.starts_with(
+        String::from_utf8_lossy(&again.stdout).split("\nwritten").next().unwrap_or("?")
+    ));
+    assert_eq!(std::fs::read_to_string(json.with_extension("html")).expect("a page"), page);
     for path in [json, html] {
         std::fs::remove_file(path).expect("the file was there");
     }
@@ -98,13 +70,8 @@ fn ranks_of_a_launcher_find_each_other() {
     let job = format!("test-{}", std::process::id());
     let rank = |rank: usize| {
         let mut command = command("pairs --iterations 50");
-        command
-            .env("PMI_RANK", rank.to_string())
-            .env("PMI_SIZE", "3")
-            .env("PMI_JOBID", &job);
-        command
-            .stdout(std::process::Stdio::piped())
-            .stderr(std::process::Stdio::piped());
+        command.env("PMI_RANK", rank.to_string()).env("PMI_SIZE", "3").env("PMI_JOBID", &job);
+        command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
         command.spawn().expect("the program starts")
     };
     let others = [rank(2), rank(1)];
@@ -122,15 +89,9 @@ fn the_doctor_speaks_of_everything() {
     let output = run("doctor");
     assert!(output.status.success(), "{}", error_of(&output));
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    for what in [
-        "cores",
-        "distance",
-        "copy routine",
-        "single copy",
-        "/dev/shm",
-        "memlock",
-        "RDMA devices",
-    ] {
+    for what in
+        ["cores", "distance", "copy routine", "single copy", "/dev/shm", "memlock", "RDMA devices"]
+    {
         assert!(text.contains(what), "{what} is missing:\n{text}");
     }
 }

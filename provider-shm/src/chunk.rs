@@ -88,11 +88,7 @@ impl ChunkPool {
                 if let Some(open) = loan.current.take() {
                     loan.full.push_back((open.chunk, open.last));
                 }
-                Open {
-                    chunk: self.free.pop_front()?,
-                    filled: 0,
-                    last: position,
-                }
+                Open { chunk: self.free.pop_front()?, filled: 0, last: position }
             }
             _ => return None,
         };
@@ -103,10 +99,7 @@ impl ChunkPool {
         debug_assert!(offset + length <= self.count * self.chunk_bytes);
         // SAFETY: the chunk's number came from the pool, so the offset is inside it.
         let start = unsafe { self.start.add(offset) };
-        Some(Grant {
-            start,
-            grain: (offset / GRAIN) as u32,
-        })
+        Some(Grant { start, grain: (offset / GRAIN) as u32 })
     }
 
     /// Takes back what the receiver, whose head is `head`, has consumed.
@@ -126,8 +119,7 @@ impl ChunkPool {
 
     /// Takes everything back: the lane is closed.
     pub fn take_all(&mut self, loan: &mut Loan) {
-        self.free
-            .extend(loan.full.drain(..).map(|(chunk, _)| chunk));
+        self.free.extend(loan.full.drain(..).map(|(chunk, _)| chunk));
         self.free.extend(loan.current.take().map(|open| open.chunk));
     }
 }
@@ -179,9 +171,7 @@ mod tests {
     fn no_lane_takes_more_than_it_leaves() {
         let (_memory, mut pool) = pool(8);
         let (mut greedy, mut modest) = (Loan::default(), Loan::default());
-        let taken = (0..8)
-            .take_while(|n| pool.place(&mut greedy, 4096, *n).is_some())
-            .count();
+        let taken = (0..8).take_while(|n| pool.place(&mut greedy, 4096, *n).is_some()).count();
         assert!((4..8).contains(&taken), "{taken}");
         assert!(pool.place(&mut modest, 4096, 0).is_some());
         pool.take_all(&mut greedy);

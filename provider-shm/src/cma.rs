@@ -46,11 +46,7 @@ pub(crate) enum ProbeFailure {
 }
 
 fn yama_scope() -> Option<u8> {
-    fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope")
-        .ok()?
-        .trim()
-        .parse()
-        .ok()
+    fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok()?.trim().parse().ok()
 }
 
 fn permission_hint() -> String {
@@ -119,21 +115,9 @@ pub(crate) fn probe(
 /// # Reference
 /// process_vm_readv(2)
 pub unsafe fn read(pid: i32, remote: u64, local: *mut u8, len: usize) -> io::Result<usize> {
-    let local = [libc::iovec {
-        iov_base: local.cast(),
-        iov_len: len,
-    }];
+    let local = [libc::iovec { iov_base: local.cast(), iov_len: len }];
     // SAFETY: the one piece is what the caller promises.
-    unsafe {
-        read_vectored(
-            pid,
-            &[RemoteSlice {
-                address: remote,
-                len,
-            }],
-            &local,
-        )
-    }
+    unsafe { read_vectored(pid, &[RemoteSlice { address: remote, len }], &local) }
 }
 
 /// Copies the pieces of `remote` in process `pid`, end to end, to the pieces of `local`.
@@ -153,10 +137,7 @@ pub unsafe fn read_vectored(
     remote: &[RemoteSlice],
     local: &[libc::iovec],
 ) -> io::Result<usize> {
-    let empty = libc::iovec {
-        iov_base: std::ptr::null_mut(),
-        iov_len: 0,
-    };
+    let empty = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
     let mut done = 0;
     loop {
         // What the kernel takes of an iovec is a number; a remote one is never followed here.
@@ -230,10 +211,7 @@ mod tests {
     }
 
     fn slice(bytes: &[u8]) -> RemoteSlice {
-        RemoteSlice {
-            address: bytes.as_ptr() as u64,
-            len: bytes.len(),
-        }
+        RemoteSlice { address: bytes.as_ptr() as u64, len: bytes.len() }
     }
 
     #[test]
@@ -243,10 +221,7 @@ mod tests {
         let remote: Vec<_> = source.chunks(37).map(slice).collect();
         let local: Vec<_> = target
             .chunks_mut(101)
-            .map(|piece| libc::iovec {
-                iov_base: piece.as_mut_ptr().cast(),
-                iov_len: piece.len(),
-            })
+            .map(|piece| libc::iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: piece.len() })
             .collect();
         // SAFETY: the pieces are disjoint parts of `target`, which is not touched meanwhile.
         let copied = unsafe { read_vectored(own_pid(), &remote, &local) }.unwrap();
@@ -258,17 +233,8 @@ mod tests {
     fn what_cannot_be_read_is_left_out() {
         let source = [7u8; 64];
         let mut target = [0u8; 128];
-        let remote = [
-            slice(&source),
-            RemoteSlice {
-                address: 8,
-                len: 64,
-            },
-        ];
-        let local = [libc::iovec {
-            iov_base: target.as_mut_ptr().cast(),
-            iov_len: 128,
-        }];
+        let remote = [slice(&source), RemoteSlice { address: 8, len: 64 }];
+        let local = [libc::iovec { iov_base: target.as_mut_ptr().cast(), iov_len: 128 }];
         // SAFETY: `target` is writable for its 128 bytes.
         let copied = unsafe { read_vectored(own_pid(), &remote, &local) }.unwrap();
         assert_eq!(copied, 64);
@@ -284,14 +250,8 @@ mod tests {
         assert_eq!(probe(Some(own_pid()), address, &nonce).unwrap(), own_pid());
         let wrong = probe(Some(own_pid()), address, &[8; NONCE_BYTES]);
         assert!(matches!(wrong, Err(ProbeFailure::NonceDiffers { .. })));
-        assert!(matches!(
-            probe(None, address, &nonce),
-            Err(ProbeFailure::NoPid)
-        ));
-        assert!(matches!(
-            probe(Some(own_pid()), 0, &nonce),
-            Err(ProbeFailure::Off)
-        ));
+        assert!(matches!(probe(None, address, &nonce), Err(ProbeFailure::NoPid)));
+        assert!(matches!(probe(Some(own_pid()), 0, &nonce), Err(ProbeFailure::Off)));
         let gone = probe(Some(i32::MAX), address, &nonce);
         assert!(matches!(gone, Err(ProbeFailure::NoProcess { .. })));
     }

@@ -66,14 +66,8 @@ impl Doorbell {
 ///
 /// Returns early on a signal: the caller looks again and decides.
 pub fn wait_any(bells: &[RawFd], timeout: Option<Duration>) {
-    let mut descriptors: Vec<libc::pollfd> = bells
-        .iter()
-        .map(|&fd| libc::pollfd {
-            fd,
-            events: libc::POLLIN,
-            revents: 0,
-        })
-        .collect();
+    let mut descriptors: Vec<libc::pollfd> =
+        bells.iter().map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
     let spec = timeout.map(|timeout| libc::timespec {
         tv_sec: timeout.as_secs().try_into().unwrap_or(i64::MAX),
         tv_nsec: timeout.subsec_nanos().into(),
@@ -82,12 +76,7 @@ pub fn wait_any(bells: &[RawFd], timeout: Option<Duration>) {
     // SAFETY: the array and the time live through the call, which keeps nothing.
     // A descriptor that is closed meanwhile is reported, and does no harm.
     unsafe {
-        libc::ppoll(
-            descriptors.as_mut_ptr(),
-            descriptors.len() as u64,
-            spec,
-            std::ptr::null(),
-        );
+        libc::ppoll(descriptors.as_mut_ptr(), descriptors.len() as u64, spec, std::ptr::null());
     }
 }
 
@@ -112,20 +101,15 @@ fn inspect(fd: BorrowedFd<'_>) -> Result<Option<u64>, DoorbellError> {
     let unknown = |source| DoorbellError::Unknown { source };
     let target = fs::read_link(format!("/proc/self/fd/{number}")).map_err(unknown)?;
     if target.as_os_str() != "anon_inode:[eventfd]" {
-        return Err(DoorbellError::NotEventfd {
-            target: target.display().to_string(),
-        });
+        return Err(DoorbellError::NotEventfd { target: target.display().to_string() });
     }
     // proc_pid_fdinfo(5): "flags: This is an octal number that displays the file access mode and
     // file status flags".
     let text = fs::read_to_string(format!("/proc/self/fdinfo/{number}")).map_err(unknown)?;
     let field = |name: &str| {
-        text.lines()
-            .find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()))
+        text.lines().find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim()))
     };
-    let flags = field("flags")
-        .and_then(|text| u32::from_str_radix(text, 8).ok())
-        .unwrap_or(0);
+    let flags = field("flags").and_then(|text| u32::from_str_radix(text, 8).ok()).unwrap_or(0);
     let writable = flags & libc::O_ACCMODE as u32 == libc::O_RDWR as u32;
     if !writable || flags & libc::O_NONBLOCK as u32 == 0 {
         return Err(DoorbellError::Blocks { flags });
@@ -184,15 +168,9 @@ mod tests {
     #[test]
     fn only_eventfds_that_do_not_block_are_bells() {
         let file = fs::File::open("/proc/self/exe").unwrap();
-        assert!(matches!(
-            Doorbell::from_peer(file.into()),
-            Err(DoorbellError::NotEventfd { .. })
-        ));
+        assert!(matches!(Doorbell::from_peer(file.into()), Err(DoorbellError::NotEventfd { .. })));
         let blocking = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
-        assert!(matches!(
-            Doorbell::from_peer(blocking),
-            Err(DoorbellError::Blocks { .. })
-        ));
+        assert!(matches!(Doorbell::from_peer(blocking), Err(DoorbellError::Blocks { .. })));
         let epoll = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC);
         assert!(Doorbell::from_peer(epoll.unwrap()).is_err());
     }
@@ -205,9 +183,7 @@ mod tests {
         let one = bells.accept(copy()).unwrap();
         let two = bells.accept(copy()).unwrap();
         assert_eq!(one.as_raw_fd(), two.as_raw_fd());
-        let other = bells
-            .accept(Doorbell::new().unwrap().fd.try_clone().unwrap())
-            .unwrap();
+        let other = bells.accept(Doorbell::new().unwrap().fd.try_clone().unwrap()).unwrap();
         assert_ne!(one.as_raw_fd(), other.as_raw_fd());
         drop((one, two));
         let again = bells.accept(copy()).unwrap();

@@ -30,10 +30,7 @@ pub fn generation() -> u32 {
         // does one atomic addition, which is async-signal-safe.
         let failed = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
         if failed != 0 {
-            tracing::warn!(
-                errno = failed,
-                "forks will not be noticed: pthread_atfork failed"
-            );
+            tracing::warn!(errno = failed, "forks will not be noticed: pthread_atfork failed");
         }
     });
     GENERATION.load(Ordering::Relaxed)

@@ -107,15 +107,7 @@ impl SendLane {
         let producer = unsafe { LaneProducer::new(lines, LINES, control) };
         let asymmetric = peer.asymmetric && crate::barrier::asymmetric();
         let loan = Loan::default();
-        SendLane {
-            producer,
-            loan,
-            bell,
-            asymmetric,
-            answered: 0,
-            peer,
-            _memory: memory,
-        }
+        SendLane { producer, loan, bell, asymmetric, answered: 0, peer, _memory: memory }
     }
 
     /// How much of `wanted` bytes of payload one packet can carry now.
@@ -260,13 +252,7 @@ impl SendLane {
         }
         let place = u64::from(grant.grain) << 32 | payload.len() as u64;
         self.producer.put(1 + CHUNK_WORD, place);
-        self.publish(
-            Head {
-                flags: head.flags | CHUNKED,
-                ..head
-            },
-            1,
-        );
+        self.publish(Head { flags: head.flags | CHUNKED, ..head }, 1);
         Ok(true)
     }
 
@@ -396,12 +382,7 @@ impl ReceiveLane {
         if words * 8 + length > INLINE_BYTES {
             return Some(Err(LaneError::InlineTooLong { words, length }));
         }
-        Some(Ok(Arrival {
-            peer,
-            head,
-            word,
-            length,
-        }))
+        Some(Ok(Arrival { peer, head, word, length }))
     }
 
     #[cold]
@@ -419,30 +400,16 @@ impl ReceiveLane {
             }
             self.place = Place::Spilled;
             self.lines = 1 + length.div_ceil(CONTINUATION_BYTES) as u64;
-            return Ok(Arrival {
-                peer,
-                head,
-                word,
-                length,
-            });
+            return Ok(Arrival { peer, head, word, length });
         }
         let place = self.consumer.word(1 + CHUNK_WORD);
         let (offset, length) = ((place >> 32) as usize * GRAIN, place as u32 as usize);
         let pool = self.pool.len();
         if offset + length > pool || length == 0 {
-            return Err(LaneError::OutsidePool {
-                offset,
-                length,
-                pool,
-            });
+            return Err(LaneError::OutsidePool { offset, length, pool });
         }
         self.place = Place::Chunk { offset, length };
-        Ok(Arrival {
-            peer,
-            head,
-            word,
-            length,
-        })
+        Ok(Arrival { peer, head, word, length })
     }
 
     /// Word `index` of the packet that `next` showed.
@@ -460,10 +427,7 @@ impl ReceiveLane {
             }
             Place::Inline => self.copy_inline(offset, to),
             Place::Spilled => self.copy_spilled(offset, to),
-            Place::Chunk {
-                offset: start,
-                length,
-            } => {
+            Place::Chunk { offset: start, length } => {
                 let length = to.len().min(length.saturating_sub(offset));
                 // SAFETY: `next` checked the chunk against the mapping, which lives as
                 // long as the lane; the piece is writable until its operation
@@ -486,9 +450,7 @@ impl ReceiveLane {
         let mut done = 0;
         while done < to.len() {
             let at = offset + done;
-            let line = self
-                .consumer
-                .continuation(1 + (at / CONTINUATION_BYTES) as u64);
+            let line = self.consumer.continuation(1 + (at / CONTINUATION_BYTES) as u64);
             let within = at % CONTINUATION_BYTES;
             let part = to.part(done, CONTINUATION_BYTES - within);
             part.fill_from_words(&line, within);

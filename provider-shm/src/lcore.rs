@@ -42,10 +42,7 @@ impl CoreClaim {
         match claim() {
             Ok(name) => Ok(CoreClaim { core, _name: name }),
             Err(Errno::ADDRINUSE) => Err(CoreClaimError::Taken { core }),
-            Err(errno) => Err(CoreClaimError::Socket {
-                core,
-                source: errno.into(),
-            }),
+            Err(errno) => Err(CoreClaimError::Socket { core, source: errno.into() }),
         }
     }
 

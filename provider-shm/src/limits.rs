@@ -29,13 +29,7 @@ pub(crate) fn raise_open_files() {
     if current == maximum {
         return;
     }
-    match setrlimit(
-        Resource::Nofile,
-        Rlimit {
-            current: maximum,
-            maximum,
-        },
-    ) {
+    match setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
         Ok(()) => tracing::debug!(?current, ?maximum, "raised the limit on open files"),
         Err(error) => tracing::info!(?current, ?maximum, %error, "cannot raise RLIMIT_NOFILE"),
     }

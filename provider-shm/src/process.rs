@@ -81,16 +81,7 @@ pub(crate) enum Watched {
 /// Whether a pidfd says that its process has ended.
 fn ended(pidfd: BorrowedFd<'_>) -> bool {
     let mut fds = [PollFd::from_borrowed_fd(pidfd, PollFlags::IN)];
-    matches!(
-        poll(
-            &mut fds,
-            Some(&Timespec {
-                tv_sec: 0,
-                tv_nsec: 0
-            })
-        ),
-        Ok(1..)
-    )
+    matches!(poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(1..))
 }
 
 impl ProcessTable {
@@ -124,14 +115,7 @@ impl ProcessTable {
         if let Some(key) = key {
             self.by_key.insert(key, process);
         }
-        self.watches.insert(
-            process,
-            Watch {
-                fd,
-                holders: HashSet::from([holder]),
-                key,
-            },
-        );
+        self.watches.insert(process, Watch { fd, holders: HashSet::from([holder]), key });
         process
     }
 

@@ -66,10 +66,8 @@ pub struct ShmProvider {
 impl ShmProvider {
     /// A provider with these options; the copy routines are chosen now.
     pub fn new(options: ShmOptions) -> Result<ShmProvider, Unreachable> {
-        let copier = Copier::choose(&options.copy).map_err(|error| Unreachable {
-            errno: Errno::INVAL,
-            reason: error.to_string(),
-        })?;
+        let copier = Copier::choose(&options.copy)
+            .map_err(|error| Unreachable { errno: Errno::INVAL, reason: error.to_string() })?;
         let sound = options.chunk_bytes.is_multiple_of(4096)
             && (4096..=1 << 24).contains(&options.chunk_bytes)
             && (2..=1 << 16).contains(&options.chunk_count);
@@ -79,16 +77,9 @@ impl ShmProvider {
                  a pool 2 to 65536 of them",
                 options.chunk_count, options.chunk_bytes
             );
-            return Err(Unreachable {
-                errno: Errno::INVAL,
-                reason,
-            });
+            return Err(Unreachable { errno: Errno::INVAL, reason });
         }
-        Ok(ShmProvider {
-            options,
-            copier,
-            generation: fork_guard::generation(),
-        })
+        Ok(ShmProvider { options, copier, generation: fork_guard::generation() })
     }
 
     /// The copy routines in use.
@@ -102,10 +93,8 @@ impl Provider for ShmProvider {
 
     fn open(&self, address: Option<Address>) -> Result<ShmTransport, Unreachable> {
         let bytes = self.options.chunk_bytes * self.options.chunk_count;
-        let memory = PoolMemory::create(bytes).map_err(|error| Unreachable {
-            errno: Errno::NOMEM,
-            reason: error.to_string(),
-        })?;
+        let memory = PoolMemory::create(bytes)
+            .map_err(|error| Unreachable { errno: Errno::NOMEM, reason: error.to_string() })?;
         let pool = ChunkPool::new(&memory, self.options.chunk_bytes);
         let station = Station::open(StationOptions {
             address: address.map(|address| address.socket_addr()),
@@ -115,15 +104,9 @@ impl Provider for ShmProvider {
             connect_timeout: self.options.connect_timeout,
             cma: self.options.cma,
         })
-        .map_err(|error| Unreachable {
-            errno: Errno(error.errno()),
-            reason: error.to_string(),
-        })?;
-        let limits = Limits {
-            single: 8 << 10,
-            fragment: self.options.chunk_bytes,
-            prefix: 64 << 10,
-        };
+        .map_err(|error| Unreachable { errno: Errno(error.errno()), reason: error.to_string() })?;
+        let limits =
+            Limits { single: 8 << 10, fragment: self.options.chunk_bytes, prefix: 64 << 10 };
         Ok(ShmTransport::new(station, pool, self.copier, limits))
     }
 
@@ -136,10 +119,8 @@ impl Provider for ShmProvider {
     }
 
     fn claim_core(&self, core: usize) -> Result<Box<dyn CoreClaim>, Unreachable> {
-        let claim = lcore::CoreClaim::new(core).map_err(|error| Unreachable {
-            errno: Errno::BUSY,
-            reason: error.to_string(),
-        })?;
+        let claim = lcore::CoreClaim::new(core)
+            .map_err(|error| Unreachable { errno: Errno::BUSY, reason: error.to_string() })?;
         Ok(Box::new(ClaimedCore(claim)))
     }
 
@@ -171,10 +152,7 @@ impl CoreClaim for ClaimedCore {
     fn pin(&self) {
         let core = core_affinity::CoreId { id: self.0.core() };
         if !core_affinity::set_for_current(core) {
-            tracing::warn!(
-                core = self.0.core(),
-                "the progress thread could not be pinned"
-            );
+            tracing::warn!(core = self.0.core(), "the progress thread could not be pinned");
         }
     }
 }

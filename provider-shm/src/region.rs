@@ -86,30 +86,20 @@ fn unsealed_memfd(name: &str, bytes: usize) -> Result<OwnedFd, RegionError> {
         ftruncate(&fd, bytes as u64)?;
         Ok(fd)
     };
-    create().map_err(|errno: Errno| RegionError::Create {
-        bytes,
-        source: errno.into(),
-    })
+    create().map_err(|errno: Errno| RegionError::Create { bytes, source: errno.into() })
 }
 
 /// Checks what no peer may leave to chance, and returns the size.
 fn verify(fd: BorrowedFd<'_>) -> Result<i64, RegionError> {
     let have = fcntl_get_seals(fd).map_err(|e| RegionError::NotMemfd { source: e.into() })?;
     if !have.contains(size_seals()) {
-        return Err(RegionError::MissingSeals {
-            have,
-            need: size_seals(),
-        });
+        return Err(RegionError::MissingSeals { have, need: size_seals() });
     }
-    let magic = fstatfs(fd)
-        .map_err(|e| RegionError::NotMemfd { source: e.into() })?
-        .f_type as i64;
+    let magic = fstatfs(fd).map_err(|e| RegionError::NotMemfd { source: e.into() })?.f_type as i64;
     if magic != TMPFS_MAGIC {
         return Err(RegionError::NotTmpfs { magic });
     }
-    Ok(fstat(fd)
-        .map_err(|e| RegionError::NotMemfd { source: e.into() })?
-        .st_size)
+    Ok(fstat(fd).map_err(|e| RegionError::NotMemfd { source: e.into() })?.st_size)
 }
 
 fn map_error(bytes: usize) -> impl FnOnce(io::Error) -> RegionError {
@@ -131,14 +121,9 @@ impl LaneMemory {
     /// Makes a lane, and the descriptor to pass to the receiver. Close it once it is passed.
     pub fn create() -> Result<(LaneMemory, OwnedFd), RegionError> {
         let fd = unsealed_memfd("kestrel-lane", LANE_BYTES)?;
-        fcntl_add_seals(&fd, size_seals()).map_err(|e| RegionError::Create {
-            bytes: LANE_BYTES,
-            source: e.into(),
-        })?;
-        let map = MmapOptions::new()
-            .len(LANE_BYTES)
-            .map_raw(&fd)
-            .map_err(map_error(LANE_BYTES))?;
+        fcntl_add_seals(&fd, size_seals())
+            .map_err(|e| RegionError::Create { bytes: LANE_BYTES, source: e.into() })?;
+        let map = MmapOptions::new().len(LANE_BYTES).map_raw(&fd).map_err(map_error(LANE_BYTES))?;
         Ok((LaneMemory { map }, fd))
     }
 
@@ -148,10 +133,7 @@ impl LaneMemory {
         if have != LANE_BYTES as i64 {
             return Err(RegionError::LaneSize { have });
         }
-        let map = MmapOptions::new()
-            .len(LANE_BYTES)
-            .map_raw(&fd)
-            .map_err(map_error(LANE_BYTES))?;
+        let map = MmapOptions::new().len(LANE_BYTES).map_raw(&fd).map_err(map_error(LANE_BYTES))?;
         Ok(LaneMemory { map })
     }
 
@@ -190,16 +172,10 @@ impl PoolMemory {
     pub fn create(bytes: usize) -> Result<PoolMemory, RegionError> {
         let bytes = bytes.next_multiple_of(POOL_BYTES_MIN).max(POOL_BYTES_MIN);
         if bytes > POOL_BYTES_MAX {
-            return Err(RegionError::PoolSize {
-                have: bytes as i64,
-                claimed: bytes as u64,
-            });
+            return Err(RegionError::PoolSize { have: bytes as i64, claimed: bytes as u64 });
         }
         let fd = unsealed_memfd("kestrel-pool", bytes)?;
-        let map = MmapOptions::new()
-            .len(bytes)
-            .map_raw(&fd)
-            .map_err(map_error(bytes))?;
+        let map = MmapOptions::new().len(bytes).map_raw(&fd).map_err(map_error(bytes))?;
         // Our own mapping stays writable: F_SEAL_FUTURE_WRITE forbids only those made after it.
         // Linux before 5.1 does not know it; peers could then write what we send, and harm only
         // the messages that we send them.
@@ -207,13 +183,8 @@ impl PoolMemory {
             Err(Errno::INVAL) => fcntl_add_seals(&fd, size_seals()),
             other => other,
         };
-        sealed.map_err(|e| RegionError::Create {
-            bytes,
-            source: e.into(),
-        })?;
-        Ok(PoolMemory {
-            inner: Arc::new(PoolInner { map, fd }),
-        })
+        sealed.map_err(|e| RegionError::Create { bytes, source: e.into() })?;
+        Ok(PoolMemory { inner: Arc::new(PoolInner { map, fd }) })
     }
 
     pub fn as_ptr(&self) -> NonNull<u8> {
@@ -237,12 +208,7 @@ impl PoolMemory {
 
 impl fmt::Debug for PoolMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "PoolMemory({:p}, {} bytes)",
-            self.inner.map.as_ptr(),
-            self.len()
-        )
+        write!(f, "PoolMemory({:p}, {} bytes)", self.inner.map.as_ptr(), self.len())
     }
 }
 
@@ -267,10 +233,7 @@ impl PoolView {
         if bytes as u64 != claimed || !allowed || bytes % POOL_BYTES_MIN != 0 {
             return Err(RegionError::PoolSize { have, claimed });
         }
-        let map = MmapOptions::new()
-            .len(bytes)
-            .map_raw_read_only(&fd)
-            .map_err(map_error(bytes))?;
+        let map = MmapOptions::new().len(bytes).map_raw_read_only(&fd).map_err(map_error(bytes))?;
         Ok(PoolView { map })
     }
 

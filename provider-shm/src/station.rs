@@ -62,10 +62,7 @@ pub enum StationError {
     #[error("{0}")]
     OutOfDescriptors(OutOfDescriptors),
     #[error("{call}: {source}")]
-    System {
-        call: &'static str,
-        source: io::Error,
-    },
+    System { call: &'static str, source: io::Error },
     #[error("this process was forked from one that uses kestrel while that was opening a station")]
     Forked,
 }
@@ -102,22 +99,11 @@ pub enum ConnectError {
     )]
     HostUnreachable { to: SocketAddr, waited: Duration },
     #[error("{to} did not answer within {after:?}; the last obstacle: {obstacle}")]
-    TimedOut {
-        to: SocketAddr,
-        after: Duration,
-        obstacle: &'static str,
-    },
+    TimedOut { to: SocketAddr, after: Duration, obstacle: &'static str },
     #[error("{to} refused: {reason}")]
-    Refused {
-        to: SocketAddr,
-        reason: RejectReason,
-    },
+    Refused { to: SocketAddr, reason: RejectReason },
     #[error("{to} belongs to user {theirs}, and we are {ours}")]
-    WrongUser {
-        to: SocketAddr,
-        theirs: u32,
-        ours: u32,
-    },
+    WrongUser { to: SocketAddr, theirs: u32, ours: u32 },
     #[error(
         "cannot tell whether {to} belongs to our user: neither it nor we have a name in our user \
          namespace"
@@ -126,23 +112,13 @@ pub enum ConnectError {
     #[error("{to} answered with something that is no kestrel: {source}")]
     BadAnswer { to: SocketAddr, source: WireError },
     #[error("{to} passed a bad doorbell: {source}")]
-    BadDoorbell {
-        to: SocketAddr,
-        source: DoorbellError,
-    },
+    BadDoorbell { to: SocketAddr, source: DoorbellError },
     #[error("no lane to {to}: {source}")]
     Memory { to: SocketAddr, source: RegionError },
     #[error("no connection to {to}: {source}")]
-    OutOfDescriptors {
-        to: SocketAddr,
-        source: OutOfDescriptors,
-    },
+    OutOfDescriptors { to: SocketAddr, source: OutOfDescriptors },
     #[error("no connection to {to}: {call}: {source}")]
-    System {
-        to: SocketAddr,
-        call: &'static str,
-        source: io::Error,
-    },
+    System { to: SocketAddr, call: &'static str, source: io::Error },
     #[error("the endpoint was closed")]
     Closed,
     #[error("this process is a forked child of the one that opened the endpoint")]
@@ -184,21 +160,11 @@ pub struct PeerIdentity {
 #[derive(Debug)]
 pub enum StationEvent {
     /// A lane to send on, as asked for by `connect`.
-    Connected {
-        request: u32,
-        lane: LaneMemory,
-        bell: Doorbell,
-        peer: PeerIdentity,
-    },
+    Connected { request: u32, lane: LaneMemory, bell: Doorbell, peer: PeerIdentity },
     /// No lane came of that `connect`.
     Failed { request: u32, error: ConnectError },
     /// A lane to receive from, and a view of its sender's pool.
-    Incoming {
-        lane: LaneMemory,
-        pool: PoolView,
-        bell: Doorbell,
-        peer: PeerIdentity,
-    },
+    Incoming { lane: LaneMemory, pool: PoolView, bell: Doorbell, peer: PeerIdentity },
     /// The process is dead, however it died. Comes after every event about its lanes, and once.
     Died { process: ProcessId },
 }
@@ -249,9 +215,7 @@ impl Station {
     /// Cost: some system calls; starts the process's control thread if this is the first station.
     pub fn open(options: StationOptions) -> Result<Station, StationError> {
         if options.auth_key.len() > KEY_BYTES_MAX {
-            return Err(StationError::KeyTooLong {
-                bytes: options.auth_key.len(),
-            });
+            return Err(StationError::KeyTooLong { bytes: options.auth_key.len() });
         }
         let generation = fork_guard::generation();
         let bell = Doorbell::new().map_err(|e| StationError::system("eventfd", e, 2))?;
@@ -318,17 +282,10 @@ impl Station {
         if self.forked() {
             // E1, as in `push`.
             self.shared.pending.fetch_add(1, Ordering::Release);
-            self.child_failures
-                .lock()
-                .expect("nothing panics under it")
-                .push(request);
+            self.child_failures.lock().expect("nothing panics under it").push(request);
             return;
         }
-        self.control.command(Command::Connect {
-            station: self.id,
-            request,
-            to,
-        });
+        self.control.command(Command::Connect { station: self.id, request, to });
     }
 
     /// Whether `next_event` is worth a call.
@@ -343,16 +300,9 @@ impl Station {
     /// Takes the next event.
     pub fn next_event(&self) -> Option<StationEvent> {
         if self.forked() {
-            let request = self
-                .child_failures
-                .lock()
-                .expect("nothing panics under it")
-                .pop()?;
+            let request = self.child_failures.lock().expect("nothing panics under it").pop()?;
             self.shared.pending.fetch_sub(1, Ordering::Relaxed);
-            return Some(StationEvent::Failed {
-                request,
-                error: ConnectError::Forked,
-            });
+            return Some(StationEvent::Failed { request, error: ConnectError::Forked });
         }
         let (number, event) = self.shared.events.pop()?;
         self.shared.pending.fetch_sub(1, Ordering::Relaxed);
@@ -375,11 +325,7 @@ impl Station {
             return;
         }
         let taken = self.shared.taken.load(Ordering::Relaxed);
-        self.control.command(Command::Forget {
-            station: self.id,
-            process,
-            taken,
-        });
+        self.control.command(Command::Forget { station: self.id, process, taken });
     }
 
     /// Gives the address back, and answers the events that were not taken: lanes among them have
@@ -433,9 +379,7 @@ impl fmt::Debug for Station {
 
 /// Listens at the address that was asked for, or at a free one.
 fn take_address(options: &StationOptions) -> Result<(OwnedFd, SocketAddr), StationError> {
-    let asked = options
-        .address
-        .unwrap_or(SocketAddr::new(options.default_ip, 0));
+    let asked = options.address.unwrap_or(SocketAddr::new(options.default_ip, 0));
     let mut address = socket::canonical(asked);
     if address.ip().is_unspecified() {
         address.set_ip(options.default_ip.to_canonical());

@@ -15,11 +15,7 @@ pub(crate) struct PeerCredentials {
 
 /// SO_PEERCRED. rustix has it with a PID that is never zero, but across PID namespaces it is.
 pub(crate) fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<PeerCredentials> {
-    let mut found = libc::ucred {
-        pid: 0,
-        uid: 0,
-        gid: 0,
-    };
+    let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: the option's value is a `ucred`, `len` is its size, and both are ours to write.
     let failed = unsafe {
@@ -34,10 +30,7 @@ pub(crate) fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<PeerCredent
     if failed != 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(PeerCredentials {
-        pid: (found.pid > 0).then_some(found.pid),
-        uid: found.uid,
-    })
+    Ok(PeerCredentials { pid: (found.pid > 0).then_some(found.pid), uid: found.uid })
 }
 
 /// SO_PEERPIDFD (Linux 6.5): the peer's process, whatever its PID is called by now.

@@ -25,32 +25,15 @@ fn child() {
 fn two_stations_of_one_process_share_a_lane_and_a_pool() {
     let (sender, receiver) = (station(), station());
     sender.connect(42, receiver.address());
-    let StationEvent::Connected {
-        request: 42,
-        lane,
-        bell,
-        peer,
-    } = event(&sender)
-    else {
+    let StationEvent::Connected { request: 42, lane, bell, peer } = event(&sender) else {
         panic!("not connected");
     };
-    let StationEvent::Incoming {
-        lane: theirs,
-        pool,
-        bell: back,
-        peer: from,
-    } = event(&receiver)
+    let StationEvent::Incoming { lane: theirs, pool, bell: back, peer: from } = event(&receiver)
     else {
         panic!("nothing incoming");
     };
-    assert_eq!(
-        (peer.address, peer.incarnation),
-        (receiver.address(), receiver.incarnation())
-    );
-    assert_eq!(
-        (from.address, from.incarnation),
-        (sender.address(), sender.incarnation())
-    );
+    assert_eq!((peer.address, peer.incarnation), (receiver.address(), receiver.incarnation()));
+    assert_eq!((from.address, from.incarnation), (sender.address(), sender.incarnation()));
     assert_eq!(peer.process, from.process, "both are this process");
     assert_eq!(peer.asymmetric, kestrel_shm::barrier::asymmetric());
     let own = Some(std::process::id() as i32);
@@ -84,18 +67,9 @@ fn simultaneous_connects_do_not_cross() {
     two.connect(2, one.address());
     for station in [&one, &two] {
         let kinds: HashSet<_> = (0..2)
-            .map(|_| {
-                describe(&event(station))
-                    .split(' ')
-                    .next()
-                    .unwrap()
-                    .to_owned()
-            })
+            .map(|_| describe(&event(station)).split(' ').next().unwrap().to_owned())
             .collect();
-        assert_eq!(
-            kinds,
-            HashSet::from(["connected".to_owned(), "incoming".to_owned()])
-        );
+        assert_eq!(kinds, HashSet::from(["connected".to_owned(), "incoming".to_owned()]));
         assert!(event_within(station, Duration::from_millis(20)).is_none());
     }
 }
@@ -105,16 +79,8 @@ fn a_station_connects_to_itself() {
     let station = station();
     station.connect(1, station.address());
     let events = [event(&station), event(&station)];
-    assert!(
-        events
-            .iter()
-            .any(|e| matches!(e, StationEvent::Connected { .. }))
-    );
-    assert!(
-        events
-            .iter()
-            .any(|e| matches!(e, StationEvent::Incoming { .. }))
-    );
+    assert!(events.iter().any(|e| matches!(e, StationEvent::Connected { .. })));
+    assert!(events.iter().any(|e| matches!(e, StationEvent::Incoming { .. })));
 }
 
 #[test]
@@ -123,37 +89,22 @@ fn two_processes_connect_both_ways() {
     let there = peer.ready();
     let here = station();
     here.connect(1, there);
-    let StationEvent::Connected { peer: them, .. } = event(&here) else {
-        panic!()
-    };
+    let StationEvent::Connected { peer: them, .. } = event(&here) else { panic!() };
     assert_eq!(them.cma_pid, Some(peer.pid() as i32));
     assert_eq!(peer.hear(), format!("incoming {} cma=true", here.address()));
     peer.order(&here.address().to_string());
-    let StationEvent::Incoming { peer: from, .. } = event(&here) else {
-        panic!()
-    };
+    let StationEvent::Incoming { peer: from, .. } = event(&here) else { panic!() };
     assert_eq!(from.process, them.process);
-    assert_eq!(
-        peer.hear(),
-        format!("connected 7 {} cma=true", here.address())
-    );
+    assert_eq!(peer.hear(), format!("connected 7 {} cma=true", here.address()));
 }
 
 #[test]
 fn without_cma_nobody_probes() {
     let with = station();
-    let without = Station::open(StationOptions {
-        cma: false,
-        ..options()
-    })
-    .unwrap();
+    let without = Station::open(StationOptions { cma: false, ..options() }).unwrap();
     with.connect(1, without.address());
-    let StationEvent::Connected { peer, .. } = event(&with) else {
-        panic!()
-    };
-    let StationEvent::Incoming { peer: from, .. } = event(&without) else {
-        panic!()
-    };
+    let StationEvent::Connected { peer, .. } = event(&with) else { panic!() };
+    let StationEvent::Incoming { peer: from, .. } = event(&without) else { panic!() };
     assert_eq!((peer.cma_pid, from.cma_pid), (None, None));
 }
 
@@ -163,13 +114,8 @@ fn nobody_there_is_known_before_the_timeout_and_after_the_grace() {
     let nobody: SocketAddr = "127.0.0.1:1".parse().unwrap();
     let start = Instant::now();
     station.connect(5, nobody);
-    let StationEvent::Failed { request: 5, error } = event(&station) else {
-        panic!()
-    };
-    assert!(
-        matches!(error, ConnectError::HostUnreachable { to, .. } if to == nobody),
-        "{error}"
-    );
+    let StationEvent::Failed { request: 5, error } = event(&station) else { panic!() };
+    assert!(matches!(error, ConnectError::HostUnreachable { to, .. } if to == nobody), "{error}");
     assert_eq!(error.errno(), libc::EHOSTUNREACH);
     assert!(start.elapsed() >= Duration::from_millis(750));
     assert!(event_within(&station, Duration::from_millis(50)).is_none());
@@ -178,19 +124,10 @@ fn nobody_there_is_known_before_the_timeout_and_after_the_grace() {
 #[test]
 fn a_short_timeout_is_kept_even_when_nobody_is_there() {
     let connect_timeout = Duration::from_millis(50);
-    let station = Station::open(StationOptions {
-        connect_timeout,
-        ..options()
-    })
-    .unwrap();
+    let station = Station::open(StationOptions { connect_timeout, ..options() }).unwrap();
     station.connect(5, "127.0.0.1:1".parse().unwrap());
-    let StationEvent::Failed { error, .. } = event(&station) else {
-        panic!()
-    };
-    assert!(
-        matches!(error, ConnectError::HostUnreachable { .. }),
-        "{error}"
-    );
+    let StationEvent::Failed { error, .. } = event(&station) else { panic!() };
+    assert!(matches!(error, ConnectError::HostUnreachable { .. }), "{error}");
 }
 
 #[test]
@@ -207,25 +144,13 @@ fn a_peer_that_accepts_and_says_nothing_times_out() {
     use rustix::net::*;
     let silent: SocketAddr = "127.0.0.1:2".parse().unwrap();
     let name = kestrel_shm::testing::abstract_name(silent);
-    let socket = socket_with(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC,
-        None,
-    );
+    let socket =
+        socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
     let socket = socket.unwrap();
-    bind(
-        &socket,
-        &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap(),
-    )
-    .unwrap();
+    bind(&socket, &SocketAddrUnix::new_abstract_name(name.as_bytes()).unwrap()).unwrap();
     listen(&socket, 100).unwrap();
     let connect_timeout = Duration::from_millis(500);
-    let here = Station::open(StationOptions {
-        connect_timeout,
-        ..options()
-    })
-    .unwrap();
+    let here = Station::open(StationOptions { connect_timeout, ..options() }).unwrap();
     let there = station();
     // More than may have a socket at a time: they must not keep others from connecting.
     for request in 0..80 {
@@ -248,16 +173,10 @@ fn a_peer_that_accepts_and_says_nothing_times_out() {
 
 #[test]
 fn different_keys_refuse_each_other() {
-    let other = Station::open(StationOptions {
-        auth_key: b"other".to_vec(),
-        ..options()
-    })
-    .unwrap();
+    let other = Station::open(StationOptions { auth_key: b"other".to_vec(), ..options() }).unwrap();
     let here = station();
     here.connect(1, other.address());
-    let StationEvent::Failed { error, .. } = event(&here) else {
-        panic!()
-    };
+    let StationEvent::Failed { error, .. } = event(&here) else { panic!() };
     assert!(matches!(error, ConnectError::Refused { .. }), "{error}");
     assert!(event_within(&other, Duration::from_millis(20)).is_none());
 }
@@ -266,53 +185,29 @@ fn different_keys_refuse_each_other() {
 fn an_address_is_taken_once_and_free_after_closing() {
     let first = station();
     let address = Some(first.address());
-    let again = Station::open(StationOptions {
-        address,
-        ..options()
-    });
+    let again = Station::open(StationOptions { address, ..options() });
     assert!(matches!(again, Err(StationError::AddressInUse { .. })));
     let incarnation = first.incarnation();
     drop(first);
-    let again = Station::open(StationOptions {
-        address,
-        ..options()
-    })
-    .unwrap();
+    let again = Station::open(StationOptions { address, ..options() }).unwrap();
     assert_ne!(again.incarnation(), incarnation);
 }
 
 #[test]
 fn bad_options_are_named() {
-    let long = Station::open(StationOptions {
-        auth_key: vec![0; 513],
-        ..options()
-    });
+    let long = Station::open(StationOptions { auth_key: vec![0; 513], ..options() });
     assert!(matches!(long, Err(StationError::KeyTooLong { bytes: 513 })));
     let any = "0.0.0.0".parse().unwrap();
-    let nowhere = Station::open(StationOptions {
-        default_ip: any,
-        ..options()
-    });
+    let nowhere = Station::open(StationOptions { default_ip: any, ..options() });
     assert!(matches!(nowhere, Err(StationError::NoAddress)));
-    let wild = Station::open(StationOptions {
-        address: "0.0.0.0:0".parse().ok(),
-        ..options()
-    });
+    let wild = Station::open(StationOptions { address: "0.0.0.0:0".parse().ok(), ..options() });
     let wild = wild.unwrap();
     assert_eq!(wild.address().ip(), LOCAL);
     assert!(wild.address().port() >= 49152);
     let six = "[::1]:0".parse().ok();
-    let six = Station::open(StationOptions {
-        address: six,
-        ..options()
-    })
-    .unwrap();
+    let six = Station::open(StationOptions { address: six, ..options() }).unwrap();
     let mapped = "[::ffff:127.0.0.1]:0".parse().ok();
-    let mapped = Station::open(StationOptions {
-        address: mapped,
-        ..options()
-    })
-    .unwrap();
+    let mapped = Station::open(StationOptions { address: mapped, ..options() }).unwrap();
     assert!(mapped.address().is_ipv4());
     six.connect(1, mapped.address());
     assert!(matches!(event(&six), StationEvent::Connected { .. }));
@@ -325,19 +220,9 @@ fn closing_answers_every_request_and_hands_over_what_was_not_taken() {
     there.connect(2, here.address());
     assert!(matches!(event(&there), StationEvent::Connected { .. }));
     let left = here.close();
-    assert!(
-        left.iter()
-            .any(|e| matches!(e, StationEvent::Incoming { .. })),
-        "{left:?}"
-    );
+    assert!(left.iter().any(|e| matches!(e, StationEvent::Incoming { .. })), "{left:?}");
     let closed = |e: &StationEvent| {
-        matches!(
-            e,
-            StationEvent::Failed {
-                request: 1,
-                error: ConnectError::Closed
-            }
-        )
+        matches!(e, StationEvent::Failed { request: 1, error: ConnectError::Closed })
     };
     assert!(left.iter().any(closed), "{left:?}");
 }
@@ -348,13 +233,8 @@ fn a_closed_station_refuses() {
     let address = there.address();
     drop(there);
     here.connect(1, address);
-    let StationEvent::Failed { error, .. } = event(&here) else {
-        panic!()
-    };
-    assert!(
-        matches!(error, ConnectError::HostUnreachable { .. }),
-        "{error}"
-    );
+    let StationEvent::Failed { error, .. } = event(&here) else { panic!() };
+    assert!(matches!(error, ConnectError::HostUnreachable { .. }), "{error}");
 }
 
 #[test]
@@ -382,11 +262,7 @@ fn two_hundred_stations_connect_to_one() {
                 |e| matches!(e, StationEvent::Connected { request, .. } if *request == wanted)
             )
         );
-        assert!(
-            events
-                .iter()
-                .any(|e| matches!(e, StationEvent::Incoming { .. }))
-        );
+        assert!(events.iter().any(|e| matches!(e, StationEvent::Incoming { .. })));
     }
 }
 

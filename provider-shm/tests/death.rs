@@ -50,16 +50,9 @@ fn a_killed_peer_is_told_of_within_a_second_once_a_station() {
     peer.kill();
     for station in [&one, &two] {
         assert!(matches!(event(station), StationEvent::Died { .. }));
-        assert!(
-            event_within(station, Duration::from_millis(20)).is_none(),
-            "told twice"
-        );
+        assert!(event_within(station, Duration::from_millis(20)).is_none(), "told twice");
     }
-    assert!(
-        killed.elapsed() < Duration::from_secs(1),
-        "{:?}",
-        killed.elapsed()
-    );
+    assert!(killed.elapsed() < Duration::from_secs(1), "{:?}", killed.elapsed());
     assert!(idle.next_event().is_none());
 }
 
@@ -71,22 +64,13 @@ fn a_forgotten_peer_dies_unnoticed_unless_a_lane_came_meanwhile() {
     let here = station();
     let before = open_descriptors();
     here.connect(1, there);
-    let StationEvent::Connected {
-        peer: them, bell, ..
-    } = event(&here)
-    else {
-        panic!()
-    };
+    let StationEvent::Connected { peer: them, bell, .. } = event(&here) else { panic!() };
     drop(bell);
     here.forget(them.process);
-    eventually("nothing of the peer stays open", || {
-        open_descriptors() == before
-    });
+    eventually("nothing of the peer stays open", || open_descriptors() == before);
     // A lane whose event was not taken when its process was forgotten keeps the interest.
     here.connect(2, there);
-    let StationEvent::Connected { peer: them, .. } = event(&here) else {
-        panic!()
-    };
+    let StationEvent::Connected { peer: them, .. } = event(&here) else { panic!() };
     peer.order(&here.address().to_string());
     assert!(peer.hear().starts_with("incoming"));
     assert!(peer.hear().starts_with("incoming"));
@@ -99,10 +83,7 @@ fn a_forgotten_peer_dies_unnoticed_unless_a_lane_came_meanwhile() {
 }
 
 fn iterations() -> u64 {
-    std::env::var("KESTREL_TEST_ITERATIONS")
-        .ok()
-        .and_then(|n| n.parse().ok())
-        .unwrap_or(30)
+    std::env::var("KESTREL_TEST_ITERATIONS").ok().and_then(|n| n.parse().ok()).unwrap_or(30)
 }
 
 #[test]

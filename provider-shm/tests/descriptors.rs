@@ -22,14 +22,7 @@ fn child() {
 }
 
 fn limit(soft: u64, hard: u64) {
-    setrlimit(
-        Resource::Nofile,
-        Rlimit {
-            current: Some(soft),
-            maximum: Some(hard),
-        },
-    )
-    .unwrap();
+    setrlimit(Resource::Nofile, Rlimit { current: Some(soft), maximum: Some(hard) }).unwrap();
 }
 
 /// Every descriptor that is left.
@@ -47,12 +40,7 @@ fn raised() {
 fn too_many_stations() {
     limit(60, 60);
     let pool = options().pool;
-    let open = || {
-        Station::open(StationOptions {
-            pool: pool.clone(),
-            ..options()
-        })
-    };
+    let open = || Station::open(StationOptions { pool: pool.clone(), ..options() });
     let mut stations = Vec::new();
     let error = loop {
         match open() {
@@ -61,10 +49,7 @@ fn too_many_stations() {
         }
         assert!(stations.len() < 60);
     };
-    assert!(
-        matches!(error, StationError::OutOfDescriptors(_)),
-        "{error}"
-    );
+    assert!(matches!(error, StationError::OutOfDescriptors(_)), "{error}");
     assert!(error.to_string().contains("the limit is 60"), "{error}");
     stations.truncate(5);
     stations.push(open().unwrap());
@@ -86,10 +71,7 @@ fn receiver() {
     say(&format!("ready {}", station.address()));
     std::thread::sleep(Duration::from_millis(1000));
     let used = cpu_time() - before;
-    assert!(
-        used < Duration::from_millis(300),
-        "{used:?} spent on having no descriptor"
-    );
+    assert!(used < Duration::from_millis(300), "{used:?} spent on having no descriptor");
     drop(hoard);
     say(&describe(&event(&station)));
     // Enough to accept with, too few for what is passed: one by one until it works.
@@ -108,13 +90,8 @@ fn sender(to: std::net::SocketAddr) {
     let station = station();
     let hoard = all_descriptors();
     station.connect(1, to);
-    let StationEvent::Failed { error, .. } = event(&station) else {
-        panic!()
-    };
-    assert!(
-        matches!(error, ConnectError::OutOfDescriptors { .. }),
-        "{error}"
-    );
+    let StationEvent::Failed { error, .. } = event(&station) else { panic!() };
+    assert!(matches!(error, ConnectError::OutOfDescriptors { .. }), "{error}");
     assert!(error.to_string().contains("the limit is 60"), "{error}");
     drop(hoard);
     station.connect(2, to);

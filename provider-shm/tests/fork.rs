@@ -98,10 +98,7 @@ fn a_child_may_open_a_station_of_its_own() {
 fn exec_closes_everything() {
     let (one, two) = (station(), station());
     assert!(connected(&one, &two));
-    let listing = std::process::Command::new("ls")
-        .args(["-l", "/proc/self/fd"])
-        .output()
-        .unwrap();
+    let listing = std::process::Command::new("ls").args(["-l", "/proc/self/fd"]).output().unwrap();
     let listing = String::from_utf8(listing.stdout).unwrap();
     for ours in ["memfd", "eventfd", "eventpoll", "socket", "pidfd"] {
         assert!(!listing.contains(ours), "{listing}");
@@ -131,13 +128,8 @@ fn a_child_that_outlives_its_parent_hides_neither_death_nor_closing() {
     let survivor: i32 = words[2].parse().unwrap();
     let here = station();
     here.connect(1, closed);
-    let StationEvent::Failed { error, .. } = event(&here) else {
-        panic!()
-    };
-    assert!(
-        matches!(error, ConnectError::HostUnreachable { .. }),
-        "{error}"
-    );
+    let StationEvent::Failed { error, .. } = event(&here) else { panic!() };
+    assert!(matches!(error, ConnectError::HostUnreachable { .. }), "{error}");
     here.connect(2, open);
     assert!(matches!(event(&here), StationEvent::Connected { .. }));
     let killed = Instant::now();
@@ -146,13 +138,8 @@ fn a_child_that_outlives_its_parent_hides_neither_death_nor_closing() {
     assert!(killed.elapsed() < Duration::from_secs(1));
     // Its name is still bound by the child, which answers nobody.
     here.connect(3, open);
-    let StationEvent::Failed { error, .. } = event(&here) else {
-        panic!()
-    };
-    assert!(
-        matches!(error, ConnectError::HostUnreachable { .. }),
-        "{error}"
-    );
+    let StationEvent::Failed { error, .. } = event(&here) else { panic!() };
+    assert!(matches!(error, ConnectError::HostUnreachable { .. }), "{error}");
     // SAFETY: ends the one process that this test's own child forked, by its id.
     unsafe { libc::kill(survivor, libc::SIGKILL) };
 }

@@ -42,11 +42,7 @@ fn child() {
             become_nobody();
             let raw = raw_connect(address.parse().unwrap());
             let _ = send(raw.as_fd(), &hello(address.parse().unwrap()).encode(), &[]);
-            say(if read_all(&raw).is_empty() {
-                "closed"
-            } else {
-                "answered"
-            });
+            say(if read_all(&raw).is_empty() { "closed" } else { "answered" });
         }
         other => panic!("{other:?}"),
     }
@@ -58,13 +54,7 @@ fn become_nobody() {
 }
 
 fn socket() -> OwnedFd {
-    socket_with(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC,
-        None,
-    )
-    .unwrap()
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
 }
 
 fn name(address: SocketAddr) -> SocketAddrUnix {
@@ -87,12 +77,7 @@ fn send(
     if !descriptors.is_empty() {
         assert!(control.push(SendAncillaryMessage::ScmRights(descriptors)));
     }
-    sendmsg(
-        socket,
-        &[IoSlice::new(bytes)],
-        &mut control,
-        SendFlags::NOSIGNAL,
-    )
+    sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)
 }
 
 /// Everything that the other side says until it closes: the test fails by its harness's own limit
@@ -103,12 +88,7 @@ fn read_all(socket: &OwnedFd) -> Vec<Message> {
     loop {
         let mut bytes = [0; 2048];
         let mut none = RecvAncillaryBuffer::default();
-        match recvmsg(
-            socket,
-            &mut [IoSliceMut::new(&mut bytes)],
-            &mut none,
-            RecvFlags::empty(),
-        ) {
+        match recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut none, RecvFlags::empty()) {
             Ok(message) if message.bytes > 0 => {
                 messages.push(Message::parse(&bytes[..message.bytes]).unwrap());
             }
@@ -160,15 +140,9 @@ impl Target {
     fn new() -> Target {
         let station = station();
         // A first connection opens what stays open: the watch of this process goes with it.
-        let target = Target {
-            station,
-            descriptors: 0,
-        };
+        let target = Target { station, descriptors: 0 };
         target.serves();
-        Target {
-            descriptors: open_descriptors(),
-            ..target
-        }
+        Target { descriptors: open_descriptors(), ..target }
     }
 
     fn address(&self) -> SocketAddr {
@@ -180,9 +154,7 @@ impl Target {
         let good = station();
         good.connect(1, self.address());
         assert!(matches!(event(&good), StationEvent::Connected { .. }));
-        let StationEvent::Incoming { peer, .. } = event(&self.station) else {
-            panic!()
-        };
+        let StationEvent::Incoming { peer, .. } = event(&self.station) else { panic!() };
         self.station.forget(peer.process);
     }
 
@@ -197,11 +169,7 @@ impl Target {
             }
             std::thread::sleep(std::time::Duration::from_millis(5));
         }
-        assert!(
-            found <= self.descriptors,
-            "{found} descriptors, {} before",
-            self.descriptors
-        );
+        assert!(found <= self.descriptors, "{found} descriptors, {} before", self.descriptors);
         assert!(self.station.next_event().is_none());
     }
 
@@ -240,9 +208,7 @@ fn garbage_is_refused_and_leaves_nothing() {
         // Descriptors come along, and must be closed whatever the bytes were.
         let file = File::open("/proc/self/exe").unwrap();
         let _ = send(raw.as_fd(), &bytes, &[file.as_fd(), file.as_fd()]);
-        let accepted = read_all(&raw)
-            .iter()
-            .any(|m| matches!(m, Message::Accept(_)));
+        let accepted = read_all(&raw).iter().any(|m| matches!(m, Message::Accept(_)));
         assert!(!accepted, "{bytes:?}");
     }
     target.unharmed();
@@ -288,16 +254,10 @@ fn wrong_descriptors_are_refused() {
     let cases: Vec<(&str, Vec<BorrowedFd<'_>>)> = vec![
         ("file as lane", vec![file.as_fd(), pool, bell]),
         ("unsealed lane", vec![unsealed.as_fd(), pool, bell]),
-        (
-            "lane whose seals can change",
-            vec![half_sealed.as_fd(), pool, bell],
-        ),
+        ("lane whose seals can change", vec![half_sealed.as_fd(), pool, bell]),
         ("short lane", vec![short.as_fd(), pool, bell]),
         ("long lane", vec![long.as_fd(), pool, bell]),
-        (
-            "lane that cannot be written",
-            vec![read_only.as_fd(), pool, bell],
-        ),
+        ("lane that cannot be written", vec![read_only.as_fd(), pool, bell]),
         ("pool of another size", vec![lane, long.as_fd(), bell]),
         ("unsealed pool", vec![lane, unsealed.as_fd(), bell]),
         ("pipe as bell", vec![lane, pool, write_end.as_fd()]),
@@ -314,10 +274,7 @@ fn wrong_descriptors_are_refused() {
         let refused = answers.iter().all(|m| matches!(m, Message::Reject(_)));
         assert!(refused, "{what}: {answers:?}");
     }
-    let target = Target {
-        descriptors: held,
-        ..target
-    };
+    let target = Target { descriptors: held, ..target };
     target.unharmed();
     assert!(target_count < held, "the count was of something");
 }
@@ -335,16 +292,10 @@ fn a_good_hello_is_accepted_and_without_confirm_comes_to_nothing() {
             send(raw.as_fd(), &hello(target.address()).encode(), &descriptors).unwrap();
             let mut bytes = [0; 2048];
             let (_, len) = recv(&raw, &mut bytes[..], RecvFlags::empty()).unwrap();
-            assert!(matches!(
-                Message::parse(&bytes[..len]),
-                Ok(Message::Accept(_))
-            ));
+            assert!(matches!(Message::parse(&bytes[..len]), Ok(Message::Accept(_))));
             if confirm {
                 send(raw.as_fd(), &Message::Confirm(Confirm).encode(), &[]).unwrap();
-                assert!(matches!(
-                    event(&target.station),
-                    StationEvent::Incoming { .. }
-                ));
+                assert!(matches!(event(&target.station), StationEvent::Incoming { .. }));
             }
         }
         // The peer passed a lane that it keeps: cutting it off must be impossible.
@@ -397,20 +348,12 @@ fn bad_answers_fail_the_connect() {
         target.station.connect(9, evil);
         let raw = accept(&listener).unwrap();
         send(raw.as_fd(), bytes, descriptors).unwrap();
-        let StationEvent::Failed { request: 9, error } = event(&target.station) else {
-            panic!()
-        };
-        let named = matches!(
-            error,
-            ConnectError::BadAnswer { .. } | ConnectError::BadDoorbell { .. }
-        );
+        let StationEvent::Failed { request: 9, error } = event(&target.station) else { panic!() };
+        let named =
+            matches!(error, ConnectError::BadAnswer { .. } | ConnectError::BadDoorbell { .. });
         assert!(named, "{error}");
     }
-    Target {
-        descriptors: before,
-        ..target
-    }
-    .unharmed();
+    Target { descriptors: before, ..target }.unharmed();
 }
 
 #[test]
@@ -426,10 +369,7 @@ fn pools_cannot_be_written_by_peers_nor_cut_off_by_anyone() {
     // The kernel's own word on our mappings: "r--s" for the view, "rw-s" for the pool.
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let rights = |start: *const u8| {
-        let line = maps
-            .lines()
-            .find(|l| l.starts_with(&format!("{:x}-", start as usize)))
-            .unwrap();
+        let line = maps.lines().find(|l| l.starts_with(&format!("{:x}-", start as usize))).unwrap();
         line.split(' ').nth(1).unwrap().to_owned()
     };
     assert_eq!(rights(view.as_ptr().as_ptr()), "r--s");
@@ -450,20 +390,8 @@ fn another_user_is_refused_in_both_directions() {
     let mut nobody = Peer::start("child", "nobody");
     let there = nobody.ready();
     target.station.connect(3, there);
-    let StationEvent::Failed { error, .. } = event(&target.station) else {
-        panic!()
-    };
-    assert!(
-        matches!(
-            error,
-            ConnectError::WrongUser {
-                theirs: 65534,
-                ours: 0,
-                ..
-            }
-        ),
-        "{error}"
-    );
+    let StationEvent::Failed { error, .. } = event(&target.station) else { panic!() };
+    assert!(matches!(error, ConnectError::WrongUser { theirs: 65534, ours: 0, .. }), "{error}");
     nobody.order(&target.address().to_string());
     let said = nobody.hear();
     assert!(said.contains("belongs to user 0"), "{said}");

@@ -31,10 +31,7 @@ fn child() {
 /// Either side, or both, may lack what the other has.
 #[test]
 fn a_killed_peer_is_known_whatever_the_kernel_offers() {
-    for (ours, theirs) in OFFERS
-        .into_iter()
-        .flat_map(|one| OFFERS.map(|two| (one.1, two.0)))
-    {
+    for (ours, theirs) in OFFERS.into_iter().flat_map(|one| OFFERS.map(|two| (one.1, two.0))) {
         pretend_kernel_offers(ours);
         let by_socket = ours == Offered::Socket;
         let mut peer = Peer::start("child", theirs);
@@ -42,30 +39,11 @@ fn a_killed_peer_is_known_whatever_the_kernel_offers() {
         let here = station();
         let before = open_descriptors();
         here.connect(1, there);
-        let StationEvent::Connected {
-            peer: one, bell, ..
-        } = event(&here)
-        else {
-            panic!()
-        };
+        let StationEvent::Connected { peer: one, bell, .. } = event(&here) else { panic!() };
         peer.order(&here.address().to_string());
-        let StationEvent::Incoming {
-            peer: two,
-            bell: again,
-            ..
-        } = event(&here)
-        else {
-            panic!()
-        };
-        assert_eq!(
-            one.process != two.process,
-            by_socket,
-            "each connection counts as a process"
-        );
-        assert!(
-            event_within(&here, Duration::from_millis(50)).is_none(),
-            "it lives"
-        );
+        let StationEvent::Incoming { peer: two, bell: again, .. } = event(&here) else { panic!() };
+        assert_eq!(one.process != two.process, by_socket, "each connection counts as a process");
+        assert!(event_within(&here, Duration::from_millis(50)).is_none(), "it lives");
         let killed = Instant::now();
         peer.kill();
         for _ in 0..if by_socket { 2 } else { 1 } {

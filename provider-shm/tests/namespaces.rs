@@ -27,10 +27,7 @@ fn unshared(flags: &[&str]) -> Option<Peer> {
             Some(Peer::start_under(&wrapper, "child", "station"))
         }
         Ok(output) => {
-            println!(
-                "skipped {flags:?}: {}",
-                String::from_utf8_lossy(&output.stderr).trim()
-            );
+            println!("skipped {flags:?}: {}", String::from_utf8_lossy(&output.stderr).trim());
             None
         }
         Err(error) => {
@@ -50,28 +47,15 @@ fn a_peer_in_a_child_pid_namespace_is_read_one_way_and_its_death_seen() {
     let there = peer.ready();
     let here = station();
     here.connect(1, there);
-    let StationEvent::Connected { peer: them, .. } = event(&here) else {
-        panic!()
-    };
-    assert!(
-        them.cma_pid.is_some_and(|pid| pid > 1),
-        "we see its PID, and it is not 1"
-    );
+    let StationEvent::Connected { peer: them, .. } = event(&here) else { panic!() };
+    assert!(them.cma_pid.is_some_and(|pid| pid > 1), "we see its PID, and it is not 1");
     // It does not see ours.
-    assert_eq!(
-        peer.hear(),
-        format!("incoming {} cma=false", here.address())
-    );
+    assert_eq!(peer.hear(), format!("incoming {} cma=false", here.address()));
     peer.order(&here.address().to_string());
-    let StationEvent::Incoming { peer: from, .. } = event(&here) else {
-        panic!()
-    };
+    let StationEvent::Incoming { peer: from, .. } = event(&here) else { panic!() };
     assert_eq!(from.process, them.process);
     assert!(from.cma_pid.is_some());
-    assert_eq!(
-        peer.hear(),
-        format!("connected 7 {} cma=false", here.address())
-    );
+    assert_eq!(peer.hear(), format!("connected 7 {} cma=false", here.address()));
     let killed = Instant::now();
     peer.kill();
     assert!(matches!(event(&here), StationEvent::Died { .. }));
@@ -102,13 +86,8 @@ fn a_peer_in_another_network_namespace_is_unreachable_and_says_why() {
     let there = peer.ready();
     let here = station();
     here.connect(1, there);
-    let StationEvent::Failed { error, .. } = event(&here) else {
-        panic!()
-    };
-    assert!(
-        matches!(error, ConnectError::HostUnreachable { .. }),
-        "{error}"
-    );
+    let StationEvent::Failed { error, .. } = event(&here) else { panic!() };
+    assert!(matches!(error, ConnectError::HostUnreachable { .. }), "{error}");
     assert!(error.to_string().contains("network namespace"), "{error}");
     peer.order(&here.address().to_string());
     assert!(peer.hear().starts_with("failed 7 no endpoint listens"));
@@ -122,20 +101,12 @@ fn a_peer_in_a_user_namespace_with_our_name_connects() {
     let there = peer.ready();
     let here = station();
     here.connect(1, there);
-    let StationEvent::Connected { peer: them, .. } = event(&here) else {
-        panic!()
-    };
+    let StationEvent::Connected { peer: them, .. } = event(&here) else { panic!() };
     // We own that namespace; it may not look into ours.
     assert!(them.cma_pid.is_some() || !rustix::process::geteuid().is_root());
-    assert_eq!(
-        peer.hear(),
-        format!("incoming {} cma=false", here.address())
-    );
+    assert_eq!(peer.hear(), format!("incoming {} cma=false", here.address()));
     peer.order(&here.address().to_string());
-    assert_eq!(
-        peer.hear(),
-        format!("connected 7 {} cma=false", here.address())
-    );
+    assert_eq!(peer.hear(), format!("connected 7 {} cma=false", here.address()));
 }
 
 #[test]

@@ -45,11 +45,7 @@ pub enum DeviceError {
     #[error("libibverbs knows no driver for {device}: install its provider (ibverbs-providers)")]
     NoDriver { device: String },
     #[error("{call} on {device} failed: {source}")]
-    Query {
-        device: String,
-        call: &'static str,
-        source: std::io::Error,
-    },
+    Query { device: String, call: &'static str, source: std::io::Error },
 }
 
 impl HasErrno for DeviceError {
@@ -150,11 +146,7 @@ pub enum GidKind {
 
 impl fmt::Display for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}: {:?}, GUID {:016x}",
-            self.name, self.node_type, self.node_guid
-        )?;
+        write!(f, "{}: {:?}, GUID {:016x}", self.name, self.node_type, self.node_guid)?;
         for port in &self.ports {
             write!(f, "\n  {port}")?;
         }
@@ -164,14 +156,7 @@ impl fmt::Display for Device {
 
 impl fmt::Display for Port {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            number,
-            link_layer,
-            state,
-            mtu_bytes,
-            mtu_bytes_max,
-            ..
-        } = self;
+        let Self { number, link_layer, state, mtu_bytes, mtu_bytes_max, .. } = self;
         write!(f, "port {number}: {link_layer:?}, {state:?}, ")?;
         write!(f, "MTU {mtu_bytes} of {mtu_bytes_max} bytes")?;
         if self.link_layer == LinkLayer::InfiniBand {

@@ -231,12 +231,8 @@ impl<P: Provider> Node<P> {
         };
         let endpoint = &node.endpoint;
         endpoint.bind_address_vector(&node.vector).unwrap();
-        endpoint
-            .bind_completion_queue(&node.sends, Flags::TRANSMIT | options.bind)
-            .unwrap();
-        endpoint
-            .bind_completion_queue(&node.receives, Flags::RECV | options.bind)
-            .unwrap();
+        endpoint.bind_completion_queue(&node.sends, Flags::TRANSMIT | options.bind).unwrap();
+        endpoint.bind_completion_queue(&node.receives, Flags::RECV | options.bind).unwrap();
         endpoint.enable().unwrap();
         node
     }
@@ -244,9 +240,7 @@ impl<P: Provider> Node<P> {
     /// Drives the endpoint and keeps what completed.
     pub fn poll(&self) {
         read_all(&self.sends, |done| self.sent.borrow_mut().push_back(done));
-        read_all(&self.receives, |done| {
-            self.received.borrow_mut().push_back(done)
-        });
+        read_all(&self.receives, |done| self.received.borrow_mut().push_back(done));
     }
 
     /// Posts a send with all there is to say.
@@ -292,10 +286,7 @@ impl<P: Provider> Node<P> {
     pub fn receive(&self, room: usize, tag: Option<u64>, context: u64) {
         let (buffer, from) = (vec![0; room], FI_ADDR_UNSPEC);
         match tag {
-            Some(tag) => self
-                .endpoint
-                .receive_tagged(buffer, from, tag, 0, context)
-                .unwrap(),
+            Some(tag) => self.endpoint.receive_tagged(buffer, from, tag, 0, context).unwrap(),
             None => self.endpoint.receive(buffer, from, context).unwrap(),
         }
     }
@@ -324,13 +315,7 @@ pub struct Send<'a> {
 impl Default for Send<'_> {
     fn default() -> Self {
         let pieces = Pieces::One(Piece::EMPTY);
-        Send {
-            pieces,
-            tag: None,
-            data: None,
-            context: 0,
-            flags: Flags::empty(),
-        }
+        Send { pieces, tag: None, data: None, context: 0, flags: Flags::empty() }
     }
 }
 
@@ -348,13 +333,7 @@ pub struct Receive<'a> {
 impl Default for Receive<'_> {
     fn default() -> Self {
         let pieces = Pieces::One(Piece::EMPTY);
-        Receive {
-            pieces,
-            from: FI_ADDR_UNSPEC,
-            tag: None,
-            context: 0,
-            flags: Flags::empty(),
-        }
+        Receive { pieces, from: FI_ADDR_UNSPEC, tag: None, context: 0, flags: Flags::empty() }
     }
 }
 
@@ -427,10 +406,7 @@ pub fn pattern(seed: u64, length: usize) -> Vec<u8> {
 /// Compares without printing a megabyte.
 #[track_caller]
 pub fn same(found: &[u8], expected: &[u8], what: &str) {
-    let differs = found
-        .iter()
-        .zip(expected)
-        .position(|(found, expected)| found != expected);
+    let differs = found.iter().zip(expected).position(|(found, expected)| found != expected);
     assert_eq!(differs, None, "{what}: the first byte that differs");
     assert_eq!(found.len(), expected.len(), "{what}: length");
 }
@@ -464,18 +440,14 @@ impl<P: Provider> World<P> {
     /// The next completion of a send of `node`.
     #[track_caller]
     pub fn sent(&self, node: usize) -> Done {
-        self.drive("a send completes", || {
-            !self.nodes[node].sent.borrow().is_empty()
-        });
+        self.drive("a send completes", || !self.nodes[node].sent.borrow().is_empty());
         self.nodes[node].sent.borrow_mut().pop_front().unwrap()
     }
 
     /// The next completion of a receive of `node`.
     #[track_caller]
     pub fn received(&self, node: usize) -> Done {
-        self.drive("a receive completes", || {
-            !self.nodes[node].received.borrow().is_empty()
-        });
+        self.drive("a receive completes", || !self.nodes[node].received.borrow().is_empty());
         self.nodes[node].received.borrow_mut().pop_front().unwrap()
     }
 
@@ -486,10 +458,7 @@ impl<P: Provider> World<P> {
         for (index, node) in self.nodes.iter().enumerate() {
             let (sent, received) = (node.sent.borrow(), node.received.borrow());
             assert!(sent.is_empty(), "node {index} also sent {sent:?}");
-            assert!(
-                received.is_empty(),
-                "node {index} also received {received:?}"
-            );
+            assert!(received.is_empty(), "node {index} also received {received:?}");
         }
     }
 

@@ -8,9 +8,7 @@ use std::{
 
 /// Descriptors that are open.
 pub fn descriptors() -> usize {
-    fs::read_dir("/proc/self/fd")
-        .expect("/proc is mounted")
-        .count()
+    fs::read_dir("/proc/self/fd").expect("/proc is mounted").count()
 }
 
 /// Lines of /proc/self/maps with `word`.
@@ -22,13 +20,9 @@ pub fn mappings(word: &str) -> usize {
 /// A field of /proc/self/status. Units: KiB.
 pub fn status_kib(field: &str) -> u64 {
     let status = fs::read_to_string("/proc/self/status").expect("/proc is mounted");
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
     let number = line.and_then(|line| line.split_whitespace().next());
-    number
-        .and_then(|number| number.parse().ok())
-        .expect("a field of the status")
+    number.and_then(|number| number.parse().ok()).expect("a field of the status")
 }
 
 /// Memory of mappings whose name has `word`, of one field of smaps. Units: KiB.
@@ -40,10 +34,7 @@ pub fn smaps_kib(word: &str, field: &str) -> u64 {
         if !first.ends_with(':') {
             inside = line.contains(word);
         } else if inside && first.trim_end_matches(':') == field {
-            let number = line
-                .split_whitespace()
-                .nth(1)
-                .and_then(|number| number.parse().ok());
+            let number = line.split_whitespace().nth(1).and_then(|number| number.parse().ok());
             sum += number.unwrap_or(0);
         }
     }
@@ -74,10 +65,7 @@ impl Counting {
     /// Nothing counted yet.
     #[allow(clippy::new_without_default, reason = "a static wants a const fn")]
     pub const fn new() -> Counting {
-        Counting {
-            calls: AtomicU64::new(0),
-            bytes: AtomicI64::new(0),
-        }
+        Counting { calls: AtomicU64::new(0), bytes: AtomicI64::new(0) }
     }
 
     /// Allocations so far.
@@ -111,8 +99,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn dealloc(&self, start: *mut u8, layout: Layout) {
-        self.bytes
-            .fetch_sub(layout.size() as i64, Ordering::Relaxed);
+        self.bytes.fetch_sub(layout.size() as i64, Ordering::Relaxed);
         // SAFETY: the caller's promise is passed on.
         unsafe { System.dealloc(start, layout) }
     }

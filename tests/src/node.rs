@@ -138,19 +138,12 @@ impl Node {
         let vector = Arc::new(
             AddressVector::open(AddressVectorAttributes::default()).expect("default attributes"),
         );
-        endpoint
-            .bind_address_vector(&vector)
-            .expect("a fresh vector is bound");
+        endpoint.bind_address_vector(&vector).expect("a fresh vector is bound");
         endpoint
             .bind_completion_queue(&queue, Flags::TRANSMIT | Flags::RECV)
             .expect("a fresh queue is bound");
         endpoint.enable().expect("everything is bound");
-        Ok(Node {
-            endpoint,
-            queue,
-            vector,
-            domain,
-        })
+        Ok(Node { endpoint, queue, vector, domain })
     }
 
     /// Where peers reach the node.
@@ -181,9 +174,9 @@ impl Node {
         match outcome {
             Ok(_) => Some(Done::Well(entry)),
             Err(ReadError::Empty) => None,
-            Err(ReadError::ErrorAvailable) => Some(Done::Badly(
-                self.queue.read_error().expect("an error is there"),
-            )),
+            Err(ReadError::ErrorAvailable) => {
+                Some(Done::Badly(self.queue.read_error().expect("an error is there")))
+            }
             Err(other) => panic!("{other}"),
         }
     }
@@ -237,11 +230,5 @@ impl Node {
 
 /// Whether an error says that the peer is gone, one way or the other.
 pub fn says_gone(errno: Errno) -> bool {
-    [
-        Errno::CONNRESET,
-        Errno::HOSTUNREACH,
-        Errno::CONNREFUSED,
-        Errno::CONNABORTED,
-    ]
-    .contains(&errno)
+    [Errno::CONNRESET, Errno::HOSTUNREACH, Errno::CONNREFUSED, Errno::CONNABORTED].contains(&errno)
 }

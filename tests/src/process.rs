@@ -24,9 +24,7 @@ pub fn child_role() -> Option<Vec<String>> {
 /// Says a line to the parent.
 pub fn say(line: &str) {
     let mut out = std::io::stdout().lock();
-    writeln!(out, "\n> {line}")
-        .and_then(|()| out.flush())
-        .expect("the parent listens");
+    writeln!(out, "\n> {line}").and_then(|()| out.flush()).expect("the parent listens");
 }
 
 /// Reads what the parent says; its end is the end of the child.
@@ -89,11 +87,7 @@ impl Peer {
             }
         });
         let input = child.stdin.take();
-        Peer {
-            child,
-            input,
-            lines,
-        }
+        Peer { child, input, lines }
     }
 
     /// Its process.
@@ -121,9 +115,7 @@ impl Peer {
     /// What the child says after `word`, as the next thing.
     pub fn hear_after(&mut self, word: &str) -> String {
         let said = self.hear();
-        let rest = said
-            .strip_prefix(word)
-            .unwrap_or_else(|| panic!("{said}, not {word}"));
+        let rest = said.strip_prefix(word).unwrap_or_else(|| panic!("{said}, not {word}"));
         rest.trim().to_owned()
     }
 
@@ -140,10 +132,7 @@ impl Peer {
 
     /// Whether the child still runs.
     pub fn runs(&mut self) -> bool {
-        self.child
-            .try_wait()
-            .expect("a child can be waited for")
-            .is_none()
+        self.child.try_wait().expect("a child can be waited for").is_none()
     }
 
     /// Waits for the child's end.
@@ -160,11 +149,7 @@ impl Peer {
     /// Waits for the child's end, which has to be a success.
     pub fn succeed(&mut self) {
         let status = self.finish();
-        assert!(
-            status.success(),
-            "the child: {status}, signal {:?}",
-            status.signal()
-        );
+        assert!(status.success(), "the child: {status}, signal {:?}", status.signal());
     }
 }
 

@@ -65,15 +65,8 @@ pub fn content(seed: u64) -> Vec<u8> {
 pub fn check(entry: &Entry, buffer: &[u8]) {
     let seed = entry.tag & SEED_MASK;
     let expected = content(seed);
-    assert_eq!(
-        entry.length as usize,
-        expected.len(),
-        "the length of {entry:?}"
-    );
-    let differs = expected
-        .iter()
-        .zip(buffer)
-        .position(|(one, other)| one != other);
+    assert_eq!(entry.length as usize, expected.len(), "the length of {entry:?}");
+    let differs = expected.iter().zip(buffer).position(|(one, other)| one != other);
     assert_eq!(differs, None, "the content of {entry:?}");
 }
 
@@ -105,13 +98,7 @@ pub struct Mix {
 
 impl Default for Mix {
     fn default() -> Self {
-        Mix {
-            sends: 24,
-            receives: 6,
-            undirected: true,
-            backlog: 24,
-            length: LENGTH_MAX,
-        }
+        Mix { sends: 24, receives: 6, undirected: true, backlog: 24, length: LENGTH_MAX }
     }
 }
 
@@ -157,10 +144,7 @@ impl Traffic {
 
     /// How many operations of one kind are under way.
     pub fn under_way(&self, operation: Operation) -> usize {
-        self.under_way
-            .values()
-            .filter(|(kind, _)| *kind == operation)
-            .count()
+        self.under_way.values().filter(|(kind, _)| *kind == operation).count()
     }
 
     /// Keeps receives posted, and posts some sends.
@@ -179,11 +163,7 @@ impl Traffic {
             (Operation::ReceiveAny, ANY, FI_ADDR_UNSPEC),
             (Operation::ReceiveDirected, DIRECTED, self.to),
         ] {
-            let wanted = if class == ANY && !self.mix.undirected {
-                0
-            } else {
-                self.mix.receives
-            };
+            let wanted = if class == ANY && !self.mix.undirected { 0 } else { self.mix.receives };
             for _ in self.under_way(operation)..wanted {
                 let context = self.context();
                 let posted = node.endpoint.receive_tagged(
@@ -203,11 +183,9 @@ impl Traffic {
     pub fn post_sentinel(&mut self, node: &Node) {
         let context = self.context();
         let posted =
-            node.endpoint
-                .receive_tagged(vec![0; 8], self.to, tag(SENTINEL, 0), 0, context);
+            node.endpoint.receive_tagged(vec![0; 8], self.to, tag(SENTINEL, 0), 0, context);
         posted.expect("a receive is posted");
-        self.under_way
-            .insert(context, (Operation::ReceiveDirected, Vec::new()));
+        self.under_way.insert(context, (Operation::ReceiveDirected, Vec::new()));
     }
 
     fn length(&mut self) -> usize {
@@ -227,19 +205,12 @@ impl Traffic {
         let length = self.length();
         let backlog = self.backlog < self.mix.backlog && self.random.once_in(8);
         let least = if self.mix.undirected { ANY } else { DIRECTED };
-        let class = if backlog {
-            BACKLOG
-        } else {
-            self.random.between(least, DIRECTED)
-        };
+        let class = if backlog { BACKLOG } else { self.random.between(least, DIRECTED) };
         self.backlog += usize::from(backlog);
         let seed = seed(&mut self.random, length);
         let kind = self.random.below(8);
         if kind == 0 && length <= 1024 {
-            match node
-                .endpoint
-                .inject_tagged(&content(seed), self.to, tag(class, seed))
-            {
+            match node.endpoint.inject_tagged(&content(seed), self.to, tag(class, seed)) {
                 Ok(()) => self.sent += 1,
                 Err(PostError::Again) => {}
                 Err(error) => panic!("{error}"),
@@ -260,18 +231,11 @@ impl Traffic {
         // SAFETY: the bytes stay in `under_way`, and so where they are, until completion.
         let whole = unsafe { Piece::new(bytes.as_mut_ptr(), bytes.len()) };
         let third = bytes.len() / 3;
-        let pieces = [
-            whole.part(0, third),
-            whole.part(third, third),
-            whole.part(2 * third, usize::MAX),
-        ];
+        let pieces =
+            [whole.part(0, third), whole.part(third, third), whole.part(2 * third, usize::MAX)];
         let context = self.context();
         let posted = node.endpoint.post_send(SendPost {
-            pieces: if in_pieces {
-                Pieces::Many(&pieces)
-            } else {
-                Pieces::One(whole)
-            },
+            pieces: if in_pieces { Pieces::Many(&pieces) } else { Pieces::One(whole) },
             to: self.to,
             tag,
             data: 0,
@@ -301,17 +265,13 @@ impl Traffic {
         if context >> 48 != self.id {
             return Some(done);
         }
-        let (operation, _) = self
-            .under_way
-            .remove(&context)
-            .unwrap_or_else(|| panic!("completed twice: {done:?}"));
+        let (operation, _) =
+            self.under_way.remove(&context).unwrap_or_else(|| panic!("completed twice: {done:?}"));
         match done {
             Done::Badly(error) => self.failed.push((operation, error)),
             Done::Well(_) if operation == Operation::Send => self.sent += 1,
             Done::Well(mut entry) => {
-                let buffer = entry
-                    .take_buffer()
-                    .expect("a receive gives its buffer back");
+                let buffer = entry.take_buffer().expect("a receive gives its buffer back");
                 check(&entry, &buffer);
                 self.received += 1;
             }

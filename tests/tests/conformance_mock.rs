@@ -10,10 +10,7 @@ use kestrel_core::{
 use kestrel_tests::{bed::Bed, conformance};
 
 fn bed(options: MockOptions, sharing: Sharing) -> Bed<MockProvider> {
-    Bed {
-        provider: Arc::new(MockProvider::new(options)),
-        sharing,
-    }
+    Bed { provider: Arc::new(MockProvider::new(options)), sharing }
 }
 
 mod roomy {
@@ -27,11 +24,7 @@ mod tight {
     /// Lanes of three packets, fragments of a few hundred bytes.
     fn options() -> MockOptions {
         MockOptions {
-            limits: Limits {
-                single: 600,
-                fragment: 4096,
-                prefix: 10_000,
-            },
+            limits: Limits { single: 600, fragment: 4096, prefix: 10_000 },
             lane_packets: 3,
             room_bytes: 1500,
             read_remote: false,
@@ -45,11 +38,7 @@ mod readable {
     use super::*;
 
     fn options() -> MockOptions {
-        MockOptions {
-            lane_packets: 5,
-            read_remote: true,
-            ..MockOptions::default()
-        }
+        MockOptions { lane_packets: 5, read_remote: true, ..MockOptions::default() }
     }
 
     conformance!(bed(options(), Sharing::Shared));

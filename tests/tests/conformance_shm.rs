@@ -7,10 +7,7 @@ use kestrel_shm::{ShmOptions, ShmProvider};
 use kestrel_tests::{bed::Bed, conformance};
 
 fn bed(options: ShmOptions, sharing: Sharing) -> Bed<ShmProvider> {
-    Bed {
-        provider: Arc::new(ShmProvider::new(options).unwrap()),
-        sharing,
-    }
+    Bed { provider: Arc::new(ShmProvider::new(options).unwrap()), sharing }
 }
 
 mod exclusive {
@@ -22,12 +19,7 @@ mod shared {
     use super::*;
 
     fn options() -> ShmOptions {
-        ShmOptions {
-            chunk_bytes: 8 << 10,
-            chunk_count: 8,
-            cma: false,
-            ..ShmOptions::default()
-        }
+        ShmOptions { chunk_bytes: 8 << 10, chunk_count: 8, cma: false, ..ShmOptions::default() }
     }
 
     conformance!(bed(options(), Sharing::Shared));

@@ -9,10 +9,7 @@ use kestrel_tests::{
 
 /// Sends from `from` to `to`'s node until one message has arrived there.
 fn greet(from: &Node, to: u64, there: &Node) {
-    there
-        .endpoint
-        .receive(vec![0; 8], FI_ADDR_UNSPEC, 1)
-        .unwrap();
+    there.endpoint.receive(vec![0; 8], FI_ADDR_UNSPEC, 1).unwrap();
     from.endpoint.inject(&[7; 8], to).unwrap();
     loop {
         assert!(from.poll().is_none());
@@ -45,12 +42,7 @@ fn depends_on_a_peer_that_closes(answers: bool, wait: Wait) {
     let mut traffic = Traffic::new(to, 1, 1, Mix::default());
     traffic.post_sentinel(&here);
     for (class, length) in [(5, 8u64), (6, 10_000), (7, 200_000)] {
-        traffic.post_level(
-            &here,
-            traffic::tag(class, length),
-            Flags::MATCH_COMPLETE,
-            false,
-        );
+        traffic.post_level(&here, traffic::tag(class, length), Flags::MATCH_COMPLETE, false);
     }
     assert!(here.poll().is_none());
     std::thread::scope(|scope| {
@@ -80,16 +72,11 @@ fn what_a_peer_sent_before_it_closed_arrives() {
         greet(&here, to, &there);
         greet(&there, back, &here);
         for number in 0..50u64 {
-            there
-                .endpoint
-                .inject_tagged(&[number as u8; 40], back, number)
-                .unwrap();
+            there.endpoint.inject_tagged(&[number as u8; 40], back, number).unwrap();
         }
         drop(there);
         for number in 0..50u64 {
-            here.endpoint
-                .receive_tagged(vec![0; 40], to, number, 0, number)
-                .unwrap();
+            here.endpoint.receive_tagged(vec![0; 40], to, number, 0, number).unwrap();
             let mut entry = here.next().well();
             assert_eq!(entry.context, number);
             assert_eq!(entry.take_buffer().unwrap(), [number as u8; 40]);
@@ -109,9 +96,7 @@ fn an_endpoint_at_the_same_address_is_a_new_peer() {
             greet(&there, back, &here);
         }
         greet(&here, to, &there);
-        here.endpoint
-            .receive_tagged(vec![0; 8], to, 1, 0, round)
-            .unwrap();
+        here.endpoint.receive_tagged(vec![0; 8], to, 1, 0, round).unwrap();
         if round % 3 == 0 {
             greet(&there, back, &here);
         }

@@ -50,24 +50,15 @@ struct Pair {
 impl Pair {
     fn open(options: &NodeOptions) -> Pair {
         let nodes = [Node::with(options), Node::with(options)];
-        let to = [
-            nodes[0].insert(nodes[1].address()),
-            nodes[1].insert(nodes[0].address()),
-        ];
-        let mix = Mix {
-            backlog: 0,
-            ..Mix::default()
-        };
+        let to = [nodes[0].insert(nodes[1].address()), nodes[1].insert(nodes[0].address())];
+        let mix = Mix { backlog: 0, ..Mix::default() };
         let traffic = to.map(|to| Traffic::new(to, 1, to + 7, mix));
         Pair { nodes, traffic }
     }
 
     /// Exchanges messages, all of which must come and be right.
     fn exchange(&mut self) {
-        let goal = self
-            .traffic
-            .each_ref()
-            .map(|traffic| traffic.received + 200);
+        let goal = self.traffic.each_ref().map(|traffic| traffic.received + 200);
         eventually("messages are exchanged", || {
             for (node, traffic) in self.nodes.iter().zip(&mut self.traffic) {
                 traffic.post(node);
@@ -77,25 +68,15 @@ impl Pair {
                 }
                 assert!(traffic.failed.is_empty(), "{:?}", traffic.failed);
             }
-            self.traffic
-                .iter()
-                .zip(goal)
-                .all(|(traffic, goal)| traffic.received >= goal)
+            self.traffic.iter().zip(goal).all(|(traffic, goal)| traffic.received >= goal)
         });
         assert!(self.traffic[0].under_way(Operation::ReceiveAny) > 0);
     }
 }
 
 fn options(progress: ProgressMode, exclusive: bool) -> NodeOptions {
-    let domain = DomainOptions {
-        progress,
-        ..DomainOptions::default()
-    };
-    NodeOptions {
-        domain,
-        exclusive,
-        ..NodeOptions::default()
-    }
+    let domain = DomainOptions { progress, ..DomainOptions::default() };
+    NodeOptions { domain, exclusive, ..NodeOptions::default() }
 }
 
 /// Every call that a child may make on its parent's objects; the number of the first that
@@ -106,12 +87,8 @@ fn call_everything(node: &Node, to: u64) -> i32 {
     let random = &mut Random::new(1);
     let seed = traffic::seed(random, 100);
     let mut entry = [Entry::default()];
-    let sent = endpoint
-        .send(traffic::content(seed), to, 1)
-        .map_err(|refused| refused.error);
-    let received = endpoint
-        .receive(vec![0; 8], FI_ADDR_UNSPEC, 2)
-        .map_err(|refused| refused.error);
+    let sent = endpoint.send(traffic::content(seed), to, 1).map_err(|refused| refused.error);
+    let received = endpoint.receive(vec![0; 8], FI_ADDR_UNSPEC, 2).map_err(|refused| refused.error);
     // Completions that were there at the fork are the child's to read: it has a copy.
     while node.queue.read(&mut entry).is_ok() {}
     let blocking = node.queue.read_blocking(&mut entry, None);
@@ -131,10 +108,7 @@ fn call_everything(node: &Node, to: u64) -> i32 {
         ),
         CompletionQueue::open(&node.domain, 0).is_ok(),
     ];
-    refusals
-        .iter()
-        .position(|refused| !refused)
-        .map_or(0, |at| at as i32 + 1)
+    refusals.iter().position(|refused| !refused).map_or(0, |at| at as i32 + 1)
 }
 
 fn children_disturb_nobody(progress: ProgressMode, exclusive: bool) {

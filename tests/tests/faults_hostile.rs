@@ -29,11 +29,7 @@ fn child() {
     let words: Vec<&str> = role.iter().map(String::as_str).collect();
     match words[..] {
         ["victim", honest, hostile, wait, copy] => {
-            let wait = if wait == "sleeps" {
-                Wait::Sleeping
-            } else {
-                Wait::Polling
-            };
+            let wait = if wait == "sleeps" { Wait::Sleeping } else { Wait::Polling };
             victim(honest, hostile, wait, copy);
         }
         ["attacker", own, victim, seed, count] => attacker::attack(
@@ -48,40 +44,21 @@ fn child() {
 
 /// No receives from anyone: those that the attacker could fill are posted apart.
 fn honest_mix() -> Mix {
-    Mix {
-        undirected: false,
-        backlog: 0,
-        ..Mix::default()
-    }
+    Mix { undirected: false, backlog: 0, ..Mix::default() }
 }
 
 fn victim(honest: &str, hostile: &str, wait: Wait, copy: &str) {
     let orders = listen_to_parent();
-    let shm = ShmOptions {
-        copy: copy.into(),
-        ..ShmOptions::default()
-    };
-    let node = Node::with(&NodeOptions {
-        shm,
-        ..NodeOptions::default()
-    });
+    let shm = ShmOptions { copy: copy.into(), ..ShmOptions::default() };
+    let node = Node::with(&NodeOptions { shm, ..NodeOptions::default() });
     let (friend, enemy) = (node.insert_text(honest), node.insert_text(hostile));
     let mut honest = Traffic::new(friend, 1, 11, honest_mix());
-    let mut bait = Bait {
-        node: &node,
-        enemy,
-        under_way: 0,
-        sent: 0,
-    };
+    let mut bait = Bait { node: &node, enemy, under_way: 0, sent: 0 };
     say(&format!("ready {}", node.address().socket_addr()));
     loop {
         honest.post(&node);
         bait.post();
-        let pause = if wait == Wait::Sleeping {
-            Duration::from_millis(20)
-        } else {
-            Duration::ZERO
-        };
+        let pause = if wait == Wait::Sleeping { Duration::from_millis(20) } else { Duration::ZERO };
         let mut next = node.within(pause, wait);
         while let Some(done) = next {
             if let Some(done) = honest.take(done) {
@@ -91,11 +68,7 @@ fn victim(honest: &str, hostile: &str, wait: Wait, copy: &str) {
         }
         assert!(honest.failed.is_empty(), "{:?}", honest.failed);
         if orders.try_recv().is_ok() {
-            say(&format!(
-                "alive {} {}",
-                figures::status_kib("VmRSS"),
-                figures::descriptors()
-            ));
+            say(&format!("alive {} {}", figures::status_kib("VmRSS"), figures::descriptors()));
         }
     }
 }
@@ -130,11 +103,7 @@ impl Bait<'_> {
                     BAIT_ID | RECEIVE,
                 ),
                 other => {
-                    let level = if other == 6 {
-                        Flags::DELIVERY_COMPLETE
-                    } else {
-                        Flags::empty()
-                    };
+                    let level = if other == 6 { Flags::DELIVERY_COMPLETE } else { Flags::empty() };
                     endpoint.set_default_flags(Flags::TRANSMIT | level).unwrap();
                     let sent = endpoint.send_tagged(vec![1; length], self.enemy, 5, BAIT_ID | SEND);
                     endpoint.set_default_flags(Flags::TRANSMIT).unwrap();
@@ -173,11 +142,7 @@ impl Honest {
         let traffic = self.traffic.as_mut().expect("the victim is known");
         let deadline = Instant::now() + PATIENCE;
         while !until(traffic) {
-            assert!(
-                Instant::now() < deadline,
-                "the victim hangs: {}",
-                traffic.describe()
-            );
+            assert!(Instant::now() < deadline, "the victim hangs: {}", traffic.describe());
             traffic.post(&self.node);
             for _ in 0..64 {
                 let Some(done) = self.node.poll() else { break };
@@ -190,10 +155,7 @@ impl Honest {
 
 /// One victim, and an attacker that goes through `count` rounds of garbage from `seed` on.
 fn attack(wrapper: &[&str], wait: &str, copy: &str, seed: u64, count: usize) {
-    let mut honest = Honest {
-        node: Node::open(),
-        traffic: None,
-    };
+    let mut honest = Honest { node: Node::open(), traffic: None };
     let own = honest.node.address().socket_addr();
     let hostile = Node::open().address().socket_addr();
     let role = format!("victim {own} {hostile} {wait} {copy}");
@@ -208,11 +170,7 @@ fn attack(wrapper: &[&str], wait: &str, copy: &str, seed: u64, count: usize) {
     let mut last = Instant::now();
     let mut said = String::new();
     let last_words = loop {
-        let goal = honest
-            .traffic
-            .as_ref()
-            .map_or(0, |traffic| traffic.received)
-            + 20;
+        let goal = honest.traffic.as_ref().map_or(0, |traffic| traffic.received) + 20;
         honest.exchange(|traffic| traffic.received >= goal);
         assert!(victim.runs(), "the victim died in {said}");
         while let Some(words) = attacker.heard() {
@@ -225,24 +183,15 @@ fn attack(wrapper: &[&str], wait: &str, copy: &str, seed: u64, count: usize) {
         assert!(last.elapsed() < PATIENCE, "the attacker is stuck in {said}");
     };
     attacker.succeed();
-    let received = honest
-        .traffic
-        .as_ref()
-        .map_or(0, |traffic| traffic.received);
+    let received = honest.traffic.as_ref().map_or(0, |traffic| traffic.received);
     honest.exchange(|traffic| traffic.received > received + 50);
     victim.order("how are you");
     let after = status(&victim.hear());
     println!(
         "{last_words}; victim (KiB, descriptors): {before:?}, then {after:?}; {received} honest"
     );
-    assert!(
-        after.0 < before.0 + GROWTH_MAX_KIB,
-        "the victim's memory grew: {after:?}"
-    );
-    assert!(
-        after.1 < before.1 + 40,
-        "the victim's descriptors stay: {after:?}"
-    );
+    assert!(after.0 < before.0 + GROWTH_MAX_KIB, "the victim's memory grew: {after:?}");
+    assert!(after.1 < before.1 + 40, "the victim's descriptors stay: {after:?}");
     assert!(honest.traffic.as_ref().unwrap().under_way(Operation::Send) <= honest_mix().sends);
     victim.succeed();
 }
@@ -267,22 +216,15 @@ fn garbage_hurts_nobody_else_while_the_victim_sleeps() {
 #[test]
 fn garbage_is_read_within_bounds() {
     let name = "garbage_is_read_within_bounds";
-    let found = std::process::Command::new("valgrind")
-        .arg("--version")
-        .output();
+    let found = std::process::Command::new("valgrind").arg("--version").output();
     if !found.is_ok_and(|output| output.status.success()) {
         return skip(name, "valgrind is not installed");
     }
     if rounds(0, 1, 1) == 0 {
         return skip(name, "not at this scale");
     }
-    let wrapper = [
-        "valgrind",
-        "-q",
-        "--error-exitcode=99",
-        "--exit-on-first-error=yes",
-        "--vgdb=no",
-    ];
+    let wrapper =
+        ["valgrind", "-q", "--error-exitcode=99", "--exit-on-first-error=yes", "--vgdb=no"];
     attack(&wrapper, "polls", "memcpy", 500_000, rounds(8, 16, 200));
 }
 

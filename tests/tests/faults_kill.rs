@@ -83,14 +83,10 @@ impl Survivor {
     /// Connects the two survivors, both ways, before anything is counted.
     fn befriend(&mut self) {
         let to_friend = self.node.insert(self.friend.address());
-        for (from, to, there) in [
-            (&self.friend, self.to_node, &self.node),
-            (&self.node, to_friend, &self.friend),
-        ] {
-            there
-                .endpoint
-                .receive(vec![0; 8], FI_ADDR_UNSPEC, 1)
-                .unwrap();
+        for (from, to, there) in
+            [(&self.friend, self.to_node, &self.node), (&self.node, to_friend, &self.friend)]
+        {
+            there.endpoint.receive(vec![0; 8], FI_ADDR_UNSPEC, 1).unwrap();
             from.endpoint.send(vec![1; 8], to, 1).unwrap();
             let deadline = Instant::now() + PATIENCE;
             let mut left = 2;
@@ -104,11 +100,7 @@ impl Survivor {
 
     /// One peer's life and death.
     fn live_through(&mut self, moment: usize, wait: Wait) {
-        let silent = if moment.is_multiple_of(3) {
-            "silent"
-        } else {
-            "talks"
-        };
+        let silent = if moment.is_multiple_of(3) { "silent" } else { "talks" };
         let address = self.node.address().socket_addr();
         let mut peer = Peer::start(&format!("victim {address} {moment} {silent}"));
         let to = self.node.insert_text(&peer.hear_after("ready "));
@@ -194,21 +186,13 @@ impl Survivor {
             }
             let left = (killed + PATIENCE).saturating_duration_since(Instant::now());
             let Some(done) = self.node.within(left, wait) else {
-                panic!(
-                    "{:?} after the death: {}",
-                    killed.elapsed(),
-                    traffic.describe()
-                );
+                panic!("{:?} after the death: {}", killed.elapsed(), traffic.describe());
             };
             assert!(traffic.take(done).is_none());
         }
         let took = killed.elapsed();
         self.slowest = self.slowest.max(took);
-        assert!(
-            took < WITHIN,
-            "only {took:?} after the death: {}",
-            traffic.describe()
-        );
+        assert!(took < WITHIN, "only {took:?} after the death: {}", traffic.describe());
     }
 
     /// Undirected receives are still posted: the friend's messages find them.
@@ -219,25 +203,15 @@ impl Survivor {
             let seed = traffic::seed(&mut self.random, length);
             let message = traffic::content(seed);
             let tag = traffic::tag(traffic::ANY, seed);
-            self.friend
-                .endpoint
-                .inject_tagged(&message, self.to_node, tag)
-                .unwrap();
+            self.friend.endpoint.inject_tagged(&message, self.to_node, tag).unwrap();
         }
         let deadline = Instant::now() + PATIENCE;
         while traffic.under_way(Operation::ReceiveAny) > 0 {
-            assert!(
-                Instant::now() < deadline,
-                "no longer posted: {}",
-                traffic.describe()
-            );
+            assert!(Instant::now() < deadline, "no longer posted: {}", traffic.describe());
             assert!(self.friend.poll().is_none());
             if let Some(done) = self.node.poll() {
                 if let Done::Badly(error) = &done {
-                    assert!(
-                        error.source_address.is_some(),
-                        "not matched, but failed: {error:?}"
-                    );
+                    assert!(error.source_address.is_some(), "not matched, but failed: {error:?}");
                 }
                 assert!(traffic.take(done).is_none());
             }
@@ -249,10 +223,7 @@ impl Survivor {
         let mut dropped = 0;
         loop {
             let flags = Flags::DISCARD;
-            self.node
-                .endpoint
-                .peek_tagged(FI_ADDR_UNSPEC, 0, u64::MAX, flags, 7)
-                .unwrap();
+            self.node.endpoint.peek_tagged(FI_ADDR_UNSPEC, 0, u64::MAX, flags, 7).unwrap();
             match self.node.next() {
                 Done::Well(_) => dropped += 1,
                 Done::Badly(error) => {
@@ -319,18 +290,11 @@ fn deaths(count: usize, wait: Wait) {
     assert_eq!(before.pools, after.pools);
     let deadline = Instant::now() + PATIENCE;
     while figures::descriptors() > before.descriptors {
-        assert!(
-            Instant::now() < deadline,
-            "{} descriptors stay",
-            figures::descriptors()
-        );
+        assert!(Instant::now() < deadline, "{} descriptors stay", figures::descriptors());
     }
     // A peer record of a few hundred bytes stays for each address that was ever spoken to.
     let grown = after.bytes - before.bytes;
-    assert!(
-        grown < (count as i64) * 1024 + (64 << 10),
-        "{grown} bytes of heap stay"
-    );
+    assert!(grown < (count as i64) * 1024 + (64 << 10), "{grown} bytes of heap stay");
     assert_eq!(figures::files_left(), Vec::<String>::new());
 }
 

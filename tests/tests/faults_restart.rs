@@ -31,32 +31,20 @@ fn again(own: std::net::SocketAddr, parent: &str, life: u64) {
     for index in 0..40u64 {
         let mut buffer = vec![life as u8; 1 << (index % 12)];
         buffer[0] = index as u8;
-        let level = if index % 2 == 0 {
-            Flags::DELIVERY_COMPLETE
-        } else {
-            Flags::MATCH_COMPLETE
-        };
-        node.endpoint
-            .set_default_flags(Flags::TRANSMIT | level)
-            .unwrap();
-        node.endpoint
-            .send_tagged_data(buffer, to, FLOOD, life, 100 + index)
-            .unwrap();
+        let level = if index % 2 == 0 { Flags::DELIVERY_COMPLETE } else { Flags::MATCH_COMPLETE };
+        node.endpoint.set_default_flags(Flags::TRANSMIT | level).unwrap();
+        node.endpoint.send_tagged_data(buffer, to, FLOOD, life, 100 + index).unwrap();
     }
     node.endpoint.set_default_flags(Flags::TRANSMIT).unwrap();
     for context in 0..8 {
-        node.endpoint
-            .receive_tagged(vec![0; 200_000], to, QUESTION, 0, context)
-            .unwrap();
+        node.endpoint.receive_tagged(vec![0; 200_000], to, QUESTION, 0, context).unwrap();
     }
     say("ready");
     loop {
         let Some(done) = node.within(PATIENCE, Wait::Sleeping) else {
             continue;
         };
-        let Done::Well(mut entry) = done else {
-            panic!("{done:?}")
-        };
+        let Done::Well(mut entry) = done else { panic!("{done:?}") };
         if !entry.flags().contains(Flags::RECV) {
             continue;
         }
@@ -67,13 +55,9 @@ fn again(own: std::net::SocketAddr, parent: &str, life: u64) {
             "a message of another life"
         );
         let context = entry.context;
-        node.endpoint
-            .send_tagged_data(buffer[..length].to_vec(), to, ANSWER, life, 1000)
-            .unwrap();
+        node.endpoint.send_tagged_data(buffer[..length].to_vec(), to, ANSWER, life, 1000).unwrap();
         buffer.fill(0);
-        node.endpoint
-            .receive_tagged(buffer, to, QUESTION, 0, context)
-            .unwrap();
+        node.endpoint.receive_tagged(buffer, to, QUESTION, 0, context).unwrap();
     }
 }
 
@@ -83,23 +67,13 @@ const FLOOD: u64 = 3;
 
 /// Sends a question of `length` bytes and receives the answer of this life.
 fn ask(node: &Node, to: u64, life: u64, length: usize) {
-    node.endpoint
-        .receive_tagged(vec![0; length], to, ANSWER, 0, 1)
-        .unwrap();
-    node.endpoint
-        .send_tagged(vec![life as u8; length], to, QUESTION, 2)
-        .unwrap();
+    node.endpoint.receive_tagged(vec![0; length], to, ANSWER, 0, 1).unwrap();
+    node.endpoint.send_tagged(vec![life as u8; length], to, QUESTION, 2).unwrap();
     for _ in 0..2 {
         let mut entry = node.next().well();
         if entry.flags().contains(Flags::RECV) {
             assert_eq!((entry.data, entry.length as usize), (life, length));
-            assert!(
-                entry
-                    .take_buffer()
-                    .unwrap()
-                    .iter()
-                    .all(|&byte| byte == life as u8)
-            );
+            assert!(entry.take_buffer().unwrap().iter().all(|&byte| byte == life as u8));
         }
     }
 }
@@ -108,24 +82,17 @@ fn ask(node: &Node, to: u64, life: u64, length: usize) {
 fn read_flood(node: &Node) -> Vec<u64> {
     let mut lives = Vec::new();
     loop {
-        node.endpoint
-            .peek_tagged(FI_ADDR_UNSPEC, FLOOD, 0, Flags::empty(), 5)
-            .unwrap();
+        node.endpoint.peek_tagged(FI_ADDR_UNSPEC, FLOOD, 0, Flags::empty(), 5).unwrap();
         if let Done::Badly(error) = node.next() {
             assert_eq!(error.errno, Errno::NOMSG);
             return lives;
         }
-        node.endpoint
-            .receive_tagged(vec![0; 4096], FI_ADDR_UNSPEC, FLOOD, 0, 6)
-            .unwrap();
+        node.endpoint.receive_tagged(vec![0; 4096], FI_ADDR_UNSPEC, FLOOD, 0, 6).unwrap();
         match node.next() {
             Done::Well(mut entry) => {
                 let buffer = entry.take_buffer().unwrap();
                 let message = &buffer[1..entry.length as usize];
-                assert!(
-                    message.iter().all(|&byte| byte == entry.data as u8),
-                    "{entry:?}"
-                );
+                assert!(message.iter().all(|&byte| byte == entry.data as u8), "{entry:?}");
                 lives.push(entry.data);
             }
             Done::Badly(error) => assert!(says_gone(error.errno), "{error:?}"),
@@ -156,18 +123,13 @@ fn a_restarted_peer_is_another_one() {
         // What earlier lives left is of earlier lives, what this one sends is its own.
         if life % 3 == 0 {
             let flood = read_flood(&node);
-            assert!(
-                flood.is_sorted() && flood.iter().all(|&from| from <= life),
-                "{flood:?}"
-            );
+            assert!(flood.is_sorted() && flood.iter().all(|&from| from <= life), "{flood:?}");
         }
         for length in [1, 40, 700, 20_000, 150_000] {
             ask(&node, to, life, length);
         }
         // Under way at the death: a receive that no message finds.
-        node.endpoint
-            .receive_tagged(vec![0; 8], to, 99, 0, life)
-            .unwrap();
+        node.endpoint.receive_tagged(vec![0; 8], to, 99, 0, life).unwrap();
         if life % 2 == 0 {
             // And messages that are never matched, in every stage.
             let mut traffic = Traffic::new(to, 9, life, Mix::default());
@@ -193,9 +155,6 @@ fn a_restarted_peer_is_another_one() {
         }
     }
     let flood = read_flood(&node);
-    println!(
-        "{lives} lives; {} messages of the last ones were still there",
-        flood.len()
-    );
+    println!("{lives} lives; {} messages of the last ones were still there", flood.len());
     assert!(flood.is_sorted());
 }

@@ -143,10 +143,7 @@ impl Entries {
             slot.store(word, Ordering::Relaxed);
         }
         let version = (old >> VERSION_SHIFT) + 1;
-        entry.state.store(
-            version << VERSION_SHIFT | family_and_port,
-            Ordering::Release,
-        ); // V2: pairs with V1
+        entry.state.store(version << VERSION_SHIFT | family_and_port, Ordering::Release); // V2: pairs with V1
     }
 
     /// Empties the entry at `index` and answers what was there. The caller holds the writer mutex.
@@ -154,9 +151,7 @@ impl Entries {
         let address = self.read_exclusive(index)?;
         let entry = self.entry(index)?;
         let version = entry.state.load(Ordering::Relaxed) >> VERSION_SHIFT;
-        entry
-            .state
-            .store(version << VERSION_SHIFT, Ordering::Relaxed);
+        entry.state.store(version << VERSION_SHIFT, Ordering::Relaxed);
         Some(address)
     }
 
@@ -169,20 +164,13 @@ impl Entries {
 
     /// How many entries have memory.
     pub(super) fn capacity(&self) -> usize {
-        self.segments
-            .iter()
-            .filter_map(|segment| segment.get())
-            .map(|segment| segment.len())
-            .sum()
+        self.segments.iter().filter_map(|segment| segment.get()).map(|segment| segment.len()).sum()
     }
 }
 
 impl Entry {
     fn vacant() -> Self {
-        Entry {
-            state: AtomicU64::new(VACANT),
-            words: std::array::from_fn(|_| AtomicU64::new(0)),
-        }
+        Entry { state: AtomicU64::new(VACANT), words: std::array::from_fn(|_| AtomicU64::new(0)) }
     }
 
     fn load_words(&self) -> [u64; 3] {
@@ -207,18 +195,10 @@ fn pack(address: Address) -> (u64, [u64; 3]) {
 fn unpack(state: u64, words: [u64; 3]) -> Address {
     let port = (state >> PORT_SHIFT) as u16;
     let socket_addr = if state & FAMILY_MASK == FAMILY_V4 {
-        SocketAddr::V4(SocketAddrV4::new(
-            Ipv4Addr::from_bits(words[0] as u32),
-            port,
-        ))
+        SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::from_bits(words[0] as u32), port))
     } else {
         let ip = Ipv6Addr::from_bits(u128::from(words[0]) << 64 | u128::from(words[1]));
-        SocketAddr::V6(SocketAddrV6::new(
-            ip,
-            port,
-            (words[2] >> 32) as u32,
-            words[2] as u32,
-        ))
+        SocketAddr::V6(SocketAddrV6::new(ip, port, (words[2] >> 32) as u32, words[2] as u32))
     };
     socket_addr.into()
 }
@@ -238,10 +218,7 @@ mod tests {
             }
         }
         let (segment, offset) = locate((ENTRY_COUNT_MAX - 1) as u32);
-        assert_eq!(
-            (segment, offset),
-            (SEGMENT_COUNT - 1, segment_len(segment) - 1)
-        );
+        assert_eq!((segment, offset), (SEGMENT_COUNT - 1, segment_len(segment) - 1));
     }
 
     #[test]
@@ -259,23 +236,14 @@ mod tests {
 
     #[test]
     fn packing_keeps_every_field() {
-        for text in [
-            "0.0.0.0:0",
-            "255.254.253.252:65535",
-            "[::]:0",
-            "[1:2:3:4:5:6:7:8]:9",
-        ] {
+        for text in ["0.0.0.0:0", "255.254.253.252:65535", "[::]:0", "[1:2:3:4:5:6:7:8]:9"] {
             let address = Address::from(text.parse::<SocketAddr>().unwrap());
             let (state, words) = pack(address);
             assert_eq!(unpack(7 << VERSION_SHIFT | state, words), address);
         }
         let ip = "fe80::ffff".parse().unwrap();
-        let address = Address::from(SocketAddr::V6(SocketAddrV6::new(
-            ip,
-            1,
-            u32::MAX,
-            0xdead_beef,
-        )));
+        let address =
+            Address::from(SocketAddr::V6(SocketAddrV6::new(ip, 1, u32::MAX, 0xdead_beef)));
         let (state, words) = pack(address);
         assert_eq!(unpack(state, words), address);
     }
@@ -289,10 +257,7 @@ mod tests {
         entries.publish(5, address);
         let first = entries.version(5).unwrap();
         assert_eq!(entries.vacate(5), Some(address));
-        assert_eq!(
-            (entries.version(5), entries.read(5), entries.vacate(5)),
-            (None, None, None)
-        );
+        assert_eq!((entries.version(5), entries.read(5), entries.vacate(5)), (None, None, None));
         entries.publish(5, address);
         assert!(entries.version(5).unwrap() > first);
         assert_eq!(std::mem::size_of::<Entry>(), 32);

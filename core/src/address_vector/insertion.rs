@@ -22,17 +22,13 @@ impl Insertion {
 
     /// What `fi_av_insert` writes to its `fi_addr` array: failed entries are [`FI_ADDR_NOTAVAIL`].
     pub fn fi_addrs(&self) -> impl Iterator<Item = FiAddr> {
-        self.results
-            .iter()
-            .map(|result| *result.as_ref().unwrap_or(&FI_ADDR_NOTAVAIL))
+        self.results.iter().map(|result| *result.as_ref().unwrap_or(&FI_ADDR_NOTAVAIL))
     }
 
     /// What `FI_SYNC_ERR` writes: "Successful insertions will be updated to
     /// 0. Failures will contain a fabric errno code."
     pub fn sync_errors(&self) -> impl Iterator<Item = i32> {
-        self.results
-            .iter()
-            .map(|result| result.as_ref().err().map_or(0, |error| error.errno().0))
+        self.results.iter().map(|result| result.as_ref().err().map_or(0, |error| error.errno().0))
     }
 }
 
@@ -49,9 +45,7 @@ impl AddressVector {
     /// Inserts addresses in order; one that fails does not stop the next.
     pub fn insert(&self, addresses: &[Address]) -> Insertion {
         let mut results = Vec::with_capacity(addresses.len());
-        self.insert_each(addresses.iter().copied().map(Ok), |result| {
-            results.push(result)
-        });
+        self.insert_each(addresses.iter().copied().map(Ok), |result| results.push(result));
         Insertion { results }
     }
 
@@ -107,10 +101,8 @@ impl AddressVector {
         let mut at = 0;
         let count = self.insert_each(addresses, |result| {
             if let Err(error) = &result {
-                failures.push(ErrorEvent {
-                    data: at,
-                    ..ErrorEvent::new(*fid, context, error.errno())
-                });
+                failures
+                    .push(ErrorEvent { data: at, ..ErrorEvent::new(*fid, context, error.errno()) });
             }
             at += 1;
             report(result);
@@ -119,11 +111,7 @@ impl AddressVector {
         for failure in failures {
             queue.push_error(failure);
         }
-        queue.push(Event::AddressVectorComplete {
-            fid: *fid,
-            context,
-            data: count as u64,
-        });
+        queue.push(Event::AddressVectorComplete { fid: *fid, context, data: count as u64 });
         Ok(())
     }
 }

@@ -83,11 +83,7 @@ pub struct AddressVectorAttributes {
 
 /// The address of receive context `rx_index` at `fi_addr`. Reference: `fi_rx_addr` of fi_av(3).
 pub const fn fi_rx_addr(fi_addr: FiAddr, rx_index: u64, rx_ctx_bits: u32) -> FiAddr {
-    if rx_ctx_bits == 0 {
-        fi_addr
-    } else {
-        rx_index << (u64::BITS - rx_ctx_bits) | fi_addr
-    }
+    if rx_ctx_bits == 0 { fi_addr } else { rx_index << (u64::BITS - rx_ctx_bits) | fi_addr }
 }
 
 /// A table of addresses that endpoints share.
@@ -126,10 +122,7 @@ impl AddressVector {
         }
         if attributes.rx_ctx_bits > RX_CTX_BITS_MAX {
             let bits = attributes.rx_ctx_bits;
-            return Err(AddressVectorError::TooManyRxCtxBits {
-                bits,
-                bits_max: RX_CTX_BITS_MAX,
-            });
+            return Err(AddressVectorError::TooManyRxCtxBits { bits, bits_max: RX_CTX_BITS_MAX });
         }
         if attributes.kind == AddressVectorKind::Unspec {
             attributes.kind = AddressVectorKind::Table;
@@ -192,10 +185,7 @@ impl AddressVector {
     /// The lowest `fi_addr` that holds `address`. Cold: takes the writer mutex.
     pub fn find(&self, address: &Address) -> Option<FiAddr> {
         let writer = self.lock();
-        writer
-            .index
-            .find(address, |index| self.stored(index))
-            .map(FiAddr::from)
+        writer.index.find(address, |index| self.stored(index)).map(FiAddr::from)
     }
 
     /// The address behind `fi_addr`, for `fi_av_lookup`.
@@ -203,8 +193,7 @@ impl AddressVector {
     /// # Errors
     /// [`AddressVectorError::NotInserted`].
     pub fn lookup(&self, fi_addr: FiAddr) -> Result<Address, AddressVectorError> {
-        self.get(fi_addr)
-            .ok_or(AddressVectorError::NotInserted { fi_addr })
+        self.get(fi_addr).ok_or(AddressVectorError::NotInserted { fi_addr })
     }
 
     /// An address in words, inserted or not, for `fi_av_straddr`.
@@ -287,9 +276,7 @@ impl AddressVector {
 
     /// The address at an index that is in use, for the holder of the writer mutex.
     fn stored(&self, index: u32) -> Address {
-        self.entries
-            .read_exclusive(index)
-            .expect("the reverse index holds inserted addresses only")
+        self.entries.read_exclusive(index).expect("the reverse index holds inserted addresses only")
     }
 
     fn insert_locked(
@@ -304,9 +291,7 @@ impl AddressVector {
             Some(&Reverse(lowest)) => lowest,
             None if writer.next < ENTRY_COUNT_MAX => writer.next as u32,
             None => {
-                return Err(AddressVectorError::Full {
-                    count: ENTRY_COUNT_MAX,
-                });
+                return Err(AddressVectorError::Full { count: ENTRY_COUNT_MAX });
             }
         };
         let at = |index| self.stored(index);
@@ -335,9 +320,7 @@ impl AddressVector {
         let Some(address) = self.entries.vacate(index) else {
             return Err(missing);
         };
-        writer
-            .index
-            .remove(&address, index, |other| self.stored(other));
+        writer.index.remove(&address, index, |other| self.stored(other));
         writer.free.push(Reverse(index));
         self.live.fetch_sub(1, Ordering::Relaxed);
         self.removals.fetch_add(1, Ordering::Release); // E4: pairs with E3

@@ -37,16 +37,12 @@ impl ReverseIndex {
     ///
     /// `at` answers the address at an index that the table holds; here and below.
     pub(super) fn reserve(&mut self, at: impl Fn(u32) -> Address) -> bool {
-        self.lowest
-            .try_reserve(1, |&index| hash(&at(index)))
-            .is_ok()
+        self.lowest.try_reserve(1, |&index| hash(&at(index))).is_ok()
     }
 
     /// The lowest index that holds `address`.
     pub(super) fn find(&self, address: &Address, at: impl Fn(u32) -> Address) -> Option<u32> {
-        self.lowest
-            .find(hash(address), |&index| at(index) == *address)
-            .copied()
+        self.lowest.find(hash(address), |&index| at(index) == *address).copied()
     }
 
     /// Adds `index`, which holds `address`.
@@ -71,9 +67,8 @@ impl ReverseIndex {
 
     /// Removes `index`, which holds `address`, or just held it; `at` is not asked about it.
     pub(super) fn remove(&mut self, address: &Address, index: u32, at: impl Fn(u32) -> Address) {
-        let found = self.lowest.find_entry(hash(address), |&other| {
-            other == index || at(other) == *address
-        });
+        let found =
+            self.lowest.find_entry(hash(address), |&other| other == index || at(other) == *address);
         let Ok(mut occupied) = found else { return };
         if let Some(others) = self.further.get_mut(address) {
             if *occupied.get() != index {

@@ -28,10 +28,7 @@ impl SymmetricRange {
         service_count: usize,
     ) -> Result<Self, AddressVectorError> {
         if service_count > usize::from(u16::MAX - base.port()) + 1 {
-            return Err(AddressVectorError::PortRange {
-                base,
-                service_count,
-            });
+            return Err(AddressVectorError::PortRange { base, service_count });
         }
         let last_node = node_count.saturating_sub(1);
         if nth_node(base.ip(), last_node).is_none()
@@ -39,11 +36,7 @@ impl SymmetricRange {
         {
             return Err(AddressVectorError::NodeRange { base, node_count });
         }
-        Ok(SymmetricRange {
-            base,
-            node_count,
-            service_count,
-        })
+        Ok(SymmetricRange { base, node_count, service_count })
     }
 
     /// How many addresses the range has.
@@ -94,9 +87,7 @@ pub fn symmetric_host_name(name: &str, node: usize) -> Result<String, AddressVec
     if node == 0 {
         return Ok(name.to_owned());
     }
-    let refused = || AddressVectorError::NoNumericSuffix {
-        name: name.to_owned(),
-    };
+    let refused = || AddressVectorError::NoNumericSuffix { name: name.to_owned() };
     let stem = name.trim_end_matches(|c: char| c.is_ascii_digit());
     let suffix = &name[stem.len()..];
     let first: u64 = suffix.parse().map_err(|_| refused())?;
@@ -117,55 +108,36 @@ mod tests {
         nodes: usize,
         services: usize,
     ) -> Result<Vec<Address>, AddressVectorError> {
-        Ok(SymmetricRange::new(address(base), nodes, services)?
-            .addresses()
-            .collect())
+        Ok(SymmetricRange::new(address(base), nodes, services)?.addresses().collect())
     }
 
     #[test]
     fn the_example_of_the_manual_page() {
-        let expected = [
-            "10.1.1.1:5000",
-            "10.1.1.1:5001",
-            "10.1.1.2:5000",
-            "10.1.1.2:5001",
-        ];
+        let expected = ["10.1.1.1:5000", "10.1.1.1:5001", "10.1.1.2:5000", "10.1.1.2:5001"];
         assert_eq!(range("10.1.1.1:5000", 2, 2).unwrap(), expected.map(address));
     }
 
     #[test]
     fn ipv6_counts_across_groups_and_keeps_the_scope() {
         let expected = ["[fe80::1:ffff%4]:7", "[fe80::2:0%4]:7"];
-        assert_eq!(
-            range("[fe80::1:ffff%4]:7", 2, 1).unwrap(),
-            expected.map(address)
-        );
+        assert_eq!(range("[fe80::1:ffff%4]:7", 2, 1).unwrap(), expected.map(address));
     }
 
     #[test]
     fn a_range_ends_where_the_numbers_do() {
         assert_eq!(range("1.2.3.4:65534", 1, 2).unwrap().len(), 2);
         let base = address("1.2.3.4:65534");
-        let ports = AddressVectorError::PortRange {
-            base,
-            service_count: 3,
-        };
+        let ports = AddressVectorError::PortRange { base, service_count: 3 };
         assert_eq!(range("1.2.3.4:65534", 1, 3), Err(ports));
         assert_eq!(range("255.255.255.255:1", 1, 1).unwrap().len(), 1);
         let base = address("255.255.255.255:1");
         assert_eq!(
             range("255.255.255.255:1", 2, 1),
-            Err(AddressVectorError::NodeRange {
-                base,
-                node_count: 2
-            })
+            Err(AddressVectorError::NodeRange { base, node_count: 2 })
         );
         assert_eq!(range("1.2.3.4:5", 0, 3).unwrap(), []);
         assert_eq!(range("1.2.3.4:5", 3, 0).unwrap(), []);
-        assert_eq!(
-            range("0.0.0.0:0", 1, 65_536).unwrap()[65_535],
-            address("0.0.0.0:65535")
-        );
+        assert_eq!(range("0.0.0.0:0", 1, 65_536).unwrap()[65_535], address("0.0.0.0:65535"));
     }
 
     #[test]
@@ -176,9 +148,7 @@ mod tests {
         assert_eq!(name("node09", 1).unwrap(), "node10");
         assert_eq!(name("node099", 901).unwrap(), "node1000");
         assert_eq!(name("login", 0).unwrap(), "login");
-        let refused = AddressVectorError::NoNumericSuffix {
-            name: "login".into(),
-        };
+        let refused = AddressVectorError::NoNumericSuffix { name: "login".into() };
         assert_eq!(name("login", 1), Err(refused));
         assert!(name("n18446744073709551615", 1).is_err());
     }

@@ -17,14 +17,8 @@ fn address(text: &str) -> Address {
 
 /// The `n`th of many distinct addresses of both families.
 fn nth(n: u32) -> Address {
-    let v4 = Address::new(
-        std::net::Ipv4Addr::from_bits(0x0a00_0000 + n).into(),
-        n as u16,
-    );
-    let v6 = Address::new(
-        std::net::Ipv6Addr::from_bits(1 << 127 | u128::from(n)).into(),
-        7,
-    );
+    let v4 = Address::new(std::net::Ipv4Addr::from_bits(0x0a00_0000 + n).into(), n as u16);
+    let v6 = Address::new(std::net::Ipv6Addr::from_bits(1 << 127 | u128::from(n)).into(), 7);
     if n.is_multiple_of(3) { v6 } else { v4 }
 }
 
@@ -41,14 +35,8 @@ fn a_table_counts_from_zero_and_fills_its_lowest_gap_first() {
     let av = open(AddressVectorAttributes::default());
     assert_eq!(av.attributes().kind, AddressVectorKind::Table);
     let addresses: Vec<Address> = (0..100).map(nth).collect();
-    assert_eq!(
-        fi_addrs(&av.insert(&addresses[..50])),
-        Vec::from_iter(0..50)
-    );
-    assert_eq!(
-        fi_addrs(&av.insert(&addresses[50..])),
-        Vec::from_iter(50..100)
-    );
+    assert_eq!(fi_addrs(&av.insert(&addresses[..50])), Vec::from_iter(0..50));
+    assert_eq!(fi_addrs(&av.insert(&addresses[50..])), Vec::from_iter(50..100));
     av.remove(&[70, 3, 20]).unwrap();
     assert_eq!(av.len(), 97);
     assert_eq!(fi_addrs(&av.insert(&addresses[..4])), [3, 20, 70, 100]);
@@ -69,14 +57,8 @@ fn bad_or_removed_addresses_are_invalid() {
     // All but the bad ones go, and the first bad one is named.
     let missing = AddressVectorError::NotInserted { fi_addr: 9 };
     assert_eq!(av.remove(&[0, 9, 2, 0]), Err(missing));
-    assert_eq!(
-        (av.get(0), av.get(1), av.get(2)),
-        (None, Some(nth(1)), None)
-    );
-    assert_eq!(
-        av.remove(&[0]),
-        Err(AddressVectorError::NotInserted { fi_addr: 0 })
-    );
+    assert_eq!((av.get(0), av.get(1), av.get(2)), (None, Some(nth(1)), None));
+    assert_eq!(av.remove(&[0]), Err(AddressVectorError::NotInserted { fi_addr: 0 }));
 }
 
 #[test]
@@ -89,10 +71,7 @@ fn a_failed_entry_is_reported_and_does_not_stop_the_next() {
     let errors: Vec<i32> = inserted.sync_errors().collect();
     assert_eq!(errors, [0, Errno::ADDRNOTAVAIL.0, 0]);
     let mut results = Vec::new();
-    let bytes = [
-        Address::from_bytes(&[0; 16]),
-        Address::from_bytes(&nth(3).to_bytes()),
-    ];
+    let bytes = [Address::from_bytes(&[0; 16]), Address::from_bytes(&nth(3).to_bytes())];
     assert_eq!(av.insert_each(bytes, |result| results.push(result)), 1);
     assert_eq!(results[0].as_ref().unwrap_err().errno(), Errno::INVAL);
     assert_eq!(results[1], Ok(2));
@@ -115,10 +94,7 @@ fn epochs_and_versions_tell_of_every_change() {
     assert_eq!((av.insertions(), av.removals()), (2, 0));
     let before = av.version(1).unwrap();
     av.remove(&[1]).unwrap();
-    assert_eq!(
-        (av.insertions(), av.removals(), av.version(1)),
-        (2, 1, None)
-    );
+    assert_eq!((av.insertions(), av.removals(), av.version(1)), (2, 1, None));
     // The same address at the same place is still another insertion.
     assert_eq!(av.insert_one(nth(2)), Ok(1));
     assert_ne!(av.version(1).unwrap(), before);
@@ -128,10 +104,7 @@ fn epochs_and_versions_tell_of_every_change() {
 
 #[test]
 fn receive_context_bits_name_a_context_and_not_another_address() {
-    let av = open(AddressVectorAttributes {
-        rx_ctx_bits: 4,
-        ..Default::default()
-    });
+    let av = open(AddressVectorAttributes { rx_ctx_bits: 4, ..Default::default() });
     av.insert(&[nth(1), nth(2)]);
     let named = fi_rx_addr(1, 9, 4);
     assert_eq!(named, 9 << 60 | 1);
@@ -139,40 +112,23 @@ fn receive_context_bits_name_a_context_and_not_another_address() {
     assert_eq!(av.get(FI_ADDR_UNSPEC), None);
     let none = open(AddressVectorAttributes::default());
     none.insert(&[nth(1), nth(2)]);
-    assert_eq!(
-        (none.get(named), none.rx_index(named), fi_rx_addr(5, 0, 0)),
-        (None, 0, 5)
-    );
-    let widest = open(AddressVectorAttributes {
-        rx_ctx_bits: 32,
-        ..Default::default()
-    });
+    assert_eq!((none.get(named), none.rx_index(named), fi_rx_addr(5, 0, 0)), (None, 0, 5));
+    let widest = open(AddressVectorAttributes { rx_ctx_bits: 32, ..Default::default() });
     assert_eq!(widest.get(FI_ADDR_UNSPEC), None);
-    let refused = AddressVector::open(AddressVectorAttributes {
-        rx_ctx_bits: 33,
-        ..Default::default()
-    });
+    let refused =
+        AddressVector::open(AddressVectorAttributes { rx_ctx_bits: 33, ..Default::default() });
     assert_eq!(
         refused.err(),
-        Some(AddressVectorError::TooManyRxCtxBits {
-            bits: 33,
-            bits_max: 32
-        })
+        Some(AddressVectorError::TooManyRxCtxBits { bits: 33, bits_max: 32 })
     );
 }
 
 #[test]
 fn unknown_flags_are_refused() {
     let flags = AddressVectorFlags::from_bits_retain(1 << 8 | 1 << 59);
-    let refused = AddressVector::open(AddressVectorAttributes {
-        flags,
-        ..Default::default()
-    })
-    .err();
-    assert_eq!(
-        refused,
-        Some(AddressVectorError::UnsupportedFlags { flags: 1 << 8 })
-    );
+    let refused =
+        AddressVector::open(AddressVectorAttributes { flags, ..Default::default() }).err();
+    assert_eq!(refused, Some(AddressVectorError::UnsupportedFlags { flags: 1 << 8 }));
     assert_eq!(refused.unwrap().errno(), Errno::BADFLAGS);
 }
 
@@ -188,45 +144,25 @@ fn a_bound_vector_does_not_close() {
 #[test]
 fn asynchronous_insertion_reports_errors_then_one_event() {
     let flags = AddressVectorFlags::EVENT;
-    let av = open(AddressVectorAttributes {
-        flags,
-        ..Default::default()
-    });
+    let av = open(AddressVectorAttributes { flags, ..Default::default() });
     assert!(av.is_asynchronous());
-    let batch = || {
-        [
-            Ok(nth(1)),
-            Address::from_bytes(&[0; 16]),
-            Ok(nth(2)),
-            Ok(address("[::]:1")),
-        ]
-    };
+    let batch = || [Ok(nth(1)), Address::from_bytes(&[0; 16]), Ok(nth(2)), Ok(address("[::]:1"))];
     let early = av.insert_with_events(batch(), 5, |_| ()).unwrap_err();
     assert_eq!((early.errno(), av.len()), (Errno::NOEQ, 0));
 
     let queue = Arc::new(EventQueue::open(EventQueueAttributes::default()).unwrap());
     av.bind_event_queue(queue.clone(), 42).unwrap();
     let twice = av.bind_event_queue(queue.clone(), 42).unwrap_err();
-    assert_eq!(
-        (twice, queue.binds().count()),
-        (AddressVectorError::EventQueueBound, 1)
-    );
+    assert_eq!((twice, queue.binds().count()), (AddressVectorError::EventQueueBound, 1));
     let mut got = Vec::new();
-    av.insert_with_events(batch(), 5, |result| got.push(result.ok()))
-        .unwrap();
+    av.insert_with_events(batch(), 5, |result| got.push(result.ok())).unwrap();
     assert_eq!(got, [Some(0), None, Some(1), None]);
     assert_eq!(queue.read(), EventRead::ErrorAvailable);
     let errors = [queue.read_error().unwrap(), queue.read_error().unwrap()];
-    assert_eq!(
-        errors.each_ref().map(|e| (e.fid, e.context, e.data)),
-        [(42, 5, 1), (42, 5, 3)]
-    );
+    assert_eq!(errors.each_ref().map(|e| (e.fid, e.context, e.data)), [(42, 5, 1), (42, 5, 3)]);
     assert_eq!(errors[1].error, Errno::ADDRNOTAVAIL);
-    let complete = crate::event_queue::Event::AddressVectorComplete {
-        fid: 42,
-        context: 5,
-        data: 2,
-    };
+    let complete =
+        crate::event_queue::Event::AddressVectorComplete { fid: 42, context: 5, data: 2 };
     assert_eq!(queue.read(), EventRead::Event(complete));
     assert_eq!(queue.read(), EventRead::Empty);
     assert_eq!(queue.close().unwrap_err().errno(), Errno::BUSY);
@@ -243,9 +179,7 @@ fn readers_see_whole_addresses_while_the_vector_grows() {
         Address::new(std::net::Ipv6Addr::from_bits(bits).into(), n as u16)
     }
     fn assert_whole(address: Address) {
-        let std::net::IpAddr::V6(ip) = address.ip() else {
-            panic!("{address} was never inserted")
-        };
+        let std::net::IpAddr::V6(ip) = address.ip() else { panic!("{address} was never inserted") };
         let n = (ip.to_bits() >> 64) as u64;
         assert_eq!((address, ip.to_bits() as u64), (tagged(n), !n));
     }

@@ -22,11 +22,7 @@ impl EntryRing {
     /// Room for at least `size` entries before it grows.
     pub fn with_capacity(size: usize) -> Self {
         let slots = Box::new_uninit_slice(size.max(2).next_power_of_two());
-        EntryRing {
-            slots,
-            head: 0,
-            tail: 0,
-        }
+        EntryRing { slots, head: 0, tail: 0 }
     }
 
     /// Whether nothing is in it.
@@ -63,10 +59,7 @@ impl EntryRing {
         }
         target.owner = None;
         let slot = &self.slots[self.head & (self.slots.len() - 1)];
-        let (from, to) = (
-            slot.as_ptr().cast::<u64>(),
-            std::ptr::from_mut(target).cast::<u64>(),
-        );
+        let (from, to) = (slot.as_ptr().cast::<u64>(), std::ptr::from_mut(target).cast::<u64>());
         for word in 0..WORDS {
             // SAFETY: both are entries of WORDS words; the slot is initialised, and
             // head moves past it below, so that its content is moved once; what the
@@ -107,11 +100,7 @@ mod tests {
         let mut entry = Entry::default();
         for round in 0..50 {
             for _ in 0..round % 7 {
-                ring.push_back(Entry {
-                    context: next_in,
-                    tag: !next_in,
-                    ..Entry::default()
-                });
+                ring.push_back(Entry { context: next_in, tag: !next_in, ..Entry::default() });
                 next_in += 1;
             }
             for _ in 0..round % 5 {
@@ -134,9 +123,6 @@ mod tests {
     fn what_is_left_is_dropped_once() {
         let (owner, _) = crate::owned::Owner::new(vec![1; 100]);
         let mut ring = EntryRing::with_capacity(2);
-        ring.push_back(Entry {
-            owner: Some(owner),
-            ..Entry::default()
-        });
+        ring.push_back(Entry { owner: Some(owner), ..Entry::default() });
     }
 }

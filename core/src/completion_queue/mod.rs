@@ -83,11 +83,7 @@ impl<P: Provider> CompletionQueue<P> {
         let wake = domain.provider().new_bell()?;
         Ok(Arc::new(CompletionQueue {
             domain: domain.clone(),
-            store: Arc::new(CompletionStore::new(
-                domain.sharing(),
-                size.min(1 << 20),
-                wake,
-            )),
+            store: Arc::new(CompletionStore::new(domain.sharing(), size.min(1 << 20), wake)),
             units: PollSet::new(domain.sharing()),
             idle: Idle::default(),
             signaled: AtomicBool::new(false),

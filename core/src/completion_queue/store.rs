@@ -70,10 +70,9 @@ impl CompletionStore {
     pub fn new(sharing: Sharing, size: usize, wake: Box<dyn Bell>) -> Self {
         let queue = match sharing {
             Sharing::Exclusive => Queue::Exclusive(UnsafeCell::new(EntryRing::with_capacity(size))),
-            Sharing::Shared => Queue::Shared {
-                ring: ArrayQueue::new(size),
-                overflow: SegQueue::new(),
-            },
+            Sharing::Shared => {
+                Queue::Shared { ring: ArrayQueue::new(size), overflow: SegQueue::new() }
+            }
         };
         CompletionStore {
             queue,
@@ -102,10 +101,7 @@ impl CompletionStore {
     #[inline(never)]
     pub fn push_error(&self, error: ErrorEntry) {
         self.errors.push(error);
-        self.push(Entry {
-            flags: ERROR_MARK,
-            ..Entry::default()
-        });
+        self.push(Entry { flags: ERROR_MARK, ..Entry::default() });
     }
 
     /// Moves completions over `entries`, as many as are there and fit.
@@ -121,19 +117,11 @@ impl CompletionStore {
             }
             if entry.flags & ERROR_MARK != 0 {
                 self.errors_ready.fetch_add(1, Ordering::Relaxed);
-                return if taken == 0 {
-                    Head::Error
-                } else {
-                    Head::Taken(taken)
-                };
+                return if taken == 0 { Head::Error } else { Head::Taken(taken) };
             }
             taken += 1;
         }
-        if taken == 0 {
-            Head::Empty
-        } else {
-            Head::Taken(taken)
-        }
+        if taken == 0 { Head::Empty } else { Head::Taken(taken) }
     }
 
     #[inline(always)]
@@ -157,9 +145,7 @@ impl CompletionStore {
             }
         }
         let claim = |ready: usize| ready.checked_sub(1);
-        self.errors_ready
-            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, claim)
-            .ok()?;
+        self.errors_ready.fetch_update(Ordering::AcqRel, Ordering::Relaxed, claim).ok()?;
         self.errors.pop()
     }
 
@@ -171,10 +157,7 @@ impl CompletionStore {
         };
         // SAFETY: exclusive use, as `Sharing::Exclusive` says.
         let queue = unsafe { &mut *queue.get() };
-        if queue
-            .front_flags()
-            .is_none_or(|flags| flags & ERROR_MARK == 0)
-        {
+        if queue.front_flags().is_none_or(|flags| flags & ERROR_MARK == 0) {
             return false;
         }
         queue.pop_into(&mut Entry::default());

@@ -80,10 +80,7 @@ pub static PARAMETERS: [Parameter; 11] = [
     },
     Parameter {
         name: "FI_KESTREL_UNEXPECTED_BUDGET",
-        kind: Kind::Integer {
-            min: 64 * KIB,
-            max: 1024 * GIB,
-        },
+        kind: Kind::Integer { min: 64 * KIB, max: 1024 * GIB },
         default: "64M",
         unit: Unit::Bytes,
         help: "How much payload of unexpected messages an endpoint keeps. What is beyond it \
@@ -92,10 +89,7 @@ pub static PARAMETERS: [Parameter; 11] = [
     },
     Parameter {
         name: "FI_KESTREL_CHUNK_SIZE",
-        kind: Kind::PowerOfTwo {
-            min: 4 * KIB,
-            max: 4 * MIB,
-        },
+        kind: Kind::PowerOfTwo { min: 4 * KIB, max: 4 * MIB },
         default: "64K",
         unit: Unit::Bytes,
         help: "The size of the shared chunks that carry larger messages between processes of \
@@ -104,10 +98,7 @@ pub static PARAMETERS: [Parameter; 11] = [
     },
     Parameter {
         name: "FI_KESTREL_CHUNK_COUNT",
-        kind: Kind::Integer {
-            min: 4,
-            max: 65_536,
-        },
+        kind: Kind::Integer { min: 4, max: 65_536 },
         default: "64",
         unit: Unit::None,
         help: "How many shared chunks an endpoint has, for all its peers together.",
@@ -137,10 +128,7 @@ pub static PARAMETERS: [Parameter; 11] = [
     },
     Parameter {
         name: "FI_KESTREL_CONNECT_TIMEOUT",
-        kind: Kind::Integer {
-            min: 100,
-            max: 3_600_000,
-        },
+        kind: Kind::Integer { min: 100, max: 3_600_000 },
         default: "5000",
         unit: Unit::Milliseconds,
         help: "How long a connection may take. After that, what waits for it fails and says why.",
@@ -148,10 +136,7 @@ pub static PARAMETERS: [Parameter; 11] = [
     },
     Parameter {
         name: "FI_KESTREL_SPIN",
-        kind: Kind::Integer {
-            min: 0,
-            max: 1_000_000,
-        },
+        kind: Kind::Integer { min: 0, max: 1_000_000 },
         default: "50",
         unit: Unit::Microseconds,
         help: "How long an idle thread polls before it lets others run.",
@@ -159,10 +144,7 @@ pub static PARAMETERS: [Parameter; 11] = [
     },
     Parameter {
         name: "FI_KESTREL_TX_SIZE",
-        kind: Kind::Integer {
-            min: 1,
-            max: TX_SIZE_MAX as u64,
-        },
+        kind: Kind::Integer { min: 1, max: TX_SIZE_MAX as u64 },
         default: "1024",
         unit: Unit::None,
         help: "How many operations an endpoint may have outstanding, unless the application says.",
@@ -170,10 +152,7 @@ pub static PARAMETERS: [Parameter; 11] = [
     },
     Parameter {
         name: "FI_KESTREL_RX_SIZE",
-        kind: Kind::Integer {
-            min: 1,
-            max: RX_SIZE_MAX as u64,
-        },
+        kind: Kind::Integer { min: 1, max: RX_SIZE_MAX as u64 },
         default: "1024",
         unit: Unit::None,
         help: "How many receives an endpoint may have posted, unless the application says.",
@@ -181,10 +160,7 @@ pub static PARAMETERS: [Parameter; 11] = [
     },
     Parameter {
         name: "FI_KESTREL_INJECT_SIZE",
-        kind: Kind::Integer {
-            min: 64,
-            max: 4 * KIB,
-        },
+        kind: Kind::Integer { min: 64, max: 4 * KIB },
         default: "1K",
         unit: Unit::Bytes,
         help: "The largest message that an inject takes.",
@@ -213,18 +189,12 @@ impl HasErrno for ConfigError {
 impl Parameter {
     /// The name that libfabric's `fi_param_define` takes: it adds `FI_KESTREL_` and capitals itself.
     pub fn short_name(&self) -> String {
-        self.name
-            .trim_start_matches("FI_KESTREL_")
-            .to_ascii_lowercase()
+        self.name.trim_start_matches("FI_KESTREL_").to_ascii_lowercase()
     }
 
     /// Help, default, unit and bounds in one paragraph.
     pub fn describe(&self) -> String {
-        let default = if self.default.is_empty() {
-            "none"
-        } else {
-            self.default
-        };
+        let default = if self.default.is_empty() { "none" } else { self.default };
         format!("{} (default: {default}; {})", self.help, self.allowed())
     }
 
@@ -295,11 +265,7 @@ impl Config {
                 Err(error) => errors.push(error),
             }
         }
-        if errors.is_empty() {
-            Ok(config)
-        } else {
-            Err(errors)
-        }
+        if errors.is_empty() { Ok(config) } else { Err(errors) }
     }
 }
 
@@ -379,9 +345,7 @@ mod tests {
 
     #[test]
     fn errors_name_parameter_value_and_bounds_and_come_all_at_once() {
-        let error = with("FI_KESTREL_CONNECT_TIMEOUT", "99")
-            .unwrap_err()
-            .remove(0);
+        let error = with("FI_KESTREL_CONNECT_TIMEOUT", "99").unwrap_err().remove(0);
         assert_eq!(
             error.to_string(),
             "FI_KESTREL_CONNECT_TIMEOUT=99: it is too small; a number from 100 to 3600000 \
@@ -403,16 +367,11 @@ mod tests {
         for parameter in &PARAMETERS {
             assert!(parameter.name.starts_with("FI_KESTREL_"));
             assert!(parameter.help.ends_with('.'), "{}", parameter.name);
-            let same = PARAMETERS
-                .iter()
-                .filter(|other| other.name == parameter.name);
+            let same = PARAMETERS.iter().filter(|other| other.name == parameter.name);
             assert_eq!(same.count(), 1, "{}", parameter.name);
         }
         assert_eq!(PARAMETERS[1].short_name(), "unexpected_budget");
-        assert_eq!(
-            PARAMETERS[2].allowed(),
-            "a power of two from 4096 to 4194304 bytes"
-        );
+        assert_eq!(PARAMETERS[2].allowed(), "a power of two from 4096 to 4194304 bytes");
         assert!(PARAMETERS[0].describe().contains("default: none"));
     }
 }

@@ -58,11 +58,7 @@ impl CoreSet {
 // the table set every parameter, so none can call the wrong one unseen.
 impl Value {
     pub(super) fn integer(self) -> u64 {
-        if let Value::Integer(number) = self {
-            number
-        } else {
-            0
-        }
+        if let Value::Integer(number) = self { number } else { 0 }
     }
 
     pub(super) fn size(self) -> usize {
@@ -70,19 +66,11 @@ impl Value {
     }
 
     pub(super) fn choice(self) -> usize {
-        if let Value::Choice(position) = self {
-            position
-        } else {
-            0
-        }
+        if let Value::Choice(position) = self { position } else { 0 }
     }
 
     pub(super) fn cores(self) -> CoreSet {
-        if let Value::Cores(cores) = self {
-            cores
-        } else {
-            CoreSet::default()
-        }
+        if let Value::Cores(cores) = self { cores } else { CoreSet::default() }
     }
 }
 
@@ -94,9 +82,7 @@ impl Kind {
             Kind::PowerOfTwo { min, max } => {
                 let number = parse_within(text, min, max)?;
                 let suits = number.is_power_of_two();
-                suits
-                    .then_some(Value::Integer(number))
-                    .ok_or("it is no power of two")
+                suits.then_some(Value::Integer(number)).ok_or("it is no power of two")
             }
             Kind::Choice(words) => words
                 .iter()
@@ -118,9 +104,7 @@ fn parse_within(text: &str, min: u64, max: u64) -> Result<u64, &'static str> {
 
 /// Reads digits and, after them, nothing or one of K, M, G, KiB and so on.
 fn parse_number(text: &str) -> Result<u64, &'static str> {
-    let end = text
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(text.len());
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, suffix) = text.split_at(end);
     if digits.is_empty() {
         return Err("it is no number");
@@ -218,10 +202,7 @@ mod tests {
         assert_eq!(kind.parse("2"), Err("it is too small"));
         assert_eq!(kind.parse("65"), Err("it is too large"));
         assert_eq!(kind.parse("48"), Err("it is no power of two"));
-        assert_eq!(
-            Kind::Integer { min: 4, max: 64 }.parse("48"),
-            Ok(Value::Integer(48))
-        );
+        assert_eq!(Kind::Integer { min: 4, max: 64 }.parse("48"), Ok(Value::Integer(48)));
     }
 
     #[test]

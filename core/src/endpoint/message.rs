@@ -93,10 +93,7 @@ impl<P: Provider> Endpoint<P> {
             owner: Some(&mut owner),
         };
         let result = self.post_send(post);
-        result.map_err(|error| Refused {
-            error,
-            buffer: Owner::reclaim(owner),
-        })
+        result.map_err(|error| Refused { error, buffer: Owner::reclaim(owner) })
     }
 
     pub(super) fn receive_owned(
@@ -120,10 +117,7 @@ impl<P: Provider> Endpoint<P> {
             owner: Some(&mut owner),
         };
         let result = self.post_receive(post);
-        result.map_err(|error| Refused {
-            error,
-            buffer: Owner::reclaim(owner),
-        })
+        result.map_err(|error| Refused { error, buffer: Owner::reclaim(owner) })
     }
 
     #[inline(always)]

@@ -127,10 +127,7 @@ impl<P: Provider> Endpoint<P> {
     /// `RECV`, is set. Reference: fi_endpoint(3), FI_SETOPSFLAG: "setting
     /// FI_TRANSMIT or FI_RECV … it is an error to set both".
     pub fn set_default_flags(&self, flags: Flags) -> Result<(), EndpointError> {
-        let bad = EndpointError::BadFlags {
-            object: "default operation",
-            flags,
-        };
+        let bad = EndpointError::BadFlags { object: "default operation", flags };
         let (target, allowed) = match (flags.contains(Flags::TRANSMIT), flags.contains(Flags::RECV))
         {
             (true, false) => (&self.send_flags, SEND_FLAGS | Flags::TRANSMIT),
@@ -158,11 +155,7 @@ impl<P: Provider> Endpoint<P> {
     /// fi_msg(3), fi_tagged(3)
     #[inline(always)]
     pub fn post_send(&self, mut post: SendPost<'_>) -> Result<(), PostError> {
-        if !self
-            .selective
-            .get()
-            .is_some_and(|selective| selective.transmit)
-        {
+        if !self.selective.get().is_some_and(|selective| selective.transmit) {
             post.flags |= Flags::COMPLETION;
         }
         self.post_unreported(post)
@@ -178,9 +171,7 @@ impl<P: Provider> Endpoint<P> {
             return Err(PostError::BadFlags { flags: post.flags });
         }
         if !self.options.capabilities.contains(post.flags & family) {
-            return Err(PostError::NotCapable {
-                missing: post.flags & family,
-            });
+            return Err(PostError::NotCapable { missing: post.flags & family });
         }
         self.check_pieces(&post.pieces)?;
         if post.flags.contains(Flags::INJECT) {
@@ -202,25 +193,16 @@ impl<P: Provider> Endpoint<P> {
             return Err(PostError::BadFlags { flags: post.flags });
         }
         if !self.options.capabilities.contains(post.flags & family) {
-            return Err(PostError::NotCapable {
-                missing: post.flags & family,
-            });
+            return Err(PostError::NotCapable { missing: post.flags & family });
         }
         self.check_pieces(&post.pieces)?;
-        if post
-            .flags
-            .intersects(Flags::PEEK | Flags::CLAIM | Flags::DISCARD)
-        {
+        if post.flags.intersects(Flags::PEEK | Flags::CLAIM | Flags::DISCARD) {
             check_claim_flags(post.flags)?;
         }
         if !self.options.capabilities.contains(Flags::DIRECTED_RECV) {
             post.from = crate::address_vector::FI_ADDR_UNSPEC;
         }
-        if !self
-            .selective
-            .get()
-            .is_some_and(|selective| selective.receive)
-        {
+        if !self.selective.get().is_some_and(|selective| selective.receive) {
             post.flags |= Flags::COMPLETION;
         }
         unit.receive(post)
@@ -229,11 +211,7 @@ impl<P: Provider> Endpoint<P> {
     #[inline(always)]
     fn check_inject(&self, length: usize) -> Result<(), PostError> {
         let limit = self.options.inject_size;
-        if length > limit {
-            Err(PostError::InjectTooLarge { length, limit })
-        } else {
-            Ok(())
-        }
+        if length > limit { Err(PostError::InjectTooLarge { length, limit }) } else { Ok(()) }
     }
 
     #[inline(always)]
@@ -241,10 +219,9 @@ impl<P: Provider> Endpoint<P> {
         match pieces {
             Pieces::One(_) => Ok(()),
             Pieces::Many(pieces) if pieces.len() <= IOV_LIMIT => Ok(()),
-            Pieces::Many(pieces) => Err(PostError::TooManyPieces {
-                count: pieces.len(),
-                limit: IOV_LIMIT,
-            }),
+            Pieces::Many(pieces) => {
+                Err(PostError::TooManyPieces { count: pieces.len(), limit: IOV_LIMIT })
+            }
         }
     }
 

@@ -68,8 +68,7 @@ impl OptionName {
 
 impl<P: Provider> Endpoint<P> {
     pub(super) fn multi_receive_min(&self) -> usize {
-        self.multi_receive_min
-            .load(std::sync::atomic::Ordering::Relaxed)
+        self.multi_receive_min.load(std::sync::atomic::Ordering::Relaxed)
     }
 
     /// The value of an option. Units: bytes.
@@ -92,8 +91,7 @@ impl<P: Provider> Endpoint<P> {
                         bounds: "1 or more",
                     });
                 }
-                self.multi_receive_min
-                    .store(value, std::sync::atomic::Ordering::Relaxed);
+                self.multi_receive_min.store(value, std::sync::atomic::Ordering::Relaxed);
                 if let Ok(unit) = self.unit() {
                     // A closed endpoint has nothing to set it on.
                     let _ = unit.with(|engine| engine.setup.multi_receive_min = value);
@@ -102,11 +100,7 @@ impl<P: Provider> Endpoint<P> {
             }
             OptionName::CmDataSize => {
                 let option = "FI_OPT_CM_DATA_SIZE";
-                Err(EndpointError::BadOptionValue {
-                    option,
-                    value,
-                    bounds: "read-only",
-                })
+                Err(EndpointError::BadOptionValue { option, value, bounds: "read-only" })
             }
         }
     }

@@ -32,11 +32,7 @@ struct Direction<P: Provider> {
 
 impl<P: Provider> Bindings<P> {
     pub(super) fn new(transport: P::Transport) -> Self {
-        let direction = || Direction {
-            queue: None,
-            selective: false,
-            counter: None,
-        };
+        let direction = || Direction { queue: None, selective: false, counter: None };
         Bindings {
             transport: Some(transport),
             transmit: direction(),
@@ -48,9 +44,7 @@ impl<P: Provider> Bindings<P> {
     }
 
     fn directions(&mut self, flags: Flags) -> impl Iterator<Item = &mut Direction<P>> {
-        let transmit = flags
-            .contains(Flags::TRANSMIT)
-            .then_some(&mut self.transmit);
+        let transmit = flags.contains(Flags::TRANSMIT).then_some(&mut self.transmit);
         let receive = flags.contains(Flags::RECV).then_some(&mut self.receive);
         transmit.into_iter().chain(receive)
     }
@@ -61,10 +55,7 @@ impl<P: Provider> Direction<P> {
         Side {
             queue: self.queue.as_ref().map(|queue| queue.store().clone()),
             selective: self.selective,
-            counter: self
-                .counter
-                .as_ref()
-                .map(|counter| counter.counter().clone()),
+            counter: self.counter.as_ref().map(|counter| counter.counter().clone()),
         }
     }
 
@@ -128,20 +119,11 @@ impl<P: Provider> Endpoint<P> {
             return Err(EndpointError::OtherDomain { object });
         }
         let mut bindings = self.open_bindings("binding a completion queue")?;
-        if bindings
-            .directions(directions)
-            .any(|direction| direction.queue.is_some())
-        {
-            return Err(EndpointError::AlreadyBound {
-                object,
-                flags: directions,
-            });
+        if bindings.directions(directions).any(|direction| direction.queue.is_some()) {
+            return Err(EndpointError::AlreadyBound { object, flags: directions });
         }
         for direction in bindings.directions(directions) {
-            queue
-                .bound()
-                .bind()
-                .map_err(|_| EndpointError::Closed { object })?;
+            queue.bound().bind().map_err(|_| EndpointError::Closed { object })?;
             direction.queue = Some(queue.clone());
             direction.selective = flags.contains(Flags::SELECTIVE_COMPLETION);
         }
@@ -164,21 +146,11 @@ impl<P: Provider> Endpoint<P> {
             return Err(EndpointError::OtherDomain { object });
         }
         let mut bindings = self.open_bindings("binding a counter")?;
-        if bindings
-            .directions(directions)
-            .any(|direction| direction.counter.is_some())
-        {
-            return Err(EndpointError::AlreadyBound {
-                object,
-                flags: directions,
-            });
+        if bindings.directions(directions).any(|direction| direction.counter.is_some()) {
+            return Err(EndpointError::AlreadyBound { object, flags: directions });
         }
         for direction in bindings.directions(directions) {
-            counter
-                .counter()
-                .binds()
-                .bind()
-                .map_err(|_| EndpointError::Closed { object })?;
+            counter.counter().binds().bind().map_err(|_| EndpointError::Closed { object })?;
             direction.counter = Some(counter.clone());
         }
         Ok(())
@@ -189,15 +161,9 @@ impl<P: Provider> Endpoint<P> {
         let object = "address vector";
         let mut bindings = self.open_bindings("binding an address vector")?;
         if bindings.address_vector.is_some() {
-            return Err(EndpointError::AlreadyBound {
-                object,
-                flags: Flags::empty(),
-            });
+            return Err(EndpointError::AlreadyBound { object, flags: Flags::empty() });
         }
-        vector
-            .binds()
-            .bind()
-            .map_err(|_| EndpointError::Closed { object })?;
+        vector.binds().bind().map_err(|_| EndpointError::Closed { object })?;
         bindings.address_vector = Some(vector.clone());
         Ok(())
     }
@@ -208,15 +174,9 @@ impl<P: Provider> Endpoint<P> {
         let object = "event queue";
         let mut bindings = self.open_bindings("binding an event queue")?;
         if bindings.event_queue.is_some() {
-            return Err(EndpointError::AlreadyBound {
-                object,
-                flags: Flags::empty(),
-            });
+            return Err(EndpointError::AlreadyBound { object, flags: Flags::empty() });
         }
-        queue
-            .binds()
-            .bind()
-            .map_err(|_| EndpointError::Closed { object })?;
+        queue.binds().bind().map_err(|_| EndpointError::Closed { object })?;
         bindings.event_queue = Some(queue.clone());
         Ok(())
     }
@@ -235,10 +195,8 @@ impl<P: Provider> Endpoint<P> {
                 return Err(EndpointError::NoCompletionQueue { direction: name });
             }
         }
-        let address_vector = bindings
-            .address_vector
-            .clone()
-            .ok_or(EndpointError::NoAddressVector)?;
+        let address_vector =
+            bindings.address_vector.clone().ok_or(EndpointError::NoAddressVector)?;
         let Some(transport) = bindings.transport.take() else {
             return Err(EndpointError::Closed { object: "endpoint" });
         };
@@ -250,16 +208,11 @@ impl<P: Provider> Endpoint<P> {
             multi_receive_min: self.multi_receive_min(),
             unexpected_budget: self.domain.options().unexpected_budget,
         };
-        let selective = Selective {
-            transmit: setup.transmit.selective,
-            receive: setup.receive.selective,
-        };
+        let selective =
+            Selective { transmit: setup.transmit.selective, receive: setup.receive.selective };
         let engine = Engine::new(transport, setup);
-        let unit = Arc::new(Unit::new(
-            self.domain.provider().clone(),
-            self.domain.sharing(),
-            engine,
-        ));
+        let unit =
+            Arc::new(Unit::new(self.domain.provider().clone(), self.domain.sharing(), engine));
         // Set once: the lock is held and `open_bindings` saw no unit.
         let _ = self.selective.set(selective);
         let _ = self.unit.set(unit.clone());

@@ -124,11 +124,7 @@ impl<T: Transport> Engine<T> {
         // it costs a trip between the cores, and the caller would wait for it
         // before it can answer. So after a silence one packet is taken; a second
         // look is worth while when the first look of a poll finds something.
-        self.burst = if packets > 0 {
-            BURST_MAX.min(self.burst * 2)
-        } else {
-            1
-        };
+        self.burst = if packets > 0 { BURST_MAX.min(self.burst * 2) } else { 1 };
         if self.backlog.is_empty() && self.stalled.is_empty() {
             return packets > 0;
         }

@@ -42,18 +42,14 @@ impl Default for Ownership {
 impl Ownership {
     /// Free.
     pub fn new() -> Self {
-        Ownership {
-            state: AtomicU32::new(FREE),
-        }
+        Ownership { state: AtomicU32::new(FREE) }
     }
 
     /// Becomes owner if nobody is.
     #[inline(always)]
     pub fn try_acquire(&self) -> bool {
-        // A3: pairs with R3 in `release`.
-        self.state
-            .compare_exchange(FREE, OWNED, Ordering::Acquire, Ordering::Relaxed)
-            .is_ok()
+        // A3: pairs with R3 in `release` and R4 in `hand_over`.
+        self.state.compare_exchange(FREE, OWNED, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
     /// Becomes owner, however long the present one takes: for cold calls only.
@@ -61,11 +57,7 @@ impl Ownership {
         let mut spins = 0u32;
         while !self.try_acquire() {
             spins += 1;
-            if spins.is_multiple_of(64) {
-                yield_now()
-            } else {
-                spin_loop()
-            }
+            if spins.is_multiple_of(64) { yield_now() } else { spin_loop() }
         }
     }
 
@@ -89,8 +81,8 @@ impl Ownership {
     #[cold]
     fn hand_over(&self, mut drain: impl FnMut()) {
         self.state.store(TIRED, Ordering::SeqCst);
-        // F7: pairs with F6: who still saw `OWNED` had pushed before this drain;
-        // who sees `TIRED` waits for the release below.
+        // F7: pairs with F6 in `submitted`. Who still saw `OWNED` had pushed before
+        // this drain; who sees `TIRED` waits for the release below.
         fence(Ordering::SeqCst);
         drain();
         // R4: pairs with A3 in `try_acquire`.
@@ -105,8 +97,7 @@ impl Ownership {
         fence(Ordering::SeqCst);
         loop {
             let exchanged =
-                self.state
-                    .compare_exchange(FREE, OWNED, Ordering::Acquire, Ordering::Relaxed);
+                self.state.compare_exchange(FREE, OWNED, Ordering::Acquire, Ordering::Relaxed);
             match exchanged {
                 Ok(_) => return true,
                 Err(TIRED) => yield_now(),

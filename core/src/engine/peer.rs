@@ -86,13 +86,7 @@ impl ReceiveFlow {
     /// The flow of a lane that was just adopted.
     pub fn opened() -> Self {
         let (granted, window) = (CREDIT_FIRST, CREDIT_FIRST);
-        ReceiveFlow {
-            arrived: 0,
-            grant_at: CREDIT_FIRST / 2,
-            held: 0,
-            granted,
-            window,
-        }
+        ReceiveFlow { arrived: 0, grant_at: CREDIT_FIRST / 2, held: 0, granted, window }
     }
 }
 
@@ -147,8 +141,6 @@ impl Hasher for NameHasher {
 
     #[inline(always)]
     fn write_u64(&mut self, name: u64) {
-        self.0 = (self.0 ^ name)
-            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-            .rotate_left(32);
+        self.0 = (self.0 ^ name).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
     }
 }

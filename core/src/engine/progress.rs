@@ -56,11 +56,7 @@ impl Helper {
                 if units.arm() {
                     let mut bells = units.bells();
                     bells.push(bell.fd());
-                    let long = if units.waits_for_room() {
-                        STAY_AWAY
-                    } else {
-                        SLEEP_MAX
-                    };
+                    let long = if units.waits_for_room() { STAY_AWAY } else { SLEEP_MAX };
                     P::Transport::sleep(&bells, Some(long));
                 }
                 units.disarm();
@@ -97,12 +93,7 @@ impl Helper {
             .name(name.into())
             .spawn(move || run(&thread_stop, &*thread_bell))
             .map_err(|error| OpenError::NoThread(error.to_string()))?;
-        Ok(Helper {
-            stop,
-            bell,
-            thread: Some(thread),
-            process: std::process::id(),
-        })
+        Ok(Helper { stop, bell, thread: Some(thread), process: std::process::id() })
     }
 }
 

@@ -110,14 +110,7 @@ impl<T: Transport> Engine<T> {
     pub(crate) fn fail_send(&mut self, index: u32, why: &Unreachable) {
         let send = self.sends.remove(index);
         let peer = &self.peers[send.peer as usize];
-        let SendOperation {
-            context,
-            flags,
-            tag,
-            data,
-            owner,
-            ..
-        } = send;
+        let SendOperation { context, flags, tag, data, owner, .. } = send;
         self.setup.transmit.fail(ErrorEntry {
             context,
             flags: (flags & MESSAGE_KIND) | Flags::SEND,
@@ -173,10 +166,7 @@ impl<T: Transport> Engine<T> {
             "a message of {} bytes arrived for a buffer of {room} bytes: {overflow} were discarded",
             message.total
         );
-        let why = Unreachable {
-            errno: Errno::TRUNC,
-            reason,
-        };
+        let why = Unreachable { errno: Errno::TRUNC, reason };
         self.fail_receive(receive, Some(message), room as u64, &why);
     }
 

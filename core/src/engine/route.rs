@@ -36,11 +36,7 @@ impl<T: Transport> Engine<T> {
     /// The source that a receive directed at `fi_addr` matches.
     #[inline(always)]
     pub(crate) fn source_at(&mut self, fi_addr: u64) -> Option<PeerIndex> {
-        if fi_addr == FI_ADDR_UNSPEC {
-            Some(ANY_SOURCE)
-        } else {
-            self.peer_at(fi_addr)
-        }
+        if fi_addr == FI_ADDR_UNSPEC { Some(ANY_SOURCE) } else { self.peer_at(fi_addr) }
     }
 
     #[cold]
@@ -69,11 +65,7 @@ impl<T: Transport> Engine<T> {
         }
         let peer = self.peers.len() as PeerIndex;
         let mut record = Peer::new(address);
-        record.fi_addr = self
-            .setup
-            .address_vector
-            .find(&address)
-            .unwrap_or(FI_ADDR_NOTAVAIL);
+        record.fi_addr = self.setup.address_vector.find(&address).unwrap_or(FI_ADDR_NOTAVAIL);
         self.peers.push(record);
         self.by_address.insert(address, peer);
         peer
@@ -85,11 +77,8 @@ impl<T: Transport> Engine<T> {
     pub(crate) fn refresh_sources(&mut self) {
         self.sources_valid_for = self.setup.address_vector.insertions();
         for peer in &mut self.peers {
-            peer.fi_addr = self
-                .setup
-                .address_vector
-                .find(&peer.address)
-                .unwrap_or(FI_ADDR_NOTAVAIL);
+            peer.fi_addr =
+                self.setup.address_vector.find(&peer.address).unwrap_or(FI_ADDR_NOTAVAIL);
         }
     }
 
@@ -116,11 +105,7 @@ impl<T: Transport> Engine<T> {
                     self.transport.disconnect(peer);
                     self.fail_peer(peer, &reason);
                 }
-                TransportEvent::Incoming {
-                    ticket,
-                    address,
-                    incarnation,
-                } => {
+                TransportEvent::Incoming { ticket, address, incarnation } => {
                     self.incoming_peer(ticket, address, incarnation);
                 }
                 TransportEvent::Died { peer } => self.peer_died(peer),
@@ -152,9 +137,8 @@ impl<T: Transport> Engine<T> {
 
     fn incoming_peer(&mut self, ticket: u64, address: Address, incarnation: u64) {
         let peer = self.peer_of(address);
-        let restarted = self.peers[peer as usize]
-            .incarnation
-            .is_some_and(|known| known != incarnation);
+        let restarted =
+            self.peers[peer as usize].incarnation.is_some_and(|known| known != incarnation);
         if restarted {
             self.peer_died(peer);
         }
@@ -184,13 +168,7 @@ impl<T: Transport> Engine<T> {
         let reason = format!("peer {address} closed its endpoint");
         tracing::info!("{reason}");
         self.transport.disconnect(peer);
-        self.fail_peer(
-            peer,
-            &Unreachable {
-                errno: Errno::CONNRESET,
-                reason,
-            },
-        );
+        self.fail_peer(peer, &Unreachable { errno: Errno::CONNRESET, reason });
     }
 
     fn peer_broke(&mut self, peer: PeerIndex, why: &Unreachable) {
@@ -203,17 +181,8 @@ impl<T: Transport> Engine<T> {
     #[cold]
     #[inline(never)]
     pub(crate) fn violation(&mut self, peer: PeerIndex, what: &str) {
-        let reason = format!(
-            "{} broke the protocol: {what}",
-            self.peers[peer as usize].address
-        );
-        self.peer_broke(
-            peer,
-            &Unreachable {
-                errno: Errno::CONNABORTED,
-                reason,
-            },
-        );
+        let reason = format!("{} broke the protocol: {what}", self.peers[peer as usize].address);
+        self.peer_broke(peer, &Unreachable { errno: Errno::CONNABORTED, reason });
     }
 
     /// Delivers what `peer` had published. Bounded by what a lane can hold.
@@ -251,16 +220,11 @@ impl<T: Transport> Engine<T> {
         let record = &mut self.peers[peer as usize];
         record.streams.clear();
         record.awaiting = 0;
-        let begun: Vec<u32> = self
-            .sends
-            .indices()
-            .filter(|&send| self.sends[send].has_begun_with(peer))
-            .collect();
+        let begun: Vec<u32> =
+            self.sends.indices().filter(|&send| self.sends[send].has_begun_with(peer)).collect();
         for send in begun {
             if self.sends[send].stage == SendStage::Prefix {
-                self.peers[peer as usize]
-                    .queue
-                    .retain(|&queued| queued != send);
+                self.peers[peer as usize].queue.retain(|&queued| queued != send);
             }
             self.fail_send(send, why);
         }
@@ -277,8 +241,7 @@ impl<T: Transport> Engine<T> {
             }
         }
         self.forget_unexpected(&parked);
-        self.stalled
-            .retain(|stalled| self.incoming.get(stalled.incoming).is_some());
+        self.stalled.retain(|stalled| self.incoming.get(stalled.incoming).is_some());
         self.close_flow(peer);
     }
 
@@ -299,21 +262,11 @@ impl<T: Transport> Engine<T> {
 
     fn fail_directed(&mut self, peer: PeerIndex, why: &Unreachable) {
         for tagged in [true, false] {
-            let matcher = if tagged {
-                &mut self.tagged
-            } else {
-                &mut self.untagged
-            };
-            let directed: Vec<_> = matcher
-                .posted()
-                .filter(|(_, _, source)| *source == peer)
-                .collect();
+            let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
+            let directed: Vec<_> =
+                matcher.posted().filter(|(_, _, source)| *source == peer).collect();
             for (posted, receive, _) in directed {
-                let matcher = if tagged {
-                    &mut self.tagged
-                } else {
-                    &mut self.untagged
-                };
+                let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
                 matcher.remove_posted(posted);
                 self.fail_posted(receive & !STICKY, why);
             }
@@ -324,9 +277,7 @@ impl<T: Transport> Engine<T> {
     pub(crate) fn say_bye(&mut self) {
         for peer in 0..self.peers.len() as PeerIndex {
             if self.peers[peer as usize].state == PeerState::Ready {
-                let _ = self
-                    .transport
-                    .push(peer, Head::new(Kind::Bye, 0), 0, &[], Piece::EMPTY);
+                let _ = self.transport.push(peer, Head::new(Kind::Bye, 0), 0, &[], Piece::EMPTY);
             }
         }
     }
@@ -334,10 +285,7 @@ impl<T: Transport> Engine<T> {
 
 fn replaced(address: Address) -> Unreachable {
     let reason = format!("peer {address} sends on another lane from now on");
-    Unreachable {
-        errno: Errno::CONNRESET,
-        reason,
-    }
+    Unreachable { errno: Errno::CONNRESET, reason }
 }
 
 fn died(address: Address) -> Unreachable {

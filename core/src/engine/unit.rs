@@ -21,17 +21,8 @@ const SUBMISSIONS_MAX: usize = 256;
 
 /// What a caller leaves for the owner. Boxed buffers only where threads collide.
 enum Submission {
-    Send {
-        post: Submitted,
-        to: u64,
-        data: u64,
-        copy: Option<Box<[u8]>>,
-    },
-    Receive {
-        post: Submitted,
-        from: u64,
-        ignore: u64,
-    },
+    Send { post: Submitted, to: u64, data: u64, copy: Option<Box<[u8]>> },
+    Receive { post: Submitted, from: u64, ignore: u64 },
 }
 
 impl<P: Provider> Drop for Unit<P> {
@@ -114,10 +105,7 @@ impl<P: Provider> Unit<P> {
     #[inline(always)]
     pub fn progress_by_application(&self) -> bool {
         if self.sharing == Sharing::Shared {
-            self.polls.store(
-                self.polls.load(Ordering::Relaxed).wrapping_add(1),
-                Ordering::Relaxed,
-            );
+            self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         }
         self.progress()
     }
@@ -140,9 +128,7 @@ impl<P: Provider> Unit<P> {
             return self.submit_send(post);
         }
         self.drain();
-        let result = self
-            .owned()
-            .map_or(Err(PostError::Closed), |engine| engine.send(post));
+        let result = self.owned().map_or(Err(PostError::Closed), |engine| engine.send(post));
         self.release();
         result
     }
@@ -160,9 +146,7 @@ impl<P: Provider> Unit<P> {
             return self.submit_receive(post);
         }
         self.drain();
-        let result = self
-            .owned()
-            .map_or(Err(PostError::Closed), |engine| engine.receive(post));
+        let result = self.owned().map_or(Err(PostError::Closed), |engine| engine.receive(post));
         self.release();
         result
     }
@@ -203,8 +187,7 @@ impl<P: Provider> Unit<P> {
 
     #[inline(always)]
     fn release(&self) {
-        self.ownership
-            .release(|| !self.submissions.is_empty(), || self.drain());
+        self.ownership.release(|| !self.submissions.is_empty(), || self.drain());
     }
 
     /// Takes what was submitted, in order.
@@ -224,19 +207,8 @@ impl<P: Provider> Unit<P> {
             };
             let Some(engine) = self.owned() else { continue };
             match submission {
-                Submission::Send {
-                    post,
-                    to,
-                    data,
-                    copy,
-                } => {
-                    let Submitted {
-                        pieces: stored,
-                        tag,
-                        context,
-                        flags,
-                        mut owner,
-                    } = post;
+                Submission::Send { post, to, data, copy } => {
+                    let Submitted { pieces: stored, tag, context, flags, mut owner } = post;
                     let owner = Some(&mut owner);
                     let pieces = stored.view();
                     engine.send_submitted(SendPost {
@@ -251,13 +223,7 @@ impl<P: Provider> Unit<P> {
                     drop(copy);
                 }
                 Submission::Receive { post, from, ignore } => {
-                    let Submitted {
-                        pieces: stored,
-                        tag,
-                        context,
-                        flags,
-                        mut owner,
-                    } = post;
+                    let Submitted { pieces: stored, tag, context, flags, mut owner } = post;
                     let owner = Some(&mut owner);
                     let pieces = stored.view();
                     engine.receive_submitted(ReceivePost {
@@ -283,58 +249,24 @@ impl<P: Provider> Unit<P> {
         let mut copy = None;
         if inject {
             let mut bytes = Vec::with_capacity(total);
-            post.pieces
-                .for_each_part(0, total, |part| part.append_to(&mut bytes));
+            post.pieces.for_each_part(0, total, |part| part.append_to(&mut bytes));
             let mut bytes = bytes.into_boxed_slice();
             pieces = StoredPieces::One(Piece::of_owned(&mut bytes));
             copy = Some(bytes);
         }
-        let SendPost {
-            to,
-            tag,
-            data,
-            context,
-            flags,
-            owner: lent,
-            ..
-        } = post;
+        let SendPost { to, tag, data, context, flags, owner: lent, .. } = post;
         let owner = lent.and_then(Option::take);
-        let post = Submitted {
-            pieces,
-            tag,
-            context,
-            flags,
-            owner,
-        };
-        self.submit(Submission::Send {
-            post,
-            to,
-            data,
-            copy,
-        })
+        let post = Submitted { pieces, tag, context, flags, owner };
+        self.submit(Submission::Send { post, to, data, copy })
     }
 
     #[cold]
     #[inline(never)]
     fn submit_receive(&self, post: ReceivePost<'_>) -> Result<(), PostError> {
         let pieces = StoredPieces::store(post.pieces);
-        let ReceivePost {
-            from,
-            tag,
-            ignore,
-            context,
-            flags,
-            owner: lent,
-            ..
-        } = post;
+        let ReceivePost { from, tag, ignore, context, flags, owner: lent, .. } = post;
         let owner = lent.and_then(Option::take);
-        let post = Submitted {
-            pieces,
-            tag,
-            context,
-            flags,
-            owner,
-        };
+        let post = Submitted { pieces, tag, context, flags, owner };
         self.submit(Submission::Receive { post, from, ignore })
     }
 

@@ -67,12 +67,8 @@ const OBJECT_COUNT_MAX: usize = 1 << 20;
 /// An error's data is at most a raw address (28 bytes), or a rejection's data.
 const ERR_DATA_MAX: usize = 256;
 
-const ADDRESS_FORMATS: &[AddressFormat] = &[
-    AddressFormat::SockAddr,
-    AddressFormat::In,
-    AddressFormat::In6,
-    AddressFormat::Str,
-];
+const ADDRESS_FORMATS: &[AddressFormat] =
+    &[AddressFormat::SockAddr, AddressFormat::In, AddressFormat::In6, AddressFormat::Str];
 
 /// What a transport can do.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -31,9 +31,7 @@ const FOREIGN_CAPS: [(u64, &str); 8] = [
 pub(super) fn flags_text(flags: Flags) -> String {
     let mut rest = flags.difference(Flags::all()).bits();
     let known = flags.iter_names().map(|(name, _)| format!("FI_{name}"));
-    let foreign = FOREIGN_CAPS
-        .iter()
-        .filter(|(bit, _)| flags.bits() & bit != 0);
+    let foreign = FOREIGN_CAPS.iter().filter(|(bit, _)| flags.bits() & bit != 0);
     let mut names: Vec<String> = known.collect();
     for (bit, name) in foreign {
         if rest & bit != 0 {
@@ -50,13 +48,8 @@ where
     F: bitflags::Flags + Copy,
     F::Bits: Into<u64>,
 {
-    let names = bits
-        .iter_names()
-        .map(|(name, _)| format!("{prefix}{name}"))
-        .collect();
-    let named = bits
-        .iter_names()
-        .fold(0, |sum, (_, flag)| sum | flag.bits().into());
+    let names = bits.iter_names().map(|(name, _)| format!("{prefix}{name}")).collect();
+    let named = bits.iter_names().fold(0, |sum, (_, flag)| sum | flag.bits().into());
     join(names, bits.bits().into() & !named)
 }
 
@@ -64,11 +57,7 @@ fn join(mut names: Vec<String>, unnamed: u64) -> String {
     if unnamed != 0 {
         names.push(format!("{unnamed:#x}"));
     }
-    if names.is_empty() {
-        "nothing".to_owned()
-    } else {
-        names.join(" | ")
-    }
+    if names.is_empty() { "nothing".to_owned() } else { names.join(" | ") }
 }
 
 impl Rejection {
@@ -88,10 +77,7 @@ mod tests {
     fn flags_are_spelled_as_in_c() {
         let hmem = Flags::from_bits_retain(1 << 47 | 1 << 62);
         let text = flags_text(Flags::TAGGED | Flags::SEND | Flags::DIRECTED_RECV | hmem);
-        assert_eq!(
-            text,
-            "FI_TAGGED | FI_SEND | FI_DIRECTED_RECV | FI_HMEM | 0x4000000000000000"
-        );
+        assert_eq!(text, "FI_TAGGED | FI_SEND | FI_DIRECTED_RECV | FI_HMEM | 0x4000000000000000");
         assert_eq!(flags_text(Flags::empty()), "nothing");
         let mode = MemoryRegionMode::LOCAL | MemoryRegionMode::from_bits_retain(1 << 20);
         assert_eq!(bits_text("FI_MR_", mode), "FI_MR_LOCAL | 0x100000");
@@ -106,9 +92,6 @@ mod tests {
         };
         let text = "hint tx_attr->size asks for 70000, kestrel offers at most 65536";
         assert_eq!(rejection.to_string(), text);
-        assert_eq!(
-            Rejection::summary(&[rejection.clone(), rejection]),
-            format!("{text}; {text}")
-        );
+        assert_eq!(Rejection::summary(&[rejection.clone(), rejection]), format!("{text}; {text}"));
     }
 }

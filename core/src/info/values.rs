@@ -189,28 +189,13 @@ mod tests {
             assert_eq!(EndpointType::try_from(value).unwrap().value(), value);
             assert_eq!(Threading::try_from(value).unwrap().value(), value);
         }
-        let unknown = UnknownValue {
-            kind: "Progress",
-            value: 3,
-        };
+        let unknown = UnknownValue { kind: "Progress", value: 3 };
         assert_eq!(Progress::try_from(3), Err(unknown));
         assert_eq!(unknown.to_string(), "3 is not a value of Progress");
         // Where kestrel's order and libfabric's could differ unnoticed:
-        assert_eq!(
-            (Threading::Domain.value(), Threading::Endpoint.value()),
-            (3, 5)
-        );
-        assert_eq!(
-            (
-                AddressVectorKind::Map.value(),
-                ResourceManagement::Enabled.value()
-            ),
-            (1, 2)
-        );
-        assert_eq!(
-            (EndpointType::Rdm.value(), CompletionFormat::Tagged.value()),
-            (3, 4)
-        );
+        assert_eq!((Threading::Domain.value(), Threading::Endpoint.value()), (3, 5));
+        assert_eq!((AddressVectorKind::Map.value(), ResourceManagement::Enabled.value()), (1, 2));
+        assert_eq!((EndpointType::Rdm.value(), CompletionFormat::Tagged.value()), (3, 4));
     }
 
     #[test]

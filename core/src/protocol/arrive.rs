@@ -37,11 +37,7 @@ impl<T: Transport> Engine<T> {
         if !self.charge_arrival(arrival.peer, cost) {
             return self.violation(arrival.peer, "it sent more than its credit");
         }
-        let matcher = if flags & wire::TAGGED != 0 {
-            &mut self.tagged
-        } else {
-            &mut self.untagged
-        };
+        let matcher = if flags & wire::TAGGED != 0 { &mut self.tagged } else { &mut self.untagged };
         let Some((posted, receive)) = matcher.match_posted(arrival.peer, arrival.word) else {
             return self.park_eager(arrival, cost);
         };
@@ -65,11 +61,7 @@ impl<T: Transport> Engine<T> {
             peer: arrival.peer,
             flags: message_flags(flags),
             tag: arrival.word,
-            data: if flags & wire::DATA != 0 {
-                self.transport.word(0)
-            } else {
-                0
-            },
+            data: if flags & wire::DATA != 0 { self.transport.word(0) } else { 0 },
             total: arrival.length,
         }
     }
@@ -109,11 +101,7 @@ impl<T: Transport> Engine<T> {
         self.hold_charge(peer, unexpected.cost);
         let tagged = unexpected.flags.contains(Flags::TAGGED);
         let index = self.unexpected.insert(unexpected);
-        let matcher = if tagged {
-            &mut self.tagged
-        } else {
-            &mut self.untagged
-        };
+        let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
         matcher.park(peer, tag, index);
         index
     }
@@ -140,14 +128,7 @@ impl<T: Transport> Engine<T> {
     #[cold]
     #[inline(never)]
     pub(crate) fn acknowledge(&mut self, peer: PeerIndex, operation: u64) {
-        self.reply(
-            peer,
-            Reply {
-                kind: Kind::Acknowledge,
-                operation,
-                errno: 0,
-            },
-        );
+        self.reply(peer, Reply { kind: Kind::Acknowledge, operation, errno: 0 });
     }
 
     /// The same at the end of an arrival, which is the only place where a peer can be dropped
@@ -157,10 +138,7 @@ impl<T: Transport> Engine<T> {
     fn acknowledge_arrival(&mut self, peer: PeerIndex, operation: u64) {
         self.acknowledge(peer, operation);
         if self.peers[peer as usize].replies.len() > UNDER_WAY_MAX {
-            self.violation(
-                peer,
-                "it wants more acknowledgements than it can have sends under way",
-            );
+            self.violation(peer, "it wants more acknowledgements than it can have sends under way");
         }
     }
 
@@ -177,14 +155,6 @@ impl<T: Transport> Engine<T> {
 /// The completion flags of a message.
 #[inline(always)]
 pub(crate) fn message_flags(head_flags: u8) -> Flags {
-    let kind = if head_flags & wire::TAGGED != 0 {
-        Flags::TAGGED
-    } else {
-        Flags::MSG
-    };
-    if head_flags & wire::DATA != 0 {
-        kind | Flags::REMOTE_CQ_DATA
-    } else {
-        kind
-    }
+    let kind = if head_flags & wire::TAGGED != 0 { Flags::TAGGED } else { Flags::MSG };
+    if head_flags & wire::DATA != 0 { kind | Flags::REMOTE_CQ_DATA } else { kind }
 }

@@ -36,9 +36,7 @@ impl<T: Transport> Engine<T> {
             return Err(PostError::BadFlags { flags: post.flags });
         }
         let Some(parked) = self.claimed.remove(&post.context) else {
-            return Err(PostError::NothingClaimed {
-                context: post.context,
-            });
+            return Err(PostError::NothingClaimed { context: post.context });
         };
         if post.flags.contains(Flags::DISCARD) {
             self.report_peek(parked, &post, 0);
@@ -52,11 +50,7 @@ impl<T: Transport> Engine<T> {
 
     fn peek(&mut self, source: SourceIndex, post: &ReceivePost<'_>) {
         let tagged = post.flags.contains(Flags::TAGGED);
-        let matcher = if tagged {
-            &mut self.tagged
-        } else {
-            &mut self.untagged
-        };
+        let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
         let Some((place, parked)) = matcher.find_unexpected(source, post.tag, post.ignore) else {
             return self.report_no_message(post);
         };
@@ -152,16 +146,7 @@ impl<T: Transport> Engine<T> {
     fn refuse_rest(&mut self, index: u32) {
         let incoming = self.incoming.remove(index);
         let operation = incoming.operation;
-        self.peers[incoming.peer as usize]
-            .incoming
-            .remove(&operation);
-        self.reply(
-            incoming.peer,
-            Reply {
-                kind: Kind::Finish,
-                operation,
-                errno: 0,
-            },
-        );
+        self.peers[incoming.peer as usize].incoming.remove(&operation);
+        self.reply(incoming.peer, Reply { kind: Kind::Finish, operation, errno: 0 });
     }
 }

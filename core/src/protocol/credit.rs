@@ -41,11 +41,7 @@ impl<T: Transport> Engine<T> {
     /// envelope and some payload, or nothing.
     pub(crate) fn prefix_within_credit(&mut self, peer: PeerIndex, wanted: usize) -> usize {
         let cost = wanted as u64 + crate::wire::ENVELOPE_COST;
-        if self.has_credit(peer, cost) {
-            wanted
-        } else {
-            0
-        }
+        if self.has_credit(peer, cost) { wanted } else { 0 }
     }
 
     /// Charges a message that arrived. False if the peer had no credit for it.

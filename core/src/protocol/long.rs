@@ -22,21 +22,8 @@ use crate::{
 impl Incoming {
     /// What its completion will say.
     pub(crate) fn message(&self) -> Message {
-        let Incoming {
-            peer,
-            flags,
-            tag,
-            data,
-            total,
-            ..
-        } = *self;
-        Message {
-            peer,
-            flags,
-            tag,
-            data,
-            total,
-        }
+        let Incoming { peer, flags, tag, data, total, .. } = *self;
+        Message { peer, flags, tag, data, total }
     }
 
     /// Whether the sender waits for our consent or our finish.
@@ -46,11 +33,7 @@ impl Incoming {
 
     /// The credit that it took.
     pub(crate) fn cost(&self) -> u64 {
-        if self.prefix == 0 {
-            0
-        } else {
-            self.prefix as u64 + ENVELOPE_COST
-        }
+        if self.prefix == 0 { 0 } else { self.prefix as u64 + ENVELOPE_COST }
     }
 }
 
@@ -79,11 +62,7 @@ impl<T: Transport> Engine<T> {
             received: 0,
             pulled: false,
             target: Target::Nowhere,
-            remote: if flags & wire::READABLE != 0 {
-                remote
-            } else {
-                0
-            },
+            remote: if flags & wire::READABLE != 0 { remote } else { 0 },
             flags: message_flags(flags),
             tag: arrival.word,
             data,
@@ -95,11 +74,7 @@ impl<T: Transport> Engine<T> {
         if prefix == 0 {
             self.grant_starved(peer);
         }
-        let matcher = if flags & wire::TAGGED != 0 {
-            &mut self.tagged
-        } else {
-            &mut self.untagged
-        };
+        let matcher = if flags & wire::TAGGED != 0 { &mut self.tagged } else { &mut self.untagged };
         let matched = matcher.match_posted(peer, incoming.tag);
         let acknowledge = (flags & wire::ACK_MATCH != 0).then_some(operation);
         let index = self.incoming.insert(incoming);
@@ -140,14 +115,7 @@ impl<T: Transport> Engine<T> {
         let (peer, operation) = (incoming.peer, incoming.operation);
         let rendezvous = incoming.is_rendezvous();
         if rendezvous {
-            self.reply(
-                peer,
-                Reply {
-                    kind: Kind::Consent,
-                    operation,
-                    errno: 0,
-                },
-            );
+            self.reply(peer, Reply { kind: Kind::Consent, operation, errno: 0 });
             if self.incoming[index].remote != 0 && self.transport.can_read_remote(peer) {
                 self.stalled.push(Stalled::new(index));
             }
@@ -167,11 +135,7 @@ impl<T: Transport> Engine<T> {
             return;
         }
         let unasked = matches!(incoming.target, Target::Unexpected(_));
-        let end = if unasked {
-            incoming.prefix
-        } else {
-            incoming.total
-        };
+        let end = if unasked { incoming.prefix } else { incoming.total };
         let left = end - incoming.received;
         if self.transport.word(0) != incoming.received as u64 || arrival.length > left {
             return self.violation(peer, "a part is out of place");
@@ -186,19 +150,13 @@ impl<T: Transport> Engine<T> {
         let at = incoming.received;
         incoming.received += length;
         match incoming.target {
-            Target::Receive {
-                receive,
-                start,
-                room,
-            } if length > 0 => {
+            Target::Receive { receive, start, room } if length > 0 => {
                 let pieces = self.receives[receive].pieces.view();
                 let room = room.saturating_sub(at);
                 place::at(&self.transport, pieces, start + at, room, length);
             }
             Target::Unexpected(parked) if length > 0 => {
-                self.unexpected[parked]
-                    .body
-                    .fill(&self.transport, at, length);
+                self.unexpected[parked].body.fill(&self.transport, at, length);
             }
             _ => {}
         }
@@ -214,11 +172,7 @@ impl<T: Transport> Engine<T> {
                 self.unexpected[parked].arriving = None;
                 self.close_incoming(index);
             }
-            Target::Receive {
-                receive,
-                start,
-                room,
-            } if incoming.received == incoming.total => {
+            Target::Receive { receive, start, room } if incoming.received == incoming.total => {
                 let message = incoming.message();
                 self.close_incoming(index);
                 self.close_receive(receive, &message, start, room);
@@ -234,19 +188,10 @@ impl<T: Transport> Engine<T> {
     pub(crate) fn close_incoming(&mut self, index: u32) {
         let incoming = self.incoming.remove(index);
         self.stalled.retain(|stalled| stalled.incoming != index);
-        self.peers[incoming.peer as usize]
-            .incoming
-            .remove(&incoming.operation);
+        self.peers[incoming.peer as usize].incoming.remove(&incoming.operation);
         if incoming.is_rendezvous() {
             let operation = incoming.operation;
-            self.reply(
-                incoming.peer,
-                Reply {
-                    kind: Kind::Finish,
-                    operation,
-                    errno: 0,
-                },
-            );
+            self.reply(incoming.peer, Reply { kind: Kind::Finish, operation, errno: 0 });
         } else if incoming.acknowledge_whole {
             self.acknowledge(incoming.peer, incoming.operation);
         }
@@ -296,13 +241,7 @@ impl<T: Transport> Engine<T> {
             self.finish_send(index);
         } else {
             let reason = format!("the receiver gave the message up (error {errno})");
-            self.fail_send(
-                index,
-                &Unreachable {
-                    errno: Errno(errno as i32 & 0xfff),
-                    reason,
-                },
-            );
+            self.fail_send(index, &Unreachable { errno: Errno(errno as i32 & 0xfff), reason });
         }
         // A fenced send may have waited for this.
         self.note_backlog(peer);
@@ -320,11 +259,7 @@ impl<T: Transport> Engine<T> {
             return self.open_multi(receive, posted, total);
         }
         let room = self.receives[receive].pieces.view().total();
-        Target::Receive {
-            receive,
-            start: 0,
-            room,
-        }
+        Target::Receive { receive, start: 0, room }
     }
 
     /// The same for a receive that is not posted: it found its message waiting.

@@ -33,22 +33,14 @@ impl<T: Transport> Engine<T> {
                 self.leave_multi(receive, None);
                 return Ok(());
             }
-            let matcher = if tagged {
-                &mut self.tagged
-            } else {
-                &mut self.untagged
-            };
+            let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
             let Some(parked) = matcher.take_unexpected(source, tag, ignore) else {
                 break;
             };
             self.receive_parked(receive, parked);
         }
         self.receives[receive].arriving -= 1;
-        let matcher = if tagged {
-            &mut self.tagged
-        } else {
-            &mut self.untagged
-        };
+        let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
         matcher.post(source, tag, ignore, receive | STICKY);
         Ok(())
     }
@@ -72,19 +64,11 @@ impl<T: Transport> Engine<T> {
             operation.exhausted = true;
             if let Some(posted) = posted {
                 let tagged = operation.flags.contains(Flags::TAGGED);
-                let matcher = if tagged {
-                    &mut self.tagged
-                } else {
-                    &mut self.untagged
-                };
+                let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
                 matcher.remove_posted(posted);
             }
         }
-        Target::Receive {
-            receive,
-            start,
-            room,
-        }
+        Target::Receive { receive, start, room }
     }
 
     /// Places a whole eager message.
@@ -107,11 +91,7 @@ impl<T: Transport> Engine<T> {
         room: usize,
     ) {
         let operation = &self.receives[receive];
-        let buffer = operation
-            .pieces
-            .view()
-            .contiguous(start, usize::MAX)
-            .as_ptr() as u64;
+        let buffer = operation.pieces.view().contiguous(start, usize::MAX).as_ptr() as u64;
         if message.total > room {
             self.report_truncated_multi(receive, message, buffer, room);
             return self.leave_multi(receive, None);
@@ -144,11 +124,7 @@ impl<T: Transport> Engine<T> {
         let kind = operation.flags & (Flags::TAGGED | Flags::MSG);
         let mut entry = match entry {
             Some(entry) if wanted => entry,
-            _ => Entry {
-                context,
-                flags: (kind | Flags::RECV).bits(),
-                ..Entry::default()
-            },
+            _ => Entry { context, flags: (kind | Flags::RECV).bits(), ..Entry::default() },
         };
         entry.flags |= Flags::MULTI_RECV.bits();
         entry.owner = operation.owner;
@@ -167,10 +143,7 @@ impl<T: Transport> Engine<T> {
             "a message of {} bytes arrived where {room} bytes of a multi-receive buffer were left",
             message.total
         );
-        let why = Unreachable {
-            errno: crate::error::Errno::TRUNC,
-            reason,
-        };
+        let why = Unreachable { errno: crate::error::Errno::TRUNC, reason };
         self.fail_receive_at(operation, message, buffer, room as u64, &why);
     }
 

@@ -41,11 +41,7 @@ pub fn at<T: Transport>(
 impl Body {
     /// A body of exactly `length` bytes.
     pub fn new(length: usize) -> Body {
-        if length <= 16 {
-            Body::Small([0; 2])
-        } else {
-            Body::Large(vec![0; length].into())
-        }
+        if length <= 16 { Body::Small([0; 2]) } else { Body::Large(vec![0; length].into()) }
     }
 
     /// Copies `length` bytes of the last arrival to byte `offset` of the body.

@@ -29,10 +29,7 @@ impl<T: Transport> Engine<T> {
         let mut moved = false;
         while let Some(&reply) = self.peers[peer as usize].replies.front() {
             let head = Head::new(reply.kind, 0);
-            if !self
-                .transport
-                .push(peer, head, reply.operation, &[reply.errno], Piece::EMPTY)
-            {
+            if !self.transport.push(peer, head, reply.operation, &[reply.errno], Piece::EMPTY) {
                 return moved;
             }
             self.peers[peer as usize].replies.pop_front();
@@ -95,10 +92,7 @@ impl<T: Transport> Engine<T> {
             word(name);
         }
         let head = Head::new(Kind::Eager, send.head_flags());
-        if !self
-            .transport
-            .push(peer, head, send.tag, &words[..count], piece)
-        {
+        if !self.transport.push(peer, head, send.tag, &words[..count], piece) {
             return false;
         }
         self.peers[peer as usize].charged += cost;
@@ -118,11 +112,7 @@ impl<T: Transport> Engine<T> {
             send.stage = SendStage::Streaming;
             self.peers[peer as usize].streams.push_back(index);
         } else {
-            send.stage = if rendezvous {
-                SendStage::AwaitConsent
-            } else {
-                SendStage::AwaitFinish
-            };
+            send.stage = if rendezvous { SendStage::AwaitConsent } else { SendStage::AwaitFinish };
         }
     }
 
@@ -139,10 +129,7 @@ impl<T: Transport> Engine<T> {
         let remote = readable_at(send.pieces.view());
         let flags = send.head_flags() | if remote != 0 { wire::READABLE } else { 0 };
         let words = [name, total as u64, prefix as u64, send.data, remote];
-        if !self
-            .transport
-            .push(peer, Head::new(Kind::Long, flags), send.tag, &words, part)
-        {
+        if !self.transport.push(peer, Head::new(Kind::Long, flags), send.tag, &words, part) {
             return false;
         }
         if prefix > 0 {

@@ -14,10 +14,8 @@ use crate::{
 };
 
 /// What makes a receive more than a buffer to be filled once.
-const SPECIAL: Flags = Flags::PEEK
-    .union(Flags::CLAIM)
-    .union(Flags::DISCARD)
-    .union(Flags::MULTI_RECV);
+const SPECIAL: Flags =
+    Flags::PEEK.union(Flags::CLAIM).union(Flags::DISCARD).union(Flags::MULTI_RECV);
 
 impl<T: Transport> Engine<T> {
     /// Posts a receive. An error has no side effect.
@@ -34,11 +32,7 @@ impl<T: Transport> Engine<T> {
         }
         let tagged = post.flags.contains(Flags::TAGGED);
         let (tag, ignore) = (post.tag, post.ignore);
-        let matcher = if tagged {
-            &mut self.tagged
-        } else {
-            &mut self.untagged
-        };
+        let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
         if matcher.unexpected_len() > 0
             && let Some(parked) = matcher.take_unexpected(source, tag, ignore)
         {
@@ -47,11 +41,7 @@ impl<T: Transport> Engine<T> {
             return Ok(());
         }
         let receive = self.receives.insert(ReceiveOperation::from_post(post));
-        let matcher = if tagged {
-            &mut self.tagged
-        } else {
-            &mut self.untagged
-        };
+        let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
         matcher.post(source, tag, ignore, receive);
         Ok(())
     }
@@ -67,9 +57,7 @@ impl<T: Transport> Engine<T> {
                     && !post.flags.contains(Flags::PEEK)
                     && !self.claimed.contains_key(&post.context) =>
             {
-                PostError::NothingClaimed {
-                    context: post.context,
-                }
+                PostError::NothingClaimed { context: post.context }
             }
             Some(_) => {
                 // Nothing else can be refused: flags were checked at the post.
@@ -77,10 +65,7 @@ impl<T: Transport> Engine<T> {
                 return;
             }
         };
-        let why = Unreachable {
-            errno: refused.errno(),
-            reason: refused.to_string(),
-        };
+        let why = Unreachable { errno: refused.errno(), reason: refused.to_string() };
         self.fail_receive(ReceiveOperation::from_post(post), None, 0, &why);
     }
 
@@ -128,9 +113,7 @@ impl<T: Transport> Engine<T> {
             return;
         }
         for matcher in [&mut self.tagged, &mut self.untagged] {
-            let found = matcher
-                .unexpected()
-                .filter(|(_, message, _)| parked.contains(message));
+            let found = matcher.unexpected().filter(|(_, message, _)| parked.contains(message));
             for (place, ..) in found.collect::<Vec<_>>() {
                 matcher.remove_unexpected(place);
             }
@@ -147,11 +130,7 @@ impl<T: Transport> Engine<T> {
     /// one that has completed or is matched is unaffected, one match only.
     pub fn cancel(&mut self, context: u64) -> Result<(), PostError> {
         for tagged in [true, false] {
-            let matcher = if tagged {
-                &mut self.tagged
-            } else {
-                &mut self.untagged
-            };
+            let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
             let receives = &self.receives;
             let found = matcher
                 .posted()
@@ -174,17 +153,12 @@ impl<T: Transport> Engine<T> {
                 && send.context == context
                 && !send.flags.contains(Flags::INJECT)
         };
-        let found = self
-            .peers
-            .iter()
-            .find_map(|peer| peer.queue.iter().copied().find(matches));
+        let found = self.peers.iter().find_map(|peer| peer.queue.iter().copied().find(matches));
         let Some(send) = found else {
             return Err(PostError::NothingToCancel { context });
         };
         let peer = self.sends[send].peer;
-        self.peers[peer as usize]
-            .queue
-            .retain(|&queued| queued != send);
+        self.peers[peer as usize].queue.retain(|&queued| queued != send);
         self.fail_send(send, &canceled());
         self.note_backlog(peer);
         Ok(())
@@ -216,10 +190,7 @@ impl<T: Transport> Engine<T> {
 }
 
 fn canceled() -> Unreachable {
-    Unreachable {
-        errno: Errno::CANCELED,
-        reason: "canceled by the application".into(),
-    }
+    Unreachable { errno: Errno::CANCELED, reason: "canceled by the application".into() }
 }
 
 impl ReceiveOperation {
@@ -244,20 +215,7 @@ impl ReceiveOperation {
 impl Unexpected {
     /// What its completion will say.
     pub(crate) fn summary(&self) -> Message {
-        let Unexpected {
-            peer,
-            flags,
-            tag,
-            data,
-            total,
-            ..
-        } = *self;
-        Message {
-            peer,
-            flags,
-            tag,
-            data,
-            total,
-        }
+        let Unexpected { peer, flags, tag, data, total, .. } = *self;
+        Message { peer, flags, tag, data, total }
     }
 }

@@ -15,9 +15,8 @@ use crate::{
 };
 
 /// What keeps a send from leaving at once without a record of it.
-const NEEDS_RECORD: Flags = Flags::FENCE
-    .union(Flags::DELIVERY_COMPLETE)
-    .union(Flags::MATCH_COMPLETE);
+const NEEDS_RECORD: Flags =
+    Flags::FENCE.union(Flags::DELIVERY_COMPLETE).union(Flags::MATCH_COMPLETE);
 
 /// The longest vectored message that is gathered on the stack. Units: words.
 const GATHER_WORDS: usize = 64;
@@ -93,11 +92,7 @@ impl<T: Transport> Engine<T> {
             && self.push_eager(peer, &post, piece)
         {
             self.peers[peer as usize].charged += piece.len() as u64 + ENVELOPE_COST;
-            self.report_sent(
-                post.flags,
-                post.context,
-                post.owner.take().and_then(Option::take),
-            );
+            self.report_sent(post.flags, post.context, post.owner.take().and_then(Option::take));
             return Ok(());
         }
         self.send_queued(peer, post)
@@ -118,19 +113,12 @@ impl<T: Transport> Engine<T> {
 
     #[inline(always)]
     fn push_eager(&mut self, peer: PeerIndex, post: &SendPost<'_>, piece: Piece) -> bool {
-        let tagged = if post.flags.contains(Flags::TAGGED) {
-            wire::TAGGED
-        } else {
-            0
-        };
+        let tagged = if post.flags.contains(Flags::TAGGED) { wire::TAGGED } else { 0 };
         if post.flags.contains(Flags::REMOTE_CQ_DATA) {
             let head = Head::new(Kind::Eager, tagged | wire::DATA);
-            return self
-                .transport
-                .push(peer, head, post.tag, &[post.data], piece);
+            return self.transport.push(peer, head, post.tag, &[post.data], piece);
         }
-        self.transport
-            .push(peer, Head::new(Kind::Eager, tagged), post.tag, &[], piece)
+        self.transport.push(peer, Head::new(Kind::Eager, tagged), post.tag, &[], piece)
     }
 
     #[cold]
@@ -191,8 +179,7 @@ impl SendOperation {
         let mut copy = None;
         if flags.contains(Flags::INJECT) {
             let mut bytes = Vec::with_capacity(total);
-            post.pieces
-                .for_each_part(0, total, |part| part.append_to(&mut bytes));
+            post.pieces.for_each_part(0, total, |part| part.append_to(&mut bytes));
             let mut bytes = bytes.into_boxed_slice();
             pieces = StoredPieces::One(Piece::of_owned(&mut bytes));
             copy = Some(bytes);
@@ -239,7 +226,6 @@ impl SendOperation {
 
     /// Whether the receiver is asked to say when it is delivered or matched.
     pub(crate) fn wants_acknowledgement(&self) -> bool {
-        self.flags
-            .intersects(Flags::DELIVERY_COMPLETE | Flags::MATCH_COMPLETE)
+        self.flags.intersects(Flags::DELIVERY_COMPLETE | Flags::MATCH_COMPLETE)
     }
 }

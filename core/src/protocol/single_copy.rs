@@ -33,11 +33,7 @@ pub struct Stalled {
 impl Stalled {
     /// Starts watching.
     pub fn new(incoming: u32) -> Stalled {
-        Stalled {
-            incoming,
-            received: usize::MAX,
-            since: Instant::now(),
-        }
+        Stalled { incoming, received: usize::MAX, since: Instant::now() }
     }
 }
 
@@ -85,22 +81,13 @@ impl<T: Transport> Engine<T> {
     fn read_some(&mut self, index: u32) -> Outcome {
         let incoming = &self.incoming[index];
         let (peer, remote, total) = (incoming.peer, incoming.remote, incoming.total);
-        let Target::Receive {
-            receive,
-            start,
-            room,
-        } = incoming.target
-        else {
+        let Target::Receive { receive, start, room } = incoming.target else {
             return Outcome::Unreadable;
         };
         let from = incoming.received;
         let wanted = (total - from).min(READ_MAX).min(room.saturating_sub(from));
         // What does not fit is not read, and passed over in one step.
-        let length = if from + wanted < room {
-            wanted
-        } else {
-            total - from
-        };
+        let length = if from + wanted < room { wanted } else { total - from };
         let pieces = self.receives[receive].pieces.view();
         let (mut readable, mut done) = (true, 0);
         let address = |offset: usize| remote.wrapping_add(offset as u64);
@@ -129,14 +116,7 @@ impl<T: Transport> Engine<T> {
         self.peers[peer as usize].incoming.remove(&operation);
         let errno = Errno::CONNABORTED;
         let reason = "the sender's memory could be read only in part".into();
-        self.reply(
-            peer,
-            Reply {
-                kind: Kind::Finish,
-                operation,
-                errno: errno.0 as u64,
-            },
-        );
+        self.reply(peer, Reply { kind: Kind::Finish, operation, errno: errno.0 as u64 });
         if let Target::Receive { receive, room, .. } = incoming.target {
             let placed = incoming.received.min(room) as u64;
             let why = Unreachable { errno, reason };

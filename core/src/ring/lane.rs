@@ -114,13 +114,7 @@ impl LaneProducer {
     /// two; no other producer exists for them.
     pub unsafe fn new(lines: NonNull<Line>, count: usize, control: NonNull<LaneControl>) -> Self {
         assert!(count.is_power_of_two() && count < 1 << 31);
-        LaneProducer {
-            lines,
-            control,
-            mask: count as u64 - 1,
-            position: 0,
-            head: 0,
-        }
+        LaneProducer { lines, control, mask: count as u64 - 1, position: 0, head: 0 }
     }
 
     #[inline(always)]
@@ -158,11 +152,7 @@ impl LaneProducer {
         // A1: pairs with R1 in `LaneConsumer::publish_head`.
         let head = self.control().flow.head.load(Ordering::Acquire);
         if head < self.head || head > self.position {
-            return Err(LaneCorrupt {
-                head,
-                last: self.head,
-                position: self.position,
-            });
+            return Err(LaneCorrupt { head, last: self.head, position: self.position });
         }
         self.head = head;
         Ok(())
@@ -261,13 +251,7 @@ impl LaneConsumer {
     /// As for [`LaneProducer::new`]; no other consumer exists for the lane.
     pub unsafe fn new(lines: NonNull<Line>, count: usize, control: NonNull<LaneControl>) -> Self {
         assert!(count.is_power_of_two() && count < 1 << 31);
-        LaneConsumer {
-            lines,
-            control,
-            mask: count as u64 - 1,
-            position: 0,
-            published: 0,
-        }
+        LaneConsumer { lines, control, mask: count as u64 - 1, position: 0, published: 0 }
     }
 
     #[inline(always)]
@@ -350,10 +334,7 @@ impl LaneConsumer {
     pub fn publish_head(&mut self) {
         self.published = self.position;
         // R1: pairs with A1 in `LaneProducer::refresh`.
-        self.control()
-            .flow
-            .head
-            .store(self.position, Ordering::Release);
+        self.control().flow.head.store(self.position, Ordering::Release);
     }
 
     /// Publishes the credit word.
@@ -367,10 +348,7 @@ impl LaneConsumer {
     pub fn close(&self) {
         // R8: pairs with A8 in `LaneProducer::is_closed`: who sees it also sees
         // what this side had published elsewhere before.
-        self.control()
-            .attention
-            .wish
-            .store(WISH_CLOSED, Ordering::Release);
+        self.control().attention.wish.store(WISH_CLOSED, Ordering::Release);
     }
 
     /// Tells the producer whether to ring: 0 for no, else a number that differs

@@ -25,28 +25,19 @@ pub(super) struct Class {
 
 impl Class {
     /// Equal to no class of a receive, because its source mask is neither 0 nor all ones.
-    const UNUSED: Class = Class {
-        significant: 0,
-        source_mask: 1,
-    };
+    const UNUSED: Class = Class { significant: 0, source_mask: 1 };
 
     /// The class of a receive from `source` (or `ANY_SOURCE`) that ignores the bits `ignore`.
     #[inline]
     pub(super) fn of(source: SourceIndex, ignore: u64) -> Class {
         let source_mask = if source == ANY_SOURCE { u32::MAX } else { 0 };
-        Class {
-            significant: !ignore,
-            source_mask,
-        }
+        Class { significant: !ignore, source_mask }
     }
 
     /// What a message from `source` with `tag` looks like to this class.
     #[inline]
     pub(super) fn key(self, source: SourceIndex, tag: u64) -> Key {
-        Key {
-            tag: tag & self.significant,
-            source: source | self.source_mask,
-        }
+        Key { tag: tag & self.significant, source: source | self.source_mask }
     }
 
     fn hint_index(self) -> usize {
@@ -79,15 +70,8 @@ pub(super) struct Slots<T> {
 
 impl<T> Slots<T> {
     pub(super) fn new(content: impl Fn() -> T) -> Self {
-        let slots = std::array::from_fn(|_| Slot {
-            class: Class::UNUSED,
-            content: content(),
-        });
-        Slots {
-            slots,
-            recent: 0,
-            hints: [0; HINT_COUNT],
-        }
+        let slots = std::array::from_fn(|_| Slot { class: Class::UNUSED, content: content() });
+        Slots { slots, recent: 0, hints: [0; HINT_COUNT] }
     }
 
     #[inline]
@@ -104,11 +88,7 @@ impl<T> Slots<T> {
     #[inline]
     pub(super) fn find(&mut self, class: Class) -> usize {
         let recent = self.recent % CLASS_COUNT_MAX;
-        if self.get(recent).class == class {
-            recent
-        } else {
-            self.find_other(class)
-        }
+        if self.get(recent).class == class { recent } else { self.find_other(class) }
     }
 
     #[inline(never)]
@@ -134,9 +114,7 @@ impl<T> Slots<T> {
 
     /// Some slot that serves no class.
     pub(super) fn unused(&self) -> Option<usize> {
-        self.slots
-            .iter()
-            .position(|slot| slot.class == Class::UNUSED)
+        self.slots.iter().position(|slot| slot.class == Class::UNUSED)
     }
 
     /// Lets `slot` serve `class` from now on.

@@ -31,21 +31,12 @@ impl Posted {
     #[inline]
     fn new(order: u64, key: Key, receive: u32, link: Link) -> Posted {
         let Key { tag, source } = key;
-        Posted {
-            order,
-            tag,
-            source,
-            receive,
-            link,
-        }
+        Posted { order, tag, source, receive, link }
     }
 
     #[inline]
     fn key(&self) -> Key {
-        Key {
-            tag: self.tag,
-            source: self.source,
-        }
+        Key { tag: self.tag, source: self.source }
     }
 
     fn slot(&self) -> usize {
@@ -54,13 +45,8 @@ impl Posted {
 }
 
 impl Node for Posted {
-    const VACANT: Posted = Posted {
-        order: VACANT,
-        tag: 0,
-        source: 0,
-        receive: 0,
-        link: Link::UNLINKED,
-    };
+    const VACANT: Posted =
+        Posted { order: VACANT, tag: 0, source: 0, receive: 0, link: Link::UNLINKED };
 }
 
 impl Chains for [Posted] {
@@ -141,10 +127,7 @@ impl Expected {
         receive: u32,
     ) -> PostedId {
         let class = Class::of(source, ignore);
-        let key = Key {
-            tag: tag & !ignore,
-            source,
-        };
+        let key = Key { tag: tag & !ignore, source };
         self.sequence += 1;
         let mut slot = self.slots.find(class);
         if slot == NO_SLOT {
@@ -192,12 +175,7 @@ impl Expected {
         let order = self.sequence << 8 | OVERFLOW_SLOT as u64;
         let id = self.pool.allocate();
         self.pool.nodes_mut()[id as usize] = Posted::new(order, key, receive, Link::UNLINKED);
-        self.overflow.push(Overflowing {
-            order,
-            class,
-            key,
-            id,
-        });
+        self.overflow.push(Overflowing { order, class, key, id });
         self.live |= 1 << OVERFLOW_SLOT;
         PostedId(id)
     }
@@ -252,12 +230,7 @@ impl Expected {
         let slot = posted.slot();
         // The overflow list has no buckets, and its slot is out of range; any table will do.
         let bucket = self.slots.get(slot).content.bucket(posted.key());
-        let receive = self.detach(Place {
-            order: posted.order,
-            slot,
-            bucket,
-            id,
-        });
+        let receive = self.detach(Place { order: posted.order, slot, bucket, id });
         if slot < CLASS_COUNT_MAX && self.slots.get(slot).content.len() == 0 {
             self.live &= !(1 << slot);
         }
@@ -274,10 +247,7 @@ impl Expected {
     /// The earliest match in the table of `slot`.
     #[inline]
     fn probe(&self, slot: usize, source: SourceIndex, tag: u64) -> Option<Place> {
-        let Slot {
-            class,
-            content: table,
-        } = self.slots.get(slot);
+        let Slot { class, content: table } = self.slots.get(slot);
         let key = class.key(source, tag);
         let bucket = table.bucket(key);
         let id = table.find(self.pool.nodes(), bucket, key);
@@ -285,12 +255,7 @@ impl Expected {
             return None;
         }
         let order = self.pool.nodes()[id as usize].order;
-        Some(Place {
-            order,
-            slot,
-            bucket,
-            id,
-        })
+        Some(Place { order, slot, bucket, id })
     }
 
     /// The earliest match in any class, and the bits in `live` of classes without receives.
@@ -320,23 +285,13 @@ impl Expected {
     fn probe_overflow(&self, source: SourceIndex, tag: u64) -> Option<Place> {
         let fits = |entry: &&Overflowing| entry.key.matches(entry.class.key(source, tag));
         let found = self.overflow.iter().find(fits)?;
-        Some(Place {
-            order: found.order,
-            slot: OVERFLOW_SLOT,
-            bucket: 0,
-            id: found.id,
-        })
+        Some(Place { order: found.order, slot: OVERFLOW_SLOT, bucket: 0, id: found.id })
     }
 
     /// Takes the receive at `place` out of its table and the pool.
     #[inline]
     fn detach(&mut self, place: Place) -> u32 {
-        let Place {
-            order,
-            slot,
-            bucket,
-            id,
-        } = place;
+        let Place { order, slot, bucket, id } = place;
         let nodes = self.pool.nodes_mut();
         if slot == OVERFLOW_SLOT {
             self.detach_overflowing(order);

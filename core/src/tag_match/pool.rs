@@ -21,11 +21,7 @@ pub(super) struct Pool<T> {
 
 impl<T: Node> Pool<T> {
     pub(super) fn with_capacity(capacity: usize) -> Self {
-        Pool {
-            nodes: vec![T::VACANT; capacity],
-            free: Vec::with_capacity(capacity),
-            fresh: 0,
-        }
+        Pool { nodes: vec![T::VACANT; capacity], free: Vec::with_capacity(capacity), fresh: 0 }
     }
 
     /// How many nodes are in use.
@@ -64,10 +60,7 @@ impl<T: Node> Pool<T> {
     fn grow(&mut self) {
         let len = (self.nodes.len() * 2).max(64);
         // The largest index stands for "none" in the chains.
-        assert!(
-            len < u32::MAX as usize,
-            "a matcher holds fewer than 2^31 entries"
-        );
+        assert!(len < u32::MAX as usize, "a matcher holds fewer than 2^31 entries");
         self.nodes.resize(len, T::VACANT);
         // Reserved here, so that releasing a node never allocates.
         self.free.reserve(len - self.free.len());

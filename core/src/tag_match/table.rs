@@ -39,10 +39,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) const UNLINKED: Link = Link {
-        next: NIL,
-        prev: NIL,
-    };
+    pub(super) const UNLINKED: Link = Link { next: NIL, prev: NIL };
 }
 
 /// Where the entries and links of a table are kept; entries are named by index.
@@ -70,13 +67,7 @@ pub(super) struct Table {
 impl Table {
     /// A table without memory: `reserve` comes before anything else.
     pub(super) fn new() -> Self {
-        Table {
-            heads: Box::new([]),
-            run_mask: 0,
-            shift: 0,
-            len: 0,
-            len_max: 0,
-        }
+        Table { heads: Box::new([]), run_mask: 0, shift: 0, len: 0, len_max: 0 }
     }
 
     #[inline]
@@ -127,19 +118,13 @@ impl Table {
         let head = self.heads[bucket];
         if head == NIL {
             self.heads[bucket] = id;
-            return Link {
-                next: NIL,
-                prev: id,
-            };
+            return Link { next: NIL, prev: id };
         }
         let first = chains.link_mut(head);
         let tail = first.prev;
         first.prev = id;
         chains.link_mut(tail).next = id;
-        Link {
-            next: NIL,
-            prev: tail,
-        }
+        Link { next: NIL, prev: tail }
     }
 
     /// Takes entry `id`, which is in `bucket`, out of its chain.
@@ -171,9 +156,7 @@ impl Table {
     #[cold]
     #[inline(never)]
     pub(super) fn reserve(&mut self, chains: &mut (impl Chains + ?Sized), len: usize) {
-        let bucket_count = (len * BUCKETS_PER_ENTRY)
-            .next_power_of_two()
-            .max(BUCKET_COUNT_MIN);
+        let bucket_count = (len * BUCKETS_PER_ENTRY).next_power_of_two().max(BUCKET_COUNT_MIN);
         if bucket_count <= self.heads.len() {
             return;
         }
@@ -228,10 +211,7 @@ mod tests {
     /// Steps along chains, per entry, to find all `keys` in a table that grew to hold them.
     fn steps_per_entry(keys: Vec<Key>) -> f64 {
         let len = keys.len();
-        let mut entries = Entries {
-            links: vec![Link::UNLINKED; len],
-            keys,
-        };
+        let mut entries = Entries { links: vec![Link::UNLINKED; len], keys };
         let mut table = Table::new();
         for id in 0..len as u32 {
             if table.is_full() {
@@ -274,9 +254,7 @@ mod tests {
         for shift in 0..46 {
             let stride = 1 << shift;
             assert_spread(&format!("stride 2^{shift}"), |n| (n * stride, 3));
-            assert_spread(&format!("stride 5*2^{shift}"), |n| {
-                (n * stride * 5, u32::MAX)
-            });
+            assert_spread(&format!("stride 5*2^{shift}"), |n| (n * stride * 5, u32::MAX));
         }
     }
 
@@ -286,9 +264,7 @@ mod tests {
         assert_spread("a tag for each source", |n| (n, n as u32));
         for shift in 0..46 {
             let stride = 1 << shift;
-            assert_spread(&format!("8 sources, 2^{shift}"), |n| {
-                (n / 8 * stride, n as u32 % 8)
-            });
+            assert_spread(&format!("8 sources, 2^{shift}"), |n| (n / 8 * stride, n as u32 % 8));
             assert_spread(&format!("source at 2^{shift}"), |n| (n * stride, n as u32));
         }
     }

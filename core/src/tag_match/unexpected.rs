@@ -26,12 +26,7 @@ struct Message {
 }
 
 impl Node for Message {
-    const VACANT: Message = Message {
-        order: VACANT,
-        tag: 0,
-        source: 0,
-        message: 0,
-    };
+    const VACANT: Message = Message { order: VACANT, tag: 0, source: 0, message: 0 };
 }
 
 /// The messages as one class sees them.
@@ -122,17 +117,9 @@ impl Unexpected {
         }
         let id = self.pool.allocate();
         let order = self.sequence;
-        self.pool.nodes_mut()[id as usize] = Message {
-            order,
-            tag,
-            source,
-            message,
-        };
+        self.pool.nodes_mut()[id as usize] = Message { order, tag, source, message };
         for slot in Bits(self.live) {
-            let Slot {
-                class,
-                content: view,
-            } = self.slots.get_mut(slot);
+            let Slot { class, content: view } = self.slots.get_mut(slot);
             if view.table.is_full() || view.links.len() <= id as usize {
                 view.grow(self.pool.nodes(), *class);
             }
@@ -164,10 +151,7 @@ impl Unexpected {
         if self.live != 1 << slot {
             return Some(self.detach(id));
         }
-        let Slot {
-            class,
-            content: view,
-        } = self.slots.get_mut(slot);
+        let Slot { class, content: view } = self.slots.get_mut(slot);
         let (table, mut chained) = view.chained(self.pool.nodes(), *class);
         table.unlink(&mut chained, bucket, id);
         Some(self.release(id))
@@ -187,10 +171,7 @@ impl Unexpected {
             return None;
         }
         let class = Class::of(source, ignore);
-        let key = Key {
-            tag: tag & !ignore,
-            source,
-        };
+        let key = Key { tag: tag & !ignore, source };
         let mut slot = self.slots.find(class);
         if slot == NO_SLOT {
             slot = self.open(class);
@@ -210,10 +191,7 @@ impl Unexpected {
     fn detach(&mut self, id: u32) -> u32 {
         let Message { source, tag, .. } = self.pool.nodes()[id as usize];
         for slot in Bits(self.live) {
-            let Slot {
-                class,
-                content: view,
-            } = self.slots.get_mut(slot);
+            let Slot { class, content: view } = self.slots.get_mut(slot);
             let bucket = view.table.bucket(class.key(source, tag));
             let (table, mut chained) = view.chained(self.pool.nodes(), *class);
             table.unlink(&mut chained, bucket, id);
@@ -285,20 +263,13 @@ impl Unexpected {
             .filter(|(_, message)| message.order != VACANT)
             .filter(|(_, message)| class.key(message.source, message.tag).matches(key))
             .min_by_key(|(_, message)| message.order)
-            .map(|(id, _)| Place {
-                slot: CLASS_COUNT_MAX,
-                bucket: 0,
-                id,
-            })
+            .map(|(id, _)| Place { slot: CLASS_COUNT_MAX, bucket: 0, id })
     }
 
     fn collect_arrivals(&mut self) {
         self.arrivals.clear();
-        let parked = (0u32..)
-            .zip(self.pool.nodes())
-            .filter(|(_, message)| message.order != VACANT);
-        self.arrivals
-            .extend(parked.map(|(id, message)| (message.order, id)));
+        let parked = (0u32..).zip(self.pool.nodes()).filter(|(_, message)| message.order != VACANT);
+        self.arrivals.extend(parked.map(|(id, message)| (message.order, id)));
         // Nearly sorted already, unless messages were taken in a random order for long.
         self.arrivals.sort_unstable();
     }
@@ -309,10 +280,7 @@ impl Unexpected {
             .zip(self.pool.nodes())
             .filter(|(_, message)| message.order != VACANT)
             .map(|(id, message)| {
-                (
-                    message.order,
-                    (UnexpectedId(id), message.message, message.source),
-                )
+                (message.order, (UnexpectedId(id), message.message, message.source))
             })
             .collect();
         parked.sort_unstable_by_key(|&(order, _)| order);
@@ -322,10 +290,7 @@ impl Unexpected {
 
 impl View {
     fn new() -> Self {
-        View {
-            table: Table::new(),
-            links: Box::new([]),
-        }
+        View { table: Table::new(), links: Box::new([]) }
     }
 
     /// The table, and the chains that its methods want.
@@ -336,14 +301,7 @@ impl View {
         class: Class,
     ) -> (&'a mut Table, Chained<'a>) {
         let View { table, links } = self;
-        (
-            table,
-            Chained {
-                messages,
-                links,
-                class,
-            },
-        )
+        (table, Chained { messages, links, class })
     }
 
     /// Makes room for one more message.

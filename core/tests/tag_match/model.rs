@@ -30,35 +30,19 @@ fn matches(receive: (SourceIndex, u64, u64), message: (SourceIndex, u64)) -> boo
 #[derive(Clone, Copy, Debug)]
 pub enum Step {
     /// A receive: takes a parked message, or is posted.
-    Receive {
-        source: SourceIndex,
-        tag: u64,
-        ignore: u64,
-    },
+    Receive { source: SourceIndex, tag: u64, ignore: u64 },
     /// A message: takes a posted receive, or is parked.
     Message { source: SourceIndex, tag: u64 },
     /// A receive that is posted although a parked message may match, as multi-recv does.
-    Post {
-        source: SourceIndex,
-        tag: u64,
-        ignore: u64,
-    },
+    Post { source: SourceIndex, tag: u64, ignore: u64 },
     /// A message that is parked although a receive may match.
     Park { source: SourceIndex, tag: u64 },
     /// A message finds a receive that stays posted.
     FindPosted { source: SourceIndex, tag: u64 },
     /// `FI_PEEK`.
-    Peek {
-        source: SourceIndex,
-        tag: u64,
-        ignore: u64,
-    },
+    Peek { source: SourceIndex, tag: u64, ignore: u64 },
     /// `FI_CLAIM`: a peek, then a removal by name.
-    Claim {
-        source: SourceIndex,
-        tag: u64,
-        ignore: u64,
-    },
+    Claim { source: SourceIndex, tag: u64, ignore: u64 },
     /// Cancels the n-th posted receive, counted modulo their number.
     Cancel { nth: usize },
     /// Discards the n-th parked message, counted modulo their number.
@@ -77,23 +61,11 @@ pub struct Alphabet {
 
 impl Alphabet {
     /// Few masks: every class has a table.
-    pub const NARROW: Alphabet = Alphabet {
-        tag_count: 4,
-        ignore_count: 4,
-        source_count: 2,
-    };
+    pub const NARROW: Alphabet = Alphabet { tag_count: 4, ignore_count: 4, source_count: 2 };
     /// More classes than tables.
-    pub const WIDE: Alphabet = Alphabet {
-        tag_count: 6,
-        ignore_count: 24,
-        source_count: 3,
-    };
+    pub const WIDE: Alphabet = Alphabet { tag_count: 6, ignore_count: 24, source_count: 3 };
     /// Many tags: tables grow, and chains have several keys.
-    pub const DEEP: Alphabet = Alphabet {
-        tag_count: 4096,
-        ignore_count: 3,
-        source_count: 40,
-    };
+    pub const DEEP: Alphabet = Alphabet { tag_count: 4096, ignore_count: 3, source_count: 40 };
 
     fn tag(self, number: u64) -> u64 {
         let n = number % self.tag_count;
@@ -119,36 +91,16 @@ impl Step {
         let ignore = alphabet.ignore(number >> 24 & 0xff);
         let from = (number >> 32 & 0xff) as u32 % alphabet.source_count;
         // A third of all receives take any source.
-        let source = if (number >> 40 & 0xff).is_multiple_of(3) {
-            ANY_SOURCE
-        } else {
-            from
-        };
+        let source = if (number >> 40 & 0xff).is_multiple_of(3) { ANY_SOURCE } else { from };
         let nth = (number >> 48) as usize;
         match number % 32 {
-            0..9 => Step::Receive {
-                source,
-                tag,
-                ignore,
-            },
+            0..9 => Step::Receive { source, tag, ignore },
             9..18 => Step::Message { source: from, tag },
-            18..21 => Step::Post {
-                source,
-                tag,
-                ignore,
-            },
+            18..21 => Step::Post { source, tag, ignore },
             21..24 => Step::Park { source: from, tag },
             24 => Step::FindPosted { source: from, tag },
-            25 | 26 => Step::Peek {
-                source,
-                tag,
-                ignore,
-            },
-            27 => Step::Claim {
-                source,
-                tag,
-                ignore,
-            },
+            25 | 26 => Step::Peek { source, tag, ignore },
+            27 => Step::Claim { source, tag, ignore },
             28 => Step::Cancel { nth },
             29 | 30 => Step::Discard { nth },
             _ => Step::List,
@@ -167,42 +119,21 @@ pub struct Pair {
 
 impl Pair {
     pub fn new(matcher: Matcher) -> Self {
-        Pair {
-            matcher,
-            receives: Vec::new(),
-            messages: Vec::new(),
-            next: 0,
-        }
+        Pair { matcher, receives: Vec::new(), messages: Vec::new(), next: 0 }
     }
 
     /// Takes one step on both sides. Panics where they differ.
     pub fn step(&mut self, step: Step) {
         match step {
-            Step::Receive {
-                source,
-                tag,
-                ignore,
-            } => self.receive(source, tag, ignore),
+            Step::Receive { source, tag, ignore } => self.receive(source, tag, ignore),
             Step::Message { source, tag } => self.message(source, tag),
-            Step::Post {
-                source,
-                tag,
-                ignore,
-            } => self.post(source, tag, ignore),
+            Step::Post { source, tag, ignore } => self.post(source, tag, ignore),
             Step::Park { source, tag } => self.park(source, tag),
             Step::FindPosted { source, tag } => self.find_posted(source, tag),
-            Step::Peek {
-                source,
-                tag,
-                ignore,
-            } => {
+            Step::Peek { source, tag, ignore } => {
                 self.peek(source, tag, ignore);
             }
-            Step::Claim {
-                source,
-                tag,
-                ignore,
-            } => self.claim(source, tag, ignore),
+            Step::Claim { source, tag, ignore } => self.claim(source, tag, ignore),
             Step::Cancel { nth } => self.cancel(nth),
             Step::Discard { nth } => self.discard(nth),
             Step::List => self.list(),
@@ -242,32 +173,15 @@ impl Pair {
     fn post(&mut self, source: SourceIndex, tag: u64, ignore: u64) {
         let receive = self.number();
         let id = self.matcher.post(source, tag, ignore, receive);
-        assert!(
-            self.receives.iter().all(|other| other.id != id),
-            "{id:?} is taken"
-        );
-        self.receives.push(Receive {
-            id,
-            source,
-            tag,
-            ignore,
-            receive,
-        });
+        assert!(self.receives.iter().all(|other| other.id != id), "{id:?} is taken");
+        self.receives.push(Receive { id, source, tag, ignore, receive });
     }
 
     fn park(&mut self, source: SourceIndex, tag: u64) {
         let message = self.number();
         let id = self.matcher.park(source, tag, message);
-        assert!(
-            self.messages.iter().all(|other| other.id != id),
-            "{id:?} is taken"
-        );
-        self.messages.push(Message {
-            id,
-            source,
-            tag,
-            message,
-        });
+        assert!(self.messages.iter().all(|other| other.id != id), "{id:?} is taken");
+        self.messages.push(Message { id, source, tag, message });
     }
 
     fn find_posted(&mut self, source: SourceIndex, tag: u64) {
@@ -311,15 +225,9 @@ impl Pair {
     }
 
     fn list(&self) {
-        let receives = self
-            .receives
-            .iter()
-            .map(|entry| (entry.id, entry.receive, entry.source));
+        let receives = self.receives.iter().map(|entry| (entry.id, entry.receive, entry.source));
         assert!(self.matcher.posted().eq(receives));
-        let messages = self
-            .messages
-            .iter()
-            .map(|entry| (entry.id, entry.message, entry.source));
+        let messages = self.messages.iter().map(|entry| (entry.id, entry.message, entry.source));
         assert!(self.matcher.unexpected().eq(messages));
     }
 

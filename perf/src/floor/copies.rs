@@ -39,9 +39,7 @@ impl Floor {
             for direction in 0..2 {
                 self.region.consumed(direction).store(0, Ordering::Relaxed);
                 (0..count).for_each(|index| {
-                    self.region
-                        .flag(direction, index)
-                        .store(0, Ordering::Relaxed)
+                    self.region.flag(direction, index).store(0, Ordering::Relaxed)
                 });
             }
         }
@@ -81,11 +79,7 @@ impl Floor {
             // K3: pairs with K4.
             spin_until(|| consumed.load(Ordering::Acquire) == out.next)?;
         }
-        let one_way = if pattern == Pattern::PingPong {
-            2 * messages
-        } else {
-            messages
-        };
+        let one_way = if pattern == Pattern::PingPong { 2 * messages } else { messages };
         let elapsed_ns = start.elapsed().as_nanos() as f64;
         // Nobody resets the lane while the other still looks at it.
         self.meet()?;
@@ -111,17 +105,11 @@ impl Floor {
             // size of the chunks fit; the source holds MESSAGE_BYTES_MAX bytes,
             // which `run` checked `size` against; the copier checked the CPU.
             unsafe {
-                (lane.copy)(
-                    chunks.add(index * lane.chunk_bytes),
-                    self.source.at(done),
-                    piece,
-                );
+                (lane.copy)(chunks.add(index * lane.chunk_bytes), self.source.at(done), piece);
             }
             lane.next += 1;
             // K1: pairs with K2.
-            self.region
-                .flag(lane.direction, index)
-                .store(lane.next, Ordering::Release);
+            self.region.flag(lane.direction, index).store(lane.next, Ordering::Release);
             done += piece;
         }
         Ok(())
@@ -147,9 +135,7 @@ impl Floor {
                 );
             }
             // K4: pairs with K3.
-            self.region
-                .consumed(lane.direction)
-                .store(lane.next, Ordering::Release);
+            self.region.consumed(lane.direction).store(lane.next, Ordering::Release);
             done += piece;
         }
         Ok(())

@@ -40,9 +40,7 @@ const CHUNK_BYTES_MIN: usize = 1024;
 /// Chunks larger than the message add nothing, nor do chunks so small that a
 /// message needs more than two hundred.
 pub fn plans(size: usize) -> Vec<Plan> {
-    let largest = size
-        .next_power_of_two()
-        .clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX);
+    let largest = size.next_power_of_two().clamp(CHUNK_BYTES_MIN, CHUNK_BYTES_MAX);
     let smallest = (size / 256).next_power_of_two().max(CHUNK_BYTES_MIN);
     let powers = |from: usize, to: usize| {
         std::iter::successors(Some(from), |value| Some(value * 2))
@@ -70,9 +68,7 @@ fn mixed(plans: Vec<Plan>) -> Vec<Plan> {
     /// A prime that is longer than any grid, so that it visits every index.
     const STRIDE: usize = 7919;
     let count = plans.len();
-    (0..count)
-        .map(|index| plans[index * STRIDE % count].clone())
-        .collect()
+    (0..count).map(|index| plans[index * STRIDE % count].clone()).collect()
 }
 
 #[cfg(test)]

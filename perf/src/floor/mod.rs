@@ -73,12 +73,7 @@ pub enum Task {
     /// Result: nanoseconds a message.
     Slots { messages: u64 },
     /// Result: nanoseconds a message, one way, for each plan.
-    Copies {
-        pattern: Pattern,
-        size: usize,
-        messages: u64,
-        plans: Vec<Plan>,
-    },
+    Copies { pattern: Pattern, size: usize, messages: u64, plans: Vec<Plan> },
 }
 
 /// One side's half of the floor.
@@ -122,19 +117,11 @@ impl Floor {
         match task {
             Task::Bounce { iterations } => Ok(vec![self.bounce(*iterations)?]),
             Task::Slots { messages } => Ok(vec![self.slots(*messages)?]),
-            Task::Copies {
-                pattern,
-                size,
-                messages,
-                plans,
-            } => {
+            Task::Copies { pattern, size, messages, plans } => {
                 if *size > MESSAGE_BYTES_MAX {
                     return Err(FloorError::TooLarge(*size));
                 }
-                plans
-                    .iter()
-                    .map(|plan| self.copies(*pattern, *size, *messages, plan))
-                    .collect()
+                plans.iter().map(|plan| self.copies(*pattern, *size, *messages, plan)).collect()
             }
         }
     }
@@ -143,9 +130,7 @@ impl Floor {
     fn meet(&mut self) -> Result<(), FloorError> {
         self.phase += 1;
         // M1: pairs with M2 of the other side.
-        self.region
-            .arrival(self.side)
-            .store(self.phase, Ordering::Release);
+        self.region.arrival(self.side).store(self.phase, Ordering::Release);
         let other = self.region.arrival(1 - self.side);
         // M2: pairs with M1 of the other side.
         spin_until(|| other.load(Ordering::Acquire) >= self.phase)

@@ -45,24 +45,16 @@ impl Region {
         }
         // SAFETY: the descriptor was just opened and has no other owner.
         let file = File::from(unsafe { OwnedFd::from_raw_fd(descriptor) });
-        file.set_len(REGION_BYTES as u64)
-            .map_err(FloorError::Region)?;
+        file.set_len(REGION_BYTES as u64).map_err(FloorError::Region)?;
         Region::map(file)
     }
 
     pub fn join(token: RegionToken) -> Result<Region, FloorError> {
         let path = format!("/proc/{}/fd/{}", token.process_id, token.descriptor);
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .open(path)
-            .map_err(FloorError::Region)?;
+        let file = File::options().read(true).write(true).open(path).map_err(FloorError::Region)?;
         let bytes = file.metadata().map_err(FloorError::Region)?.len();
         if bytes != REGION_BYTES as u64 {
-            return Err(FloorError::NotTheRegion {
-                bytes,
-                expected: REGION_BYTES as u64,
-            });
+            return Err(FloorError::NotTheRegion { bytes, expected: REGION_BYTES as u64 });
         }
         Region::map(file)
     }
@@ -77,10 +69,7 @@ impl Region {
     }
 
     pub fn token(&self) -> RegionToken {
-        RegionToken {
-            process_id: std::process::id(),
-            descriptor: self.file.as_raw_fd(),
-        }
+        RegionToken { process_id: std::process::id(), descriptor: self.file.as_raw_fd() }
     }
 
     /// The 64-bit word at the start of the line at `offset`.
@@ -120,10 +109,6 @@ impl Region {
     pub fn chunks(&self, direction: usize) -> *mut u8 {
         assert!(direction < 2);
         // SAFETY: within the map, by the constants above.
-        unsafe {
-            self.map
-                .as_mut_ptr()
-                .add(CHUNKS_AT + direction * CHUNKS_BYTES)
-        }
+        unsafe { self.map.as_mut_ptr().add(CHUNKS_AT + direction * CHUNKS_BYTES) }
     }
 }

@@ -30,13 +30,10 @@ fn messages_for(size: usize, budget_us: u64) -> u64 {
 
 /// Rank 0: one row for each pattern and power of two.
 pub fn job(session: &mut Session) -> Result<Section, SessionError> {
-    let mut section = Section::new(
-        "bandwidth",
-        "Bandwidth: tagged, beside the best pipelined copy",
-    );
-    let sizes: Vec<usize> = session
-        .options
-        .sizes(&(10..=22).map(|power| 1 << power).collect::<Vec<_>>());
+    let mut section =
+        Section::new("bandwidth", "Bandwidth: tagged, beside the best pipelined copy");
+    let sizes: Vec<usize> =
+        session.options.sizes(&(10..=22).map(|power| 1 << power).collect::<Vec<_>>());
     session.bar.begin("bandwidth", 2 * sizes.len() as u64);
     for pattern in [Pattern::Stream, Pattern::PingPong] {
         let mut previous: Option<(usize, f64)> = None;
@@ -52,11 +49,8 @@ pub fn job(session: &mut Session) -> Result<Section, SessionError> {
             }
             previous = Some((size, ns));
             if let Some(ratio) = row.ratio.filter(|_| AIM_SIZES.contains(&size)) {
-                let what = format!(
-                    "{} at {}, of the floor",
-                    pattern.name(),
-                    units::bytes(size as u64)
-                );
+                let what =
+                    format!("{} at {}, of the floor", pattern.name(), units::bytes(size as u64));
                 section.aims.push(Aim::at_least(&what, ratio, AIM_RATIO));
             }
             section.rows.push(row);
@@ -78,11 +72,7 @@ fn one_size(session: &mut Session, pattern: Pattern, size: usize) -> Result<Row,
     let messages = session.options.iterations(messages_for(size, 1_000));
     let window = session.options.window(WINDOW);
     let work = match pattern {
-        Pattern::Stream => Work::OneWay {
-            size,
-            messages,
-            window,
-        },
+        Pattern::Stream => Work::OneWay { size, messages, window },
         Pattern::PingPong => Work::PingPong {
             size,
             iterations: messages.div_ceil(2),
@@ -157,43 +147,24 @@ pub fn best_plan(
     let mut looked: Vec<(f64, Plan)> = Vec::new();
     for batch in grid::plans(size).chunks(PLANS_A_LOOK) {
         let plans = batch.to_vec();
-        let look = Task::Copies {
-            pattern,
-            size,
-            messages: messages_for(size, 100),
-            plans,
-        };
+        let look = Task::Copies { pattern, size, messages: messages_for(size, 100), plans };
         looked.extend(session.floor(&look)?.into_iter().zip(batch.iter().cloned()));
         if session.bar.is_late() {
             break;
         }
     }
     looked.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let finalists: Vec<Plan> = looked
-        .iter()
-        .take(FINALISTS)
-        .map(|(_, plan)| plan.clone())
-        .collect();
+    let finalists: Vec<Plan> =
+        looked.iter().take(FINALISTS).map(|(_, plan)| plan.clone()).collect();
     let mut times = vec![Vec::new(); finalists.len()];
     let messages = messages_for(size, 500);
     for _ in 0..3 {
-        let task = Task::Copies {
-            pattern,
-            size,
-            messages,
-            plans: finalists.clone(),
-        };
+        let task = Task::Copies { pattern, size, messages, plans: finalists.clone() };
         for (times, ns) in times.iter_mut().zip(session.floor(&task)?) {
             times.push(ns);
         }
     }
-    let timed = finalists
-        .into_iter()
-        .zip(times.iter().map(|times| median(times)));
+    let timed = finalists.into_iter().zip(times.iter().map(|times| median(times)));
     let best = timed.min_by(|a, b| a.1.total_cmp(&b.1));
-    Ok(best.map(|(plan, ns)| Best {
-        plan,
-        ns,
-        plans: looked.len(),
-    }))
+    Ok(best.map(|(plan, ns)| Best { plan, ns, plans: looked.len() }))
 }

@@ -95,20 +95,11 @@ pub fn job(session: &mut Session) -> Result<Section, SessionError> {
     for &size in &sizes {
         let iterations = session.options.iterations(iterations_for(size));
         let warmup = session.options.warmup(iterations / 10 + 10);
-        let work = Work::PingPong {
-            size,
-            iterations: iterations.div_ceil(8),
-            warmup,
-            each_timed: false,
-        };
+        let work =
+            Work::PingPong { size, iterations: iterations.div_ceil(8), warmup, each_timed: false };
         let plain = session.several(SAMPLES, &work)?;
         let ns = median(&plain);
-        let timed = session.work(&Work::PingPong {
-            size,
-            iterations,
-            warmup,
-            each_timed: true,
-        })?;
+        let timed = session.work(&Work::PingPong { size, iterations, warmup, each_timed: true })?;
         section.rows.push(Row {
             size: Some(size as u64),
             ns: Some(ns),
@@ -136,13 +127,9 @@ fn headline(session: &mut Session, aims: &mut Vec<Aim>) -> Result<Row, SessionEr
         if round >= ROUNDS_MIN && session.bar.is_late() {
             break;
         }
-        ours.push(beside_bounce(session, |session| {
-            Ok(session.work(&work)?.ns)
-        })?);
+        ours.push(beside_bounce(session, |session| Ok(session.work(&work)?.ns))?);
         if peer_every.is_some_and(|every| round % every == 0) {
-            theirs.push(beside_bounce(session, |session| {
-                session.peer_latency_ns(HEADLINE_BYTES)
-            })?);
+            theirs.push(beside_bounce(session, |session| session.peer_latency_ns(HEADLINE_BYTES))?);
         }
     }
     let (kept, steady) = believable(&ours);
@@ -153,11 +140,7 @@ fn headline(session: &mut Session, aims: &mut Vec<Aim>) -> Result<Row, SessionEr
         "bounce {bounce:.1} ns, excess {excess:.1} ns; {} of {} rounds kept{}",
         kept.len(),
         ours.len(),
-        if steady {
-            ""
-        } else {
-            " (none was steady: the machine is noisy)"
-        }
+        if steady { "" } else { " (none was steady: the machine is noisy)" }
     );
     if !theirs.is_empty() {
         let (kept, _) = believable(&theirs);
@@ -184,15 +167,9 @@ fn beside_bounce(
     session: &mut Session,
     measure: impl FnOnce(&mut Session) -> Result<f64, SessionError>,
 ) -> Result<Beside, SessionError> {
-    let task = Task::Bounce {
-        iterations: BOUNCES,
-    };
+    let task = Task::Bounce { iterations: BOUNCES };
     let before = session.floor(&task)?[0];
     let value = measure(session)?;
     let after = session.floor(&task)?[0];
-    Ok(Beside {
-        before,
-        value,
-        after,
-    })
+    Ok(Beside { before, value, after })
 }

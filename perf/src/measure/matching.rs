@@ -52,12 +52,7 @@ impl Queue {
 }
 
 impl Class {
-    const ALL: [Class; 4] = [
-        Class::Exact,
-        Class::ProtocolBit,
-        Class::AnySource,
-        Class::FourMasks,
-    ];
+    const ALL: [Class; 4] = [Class::Exact, Class::ProtocolBit, Class::AnySource, Class::FourMasks];
 
     const fn name(self) -> &'static str {
         match self {
@@ -83,11 +78,7 @@ impl Class {
 
     /// The protocol bits that message `index` carries, within its receive's mask.
     fn protocol_bits(self, index: u64) -> u64 {
-        if index % 8 >= 4 {
-            self.ignore(index)
-        } else {
-            0
-        }
+        if index % 8 >= 4 { self.ignore(index) } else { 0 }
     }
 }
 
@@ -110,10 +101,7 @@ pub fn matching(
             (_, Queue::Unexpected) => send_all(pump, 0..depth, class)?,
         };
     }
-    Ok(Sample {
-        ns: elapsed_ns / (rounds * depth) as f64,
-        spread: None,
-    })
+    Ok(Sample { ns: elapsed_ns / (rounds * depth) as f64, spread: None })
 }
 
 fn receive_posted(pump: &mut Pump<'_>, depth: u64, class: Class) -> Result<f64, MeasureError> {
@@ -165,26 +153,16 @@ fn tag(index: u64) -> u64 {
 
 /// Rank 0: one row for each queue, class and depth.
 pub fn job(session: &mut Session) -> Result<Section, SessionError> {
-    let mut section = Section::new(
-        "matching",
-        "Tag matching: deep queues in the worst order, a message",
-    );
+    let mut section =
+        Section::new("matching", "Tag matching: deep queues in the worst order, a message");
     let depths = session.options.depths(&DEPTHS);
-    session.bar.begin(
-        "matching",
-        (depths.len() * Queue::ALL.len() * Class::ALL.len()) as u64,
-    );
+    session.bar.begin("matching", (depths.len() * Queue::ALL.len() * Class::ALL.len()) as u64);
     for queue in Queue::ALL {
         for class in Class::ALL {
             let mut shallowest = None;
             for &depth in &depths {
                 let rounds = (session.options.iterations(MESSAGES) / depth).clamp(1, 256);
-                let work = Work::Matching {
-                    depth,
-                    rounds,
-                    queue,
-                    class,
-                };
+                let work = Work::Matching { depth, rounds, queue, class };
                 let samples = session.several(3, &work)?;
                 let ns = median(&samples);
                 let (first_depth, first) = *shallowest.get_or_insert((depth, ns));
@@ -208,9 +186,7 @@ pub fn job(session: &mut Session) -> Result<Section, SessionError> {
                         queue.name(),
                         class.name()
                     );
-                    section
-                        .aims
-                        .push(Aim::at_most(&what, ns / first, GROWTH_MAX));
+                    section.aims.push(Aim::at_most(&what, ns / first, GROWTH_MAX));
                 }
                 session.bar.advance(1);
             }

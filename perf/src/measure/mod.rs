@@ -21,30 +21,11 @@ pub const MESSAGE_BYTES_MAX: usize = 1 << 30;
 /// What the ranks do together.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Work {
-    PingPong {
-        size: usize,
-        iterations: u64,
-        warmup: u64,
-        each_timed: bool,
-    },
-    OneWay {
-        size: usize,
-        messages: u64,
-        window: u64,
-    },
-    Matching {
-        depth: u64,
-        rounds: u64,
-        queue: matching::Queue,
-        class: matching::Class,
-    },
-    AllToAll {
-        messages: u64,
-        window: u64,
-    },
-    Barrier {
-        rounds: u64,
-    },
+    PingPong { size: usize, iterations: u64, warmup: u64, each_timed: bool },
+    OneWay { size: usize, messages: u64, window: u64 },
+    Matching { depth: u64, rounds: u64, queue: matching::Queue, class: matching::Class },
+    AllToAll { messages: u64, window: u64 },
+    Barrier { rounds: u64 },
 }
 
 /// What rank 0 learns.
@@ -84,23 +65,13 @@ pub fn run(work: &Work, rank: Rank<'_>) -> Result<Sample, MeasureError> {
     };
     let pump = &mut Pump::new(rank, size);
     let sample = match *work {
-        Work::PingPong {
-            size,
-            iterations,
-            warmup,
-            each_timed,
-        } => latency::ping_pong(pump, size, iterations, warmup, each_timed),
-        Work::OneWay {
-            size,
-            messages,
-            window,
-        } => rate::one_way(pump, size, messages, window),
-        Work::Matching {
-            depth,
-            rounds,
-            queue,
-            class,
-        } => matching::matching(pump, depth, rounds, queue, class),
+        Work::PingPong { size, iterations, warmup, each_timed } => {
+            latency::ping_pong(pump, size, iterations, warmup, each_timed)
+        }
+        Work::OneWay { size, messages, window } => rate::one_way(pump, size, messages, window),
+        Work::Matching { depth, rounds, queue, class } => {
+            matching::matching(pump, depth, rounds, queue, class)
+        }
         Work::AllToAll { messages, window } => pairs::all_to_all(pump, messages, window),
         Work::Barrier { rounds } => pairs::barrier(pump, rounds),
     }?;

@@ -16,9 +16,7 @@ const ROUNDS: usize = 3;
 /// peer beyond what it has received. Nanoseconds a message of this rank.
 pub fn all_to_all(pump: &mut Pump<'_>, messages: u64, window: u64) -> Result<Sample, MeasureError> {
     pump.doing("all-to-all messages");
-    let others: Vec<usize> = (0..pump.ranks())
-        .filter(|rank| *rank != pump.rank())
-        .collect();
+    let others: Vec<usize> = (0..pump.ranks()).filter(|rank| *rank != pump.rank()).collect();
     let total = messages * others.len() as u64;
     let ahead = window.min(messages) * others.len() as u64;
     // Before the barrier: messages of ranks that left it sooner come within it.
@@ -47,10 +45,7 @@ pub fn all_to_all(pump: &mut Pump<'_>, messages: u64, window: u64) -> Result<Sam
     }
     let elapsed_ns = start.elapsed().as_nanos() as f64;
     pump.barrier()?;
-    Ok(Sample {
-        ns: elapsed_ns / total as f64,
-        spread: None,
-    })
+    Ok(Sample { ns: elapsed_ns / total as f64, spread: None })
 }
 
 /// Messages to each peer in the next burst.
@@ -68,28 +63,22 @@ pub fn barrier(pump: &mut Pump<'_>, rounds: u64) -> Result<Sample, MeasureError>
     for _ in 0..rounds {
         pump.barrier()?;
     }
-    Ok(Sample {
-        ns: start.elapsed().as_nanos() as f64 / rounds as f64,
-        spread: None,
-    })
+    Ok(Sample { ns: start.elapsed().as_nanos() as f64 / rounds as f64, spread: None })
 }
 
 /// Rank 0: `n` processes against two.
 pub fn job(session: &mut Session) -> Result<Section, SessionError> {
     let ranks = session.ranks();
-    let mut section = Section::new(
-        "pairs",
-        "Many processes: all-to-all of 8 bytes, and a barrier loop",
-    );
+    let mut section =
+        Section::new("pairs", "Many processes: all-to-all of 8 bytes, and a barrier loop");
     let window = session.options.window(WINDOW);
     let counts: Vec<usize> = if ranks > 2 { vec![2, ranks] } else { vec![2] };
     session.bar.begin("pairs", counts.len() as u64 * 2);
     let (mut rates, mut barriers) = (Vec::new(), Vec::new());
     for &count in &counts {
         session.open(count)?;
-        let messages = session
-            .options
-            .iterations(200_000 / (count as u64 * (count as u64 - 1) / 2));
+        let messages =
+            session.options.iterations(200_000 / (count as u64 * (count as u64 - 1) / 2));
         let work = Work::AllToAll { messages, window };
         let all = (count * (count - 1)) as f64 * messages as f64;
         let samples = (0..ROUNDS).map(|_| {
@@ -100,9 +89,7 @@ pub fn job(session: &mut Session) -> Result<Section, SessionError> {
         rates.push(median(&samples.collect::<Result<Vec<_>, SessionError>>()?));
         session.bar.advance(1);
         let work = Work::Barrier {
-            rounds: session
-                .options
-                .iterations(if count > 2 { 200 } else { 5_000 }),
+            rounds: session.options.iterations(if count > 2 { 200 } else { 5_000 }),
         };
         let samples = (0..ROUNDS).map(|_| session.work_slowest(&work));
         barriers.push(median(&samples.collect::<Result<Vec<_>, SessionError>>()?));

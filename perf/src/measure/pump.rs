@@ -91,10 +91,7 @@ impl<'a> Pump<'a> {
                 RECEIVED => self.received += 1,
                 SIGNALLED => self.signalled += 1,
                 context => {
-                    return Err(MeasureError::Stray {
-                        context,
-                        doing: self.doing,
-                    });
+                    return Err(MeasureError::Stray { context, doing: self.doing });
                 }
             }
         }
@@ -172,11 +169,8 @@ impl<'a> Pump<'a> {
             // SAFETY: the incoming buffer holds `size` bytes (`new`) and is
             // replaced only when no receive is posted. Several receives share
             // it: nobody looks at what arrives.
-            let outcome = unsafe {
-                self.at
-                    .side
-                    .receive(bytes, size, address, tag, ignore, context)?
-            };
+            let outcome =
+                unsafe { self.at.side.receive(bytes, size, address, tag, ignore, context)? };
             if outcome == Outcome::Done {
                 return Ok(());
             }

@@ -45,10 +45,7 @@ pub fn one_way(
         pump.signal(0)?;
         start
     };
-    Ok(Sample {
-        ns: start.elapsed().as_nanos() as f64 / messages as f64,
-        spread: None,
-    })
+    Ok(Sample { ns: start.elapsed().as_nanos() as f64 / messages as f64, spread: None })
 }
 
 fn stream_out(
@@ -90,24 +87,15 @@ pub fn job(session: &mut Session) -> Result<Section, SessionError> {
     let sizes = session.options.sizes(&[SIZE]);
     session.bar.begin("rate", sizes.len() as u64);
     for size in sizes {
-        let messages = session
-            .options
-            .iterations(100_000.min((1 << 30) / (size as u64 + 64)).max(100));
+        let messages =
+            session.options.iterations(100_000.min((1 << 30) / (size as u64 + 64)).max(100));
         let (mut ours, mut floors, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
         for round in 0..ROUNDS {
             if round >= ROUNDS_MIN && session.bar.is_late() {
                 break;
             }
             floors.push(session.floor(&Task::Slots { messages: 200_000 })?[0]);
-            ours.push(
-                session
-                    .work(&Work::OneWay {
-                        size,
-                        messages,
-                        window,
-                    })?
-                    .ns,
-            );
+            ours.push(session.work(&Work::OneWay { size, messages, window })?.ns);
             if session.peer.is_some() && round % 4 == 0 {
                 theirs.push(session.peer_rate_ns(size)?);
             }
@@ -118,9 +106,7 @@ pub fn job(session: &mut Session) -> Result<Section, SessionError> {
         if !theirs.is_empty() {
             let peer = median(&theirs);
             note += &format!("; UCX {}/s", crate::units::count(1e9 / peer));
-            section
-                .aims
-                .push(Aim::at_least("rate, of UCX's tag_bw", peer / ns, 1.5));
+            section.aims.push(Aim::at_least("rate, of UCX's tag_bw", peer / ns, 1.5));
         }
         section.rows.push(Row {
             size: Some(size as u64),

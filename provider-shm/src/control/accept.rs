@@ -53,10 +53,7 @@ enum Objection {
     #[error("it died, or closed the connection")]
     Gone,
     #[error("{call}: {source}")]
-    System {
-        call: &'static str,
-        source: std::io::Error,
-    },
+    System { call: &'static str, source: std::io::Error },
 }
 
 impl Objection {
@@ -122,10 +119,7 @@ impl ControlThread {
     fn pause_accepting(&mut self) {
         if !self.accept_paused {
             self.accept_paused = true;
-            self.timers.insert((
-                Instant::now() + OUT_OF_DESCRIPTORS_PAUSE,
-                Timer::ResumeAccepting,
-            ));
+            self.timers.insert((Instant::now() + OUT_OF_DESCRIPTORS_PAUSE, Timer::ResumeAccepting));
         }
     }
 
@@ -174,10 +168,7 @@ impl ControlThread {
         };
         if !socket::same_user(credentials) {
             if self.refused_users.len() < 64 && self.refused_users.insert(credentials.uid) {
-                tracing::warn!(
-                    uid = credentials.uid,
-                    "refused a connection of another user"
-                );
+                tracing::warn!(uid = credentials.uid, "refused a connection of another user");
             }
             return;
         }
@@ -201,13 +192,7 @@ impl ControlThread {
         match self.watch_socket(id) {
             // Its HELLO is there already, as a rule.
             Ok(()) => self.accept_readable(id),
-            Err(source) => self.object(
-                id,
-                &Objection::System {
-                    call: "epoll_ctl",
-                    source,
-                },
-            ),
+            Err(source) => self.object(id, &Objection::System { call: "epoll_ctl", source }),
         }
     }
 
@@ -267,10 +252,7 @@ impl ControlThread {
             Ok(Peer::BySocket) => true,
             Ok(Peer::Dead) => return Err(Objection::Gone),
             Err(source) => {
-                return Err(Objection::System {
-                    call: "watching the peer",
-                    source,
-                });
+                return Err(Objection::System { call: "watching the peer", source });
             }
         };
         let cma_pid = self.probe(station, credentials, &hello.from);
@@ -281,14 +263,7 @@ impl ControlThread {
         self.send_accept(id, station, own)?;
         if let Some(handshake) = self.handshakes.get_mut(&id) {
             let peer = hello.from;
-            let accepted = Accepted {
-                lane,
-                pool,
-                bell,
-                peer,
-                cma_pid,
-                keep_socket,
-            };
+            let accepted = Accepted { lane, pool, bell, peer, cma_pid, keep_socket };
             handshake.stage = Stage::AwaitConfirm(Box::new(accepted));
         }
         self.set_timer(id, Some(Instant::now() + CONFIRM_WAIT));
@@ -302,17 +277,10 @@ impl ControlThread {
         let hello = match Message::parse(&packet.bytes)? {
             Message::Hello(hello) => hello,
             other => {
-                return Err(WireError::Unexpected {
-                    found: other.kind(),
-                    expected: "HELLO",
-                }
-                .into());
+                return Err(WireError::Unexpected { found: other.kind(), expected: "HELLO" }.into());
             }
         };
-        let record = self
-            .handshakes
-            .get(&id)
-            .and_then(|h| self.stations.get(&h.station));
+        let record = self.handshakes.get(&id).and_then(|h| self.stations.get(&h.station));
         let record = record.ok_or(Objection::Gone)?;
         if hello.to != record.address {
             return Err(Objection::Address { wanted: hello.to });
@@ -341,10 +309,7 @@ impl ControlThread {
         socket::send(socket.as_fd(), &accept, &[record.shared.bell.as_fd()]).map_err(|errno| {
             match errno {
                 Errno::PIPE | Errno::CONNRESET => Objection::Gone,
-                errno => Objection::System {
-                    call: "sendmsg",
-                    source: errno.into(),
-                },
+                errno => Objection::System { call: "sendmsg", source: errno.into() },
             }
         })
     }
@@ -361,11 +326,7 @@ impl ControlThread {
             }
             other => {
                 let expected = "CONFIRM";
-                return Err(WireError::Unexpected {
-                    found: other.kind(),
-                    expected,
-                }
-                .into());
+                return Err(WireError::Unexpected { found: other.kind(), expected }.into());
             }
         }
         let Some(mut handshake) = self.take_handshake(id) else {
@@ -375,14 +336,7 @@ impl ControlThread {
         let Stage::AwaitConfirm(accepted) = stage else {
             return Ok(());
         };
-        let Accepted {
-            lane,
-            pool,
-            bell,
-            peer,
-            cma_pid,
-            keep_socket,
-        } = *accepted;
+        let Accepted { lane, pool, bell, peer, cma_pid, keep_socket } = *accepted;
         let station = handshake.station;
         match self.establish(handshake, id, &peer, cma_pid, keep_socket) {
             Ok(peer) => {
@@ -390,12 +344,7 @@ impl ControlThread {
                     return Ok(());
                 };
                 record.interest.insert(peer.process, record.last_event + 1);
-                record.push(StationEvent::Incoming {
-                    lane,
-                    pool,
-                    bell,
-                    peer,
-                });
+                record.push(StationEvent::Incoming { lane, pool, bell, peer });
             }
             Err(error) => tracing::error!(%error, "a lane was lost: epoll_ctl"),
         }

@@ -55,10 +55,7 @@ fn failed(to: SocketAddr, call: &'static str, source: std::io::Error) -> Obstacl
 }
 
 fn out_of_descriptors(to: SocketAddr) -> ConnectError {
-    ConnectError::OutOfDescriptors {
-        to,
-        source: OutOfDescriptors::needing(DESCRIPTORS_NEEDED),
-    }
+    ConnectError::OutOfDescriptors { to, source: OutOfDescriptors::needing(DESCRIPTORS_NEEDED) }
 }
 
 impl ControlThread {
@@ -139,14 +136,7 @@ impl ControlThread {
         }
         let (to, after) = (connecting.to, connecting.since.elapsed());
         let obstacle = connecting.obstacle;
-        self.fail(
-            id,
-            ConnectError::TimedOut {
-                to,
-                after,
-                obstacle,
-            },
-        );
+        self.fail(id, ConnectError::TimedOut { to, after, obstacle });
     }
 
     /// Ends a connect with its one `Failed`.
@@ -207,8 +197,7 @@ impl ControlThread {
             Err(error) => return Err(failed(to, "watching the peer", error)),
         };
         self.send_hello(id, station, to, keep_socket)?;
-        self.watch_socket(id)
-            .map_err(|error| failed(to, "epoll_ctl", error))?;
+        self.watch_socket(id).map_err(|error| failed(to, "epoll_ctl", error))?;
         self.set_timer(id, Some(deadline.min(Instant::now() + SLOW_ANSWER)));
         Ok(())
     }
@@ -237,11 +226,7 @@ impl ControlThread {
             lane_bytes: LANE_BYTES as u32,
             key: record.key.clone(),
         });
-        let descriptors = [
-            lane_fd.as_fd(),
-            record.pool.fd(),
-            record.shared.bell.as_fd(),
-        ];
+        let descriptors = [lane_fd.as_fd(), record.pool.fd(), record.shared.bell.as_fd()];
         let handshake = self.handshakes.get_mut(&id).ok_or_else(closed)?;
         let socket = handshake.socket.as_ref().ok_or_else(closed)?;
         socket::send(socket.as_fd(), &hello.encode(), &descriptors).map_err(
@@ -273,9 +258,7 @@ impl ControlThread {
         self.connecting -= usize::from(std::mem::take(&mut connecting.admitted));
         connecting.lane = None;
         let (to, deadline, attempts) = (connecting.to, connecting.deadline, connecting.attempts);
-        let waited = connecting
-            .first_attempt
-            .map_or(Duration::ZERO, |first| first.elapsed());
+        let waited = connecting.first_attempt.map_or(Duration::ZERO, |first| first.elapsed());
         let error = match obstacle {
             Obstacle::Nobody => {
                 connecting.obstacle = "nobody listened there";
@@ -294,9 +277,7 @@ impl ControlThread {
         if let Some(error) = error {
             return self.fail(id, error);
         }
-        let backoff = BACKOFF_FIRST
-            .saturating_mul(1 << attempts.min(10))
-            .min(BACKOFF_LONGEST);
+        let backoff = BACKOFF_FIRST.saturating_mul(1 << attempts.min(10)).min(BACKOFF_LONGEST);
         let next = Instant::now() + self.jittered(backoff);
         if next >= deadline && nobody {
             return self.fail(id, ConnectError::HostUnreachable { to, waited });
@@ -349,10 +330,7 @@ impl ControlThread {
             }
             other => {
                 let expected = "ACCEPT or REJECT";
-                return Err(bad(WireError::Unexpected {
-                    found: other.kind(),
-                    expected,
-                }));
+                return Err(bad(WireError::Unexpected { found: other.kind(), expected }));
             }
         };
         let found = packet.descriptors.len();
@@ -404,19 +382,10 @@ impl ControlThread {
         match (established, lane) {
             (Ok(peer), Some(lane)) => {
                 record.interest.insert(peer.process, record.last_event + 1);
-                record.push(StationEvent::Connected {
-                    request,
-                    lane,
-                    bell,
-                    peer,
-                });
+                record.push(StationEvent::Connected { request, lane, bell, peer });
             }
             (Err(source), _) => {
-                let error = ConnectError::System {
-                    to,
-                    call: "epoll_ctl",
-                    source,
-                };
+                let error = ConnectError::System { to, call: "epoll_ctl", source };
                 record.push(StationEvent::Failed { request, error });
             }
             (Ok(_), None) => unreachable!("HELLO was answered, so a lane was sent"),

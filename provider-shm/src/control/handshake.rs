@@ -86,10 +86,7 @@ impl ControlThread {
             Liveness::Socket => return Ok(Peer::BySocket),
             Liveness::Dead => return Ok(Peer::Dead),
         };
-        let process = match self
-            .processes
-            .watch(pidfd, credentials.pid, Holder::Handshake(id))
-        {
+        let process = match self.processes.watch(pidfd, credentials.pid, Holder::Handshake(id)) {
             Watched::Dead => return Ok(Peer::Dead),
             Watched::Known(process) => process,
             Watched::New(process) => {
@@ -106,11 +103,7 @@ impl ControlThread {
     /// What this endpoint says of itself.
     pub(super) fn introduce(&self, station: u64, keep_socket: bool) -> Option<Reply> {
         let record = self.stations.get(&station)?;
-        let nonce_address = if record.cma {
-            self.nonce.as_ptr() as u64
-        } else {
-            0
-        };
+        let nonce_address = if record.cma { self.nonce.as_ptr() as u64 } else { 0 };
         Some(Reply {
             asymmetric: crate::barrier::asymmetric(),
             keep_socket,
@@ -242,12 +235,7 @@ impl ControlThread {
     pub(super) fn watch_socket(&mut self, id: u64) -> std::io::Result<()> {
         let socket = self.handshakes.get(&id).and_then(|h| h.socket.as_ref());
         let Some(socket) = socket else { return Ok(()) };
-        epoll::add(
-            &self.epoll,
-            socket,
-            Token::Handshake(id).data(),
-            epoll::EventFlags::IN,
-        )?;
+        epoll::add(&self.epoll, socket, Token::Handshake(id).data(), epoll::EventFlags::IN)?;
         Ok(())
     }
 

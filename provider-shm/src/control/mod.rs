@@ -41,20 +41,9 @@ const STACK_BYTES: usize = 256 << 10;
 /// What a station orders.
 pub(crate) enum Command {
     Register(Box<StationRecord>),
-    Connect {
-        station: u64,
-        request: u32,
-        to: SocketAddr,
-    },
-    Forget {
-        station: u64,
-        process: ProcessId,
-        taken: u64,
-    },
-    Unregister {
-        station: u64,
-        done: SyncSender<()>,
-    },
+    Connect { station: u64, request: u32, to: SocketAddr },
+    Forget { station: u64, process: ProcessId, taken: u64 },
+    Unregister { station: u64, done: SyncSender<()> },
     Stop,
 }
 
@@ -182,10 +171,7 @@ fn running() -> Result<MutexGuard<'static, Option<Running>>, StationError> {
 /// Counts one more station, and starts the thread for the first.
 pub(crate) fn acquire(cma: bool) -> Result<Arc<Control>, StationError> {
     let mut running = running()?;
-    if running
-        .as_ref()
-        .is_some_and(|r| fork_guard::forked(r.control.generation))
-    {
+    if running.as_ref().is_some_and(|r| fork_guard::forked(r.control.generation)) {
         // The parent's: its thread is not here, and its memory may be half-written.
         std::mem::forget(running.take());
     }
@@ -211,25 +197,17 @@ fn start() -> Result<Running, StationError> {
         wake: Doorbell::new().map_err(|e| StationError::system("eventfd", e, 3))?,
     });
     let mut state = thread::ControlThread::new(control.clone())?;
-    let builder = std::thread::Builder::new()
-        .name("kestrel-control".into())
-        .stack_size(STACK_BYTES);
+    let builder =
+        std::thread::Builder::new().name("kestrel-control".into()).stack_size(STACK_BYTES);
     let thread = crate::sys::with_signals_blocked(|| builder.spawn(move || state.run()))
         .map_err(|e| StationError::system("starting the control thread", e, 0))?;
-    Ok(Running {
-        control,
-        thread,
-        stations: 1,
-    })
+    Ok(Running { control, thread, stations: 1 })
 }
 
 /// Counts one station less, and ends the thread with the last.
 pub(crate) fn release(control: &Arc<Control>) {
     let Ok(mut running) = running() else { return };
-    let Some(present) = running
-        .as_mut()
-        .filter(|r| Arc::ptr_eq(&r.control, control))
-    else {
+    let Some(present) = running.as_mut().filter(|r| Arc::ptr_eq(&r.control, control)) else {
         return;
     };
     present.stations -= 1;

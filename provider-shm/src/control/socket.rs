@@ -162,13 +162,7 @@ pub(crate) fn liveness(
 
 fn hung_up(socket: BorrowedFd<'_>) -> bool {
     let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::empty())];
-    let _ = poll(
-        &mut fds,
-        Some(&Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        }),
-    );
+    let _ = poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }));
     fds[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
 }
 
@@ -221,12 +215,7 @@ fn receive_once(socket: BorrowedFd<'_>) -> Result<Received, Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
-    let received = recvmsg(
-        socket,
-        &mut [IoSliceMut::new(&mut bytes)],
-        &mut control,
-        flags,
-    );
+    let received = recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags);
     let message = match received {
         Err(Errno::AGAIN | Errno::INTR) => return Ok(Received::Empty),
         other => other?,

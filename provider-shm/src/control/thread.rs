@@ -150,10 +150,7 @@ impl ControlThread {
         }
         let timeout = self.timers.first().map(|(at, _)| {
             let left = at.saturating_duration_since(Instant::now());
-            Timespec {
-                tv_sec: left.as_secs() as i64,
-                tv_nsec: left.subsec_nanos().into(),
-            }
+            Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
         });
         events.clear();
         match epoll::wait(&self.epoll, spare_capacity(events), timeout.as_ref()) {
@@ -181,18 +178,10 @@ impl ControlThread {
         while let Some(command) = self.control.commands.pop() {
             match command {
                 Command::Register(record) => self.register(*record),
-                Command::Connect {
-                    station,
-                    request,
-                    to,
-                } => {
+                Command::Connect { station, request, to } => {
                     self.start_connect(station, request, to);
                 }
-                Command::Forget {
-                    station,
-                    process,
-                    taken,
-                } => {
+                Command::Forget { station, process, taken } => {
                     self.forget(station, process, taken);
                 }
                 Command::Unregister { station, done } => {
@@ -240,22 +229,14 @@ impl ControlThread {
     }
 
     fn handshakes_where(&self, which: impl Fn(&Handshake) -> bool) -> Vec<u64> {
-        self.handshakes
-            .iter()
-            .filter(|(_, h)| which(h))
-            .map(|(id, _)| *id)
-            .collect()
+        self.handshakes.iter().filter(|(_, h)| which(h)).map(|(id, _)| *id).collect()
     }
 
     fn forget(&mut self, station: u64, process: ProcessId, taken: u64) {
         let Some(record) = self.stations.get_mut(&station) else {
             return;
         };
-        if record
-            .interest
-            .get(&process)
-            .is_none_or(|last| *last > taken)
-        {
+        if record.interest.get(&process).is_none_or(|last| *last > taken) {
             return;
         }
         record.interest.remove(&process);
@@ -330,12 +311,7 @@ impl ControlThread {
         let Some(watch) = self.processes.get(process) else {
             return Ok(());
         };
-        let added = epoll::add(
-            &self.epoll,
-            &watch.fd,
-            Token::Process(process).data(),
-            flags,
-        );
+        let added = epoll::add(&self.epoll, &watch.fd, Token::Process(process).data(), flags);
         if added.is_err() {
             self.processes.remove(process);
         }
@@ -352,14 +328,7 @@ impl ControlThread {
     pub(super) fn keep_for_peer(&mut self, station: u64, socket: OwnedFd) {
         let id = self.next_id();
         let _ = epoll::delete(&self.epoll, &socket);
-        if epoll::add(
-            &self.epoll,
-            &socket,
-            Token::Kept(id).data(),
-            EventFlags::empty(),
-        )
-        .is_ok()
-        {
+        if epoll::add(&self.epoll, &socket, Token::Kept(id).data(), EventFlags::empty()).is_ok() {
             self.kept.insert(id, (station, socket));
         }
     }

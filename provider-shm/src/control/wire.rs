@@ -175,10 +175,7 @@ impl Message {
 
     /// Reads a message that a peer sent.
     pub fn parse(bytes: &[u8]) -> Result<Message, WireError> {
-        let mut input = Input {
-            bytes,
-            what: "a header",
-        };
+        let mut input = Input { bytes, what: "a header" };
         let magic = input.u32()?;
         if magic != MAGIC {
             return Err(WireError::Magic { found: magic });
@@ -190,10 +187,7 @@ impl Message {
         let kind = input.u16()?;
         let said = input.u32()?;
         if said as usize != bytes.len() {
-            return Err(WireError::Length {
-                said,
-                have: bytes.len(),
-            });
+            return Err(WireError::Length { said, have: bytes.len() });
         }
         let message = match kind {
             1 => Message::Hello(input.named("a HELLO").hello()?),
@@ -202,18 +196,13 @@ impl Message {
             4 => match input.named("a CONFIRM").u32()? {
                 0 => Message::Confirm(Confirm),
                 found => {
-                    return Err(WireError::Reserved {
-                        found: found.into(),
-                    });
+                    return Err(WireError::Reserved { found: found.into() });
                 }
             },
             found => return Err(WireError::Kind { found }),
         };
         if !input.bytes.is_empty() {
-            return Err(WireError::Length {
-                said,
-                have: bytes.len() - input.bytes.len(),
-            });
+            return Err(WireError::Length { said, have: bytes.len() - input.bytes.len() });
         }
         Ok(message)
     }
@@ -262,10 +251,7 @@ impl Input<'_> {
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], WireError> {
-        let short = WireError::Short {
-            what: self.what,
-            have: self.bytes.len(),
-        };
+        let short = WireError::Short { what: self.what, have: self.bytes.len() };
         let (head, tail) = self.bytes.split_first_chunk::<N>().ok_or(short)?;
         self.bytes = tail;
         Ok(*head)
@@ -291,9 +277,7 @@ impl Input<'_> {
         let (head, tail) = octets.split_first_chunk::<4>().expect("4 is less than 16");
         let address = match family {
             4 if scope != 0 || tail != [0; 12] => {
-                return Err(WireError::Reserved {
-                    found: scope.into(),
-                });
+                return Err(WireError::Reserved { found: scope.into() });
             }
             4 => SocketAddr::new(IpAddr::V4(Ipv4Addr::from(*head)), port),
             6 => SocketAddrV6::new(Ipv6Addr::from(octets), port, 0, scope).into(),
@@ -336,19 +320,10 @@ impl Input<'_> {
         if key_bytes > KEY_BYTES_MAX {
             return Err(WireError::KeyLength { found: key_bytes });
         }
-        let short = WireError::Short {
-            what: self.what,
-            have: self.bytes.len(),
-        };
+        let short = WireError::Short { what: self.what, have: self.bytes.len() };
         let (key, tail) = self.bytes.split_at_checked(key_bytes).ok_or(short)?;
         self.bytes = tail;
-        Ok(Hello {
-            from,
-            to,
-            pool_bytes,
-            lane_bytes,
-            key: key.to_vec(),
-        })
+        Ok(Hello { from, to, pool_bytes, lane_bytes, key: key.to_vec() })
     }
 
     fn reason(&mut self) -> Result<RejectReason, WireError> {
@@ -429,52 +404,23 @@ mod tests {
         let hello = &all[0];
         assert_eq!(
             mutated(hello, 0, b"HTTP"),
-            WireError::Magic {
-                found: u32::from_le_bytes(*b"HTTP")
-            }
+            WireError::Magic { found: u32::from_le_bytes(*b"HTTP") }
         );
         assert_eq!(mutated(hello, 4, &[9, 0]), WireError::Version { found: 9 });
         assert_eq!(mutated(hello, 6, &[7, 0]), WireError::Kind { found: 7 });
-        assert_eq!(
-            mutated(hello, 8, &[1, 0, 0, 0]),
-            WireError::Length { said: 1, have: 123 }
-        );
-        assert_eq!(
-            mutated(hello, 12, &[0, 1, 0, 0]),
-            WireError::Flags { found: 256 }
-        );
+        assert_eq!(mutated(hello, 8, &[1, 0, 0, 0]), WireError::Length { said: 1, have: 123 });
+        assert_eq!(mutated(hello, 12, &[0, 1, 0, 0]), WireError::Flags { found: 256 });
         assert_eq!(mutated(hello, 16, &[0; 8]), WireError::Incarnation);
         assert_eq!(mutated(hello, 24, &[5, 0]), WireError::Family { found: 5 });
         assert_eq!(mutated(hello, 26, &[0, 0]), WireError::Unspecified);
         assert_eq!(mutated(hello, 32, &[0; 4]), WireError::Unspecified);
         assert_eq!(mutated(hello, 28, &[1]), WireError::Reserved { found: 1 });
-        assert_eq!(
-            mutated(hello, 104, &[1, 0, 0, 0]),
-            WireError::LaneBytes { found: 1 }
-        );
-        assert_eq!(
-            mutated(hello, 108, &[1, 2, 0, 0]),
-            WireError::KeyLength { found: 513 }
-        );
-        assert!(matches!(
-            mutated(hello, 108, &[200, 0, 0, 0]),
-            WireError::Short { .. }
-        ));
-        assert_eq!(
-            mutated(hello, 108, &[1, 0, 0, 0]),
-            WireError::Length {
-                said: 123,
-                have: 113
-            }
-        );
-        assert_eq!(
-            mutated(&all[2], 12, &[99, 0, 0, 0]),
-            WireError::Reason { found: 99 }
-        );
-        assert_eq!(
-            mutated(&all[3], 12, &[1, 0, 0, 0]),
-            WireError::Reserved { found: 1 }
-        );
+        assert_eq!(mutated(hello, 104, &[1, 0, 0, 0]), WireError::LaneBytes { found: 1 });
+        assert_eq!(mutated(hello, 108, &[1, 2, 0, 0]), WireError::KeyLength { found: 513 });
+        assert!(matches!(mutated(hello, 108, &[200, 0, 0, 0]), WireError::Short { .. }));
+        assert_eq!(mutated(hello, 108, &[1, 0, 0, 0]), WireError::Length { said: 123, have: 113 });
+        assert_eq!(mutated(&all[2], 12, &[99, 0, 0, 0]), WireError::Reason { found: 99 });
+        assert_eq!(mutated(&all[3], 12, &[1, 0, 0, 0]), WireError::Reserved { found: 1 });
     }
 
     #[test]

@@ -48,20 +48,13 @@ pub enum CopyError {
     )]
     Unknown { given: String, known: String },
     #[error("the copy routine {routine} needs {feature}, which this CPU does not have")]
-    Unavailable {
-        routine: Routine,
-        feature: &'static str,
-    },
+    Unavailable { routine: Routine, feature: &'static str },
 }
 
 impl Routine {
     /// Every routine, whether this CPU has it or not.
-    pub const ALL: [Routine; 4] = [
-        Routine::Memcpy,
-        Routine::RepMovsb,
-        Routine::Avx2,
-        Routine::Avx512,
-    ];
+    pub const ALL: [Routine; 4] =
+        [Routine::Memcpy, Routine::RepMovsb, Routine::Avx2, Routine::Avx512];
 
     /// The name that configuration and reports use.
     pub const fn name(self) -> &'static str {
@@ -85,10 +78,7 @@ impl Routine {
 
     /// The routines that this CPU has.
     pub fn available() -> Vec<Routine> {
-        Routine::ALL
-            .into_iter()
-            .filter(|routine| routine.is_available())
-            .collect()
+        Routine::ALL.into_iter().filter(|routine| routine.is_available()).collect()
     }
 
     /// Whether this CPU has what the routine needs.
@@ -101,16 +91,12 @@ impl Routine {
     /// # Errors
     /// [`CopyError::Unavailable`] if this CPU lacks a feature that it needs.
     pub fn function(self) -> Result<CopyFunction, CopyError> {
-        routines::lookup(self).ok_or(CopyError::Unavailable {
-            routine: self,
-            feature: self.feature(),
-        })
+        routines::lookup(self)
+            .ok_or(CopyError::Unavailable { routine: self, feature: self.feature() })
     }
 
     fn from_name(name: &str) -> Option<Routine> {
-        Routine::ALL
-            .into_iter()
-            .find(|routine| routine.name() == name)
+        Routine::ALL.into_iter().find(|routine| routine.name() == name)
     }
 }
 
@@ -171,11 +157,7 @@ impl Copier {
     /// from the peer's cache. Out: the widest plain loads.
     fn best() -> Copier {
         let first = |wanted: &[Routine]| {
-            wanted
-                .iter()
-                .copied()
-                .find(|routine| routine.is_available())
-                .unwrap_or(Routine::Memcpy)
+            wanted.iter().copied().find(|routine| routine.is_available()).unwrap_or(Routine::Memcpy)
         };
         let routine_in = first(&[Routine::RepMovsb, Routine::Avx512, Routine::Avx2]);
         let routine_out = first(&[Routine::Avx512, Routine::Avx2]);
@@ -282,10 +264,8 @@ unsafe fn copy_ends<T: Copy>(destination: *mut u8, source: *const u8, len: usize
     let last = len - size_of::<T>();
     // SAFETY: `last + size_of::<T>()` is `len`, within both ranges.
     unsafe {
-        let (head, tail) = (
-            source.cast::<T>().read_unaligned(),
-            source.add(last).cast::<T>().read_unaligned(),
-        );
+        let (head, tail) =
+            (source.cast::<T>().read_unaligned(), source.add(last).cast::<T>().read_unaligned());
         destination.cast::<T>().write_unaligned(head);
         destination.add(last).cast::<T>().write_unaligned(tail);
     }
@@ -296,9 +276,5 @@ unsafe fn copy_ends<T: Copy>(destination: *mut u8, source: *const u8, len: usize
 #[inline(always)]
 unsafe fn copy_piece<T: Copy>(destination: *mut u8, source: *const u8) {
     // SAFETY: the caller vouches for both ranges; no alignment is assumed.
-    unsafe {
-        destination
-            .cast::<T>()
-            .write_unaligned(source.cast::<T>().read_unaligned())
-    }
+    unsafe { destination.cast::<T>().write_unaligned(source.cast::<T>().read_unaligned()) }
 }

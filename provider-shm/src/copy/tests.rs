@@ -9,16 +9,11 @@ const GUARD_BYTES: usize = 192;
 /// Copies with `copy` at the given misalignments and checks every byte of the
 /// destination, the guards included, against a plain copy.
 fn check(copy: impl Fn(*mut u8, *const u8, usize), len: usize, skew_to: usize, skew_from: usize) {
-    let source: Vec<u8> = (0..len + skew_from)
-        .map(|i| (i.wrapping_mul(167) >> 3) as u8 ^ i as u8)
-        .collect();
+    let source: Vec<u8> =
+        (0..len + skew_from).map(|i| (i.wrapping_mul(167) >> 3) as u8 ^ i as u8).collect();
     let mut destination = vec![GUARD; GUARD_BYTES + skew_to + len + GUARD_BYTES];
     let start = GUARD_BYTES + skew_to;
-    copy(
-        destination[start..].as_mut_ptr(),
-        source[skew_from..].as_ptr(),
-        len,
-    );
+    copy(destination[start..].as_mut_ptr(), source[skew_from..].as_ptr(), len);
     let mut expected = vec![GUARD; destination.len()];
     expected[start..start + len].copy_from_slice(&source[skew_from..]);
     assert!(
@@ -31,28 +26,13 @@ fn check_all(len: usize, skew_to: usize, skew_from: usize) {
     for routine in Routine::available() {
         let function = routine.function().expect("available");
         // SAFETY: `check` passes ranges of `len` bytes; the routine is available.
-        check(
-            |to, from, len| unsafe { function(to, from, len) },
-            len,
-            skew_to,
-            skew_from,
-        );
+        check(|to, from, len| unsafe { function(to, from, len) }, len, skew_to, skew_from);
     }
     let copier = Copier::choose("auto").expect("auto always works");
     // SAFETY: `check` passes ranges of `len` bytes, here and below.
-    check(
-        |to, from, len| unsafe { copier.copy_in(to, from, len) },
-        len,
-        skew_to,
-        skew_from,
-    );
+    check(|to, from, len| unsafe { copier.copy_in(to, from, len) }, len, skew_to, skew_from);
     // SAFETY: as above.
-    check(
-        |to, from, len| unsafe { copier.copy_out(to, from, len) },
-        len,
-        skew_to,
-        skew_from,
-    );
+    check(|to, from, len| unsafe { copier.copy_out(to, from, len) }, len, skew_to, skew_from);
 }
 
 #[test]
@@ -90,23 +70,13 @@ proptest! {
 #[test]
 fn names_choose_and_errors_explain() {
     let both = Copier::choose("memcpy").expect("memcpy is everywhere");
-    assert_eq!(
-        (both.routine_in(), both.routine_out()),
-        (Routine::Memcpy, Routine::Memcpy)
-    );
+    assert_eq!((both.routine_in(), both.routine_out()), (Routine::Memcpy, Routine::Memcpy));
     assert_eq!(both.to_string(), "memcpy/memcpy");
     assert_eq!(
         Copier::choose("auto").expect("auto").to_string(),
         Copier::choose("auto").expect("auto").to_string()
     );
-    for bad in [
-        "",
-        "fast",
-        "memcpy/",
-        "/memcpy",
-        "memcpy/memcpy/memcpy",
-        "AVX2",
-    ] {
+    for bad in ["", "fast", "memcpy/", "/memcpy", "memcpy/memcpy/memcpy", "AVX2"] {
         let error = Copier::choose(bad).expect_err(bad);
         assert!(matches!(&error, CopyError::Unknown { given, .. } if given == bad));
         assert!(error.to_string().contains("rep-movsb"), "{error}");

@@ -33,11 +33,7 @@ pub fn station() -> Station {
 }
 
 pub fn station_at(address: SocketAddr) -> Station {
-    Station::open(StationOptions {
-        address: Some(address),
-        ..options()
-    })
-    .unwrap()
+    Station::open(StationOptions { address: Some(address), ..options() }).unwrap()
 }
 
 /// The next event, which has to come.
@@ -64,10 +60,7 @@ pub fn event_within(station: &Station, patience: Duration) -> Option<StationEven
             tv_sec: left.as_secs() as i64,
             tv_nsec: left.subsec_nanos().into(),
         };
-        let _ = poll(
-            &mut [PollFd::new(station.bell(), PollFlags::IN)],
-            Some(&left),
-        );
+        let _ = poll(&mut [PollFd::new(station.bell(), PollFlags::IN)], Some(&left));
     }
 }
 
@@ -75,11 +68,7 @@ pub fn event_within(station: &Station, patience: Duration) -> Option<StationEven
 pub fn describe(event: &StationEvent) -> String {
     match event {
         StationEvent::Connected { request, peer, .. } => {
-            format!(
-                "connected {request} {} cma={}",
-                peer.address,
-                peer.cma_pid.is_some()
-            )
+            format!("connected {request} {} cma={}", peer.address, peer.cma_pid.is_some())
         }
         StationEvent::Failed { request, error } => format!("failed {request} {error}"),
         StationEvent::Incoming { peer, .. } => {
@@ -111,9 +100,7 @@ pub fn child_role() -> Option<Vec<String>> {
 /// Says a line to the parent.
 pub fn say(line: &str) {
     let mut out = std::io::stdout().lock();
-    writeln!(out, "\n> {line}")
-        .and_then(|()| out.flush())
-        .expect("the parent listens");
+    writeln!(out, "\n> {line}").and_then(|()| out.flush()).expect("the parent listens");
 }
 
 /// Reads what the parent says; its end is the end of the child.
@@ -131,10 +118,7 @@ pub fn listen_to_parent() -> Receiver<String> {
 /// A child's life: opens a station at `address`, connects where it is told to, says its events.
 pub fn live_as_station(address: Option<SocketAddr>, shape: impl FnOnce(&mut StationOptions)) {
     let orders = listen_to_parent();
-    let mut options = StationOptions {
-        address,
-        ..options()
-    };
+    let mut options = StationOptions { address, ..options() };
     shape(&mut options);
     let station = Station::open(options).unwrap();
     say(&format!("ready {}", station.address()));
@@ -171,11 +155,8 @@ impl Peer {
         words.extend(["--exact", entry, "--nocapture", "--test-threads=1"].map(str::to_owned));
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).env(CHILD_VARIABLE, role);
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("a child starts");
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a child starts");
         let (sender, lines) = channel();
         let output = BufReader::new(child.stdout.take().unwrap());
         std::thread::spawn(move || {
@@ -186,11 +167,7 @@ impl Peer {
             }
         });
         let input = child.stdin.take();
-        Peer {
-            child,
-            input,
-            lines,
-        }
+        Peer { child, input, lines }
     }
 
     pub fn pid(&self) -> u32 {
@@ -199,18 +176,13 @@ impl Peer {
 
     /// The next thing that the child says.
     pub fn hear(&self) -> String {
-        self.lines
-            .recv_timeout(PATIENCE)
-            .expect("the child says something")
+        self.lines.recv_timeout(PATIENCE).expect("the child says something")
     }
 
     /// The address of a child that lives as a station.
     pub fn ready(&self) -> SocketAddr {
         let said = self.hear();
-        said.strip_prefix("ready ")
-            .unwrap_or_else(|| panic!("{said}"))
-            .parse()
-            .unwrap()
+        said.strip_prefix("ready ").unwrap_or_else(|| panic!("{said}")).parse().unwrap()
     }
 
     pub fn order(&mut self, line: &str) {

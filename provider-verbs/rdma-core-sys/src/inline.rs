@@ -136,11 +136,7 @@ macro_rules! extended_op {
         let extended = verbs_get_ctx($context);
         let size_needed = mem::size_of::<verbs_context>() - mem::offset_of!(verbs_context, $op);
         // The table grows at its front, and `sz` counts from its end.
-        if extended.is_null() || (*extended).sz < size_needed {
-            None
-        } else {
-            (*extended).$op
-        }
+        if extended.is_null() || (*extended).sz < size_needed { None } else { (*extended).$op }
     }};
 }
 
@@ -153,9 +149,7 @@ unsafe fn verbs_get_ctx(context: *mut ibv_context) -> *mut verbs_context {
         if (*context).abi_compat.addr() != usize::MAX {
             return core::ptr::null_mut();
         }
-        context
-            .byte_sub(mem::offset_of!(verbs_context, context))
-            .cast()
+        context.byte_sub(mem::offset_of!(verbs_context, context)).cast()
     }
 }
 
@@ -235,14 +229,7 @@ impl verbs {
     ) -> c_int {
         // SAFETY: the caller's promises, passed on.
         unsafe {
-            self._ibv_query_gid_ex(
-                context,
-                port,
-                index,
-                entry,
-                0,
-                mem::size_of::<ibv_gid_entry>(),
-            )
+            self._ibv_query_gid_ex(context, port, index, entry, 0, mem::size_of::<ibv_gid_entry>())
         }
     }
 

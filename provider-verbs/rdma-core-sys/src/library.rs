@@ -85,16 +85,8 @@ mod tests {
 
     #[test]
     fn a_missing_library_is_named_with_what_to_install() {
-        let error = Library::load("libibverbs-of-nowhere.so.1", RDMACM_FILE)
-            .err()
-            .unwrap();
-        assert!(matches!(
-            error,
-            LoadError::Missing {
-                file: "libibverbs-of-nowhere.so.1",
-                ..
-            }
-        ));
+        let error = Library::load("libibverbs-of-nowhere.so.1", RDMACM_FILE).err().unwrap();
+        assert!(matches!(error, LoadError::Missing { file: "libibverbs-of-nowhere.so.1", .. }));
         let text = error.to_string();
         assert!(text.contains("libibverbs-of-nowhere.so.1"), "{text}");
         assert!(text.contains("install rdma-core"), "{text}");
@@ -104,16 +96,7 @@ mod tests {
     fn a_library_without_the_symbols_is_called_outdated() {
         // The C library stands in for a libibverbs that lacks functions.
         let error = Library::load("libc.so.6", RDMACM_FILE).err().unwrap();
-        assert!(
-            matches!(
-                error,
-                LoadError::Outdated {
-                    file: "libc.so.6",
-                    ..
-                }
-            ),
-            "{error}"
-        );
+        assert!(matches!(error, LoadError::Outdated { file: "libc.so.6", .. }), "{error}");
         assert!(error.to_string().contains("ibv_"), "{error}");
     }
 

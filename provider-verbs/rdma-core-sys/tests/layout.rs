@@ -133,13 +133,7 @@ fn facts() -> Vec<Fact> {
     let mut facts = device_types();
     facts.extend(queue_types());
     facts.extend(connection_types());
-    facts.extend(extended_operations!(
-        query_port,
-        advise_mr,
-        query_device_ex,
-        create_qp_ex,
-        sz
-    ));
+    facts.extend(extended_operations!(query_port, advise_mr, query_device_ex, create_qp_ex, sz));
     facts.extend(constants!(
         IBV_QPT_RC,
         IBV_QPT_UD,
@@ -193,10 +187,7 @@ fn the_comparison_sees_a_wrong_number() {
         println!("SKIPPED the_comparison_sees_a_wrong_number: {reason}");
         return;
     }
-    let fact = Fact {
-        c: "sizeof(union ibv_gid) + 1".to_string(),
-        rust: size_of::<ibv_gid>(),
-    };
+    let fact = Fact { c: "sizeof(union ibv_gid) + 1".to_string(), rust: size_of::<ibv_gid>() };
     let measured = ask_c(directory, &[fact]).expect("the C program that prints the fact");
     assert_eq!(measured, [17]);
 }
@@ -218,13 +209,9 @@ fn ask_c(directory: &Path, facts: &[Fact]) -> Result<Vec<i64>, String> {
     }
     program.push_str("return 0; }\n");
     let binary = compile(directory, &program)?;
-    let output = Command::new(binary.path())
-        .output()
-        .map_err(|error| error.to_string())?;
+    let output = Command::new(binary.path()).output().map_err(|error| error.to_string())?;
     let text = String::from_utf8(output.stdout).map_err(|error| error.to_string())?;
-    text.lines()
-        .map(|line| line.parse().map_err(|_| format!("not a number: {line}")))
-        .collect()
+    text.lines().map(|line| line.parse().map_err(|_| format!("not a number: {line}"))).collect()
 }
 
 /// Compiles a program in a folder of its own, since tests run side by side.
@@ -242,11 +229,7 @@ fn compile(directory: &Path, program: &str) -> Result<Binary, String> {
         return Ok(binary);
     }
     let text = String::from_utf8_lossy(&output.stderr);
-    Err(text
-        .lines()
-        .find(|line| line.contains("error"))
-        .unwrap_or("cc failed")
-        .to_string())
+    Err(text.lines().find(|line| line.contains("error")).unwrap_or("cc failed").to_string())
 }
 
 /// A folder with a compiled program, removed with the value.
@@ -254,11 +237,7 @@ struct Binary(std::path::PathBuf);
 
 impl Binary {
     fn new(directory: &Path) -> Self {
-        let thread = format!(
-            "layout-{}-{:?}",
-            std::process::id(),
-            std::thread::current().id()
-        );
+        let thread = format!("layout-{}-{:?}", std::process::id(), std::thread::current().id());
         let folder = directory.join(thread.replace(['(', ')'], "-"));
         fs::create_dir_all(&folder).expect("a folder under the target directory");
         Self(folder)

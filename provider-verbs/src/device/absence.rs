@@ -15,10 +15,8 @@ pub fn explain(sysfs: &Path, device_files: &Path) -> DeviceError {
     let Ok(entries) = fs::read_dir(sysfs) else {
         return DeviceError::NoKernelSupport { sysfs: sysfs_text };
     };
-    let mut names: Vec<String> = entries
-        .flatten()
-        .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .collect();
+    let mut names: Vec<String> =
+        entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     names.sort();
     let Some(device) = names.into_iter().next() else {
         return DeviceError::NoDevice { sysfs: sysfs_text };
@@ -27,10 +25,9 @@ pub fn explain(sysfs: &Path, device_files: &Path) -> DeviceError {
     match first_device_file(device_files) {
         Ok(Some(_)) => DeviceError::NoDriver { device },
         Ok(None) => DeviceError::NoDeviceFile { device, folder },
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => DeviceError::Permission {
-            device,
-            path: folder,
-        },
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            DeviceError::Permission { device, path: folder }
+        }
         Err(_) => DeviceError::NoDeviceFile { device, folder },
     }
 }
@@ -46,19 +43,13 @@ fn first_device_file(folder: &Path) -> io::Result<Option<String>> {
 pub fn explain_open(device: &str, file: &str, error: io::Error) -> DeviceError {
     let device = device.to_string();
     match error.kind() {
-        io::ErrorKind::PermissionDenied => DeviceError::Permission {
-            device,
-            path: format!("{DEVICE_FILES}/{file}"),
-        },
-        io::ErrorKind::NotFound => DeviceError::NoDeviceFile {
-            device,
-            folder: DEVICE_FILES.to_string(),
-        },
-        _ => DeviceError::Query {
-            device,
-            call: "ibv_open_device",
-            source: error,
-        },
+        io::ErrorKind::PermissionDenied => {
+            DeviceError::Permission { device, path: format!("{DEVICE_FILES}/{file}") }
+        }
+        io::ErrorKind::NotFound => {
+            DeviceError::NoDeviceFile { device, folder: DEVICE_FILES.to_string() }
+        }
+        _ => DeviceError::Query { device, call: "ibv_open_device", source: error },
     }
 }
 
@@ -98,10 +89,7 @@ mod tests {
     #[test]
     fn a_kernel_without_rdma_is_named() {
         let error = Machine::new("kernel").explain();
-        assert!(
-            matches!(error, DeviceError::NoKernelSupport { .. }),
-            "{error}"
-        );
+        assert!(matches!(error, DeviceError::NoKernelSupport { .. }), "{error}");
     }
 
     #[test]
@@ -114,23 +102,14 @@ mod tests {
     fn a_device_without_its_file_is_named() {
         let error = Machine::new("file").folder("sys/rxe0").explain();
         assert!(matches!(&error, DeviceError::NoDeviceFile { device, .. } if device == "rxe0"));
-        let error = Machine::new("rdma_cm")
-            .folder("sys/rxe0")
-            .folder("dev/rdma_cm")
-            .explain();
+        let error = Machine::new("rdma_cm").folder("sys/rxe0").folder("dev/rdma_cm").explain();
         assert!(matches!(error, DeviceError::NoDeviceFile { .. }), "{error}");
     }
 
     #[test]
     fn a_device_that_no_driver_claims_is_named() {
-        let error = Machine::new("driver")
-            .folder("sys/rxe0")
-            .folder("dev/uverbs0")
-            .explain();
-        assert!(
-            matches!(&error, DeviceError::NoDriver { device } if device == "rxe0"),
-            "{error}"
-        );
+        let error = Machine::new("driver").folder("sys/rxe0").folder("dev/uverbs0").explain();
+        assert!(matches!(&error, DeviceError::NoDriver { device } if device == "rxe0"), "{error}");
     }
 
     #[test]
@@ -138,21 +117,9 @@ mod tests {
         let refused = io::Error::from_raw_os_error(libc::EACCES);
         let error = explain_open("rxe0", "uverbs0", refused);
         let text = error.to_string();
-        assert!(
-            text.contains("no permission to open /dev/infiniband/uverbs0"),
-            "{text}"
-        );
+        assert!(text.contains("no permission to open /dev/infiniband/uverbs0"), "{text}");
         let gone = io::Error::from_raw_os_error(libc::ENODEV);
         let error = explain_open("rxe0", "uverbs0", gone);
-        assert!(
-            matches!(
-                error,
-                DeviceError::Query {
-                    call: "ibv_open_device",
-                    ..
-                }
-            ),
-            "{error}"
-        );
+        assert!(matches!(error, DeviceError::Query { call: "ibv_open_device", .. }), "{error}");
     }
 }

@@ -11,10 +11,7 @@ use super::{Device, DeviceError, Gid, GidKind, LinkLayer, NodeType, Port, PortSt
 /// Reads every device that can be opened; an error if that is none.
 pub fn devices(library: &'static Library) -> Result<Vec<Device>, DeviceError> {
     let Some(list) = DeviceList::get(library).filter(|list| list.count > 0) else {
-        return Err(absence::explain(
-            Path::new(absence::SYSFS),
-            Path::new(absence::DEVICE_FILES),
-        ));
+        return Err(absence::explain(Path::new(absence::SYSFS), Path::new(absence::DEVICE_FILES)));
     };
     let (mut devices, mut errors) = (Vec::new(), Vec::new());
     for index in 0..list.count {
@@ -45,11 +42,7 @@ impl DeviceList {
         let mut count = 0;
         // SAFETY: `count` is writable for the call.
         let first = unsafe { library.verbs.ibv_get_device_list(&mut count) };
-        Some(Self {
-            library,
-            first: NonNull::new(first)?,
-            count: usize::try_from(count).ok()?,
-        })
+        Some(Self { library, first: NonNull::new(first)?, count: usize::try_from(count).ok()? })
     }
 
     fn handles(&self) -> &[*mut ibv_device] {
@@ -80,24 +73,13 @@ impl OpenDevice {
         let (name, file) = unsafe {
             let name = CStr::from_ptr((&raw const (*handle).name).cast());
             let file = CStr::from_ptr((&raw const (*handle).dev_name).cast());
-            (
-                name.to_string_lossy().into_owned(),
-                file.to_string_lossy().into_owned(),
-            )
+            (name.to_string_lossy().into_owned(), file.to_string_lossy().into_owned())
         };
         // SAFETY: the list that holds the device is alive.
         let context = unsafe { library.verbs.ibv_open_device(handle) };
         match NonNull::new(context) {
-            Some(context) => Ok(Self {
-                library,
-                context,
-                name,
-            }),
-            None => Err(absence::explain_open(
-                &name,
-                &file,
-                io::Error::last_os_error(),
-            )),
+            Some(context) => Ok(Self { library, context, name }),
+            None => Err(absence::explain_open(&name, &file, io::Error::last_os_error())),
         }
     }
 
@@ -108,9 +90,7 @@ impl OpenDevice {
             .collect::<Result<Vec<_>, _>>()?;
         let capacity = ports.iter().map(|(_, gid_capacity)| gid_capacity).sum();
         for entry in self.gid_entries(capacity)? {
-            let owner = ports
-                .iter_mut()
-                .find(|(port, _)| u32::from(port.number) == entry.port_num);
+            let owner = ports.iter_mut().find(|(port, _)| u32::from(port.number) == entry.port_num);
             if let Some((port, _)) = owner {
                 port.gids.push(gid(&entry));
             }
@@ -129,11 +109,8 @@ impl OpenDevice {
         // SAFETY: the structure holds integers only, which may be zero.
         let mut attributes: ibv_device_attr = unsafe { mem::zeroed() };
         // SAFETY: the context is open and the structure is writable.
-        let status = unsafe {
-            self.library
-                .verbs
-                .ibv_query_device(self.context.as_ptr(), &mut attributes)
-        };
+        let status =
+            unsafe { self.library.verbs.ibv_query_device(self.context.as_ptr(), &mut attributes) };
         self.check("ibv_query_device", status)?;
         Ok(attributes)
     }
@@ -144,9 +121,7 @@ impl OpenDevice {
         let mut attributes: ibv_port_attr = unsafe { mem::zeroed() };
         // SAFETY: the context is open and the structure is writable.
         let status = unsafe {
-            self.library
-                .verbs
-                .query_port(self.context.as_ptr(), number, &mut attributes)
+            self.library.verbs.query_port(self.context.as_ptr(), number, &mut attributes)
         };
         self.check("ibv_query_port", status)?;
         let port = Port {
@@ -166,9 +141,7 @@ impl OpenDevice {
         // SAFETY: the context is open, and the vector has room for `capacity` entries.
         let count = unsafe {
             let first = entries.as_mut_ptr();
-            self.library
-                .verbs
-                .query_gid_table(self.context.as_ptr(), first, capacity)
+            self.library.verbs.query_gid_table(self.context.as_ptr(), first, capacity)
         };
         match usize::try_from(count) {
             Ok(count) => {
@@ -192,11 +165,7 @@ impl OpenDevice {
             -1 => io::Error::last_os_error(),
             _ => io::Error::from_raw_os_error(status.abs()),
         };
-        Err(DeviceError::Query {
-            device: self.name.clone(),
-            call,
-            source,
-        })
+        Err(DeviceError::Query { device: self.name.clone(), call, source })
     }
 }
 
@@ -204,11 +173,7 @@ impl Drop for OpenDevice {
     fn drop(&mut self) {
         // SAFETY: the context is open, and nothing that was made on it is left.
         if unsafe { self.library.verbs.ibv_close_device(self.context.as_ptr()) } != 0 {
-            tracing::warn!(
-                "ibv_close_device({}): {}",
-                self.name,
-                io::Error::last_os_error()
-            );
+            tracing::warn!("ibv_close_device({}): {}", self.name, io::Error::last_os_error());
         }
     }
 }
@@ -223,12 +188,7 @@ fn gid(entry: &ibv_gid_entry) -> Gid {
         _ => GidKind::Unknown,
     };
     let interface = interface_name(entry.ndev_ifindex);
-    Gid {
-        index: entry.gid_index,
-        kind,
-        address: Ipv6Addr::from(raw),
-        interface,
-    }
+    Gid { index: entry.gid_index, kind, address: Ipv6Addr::from(raw), interface }
 }
 
 fn interface_name(index: u32) -> Option<String> {
@@ -238,9 +198,7 @@ fn interface_name(index: u32) -> Option<String> {
     if found.is_null() {
         return None;
     }
-    CStr::from_bytes_until_nul(&name)
-        .ok()
-        .map(|name| name.to_string_lossy().into_owned())
+    CStr::from_bytes_until_nul(&name).ok().map(|name| name.to_string_lossy().into_owned())
 }
 
 fn node_type_of(value: ibv_node_type) -> NodeType {
@@ -304,9 +262,7 @@ mod tests {
     #[test]
     fn a_gid_entry_becomes_an_address() {
         let entry = ibv_gid_entry {
-            gid: ibv_gid {
-                raw: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 9, 0, 1],
-            },
+            gid: ibv_gid { raw: [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 9, 0, 1] },
             gid_index: 3,
             port_num: 1,
             gid_type: IBV_GID_TYPE_ROCE_V2,

@@ -44,37 +44,15 @@ fn send_by<P: Provider>(
     let raw = bytes.bytes();
     let length = raw.len();
     let cut = bytes.cut(&[length / 3, 0, length - length / 3]);
-    let send = Send {
-        pieces: bytes.all(),
-        tag,
-        context: 1,
-        ..Send::default()
-    };
+    let send = Send { pieces: bytes.all(), tag, context: 1, ..Send::default() };
     match (way, tag) {
         (Way::Send, _) => world.nodes[0].send(raw, 1, tag, 1),
         (Way::SendVector, _) => {
-            world.nodes[0]
-                .post_send(
-                    1,
-                    &Send {
-                        pieces: Pieces::Many(&cut),
-                        ..send
-                    },
-                )
-                .unwrap();
+            world.nodes[0].post_send(1, &Send { pieces: Pieces::Many(&cut), ..send }).unwrap();
         }
         (Way::SendFlags, _) => {
             let flags = Flags::COMPLETION | Flags::TRANSMIT_COMPLETE;
-            world.nodes[0]
-                .post_send(
-                    1,
-                    &Send {
-                        flags,
-                        data: Some(DATA),
-                        ..send
-                    },
-                )
-                .unwrap();
+            world.nodes[0].post_send(1, &Send { flags, data: Some(DATA), ..send }).unwrap();
         }
         (Way::SendData, None) => endpoint.send_data(raw, 1, DATA, 1).unwrap(),
         (Way::SendData, Some(tag)) => endpoint.send_tagged_data(raw, 1, tag, DATA, 1).unwrap(),
@@ -99,16 +77,11 @@ fn post_taking<P: Provider>(world: &World<P>, taking: Taking, into: &Memory, tag
     };
     let receive = match taking {
         Taking::Receive => all,
-        Taking::ReceiveVector => Receive {
-            pieces: Pieces::Many(&cut),
-            ..all
-        },
+        Taking::ReceiveVector => Receive { pieces: Pieces::Many(&cut), ..all },
         Taking::Directed => Receive { from: 0, ..all },
-        Taking::Ignoring => Receive {
-            tag: tag.map(|tag| (tag ^ 0xff00, 0xffff)),
-            flags: Flags::COMPLETION,
-            ..all
-        },
+        Taking::Ignoring => {
+            Receive { tag: tag.map(|tag| (tag ^ 0xff00, 0xffff)), flags: Flags::COMPLETION, ..all }
+        }
     };
     world.nodes[1].post_receive(&receive).unwrap();
 }
@@ -142,19 +115,11 @@ pub fn every_send_call_reaches_every_receive_call<P: Provider>(bed: &Bed<P>) {
                     assert_eq!(received.tag, tag.unwrap_or(0));
                     assert_eq!(received.data, data.unwrap_or(0));
                     let kind = family(tag.is_some()) | Flags::RECV;
-                    let with = if data.is_some() {
-                        Flags::REMOTE_CQ_DATA
-                    } else {
-                        Flags::empty()
-                    };
+                    let with = if data.is_some() { Flags::REMOTE_CQ_DATA } else { Flags::empty() };
                     assert_eq!(received.flags, kind | with);
                     let what = format!("{way:?} to {taking:?}, posted first: {first}");
                     same(&into.bytes()[..length], &bytes.bytes(), &what);
-                    assert_eq!(
-                        &into.bytes()[length..],
-                        [0; 5],
-                        "{what}: beyond the message"
-                    );
+                    assert_eq!(&into.bytes()[length..], [0; 5], "{what}: beyond the message");
                     world.nothing_more();
                 }
             }
@@ -191,21 +156,12 @@ pub fn entries_tell_all_there_is<P: Provider>(bed: &Bed<P>) {
             }
             let received = world.received(2).good();
             assert_eq!(received.context, 77);
-            assert_eq!(
-                received.flags,
-                Flags::TAGGED | Flags::RECV | Flags::REMOTE_CQ_DATA
-            );
-            assert_eq!(
-                (received.length, received.data, received.tag),
-                (length as u64, 9, 5)
-            );
+            assert_eq!(received.flags, Flags::TAGGED | Flags::RECV | Flags::REMOTE_CQ_DATA);
+            assert_eq!((received.length, received.data, received.tag), (length as u64, 9, 5));
             assert_eq!(received.source, 1);
             assert_eq!(received.buffer, into.start());
             let sent = world.sent(1).good();
-            assert_eq!(
-                (sent.context, sent.flags),
-                (66, Flags::TAGGED | Flags::SEND)
-            );
+            assert_eq!((sent.context, sent.flags), (66, Flags::TAGGED | Flags::SEND));
             same(&into.bytes(), &bytes.bytes(), "content");
             world.nothing_more();
         }
@@ -230,16 +186,8 @@ pub fn vectors_of_any_cut_arrive_whole<P: Provider>(bed: &Bed<P>) {
             let bytes = Memory::from(pattern(index as u64 + 1, length));
             let into = Memory::zeroed(room);
             let (from, to) = (bytes.cut(cut), into.cut(into_cut));
-            let send = Send {
-                pieces: Pieces::Many(&from),
-                context: 1,
-                ..Send::default()
-            };
-            let receive = Receive {
-                pieces: Pieces::Many(&to),
-                context: 2,
-                ..Receive::default()
-            };
+            let send = Send { pieces: Pieces::Many(&from), context: 1, ..Send::default() };
+            let receive = Receive { pieces: Pieces::Many(&to), context: 2, ..Receive::default() };
             if (index + other) % 2 == 0 {
                 world.nodes[1].post_receive(&receive).unwrap();
                 world.nodes[0].post_send(1, &send).unwrap();
@@ -277,31 +225,17 @@ pub fn an_injected_buffer_is_free_at_once<P: Provider>(bed: &Bed<P>) {
         bytes.fill(0xee);
         let raw = Memory::from(expected.clone());
         let flags = Flags::INJECT | Flags::COMPLETION;
-        let send = Send {
-            pieces: raw.all(),
-            flags,
-            context: 3,
-            ..Send::default()
-        };
+        let send = Send { pieces: raw.all(), flags, context: 3, ..Send::default() };
         world.post(|| world.nodes[0].post_send(1, &send));
         raw.scribble();
         let cut = Memory::from(expected.clone());
         let pieces = cut.cut(&[length / 2, length - length / 2]);
-        let send = Send {
-            pieces: Pieces::Many(&pieces),
-            flags,
-            context: 4,
-            ..Send::default()
-        };
+        let send = Send { pieces: Pieces::Many(&pieces), flags, context: 4, ..Send::default() };
         world.post(|| world.nodes[0].post_send(1, &send));
         cut.scribble();
         for _ in 0..3 {
             world.nodes[1].receive(length, None, 0);
-            same(
-                &world.received(1).good().returned.unwrap(),
-                &expected,
-                "injected",
-            );
+            same(&world.received(1).good().returned.unwrap(), &expected, "injected");
         }
         // FI_INJECT as a flag only speaks of the buffer; it completes all the same.
         assert_eq!(world.sent(0).context(), 3);
@@ -311,41 +245,22 @@ pub fn an_injected_buffer_is_free_at_once<P: Provider>(bed: &Bed<P>) {
 }
 
 pub fn what_is_too_long_to_inject_is_refused<P: Provider>(bed: &Bed<P>) {
-    let endpoint = EndpointOptions {
-        inject_size: 100,
-        ..EndpointOptions::default()
-    };
-    let world = bed.world_with(
-        2,
-        &Options {
-            endpoint,
-            ..Options::default()
-        },
-    );
+    let endpoint = EndpointOptions { inject_size: 100, ..EndpointOptions::default() };
+    let world = bed.world_with(2, &Options { endpoint, ..Options::default() });
     // Before the connection is made and after.
     for round in 0..2 {
         let sender = &world.nodes[0].endpoint;
-        let refused = PostError::InjectTooLarge {
-            length: 101,
-            limit: 100,
-        };
+        let refused = PostError::InjectTooLarge { length: 101, limit: 100 };
         assert_eq!(sender.inject(&[0; 101], 1), Err(refused));
         assert_eq!(sender.inject_data(&[0; 101], 1, 2), Err(refused));
         assert_eq!(sender.inject_tagged(&[0; 101], 1, 2), Err(refused));
         assert_eq!(sender.inject_tagged_data(&[0; 101], 1, 2, 3), Err(refused));
         let memory = Memory::zeroed(101);
         for flags in [Flags::INJECT, Flags::INJECT | Flags::DELIVERY_COMPLETE] {
-            let whole = Send {
-                pieces: memory.all(),
-                flags,
-                ..Send::default()
-            };
+            let whole = Send { pieces: memory.all(), flags, ..Send::default() };
             assert_eq!(world.nodes[0].post_send(1, &whole), Err(refused));
             let cut = memory.cut(&[50, 51]);
-            let cut = Send {
-                pieces: Pieces::Many(&cut),
-                ..whole
-            };
+            let cut = Send { pieces: Pieces::Many(&cut), ..whole };
             assert_eq!(world.nodes[0].post_send(1, &cut), Err(refused));
         }
         assert_eq!(refused.errno(), Errno::MSGSIZE);
@@ -361,11 +276,7 @@ pub fn an_injected_message_writes_no_entry<P: Provider>(bed: &Bed<P>) {
     let world = bed.world(2);
     // The first waits for the connection, the last for room or credit.
     for number in 0..600u64 {
-        world.post(|| {
-            world.nodes[0]
-                .endpoint
-                .inject_tagged(&number.to_le_bytes(), 1, number)
-        });
+        world.post(|| world.nodes[0].endpoint.inject_tagged(&number.to_le_bytes(), 1, number));
     }
     for number in 0..600u64 {
         world.nodes[1].receive(8, Some(number), number);
@@ -379,23 +290,14 @@ pub fn more_is_only_a_hint<P: Provider>(bed: &Bed<P>) {
     let world = bed.world(2);
     let bytes = Memory::from(pattern(1, 64));
     for context in 0..10 {
-        let send = Send {
-            pieces: bytes.all(),
-            flags: Flags::MORE,
-            context,
-            ..Send::default()
-        };
+        let send = Send { pieces: bytes.all(), flags: Flags::MORE, context, ..Send::default() };
         world.post(|| world.nodes[0].post_send(1, &send));
     }
     for context in 0..10 {
         assert_eq!(world.sent(0).context(), context);
         let into = Memory::zeroed(64);
-        let receive = Receive {
-            pieces: into.all(),
-            flags: Flags::MORE,
-            context,
-            ..Receive::default()
-        };
+        let receive =
+            Receive { pieces: into.all(), flags: Flags::MORE, context, ..Receive::default() };
         world.nodes[1].post_receive(&receive).unwrap();
         assert_eq!(world.received(1).context(), context);
         same(&into.bytes(), &bytes.bytes(), "content");
@@ -406,29 +308,15 @@ pub fn more_is_only_a_hint<P: Provider>(bed: &Bed<P>) {
 pub fn nonsense_is_refused<P: Provider>(bed: &Bed<P>) {
     let world = bed.world(2);
     let (node, memory) = (&world.nodes[0], Memory::zeroed(16));
-    let send = Send {
-        pieces: memory.all(),
-        ..Send::default()
-    };
-    let receive = Receive {
-        pieces: memory.all(),
-        ..Receive::default()
-    };
+    let send = Send { pieces: memory.all(), ..Send::default() };
+    let receive = Receive { pieces: memory.all(), ..Receive::default() };
     for flags in [Flags::PEEK, Flags::RMA, Flags::MULTI_RECV, Flags::READ] {
         let refused = node.post_send(1, &Send { flags, ..send }).unwrap_err();
         assert_eq!(refused.errno(), Errno::BADFLAGS, "{flags:?}");
     }
     let claim_multi = Flags::CLAIM | Flags::MULTI_RECV;
-    for flags in [
-        Flags::INJECT,
-        Flags::FENCE,
-        Flags::DISCARD,
-        claim_multi,
-        Flags::WRITE,
-    ] {
-        let refused = node
-            .post_receive(&Receive { flags, ..receive })
-            .unwrap_err();
+    for flags in [Flags::INJECT, Flags::FENCE, Flags::DISCARD, claim_multi, Flags::WRITE] {
+        let refused = node.post_receive(&Receive { flags, ..receive }).unwrap_err();
         assert_eq!(refused.errno(), Errno::BADFLAGS, "{flags:?}");
     }
     let nine = memory.cut(&[1; 9]);
@@ -440,13 +328,7 @@ pub fn nonsense_is_refused<P: Provider>(bed: &Bed<P>) {
         let unknown = PostError::UnknownAddress { address };
         assert_eq!(node.post_send(address, &send), Err(unknown));
         if address != FI_ADDR_UNSPEC {
-            assert_eq!(
-                node.post_receive(&Receive {
-                    from: address,
-                    ..receive
-                }),
-                Err(unknown)
-            );
+            assert_eq!(node.post_receive(&Receive { from: address, ..receive }), Err(unknown));
         }
     }
     let refused = node.endpoint.send(vec![7; 3], 2, 1).unwrap_err();
@@ -455,20 +337,9 @@ pub fn nonsense_is_refused<P: Provider>(bed: &Bed<P>) {
         capabilities: Flags::TAGGED | Flags::SEND | Flags::RECV,
         ..EndpointOptions::default()
     };
-    let world = bed.world_with(
-        1,
-        &Options {
-            endpoint: only_tagged,
-            ..Options::default()
-        },
-    );
+    let world = bed.world_with(1, &Options { endpoint: only_tagged, ..Options::default() });
     let refused = world.nodes[0].post_send(0, &send).unwrap_err();
-    assert_eq!(
-        refused,
-        PostError::NotCapable {
-            missing: Flags::MSG
-        }
-    );
+    assert_eq!(refused, PostError::NotCapable { missing: Flags::MSG });
     assert_eq!(refused.errno(), Errno::OPNOTSUPP);
     world.nothing_more();
 }

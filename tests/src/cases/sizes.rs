@@ -45,13 +45,7 @@ fn exchange<P: Provider>(world: &World<P>, size: usize, tag: Option<u64>, expect
         world.nodes[1].receive(size, tag, 1);
     }
     for data in [None, Some(u64::MAX - 7)] {
-        let send = Send {
-            pieces: bytes.all(),
-            tag,
-            data,
-            context: 2,
-            ..Send::default()
-        };
+        let send = Send { pieces: bytes.all(), tag, data, context: 2, ..Send::default() };
         world.post(|| world.nodes[0].post_send(1, &send));
         if !expected || data.is_some() {
             world.poll(3);
@@ -59,16 +53,9 @@ fn exchange<P: Provider>(world: &World<P>, size: usize, tag: Option<u64>, expect
         }
         let received = world.received(1).good();
         assert_eq!((received.length, received.source), (size as u64, 0));
-        assert_eq!(
-            received.flags.contains(Flags::REMOTE_CQ_DATA),
-            data.is_some()
-        );
+        assert_eq!(received.flags.contains(Flags::REMOTE_CQ_DATA), data.is_some());
         assert_eq!(received.data, data.unwrap_or(0));
-        same(
-            &received.returned.unwrap(),
-            &bytes.bytes(),
-            &format!("{size} bytes"),
-        );
+        same(&received.returned.unwrap(), &bytes.bytes(), &format!("{size} bytes"));
         assert_eq!(world.sent(0).context(), 2);
     }
 }
@@ -90,31 +77,18 @@ pub fn unexpected_messages_of_every_size<P: Provider>(bed: &Bed<P>) {
     }
     // All at once, received in the other order.
     for size in SIZES {
-        world.nodes[0].send(
-            pattern(size as u64, size),
-            1,
-            Some(size as u64),
-            size as u64,
-        );
+        world.nodes[0].send(pattern(size as u64, size), 1, Some(size as u64), size as u64);
     }
     world.poll(30);
     for size in SIZES.into_iter().rev() {
         world.nodes[1].receive(size, Some(size as u64), 0);
         let received = world.received(1).good();
-        same(
-            &received.returned.unwrap(),
-            &pattern(size as u64, size),
-            "in the other order",
-        );
+        same(&received.returned.unwrap(), &pattern(size as u64, size), "in the other order");
     }
     for _ in SIZES {
         let sent = world.sent(0).good();
         let buffer = sent.returned.expect("a safe send returns its buffer");
-        same(
-            &buffer,
-            &pattern(sent.context, sent.context as usize),
-            "returned to its sender",
-        );
+        same(&buffer, &pattern(sent.context, sent.context as usize), "returned to its sender");
     }
     world.nothing_more();
 }
@@ -145,11 +119,7 @@ pub fn messages_that_cross<P: Provider>(bed: &Bed<P>) {
                 for node in 0..2 {
                     let received = world.received(node).good();
                     let seed = 10 * received.tag + (1 - node as u64);
-                    same(
-                        &received.returned.unwrap(),
-                        &pattern(seed, size),
-                        "crossing",
-                    );
+                    same(&received.returned.unwrap(), &pattern(seed, size), "crossing");
                     world.sent(node).good();
                 }
             }
@@ -172,11 +142,7 @@ pub fn large_messages<P: Provider>(bed: &Bed<P>) {
             if posted_first {
                 post();
             }
-            let send = Send {
-                pieces: bytes.all(),
-                tag: Some(1),
-                ..Send::default()
-            };
+            let send = Send { pieces: bytes.all(), tag: Some(1), ..Send::default() };
             world.nodes[0].post_send(1, &send).unwrap();
             if !posted_first {
                 world.poll(5);

@@ -29,18 +29,9 @@ pub fn what_does_not_fit_is_counted<P: Provider>(bed: &Bed<P>) {
                 let into = Memory::zeroed(room + 8);
                 let piece = into.piece().part(0, room);
                 let pieces = [piece.part(0, room / 2), piece.part(room / 2, room)];
-                let pieces = if cut {
-                    Pieces::Many(&pieces)
-                } else {
-                    Pieces::One(piece)
-                };
+                let pieces = if cut { Pieces::Many(&pieces) } else { Pieces::One(piece) };
                 let tag = tagged.then_some((3, 0));
-                let receive = Receive {
-                    pieces,
-                    tag,
-                    context: 5,
-                    ..Receive::default()
-                };
+                let receive = Receive { pieces, tag, context: 5, ..Receive::default() };
                 if expected {
                     world.nodes[1].post_receive(&receive).unwrap();
                 }
@@ -63,11 +54,7 @@ pub fn what_does_not_fit_is_counted<P: Provider>(bed: &Bed<P>) {
                 assert_eq!(error.length, room as u64, "{what}");
                 assert_eq!((error.data, error.source), (17, 0), "{what}");
                 let kind = if tagged { Flags::TAGGED } else { Flags::MSG };
-                assert_eq!(
-                    error.flags,
-                    kind | Flags::RECV | Flags::REMOTE_CQ_DATA,
-                    "{what}"
-                );
+                assert_eq!(error.flags, kind | Flags::RECV | Flags::REMOTE_CQ_DATA, "{what}");
                 assert!(error.reason.contains(&length.to_string()), "{what}");
                 same(&into.bytes()[..room], &bytes.bytes()[..room], &what);
                 assert_eq!(&into.bytes()[room..], [0; 8], "{what}: beyond the buffer");

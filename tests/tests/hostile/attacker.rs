@@ -35,11 +35,7 @@ struct Words {
 
 impl Words {
     fn of(memory: LaneMemory) -> Words {
-        Words {
-            start: memory.as_ptr(),
-            position: 0,
-            _memory: memory,
-        }
+        Words { start: memory.as_ptr(), position: 0, _memory: memory }
     }
 
     fn word(&self, index: usize) -> &AtomicU64 {
@@ -56,8 +52,7 @@ impl Words {
     /// Publishes a line with a right stamp, and moves on by `lines`.
     fn publish(&mut self, meta: u32, words: [u64; 7], lines: u64) {
         for (index, word) in words.into_iter().enumerate() {
-            self.line(self.position, index + 1)
-                .store(word, Ordering::Relaxed);
+            self.line(self.position, index + 1).store(word, Ordering::Relaxed);
         }
         let stamp = (self.position as u32).wrapping_add(1);
         let word = u64::from(meta) << 32 | u64::from(stamp);
@@ -91,7 +86,7 @@ fn nasty(random: &mut Random) -> u64 {
         5 => random.below(4) << 32 | random.below(64),
         6 => GARBAGE_TAG + random.below(100),
         7 => 1 << 63 | random.below(1 << 16),
-        _ => random.next(),
+        _ => random.number(),
     }
 }
 
@@ -118,23 +113,11 @@ const STYLES: [(&str, bool, Style); 9] = [
     ("random words anywhere", false, Attacker::random_words),
     ("every byte", false, Attacker::every_byte),
     ("packets of random words", true, Attacker::random_packets),
-    (
-        "packets that are nearly right",
-        true,
-        Attacker::nearly_right,
-    ),
+    ("packets that are nearly right", true, Attacker::nearly_right),
     ("replies to what nobody asked", true, Attacker::replies),
     ("a flood of envelopes", true, Attacker::envelopes),
-    (
-        "a flood of messages beyond the credit",
-        true,
-        Attacker::beyond_credit,
-    ),
-    (
-        "a flood of wishes for acknowledgement",
-        true,
-        Attacker::acknowledgements,
-    ),
+    ("a flood of messages beyond the credit", true, Attacker::beyond_credit),
+    ("a flood of wishes for acknowledgement", true, Attacker::acknowledgements),
     ("a control block of lies", true, Attacker::lies),
 ];
 
@@ -145,10 +128,7 @@ impl Attacker {
 
     fn random_words(&mut self) {
         for _ in 0..256 {
-            let (index, word) = (
-                self.random.below(WORDS as u64) as usize,
-                nasty(&mut self.random),
-            );
+            let (index, word) = (self.random.below(WORDS as u64) as usize, nasty(&mut self.random));
             self.out.word(index).store(word, Ordering::Relaxed);
             for lane in &self.back {
                 lane.word(index).store(word, Ordering::Relaxed);
@@ -157,7 +137,7 @@ impl Attacker {
     }
 
     fn every_byte(&mut self) {
-        let word = self.random.next();
+        let word = self.random.number();
         for index in 0..WORDS {
             let word = word.rotate_left(index as u32);
             self.out.word(index).store(word, Ordering::Relaxed);
@@ -168,14 +148,10 @@ impl Attacker {
     }
 
     fn random_packets(&mut self) {
-        let lines = if self.random.once_in(8) {
-            self.random.between(1, 9)
-        } else {
-            1
-        };
+        let lines = if self.random.once_in(8) { self.random.between(1, 9) } else { 1 };
         let words = self.garbage();
         let random = &mut self.random;
-        let meta = meta(random.below(9), random.next(), nasty(random));
+        let meta = meta(random.below(9), random.number(), nasty(random));
         self.out.publish(meta, words, lines);
     }
 
@@ -186,24 +162,12 @@ impl Attacker {
         let (mut flags, mut length) = (random.below(32), random.below(8));
         let kind = random.between(1, 6);
         let name = random.below(6);
-        words[0] = if kind <= 2 {
-            GARBAGE_TAG + random.below(8)
-        } else {
-            name
-        };
+        words[0] = if kind <= 2 { GARBAGE_TAG + random.below(8) } else { name };
         match kind {
             1 => {}
             2 => {
-                let total = if random.once_in(3) {
-                    nasty(random)
-                } else {
-                    random.below(300_000)
-                };
-                let prefix = if random.once_in(4) {
-                    nasty(random)
-                } else {
-                    total.min(65_536)
-                };
+                let total = if random.once_in(3) { nasty(random) } else { random.below(300_000) };
+                let prefix = if random.once_in(4) { nasty(random) } else { total.min(65_536) };
                 words[1..6].copy_from_slice(&[name, total, prefix, 7, nasty(random)]);
             }
             3 => words[1] = if random.once_in(3) { nasty(random) } else { 0 },
@@ -236,11 +200,7 @@ impl Attacker {
         let kind = random.between(3, 7);
         let name = random.below(3) << 32 | random.below(48);
         let words = [name, random.below(200), 0, 0, 0, 0, 0];
-        let kind = if kind == 7 && !random.once_in(50) {
-            4
-        } else {
-            kind
-        };
+        let kind = if kind == 7 && !random.once_in(50) { 4 } else { kind };
         self.out.publish(meta(kind, 0, 0), words, 1);
     }
 
@@ -249,16 +209,14 @@ impl Attacker {
         while self.out.has_room() {
             let name = self.out.position;
             let words = [77, name, 1 << 63, 0, 0, 0, 0];
-            self.out
-                .publish(meta(2, u64::from(wire::TAGGED), 0), words, 1);
+            self.out.publish(meta(2, u64::from(wire::TAGGED), 0), words, 1);
         }
     }
 
     fn beyond_credit(&mut self) {
         while self.out.has_room() {
             let place = POOL_BYTES as u64;
-            self.out
-                .publish(meta(1, 1 | CHUNKED, 0), [78, 0, 0, 0, 0, 0, place], 1);
+            self.out.publish(meta(1, 1 | CHUNKED, 0), [78, 0, 0, 0, 0, 0, place], 1);
         }
     }
 
@@ -331,19 +289,9 @@ pub fn attack(own: SocketAddr, victim: SocketAddr, seed: u64, count: u64) {
         say(&format!("{style}, seed {}", seed + round));
         let (out, bell) = connect(&station, victim, &mut back);
         let random = Random::new(seed + round);
-        let mut attacker = Attacker {
-            random,
-            out,
-            bell,
-            back: std::mem::take(&mut back),
-        };
+        let mut attacker = Attacker { random, out, bell, back: std::mem::take(&mut back) };
         let mut lanes = 1;
-        let end = Instant::now()
-            + if style.starts_with("a flood") {
-                FLOOD
-            } else {
-                ROUND
-            };
+        let end = Instant::now() + if style.starts_with("a flood") { FLOOD } else { ROUND };
         while Instant::now() < end {
             if attacker.out.is_closed() && lanes < LANES_MAX {
                 lanes += 1;

@@ -21,10 +21,7 @@ pub fn line_comments(text: &str) -> Vec<Comment> {
                 let end = at + text[at..].find('\n').unwrap_or(text.len() - at);
                 comments.push(Comment {
                     line,
-                    text: text[at..end]
-                        .trim_start_matches(['/', '!'])
-                        .trim()
-                        .to_string(),
+                    text: text[at..end].trim_start_matches(['/', '!']).trim().to_string(),
                     alone: text[line_start..at].trim().is_empty(),
                 });
                 end
@@ -57,23 +54,15 @@ fn string_end(bytes: &[u8], start: usize) -> usize {
 fn is_raw_string(bytes: &[u8], at: usize) -> bool {
     let after_word = at > 0 && (bytes[at - 1].is_ascii_alphanumeric() || bytes[at - 1] == b'_');
     let byte_string = after_word && bytes[at - 1] == b'b';
-    let hashes = bytes[at + 1..]
-        .iter()
-        .take_while(|&&byte| byte == b'#')
-        .count();
+    let hashes = bytes[at + 1..].iter().take_while(|&&byte| byte == b'#').count();
     (!after_word || byte_string) && bytes.get(at + 1 + hashes) == Some(&b'"')
 }
 
 fn raw_string_end(text: &str, start: usize) -> usize {
-    let hashes = text[start + 1..]
-        .bytes()
-        .take_while(|&byte| byte == b'#')
-        .count();
+    let hashes = text[start + 1..].bytes().take_while(|&byte| byte == b'#').count();
     let body = start + hashes + 2;
     let close = format!("\"{}", "#".repeat(hashes));
-    text[body..]
-        .find(&close)
-        .map_or(text.len(), |end| body + end + close.len())
+    text[body..].find(&close).map_or(text.len(), |end| body + end + close.len())
 }
 
 /// Behind a character literal; behind the quote alone where it starts a lifetime.
@@ -95,39 +84,24 @@ mod tests {
     use super::*;
 
     fn texts(text: &str) -> Vec<String> {
-        line_comments(text)
-            .into_iter()
-            .map(|comment| comment.text)
-            .collect()
+        line_comments(text).into_iter().map(|comment| comment.text).collect()
     }
 
     #[test]
     fn comments_are_found_with_their_lines() {
         let comments = line_comments("// one\nlet a = 1; // two\n\n    /// three\n");
         let expected = [(1, "one", true), (2, "two", false), (4, "three", true)];
-        let expected = expected.map(|(line, text, alone)| Comment {
-            line,
-            text: text.to_string(),
-            alone,
-        });
+        let expected =
+            expected.map(|(line, text, alone)| Comment { line, text: text.to_string(), alone });
         assert_eq!(comments, expected);
     }
 
     #[test]
     fn slashes_in_literals_are_no_comments() {
         assert_eq!(texts(r#"let a = "// no \" // no"; // yes"#), ["yes"]);
-        assert_eq!(
-            texts(r###"let a = r#"" // no"#; let b = br"// no"; // yes"###),
-            ["yes"]
-        );
-        assert_eq!(
-            texts("let a = ('\"', '\\'', '/', '\\u{1F980}', 'ü'); // yes"),
-            ["yes"]
-        );
-        assert_eq!(
-            texts("fn f<'a>(a: &'a str) {} // yes\n/* // no\n */ // too"),
-            ["yes", "too"]
-        );
+        assert_eq!(texts(r###"let a = r#"" // no"#; let b = br"// no"; // yes"###), ["yes"]);
+        assert_eq!(texts("let a = ('\"', '\\'', '/', '\\u{1F980}', 'ü'); // yes"), ["yes"]);
+        assert_eq!(texts("fn f<'a>(a: &'a str) {} // yes\n/* // no\n */ // too"), ["yes", "too"]);
     }
 
     #[test]

@@ -42,18 +42,12 @@ pub fn check_readme(tree: &Tree) -> Vec<Finding> {
         return vec!["README.md:1: not there".to_string()];
     };
     let commands = shell_lines(&readme.text);
-    let found: Vec<&str> = commands
-        .iter()
-        .map(|(_, command)| command.as_str())
-        .collect();
+    let found: Vec<&str> = commands.iter().map(|(_, command)| command.as_str()).collect();
     if found == COMMANDS {
         return Vec::new();
     }
     let line = commands.first().map_or(1, |(line, _)| *line);
-    vec![readme.finding(
-        line,
-        format!("shell commands {found:?}, not exactly {COMMANDS:?}"),
-    )]
+    vec![readme.finding(line, format!("shell commands {found:?}, not exactly {COMMANDS:?}"))]
 }
 
 /// The commands in fenced blocks of shell, without prompts, comments and empty lines.
@@ -139,11 +133,7 @@ mod tests {
     fn a_foreign_name_is_found_but_in_the_lock_file() {
         for name in FOREIGN_NAMES {
             let text = format!("first\nsee https://{name}/x\n");
-            assert_eq!(
-                check_names(&Tree::of(&[("docs/a.md", &text)])).len(),
-                1,
-                "{name}"
-            );
+            assert_eq!(check_names(&Tree::of(&[("docs/a.md", &text)])).len(), 1, "{name}");
             assert!(check_names(&Tree::of(&[("Cargo.lock", &text)])).is_empty());
         }
     }
@@ -161,11 +151,7 @@ mod tests {
             format!("{good}```console\n$ make install\n```\n"),
             String::new(),
         ] {
-            assert_eq!(
-                check_readme(&Tree::of(&[("README.md", &bad)])).len(),
-                1,
-                "{bad}"
-            );
+            assert_eq!(check_readme(&Tree::of(&[("README.md", &bad)])).len(), 1, "{bad}");
         }
         assert_eq!(check_readme(&Tree::of(&[])).len(), 1);
     }
@@ -173,14 +159,8 @@ mod tests {
     #[test]
     fn a_document_that_nobody_links_is_found() {
         let tree = Tree::of(&[
-            (
-                "README.md",
-                "[a](docs/architecture.md) [x](https://example.org)",
-            ),
-            (
-                "docs/architecture.md",
-                "[p](protocol.md#levels) and [core](../core/src)",
-            ),
+            ("README.md", "[a](docs/architecture.md) [x](https://example.org)"),
+            ("docs/architecture.md", "[p](protocol.md#levels) and [core](../core/src)"),
             ("docs/protocol.md", ""),
             ("docs/lost.md", "[protocol](./protocol.md)"),
             ("core/src/lib.rs", ""),
@@ -192,9 +172,6 @@ mod tests {
     #[test]
     fn a_link_to_nowhere_is_found() {
         let tree = Tree::of(&[("README.md", "\n[a](docs/gone.md)")]);
-        assert_eq!(
-            check_links(&tree),
-            ["README.md:2: links to docs/gone.md, which is not there"]
-        );
+        assert_eq!(check_links(&tree), ["README.md:2: links to docs/gone.md, which is not there"]);
     }
 }

@@ -15,11 +15,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
         if lines > FILE_LINES_MAX {
             findings.push(file.finding(1, format!("{lines} lines, over {FILE_LINES_MAX}")));
         }
-        Functions {
-            file,
-            findings: &mut findings,
-        }
-        .visit_file(syntax);
+        Functions { file, findings: &mut findings }.visit_file(syntax);
     }
     findings
 }
@@ -35,28 +31,19 @@ impl Functions<'_> {
         let lines = body.end().line + 1 - signature.start().line;
         if lines > FUNCTION_LINES_MAX {
             let sentence = format!("{name}() has {lines} lines, over {FUNCTION_LINES_MAX}");
-            self.findings
-                .push(self.file.finding(signature.start().line, sentence));
+            self.findings.push(self.file.finding(signature.start().line, sentence));
         }
     }
 }
 
 impl<'ast> Visit<'ast> for Functions<'_> {
     fn visit_item_fn(&mut self, function: &'ast syn::ItemFn) {
-        self.measure(
-            &function.sig.ident,
-            function.sig.span(),
-            function.block.span(),
-        );
+        self.measure(&function.sig.ident, function.sig.span(), function.block.span());
         syn::visit::visit_item_fn(self, function);
     }
 
     fn visit_impl_item_fn(&mut self, function: &'ast syn::ImplItemFn) {
-        self.measure(
-            &function.sig.ident,
-            function.sig.span(),
-            function.block.span(),
-        );
+        self.measure(&function.sig.ident, function.sig.span(), function.block.span());
         syn::visit::visit_impl_item_fn(self, function);
     }
 
@@ -102,10 +89,7 @@ mod tests {
             (format!("mod m {{ mod n {{\n{long}}} }}\n"), 2),
         ] {
             let findings = check(&Tree::of(&[("a.rs", &text)]));
-            assert_eq!(
-                findings,
-                [format!("a.rs:{line}: long() has 71 lines, over 70")]
-            );
+            assert_eq!(findings, [format!("a.rs:{line}: long() has 71 lines, over 70")]);
         }
         assert!(check(&Tree::of(&[("a.rs", &function(70))])).is_empty());
     }

@@ -6,49 +6,26 @@ use syn::visit::Visit;
 use crate::tree::{File, Finding, Tree, is_test_only};
 
 /// Crates whose sources hold a data path.
-const DATA_PATHS: [&str; 4] = [
-    "core/src/",
-    "provider-shm/src/",
-    "provider-verbs/src/",
-    "src/",
-];
+const DATA_PATHS: [&str; 4] = ["core/src/", "provider-shm/src/", "provider-verbs/src/", "src/"];
 const LOCKS: [&str; 4] = ["Mutex", "RwLock", "Condvar", "ReentrantLock"];
 
 /// Files that may lock, each with the reason why no message waits for it.
 pub const ALLOWED: &[(&str, &str)] = &[
-    (
-        "core/src/address_vector/mod.rs",
-        "writers among themselves; look-ups are wait-free",
-    ),
-    (
-        "core/src/endpoint/mod.rs",
-        "what is bound before the endpoint is enabled",
-    ),
-    (
-        "core/src/event_queue.rs",
-        "events of the control path; no message leads here",
-    ),
-    (
-        "core/src/memory_region.rs",
-        "registration by key; no message carries a key",
-    ),
-    (
-        "provider-shm/src/control/mod.rs",
-        "starts and stops the control thread of the process",
-    ),
-    (
-        "provider-shm/src/station.rs",
-        "the list of connections refused to children after fork",
-    ),
+    ("core/src/address_vector/mod.rs", "writers among themselves; look-ups are wait-free"),
+    ("core/src/endpoint/mod.rs", "what is bound before the endpoint is enabled"),
+    ("core/src/event_queue.rs", "events of the control path; no message leads here"),
+    ("core/src/mock/mod.rs", "a transport for tests only"),
+    ("core/src/mock/provider.rs", "a transport for tests only"),
+    ("core/src/memory_region.rs", "registration by key; no message carries a key"),
+    ("provider-shm/src/control/mod.rs", "starts and stops the control thread of the process"),
+    ("provider-shm/src/station.rs", "the list of connections refused to children after fork"),
 ];
 
 pub fn check(tree: &Tree, allowed: &[(&str, &str)]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, reason) in allowed {
         match tree.find(path) {
-            None => findings.push(format!(
-                "{path}:1: allowed to lock ({reason}), but not there"
-            )),
+            None => findings.push(format!("{path}:1: allowed to lock ({reason}), but not there")),
             Some(file) if locks_of(file).is_empty() => {
                 findings.push(file.finding(1, "allowed to lock, but locks nothing: strike it out"));
             }
@@ -56,9 +33,7 @@ pub fn check(tree: &Tree, allowed: &[(&str, &str)]) -> Vec<Finding> {
         }
     }
     for file in &tree.files {
-        let on_data_path = DATA_PATHS
-            .iter()
-            .any(|folder| file.path.starts_with(folder));
+        let on_data_path = DATA_PATHS.iter().any(|folder| file.path.starts_with(folder));
         let is_tests = file.path.ends_with("/tests.rs") || file.path.contains("/tests/");
         if !on_data_path || is_tests || allowed.iter().any(|(path, _)| file.path == *path) {
             continue;
@@ -140,10 +115,7 @@ mod tests {
         let inside = "#[cfg(test)]\nmod tests { use std::sync::Mutex; }";
         let gated = "#[cfg(all(test, not(loom)))]\nmod tests { use std::sync::Mutex; }";
         let tree = Tree::of(&[
-            (
-                "core/src/a.rs",
-                "// No Mutex here.\nconst A: &str = \"Mutex\";",
-            ),
+            ("core/src/a.rs", "// No Mutex here.\nconst A: &str = \"Mutex\";"),
             ("core/src/b.rs", inside),
             ("core/src/c.rs", gated),
             ("core/src/d/tests.rs", "use std::sync::Mutex;"),
@@ -154,16 +126,9 @@ mod tests {
 
     #[test]
     fn the_list_excuses_a_file_and_may_not_go_stale() {
-        let tree = Tree::of(&[
-            ("core/src/a.rs", "use std::sync::Mutex;"),
-            ("core/src/b.rs", ""),
-        ]);
+        let tree = Tree::of(&[("core/src/a.rs", "use std::sync::Mutex;"), ("core/src/b.rs", "")]);
         assert!(check(&tree, &[("core/src/a.rs", "cold")]).is_empty());
-        let stale = [
-            ("core/src/a.rs", "cold"),
-            ("core/src/b.rs", "x"),
-            ("core/src/c.rs", "x"),
-        ];
+        let stale = [("core/src/a.rs", "cold"), ("core/src/b.rs", "x"), ("core/src/c.rs", "x")];
         assert_eq!(check(&tree, &stale).len(), 2);
     }
 }

@@ -29,12 +29,7 @@ use tree::{Finding, Tree};
 /// Fails with every finding, so that one run shows all there is to mend.
 #[track_caller]
 fn expect_none(findings: Vec<Finding>) {
-    assert!(
-        findings.is_empty(),
-        "{} findings:\n{}",
-        findings.len(),
-        findings.join("\n")
-    );
+    assert!(findings.is_empty(), "{} findings:\n{}", findings.len(), findings.join("\n"));
 }
 
 #[test]
@@ -90,17 +85,8 @@ fn no_file_names_a_registry_or_a_workplace() {
 #[test]
 fn the_tree_is_read_at_all() {
     let tree = Tree::of_workspace();
-    for path in [
-        "Cargo.toml",
-        "core/src/lib.rs",
-        "tests/tests/tidy/main.rs",
-        "scripts/test",
-    ] {
+    for path in ["Cargo.toml", "core/src/lib.rs", "tests/tests/tidy/main.rs", "scripts/test"] {
         assert!(tree.find(path).is_some(), "{path} was not read");
     }
-    assert!(
-        tree.files
-            .iter()
-            .all(|file| !file.path.starts_with("target/"))
-    );
+    assert!(tree.files.iter().all(|file| !file.path.starts_with("target/")));
 }

@@ -23,10 +23,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
         let package = tree.package_of(&file.path);
         crates.entry(package).or_default().extend(labels_of(file));
     }
-    crates
-        .values()
-        .flat_map(|labels| check_crate(labels))
-        .collect()
+    crates.values().flat_map(|labels| check_crate(labels)).collect()
 }
 
 fn check_crate(labels: &[Label]) -> Vec<Finding> {
@@ -34,11 +31,7 @@ fn check_crate(labels: &[Label]) -> Vec<Finding> {
     for label in labels {
         let name = &label.name;
         if label.partners.is_empty() {
-            findings.push(
-                label
-                    .file
-                    .finding(label.line, format!("{name} names no partner")),
-            );
+            findings.push(label.file.finding(label.line, format!("{name} names no partner")));
         }
         for partner in &label.partners {
             let answers = labels.iter().any(|other| {
@@ -57,12 +50,7 @@ fn labels_of(file: &File) -> Vec<Label<'_>> {
     let blocks = blocks_of(line_comments(&file.text));
     let labels = blocks.iter().flat_map(|(line, text)| {
         let labels = labels_in(text).into_iter();
-        labels.map(|(name, partners)| Label {
-            file,
-            line: *line,
-            name,
-            partners,
-        })
+        labels.map(|(name, partners)| Label { file, line: *line, name, partners })
     });
     labels.collect()
 }
@@ -86,18 +74,14 @@ fn blocks_of(comments: Vec<Comment>) -> Vec<(usize, String)> {
 /// The labels that a comment defines with "pairs with", and the partners that each names.
 fn labels_in(text: &str) -> Vec<(String, Vec<String>)> {
     let words: Vec<&str> = text.split_whitespace().collect();
-    let starts: Vec<usize> = (0..words.len())
-        .filter(|&at| words[at].strip_suffix(':').is_some_and(is_label))
-        .collect();
+    let starts: Vec<usize> =
+        (0..words.len()).filter(|&at| words[at].strip_suffix(':').is_some_and(is_label)).collect();
     let mut labels = Vec::new();
     for (nth, &start) in starts.iter().enumerate() {
         let end = starts.get(nth + 1).copied().unwrap_or(words.len());
         let name = words[start].trim_end_matches(':');
         let sentence = &words[start + 1..end];
-        if let Some(at) = sentence
-            .windows(2)
-            .position(|pair| pair == ["pairs", "with"])
-        {
+        if let Some(at) = sentence.windows(2).position(|pair| pair == ["pairs", "with"]) {
             labels.push((name.to_string(), partners_in(name, &sentence[at + 2..])));
         }
     }
@@ -106,20 +90,10 @@ fn labels_in(text: &str) -> Vec<(String, Vec<String>)> {
 
 /// The labels at the beginning of `words`: `R1 in publish()`, `R1 and R2`, `itself`.
 fn partners_in(name: &str, words: &[&str]) -> Vec<String> {
-    let plain = words
-        .iter()
-        .map(|word| word.trim_end_matches([',', '.', ';', ')']));
+    let plain = words.iter().map(|word| word.trim_end_matches([',', '.', ';', ')']));
     let listed = plain.take_while(|word| is_label(word) || ["and", "or", "itself"].contains(word));
     let labels = listed.filter(|word| !["and", "or"].contains(word));
-    labels
-        .map(|word| {
-            if word == "itself" {
-                name.to_string()
-            } else {
-                word.to_string()
-            }
-        })
-        .collect()
+    labels.map(|word| if word == "itself" { name.to_string() } else { word.to_string() }).collect()
 }
 
 /// One or two capitals and a number.
@@ -143,10 +117,7 @@ mod tests {
     fn a_label_without_its_partner_is_found() {
         let expected = ["core/src/a.rs:1: no R1 in this crate pairs with A1"];
         assert_eq!(findings("// A1: pairs with R1 in publish()"), expected);
-        assert_eq!(
-            findings("// A1: pairs with R1.\n\n// R1: pairs with A2.").len(),
-            2
-        );
+        assert_eq!(findings("// A1: pairs with R1.\n\n// R1: pairs with A2.").len(), 2);
         assert_eq!(findings("// A1: pairs with the other one.").len(), 1);
         assert_eq!(
             findings("fn f() {\n    a(); // A1: pairs with R1\n    b(); // R2: pairs with A1\n}")
@@ -162,11 +133,7 @@ mod tests {
             ("core/src/b/c.rs", "// R1: pairs with A1."),
         ];
         assert!(check(&Tree::of(&pair)).is_empty());
-        let apart = [
-            pair[0],
-            ("perf/src/b.rs", "// R1: pairs with A1."),
-            ("perf/Cargo.toml", ""),
-        ];
+        let apart = [pair[0], ("perf/src/b.rs", "// R1: pairs with A1."), ("perf/Cargo.toml", "")];
         assert_eq!(check(&Tree::of(&apart)).len(), 2);
     }
 

@@ -8,19 +8,14 @@ use crate::tree::{Finding, Tree};
 
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut reached = BTreeSet::new();
-    for (file, _) in tree
-        .files
-        .iter()
-        .filter_map(|file| Some((file, file.syntax.as_ref()?)))
-    {
+    for (file, _) in tree.files.iter().filter_map(|file| Some((file, file.syntax.as_ref()?))) {
         if is_root(tree, &file.path) {
             follow(tree, &file.path, &mut reached);
         }
     }
     let files = tree.files.iter().filter(|file| file.syntax.is_some());
     let dead = files.filter(|file| !reached.contains(&file.path));
-    dead.map(|file| file.finding(1, "no mod leads to this file"))
-        .collect()
+    dead.map(|file| file.finding(1, "no mod leads to this file")).collect()
 }
 
 /// What cargo takes for the root of a crate by its place in its package.
@@ -47,11 +42,7 @@ fn follow(tree: &Tree, path: &str, reached: &mut BTreeSet<String>) {
     let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
     let stem = name.trim_end_matches(".rs");
     let owns_folder = is_root(tree, path) || stem == "mod";
-    let modules = if owns_folder {
-        folder.to_string()
-    } else {
-        format!("{folder}/{stem}")
-    };
+    let modules = if owns_folder { folder.to_string() } else { format!("{folder}/{stem}") };
     follow_items(tree, &syntax.items, folder, &modules, reached);
 }
 
@@ -81,10 +72,7 @@ fn follow_items(
 }
 
 fn path_attribute(module: &ItemMod) -> Option<String> {
-    let paths = module
-        .attrs
-        .iter()
-        .filter(|attribute| attribute.path().is_ident("path"));
+    let paths = module.attrs.iter().filter(|attribute| attribute.path().is_ident("path"));
     let mut values = paths.filter_map(|attribute| match &attribute.meta {
         Meta::NameValue(pair) => match &pair.value {
             Expr::Lit(literal) => match &literal.lit {
@@ -124,25 +112,15 @@ mod tests {
             ("core/src/b/c.rs", ""),
             ("core/tests/common/mod.rs", ""),
         ]);
-        let dead = [
-            "core/src/b.rs",
-            "core/src/b/c.rs",
-            "core/tests/common/mod.rs",
-        ];
-        assert_eq!(
-            check(&tree),
-            dead.map(|path| format!("{path}:1: no mod leads to this file"))
-        );
+        let dead = ["core/src/b.rs", "core/src/b/c.rs", "core/tests/common/mod.rs"];
+        assert_eq!(check(&tree), dead.map(|path| format!("{path}:1: no mod leads to this file")));
     }
 
     #[test]
     fn every_way_to_name_a_module_is_followed() {
         let tree = Tree::of(&[
             ("core/Cargo.toml", ""),
-            (
-                "core/src/lib.rs",
-                "mod a; mod b { mod c; } #[path = \"../odd/d.rs\"] mod d;",
-            ),
+            ("core/src/lib.rs", "mod a; mod b { mod c; } #[path = \"../odd/d.rs\"] mod d;"),
             ("core/src/a/mod.rs", "mod e;\n#[cfg(test)]\nmod tests;"),
             ("core/src/a/e.rs", ""),
             ("core/src/a/tests.rs", "mod f;"),
@@ -155,12 +133,8 @@ mod tests {
 
     #[test]
     fn what_cargo_builds_by_its_place_is_a_root() {
-        let packages = [
-            "Cargo.toml",
-            "core/Cargo.toml",
-            "tests/Cargo.toml",
-            "verbs/sys/Cargo.toml",
-        ];
+        let packages =
+            ["Cargo.toml", "core/Cargo.toml", "tests/Cargo.toml", "verbs/sys/Cargo.toml"];
         let tree = Tree::of(&packages.map(|path| (path, "")));
         for path in [
             "src/lib.rs",

@@ -31,24 +31,16 @@ struct Blocks<'a> {
 
 impl<'a> Blocks<'a> {
     fn new(file: &'a File) -> Self {
-        let alone = line_comments(&file.text)
-            .into_iter()
-            .filter(|comment| comment.alone);
+        let alone = line_comments(&file.text).into_iter().filter(|comment| comment.alone);
         let comments = alone.map(|comment| (comment.line, comment.text)).collect();
-        Self {
-            file,
-            comments,
-            enclosing: Vec::new(),
-            findings: Vec::new(),
-        }
+        Self { file, comments, enclosing: Vec::new(), findings: Vec::new() }
     }
 
     /// Looks above the line itself and above the statement that it is a part of.
     fn require(&mut self, line: usize, what: &str) {
         let starts = self.enclosing.last().copied().into_iter().chain([line]);
         if !starts.into_iter().any(|start| self.has_reason_above(start)) {
-            self.findings
-                .push(self.file.finding(line, format!("{what} without SAFETY")));
+            self.findings.push(self.file.finding(line, format!("{what} without SAFETY")));
         }
     }
 
@@ -143,49 +135,28 @@ mod tests {
     fn a_block_without_reason_is_found() {
         assert_eq!(count("fn f() {\n    unsafe { g() }\n}"), 1);
         assert_eq!(count("fn f() {\n    // Because.\n    unsafe { g() }\n}"), 1);
-        assert_eq!(
-            count("fn f() {\n    // SAFETY: far away.\n\n    unsafe { g() }\n}"),
-            1
-        );
+        assert_eq!(count("fn f() {\n    // SAFETY: far away.\n\n    unsafe { g() }\n}"), 1);
         assert_eq!(count("unsafe impl Send for A {}"), 1);
         assert_eq!(count("macro_rules! m { () => { unsafe { g() } } }"), 1);
-        assert_eq!(
-            count("fn f() { let a = \"// SAFETY: no\";\n unsafe { g() } }"),
-            1
-        );
+        assert_eq!(count("fn f() { let a = \"// SAFETY: no\";\n unsafe { g() } }"), 1);
     }
 
     #[test]
     fn one_reason_does_not_serve_two_statements() {
         let text = "fn f() {\n    // SAFETY: one.\n    unsafe { g() };\n    unsafe { g() };\n}";
-        assert_eq!(
-            check(&Tree::of(&[("a.rs", text)])),
-            ["a.rs:4: unsafe block without SAFETY"]
-        );
+        assert_eq!(check(&Tree::of(&[("a.rs", text)])), ["a.rs:4: unsafe block without SAFETY"]);
     }
 
     #[test]
     fn a_reason_above_the_block_or_its_statement_counts() {
-        assert_eq!(
-            count("fn f() {\n    // SAFETY: alive.\n    unsafe { g() }\n}"),
-            0
-        );
+        assert_eq!(count("fn f() {\n    // SAFETY: alive.\n    unsafe { g() }\n}"), 0);
         assert_eq!(
             count("fn f() {\n    // SAFETY: a\n    // b.\n    let a =\n unsafe { g() };\n}"),
             0
         );
-        assert_eq!(
-            count("fn f() {\n    h(1,\n    // SAFETY: alive.\n    unsafe { g() });\n}"),
-            0
-        );
-        assert_eq!(
-            count("// SAFETY: no state.\n#[cfg(unix)]\nunsafe impl Send for A {}"),
-            0
-        );
-        assert_eq!(
-            count("macro_rules! m { () => {\n// SAFETY: a.\nunsafe { g() } } }"),
-            0
-        );
+        assert_eq!(count("fn f() {\n    h(1,\n    // SAFETY: alive.\n    unsafe { g() });\n}"), 0);
+        assert_eq!(count("// SAFETY: no state.\n#[cfg(unix)]\nunsafe impl Send for A {}"), 0);
+        assert_eq!(count("macro_rules! m { () => {\n// SAFETY: a.\nunsafe { g() } } }"), 0);
         assert_eq!(count("unsafe fn f() {}"), 0);
     }
 }

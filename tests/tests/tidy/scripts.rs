@@ -20,14 +20,8 @@ fn check_script(file: &File) -> Vec<Finding> {
     if !lines.next().is_some_and(|line| line.starts_with("#!/")) {
         findings.push(file.finding(1, "no #! line"));
     }
-    let purpose = lines
-        .next()
-        .map_or("", |line| line.trim_start_matches(['#', '"', ' ']));
-    let is_comment = file
-        .text
-        .lines()
-        .nth(1)
-        .is_some_and(|line| line.starts_with(['#', '"']));
+    let purpose = lines.next().map_or("", |line| line.trim_start_matches(['#', '"', ' ']));
+    let is_comment = file.text.lines().nth(1).is_some_and(|line| line.starts_with(['#', '"']));
     let is_sentence = purpose.split_whitespace().count() >= 3
         && purpose.starts_with(|letter: char| letter.is_uppercase());
     if !(is_comment && is_sentence) {
@@ -46,37 +40,13 @@ mod tests {
 
     #[test]
     fn a_script_without_purpose_or_permission_is_found() {
-        assert_eq!(
-            count(
-                "+scripts/a",
-                "#!/bin/sh\n# Does one good thing.\nexec true\n"
-            ),
-            0
-        );
-        assert_eq!(
-            count(
-                "scripts/a",
-                "#!/bin/sh\n# Does one good thing.\nexec true\n"
-            ),
-            1
-        );
-        assert_eq!(
-            count("+scripts/a", "#!/bin/sh\nexec true and nothing else\n"),
-            1
-        );
+        assert_eq!(count("+scripts/a", "#!/bin/sh\n# Does one good thing.\nexec true\n"), 0);
+        assert_eq!(count("scripts/a", "#!/bin/sh\n# Does one good thing.\nexec true\n"), 1);
+        assert_eq!(count("+scripts/a", "#!/bin/sh\nexec true and nothing else\n"), 1);
         assert_eq!(count("+scripts/a", "#!/bin/sh\n# Helper.\n"), 1);
+        assert_eq!(count("+.ci/run", "# Does one good thing.\n# Does one good thing.\n"), 1);
         assert_eq!(
-            count(
-                "+.ci/run",
-                "# Does one good thing.\n# Does one good thing.\n"
-            ),
-            1
-        );
-        assert_eq!(
-            count(
-                "+scripts/a.py",
-                "#!/usr/bin/env python3\n\"\"\"Draws one good plot.\"\"\"\n"
-            ),
+            count("+scripts/a.py", "#!/usr/bin/env python3\n\"\"\"Draws one good plot.\"\"\"\n"),
             0
         );
         assert_eq!(count("docs/a", "exec true\n"), 0);

@@ -26,18 +26,12 @@ impl File {
             Ok(syntax) => syntax,
             Err(error) => panic!("{path} does not parse: {error}"),
         });
-        Self {
-            path,
-            text,
-            executable,
-            syntax,
-        }
+        Self { path, text, executable, syntax }
     }
 
     /// Written by a generator: nobody is expected to read it.
     pub fn is_generated(&self) -> bool {
-        self.path
-            .starts_with("provider-verbs/rdma-core-sys/src/generated/")
+        self.path.starts_with("provider-verbs/rdma-core-sys/src/generated/")
     }
 
     pub fn finding(&self, line: usize, sentence: impl std::fmt::Display) -> Finding {
@@ -48,15 +42,9 @@ impl File {
 impl Tree {
     /// Every text file of the workspace but what git ignores.
     pub fn of_workspace() -> Self {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"))
-            .parent()
-            .expect("a folder above tests");
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("a folder above tests");
         let mut files = Vec::new();
-        for entry in WalkDir::new(root)
-            .sort_by_file_name()
-            .into_iter()
-            .filter_entry(is_ours)
-        {
+        for entry in WalkDir::new(root).sort_by_file_name().into_iter().filter_entry(is_ours) {
             let entry = entry.expect("a readable tree");
             let relative = entry.path().strip_prefix(root).expect("below the root");
             let path = relative.to_str().expect("a name in UTF-8").to_string();
@@ -67,11 +55,7 @@ impl Tree {
             let Ok(text) = fs::read_to_string(entry.path()) else {
                 continue;
             };
-            let mode = entry
-                .metadata()
-                .expect("metadata of a file")
-                .permissions()
-                .mode();
+            let mode = entry.metadata().expect("metadata of a file").permissions().mode();
             files.push(File::new(path, text, mode & 0o111 != 0));
         }
         Self { files }
@@ -84,9 +68,7 @@ impl Tree {
             let plain = path.trim_start_matches('+');
             File::new(plain.to_string(), text.to_string(), plain != *path)
         });
-        Self {
-            files: files.collect(),
-        }
+        Self { files: files.collect() }
     }
 
     pub fn find(&self, path: &str) -> Option<&File> {

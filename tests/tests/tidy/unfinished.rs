@@ -8,11 +8,7 @@ use crate::{
 };
 
 /// Split, so that this file does not find itself.
-const REMINDERS: [&str; 3] = [
-    concat!("TO", "DO"),
-    concat!("FIX", "ME"),
-    concat!("XX", "X"),
-];
+const REMINDERS: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
 const PLACEHOLDERS: [&str; 3] = ["todo", "unimplemented", "dbg"];
 
 pub fn check(tree: &Tree) -> Vec<Finding> {
@@ -33,11 +29,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
         }
     }
     for (file, syntax) in tree.rust() {
-        Code {
-            file,
-            findings: &mut findings,
-        }
-        .visit_file(syntax);
+        Code { file, findings: &mut findings }.visit_file(syntax);
     }
     findings
 }
@@ -49,18 +41,12 @@ struct Code<'a> {
 
 impl<'ast> Visit<'ast> for Code<'_> {
     fn visit_macro(&mut self, invocation: &'ast syn::Macro) {
-        let Some(name) = invocation
-            .path
-            .segments
-            .last()
-            .map(|segment| &segment.ident)
-        else {
+        let Some(name) = invocation.path.segments.last().map(|segment| &segment.ident) else {
             return;
         };
         if PLACEHOLDERS.iter().any(|placeholder| name == placeholder) {
             let line = name.span().start().line;
-            self.findings
-                .push(self.file.finding(line, format!("{name}! in the tree")));
+            self.findings.push(self.file.finding(line, format!("{name}! in the tree")));
         }
     }
 
@@ -94,13 +80,7 @@ mod tests {
     #[test]
     fn placeholders_are_found() {
         assert_eq!(count("a.rs", "fn f() { todo!() }"), 1);
-        assert_eq!(
-            count(
-                "a.rs",
-                "fn f() -> u8 {\n    std::unimplemented!(\"later\")\n}"
-            ),
-            1
-        );
+        assert_eq!(count("a.rs", "fn f() -> u8 {\n    std::unimplemented!(\"later\")\n}"), 1);
         assert_eq!(count("a.rs", "fn f() { dbg!(1); }"), 1);
         assert_eq!(count("a.rs", "const A: &str = \"todo!()\";"), 0);
     }
@@ -108,10 +88,7 @@ mod tests {
     #[test]
     fn ignored_tests_are_found() {
         assert_eq!(count("a.rs", "#[test]\n#[ignore]\nfn f() {}"), 1);
-        assert_eq!(
-            count("a.rs", "mod m { #[test] #[ignore = \"slow\"] fn f() {} }"),
-            1
-        );
+        assert_eq!(count("a.rs", "mod m { #[test] #[ignore = \"slow\"] fn f() {} }"), 1);
         assert_eq!(count("a.rs", "#[test]\nfn f() {}"), 0);
     }
 }

@@ -72,20 +72,12 @@ pub(super) fn side(caps: Flags, applicable: Flags) -> Flags {
 /// The registration modes that matter with these capabilities.
 fn relevant(mode: MemoryRegionMode, caps: Flags) -> MemoryRegionMode {
     let is_target = caps.intersects(ONE_SIDED) && caps.intersects(ONE_SIDED_TARGET);
-    if is_target {
-        mode
-    } else {
-        mode.difference(TARGET_MODES)
-    }
+    if is_target { mode } else { mode.difference(TARGET_MODES) }
 }
 
 /// How a mode was told before it was a set of bits.
 pub(super) fn legacy_mode(mode: MemoryRegionMode) -> MemoryRegionMode {
-    if mode.is_empty() {
-        MemoryRegionMode::SCALABLE
-    } else {
-        MemoryRegionMode::BASIC
-    }
+    if mode.is_empty() { MemoryRegionMode::SCALABLE } else { MemoryRegionMode::BASIC }
 }
 
 impl Negotiation<'_> {

@@ -12,11 +12,7 @@ impl Negotiation<'_> {
         let threading = (asked.threading, most.threading, usual.threading);
         self.info.domain.threading =
             self.model("domain_attr->threading", threading, Threading::leniency);
-        let control = (
-            asked.control_progress,
-            most.control_progress,
-            usual.control_progress,
-        );
+        let control = (asked.control_progress, most.control_progress, usual.control_progress);
         self.info.domain.control_progress =
             self.model("domain_attr->control_progress", control, Progress::leniency);
         let data = (asked.data_progress, most.data_progress, usual.data_progress);
@@ -40,67 +36,19 @@ impl Negotiation<'_> {
         let most = &self.offer.maximum.domain;
         self.flags_within("domain_attr->caps", asked.caps, most.caps);
         for (field, asked, most) in [
-            (
-                "domain_attr->mr_key_size",
-                asked.mr_key_size,
-                most.mr_key_size,
-            ),
-            (
-                "domain_attr->cq_data_size",
-                asked.cq_data_size,
-                most.cq_data_size,
-            ),
+            ("domain_attr->mr_key_size", asked.mr_key_size, most.mr_key_size),
+            ("domain_attr->cq_data_size", asked.cq_data_size, most.cq_data_size),
             ("domain_attr->cq_cnt", asked.cq_count, most.cq_count),
-            (
-                "domain_attr->ep_cnt",
-                asked.endpoint_count,
-                most.endpoint_count,
-            ),
-            (
-                "domain_attr->tx_ctx_cnt",
-                asked.tx_ctx_count,
-                most.tx_ctx_count,
-            ),
-            (
-                "domain_attr->rx_ctx_cnt",
-                asked.rx_ctx_count,
-                most.rx_ctx_count,
-            ),
-            (
-                "domain_attr->max_ep_tx_ctx",
-                asked.max_ep_tx_ctx,
-                most.max_ep_tx_ctx,
-            ),
-            (
-                "domain_attr->max_ep_rx_ctx",
-                asked.max_ep_rx_ctx,
-                most.max_ep_rx_ctx,
-            ),
-            (
-                "domain_attr->max_ep_stx_ctx",
-                asked.max_ep_stx_ctx,
-                most.max_ep_stx_ctx,
-            ),
-            (
-                "domain_attr->max_ep_srx_ctx",
-                asked.max_ep_srx_ctx,
-                most.max_ep_srx_ctx,
-            ),
-            (
-                "domain_attr->cntr_cnt",
-                asked.counter_count,
-                most.counter_count,
-            ),
-            (
-                "domain_attr->mr_iov_limit",
-                asked.mr_iov_limit,
-                most.mr_iov_limit,
-            ),
-            (
-                "domain_attr->max_err_data",
-                asked.max_err_data,
-                most.max_err_data,
-            ),
+            ("domain_attr->ep_cnt", asked.endpoint_count, most.endpoint_count),
+            ("domain_attr->tx_ctx_cnt", asked.tx_ctx_count, most.tx_ctx_count),
+            ("domain_attr->rx_ctx_cnt", asked.rx_ctx_count, most.rx_ctx_count),
+            ("domain_attr->max_ep_tx_ctx", asked.max_ep_tx_ctx, most.max_ep_tx_ctx),
+            ("domain_attr->max_ep_rx_ctx", asked.max_ep_rx_ctx, most.max_ep_rx_ctx),
+            ("domain_attr->max_ep_stx_ctx", asked.max_ep_stx_ctx, most.max_ep_stx_ctx),
+            ("domain_attr->max_ep_srx_ctx", asked.max_ep_srx_ctx, most.max_ep_srx_ctx),
+            ("domain_attr->cntr_cnt", asked.counter_count, most.counter_count),
+            ("domain_attr->mr_iov_limit", asked.mr_iov_limit, most.mr_iov_limit),
+            ("domain_attr->max_err_data", asked.max_err_data, most.max_err_data),
             ("domain_attr->mr_cnt", asked.mr_count, most.mr_count),
             ("domain_attr->auth_key_size", asked.auth_key_size, 0),
         ] {
@@ -114,24 +62,11 @@ impl Negotiation<'_> {
         if let Some(name) = asked.name.as_ref().filter(|name| **name != ours.name) {
             self.reject("fabric_attr->name", name, &ours.name);
         }
-        if let Some(version) = asked
-            .provider_version
-            .filter(|&v| v > ours.provider_version)
-        {
-            self.reject(
-                "fabric_attr->prov_version",
-                version,
-                at_most(ours.provider_version),
-            );
+        if let Some(version) = asked.provider_version.filter(|&v| v > ours.provider_version) {
+            self.reject("fabric_attr->prov_version", version, at_most(ours.provider_version));
         }
         let domain = &self.offer.template.domain.name;
-        if let Some(name) = self
-            .hints
-            .domain
-            .name
-            .as_ref()
-            .filter(|name| *name != domain)
-        {
+        if let Some(name) = self.hints.domain.name.as_ref().filter(|name| *name != domain) {
             self.reject("domain_attr->name", name, domain);
         }
     }

@@ -23,18 +23,9 @@ impl Negotiation<'_> {
             most.message_order,
         );
         let order = asked.completion_order;
-        self.bits_within(
-            "tx_attr->comp_order",
-            "FI_ORDER_",
-            order,
-            most.completion_order,
-        );
+        self.bits_within("tx_attr->comp_order", "FI_ORDER_", order, most.completion_order);
         self.within("tx_attr->iov_limit", asked.iov_limit, most.iov_limit);
-        self.within(
-            "tx_attr->rma_iov_limit",
-            asked.rma_iov_limit,
-            most.rma_iov_limit,
-        );
+        self.within("tx_attr->rma_iov_limit", asked.rma_iov_limit, most.rma_iov_limit);
         self.traffic_class("tx_attr->tclass", asked.traffic_class);
         let usual = &self.offer.template.transmit;
         let inject = self.size(
@@ -63,27 +54,17 @@ impl Negotiation<'_> {
             most.message_order,
         );
         let order = asked.completion_order;
-        self.bits_within(
-            "rx_attr->comp_order",
-            "FI_ORDER_",
-            order,
-            most.completion_order,
-        );
+        self.bits_within("rx_attr->comp_order", "FI_ORDER_", order, most.completion_order);
         self.within("rx_attr->iov_limit", asked.iov_limit, most.iov_limit);
-        let size = self.size(
-            "rx_attr->size",
-            asked.size,
-            most.size,
-            self.offer.template.receive.size,
-        );
+        let size =
+            self.size("rx_attr->size", asked.size, most.size, self.offer.template.receive.size);
         let answer = &mut self.info.receive;
         answer.caps = grant(asked.caps, offered);
         answer.op_flags = asked.op_flags;
         answer.size = size;
         // "The provider may adjust or ignore this value."
-        answer.total_buffered_recv = asked
-            .total_buffered_recv
-            .unwrap_or(answer.total_buffered_recv);
+        answer.total_buffered_recv =
+            asked.total_buffered_recv.unwrap_or(answer.total_buffered_recv);
     }
 
     pub(super) fn endpoint(&mut self, asked: &EndpointHints) {
@@ -98,21 +79,10 @@ impl Negotiation<'_> {
                 format!("{:#x}", most.protocol),
             );
         }
-        if let Some(version) = asked
-            .protocol_version
-            .filter(|&v| v > most.protocol_version)
-        {
-            self.reject(
-                "ep_attr->protocol_version",
-                version,
-                at_most(most.protocol_version),
-            );
+        if let Some(version) = asked.protocol_version.filter(|&v| v > most.protocol_version) {
+            self.reject("ep_attr->protocol_version", version, at_most(most.protocol_version));
         }
-        self.within(
-            "ep_attr->max_msg_size",
-            asked.max_msg_size,
-            most.max_msg_size,
-        );
+        self.within("ep_attr->max_msg_size", asked.max_msg_size, most.max_msg_size);
         if self.info.caps.intersects(ONE_SIDED) {
             self.within(
                 "ep_attr->max_order_raw_size",
@@ -132,16 +102,8 @@ impl Negotiation<'_> {
         }
         self.within("ep_attr->auth_key_size", asked.auth_key_size, 0);
         let domain = &self.offer.maximum.domain;
-        let tx = (
-            asked.tx_ctx_count,
-            domain.max_ep_tx_ctx,
-            domain.max_ep_stx_ctx,
-        );
-        let rx = (
-            asked.rx_ctx_count,
-            domain.max_ep_rx_ctx,
-            domain.max_ep_srx_ctx,
-        );
+        let tx = (asked.tx_ctx_count, domain.max_ep_tx_ctx, domain.max_ep_stx_ctx);
+        let rx = (asked.rx_ctx_count, domain.max_ep_rx_ctx, domain.max_ep_srx_ctx);
         self.info.endpoint.tx_ctx_count = self.contexts("ep_attr->tx_ctx_cnt", tx);
         self.info.endpoint.rx_ctx_count = self.contexts("ep_attr->rx_ctx_cnt", rx);
         // Any mask of any bits is matched, so whatever fields are asked for exist.
@@ -168,11 +130,7 @@ impl Negotiation<'_> {
 
     pub(super) fn traffic_class(&mut self, field: &'static str, asked: Option<u32>) {
         if let Some(class) = asked.filter(|class| !TRAFFIC_CLASSES.contains(class)) {
-            self.reject(
-                field,
-                format!("{class:#x}"),
-                "FI_TC_UNSPEC or FI_TC_BEST_EFFORT",
-            );
+            self.reject(field, format!("{class:#x}"), "FI_TC_UNSPEC or FI_TC_BEST_EFFORT");
         }
     }
 }

@@ -41,12 +41,7 @@ pub fn negotiate(
         }
         return Ok(info);
     };
-    let mut talks = Negotiation {
-        offer,
-        hints,
-        info,
-        rejections: Vec::new(),
-    };
+    let mut talks = Negotiation { offer, hints, info, rejections: Vec::new() };
     talks.caps();
     talks.memory_region_mode(api_version);
     talks.modes();
@@ -57,11 +52,7 @@ pub fn negotiate(
     talks.models(&hints.domain);
     talks.domain(&hints.domain);
     talks.names();
-    if talks.rejections.is_empty() {
-        Ok(talks.info)
-    } else {
-        Err(talks.rejections)
-    }
+    if talks.rejections.is_empty() { Ok(talks.info) } else { Err(talks.rejections) }
 }
 
 struct Negotiation<'a> {
@@ -78,11 +69,7 @@ fn at_most(most: impl ToString) -> String {
 impl Negotiation<'_> {
     fn reject(&mut self, field: &'static str, asked: impl ToString, offered: impl ToString) {
         let (asked, offered) = (asked.to_string(), offered.to_string());
-        self.rejections.push(Rejection {
-            field,
-            asked,
-            offered,
-        });
+        self.rejections.push(Rejection { field, asked, offered });
     }
 
     /// What was asked for if we have that much, `usual` if nothing was.
@@ -144,21 +131,9 @@ impl Negotiation<'_> {
         let or_info = |mode: Mode| if mode.is_empty() { hints.mode } else { mode };
         let pairs = [
             ("mode", hints.mode, maximum.mode),
-            (
-                "tx_attr->mode",
-                or_info(hints.transmit.mode),
-                maximum.transmit.mode,
-            ),
-            (
-                "rx_attr->mode",
-                or_info(hints.receive.mode),
-                maximum.receive.mode,
-            ),
-            (
-                "domain_attr->mode",
-                or_info(hints.domain.mode),
-                maximum.domain.mode,
-            ),
+            ("tx_attr->mode", or_info(hints.transmit.mode), maximum.transmit.mode),
+            ("rx_attr->mode", or_info(hints.receive.mode), maximum.receive.mode),
+            ("domain_attr->mode", or_info(hints.domain.mode), maximum.domain.mode),
         ];
         for (field, supported, required) in pairs {
             if !required.difference(supported).is_empty() {

@@ -33,22 +33,11 @@ fn no_hints_get_everything() {
     let info = negotiate(&offer, None, V1_17).unwrap();
     assert_eq!(info, offer.template);
     assert_eq!(
-        (
-            info.transmit.size,
-            info.receive.size,
-            info.transmit.inject_size
-        ),
+        (info.transmit.size, info.receive.size, info.transmit.inject_size),
         (1024, 1024, 1024)
     );
-    assert!(
-        info.caps
-            .contains(Flags::LOCAL_COMM | Flags::REMOTE_COMM | Flags::MULTI_RECV)
-    );
-    assert!(
-        !info
-            .caps
-            .intersects(Flags::RMA | Flags::ATOMIC | Flags::RMA_EVENT)
-    );
+    assert!(info.caps.contains(Flags::LOCAL_COMM | Flags::REMOTE_COMM | Flags::MULTI_RECV));
+    assert!(!info.caps.intersects(Flags::RMA | Flags::ATOMIC | Flags::RMA_EVENT));
     assert_eq!(info.domain.data_progress, Progress::Manual);
     let old = negotiate(&offer, None, V1_4).unwrap();
     assert_eq!(old.domain.memory_region_mode, MemoryRegionMode::BASIC);
@@ -60,14 +49,8 @@ fn primary_caps_only_as_asked_and_secondary_ones_all() {
     let info = accepted(&Hints::new().caps(Flags::TAGGED));
     let secondary = Flags::MULTI_RECV | Flags::SOURCE | Flags::FENCE;
     let reach = Flags::LOCAL_COMM | Flags::REMOTE_COMM;
-    assert_eq!(
-        info.caps,
-        Flags::TAGGED | Flags::SEND | Flags::RECV | secondary | reach
-    );
-    assert_eq!(
-        info.transmit.caps,
-        Flags::TAGGED | Flags::SEND | Flags::FENCE
-    );
+    assert_eq!(info.caps, Flags::TAGGED | Flags::SEND | Flags::RECV | secondary | reach);
+    assert_eq!(info.transmit.caps, Flags::TAGGED | Flags::SEND | Flags::FENCE);
     let receive = Flags::TAGGED | Flags::RECV | Flags::MULTI_RECV | Flags::SOURCE;
     assert_eq!(info.receive.caps, receive);
 }
@@ -133,12 +116,7 @@ fn models_are_echoed_and_manual_progress_is_usual() {
         Threading::Completion,
         Threading::Endpoint,
     ] {
-        assert_eq!(
-            accepted(&Hints::new().threading(threading))
-                .domain
-                .threading,
-            threading
-        );
+        assert_eq!(accepted(&Hints::new().threading(threading)).domain.threading, threading);
     }
     assert_eq!(accepted(&Hints::new()).domain.threading, Threading::Safe);
     for (asked, answer) in [
@@ -147,23 +125,13 @@ fn models_are_echoed_and_manual_progress_is_usual() {
         (Progress::Auto, Progress::Auto),
     ] {
         let domain = accepted(&Hints::new().data_progress(asked).control_progress(asked)).domain;
-        assert_eq!(
-            (domain.data_progress, domain.control_progress),
-            (answer, answer)
-        );
+        assert_eq!((domain.data_progress, domain.control_progress), (answer, answer));
     }
-    let kind = |kind| {
-        accepted(&Hints::new().address_vector_kind(kind))
-            .domain
-            .address_vector_kind
-    };
+    let kind = |kind| accepted(&Hints::new().address_vector_kind(kind)).domain.address_vector_kind;
     assert_eq!(kind(AddressVectorKind::Map), AddressVectorKind::Map);
     assert_eq!(kind(AddressVectorKind::Table), AddressVectorKind::Table);
     let rm = Hints::new().resource_management(ResourceManagement::Disabled);
-    assert_eq!(
-        accepted(&rm).domain.resource_management,
-        ResourceManagement::Enabled
-    );
+    assert_eq!(accepted(&rm).domain.resource_management, ResourceManagement::Enabled);
 }
 
 #[test]
@@ -182,9 +150,7 @@ fn a_weaker_offer_is_rejected_where_a_harder_promise_is_asked() {
     let fields: Vec<&str> = rejections.iter().map(|rejection| rejection.field).collect();
     let expected = ["threading", "data_progress", "resource_mgmt", "av_type"];
     assert_eq!(fields, expected.map(|name| format!("domain_attr->{name}")));
-    let lenient = Hints::new()
-        .threading(Threading::Domain)
-        .data_progress(Progress::Manual);
+    let lenient = Hints::new().threading(Threading::Domain).data_progress(Progress::Manual);
     negotiate(&offer, Some(&lenient), V1_17).unwrap();
 }
 
@@ -192,26 +158,13 @@ fn a_weaker_offer_is_rejected_where_a_harder_promise_is_asked() {
 fn sizes_are_granted_as_asked_up_to_the_maximum() {
     let info = accepted(&Hints::new().tx_size(65_536).rx_size(16).inject_size(64));
     assert_eq!(
-        (
-            info.transmit.size,
-            info.receive.size,
-            info.transmit.inject_size
-        ),
+        (info.transmit.size, info.receive.size, info.transmit.inject_size),
         (65_536, 16, 64)
     );
     let zero = accepted(&Hints::new().tx_size(0).max_msg_size(1 << 40));
-    assert_eq!(
-        (zero.transmit.size, zero.endpoint.max_msg_size),
-        (1024, 1 << 40)
-    );
-    let too_much = Hints::new()
-        .tx_size(65_537)
-        .rx_size(65_537)
-        .max_msg_size((1 << 40) + 1);
-    assert_eq!(
-        rejected(&too_much),
-        ["tx_attr->size", "rx_attr->size", "ep_attr->max_msg_size"]
-    );
+    assert_eq!((zero.transmit.size, zero.endpoint.max_msg_size), (1024, 1 << 40));
+    let too_much = Hints::new().tx_size(65_537).rx_size(65_537).max_msg_size((1 << 40) + 1);
+    assert_eq!(rejected(&too_much), ["tx_attr->size", "rx_attr->size", "ep_attr->max_msg_size"]);
     // What is no resource is returned in full to who asks for less.
     let mut hints = Hints::new().cq_data_size(4);
     hints.transmit.iov_limit = Some(2);
@@ -226,23 +179,14 @@ fn order_and_default_flags_must_be_offered() {
     let info = accepted(&Hints::new().message_order(MessageOrder::SAS));
     assert_eq!(info.transmit.message_order, MessageOrder::SAS);
     let hints = Hints::new().message_order(MessageOrder::SAS | MessageOrder::RAW);
-    assert_eq!(
-        rejected(&hints),
-        ["tx_attr->msg_order", "rx_attr->msg_order"]
-    );
+    assert_eq!(rejected(&hints), ["tx_attr->msg_order", "rx_attr->msg_order"]);
     let mut strict = Hints::new();
     strict.transmit.completion_order = CompletionOrder::STRICT;
     assert_eq!(rejected(&strict), ["tx_attr->comp_order"]);
     let flags = Flags::COMPLETION | Flags::DELIVERY_COMPLETE;
-    assert_eq!(
-        accepted(&Hints::new().tx_op_flags(flags)).transmit.op_flags,
-        flags
-    );
+    assert_eq!(accepted(&Hints::new().tx_op_flags(flags)).transmit.op_flags, flags);
     assert_eq!(accepted(&Hints::new()).transmit.op_flags, Flags::empty());
-    assert_eq!(
-        rejected(&Hints::new().tx_op_flags(Flags::COMMIT_COMPLETE)),
-        ["tx_attr->op_flags"]
-    );
+    assert_eq!(rejected(&Hints::new().tx_op_flags(Flags::COMMIT_COMPLETE)), ["tx_attr->op_flags"]);
 }
 
 #[test]
@@ -256,10 +200,7 @@ fn a_required_mode_must_be_supported() {
     assert_eq!(rejections[0].offered, "nothing without FI_CONTEXT");
     assert_eq!(rejections.len(), 2);
     let hints = Hints::new().mode(Mode::CONTEXT | Mode::CONTEXT2);
-    assert_eq!(
-        negotiate(&offer, Some(&hints), V1_17).unwrap().mode,
-        Mode::CONTEXT
-    );
+    assert_eq!(negotiate(&offer, Some(&hints), V1_17).unwrap().mode, Mode::CONTEXT);
     assert_eq!(accepted(&hints).mode, Mode::empty());
 }
 
@@ -280,15 +221,10 @@ fn registration_modes_are_ours_and_the_hints() {
     assert_eq!(mode(all, Flags::RMA | Flags::READ), Ok(Modes::empty()));
     assert_eq!(mode(Modes::BASIC, Flags::RMA), Ok(Modes::BASIC));
     assert_eq!(mode(Modes::SCALABLE, Flags::RMA), Ok(Modes::SCALABLE));
-    for mixed in [
-        Modes::BASIC | Modes::SCALABLE,
-        Modes::BASIC | Modes::LOCAL,
-        Modes::SCALABLE | Modes::RAW,
-    ] {
-        assert_eq!(
-            mode(mixed, Flags::RMA).unwrap_err()[0].field,
-            "domain_attr->mr_mode"
-        );
+    for mixed in
+        [Modes::BASIC | Modes::SCALABLE, Modes::BASIC | Modes::LOCAL, Modes::SCALABLE | Modes::RAW]
+    {
+        assert_eq!(mode(mixed, Flags::RMA).unwrap_err()[0].field, "domain_attr->mr_mode");
     }
 }
 
@@ -324,14 +260,8 @@ fn before_1_5_the_mode_is_one_of_three() {
     };
     assert_eq!(ask(MemoryRegionMode::empty()), Ok(MemoryRegionMode::BASIC));
     assert_eq!(ask(MemoryRegionMode::BASIC), Ok(MemoryRegionMode::BASIC));
-    assert_eq!(
-        ask(MemoryRegionMode::SCALABLE),
-        Ok(MemoryRegionMode::SCALABLE)
-    );
-    assert_eq!(
-        ask(MemoryRegionMode::LOCAL).unwrap_err()[0].field,
-        "domain_attr->mr_mode"
-    );
+    assert_eq!(ask(MemoryRegionMode::SCALABLE), Ok(MemoryRegionMode::SCALABLE));
+    assert_eq!(ask(MemoryRegionMode::LOCAL).unwrap_err()[0].field, "domain_attr->mr_mode");
 }
 
 #[test]
@@ -350,20 +280,11 @@ fn addresses_decide_the_format_or_must_fit_it() {
     let v6 = Address::from("[::1]:5".parse::<SocketAddr>().unwrap());
     let v4 = Address::from("1.2.3.4:5".parse::<SocketAddr>().unwrap());
     let info = accepted(&Hints::new().source(v6));
-    assert_eq!(
-        (info.address_format, info.source),
-        (AddressFormat::In6, Some(v6))
-    );
-    assert_eq!(
-        accepted(&Hints::new().destination(v4)).address_format,
-        AddressFormat::In
-    );
+    assert_eq!((info.address_format, info.source), (AddressFormat::In6, Some(v6)));
+    assert_eq!(accepted(&Hints::new().destination(v4)).address_format, AddressFormat::In);
     let text = accepted(&Hints::new().source(v6).address_format(AddressFormat::Str));
     assert_eq!(text.address_format, AddressFormat::Str);
-    let misfit = Hints::new()
-        .source(v6)
-        .destination(v4)
-        .address_format(AddressFormat::In);
+    let misfit = Hints::new().source(v6).destination(v4).address_format(AddressFormat::In);
     assert_eq!(rejected(&misfit), ["src_addr"]);
     let mut handle = Hints::new();
     handle.handle = 77;
@@ -382,55 +303,24 @@ fn contexts_names_and_the_rest() {
         }
     };
     assert_eq!(ask(|h| h.domain.name = Some("mlx5_0".into())), "");
-    assert_eq!(
-        ask(|h| h.domain.name = Some("mlx5_1".into())),
-        "domain_attr->name"
-    );
-    assert_eq!(
-        ask(|h| h.fabric.name = Some("ib1".into())),
-        "fabric_attr->name"
-    );
-    assert_eq!(
-        ask(|h| h.endpoint.tx_ctx_count = Some(2)),
-        "ep_attr->tx_ctx_cnt"
-    );
-    assert_eq!(
-        ask(|h| h.endpoint.rx_ctx_count = Some(SHARED_CONTEXT)),
-        "ep_attr->rx_ctx_cnt"
-    );
+    assert_eq!(ask(|h| h.domain.name = Some("mlx5_1".into())), "domain_attr->name");
+    assert_eq!(ask(|h| h.fabric.name = Some("ib1".into())), "fabric_attr->name");
+    assert_eq!(ask(|h| h.endpoint.tx_ctx_count = Some(2)), "ep_attr->tx_ctx_cnt");
+    assert_eq!(ask(|h| h.endpoint.rx_ctx_count = Some(SHARED_CONTEXT)), "ep_attr->rx_ctx_cnt");
     assert_eq!(ask(|h| h.endpoint.rx_ctx_count = Some(1)), "");
     assert_eq!(ask(|h| h.endpoint.protocol = Some(3)), "ep_attr->protocol");
-    assert_eq!(
-        ask(|h| h.endpoint.auth_key_size = Some(4)),
-        "ep_attr->auth_key_size"
-    );
-    assert_eq!(
-        ask(|h| h.domain.traffic_class = Some(0x201)),
-        "domain_attr->tclass"
-    );
+    assert_eq!(ask(|h| h.endpoint.auth_key_size = Some(4)), "ep_attr->auth_key_size");
+    assert_eq!(ask(|h| h.domain.traffic_class = Some(0x201)), "domain_attr->tclass");
     assert_eq!(ask(|h| h.transmit.traffic_class = Some(0x200)), "");
     assert_eq!(
         ask(|h| h.fabric.provider_version = Some(ApiVersion::new(9, 0))),
         "fabric_attr->prov_version"
     );
     let info = negotiate(&offer, Some(&Hints::new()), V1_17).unwrap();
-    assert_eq!(
-        (
-            info.transmit.size,
-            info.receive.size,
-            info.transmit.inject_size
-        ),
-        (512, 256, 128)
-    );
+    assert_eq!((info.transmit.size, info.receive.size, info.transmit.inject_size), (512, 256, 128));
     let mut tags = Hints::new();
     tags.endpoint.tag_format = Some(0x30ff);
-    assert_eq!(
-        negotiate(&offer, Some(&tags), V1_17)
-            .unwrap()
-            .endpoint
-            .tag_format,
-        0x30ff
-    );
+    assert_eq!(negotiate(&offer, Some(&tags), V1_17).unwrap().endpoint.tag_format, 0x30ff);
 }
 
 /// The hints of Open MPI 4.1's `mtl/ofi` and of MPICH's `ch4:ofi`, as `notes/clients.md` has them.

@@ -219,12 +219,10 @@ impl rdmacm {
         L: Into<::libloading::Library>,
     {
         let __library = library.into();
-        let rdma_create_event_channel = __library
-            .get(b"rdma_create_event_channel\0")
-            .map(|sym| *sym)?;
-        let rdma_destroy_event_channel = __library
-            .get(b"rdma_destroy_event_channel\0")
-            .map(|sym| *sym)?;
+        let rdma_create_event_channel =
+            __library.get(b"rdma_create_event_channel\0").map(|sym| *sym)?;
+        let rdma_destroy_event_channel =
+            __library.get(b"rdma_destroy_event_channel\0").map(|sym| *sym)?;
         let rdma_create_id = __library.get(b"rdma_create_id\0").map(|sym| *sym)?;
         let rdma_destroy_id = __library.get(b"rdma_destroy_id\0").map(|sym| *sym)?;
         let rdma_bind_addr = __library.get(b"rdma_bind_addr\0").map(|sym| *sym)?;

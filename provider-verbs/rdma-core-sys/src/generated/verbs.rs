@@ -1422,12 +1422,10 @@ impl verbs {
         let ibv_reg_mr_iova2 = __library.get(b"ibv_reg_mr_iova2\0").map(|sym| *sym)?;
         let ibv_reg_mr = __library.get(b"ibv_reg_mr\0").map(|sym| *sym)?;
         let ibv_dereg_mr = __library.get(b"ibv_dereg_mr\0").map(|sym| *sym)?;
-        let ibv_create_comp_channel = __library
-            .get(b"ibv_create_comp_channel\0")
-            .map(|sym| *sym)?;
-        let ibv_destroy_comp_channel = __library
-            .get(b"ibv_destroy_comp_channel\0")
-            .map(|sym| *sym)?;
+        let ibv_create_comp_channel =
+            __library.get(b"ibv_create_comp_channel\0").map(|sym| *sym)?;
+        let ibv_destroy_comp_channel =
+            __library.get(b"ibv_destroy_comp_channel\0").map(|sym| *sym)?;
         let ibv_create_cq = __library.get(b"ibv_create_cq\0").map(|sym| *sym)?;
         let ibv_resize_cq = __library.get(b"ibv_resize_cq\0").map(|sym| *sym)?;
         let ibv_destroy_cq = __library.get(b"ibv_destroy_cq\0").map(|sym| *sym)?;

@@ -6,6 +6,10 @@
 //! a real transport does at unpredictable moments (no room, late connections,
 //! dying peers) happens here when a test says so.
 
+mod provider;
+
+use provider::MockBell;
+
 use std::{
     collections::{HashMap, VecDeque},
     os::fd::RawFd,
@@ -45,11 +49,7 @@ pub struct MockOptions {
 impl Default for MockOptions {
     fn default() -> Self {
         MockOptions {
-            limits: Limits {
-                single: 8 << 10,
-                fragment: 32 << 10,
-                prefix: 64 << 10,
-            },
+            limits: Limits { single: 8 << 10, fragment: 32 << 10, prefix: 64 << 10 },
             lane_packets: 16,
             room_bytes: usize::MAX,
             read_remote: false,
@@ -92,20 +92,10 @@ struct Event {
 }
 
 enum What {
-    Connected {
-        peer: PeerIndex,
-        lane: Arc<Lane>,
-    },
-    Failed {
-        peer: PeerIndex,
-        reason: Unreachable,
-    },
-    Incoming {
-        lane: Arc<Lane>,
-    },
-    Died {
-        incarnation: u64,
-    },
+    Connected { peer: PeerIndex, lane: Arc<Lane> },
+    Failed { peer: PeerIndex, reason: Unreachable },
+    Incoming { lane: Arc<Lane> },
+    Died { incarnation: u64 },
 }
 
 struct Lane {
@@ -153,116 +143,8 @@ impl Station {
     /// Whether this push finds the way blocked.
     fn blocks(&self) -> bool {
         let one_less = |left: usize| left.checked_sub(1);
-        self.blocked
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less)
-            .is_ok()
+        self.blocked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok()
     }
-}
-
-impl MockProvider {
-    /// A network of its own.
-    pub fn new(options: MockOptions) -> MockProvider {
-        MockProvider {
-            options,
-            network: Arc::default(),
-        }
-    }
-
-    /// The next `count` connections to `address` fail.
-    pub fn refuse(&self, address: Address, count: usize, errno: Errno) {
-        lock(&self.network).refused.insert(address, (count, errno));
-    }
-
-    /// From now on connecting takes this many looks of the one who connects.
-    pub fn delay_connections(&self, looks: usize) {
-        lock(&self.network).connect_looks = looks;
-    }
-
-    /// The next `count` pushes to `address` find no room.
-    pub fn block(&self, address: Address, count: usize) {
-        if let Some(station) = lock(&self.network).stations.get(&address) {
-            station.blocked.store(count, Ordering::Relaxed);
-        }
-    }
-
-    /// The process of the endpoint at `address` dies: it does nothing more, its
-    /// peers hear of it, and another may open its address.
-    pub fn kill(&self, address: Address) {
-        let mut network = lock(&self.network);
-        let Some(dead) = network.stations.remove(&address) else {
-            return;
-        };
-        dead.dead.store(true, Ordering::SeqCst);
-        for station in network.stations.values() {
-            station.tell(
-                0,
-                What::Died {
-                    incarnation: dead.incarnation,
-                },
-            );
-        }
-    }
-}
-
-impl Provider for MockProvider {
-    type Transport = MockTransport;
-
-    fn open(&self, address: Option<Address>) -> Result<MockTransport, Unreachable> {
-        let mut network = lock(&self.network);
-        network.opened += 1;
-        let opened = network.opened;
-        let default = Address::new([127, 0, 0, 1].into(), 0);
-        let mut address = address.unwrap_or(default);
-        if address.port() == 0 {
-            address = address.with_port(1024 + opened as u16);
-        }
-        if network.stations.contains_key(&address) {
-            let reason = format!("the address {address} is in use");
-            return Err(Unreachable {
-                errno: Errno::ADDRINUSE,
-                reason,
-            });
-        }
-        let station = Arc::new(Station {
-            address,
-            incarnation: opened,
-            bell: MockBell::new(),
-            armed: AtomicBool::new(false),
-            dead: AtomicBool::new(false),
-            blocked: AtomicUsize::new(0),
-            events: Mutex::default(),
-        });
-        network.stations.insert(address, station.clone());
-        Ok(MockTransport {
-            options: self.options.clone(),
-            network: self.network.clone(),
-            station,
-            peers: Vec::new(),
-            turn: 0,
-            current: None,
-            offers: HashMap::new(),
-            next_ticket: 0,
-            ready: VecDeque::new(),
-        })
-    }
-
-    fn new_bell(&self) -> Result<Box<dyn Bell>, Unreachable> {
-        Ok(Box::new(MockBell::new()))
-    }
-
-    fn claim_core(&self, _core: usize) -> Result<Box<dyn CoreClaim>, Unreachable> {
-        Ok(Box::new(AnyCore))
-    }
-
-    fn forked(&self) -> bool {
-        false
-    }
-}
-
-struct AnyCore;
-
-impl CoreClaim for AnyCore {
-    fn pin(&self) {}
 }
 
 #[derive(Default)]
@@ -273,13 +155,8 @@ struct Peer {
 
 impl Peer {
     fn knows(&self, incarnation: u64) -> bool {
-        self.send
-            .as_ref()
-            .is_some_and(|lane| lane.to.incarnation == incarnation)
-            || self
-                .receive
-                .as_ref()
-                .is_some_and(|lane| lane.from.incarnation == incarnation)
+        self.send.as_ref().is_some_and(|lane| lane.to.incarnation == incarnation)
+            || self.receive.as_ref().is_some_and(|lane| lane.from.incarnation == incarnation)
     }
 }
 
@@ -319,35 +196,20 @@ impl MockTransport {
         let packet = lock(&lane.queue).packets.pop_front()?;
         let (head, word, length) = (packet.head, packet.word, packet.payload.len());
         self.current = Some(packet);
-        Some(Arrival {
-            peer,
-            head,
-            word,
-            length,
-        })
+        Some(Arrival { peer, head, word, length })
     }
 
     fn try_connect(&self, address: Address) -> Result<Arc<Station>, Unreachable> {
         let mut network = lock(&self.network);
-        let refusal = network
-            .refused
-            .get_mut(&address)
-            .filter(|(count, _)| *count > 0);
+        let refusal = network.refused.get_mut(&address).filter(|(count, _)| *count > 0);
         if let Some((count, errno)) = refusal {
             *count -= 1;
-            return Err(Unreachable {
-                errno: *errno,
-                reason: format!("{address} refused"),
-            });
+            return Err(Unreachable { errno: *errno, reason: format!("{address} refused") });
         }
-        network
-            .stations
-            .get(&address)
-            .cloned()
-            .ok_or_else(|| Unreachable {
-                errno: Errno::HOSTUNREACH,
-                reason: format!("no endpoint listens at {address}"),
-            })
+        network.stations.get(&address).cloned().ok_or_else(|| Unreachable {
+            errno: Errno::HOSTUNREACH,
+            reason: format!("no endpoint listens at {address}"),
+        })
     }
 
     fn translate(&mut self, what: What) {
@@ -355,31 +217,23 @@ impl MockTransport {
             What::Connected { peer, lane } => {
                 let incarnation = lane.to.incarnation;
                 self.peer(peer).send = Some(lane);
-                self.ready
-                    .push_back(TransportEvent::Connected { peer, incarnation });
+                self.ready.push_back(TransportEvent::Connected { peer, incarnation });
             }
             What::Failed { peer, reason } => {
-                self.ready
-                    .push_back(TransportEvent::Failed { peer, reason });
+                self.ready.push_back(TransportEvent::Failed { peer, reason });
             }
             What::Incoming { lane } => {
                 let ticket = self.next_ticket;
                 self.next_ticket += 1;
                 let (address, incarnation) = (lane.from.address, lane.from.incarnation);
                 self.offers.insert(ticket, lane);
-                let event = TransportEvent::Incoming {
-                    ticket,
-                    address,
-                    incarnation,
-                };
+                let event = TransportEvent::Incoming { ticket, address, incarnation };
                 self.ready.push_back(event);
             }
             What::Died { incarnation } => {
                 let knows = |(_, peer): &(usize, &Peer)| peer.knows(incarnation);
                 let dead = self.peers.iter().enumerate().filter(knows);
-                let died = |(peer, _)| TransportEvent::Died {
-                    peer: peer as PeerIndex,
-                };
+                let died = |(peer, _)| TransportEvent::Died { peer: peer as PeerIndex };
                 self.ready.extend(dead.map(died));
             }
         }
@@ -387,9 +241,7 @@ impl MockTransport {
 
     fn has_packet(&self) -> bool {
         let lanes = self.peers.iter().filter_map(|peer| peer.receive.as_ref());
-        lanes
-            .into_iter()
-            .any(|lane| !lock(&lane.queue).packets.is_empty())
+        lanes.into_iter().any(|lane| !lock(&lane.queue).packets.is_empty())
     }
 }
 
@@ -409,11 +261,7 @@ impl Transport for MockTransport {
             Err(reason) => What::Failed { peer, reason },
             Ok(to) => {
                 let from = self.station.clone();
-                let lane = Arc::new(Lane {
-                    from,
-                    to: to.clone(),
-                    queue: Mutex::default(),
-                });
+                let lane = Arc::new(Lane { from, to: to.clone(), queue: Mutex::default() });
                 to.tell(0, What::Incoming { lane: lane.clone() });
                 What::Connected { peer, lane }
             }
@@ -465,19 +313,10 @@ impl Transport for MockTransport {
             return false;
         }
         assert_eq!(words.len(), head.words(), "the words of {head:?}");
-        let mut packet = Packet {
-            head,
-            word,
-            words: [0; INLINE_WORDS],
-            payload: Vec::new(),
-        };
+        let mut packet = Packet { head, word, words: [0; INLINE_WORDS], payload: Vec::new() };
         packet.words[..words.len()].copy_from_slice(words);
         let longest = self.options.limits.fragment.max(self.options.limits.single);
-        assert!(
-            payload.len() <= longest,
-            "a packet of {} bytes",
-            payload.len()
-        );
+        assert!(payload.len() <= longest, "a packet of {} bytes", payload.len());
         payload.append_to(&mut packet.payload);
         queue.packets.push_back(packet);
         drop(queue);
@@ -488,8 +327,7 @@ impl Transport for MockTransport {
     }
 
     fn credit(&self, peer: PeerIndex) -> u64 {
-        self.send_lane(peer)
-            .map_or(0, |lane| lock(&lane.queue).credit)
+        self.send_lane(peer).map_or(0, |lane| lock(&lane.queue).credit)
     }
 
     fn grant(&mut self, peer: PeerIndex, credit: u64) {
@@ -521,9 +359,7 @@ impl Transport for MockTransport {
     }
 
     fn word(&self, index: usize) -> u64 {
-        self.current
-            .as_ref()
-            .map_or(0, |packet| packet.words[index])
+        self.current.as_ref().map_or(0, |packet| packet.words[index])
     }
 
     fn copy_out(&self, offset: usize, to: Piece) {
@@ -543,10 +379,7 @@ impl Transport for MockTransport {
     }
 
     fn can_read_remote(&self, peer: PeerIndex) -> bool {
-        let lane = self
-            .peers
-            .get(peer as usize)
-            .and_then(|peer| peer.receive.as_ref());
+        let lane = self.peers.get(peer as usize).and_then(|peer| peer.receive.as_ref());
         // The memory of a process that is gone is not there to be read.
         self.options.read_remote && lane.is_some_and(|lane| !lane.from.dead.load(Ordering::SeqCst))
     }
@@ -593,10 +426,7 @@ impl Transport for MockTransport {
             if left.is_zero() {
                 return;
             }
-            rung = RINGING
-                .wait_timeout(rung, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
+            rung = RINGING.wait_timeout(rung, left).unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }
@@ -612,37 +442,3 @@ impl Drop for MockTransport {
 /// Bells that are rung, by what stands for their descriptors.
 static RUNG: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
 static RINGING: Condvar = Condvar::new();
-
-/// A bell without a descriptor: its number only means something in here.
-struct MockBell(RawFd);
-
-impl MockBell {
-    fn new() -> MockBell {
-        static NEXT: AtomicI32 = AtomicI32::new(1);
-        MockBell(NEXT.fetch_add(1, Ordering::Relaxed))
-    }
-}
-
-impl Bell for MockBell {
-    fn ring(&self) {
-        let mut rung = lock(&RUNG);
-        if !rung.contains(&self.0) {
-            rung.push(self.0);
-        }
-        RINGING.notify_all();
-    }
-
-    fn drain(&self) {
-        lock(&RUNG).retain(|bell| *bell != self.0);
-    }
-
-    fn fd(&self) -> RawFd {
-        self.0
-    }
-}
-
-impl Drop for MockBell {
-    fn drop(&mut self) {
-        self.drain();
-    }
-}

@@ -5,6 +5,8 @@
 //! polls, and its sender is asked for a bell, so that it also wakes a sleeper.
 //! So two hundred idle lanes cost the hot path one load now and then.
 
+mod polling;
+
 use std::{
     collections::{HashMap, VecDeque},
     mem::ManuallyDrop,
@@ -142,10 +144,7 @@ impl ShmTransport {
     #[cold]
     #[inline(never)]
     fn broke(&mut self, peer: PeerIndex, error: LaneError) {
-        let reason = Unreachable {
-            errno: Errno::CONNABORTED,
-            reason: error.to_string(),
-        };
+        let reason = Unreachable { errno: Errno::CONNABORTED, reason: error.to_string() };
         self.close_lanes(peer);
         self.tell(TransportEvent::Broken { peer, reason });
     }
@@ -183,194 +182,30 @@ impl ShmTransport {
         }
     }
 
-    /// The packet at the head of a lane.
-    #[inline(always)]
-    fn take(&mut self, Active { peer, mut lane }: Active) -> Option<Arrival> {
-        // SAFETY: the invariant of `Active`; nobody else points into the lane now.
-        match unsafe { lane.as_mut() }.next(peer)? {
-            Ok(arrival) => {
-                self.current = Some(lane);
-                Some(arrival)
-            }
-            Err(error) => {
-                self.broke(peer, error);
-                None
-            }
-        }
-    }
-
-    /// The next active lane that has a packet.
-    #[inline(always)]
-    fn find_speaking(&mut self) -> Option<Active> {
-        for _ in 0..self.active.len() {
-            if self.streak < STREAK_MAX
-                && let Some(&active) = self.active.get(self.turn)
-                // SAFETY: the invariant of `Active`.
-                && unsafe { active.lane.as_ref() }.has_packet()
-            {
-                self.streak += 1;
-                return Some(active);
-            }
-            self.streak = 0;
-            self.turn = if self.turn + 1 < self.active.len() {
-                self.turn + 1
-            } else {
-                0
-            };
-        }
-        self.empty_polls += 1;
-        if self.empty_polls >= POLLS_PER_QUIET {
-            self.look_at_quiet();
-        }
-        None
-    }
-
-    /// Nothing in any active lane: looks at a quiet one now and then. A lane that
-    /// speaks again is polled first from now on.
-    #[cold]
-    #[inline(never)]
-    fn look_at_quiet(&mut self) {
-        self.empty_polls = 0;
-        self.empty_sweeps += 1;
-        self.look_for_closed();
-        if self.active.len() > ACTIVE_MAX && self.empty_sweeps >= SWEEPS_PER_LOOK {
-            self.empty_sweeps = 0;
-            self.quieten();
-        }
-        if self.quiet.is_empty() {
-            return;
-        }
-        self.quiet_turn = (self.quiet_turn + 1) % self.quiet.len();
-        if self.lane_has_packet(self.quiet[self.quiet_turn]) {
-            self.turn = self.active.len();
-            self.wake_lane(self.quiet_turn);
-        }
-    }
-
-    /// Looks whether one of the receivers, each in turn, has closed its end.
-    fn look_for_closed(&mut self) {
-        self.closed_turn += 1;
-        if self.closed_turn >= self.peers.len() {
-            self.closed_turn = 0;
-        }
-        self.tell_if_closed(self.closed_turn);
-    }
-
-    fn tell_if_closed(&mut self, index: usize) {
-        let Some(peer) = self.peers.get_mut(index) else {
-            return;
-        };
-        if !peer.told_closed && peer.send.as_ref().is_some_and(SendLane::is_closed) {
-            peer.told_closed = true;
-            self.tell(TransportEvent::Closed {
-                peer: index as PeerIndex,
-            });
-        }
-    }
-
-    fn lane_has_packet(&self, peer: PeerIndex) -> bool {
-        self.peers[peer as usize]
-            .receive
-            .as_ref()
-            .is_some_and(|lane| lane.has_packet())
-    }
-
-    /// Puts a quiet lane back among those that are polled.
-    fn wake_lane(&mut self, place: usize) {
-        let peer = self.quiet.swap_remove(place);
-        let wish = if self.armed { self.wish } else { 0 };
-        if let Some(lane) = &mut self.peers[peer as usize].receive {
-            lane.set_attention(wish);
-            self.active.push(Active {
-                peer,
-                lane: NonNull::from(&mut **lane),
-            });
-        }
-    }
-
-    /// Lanes that had nothing since the last look become quiet.
-    fn quieten(&mut self) {
-        self.wish = next_wish(self.wish);
-        let (wish, mut silent) = (self.wish, Vec::new());
-        for &Active { peer, .. } in &self.active {
-            if let Some(lane) = &mut self.peers[peer as usize].receive {
-                if lane.looked_at == lane.position() && lane.position() > 0 {
-                    silent.push(peer);
-                    lane.set_attention(wish);
-                }
-                lane.looked_at = lane.position();
-            }
-        }
-        // Lanes that are looked at in turn anyway need no fence to be found; a
-        // sleeper needs one, and issues it in `arm`.
-        self.active.retain(|active| !silent.contains(&active.peer));
-        self.quiet.extend(silent);
-        self.turn = 0;
-    }
-
     fn translate(&mut self, event: StationEvent) {
         match event {
-            StationEvent::Connected {
-                request,
-                lane,
-                bell,
-                peer,
-            } => {
+            StationEvent::Connected { request, lane, bell, peer } => {
                 let incarnation = peer.incarnation;
                 self.peer(request).connecting = false;
-                let event = TransportEvent::Connected {
-                    peer: request,
-                    incarnation,
-                };
-                self.events
-                    .push_back((event, Some(SendLane::new(lane, bell, peer))));
+                let event = TransportEvent::Connected { peer: request, incarnation };
+                self.events.push_back((event, Some(SendLane::new(lane, bell, peer))));
             }
             StationEvent::Failed { request, error } => {
                 self.peer(request).connecting = false;
-                let reason = Unreachable {
-                    errno: Errno(error.errno()),
-                    reason: error.to_string(),
-                };
-                self.tell(TransportEvent::Failed {
-                    peer: request,
-                    reason,
-                });
+                let reason = Unreachable { errno: Errno(error.errno()), reason: error.to_string() };
+                self.tell(TransportEvent::Failed { peer: request, reason });
             }
-            StationEvent::Incoming {
-                lane,
-                pool,
-                bell,
-                peer,
-            } => {
+            StationEvent::Incoming { lane, pool, bell, peer } => {
                 let ticket = self.next_ticket;
                 self.next_ticket += 1;
                 let (address, incarnation) = (Address::from(peer.address), peer.incarnation);
-                self.offers.insert(
-                    ticket,
-                    Offer {
-                        lane,
-                        pool,
-                        bell,
-                        peer,
-                    },
-                );
-                self.tell(TransportEvent::Incoming {
-                    ticket,
-                    address,
-                    incarnation,
-                });
+                self.offers.insert(ticket, Offer { lane, pool, bell, peer });
+                self.tell(TransportEvent::Incoming { ticket, address, incarnation });
             }
             StationEvent::Died { process } => {
                 let dead = |(_, peer): &(usize, &Peer)| peer.knows(process);
                 let dead: Vec<_> = self.peers.iter().enumerate().filter(dead).collect();
-                let died = |(peer, _)| {
-                    (
-                        TransportEvent::Died {
-                            peer: peer as PeerIndex,
-                        },
-                        None,
-                    )
-                };
+                let died = |(peer, _)| (TransportEvent::Died { peer: peer as PeerIndex }, None);
                 let dead: Vec<_> = dead.into_iter().map(died).collect();
                 self.events.extend(dead);
             }
@@ -382,23 +217,6 @@ impl ShmTransport {
         record.told_closed = false;
         if let Some(old) = record.send.replace(lane) {
             old.close(&mut self.pool);
-        }
-    }
-
-    /// Lanes that are quiet but have something after all.
-    fn wake_quiet_lanes(&mut self) {
-        for place in (0..self.quiet.len()).rev() {
-            if self.lane_has_packet(self.quiet[place]) {
-                self.wake_lane(place);
-            }
-        }
-    }
-
-    fn set_attention(&mut self, wish: u32) {
-        for Active { peer, .. } in &self.active {
-            if let Some(lane) = &self.peers[*peer as usize].receive {
-                lane.set_attention(wish);
-            }
         }
     }
 }
@@ -438,13 +256,8 @@ impl Drop for ShmTransport {
 
 impl Peer {
     fn knows(&self, process: ProcessId) -> bool {
-        self.send
-            .as_ref()
-            .is_some_and(|lane| lane.peer.process == process)
-            || self
-                .receive
-                .as_ref()
-                .is_some_and(|lane| lane.peer.process == process)
+        self.send.as_ref().is_some_and(|lane| lane.peer.process == process)
+            || self.receive.as_ref().is_some_and(|lane| lane.peer.process == process)
     }
 }
 
@@ -473,10 +286,7 @@ impl Transport for ShmTransport {
         if self.armed {
             lane.set_attention(self.wish);
         }
-        self.active.push(Active {
-            peer,
-            lane: NonNull::from(&mut *lane),
-        });
+        self.active.push(Active { peer, lane: NonNull::from(&mut *lane) });
         self.peer(peer).receive = Some(lane);
     }
 
@@ -533,10 +343,7 @@ impl Transport for ShmTransport {
     }
 
     fn credit(&self, peer: PeerIndex) -> u64 {
-        self.peers[peer as usize]
-            .send
-            .as_ref()
-            .map_or(0, SendLane::credit)
+        self.peers[peer as usize].send.as_ref().map_or(0, SendLane::credit)
     }
 
     fn grant(&mut self, peer: PeerIndex, credit: u64) {
@@ -576,8 +383,7 @@ impl Transport for ShmTransport {
     #[inline(always)]
     fn word(&self, index: usize) -> u64 {
         // SAFETY: as in `consume`.
-        self.current
-            .map_or(0, |lane| unsafe { lane.as_ref() }.word(index))
+        self.current.map_or(0, |lane| unsafe { lane.as_ref() }.word(index))
     }
 
     #[inline(always)]
@@ -609,8 +415,7 @@ impl Transport for ShmTransport {
 
     fn can_read_remote(&self, peer: PeerIndex) -> bool {
         let lane = &self.peers[peer as usize].receive;
-        lane.as_ref()
-            .is_some_and(|lane| lane.peer.cma_pid.is_some())
+        lane.as_ref().is_some_and(|lane| lane.peer.cma_pid.is_some())
     }
 
     #[inline(always)]

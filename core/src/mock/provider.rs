@@ -1,0 +1,132 @@
+//! The mock's provider: who is where, what goes wrong, and bells.
+
+use super::*;
+
+impl MockProvider {
+    /// A network of its own.
+    pub fn new(options: MockOptions) -> MockProvider {
+        MockProvider { options, network: Arc::default() }
+    }
+
+    /// The next `count` connections to `address` fail.
+    pub fn refuse(&self, address: Address, count: usize, errno: Errno) {
+        lock(&self.network).refused.insert(address, (count, errno));
+    }
+
+    /// From now on connecting takes this many looks of the one who connects.
+    pub fn delay_connections(&self, looks: usize) {
+        lock(&self.network).connect_looks = looks;
+    }
+
+    /// The next `count` pushes to `address` find no room.
+    pub fn block(&self, address: Address, count: usize) {
+        if let Some(station) = lock(&self.network).stations.get(&address) {
+            station.blocked.store(count, Ordering::Relaxed);
+        }
+    }
+
+    /// The process of the endpoint at `address` dies: it does nothing more, its
+    /// peers hear of it, and another may open its address.
+    pub fn kill(&self, address: Address) {
+        let mut network = lock(&self.network);
+        let Some(dead) = network.stations.remove(&address) else {
+            return;
+        };
+        dead.dead.store(true, Ordering::SeqCst);
+        for station in network.stations.values() {
+            station.tell(0, What::Died { incarnation: dead.incarnation });
+        }
+    }
+}
+
+impl Provider for MockProvider {
+    type Transport = MockTransport;
+
+    fn open(&self, address: Option<Address>) -> Result<MockTransport, Unreachable> {
+        let mut network = lock(&self.network);
+        network.opened += 1;
+        let opened = network.opened;
+        let default = Address::new([127, 0, 0, 1].into(), 0);
+        let mut address = address.unwrap_or(default);
+        if address.port() == 0 {
+            address = address.with_port(1024 + opened as u16);
+        }
+        if network.stations.contains_key(&address) {
+            let reason = format!("the address {address} is in use");
+            return Err(Unreachable { errno: Errno::ADDRINUSE, reason });
+        }
+        let station = Arc::new(Station {
+            address,
+            incarnation: opened,
+            bell: MockBell::new(),
+            armed: AtomicBool::new(false),
+            dead: AtomicBool::new(false),
+            blocked: AtomicUsize::new(0),
+            events: Mutex::default(),
+        });
+        network.stations.insert(address, station.clone());
+        Ok(MockTransport {
+            options: self.options.clone(),
+            network: self.network.clone(),
+            station,
+            peers: Vec::new(),
+            turn: 0,
+            current: None,
+            offers: HashMap::new(),
+            next_ticket: 0,
+            ready: VecDeque::new(),
+        })
+    }
+
+    fn new_bell(&self) -> Result<Box<dyn Bell>, Unreachable> {
+        Ok(Box::new(MockBell::new()))
+    }
+
+    fn claim_core(&self, _core: usize) -> Result<Box<dyn CoreClaim>, Unreachable> {
+        Ok(Box::new(AnyCore))
+    }
+
+    fn forked(&self) -> bool {
+        false
+    }
+}
+
+struct AnyCore;
+
+impl CoreClaim for AnyCore {
+    fn pin(&self) {}
+}
+
+/// A bell without a descriptor: its number only means something in here.
+pub(super) struct MockBell(RawFd);
+
+impl MockBell {
+    fn new() -> MockBell {
+        static NEXT: AtomicI32 = AtomicI32::new(1);
+        MockBell(NEXT.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
+impl Bell for MockBell {
+    fn ring(&self) {
+        let mut rung = lock(&RUNG);
+        if !rung.contains(&self.0) {
+            rung.push(self.0);
+        }
+        RINGING.notify_all();
+    }
+
+    fn drain(&self) {
+        lock(&RUNG).retain(|bell| *bell != self.0);
+    }
+
+    fn fd(&self) -> RawFd {
+        self.0
+    }
+}
+
+impl Drop for MockBell {
+    fn drop(&mut self) {
+        self.drain();
+    }
+}

@@ -1,0 +1,139 @@
+//! Which lane is looked at next, and which become quiet.
+
+use std::ptr::NonNull;
+
+use kestrel_core::transport::{Arrival, PeerIndex};
+
+use super::*;
+
+impl ShmTransport {
+    /// The packet at the head of a lane.
+    #[inline(always)]
+    pub(super) fn take(&mut self, Active { peer, mut lane }: Active) -> Option<Arrival> {
+        // SAFETY: the invariant of `Active`; nobody else points into the lane now.
+        match unsafe { lane.as_mut() }.next(peer)? {
+            Ok(arrival) => {
+                self.current = Some(lane);
+                Some(arrival)
+            }
+            Err(error) => {
+                self.broke(peer, error);
+                None
+            }
+        }
+    }
+
+    /// The next active lane that has a packet.
+    #[inline(always)]
+    pub(super) fn find_speaking(&mut self) -> Option<Active> {
+        for _ in 0..self.active.len() {
+            if self.streak < STREAK_MAX
+                && let Some(&active) = self.active.get(self.turn)
+                // SAFETY: the invariant of `Active`.
+                && unsafe { active.lane.as_ref() }.has_packet()
+            {
+                self.streak += 1;
+                return Some(active);
+            }
+            self.streak = 0;
+            self.turn = if self.turn + 1 < self.active.len() { self.turn + 1 } else { 0 };
+        }
+        self.empty_polls += 1;
+        if self.empty_polls >= POLLS_PER_QUIET {
+            self.look_at_quiet();
+        }
+        None
+    }
+
+    /// Nothing in any active lane: looks at a quiet one now and then. A lane that
+    /// speaks again is polled first from now on.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn look_at_quiet(&mut self) {
+        self.empty_polls = 0;
+        self.empty_sweeps += 1;
+        self.look_for_closed();
+        if self.active.len() > ACTIVE_MAX && self.empty_sweeps >= SWEEPS_PER_LOOK {
+            self.empty_sweeps = 0;
+            self.quieten();
+        }
+        if self.quiet.is_empty() {
+            return;
+        }
+        self.quiet_turn = (self.quiet_turn + 1) % self.quiet.len();
+        if self.lane_has_packet(self.quiet[self.quiet_turn]) {
+            self.turn = self.active.len();
+            self.wake_lane(self.quiet_turn);
+        }
+    }
+
+    /// Looks whether one of the receivers, each in turn, has closed its end.
+    pub(super) fn look_for_closed(&mut self) {
+        self.closed_turn += 1;
+        if self.closed_turn >= self.peers.len() {
+            self.closed_turn = 0;
+        }
+        self.tell_if_closed(self.closed_turn);
+    }
+
+    pub(super) fn tell_if_closed(&mut self, index: usize) {
+        let Some(peer) = self.peers.get_mut(index) else {
+            return;
+        };
+        if !peer.told_closed && peer.send.as_ref().is_some_and(SendLane::is_closed) {
+            peer.told_closed = true;
+            self.tell(TransportEvent::Closed { peer: index as PeerIndex });
+        }
+    }
+
+    pub(super) fn lane_has_packet(&self, peer: PeerIndex) -> bool {
+        self.peers[peer as usize].receive.as_ref().is_some_and(|lane| lane.has_packet())
+    }
+
+    /// Puts a quiet lane back among those that are polled.
+    pub(super) fn wake_lane(&mut self, place: usize) {
+        let peer = self.quiet.swap_remove(place);
+        let wish = if self.armed { self.wish } else { 0 };
+        if let Some(lane) = &mut self.peers[peer as usize].receive {
+            lane.set_attention(wish);
+            self.active.push(Active { peer, lane: NonNull::from(&mut **lane) });
+        }
+    }
+
+    /// Lanes that had nothing since the last look become quiet.
+    pub(super) fn quieten(&mut self) {
+        self.wish = next_wish(self.wish);
+        let (wish, mut silent) = (self.wish, Vec::new());
+        for &Active { peer, .. } in &self.active {
+            if let Some(lane) = &mut self.peers[peer as usize].receive {
+                if lane.looked_at == lane.position() && lane.position() > 0 {
+                    silent.push(peer);
+                    lane.set_attention(wish);
+                }
+                lane.looked_at = lane.position();
+            }
+        }
+        // Lanes that are looked at in turn anyway need no fence to be found; a
+        // sleeper needs one, and issues it in `arm`.
+        self.active.retain(|active| !silent.contains(&active.peer));
+        self.quiet.extend(silent);
+        self.turn = 0;
+    }
+
+    /// Lanes that are quiet but have something after all.
+    pub(super) fn wake_quiet_lanes(&mut self) {
+        for place in (0..self.quiet.len()).rev() {
+            if self.lane_has_packet(self.quiet[place]) {
+                self.wake_lane(place);
+            }
+        }
+    }
+
+    pub(super) fn set_attention(&mut self, wish: u32) {
+        for Active { peer, .. } in &self.active {
+            if let Some(lane) = &self.peers[*peer as usize].receive {
+                lane.set_attention(wish);
+            }
+        }
+    }
+}
