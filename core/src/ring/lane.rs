@@ -26,7 +26,7 @@
 
 use std::ptr::NonNull;
 
-use crate::primitive::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::primitive::{AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
 
 /// Words of eight bytes in one line.
 pub const LINE_WORDS: usize = 8;
@@ -222,7 +222,10 @@ impl LaneProducer {
     /// and a plain load will do.
     #[inline(always)]
     pub fn attention(&self, asymmetric: bool) -> u32 {
-        if !asymmetric {
+        if asymmetric {
+            // F3, executed for us; but only the compiler can keep the order before it.
+            compiler_fence(Ordering::SeqCst);
+        } else {
             // F3: pairs with F4 in `LaneConsumer::set_attention` (invariant 6).
             fence(Ordering::SeqCst);
         }
