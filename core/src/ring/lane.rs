@@ -11,8 +11,9 @@
 //!    published. A line's previous occupant has another stamp, since
 //!    `lines < 2^32`, and fresh memory is zero, which is nobody's first stamp.
 //! 2. A packet takes one line, or several in a row. Continuation lines carry
-//!    their own stamp too, never user bytes, in word 0: so user bytes can never
-//!    pass for a stamp a lap later.
+//!    the stamp of the position before in word 0, never user bytes. No lap looks
+//!    for that stamp in that line, so neither a later packet nor one that was
+//!    begun and given up can pass for published.
 //! 3. The producer writes a line only when `position - head < lines`, where
 //!    `head` is what the consumer published: no line is overwritten unread.
 //! 4. Only the producer writes lines; only the consumer writes [`LaneControl`].
@@ -23,6 +24,8 @@
 //!    heavy fence (or both sides use `SeqCst` fences) and looks once more. A
 //!    producer publishes, then reads `attention`. So either the consumer sees
 //!    the packet or the producer sees the wish for a bell: no lost wake-up.
+//!
+//! `core/tests/loom_lane.rs` and `core/tests/loom_attention.rs` have the models.
 
 use std::ptr::NonNull;
 
@@ -111,9 +114,9 @@ impl LaneProducer {
     /// # Safety
     /// `lines` points to `count` lines and `control` to one control block, both
     /// valid, aligned and alive as long as this handle; `count` is a power of
-    /// two; no other producer exists for them.
+    /// two, 2 at least; no other producer exists for them.
     pub unsafe fn new(lines: NonNull<Line>, count: usize, control: NonNull<LaneControl>) -> Self {
-        assert!(count.is_power_of_two() && count < 1 << 31);
+        assert!(count.is_power_of_two() && (2..1 << 31).contains(&count));
         LaneProducer { lines, control, mask: count as u64 - 1, position: 0, head: 0 }
     }
 
@@ -181,7 +184,7 @@ impl LaneProducer {
     pub fn put_continuation(&mut self, nth: u64, words: [u64; LINE_WORDS - 1]) {
         let position = self.position + nth;
         let line = self.line(position);
-        line.words[0].store(u64::from(stamp(position)), Ordering::Relaxed);
+        line.words[0].store(u64::from(stamp(position - 1)), Ordering::Relaxed);
         for (target, word) in line.words[1..].iter().zip(words) {
             target.store(word, Ordering::Relaxed);
         }
@@ -253,7 +256,7 @@ impl LaneConsumer {
     /// # Safety
     /// As for [`LaneProducer::new`]; no other consumer exists for the lane.
     pub unsafe fn new(lines: NonNull<Line>, count: usize, control: NonNull<LaneControl>) -> Self {
-        assert!(count.is_power_of_two() && count < 1 << 31);
+        assert!(count.is_power_of_two() && (2..1 << 31).contains(&count));
         LaneConsumer { lines, control, mask: count as u64 - 1, position: 0, published: 0 }
     }
 
