@@ -2,34 +2,16 @@
 //!
 //! `RUSTFLAGS="--cfg loom" cargo test -p kestrel-core --release --test loom_address_vector`
 //!
-//! Each model says how many executions it explored and fails if it explored
-//! only one, so a run that models nothing cannot pass unseen.
+//! Each model says how many executions it explored.
 #![cfg(loom)]
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+mod models;
 
 use kestrel_core::address::Address;
 use kestrel_core::address_vector::{AddressVector, AddressVectorAttributes};
 use loom::sync::Arc;
 use loom::thread;
-
-/// Runs `model` under all schedules with at most `preemptions` involuntary
-/// switches, and reports how many there were.
-fn explore(name: &str, preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
-    static EXECUTIONS: AtomicUsize = AtomicUsize::new(0);
-    static ONE_AT_A_TIME: std::sync::Mutex<()> = std::sync::Mutex::new(());
-    let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(|poison| poison.into_inner());
-    EXECUTIONS.store(0, Ordering::SeqCst);
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(preemptions);
-    builder.check(move || {
-        EXECUTIONS.fetch_add(1, Ordering::SeqCst);
-        model();
-    });
-    let executions = EXECUTIONS.load(Ordering::SeqCst);
-    println!("loom: {name}: {executions} executions explored");
-    assert!(executions > 1, "{name} explored one schedule only");
-}
+use models::explore;
 
 /// An address whose two halves and port all tell `n`, so that a torn one shows.
 fn tagged(n: u16) -> Address {
@@ -50,7 +32,10 @@ fn an_insert_is_seen_whole_or_not_at_all() {
         let epoch = av.insertions();
         let seen = av.get(0);
         assert!(seen.is_none() || seen == Some(tagged(1)), "torn: {seen:?}");
-        assert!(epoch == 0 || seen.is_some(), "the epoch ran ahead of the entry");
+        assert!(
+            epoch == 0 || seen.is_some(),
+            "the epoch ran ahead of the entry"
+        );
         inserting.join().unwrap();
         assert_eq!((av.get(0), av.insertions()), (Some(tagged(1)), 1));
     });
@@ -70,7 +55,10 @@ fn a_reused_entry_is_never_a_mixture() {
         let seen = av.get(0);
         let whole = [None, Some(tagged(1)), Some(tagged(2))].contains(&seen);
         assert!(whole, "torn: {seen:?}");
-        assert!(removals == 0 || seen != Some(tagged(1)), "a removal that was counted is not seen");
+        assert!(
+            removals == 0 || seen != Some(tagged(1)),
+            "a removal that was counted is not seen"
+        );
         reusing.join().unwrap();
         assert_eq!((av.get(0), av.removals()), (Some(tagged(2)), 1));
     });
@@ -85,7 +73,10 @@ fn two_writers_get_two_entries() {
         let mine = av.insert_one(tagged(2)).unwrap();
         let theirs = inserting.join().unwrap();
         assert_eq!(mine + theirs, 1);
-        assert_eq!((av.get(mine), av.get(theirs)), (Some(tagged(2)), Some(tagged(1))));
+        assert_eq!(
+            (av.get(mine), av.get(theirs)),
+            (Some(tagged(2)), Some(tagged(1)))
+        );
         assert_eq!(av.find(&tagged(1)), Some(theirs));
     });
 }

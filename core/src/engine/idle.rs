@@ -8,7 +8,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::primitive::{AtomicU32, Ordering};
+use crate::primitive::{AtomicU32, Ordering, yield_now};
 
 /// Empty polls before a yield while nobody else wants the core.
 const SPINS_ALONE: u32 = 2_000;
@@ -66,7 +66,7 @@ impl Idle {
     fn give_way(&self) {
         self.empty.store(0, Ordering::Relaxed);
         let before = Instant::now();
-        std::thread::yield_now();
+        yield_now();
         if before.elapsed() >= OTHERS_RAN {
             self.quick.store(0, Ordering::Relaxed);
             self.limit.store(SPINS_SHARED, Ordering::Relaxed);
