@@ -32,10 +32,7 @@ fn an_insert_is_seen_whole_or_not_at_all() {
         let epoch = av.insertions();
         let seen = av.get(0);
         assert!(seen.is_none() || seen == Some(tagged(1)), "torn: {seen:?}");
-        assert!(
-            epoch == 0 || seen.is_some(),
-            "the epoch ran ahead of the entry"
-        );
+        assert!(epoch == 0 || seen.is_some(), "the epoch ran ahead of the entry");
         inserting.join().unwrap();
         assert_eq!((av.get(0), av.insertions()), (Some(tagged(1)), 1));
     });
@@ -55,10 +52,7 @@ fn a_reused_entry_is_never_a_mixture() {
         let seen = av.get(0);
         let whole = [None, Some(tagged(1)), Some(tagged(2))].contains(&seen);
         assert!(whole, "torn: {seen:?}");
-        assert!(
-            removals == 0 || seen != Some(tagged(1)),
-            "a removal that was counted is not seen"
-        );
+        assert!(removals == 0 || seen != Some(tagged(1)), "a removal that was counted is not seen");
         reusing.join().unwrap();
         assert_eq!((av.get(0), av.removals()), (Some(tagged(2)), 1));
     });
@@ -73,10 +67,7 @@ fn two_writers_get_two_entries() {
         let mine = av.insert_one(tagged(2)).unwrap();
         let theirs = inserting.join().unwrap();
         assert_eq!(mine + theirs, 1);
-        assert_eq!(
-            (av.get(mine), av.get(theirs)),
-            (Some(tagged(2)), Some(tagged(1)))
-        );
+        assert_eq!((av.get(mine), av.get(theirs)), (Some(tagged(2)), Some(tagged(1))));
         assert_eq!(av.find(&tagged(1)), Some(theirs));
     });
 }

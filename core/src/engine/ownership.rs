@@ -48,7 +48,7 @@ impl Ownership {
     /// Becomes owner if nobody is.
     #[inline(always)]
     pub fn try_acquire(&self) -> bool {
-        // A3: pairs with R3 in `release` and R4 in `hand_over`.
+        // A3: pairs with R3 and R4, in `release` and `hand_over`.
         self.state.compare_exchange(FREE, OWNED, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
@@ -93,7 +93,7 @@ impl Ownership {
     /// caller is now the owner, and so must drain and release.
     #[inline(always)]
     pub fn submitted(&self) -> bool {
-        // F6: pairs with F5 in `release` and F7 in `hand_over` (invariant 2).
+        // F6: pairs with F5 and F7, in `release` and `hand_over` (invariant 2).
         fence(Ordering::SeqCst);
         loop {
             let exchanged =
