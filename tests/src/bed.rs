@@ -1,5 +1,4 @@
-//! What the cases stand on: a few endpoints that know each other, driven
-//! together, with waits that end.
+//! What the cases stand on: a few endpoints that know each other, driven together.
 
 use std::{
     cell::RefCell,

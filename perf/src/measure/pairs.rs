@@ -123,18 +123,20 @@ pub fn job(session: &mut Session) -> Result<Section, SessionError> {
             )
         });
     }
-    if counts.len() > 1 {
-        let many = counts[1];
-        section.aims.push(Aim::at_least(
-            &format!("{many} processes' rate, of two processes'"),
-            rates[1] / rates[0],
-            0.5,
-        ));
-        section.aims.push(Aim::at_most(
-            &format!("{many}-rank barrier, of the 2-rank one"),
-            barriers[1] / barriers[0],
-            10.0,
-        ));
-    }
+    add_aims(&mut section, &counts, &rates, &barriers);
     Ok(section)
+}
+
+fn add_aims(section: &mut Section, counts: &[usize], rates: &[f64], barriers: &[f64]) {
+    let &[_, many] = counts else { return };
+    section.aims.push(Aim::at_least(
+        &format!("{many} processes' rate, of two processes'"),
+        rates[1] / rates[0],
+        0.5,
+    ));
+    section.aims.push(Aim::at_most(
+        &format!("{many}-rank barrier, of the 2-rank one"),
+        barriers[1] / barriers[0],
+        10.0,
+    ));
 }
