@@ -175,6 +175,16 @@ impl<T: Transport> Engine<T> {
         tracing::warn!(address = %self.peers[peer as usize].address, "{}", why.reason);
         self.transport.disconnect(peer);
         self.fail_peer(peer, why);
+        self.forget_liar(peer);
+    }
+
+    /// What a peer that breaks the protocol had sent, and nobody has asked for, is dropped: it
+    /// would come again and again, and leave as much behind each time.
+    fn forget_liar(&mut self, peer: PeerIndex) {
+        let claimed: HashSet<u32> = self.claimed.values().copied().collect();
+        let left = |&index: &u32| self.unexpected[index].peer == peer && !claimed.contains(&index);
+        let left = self.unexpected.indices().filter(left).collect();
+        self.forget_unexpected(&left);
     }
 
     /// The peer said something that the protocol does not allow.
