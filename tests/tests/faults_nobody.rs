@@ -1,0 +1,114 @@
+//! Addresses where nobody is: an error that says why, within the deadline, for
+//! everything that waits in line; and the same entry works when somebody comes.
+
+use std::time::{Duration, Instant};
+
+use kestrel_core::{
+    address::Address, address_vector::FI_ADDR_UNSPEC, endpoint::PostError, error::Errno,
+    flags::Flags,
+};
+use kestrel_shm::ShmOptions;
+use kestrel_tests::{
+    node::{Node, NodeOptions, Wait},
+    scale::PATIENCE,
+    traffic::{self, Mix, Traffic},
+};
+
+fn impatient() -> NodeOptions {
+    let shm = ShmOptions { connect_timeout: Duration::from_millis(300), ..ShmOptions::default() };
+    NodeOptions { shm, ..NodeOptions::default() }
+}
+
+/// Sends of every kind to an address where nobody is, in line behind one another.
+fn all_fail(node: &Node, to: u64, wait: Wait) {
+    let mut traffic = Traffic::new(to, 1, 1, Mix::default());
+    let start = Instant::now();
+    traffic.post_sentinel(node);
+    for (index, length) in [0u64, 8, 3_000, 50_000, 250_000].into_iter().enumerate() {
+        let tag = traffic::tag(traffic::ANY, length);
+        traffic.post_level(node, tag, Flags::empty(), index % 2 == 1);
+        traffic.post_level(node, tag, Flags::DELIVERY_COMPLETE, false);
+        traffic.post_level(node, tag, Flags::MATCH_COMPLETE | Flags::FENCE, false);
+    }
+    let mut expected = 16;
+    for length in [0, 8, 200, 1024] {
+        let bytes = vec![1; length];
+        match node.endpoint.inject(&bytes, to) {
+            Ok(()) => expected += 1,
+            Err(PostError::Again) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    while traffic.failed.len() < expected {
+        let done = node.within(PATIENCE, wait);
+        let done = done.unwrap_or_else(|| panic!("no news: {}", traffic.describe()));
+        assert!(traffic.take(done).is_none());
+    }
+    assert!(start.elapsed() < PATIENCE);
+    for (operation, error) in &traffic.failed {
+        assert_eq!(error.errno, Errno::HOSTUNREACH, "{operation:?}: {error:?}");
+        assert!(error.reason.contains("no endpoint listens"), "{}", error.reason);
+        assert!(error.source_address.is_some() || error.flags.contains(Flags::RECV));
+    }
+    assert!(node.poll().is_none());
+}
+
+#[test]
+fn nobody_on_this_host() {
+    for wait in [Wait::Polling, Wait::Sleeping] {
+        let node = Node::with(&impatient());
+        let to = node.insert_text("127.0.0.1:1");
+        all_fail(&node, to, wait);
+        // And again: nothing of the first attempt is in the way.
+        all_fail(&node, to, wait);
+    }
+}
+
+#[test]
+fn nobody_on_another_host() {
+    let node = Node::with(&impatient());
+    let to = node.insert_text("192.0.2.1:50000");
+    all_fail(&node, to, Wait::Sleeping);
+    let six = node.insert_text("[2001:db8::1]:50000");
+    all_fail(&node, six, Wait::Polling);
+}
+
+#[test]
+fn an_entry_works_when_somebody_comes_later() {
+    let node = Node::with(&impatient());
+    let address: Address = Node::open().address();
+    let to = node.insert(address);
+    all_fail(&node, to, Wait::Polling);
+    let late = Node::with(&NodeOptions::at(address));
+    late.endpoint.receive(vec![0; 8], FI_ADDR_UNSPEC, 1).unwrap();
+    node.endpoint.send(vec![5; 8], to, 2).unwrap();
+    let mut left = 2;
+    let deadline = Instant::now() + PATIENCE;
+    while left > 0 {
+        left -= usize::from(node.poll().map(|done| done.well()).is_some());
+        left -= usize::from(late.poll().map(|done| done.well()).is_some());
+        assert!(Instant::now() < deadline);
+    }
+}
+
+/// Somebody who comes within the patience for starting peers is waited for.
+#[test]
+fn a_peer_that_is_late_is_waited_for() {
+    let node = Node::open();
+    let address = Node::open().address();
+    let to = node.insert(address);
+    node.endpoint.inject(&[3; 8], to).unwrap();
+    assert!(node.poll().is_none());
+    let late = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(100));
+        let late = Node::with(&NodeOptions::at(address));
+        late.endpoint.receive(vec![0; 8], FI_ADDR_UNSPEC, 1).unwrap();
+        late.within(PATIENCE, Wait::Polling).map(|done| done.well().length)
+    });
+    let deadline = Instant::now() + PATIENCE;
+    while !late.is_finished() {
+        assert!(node.poll().is_none());
+        assert!(Instant::now() < deadline);
+    }
+    assert_eq!(late.join().unwrap(), Some(8));
+}

@@ -1,0 +1,151 @@
+//! The kernel may forbid reading a peer's memory, from the start or at any later
+//! moment: large messages arrive all the same.
+
+use std::time::Duration;
+
+use kestrel_core::{address_vector::FI_ADDR_UNSPEC, flags::Flags};
+use kestrel_shm::ShmOptions;
+use kestrel_tests::{
+    node::{Done, Node, NodeOptions, Wait},
+    process::{Peer, child_role, eventually, listen_to_parent, say},
+    scale::{PATIENCE, skip},
+    traffic,
+};
+
+const LENGTHS: [usize; 4] = [9_000, 100_000, 700_000, 1_000_000];
+
+#[test]
+fn child() {
+    let Some(role) = child_role() else { return };
+    let words: Vec<&str> = role.iter().map(String::as_str).collect();
+    let ["peer", to, cma, forbid, sleep] = words[..] else { panic!("{role:?}") };
+    peer(to, cma == "cma", forbid, sleep.parse().unwrap());
+}
+
+/// Sends messages to `to`, sleeping after each post, then receives the same back.
+fn peer(to: &str, cma: bool, forbid: &str, sleep_ms: u64) {
+    let _parent = listen_to_parent();
+    if forbid == "dump-first" {
+        forbid_dumping();
+    }
+    let node = open(cma);
+    let to = node.insert_text(to);
+    say(&format!("ready {}", node.address().socket_addr()));
+    for (round, length) in LENGTHS.into_iter().enumerate() {
+        // From the second message on, when the probe has long succeeded.
+        match (round, forbid) {
+            (1, "dump-later") => forbid_dumping(),
+            (1, "seccomp") => forbid_reading(),
+            _ => {}
+        }
+        let seed = length as u64;
+        node.endpoint.send_tagged(traffic::content(seed), to, seed, 1).unwrap();
+        std::thread::sleep(Duration::from_millis(sleep_ms));
+        node.endpoint.receive_tagged(vec![0; length], FI_ADDR_UNSPEC, seed, 0, 2).unwrap();
+        for _ in 0..2 {
+            let mut entry = node.next().well();
+            if entry.flags().contains(Flags::RECV) {
+                let buffer = entry_buffer(&mut entry);
+                traffic::check(&entry, &buffer);
+            }
+        }
+    }
+    say("done");
+    node.within(PATIENCE, Wait::Sleeping);
+}
+
+fn entry_buffer(entry: &mut kestrel_core::completion_queue::Entry) -> Vec<u8> {
+    entry.take_buffer().expect("a receive gives its buffer back")
+}
+
+fn open(cma: bool) -> Node {
+    let shm = ShmOptions { cma, ..ShmOptions::default() };
+    Node::with(&NodeOptions { shm, ..NodeOptions::default() })
+}
+
+/// Nobody without privileges may read this process any more.
+fn forbid_dumping() {
+    // SAFETY: plain numbers.
+    assert_eq!(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) }, 0);
+}
+
+/// This thread's process_vm_readv answers EPERM from now on, as in many containers.
+fn forbid_reading() {
+    let statement = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let number = libc::SYS_process_vm_readv as u32;
+    // Load the number; if it is the one, answer an error, else allow.
+    let mut filter = [
+        statement(0x20, 0, 0, 0),
+        statement(0x15, 0, 1, number),
+        statement(0x06, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        statement(0x06, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog { len: 4, filter: filter.as_mut_ptr() };
+    // SAFETY: the program lives through the call, which copies it.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program), 0);
+    }
+}
+
+/// Receives what the peer sends and sends it back.
+fn echo(name: &str, ours: bool, theirs: bool, forbid: &str, sleep_ms: u64) {
+    let node = open(ours);
+    let cma = if theirs { "cma" } else { "none" };
+    let role = format!("peer {} {cma} {forbid} {sleep_ms}", node.address().socket_addr());
+    let mut peer = Peer::start(&role);
+    let to = node.insert_text(&peer.hear_after("ready "));
+    let silent = Duration::from_millis(sleep_ms);
+    for length in LENGTHS {
+        let seed = length as u64;
+        node.endpoint.receive_tagged(vec![0; length], to, seed, 0, 1).unwrap();
+        let mut entry = node.next().well();
+        let buffer = entry_buffer(&mut entry);
+        traffic::check(&entry, &buffer);
+        node.endpoint.send_tagged(buffer, to, seed, 2).unwrap();
+        // Whoever has posted may look away: the peer needs it no more, or waits.
+        std::thread::sleep(silent);
+        let Some(Done::Well(_)) = node.within(PATIENCE, Wait::Polling) else {
+            panic!("{name}: the echo of {length} bytes is not sent")
+        };
+    }
+    eventually("the peer has everything", || {
+        assert!(node.poll().is_none());
+        peer.heard().as_deref() == Some("done")
+    });
+}
+
+#[test]
+fn both_sides_permit() {
+    echo("both", true, true, "nothing", 0);
+    echo("both, and sleep", true, true, "nothing", 20);
+}
+
+#[test]
+fn one_side_or_none_permits() {
+    for (ours, theirs) in [(false, true), (true, false), (false, false)] {
+        echo("options", ours, theirs, "nothing", 0);
+        echo("options, and sleep", ours, theirs, "nothing", 20);
+    }
+}
+
+#[test]
+fn reading_fails_later_by_seccomp() {
+    echo("seccomp", true, true, "seccomp", 0);
+    echo("seccomp, and sleep", true, true, "seccomp", 20);
+}
+
+#[test]
+fn a_process_that_may_not_be_dumped() {
+    // SAFETY: no arguments.
+    if unsafe { libc::geteuid() } == 0 {
+        skip(
+            "a_process_that_may_not_be_dumped",
+            "root reads processes that may not be dumped; the seccomp test covers a denial",
+        );
+    }
+    for forbid in ["dump-first", "dump-later"] {
+        echo(forbid, true, true, forbid, 0);
+        echo(forbid, true, true, forbid, 20);
+    }
+}
