@@ -43,6 +43,14 @@ struct Submitted {
     owner: Option<Owner>,
 }
 
+impl Submission {
+    fn into_owner(self) -> Option<Owner> {
+        match self {
+            Submission::Send { post, .. } | Submission::Receive { post, .. } => post.owner,
+        }
+    }
+}
+
 /// An engine that any thread may ask to drive.
 pub struct Unit<P: Provider> {
     provider: Arc<P>,
@@ -255,9 +263,10 @@ impl<P: Provider> Unit<P> {
             copy = Some(bytes);
         }
         let SendPost { to, tag, data, context, flags, owner: lent, .. } = post;
-        let owner = lent.and_then(Option::take);
-        let post = Submitted { pieces, tag, context, flags, owner };
-        self.submit(Submission::Send { post, to, data, copy })
+        self.submit(lent, |owner| {
+            let post = Submitted { pieces, tag, context, flags, owner };
+            Submission::Send { post, to, data, copy }
+        })
     }
 
     #[cold]
@@ -265,13 +274,23 @@ impl<P: Provider> Unit<P> {
     fn submit_receive(&self, post: ReceivePost<'_>) -> Result<(), PostError> {
         let pieces = StoredPieces::store(post.pieces);
         let ReceivePost { from, tag, ignore, context, flags, owner: lent, .. } = post;
-        let owner = lent.and_then(Option::take);
-        let post = Submitted { pieces, tag, context, flags, owner };
-        self.submit(Submission::Receive { post, from, ignore })
+        self.submit(lent, |owner| {
+            let post = Submitted { pieces, tag, context, flags, owner };
+            Submission::Receive { post, from, ignore }
+        })
     }
 
-    fn submit(&self, submission: Submission) -> Result<(), PostError> {
-        if self.submissions.push(submission).is_err() {
+    /// Leaves what `write` makes of the operation's buffer, if it has one, for the
+    /// owner. A refusal has no side effect: the buffer is back where it was.
+    fn submit(
+        &self,
+        lent: Option<&mut Option<Owner>>,
+        write: impl FnOnce(Option<Owner>) -> Submission,
+    ) -> Result<(), PostError> {
+        let mut none = None;
+        let lent = lent.unwrap_or(&mut none);
+        if let Err(refused) = self.submissions.push(write(lent.take())) {
+            *lent = refused.into_owner();
             return Err(PostError::Again);
         }
         if self.ownership.submitted() {
