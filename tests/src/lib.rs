@@ -41,6 +41,41 @@ macro_rules! conformance {
                 large_messages;
             truncation:
                 what_does_not_fit_is_counted;
+            levels:
+                transmit_needs_no_receive_for_a_short_message,
+                delivery_waits_for_the_receivers_engine,
+                match_waits_until_matched,
+                acknowledged_messages_arrive_whole_however_the_room,
+                selective_binding_suppresses_success_alone;
+            multi_receive:
+                messages_fill_a_buffer_one_after_the_other,
+                the_release_waits_for_rendezvous_in_flight,
+                suppressed_messages_still_release,
+                what_overflows_the_last_slot_is_cut_and_released,
+                cancel_releases_a_buffer_once,
+                cancel_waits_for_rendezvous_in_flight,
+                a_safe_buffer_comes_back_with_the_release,
+                tagged_buffers_take_what_matches,
+                the_minimum_is_an_option;
+            cancel:
+                a_posted_receive_is_canceled,
+                one_of_several_is_canceled,
+                what_has_completed_is_unaffected,
+                a_matched_receive_is_not_canceled,
+                sends_that_still_queue_are_canceled;
+            order:
+                messages_of_one_tag_keep_their_order,
+                matching_takes_the_earliest_receive,
+                directed_receives_take_from_their_source,
+                tags_count_in_all_64_bits,
+                a_fence_waits_for_its_own_peer_alone;
+            peek:
+                a_miss_is_a_completion,
+                a_peek_tells_and_leaves,
+                what_is_claimed_is_one_receivers,
+                what_is_discarded_is_gone,
+                discarding_gives_the_credit_back,
+                a_peek_into_a_short_buffer_is_no_error;
         }
     };
     (@each $bed:expr; $($module:ident: $($case:ident),+;)+) => {

@@ -1,0 +1,123 @@
+//! Canceling. Reference: fi_endpoint(3), `fi_cancel`.
+
+use kestrel_core::{
+    endpoint::PostError,
+    error::{Errno, HasErrno},
+    flags::Flags,
+    transport::Provider,
+};
+
+use crate::bed::{Bed, Memory, Send, pattern, same};
+
+pub fn a_posted_receive_is_canceled<P: Provider>(bed: &Bed<P>) {
+    let world = bed.world(2);
+    for tag in [None, Some(3)] {
+        world.nodes[1].receive(100, tag, 40);
+        world.nodes[1].endpoint.cancel(40).unwrap();
+        let canceled = world.received(1).bad(Errno::CANCELED);
+        assert_eq!(canceled.context, 40);
+        assert!(canceled.flags.contains(Flags::RECV), "{canceled:?}");
+        assert_eq!(canceled.flags.contains(Flags::TAGGED), tag.is_some());
+        assert_eq!(canceled.returned.expect("the buffer comes back").len(), 100);
+        let again = world.nodes[1].endpoint.cancel(40).unwrap_err();
+        assert_eq!(again, PostError::NothingToCancel { context: 40 });
+        assert_eq!(again.errno(), Errno::NOENT);
+        // A message that comes now finds nobody.
+        world.nodes[0].send(pattern(1, 10), 1, tag, 1);
+        world.sent(0).good();
+        world.nothing_more();
+        world.nodes[1].receive(100, tag, 41);
+        assert_eq!(world.received(1).context(), 41);
+    }
+}
+
+pub fn one_of_several_is_canceled<P: Provider>(bed: &Bed<P>) {
+    let world = bed.world(2);
+    for _ in 0..3 {
+        world.nodes[1].receive(100, Some(3), 40);
+    }
+    world.nodes[1].endpoint.cancel(40).unwrap();
+    world.received(1).bad(Errno::CANCELED);
+    world.nothing_more();
+    for nth in 0..2 {
+        world.nodes[0].send(pattern(nth, 10), 1, Some(3), nth);
+        assert_eq!(world.received(1).context(), 40);
+        world.sent(0).good();
+    }
+    assert!(world.nodes[1].endpoint.cancel(40).is_err());
+    world.nothing_more();
+}
+
+pub fn what_has_completed_is_unaffected<P: Provider>(bed: &Bed<P>) {
+    let world = bed.world(2);
+    for length in [8, 5_000, 500_000] {
+        world.nodes[1].receive(length, Some(1), 40);
+        world.nodes[0].send(pattern(1, length), 1, Some(1), 50);
+        world.drive("both have completed, unread", || {
+            let (sent, received) = (world.waiting(0).0, world.waiting(1).1);
+            (sent, received) == (1, 1)
+        });
+        assert!(world.nodes[1].endpoint.cancel(40).is_err());
+        assert!(world.nodes[0].endpoint.cancel(50).is_err());
+        let received = world.received(1).good();
+        same(&received.returned.unwrap(), &pattern(1, length), "content");
+        assert_eq!(world.sent(0).context(), 50);
+        world.nothing_more();
+    }
+}
+
+pub fn a_matched_receive_is_not_canceled<P: Provider>(bed: &Bed<P>) {
+    let world = bed.world(2);
+    world.warm_up();
+    world.nodes[1].receive(500_000, Some(1), 40);
+    world.nodes[0].send(pattern(1, 500_000), 1, Some(1), 50);
+    for _ in 0..10 {
+        world.nodes[1].poll();
+    }
+    // It is matched or done by now: cancel finds nothing, the message arrives.
+    assert!(world.nodes[1].endpoint.cancel(40).is_err());
+    same(&world.received(1).good().returned.unwrap(), &pattern(1, 500_000), "content");
+    world.sent(0).good();
+    world.nothing_more();
+}
+
+pub fn sends_that_still_queue_are_canceled<P: Provider>(bed: &Bed<P>) {
+    let world = bed.world(2);
+    world.warm_up();
+    // Nobody polls the receiver, so lanes and credit run out.
+    let bytes = Memory::from(pattern(1, 5_000));
+    let (mut posted, mut canceled) = (0u64, Vec::new());
+    while posted < 900 {
+        let send = Send { pieces: bytes.all(), tag: Some(posted), context: posted, ..Send::default() };
+        if world.nodes[0].post_send(1, &send).is_err() {
+            break;
+        }
+        posted += 1;
+        world.nodes[0].poll();
+    }
+    for context in (posted - 200..posted).step_by(2) {
+        world.nodes[0].endpoint.cancel(context).unwrap();
+        canceled.push(context);
+    }
+    assert!(world.nodes[0].endpoint.cancel(posted + 5).is_err());
+    let mut errors = Vec::new();
+    let mut good = 0;
+    for tag in (0..posted).filter(|tag| !canceled.contains(tag)) {
+        world.nodes[1].receive(5_000, Some(tag), tag);
+        same(&world.received(1).good().returned.unwrap(), &bytes.bytes(), "not canceled");
+    }
+    while good + errors.len() < posted as usize {
+        let done = world.sent(0);
+        match done.errno {
+            None => good += 1,
+            Some(errno) => {
+                assert_eq!(errno, Errno::CANCELED);
+                assert_eq!(done.flags, Flags::TAGGED | Flags::SEND);
+                errors.push(done.context);
+            }
+        }
+    }
+    errors.sort();
+    assert_eq!(errors, canceled);
+    world.nothing_more();
+}

@@ -1,0 +1,187 @@
+//! Peek, claim and discard. Reference: fi_tagged(3).
+
+use kestrel_core::{
+    endpoint::PostError,
+    error::{Errno, HasErrno},
+    flags::Flags,
+    transport::Provider,
+};
+
+use crate::bed::{Bed, Done, Memory, Receive, Send, World, pattern, same};
+
+const LENGTHS: [usize; 6] = [0, 8, 300, 5_000, 60_000, 500_000];
+
+fn peek<P: Provider>(world: &World<P>, flags: Flags, receive: Receive<'_>) -> Done {
+    let flags = Flags::PEEK | flags;
+    world.nodes[1].post_receive(&Receive { flags, ..receive }).unwrap();
+    world.received(1)
+}
+
+/// Peeks until the message has arrived.
+fn find<P: Provider>(world: &World<P>, flags: Flags, receive: Receive<'_>) -> Done {
+    let mut found = None;
+    world.drive("the message arrives", || {
+        let done = peek(world, flags, receive);
+        if done.errno == Some(Errno::NOMSG) {
+            return false;
+        }
+        found = Some(done.good());
+        true
+    });
+    found.unwrap()
+}
+
+fn send<P: Provider>(world: &World<P>, bytes: &Memory, tag: u64) {
+    let send = Send { pieces: bytes.all(), tag: Some(tag), data: Some(tag + 1), ..Send::default() };
+    world.nodes[0].post_send(1, &send).unwrap();
+}
+
+pub fn a_miss_is_a_completion<P: Provider>(bed: &Bed<P>) {
+    let world = bed.world(2);
+    world.warm_up();
+    for flags in [Flags::empty(), Flags::CLAIM, Flags::DISCARD, Flags::CLAIM | Flags::DISCARD] {
+        for (from, tag) in [(u64::MAX, Some((5, 0))), (0, Some((5, 1))), (u64::MAX, None)] {
+            let done = peek(&world, flags, Receive { from, tag, context: 3, ..Receive::default() });
+            let done = done.bad(Errno::NOMSG);
+            assert_eq!(done.context, 3);
+            assert!(done.flags.contains(Flags::RECV));
+        }
+    }
+    // A message with another tag does not answer.
+    world.nodes[0].send(vec![0; 8], 1, Some(6), 0);
+    world.poll(20);
+    peek(&world, Flags::empty(), Receive { tag: Some((5, 0)), ..Receive::default() })
+        .bad(Errno::NOMSG);
+    world.nodes[1].receive(8, Some(6), 0);
+    world.received(1).good();
+    world.sent(0).good();
+    world.nothing_more();
+}
+
+pub fn a_peek_tells_and_leaves<P: Provider>(bed: &Bed<P>) {
+    for length in LENGTHS {
+        let bytes = Memory::from(pattern(length as u64, length));
+        let into = Memory::zeroed(length + 4);
+        let world = bed.world(2);
+        send(&world, &bytes, 5);
+        for round in 0..3 {
+            let pieces = if round == 2 { into.all() } else { Receive::default().pieces };
+            let receive = Receive { pieces, tag: Some((4, 1)), context: 8, ..Receive::default() };
+            let done = find(&world, Flags::empty(), receive);
+            assert_eq!((done.context, done.length), (8, length as u64));
+            assert_eq!((done.tag, done.data, done.source), (5, 6, 0));
+            assert_eq!(done.flags, Flags::TAGGED | Flags::RECV | Flags::REMOTE_CQ_DATA);
+            if done.buffer != 0 && length > 0 {
+                assert_eq!(done.buffer, into.start());
+                same(&into.bytes()[..length], &bytes.bytes(), "peeked");
+            }
+        }
+        world.nodes[1].receive(length, Some(5), 9);
+        let received = world.received(1).good();
+        assert_eq!((received.context, received.data), (9, 6));
+        same(&received.returned.unwrap(), &bytes.bytes(), "received after the peek");
+        world.sent(0).good();
+        peek(&world, Flags::empty(), Receive { tag: Some((5, 0)), ..Receive::default() })
+            .bad(Errno::NOMSG);
+        world.nothing_more();
+    }
+}
+
+pub fn what_is_claimed_is_one_receivers<P: Provider>(bed: &Bed<P>) {
+    for length in LENGTHS {
+        let bytes = [Memory::from(pattern(1, length)), Memory::from(pattern(2, length))];
+        let into = Memory::zeroed(length);
+        let world = bed.world(2);
+        send(&world, &bytes[0], 5);
+        send(&world, &bytes[1], 5);
+        let receive = Receive { tag: Some((5, 0)), context: 70, ..Receive::default() };
+        let done = find(&world, Flags::CLAIM, receive);
+        assert_eq!((done.context, done.length, done.tag), (70, length as u64, 5));
+        // Others get the other one.
+        world.nodes[1].receive(length, Some(5), 1);
+        same(&world.received(1).good().returned.unwrap(), &bytes[1].bytes(), "the other one");
+        let missing = peek(&world, Flags::empty(), Receive { context: 1, ..receive });
+        missing.bad(Errno::NOMSG);
+        let other = Receive { flags: Flags::CLAIM, context: 71, pieces: into.all(), ..receive };
+        let nothing = world.nodes[1].post_receive(&other);
+        if let Err(error) = nothing {
+            assert_eq!(error, PostError::NothingClaimed { context: 71 });
+            assert_eq!(error.errno(), Errno::INVAL);
+        } else {
+            world.received(1).bad(Errno::INVAL);
+        }
+        let claim = Receive { flags: Flags::CLAIM, pieces: into.all(), ..receive };
+        world.nodes[1].post_receive(&claim).unwrap();
+        let done = world.received(1).good();
+        assert_eq!((done.context, done.length, done.data), (70, length as u64, 6));
+        assert_eq!(done.buffer, into.start());
+        same(&into.bytes(), &bytes[0].bytes(), "the claimed one");
+        world.sent(0).good();
+        world.sent(0).good();
+        world.nothing_more();
+    }
+}
+
+pub fn what_is_discarded_is_gone<P: Provider>(bed: &Bed<P>) {
+    for length in LENGTHS {
+        for claim_first in [false, true] {
+            let bytes = Memory::from(pattern(1, length));
+            let into = Memory::zeroed(length);
+            let world = bed.world(2);
+            for flags in [Flags::empty(), Flags::DELIVERY_COMPLETE, Flags::MATCH_COMPLETE] {
+                let send = Send { pieces: bytes.all(), tag: Some(5), flags, ..Send::default() };
+                world.nodes[0].post_send(1, &send).unwrap();
+                let receive = Receive {
+                    pieces: into.all(),
+                    tag: Some((5, 0)),
+                    context: 70,
+                    ..Receive::default()
+                };
+                if claim_first {
+                    find(&world, Flags::CLAIM, Receive { pieces: Receive::default().pieces, ..receive });
+                    into.scribble();
+                    let flags = Flags::CLAIM | Flags::DISCARD;
+                    world.nodes[1].post_receive(&Receive { flags, ..receive }).unwrap();
+                    assert_eq!(world.received(1).context(), 70);
+                } else {
+                    into.scribble();
+                    let done = find(&world, Flags::DISCARD, receive);
+                    assert_eq!((done.context, done.length), (70, length as u64));
+                }
+                assert!(into.bytes().iter().all(|&byte| byte == 0xee), "buffers are ignored");
+                world.sent(0).good();
+                peek(&world, Flags::empty(), receive).bad(Errno::NOMSG);
+                // The way is free for the next one.
+                world.nodes[0].send(pattern(3, 70_000), 1, Some(6), 1);
+                world.nodes[1].receive(70_000, Some(6), 1);
+                same(&world.received(1).good().returned.unwrap(), &pattern(3, 70_000), "next");
+                world.sent(0).good();
+            }
+            world.nothing_more();
+        }
+    }
+}
+
+pub fn discarding_gives_the_credit_back<P: Provider>(bed: &Bed<P>) {
+    let world = bed.world(2);
+    let bytes = Memory::from(pattern(1, 60_000));
+    for _ in 0..100 {
+        send(&world, &bytes, 5);
+        find(&world, Flags::DISCARD, Receive { tag: Some((5, 0)), ..Receive::default() });
+        world.sent(0).good();
+    }
+    world.nothing_more();
+}
+
+pub fn a_peek_into_a_short_buffer_is_no_error<P: Provider>(bed: &Bed<P>) {
+    let (bytes, into) = (Memory::from(pattern(1, 300)), Memory::zeroed(10));
+    let world = bed.world(2);
+    send(&world, &bytes, 5);
+    let receive = Receive { pieces: into.all(), tag: Some((5, 0)), ..Receive::default() };
+    let done = find(&world, Flags::empty(), receive);
+    assert_eq!((done.length, done.buffer), (300, into.start()));
+    same(&into.bytes(), &bytes.bytes()[..10], "what fits");
+    world.nodes[1].receive(300, Some(5), 0);
+    world.received(1).good();
+    world.sent(0).good();
+}
