@@ -92,6 +92,7 @@ pub struct AddressVector {
     entries: Entries,
     insertions: AtomicU64,
     removals: AtomicU64,
+    changes: AtomicU64,
     live: AtomicUsize,
     binds: BindCount,
     events: OnceLock<(Arc<EventQueue>, u64)>,
@@ -132,6 +133,7 @@ impl AddressVector {
             entries: Entries::new(),
             insertions: AtomicU64::new(0),
             removals: AtomicU64::new(0),
+            changes: AtomicU64::new(0),
             live: AtomicUsize::new(0),
             binds: BindCount::default(),
             events: OnceLock::new(),
@@ -172,6 +174,12 @@ impl AddressVector {
     /// whoever sees a number here sees all those removals in the entries.
     pub fn removals(&self) -> u64 {
         self.removals.load(Ordering::Acquire) // E3: pairs with E4 in remove_locked()
+    }
+
+    /// How many insertions and removals there were. Cost: one atomic load, so
+    /// that an engine notices on every poll what its peers are called.
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Ordering::Acquire) // E5: pairs with E6 in insert_locked() and remove_locked()
     }
 
     /// The receive context that `fi_addr` names.
@@ -305,6 +313,7 @@ impl AddressVector {
         writer.index.add(address, index, at);
         self.live.fetch_add(1, Ordering::Relaxed);
         self.insertions.fetch_add(1, Ordering::Release); // E2: pairs with E1
+        self.changes.fetch_add(1, Ordering::Release); // E6: pairs with E5
         Ok(FiAddr::from(index))
     }
 
@@ -324,6 +333,7 @@ impl AddressVector {
         writer.free.push(Reverse(index));
         self.live.fetch_sub(1, Ordering::Relaxed);
         self.removals.fetch_add(1, Ordering::Release); // E4: pairs with E3
+        self.changes.fetch_add(1, Ordering::Release); // E6: pairs with E5
         Ok(())
     }
 }

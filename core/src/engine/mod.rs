@@ -87,7 +87,7 @@ impl<T: Transport> Engine<T> {
             by_address: HashMap::new(),
             routes: Vec::new(),
             routes_valid_for: setup.address_vector.removals(),
-            sources_valid_for: setup.address_vector.insertions(),
+            sources_valid_for: setup.address_vector.changes(),
             tagged: Matcher::new(),
             untagged: Matcher::new(),
             sends: Pool::with_capacity(setup.transmit_size),
@@ -109,9 +109,7 @@ impl<T: Transport> Engine<T> {
         if self.transport.has_event() {
             self.take_events();
         }
-        if self.sources_valid_for != self.setup.address_vector.insertions() {
-            self.refresh_sources();
-        }
+        self.know_sources();
         let mut packets = 0;
         while packets < self.burst {
             let Some(arrival) = self.transport.arrival() else {

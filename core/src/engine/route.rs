@@ -46,11 +46,14 @@ impl<T: Transport> Engine<T> {
         if self.routes_valid_for != removals {
             self.routes_valid_for = removals;
             self.routes.fill(NO_ROUTE);
-            self.refresh_sources();
         }
         let address = self.setup.address_vector.get(fi_addr)?;
         let peer = self.peer_of(address);
-        let index = usize::try_from(fi_addr).ok()?;
+        // Receive-context bits make large numbers, which are looked up each time.
+        let index = fi_addr as usize;
+        if index >= self.setup.address_vector.capacity() {
+            return Some(peer);
+        }
         if self.routes.len() <= index {
             self.routes.resize(index + 1, NO_ROUTE);
         }
@@ -71,11 +74,18 @@ impl<T: Transport> Engine<T> {
         peer
     }
 
-    /// Looks up again what each peer is called in the address vector.
+    /// Makes sure that each peer is called what the address vector calls it now.
+    #[inline(always)]
+    pub(crate) fn know_sources(&mut self) {
+        if self.sources_valid_for != self.setup.address_vector.changes() {
+            self.refresh_sources();
+        }
+    }
+
     #[cold]
     #[inline(never)]
-    pub(crate) fn refresh_sources(&mut self) {
-        self.sources_valid_for = self.setup.address_vector.insertions();
+    fn refresh_sources(&mut self) {
+        self.sources_valid_for = self.setup.address_vector.changes();
         for peer in &mut self.peers {
             peer.fi_addr =
                 self.setup.address_vector.find(&peer.address).unwrap_or(FI_ADDR_NOTAVAIL);

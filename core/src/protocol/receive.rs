@@ -71,6 +71,7 @@ impl<T: Transport> Engine<T> {
 
     /// Gives a parked message to a receive.
     pub(crate) fn receive_parked(&mut self, receive: u32, parked: u32) {
+        self.know_sources();
         let mut message = self.unexpected.remove(parked);
         let target = self.open_unposted(receive, message.total);
         let Target::Receive { start, room, .. } = target else {
