@@ -2,8 +2,6 @@
 
 use std::{cell::UnsafeCell, sync::Arc};
 
-use crossbeam_queue::ArrayQueue;
-
 use super::{Engine, ownership::Ownership};
 use crate::{
     completion_queue::store::Sharing,
@@ -12,7 +10,8 @@ use crate::{
     memory::Piece,
     operation::{ReceivePost, SendPost, StoredPieces},
     owned::Owner,
-    primitive::{AtomicU32, Ordering},
+    primitive::{AtomicU32, Ordering, yield_now},
+    ring::mpmc::{Popped, Ring},
     transport::Provider,
 };
 
@@ -56,7 +55,7 @@ pub struct Unit<P: Provider> {
     provider: Arc<P>,
     sharing: Sharing,
     ownership: Ownership,
-    submissions: ArrayQueue<Submission>,
+    submissions: Ring<Submission>,
     /// Counts polls by the application, so that a helper knows to stay away.
     polls: AtomicU32,
     engine: UnsafeCell<Option<Engine<P::Transport>>>,
@@ -76,7 +75,7 @@ impl<P: Provider> Unit<P> {
             provider,
             sharing,
             ownership: Ownership::new(),
-            submissions: ArrayQueue::new(SUBMISSIONS_MAX),
+            submissions: Ring::new(SUBMISSIONS_MAX),
             polls: AtomicU32::new(0),
             engine: UnsafeCell::new(Some(engine)),
         }
@@ -135,7 +134,10 @@ impl<P: Provider> Unit<P> {
         if !self.ownership.try_acquire() {
             return self.submit_send(post);
         }
-        self.drain();
+        if !self.drain() {
+            self.release();
+            return self.submit_send(post);
+        }
         let result = self.owned().map_or(Err(PostError::Closed), |engine| engine.send(post));
         self.release();
         result
@@ -153,7 +155,10 @@ impl<P: Provider> Unit<P> {
         if !self.ownership.try_acquire() {
             return self.submit_receive(post);
         }
-        self.drain();
+        if !self.drain() {
+            self.release();
+            return self.submit_receive(post);
+        }
         let result = self.owned().map_or(Err(PostError::Closed), |engine| engine.receive(post));
         self.release();
         result
@@ -171,7 +176,9 @@ impl<P: Provider> Unit<P> {
             return self.owned().map(work).ok_or(PostError::Closed);
         }
         self.ownership.acquire();
-        self.drain();
+        while !self.drain() {
+            yield_now();
+        }
         let result = self.owned().map(work).ok_or(PostError::Closed);
         self.release();
         result
@@ -195,23 +202,30 @@ impl<P: Provider> Unit<P> {
 
     #[inline(always)]
     fn release(&self) {
-        self.ownership.release(|| !self.submissions.is_empty(), || self.drain());
+        self.ownership.release(
+            || self.submissions.is_ready(),
+            || {
+                self.drain();
+            },
+        );
     }
 
-    /// Takes what was submitted, in order.
+    /// Takes what was submitted, in order. False if it cannot take all that was
+    /// there: somebody is in the middle of a push and maybe off the core, so we
+    /// do not wait. What comes after that push goes behind it.
     #[inline(always)]
-    fn drain(&self) {
-        if !self.submissions.is_empty() {
-            self.drain_submissions();
-        }
+    fn drain(&self) -> bool {
+        self.submissions.is_empty() || self.drain_submissions()
     }
 
     #[cold]
     #[inline(never)]
-    fn drain_submissions(&self) {
+    fn drain_submissions(&self) -> bool {
         for _ in 0..SUBMISSIONS_MAX {
-            let Some(submission) = self.submissions.pop() else {
-                return;
+            let submission = match self.submissions.pop() {
+                Popped::Item(submission) => submission,
+                Popped::Empty => return true,
+                Popped::Pending => return false,
             };
             let Some(engine) = self.owned() else { continue };
             match submission {
@@ -246,6 +260,7 @@ impl<P: Provider> Unit<P> {
                 }
             }
         }
+        true
     }
 
     #[cold]

@@ -2,3 +2,4 @@
 //! has a loom model (`core/tests/loom_*.rs`).
 
 pub mod lane;
+pub mod mpmc;
