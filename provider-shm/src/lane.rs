@@ -31,6 +31,9 @@ pub const LINES: usize = 128;
 const LINES_OFFSET: usize = 4096;
 /// The longest payload in continuation lines. Units: bytes.
 pub const SPILL_MAX: usize = 7 * CONTINUATION_BYTES;
+/// The longest payload in continuation lines where the others have all chunks: what is injected
+/// is not longer, and the lines that it takes become free however late the head is published.
+const SPILL_LAST_RESORT: usize = 80 * CONTINUATION_BYTES;
 /// One line is kept free for the packet that says goodbye.
 const RESERVED_LINES: u64 = 1;
 
@@ -43,6 +46,7 @@ const CHUNK_WORD: usize = INLINE_WORDS - 1;
 
 const _: () = assert!(LINES_OFFSET + LINES * size_of::<Line>() == crate::region::LANE_BYTES);
 const _: () = assert!(size_of::<LaneControl>() <= LINES_OFFSET);
+const _: () = assert!(80 + 1 + RESERVED_LINES as usize + LINES / 4 <= LINES);
 
 /// What is wrong with a packet or an index that a peer wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -59,7 +63,7 @@ pub enum LaneError {
         length: usize,
     },
     /// A spilled payload longer than ever sent.
-    #[error("a spilled payload of {length} bytes is longer than {SPILL_MAX}")]
+    #[error("a spilled payload of {length} bytes is longer than {SPILL_LAST_RESORT}")]
     SpillTooLong {
         /// Bytes of payload.
         length: usize,
@@ -242,7 +246,13 @@ impl SendLane {
             self.refresh(pool)?;
             place = pool.place(&mut self.loan, payload.len(), position);
         }
-        let Some(grant) = place else { return Ok(false) };
+        let Some(grant) = place else {
+            // As in `room`: the others have all chunks, and may never give them back.
+            if payload.len() <= SPILL_LAST_RESORT && !self.loan.is_lent() {
+                return self.push_spilled(head, word, words, payload);
+            }
+            return Ok(false);
+        };
         // SAFETY: the grant is for this many bytes of our own pool, and the piece
         // is the application's for as long; they cannot overlap.
         unsafe { copier.copy_in(grant.start, payload.as_ptr(), payload.len()) };
@@ -395,7 +405,7 @@ impl ReceiveLane {
     ) -> Result<Arrival, LaneError> {
         if head.flags & SPILLED != 0 {
             let length = head.length as usize;
-            if length > SPILL_MAX || length == 0 {
+            if length > SPILL_LAST_RESORT || length == 0 {
                 return Err(LaneError::SpillTooLong { length });
             }
             self.place = Place::Spilled;

@@ -105,8 +105,11 @@ impl Provider for ShmProvider {
             cma: self.options.cma,
         })
         .map_err(|error| Unreachable { errno: Errno(error.errno()), reason: error.to_string() })?;
-        let limits =
-            Limits { single: 8 << 10, fragment: self.options.chunk_bytes, prefix: 64 << 10 };
+        let limits = Limits {
+            single: self.options.chunk_bytes.min(8 << 10),
+            fragment: self.options.chunk_bytes,
+            prefix: 64 << 10,
+        };
         Ok(ShmTransport::new(station, pool, self.copier, limits))
     }
 

@@ -70,9 +70,10 @@ impl<T: Transport> Engine<T> {
         let contiguous = self.sends[index].pieces.view().contiguous(0, total);
         if total <= self.limits.single && contiguous.len() == total {
             let cost = total as u64 + ENVELOPE_COST;
-            if self.has_credit(peer, cost) {
-                return self.push_whole(peer, index, contiguous, cost);
+            if self.has_credit(peer, cost) && self.push_whole(peer, index, contiguous, cost) {
+                return true;
             }
+            // No room for it in one packet: there may be for some of it.
         }
         self.push_long(peer, index)
     }
