@@ -140,6 +140,8 @@ pub struct ReceiveOperation {
     pub arriving: u32,
     /// Multi-receive: no longer posted; released when `arriving` is 0.
     pub exhausted: bool,
+    /// Multi-receive: canceled while messages arrived, so the release says so.
+    pub canceled: bool,
     /// As posted.
     pub owner: Option<Owner>,
 }
@@ -154,6 +156,7 @@ impl ReceiveOperation {
             filled: 0,
             arriving: 0,
             exhausted: false,
+            canceled: false,
             owner: None,
         }
     }

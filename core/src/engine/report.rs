@@ -85,6 +85,7 @@ pub struct Message {
 }
 
 const MESSAGE_KIND: Flags = Flags::TAGGED.union(Flags::MSG);
+const POSTED_KIND: Flags = MESSAGE_KIND.union(Flags::MULTI_RECV);
 
 impl<T: Transport> Engine<T> {
     /// A send that has left at once.
@@ -210,7 +211,9 @@ impl<T: Transport> Engine<T> {
         let total = message.map_or(0, |message| message.total as u64);
         self.setup.receive.fail(ErrorEntry {
             context: receive.context,
-            flags: message.map_or(receive.flags & MESSAGE_KIND, |message| message.flags)
+            // Without a message it is the buffer that failed: with MULTI_RECV it
+            // is the application's again.
+            flags: message.map_or(receive.flags & POSTED_KIND, |message| message.flags)
                 | Flags::RECV,
             length,
             buffer,

@@ -11,7 +11,7 @@ use crate::{
     engine::{Engine, report::Message},
     flags::Flags,
     operation::{ReceiveOperation, ReceivePost, Target},
-    protocol::place,
+    protocol::{place, receive::canceled},
     tag_match::{PostedId, STICKY, SourceIndex},
     transport::{Transport, Unreachable},
 };
@@ -26,20 +26,17 @@ impl<T: Transport> Engine<T> {
         let tagged = post.flags.contains(Flags::TAGGED);
         let (tag, ignore) = (post.tag, post.ignore);
         let receive = self.receives.insert(ReceiveOperation::from_post(post));
-        // Held as if a message were arriving, so that it is not released under us.
-        self.receives[receive].arriving += 1;
         loop {
-            if self.receives[receive].exhausted {
-                self.leave_multi(receive, None);
-                return Ok(());
-            }
             let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
             let Some(parked) = matcher.take_unexpected(source, tag, ignore) else {
                 break;
             };
             self.receive_parked(receive, parked);
+            // Exhausted, and released unless something still arrives.
+            if self.receives.get(receive).is_none_or(|operation| operation.exhausted) {
+                return Ok(());
+            }
         }
-        self.receives[receive].arriving -= 1;
         let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
         matcher.post(source, tag, ignore, receive | STICKY);
         Ok(())
@@ -119,6 +116,11 @@ impl<T: Transport> Engine<T> {
         if !last {
             return self.setup.receive.succeed_message(entry, wanted);
         }
+        if operation.canceled {
+            self.setup.receive.succeed_message(entry, wanted);
+            let operation = self.receives.remove(receive);
+            return self.fail_receive(operation, None, 0, &canceled());
+        }
         let counted = entry.is_some();
         let operation = self.receives.remove(receive);
         let kind = operation.flags & (Flags::TAGGED | Flags::MSG);
@@ -147,11 +149,13 @@ impl<T: Transport> Engine<T> {
         self.fail_receive_at(operation, message, buffer, room as u64, &why);
     }
 
-    /// The posted buffer is canceled or its only sender died.
+    /// The posted buffer is canceled or its only sender died. What still arrives
+    /// into it (after a death nothing does) comes before the error.
     pub(crate) fn fail_multi(&mut self, receive: u32, why: &Unreachable) {
         let operation = &mut self.receives[receive];
         operation.exhausted = true;
         if operation.arriving > 0 {
+            operation.canceled = true;
             return;
         }
         let operation = self.receives.remove(receive);

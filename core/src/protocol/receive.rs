@@ -190,7 +190,7 @@ impl<T: Transport> Engine<T> {
     }
 }
 
-fn canceled() -> Unreachable {
+pub(crate) fn canceled() -> Unreachable {
     Unreachable { errno: Errno::CANCELED, reason: "canceled by the application".into() }
 }
 
@@ -208,6 +208,7 @@ impl ReceiveOperation {
             filled: 0,
             arriving: 0,
             exhausted: false,
+            canceled: false,
             owner: post.owner.and_then(Option::take),
         }
     }

@@ -89,7 +89,8 @@ impl<T> Ring<T> {
                 continue;
             }
             let next = tail.wrapping_add(1);
-            match self.tail.compare_exchange_weak(tail, next, Ordering::Relaxed, Ordering::Relaxed) {
+            match self.tail.compare_exchange_weak(tail, next, Ordering::Relaxed, Ordering::Relaxed)
+            {
                 Ok(_) => {
                     // SAFETY: the slot is ours until we stamp it (invariant 2).
                     slot.value.with_mut(|value| unsafe { (*value).write(item) });
@@ -118,7 +119,8 @@ impl<T> Ring<T> {
                 head = self.head.load(Ordering::Relaxed);
                 continue;
             }
-            match self.head.compare_exchange_weak(head, next, Ordering::Relaxed, Ordering::Relaxed) {
+            match self.head.compare_exchange_weak(head, next, Ordering::Relaxed, Ordering::Relaxed)
+            {
                 Ok(_) => {
                     // SAFETY: the slot is ours until we stamp it, and what is in it
                     // was written before A6 (invariant 2).

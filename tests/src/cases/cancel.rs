@@ -88,7 +88,8 @@ pub fn sends_that_still_queue_are_canceled<P: Provider>(bed: &Bed<P>) {
     let bytes = Memory::from(pattern(1, 5_000));
     let (mut posted, mut canceled) = (0u64, Vec::new());
     while posted < 900 {
-        let send = Send { pieces: bytes.all(), tag: Some(posted), context: posted, ..Send::default() };
+        let send =
+            Send { pieces: bytes.all(), tag: Some(posted), context: posted, ..Send::default() };
         if world.nodes[0].post_send(1, &send).is_err() {
             break;
         }

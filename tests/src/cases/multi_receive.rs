@@ -1,15 +1,14 @@
 //! Multi-receive buffers (FI_MULTI_RECV): the release comes once, and last.
 
-use kestrel_core::{
-    endpoint::OptionName, error::Errno, flags::Flags, transport::Provider,
-};
+use kestrel_core::{endpoint::OptionName, error::Errno, flags::Flags, transport::Provider};
 
 use crate::bed::{Bed, Done, Memory, Options, Receive, Send, World, pattern, same};
 
 const MULTI: Flags = Flags::MULTI_RECV;
 
 fn post<P: Provider>(world: &World<P>, into: &Memory, flags: Flags, context: u64) {
-    let receive = Receive { pieces: into.all(), context, flags: flags | MULTI, ..Receive::default() };
+    let receive =
+        Receive { pieces: into.all(), context, flags: flags | MULTI, ..Receive::default() };
     world.nodes[1].post_receive(&receive).unwrap();
 }
 
@@ -35,8 +34,7 @@ pub fn messages_fill_a_buffer_one_after_the_other<P: Provider>(bed: &Bed<P>) {
     for expected in [true, false] {
         let into = Memory::zeroed(1000);
         let length = |nth| [190, 0, 410, 300, 60][nth as usize];
-        let messages: Vec<_> =
-            (0..5).map(|nth| Memory::from(pattern(nth, length(nth)))).collect();
+        let messages: Vec<_> = (0..5).map(|nth| Memory::from(pattern(nth, length(nth)))).collect();
         let world = bed.world(2);
         world.nodes[1].endpoint.set_option(OptionName::MinMultiRecv, 100).unwrap();
         if expected {

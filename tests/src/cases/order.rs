@@ -15,7 +15,8 @@ pub fn messages_of_one_tag_keep_their_order<P: Provider>(bed: &Bed<P>) {
     const COUNT: usize = 66;
     for (tag, posted_first) in [(Some(4), true), (Some(4), false), (None, true), (None, false)] {
         let world = bed.world(2);
-        let post = || (0..COUNT).for_each(|nth| world.nodes[1].receive(length(nth), tag, nth as u64));
+        let post =
+            || (0..COUNT).for_each(|nth| world.nodes[1].receive(length(nth), tag, nth as u64));
         if posted_first {
             post();
         }
@@ -23,7 +24,9 @@ pub fn messages_of_one_tag_keep_their_order<P: Provider>(bed: &Bed<P>) {
             let bytes = pattern(nth as u64, length(nth));
             if length(nth) <= 48 && nth % 2 == 0 {
                 match tag {
-                    Some(tag) => world.post(|| world.nodes[0].endpoint.inject_tagged(&bytes, 1, tag)),
+                    Some(tag) => {
+                        world.post(|| world.nodes[0].endpoint.inject_tagged(&bytes, 1, tag))
+                    }
                     None => world.post(|| world.nodes[0].endpoint.inject(&bytes, 1)),
                 }
             } else {

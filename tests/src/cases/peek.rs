@@ -138,7 +138,11 @@ pub fn what_is_discarded_is_gone<P: Provider>(bed: &Bed<P>) {
                     ..Receive::default()
                 };
                 if claim_first {
-                    find(&world, Flags::CLAIM, Receive { pieces: Receive::default().pieces, ..receive });
+                    find(
+                        &world,
+                        Flags::CLAIM,
+                        Receive { pieces: Receive::default().pieces, ..receive },
+                    );
                     into.scribble();
                     let flags = Flags::CLAIM | Flags::DISCARD;
                     world.nodes[1].post_receive(&Receive { flags, ..receive }).unwrap();
