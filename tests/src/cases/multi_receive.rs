@@ -54,7 +54,7 @@ pub fn messages_fill_a_buffer_one_after_the_other<P: Provider>(bed: &Bed<P>) {
             check(&done, &into, at, &message.bytes());
             at += message.bytes().len();
             // 100 are left after the third 900 bytes: no less than the minimum.
-            assert_eq!(released(&done), false, "after message {nth}: {at} bytes are filled");
+            assert!(!released(&done), "after message {nth}: {at} bytes are filled");
             assert_eq!(world.sent(0).context(), nth as u64);
         }
         let done = world.received(1);
