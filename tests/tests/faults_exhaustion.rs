@@ -159,6 +159,29 @@ fn full_peer() {
     pair.exchange();
 }
 
+/// A receiver that looked away finds its three messages; how many sends ended.
+fn catch_up(node: &Node, sender: &Node) -> usize {
+    for (context, length) in (0..).zip([2_000, 20_000, 200_000]) {
+        node.endpoint.receive(vec![0; length], FI_ADDR_UNSPEC, context).unwrap();
+    }
+    let (mut left, mut sent) = (3, 0);
+    eventually("a stalled peer catches up", || {
+        for _ in 0..256 {
+            if let Some(done) = sender.poll() {
+                done.well();
+                sent += 1;
+            }
+            if let Some(done) = node.poll() {
+                let buffer = done.well().take_buffer().unwrap();
+                assert!(buffer.iter().all(|&byte| byte == 3));
+                left -= 1;
+            }
+        }
+        left == 0
+    });
+    sent
+}
+
 /// Chunks that are lent to receivers who never look are bounded: others get theirs.
 #[test]
 fn stalled_receivers_do_not_starve_the_others() {
@@ -202,25 +225,7 @@ fn stalled_receivers_do_not_starve_the_others() {
         }
         // Those that looked away find everything when they look.
         for node in &stalled {
-            for (context, length) in [2_000, 20_000, 200_000].into_iter().enumerate() {
-                let context = context as u64;
-                node.endpoint.receive(vec![0; length], FI_ADDR_UNSPEC, context).unwrap();
-            }
-            let mut left = 3;
-            eventually("a stalled peer catches up", || {
-                for _ in 0..256 {
-                    if let Some(done) = sender.poll() {
-                        done.well();
-                        under_way -= 1;
-                    }
-                    if let Some(done) = node.poll() {
-                        let buffer = done.well().take_buffer().unwrap();
-                        assert!(buffer.iter().all(|&byte| byte == 3));
-                        left -= 1;
-                    }
-                }
-                left == 0
-            });
+            under_way -= catch_up(node, &sender);
         }
         // Their last words go out while they look.
         eventually("every send completes", || {
