@@ -45,6 +45,7 @@ macro_rules! conformance {
                 transmit_needs_no_receive_for_a_short_message,
                 delivery_waits_for_the_receivers_engine,
                 match_waits_until_matched,
+                acknowledged_messages_arrive_whole_however_the_room,
                 selective_binding_suppresses_success_alone;
             multi_receive:
                 messages_fill_a_buffer_one_after_the_other,

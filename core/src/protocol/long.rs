@@ -119,8 +119,9 @@ impl<T: Transport> Engine<T> {
             if self.incoming[index].remote != 0 && self.transport.can_read_remote(peer) {
                 self.stalled.push(Stalled::new(index));
             }
-        } else if let Some(operation) = acknowledge {
-            self.acknowledge(peer, operation);
+        } else if acknowledge.is_some() {
+            // With its last packet: the sender lets go of what is acknowledged.
+            self.incoming[index].acknowledge_whole = true;
         }
     }
 
