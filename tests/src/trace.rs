@@ -4,7 +4,7 @@
 //! the parent follows every thread of it with ptrace, which needs no privileges.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, hash_map::Entry},
     io,
     mem::{size_of, zeroed},
     os::unix::process::CommandExt,
@@ -83,8 +83,8 @@ fn follow(child: i32) -> io::Result<Counted> {
             continue;
         }
         let signal = libc::WSTOPSIG(status);
-        if !threads.contains_key(&thread) {
-            threads.insert(thread, Thread::default());
+        if let Entry::Vacant(place) = threads.entry(thread) {
+            place.insert(Thread::default());
             let options =
                 libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_EXITKILL;
             // SAFETY: numbers only; the thread is stopped.

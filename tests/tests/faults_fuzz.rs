@@ -81,8 +81,9 @@ fn arbitrary_lines_are_refused_or_read_within_bounds() {
     };
     let cases = rounds(2_000, 20_000, 500_000) as u32;
     let config = Config { cases, failure_persistence: None, ..Config::default() };
-    let runner_random =
-        proptest::test_runner::TestRng::deterministic_rng(proptest::test_runner::RngAlgorithm::ChaCha);
+    let runner_random = proptest::test_runner::TestRng::deterministic_rng(
+        proptest::test_runner::RngAlgorithm::ChaCha,
+    );
     let mut runner = TestRunner::new_with_rng(config, runner_random);
     let lane = std::cell::RefCell::new(&mut lane);
     let strategy =
@@ -155,8 +156,7 @@ impl Rig {
         }
         let bell = Box::new(chaos::Silent);
         let store = Arc::new(CompletionStore::new(Sharing::Exclusive, 64, bell));
-        let side =
-            || Side { queue: Some(store.clone()), selective: false, counter: None };
+        let side = || Side { queue: Some(store.clone()), selective: false, counter: None };
         let setup = Setup {
             transmit: side(),
             receive: side(),
@@ -168,7 +168,17 @@ impl Rig {
         let engine = Engine::new(world.transport(), setup);
         let random = Random::new(seed);
         let (under_way, multi) = (HashMap::new(), Vec::new());
-        Rig { engine, world, store, random, under_way, multi, next: 1, ended: 0, seen: HashSet::new() }
+        Rig {
+            engine,
+            world,
+            store,
+            random,
+            under_way,
+            multi,
+            next: 1,
+            ended: 0,
+            seen: HashSet::new(),
+        }
     }
 
     /// A buffer whose completion is waited for.
@@ -201,8 +211,7 @@ impl Rig {
         let tag = if flags.contains(Flags::TAGGED) { self.random.below(4) } else { 0 };
         let third = piece.len() / 3;
         let parts = [piece.part(0, third), piece.part(third, usize::MAX)];
-        let pieces =
-            if self.random.once_in(3) { Pieces::Many(&parts) } else { Pieces::One(piece) };
+        let pieces = if self.random.once_in(3) { Pieces::Many(&parts) } else { Pieces::One(piece) };
         let post = SendPost { pieces, to, tag, data: 0, context, flags, owner: None };
         if self.engine.send(post).is_err() {
             self.under_way.remove(&context);

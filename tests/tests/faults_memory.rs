@@ -38,7 +38,8 @@ fn inserted_peers() {
 
 /// Shared pages that are in memory, and the heap. Units: bytes.
 fn held() -> (u64, i64) {
-    let shared = figures::smaps_kib("kestrel-lane", "Pss") + figures::smaps_kib("kestrel-pool", "Pss");
+    let shared =
+        figures::smaps_kib("kestrel-lane", "Pss") + figures::smaps_kib("kestrel-pool", "Pss");
     (shared << 10, MEMORY.bytes())
 }
 

@@ -171,7 +171,9 @@ fn threads() {
                 trace::begin();
                 let mut own = 0;
                 while received.load(Ordering::Relaxed) < goal * THREADS {
-                    if own < goal && sent.load(Ordering::Relaxed) < 64 + received.load(Ordering::Relaxed) {
+                    if own < goal
+                        && sent.load(Ordering::Relaxed) < 64 + received.load(Ordering::Relaxed)
+                    {
                         let posted = link.to.endpoint.post_receive(ReceivePost {
                             pieces: Pieces::One(target),
                             from: FI_ADDR_UNSPEC,
@@ -183,7 +185,8 @@ fn threads() {
                         });
                         assert!(posted.is_ok() || posted == Err(PostError::Again));
                         if posted.is_ok() {
-                            while link.from.endpoint.inject_tagged(&message, link.peer, 9).is_err() {
+                            while link.from.endpoint.inject_tagged(&message, link.peer, 9).is_err()
+                            {
                                 assert!(link.from.poll().is_none());
                             }
                             own += 1;

@@ -10,9 +10,7 @@ use std::{
 use kestrel_core::{
     address::Address,
     memory::Piece,
-    transport::{
-        Arrival, Bell, Limits, PeerIndex, Room, Transport, TransportEvent, Unreachable,
-    },
+    transport::{Arrival, Bell, Limits, PeerIndex, Room, Transport, TransportEvent, Unreachable},
     wire::Head,
 };
 use kestrel_tests::random::Random;
@@ -35,7 +33,7 @@ fn number(random: &mut Random) -> u64 {
         3 => random.below(3) << 32 | random.below(8),
         4 => random.below(70_000),
         5 => random.below(8),
-        _ => random.next(),
+        _ => random.number(),
     }
 }
 
@@ -47,7 +45,7 @@ impl Packet {
             peer: random.below(peers.into()) as u32,
             head: Head {
                 kind: random.between(least, 6) as u8,
-                flags: random.next() as u8 & 0x1f,
+                flags: random.number() as u8 & 0x1f,
                 length: 0,
             },
             word: number(random),
