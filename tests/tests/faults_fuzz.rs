@@ -1,0 +1,388 @@
+//! Arbitrary lines for the receiving end of a lane, and arbitrary packets, events
+//! and calls for an engine: nothing panics, nothing is read out of bounds, and
+//! every operation ends once.
+
+#[path = "fuzz/chaos.rs"]
+mod chaos;
+
+use std::collections::{HashMap, HashSet};
+
+use chaos::{Chaos, Packet, World};
+use kestrel_core::{
+    address::Address,
+    address_vector::{AddressVector, AddressVectorAttributes, FI_ADDR_UNSPEC},
+    completion_queue::{
+        Entry,
+        store::{CompletionStore, Head, Sharing},
+    },
+    engine::{Engine, Setup, report::Side},
+    error::Errno,
+    flags::Flags,
+    memory::{Piece, Pieces},
+    operation::{ReceivePost, SendPost},
+    transport::{TransportEvent, Unreachable},
+    wire,
+};
+use kestrel_shm::{
+    PoolMemory, Station, StationEvent, StationOptions, copy::Copier, lane::ReceiveLane,
+};
+use kestrel_tests::{random::Random, scale::rounds};
+use proptest::{
+    collection::vec,
+    prelude::any,
+    test_runner::{Config, TestRunner},
+};
+use std::{sync::Arc, time::Duration};
+
+const LANE_WORDS: usize = 12 << 7;
+const LINES_FROM: usize = 512;
+const POOL: usize = 16 << 10;
+
+/// A connected pair of stations: the sender's end of the lane, raw, and what the receiver got.
+fn lane() -> (kestrel_shm::LaneMemory, ReceiveLane, PoolMemory, [Station; 2]) {
+    let pool = PoolMemory::create(POOL).unwrap();
+    let options = |pool: &PoolMemory| StationOptions {
+        address: None,
+        default_ip: [127, 0, 0, 1].into(),
+        auth_key: Vec::new(),
+        pool: pool.clone(),
+        connect_timeout: Duration::from_secs(10),
+        cma: false,
+    };
+    let (from, to) =
+        (Station::open(options(&pool)).unwrap(), Station::open(options(&pool)).unwrap());
+    from.connect(1, to.address());
+    let wait = |station: &Station| loop {
+        if let Some(event) = station.next_event() {
+            return event;
+        }
+        std::thread::yield_now();
+    };
+    let StationEvent::Connected { lane, .. } = wait(&from) else { panic!() };
+    let StationEvent::Incoming { lane: theirs, pool: view, bell, peer } = wait(&to) else {
+        panic!()
+    };
+    (lane, ReceiveLane::new(theirs, view, bell, peer), pool, [from, to])
+}
+
+#[test]
+fn arbitrary_lines_are_refused_or_read_within_bounds() {
+    let (memory, mut lane, pool, _stations) = lane();
+    // SAFETY: the pool is ours; nobody else touches it.
+    let content = unsafe { std::slice::from_raw_parts_mut(pool.as_ptr().as_ptr(), POOL) };
+    content.iter_mut().enumerate().for_each(|(index, byte)| *byte = (index * 31 / 7) as u8);
+    let content: &[u8] = content;
+    let copier = Copier::choose("auto").unwrap();
+    let start = memory.as_ptr().cast::<u64>();
+    let write = |index: usize, word: u64| {
+        assert!(index < LANE_WORDS);
+        // SAFETY: within the mapping; a volatile write, since the lane reads it elsewhere.
+        unsafe { start.as_ptr().add(index).write_volatile(word) };
+    };
+    let cases = rounds(2_000, 20_000, 500_000) as u32;
+    let config = Config { cases, failure_persistence: None, ..Config::default() };
+    let runner_random = proptest::test_runner::TestRng::deterministic_rng(
+        proptest::test_runner::RngAlgorithm::ChaCha,
+    );
+    let mut runner = TestRunner::new_with_rng(config, runner_random);
+    let lane = std::cell::RefCell::new(&mut lane);
+    let strategy =
+        (vec(any::<u64>(), 80), 0u8..9, any::<u8>(), any::<u16>(), any::<bool>(), 0usize..300);
+    let outcome = runner.run(&strategy, |(words, kind, flags, length, stamped, cut)| {
+        let mut lane = lane.borrow_mut();
+        let position = lane.position();
+        let line = |nth: u64| LINES_FROM + ((position + nth) % 128) as usize * 8;
+        for (index, &word) in words.iter().enumerate() {
+            write(line(index as u64 / 8) + index % 8, word);
+        }
+        // A place in the pool that is sometimes right.
+        if flags & 1 == 0 {
+            let offset = words[7] % (POOL as u64 / 64);
+            write(line(0) + 7, offset << 32 | (words[6] % (POOL as u64 + 64)));
+        }
+        let short = if flags & 2 == 0 { length % 50 } else { length % 5000 };
+        let meta = u64::from(kind) | u64::from(flags) << 8 | u64::from(short) << 16;
+        let stamp = if stamped { u64::from((position as u32).wrapping_add(1)) } else { words[0] };
+        write(line(0), meta << 32 | (stamp & 0xffff_ffff));
+        let Some(next) = lane.next(3) else { return Ok(()) };
+        let Ok(arrival) = next else { return Ok(()) };
+        assert_eq!(arrival.peer, 3);
+        for index in 0..arrival.head.words() {
+            lane.word(index);
+        }
+        // Into a buffer with a margin that must stay as it is.
+        let offset = cut.min(arrival.length);
+        let part = arrival.length - offset;
+        let mut buffer = vec![0xa5u8; part + 64];
+        // SAFETY: the buffer is longer than the piece, and read only afterwards.
+        let piece = unsafe { Piece::new(buffer.as_mut_ptr(), part) };
+        lane.copy_out(&copier, offset, piece);
+        assert!(buffer[part..].iter().all(|&byte| byte == 0xa5), "written beyond the message");
+        if arrival.head.flags & 0x60 == 0x40 {
+            // SAFETY: within the mapping.
+            let place = unsafe { start.as_ptr().add(line(0) + 7).read_volatile() };
+            let from = (place >> 32) as usize * 64 + offset;
+            assert_eq!(&buffer[..part], &content[from..from + part]);
+        }
+        lane.consume();
+        Ok(())
+    });
+    outcome.unwrap();
+}
+
+/// An engine in a world of chaos, with what was posted to it.
+struct Rig {
+    engine: Engine<Chaos>,
+    world: World,
+    store: Arc<CompletionStore>,
+    random: Random,
+    /// Operations under way, with their buffers.
+    under_way: HashMap<u64, (bool, Vec<u8>)>,
+    /// Multi-receive buffers: kept to the end, since they are used many times.
+    multi: Vec<Vec<u8>>,
+    next: u64,
+    ended: u64,
+    seen: HashSet<u64>,
+}
+
+const PEERS: u64 = 4;
+
+impl Rig {
+    fn new(seed: u64) -> Rig {
+        let world = World::new(seed);
+        let vector = Arc::new(AddressVector::open(AddressVectorAttributes::default()).unwrap());
+        for peer in 0..PEERS {
+            vector.insert_one(address(peer)).unwrap();
+        }
+        let bell = Box::new(chaos::Silent);
+        let store = Arc::new(CompletionStore::new(Sharing::Exclusive, 64, bell));
+        let side = || Side { queue: Some(store.clone()), selective: false, counter: None };
+        let setup = Setup {
+            transmit: side(),
+            receive: side(),
+            address_vector: vector,
+            transmit_size: 64,
+            multi_receive_min: 64,
+            unexpected_budget: 1 << 20,
+        };
+        let engine = Engine::new(world.transport(), setup);
+        let random = Random::new(seed);
+        let (under_way, multi) = (HashMap::new(), Vec::new());
+        Rig {
+            engine,
+            world,
+            store,
+            random,
+            under_way,
+            multi,
+            next: 1,
+            ended: 0,
+            seen: HashSet::new(),
+        }
+    }
+
+    /// A buffer whose completion is waited for.
+    fn buffer(&mut self, send: bool) -> (u64, Piece) {
+        let length = [0, 8, 40, 700, 9_000, 70_000][self.random.below(6) as usize];
+        let mut bytes = vec![1u8; length];
+        // SAFETY: the bytes stay in `under_way`, and so where they are, until completion.
+        let piece = unsafe { Piece::new(bytes.as_mut_ptr(), bytes.len()) };
+        self.next += 1;
+        self.under_way.insert(self.next, (send, bytes));
+        (self.next, piece)
+    }
+
+    fn family(&mut self) -> Flags {
+        if self.random.once_in(2) { Flags::TAGGED } else { Flags::MSG }
+    }
+
+    fn send(&mut self) {
+        let (context, piece) = self.buffer(true);
+        let levels = [
+            Flags::empty(),
+            Flags::DELIVERY_COMPLETE,
+            Flags::MATCH_COMPLETE,
+            Flags::FENCE,
+            Flags::INJECT,
+        ];
+        let level = levels[self.random.below(5) as usize];
+        let flags = self.family() | Flags::COMPLETION | level;
+        let to = self.random.below(PEERS + 1);
+        let tag = if flags.contains(Flags::TAGGED) { self.random.below(4) } else { 0 };
+        let third = piece.len() / 3;
+        let parts = [piece.part(0, third), piece.part(third, usize::MAX)];
+        let pieces = if self.random.once_in(3) { Pieces::Many(&parts) } else { Pieces::One(piece) };
+        let post = SendPost { pieces, to, tag, data: 0, context, flags, owner: None };
+        if self.engine.send(post).is_err() {
+            self.under_way.remove(&context);
+        }
+    }
+
+    fn receive(&mut self) {
+        let (context, piece) = self.buffer(false);
+        let mut flags = self.family() | Flags::COMPLETION;
+        if self.random.once_in(8) {
+            flags |= Flags::MULTI_RECV;
+            let (_, bytes) = self.under_way.remove(&context).expect("just made");
+            self.multi.push(bytes);
+        }
+        let from =
+            if self.random.once_in(2) { FI_ADDR_UNSPEC } else { self.random.below(PEERS + 1) };
+        let (tag, ignore) = if flags.contains(Flags::TAGGED) {
+            (self.random.below(4), [0, 1, 3, u64::MAX][self.random.below(4) as usize])
+        } else {
+            (0, 0)
+        };
+        let pieces = Pieces::One(piece);
+        let post = ReceivePost { pieces, from, tag, ignore, context, flags, owner: None };
+        if self.engine.receive(post).is_err() {
+            self.under_way.remove(&context);
+        }
+    }
+
+    /// Peeks, with or without a claim, and now and then takes what was claimed.
+    fn peek(&mut self) {
+        let extra = [Flags::empty(), Flags::CLAIM, Flags::DISCARD][self.random.below(3) as usize];
+        let flags = Flags::TAGGED | Flags::PEEK | extra;
+        let context = 1 << 40 | self.random.below(4);
+        let pieces = Pieces::One(Piece::EMPTY);
+        let mut post = ReceivePost {
+            pieces,
+            from: FI_ADDR_UNSPEC,
+            tag: self.random.below(4),
+            ignore: 0,
+            context,
+            flags,
+            owner: None,
+        };
+        if self.random.once_in(2) {
+            post.flags = Flags::TAGGED | Flags::CLAIM;
+            if self.random.once_in(2) {
+                post.flags |= Flags::DISCARD;
+            }
+        }
+        // What was not claimed cannot be taken: an error, and nothing happens.
+        let _ = self.engine.receive(post);
+    }
+
+    fn arrive(&mut self) {
+        let mut packet = Packet::arbitrary(&mut self.random, PEERS as u32);
+        if self.random.once_in(3) {
+            packet = packet.plausible(&mut self.random);
+        }
+        self.world.arrive(packet);
+    }
+
+    fn event(&mut self) {
+        let peer = self.random.below(PEERS) as u32;
+        let event = match self.random.below(6) {
+            0 => TransportEvent::Died { peer },
+            1 => TransportEvent::Closed { peer },
+            2 => TransportEvent::Broken { peer, reason: unreachable() },
+            _ => TransportEvent::Incoming {
+                ticket: 1,
+                address: address(peer.into()),
+                incarnation: 1 + self.random.below(2),
+            },
+        };
+        // Of peers that the engine does not know yet, a transport tells only that they come.
+        if matches!(event, TransportEvent::Incoming { .. }) || self.world.knows(peer) {
+            self.world.tell(event);
+        }
+    }
+
+    fn step(&mut self) {
+        match self.random.below(16) {
+            0..=1 => self.send(),
+            2..=3 => self.receive(),
+            4 => self.peek(),
+            5..=10 => self.arrive(),
+            11 if self.random.once_in(8) => self.event(),
+            12 => {
+                let context = self.random.below(self.next + 1);
+                // Whether there is something to cancel is chance.
+                let _ = self.engine.cancel(context);
+            }
+            _ => {
+                self.engine.progress();
+            }
+        }
+        self.read();
+    }
+
+    fn read(&mut self) {
+        loop {
+            let mut entry = [Entry::default()];
+            let context = match self.store.pop(&mut entry) {
+                Head::Empty => return,
+                Head::Taken(_) => entry[0].context,
+                Head::Error => {
+                    let error = self.store.pop_error().unwrap();
+                    assert!(!error.reason.is_empty());
+                    error.context
+                }
+            };
+            if let Some((_, bytes)) = self.under_way.remove(&context) {
+                self.ended += 1;
+                assert!(self.seen.insert(context), "{context} ended twice");
+                drop(bytes);
+            } else {
+                assert!(!self.seen.contains(&context), "{context} ended twice");
+            }
+        }
+    }
+
+    /// Everybody dies: no send is left.
+    fn end(&mut self) {
+        for _ in 0..3 {
+            for peer in 0..PEERS as u32 {
+                if self.world.knows(peer) {
+                    self.world.tell(TransportEvent::Died { peer });
+                }
+            }
+            self.world.refuse_connections();
+            for _ in 0..200 {
+                self.engine.progress();
+                self.read();
+            }
+        }
+        let sends = self.under_way.values().filter(|(send, _)| *send).count();
+        assert_eq!(sends, 0, "sends that never end");
+    }
+}
+
+fn address(peer: u64) -> Address {
+    Address::new([127, 0, 0, 1].into(), 1000 + peer as u16)
+}
+
+fn unreachable() -> Unreachable {
+    Unreachable { errno: Errno::CONNABORTED, reason: "chaos".into() }
+}
+
+#[test]
+fn arbitrary_packets_and_events_end_every_operation() {
+    let mut ended = 0;
+    for seed in 0..rounds(150, 1500, 50_000) as u64 {
+        let mut rig = Rig::new(seed);
+        // A panic says which seed it was.
+        let _guard = Seed(seed);
+        for _ in 0..rig.random.between(50, 600) {
+            rig.step();
+        }
+        rig.end();
+        ended += rig.ended;
+    }
+    println!("{ended} operations ended");
+    assert!(ended > 0 && wire::VERSION > 0);
+}
+
+/// Names the seed of a run that panics.
+struct Seed(u64);
+
+impl Drop for Seed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("seed {}", self.0);
+        }
+    }
+}
