@@ -74,6 +74,9 @@ mod modelled {
         }
 
         pub fn pop(&self) -> Option<T> {
+            if self.is_empty() {
+                return None;
+            }
             let less = |length: usize| length.checked_sub(1);
             self.length.fetch_update(Ordering::Acquire, Ordering::Acquire, less).ok()?;
             self.queue.pop()

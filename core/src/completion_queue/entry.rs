@@ -1,6 +1,8 @@
 //! What a completion says.
 
-use crate::{address::Address, error::Errno, flags::Flags, owned::Owner};
+use crate::{
+    address::Address, address_vector::FI_ADDR_NOTAVAIL, error::Errno, flags::Flags, owned::Owner,
+};
 
 /// A successful completion: the union of what every format of fi_cq(3) reports,
 /// in one cache line.
@@ -68,6 +70,24 @@ pub struct ErrorEntry {
 }
 
 impl ErrorEntry {
+    /// An error of which no more is known: no peer, no message.
+    pub fn new(context: u64, flags: Flags, errno: Errno, reason: String) -> ErrorEntry {
+        ErrorEntry {
+            context,
+            flags,
+            length: 0,
+            buffer: 0,
+            data: 0,
+            tag: 0,
+            overflow: 0,
+            errno,
+            reason,
+            source: FI_ADDR_NOTAVAIL,
+            source_address: None,
+            owner: None,
+        }
+    }
+
     /// The buffer of a safe operation, back from the engine.
     pub fn take_buffer(&mut self) -> Option<Vec<u8>> {
         self.owner.take().map(Owner::into_buffer)

@@ -6,14 +6,13 @@
 
 use std::cell::UnsafeCell;
 
-use crossbeam_queue::{ArrayQueue, SegQueue};
-
 use super::{
     entry::{Entry, ErrorEntry},
     entry_ring::EntryRing,
 };
 use crate::{
-    primitive::{AtomicUsize, Ordering, fence},
+    primitive::{AtomicUsize, Ordering, SegQueue, fence},
+    ring::mpmc::{Popped, Ring},
     transport::Bell,
 };
 
@@ -32,10 +31,11 @@ pub enum Sharing {
 #[allow(clippy::large_enum_variant)] // One a queue; a box would add a load to each completion.
 enum Queue {
     Exclusive(UnsafeCell<EntryRing>),
-    /// The overflow is used from when the ring is full until it is empty again,
-    /// so that each producer's entries stay in order.
+    /// The overflow is used from when the ring is full until the overflow is empty
+    /// again, and read when the ring is empty, so that each producer's entries stay
+    /// in order (for one reader; several readers have no order among them).
     Shared {
-        ring: ArrayQueue<Entry>,
+        ring: Ring<Entry>,
         overflow: SegQueue<Entry>,
     },
 }
@@ -70,9 +70,7 @@ impl CompletionStore {
     pub fn new(sharing: Sharing, size: usize, wake: Box<dyn Bell>) -> Self {
         let queue = match sharing {
             Sharing::Exclusive => Queue::Exclusive(UnsafeCell::new(EntryRing::with_capacity(size))),
-            Sharing::Shared => {
-                Queue::Shared { ring: ArrayQueue::new(size), overflow: SegQueue::new() }
-            }
+            Sharing::Shared => Queue::Shared { ring: Ring::new(size), overflow: SegQueue::new() },
         };
         CompletionStore {
             queue,
@@ -116,7 +114,8 @@ impl CompletionStore {
                 break;
             }
             if entry.flags & ERROR_MARK != 0 {
-                self.errors_ready.fetch_add(1, Ordering::Relaxed);
+                // R7: pairs with A7 in `pop_error`: the error was there before its mark.
+                self.errors_ready.fetch_add(1, Ordering::Release);
                 return if taken == 0 { Head::Error } else { Head::Taken(taken) };
             }
             taken += 1;
@@ -129,10 +128,14 @@ impl CompletionStore {
         match &self.queue {
             // SAFETY: exclusive use, as `Sharing::Exclusive` says.
             Queue::Exclusive(queue) => unsafe { (*queue.get()).pop_into(target) },
-            Queue::Shared { ring, overflow } => {
-                let entry = ring.pop().or_else(|| overflow.pop());
-                entry.map(|entry| *target = entry).is_some()
-            }
+            Queue::Shared { ring, overflow } => match ring.pop() {
+                Popped::Item(entry) => {
+                    *target = entry;
+                    true
+                }
+                Popped::Pending => false,
+                Popped::Empty => !overflow.is_empty() && pop_overflowed(ring, overflow, target),
+            },
         }
     }
 
@@ -145,7 +148,8 @@ impl CompletionStore {
             }
         }
         let claim = |ready: usize| ready.checked_sub(1);
-        self.errors_ready.fetch_update(Ordering::AcqRel, Ordering::Relaxed, claim).ok()?;
+        // A7: pairs with R7 in `pop`.
+        self.errors_ready.fetch_update(Ordering::Acquire, Ordering::Relaxed, claim).ok()?;
         self.errors.pop()
     }
 
@@ -165,26 +169,26 @@ impl CompletionStore {
         true
     }
 
-    /// Whether nothing waits to be read.
+    /// Whether nothing can be read.
     pub fn is_empty(&self) -> bool {
         let entries = match &self.queue {
             // SAFETY: exclusive use, as `Sharing::Exclusive` says.
             Queue::Exclusive(queue) => unsafe { (*queue.get()).is_empty() },
-            Queue::Shared { ring, overflow } => ring.is_empty() && overflow.is_empty(),
+            Queue::Shared { ring, overflow } => !ring.is_ready() && overflow.is_empty(),
         };
         entries && self.errors_ready.load(Ordering::Relaxed) == 0
     }
 
     /// Announces a sleeper, who must look once more before sleeping.
     pub fn enter_sleep(&self) {
-        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        self.sleepers.fetch_add(1, Ordering::Relaxed);
         // F1: pairs with F2 in `wake_sleepers`.
         fence(Ordering::SeqCst);
     }
 
     /// The sleeper is awake again.
     pub fn leave_sleep(&self) {
-        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        self.sleepers.fetch_sub(1, Ordering::Relaxed);
     }
 
     /// The bell that wakes sleepers.
@@ -204,10 +208,24 @@ impl CompletionStore {
 }
 
 #[inline(always)]
-fn push_shared(ring: &ArrayQueue<Entry>, overflow: &SegQueue<Entry>, entry: Entry) {
+fn push_shared(ring: &Ring<Entry>, overflow: &SegQueue<Entry>, entry: Entry) {
     if !overflow.is_empty() {
         overflow.push(entry);
     } else if let Err(entry) = ring.push(entry) {
         overflow.push(entry);
     }
+}
+
+/// The next entry after an empty ring and an overflow that was not.
+#[cold]
+#[inline(never)]
+fn pop_overflowed(ring: &Ring<Entry>, overflow: &SegQueue<Entry>, target: &mut Entry) -> bool {
+    // What is in the overflow was pushed after the ring had been full, maybe since
+    // we looked: then what filled it comes first.
+    let entry = match ring.pop() {
+        Popped::Item(entry) => Some(entry),
+        Popped::Pending => None,
+        Popped::Empty => overflow.pop(),
+    };
+    entry.map(|entry| *target = entry).is_some()
 }

@@ -2,7 +2,6 @@
 //! into the peer's queue.
 
 use crate::{
-    address_vector::FI_ADDR_NOTAVAIL,
     completion_queue::ErrorEntry,
     endpoint::PostError,
     engine::{Engine, peer::PeerState},
@@ -154,19 +153,13 @@ impl<T: Transport> Engine<T> {
 
     fn fail_unrouted(&mut self, post: SendPost<'_>) {
         let errno = PostError::UnknownAddress { address: post.to }.errno();
+        let flags = (post.flags & (Flags::TAGGED | Flags::MSG)) | Flags::SEND;
+        let reason = format!("address {} was removed before the send left", post.to);
         self.setup.transmit.fail(ErrorEntry {
-            context: post.context,
-            flags: (post.flags & (Flags::TAGGED | Flags::MSG)) | Flags::SEND,
-            length: 0,
-            buffer: 0,
             data: post.data,
             tag: post.tag,
-            overflow: 0,
-            errno,
-            reason: format!("address {} was removed before the send left", post.to),
-            source: FI_ADDR_NOTAVAIL,
-            source_address: None,
             owner: post.owner.and_then(Option::take),
+            ..ErrorEntry::new(post.context, flags, errno, reason)
         });
     }
 }

@@ -25,3 +25,22 @@ pub fn explore(name: &str, preemptions: usize, model: impl Fn() + Send + Sync + 
     println!("loom: {name}: {executions} executions explored");
     assert!(executions > 1, "{name} explored one schedule only");
 }
+
+/// What makes loom try all orders of the operations of a model.
+///
+/// Loom switches threads where two accesses conflict, but remembers only the last
+/// access to an atomic: a load by one thread is forgotten once another thread loads
+/// before it stores, and the order with that store first is never tried. So each
+/// operation takes a turn first, which conflicts with every other turn. Being
+/// relaxed, it orders nothing else.
+pub struct Turns(loom::sync::atomic::AtomicUsize);
+
+impl Turns {
+    pub fn new() -> Turns {
+        Turns(loom::sync::atomic::AtomicUsize::new(0))
+    }
+
+    pub fn take(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
