@@ -102,10 +102,10 @@ impl<P: Provider> CompletionCounter<P> {
                 return Err(WaitError::TimedOut { threshold, value });
             }
             if waited >= SPIN_BEFORE_SLEEP {
-                if self.units.arm() {
-                    P::Transport::sleep(&self.units.bells(), Some(LOOK_AGAIN));
+                let armed = self.units.arm();
+                if armed.is_quiet() {
+                    P::Transport::sleep(&armed.bells(), Some(LOOK_AGAIN));
                 }
-                self.units.disarm();
             }
         }
     }

@@ -79,8 +79,8 @@ pub struct Domain<P: Provider> {
     sharing: Sharing,
     options: DomainOptions,
     units: Arc<PollSet<P>>,
-    /// Kept for its `Drop`, which ends the threads.
-    _helpers: Vec<Helper>,
+    /// Their `Drop` ends the threads.
+    helpers: Vec<Helper>,
     open: BindCount,
 }
 
@@ -127,7 +127,7 @@ impl<P: Provider> Domain<P> {
             }
         };
         let open = BindCount::default();
-        Ok(Arc::new(Domain { provider, sharing, options, units, _helpers: helpers, open }))
+        Ok(Arc::new(Domain { provider, sharing, options, units, helpers, open }))
     }
 
     /// What makes this domain's transports.
@@ -152,6 +152,9 @@ impl<P: Provider> Domain<P> {
 
     pub(crate) fn add_unit(&self, unit: &Arc<Unit<P>>) {
         self.units.add(unit);
+        for helper in &self.helpers {
+            helper.nudge();
+        }
     }
 
     pub(crate) fn remove_unit(&self, unit: &Arc<Unit<P>>) {

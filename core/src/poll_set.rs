@@ -96,31 +96,53 @@ impl<P: Provider> PollSet<P> {
         self.read(|units| units.iter().map(|unit| u64::from(unit.polls())).sum())
     }
 
-    /// Asks the peers of every unit for bells. False if something is there already.
-    pub fn arm(&self) -> bool {
-        let arm = |unit: &Arc<Unit<P>>| unit.with(|engine| engine.arm()).unwrap_or(true);
-        self.read(|units| units.iter().all(arm))
-    }
-
-    /// No more bells, please.
-    pub fn disarm(&self) {
-        self.read(|units| {
-            for unit in units {
-                // A closed unit has nobody to tell.
-                let _ = unit.with(|engine| engine.disarm());
+    /// Asks the peers of every unit for bells, until what this answers is dropped.
+    pub fn arm(&self) -> Armed<P> {
+        let mut armed = Armed { units: self.read(<[_]>::to_vec), armed: 0, quiet: true };
+        for unit in &armed.units {
+            // A closed unit has nobody to ask.
+            let quiet = unit.with(|engine| engine.arm()).unwrap_or(true);
+            armed.armed += 1;
+            if !quiet {
+                armed.quiet = false;
+                break;
             }
-        });
+        }
+        armed
+    }
+}
+
+/// The units of the moment when a thread wanted to sleep: their peers ring.
+pub struct Armed<P: Provider> {
+    units: Vec<Arc<Unit<P>>>,
+    /// How many of them were asked.
+    armed: usize,
+    quiet: bool,
+}
+
+impl<P: Provider> Armed<P> {
+    /// Whether there was nothing to do, so that the thread may sleep.
+    pub fn is_quiet(&self) -> bool {
+        self.quiet
     }
 
     /// What a sleeper waits for.
     pub fn bells(&self) -> Vec<RawFd> {
-        self.read(|units| units.iter().filter_map(|unit| unit.with(|e| e.bell()).ok()).collect())
+        self.units.iter().filter_map(|unit| unit.with(|engine| engine.bell()).ok()).collect()
     }
 
     /// Whether a unit waits for room at a peer.
     pub fn waits_for_room(&self) -> bool {
-        self.read(|units| {
-            units.iter().any(|unit| unit.with(|engine| engine.waits_for_room()).unwrap_or(false))
-        })
+        let waits = |unit: &Arc<Unit<P>>| unit.with(|engine| engine.waits_for_room());
+        self.units.iter().any(|unit| waits(unit).unwrap_or(false))
+    }
+}
+
+impl<P: Provider> Drop for Armed<P> {
+    fn drop(&mut self) {
+        for unit in &self.units[..self.armed] {
+            // A unit that was closed meanwhile has nobody to tell.
+            let _ = unit.with(|engine| engine.disarm());
+        }
     }
 }

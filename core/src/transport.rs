@@ -179,11 +179,14 @@ pub trait Transport: Send + Sized + 'static {
     /// The next event.
     fn event(&mut self) -> Option<TransportEvent>;
 
-    /// Asks every peer to ring the bell when it sends. Returns false if a
-    /// packet or an event is already there, so that sleeping would be wrong.
+    /// Asks every peer to ring the bell when it sends, for a thread that wants to
+    /// sleep. Returns false if a packet or an event is already there, so that
+    /// sleeping would be wrong. Silences the bell first.
     fn arm(&mut self) -> bool;
 
-    /// Peers need not ring any more.
+    /// The counterpart of each `arm`: one thread sleeps no more. Peers need not
+    /// ring after the last. Before that the others sleep on: if something is
+    /// there, whose ring may have been silenced, the bell rings for them.
     fn disarm(&mut self);
 
     /// What a sleeper waits for: readable when the bell rings.

@@ -155,42 +155,49 @@ impl<P: Provider> CompletionQueue<P> {
         timeout: Option<Duration>,
     ) -> Result<usize, ReadError> {
         let start = Instant::now();
-        loop {
+        let mut slept = false;
+        let outcome = loop {
             match self.read(entries) {
                 Err(ReadError::Empty) => {}
-                outcome => return outcome,
+                outcome => break outcome,
             }
             if self.domain.provider().forked() {
                 return Err(ReadError::ForkedChild);
             }
             if self.signaled.swap(false, Ordering::AcqRel) {
-                return Err(ReadError::Signaled);
+                break Err(ReadError::Signaled);
             }
             let waited = start.elapsed();
             let left = timeout.map(|timeout| timeout.saturating_sub(waited));
             if left == Some(Duration::ZERO) {
-                return Err(ReadError::Empty);
+                break Err(ReadError::Empty);
             }
             if waited >= SPIN_BEFORE_SLEEP {
                 self.sleep(left);
+                slept = true;
             }
+        };
+        // The bell that we silenced may have rung for others, too.
+        if slept && (self.signaled.load(Ordering::Acquire) || !self.store.is_empty()) {
+            self.store.wake_sleepers();
         }
+        outcome
     }
 
     fn sleep(&self, left: Option<Duration>) {
         self.store.enter_sleep();
-        let ready = !self.units.arm();
-        if !ready && self.store.is_empty() && !self.signaled.load(Ordering::Acquire) {
-            let mut bells = self.units.bells();
+        let armed = self.units.arm();
+        if armed.is_quiet() && self.store.is_empty() && !self.signaled.load(Ordering::Acquire) {
+            let mut bells = armed.bells();
             bells.push(self.store.wake().fd());
-            let left = if self.units.waits_for_room() {
+            let left = if armed.waits_for_room() {
                 Some(left.map_or(LOOK_AGAIN, |left| left.min(LOOK_AGAIN)))
             } else {
                 left
             };
             P::Transport::sleep(&bells, left);
         }
-        self.units.disarm();
+        drop(armed);
         self.store.wake().drain();
         self.store.leave_sleep();
     }
@@ -209,6 +216,8 @@ impl<P: Provider> CompletionQueue<P> {
 
     pub(crate) fn add_unit(&self, unit: &Arc<Unit<P>>) {
         self.units.add(unit);
+        // Who sleeps does not know it yet.
+        self.store.wake().ring();
     }
 
     pub(crate) fn remove_unit(&self, unit: &Arc<Unit<P>>) {

@@ -196,8 +196,9 @@ impl CompletionStore {
         &*self.wake
     }
 
+    /// Wakes those who sleep, after something came for them.
     #[inline(always)]
-    fn wake_sleepers(&self) {
+    pub fn wake_sleepers(&self) {
         // F2: pairs with F1 in `enter_sleep`: either the sleeper sees the entry
         // or we see the sleeper.
         fence(Ordering::SeqCst);

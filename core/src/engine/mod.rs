@@ -164,7 +164,7 @@ impl<T: Transport> Engine<T> {
         self.transport.arm()
     }
 
-    /// Peers need not ring any more.
+    /// One sleeper less: the counterpart of each `arm`.
     pub fn disarm(&mut self) {
         self.transport.disarm();
     }

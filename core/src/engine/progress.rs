@@ -44,7 +44,12 @@ impl Helper {
     ) -> Result<Helper, OpenError> {
         Helper::start(provider, "kestrel-progress", move |stop, bell| {
             let mut polls = units.polls();
-            while !stop.load(Ordering::Acquire) {
+            loop {
+                // Before all looks, so that what rang is found.
+                bell.drain();
+                if stop.load(Ordering::Acquire) {
+                    return;
+                }
                 if (0..SPINS).any(|_| units.progress_by_helper()) {
                     continue;
                 }
@@ -53,13 +58,13 @@ impl Helper {
                     P::Transport::sleep(&[bell.fd()], Some(STAY_AWAY));
                     continue;
                 }
-                if units.arm() {
-                    let mut bells = units.bells();
+                let armed = units.arm();
+                if armed.is_quiet() {
+                    let mut bells = armed.bells();
                     bells.push(bell.fd());
-                    let long = if units.waits_for_room() { STAY_AWAY } else { SLEEP_MAX };
+                    let long = if armed.waits_for_room() { STAY_AWAY } else { SLEEP_MAX };
                     P::Transport::sleep(&bells, Some(long));
                 }
-                units.disarm();
             }
         })
     }
@@ -94,6 +99,13 @@ impl Helper {
             .spawn(move || run(&thread_stop, &*thread_bell))
             .map_err(|error| OpenError::NoThread(error.to_string()))?;
         Ok(Helper { stop, bell, thread: Some(thread), process: std::process::id() })
+    }
+}
+
+impl Helper {
+    /// Has a sleeping helper look again: there is a unit that it does not know.
+    pub fn nudge(&self) {
+        self.bell.ring();
     }
 }
 

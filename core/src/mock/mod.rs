@@ -78,7 +78,8 @@ struct Station {
     address: Address,
     incarnation: u64,
     bell: MockBell,
-    armed: AtomicBool,
+    /// Threads that sleep, or are about to.
+    armed: AtomicUsize,
     dead: AtomicBool,
     /// Pushes to it that will find no room.
     blocked: AtomicUsize,
@@ -243,6 +244,12 @@ impl MockTransport {
         let lanes = self.peers.iter().filter_map(|peer| peer.receive.as_ref());
         lanes.into_iter().any(|lane| !lock(&lane.queue).packets.is_empty())
     }
+
+    /// Whether a sleeper would have to wake.
+    fn has_something(&self) -> bool {
+        let event = !self.ready.is_empty() || !lock(&self.station.events).is_empty();
+        event || self.has_packet()
+    }
 }
 
 impl Transport for MockTransport {
@@ -320,7 +327,7 @@ impl Transport for MockTransport {
         payload.append_to(&mut packet.payload);
         queue.packets.push_back(packet);
         drop(queue);
-        if lane.to.armed.load(Ordering::SeqCst) {
+        if lane.to.armed.load(Ordering::SeqCst) > 0 {
             lane.to.bell.ring();
         }
         true
@@ -401,14 +408,16 @@ impl Transport for MockTransport {
     }
 
     fn arm(&mut self) -> bool {
-        self.station.armed.store(true, Ordering::SeqCst);
+        self.station.armed.fetch_add(1, Ordering::SeqCst);
         self.station.bell.drain();
-        let event = !self.ready.is_empty() || !lock(&self.station.events).is_empty();
-        !self.has_packet() && !event
+        !self.has_something()
     }
 
     fn disarm(&mut self) {
-        self.station.armed.store(false, Ordering::SeqCst);
+        let others = self.station.armed.fetch_sub(1, Ordering::SeqCst) - 1;
+        if others > 0 && self.has_something() {
+            self.station.bell.ring();
+        }
     }
 
     fn bell(&self) -> RawFd {

@@ -59,7 +59,7 @@ impl Provider for MockProvider {
             address,
             incarnation: opened,
             bell: MockBell::new(),
-            armed: AtomicBool::new(false),
+            armed: AtomicUsize::new(0),
             dead: AtomicBool::new(false),
             blocked: AtomicUsize::new(0),
             events: Mutex::default(),

@@ -94,7 +94,8 @@ pub struct ShmTransport {
     /// The lane whose packet was last handed out, unless it was closed since.
     current: Option<NonNull<ReceiveLane>>,
     wish: u32,
-    armed: bool,
+    /// Threads that sleep, or are about to.
+    armed: usize,
     offers: HashMap<u64, Offer>,
     next_ticket: u64,
     /// What is to be told. A connection's lane goes into use when it is told of, so that what
@@ -126,7 +127,7 @@ impl ShmTransport {
             empty_sweeps: 0,
             current: None,
             wish: 0,
-            armed: false,
+            armed: 0,
             offers: HashMap::new(),
             next_ticket: 0,
             events: VecDeque::new(),
@@ -283,7 +284,7 @@ impl Transport for ShmTransport {
         };
         self.hang_up(peer);
         let mut lane = Box::new(offer.open());
-        if self.armed {
+        if self.armed > 0 {
             lane.set_attention(self.wish);
         }
         self.active.push(Active { peer, lane: NonNull::from(&mut *lane) });
@@ -436,22 +437,18 @@ impl Transport for ShmTransport {
     }
 
     fn arm(&mut self) -> bool {
-        self.wish = next_wish(self.wish);
-        self.armed = true;
-        self.station.bell().drain();
-        self.set_attention(self.wish);
-        barrier::heavy_fence();
-        for index in 0..self.peers.len() {
-            self.tell_if_closed(index);
-        }
-        let active = self.active.iter().map(|active| active.peer);
-        let mut lanes = active.chain(self.quiet.iter().copied());
-        let packet = lanes.any(|peer| self.lane_has_packet(peer));
-        !packet && !self.has_event()
+        self.armed += 1;
+        self.ask_for_bell()
     }
 
     fn disarm(&mut self) {
-        self.armed = false;
+        self.armed -= 1;
+        if self.armed > 0 {
+            if !self.ask_for_bell() {
+                self.station.bell().ring();
+            }
+            return;
+        }
         self.set_attention(0);
         self.wake_quiet_lanes();
     }

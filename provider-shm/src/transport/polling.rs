@@ -93,7 +93,7 @@ impl ShmTransport {
     /// Puts a quiet lane back among those that are polled.
     pub(super) fn wake_lane(&mut self, place: usize) {
         let peer = self.quiet.swap_remove(place);
-        let wish = if self.armed { self.wish } else { 0 };
+        let wish = if self.armed > 0 { self.wish } else { 0 };
         if let Some(lane) = &mut self.peers[peer as usize].receive {
             lane.set_attention(wish);
             self.active.push(Active { peer, lane: NonNull::from(&mut **lane) });
@@ -127,6 +127,21 @@ impl ShmTransport {
                 self.wake_lane(place);
             }
         }
+    }
+
+    /// Asks all senders anew, for whoever sleeps. False if something is there.
+    pub(super) fn ask_for_bell(&mut self) -> bool {
+        self.wish = next_wish(self.wish);
+        self.station.bell().drain();
+        self.set_attention(self.wish);
+        barrier::heavy_fence();
+        for index in 0..self.peers.len() {
+            self.tell_if_closed(index);
+        }
+        let active = self.active.iter().map(|active| active.peer);
+        let mut lanes = active.chain(self.quiet.iter().copied());
+        let packet = lanes.any(|peer| self.lane_has_packet(peer));
+        !packet && !self.has_event()
     }
 
     pub(super) fn set_attention(&mut self, wish: u32) {
