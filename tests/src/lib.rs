@@ -76,6 +76,37 @@ macro_rules! conformance {
                 what_is_discarded_is_gone,
                 discarding_gives_the_credit_back,
                 a_peek_into_a_short_buffer_is_no_error;
+            queues:
+                read_takes_what_fits_in_order,
+                reading_nothing_drives_progress,
+                an_error_at_the_head_stops_reading,
+                a_small_queue_never_overruns,
+                a_blocked_reader_times_out,
+                a_signal_is_remembered,
+                a_signal_wakes_a_sleeper,
+                a_message_wakes_a_sleeper,
+                two_sleepers_do_not_put_each_other_to_rest,
+                each_producers_entries_stay_in_order;
+            counters:
+                every_success_counts_once,
+                errors_count_apart_and_end_waits,
+                a_wait_times_out,
+                a_bound_counter_does_not_close;
+            binding:
+                what_is_bound_twice_is_refused,
+                another_domains_objects_are_refused,
+                enabling_needs_queues_and_a_vector,
+                what_is_in_use_is_busy,
+                a_dropped_endpoint_lets_go_of_everything,
+                closing_drops_what_is_pending,
+                a_closed_receiver_fails_its_senders,
+                an_address_is_reopened;
+            addresses:
+                a_removed_address_is_unknown,
+                duplicates_reach_the_same_peer,
+                a_source_is_known_once_it_is_inserted,
+                receive_context_bits_are_ignored,
+                nobody_there_is_an_error_of_the_operation;
         }
     };
     (@each $bed:expr; $($module:ident: $($case:ident),+;)+) => {

@@ -1,10 +1,14 @@
 //! The cases, by subject. Each is a function of the bed that it runs on.
 
+pub mod addresses;
+pub mod binding;
 pub mod cancel;
+pub mod counters;
 pub mod levels;
 pub mod messages;
 pub mod multi_receive;
 pub mod order;
 pub mod peek;
+pub mod queues;
 pub mod sizes;
 pub mod truncation;

@@ -1,0 +1,149 @@
+//! Address vectors in use: removal, reinsertion, duplicates, late insertion.
+
+use kestrel_core::{
+    address_vector::{AddressVector, AddressVectorAttributes, FI_ADDR_NOTAVAIL, fi_rx_addr},
+    completion_queue::CompletionQueue,
+    endpoint::{Endpoint, EndpointOptions, PostError},
+    error::Errno,
+    flags::Flags,
+    transport::Provider,
+};
+
+use crate::bed::{Bed, open_vector, read_all};
+
+pub fn a_removed_address_is_unknown<P: Provider>(bed: &Bed<P>) {
+    let world = bed.world(3);
+    world.warm_up();
+    let node = &world.nodes[0];
+    let (first, second) = (world.nodes[1].endpoint.address(), world.nodes[2].endpoint.address());
+    node.vector.remove(&[1]).unwrap();
+    let unknown = PostError::UnknownAddress { address: 1 };
+    assert_eq!(node.endpoint.inject(&[1], 1), Err(unknown));
+    assert_eq!(node.endpoint.receive(vec![1], 1, 0).unwrap_err().error, unknown);
+    // What it sends has no name any more.
+    world.nodes[1].endpoint.inject(&[1], 0).unwrap();
+    node.receive(8, None, 0);
+    assert_eq!(world.received(0).good().source, FI_ADDR_NOTAVAIL);
+    // Its number goes to another, which is then known by its lowest.
+    assert_eq!(node.vector.insert_one(second).unwrap(), 1);
+    node.endpoint.inject(&[2], 1).unwrap();
+    world.nodes[2].receive(8, None, 0);
+    assert_eq!(world.received(2).good().length, 1);
+    world.nodes[2].endpoint.inject(&[1], 0).unwrap();
+    node.receive(8, None, 0);
+    assert_eq!(world.received(0).good().source, 1, "the lowest of two");
+    assert_eq!(node.vector.insert_one(first).unwrap(), 3);
+    node.endpoint.inject(&[3], 3).unwrap();
+    world.nodes[1].receive(8, None, 0);
+    world.received(1).good();
+    world.nodes[1].endpoint.inject(&[1], 0).unwrap();
+    node.receive(8, Some(0), 4);
+    node.endpoint.cancel(4).unwrap();
+    world.received(0).bad(Errno::CANCELED);
+    node.receive(8, None, 0);
+    assert_eq!(world.received(0).good().source, 3);
+    world.nothing_more();
+}
+
+pub fn duplicates_reach_the_same_peer<P: Provider>(bed: &Bed<P>) {
+    let world = bed.world(2);
+    let address = world.nodes[1].endpoint.address();
+    let other = world.nodes[0].vector.insert_one(address).unwrap();
+    assert_eq!(other, 2);
+    for (number, to) in [1, 2, 1, 2].into_iter().enumerate() {
+        world.nodes[0].endpoint.inject(&[number as u8], to).unwrap();
+    }
+    for number in 0..4 {
+        world.nodes[1].receive(1, None, 0);
+        assert_eq!(world.received(1).good().returned.unwrap(), [number], "in one order");
+    }
+    // A receive directed at either name takes from it.
+    world.nodes[1].endpoint.inject(&[7], 0).unwrap();
+    world.nodes[0].endpoint.receive(vec![0; 1], 2, 5).unwrap();
+    assert_eq!(world.received(0).good().context, 5);
+    world.nodes[0].vector.remove(&[1]).unwrap();
+    world.nodes[0].endpoint.inject(&[8], 2).unwrap();
+    world.nodes[1].receive(1, None, 0);
+    assert_eq!(world.received(1).good().returned.unwrap(), [8]);
+}
+
+pub fn a_source_is_known_once_it_is_inserted<P: Provider>(bed: &Bed<P>) {
+    let world = bed.world(1);
+    let domain = bed.domain(Default::default());
+    let stranger = Endpoint::open(&domain, EndpointOptions::default()).unwrap();
+    let queue = CompletionQueue::open(&domain, 0).unwrap();
+    stranger.bind_completion_queue(&queue, Flags::TRANSMIT | Flags::RECV).unwrap();
+    let vector = open_vector();
+    stranger.bind_address_vector(&vector).unwrap();
+    stranger.enable().unwrap();
+    vector.insert_one(world.nodes[0].endpoint.address()).unwrap();
+    let drive = || {
+        world.drive("a stranger's message", || {
+            read_all(&queue, |done| {
+                done.good();
+            });
+            world.waiting(0).1 > 0
+        });
+        world.received(0).good()
+    };
+    for length in [8, 5_000, 300_000] {
+        world.nodes[0].receive(length, None, 0);
+        stranger.send(vec![1; length], 0, 0).unwrap();
+        assert_eq!(drive().source, FI_ADDR_NOTAVAIL);
+    }
+    // Unexpected before, known when received.
+    stranger.inject(&[1], 0).unwrap();
+    world.poll(20);
+    assert_eq!(world.nodes[0].vector.insert_one(stranger.address()).unwrap(), 1);
+    world.nodes[0].receive(8, None, 0);
+    assert_eq!(drive().source, 1);
+    world.nodes[0].vector.remove(&[1]).unwrap();
+    world.nodes[0].receive(8, None, 0);
+    stranger.inject(&[1], 0).unwrap();
+    assert_eq!(drive().source, FI_ADDR_NOTAVAIL);
+}
+
+pub fn receive_context_bits_are_ignored<P: Provider>(bed: &Bed<P>) {
+    let domain = bed.domain(Default::default());
+    let endpoint = Endpoint::open(&domain, EndpointOptions::default()).unwrap();
+    let queue = CompletionQueue::open(&domain, 0).unwrap();
+    endpoint.bind_completion_queue(&queue, Flags::TRANSMIT | Flags::RECV).unwrap();
+    let attributes = AddressVectorAttributes { rx_ctx_bits: 8, ..Default::default() };
+    let vector = std::sync::Arc::new(AddressVector::open(attributes).unwrap());
+    endpoint.bind_address_vector(&vector).unwrap();
+    endpoint.enable().unwrap();
+    let own = vector.insert_one(endpoint.address()).unwrap();
+    let start = std::time::Instant::now();
+    for rx_index in [0, 1, 255] {
+        let to = fi_rx_addr(own, rx_index, 8);
+        endpoint.inject(&[1], to).unwrap();
+        endpoint.receive(vec![0; 1], to, rx_index).unwrap();
+        let mut found = None;
+        while found.is_none() {
+            read_all(&queue, |done| found = Some(done.context()));
+            assert!(start.elapsed() < crate::bed::PATIENCE);
+        }
+        assert_eq!(found, Some(rx_index));
+    }
+}
+
+pub fn nobody_there_is_an_error_of_the_operation<P: Provider>(bed: &Bed<P>) {
+    let world = bed.world(1);
+    let gone = {
+        let other = bed.world(1);
+        other.nodes[0].endpoint.address()
+    };
+    let to = world.nodes[0].vector.insert_one(gone).unwrap();
+    for length in [8, 5_000, 300_000] {
+        world.nodes[0].send(vec![1; length], to, Some(1), 6);
+        let error = world.sent(0);
+        assert_eq!(error.errno, Some(Errno::HOSTUNREACH), "{error:?}");
+        assert_eq!((error.context, error.source), (6, to));
+        assert_eq!(error.source_address, Some(gone));
+        assert_eq!(error.returned.unwrap().len(), length, "the buffer comes back");
+    }
+    // An inject has nobody to tell but the queue.
+    world.nodes[0].endpoint.inject(&[1], to).unwrap();
+    world.sent(0).bad(Errno::HOSTUNREACH);
+    world.nothing_more();
+}

@@ -1,0 +1,247 @@
+//! Opening, binding, enabling and closing. Reference: fi_endpoint(3).
+
+use kestrel_core::{
+    completion_counter::CompletionCounter,
+    completion_queue::CompletionQueue,
+    endpoint::{Endpoint, EndpointError, EndpointOptions, PostError},
+    error::{Errno, HasErrno},
+    flags::Flags,
+    transport::Provider,
+};
+
+use crate::bed::{Bed, open_vector, pattern, same};
+
+const BOTH: Flags = Flags::TRANSMIT.union(Flags::RECV);
+
+pub fn what_is_bound_twice_is_refused<P: Provider>(bed: &Bed<P>) {
+    let domain = bed.domain(Default::default());
+    let endpoint = Endpoint::open(&domain, EndpointOptions::default()).unwrap();
+    let queue = CompletionQueue::open(&domain, 0).unwrap();
+    let counter = CompletionCounter::open(&domain);
+    let vector = open_vector();
+    endpoint.bind_completion_queue(&queue, Flags::TRANSMIT).unwrap();
+    for flags in [Flags::TRANSMIT, BOTH] {
+        let refused = endpoint.bind_completion_queue(&queue, flags).unwrap_err();
+        assert_eq!(refused.errno(), Errno::INVAL);
+    }
+    endpoint.bind_completion_queue(&queue, Flags::RECV).unwrap();
+    endpoint.bind_counter(&counter, Flags::SEND).unwrap();
+    assert!(endpoint.bind_counter(&counter, Flags::SEND | Flags::RECV).is_err());
+    endpoint.bind_counter(&counter, Flags::RECV).unwrap();
+    endpoint.bind_address_vector(&vector).unwrap();
+    assert!(endpoint.bind_address_vector(&vector).is_err());
+    for flags in [Flags::empty(), Flags::SELECTIVE_COMPLETION, Flags::TRANSMIT | Flags::READ] {
+        let refused = endpoint.bind_completion_queue(&queue, flags).unwrap_err();
+        assert_eq!(refused.errno(), Errno::BADFLAGS);
+    }
+}
+
+pub fn another_domains_objects_are_refused<P: Provider>(bed: &Bed<P>) {
+    let (ours, theirs) = (bed.domain(Default::default()), bed.domain(Default::default()));
+    let endpoint = Endpoint::open(&ours, EndpointOptions::default()).unwrap();
+    let queue = CompletionQueue::open(&theirs, 0).unwrap();
+    let counter = CompletionCounter::open(&theirs);
+    let refused = endpoint.bind_completion_queue(&queue, BOTH).unwrap_err();
+    assert_eq!(refused.errno(), Errno::DOMAIN);
+    assert_eq!(endpoint.bind_counter(&counter, Flags::SEND).unwrap_err().errno(), Errno::DOMAIN);
+    // Refused, so not bound: both close.
+    queue.close().unwrap();
+    counter.close().unwrap();
+}
+
+pub fn enabling_needs_queues_and_a_vector<P: Provider>(bed: &Bed<P>) {
+    let domain = bed.domain(Default::default());
+    let endpoint = Endpoint::open(&domain, EndpointOptions::default()).unwrap();
+    let queue = CompletionQueue::open(&domain, 0).unwrap();
+    assert_eq!(endpoint.enable().unwrap_err().errno(), Errno::NOCQ);
+    endpoint.bind_completion_queue(&queue, Flags::RECV).unwrap();
+    assert_eq!(endpoint.enable().unwrap_err().errno(), Errno::NOCQ);
+    endpoint.bind_completion_queue(&queue, Flags::TRANSMIT).unwrap();
+    assert_eq!(endpoint.enable().unwrap_err(), EndpointError::NoAddressVector);
+    assert_eq!(EndpointError::NoAddressVector.errno(), Errno::NOAV);
+    let not_enabled = endpoint.inject(&[1], 0).unwrap_err();
+    assert_eq!(not_enabled, PostError::NotEnabled);
+    assert_eq!(not_enabled.errno(), Errno::OPBADSTATE);
+    let refused = endpoint.receive(vec![1, 2], 0, 0).unwrap_err();
+    assert_eq!((refused.error, refused.buffer), (PostError::NotEnabled, vec![1, 2]));
+    assert_eq!(endpoint.cancel(0).unwrap_err(), PostError::NotEnabled);
+    let vector = open_vector();
+    endpoint.bind_address_vector(&vector).unwrap();
+    endpoint.enable().unwrap();
+    assert_eq!(endpoint.enable().unwrap_err().errno(), Errno::OPBADSTATE);
+    let late = endpoint.bind_completion_queue(&queue, BOTH).unwrap_err();
+    assert_eq!(late.errno(), Errno::OPBADSTATE);
+    // A side that the endpoint does not have needs no queue.
+    let only_sends = EndpointOptions {
+        capabilities: Flags::MSG | Flags::SEND,
+        ..EndpointOptions::default()
+    };
+    let sender = Endpoint::open(&domain, only_sends).unwrap();
+    sender.bind_completion_queue(&queue, Flags::TRANSMIT).unwrap();
+    sender.bind_address_vector(&vector).unwrap();
+    sender.enable().unwrap();
+}
+
+pub fn what_is_in_use_is_busy<P: Provider>(bed: &Bed<P>) {
+    let domain = bed.domain(Default::default());
+    let queue = CompletionQueue::open(&domain, 0).unwrap();
+    let vector = open_vector();
+    let endpoint = Endpoint::open(&domain, EndpointOptions::default()).unwrap();
+    endpoint.bind_completion_queue(&queue, BOTH).unwrap();
+    endpoint.bind_address_vector(&vector).unwrap();
+    for enabled in [false, true] {
+        if enabled {
+            endpoint.enable().unwrap();
+        }
+        assert_eq!(queue.close().unwrap_err().errno(), Errno::BUSY);
+        assert_eq!(vector.close().unwrap_err().errno(), Errno::BUSY);
+        assert_eq!(domain.close().unwrap_err().errno(), Errno::BUSY);
+    }
+    endpoint.close();
+    endpoint.close();
+    assert_eq!(endpoint.inject(&[1], 0), Err(PostError::Closed));
+    queue.close().unwrap();
+    vector.close().unwrap();
+    domain.close().unwrap();
+    assert!(Endpoint::open(&domain, EndpointOptions::default()).is_err());
+    // What is closed cannot be bound.
+    let domain = bed.domain(Default::default());
+    let queue = CompletionQueue::open(&domain, 0).unwrap();
+    queue.close().unwrap();
+    let endpoint = Endpoint::open(&domain, EndpointOptions::default()).unwrap();
+    let refused = endpoint.bind_completion_queue(&queue, BOTH).unwrap_err();
+    assert_eq!(refused.errno(), Errno::BADF);
+}
+
+pub fn a_dropped_endpoint_lets_go_of_everything<P: Provider>(bed: &Bed<P>) {
+    let domain = bed.domain(Default::default());
+    let queue = CompletionQueue::open(&domain, 0).unwrap();
+    for enable in [false, true] {
+        let endpoint = Endpoint::open(&domain, EndpointOptions::default()).unwrap();
+        endpoint.bind_completion_queue(&queue, BOTH).unwrap();
+        endpoint.bind_address_vector(&open_vector()).unwrap();
+        if enable {
+            endpoint.enable().unwrap();
+        }
+        let address = endpoint.address();
+        let same_address = EndpointOptions { address: Some(address), ..EndpointOptions::default() };
+        let taken = Endpoint::open(&domain, same_address.clone()).err().expect("it is taken");
+        assert_eq!(taken.errno(), Errno::ADDRINUSE);
+        drop(endpoint);
+        drop(Endpoint::open(&domain, same_address).expect("it is free again"));
+    }
+    queue.close().unwrap();
+    domain.close().unwrap();
+}
+
+pub fn closing_drops_what_is_pending<P: Provider>(bed: &Bed<P>) {
+    for length in [8, 300, 5_000, 300_000] {
+        let world = bed.world(2);
+        world.warm_up();
+        for context in 0..5 {
+            world.nodes[1].receive(length, Some(context), context);
+        }
+        for _ in 0..3 {
+            // One is under way, others wait in the queue of the sender.
+            world.nodes[0].send(pattern(1, length), 1, Some(99), 1);
+        }
+        world.poll(2);
+        world.nodes[1].endpoint.close();
+        world.nodes[1].poll();
+        assert_eq!(world.waiting(1), (0, 0), "silently");
+        world.nodes[0].endpoint.close();
+        let done = world.waiting(0).0;
+        world.poll(5);
+        assert_eq!(world.waiting(0).0, done, "silently");
+    }
+}
+
+pub fn a_closed_receiver_fails_its_senders<P: Provider>(bed: &Bed<P>) {
+    for length in [300, 300_000] {
+        let world = bed.world(3);
+        // With a lane back, and without one.
+        for with_lane_back in [true, false] {
+            let to = 1 + usize::from(with_lane_back);
+            if with_lane_back {
+                world.nodes[to].endpoint.inject(&[1], 0).unwrap();
+                world.nodes[0].receive(1, None, 0);
+                world.received(0).good();
+            }
+            world.nodes[0].endpoint.inject(&[1], to as u64).unwrap();
+            world.nodes[to].receive(1, None, 0);
+            world.received(to).good();
+            let send = crate::bed::Memory::from(pattern(1, length));
+            let post = crate::bed::Send {
+                pieces: send.all(),
+                flags: Flags::MATCH_COMPLETE,
+                context: 7,
+                ..crate::bed::Send::default()
+            };
+            world.nodes[0].post_send(to as u64, &post).unwrap();
+            world.poll(20);
+            world.nodes[to].endpoint.close();
+            let done = world.sent(0);
+            assert!(done.errno.is_some(), "{done:?}");
+            assert_eq!((done.context, done.source), (7, to as u64));
+            // And the next send says that nobody is there.
+            world.nodes[0].post_send(to as u64, &post).unwrap();
+            let done = world.sent(0);
+            assert!(done.errno.is_some(), "{done:?}");
+        }
+    }
+}
+
+pub fn an_address_is_reopened<P: Provider>(bed: &Bed<P>) {
+    let world = bed.world(2);
+    for round in 0..4u64 {
+        let domain = bed.domain(Default::default());
+        let queue = CompletionQueue::open(&domain, 0).unwrap();
+        let vector = open_vector();
+        let options = if round == 0 {
+            EndpointOptions::default()
+        } else {
+            // The address of the last round.
+            let address = world.nodes[1].vector.get(2).unwrap();
+            EndpointOptions { address: Some(address), ..EndpointOptions::default() }
+        };
+        let endpoint = Endpoint::open(&domain, options).unwrap();
+        endpoint.bind_completion_queue(&queue, BOTH).unwrap();
+        endpoint.bind_address_vector(&vector).unwrap();
+        endpoint.enable().unwrap();
+        vector.insert_one(world.nodes[1].endpoint.address()).unwrap();
+        if round == 0 {
+            assert_eq!(world.nodes[1].vector.insert_one(endpoint.address()).unwrap(), 2);
+        }
+        // Both ways, with something left unread each time.
+        for length in [8, 5_000, 70_000] {
+            endpoint.send(pattern(round, length), 0, 1).unwrap();
+            endpoint.send(pattern(round, 500), 0, 1).unwrap();
+        }
+        for length in [8, 5_000, 70_000] {
+            world.nodes[1].receive(length.max(500), None, 0);
+            let mut received = None;
+            world.drive("the message of a reopened endpoint", || {
+                let _ = queue.read_each(16, |_, _| {});
+                received = (world.waiting(1).1 > 0).then(|| world.received(1));
+                received.is_some()
+            });
+            let received = received.unwrap();
+            if received.errno.is_none() {
+                assert!(received.source == 2 && received.length > 0);
+            }
+        }
+        world.nodes[1].send(pattern(9, 600), 2, Some(round), 5);
+        endpoint.receive_tagged(vec![0; 600], u64::MAX, round, 0, 77).unwrap();
+        let mut returned = None;
+        world.drive("the message to a reopened endpoint", || {
+            let _ = queue.read_each(16, |_, mut entry| {
+                if entry.context == 77 {
+                    returned = entry.take_buffer();
+                }
+            });
+            returned.is_some()
+        });
+        same(&returned.unwrap(), &pattern(9, 600), "to a reopened endpoint");
+        world.sent(1).good();
+    }
+}

@@ -1,0 +1,102 @@
+//! Counters. Reference: fi_cntr(3).
+
+use std::{sync::Arc, time::Duration};
+
+use kestrel_core::{
+    completion_counter::{CompletionCounter, WaitError},
+    completion_queue::CompletionQueue,
+    endpoint::{Endpoint, EndpointOptions},
+    error::{Errno, HasErrno},
+    flags::Flags,
+    transport::Provider,
+};
+
+use crate::bed::{Bed, PATIENCE, open_vector};
+
+struct Counted<P: Provider> {
+    endpoint: Arc<Endpoint<P>>,
+    sends: Arc<CompletionCounter<P>>,
+    receives: Arc<CompletionCounter<P>>,
+    _queue: Arc<CompletionQueue<P>>,
+}
+
+fn counted<P: Provider>(bed: &Bed<P>) -> Counted<P> {
+    let domain = bed.domain(Default::default());
+    let endpoint = Endpoint::open(&domain, EndpointOptions::default()).unwrap();
+    let (sends, receives) = (CompletionCounter::open(&domain), CompletionCounter::open(&domain));
+    let queue = CompletionQueue::open(&domain, 0).unwrap();
+    let both = Flags::TRANSMIT | Flags::RECV | Flags::SELECTIVE_COMPLETION;
+    endpoint.bind_completion_queue(&queue, both).unwrap();
+    endpoint.bind_counter(&sends, Flags::SEND).unwrap();
+    endpoint.bind_counter(&receives, Flags::RECV).unwrap();
+    let vector = open_vector();
+    endpoint.bind_address_vector(&vector).unwrap();
+    vector.insert_one(endpoint.address()).unwrap();
+    endpoint.enable().unwrap();
+    Counted { endpoint, sends, receives, _queue: queue }
+}
+
+pub fn every_success_counts_once<P: Provider>(bed: &Bed<P>) {
+    let Counted { endpoint, sends, receives, .. } = counted(bed);
+    let mut expected = 0;
+    // Suppressed, injected, short and long: to itself.
+    for length in [0, 8, 300, 5_000, 300_000] {
+        for inject in [true, false] {
+            if inject && length > 1024 {
+                continue;
+            }
+            endpoint.receive(vec![0; length], 0, 1).unwrap();
+            if inject {
+                endpoint.inject(&vec![1; length], 0).unwrap();
+            } else {
+                endpoint.send(vec![1; length], 0, 2).unwrap();
+            }
+            expected += 1;
+            receives.wait(expected, Some(PATIENCE)).unwrap();
+            sends.wait(expected, Some(PATIENCE)).unwrap();
+        }
+    }
+    assert_eq!((sends.read(), receives.read()), (expected, expected));
+    assert_eq!((sends.counter().read_error(), receives.counter().read_error()), (0, 0));
+    // A multi-receive buffer counts its messages, not its release.
+    endpoint.receive_multi(vec![0; 300], 0, 3).unwrap();
+    for _ in 0..3 {
+        endpoint.inject(&[1; 100], 0).unwrap();
+    }
+    receives.wait(expected + 3, Some(PATIENCE)).unwrap();
+    for _ in 0..20 {
+        receives.read();
+    }
+    assert_eq!(receives.read(), expected + 3);
+}
+
+pub fn errors_count_apart_and_end_waits<P: Provider>(bed: &Bed<P>) {
+    let Counted { endpoint, receives, .. } = counted(bed);
+    endpoint.receive(vec![0; 4], 0, 1).unwrap();
+    endpoint.inject(&[1; 8], 0).unwrap();
+    let ended = receives.wait(1, Some(PATIENCE));
+    assert_eq!(ended, Err(WaitError::Failed { errors: 1 }));
+    assert_eq!((receives.read(), receives.counter().read_error()), (0, 1));
+    endpoint.receive(vec![0; 4], 0, 5).unwrap();
+    endpoint.cancel(5).unwrap();
+    assert_eq!(receives.counter().read_error(), 2);
+}
+
+pub fn a_wait_times_out<P: Provider>(bed: &Bed<P>) {
+    let Counted { receives, .. } = counted(bed);
+    for timeout in [0, 5] {
+        let outcome = receives.wait(1, Some(Duration::from_millis(timeout)));
+        assert_eq!(outcome, Err(WaitError::TimedOut { threshold: 1, value: 0 }));
+    }
+    receives.wait(0, None).unwrap();
+}
+
+pub fn a_bound_counter_does_not_close<P: Provider>(bed: &Bed<P>) {
+    let Counted { endpoint, sends, receives, .. } = counted(bed);
+    for counter in [&sends, &receives] {
+        assert_eq!(counter.close().unwrap_err().errno(), Errno::BUSY);
+    }
+    endpoint.close();
+    sends.close().unwrap();
+    receives.close().unwrap();
+}
