@@ -107,6 +107,18 @@ macro_rules! conformance {
                 a_source_is_known_once_it_is_inserted,
                 receive_context_bits_are_ignored,
                 nobody_there_is_an_error_of_the_operation;
+            load:
+                a_full_transmit_queue_has_no_side_effect,
+                an_exhausted_budget_loses_and_blocks_nothing,
+                fifty_endpoints_talk_all_to_all,
+                stuck_peers_do_not_stop_the_others,
+                a_window_of_everything_at_once;
+            progress:
+                a_sleeping_helper_delivers,
+                a_delivery_completes_while_its_receiver_sleeps,
+                helpers_end_with_their_domain,
+                four_threads_post_poll_and_cancel,
+                each_threads_messages_stay_in_order;
         }
     };
     (@each $bed:expr; $($module:ident: $($case:ident),+;)+) => {

@@ -75,6 +75,7 @@ impl<T: Transport> Engine<T> {
             }
             // No room for it in one packet: there may be for some of it.
         }
+        // Without credit, or without room for all of it at once.
         self.push_long(peer, index)
     }
 
@@ -193,7 +194,7 @@ impl<T: Transport> Engine<T> {
     fn next_part(&mut self, peer: PeerIndex, index: u32, sent: usize, end: usize) -> Option<Piece> {
         let send = &self.sends[index];
         let ideal = (send.total / PARTS_MIN).next_multiple_of(PART_MIN);
-        let wanted = ideal.clamp(PART_MIN, self.limits.fragment).min(end - sent);
+        let wanted = ideal.max(PART_MIN).min(self.limits.fragment).min(end - sent);
         let piece = send.pieces.view().contiguous(sent, wanted);
         match self.transport.room(peer, piece.len()) {
             Room::Full => None,

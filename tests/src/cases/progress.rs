@@ -1,0 +1,254 @@
+//! Who drives the endpoints: helpers, and several threads at once.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use kestrel_core::{
+    completion_queue::store::Sharing,
+    domain::{DomainOptions, ProgressMode},
+    endpoint::PostError,
+    error::Errno,
+    flags::Flags,
+    transport::Provider,
+};
+
+use crate::bed::{Bed, Done, Memory, Options, PATIENCE, Receive, pattern, read_all, same, scaled};
+
+/// The receiver's application sleeps; its helper matches, consents and finishes.
+fn received_while_asleep<P: Provider>(bed: &Bed<P>, progress: ProgressMode) {
+    let domain = DomainOptions { progress, ..DomainOptions::default() };
+    for length in [8, 300, 5_000, 300_000, 8 << 20] {
+        let into = Memory::zeroed(length);
+        let bytes = pattern(length as u64, length);
+        let world = bed.world_with(2, &Options { domain: domain.clone(), ..Options::default() });
+        for round in 0..3u64 {
+            into.scribble();
+            let receive =
+                Receive { pieces: into.all(), tag: Some((round, 0)), context: 5, ..Receive::default() };
+            world.nodes[1].post_receive(&receive).unwrap();
+            world.nodes[0].send(bytes.clone(), 1, Some(round), 6);
+            // Nobody polls anything: only helpers move.
+            let start = Instant::now();
+            // SAFETY: read while a helper may write: only compared, after the wait as well.
+            let arrived = || unsafe { into.piece().as_slice() == &bytes[..] };
+            while !arrived() {
+                assert!(start.elapsed() < PATIENCE, "in vain: {length} bytes");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert_eq!(world.received(1).context(), 5);
+            assert_eq!(world.sent(0).context(), 6);
+            same(&into.bytes(), &bytes, "content");
+        }
+        world.nothing_more();
+    }
+}
+
+pub fn a_sleeping_helper_delivers<P: Provider>(bed: &Bed<P>) {
+    received_while_asleep(bed, ProgressMode::Automatic);
+}
+
+pub fn a_delivery_completes_while_its_receiver_sleeps<P: Provider>(bed: &Bed<P>) {
+    let domain = DomainOptions { progress: ProgressMode::Automatic, ..DomainOptions::default() };
+    let bytes = Memory::from(pattern(1, 5_000));
+    let world = bed.world_with(2, &Options { domain, ..Options::default() });
+    let send = crate::bed::Send {
+        pieces: bytes.all(),
+        flags: Flags::DELIVERY_COMPLETE,
+        ..crate::bed::Send::default()
+    };
+    for _ in 0..10 {
+        world.nodes[0].post_send(1, &send).unwrap();
+        let start = Instant::now();
+        while world.waiting(0).0 == 0 {
+            world.nodes[0].poll();
+            assert!(start.elapsed() < PATIENCE, "in vain");
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        world.sent(0).good();
+    }
+    for _ in 0..10 {
+        world.nodes[1].receive(5_000, None, 0);
+        world.received(1).good();
+    }
+}
+
+pub fn helpers_end_with_their_domain<P: Provider>(bed: &Bed<P>) {
+    for _ in 0..10 {
+        let domain = DomainOptions { progress: ProgressMode::Automatic, ..DomainOptions::default() };
+        let world = bed.world_with(2, &Options { domain, ..Options::default() });
+        world.nodes[0].send(vec![1; 10], 1, None, 0);
+        world.nodes[1].receive(10, None, 0);
+        drop(world);
+    }
+}
+
+/// What the threads of one endpoint share.
+struct Counts {
+    sent: AtomicU64,
+    received: AtomicU64,
+    canceled: AtomicU64,
+    stop: AtomicBool,
+}
+
+pub fn four_threads_post_poll_and_cancel<P: Provider>(bed: &Bed<P>) {
+    if bed.sharing == Sharing::Exclusive {
+        return;
+    }
+    let per_thread = scaled(300u64, 3_000, 30_000);
+    let world = bed.world(2);
+    let counts = Arc::new(Counts {
+        sent: AtomicU64::new(0),
+        received: AtomicU64::new(0),
+        canceled: AtomicU64::new(0),
+        stop: AtomicBool::new(false),
+    });
+    // Each thread sends to the other endpoint and receives what the same thread
+    // sent there: its tag says who and how many, so its content is known.
+    let length = |number: u64| [8, 40, 200, 1_000, 9_000, 70_000][number as usize % 6];
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        for thread in 0..4u64 {
+            let (sender, receiver) = (&world.nodes[0].endpoint, &world.nodes[1].endpoint);
+            let counts = &counts;
+            let sends = &world.nodes[0].sends;
+            scope.spawn(move || {
+                for number in 0..per_thread {
+                    let tag = thread << 32 | number;
+                    let again = |result: Result<(), kestrel_core::endpoint::message::Refused>| {
+                        match result {
+                            Ok(()) => None,
+                            Err(refused) => {
+                                assert_eq!(refused.error, PostError::Again);
+                                assert!(start.elapsed() < PATIENCE * 4, "in vain: a post");
+                                read_all(sends, |done| count(counts, done));
+                                Some(refused.buffer)
+                            }
+                        }
+                    };
+                    let mut buffer = Some(vec![0; length(number)]);
+                    while let Some(room) = buffer {
+                        assert_eq!(room.len(), length(number), "a refused buffer comes back");
+                        buffer = again(receiver.receive_tagged(room, u64::MAX, tag, 0, tag));
+                    }
+                    // A receive that nobody sends to, to be canceled.
+                    let lost = 1 << 63 | tag;
+                    let mut buffer = Some(vec![1]);
+                    while let Some(room) = buffer {
+                        buffer = again(receiver.receive_tagged(room, u64::MAX, lost, 0, lost));
+                    }
+                    let mut buffer = Some(pattern(tag, length(number)));
+                    while let Some(bytes) = buffer {
+                        assert_eq!(bytes.len(), length(number), "a refused buffer comes back");
+                        buffer = again(sender.send_tagged(bytes, 1, tag, tag));
+                    }
+                    receiver.cancel(lost).unwrap();
+                }
+            });
+        }
+        // Four more poll.
+        for thread in 0..4 {
+            let node = &world.nodes[thread % 2];
+            let (sends, receives) = (node.sends.clone(), node.receives.clone());
+            let counts = counts.clone();
+            scope.spawn(move || {
+                while !counts.stop.load(Ordering::Relaxed) {
+                    read_one(&sends, &counts);
+                    read_one(&receives, &counts);
+                    std::thread::yield_now();
+                }
+            });
+        }
+        let done = || {
+            let total = 4 * per_thread;
+            counts.sent.load(Ordering::Relaxed) == total
+                && counts.received.load(Ordering::Relaxed) == total
+                && counts.canceled.load(Ordering::Relaxed) == total
+        };
+        while !done() && start.elapsed() < PATIENCE * 4 && !counts.stop.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        counts.stop.store(true, Ordering::Relaxed);
+    });
+    let total = 4 * per_thread;
+    assert_eq!(counts.sent.load(Ordering::Relaxed), total, "sent");
+    assert_eq!(counts.received.load(Ordering::Relaxed), total, "received");
+    assert_eq!(counts.canceled.load(Ordering::Relaxed), total, "canceled");
+}
+
+/// Reads one completion: several threads read, so an announced error may be
+/// another's.
+fn read_one<P: Provider>(
+    queue: &kestrel_core::completion_queue::CompletionQueue<P>,
+    counts: &Counts,
+) {
+    use kestrel_core::completion_queue::ReadError;
+    match queue.read_each(16, |_, entry| count(counts, entry.into())) {
+        Ok(_) | Err(ReadError::Empty) => {}
+        Err(ReadError::ErrorAvailable) => {
+            if let Some(error) = queue.read_error() {
+                count(counts, error.into());
+            }
+        }
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn count(counts: &Counts, done: Done) {
+    match done.errno {
+        Some(errno) => {
+            assert_eq!((errno, done.context >> 63), (Errno::CANCELED, 1), "{done:?}");
+            counts.canceled.fetch_add(1, Ordering::Relaxed);
+        }
+        None if done.flags.contains(Flags::SEND) => {
+            counts.sent.fetch_add(1, Ordering::Relaxed);
+        }
+        None => {
+            assert_eq!(done.tag, done.context);
+            let buffer = done.returned.expect("the buffer comes back");
+            same(&buffer, &pattern(done.tag, buffer.len()), "content");
+            counts.received.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+pub fn each_threads_messages_stay_in_order<P: Provider>(bed: &Bed<P>) {
+    if bed.sharing == Sharing::Exclusive {
+        return;
+    }
+    let per_thread = scaled(2_000u64, 20_000, 200_000);
+    let world = bed.world(2);
+    world.warm_up();
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        for thread in 0..3u64 {
+            let sender = &world.nodes[0].endpoint;
+            scope.spawn(move || {
+                for number in 0..per_thread {
+                    let bytes = [number.to_le_bytes(), thread.to_le_bytes()].concat();
+                    while let Err(error) = sender.inject_data(&bytes, 1, thread) {
+                        assert_eq!(error, PostError::Again);
+                        assert!(start.elapsed() < PATIENCE * 4, "in vain: an inject");
+                        std::thread::yield_now();
+                    }
+                }
+            });
+        }
+        let mut next = HashMap::new();
+        for context in 0..3 * per_thread {
+            world.nodes[1].receive(16, None, context);
+            let received = world.received(1).good();
+            let buffer = received.returned.unwrap();
+            let number = u64::from_le_bytes(buffer[..8].try_into().unwrap());
+            let expected = next.entry(received.data).or_insert(0);
+            assert_eq!(number, *expected, "of thread {}", received.data);
+            *expected += 1;
+        }
+    });
+    world.nothing_more();
+}
