@@ -11,6 +11,7 @@
 
 pub mod bed;
 pub mod cases;
+pub mod completion;
 pub mod figures;
 pub mod node;
 pub mod process;

@@ -14,7 +14,9 @@ use kestrel_core::{
     transport::Provider,
 };
 
-use crate::bed::{Bed, Done, PATIENCE, pattern, same, scaled, Options};
+use crate::bed::{Bed, Options, pattern, same};
+use crate::completion::{Done, read_each};
+use crate::scale::{PATIENCE, scaled};
 
 pub fn read_takes_what_fits_in_order<P: Provider>(bed: &Bed<P>) {
     let world = bed.world(2);
@@ -56,7 +58,7 @@ pub fn reading_nothing_drives_progress<P: Provider>(bed: &Bed<P>) {
             assert_eq!(node.sends.read(&mut []), Err(ReadError::Empty));
         }
         if start.elapsed() > Duration::from_millis(1) {
-            let taken = world.nodes[1].receives.read_each(1, |_, mut entry| {
+            let taken = read_each(&world.nodes[1].receives, 1, |_, mut entry| {
                 buffer = entry.take_buffer();
             });
             assert!(matches!(taken, Ok(1) | Err(ReadError::Empty)));
@@ -183,9 +185,8 @@ pub fn a_signal_wakes_a_sleeper<P: Provider>(bed: &Bed<P>) {
     }
     let world = bed.world(1);
     let queue = world.nodes[0].receives.clone();
-    let sleeper = std::thread::spawn(move || {
-        queue.read_blocking(&mut [Entry::default()], Some(PATIENCE))
-    });
+    let sleeper =
+        std::thread::spawn(move || queue.read_blocking(&mut [Entry::default()], Some(PATIENCE)));
     std::thread::sleep(Duration::from_millis(20));
     let start = Instant::now();
     world.nodes[0].receives.signal();
