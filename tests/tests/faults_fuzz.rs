@@ -251,7 +251,7 @@ impl Rig {
             datatype: Datatype::Uint8,
             form: Form::Fetch,
         };
-        let atomic = piece.len() <= ATOMIC_BYTES_MAX && piece.len() > 0 && self.random.once_in(2);
+        let atomic = piece.len() <= ATOMIC_BYTES_MAX && !piece.is_empty() && self.random.once_in(2);
         let (action, all) = match self.random.below(2) {
             _ if atomic => (Action::Atomic(sum), Pieces::One(piece)),
             0 => (Action::Write, Pieces::One(piece)),
