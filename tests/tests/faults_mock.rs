@@ -152,7 +152,8 @@ fn a_dead_peer_fails_what_depends_on_it() {
             let world = bed.world(3);
             world.warm_up();
             post_all(&world, &bytes, Flags::MATCH_COMPLETE);
-            let directed = Receive { pieces: into.all(), from: 1, context: 50, ..Receive::default() };
+            let directed =
+                Receive { pieces: into.all(), from: 1, context: 50, ..Receive::default() };
             world.nodes[0].post_receive(&directed).unwrap();
             world.nodes[0].receive(100, None, 51);
             let other = Receive { from: 2, context: 52, tag: Some((9, 0)), ..directed };
@@ -242,7 +243,11 @@ fn a_receive_under_way_fails_with_its_sender() {
 }
 
 /// A peer that died, opened anew at its address by another process.
-fn reopen(bed: &Bed<MockProvider>, world: &World<MockProvider>, node: usize) -> World<MockProvider> {
+fn reopen(
+    bed: &Bed<MockProvider>,
+    world: &World<MockProvider>,
+    node: usize,
+) -> World<MockProvider> {
     let endpoint = EndpointOptions {
         address: Some(world.nodes[node].endpoint.address()),
         ..EndpointOptions::default()

@@ -62,12 +62,21 @@ fn source() -> impl Strategy<Value = Option<usize>> {
 
 fn op() -> impl Strategy<Value = Op> {
     let send = (0..NODES, 0..NODES, tag(), 0..SIZES.len(), any::<bool>(), 0..4usize);
-    let send = send.prop_map(|(from, to, tag, size, data, level)| {
-        Op::Send { from, to, tag, size: SIZES[size], data, level }
+    let send = send.prop_map(|(from, to, tag, size, data, level)| Op::Send {
+        from,
+        to,
+        tag,
+        size: SIZES[size],
+        data,
+        level,
     });
     let receive = (0..NODES, source(), pattern_of_tags(), 0..SIZES.len(), 0..5u8);
-    let receive = receive.prop_map(|(at, from, tag, room, kind)| {
-        Op::Receive { at, from, tag, room: SIZES[room], multi: kind == 0 }
+    let receive = receive.prop_map(|(at, from, tag, room, kind)| Op::Receive {
+        at,
+        from,
+        tag,
+        room: SIZES[room],
+        multi: kind == 0,
     });
     let look = prop_oneof![Just(Look::Peek), Just(Look::Claim), Just(Look::Discard)];
     let look = (0..NODES, source(), pattern_of_tags(), look)
@@ -458,7 +467,8 @@ fn play_hastily<P: Provider>(bed: &Bed<P>, ops: &[Op]) {
     for at in 0..NODES {
         while let Some(&message) = game.sides[at].unexpected.first() {
             let tag = message.tag.map(|tag| (tag, 0));
-            let op = Op::Receive { at, from: Some(message.from), tag, room: message.size, multi: false };
+            let op =
+                Op::Receive { at, from: Some(message.from), tag, room: message.size, multi: false };
             let posted = game.receive(op).unwrap();
             game.sides[at].post(posted);
         }
@@ -479,7 +489,8 @@ fn play_hastily<P: Provider>(bed: &Bed<P>, ops: &[Op]) {
 }
 
 fn run<P: Provider>(bed: impl Fn() -> Bed<P>, cases: u32, length: usize, play: fn(&Bed<P>, &[Op])) {
-    let config = Config { cases, failure_persistence: None, max_shrink_iters: 500, ..Config::default() };
+    let config =
+        Config { cases, failure_persistence: None, max_shrink_iters: 500, ..Config::default() };
     let ops = proptest::collection::vec(op(), 1..length);
     let outcome = TestRunner::new(config).run(&ops, |ops| {
         play(&bed(), &ops);

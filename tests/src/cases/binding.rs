@@ -72,10 +72,8 @@ pub fn enabling_needs_queues_and_a_vector<P: Provider>(bed: &Bed<P>) {
     let late = endpoint.bind_completion_queue(&queue, BOTH).unwrap_err();
     assert_eq!(late.errno(), Errno::OPBADSTATE);
     // A side that the endpoint does not have needs no queue.
-    let only_sends = EndpointOptions {
-        capabilities: Flags::MSG | Flags::SEND,
-        ..EndpointOptions::default()
-    };
+    let only_sends =
+        EndpointOptions { capabilities: Flags::MSG | Flags::SEND, ..EndpointOptions::default() };
     let sender = Endpoint::open(&domain, only_sends).unwrap();
     sender.bind_completion_queue(&queue, Flags::TRANSMIT).unwrap();
     sender.bind_address_vector(&vector).unwrap();

@@ -18,7 +18,8 @@ pub fn a_full_transmit_queue_has_no_side_effect<P: Provider>(bed: &Bed<P>) {
     let mut posted = 0u64;
     // Nobody receives: rendezvous pile up to the size of the queue.
     for _ in 0..20 {
-        let send = Send { pieces: bytes.all(), tag: Some(posted), context: posted, ..Send::default() };
+        let send =
+            Send { pieces: bytes.all(), tag: Some(posted), context: posted, ..Send::default() };
         match world.nodes[0].post_send(1, &send) {
             Ok(()) => posted += 1,
             Err(error) => {
@@ -53,7 +54,8 @@ pub fn an_exhausted_budget_loses_and_blocks_nothing<P: Provider>(bed: &Bed<P>) {
         let bytes = Memory::from(pattern(length as u64, length));
         for nth in 0..count {
             for from in [0, 1] {
-                let send = Send { pieces: bytes.all(), tag: Some(nth), context: nth, ..Send::default() };
+                let send =
+                    Send { pieces: bytes.all(), tag: Some(nth), context: nth, ..Send::default() };
                 world.post(|| world.nodes[from].post_send(2, &send));
             }
             if nth % 16 == 0 {

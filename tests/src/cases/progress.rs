@@ -29,8 +29,12 @@ fn received_while_asleep<P: Provider>(bed: &Bed<P>, progress: ProgressMode) {
         let world = bed.world_with(2, &Options { domain: domain.clone(), ..Options::default() });
         for round in 0..3u64 {
             into.scribble();
-            let receive =
-                Receive { pieces: into.all(), tag: Some((round, 0)), context: 5, ..Receive::default() };
+            let receive = Receive {
+                pieces: into.all(),
+                tag: Some((round, 0)),
+                context: 5,
+                ..Receive::default()
+            };
             world.nodes[1].post_receive(&receive).unwrap();
             world.nodes[0].send(bytes.clone(), 1, Some(round), 6);
             // Nobody polls anything: only helpers move.
@@ -80,7 +84,8 @@ pub fn a_delivery_completes_while_its_receiver_sleeps<P: Provider>(bed: &Bed<P>)
 
 pub fn helpers_end_with_their_domain<P: Provider>(bed: &Bed<P>) {
     for _ in 0..10 {
-        let domain = DomainOptions { progress: ProgressMode::Automatic, ..DomainOptions::default() };
+        let domain =
+            DomainOptions { progress: ProgressMode::Automatic, ..DomainOptions::default() };
         let world = bed.world_with(2, &Options { domain, ..Options::default() });
         world.nodes[0].send(vec![1; 10], 1, None, 0);
         world.nodes[1].receive(10, None, 0);
@@ -120,8 +125,9 @@ pub fn four_threads_post_poll_and_cancel<P: Provider>(bed: &Bed<P>) {
             scope.spawn(move || {
                 for number in 0..per_thread {
                     let tag = thread << 32 | number;
-                    let again = |result: Result<(), kestrel_core::endpoint::message::Refused>| {
-                        match result {
+                    let again =
+                        |result: Result<(), kestrel_core::endpoint::message::Refused>| match result
+                        {
                             Ok(()) => None,
                             Err(refused) => {
                                 assert_eq!(refused.error, PostError::Again);
@@ -129,8 +135,7 @@ pub fn four_threads_post_poll_and_cancel<P: Provider>(bed: &Bed<P>) {
                                 read_all(sends, |done| count(counts, done));
                                 Some(refused.buffer)
                             }
-                        }
-                    };
+                        };
                     let mut buffer = Some(vec![0; length(number)]);
                     while let Some(room) = buffer {
                         assert_eq!(room.len(), length(number), "a refused buffer comes back");

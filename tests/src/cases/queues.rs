@@ -14,7 +14,7 @@ use kestrel_core::{
     transport::Provider,
 };
 
-use crate::bed::{Bed, Done, PATIENCE, pattern, same, scaled, Options};
+use crate::bed::{Bed, Done, Options, PATIENCE, pattern, same, scaled};
 
 pub fn read_takes_what_fits_in_order<P: Provider>(bed: &Bed<P>) {
     let world = bed.world(2);
@@ -183,9 +183,8 @@ pub fn a_signal_wakes_a_sleeper<P: Provider>(bed: &Bed<P>) {
     }
     let world = bed.world(1);
     let queue = world.nodes[0].receives.clone();
-    let sleeper = std::thread::spawn(move || {
-        queue.read_blocking(&mut [Entry::default()], Some(PATIENCE))
-    });
+    let sleeper =
+        std::thread::spawn(move || queue.read_blocking(&mut [Entry::default()], Some(PATIENCE)));
     std::thread::sleep(Duration::from_millis(20));
     let start = Instant::now();
     world.nodes[0].receives.signal();
