@@ -67,13 +67,8 @@ pub fn discover_with(
     api_version: ApiVersion,
     hints: Option<&Hints>,
 ) -> Result<Vec<Info>, DiscoveryError> {
-    let offer = Offer::rdm().named(FABRIC, SHM_DOMAIN).sized(
-        config.tx_size,
-        config.rx_size,
-        config.inject_size,
-    );
     log_absent_devices();
-    match negotiate(&offer, hints, api_version) {
+    match negotiate(&offer(config), hints, api_version) {
         Ok(info) => Ok(vec![info]),
         Err(rejections) => {
             for rejection in &rejections {
@@ -82,6 +77,11 @@ pub fn discover_with(
             Err(DiscoveryError::Rejected(rejections))
         }
     }
+}
+
+/// What kestrel can do on this host.
+pub fn offer(config: &Config) -> Offer {
+    Offer::rdm().named(FABRIC, SHM_DOMAIN).sized(config.tx_size, config.rx_size, config.inject_size)
 }
 
 /// As [`discover`], with an address: the peer's, or ours if `source` is set.
