@@ -164,13 +164,13 @@ mod tests {
 
     #[test]
     fn every_rejected_hint_is_told() {
-        let mut hints = Hints::new().caps(Flags::TAGGED | Flags::RMA);
+        let mut hints = Hints::new().caps(Flags::TAGGED | Flags::MULTICAST);
         hints.transmit.inject_size = Some(1 << 30);
         let error = discover(Some(&hints)).unwrap_err();
         assert_eq!(error.errno(), Errno::NODATA);
         let text = error.to_string();
         assert!(text.contains("inject_size") && text.contains("1073741824"), "{text}");
-        assert!(text.contains("RMA"), "{text}");
+        assert!(text.contains("MULTICAST"), "{text}");
     }
 
     #[test]

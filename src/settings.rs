@@ -50,7 +50,11 @@ pub fn domain_options(config: &Config, progress: Progress) -> DomainOptions {
         Progress::Auto => ProgressMode::Spinning(config.cores.iter().collect()),
         _ => ProgressMode::Manual,
     };
-    DomainOptions { progress, unexpected_budget: config.unexpected_budget_bytes as u64 }
+    DomainOptions {
+        progress,
+        unexpected_budget: config.unexpected_budget_bytes as u64,
+        ..DomainOptions::default()
+    }
 }
 
 fn copy_name(routine: CopyRoutine) -> &'static str {

@@ -12,6 +12,7 @@ use crate::{
     domain::Domain,
     engine::idle::Idle,
     poll_set::PollSet,
+    primitive::{AtomicBool, Ordering},
     transport::{Provider, Transport},
 };
 
@@ -44,6 +45,8 @@ pub struct CompletionCounter<P: Provider> {
     domain: Arc<Domain<P>>,
     counter: Arc<Counter>,
     units: PollSet<P>,
+    /// Bound to a memory region: any endpoint of the domain may add to it.
+    drives_domain: AtomicBool,
     idle: Idle,
 }
 
@@ -54,6 +57,7 @@ impl<P: Provider> CompletionCounter<P> {
             domain: domain.clone(),
             counter: Arc::new(Counter::default()),
             units: PollSet::new(domain.sharing()),
+            drives_domain: AtomicBool::new(false),
             idle: Idle::default(),
         })
     }
@@ -72,9 +76,18 @@ impl<P: Provider> CompletionCounter<P> {
         &self.units
     }
 
+    pub(crate) fn drive_domain(&self) {
+        self.drives_domain.store(true, Ordering::Relaxed);
+    }
+
+    /// The endpoints that reading it drives.
+    fn driven(&self) -> &PollSet<P> {
+        if self.drives_domain.load(Ordering::Relaxed) { self.domain.units() } else { &self.units }
+    }
+
     /// The value, after driving progress (`fi_cntr_read`).
     pub fn read(&self) -> u64 {
-        if self.units.progress() {
+        if self.driven().progress() {
             self.idle.reset();
         } else {
             self.idle.idle();
@@ -102,7 +115,7 @@ impl<P: Provider> CompletionCounter<P> {
                 return Err(WaitError::TimedOut { threshold, value });
             }
             if waited >= SPIN_BEFORE_SLEEP {
-                let armed = self.units.arm();
+                let armed = self.driven().arm();
                 if armed.is_quiet() {
                     P::Transport::sleep(&armed.bells(), Some(LOOK_AGAIN));
                 }

@@ -8,6 +8,9 @@ use crate::{
     completion_queue::store::Sharing,
     engine::{progress::Helper, unit::Unit},
     error::{Errno, HasErrno},
+    info::MemoryRegionMode,
+    memory_region::MemoryRegionRegistry,
+    operation::IOV_LIMIT,
     poll_set::PollSet,
     transport::{Provider, Unreachable},
 };
@@ -65,11 +68,18 @@ pub struct DomainOptions {
     pub progress: ProgressMode,
     /// Unexpected payload that each endpoint holds at most. Units: bytes.
     pub unexpected_budget: u64,
+    /// What the application does when it registers memory, as negotiated: with
+    /// `PROV_KEY` keys are ours, with `VIRT_ADDR` remote addresses are the target's own.
+    pub memory_region_mode: MemoryRegionMode,
 }
 
 impl Default for DomainOptions {
     fn default() -> Self {
-        DomainOptions { progress: ProgressMode::Manual, unexpected_budget: 64 << 20 }
+        DomainOptions {
+            progress: ProgressMode::Manual,
+            unexpected_budget: 64 << 20,
+            memory_region_mode: MemoryRegionMode::BASIC_EQUIVALENT,
+        }
     }
 }
 
@@ -81,6 +91,7 @@ pub struct Domain<P: Provider> {
     units: Arc<PollSet<P>>,
     /// Their `Drop` ends the threads.
     helpers: Vec<Helper>,
+    memory_regions: Arc<MemoryRegionRegistry>,
     open: BindCount,
 }
 
@@ -127,7 +138,9 @@ impl<P: Provider> Domain<P> {
             }
         };
         let open = BindCount::default();
-        Ok(Arc::new(Domain { provider, sharing, options, units, helpers, open }))
+        let mode = options.memory_region_mode;
+        let memory_regions = Arc::new(MemoryRegionRegistry::new(mode, IOV_LIMIT));
+        Ok(Arc::new(Domain { provider, sharing, options, units, helpers, memory_regions, open }))
     }
 
     /// What makes this domain's transports.
@@ -150,6 +163,16 @@ impl<P: Provider> Domain<P> {
         &self.open
     }
 
+    /// The memory that peers may reach.
+    pub(crate) fn memory_regions(&self) -> &Arc<MemoryRegionRegistry> {
+        &self.memory_regions
+    }
+
+    /// Every endpoint of the domain.
+    pub(crate) fn units(&self) -> &PollSet<P> {
+        &self.units
+    }
+
     pub(crate) fn add_unit(&self, unit: &Arc<Unit<P>>) {
         self.units.add(unit);
         for helper in &self.helpers {
@@ -161,7 +184,7 @@ impl<P: Provider> Domain<P> {
         self.units.remove(unit);
     }
 
-    /// Closes the domain. Refused while endpoints are open on it.
+    /// Closes the domain. Refused while endpoints are open or memory is registered on it.
     pub fn close(&self) -> Result<(), BindError> {
         self.open.close()
     }

@@ -66,6 +66,7 @@ errnos! {
     HOSTUNREACH = 113, "No route to host";
     ALREADY = 114, "Operation already in progress";
     CANCELED = 125, "Operation Canceled";
+    KEYREJECTED = 129, "Key was rejected by service";
     OTHER = 256, "Unspecified error";
     TOOSMALL = 257, "Provided buffer is too small";
     OPBADSTATE = 258, "Operation not permitted in current state";

@@ -36,6 +36,7 @@ pub mod wire;
 // What operations are made of.
 #[allow(unsafe_code)]
 pub mod memory;
+pub mod one_sided;
 pub mod operation;
 pub mod owned;
 #[allow(unsafe_code)]

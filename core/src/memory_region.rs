@@ -1,9 +1,9 @@
 //! Memory regions: ranges of the application's memory that peers may reach,
 //! each under a key. Reference: fi_mr(3).
 //!
-//! Registering, closing and looking up take one mutex: the control path.
-//! Leases, which let a target validate and execute without it, come with the
-//! one-sided operations.
+//! Registering, closing and looking up take one mutex: the control path. What
+//! a target does on behalf of peers goes through a region's gate ([`access`]),
+//! which takes none, and which closing waits for.
 
 use std::collections::HashMap;
 use std::collections::hash_map::{Entry, RandomState};
@@ -14,6 +14,14 @@ use crate::bind_count::{BindCount, BindError};
 use crate::error::{Errno, HasErrno};
 use crate::flags::Flags;
 use crate::info::MemoryRegionMode;
+
+#[allow(unsafe_code)]
+pub mod access;
+#[allow(unsafe_code)]
+pub mod registration;
+
+use access::Gate;
+use registration::Events;
 
 /// "No key": never the key of a region. libfabric's `FI_KEY_NOTAVAIL`.
 pub const KEY_NOTAVAIL: u64 = u64::MAX;
@@ -73,6 +81,8 @@ pub enum MemoryRegionError {
     ReservedKey { key: u64 },
     #[error("key {key:#x} is not this registry's")]
     NotRegistered { key: u64 },
+    #[error("a counter is bound to the region with key {key:#x} already")]
+    CounterBound { key: u64 },
     #[error(transparent)]
     Bind(#[from] BindError),
 }
@@ -88,6 +98,7 @@ impl HasErrno for MemoryRegionError {
             | MemoryRegionError::UnknownAccess { .. }
             | MemoryRegionError::Offset { .. }
             | MemoryRegionError::ReservedKey { .. }
+            | MemoryRegionError::CounterBound { .. }
             | MemoryRegionError::NotRegistered { .. } => Errno::INVAL,
         }
     }
@@ -102,7 +113,10 @@ pub struct MemoryRegion {
     flags: Flags,
     context: u64,
     base: u64,
+    len: u64,
     binds: BindCount,
+    gate: Gate,
+    events: Events,
 }
 
 impl MemoryRegion {
@@ -135,7 +149,7 @@ impl MemoryRegion {
 
     /// The length of all ranges together, in bytes.
     pub fn len(&self) -> u64 {
-        self.ranges.iter().map(|range| range.len).sum()
+        self.len
     }
 
     /// Never: a region has at least one byte.
@@ -211,7 +225,10 @@ impl MemoryRegionRegistry {
             flags: attributes.flags,
             context: attributes.context,
             base: attributes.ranges.first().filter(|_| by_address).map_or(0, |range| range.address),
+            len: attributes.ranges.iter().map(|range| range.len).sum(),
             binds: BindCount::default(),
+            gate: Gate::default(),
+            events: Events::default(),
         });
         place.insert(region.clone());
         Ok(region)
@@ -224,7 +241,8 @@ impl MemoryRegionRegistry {
         self.lock().by_key.get(&key).cloned()
     }
 
-    /// Closes a region; its key finds nothing from then on, and may be requested again.
+    /// Closes a region; its key finds nothing from then on, and may be requested again. What
+    /// peers were doing to its memory at this moment is over when this returns.
     ///
     /// # Errors
     /// [`MemoryRegionError::Bind`] while something is bound to it, and it stays registered;
@@ -240,6 +258,8 @@ impl MemoryRegionRegistry {
         }
         region.binds.close()?;
         place.remove();
+        drop(regions);
+        region.gate.close();
         Ok(())
     }
 

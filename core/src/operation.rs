@@ -60,6 +60,9 @@ pub enum StoredPieces {
 }
 
 impl StoredPieces {
+    /// No bytes.
+    pub const EMPTY: StoredPieces = StoredPieces::One(Piece::EMPTY);
+
     /// Copies the list, not what it points to.
     #[inline(always)]
     pub fn store(pieces: Pieces<'_>) -> StoredPieces {

@@ -26,6 +26,23 @@ pub enum Kind {
     Acknowledge = 6,
     /// The endpoint closes. No words.
     Bye = 7,
+    /// Bytes for a stretch of registered memory. Word: operation. Words: `key, address`.
+    Write = 8,
+    /// The same with remote CQ data. Words: `key, address, data`.
+    WriteData = 9,
+    /// Some of the bytes for a longer stretch. Word: operation. Words: `key,
+    /// address, length, offset, data`: address and length of the stretch.
+    WritePart = 10,
+    /// A stretch of registered memory is wanted. Word: operation. Words: `key,
+    /// address, length, offset`: the offset is the one in the operation's buffer.
+    Read = 11,
+    /// Operands for a stretch of registered memory. Word: operation. Words: `key,
+    /// address, call`.
+    Atomic = 12,
+    /// What a read or an atomic asked for. Word: operation. Words: `offset`.
+    Data = 13,
+    /// A one-sided operation is done, or refused. Word: operation. Words: `errno`.
+    Done = 14,
 }
 
 impl Kind {
@@ -40,6 +57,13 @@ impl Kind {
             5 => Kind::Finish,
             6 => Kind::Acknowledge,
             7 => Kind::Bye,
+            8 => Kind::Write,
+            9 => Kind::WriteData,
+            10 => Kind::WritePart,
+            11 => Kind::Read,
+            12 => Kind::Atomic,
+            13 => Kind::Data,
+            14 => Kind::Done,
             _ => return None,
         })
     }
@@ -53,6 +77,8 @@ pub const DATA: u8 = 2;
 pub const ACK_DELIVERY: u8 = 4;
 /// The sender waits until the message is matched.
 pub const ACK_MATCH: u8 = 8;
+/// Of one-sided packets: the operation's last, to be answered.
+pub const LAST: u8 = 4;
 /// The receiver may read the sender's memory at the address in the packet.
 pub const READABLE: u8 = 16;
 /// The bits that core uses; the rest is the transport's.
@@ -96,13 +122,10 @@ impl Head {
     /// An unknown kind has none: core refuses it.
     #[inline(always)]
     pub const fn words(self) -> usize {
-        match self.kind {
-            1 => self.eager_words(),
-            2 => LONG_WORDS,
-            3 => PART_WORDS,
-            4..=6 => 1,
-            _ => 0,
+        if self.kind == Kind::Eager as u8 {
+            return self.eager_words();
         }
+        WORDS[self.kind as usize % WORDS.len()] as usize
     }
 
     /// How many words precede the payload of an eager message.
@@ -111,6 +134,11 @@ impl Head {
         (self.flags & DATA != 0) as usize + (self.flags & (ACK_DELIVERY | ACK_MATCH) != 0) as usize
     }
 }
+
+/// Words of each kind but the first, which has its own rule; kinds that do not
+/// exist share a place, which matters to nobody.
+const WORDS: [u8; 16] =
+    [0, 0, LONG_WORDS as u8, PART_WORDS as u8, 1, 1, 1, 0, 2, 3, 5, 4, 3, 1, 1, 0];
 
 /// Words in front of the payload of a long message's first packet.
 pub const LONG_WORDS: usize = 5;

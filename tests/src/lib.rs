@@ -9,10 +9,12 @@
 //! cases stand on, [`cases`] are the cases by subject, and [`conformance!`] makes
 //! tests of all of them for one provider.
 
+pub mod arithmetic;
 pub mod bed;
 pub mod cases;
 pub mod figures;
 pub mod node;
+pub mod one_sided;
 pub mod process;
 pub mod random;
 pub mod scale;
@@ -113,6 +115,30 @@ macro_rules! conformance {
                 fifty_endpoints_talk_all_to_all,
                 stuck_peers_do_not_stop_the_others,
                 a_window_of_everything_at_once;
+            rma:
+                every_size_is_written_and_read,
+                vectors_meet_vectors,
+                an_injected_write_is_free_at_once,
+                what_is_not_allowed_is_refused,
+                nonsense_is_refused_at_once,
+                an_endpoint_that_is_no_target_refuses,
+                nothing_is_a_length_too,
+                a_closed_region_is_out_of_reach,
+                keys_are_chosen_or_given,
+                remote_data_needs_no_receive,
+                operations_follow_each_other,
+                a_message_follows_the_writes_before_it,
+                a_fenced_operation_waits,
+                what_still_queues_is_canceled,
+                a_safe_buffer_comes_back,
+                suppressed_operations_complete_all_the_same,
+                both_ends_count;
+            atomic:
+                every_call_does_what_it_says,
+                elements_lie_anywhere,
+                sums_of_many_add_up,
+                what_is_not_supported_is_refused,
+                operations_play_in_order;
             progress:
                 a_sleeping_helper_delivers,
                 a_delivery_completes_while_its_receiver_sleeps,

@@ -4,6 +4,7 @@ use crate::{
     domain::OpenError,
     error::{Errno, HasErrno},
     flags::Flags,
+    protocol::atomic::AtomicCall,
 };
 
 /// Why an operation was not posted. Nothing has happened then.
@@ -48,6 +49,26 @@ pub enum PostError {
         /// `iov_limit`.
         limit: usize,
     },
+    /// A one-sided operation's local and remote memory do not match.
+    #[error("{local} bytes here and {remote} bytes at the target do not match")]
+    LengthsDiffer {
+        /// Units: bytes.
+        local: usize,
+        /// Units: bytes.
+        remote: usize,
+    },
+    /// The remote memory of an atomic operation cuts an element.
+    #[error("a segment cuts an element of {size} bytes")]
+    BrokenElement {
+        /// Units: bytes.
+        size: usize,
+    },
+    /// The operation does not exist in this form, or on this type.
+    #[error("{call:?} does not exist")]
+    NoSuchAtomic {
+        /// As given.
+        call: AtomicCall,
+    },
     /// The flags make no sense for this operation.
     #[error("flags {flags:?} do not fit the operation")]
     BadFlags {
@@ -84,7 +105,10 @@ impl HasErrno for PostError {
             PostError::NotEnabled | PostError::Closed => Errno::OPBADSTATE,
             PostError::UnknownAddress { .. } | PostError::NothingClaimed { .. } => Errno::INVAL,
             PostError::InjectTooLarge { .. } | PostError::TooLong { .. } => Errno::MSGSIZE,
-            PostError::TooManyPieces { .. } => Errno::INVAL,
+            PostError::TooManyPieces { .. }
+            | PostError::LengthsDiffer { .. }
+            | PostError::BrokenElement { .. } => Errno::INVAL,
+            PostError::NoSuchAtomic { .. } => Errno::OPNOTSUPP,
             PostError::BadFlags { .. } => Errno::BADFLAGS,
             PostError::NotCapable { .. } | PostError::ForkedChild => Errno::OPNOTSUPP,
             PostError::NothingToCancel { .. } => Errno::NOENT,

@@ -4,10 +4,15 @@
 //! used, closed. What is posted goes to the endpoint's engine; this folder checks
 //! what the caller says and picks the flags, nothing else.
 
+#[allow(unsafe_code)]
+pub mod atomic;
 pub mod error;
 #[allow(unsafe_code)]
 pub mod message;
+pub mod one_sided;
 pub mod options;
+#[allow(unsafe_code)]
+pub mod rma;
 pub mod setup;
 pub mod tagged;
 

@@ -12,7 +12,7 @@ const MULTI_RECEIVE_MIN_DEFAULT: usize = 64;
 pub struct EndpointOptions {
     /// Where to listen; none, or port 0: the provider chooses.
     pub address: Option<Address>,
-    /// Of [`Flags`]: `MSG`, `TAGGED`, `SEND`, `RECV`, `DIRECTED_RECV`, …
+    /// Of [`Flags`]: `MSG`, `TAGGED`, `SEND`, `RECV`, `DIRECTED_RECV`, `RMA`, …
     pub capabilities: Flags,
     /// Sends that may be under way before a post answers `Again`.
     pub transmit_size: usize,
@@ -36,7 +36,14 @@ impl Default for EndpointOptions {
                 | Flags::RECV
                 | Flags::DIRECTED_RECV
                 | Flags::MULTI_RECV
-                | Flags::SOURCE,
+                | Flags::SOURCE
+                | Flags::RMA
+                | Flags::ATOMIC
+                | Flags::READ
+                | Flags::WRITE
+                | Flags::REMOTE_READ
+                | Flags::REMOTE_WRITE
+                | Flags::RMA_EVENT,
             transmit_size: 1024,
             inject_size: 1024,
             transmit_flags: Flags::empty(),

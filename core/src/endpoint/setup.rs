@@ -2,7 +2,10 @@
 
 use std::sync::{Arc, MutexGuard, PoisonError};
 
-use super::{Endpoint, EndpointError, Selective};
+use super::{
+    Endpoint, EndpointError, Selective,
+    one_sided::{self, OneSided},
+};
 use crate::{
     address_vector::AddressVector,
     completion_counter::CompletionCounter,
@@ -18,6 +21,7 @@ pub struct Bindings<P: Provider> {
     transport: Option<P::Transport>,
     transmit: Direction<P>,
     receive: Direction<P>,
+    one_sided: OneSided<P>,
     address_vector: Option<Arc<AddressVector>>,
     event_queue: Option<Arc<EventQueue>>,
     /// The domain's count still has this endpoint.
@@ -37,6 +41,7 @@ impl<P: Provider> Bindings<P> {
             transport: Some(transport),
             transmit: direction(),
             receive: direction(),
+            one_sided: OneSided::default(),
             address_vector: None,
             event_queue: None,
             counted: true,
@@ -130,8 +135,8 @@ impl<P: Provider> Endpoint<P> {
         Ok(())
     }
 
-    /// Binds a counter for `SEND`, `RECV` or both.
-    /// Reference: fi_endpoint(3), `fi_ep_bind`.
+    /// Binds a counter for any of `SEND`, `RECV`, `READ`, `WRITE`, `REMOTE_READ`
+    /// and `REMOTE_WRITE`. Reference: fi_endpoint(3), `fi_ep_bind`.
     pub fn bind_counter(
         &self,
         counter: &Arc<CompletionCounter<P>>,
@@ -139,21 +144,24 @@ impl<P: Provider> Endpoint<P> {
     ) -> Result<(), EndpointError> {
         let object = "counter";
         let directions = flags & (Flags::SEND | Flags::RECV);
-        if directions.is_empty() || flags != directions {
+        let one_sided = flags & one_sided::KINDS;
+        if flags.is_empty() || flags != directions | one_sided {
             return Err(EndpointError::BadFlags { object, flags });
         }
         if !Arc::ptr_eq(counter.domain(), self.domain()) {
             return Err(EndpointError::OtherDomain { object });
         }
         let mut bindings = self.open_bindings("binding a counter")?;
-        if bindings.directions(directions).any(|direction| direction.counter.is_some()) {
-            return Err(EndpointError::AlreadyBound { object, flags: directions });
+        if bindings.directions(directions).any(|direction| direction.counter.is_some())
+            || bindings.one_sided.has_any(one_sided)
+        {
+            return Err(EndpointError::AlreadyBound { object, flags });
         }
         for direction in bindings.directions(directions) {
             counter.counter().binds().bind().map_err(|_| EndpointError::Closed { object })?;
             direction.counter = Some(counter.clone());
         }
-        Ok(())
+        bindings.one_sided.bind(counter, one_sided).map_err(|_| EndpointError::Closed { object })
     }
 
     /// Binds the address vector. Reference: fi_endpoint(3), `fi_ep_bind`.
@@ -204,6 +212,9 @@ impl<P: Provider> Endpoint<P> {
             transmit: bindings.transmit.side(),
             receive: bindings.receive.side(),
             address_vector,
+            one_sided: bindings.one_sided.counters(),
+            permitted: self.options.capabilities & (Flags::REMOTE_READ | Flags::REMOTE_WRITE),
+            memory_regions: self.domain.memory_regions().clone(),
             transmit_size: self.options.transmit_size,
             multi_receive_min: self.multi_receive_min(),
             unexpected_budget: self.domain.options().unexpected_budget,
@@ -218,6 +229,7 @@ impl<P: Provider> Endpoint<P> {
         let _ = self.unit.set(unit.clone());
         bindings.transmit.add_unit(&unit);
         bindings.receive.add_unit(&unit);
+        bindings.one_sided.add_unit(&unit);
         self.domain.add_unit(&unit);
         Ok(())
     }
@@ -228,6 +240,7 @@ impl<P: Provider> Endpoint<P> {
         let unit = self.unit.get();
         bindings.transmit.release(unit);
         bindings.receive.release(unit);
+        bindings.one_sided.release(unit);
         // Counted when they were bound, so none of these can fail.
         if let Some(vector) = bindings.address_vector.take() {
             let _ = vector.binds().unbind();

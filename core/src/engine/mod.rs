@@ -9,6 +9,7 @@ pub mod idle;
 pub mod ownership;
 pub mod peer;
 pub mod progress;
+pub mod regions;
 pub mod report;
 pub mod route;
 #[allow(unsafe_code)]
@@ -19,13 +20,18 @@ use std::{collections::HashMap, sync::Arc};
 use crate::{
     address::Address,
     address_vector::AddressVector,
+    flags::Flags,
+    memory_region::MemoryRegionRegistry,
+    one_sided::RemoteOperation,
     operation::{Incoming, ReceiveOperation, SendOperation, Unexpected},
     pool::Pool,
+    protocol::remote_access::scratch::Scratch,
     tag_match::Matcher,
     transport::{Limits, PeerIndex, Transport},
 };
 use peer::Peer;
-use report::Side;
+use regions::KnownRegions;
+use report::{OneSidedCounters, Side};
 
 /// Packets that one poll takes at most, so that a busy peer cannot keep the
 /// caller from its own work.
@@ -39,6 +45,12 @@ pub struct Setup {
     pub receive: Side,
     /// Who the peers are.
     pub address_vector: Arc<AddressVector>,
+    /// What counts one-sided operations.
+    pub one_sided: OneSidedCounters,
+    /// `REMOTE_READ`, `REMOTE_WRITE`: what peers may do to us at all.
+    pub permitted: Flags,
+    /// The memory that peers may reach.
+    pub memory_regions: Arc<MemoryRegionRegistry>,
     /// Sends that may be under way.
     pub transmit_size: usize,
     /// A multi-receive buffer with less room is released. Units: bytes.
@@ -66,6 +78,10 @@ pub struct Engine<T: Transport> {
     pub(crate) receives: Pool<ReceiveOperation>,
     pub(crate) unexpected: Pool<Unexpected>,
     pub(crate) incoming: Pool<Incoming>,
+    pub(crate) remotes: Pool<RemoteOperation>,
+    pub(crate) regions: KnownRegions,
+    /// Operands and results of the atomic at hand; made with the first one.
+    pub(crate) scratch: Scratch,
     /// Peers with something to push.
     pub(crate) backlog: Vec<PeerIndex>,
     /// Consented messages whose sender may be asleep: candidates for single-copy.
@@ -94,6 +110,9 @@ impl<T: Transport> Engine<T> {
             receives: Pool::default(),
             unexpected: Pool::default(),
             incoming: Pool::default(),
+            remotes: Pool::default(),
+            regions: KnownRegions::new(setup.memory_regions.clone()),
+            scratch: Scratch::default(),
             backlog: Vec::new(),
             stalled: Vec::new(),
             claimed: HashMap::new(),

@@ -5,7 +5,13 @@ use std::{
     hash::{BuildHasherDefault, Hasher},
 };
 
-use crate::{address::Address, address_vector::FI_ADDR_NOTAVAIL, wire::Kind};
+use crate::{
+    address::Address, address_vector::FI_ADDR_NOTAVAIL,
+    protocol::remote_access::serve_data::Serving, wire::Kind,
+};
+
+/// In a peer's queue: the index is one of a one-sided operation.
+pub const ONE_SIDED: u32 = 1 << 31;
 
 /// Credit that a sender may use before the receiver has granted any: both sides
 /// know it, so that the first messages need not wait for the receiver's engine.
@@ -26,11 +32,11 @@ pub enum PeerState {
 /// A small packet that core owes to a peer: never lost for lack of room.
 #[derive(Clone, Copy, Debug)]
 pub struct Reply {
-    /// `Consent`, `Finish` or `Acknowledge`.
+    /// `Consent`, `Finish`, `Acknowledge` or `Done`.
     pub kind: Kind,
     /// The peer's operation.
     pub operation: u64,
-    /// The error number of a `Finish`.
+    /// The error number of a `Finish` or a `Done`.
     pub errno: u64,
 }
 
@@ -55,12 +61,20 @@ pub struct Peer {
     pub address: Address,
     /// The incarnation that sends to us, once it does.
     pub incarnation: Option<u64>,
-    /// Sends that have not wholly left, oldest first.
+    /// Sends and, marked [`ONE_SIDED`], one-sided operations that have not wholly
+    /// left, oldest first.
     pub queue: VecDeque<u32>,
     /// Sends whose rest the receiver has consented to.
     pub streams: VecDeque<u32>,
-    /// Sends that await the receiver's word.
+    /// Sends and one-sided operations that await the receiver's word.
     pub awaiting: u32,
+    /// Reads and fetching atomics under way, and those of them that the target
+    /// serves bit by bit.
+    pub reads: u32,
+    /// As above.
+    pub long_reads: u32,
+    /// What the peer asked to read and has not wholly got.
+    pub serving: VecDeque<Serving>,
     /// Replies that found no room yet.
     pub replies: VecDeque<Reply>,
     /// Long messages from it that are under way: its name and our index.
@@ -106,6 +120,9 @@ impl Peer {
             queue: VecDeque::new(),
             streams: VecDeque::new(),
             awaiting: 0,
+            reads: 0,
+            long_reads: 0,
+            serving: VecDeque::new(),
             replies: VecDeque::new(),
             incoming: HashMap::default(),
         }
@@ -113,7 +130,8 @@ impl Peer {
 
     /// Whether something waits to be pushed.
     pub fn has_work(&self) -> bool {
-        !(self.queue.is_empty() && self.streams.is_empty() && self.replies.is_empty())
+        let sends = !(self.queue.is_empty() && self.streams.is_empty());
+        sends || !(self.replies.is_empty() && self.serving.is_empty())
     }
 
     /// Recomputes `clear`.

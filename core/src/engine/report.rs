@@ -69,6 +69,19 @@ impl Side {
     }
 }
 
+/// What counts one-sided operations: ours, and what peers do to us.
+#[derive(Clone, Default)]
+pub struct OneSidedCounters {
+    /// Reads and fetching atomics of ours (`FI_READ`).
+    pub read: Option<Arc<Counter>>,
+    /// Writes and other atomics of ours (`FI_WRITE`).
+    pub write: Option<Arc<Counter>>,
+    /// What peers read (`FI_REMOTE_READ`).
+    pub remote_read: Option<Arc<Counter>>,
+    /// What peers wrote (`FI_REMOTE_WRITE`).
+    pub remote_write: Option<Arc<Counter>>,
+}
+
 /// What is known of a message when its receive completes.
 #[derive(Clone, Copy, Debug)]
 pub struct Message {

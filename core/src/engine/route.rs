@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use super::{
     Engine,
-    peer::{CREDIT_FIRST, Peer, PeerState},
+    peer::{CREDIT_FIRST, ONE_SIDED, Peer, PeerState},
 };
 use crate::{
     address::Address,
@@ -230,7 +230,11 @@ impl<T: Transport> Engine<T> {
         record.incarnation = None;
         let queued: Vec<u32> = record.queue.drain(..).collect();
         for send in queued {
-            self.fail_send(send, why);
+            if send & ONE_SIDED != 0 {
+                self.fail_remote(send & !ONE_SIDED, why);
+            } else {
+                self.fail_send(send, why);
+            }
         }
         self.fail_directed(peer, why);
     }
@@ -239,7 +243,8 @@ impl<T: Transport> Engine<T> {
     fn fail_established(&mut self, peer: PeerIndex, why: &Unreachable) {
         let record = &mut self.peers[peer as usize];
         record.streams.clear();
-        record.awaiting = 0;
+        record.serving.clear();
+        (record.awaiting, record.reads, record.long_reads) = (0, 0, 0);
         let begun: Vec<u32> =
             self.sends.indices().filter(|&send| self.sends[send].has_begun_with(peer)).collect();
         for send in begun {
@@ -248,6 +253,7 @@ impl<T: Transport> Engine<T> {
             }
             self.fail_send(send, why);
         }
+        self.fail_begun_remotes(peer, why);
         self.peers[peer as usize].replies.clear();
         self.fail_receiving(peer, why);
     }

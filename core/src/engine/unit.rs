@@ -8,6 +8,7 @@ use crate::{
     endpoint::PostError,
     flags::Flags,
     memory::Piece,
+    one_sided::{RemoteOperation, RemotePost},
     operation::{ReceivePost, SendPost, StoredPieces},
     owned::Owner,
     primitive::{AtomicU32, Ordering, yield_now},
@@ -22,6 +23,7 @@ const SUBMISSIONS_MAX: usize = 256;
 enum Submission {
     Send { post: Submitted, to: u64, data: u64, copy: Option<Box<[u8]>> },
     Receive { post: Submitted, from: u64, ignore: u64 },
+    Remote { operation: Box<RemoteOperation>, to: u64 },
 }
 
 impl<P: Provider> Drop for Unit<P> {
@@ -46,6 +48,7 @@ impl Submission {
     fn into_owner(self) -> Option<Owner> {
         match self {
             Submission::Send { post, .. } | Submission::Receive { post, .. } => post.owner,
+            Submission::Remote { operation, .. } => operation.owner,
         }
     }
 }
@@ -164,6 +167,27 @@ impl<P: Provider> Unit<P> {
         result
     }
 
+    /// Posts a one-sided operation, or leaves it for the owner.
+    #[inline]
+    pub fn remote(&self, post: RemotePost<'_>) -> Result<(), PostError> {
+        if self.provider.forked() {
+            return Err(PostError::ForkedChild);
+        }
+        if self.sharing == Sharing::Exclusive {
+            return self.owned().ok_or(PostError::Closed)?.remote(post);
+        }
+        if !self.ownership.try_acquire() {
+            return self.submit_remote(post);
+        }
+        if !self.drain() {
+            self.release();
+            return self.submit_remote(post);
+        }
+        let result = self.owned().map_or(Err(PostError::Closed), |engine| engine.remote(post));
+        self.release();
+        result
+    }
+
     /// Runs `work` as the owner, waiting for the present one: for cold calls.
     pub fn with<R>(
         &self,
@@ -244,6 +268,7 @@ impl<P: Provider> Unit<P> {
                     });
                     drop(copy);
                 }
+                Submission::Remote { operation, to } => engine.remote_submitted(to, *operation),
                 Submission::Receive { post, from, ignore } => {
                     let Submitted { pieces: stored, tag, context, flags, mut owner } = post;
                     let owner = Some(&mut owner);
@@ -292,6 +317,19 @@ impl<P: Provider> Unit<P> {
         self.submit(lent, |owner| {
             let post = Submitted { pieces, tag, context, flags, owner };
             Submission::Receive { post, from, ignore }
+        })
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn submit_remote(&self, mut post: RemotePost<'_>) -> Result<(), PostError> {
+        let (to, lent) = (post.to, post.owner.take());
+        // The owner finds out who the peer is.
+        let mut operation = Box::new(RemoteOperation::from_post(0, post));
+        operation.keep_injected();
+        self.submit(lent, |owner| {
+            operation.owner = owner;
+            Submission::Remote { operation, to }
         })
     }
 

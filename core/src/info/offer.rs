@@ -11,6 +11,7 @@ use super::values::{
 };
 use crate::address::AddressFormat;
 use crate::flags::Flags;
+use crate::one_sided::RMA_IOV_LIMIT;
 
 /// Capabilities that apply to sending. Reference: fi_endpoint(3), "TRANSMIT CONTEXT ATTRIBUTES".
 pub const TX_CAPS: Flags = Flags::MSG
@@ -89,11 +90,13 @@ impl Offer {
     /// The offer for reliable datagrams, over all transports together.
     ///
     /// - Messages and tagged messages, directed receives, multi-receive,
-    ///   sources, fences, local and remote peers. **No one-sided and atomic
-    ///   operations**: they are offered when they exist.
-    /// - No mode is required of the application, nor is any registration.
+    ///   sources, fences, local and remote peers; one-sided reads and writes and
+    ///   atomics, and counters of what peers do.
+    /// - No mode is required of the application, and registration of targets of
+    ///   one-sided operations alone: with keys of ours or its own, addresses or offsets.
     /// - Every threading model; manual progress unless automatic is asked for.
-    /// - Sends keep their order among each other (SAS). Completions keep none.
+    /// - All operations to one peer keep their order among each other, at any
+    ///   length. Completions keep none.
     /// - 1024 operations each way by default, 65,536 at most; 1024 bytes
     ///   injected; 8 buffers an operation; 2^40 bytes a message.
     pub fn rdm() -> Self {
@@ -149,6 +152,13 @@ fn rdm_template() -> Info {
         | Flags::MULTI_RECV
         | Flags::SOURCE
         | Flags::FENCE
+        | Flags::RMA
+        | Flags::ATOMIC
+        | Flags::READ
+        | Flags::WRITE
+        | Flags::REMOTE_READ
+        | Flags::REMOTE_WRITE
+        | Flags::RMA_EVENT
         | Flags::LOCAL_COMM
         | Flags::REMOTE_COMM;
     Info {
@@ -160,16 +170,17 @@ fn rdm_template() -> Info {
         handle: 0,
         transmit: TransmitAttributes {
             caps: caps & TX_CAPS,
-            message_order: MessageOrder::SAS,
+            message_order: MessageOrder::all(),
             completion_order: CompletionOrder::empty(),
             inject_size: INJECT_SIZE,
             size: QUEUE_SIZE,
             iov_limit: IOV_LIMIT,
+            rma_iov_limit: RMA_IOV_LIMIT,
             ..Default::default()
         },
         receive: ReceiveAttributes {
             caps: caps & RX_CAPS,
-            message_order: MessageOrder::SAS,
+            message_order: MessageOrder::all(),
             completion_order: CompletionOrder::empty(),
             size: QUEUE_SIZE,
             iov_limit: IOV_LIMIT,

@@ -117,6 +117,15 @@ impl<T: Transport> Engine<T> {
             Some(Kind::Finish) => self.arrive_finish(peer, arrival.word, self.transport.word(0)),
             Some(Kind::Acknowledge) => self.arrive_finish(peer, arrival.word, 0),
             Some(Kind::Bye) => self.peer_closed(peer),
+            Some(
+                Kind::Write
+                | Kind::WriteData
+                | Kind::WritePart
+                | Kind::Read
+                | Kind::Atomic
+                | Kind::Data
+                | Kind::Done,
+            ) => self.arrive_one_sided(arrival),
             Some(Kind::Eager) | None => {
                 let what = format!("it sent a packet of kind {}", arrival.head.kind);
                 self.violation(peer, &what);

@@ -2,10 +2,12 @@
 //!
 //! Eager messages are one packet. Long ones start with a prefix that needs no
 //! consent; the rest follows when the receiver has matched them. Credit bounds
-//! what a receiver must hold that nobody has asked for. `docs/protocol.md` has
+//! what a receiver must hold that nobody has asked for. One-sided operations ask
+//! the target's engine, which executes them in the order of the lane. `docs/protocol.md` has
 //! the whole story; each file here is one chapter of it.
 
 pub mod arrive;
+pub mod atomic;
 pub mod claim;
 pub mod credit;
 pub mod long;
@@ -13,5 +15,6 @@ pub mod multi_receive;
 pub mod place;
 pub mod pump;
 pub mod receive;
+pub mod remote_access;
 pub mod send;
 pub mod single_copy;

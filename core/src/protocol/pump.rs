@@ -2,7 +2,10 @@
 //! the streams of messages that the receiver has consented to.
 
 use crate::{
-    engine::{Engine, peer::PeerState},
+    engine::{
+        Engine,
+        peer::{ONE_SIDED, PeerState},
+    },
     flags::Flags,
     memory::{Piece, Pieces},
     operation::SendStage,
@@ -38,8 +41,9 @@ impl<T: Transport> Engine<T> {
         loop {
             let queued = self.pump_queue(peer);
             let streamed = self.pump_stream(peer);
-            moved |= queued || streamed;
-            if !queued && !streamed {
+            let served = self.pump_serving(peer);
+            moved |= queued || streamed || served;
+            if !queued && !streamed && !served {
                 self.peers[peer as usize].settle();
                 return moved;
             }
@@ -51,6 +55,9 @@ impl<T: Transport> Engine<T> {
         let Some(&index) = self.peers[peer as usize].queue.front() else {
             return false;
         };
+        if index & ONE_SIDED != 0 {
+            return self.pump_remote(peer, index & !ONE_SIDED);
+        }
         let send = &self.sends[index];
         match send.stage {
             SendStage::Queued => {
@@ -193,14 +200,25 @@ impl<T: Transport> Engine<T> {
     /// there is room for it now.
     fn next_part(&mut self, peer: PeerIndex, index: u32, sent: usize, end: usize) -> Option<Piece> {
         let send = &self.sends[index];
-        let ideal = (send.total / PARTS_MIN).next_multiple_of(PART_MIN);
-        let wanted = ideal.max(PART_MIN).min(self.limits.fragment).min(end - sent);
+        let wanted = part_of(send.total, self.limits.fragment).min(end - sent);
         let piece = send.pieces.view().contiguous(sent, wanted);
-        match self.transport.room(peer, piece.len()) {
-            Room::Full => None,
-            Room::Bytes(0) if !piece.is_empty() => None,
-            Room::Bytes(bytes) => Some(piece.part(0, bytes)),
-        }
+        fit(&mut self.transport, peer, piece)
+    }
+}
+
+/// How long the parts of `total` bytes should be, so that the receiver copies one
+/// out while the sender copies the next one in.
+pub(crate) fn part_of(total: usize, fragment: usize) -> usize {
+    let ideal = (total / PARTS_MIN).next_multiple_of(PART_MIN);
+    ideal.max(PART_MIN).min(fragment)
+}
+
+/// As much of `piece` as one packet has room for now, if it has any.
+pub(crate) fn fit<T: Transport>(transport: &mut T, peer: PeerIndex, piece: Piece) -> Option<Piece> {
+    match transport.room(peer, piece.len()) {
+        Room::Full => None,
+        Room::Bytes(0) if !piece.is_empty() => None,
+        Room::Bytes(bytes) => Some(piece.part(0, bytes)),
     }
 }
 

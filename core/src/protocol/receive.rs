@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use crate::{
     endpoint::PostError,
-    engine::{Engine, report::Message},
+    engine::{Engine, peer::ONE_SIDED, report::Message},
     error::{Errno, HasErrno},
     flags::Flags,
     memory::Pieces,
@@ -148,7 +148,11 @@ impl<T: Transport> Engine<T> {
     fn cancel_send(&mut self, context: u64) -> Result<(), PostError> {
         use crate::operation::SendStage;
         let sends = &self.sends;
+        let remotes = &self.remotes;
         let matches = |&send: &u32| {
+            if send & ONE_SIDED != 0 {
+                return remotes[send & !ONE_SIDED].can_be_canceled(context);
+            }
             let send = &sends[send];
             send.stage == SendStage::Queued
                 && send.context == context
@@ -158,6 +162,10 @@ impl<T: Transport> Engine<T> {
         let Some(send) = found else {
             return Err(PostError::NothingToCancel { context });
         };
+        if send & ONE_SIDED != 0 {
+            self.cancel_remote(send & !ONE_SIDED);
+            return Ok(());
+        }
         let peer = self.sends[send].peer;
         self.peers[peer as usize].queue.retain(|&queued| queued != send);
         self.fail_send(send, &canceled());

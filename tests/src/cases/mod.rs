@@ -1,6 +1,7 @@
 //! The cases, by subject. Each is a function of the bed that it runs on.
 
 pub mod addresses;
+pub mod atomic;
 pub mod binding;
 pub mod cancel;
 pub mod counters;
@@ -12,5 +13,6 @@ pub mod order;
 pub mod peek;
 pub mod progress;
 pub mod queues;
+pub mod rma;
 pub mod sizes;
 pub mod truncation;

@@ -16,7 +16,10 @@ pub const ALLOWED: &[(&str, &str)] = &[
     ("core/src/event_queue.rs", "events of the control path; no message leads here"),
     ("core/src/mock/mod.rs", "a transport for tests only"),
     ("core/src/mock/provider.rs", "a transport for tests only"),
-    ("core/src/memory_region.rs", "registration by key; no message carries a key"),
+    (
+        "core/src/memory_region.rs",
+        "registration; engines remember the regions that they have found",
+    ),
     ("provider-shm/src/control/mod.rs", "starts and stops the control thread of the process"),
     ("provider-shm/src/station.rs", "the list of connections refused to children after fork"),
 ];

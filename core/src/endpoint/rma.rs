@@ -1,0 +1,225 @@
+//! Remote reads and writes. Reference: fi_rma(3).
+//!
+//! The calls with pieces are what everything comes down to, the C door's calls
+//! included. The safe ones take the buffer over, and their completion hands it back.
+
+use super::{Endpoint, PostError, message::Refused};
+use crate::{
+    flags::Flags,
+    memory::{Piece, Pieces},
+    one_sided::{Action, RMA_IOV_LIMIT, RemotePost, RemoteSegment, RmaPost},
+    owned::Owner,
+    transport::Provider,
+};
+
+/// What an operation may ask for beside its default.
+const READ_FLAGS: Flags = Flags::COMPLETION
+    .union(Flags::MORE)
+    .union(Flags::FENCE)
+    .union(Flags::TRANSMIT_COMPLETE)
+    .union(Flags::DELIVERY_COMPLETE)
+    .union(Flags::INJECT_COMPLETE);
+pub(super) const WRITE_FLAGS: Flags = READ_FLAGS.union(Flags::INJECT).union(Flags::REMOTE_CQ_DATA);
+
+impl<P: Provider> Endpoint<P> {
+    /// Posts a read of a peer's memory into `post.pieces`.
+    ///
+    /// `post.flags` are the operation's own and replace the endpoint's defaults;
+    /// `COMPLETION` is added where the binding is not selective.
+    ///
+    /// Ownership: the pieces are the engine's until the completion. Cost: no
+    /// system call, no lock; no allocation for one segment, once as many
+    /// operations were under way before.
+    /// # Reference
+    /// fi_rma(3), `fi_readmsg`
+    #[inline]
+    pub fn post_read(&self, mut post: RmaPost<'_>) -> Result<(), PostError> {
+        if !READ_FLAGS.contains(post.flags) {
+            return Err(PostError::BadFlags { flags: post.flags });
+        }
+        self.add_completion(&mut post.flags);
+        self.post_rma(Action::Read, post)
+    }
+
+    /// Posts a write of `post.pieces` to a peer's memory.
+    ///
+    /// As [`Self::post_read`]; with `INJECT` the pieces are the caller's again when
+    /// this returns. Every level of completion is the same: the bytes are in the
+    /// target's memory, and it said so.
+    /// # Reference
+    /// fi_rma(3), `fi_writemsg`
+    #[inline]
+    pub fn post_write(&self, mut post: RmaPost<'_>) -> Result<(), PostError> {
+        self.add_completion(&mut post.flags);
+        self.post_write_unreported(post)
+    }
+
+    /// Posts a write that writes an entry when it succeeds only if its flags say
+    /// `COMPLETION`: what the inject calls come down to.
+    #[inline]
+    pub fn post_write_unreported(&self, post: RmaPost<'_>) -> Result<(), PostError> {
+        if !WRITE_FLAGS.contains(post.flags) {
+            return Err(PostError::BadFlags { flags: post.flags });
+        }
+        if post.flags.contains(Flags::INJECT) {
+            self.check_inject(post.pieces.total())?;
+        }
+        self.post_rma(Action::Write, post)
+    }
+
+    #[inline(always)]
+    pub(super) fn add_completion(&self, flags: &mut Flags) {
+        if !self.selective.get().is_some_and(|selective| selective.transmit) {
+            *flags |= Flags::COMPLETION;
+        }
+    }
+
+    #[inline]
+    fn post_rma(&self, action: Action, post: RmaPost<'_>) -> Result<(), PostError> {
+        let needed = match action {
+            Action::Read => Flags::RMA | Flags::READ,
+            _ => Flags::RMA | Flags::WRITE,
+        };
+        let RmaPost { pieces, to, segments, data, context, flags, owner } = post;
+        self.check_pieces(&pieces)?;
+        let total = self.check_remote(needed, segments)?;
+        if total != pieces.total() {
+            return Err(PostError::LengthsDiffer { local: pieces.total(), remote: total });
+        }
+        let none = Pieces::One(Piece::EMPTY);
+        let (source, results) =
+            if action == Action::Read { (none, pieces) } else { (pieces, none) };
+        self.unit()?.remote(RemotePost {
+            action,
+            source,
+            compare: none,
+            results,
+            to,
+            segments,
+            total,
+            data,
+            context,
+            flags,
+            owner,
+        })
+    }
+
+    /// Checks what all one-sided operations need; answers the bytes of all segments.
+    #[inline]
+    pub(super) fn check_remote(
+        &self,
+        needed: Flags,
+        segments: &[RemoteSegment],
+    ) -> Result<usize, PostError> {
+        if !self.options.capabilities.contains(needed) {
+            let missing = needed.difference(self.options.capabilities);
+            return Err(PostError::NotCapable { missing });
+        }
+        let (count, limit) = (segments.len(), RMA_IOV_LIMIT);
+        if count > limit {
+            return Err(PostError::TooManyPieces { count, limit });
+        }
+        let mut total = 0_u64;
+        for segment in segments {
+            total = total.saturating_add(segment.length);
+        }
+        let limit = MESSAGE_MAX as usize;
+        if total > MESSAGE_MAX {
+            return Err(PostError::TooLong { length: total as usize, limit });
+        }
+        Ok(total as usize)
+    }
+
+    /// Reads `buffer.len()` bytes at `address` of the peer's region `key` into
+    /// `buffer`, which comes back with the completion (`fi_read`).
+    pub fn read(
+        &self,
+        buffer: Vec<u8>,
+        to: u64,
+        address: u64,
+        key: u64,
+        context: u64,
+    ) -> Result<(), Refused> {
+        self.rma_owned(Action::Read, buffer, to, (address, key), None, context)
+    }
+
+    /// Writes `buffer` to `address` of the peer's region `key` (`fi_write`).
+    pub fn write(
+        &self,
+        buffer: Vec<u8>,
+        to: u64,
+        address: u64,
+        key: u64,
+        context: u64,
+    ) -> Result<(), Refused> {
+        self.rma_owned(Action::Write, buffer, to, (address, key), None, context)
+    }
+
+    /// As [`Self::write`], with 8 bytes for the peer's receive queue (`fi_writedata`).
+    pub fn write_data(
+        &self,
+        buffer: Vec<u8>,
+        to: u64,
+        (address, key): (u64, u64),
+        data: u64,
+        context: u64,
+    ) -> Result<(), Refused> {
+        self.rma_owned(Action::Write, buffer, to, (address, key), Some(data), context)
+    }
+
+    /// Writes a copy of `bytes`; there is no completion unless it fails
+    /// (`fi_inject_write`).
+    #[inline]
+    pub fn inject_write(
+        &self,
+        bytes: &[u8],
+        to: u64,
+        address: u64,
+        key: u64,
+    ) -> Result<(), PostError> {
+        // SAFETY: an injected write is copied before the call returns, and the
+        // engine never writes to a piece that is sent.
+        let piece = unsafe { Piece::new(bytes.as_ptr().cast_mut(), bytes.len()) };
+        self.post_write_unreported(RmaPost {
+            pieces: Pieces::One(piece),
+            to,
+            segments: &[RemoteSegment { address, length: bytes.len() as u64, key }],
+            data: 0,
+            context: 0,
+            flags: Flags::INJECT,
+            owner: None,
+        })
+    }
+
+    fn rma_owned(
+        &self,
+        action: Action,
+        buffer: Vec<u8>,
+        to: u64,
+        (address, key): (u64, u64),
+        data: Option<u64>,
+        context: u64,
+    ) -> Result<(), Refused> {
+        let (owner, piece) = Owner::new(buffer);
+        let mut owner = Some(owner);
+        let mut flags = self.default_send_flags() & WRITE_FLAGS | Flags::COMPLETION;
+        flags.set(Flags::REMOTE_CQ_DATA, data.is_some());
+        if action == Action::Read {
+            flags &= READ_FLAGS;
+        }
+        let post = RmaPost {
+            pieces: Pieces::One(piece),
+            to,
+            segments: &[RemoteSegment { address, length: piece.len() as u64, key }],
+            data: data.unwrap_or(0),
+            context,
+            flags,
+            owner: Some(&mut owner),
+        };
+        let result = self.post_rma(action, post);
+        result.map_err(|error| Refused { error, buffer: Owner::reclaim(owner) })
+    }
+}
+
+/// The longest operation: what discovery tells. Units: bytes.
+const MESSAGE_MAX: u64 = 1 << 40;

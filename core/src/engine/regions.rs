@@ -1,0 +1,50 @@
+//! The regions that an engine has found by their keys: looked up without a lock.
+
+use std::sync::Arc;
+
+use crate::memory_region::{MemoryRegion, MemoryRegionRegistry, access::Refusal};
+
+/// Regions that are remembered: a power of two.
+const PLACES: usize = 64;
+
+/// The regions that peers have used lately. A key has one place, and shares it
+/// with others, so a peer that guesses keys costs itself the registry's mutex
+/// and us no memory.
+pub struct KnownRegions {
+    registry: Arc<MemoryRegionRegistry>,
+    places: Box<[Option<Arc<MemoryRegion>>; PLACES]>,
+}
+
+#[inline(always)]
+fn place_of(key: u64) -> usize {
+    // The upper bits of a product depend on all bits of the key.
+    (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - PLACES.trailing_zeros())) as usize
+}
+
+impl KnownRegions {
+    /// Nothing is known yet.
+    pub fn new(registry: Arc<MemoryRegionRegistry>) -> KnownRegions {
+        KnownRegions { registry, places: Box::new([const { None }; PLACES]) }
+    }
+
+    /// The region behind `key`. Cost: no lock if it was used lately.
+    #[inline(always)]
+    pub fn find(&mut self, key: u64) -> Result<&Arc<MemoryRegion>, Refusal> {
+        let place = &mut self.places[place_of(key)];
+        let known = place.as_ref().is_some_and(|known| known.key() == key && !known.is_closed());
+        if !known {
+            look_up(place, &self.registry, key);
+        }
+        place.as_ref().filter(|known| known.key() == key).ok_or(Refusal::Key)
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn look_up(place: &mut Option<Arc<MemoryRegion>>, registry: &MemoryRegionRegistry, key: u64) {
+    if let Some(found) = registry.lookup(key) {
+        *place = Some(found);
+    } else if place.as_ref().is_some_and(|known| known.is_closed()) {
+        *place = None;
+    }
+}

@@ -1,0 +1,116 @@
+//! Registering on a domain: where the promise about the memory is given, and
+//! what is told when peers use it.
+
+use std::sync::{Arc, OnceLock};
+
+use super::{MemoryRegion, MemoryRegionAttributes, MemoryRegionError};
+use crate::completion_counter::CompletionCounter;
+use crate::counter::Counter;
+use crate::domain::Domain;
+use crate::flags::Flags;
+use crate::transport::Provider;
+
+/// The counters bound to a region.
+#[derive(Debug, Default)]
+pub struct Events {
+    read: OnceLock<Arc<Counter>>,
+    write: OnceLock<Arc<Counter>>,
+}
+
+impl Events {
+    fn all(&self) -> impl Iterator<Item = &Arc<Counter>> {
+        self.read.get().into_iter().chain(self.write.get())
+    }
+}
+
+impl MemoryRegion {
+    /// A peer has read the region, or written to it (`REMOTE_READ`, `REMOTE_WRITE`).
+    #[inline(always)]
+    pub(crate) fn count(&self, kind: Flags) {
+        let bound = if kind.contains(Flags::REMOTE_WRITE) {
+            self.events.write.get()
+        } else {
+            self.events.read.get()
+        };
+        if let Some(counter) = bound {
+            counter.add(1);
+        }
+    }
+}
+
+impl<P: Provider> Domain<P> {
+    /// Registers memory that peers may reach, as its access says.
+    ///
+    /// Cost: cold; takes a lock and allocates.
+    /// # Errors
+    /// As [`super::MemoryRegionRegistry::register`].
+    /// # Safety
+    /// Until [`Self::close_memory`] returned, the ranges are valid for reads if
+    /// `REMOTE_READ` is allowed and for writes if `REMOTE_WRITE` is, and this
+    /// program puts up with peers doing so at any time.
+    /// # Reference
+    /// fi_mr(3), `fi_mr_regattr`
+    pub unsafe fn register_memory(
+        &self,
+        attributes: &MemoryRegionAttributes<'_>,
+    ) -> Result<Arc<MemoryRegion>, MemoryRegionError> {
+        self.uses().bind()?;
+        let region = self.memory_regions().register(attributes);
+        if region.is_err() {
+            // Counted above, so this cannot fail.
+            let _ = self.uses().unbind();
+        }
+        region
+    }
+
+    /// Closes a region. Peers cannot reach it any more, and nothing they were
+    /// doing with it is still under way when this returns.
+    /// # Reference
+    /// fi_mr(3), `fi_close`
+    pub fn close_memory(&self, region: &Arc<MemoryRegion>) -> Result<(), MemoryRegionError> {
+        self.memory_regions().close(region)?;
+        for counter in region.events.all() {
+            // Both were counted when they were bound or registered, so neither can fail.
+            let _ = counter.binds().unbind();
+        }
+        let _ = self.uses().unbind();
+        Ok(())
+    }
+
+    /// Has `counter` count what peers do to `region`: `REMOTE_WRITE`, `REMOTE_READ` or both.
+    /// Reading the counter drives every endpoint of the domain from now on.
+    /// # Errors
+    /// [`MemoryRegionError::UnsupportedFlags`] for other flags,
+    /// [`MemoryRegionError::CounterBound`] if one is bound already.
+    /// # Reference
+    /// fi_mr(3), `fi_mr_bind`
+    pub fn bind_memory_counter(
+        &self,
+        region: &MemoryRegion,
+        counter: &CompletionCounter<P>,
+        flags: Flags,
+    ) -> Result<(), MemoryRegionError> {
+        let known = Flags::REMOTE_READ | Flags::REMOTE_WRITE;
+        if flags.is_empty() || !known.contains(flags) {
+            return Err(MemoryRegionError::UnsupportedFlags { flags: flags.bits() });
+        }
+        let places = [
+            (Flags::REMOTE_READ, &region.events.read),
+            (Flags::REMOTE_WRITE, &region.events.write),
+        ];
+        let wanted = || places.iter().filter(|(kind, _)| flags.contains(*kind));
+        if wanted().any(|(_, place)| place.get().is_some()) {
+            return Err(MemoryRegionError::CounterBound { key: region.key });
+        }
+        for (_, place) in wanted() {
+            counter.counter().binds().bind()?;
+            if place.set(counter.counter().clone()).is_err() {
+                // Another thread was first.
+                let _ = counter.counter().binds().unbind();
+                return Err(MemoryRegionError::CounterBound { key: region.key });
+            }
+        }
+        counter.drive_domain();
+        Ok(())
+    }
+}

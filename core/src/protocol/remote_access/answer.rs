@@ -1,0 +1,182 @@
+//! How a one-sided operation ends: the target's data or word, a death, a cancel.
+
+use crate::{
+    completion_queue::{Entry, ErrorEntry},
+    counter::Counter,
+    engine::{Engine, peer::ONE_SIDED},
+    error::Errno,
+    flags::Flags,
+    one_sided::{Action, RemoteOperation, RemoteStage},
+    protocol::{place, receive::canceled},
+    transport::{Arrival, PeerIndex, Transport, Unreachable},
+};
+
+impl RemoteOperation {
+    /// Whether a cancel with `context` finds it.
+    pub(crate) fn can_be_canceled(&self, context: u64) -> bool {
+        let queued = self.stage == RemoteStage::Queued;
+        queued && self.context == context && !self.flags.contains(Flags::INJECT)
+    }
+}
+
+impl<T: Transport> Engine<T> {
+    /// An operation of ours with this name that has left for `peer`.
+    #[inline(always)]
+    fn own_remote(&self, peer: PeerIndex, name: u64) -> Option<u32> {
+        let index = self.remotes.index_of(name)?;
+        self.remotes[index].has_begun_with(peer).then_some(index)
+    }
+
+    /// Data that we asked for.
+    #[inline]
+    pub(super) fn arrive_data(&mut self, arrival: Arrival) {
+        let peer = arrival.peer;
+        // What a failed operation had asked for may still be on the way.
+        let Some(index) = self.own_remote(peer, arrival.word) else {
+            return;
+        };
+        let operation = &mut self.remotes[index];
+        let (at, length) = (operation.received, arrival.length);
+        let asked_for = operation.action.fetches() && length > 0 && length <= operation.sent - at;
+        if !asked_for || self.transport.word(0) != at as u64 {
+            return self.violation(peer, "it sent data that nobody asked for");
+        }
+        place::at(&self.transport, operation.results.view(), at, length, length);
+        operation.received = at + length;
+        if operation.received == operation.total {
+            self.finish_remote(index);
+        }
+    }
+
+    /// The target's word.
+    #[inline]
+    pub(super) fn arrive_done(&mut self, peer: PeerIndex, name: u64, errno: u64) {
+        let Some(index) = self.own_remote(peer, name) else {
+            return;
+        };
+        if errno != 0 {
+            return self.refused(index, errno);
+        }
+        let operation = &self.remotes[index];
+        let can_be = operation.stage == RemoteStage::Awaiting
+            && (operation.total == 0 || !operation.action.fetches());
+        if !can_be {
+            return self.violation(peer, "it finished an operation that is under way");
+        }
+        self.finish_remote(index);
+    }
+
+    /// An operation is complete.
+    #[inline]
+    fn finish_remote(&mut self, index: u32) {
+        let operation = self.take_remote(index);
+        let entry = operation.flags.contains(Flags::COMPLETION).then(|| Entry {
+            context: operation.context,
+            flags: operation.action.completion_flags().bits(),
+            owner: operation.owner,
+            ..Entry::default()
+        });
+        if let (Some(queue), Some(entry)) = (&self.setup.transmit.queue, entry) {
+            queue.push(entry);
+        }
+        if let Some(counter) = self.counter_of(operation.action) {
+            counter.add(1);
+        }
+    }
+
+    fn counter_of(&self, action: Action) -> Option<&Counter> {
+        let counters = &self.setup.one_sided;
+        let counter = if action.fetches() { &counters.read } else { &counters.write };
+        counter.as_deref()
+    }
+
+    /// Takes an operation out, and lets go who waits for its end.
+    #[inline]
+    fn take_remote(&mut self, index: u32) -> RemoteOperation {
+        let operation = self.remotes.remove(index);
+        let record = &mut self.peers[operation.peer as usize];
+        match operation.stage {
+            RemoteStage::Queued => return operation,
+            RemoteStage::Leaving => {
+                record.queue.retain(|&queued| queued != index | ONE_SIDED);
+            }
+            RemoteStage::Awaiting => record.awaiting -= 1,
+        }
+        if operation.action.fetches() {
+            record.reads -= 1;
+            record.long_reads -= u32::from(operation.is_long_read());
+        }
+        if !record.queue.is_empty() {
+            self.note_backlog(operation.peer);
+        }
+        operation
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn refused(&mut self, index: u32, errno: u64) {
+        // Only the numbers that a target has reasons for; a peer may write any.
+        let errno = Errno(i32::try_from(errno).unwrap_or(Errno::OTHER.0));
+        let what = match errno {
+            Errno::KEYREJECTED => "it has no memory region with this key",
+            Errno::ACCES => "its memory region or its endpoint does not allow that",
+            Errno::INVAL => "that is not within its memory region, or not aligned",
+            _ => "it did not say why",
+        };
+        let operation = self.take_remote(index);
+        let address = self.peers[operation.peer as usize].address;
+        let reason = format!("the target {address} refused: {what}");
+        self.report_failed(operation, &Unreachable { errno, reason });
+    }
+
+    /// An operation that is in no queue any more failed.
+    #[cold]
+    pub(crate) fn fail_remote(&mut self, index: u32, why: &Unreachable) {
+        let operation = self.remotes.remove(index);
+        self.report_failed(operation, why);
+    }
+
+    fn report_failed(&mut self, operation: RemoteOperation, why: &Unreachable) {
+        let peer = &self.peers[operation.peer as usize];
+        let flags = operation.action.completion_flags();
+        let entry = ErrorEntry {
+            data: operation.data,
+            source: peer.fi_addr,
+            source_address: Some(peer.address),
+            owner: operation.owner,
+            ..ErrorEntry::new(operation.context, flags, why.errno, why.reason.clone())
+        };
+        self.fail_remote_as(operation.action, entry);
+    }
+
+    /// Reports a failure: always, however the operation was posted.
+    #[cold]
+    pub(super) fn fail_remote_as(&self, action: Action, error: ErrorEntry) {
+        if let Some(counter) = self.counter_of(action) {
+            counter.add_error(1);
+        }
+        if let Some(queue) = &self.setup.transmit.queue {
+            queue.push_error(error);
+        }
+    }
+
+    /// Fails what had begun with the peer's incarnation that is now gone.
+    pub(crate) fn fail_begun_remotes(&mut self, peer: PeerIndex, why: &Unreachable) {
+        let remotes = &self.remotes;
+        let begun = |&index: &u32| remotes[index].has_begun_with(peer);
+        let begun: Vec<u32> = remotes.indices().filter(begun).collect();
+        for index in begun {
+            let queue = &mut self.peers[peer as usize].queue;
+            queue.retain(|&queued| queued != index | ONE_SIDED);
+            self.fail_remote(index, why);
+        }
+    }
+
+    /// Cancels an operation of which nothing has left.
+    pub(crate) fn cancel_remote(&mut self, index: u32) {
+        let peer = self.remotes[index].peer;
+        self.peers[peer as usize].queue.retain(|&queued| queued != index | ONE_SIDED);
+        self.fail_remote(index, &canceled());
+        self.note_backlog(peer);
+    }
+}

@@ -1,0 +1,66 @@
+//! One-sided operations: reads, writes and atomics on a peer's registered memory.
+//! Reference: fi_rma(3), fi_atomic(3).
+//!
+//! The initiator sends what it wants in the lane, behind whatever it sent before,
+//! and the target's engine validates key, access and bounds at that moment and
+//! executes. So a write follows the writes before it, a read sees them, and a
+//! message that is sent behind a write finds it done. A long write is cut into
+//! packets that each say where they belong, so the target keeps nothing of it; a
+//! long read is served bit by bit, and writes wait at the initiator until it is
+//! over. Every operation is answered: by its data, or by `Done`.
+//!
+//! In reading order: [`post`] takes an operation, [`push`] makes packets of it,
+//! [`serve`] and [`serve_data`] are the target, [`answer`] is how it ends.
+
+pub mod answer;
+pub mod post;
+pub mod push;
+pub mod scratch;
+pub mod serve;
+pub mod serve_data;
+
+use crate::{
+    engine::Engine,
+    one_sided::{Action, RemoteOperation},
+    transport::{Arrival, PeerIndex, Transport},
+    wire::Kind,
+};
+
+/// A read of more bytes is served bit by bit. What is shorter is copied at once
+/// if it must wait for room, so that later writes do not change it. Units: bytes.
+pub const SNAPSHOT_MAX: usize = 4096;
+/// Reads and fetching atomics that one peer may have under way with another, so
+/// that what waits for room is bounded.
+pub const READS_MAX: usize = 256;
+
+impl RemoteOperation {
+    /// Whether the target serves it bit by bit.
+    fn is_long_read(&self) -> bool {
+        self.action == Action::Read && self.total > SNAPSHOT_MAX
+    }
+}
+
+impl<T: Transport> Engine<T> {
+    /// Whether `operation` must wait for others of its peer to come to their end.
+    #[inline(always)]
+    fn must_wait(&self, peer: PeerIndex, operation: &RemoteOperation) -> bool {
+        let record = &self.peers[peer as usize];
+        let too_many = operation.action.fetches() && record.reads as usize >= READS_MAX;
+        // What is being read must not change before it has all left the target.
+        let changes = operation.action != Action::Read && record.long_reads > 0;
+        too_many || changes
+    }
+
+    #[inline(never)]
+    pub(crate) fn arrive_one_sided(&mut self, arrival: Arrival) {
+        match Kind::from_byte(arrival.head.kind) {
+            Some(Kind::Write | Kind::WriteData) => self.arrive_write(arrival),
+            Some(Kind::WritePart) => self.arrive_write_part(arrival),
+            Some(Kind::Read) => self.arrive_read(arrival),
+            Some(Kind::Atomic) => self.arrive_atomic(arrival),
+            Some(Kind::Data) => self.arrive_data(arrival),
+            // The caller sends nothing else.
+            _ => self.arrive_done(arrival.peer, arrival.word, self.transport.word(0)),
+        }
+    }
+}

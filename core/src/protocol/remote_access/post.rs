@@ -1,0 +1,81 @@
+//! Posting a one-sided operation: straight into the lane if nothing stands in
+//! the way, else into the peer's queue.
+
+use super::push::Pushed;
+use crate::{
+    completion_queue::ErrorEntry,
+    endpoint::PostError,
+    engine::{Engine, peer::ONE_SIDED},
+    error::HasErrno,
+    flags::Flags,
+    one_sided::{RemoteOperation, RemotePost},
+    transport::{PeerIndex, Transport},
+};
+
+impl<T: Transport> Engine<T> {
+    /// Starts a one-sided operation, or queues it. An error has no side effect.
+    ///
+    /// Cost of an operation up to one packet on a connected peer: no system
+    /// call, no lock; no allocation once as many were under way before.
+    #[inline]
+    pub fn remote(&mut self, post: RemotePost<'_>) -> Result<(), PostError> {
+        let Some(peer) = self.peer_at(post.to) else {
+            return Err(PostError::UnknownAddress { address: post.to });
+        };
+        if self.under_way() >= self.setup.transmit_size {
+            self.pump(peer);
+            if self.under_way() >= self.setup.transmit_size {
+                return Err(PostError::Again);
+            }
+        }
+        self.start_remote(peer, RemoteOperation::from_post(peer, post));
+        Ok(())
+    }
+
+    /// Sends and one-sided operations that are not complete.
+    #[inline(always)]
+    fn under_way(&self) -> usize {
+        self.sends.len() + self.remotes.len()
+    }
+
+    #[inline(always)]
+    fn start_remote(&mut self, peer: PeerIndex, operation: RemoteOperation) {
+        let clear = self.peers[peer as usize].clear;
+        let waits =
+            operation.flags.contains(Flags::FENCE) || !clear || self.must_wait(peer, &operation);
+        let index = self.remotes.insert(operation);
+        if waits || self.push_remote(peer, index) != Pushed::Whole {
+            self.queue_remote(peer, index);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn queue_remote(&mut self, peer: PeerIndex, index: u32) {
+        self.remotes[index].keep_injected();
+        self.peers[peer as usize].queue.push_back(index | ONE_SIDED);
+        self.pump(peer);
+        self.note_backlog(peer);
+    }
+
+    /// Takes an operation that was left for the owner: its place was reserved when
+    /// it was submitted, and what is wrong with it becomes an error completion.
+    #[cold]
+    pub(crate) fn remote_submitted(&mut self, to: u64, mut operation: RemoteOperation) {
+        if let Some(peer) = self.peer_at(to) {
+            operation.peer = peer;
+            return self.start_remote(peer, operation);
+        }
+        let errno = PostError::UnknownAddress { address: to }.errno();
+        let reason = format!("address {to} was removed before the operation left");
+        let flags = operation.action.completion_flags();
+        self.fail_remote_as(
+            operation.action,
+            ErrorEntry {
+                data: operation.data,
+                owner: operation.owner,
+                ..ErrorEntry::new(operation.context, flags, errno, reason)
+            },
+        );
+    }
+}

@@ -1,0 +1,288 @@
+//! The target: what a peer wants of our memory is validated and done, at once
+//! and in the order of the lane.
+
+use super::{READS_MAX, SNAPSHOT_MAX};
+use crate::{
+    completion_queue::Entry,
+    engine::{
+        Engine,
+        peer::{PeerState, Reply},
+    },
+    flags::Flags,
+    memory::Piece,
+    memory_region::access::Refusal,
+    protocol::{
+        arrive::UNDER_WAY_MAX,
+        atomic::{AtomicCall, AtomicOperation, Form, execute::execute},
+    },
+    transport::{Arrival, PeerIndex, Transport},
+    wire::{self, Head, Kind},
+};
+
+/// A stretch of a region that a packet names.
+#[derive(Clone, Copy)]
+pub(super) struct Stretch {
+    pub key: u64,
+    pub address: u64,
+    pub length: u64,
+}
+
+impl<T: Transport> Engine<T> {
+    #[inline]
+    pub(super) fn arrive_write(&mut self, arrival: Arrival) {
+        let with_data = arrival.head.kind == Kind::WriteData as u8;
+        let data = with_data.then(|| self.transport.word(2));
+        let length = arrival.length as u64;
+        let stretch =
+            Stretch { key: self.transport.word(0), address: self.transport.word(1), length };
+        let placed = self.place(stretch, 0, length);
+        self.end_write(&arrival, length, data, placed);
+    }
+
+    #[inline(never)]
+    pub(super) fn arrive_write_part(&mut self, arrival: Arrival) {
+        let [key, address, length, offset, data] =
+            std::array::from_fn(|index| self.transport.word(index));
+        let data = (arrival.head.flags & wire::DATA != 0).then_some(data);
+        let part = arrival.length as u64;
+        if offset > length || part > length - offset {
+            return self.violation(arrival.peer, "a part of a write is outside of the write");
+        }
+        let placed = self.place(Stretch { key, address, length }, offset, part);
+        self.end_write(&arrival, length, data, placed);
+    }
+
+    /// Copies the last arrival's payload, `part` bytes, over a stretch from byte `offset` on.
+    #[inline]
+    fn place(&mut self, stretch: Stretch, offset: u64, part: u64) -> Result<(), Refusal> {
+        if stretch.length == 0 {
+            return Ok(());
+        }
+        if !self.setup.permitted.contains(Flags::REMOTE_WRITE) {
+            return Err(Refusal::Access);
+        }
+        let region = self.regions.find(stretch.key)?;
+        let start = region.offset_of(stretch.address, stretch.length)?;
+        let access = region.access_as(Flags::REMOTE_WRITE)?;
+        let (transport, mut done) = (&self.transport, 0);
+        access.for_each_part(start + offset, part, |piece| {
+            transport.copy_out(done, piece);
+            done += piece.len();
+        });
+        if offset + part == stretch.length {
+            region.count(Flags::REMOTE_WRITE);
+        }
+        Ok(())
+    }
+
+    /// Answers a write that was refused, or that is complete with this packet.
+    #[inline]
+    fn end_write(
+        &mut self,
+        arrival: &Arrival,
+        length: u64,
+        data: Option<u64>,
+        placed: Result<(), Refusal>,
+    ) {
+        if let Err(refusal) = placed {
+            return self.answer(arrival.peer, arrival.word, refusal.errno().0 as u64);
+        }
+        if arrival.head.flags & wire::LAST == 0 {
+            return;
+        }
+        self.count_remote(Flags::REMOTE_WRITE);
+        if let Some(data) = data {
+            self.report_remote_data(arrival.peer, length, data);
+        }
+        self.answer(arrival.peer, arrival.word, 0);
+    }
+
+    #[inline]
+    fn count_remote(&self, kind: Flags) {
+        let counters = &self.setup.one_sided;
+        let counter = if kind == Flags::REMOTE_WRITE {
+            &counters.remote_write
+        } else {
+            &counters.remote_read
+        };
+        if let Some(counter) = counter {
+            counter.add(1);
+        }
+    }
+
+    /// Remote CQ data came with a write: it takes no posted receive.
+    #[inline(never)]
+    fn report_remote_data(&mut self, peer: PeerIndex, length: u64, data: u64) {
+        if let Some(queue) = &self.setup.receive.queue {
+            queue.push(Entry {
+                flags: (Flags::RMA | Flags::REMOTE_WRITE | Flags::REMOTE_CQ_DATA).bits(),
+                length,
+                data,
+                source: self.peers[peer as usize].fi_addr,
+                ..Entry::default()
+            });
+        }
+    }
+
+    #[inline]
+    pub(super) fn arrive_read(&mut self, arrival: Arrival) {
+        let (peer, name) = (arrival.peer, arrival.word);
+        let [key, address, length, offset] =
+            std::array::from_fn(|index| self.transport.word(index));
+        if length == 0 {
+            return self.answer(peer, name, 0);
+        }
+        let last = arrival.head.flags & wire::LAST != 0;
+        let stretch = Stretch { key, address, length };
+        let served = match self.read_now(peer, name, stretch, offset) {
+            Ok(true) => return self.served(last),
+            Ok(false) => self.serve_later(peer, name, stretch, offset, last),
+            Err(refusal) => Err(refusal),
+        };
+        if let Err(refusal) = served {
+            self.answer(peer, name, refusal.errno().0 as u64);
+        }
+    }
+
+    /// Sends what a short read asks for at once. False if it is long, in several
+    /// pieces, or without room: then it is served in its turn.
+    #[inline]
+    fn read_now(
+        &mut self,
+        peer: PeerIndex,
+        name: u64,
+        stretch: Stretch,
+        offset: u64,
+    ) -> Result<bool, Refusal> {
+        if !self.setup.permitted.contains(Flags::REMOTE_READ) {
+            return Err(Refusal::Access);
+        }
+        let clear = self.can_answer(peer) && stretch.length <= SNAPSHOT_MAX as u64;
+        let region = self.regions.find(stretch.key)?;
+        let start = region.offset_of(stretch.address, stretch.length)?;
+        let access = region.access_as(Flags::REMOTE_READ)?;
+        let piece = access.contiguous(start, stretch.length);
+        let sent = clear
+            && piece.len() as u64 == stretch.length
+            && self.transport.push(peer, Head::new(Kind::Data, 0), name, &[offset], piece);
+        if sent {
+            region.count(Flags::REMOTE_READ);
+        }
+        Ok(sent)
+    }
+
+    /// A read, or an atomic that fetches, was served as a whole.
+    #[inline]
+    pub(super) fn served(&self, last: bool) {
+        if last {
+            self.count_remote(Flags::REMOTE_READ);
+        }
+    }
+
+    #[inline]
+    pub(super) fn arrive_atomic(&mut self, arrival: Arrival) {
+        let (peer, name) = (arrival.peer, arrival.word);
+        let [key, address, word] = std::array::from_fn(|index| self.transport.word(index));
+        let Some((call, length, offset)) = AtomicCall::from_word(word)
+            .filter(|(call, length, _)| *length > 0 && call.payload(*length) == arrival.length)
+        else {
+            return self.violation(peer, "an atomic operation contradicts itself");
+        };
+        let length_wide = length as u64;
+        let stretch = Stretch { key, address, length: length_wide };
+        if let Err(refusal) = self.execute_atomic(call, stretch, arrival.length) {
+            return self.answer(peer, name, refusal.errno().0 as u64);
+        }
+        let last = arrival.head.flags & wire::LAST != 0;
+        if call.form != Form::Base {
+            return self.answer_results(peer, name, length, offset, last);
+        }
+        if last {
+            self.count_remote(Flags::REMOTE_WRITE);
+            self.answer(peer, name, 0);
+        }
+    }
+
+    #[inline]
+    fn execute_atomic(
+        &mut self,
+        call: AtomicCall,
+        stretch: Stretch,
+        payload: usize,
+    ) -> Result<(), Refusal> {
+        let needs = match (call.form, call.operation) {
+            (Form::Base, _) => Flags::REMOTE_WRITE,
+            (_, AtomicOperation::Read) => Flags::REMOTE_READ,
+            _ => Flags::REMOTE_READ | Flags::REMOTE_WRITE,
+        };
+        if !self.setup.permitted.contains(needs) {
+            return Err(Refusal::Access);
+        }
+        self.transport.copy_out(0, self.scratch.operands().part(0, payload));
+        let region = self.regions.find(stretch.key)?;
+        let start = region.offset_of(stretch.address, stretch.length)?;
+        let access = region.access_as(needs)?;
+        let (operands, results) = self.scratch.parts();
+        execute(call, &access, start, stretch.length as usize, operands, results)?;
+        drop(access);
+        let fetches = call.form != Form::Base;
+        region.count(if fetches { Flags::REMOTE_READ } else { Flags::REMOTE_WRITE });
+        Ok(())
+    }
+
+    /// Sends the values from before an atomic.
+    #[inline]
+    fn answer_results(
+        &mut self,
+        peer: PeerIndex,
+        name: u64,
+        length: usize,
+        offset: usize,
+        last: bool,
+    ) {
+        let results = self.scratch.results(length);
+        let words = [offset as u64];
+        if self.can_answer(peer)
+            && self.transport.push(peer, Head::new(Kind::Data, 0), name, &words, results)
+        {
+            return self.served(last);
+        }
+        self.hold_results(peer, name, offset as u64, results, last);
+    }
+
+    /// Whether data can go straight out: connected, and nothing waits before it.
+    #[inline(always)]
+    fn can_answer(&self, peer: PeerIndex) -> bool {
+        let record = &self.peers[peer as usize];
+        record.state == PeerState::Ready && record.replies.is_empty() && record.serving.is_empty()
+    }
+
+    /// Says that an operation is done, or why it is not.
+    #[inline]
+    pub(super) fn answer(&mut self, peer: PeerIndex, operation: u64, errno: u64) {
+        let record = &self.peers[peer as usize];
+        if record.state == PeerState::Ready
+            && record.replies.is_empty()
+            && self.transport.push(
+                peer,
+                Head::new(Kind::Done, 0),
+                operation,
+                &[errno],
+                Piece::EMPTY,
+            )
+        {
+            return;
+        }
+        self.answer_later(peer, operation, errno);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn answer_later(&mut self, peer: PeerIndex, operation: u64, errno: u64) {
+        self.reply(peer, Reply { kind: Kind::Done, operation, errno });
+        let record = &self.peers[peer as usize];
+        if record.replies.len() > UNDER_WAY_MAX || record.serving.len() > READS_MAX {
+            self.violation(peer, "it has more operations under way than anybody can start");
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Data that a peer asked for and that could not leave at once.
+
+use std::sync::Arc;
+
+use super::{READS_MAX, SNAPSHOT_MAX, serve::Stretch};
+use crate::{
+    engine::{Engine, peer::Reply},
+    flags::Flags,
+    memory::Piece,
+    memory_region::{MemoryRegion, access::Refusal},
+    protocol::pump::{fit, part_of},
+    transport::{PeerIndex, Transport},
+    wire::{Head, Kind},
+};
+
+/// Something that a peer reads.
+#[derive(Debug)]
+pub struct Serving {
+    /// The peer's name for its operation.
+    operation: u64,
+    /// Where in the operation's buffer the data belongs.
+    offset: u64,
+    length: usize,
+    /// Bytes that have left.
+    sent: usize,
+    source: Source,
+    /// The operation wants no more than this.
+    last: bool,
+}
+
+#[derive(Debug)]
+enum Source {
+    /// A region's memory, from this byte on: looked at when it leaves.
+    Region(Arc<MemoryRegion>, u64),
+    /// What it was when its turn was.
+    Copy(Box<[u8]>),
+}
+
+impl<T: Transport> Engine<T> {
+    /// Serves a read when there is room: a short one with what is there now.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn serve_later(
+        &mut self,
+        peer: PeerIndex,
+        operation: u64,
+        stretch: Stretch,
+        offset: u64,
+        last: bool,
+    ) -> Result<(), Refusal> {
+        let region = self.regions.find(stretch.key)?;
+        let start = region.offset_of(stretch.address, stretch.length)?;
+        let source = if stretch.length > SNAPSHOT_MAX as u64 {
+            Source::Region(region.clone(), start)
+        } else {
+            Source::Copy(copy_of(region, start, stretch.length)?)
+        };
+        let length = stretch.length as usize;
+        self.serve(peer, Serving { operation, offset, length, sent: 0, source, last });
+        Ok(())
+    }
+
+    /// Keeps an atomic's results until there is room.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn hold_results(
+        &mut self,
+        peer: PeerIndex,
+        operation: u64,
+        offset: u64,
+        results: Piece,
+        last: bool,
+    ) {
+        let mut copy = Vec::with_capacity(results.len());
+        results.append_to(&mut copy);
+        let source = Source::Copy(copy.into());
+        let length = results.len();
+        self.serve(peer, Serving { operation, offset, length, sent: 0, source, last });
+    }
+
+    fn serve(&mut self, peer: PeerIndex, serving: Serving) {
+        self.peers[peer as usize].serving.push_back(serving);
+        self.pump(peer);
+        self.note_backlog(peer);
+        if self.peers[peer as usize].serving.len() > READS_MAX * crate::one_sided::RMA_IOV_LIMIT {
+            self.violation(peer, "it reads more at once than anybody can");
+        }
+    }
+
+    /// Pushes one packet of what a peer reads. Returns whether anything moved.
+    pub(crate) fn pump_serving(&mut self, peer: PeerIndex) -> bool {
+        if self.peers[peer as usize].serving.is_empty() {
+            return false;
+        }
+        self.pump_first_serving(peer)
+    }
+
+    #[inline(never)]
+    fn pump_first_serving(&mut self, peer: PeerIndex) -> bool {
+        let record = &mut self.peers[peer as usize];
+        let Some(serving) = record.serving.front_mut() else {
+            return false;
+        };
+        let operation = serving.operation;
+        let pushed = serving.push_part(&mut self.transport, peer, self.limits.fragment);
+        let (done, last) = (serving.sent == serving.length, serving.last);
+        match pushed {
+            Ok(false) => return false,
+            Ok(true) if !done => {}
+            Ok(true) => {
+                record.serving.pop_front();
+                self.served(last);
+            }
+            Err(refusal) => {
+                record.serving.pop_front();
+                let errno = refusal.errno().0 as u64;
+                record.replies.push_back(Reply { kind: Kind::Done, operation, errno });
+            }
+        }
+        true
+    }
+}
+
+impl Serving {
+    /// Pushes one packet, if there is room for one.
+    fn push_part<T: Transport>(
+        &mut self,
+        transport: &mut T,
+        peer: PeerIndex,
+        fragment: usize,
+    ) -> Result<bool, Refusal> {
+        let wanted = part_of(self.length, fragment).min(self.length - self.sent);
+        let offset = self.offset + self.sent as u64;
+        let mut push = |piece: Piece| {
+            let part = fit(transport, peer, piece)?;
+            let head = Head::new(Kind::Data, 0);
+            transport.push(peer, head, self.operation, &[offset], part).then_some(part.len())
+        };
+        let pushed = match &mut self.source {
+            Source::Copy(copy) => push(Piece::of_owned(copy).part(self.sent, wanted)),
+            Source::Region(region, start) => {
+                let access = region.access_as(Flags::REMOTE_READ)?;
+                push(access.contiguous(*start + self.sent as u64, wanted as u64))
+            }
+        };
+        let Some(length) = pushed else {
+            return Ok(false);
+        };
+        self.sent += length;
+        if let Source::Region(region, _) = &self.source
+            && self.sent == self.length
+        {
+            region.count(Flags::REMOTE_READ);
+        }
+        Ok(true)
+    }
+}
+
+/// What `length` bytes of a region are now.
+fn copy_of(region: &MemoryRegion, start: u64, length: u64) -> Result<Box<[u8]>, Refusal> {
+    let access = region.access_as(Flags::REMOTE_READ)?;
+    let mut copy = Vec::with_capacity(length as usize);
+    access.for_each_part(start, length, |part| part.append_to(&mut copy));
+    region.count(Flags::REMOTE_READ);
+    Ok(copy.into())
+}

@@ -1,0 +1,348 @@
+//! Atomic operations. Reference: fi_atomic(3).
+
+use std::collections::VecDeque;
+
+use kestrel_core::{
+    error::{Errno, HasErrno},
+    flags::Flags,
+    memory::Pieces,
+    protocol::atomic::{AtomicCall, AtomicOperation, Datatype, Form},
+    transport::Provider,
+};
+
+use crate::{
+    arithmetic,
+    bed::{Bed, Memory, World, same, scaled},
+    one_sided::{Atomic, BOTH, Rma, expose, expose_ranges, options, segment},
+    random::Random,
+};
+
+/// Every call that exists.
+fn calls() -> Vec<AtomicCall> {
+    let mut calls = Vec::new();
+    for &operation in AtomicOperation::ALL {
+        for &datatype in Datatype::ALL {
+            for &form in Form::ALL {
+                calls.push(AtomicCall { operation, datatype, form });
+            }
+        }
+    }
+    calls.retain(|call| call.is_supported());
+    calls
+}
+
+/// Values of `datatype` among which some are equal, some 0, and some huge.
+fn values(random: &mut Random, datatype: Datatype, count: usize) -> Vec<u8> {
+    let width = match datatype {
+        Datatype::FloatComplex => 4,
+        Datatype::DoubleComplex => 8,
+        other => other.size(),
+    };
+    let float = matches!(
+        datatype,
+        Datatype::Float | Datatype::Double | Datatype::FloatComplex | Datatype::DoubleComplex
+    );
+    let mut bytes = Vec::new();
+    while bytes.len() < count * datatype.size() {
+        let small = random.below(5) as i64 - 2;
+        if float && width == 4 {
+            bytes.extend((small as f32 * 1.25).to_le_bytes());
+        } else if float {
+            bytes.extend((small as f64 * 1.25).to_le_bytes());
+        } else if random.once_in(3) {
+            bytes.extend((0..width).map(|_| random.number() as u8));
+        } else {
+            bytes.extend(&i128::from(small).to_le_bytes()[..width]);
+        }
+    }
+    bytes
+}
+
+/// The elements after `call`, and whether it changes any.
+fn all_after(call: AtomicCall, current: &[u8], operands: &[u8], compare: &[u8]) -> Vec<u8> {
+    let size = call.datatype.size();
+    let element = |bytes: &[u8], at: usize| {
+        bytes.get(at..at + size).map_or_else(|| vec![0; size], <[u8]>::to_vec)
+    };
+    (0..current.len())
+        .step_by(size)
+        .flat_map(|at| {
+            let [a, b, c] = [current, operands, compare].map(|bytes| element(bytes, at));
+            arithmetic::after(call, &a, &b, &c)
+        })
+        .collect()
+}
+
+pub fn every_call_does_what_it_says<P: Provider>(bed: &Bed<P>) {
+    let mut random = Random::new(1);
+    for call in calls() {
+        let most = call.count_max().unwrap();
+        for count in [1, 3, scaled(40, most, most).min(most)] {
+            let length = count * call.datatype.size();
+            let before = values(&mut random, call.datatype, count);
+            let [operands, compare] =
+                [(); 2].map(|()| Memory::from(values(&mut random, call.datatype, count)));
+            let (target, results) = (Memory::from(before.clone()), Memory::zeroed(length));
+            let world = bed.world(2);
+            let region = expose(&world.nodes[1], &target, BOTH, 0);
+            let segments = [segment(&region, 0, length)];
+            let atomic = Atomic {
+                operands: operands.all(),
+                compare: compare.all(),
+                results: results.all(),
+                segments: &segments,
+                context: 4,
+                ..Atomic::new(call)
+            };
+            let given = Atomic {
+                operands: if call.operands(length) > 0 {
+                    operands.all()
+                } else {
+                    Atomic::new(call).operands
+                },
+                ..atomic
+            };
+            world.nodes[0].post_atomic(1, &given).unwrap();
+            let done = world.sent(0).good();
+            let direction = if call.form == Form::Base { Flags::WRITE } else { Flags::READ };
+            assert_eq!((done.context, done.flags), (4, Flags::ATOMIC | direction), "{call:?}");
+            let expected = all_after(call, &before, &operands.bytes(), &compare.bytes());
+            same(&target.bytes(), &expected, &format!("{call:?} of {count}"));
+            if call.form != Form::Base {
+                same(&results.bytes(), &before, &format!("{call:?}: the values from before"));
+            }
+        }
+    }
+}
+
+pub fn elements_lie_anywhere<P: Provider>(bed: &Bed<P>) {
+    let sum = |datatype, form| AtomicCall { operation: AtomicOperation::Sum, datatype, form };
+    for (datatype, start) in [(Datatype::Int64, 0), (Datatype::Int32, 3), (Datatype::Int128, 8)] {
+        let call = sum(datatype, Form::Fetch);
+        let (size, count) = (datatype.size(), 12);
+        let length = size * count;
+        let mut random = Random::new(5);
+        let before = values(&mut random, datatype, count + 1);
+        let target = Memory::from(before.clone());
+        let operands = Memory::from(values(&mut random, datatype, count));
+        let results = Memory::zeroed(length);
+        let world = bed.world(2);
+        // Two ranges, of which each has whole elements, and segments in another order.
+        let ranges = target.cut(&[start + 5 * size, 7 * size]);
+        let ranges = [ranges[0].part(start, usize::MAX), ranges[1]];
+        let region = expose_ranges(&world.nodes[1], &ranges, BOTH, 0).unwrap();
+        let segments = [segment(&region, 4 * size, 8 * size), segment(&region, 0, 4 * size)];
+        let pieces = operands.cut(&[3, 0, length - 3]);
+        let into = results.cut(&[length - 9, 9]);
+        let atomic = Atomic {
+            operands: Pieces::Many(&pieces),
+            results: Pieces::Many(&into),
+            segments: &segments,
+            ..Atomic::new(call)
+        };
+        world.nodes[0].post_atomic(1, &atomic).unwrap();
+        world.sent(0).good();
+        let (first, rest) = before[start..start + length].split_at(4 * size);
+        let from = [rest, first].concat();
+        same(&results.bytes(), &from, "the values from before, in the order of the segments");
+        let sums = all_after(call, &from, &operands.bytes(), &[]);
+        let (rest, first) = sums.split_at(8 * size);
+        same(&target.bytes()[start..start + length], &[first, rest].concat(), "the sums");
+        world.nothing_more();
+    }
+}
+
+pub fn sums_of_many_add_up<P: Provider>(bed: &Bed<P>) {
+    const EACH: u64 = 300;
+    let sum = AtomicCall {
+        operation: AtomicOperation::Sum,
+        datatype: Datatype::Uint64,
+        form: Form::Fetch,
+    };
+    let base = AtomicCall { form: Form::Base, ..sum };
+    let (target, one) = (Memory::zeroed(8), Memory::from(1_u64.to_le_bytes().to_vec()));
+    let results: Vec<Memory> = (0..3 * EACH).map(|_| Memory::zeroed(8)).collect();
+    let world = bed.world(4);
+    let region = expose(&world.nodes[3], &target, BOTH, 0);
+    let segments = [segment(&region, 0, 8)];
+    let atomic = Atomic { operands: one.all(), segments: &segments, ..Atomic::new(sum) };
+    for round in 0..EACH as usize {
+        for node in 0..3 {
+            let into = results[3 * round + node].all();
+            world.post(|| world.nodes[node].post_atomic(3, &Atomic { results: into, ..atomic }));
+            let inject = Atomic { call: base, flags: Flags::INJECT, ..atomic };
+            world.post(|| world.nodes[node].post_atomic(3, &inject));
+        }
+    }
+    for node in 0..3 {
+        for _ in 0..2 * EACH {
+            world.sent(node).good();
+        }
+    }
+    assert_eq!(target.bytes(), (6 * EACH).to_le_bytes());
+    let mut seen: Vec<Vec<u8>> = results.iter().map(Memory::bytes).collect();
+    seen.sort();
+    seen.dedup();
+    assert_eq!(seen.len(), results.len(), "each fetched another value");
+}
+
+pub fn what_is_not_supported_is_refused<P: Provider>(bed: &Bed<P>) {
+    let memory = Memory::zeroed(8192);
+    let world = bed.world_with(2, &options(kestrel_core::info::MemoryRegionMode::empty()));
+    let node = &world.nodes[0];
+    let region = expose(&world.nodes[1], &memory, BOTH, 3);
+    let read_only = expose(&world.nodes[1], &memory, Flags::REMOTE_READ, 4);
+    let call = |operation, datatype, form| AtomicCall { operation, datatype, form };
+    let sum = call(AtomicOperation::Sum, Datatype::Int64, Form::Base);
+    let segments = [segment(&region, 0, 8)];
+    let eight = || Pieces::One(memory.piece().part(0, 8));
+    let atomic = Atomic {
+        operands: eight(),
+        compare: eight(),
+        results: eight(),
+        segments: &segments,
+        ..Atomic::new(sum)
+    };
+    let errno = |atomic: Atomic<'_>| node.post_atomic(1, &atomic).unwrap_err().errno();
+    for bad in [
+        call(AtomicOperation::Bor, Datatype::Double, Form::Base),
+        call(AtomicOperation::Min, Datatype::FloatComplex, Form::Fetch),
+        call(AtomicOperation::Read, Datatype::Int64, Form::Base),
+        call(AtomicOperation::Cswap, Datatype::Int64, Form::Fetch),
+        call(AtomicOperation::Sum, Datatype::Int64, Form::Compare),
+        call(AtomicOperation::Sum, Datatype::LongDouble, Form::Base),
+    ] {
+        assert_eq!(errno(Atomic { call: bad, ..atomic }), Errno::OPNOTSUPP, "{bad:?}");
+    }
+    let too_many = [segment(&region, 0, 4104)];
+    let operands = Pieces::One(memory.piece().part(0, 4104));
+    assert_eq!(errno(Atomic { operands, segments: &too_many, ..atomic }), Errno::MSGSIZE);
+    let broken = [segment(&region, 0, 7), segment(&region, 7, 1)];
+    assert_eq!(errno(Atomic { segments: &broken, ..atomic }), Errno::INVAL);
+    let short = Pieces::One(memory.piece().part(0, 7));
+    assert_eq!(errno(Atomic { operands: short, ..atomic }), Errno::INVAL);
+    assert_eq!(errno(Atomic { flags: Flags::REMOTE_CQ_DATA, ..atomic }), Errno::BADFLAGS);
+    // The target refuses.
+    let mut wrong_key = segments;
+    wrong_key[0].key = 5;
+    for (segments, errno) in [
+        (wrong_key, Errno::KEYREJECTED),
+        ([segment(&read_only, 0, 8)], Errno::ACCES),
+        ([segment(&region, 8185, 8)], Errno::INVAL),
+    ] {
+        for form in [Form::Base, Form::Fetch] {
+            let call = AtomicCall { form, ..sum };
+            node.post_atomic(1, &Atomic { call, segments: &segments, ..atomic }).unwrap();
+            assert!(world.sent(0).bad(errno).flags.contains(Flags::ATOMIC));
+        }
+    }
+    // Reading alone needs no leave to write.
+    let call = call(AtomicOperation::Read, Datatype::Int64, Form::Fetch);
+    let operands = Atomic::new(call).operands;
+    let segments = [segment(&read_only, 0, 8)];
+    node.post_atomic(1, &Atomic { call, operands, segments: &segments, ..atomic }).unwrap();
+    world.sent(0).good();
+    world.nothing_more();
+}
+
+/// Random operations of one endpoint on one region: whatever is under way, each
+/// sees what those before it left.
+pub fn operations_play_in_order<P: Provider>(bed: &Bed<P>) {
+    const LENGTH: usize = 40_000;
+    let rounds = scaled(150, 500, 5_000);
+    let mut random = Random::new(crate::bed::scale() as u64 + 3);
+    let calls = calls();
+    let target = Memory::zeroed(LENGTH);
+    let pool: Vec<[Memory; 3]> =
+        (0..64).map(|_| [(); 3].map(|()| Memory::zeroed(LENGTH))).collect();
+    let world = bed.world(2);
+    let region = expose(&world.nodes[1], &target, BOTH, 0);
+    let mut model = vec![0; LENGTH];
+    let mut under_way = VecDeque::new();
+    let mut done = vec![true; pool.len()];
+    for round in 0..rounds {
+        let slot = round % pool.len();
+        while !done[slot] {
+            finish(&world, &pool, &mut under_way, &mut done);
+        }
+        let [operands, compare, results] = &pool[slot];
+        let call = calls[random.below(calls.len() as u64) as usize];
+        let kind = random.below(4);
+        let length = match (kind, random.below(4)) {
+            (0, 0) | (1, 0) => random.between(4_097, LENGTH as u64) as usize,
+            (0, _) | (1, _) => random.between(1, 600) as usize,
+            _ => {
+                let most = call.count_max().unwrap().min(200) as u64;
+                random.between(1, most) as usize * call.datatype.size()
+            }
+        };
+        let offset = random.below((LENGTH - length) as u64 + 1) as usize;
+        let segments = [segment(&region, offset, length)];
+        let count = length.div_ceil(call.datatype.size());
+        for memory in [operands, compare] {
+            memory.piece().fill(&values(&mut random, call.datatype, count)[..length]);
+        }
+        let all = |memory: &Memory| Pieces::One(memory.piece().part(0, length));
+        let before = model[offset..offset + length].to_vec();
+        let context = slot as u64;
+        let rma = Rma { pieces: all(operands), segments: &segments, context, ..Rma::default() };
+        let (node, stored) = (&world.nodes[0], &mut model[offset..offset + length]);
+        let comes_back = match kind {
+            0 => {
+                stored.copy_from_slice(&operands.bytes()[..length]);
+                world.post(|| node.post_write(1, &rma));
+                false
+            }
+            1 => {
+                world.post(|| node.post_read(1, &Rma { pieces: all(results), ..rma }));
+                true
+            }
+            _ => {
+                let next = all_after(
+                    call,
+                    &before,
+                    &operands.bytes()[..length],
+                    &compare.bytes()[..length],
+                );
+                stored.copy_from_slice(&next);
+                let none = Atomic::new(call).operands;
+                let atomic = Atomic {
+                    operands: if call.operands(length) > 0 { all(operands) } else { none },
+                    compare: all(compare),
+                    results: all(results),
+                    segments: &segments,
+                    context,
+                    ..Atomic::new(call)
+                };
+                world.post(|| node.post_atomic(1, &atomic));
+                call.form != Form::Base
+            }
+        };
+        done[slot] = false;
+        under_way.push_back((slot, comes_back.then_some(before)));
+        world.poll(random.below(3) as usize);
+    }
+    while !under_way.is_empty() {
+        finish(&world, &pool, &mut under_way, &mut done);
+    }
+    same(&target.bytes(), &model, "the region in the end");
+    world.nothing_more();
+}
+
+type UnderWay = VecDeque<(usize, Option<Vec<u8>>)>;
+
+/// Takes one completion, and compares what it brought.
+fn finish<P: Provider>(
+    world: &World<P>,
+    pool: &[[Memory; 3]],
+    under_way: &mut UnderWay,
+    done: &mut [bool],
+) {
+    let slot = world.sent(0).context() as usize;
+    let place = under_way.iter().position(|(busy, _)| *busy == slot).expect("it is under way");
+    let (_, before) = under_way.remove(place).expect("just found");
+    if let Some(before) = before {
+        same(&pool[slot][2].bytes()[..before.len()], &before, "what was there in its turn");
+    }
+    done[slot] = true;
+}
