@@ -13,7 +13,6 @@ use kestrel_core::{
     config::Config,
     event_queue::EventQueue,
     info::{self, ApiVersion, Progress, Threading},
-    memory_region::MemoryRegionRegistry,
 };
 
 use crate::{
@@ -38,7 +37,6 @@ pub struct State {
     pub version: ApiVersion,
     /// What is open on it, beside the endpoints that core counts.
     pub uses: Arc<BindCount>,
-    pub regions: Arc<MemoryRegionRegistry>,
     /// Where its asynchronous operations report.
     pub event_queue: OnceLock<(Arc<EventQueue>, Use)>,
     _fabric: Use,
@@ -58,6 +56,7 @@ static OPERATIONS: OpsDomain = OpsDomain {
     endpoint: endpoint::setup::open,
     cntr_open: counter::open,
     poll_open: poll_set::open,
+    query_atomic: endpoint::atomic::query,
     endpoint2: endpoint::setup::open_with_flags,
     ..OpsDomain::refusing::<NOSYS>()
 };
@@ -108,15 +107,12 @@ pub unsafe fn open(
         // SAFETY: as above.
         let info = unsafe { hints::agree(info, &config, version) }?;
         let in_use = Use::of(&parent.uses)?;
-        let mode = info.domain.memory_region_mode;
-        let regions = MemoryRegionRegistry::new(mode, info.domain.mr_iov_limit);
         let state = State {
             domain: open_core(&info, &config)?,
             info,
             config,
             version,
             uses: Arc::default(),
-            regions: Arc::new(regions),
             event_queue: OnceLock::new(),
             _fabric: in_use,
         };
@@ -128,7 +124,8 @@ pub unsafe fn open(
 }
 
 fn open_core(info: &info::Info, config: &Config) -> Result<Arc<Domain>, Failure> {
-    let (provider, options) = objects::domain_parts(info, config)?;
+    let (provider, mut options) = objects::domain_parts(info, config)?;
+    options.memory_region_mode = info.domain.memory_region_mode;
     let manual = info.domain.data_progress != Progress::Auto;
     Ok(if manual && info.domain.threading == Threading::Domain {
         // SAFETY: FI_THREAD_DOMAIN: "the application must serialize access to all objects

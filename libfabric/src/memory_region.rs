@@ -3,14 +3,15 @@
 use std::{
     ffi::{c_int, c_void},
     ptr, slice,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
+use kestrel::Domain;
 use kestrel_core::{
     error::Errno,
     event_queue::Event,
     flags::Flags,
-    memory_region::{MemoryRange, MemoryRegion, MemoryRegionAttributes, MemoryRegionRegistry},
+    memory_region::{MemoryRange, MemoryRegion, MemoryRegionAttributes},
 };
 
 use crate::{
@@ -28,20 +29,8 @@ use crate::{
 /// What we keep of a region.
 pub struct State {
     region: Arc<MemoryRegion>,
-    registry: Arc<MemoryRegionRegistry>,
-    /// Counters bound to it, which cannot close before it.
-    bound: Mutex<Vec<Bound>>,
+    domain: Arc<Domain>,
     _domain: Use,
-}
-
-/// A counter's count of what is bound to it.
-struct Bound(Arc<kestrel_core::counter::Counter>);
-
-impl Drop for Bound {
-    fn drop(&mut self) {
-        // Counted when it was bound, so this cannot fail.
-        let _ = self.0.binds().unbind();
-    }
 }
 
 static FID: OpsFid = OpsFid { close: object::close::<FidMr>, bind, control, ..FID_NOSYS };
@@ -61,7 +50,7 @@ impl Header for FidMr {
     }
     fn refuse(&mut self) {}
     fn close(state: &State) -> Result<(), Failure> {
-        Ok(state.registry.close(&state.region)?)
+        Ok(state.domain.close_memory(&state.region)?)
     }
 }
 
@@ -89,14 +78,11 @@ unsafe fn register(
     let (place, parent): (_, &domain::State) =
         unsafe { (object::out(mr)?, object::checked::<FidDomain>(domain)?) };
     let in_use = Use::of(&parent.uses)?;
-    let region = parent.regions.register(attributes)?;
+    // SAFETY: by registering memory an application promises that it stays, and that it
+    // puts up with what the access allows to peers.
+    let region = unsafe { parent.domain.register_memory(attributes) }?;
     let key = region.key();
-    let state = State {
-        region,
-        registry: parent.regions.clone(),
-        bound: Mutex::default(),
-        _domain: in_use,
-    };
+    let state = State { region, domain: parent.domain.clone(), _domain: in_use };
     let fid = object::fid::<FidMr>(class::MR, context);
     *place = object::create(FidMr { fid, mem_desc: ptr::null_mut(), key }, state);
     // Our own descriptor: what operations are given, and never look at.
@@ -197,15 +183,9 @@ unsafe extern "C" fn bind(mr: *mut Fid, other: *mut Fid, flags: u64) -> c_int {
             if (*other).ops == FidEp::operations() {
                 return Ok(());
             }
-            if flags != Flags::REMOTE_WRITE.bits() {
-                return Err(Failure::flags("fi_mr_bind of a counter", flags));
-            }
-            let counter = object::checked::<FidCntr>(other)?.counter.counter().clone();
-            counter.binds().bind()?;
-            // Nothing in here panics half-way.
-            let mut bound = state.bound.lock().unwrap_or_else(PoisonError::into_inner);
-            bound.push(Bound(counter));
-            Ok(())
+            let counter = &object::checked::<FidCntr>(other)?.counter;
+            let flags = Flags::from_bits_retain(flags);
+            Ok(state.domain.bind_memory_counter(&state.region, counter, flags)?)
         }
     })
 }

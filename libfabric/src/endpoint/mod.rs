@@ -1,13 +1,14 @@
 //! Endpoints. Reference: fi_endpoint(3).
 //!
-//! The data path is in [`message`] and [`tagged`] (and, when core has them, [`rma`] and
-//! [`atomic`]), over [`post`]; all else is the control path.
+//! The data path is in [`message`] and [`tagged`], over [`post`], and in [`rma`] and
+//! [`atomic`], over [`remote`]; all else is the control path.
 
 pub mod atomic;
 pub mod message;
 pub mod names;
 pub mod options;
 pub mod post;
+pub mod remote;
 pub mod rma;
 pub mod setup;
 pub mod tagged;

@@ -11,7 +11,7 @@ use kestrel_core::{
 
 use super::State;
 use crate::{
-    abi::{attributes::Iovec, fid::FidEp},
+    abi::{atomic::Ioc, attributes::Iovec, fid::FidEp},
     object,
     outcome::{posted, refused_argument},
 };
@@ -78,6 +78,26 @@ impl List {
         Some(list)
     }
 
+    /// From elements of `size` bytes; a null buffer has none, which core refuses where
+    /// some are needed.
+    ///
+    /// # Safety
+    /// As [`List::new`].
+    #[inline(always)]
+    pub unsafe fn of_elements(ioc: *const Ioc, count: usize, size: usize) -> Option<List> {
+        if count > IOV_LIMIT || (ioc.is_null() && count > 0) {
+            return None;
+        }
+        let mut list = List { pieces: [MaybeUninit::uninit(); IOV_LIMIT], count };
+        for at in 0..count {
+            // SAFETY: the entry is there.
+            let entry = unsafe { &*ioc.add(at) };
+            // SAFETY: the caller vouches for the memory.
+            list.pieces[at].write(unsafe { elements(entry.addr, entry.count, size) });
+        }
+        Some(list)
+    }
+
     #[inline(always)]
     pub fn pieces(&self) -> Pieces<'_> {
         // SAFETY: so many were written.
@@ -88,6 +108,20 @@ impl List {
             many => Pieces::Many(many),
         }
     }
+}
+
+/// One buffer of `count` elements; none of them, if the buffer is null.
+///
+/// # Safety
+/// The buffer is memory that the operation may use until it completes.
+#[inline(always)]
+pub unsafe fn elements(buffer: *const c_void, count: usize, size: usize) -> Piece {
+    if buffer.is_null() {
+        return Piece::EMPTY;
+    }
+    // SAFETY: the caller vouches for it; a length that overflows is longer than any
+    // operation may be, and core refuses it.
+    unsafe { Piece::new(buffer.cast::<u8>().cast_mut(), count.saturating_mul(size)) }
 }
 
 /// What a list that cannot be taken is answered with.
