@@ -7,7 +7,7 @@ mod chaos;
 
 use std::collections::{HashMap, HashSet};
 
-use chaos::{Chaos, Packet, World};
+use chaos::{Chaos, KEY, Packet, REGION, World};
 use kestrel_core::{
     address::Address,
     address_vector::{AddressVector, AddressVectorAttributes, FI_ADDR_UNSPEC},
@@ -15,18 +15,25 @@ use kestrel_core::{
         Entry,
         store::{CompletionStore, Head, Sharing},
     },
-    engine::{Engine, Setup, report::Side},
+    engine::{
+        Engine, Setup,
+        report::{OneSidedCounters, Side},
+    },
     error::Errno,
     flags::Flags,
+    info::MemoryRegionMode,
     memory::{Piece, Pieces},
+    memory_region::{MemoryRange, MemoryRegionAttributes, MemoryRegionRegistry},
+    one_sided::{Action, RemotePost, RemoteSegment},
     operation::{ReceivePost, SendPost},
+    protocol::atomic::{ATOMIC_BYTES_MAX, AtomicCall, AtomicOperation, Datatype, Form},
     transport::{TransportEvent, Unreachable},
     wire,
 };
 use kestrel_shm::{
     PoolMemory, Station, StationEvent, StationOptions, copy::Copier, lane::ReceiveLane,
 };
-use kestrel_tests::{random::Random, scale::rounds};
+use kestrel_tests::{bed::Memory, one_sided, random::Random, scale::rounds};
 use proptest::{
     collection::vec,
     prelude::any,
@@ -87,7 +94,7 @@ fn arbitrary_lines_are_refused_or_read_within_bounds() {
     let mut runner = TestRunner::new_with_rng(config, runner_random);
     let lane = std::cell::RefCell::new(&mut lane);
     let strategy =
-        (vec(any::<u64>(), 80), 0u8..9, any::<u8>(), any::<u16>(), any::<bool>(), 0usize..300);
+        (vec(any::<u64>(), 80), 0u8..17, any::<u8>(), any::<u16>(), any::<bool>(), 0usize..300);
     let outcome = runner.run(&strategy, |(words, kind, flags, length, stamped, cut)| {
         let mut lane = lane.borrow_mut();
         let position = lane.position();
@@ -140,6 +147,8 @@ struct Rig {
     under_way: HashMap<u64, (bool, Vec<u8>)>,
     /// Multi-receive buffers: kept to the end, since they are used many times.
     multi: Vec<Vec<u8>>,
+    /// What peers can reach is the middle third.
+    region: Memory,
     next: u64,
     ended: u64,
     seen: HashSet<u64>,
@@ -154,6 +163,17 @@ impl Rig {
         for peer in 0..PEERS {
             vector.insert_one(address(peer)).unwrap();
         }
+        let region = Memory::zeroed(3 * REGION as usize);
+        let regions = Arc::new(MemoryRegionRegistry::new(MemoryRegionMode::empty(), 1));
+        let reachable = MemoryRange { address: region.start() + REGION, len: REGION };
+        let attributes = MemoryRegionAttributes {
+            ranges: &[reachable],
+            access: one_sided::BOTH,
+            requested_key: KEY,
+            ..Default::default()
+        };
+        // SAFETY: the memory is the rig's, and dropped after the engine.
+        unsafe { regions.register_unowned(&attributes) }.unwrap();
         let bell = Box::new(chaos::Silent);
         let store = Arc::new(CompletionStore::new(Sharing::Exclusive, 64, bell));
         let side = || Side { queue: Some(store.clone()), selective: false, counter: None };
@@ -161,6 +181,9 @@ impl Rig {
             transmit: side(),
             receive: side(),
             address_vector: vector,
+            one_sided: OneSidedCounters::default(),
+            permitted: one_sided::BOTH,
+            memory_regions: regions,
             transmit_size: 64,
             multi_receive_min: 64,
             unexpected_budget: 1 << 20,
@@ -175,6 +198,7 @@ impl Rig {
             random,
             under_way,
             multi,
+            region,
             next: 1,
             ended: 0,
             seen: HashSet::new(),
@@ -214,6 +238,46 @@ impl Rig {
         let pieces = if self.random.once_in(3) { Pieces::Many(&parts) } else { Pieces::One(piece) };
         let post = SendPost { pieces, to, tag, data: 0, context, flags, owner: None };
         if self.engine.send(post).is_err() {
+            self.under_way.remove(&context);
+        }
+    }
+
+    /// A write, a read or a fetching sum.
+    fn reach(&mut self) {
+        let (context, piece) = self.buffer(true);
+        let none = Pieces::One(Piece::EMPTY);
+        let sum = AtomicCall {
+            operation: AtomicOperation::Sum,
+            datatype: Datatype::Uint8,
+            form: Form::Fetch,
+        };
+        let atomic = piece.len() <= ATOMIC_BYTES_MAX && piece.len() > 0 && self.random.once_in(2);
+        let (action, all) = match self.random.below(2) {
+            _ if atomic => (Action::Atomic(sum), Pieces::One(piece)),
+            0 => (Action::Write, Pieces::One(piece)),
+            _ => (Action::Read, Pieces::One(piece)),
+        };
+        let levels = [Flags::empty(), Flags::FENCE, Flags::INJECT];
+        let inject = action == Action::Write;
+        let flags = levels[self.random.below(2 + u64::from(inject)) as usize] | Flags::COMPLETION;
+        let total = piece.len();
+        let cut = self.random.below(total as u64 + 1);
+        let segment = |length| RemoteSegment { address: 0, length, key: 1 };
+        let segments = [segment(cut), segment(total as u64 - cut)];
+        let post = RemotePost {
+            action,
+            source: if action == Action::Read { none } else { all },
+            compare: none,
+            results: if action == Action::Write { none } else { all },
+            to: self.random.below(PEERS + 1),
+            segments: &segments,
+            total,
+            data: 0,
+            context,
+            flags,
+            owner: None,
+        };
+        if self.engine.remote(post).is_err() {
             self.under_way.remove(&context);
         }
     }
@@ -292,7 +356,8 @@ impl Rig {
     }
 
     fn step(&mut self) {
-        match self.random.below(16) {
+        match self.random.below(18) {
+            16..=17 => self.reach(),
             0..=1 => self.send(),
             2..=3 => self.receive(),
             4 => self.peek(),
@@ -346,6 +411,9 @@ impl Rig {
                 self.read();
             }
         }
+        let bytes = self.region.bytes();
+        let (before, behind) = (&bytes[..REGION as usize], &bytes[2 * REGION as usize..]);
+        assert!(before.iter().chain(behind).all(|&byte| byte == 0), "out of the region's bounds");
         let sends = self.under_way.values().filter(|(send, _)| *send).count();
         assert_eq!(sends, 0, "sends that never end");
     }

@@ -114,7 +114,7 @@ impl<P: Provider> CompletionQueue<P> {
     ///
     /// Cost: as [`Self::read`], without a buffer of entries.
     #[inline]
-    pub fn read_each(
+    pub fn read_with(
         &self,
         count: usize,
         mut take: impl FnMut(usize, &Entry),

@@ -35,8 +35,8 @@ impl<P: Provider> CompletionQueue<P> {
         self.read_blocking_by(|store| store.pop(entries), timeout)
     }
 
-    /// Reads as [`Self::read_each`], waiting as [`Self::read_blocking`] does.
-    pub fn read_each_blocking(
+    /// Reads as [`Self::read_with`], waiting as [`Self::read_blocking`] does.
+    pub fn read_with_blocking(
         &self,
         count: usize,
         timeout: Option<Duration>,

@@ -66,7 +66,7 @@ unsafe fn read_into<F: Format>(
         // Nothing can be read, but progress is made.
         count = 0;
     }
-    answer(state.queue.read_each(count, |at, entry| {
+    answer(state.queue.read_with(count, |at, entry| {
         // SAFETY: both arrays have `count` entries, and `at` is less.
         unsafe {
             put::<F>(buffer, at, entry);
@@ -123,7 +123,7 @@ unsafe extern "C" fn read_blocking_from<F: Format>(
         }
         let count = if buffer.is_null() { 0 } else { count };
         let timeout = waiting::timeout(timeout_ms);
-        Ok(answer(state.queue.read_each_blocking(count, timeout, |at, entry| {
+        Ok(answer(state.queue.read_with_blocking(count, timeout, |at, entry| {
             // SAFETY: both arrays have `count` entries, and `at` is less.
             unsafe {
                 put::<F>(buffer, at, entry);

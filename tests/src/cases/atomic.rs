@@ -6,6 +6,7 @@ use kestrel_core::{
     error::{Errno, HasErrno},
     flags::Flags,
     memory::Pieces,
+    memory_region::MemoryRegion,
     protocol::atomic::{AtomicCall, AtomicOperation, Datatype, Form},
     transport::Provider,
 };
@@ -245,48 +246,52 @@ pub fn what_is_not_supported_is_refused<P: Provider>(bed: &Bed<P>) {
     world.nothing_more();
 }
 
-/// Random operations of one endpoint on one region: whatever is under way, each
-/// sees what those before it left.
-pub fn operations_play_in_order<P: Provider>(bed: &Bed<P>) {
-    const LENGTH: usize = 40_000;
-    let rounds = scaled(150, 500, 5_000);
-    let mut random = Random::new(crate::bed::scale() as u64 + 3);
-    let calls = calls();
-    let target = Memory::zeroed(LENGTH);
-    let pool: Vec<[Memory; 3]> =
-        (0..64).map(|_| [(); 3].map(|()| Memory::zeroed(LENGTH))).collect();
-    let world = bed.world(2);
-    let region = expose(&world.nodes[1], &target, BOTH, 0);
-    let mut model = vec![0; LENGTH];
-    let mut under_way = VecDeque::new();
-    let mut done = vec![true; pool.len()];
-    for round in 0..rounds {
-        let slot = round % pool.len();
-        while !done[slot] {
-            finish(&world, &pool, &mut under_way, &mut done);
-        }
-        let [operands, compare, results] = &pool[slot];
+const LENGTH: usize = 40_000;
+
+/// What the operations of one slot use: operands, what is compared with, results.
+type Slot = [Memory; 3];
+
+/// An operation of a random kind and place.
+struct Play {
+    kind: u64,
+    call: AtomicCall,
+    offset: usize,
+    length: usize,
+}
+
+impl Play {
+    fn random(random: &mut Random, calls: &[AtomicCall]) -> Play {
         let call = calls[random.below(calls.len() as u64) as usize];
         let kind = random.below(4);
         let length = match (kind, random.below(4)) {
-            (0, 0) | (1, 0) => random.between(4_097, LENGTH as u64) as usize,
-            (0, _) | (1, _) => random.between(1, 600) as usize,
+            (0 | 1, 0) => random.between(4_097, LENGTH as u64) as usize,
+            (0 | 1, _) => random.between(1, 600) as usize,
             _ => {
                 let most = call.count_max().unwrap().min(200) as u64;
                 random.between(1, most) as usize * call.datatype.size()
             }
         };
         let offset = random.below((LENGTH - length) as u64 + 1) as usize;
-        let segments = [segment(&region, offset, length)];
-        let count = length.div_ceil(call.datatype.size());
-        for memory in [operands, compare] {
-            memory.piece().fill(&values(&mut random, call.datatype, count)[..length]);
-        }
+        Play { kind, call, offset, length }
+    }
+
+    /// Posts it, and does the same to the model. Answers what has to come back.
+    fn post<P: Provider>(
+        &self,
+        world: &World<P>,
+        region: &MemoryRegion,
+        slot: (usize, &Slot),
+        model: &mut [u8],
+    ) -> Option<Vec<u8>> {
+        let Play { kind, call, offset, length } = *self;
+        let (context, [operands, compare, results]) = slot;
+        let context = context as u64;
+        let segments = [segment(region, offset, length)];
         let all = |memory: &Memory| Pieces::One(memory.piece().part(0, length));
-        let before = model[offset..offset + length].to_vec();
-        let context = slot as u64;
         let rma = Rma { pieces: all(operands), segments: &segments, context, ..Rma::default() };
-        let (node, stored) = (&world.nodes[0], &mut model[offset..offset + length]);
+        let node = &world.nodes[0];
+        let stored = &mut model[offset..offset + length];
+        let before = stored.to_vec();
         let comes_back = match kind {
             0 => {
                 stored.copy_from_slice(&operands.bytes()[..length]);
@@ -298,12 +303,8 @@ pub fn operations_play_in_order<P: Provider>(bed: &Bed<P>) {
                 true
             }
             _ => {
-                let next = all_after(
-                    call,
-                    &before,
-                    &operands.bytes()[..length],
-                    &compare.bytes()[..length],
-                );
+                let (first, second) = (operands.bytes(), compare.bytes());
+                let next = all_after(call, &before, &first[..length], &second[..length]);
                 stored.copy_from_slice(&next);
                 let none = Atomic::new(call).operands;
                 let atomic = Atomic {
@@ -318,8 +319,37 @@ pub fn operations_play_in_order<P: Provider>(bed: &Bed<P>) {
                 call.form != Form::Base
             }
         };
+        comes_back.then_some(before)
+    }
+}
+
+/// Random operations of one endpoint on one region: whatever is under way, each
+/// sees what those before it left.
+pub fn operations_play_in_order<P: Provider>(bed: &Bed<P>) {
+    let rounds = scaled(150, 500, 5_000);
+    let mut random = Random::new(crate::bed::scale() as u64 + 3);
+    let calls = calls();
+    let target = Memory::zeroed(LENGTH);
+    let pool: Vec<Slot> = (0..64).map(|_| [(); 3].map(|()| Memory::zeroed(LENGTH))).collect();
+    let world = bed.world(2);
+    let region = expose(&world.nodes[1], &target, BOTH, 0);
+    let mut model = vec![0; LENGTH];
+    let mut under_way = VecDeque::new();
+    let mut done = vec![true; pool.len()];
+    for round in 0..rounds {
+        let slot = round % pool.len();
+        while !done[slot] {
+            finish(&world, &pool, &mut under_way, &mut done);
+        }
+        let play = Play::random(&mut random, &calls);
+        let count = play.length.div_ceil(play.call.datatype.size());
+        for memory in &pool[slot][..2] {
+            let bytes = values(&mut random, play.call.datatype, count);
+            memory.piece().fill(&bytes[..play.length]);
+        }
+        let before = play.post(&world, &region, (slot, &pool[slot]), &mut model);
         done[slot] = false;
-        under_way.push_back((slot, comes_back.then_some(before)));
+        under_way.push_back((slot, before));
         world.poll(random.below(3) as usize);
     }
     while !under_way.is_empty() {
@@ -334,7 +364,7 @@ type UnderWay = VecDeque<(usize, Option<Vec<u8>>)>;
 /// Takes one completion, and compares what it brought.
 fn finish<P: Provider>(
     world: &World<P>,
-    pool: &[[Memory; 3]],
+    pool: &[Slot],
     under_way: &mut UnderWay,
     done: &mut [bool],
 ) {

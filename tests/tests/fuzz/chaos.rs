@@ -10,6 +10,7 @@ use std::{
 use kestrel_core::{
     address::Address,
     memory::Piece,
+    protocol::atomic::{AtomicCall, AtomicOperation, Datatype, Form},
     transport::{Arrival, Bell, Limits, PeerIndex, Room, Transport, TransportEvent, Unreachable},
     wire::Head,
 };
@@ -24,6 +25,12 @@ pub struct Packet {
     words: [u64; 6],
     length: usize,
 }
+
+/// Every kind but the goodbye, which is an event's affair, and one that does not exist.
+const KINDS: [u8; 14] = [0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12, 13, 14];
+/// The key of the only region that a peer can reach, and its length.
+pub const KEY: u64 = 5;
+pub const REGION: u64 = 32 << 10;
 
 fn number(random: &mut Random) -> u64 {
     match random.below(7) {
@@ -44,7 +51,7 @@ impl Packet {
         Packet {
             peer: random.below(peers.into()) as u32,
             head: Head {
-                kind: random.between(least, 6) as u8,
+                kind: KINDS[random.between(least, 13) as usize],
                 flags: random.number() as u8 & 0x1f,
                 length: 0,
             },
@@ -70,9 +77,37 @@ impl Packet {
                 self.word = name;
                 self.words[0] = [0, 1, 8, 40, 400, 4_000, 32_768][random.below(7) as usize];
             }
+            8..=12 => self.reach(random, name),
+            13 => (self.word, self.words[0]) = (name, random.below(3) * 8),
             _ => (self.word, self.words[0]) = (name, random.below(2) * 5),
         }
         self
+    }
+
+    /// Something that a peer may do to our memory.
+    fn reach(&mut self, random: &mut Random, name: u64) {
+        self.word = name;
+        (self.words[0], self.words[1]) = (KEY, random.below(REGION));
+        match self.head.kind {
+            10 => {
+                self.words[2] = random.below(REGION);
+                self.length = self.length.min(self.words[2] as usize);
+                self.words[3] = random.below(self.words[2] - self.length as u64 + 1);
+            }
+            11 => (self.words[2], self.length) = (random.below(REGION), 0),
+            12 => {
+                let pick = |random: &mut Random, count: usize| random.below(count as u64) as usize;
+                let call = AtomicCall {
+                    operation: AtomicOperation::ALL[pick(random, AtomicOperation::ALL.len())],
+                    datatype: Datatype::ALL[pick(random, Datatype::ALL.len())],
+                    form: Form::ALL[pick(random, Form::ALL.len())],
+                };
+                let length = call.datatype.size() * random.between(1, 20) as usize;
+                self.words[2] = call.to_word(length, 0);
+                self.length = call.payload(length);
+            }
+            _ => {}
+        }
     }
 }
 

@@ -1,0 +1,214 @@
+//! Targets of one-sided operations that die, and regions that close under way.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use kestrel_core::{
+    completion_queue::store::Sharing,
+    domain::DomainOptions,
+    error::Errno,
+    flags::Flags,
+    info::MemoryRegionMode,
+    memory_region::{MemoryRange, MemoryRegion, MemoryRegionAttributes},
+    mock::{MockOptions, MockProvider},
+    transport::Limits,
+};
+use kestrel_tests::{
+    bed::{Bed, Memory, pattern},
+    node::{Done, Node, NodeOptions, says_gone},
+    one_sided::{BOTH, Rma, expose, options, segment},
+    process::{Peer, child_role, listen_to_parent, say},
+    scale::{PATIENCE, rounds},
+};
+
+const KEY: u64 = 12;
+const LENGTH: usize = 1 << 20;
+
+fn node() -> Node {
+    let domain =
+        DomainOptions { memory_region_mode: MemoryRegionMode::empty(), ..DomainOptions::default() };
+    Node::with(&NodeOptions { domain, ..NodeOptions::default() })
+}
+
+/// Lets peers of `node` reach `bytes`.
+///
+/// # Safety
+/// `bytes` is valid until the region is closed, and not looked at by others meanwhile.
+unsafe fn register(node: &Node, bytes: *mut u8, length: usize) -> Arc<MemoryRegion> {
+    let attributes = MemoryRegionAttributes {
+        ranges: &[MemoryRange { address: bytes as u64, len: length as u64 }],
+        access: BOTH,
+        requested_key: KEY,
+        ..Default::default()
+    };
+    // SAFETY: the caller's promise.
+    unsafe { node.domain.register_memory(&attributes) }.unwrap()
+}
+
+#[test]
+fn child() {
+    let Some(_) = child_role() else { return };
+    let _parent = listen_to_parent();
+    let mut memory = vec![1; LENGTH];
+    let node = node();
+    // SAFETY: the process is killed with everything in it.
+    let _region = unsafe { register(&node, memory.as_mut_ptr(), LENGTH) };
+    say(&format!("ready {}", node.address().socket_addr()));
+    loop {
+        if let Some(done) = node.poll() {
+            panic!("{done:?}");
+        }
+    }
+}
+
+#[test]
+fn a_killed_target_fails_what_is_under_way() {
+    for moment in 0..rounds(3, 10, 100) as u64 {
+        let mut peer = Peer::start("target");
+        let node = node();
+        let to = node.insert_text(&peer.hear_after("ready "));
+        node.endpoint.write(vec![1; 8], to, 0, KEY, 0).unwrap();
+        node.next().well();
+        let alive = Duration::from_micros(moment * 300);
+        let (start, mut posted, mut ended) = (Instant::now(), 0_u64, 0_u64);
+        let mut done = |done: Done| {
+            ended += 1;
+            if let Done::Badly(error) = done {
+                assert!(says_gone(error.errno), "{error:?}");
+            }
+        };
+        let mut killed = None;
+        while killed.is_none_or(|killed: Instant| killed.elapsed() < Duration::from_millis(50)) {
+            let length = [8, 300, 5_000, LENGTH][posted as usize % 4];
+            let post = || match posted % 3 {
+                0 => node.endpoint.read(vec![0; length], to, 0, KEY, 1),
+                _ => node.endpoint.write(vec![1; length], to, 0, KEY, 1),
+            };
+            if post().is_ok() {
+                posted += 1;
+            }
+            while let Some(completion) = node.poll() {
+                done(completion);
+            }
+            if killed.is_none() && start.elapsed() > alive {
+                peer.kill();
+                killed = Some(Instant::now());
+            }
+        }
+        let deadline = Instant::now() + PATIENCE;
+        while ended < posted {
+            if let Some(completion) = node.poll() {
+                ended += 1;
+                if let Done::Badly(error) = completion {
+                    assert!(says_gone(error.errno), "{error:?}");
+                }
+            }
+            assert!(Instant::now() < deadline, "{ended} of {posted} ended");
+        }
+    }
+}
+
+#[test]
+fn a_dead_target_fails_what_is_under_way_whatever_came_through() {
+    let tight = MockOptions {
+        limits: Limits { single: 500, fragment: 4096, prefix: 10_000 },
+        lane_packets: 3,
+        room_bytes: 1_300,
+        read_remote: false,
+    };
+    for mock in [MockOptions::default(), tight] {
+        for polls in [0, 1, 3, 10, 40] {
+            let provider = Arc::new(MockProvider::new(mock.clone()));
+            let bed = Bed { provider, sharing: Sharing::Exclusive };
+            let local = Memory::from(pattern(1, 300_000));
+            let target = Memory::zeroed(300_000);
+            let world = bed.world_with(2, &options(MemoryRegionMode::empty()));
+            world.warm_up();
+            let region = expose(&world.nodes[1], &target, BOTH, KEY);
+            let lengths = [8, 300, 4_000, 9_000, 300_000];
+            for (nth, &length) in lengths.iter().enumerate() {
+                let pieces = kestrel_core::memory::Pieces::One(local.piece().part(0, length));
+                let segments = [segment(&region, 0, length)];
+                let rma = Rma { pieces, segments: &segments, ..Rma::default() };
+                let fenced = Rma { flags: Flags::FENCE, ..rma };
+                world.nodes[0].post_write(1, &Rma { context: 2 * nth as u64, ..rma }).unwrap();
+                let read = Rma { context: 2 * nth as u64 + 1, ..fenced };
+                world.nodes[0].post_read(1, &read).unwrap();
+            }
+            world.poll(polls);
+            bed.provider.kill(world.nodes[1].endpoint.address());
+            let mut contexts = Vec::new();
+            for _ in 0..2 * lengths.len() {
+                let done = world.sent(0);
+                assert!(matches!(done.errno, None | Some(Errno::CONNRESET)), "{done:?}");
+                contexts.push(done.context);
+            }
+            contexts.sort();
+            contexts.dedup();
+            assert_eq!(contexts.len(), 2 * lengths.len(), "each ended once");
+            let segments = [segment(&region, 0, 300_000)];
+            let rma = Rma { pieces: local.all(), segments: &segments, ..Rma::default() };
+            world.nodes[0].post_write(1, &rma).unwrap();
+            world.sent(0).bad(Errno::HOSTUNREACH);
+            world.nothing_more();
+        }
+    }
+}
+
+/// Memory that is looked at while peers may write it.
+struct Words(Vec<AtomicU64>);
+
+impl Words {
+    fn sum(&self) -> u64 {
+        self.0.iter().map(|word| word.load(Ordering::Relaxed)).fold(0, u64::wrapping_add)
+    }
+}
+
+#[test]
+fn nothing_lands_after_a_close() {
+    const WORDS: usize = 8 << 10;
+    let words = Words((0..WORDS).map(|_| AtomicU64::new(0)).collect());
+    let (from, to) = (node(), node());
+    let peer = from.insert(to.address());
+    let stop = AtomicBool::new(false);
+    let start = words.0.as_ptr().cast_mut().cast::<u8>();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                assert!(to.poll().is_none());
+            }
+        });
+        scope.spawn(|| {
+            let mut round = 0_u8;
+            while !stop.load(Ordering::Relaxed) {
+                round = round.wrapping_add(1);
+                // Refused where there is no room, or while the region is closed.
+                let _ = from.endpoint.write(vec![round; 8 * WORDS], peer, 0, KEY, 1);
+                while let Some(done) = from.poll() {
+                    if let Done::Badly(error) = done {
+                        assert_eq!(error.errno, Errno::KEYREJECTED);
+                    }
+                }
+            }
+        });
+        let mut written = 0;
+        for _ in 0..rounds(30, 200, 3_000) {
+            // SAFETY: the words outlive the scope, and are atomics, so that looking is no race.
+            let region = unsafe { register(&to, start, 8 * WORDS) };
+            let before = words.sum();
+            std::thread::sleep(Duration::from_micros(300));
+            to.domain.close_memory(&region).unwrap();
+            let after = words.sum();
+            written += usize::from(before != after);
+            std::thread::sleep(Duration::from_micros(200));
+            assert_eq!(words.sum(), after, "something landed after the close");
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert!(written > 0, "nothing was ever written");
+    });
+}
