@@ -194,14 +194,14 @@ impl MemoryRegionRegistry {
 
     /// Registers ranges of memory under one key.
     ///
-    /// Ownership: the memory stays the application's. Nothing is read, so a
-    /// range need not be mapped yet.
+    /// Ownership: the memory stays the application's. Nothing is read here; who may
+    /// call this has the promise of [`Self::register_unowned`] about the ranges.
     /// # Errors
     /// [`MemoryRegionError::KeyInUse`] for a requested key that is taken; the other variants for
     /// attributes of a bad form.
     /// # Reference
     /// fi_mr(3): `fi_mr_regattr`
-    pub fn register(
+    pub(crate) fn register(
         &self,
         attributes: &MemoryRegionAttributes<'_>,
     ) -> Result<Arc<MemoryRegion>, MemoryRegionError> {

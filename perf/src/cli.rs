@@ -34,9 +34,9 @@ pub enum Job {
     Matching,
     /// Many processes: all-to-all and barriers
     Pairs,
-    /// One-sided reads and writes (need RMA: not in this version)
+    /// One-sided writes and reads: latency and bandwidth by size
     Rma,
-    /// Remote atomics (need RMA: not in this version)
+    /// Remote atomics: 64-bit fetch-add and compare-swap
     Atomics,
     /// Everything above that this version offers (the default)
     All,

@@ -3,12 +3,15 @@
 //! One thread polls and posts, so the domain is opened for one thread
 //! (`FI_THREAD_DOMAIN`), as an MPI without threads opens it.
 
+pub mod one_sided;
+
 use kestrel_core::address::Address;
 use kestrel_core::address_vector::{AddressVector, AddressVectorAttributes, FI_ADDR_UNSPEC};
 use kestrel_core::completion_queue::{CompletionQueue, ReadError};
 use kestrel_core::domain::{Domain, DomainOptions, ProgressMode};
 use kestrel_core::endpoint::{Endpoint, EndpointOptions, PostError};
 use kestrel_core::flags::Flags;
+use kestrel_core::info::MemoryRegionMode;
 use kestrel_core::memory::{Piece, Pieces};
 use kestrel_core::operation::{ReceivePost, SendPost};
 use kestrel_shm::provider::{ShmOptions, ShmProvider};
@@ -65,7 +68,12 @@ impl Side {
             if options.automatic_progress { ProgressMode::Automatic } else { ProgressMode::Manual };
         let provider = ShmProvider::new(ShmOptions::default())
             .map_err(|error| FabricError::Open(error.reason))?;
-        let domain_options = DomainOptions { progress, ..DomainOptions::default() };
+        let domain_options = DomainOptions {
+            progress,
+            // The other side's memory is known by a key and an offset, without asking.
+            memory_region_mode: MemoryRegionMode::empty(),
+            ..DomainOptions::default()
+        };
         // SAFETY: a `Side` is used through `&mut self` by the one thread that
         // opened it, and none of its objects leaves it.
         let domain =

@@ -39,9 +39,6 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// What cannot be done in this version.
-const EXIT_UNSUPPORTED: u8 = 2;
-
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error(transparent)]
@@ -52,8 +49,6 @@ enum Failure {
     Report(#[from] ReportError),
     #[error(transparent)]
     Peer(#[from] peer::PeerError),
-    #[error("`{0}` needs FI_RMA, which this version does not offer yet")]
-    NoRma(&'static str),
 }
 
 fn main() -> ExitCode {
@@ -63,10 +58,6 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure @ Failure::NoRma(_)) => {
-            eprintln!("kestrel-perf: {failure}");
-            ExitCode::from(EXIT_UNSUPPORTED)
-        }
         Err(failure) => {
             eprintln!("kestrel-perf: {failure}");
             ExitCode::FAILURE
@@ -77,11 +68,8 @@ fn main() -> ExitCode {
 fn run(cli: Cli) -> Result<(), Failure> {
     let suite = cli.job.is_none();
     let job = cli.job.unwrap_or(Job::All);
-    match &job {
-        Job::Rma => return Err(Failure::NoRma("rma")),
-        Job::Atomics => return Err(Failure::NoRma("atomics")),
-        Job::Report { path } => return render_again(path, cli.flags.html.as_deref()),
-        _ => {}
+    if let Job::Report { path } = &job {
+        return render_again(path, cli.flags.html.as_deref());
     }
     for path in cli.flags.json.iter().chain(&cli.flags.html) {
         report::check_writable(path)?;
@@ -142,6 +130,8 @@ fn jobs(job: &Job) -> Vec<(Measure, u64)> {
         Job::Rate => vec![(measure::rate::job, 4)],
         Job::Matching => vec![(measure::matching::job, 10)],
         Job::Pairs => vec![(measure::pairs::job, 6)],
+        Job::Rma => vec![(measure::one_sided::rma, 30)],
+        Job::Atomics => vec![(measure::one_sided::atomics, 4)],
         Job::Floor => vec![(measure::floor::job, 30)],
         Job::All => vec![
             (measure::latency::job, 8),
@@ -149,8 +139,9 @@ fn jobs(job: &Job) -> Vec<(Measure, u64)> {
             (measure::bandwidth::job, 26),
             (measure::matching::job, 10),
             (measure::pairs::job, 6),
+            (measure::one_sided::atomics, 2),
         ],
-        Job::Rma | Job::Atomics | Job::Doctor | Job::Report { .. } => Vec::new(),
+        Job::Doctor | Job::Report { .. } => Vec::new(),
     }
 }
 

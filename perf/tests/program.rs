@@ -25,8 +25,6 @@ fn scratch(name: &str) -> PathBuf {
 #[test]
 fn what_cannot_be_done_is_said_clearly() {
     for (arguments, code, words) in [
-        ("rma", 2, "RMA"),
-        ("atomics", 2, "RMA"),
         ("--size 8Q rate", 2, "unknown unit"),
         ("--cores 100000 rate", 1, "core 100000"),
         ("--provider verbs rate", 1, "RDMA device"),
@@ -62,6 +60,19 @@ fn a_report_is_written_and_rendered_again() {
     assert_eq!(std::fs::read_to_string(json.with_extension("html")).expect("a page"), page);
     for path in [json, html] {
         std::fs::remove_file(path).expect("the file was there");
+    }
+}
+
+#[test]
+fn one_sided_operations_are_measured() {
+    for (job, words) in [
+        ("rma --size 8,64K --iterations 50", ["write, one at a time", "read, 16 at a time"]),
+        ("atomics --iterations 50", ["fetch-add", "compare-swap"]),
+    ] {
+        let output = run(job);
+        assert!(output.status.success(), "{}", error_of(&output));
+        let table = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(words.iter().all(|word| table.contains(word)), "{table}");
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use super::{MemoryRegion, MemoryRegionAttributes, MemoryRegionError};
+use super::{MemoryRegion, MemoryRegionAttributes, MemoryRegionError, MemoryRegionRegistry};
 use crate::completion_counter::CompletionCounter;
 use crate::counter::Counter;
 use crate::domain::Domain;
@@ -38,12 +38,26 @@ impl MemoryRegion {
     }
 }
 
+impl MemoryRegionRegistry {
+    /// Registers memory of no domain: for whoever drives an engine by itself.
+    ///
+    /// # Safety
+    /// As [`Domain::register_memory`], until [`Self::close`] returned.
+    pub unsafe fn register_unowned(
+        &self,
+        attributes: &MemoryRegionAttributes<'_>,
+    ) -> Result<Arc<MemoryRegion>, MemoryRegionError> {
+        self.register(attributes)
+    }
+}
+
 impl<P: Provider> Domain<P> {
     /// Registers memory that peers may reach, as its access says.
     ///
     /// Cost: cold; takes a lock and allocates.
     /// # Errors
-    /// As [`super::MemoryRegionRegistry::register`].
+    /// [`MemoryRegionError::KeyInUse`] for a requested key that is taken; the other variants for
+    /// attributes of a bad form.
     /// # Safety
     /// Until [`Self::close_memory`] returned, the ranges are valid for reads if
     /// `REMOTE_READ` is allowed and for writes if `REMOTE_WRITE` is, and this

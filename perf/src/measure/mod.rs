@@ -5,11 +5,13 @@ pub mod bandwidth;
 pub mod floor;
 pub mod latency;
 pub mod matching;
+pub mod one_sided;
 pub mod pairs;
 mod pump;
 pub mod rate;
 
 use crate::buffer::Buffer;
+use crate::fabric::one_sided::Verb;
 use crate::fabric::{FabricError, Side};
 use crate::statistics::Spread;
 use pump::Pump;
@@ -26,6 +28,7 @@ pub enum Work {
     Matching { depth: u64, rounds: u64, queue: matching::Queue, class: matching::Class },
     AllToAll { messages: u64, window: u64 },
     Barrier { rounds: u64 },
+    OneSided { verb: Verb, size: usize, operations: u64, window: u64 },
 }
 
 /// What rank 0 learns.
@@ -61,6 +64,8 @@ pub struct Rank<'a> {
 pub fn run(work: &Work, rank: Rank<'_>) -> Result<Sample, MeasureError> {
     let size = match work {
         Work::PingPong { size, .. } | Work::OneWay { size, .. } => *size,
+        // An atomic compares with what lies behind its operand.
+        Work::OneSided { size, .. } => *size * 2,
         Work::Matching { .. } | Work::AllToAll { .. } | Work::Barrier { .. } => 8,
     };
     let pump = &mut Pump::new(rank, size);
@@ -73,6 +78,9 @@ pub fn run(work: &Work, rank: Rank<'_>) -> Result<Sample, MeasureError> {
             matching::matching(pump, depth, rounds, queue, class)
         }
         Work::AllToAll { messages, window } => pairs::all_to_all(pump, messages, window),
+        Work::OneSided { verb, size, operations, window } => {
+            one_sided::reach(pump, verb, size, operations, window)
+        }
         Work::Barrier { rounds } => pairs::barrier(pump, rounds),
     }?;
     pump.finish()?;

@@ -3,6 +3,7 @@
 
 use super::{MeasureError, Rank};
 use crate::buffer::Buffer;
+use crate::fabric::one_sided::{Local, Verb};
 use crate::fabric::{Entry, Outcome};
 use std::time::{Duration, Instant};
 
@@ -176,6 +177,35 @@ impl<'a> Pump<'a> {
             }
             self.poll()?;
         }
+    }
+
+    /// Does `verb` to the memory that `to` serves; it completes as a send does.
+    #[inline(always)]
+    pub fn reach(&mut self, verb: Verb, to: usize, size: usize) -> Result<(), MeasureError> {
+        let (source, results) = (self.at.outgoing.at(0), self.at.incoming.at_mut(0));
+        let (address, local) = (self.at.peers[to], Local { source, results, size });
+        loop {
+            // SAFETY: both buffers hold twice `size` bytes (`new`) and live as long
+            // as the side is used by this pump.
+            let outcome = unsafe { self.at.side.reach(verb, local, address, SENT)? };
+            if outcome == Outcome::Done {
+                self.sends_posted += 1;
+                return Ok(());
+            }
+            self.poll()?;
+        }
+    }
+
+    /// Lets rank 0 reach the first `size` bytes of the incoming buffer until it
+    /// signals, and polls meanwhile.
+    pub fn serve(&mut self, size: usize) -> Result<(), MeasureError> {
+        // SAFETY: the incoming buffer holds `size` bytes (`new`), and is not
+        // replaced before `hide`.
+        let region = unsafe { self.at.side.expose(self.at.incoming.at_mut(0), size)? };
+        self.signal(0)?;
+        let signalled = self.await_signal(0);
+        self.at.side.hide(&region)?;
+        signalled
     }
 
     /// Polls until `count` receives have completed in all.

@@ -130,7 +130,8 @@ impl Serving {
         fragment: usize,
     ) -> Result<bool, Refusal> {
         let wanted = part_of(self.length, fragment).min(self.length - self.sent);
-        let offset = self.offset + self.sent as u64;
+        // The peer chose it, and gets it back: it means nothing here.
+        let offset = self.offset.wrapping_add(self.sent as u64);
         let mut push = |piece: Piece| {
             let part = fit(transport, peer, piece)?;
             let head = Head::new(Kind::Data, 0);

@@ -1,0 +1,159 @@
+//! One-sided operations: rank 0 works on rank 1's memory, rank 1 only polls.
+
+use super::bandwidth::best_plan;
+use super::pump::Pump;
+use super::{MeasureError, Sample, Work};
+use crate::clock;
+use crate::fabric::one_sided::Verb;
+use crate::floor::{Pattern, Task};
+use crate::report::{Row, Section};
+use crate::session::{Session, SessionError};
+use crate::statistics::{self, Spread, median};
+use crate::units;
+use std::time::Instant;
+
+const SAMPLES: usize = 9;
+const BOUNCES: u64 = 3_000;
+const WINDOW: u64 = 16;
+/// Bytes of a 64-bit atomic.
+const WORD: usize = 8;
+
+/// Both ranks: rank 0 has up to `window` operations under way.
+pub fn reach(
+    pump: &mut Pump<'_>,
+    verb: Verb,
+    size: usize,
+    operations: u64,
+    window: u64,
+) -> Result<Sample, MeasureError> {
+    pump.doing("one-sided operations");
+    let start = Instant::now();
+    if pump.rank() > 0 {
+        pump.serve(size)?;
+        let ns = start.elapsed().as_nanos() as f64 / operations as f64;
+        return Ok(Sample { ns, spread: None });
+    }
+    pump.await_signal(1)?;
+    run(pump, verb, size, operations / 10 + window, window, |_| {})?;
+    let mut histogram = statistics::histogram();
+    let start = Instant::now();
+    // Single operations are timed where only one is under way.
+    run(pump, verb, size, operations, window, |ticks| histogram.saturating_record(ticks))?;
+    let ns = start.elapsed().as_nanos() as f64 / operations as f64;
+    pump.signal(1)?;
+    let spread = (window == 1).then(|| Spread::of(&histogram, clock::ns_per_tick()));
+    Ok(Sample { ns, spread })
+}
+
+fn run(
+    pump: &mut Pump<'_>,
+    verb: Verb,
+    size: usize,
+    operations: u64,
+    window: u64,
+    mut timed: impl FnMut(u64),
+) -> Result<(), MeasureError> {
+    for _ in 0..operations {
+        let began = if window == 1 { clock::ticks() } else { 0 };
+        pump.reach(verb, 1, size)?;
+        while pump.sends_posted - pump.sent >= window {
+            pump.poll()?;
+        }
+        if window == 1 {
+            timed(clock::ticks() - began);
+        }
+    }
+    pump.await_sent()
+}
+
+/// Rank 0: writes and reads, one at a time and many at a time.
+pub fn rma(session: &mut Session) -> Result<Section, SessionError> {
+    let title = "RMA: a write until it is acknowledged, a read until the data is here";
+    let mut section = Section::new("rma", title);
+    let latencies = session.options.sizes(&[8, 64, 256, 1024, 4096, 65536, 1 << 20]);
+    let streams = session.options.sizes(&[8, 1024, 4096, 16384, 65536, 262_144, 1 << 20, 4 << 20]);
+    session.bar.begin("rma", 2 * (latencies.len() + streams.len()) as u64);
+    for verb in [Verb::Write, Verb::Read] {
+        for &size in &latencies {
+            let row = latency(session, verb, size)?;
+            section.rows.push(row);
+            session.bar.advance(1);
+        }
+    }
+    for verb in [Verb::Write, Verb::Read] {
+        for &size in &streams {
+            let row = stream(session, verb, size)?;
+            section.rows.push(row);
+            session.bar.advance(1);
+        }
+    }
+    Ok(section)
+}
+
+/// Rank 0: 64-bit atomics, one at a time and many at a time.
+pub fn atomics(session: &mut Session) -> Result<Section, SessionError> {
+    let mut section = Section::new("atomics", "Atomics: 64 bits, until the old value is here");
+    session.bar.begin("atomics", 4);
+    for verb in [Verb::FetchAdd, Verb::CompareSwap] {
+        let row = latency(session, verb, WORD)?;
+        section.rows.push(row);
+        let row = stream(session, verb, WORD)?;
+        section.rows.push(row);
+        session.bar.advance(2);
+    }
+    Ok(section)
+}
+
+/// Operations that take a few milliseconds at this size.
+fn operations_for(size: usize) -> u64 {
+    ((64 << 20) / size.max(1) as u64).clamp(20, 5_000)
+}
+
+/// One operation at a time, beside two bounces: there and back.
+fn latency(session: &mut Session, verb: Verb, size: usize) -> Result<Row, SessionError> {
+    let operations = session.options.iterations(operations_for(size));
+    let work = Work::OneSided { verb, size, operations, window: 1 };
+    let (mut ours, mut floors, mut spread) = (Vec::new(), Vec::new(), None);
+    for _ in 0..SAMPLES {
+        let bounce = session.floor(&Task::Bounce { iterations: BOUNCES })?[0];
+        let sample = session.work(&work)?;
+        ours.push(sample.ns);
+        floors.push(2.0 * bounce);
+        spread = sample.spread;
+        if session.bar.is_late() {
+            break;
+        }
+    }
+    let (ns, floor) = (median(&ours), median(&floors));
+    let small = size <= 64;
+    Ok(Row {
+        size: Some(size as u64),
+        ns: Some(ns),
+        spread,
+        floor: small.then_some(floor),
+        ratio: small.then_some(ns / floor),
+        note: if small { "floor: two bounces".to_owned() } else { String::new() },
+        ..Row::new(&format!("{}, one at a time", verb.name()), &units::bytes(size as u64))
+    })
+}
+
+/// A window of operations, beside the best pipelined copy.
+fn stream(session: &mut Session, verb: Verb, size: usize) -> Result<Row, SessionError> {
+    let operations = session.options.iterations(4 * operations_for(size));
+    let window = session.options.window(if size < 1024 { 4 * WINDOW } else { WINDOW });
+    let work = Work::OneSided { verb, size, operations, window };
+    let best = if size >= 4096 { best_plan(session, Pattern::Stream, size)? } else { None };
+    let ns = median(&session.several(SAMPLES, &work)?);
+    let floor = best.as_ref().map(|best| size as f64 / best.ns);
+    let gb_per_s = size as f64 / ns;
+    Ok(Row {
+        size: Some(size as u64),
+        ns: Some(ns),
+        messages_per_s: Some(1e9 / ns),
+        gb_per_s: (size >= 1024).then_some(gb_per_s),
+        floor,
+        ratio: floor.map(|floor| gb_per_s / floor),
+        note: best.map_or(String::new(), |best| format!("floor: {}", best.plan)),
+        ..Row::new(&format!("{}, {window} at a time", verb.name()), &units::bytes(size as u64))
+    })
+}
