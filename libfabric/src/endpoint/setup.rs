@@ -88,14 +88,17 @@ pub unsafe extern "C" fn bind(ep: *mut Fid, other: *mut Fid, flags: u64) -> c_in
                 let counter = &object::checked::<FidCntr>(other)?.counter;
                 return Ok(endpoint.bind_counter(counter, bits)?);
             }
-            if flags != 0 {
-                return Err(Failure::flags("fi_ep_bind", flags));
-            }
+            let no_flags = || match flags {
+                0 => Ok(()),
+                _ => Err(Failure::flags("fi_ep_bind", flags)),
+            };
             if table == FidAv::operations() {
+                no_flags()?;
                 let vector = &object::checked::<FidAv>(other)?.vector;
                 return Ok(endpoint.bind_address_vector(vector)?);
             }
             if table == FidEq::operations() {
+                no_flags()?;
                 let queue = object::checked::<FidEq>(other)?.queue();
                 return Ok(endpoint.bind_event_queue(queue)?);
             }
