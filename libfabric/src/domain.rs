@@ -126,6 +126,7 @@ pub unsafe fn open(
 fn open_core(info: &info::Info, config: &Config) -> Result<Arc<Domain>, Failure> {
     let (provider, mut options) = objects::domain_parts(info, config)?;
     options.memory_region_mode = info.domain.memory_region_mode;
+    tracing::info!("a domain with {} and {}", info.domain.threading, info.domain.data_progress);
     let manual = info.domain.data_progress != Progress::Auto;
     Ok(if manual && info.domain.threading == Threading::Domain {
         // SAFETY: FI_THREAD_DOMAIN: "the application must serialize access to all objects

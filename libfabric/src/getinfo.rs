@@ -3,20 +3,21 @@
 
 use std::{
     ffi::{c_char, c_int},
-    net::IpAddr,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
 use kestrel::{DiscoveryError, discovery, settings::BadSettings};
 use kestrel_core::{
+    address::{Address, AddressFormat},
     error::Errno,
     flags::Flags,
-    info::{ApiVersion, Progress},
+    info::{ApiVersion, Info, Progress},
 };
 
 use crate::{
     abi::{
         constants::{CORE_PROVIDER_ONLY, NUMERICHOST, PROGRESS_CONTROL_UNIFIED, PROV_ATTR_ONLY},
-        info::{DomainAttr, Info},
+        info::{DomainAttr, Info as CInfo},
     },
     answer, hints,
     outcome::{Failure, done},
@@ -34,8 +35,8 @@ pub unsafe extern "C" fn getinfo(
     node: *const c_char,
     service: *const c_char,
     flags: u64,
-    hints: *const Info,
-    info: *mut *mut Info,
+    hints: *const CInfo,
+    info: *mut *mut CInfo,
 ) -> c_int {
     done("fi_getinfo", || {
         // A utility provider that wants to put itself over us gets nothing: it would
@@ -59,8 +60,8 @@ fn find(
     node: Option<String>,
     service: Option<String>,
     flags: u64,
-    asked: Option<&Info>,
-) -> Result<*mut Info, Failure> {
+    asked: Option<&CInfo>,
+) -> Result<*mut CInfo, Failure> {
     let config = parameters::config().inspect_err(log_bad_settings)?;
     // SAFETY: libfabric passes valid hints.
     let hints = asked.map(|asked| unsafe { hints::read(asked) }).transpose().map_err(no_data)?;
@@ -86,9 +87,21 @@ fn find(
             }
         }
     }
+    found.iter_mut().for_each(add_source);
     let list = answer::list(&found, asked.map_or(std::ptr::null_mut(), |asked| asked.handle))?;
     echo_control_progress(asked, list);
     Ok(list)
+}
+
+/// Tells where endpoints listen that are asked for nowhere: applications print it, some
+/// without looking whether it is there.
+fn add_source(info: &mut Info) {
+    let ip = match (info.address_format, info.destination) {
+        (AddressFormat::In6, _) => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        (_, Some(peer)) if peer.ip().is_ipv6() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        _ => IpAddr::V4(Ipv4Addr::LOCALHOST),
+    };
+    info.source.get_or_insert(Address::new(ip, 0));
 }
 
 fn log_bad_settings(error: &BadSettings) {
@@ -109,7 +122,7 @@ fn check_numeric(node: Option<&str>, flags: u64) -> Result<(), Failure> {
 }
 
 /// Core knows no unified control progress: it is manual progress, by another name.
-fn echo_control_progress(asked: Option<&Info>, list: *mut Info) {
+fn echo_control_progress(asked: Option<&CInfo>, list: *mut CInfo) {
     // SAFETY: libfabric passes valid hints.
     let attr: Option<&DomainAttr> = asked.and_then(|asked| unsafe { asked.domain_attr.as_ref() });
     if attr.is_some_and(|attr| attr.control_progress == PROGRESS_CONTROL_UNIFIED) {

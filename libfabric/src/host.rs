@@ -169,9 +169,12 @@ pub fn define_parameter(name: &CStr, help: &CStr) {
     }
 }
 
-/// What the user set a parameter to. Without libfabric's function: nothing.
-pub fn parameter(name: &CStr) -> Option<String> {
-    let get = connected().and_then(|host| host.param_get)?;
+/// What the user set a parameter to, by its short name and by its variable's. An MPI
+/// library may have libfabric inside and hide its functions: then the variable tells.
+pub fn parameter(name: &CStr, variable: &str) -> Option<String> {
+    let Some(get) = connected().and_then(|host| host.param_get) else {
+        return std::env::var(variable).ok();
+    };
     let mut value: *const c_char = ptr::null();
     // SAFETY: the parameter was declared as a string, so a `char *` is written, which
     // lives as long as the environment.

@@ -26,7 +26,7 @@ pub fn define() {
 pub fn config() -> Result<Config, BadSettings> {
     let lookup = |name: &str| {
         let parameter = PARAMETERS.iter().find(|parameter| parameter.name == name)?;
-        host::parameter(&CString::new(parameter.short_name()).ok()?)
+        host::parameter(&CString::new(parameter.short_name()).ok()?, name)
     };
     Config::from_lookup(lookup).map_err(BadSettings)
 }

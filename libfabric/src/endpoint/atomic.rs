@@ -405,21 +405,22 @@ unsafe extern "C" fn compwritemsg(
     }
 }
 
-/// How many elements one call may have, or -FI_EOPNOTSUPP.
-fn count_max(datatype: u32, op: u32, form: Form) -> Result<(AtomicCall, usize), Failure> {
-    call(datatype, op, form).and_then(|call| Some((call, call.count_max()?))).ok_or_else(|| {
-        let reason = format!("operation {op} on type {datatype} is not supported as {form:?}");
-        Failure::new(Errno::OPNOTSUPP, reason)
-    })
+/// The call and how many elements it may have; none if it is not supported.
+fn count_max(datatype: u32, op: u32, form: Form) -> Option<(AtomicCall, usize)> {
+    call(datatype, op, form).and_then(|call| Some((call, call.count_max()?)))
 }
 
+/// Applications ask for everything there is: that something is not supported is no news.
 unsafe fn valid(datatype: u32, op: u32, form: Form, count: *mut usize) -> c_int {
-    done("fi_atomicvalid", || {
-        // SAFETY: C passes a valid place or null.
-        let count = unsafe { count.as_mut() }.ok_or_else(|| Failure::null("the count"))?;
-        (_, *count) = count_max(datatype, op, form)?;
-        Ok(())
-    })
+    // SAFETY: C passes a valid place or null.
+    match (unsafe { count.as_mut() }, count_max(datatype, op, form)) {
+        (None, _) => c_int::refusal(Errno::INVAL.0),
+        (_, None) => c_int::refusal(Errno::OPNOTSUPP.0),
+        (Some(place), Some((_, count))) => {
+            *place = count;
+            0
+        }
+    }
 }
 
 unsafe extern "C" fn writevalid(_: *mut FidEp, datatype: u32, op: u32, count: *mut usize) -> c_int {
@@ -464,7 +465,10 @@ pub unsafe extern "C" fn query(
         };
         // SAFETY: C passes a valid place or null.
         let attr = unsafe { attr.as_mut() }.ok_or_else(|| Failure::null("the attributes"))?;
-        let (call, count) = count_max(datatype, op, form)?;
+        let (call, count) = count_max(datatype, op, form).ok_or_else(|| {
+            let reason = format!("operation {op} on type {datatype} is not supported as {form:?}");
+            Failure::new(Errno::OPNOTSUPP, reason)
+        })?;
         *attr = AtomicAttr { count, size: call.datatype.size() };
         Ok(())
     })

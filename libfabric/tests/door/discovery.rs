@@ -80,7 +80,7 @@ fn node_and_service_become_an_address() {
     let found = find(host, Some("127.0.0.1"), Some("4711"), 0).unwrap();
     // SAFETY: as above.
     unsafe {
-        assert_eq!(((*found).src_addrlen, (*found).dest_addrlen), (0, 16));
+        assert_eq!(((*found).src_addrlen, (*found).dest_addrlen), (16, 16));
         (host.freeinfo)(found);
     }
     assert_eq!(find(host, Some("no such node"), Some("1"), 1 << 55), Err(code::NODATA));
