@@ -5,6 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs};
 
 use kestrel_core::{
     address::Address,
+    config::Config,
     error::{Errno, HasErrno},
     info::{ApiVersion, Hints, Info, Offer, Rejection, negotiate},
 };
@@ -53,14 +54,21 @@ impl HasErrno for DiscoveryError {
 /// # Errors
 /// [`DiscoveryError`]: each hint that was rejected is also one line of the log.
 pub fn discover(hints: Option<&Hints>) -> Result<Vec<Info>, DiscoveryError> {
-    let config = settings::from_environment()?;
-    let offer = Offer::rdm().named(FABRIC, SHM_DOMAIN).sized(
-        config.tx_size,
-        config.rx_size,
-        config.inject_size,
-    );
+    discover_with(&settings::from_environment()?, ApiVersion::NATIVE, hints)
+}
+
+/// As [`discover`], with settings that were read already, for an application
+/// that speaks `api_version`: what an interface that has its own settings calls.
+///
+/// # Errors
+/// [`DiscoveryError::Rejected`].
+pub fn discover_with(
+    config: &Config,
+    api_version: ApiVersion,
+    hints: Option<&Hints>,
+) -> Result<Vec<Info>, DiscoveryError> {
     log_absent_devices();
-    match negotiate(&offer, hints, ApiVersion::NATIVE) {
+    match negotiate(&offer(config), hints, api_version) {
         Ok(info) => Ok(vec![info]),
         Err(rejections) => {
             for rejection in &rejections {
@@ -69,6 +77,11 @@ pub fn discover(hints: Option<&Hints>) -> Result<Vec<Info>, DiscoveryError> {
             Err(DiscoveryError::Rejected(rejections))
         }
     }
+}
+
+/// What kestrel can do on this host.
+pub fn offer(config: &Config) -> Offer {
+    Offer::rdm().named(FABRIC, SHM_DOMAIN).sized(config.tx_size, config.rx_size, config.inject_size)
 }
 
 /// As [`discover`], with an address: the peer's, or ours if `source` is set.
@@ -86,18 +99,25 @@ pub fn discover_at(
     hints: Option<&Hints>,
 ) -> Result<Vec<Info>, DiscoveryError> {
     let mut found = discover(hints)?;
-    if node.is_none() && service.is_none() {
-        return Ok(found);
-    }
-    let address = resolve(node, service)?;
-    for info in &mut found {
-        let place = if source { &mut info.source } else { &mut info.destination };
-        *place = Some(address);
+    if node.is_some() || service.is_some() {
+        place(&mut found, resolve(node, service)?, source);
     }
     Ok(found)
 }
 
-fn resolve(node: Option<&str>, service: Option<&str>) -> Result<Address, DiscoveryError> {
+/// Sets one address in all that was found: ours if `source` is set, else the peer's.
+pub fn place(found: &mut [Info], address: Address, source: bool) {
+    for info in found {
+        let place = if source { &mut info.source } else { &mut info.destination };
+        *place = Some(address);
+    }
+}
+
+/// The address of a node and a service, either of which may be missing.
+///
+/// # Errors
+/// [`DiscoveryError::Unresolved`].
+pub fn resolve(node: Option<&str>, service: Option<&str>) -> Result<Address, DiscoveryError> {
     let unresolved = |reason: String| DiscoveryError::Unresolved {
         node: node.map(str::to_owned),
         service: service.map(str::to_owned),

@@ -4,7 +4,8 @@
 use std::sync::Arc;
 
 use kestrel_core::{
-    domain::OpenError,
+    config::Config,
+    domain::{DomainOptions, OpenError},
     endpoint::EndpointOptions,
     error::{Errno, HasErrno},
     info::Info,
@@ -34,8 +35,22 @@ pub fn open_domain(info: &Info) -> Result<Arc<Domain>, OpenError> {
     let config = settings::from_environment().map_err(|error| {
         OpenError::Refused(Unreachable { errno: error.errno(), reason: error.to_string() })
     })?;
-    let provider = ShmProvider::new(settings::shm_options(&config))?;
-    Domain::open(Arc::new(provider), settings::domain_options(&config, info.domain.data_progress))
+    let (provider, options) = domain_parts(info, &config)?;
+    Domain::open(provider, options)
+}
+
+/// What opening a domain takes, by settings that were read already: for
+/// callers that choose between `Domain::open` and `Domain::open_exclusive`.
+///
+/// # Errors
+/// [`OpenError`], with the reason in words.
+pub fn domain_parts(
+    info: &Info,
+    config: &Config,
+) -> Result<(Arc<ShmProvider>, DomainOptions), OpenError> {
+    let provider = ShmProvider::new(settings::shm_options(config))?;
+    let options = settings::domain_options(config, info.domain.data_progress);
+    Ok((Arc::new(provider), options))
 }
 
 /// Opens an endpoint as `info` describes it, at `info.source` if that is given.

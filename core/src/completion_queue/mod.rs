@@ -6,17 +6,16 @@ pub mod entry;
 mod entry_ring;
 #[allow(unsafe_code)]
 pub mod store;
+mod waiting;
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::{Duration, Instant},
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
 };
 
 pub use entry::{Entry, ErrorEntry};
 use store::{CompletionStore, Head};
+pub use waiting::QueueWait;
 
 use crate::{
     bind_count::BindCount,
@@ -24,15 +23,11 @@ use crate::{
     engine::{idle::Idle, unit::Unit},
     error::{Errno, HasErrno},
     poll_set::PollSet,
-    transport::{Provider, Transport},
+    transport::Provider,
 };
 
 /// Entries that a queue holds before it grows, if the application says nothing.
 const SIZE_DEFAULT: usize = 1024;
-/// A blocked reader spins this long before it sleeps on the bell.
-const SPIN_BEFORE_SLEEP: Duration = Duration::from_micros(50);
-/// A reader whose sends wait for room at a peer looks again this often.
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// Why nothing could be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -111,13 +106,31 @@ impl<P: Provider> CompletionQueue<P> {
     /// Reference: fi_cq(3), `fi_cq_read`.
     #[inline]
     pub fn read(&self, entries: &mut [Entry]) -> Result<usize, ReadError> {
-        match self.store.pop(entries) {
+        self.read_by(|store| store.pop(entries))
+    }
+
+    /// Reads as [`Self::read`], but hands each completion to `take` with its
+    /// position, for callers that keep completions in another form.
+    ///
+    /// Cost: as [`Self::read`], without a buffer of entries.
+    #[inline]
+    pub fn read_with(
+        &self,
+        count: usize,
+        mut take: impl FnMut(usize, &Entry),
+    ) -> Result<usize, ReadError> {
+        self.read_by(|store| store.pop_each(count, &mut take))
+    }
+
+    #[inline(always)]
+    fn read_by(&self, mut pop: impl FnMut(&CompletionStore) -> Head) -> Result<usize, ReadError> {
+        match pop(&self.store) {
             Head::Taken(count) => return Ok(count),
             Head::Error => return Err(ReadError::ErrorAvailable),
             Head::Empty => {}
         }
         let moved = self.units.progress();
-        match self.store.pop(entries) {
+        match pop(&self.store) {
             Head::Taken(count) => {
                 self.idle.reset();
                 Ok(count)
@@ -142,64 +155,6 @@ impl<P: Provider> CompletionQueue<P> {
     /// Takes the error at the head of the queue; none if there is none.
     pub fn read_error(&self) -> Option<ErrorEntry> {
         self.store.pop_error()
-    }
-
-    /// Reads as [`Self::read`], waiting up to `timeout` (none: for ever) for the
-    /// first completion. Reference: fi_cq(3), `fi_cq_sread`.
-    ///
-    /// The wait spins for a moment, yields, then sleeps on the bells of the
-    /// endpoints bound, re-checking after it has asked for the bell.
-    pub fn read_blocking(
-        &self,
-        entries: &mut [Entry],
-        timeout: Option<Duration>,
-    ) -> Result<usize, ReadError> {
-        let start = Instant::now();
-        let mut slept = false;
-        let outcome = loop {
-            match self.read(entries) {
-                Err(ReadError::Empty) => {}
-                outcome => break outcome,
-            }
-            if self.domain.provider().forked() {
-                return Err(ReadError::ForkedChild);
-            }
-            if self.signaled.swap(false, Ordering::AcqRel) {
-                break Err(ReadError::Signaled);
-            }
-            let waited = start.elapsed();
-            let left = timeout.map(|timeout| timeout.saturating_sub(waited));
-            if left == Some(Duration::ZERO) {
-                break Err(ReadError::Empty);
-            }
-            if waited >= SPIN_BEFORE_SLEEP {
-                self.sleep(left);
-                slept = true;
-            }
-        };
-        // The bell that we silenced may have rung for others, too.
-        if slept && (self.signaled.load(Ordering::Acquire) || !self.store.is_empty()) {
-            self.store.wake_sleepers();
-        }
-        outcome
-    }
-
-    fn sleep(&self, left: Option<Duration>) {
-        self.store.enter_sleep();
-        let armed = self.units.arm();
-        if armed.is_quiet() && self.store.is_empty() && !self.signaled.load(Ordering::Acquire) {
-            let mut bells = armed.bells();
-            bells.push(self.store.wake().fd());
-            let left = if armed.waits_for_room() {
-                Some(left.map_or(LOOK_AGAIN, |left| left.min(LOOK_AGAIN)))
-            } else {
-                left
-            };
-            P::Transport::sleep(&bells, left);
-        }
-        drop(armed);
-        self.store.wake().drain();
-        self.store.leave_sleep();
     }
 
     /// Ends the wait of a blocked reader, or of the next one.

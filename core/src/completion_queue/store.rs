@@ -123,6 +123,27 @@ impl CompletionStore {
         if taken == 0 { Head::Empty } else { Head::Taken(taken) }
     }
 
+    /// Hands up to `count` completions to `take`, one after the other, each with
+    /// its position: for readers that keep them in another form.
+    #[inline(always)]
+    pub fn pop_each(&self, count: usize, mut take: impl FnMut(usize, &Entry)) -> Head {
+        if self.errors_ready.load(Ordering::Relaxed) > 0 {
+            return Head::Error;
+        }
+        let mut entry = Entry::default();
+        let mut taken = 0;
+        while taken < count && self.pop_into(&mut entry) {
+            if entry.flags & ERROR_MARK != 0 {
+                // R7: pairs with A7 in `pop_error`, as above.
+                self.errors_ready.fetch_add(1, Ordering::Release);
+                return if taken == 0 { Head::Error } else { Head::Taken(taken) };
+            }
+            take(taken, &entry);
+            taken += 1;
+        }
+        if taken == 0 { Head::Empty } else { Head::Taken(taken) }
+    }
+
     #[inline(always)]
     fn pop_into(&self, target: &mut Entry) -> bool {
         match &self.queue {

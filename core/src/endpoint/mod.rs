@@ -236,6 +236,11 @@ impl<P: Provider> Endpoint<P> {
         self.unit()?.with(|engine| engine.cancel(context))?
     }
 
+    /// How many sends could be posted now. Reference: fi_endpoint(3), `fi_tx_size_left`.
+    pub fn sends_left(&self) -> Result<usize, PostError> {
+        self.unit()?.with(|engine| engine.sends_left())
+    }
+
     /// Closes the endpoint: pending operations are dropped without completions,
     /// and whatever is bound is released. A second close does nothing.
     pub fn close(&self) {

@@ -193,6 +193,11 @@ impl<T: Transport> Engine<T> {
         self.transport.bell()
     }
 
+    /// How many sends fit beside those under way.
+    pub fn sends_left(&self) -> usize {
+        self.setup.transmit_size.saturating_sub(self.sends.len())
+    }
+
     /// Whether something here waits for room at a peer, so that a sleeper must
     /// look again by itself.
     pub fn waits_for_room(&self) -> bool {

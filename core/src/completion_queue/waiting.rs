@@ -1,0 +1,146 @@
+//! Waiting for completions: inside a call, or outside on descriptors.
+//! Reference: fi_cq(3), `fi_cq_sread`; fi_poll(3), `fi_trywait`.
+
+use std::{
+    os::fd::RawFd,
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use super::{
+    CompletionQueue, Entry, ReadError,
+    store::{CompletionStore, Head},
+};
+use crate::{
+    poll_set::Armed,
+    transport::{Provider, Transport},
+};
+
+/// A blocked reader spins this long before it sleeps on the bell.
+const SPIN_BEFORE_SLEEP: Duration = Duration::from_micros(50);
+/// A reader whose sends wait for room at a peer looks again this often.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+impl<P: Provider> CompletionQueue<P> {
+    /// Reads as [`Self::read`], waiting up to `timeout` (none: for ever) for the
+    /// first completion. Reference: fi_cq(3), `fi_cq_sread`.
+    ///
+    /// The wait spins for a moment, yields, then sleeps on the bells of the
+    /// endpoints bound, re-checking after it has asked for the bell.
+    pub fn read_blocking(
+        &self,
+        entries: &mut [Entry],
+        timeout: Option<Duration>,
+    ) -> Result<usize, ReadError> {
+        self.read_blocking_by(|store| store.pop(entries), timeout)
+    }
+
+    /// Reads as [`Self::read_with`], waiting as [`Self::read_blocking`] does.
+    pub fn read_with_blocking(
+        &self,
+        count: usize,
+        timeout: Option<Duration>,
+        mut take: impl FnMut(usize, &Entry),
+    ) -> Result<usize, ReadError> {
+        self.read_blocking_by(|store| store.pop_each(count, &mut take), timeout)
+    }
+
+    fn read_blocking_by(
+        &self,
+        mut pop: impl FnMut(&CompletionStore) -> Head,
+        timeout: Option<Duration>,
+    ) -> Result<usize, ReadError> {
+        let start = Instant::now();
+        let mut slept = false;
+        let outcome = loop {
+            match self.read_by(&mut pop) {
+                Err(ReadError::Empty) => {}
+                outcome => break outcome,
+            }
+            if self.domain.provider().forked() {
+                return Err(ReadError::ForkedChild);
+            }
+            if self.signaled.swap(false, Ordering::AcqRel) {
+                break Err(ReadError::Signaled);
+            }
+            let waited = start.elapsed();
+            let left = timeout.map(|timeout| timeout.saturating_sub(waited));
+            if left == Some(Duration::ZERO) {
+                break Err(ReadError::Empty);
+            }
+            if waited >= SPIN_BEFORE_SLEEP {
+                self.sleep(left);
+                slept = true;
+            }
+        };
+        // The bell that we silenced may have rung for others, too.
+        if slept && (self.signaled.load(Ordering::Acquire) || !self.store.is_empty()) {
+            self.store.wake_sleepers();
+        }
+        outcome
+    }
+
+    fn sleep(&self, left: Option<Duration>) {
+        let wait = self.begin_wait();
+        if self.nothing_yet(&wait) {
+            let left = if wait.armed.waits_for_room() {
+                Some(left.map_or(LOOK_AGAIN, |left| left.min(LOOK_AGAIN)))
+            } else {
+                left
+            };
+            P::Transport::sleep(&wait.descriptors(), left);
+        }
+    }
+
+    fn begin_wait(&self) -> QueueWait<P> {
+        self.store.enter_sleep();
+        QueueWait { armed: self.units.arm(), store: self.store.clone() }
+    }
+
+    fn nothing_yet(&self, wait: &QueueWait<P>) -> bool {
+        wait.armed.is_quiet() && self.store.is_empty() && !self.signaled.load(Ordering::Acquire)
+    }
+
+    /// Drives progress, and answers whether a read would find something.
+    pub fn poll(&self) -> bool {
+        if self.store.is_empty() {
+            self.units.progress();
+        }
+        !self.store.is_empty()
+    }
+
+    /// Makes ready for a wait outside. None: do not wait, since something is there
+    /// already, or could only be seen by polling.
+    /// Reference: fi_poll(3), `fi_trywait`: "the caller should … process any
+    /// queued events before waiting".
+    pub fn prepare_wait(&self) -> Option<QueueWait<P>> {
+        if self.domain.provider().forked() {
+            return None;
+        }
+        let wait = self.begin_wait();
+        (self.nothing_yet(&wait) && !wait.armed.waits_for_room()).then_some(wait)
+    }
+}
+
+/// A wait for a queue's completions: while it lives, peers ring.
+pub struct QueueWait<P: Provider> {
+    armed: Armed<P>,
+    store: Arc<CompletionStore>,
+}
+
+impl<P: Provider> QueueWait<P> {
+    /// What to wait for: one of these becomes readable.
+    pub fn descriptors(&self) -> Vec<RawFd> {
+        let mut bells = self.armed.bells();
+        bells.push(self.store.wake().fd());
+        bells
+    }
+}
+
+impl<P: Provider> Drop for QueueWait<P> {
+    /// The bells fall silent; each unit's own does after this, with its `Armed`.
+    fn drop(&mut self) {
+        self.store.wake().drain();
+        self.store.leave_sleep();
+    }
+}

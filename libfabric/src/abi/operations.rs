@@ -1,0 +1,68 @@
+//! How a table of calls is written: its layout, and a stub for each call.
+
+use std::ffi::{c_char, c_int};
+
+/// What a call answers that is not there, by the type that it returns.
+pub trait Refusal {
+    /// The answer that says `errno`, as far as the type can.
+    fn refusal(errno: i32) -> Self;
+}
+
+impl Refusal for c_int {
+    fn refusal(errno: i32) -> Self {
+        -errno
+    }
+}
+
+impl Refusal for isize {
+    fn refusal(errno: i32) -> Self {
+        -(errno as isize)
+    }
+}
+
+/// Counters answer with a value, and so have no way to refuse.
+impl Refusal for u64 {
+    fn refusal(_: i32) -> Self {
+        0
+    }
+}
+
+impl Refusal for *const c_char {
+    fn refusal(_: i32) -> Self {
+        std::ptr::null()
+    }
+}
+
+/// A `struct fi_ops_*`: its `size`, then a function pointer for each call. libfabric
+/// calls most of them blind, so a table is complete: [`refusing`] fills the calls that
+/// a provider does not have.
+///
+/// [`refusing`]: OpsFid::refusing
+macro_rules! operations {
+    ($(
+        $(#[$doc:meta])*
+        pub struct $table:ident {
+            $($call:ident($($argument:ident: $kind:ty),* $(,)?) -> $answer:ty;)*
+        }
+    )*) => {
+        $(
+            $(#[$doc])*
+            #[repr(C)]
+            #[derive(Clone, Copy)]
+            pub struct $table {
+                pub size: usize,
+                $(pub $call: unsafe extern "C" fn($($argument: $kind),*) -> $answer,)*
+            }
+
+            impl $table {
+                /// A table in which every call answers with `-ERRNO`.
+                pub const fn refusing<const ERRNO: i32>() -> Self {
+                    $(extern "C" fn $call<const ERRNO: i32>($(_: $kind),*) -> $answer {
+                        crate::abi::Refusal::refusal(ERRNO)
+                    })*
+                    $table { size: size_of::<Self>(), $($call: $call::<ERRNO>,)* }
+                }
+            }
+        )*
+    };
+}

@@ -1,0 +1,185 @@
+//! Completion queues. Reference: fi_cq(3).
+
+mod error;
+mod format;
+mod read;
+
+use std::{
+    ffi::{c_int, c_void},
+    sync::{Arc, Mutex},
+};
+
+use kestrel::CompletionQueue;
+use kestrel_core::{
+    completion_queue::QueueWait,
+    error::Errno,
+    info::{ApiVersion, CompletionFormat},
+};
+use kestrel_shm::ShmProvider;
+
+use crate::{
+    abi::{
+        attributes::CqAttr,
+        constants::{BADF, command, wait},
+        control::{OpsCq, OpsFid},
+        fid::{Fid, FidCq, FidDomain, class},
+    },
+    object::{self, FID_NOSYS, Header, Use},
+    outcome::{Failure, done},
+    wait_set::{self, Membership},
+    waiting::{Armed, Outside, WaitKind, Waitable},
+};
+
+/// `FI_AFFINITY`: which core interrupts go to. There are none.
+const AFFINITY: u64 = 1 << 29;
+
+/// What we keep of a completion queue.
+pub struct State {
+    pub queue: Arc<CompletionQueue>,
+    /// What the application waits on outside, if it asked for that.
+    outside: Option<Outside>,
+    kind: WaitKind,
+    wait_obj: u32,
+    version: ApiVersion,
+    /// The error read last, for `fi_cq_strerror`.
+    last_error: Mutex<error::Last>,
+    _set: Option<Membership>,
+    _domain: Use,
+}
+
+/// A queue among other things that are waited for.
+struct Watched(Arc<CompletionQueue>);
+
+impl Waitable for Watched {
+    fn is_ready(&self) -> bool {
+        self.0.poll()
+    }
+
+    fn arm(&self) -> Option<Box<dyn Armed>> {
+        Some(Box::new(Waiting(self.0.prepare_wait()?)))
+    }
+}
+
+struct Waiting(QueueWait<ShmProvider>);
+
+impl Armed for Waiting {
+    fn descriptors(&self) -> Vec<i32> {
+        self.0.descriptors()
+    }
+}
+
+static FID: OpsFid = OpsFid { close: object::close::<FidCq>, control, ..FID_NOSYS };
+static CONTEXT: OpsCq = read::table::<format::Context>();
+static MESSAGE: OpsCq = read::table::<format::Message>();
+static DATA: OpsCq = read::table::<format::Data>();
+static TAGGED: OpsCq = read::table::<format::Tagged>();
+static CLOSED: OpsCq = OpsCq::refusing::<BADF>();
+
+impl Header for FidCq {
+    type State = State;
+    const NAME: &'static str = "completion queue";
+
+    fn fid(&mut self) -> &mut Fid {
+        &mut self.fid
+    }
+    fn operations() -> *const OpsFid {
+        &raw const FID
+    }
+    fn refuse(&mut self) {
+        self.ops = &raw const CLOSED;
+    }
+    fn close(state: &State) -> Result<(), Failure> {
+        Ok(state.queue.close()?)
+    }
+}
+
+/// What is waited for in a wait set or polled in a poll set.
+pub fn waitable(state: &State) -> Arc<dyn Waitable> {
+    Arc::new(Watched(state.queue.clone()))
+}
+
+/// Reference: fi_cq(3), `fi_cq_open`.
+pub unsafe extern "C" fn open(
+    domain: *mut FidDomain,
+    attr: *mut CqAttr,
+    cq: *mut *mut FidCq,
+    context: *mut c_void,
+) -> c_int {
+    done("fi_cq_open", || {
+        // SAFETY: C passes an open domain and valid pointers or null.
+        let (place, parent, attr) =
+            unsafe { (object::out(cq)?, object::state(domain), attr.as_mut()) };
+        let attr = attr.ok_or_else(|| Failure::null("the completion queue's attributes"))?;
+        if attr.flags & !AFFINITY != 0 {
+            return Err(Failure::flags("fi_cq_open", attr.flags));
+        }
+        let kind = WaitKind::of(attr.wait_obj)?;
+        let mut format = CompletionFormat::try_from(attr.format)?;
+        if format == CompletionFormat::Unspec {
+            format = format::DEFAULT;
+        }
+        let queue = CompletionQueue::open(&parent.domain, attr.size)?;
+        let membership = match kind {
+            WaitKind::Set => {
+                // SAFETY: C passes an open wait set or null.
+                Some(unsafe { wait_set::join(attr.wait_set, Arc::new(Watched(queue.clone()))) }?)
+            }
+            _ => None,
+        };
+        let outside = (kind == WaitKind::Descriptor).then(Outside::new).transpose()?;
+        let state = State {
+            queue,
+            outside,
+            kind,
+            wait_obj: attr.wait_obj,
+            version: parent.version,
+            last_error: Mutex::default(),
+            _set: membership,
+            _domain: Use::of(&parent.uses)?,
+        };
+        let ops = match format {
+            CompletionFormat::Msg => &raw const MESSAGE,
+            CompletionFormat::Data => &raw const DATA,
+            CompletionFormat::Tagged => &raw const TAGGED,
+            _ => &raw const CONTEXT,
+        };
+        // "If FI_CQ_FORMAT_UNSPEC was given, the provider's choice is returned."
+        attr.format = format.value();
+        let fid = object::fid::<FidCq>(class::CQ, context);
+        *place = object::create(FidCq { fid, ops }, state);
+        Ok(())
+    })
+}
+
+/// Makes ready for a wait outside: `fi_trywait` on a queue.
+pub fn try_wait(state: &State) -> Result<bool, Failure> {
+    let Some(outside) = &state.outside else {
+        let reason = "the completion queue was not opened with FI_WAIT_FD";
+        return Err(Failure::new(Errno::INVAL, reason));
+    };
+    let watched = Watched(state.queue.clone());
+    Ok(outside.begin([&watched as &dyn Waitable].into_iter()))
+}
+
+unsafe extern "C" fn control(cq: *mut Fid, command: c_int, argument: *mut c_void) -> c_int {
+    done("fi_control", || {
+        // SAFETY: C passes an open queue.
+        let state = unsafe { object::state(cq.cast::<FidCq>()) };
+        if argument.is_null() {
+            return Err(Failure::null("the argument"));
+        }
+        match (command, &state.outside) {
+            (command::GETWAIT, Some(outside)) => {
+                // SAFETY: the argument of this command is an `int *`.
+                unsafe { argument.cast::<c_int>().write(outside.fd()) };
+            }
+            (command::GETWAITOBJ, _) => {
+                let told = if state.kind == WaitKind::None { wait::NONE } else { state.wait_obj };
+                // SAFETY: the argument of this command is an `enum fi_wait_obj *`.
+                unsafe { argument.cast::<u32>().write(told) };
+            }
+            _ => return Err(Failure::new(Errno::NOSYS, format!("command {command}"))),
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,142 @@
+//! Reading completions: the calls of one table for each format.
+
+use std::ffi::{c_int, c_void};
+
+use kestrel_core::{
+    completion_queue::{Entry, ReadError},
+    error::{Errno, HasErrno},
+};
+
+use super::{State, error, format::Format};
+use crate::{
+    abi::{Refusal, constants::NOSYS, control::OpsCq, fid::FidCq},
+    object,
+    outcome::guarded,
+    waiting,
+};
+
+/// The table of queues whose entries have this format.
+pub const fn table<F: Format>() -> OpsCq {
+    OpsCq {
+        read: read::<F>,
+        readfrom: read_from::<F>,
+        readerr: error::read,
+        sread: read_blocking::<F>,
+        sreadfrom: read_blocking_from::<F>,
+        signal,
+        strerror: error::describe,
+        ..OpsCq::refusing::<NOSYS>()
+    }
+}
+
+/// Writes entry `at` of an array.
+///
+/// # Safety
+/// The array has that entry.
+#[inline(always)]
+unsafe fn put<F: Format>(buffer: *mut c_void, at: usize, entry: &Entry) {
+    // SAFETY: the caller vouches for it.
+    unsafe { F::write(entry, buffer.cast::<u8>().add(at * F::SIZE).cast()) };
+}
+
+#[inline(always)]
+fn answer(outcome: Result<usize, ReadError>) -> isize {
+    match outcome {
+        Ok(count) => count as isize,
+        Err(ReadError::Empty) => -(Errno::AGAIN.0 as isize),
+        Err(error) => isize::refusal(error.errno().0),
+    }
+}
+
+/// Reads into an array of entries and, if there is one, an array of sources.
+///
+/// # Safety
+/// As the manual page asks of `fi_cq_readfrom`.
+#[inline(always)]
+unsafe fn read_into<F: Format>(
+    state: &State,
+    buffer: *mut c_void,
+    mut count: usize,
+    sources: *mut u64,
+) -> isize {
+    if let Some(outside) = &state.outside {
+        outside.end();
+    }
+    if buffer.is_null() {
+        // Nothing can be read, but progress is made.
+        count = 0;
+    }
+    answer(state.queue.read_with(count, |at, entry| {
+        // SAFETY: both arrays have `count` entries, and `at` is less.
+        unsafe {
+            put::<F>(buffer, at, entry);
+            if !sources.is_null() {
+                sources.add(at).write(entry.source);
+            }
+        }
+    }))
+}
+
+unsafe extern "C" fn read<F: Format>(cq: *mut FidCq, buffer: *mut c_void, count: usize) -> isize {
+    // SAFETY: C passes an open queue, and an array of that many entries.
+    unsafe { read_into::<F>(object::state(cq), buffer, count, std::ptr::null_mut()) }
+}
+
+unsafe extern "C" fn read_from<F: Format>(
+    cq: *mut FidCq,
+    buffer: *mut c_void,
+    count: usize,
+    sources: *mut u64,
+) -> isize {
+    // SAFETY: as above, and an array of as many sources.
+    unsafe { read_into::<F>(object::state(cq), buffer, count, sources) }
+}
+
+unsafe extern "C" fn read_blocking<F: Format>(
+    cq: *mut FidCq,
+    buffer: *mut c_void,
+    count: usize,
+    condition: *const c_void,
+    timeout_ms: c_int,
+) -> isize {
+    let sources = std::ptr::null_mut();
+    // SAFETY: as above.
+    unsafe { read_blocking_from::<F>(cq, buffer, count, sources, condition, timeout_ms) }
+}
+
+/// The condition (a number of completions) is a hint that we do not need: whoever is
+/// woken reads all there is.
+unsafe extern "C" fn read_blocking_from<F: Format>(
+    cq: *mut FidCq,
+    buffer: *mut c_void,
+    count: usize,
+    sources: *mut u64,
+    _: *const c_void,
+    timeout_ms: c_int,
+) -> isize {
+    guarded("fi_cq_sread", || {
+        // SAFETY: C passes an open queue.
+        let state = unsafe { object::state(cq) };
+        state.kind.check_blocking()?;
+        if let Some(outside) = &state.outside {
+            outside.end();
+        }
+        let count = if buffer.is_null() { 0 } else { count };
+        let timeout = waiting::timeout(timeout_ms);
+        Ok(answer(state.queue.read_with_blocking(count, timeout, |at, entry| {
+            // SAFETY: both arrays have `count` entries, and `at` is less.
+            unsafe {
+                put::<F>(buffer, at, entry);
+                if !sources.is_null() {
+                    sources.add(at).write(entry.source);
+                }
+            }
+        })))
+    })
+}
+
+unsafe extern "C" fn signal(cq: *mut FidCq) -> c_int {
+    // SAFETY: C passes an open queue.
+    unsafe { object::state(cq) }.queue.signal();
+    0
+}

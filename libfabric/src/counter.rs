@@ -1,0 +1,199 @@
+//! Counters. Reference: fi_cntr(3).
+
+use std::{
+    ffi::{c_int, c_void},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use kestrel::Counter;
+use kestrel_core::{
+    completion_counter::{CompletionCounter, WaitError},
+    error::Errno,
+};
+
+use crate::{
+    abi::{
+        attributes::CntrAttr,
+        constants::{BADF, NOSYS, command, wait},
+        control::{OpsCntr, OpsFid},
+        fid::{Fid, FidCntr, FidDomain, class},
+    },
+    object::{self, FID_NOSYS, Header, Use},
+    outcome::{Failure, done, guarded},
+    wait_set::{self, Membership},
+    waiting::{self, Armed, WaitKind, Waitable},
+};
+
+/// A counter has no bell of its own: who waits for it among others looks this often.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// What we keep of a counter.
+pub struct State {
+    pub counter: Arc<Counter>,
+    wait_obj: u32,
+    _set: Option<Membership>,
+    _domain: Use,
+}
+
+/// A counter among other things that are waited for: ready when it has changed.
+struct Watched {
+    counter: Arc<Counter>,
+    seen: AtomicU64,
+}
+
+impl Waitable for Watched {
+    fn is_ready(&self) -> bool {
+        let now = self.counter.read().wrapping_add(self.counter.counter().read_error());
+        self.seen.swap(now, Ordering::Relaxed) != now
+    }
+
+    fn arm(&self) -> Option<Box<dyn Armed>> {
+        Some(Box::new(Napping))
+    }
+}
+
+struct Napping;
+
+impl Armed for Napping {
+    fn descriptors(&self) -> Vec<i32> {
+        Vec::new()
+    }
+
+    fn nap_max(&self) -> Option<Duration> {
+        Some(LOOK_AGAIN)
+    }
+}
+
+static FID: OpsFid = OpsFid { close: object::close::<FidCntr>, control, ..FID_NOSYS };
+static OPERATIONS: OpsCntr =
+    OpsCntr { read, readerr, add, set, wait, adderr, seterr, ..OpsCntr::refusing::<NOSYS>() };
+static CLOSED: OpsCntr = OpsCntr::refusing::<BADF>();
+
+impl Header for FidCntr {
+    type State = State;
+    const NAME: &'static str = "counter";
+
+    fn fid(&mut self) -> &mut Fid {
+        &mut self.fid
+    }
+    fn operations() -> *const OpsFid {
+        &raw const FID
+    }
+    fn refuse(&mut self) {
+        self.ops = &raw const CLOSED;
+    }
+    fn close(state: &State) -> Result<(), Failure> {
+        Ok(state.counter.close()?)
+    }
+}
+
+/// What is waited for in a wait set or polled in a poll set.
+pub fn waitable(state: &State) -> Arc<dyn Waitable> {
+    Arc::new(Watched { counter: state.counter.clone(), seen: AtomicU64::new(0) })
+}
+
+/// Reference: fi_cntr(3), `fi_cntr_open`.
+pub unsafe extern "C" fn open(
+    domain: *mut FidDomain,
+    attr: *mut CntrAttr,
+    cntr: *mut *mut FidCntr,
+    context: *mut c_void,
+) -> c_int {
+    done("fi_cntr_open", || {
+        // SAFETY: C passes an open domain and valid pointers or null.
+        let (place, parent, attr) =
+            unsafe { (object::out(cntr)?, object::state(domain), attr.as_ref()) };
+        let wait_obj = attr.map_or(wait::UNSPEC, |attr| attr.wait_obj);
+        let kind = WaitKind::of(wait_obj)?;
+        if let Some(attr) = attr {
+            if attr.flags != 0 {
+                return Err(Failure::flags("fi_cntr_open", attr.flags));
+            }
+            if attr.events != 0 {
+                let reason = format!("events {} of a counter are not known", attr.events);
+                return Err(Failure::new(Errno::INVAL, reason));
+            }
+            if kind == WaitKind::Descriptor {
+                return Err(Failure::new(Errno::NOSYS, "a counter has no descriptor"));
+            }
+        }
+        let counter = CompletionCounter::open(&parent.domain);
+        let mut state = State { counter, wait_obj, _set: None, _domain: Use::of(&parent.uses)? };
+        if let (Some(attr), WaitKind::Set) = (attr, kind) {
+            // SAFETY: C passes an open wait set or null.
+            state._set = Some(unsafe { wait_set::join(attr.wait_set, waitable(&state)) }?);
+        }
+        let fid = object::fid::<FidCntr>(class::CNTR, context);
+        *place = object::create(FidCntr { fid, ops: &raw const OPERATIONS }, state);
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn control(cntr: *mut Fid, command: c_int, argument: *mut c_void) -> c_int {
+    done("fi_control", || {
+        if command != command::GETWAITOBJ {
+            return Err(Failure::new(Errno::NOSYS, format!("command {command}")));
+        }
+        if argument.is_null() {
+            return Err(Failure::null("the argument"));
+        }
+        // SAFETY: C passes an open counter; the argument is an `enum fi_wait_obj *`.
+        unsafe {
+            let state = object::state(cntr.cast::<FidCntr>());
+            argument.cast::<u32>().write(state.wait_obj);
+        }
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn read(cntr: *mut FidCntr) -> u64 {
+    // SAFETY: C passes an open counter, here and below.
+    unsafe { object::state(cntr) }.counter.read()
+}
+
+unsafe extern "C" fn readerr(cntr: *mut FidCntr) -> u64 {
+    // SAFETY: as above.
+    unsafe { object::state(cntr) }.counter.counter().read_error()
+}
+
+unsafe extern "C" fn add(cntr: *mut FidCntr, value: u64) -> c_int {
+    // SAFETY: as above.
+    unsafe { object::state(cntr) }.counter.counter().add(value);
+    0
+}
+
+unsafe extern "C" fn set(cntr: *mut FidCntr, value: u64) -> c_int {
+    // SAFETY: as above.
+    unsafe { object::state(cntr) }.counter.counter().set(value);
+    0
+}
+
+unsafe extern "C" fn adderr(cntr: *mut FidCntr, value: u64) -> c_int {
+    // SAFETY: as above.
+    unsafe { object::state(cntr) }.counter.counter().add_error(value);
+    0
+}
+
+unsafe extern "C" fn seterr(cntr: *mut FidCntr, value: u64) -> c_int {
+    // SAFETY: as above.
+    unsafe { object::state(cntr) }.counter.counter().set_error(value);
+    0
+}
+
+unsafe extern "C" fn wait(cntr: *mut FidCntr, threshold: u64, timeout_ms: c_int) -> c_int {
+    guarded("fi_cntr_wait", || {
+        // SAFETY: as above.
+        let state = unsafe { object::state(cntr) };
+        match state.counter.wait(threshold, waiting::timeout(timeout_ms)) {
+            Ok(()) => Ok(0),
+            Err(WaitError::TimedOut { .. }) => Ok(-Errno::TIMEDOUT.0),
+            Err(error @ WaitError::Failed { .. }) => {
+                Err(Failure::new(Errno::AVAIL, error.to_string()))
+            }
+        }
+    })
+}

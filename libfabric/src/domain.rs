@@ -1,0 +1,156 @@
+//! Domains: what endpoints, queues, vectors and regions are opened on.
+//! Reference: fi_domain(3).
+
+use std::{
+    ffi::{c_int, c_void},
+    sync::{Arc, OnceLock},
+};
+
+use kestrel::{Domain, objects};
+use kestrel_core::{
+    address::AddressFormat,
+    bind_count::BindCount,
+    config::Config,
+    event_queue::EventQueue,
+    info::{self, ApiVersion, Progress, Threading},
+};
+
+use crate::{
+    abi::{
+        constants::{BADF, NOSYS},
+        control::{OpsDomain, OpsFid, OpsMr},
+        fid::{Fid, FidDomain, FidEq, FidFabric, class},
+        info::Info,
+    },
+    address_vector, completion_queue, counter, endpoint, fabric, hints, memory_region,
+    object::{self, FID_NOSYS, Header, Use},
+    outcome::{Failure, done},
+    parameters, poll_set,
+};
+
+/// What we keep of a domain.
+pub struct State {
+    pub domain: Arc<Domain>,
+    /// As it was opened: what objects on it take their defaults from.
+    pub info: info::Info,
+    pub config: Config,
+    pub version: ApiVersion,
+    /// What is open on it, beside the endpoints that core counts.
+    pub uses: Arc<BindCount>,
+    /// Where its asynchronous operations report.
+    pub event_queue: OnceLock<(Arc<EventQueue>, Use)>,
+    _fabric: Use,
+}
+
+impl State {
+    /// How addresses are written on this domain.
+    pub fn address_format(&self) -> AddressFormat {
+        self.info.address_format
+    }
+}
+
+static FID: OpsFid = OpsFid { close: object::close::<FidDomain>, bind, ..FID_NOSYS };
+static OPERATIONS: OpsDomain = OpsDomain {
+    av_open: address_vector::open,
+    cq_open: completion_queue::open,
+    endpoint: endpoint::setup::open,
+    cntr_open: counter::open,
+    poll_open: poll_set::open,
+    query_atomic: endpoint::atomic::query,
+    endpoint2: endpoint::setup::open_with_flags,
+    ..OpsDomain::refusing::<NOSYS>()
+};
+static REGIONS: OpsMr = memory_region::OPERATIONS;
+static CLOSED: OpsDomain = OpsDomain::refusing::<BADF>();
+static CLOSED_REGIONS: OpsMr = OpsMr::refusing::<BADF>();
+
+impl Header for FidDomain {
+    type State = State;
+    const NAME: &'static str = "domain";
+
+    fn fid(&mut self) -> &mut Fid {
+        &mut self.fid
+    }
+    fn operations() -> *const OpsFid {
+        &raw const FID
+    }
+    fn refuse(&mut self) {
+        self.ops = &raw const CLOSED;
+        self.mr = &raw const CLOSED_REGIONS;
+    }
+    fn close(state: &State) -> Result<(), Failure> {
+        state.uses.close()?;
+        Ok(state.domain.close()?)
+    }
+}
+
+/// Reference: fi_domain(3), `fi_domain`, `fi_domain2`.
+///
+/// # Safety
+/// As calls from C (see the crate's documentation).
+pub unsafe fn open(
+    fabric: *mut FidFabric,
+    info: *mut Info,
+    domain: *mut *mut FidDomain,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
+    done("fi_domain", || {
+        if flags != 0 {
+            // FI_PEER: domains that share another provider's objects.
+            return Err(Failure::flags("fi_domain2", flags));
+        }
+        // SAFETY: C passes an open fabric and valid pointers.
+        let (place, parent, version) =
+            unsafe { (object::out(domain)?, object::state(fabric), fabric::version(fabric)) };
+        let config = parameters::config()?;
+        // SAFETY: as above.
+        let info = unsafe { hints::agree(info, &config, version) }?;
+        let in_use = Use::of(&parent.uses)?;
+        let state = State {
+            domain: open_core(&info, &config)?,
+            info,
+            config,
+            version,
+            uses: Arc::default(),
+            event_queue: OnceLock::new(),
+            _fabric: in_use,
+        };
+        let fid = object::fid::<FidDomain>(class::DOMAIN, context);
+        let header = FidDomain { fid, ops: &raw const OPERATIONS, mr: &raw const REGIONS };
+        *place = object::create(header, state);
+        Ok(())
+    })
+}
+
+fn open_core(info: &info::Info, config: &Config) -> Result<Arc<Domain>, Failure> {
+    let (provider, mut options) = objects::domain_parts(info, config)?;
+    options.memory_region_mode = info.domain.memory_region_mode;
+    tracing::info!("a domain with {} and {}", info.domain.threading, info.domain.data_progress);
+    let manual = info.domain.data_progress != Progress::Auto;
+    Ok(if manual && info.domain.threading == Threading::Domain {
+        // SAFETY: FI_THREAD_DOMAIN: "the application must serialize access to all objects
+        // belonging to a domain" (fi_domain(3)); nothing else calls, with manual progress.
+        unsafe { Domain::open_exclusive(provider, options) }
+    } else {
+        Domain::open(provider, options)
+    }?)
+}
+
+/// Binds the event queue that asynchronous operations report to.
+/// Reference: fi_domain(3), `fi_domain_bind`.
+unsafe extern "C" fn bind(domain: *mut Fid, other: *mut Fid, flags: u64) -> c_int {
+    done("fi_domain_bind", || {
+        if flags != 0 {
+            return Err(Failure::flags("fi_domain_bind", flags));
+        }
+        // SAFETY: C passes open objects.
+        let (state, queue) = unsafe {
+            (object::state(domain.cast::<FidDomain>()), object::checked::<FidEq>(other)?)
+        };
+        let bound = (queue.queue().clone(), Use::of(queue.uses())?);
+        state.event_queue.set(bound).map_err(|_| {
+            Failure::new(kestrel_core::error::Errno::INVAL, "an event queue is bound already")
+        })
+    })
+}

@@ -1,0 +1,475 @@
+//! Atomic operations. Reference: fi_atomic(3).
+
+use std::ffi::{c_int, c_void};
+
+use kestrel_core::{
+    error::Errno,
+    flags::Flags,
+    memory::Pieces,
+    one_sided::{AtomicPost, RemoteSegment},
+    protocol::atomic::{AtomicCall, AtomicOperation, Datatype, Form},
+};
+
+use super::{
+    State,
+    post::{self, List},
+    remote::{NOT_OF_READS, Segments},
+};
+use crate::{
+    abi::{
+        Refusal,
+        atomic::{AtomicAttr, Ioc, MsgAtomic, OpsAtomic},
+        fid::{FidDomain, FidEp},
+    },
+    outcome::{Failure, done, posted},
+};
+
+type Opaque = *mut c_void;
+
+pub static OPERATIONS: OpsAtomic = OpsAtomic {
+    size: size_of::<OpsAtomic>(),
+    write,
+    writev,
+    writemsg,
+    inject,
+    readwrite,
+    readwritev,
+    readwritemsg,
+    compwrite,
+    compwritev,
+    compwritemsg,
+    writevalid,
+    readwritevalid,
+    compwritevalid,
+};
+
+/// `fi_query_atomic`: the form that is asked about.
+const FETCH_ATOMIC: u64 = 1 << 58;
+const COMPARE_ATOMIC: u64 = 1 << 59;
+
+// What C passes is what the manual page asks for: an open endpoint, and buffers that the
+// operation may use until it completes.
+
+/// Where an operation goes: the peer, and the address and key of its memory.
+struct Target {
+    peer: u64,
+    address: u64,
+    key: u64,
+}
+
+/// The local sides of an operation; empty where its form has none.
+#[derive(Clone, Copy)]
+struct Sides<'a> {
+    operands: Pieces<'a>,
+    compare: Pieces<'a>,
+    results: Pieces<'a>,
+}
+
+const NONE: Pieces<'static> = Pieces::One(kestrel_core::memory::Piece::EMPTY);
+
+/// None: numbers that core knows no operation or type by.
+#[inline(always)]
+fn call(datatype: u32, op: u32, form: Form) -> Option<AtomicCall> {
+    let operation = AtomicOperation::from_number(op)?;
+    Some(AtomicCall { operation, datatype: Datatype::from_number(datatype)?, form })
+}
+
+#[cold]
+fn unknown(datatype: u32, op: u32) -> isize {
+    tracing::info!("operation {op} on type {datatype} is not known");
+    isize::refusal(Errno::OPNOTSUPP.0)
+}
+
+/// Posts an operation on `count` elements in a row, with the default flags.
+#[inline(always)]
+fn post_row(
+    state: &State,
+    call: AtomicCall,
+    sides: Sides<'_>,
+    target: &Target,
+    count: usize,
+    context: Opaque,
+) -> isize {
+    let length = (count as u64).saturating_mul(call.datatype.size() as u64);
+    let segments = [RemoteSegment { address: target.address, length, key: target.key }];
+    let flags = state.endpoint.default_send_flags().difference(NOT_OF_READS);
+    posted(state.endpoint.post_atomic(of_sides(
+        call,
+        sides,
+        target.peer,
+        &segments,
+        context,
+        flags,
+    )))
+}
+
+#[inline(always)]
+fn of_sides<'a>(
+    call: AtomicCall,
+    Sides { operands, compare, results }: Sides<'a>,
+    to: u64,
+    segments: &'a [RemoteSegment],
+    context: Opaque,
+    flags: Flags,
+) -> AtomicPost<'a> {
+    let context = context as u64;
+    AtomicPost { call, operands, compare, results, to, segments, data: 0, context, flags }
+}
+
+/// Posts an operation of a `…msg` call.
+///
+/// # Safety
+/// As calls from C (see the crate's documentation).
+#[inline(always)]
+unsafe fn post_message(
+    ep: *mut FidEp,
+    msg: *const MsgAtomic,
+    form: Form,
+    (compare, compare_count): (*const Ioc, usize),
+    (results, result_count): (*const Ioc, usize),
+    flags: u64,
+) -> isize {
+    // SAFETY: the caller vouches for it.
+    let (state, msg) = unsafe { (post::state(ep), msg.as_ref()) };
+    let Some(msg) = msg else { return post::bad_list() };
+    let Some(call) = call(msg.datatype, msg.op, form) else {
+        return unknown(msg.datatype, msg.op);
+    };
+    let size = call.datatype.size();
+    // SAFETY: as above.
+    let lists = unsafe {
+        (
+            List::of_elements(msg.msg_iov, msg.iov_count, size),
+            List::of_elements(compare, compare_count, size),
+            List::of_elements(results, result_count, size),
+            Segments::of_elements(msg.rma_iov, msg.rma_iov_count, size),
+        )
+    };
+    let (Some(operands), Some(compare), Some(results), Some(segments)) = lists else {
+        return post::bad_list();
+    };
+    let sides =
+        Sides { operands: operands.pieces(), compare: compare.pieces(), results: results.pieces() };
+    let flags = Flags::from_bits_retain(flags);
+    let post = of_sides(call, sides, msg.addr, segments.as_slice(), msg.context, flags);
+    posted(state.endpoint.post_atomic(AtomicPost { data: msg.data, ..post }))
+}
+
+/// Posts an operation with lists of buffers.
+///
+/// # Safety
+/// As calls from C (see the crate's documentation).
+#[inline(always)]
+unsafe fn post_lists(
+    ep: *mut FidEp,
+    call: AtomicCall,
+    (iov, count): (*const Ioc, usize),
+    (compare, compare_count): (*const Ioc, usize),
+    (results, result_count): (*const Ioc, usize),
+    target: &Target,
+    context: Opaque,
+) -> isize {
+    let size = call.datatype.size();
+    // SAFETY: the caller vouches for it.
+    let (state, lists) = unsafe {
+        let lists = (
+            List::of_elements(iov, count, size),
+            List::of_elements(compare, compare_count, size),
+            List::of_elements(results, result_count, size),
+        );
+        (post::state(ep), lists)
+    };
+    let (Some(operands), Some(compare), Some(results)) = lists else {
+        return post::bad_list();
+    };
+    let sides =
+        Sides { operands: operands.pieces(), compare: compare.pieces(), results: results.pieces() };
+    // A read has no operands: then the results say how long it is.
+    let local = if call.form == Form::Base { sides.operands } else { sides.results };
+    post_row(state, call, sides, target, local.total() / size, context)
+}
+
+const NO_LIST: (*const Ioc, usize) = (std::ptr::null(), 0);
+
+unsafe extern "C" fn write(
+    ep: *mut FidEp,
+    buffer: *const c_void,
+    count: usize,
+    _: Opaque,
+    peer: u64,
+    address: u64,
+    key: u64,
+    datatype: u32,
+    op: u32,
+    context: Opaque,
+) -> isize {
+    let Some(call) = call(datatype, op, Form::Base) else { return unknown(datatype, op) };
+    let size = call.datatype.size();
+    // SAFETY: as said above.
+    let (state, sides) = unsafe {
+        let piece = |buffer| Pieces::One(post::elements(buffer, count, size));
+        (post::state(ep), Sides { operands: piece(buffer), compare: NONE, results: NONE })
+    };
+    post_row(state, call, sides, &Target { peer, address, key }, count, context)
+}
+
+unsafe extern "C" fn writev(
+    ep: *mut FidEp,
+    iov: *const Ioc,
+    _: *mut Opaque,
+    count: usize,
+    peer: u64,
+    address: u64,
+    key: u64,
+    datatype: u32,
+    op: u32,
+    context: Opaque,
+) -> isize {
+    let Some(call) = call(datatype, op, Form::Base) else { return unknown(datatype, op) };
+    let target = Target { peer, address, key };
+    // SAFETY: as said above.
+    unsafe { post_lists(ep, call, (iov, count), NO_LIST, NO_LIST, &target, context) }
+}
+
+unsafe extern "C" fn writemsg(ep: *mut FidEp, msg: *const MsgAtomic, flags: u64) -> isize {
+    // SAFETY: as said above; the message is valid or null.
+    unsafe { post_message(ep, msg, Form::Base, NO_LIST, NO_LIST, flags) }
+}
+
+unsafe extern "C" fn inject(
+    ep: *mut FidEp,
+    buffer: *const c_void,
+    count: usize,
+    peer: u64,
+    address: u64,
+    key: u64,
+    datatype: u32,
+    op: u32,
+) -> isize {
+    let Some(call) = call(datatype, op, Form::Base) else { return unknown(datatype, op) };
+    let size = call.datatype.size();
+    // SAFETY: as said above.
+    let (state, operands) =
+        unsafe { (post::state(ep), Pieces::One(post::elements(buffer, count, size))) };
+    let length = (count as u64).saturating_mul(size as u64);
+    let segments = [RemoteSegment { address, length, key }];
+    let sides = Sides { operands, compare: NONE, results: NONE };
+    let none = std::ptr::null_mut();
+    let post = of_sides(call, sides, peer, &segments, none, Flags::INJECT);
+    posted(state.endpoint.post_atomic_unreported(post))
+}
+
+unsafe extern "C" fn readwrite(
+    ep: *mut FidEp,
+    buffer: *const c_void,
+    count: usize,
+    _: Opaque,
+    results: *mut c_void,
+    _: Opaque,
+    peer: u64,
+    address: u64,
+    key: u64,
+    datatype: u32,
+    op: u32,
+    context: Opaque,
+) -> isize {
+    let Some(call) = call(datatype, op, Form::Fetch) else { return unknown(datatype, op) };
+    let size = call.datatype.size();
+    // SAFETY: as said above.
+    let (state, sides) = unsafe {
+        let piece = |buffer| Pieces::One(post::elements(buffer, count, size));
+        (post::state(ep), Sides { operands: piece(buffer), compare: NONE, results: piece(results) })
+    };
+    post_row(state, call, sides, &Target { peer, address, key }, count, context)
+}
+
+unsafe extern "C" fn readwritev(
+    ep: *mut FidEp,
+    iov: *const Ioc,
+    _: *mut Opaque,
+    count: usize,
+    results: *mut Ioc,
+    _: *mut Opaque,
+    result_count: usize,
+    peer: u64,
+    address: u64,
+    key: u64,
+    datatype: u32,
+    op: u32,
+    context: Opaque,
+) -> isize {
+    let Some(call) = call(datatype, op, Form::Fetch) else { return unknown(datatype, op) };
+    let target = Target { peer, address, key };
+    // SAFETY: as said above.
+    unsafe {
+        post_lists(ep, call, (iov, count), NO_LIST, (results, result_count), &target, context)
+    }
+}
+
+unsafe extern "C" fn readwritemsg(
+    ep: *mut FidEp,
+    msg: *const MsgAtomic,
+    results: *mut Ioc,
+    _: *mut Opaque,
+    result_count: usize,
+    flags: u64,
+) -> isize {
+    // SAFETY: as said above; the message is valid or null.
+    unsafe { post_message(ep, msg, Form::Fetch, NO_LIST, (results, result_count), flags) }
+}
+
+unsafe extern "C" fn compwrite(
+    ep: *mut FidEp,
+    buffer: *const c_void,
+    count: usize,
+    _: Opaque,
+    compare: *const c_void,
+    _: Opaque,
+    results: *mut c_void,
+    _: Opaque,
+    peer: u64,
+    address: u64,
+    key: u64,
+    datatype: u32,
+    op: u32,
+    context: Opaque,
+) -> isize {
+    let Some(call) = call(datatype, op, Form::Compare) else { return unknown(datatype, op) };
+    let size = call.datatype.size();
+    // SAFETY: as said above.
+    let (state, sides) = unsafe {
+        let piece = |buffer| Pieces::One(post::elements(buffer, count, size));
+        (
+            post::state(ep),
+            Sides { operands: piece(buffer), compare: piece(compare), results: piece(results) },
+        )
+    };
+    post_row(state, call, sides, &Target { peer, address, key }, count, context)
+}
+
+unsafe extern "C" fn compwritev(
+    ep: *mut FidEp,
+    iov: *const Ioc,
+    _: *mut Opaque,
+    count: usize,
+    compare: *const Ioc,
+    _: *mut Opaque,
+    compare_count: usize,
+    results: *mut Ioc,
+    _: *mut Opaque,
+    result_count: usize,
+    peer: u64,
+    address: u64,
+    key: u64,
+    datatype: u32,
+    op: u32,
+    context: Opaque,
+) -> isize {
+    let Some(call) = call(datatype, op, Form::Compare) else { return unknown(datatype, op) };
+    let target = Target { peer, address, key };
+    // SAFETY: as said above.
+    unsafe {
+        post_lists(
+            ep,
+            call,
+            (iov, count),
+            (compare, compare_count),
+            (results, result_count),
+            &target,
+            context,
+        )
+    }
+}
+
+unsafe extern "C" fn compwritemsg(
+    ep: *mut FidEp,
+    msg: *const MsgAtomic,
+    compare: *const Ioc,
+    _: *mut Opaque,
+    compare_count: usize,
+    results: *mut Ioc,
+    _: *mut Opaque,
+    result_count: usize,
+    flags: u64,
+) -> isize {
+    // SAFETY: as said above; the message is valid or null.
+    unsafe {
+        post_message(
+            ep,
+            msg,
+            Form::Compare,
+            (compare, compare_count),
+            (results, result_count),
+            flags,
+        )
+    }
+}
+
+/// The call and how many elements it may have; none if it is not supported.
+fn count_max(datatype: u32, op: u32, form: Form) -> Option<(AtomicCall, usize)> {
+    call(datatype, op, form).and_then(|call| Some((call, call.count_max()?)))
+}
+
+/// Applications ask for everything there is: that something is not supported is no news.
+unsafe fn valid(datatype: u32, op: u32, form: Form, count: *mut usize) -> c_int {
+    // SAFETY: C passes a valid place or null.
+    match (unsafe { count.as_mut() }, count_max(datatype, op, form)) {
+        (None, _) => c_int::refusal(Errno::INVAL.0),
+        (_, None) => c_int::refusal(Errno::OPNOTSUPP.0),
+        (Some(place), Some((_, count))) => {
+            *place = count;
+            0
+        }
+    }
+}
+
+unsafe extern "C" fn writevalid(_: *mut FidEp, datatype: u32, op: u32, count: *mut usize) -> c_int {
+    // SAFETY: as said above.
+    unsafe { valid(datatype, op, Form::Base, count) }
+}
+
+unsafe extern "C" fn readwritevalid(
+    _: *mut FidEp,
+    datatype: u32,
+    op: u32,
+    count: *mut usize,
+) -> c_int {
+    // SAFETY: as said above.
+    unsafe { valid(datatype, op, Form::Fetch, count) }
+}
+
+unsafe extern "C" fn compwritevalid(
+    _: *mut FidEp,
+    datatype: u32,
+    op: u32,
+    count: *mut usize,
+) -> c_int {
+    // SAFETY: as said above.
+    unsafe { valid(datatype, op, Form::Compare, count) }
+}
+
+/// Reference: fi_atomic(3), `fi_query_atomic`.
+pub unsafe extern "C" fn query(
+    _: *mut FidDomain,
+    datatype: u32,
+    op: u32,
+    attr: *mut AtomicAttr,
+    flags: u64,
+) -> c_int {
+    done("fi_query_atomic", || {
+        let form = match flags {
+            0 => Form::Base,
+            FETCH_ATOMIC => Form::Fetch,
+            COMPARE_ATOMIC => Form::Compare,
+            _ => return Err(Failure::flags("fi_query_atomic", flags)),
+        };
+        // SAFETY: C passes a valid place or null.
+        let attr = unsafe { attr.as_mut() }.ok_or_else(|| Failure::null("the attributes"))?;
+        let (call, count) = count_max(datatype, op, form).ok_or_else(|| {
+            let reason = format!("operation {op} on type {datatype} is not supported as {form:?}");
+            Failure::new(Errno::OPNOTSUPP, reason)
+        })?;
+        *attr = AtomicAttr { count, size: call.datatype.size() };
+        Ok(())
+    })
+}

@@ -1,0 +1,90 @@
+//! Endpoints. Reference: fi_endpoint(3).
+//!
+//! The data path is in [`message`] and [`tagged`], over [`post`], and in [`rma`] and
+//! [`atomic`], over [`remote`]; all else is the control path.
+
+pub mod atomic;
+pub mod message;
+pub mod names;
+pub mod options;
+pub mod post;
+pub mod remote;
+pub mod rma;
+pub mod setup;
+pub mod tagged;
+
+use std::sync::Arc;
+
+use kestrel::Endpoint;
+use kestrel_core::address::AddressFormat;
+
+use crate::{
+    abi::{
+        atomic::OpsAtomic,
+        constants::{BADF, NOSYS},
+        control::{OpsCm, OpsEp, OpsFid},
+        fid::{Fid, FidEp},
+        transfer::{OpsCollective, OpsMsg, OpsRma, OpsTagged},
+    },
+    object::{self, FID_NOSYS, Header, Use},
+    outcome::Failure,
+};
+
+/// What we keep of an endpoint.
+pub struct State {
+    pub endpoint: Arc<Endpoint>,
+    /// How its addresses are written.
+    format: AddressFormat,
+    /// What `fi_getopt` and `fi_rx_size_left` tell.
+    limits: Limits,
+    _domain: Use,
+}
+
+/// The sizes that an endpoint was opened with. Units: bytes, and receives.
+struct Limits {
+    message: usize,
+    inject: usize,
+    receives: usize,
+}
+
+static FID: OpsFid = OpsFid {
+    close: object::close::<FidEp>,
+    bind: setup::bind,
+    control: setup::control,
+    ..FID_NOSYS
+};
+/// What no endpoint of kestrel has.
+static COLLECTIVE: OpsCollective = OpsCollective::refusing::<NOSYS>();
+
+static CLOSED: OpsEp = OpsEp::refusing::<BADF>();
+static CLOSED_CM: OpsCm = OpsCm::refusing::<BADF>();
+static CLOSED_MSG: OpsMsg = OpsMsg::refusing::<BADF>();
+static CLOSED_RMA: OpsRma = OpsRma::refusing::<BADF>();
+static CLOSED_TAGGED: OpsTagged = OpsTagged::refusing::<BADF>();
+static CLOSED_ATOMIC: OpsAtomic = OpsAtomic::refusing::<BADF>();
+static CLOSED_COLLECTIVE: OpsCollective = OpsCollective::refusing::<BADF>();
+
+impl Header for FidEp {
+    type State = State;
+    const NAME: &'static str = "endpoint";
+
+    fn fid(&mut self) -> &mut Fid {
+        &mut self.fid
+    }
+    fn operations() -> *const OpsFid {
+        &raw const FID
+    }
+    fn refuse(&mut self) {
+        self.ops = &raw const CLOSED;
+        self.cm = &raw const CLOSED_CM;
+        self.msg = &raw const CLOSED_MSG;
+        self.rma = &raw const CLOSED_RMA;
+        self.tagged = &raw const CLOSED_TAGGED;
+        self.atomic = &raw const CLOSED_ATOMIC;
+        self.collective = &raw const CLOSED_COLLECTIVE;
+    }
+    fn close(state: &State) -> Result<(), Failure> {
+        state.endpoint.close();
+        Ok(())
+    }
+}

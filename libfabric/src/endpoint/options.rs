@@ -1,0 +1,122 @@
+//! Options, cancelling, and how much room is left. Reference: fi_endpoint(3).
+
+use std::ffi::{c_int, c_void};
+
+use kestrel_core::{endpoint::OptionName, error::Errno};
+
+use super::State;
+use crate::{
+    abi::{
+        constants::{NOSYS, OPT_ENDPOINT},
+        control::OpsEp,
+        fid::{Fid, FidEp},
+    },
+    object,
+    outcome::{Failure, done, guarded},
+};
+
+pub static OPERATIONS: OpsEp =
+    OpsEp { cancel, getopt, setopt, rx_size_left, tx_size_left, ..OpsEp::refusing::<NOSYS>() };
+
+/// Options of version 2.0 that only tell sizes.
+const MAX_MSG_SIZE: c_int = 12;
+const MAX_TAGGED_SIZE: c_int = 13;
+const INJECT_MSG_SIZE: c_int = 16;
+const INJECT_TAGGED_SIZE: c_int = 17;
+
+fn check_level(level: c_int) -> Result<(), Failure> {
+    if level == OPT_ENDPOINT {
+        return Ok(());
+    }
+    Err(Failure::new(Errno::NOPROTOOPT, format!("options have no level {level}")))
+}
+
+fn option(state: &State, name: c_int) -> Result<usize, Failure> {
+    match name {
+        MAX_MSG_SIZE | MAX_TAGGED_SIZE => Ok(state.limits.message),
+        INJECT_MSG_SIZE | INJECT_TAGGED_SIZE => Ok(state.limits.inject),
+        _ => Ok(state.endpoint.option(OptionName::from_number(name)?)),
+    }
+}
+
+/// Every option that we have is a `size_t`.
+unsafe extern "C" fn getopt(
+    ep: *mut Fid,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    length: *mut usize,
+) -> c_int {
+    done("fi_getopt", || {
+        check_level(level)?;
+        // SAFETY: C passes an open endpoint, and a valid length or null.
+        let (state, length) = unsafe { (object::state(ep.cast::<FidEp>()), length.as_mut()) };
+        let found = option(state, name)?;
+        let length = length.ok_or_else(|| Failure::null("the length"))?;
+        let room = std::mem::replace(length, size_of::<usize>());
+        if room < size_of::<usize>() {
+            return Err(Failure::new(
+                Errno::TOOSMALL,
+                format!("the value takes 8 bytes, not {room}"),
+            ));
+        }
+        if value.is_null() {
+            return Err(Failure::null("where the value goes"));
+        }
+        // SAFETY: the buffer is as long as a `size_t`.
+        unsafe { value.cast::<usize>().write_unaligned(found) };
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn setopt(
+    ep: *mut Fid,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    length: usize,
+) -> c_int {
+    done("fi_setopt", || {
+        check_level(level)?;
+        let name = OptionName::from_number(name)?;
+        if value.is_null() {
+            return Err(Failure::null("the value"));
+        }
+        if length != size_of::<usize>() {
+            return Err(Failure::new(
+                Errno::INVAL,
+                format!("the value takes 8 bytes, not {length}"),
+            ));
+        }
+        // SAFETY: C passes an open endpoint, and that many bytes.
+        unsafe {
+            let state = object::state(ep.cast::<FidEp>());
+            Ok(state.endpoint.set_option(name, value.cast::<usize>().read_unaligned())?)
+        }
+    })
+}
+
+unsafe extern "C" fn cancel(ep: *mut Fid, context: *mut c_void) -> isize {
+    guarded("fi_cancel", || {
+        // SAFETY: C passes an open endpoint.
+        unsafe { object::state(ep.cast::<FidEp>()) }.endpoint.cancel(context as u64)?;
+        Ok(0)
+    })
+}
+
+/// Receives are never refused for want of room, so the size is what was promised.
+unsafe extern "C" fn rx_size_left(ep: *mut FidEp) -> isize {
+    guarded("fi_rx_size_left", || {
+        // SAFETY: C passes an open endpoint.
+        let state = unsafe { object::state(ep) };
+        state.endpoint.sends_left()?;
+        Ok(state.limits.receives as isize)
+    })
+}
+
+unsafe extern "C" fn tx_size_left(ep: *mut FidEp) -> isize {
+    guarded("fi_tx_size_left", || {
+        // SAFETY: as above.
+        Ok(unsafe { object::state(ep) }.endpoint.sends_left()? as isize)
+    })
+}

@@ -1,0 +1,281 @@
+//! From the arguments of a call to core's posts. All of it is the data path: no
+//! allocation, no lock, nothing that unwinds.
+
+use std::{ffi::c_void, mem::MaybeUninit, slice};
+
+use kestrel_core::{
+    flags::Flags,
+    memory::{Piece, Pieces},
+    operation::{IOV_LIMIT, ReceivePost, SendPost},
+};
+
+use super::State;
+use crate::{
+    abi::{atomic::Ioc, attributes::Iovec, fid::FidEp},
+    object,
+    outcome::{posted, refused_argument},
+};
+
+/// The tag of a message, and the bits of it that a receive ignores.
+#[derive(Clone, Copy)]
+pub struct Tag {
+    pub family: Flags,
+    pub tag: u64,
+    pub ignore: u64,
+}
+
+impl Tag {
+    /// Of messages without a tag.
+    pub const NONE: Tag = Tag { family: Flags::MSG, tag: 0, ignore: 0 };
+
+    #[inline(always)]
+    pub fn new(tag: u64, ignore: u64) -> Tag {
+        Tag { family: Flags::TAGGED, tag, ignore }
+    }
+}
+
+/// # Safety
+/// `ep` is an open endpoint, as for [`object::state`].
+#[inline(always)]
+pub unsafe fn state<'a>(ep: *mut FidEp) -> &'a State {
+    // SAFETY: the caller vouches for it.
+    unsafe { object::state(ep) }
+}
+
+/// Whether a buffer cannot be what the application means.
+#[inline(always)]
+fn is_missing(buffer: *const c_void, length: usize) -> bool {
+    buffer.is_null() && length > 0
+}
+
+/// A scatter-gather list, as core takes it.
+pub struct List {
+    pieces: [MaybeUninit<Piece>; IOV_LIMIT],
+    count: usize,
+}
+
+impl List {
+    /// None: too many entries, or buffers that are not there.
+    ///
+    /// # Safety
+    /// `iov` is null or that many entries are there; each is memory that the operation
+    /// may use until it completes.
+    #[inline(always)]
+    pub unsafe fn new(iov: *const Iovec, count: usize) -> Option<List> {
+        if count > IOV_LIMIT || (iov.is_null() && count > 0) {
+            return None;
+        }
+        let mut list = List { pieces: [MaybeUninit::uninit(); IOV_LIMIT], count };
+        for at in 0..count {
+            // SAFETY: the entry is there.
+            let entry = unsafe { &*iov.add(at) };
+            if is_missing(entry.base, entry.len) {
+                return None;
+            }
+            // SAFETY: the caller vouches for the memory.
+            list.pieces[at].write(unsafe { Piece::new(entry.base.cast(), entry.len) });
+        }
+        Some(list)
+    }
+
+    /// From elements of `size` bytes; a null buffer has none, which core refuses where
+    /// some are needed.
+    ///
+    /// # Safety
+    /// As [`List::new`].
+    #[inline(always)]
+    pub unsafe fn of_elements(ioc: *const Ioc, count: usize, size: usize) -> Option<List> {
+        if count > IOV_LIMIT || (ioc.is_null() && count > 0) {
+            return None;
+        }
+        let mut list = List { pieces: [MaybeUninit::uninit(); IOV_LIMIT], count };
+        for at in 0..count {
+            // SAFETY: the entry is there.
+            let entry = unsafe { &*ioc.add(at) };
+            // SAFETY: the caller vouches for the memory.
+            list.pieces[at].write(unsafe { elements(entry.addr, entry.count, size) });
+        }
+        Some(list)
+    }
+
+    #[inline(always)]
+    pub fn pieces(&self) -> Pieces<'_> {
+        // SAFETY: so many were written.
+        let pieces = unsafe { slice::from_raw_parts(self.pieces.as_ptr().cast(), self.count) };
+        match pieces {
+            [] => Pieces::One(Piece::EMPTY),
+            [one] => Pieces::One(*one),
+            many => Pieces::Many(many),
+        }
+    }
+}
+
+/// One buffer of `count` elements; none of them, if the buffer is null.
+///
+/// # Safety
+/// The buffer is memory that the operation may use until it completes.
+#[inline(always)]
+pub unsafe fn elements(buffer: *const c_void, count: usize, size: usize) -> Piece {
+    if buffer.is_null() {
+        return Piece::EMPTY;
+    }
+    // SAFETY: the caller vouches for it; a length that overflows is longer than any
+    // operation may be, and core refuses it.
+    unsafe { Piece::new(buffer.cast::<u8>().cast_mut(), count.saturating_mul(size)) }
+}
+
+/// What a list that cannot be taken is answered with.
+#[cold]
+pub fn bad_list() -> isize {
+    refused_argument("a null buffer, or more buffers than iov_limit")
+}
+
+/// Sends one buffer with the endpoint's default flags, and remote data if there is some.
+///
+/// # Safety
+/// `ep` is open; the buffer may be read until the operation completes.
+#[inline(always)]
+pub unsafe fn send(
+    ep: *mut FidEp,
+    (buffer, length): (*const c_void, usize),
+    data: Option<u64>,
+    to: u64,
+    tag: Tag,
+    context: *mut c_void,
+) -> isize {
+    if is_missing(buffer, length) {
+        return refused_argument("a null buffer with a length");
+    }
+    // SAFETY: the caller vouches for both.
+    let (state, piece) = unsafe { (state(ep), Piece::new(buffer.cast::<u8>().cast_mut(), length)) };
+    let flags = state.endpoint.default_send_flags();
+    // SAFETY: the pieces are the buffer.
+    unsafe { send_pieces(state, Pieces::One(piece), data, to, tag, context, flags) }
+}
+
+/// Sends pieces with flags of their own.
+///
+/// # Safety
+/// The pieces may be read until the operation completes.
+#[inline(always)]
+pub unsafe fn send_pieces(
+    state: &State,
+    pieces: Pieces<'_>,
+    data: Option<u64>,
+    to: u64,
+    tag: Tag,
+    context: *mut c_void,
+    flags: Flags,
+) -> isize {
+    let mut flags = flags | tag.family;
+    if data.is_some() {
+        flags |= Flags::REMOTE_CQ_DATA;
+    }
+    posted(state.endpoint.post_send(SendPost {
+        pieces,
+        to,
+        tag: tag.tag,
+        data: data.unwrap_or(0),
+        context: context as u64,
+        flags,
+        owner: None,
+    }))
+}
+
+/// Sends a copy of a buffer, without a completion.
+///
+/// # Safety
+/// `ep` is open; the buffer may be read during the call.
+#[inline(always)]
+pub unsafe fn inject(
+    ep: *mut FidEp,
+    (buffer, length): (*const c_void, usize),
+    data: Option<u64>,
+    to: u64,
+    tag: Tag,
+) -> isize {
+    if is_missing(buffer, length) {
+        return refused_argument("a null buffer with a length");
+    }
+    // SAFETY: the caller vouches for both; an injected message is copied before the
+    // call returns.
+    let (state, piece) = unsafe { (state(ep), Piece::new(buffer.cast::<u8>().cast_mut(), length)) };
+    let mut flags = Flags::INJECT | tag.family;
+    if data.is_some() {
+        flags |= Flags::REMOTE_CQ_DATA;
+    }
+    posted(state.endpoint.post_unreported(SendPost {
+        pieces: Pieces::One(piece),
+        to,
+        tag: tag.tag,
+        data: data.unwrap_or(0),
+        context: 0,
+        flags,
+        owner: None,
+    }))
+}
+
+/// Receives into one buffer with the endpoint's default flags.
+///
+/// # Safety
+/// `ep` is open; the buffer may be written to until the operation completes.
+#[inline(always)]
+pub unsafe fn receive(
+    ep: *mut FidEp,
+    (buffer, length): (*mut c_void, usize),
+    from: u64,
+    tag: Tag,
+    context: *mut c_void,
+) -> isize {
+    if is_missing(buffer, length) {
+        return refused_argument("a null buffer with a length");
+    }
+    // SAFETY: the caller vouches for both.
+    let (state, piece) = unsafe { (state(ep), Piece::new(buffer.cast(), length)) };
+    let flags = state.endpoint.default_receive_flags();
+    // SAFETY: the pieces are the buffer.
+    unsafe { receive_pieces(state, Pieces::One(piece), from, tag, context, flags) }
+}
+
+/// Receives into pieces with flags of their own.
+///
+/// # Safety
+/// The pieces may be written to until the operation completes.
+#[inline(always)]
+pub unsafe fn receive_pieces(
+    state: &State,
+    pieces: Pieces<'_>,
+    from: u64,
+    tag: Tag,
+    context: *mut c_void,
+    flags: Flags,
+) -> isize {
+    posted(state.endpoint.post_receive(ReceivePost {
+        pieces,
+        from,
+        tag: tag.tag,
+        ignore: tag.ignore,
+        context: context as u64,
+        flags: flags | tag.family,
+        owner: None,
+    }))
+}
+
+/// The flags of a `…msg` call; none if they name a family, which is not theirs to say.
+#[inline(always)]
+pub fn own_flags(flags: u64) -> Option<Flags> {
+    let flags = Flags::from_bits_retain(flags);
+    (!flags.intersects(Flags::MSG | Flags::TAGGED)).then_some(flags)
+}
+
+/// What flags that cannot be taken are answered with.
+#[cold]
+pub fn bad_flags() -> isize {
+    posted(Err(kestrel_core::endpoint::PostError::BadFlags { flags: Flags::MSG | Flags::TAGGED }))
+}
+
+/// Remote data, if the flags say that there is some.
+#[inline(always)]
+pub fn data_of(flags: Flags, data: u64) -> Option<u64> {
+    flags.contains(Flags::REMOTE_CQ_DATA).then_some(data)
+}

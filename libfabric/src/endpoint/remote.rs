@@ -1,0 +1,82 @@
+//! What one-sided operations have in common, on the data path: remote segments, and
+//! flags.
+
+use std::{mem::MaybeUninit, slice};
+
+use kestrel_core::{
+    flags::Flags,
+    one_sided::{RMA_IOV_LIMIT, RemoteSegment},
+};
+
+use crate::abi::{atomic::RmaIoc, message::RmaIov};
+
+/// Remote segments, as core takes them.
+pub struct Segments {
+    segments: [MaybeUninit<RemoteSegment>; RMA_IOV_LIMIT],
+    count: usize,
+}
+
+impl Segments {
+    /// From a list in C's form; none if it is too long, or is not there.
+    ///
+    /// # Safety
+    /// `list` is null or that many entries are there.
+    #[inline(always)]
+    unsafe fn new<T>(
+        list: *const T,
+        count: usize,
+        segment: impl Fn(&T) -> RemoteSegment,
+    ) -> Option<Segments> {
+        if count > RMA_IOV_LIMIT || (list.is_null() && count > 0) {
+            return None;
+        }
+        let mut segments = Segments { segments: [MaybeUninit::uninit(); RMA_IOV_LIMIT], count };
+        for at in 0..count {
+            // SAFETY: the entry is there.
+            segments.segments[at].write(segment(unsafe { &*list.add(at) }));
+        }
+        Some(segments)
+    }
+
+    /// As `fi_readmsg` and `fi_writemsg` give them.
+    ///
+    /// # Safety
+    /// `list` is null or that many entries are there.
+    #[inline(always)]
+    pub unsafe fn of_bytes(list: *const RmaIov, count: usize) -> Option<Segments> {
+        let segment = |iov: &RmaIov| RemoteSegment {
+            address: iov.addr,
+            length: iov.len as u64,
+            key: iov.key,
+        };
+        // SAFETY: the caller vouches for it.
+        unsafe { Segments::new(list, count, segment) }
+    }
+
+    /// As atomic operations give them: elements of `size` bytes.
+    ///
+    /// # Safety
+    /// `list` is null or that many entries are there.
+    #[inline(always)]
+    pub unsafe fn of_elements(list: *const RmaIoc, count: usize, size: usize) -> Option<Segments> {
+        let segment = |ioc: &RmaIoc| RemoteSegment {
+            address: ioc.addr,
+            length: (ioc.count as u64).saturating_mul(size as u64),
+            key: ioc.key,
+        };
+        // SAFETY: the caller vouches for it.
+        unsafe { Segments::new(list, count, segment) }
+    }
+
+    #[inline(always)]
+    pub fn as_slice(&self) -> &[RemoteSegment] {
+        // SAFETY: so many were written.
+        unsafe { slice::from_raw_parts(self.segments.as_ptr().cast(), self.count) }
+    }
+}
+
+/// Default flags of sends that mean nothing for what comes back from a peer.
+pub const NOT_OF_READS: Flags =
+    Flags::INJECT.union(Flags::REMOTE_CQ_DATA).union(Flags::MATCH_COMPLETE);
+/// Default flags of sends that mean nothing for writes.
+pub const NOT_OF_WRITES: Flags = Flags::MATCH_COMPLETE;

@@ -1,0 +1,285 @@
+//! One-sided reads and writes. Reference: fi_rma(3).
+
+use std::ffi::c_void;
+
+use kestrel_core::{
+    flags::Flags,
+    memory::{Piece, Pieces},
+    one_sided::{RemoteSegment, RmaPost},
+};
+
+use super::{
+    State,
+    post::{self, List},
+    remote::{NOT_OF_READS, NOT_OF_WRITES, Segments},
+};
+use crate::{
+    abi::{attributes::Iovec, fid::FidEp, message::MsgRma, transfer::OpsRma},
+    outcome::{posted, refused_argument},
+};
+
+type Opaque = *mut c_void;
+
+pub static OPERATIONS: OpsRma = OpsRma {
+    size: size_of::<OpsRma>(),
+    read,
+    readv,
+    readmsg,
+    write,
+    writev,
+    writemsg,
+    inject,
+    writedata,
+    injectdata,
+};
+
+// What C passes is what the manual page asks for: an open endpoint, and buffers that the
+// operation may use until it completes.
+
+/// Where an operation goes: the peer, and the address and key of its memory.
+#[derive(Clone, Copy)]
+struct Target {
+    peer: u64,
+    address: u64,
+    key: u64,
+}
+
+impl Target {
+    #[inline(always)]
+    fn segment(self, length: usize) -> RemoteSegment {
+        RemoteSegment { address: self.address, length: length as u64, key: self.key }
+    }
+}
+
+#[inline(always)]
+fn of_pieces<'a>(
+    pieces: Pieces<'a>,
+    to: u64,
+    segments: &'a [RemoteSegment],
+    context: Opaque,
+    flags: Flags,
+) -> RmaPost<'a> {
+    RmaPost { pieces, to, segments, data: 0, context: context as u64, flags, owner: None }
+}
+
+#[inline(always)]
+fn read_flags(state: &State) -> Flags {
+    state.endpoint.default_send_flags().difference(NOT_OF_READS)
+}
+
+#[inline(always)]
+fn write_flags(state: &State) -> Flags {
+    state.endpoint.default_send_flags().difference(NOT_OF_WRITES)
+}
+
+/// One buffer; none if it is missing.
+///
+/// # Safety
+/// The operation may use the buffer until it completes.
+#[inline(always)]
+unsafe fn piece(buffer: *const c_void, length: usize) -> Option<Piece> {
+    if buffer.is_null() && length > 0 {
+        return None;
+    }
+    // SAFETY: the caller vouches for it.
+    Some(unsafe { Piece::new(buffer.cast::<u8>().cast_mut(), length) })
+}
+
+#[cold]
+fn missing() -> isize {
+    refused_argument("a null buffer with a length")
+}
+
+unsafe extern "C" fn read(
+    ep: *mut FidEp,
+    buffer: *mut c_void,
+    length: usize,
+    _: Opaque,
+    peer: u64,
+    address: u64,
+    key: u64,
+    context: Opaque,
+) -> isize {
+    // SAFETY: as said above.
+    let (state, piece) = unsafe { (post::state(ep), piece(buffer, length)) };
+    let Some(piece) = piece else { return missing() };
+    let segments = [Target { peer, address, key }.segment(length)];
+    let post = of_pieces(Pieces::One(piece), peer, &segments, context, read_flags(state));
+    posted(state.endpoint.post_read(post))
+}
+
+unsafe extern "C" fn readv(
+    ep: *mut FidEp,
+    iov: *const Iovec,
+    _: *mut Opaque,
+    count: usize,
+    peer: u64,
+    address: u64,
+    key: u64,
+    context: Opaque,
+) -> isize {
+    // SAFETY: as said above.
+    let (state, list) = unsafe { (post::state(ep), List::new(iov, count)) };
+    let Some(list) = list else { return post::bad_list() };
+    let segments = [Target { peer, address, key }.segment(list.pieces().total())];
+    let post = of_pieces(list.pieces(), peer, &segments, context, read_flags(state));
+    posted(state.endpoint.post_read(post))
+}
+
+unsafe extern "C" fn readmsg(ep: *mut FidEp, msg: *const MsgRma, flags: u64) -> isize {
+    // SAFETY: as said above; the message is valid or null.
+    unsafe { with_message(ep, msg, flags, |state, post| posted(state.endpoint.post_read(post))) }
+}
+
+unsafe extern "C" fn writemsg(ep: *mut FidEp, msg: *const MsgRma, flags: u64) -> isize {
+    // SAFETY: as said above; the message is valid or null.
+    unsafe { with_message(ep, msg, flags, |state, post| posted(state.endpoint.post_write(post))) }
+}
+
+/// # Safety
+/// As calls from C (see the crate's documentation).
+#[inline(always)]
+unsafe fn with_message(
+    ep: *mut FidEp,
+    msg: *const MsgRma,
+    flags: u64,
+    post: impl FnOnce(&State, RmaPost<'_>) -> isize,
+) -> isize {
+    // SAFETY: the caller vouches for all of it.
+    let (state, msg) = unsafe { (post::state(ep), msg.as_ref()) };
+    let Some(msg) = msg else { return post::bad_list() };
+    // SAFETY: as above.
+    let lists = unsafe {
+        (List::new(msg.msg_iov, msg.iov_count), Segments::of_bytes(msg.rma_iov, msg.rma_iov_count))
+    };
+    let (Some(list), Some(segments)) = lists else { return post::bad_list() };
+    post(
+        state,
+        RmaPost {
+            pieces: list.pieces(),
+            to: msg.addr,
+            segments: segments.as_slice(),
+            data: msg.data,
+            context: msg.context as u64,
+            flags: Flags::from_bits_retain(flags),
+            owner: None,
+        },
+    )
+}
+
+/// # Safety
+/// As [`piece`]; `ep` is open.
+#[inline(always)]
+unsafe fn write_one(
+    ep: *mut FidEp,
+    (buffer, length): (*const c_void, usize),
+    data: Option<u64>,
+    target: Target,
+    context: Opaque,
+) -> isize {
+    // SAFETY: the caller vouches for both.
+    let (state, piece) = unsafe { (post::state(ep), piece(buffer, length)) };
+    let Some(piece) = piece else { return missing() };
+    let segments = [target.segment(length)];
+    let flags = write_flags(state);
+    let mut post = of_pieces(Pieces::One(piece), target.peer, &segments, context, flags);
+    if let Some(data) = data {
+        post.data = data;
+        post.flags |= Flags::REMOTE_CQ_DATA;
+    }
+    posted(state.endpoint.post_write(post))
+}
+
+unsafe extern "C" fn write(
+    ep: *mut FidEp,
+    buffer: *const c_void,
+    length: usize,
+    _: Opaque,
+    peer: u64,
+    address: u64,
+    key: u64,
+    context: Opaque,
+) -> isize {
+    // SAFETY: as said above.
+    unsafe { write_one(ep, (buffer, length), None, Target { peer, address, key }, context) }
+}
+
+unsafe extern "C" fn writedata(
+    ep: *mut FidEp,
+    buffer: *const c_void,
+    length: usize,
+    _: Opaque,
+    data: u64,
+    peer: u64,
+    address: u64,
+    key: u64,
+    context: Opaque,
+) -> isize {
+    // SAFETY: as said above.
+    unsafe { write_one(ep, (buffer, length), Some(data), Target { peer, address, key }, context) }
+}
+
+unsafe extern "C" fn writev(
+    ep: *mut FidEp,
+    iov: *const Iovec,
+    _: *mut Opaque,
+    count: usize,
+    peer: u64,
+    address: u64,
+    key: u64,
+    context: Opaque,
+) -> isize {
+    // SAFETY: as said above.
+    let (state, list) = unsafe { (post::state(ep), List::new(iov, count)) };
+    let Some(list) = list else { return post::bad_list() };
+    let segments = [Target { peer, address, key }.segment(list.pieces().total())];
+    let post = of_pieces(list.pieces(), peer, &segments, context, write_flags(state));
+    posted(state.endpoint.post_write(post))
+}
+
+/// # Safety
+/// `ep` is open; the buffer may be read during the call.
+#[inline(always)]
+unsafe fn inject_one(
+    ep: *mut FidEp,
+    (buffer, length): (*const c_void, usize),
+    data: Option<u64>,
+    target: Target,
+) -> isize {
+    // SAFETY: the caller vouches for both; an injected write is copied at once.
+    let (state, piece) = unsafe { (post::state(ep), piece(buffer, length)) };
+    let Some(piece) = piece else { return missing() };
+    let segments = [target.segment(length)];
+    let none = std::ptr::null_mut();
+    let mut post = of_pieces(Pieces::One(piece), target.peer, &segments, none, Flags::INJECT);
+    if let Some(data) = data {
+        post.data = data;
+        post.flags |= Flags::REMOTE_CQ_DATA;
+    }
+    posted(state.endpoint.post_write_unreported(post))
+}
+
+unsafe extern "C" fn inject(
+    ep: *mut FidEp,
+    buffer: *const c_void,
+    length: usize,
+    peer: u64,
+    address: u64,
+    key: u64,
+) -> isize {
+    // SAFETY: as said above.
+    unsafe { inject_one(ep, (buffer, length), None, Target { peer, address, key }) }
+}
+
+unsafe extern "C" fn injectdata(
+    ep: *mut FidEp,
+    buffer: *const c_void,
+    length: usize,
+    data: u64,
+    peer: u64,
+    address: u64,
+    key: u64,
+) -> isize {
+    // SAFETY: as said above.
+    unsafe { inject_one(ep, (buffer, length), Some(data), Target { peer, address, key }) }
+}

@@ -1,0 +1,136 @@
+//! Opening, binding and enabling. Reference: fi_endpoint(3).
+
+use std::ffi::{c_int, c_void};
+
+use kestrel::objects;
+use kestrel_core::{error::Errno, flags::Flags};
+
+use super::{COLLECTIVE, Limits, State, atomic, message, names, options, rma, tagged};
+use crate::{
+    abi::{
+        constants::command,
+        fid::{Fid, FidAv, FidCntr, FidCq, FidDomain, FidEp, FidEq, class},
+        info::Info,
+    },
+    hints,
+    object::{self, Header, Use},
+    outcome::{Failure, done},
+};
+
+/// Reference: fi_endpoint(3), `fi_endpoint`.
+pub unsafe extern "C" fn open(
+    domain: *mut FidDomain,
+    info: *mut Info,
+    ep: *mut *mut FidEp,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: as this function's own contract.
+    unsafe { open_with_flags(domain, info, ep, 0, context) }
+}
+
+/// Reference: fi_endpoint(3), `fi_endpoint2`.
+pub unsafe extern "C" fn open_with_flags(
+    domain: *mut FidDomain,
+    info: *mut Info,
+    ep: *mut *mut FidEp,
+    flags: u64,
+    context: *mut c_void,
+) -> c_int {
+    done("fi_endpoint", || {
+        if flags != 0 {
+            return Err(Failure::flags("fi_endpoint2", flags));
+        }
+        // SAFETY: C passes an open domain and valid pointers or null.
+        let (place, parent) = unsafe { (object::out(ep)?, object::state(domain)) };
+        // SAFETY: as above.
+        let info = unsafe { hints::agree(info, &parent.config, parent.version) }?;
+        let state = State {
+            endpoint: objects::open_endpoint(&parent.domain, &info)?,
+            format: info.address_format,
+            limits: Limits {
+                message: info.endpoint.max_msg_size,
+                inject: info.transmit.inject_size,
+                receives: info.receive.size,
+            },
+            _domain: Use::of(&parent.uses)?,
+        };
+        let header = FidEp {
+            fid: object::fid::<FidEp>(class::EP, context),
+            ops: &raw const options::OPERATIONS,
+            cm: &raw const names::OPERATIONS,
+            msg: &raw const message::OPERATIONS,
+            rma: &raw const rma::OPERATIONS,
+            tagged: &raw const tagged::OPERATIONS,
+            atomic: &raw const atomic::OPERATIONS,
+            collective: &raw const COLLECTIVE,
+        };
+        *place = object::create(header, state);
+        Ok(())
+    })
+}
+
+/// Reference: fi_endpoint(3), `fi_ep_bind`.
+pub unsafe extern "C" fn bind(ep: *mut Fid, other: *mut Fid, flags: u64) -> c_int {
+    done("fi_ep_bind", || {
+        if other.is_null() {
+            return Err(Failure::null("what to bind"));
+        }
+        let bits = Flags::from_bits_retain(flags);
+        // SAFETY: C passes open objects, each of the kind whose table it points to.
+        unsafe {
+            let endpoint = &object::state(ep.cast::<FidEp>()).endpoint;
+            let table = (*other).ops;
+            if table == FidCq::operations() {
+                let queue = &object::checked::<FidCq>(other)?.queue;
+                return Ok(endpoint.bind_completion_queue(queue, bits)?);
+            }
+            if table == FidCntr::operations() {
+                let counter = &object::checked::<FidCntr>(other)?.counter;
+                return Ok(endpoint.bind_counter(counter, bits)?);
+            }
+            let no_flags = || match flags {
+                0 => Ok(()),
+                _ => Err(Failure::flags("fi_ep_bind", flags)),
+            };
+            if table == FidAv::operations() {
+                no_flags()?;
+                let vector = &object::checked::<FidAv>(other)?.vector;
+                return Ok(endpoint.bind_address_vector(vector)?);
+            }
+            if table == FidEq::operations() {
+                no_flags()?;
+                let queue = object::checked::<FidEq>(other)?.queue();
+                return Ok(endpoint.bind_event_queue(queue)?);
+            }
+        }
+        Err(Failure::new(Errno::INVAL, "an object that endpoints cannot be bound to"))
+    })
+}
+
+pub unsafe extern "C" fn control(ep: *mut Fid, command: c_int, argument: *mut c_void) -> c_int {
+    done("fi_control", || {
+        // SAFETY: C passes an open endpoint.
+        let endpoint = unsafe { &object::state(ep.cast::<FidEp>()).endpoint };
+        if command == command::ENABLE {
+            return Ok(endpoint.enable()?);
+        }
+        // SAFETY: the argument of the commands below is a `uint64_t *`.
+        let flags = unsafe { argument.cast::<u64>().as_mut() };
+        let flags = || flags.ok_or_else(|| Failure::null("the argument"));
+        match command {
+            command::SETOPSFLAG => {
+                Ok(endpoint.set_default_flags(Flags::from_bits_retain(*flags()?))?)
+            }
+            command::GETOPSFLAG => {
+                let flags = flags()?;
+                *flags = match Flags::from_bits_retain(*flags) {
+                    Flags::TRANSMIT => endpoint.default_send_flags().bits(),
+                    Flags::RECV => endpoint.default_receive_flags().bits(),
+                    other => return Err(Failure::flags("FI_GETOPSFLAG", other.bits())),
+                };
+                Ok(())
+            }
+            _ => Err(Failure::new(Errno::NOSYS, format!("command {command} of an endpoint"))),
+        }
+    })
+}

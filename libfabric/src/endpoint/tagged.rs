@@ -1,0 +1,148 @@
+//! Tagged messages. Reference: fi_tagged(3).
+
+use std::ffi::c_void;
+
+use super::post::{self, List, Tag};
+use crate::abi::{attributes::Iovec, fid::FidEp, message::MsgTagged, transfer::OpsTagged};
+
+type Opaque = *mut c_void;
+
+pub static OPERATIONS: OpsTagged = OpsTagged {
+    size: size_of::<OpsTagged>(),
+    recv,
+    recvv,
+    recvmsg,
+    send,
+    sendv,
+    sendmsg,
+    inject,
+    senddata,
+    injectdata,
+};
+
+// What C passes is what the manual page asks for: an open endpoint, and buffers that the
+// operation may use until it completes.
+
+unsafe extern "C" fn recv(
+    ep: *mut FidEp,
+    buffer: *mut c_void,
+    length: usize,
+    _: Opaque,
+    from: u64,
+    tag: u64,
+    ignore: u64,
+    context: Opaque,
+) -> isize {
+    // SAFETY: as said above.
+    unsafe { post::receive(ep, (buffer, length), from, Tag::new(tag, ignore), context) }
+}
+
+unsafe extern "C" fn recvv(
+    ep: *mut FidEp,
+    iov: *const Iovec,
+    _: *mut Opaque,
+    count: usize,
+    from: u64,
+    tag: u64,
+    ignore: u64,
+    context: Opaque,
+) -> isize {
+    // SAFETY: as said above.
+    unsafe {
+        let Some(list) = List::new(iov, count) else { return post::bad_list() };
+        let state = post::state(ep);
+        let flags = state.endpoint.default_receive_flags();
+        post::receive_pieces(state, list.pieces(), from, Tag::new(tag, ignore), context, flags)
+    }
+}
+
+unsafe extern "C" fn recvmsg(ep: *mut FidEp, msg: *const MsgTagged, flags: u64) -> isize {
+    // SAFETY: as said above; the message is valid or null.
+    unsafe {
+        let Some(msg) = msg.as_ref() else { return post::bad_list() };
+        let Some(flags) = post::own_flags(flags) else { return post::bad_flags() };
+        let Some(list) = List::new(msg.msg_iov, msg.iov_count) else { return post::bad_list() };
+        let tag = Tag::new(msg.tag, msg.ignore);
+        post::receive_pieces(post::state(ep), list.pieces(), msg.addr, tag, msg.context, flags)
+    }
+}
+
+unsafe extern "C" fn send(
+    ep: *mut FidEp,
+    buffer: *const c_void,
+    length: usize,
+    _: Opaque,
+    to: u64,
+    tag: u64,
+    context: Opaque,
+) -> isize {
+    // SAFETY: as said above.
+    unsafe { post::send(ep, (buffer, length), None, to, Tag::new(tag, 0), context) }
+}
+
+unsafe extern "C" fn sendv(
+    ep: *mut FidEp,
+    iov: *const Iovec,
+    _: *mut Opaque,
+    count: usize,
+    to: u64,
+    tag: u64,
+    context: Opaque,
+) -> isize {
+    // SAFETY: as said above.
+    unsafe {
+        let Some(list) = List::new(iov, count) else { return post::bad_list() };
+        let state = post::state(ep);
+        let flags = state.endpoint.default_send_flags();
+        post::send_pieces(state, list.pieces(), None, to, Tag::new(tag, 0), context, flags)
+    }
+}
+
+unsafe extern "C" fn sendmsg(ep: *mut FidEp, msg: *const MsgTagged, flags: u64) -> isize {
+    // SAFETY: as said above; the message is valid or null.
+    unsafe {
+        let Some(msg) = msg.as_ref() else { return post::bad_list() };
+        let Some(flags) = post::own_flags(flags) else { return post::bad_flags() };
+        let Some(list) = List::new(msg.msg_iov, msg.iov_count) else { return post::bad_list() };
+        let (tag, data) = (Tag::new(msg.tag, 0), post::data_of(flags, msg.data));
+        let state = post::state(ep);
+        post::send_pieces(state, list.pieces(), data, msg.addr, tag, msg.context, flags)
+    }
+}
+
+unsafe extern "C" fn inject(
+    ep: *mut FidEp,
+    buffer: *const c_void,
+    length: usize,
+    to: u64,
+    tag: u64,
+) -> isize {
+    // SAFETY: as said above.
+    unsafe { post::inject(ep, (buffer, length), None, to, Tag::new(tag, 0)) }
+}
+
+unsafe extern "C" fn senddata(
+    ep: *mut FidEp,
+    buffer: *const c_void,
+    length: usize,
+    _: Opaque,
+    data: u64,
+    to: u64,
+    tag: u64,
+    context: Opaque,
+) -> isize {
+    // SAFETY: as said above.
+    unsafe { post::send(ep, (buffer, length), Some(data), to, Tag::new(tag, 0), context) }
+}
+
+unsafe extern "C" fn injectdata(
+    ep: *mut FidEp,
+    buffer: *const c_void,
+    length: usize,
+    data: u64,
+    to: u64,
+    tag: u64,
+) -> isize {
+    // SAFETY: as said above.
+    unsafe { post::inject(ep, (buffer, length), Some(data), to, Tag::new(tag, 0)) }
+}

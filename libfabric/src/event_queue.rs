@@ -1,0 +1,356 @@
+//! Event queues. Reference: fi_eq(3).
+
+use std::{
+    ffi::{c_char, c_int, c_void},
+    sync::{Arc, Mutex, PoisonError},
+    time::Instant,
+};
+
+use kestrel_core::{
+    bind_count::BindCount,
+    error::Errno,
+    event_queue::{Event, EventQueue, EventQueueAttributes, EventRead},
+    flags::Flags,
+};
+
+use crate::{
+    abi::{
+        attributes::{EqAttr, EqEntry, EqErrEntry},
+        constants::{BADF, NOSYS, command, wait},
+        control::{OpsEq, OpsFid},
+        fid::{Fid, FidEq, FidFabric, class},
+    },
+    object::{self, FID_NOSYS, Header, Use},
+    outcome::{Failure, done, guarded},
+    wait_set::{self, Membership},
+    waiting::{self, Armed, Signal, WaitKind, Waitable},
+    words,
+};
+
+/// What we keep of an event queue.
+pub struct State {
+    shared: Arc<Shared>,
+    kind: WaitKind,
+    wait_obj: u32,
+    uses: Arc<BindCount>,
+    /// The data of the error read last: "available until the next time the EQ is read".
+    error_data: Mutex<Vec<u8>>,
+    /// Dropped with the queue: it then leaves its wait set.
+    _set: Option<Membership>,
+    _fabric: Use,
+}
+
+/// What a waiter needs.
+struct Shared {
+    queue: Arc<EventQueue>,
+    /// Readable while something is in the queue.
+    signal: Arc<Signal>,
+}
+
+impl State {
+    pub fn queue(&self) -> &Arc<EventQueue> {
+        &self.shared.queue
+    }
+
+    /// Counts what reports here.
+    pub fn uses(&self) -> &Arc<BindCount> {
+        &self.uses
+    }
+
+    /// Whether nothing is there to be read.
+    pub fn may_wait(&self) -> bool {
+        self.shared.queue.is_empty()
+    }
+}
+
+impl Shared {
+    /// Makes the descriptor silent, if there is nothing left.
+    fn settle(&self) {
+        if self.queue.is_empty() {
+            self.signal.lower();
+            // What came in between had raised it before we lowered it.
+            if !self.queue.is_empty() {
+                self.signal.raise();
+            }
+        }
+    }
+}
+
+impl Waitable for Shared {
+    fn is_ready(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    fn arm(&self) -> Option<Box<dyn Armed>> {
+        Some(Box::new(Listening(self.signal.clone())))
+    }
+}
+
+struct Listening(Arc<Signal>);
+
+impl Armed for Listening {
+    fn descriptors(&self) -> Vec<i32> {
+        vec![self.0.fd()]
+    }
+}
+
+static FID: OpsFid = OpsFid { close: object::close::<FidEq>, control, ..FID_NOSYS };
+static OPERATIONS: OpsEq =
+    OpsEq { read, readerr, write, sread, strerror, ..OpsEq::refusing::<NOSYS>() };
+static CLOSED: OpsEq = OpsEq::refusing::<BADF>();
+
+impl Header for FidEq {
+    type State = State;
+    const NAME: &'static str = "event queue";
+
+    fn fid(&mut self) -> &mut Fid {
+        &mut self.fid
+    }
+    fn operations() -> *const OpsFid {
+        &raw const FID
+    }
+    fn refuse(&mut self) {
+        self.ops = &raw const CLOSED;
+    }
+    fn close(state: &State) -> Result<(), Failure> {
+        if state.uses.count() > 0 {
+            return Ok(state.uses.close()?);
+        }
+        state.queue().close()?;
+        Ok(state.uses.close()?)
+    }
+}
+
+/// Reference: fi_eq(3), `fi_eq_open`.
+pub unsafe extern "C" fn open(
+    fabric: *mut FidFabric,
+    attr: *mut EqAttr,
+    eq: *mut *mut FidEq,
+    context: *mut c_void,
+) -> c_int {
+    done("fi_eq_open", || {
+        // SAFETY: C passes an open fabric and valid pointers or null.
+        let (place, parent, attr) =
+            unsafe { (object::out(eq)?, object::state(fabric), attr.as_ref()) };
+        let (size, flags, wait_obj, set) = attr.map_or((0, 0, wait::UNSPEC, None), |attr| {
+            (attr.size, attr.flags, attr.wait_obj, Some(attr.wait_set))
+        });
+        let kind = WaitKind::of(wait_obj)?;
+        let attributes = EventQueueAttributes { size, flags: Flags::from_bits_retain(flags) };
+        let queue = Arc::new(EventQueue::open(attributes)?);
+        let signal = Arc::new(Signal::new()?);
+        let raised = signal.clone();
+        queue.set_notify(Box::new(move || raised.raise()));
+        let shared = Arc::new(Shared { queue, signal });
+        let waitable: Arc<dyn Waitable> = shared.clone();
+        let set = match set {
+            // SAFETY: C passes an open wait set or null.
+            Some(set) if kind == WaitKind::Set => Some(unsafe { wait_set::join(set, waitable) }?),
+            _ => None,
+        };
+        let state = State {
+            shared,
+            kind,
+            wait_obj,
+            uses: Arc::default(),
+            error_data: Mutex::default(),
+            _set: set,
+            _fabric: Use::of(&parent.uses)?,
+        };
+        let fid = object::fid::<FidEq>(class::EQ, context);
+        *place = object::create(FidEq { fid, ops: &raw const OPERATIONS }, state);
+        Ok(())
+    })
+}
+
+unsafe extern "C" fn control(eq: *mut Fid, command: c_int, argument: *mut c_void) -> c_int {
+    done("fi_control", || {
+        // SAFETY: C passes an open queue.
+        let state = unsafe { object::state(eq.cast::<FidEq>()) };
+        if argument.is_null() {
+            return Err(Failure::null("the argument"));
+        }
+        match (command, state.kind) {
+            (command::GETWAIT, WaitKind::Descriptor) => {
+                // SAFETY: the argument of this command is an `int *`.
+                unsafe { argument.cast::<c_int>().write(state.shared.signal.fd()) };
+            }
+            (command::GETWAITOBJ, _) => {
+                // SAFETY: the argument of this command is an `enum fi_wait_obj *`.
+                unsafe { argument.cast::<u32>().write(state.wait_obj) };
+            }
+            _ => return Err(Failure::new(Errno::NOSYS, format!("command {command}"))),
+        }
+        Ok(())
+    })
+}
+
+/// The bytes of an event as C reads it.
+fn bytes_of(event: &Event) -> Vec<u8> {
+    let entry = |fid: u64, context: u64, data: u64| {
+        [fid, context, data].into_iter().flat_map(u64::to_ne_bytes).collect::<Vec<u8>>()
+    };
+    match event {
+        Event::MemoryRegionComplete { fid, context, data }
+        | Event::AddressVectorComplete { fid, context, data }
+        | Event::JoinComplete { fid, context, data } => entry(*fid, *context, *data),
+        // Connections are not offered: no event of theirs comes here.
+        Event::ConnectionRequest { fid, data, .. } | Event::Connected { fid, data } => {
+            let mut bytes = entry(*fid, 0, 0);
+            bytes.truncate(2 * size_of::<u64>());
+            bytes.extend(data);
+            bytes
+        }
+        Event::Shutdown { fid } => entry(*fid, 0, 0)[..2 * size_of::<u64>()].to_vec(),
+        Event::User { bytes, .. } => bytes.clone(),
+    }
+}
+
+const _: () = assert!(size_of::<EqEntry>() == 3 * size_of::<u64>());
+
+unsafe fn read_once(
+    state: &State,
+    event: *mut u32,
+    buffer: *mut c_void,
+    length: usize,
+    flags: u64,
+) -> Result<isize, Failure> {
+    if event.is_null() || (buffer.is_null() && length > 0) {
+        return Err(Failure::null("where the event goes"));
+    }
+    let peek = match Flags::from_bits_retain(flags) {
+        flags if flags.is_empty() => false,
+        Flags::PEEK => true,
+        _ => return Err(Failure::flags("fi_eq_read", flags)),
+    };
+    let queue = state.queue();
+    let fits = |event: &Event| bytes_of(event).len() <= length;
+    let outcome = if peek { queue.peek() } else { queue.read_if(fits) };
+    match outcome {
+        EventRead::Event(found) if fits(&found) => {
+            let bytes = bytes_of(&found);
+            // SAFETY: the event is not null, and the buffer takes that many bytes.
+            unsafe {
+                event.write(found.code());
+                if !bytes.is_empty() {
+                    buffer.cast::<u8>().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+                }
+            }
+            state.shared.settle();
+            Ok(bytes.len() as isize)
+        }
+        EventRead::Event(_) | EventRead::Refused => {
+            Err(Failure::new(Errno::TOOSMALL, format!("the event does not fit {length} bytes")))
+        }
+        EventRead::Empty => Err(Failure::new(Errno::AGAIN, "no event")),
+        EventRead::ErrorAvailable => Err(Failure::new(Errno::AVAIL, "an error is to be read")),
+    }
+}
+
+unsafe extern "C" fn read(
+    eq: *mut FidEq,
+    event: *mut u32,
+    buffer: *mut c_void,
+    length: usize,
+    flags: u64,
+) -> isize {
+    // SAFETY: C passes an open queue, and a buffer of that length.
+    guarded("fi_eq_read", || unsafe { read_once(object::state(eq), event, buffer, length, flags) })
+}
+
+unsafe extern "C" fn sread(
+    eq: *mut FidEq,
+    event: *mut u32,
+    buffer: *mut c_void,
+    length: usize,
+    timeout_ms: c_int,
+    flags: u64,
+) -> isize {
+    guarded("fi_eq_sread", || {
+        // SAFETY: C passes an open queue.
+        let state = unsafe { object::state(eq) };
+        state.kind.check_blocking()?;
+        let (start, timeout) = (Instant::now(), waiting::timeout(timeout_ms));
+        loop {
+            // SAFETY: C passes a buffer of that length.
+            let outcome = unsafe { read_once(state, event, buffer, length, flags) };
+            let left = timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
+            match outcome {
+                Err(failure) if failure.errno == Errno::AGAIN => {
+                    if left.is_some_and(|left| left.is_zero()) {
+                        return Err(failure);
+                    }
+                }
+                outcome => return outcome,
+            }
+            waiting::sleep(&[state.shared.signal.fd()], left);
+        }
+    })
+}
+
+unsafe extern "C" fn readerr(eq: *mut FidEq, buffer: *mut EqErrEntry, flags: u64) -> isize {
+    guarded("fi_eq_readerr", || {
+        // SAFETY: C passes an open queue and a valid entry or null.
+        let (state, entry) = unsafe { (object::state(eq), buffer.as_mut()) };
+        let entry = entry.ok_or_else(|| Failure::null("where the error goes"))?;
+        let peek = flags & Flags::PEEK.bits() != 0;
+        let error = if peek { state.queue().peek_error() } else { state.queue().read_error() };
+        let error = error.ok_or_else(|| Failure::new(Errno::AGAIN, "no error"))?;
+        state.shared.settle();
+        entry.fid = error.fid as *mut Fid;
+        entry.context = error.context as *mut c_void;
+        entry.data = error.data;
+        entry.err = error.error.0;
+        entry.prov_errno = error.provider_error;
+        // Nothing in here panics half-way.
+        let mut kept = state.error_data.lock().unwrap_or_else(PoisonError::into_inner);
+        *kept = error.error_data;
+        let given = entry.err_data_size;
+        entry.err_data_size = if given == 0 { kept.len() } else { kept.len().min(given) };
+        if given == 0 || entry.err_data.is_null() {
+            entry.err_data = kept.as_mut_ptr().cast();
+        } else {
+            let target = entry.err_data.cast::<u8>();
+            // SAFETY: the application's buffer has the size that it said.
+            unsafe { target.copy_from_nonoverlapping(kept.as_ptr(), entry.err_data_size) };
+        }
+        Ok(size_of::<EqErrEntry>() as isize)
+    })
+}
+
+unsafe extern "C" fn write(
+    eq: *mut FidEq,
+    event: u32,
+    buffer: *const c_void,
+    length: usize,
+    flags: u64,
+) -> isize {
+    guarded("fi_eq_write", || {
+        if flags != 0 {
+            return Err(Failure::flags("fi_eq_write", flags));
+        }
+        if buffer.is_null() && length > 0 {
+            return Err(Failure::null("the event"));
+        }
+        // SAFETY: C passes an open queue, and that many bytes.
+        unsafe {
+            let bytes = match length {
+                0 => &[],
+                _ => std::slice::from_raw_parts(buffer.cast::<u8>(), length),
+            };
+            object::state(eq).queue().write(event, bytes)?;
+        }
+        Ok(length as isize)
+    })
+}
+
+unsafe extern "C" fn strerror(
+    _: *mut FidEq,
+    prov_errno: c_int,
+    _: *const c_void,
+    buffer: *mut c_char,
+    length: usize,
+) -> *const c_char {
+    // SAFETY: C passes a buffer of that length, or null.
+    unsafe { words::tell(Errno(prov_errno).text(), buffer, length) }
+}

@@ -1,0 +1,135 @@
+//! `fi_getinfo`: what there is that fits, and why the rest does not.
+//! Reference: fi_getinfo(3).
+
+use std::{
+    ffi::{c_char, c_int},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
+
+use kestrel::{DiscoveryError, discovery, settings::BadSettings};
+use kestrel_core::{
+    address::{Address, AddressFormat},
+    error::Errno,
+    flags::Flags,
+    info::{ApiVersion, Info, Progress},
+};
+
+use crate::{
+    abi::{
+        constants::{CORE_PROVIDER_ONLY, NUMERICHOST, PROGRESS_CONTROL_UNIFIED, PROV_ATTR_ONLY},
+        info::{DomainAttr, Info as CInfo},
+    },
+    answer, hints,
+    outcome::{Failure, done},
+    parameters,
+};
+
+/// The last answer to hints that cannot be met. libfabric takes it as "not me, then".
+fn no_data(failure: Failure) -> Failure {
+    Failure::new(Errno::NODATA, failure.reason)
+}
+
+/// Reference: fi_getinfo(3).
+pub unsafe extern "C" fn getinfo(
+    version: u32,
+    node: *const c_char,
+    service: *const c_char,
+    flags: u64,
+    hints: *const CInfo,
+    info: *mut *mut CInfo,
+) -> c_int {
+    done("fi_getinfo", || {
+        // A utility provider that wants to put itself over us gets nothing: it would
+        // be listed before us, and be slower.
+        if flags & CORE_PROVIDER_ONLY != 0 {
+            return Err(Failure::new(Errno::NODATA, "kestrel serves applications only"));
+        }
+        // SAFETY: libfabric passes valid pointers or null.
+        let (info, asked) = unsafe { (info.as_mut(), hints.as_ref()) };
+        let info = info.ok_or_else(|| Failure::null("where the list goes"))?;
+        let asked = asked.filter(|_| flags & PROV_ATTR_ONLY == 0);
+        // SAFETY: as above.
+        let (node, service) = unsafe { (hints::text(node), hints::text(service)) };
+        *info = find(ApiVersion(version), node, service, flags, asked)?;
+        Ok(())
+    })
+}
+
+fn find(
+    version: ApiVersion,
+    node: Option<String>,
+    service: Option<String>,
+    flags: u64,
+    asked: Option<&CInfo>,
+) -> Result<*mut CInfo, Failure> {
+    let config = parameters::config().inspect_err(log_bad_settings)?;
+    // SAFETY: libfabric passes valid hints.
+    let hints = asked.map(|asked| unsafe { hints::read(asked) }).transpose().map_err(no_data)?;
+    // Rejections are logged there, one line each.
+    let mut found =
+        discovery::discover_with(&config, version, hints.as_ref()).map_err(|error| {
+            let reason = match error {
+                DiscoveryError::Rejected(_) => "the hints cannot be met".into(),
+                error => error.to_string(),
+            };
+            Failure::new(Errno::NODATA, reason)
+        })?;
+    if node.is_some() || service.is_some() {
+        check_numeric(node.as_deref(), flags).map_err(no_data)?;
+        let address = discovery::resolve(node.as_deref(), service.as_deref());
+        let is_source = flags & Flags::SOURCE.bits() != 0;
+        discovery::place(&mut found, address.map_err(|error| no_data(error.into()))?, is_source);
+        for info in &mut found {
+            let address = info.source.or(info.destination);
+            let unsaid = hints.as_ref().is_none_or(|hints| hints.address_format.value() == 0);
+            if let (true, Some(address)) = (unsaid, address) {
+                info.address_format = address.format();
+            }
+        }
+    }
+    found.iter_mut().for_each(add_source);
+    let list = answer::list(&found, asked.map_or(std::ptr::null_mut(), |asked| asked.handle))?;
+    echo_control_progress(asked, list);
+    Ok(list)
+}
+
+/// Tells where endpoints listen that are asked for nowhere: applications print it, some
+/// without looking whether it is there.
+fn add_source(info: &mut Info) {
+    let ip = match (info.address_format, info.destination) {
+        (AddressFormat::In6, _) => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        (_, Some(peer)) if peer.ip().is_ipv6() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        _ => IpAddr::V4(Ipv4Addr::LOCALHOST),
+    };
+    info.source.get_or_insert(Address::new(ip, 0));
+}
+
+fn log_bad_settings(error: &BadSettings) {
+    for error in &error.0 {
+        tracing::warn!("{error}");
+    }
+}
+
+/// "FI_NUMERICHOST: … the node parameter is a numeric string representation of a fabric
+/// address … Use of this flag will prohibit any form of name resolution."
+fn check_numeric(node: Option<&str>, flags: u64) -> Result<(), Failure> {
+    match node {
+        Some(node) if flags & NUMERICHOST != 0 && node.parse::<IpAddr>().is_err() => {
+            Err(Failure::new(Errno::NODATA, format!("node {node:?} is no number")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Core knows no unified control progress: it is manual progress, by another name.
+fn echo_control_progress(asked: Option<&CInfo>, list: *mut CInfo) {
+    // SAFETY: libfabric passes valid hints.
+    let attr: Option<&DomainAttr> = asked.and_then(|asked| unsafe { asked.domain_attr.as_ref() });
+    if attr.is_some_and(|attr| attr.control_progress == PROGRESS_CONTROL_UNIFIED) {
+        // SAFETY: the list was just made, with all attributes, and is ours alone.
+        let answer = unsafe { &mut *(*list).domain_attr };
+        if answer.control_progress == Progress::Manual.value() {
+            answer.control_progress = PROGRESS_CONTROL_UNIFIED;
+        }
+    }
+}

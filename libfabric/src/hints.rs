@@ -1,0 +1,190 @@
+//! From `struct fi_info` to core's hints. Both what an application asks for and what it
+//! opens objects with come this way, so that both are held against the same offer.
+
+use std::ffi::{CStr, c_char};
+
+use kestrel::discovery;
+use kestrel_core::{
+    address::AddressFormat,
+    config::Config,
+    error::Errno,
+    flags::Flags,
+    info::{
+        self, AddressVectorKind, ApiVersion, CompletionOrder, DomainHints, EndpointHints,
+        EndpointType, FabricHints, Hints, MemoryRegionMode, MessageOrder, Mode, Progress,
+        ReceiveHints, Rejection, ResourceManagement, Threading, TransmitHints,
+    },
+};
+
+use crate::{
+    abi::{
+        constants::PROGRESS_CONTROL_UNIFIED,
+        info::{DomainAttr, EpAttr, FabricAttr, Info, RxAttr, TxAttr},
+    },
+    address,
+    outcome::Failure,
+};
+
+/// "Hints that are set to zero are treated as a wildcard."
+fn unless_zero(number: usize) -> Option<usize> {
+    (number != 0).then_some(number)
+}
+
+fn unless_zero_32(number: u32) -> Option<u32> {
+    (number != 0).then_some(number)
+}
+
+/// # Safety
+/// `text` is null or a C string.
+pub unsafe fn text(text: *const c_char) -> Option<String> {
+    // SAFETY: the caller vouches for it.
+    (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+}
+
+/// What `info` asks for.
+///
+/// # Safety
+/// `info` and what it points to is null or valid, as of version 1.17.
+///
+/// # Errors
+/// Values that no version of the interface knows.
+pub unsafe fn read(info: &Info) -> Result<Hints, Failure> {
+    let mut hints = Hints::new();
+    hints.caps = Flags::from_bits_retain(info.caps);
+    hints.mode = Mode::from_bits_retain(info.mode);
+    hints.address_format = AddressFormat::try_from(info.addr_format)?;
+    // SAFETY: the caller vouches for pointers and lengths.
+    unsafe {
+        hints.source = address::read(info.addr_format, info.src_addr, info.src_addrlen)?;
+        hints.destination = address::read(info.addr_format, info.dest_addr, info.dest_addrlen)?;
+        if let Some(attr) = info.tx_attr.as_ref() {
+            hints.transmit = transmit(attr);
+        }
+        if let Some(attr) = info.rx_attr.as_ref() {
+            hints.receive = receive(attr);
+        }
+        if let Some(attr) = info.ep_attr.as_ref() {
+            hints.endpoint = endpoint(attr)?;
+        }
+        if let Some(attr) = info.domain_attr.as_ref() {
+            hints.domain = domain(attr)?;
+        }
+        if let Some(attr) = info.fabric_attr.as_ref() {
+            hints.fabric = fabric(attr);
+        }
+    }
+    hints.handle = info.handle as u64;
+    Ok(hints)
+}
+
+fn transmit(attr: &TxAttr) -> TransmitHints {
+    TransmitHints {
+        caps: Flags::from_bits_retain(attr.caps),
+        mode: Mode::from_bits_retain(attr.mode),
+        op_flags: Flags::from_bits_retain(attr.op_flags),
+        message_order: MessageOrder::from_bits_retain(attr.msg_order),
+        completion_order: CompletionOrder::from_bits_retain(attr.comp_order),
+        inject_size: unless_zero(attr.inject_size),
+        size: unless_zero(attr.size),
+        iov_limit: unless_zero(attr.iov_limit),
+        rma_iov_limit: unless_zero(attr.rma_iov_limit),
+        traffic_class: unless_zero_32(attr.tclass),
+    }
+}
+
+fn receive(attr: &RxAttr) -> ReceiveHints {
+    ReceiveHints {
+        caps: Flags::from_bits_retain(attr.caps),
+        mode: Mode::from_bits_retain(attr.mode),
+        op_flags: Flags::from_bits_retain(attr.op_flags),
+        message_order: MessageOrder::from_bits_retain(attr.msg_order),
+        completion_order: CompletionOrder::from_bits_retain(attr.comp_order),
+        total_buffered_recv: unless_zero(attr.total_buffered_recv),
+        size: unless_zero(attr.size),
+        iov_limit: unless_zero(attr.iov_limit),
+    }
+}
+
+fn endpoint(attr: &EpAttr) -> Result<EndpointHints, Failure> {
+    Ok(EndpointHints {
+        kind: EndpointType::try_from(attr.kind)?,
+        protocol: unless_zero_32(attr.protocol),
+        protocol_version: unless_zero_32(attr.protocol_version),
+        max_msg_size: unless_zero(attr.max_msg_size),
+        max_order_raw_size: unless_zero(attr.max_order_raw_size),
+        max_order_war_size: unless_zero(attr.max_order_war_size),
+        max_order_waw_size: unless_zero(attr.max_order_waw_size),
+        tag_format: (attr.mem_tag_format != 0).then_some(attr.mem_tag_format),
+        tx_ctx_count: unless_zero(attr.tx_ctx_cnt),
+        rx_ctx_count: unless_zero(attr.rx_ctx_cnt),
+        auth_key_size: unless_zero(attr.auth_key_size),
+    })
+}
+
+/// Control progress that is driven with data progress is what manual progress is here.
+fn progress(value: u32) -> Result<Progress, Failure> {
+    let value = if value == PROGRESS_CONTROL_UNIFIED { Progress::Manual.value() } else { value };
+    Ok(Progress::try_from(value)?)
+}
+
+/// # Safety
+/// The attributes' name is null or a C string.
+unsafe fn domain(attr: &DomainAttr) -> Result<DomainHints, Failure> {
+    Ok(DomainHints {
+        // SAFETY: the caller vouches for it.
+        name: unsafe { text(attr.name) },
+        threading: Threading::try_from(attr.threading)?,
+        control_progress: progress(attr.control_progress)?,
+        data_progress: progress(attr.data_progress)?,
+        resource_management: ResourceManagement::try_from(attr.resource_mgmt)?,
+        address_vector_kind: AddressVectorKind::try_from(attr.av_type)?,
+        memory_region_mode: MemoryRegionMode::from_bits_retain(attr.mr_mode as _),
+        mr_key_size: unless_zero(attr.mr_key_size),
+        cq_data_size: unless_zero(attr.cq_data_size),
+        cq_count: unless_zero(attr.cq_cnt),
+        endpoint_count: unless_zero(attr.ep_cnt),
+        tx_ctx_count: unless_zero(attr.tx_ctx_cnt),
+        rx_ctx_count: unless_zero(attr.rx_ctx_cnt),
+        max_ep_tx_ctx: unless_zero(attr.max_ep_tx_ctx),
+        max_ep_rx_ctx: unless_zero(attr.max_ep_rx_ctx),
+        max_ep_stx_ctx: unless_zero(attr.max_ep_stx_ctx),
+        max_ep_srx_ctx: unless_zero(attr.max_ep_srx_ctx),
+        counter_count: unless_zero(attr.cntr_cnt),
+        mr_iov_limit: unless_zero(attr.mr_iov_limit),
+        caps: Flags::from_bits_retain(attr.caps),
+        mode: Mode::from_bits_retain(attr.mode),
+        max_err_data: unless_zero(attr.max_err_data),
+        mr_count: unless_zero(attr.mr_cnt),
+        traffic_class: unless_zero_32(attr.tclass),
+        auth_key_size: unless_zero(attr.auth_key_size),
+    })
+}
+
+/// # Safety
+/// The attributes' name is null or a C string.
+unsafe fn fabric(attr: &FabricAttr) -> FabricHints {
+    FabricHints {
+        // SAFETY: the caller vouches for it.
+        name: unsafe { text(attr.name) },
+        provider_version: unless_zero_32(attr.prov_version).map(ApiVersion),
+        api_version: unless_zero_32(attr.api_version).map(ApiVersion),
+    }
+}
+
+/// What an object is opened with, held against what there is: an application may have
+/// changed what it got from `fi_getinfo`.
+///
+/// # Safety
+/// As [`read`]; `info` may be null.
+pub unsafe fn agree(
+    info: *const Info,
+    config: &Config,
+    version: ApiVersion,
+) -> Result<info::Info, Failure> {
+    // SAFETY: the caller vouches for it.
+    let info = unsafe { info.as_ref() }.ok_or_else(|| Failure::null("info"))?;
+    // SAFETY: as above.
+    let hints = unsafe { read(info) }?;
+    info::negotiate(&discovery::offer(config), Some(&hints), version)
+        .map_err(|rejections| Failure::new(Errno::INVAL, Rejection::summary(&rejections)))
+}

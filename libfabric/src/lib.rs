@@ -1,0 +1,52 @@
+//! kestrel-fi: kestrel as a provider that stock libfabric loads.
+//!
+//! This crate translates and does nothing else; behaviour lives in `kestrel-core`.
+//! In reading order: how libfabric finds us ([`provider`]) and what we ask of it
+//! ([`host`], [`parameters`], [`logging`]); discovery ([`getinfo`], [`hints`],
+//! [`answer`]); the objects, one module each, over what all of them share
+//! ([`object`], [`outcome`]); and libfabric's own types ([`abi`]).
+//!
+//! Calls of the data path are one cast away from core, and abort on a panic. All
+//! others catch panics and answer -FI_EOTHER.
+//!
+//! # Safety of exported functions
+//! What C passes is what the manual pages of libfabric ask for: pointers are null or
+//! valid for the call, objects are those that this library has made. Null is checked
+//! for; a closed object answers errors for a while (see [`object`]); a pointer to
+//! something else cannot be told from a good one.
+
+// Every function that C calls has the same contract, which the crate's documentation states.
+#![allow(clippy::missing_safety_doc)]
+
+#[allow(dead_code)] // Complete, so that the layout can be held against the headers.
+pub mod abi;
+
+// Between libfabric and us.
+pub mod host;
+pub mod logging;
+pub mod parameters;
+pub mod provider;
+
+// Discovery.
+pub mod answer;
+pub mod getinfo;
+pub mod hints;
+
+// What all objects share.
+pub mod address;
+pub mod object;
+pub mod outcome;
+pub mod waiting;
+pub mod words;
+
+// The objects.
+pub mod address_vector;
+pub mod completion_queue;
+pub mod counter;
+pub mod domain;
+pub mod endpoint;
+pub mod event_queue;
+pub mod fabric;
+pub mod memory_region;
+pub mod poll_set;
+pub mod wait_set;

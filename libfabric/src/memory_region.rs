@@ -1,0 +1,199 @@
+//! Memory regions. Reference: fi_mr(3).
+
+use std::{
+    ffi::{c_int, c_void},
+    ptr, slice,
+    sync::Arc,
+};
+
+use kestrel::Domain;
+use kestrel_core::{
+    error::Errno,
+    event_queue::Event,
+    flags::Flags,
+    memory_region::{MemoryRange, MemoryRegion, MemoryRegionAttributes},
+};
+
+use crate::{
+    abi::{
+        attributes::{Iovec, MrAttr},
+        constants::command,
+        control::{OpsFid, OpsMr},
+        fid::{Fid, FidCntr, FidDomain, FidEp, FidMr, class},
+    },
+    domain,
+    object::{self, FID_NOSYS, Header, Use},
+    outcome::{Failure, done},
+};
+
+/// What we keep of a region.
+pub struct State {
+    region: Arc<MemoryRegion>,
+    domain: Arc<Domain>,
+    _domain: Use,
+}
+
+static FID: OpsFid = OpsFid { close: object::close::<FidMr>, bind, control, ..FID_NOSYS };
+
+/// The calls of a domain that register.
+pub const OPERATIONS: OpsMr = OpsMr { size: size_of::<OpsMr>(), reg, regv, regattr };
+
+impl Header for FidMr {
+    type State = State;
+    const NAME: &'static str = "memory region";
+
+    fn fid(&mut self) -> &mut Fid {
+        &mut self.fid
+    }
+    fn operations() -> *const OpsFid {
+        &raw const FID
+    }
+    fn refuse(&mut self) {}
+    fn close(state: &State) -> Result<(), Failure> {
+        Ok(state.domain.close_memory(&state.region)?)
+    }
+}
+
+/// # Safety
+/// `iov` is null or that many entries are there.
+unsafe fn ranges(iov: *const Iovec, count: usize) -> Result<Vec<MemoryRange>, Failure> {
+    if iov.is_null() && count > 0 {
+        return Err(Failure::null("the list of buffers"));
+    }
+    // SAFETY: the caller vouches for it.
+    let iov = if count == 0 { &[] } else { unsafe { slice::from_raw_parts(iov, count) } };
+    let range = |entry: &Iovec| MemoryRange { address: entry.base as u64, len: entry.len as u64 };
+    Ok(iov.iter().map(range).collect())
+}
+
+/// # Safety
+/// `domain` is a domain that is open.
+unsafe fn register(
+    domain: *mut Fid,
+    attributes: &MemoryRegionAttributes<'_>,
+    mr: *mut *mut FidMr,
+    context: *mut c_void,
+) -> Result<(), Failure> {
+    // SAFETY: the caller vouches for it.
+    let (place, parent): (_, &domain::State) =
+        unsafe { (object::out(mr)?, object::checked::<FidDomain>(domain)?) };
+    let in_use = Use::of(&parent.uses)?;
+    // SAFETY: by registering memory an application promises that it stays, and that it
+    // puts up with what the access allows to peers.
+    let region = unsafe { parent.domain.register_memory(attributes) }?;
+    let key = region.key();
+    let state = State { region, domain: parent.domain.clone(), _domain: in_use };
+    let fid = object::fid::<FidMr>(class::MR, context);
+    *place = object::create(FidMr { fid, mem_desc: ptr::null_mut(), key }, state);
+    // Our own descriptor: what operations are given, and never look at.
+    let object = *place;
+    // SAFETY: just made.
+    unsafe { (*object).mem_desc = object.cast() };
+    if let Some((queue, _)) = parent.event_queue.get() {
+        let (fid, context) = (object as u64, context as u64);
+        queue.push(Event::MemoryRegionComplete { fid, context, data: 0 });
+    }
+    Ok(())
+}
+
+unsafe extern "C" fn reg(
+    fid: *mut Fid,
+    buffer: *const c_void,
+    length: usize,
+    access: u64,
+    offset: u64,
+    requested_key: u64,
+    flags: u64,
+    mr: *mut *mut FidMr,
+    context: *mut c_void,
+) -> c_int {
+    let iov = Iovec { base: buffer.cast_mut(), len: length };
+    // SAFETY: as this function's own contract.
+    unsafe { regv(fid, &raw const iov, 1, access, offset, requested_key, flags, mr, context) }
+}
+
+unsafe extern "C" fn regv(
+    fid: *mut Fid,
+    iov: *const Iovec,
+    count: usize,
+    access: u64,
+    offset: u64,
+    requested_key: u64,
+    flags: u64,
+    mr: *mut *mut FidMr,
+    context: *mut c_void,
+) -> c_int {
+    done("fi_mr_reg", || {
+        // SAFETY: C passes an open domain, and that many buffers.
+        unsafe {
+            let attributes = MemoryRegionAttributes {
+                ranges: &ranges(iov, count)?,
+                access: Flags::from_bits_retain(access),
+                offset,
+                requested_key,
+                flags: Flags::from_bits_retain(flags),
+                context: context as u64,
+            };
+            register(fid, &attributes, mr, context)
+        }
+    })
+}
+
+unsafe extern "C" fn regattr(
+    fid: *mut Fid,
+    attr: *const MrAttr,
+    flags: u64,
+    mr: *mut *mut FidMr,
+) -> c_int {
+    done("fi_mr_regattr", || {
+        // SAFETY: C passes valid attributes, of version 1.17 at least; no more is read.
+        let attr = unsafe { attr.as_ref() }.ok_or_else(|| Failure::null("the attributes"))?;
+        if attr.iface != 0 {
+            let reason = format!("memory of interface {} is not supported", attr.iface);
+            return Err(Failure::new(Errno::NOSYS, reason));
+        }
+        if attr.auth_key_size != 0 {
+            return Err(Failure::new(Errno::INVAL, "authorization keys are not supported"));
+        }
+        // SAFETY: C passes an open domain, and as many buffers as it says.
+        unsafe {
+            let attributes = MemoryRegionAttributes {
+                ranges: &ranges(attr.mr_iov, attr.iov_count)?,
+                access: Flags::from_bits_retain(attr.access),
+                offset: attr.offset,
+                requested_key: attr.requested_key,
+                flags: Flags::from_bits_retain(flags),
+                context: attr.context as u64,
+            };
+            register(fid, &attributes, mr, attr.context)
+        }
+    })
+}
+
+/// Binds an endpoint (which changes nothing here) or a counter.
+/// Reference: fi_mr(3), `fi_mr_bind`.
+unsafe extern "C" fn bind(mr: *mut Fid, other: *mut Fid, flags: u64) -> c_int {
+    done("fi_mr_bind", || {
+        if other.is_null() {
+            return Err(Failure::null("what to bind"));
+        }
+        // SAFETY: C passes open objects.
+        unsafe {
+            let state = object::state(mr.cast::<FidMr>());
+            if (*other).ops == FidEp::operations() {
+                return Ok(());
+            }
+            let counter = &object::checked::<FidCntr>(other)?.counter;
+            let flags = Flags::from_bits_retain(flags);
+            Ok(state.domain.bind_memory_counter(&state.region, counter, flags)?)
+        }
+    })
+}
+
+/// A region is enabled from the start; enabling it is allowed all the same.
+unsafe extern "C" fn control(_: *mut Fid, command: c_int, _: *mut c_void) -> c_int {
+    done("fi_control", || match command {
+        command::ENABLE => Ok(()),
+        _ => Err(Failure::new(Errno::NOSYS, format!("command {command} of a memory region"))),
+    })
+}

@@ -1,0 +1,189 @@
+//! Wait sets of version 1.17. Reference: fi_poll(3), `fi_wait_open`.
+
+use std::{
+    ffi::{c_int, c_void},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Instant,
+};
+
+use kestrel_core::{bind_count::BindCount, error::Errno};
+
+use crate::{
+    abi::{
+        attributes::WaitAttr,
+        constants::{BADF, command, wait},
+        control::{OpsFid, OpsWait},
+        fid::{Fid, FidFabric, FidWait, class},
+    },
+    fabric,
+    object::{self, FID_NOSYS, Header, Use},
+    outcome::{Failure, done},
+    waiting::{self, Armed, Outside, WaitKind, Waitable},
+};
+
+/// What we keep of a wait set.
+pub struct State {
+    members: Arc<Members>,
+    outside: Option<Outside>,
+    uses: Arc<BindCount>,
+    _fabric: Use,
+}
+
+/// What was opened with a set, and is not closed.
+type Members = Mutex<Vec<Arc<dyn Waitable>>>;
+
+/// An object's place in a set, which it leaves when this is dropped.
+pub struct Membership {
+    set: Arc<Members>,
+    member: Arc<dyn Waitable>,
+    _set: Use,
+}
+
+impl Drop for Membership {
+    fn drop(&mut self) {
+        lock(&self.set).retain(|member| !Arc::ptr_eq(member, &self.member));
+    }
+}
+
+static FID: OpsFid = OpsFid { close: object::close::<FidWait>, control, ..FID_NOSYS };
+static OPERATIONS: OpsWait = OpsWait { size: size_of::<OpsWait>(), wait };
+static CLOSED: OpsWait = OpsWait::refusing::<BADF>();
+
+impl Header for FidWait {
+    type State = State;
+    const NAME: &'static str = "wait set";
+
+    fn fid(&mut self) -> &mut Fid {
+        &mut self.fid
+    }
+    fn operations() -> *const OpsFid {
+        &raw const FID
+    }
+    fn refuse(&mut self) {
+        self.ops = &raw const CLOSED;
+    }
+    fn close(state: &State) -> Result<(), Failure> {
+        Ok(state.uses.close()?)
+    }
+}
+
+/// Reference: fi_poll(3), `fi_wait_open`.
+pub unsafe extern "C" fn open(
+    fabric: *mut FidFabric,
+    attr: *mut WaitAttr,
+    wait: *mut *mut FidWait,
+) -> c_int {
+    done("fi_wait_open", || {
+        // SAFETY: C passes an open fabric and valid pointers or null.
+        let (place, parent, attr) = unsafe {
+            let parent: &fabric::State = object::state(fabric);
+            (object::out(wait)?, parent, attr.as_ref())
+        };
+        let (wait_obj, flags) = attr.map_or((wait::UNSPEC, 0), |attr| (attr.wait_obj, attr.flags));
+        if flags != 0 {
+            return Err(Failure::flags("fi_wait_open", flags));
+        }
+        let outside = match WaitKind::of(wait_obj)? {
+            WaitKind::Inside => None,
+            WaitKind::Descriptor => Some(Outside::new()?),
+            WaitKind::None | WaitKind::Set => {
+                let reason = format!("wait object {wait_obj} cannot carry a wait set");
+                return Err(Failure::new(Errno::INVAL, reason));
+            }
+        };
+        let state = State {
+            members: Arc::default(),
+            outside,
+            uses: Arc::default(),
+            _fabric: Use::of(&parent.uses)?,
+        };
+        let fid = object::fid::<FidWait>(class::WAIT, std::ptr::null_mut());
+        *place = object::create(FidWait { fid, ops: &raw const OPERATIONS }, state);
+        Ok(())
+    })
+}
+
+/// Adds an object that is being opened with `FI_WAIT_SET`.
+///
+/// # Safety
+/// As [`object::checked`].
+pub unsafe fn join(set: *mut FidWait, member: Arc<dyn Waitable>) -> Result<Membership, Failure> {
+    // SAFETY: the caller vouches for it.
+    let state = unsafe { object::checked::<FidWait>(set.cast()) }?;
+    let joined = Use::of(&state.uses)?;
+    lock(&state.members).push(member.clone());
+    Ok(Membership { set: state.members.clone(), member, _set: joined })
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing that is done under these panics half-way.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl State {
+    fn members(&self) -> Vec<Arc<dyn Waitable>> {
+        lock(&self.members).clone()
+    }
+
+    /// Makes ready for a wait outside: `fi_trywait` on a set.
+    pub fn try_wait(&self) -> Result<bool, Failure> {
+        let outside = self.outside.as_ref().ok_or_else(|| {
+            Failure::new(Errno::INVAL, "the wait set was not opened with FI_WAIT_FD")
+        })?;
+        let members = self.members();
+        Ok(outside.begin(members.iter().map(|member| &**member)))
+    }
+
+    /// Waits for any member. False: the time is over.
+    fn wait(&self, timeout_ms: c_int) -> bool {
+        if let Some(outside) = &self.outside {
+            outside.end();
+        }
+        let (start, timeout) = (Instant::now(), waiting::timeout(timeout_ms));
+        loop {
+            let members = self.members();
+            if members.iter().any(|member| member.is_ready()) {
+                return true;
+            }
+            let left = timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return false;
+            }
+            let armed: Option<Vec<Box<dyn Armed>>> =
+                members.iter().map(|member| member.arm()).collect();
+            let Some(armed) = armed else {
+                std::thread::yield_now();
+                continue;
+            };
+            let nap = armed.iter().filter_map(|one| one.nap_max()).chain(left).min();
+            let descriptors: Vec<i32> = armed.iter().flat_map(|one| one.descriptors()).collect();
+            waiting::sleep(&descriptors, nap);
+        }
+    }
+}
+
+unsafe extern "C" fn wait(wait: *mut FidWait, timeout_ms: c_int) -> c_int {
+    done("fi_wait", || {
+        // SAFETY: C passes an open wait set.
+        match unsafe { object::state(wait) }.wait(timeout_ms) {
+            true => Ok(()),
+            false => Err(Failure::new(Errno::TIMEDOUT, "nothing happened in time")),
+        }
+    })
+}
+
+unsafe extern "C" fn control(wait: *mut Fid, command: c_int, argument: *mut c_void) -> c_int {
+    done("fi_control", || {
+        // SAFETY: C passes an open wait set.
+        let state = unsafe { object::state(wait.cast::<FidWait>()) };
+        match (command, &state.outside) {
+            (command::GETWAIT, Some(outside)) if !argument.is_null() => {
+                // SAFETY: the argument of this command is an `int *`.
+                unsafe { argument.cast::<c_int>().write(outside.fd()) };
+                Ok(())
+            }
+            (command::GETWAIT, Some(_)) => Err(Failure::null("the argument")),
+            _ => Err(Failure::new(Errno::NOSYS, format!("command {command}"))),
+        }
+    })
+}

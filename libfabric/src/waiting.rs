@@ -1,0 +1,187 @@
+//! Waiting for several things at once, inside a call or outside on one descriptor.
+//! Reference: fi_poll(3).
+//!
+//! What is waited for is a [`Waitable`]. Before a wait each is armed: it says what it
+//! will make readable, or that there is something already.
+
+use std::{
+    os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use kestrel_core::error::Errno;
+
+use crate::{abi::constants::wait, outcome::Failure};
+
+/// How an application waits for an object. Reference: `enum fi_wait_obj`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitKind {
+    /// It does not: it polls.
+    None,
+    /// Inside our calls.
+    Inside,
+    /// Through a wait set.
+    Set,
+    /// On a descriptor.
+    Descriptor,
+}
+
+impl WaitKind {
+    pub fn of(wait_obj: u32) -> Result<WaitKind, Failure> {
+        match wait_obj {
+            wait::NONE => Ok(WaitKind::None),
+            wait::UNSPEC | wait::YIELD => Ok(WaitKind::Inside),
+            wait::SET => Ok(WaitKind::Set),
+            wait::FD => Ok(WaitKind::Descriptor),
+            other => {
+                let reason = format!("wait object {other} is neither UNSPEC, SET, FD nor YIELD");
+                Err(Failure::new(Errno::NOSYS, reason))
+            }
+        }
+    }
+
+    /// The kind that a blocking read needs: any but none.
+    pub fn check_blocking(self) -> Result<(), Failure> {
+        if self != WaitKind::None {
+            return Ok(());
+        }
+        Err(Failure::new(Errno::INVAL, "it was opened with FI_WAIT_NONE and cannot be waited for"))
+    }
+}
+
+/// A time-out as C gives it: negative is for ever. Units: milliseconds.
+pub fn timeout(timeout_ms: i32) -> Option<Duration> {
+    u64::try_from(timeout_ms).ok().map(Duration::from_millis)
+}
+
+/// What an armed object makes readable when something happens.
+pub trait Armed: Send {
+    fn descriptors(&self) -> Vec<RawFd>;
+    /// The longest sleep before looking again, where descriptors do not tell all.
+    fn nap_max(&self) -> Option<Duration> {
+        None
+    }
+}
+
+/// Something that happens now and then.
+pub trait Waitable: Send + Sync {
+    /// Drives progress, and answers whether there is something to see.
+    fn is_ready(&self) -> bool;
+    /// None: something may be there, look again before waiting.
+    fn arm(&self) -> Option<Box<dyn Armed>>;
+}
+
+/// Waits on descriptors. Answers whether one became readable in time.
+pub fn sleep(descriptors: &[RawFd], left: Option<Duration>) -> bool {
+    let entry = |&fd: &RawFd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    let mut entries: Vec<libc::pollfd> = descriptors.iter().map(entry).collect();
+    // Rounded up, so that a short rest is slept and not spun.
+    let milliseconds =
+        left.map_or(-1, |left| left.as_nanos().div_ceil(1_000_000).min(1 << 30) as i32);
+    // SAFETY: the array is as long as its count says. EINTR counts as "look again".
+    unsafe { libc::poll(entries.as_mut_ptr(), entries.len() as libc::nfds_t, milliseconds) != 0 }
+}
+
+/// One descriptor that stands for many: what FI_GETWAIT gives an application that waits
+/// outside. Between a successful `fi_trywait` and the next look everything is armed.
+pub struct Outside {
+    epoll: OwnedFd,
+    armed: Mutex<Vec<Box<dyn Armed>>>,
+    is_armed: AtomicBool,
+}
+
+impl Outside {
+    pub fn new() -> Result<Outside, Failure> {
+        // SAFETY: takes a flag only.
+        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        if fd < 0 {
+            return Err(Failure::new(Errno::MFILE, "no descriptor is left to wait on"));
+        }
+        // SAFETY: a new descriptor, ours alone.
+        let epoll = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Outside { epoll, armed: Mutex::default(), is_armed: AtomicBool::new(false) })
+    }
+
+    pub fn fd(&self) -> RawFd {
+        self.epoll.as_raw_fd()
+    }
+
+    /// Arms everything. False: the application must look before it waits.
+    pub fn begin<'a>(&self, all: impl Iterator<Item = &'a dyn Waitable>) -> bool {
+        self.end();
+        // Nothing in here panics half-way.
+        let mut armed = self.armed.lock().unwrap_or_else(PoisonError::into_inner);
+        for waitable in all {
+            let one = if waitable.is_ready() { None } else { waitable.arm() };
+            // A nap that must end cannot be slept outside.
+            let Some(one) = one.filter(|one| one.nap_max().is_none()) else {
+                armed.clear();
+                return false;
+            };
+            one.descriptors().into_iter().for_each(|fd| self.add(fd));
+            armed.push(one);
+        }
+        self.is_armed.store(true, Ordering::Relaxed);
+        true
+    }
+
+    /// Adds a descriptor that may be there already; closing it takes it off.
+    fn add(&self, fd: RawFd) {
+        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: fd as u64 };
+        // SAFETY: the event is valid; a descriptor that is there already is refused.
+        unsafe { libc::epoll_ctl(self.fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event) };
+    }
+
+    /// The application looks: nobody need ring any more. Cost: one load, where it did
+    /// not wait.
+    #[inline(always)]
+    pub fn end(&self) {
+        if self.is_armed.load(Ordering::Relaxed) {
+            self.disarm();
+        }
+    }
+
+    #[cold]
+    fn disarm(&self) {
+        self.is_armed.store(false, Ordering::Relaxed);
+        self.armed.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+/// A descriptor that is readable as long as we say so.
+pub struct Signal(OwnedFd);
+
+impl Signal {
+    pub fn new() -> Result<Signal, Failure> {
+        // SAFETY: takes numbers only.
+        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if fd < 0 {
+            return Err(Failure::new(Errno::MFILE, "no descriptor is left to wait on"));
+        }
+        // SAFETY: a new descriptor, ours alone.
+        Ok(Signal(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    pub fn fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    /// Makes it readable.
+    pub fn raise(&self) {
+        // SAFETY: an eventfd takes 8 bytes; a full counter is readable all the same.
+        unsafe { libc::write(self.fd(), (&raw const ONE).cast(), size_of::<u64>()) };
+    }
+
+    /// Makes it silent.
+    pub fn lower(&self) {
+        let mut count = 0_u64;
+        // SAFETY: an eventfd gives 8 bytes, or nothing if it is silent.
+        unsafe { libc::read(self.fd(), (&raw mut count).cast(), size_of::<u64>()) };
+    }
+}
+
+static ONE: u64 = 1;

@@ -1,0 +1,121 @@
+//! fi_getinfo: what there is, and what is refused.
+
+use std::{
+    ffi::{CStr, CString},
+    ptr::{null, null_mut},
+};
+
+use crate::{
+    abi::info::Info,
+    code, flag,
+    host::{Host, host},
+    world::{VERSION, info},
+};
+
+fn find(
+    host: &Host,
+    node: Option<&str>,
+    service: Option<&str>,
+    flags: u64,
+) -> Result<*mut Info, i32> {
+    let text = |text: Option<&str>| text.map(|text| CString::new(text).unwrap());
+    let (node, service) = (text(node), text(service));
+    let pointer = |text: &Option<CString>| text.as_ref().map_or(null(), |text| text.as_ptr());
+    let mut found = null_mut();
+    // SAFETY: all strings live on; libfabric allocates the list.
+    let status = unsafe {
+        (host.getinfo)(VERSION, pointer(&node), pointer(&service), flags, null(), &raw mut found)
+    };
+    if status == 0 { Ok(found) } else { Err(status) }
+}
+
+#[test]
+fn without_hints_everything_is_told() {
+    let Some(host) = host("without_hints_everything_is_told") else { return };
+    let found = find(host, None, None, 0).unwrap();
+    // SAFETY: libfabric's list, with all attributes.
+    unsafe {
+        let name = CStr::from_ptr((*(*found).fabric_attr).prov_name);
+        assert_eq!(name, c"kestrel");
+        assert!(!(*(*found).domain_attr).name.is_null());
+        assert_eq!((*found).caps & (flag::MSG | flag::TAGGED), flag::MSG | flag::TAGGED);
+        assert_eq!((*(*found).ep_attr).kind, 3, "FI_EP_RDM");
+        assert!((*(*found).tx_attr).inject_size >= 64);
+        // A copy reads every tail of the version that is installed.
+        let copy = (host.dupinfo)(found);
+        (host.freeinfo)(copy);
+        (host.freeinfo)(found);
+    }
+}
+
+#[test]
+fn no_utility_provider_is_put_over_kestrel() {
+    let Some(host) = host("no_utility_provider_is_put_over_kestrel") else { return };
+    let found = find(host, None, None, 0).unwrap();
+    let mut next = found;
+    // SAFETY: libfabric's list.
+    unsafe {
+        while !next.is_null() {
+            let name = CStr::from_ptr((*(*next).fabric_attr).prov_name).to_string_lossy();
+            assert!(!name.contains("kestrel;"), "{name}");
+            next = (*next).next;
+        }
+        (host.freeinfo)(found);
+    }
+    // libfabric keeps this flag to itself; what comes of it is tested above.
+    let _ = flag::CORE_PROVIDER_ONLY;
+}
+
+#[test]
+fn node_and_service_become_an_address() {
+    let Some(host) = host("node_and_service_become_an_address") else { return };
+    let found = find(host, Some("127.0.0.1"), Some("4711"), flag::SOURCE).unwrap();
+    // SAFETY: libfabric's list; an address of AF_INET has 16 bytes.
+    unsafe {
+        assert_eq!(((*found).src_addrlen, (*found).dest_addrlen), (16, 0));
+        let bytes = std::slice::from_raw_parts((*found).src_addr.cast::<u8>(), 16);
+        assert_eq!(bytes[2..8], [18, 103, 127, 0, 0, 1]);
+        (host.freeinfo)(found);
+    }
+    let found = find(host, Some("127.0.0.1"), Some("4711"), 0).unwrap();
+    // SAFETY: as above.
+    unsafe {
+        assert_eq!(((*found).src_addrlen, (*found).dest_addrlen), (16, 16));
+        (host.freeinfo)(found);
+    }
+    assert_eq!(find(host, Some("no such node"), Some("1"), 1 << 55), Err(code::NODATA));
+}
+
+#[test]
+fn hints_that_cannot_be_met_find_nothing() {
+    let Some(host) = host("hints_that_cannot_be_met_find_nothing") else { return };
+    let refused = |change: fn(&mut Info)| assert_eq!(info(host, change), Err(code::NODATA));
+    // SAFETY: hints have all attributes.
+    unsafe {
+        refused(|hints| (*hints.ep_attr).kind = 1);
+        refused(|hints| (*hints.ep_attr).kind = 77);
+        refused(|hints| (*hints.tx_attr).inject_size = 1 << 40);
+        refused(|hints| (*hints.domain_attr).mr_key_size = 100);
+        refused(|hints| (*hints.domain_attr).threading = 4_000_000);
+        refused(|hints| hints.caps = 1 << 47);
+        refused(|hints| hints.addr_format = 4);
+    }
+}
+
+#[test]
+fn what_is_asked_for_is_echoed() {
+    let Some(host) = host("what_is_asked_for_is_echoed") else { return };
+    for threading in 1..=5 {
+        // SAFETY: hints and answers have all attributes.
+        unsafe {
+            let found = info(host, |hints| {
+                (*hints.domain_attr).threading = threading;
+                hints.caps = flag::TAGGED;
+            })
+            .unwrap();
+            assert_eq!((*(*found).domain_attr).threading, threading);
+            assert_eq!((*found).caps & (flag::MSG | flag::TAGGED), flag::TAGGED);
+            (host.freeinfo)(found);
+        }
+    }
+}

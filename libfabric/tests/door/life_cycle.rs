@@ -1,0 +1,107 @@
+//! Opening and closing, in the right order and in the wrong one.
+
+use std::{
+    ptr::null_mut,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use crate::{
+    code, flag,
+    host::host,
+    world::{World, bind, close, cq_attr, enable},
+};
+
+/// Closed objects are remembered only until many others were closed: a test that looks at
+/// one keeps the test that closes many out.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[test]
+fn what_is_in_use_does_not_close() {
+    let Some(host) = host("what_is_in_use_does_not_close") else { return };
+    let mut world = World::new(host, 1);
+    for status in
+        [close(world.fabric), close(world.domain), close(world.av), close(world.nodes[0].cq)]
+    {
+        assert_eq!(status, code::BUSY);
+    }
+    assert_eq!(close(world.nodes[0].ep), 0);
+    assert_eq!(close(world.domain), code::BUSY);
+    assert_eq!(close(world.nodes[0].cq), 0);
+    // The rest closes when the world is dropped.
+    world.nodes.clear();
+}
+
+#[test]
+fn a_closed_object_answers_that_it_is() {
+    let Some(host) = host("a_closed_object_answers_that_it_is") else { return };
+    let _alone = alone();
+    let mut world = World::new(host, 2);
+    let (node, other) = (world.nodes.remove(0), world.nodes[0]);
+    assert_eq!(close(node.ep), 0);
+    assert_eq!(close(node.ep), code::BADF);
+    assert_eq!(enable(node.ep), code::BADF);
+    // SAFETY: a closed endpoint can still be read for a while: that is what is tested.
+    unsafe {
+        let ops = &*(*node.ep).tagged;
+        let byte = 1_u8;
+        assert_eq!((ops.inject)(node.ep, (&raw const byte).cast(), 1, 0, 0), code::BADF as isize);
+        let ops = &*(*node.ep).msg;
+        let status = (ops.recv)(node.ep, null_mut(), 0, null_mut(), 0, null_mut());
+        assert_eq!(status, code::BADF as isize);
+    }
+    assert_eq!(close(node.cq), 0);
+    assert_eq!(node.read().err(), Some(code::BADF));
+    assert_eq!(bind(other.ep, node.cq, flag::SEND), code::INVAL);
+}
+
+#[test]
+fn enabling_needs_a_queue() {
+    let Some(host) = host("enabling_needs_a_queue") else { return };
+    let world = World::new(host, 0);
+    let ep = world.open_ep();
+    assert_eq!(enable(ep), code::NOCQ);
+    let cq = world.open_cq(&mut cq_attr()).unwrap();
+    assert_eq!(bind(ep, cq, flag::SEND | flag::RECV | flag::SELECTIVE_COMPLETION), 0);
+    assert_eq!(bind(ep, cq, flag::SEND), code::INVAL);
+    assert_eq!(bind(ep, world.av, 0), 0);
+    assert_eq!(enable(ep), 0);
+    assert_eq!(enable(ep), code::OPBADSTATE);
+    assert_eq!((close(ep), close(cq)), (0, 0));
+}
+
+#[test]
+fn a_disabled_endpoint_takes_no_operations() {
+    let Some(host) = host("a_disabled_endpoint_takes_no_operations") else { return };
+    let world = World::new(host, 0);
+    let ep = world.open_ep();
+    let byte = 1_u8;
+    // SAFETY: the endpoint is open, and the buffer has a byte.
+    unsafe {
+        let buffer = (&raw const byte).cast();
+        let expected = code::OPBADSTATE as isize;
+        let (msg, tagged, rma) = (&*(*ep).msg, &*(*ep).tagged, &*(*ep).rma);
+        assert_eq!((msg.send)(ep, buffer, 1, null_mut(), 0, null_mut()), expected);
+        assert_eq!((msg.inject)(ep, buffer, 1, 0), expected);
+        assert_eq!((tagged.inject)(ep, buffer, 1, 0, 0), expected);
+        assert_eq!((rma.inject)(ep, buffer, 1, 0, 0, 0), expected);
+        assert_eq!(((*(*ep).ops).cancel)(ep.cast(), null_mut()), expected);
+        assert_eq!(((*(*ep).ops).tx_size_left)(ep), expected);
+    }
+    assert_eq!(close(ep), 0);
+}
+
+/// More objects than are remembered once they are closed.
+#[test]
+fn many_objects_come_and_go() {
+    let Some(host) = host("many_objects_come_and_go") else { return };
+    let _alone = alone();
+    let world = World::new(host, 0);
+    for _ in 0..3000 {
+        let mut attr = cq_attr();
+        attr.size = 4;
+        assert_eq!(close(world.open_cq(&mut attr).unwrap()), 0);
+    }
+}

@@ -1,0 +1,55 @@
+//! The library, loaded by the libfabric that is installed, from the outside: what an
+//! application does, and what it should not do.
+//!
+//! Where libfabric is missing, each test says so and is skipped.
+
+// The library is a cdylib, which tests cannot link to: its types are compiled once more.
+#[allow(dead_code, clippy::missing_safety_doc)]
+#[path = "../../src/abi/mod.rs"]
+mod abi;
+
+mod bad_input;
+mod discovery;
+mod host;
+mod life_cycle;
+mod one_sided;
+mod transfer;
+mod waiting;
+mod world;
+
+/// Error numbers, as calls return them.
+mod code {
+    pub const AGAIN: i32 = -11;
+    pub const BADF: i32 = -9;
+    pub const BUSY: i32 = -16;
+    pub const INVAL: i32 = -22;
+    pub const NOSYS: i32 = -38;
+    pub const NODATA: i32 = -61;
+    pub const NOPROTOOPT: i32 = -92;
+    pub const OPNOTSUPP: i32 = -95;
+    pub const TIMEDOUT: i32 = -110;
+    pub const TOOSMALL: i32 = -257;
+    pub const OPBADSTATE: i32 = -258;
+    pub const AVAIL: i32 = -259;
+    pub const BADFLAGS: i32 = -260;
+    pub const NOCQ: i32 = -263;
+}
+
+/// Flags and capabilities.
+mod flag {
+    pub const MSG: u64 = 1 << 1;
+    pub const TAGGED: u64 = 1 << 3;
+    pub const READ: u64 = 1 << 8;
+    pub const WRITE: u64 = 1 << 9;
+    pub const RECV: u64 = 1 << 10;
+    pub const SEND: u64 = 1 << 11;
+    pub const REMOTE_READ: u64 = 1 << 12;
+    pub const REMOTE_WRITE: u64 = 1 << 13;
+    pub const REMOTE_CQ_DATA: u64 = 1 << 17;
+    pub const PEEK: u64 = 1 << 19;
+    pub const SOURCE: u64 = 1 << 57;
+    /// As a binding flag.
+    pub const SELECTIVE_COMPLETION: u64 = 1 << 59;
+    /// As a flag of fi_getinfo.
+    pub const CORE_PROVIDER_ONLY: u64 = 1 << 59;
+}

@@ -1,0 +1,128 @@
+//! Remote reads, writes and atomics, on registered memory.
+
+use std::{ffi::c_void, ptr::null_mut};
+
+use crate::{
+    abi::{atomic::AtomicAttr, fid::FidMr},
+    code, flag,
+    host::host,
+    world::{World, close},
+};
+
+fn register(world: &World, memory: &mut [u64], access: u64) -> *mut FidMr {
+    let mut mr = null_mut();
+    // SAFETY: the memory outlives the region, as every test here closes it.
+    unsafe {
+        let reg = (*(*world.domain).mr).reg;
+        let (start, length) = (memory.as_ptr().cast(), size_of_val(memory));
+        let place = &raw mut mr;
+        let domain = world.domain.cast();
+        assert_eq!(reg(domain, start, length, access, 0, 17, 0, place, null_mut()), 0);
+    }
+    mr
+}
+
+#[test]
+fn a_peer_writes_and_reads_registered_memory() {
+    let Some(host) = host("a_peer_writes_and_reads_registered_memory") else { return };
+    let world = World::new(host, 2);
+    let from = world.nodes[0];
+    let mut memory = vec![0_u64; 2000];
+    let mr = register(&world, &mut memory, flag::REMOTE_READ | flag::REMOTE_WRITE);
+    let (sent, mut back) = (vec![0xab_u64; 1500], vec![0_u64; 1500]);
+    // SAFETY: buffers and region live until the completions have come. The application
+    // said nothing of registration modes: offsets, and a key of its own.
+    unsafe {
+        let (ops, key, none) = (&*(*from.ep).rma, (*mr).key, null_mut::<c_void>());
+        assert_eq!(key, 17);
+        assert_eq!((ops.write)(from.ep, sent.as_ptr().cast(), 12_000, none, 1, 800, key, none), 0);
+        assert_eq!(world.completion(from).flags, 1 << 2 | flag::WRITE);
+        let place = back.as_mut_ptr().cast();
+        assert_eq!((ops.read)(from.ep, place, 12_000, none, 1, 800, key, none), 0);
+        assert_eq!(world.completion(from).flags, 1 << 2 | flag::READ);
+        assert_eq!(back, sent);
+        assert_eq!((memory[99], memory[100]), (0, 0xab));
+        // Beyond the end: an error completion, and the endpoint goes on.
+        assert_eq!((ops.write)(from.ep, sent.as_ptr().cast(), 8, none, 1, 16_000, key, none), 0);
+        wait_for_error(&world);
+        assert_eq!((ops.read)(from.ep, place, 8, none, 1, 800, key, none), 0);
+        world.completion(from);
+    }
+    assert_eq!(close(world.domain), code::BUSY);
+    assert_eq!(close(mr), 0);
+    assert_eq!(close(mr), code::BADF);
+}
+
+fn wait_for_error(world: &World) {
+    let start = std::time::Instant::now();
+    while world.nodes[0].read().err() != Some(code::AVAIL) {
+        world.nodes[1].progress();
+        assert!(start.elapsed() < crate::world::PATIENCE, "no error came");
+    }
+    assert!(world.nodes[0].read_error().unwrap().err > 0);
+}
+
+#[test]
+fn a_peer_adds_and_compares() {
+    let Some(host) = host("a_peer_adds_and_compares") else { return };
+    const UINT64: u32 = 7;
+    const SUM: u32 = 2;
+    const CSWAP: u32 = 12;
+    let world = World::new(host, 2);
+    let from = world.nodes[0];
+    let mut memory = vec![40_u64];
+    let mr = register(&world, &mut memory, flag::REMOTE_READ | flag::REMOTE_WRITE);
+    // SAFETY: as above.
+    unsafe {
+        let (ops, key, none) = (&*(*from.ep).atomic, (*mr).key, null_mut::<c_void>());
+        let (two, mut before) = (2_u64, 0_u64);
+        let (two, place) = ((&raw const two).cast(), (&raw mut before).cast());
+        let status =
+            (ops.readwrite)(from.ep, two, 1, none, place, none, 1, 0, key, UINT64, SUM, none);
+        assert_eq!(status, 0);
+        world.completion(from);
+        assert_eq!((before, (&raw const memory[0]).read_volatile()), (40, 42));
+        let (compare, swap) = (42_u64, 7_u64);
+        let (compare, swap) = ((&raw const compare).cast(), (&raw const swap).cast());
+        let status = (ops.compwrite)(
+            from.ep, swap, 1, none, compare, none, place, none, 1, 0, key, UINT64, CSWAP, none,
+        );
+        assert_eq!(status, 0);
+        world.completion(from);
+        assert_eq!((before, (&raw const memory[0]).read_volatile()), (42, 7));
+        let mut count = 0;
+        assert_eq!((ops.readwritevalid)(from.ep, UINT64, SUM, &raw mut count), 0);
+        assert!(count >= 1);
+        assert_eq!((ops.writevalid)(from.ep, 99, SUM, &raw mut count), code::OPNOTSUPP);
+        let query = (*(*world.domain).ops).query_atomic;
+        let mut attr = AtomicAttr { count: 0, size: 0 };
+        assert_eq!(query(world.domain, UINT64, CSWAP, &raw mut attr, 1 << 59), 0);
+        assert_eq!(attr.size, 8);
+        assert_eq!(query(world.domain, UINT64, CSWAP, null_mut(), 1 << 59), code::INVAL);
+    }
+    assert_eq!(close(mr), 0);
+}
+
+#[test]
+fn a_key_is_given_once() {
+    let Some(host) = host("a_key_is_given_once") else { return };
+    let world = World::new(host, 0);
+    let mut memory = vec![0_u64; 4];
+    let mr = register(&world, &mut memory, flag::REMOTE_READ);
+    let mut other = null_mut();
+    // SAFETY: the memory outlives the region.
+    unsafe {
+        let reg = (*(*world.domain).mr).reg;
+        let (start, none) = (memory.as_ptr().cast(), null_mut());
+        const NOKEY: i32 = -266;
+        let mut again = |access, offset, key, flags| {
+            let place = &raw mut other;
+            reg(world.domain.cast(), start, 32, access, offset, key, flags, place, none)
+        };
+        assert_eq!(again(flag::REMOTE_READ, 0, 17, 0), NOKEY);
+        assert_eq!(again(flag::REMOTE_READ, 5, 18, 0), code::INVAL);
+        assert_eq!(again(1 << 40, 0, 18, 0), code::INVAL);
+        assert_eq!(again(flag::REMOTE_READ, 0, 18, 1 << 40), code::BADFLAGS);
+    }
+    assert_eq!(close(mr), 0);
+}

@@ -1,0 +1,151 @@
+//! Messages of both families, as an application sends them.
+
+use std::{
+    ffi::{CStr, c_void},
+    ptr::null_mut,
+};
+
+use crate::{
+    abi::{attributes::Iovec, message::MsgTagged},
+    code, flag,
+    host::host,
+    world::{World, cq_attr},
+};
+
+fn bytes(length: usize) -> Vec<u8> {
+    (0..length).map(|at| (at * 7 + length) as u8).collect()
+}
+
+#[test]
+fn tagged_messages_of_all_sizes_arrive() {
+    let Some(host) = host("tagged_messages_of_all_sizes_arrive") else { return };
+    let world = World::new(host, 2);
+    let [from, to] = [world.nodes[0], world.nodes[1]];
+    for (tag, length) in [0, 1, 8, 64, 1000, 10_000, 1_000_000].into_iter().enumerate() {
+        let (sent, mut received) = (bytes(length), vec![0_u8; length]);
+        let tag = tag as u64;
+        // SAFETY: both buffers live until their completions have come.
+        unsafe {
+            let place = received.as_mut_ptr().cast::<c_void>();
+            let context = &raw const received as *mut c_void;
+            let ops = &*(*to.ep).tagged;
+            assert_eq!((ops.recv)(to.ep, place, length, null_mut(), 0, tag, 0, context), 0);
+            let ops = &*(*from.ep).tagged;
+            let start = sent.as_ptr().cast();
+            let none = null_mut();
+            assert_eq!((ops.senddata)(from.ep, start, length, none, 99, 1, tag, none), 0);
+            let done = world.completion(to);
+            assert_eq!((done.op_context, done.len, done.tag), (context, length, tag));
+            assert_eq!((done.data, done.buf), (99, place));
+            assert_eq!(done.flags, flag::TAGGED | flag::RECV | flag::REMOTE_CQ_DATA);
+        }
+        assert_eq!(world.completion(from).flags, flag::TAGGED | flag::SEND);
+        assert!(received == sent, "{length} bytes");
+    }
+}
+
+#[test]
+fn lists_are_gathered_and_scattered() {
+    let Some(host) = host("lists_are_gathered_and_scattered") else { return };
+    let world = World::new(host, 2);
+    let [from, to] = [world.nodes[0], world.nodes[1]];
+    let (mut sent, mut received) = (bytes(300), vec![0_u8; 300]);
+    let parts = |bytes: &mut [u8], at: usize| {
+        let (left, right) = bytes.split_at_mut(at);
+        [left, right].map(|part| Iovec { base: part.as_mut_ptr().cast(), len: part.len() })
+    };
+    let (gathered, scattered) = (parts(&mut sent, 17), parts(&mut received, 250));
+    let message = |iov: &[Iovec; 2], addr| MsgTagged {
+        msg_iov: iov.as_ptr(),
+        desc: null_mut(),
+        iov_count: 2,
+        addr,
+        tag: 5,
+        ignore: 0,
+        context: null_mut(),
+        data: 0,
+    };
+    // SAFETY: buffers and lists live until the completions have come.
+    unsafe {
+        let msg = message(&scattered, u64::MAX);
+        assert_eq!(((*(*to.ep).tagged).recvmsg)(to.ep, &raw const msg, 0), 0);
+        let msg = message(&gathered, 1);
+        assert_eq!(((*(*from.ep).tagged).sendmsg)(from.ep, &raw const msg, 0), 0);
+    }
+    assert_eq!(world.completion(to).len, 300);
+    world.completion(from);
+    assert!(received == sent);
+}
+
+#[test]
+fn selective_queues_tell_what_is_asked_for() {
+    let Some(host) = host("selective_queues_tell_what_is_asked_for") else { return };
+    let mut world = World::empty(host, |_| {});
+    let node = world.add_node(&mut cq_attr(), flag::SELECTIVE_COMPLETION);
+    let mut word = 5_u64;
+    // SAFETY: the word lives until all is over; each is alone in using it.
+    unsafe {
+        let ops = &*(*node.ep).msg;
+        let place = (&raw mut word).cast::<c_void>();
+        assert_eq!((ops.inject)(node.ep, place, 8, 0), 0);
+        assert_eq!((ops.recv)(node.ep, place, 8, null_mut(), 0, null_mut()), 0);
+        for _ in 0..1000 {
+            assert_eq!(node.read().err(), Some(code::AGAIN));
+        }
+    }
+    assert_eq!(word, 5);
+}
+
+#[test]
+fn what_does_not_fit_is_an_error_entry() {
+    let Some(host) = host("what_does_not_fit_is_an_error_entry") else { return };
+    let world = World::new(host, 1);
+    let node = world.nodes[0];
+    let (sent, mut room) = ([3_u8; 40], [0_u8; 8]);
+    assert_eq!(node.read_error().err(), Some(code::AGAIN));
+    // SAFETY: the buffers live until all is over.
+    unsafe {
+        let ops = &*(*node.ep).msg;
+        let place = room.as_mut_ptr().cast::<c_void>();
+        assert_eq!((ops.recv)(node.ep, place, 8, null_mut(), 0, place), 0);
+        assert_eq!((ops.inject)(node.ep, sent.as_ptr().cast(), 40, 0), 0);
+        let start = std::time::Instant::now();
+        let status = loop {
+            match node.read() {
+                Err(code::AGAIN) => assert!(start.elapsed() < crate::world::PATIENCE),
+                other => break other.err(),
+            }
+        };
+        assert_eq!(status, Some(code::AVAIL));
+        let error = node.read_error().unwrap();
+        const TRUNC: i32 = 265;
+        assert_eq!((error.err, error.olen, error.op_context), (TRUNC, 32, place));
+        let mut text = [0; 80];
+        let strerror = (*(*node.cq).ops).strerror;
+        let none = std::ptr::null();
+        let told = strerror(node.cq, error.prov_errno, none, text.as_mut_ptr(), text.len());
+        assert!(!CStr::from_ptr(told).is_empty());
+        assert!(!CStr::from_ptr(strerror(node.cq, 0, none, null_mut(), 0)).is_empty());
+    }
+}
+
+#[test]
+fn a_canceled_receive_says_so() {
+    let Some(host) = host("a_canceled_receive_says_so") else { return };
+    let world = World::new(host, 1);
+    let node = world.nodes[0];
+    let mut room = [0_u8; 8];
+    // SAFETY: the buffer lives until all is over.
+    unsafe {
+        let place = room.as_mut_ptr().cast::<c_void>();
+        let ops = &*(*node.ep).tagged;
+        assert_eq!((ops.recv)(node.ep, place, 8, null_mut(), u64::MAX, 1, 0, place), 0);
+        let cancel = (*(*node.ep).ops).cancel;
+        assert_eq!(cancel(node.ep.cast(), place), 0);
+        assert_eq!(node.read().err(), Some(code::AVAIL));
+        let error = node.read_error().unwrap();
+        const CANCELED: i32 = 125;
+        assert_eq!((error.err, error.op_context), (CANCELED, place));
+        assert_eq!(error.flags, flag::TAGGED | flag::RECV);
+    }
+}

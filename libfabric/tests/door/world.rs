@@ -1,0 +1,220 @@
+//! Objects of one process: a fabric, a domain, and endpoints that talk to each other.
+
+use std::{
+    ffi::{c_int, c_void},
+    ptr::{null, null_mut},
+    time::{Duration, Instant},
+};
+
+use crate::{
+    abi::{
+        attributes::{AvAttr, CqAttr, CqErrEntry, CqTaggedEntry},
+        fid::{Fid, FidAv, FidCq, FidDomain, FidEp, FidFabric},
+        info::Info,
+    },
+    code, flag,
+    host::Host,
+};
+
+/// Version 1.17 of the interface.
+pub const VERSION: u32 = 1 << 16 | 17;
+/// What may take a while takes no longer than this.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Everything that is open on a fabric. Closed in order when it is dropped.
+pub struct World {
+    host: &'static Host,
+    pub info: *mut Info,
+    pub fabric: *mut FidFabric,
+    pub domain: *mut FidDomain,
+    pub av: *mut FidAv,
+    pub nodes: Vec<Node>,
+}
+
+/// An endpoint with a queue of its own; it is in the address vector under its index.
+#[derive(Clone, Copy)]
+pub struct Node {
+    pub cq: *mut FidCq,
+    pub ep: *mut FidEp,
+}
+
+/// `fi_close`.
+pub fn close<T>(object: *mut T) -> c_int {
+    let fid = object.cast::<Fid>();
+    // SAFETY: every object starts with a `struct fid`, also for a while after closing.
+    unsafe { ((*(*fid).ops).close)(fid) }
+}
+
+/// `fi_control` with the command FI_ENABLE.
+pub fn enable(ep: *mut FidEp) -> c_int {
+    // SAFETY: the endpoint is open.
+    unsafe { ((*(*ep).fid.ops).control)(ep.cast(), 6, null_mut()) }
+}
+
+/// `fi_ep_bind` and its siblings.
+pub fn bind<T, U>(object: *mut T, other: *mut U, flags: u64) -> c_int {
+    let fid = object.cast::<Fid>();
+    // SAFETY: both start with a `struct fid`.
+    unsafe { ((*(*fid).ops).bind)(fid, other.cast(), flags) }
+}
+
+/// What the first answer of fi_getinfo is, for hints that `change` makes of none.
+pub fn info(host: &Host, change: impl FnOnce(&mut Info)) -> Result<*mut Info, c_int> {
+    let mut found = null_mut();
+    // SAFETY: libfabric allocates hints with all attributes.
+    unsafe {
+        let hints = (host.dupinfo)(null());
+        (*(*hints).fabric_attr).prov_name = libc::strdup(c"kestrel".as_ptr());
+        change(&mut *hints);
+        let status = (host.getinfo)(VERSION, null(), null(), 0, hints, &raw mut found);
+        (host.freeinfo)(hints);
+        if status == 0 { Ok(found) } else { Err(status) }
+    }
+}
+
+pub fn av_attr() -> AvAttr {
+    // SAFETY: zeroes are the defaults.
+    unsafe { std::mem::zeroed() }
+}
+
+pub fn cq_attr() -> CqAttr {
+    const TAGGED: u32 = 4;
+    // SAFETY: zeroes are the defaults.
+    CqAttr { format: TAGGED, ..unsafe { std::mem::zeroed() } }
+}
+
+impl World {
+    /// A domain of its own for a test, without endpoints.
+    pub fn empty(host: &'static Host, change: impl FnOnce(&mut Info)) -> World {
+        let info = info(host, change).expect("kestrel offers this");
+        let mut world = World {
+            host,
+            info,
+            fabric: null_mut(),
+            domain: null_mut(),
+            av: null_mut(),
+            nodes: Vec::new(),
+        };
+        // SAFETY: the info is libfabric's; each place is valid.
+        unsafe {
+            let fabric_attr = (*info).fabric_attr;
+            assert_eq!((host.fabric)(fabric_attr, &raw mut world.fabric, null_mut()), 0);
+            let ops = &*(*world.fabric).ops;
+            let domain = &raw mut world.domain;
+            assert_eq!((ops.domain)(world.fabric, info, domain, null_mut()), 0);
+            let ops = &*(*world.domain).ops;
+            let av = &raw mut world.av;
+            assert_eq!((ops.av_open)(world.domain, &mut av_attr(), av, null_mut()), 0);
+        }
+        world
+    }
+
+    /// Such a domain with `count` endpoints.
+    pub fn new(host: &'static Host, count: usize) -> World {
+        let mut world = World::empty(host, |_| {});
+        for _ in 0..count {
+            world.add_node(&mut cq_attr(), 0);
+        }
+        world
+    }
+
+    pub fn open_cq(&self, attr: &mut CqAttr) -> Result<*mut FidCq, c_int> {
+        let mut cq = null_mut();
+        // SAFETY: the domain is open.
+        let status =
+            unsafe { ((*(*self.domain).ops).cq_open)(self.domain, attr, &raw mut cq, null_mut()) };
+        if status == 0 { Ok(cq) } else { Err(status) }
+    }
+
+    pub fn open_ep(&self) -> *mut FidEp {
+        let mut ep = null_mut();
+        // SAFETY: the domain is open, the info libfabric's.
+        unsafe {
+            let ops = &*(*self.domain).ops;
+            assert_eq!((ops.endpoint)(self.domain, self.info, &raw mut ep, null_mut()), 0);
+        }
+        ep
+    }
+
+    /// Opens an endpoint, enables it and inserts its address.
+    pub fn add_node(&mut self, attr: &mut CqAttr, flags: u64) -> Node {
+        let cq = self.open_cq(attr).expect("a queue");
+        let ep = self.open_ep();
+        assert_eq!(bind(ep, cq, flag::SEND | flag::RECV | flags), 0);
+        assert_eq!(bind(ep, self.av, 0), 0);
+        assert_eq!(enable(ep), 0);
+        let (mut address, mut length) = ([0_u8; 64], 64);
+        // SAFETY: the buffers have these lengths.
+        unsafe {
+            let target: *mut c_void = address.as_mut_ptr().cast();
+            assert_eq!(((*(*ep).cm).getname)(ep.cast(), target, &raw mut length), 0);
+            let mut fi_addr = u64::MAX;
+            let insert = (*(*self.av).ops).insert;
+            assert_eq!(insert(self.av, target, 1, &raw mut fi_addr, 0, null_mut()), 1);
+            assert_eq!(fi_addr, self.nodes.len() as u64);
+        }
+        self.nodes.push(Node { cq, ep });
+        Node { cq, ep }
+    }
+
+    /// Reads from `node`'s queue until there is something, driving all the others.
+    pub fn completion(&self, node: Node) -> CqTaggedEntry {
+        let start = Instant::now();
+        loop {
+            match node.read() {
+                Ok(entry) => return entry,
+                Err(code::AGAIN) => {}
+                Err(status) => panic!("reading a completion: {status}"),
+            }
+            // With manual progress each endpoint is driven by its own queue.
+            for other in self.nodes.iter().filter(|other| other.cq != node.cq) {
+                other.progress();
+            }
+            assert!(start.elapsed() < PATIENCE, "no completion came");
+        }
+    }
+}
+
+impl Node {
+    pub fn read(self) -> Result<CqTaggedEntry, c_int> {
+        // SAFETY: one entry is asked for, and there is room for it.
+        unsafe {
+            let mut entry: CqTaggedEntry = std::mem::zeroed();
+            match ((*(*self.cq).ops).read)(self.cq, (&raw mut entry).cast(), 1) {
+                1 => Ok(entry),
+                status => Err(status as c_int),
+            }
+        }
+    }
+
+    /// Drives progress, reading nothing.
+    pub fn progress(self) {
+        // SAFETY: nothing is asked for.
+        unsafe { ((*(*self.cq).ops).read)(self.cq, null_mut(), 0) };
+    }
+
+    pub fn read_error(self) -> Result<CqErrEntry, c_int> {
+        // SAFETY: there is room for an entry of any version.
+        unsafe {
+            let mut entry: CqErrEntry = std::mem::zeroed();
+            match ((*(*self.cq).ops).readerr)(self.cq, &raw mut entry, 0) {
+                1 => Ok(entry),
+                status => Err(status as c_int),
+            }
+        }
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        for node in &self.nodes {
+            close(node.ep);
+            close(node.cq);
+        }
+        for status in [close(self.av), close(self.domain), close(self.fabric)] {
+            assert!(std::thread::panicking() || status == 0, "closing: {status}");
+        }
+        // SAFETY: libfabric's own info.
+        unsafe { (self.host.freeinfo)(self.info) };
+    }
+}
