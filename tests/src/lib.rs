@@ -74,6 +74,7 @@ macro_rules! conformance {
                 a_fence_waits_for_its_own_peer_alone;
             peek:
                 a_miss_is_a_completion,
+                who_only_peeks_finds_what_comes,
                 a_peek_tells_and_leaves,
                 what_is_claimed_is_one_receivers,
                 what_is_discarded_is_gone,

@@ -50,6 +50,7 @@ impl<T: Transport> Engine<T> {
 
     fn peek(&mut self, source: SourceIndex, post: &ReceivePost<'_>) {
         let tagged = post.flags.contains(Flags::TAGGED);
+        self.look_for_arrivals(tagged, source, post);
         let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
         let Some((place, parked)) = matcher.find_unexpected(source, post.tag, post.ignore) else {
             return self.report_no_message(post);
@@ -66,6 +67,19 @@ impl<T: Transport> Engine<T> {
         self.report_peek(parked, post, buffer);
         if !keep {
             self.claimed.insert(post.context, parked);
+        }
+    }
+
+    /// Takes what has arrived until the message is among it. Who peeks in a loop always finds
+    /// the answer to the last peek in its queue, so that no read there would make progress.
+    fn look_for_arrivals(&mut self, tagged: bool, source: SourceIndex, post: &ReceivePost<'_>) {
+        const POLLS_MAX: usize = 32;
+        for _ in 0..POLLS_MAX {
+            let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
+            let found = matcher.find_unexpected(source, post.tag, post.ignore).is_some();
+            if found || !self.progress() {
+                return;
+            }
         }
     }
 

@@ -1,6 +1,9 @@
 //! Peek, claim and discard. Reference: fi_tagged(3).
 
+use std::time::Instant;
+
 use kestrel_core::{
+    completion_queue::{Entry, ReadError},
     endpoint::PostError,
     error::{Errno, HasErrno},
     flags::Flags,
@@ -8,7 +11,8 @@ use kestrel_core::{
 };
 
 use crate::bed::{Bed, Memory, Receive, Send, World, pattern, same};
-use crate::completion::Done;
+use crate::completion::{Done, read_all};
+use crate::scale::PATIENCE;
 
 const LENGTHS: [usize; 6] = [0, 8, 300, 5_000, 60_000, 500_000];
 
@@ -57,6 +61,29 @@ pub fn a_miss_is_a_completion<P: Provider>(bed: &Bed<P>) {
     world.received(1).good();
     world.sent(0).good();
     world.nothing_more();
+}
+
+pub fn who_only_peeks_finds_what_comes<P: Provider>(bed: &Bed<P>) {
+    let world = bed.world(2);
+    let bytes = Memory::from(pattern(1, 8));
+    send(&world, &bytes, 5);
+    let start = Instant::now();
+    // The answer to each peek is read before the queue is ever empty.
+    let found = loop {
+        let peek = Receive { tag: Some((5, 0)), flags: Flags::PEEK, ..Receive::default() };
+        world.nodes[1].post_receive(&peek).unwrap();
+        match world.nodes[1].receives.read(&mut [Entry::default()]) {
+            Ok(count) => break count,
+            Err(ReadError::ErrorAvailable) => {
+                let error = world.nodes[1].receives.read_error().unwrap();
+                assert_eq!(error.errno, Errno::NOMSG, "{error:?}");
+            }
+            Err(error) => panic!("every peek has an answer: {error}"),
+        }
+        read_all(&world.nodes[0].sends, |done| assert_eq!(done.errno, None));
+        assert!(start.elapsed() < PATIENCE, "in vain: the message arrives");
+    };
+    assert_eq!(found, 1);
 }
 
 pub fn a_peek_tells_and_leaves<P: Provider>(bed: &Bed<P>) {

@@ -55,6 +55,7 @@ impl Negotiation<'_> {
             self.within(field, asked, most);
         }
         self.traffic_class("domain_attr->tclass", asked.traffic_class);
+        self.info.domain.traffic_class = asked.traffic_class.unwrap_or_default();
     }
 
     pub(super) fn names(&mut self) {

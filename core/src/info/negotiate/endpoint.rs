@@ -7,8 +7,11 @@ use crate::info::hints::EndpointHints;
 use crate::info::offer::{RX_CAPS, TX_CAPS};
 use crate::info::values::EndpointType;
 
-/// The classes of traffic that cost nothing to grant: none, and best effort.
-const TRAFFIC_CLASSES: [u32; 2] = [0, 0x200];
+/// "Traffic classes can be a differentiated services code point (DSCP) value, one of the
+/// following defined labels, or a provider-specific definition": six bits of DSCP under the
+/// first, six labels from the second on. A transport that knows no classes serves all alike.
+const DSCP: std::ops::Range<u32> = 0x100..0x140;
+const LABELS: std::ops::Range<u32> = 0x200..0x206;
 
 impl Negotiation<'_> {
     pub(super) fn transmit(&mut self) {
@@ -38,6 +41,8 @@ impl Negotiation<'_> {
         let answer = &mut self.info.transmit;
         answer.caps = grant(asked.caps, offered);
         answer.op_flags = asked.op_flags;
+        answer.traffic_class =
+            asked.traffic_class.or(self.hints.domain.traffic_class).unwrap_or_default();
         answer.inject_size = inject;
         answer.size = size;
     }
@@ -129,8 +134,9 @@ impl Negotiation<'_> {
     }
 
     pub(super) fn traffic_class(&mut self, field: &'static str, asked: Option<u32>) {
-        if let Some(class) = asked.filter(|class| !TRAFFIC_CLASSES.contains(class)) {
-            self.reject(field, format!("{class:#x}"), "FI_TC_UNSPEC or FI_TC_BEST_EFFORT");
+        let known = |class: &u32| *class == 0 || DSCP.contains(class) || LABELS.contains(class);
+        if let Some(class) = asked.filter(|class| !known(class)) {
+            self.reject(field, format!("{class:#x}"), "the labels FI_TC_… and DSCP values");
         }
     }
 }

@@ -302,7 +302,9 @@ fn contexts_names_and_the_rest() {
     assert_eq!(ask(|h| h.endpoint.rx_ctx_count = Some(1)), "");
     assert_eq!(ask(|h| h.endpoint.protocol = Some(3)), "ep_attr->protocol");
     assert_eq!(ask(|h| h.endpoint.auth_key_size = Some(4)), "ep_attr->auth_key_size");
-    assert_eq!(ask(|h| h.domain.traffic_class = Some(0x201)), "domain_attr->tclass");
+    assert_eq!(ask(|h| h.domain.traffic_class = Some(0x206)), "domain_attr->tclass");
+    assert_eq!(ask(|h| h.domain.traffic_class = Some(0x140)), "domain_attr->tclass");
+    assert_eq!(ask(|h| h.transmit.traffic_class = Some(0x100 | 46)), "");
     assert_eq!(ask(|h| h.transmit.traffic_class = Some(0x200)), "");
     assert_eq!(
         ask(|h| h.fabric.provider_version = Some(ApiVersion::new(9, 0))),
