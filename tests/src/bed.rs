@@ -1,16 +1,10 @@
 //! What the cases stand on: a few endpoints that know each other, driven together.
 
-use std::{
-    cell::RefCell,
-    collections::VecDeque,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{cell::RefCell, collections::VecDeque, sync::Arc, time::Instant};
 
 use kestrel_core::{
-    address::Address,
     address_vector::{AddressVector, AddressVectorAttributes, FI_ADDR_UNSPEC},
-    completion_queue::{CompletionQueue, Entry, ErrorEntry, ReadError, store::Sharing},
+    completion_queue::{CompletionQueue, ReadError, store::Sharing},
     domain::{Domain, DomainOptions},
     endpoint::{Endpoint, EndpointOptions, PostError},
     error::Errno,
@@ -20,38 +14,10 @@ use kestrel_core::{
     transport::Provider,
 };
 
-/// The end of every wait: far beyond what any machine needs.
-pub const PATIENCE: Duration = Duration::from_secs(8);
-
-/// How much to run, from `KESTREL_TEST_SCALE`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Scale {
-    /// Seconds.
-    Quick,
-    /// Minutes.
-    Default,
-    /// Whatever it takes.
-    Full,
-}
-
-/// The scale of this run.
-pub fn scale() -> Scale {
-    match std::env::var("KESTREL_TEST_SCALE").as_deref() {
-        Ok("quick") => Scale::Quick,
-        Ok("full") => Scale::Full,
-        Ok("default") | Err(_) => Scale::Default,
-        Ok(other) => panic!("KESTREL_TEST_SCALE is quick, default or full, not '{other}'"),
-    }
-}
-
-/// One of three numbers, by scale.
-pub fn scaled<T>(quick: T, default: T, full: T) -> T {
-    match scale() {
-        Scale::Quick => quick,
-        Scale::Default => default,
-        Scale::Full => full,
-    }
-}
+use crate::{
+    completion::{Done, read_all},
+    scale::PATIENCE,
+};
 
 /// Where a case runs: over which provider, and who may touch its objects.
 pub struct Bed<P: Provider> {
@@ -117,64 +83,6 @@ pub struct Node<P: Provider> {
     received: RefCell<VecDeque<Done>>,
 }
 
-/// A completion, good or bad.
-#[derive(Debug)]
-pub struct Done {
-    pub context: u64,
-    pub flags: Flags,
-    pub length: u64,
-    pub buffer: u64,
-    pub data: u64,
-    pub tag: u64,
-    pub source: u64,
-    /// The error, if it is one.
-    pub errno: Option<Errno>,
-    pub overflow: u64,
-    pub reason: String,
-    pub source_address: Option<Address>,
-    /// The buffer of a safe operation.
-    pub returned: Option<Vec<u8>>,
-}
-
-impl From<Entry> for Done {
-    fn from(mut entry: Entry) -> Done {
-        Done {
-            context: entry.context,
-            flags: entry.flags(),
-            length: entry.length,
-            buffer: entry.buffer,
-            data: entry.data,
-            tag: entry.tag,
-            source: entry.source,
-            errno: None,
-            overflow: 0,
-            reason: String::new(),
-            source_address: None,
-            returned: entry.take_buffer(),
-        }
-    }
-}
-
-impl From<ErrorEntry> for Done {
-    fn from(mut error: ErrorEntry) -> Done {
-        let returned = error.take_buffer();
-        Done {
-            context: error.context,
-            flags: error.flags,
-            length: error.length,
-            buffer: error.buffer,
-            data: error.data,
-            tag: error.tag,
-            source: error.source,
-            errno: Some(error.errno),
-            overflow: error.overflow,
-            reason: error.reason,
-            source_address: error.source_address,
-            returned,
-        }
-    }
-}
-
 impl Done {
     /// The completion, which has to be a success.
     #[track_caller]
@@ -194,25 +102,6 @@ impl Done {
     #[track_caller]
     pub fn context(self) -> u64 {
         self.good().context
-    }
-}
-
-/// Reads everything that `queue` has.
-pub fn read_all<P: Provider>(queue: &CompletionQueue<P>, mut take: impl FnMut(Done)) {
-    let mut entries: [Entry; 16] = Default::default();
-    loop {
-        match queue.read(&mut entries) {
-            Ok(count) => {
-                for entry in &mut entries[..count] {
-                    take(std::mem::take(entry).into());
-                }
-            }
-            Err(ReadError::ErrorAvailable) => {
-                take(queue.read_error().expect("an error was announced").into());
-            }
-            Err(ReadError::Empty) => return,
-            Err(error) => panic!("{error}"),
-        }
     }
 }
 

@@ -12,6 +12,7 @@
 pub mod arithmetic;
 pub mod bed;
 pub mod cases;
+pub mod completion;
 pub mod figures;
 pub mod node;
 pub mod one_sided;

@@ -33,7 +33,7 @@ use kestrel_core::{
 use kestrel_shm::{
     PoolMemory, Station, StationEvent, StationOptions, copy::Copier, lane::ReceiveLane,
 };
-use kestrel_tests::{bed::Memory, one_sided, random::Random, scale::rounds};
+use kestrel_tests::{bed::Memory, one_sided, random::Random, scale::scaled};
 use proptest::{
     collection::vec,
     prelude::any,
@@ -86,7 +86,7 @@ fn arbitrary_lines_are_refused_or_read_within_bounds() {
         // SAFETY: within the mapping; a volatile write, since the lane reads it elsewhere.
         unsafe { start.as_ptr().add(index).write_volatile(word) };
     };
-    let cases = rounds(2_000, 20_000, 500_000) as u32;
+    let cases = scaled(2_000, 20_000, 500_000) as u32;
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let runner_random = proptest::test_runner::TestRng::deterministic_rng(
         proptest::test_runner::RngAlgorithm::ChaCha,
@@ -251,7 +251,7 @@ impl Rig {
             datatype: Datatype::Uint8,
             form: Form::Fetch,
         };
-        let atomic = piece.len() <= ATOMIC_BYTES_MAX && piece.len() > 0 && self.random.once_in(2);
+        let atomic = piece.len() <= ATOMIC_BYTES_MAX && !piece.is_empty() && self.random.once_in(2);
         let (action, all) = match self.random.below(2) {
             _ if atomic => (Action::Atomic(sum), Pieces::One(piece)),
             0 => (Action::Write, Pieces::One(piece)),
@@ -430,7 +430,7 @@ fn unreachable() -> Unreachable {
 #[test]
 fn arbitrary_packets_and_events_end_every_operation() {
     let mut ended = 0;
-    for seed in 0..rounds(150, 1500, 50_000) as u64 {
+    for seed in 0..scaled(150, 1500, 50_000) as u64 {
         let mut rig = Rig::new(seed);
         // A panic says which seed it was.
         let _guard = Seed(seed);

@@ -13,7 +13,7 @@ use kestrel_tests::{
     figures,
     node::{Done, Node, NodeOptions, Wait},
     process::{Peer, child_role, listen_to_parent, say},
-    scale::{PATIENCE, rounds, skip},
+    scale::{PATIENCE, scaled, skip},
     traffic::{self, Mix, Operation, Traffic},
 };
 
@@ -204,12 +204,12 @@ fn status(said: &str) -> (u64, u64) {
 
 #[test]
 fn garbage_hurts_nobody_else_while_the_victim_polls() {
-    attack(&[], "polls", "auto", 1, rounds(24, 160, 3000));
+    attack(&[], "polls", "auto", 1, scaled(24, 160, 3000));
 }
 
 #[test]
 fn garbage_hurts_nobody_else_while_the_victim_sleeps() {
-    attack(&[], "sleeps", "auto", 100_000, rounds(16, 80, 1000));
+    attack(&[], "sleeps", "auto", 100_000, scaled(16, 80, 1000));
 }
 
 /// Reads outside of what is mapped, or freed, are seen by valgrind even where they do not crash.
@@ -220,12 +220,12 @@ fn garbage_is_read_within_bounds() {
     if !found.is_ok_and(|output| output.status.success()) {
         return skip(name, "valgrind is not installed");
     }
-    if rounds(0, 1, 1) == 0 {
+    if scaled(0, 1, 1) == 0 {
         return skip(name, "not at this scale");
     }
     let wrapper =
         ["valgrind", "-q", "--error-exitcode=99", "--exit-on-first-error=yes", "--vgdb=no"];
-    attack(&wrapper, "polls", "memcpy", 500_000, rounds(8, 16, 200));
+    attack(&wrapper, "polls", "memcpy", 500_000, scaled(8, 16, 200));
 }
 
 /// What the module of the attacker needs to name.

@@ -12,7 +12,7 @@ use kestrel_tests::{
     node::{Done, Node, Wait, says_gone},
     process::{Peer, child_role, listen_to_parent, say},
     random::Random,
-    scale::{PATIENCE, rounds},
+    scale::{PATIENCE, scaled},
     traffic::{self, Mix, Operation, Traffic},
 };
 
@@ -300,10 +300,10 @@ fn deaths(count: usize, wait: Wait) {
 
 #[test]
 fn survivors_that_poll_get_errors_and_keep_nothing() {
-    deaths(rounds(5, 50, 500), Wait::Polling);
+    deaths(scaled(5, 50, 500), Wait::Polling);
 }
 
 #[test]
 fn survivors_that_sleep_get_errors_and_keep_nothing() {
-    deaths(rounds(5, 50, 500), Wait::Sleeping);
+    deaths(scaled(5, 50, 500), Wait::Sleeping);
 }

@@ -359,7 +359,7 @@ fn a_sender_that_sleeps_is_read() {
     let start = std::time::Instant::now();
     while world.waiting(1).1 == 0 {
         world.nodes[1].poll();
-        assert!(start.elapsed() < kestrel_tests::bed::PATIENCE, "in vain");
+        assert!(start.elapsed() < kestrel_tests::scale::PATIENCE, "in vain");
     }
     let received = world.received_already(1).good();
     same(&received.returned.unwrap(), &bytes.bytes(), "read from its sender");

@@ -7,7 +7,7 @@ use kestrel_core::{address_vector::FI_ADDR_UNSPEC, error::Errno, flags::Flags};
 use kestrel_tests::{
     node::{Done, Node, NodeOptions, Wait, says_gone},
     process::{Peer, child_role, listen_to_parent, say},
-    scale::{PATIENCE, rounds},
+    scale::{PATIENCE, scaled},
     traffic::{Mix, Operation, Traffic},
 };
 
@@ -116,7 +116,7 @@ fn a_restarted_peer_is_another_one() {
     // The address is chosen by the system, given back, and then used by one life after another.
     let address = Node::open().address().socket_addr();
     let to = node.insert(address.into());
-    let lives = rounds(5, 50, 200) as u64;
+    let lives = scaled(5, 50, 200) as u64;
     for life in 1..=lives {
         let mut peer = Peer::start(&format!("again {address} {own} {life}"));
         assert_eq!(peer.hear(), "ready");

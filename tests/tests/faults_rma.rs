@@ -23,7 +23,7 @@ use kestrel_tests::{
     node::{Done, Node, NodeOptions, says_gone},
     one_sided::{BOTH, Rma, expose, options, segment},
     process::{Peer, child_role, listen_to_parent, say},
-    scale::{PATIENCE, rounds},
+    scale::{PATIENCE, scaled},
 };
 
 const KEY: u64 = 12;
@@ -68,7 +68,7 @@ fn child() {
 
 #[test]
 fn a_killed_target_fails_what_is_under_way() {
-    for moment in 0..rounds(3, 10, 100) as u64 {
+    for moment in 0..scaled(3, 10, 100) as u64 {
         let mut peer = Peer::start("target");
         let node = node();
         let to = node.insert_text(&peer.hear_after("ready "));
@@ -197,7 +197,7 @@ fn nothing_lands_after_a_close() {
             }
         });
         let mut written = 0;
-        for _ in 0..rounds(30, 200, 3_000) {
+        for _ in 0..scaled(30, 200, 3_000) {
             // SAFETY: the words outlive the scope, and are atomics, so that looking is no race.
             let region = unsafe { register(&to, start, 8 * WORDS) };
             let before = words.sum();

@@ -16,7 +16,7 @@ use kestrel_core::{
 use kestrel_shm::{ShmOptions, ShmProvider};
 use kestrel_tests::{
     node::{CompletionQueue, Domain, Endpoint, Node},
-    scale::{PATIENCE, rounds},
+    scale::{PATIENCE, scaled},
 };
 
 #[test]
@@ -33,7 +33,7 @@ fn a_sleeper_that_gives_up_leaves_the_others_their_bell() {
     endpoint.enable().unwrap();
     let sender = Node::open();
     let to = sender.insert(endpoint.address());
-    for round in 0..rounds(20, 100, 1000) as u64 {
+    for round in 0..scaled(20, 100, 1000) as u64 {
         endpoint.receive(vec![0; 8], FI_ADDR_UNSPEC, round).unwrap();
         let slept = std::thread::scope(|scope| {
             let sleeper = scope.spawn(|| {

@@ -97,6 +97,7 @@ enum What {
     Failed { peer: PeerIndex, reason: Unreachable },
     Incoming { lane: Arc<Lane> },
     Died { incarnation: u64 },
+    HungUp { lane: Arc<Lane> },
 }
 
 struct Lane {
@@ -158,6 +159,20 @@ impl Peer {
     fn knows(&self, incarnation: u64) -> bool {
         self.send.as_ref().is_some_and(|lane| lane.to.incarnation == incarnation)
             || self.receive.as_ref().is_some_and(|lane| lane.from.incarnation == incarnation)
+    }
+
+    fn uses(&self, lane: &Arc<Lane>) -> bool {
+        [&self.send, &self.receive].into_iter().flatten().any(|used| Arc::ptr_eq(used, lane))
+    }
+
+    /// Lets go of both lanes, and lets the other ends know.
+    fn hang_up(&mut self) {
+        if let Some(lane) = self.send.take() {
+            lane.to.clone().tell(0, What::HungUp { lane });
+        }
+        if let Some(lane) = self.receive.take() {
+            lane.from.clone().tell(0, What::HungUp { lane });
+        }
     }
 }
 
@@ -237,6 +252,12 @@ impl MockTransport {
                 let died = |(peer, _)| TransportEvent::Died { peer: peer as PeerIndex };
                 self.ready.extend(dead.map(died));
             }
+            What::HungUp { lane } => {
+                // Nobody, if this end let go of it first.
+                let user = self.peers.iter().position(|peer| peer.uses(&lane));
+                let closed = |peer| TransportEvent::Closed { peer: peer as PeerIndex };
+                self.ready.extend(user.map(closed));
+            }
         }
     }
 
@@ -282,7 +303,7 @@ impl Transport for MockTransport {
     }
 
     fn disconnect(&mut self, peer: PeerIndex) {
-        *self.peer(peer) = Peer::default();
+        self.peer(peer).hang_up();
     }
 
     fn room(&mut self, peer: PeerIndex, wanted: usize) -> Room {
@@ -444,6 +465,7 @@ impl Drop for MockTransport {
     fn drop(&mut self) {
         if !self.dead() {
             lock(&self.network).stations.remove(&self.station.address);
+            self.peers.iter_mut().for_each(Peer::hang_up);
         }
     }
 }

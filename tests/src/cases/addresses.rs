@@ -9,7 +9,8 @@ use kestrel_core::{
     transport::Provider,
 };
 
-use crate::bed::{Bed, open_vector, read_all};
+use crate::bed::{Bed, open_vector};
+use crate::completion::read_all;
 
 pub fn a_removed_address_is_unknown<P: Provider>(bed: &Bed<P>) {
     let world = bed.world(3);
@@ -121,7 +122,7 @@ pub fn receive_context_bits_are_ignored<P: Provider>(bed: &Bed<P>) {
         let mut found = None;
         while found.is_none() {
             read_all(&queue, |done| found = Some(done.context()));
-            assert!(start.elapsed() < crate::bed::PATIENCE);
+            assert!(start.elapsed() < crate::scale::PATIENCE);
         }
         assert_eq!(found, Some(rx_index));
     }

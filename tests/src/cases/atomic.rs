@@ -13,9 +13,10 @@ use kestrel_core::{
 
 use crate::{
     arithmetic,
-    bed::{Bed, Memory, World, same, scaled},
+    bed::{Bed, Memory, World, same},
     one_sided::{Atomic, BOTH, Rma, expose, expose_ranges, options, segment},
     random::Random,
+    scale::{scale, scaled},
 };
 
 /// Every call that exists.
@@ -327,7 +328,7 @@ impl Play {
 /// sees what those before it left.
 pub fn operations_play_in_order<P: Provider>(bed: &Bed<P>) {
     let rounds = scaled(150, 500, 5_000);
-    let mut random = Random::new(crate::bed::scale() as u64 + 3);
+    let mut random = Random::new(scale() as u64 + 3);
     let calls = calls();
     let target = Memory::zeroed(LENGTH);
     let pool: Vec<Slot> = (0..64).map(|_| [(); 3].map(|()| Memory::zeroed(LENGTH))).collect();

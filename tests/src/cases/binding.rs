@@ -10,6 +10,7 @@ use kestrel_core::{
 };
 
 use crate::bed::{Bed, open_vector, pattern, same};
+use crate::completion::read_each;
 
 const BOTH: Flags = Flags::TRANSMIT.union(Flags::RECV);
 
@@ -219,7 +220,7 @@ pub fn an_address_is_reopened<P: Provider>(bed: &Bed<P>) {
             world.nodes[1].receive(length.max(500), None, 0);
             let mut received = None;
             world.drive("the message of a reopened endpoint", || {
-                let _ = queue.read_each(16, |_, _| {});
+                let _ = read_each(&queue, 16, |_, _| {});
                 received = (world.waiting(1).1 > 0).then(|| world.received(1));
                 received.is_some()
             });
@@ -232,7 +233,7 @@ pub fn an_address_is_reopened<P: Provider>(bed: &Bed<P>) {
         endpoint.receive_tagged(vec![0; 600], u64::MAX, round, 0, 77).unwrap();
         let mut returned = None;
         world.drive("the message to a reopened endpoint", || {
-            let _ = queue.read_each(16, |_, mut entry| {
+            let _ = read_each(&queue, 16, |_, mut entry| {
                 if entry.context == 77 {
                     returned = entry.take_buffer();
                 }

@@ -11,7 +11,8 @@ use kestrel_core::{
     transport::Provider,
 };
 
-use crate::bed::{Bed, PATIENCE, open_vector};
+use crate::bed::{Bed, open_vector};
+use crate::scale::PATIENCE;
 
 struct Counted<P: Provider> {
     endpoint: Arc<Endpoint<P>>,

@@ -8,7 +8,8 @@ use kestrel_core::{
     transport::Provider,
 };
 
-use crate::bed::{Bed, Memory, Options, Send, pattern, same, scaled};
+use crate::bed::{Bed, Memory, Options, Send, pattern, same};
+use crate::scale::scaled;
 
 pub fn a_full_transmit_queue_has_no_side_effect<P: Provider>(bed: &Bed<P>) {
     let endpoint = EndpointOptions { transmit_size: 8, ..EndpointOptions::default() };
@@ -141,7 +142,7 @@ pub fn stuck_peers_do_not_stop_the_others<P: Provider>(bed: &Bed<P>) {
             world.nodes[0].poll();
             world.nodes[8].poll();
             arrived = (world.waiting(8).1 > 0).then_some(());
-            assert!(start.elapsed() < crate::bed::PATIENCE, "in vain: message {round}");
+            assert!(start.elapsed() < crate::scale::PATIENCE, "in vain: message {round}");
         }
         let received = world.received_already(8).good();
         assert_eq!(received.context, round);

@@ -2,7 +2,8 @@
 
 use kestrel_core::{endpoint::OptionName, error::Errno, flags::Flags, transport::Provider};
 
-use crate::bed::{Bed, Done, Memory, Options, Receive, Send, World, pattern, same};
+use crate::bed::{Bed, Memory, Options, Receive, Send, World, pattern, same};
+use crate::completion::Done;
 
 const MULTI: Flags = Flags::MULTI_RECV;
 

@@ -7,7 +7,8 @@ use kestrel_core::{
     transport::Provider,
 };
 
-use crate::bed::{Bed, Done, Memory, Receive, Send, World, pattern, same};
+use crate::bed::{Bed, Memory, Receive, Send, World, pattern, same};
+use crate::completion::Done;
 
 const LENGTHS: [usize; 6] = [0, 8, 300, 5_000, 60_000, 500_000];
 

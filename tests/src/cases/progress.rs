@@ -12,13 +12,15 @@ use std::{
 use kestrel_core::{
     completion_queue::store::Sharing,
     domain::{DomainOptions, ProgressMode},
-    endpoint::PostError,
+    endpoint::{Endpoint, PostError, message::Refused},
     error::Errno,
     flags::Flags,
     transport::Provider,
 };
 
-use crate::bed::{Bed, Done, Memory, Options, PATIENCE, Receive, pattern, read_all, same, scaled};
+use crate::bed::{Bed, Memory, Options, Receive, pattern, same};
+use crate::completion::{Done, read_all, read_each};
+use crate::scale::{PATIENCE, scaled};
 
 /// The receiver's application sleeps; its helper matches, consents and finishes.
 fn received_while_asleep<P: Provider>(bed: &Bed<P>, progress: ProgressMode) {
@@ -94,6 +96,7 @@ pub fn helpers_end_with_their_domain<P: Provider>(bed: &Bed<P>) {
 }
 
 /// What the threads of one endpoint share.
+#[derive(Default)]
 struct Counts {
     sent: AtomicU64,
     received: AtomicU64,
@@ -107,52 +110,17 @@ pub fn four_threads_post_poll_and_cancel<P: Provider>(bed: &Bed<P>) {
     }
     let per_thread = scaled(300u64, 3_000, 30_000);
     let world = bed.world(2);
-    let counts = Arc::new(Counts {
-        sent: AtomicU64::new(0),
-        received: AtomicU64::new(0),
-        canceled: AtomicU64::new(0),
-        stop: AtomicBool::new(false),
-    });
-    // Each thread sends to the other endpoint and receives what the same thread
-    // sent there: its tag says who and how many, so its content is known.
-    let length = |number: u64| [8, 40, 200, 1_000, 9_000, 70_000][number as usize % 6];
+    let counts = Arc::new(Counts::default());
     let start = Instant::now();
     std::thread::scope(|scope| {
         for thread in 0..4u64 {
-            let (sender, receiver) = (&world.nodes[0].endpoint, &world.nodes[1].endpoint);
             let counts = &counts;
+            let [sender, receiver] = [0, 1].map(|node: usize| &world.nodes[node].endpoint);
             let sends = &world.nodes[0].sends;
             scope.spawn(move || {
                 for number in 0..per_thread {
-                    let tag = thread << 32 | number;
-                    let again =
-                        |result: Result<(), kestrel_core::endpoint::message::Refused>| match result
-                        {
-                            Ok(()) => None,
-                            Err(refused) => {
-                                assert_eq!(refused.error, PostError::Again);
-                                assert!(start.elapsed() < PATIENCE * 4, "in vain: a post");
-                                read_all(sends, |done| count(counts, done));
-                                Some(refused.buffer)
-                            }
-                        };
-                    let mut buffer = Some(vec![0; length(number)]);
-                    while let Some(room) = buffer {
-                        assert_eq!(room.len(), length(number), "a refused buffer comes back");
-                        buffer = again(receiver.receive_tagged(room, u64::MAX, tag, 0, tag));
-                    }
-                    // A receive that nobody sends to, to be canceled.
-                    let lost = 1 << 63 | tag;
-                    let mut buffer = Some(vec![1]);
-                    while let Some(room) = buffer {
-                        buffer = again(receiver.receive_tagged(room, u64::MAX, lost, 0, lost));
-                    }
-                    let mut buffer = Some(pattern(tag, length(number)));
-                    while let Some(bytes) = buffer {
-                        assert_eq!(bytes.len(), length(number), "a refused buffer comes back");
-                        buffer = again(sender.send_tagged(bytes, 1, tag, tag));
-                    }
-                    receiver.cancel(lost).unwrap();
+                    let poll = || read_all(sends, |done| count(counts, done));
+                    exchange_and_cancel(sender, receiver, thread << 32 | number, poll);
                 }
             });
         }
@@ -186,6 +154,34 @@ pub fn four_threads_post_poll_and_cancel<P: Provider>(bed: &Bed<P>) {
     assert_eq!(counts.canceled.load(Ordering::Relaxed), total, "canceled");
 }
 
+/// A message that the first endpoint sends and the second receives, and a receive
+/// that nobody sends to. The tag says who sent it and how many came before, so its
+/// content is known.
+fn exchange_and_cancel<P: Provider>(
+    sender: &Endpoint<P>,
+    receiver: &Endpoint<P>,
+    tag: u64,
+    poll: impl Fn(),
+) {
+    let length = [8, 40, 200, 1_000, 9_000, 70_000][tag as u32 as usize % 6];
+    let start = Instant::now();
+    let until_taken = |mut buffer: Vec<u8>, post: &dyn Fn(Vec<u8>) -> Result<(), Refused>| {
+        let length = buffer.len();
+        while let Err(refused) = post(buffer) {
+            assert_eq!(refused.error, PostError::Again);
+            assert_eq!(refused.buffer.len(), length, "a refused buffer comes back");
+            assert!(start.elapsed() < PATIENCE, "in vain: a post");
+            poll();
+            buffer = refused.buffer;
+        }
+    };
+    let never = 1 << 63 | tag;
+    until_taken(vec![0; length], &|room| receiver.receive_tagged(room, u64::MAX, tag, 0, tag));
+    until_taken(vec![1], &|room| receiver.receive_tagged(room, u64::MAX, never, 0, never));
+    until_taken(pattern(tag, length), &|bytes| sender.send_tagged(bytes, 1, tag, tag));
+    receiver.cancel(never).unwrap();
+}
+
 /// Reads one completion: several threads read, so an announced error may be
 /// another's.
 fn read_one<P: Provider>(
@@ -193,7 +189,7 @@ fn read_one<P: Provider>(
     counts: &Counts,
 ) {
     use kestrel_core::completion_queue::ReadError;
-    match queue.read_each(16, |_, entry| count(counts, entry.into())) {
+    match read_each(queue, 16, |_, entry| count(counts, entry.into())) {
         Ok(_) | Err(ReadError::Empty) => {}
         Err(ReadError::ErrorAvailable) => {
             if let Some(error) = queue.read_error() {

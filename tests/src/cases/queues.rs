@@ -14,7 +14,9 @@ use kestrel_core::{
     transport::Provider,
 };
 
-use crate::bed::{Bed, Done, Options, PATIENCE, pattern, same, scaled};
+use crate::bed::{Bed, Options, pattern, same};
+use crate::completion::{Done, read_each};
+use crate::scale::{PATIENCE, scaled};
 
 pub fn read_takes_what_fits_in_order<P: Provider>(bed: &Bed<P>) {
     let world = bed.world(2);
@@ -56,7 +58,7 @@ pub fn reading_nothing_drives_progress<P: Provider>(bed: &Bed<P>) {
             assert_eq!(node.sends.read(&mut []), Err(ReadError::Empty));
         }
         if start.elapsed() > Duration::from_millis(1) {
-            let taken = world.nodes[1].receives.read_each(1, |_, mut entry| {
+            let taken = read_each(&world.nodes[1].receives, 1, |_, mut entry| {
                 buffer = entry.take_buffer();
             });
             assert!(matches!(taken, Ok(1) | Err(ReadError::Empty)));

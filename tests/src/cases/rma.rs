@@ -7,8 +7,9 @@ use kestrel_core::{
 };
 
 use crate::{
-    bed::{Bed, Memory, Options, PATIENCE, Receive, pattern, same},
+    bed::{Bed, Memory, Options, Receive, pattern, same},
     one_sided::{BOTH, MODES, Rma, expose, expose_ranges, options, segment},
+    scale::PATIENCE,
 };
 
 /// One line, spilled, one packet, a snapshot, several packets.

@@ -2,7 +2,8 @@
 
 use kestrel_core::{address_vector::FI_ADDR_UNSPEC, flags::Flags, transport::Provider};
 
-use crate::bed::{Bed, Memory, Scale, Send, World, pattern, same, scale};
+use crate::bed::{Bed, Memory, Send, World, pattern, same};
+use crate::scale::{Scale, scale};
 
 /// Around every limit of lines, chunks, eager messages and prefixes.
 const SIZES: [usize; 31] = [

@@ -19,16 +19,20 @@ use kestrel_core::{
     transport::{Limits, Provider},
 };
 use kestrel_shm::{ShmOptions, ShmProvider};
-use kestrel_tests::bed::{Bed, Done, Memory, Receive, Send, World, pattern, same, scaled};
+use kestrel_tests::bed::{Bed, Memory, Receive, Send, World, pattern, same};
+use kestrel_tests::completion::Done;
+use kestrel_tests::scale::scaled;
 use proptest::{
     prelude::*,
     test_runner::{Config, TestRunner},
 };
 
+mod side;
+
+use side::*;
+
 const NODES: usize = 3;
 const SIZES: [usize; 9] = [0, 8, 17, 49, 393, 700, 5_000, 20_000, 90_000];
-/// FI_OPT_MIN_MULTI_RECV's default.
-const MULTI_MIN: usize = 64;
 
 #[derive(Clone, Copy, Debug)]
 enum Look {
@@ -90,101 +94,6 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(at, nth, discard)| Op::TakeClaimed { at, nth, discard }),
         3 => (0..NODES, 1..4usize).prop_map(|(at, rounds)| Op::Poll { at, rounds }),
     ]
-}
-
-/// A message, named by its context.
-#[derive(Clone, Copy, Debug)]
-struct Message {
-    id: u64,
-    from: usize,
-    tag: Option<u64>,
-    size: usize,
-    data: bool,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Posted {
-    context: u64,
-    from: Option<usize>,
-    tag: Option<(u64, u64)>,
-    room: usize,
-    filled: usize,
-    multi: bool,
-}
-
-fn matches(from: Option<usize>, tag: Option<(u64, u64)>, message: &Message) -> bool {
-    let tags = match (tag, message.tag) {
-        (Some((tag, ignore)), Some(sent)) => (tag | ignore) == (sent | ignore),
-        (None, None) => true,
-        _ => false,
-    };
-    tags && from.is_none_or(|from| from == message.from)
-}
-
-/// What a completion has to be.
-#[derive(Clone, Copy, Debug)]
-enum Expected {
-    Message { message: Message, room: usize, at: usize, released: bool },
-    Canceled { multi: bool },
-    Release,
-    Found(Message),
-    Nothing,
-}
-
-/// One endpoint as the model sees it.
-#[derive(Default)]
-struct Side {
-    posted: Vec<Posted>,
-    unexpected: Vec<Message>,
-    claimed: Vec<(u64, Message)>,
-    expected: Vec<(u64, Expected)>,
-}
-
-impl Side {
-    fn arrive(&mut self, message: Message) {
-        let fits = |posted: &Posted| matches(posted.from, posted.tag, &message);
-        match self.posted.iter().position(fits) {
-            None => self.unexpected.push(message),
-            Some(place) => {
-                let mut posted = self.posted.remove(place);
-                if self.place(&mut posted, message) {
-                    self.posted.insert(place, posted);
-                }
-            }
-        }
-    }
-
-    /// Puts a message into a receive; whether that stays posted.
-    fn place(&mut self, posted: &mut Posted, message: Message) -> bool {
-        let room = posted.room - posted.filled;
-        let at = posted.filled;
-        let mut stays = false;
-        let mut released = false;
-        if posted.multi {
-            posted.filled += message.size.min(room);
-            stays = posted.room - posted.filled >= MULTI_MIN;
-            released = !stays && message.size <= room;
-        }
-        let expected = Expected::Message { message, room, at, released };
-        self.expected.push((posted.context, expected));
-        if posted.multi && !stays && !released {
-            self.expected.push((posted.context, Expected::Release));
-        }
-        stays
-    }
-
-    fn post(&mut self, mut posted: Posted) {
-        loop {
-            let fits = |message: &Message| matches(posted.from, posted.tag, message);
-            let Some(place) = self.unexpected.iter().position(fits) else {
-                return self.posted.push(posted);
-            };
-            let message = self.unexpected.remove(place);
-            if !self.place(&mut posted, message) {
-                return;
-            }
-        }
-    }
 }
 
 /// The endpoints and their model. The world goes first, then the memory that it
@@ -326,16 +235,28 @@ impl<P: Provider> Game<'_, P> {
     }
 
     /// Lets everything arrive and complete, and compares.
+    /// Takes what one step completed. All of it belongs to one receive, whose messages may
+    /// complete in any order (FI_ORDER_NONE); its release comes last.
     fn settle(&mut self) {
         self.world.poll(30);
         for (at, side) in self.sides.iter_mut().enumerate() {
-            for (context, expected) in std::mem::take(&mut side.expected) {
-                let done = self.world.received(at);
-                assert_eq!(done.context, context, "{expected:?}, but {done:?}");
-                check(expected, &done, self.memory.get(&context));
+            let mut expected = std::mem::take(&mut side.expected);
+            let released = expected.iter().any(|(_, expected)| expected.releases());
+            expected.retain(|(_, expected)| !matches!(expected, Expected::Release));
+            let mut all: Vec<Done> = expected.iter().map(|_| self.world.received(at)).collect();
+            self.world.poll(30);
+            while self.world.waiting(at).1 > 0 {
+                all.push(self.world.received_already(at));
             }
-            let (_, more) = self.world.waiting(at);
-            assert_eq!(more, 0, "endpoint {at} received more than it should");
+            check_release(released, &mut all, expected.len());
+            for (context, expected) in expected {
+                let into = self.memory.get(&context);
+                let fits = |done: &Done| done.context == context && expected.fits(done, into);
+                let place = all.iter().position(fits);
+                let place = place.unwrap_or_else(|| panic!("{context}: {expected:?}, but {all:?}"));
+                check(expected, &all.remove(place), into);
+            }
+            assert!(all.is_empty(), "endpoint {at} received more than it should: {all:?}");
         }
     }
 
@@ -370,6 +291,22 @@ impl<P: Provider> Game<'_, P> {
     }
 }
 
+/// A multi-receive buffer is released once, with the last of its completions or after it.
+fn check_release(released: bool, all: &mut Vec<Done>, messages: usize) {
+    let releases = |done: &Done| done.flags.contains(Flags::MULTI_RECV);
+    let count = all.iter().filter(|done| releases(done)).count();
+    assert_eq!(count, usize::from(released), "{all:?}");
+    if !released {
+        return;
+    }
+    let last = all.last().expect("there is one");
+    assert!(releases(last), "{all:?}");
+    if all.len() > messages {
+        assert_eq!((last.errno, last.length), (None, 0), "{last:?}");
+        all.pop();
+    }
+}
+
 fn check(expected: Expected, done: &Done, into: Option<&Memory>) {
     let flags_of = |message: &Message| {
         let kind = if message.tag.is_some() { Flags::TAGGED } else { Flags::MSG };
@@ -377,7 +314,7 @@ fn check(expected: Expected, done: &Done, into: Option<&Memory>) {
         kind | Flags::RECV | data
     };
     match expected {
-        Expected::Message { message, room, at, released } => {
+        Expected::Message { message, room, at, .. } => {
             let placed = message.size.min(room);
             let into = into.unwrap().bytes();
             same(&into[at..at + placed], &pattern(message.id, message.size)[..placed], "content");
@@ -385,8 +322,8 @@ fn check(expected: Expected, done: &Done, into: Option<&Memory>) {
             assert_eq!(done.source, message.from as u64, "{expected:?}: {done:?}");
             assert_eq!(done.tag, message.tag.unwrap_or(0), "{expected:?}: {done:?}");
             assert_eq!(done.data, if message.data { message.id } else { 0 }, "{done:?}");
-            let multi = if released { Flags::MULTI_RECV } else { Flags::empty() };
-            assert_eq!(done.flags, flags_of(&message) | multi, "{expected:?}: {done:?}");
+            let flags = done.flags - Flags::MULTI_RECV;
+            assert_eq!(flags, flags_of(&message), "{expected:?}: {done:?}");
             if message.size > room {
                 assert_eq!(done.errno, Some(Errno::TRUNC), "{expected:?}: {done:?}");
                 assert_eq!(done.overflow, (message.size - room) as u64);
@@ -394,14 +331,8 @@ fn check(expected: Expected, done: &Done, into: Option<&Memory>) {
                 assert_eq!(done.errno, None, "{expected:?}: {done:?}");
             }
         }
-        Expected::Canceled { multi } => {
-            assert_eq!(done.errno, Some(Errno::CANCELED), "{done:?}");
-            assert_eq!(done.flags.contains(Flags::MULTI_RECV), multi, "{done:?}");
-        }
-        Expected::Release => {
-            assert_eq!((done.errno, done.length), (None, 0), "{done:?}");
-            assert!(done.flags.contains(Flags::MULTI_RECV), "{done:?}");
-        }
+        Expected::Canceled { .. } => assert_eq!(done.errno, Some(Errno::CANCELED), "{done:?}"),
+        Expected::Release => unreachable!("a release is checked apart"),
         Expected::Found(message) => {
             assert_eq!((done.errno, done.length), (None, message.size as u64), "{done:?}");
             assert_eq!(done.flags, flags_of(&message), "{done:?}");
