@@ -193,7 +193,9 @@ fn no_system_call_is_made() {
     for (index, case) in cases().into_iter().enumerate() {
         let counted = match trace::run(&index.to_string()) {
             Ok(counted) => counted,
-            Err(error) => return skip("small operations call no system", &format!("ptrace: {error}")),
+            Err(error) => {
+                return skip("small operations call no system", &format!("ptrace: {error}"));
+            }
         };
         assert_eq!((counted.code, counted.stretches), (0, 1), "{counted:?}");
         assert!(counted.calls.is_empty(), "{case:?}: {:?}", counted.calls);
