@@ -121,7 +121,8 @@ mod tests {
             return LongDouble::ZERO;
         };
         let significand = value.unsigned_abs() << (63 - highest);
-        let exponent = 0x3fff + highest as u16 | if value < 0 { 0x8000 } else { 0 };
+        let sign = if value < 0 { 0x8000 } else { 0 };
+        let exponent = (0x3fff + highest as u16) | sign;
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&significand.to_le_bytes());
         bytes[8..10].copy_from_slice(&exponent.to_le_bytes());
