@@ -20,7 +20,7 @@ pub fn after(call: AtomicCall, current: &[u8], operand: &[u8], compare: &[u8]) -
         }
         Float | FloatComplex => floating::<4>(call, current, operand, compare),
         Double | DoubleComplex => floating::<8>(call, current, operand, compare),
-        LongDouble | LongDoubleComplex => unreachable!("nothing is done to {:?}", call.datatype),
+        LongDouble | LongDoubleComplex => floating::<16>(call, current, operand, compare),
     }
 }
 
@@ -62,9 +62,11 @@ fn whole(op: Op, a: i128, b: i128, c: i128, (ab, ca): Orders) -> i128 {
 
 /// Real or complex, in floats of `N` bytes; a real one has no imaginary part.
 fn floating<const N: usize>(call: AtomicCall, a: &[u8], b: &[u8], c: &[u8]) -> Vec<u8> {
+    // What the cases do to extended numbers is exact in doubles.
     let round = |value: f64| if N == 4 { f64::from(value as f32) } else { value };
     let part = |bytes: &[u8]| match N {
         4 => f64::from(f32::from_le_bytes(bytes.try_into().unwrap())),
+        16 => from_extended(bytes),
         _ => f64::from_le_bytes(bytes.try_into().unwrap()),
     };
     let parts = |bytes: &[u8]| -> [f64; 2] {
@@ -98,7 +100,30 @@ fn floating<const N: usize>(call: AtomicCall, a: &[u8], b: &[u8], c: &[u8]) -> V
     };
     let bytes = |value: f64| match N {
         4 => (value as f32).to_le_bytes().to_vec(),
+        16 => extended(value).to_vec(),
         _ => value.to_le_bytes().to_vec(),
     };
     next.into_iter().take(a.len() / N).flat_map(bytes).collect()
+}
+
+/// A double as an extended number: the leading bit is written out, and the
+/// exponent has more room.
+pub fn extended(value: f64) -> [u8; 16] {
+    let bits = value.to_bits();
+    let mut bytes = [0; 16];
+    if value != 0.0 {
+        let significand = 1 << 63 | (bits & ((1 << 52) - 1)) << 11;
+        bytes[..8].copy_from_slice(&u64::to_le_bytes(significand));
+    }
+    let exponent = if value == 0.0 { 0 } else { (bits >> 52 & 0x7ff) + 0x3fff - 0x3ff };
+    let word = exponent as u16 | ((bits >> 63) as u16) << 15;
+    bytes[8..10].copy_from_slice(&word.to_le_bytes());
+    bytes
+}
+
+fn from_extended(bytes: &[u8]) -> f64 {
+    let significand = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+    let word = u16::from_le_bytes(bytes[8..10].try_into().unwrap());
+    let size = significand as f64 * 2f64.powi(i32::from(word & 0x7fff) - 0x3fff - 63);
+    if word >> 15 == 1 { -size } else { size }
 }

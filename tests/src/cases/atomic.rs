@@ -38,8 +38,10 @@ fn values(random: &mut Random, datatype: Datatype, count: usize) -> Vec<u8> {
     let width = match datatype {
         Datatype::FloatComplex => 4,
         Datatype::DoubleComplex => 8,
+        Datatype::LongDoubleComplex => 16,
         other => other.size(),
     };
+    let extended = matches!(datatype, Datatype::LongDouble | Datatype::LongDoubleComplex);
     let float = matches!(
         datatype,
         Datatype::Float | Datatype::Double | Datatype::FloatComplex | Datatype::DoubleComplex
@@ -47,7 +49,9 @@ fn values(random: &mut Random, datatype: Datatype, count: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     while bytes.len() < count * datatype.size() {
         let small = random.below(5) as i64 - 2;
-        if float && width == 4 {
+        if extended {
+            bytes.extend(arithmetic::extended(small as f64 * 1.25));
+        } else if float && width == 4 {
             bytes.extend((small as f32 * 1.25).to_le_bytes());
         } else if float {
             bytes.extend((small as f64 * 1.25).to_le_bytes());
@@ -212,7 +216,7 @@ pub fn what_is_not_supported_is_refused<P: Provider>(bed: &Bed<P>) {
         call(AtomicOperation::Read, Datatype::Int64, Form::Base),
         call(AtomicOperation::Cswap, Datatype::Int64, Form::Fetch),
         call(AtomicOperation::Sum, Datatype::Int64, Form::Compare),
-        call(AtomicOperation::Sum, Datatype::LongDouble, Form::Base),
+        call(AtomicOperation::Mswap, Datatype::Float, Form::Compare),
     ] {
         assert_eq!(errno(Atomic { call: bad, ..atomic }), Errno::OPNOTSUPP, "{bad:?}");
     }
@@ -329,7 +333,11 @@ impl Play {
 pub fn operations_play_in_order<P: Provider>(bed: &Bed<P>) {
     let rounds = scaled(150, 500, 5_000);
     let mut random = Random::new(scale() as u64 + 3);
-    let calls = calls();
+    let mut calls = calls();
+    // Whatever bytes others left there are no extended numbers that the model knows.
+    calls.retain(|call| {
+        !matches!(call.datatype, Datatype::LongDouble | Datatype::LongDoubleComplex)
+    });
     let target = Memory::zeroed(LENGTH);
     let pool: Vec<Slot> = (0..64).map(|_| [(); 3].map(|()| Memory::zeroed(LENGTH))).collect();
     let world = bed.world(2);

@@ -8,6 +8,8 @@ use std::sync::atomic::{
 };
 
 use super::combine::Complex;
+#[cfg(target_arch = "x86_64")]
+use super::long_double::LongDouble;
 
 /// A type whose elements in memory can be changed in one step.
 ///
@@ -93,6 +95,8 @@ macro_rules! by_lock {
 }
 
 by_lock!(i128, u128, Complex<f32>, Complex<f64>);
+#[cfg(target_arch = "x86_64")]
+by_lock!(LongDouble, Complex<LongDouble>);
 
 /// Locks by address: a region may be registered twice, so none is a region's own.
 const LOCKS: usize = 64;

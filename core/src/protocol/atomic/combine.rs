@@ -1,6 +1,8 @@
 //! What each operation makes of a value: plain arithmetic, no memory.
 
 use super::AtomicOperation;
+#[cfg(target_arch = "x86_64")]
+use super::long_double::LongDouble;
 
 /// A value that atomic operations work on.
 pub trait Value: Copy {
@@ -93,7 +95,7 @@ macro_rules! integers {
 }
 
 macro_rules! floats {
-    ($($kind:ty),*) => {
+    ($($kind:ty: $zero:expr, $one:expr;)*) => {
         $(impl Value for $kind {
             #[inline(always)]
             fn combine(
@@ -103,7 +105,7 @@ macro_rules! floats {
                 compare: Self,
             ) -> Option<Self> {
                 arithmetic!(operation, current, operand, compare,
-                    current + operand, current * operand, 1.0, 0.0,
+                    current + operand, current * operand, $one, $zero,
                     ordered(operation, current, operand, compare))
             }
         }
@@ -116,8 +118,8 @@ macro_rules! floats {
                 operand: Self,
                 compare: Self,
             ) -> Option<Self> {
-                const ZERO: Complex<$kind> = Complex { real: 0.0, imaginary: 0.0 };
-                const ONE: Complex<$kind> = Complex { real: 1.0, imaginary: 0.0 };
+                const ZERO: Complex<$kind> = Complex { real: $zero, imaginary: $zero };
+                const ONE: Complex<$kind> = Complex { real: $one, imaginary: $zero };
                 let Complex { real: a, imaginary: b } = current;
                 let Complex { real: c, imaginary: d } = operand;
                 arithmetic!(operation, current, operand, compare,
@@ -129,4 +131,11 @@ macro_rules! floats {
 }
 
 integers!(i8, u8, i16, u16, i32, u32, i64, u64, i128, u128);
-floats!(f32, f64);
+floats! {
+    f32: 0.0, 1.0;
+    f64: 0.0, 1.0;
+}
+#[cfg(target_arch = "x86_64")]
+floats! {
+    LongDouble: LongDouble::ZERO, LongDouble::ONE;
+}

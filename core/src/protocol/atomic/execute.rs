@@ -1,5 +1,7 @@
 //! A whole call on a stretch of a region.
 
+#[cfg(target_arch = "x86_64")]
+use super::long_double::LongDouble;
 use super::{
     AtomicCall, Datatype,
     cell::Cell,
@@ -38,7 +40,12 @@ pub fn execute(
         Datatype::DoubleComplex => run::<Complex<f64>>,
         Datatype::Int128 => run::<i128>,
         Datatype::Uint128 => run::<u128>,
+        #[cfg(target_arch = "x86_64")]
+        Datatype::LongDouble => run::<LongDouble>,
+        #[cfg(target_arch = "x86_64")]
+        Datatype::LongDoubleComplex => run::<Complex<LongDouble>>,
         // The call was checked: nobody comes here.
+        #[cfg(not(target_arch = "x86_64"))]
         Datatype::LongDouble | Datatype::LongDoubleComplex => return Err(Refusal::Bounds),
     };
     run(call, access, offset, length, operands, results)

@@ -10,6 +10,9 @@ pub mod call;
 pub mod cell;
 pub mod combine;
 pub mod execute;
+#[cfg(target_arch = "x86_64")]
+#[allow(unsafe_code)]
+pub mod long_double;
 
 pub use call::{AtomicCall, AtomicOperation, Datatype, Form};
 
