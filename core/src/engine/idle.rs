@@ -4,7 +4,9 @@
 //! nobody else to run, so spinning costs nobody anything; one that takes long
 //! let somebody run, and on a core that is shared this is the only way for a
 //! peer to answer. So eight ranks on two cores yield after a few empty polls,
-//! and two ranks on two cores after thousands.
+//! and two ranks on two cores after thousands. One slow yield alone says little:
+//! something passed by, and who takes it for a shared core pays a system call in
+//! every wait from then on. Several in a row mean company.
 
 use std::time::{Duration, Instant};
 
@@ -16,8 +18,10 @@ const SPINS_ALONE: u32 = 2_000;
 const SPINS_SHARED: u32 = 8;
 /// A yield that took longer let somebody else run.
 const OTHERS_RAN: Duration = Duration::from_micros(3);
+/// Slow yields in a row after which the core counts as shared.
+const SLOW_MAX: u32 = 3;
 /// Quick yields in a row after which the core counts as ours again.
-const QUICK_MAX: u32 = 64;
+const QUICK_MAX: u32 = 16;
 
 /// The idle policy of one poller. Its numbers are hints; races cost a yield.
 #[derive(Debug)]
@@ -25,6 +29,7 @@ pub struct Idle {
     empty: AtomicU32,
     limit: AtomicU32,
     quick: AtomicU32,
+    slow: AtomicU32,
 }
 
 impl Default for Idle {
@@ -33,6 +38,7 @@ impl Default for Idle {
             empty: AtomicU32::new(0),
             limit: AtomicU32::new(SPINS_ALONE),
             quick: AtomicU32::new(0),
+            slow: AtomicU32::new(0),
         }
     }
 }
@@ -67,15 +73,43 @@ impl Idle {
         self.empty.store(0, Ordering::Relaxed);
         let before = Instant::now();
         yield_now();
-        if before.elapsed() >= OTHERS_RAN {
-            self.quick.store(0, Ordering::Relaxed);
-            self.limit.store(SPINS_SHARED, Ordering::Relaxed);
-            return;
+        self.learn(before.elapsed());
+    }
+
+    /// A yield took this long.
+    fn learn(&self, elapsed: Duration) {
+        let (now, other, most, limit) = if elapsed >= OTHERS_RAN {
+            (&self.slow, &self.quick, SLOW_MAX, SPINS_SHARED)
+        } else {
+            (&self.quick, &self.slow, QUICK_MAX, SPINS_ALONE)
+        };
+        other.store(0, Ordering::Relaxed);
+        let in_a_row = now.load(Ordering::Relaxed).saturating_add(1);
+        now.store(in_a_row, Ordering::Relaxed);
+        if in_a_row >= most {
+            self.limit.store(limit, Ordering::Relaxed);
         }
-        let quick = self.quick.load(Ordering::Relaxed) + 1;
-        self.quick.store(quick, Ordering::Relaxed);
-        if quick >= QUICK_MAX {
-            self.limit.store(SPINS_ALONE, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn company_is_several_slow_yields_in_a_row() {
+        let (idle, quick) = (Idle::default(), OTHERS_RAN / 10);
+        for _ in 0..10 {
+            idle.learn(OTHERS_RAN);
+            idle.learn(OTHERS_RAN);
+            idle.learn(quick);
+            assert!(!idle.is_shared());
         }
+        (0..SLOW_MAX).for_each(|_| idle.learn(OTHERS_RAN));
+        assert!(idle.is_shared());
+        (1..QUICK_MAX).for_each(|_| idle.learn(quick));
+        assert!(idle.is_shared());
+        idle.learn(quick);
+        assert!(!idle.is_shared());
     }
 }
