@@ -35,6 +35,8 @@ pub const SPILL_MAX: usize = 7 * CONTINUATION_BYTES;
 /// The longest payload in continuation lines where the others have all chunks: what is injected
 /// is not longer, and the lines that it takes become free however late the head is published.
 pub(crate) const SPILL_LAST_RESORT: usize = 80 * CONTINUATION_BYTES;
+/// How far ahead of a stream lines are fetched.
+const PREFETCH_AHEAD: u64 = 4;
 /// One line is kept free for the packet that says goodbye.
 const RESERVED_LINES: u64 = 1;
 
@@ -344,6 +346,15 @@ impl ReceiveLane {
     #[inline(always)]
     pub fn peek(&self) -> Option<Head> {
         self.consumer.peek().map(Head::from_word)
+    }
+
+    /// Has the cache fetch a line that will be looked at soon.
+    ///
+    /// A line comes from the sender's core, which takes as long as handling a packet: a stream
+    /// would run at the pace of one line after the other.
+    #[inline(always)]
+    pub fn prefetch(&self) {
+        self.consumer.prefetch(PREFETCH_AHEAD);
     }
 
     /// How long the payload of the next packet is, whose head `peek` showed, and the payload if it

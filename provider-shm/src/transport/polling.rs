@@ -17,7 +17,16 @@ impl ShmTransport {
         let Active { peer, mut lane } = active;
         // SAFETY: the invariant of `Active`; nobody else points into the lane now.
         let (length, tiny) = match unsafe { lane.as_mut() }.next_plain(head) {
-            Some(plain) => plain,
+            Some(plain) => {
+                if self.streak > 1 {
+                    // More are likely to be there already. Not so after the first packet, and
+                    // not if the sender has more to do for each: to fetch a line that it has
+                    // yet to write makes it wait.
+                    // SAFETY: as above.
+                    unsafe { lane.as_ref() }.prefetch();
+                }
+                plain
+            }
             None => (self.take_other(active, head)?, None),
         };
         self.current = Some(lane);
