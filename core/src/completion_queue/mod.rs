@@ -29,6 +29,8 @@ use crate::{
 
 /// Entries that a queue holds before it grows, if the application says nothing.
 const SIZE_DEFAULT: usize = 1024;
+/// Packets that a poll may take although the reader has room for fewer completions.
+const BURST_MIN: usize = 8;
 /// A blocked reader spins this long before it sleeps on the bell.
 const SPIN_BEFORE_SLEEP: Duration = Duration::from_micros(50);
 /// A reader whose sends wait for room at a peer looks again this often.
@@ -116,8 +118,10 @@ impl<P: Provider> CompletionQueue<P> {
             Head::Error => return Err(ReadError::ErrorAvailable),
             Head::Empty => {}
         }
-        let moved = self.units.progress();
-        match self.store.pop(entries) {
+        // More than one asked for is taken where that is few, since a poll has its own cost.
+        let most = entries.len().max(BURST_MIN);
+        let (head, moved) = self.store.collect(entries, || self.units.progress(most));
+        match head {
             Head::Taken(count) => {
                 self.idle.reset();
                 Ok(count)
