@@ -13,6 +13,8 @@ mod discovery;
 mod host;
 mod life_cycle;
 mod one_sided;
+mod storm;
+mod threads;
 mod transfer;
 mod waiting;
 mod world;
