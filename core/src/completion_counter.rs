@@ -32,6 +32,9 @@ pub enum WaitError {
         /// As it was at the end.
         value: u64,
     },
+    /// The process is a forked child of the one that opened the counter.
+    #[error("a forked child cannot wait for its parent's counter")]
+    ForkedChild,
     /// The error count changed meanwhile.
     #[error("an operation failed: the error count is {errors}")]
     Failed {
@@ -105,6 +108,9 @@ impl<P: Provider> CompletionCounter<P> {
             let value = self.read();
             if value >= threshold {
                 return Ok(());
+            }
+            if self.domain.provider().forked() {
+                return Err(WaitError::ForkedChild);
             }
             let failed = self.counter.read_error();
             if failed != errors {

@@ -106,7 +106,7 @@ pub unsafe extern "C" fn open(
     done("fi_cntr_open", || {
         // SAFETY: C passes an open domain and valid pointers or null.
         let (place, parent, attr) =
-            unsafe { (object::out(cntr)?, object::state(domain), attr.as_ref()) };
+            unsafe { (object::out(cntr)?, object::owned(domain)?, attr.as_ref()) };
         let wait_obj = attr.map_or(wait::UNSPEC, |attr| attr.wait_obj);
         let kind = WaitKind::of(wait_obj)?;
         if let Some(attr) = attr {
@@ -143,7 +143,7 @@ unsafe extern "C" fn control(cntr: *mut Fid, command: c_int, argument: *mut c_vo
         }
         // SAFETY: C passes an open counter; the argument is an `enum fi_wait_obj *`.
         unsafe {
-            let state = object::state(cntr.cast::<FidCntr>());
+            let state = object::owned(cntr.cast::<FidCntr>())?;
             argument.cast::<u32>().write(state.wait_obj);
         }
         Ok(())
@@ -161,38 +161,49 @@ unsafe extern "C" fn readerr(cntr: *mut FidCntr) -> u64 {
 }
 
 unsafe extern "C" fn add(cntr: *mut FidCntr, value: u64) -> c_int {
-    // SAFETY: as above.
-    unsafe { object::state(cntr) }.counter.counter().add(value);
-    0
+    done("fi_cntr_add", || {
+        // SAFETY: as above.
+        unsafe { object::owned(cntr) }?.counter.counter().add(value);
+        Ok(())
+    })
 }
 
 unsafe extern "C" fn set(cntr: *mut FidCntr, value: u64) -> c_int {
-    // SAFETY: as above.
-    unsafe { object::state(cntr) }.counter.counter().set(value);
-    0
+    done("fi_cntr_set", || {
+        // SAFETY: as above.
+        unsafe { object::owned(cntr) }?.counter.counter().set(value);
+        Ok(())
+    })
 }
 
 unsafe extern "C" fn adderr(cntr: *mut FidCntr, value: u64) -> c_int {
-    // SAFETY: as above.
-    unsafe { object::state(cntr) }.counter.counter().add_error(value);
-    0
+    done("fi_cntr_adderr", || {
+        // SAFETY: as above.
+        unsafe { object::owned(cntr) }?.counter.counter().add_error(value);
+        Ok(())
+    })
 }
 
 unsafe extern "C" fn seterr(cntr: *mut FidCntr, value: u64) -> c_int {
-    // SAFETY: as above.
-    unsafe { object::state(cntr) }.counter.counter().set_error(value);
-    0
+    done("fi_cntr_seterr", || {
+        // SAFETY: as above.
+        unsafe { object::owned(cntr) }?.counter.counter().set_error(value);
+        Ok(())
+    })
 }
 
 unsafe extern "C" fn wait(cntr: *mut FidCntr, threshold: u64, timeout_ms: c_int) -> c_int {
     guarded("fi_cntr_wait", || {
         // SAFETY: as above.
-        let state = unsafe { object::state(cntr) };
+        let state = unsafe { object::owned(cntr) }?;
         match state.counter.wait(threshold, waiting::timeout(timeout_ms)) {
             Ok(()) => Ok(0),
             Err(WaitError::TimedOut { .. }) => Ok(-Errno::TIMEDOUT.0),
             Err(error @ WaitError::Failed { .. }) => {
                 Err(Failure::new(Errno::AVAIL, error.to_string()))
+            }
+            Err(error @ WaitError::ForkedChild) => {
+                Err(Failure::new(Errno::OPNOTSUPP, error.to_string()))
             }
         }
     })

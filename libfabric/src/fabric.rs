@@ -117,9 +117,12 @@ unsafe extern "C" fn domain2(
 }
 
 /// Reference: fi_poll(3), `fi_trywait`.
-unsafe extern "C" fn trywait(_: *mut FidFabric, fids: *mut *mut Fid, count: c_int) -> c_int {
+unsafe extern "C" fn trywait(fabric: *mut FidFabric, fids: *mut *mut Fid, count: c_int) -> c_int {
     done("fi_trywait", || {
-        let count = usize::try_from(count).unwrap_or(0);
+        // SAFETY: the application passes an open fabric.
+        unsafe { object::owned(fabric) }?;
+        let count = usize::try_from(count)
+            .map_err(|_| Failure::new(Errno::INVAL, format!("{count} objects")))?;
         if count > 0 && fids.is_null() {
             return Err(Failure::null("the list of objects"));
         }

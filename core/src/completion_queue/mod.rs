@@ -97,7 +97,8 @@ impl<P: Provider> CompletionQueue<P> {
         &self.store
     }
 
-    pub(crate) fn bound(&self) -> &BindCount {
+    /// What is bound to it: endpoints count themselves in and out here, and so do poll sets.
+    pub fn binds(&self) -> &BindCount {
         &self.bound
     }
 

@@ -41,7 +41,7 @@ pub unsafe extern "C" fn open_with_flags(
             return Err(Failure::flags("fi_endpoint2", flags));
         }
         // SAFETY: C passes an open domain and valid pointers or null.
-        let (place, parent) = unsafe { (object::out(ep)?, object::state(domain)) };
+        let (place, parent) = unsafe { (object::out(ep)?, object::owned(domain)?) };
         // SAFETY: as above.
         let info = unsafe { hints::agree(info, &parent.config, parent.version) }?;
         let state = State {
@@ -78,7 +78,7 @@ pub unsafe extern "C" fn bind(ep: *mut Fid, other: *mut Fid, flags: u64) -> c_in
         let bits = Flags::from_bits_retain(flags);
         // SAFETY: C passes open objects, each of the kind whose table it points to.
         unsafe {
-            let endpoint = &object::state(ep.cast::<FidEp>()).endpoint;
+            let endpoint = &object::owned(ep.cast::<FidEp>())?.endpoint;
             let table = (*other).ops;
             if table == FidCq::operations() {
                 let queue = &object::checked::<FidCq>(other)?.queue;
@@ -110,7 +110,7 @@ pub unsafe extern "C" fn bind(ep: *mut Fid, other: *mut Fid, flags: u64) -> c_in
 pub unsafe extern "C" fn control(ep: *mut Fid, command: c_int, argument: *mut c_void) -> c_int {
     done("fi_control", || {
         // SAFETY: C passes an open endpoint.
-        let endpoint = unsafe { &object::state(ep.cast::<FidEp>()).endpoint };
+        let endpoint = unsafe { &object::owned(ep.cast::<FidEp>())?.endpoint };
         if command == command::ENABLE {
             return Ok(endpoint.enable()?);
         }

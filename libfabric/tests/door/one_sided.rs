@@ -25,6 +25,7 @@ fn register(world: &World, memory: &mut [u64], access: u64) -> *mut FidMr {
 #[test]
 fn a_peer_writes_and_reads_registered_memory() {
     let Some(host) = host("a_peer_writes_and_reads_registered_memory") else { return };
+    let _alone = crate::life_cycle::alone();
     let world = World::new(host, 2);
     let from = world.nodes[0];
     let mut memory = vec![0_u64; 2000];

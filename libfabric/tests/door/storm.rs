@@ -66,15 +66,16 @@ pub struct Operation {
 unsafe impl Sync for Operation {}
 
 impl Operation {
-    pub fn new(kind: Kind, node: usize, tag: u64) -> Operation {
-        Operation {
+    /// Never freed: its completion may come when the thread that posted it has ended.
+    pub fn new(kind: Kind, node: usize, tag: u64) -> &'static Operation {
+        Box::leak(Box::new(Operation {
             kind,
             node,
             tag,
             busy: AtomicBool::new(false),
             count: AtomicU64::new(0),
             buffer: UnsafeCell::new(vec![0; SIZE_MAX].into()),
-        }
+        }))
     }
 
     pub fn is_busy(&self) -> bool {
@@ -133,8 +134,8 @@ fn check(bytes: &[u8], stream: u64, number: u64) {
 /// Both endpoints, and the receives of all streams.
 pub struct Storm {
     pub world: World,
-    pub streams: Vec<Operation>,
-    strays: Vec<Operation>,
+    pub streams: Vec<&'static Operation>,
+    strays: Vec<&'static Operation>,
     /// Messages in each stream.
     pub length: u64,
     pub canceled: AtomicU64,
@@ -269,7 +270,7 @@ impl Storm {
     }
 
     fn succeed(&self, entry: &CqTaggedEntry) {
-        // SAFETY: contexts are operations that outlive the storm's threads.
+        // SAFETY: contexts are operations, which live for ever.
         let operation = unsafe { &*entry.op_context.cast::<Operation>() };
         match operation.kind {
             Kind::Send | Kind::Doomed => operation.set_busy(false),

@@ -13,6 +13,7 @@ use crate::{
     abi::fid::FidMr,
     code, flag,
     host::{Host, host},
+    life_cycle::alone,
     storm::{Kind, NEVER, NODES, Operation, SIZE_MAX, STRAY, Storm, fill, message},
     world::{PATIENCE, bind, close, cq_attr, enable},
 };
@@ -78,6 +79,7 @@ fn bump(count: &AtomicU64) {
 }
 
 fn everything_at_once(host: &'static Host, data_progress: u32) {
+    let _alone = alone();
     let length = scaled(600, 20_000, 200_000);
     let storm = Storm::new(host, data_progress, NODES * SENDERS, length);
     let mut sum = Box::new(0_u64);
@@ -139,7 +141,7 @@ fn watch(storm: &Storm, is_done: impl Fn() -> bool) {
         }
         if since.elapsed() > 2 * PATIENCE {
             // A thread may hang inside a call, so that nobody could wait for it.
-            let counts: Vec<u64> = storm.streams.iter().map(Operation::count).collect();
+            let counts: Vec<u64> = storm.streams.iter().map(|stream| stream.count()).collect();
             eprintln!("nothing moves: {counts:?} of {} arrived", storm.length);
             std::process::abort();
         }
@@ -187,12 +189,16 @@ fn send_streams(storm: &Storm, tally: &Tally, sender: usize) {
             add_one(storm, tally, from);
         }
     }
-    while slots.iter().any(Operation::is_busy) && !storm.is_over() {
+    while slots.iter().any(|slot| slot.is_busy()) && !storm.is_over() {
         storm.poll(from);
     }
 }
 
-fn free_slot<'a>(storm: &Storm, node: usize, slots: &'a [Operation]) -> Option<&'a Operation> {
+fn free_slot(
+    storm: &Storm,
+    node: usize,
+    slots: &[&'static Operation],
+) -> Option<&'static Operation> {
     loop {
         if let Some(slot) = slots.iter().find(|slot| !slot.is_busy()) {
             return Some(slot);
@@ -231,7 +237,7 @@ fn cancel(storm: &Storm, tally: &Tally) {
         (0..NODES).map(|node| Operation::new(Kind::Decoy, node, NEVER | node as u64)).collect();
     until_over(storm, || {
         let stream = random.below(storm.streams.len() as u64);
-        storm.cancel(&storm.streams[stream as usize]);
+        storm.cancel(storm.streams[stream as usize]);
         for decoy in decoys.iter().filter(|decoy| !decoy.is_busy()) {
             bump(&tally.decoys);
             storm.receive(decoy);
@@ -331,7 +337,7 @@ fn send_to_passing(storm: &Storm, passing: &AtomicU64) {
         assert!(known.contains(&answer), "a send to nobody: {answer}");
     });
     let start = Instant::now();
-    while slots.iter().any(Operation::is_busy) {
+    while slots.iter().any(|slot| slot.is_busy()) {
         (0..NODES).for_each(|node| storm.poll(node));
         assert!(start.elapsed() < PATIENCE, "a send to somebody who left does not end");
     }
