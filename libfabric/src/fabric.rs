@@ -13,10 +13,10 @@ use crate::{
     abi::{
         constants::{BADF, NOSYS},
         control::{OpsFabric, OpsFid},
-        fid::{Fid, FidCq, FidDomain, FidEq, FidFabric, FidWait, class},
+        fid::{Fid, FidCntr, FidCq, FidDomain, FidEq, FidFabric, FidWait, class},
         info::{FabricAttr, Info},
     },
-    completion_queue, domain, event_queue,
+    completion_queue, counter, domain, event_queue,
     object::{self, FID_NOSYS, Header},
     outcome::{Failure, done},
     wait_set,
@@ -151,6 +151,8 @@ unsafe fn try_wait_for(fid: *mut Fid) -> Result<bool, Failure> {
     unsafe {
         if table == FidCq::operations() {
             completion_queue::try_wait(object::checked::<FidCq>(fid)?)
+        } else if table == FidCntr::operations() {
+            counter::try_wait(object::checked::<FidCntr>(fid)?)
         } else if table == FidEq::operations() {
             Ok(object::checked::<FidEq>(fid)?.may_wait())
         } else if table == FidWait::operations() {

@@ -155,9 +155,8 @@ impl State {
                 std::thread::yield_now();
                 continue;
             };
-            let nap = armed.iter().filter_map(|one| one.nap_max()).chain(left).min();
             let descriptors: Vec<i32> = armed.iter().flat_map(|one| one.descriptors()).collect();
-            waiting::sleep(&descriptors, nap);
+            waiting::sleep(&descriptors, left);
         }
     }
 }

@@ -69,7 +69,7 @@ impl<P: Provider> Direction<P> {
             queue.add_unit(unit);
         }
         if let Some(counter) = &self.counter {
-            counter.units().add(unit);
+            counter.add_unit(unit);
         }
     }
 

@@ -8,6 +8,7 @@
 #[path = "../../src/abi/mod.rs"]
 mod abi;
 
+mod aliases;
 mod bad_input;
 mod calls;
 mod discovery;
