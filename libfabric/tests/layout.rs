@@ -59,6 +59,7 @@ fn all_sizes() -> Vec<(&'static str, usize, usize, usize)> {
         FidWait = fid_wait: 32, 32;
         FidPoll = fid_poll: 32, 32;
         Provider = fi_provider: 72, 72;
+        Alias = fi_alias: 16, 16;
         AvAttr = fi_av_attr: 48, 48;
         CqAttr = fi_cq_attr: 40, 48;
         CntrAttr = fi_cntr_attr: 24, 32;

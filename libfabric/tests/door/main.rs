@@ -8,14 +8,26 @@
 #[path = "../../src/abi/mod.rs"]
 mod abi;
 
+mod aliases;
 mod bad_input;
+mod calls;
 mod discovery;
+mod forks;
 mod host;
 mod life_cycle;
 mod one_sided;
+mod refusals;
+mod storm;
+mod threads;
 mod transfer;
 mod waiting;
 mod world;
+
+/// What a test starts in a process of its own: nothing, if it was not started by one.
+#[test]
+fn child() {
+    forks::child();
+}
 
 /// Error numbers, as calls return them.
 mod code {
