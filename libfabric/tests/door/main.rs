@@ -3,11 +3,6 @@
 //!
 //! Where libfabric is missing, each test says so and is skipped.
 
-// The library is a cdylib, which tests cannot link to: its types are compiled once more.
-#[allow(dead_code, clippy::missing_safety_doc)]
-#[path = "../../src/abi/mod.rs"]
-mod abi;
-
 mod bad_input;
 mod discovery;
 mod host;
@@ -16,6 +11,8 @@ mod one_sided;
 mod transfer;
 mod waiting;
 mod world;
+
+use kestrel_fi_abi as abi;
 
 /// Error numbers, as calls return them.
 mod code {
