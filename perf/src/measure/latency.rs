@@ -8,6 +8,7 @@ use crate::floor::Task;
 use crate::report::{Aim, Row, Section};
 use crate::session::{Session, SessionError};
 use crate::statistics::{self, Beside, Spread, believable, median};
+use crate::port::Port;
 use std::time::Instant;
 
 const TAG: u64 = 0x11;
@@ -22,8 +23,8 @@ const SAMPLES: usize = 9;
 const HEADLINE_BYTES: usize = 8;
 
 /// Both ranks: rank 0 sends and waits for the answer.
-pub fn ping_pong(
-    pump: &mut Pump<'_>,
+pub fn ping_pong<P: Port>(
+    pump: &mut Pump<'_, P>,
     size: usize,
     iterations: u64,
     warmup: u64,

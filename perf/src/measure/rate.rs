@@ -6,6 +6,7 @@ use crate::floor::Task;
 use crate::report::{Aim, Row, Section};
 use crate::session::{Session, SessionError};
 use crate::statistics::median;
+use crate::port::Port;
 use std::time::Instant;
 
 const TAG: u64 = 0x22;
@@ -18,8 +19,8 @@ pub const WINDOW: u64 = 64;
 /// Rank 0 sends, rank 1 receives and answers once at the end.
 ///
 /// Sends that complete are bounded by the window; injects by the fabric.
-pub fn one_way(
-    pump: &mut Pump<'_>,
+pub fn one_way<P: Port>(
+    pump: &mut Pump<'_, P>,
     size: usize,
     messages: u64,
     window: u64,
@@ -48,8 +49,8 @@ pub fn one_way(
     Ok(Sample { ns: start.elapsed().as_nanos() as f64 / messages as f64, spread: None })
 }
 
-fn stream_out(
-    pump: &mut Pump<'_>,
+fn stream_out<P: Port>(
+    pump: &mut Pump<'_, P>,
     size: usize,
     messages: u64,
     window: u64,
@@ -63,8 +64,8 @@ fn stream_out(
     pump.await_sent()
 }
 
-fn stream_in(
-    pump: &mut Pump<'_>,
+fn stream_in<P: Port>(
+    pump: &mut Pump<'_, P>,
     size: usize,
     total: u64,
     mut posted: u64,
