@@ -66,7 +66,7 @@ impl Peer {
 
     /// Nanoseconds of half a round trip.
     pub fn latency_ns(&self, size: usize) -> Result<f64, PeerError> {
-        self.measure("tag_lat", size, 20_000)
+        self.measure("tag_lat", size, ((512 << 20) / size.max(1) as u64).clamp(200, 20_000))
     }
 
     /// Nanoseconds a message, one way.

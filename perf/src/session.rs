@@ -142,6 +142,11 @@ impl Session {
         Ok(())
     }
 
+    /// The version of the libfabric that is loaded, if one is.
+    pub fn libfabric_version(&self) -> Option<String> {
+        self.worker.library.as_ref().map(|library| library.version())
+    }
+
     pub fn close_door(&mut self, number: usize) -> Result<(), SessionError> {
         self.all(2, &Order::CloseDoor(number)).map(drop)
     }

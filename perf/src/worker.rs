@@ -49,7 +49,7 @@ pub struct Worker {
     peers: Vec<u64>,
     /// What is open behind libfabric, with its peers.
     doors: BTreeMap<usize, (door::Side, Vec<u64>)>,
-    library: Option<Library>,
+    pub library: Option<Library>,
     outgoing: Buffer,
     incoming: Buffer,
 }
@@ -138,8 +138,10 @@ impl Worker {
             }
             Order::ConnectDoor(number, addresses) => {
                 let (side, peers) = self.doors.get_mut(number).ok_or(unknown)?;
-                *peers =
-                    addresses.iter().map(|address| side.insert(address)).collect::<Result<_, _>>()?;
+                *peers = addresses
+                    .iter()
+                    .map(|address| side.insert(address))
+                    .collect::<Result<_, _>>()?;
                 Ok(Answer::Done)
             }
             Order::WorkThrough(number, work) => {

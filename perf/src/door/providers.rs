@@ -14,7 +14,11 @@ pub const KESTREL_FILE: &str = "libkestrel_fi.so";
 
 /// Values for `FI_PROVIDER_PATH` and `FI_PROVIDER`, by which the libfabric at
 /// `library` finds kestrel in `folder`, and these others.
-pub fn environment(library: &Path, folder: &Path, others: &[String]) -> [(&'static str, OsString); 2] {
+pub fn environment(
+    library: &Path,
+    folder: &Path,
+    others: &[String],
+) -> [(&'static str, OsString); 2] {
     let mut path = folder.as_os_str().to_owned();
     let files: Vec<PathBuf> = others.iter().filter_map(|name| file_beside(library, name)).collect();
     if !files.is_empty() {
@@ -67,9 +71,8 @@ mod tests {
         assert_eq!(inside[0].1, "/ours");
         assert_eq!(inside[1].1, "kestrel,shm,verbs,tcp,ofi_rxm");
         let at = folder.display();
-        let expected = format!(
-            "+/ours/libkestrel_fi.so:+{at}/libshm-fi.so:+{at}/libverbs-1.12-fi.so"
-        );
+        let expected =
+            format!("+/ours/libkestrel_fi.so:+{at}/libshm-fi.so:+{at}/libverbs-1.12-fi.so");
         assert_eq!(outside[0].1, expected.as_str());
     }
 }

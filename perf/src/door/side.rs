@@ -209,7 +209,11 @@ impl Side {
             let readerr = (*(*self.cq).ops).readerr;
             if readerr(self.cq, &raw mut entry, 0) == 1 { entry.err } else { 0 }
         };
-        DoorError::Operation(format!("{}: {}", self.provider, self.library.reason(-i64::from(error))))
+        DoorError::Operation(format!(
+            "{}: {}",
+            self.provider,
+            self.library.reason(-i64::from(error))
+        ))
     }
 }
 
@@ -235,8 +239,7 @@ impl Port for Side {
         tag: u64,
     ) -> Result<Outcome, PortError> {
         // SAFETY: the endpoint is open; the caller vouches for the range.
-        let status =
-            unsafe { ((*(*self.ep).tagged).inject)(self.ep, bytes.cast(), len, to, tag) };
+        let status = unsafe { ((*(*self.ep).tagged).inject)(self.ep, bytes.cast(), len, to, tag) };
         self.outcome("fi_tinject", status)
     }
 

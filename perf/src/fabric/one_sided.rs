@@ -15,11 +15,11 @@ const KEY: u64 = 0x6b65;
 /// The atomic that a verb is, if it is one.
 fn call(verb: Verb) -> Option<AtomicCall> {
     let (operation, form) = match verb {
-            Verb::Write | Verb::Read => return None,
-            Verb::FetchAdd => (AtomicOperation::Sum, Form::Fetch),
-            Verb::CompareSwap => (AtomicOperation::Cswap, Form::Compare),
-        };
-        Some(AtomicCall { operation, datatype: Datatype::Uint64, form })
+        Verb::Write | Verb::Read => return None,
+        Verb::FetchAdd => (AtomicOperation::Sum, Form::Fetch),
+        Verb::CompareSwap => (AtomicOperation::Cswap, Form::Compare),
+    };
+    Some(AtomicCall { operation, datatype: Datatype::Uint64, form })
 }
 
 impl Side {
@@ -53,7 +53,8 @@ impl Side {
         context: u64,
     ) -> Result<Outcome, PortError> {
         let Local { source, results, size } = local;
-        let segments = &[RemoteSegment { address: grant.address, length: size as u64, key: grant.key }];
+        let segments =
+            &[RemoteSegment { address: grant.address, length: size as u64, key: grant.key }];
         // SAFETY: the caller vouches for the ranges; what is sent is only read.
         let (source, second, results) = unsafe {
             let source = source.cast_mut();

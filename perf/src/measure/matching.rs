@@ -6,11 +6,11 @@
 
 use super::pump::Pump;
 use super::{MeasureError, Sample, Work};
+use crate::port::Port;
 use crate::report::{Aim, Row, Section};
 use crate::session::{Session, SessionError};
 use crate::statistics::median;
 use serde::{Deserialize, Serialize};
-use crate::port::Port;
 use std::time::Instant;
 
 const DEPTHS: [u64; 5] = [64, 512, 4_096, 32_768, 131_072];
@@ -105,7 +105,11 @@ pub fn matching<P: Port>(
     Ok(Sample { ns: elapsed_ns / (rounds * depth) as f64, spread: None })
 }
 
-fn receive_posted<P: Port>(pump: &mut Pump<'_, P>, depth: u64, class: Class) -> Result<f64, MeasureError> {
+fn receive_posted<P: Port>(
+    pump: &mut Pump<'_, P>,
+    depth: u64,
+    class: Class,
+) -> Result<f64, MeasureError> {
     let target = pump.received + depth;
     for index in 0..depth {
         pump.receive(class.source(), 8, tag(index), class.ignore(index))?;
@@ -118,7 +122,11 @@ fn receive_posted<P: Port>(pump: &mut Pump<'_, P>, depth: u64, class: Class) -> 
     Ok(elapsed.as_nanos() as f64)
 }
 
-fn receive_unexpected<P: Port>(pump: &mut Pump<'_, P>, depth: u64, class: Class) -> Result<f64, MeasureError> {
+fn receive_unexpected<P: Port>(
+    pump: &mut Pump<'_, P>,
+    depth: u64,
+    class: Class,
+) -> Result<f64, MeasureError> {
     let target = pump.received + depth;
     pump.signal(1)?;
     // Messages keep their order, so the signal comes behind all of them.

@@ -5,11 +5,11 @@ use super::pump::Pump;
 use super::{MeasureError, Sample, Work};
 use crate::clock;
 use crate::floor::{Pattern, Task};
+use crate::port::{Grant, Port, Verb};
 use crate::report::{Row, Section};
 use crate::session::{Session, SessionError};
 use crate::statistics::{self, Spread, median};
 use crate::units;
-use crate::port::{Grant, Port, Verb};
 use std::time::Instant;
 
 const SAMPLES: usize = 9;
@@ -113,7 +113,7 @@ pub fn atomics(session: &mut Session) -> Result<Section, SessionError> {
 }
 
 /// Operations that take a few milliseconds at this size.
-fn operations_for(size: usize) -> u64 {
+pub fn operations_for(size: usize) -> u64 {
     ((64 << 20) / size.max(1) as u64).clamp(20, 5_000)
 }
 

@@ -2,11 +2,11 @@
 
 use super::pump::Pump;
 use super::{MeasureError, Sample, Work};
+use crate::port::Port;
 use crate::report::{Aim, Row, Section};
 use crate::session::{Session, SessionError};
 use crate::statistics::median;
 use crate::units;
-use crate::port::Port;
 use std::time::Instant;
 
 const TAG: u64 = 0x33;
@@ -15,7 +15,11 @@ const ROUNDS: usize = 3;
 
 /// Every rank sends `messages` to every other, in turn, at most `window` per
 /// peer beyond what it has received. Nanoseconds a message of this rank.
-pub fn all_to_all<P: Port>(pump: &mut Pump<'_, P>, messages: u64, window: u64) -> Result<Sample, MeasureError> {
+pub fn all_to_all<P: Port>(
+    pump: &mut Pump<'_, P>,
+    messages: u64,
+    window: u64,
+) -> Result<Sample, MeasureError> {
     pump.doing("all-to-all messages");
     let others: Vec<usize> = (0..pump.ranks()).filter(|rank| *rank != pump.rank()).collect();
     let total = messages * others.len() as u64;

@@ -3,10 +3,10 @@
 use super::pump::Pump;
 use super::{MeasureError, Sample, Work};
 use crate::floor::Task;
+use crate::port::Port;
 use crate::report::{Aim, Row, Section};
 use crate::session::{Session, SessionError};
 use crate::statistics::median;
-use crate::port::Port;
 use std::time::Instant;
 
 const TAG: u64 = 0x22;
@@ -14,6 +14,8 @@ const TAG: u64 = 0x22;
 const ROUNDS: usize = 31;
 const ROUNDS_MIN: usize = 5;
 const SIZE: usize = 8;
+/// The rate, of UCX's.
+pub const UCX_RATE_MIN: f64 = 1.5;
 pub const WINDOW: u64 = 64;
 
 /// Rank 0 sends, rank 1 receives and answers once at the end.
@@ -107,7 +109,7 @@ pub fn job(session: &mut Session) -> Result<Section, SessionError> {
         if !theirs.is_empty() {
             let peer = median(&theirs);
             note += &format!("; UCX {}/s", crate::units::count(1e9 / peer));
-            section.aims.push(Aim::at_least("rate, of UCX's tag_bw", peer / ns, 1.5));
+            section.aims.push(Aim::at_least("rate, of UCX's tag_bw", peer / ns, UCX_RATE_MIN));
         }
         section.rows.push(Row {
             size: Some(size as u64),

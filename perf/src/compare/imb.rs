@@ -1,0 +1,343 @@
+//! Intel's MPI benchmarks under Intel MPI: PingPong against its own shared memory,
+//! collectives against libfabric's shm, each through kestrel and then through
+//! the other, and the other way round in the next round.
+
+use super::mpi::{IntelMpi, Through};
+use super::{Findings, Request};
+use crate::report::{Against, Aim, Row, Section};
+use crate::session::Session;
+use crate::statistics::{Ratio, geometric_mean, median};
+use crate::units;
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// PingPong's share of the time; the collectives have the rest.
+const PING_PONG_PERCENT: u32 = 20;
+const PING_PONG: &str = "PingPong";
+/// Bytes, and the most that the time may be of Intel MPI's own.
+const PING_PONG_AIMS: [(u64, f64); 5] =
+    [(8, 1.1), (16 << 10, 1.0), (64 << 10, 1.0), (1 << 20, 1.0), (4 << 20, 1.0)];
+const COLLECTIVES: [&str; 3] = ["Allreduce", "Alltoall", "Bcast"];
+const COLLECTIVES_MEAN_MAX: f64 = 0.8;
+const COLLECTIVES_EACH_MAX: f64 = 1.05;
+/// Seconds that IMB may spend on a size: so short that several rounds fit.
+const PING_PONG_SECONDS: f64 = 0.2;
+const COLLECTIVES_SECONDS: f64 = 0.03;
+
+/// Microseconds by benchmark and size.
+type Times = BTreeMap<(String, u64), f64>;
+
+/// One round: the times of both.
+type Round = [Times; 2];
+
+pub fn run(
+    session: &mut Session,
+    request: &Request,
+    cores: &[usize],
+    share: Duration,
+    findings: &mut Findings,
+) {
+    let found = request.library();
+    let mpi = found.and_then(|library| IntelMpi::find(request.intel_mpi(), library, cores));
+    let mpi = match mpi {
+        Ok(mpi) => mpi,
+        Err(reason) => return findings.leave_out("Intel MPI", reason),
+    };
+    let starts = 1 + request.ranks.len() as u64;
+    session.bar.limit(None);
+    session.bar.begin("imb", starts);
+    let short = share * PING_PONG_PERCENT / 100;
+    let sizes: Vec<usize> = PING_PONG_AIMS.iter().map(|(size, _)| *size as usize).collect();
+    let sizes = session.options.sizes(&sizes).into_iter().map(|size| size as u64).collect();
+    let setting = Setting {
+        benchmarks: &[PING_PONG],
+        ranks: 2,
+        sizes,
+        seconds: PING_PONG_SECONDS,
+        iterations: session.options.iterations(2_000),
+        other: Through::Own,
+    };
+    match setting.rounds(&mpi, Instant::now() + short) {
+        Ok(rounds) => findings.sections.push(ping_pong(&rounds)),
+        Err(reason) => findings.leave_out("IMB PingPong", reason),
+    }
+    session.bar.advance(1);
+    collectives(session, request, &mpi, share - short, findings);
+}
+
+fn ping_pong(rounds: &[Round]) -> Section {
+    let title = "IMB-MPI1 PingPong under Intel MPI: through kestrel against its own shm";
+    let mut section = Section::new("compare-imb-pingpong", title);
+    section.rows = rows(rounds, PING_PONG, "half round trip", Through::Own);
+    for (size, bound) in PING_PONG_AIMS {
+        let row = section.rows.iter().find(|row| row.size == Some(size));
+        if let Some(against) = row.and_then(|row| row.against.as_ref()) {
+            let what = format!("IMB PingPong of {}: time, of Intel MPI's own", units::bytes(size));
+            section.aims.push(Aim::at_most(&what, against.ratio.median, bound));
+        }
+    }
+    section
+}
+
+fn collectives(
+    session: &mut Session,
+    request: &Request,
+    mpi: &IntelMpi,
+    share: Duration,
+    findings: &mut Findings,
+) {
+    let mut by_ranks = Vec::new();
+    // The more ranks, the longer a round takes.
+    let weights: u32 = request.ranks.iter().map(|ranks| u32::from(*ranks)).sum();
+    for &ranks in &request.ranks {
+        let sizes = session.options.sizes(&collective_sizes());
+        let setting = Setting {
+            benchmarks: &COLLECTIVES,
+            ranks,
+            sizes: sizes.into_iter().map(|size| size as u64).collect(),
+            seconds: COLLECTIVES_SECONDS,
+            iterations: session.options.iterations(1_000),
+            other: Through::Shm,
+        };
+        let until = Instant::now() + share * u32::from(ranks) / weights.max(1);
+        match setting.rounds(mpi, until) {
+            Ok(rounds) => by_ranks.push((ranks, rounds)),
+            Err(reason) => findings.leave_out(&format!("IMB's collectives, {ranks} ranks"), reason),
+        }
+        session.bar.advance(1);
+    }
+    let mut all = Vec::new();
+    for benchmark in COLLECTIVES {
+        let title = format!(
+            "IMB-MPI1 {benchmark} under Intel MPI on two cores: through kestrel against libfabric's shm"
+        );
+        let id = format!("compare-imb-{}", benchmark.to_lowercase());
+        let mut section = Section::new(&id, &title);
+        for (ranks, rounds) in &by_ranks {
+            section.rows.extend(rows(rounds, benchmark, &format!("{ranks} ranks"), Through::Shm));
+        }
+        all.extend(section.rows.iter().filter_map(|row| Some(row.against.as_ref()?.ratio.median)));
+        if !section.rows.is_empty() {
+            findings.sections.push(section);
+        }
+    }
+    if let Some(section) = findings.sections.last_mut().filter(|_| !all.is_empty()) {
+        let what = "IMB's collectives: time, of libfabric's shm, geometric mean of all sizes";
+        section.aims.push(Aim::at_most(what, geometric_mean(&all), COLLECTIVES_MEAN_MAX));
+        let what = "IMB's collectives: time, of libfabric's shm, worst of all sizes";
+        let worst = all.iter().copied().fold(0.0, f64::max);
+        section.aims.push(Aim::at_most(what, worst, COLLECTIVES_EACH_MAX));
+    }
+}
+
+/// The sizes that IMB chooses by itself: 0, then powers of two up to 4 MiB.
+fn collective_sizes() -> Vec<usize> {
+    std::iter::once(0).chain((0..=22).map(|power| 1 << power)).collect()
+}
+
+/// Benchmarks that one start runs, against whom.
+struct Setting {
+    benchmarks: &'static [&'static str],
+    ranks: u16,
+    sizes: Vec<u64>,
+    /// For each size, at most.
+    seconds: f64,
+    iterations: u64,
+    other: Through,
+}
+
+impl Setting {
+    /// Rounds until the time is over, one at least; the order turns.
+    fn rounds(&self, mpi: &IntelMpi, until: Instant) -> Result<Vec<Round>, String> {
+        let lengths = Lengths::write(&self.sizes)?;
+        let sides = [Through::Kestrel, self.other];
+        let mut rounds: Vec<Round> = Vec::new();
+        let mut longest = Duration::ZERO;
+        while rounds.is_empty() || Instant::now() + longest <= until {
+            let began = Instant::now();
+            let mut round = [Times::new(), Times::new()];
+            for turn in 0..sides.len() {
+                let index = (rounds.len() + turn) % sides.len();
+                let side = sides[index];
+                let output = mpi.benchmark(side, self.ranks, &self.arguments(&lengths));
+                let times = output.and_then(|output| self.times(&output));
+                round[index] = times.map_err(|reason| format!("{}: {reason}", side.name()))?;
+            }
+            rounds.push(round);
+            longest = longest.max(began.elapsed());
+        }
+        Ok(rounds)
+    }
+
+    fn arguments(&self, lengths: &Lengths) -> Vec<String> {
+        let mut arguments: Vec<String> = self.benchmarks.iter().map(|&name| name.into()).collect();
+        let ranks = self.ranks.to_string();
+        let (seconds, iterations) = (self.seconds.to_string(), self.iterations.to_string());
+        for (name, value) in [
+            ("-npmin", ranks.as_str()),
+            ("-msglen", lengths.0.to_str().unwrap_or_default()),
+            ("-iter", &iterations),
+            ("-time", &seconds),
+        ] {
+            arguments.extend([name.to_owned(), value.to_owned()]);
+        }
+        arguments
+    }
+
+    fn times(&self, output: &str) -> Result<Times, String> {
+        let times = parse(output);
+        for &benchmark in self.benchmarks {
+            for &size in &self.sizes {
+                if !times.contains_key(&(benchmark.to_owned(), size)) {
+                    return Err(format!("IMB printed no time of {benchmark} at {size} bytes"));
+                }
+            }
+        }
+        Ok(times)
+    }
+}
+
+/// Reads IMB's tables: in the column `t[usec]`, or `t_avg[usec]` where the ranks differ.
+fn parse(output: &str) -> Times {
+    let mut times = Times::new();
+    let (mut benchmark, mut column) = (String::new(), None);
+    for line in output.lines() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        if let Some((_, name)) = line.split_once("# Benchmarking ") {
+            benchmark = name.trim().to_owned();
+            column = None;
+        } else if words.first() == Some(&"#bytes") {
+            column = words.iter().position(|word| ["t[usec]", "t_avg[usec]"].contains(word));
+        } else if let Some((size, us)) = column.and_then(|column| {
+            Some((words.first()?.parse::<u64>().ok()?, words.get(column)?.parse::<f64>().ok()?))
+        }) {
+            times.insert((benchmark.clone(), size), us);
+        }
+    }
+    times
+}
+
+/// One row a size. A time of 0.00, as IMB rounds, gives no ratio.
+fn rows(rounds: &[Round], benchmark: &str, what: &str, other: Through) -> Vec<Row> {
+    let sizes = rounds.iter().flat_map(|round| round[0].keys());
+    let mut sizes: Vec<u64> =
+        sizes.filter(|(name, _)| name == benchmark).map(|(_, size)| *size).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    let row = |size: u64| {
+        let key = (benchmark.to_owned(), size);
+        let pairs: Vec<(f64, f64)> = rounds
+            .iter()
+            .filter_map(|[ours, theirs]| Some((*ours.get(&key)?, *theirs.get(&key)?)))
+            .filter(|(ours, theirs)| *ours > 0.0 && *theirs > 0.0)
+            .collect();
+        let ratio = Ratio::of(&pairs.iter().map(|pair| pair.0 / pair.1).collect::<Vec<_>>())?;
+        let ns = |side: fn(&(f64, f64)) -> f64| {
+            1e3 * median(&pairs.iter().map(side).collect::<Vec<_>>())
+        };
+        let against = Against { name: other.name().to_owned(), ns: ns(|pair| pair.1), ratio };
+        Some(Row {
+            size: Some(size),
+            ns: Some(ns(|pair| pair.0)),
+            against: Some(against),
+            note: format!("{} rounds", pairs.len()),
+            ..Row::new(what, &units::bytes(size))
+        })
+    };
+    sizes.into_iter().filter_map(row).collect()
+}
+
+/// A file with sizes, for IMB's `-msglen`. Removed with the value.
+struct Lengths(PathBuf);
+
+impl Lengths {
+    fn write(sizes: &[u64]) -> Result<Lengths, String> {
+        let path = std::env::temp_dir().join(format!("imb-lengths-{}.txt", std::process::id()));
+        let failed = |error| format!("cannot write {}: {error}", path.display());
+        let text: String = sizes.iter().map(|size| format!("{size}\n")).collect();
+        let mut options = std::fs::OpenOptions::new();
+        // Nobody else's file, should there be one of this name.
+        let _ = std::fs::remove_file(&path);
+        let mut file = options.write(true).create_new(true).open(&path).map_err(failed)?;
+        file.write_all(text.as_bytes()).map_err(failed)?;
+        Ok(Lengths(path))
+    }
+}
+
+impl Drop for Lengths {
+    fn drop(&mut self) {
+        // What is left over is in the folder for temporary files.
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OUTPUT: &str = "\
+# List of Benchmarks to run:
+# PingPong
+# Allreduce
+
+#---------------------------------------------------
+# Benchmarking PingPong 
+# #processes = 2 
+#---------------------------------------------------
+       #bytes #repetitions      t[usec]   Mbytes/sec
+            8         1000         0.25        32.00
+      4194304           10       306.61     13679.49
+
+#----------------------------------------------------------------
+# Benchmarking Allreduce 
+# #processes = 2 
+#----------------------------------------------------------------
+       #bytes #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]
+            0         1000         0.03         0.05         0.04
+            4         1000         0.50         0.70         0.60
+
+# All processes entering MPI_Finalize
+";
+
+    #[test]
+    fn the_tables_of_imb_are_read() {
+        let times = parse(OUTPUT);
+        let at = |name: &str, size| times.get(&(name.to_owned(), size)).copied();
+        assert_eq!(times.len(), 4);
+        assert_eq!(at("PingPong", 8), Some(0.25));
+        assert_eq!(at("PingPong", 4 << 20), Some(306.61));
+        assert_eq!((at("Allreduce", 0), at("Allreduce", 4)), (Some(0.04), Some(0.60)));
+        assert!(parse("mpiexec: no such program\n").is_empty());
+    }
+
+    #[test]
+    fn a_size_that_is_missing_is_named() {
+        let setting = |sizes: &[u64]| Setting {
+            benchmarks: &[PING_PONG],
+            ranks: 2,
+            sizes: sizes.to_vec(),
+            seconds: 0.1,
+            iterations: 10,
+            other: Through::Own,
+        };
+        assert!(setting(&[8]).times(OUTPUT).is_ok());
+        let error = setting(&[8, 16]).times(OUTPUT).expect_err("16 is missing");
+        assert!(error.contains("16 bytes"), "{error}");
+    }
+
+    #[test]
+    fn rounds_become_ratios_and_zeroes_do_not() {
+        let times = |us: &[f64]| -> Times {
+            us.iter().enumerate().map(|(i, us)| ((PING_PONG.to_owned(), i as u64), *us)).collect()
+        };
+        let rounds =
+            [[times(&[1.0, 0.0]), times(&[2.0, 1.0])], [times(&[3.0, 0.0]), times(&[4.0, 1.0])]];
+        let rows = rows(&rounds, PING_PONG, "half round trip", Through::Own);
+        assert_eq!(rows.len(), 1);
+        let against = rows[0].against.as_ref().expect("a ratio");
+        assert_eq!((rows[0].ns, against.ns, against.ratio.median), (Some(2e3), 3e3, 0.625));
+        assert_eq!(against.ratio.rounds, 2);
+    }
+}
