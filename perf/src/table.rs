@@ -6,7 +6,7 @@ use crate::units;
 type Column = (&'static str, fn(&Row) -> Option<String>);
 
 /// Further columns of words, which are padded on the right.
-const WORDS: [&str; 2] = ["against", "note"];
+pub const WORDS: [&str; 2] = ["against", "note"];
 
 /// The columns of every section; those that stay empty are left out.
 pub const COLUMNS: [Column; 16] = [

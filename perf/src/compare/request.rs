@@ -20,8 +20,8 @@ impl Part {
     /// Its share of the time, among those that run.
     pub fn weight(self) -> u32 {
         match self {
-            Part::Door | Part::Rma => 2,
-            Part::Ucx => 1,
+            Part::Door => 2,
+            Part::Rma | Part::Ucx => 3,
             Part::Imb => 10,
         }
     }
@@ -105,7 +105,8 @@ impl Request {
 /// A path from the folder of the running program: `target/release`, say.
 fn beside_program(path: &str) -> PathBuf {
     let program = std::env::current_exe().unwrap_or_default();
-    program.parent().unwrap_or(Path::new(".")).join(path)
+    let path = program.parent().unwrap_or(Path::new(".")).join(path);
+    std::fs::canonicalize(&path).unwrap_or(path)
 }
 
 #[cfg(test)]

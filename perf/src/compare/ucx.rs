@@ -17,7 +17,7 @@ use std::time::Duration;
 const NAME: &str = "UCX";
 const SMALL_BYTES: usize = 8;
 const SIZES: [usize; 4] = [SMALL_BYTES, 4096, 65536, 1 << 20];
-const ROUNDS_MIN: usize = 3;
+const ROUNDS_MIN: usize = 5;
 const ROUNDS_MAX: usize = 40;
 /// Samples of ours in a round: UCX's one takes as long as many.
 const OURS_A_ROUND: usize = 5;
