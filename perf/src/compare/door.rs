@@ -9,6 +9,7 @@ use crate::measure::latency::iterations_for;
 use crate::measure::{Work, rate};
 use crate::report::{Aim, Section};
 use crate::session::{Session, SessionError};
+use crate::statistics::median;
 use crate::units;
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -116,4 +117,13 @@ pub fn floor_of(
     }
     let best = best_plan(session, pattern, size)?;
     Ok(best.map_or(BOUNCE, |best| floor_task(pattern, size, &best.plan)))
+}
+
+/// The floor after a pause, in which the cores did something else.
+pub fn settled(session: &mut Session, floor: &Task) -> Result<f64, SessionError> {
+    let mut samples = Vec::new();
+    for _ in 0..3 {
+        samples.push(session.floor(floor)?[0]);
+    }
+    Ok(median(&samples))
 }

@@ -2,10 +2,12 @@
 //! collectives against libfabric's shm, each through kestrel and then through
 //! the other, and the other way round in the next round.
 
+use super::door::{floor_of, settled};
 use super::mpi::{IntelMpi, Through};
 use super::{Findings, Request};
+use crate::floor::{Pattern, Task};
 use crate::report::{Against, Aim, Row, Section};
-use crate::session::Session;
+use crate::session::{Session, SessionError};
 use crate::statistics::{Ratio, geometric_mean, median};
 use crate::units;
 use std::collections::BTreeMap;
@@ -24,7 +26,9 @@ const COLLECTIVES_MEAN_MAX: f64 = 0.8;
 const COLLECTIVES_EACH_MAX: f64 = 1.05;
 /// Seconds that IMB may spend on a size: so short that several rounds fit.
 const PING_PONG_SECONDS: f64 = 0.2;
-const COLLECTIVES_SECONDS: f64 = 0.05;
+const COLLECTIVES_SECONDS: f64 = 0.3;
+/// Iterations of a size, at most: fewer where more ranks share the two cores.
+const COLLECTIVES_ITERATIONS: u64 = 1_000;
 
 /// Microseconds by benchmark and size.
 type Times = BTreeMap<(String, u64), f64>;
@@ -32,39 +36,73 @@ type Times = BTreeMap<(String, u64), f64>;
 /// One round: the times of both.
 type Round = [Times; 2];
 
+struct Found {
+    rounds: Vec<Round>,
+    /// How often IMB left out the rest of a benchmark, on a busy machine.
+    given_up: usize,
+}
+
 pub fn run(
     session: &mut Session,
     request: &Request,
     cores: &[usize],
     share: Duration,
     findings: &mut Findings,
-) {
+) -> Result<(), SessionError> {
     let found = request.library();
     let mpi = found.and_then(|library| IntelMpi::find(request.intel_mpi(), library, cores));
     let mpi = match mpi {
         Ok(mpi) => mpi,
-        Err(reason) => return findings.leave_out("Intel MPI", reason),
+        Err(reason) => {
+            findings.leave_out("Intel MPI", reason);
+            return Ok(());
+        }
     };
-    let starts = 1 + request.ranks.len() as u64;
     session.bar.limit(None);
-    session.bar.begin("imb", starts);
+    session.bar.begin("imb", 1 + request.ranks.len() as u64);
     let short = share * PING_PONG_PERCENT / 100;
+    let until = Instant::now() + short;
     let sizes: Vec<usize> = PING_PONG_AIMS.iter().map(|(size, _)| *size as usize).collect();
-    let sizes = session.options.sizes(&sizes).into_iter().map(|size| size as u64).collect();
+    let sizes = session.options.sizes(&sizes);
+    let mut floors = Vec::new();
+    for &size in &sizes {
+        floors.push((size as u64, floor_of(session, Pattern::PingPong, size)?));
+    }
     let setting = Setting {
         benchmarks: &[PING_PONG],
         ranks: 2,
-        sizes,
+        sizes: sizes.into_iter().map(|size| size as u64).collect(),
         seconds: PING_PONG_SECONDS,
         iterations: session.options.iterations(2_000),
         other: Through::Own,
     };
-    match setting.rounds(&mpi, Instant::now() + short) {
-        Ok(rounds) => findings.sections.push(ping_pong(&rounds)),
+    let before = measure(session, &floors)?;
+    let found = setting.rounds(&mpi, until);
+    let after = measure(session, &floors)?;
+    match found {
+        Ok(found) => {
+            let mut section = ping_pong(&found.rounds);
+            for row in &mut section.rows {
+                let floor = |floors: &BTreeMap<u64, f64>| floors.get(&row.size?).copied();
+                row.floor =
+                    floor(&before).zip(floor(&after)).map(|(one, other)| (one + other) / 2.0);
+                row.ratio = row.ns.zip(row.floor).map(|(ns, floor)| ns / floor);
+            }
+            findings.sections.push(section);
+        }
         Err(reason) => findings.leave_out("IMB PingPong", reason),
     }
     session.bar.advance(1);
     collectives(session, request, &mpi, share - short, findings);
+    Ok(())
+}
+
+/// The floor of each size, now.
+fn measure(
+    session: &mut Session,
+    floors: &[(u64, Task)],
+) -> Result<BTreeMap<u64, f64>, SessionError> {
+    floors.iter().map(|(size, task)| Ok((*size, settled(session, task)?))).collect()
 }
 
 fn ping_pong(rounds: &[Round]) -> Section {
@@ -99,12 +137,21 @@ fn collectives(
             ranks,
             sizes: sizes.into_iter().map(|size| size as u64).collect(),
             seconds: COLLECTIVES_SECONDS,
-            iterations: session.options.iterations(1_000),
+            iterations: session
+                .options
+                .iterations(COLLECTIVES_ITERATIONS / u64::from(ranks))
+                .max(1),
             other: Through::Shm,
         };
         let until = Instant::now() + share * u32::from(ranks) / weights.max(1);
         match setting.rounds(mpi, until) {
-            Ok(rounds) => by_ranks.push((ranks, rounds)),
+            Ok(found) => {
+                if found.given_up > 0 {
+                    let why = format!("IMB ran out of its time {} times", found.given_up);
+                    findings.leave_out(&format!("sizes of IMB's collectives, {ranks} ranks"), why);
+                }
+                by_ranks.push((ranks, found.rounds));
+            }
             Err(reason) => findings.leave_out(&format!("IMB's collectives, {ranks} ranks"), reason),
         }
         session.bar.advance(1);
@@ -147,10 +194,10 @@ struct Setting {
 
 impl Setting {
     /// Rounds until the time is over, one at least; the order turns.
-    fn rounds(&self, mpi: &IntelMpi, until: Instant) -> Result<Vec<Round>, String> {
+    fn rounds(&self, mpi: &IntelMpi, until: Instant) -> Result<Found, String> {
         let lengths = Lengths::write(&self.sizes)?;
         let sides = [Through::Kestrel, self.other];
-        let mut rounds: Vec<Round> = Vec::new();
+        let (mut rounds, mut given_up): (Vec<Round>, usize) = (Vec::new(), 0);
         let mut longest = Duration::ZERO;
         while rounds.is_empty() || Instant::now() + longest <= until {
             let began = Instant::now();
@@ -159,13 +206,15 @@ impl Setting {
                 let index = (rounds.len() + turn) % sides.len();
                 let side = sides[index];
                 let output = mpi.benchmark(side, self.ranks, &self.arguments(&lengths));
-                let times = output.and_then(|output| self.times(&output));
+                let output = output.map_err(|reason| format!("{}: {reason}", side.name()))?;
+                given_up += output.matches("time-out.").count();
+                let times = self.times(&output);
                 round[index] = times.map_err(|reason| format!("{}: {reason}", side.name()))?;
             }
             rounds.push(round);
             longest = longest.max(began.elapsed());
         }
-        Ok(rounds)
+        Ok(Found { rounds, given_up })
     }
 
     fn arguments(&self, lengths: &Lengths) -> Vec<String> {

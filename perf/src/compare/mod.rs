@@ -30,7 +30,11 @@ pub struct Findings {
 impl Findings {
     /// A peer that is not there, or one that failed.
     fn leave_out(&mut self, who: &str, why: impl std::fmt::Display) {
-        self.left_out.push(format!("{who}: {why}"));
+        let line = format!("{who}: {why}");
+        // Several parts may miss the same.
+        if !self.left_out.contains(&line) {
+            self.left_out.push(line);
+        }
     }
 }
 
@@ -49,7 +53,7 @@ pub fn run(
             Part::Door => door::run(session, request, share, &mut findings)?,
             Part::Rma => rma::run(session, request, share, &mut findings)?,
             Part::Ucx => ucx::run(session, cores, share, &mut findings)?,
-            Part::Imb => imb::run(session, request, cores, share, &mut findings),
+            Part::Imb => imb::run(session, request, cores, share, &mut findings)?,
         }
     }
     Ok(findings)

@@ -3,7 +3,7 @@
 
 use super::Findings;
 use super::contest::{self, Series};
-use super::door::floor_of;
+use super::door::{floor_of, settled};
 use crate::floor::{Pattern, Task};
 use crate::measure::latency::{UCX_EXCESS_MAX, iterations_for};
 use crate::measure::{Work, rate};
@@ -116,9 +116,9 @@ fn rounds(
             break;
         }
         ours.samples.push(middle_of(session, work, floor)?);
-        let before = session.floor(floor)?[0];
+        let before = settled(session, floor)?;
         let value = theirs(session)?;
-        let after = session.floor(floor)?[0];
+        let after = settled(session, floor)?;
         others.samples.push(Beside { before, value, after });
     }
     Ok(vec![ours, others])

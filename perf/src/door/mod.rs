@@ -19,7 +19,7 @@ use std::path::PathBuf;
 pub enum DoorError {
     #[error("cannot load {path:?}: {source}")]
     Load { path: PathBuf, source: libloading::Error },
-    #[error("{provider} offers no such endpoint: {reason}")]
+    #[error("no such endpoint is offered by {provider}: {reason}")]
     NotOffered { provider: String, reason: String },
     #[error("{provider}: {call} failed: {reason}")]
     Call { provider: String, call: &'static str, reason: String },
