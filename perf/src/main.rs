@@ -3,8 +3,9 @@
 //! In reading order: [`cli`] what is asked; [`roles`] and [`bootstrap`] who we
 //! are; [`worker`] what every rank does; [`session`] what rank 0 directs;
 //! [`measure`] the workloads; [`floor`] what they are compared with; [`peer`]
-//! whom; [`report`], [`table`], [`html`] what comes out. Kestrel itself is
-//! behind one file, [`fabric`].
+//! and [`compare`] whom; [`report`], [`table`], [`html`] what comes out. What
+//! the workloads need of an endpoint is a [`port`]: kestrel itself is behind
+//! [`fabric`], libfabric behind [`door`].
 
 mod bootstrap;
 mod buffer;

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// One start may take no longer.
-const RUN_MAX: Duration = Duration::from_secs(90);
+const RUN_MAX: Duration = Duration::from_secs(60);
 /// What mpiexec has to end its ranks before it is killed.
 const END_MAX: Duration = Duration::from_secs(3);
 

@@ -48,7 +48,7 @@ pub struct Request {
     #[arg(long, value_delimiter = ',', default_value = "2,4,8", value_parser = clap::value_parser!(u16).range(2..=256))]
     pub ranks: Vec<u16>,
     /// About how long all parts together may take
-    #[arg(long, default_value_t = 170, value_parser = clap::value_parser!(u64).range(5..=800))]
+    #[arg(long, default_value_t = 150, value_parser = clap::value_parser!(u64).range(5..=800))]
     pub seconds: u64,
 }
 
