@@ -16,8 +16,6 @@ use crate::{
     transport::{Provider, Transport},
 };
 
-/// A waiter spins this long before it sleeps.
-const SPIN_BEFORE_SLEEP: Duration = Duration::from_micros(50);
 /// The longest sleep between two looks: a counter has no bell of its own.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
@@ -114,7 +112,7 @@ impl<P: Provider> CompletionCounter<P> {
             if timeout.is_some_and(|timeout| waited >= timeout) {
                 return Err(WaitError::TimedOut { threshold, value });
             }
-            if waited >= SPIN_BEFORE_SLEEP {
+            if waited >= self.domain.spin() {
                 let armed = self.driven().arm();
                 if armed.is_quiet() {
                     P::Transport::sleep(&armed.bells(), Some(LOOK_AGAIN));

@@ -2,7 +2,7 @@
 //! Reference: fi_endpoint(3), `fi_getopt`, `fi_setopt`.
 
 use super::{Endpoint, EndpointError};
-use crate::{address::Address, flags::Flags, transport::Provider};
+use crate::{address::Address, config::Config, flags::Flags, transport::Provider};
 
 /// The least room that a multi-receive buffer keeps, if nobody says. Units: bytes.
 const MULTI_RECEIVE_MIN_DEFAULT: usize = 64;
@@ -12,6 +12,9 @@ const MULTI_RECEIVE_MIN_DEFAULT: usize = 64;
 pub struct EndpointOptions {
     /// Where to listen; none, or port 0: the provider chooses.
     pub address: Option<Address>,
+    /// "Only peer endpoints that are programmed to use the same authorization key may
+    /// communicate." At most 512 bytes; empty: the provider's own.
+    pub auth_key: Vec<u8>,
     /// Of [`Flags`]: `MSG`, `TAGGED`, `SEND`, `RECV`, `DIRECTED_RECV`, `RMA`, …
     pub capabilities: Flags,
     /// Sends that may be under way before a post answers `Again`.
@@ -28,8 +31,10 @@ pub struct EndpointOptions {
 
 impl Default for EndpointOptions {
     fn default() -> Self {
+        let config = Config::default();
         EndpointOptions {
             address: None,
+            auth_key: Vec::new(),
             capabilities: Flags::MSG
                 | Flags::TAGGED
                 | Flags::SEND
@@ -44,8 +49,8 @@ impl Default for EndpointOptions {
                 | Flags::REMOTE_READ
                 | Flags::REMOTE_WRITE
                 | Flags::RMA_EVENT,
-            transmit_size: 1024,
-            inject_size: 1024,
+            transmit_size: config.tx_size,
+            inject_size: config.inject_size,
             transmit_flags: Flags::empty(),
             receive_flags: Flags::empty(),
             multi_receive_min: MULTI_RECEIVE_MIN_DEFAULT,

@@ -77,6 +77,7 @@ struct Network {
 struct Station {
     address: Address,
     incarnation: u64,
+    auth_key: Vec<u8>,
     bell: MockBell,
     /// Threads that sleep, or are about to.
     armed: AtomicUsize,
@@ -222,10 +223,15 @@ impl MockTransport {
             *count -= 1;
             return Err(Unreachable { errno: *errno, reason: format!("{address} refused") });
         }
-        network.stations.get(&address).cloned().ok_or_else(|| Unreachable {
+        let to = network.stations.get(&address).cloned().ok_or_else(|| Unreachable {
             errno: Errno::HOSTUNREACH,
             reason: format!("no endpoint listens at {address}"),
-        })
+        })?;
+        if to.auth_key != self.station.auth_key {
+            let reason = format!("{address} refused: the keys differ");
+            return Err(Unreachable { errno: Errno::CONNREFUSED, reason });
+        }
+        Ok(to)
     }
 
     fn translate(&mut self, what: What) {
@@ -410,6 +416,10 @@ impl Transport for MockTransport {
         let lane = self.peers.get(peer as usize).and_then(|peer| peer.receive.as_ref());
         // The memory of a process that is gone is not there to be read.
         self.options.read_remote && lane.is_some_and(|lane| !lane.from.dead.load(Ordering::SeqCst))
+    }
+
+    fn is_readable_by(&self, _peer: PeerIndex) -> bool {
+        self.options.read_remote
     }
 
     fn has_event(&self) -> bool {

@@ -42,7 +42,11 @@ impl MockProvider {
 impl Provider for MockProvider {
     type Transport = MockTransport;
 
-    fn open(&self, address: Option<Address>) -> Result<MockTransport, Unreachable> {
+    fn open(
+        &self,
+        address: Option<Address>,
+        auth_key: &[u8],
+    ) -> Result<MockTransport, Unreachable> {
         let mut network = lock(&self.network);
         network.opened += 1;
         let opened = network.opened;
@@ -58,6 +62,7 @@ impl Provider for MockProvider {
         let station = Arc::new(Station {
             address,
             incarnation: opened,
+            auth_key: auth_key.to_vec(),
             bell: MockBell::new(),
             armed: AtomicUsize::new(0),
             dead: AtomicBool::new(false),

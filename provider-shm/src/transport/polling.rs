@@ -106,7 +106,7 @@ impl ShmTransport {
         let (wish, mut silent) = (self.wish, Vec::new());
         for &Active { peer, .. } in &self.active {
             if let Some(lane) = &mut self.peers[peer as usize].receive {
-                if lane.looked_at == lane.position() && lane.position() > 0 {
+                if lane.looked_at == lane.position() && !lane.has_packet() {
                     silent.push(peer);
                     lane.set_attention(wish);
                 }

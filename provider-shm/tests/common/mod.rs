@@ -68,11 +68,11 @@ pub fn event_within(station: &Station, patience: Duration) -> Option<StationEven
 pub fn describe(event: &StationEvent) -> String {
     match event {
         StationEvent::Connected { request, peer, .. } => {
-            format!("connected {request} {} cma={}", peer.address, peer.cma_pid.is_some())
+            format!("connected {request} {} cma={}", peer.address, peer.memory.is_some())
         }
         StationEvent::Failed { request, error } => format!("failed {request} {error}"),
         StationEvent::Incoming { peer, .. } => {
-            format!("incoming {} cma={}", peer.address, peer.cma_pid.is_some())
+            format!("incoming {} cma={}", peer.address, peer.memory.is_some())
         }
         StationEvent::Died { .. } => "died".to_owned(),
     }
