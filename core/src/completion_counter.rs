@@ -10,7 +10,7 @@ use crate::{
     bind_count::BindError,
     counter::Counter,
     domain::Domain,
-    engine::idle::Idle,
+    engine::{BURST_MAX, idle::Idle},
     poll_set::PollSet,
     primitive::{AtomicBool, Ordering},
     transport::{Provider, Transport},
@@ -85,7 +85,7 @@ impl<P: Provider> CompletionCounter<P> {
 
     /// The value, after driving progress (`fi_cntr_read`).
     pub fn read(&self) -> u64 {
-        if self.driven().progress() {
+        if self.driven().progress(BURST_MAX) {
             self.idle.reset();
         } else {
             self.idle.idle();

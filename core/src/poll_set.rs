@@ -4,7 +4,11 @@ use std::{cell::UnsafeCell, os::fd::RawFd, sync::Arc};
 
 use arc_swap::ArcSwap;
 
-use crate::{completion_queue::store::Sharing, engine::unit::Unit, transport::Provider};
+use crate::{
+    completion_queue::store::Sharing,
+    engine::{BURST_MAX, unit::Unit},
+    transport::Provider,
+};
 
 /// A list of units, read on every poll and changed only by bind and close.
 pub struct PollSet<P: Provider> {
@@ -68,13 +72,14 @@ impl<P: Provider> PollSet<P> {
         self.change(|units| units.retain(|known| !Arc::ptr_eq(known, unit)));
     }
 
-    /// Polls every unit for the application. Returns whether anything moved.
+    /// Polls every unit for the application, for `most` packets each. Returns whether anything
+    /// moved.
     #[inline(always)]
-    pub fn progress(&self) -> bool {
+    pub fn progress(&self, most: usize) -> bool {
         self.read(|units| {
             let mut moved = false;
             for unit in units {
-                moved |= unit.progress_by_application();
+                moved |= unit.progress_by_application(most);
             }
             moved
         })
@@ -85,7 +90,7 @@ impl<P: Provider> PollSet<P> {
         self.read(|units| {
             let mut moved = false;
             for unit in units {
-                moved |= unit.progress();
+                moved |= unit.progress(BURST_MAX);
             }
             moved
         })

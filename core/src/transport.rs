@@ -36,6 +36,9 @@ pub struct Arrival {
     pub word: u64,
     /// Bytes of payload.
     pub length: usize,
+    /// The payload, if it has 8 bytes and was next to the head: fetched with it, since that is
+    /// what most small messages are.
+    pub tiny: Option<u64>,
 }
 
 /// Why a peer cannot be reached, or can no longer.

@@ -118,6 +118,14 @@ impl Head {
         Head { kind: word as u8, flags: (word >> 8) as u8, length: (word >> 16) as u16 }
     }
 
+    /// Whether the packet is a whole message that has nothing with it but its payload, in the
+    /// line of the head or in whatever way the transport needs no flag for.
+    #[inline(always)]
+    pub const fn is_plain(self) -> bool {
+        let beside_tagged = self.to_word() & !((TAGGED as u32) << 8) & 0xffff;
+        beside_tagged == Kind::Eager as u32
+    }
+
     /// How many inline words precede the payload of a packet of this head's kind.
     /// An unknown kind has none: core refuses it.
     #[inline(always)]

@@ -11,11 +11,12 @@ use kestrel_core::{
     memory::Piece,
     ring::lane::{
         CONTINUATION_BYTES, INLINE_BYTES, INLINE_WORDS, LINE_WORDS, LaneConsumer, LaneControl,
-        LaneCorrupt, LaneProducer, Line, WISH_CLOSED,
+        LaneProducer, Line, WISH_CLOSED,
     },
-    transport::{Arrival, PeerIndex},
     wire::Head,
 };
+
+pub use crate::lane_error::LaneError;
 
 use crate::{
     chunk::{ChunkPool, GRAIN, Loan},
@@ -33,7 +34,9 @@ const LINES_OFFSET: usize = 4096;
 pub const SPILL_MAX: usize = 7 * CONTINUATION_BYTES;
 /// The longest payload in continuation lines where the others have all chunks: what is injected
 /// is not longer, and the lines that it takes become free however late the head is published.
-const SPILL_LAST_RESORT: usize = 80 * CONTINUATION_BYTES;
+pub(crate) const SPILL_LAST_RESORT: usize = 80 * CONTINUATION_BYTES;
+/// How far ahead of a stream lines are fetched.
+const PREFETCH_AHEAD: u64 = 4;
 /// One line is kept free for the packet that says goodbye.
 const RESERVED_LINES: u64 = 1;
 
@@ -47,38 +50,6 @@ const CHUNK_WORD: usize = INLINE_WORDS - 1;
 const _: () = assert!(LINES_OFFSET + LINES * size_of::<Line>() == crate::region::LANE_BYTES);
 const _: () = assert!(size_of::<LaneControl>() <= LINES_OFFSET);
 const _: () = assert!(80 + 1 + RESERVED_LINES as usize + LINES / 4 <= LINES);
-
-/// What is wrong with a packet or an index that a peer wrote.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum LaneError {
-    /// An index.
-    #[error(transparent)]
-    Index(#[from] LaneCorrupt),
-    /// More inline content than fits a line.
-    #[error("a packet of {words} words and {length} bytes does not fit its line")]
-    InlineTooLong {
-        /// Words in front of the payload.
-        words: usize,
-        /// Bytes of payload.
-        length: usize,
-    },
-    /// A spilled payload longer than ever sent.
-    #[error("a spilled payload of {length} bytes is longer than {SPILL_LAST_RESORT}")]
-    SpillTooLong {
-        /// Bytes of payload.
-        length: usize,
-    },
-    /// A chunk outside the sender's pool.
-    #[error("a payload of {length} bytes at {offset} is outside a pool of {pool} bytes")]
-    OutsidePool {
-        /// Where it is said to start.
-        offset: usize,
-        /// Bytes of payload.
-        length: usize,
-        /// Bytes of the pool.
-        pool: usize,
-    },
-}
 
 /// The ends of a lane's memory.
 fn parts(memory: &LaneMemory) -> (NonNull<Line>, NonNull<LaneControl>) {
@@ -327,7 +298,7 @@ enum Place {
 pub struct ReceiveLane {
     consumer: LaneConsumer,
     pool: PoolView,
-    /// The packet that `next` showed: where its payload lies, the words in front
+    /// The packet that `next` measured: where its payload lies, the words in front
     /// of it, the lines that it takes.
     place: Place,
     words: usize,
@@ -371,47 +342,57 @@ impl ReceiveLane {
         self.consumer.position()
     }
 
-    /// Whether a packet is there.
+    /// The head of the next packet, if it is there.
     #[inline(always)]
-    pub fn has_packet(&self) -> bool {
-        self.consumer.peek().is_some()
+    pub fn peek(&self) -> Option<Head> {
+        self.consumer.peek().map(Head::from_word)
     }
 
-    /// The next packet, if it is there and sound.
+    /// Has the cache fetch a line that will be looked at soon.
+    ///
+    /// A line comes from the sender's core, which takes as long as handling a packet: a stream
+    /// would run at the pace of one line after the other.
     #[inline(always)]
-    pub fn next(&mut self, peer: PeerIndex) -> Option<Result<Arrival, LaneError>> {
-        let head = Head::from_word(self.consumer.peek()?);
-        let word = self.consumer.word(0);
+    pub fn prefetch(&self) {
+        self.consumer.prefetch(PREFETCH_AHEAD);
+    }
+
+    /// How long the payload of the next packet is, whose head `peek` showed, and the payload if it
+    /// has 8 bytes; none if the packet is not what most are: a short message alone.
+    #[inline(always)]
+    pub fn next_plain(&mut self, head: Head) -> Option<(usize, Option<u64>)> {
+        let length = head.length as usize;
+        if !head.is_plain() || length > INLINE_BYTES {
+            return None;
+        }
+        (self.place, self.words, self.lines) = (Place::Inline, 0, 1);
+        Some((length, (length == 8).then_some(self.consumer.word(1))))
+    }
+
+    /// How long the payload of the next packet is, whose head `peek` showed, if it is sound.
+    pub fn next(&mut self, head: Head) -> Result<usize, LaneError> {
         let (words, length) = (head.words(), head.length as usize);
         self.words = words;
         self.lines = 1;
-        if head.flags & (SPILLED | CHUNKED) != 0 {
-            return Some(self.next_outside(peer, head, word));
-        }
-        self.place = Place::Inline;
-        if words * 8 + length > INLINE_BYTES {
-            return Some(Err(LaneError::InlineTooLong { words, length }));
-        }
-        Some(Ok(Arrival { peer, head, word, length }))
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn next_outside(
-        &mut self,
-        peer: PeerIndex,
-        head: Head,
-        word: u64,
-    ) -> Result<Arrival, LaneError> {
         if head.flags & SPILLED != 0 {
-            let length = head.length as usize;
             if length > SPILL_LAST_RESORT || length == 0 {
                 return Err(LaneError::SpillTooLong { length });
             }
             self.place = Place::Spilled;
             self.lines = 1 + length.div_ceil(CONTINUATION_BYTES) as u64;
-            return Ok(Arrival { peer, head, word, length });
+            return Ok(length);
         }
+        if head.flags & CHUNKED != 0 {
+            return self.next_in_chunk();
+        }
+        self.place = Place::Inline;
+        if words * 8 + length > INLINE_BYTES {
+            return Err(LaneError::InlineTooLong { words, length });
+        }
+        Ok(length)
+    }
+
+    fn next_in_chunk(&mut self) -> Result<usize, LaneError> {
         let place = self.consumer.word(1 + CHUNK_WORD);
         let (offset, length) = ((place >> 32) as usize * GRAIN, place as u32 as usize);
         let pool = self.pool.len();
@@ -419,22 +400,25 @@ impl ReceiveLane {
             return Err(LaneError::OutsidePool { offset, length, pool });
         }
         self.place = Place::Chunk { offset, length };
-        Ok(Arrival { peer, head, word, length })
+        Ok(length)
     }
 
-    /// Word `index` of the packet that `next` showed.
+    /// The tag word of the next packet. Fetched once: a hostile sender may change it.
+    #[inline(always)]
+    pub fn tag(&self) -> u64 {
+        self.consumer.word(0)
+    }
+
+    /// Word `index` of the packet that `next` measured.
     #[inline(always)]
     pub fn word(&self, index: usize) -> u64 {
         self.consumer.word(1 + index)
     }
 
-    /// Copies payload of the packet that `next` showed, from `offset` on.
+    /// Copies payload of the packet that `next` measured, from `offset` on.
     #[inline(always)]
     pub fn copy_out(&self, copier: &Copier, offset: usize, to: Piece) {
         match self.place {
-            Place::Inline if to.len() == 8 && offset == 0 => {
-                to.write_word(self.consumer.word(1 + self.words));
-            }
             Place::Inline => self.copy_inline(offset, to),
             Place::Spilled => self.copy_spilled(offset, to),
             Place::Chunk { offset: start, length } => {

@@ -33,6 +33,7 @@ pub mod doorbell;
 pub mod fork_guard;
 #[allow(unsafe_code)]
 pub mod lane;
+mod lane_error;
 pub mod lcore;
 pub mod limits;
 pub mod process;

@@ -111,21 +111,26 @@ fn arbitrary_lines_are_refused_or_read_within_bounds() {
         let meta = u64::from(kind) | u64::from(flags) << 8 | u64::from(short) << 16;
         let stamp = if stamped { u64::from((position as u32).wrapping_add(1)) } else { words[0] };
         write(line(0), meta << 32 | (stamp & 0xffff_ffff));
-        let Some(next) = lane.next(3) else { return Ok(()) };
-        let Ok(arrival) = next else { return Ok(()) };
-        assert_eq!(arrival.peer, 3);
-        for index in 0..arrival.head.words() {
+        let Some(head) = lane.peek() else { return Ok(()) };
+        let plain = lane.next_plain(head);
+        let Ok(length) = lane.next(head) else { return Ok(()) };
+        lane.tag();
+        for index in 0..head.words() {
             lane.word(index);
         }
         // Into a buffer with a margin that must stay as it is.
-        let offset = cut.min(arrival.length);
-        let part = arrival.length - offset;
+        let offset = cut.min(length);
+        let part = length - offset;
         let mut buffer = vec![0xa5u8; part + 64];
         // SAFETY: the buffer is longer than the piece, and read only afterwards.
         let piece = unsafe { Piece::new(buffer.as_mut_ptr(), part) };
         lane.copy_out(&copier, offset, piece);
+        if let Some((plain, tiny)) = plain {
+            assert_eq!(plain, length);
+            assert!(tiny.is_none_or(|word| word.to_ne_bytes()[offset..] == buffer[..part]));
+        }
         assert!(buffer[part..].iter().all(|&byte| byte == 0xa5), "written beyond the message");
-        if arrival.head.flags & 0x60 == 0x40 {
+        if head.flags & 0x60 == 0x40 {
             // SAFETY: within the mapping.
             let place = unsafe { start.as_ptr().add(line(0) + 7).read_volatile() };
             let from = (place >> 32) as usize * 64 + offset;

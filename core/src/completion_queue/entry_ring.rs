@@ -4,8 +4,11 @@
 //! reader wants it. It was written so a moment ago, and a wider load cannot be forwarded from narrower stores: it
 //! would wait until they have left the store buffer, behind whatever else is in
 //! there. That wait was a third of the latency of a small message.
+//!
+//! A reader that polls with nothing in the ring opens a window: entries then go
+//! straight to where it wants them, and touch no slot at all.
 
-use std::mem::MaybeUninit;
+use std::{mem::MaybeUninit, ptr};
 
 use super::entry::Entry;
 
@@ -16,13 +19,17 @@ pub struct EntryRing {
     slots: Box<[MaybeUninit<Entry>]>,
     head: usize,
     tail: usize,
+    /// Where a waiting reader wants the next entry, and the end of its room.
+    window: *mut Entry,
+    window_end: *mut Entry,
 }
 
 impl EntryRing {
     /// Room for at least `size` entries before it grows.
     pub fn with_capacity(size: usize) -> Self {
         let slots = Box::new_uninit_slice(size.max(2).next_power_of_two());
-        EntryRing { slots, head: 0, tail: 0 }
+        let (window, window_end) = (ptr::null_mut(), ptr::null_mut());
+        EntryRing { slots, head: 0, tail: 0, window, window_end }
     }
 
     /// Whether nothing is in it.
@@ -31,9 +38,42 @@ impl EntryRing {
         self.head == self.tail
     }
 
+    /// Lets what is added next go to `entries`, as many as fit. The ring is empty if any do.
+    ///
+    /// # Safety
+    /// Until [`Self::close_window`], `entries` is valid and nobody else touches it.
+    #[inline(always)]
+    pub unsafe fn open_window(&mut self, entries: *mut [Entry]) {
+        debug_assert!(entries.is_empty() || self.is_empty());
+        self.window = entries.cast();
+        // SAFETY: one past the last entry of the caller's slice.
+        self.window_end = unsafe { self.window.add(entries.len()) };
+    }
+
+    /// What is added next stays in the ring.
+    pub fn stop_window(&mut self) {
+        self.window_end = self.window;
+    }
+
+    /// Forgets the window. Returns where the next entry would have gone.
+    #[inline(always)]
+    pub fn close_window(&mut self) -> *mut Entry {
+        self.window_end = ptr::null_mut();
+        std::mem::replace(&mut self.window, ptr::null_mut())
+    }
+
     /// Adds an entry at the end.
     #[inline(always)]
     pub fn push_back(&mut self, entry: Entry) {
+        if self.window != self.window_end {
+            // SAFETY: the window is open and has room, so this is an entry that the
+            // caller of `open_window` promised.
+            unsafe {
+                *self.window = entry;
+                self.window = self.window.add(1);
+            }
+            return;
+        }
         if self.tail - self.head == self.slots.len() {
             self.grow();
         }

@@ -28,6 +28,8 @@ use crate::{
 
 /// Entries that a queue holds before it grows, if the application says nothing.
 const SIZE_DEFAULT: usize = 1024;
+/// Packets that a poll may take although the reader has room for fewer completions.
+const BURST_MIN: usize = 8;
 
 /// Why nothing could be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -106,7 +108,14 @@ impl<P: Provider> CompletionQueue<P> {
     /// Reference: fi_cq(3), `fi_cq_read`.
     #[inline]
     pub fn read(&self, entries: &mut [Entry]) -> Result<usize, ReadError> {
-        self.read_by(|store| store.pop(entries))
+        match self.store.pop(entries) {
+            Head::Taken(count) => return Ok(count),
+            Head::Error => return Err(ReadError::ErrorAvailable),
+            Head::Empty => {}
+        }
+        let most = entries.len().max(BURST_MIN);
+        let (head, moved) = self.store.collect(entries, || self.units.progress(most));
+        self.answer(head, moved)
     }
 
     /// Reads as [`Self::read`], but hands each completion to `take` with its
@@ -119,18 +128,27 @@ impl<P: Provider> CompletionQueue<P> {
         count: usize,
         mut take: impl FnMut(usize, &Entry),
     ) -> Result<usize, ReadError> {
-        self.read_by(|store| store.pop_each(count, &mut take))
+        self.read_by(count, |store| store.pop_each(count, &mut take))
     }
 
     #[inline(always)]
-    fn read_by(&self, mut pop: impl FnMut(&CompletionStore) -> Head) -> Result<usize, ReadError> {
+    fn read_by(
+        &self,
+        count: usize,
+        mut pop: impl FnMut(&CompletionStore) -> Head,
+    ) -> Result<usize, ReadError> {
         match pop(&self.store) {
             Head::Taken(count) => return Ok(count),
             Head::Error => return Err(ReadError::ErrorAvailable),
             Head::Empty => {}
         }
-        let moved = self.units.progress();
-        match pop(&self.store) {
+        let moved = self.units.progress(count.max(BURST_MIN));
+        self.answer(pop(&self.store), moved)
+    }
+
+    #[inline(always)]
+    fn answer(&self, head: Head, moved: bool) -> Result<usize, ReadError> {
+        match head {
             Head::Taken(count) => {
                 self.idle.reset();
                 Ok(count)

@@ -4,7 +4,7 @@
 //! successes: a mark in the queue stands for each, and reading stops at it
 //! (fi_cq(3): "-FI_EAVAIL").
 
-use std::cell::UnsafeCell;
+use std::{cell::UnsafeCell, marker::PhantomData};
 
 use super::{
     entry::{Entry, ErrorEntry},
@@ -99,6 +99,11 @@ impl CompletionStore {
     #[inline(never)]
     pub fn push_error(&self, error: ErrorEntry) {
         self.errors.push(error);
+        if let Queue::Exclusive(queue) = &self.queue {
+            // What comes after the mark must not overtake it.
+            // SAFETY: exclusive use, as `Sharing::Exclusive` says.
+            unsafe { (*queue.get()).stop_window() };
+        }
         self.push(Entry { flags: ERROR_MARK, ..Entry::default() });
     }
 
@@ -142,6 +147,22 @@ impl CompletionStore {
             taken += 1;
         }
         if taken == 0 { Head::Empty } else { Head::Taken(taken) }
+    }
+
+    /// Runs `produce` and moves what it completes over `entries`, as many as fit.
+    /// Nothing was there before. Also returns what `produce` returned.
+    #[inline(always)]
+    pub fn collect<R>(&self, entries: &mut [Entry], produce: impl FnOnce() -> R) -> (Head, R) {
+        let Queue::Exclusive(queue) = &self.queue else {
+            let produced = produce();
+            return (self.pop(entries), produced);
+        };
+        let window = Window::open(queue, entries);
+        let produced = produce();
+        match window.close() {
+            0 => (self.pop(entries), produced),
+            taken => (Head::Taken(taken), produced),
+        }
     }
 
     #[inline(always)]
@@ -226,6 +247,45 @@ impl CompletionStore {
         if self.sleepers.load(Ordering::Relaxed) != 0 {
             self.wake.ring();
         }
+    }
+}
+
+/// A reader's entries while they are filled directly. Dropped if a poll panics, so that nothing
+/// points at them any more.
+struct Window<'a> {
+    queue: &'a UnsafeCell<EntryRing>,
+    start: *mut Entry,
+    _entries: PhantomData<&'a mut [Entry]>,
+}
+
+impl<'a> Window<'a> {
+    #[inline(always)]
+    fn open(queue: &'a UnsafeCell<EntryRing>, entries: &'a mut [Entry]) -> Window<'a> {
+        let start = entries.as_mut_ptr();
+        // SAFETY: exclusive use, as `Sharing::Exclusive` says; the entries are borrowed until the
+        // window is dropped, which closes it.
+        unsafe { (*queue.get()).open_window(entries) };
+        Window { queue, start, _entries: PhantomData }
+    }
+
+    /// How many entries were filled.
+    #[inline(always)]
+    fn close(self) -> usize {
+        // SAFETY: exclusive use, as `Sharing::Exclusive` says.
+        let next = unsafe { (*self.queue.get()).close_window() };
+        // SAFETY: both are in the slice that the window was opened over.
+        let filled = unsafe { next.offset_from_unsigned(self.start) };
+        // It is closed.
+        std::mem::forget(self);
+        filled
+    }
+}
+
+impl Drop for Window<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // SAFETY: exclusive use, as `Sharing::Exclusive` says.
+        unsafe { (*self.queue.get()).close_window() };
     }
 }
 

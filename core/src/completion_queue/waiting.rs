@@ -12,6 +12,7 @@ use super::{
     store::{CompletionStore, Head},
 };
 use crate::{
+    engine::BURST_MAX,
     poll_set::Armed,
     transport::{Provider, Transport},
 };
@@ -51,7 +52,7 @@ impl<P: Provider> CompletionQueue<P> {
         let start = Instant::now();
         let mut slept = false;
         let outcome = loop {
-            match self.read_by(&mut pop) {
+            match self.read_by(BURST_MAX, &mut pop) {
                 Err(ReadError::Empty) => {}
                 outcome => break outcome,
             }
@@ -102,7 +103,7 @@ impl<P: Provider> CompletionQueue<P> {
     /// Drives progress, and answers whether a read would find something.
     pub fn poll(&self) -> bool {
         if self.store.is_empty() {
-            self.units.progress();
+            self.units.progress(BURST_MAX);
         }
         !self.store.is_empty()
     }

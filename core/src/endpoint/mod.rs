@@ -38,21 +38,40 @@ pub struct Endpoint<P: Provider> {
     domain: Arc<Domain<P>>,
     options: EndpointOptions,
     address: Address,
-    unit: OnceLock<Arc<Unit<P>>>,
+    enabled: OnceLock<Enabled<P>>,
     /// Before it is enabled: the transport and what is bound. Never on the data path.
     bindings: Mutex<Bindings<P>>,
     send_flags: AtomicU64,
     receive_flags: AtomicU64,
     multi_receive_min: std::sync::atomic::AtomicUsize,
-    /// Whether only operations that ask for it write an entry.
-    selective: OnceLock<Selective>,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Selective {
-    transmit: bool,
-    receive: bool,
+/// What posts need of an enabled endpoint: settled once, so that no post looks it up again.
+struct Enabled<P: Provider> {
+    unit: Arc<Unit<P>>,
+    send: Rules,
+    receive: Rules,
+    /// All ones if receives cannot be directed, so that `from | from_any` is who may match.
+    from_any: u64,
 }
+
+/// The flags of one direction's operations.
+#[derive(Clone, Copy)]
+struct Rules {
+    /// Flags that ask for nothing out of the ordinary.
+    plain: Flags,
+    /// What each operation has beside its own flags: `COMPLETION` where the binding is not
+    /// selective.
+    added: Flags,
+}
+
+impl Rules {
+    fn new(plain: Flags, selective: bool) -> Rules {
+        Rules { plain, added: if selective { Flags::empty() } else { Flags::COMPLETION } }
+    }
+}
+
+const FAMILY: Flags = Flags::TAGGED.union(Flags::MSG);
 
 /// What an operation may ask for beside its default.
 const SEND_FLAGS: Flags = Flags::REMOTE_CQ_DATA
@@ -64,6 +83,7 @@ const SEND_FLAGS: Flags = Flags::REMOTE_CQ_DATA
     .union(Flags::DELIVERY_COMPLETE)
     .union(Flags::MATCH_COMPLETE)
     .union(Flags::FENCE);
+const CLAIM_FLAGS: Flags = Flags::PEEK.union(Flags::CLAIM).union(Flags::DISCARD);
 const RECEIVE_FLAGS: Flags = Flags::COMPLETION
     .union(Flags::MORE)
     .union(Flags::PEEK)
@@ -90,9 +110,8 @@ impl<P: Provider> Endpoint<P> {
             receive_flags: AtomicU64::new(options.receive_flags.bits()),
             multi_receive_min: options.multi_receive_min.into(),
             options,
-            unit: OnceLock::new(),
+            enabled: OnceLock::new(),
             bindings: Mutex::new(Bindings::new(transport)),
-            selective: OnceLock::new(),
         }))
     }
 
@@ -113,8 +132,12 @@ impl<P: Provider> Endpoint<P> {
     }
 
     #[inline(always)]
+    fn enabled(&self) -> Result<&Enabled<P>, PostError> {
+        self.enabled.get().ok_or(PostError::NotEnabled)
+    }
+
     fn unit(&self) -> Result<&Arc<Unit<P>>, PostError> {
-        self.unit.get().ok_or(PostError::NotEnabled)
+        Ok(&self.enabled()?.unit)
     }
 
     /// The flags of a transmit call that names none (`tx_attr.op_flags`).
@@ -161,29 +184,28 @@ impl<P: Provider> Endpoint<P> {
     /// fi_msg(3), fi_tagged(3)
     #[inline(always)]
     pub fn post_send(&self, mut post: SendPost<'_>) -> Result<(), PostError> {
-        if !self.selective.get().is_some_and(|selective| selective.transmit) {
-            post.flags |= Flags::COMPLETION;
-        }
-        self.post_unreported(post)
+        let enabled = self.enabled()?;
+        post.flags |= enabled.send.added;
+        self.post_send_by(enabled, post)
     }
 
     /// Posts a send that writes an entry when it succeeds only if its flags say
     /// `COMPLETION`: what the inject calls come down to.
     #[inline(always)]
     pub fn post_unreported(&self, post: SendPost<'_>) -> Result<(), PostError> {
-        let unit = self.unit()?;
-        let family = Flags::TAGGED | Flags::MSG;
-        if !(SEND_FLAGS | family).contains(post.flags) {
-            return Err(PostError::BadFlags { flags: post.flags });
-        }
-        if !self.options.capabilities.contains(post.flags & family) {
-            return Err(PostError::NotCapable { missing: post.flags & family });
+        self.post_send_by(self.enabled()?, post)
+    }
+
+    #[inline(always)]
+    fn post_send_by(&self, enabled: &Enabled<P>, post: SendPost<'_>) -> Result<(), PostError> {
+        if !enabled.send.plain.contains(post.flags) {
+            self.check_flags(SEND_FLAGS, post.flags)?;
         }
         self.check_pieces(&post.pieces)?;
         if post.flags.contains(Flags::INJECT) {
             self.check_inject(post.pieces.total())?;
         }
-        unit.send(post)
+        enabled.unit.send(post)
     }
 
     /// Posts a receive of either family: what every receive call comes down to.
@@ -193,25 +215,27 @@ impl<P: Provider> Endpoint<P> {
     /// fi_msg(3), fi_tagged(3)
     #[inline(always)]
     pub fn post_receive(&self, mut post: ReceivePost<'_>) -> Result<(), PostError> {
-        let unit = self.unit()?;
-        let family = Flags::TAGGED | Flags::MSG;
-        if !(RECEIVE_FLAGS | family).contains(post.flags) {
-            return Err(PostError::BadFlags { flags: post.flags });
-        }
-        if !self.options.capabilities.contains(post.flags & family) {
-            return Err(PostError::NotCapable { missing: post.flags & family });
+        let enabled = self.enabled()?;
+        if !enabled.receive.plain.contains(post.flags) {
+            self.check_flags(RECEIVE_FLAGS, post.flags)?;
         }
         self.check_pieces(&post.pieces)?;
-        if post.flags.intersects(Flags::PEEK | Flags::CLAIM | Flags::DISCARD) {
-            check_claim_flags(post.flags)?;
+        post.from |= enabled.from_any;
+        post.flags |= enabled.receive.added;
+        enabled.unit.receive(post)
+    }
+
+    /// Flags that are not plain: wrong, or a peek, a claim or a discard.
+    #[cold]
+    #[inline(never)]
+    fn check_flags(&self, allowed: Flags, flags: Flags) -> Result<(), PostError> {
+        if !(allowed | FAMILY).contains(flags) {
+            return Err(PostError::BadFlags { flags });
         }
-        if !self.options.capabilities.contains(Flags::DIRECTED_RECV) {
-            post.from = crate::address_vector::FI_ADDR_UNSPEC;
+        if !self.options.capabilities.contains(flags & FAMILY) {
+            return Err(PostError::NotCapable { missing: flags & FAMILY });
         }
-        if !self.selective.get().is_some_and(|selective| selective.receive) {
-            post.flags |= Flags::COMPLETION;
-        }
-        unit.receive(post)
+        check_claim_flags(flags)
     }
 
     #[inline(always)]
@@ -246,7 +270,7 @@ impl<P: Provider> Endpoint<P> {
     /// and whatever is bound is released. A second close does nothing.
     pub fn close(&self) {
         self.unbind_all();
-        if let Some(unit) = self.unit.get() {
+        if let Some(Enabled { unit, .. }) = self.enabled.get() {
             self.domain.remove_unit(unit);
             unit.close();
         }
@@ -259,8 +283,10 @@ impl<P: Provider> Drop for Endpoint<P> {
     }
 }
 
-#[cold]
 fn check_claim_flags(flags: Flags) -> Result<(), PostError> {
+    if !flags.intersects(CLAIM_FLAGS) {
+        return Ok(());
+    }
     let peek_or_claim = flags.intersects(Flags::PEEK | Flags::CLAIM);
     if peek_or_claim && !flags.contains(Flags::MULTI_RECV) {
         return Ok(());

@@ -69,8 +69,8 @@ impl<P: Provider> Endpoint<P> {
 
     #[inline(always)]
     pub(super) fn add_completion(&self, flags: &mut Flags) {
-        if !self.selective.get().is_some_and(|selective| selective.transmit) {
-            *flags |= Flags::COMPLETION;
+        if let Ok(enabled) = self.enabled() {
+            *flags |= enabled.send.added;
         }
     }
 

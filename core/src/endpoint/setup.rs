@@ -3,11 +3,11 @@
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use super::{
-    Endpoint, EndpointError, Selective,
+    CLAIM_FLAGS, Enabled, Endpoint, EndpointError, FAMILY, RECEIVE_FLAGS, Rules, SEND_FLAGS,
     one_sided::{self, OneSided},
 };
 use crate::{
-    address_vector::AddressVector,
+    address_vector::{AddressVector, FI_ADDR_UNSPEC},
     completion_counter::CompletionCounter,
     completion_queue::CompletionQueue,
     engine::{Engine, Setup, report::Side, unit::Unit},
@@ -96,7 +96,7 @@ impl<P: Provider> Endpoint<P> {
         &self,
         what: &'static str,
     ) -> Result<MutexGuard<'_, Bindings<P>>, EndpointError> {
-        if self.unit.get().is_some() {
+        if self.enabled.get().is_some() {
             return Err(EndpointError::Enabled { what });
         }
         Ok(self.lock_bindings())
@@ -219,14 +219,18 @@ impl<P: Provider> Endpoint<P> {
             multi_receive_min: self.multi_receive_min(),
             unexpected_budget: self.domain.options().unexpected_budget,
         };
-        let selective =
-            Selective { transmit: setup.transmit.selective, receive: setup.receive.selective };
+        let capabilities = self.options.capabilities;
+        let family = capabilities & FAMILY;
+        let receive_plain = RECEIVE_FLAGS.difference(CLAIM_FLAGS) | family;
+        let send = Rules::new(SEND_FLAGS | family, setup.transmit.selective);
+        let receive = Rules::new(receive_plain, setup.receive.selective);
+        let directed = capabilities.contains(Flags::DIRECTED_RECV);
+        let from_any = if directed { 0 } else { FI_ADDR_UNSPEC };
         let engine = Engine::new(transport, setup);
         let unit =
             Arc::new(Unit::new(self.domain.provider().clone(), self.domain.sharing(), engine));
         // Set once: the lock is held and `open_bindings` saw no unit.
-        let _ = self.selective.set(selective);
-        let _ = self.unit.set(unit.clone());
+        let _ = self.enabled.set(Enabled { unit: unit.clone(), send, receive, from_any });
         bindings.transmit.add_unit(&unit);
         bindings.receive.add_unit(&unit);
         bindings.one_sided.add_unit(&unit);
@@ -237,7 +241,7 @@ impl<P: Provider> Endpoint<P> {
     /// Releases everything bound, and the transport if it was never enabled.
     pub(super) fn unbind_all(&self) {
         let mut bindings = self.lock_bindings();
-        let unit = self.unit.get();
+        let unit = self.enabled.get().map(|enabled| &enabled.unit);
         bindings.transmit.release(unit);
         bindings.receive.release(unit);
         bindings.one_sided.release(unit);

@@ -35,7 +35,7 @@ use report::{OneSidedCounters, Side};
 
 /// Packets that one poll takes at most, so that a busy peer cannot keep the
 /// caller from its own work.
-const BURST_MAX: usize = 64;
+pub const BURST_MAX: usize = 64;
 
 /// What an endpoint is set up with when it is enabled.
 pub struct Setup {
@@ -123,14 +123,20 @@ impl<T: Transport> Engine<T> {
 
     /// Takes a burst of packets and pushes what waits. Returns whether anything
     /// moved. Cost: no system call, no allocation, no lock.
-    #[inline(always)]
     pub fn progress(&mut self) -> bool {
+        self.progress_with(BURST_MAX)
+    }
+
+    /// As [`Self::progress`], for at most `most` packets.
+    #[inline(always)]
+    pub fn progress_with(&mut self, most: usize) -> bool {
         if self.transport.has_event() {
             self.take_events();
         }
         self.know_sources();
         let mut packets = 0;
-        while packets < self.burst {
+        let burst = self.burst.min(most);
+        while packets < burst {
             let Some(arrival) = self.transport.arrival() else {
                 break;
             };

@@ -36,6 +36,19 @@ impl Side {
         }
     }
 
+    /// Reports a success: an entry if one is `wanted`, and the counter always.
+    #[inline(always)]
+    pub fn succeed_if(&self, wanted: bool, entry: impl FnOnce() -> Entry) {
+        if let Some(counter) = &self.counter {
+            counter.add(1);
+        }
+        if let Some(queue) = &self.queue
+            && wanted
+        {
+            queue.push(entry());
+        }
+    }
+
     /// Reports a message in a multi-receive buffer that stays posted.
     pub fn succeed_message(&self, entry: Option<Entry>, wanted: bool) {
         if entry.is_some() {
@@ -142,7 +155,6 @@ impl<T: Transport> Engine<T> {
     }
 
     /// A receive that got its whole message, or as much as fits.
-    #[inline(always)]
     pub(crate) fn report_received(&mut self, index: u32, message: &Message, room: usize) {
         if message.total > room {
             return self.report_truncated(index, message, room);

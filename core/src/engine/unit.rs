@@ -93,31 +93,31 @@ impl<P: Provider> Unit<P> {
         unsafe { (*self.engine.get()).as_mut() }
     }
 
-    /// Polls the engine if nobody else does. Returns whether anything moved.
+    /// Polls the engine for `most` packets if nobody else does. Returns whether anything moved.
     #[inline(always)]
-    pub fn progress(&self) -> bool {
+    pub fn progress(&self, most: usize) -> bool {
         if self.provider.forked() {
             return false;
         }
         if self.sharing == Sharing::Exclusive {
-            return self.owned().is_some_and(Engine::progress);
+            return self.owned().is_some_and(|engine| engine.progress_with(most));
         }
         if !self.ownership.try_acquire() {
             return false;
         }
         self.drain();
-        let moved = self.owned().is_some_and(Engine::progress);
+        let moved = self.owned().is_some_and(|engine| engine.progress_with(most));
         self.release();
         moved
     }
 
     /// As [`Self::progress`], for an application's own poll.
     #[inline(always)]
-    pub fn progress_by_application(&self) -> bool {
+    pub fn progress_by_application(&self, most: usize) -> bool {
         if self.sharing == Sharing::Shared {
             self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         }
-        self.progress()
+        self.progress(most)
     }
 
     /// How often the application polled, for a helper to see whether it does.

@@ -212,8 +212,9 @@ impl MockTransport {
         let lane = self.peers.get(peer as usize)?.receive.as_ref()?;
         let packet = lock(&lane.queue).packets.pop_front()?;
         let (head, word, length) = (packet.head, packet.word, packet.payload.len());
+        let tiny = packet.payload[..].try_into().map(u64::from_ne_bytes).ok();
         self.current = Some(packet);
-        Some(Arrival { peer, head, word, length })
+        Some(Arrival { peer, head, word, length, tiny })
     }
 
     fn try_connect(&self, address: Address) -> Result<Arc<Station>, Unreachable> {

@@ -4,54 +4,118 @@
 //! checked before it is used, and a peer that lies loses its lane.
 
 use crate::{
+    completion_queue::Entry,
     engine::{Engine, peer::Reply, report::Message},
     flags::Flags,
     info::TX_SIZE_MAX,
-    operation::{Body, Unexpected},
+    operation::{Body, ReceiveOperation, StoredPieces, Unexpected},
     protocol::place,
-    tag_match::STICKY,
+    tag_match::{PostedId, STICKY},
     transport::{Arrival, PeerIndex, Transport},
-    wire::{self, ENVELOPE_COST, Kind},
+    wire::{self, ENVELOPE_COST, Head, Kind},
 };
 
 /// More operations than this no endpoint has under way with another: its transmit size, and
 /// what threads left for the owner. Beyond it a peer only wants our memory.
 pub(crate) const UNDER_WAY_MAX: usize = 2 * TX_SIZE_MAX;
 
+const OVERDRAWN: &str = "it sent more than its credit";
+
 impl<T: Transport> Engine<T> {
     /// Delivers one packet and gives its memory back.
     #[inline(always)]
     pub(crate) fn deliver(&mut self, arrival: Arrival) {
-        if arrival.head.kind == Kind::Eager as u8 {
-            self.arrive_eager(arrival);
+        if arrival.head.is_plain() {
+            self.arrive_plain(arrival);
         } else {
-            self.arrive_other(arrival);
+            let Arrival { peer, head, word, length, .. } = arrival;
+            self.arrive_other(peer, head, word, length);
         }
         self.transport.consume();
     }
 
+    /// A message that comes alone, as most do.
     #[inline(always)]
+    fn arrive_plain(&mut self, arrival: Arrival) {
+        let Arrival { peer, head, word: tag, length, tiny } = arrival;
+        let cost = length as u64 + ENVELOPE_COST;
+        let Some(source) = self.charge_arrival(peer, cost) else {
+            return self.violation(peer, OVERDRAWN);
+        };
+        let matcher =
+            if head.flags & wire::TAGGED != 0 { &mut self.tagged } else { &mut self.untagged };
+        let Some(found) = matcher.match_posted(peer, tag) else {
+            return self.park_eager(peer, head, tag, length);
+        };
+        let message =
+            Message { peer, flags: message_flags(head.flags), tag, data: 0, total: length };
+        self.receive_eager(found, message, tiny, source);
+    }
+
+    /// A message that brings data, or wants an answer.
     fn arrive_eager(&mut self, arrival: Arrival) {
         let flags = arrival.head.flags;
         let cost = arrival.length as u64 + ENVELOPE_COST;
-        if !self.charge_arrival(arrival.peer, cost) {
-            return self.violation(arrival.peer, "it sent more than its credit");
-        }
+        let Some(source) = self.charge_arrival(arrival.peer, cost) else {
+            return self.violation(arrival.peer, OVERDRAWN);
+        };
         let matcher = if flags & wire::TAGGED != 0 { &mut self.tagged } else { &mut self.untagged };
-        let Some((posted, receive)) = matcher.match_posted(arrival.peer, arrival.word) else {
-            return self.park_eager(arrival, cost);
+        let Some(found) = matcher.match_posted(arrival.peer, arrival.word) else {
+            let Arrival { peer, head, word, length, .. } = arrival;
+            return self.park_eager(peer, head, word, length);
         };
         let message = self.eager_message(arrival);
-        if receive & STICKY != 0 {
-            self.place_in_multi(receive & !STICKY, posted, &message);
-        } else {
-            let room = place::whole(&self.transport, &self.receives[receive], message.total);
-            self.report_received(receive, &message, room);
-        }
+        self.receive_eager(found, message, None, source);
         if flags & (wire::ACK_DELIVERY | wire::ACK_MATCH) != 0 {
             let operation = self.transport.word(arrival.head.words() - 1);
             self.acknowledge_arrival(arrival.peer, operation);
         }
+    }
+
+    /// Gives a whole message to the receive that it matched.
+    ///
+    /// What is not inlined gets a copy of the message, made where it is called: one whose address
+    /// is taken would be written to memory for every message.
+    #[inline(always)]
+    fn receive_eager(
+        &mut self,
+        (posted, receive): (PostedId, u32),
+        message: Message,
+        tiny: Option<u64>,
+        source: u64,
+    ) {
+        if receive & STICKY != 0 {
+            return self.place_in_multi(receive & !STICKY, posted, &{ message });
+        }
+        let piece = match self.receives[receive].pieces {
+            StoredPieces::One(piece) if message.total <= piece.len() => piece,
+            _ => return self.receive_with_care(receive, &{ message }),
+        };
+        // Before the payload is written, after which nothing is known of what lies in memory.
+        let ReceiveOperation { context, flags, owner, .. } = self.receives.remove(receive);
+        match tiny {
+            Some(word) => piece.part(0, 8).write_word(word),
+            None => self.transport.copy_out(0, piece.part(0, message.total)),
+        }
+        let wanted = flags.contains(Flags::COMPLETION);
+        self.setup.receive.succeed_if(wanted, || Entry {
+            context,
+            flags: (message.flags | Flags::RECV).bits(),
+            length: message.total as u64,
+            buffer: piece.as_ptr() as u64,
+            data: message.data,
+            tag: message.tag,
+            source,
+            owner,
+        });
+    }
+
+    /// The same where the buffer is in several pieces, or too small.
+    #[cold]
+    #[inline(never)]
+    fn receive_with_care(&mut self, receive: u32, message: &Message) {
+        let room = place::whole(&self.transport, &self.receives[receive], message.total);
+        self.report_received(receive, message, room);
     }
 
     #[inline(always)]
@@ -68,8 +132,9 @@ impl<T: Transport> Engine<T> {
 
     /// Nobody has posted a receive for it yet.
     #[inline(never)]
-    fn park_eager(&mut self, arrival: Arrival, cost: u64) {
-        let flags = arrival.head.flags;
+    fn park_eager(&mut self, peer: PeerIndex, head: Head, tag: u64, length: usize) {
+        let arrival = Arrival { peer, head, word: tag, length, tiny: None };
+        let (flags, cost) = (head.flags, length as u64 + ENVELOPE_COST);
         let message = self.eager_message(arrival);
         let wanted = flags & (wire::ACK_DELIVERY | wire::ACK_MATCH);
         let operation = match wanted {
@@ -106,10 +171,9 @@ impl<T: Transport> Engine<T> {
         index
     }
 
-    #[cold]
     #[inline(never)]
-    fn arrive_other(&mut self, arrival: Arrival) {
-        let peer = arrival.peer;
+    fn arrive_other(&mut self, peer: PeerIndex, head: Head, word: u64, length: usize) {
+        let arrival = Arrival { peer, head, word, length, tiny: None };
         match Kind::from_byte(arrival.head.kind) {
             Some(Kind::Long) => self.arrive_long(arrival),
             Some(Kind::Part) => self.arrive_part(arrival),
@@ -126,7 +190,8 @@ impl<T: Transport> Engine<T> {
                 | Kind::Data
                 | Kind::Done,
             ) => self.arrive_one_sided(arrival),
-            Some(Kind::Eager) | None => {
+            Some(Kind::Eager) => self.arrive_eager(arrival),
+            None => {
                 let what = format!("it sent a packet of kind {}", arrival.head.kind);
                 self.violation(peer, &what);
             }

@@ -68,7 +68,7 @@ impl<T: Transport> Engine<T> {
             data,
             acknowledge_whole: flags & (wire::ACK_DELIVERY | wire::ACK_MATCH) == wire::ACK_DELIVERY,
         };
-        if !self.charge_arrival(peer, incoming.cost()) {
+        if self.charge_arrival(peer, incoming.cost()).is_none() {
             return self.violation(peer, "it sent more than its credit");
         }
         if prefix == 0 {

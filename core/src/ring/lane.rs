@@ -100,6 +100,8 @@ pub struct LaneConsumer {
     mask: u64,
     position: u64,
     published: u64,
+    /// The line of `position`: found once, read several times.
+    current: NonNull<Line>,
 }
 
 // SAFETY: the handles own their end exclusively; all shared words are atomics,
@@ -257,7 +259,14 @@ impl LaneConsumer {
     /// As for [`LaneProducer::new`]; no other consumer exists for the lane.
     pub unsafe fn new(lines: NonNull<Line>, count: usize, control: NonNull<LaneControl>) -> Self {
         assert!(count.is_power_of_two() && (2..1 << 31).contains(&count));
-        LaneConsumer { lines, control, mask: count as u64 - 1, position: 0, published: 0 }
+        LaneConsumer {
+            lines,
+            control,
+            mask: count as u64 - 1,
+            position: 0,
+            published: 0,
+            current: lines,
+        }
     }
 
     #[inline(always)]
@@ -270,6 +279,12 @@ impl LaneConsumer {
     fn control(&self) -> &LaneControl {
         // SAFETY: `new` demanded a valid control block.
         unsafe { self.control.as_ref() }
+    }
+
+    #[inline(always)]
+    fn current(&self) -> &Line {
+        // SAFETY: what `line` answered for the present position.
+        unsafe { self.current.as_ref() }
     }
 
     /// The number of lines in the lane.
@@ -288,7 +303,7 @@ impl LaneConsumer {
     #[inline(always)]
     pub fn peek(&self) -> Option<u32> {
         // A2: pairs with R2 in `LaneProducer::publish`.
-        let word = self.line(self.position).words[0].load(Ordering::Acquire);
+        let word = self.current().words[0].load(Ordering::Acquire);
         (word as u32 == stamp(self.position)).then_some((word >> 32) as u32)
     }
 
@@ -296,7 +311,7 @@ impl LaneConsumer {
     /// producer may rewrite it at any time if it is hostile: read once.
     #[inline(always)]
     pub fn word(&self, index: usize) -> u64 {
-        self.line(self.position).words[index + 1].load(Ordering::Relaxed)
+        self.current().words[index + 1].load(Ordering::Relaxed)
     }
 
     /// The content of the `nth` continuation line (from 1).
@@ -327,6 +342,7 @@ impl LaneConsumer {
     #[inline(always)]
     pub fn advance(&mut self, lines: u64) {
         self.position += lines;
+        self.current = NonNull::from(self.line(self.position));
     }
 
     /// Lines consumed since the head was last published.

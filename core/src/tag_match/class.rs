@@ -28,14 +28,14 @@ impl Class {
     const UNUSED: Class = Class { significant: 0, source_mask: 1 };
 
     /// The class of a receive from `source` (or `ANY_SOURCE`) that ignores the bits `ignore`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn of(source: SourceIndex, ignore: u64) -> Class {
         let source_mask = if source == ANY_SOURCE { u32::MAX } else { 0 };
         Class { significant: !ignore, source_mask }
     }
 
     /// What a message from `source` with `tag` looks like to this class.
-    #[inline]
+    #[inline(always)]
     pub(super) fn key(self, source: SourceIndex, tag: u64) -> Key {
         Key { tag: tag & self.significant, source: source | self.source_mask }
     }
@@ -74,18 +74,18 @@ impl<T> Slots<T> {
         Slots { slots, recent: 0, hints: [0; HINT_COUNT] }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn get(&self, slot: usize) -> &Slot<T> {
         &self.slots[slot % CLASS_COUNT_MAX]
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn get_mut(&mut self, slot: usize) -> &mut Slot<T> {
         &mut self.slots[slot % CLASS_COUNT_MAX]
     }
 
     /// The slot that serves `class`, or `NO_SLOT`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn find(&mut self, class: Class) -> usize {
         let recent = self.recent % CLASS_COUNT_MAX;
         if self.get(recent).class == class { recent } else { self.find_other(class) }

@@ -118,7 +118,7 @@ impl Expected {
         self.pool.len()
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn post(
         &mut self,
         source: SourceIndex,
@@ -193,7 +193,7 @@ impl Expected {
 
     /// The earliest receive that matches a message from `source` with `tag`, removed unless it
     /// is sticky.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take(&mut self, source: SourceIndex, tag: u64) -> Option<(PostedId, u32)> {
         match self.only_live_slot() {
             Some(slot) => {
@@ -204,7 +204,7 @@ impl Expected {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn detach_unless_sticky(&mut self, place: Place) -> (PostedId, u32) {
         let receive = self.pool.nodes()[place.id as usize].receive;
         if receive & STICKY == 0 {
@@ -237,7 +237,7 @@ impl Expected {
         receive
     }
 
-    #[inline]
+    #[inline(always)]
     fn only_live_slot(&self) -> Option<usize> {
         let slot = self.live.trailing_zeros() as usize;
         let others = self.live & self.live.wrapping_sub(1);
@@ -245,7 +245,7 @@ impl Expected {
     }
 
     /// The earliest match in the table of `slot`.
-    #[inline]
+    #[inline(always)]
     fn probe(&self, slot: usize, source: SourceIndex, tag: u64) -> Option<Place> {
         let Slot { class, content: table } = self.slots.get(slot);
         let key = class.key(source, tag);
@@ -289,19 +289,20 @@ impl Expected {
     }
 
     /// Takes the receive at `place` out of its table and the pool.
-    #[inline]
+    #[inline(always)]
     fn detach(&mut self, place: Place) -> u32 {
         let Place { order, slot, bucket, id } = place;
         let nodes = self.pool.nodes_mut();
-        if slot == OVERFLOW_SLOT {
-            self.detach_overflowing(order);
-        } else {
+        if slot != OVERFLOW_SLOT {
             self.slots.get_mut(slot).content.unlink(nodes, bucket, id);
         }
-        let posted = &mut self.pool.nodes_mut()[id as usize];
+        let posted = &mut nodes[id as usize];
         posted.order = VACANT;
         let receive = posted.receive;
         self.pool.release(id);
+        if slot == OVERFLOW_SLOT {
+            self.detach_overflowing(order);
+        }
         receive
     }
 

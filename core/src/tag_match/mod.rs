@@ -86,7 +86,7 @@ impl Matcher {
     /// [`ANY_SOURCE`], whose tag equals `tag` in all bits that are not in `ignore`.
     ///
     /// Ownership: `receive` is the caller's and opaque. Cost: constant; allocates only to grow.
-    #[inline]
+    #[inline(always)]
     pub fn post(&mut self, source: SourceIndex, tag: u64, ignore: u64, receive: u32) -> PostedId {
         self.expected.post(source, tag, ignore, receive)
     }
@@ -100,7 +100,7 @@ impl Matcher {
     }
 
     /// The earliest posted receive that matches, taken off unless it is [`STICKY`].
-    #[inline]
+    #[inline(always)]
     pub fn match_posted(&mut self, source: SourceIndex, tag: u64) -> Option<(PostedId, u32)> {
         self.expected.take(source, tag)
     }
@@ -181,7 +181,7 @@ impl Matcher {
     }
 
     /// How many messages are parked.
-    #[inline]
+    #[inline(always)]
     pub fn unexpected_len(&self) -> usize {
         self.unexpected.len()
     }

@@ -25,7 +25,7 @@ impl<T: Node> Pool<T> {
     }
 
     /// How many nodes are in use.
-    #[inline]
+    #[inline(always)]
     pub(super) fn len(&self) -> usize {
         self.fresh as usize - self.free.len()
     }
@@ -42,7 +42,7 @@ impl<T: Node> Pool<T> {
     }
 
     /// Hands out a free place, whose content is stale.
-    #[inline]
+    #[inline(always)]
     pub(super) fn allocate(&mut self) -> u32 {
         if let Some(id) = self.free.pop() {
             return id;
@@ -67,7 +67,7 @@ impl<T: Node> Pool<T> {
     }
 
     /// Frees the place `id`, which must be in use.
-    #[inline]
+    #[inline(always)]
     pub(super) fn release(&mut self, id: u32) {
         if self.len() == 1 {
             self.free.clear();

@@ -87,7 +87,7 @@ impl Table {
     /// that a run is not longer than the table.
     ///
     /// # Reference  Knuth, The Art of Computer Programming, volume 3, 6.4 (Fibonacci hashing)
-    #[inline]
+    #[inline(always)]
     pub(super) fn bucket(&self, key: Key) -> usize {
         let place_in_run = key.tag & u64::from(self.run_mask);
         let run = key.tag ^ place_in_run ^ u64::from(key.source).wrapping_mul(0x5851_f42d);
@@ -96,7 +96,7 @@ impl Table {
     }
 
     /// The earliest entry in `bucket` that has `key`, or `NIL`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn find(&self, chains: &(impl Chains + ?Sized), bucket: usize, key: Key) -> u32 {
         let mut id = self.heads[bucket];
         while id != NIL && !chains.key(id).matches(key) {
@@ -106,7 +106,7 @@ impl Table {
     }
 
     /// Appends entry `id`, whose key belongs to `bucket`, and returns the link it must carry.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub(super) fn append(
         &mut self,
@@ -128,7 +128,7 @@ impl Table {
     }
 
     /// Takes entry `id`, which is in `bucket`, out of its chain.
-    #[inline]
+    #[inline(always)]
     pub(super) fn unlink(&mut self, chains: &mut (impl Chains + ?Sized), bucket: usize, id: u32) {
         let Link { next, prev } = chains.link(id);
         let head = self.heads[bucket];
@@ -147,7 +147,7 @@ impl Table {
     }
 
     /// Whether one more entry needs `reserve` first.
-    #[inline]
+    #[inline(always)]
     pub(super) fn is_full(&self) -> bool {
         self.len == self.len_max
     }

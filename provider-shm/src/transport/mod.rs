@@ -357,20 +357,21 @@ impl Transport for ShmTransport {
 
     #[inline(always)]
     fn arrival(&mut self) -> Option<Arrival> {
-        let active = self.find_speaking()?;
+        let (active, head) = self.find_speaking()?;
         if self.streak == 1
             && let Some(lane) = &self.peers[active.peer as usize].send
         {
             // The first packet after a silence is likely to be answered.
             lane.prepare();
         }
-        self.take(active)
+        self.take(active, head)
     }
 
     fn arrival_from(&mut self, peer: PeerIndex) -> Option<Arrival> {
         let lane = self.peers.get_mut(peer as usize)?.receive.as_mut()?;
+        let head = lane.peek()?;
         let lane = NonNull::from(&mut **lane);
-        self.take(Active { peer, lane })
+        self.take(Active { peer, lane }, head)
     }
 
     #[inline(always)]

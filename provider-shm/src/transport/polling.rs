@@ -7,42 +7,67 @@ use kestrel_core::transport::{Arrival, PeerIndex};
 use super::*;
 
 impl ShmTransport {
-    /// The packet at the head of a lane.
+    /// The packet at the head of a lane, whose head is `head`.
+    ///
+    /// Only what fits registers passes between functions here. An arrival that is written to
+    /// memory and read again in other widths waits until the stores before it have left the
+    /// store buffer, and those are the payload of the last packet.
     #[inline(always)]
-    pub(super) fn take(&mut self, Active { peer, mut lane }: Active) -> Option<Arrival> {
+    pub(super) fn take(&mut self, active: Active, head: Head) -> Option<Arrival> {
+        let Active { peer, mut lane } = active;
         // SAFETY: the invariant of `Active`; nobody else points into the lane now.
-        match unsafe { lane.as_mut() }.next(peer)? {
-            Ok(arrival) => {
-                self.current = Some(lane);
-                Some(arrival)
+        let (length, tiny) = match unsafe { lane.as_mut() }.next_plain(head) {
+            Some(plain) => {
+                if self.streak > 1 {
+                    // More are likely to be there already. Not so after the first packet, and
+                    // not if the sender has more to do for each: to fetch a line that it has
+                    // yet to write makes it wait.
+                    // SAFETY: as above.
+                    unsafe { lane.as_ref() }.prefetch();
+                }
+                plain
             }
-            Err(error) => {
-                self.broke(peer, error);
-                None
-            }
-        }
+            None => (self.take_other(active, head)?, None),
+        };
+        self.current = Some(lane);
+        // SAFETY: as above; a lane that broke is not looked at.
+        let word = unsafe { lane.as_ref() }.tag();
+        Some(Arrival { peer, head, word, length, tiny })
     }
 
-    /// The next active lane that has a packet.
+    #[inline(never)]
+    fn take_other(&mut self, Active { peer, mut lane }: Active, head: Head) -> Option<usize> {
+        // SAFETY: as in `take`.
+        unsafe { lane.as_mut() }.next(head).map_err(|error| self.broke(peer, error)).ok()
+    }
+
+    /// The next active lane that has a packet, and the packet's head.
     #[inline(always)]
-    pub(super) fn find_speaking(&mut self) -> Option<Active> {
+    pub(super) fn find_speaking(&mut self) -> Option<(Active, Head)> {
+        if self.streak >= STREAK_MAX {
+            self.pass_the_word_on();
+        }
         for _ in 0..self.active.len() {
-            if self.streak < STREAK_MAX
-                && let Some(&active) = self.active.get(self.turn)
+            if let Some(&active) = self.active.get(self.turn)
                 // SAFETY: the invariant of `Active`.
-                && unsafe { active.lane.as_ref() }.has_packet()
+                && let Some(head) = unsafe { active.lane.as_ref() }.peek()
             {
                 self.streak += 1;
-                return Some(active);
+                return Some((active, head));
             }
-            self.streak = 0;
-            self.turn = if self.turn + 1 < self.active.len() { self.turn + 1 } else { 0 };
+            self.pass_the_word_on();
         }
         self.empty_polls += 1;
         if self.empty_polls >= POLLS_PER_QUIET {
             self.look_at_quiet();
         }
         None
+    }
+
+    #[inline(always)]
+    fn pass_the_word_on(&mut self) {
+        self.streak = 0;
+        self.turn = if self.turn + 1 < self.active.len() { self.turn + 1 } else { 0 };
     }
 
     /// Nothing in any active lane: looks at a quiet one now and then. A lane that
@@ -87,7 +112,7 @@ impl ShmTransport {
     }
 
     pub(super) fn lane_has_packet(&self, peer: PeerIndex) -> bool {
-        self.peers[peer as usize].receive.as_ref().is_some_and(|lane| lane.has_packet())
+        self.peers[peer as usize].receive.as_ref().is_some_and(|lane| lane.peek().is_some())
     }
 
     /// Puts a quiet lane back among those that are polled.

@@ -181,8 +181,9 @@ impl State {
         };
         let packet = self.packets.remove(at)?;
         let Packet { peer, head, word, length, .. } = packet;
+        let tiny = (length == 8).then(|| number(&mut self.random));
         self.current = Some(packet);
-        Some(Arrival { peer, head, word, length })
+        Some(Arrival { peer, head, word, length, tiny })
     }
 
     fn close(&mut self, peer: PeerIndex) {
