@@ -3,12 +3,13 @@
 //! In reading order: how long a test may take ([`scale`]), processes that are
 //! this same test binary ([`process`]), an endpoint with all that belongs to it
 //! ([`node`]), messages that check themselves ([`traffic`]), and what a process
-//! leaves behind ([`figures`]) or asks of the kernel ([`trace`]).
+//! leaves behind ([`figures`], [`arena`]) or asks of the kernel ([`trace`]).
 //!
 //! The conformance suite is what every provider must do, once: [`bed`] is what
 //! cases stand on, [`cases`] are the cases by subject, and [`conformance!`] makes
 //! tests of all of them for one provider.
 
+pub mod arena;
 pub mod arithmetic;
 pub mod bed;
 pub mod cases;

@@ -159,6 +159,7 @@ const THREADS: usize = 4;
 fn threads() {
     let case = Case { length: 8, tagged: true, inject: false, exclusive: false };
     let link = warm_link(case);
+    MEMORY.take_no_locks();
     let (sent, received) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let goal = COUNTED;
     let message = [1u8; 8];
@@ -236,8 +237,8 @@ fn no_system_call_is_made() {
     no_lock_is_taken();
 }
 
-/// A lock that is contended ends in a futex. Yielding is what the idle policy does, and where
-/// threads collide an operation is left in memory that the allocator may have to map.
+/// A lock that is contended ends in a futex, and the allocator takes none here: where threads
+/// collide an operation is left in memory of its own. Yielding is what the idle policy does.
 fn no_lock_is_taken() {
     let counted = trace::run("threads").expect("traced just before");
     assert_eq!((counted.code, counted.stretches), (0, THREADS), "{counted:?}");

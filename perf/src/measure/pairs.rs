@@ -95,6 +95,8 @@ pub fn job(session: &mut Session) -> Result<Section, SessionError> {
         barriers.push(median(&samples.collect::<Result<Vec<_>, SessionError>>()?));
         session.bar.advance(1);
     }
+    // Everything else is measured between two.
+    session.open(2)?;
     for (i, &count) in counts.iter().enumerate() {
         section.rows.push(Row {
             ranks: Some(count as u64),
