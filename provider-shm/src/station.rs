@@ -19,6 +19,7 @@ use rustix::io::Errno;
 use thiserror::Error;
 
 use crate::cma::PeerMemory;
+use crate::control::shares::Share;
 use crate::control::wire::{KEY_BYTES_MAX, RejectReason, VERSION, WireError};
 use crate::control::{self, Command, Control, StationRecord, socket};
 use crate::doorbell::{Doorbell, DoorbellError};
@@ -161,8 +162,8 @@ pub struct PeerIdentity {
     pub reads_us: bool,
     /// Whether the peer executes our `barrier::heavy_fence`.
     pub asymmetric: bool,
-    /// Of a lane that its process sends on: counts them all, until the last copy is dropped.
-    pub(crate) _share: Option<Arc<()>>,
+    /// Of a lane that its process sends on: counts it until the last copy is dropped.
+    pub(crate) _share: Option<Share>,
 }
 
 /// What the control plane has to tell an endpoint.

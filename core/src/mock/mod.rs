@@ -11,6 +11,7 @@ mod provider;
 use provider::MockBell;
 
 use std::{
+    cell::Cell,
     collections::{HashMap, VecDeque},
     os::fd::RawFd,
     sync::{
@@ -457,6 +458,7 @@ impl Transport for MockTransport {
     }
 
     fn sleep(bells: &[RawFd], timeout: Option<Duration>) {
+        SLEEPS.set(SLEEPS.get() + 1);
         let deadline = timeout.map(|timeout| Instant::now() + timeout);
         let mut rung = lock(&RUNG);
         while !rung.iter().any(|bell| bells.contains(bell)) {
@@ -484,3 +486,7 @@ impl Drop for MockTransport {
 /// Bells that are rung, by what stands for their descriptors.
 static RUNG: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
 static RINGING: Condvar = Condvar::new();
+
+thread_local! {
+    static SLEEPS: Cell<usize> = const { Cell::new(0) };
+}

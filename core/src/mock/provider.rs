@@ -25,6 +25,11 @@ impl MockProvider {
         }
     }
 
+    /// How often the calling thread has slept on bells.
+    pub fn sleeps() -> usize {
+        SLEEPS.get()
+    }
+
     /// The process of the endpoint at `address` dies: it does nothing more, its
     /// peers hear of it, and another may open its address.
     pub fn kill(&self, address: Address) {

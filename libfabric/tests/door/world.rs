@@ -72,6 +72,16 @@ pub fn info(host: &Host, change: impl FnOnce(&mut Info)) -> Result<*mut Info, c_
     }
 }
 
+/// A key for hints, which libfabric frees.
+pub fn auth_key(key: &[u8]) -> (*mut u8, usize) {
+    // SAFETY: the copy has room for the key.
+    unsafe {
+        let copy = libc::malloc(key.len()).cast::<u8>();
+        copy.copy_from_nonoverlapping(key.as_ptr(), key.len());
+        (copy, key.len())
+    }
+}
+
 pub fn av_attr() -> AvAttr {
     // SAFETY: zeroes are the defaults.
     unsafe { std::mem::zeroed() }
@@ -143,18 +153,25 @@ impl World {
         assert_eq!(bind(ep, cq, flag::SEND | flag::RECV | flags), 0);
         assert_eq!(bind(ep, self.av, 0), 0);
         assert_eq!(enable(ep), 0);
+        let node = Node { cq, ep };
+        assert_eq!(self.insert(node), self.nodes.len() as u64);
+        self.nodes.push(node);
+        node
+    }
+
+    /// Inserts the address of a node, of this world or another.
+    pub fn insert(&self, node: Node) -> u64 {
         let (mut address, mut length) = ([0_u8; 64], 64);
+        let mut fi_addr = u64::MAX;
         // SAFETY: the buffers have these lengths.
         unsafe {
             let target: *mut c_void = address.as_mut_ptr().cast();
-            assert_eq!(((*(*ep).cm).getname)(ep.cast(), target, &raw mut length), 0);
-            let mut fi_addr = u64::MAX;
+            let getname = (*(*node.ep).cm).getname;
+            assert_eq!(getname(node.ep.cast(), target, &raw mut length), 0);
             let insert = (*(*self.av).ops).insert;
             assert_eq!(insert(self.av, target, 1, &raw mut fi_addr, 0, null_mut()), 1);
-            assert_eq!(fi_addr, self.nodes.len() as u64);
         }
-        self.nodes.push(Node { cq, ep });
-        Node { cq, ep }
+        fi_addr
     }
 
     /// Reads from `node`'s queue until there is something, driving all the others.

@@ -5,15 +5,14 @@
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 use rustix::io::Errno;
 use thiserror::Error;
 
-use super::LANES_PER_PROCESS_MAX;
 use super::handshake::{Accepted, Handshake, Peer, Stage};
+use super::shares::{LANES_PER_PROCESS_MAX, Share};
 use super::socket::{self, DESCRIPTORS_MAX, Liveness, Packet, Received};
 use super::thread::{ControlThread, Timer, Token};
 use super::wire::{Hello, Message, RejectReason, Reply, WireError};
@@ -243,7 +242,9 @@ impl ControlThread {
             _ if objection.reason() == Some(RejectReason::OutOfDescriptors) => {
                 self.tell_out_of_descriptors();
             }
-            Objection::Gone => tracing::debug!(pid, "a handshake ended early: {objection}"),
+            Objection::Gone | Objection::AddressBusy { .. } => {
+                tracing::debug!(pid, "a handshake ended early: {objection}");
+            }
             _ => tracing::warn!(pid, "refused a connection: {objection}"),
         }
         self.drop_handshake(id);
@@ -346,15 +347,15 @@ impl ControlThread {
         Err(Objection::NotItsAddress { claimed })
     }
 
-    /// Counts one more lane from the peer's process, whose number is bounded. Where the kernel
-    /// has no pidfd, each connection counts as a process of its own.
-    fn take_share(&mut self, id: u64) -> Result<Arc<()>, Objection> {
+    /// Counts one more lane of the peer's process. Not where its death shows at the socket only:
+    /// there each connection counts as a process of its own.
+    fn take_share(&mut self, id: u64) -> Result<Option<Share>, Objection> {
         let handshake = self.handshakes.get(&id).ok_or(Objection::Gone)?;
         let Some(process) = handshake.process else {
-            return Ok(Arc::default());
+            return Ok(None);
         };
         let record = self.stations.get_mut(&handshake.station).ok_or(Objection::Gone)?;
-        record.share(process).ok_or(Objection::TooManyLanes)
+        record.shares.take(process).map(Some).ok_or(Objection::TooManyLanes)
     }
 
     fn send_accept(&mut self, id: u64, station: u64, own: Reply) -> Result<(), Objection> {
@@ -396,7 +397,7 @@ impl ControlThread {
         let station = handshake.station;
         match self.establish(handshake, id, &peer, memory, keep_socket) {
             Ok(peer) => {
-                let peer = PeerIdentity { _share: Some(share), ..peer };
+                let peer = PeerIdentity { _share: share, ..peer };
                 let Some(record) = self.stations.get_mut(&station) else {
                     return Ok(());
                 };

@@ -2,11 +2,11 @@
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 
+use super::shares::Share;
 use super::socket::{self, Liveness};
 use super::thread::{ControlThread, Timer, Token};
 use super::wire::Reply;
@@ -61,8 +61,7 @@ pub(crate) struct Accepted {
     pub bell: Doorbell,
     pub peer: Reply,
     pub memory: Option<PeerMemory>,
-    /// See [`PeerIdentity`].
-    pub share: Arc<()>,
+    pub share: Option<Share>,
     /// Whether either side needs the socket to stay open.
     pub keep_socket: bool,
 }

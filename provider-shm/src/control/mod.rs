@@ -10,6 +10,7 @@
 mod accept;
 mod connect;
 mod handshake;
+pub(crate) mod shares;
 pub mod socket;
 mod thread;
 pub mod wire;
@@ -25,6 +26,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_queue::SegQueue;
 
+use self::shares::Shares;
 use crate::doorbell::Doorbell;
 use crate::process::ProcessId;
 use crate::region::PoolMemory;
@@ -35,9 +37,6 @@ use crate::{barrier, cma, fork_guard, limits};
 const FORKED_LOCK_WAIT: Duration = Duration::from_millis(500);
 /// The control thread never blocks; if it has not answered by then it never will.
 const UNREGISTER_WAIT: Duration = Duration::from_secs(10);
-/// Lanes that one process may have to one station. Each has 64 KiB of credit that nobody can
-/// refuse, and each comes from an endpoint of that process: no program has so many.
-pub(crate) const LANES_PER_PROCESS_MAX: usize = 1024;
 /// Each handshake is a few hundred bytes and a few frames; nothing recurses.
 const STACK_BYTES: usize = 256 << 10;
 
@@ -68,8 +67,8 @@ pub(crate) struct StationRecord {
     pub last_event: u64,
     /// Handshakes of others with it that are under way.
     pub accepting: usize,
-    /// Of each process that sends to it: what every lane of its keeps a copy of.
-    pub shares: HashMap<ProcessId, Arc<()>>,
+    /// How many lanes each process has to it.
+    pub shares: Shares,
 }
 
 impl StationRecord {
@@ -95,21 +94,7 @@ impl StationRecord {
             interest: HashMap::new(),
             last_event: 0,
             accepting: 0,
-            shares: HashMap::new(),
-        }
-    }
-
-    /// A share for one more lane from that process, if it has not too many.
-    pub(crate) fn share(&mut self, process: ProcessId) -> Option<Arc<()>> {
-        let share = self.shares.entry(process).or_default();
-        // One is the table's own.
-        (Arc::strong_count(share) <= LANES_PER_PROCESS_MAX).then(|| share.clone())
-    }
-
-    /// Forgets the shares of a process that has no lanes left.
-    pub(crate) fn forget_share(&mut self, process: ProcessId) {
-        if self.shares.get(&process).is_some_and(|share| Arc::strong_count(share) == 1) {
-            self.shares.remove(&process);
+            shares: Shares::default(),
         }
     }
 

@@ -240,7 +240,6 @@ impl ControlThread {
             return;
         }
         record.interest.remove(&process);
-        record.forget_share(process);
         if let Some(watch) = self.processes.release(process, Holder::Station(station)) {
             self.unwatch(watch);
         }
@@ -273,7 +272,6 @@ impl ControlThread {
             let Some(record) = self.stations.get_mut(station) else {
                 continue;
             };
-            record.shares.remove(&process);
             if record.interest.remove(&process).is_some() {
                 record.push(StationEvent::Died { process });
             }

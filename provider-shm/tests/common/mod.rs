@@ -97,6 +97,11 @@ pub fn child_role() -> Option<Vec<String>> {
     Some(role.split(' ').map(str::to_owned).collect())
 }
 
+/// What a program that is about to be started is asked to be.
+pub fn set_role<'a>(program: &'a mut Command, role: &str) -> &'a mut Command {
+    program.env(CHILD_VARIABLE, role)
+}
+
 /// Says a line to the parent.
 pub fn say(line: &str) {
     let mut out = std::io::stdout().lock();
@@ -154,7 +159,7 @@ impl Peer {
         words.push(own.to_str().unwrap().to_owned());
         words.extend(["--exact", entry, "--nocapture", "--test-threads=1"].map(str::to_owned));
         let mut command = Command::new(&words[0]);
-        command.args(&words[1..]).env(CHILD_VARIABLE, role);
+        set_role(&mut command, role).args(&words[1..]);
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a child starts");
         let (sender, lines) = channel();
