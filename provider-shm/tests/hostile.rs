@@ -393,6 +393,7 @@ fn bad_answers_fail_the_connect() {
     let evil: SocketAddr = "127.0.0.1:4".parse().unwrap();
     let listener = listen_at(evil);
     let (read_end, _write_end) = rustix::pipe::pipe().unwrap();
+    let bell = Doorbell::new().unwrap();
     let accept_message = Message::Accept(Reply { address: evil, ..reply() }).encode();
     let another = Message::Accept(reply()).encode();
     let hello_message = hello(evil).encode();
@@ -405,7 +406,7 @@ fn bad_answers_fail_the_connect() {
         (&accept_message, &[read_end.as_fd()]),
         (&accept_message, &[read_end.as_fd(); 100]),
         (&hello_message, &[]),
-        (&another, &[read_end.as_fd()]),
+        (&another, &[bell.as_fd()]),
     ];
     let before = open_descriptors();
     for (bytes, descriptors) in answers {
