@@ -42,6 +42,8 @@ pub mod owned;
 #[allow(unsafe_code)]
 pub mod poll_set;
 pub mod pool;
+#[allow(unsafe_code)]
+pub mod prefetch;
 pub mod primitive;
 #[allow(unsafe_code)]
 pub mod ring;

@@ -151,8 +151,8 @@ pub trait Transport: Send + Sized + 'static {
     /// Publishes the credit that `peer` may use.
     fn grant(&mut self, peer: PeerIndex, credit: u64);
 
-    /// The next packet of any peer, if one is there. It stays valid until
-    /// `consume`, which must come before the next `arrival`.
+    /// The next packet of any peer, if one is there. It stays valid until `consume`;
+    /// without that it is still the next of its peer.
     fn arrival(&mut self) -> Option<Arrival>;
 
     /// The next packet of `peer` alone: used to drain a lane before it closes.

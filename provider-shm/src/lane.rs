@@ -2,8 +2,10 @@
 //! chunks, and what is checked of one that a peer wrote.
 //!
 //! A packet's content (its words, then its payload) lies in the first line if it
-//! fits; a payload somewhat longer in continuation lines; a longer one in a
-//! chunk of the sender's pool, and the line says where.
+//! fits; a longer payload in a chunk of the sender's pool, and the line says where.
+//! Where no chunk is left, continuation lines carry it in small pieces. They are
+//! no place for more: the receiver polls the line beside, and its cache takes
+//! neighbours along, so that each costs the sender a trip (docs/performance.md).
 
 use std::ptr::NonNull;
 
@@ -30,11 +32,11 @@ use crate::{
 pub const LINES: usize = 128;
 /// The lines start here; what is before is the receiver's. Units: bytes.
 const LINES_OFFSET: usize = 4096;
-/// The longest payload in continuation lines. Units: bytes.
-pub const SPILL_MAX: usize = 7 * CONTINUATION_BYTES;
-/// The longest payload in continuation lines where the others have all chunks: what is injected
-/// is not longer, and the lines that it takes become free however late the head is published.
-pub(crate) const SPILL_LAST_RESORT: usize = 80 * CONTINUATION_BYTES;
+/// The longest payload in continuation lines: what is injected is not longer, and the lines that
+/// it takes become free however late the head is published. Units: bytes.
+pub(crate) const SPILL_MAX: usize = 80 * CONTINUATION_BYTES;
+/// How much of a longer one they carry at a time. Units: bytes.
+const SPILL_PIECE: usize = 7 * CONTINUATION_BYTES;
 /// How far ahead of a stream lines are fetched.
 const PREFETCH_AHEAD: u64 = 4;
 /// One line is kept free for the packet that says goodbye.
@@ -91,16 +93,11 @@ impl SendLane {
         pool: &mut ChunkPool,
         wanted: usize,
     ) -> Result<Option<usize>, LaneError> {
-        if wanted <= SPILL_MAX {
-            let lines = 1 + wanted.div_ceil(CONTINUATION_BYTES) as u64;
-            let room = self.producer.has_room(lines + RESERVED_LINES)?;
-            return Ok(room.then_some(wanted));
-        }
         if !self.producer.has_room(1 + RESERVED_LINES)? {
             return Ok(None);
         }
         let wanted = wanted.min(pool.chunk_bytes());
-        if pool.can_place(&self.loan, wanted) {
+        if wanted == 0 || pool.can_place(&self.loan, wanted) {
             return Ok(Some(wanted));
         }
         self.refresh(pool)?;
@@ -112,7 +109,10 @@ impl SendLane {
         if self.loan.is_lent() {
             return Ok(None);
         }
-        self.room(pool, SPILL_MAX)
+        let wanted = wanted.min(SPILL_PIECE);
+        let lines = 1 + wanted.div_ceil(CONTINUATION_BYTES) as u64;
+        let room = self.producer.has_room(lines + RESERVED_LINES)?;
+        Ok(room.then_some(wanted))
     }
 
     fn refresh(&mut self, pool: &mut ChunkPool) -> Result<(), LaneError> {
@@ -205,9 +205,6 @@ impl SendLane {
         words: &[u64],
         payload: Piece,
     ) -> Result<bool, LaneError> {
-        if payload.len() <= SPILL_MAX {
-            return self.push_spilled(head, word, words, payload);
-        }
         if !self.producer.has_room(1 + RESERVED_LINES)? {
             return Ok(false);
         }
@@ -219,7 +216,7 @@ impl SendLane {
         }
         let Some(grant) = place else {
             // As in `room`: the others have all chunks, and may never give them back.
-            if payload.len() <= SPILL_LAST_RESORT && !self.loan.is_lent() {
+            if payload.len() <= SPILL_MAX && !self.loan.is_lent() {
                 return self.push_spilled(head, word, words, payload);
             }
             return Ok(false);
@@ -264,10 +261,11 @@ impl SendLane {
         Ok(true)
     }
 
-    /// See [`LaneProducer::prepare`].
+    /// See [`LaneProducer::prepare`]; the same for where a payload would lie.
     #[inline(always)]
-    pub fn prepare(&self) {
+    pub fn prepare(&self, pool: &ChunkPool) {
         self.producer.prepare();
+        pool.prepare(&self.loan);
     }
 
     /// What the receiver lets us send.
@@ -375,7 +373,7 @@ impl ReceiveLane {
         self.words = words;
         self.lines = 1;
         if head.flags & SPILLED != 0 {
-            if length > SPILL_LAST_RESORT || length == 0 {
+            if length > SPILL_MAX || length == 0 {
                 return Err(LaneError::SpillTooLong { length });
             }
             self.place = Place::Spilled;

@@ -2,7 +2,7 @@
 
 use kestrel_core::ring::lane::LaneCorrupt;
 
-use crate::lane::SPILL_LAST_RESORT;
+use crate::lane::SPILL_MAX;
 
 /// What is wrong with a packet or an index that a peer wrote.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -19,7 +19,7 @@ pub enum LaneError {
         length: usize,
     },
     /// A spilled payload longer than ever sent.
-    #[error("a spilled payload of {length} bytes is longer than {SPILL_LAST_RESORT}")]
+    #[error("a spilled payload of {length} bytes is longer than {SPILL_MAX}")]
     SpillTooLong {
         /// Bytes of payload.
         length: usize,

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use kestrel_core::{
     address_vector::FI_ADDR_UNSPEC,
+    completion_queue::Entry,
     endpoint::PostError,
     flags::Flags,
     memory::{Piece, Pieces},
@@ -222,6 +223,37 @@ fn nothing_is_allocated() {
         // show in every turn.
         assert_eq!(least.min(), Some(0), "{case:?}");
     }
+}
+
+/// What waits for a receive that is posted a moment later stays in its lane: parking it would
+/// take memory for a second copy.
+#[test]
+fn a_stream_ahead_of_its_receives_is_not_parked() {
+    const WINDOW: usize = 8;
+    let mut link = warm_link(Case { length: 4096, tagged: true, inject: false, exclusive: true });
+    let mut round = || {
+        let before = MEMORY.calls();
+        for _ in 0..WINDOW {
+            link.post_receive().unwrap();
+        }
+        for _ in 0..2 * WINDOW {
+            link.post_send().unwrap();
+        }
+        let mut entries: [Entry; 4 * WINDOW] = Default::default();
+        let mut received = 0;
+        while received < 2 * WINDOW {
+            let Ok(count) = link.to.queue.read(&mut entries) else { continue };
+            received += count;
+            if received == WINDOW {
+                (0..WINDOW).for_each(|_| link.post_receive().unwrap());
+            }
+        }
+        for _ in 0..2 * WINDOW {
+            link.from.poll().expect("it left long ago").well();
+        }
+        MEMORY.calls() - before
+    };
+    assert_eq!((0..50).map(|_| round()).min(), Some(0));
 }
 
 #[test]

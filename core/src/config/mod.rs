@@ -90,7 +90,7 @@ pub static PARAMETERS: [Parameter; 11] = [
     Parameter {
         name: "FI_KESTREL_CHUNK_SIZE",
         kind: Kind::PowerOfTwo { min: 4 * KIB, max: 4 * MIB },
-        default: "64K",
+        default: "32K",
         unit: Unit::Bytes,
         help: "The size of the shared chunks that carry larger messages between processes of \
                one host.",

@@ -64,6 +64,8 @@ pub struct Engine<T: Transport> {
     pub(crate) transport: T,
     /// Packets that the next poll takes at most.
     burst: usize,
+    /// A posted receive was matched in this pass: the application may post more when it returns.
+    pub(crate) served: bool,
     pub(crate) limits: Limits,
     pub(crate) setup: Setup,
     pub(crate) peers: Vec<Peer>,
@@ -99,6 +101,7 @@ impl<T: Transport> Engine<T> {
             limits: transport.limits(),
             transport,
             burst: 1,
+            served: false,
             peers: Vec::new(),
             by_address: HashMap::new(),
             routes: Vec::new(),
@@ -136,11 +139,14 @@ impl<T: Transport> Engine<T> {
         self.know_sources();
         let mut packets = 0;
         let burst = self.burst.min(most);
+        self.served = false;
         while packets < burst {
             let Some(arrival) = self.transport.arrival() else {
                 break;
             };
-            self.deliver(arrival);
+            if !self.deliver(arrival) {
+                break;
+            }
             packets += 1;
         }
         // A line that the peer has not written yet is best left alone: looking at

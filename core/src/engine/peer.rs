@@ -55,6 +55,8 @@ pub struct Peer {
     /// The receiving side of credit: what arrived, what was let go, what was
     /// granted, and when to grant again.
     pub flow: ReceiveFlow,
+    /// What had arrived from it when a send last went there.
+    heard: u64,
     /// Its address in the address vector, or `FI_ADDR_NOTAVAIL`.
     pub fi_addr: u64,
     /// Its address.
@@ -105,6 +107,17 @@ impl ReceiveFlow {
 }
 
 impl Peer {
+    /// Whether messages follow each other to it and none comes back. It is busy with the ones
+    /// before, then: parts, which let it begin sooner, would only cost.
+    pub fn is_streaming(&self) -> bool {
+        self.flow.arrived == self.heard
+    }
+
+    /// A message of more than one line goes to it.
+    pub fn note_send(&mut self) {
+        self.heard = self.flow.arrived;
+    }
+
     /// A peer that nothing is known of but its address.
     pub fn new(address: Address) -> Peer {
         Peer {
@@ -114,6 +127,7 @@ impl Peer {
             charged: 0,
             credit: CREDIT_FIRST,
             flow: ReceiveFlow::default(),
+            heard: u64::MAX,
             fi_addr: FI_ADDR_NOTAVAIL,
             address,
             incarnation: None,

@@ -186,7 +186,7 @@ pub struct MockTransport {
     peers: Vec<Peer>,
     turn: usize,
     /// The packet that was last handed out.
-    current: Option<Packet>,
+    current: Option<(PeerIndex, Packet)>,
     offers: HashMap<u64, Arc<Lane>>,
     next_ticket: u64,
     ready: VecDeque<TransportEvent>,
@@ -210,12 +210,22 @@ impl MockTransport {
     }
 
     fn take(&mut self, peer: PeerIndex) -> Option<Arrival> {
+        self.put_back();
         let lane = self.peers.get(peer as usize)?.receive.as_ref()?;
         let packet = lock(&lane.queue).packets.pop_front()?;
         let (head, word, length) = (packet.head, packet.word, packet.payload.len());
         let tiny = packet.payload[..].try_into().map(u64::from_ne_bytes).ok();
-        self.current = Some(packet);
+        self.current = Some((peer, packet));
         Some(Arrival { peer, head, word, length, tiny })
+    }
+
+    /// A packet that was not consumed is still in its lane.
+    fn put_back(&mut self) {
+        if let Some((peer, packet)) = self.current.take()
+            && let Some(lane) = &self.peer(peer).receive
+        {
+            lock(&lane.queue).packets.push_front(packet);
+        }
     }
 
     fn try_connect(&self, address: Address) -> Result<Arc<Station>, Unreachable> {
@@ -306,11 +316,13 @@ impl Transport for MockTransport {
     }
 
     fn adopt(&mut self, peer: PeerIndex, ticket: u64) {
+        self.put_back();
         let lane = self.offers.remove(&ticket);
         self.peer(peer).receive = lane;
     }
 
     fn disconnect(&mut self, peer: PeerIndex) {
+        self.put_back();
         self.peer(peer).hang_up();
     }
 
@@ -373,7 +385,6 @@ impl Transport for MockTransport {
     }
 
     fn arrival(&mut self) -> Option<Arrival> {
-        assert!(self.current.is_none(), "the last packet was not consumed");
         if self.dead() {
             return None;
         }
@@ -395,11 +406,11 @@ impl Transport for MockTransport {
     }
 
     fn word(&self, index: usize) -> u64 {
-        self.current.as_ref().map_or(0, |packet| packet.words[index])
+        self.current.as_ref().map_or(0, |(_, packet)| packet.words[index])
     }
 
     fn copy_out(&self, offset: usize, to: Piece) {
-        if let Some(packet) = &self.current {
+        if let Some((_, packet)) = &self.current {
             to.fill(&packet.payload[offset..]);
         }
     }

@@ -22,54 +22,75 @@ pub(crate) const UNDER_WAY_MAX: usize = 2 * TX_SIZE_MAX;
 const OVERDRAWN: &str = "it sent more than its credit";
 
 impl<T: Transport> Engine<T> {
-    /// Delivers one packet and gives its memory back.
+    /// Delivers one packet and gives its memory back, or leaves it where it is: false.
     #[inline(always)]
-    pub(crate) fn deliver(&mut self, arrival: Arrival) {
-        if arrival.head.is_plain() {
-            self.arrive_plain(arrival);
+    pub(crate) fn deliver(&mut self, arrival: Arrival) -> bool {
+        let taken = if arrival.head.is_plain() {
+            self.arrive_plain(arrival)
         } else {
             let Arrival { peer, head, word, length, .. } = arrival;
-            self.arrive_other(peer, head, word, length);
+            self.arrive_other(peer, head, word, length)
+        };
+        if taken {
+            self.transport.consume();
         }
-        self.transport.consume();
+        taken
     }
 
     /// A message that comes alone, as most do.
     #[inline(always)]
-    fn arrive_plain(&mut self, arrival: Arrival) {
+    fn arrive_plain(&mut self, arrival: Arrival) -> bool {
         let Arrival { peer, head, word: tag, length, tiny } = arrival;
         let cost = length as u64 + ENVELOPE_COST;
         let Some(source) = self.charge_arrival(peer, cost) else {
-            return self.violation(peer, OVERDRAWN);
+            self.violation(peer, OVERDRAWN);
+            return true;
         };
         let matcher =
             if head.flags & wire::TAGGED != 0 { &mut self.tagged } else { &mut self.untagged };
         let Some(found) = matcher.match_posted(peer, tag) else {
             return self.park_eager(peer, head, tag, length);
         };
+        self.served = true;
         let message =
             Message { peer, flags: message_flags(head.flags), tag, data: 0, total: length };
         self.receive_eager(found, message, tiny, source);
+        true
+    }
+
+    /// Whether a message that nobody asked for yet, and that was charged, stays in its lane.
+    ///
+    /// Its receive may be posted as soon as the application hears of what this pass has matched:
+    /// a stream that runs ahead of a window of receives would otherwise be copied twice. The next
+    /// pass meets it first, and takes it.
+    pub(crate) fn leaves_for_later(&mut self, peer: PeerIndex, cost: u64) -> bool {
+        if self.served {
+            self.peers[peer as usize].flow.arrived -= cost;
+        }
+        self.served
     }
 
     /// A message that brings data, or wants an answer.
-    fn arrive_eager(&mut self, arrival: Arrival) {
+    fn arrive_eager(&mut self, arrival: Arrival) -> bool {
         let flags = arrival.head.flags;
         let cost = arrival.length as u64 + ENVELOPE_COST;
         let Some(source) = self.charge_arrival(arrival.peer, cost) else {
-            return self.violation(arrival.peer, OVERDRAWN);
+            self.violation(arrival.peer, OVERDRAWN);
+            return true;
         };
         let matcher = if flags & wire::TAGGED != 0 { &mut self.tagged } else { &mut self.untagged };
         let Some(found) = matcher.match_posted(arrival.peer, arrival.word) else {
             let Arrival { peer, head, word, length, .. } = arrival;
             return self.park_eager(peer, head, word, length);
         };
+        self.served = true;
         let message = self.eager_message(arrival);
         self.receive_eager(found, message, None, source);
         if flags & (wire::ACK_DELIVERY | wire::ACK_MATCH) != 0 {
             let operation = self.transport.word(arrival.head.words() - 1);
             self.acknowledge_arrival(arrival.peer, operation);
         }
+        true
     }
 
     /// Gives a whole message to the receive that it matched.
@@ -132,9 +153,12 @@ impl<T: Transport> Engine<T> {
 
     /// Nobody has posted a receive for it yet.
     #[inline(never)]
-    fn park_eager(&mut self, peer: PeerIndex, head: Head, tag: u64, length: usize) {
+    fn park_eager(&mut self, peer: PeerIndex, head: Head, tag: u64, length: usize) -> bool {
         let arrival = Arrival { peer, head, word: tag, length, tiny: None };
         let (flags, cost) = (head.flags, length as u64 + ENVELOPE_COST);
+        if self.leaves_for_later(peer, cost) {
+            return false;
+        }
         let message = self.eager_message(arrival);
         let wanted = flags & (wire::ACK_DELIVERY | wire::ACK_MATCH);
         let operation = match wanted {
@@ -159,6 +183,7 @@ impl<T: Transport> Engine<T> {
         if let Some(operation) = operation.filter(|_| acknowledge.is_none()) {
             self.acknowledge_arrival(message.peer, operation);
         }
+        true
     }
 
     pub(crate) fn park(&mut self, unexpected: Unexpected) -> u32 {
@@ -172,10 +197,11 @@ impl<T: Transport> Engine<T> {
     }
 
     #[inline(never)]
-    fn arrive_other(&mut self, peer: PeerIndex, head: Head, word: u64, length: usize) {
+    fn arrive_other(&mut self, peer: PeerIndex, head: Head, word: u64, length: usize) -> bool {
         let arrival = Arrival { peer, head, word, length, tiny: None };
         match Kind::from_byte(arrival.head.kind) {
-            Some(Kind::Long) => self.arrive_long(arrival),
+            Some(Kind::Long) => return self.arrive_long(arrival),
+            Some(Kind::Eager) => return self.arrive_eager(arrival),
             Some(Kind::Part) => self.arrive_part(arrival),
             Some(Kind::Consent) => self.arrive_consent(peer, arrival.word),
             Some(Kind::Finish) => self.arrive_finish(peer, arrival.word, self.transport.word(0)),
@@ -190,12 +216,12 @@ impl<T: Transport> Engine<T> {
                 | Kind::Data
                 | Kind::Done,
             ) => self.arrive_one_sided(arrival),
-            Some(Kind::Eager) => self.arrive_eager(arrival),
             None => {
                 let what = format!("it sent a packet of kind {}", arrival.head.kind);
                 self.violation(peer, &what);
             }
         }
+        true
     }
 
     /// Tells the sender that its message was delivered, or matched.

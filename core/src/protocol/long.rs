@@ -38,7 +38,7 @@ impl Incoming {
 }
 
 impl<T: Transport> Engine<T> {
-    pub(crate) fn arrive_long(&mut self, arrival: Arrival) {
+    pub(crate) fn arrive_long(&mut self, arrival: Arrival) -> bool {
         let peer = arrival.peer;
         let [operation, total, prefix, data, remote] =
             std::array::from_fn::<_, LONG_WORDS, _>(|index| self.transport.word(index));
@@ -47,11 +47,13 @@ impl<T: Transport> Engine<T> {
             && prefix <= self.limits.prefix as u64
             && !self.peers[peer as usize].incoming.contains_key(&operation);
         if !valid {
-            return self.violation(peer, "a long message contradicts itself");
+            self.violation(peer, "a long message contradicts itself");
+            return true;
         }
         let record = &self.peers[peer as usize];
         if record.incoming.len().max(record.replies.len()) > UNDER_WAY_MAX {
-            return self.violation(peer, "it has more messages under way than anybody can send");
+            self.violation(peer, "it has more messages under way than anybody can send");
+            return true;
         }
         let flags = arrival.head.flags;
         let incoming = Incoming {
@@ -69,18 +71,23 @@ impl<T: Transport> Engine<T> {
             acknowledge_whole: flags & (wire::ACK_DELIVERY | wire::ACK_MATCH) == wire::ACK_DELIVERY,
         };
         if self.charge_arrival(peer, incoming.cost()).is_none() {
-            return self.violation(peer, "it sent more than its credit");
+            self.violation(peer, "it sent more than its credit");
+            return true;
+        }
+        let matcher = if flags & wire::TAGGED != 0 { &mut self.tagged } else { &mut self.untagged };
+        let matched = matcher.match_posted(peer, incoming.tag);
+        if matched.is_none() && self.leaves_for_later(peer, incoming.cost()) {
+            return false;
         }
         if prefix == 0 {
             self.grant_starved(peer);
         }
-        let matcher = if flags & wire::TAGGED != 0 { &mut self.tagged } else { &mut self.untagged };
-        let matched = matcher.match_posted(peer, incoming.tag);
         let acknowledge = (flags & wire::ACK_MATCH != 0).then_some(operation);
         let index = self.incoming.insert(incoming);
         self.peers[peer as usize].incoming.insert(operation, index);
         match matched {
             Some((posted, receive)) => {
+                self.served = true;
                 self.incoming[index].target =
                     self.open_receive(receive & !STICKY, Some(posted), total as usize);
                 self.matched(index, acknowledge);
@@ -88,6 +95,7 @@ impl<T: Transport> Engine<T> {
             None => self.park_long(index, acknowledge),
         }
         self.take_part(index, arrival.length);
+        true
     }
 
     fn park_long(&mut self, index: u32, acknowledge: Option<u64>) {

@@ -15,9 +15,11 @@ use crate::{
 
 /// Parts that a long message is cut into at least, so that the receiver copies
 /// one out while the sender copies the next one in.
-const PARTS_MIN: usize = 4;
+const PARTS_MIN: usize = 8;
 /// The least that is worth a packet of its own. Units: bytes.
-const PART_MIN: usize = 4 << 10;
+const PART_MIN: usize = 2 << 10;
+/// The same for a receiver that is busy. Units: bytes.
+const BUSY_PART_MIN: usize = 16 << 10;
 
 impl<T: Transport> Engine<T> {
     /// Pushes as much for `peer` as there is room for. Returns whether anything
@@ -75,9 +77,12 @@ impl<T: Transport> Engine<T> {
     fn push_first(&mut self, peer: PeerIndex, index: u32) -> bool {
         let total = self.sends[index].total;
         let contiguous = self.sends[index].pieces.view().contiguous(0, total);
-        if total <= self.limits.single && contiguous.len() == total {
+        let streaming = self.peers[peer as usize].is_streaming();
+        let single = if streaming { self.limits.fragment } else { self.limits.single };
+        if total <= single && contiguous.len() == total {
             let cost = total as u64 + ENVELOPE_COST;
             if self.has_credit(peer, cost) && self.push_whole(peer, index, contiguous, cost) {
+                self.peers[peer as usize].note_send();
                 return true;
             }
             // No room for it in one packet: there may be for some of it.
@@ -146,6 +151,7 @@ impl<T: Transport> Engine<T> {
         if prefix > 0 {
             self.peers[peer as usize].charged += prefix as u64 + ENVELOPE_COST;
         }
+        self.peers[peer as usize].note_send();
         let send = &mut self.sends[index];
         send.prefix = prefix;
         send.sent = part.len();
@@ -202,17 +208,19 @@ impl<T: Transport> Engine<T> {
     /// there is room for it now.
     fn next_part(&mut self, peer: PeerIndex, index: u32, sent: usize, end: usize) -> Option<Piece> {
         let send = &self.sends[index];
-        let wanted = part_of(send.total, self.limits.fragment).min(end - sent);
+        let streaming = self.peers[peer as usize].is_streaming();
+        let wanted = part_of(send.total, streaming, self.limits.fragment).min(end - sent);
         let piece = send.pieces.view().contiguous(sent, wanted);
         fit(&mut self.transport, peer, piece)
     }
 }
 
 /// How long the parts of `total` bytes should be, so that the receiver copies one
-/// out while the sender copies the next one in.
-pub(crate) fn part_of(total: usize, fragment: usize) -> usize {
+/// out while the sender copies the next one in: longer for a receiver that is busy with
+/// what came before.
+pub(crate) fn part_of(total: usize, busy: bool, fragment: usize) -> usize {
     let ideal = (total / PARTS_MIN).next_multiple_of(PART_MIN);
-    ideal.max(PART_MIN).min(fragment)
+    ideal.max(if busy { BUSY_PART_MIN } else { PART_MIN }).min(fragment)
 }
 
 /// As much of `piece` as one packet has room for now, if it has any.

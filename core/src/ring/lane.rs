@@ -29,6 +29,7 @@
 
 use std::ptr::NonNull;
 
+use crate::prefetch;
 use crate::primitive::{AtomicU32, AtomicU64, Ordering, compiler_fence, fence};
 
 /// Words of eight bytes in one line.
@@ -211,15 +212,7 @@ impl LaneProducer {
     /// has just received, saves the first of the two trips.
     #[inline(always)]
     pub fn prepare(&self) {
-        #[cfg(all(target_arch = "x86_64", not(loom)))]
-        {
-            let line: *const Line = self.line(self.position);
-            // SAFETY: a prefetch never faults, and processors without this one take
-            // it for a no-op.
-            unsafe {
-                std::arch::asm!("prefetchw [{}]", in(reg) line, options(nostack, preserves_flags));
-            }
-        }
+        prefetch::to_write(self.line(self.position));
     }
 
     /// What the consumer last asked for: 0, or the number of its wish for a bell.
@@ -324,17 +317,7 @@ impl LaneConsumer {
     /// Asks the cache for the line `ahead` of the next packet.
     #[inline(always)]
     pub fn prefetch(&self, ahead: u64) {
-        #[cfg(all(target_arch = "x86_64", not(loom)))]
-        {
-            let line: *const Line = self.line(self.position + ahead);
-            // SAFETY: a prefetch never faults, and the address is inside the lane.
-            unsafe {
-                use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-                _mm_prefetch(line.cast(), _MM_HINT_T0);
-            }
-        }
-        #[cfg(not(all(target_arch = "x86_64", not(loom))))]
-        let _ = ahead;
+        prefetch::to_read(self.line(self.position + ahead));
     }
 
     /// Steps over a packet of `lines` lines. Its memory stays untouched until

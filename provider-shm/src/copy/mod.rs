@@ -25,7 +25,7 @@ use std::fmt;
 pub type CopyFunction = unsafe fn(destination: *mut u8, source: *const u8, len: usize);
 
 /// Lengths up to this are worth no call: [`Copier`] serves them inline.
-pub const SMALL_BYTES_MAX: usize = 256;
+pub const SMALL_BYTES_MAX: usize = 512;
 
 /// One way to copy, with one name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

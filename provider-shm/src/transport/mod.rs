@@ -362,7 +362,7 @@ impl Transport for ShmTransport {
             && let Some(lane) = &self.peers[active.peer as usize].send
         {
             // The first packet after a silence is likely to be answered.
-            lane.prepare();
+            lane.prepare(&self.pool);
         }
         self.take(active, head)
     }

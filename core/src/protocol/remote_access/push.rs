@@ -154,7 +154,8 @@ impl<T: Transport> Engine<T> {
         piece: Piece,
     ) -> Option<usize> {
         let operation = &self.remotes[index];
-        let wanted = part_of(step.segment.length as usize, self.limits.fragment);
+        let busy = self.peers[peer as usize].awaiting > 0;
+        let wanted = part_of(step.segment.length as usize, busy, self.limits.fragment);
         let part = fit(&mut self.transport, peer, piece.part(0, wanted))?;
         let mut flags = step.flags(part.len());
         if flags != 0 && operation.flags.contains(Flags::REMOTE_CQ_DATA) {

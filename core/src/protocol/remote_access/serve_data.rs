@@ -129,7 +129,7 @@ impl Serving {
         peer: PeerIndex,
         fragment: usize,
     ) -> Result<bool, Refusal> {
-        let wanted = part_of(self.length, fragment).min(self.length - self.sent);
+        let wanted = part_of(self.length, false, fragment).min(self.length - self.sent);
         // The peer chose it, and gets it back: it means nothing here.
         let offset = self.offset.wrapping_add(self.sent as u64);
         let mut push = |piece: Piece| {
