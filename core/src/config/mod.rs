@@ -284,7 +284,7 @@ mod tests {
         let expected = Config {
             cores: CoreSet::default(),
             unexpected_budget_bytes: 64 << 20,
-            chunk_size: 64 << 10,
+            chunk_size: 32 << 10,
             chunk_count: 64,
             cma: CmaPolicy::Auto,
             copy: CopyRoutine::Auto,

@@ -6,19 +6,19 @@
 //! a real transport does at unpredictable moments (no room, late connections,
 //! dying peers) happens here when a test says so.
 
+mod bell;
 mod provider;
 
-use provider::MockBell;
+use bell::MockBell;
 
 use std::{
-    cell::Cell,
     collections::{HashMap, VecDeque},
     os::fd::RawFd,
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering},
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use crate::{
@@ -469,19 +469,7 @@ impl Transport for MockTransport {
     }
 
     fn sleep(bells: &[RawFd], timeout: Option<Duration>) {
-        SLEEPS.set(SLEEPS.get() + 1);
-        let deadline = timeout.map(|timeout| Instant::now() + timeout);
-        let mut rung = lock(&RUNG);
-        while !rung.iter().any(|bell| bells.contains(bell)) {
-            let left = match deadline {
-                None => Duration::from_secs(60),
-                Some(deadline) => deadline.saturating_duration_since(Instant::now()),
-            };
-            if left.is_zero() {
-                return;
-            }
-            rung = RINGING.wait_timeout(rung, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
+        bell::sleep(bells, timeout);
     }
 }
 
@@ -492,12 +480,4 @@ impl Drop for MockTransport {
             self.peers.iter_mut().for_each(Peer::hang_up);
         }
     }
-}
-
-/// Bells that are rung, by what stands for their descriptors.
-static RUNG: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
-static RINGING: Condvar = Condvar::new();
-
-thread_local! {
-    static SLEEPS: Cell<usize> = const { Cell::new(0) };
 }
