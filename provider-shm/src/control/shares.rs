@@ -1,5 +1,5 @@
-//! How many lanes each process has to a station: bounded, since every lane may bring payload
-//! that nobody asked for, and no key and no address tells one endpoint of a process from many.
+//! How many lanes each process has to a station: bounded, since each may bring payload that
+//! nobody asked for.
 
 use std::collections::HashMap;
 use std::sync::Arc;
