@@ -2,6 +2,7 @@
 //! bound to it when it is read. Reference: fi_cntr(3).
 
 use std::{
+    os::fd::RawFd,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -10,13 +11,14 @@ use crate::{
     bind_count::BindError,
     counter::Counter,
     domain::Domain,
-    engine::{BURST_MAX, idle::Idle},
-    poll_set::PollSet,
-    primitive::{AtomicBool, Ordering},
-    transport::{Provider, Transport},
+    engine::{BURST_MAX, idle::Idle, unit::Unit},
+    poll_set::{Armed, PollSet},
+    primitive::{AtomicBool, Ordering, fence},
+    transport::{Bell, Provider, Transport},
 };
 
-/// The longest sleep between two looks: a counter has no bell of its own.
+/// The longest sleep while sends wait for room at a peer, which rings no bell, and where
+/// there was no descriptor left for one.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// Why a wait ended without reaching its threshold.
@@ -30,6 +32,9 @@ pub enum WaitError {
         /// As it was at the end.
         value: u64,
     },
+    /// The process is a forked child of the one that opened the counter.
+    #[error("a forked child cannot wait for its parent's counter")]
+    ForkedChild,
     /// The error count changed meanwhile.
     #[error("an operation failed: the error count is {errors}")]
     Failed {
@@ -76,6 +81,15 @@ impl<P: Provider> CompletionCounter<P> {
 
     pub(crate) fn drive_domain(&self) {
         self.drives_domain.store(true, Ordering::Relaxed);
+        self.domain.tell_of_units(&self.counter);
+    }
+
+    pub(crate) fn add_unit(&self, unit: &Arc<Unit<P>>) {
+        self.units.add(unit);
+        // F9: pairs with F8 in `Counter::enter_sleep`: either the sleeper arms the new unit
+        // or we see the sleeper.
+        fence(Ordering::SeqCst);
+        self.counter.wake_sleepers();
     }
 
     /// The endpoints that reading it drives.
@@ -104,6 +118,9 @@ impl<P: Provider> CompletionCounter<P> {
             if value >= threshold {
                 return Ok(());
             }
+            if self.domain.provider().forked() {
+                return Err(WaitError::ForkedChild);
+            }
             let failed = self.counter.read_error();
             if failed != errors {
                 return Err(WaitError::Failed { errors: failed });
@@ -113,16 +130,73 @@ impl<P: Provider> CompletionCounter<P> {
                 return Err(WaitError::TimedOut { threshold, value });
             }
             if waited >= self.domain.spin() {
-                let armed = self.driven().arm();
-                if armed.is_quiet() {
-                    P::Transport::sleep(&armed.bells(), Some(LOOK_AGAIN));
-                }
+                let left = timeout.map(|timeout| timeout.saturating_sub(waited));
+                self.sleep((value, failed), left);
             }
         }
+    }
+
+    fn sleep(&self, seen: (u64, u64), left: Option<Duration>) {
+        let wait = self.begin_wait(seen);
+        if wait.is_quiet() {
+            let left = match wait.looks_again() {
+                true => Some(left.map_or(LOOK_AGAIN, |left| left.min(LOOK_AGAIN))),
+                false => left,
+            };
+            P::Transport::sleep(&wait.descriptors(), left);
+        }
+    }
+
+    fn begin_wait(&self, seen: (u64, u64)) -> CounterWait<P> {
+        let bell = self.counter.enter_sleep(|| self.domain.provider().new_bell());
+        let bell = bell.map(Bell::fd);
+        CounterWait { counter: self.counter.clone(), armed: self.driven().arm(), bell, seen }
+    }
+
+    /// Makes ready for a wait outside, for something else than the value and error count
+    /// that were `seen`. None: do not wait, since it is there, or could only be seen by
+    /// polling. Reference: fi_poll(3), `fi_trywait`.
+    pub fn prepare_wait(&self, seen: (u64, u64)) -> Option<CounterWait<P>> {
+        if self.domain.provider().forked() {
+            return None;
+        }
+        let wait = self.begin_wait(seen);
+        (wait.is_quiet() && !wait.looks_again()).then_some(wait)
     }
 
     /// Closes the counter. Refused while an endpoint is bound to it.
     pub fn close(&self) -> Result<(), BindError> {
         self.counter.close()
+    }
+}
+
+/// A wait for a counter to change: while it lives, peers and those who add ring.
+pub struct CounterWait<P: Provider> {
+    counter: Arc<Counter>,
+    armed: Armed<P>,
+    bell: Option<RawFd>,
+    seen: (u64, u64),
+}
+
+impl<P: Provider> CounterWait<P> {
+    fn is_quiet(&self) -> bool {
+        self.armed.is_quiet() && self.counter.now() == self.seen
+    }
+
+    fn looks_again(&self) -> bool {
+        self.bell.is_none() || self.armed.waits_for_room()
+    }
+
+    /// What to wait for: one of these becomes readable.
+    pub fn descriptors(&self) -> Vec<RawFd> {
+        let mut bells = self.armed.bells();
+        bells.extend(self.bell);
+        bells
+    }
+}
+
+impl<P: Provider> Drop for CounterWait<P> {
+    fn drop(&mut self) {
+        self.counter.leave_sleep(self.seen);
     }
 }

@@ -1,41 +1,41 @@
 //! Counters: how many operations completed, and how many failed. Reference: fi_cntr(3).
 //!
-//! Lock-free: an engine adds on its data path while any thread reads.
-//! Waiting is done elsewhere, by asking [`CounterWait`] again and again.
+//! Lock-free: an engine adds on its data path while any thread reads. A thread that
+//! sleeps until there is more says so first, and then each change rings its bell.
 
 use crossbeam_utils::CachePadded;
 
+use std::sync::OnceLock;
+
 use crate::bind_count::{BindCount, BindError};
-use crate::primitive::{AtomicU64, Ordering};
+use crate::primitive::{AtomicU64, AtomicUsize, Ordering, fence};
+use crate::transport::Bell;
 
 /// A count of completions, and one of errors.
 ///
 /// Each has a cache line of its own: the first is written for every
 /// completion, the second hardly ever, and waiters read both.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Counter {
     value: CachePadded<AtomicU64>,
-    errors: CachePadded<AtomicU64>,
+    rare: CachePadded<Rare>,
     binds: BindCount,
 }
 
-/// What a waiter waits for: a threshold, or any change of the error count
-/// since the wait began.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CounterWait {
-    threshold: u64,
-    errors_before: u64,
+/// What hardly ever changes.
+#[derive(Default)]
+struct Rare {
+    errors: AtomicU64,
+    sleepers: AtomicUsize,
+    /// Made by the first sleeper.
+    bell: OnceLock<Box<dyn Bell>>,
 }
 
-/// What a waiter finds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CounterState {
-    /// The count is at or beyond the threshold.
-    Reached,
-    /// The error count changed first: FI_EAVAIL.
-    ErrorChanged,
-    /// Neither; wait on.
-    Pending,
+impl std::fmt::Debug for Counter {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (value, errors) = (self.read(), self.read_error());
+        formatter.debug_struct("Counter").field("value", &value).field("errors", &errors).finish()
+    }
 }
 
 impl Counter {
@@ -51,49 +51,87 @@ impl Counter {
 
     /// How many operations failed.
     pub fn read_error(&self) -> u64 {
-        self.errors.load(Ordering::Acquire) // C1: pairs with C2
+        self.rare.errors.load(Ordering::Acquire) // C1: pairs with C2
     }
 
-    /// Adds to the count, wrapping around. Cost: one atomic instruction; no lock, no system call.
+    /// Adds to the count, wrapping around. Cost: one atomic instruction and a load; no lock,
+    /// and no system call unless somebody sleeps.
+    #[inline(always)]
     pub fn add(&self, value: u64) {
-        self.value.fetch_add(value, Ordering::Release); // C2: pairs with C1
+        self.value.fetch_add(value, Ordering::SeqCst); // C2: pairs with C1
+        self.wake_sleepers();
     }
 
     /// Adds to the error count.
     pub fn add_error(&self, value: u64) {
-        self.errors.fetch_add(value, Ordering::Release); // C2: pairs with C1
+        self.rare.errors.fetch_add(value, Ordering::SeqCst); // C2: pairs with C1
+        self.wake_sleepers();
     }
 
     /// Sets the count. What is added meanwhile may be lost: "applications
     /// should ensure that the value of a counter is stable".
     pub fn set(&self, value: u64) {
-        self.value.store(value, Ordering::Release); // C2: pairs with C1
+        self.value.swap(value, Ordering::SeqCst); // C2: pairs with C1
+        self.wake_sleepers();
     }
 
     /// Sets the error count, with the same warning.
     pub fn set_error(&self, value: u64) {
-        self.errors.store(value, Ordering::Release); // C2: pairs with C1
+        self.rare.errors.swap(value, Ordering::SeqCst); // C2: pairs with C1
+        self.wake_sleepers();
     }
 
-    /// Whether the count is "greater than or equal to the input threshold value".
-    pub fn reached(&self, threshold: u64) -> bool {
-        self.read() >= threshold
+    /// Wakes those who sleep, after something changed for them.
+    ///
+    /// The change and this load, and a sleeper's announcement and its look, are all
+    /// sequentially consistent: either the sleeper sees the change or we see the sleeper.
+    #[inline(always)]
+    pub fn wake_sleepers(&self) {
+        // C3: pairs with C4, in `enter_sleep` and `now`.
+        if self.rare.sleepers.load(Ordering::SeqCst) != 0 {
+            self.ring();
+        }
     }
 
-    /// Begins a wait: "Any change in a counter's error value will unblock
-    /// any thread inside fi_cntr_wait", so the error count is remembered now.
-    pub fn begin_wait(&self, threshold: u64) -> CounterWait {
-        CounterWait { threshold, errors_before: self.read_error() }
+    #[cold]
+    #[inline(never)]
+    fn ring(&self) {
+        if let Some(bell) = self.rare.bell.get() {
+            bell.ring();
+        }
     }
 
-    /// How a wait stands. A count that is reached outweighs an error.
-    pub fn poll(&self, wait: &CounterWait) -> CounterState {
-        if self.reached(wait.threshold) {
-            CounterState::Reached
-        } else if self.read_error() != wait.errors_before {
-            CounterState::ErrorChanged
-        } else {
-            CounterState::Pending
+    /// Announces a sleeper, who looks with [`Self::now`] before it sleeps, and answers the
+    /// bell that will wake it. `make` makes that for the first sleeper; none if it cannot.
+    pub fn enter_sleep<E>(
+        &self,
+        make: impl FnOnce() -> Result<Box<dyn Bell>, E>,
+    ) -> Option<&dyn Bell> {
+        if self.rare.bell.get().is_none() {
+            // Another thread may be faster: then its bell is as good.
+            let _ = make().map(|bell| self.rare.bell.set(bell));
+        }
+        self.rare.sleepers.fetch_add(1, Ordering::SeqCst); // C4: pairs with C3
+        // F8: pairs with F9 in `CompletionCounter::add_unit`.
+        fence(Ordering::SeqCst);
+        self.rare.bell.get().map(|bell| &**bell)
+    }
+
+    /// Value and error count, for who has announced that it sleeps.
+    pub fn now(&self) -> (u64, u64) {
+        // C4: pairs with C3.
+        (self.value.load(Ordering::SeqCst), self.rare.errors.load(Ordering::SeqCst))
+    }
+
+    /// The sleeper that saw `before` is awake. The bell falls silent, unless it rang for
+    /// others, too.
+    pub fn leave_sleep(&self, before: (u64, u64)) {
+        if let Some(bell) = self.rare.bell.get() {
+            bell.drain();
+        }
+        let others = self.rare.sleepers.fetch_sub(1, Ordering::SeqCst) - 1; // C4: pairs with C3
+        if others > 0 && self.now() != before {
+            self.ring();
         }
     }
 
@@ -113,6 +151,8 @@ impl Counter {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::error::{Errno, HasErrno};
 
@@ -126,22 +166,69 @@ mod tests {
         counter.set(100);
         counter.set_error(0);
         assert_eq!((counter.read(), counter.read_error()), (100, 0));
-        assert!(counter.reached(100) && counter.reached(0) && !counter.reached(101));
+    }
+
+    /// Counts how often it was rung and silenced.
+    #[derive(Default)]
+    struct Counted {
+        rung: AtomicU64,
+        drained: AtomicU64,
+    }
+
+    impl Bell for Arc<Counted> {
+        fn ring(&self) {
+            self.rung.fetch_add(1, Ordering::Relaxed);
+        }
+        fn drain(&self) {
+            self.drained.fetch_add(1, Ordering::Relaxed);
+        }
+        fn fd(&self) -> std::os::fd::RawFd {
+            7
+        }
     }
 
     #[test]
-    fn a_wait_ends_at_the_threshold_or_when_errors_change() {
+    fn changes_ring_for_sleepers_only() {
+        let (counter, bell) = (Counter::new(), Arc::new(Counted::default()));
+        let rung = || bell.rung.load(Ordering::Relaxed);
+        let make = || Ok::<Box<dyn Bell>, ()>(Box::new(bell.clone()));
+        counter.add(1);
+        assert_eq!(counter.enter_sleep(make).map(Bell::fd), Some(7));
+        assert_eq!((counter.now(), rung()), ((1, 0), 0));
+        counter.add(1);
+        counter.add_error(1);
+        counter.set(9);
+        counter.set_error(0);
+        assert_eq!(rung(), 4);
+        counter.leave_sleep((1, 0));
+        assert_eq!((rung(), bell.drained.load(Ordering::Relaxed)), (4, 1));
+        counter.add(1);
+        assert_eq!(rung(), 4, "nobody sleeps any more");
+    }
+
+    #[test]
+    fn who_silences_the_bell_rings_it_for_the_others() {
+        let (counter, bell) = (Counter::new(), Arc::new(Counted::default()));
+        let make = || Ok::<Box<dyn Bell>, ()>(Box::new(bell.clone()));
+        counter.enter_sleep(make);
+        counter.enter_sleep(make);
+        counter.leave_sleep((0, 0));
+        assert_eq!(bell.rung.load(Ordering::Relaxed), 0, "nothing has changed");
+        counter.enter_sleep(make);
+        counter.add(1);
+        counter.leave_sleep((0, 0));
+        assert_eq!(bell.rung.load(Ordering::Relaxed), 2);
+        counter.leave_sleep((0, 0));
+        assert_eq!(bell.rung.load(Ordering::Relaxed), 2, "nobody else sleeps");
+    }
+
+    #[test]
+    fn a_counter_without_a_bell_still_counts() {
         let counter = Counter::new();
-        counter.add_error(5);
-        let wait = counter.begin_wait(2);
-        assert_eq!(counter.poll(&wait), CounterState::Pending);
+        assert!(counter.enter_sleep(|| Err(())).is_none());
         counter.add(1);
-        assert_eq!(counter.poll(&wait), CounterState::Pending);
-        counter.set_error(0); // Any change, also downwards.
-        assert_eq!(counter.poll(&wait), CounterState::ErrorChanged);
-        counter.add(1);
-        assert_eq!(counter.poll(&wait), CounterState::Reached);
-        assert_eq!(counter.poll(&counter.begin_wait(3)), CounterState::Pending);
+        counter.leave_sleep((0, 0));
+        assert_eq!(counter.read(), 1);
     }
 
     #[test]

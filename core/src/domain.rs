@@ -1,18 +1,23 @@
 //! Domains: what endpoints, queues and vectors are opened on, and what decides
 //! who may call them and who drives them. Reference: fi_domain(3).
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex, PoisonError, Weak},
+    time::Duration,
+};
 
 use crate::{
     bind_count::{BindCount, BindError},
     completion_queue::store::Sharing,
     config::Config,
+    counter::Counter,
     engine::{progress::Helper, unit::Unit},
     error::{Errno, HasErrno},
     info::MemoryRegionMode,
     memory_region::MemoryRegionRegistry,
     operation::IOV_LIMIT,
     poll_set::PollSet,
+    primitive::{Ordering, fence},
     transport::{Provider, Unreachable},
 };
 
@@ -97,6 +102,8 @@ pub struct Domain<P: Provider> {
     /// Their `Drop` ends the threads.
     helpers: Vec<Helper>,
     memory_regions: Arc<MemoryRegionRegistry>,
+    /// Counters that drive all endpoints: their sleepers have to hear of a new one.
+    watchers: Mutex<Vec<Weak<Counter>>>,
     open: BindCount,
 }
 
@@ -145,7 +152,17 @@ impl<P: Provider> Domain<P> {
         let open = BindCount::default();
         let mode = options.memory_region_mode;
         let memory_regions = Arc::new(MemoryRegionRegistry::new(mode, IOV_LIMIT));
-        Ok(Arc::new(Domain { provider, sharing, options, units, helpers, memory_regions, open }))
+        let watchers = Mutex::default();
+        Ok(Arc::new(Domain {
+            provider,
+            sharing,
+            options,
+            units,
+            helpers,
+            memory_regions,
+            watchers,
+            open,
+        }))
     }
 
     /// What makes this domain's transports.
@@ -183,8 +200,23 @@ impl<P: Provider> Domain<P> {
         &self.units
     }
 
+    /// Wakes the sleepers of `counter` whenever there is an endpoint more.
+    pub(crate) fn tell_of_units(&self, counter: &Arc<Counter>) {
+        // Nothing that is done under it panics half-way.
+        let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
+        watchers.retain(|known| known.strong_count() > 0 && known.as_ptr() != Arc::as_ptr(counter));
+        watchers.push(Arc::downgrade(counter));
+    }
+
     pub(crate) fn add_unit(&self, unit: &Arc<Unit<P>>) {
         self.units.add(unit);
+        // F9: pairs with F8 in `Counter::enter_sleep`.
+        fence(Ordering::SeqCst);
+        for watcher in self.watchers.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            if let Some(counter) = watcher.upgrade() {
+                counter.wake_sleepers();
+            }
+        }
         for helper in &self.helpers {
             helper.nudge();
         }

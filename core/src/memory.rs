@@ -165,7 +165,9 @@ impl Pieces<'_> {
     pub fn total(&self) -> usize {
         match self {
             Pieces::One(piece) => piece.len(),
-            Pieces::Many(pieces) => pieces.iter().map(|piece| piece.len()).sum(),
+            Pieces::Many(pieces) => {
+                pieces.iter().fold(0, |total: usize, piece| total.saturating_add(piece.len()))
+            }
         }
     }
 

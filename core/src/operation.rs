@@ -1,6 +1,7 @@
 //! Operations: what a caller posts, and what the engine keeps of it.
 
 use crate::{
+    endpoint::PostError,
     flags::Flags,
     memory::{Piece, Pieces},
     owned::Owner,
@@ -9,6 +10,8 @@ use crate::{
 
 /// At most this many scatter-gather entries in one operation (`iov_limit`).
 pub const IOV_LIMIT: usize = 8;
+/// The longest message and the longest one-sided operation (`max_msg_size`). Units: bytes.
+pub const MESSAGE_MAX: usize = 1 << 40;
 
 /// A safe operation's buffer, which stays with the caller if the post is refused.
 pub type Lent<'a> = Option<&'a mut Option<Owner>>;
@@ -30,6 +33,18 @@ pub struct SendPost<'a> {
     pub flags: Flags,
     /// The buffer of a safe operation: taken if the post succeeds.
     pub owner: Lent<'a>,
+}
+
+impl SendPost<'_> {
+    /// Refuses what is longer than a message may be. What fits a packet need not ask.
+    pub fn check_length(&self) -> Result<(), PostError> {
+        match self.pieces.total() {
+            length if length > MESSAGE_MAX => {
+                Err(PostError::TooLong { length, limit: MESSAGE_MAX })
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// A receive, as posted.

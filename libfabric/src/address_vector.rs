@@ -70,7 +70,7 @@ pub unsafe extern "C" fn open(
     done("fi_av_open", || {
         // SAFETY: C passes an open domain and valid pointers or null.
         let (place, parent, attr) =
-            unsafe { (object::out(av)?, object::state(domain), attr.as_mut()) };
+            unsafe { (object::out(av)?, object::owned(domain)?, attr.as_mut()) };
         let attr = attr.ok_or_else(|| Failure::null("the address vector's attributes"))?;
         if !attr.name.is_null() {
             return Err(Failure::new(Errno::NOSYS, "named address vectors are not supported"));
@@ -100,7 +100,7 @@ pub unsafe extern "C" fn open(
         let bound = parent.event_queue.get();
         if let (true, Some((queue, _))) = (has_events(attr.flags), bound) {
             // SAFETY: just made.
-            let vector = unsafe { &object::state(*place).vector };
+            let vector = unsafe { &object::owned(*place)?.vector };
             vector.bind_event_queue(queue.clone(), *place as u64)?;
         }
         Ok(())
@@ -119,7 +119,7 @@ unsafe extern "C" fn bind(av: *mut Fid, other: *mut Fid, flags: u64) -> c_int {
         }
         // SAFETY: C passes open objects.
         let (state, queue) =
-            unsafe { (object::state(av.cast::<FidAv>()), object::checked::<FidEq>(other)?) };
+            unsafe { (object::owned(av.cast::<FidAv>())?, object::checked::<FidEq>(other)?) };
         Ok(state.vector.bind_event_queue(queue.queue().clone(), av as u64)?)
     })
 }
@@ -200,7 +200,7 @@ unsafe extern "C" fn insert(
         }
         // SAFETY: C passes an open vector, and arrays of that many entries.
         unsafe {
-            let state = object::state(av);
+            let state = object::owned(av)?;
             let addresses = address::read_each(state.format, addresses, count);
             insert_each(state, addresses, fi_addr, flags, context)
         }
@@ -223,7 +223,7 @@ unsafe extern "C" fn insertsvc(
         unsafe {
             let (node, service) = (hints::text(node), hints::text(service));
             let address = discovery::resolve(node.as_deref(), service.as_deref())?;
-            insert_each(object::state(av), [Ok(address)], fi_addr, flags, context)
+            insert_each(object::owned(av)?, [Ok(address)], fi_addr, flags, context)
         }
     })
 }
@@ -247,7 +247,7 @@ unsafe extern "C" fn insertsym(
         let addresses = symmetric(&node, node_count, &service, service_count)?;
         // SAFETY: C passes an open vector, and room for as many results.
         unsafe {
-            insert_each(object::state(av), addresses.into_iter().map(Ok), fi_addr, flags, context)
+            insert_each(object::owned(av)?, addresses.into_iter().map(Ok), fi_addr, flags, context)
         }
     })
 }
@@ -282,7 +282,7 @@ unsafe extern "C" fn remove(av: *mut FidAv, fi_addr: *mut u64, count: usize, fla
         // SAFETY: C passes an open vector, and that many addresses.
         unsafe {
             let fi_addrs = if count == 0 { &[] } else { slice::from_raw_parts(fi_addr, count) };
-            Ok(object::state(av).vector.remove(fi_addrs)?)
+            Ok(object::owned(av)?.vector.remove(fi_addrs)?)
         }
     })
 }
@@ -298,7 +298,7 @@ unsafe extern "C" fn lookup(
     done("fi_av_lookup", || {
         // SAFETY: C passes an open vector, and a buffer of that length.
         unsafe {
-            let state = object::state(av);
+            let state = object::owned(av)?;
             let bytes = address::write(state.format, &state.vector.lookup(fi_addr)?);
             match address::fill(&bytes, target, length) {
                 Err(failure) if failure.errno == Errno::TOOSMALL => Ok(()),
@@ -321,7 +321,7 @@ unsafe extern "C" fn straddr(
         // SAFETY: C passes an open vector, an address in its format, and a buffer of
         // that length.
         unsafe {
-            let state = object::state(av);
+            let state = object::owned(av)?;
             let mut addresses = address::read_each(state.format, target, 1);
             let address = addresses.next().ok_or_else(|| Failure::null("the address"))??;
             let text = state.vector.straddr(&address);

@@ -6,14 +6,14 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
 };
 
 use kestrel::Counter;
 use kestrel_core::{
-    completion_counter::{CompletionCounter, WaitError},
+    completion_counter::{CompletionCounter, CounterWait, WaitError},
     error::Errno,
 };
+use kestrel_shm::ShmProvider;
 
 use crate::{
     abi::{
@@ -25,15 +25,14 @@ use crate::{
     object::{self, FID_NOSYS, Header, Use},
     outcome::{Failure, done, guarded},
     wait_set::{self, Membership},
-    waiting::{self, Armed, WaitKind, Waitable},
+    waiting::{self, Armed, Outside, WaitKind, Waitable},
 };
-
-/// A counter has no bell of its own: who waits for it among others looks this often.
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// What we keep of a counter.
 pub struct State {
     pub counter: Arc<Counter>,
+    /// What the application waits on outside, if it asked for that, and what it has seen.
+    outside: Option<(Outside, Watched)>,
     wait_obj: u32,
     _set: Option<Membership>,
     _domain: Use,
@@ -42,29 +41,39 @@ pub struct State {
 /// A counter among other things that are waited for: ready when it has changed.
 struct Watched {
     counter: Arc<Counter>,
-    seen: AtomicU64,
+    seen: (AtomicU64, AtomicU64),
+}
+
+impl Watched {
+    fn new(counter: &Arc<Counter>) -> Watched {
+        Watched { counter: counter.clone(), seen: Default::default() }
+    }
+
+    fn seen(&self) -> (u64, u64) {
+        (self.seen.0.load(Ordering::Relaxed), self.seen.1.load(Ordering::Relaxed))
+    }
 }
 
 impl Waitable for Watched {
     fn is_ready(&self) -> bool {
-        let now = self.counter.read().wrapping_add(self.counter.counter().read_error());
-        self.seen.swap(now, Ordering::Relaxed) != now
+        let now = (self.counter.read(), self.counter.counter().read_error());
+        let seen = (
+            self.seen.0.swap(now.0, Ordering::Relaxed),
+            self.seen.1.swap(now.1, Ordering::Relaxed),
+        );
+        seen != now
     }
 
     fn arm(&self) -> Option<Box<dyn Armed>> {
-        Some(Box::new(Napping))
+        Some(Box::new(Waiting(self.counter.prepare_wait(self.seen())?)))
     }
 }
 
-struct Napping;
+struct Waiting(CounterWait<ShmProvider>);
 
-impl Armed for Napping {
+impl Armed for Waiting {
     fn descriptors(&self) -> Vec<i32> {
-        Vec::new()
-    }
-
-    fn nap_max(&self) -> Option<Duration> {
-        Some(LOOK_AGAIN)
+        self.0.descriptors()
     }
 }
 
@@ -93,7 +102,16 @@ impl Header for FidCntr {
 
 /// What is waited for in a wait set or polled in a poll set.
 pub fn waitable(state: &State) -> Arc<dyn Waitable> {
-    Arc::new(Watched { counter: state.counter.clone(), seen: AtomicU64::new(0) })
+    Arc::new(Watched::new(&state.counter))
+}
+
+/// Makes ready for a wait outside: `fi_trywait` on a counter. Not before the application
+/// has seen the last change: by reading it, or by an earlier call of this.
+pub fn try_wait(state: &State) -> Result<bool, Failure> {
+    let Some((outside, watched)) = &state.outside else {
+        return Err(Failure::new(Errno::INVAL, "the counter was not opened with FI_WAIT_FD"));
+    };
+    Ok(outside.begin([watched as &dyn Waitable].into_iter()))
 }
 
 /// Reference: fi_cntr(3), `fi_cntr_open`.
@@ -106,7 +124,7 @@ pub unsafe extern "C" fn open(
     done("fi_cntr_open", || {
         // SAFETY: C passes an open domain and valid pointers or null.
         let (place, parent, attr) =
-            unsafe { (object::out(cntr)?, object::state(domain), attr.as_ref()) };
+            unsafe { (object::out(cntr)?, object::owned(domain)?, attr.as_ref()) };
         let wait_obj = attr.map_or(wait::UNSPEC, |attr| attr.wait_obj);
         let kind = WaitKind::of(wait_obj)?;
         if let Some(attr) = attr {
@@ -117,12 +135,14 @@ pub unsafe extern "C" fn open(
                 let reason = format!("events {} of a counter are not known", attr.events);
                 return Err(Failure::new(Errno::INVAL, reason));
             }
-            if kind == WaitKind::Descriptor {
-                return Err(Failure::new(Errno::NOSYS, "a counter has no descriptor"));
-            }
         }
         let counter = CompletionCounter::open(&parent.domain);
-        let mut state = State { counter, wait_obj, _set: None, _domain: Use::of(&parent.uses)? };
+        let outside = match kind {
+            WaitKind::Descriptor => Some((Outside::new()?, Watched::new(&counter))),
+            _ => None,
+        };
+        let in_use = Use::of(&parent.uses)?;
+        let mut state = State { counter, outside, wait_obj, _set: None, _domain: in_use };
         if let (Some(attr), WaitKind::Set) = (attr, kind) {
             // SAFETY: C passes an open wait set or null.
             state._set = Some(unsafe { wait_set::join(attr.wait_set, waitable(&state)) }?);
@@ -135,16 +155,21 @@ pub unsafe extern "C" fn open(
 
 unsafe extern "C" fn control(cntr: *mut Fid, command: c_int, argument: *mut c_void) -> c_int {
     done("fi_control", || {
-        if command != command::GETWAITOBJ {
-            return Err(Failure::new(Errno::NOSYS, format!("command {command}")));
-        }
+        // SAFETY: C passes an open counter.
+        let state = unsafe { object::owned(cntr.cast::<FidCntr>()) }?;
         if argument.is_null() {
             return Err(Failure::null("the argument"));
         }
-        // SAFETY: C passes an open counter; the argument is an `enum fi_wait_obj *`.
-        unsafe {
-            let state = object::state(cntr.cast::<FidCntr>());
-            argument.cast::<u32>().write(state.wait_obj);
+        match (command, &state.outside) {
+            (command::GETWAIT, Some((outside, _))) => {
+                // SAFETY: the argument of this command is an `int *`.
+                unsafe { argument.cast::<c_int>().write(outside.fd()) };
+            }
+            (command::GETWAITOBJ, _) => {
+                // SAFETY: the argument of this command is an `enum fi_wait_obj *`.
+                unsafe { argument.cast::<u32>().write(state.wait_obj) };
+            }
+            _ => return Err(Failure::new(Errno::NOSYS, format!("command {command}"))),
         }
         Ok(())
     })
@@ -152,47 +177,74 @@ unsafe extern "C" fn control(cntr: *mut Fid, command: c_int, argument: *mut c_vo
 
 unsafe extern "C" fn read(cntr: *mut FidCntr) -> u64 {
     // SAFETY: C passes an open counter, here and below.
-    unsafe { object::state(cntr) }.counter.read()
+    let state = unsafe { object::state(cntr) };
+    if let Some((outside, _)) = &state.outside {
+        outside.end();
+    }
+    let value = state.counter.read();
+    if let Some((_, watched)) = &state.outside {
+        watched.seen.0.store(value, Ordering::Relaxed);
+    }
+    value
 }
 
 unsafe extern "C" fn readerr(cntr: *mut FidCntr) -> u64 {
     // SAFETY: as above.
-    unsafe { object::state(cntr) }.counter.counter().read_error()
+    let state = unsafe { object::state(cntr) };
+    let errors = state.counter.counter().read_error();
+    if let Some((_, watched)) = &state.outside {
+        watched.seen.1.store(errors, Ordering::Relaxed);
+    }
+    errors
 }
 
 unsafe extern "C" fn add(cntr: *mut FidCntr, value: u64) -> c_int {
-    // SAFETY: as above.
-    unsafe { object::state(cntr) }.counter.counter().add(value);
-    0
+    done("fi_cntr_add", || {
+        // SAFETY: as above.
+        unsafe { object::owned(cntr) }?.counter.counter().add(value);
+        Ok(())
+    })
 }
 
 unsafe extern "C" fn set(cntr: *mut FidCntr, value: u64) -> c_int {
-    // SAFETY: as above.
-    unsafe { object::state(cntr) }.counter.counter().set(value);
-    0
+    done("fi_cntr_set", || {
+        // SAFETY: as above.
+        unsafe { object::owned(cntr) }?.counter.counter().set(value);
+        Ok(())
+    })
 }
 
 unsafe extern "C" fn adderr(cntr: *mut FidCntr, value: u64) -> c_int {
-    // SAFETY: as above.
-    unsafe { object::state(cntr) }.counter.counter().add_error(value);
-    0
+    done("fi_cntr_adderr", || {
+        // SAFETY: as above.
+        unsafe { object::owned(cntr) }?.counter.counter().add_error(value);
+        Ok(())
+    })
 }
 
 unsafe extern "C" fn seterr(cntr: *mut FidCntr, value: u64) -> c_int {
-    // SAFETY: as above.
-    unsafe { object::state(cntr) }.counter.counter().set_error(value);
-    0
+    done("fi_cntr_seterr", || {
+        // SAFETY: as above.
+        unsafe { object::owned(cntr) }?.counter.counter().set_error(value);
+        Ok(())
+    })
 }
 
 unsafe extern "C" fn wait(cntr: *mut FidCntr, threshold: u64, timeout_ms: c_int) -> c_int {
     guarded("fi_cntr_wait", || {
         // SAFETY: as above.
-        let state = unsafe { object::state(cntr) };
+        let state = unsafe { object::owned(cntr) }?;
+        if let Some((outside, _)) = &state.outside {
+            outside.end();
+        }
         match state.counter.wait(threshold, waiting::timeout(timeout_ms)) {
             Ok(()) => Ok(0),
             Err(WaitError::TimedOut { .. }) => Ok(-Errno::TIMEDOUT.0),
             Err(error @ WaitError::Failed { .. }) => {
                 Err(Failure::new(Errno::AVAIL, error.to_string()))
+            }
+            Err(error @ WaitError::ForkedChild) => {
+                Err(Failure::new(Errno::OPNOTSUPP, error.to_string()))
             }
         }
     })

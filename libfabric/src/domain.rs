@@ -102,7 +102,7 @@ pub unsafe fn open(
         }
         // SAFETY: C passes an open fabric and valid pointers.
         let (place, parent, version) =
-            unsafe { (object::out(domain)?, object::state(fabric), fabric::version(fabric)) };
+            unsafe { (object::out(domain)?, object::owned(fabric)?, fabric::version(fabric)) };
         let config = parameters::config()?;
         // SAFETY: as above.
         let info = unsafe { hints::agree(info, &config, version) }?;
@@ -146,7 +146,7 @@ unsafe extern "C" fn bind(domain: *mut Fid, other: *mut Fid, flags: u64) -> c_in
         }
         // SAFETY: C passes open objects.
         let (state, queue) = unsafe {
-            (object::state(domain.cast::<FidDomain>()), object::checked::<FidEq>(other)?)
+            (object::owned(domain.cast::<FidDomain>())?, object::checked::<FidEq>(other)?)
         };
         let bound = (queue.queue().clone(), Use::of(queue.uses())?);
         state.event_queue.set(bound).map_err(|_| {

@@ -131,7 +131,7 @@ pub unsafe extern "C" fn open(
     done("fi_eq_open", || {
         // SAFETY: C passes an open fabric and valid pointers or null.
         let (place, parent, attr) =
-            unsafe { (object::out(eq)?, object::state(fabric), attr.as_ref()) };
+            unsafe { (object::out(eq)?, object::owned(fabric)?, attr.as_ref()) };
         let (size, flags, wait_obj, set) = attr.map_or((0, 0, wait::UNSPEC, None), |attr| {
             (attr.size, attr.flags, attr.wait_obj, Some(attr.wait_set))
         });
@@ -166,7 +166,7 @@ pub unsafe extern "C" fn open(
 unsafe extern "C" fn control(eq: *mut Fid, command: c_int, argument: *mut c_void) -> c_int {
     done("fi_control", || {
         // SAFETY: C passes an open queue.
-        let state = unsafe { object::state(eq.cast::<FidEq>()) };
+        let state = unsafe { object::owned(eq.cast::<FidEq>()) }?;
         if argument.is_null() {
             return Err(Failure::null("the argument"));
         }
@@ -208,6 +208,14 @@ fn bytes_of(event: &Event) -> Vec<u8> {
 
 const _: () = assert!(size_of::<EqEntry>() == 3 * size_of::<u64>());
 
+fn is_peek(call: &str, flags: u64) -> Result<bool, Failure> {
+    match Flags::from_bits_retain(flags) {
+        flags if flags.is_empty() => Ok(false),
+        Flags::PEEK => Ok(true),
+        _ => Err(Failure::flags(call, flags)),
+    }
+}
+
 unsafe fn read_once(
     state: &State,
     event: *mut u32,
@@ -218,11 +226,7 @@ unsafe fn read_once(
     if event.is_null() || (buffer.is_null() && length > 0) {
         return Err(Failure::null("where the event goes"));
     }
-    let peek = match Flags::from_bits_retain(flags) {
-        flags if flags.is_empty() => false,
-        Flags::PEEK => true,
-        _ => return Err(Failure::flags("fi_eq_read", flags)),
-    };
+    let peek = is_peek("fi_eq_read", flags)?;
     let queue = state.queue();
     let fits = |event: &Event| bytes_of(event).len() <= length;
     let outcome = if peek { queue.peek() } else { queue.read_if(fits) };
@@ -255,7 +259,7 @@ unsafe extern "C" fn read(
     flags: u64,
 ) -> isize {
     // SAFETY: C passes an open queue, and a buffer of that length.
-    guarded("fi_eq_read", || unsafe { read_once(object::state(eq), event, buffer, length, flags) })
+    guarded("fi_eq_read", || unsafe { read_once(object::owned(eq)?, event, buffer, length, flags) })
 }
 
 unsafe extern "C" fn sread(
@@ -268,7 +272,7 @@ unsafe extern "C" fn sread(
 ) -> isize {
     guarded("fi_eq_sread", || {
         // SAFETY: C passes an open queue.
-        let state = unsafe { object::state(eq) };
+        let state = unsafe { object::owned(eq) }?;
         state.kind.check_blocking()?;
         let (start, timeout) = (Instant::now(), waiting::timeout(timeout_ms));
         loop {
@@ -291,9 +295,9 @@ unsafe extern "C" fn sread(
 unsafe extern "C" fn readerr(eq: *mut FidEq, buffer: *mut EqErrEntry, flags: u64) -> isize {
     guarded("fi_eq_readerr", || {
         // SAFETY: C passes an open queue and a valid entry or null.
-        let (state, entry) = unsafe { (object::state(eq), buffer.as_mut()) };
+        let (state, entry) = unsafe { (object::owned(eq)?, buffer.as_mut()) };
         let entry = entry.ok_or_else(|| Failure::null("where the error goes"))?;
-        let peek = flags & Flags::PEEK.bits() != 0;
+        let peek = is_peek("fi_eq_readerr", flags)?;
         let error = if peek { state.queue().peek_error() } else { state.queue().read_error() };
         let error = error.ok_or_else(|| Failure::new(Errno::AGAIN, "no error"))?;
         state.shared.settle();
@@ -338,7 +342,7 @@ unsafe extern "C" fn write(
                 0 => &[],
                 _ => std::slice::from_raw_parts(buffer.cast::<u8>(), length),
             };
-            object::state(eq).queue().write(event, bytes)?;
+            object::owned(eq)?.queue().write(event, bytes)?;
         }
         Ok(length as isize)
     })

@@ -13,10 +13,10 @@ use crate::{
     abi::{
         constants::{BADF, NOSYS},
         control::{OpsFabric, OpsFid},
-        fid::{Fid, FidCq, FidDomain, FidEq, FidFabric, FidWait, class},
+        fid::{Fid, FidCntr, FidCq, FidDomain, FidEq, FidFabric, FidWait, class},
         info::{FabricAttr, Info},
     },
-    completion_queue, domain, event_queue,
+    completion_queue, counter, domain, event_queue,
     object::{self, FID_NOSYS, Header},
     outcome::{Failure, done},
     wait_set,
@@ -117,9 +117,12 @@ unsafe extern "C" fn domain2(
 }
 
 /// Reference: fi_poll(3), `fi_trywait`.
-unsafe extern "C" fn trywait(_: *mut FidFabric, fids: *mut *mut Fid, count: c_int) -> c_int {
+unsafe extern "C" fn trywait(fabric: *mut FidFabric, fids: *mut *mut Fid, count: c_int) -> c_int {
     done("fi_trywait", || {
-        let count = usize::try_from(count).unwrap_or(0);
+        // SAFETY: the application passes an open fabric.
+        unsafe { object::owned(fabric) }?;
+        let count = usize::try_from(count)
+            .map_err(|_| Failure::new(Errno::INVAL, format!("{count} objects")))?;
         if count > 0 && fids.is_null() {
             return Err(Failure::null("the list of objects"));
         }
@@ -148,6 +151,8 @@ unsafe fn try_wait_for(fid: *mut Fid) -> Result<bool, Failure> {
     unsafe {
         if table == FidCq::operations() {
             completion_queue::try_wait(object::checked::<FidCq>(fid)?)
+        } else if table == FidCntr::operations() {
+            counter::try_wait(object::checked::<FidCntr>(fid)?)
         } else if table == FidEq::operations() {
             Ok(object::checked::<FidEq>(fid)?.may_wait())
         } else if table == FidWait::operations() {

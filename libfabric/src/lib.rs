@@ -18,8 +18,7 @@
 // Every function that C calls has the same contract, which the crate's documentation states.
 #![allow(clippy::missing_safety_doc)]
 
-#[allow(dead_code)] // Complete, so that the layout can be held against the headers.
-pub mod abi;
+pub use kestrel_fi_abi as abi;
 
 // Between libfabric and us.
 pub mod host;

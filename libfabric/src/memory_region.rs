@@ -179,7 +179,7 @@ unsafe extern "C" fn bind(mr: *mut Fid, other: *mut Fid, flags: u64) -> c_int {
         }
         // SAFETY: C passes open objects.
         unsafe {
-            let state = object::state(mr.cast::<FidMr>());
+            let state = object::owned(mr.cast::<FidMr>())?;
             if (*other).ops == FidEp::operations() {
                 return Ok(());
             }

@@ -16,6 +16,7 @@ use std::{
 };
 
 use kestrel_core::{bind_count::BindCount, error::Errno};
+use kestrel_shm::fork_guard;
 
 use crate::{
     abi::{
@@ -48,6 +49,8 @@ pub trait Header: Sized {
 #[repr(C)]
 struct Object<H: Header> {
     header: H,
+    /// Tells a forked child that the object is its parent's.
+    generation: u32,
     state: ManuallyDrop<H::State>,
 }
 
@@ -63,10 +66,26 @@ pub fn fid<H: Header>(class: usize, context: *mut c_void) -> Fid {
 
 /// Makes an object that C owns until it closes it.
 pub fn create<H: Header>(header: H, state: H::State) -> *mut H {
-    Box::into_raw(Box::new(Object { header, state: ManuallyDrop::new(state) })).cast()
+    let generation = fork_guard::generation();
+    Box::into_raw(Box::new(Object { header, generation, state: ManuallyDrop::new(state) })).cast()
 }
 
-/// Our state behind an object.
+/// Our state behind an object, unless this process is a forked child of the one that
+/// made it: its descriptors, and locks that another thread held, are its parent's.
+///
+/// # Safety
+/// As [`state`].
+pub unsafe fn owned<'a, H: Header>(object: *mut H) -> Result<&'a H::State, Failure> {
+    // SAFETY: the caller vouches for it.
+    let object = unsafe { &*object.cast::<Object<H>>() };
+    if fork_guard::forked(object.generation) {
+        let reason = format!("a forked child cannot use its parent's {}", H::NAME);
+        return Err(Failure::new(Errno::OPNOTSUPP, reason));
+    }
+    Ok(&object.state)
+}
+
+/// Our state behind an object, for the data path: core sees by itself what was forked.
 ///
 /// # Safety
 /// `object` was made by [`create`] and is not closed; the call that it was passed to
@@ -91,7 +110,7 @@ pub unsafe fn checked<'a, H: Header>(fid: *mut Fid) -> Result<&'a H::State, Fail
         return Err(Failure::new(Errno::INVAL, reason));
     }
     // SAFETY: only objects of this kind point to that table, and only while open.
-    Ok(unsafe { state(fid.cast::<H>()) })
+    unsafe { owned(fid.cast::<H>()) }
 }
 
 /// `fi_close`, for the tables of every kind.
@@ -101,7 +120,7 @@ pub unsafe extern "C" fn close<H: Header>(fid: *mut Fid) -> c_int {
         // SAFETY: this is in the table of open objects of this kind only.
         H::close(unsafe { &(*object).state })?;
         // SAFETY: as above; and nobody else uses an object that is being closed.
-        let Object { header, state } = unsafe { &mut *object };
+        let Object { header, state, .. } = unsafe { &mut *object };
         header.refuse();
         header.fid().ops = &raw const FID_CLOSED;
         // SAFETY: nothing leads to the state from now on.

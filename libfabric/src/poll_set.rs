@@ -5,6 +5,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use kestrel::{CompletionQueue, Counter};
 use kestrel_core::{bind_count::BindCount, error::Errno};
 
 use crate::{
@@ -32,6 +33,29 @@ struct Member {
     /// What the application gave the object when it opened it.
     context: usize,
     waitable: Arc<dyn Waitable>,
+    bound: Bound,
+}
+
+/// The queue or counter, which cannot be closed while it is in the set.
+enum Bound {
+    Queue(Arc<CompletionQueue>),
+    Counter(Arc<Counter>),
+}
+
+impl Bound {
+    fn count(&self) -> &BindCount {
+        match self {
+            Bound::Queue(queue) => queue.binds(),
+            Bound::Counter(counter) => counter.counter().binds(),
+        }
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        // Counted when it was added, so this cannot fail.
+        let _ = self.bound.count().unbind();
+    }
 }
 
 static FID: OpsFid = OpsFid { close: object::close::<FidPoll>, ..FID_NOSYS };
@@ -74,7 +98,7 @@ pub unsafe extern "C" fn open(
         // SAFETY: C passes an open domain and valid pointers or null; the attributes are
         // `struct fi_poll_attr`, which is one word of flags.
         let (place, parent, flags) = unsafe {
-            (object::out(poll)?, object::state(domain), attr.cast::<u64>().as_ref().copied())
+            (object::out(poll)?, object::owned(domain)?, attr.cast::<u64>().as_ref().copied())
         };
         if let Some(flags @ 1..) = flags {
             return Err(Failure::flags("fi_poll_open", flags));
@@ -91,12 +115,13 @@ pub unsafe extern "C" fn open(
 /// an event."
 unsafe extern "C" fn poll(poll: *mut FidPoll, contexts: *mut *mut c_void, count: c_int) -> c_int {
     guarded("fi_poll", || {
-        let count = usize::try_from(count).unwrap_or(0);
+        let count = usize::try_from(count)
+            .map_err(|_| Failure::new(Errno::INVAL, format!("{count} contexts")))?;
         if contexts.is_null() && count > 0 {
             return Err(Failure::null("where the contexts go"));
         }
         // SAFETY: C passes an open poll set.
-        let state = unsafe { object::state(poll) };
+        let state = unsafe { object::owned(poll) }?;
         let mut found = 0;
         for member in state.members().iter() {
             if found == count {
@@ -121,19 +146,22 @@ unsafe extern "C" fn add(poll: *mut FidPoll, fid: *mut Fid, flags: u64) -> c_int
             return Err(Failure::null("the object"));
         }
         // SAFETY: C passes an open poll set and an open object.
-        let (state, waitable, context) = unsafe {
-            let waitable = if (*fid).ops == FidCntr::operations() {
-                counter::waitable(object::checked::<FidCntr>(fid)?)
+        let (state, waitable, bound, context) = unsafe {
+            let (waitable, bound) = if (*fid).ops == FidCntr::operations() {
+                let member = object::checked::<FidCntr>(fid)?;
+                (counter::waitable(member), Bound::Counter(member.counter.clone()))
             } else {
-                completion_queue::waitable(object::checked::<FidCq>(fid)?)
+                let member = object::checked::<FidCq>(fid)?;
+                (completion_queue::waitable(member), Bound::Queue(member.queue.clone()))
             };
-            (object::state(poll), waitable, (*fid).context as usize)
+            (object::owned(poll)?, waitable, bound, (*fid).context as usize)
         };
         let mut members = state.members();
         if members.iter().any(|member| member.fid == fid as usize) {
             return Err(Failure::new(Errno::INVAL, "the object is in the poll set already"));
         }
-        members.push(Member { fid: fid as usize, context, waitable });
+        bound.count().bind()?;
+        members.push(Member { fid: fid as usize, context, waitable, bound });
         Ok(())
     })
 }
@@ -144,7 +172,7 @@ unsafe extern "C" fn remove(poll: *mut FidPoll, fid: *mut Fid, flags: u64) -> c_
             return Err(Failure::flags("fi_poll_del", flags));
         }
         // SAFETY: C passes an open poll set.
-        let mut members = unsafe { object::state(poll) }.members();
+        let mut members = unsafe { object::owned(poll) }?.members();
         let before = members.len();
         members.retain(|member| member.fid != fid as usize);
         if members.len() == before {

@@ -76,7 +76,7 @@ pub unsafe extern "C" fn open(
     done("fi_wait_open", || {
         // SAFETY: C passes an open fabric and valid pointers or null.
         let (place, parent, attr) = unsafe {
-            let parent: &fabric::State = object::state(fabric);
+            let parent: &fabric::State = object::owned(fabric)?;
             (object::out(wait)?, parent, attr.as_ref())
         };
         let (wait_obj, flags) = attr.map_or((wait::UNSPEC, 0), |attr| (attr.wait_obj, attr.flags));
@@ -155,9 +155,8 @@ impl State {
                 std::thread::yield_now();
                 continue;
             };
-            let nap = armed.iter().filter_map(|one| one.nap_max()).chain(left).min();
             let descriptors: Vec<i32> = armed.iter().flat_map(|one| one.descriptors()).collect();
-            waiting::sleep(&descriptors, nap);
+            waiting::sleep(&descriptors, left);
         }
     }
 }
@@ -165,7 +164,7 @@ impl State {
 unsafe extern "C" fn wait(wait: *mut FidWait, timeout_ms: c_int) -> c_int {
     done("fi_wait", || {
         // SAFETY: C passes an open wait set.
-        match unsafe { object::state(wait) }.wait(timeout_ms) {
+        match unsafe { object::owned(wait) }?.wait(timeout_ms) {
             true => Ok(()),
             false => Err(Failure::new(Errno::TIMEDOUT, "nothing happened in time")),
         }
@@ -175,7 +174,7 @@ unsafe extern "C" fn wait(wait: *mut FidWait, timeout_ms: c_int) -> c_int {
 unsafe extern "C" fn control(wait: *mut Fid, command: c_int, argument: *mut c_void) -> c_int {
     done("fi_control", || {
         // SAFETY: C passes an open wait set.
-        let state = unsafe { object::state(wait.cast::<FidWait>()) };
+        let state = unsafe { object::owned(wait.cast::<FidWait>()) }?;
         match (command, &state.outside) {
             (command::GETWAIT, Some(outside)) if !argument.is_null() => {
                 // SAFETY: the argument of this command is an `int *`.

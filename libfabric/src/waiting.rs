@@ -61,10 +61,6 @@ pub fn timeout(timeout_ms: i32) -> Option<Duration> {
 /// What an armed object makes readable when something happens.
 pub trait Armed: Send {
     fn descriptors(&self) -> Vec<RawFd>;
-    /// The longest sleep before looking again, where descriptors do not tell all.
-    fn nap_max(&self) -> Option<Duration> {
-        None
-    }
 }
 
 /// Something that happens now and then.
@@ -117,8 +113,7 @@ impl Outside {
         let mut armed = self.armed.lock().unwrap_or_else(PoisonError::into_inner);
         for waitable in all {
             let one = if waitable.is_ready() { None } else { waitable.arm() };
-            // A nap that must end cannot be slept outside.
-            let Some(one) = one.filter(|one| one.nap_max().is_none()) else {
+            let Some(one) = one else {
                 armed.clear();
                 return false;
             };

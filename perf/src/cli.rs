@@ -1,5 +1,6 @@
 //! The command line: what can be asked, and clear errors for what cannot.
 
+use crate::compare;
 use crate::fabric::FabricOptions;
 use crate::measure::MESSAGE_BYTES_MAX;
 use crate::peer::{Peer, PeerError};
@@ -44,6 +45,14 @@ pub enum Job {
     Floor,
     /// What this machine offers, with advice
     Doctor,
+    /// The same work in turns on kestrel and on whatever peers this machine has
+    ///
+    /// Through libfabric's C interface against its other providers and against the
+    /// native API; beside UCX; under Intel MPI against its own shared memory and
+    /// against libfabric's. Prints ratios with their spread, beside the floor.
+    /// `scripts/peers` and `scripts/clients` install the peers; who is not there
+    /// is left out.
+    Compare(compare::Request),
     /// Renders the page and the table again from a JSON report
     Report {
         /// The report that an earlier run wrote

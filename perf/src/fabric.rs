@@ -3,16 +3,18 @@
 //! One thread polls and posts, so the domain is opened for one thread
 //! (`FI_THREAD_DOMAIN`), as an MPI without threads opens it.
 
-pub mod one_sided;
+mod one_sided;
 
+use crate::port::{Grant, Local, Outcome, Port, PortError, Verb};
 use kestrel_core::address::Address;
 use kestrel_core::address_vector::{AddressVector, AddressVectorAttributes, FI_ADDR_UNSPEC};
-use kestrel_core::completion_queue::{CompletionQueue, ReadError};
+use kestrel_core::completion_queue::{CompletionQueue, Entry, ReadError};
 use kestrel_core::domain::{Domain, DomainOptions, ProgressMode};
 use kestrel_core::endpoint::{Endpoint, EndpointOptions, PostError};
 use kestrel_core::flags::Flags;
 use kestrel_core::info::MemoryRegionMode;
 use kestrel_core::memory::{Piece, Pieces};
+use kestrel_core::memory_region::MemoryRegion;
 use kestrel_core::operation::{ReceivePost, SendPost};
 use kestrel_shm::provider::{ShmOptions, ShmProvider};
 use serde::{Deserialize, Serialize};
@@ -41,16 +43,6 @@ pub enum FabricError {
     #[error("--provider verbs: this version finds no RDMA device; use shm")]
     NoVerbs,
 }
-
-/// What became of a post.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    Done,
-    /// No room: poll, then post again.
-    Again,
-}
-
-pub use kestrel_core::completion_queue::Entry;
 
 /// An endpoint with its completion queue and address vector.
 pub struct Side {
@@ -99,37 +91,51 @@ impl Side {
         self.vector.insert_one(address).map_err(|error| FabricError::Address(error.to_string()))
     }
 
-    /// Messages up to this many bytes are injected.
-    pub fn inject_bytes_max(&self) -> usize {
+    #[cold]
+    #[inline(never)]
+    fn read_failed(&self, error: ReadError) -> FabricError {
+        match self.queue.read_error() {
+            Some(entry) => FabricError::Operation { errno: entry.errno, reason: entry.reason },
+            None => FabricError::Read(error),
+        }
+    }
+}
+
+impl Port for Side {
+    type Entry = Entry;
+    type Region = Arc<MemoryRegion>;
+
+    #[inline(always)]
+    fn context(entry: &Entry) -> u64 {
+        entry.context
+    }
+
+    fn inject_bytes_max(&self) -> usize {
         self.endpoint.options().inject_size
     }
 
-    /// # Safety
-    /// `bytes` is readable for `len` bytes.
     #[inline(always)]
-    pub unsafe fn inject(
+    unsafe fn inject(
         &mut self,
         bytes: *const u8,
         len: usize,
         to: u64,
         tag: u64,
-    ) -> Result<Outcome, FabricError> {
+    ) -> Result<Outcome, PortError> {
         // SAFETY: the caller vouches for the range.
         let bytes = unsafe { std::slice::from_raw_parts(bytes, len) };
         outcome(self.endpoint.inject_tagged(bytes, to, tag))
     }
 
-    /// # Safety
-    /// `bytes` is readable for `len` bytes until the completion.
     #[inline(always)]
-    pub unsafe fn send(
+    unsafe fn send(
         &mut self,
         bytes: *const u8,
         len: usize,
         to: u64,
         tag: u64,
         context: u64,
-    ) -> Result<Outcome, FabricError> {
+    ) -> Result<Outcome, PortError> {
         // SAFETY: the caller vouches for the range; a sent piece is only read.
         let piece = unsafe { Piece::new(bytes.cast_mut(), len) };
         outcome(self.endpoint.post_send(SendPost {
@@ -143,10 +149,8 @@ impl Side {
         }))
     }
 
-    /// # Safety
-    /// `bytes` is writable for `len` bytes until the completion.
     #[inline(always)]
-    pub unsafe fn receive(
+    unsafe fn receive(
         &mut self,
         bytes: *mut u8,
         len: usize,
@@ -154,7 +158,7 @@ impl Side {
         tag: u64,
         ignore: u64,
         context: u64,
-    ) -> Result<Outcome, FabricError> {
+    ) -> Result<Outcome, PortError> {
         // SAFETY: the caller vouches for the range.
         let piece = unsafe { Piece::new(bytes, len) };
         outcome(self.endpoint.post_receive(ReceivePost {
@@ -168,32 +172,48 @@ impl Side {
         }))
     }
 
-    /// Drives the engine and reads completions; how many.
     #[inline(always)]
-    pub fn poll(&mut self, entries: &mut [Entry]) -> Result<usize, FabricError> {
+    fn poll(&mut self, entries: &mut [Entry]) -> Result<usize, PortError> {
         match self.queue.read(entries) {
             Ok(count) => Ok(count),
             Err(ReadError::Empty) => Ok(0),
-            Err(error) => Err(self.read_failed(error)),
+            Err(error) => Err(self.read_failed(error).into()),
         }
     }
 
-    #[cold]
-    #[inline(never)]
-    fn read_failed(&self, error: ReadError) -> FabricError {
-        match self.queue.read_error() {
-            Some(entry) => FabricError::Operation { errno: entry.errno, reason: entry.reason },
-            None => FabricError::Read(error),
-        }
+    unsafe fn expose(
+        &mut self,
+        bytes: *mut u8,
+        len: usize,
+    ) -> Result<(Arc<MemoryRegion>, Grant), PortError> {
+        // SAFETY: the caller vouches for the range.
+        Ok(unsafe { self.expose_range(bytes, len)? })
+    }
+
+    fn hide(&mut self, region: Arc<MemoryRegion>) -> Result<(), PortError> {
+        Ok(self.endpoint.domain().close_memory(&region).map_err(open)?)
+    }
+
+    #[inline(always)]
+    unsafe fn reach(
+        &mut self,
+        verb: Verb,
+        local: Local,
+        grant: Grant,
+        to: u64,
+        context: u64,
+    ) -> Result<Outcome, PortError> {
+        // SAFETY: the caller vouches for the ranges.
+        unsafe { self.post_one_sided(verb, local, grant, to, context) }
     }
 }
 
 #[inline(always)]
-fn outcome(posted: Result<(), PostError>) -> Result<Outcome, FabricError> {
+fn outcome(posted: Result<(), PostError>) -> Result<Outcome, PortError> {
     match posted {
         Ok(()) => Ok(Outcome::Done),
         Err(PostError::Again) => Ok(Outcome::Again),
-        Err(error) => Err(FabricError::Post(error)),
+        Err(error) => Err(FabricError::Post(error).into()),
     }
 }
 

@@ -5,6 +5,9 @@ use crate::report::{Report, Row, Section};
 use crate::{table, units};
 use std::fmt::Write;
 
+/// Among the colours of a plot.
+const COLOUR_OF_FLOOR: usize = 7;
+
 const STYLE: &str = "
 :root { color-scheme: light dark; --line: #8884; --good: #0a7d4f; --bad: #c2410c; }
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 66rem; margin: 2rem auto; padding: 0 1rem; }
@@ -32,7 +35,9 @@ pub fn render(report: &Report) -> String {
     for section in &report.sections {
         let _ =
             writeln!(page, "<h2 id=\"{}\">{}</h2>", escape(&section.id), escape(&section.title));
-        if let Some(svg) = plot(section) {
+        if section.rows.iter().any(|row| row.against.is_some()) {
+            page.extend([times(section), ratios(section)].into_iter().flatten());
+        } else if let Some(svg) = plot(section) {
             page += &svg;
         }
         rows(&mut page, section);
@@ -64,7 +69,7 @@ fn aims(page: &mut String, report: &Report) {
 fn rows(page: &mut String, section: &Section) {
     let (titles, lines) = table::cells(section);
     let class = |title: &str| {
-        if title == "note" { " class=\"note\"" } else { "" }
+        if table::WORDS.contains(&title) { " class=\"note\"" } else { "" }
     };
     *page += "<div class=\"scroll\"><table><tr>";
     for title in &titles {
@@ -79,6 +84,94 @@ fn rows(page: &mut String, section: &Section) {
         *page += "</tr>";
     }
     *page += "</table></div>\n";
+}
+
+/// The values of a row by its size.
+fn by_size(row: &Row, y: Option<f64>) -> Option<(f64, f64)> {
+    Some((row.size.filter(|size| *size > 0)? as f64, y?))
+}
+
+/// A line of those rows that have the value.
+fn line<'a>(
+    name: String,
+    colour: usize,
+    rows: impl Iterator<Item = &'a Row>,
+    y: fn(&Row) -> Option<f64>,
+) -> Line {
+    let points = rows.filter_map(|row| by_size(row, y(row))).collect();
+    Line { name, colour, dashed: false, points }
+}
+
+/// Names in the order in which they first appear.
+fn distinct<'a>(names: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut found: Vec<&str> = Vec::new();
+    for name in names {
+        if !found.contains(&name) {
+            found.push(name);
+        }
+    }
+    found
+}
+
+fn name_of_other(row: &Row) -> Option<&str> {
+    row.against.as_ref().map(|against| against.name.as_str())
+}
+
+/// A comparison's times by size, where it is of one kind of work: kestrel's, those of
+/// the others, and the floor.
+fn times(section: &Section) -> Option<String> {
+    let sizes = |series: &str| {
+        let rows = section.rows.iter().filter(|row| row.series == series);
+        rows.filter_map(|row| row.size).collect::<std::collections::BTreeSet<_>>().len()
+    };
+    let mut series = distinct(section.rows.iter().map(|row| row.series.as_str()));
+    series.retain(|series| sizes(series) >= 2);
+    let [series] = series[..] else {
+        return None;
+    };
+    let others = distinct(section.rows.iter().filter_map(name_of_other));
+    let rows = |other| {
+        let wanted = move |row: &&Row| row.series == series && name_of_other(row) == Some(other);
+        section.rows.iter().filter(wanted)
+    };
+    let first = *others.first()?;
+    let mut lines = vec![
+        line("kestrel".to_owned(), 0, rows(first), |row| row.ns),
+        Line {
+            dashed: true,
+            ..line("floor".to_owned(), COLOUR_OF_FLOOR, rows(first), |row| row.floor)
+        },
+    ];
+    for (colour, other) in others.into_iter().enumerate() {
+        let time = |row: &Row| row.against.as_ref().map(|against| against.ns);
+        lines.push(line(other.to_owned(), colour + 1, rows(other), time));
+    }
+    lines.retain(|line| line.points.len() >= 2);
+    chart(&axes_of_size("time", true, units::nanoseconds), &lines)
+}
+
+/// A comparison's ratios by size.
+fn ratios(section: &Section) -> Option<String> {
+    let mut lines: Vec<Line> = Vec::new();
+    for row in &section.rows {
+        let Some(against) = &row.against else { continue };
+        let Some(point) = by_size(row, Some(against.ratio.median)) else { continue };
+        let name = format!("{} / {}", row.series, against.name);
+        match lines.iter_mut().find(|line| line.name == name) {
+            Some(line) => line.points.push(point),
+            None => {
+                let (colour, points) = (lines.len(), vec![point]);
+                lines.push(Line { name, colour, dashed: false, points });
+            }
+        }
+    }
+    lines.retain(|line| line.points.len() >= 2);
+    chart(&axes_of_size("of the other's time", false, |value| format!("{value:.1}")), &lines)
+}
+
+fn axes_of_size(y: &'static str, y_logarithmic: bool, y_text: fn(f64) -> String) -> Axes {
+    let x_text = |value| units::bytes(value as u64);
+    Axes { x: "message size", y, y_logarithmic, x_text, y_text }
 }
 
 /// The plot that suits the section's rows: by size or by depth.
@@ -102,12 +195,7 @@ fn plot(section: &Section) -> Option<String> {
         },
         y_text: if by_bandwidth { |value| format!("{value:.0}") } else { units::nanoseconds },
     };
-    let mut series: Vec<&str> = Vec::new();
-    for row in &section.rows {
-        if !series.contains(&row.series.as_str()) {
-            series.push(&row.series);
-        }
-    }
+    let series = distinct(section.rows.iter().map(|row| row.series.as_str()));
     let mut lines = Vec::new();
     for (colour, name) in series.into_iter().enumerate() {
         let rows = || section.rows.iter().filter(|row| row.series == name);

@@ -3,15 +3,18 @@
 //! In reading order: [`cli`] what is asked; [`roles`] and [`bootstrap`] who we
 //! are; [`worker`] what every rank does; [`session`] what rank 0 directs;
 //! [`measure`] the workloads; [`floor`] what they are compared with; [`peer`]
-//! whom; [`report`], [`table`], [`html`] what comes out. Kestrel itself is
-//! behind one file, [`fabric`].
+//! and [`compare`] whom; [`report`], [`table`], [`html`] what comes out. What
+//! the workloads need of an endpoint is a [`port`]: kestrel itself is behind
+//! [`fabric`], libfabric behind [`door`].
 
 mod bootstrap;
 mod buffer;
 mod cli;
 mod clock;
+mod compare;
 mod cores;
 mod doctor;
+mod door;
 mod fabric;
 mod floor;
 mod html;
@@ -20,6 +23,7 @@ mod machine;
 mod measure;
 mod peer;
 mod plot;
+mod port;
 mod probe;
 mod progress;
 mod report;
@@ -74,6 +78,9 @@ fn run(cli: Cli) -> Result<(), Failure> {
     for path in cli.flags.json.iter().chain(&cli.flags.html) {
         report::check_writable(path)?;
     }
+    if let Job::Compare(request) = &job {
+        request.prepare();
+    }
     let ranks =
         if matches!(job, Job::Pairs | Job::All) { usize::from(cli.flags.processes) } else { 2 };
     let Role::Leader(mut leader) = roles::take(&cli.flags, ranks)? else {
@@ -111,6 +118,16 @@ fn lead(session: &mut Session, leader: &Leader, job: &Job) -> Result<Option<Repo
         session.open(2)?;
     }
     let mut report = Report::new(machine::describe(), setup(session, leader));
+    if let Job::Compare(request) = job {
+        let found = compare::run(session, request, &leader.cores)?;
+        report.sections.extend(found.sections.into_iter().map(Section::without_gaps));
+        let version = session.libfabric_version();
+        report.setup.extend(version.map(|version| {
+            ("libfabric".to_owned(), format!("{version}, {}", request.libfabric().display()))
+        }));
+        report.setup.extend(found.left_out.into_iter().map(|who| ("left out".to_owned(), who)));
+        return Ok(Some(report));
+    }
     for (measure, seconds) in jobs(job) {
         session.bar.limit((*job == Job::All).then(|| Duration::from_secs(seconds)));
         report.sections.push(measure(session)?.without_gaps());
@@ -141,7 +158,7 @@ fn jobs(job: &Job) -> Vec<(Measure, u64)> {
             (measure::pairs::job, 6),
             (measure::one_sided::atomics, 2),
         ],
-        Job::Doctor | Job::Report { .. } => Vec::new(),
+        Job::Doctor | Job::Compare(_) | Job::Report { .. } => Vec::new(),
     }
 }
 

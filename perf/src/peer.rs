@@ -64,17 +64,18 @@ impl Peer {
             .ok_or(PeerError::NotFound)
     }
 
-    /// Nanoseconds of half a round trip.
+    /// Nanoseconds of half a round trip: the median of one run's.
     pub fn latency_ns(&self, size: usize) -> Result<f64, PeerError> {
-        self.measure("tag_lat", size, 20_000)
+        let iterations = ((512 << 20) / size.max(1) as u64).clamp(200, 20_000);
+        median_ns_of(&self.measure("tag_lat", size, iterations)?)
     }
 
     /// Nanoseconds a message, one way.
     pub fn rate_ns(&self, size: usize) -> Result<f64, PeerError> {
-        self.measure("tag_bw", size, 200_000)
+        rate_ns_of(&self.measure("tag_bw", size, 200_000)?)
     }
 
-    fn measure(&self, test: &str, size: usize, iterations: u64) -> Result<f64, PeerError> {
+    fn measure(&self, test: &str, size: usize, iterations: u64) -> Result<String, PeerError> {
         let port = free_port()
             .map_err(|source| PeerError::Start { program: self.program.clone(), source })?;
         let core = |index: usize| {
@@ -93,7 +94,7 @@ impl Peer {
             let client = vec!["127.0.0.1".to_owned()].into_iter().chain(arguments(0)).collect();
             let output = finish(Running(self.start(client, Stdio::piped())?))?;
             match output {
-                Ok(text) => return ns_of(&text),
+                Ok(text) => return Ok(text),
                 // The server takes a while to listen.
                 Err(error) if error.contains("refused") && began.elapsed() < CONNECT_MAX => {
                     std::thread::sleep(Duration::from_millis(20));
@@ -149,14 +150,22 @@ fn finish(mut client: Running) -> Result<Result<String, String>, PeerError> {
     Ok(if status.success() { Ok(text) } else { Err(text) })
 }
 
-/// The last column of the last line is the overall message rate, which has
-/// more digits than the microseconds beside it.
-fn ns_of(text: &str) -> Result<f64, PeerError> {
-    let rate =
-        text.lines().last().and_then(|line| line.rsplit(',').next()?.trim().parse::<f64>().ok());
-    rate.filter(|rate| *rate > 0.0)
-        .map(|rate| 1e9 / rate)
+/// A column of the last line.
+fn figure(text: &str, column: usize) -> Result<f64, PeerError> {
+    let cell = text.lines().last().and_then(|line| line.split(',').nth(column));
+    cell.and_then(|cell| cell.trim().parse::<f64>().ok())
+        .filter(|value| *value > 0.0)
         .ok_or_else(|| PeerError::Unreadable(text.to_owned()))
+}
+
+/// The median latency: a run is short, and one interruption doubles its average.
+fn median_ns_of(text: &str) -> Result<f64, PeerError> {
+    Ok(1e3 * figure(text, 1)?)
+}
+
+/// The overall message rate, which has more digits than the microseconds beside it.
+fn rate_ns_of(text: &str) -> Result<f64, PeerError> {
+    Ok(1e9 / figure(text, 7)?)
 }
 
 fn free_port() -> std::io::Result<u16> {
@@ -178,11 +187,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rate_is_read_from_the_last_line() {
+    fn the_figures_are_read_from_the_last_line() {
         let text = "iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,overall_mr\n\
                     500000,0.183,0.196,0.196,38.97,38.97,5107593,5000000\n";
-        assert_eq!(ns_of(text).expect("a rate"), 200.0);
-        assert!(matches!(ns_of("nonsense"), Err(PeerError::Unreadable(_))));
-        assert!(matches!(ns_of(""), Err(PeerError::Unreadable(_))));
+        assert_eq!(rate_ns_of(text).expect("a rate"), 200.0);
+        assert_eq!(median_ns_of(text).expect("a median"), 183.0);
+        assert!(matches!(rate_ns_of("nonsense"), Err(PeerError::Unreadable(_))));
+        assert!(matches!(median_ns_of(""), Err(PeerError::Unreadable(_))));
     }
 }

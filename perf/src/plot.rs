@@ -8,6 +8,9 @@ const LEFT: f64 = 64.0;
 const RIGHT: f64 = 190.0;
 const TOP: f64 = 16.0;
 const BOTTOM: f64 = 44.0;
+/// Where a line's name begins, right of the plot, and how wide a character is about.
+const NAME_AT: f64 = 42.0;
+const CHAR_WIDTH: f64 = 6.5;
 /// Colours that people with colour blindness tell apart (Okabe and Ito).
 const COLOURS: [&str; 8] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a8a00", "#777777"];
@@ -103,8 +106,11 @@ pub fn chart(axes: &Axes, lines: &[Line]) -> Option<String> {
         to: TOP,
     };
 
+    // Long names get more room; the page scales the whole.
+    let name_chars = lines.iter().map(|line| line.name.chars().count()).max().unwrap_or(0);
+    let width = WIDTH.max(WIDTH - RIGHT + NAME_AT + CHAR_WIDTH * name_chars as f64);
     let mut svg = format!(
-        "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{} by {}\">",
+        "<svg viewBox=\"0 0 {width} {HEIGHT}\" role=\"img\" aria-label=\"{} by {}\">",
         axes.y, axes.x
     );
     draw_axes(&mut svg, axes, &x, &y);
@@ -180,7 +186,7 @@ fn draw_line(svg: &mut String, line: &Line, index: usize, x: &Scale, y: &Scale, 
             "<circle cx=\"{at_x:.1}\" cy=\"{at_y:.1}\" r=\"3\" fill=\"{colour}\"><title>{title}</title></circle>"
         );
     }
-    let (at_x, at_y) = (WIDTH - RIGHT + 14.0, TOP + 8.0 + 20.0 * index as f64);
+    let (at_x, at_y) = (WIDTH - RIGHT + NAME_AT - 28.0, TOP + 8.0 + 20.0 * index as f64);
     let _ = write!(
         svg,
         "<line x1=\"{at_x}\" x2=\"{}\" y1=\"{at_y}\" y2=\"{at_y}\" stroke=\"{colour}\" stroke-width=\"2\"{dash}/>",
@@ -216,6 +222,11 @@ mod tests {
         let line = |points| Line { name: "a<b".to_owned(), colour: 0, dashed: true, points };
         let svg = chart(&axes, &[line(vec![(1024.0, 3.0), (4096.0, 9.0)])]).expect("a chart");
         assert!(svg.contains("a&lt;b") && svg.contains("polyline") && !svg.contains("NaN"));
+        assert!(svg.contains("viewBox=\"0 0 760 360\""), "a short name needs no more room");
+        let mut long = line(vec![(1024.0, 3.0), (4096.0, 9.0)]);
+        long.name = "n".repeat(40);
+        let svg = chart(&axes, &[long]).expect("a chart");
+        assert!(svg.contains("viewBox=\"0 0 872 360\""), "{}", &svg[..80]);
         assert!(chart(&axes, &[line(vec![(1.0, 1.0)])]).is_none());
         assert!(chart(&axes, &[]).is_none());
     }

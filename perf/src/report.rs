@@ -1,6 +1,6 @@
 //! What a run found: the data behind the table, the page and the JSON.
 
-use crate::statistics::Spread;
+use crate::statistics::{Ratio, Spread};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -53,8 +53,21 @@ pub struct Row {
     /// To the floor: of the bandwidth, or of the time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
+    /// Another's time for the same work.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub against: Option<Against>,
     #[serde(default)]
     pub note: String,
+}
+
+/// Whom a row is compared with.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Against {
+    pub name: String,
+    /// Its nanoseconds an operation.
+    pub ns: f64,
+    /// The row's time as a share of its time.
+    pub ratio: Ratio,
 }
 
 /// What kestrel sets out to reach, and whether this run did.

@@ -1,6 +1,7 @@
 //! Rank 0's view of a run: the other ranks, the floor, the peer, the options.
 
 use crate::cli::Options;
+use crate::door::DoorOptions;
 use crate::fabric::FabricOptions;
 use crate::floor::{Floor, Task};
 use crate::link::{Link, LinkError};
@@ -125,6 +126,37 @@ impl Session {
             _ => Err(SessionError::Confused { rank }),
         };
         answers.into_iter().enumerate().map(sample).collect()
+    }
+
+    /// Opens and connects endpoints of the first two ranks behind libfabric.
+    pub fn open_door(&mut self, number: usize, options: &DoorOptions) -> Result<(), SessionError> {
+        let mut addresses = Vec::new();
+        let answers = self.all(2, &Order::OpenDoor(number, options.clone()))?;
+        for (rank, answer) in answers.into_iter().enumerate() {
+            match answer {
+                Answer::Address(address) => addresses.push(address),
+                _ => return Err(SessionError::Confused { rank }),
+            }
+        }
+        self.all(2, &Order::ConnectDoor(number, addresses))?;
+        Ok(())
+    }
+
+    /// The version of the libfabric that is loaded, if one is.
+    pub fn libfabric_version(&self) -> Option<String> {
+        self.worker.library.as_ref().map(|library| library.version())
+    }
+
+    pub fn close_door(&mut self, number: usize) -> Result<(), SessionError> {
+        self.all(2, &Order::CloseDoor(number)).map(drop)
+    }
+
+    /// As [`Self::work`], through such endpoints.
+    pub fn work_through(&mut self, number: usize, work: &Work) -> Result<Sample, SessionError> {
+        match self.all(2, &Order::WorkThrough(number, work.clone()))?.swap_remove(0) {
+            Answer::Sample(sample) => Ok(sample),
+            _ => Err(SessionError::Confused { rank: 0 }),
+        }
     }
 
     /// The floor's figures, or as many times "not a number" without a floor.

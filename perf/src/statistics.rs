@@ -43,6 +43,44 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
+/// What is below a share of the values, between the two nearest; `sorted` is not empty.
+fn quantile(sorted: &[f64], share: f64) -> f64 {
+    let at = share * (sorted.len() - 1) as f64;
+    let (low, high) = (sorted[at.floor() as usize], sorted[at.ceil() as usize]);
+    low + (high - low) * at.fract()
+}
+
+/// A ratio over the rounds of a run: where the middle lies, and most of them.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Ratio {
+    pub p10: f64,
+    pub median: f64,
+    pub p90: f64,
+    pub rounds: u64,
+}
+
+impl Ratio {
+    /// Nothing without a round, or if one could not be measured.
+    pub fn of(rounds: &[f64]) -> Option<Ratio> {
+        if rounds.is_empty() || rounds.iter().any(|round| !round.is_finite()) {
+            return None;
+        }
+        let mut sorted = rounds.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        Some(Ratio {
+            p10: quantile(&sorted, 0.1),
+            median: quantile(&sorted, 0.5),
+            p90: quantile(&sorted, 0.9),
+            rounds: sorted.len() as u64,
+        })
+    }
+}
+
+/// The geometric mean; not a number if there is none.
+pub fn geometric_mean(values: &[f64]) -> f64 {
+    (values.iter().map(|value| value.ln()).sum::<f64>() / values.len() as f64).exp()
+}
+
 /// One measurement with the floor taken just before and just after.
 #[derive(Clone, Copy, Debug)]
 pub struct Beside {
@@ -82,6 +120,19 @@ mod tests {
         assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
         assert!(median(&[]).is_nan());
+    }
+
+    #[test]
+    fn ratios_say_where_most_rounds_lie() {
+        let rounds: Vec<f64> = (0..=10).rev().map(f64::from).collect();
+        let expected = Ratio { p10: 1.0, median: 5.0, p90: 9.0, rounds: 11 };
+        assert_eq!(Ratio::of(&rounds), Some(expected));
+        let one = Ratio { p10: 2.0, median: 2.0, p90: 2.0, rounds: 1 };
+        assert_eq!(Ratio::of(&[2.0]), Some(one));
+        assert_eq!(Ratio::of(&[]), None);
+        assert_eq!(Ratio::of(&[1.0, f64::NAN]), None);
+        assert!((geometric_mean(&[0.5, 2.0, 8.0]) - 2.0).abs() < 1e-12);
+        assert!(geometric_mean(&[]).is_nan());
     }
 
     #[test]

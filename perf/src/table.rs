@@ -5,11 +5,18 @@ use crate::units;
 
 type Column = (&'static str, fn(&Row) -> Option<String>);
 
+/// Further columns of words, which are padded on the right.
+pub const WORDS: [&str; 2] = ["against", "note"];
+
 /// The columns of every section; those that stay empty are left out.
-pub const COLUMNS: [Column; 12] = [
+pub const COLUMNS: [Column; 16] = [
     ("what", |row| Some(row.series.clone())),
     ("", |row| Some(row.label.clone())),
+    ("against", |row| row.against.as_ref().map(|other| other.name.clone())),
     ("time", |row| row.ns.map(units::nanoseconds)),
+    ("its time", |row| row.against.as_ref().map(|other| units::nanoseconds(other.ns))),
+    ("of its time", |row| row.against.as_ref().map(|other| format!("{:.2}", other.ratio.median))),
+    ("p10 to p90", spread_of_ratio),
     ("p50", |row| row.spread.map(|spread| units::nanoseconds(spread.p50_ns))),
     ("p99", |row| row.spread.map(|spread| units::nanoseconds(spread.p99_ns))),
     ("p99.9", |row| row.spread.map(|spread| units::nanoseconds(spread.p999_ns))),
@@ -20,6 +27,11 @@ pub const COLUMNS: [Column; 12] = [
     ("ratio", |row| row.ratio.map(|value| format!("{value:.2}"))),
     ("note", |row| (!row.note.is_empty()).then(|| row.note.clone())),
 ];
+
+fn spread_of_ratio(row: &Row) -> Option<String> {
+    let ratio = row.against.as_ref()?.ratio;
+    Some(format!("{:.2} to {:.2}", ratio.p10, ratio.p90))
+}
 
 fn floor(row: &Row) -> Option<String> {
     row.floor.map(|floor| match row.gb_per_s {
@@ -77,7 +89,7 @@ fn align(titles: &[String], lines: &[Vec<String>]) -> String {
     for line in std::iter::once(titles).chain(lines.iter().map(Vec::as_slice)) {
         let padded = line.iter().zip(titles).zip(&widths).enumerate().map(
             |(column, ((cell, title), width))| {
-                if column < 2 || title == "note" {
+                if column < 2 || WORDS.contains(&title.as_str()) {
                     format!("{cell:<width$}")
                 } else {
                     format!("{cell:>width$}")

@@ -2,12 +2,14 @@
 //! its share of each measurement.
 
 use crate::buffer::Buffer;
+use crate::door::{self, DoorOptions, Library};
 use crate::fabric::{FabricOptions, Side};
 use crate::floor::region::RegionToken;
 use crate::floor::{Floor, Task};
 use crate::link::Link;
 use crate::measure::{self, Rank, Sample, Work};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// A rank that hears nothing for this long takes rank 0 for lost.
@@ -22,6 +24,11 @@ pub enum Order {
     /// The addresses of all ranks that take part, by rank.
     Connect(Vec<Vec<u8>>),
     Work(Work),
+    /// Opens an endpoint behind libfabric, known by a number.
+    OpenDoor(usize, DoorOptions),
+    ConnectDoor(usize, Vec<Vec<u8>>),
+    WorkThrough(usize, Work),
+    CloseDoor(usize),
     Close,
     Quit,
 }
@@ -40,6 +47,9 @@ pub struct Worker {
     pub floor: Option<Floor>,
     side: Option<Side>,
     peers: Vec<u64>,
+    /// What is open behind libfabric, with its peers.
+    doors: BTreeMap<usize, (door::Side, Vec<u64>)>,
+    pub library: Option<Library>,
     outgoing: Buffer,
     incoming: Buffer,
 }
@@ -51,6 +61,8 @@ impl Worker {
             floor: None,
             side: None,
             peers: Vec::new(),
+            doors: BTreeMap::new(),
+            library: None,
             outgoing: Buffer::new(1 << 20),
             incoming: Buffer::new(1 << 20),
         }
@@ -98,10 +110,56 @@ impl Worker {
                 };
                 Ok(Answer::Sample(measure::run(work, rank)?))
             }
+            Order::OpenDoor(..)
+            | Order::ConnectDoor(..)
+            | Order::WorkThrough(..)
+            | Order::CloseDoor(_) => self.try_obey_at_door(order),
             Order::Close | Order::Quit => {
                 self.side = None;
+                self.doors.clear();
                 Ok(Answer::Done)
             }
+        }
+    }
+
+    fn try_obey_at_door(&mut self, order: &Order) -> Result<Answer, Box<dyn std::error::Error>> {
+        let unknown = "no such door is open";
+        match order {
+            Order::OpenDoor(number, options) => {
+                self.doors.remove(number);
+                let library = match self.library {
+                    Some(library) => library,
+                    None => *self.library.insert(Library::open(&options.library)?),
+                };
+                let side = door::Side::open(library, options)?;
+                let address = side.address()?;
+                self.doors.insert(*number, (side, Vec::new()));
+                Ok(Answer::Address(address))
+            }
+            Order::ConnectDoor(number, addresses) => {
+                let (side, peers) = self.doors.get_mut(number).ok_or(unknown)?;
+                *peers = addresses
+                    .iter()
+                    .map(|address| side.insert(address))
+                    .collect::<Result<_, _>>()?;
+                Ok(Answer::Done)
+            }
+            Order::WorkThrough(number, work) => {
+                let (side, peers) = self.doors.get_mut(number).ok_or(unknown)?;
+                let rank = Rank {
+                    side,
+                    rank: self.rank,
+                    peers,
+                    outgoing: &mut self.outgoing,
+                    incoming: &mut self.incoming,
+                };
+                Ok(Answer::Sample(measure::run(work, rank)?))
+            }
+            Order::CloseDoor(number) => {
+                self.doors.remove(number);
+                Ok(Answer::Done)
+            }
+            _ => Err("this order is not for a door".into()),
         }
     }
 

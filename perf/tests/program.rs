@@ -31,6 +31,8 @@ fn what_cannot_be_done_is_said_clearly() {
         ("report /nonexistent/report.json", 1, "/nonexistent/report.json"),
         ("rate --json /nonexistent/folder/x.json", 1, "/nonexistent/folder"),
         ("--listen nowhere", 2, "HOST:PORT"),
+        ("compare --only tea", 2, "door, rma, ucx, imb"),
+        ("compare --seconds 1", 2, "5..=800"),
     ] {
         let output = run(arguments);
         assert_eq!(output.status.code(), Some(code), "{arguments}: {}", error_of(&output));
@@ -73,6 +75,52 @@ fn one_sided_operations_are_measured() {
         assert!(output.status.success(), "{}", error_of(&output));
         let table = String::from_utf8_lossy(&output.stdout).into_owned();
         assert!(words.iter().all(|word| table.contains(word)), "{table}");
+    }
+}
+
+#[test]
+fn whoever_is_missing_is_left_out_of_a_comparison() {
+    let (json, html) = (scratch("compare.json"), scratch("compare.html"));
+    let output = run(&format!(
+        "compare --only door,rma,imb --library /nonexistent --seconds 5 --json {} --html {}",
+        json.display(),
+        html.display()
+    ));
+    assert!(output.status.success(), "{}", error_of(&output));
+    let table = String::from_utf8_lossy(&output.stdout).into_owned();
+    let lines: Vec<&str> = table.lines().filter(|line| line.contains("left out:")).collect();
+    assert_eq!(lines.len(), 2, "once for libfabric, once for Intel MPI: {table}");
+    assert!(lines.iter().all(|line| line.contains("libkestrel_fi.so")), "{table}");
+    for path in [json, html] {
+        assert!(std::fs::metadata(&path).is_ok_and(|file| file.len() > 0), "{}", path.display());
+        std::fs::remove_file(path).expect("the file was there");
+    }
+}
+
+/// Whoever answers as UCX does is measured beside kestrel: a script, here.
+#[test]
+fn another_program_is_compared_with() {
+    use std::os::unix::fs::PermissionsExt;
+    let (script, json) = (scratch("perftest.sh"), scratch("ucx.json"));
+    let text = "#!/bin/sh\necho h,p50,avg,all,bw,bw,mr,mr\necho 100,0.500,1,1,1,1,1,2000000\n";
+    std::fs::write(&script, text).expect("a script");
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).expect("a program");
+    let job = format!(
+        "compare --only ucx --size 8 --iterations 50 --seconds 5 --json {}",
+        json.display()
+    );
+    let output = command(&job).env("KESTREL_UCX_PERFTEST", &script).output().expect("it starts");
+    assert!(output.status.success(), "{}", error_of(&output));
+    let table = String::from_utf8_lossy(&output.stdout).into_owned();
+    for words in ["half round trip", "one way", "UCX", "500.0 ns", "of UCX's tag_bw", "p10 to p90"]
+    {
+        assert!(table.contains(words), "{words} is missing:\n{table}");
+    }
+    let again = run(&format!("report {}", json.display()));
+    let printed = String::from_utf8_lossy(&again.stdout).into_owned();
+    assert!(table.starts_with(printed.split("\nwritten").next().unwrap_or("?")), "{printed}");
+    for path in [script, json.with_extension("html"), json] {
+        std::fs::remove_file(path).expect("the file was there");
     }
 }
 

@@ -105,6 +105,10 @@ impl ChunkPool {
             Some(open) if open.filled + length <= self.chunk_bytes => open,
             _ if length <= self.chunk_bytes && self.may_lend(loan) => {
                 if let Some(open) = loan.current.take() {
+                    if loan.full.capacity() == 0 {
+                        // All that a lane can have, so that a stream never makes it grow.
+                        loan.full.reserve_exact(self.count / 2 + 1);
+                    }
                     loan.full.push_back((open.chunk, open.last));
                 }
                 Open { chunk: self.free.pop_front()?, filled: 0, last: position }

@@ -97,7 +97,8 @@ impl<P: Provider> CompletionQueue<P> {
         &self.store
     }
 
-    pub(crate) fn bound(&self) -> &BindCount {
+    /// What is bound to it: endpoints count themselves in and out here, and so do poll sets.
+    pub fn binds(&self) -> &BindCount {
         &self.bound
     }
 
@@ -189,8 +190,8 @@ impl<P: Provider> CompletionQueue<P> {
 
     pub(crate) fn add_unit(&self, unit: &Arc<Unit<P>>) {
         self.units.add(unit);
-        // Who sleeps does not know it yet.
-        self.store.wake().ring();
+        // Who sleeps does not know it yet. Nobody else need hear of it.
+        self.store.wake_sleepers();
     }
 
     pub(crate) fn remove_unit(&self, unit: &Arc<Unit<P>>) {

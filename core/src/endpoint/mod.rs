@@ -19,7 +19,7 @@ pub mod tagged;
 use std::sync::{Arc, Mutex, OnceLock};
 
 pub use error::{EndpointError, PostError};
-pub use options::{EndpointOptions, OptionName};
+pub use options::{DefaultFlags, EndpointOptions, OptionName};
 use setup::Bindings;
 
 use crate::{
@@ -29,7 +29,6 @@ use crate::{
     flags::Flags,
     memory::Pieces,
     operation::{IOV_LIMIT, ReceivePost, SendPost},
-    primitive::{AtomicU64, Ordering},
     transport::{Provider, Transport},
 };
 
@@ -41,8 +40,7 @@ pub struct Endpoint<P: Provider> {
     enabled: OnceLock<Enabled<P>>,
     /// Before it is enabled: the transport and what is bound. Never on the data path.
     bindings: Mutex<Bindings<P>>,
-    send_flags: AtomicU64,
-    receive_flags: AtomicU64,
+    defaults: DefaultFlags,
     multi_receive_min: std::sync::atomic::AtomicUsize,
 }
 
@@ -106,8 +104,7 @@ impl<P: Provider> Endpoint<P> {
         Ok(Arc::new(Endpoint {
             domain: domain.clone(),
             address: transport.address(),
-            send_flags: AtomicU64::new(options.transmit_flags.bits()),
-            receive_flags: AtomicU64::new(options.receive_flags.bits()),
+            defaults: DefaultFlags::new(options.transmit_flags, options.receive_flags),
             multi_receive_min: options.multi_receive_min.into(),
             options,
             enabled: OnceLock::new(),
@@ -143,32 +140,23 @@ impl<P: Provider> Endpoint<P> {
     /// The flags of a transmit call that names none (`tx_attr.op_flags`).
     #[inline(always)]
     pub fn default_send_flags(&self) -> Flags {
-        Flags::from_bits_retain(self.send_flags.load(Ordering::Relaxed))
+        self.defaults.send()
     }
 
     /// The flags of a receive call that names none (`rx_attr.op_flags`).
     #[inline(always)]
     pub fn default_receive_flags(&self) -> Flags {
-        Flags::from_bits_retain(self.receive_flags.load(Ordering::Relaxed))
+        self.defaults.receive()
     }
 
-    /// Sets the default flags of one direction: the one whose bit, `TRANSMIT` or
-    /// `RECV`, is set. Reference: fi_endpoint(3), FI_SETOPSFLAG: "setting
-    /// FI_TRANSMIT or FI_RECV … it is an error to set both".
+    /// Sets the default flags of one direction: see [`DefaultFlags::set`].
     pub fn set_default_flags(&self, flags: Flags) -> Result<(), EndpointError> {
-        let bad = EndpointError::BadFlags { object: "default operation", flags };
-        let (target, allowed) = match (flags.contains(Flags::TRANSMIT), flags.contains(Flags::RECV))
-        {
-            (true, false) => (&self.send_flags, SEND_FLAGS | Flags::TRANSMIT),
-            (false, true) => (&self.receive_flags, RECEIVE_FLAGS | Flags::RECV),
-            _ => return Err(bad),
-        };
-        if !allowed.contains(flags) {
-            return Err(bad);
-        }
-        let flags = flags.difference(Flags::TRANSMIT | Flags::RECV);
-        target.store(flags.bits(), Ordering::Relaxed);
-        Ok(())
+        self.defaults.set(flags)
+    }
+
+    /// The default flags of both directions, for an alias of this endpoint to begin with.
+    pub fn default_flags(&self) -> &DefaultFlags {
+        &self.defaults
     }
 
     /// Posts a send of either family: what every send call comes down to.

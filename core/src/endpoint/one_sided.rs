@@ -54,7 +54,7 @@ impl<P: Provider> OneSided<P> {
 
     /// Has the counters drive `unit`.
     pub fn add_unit(&self, unit: &Arc<Unit<P>>) {
-        self.0.iter().flatten().for_each(|counter| counter.units().add(unit));
+        self.0.iter().flatten().for_each(|counter| counter.add_unit(unit));
     }
 
     /// Lets go of the counters.

@@ -1,8 +1,14 @@
 //! What an endpoint is opened with, and what can be changed later.
 //! Reference: fi_endpoint(3), `fi_getopt`, `fi_setopt`.
 
-use super::{Endpoint, EndpointError};
-use crate::{address::Address, config::Config, flags::Flags, transport::Provider};
+use super::{Endpoint, EndpointError, RECEIVE_FLAGS, SEND_FLAGS};
+use crate::{
+    address::Address,
+    config::Config,
+    flags::Flags,
+    primitive::{AtomicU64, Ordering},
+    transport::Provider,
+};
 
 /// The least room that a multi-receive buffer keeps, if nobody says. Units: bytes.
 const MULTI_RECEIVE_MIN_DEFAULT: usize = 64;
@@ -115,5 +121,55 @@ impl<P: Provider> Endpoint<P> {
                 Err(EndpointError::BadOptionValue { option, value, bounds: "read-only" })
             }
         }
+    }
+}
+
+/// The flags of calls that name none, for each direction.
+pub struct DefaultFlags {
+    send: AtomicU64,
+    receive: AtomicU64,
+}
+
+impl Clone for DefaultFlags {
+    fn clone(&self) -> Self {
+        DefaultFlags::new(self.send(), self.receive())
+    }
+}
+
+impl DefaultFlags {
+    /// `tx_attr.op_flags` and `rx_attr.op_flags`.
+    pub fn new(send: Flags, receive: Flags) -> Self {
+        DefaultFlags { send: AtomicU64::new(send.bits()), receive: AtomicU64::new(receive.bits()) }
+    }
+
+    /// Of transmit calls.
+    #[inline(always)]
+    pub fn send(&self) -> Flags {
+        Flags::from_bits_retain(self.send.load(Ordering::Relaxed))
+    }
+
+    /// Of receive calls.
+    #[inline(always)]
+    pub fn receive(&self) -> Flags {
+        Flags::from_bits_retain(self.receive.load(Ordering::Relaxed))
+    }
+
+    /// Sets those of one direction: the one whose bit, `TRANSMIT` or `RECV`, is set.
+    /// Reference: fi_endpoint(3), FI_SETOPSFLAG: "setting FI_TRANSMIT or FI_RECV … it is
+    /// an error to set both"; and `fi_ep_alias`.
+    pub fn set(&self, flags: Flags) -> Result<(), EndpointError> {
+        let bad = EndpointError::BadFlags { object: "default operation", flags };
+        let (target, allowed) = match (flags.contains(Flags::TRANSMIT), flags.contains(Flags::RECV))
+        {
+            (true, false) => (&self.send, SEND_FLAGS | Flags::TRANSMIT),
+            (false, true) => (&self.receive, RECEIVE_FLAGS | Flags::RECV),
+            _ => return Err(bad),
+        };
+        if !allowed.contains(flags) {
+            return Err(bad);
+        }
+        let flags = flags.difference(Flags::TRANSMIT | Flags::RECV);
+        target.store(flags.bits(), Ordering::Relaxed);
+        Ok(())
     }
 }

@@ -8,6 +8,7 @@ use crate::{
     flags::Flags,
     memory::{Piece, Pieces},
     one_sided::{Action, RMA_IOV_LIMIT, RemotePost, RemoteSegment, RmaPost},
+    operation::MESSAGE_MAX,
     owned::Owner,
     transport::Provider,
 };
@@ -123,8 +124,8 @@ impl<P: Provider> Endpoint<P> {
         for segment in segments {
             total = total.saturating_add(segment.length);
         }
-        let limit = MESSAGE_MAX as usize;
-        if total > MESSAGE_MAX {
+        let limit = MESSAGE_MAX;
+        if total > limit as u64 {
             return Err(PostError::TooLong { length: total as usize, limit });
         }
         Ok(total as usize)
@@ -220,6 +221,3 @@ impl<P: Provider> Endpoint<P> {
         result.map_err(|error| Refused { error, buffer: Owner::reclaim(owner) })
     }
 }
-
-/// The longest operation: what discovery tells. Units: bytes.
-const MESSAGE_MAX: u64 = 1 << 40;

@@ -69,7 +69,7 @@ impl<P: Provider> Direction<P> {
             queue.add_unit(unit);
         }
         if let Some(counter) = &self.counter {
-            counter.units().add(unit);
+            counter.add_unit(unit);
         }
     }
 
@@ -79,7 +79,7 @@ impl<P: Provider> Direction<P> {
                 queue.remove_unit(unit);
             }
             // Counted when it was bound, so this cannot fail.
-            let _ = queue.bound().unbind();
+            let _ = queue.binds().unbind();
         }
         if let Some(counter) = self.counter.take() {
             if let Some(unit) = unit {
@@ -128,7 +128,7 @@ impl<P: Provider> Endpoint<P> {
             return Err(EndpointError::AlreadyBound { object, flags: directions });
         }
         for direction in bindings.directions(directions) {
-            queue.bound().bind().map_err(|_| EndpointError::Closed { object })?;
+            queue.binds().bind().map_err(|_| EndpointError::Closed { object })?;
             direction.queue = Some(queue.clone());
             direction.selective = flags.contains(Flags::SELECTIVE_COMPLETION);
         }
@@ -195,11 +195,13 @@ impl<P: Provider> Endpoint<P> {
     /// operation initiated on the endpoint."
     pub fn enable(&self) -> Result<(), EndpointError> {
         let mut bindings = self.open_bindings("enabling")?;
-        for (direction, capability, name) in [
-            (&bindings.transmit, Flags::SEND, "transmit"),
+        // "If the endpoint supports any outbound transfers (sends, RMA, atomics, etc.), then it
+        // must be bound to a completion queue"; a counter "is in addition" to that.
+        for (direction, capabilities, name) in [
+            (&bindings.transmit, Flags::SEND | Flags::READ | Flags::WRITE, "transmit"),
             (&bindings.receive, Flags::RECV, "receive"),
         ] {
-            if self.options.capabilities.contains(capability) && direction.queue.is_none() {
+            if self.options.capabilities.intersects(capabilities) && direction.queue.is_none() {
                 return Err(EndpointError::NoCompletionQueue { direction: name });
             }
         }

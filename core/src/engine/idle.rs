@@ -14,10 +14,11 @@ use crate::primitive::{AtomicU32, Ordering, yield_now};
 
 /// Empty polls before a yield while nobody else wants the core.
 const SPINS_ALONE: u32 = 2_000;
-/// Empty polls before a yield while the core is shared.
-const SPINS_SHARED: u32 = 8;
-/// A yield that took longer let somebody else run.
-const OTHERS_RAN: Duration = Duration::from_micros(3);
+/// Empty polls before a yield while the core is shared: whoever could answer does not run.
+const SPINS_SHARED: u32 = 2;
+/// A yield that took longer let somebody else run. Here one alone takes 0.25 to 0.5 µs, one of
+/// two processes on a core at least 1.5 µs, one of four 3.5 µs.
+const OTHERS_RAN: Duration = Duration::from_micros(1);
 /// Slow yields in a row after which the core counts as shared.
 const SLOW_MAX: u32 = 3;
 /// Quick yields in a row after which the core counts as ours again.

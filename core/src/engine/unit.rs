@@ -291,6 +291,7 @@ impl<P: Provider> Unit<P> {
     #[cold]
     #[inline(never)]
     fn submit_send(&self, post: SendPost<'_>) -> Result<(), PostError> {
+        post.check_length()?;
         let total = post.pieces.total();
         let inject = post.flags.contains(Flags::INJECT);
         let mut pieces = StoredPieces::store(post.pieces);

@@ -13,6 +13,7 @@ use crate::address::AddressFormat;
 use crate::config::Config;
 use crate::flags::Flags;
 use crate::one_sided::RMA_IOV_LIMIT;
+use crate::operation::MESSAGE_MAX;
 
 /// Capabilities that apply to sending. Reference: fi_endpoint(3), "TRANSMIT CONTEXT ATTRIBUTES".
 pub const TX_CAPS: Flags = Flags::MSG
@@ -64,7 +65,6 @@ pub const TX_SIZE_MAX: usize = 65_536;
 pub const RX_SIZE_MAX: usize = 65_536;
 
 const IOV_LIMIT: usize = 8;
-const MSG_SIZE_MAX: usize = 1 << 40;
 /// Objects of one kind in a domain. Memory is the only true limit.
 const OBJECT_COUNT_MAX: usize = 1 << 20;
 /// An error's data is at most a raw address (28 bytes), or a rejection's data.
@@ -205,7 +205,7 @@ fn rdm_endpoint() -> EndpointAttributes {
         kind: EndpointType::Rdm,
         protocol: PROTOCOL_KESTREL,
         protocol_version: PROTOCOL_VERSION,
-        max_msg_size: MSG_SIZE_MAX,
+        max_msg_size: MESSAGE_MAX,
         msg_prefix_size: 0,
         max_order_raw_size: usize::MAX,
         max_order_war_size: usize::MAX,

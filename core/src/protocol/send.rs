@@ -26,7 +26,7 @@ fn gather(pieces: &[Piece], words: &mut [u64; GATHER_WORDS]) -> Option<Piece> {
     let target = Piece::of_words(words);
     let mut length = 0;
     for piece in pieces {
-        if length + piece.len() > target.len() {
+        if piece.len() > target.len() - length {
             return None;
         }
         piece.copy_to(target.part(length, piece.len()));
@@ -123,6 +123,7 @@ impl<T: Transport> Engine<T> {
     #[cold]
     #[inline(never)]
     fn send_queued(&mut self, peer: PeerIndex, post: SendPost<'_>) -> Result<(), PostError> {
+        post.check_length()?;
         if self.sends.len() >= self.setup.transmit_size {
             self.pump(peer);
             if self.sends.len() >= self.setup.transmit_size {

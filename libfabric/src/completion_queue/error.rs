@@ -40,13 +40,16 @@ fn known_size(version: ApiVersion) -> usize {
 }
 
 /// Answers 1 with the error at the head of the queue, or -FI_EAGAIN.
-pub unsafe extern "C" fn read(cq: *mut FidCq, place: *mut CqErrEntry, _: u64) -> isize {
+pub unsafe extern "C" fn read(cq: *mut FidCq, place: *mut CqErrEntry, flags: u64) -> isize {
     guarded("fi_cq_readerr", || {
+        if flags != 0 {
+            return Err(Failure::flags("fi_cq_readerr", flags));
+        }
         if place.is_null() {
             return Err(Failure::null("where the error goes"));
         }
         // SAFETY: C passes an open queue.
-        let state = unsafe { object::state(cq) };
+        let state = unsafe { object::owned(cq) }?;
         let Some(error) = state.queue.read_error() else {
             return Err(Failure::new(Errno::AGAIN, "no error"));
         };

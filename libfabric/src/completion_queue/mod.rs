@@ -33,6 +33,9 @@ use crate::{
 /// `FI_AFFINITY`: which core interrupts go to. There are none.
 const AFFINITY: u64 = 1 << 29;
 
+/// `FI_CQ_COND_THRESHOLD`: the last of the conditions that a wait may have.
+const COND_THRESHOLD: u32 = 1;
+
 /// What we keep of a completion queue.
 pub struct State {
     pub queue: Arc<CompletionQueue>,
@@ -108,12 +111,16 @@ pub unsafe extern "C" fn open(
     done("fi_cq_open", || {
         // SAFETY: C passes an open domain and valid pointers or null.
         let (place, parent, attr) =
-            unsafe { (object::out(cq)?, object::state(domain), attr.as_mut()) };
+            unsafe { (object::out(cq)?, object::owned(domain)?, attr.as_mut()) };
         let attr = attr.ok_or_else(|| Failure::null("the completion queue's attributes"))?;
         if attr.flags & !AFFINITY != 0 {
             return Err(Failure::flags("fi_cq_open", attr.flags));
         }
         let kind = WaitKind::of(attr.wait_obj)?;
+        if attr.wait_cond > COND_THRESHOLD {
+            let reason = format!("wait condition {} is neither NONE nor THRESHOLD", attr.wait_cond);
+            return Err(Failure::new(Errno::INVAL, reason));
+        }
         let mut format = CompletionFormat::try_from(attr.format)?;
         if format == CompletionFormat::Unspec {
             format = format::DEFAULT;
@@ -164,7 +171,7 @@ pub fn try_wait(state: &State) -> Result<bool, Failure> {
 unsafe extern "C" fn control(cq: *mut Fid, command: c_int, argument: *mut c_void) -> c_int {
     done("fi_control", || {
         // SAFETY: C passes an open queue.
-        let state = unsafe { object::state(cq.cast::<FidCq>()) };
+        let state = unsafe { object::owned(cq.cast::<FidCq>()) }?;
         if argument.is_null() {
             return Err(Failure::null("the argument"));
         }

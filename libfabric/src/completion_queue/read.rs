@@ -11,7 +11,7 @@ use super::{State, error, format::Format};
 use crate::{
     abi::{Refusal, constants::NOSYS, control::OpsCq, fid::FidCq},
     object,
-    outcome::guarded,
+    outcome::{Failure, done, guarded, refused_argument},
     waiting,
 };
 
@@ -56,15 +56,14 @@ fn answer(outcome: Result<usize, ReadError>) -> isize {
 unsafe fn read_into<F: Format>(
     state: &State,
     buffer: *mut c_void,
-    mut count: usize,
+    count: usize,
     sources: *mut u64,
 ) -> isize {
     if let Some(outside) = &state.outside {
         outside.end();
     }
-    if buffer.is_null() {
-        // Nothing can be read, but progress is made.
-        count = 0;
+    if buffer.is_null() && count > 0 {
+        return refused_argument("where the completions go is null");
     }
     answer(state.queue.read_with(count, |at, entry| {
         // SAFETY: both arrays have `count` entries, and `at` is less.
@@ -116,12 +115,14 @@ unsafe extern "C" fn read_blocking_from<F: Format>(
 ) -> isize {
     guarded("fi_cq_sread", || {
         // SAFETY: C passes an open queue.
-        let state = unsafe { object::state(cq) };
+        let state = unsafe { object::owned(cq) }?;
         state.kind.check_blocking()?;
+        if buffer.is_null() && count > 0 {
+            return Err(Failure::null("where the completions go"));
+        }
         if let Some(outside) = &state.outside {
             outside.end();
         }
-        let count = if buffer.is_null() { 0 } else { count };
         let timeout = waiting::timeout(timeout_ms);
         Ok(answer(state.queue.read_with_blocking(count, timeout, |at, entry| {
             // SAFETY: both arrays have `count` entries, and `at` is less.
@@ -136,7 +137,9 @@ unsafe extern "C" fn read_blocking_from<F: Format>(
 }
 
 unsafe extern "C" fn signal(cq: *mut FidCq) -> c_int {
-    // SAFETY: C passes an open queue.
-    unsafe { object::state(cq) }.queue.signal();
-    0
+    done("fi_cq_signal", || {
+        // SAFETY: C passes an open queue.
+        unsafe { object::owned(cq) }?.queue.signal();
+        Ok(())
+    })
 }

@@ -92,7 +92,7 @@ fn post_row(
 ) -> isize {
     let length = (count as u64).saturating_mul(call.datatype.size() as u64);
     let segments = [RemoteSegment { address: target.address, length, key: target.key }];
-    let flags = state.endpoint.default_send_flags().difference(NOT_OF_READS);
+    let flags = state.defaults.send().difference(NOT_OF_READS);
     posted(state.endpoint.post_atomic(of_sides(
         call,
         sides,

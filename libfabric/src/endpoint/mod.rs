@@ -16,7 +16,7 @@ pub mod tagged;
 use std::sync::Arc;
 
 use kestrel::Endpoint;
-use kestrel_core::address::AddressFormat;
+use kestrel_core::{address::AddressFormat, bind_count::BindCount, endpoint::DefaultFlags};
 
 use crate::{
     abi::{
@@ -33,14 +33,21 @@ use crate::{
 /// What we keep of an endpoint.
 pub struct State {
     pub endpoint: Arc<Endpoint>,
+    /// The flags of calls that name none: each alias has its own.
+    defaults: DefaultFlags,
+    /// Counts the aliases of the endpoint, which only it is closed after.
+    aliases: Arc<BindCount>,
+    is_alias: bool,
     /// How its addresses are written.
     format: AddressFormat,
     /// What `fi_getopt` and `fi_rx_size_left` tell.
     limits: Limits,
-    _domain: Use,
+    /// The domain, or the endpoint that this is an alias of.
+    _parent: Use,
 }
 
 /// The sizes that an endpoint was opened with. Units: bytes, and receives.
+#[derive(Clone, Copy)]
 struct Limits {
     message: usize,
     inject: usize,
@@ -83,8 +90,12 @@ impl Header for FidEp {
         self.atomic = &raw const CLOSED_ATOMIC;
         self.collective = &raw const CLOSED_COLLECTIVE;
     }
+    /// "All allocated aliases must be closed for the underlying endpoint to be released."
     fn close(state: &State) -> Result<(), Failure> {
-        state.endpoint.close();
+        if !state.is_alias {
+            state.aliases.close()?;
+            state.endpoint.close();
+        }
         Ok(())
     }
 }

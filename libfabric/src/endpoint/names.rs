@@ -20,7 +20,7 @@ unsafe extern "C" fn getname(ep: *mut Fid, target: *mut c_void, length: *mut usi
     done("fi_getname", || {
         // SAFETY: C passes an open endpoint, and a buffer of that length.
         unsafe {
-            let state = object::state(ep.cast::<FidEp>());
+            let state = object::owned(ep.cast::<FidEp>())?;
             let bytes = address::write(state.format, &state.endpoint.address());
             address::fill(&bytes, target, length)
         }

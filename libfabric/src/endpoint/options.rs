@@ -50,7 +50,7 @@ unsafe extern "C" fn getopt(
     done("fi_getopt", || {
         check_level(level)?;
         // SAFETY: C passes an open endpoint, and a valid length or null.
-        let (state, length) = unsafe { (object::state(ep.cast::<FidEp>()), length.as_mut()) };
+        let (state, length) = unsafe { (object::owned(ep.cast::<FidEp>())?, length.as_mut()) };
         let found = option(state, name)?;
         let length = length.ok_or_else(|| Failure::null("the length"))?;
         let room = std::mem::replace(length, size_of::<usize>());
@@ -90,7 +90,7 @@ unsafe extern "C" fn setopt(
         }
         // SAFETY: C passes an open endpoint, and that many bytes.
         unsafe {
-            let state = object::state(ep.cast::<FidEp>());
+            let state = object::owned(ep.cast::<FidEp>())?;
             Ok(state.endpoint.set_option(name, value.cast::<usize>().read_unaligned())?)
         }
     })
@@ -99,7 +99,7 @@ unsafe extern "C" fn setopt(
 unsafe extern "C" fn cancel(ep: *mut Fid, context: *mut c_void) -> isize {
     guarded("fi_cancel", || {
         // SAFETY: C passes an open endpoint.
-        unsafe { object::state(ep.cast::<FidEp>()) }.endpoint.cancel(context as u64)?;
+        unsafe { object::owned(ep.cast::<FidEp>()) }?.endpoint.cancel(context as u64)?;
         Ok(0)
     })
 }
@@ -108,7 +108,7 @@ unsafe extern "C" fn cancel(ep: *mut Fid, context: *mut c_void) -> isize {
 unsafe extern "C" fn rx_size_left(ep: *mut FidEp) -> isize {
     guarded("fi_rx_size_left", || {
         // SAFETY: C passes an open endpoint.
-        let state = unsafe { object::state(ep) };
+        let state = unsafe { object::owned(ep) }?;
         state.endpoint.sends_left()?;
         Ok(state.limits.receives as isize)
     })
@@ -117,6 +117,6 @@ unsafe extern "C" fn rx_size_left(ep: *mut FidEp) -> isize {
 unsafe extern "C" fn tx_size_left(ep: *mut FidEp) -> isize {
     guarded("fi_tx_size_left", || {
         // SAFETY: as above.
-        Ok(unsafe { object::state(ep) }.endpoint.sends_left()? as isize)
+        Ok(unsafe { object::owned(ep) }?.endpoint.sends_left()? as isize)
     })
 }

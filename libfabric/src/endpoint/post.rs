@@ -148,7 +148,7 @@ pub unsafe fn send(
     }
     // SAFETY: the caller vouches for both.
     let (state, piece) = unsafe { (state(ep), Piece::new(buffer.cast::<u8>().cast_mut(), length)) };
-    let flags = state.endpoint.default_send_flags();
+    let flags = state.defaults.send();
     // SAFETY: the pieces are the buffer.
     unsafe { send_pieces(state, Pieces::One(piece), data, to, tag, context, flags) }
 }
@@ -232,7 +232,7 @@ pub unsafe fn receive(
     }
     // SAFETY: the caller vouches for both.
     let (state, piece) = unsafe { (state(ep), Piece::new(buffer.cast(), length)) };
-    let flags = state.endpoint.default_receive_flags();
+    let flags = state.defaults.receive();
     // SAFETY: the pieces are the buffer.
     unsafe { receive_pieces(state, Pieces::One(piece), from, tag, context, flags) }
 }

@@ -64,12 +64,12 @@ fn of_pieces<'a>(
 
 #[inline(always)]
 fn read_flags(state: &State) -> Flags {
-    state.endpoint.default_send_flags().difference(NOT_OF_READS)
+    state.defaults.send().difference(NOT_OF_READS)
 }
 
 #[inline(always)]
 fn write_flags(state: &State) -> Flags {
-    state.endpoint.default_send_flags().difference(NOT_OF_WRITES)
+    state.defaults.send().difference(NOT_OF_WRITES)
 }
 
 /// One buffer; none if it is missing.

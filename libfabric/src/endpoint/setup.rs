@@ -1,6 +1,9 @@
 //! Opening, binding and enabling. Reference: fi_endpoint(3).
 
-use std::ffi::{c_int, c_void};
+use std::{
+    ffi::{c_int, c_void},
+    sync::Arc,
+};
 
 use kestrel::objects;
 use kestrel_core::{error::Errno, flags::Flags};
@@ -8,6 +11,7 @@ use kestrel_core::{error::Errno, flags::Flags};
 use super::{COLLECTIVE, Limits, State, atomic, message, names, options, rma, tagged};
 use crate::{
     abi::{
+        attributes::Alias,
         constants::command,
         fid::{Fid, FidAv, FidCntr, FidCq, FidDomain, FidEp, FidEq, class},
         info::Info,
@@ -41,32 +45,67 @@ pub unsafe extern "C" fn open_with_flags(
             return Err(Failure::flags("fi_endpoint2", flags));
         }
         // SAFETY: C passes an open domain and valid pointers or null.
-        let (place, parent) = unsafe { (object::out(ep)?, object::state(domain)) };
+        let (place, parent) = unsafe { (object::out(ep)?, object::owned(domain)?) };
         // SAFETY: as above.
         let info = unsafe { hints::agree(info, &parent.config, parent.version) }?;
+        let in_use = Use::of(&parent.uses)?;
+        let endpoint = objects::open_endpoint(&parent.domain, &info)?;
         let state = State {
-            endpoint: objects::open_endpoint(&parent.domain, &info)?,
+            defaults: endpoint.default_flags().clone(),
+            endpoint,
+            aliases: Arc::default(),
+            is_alias: false,
             format: info.address_format,
             limits: Limits {
                 message: info.endpoint.max_msg_size,
                 inject: info.transmit.inject_size,
                 receives: info.receive.size,
             },
-            _domain: Use::of(&parent.uses)?,
+            _parent: in_use,
         };
-        let header = FidEp {
-            fid: object::fid::<FidEp>(class::EP, context),
-            ops: &raw const options::OPERATIONS,
-            cm: &raw const names::OPERATIONS,
-            msg: &raw const message::OPERATIONS,
-            rma: &raw const rma::OPERATIONS,
-            tagged: &raw const tagged::OPERATIONS,
-            atomic: &raw const atomic::OPERATIONS,
-            collective: &raw const COLLECTIVE,
-        };
-        *place = object::create(header, state);
+        *place = object::create(header(context), state);
         Ok(())
     })
+}
+
+fn header(context: *mut c_void) -> FidEp {
+    FidEp {
+        fid: object::fid::<FidEp>(class::EP, context),
+        ops: &raw const options::OPERATIONS,
+        cm: &raw const names::OPERATIONS,
+        msg: &raw const message::OPERATIONS,
+        rma: &raw const rma::OPERATIONS,
+        tagged: &raw const tagged::OPERATIONS,
+        atomic: &raw const atomic::OPERATIONS,
+        collective: &raw const COLLECTIVE,
+    }
+}
+
+/// Makes another way to the same endpoint, with default flags of its own.
+/// Reference: fi_endpoint(3), `fi_ep_alias`.
+///
+/// # Safety
+/// `ep` is open; `alias` is null or valid, and so is the place that it names.
+unsafe fn alias(ep: *mut FidEp, alias: *mut Alias) -> Result<(), Failure> {
+    // SAFETY: the caller vouches for it.
+    let (state, asked, context) =
+        unsafe { (object::owned(ep)?, alias.as_ref(), (*ep).fid.context) };
+    let asked = asked.ok_or_else(|| Failure::null("the argument"))?;
+    // SAFETY: as above.
+    let place = unsafe { object::out(asked.fid) }?;
+    let defaults = state.defaults.clone();
+    defaults.set(Flags::from_bits_retain(asked.flags))?;
+    let other = State {
+        endpoint: state.endpoint.clone(),
+        defaults,
+        aliases: state.aliases.clone(),
+        is_alias: true,
+        format: state.format,
+        limits: state.limits,
+        _parent: Use::of(&state.aliases)?,
+    };
+    *place = object::create(header(context), other).cast();
+    Ok(())
 }
 
 /// Reference: fi_endpoint(3), `fi_ep_bind`.
@@ -78,7 +117,7 @@ pub unsafe extern "C" fn bind(ep: *mut Fid, other: *mut Fid, flags: u64) -> c_in
         let bits = Flags::from_bits_retain(flags);
         // SAFETY: C passes open objects, each of the kind whose table it points to.
         unsafe {
-            let endpoint = &object::state(ep.cast::<FidEp>()).endpoint;
+            let endpoint = &object::owned(ep.cast::<FidEp>())?.endpoint;
             let table = (*other).ops;
             if table == FidCq::operations() {
                 let queue = &object::checked::<FidCq>(other)?.queue;
@@ -110,22 +149,23 @@ pub unsafe extern "C" fn bind(ep: *mut Fid, other: *mut Fid, flags: u64) -> c_in
 pub unsafe extern "C" fn control(ep: *mut Fid, command: c_int, argument: *mut c_void) -> c_int {
     done("fi_control", || {
         // SAFETY: C passes an open endpoint.
-        let endpoint = unsafe { &object::state(ep.cast::<FidEp>()).endpoint };
-        if command == command::ENABLE {
-            return Ok(endpoint.enable()?);
+        let state = unsafe { object::owned(ep.cast::<FidEp>()) }?;
+        match command {
+            command::ENABLE => return Ok(state.endpoint.enable()?),
+            // SAFETY: the argument of this command is a `struct fi_alias *`.
+            command::ALIAS => return unsafe { alias(ep.cast(), argument.cast()) },
+            _ => {}
         }
         // SAFETY: the argument of the commands below is a `uint64_t *`.
         let flags = unsafe { argument.cast::<u64>().as_mut() };
         let flags = || flags.ok_or_else(|| Failure::null("the argument"));
         match command {
-            command::SETOPSFLAG => {
-                Ok(endpoint.set_default_flags(Flags::from_bits_retain(*flags()?))?)
-            }
+            command::SETOPSFLAG => Ok(state.defaults.set(Flags::from_bits_retain(*flags()?))?),
             command::GETOPSFLAG => {
                 let flags = flags()?;
                 *flags = match Flags::from_bits_retain(*flags) {
-                    Flags::TRANSMIT => endpoint.default_send_flags().bits(),
-                    Flags::RECV => endpoint.default_receive_flags().bits(),
+                    Flags::TRANSMIT => state.defaults.send().bits(),
+                    Flags::RECV => state.defaults.receive().bits(),
                     other => return Err(Failure::flags("FI_GETOPSFLAG", other.bits())),
                 };
                 Ok(())

@@ -51,7 +51,7 @@ unsafe extern "C" fn recvv(
     unsafe {
         let Some(list) = List::new(iov, count) else { return post::bad_list() };
         let state = post::state(ep);
-        let flags = state.endpoint.default_receive_flags();
+        let flags = state.defaults.receive();
         post::receive_pieces(state, list.pieces(), from, Tag::new(tag, ignore), context, flags)
     }
 }
@@ -93,7 +93,7 @@ unsafe extern "C" fn sendv(
     unsafe {
         let Some(list) = List::new(iov, count) else { return post::bad_list() };
         let state = post::state(ep);
-        let flags = state.endpoint.default_send_flags();
+        let flags = state.defaults.send();
         post::send_pieces(state, list.pieces(), None, to, Tag::new(tag, 0), context, flags)
     }
 }

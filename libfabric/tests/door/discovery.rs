@@ -6,7 +6,10 @@ use std::{
 };
 
 use crate::{
-    abi::info::Info,
+    abi::{
+        fid::Provider,
+        info::{FabricAttr, Info},
+    },
     code, flag,
     host::{Host, host},
     world::{VERSION, auth_key, info},
@@ -146,5 +149,59 @@ fn what_is_asked_for_is_echoed() {
             assert_eq!((*found).caps & (flag::MSG | flag::TAGGED), flag::TAGGED);
             (host.freeinfo)(found);
         }
+    }
+}
+
+/// The newest version that there will ever be.
+const NEWEST: u32 = u32::MAX;
+
+#[test]
+fn an_application_from_the_future_is_answered() {
+    let Some(host) = host("an_application_from_the_future_is_answered") else { return };
+    let mut found = null_mut();
+    // SAFETY: the place is valid.
+    let status = unsafe { (host.getinfo)(NEWEST, null(), null(), 0, null(), &raw mut found) };
+    assert_eq!((status, found), (code::NOSYS, null_mut()), "libfabric itself is too old for it");
+    // A libfabric as new as that would ask us.
+    let provider = provider();
+    // SAFETY: what is null is what is tested.
+    unsafe {
+        let getinfo = provider.getinfo;
+        assert_eq!(getinfo(NEWEST, null(), null(), 0, null(), &raw mut found), 0);
+        (host.freeinfo)(found);
+        assert_eq!(getinfo(VERSION, null(), null(), 0, null(), null_mut()), code::INVAL);
+        let (mut fabric, none) = (null_mut(), null_mut());
+        let mut attr = FabricAttr {
+            fabric: null_mut(),
+            name: c"another".as_ptr().cast_mut(),
+            prov_name: null_mut(),
+            prov_version: 0,
+            api_version: NEWEST,
+        };
+        let open = provider.fabric;
+        assert_eq!(open(&raw mut attr, &raw mut fabric, none), code::NODATA);
+        assert_eq!(open(null_mut(), &raw mut fabric, none), code::INVAL);
+        assert_eq!(open(&raw mut attr, null_mut(), none), code::INVAL);
+        attr.name = null_mut();
+        assert_eq!(open(&raw mut attr, &raw mut fabric, none), 0);
+        let domain = &mut null_mut();
+        assert_eq!(((*(*fabric).ops).domain)(fabric, null_mut(), domain, none), code::INVAL);
+        assert_eq!(crate::world::close(fabric), 0);
+    }
+}
+
+/// What libfabric holds of the library that it loaded.
+fn provider() -> &'static Provider {
+    let folder = std::env::var("FI_PROVIDER_PATH").expect("set when libfabric was loaded");
+    let path = CString::new(format!("{folder}/libkestrel_fi.so")).unwrap();
+    // SAFETY: the library is there already, and its entry has this type; libfabric called it
+    // before, and what it answers is static.
+    unsafe {
+        let library = libc::dlopen(path.as_ptr(), libc::RTLD_NOLOAD | libc::RTLD_NOW);
+        assert!(!library.is_null(), "{path:?} is not loaded");
+        let entry = libc::dlsym(library, c"fi_prov_ini".as_ptr());
+        assert!(!entry.is_null());
+        let entry: extern "C" fn() -> *mut Provider = std::mem::transmute(entry);
+        &*entry()
     }
 }

@@ -13,7 +13,7 @@ use crate::{
 
 /// Closed objects are remembered only until many others were closed: a test that looks at
 /// one keeps the test that closes many out.
-fn alone() -> MutexGuard<'static, ()> {
+pub fn alone() -> MutexGuard<'static, ()> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -70,6 +70,33 @@ fn enabling_needs_a_queue() {
     assert_eq!(enable(ep), 0);
     assert_eq!(enable(ep), code::OPBADSTATE);
     assert_eq!((close(ep), close(cq)), (0, 0));
+}
+
+/// fi_endpoint(3): "Associating an endpoint with a counter is in addition to binding the EP
+/// with a CQ"; and what transfers out needs a queue "in order that operations that complete
+/// in error may be reported".
+#[test]
+fn a_counter_does_not_stand_for_a_queue() {
+    let Some(host) = host("a_counter_does_not_stand_for_a_queue") else { return };
+    const RMA: u64 = 1 << 2;
+    for caps in [flag::MSG, RMA] {
+        let world = World::empty(host, |hints| hints.caps = caps);
+        let (ep, mut counter) = (world.open_ep(), null_mut());
+        // SAFETY: the domain is open.
+        unsafe {
+            let open = (*(*world.domain).ops).cntr_open;
+            assert_eq!(open(world.domain, null_mut(), &raw mut counter, null_mut()), 0);
+        }
+        let flags = flag::SEND | flag::RECV | flag::READ | flag::WRITE;
+        assert_eq!((bind(ep, counter, flags), bind(ep, world.av, 0)), (0, 0));
+        assert_eq!(enable(ep), code::NOCQ);
+        let cq = world.open_cq(&mut cq_attr()).unwrap();
+        assert_eq!(bind(ep, cq, flag::RECV), 0);
+        assert_eq!(enable(ep), code::NOCQ, "nowhere to report what fails");
+        let other = world.open_cq(&mut cq_attr()).unwrap();
+        assert_eq!((bind(ep, other, flag::SEND), enable(ep)), (0, 0));
+        assert_eq!([close(ep), close(cq), close(other), close(counter)], [0; 4]);
+    }
 }
 
 #[test]

@@ -3,19 +3,28 @@
 //!
 //! Where libfabric is missing, each test says so and is skipped.
 
-// The library is a cdylib, which tests cannot link to: its types are compiled once more.
-#[allow(dead_code, clippy::missing_safety_doc)]
-#[path = "../../src/abi/mod.rs"]
-mod abi;
-
+mod aliases;
 mod bad_input;
+mod calls;
 mod discovery;
+mod forks;
 mod host;
 mod life_cycle;
 mod one_sided;
+mod refusals;
+mod storm;
+mod threads;
 mod transfer;
 mod waiting;
 mod world;
+
+use kestrel_fi_abi as abi;
+
+/// What a test starts in a process of its own: nothing, if it was not started by one.
+#[test]
+fn child() {
+    forks::child();
+}
 
 /// Error numbers, as calls return them.
 mod code {

@@ -25,6 +25,7 @@ fn register(world: &World, memory: &mut [u64], access: u64) -> *mut FidMr {
 #[test]
 fn a_peer_writes_and_reads_registered_memory() {
     let Some(host) = host("a_peer_writes_and_reads_registered_memory") else { return };
+    let _alone = crate::life_cycle::alone();
     let world = World::new(host, 2);
     let from = world.nodes[0];
     let mut memory = vec![0_u64; 2000];
@@ -60,6 +61,52 @@ fn wait_for_error(world: &World) {
         assert!(start.elapsed() < crate::world::PATIENCE, "no error came");
     }
     assert!(world.nodes[0].read_error().unwrap().err > 0);
+}
+
+/// A long write whose initiator does not poll stays half done; that is the initiator's
+/// affair alone.
+#[test]
+fn a_target_waits_for_no_initiator() {
+    let Some(host) = host("a_target_waits_for_no_initiator") else { return };
+    const WORDS: usize = 2 << 20;
+    let world = World::new(host, 3);
+    let [from, to, other] = [world.nodes[0], world.nodes[1], world.nodes[2]];
+    let mut memory = vec![0_u64; WORDS];
+    let mr = register(&world, &mut memory, flag::REMOTE_WRITE);
+    let (sent, none) = (vec![7_u64; WORDS], null_mut::<c_void>());
+    let at = |word: usize| {
+        // SAFETY: the memory is there; the peer writes whole words of 7.
+        unsafe { memory.as_ptr().add(word).read_volatile() }
+    };
+    let start = std::time::Instant::now();
+    // SAFETY: buffers and region live until all is over.
+    unsafe {
+        let write = (*(*from.ep).rma).write;
+        assert_eq!(write(from.ep, sent.as_ptr().cast(), 8 * WORDS, none, 1, 0, 17, none), 0);
+    }
+    while at(0) == 0 {
+        assert_eq!((from.read().err(), to.read().err()), (Some(code::AGAIN), Some(code::AGAIN)));
+        assert!(start.elapsed() < crate::world::PATIENCE, "nothing was written");
+    }
+    // Now the initiator is elsewhere.
+    for _ in 0..1000 {
+        to.progress();
+    }
+    assert_eq!(at(WORDS - 1), 0, "the whole of it was under way at once");
+    // SAFETY: there is no buffer.
+    unsafe {
+        assert_eq!(((*(*to.ep).msg).recv)(to.ep, none, 0, none, u64::MAX, none), 0);
+        assert_eq!(((*(*other.ep).msg).send)(other.ep, none, 0, none, 1, none), 0);
+    }
+    while let Err(status) = to.read() {
+        assert_eq!(status, code::AGAIN);
+        other.progress();
+        assert!(start.elapsed() < crate::world::PATIENCE, "another peer's message did not come");
+    }
+    assert_eq!(close(mr), 0);
+    let left = (0..WORDS).map(at).filter(|&word| word == 0).count();
+    wait_for_error(&world);
+    assert_eq!((0..WORDS).map(at).filter(|&word| word == 0).count(), left);
 }
 
 #[test]

@@ -168,7 +168,7 @@ fn a_domains_key_is_that_of_its_endpoints() {
     let node = ours.nodes[0];
     for (key, refused) in [(b"job 17", false), (b"job 18", true)] {
         let theirs = open(key);
-        let (peer, to) = (theirs.nodes[0], ours.insert(theirs.nodes[0]));
+        let (peer, to) = (theirs.nodes[0], ours.insert(theirs.nodes[0].ep));
         let mut room = [0_u8; 8];
         // SAFETY: the buffers live until all is over.
         unsafe {

@@ -123,7 +123,7 @@ fn a_descriptor_tells_of_a_message() {
     expect(&world);
     let fd = descriptor(to.cq);
     let start = Instant::now();
-    // Enabling rings once, for who waits already; after that it is quiet.
+    // What connecting rings for is seen first; after that it is quiet.
     while try_wait(&world, to.cq.cast()) != 0 || is_readable(fd, 10) {
         assert_eq!(to.read().err(), Some(code::AGAIN));
         assert!(start.elapsed() < PATIENCE);
@@ -208,6 +208,97 @@ fn counters_count_and_wait() {
     assert_eq!((bind(ep, world.av, 0), enable(ep)), (0, 0));
     assert_eq!(close(counter), code::BUSY);
     assert_eq!((close(ep), close(cq), close(counter)), (0, 0, 0));
+}
+
+#[test]
+fn enabling_rings_for_nobody_who_does_not_sleep() {
+    let Some(host) = host("enabling_rings_for_nobody_who_does_not_sleep") else { return };
+    let world = waiting_world(host, WAIT_FD);
+    for node in &world.nodes {
+        assert_eq!(try_wait(&world, node.cq.cast()), 0);
+        assert!(!is_readable(descriptor(node.cq), 0));
+    }
+}
+
+/// A counter with a descriptor, bound to an endpoint of its own.
+fn counted_node(world: &mut World, flags: u64) -> (*mut FidCntr, Node) {
+    let counter = open_counter(world, &mut CntrAttr { wait_obj: WAIT_FD, ..zeroed() });
+    let (ep, cq) = (world.open_ep(), world.open_cq(&mut cq_attr()).unwrap());
+    assert_eq!(bind(ep, cq, flag::SEND | flag::RECV), 0);
+    assert_eq!(bind(ep, counter, flags), 0);
+    assert_eq!((bind(ep, world.av, 0), enable(ep)), (0, 0));
+    assert_eq!(world.insert(ep), world.nodes.len() as u64);
+    world.nodes.push(Node { cq, ep });
+    (counter, Node { cq, ep })
+}
+
+#[test]
+fn a_descriptor_tells_of_a_count() {
+    let Some(host) = host("a_descriptor_tells_of_a_count") else { return };
+    let mut world = World::new(host, 1);
+    let (counter, to) = counted_node(&mut world, flag::RECV);
+    let fd = descriptor(counter);
+    // SAFETY: the counter is open.
+    let ops = unsafe { &*(*counter).ops };
+    // SAFETY: as above.
+    let read = || unsafe { (ops.read)(counter) };
+    assert_eq!(try_wait(&world, counter.cast()), 0);
+    assert!(!is_readable(fd, 0));
+    // What the application does itself, as another thread of it would.
+    // SAFETY: as above.
+    unsafe { (ops.add)(counter, 1) };
+    assert!(is_readable(fd, 0));
+    assert_eq!(try_wait(&world, counter.cast()), code::AGAIN, "it has not been seen");
+    assert_eq!(try_wait(&world, counter.cast()), 0);
+    assert!(!is_readable(fd, 0));
+    // SAFETY: as above.
+    unsafe { (ops.adderr)(counter, 1) };
+    assert!(is_readable(fd, 0));
+    // SAFETY: as above.
+    assert_eq!((read(), unsafe { (ops.readerr)(counter) }), (1, 1));
+    assert_eq!(try_wait(&world, counter.cast()), 0, "all of it has been seen");
+    // What a peer does.
+    expect(&world);
+    send(world.nodes[0]);
+    let start = Instant::now();
+    while read() < 2 {
+        if try_wait(&world, counter.cast()) == 0 {
+            assert!(is_readable(fd, 20_000), "the message was not announced");
+        }
+        world.nodes[0].progress();
+        assert!(start.elapsed() < PATIENCE);
+    }
+    assert_eq!(to.read().map(|entry| entry.flags), Ok(flag::MSG | flag::RECV));
+    assert_eq!(close(to.ep), 0);
+    assert_eq!((close(counter), close(to.cq)), (0, 0));
+    world.nodes.pop();
+}
+
+/// One thread sleeps until the count is there; what counts is done by another.
+#[test]
+fn a_waiter_is_woken_by_what_another_thread_counts() {
+    let Some(host) = host("a_waiter_is_woken_by_what_another_thread_counts") else { return };
+    let mut world = World::new(host, 1);
+    let (counter, to) = counted_node(&mut world, flag::RECV);
+    let shared = Shared(world);
+    let (world, counter_at) = (&shared, counter as usize);
+    std::thread::scope(|scope| {
+        let waiter = scope.spawn(move || {
+            let counter = counter_at as *mut FidCntr;
+            // SAFETY: the counter is open.
+            unsafe { ((*(*counter).ops).wait)(counter, 3, 20_000) }
+        });
+        let Shared(world) = world;
+        std::thread::sleep(Duration::from_millis(20));
+        expect(world);
+        send(world.nodes[0]);
+        // SAFETY: the counter is open.
+        unsafe { ((*(*counter).ops).add)(counter, 2) };
+        assert_eq!(waiter.join().unwrap(), 0);
+    });
+    let Shared(mut world) = shared;
+    world.nodes.pop();
+    assert_eq!((close(to.ep), close(counter), close(to.cq)), (0, 0, 0));
 }
 
 #[test]

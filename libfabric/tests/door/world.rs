@@ -153,21 +153,18 @@ impl World {
         assert_eq!(bind(ep, cq, flag::SEND | flag::RECV | flags), 0);
         assert_eq!(bind(ep, self.av, 0), 0);
         assert_eq!(enable(ep), 0);
-        let node = Node { cq, ep };
-        assert_eq!(self.insert(node), self.nodes.len() as u64);
-        self.nodes.push(node);
-        node
+        assert_eq!(self.insert(ep), self.nodes.len() as u64);
+        self.nodes.push(Node { cq, ep });
+        Node { cq, ep }
     }
 
-    /// Inserts the address of a node, of this world or another.
-    pub fn insert(&self, node: Node) -> u64 {
-        let (mut address, mut length) = ([0_u8; 64], 64);
-        let mut fi_addr = u64::MAX;
-        // SAFETY: the buffers have these lengths.
+    /// Inserts the address of an endpoint into the address vector.
+    pub fn insert(&self, ep: *mut FidEp) -> u64 {
+        let (mut address, mut length, mut fi_addr) = ([0_u8; 64], 64, u64::MAX);
+        // SAFETY: both objects are open, and the buffers have these lengths.
         unsafe {
             let target: *mut c_void = address.as_mut_ptr().cast();
-            let getname = (*(*node.ep).cm).getname;
-            assert_eq!(getname(node.ep.cast(), target, &raw mut length), 0);
+            assert_eq!(((*(*ep).cm).getname)(ep.cast(), target, &raw mut length), 0);
             let insert = (*(*self.av).ops).insert;
             assert_eq!(insert(self.av, target, 1, &raw mut fi_addr, 0, null_mut()), 1);
         }

@@ -116,13 +116,12 @@ fn floor_ns(
     size: usize,
     plan: &Plan,
 ) -> Result<f64, SessionError> {
-    let task = Task::Copies {
-        pattern,
-        size,
-        messages: messages_for(size, 700),
-        plans: vec![plan.clone()],
-    };
-    Ok(session.floor(&task)?[0])
+    Ok(session.floor(&floor_task(pattern, size, plan))?[0])
+}
+
+/// One more look at a plan.
+pub fn floor_task(pattern: Pattern, size: usize, plan: &Plan) -> Task {
+    Task::Copies { pattern, size, messages: messages_for(size, 700), plans: vec![plan.clone()] }
 }
 
 /// The floor of a size and pattern.

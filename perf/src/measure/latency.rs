@@ -5,6 +5,7 @@ use super::pump::Pump;
 use super::{MeasureError, Sample, Work};
 use crate::clock;
 use crate::floor::Task;
+use crate::port::Port;
 use crate::report::{Aim, Row, Section};
 use crate::session::{Session, SessionError};
 use crate::statistics::{self, Beside, Spread, believable, median};
@@ -18,12 +19,14 @@ const ROUNDS_MIN: usize = 20;
 const BOUNCES: u64 = 3_000;
 /// Samples whose median is a size's figure.
 const SAMPLES: usize = 9;
+/// The excess over the bounce, of UCX's.
+pub const UCX_EXCESS_MAX: f64 = 0.75;
 /// The size of the headline figure.
 const HEADLINE_BYTES: usize = 8;
 
 /// Both ranks: rank 0 sends and waits for the answer.
-pub fn ping_pong(
-    pump: &mut Pump<'_>,
+pub fn ping_pong<P: Port>(
+    pump: &mut Pump<'_, P>,
     size: usize,
     iterations: u64,
     warmup: u64,
@@ -149,7 +152,7 @@ fn headline(session: &mut Session, aims: &mut Vec<Aim>) -> Result<Row, SessionEr
         aims.push(Aim::at_most(
             "excess over the bounce, of UCX's excess",
             excess / peer_excess,
-            0.75,
+            UCX_EXCESS_MAX,
         ));
     }
     Ok(Row {

@@ -6,6 +6,7 @@
 
 use super::pump::Pump;
 use super::{MeasureError, Sample, Work};
+use crate::port::Port;
 use crate::report::{Aim, Row, Section};
 use crate::session::{Session, SessionError};
 use crate::statistics::median;
@@ -84,8 +85,8 @@ impl Class {
 
 /// Rank 0 receives, rank 1 sends. The sample is the time of the phase in
 /// which messages meet receives.
-pub fn matching(
-    pump: &mut Pump<'_>,
+pub fn matching<P: Port>(
+    pump: &mut Pump<'_, P>,
     depth: u64,
     rounds: u64,
     queue: Queue,
@@ -104,7 +105,11 @@ pub fn matching(
     Ok(Sample { ns: elapsed_ns / (rounds * depth) as f64, spread: None })
 }
 
-fn receive_posted(pump: &mut Pump<'_>, depth: u64, class: Class) -> Result<f64, MeasureError> {
+fn receive_posted<P: Port>(
+    pump: &mut Pump<'_, P>,
+    depth: u64,
+    class: Class,
+) -> Result<f64, MeasureError> {
     let target = pump.received + depth;
     for index in 0..depth {
         pump.receive(class.source(), 8, tag(index), class.ignore(index))?;
@@ -117,7 +122,11 @@ fn receive_posted(pump: &mut Pump<'_>, depth: u64, class: Class) -> Result<f64, 
     Ok(elapsed.as_nanos() as f64)
 }
 
-fn receive_unexpected(pump: &mut Pump<'_>, depth: u64, class: Class) -> Result<f64, MeasureError> {
+fn receive_unexpected<P: Port>(
+    pump: &mut Pump<'_, P>,
+    depth: u64,
+    class: Class,
+) -> Result<f64, MeasureError> {
     let target = pump.received + depth;
     pump.signal(1)?;
     // Messages keep their order, so the signal comes behind all of them.
@@ -133,8 +142,8 @@ fn receive_unexpected(pump: &mut Pump<'_>, depth: u64, class: Class) -> Result<f
     Ok(start.elapsed().as_nanos() as f64)
 }
 
-fn send_all(
-    pump: &mut Pump<'_>,
+fn send_all<P: Port>(
+    pump: &mut Pump<'_, P>,
     indices: impl Iterator<Item = u64>,
     class: Class,
 ) -> Result<f64, MeasureError> {

@@ -11,8 +11,7 @@ mod pump;
 pub mod rate;
 
 use crate::buffer::Buffer;
-use crate::fabric::one_sided::Verb;
-use crate::fabric::{FabricError, Side};
+use crate::port::{Port, PortError, Verb};
 use crate::statistics::Spread;
 use pump::Pump;
 use serde::{Deserialize, Serialize};
@@ -43,7 +42,7 @@ pub struct Sample {
 #[derive(Debug, thiserror::Error)]
 pub enum MeasureError {
     #[error(transparent)]
-    Fabric(#[from] FabricError),
+    Port(#[from] PortError),
     #[error("nothing arrived for {} s while {doing}", pump::STALL_MAX.as_secs())]
     Stalled { doing: &'static str },
     #[error("a completion came with context {context:#x}, which was never posted, while {doing}")]
@@ -51,8 +50,8 @@ pub enum MeasureError {
 }
 
 /// One rank's means to take part.
-pub struct Rank<'a> {
-    pub side: &'a mut Side,
+pub struct Rank<'a, P: Port> {
+    pub side: &'a mut P,
     pub rank: usize,
     /// The fabric addresses of the ranks that take part, by rank.
     pub peers: &'a [u64],
@@ -61,7 +60,7 @@ pub struct Rank<'a> {
 }
 
 /// Does this rank's share of the work.
-pub fn run(work: &Work, rank: Rank<'_>) -> Result<Sample, MeasureError> {
+pub fn run<P: Port>(work: &Work, rank: Rank<'_, P>) -> Result<Sample, MeasureError> {
     let size = match work {
         Work::PingPong { size, .. } | Work::OneWay { size, .. } => *size,
         // An atomic compares with what lies behind its operand.

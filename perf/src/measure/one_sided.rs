@@ -4,8 +4,8 @@ use super::bandwidth::best_plan;
 use super::pump::Pump;
 use super::{MeasureError, Sample, Work};
 use crate::clock;
-use crate::fabric::one_sided::Verb;
 use crate::floor::{Pattern, Task};
+use crate::port::{Grant, Port, Verb};
 use crate::report::{Row, Section};
 use crate::session::{Session, SessionError};
 use crate::statistics::{self, Spread, median};
@@ -18,9 +18,17 @@ const WINDOW: u64 = 16;
 /// Bytes of a 64-bit atomic.
 const WORD: usize = 8;
 
+/// One operation on rank 1's memory.
+#[derive(Clone, Copy)]
+struct Reach {
+    verb: Verb,
+    grant: Grant,
+    size: usize,
+}
+
 /// Both ranks: rank 0 has up to `window` operations under way.
-pub fn reach(
-    pump: &mut Pump<'_>,
+pub fn reach<P: Port>(
+    pump: &mut Pump<'_, P>,
     verb: Verb,
     size: usize,
     operations: u64,
@@ -33,29 +41,29 @@ pub fn reach(
         let ns = start.elapsed().as_nanos() as f64 / operations as f64;
         return Ok(Sample { ns, spread: None });
     }
-    pump.await_signal(1)?;
-    run(pump, verb, size, operations / 10 + window, window, |_| {})?;
+    let grant = pump.await_grant(1)?;
+    let reach = Reach { verb, grant, size };
+    run(pump, reach, operations / 10 + window, window, |_| {})?;
     let mut histogram = statistics::histogram();
     let start = Instant::now();
     // Single operations are timed where only one is under way.
-    run(pump, verb, size, operations, window, |ticks| histogram.saturating_record(ticks))?;
+    run(pump, reach, operations, window, |ticks| histogram.saturating_record(ticks))?;
     let ns = start.elapsed().as_nanos() as f64 / operations as f64;
     pump.signal(1)?;
     let spread = (window == 1).then(|| Spread::of(&histogram, clock::ns_per_tick()));
     Ok(Sample { ns, spread })
 }
 
-fn run(
-    pump: &mut Pump<'_>,
-    verb: Verb,
-    size: usize,
+fn run<P: Port>(
+    pump: &mut Pump<'_, P>,
+    reach: Reach,
     operations: u64,
     window: u64,
     mut timed: impl FnMut(u64),
 ) -> Result<(), MeasureError> {
     for _ in 0..operations {
         let began = if window == 1 { clock::ticks() } else { 0 };
-        pump.reach(verb, 1, size)?;
+        pump.reach(reach.verb, reach.grant, 1, reach.size)?;
         while pump.sends_posted - pump.sent >= window {
             pump.poll()?;
         }
@@ -105,7 +113,7 @@ pub fn atomics(session: &mut Session) -> Result<Section, SessionError> {
 }
 
 /// Operations that take a few milliseconds at this size.
-fn operations_for(size: usize) -> u64 {
+pub fn operations_for(size: usize) -> u64 {
     ((64 << 20) / size.max(1) as u64).clamp(20, 5_000)
 }
 

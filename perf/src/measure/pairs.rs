@@ -2,6 +2,7 @@
 
 use super::pump::Pump;
 use super::{MeasureError, Sample, Work};
+use crate::port::Port;
 use crate::report::{Aim, Row, Section};
 use crate::session::{Session, SessionError};
 use crate::statistics::median;
@@ -14,7 +15,11 @@ const ROUNDS: usize = 3;
 
 /// Every rank sends `messages` to every other, in turn, at most `window` per
 /// peer beyond what it has received. Nanoseconds a message of this rank.
-pub fn all_to_all(pump: &mut Pump<'_>, messages: u64, window: u64) -> Result<Sample, MeasureError> {
+pub fn all_to_all<P: Port>(
+    pump: &mut Pump<'_, P>,
+    messages: u64,
+    window: u64,
+) -> Result<Sample, MeasureError> {
     pump.doing("all-to-all messages");
     let others: Vec<usize> = (0..pump.ranks()).filter(|rank| *rank != pump.rank()).collect();
     let total = messages * others.len() as u64;
@@ -54,7 +59,7 @@ fn burst(messages: u64, window: u64, sent: u64, others: usize) -> u64 {
 }
 
 /// Rounds of a barrier over all ranks. Nanoseconds a barrier.
-pub fn barrier(pump: &mut Pump<'_>, rounds: u64) -> Result<Sample, MeasureError> {
+pub fn barrier<P: Port>(pump: &mut Pump<'_, P>, rounds: u64) -> Result<Sample, MeasureError> {
     pump.doing("a barrier");
     for _ in 0..rounds / 10 + 1 {
         pump.barrier()?;

@@ -3,8 +3,7 @@
 
 use super::{MeasureError, Rank};
 use crate::buffer::Buffer;
-use crate::fabric::one_sided::{Local, Verb};
-use crate::fabric::{Entry, Outcome};
+use crate::port::{Grant, Local, Outcome, Port, Verb};
 use std::time::{Duration, Instant};
 
 /// With nothing completed for this long, the peer is taken for dead.
@@ -18,10 +17,10 @@ const SIGNALLED: u64 = 3;
 /// The tag of handshakes between phases; workloads use others.
 const TAG_PHASE: u64 = 0x7057;
 
-pub struct Pump<'a> {
-    at: Rank<'a>,
+pub struct Pump<'a, P: Port> {
+    at: Rank<'a, P>,
     inject_bytes_max: usize,
-    entries: [Entry; 32],
+    entries: [P::Entry; 32],
     /// Completions so far, of sends and of receives.
     pub sent: u64,
     pub received: u64,
@@ -36,19 +35,19 @@ pub struct Pump<'a> {
     doing: &'static str,
 }
 
-impl<'a> Pump<'a> {
+impl<'a, P: Port> Pump<'a, P> {
     /// Ready for messages of up to `size` bytes.
-    pub fn new(at: Rank<'a>, size: usize) -> Pump<'a> {
+    pub fn new(at: Rank<'a, P>, size: usize) -> Pump<'a, P> {
         for buffer in [&mut *at.outgoing, &mut *at.incoming] {
-            if buffer.len() < size {
-                *buffer = Buffer::new(size);
+            if buffer.len() < size.max(Grant::BYTES) {
+                *buffer = Buffer::new(size.max(Grant::BYTES));
             }
         }
         let inject_bytes_max = at.side.inject_bytes_max();
         Pump {
             at,
             inject_bytes_max,
-            entries: Default::default(),
+            entries: std::array::from_fn(|_| P::Entry::default()),
             sent: 0,
             received: 0,
             signalled: 0,
@@ -87,7 +86,7 @@ impl<'a> Pump<'a> {
         self.idle = 0;
         self.idle_since = None;
         for entry in &self.entries[..count] {
-            match entry.context {
+            match P::context(entry) {
                 SENT => self.sent += 1,
                 RECEIVED => self.received += 1,
                 SIGNALLED => self.signalled += 1,
@@ -179,15 +178,21 @@ impl<'a> Pump<'a> {
         }
     }
 
-    /// Does `verb` to the memory that `to` serves; it completes as a send does.
+    /// Does `verb` to the memory that `to` granted; it completes as a send does.
     #[inline(always)]
-    pub fn reach(&mut self, verb: Verb, to: usize, size: usize) -> Result<(), MeasureError> {
+    pub fn reach(
+        &mut self,
+        verb: Verb,
+        grant: Grant,
+        to: usize,
+        size: usize,
+    ) -> Result<(), MeasureError> {
         let (source, results) = (self.at.outgoing.at(0), self.at.incoming.at_mut(0));
         let (address, local) = (self.at.peers[to], Local { source, results, size });
         loop {
             // SAFETY: both buffers hold twice `size` bytes (`new`) and live as long
             // as the side is used by this pump.
-            let outcome = unsafe { self.at.side.reach(verb, local, address, SENT)? };
+            let outcome = unsafe { self.at.side.reach(verb, local, grant, address, SENT)? };
             if outcome == Outcome::Done {
                 self.sends_posted += 1;
                 return Ok(());
@@ -201,11 +206,23 @@ impl<'a> Pump<'a> {
     pub fn serve(&mut self, size: usize) -> Result<(), MeasureError> {
         // SAFETY: the incoming buffer holds `size` bytes (`new`), and is not
         // replaced before `hide`.
-        let region = unsafe { self.at.side.expose(self.at.incoming.at_mut(0), size)? };
-        self.signal(0)?;
+        let (region, grant) = unsafe { self.at.side.expose(self.at.incoming.at_mut(0), size)? };
+        let place = self.at.outgoing.at_mut(0);
+        // SAFETY: the buffer has room (`new`), and nothing is being sent from it.
+        unsafe { place.cast::<[u8; Grant::BYTES]>().write(grant.to_bytes()) };
+        self.send(0, Grant::BYTES, TAG_PHASE)?;
+        self.await_sent()?;
         let signalled = self.await_signal(0);
-        self.at.side.hide(&region)?;
+        self.at.side.hide(region)?;
         signalled
+    }
+
+    /// Waits for what `from` grants in [`Self::serve`].
+    pub fn await_grant(&mut self, from: usize) -> Result<Grant, MeasureError> {
+        self.await_phase(from, Grant::BYTES)?;
+        let place = self.at.incoming.at(0);
+        // SAFETY: the message has been written there, and no receive is posted.
+        Ok(Grant::from_bytes(unsafe { place.cast::<[u8; Grant::BYTES]>().read() }))
     }
 
     /// Polls until `count` receives have completed in all.
@@ -233,7 +250,12 @@ impl<'a> Pump<'a> {
 
     /// Waits until `from` has said so. Other completions go on being counted.
     pub fn await_signal(&mut self, from: usize) -> Result<(), MeasureError> {
-        self.receive_counted(Some(from), 0, TAG_PHASE, 0, SIGNALLED)?;
+        self.await_phase(from, 0)
+    }
+
+    /// As [`Self::await_signal`], for one with `size` bytes.
+    fn await_phase(&mut self, from: usize, size: usize) -> Result<(), MeasureError> {
+        self.receive_counted(Some(from), size, TAG_PHASE, 0, SIGNALLED)?;
         self.signals_posted += 1;
         while self.signalled < self.signals_posted {
             self.poll()?;

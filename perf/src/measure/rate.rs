@@ -3,6 +3,7 @@
 use super::pump::Pump;
 use super::{MeasureError, Sample, Work};
 use crate::floor::Task;
+use crate::port::Port;
 use crate::report::{Aim, Row, Section};
 use crate::session::{Session, SessionError};
 use crate::statistics::median;
@@ -13,13 +14,15 @@ const TAG: u64 = 0x22;
 const ROUNDS: usize = 31;
 const ROUNDS_MIN: usize = 5;
 const SIZE: usize = 8;
+/// The rate, of UCX's.
+pub const UCX_RATE_MIN: f64 = 1.5;
 pub const WINDOW: u64 = 64;
 
 /// Rank 0 sends, rank 1 receives and answers once at the end.
 ///
 /// Sends that complete are bounded by the window; injects by the fabric.
-pub fn one_way(
-    pump: &mut Pump<'_>,
+pub fn one_way<P: Port>(
+    pump: &mut Pump<'_, P>,
     size: usize,
     messages: u64,
     window: u64,
@@ -48,8 +51,8 @@ pub fn one_way(
     Ok(Sample { ns: start.elapsed().as_nanos() as f64 / messages as f64, spread: None })
 }
 
-fn stream_out(
-    pump: &mut Pump<'_>,
+fn stream_out<P: Port>(
+    pump: &mut Pump<'_, P>,
     size: usize,
     messages: u64,
     window: u64,
@@ -63,8 +66,8 @@ fn stream_out(
     pump.await_sent()
 }
 
-fn stream_in(
-    pump: &mut Pump<'_>,
+fn stream_in<P: Port>(
+    pump: &mut Pump<'_, P>,
     size: usize,
     total: u64,
     mut posted: u64,
@@ -106,7 +109,7 @@ pub fn job(session: &mut Session) -> Result<Section, SessionError> {
         if !theirs.is_empty() {
             let peer = median(&theirs);
             note += &format!("; UCX {}/s", crate::units::count(1e9 / peer));
-            section.aims.push(Aim::at_least("rate, of UCX's tag_bw", peer / ns, 1.5));
+            section.aims.push(Aim::at_least("rate, of UCX's tag_bw", peer / ns, UCX_RATE_MIN));
         }
         section.rows.push(Row {
             size: Some(size as u64),

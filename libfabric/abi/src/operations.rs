@@ -58,7 +58,7 @@ macro_rules! operations {
                 /// A table in which every call answers with `-ERRNO`.
                 pub const fn refusing<const ERRNO: i32>() -> Self {
                     $(extern "C" fn $call<const ERRNO: i32>($(_: $kind),*) -> $answer {
-                        crate::abi::Refusal::refusal(ERRNO)
+                        crate::Refusal::refusal(ERRNO)
                     })*
                     $table { size: size_of::<Self>(), $($call: $call::<ERRNO>,)* }
                 }

@@ -6,14 +6,11 @@
 //! says so and is skipped. `KESTREL_LIBFABRIC_INCLUDE` names a folder with headers of
 //! another version.
 
-// The library is a cdylib, which tests cannot link to: its types are compiled once more.
-#[allow(dead_code, clippy::missing_safety_doc)]
-#[path = "../src/abi/mod.rs"]
-mod abi;
-
 use std::{env, fmt::Write as _, fs, mem::offset_of, path::PathBuf, process::Command};
 
-use abi::{atomic::*, attributes::*, control::*, fid::*, info::*, message::*, transfer::*};
+use kestrel_fi_abi::{
+    atomic::*, attributes::*, control::*, fid::*, info::*, message::*, transfer::*,
+};
 
 /// One number to compare: a C expression and what Rust computed for it.
 struct Fact {
@@ -59,6 +56,7 @@ fn all_sizes() -> Vec<(&'static str, usize, usize, usize)> {
         FidWait = fid_wait: 32, 32;
         FidPoll = fid_poll: 32, 32;
         Provider = fi_provider: 72, 72;
+        Alias = fi_alias: 16, 16;
         AvAttr = fi_av_attr: 48, 48;
         CqAttr = fi_cq_attr: 40, 48;
         CntrAttr = fi_cntr_attr: 24, 32;
@@ -188,7 +186,9 @@ fn calls() -> Vec<Fact> {
 
 /// Numbers that are written out in our sources.
 fn numbers() -> Vec<Fact> {
-    use abi::constants::{BADF, NOSYS, NUMERICHOST, OPT_ENDPOINT, PROV_ATTR_ONLY, command, wait};
+    use kestrel_fi_abi::constants::{
+        BADF, NOSYS, NUMERICHOST, OPT_ENDPOINT, PROV_ATTR_ONLY, command, wait,
+    };
     let pairs = [
         ("FI_NUMERICHOST", NUMERICHOST as usize),
         ("FI_PROV_ATTR_ONLY", PROV_ATTR_ONLY as usize),

@@ -4,6 +4,9 @@
 //! library serves both: a tail is written (zeroed memory that we allocate ourselves)
 //! but never read, unless the caller's version says that it is there. The layouts are
 //! held against real headers in `tests/layout.rs`.
+//!
+//! A crate of its own, because it has two sides: `kestrel-fi` answers these calls, and
+//! its tests and `kestrel-perf` make them.
 
 #[macro_use]
 mod operations;

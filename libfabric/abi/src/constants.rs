@@ -24,6 +24,7 @@ pub mod command {
 
     pub const GETOPSFLAG: c_int = 2;
     pub const SETOPSFLAG: c_int = 3;
+    pub const ALIAS: c_int = 4;
     pub const GETWAIT: c_int = 5;
     pub const ENABLE: c_int = 6;
     pub const GETWAITOBJ: c_int = 16;

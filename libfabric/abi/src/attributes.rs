@@ -16,6 +16,13 @@ pub struct Iovec {
     pub len: usize,
 }
 
+/// `struct fi_alias`: where the new object goes, and its flags.
+#[repr(C)]
+pub struct Alias {
+    pub fid: *mut *mut Fid,
+    pub flags: u64,
+}
+
 #[repr(C)]
 pub struct AvAttr {
     pub kind: u32,
