@@ -48,7 +48,10 @@ pub fn domain_parts(
     info: &Info,
     config: &Config,
 ) -> Result<(Arc<ShmProvider>, DomainOptions), OpenError> {
-    let provider = ShmProvider::new(settings::shm_options(config))?;
+    let mut shm = settings::shm_options(config);
+    // "The domain authorization key will be used if auth_key_size is set to 0": see fi_endpoint(3).
+    shm.auth_key = info.domain.auth_key.clone();
+    let provider = ShmProvider::new(shm)?;
     let options = settings::domain_options(config, info.domain.data_progress);
     Ok((Arc::new(provider), options))
 }
@@ -64,6 +67,7 @@ pub fn open_endpoint(domain: &Arc<Domain>, info: &Info) -> Result<Arc<Endpoint>,
     }
     let options = EndpointOptions {
         address: info.source,
+        auth_key: info.endpoint.auth_key.clone(),
         capabilities: info.caps,
         transmit_size: info.transmit.size,
         inject_size: info.transmit.inject_size,

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use kestrel_core::{
-    config::{CmaPolicy, Config, ConfigError, CopyRoutine},
+    config::{Config, ConfigError},
     domain::{DomainOptions, ProgressMode},
     error::{Errno, HasErrno},
     info::Progress,
@@ -32,14 +32,7 @@ pub fn from_environment() -> Result<Config, BadSettings> {
 
 /// The shared-memory transport's options.
 pub fn shm_options(config: &Config) -> ShmOptions {
-    ShmOptions {
-        chunk_bytes: config.chunk_size,
-        chunk_count: config.chunk_count,
-        copy: copy_name(config.copy).into(),
-        cma: config.cma == CmaPolicy::Auto,
-        connect_timeout: Duration::from_millis(config.connect_timeout_ms),
-        ..ShmOptions::default()
-    }
+    ShmOptions::from(config)
 }
 
 /// A domain's options: cores that are named are spun on if progress is to be
@@ -53,23 +46,15 @@ pub fn domain_options(config: &Config, progress: Progress) -> DomainOptions {
     DomainOptions {
         progress,
         unexpected_budget: config.unexpected_budget_bytes as u64,
+        spin: Duration::from_micros(config.spin_us),
         ..DomainOptions::default()
-    }
-}
-
-fn copy_name(routine: CopyRoutine) -> &'static str {
-    match routine {
-        CopyRoutine::Auto => "auto",
-        CopyRoutine::Memcpy => "memcpy",
-        CopyRoutine::Avx2 => "avx2",
-        CopyRoutine::Avx512 => "avx512",
-        CopyRoutine::Movsb => "rep-movsb",
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kestrel_core::{endpoint::EndpointOptions, info::Offer};
 
     fn config(name: &'static str, value: &'static str) -> Result<Config, BadSettings> {
         Config::from_lookup(|asked| (asked == name).then(|| value.into())).map_err(BadSettings)
@@ -92,6 +77,41 @@ mod tests {
                 !matches!(known, Err(kestrel_shm::copy::CopyError::Unknown { .. })),
                 "{name}: {known:?}"
             );
+        }
+    }
+
+    /// Discovery's options are these of the table's defaults: nowhere else is there a second one.
+    #[test]
+    fn the_defaults_of_the_crates_below_are_those_of_the_table() {
+        let config = Config::default();
+        assert_eq!(ShmOptions::default().chunk_bytes, config.chunk_size);
+        let (ours, theirs) = (domain_options(&config, Progress::Manual), DomainOptions::default());
+        assert_eq!(format!("{ours:?}"), format!("{theirs:?}"));
+        let endpoint = EndpointOptions::default();
+        assert_eq!(endpoint.transmit_size, config.tx_size);
+        assert_eq!(endpoint.inject_size, config.inject_size);
+        assert_eq!(Offer::rdm(), Offer::rdm().sized(1024, 1024, config.inject_size));
+        assert_eq!((config.tx_size, config.rx_size), (1024, 1024));
+    }
+
+    /// Each parameter of the table, with another value, changes what something is opened with.
+    #[test]
+    fn every_parameter_acts() {
+        let everything = |config: &Config| {
+            let domains = [Progress::Manual, Progress::Auto].map(|p| domain_options(config, p));
+            format!("{:?} {domains:?} {:?}", shm_options(config), crate::discovery::offer(config))
+        };
+        let usual = everything(&Config::default());
+        for parameter in &kestrel_core::config::PARAMETERS {
+            let other = match parameter.name {
+                "FI_KESTREL_CORES" => "1",
+                "FI_KESTREL_CMA" => "off",
+                "FI_KESTREL_COPY" => "memcpy",
+                _ => "512K",
+            };
+            let other = if config(parameter.name, other).is_ok() { other } else { "512" };
+            let changed = everything(&config(parameter.name, other).unwrap());
+            assert_ne!(changed, usual, "{} changes nothing", parameter.name);
         }
     }
 

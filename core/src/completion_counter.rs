@@ -17,8 +17,6 @@ use crate::{
     transport::{Bell, Provider, Transport},
 };
 
-/// A waiter spins this long before it sleeps.
-const SPIN_BEFORE_SLEEP: Duration = Duration::from_micros(50);
 /// The longest sleep while sends wait for room at a peer, which rings no bell, and where
 /// there was no descriptor left for one.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
@@ -131,7 +129,7 @@ impl<P: Provider> CompletionCounter<P> {
             if timeout.is_some_and(|timeout| waited >= timeout) {
                 return Err(WaitError::TimedOut { threshold, value });
             }
-            if waited >= SPIN_BEFORE_SLEEP {
+            if waited >= self.domain.spin() {
                 let left = timeout.map(|timeout| timeout.saturating_sub(waited));
                 self.sleep((value, failed), left);
             }

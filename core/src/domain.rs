@@ -1,11 +1,15 @@
 //! Domains: what endpoints, queues and vectors are opened on, and what decides
 //! who may call them and who drives them. Reference: fi_domain(3).
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::{
+    sync::{Arc, Mutex, PoisonError, Weak},
+    time::Duration,
+};
 
 use crate::{
     bind_count::{BindCount, BindError},
     completion_queue::store::Sharing,
+    config::Config,
     counter::Counter,
     engine::{progress::Helper, unit::Unit},
     error::{Errno, HasErrno},
@@ -70,6 +74,8 @@ pub struct DomainOptions {
     pub progress: ProgressMode,
     /// Unexpected payload that each endpoint holds at most. Units: bytes.
     pub unexpected_budget: u64,
+    /// How long a call that waits polls before it sleeps.
+    pub spin: Duration,
     /// What the application does when it registers memory, as negotiated: with
     /// `PROV_KEY` keys are ours, with `VIRT_ADDR` remote addresses are the target's own.
     pub memory_region_mode: MemoryRegionMode,
@@ -77,9 +83,11 @@ pub struct DomainOptions {
 
 impl Default for DomainOptions {
     fn default() -> Self {
+        let config = Config::default();
         DomainOptions {
             progress: ProgressMode::Manual,
-            unexpected_budget: 64 << 20,
+            unexpected_budget: config.unexpected_budget_bytes as u64,
+            spin: Duration::from_micros(config.spin_us),
             memory_region_mode: MemoryRegionMode::BASIC_EQUIVALENT,
         }
     }
@@ -160,6 +168,11 @@ impl<P: Provider> Domain<P> {
     /// What makes this domain's transports.
     pub fn provider(&self) -> &Arc<P> {
         &self.provider
+    }
+
+    /// How long a call that waits polls before it sleeps.
+    pub(crate) fn spin(&self) -> Duration {
+        self.options.spin
     }
 
     /// Who may touch the domain's objects.

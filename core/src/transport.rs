@@ -176,6 +176,10 @@ pub trait Transport: Send + Sized + 'static {
     /// Whether `read_remote` can work for `peer`.
     fn can_read_remote(&self, peer: PeerIndex) -> bool;
 
+    /// Whether `peer` said that its own `read_remote` works for our memory: where it does not,
+    /// no address of ours is told.
+    fn is_readable_by(&self, peer: PeerIndex) -> bool;
+
     /// Whether `event` has something. Cost: one load.
     fn has_event(&self) -> bool;
 
@@ -204,8 +208,13 @@ pub trait Provider: Send + Sync + 'static {
     /// What it makes.
     type Transport: Transport;
 
-    /// Opens a transport at `address` (port 0 or none: the provider chooses).
-    fn open(&self, address: Option<Address>) -> Result<Self::Transport, Unreachable>;
+    /// Opens a transport at `address` (port 0 or none: the provider chooses). Endpoints with
+    /// different keys refuse each other; an empty one stands for the provider's own.
+    fn open(
+        &self,
+        address: Option<Address>,
+        auth_key: &[u8],
+    ) -> Result<Self::Transport, Unreachable>;
 
     /// A bell of its own, to wake sleepers from other threads.
     fn new_bell(&self) -> Result<Box<dyn Bell>, Unreachable>;

@@ -93,6 +93,13 @@ fn address_of(
     Ok((copy(&bytes)?, bytes.len()))
 }
 
+fn key(bytes: &[u8]) -> Result<(*mut u8, usize), Failure> {
+    Ok(match bytes.len() {
+        0 => (std::ptr::null_mut(), 0),
+        size => (copy(bytes)?.cast(), size),
+    })
+}
+
 fn transmit(found: &info::TransmitAttributes) -> Result<*mut TxAttr, Failure> {
     // SAFETY: attributes of zeroes are valid, here and below.
     let place = unsafe { allocate::<TxAttr>() }?;
@@ -147,6 +154,7 @@ fn endpoint(found: &info::EndpointAttributes) -> Result<*mut EpAttr, Failure> {
     attr.mem_tag_format = found.tag_format;
     attr.tx_ctx_cnt = found.tx_ctx_count;
     attr.rx_ctx_cnt = found.rx_ctx_count;
+    (attr.auth_key, attr.auth_key_size) = key(&found.auth_key)?;
     Ok(place)
 }
 
@@ -179,6 +187,7 @@ fn domain(found: &info::DomainAttributes) -> Result<*mut DomainAttr, Failure> {
     attr.max_err_data = found.max_err_data;
     attr.mr_cnt = found.mr_count;
     attr.tclass = found.traffic_class;
+    (attr.auth_key, attr.auth_key_size) = key(&found.auth_key)?;
     // Counters wrap at 64 bits, which later versions ask for.
     attr.max_cntr_value = u64::MAX;
     attr.max_err_cntr_value = u64::MAX;

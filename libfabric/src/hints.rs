@@ -105,7 +105,9 @@ fn receive(attr: &RxAttr) -> ReceiveHints {
     }
 }
 
-fn endpoint(attr: &EpAttr) -> Result<EndpointHints, Failure> {
+/// # Safety
+/// The attributes' key is null or has its size.
+unsafe fn endpoint(attr: &EpAttr) -> Result<EndpointHints, Failure> {
     Ok(EndpointHints {
         kind: EndpointType::try_from(attr.kind)?,
         protocol: unless_zero_32(attr.protocol),
@@ -117,8 +119,27 @@ fn endpoint(attr: &EpAttr) -> Result<EndpointHints, Failure> {
         tag_format: (attr.mem_tag_format != 0).then_some(attr.mem_tag_format),
         tx_ctx_count: unless_zero(attr.tx_ctx_cnt),
         rx_ctx_count: unless_zero(attr.rx_ctx_cnt),
-        auth_key_size: unless_zero(attr.auth_key_size),
+        // SAFETY: the caller vouches for it.
+        auth_key: unsafe { auth_key(attr.auth_key, attr.auth_key_size) }?,
     })
+}
+
+/// # Safety
+/// `key` is null or valid for reads of `size` bytes.
+unsafe fn auth_key(key: *const u8, size: usize) -> Result<Vec<u8>, Failure> {
+    if size == 0 {
+        return Ok(Vec::new());
+    }
+    if size > info::AUTH_KEY_SIZE_MAX {
+        // FI_AV_AUTH_KEY, keys by address vector, is such a size, and nothing can be read then.
+        let reason = format!("a key of {size} bytes; {} at most", info::AUTH_KEY_SIZE_MAX);
+        return Err(Failure::new(Errno::INVAL, reason));
+    }
+    if key.is_null() {
+        return Err(Failure::null("auth_key"));
+    }
+    // SAFETY: not null, and the caller vouches for the size.
+    Ok(unsafe { std::slice::from_raw_parts(key, size) }.to_vec())
 }
 
 /// Control progress that is driven with data progress is what manual progress is here.
@@ -128,7 +149,7 @@ fn progress(value: u32) -> Result<Progress, Failure> {
 }
 
 /// # Safety
-/// The attributes' name is null or a C string.
+/// The attributes' name is null or a C string, and their key is null or has its size.
 unsafe fn domain(attr: &DomainAttr) -> Result<DomainHints, Failure> {
     Ok(DomainHints {
         // SAFETY: the caller vouches for it.
@@ -156,7 +177,8 @@ unsafe fn domain(attr: &DomainAttr) -> Result<DomainHints, Failure> {
         max_err_data: unless_zero(attr.max_err_data),
         mr_count: unless_zero(attr.mr_cnt),
         traffic_class: unless_zero_32(attr.tclass),
-        auth_key_size: unless_zero(attr.auth_key_size),
+        // SAFETY: the caller vouches for it.
+        auth_key: unsafe { auth_key(attr.auth_key, attr.auth_key_size) }?,
     })
 }
 

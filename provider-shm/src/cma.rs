@@ -6,8 +6,10 @@
 //! that is believed only after a random nonce, whose address and value the peer sent, has been
 //! read back through it.
 //!
-//! A PID outlives its process: after `Died` it may name somebody else. Whoever reads must check
-//! for that event after the read and before using what was read.
+//! A PID outlives its process: later it may name somebody else, and a process that executes
+//! another program keeps its PID. So every read fetches the nonce once more, behind the data and
+//! by the same system call, which takes both from one address space: what was read counts only
+//! if the nonce is there.
 
 use std::fs;
 use std::io;
@@ -45,6 +47,54 @@ pub(crate) enum ProbeFailure {
     Other { source: io::Error },
 }
 
+/// A peer's memory, which a probe has shown to be readable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerMemory {
+    pid: i32,
+    nonce_address: u64,
+    nonce: [u8; NONCE_BYTES],
+}
+
+impl PeerMemory {
+    /// The PID that it is read by, in our own PID namespace.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Copies `len` bytes at `remote` in the peer's memory to `local`, all of them.
+    ///
+    /// An error means that what `local` holds now does not count: the bytes are not there, or the
+    /// PID belongs to somebody else by now (ESRCH).
+    ///
+    /// Cost: one system call for each two gigabytes. May wait for the peer's pages.
+    ///
+    /// # Safety
+    /// `local` must be valid for writes of `len` bytes, which no reference covers.
+    ///
+    /// # Reference
+    /// process_vm_readv(2)
+    pub unsafe fn read(&self, remote: u64, local: *mut u8, len: usize) -> io::Result<()> {
+        let mut found = [0u8; NONCE_BYTES];
+        let local = [
+            libc::iovec { iov_base: local.cast(), iov_len: len },
+            libc::iovec { iov_base: found.as_mut_ptr().cast(), iov_len: NONCE_BYTES },
+        ];
+        let remote = [
+            RemoteSlice { address: remote, len },
+            RemoteSlice { address: self.nonce_address, len: NONCE_BYTES },
+        ];
+        // SAFETY: the first piece is what the caller promises, the second is ours.
+        let copied = unsafe { read_vectored(self.pid, &remote, &local) }?;
+        if copied < len {
+            return Err(io::Error::from_raw_os_error(libc::EFAULT));
+        }
+        if copied < len + NONCE_BYTES || found != self.nonce {
+            return Err(io::Error::from_raw_os_error(libc::ESRCH));
+        }
+        Ok(())
+    }
+}
+
 fn yama_scope() -> Option<u8> {
     fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok()?.trim().parse().ok()
 }
@@ -78,12 +128,12 @@ pub(crate) fn permit_peers() {
     });
 }
 
-/// Reads the peer's nonce, and answers its PID if that is what it sent.
+/// Reads the peer's nonce, and answers its memory if that is what it sent.
 pub(crate) fn probe(
     pid: Option<i32>,
     address: u64,
     expected: &[u8; NONCE_BYTES],
-) -> Result<i32, ProbeFailure> {
+) -> Result<PeerMemory, ProbeFailure> {
     if address == 0 {
         return Err(ProbeFailure::Off);
     }
@@ -91,7 +141,9 @@ pub(crate) fn probe(
     let mut found = [0u8; NONCE_BYTES];
     // SAFETY: `found` is ours, exclusively, and NONCE_BYTES long.
     match unsafe { read(pid, address, found.as_mut_ptr(), NONCE_BYTES) } {
-        Ok(NONCE_BYTES) if found == *expected => Ok(pid),
+        Ok(NONCE_BYTES) if found == *expected => {
+            Ok(PeerMemory { pid, nonce_address: address, nonce: *expected })
+        }
         Ok(_) => Err(ProbeFailure::NonceDiffers { pid }),
         Err(error) => Err(match error.raw_os_error() {
             Some(libc::EPERM) => ProbeFailure::Permission,
@@ -247,12 +299,31 @@ mod tests {
     fn the_probe_believes_the_nonce_alone() {
         let nonce = [9u8; NONCE_BYTES];
         let address = nonce.as_ptr() as u64;
-        assert_eq!(probe(Some(own_pid()), address, &nonce).unwrap(), own_pid());
+        assert_eq!(probe(Some(own_pid()), address, &nonce).unwrap().pid(), own_pid());
         let wrong = probe(Some(own_pid()), address, &[8; NONCE_BYTES]);
         assert!(matches!(wrong, Err(ProbeFailure::NonceDiffers { .. })));
         assert!(matches!(probe(None, address, &nonce), Err(ProbeFailure::NoPid)));
         assert!(matches!(probe(Some(own_pid()), 0, &nonce), Err(ProbeFailure::Off)));
         let gone = probe(Some(i32::MAX), address, &nonce);
         assert!(matches!(gone, Err(ProbeFailure::NoProcess { .. })));
+    }
+
+    /// As after the peer's death, when its PID is another's, or after it executed a program.
+    #[test]
+    fn what_is_read_counts_only_while_the_nonce_is_there() {
+        let (mut nonce, data) = (Box::new([9u8; NONCE_BYTES]), [7u8; 64]);
+        let mut target = [0u8; 64];
+        let memory = probe(Some(own_pid()), nonce.as_ptr() as u64, &nonce).unwrap();
+        let mut read = |remote: u64| {
+            // SAFETY: `target` is writable for its 64 bytes, and nothing else looks at it.
+            let read = unsafe { memory.read(remote, target.as_mut_ptr(), 64) };
+            read.map_err(|error| error.raw_os_error().unwrap())
+        };
+        assert_eq!(read(data.as_ptr() as u64), Ok(()));
+        assert_eq!(read(8), Err(libc::EFAULT));
+        // SAFETY: the nonce is ours; the kernel alone looks at it meanwhile.
+        unsafe { std::ptr::from_mut(&mut *nonce).write_volatile([8; NONCE_BYTES]) };
+        assert_eq!(read(data.as_ptr() as u64), Err(libc::ESRCH));
+        assert_eq!(target, data, "it was read, and is not believed");
     }
 }

@@ -303,7 +303,7 @@ pub struct ReceiveLane {
     lines: u64,
     /// Wakes the sender when this end closes.
     bell: Doorbell,
-    /// Position at the last look whether the lane is quiet.
+    /// Position at the last look whether the lane is quiet; none is that of one never looked at.
     pub looked_at: u64,
     /// Who sends.
     pub peer: PeerIdentity,
@@ -329,7 +329,7 @@ impl ReceiveLane {
             words: 0,
             lines: 0,
             bell,
-            looked_at: 0,
+            looked_at: u64::MAX,
             peer,
             _memory: memory,
         }

@@ -84,17 +84,23 @@ fn ended(pidfd: BorrowedFd<'_>) -> bool {
     matches!(poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })), Ok(1..))
 }
 
+impl Key {
+    fn of(pidfd: BorrowedFd<'_>, pid: Option<i32>) -> Option<Key> {
+        let on_pidfs = fstatfs(pidfd).is_ok_and(|found| found.f_type == PID_FS_MAGIC);
+        match fstat(pidfd) {
+            Ok(found) if on_pidfs => Some(Key::Inode(found.st_ino)),
+            _ => pid.map(Key::Pid),
+        }
+    }
+}
+
 impl ProcessTable {
     /// Watches the process of `pidfd`, held by `holder`.
     pub(crate) fn watch(&mut self, pidfd: OwnedFd, pid: Option<i32>, holder: Holder) -> Watched {
         if ended(pidfd.as_fd()) {
             return Watched::Dead;
         }
-        let on_pidfs = fstatfs(&pidfd).is_ok_and(|found| found.f_type == PID_FS_MAGIC);
-        let key = match fstat(&pidfd) {
-            Ok(found) if on_pidfs => Some(Key::Inode(found.st_ino)),
-            _ => pid.map(Key::Pid),
-        };
+        let key = Key::of(pidfd.as_fd(), pid);
         let known = key.and_then(|key| self.by_key.get(&key)).copied();
         if let Some((process, watch)) = known.and_then(|p| Some((p, self.watches.get_mut(&p)?)))
             && (matches!(key, Some(Key::Inode(_))) || !ended(watch.fd.as_fd()))
@@ -117,6 +123,17 @@ impl ProcessTable {
         }
         self.watches.insert(process, Watch { fd, holders: HashSet::from([holder]), key });
         process
+    }
+
+    /// Whether `pidfd` names the process that is watched; not known where the kernel numbers
+    /// neither for us.
+    pub(crate) fn is_same(
+        &self,
+        process: ProcessId,
+        pidfd: BorrowedFd<'_>,
+        pid: Option<i32>,
+    ) -> Option<bool> {
+        Some(self.get(process)?.key? == Key::of(pidfd, pid)?)
     }
 
     pub(crate) fn get(&self, process: ProcessId) -> Option<&Watch> {

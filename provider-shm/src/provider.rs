@@ -9,6 +9,7 @@ use std::{
 
 use kestrel_core::{
     address::Address,
+    config::{CmaPolicy, Config, CopyRoutine},
     error::Errno,
     transport::{Bell, CoreClaim, Limits, Provider, Unreachable},
 };
@@ -28,7 +29,7 @@ use crate::{
 pub struct ShmOptions {
     /// The IP address of endpoints that ask for none.
     pub default_ip: IpAddr,
-    /// Endpoints with different keys refuse each other.
+    /// The key of endpoints that are given none: those with different keys refuse each other.
     pub auth_key: Vec<u8>,
     /// Bytes of a chunk; a multiple of 4 KiB.
     pub chunk_bytes: usize,
@@ -44,15 +45,31 @@ pub struct ShmOptions {
 
 impl Default for ShmOptions {
     fn default() -> Self {
+        ShmOptions::from(&Config::default())
+    }
+}
+
+impl From<&Config> for ShmOptions {
+    fn from(config: &Config) -> Self {
         ShmOptions {
             default_ip: IpAddr::from([127, 0, 0, 1]),
             auth_key: Vec::new(),
-            chunk_bytes: 32 << 10,
-            chunk_count: 64,
-            copy: "auto".into(),
-            cma: true,
-            connect_timeout: Duration::from_secs(5),
+            chunk_bytes: config.chunk_size,
+            chunk_count: config.chunk_count,
+            copy: copy_name(config.copy).into(),
+            cma: config.cma == CmaPolicy::Auto,
+            connect_timeout: Duration::from_millis(config.connect_timeout_ms),
         }
+    }
+}
+
+fn copy_name(routine: CopyRoutine) -> &'static str {
+    match routine {
+        CopyRoutine::Auto => "auto",
+        CopyRoutine::Memcpy => "memcpy",
+        CopyRoutine::Avx2 => "avx2",
+        CopyRoutine::Avx512 => "avx512",
+        CopyRoutine::Movsb => "rep-movsb",
     }
 }
 
@@ -91,7 +108,8 @@ impl ShmProvider {
 impl Provider for ShmProvider {
     type Transport = ShmTransport;
 
-    fn open(&self, address: Option<Address>) -> Result<ShmTransport, Unreachable> {
+    fn open(&self, address: Option<Address>, auth_key: &[u8]) -> Result<ShmTransport, Unreachable> {
+        let own = if auth_key.is_empty() { &self.options.auth_key[..] } else { auth_key };
         let bytes = self.options.chunk_bytes * self.options.chunk_count;
         let memory = PoolMemory::create(bytes)
             .map_err(|error| Unreachable { errno: Errno::NOMEM, reason: error.to_string() })?;
@@ -99,7 +117,7 @@ impl Provider for ShmProvider {
         let station = Station::open(StationOptions {
             address: address.map(|address| address.socket_addr()),
             default_ip: self.options.default_ip,
-            auth_key: self.options.auth_key.clone(),
+            auth_key: own.to_vec(),
             pool: memory,
             connect_timeout: self.options.connect_timeout,
             cma: self.options.cma,

@@ -18,7 +18,9 @@ use crossbeam_utils::CachePadded;
 use rustix::io::Errno;
 use thiserror::Error;
 
-use crate::control::wire::{KEY_BYTES_MAX, RejectReason, WireError};
+use crate::cma::PeerMemory;
+use crate::control::shares::Share;
+use crate::control::wire::{KEY_BYTES_MAX, RejectReason, VERSION, WireError};
 use crate::control::{self, Command, Control, StationRecord, socket};
 use crate::doorbell::{Doorbell, DoorbellError};
 use crate::fork_guard;
@@ -111,6 +113,8 @@ pub enum ConnectError {
     UserUnknown { to: SocketAddr },
     #[error("{to} answered with something that is no kestrel: {source}")]
     BadAnswer { to: SocketAddr, source: WireError },
+    #[error("{to} speaks version {theirs} of the protocol, and we speak {VERSION}")]
+    OtherVersion { to: SocketAddr, theirs: u16 },
     #[error("{to} passed a bad doorbell: {source}")]
     BadDoorbell { to: SocketAddr, source: DoorbellError },
     #[error("no lane to {to}: {source}")]
@@ -133,7 +137,9 @@ impl ConnectError {
             ConnectError::TimedOut { .. } => libc::ETIMEDOUT,
             ConnectError::Refused { .. } => libc::ECONNREFUSED,
             ConnectError::WrongUser { .. } | ConnectError::UserUnknown { .. } => libc::EACCES,
-            ConnectError::BadAnswer { .. } | ConnectError::BadDoorbell { .. } => libc::EPROTO,
+            ConnectError::BadAnswer { .. }
+            | ConnectError::BadDoorbell { .. }
+            | ConnectError::OtherVersion { .. } => libc::EPROTO,
             ConnectError::Memory { .. } => libc::ENOMEM,
             ConnectError::OutOfDescriptors { .. } => libc::EMFILE,
             ConnectError::System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
@@ -150,10 +156,14 @@ pub struct PeerIdentity {
     /// Random for each station: a restarted peer is another one.
     pub incarnation: u64,
     pub process: ProcessId,
-    /// The PID by which we can read the peer's memory: probed. Not to be used after `Died`.
-    pub cma_pid: Option<i32>,
+    /// The peer's memory, if a probe showed that we can read it.
+    pub memory: Option<PeerMemory>,
+    /// Whether it said that it can read ours.
+    pub reads_us: bool,
     /// Whether the peer executes our `barrier::heavy_fence`.
     pub asymmetric: bool,
+    /// Of a lane that its process sends on: counts it until the last copy is dropped.
+    pub(crate) _share: Option<Share>,
 }
 
 /// What the control plane has to tell an endpoint.

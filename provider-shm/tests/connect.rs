@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use common::*;
+use kestrel_shm::testing::wire::RejectReason;
 use kestrel_shm::{ConnectError, LANE_BYTES, Station, StationError, StationEvent, StationOptions};
 
 #[test]
@@ -37,7 +38,9 @@ fn two_stations_of_one_process_share_a_lane_and_a_pool() {
     assert_eq!(peer.process, from.process, "both are this process");
     assert_eq!(peer.asymmetric, kestrel_shm::barrier::asymmetric());
     let own = Some(std::process::id() as i32);
-    assert_eq!((peer.cma_pid, from.cma_pid), (own, own));
+    let pids = [peer.memory, from.memory].map(|memory| memory.map(|memory| memory.pid()));
+    assert_eq!(pids, [own, own]);
+    assert_eq!((peer.reads_us, from.reads_us), (true, false), "who accepts says so");
     // SAFETY: both pointers are to mappings of LANE_BYTES, of one memfd; the pools likewise. Each
     // byte is written before it is read, in this thread, without references.
     unsafe {
@@ -90,7 +93,7 @@ fn two_processes_connect_both_ways() {
     let here = station();
     here.connect(1, there);
     let StationEvent::Connected { peer: them, .. } = event(&here) else { panic!() };
-    assert_eq!(them.cma_pid, Some(peer.pid() as i32));
+    assert_eq!(them.memory.map(|memory| memory.pid()), Some(peer.pid() as i32));
     assert_eq!(peer.hear(), format!("incoming {} cma=true", here.address()));
     peer.order(&here.address().to_string());
     let StationEvent::Incoming { peer: from, .. } = event(&here) else { panic!() };
@@ -105,7 +108,8 @@ fn without_cma_nobody_probes() {
     with.connect(1, without.address());
     let StationEvent::Connected { peer, .. } = event(&with) else { panic!() };
     let StationEvent::Incoming { peer: from, .. } = event(&without) else { panic!() };
-    assert_eq!((peer.cma_pid, from.cma_pid), (None, None));
+    assert_eq!((peer.memory, from.memory), (None, None));
+    assert!(!peer.reads_us);
 }
 
 #[test]
@@ -179,6 +183,32 @@ fn different_keys_refuse_each_other() {
     let StationEvent::Failed { error, .. } = event(&here) else { panic!() };
     assert!(matches!(error, ConnectError::Refused { .. }), "{error}");
     assert!(event_within(&other, Duration::from_millis(20)).is_none());
+}
+
+#[test]
+fn one_process_has_so_many_lanes_to_an_endpoint_and_no_more() {
+    const MOST: u32 = 1024;
+    let (target, greedy) = (station(), station());
+    for request in 0..=MOST {
+        greedy.connect(request, target.address());
+    }
+    let mut held = Vec::new();
+    let mut refused = Vec::new();
+    for _ in 0..=MOST {
+        match event(&greedy) {
+            StationEvent::Connected { .. } => held.push(event(&target)),
+            StationEvent::Failed { error, .. } => refused.push(error),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!((held.len(), refused.len()), (MOST as usize, 1));
+    let ConnectError::Refused { reason: RejectReason::TooManyLanes, .. } = &refused[0] else {
+        panic!("{}", refused[0]);
+    };
+    // A lane that is closed makes room for another.
+    held.pop();
+    greedy.connect(0, target.address());
+    assert!(matches!(event(&greedy), StationEvent::Connected { .. }));
 }
 
 #[test]

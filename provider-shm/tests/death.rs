@@ -3,6 +3,8 @@
 mod common;
 
 use std::collections::{HashMap, HashSet};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -30,8 +32,64 @@ fn child() {
                 own.iter().for_each(|station| drop(event(station)));
             }
         }
+        Some([role, to]) if role == "executes" => {
+            map_page(1);
+            let station = station();
+            station.connect(1, to.parse().unwrap());
+            say(&describe(&event(&station)));
+            // Its end is heard here, where no other thread reads what comes next.
+            std::io::stdin().lines().next();
+            let own = std::env::args().collect::<Vec<_>>();
+            let mut program = Command::new(std::env::current_exe().unwrap());
+            let error = set_role(&mut program, "executed").args(&own[1..]).exec();
+            panic!("{error}");
+        }
+        Some([role]) if role == "executed" => {
+            map_page(2);
+            say("executed");
+            std::io::stdin().lines().next();
+        }
         other => panic!("{other:?}"),
     }
+}
+
+/// Where a program that executes another, and that one, have a page.
+const PAGE: u64 = 0x2000_0000_0000;
+
+/// Maps it, filled with `byte`.
+fn map_page(byte: u8) {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+    // SAFETY: nothing is there yet, or the call fails; the page is written before it is read, and
+    // stays as long as the process.
+    unsafe {
+        let page = libc::mmap(PAGE as *mut libc::c_void, 4096, protection, flags, -1, 0);
+        assert_eq!(page as u64, PAGE);
+        page.cast::<u8>().write_bytes(byte, 4096);
+    }
+}
+
+/// A process that executes another program keeps its PID: to read by it still succeeds.
+#[test]
+fn what_is_read_of_a_peer_that_executed_another_program_does_not_count() {
+    let _alone = alone();
+    let here = station();
+    let mut peer = Peer::start("child", &format!("executes {}", here.address()));
+    let StationEvent::Incoming { peer: them, .. } = event(&here) else { panic!() };
+    assert!(peer.hear().starts_with("connected"));
+    let memory = them.memory.expect("a child can be read");
+    let mut found = [0; 8];
+    // SAFETY: here and below, `found` is writable for its 8 bytes, and the call alone does so.
+    unsafe { memory.read(PAGE, found.as_mut_ptr(), 8) }.unwrap();
+    assert_eq!(found, [1; 8]);
+    peer.order("go on");
+    assert_eq!(peer.hear(), "executed");
+    // SAFETY: as above.
+    let read = unsafe { kestrel_shm::cma::read(memory.pid(), PAGE, found.as_mut_ptr(), 8) };
+    assert_eq!((read.unwrap(), found), (8, [2; 8]), "the PID alone leads to the other program");
+    // SAFETY: as above.
+    let error = unsafe { memory.read(PAGE, found.as_mut_ptr(), 8) }.unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::ESRCH));
 }
 
 #[test]

@@ -18,6 +18,9 @@ use kestrel_shm::{
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::net::*;
 
+/// The address that a raw peer goes by.
+const OWN: &str = "127.0.0.1:3";
+
 /// Descriptors are counted, so one test at a time.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
@@ -37,6 +40,15 @@ fn child() {
             let (one, two) = (station(), station());
             one.connect(1, two.address());
             say(&describe(&event(&one)));
+        }
+        Some([role, to, claimed]) if role == "liar" => {
+            let _own = listen_at(OWN.parse().unwrap());
+            let claimed: SocketAddr = claimed.parse().unwrap();
+            // The name in another form of writing is free for everybody.
+            let _alias = claimed.is_ipv6().then(|| listen_at(claimed));
+            let raw = raw_connect(to.parse().unwrap());
+            greet_as(&raw, to.parse().unwrap(), claimed);
+            say(&format!("{:?}", next_message(&raw)));
         }
         Some([role, address]) if role == "stranger" => {
             become_nobody();
@@ -59,6 +71,14 @@ fn socket() -> OwnedFd {
 
 fn name(address: SocketAddr) -> SocketAddrUnix {
     SocketAddrUnix::new_abstract_name(abstract_name(address).as_bytes()).unwrap()
+}
+
+/// Takes the name of `address`, as its endpoint would.
+fn listen_at(address: SocketAddr) -> OwnedFd {
+    let listener = socket();
+    bind(&listener, &name(address)).unwrap();
+    listen(&listener, 10).unwrap();
+    listener
 }
 
 fn raw_connect(to: SocketAddr) -> OwnedFd {
@@ -102,8 +122,9 @@ fn reply() -> Reply {
     Reply {
         asymmetric: false,
         keep_socket: false,
+        reads_you: false,
         incarnation: 77,
-        address: "127.0.0.1:3".parse().unwrap(),
+        address: OWN.parse().unwrap(),
         nonce_address: 0,
         nonce: [0; 16],
     }
@@ -117,6 +138,22 @@ fn hello(to: SocketAddr) -> Message {
         lane_bytes: LANE_BYTES as u32,
         key: b"test".to_vec(),
     })
+}
+
+/// Says a HELLO with which nothing is wrong but, perhaps, the address that it claims.
+fn greet_as(raw: &OwnedFd, to: SocketAddr, claimed: SocketAddr) {
+    let Message::Hello(mut hello) = hello(to) else { unreachable!() };
+    hello.from.address = claimed;
+    let (lane, pool) = (memfd(LANE_BYTES, sealed()), memfd(4096, sealed()));
+    let bell = Doorbell::new().unwrap();
+    let descriptors = [lane.as_fd(), pool.as_fd(), bell.as_fd()];
+    send(raw.as_fd(), &Message::Hello(hello).encode(), &descriptors).unwrap();
+}
+
+fn next_message(raw: &OwnedFd) -> Option<Message> {
+    let mut bytes = [0; 2048];
+    let (_, len) = recv(raw, &mut bytes[..], RecvFlags::empty()).unwrap();
+    Message::parse(&bytes[..len]).ok()
 }
 
 fn memfd(bytes: usize, seals: SealFlags) -> OwnedFd {
@@ -284,6 +321,7 @@ fn a_good_hello_is_accepted_and_without_confirm_comes_to_nothing() {
     let _alone = alone();
     let target = Target::new();
     {
+        let _own = listen_at(OWN.parse().unwrap());
         let (lane, pool) = (memfd(LANE_BYTES, sealed()), memfd(4096, sealed()));
         let bell = Doorbell::new().unwrap();
         for confirm in [false, true] {
@@ -326,22 +364,49 @@ fn wrong_address_key_and_version_are_named() {
 }
 
 #[test]
+fn nobody_sends_in_anothers_name() {
+    let _alone = alone();
+    let target = Target::new();
+    let victim = station();
+    let mut alias = victim.address();
+    alias.set_ip("::ffff:127.0.0.1".parse().unwrap());
+    for (claimed, refused) in [
+        (OWN.parse().unwrap(), false),
+        (victim.address(), true),
+        (target.address(), true),
+        (alias, true),
+        ("127.0.0.1:5".parse().unwrap(), true),
+    ] {
+        let liar = Peer::start("child", &format!("liar {} {claimed}", target.address()));
+        let said = liar.hear();
+        let expected = if refused { "Reject(NotOurAddress)" } else { "Accept" };
+        assert!(said.contains(expected), "{claimed}: {said}");
+    }
+    drop(victim);
+    target.unharmed();
+}
+
+#[test]
 fn bad_answers_fail_the_connect() {
     let _alone = alone();
     let target = Target::new();
     let evil: SocketAddr = "127.0.0.1:4".parse().unwrap();
-    let listener = socket();
-    bind(&listener, &name(evil)).unwrap();
-    listen(&listener, 10).unwrap();
+    let listener = listen_at(evil);
     let (read_end, _write_end) = rustix::pipe::pipe().unwrap();
-    let accept_message = Message::Accept(reply()).encode();
+    let bell = Doorbell::new().unwrap();
+    let accept_message = Message::Accept(Reply { address: evil, ..reply() }).encode();
+    let another = Message::Accept(reply()).encode();
     let hello_message = hello(evil).encode();
-    let answers: [(&[u8], &[BorrowedFd<'_>]); 5] = [
+    let mut newer = accept_message.clone();
+    newer[4] = 2;
+    let answers: [(&[u8], &[BorrowedFd<'_>]); 7] = [
+        (&newer, &[]),
         (b"HTTP/1.1 400 Bad Request", &[]),
         (&accept_message, &[]),
         (&accept_message, &[read_end.as_fd()]),
         (&accept_message, &[read_end.as_fd(); 100]),
         (&hello_message, &[]),
+        (&another, &[bell.as_fd()]),
     ];
     let before = open_descriptors();
     for (bytes, descriptors) in answers {
@@ -349,8 +414,11 @@ fn bad_answers_fail_the_connect() {
         let raw = accept(&listener).unwrap();
         send(raw.as_fd(), bytes, descriptors).unwrap();
         let StationEvent::Failed { request: 9, error } = event(&target.station) else { panic!() };
-        let named =
-            matches!(error, ConnectError::BadAnswer { .. } | ConnectError::BadDoorbell { .. });
+        let named = match &error {
+            ConnectError::BadAnswer { .. } | ConnectError::BadDoorbell { .. } => true,
+            ConnectError::OtherVersion { theirs: 2, .. } => bytes == newer,
+            _ => false,
+        };
         assert!(named, "{error}");
     }
     Target { descriptors: before, ..target }.unharmed();

@@ -48,13 +48,13 @@ fn a_peer_in_a_child_pid_namespace_is_read_one_way_and_its_death_seen() {
     let here = station();
     here.connect(1, there);
     let StationEvent::Connected { peer: them, .. } = event(&here) else { panic!() };
-    assert!(them.cma_pid.is_some_and(|pid| pid > 1), "we see its PID, and it is not 1");
+    assert!(them.memory.is_some_and(|memory| memory.pid() > 1), "we see its PID, and it is not 1");
     // It does not see ours.
     assert_eq!(peer.hear(), format!("incoming {} cma=false", here.address()));
     peer.order(&here.address().to_string());
     let StationEvent::Incoming { peer: from, .. } = event(&here) else { panic!() };
     assert_eq!(from.process, them.process);
-    assert!(from.cma_pid.is_some());
+    assert!(from.memory.is_some());
     assert_eq!(peer.hear(), format!("connected 7 {} cma=false", here.address()));
     let killed = Instant::now();
     peer.kill();
@@ -103,7 +103,7 @@ fn a_peer_in_a_user_namespace_with_our_name_connects() {
     here.connect(1, there);
     let StationEvent::Connected { peer: them, .. } = event(&here) else { panic!() };
     // We own that namespace; it may not look into ours.
-    assert!(them.cma_pid.is_some() || !rustix::process::geteuid().is_root());
+    assert!(them.memory.is_some() || !rustix::process::geteuid().is_root());
     assert_eq!(peer.hear(), format!("incoming {} cma=false", here.address()));
     peer.order(&here.address().to_string());
     assert_eq!(peer.hear(), format!("connected 7 {} cma=false", here.address()));

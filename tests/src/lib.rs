@@ -98,6 +98,7 @@ macro_rules! conformance {
                 a_wait_times_out,
                 a_bound_counter_does_not_close;
             binding:
+                other_keys_do_not_talk,
                 what_is_bound_twice_is_refused,
                 another_domains_objects_are_refused,
                 enabling_needs_queues_and_a_vector,

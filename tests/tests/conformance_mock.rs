@@ -1,13 +1,18 @@
 //! The suite on the in-memory mock: roomy, tight, and with readable memory.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use kestrel_core::{
-    completion_queue::store::Sharing,
+    completion_counter::{CompletionCounter, WaitError},
+    completion_queue::{Entry, ReadError, store::Sharing},
+    domain::DomainOptions,
     mock::{MockOptions, MockProvider},
     transport::Limits,
 };
-use kestrel_tests::{bed::Bed, conformance};
+use kestrel_tests::{
+    bed::{Bed, Options},
+    conformance,
+};
 
 fn bed(options: MockOptions, sharing: Sharing) -> Bed<MockProvider> {
     Bed { provider: Arc::new(MockProvider::new(options)), sharing }
@@ -42,4 +47,26 @@ mod readable {
     }
 
     conformance!(bed(options(), Sharing::Shared));
+}
+
+/// How often a queue's reader and a counter's waiter, who wait in vain, have slept.
+fn sleeps_in_vain(spin: Duration) -> [usize; 2] {
+    let wait = Some(Duration::from_millis(10));
+    let domain = DomainOptions { spin, ..DomainOptions::default() };
+    let bed = bed(MockOptions::default(), Sharing::Exclusive);
+    let node = bed.world_with(1, &Options { domain, ..Options::default() }).nodes.remove(0);
+    let counter = CompletionCounter::open(&node.domain);
+    let before = MockProvider::sleeps();
+    let read = node.receives.read_blocking(&mut [Entry::default()], wait);
+    assert_eq!(read, Err(ReadError::Empty));
+    let between = MockProvider::sleeps();
+    assert_eq!(counter.wait(1, wait), Err(WaitError::TimedOut { threshold: 1, value: 0 }));
+    [between - before, MockProvider::sleeps() - between]
+}
+
+#[test]
+fn a_wait_spins_as_long_as_its_domain_says() {
+    assert_eq!(sleeps_in_vain(Duration::from_secs(60)), [0, 0]);
+    let slept = sleeps_in_vain(Duration::ZERO);
+    assert!(slept[0] > 0 && slept[1] > 0, "{slept:?}");
 }

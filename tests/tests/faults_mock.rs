@@ -101,6 +101,37 @@ fn late_connections_keep_everything_in_order() {
     }
 }
 
+/// Discards a message of which the first packet alone has come, once `find` took it.
+#[test]
+fn what_is_discarded_early_is_done_when_all_of_it_has_come() {
+    for claim_first in [false, true] {
+        for flags in [Flags::MATCH_COMPLETE, Flags::DELIVERY_COMPLETE] {
+            let bed = bed_with(tight());
+            let world = bed.world(2);
+            world.warm_up();
+            let bytes = Memory::from(pattern(1, 9_000));
+            let send = Send { pieces: bytes.all(), tag: Some(5), flags, ..Send::default() };
+            world.nodes[0].post_send(1, &send).unwrap();
+            // Its lane holds three packets, and this message takes seven.
+            bed.provider.block(world.nodes[1].endpoint.address(), usize::MAX);
+            let peek = Receive { tag: Some((5, 0)), context: 7, ..Receive::default() };
+            let first = if claim_first { Flags::CLAIM } else { Flags::DISCARD };
+            world.nodes[1].post_receive(&Receive { flags: Flags::PEEK | first, ..peek }).unwrap();
+            assert_eq!(world.received(1).context(), 7);
+            if claim_first {
+                let flags = Flags::CLAIM | Flags::DISCARD;
+                world.nodes[1].post_receive(&Receive { flags, ..peek }).unwrap();
+                assert_eq!(world.received(1).context(), 7);
+            }
+            world.poll(20);
+            assert_eq!(world.waiting(0), (0, 0), "{flags:?}: it has not all come");
+            bed.provider.block(world.nodes[1].endpoint.address(), 0);
+            world.sent(0).good();
+            world.nothing_more();
+        }
+    }
+}
+
 #[test]
 fn a_lane_without_room_only_delays() {
     let bed = bed_with(tight());

@@ -1,10 +1,13 @@
 //! The kernel may forbid reading a peer's memory, from the start or at any later
 //! moment: large messages arrive all the same.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
 
-use kestrel_core::{address_vector::FI_ADDR_UNSPEC, flags::Flags};
-use kestrel_shm::ShmOptions;
+use kestrel_core::{address_vector::FI_ADDR_UNSPEC, flags::Flags, wire};
+use kestrel_shm::{PoolMemory, ShmOptions, Station, StationEvent, StationOptions};
 use kestrel_tests::{
     node::{Done, Node, NodeOptions, Wait},
     process::{Peer, child_role, eventually, listen_to_parent, say},
@@ -127,6 +130,57 @@ fn one_side_or_none_permits() {
         echo("options", ours, theirs, "nothing", 0);
         echo("options, and sleep", ours, theirs, "nothing", 20);
     }
+}
+
+/// What the first packet of a long message to a peer that may read, or may not, says about
+/// where the message lies: its flag, and the address.
+fn address_told(ours: bool, theirs: bool) -> (bool, u64) {
+    const LONG: u8 = wire::Kind::Long as u8;
+    let peer = Station::open(StationOptions {
+        address: None,
+        default_ip: [127, 0, 0, 1].into(),
+        auth_key: Vec::new(),
+        pool: PoolMemory::create(4096).unwrap(),
+        connect_timeout: PATIENCE,
+        cma: theirs,
+    })
+    .unwrap();
+    let node = open(ours);
+    let to = node.insert_text(&peer.address().to_string());
+    let content = traffic::content(100_000);
+    let start = content.as_ptr() as u64;
+    node.endpoint.send_tagged(content, to, 5, 1).unwrap();
+    let (mut lane, mut told) = (None, None);
+    eventually("the message's first packet", || {
+        assert!(node.poll().is_none());
+        if let Some(StationEvent::Incoming { lane: incoming, .. }) = peer.next_event() {
+            lane = Some(incoming);
+        }
+        let Some(lane) = &lane else { return false };
+        let line = lane.as_ptr().as_ptr().wrapping_add(4096).cast::<AtomicU64>();
+        // SAFETY: the lines of a lane start there, and both sides use atomics of this size alone.
+        let word = |index| unsafe { &*line.wrapping_add(index) }.load(Ordering::Acquire);
+        if word(0) as u32 != 1 {
+            return false;
+        }
+        let head = wire::Head::from_word((word(0) >> 32) as u32);
+        assert_eq!((head.kind, word(1), word(3)), (LONG, 5, 100_000));
+        told = Some((head.flags & wire::READABLE != 0, word(6)));
+        true
+    });
+    let (readable, address) = told.unwrap();
+    assert!(address == 0 || address == start, "an address of something else");
+    (readable, address)
+}
+
+#[test]
+fn addresses_are_told_to_those_alone_who_can_read_there() {
+    for (ours, theirs) in [(false, true), (true, false), (false, false)] {
+        assert_eq!(address_told(ours, theirs), (false, 0), "{ours} {theirs}");
+    }
+    let (readable, address) = address_told(true, true);
+    assert_eq!(readable, address != 0);
+    assert!(readable, "this process may read itself");
 }
 
 #[test]

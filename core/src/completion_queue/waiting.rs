@@ -17,8 +17,6 @@ use crate::{
     transport::{Provider, Transport},
 };
 
-/// A blocked reader spins this long before it sleeps on the bell.
-const SPIN_BEFORE_SLEEP: Duration = Duration::from_micros(50);
 /// A reader whose sends wait for room at a peer looks again this often.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
@@ -69,7 +67,7 @@ impl<P: Provider> CompletionQueue<P> {
             if left == Some(Duration::ZERO) {
                 break Err(ReadError::Empty);
             }
-            if waited >= SPIN_BEFORE_SLEEP {
+            if waited >= self.domain.spin() {
                 self.sleep(left);
                 slept = true;
             }

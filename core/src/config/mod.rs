@@ -90,7 +90,7 @@ pub static PARAMETERS: [Parameter; 11] = [
     Parameter {
         name: "FI_KESTREL_CHUNK_SIZE",
         kind: Kind::PowerOfTwo { min: 4 * KIB, max: 4 * MIB },
-        default: "64K",
+        default: "32K",
         unit: Unit::Bytes,
         help: "The size of the shared chunks that carry larger messages between processes of \
                one host.",
@@ -139,7 +139,7 @@ pub static PARAMETERS: [Parameter; 11] = [
         kind: Kind::Integer { min: 0, max: 1_000_000 },
         default: "50",
         unit: Unit::Microseconds,
-        help: "How long an idle thread polls before it lets others run.",
+        help: "How long a call that waits polls before it sleeps.",
         store: |config, value| config.spin_us = value.integer(),
     },
     Parameter {
@@ -155,7 +155,7 @@ pub static PARAMETERS: [Parameter; 11] = [
         kind: Kind::Integer { min: 1, max: RX_SIZE_MAX as u64 },
         default: "1024",
         unit: Unit::None,
-        help: "How many receives an endpoint may have posted, unless the application says.",
+        help: "How many receives an endpoint is said to take, unless the application says.",
         store: |config, value| config.rx_size = value.size(),
     },
     Parameter {
@@ -284,7 +284,7 @@ mod tests {
         let expected = Config {
             cores: CoreSet::default(),
             unexpected_budget_bytes: 64 << 20,
-            chunk_size: 64 << 10,
+            chunk_size: 32 << 10,
             chunk_count: 64,
             cma: CmaPolicy::Auto,
             copy: CopyRoutine::Auto,

@@ -96,7 +96,8 @@ impl<P: Provider> Endpoint<P> {
             return Err(OpenError::ForkedChild);
         }
         domain.uses().bind().map_err(|_| OpenError::Closed)?;
-        let transport = domain.provider().open(options.address).inspect_err(|_| {
+        let transport = domain.provider().open(options.address, &options.auth_key);
+        let transport = transport.inspect_err(|_| {
             // The count was ours a moment ago, so this cannot fail.
             let _ = domain.uses().unbind();
         })?;

@@ -4,6 +4,7 @@
 use super::{Endpoint, EndpointError, RECEIVE_FLAGS, SEND_FLAGS};
 use crate::{
     address::Address,
+    config::Config,
     flags::Flags,
     primitive::{AtomicU64, Ordering},
     transport::Provider,
@@ -17,6 +18,9 @@ const MULTI_RECEIVE_MIN_DEFAULT: usize = 64;
 pub struct EndpointOptions {
     /// Where to listen; none, or port 0: the provider chooses.
     pub address: Option<Address>,
+    /// "Only peer endpoints that are programmed to use the same authorization key may
+    /// communicate." At most 512 bytes; empty: the provider's own.
+    pub auth_key: Vec<u8>,
     /// Of [`Flags`]: `MSG`, `TAGGED`, `SEND`, `RECV`, `DIRECTED_RECV`, `RMA`, …
     pub capabilities: Flags,
     /// Sends that may be under way before a post answers `Again`.
@@ -33,8 +37,10 @@ pub struct EndpointOptions {
 
 impl Default for EndpointOptions {
     fn default() -> Self {
+        let config = Config::default();
         EndpointOptions {
             address: None,
+            auth_key: Vec::new(),
             capabilities: Flags::MSG
                 | Flags::TAGGED
                 | Flags::SEND
@@ -49,8 +55,8 @@ impl Default for EndpointOptions {
                 | Flags::REMOTE_READ
                 | Flags::REMOTE_WRITE
                 | Flags::RMA_EVENT,
-            transmit_size: 1024,
-            inject_size: 1024,
+            transmit_size: config.tx_size,
+            inject_size: config.inject_size,
             transmit_flags: Flags::empty(),
             receive_flags: Flags::empty(),
             multi_receive_min: MULTI_RECEIVE_MIN_DEFAULT,

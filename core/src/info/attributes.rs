@@ -1,8 +1,8 @@
 //! What discovery returns: [`Info`] and the attributes in it. Reference:
 //! fi_getinfo(3), fi_endpoint(3), fi_domain(3), fi_fabric(3).
 //!
-//! The names are libfabric's, spelled out where they are short. Authorization
-//! keys and the NIC's description are not here: kestrel has none to give.
+//! The names are libfabric's, spelled out where they are short. The NIC's
+//! description is not here: kestrel has none to give.
 
 use super::modes::{CompletionOrder, MemoryRegionMode, MessageOrder, Mode};
 use super::values::{
@@ -87,6 +87,8 @@ pub struct EndpointAttributes {
     pub tag_format: u64,
     pub tx_ctx_count: usize,
     pub rx_ctx_count: usize,
+    /// Only endpoints with the same key communicate; empty: the domain's.
+    pub auth_key: Vec<u8>,
 }
 
 /// Reference: `struct fi_domain_attr`.
@@ -121,6 +123,8 @@ pub struct DomainAttributes {
     pub max_err_data: usize,
     pub mr_count: usize,
     pub traffic_class: u32,
+    /// The key of endpoints that are given none of their own.
+    pub auth_key: Vec<u8>,
 }
 
 /// Reference: `struct fi_fabric_attr`. The provider's name is libfabric's to fill in.

@@ -74,7 +74,8 @@ pub struct EndpointHints {
     pub tag_format: Option<u64>,
     pub tx_ctx_count: Option<usize>,
     pub rx_ctx_count: Option<usize>,
-    pub auth_key_size: Option<usize>,
+    /// Empty: none is asked for.
+    pub auth_key: Vec<u8>,
 }
 
 /// What is asked for of [`DomainAttributes`](super::DomainAttributes).
@@ -105,7 +106,8 @@ pub struct DomainHints {
     pub max_err_data: Option<usize>,
     pub mr_count: Option<usize>,
     pub traffic_class: Option<u32>,
-    pub auth_key_size: Option<usize>,
+    /// Empty: none is asked for.
+    pub auth_key: Vec<u8>,
 }
 
 /// What is asked for of [`FabricAttributes`](super::FabricAttributes).
@@ -166,6 +168,8 @@ impl Hints {
         memory_region_mode: MemoryRegionMode => domain.memory_region_mode;
         domain_name: String => domain.name;
         cq_data_size: usize => domain.cq_data_size;
+        /// The key of endpoints: with another, they do not communicate.
+        auth_key: Vec<u8> => endpoint.auth_key;
         max_msg_size: usize => endpoint.max_msg_size;
         inject_size: usize => transmit.inject_size;
         /// How many operations may be outstanding.

@@ -10,6 +10,7 @@ use super::values::{
     AddressVectorKind, ApiVersion, EndpointType, Progress, ResourceManagement, Threading,
 };
 use crate::address::AddressFormat;
+use crate::config::Config;
 use crate::flags::Flags;
 use crate::one_sided::RMA_IOV_LIMIT;
 use crate::operation::MESSAGE_MAX;
@@ -49,19 +50,20 @@ pub const RX_CAPS: Flags = Flags::MSG
 pub const PROTOCOL_KESTREL: u32 = 1 << 31 | 0x6b65; // "ke"
 
 /// Counts up when the wire format changes.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = crate::wire::VERSION as u32;
 
 /// "A generic, unstructured tag and mask can be achieved by requesting a bit
 /// array consisting of alternating 1's and 0's": all 64 bits, in any mask.
 pub const TAG_FORMAT_GENERIC: u64 = 0xaaaa_aaaa_aaaa_aaaa;
+
+/// The longest authorization key, in bytes.
+pub const AUTH_KEY_SIZE_MAX: usize = 512;
 
 /// The most outstanding operations that may be asked for.
 pub const TX_SIZE_MAX: usize = 65_536;
 /// The most posted receives that may be asked for.
 pub const RX_SIZE_MAX: usize = 65_536;
 
-const QUEUE_SIZE: usize = 1024;
-const INJECT_SIZE: usize = 1024;
 const IOV_LIMIT: usize = 8;
 /// Objects of one kind in a domain. Memory is the only true limit.
 const OBJECT_COUNT_MAX: usize = 1 << 20;
@@ -107,7 +109,8 @@ impl Offer {
             | Flags::COMPLETION
             | Flags::INJECT_COMPLETE
             | Flags::TRANSMIT_COMPLETE
-            | Flags::DELIVERY_COMPLETE;
+            | Flags::DELIVERY_COMPLETE
+            | Flags::MATCH_COMPLETE;
         maximum.receive.size = RX_SIZE_MAX;
         maximum.receive.op_flags = Flags::COMPLETION | Flags::MULTI_RECV;
         maximum.domain.control_progress = Progress::Auto;
@@ -144,6 +147,7 @@ impl Offer {
 }
 
 fn rdm_template() -> Info {
+    let config = Config::default();
     let caps = Flags::MSG
         | Flags::TAGGED
         | Flags::SEND
@@ -172,8 +176,8 @@ fn rdm_template() -> Info {
             caps: caps & TX_CAPS,
             message_order: MessageOrder::all(),
             completion_order: CompletionOrder::empty(),
-            inject_size: INJECT_SIZE,
-            size: QUEUE_SIZE,
+            inject_size: config.inject_size,
+            size: config.tx_size,
             iov_limit: IOV_LIMIT,
             rma_iov_limit: RMA_IOV_LIMIT,
             ..Default::default()
@@ -182,7 +186,7 @@ fn rdm_template() -> Info {
             caps: caps & RX_CAPS,
             message_order: MessageOrder::all(),
             completion_order: CompletionOrder::empty(),
-            size: QUEUE_SIZE,
+            size: config.rx_size,
             iov_limit: IOV_LIMIT,
             ..Default::default()
         },
@@ -209,6 +213,7 @@ fn rdm_endpoint() -> EndpointAttributes {
         tag_format: TAG_FORMAT_GENERIC,
         tx_ctx_count: 1,
         rx_ctx_count: 1,
+        auth_key: Vec::new(),
     }
 }
 
@@ -239,5 +244,6 @@ fn rdm_domain() -> DomainAttributes {
         max_err_data: ERR_DATA_MAX,
         mr_count: OBJECT_COUNT_MAX,
         traffic_class: 0,
+        auth_key: Vec::new(),
     }
 }

@@ -6,18 +6,19 @@
 //! a real transport does at unpredictable moments (no room, late connections,
 //! dying peers) happens here when a test says so.
 
+mod bell;
 mod provider;
 
-use provider::MockBell;
+use bell::MockBell;
 
 use std::{
     collections::{HashMap, VecDeque},
     os::fd::RawFd,
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering},
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use crate::{
@@ -77,6 +78,7 @@ struct Network {
 struct Station {
     address: Address,
     incarnation: u64,
+    auth_key: Vec<u8>,
     bell: MockBell,
     /// Threads that sleep, or are about to.
     armed: AtomicUsize,
@@ -233,10 +235,15 @@ impl MockTransport {
             *count -= 1;
             return Err(Unreachable { errno: *errno, reason: format!("{address} refused") });
         }
-        network.stations.get(&address).cloned().ok_or_else(|| Unreachable {
+        let to = network.stations.get(&address).cloned().ok_or_else(|| Unreachable {
             errno: Errno::HOSTUNREACH,
             reason: format!("no endpoint listens at {address}"),
-        })
+        })?;
+        if to.auth_key != self.station.auth_key {
+            let reason = format!("{address} refused: the keys differ");
+            return Err(Unreachable { errno: Errno::CONNREFUSED, reason });
+        }
+        Ok(to)
     }
 
     fn translate(&mut self, what: What) {
@@ -424,6 +431,10 @@ impl Transport for MockTransport {
         self.options.read_remote && lane.is_some_and(|lane| !lane.from.dead.load(Ordering::SeqCst))
     }
 
+    fn is_readable_by(&self, _peer: PeerIndex) -> bool {
+        self.options.read_remote
+    }
+
     fn has_event(&self) -> bool {
         !self.dead() && (!self.ready.is_empty() || self.station.look())
     }
@@ -458,18 +469,7 @@ impl Transport for MockTransport {
     }
 
     fn sleep(bells: &[RawFd], timeout: Option<Duration>) {
-        let deadline = timeout.map(|timeout| Instant::now() + timeout);
-        let mut rung = lock(&RUNG);
-        while !rung.iter().any(|bell| bells.contains(bell)) {
-            let left = match deadline {
-                None => Duration::from_secs(60),
-                Some(deadline) => deadline.saturating_duration_since(Instant::now()),
-            };
-            if left.is_zero() {
-                return;
-            }
-            rung = RINGING.wait_timeout(rung, left).unwrap_or_else(PoisonError::into_inner).0;
-        }
+        bell::sleep(bells, timeout);
     }
 }
 
@@ -481,7 +481,3 @@ impl Drop for MockTransport {
         }
     }
 }
-
-/// Bells that are rung, by what stands for their descriptors.
-static RUNG: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
-static RINGING: Condvar = Condvar::new();

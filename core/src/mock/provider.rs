@@ -1,4 +1,4 @@
-//! The mock's provider: who is where, what goes wrong, and bells.
+//! The mock's provider: who is where, and what goes wrong.
 
 use super::*;
 
@@ -25,6 +25,11 @@ impl MockProvider {
         }
     }
 
+    /// How often the calling thread has slept on bells.
+    pub fn sleeps() -> usize {
+        bell::sleeps()
+    }
+
     /// The process of the endpoint at `address` dies: it does nothing more, its
     /// peers hear of it, and another may open its address.
     pub fn kill(&self, address: Address) {
@@ -42,7 +47,11 @@ impl MockProvider {
 impl Provider for MockProvider {
     type Transport = MockTransport;
 
-    fn open(&self, address: Option<Address>) -> Result<MockTransport, Unreachable> {
+    fn open(
+        &self,
+        address: Option<Address>,
+        auth_key: &[u8],
+    ) -> Result<MockTransport, Unreachable> {
         let mut network = lock(&self.network);
         network.opened += 1;
         let opened = network.opened;
@@ -58,6 +67,7 @@ impl Provider for MockProvider {
         let station = Arc::new(Station {
             address,
             incarnation: opened,
+            auth_key: auth_key.to_vec(),
             bell: MockBell::new(),
             armed: AtomicUsize::new(0),
             dead: AtomicBool::new(false),
@@ -95,38 +105,4 @@ struct AnyCore;
 
 impl CoreClaim for AnyCore {
     fn pin(&self) {}
-}
-
-/// A bell without a descriptor: its number only means something in here.
-pub(super) struct MockBell(RawFd);
-
-impl MockBell {
-    fn new() -> MockBell {
-        static NEXT: AtomicI32 = AtomicI32::new(1);
-        MockBell(NEXT.fetch_add(1, Ordering::Relaxed))
-    }
-}
-
-impl Bell for MockBell {
-    fn ring(&self) {
-        let mut rung = lock(&RUNG);
-        if !rung.contains(&self.0) {
-            rung.push(self.0);
-        }
-        RINGING.notify_all();
-    }
-
-    fn drain(&self) {
-        lock(&RUNG).retain(|bell| *bell != self.0);
-    }
-
-    fn fd(&self) -> RawFd {
-        self.0
-    }
-}
-
-impl Drop for MockBell {
-    fn drop(&mut self) {
-        self.drain();
-    }
 }

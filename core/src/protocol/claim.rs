@@ -141,19 +141,21 @@ impl<T: Transport> Engine<T> {
     /// FI_MATCH_COMPLETE says "matched with a tagged buffer or was discarded".
     fn discard(&mut self, parked: u32) {
         let message = self.unexpected.remove(parked);
-        if let Some(incoming) = message.arriving {
-            let rendezvous = self.incoming[incoming].is_rendezvous();
-            self.incoming[incoming].target = Target::Nowhere;
-            self.release_charge(message.peer, message.cost);
-            if rendezvous {
-                return self.refuse_rest(incoming);
+        self.release_charge(message.peer, message.cost);
+        let Some(index) = message.arriving else {
+            if let Some(operation) = message.acknowledge {
+                self.acknowledge(message.peer, operation);
             }
-        } else {
-            self.release_charge(message.peer, message.cost);
+            return;
+        };
+        let incoming = &mut self.incoming[index];
+        incoming.target = Target::Nowhere;
+        if incoming.is_rendezvous() {
+            return self.refuse_rest(index);
         }
-        if let Some(operation) = message.acknowledge {
-            self.acknowledge(message.peer, operation);
-        }
+        // Its sender stops at the acknowledgement. Before the last packet that would leave a
+        // message under way here which nobody ever finishes.
+        incoming.acknowledge_whole |= message.acknowledge.is_some();
     }
 
     /// Finishes a rendezvous early: the rest stays at the sender. Parts of the

@@ -140,7 +140,9 @@ impl<T: Transport> Engine<T> {
         };
         let name = self.sends.name(index);
         let send = &self.sends[index];
-        let remote = readable_at(send.pieces.view());
+        // Where the peer cannot read it, the address would only tell it how our memory lies.
+        let readable = self.transport.is_readable_by(peer);
+        let remote = if readable { readable_at(send.pieces.view()) } else { 0 };
         let flags = send.head_flags() | if remote != 0 { wire::READABLE } else { 0 };
         let words = [name, total as u64, prefix as u64, send.data, remote];
         if !self.transport.push(peer, Head::new(Kind::Long, flags), send.tag, &words, part) {

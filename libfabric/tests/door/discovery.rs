@@ -12,7 +12,7 @@ use crate::{
     },
     code, flag,
     host::{Host, host},
-    world::{VERSION, info},
+    world::{VERSION, auth_key, info},
 };
 
 fn find(
@@ -89,6 +89,34 @@ fn node_and_service_become_an_address() {
     assert_eq!(find(host, Some("no such node"), Some("1"), 1 << 55), Err(code::NODATA));
 }
 
+/// # Safety
+/// The hints have a domain's attributes.
+unsafe fn set_domain_key(hints: &mut Info, key: &[u8]) {
+    // SAFETY: the caller vouches for it.
+    let attr = unsafe { &mut *hints.domain_attr };
+    (attr.auth_key, attr.auth_key_size) = auth_key(key);
+}
+
+#[test]
+fn authorization_keys_are_answered_and_copied() {
+    let Some(host) = host("authorization_keys_are_answered_and_copied") else { return };
+    // SAFETY: hints and answers have all attributes, and keys their sizes.
+    unsafe {
+        let found = info(host, |hints| {
+            let attr = &mut *hints.ep_attr;
+            (attr.auth_key, attr.auth_key_size) = auth_key(b"endpoint");
+            set_domain_key(hints, b"job");
+        })
+        .unwrap();
+        let copy = (host.dupinfo)(found);
+        (host.freeinfo)(found);
+        let (ep, domain) = (&*(*copy).ep_attr, &*(*copy).domain_attr);
+        assert_eq!(std::slice::from_raw_parts(ep.auth_key, ep.auth_key_size), b"endpoint");
+        assert_eq!(std::slice::from_raw_parts(domain.auth_key, domain.auth_key_size), b"job");
+        (host.freeinfo)(copy);
+    }
+}
+
 #[test]
 fn hints_that_cannot_be_met_find_nothing() {
     let Some(host) = host("hints_that_cannot_be_met_find_nothing") else { return };
@@ -102,6 +130,7 @@ fn hints_that_cannot_be_met_find_nothing() {
         refused(|hints| (*hints.domain_attr).threading = 4_000_000);
         refused(|hints| hints.caps = 1 << 47);
         refused(|hints| hints.addr_format = 4);
+        refused(|hints| set_domain_key(hints, &[1; 513]));
     }
 }
 

@@ -9,7 +9,7 @@ use crate::{
     abi::{attributes::Iovec, message::MsgTagged},
     code, flag,
     host::host,
-    world::{World, cq_attr},
+    world::{World, auth_key, cq_attr},
 };
 
 fn bytes(length: usize) -> Vec<u8> {
@@ -147,5 +147,50 @@ fn a_canceled_receive_says_so() {
         const CANCELED: i32 = 125;
         assert_eq!((error.err, error.op_context), (CANCELED, place));
         assert_eq!(error.flags, flag::TAGGED | flag::RECV);
+    }
+}
+
+/// fi_endpoint(3): "Only peer endpoints that are programmed to use the same authorization key may
+/// communicate."
+#[test]
+fn a_domains_key_is_that_of_its_endpoints() {
+    let Some(host) = host("a_domains_key_is_that_of_its_endpoints") else { return };
+    let open = |key: &[u8]| {
+        let mut world = World::empty(host, |hints| {
+            // SAFETY: hints have all attributes.
+            let attr = unsafe { &mut *hints.domain_attr };
+            (attr.auth_key, attr.auth_key_size) = auth_key(key);
+        });
+        world.add_node(&mut cq_attr(), 0);
+        world
+    };
+    let ours = open(b"job 17");
+    let node = ours.nodes[0];
+    for (key, refused) in [(b"job 17", false), (b"job 18", true)] {
+        let theirs = open(key);
+        let (peer, to) = (theirs.nodes[0], ours.insert(theirs.nodes[0].ep));
+        let mut room = [0_u8; 8];
+        // SAFETY: the buffers live until all is over.
+        unsafe {
+            let place = room.as_mut_ptr().cast::<c_void>();
+            let ops = &*(*peer.ep).msg;
+            assert_eq!((ops.recv)(peer.ep, place, 8, null_mut(), u64::MAX, place), 0);
+            let ops = &*(*node.ep).msg;
+            assert_eq!((ops.inject)(node.ep, [7_u8; 8].as_ptr().cast(), 8, to), 0);
+        }
+        let start = std::time::Instant::now();
+        let (failed, arrived) = loop {
+            match (node.read().err(), peer.read()) {
+                (Some(code::AGAIN), Err(code::AGAIN)) => {
+                    assert!(start.elapsed() < crate::world::PATIENCE);
+                }
+                (failed, arrived) => break (failed == Some(code::AVAIL), arrived.is_ok()),
+            }
+        };
+        assert_eq!((failed, arrived), (refused, !refused));
+        if refused {
+            const CONNREFUSED: i32 = 111;
+            assert_eq!(node.read_error().unwrap().err, CONNREFUSED);
+        }
     }
 }

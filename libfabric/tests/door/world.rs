@@ -72,6 +72,16 @@ pub fn info(host: &Host, change: impl FnOnce(&mut Info)) -> Result<*mut Info, c_
     }
 }
 
+/// A key for hints, which libfabric frees.
+pub fn auth_key(key: &[u8]) -> (*mut u8, usize) {
+    // SAFETY: the copy has room for the key.
+    unsafe {
+        let copy = libc::malloc(key.len()).cast::<u8>();
+        copy.copy_from_nonoverlapping(key.as_ptr(), key.len());
+        (copy, key.len())
+    }
+}
+
 pub fn av_attr() -> AvAttr {
     // SAFETY: zeroes are the defaults.
     unsafe { std::mem::zeroed() }

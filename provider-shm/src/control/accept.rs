@@ -3,6 +3,7 @@
 //! Whatever is wrong with what a peer sends ends its own connection, with one line of log, and
 //! closes what it passed. Nothing is waited for; each stage has a deadline.
 
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
@@ -11,12 +12,13 @@ use rustix::io::Errno;
 use thiserror::Error;
 
 use super::handshake::{Accepted, Handshake, Peer, Stage};
-use super::socket::{self, DESCRIPTORS_MAX, Packet, Received};
+use super::shares::{LANES_PER_PROCESS_MAX, Share};
+use super::socket::{self, DESCRIPTORS_MAX, Liveness, Packet, Received};
 use super::thread::{ControlThread, Timer, Token};
 use super::wire::{Hello, Message, RejectReason, Reply, WireError};
 use crate::doorbell::DoorbellError;
 use crate::region::{LaneMemory, PoolView, RegionError};
-use crate::station::StationEvent;
+use crate::station::{PeerIdentity, StationEvent};
 use crate::sys;
 
 /// How long a peer that connected may take to say HELLO. It does so at once, so that this is
@@ -41,7 +43,13 @@ enum Objection {
     #[error("the keys differ")]
     Key,
     #[error("it wants another endpoint, {wanted}")]
-    Address { wanted: std::net::SocketAddr },
+    Address { wanted: SocketAddr },
+    #[error("it goes by {claimed}, which is not its own address")]
+    NotItsAddress { claimed: SocketAddr },
+    #[error("its process has {LANES_PER_PROCESS_MAX} lanes to this endpoint already")]
+    TooManyLanes,
+    #[error("{claimed}, which it goes by, cannot be asked now")]
+    AddressBusy { claimed: SocketAddr },
     #[error("the lane: {0}")]
     Lane(RegionError),
     #[error("the pool: {0}")]
@@ -73,6 +81,10 @@ impl Objection {
                 RejectReason::Descriptors
             }
             Objection::OutOfDescriptors => RejectReason::OutOfDescriptors,
+            Objection::NotItsAddress { .. } => RejectReason::NotOurAddress,
+            Objection::TooManyLanes => RejectReason::TooManyLanes,
+            // It tries again.
+            Objection::AddressBusy { .. } => return None,
             Objection::Wire(_) | Objection::Gone | Objection::System { .. } => return None,
         })
     }
@@ -230,14 +242,16 @@ impl ControlThread {
             _ if objection.reason() == Some(RejectReason::OutOfDescriptors) => {
                 self.tell_out_of_descriptors();
             }
-            Objection::Gone => tracing::debug!(pid, "a handshake ended early: {objection}"),
+            Objection::Gone | Objection::AddressBusy { .. } => {
+                tracing::debug!(pid, "a handshake ended early: {objection}");
+            }
             _ => tracing::warn!(pid, "refused a connection: {objection}"),
         }
         self.drop_handshake(id);
     }
 
     fn hello_arrived(&mut self, id: u64, packet: Packet) -> Result<(), Objection> {
-        let (hello, [lane, pool, bell]) = self.check_hello(id, packet)?;
+        let (mut hello, [lane, pool, bell]) = self.check_hello(id, packet)?;
         let Some(handshake) = self.handshakes.get(&id) else {
             return Ok(());
         };
@@ -255,15 +269,19 @@ impl ControlThread {
                 return Err(Objection::System { call: "watching the peer", source });
             }
         };
-        let cma_pid = self.probe(station, credentials, &hello.from);
+        hello.from.address = socket::canonical(hello.from.address);
+        self.check_address(id, hello.from.address)?;
+        let share = self.take_share(id)?;
+        let memory = self.probe(station, credentials, &hello.from);
         let Some(own) = self.introduce(station, by_socket) else {
             return Ok(());
         };
+        let own = Reply { reads_you: memory.is_some(), ..own };
         let keep_socket = by_socket || hello.from.keep_socket;
         self.send_accept(id, station, own)?;
         if let Some(handshake) = self.handshakes.get_mut(&id) {
             let peer = hello.from;
-            let accepted = Accepted { lane, pool, bell, peer, cma_pid, keep_socket };
+            let accepted = Accepted { lane, pool, bell, peer, memory, share, keep_socket };
             handshake.stage = Stage::AwaitConfirm(Box::new(accepted));
         }
         self.set_timer(id, Some(Instant::now() + CONFIRM_WAIT));
@@ -301,6 +319,45 @@ impl ControlThread {
         Ok((hello, descriptors))
     }
 
+    /// Whether the address that a peer goes by is its own: who listens there has to be the same
+    /// process. Otherwise any process of our user could send in another endpoint's name.
+    fn check_address(&self, id: u64, claimed: SocketAddr) -> Result<(), Objection> {
+        let handshake = self.handshakes.get(&id).ok_or(Objection::Gone)?;
+        let there = socket::open_connection(claimed).map_err(|errno| match errno {
+            Errno::CONNREFUSED => Objection::NotItsAddress { claimed },
+            Errno::AGAIN => Objection::AddressBusy { claimed },
+            Errno::MFILE | Errno::NFILE => Objection::OutOfDescriptors,
+            errno => Objection::System { call: "connect", source: errno.into() },
+        })?;
+        let system = |source| Objection::System { call: "SO_PEERCRED", source };
+        let owner = sys::peer_credentials(there.as_fd()).map_err(system)?;
+        let same = match handshake.process {
+            Some(process) => match socket::liveness(there.as_fd(), owner).map_err(system)? {
+                Liveness::Pidfd(pidfd) => self.processes.is_same(process, pidfd.as_fd(), owner.pid),
+                Liveness::Socket => None,
+                Liveness::Dead => Some(false),
+            },
+            None => None,
+        };
+        // Without pidfds that tell, the PIDs do; two that have none here may be one process.
+        let same_pid = handshake.credentials.is_some_and(|peer| peer.pid == owner.pid);
+        if socket::same_user(owner) && same.unwrap_or(same_pid) {
+            return Ok(());
+        }
+        Err(Objection::NotItsAddress { claimed })
+    }
+
+    /// Counts one more lane of the peer's process. Not where its death shows at the socket only:
+    /// there each connection counts as a process of its own.
+    fn take_share(&mut self, id: u64) -> Result<Option<Share>, Objection> {
+        let handshake = self.handshakes.get(&id).ok_or(Objection::Gone)?;
+        let Some(process) = handshake.process else {
+            return Ok(None);
+        };
+        let record = self.stations.get_mut(&handshake.station).ok_or(Objection::Gone)?;
+        record.shares.take(process).map(Some).ok_or(Objection::TooManyLanes)
+    }
+
     fn send_accept(&mut self, id: u64, station: u64, own: Reply) -> Result<(), Objection> {
         let record = self.stations.get(&station).ok_or(Objection::Gone)?;
         let socket = self.handshakes.get(&id).and_then(|h| h.socket.as_ref());
@@ -336,10 +393,11 @@ impl ControlThread {
         let Stage::AwaitConfirm(accepted) = stage else {
             return Ok(());
         };
-        let Accepted { lane, pool, bell, peer, cma_pid, keep_socket } = *accepted;
+        let Accepted { lane, pool, bell, peer, memory, share, keep_socket } = *accepted;
         let station = handshake.station;
-        match self.establish(handshake, id, &peer, cma_pid, keep_socket) {
+        match self.establish(handshake, id, &peer, memory, keep_socket) {
             Ok(peer) => {
+                let peer = PeerIdentity { _share: share, ..peer };
                 let Some(record) = self.stations.get_mut(&station) else {
                     return Ok(());
                 };

@@ -320,7 +320,14 @@ impl ControlThread {
         if packet.oversize {
             return Err(bad(WireError::Oversize));
         }
-        let reply = match Message::parse(&packet.bytes).map_err(bad)? {
+        let parsed = Message::parse(&packet.bytes);
+        if let Err(WireError::Version { found }) = parsed {
+            return Err(Obstacle::Final(ConnectError::OtherVersion { to, theirs: found }));
+        }
+        let reply = match parsed.map_err(bad)? {
+            Message::Accept(reply) if reply.address != to => {
+                return Err(bad(WireError::OtherAddress { found: reply.address }));
+            }
             Message::Accept(reply) => reply,
             Message::Reject(RejectReason::OutOfDescriptors) => {
                 return Err(Obstacle::Passing("it has no file descriptor left"));
@@ -360,7 +367,7 @@ impl ControlThread {
         let (Some(socket), Some(credentials)) = (&handshake.socket, handshake.credentials) else {
             return Ok(());
         };
-        let cma_pid = self.probe(handshake.station, credentials, reply);
+        let memory = self.probe(handshake.station, credentials, reply);
         // A message that the kernel took lies in the peer's queue, and the peer looks there once
         // more before it gives up: from here on both sides agree that there is a lane.
         let confirm = Message::Confirm(Confirm).encode();
@@ -375,7 +382,7 @@ impl ControlThread {
         };
         let (request, to, lane) = (connecting.request, connecting.to, connecting.lane.take());
         let station = handshake.station;
-        let established = self.establish(handshake, id, reply, cma_pid, keep_socket);
+        let established = self.establish(handshake, id, reply, memory, keep_socket);
         let Some(record) = self.stations.get_mut(&station) else {
             return Ok(());
         };

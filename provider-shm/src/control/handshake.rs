@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 
+use super::shares::Share;
 use super::socket::{self, Liveness};
 use super::thread::{ControlThread, Timer, Token};
 use super::wire::Reply;
-use crate::cma;
+use crate::cma::{self, PeerMemory};
 use crate::doorbell::Doorbell;
 use crate::process::{Holder, ProcessId, Watched};
 use crate::region::{LaneMemory, PoolView};
@@ -59,7 +60,8 @@ pub(crate) struct Accepted {
     pub pool: PoolView,
     pub bell: Doorbell,
     pub peer: Reply,
-    pub cma_pid: Option<i32>,
+    pub memory: Option<PeerMemory>,
+    pub share: Option<Share>,
     /// Whether either side needs the socket to stay open.
     pub keep_socket: bool,
 }
@@ -107,6 +109,7 @@ impl ControlThread {
         Some(Reply {
             asymmetric: crate::barrier::asymmetric(),
             keep_socket,
+            reads_you: false,
             incarnation: record.incarnation,
             address: record.address,
             nonce_address,
@@ -114,17 +117,17 @@ impl ControlThread {
         })
     }
 
-    /// Whether the peer's memory can be read: its PID if so, one log line if not.
+    /// Whether the peer's memory can be read: how, if so, and one log line if not.
     pub(super) fn probe(
         &self,
         station: u64,
         credentials: PeerCredentials,
         peer: &Reply,
-    ) -> Option<i32> {
+    ) -> Option<PeerMemory> {
         let wanted = self.stations.get(&station)?.cma;
         let address = if wanted { peer.nonce_address } else { 0 };
         match cma::probe(credentials.pid, address, &peer.nonce) {
-            Ok(pid) => Some(pid),
+            Ok(memory) => Some(memory),
             Err(cma::ProbeFailure::Off) => None,
             Err(reason) => {
                 let address = peer.address;
@@ -142,7 +145,7 @@ impl ControlThread {
         handshake: Handshake,
         id: u64,
         peer: &Reply,
-        cma_pid: Option<i32>,
+        memory: Option<PeerMemory>,
         keep_socket: bool,
     ) -> std::io::Result<PeerIdentity> {
         let holder = Holder::Station(handshake.station);
@@ -171,8 +174,10 @@ impl ControlThread {
             address: peer.address,
             incarnation: peer.incarnation,
             process,
-            cma_pid,
+            memory,
+            reads_us: peer.reads_you,
             asymmetric: peer.asymmetric,
+            _share: None,
         })
     }
 

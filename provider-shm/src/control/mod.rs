@@ -10,6 +10,7 @@
 mod accept;
 mod connect;
 mod handshake;
+pub(crate) mod shares;
 pub mod socket;
 mod thread;
 pub mod wire;
@@ -25,6 +26,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_queue::SegQueue;
 
+use self::shares::Shares;
 use crate::doorbell::Doorbell;
 use crate::process::ProcessId;
 use crate::region::PoolMemory;
@@ -65,6 +67,8 @@ pub(crate) struct StationRecord {
     pub last_event: u64,
     /// Handshakes of others with it that are under way.
     pub accepting: usize,
+    /// How many lanes each process has to it.
+    pub shares: Shares,
 }
 
 impl StationRecord {
@@ -90,6 +94,7 @@ impl StationRecord {
             interest: HashMap::new(),
             last_event: 0,
             accepting: 0,
+            shares: Shares::default(),
         }
     }
 

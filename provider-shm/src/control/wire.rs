@@ -18,8 +18,8 @@ use crate::cma::NONCE_BYTES;
 
 /// "KSTL", read as little-endian.
 pub const MAGIC: u32 = u32::from_le_bytes(*b"KSTL");
-/// The version of the handshake, and of what it hands over: lane and pool layouts.
-pub const VERSION: u16 = 1;
+/// The version of the whole protocol: the handshake, what it hands over, and the packets in it.
+pub const VERSION: u16 = kestrel_core::wire::VERSION;
 /// The longest key that a handshake carries.
 pub const KEY_BYTES_MAX: usize = 512;
 /// No message is longer.
@@ -33,7 +33,9 @@ const HELLO_BYTES: usize = 112;
 const FLAG_ASYMMETRIC: u32 = 1;
 /// The sender knows the peer's death only by this socket: keep it open.
 const FLAG_KEEP_SOCKET: u32 = 2;
-const FLAGS_KNOWN: u32 = FLAG_ASYMMETRIC | FLAG_KEEP_SOCKET;
+/// In an ACCEPT: its sender can read the other's memory.
+const FLAG_READS_YOU: u32 = 4;
+const FLAGS_KNOWN: u32 = FLAG_ASYMMETRIC | FLAG_KEEP_SOCKET | FLAG_READS_YOU;
 
 /// What kind of message it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +52,8 @@ pub enum Kind {
 pub struct Reply {
     pub asymmetric: bool,
     pub keep_socket: bool,
+    /// Whether it has found out that it can read the other's memory.
+    pub reads_you: bool,
     pub incarnation: u64,
     pub address: SocketAddr,
     /// Where the nonce of the probe lies in the sender's memory; 0: do not probe.
@@ -78,7 +82,7 @@ pub struct Confirm;
 pub enum RejectReason {
     #[error("the keys differ")]
     Key = 1,
-    #[error("the versions of the handshake differ")]
+    #[error("the versions of the protocol differ")]
     Version = 2,
     #[error("it is another endpoint than the one asked for")]
     Address = 3,
@@ -88,6 +92,10 @@ pub enum RejectReason {
     OutOfDescriptors = 5,
     #[error("it could not map the lane or the pool")]
     Memory = 6,
+    #[error("the address that we go by is not this process's own")]
+    NotOurAddress = 7,
+    #[error("it has as many lanes from this process as it takes")]
+    TooManyLanes = 8,
 }
 
 /// Any message.
@@ -118,6 +126,8 @@ pub enum WireError {
     Family { found: u16 },
     #[error("the address has port 0, or is unspecified")]
     Unspecified,
+    #[error("it goes by the address {found}")]
+    OtherAddress { found: SocketAddr },
     #[error("a reserved field is {found:#x}")]
     Reserved { found: u64 },
     #[error("the incarnation is 0")]
@@ -216,6 +226,9 @@ fn put_reply(out: &mut Vec<u8>, reply: &Reply) {
     if reply.keep_socket {
         flags |= FLAG_KEEP_SOCKET;
     }
+    if reply.reads_you {
+        flags |= FLAG_READS_YOU;
+    }
     out.extend(flags.to_le_bytes());
     out.extend(reply.incarnation.to_le_bytes());
     put_address(out, &reply.address);
@@ -301,6 +314,7 @@ impl Input<'_> {
         Ok(Reply {
             asymmetric: flags & FLAG_ASYMMETRIC != 0,
             keep_socket: flags & FLAG_KEEP_SOCKET != 0,
+            reads_you: flags & FLAG_READS_YOU != 0,
             incarnation,
             address: self.address()?,
             nonce_address: self.u64()?,
@@ -334,6 +348,8 @@ impl Input<'_> {
             4 => RejectReason::Descriptors,
             5 => RejectReason::OutOfDescriptors,
             6 => RejectReason::Memory,
+            7 => RejectReason::NotOurAddress,
+            8 => RejectReason::TooManyLanes,
             found => return Err(WireError::Reason { found }),
         })
     }
@@ -347,6 +363,7 @@ mod tests {
         Reply {
             asymmetric: true,
             keep_socket: false,
+            reads_you: true,
             incarnation: 0x1122_3344_5566_7788,
             address: "127.0.0.1:50000".parse().unwrap(),
             nonce_address: 0x7fff_0000_1000,

@@ -6,6 +6,8 @@
 //! So two hundred idle lanes cost the hot path one load now and then.
 
 mod polling;
+#[cfg(test)]
+mod tests;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -400,24 +402,25 @@ impl Transport for ShmTransport {
         let Some(lane) = &self.peers[peer as usize].receive else {
             return false;
         };
-        let Some(pid) = lane.peer.cma_pid else {
+        let Some(memory) = &lane.peer.memory else {
             return false;
         };
         // SAFETY: the piece is writable for its length; the kernel checks the other side.
-        let read = unsafe { crate::cma::read(pid, remote, to.as_ptr(), to.len()) };
-        match read {
-            Ok(length) if length == to.len() => true,
-            Ok(_) => false,
-            Err(error) => {
-                tracing::debug!(%error, pid, "single-copy read failed");
-                false
-            }
+        let read = unsafe { memory.read(remote, to.as_ptr(), to.len()) };
+        if let Err(error) = &read {
+            tracing::debug!(%error, pid = memory.pid(), "single-copy read failed");
         }
+        read.is_ok()
     }
 
     fn can_read_remote(&self, peer: PeerIndex) -> bool {
         let lane = &self.peers[peer as usize].receive;
-        lane.as_ref().is_some_and(|lane| lane.peer.cma_pid.is_some())
+        lane.as_ref().is_some_and(|lane| lane.peer.memory.is_some())
+    }
+
+    fn is_readable_by(&self, peer: PeerIndex) -> bool {
+        let lane = &self.peers[peer as usize].send;
+        lane.as_ref().is_some_and(|lane| lane.peer.reads_us)
     }
 
     #[inline(always)]

@@ -131,7 +131,7 @@ impl ShmTransport {
         let (wish, mut silent) = (self.wish, Vec::new());
         for &Active { peer, .. } in &self.active {
             if let Some(lane) = &mut self.peers[peer as usize].receive {
-                if lane.looked_at == lane.position() && lane.position() > 0 {
+                if lane.looked_at == lane.position() && lane.peek().is_none() {
                     silent.push(peer);
                     lane.set_attention(wish);
                 }

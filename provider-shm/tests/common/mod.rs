@@ -68,11 +68,11 @@ pub fn event_within(station: &Station, patience: Duration) -> Option<StationEven
 pub fn describe(event: &StationEvent) -> String {
     match event {
         StationEvent::Connected { request, peer, .. } => {
-            format!("connected {request} {} cma={}", peer.address, peer.cma_pid.is_some())
+            format!("connected {request} {} cma={}", peer.address, peer.memory.is_some())
         }
         StationEvent::Failed { request, error } => format!("failed {request} {error}"),
         StationEvent::Incoming { peer, .. } => {
-            format!("incoming {} cma={}", peer.address, peer.cma_pid.is_some())
+            format!("incoming {} cma={}", peer.address, peer.memory.is_some())
         }
         StationEvent::Died { .. } => "died".to_owned(),
     }
@@ -95,6 +95,11 @@ pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
 pub fn child_role() -> Option<Vec<String>> {
     let role = std::env::var(CHILD_VARIABLE).ok()?;
     Some(role.split(' ').map(str::to_owned).collect())
+}
+
+/// What a program that is about to be started is asked to be.
+pub fn set_role<'a>(program: &'a mut Command, role: &str) -> &'a mut Command {
+    program.env(CHILD_VARIABLE, role)
 }
 
 /// Says a line to the parent.
@@ -154,7 +159,7 @@ impl Peer {
         words.push(own.to_str().unwrap().to_owned());
         words.extend(["--exact", entry, "--nocapture", "--test-threads=1"].map(str::to_owned));
         let mut command = Command::new(&words[0]);
-        command.args(&words[1..]).env(CHILD_VARIABLE, role);
+        set_role(&mut command, role).args(&words[1..]);
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a child starts");
         let (sender, lines) = channel();

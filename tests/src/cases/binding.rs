@@ -9,7 +9,7 @@ use kestrel_core::{
     transport::Provider,
 };
 
-use crate::bed::{Bed, open_vector, pattern, same};
+use crate::bed::{Bed, Options, open_vector, pattern, same};
 use crate::completion::read_each;
 
 const BOTH: Flags = Flags::TRANSMIT.union(Flags::RECV);
@@ -243,4 +243,25 @@ pub fn an_address_is_reopened<P: Provider>(bed: &Bed<P>) {
         same(&returned.unwrap(), &pattern(9, 600), "to a reopened endpoint");
         world.sent(1).good();
     }
+}
+
+/// fi_endpoint(3): "Only peer endpoints that are programmed to use the same authorization key may
+/// communicate."
+pub fn other_keys_do_not_talk<P: Provider>(bed: &Bed<P>) {
+    let with_key = |key: &[u8]| Options {
+        endpoint: EndpointOptions { auth_key: key.to_vec(), ..EndpointOptions::default() },
+        ..Options::default()
+    };
+    let mut world = bed.world_with(2, &with_key(b"job 17"));
+    let stranger = bed.world_with(1, &with_key(b"job 18")).nodes.remove(0);
+    let to = stranger.endpoint.address();
+    assert_eq!(world.nodes[0].vector.insert(&[to]).count(), 1);
+    world.nodes.push(stranger);
+    world.nodes[0].send(pattern(1, 8), 2, Some(1), 7);
+    assert_eq!(world.sent(0).bad(Errno::CONNREFUSED).context, 7);
+    world.nodes[1].receive(8, Some(1), 8);
+    world.nodes[0].send(pattern(2, 8), 1, Some(1), 9);
+    same(&world.received(1).good().returned.unwrap(), &pattern(2, 8), "the same key");
+    world.sent(0).good();
+    world.nothing_more();
 }

@@ -309,6 +309,10 @@ impl Transport for Chaos {
         true
     }
 
+    fn is_readable_by(&self, _peer: PeerIndex) -> bool {
+        true
+    }
+
     fn has_event(&self) -> bool {
         let state = self.0.state();
         !state.events.is_empty() || !state.connecting.is_empty()

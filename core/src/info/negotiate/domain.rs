@@ -3,6 +3,7 @@
 
 use super::{Negotiation, at_most};
 use crate::info::hints::DomainHints;
+use crate::info::offer::AUTH_KEY_SIZE_MAX;
 use crate::info::values::{AddressVectorKind, Progress, Threading};
 
 impl Negotiation<'_> {
@@ -50,11 +51,12 @@ impl Negotiation<'_> {
             ("domain_attr->mr_iov_limit", asked.mr_iov_limit, most.mr_iov_limit),
             ("domain_attr->max_err_data", asked.max_err_data, most.max_err_data),
             ("domain_attr->mr_cnt", asked.mr_count, most.mr_count),
-            ("domain_attr->auth_key_size", asked.auth_key_size, 0),
+            ("domain_attr->auth_key_size", Some(asked.auth_key.len()), AUTH_KEY_SIZE_MAX),
         ] {
             self.within(field, asked, most);
         }
         self.traffic_class("domain_attr->tclass", asked.traffic_class);
+        self.info.domain.auth_key = asked.auth_key.clone();
         self.info.domain.traffic_class = asked.traffic_class.unwrap_or_default();
     }
 

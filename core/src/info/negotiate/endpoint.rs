@@ -4,7 +4,7 @@ use super::capabilities::{ONE_SIDED, grant, side};
 use super::{Negotiation, at_most};
 use crate::info::attributes::SHARED_CONTEXT;
 use crate::info::hints::EndpointHints;
-use crate::info::offer::{RX_CAPS, TX_CAPS};
+use crate::info::offer::{AUTH_KEY_SIZE_MAX, RX_CAPS, TX_CAPS};
 use crate::info::values::EndpointType;
 
 /// "Traffic classes can be a differentiated services code point (DSCP) value, one of the
@@ -105,7 +105,9 @@ impl Negotiation<'_> {
                 most.max_order_waw_size,
             );
         }
-        self.within("ep_attr->auth_key_size", asked.auth_key_size, 0);
+        let key_size = Some(asked.auth_key.len());
+        self.within("ep_attr->auth_key_size", key_size, AUTH_KEY_SIZE_MAX);
+        self.info.endpoint.auth_key = asked.auth_key.clone();
         let domain = &self.offer.maximum.domain;
         let tx = (asked.tx_ctx_count, domain.max_ep_tx_ctx, domain.max_ep_stx_ctx);
         let rx = (asked.rx_ctx_count, domain.max_ep_rx_ctx, domain.max_ep_srx_ctx);

@@ -301,7 +301,10 @@ fn contexts_names_and_the_rest() {
     assert_eq!(ask(|h| h.endpoint.rx_ctx_count = Some(SHARED_CONTEXT)), "ep_attr->rx_ctx_cnt");
     assert_eq!(ask(|h| h.endpoint.rx_ctx_count = Some(1)), "");
     assert_eq!(ask(|h| h.endpoint.protocol = Some(3)), "ep_attr->protocol");
-    assert_eq!(ask(|h| h.endpoint.auth_key_size = Some(4)), "ep_attr->auth_key_size");
+    assert_eq!(ask(|h| h.endpoint.auth_key = vec![1; 512]), "");
+    assert_eq!(ask(|h| h.endpoint.auth_key = vec![1; 513]), "ep_attr->auth_key_size");
+    assert_eq!(ask(|h| h.domain.auth_key = vec![1; 513]), "domain_attr->auth_key_size");
+    assert_eq!(ask(|h| h.transmit.op_flags = Flags::MATCH_COMPLETE), "");
     assert_eq!(ask(|h| h.domain.traffic_class = Some(0x206)), "domain_attr->tclass");
     assert_eq!(ask(|h| h.domain.traffic_class = Some(0x140)), "domain_attr->tclass");
     assert_eq!(ask(|h| h.transmit.traffic_class = Some(0x100 | 46)), "");
