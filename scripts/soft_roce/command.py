@@ -33,6 +33,8 @@ class Command:
         self._send = lab.open_command(payload, self._receive)
         if input_is_ours():
             lab.readers[0] = self._read_input
+        else:
+            self._send(frames.INPUT, b"")
 
     def wait(self, seconds_max: float) -> int:
         """Its exit status; 124 if it was stopped at the limit (0 is none)."""

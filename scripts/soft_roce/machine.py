@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import re
 import shlex
 import signal
 import socket
@@ -24,6 +25,7 @@ MONITOR_SECONDS_MAX = 10
 # RoCE packets carry 4096 bytes and their headers.
 CABLE_MTU = 4500
 PR_SET_PDEATHSIG = 1
+SIGN_OF_LIFE = "soft-roce: init"
 
 
 @dataclass(frozen=True)
@@ -133,14 +135,21 @@ class Machine:
                 return
         raise SetupError(f"QEMU ended during {command}")
 
+    def reached_init(self) -> bool:
+        """Whether the guest's kernel came as far as guest/init, which says so on the console."""
+        return SIGN_OF_LIFE in self._printed("console")
+
     def report(self) -> str:
-        """What QEMU and the guest's kernel printed last."""
+        """What QEMU and the guest's kernel printed last, or before the kernel gave up."""
         texts = []
         for name in ("errors", "console"):
-            file = self._folder / name
-            if file.exists():
-                texts.append(tail(printable(file.read_text(errors="replace"))))
+            before_panic, panic, after = self._printed(name).partition("Kernel panic")
+            texts.append(tail(before_panic + panic + after.partition("\n")[0]))
         return "\n".join(text for text in texts if text) or "(nothing was printed)"
+
+    def _printed(self, name: str) -> str:
+        file = self._folder / name
+        return printable(file.read_text(errors="replace")) if file.exists() else ""
 
     def kill(self) -> None:
         """Ends QEMU; whatever state it is in, it has nothing to save."""
@@ -163,8 +172,8 @@ def share(tag: str, folder: Path, writable: bool) -> list[str]:
 
 def printable(text: str) -> str:
     """A console's text without the firmware's control sequences."""
-    lines = (line.rsplit("\x1b", 1)[-1] if "\x1b" in line else line for line in text.splitlines())
-    return "\n".join(line for line in lines if line.strip())
+    text = re.sub(r"\x1b(?:\[[0-9;?=]*[A-Za-z]|c)", "", text)
+    return "\n".join(line for line in text.splitlines() if line.strip())
 
 
 def die_with_parent() -> None:
