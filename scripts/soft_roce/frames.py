@@ -30,7 +30,9 @@ STATUS_FAILED = 125
 
 def pack(kind, session, payload=b""):
     """One frame, ready to be sent."""
-    return bytes([kind]) + session.to_bytes(4, "little") + len(payload).to_bytes(4, "little") + payload
+    return (
+        bytes([kind]) + session.to_bytes(4, "little") + len(payload).to_bytes(4, "little") + payload
+    )
 
 
 def take(buffer):

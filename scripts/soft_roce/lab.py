@@ -146,7 +146,7 @@ class Lab:
             machines = [link.machine for link in self._links.values()]
             for machine in machines:
                 if machine.ended():
-                    raise BootError(f"host {machine.name} did not boot:\n{machine.report()}")
+                    self._lose(machine.name, f"QEMU ended:\n{machine.report()}")
             passed = time.monotonic() - started
             reached = all(machine.reached_init() for machine in machines)
             if passed > (BOOT_SECONDS_MAX if reached else init_seconds_max):
@@ -160,7 +160,9 @@ class Lab:
         """Waits for something to happen, at most so long, and deals with it."""
         poll = select.poll()
         for link in self._links.values():
-            poll.register(link.machine.channel, select.POLLIN | bool(link.outgoing) * select.POLLOUT)
+            poll.register(
+                link.machine.channel, select.POLLIN | bool(link.outgoing) * select.POLLOUT
+            )
         for descriptor in self.readers:
             poll.register(descriptor, select.POLLIN)
         ready = {descriptor for descriptor, _ in poll.poll(max(0, seconds_max) * 1000)}
@@ -179,7 +181,7 @@ class Lab:
         except OSError:
             data = b""
         if not data:
-            self._lose(role, f"host {role} ended:\n{link.machine.report()}")
+            self._lose(role, f"QEMU ended:\n{link.machine.report()}")
             return
         link.received += data
         for frame in frames.take(link.received):
@@ -190,9 +192,9 @@ class Lab:
         link = self._links.pop(role)
         link.machine.kill()
         if not link.ready:
-            raise BootError(reason)
+            raise BootError(f"host {role} did not boot: {reason}")
         for handler in list(link.handlers.values()):
-            handler(frames.ERRORS, f"soft-roce: {reason}\n".encode())
+            handler(frames.ERRORS, f"soft-roce: host {role} is gone: {reason}\n".encode())
             handler(frames.EXIT, b"%d" % frames.STATUS_FAILED)
 
     def _dispatch(self, role: str, link: Link, kind: int, session: int, payload: bytes) -> None:
@@ -223,7 +225,7 @@ class Lab:
             self._answer(link, session, "", 0)
         else:
             self._answer(link, session, "", 0)
-            self._lose(peer, f"host {peer} was killed")
+            self._lose(peer, "it was killed")
 
     def _answer(self, link: Link, session: int, text: str, status: int) -> None:
         if text:
@@ -256,4 +258,3 @@ class Lab:
         session = link.open_session(handler)
         link.send(frames.EXECUTE, session, payload)
         return lambda kind, data: link.send(kind, session, data)
-

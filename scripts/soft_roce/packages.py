@@ -94,8 +94,8 @@ class Store:
         """Downloads what is not in the cache yet: the paths of the packages."""
         absent = [package for package in packages if not self._find(*package)]
         if absent:
-            say(f"downloading {', '.join(name for name, _ in absent)}")
-            wanted = [f"{name}={version}" for name, version in absent]
+            say(f"downloading {', '.join(dict.fromkeys(name for name, _ in absent))}")
+            wanted = sorted({f"{name}={version}" for name, version in absent})
             status, output = self._run(["apt-get", "-q", "download", *wanted])
             if status and not self._own_lists:
                 self._update()

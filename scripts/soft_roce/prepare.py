@@ -57,7 +57,9 @@ def prepare(refresh: bool) -> Prepared:
             fcntl.flock(lock, fcntl.LOCK_EX)
             return prepare_locked(cache, refresh)
     except OSError as error:
-        raise SetupError(f"preparing failed: {error}; SOFT_ROCE_CACHE names another folder") from error
+        raise SetupError(
+            f"preparing failed: {error}; SOFT_ROCE_CACHE names another folder"
+        ) from error
 
 
 def prepare_locked(cache: Path, refresh: bool) -> Prepared:
