@@ -6,7 +6,6 @@ import ctypes
 import json
 import os
 import re
-import shlex
 import signal
 import socket
 import subprocess
@@ -55,7 +54,10 @@ class Machine:
         """Starts QEMU; `folder` gets the settings for the guest and the log of its console."""
         self._folder = folder
         folder.mkdir()
-        lines = [f"{name}={shlex.quote(value)}\n" for name, value in settings.items()]
+        for value in settings.values():
+            if set(value) & set("'\n"):
+                raise SetupError(f"a quote or a line break in {value!r}: the guest cannot read it")
+        lines = [f"{name}='{value}'\n" for name, value in settings.items()]
         (folder / "settings").write_text("".join(lines))
         handed_on = [self._agent_end.fileno(), self._monitor_end.fileno()]
         if cable:

@@ -24,6 +24,7 @@ FUNCTIONS = """
 set -e
 listening() { until ss -Hltn "sport = :$1" | grep -q .; do sleep 0.1; done; }
 peer_listening() { on-peer sh -c "until ss -Hltn 'sport = :$1' | grep -q .; do sleep 0.1; done"; }
+received() { cat /sys/class/infiniband/rxe0/ports/1/hw_counters/rcvd_pkts; }
 states() { ibv_devinfo | grep state: ; on-peer ibv_devinfo | grep state: ; }
 """
 

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Runs commands in a guest for the driver and for the other host, as process 1.
 
 Imports are few on purpose: under emulation each costs up to a third of a second. That is why the
@@ -22,12 +21,12 @@ SWEEP_MS = 1000
 
 
 def read_settings():
-    """What the driver decided: "name=value" lines whose values the shell may have quoted."""
+    """What the driver decided: lines of the form name='value', which the shell reads too."""
     pairs = {}
     with open(f"{FOLDER}/settings") as file:
         for line in file:
             name, value = line.rstrip("\n").split("=", 1)
-            pairs[name] = value[1:-1] if value.startswith("'") else value
+            pairs[name] = value[1:-1]
     return pairs
 
 
@@ -168,11 +167,14 @@ def execute(ends, terminal, folder, arguments, environment):
 
         # Registered memory is locked memory.
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY,) * 2)
+        attempted = folder
         os.chdir(folder)
+        attempted = arguments[0]
         os.execvpe(arguments[0], arguments, environment)
     except OSError as error:
-        os.write(2, b"soft-roce: %s: %s\n" % (arguments[0], error.strerror.encode()))
-        os._exit(127 if error.errno == 2 else 126)
+        os.write(2, b"soft-roce: %s: %s\n" % (attempted, error.strerror.encode()))
+        if attempted != folder:
+            os._exit(127 if error.errno == 2 else 126)
     finally:
         os._exit(frames.STATUS_FAILED)
 

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Asks this host's agent for something that concerns the other host or the cable.
 
     ask.py execute COMMAND...   runs it on the other host: its output, its exit status
