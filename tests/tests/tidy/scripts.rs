@@ -1,4 +1,5 @@
-//! What a person types: every script says what it is for, and can be run.
+//! What a person types: every script says what it is for, and can be run. So does every module
+//! of Python that a script is made of, but that nobody runs.
 
 use crate::tree::{File, Finding, Tree};
 
@@ -11,7 +12,25 @@ fn is_script(path: &str) -> bool {
     path.starts_with("scripts/") || path.starts_with(".ci/")
 }
 
+/// A Python file in a folder below `scripts`.
+fn is_module(path: &str) -> bool {
+    path.ends_with(".py") && path.matches('/').count() > 1
+}
+
+fn check_module(file: &File) -> Option<Finding> {
+    let purpose = file.text.lines().next().and_then(|line| line.strip_prefix("\"\"\""));
+    let sentence = "the module does not open with its purpose";
+    (!purpose.is_some_and(is_sentence)).then(|| file.finding(1, sentence))
+}
+
+fn is_sentence(text: &str) -> bool {
+    text.split_whitespace().count() >= 3 && text.starts_with(|letter: char| letter.is_uppercase())
+}
+
 fn check_script(file: &File) -> Vec<Finding> {
+    if is_module(&file.path) {
+        return check_module(file).into_iter().collect();
+    }
     let mut findings = Vec::new();
     if !file.executable {
         findings.push(file.finding(1, "not executable (chmod +x)"));
@@ -22,9 +41,7 @@ fn check_script(file: &File) -> Vec<Finding> {
     }
     let purpose = lines.next().map_or("", |line| line.trim_start_matches(['#', '"', ' ']));
     let is_comment = file.text.lines().nth(1).is_some_and(|line| line.starts_with(['#', '"']));
-    let is_sentence = purpose.split_whitespace().count() >= 3
-        && purpose.starts_with(|letter: char| letter.is_uppercase());
-    if !(is_comment && is_sentence) {
+    if !(is_comment && is_sentence(purpose)) {
         findings.push(file.finding(2, "the first comment line does not state a purpose"));
     }
     findings
@@ -50,5 +67,14 @@ mod tests {
             0
         );
         assert_eq!(count("docs/a", "exec true\n"), 0);
+    }
+
+    #[test]
+    fn a_module_without_purpose_is_found() {
+        let purpose = "\"\"\"Draws one good plot.\"\"\"\n";
+        assert_eq!(count("scripts/plots/a.py", purpose), 0);
+        assert_eq!(count("scripts/plots/a.py", "import os\n"), 1);
+        assert_eq!(count("scripts/plots/a.py", "\"\"\"Helper.\"\"\"\n"), 1);
+        assert_eq!(count("scripts/a.py", purpose), 3);
     }
 }

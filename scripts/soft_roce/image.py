@@ -1,0 +1,143 @@
+"""Kernel and initramfs: Debian's kernel, the modules that soft-RoCE needs, busybox, and guest/init."""
+
+from __future__ import annotations
+
+import hashlib
+import lzma
+import re
+import shutil
+import stat
+import subprocess
+import tarfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Iterator
+
+from .errors import SetupError
+from .packages import say
+
+INIT = Path(__file__).parent / "guest" / "init"
+# In the order in which they are loaded; what they need is found out and comes first.
+MODULES = (
+    *("virtio_pci", "virtio_console", "9pnet_virtio", "9p", "overlay"),
+    # rdma_rxe asks for these by their algorithm's name, which no dependency shows.
+    *("crc32_generic", "crc32c_generic"),
+    *("ib_uverbs", "rdma_rxe", "rdma_cm", "rdma_ucm"),
+    *("dummy", "veth", "virtio_net", "sch_netem"),
+)
+FOLDERS = ("bin", "dev", "proc", "sys", "modules", "host", "tools", "writes", "root")
+
+
+@dataclass(frozen=True)
+class Image:
+    """What QEMU boots."""
+
+    kernel: Path
+    initramfs: Path
+
+
+def build(cache: Path, kernel_package: Path, busybox_tree: Path) -> Image:
+    """The image of these inputs, from the cache if it was built before."""
+    key = hashlib.sha256()
+    for part in (kernel_package.name, busybox_tree.name, *MODULES, INIT.read_text()):
+        key.update(part.encode() + b"\0")
+    folder = cache / f"image-{key.hexdigest()[:16]}"
+    image = Image(folder / "vmlinuz", folder / "initramfs")
+    if folder.is_dir():
+        return image
+    say(f"building the image from {kernel_package.name.split('_')[0]}")
+    partial = cache / "image.partial"
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir()
+    kernel, modules = pick(kernel_package)
+    (partial / image.kernel.name).write_bytes(kernel)
+    busybox = (busybox_tree / "bin" / "busybox").read_bytes()
+    (partial / image.initramfs.name).write_bytes(archive(busybox, modules))
+    partial.rename(folder)
+    return image
+
+
+def pick(package: Path) -> tuple[bytes, list[tuple[str, bytes]]]:
+    """The kernel of a package, and the modules in the order in which they are to be loaded."""
+    needs: dict[str, list[str]] = {}
+    kernel = b""
+    for name, read in members(package):
+        if name.startswith("vmlinuz"):
+            kernel = read()
+        elif ".ko" in name:
+            needs[module_name(name)] = dependencies(module(name, read()))
+    if not kernel:
+        raise SetupError(f"no kernel image in {package.name}")
+    order = load_order(needs)
+    contents = {}
+    for name, read in members(package):
+        if ".ko" in name and module_name(name) in order:
+            contents[module_name(name)] = module(name, read())
+    return kernel, [(name, contents[name]) for name in order]
+
+
+def members(package: Path) -> Iterator[tuple[str, callable]]:
+    """Name and reader of each file of a package, as they come."""
+    with subprocess.Popen(
+        ["dpkg-deb", "--fsys-tarfile", package], stdout=subprocess.PIPE
+    ) as unpacked:
+        with tarfile.open(fileobj=unpacked.stdout, mode="r|") as files:
+            for file in files:
+                if file.isfile():
+                    yield file.name.rsplit("/", 1)[-1], files.extractfile(file).read
+    if unpacked.returncode:
+        raise SetupError(f"{package.name} cannot be unpacked; delete it to have it fetched again")
+
+
+def module_name(file: str) -> str:
+    """The name that other modules call it by."""
+    return file.split(".ko")[0].replace("-", "_")
+
+
+def module(file: str, data: bytes) -> bytes:
+    """A module's bytes, unpacked: newer kernels ship them compressed."""
+    return lzma.decompress(data) if file.endswith(".xz") else data
+
+
+def dependencies(data: bytes) -> list[str]:
+    """The modules that a module names in its own description."""
+    found = re.search(rb"\0depends=([^\0]*)\0", data)
+    names = found[1].decode().split(",") if found else []
+    return [name.replace("-", "_") for name in names if name]
+
+
+def load_order(needs: dict[str, list[str]]) -> list[str]:
+    """Every module after those that it needs."""
+    order: list[str] = []
+
+    def add(name: str) -> None:
+        if name not in needs:
+            raise SetupError(f"the kernel has no module {name}, which soft-RoCE needs")
+        for other in needs[name]:
+            add(other)
+        if name not in order:
+            order.append(name)
+
+    for name in MODULES:
+        add(name)
+    return order
+
+
+def archive(busybox: bytes, modules: list[tuple[str, bytes]]) -> bytes:
+    """An initramfs in cpio's "newc" format, uncompressed, since unpacking costs more than reading."""
+    entries = [(name, stat.S_IFDIR | 0o755, b"", (0, 0)) for name in FOLDERS]
+    entries.append(("dev/console", stat.S_IFCHR | 0o600, b"", (5, 1)))
+    entries.append(("bin/busybox", stat.S_IFREG | 0o755, busybox, (0, 0)))
+    entries.append(("init", stat.S_IFREG | 0o755, INIT.read_bytes(), (0, 0)))
+    for index, (name, data) in enumerate(modules):
+        entries.append((f"modules/{index:02}-{name}.ko", stat.S_IFREG | 0o644, data, (0, 0)))
+    entries.append(("TRAILER!!!", 0, b"", (0, 0)))
+    return b"".join(entry(number, *fields) for number, fields in enumerate(entries, start=1))
+
+
+def entry(number: int, name: str, mode: int, data: bytes, device: tuple[int, int]) -> bytes:
+    """One file of the archive: a header of hexadecimal fields, name and data, padded to 4 bytes."""
+    path = name.encode() + b"\0"
+    fields = (number, mode, 0, 0, 1, 0, len(data), 0, 0, *device, len(path), 0)
+    head = b"070701" + b"".join(b"%08X" % field for field in fields) + path
+    return head + b"\0" * (-len(head) % 4) + data + b"\0" * (-len(data) % 4)

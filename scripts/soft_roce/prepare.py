@@ -1,0 +1,134 @@
+"""Everything that a run needs, prepared once and found again in a blink."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from . import image
+from .errors import SetupError
+from .packages import StaleLists, Store, say
+
+QEMU = "qemu-system-x86_64"
+QEMU_PACKAGES = ["qemu-system-x86"]
+GUEST_PACKAGES = [
+    *("libibverbs1", "ibverbs-providers", "librdmacm1"),
+    *("ibverbs-utils", "rdmacm-utils", "perftest", "iproute2"),
+]
+KERNEL_PACKAGE = "linux-image-amd64"
+BUSYBOX_PACKAGE = "busybox-static"
+INSTALLED = Path("/var/lib/dpkg/status")
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What a machine is made of."""
+
+    qemu: list[str]
+    qemu_environment: dict[str, str]
+    # Laid over the root of this machine to make the root of the guest.
+    tools: Path
+    image: image.Image
+
+
+def cache_folder() -> Path:
+    """Where downloads and images stay; the same for all projects of a user."""
+    named = os.environ.get("SOFT_ROCE_CACHE")
+    if named:
+        return Path(named).absolute()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "soft-roce"
+
+
+def prepare(refresh: bool) -> Prepared:
+    """Fetches and builds what is not there yet; with `refresh`, asks apt for newer packages."""
+    if platform.machine() != "x86_64":
+        raise SetupError(f"this is {platform.machine()}: only x86_64 is supported")
+    cache = cache_folder()
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with open(cache / "lock", "w") as lock:
+            # Two runs at once, the first time: one prepares and the other waits for it.
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            return prepare_locked(cache, refresh)
+    except OSError as error:
+        raise SetupError(
+            f"preparing failed: {error}; SOFT_ROCE_CACHE names another folder"
+        ) from error
+
+
+def prepare_locked(cache: Path, refresh: bool) -> Prepared:
+    """Reads what was prepared for this machine, or prepares it."""
+    record = cache / f"prepared-{inputs()}.json"
+    if record.exists() and not refresh:
+        found = prepared_from(json.loads(record.read_text()))
+        if all(path.exists() for path in (found.tools, found.image.kernel, Path(found.qemu[0]))):
+            return found
+    store = Store(cache)
+    store.check()
+    try:
+        paths = fetch_all(cache, store)
+    except StaleLists:
+        paths = fetch_all(cache, store)
+    partial = record.with_suffix(".partial")
+    partial.write_text(json.dumps({name: str(path) for name, path in paths.items()}))
+    partial.rename(record)
+    say(f"prepared in {cache}")
+    return prepared_from(paths)
+
+
+def inputs() -> str:
+    """A digest of what decides which packages are missing and what is built from them."""
+    digest = hashlib.sha256()
+    digest.update((INSTALLED.read_bytes() if INSTALLED.exists() else b"") + b"\0")
+    digest.update(f"{shutil.which(QEMU)}\0".encode())
+    for name in ("prepare.py", "packages.py", "image.py", "guest/init"):
+        digest.update((Path(__file__).parent / name).read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def fetch_all(cache: Path, store: Store) -> dict[str, Path]:
+    """The folders and files that a machine is made of."""
+    kernel = store.kernel(KERNEL_PACKAGE)
+    busybox = store.newest(BUSYBOX_PACKAGE)
+    tools = store.missing(GUEST_PACKAGES)
+    qemu = [] if shutil.which(QEMU) else store.missing(QEMU_PACKAGES)
+    # All downloads in one go; unpacking finds them there.
+    store.fetch([kernel, busybox, *tools, *qemu])
+    built = image.build(cache, store.fetch([kernel])[0], store.unpack("busybox", [busybox]))
+    paths = {
+        "kernel": built.kernel,
+        "initramfs": built.initramfs,
+        "tools": store.unpack("tools", tools),
+    }
+    if not shutil.which(QEMU):
+        paths["qemu"] = store.unpack("qemu", qemu)
+        if not (paths["qemu"] / "usr" / "bin" / QEMU).exists():
+            raise SetupError(f"no QEMU: {', '.join(QEMU_PACKAGES)} did not bring {QEMU}")
+    return paths
+
+
+def prepared_from(paths: dict[str, str | Path]) -> Prepared:
+    """How QEMU is called, and the paths that it gets."""
+    files = image.Image(Path(paths["kernel"]), Path(paths["initramfs"]))
+    if "qemu" not in paths:
+        return Prepared([shutil.which(QEMU) or QEMU], {}, Path(paths["tools"]), files)
+    tree = Path(paths["qemu"])
+    libraries = tree / "usr" / "lib" / "x86_64-linux-gnu"
+    environment = {
+        "LD_LIBRARY_PATH": str(libraries),
+        "QEMU_MODULE_DIR": str(libraries / "qemu"),
+    }
+    command = [str(tree / "usr" / "bin" / QEMU)]
+    # A C library of its own goes with its own loader.
+    loader = tree / "lib64" / "ld-linux-x86-64.so.2"
+    if loader.exists():
+        command = [str(loader), "--library-path", str(libraries), *command]
+    for name in ("qemu", "seabios"):
+        command += ["-L", str(tree / "usr" / "share" / name)]
+    return Prepared(command, environment, Path(paths["tools"]), files)

@@ -1,0 +1,86 @@
+"""How the tests call scripts/soft-roce, and what they look at from outside."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "scripts" / "soft-roce"
+# Commands run on this machine's own device, as scripts/soft-roce --here runs them.
+HERE = os.environ.get("SOFT_ROCE_HERE") == "1"
+# Far more than any test takes alone: it only ends what hangs.
+SECONDS_MAX = 240
+
+needs_guest = pytest.mark.skipif(HERE, reason="SOFT_ROCE_HERE=1: needs a virtual machine")
+
+# Shell functions for scripts that run in the guest.
+FUNCTIONS = """
+set -e
+listening() { until ss -Hltn "sport = :$1" | grep -q .; do sleep 0.1; done; }
+peer_listening() { on-peer sh -c "until ss -Hltn 'sport = :$1' | grep -q .; do sleep 0.1; done"; }
+received() { cat /sys/class/infiniband/rxe0/ports/1/hw_counters/rcvd_pkts; }
+states() { ibv_devinfo | grep state: ; on-peer ibv_devinfo | grep state: ; }
+"""
+
+
+def start(*arguments: object, **more) -> subprocess.Popen:
+    """Starts the script; its output is text, in pipes."""
+    given = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    command = [sys.executable, str(SCRIPT), *map(str, arguments)]
+    return subprocess.Popen(command, text=True, errors="replace", **{**given, **more})
+
+
+def run(*arguments: object, stdin: str = "", **more) -> subprocess.CompletedProcess:
+    """Runs the script to its end."""
+    process = start(*arguments, stdin=subprocess.PIPE, **more)
+    try:
+        output, errors = process.communicate(stdin, timeout=SECONDS_MAX)
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        output, errors = process.communicate(timeout=30)
+        pytest.fail(f"stopped after {SECONDS_MAX} s:\n{output}\n{errors}")
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+
+def run_script(*options: object, script: str) -> str:
+    """Runs a bash script that must succeed: what it printed."""
+    done = run(*options, "--", "bash", "-c", FUNCTIONS + script)
+    assert done.returncode == 0, f"{done.returncode}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def qemu_of(process: subprocess.Popen) -> list[int]:
+    """The QEMU processes that a running script has started."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return [int(child) for child in children if "qemu" in command_of(int(child))]
+
+
+def command_of(pid: int) -> str:
+    """The command line of a process; empty if it is gone or a zombie."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+    except OSError:
+        return ""
+
+
+def wait_until(what: str, condition) -> None:
+    """Fails if something does not become so."""
+    deadline = time.monotonic() + SECONDS_MAX
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {SECONDS_MAX} s: {what}"
+        time.sleep(0.05)
+
+
+def latencies(output: str, size: int) -> tuple[float, float]:
+    """Shortest and typical half round trip of perftest's table, in microseconds."""
+    for line in output.splitlines():
+        fields = line.split()
+        if len(fields) >= 9 and fields[0] == str(size):
+            return float(fields[2]), float(fields[4])
+    pytest.fail(f"no row for {size} bytes:\n{output}")
