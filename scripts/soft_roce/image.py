@@ -25,7 +25,7 @@ MODULES = (
     *("ib_uverbs", "rdma_rxe", "rdma_cm", "rdma_ucm"),
     *("dummy", "veth", "virtio_net", "sch_netem"),
 )
-FOLDERS = ("bin", "dev", "proc", "sys", "modules", "host", "tools", "writes", "root")
+FOLDERS = ("bin", "dev", "proc", "sys", "modules", "host", "tools", "writes", "sysroot")
 
 
 @dataclass(frozen=True)
