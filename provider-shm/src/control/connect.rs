@@ -45,6 +45,26 @@ enum Obstacle {
     Final(ConnectError),
 }
 
+/// The obstacle where nobody listens.
+const NOBODY: &str = "nobody listened there";
+
+impl Connecting {
+    /// How long it has been trying.
+    fn waited(&self) -> Duration {
+        self.first_attempt.map_or(Duration::ZERO, |first| first.elapsed())
+    }
+
+    /// Why it failed, if what hindered it last is all that there is to say.
+    fn too_late(&self) -> ConnectError {
+        let to = self.to;
+        if self.obstacle == NOBODY {
+            return ConnectError::HostUnreachable { to, waited: self.waited() };
+        }
+        let after = self.since.elapsed();
+        ConnectError::TimedOut { to, after, obstacle: self.obstacle }
+    }
+}
+
 type Attempt<T> = Result<T, Obstacle>;
 
 fn failed(to: SocketAddr, call: &'static str, source: std::io::Error) -> Obstacle {
@@ -134,9 +154,8 @@ impl ControlThread {
             self.set_timer(id, Some(deadline));
             return self.admit_waiting();
         }
-        let (to, after) = (connecting.to, connecting.since.elapsed());
-        let obstacle = connecting.obstacle;
-        self.fail(id, ConnectError::TimedOut { to, after, obstacle });
+        let error = connecting.too_late();
+        self.fail(id, error);
     }
 
     /// Ends a connect with its one `Failed`.
@@ -257,13 +276,11 @@ impl ControlThread {
         };
         self.connecting -= usize::from(std::mem::take(&mut connecting.admitted));
         connecting.lane = None;
-        let (to, deadline, attempts) = (connecting.to, connecting.deadline, connecting.attempts);
-        let waited = connecting.first_attempt.map_or(Duration::ZERO, |first| first.elapsed());
+        let (deadline, attempts) = (connecting.deadline, connecting.attempts);
         let error = match obstacle {
             Obstacle::Nobody => {
-                connecting.obstacle = "nobody listened there";
-                (waited >= NOBODY_LISTENS_GRACE)
-                    .then_some(ConnectError::HostUnreachable { to, waited })
+                connecting.obstacle = NOBODY;
+                (connecting.waited() >= NOBODY_LISTENS_GRACE).then(|| connecting.too_late())
             }
             Obstacle::Passing(obstacle) => {
                 connecting.obstacle = obstacle;
@@ -271,7 +288,6 @@ impl ControlThread {
             }
             Obstacle::Final(error) => Some(error),
         };
-        let nobody = connecting.obstacle == "nobody listened there";
         self.close_socket(socket);
         self.release_watch(id, process);
         if let Some(error) = error {
@@ -279,9 +295,6 @@ impl ControlThread {
         }
         let backoff = BACKOFF_FIRST.saturating_mul(1 << attempts.min(10)).min(BACKOFF_LONGEST);
         let next = Instant::now() + self.jittered(backoff);
-        if next >= deadline && nobody {
-            return self.fail(id, ConnectError::HostUnreachable { to, waited });
-        }
         self.set_timer(id, Some(next.min(deadline)));
     }
 
