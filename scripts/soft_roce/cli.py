@@ -89,7 +89,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     if (options.loss or options.delay) and not options.two:
         parser.error("--loss and --delay are of the cable: they need --two")
     options.here = options.here or os.environ.get("SOFT_ROCE_HERE") == "1"
-    if options.here and (options.two or not options.command):
+    if options.here and not options.prepare and (options.two or not options.command):
         parser.error("--here takes a command, and has no second host")
     if options.timeout is None:
         options.timeout = COMMAND_SECONDS_MAX if options.command else 0
@@ -105,7 +105,8 @@ def main(arguments: list[str]) -> int:
         signal.signal(number, interrupt)
     try:
         if options.here:
-            return here.run(options.command, options.timeout)
+            # Nothing of what --prepare fetches is needed here.
+            return 0 if options.prepare else here.run(options.command, options.timeout)
         prepared = prepare(options.refresh)
         return 0 if options.prepare else run(options, prepared)
     except SetupError as error:

@@ -9,9 +9,9 @@ import shutil
 import stat
 import subprocess
 import tarfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Iterator
 
 from .errors import SetupError
 from .packages import say
@@ -25,7 +25,7 @@ MODULES = (
     *("ib_uverbs", "rdma_rxe", "rdma_cm", "rdma_ucm"),
     *("dummy", "veth", "virtio_net", "sch_netem"),
 )
-FOLDERS = ("bin", "dev", "proc", "sys", "modules", "host", "tools", "writes", "sysroot")
+FOLDERS = ("bin", "dev", "proc", "sys", "modules", "host", "tools", "writes", "new")
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ def pick(package: Path) -> tuple[bytes, list[tuple[str, bytes]]]:
     return kernel, [(name, contents[name]) for name in order]
 
 
-def members(package: Path) -> Iterator[tuple[str, callable]]:
+def members(package: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
     """Name and reader of each file of a package, as they come."""
     with subprocess.Popen(
         ["dpkg-deb", "--fsys-tarfile", package], stdout=subprocess.PIPE
