@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import platform
@@ -24,6 +25,8 @@ from .prepare import Prepared, cache_folder
 KVM_SECONDS_MAX = 15
 BOOT_SECONDS_MAX = 180
 TURN_SECONDS_MAX = 0.2
+FOLDER_PREFIX = "soft-roce-"
+FOLDER_SECONDS_MIN = 60
 # Called with the kind and the payload of each frame of a session.
 Handler = Callable[[int, bytes], None]
 
@@ -73,13 +76,37 @@ class Link:
         return self.last_session
 
 
+def claim_folder() -> tuple[Path, int]:
+    """A folder for this run's settings and logs, with a lock that says that the run is alive. What
+    runs left behind that were killed is removed."""
+    for folder in Path("/tmp").glob(f"{FOLDER_PREFIX}*"):
+        try:
+            # A young one may be between its making and its locking.
+            if folder.is_symlink() or time.time() - folder.stat().st_mtime < FOLDER_SECONDS_MIN:
+                continue
+            lock = os.open(folder, os.O_RDONLY)
+        except OSError:
+            continue  # another user's, or just removed
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        except BlockingIOError:
+            pass  # that run is alive
+        finally:
+            os.close(lock)
+    folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir="/tmp"))
+    lock = os.open(folder, os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    return folder, lock
+
+
 class Lab:
     """Machines that run; a context manager, so that they end however the block is left."""
 
     def __init__(self, prepared: Prepared, plan: Plan) -> None:
         self._prepared = prepared
         self._plan = plan
-        self._folder = Path(tempfile.mkdtemp(prefix="soft-roce-", dir="/tmp"))
+        self._folder, self._folder_lock = claim_folder()
         self._links: dict[str, Link] = {}
         # More descriptors to wait for, by those who run a command: descriptor, what to call.
         self.readers: dict[int, Callable[[], None]] = {}
@@ -90,6 +117,7 @@ class Lab:
     def __exit__(self, *_) -> None:
         self._kill()
         shutil.rmtree(self._folder, ignore_errors=True)
+        os.close(self._folder_lock)
 
     def _kill(self) -> None:
         for link in self._links.values():
