@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use common::*;
 use kestrel_shm::{ConnectError, Station, StationEvent};
+use kestrel_tests::fork::{fork, wait};
 
 #[test]
 fn child() {
@@ -14,32 +15,6 @@ fn child() {
         Some([role]) if role == "forker" => forker(),
         other => panic!("{other:?}"),
     }
-}
-
-/// Forks, runs `life` in the child, which ends with its answer; the child's PID.
-fn fork(life: impl FnOnce() -> i32) -> i32 {
-    // SAFETY: the child runs `life`, which is what is tested: it may allocate (glibc's malloc
-    // survives a fork), takes no lock that another thread here may hold, and never returns.
-    match unsafe { libc::fork() } {
-        -1 => panic!("fork: {}", std::io::Error::last_os_error()),
-        0 => {
-            let code = life();
-            // SAFETY: ends the child without running what the parent registered.
-            unsafe { libc::_exit(code) }
-        }
-        child => child,
-    }
-}
-
-/// The exit code of a child, which has to end.
-fn wait(child: i32) -> i32 {
-    let mut status = 0;
-    eventually("a forked child ends", || {
-        // SAFETY: waitpid writes the status to our own integer.
-        unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) == child }
-    });
-    assert!(libc::WIFEXITED(status), "{status:#x}");
-    libc::WEXITSTATUS(status)
 }
 
 fn connected(here: &Station, there: &Station) -> bool {

@@ -1,8 +1,8 @@
 //! What the integration, fault and conformance tests share.
 //!
 //! In reading order: how long a test may take ([`scale`]), processes that are
-//! this same test binary ([`process`]), an endpoint with all that belongs to it
-//! ([`node`]), messages that check themselves ([`traffic`]), and what a process
+//! this same test binary ([`process`]) or forked ([`fork`]), an endpoint with all
+//! that belongs to it ([`node`]), messages that check themselves ([`traffic`]), and what a process
 //! leaves behind ([`figures`], [`arena`]) or asks of the kernel ([`trace`]).
 //!
 //! The conformance suite is what every provider must do, once: [`bed`] is what
@@ -15,6 +15,7 @@ pub mod bed;
 pub mod cases;
 pub mod completion;
 pub mod figures;
+pub mod fork;
 pub mod node;
 pub mod one_sided;
 pub mod process;

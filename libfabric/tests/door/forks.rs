@@ -3,7 +3,10 @@
 
 use std::{ffi::c_void, ptr::null_mut};
 
-use kestrel_tests::process::{Peer, child_role, eventually, say};
+use kestrel_tests::{
+    fork::{fork, wait},
+    process::{Peer, child_role, say},
+};
 
 use crate::{
     abi::{
@@ -59,30 +62,6 @@ pub fn child() {
     exchange(&world);
     drop(world);
     say("done");
-}
-
-fn fork(life: impl FnOnce() -> i32) -> i32 {
-    // SAFETY: the child runs `life`, which is what is tested, and never returns.
-    match unsafe { libc::fork() } {
-        -1 => panic!("fork: {}", std::io::Error::last_os_error()),
-        0 => {
-            let code = life();
-            // SAFETY: ends the child.
-            unsafe { libc::_exit(code) }
-        }
-        child => child,
-    }
-}
-
-/// The exit code of a child, which has to end.
-fn wait(child: i32) -> i32 {
-    let mut status = 0;
-    eventually("a forked child ends", || {
-        // SAFETY: waitpid writes the status to our own integer.
-        unsafe { libc::waitpid(child, &mut status, libc::WNOHANG) == child }
-    });
-    assert!(libc::WIFEXITED(status), "{status:#x}");
-    libc::WEXITSTATUS(status)
 }
 
 /// A message each way, long and short.
