@@ -137,6 +137,8 @@ pub struct SendOperation {
     pub sent: usize,
     /// Bytes that may leave before consent.
     pub prefix: usize,
+    /// Bytes of each part, where it leaves in parts. Decided when the first leaves.
+    pub part: usize,
     /// Consent came while the prefix was still leaving.
     pub consented: bool,
     /// As posted.

@@ -65,7 +65,7 @@ pub struct Engine<T: Transport> {
     /// Packets that the next poll takes at most.
     burst: usize,
     /// A posted receive was matched in this pass: the application may post more when it returns.
-    pub(crate) served: bool,
+    pub(crate) has_news: bool,
     pub(crate) limits: Limits,
     pub(crate) setup: Setup,
     pub(crate) peers: Vec<Peer>,
@@ -101,7 +101,7 @@ impl<T: Transport> Engine<T> {
             limits: transport.limits(),
             transport,
             burst: 1,
-            served: false,
+            has_news: false,
             peers: Vec::new(),
             by_address: HashMap::new(),
             routes: Vec::new(),
@@ -139,7 +139,7 @@ impl<T: Transport> Engine<T> {
         self.know_sources();
         let mut packets = 0;
         let burst = self.burst.min(most);
-        self.served = false;
+        self.has_news = false;
         while packets < burst {
             let Some(arrival) = self.transport.arrival() else {
                 break;

@@ -55,7 +55,7 @@ pub struct Peer {
     /// The receiving side of credit: what arrived, what was let go, what was
     /// granted, and when to grant again.
     pub flow: ReceiveFlow,
-    /// What had arrived from it when a send last went there.
+    /// What had arrived from it when a send last left its queue.
     heard: u64,
     /// Its address in the address vector, or `FI_ADDR_NOTAVAIL`.
     pub fi_addr: u64,
@@ -113,7 +113,7 @@ impl Peer {
         self.flow.arrived == self.heard
     }
 
-    /// A message of more than one line goes to it.
+    /// The first packet of a send has left its queue.
     pub fn note_send(&mut self) {
         self.heard = self.flow.arrived;
     }

@@ -215,7 +215,7 @@ impl<T: Transport> Engine<T> {
             if arrival.head.kind == Kind::Bye as u8 {
                 return self.transport.consume();
             }
-            self.served = false;
+            self.has_news = false;
             self.deliver(arrival);
         }
     }

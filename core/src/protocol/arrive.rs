@@ -51,7 +51,7 @@ impl<T: Transport> Engine<T> {
         let Some(found) = matcher.match_posted(peer, tag) else {
             return self.park_eager(peer, head, tag, length);
         };
-        self.served = true;
+        self.has_news = true;
         let message =
             Message { peer, flags: message_flags(head.flags), tag, data: 0, total: length };
         self.receive_eager(found, message, tiny, source);
@@ -64,10 +64,10 @@ impl<T: Transport> Engine<T> {
     /// a stream that runs ahead of a window of receives would otherwise be copied twice. The next
     /// pass meets it first, and takes it.
     pub(crate) fn leaves_for_later(&mut self, peer: PeerIndex, cost: u64) -> bool {
-        if self.served {
+        if self.has_news {
             self.peers[peer as usize].flow.arrived -= cost;
         }
-        self.served
+        self.has_news
     }
 
     /// A message that brings data, or wants an answer.
@@ -83,7 +83,7 @@ impl<T: Transport> Engine<T> {
             let Arrival { peer, head, word, length, .. } = arrival;
             return self.park_eager(peer, head, word, length);
         };
-        self.served = true;
+        self.has_news = true;
         let message = self.eager_message(arrival);
         self.receive_eager(found, message, None, source);
         if flags & (wire::ACK_DELIVERY | wire::ACK_MATCH) != 0 {

@@ -87,7 +87,7 @@ impl<T: Transport> Engine<T> {
         self.peers[peer as usize].incoming.insert(operation, index);
         match matched {
             Some((posted, receive)) => {
-                self.served = true;
+                self.has_news = true;
                 self.incoming[index].target =
                     self.open_receive(receive & !STICKY, Some(posted), total as usize);
                 self.matched(index, acknowledge);

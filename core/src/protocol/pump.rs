@@ -15,9 +15,9 @@ use crate::{
 
 /// Parts that a long message is cut into at least, so that the receiver copies
 /// one out while the sender copies the next one in.
-const PARTS_MIN: usize = 8;
+const PARTS_MIN: usize = 6;
 /// The least that is worth a packet of its own. Units: bytes.
-const PART_MIN: usize = 2 << 10;
+const PART_MIN: usize = 1 << 10;
 /// The same for a receiver that is busy. Units: bytes.
 const BUSY_PART_MIN: usize = 16 << 10;
 
@@ -73,22 +73,26 @@ impl<T: Transport> Engine<T> {
         }
     }
 
-    /// Pushes the first packet of a send.
+    /// Pushes the first packet of a send, and decides how it is cut.
     fn push_first(&mut self, peer: PeerIndex, index: u32) -> bool {
         let total = self.sends[index].total;
         let contiguous = self.sends[index].pieces.view().contiguous(0, total);
         let streaming = self.peers[peer as usize].is_streaming();
         let single = if streaming { self.limits.fragment } else { self.limits.single };
-        if total <= single && contiguous.len() == total {
-            let cost = total as u64 + ENVELOPE_COST;
-            if self.has_credit(peer, cost) && self.push_whole(peer, index, contiguous, cost) {
-                self.peers[peer as usize].note_send();
-                return true;
+        let cost = total as u64 + ENVELOPE_COST;
+        let whole = total <= single
+            && contiguous.len() == total
+            && self.has_credit(peer, cost)
+            && self.push_whole(peer, index, contiguous, cost);
+        if !whole {
+            // Without credit, or without room for all of it at once: there may be for some.
+            self.sends[index].part = part_of(total, streaming, self.limits.fragment);
+            if !self.push_long(peer, index) {
+                return false;
             }
-            // No room for it in one packet: there may be for some of it.
         }
-        // Without credit, or without room for all of it at once.
-        self.push_long(peer, index)
+        self.peers[peer as usize].note_send();
+        true
     }
 
     fn push_whole(&mut self, peer: PeerIndex, index: u32, piece: Piece, cost: u64) -> bool {
@@ -151,7 +155,6 @@ impl<T: Transport> Engine<T> {
         if prefix > 0 {
             self.peers[peer as usize].charged += prefix as u64 + ENVELOPE_COST;
         }
-        self.peers[peer as usize].note_send();
         let send = &mut self.sends[index];
         send.prefix = prefix;
         send.sent = part.len();
@@ -208,9 +211,7 @@ impl<T: Transport> Engine<T> {
     /// there is room for it now.
     fn next_part(&mut self, peer: PeerIndex, index: u32, sent: usize, end: usize) -> Option<Piece> {
         let send = &self.sends[index];
-        let streaming = self.peers[peer as usize].is_streaming();
-        let wanted = part_of(send.total, streaming, self.limits.fragment).min(end - sent);
-        let piece = send.pieces.view().contiguous(sent, wanted);
+        let piece = send.pieces.view().contiguous(sent, send.part.min(end - sent));
         fit(&mut self.transport, peer, piece)
     }
 }
