@@ -106,7 +106,7 @@ pub enum SendStage {
     Prefix,
     /// The receiver's consent is awaited.
     AwaitConsent,
-    /// Consent is there; further parts leave as there is room.
+    /// Consent is there; parts leave as there is room.
     Streaming,
     /// All has left; the receiver's word is awaited.
     AwaitFinish,
@@ -135,6 +135,8 @@ pub struct SendOperation {
     pub total: usize,
     /// Bytes that have left.
     pub sent: usize,
+    /// Where its parts end: what is beyond, the receiver has or does not want.
+    pub until: usize,
     /// Bytes that may leave before consent.
     pub prefix: usize,
     /// Bytes of each part, where it leaves in parts. Decided when the first leaves.
@@ -225,14 +227,16 @@ pub struct Incoming {
     pub total: usize,
     /// Bytes that come without consent.
     pub prefix: usize,
-    /// Bytes that have come.
+    /// Bytes that have come, or were read.
     pub received: usize,
-    /// The receiver reads the sender's memory itself; parts no longer count.
-    pub pulled: bool,
+    /// Where it ends for us: what is beyond we have, or do not want.
+    pub end: usize,
     /// Where the rest goes.
     pub target: Target,
     /// Where the sender's memory can be read, or 0.
     pub remote: u64,
+    /// The sender has nothing else to send.
+    pub sender_waits: bool,
     /// Flags, tag and data of the message.
     pub flags: Flags,
     /// The tag.

@@ -8,7 +8,7 @@
 
 use std::{os::fd::RawFd, time::Duration};
 
-use crate::{address::Address, memory::Piece, wire::Head};
+use crate::{address::Address, memory::Piece, ring::claims::Claims, wire::Head};
 
 /// A peer inside one engine: a dense index, given by the engine.
 pub type PeerIndex = u32;
@@ -22,6 +22,10 @@ pub struct Limits {
     pub fragment: usize,
     /// How much of a message travels without the receiver's consent.
     pub prefix: usize,
+    /// A message of this length or more is left for the receiver to read, where it can.
+    pub single_copy: usize,
+    /// The same in a stream, whose receiver is busy with what came before.
+    pub single_copy_streaming: usize,
 }
 
 /// A packet that has arrived and is still in the transport's memory: what core
@@ -179,6 +183,22 @@ pub trait Transport: Send + Sized + 'static {
     /// Whether `peer` said that its own `read_remote` works for our memory: where it does not,
     /// no address of ours is told.
     fn is_readable_by(&self, peer: PeerIndex) -> bool;
+
+    /// Writes all of `from` at `remote` in the peer's memory, where the peer asked for it. Returns
+    /// false if that is not permitted, or has failed.
+    fn write_remote(&mut self, _peer: PeerIndex, _remote: u64, _from: Piece) -> bool {
+        false
+    }
+
+    /// Where we and `peer` claim blocks of the messages that it sends to us, if it can help.
+    fn claims_from(&self, _peer: PeerIndex) -> Option<&Claims> {
+        None
+    }
+
+    /// The same for the messages that we send to it.
+    fn claims_to(&self, _peer: PeerIndex) -> Option<&Claims> {
+        None
+    }
 
     /// Whether `event` has something. Cost: one load.
     fn has_event(&self) -> bool;

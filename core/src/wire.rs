@@ -5,7 +5,7 @@
 //! whole words in front of the payload.
 
 /// The protocol's version, exchanged when two endpoints connect.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 
 /// What a packet is. Anything else from a peer breaks the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub enum Kind {
     Long = 2,
     /// A further part of a long message. Word: operation. Words: `offset`.
     Part = 3,
-    /// The receiver consents to the rest. Word: operation.
+    /// The receiver wants some of the message in parts. Word: operation. Words: `from, to`.
     Consent = 4,
     /// The receiver has it all. Word: operation. Words: `errno`.
     Finish = 5,
@@ -43,6 +43,11 @@ pub enum Kind {
     Data = 13,
     /// A one-sided operation is done, or refused. Word: operation. Words: `errno`.
     Done = 14,
+    /// The receiver reads a message itself, and the sender may help. Word: operation. Words:
+    /// `claim, address, wanted, block`.
+    Share = 15,
+    /// The sender has helped. Word: operation. Words: `from`: from there on all is written.
+    Wrote = 16,
 }
 
 impl Kind {
@@ -64,6 +69,8 @@ impl Kind {
             12 => Kind::Atomic,
             13 => Kind::Data,
             14 => Kind::Done,
+            15 => Kind::Share,
+            16 => Kind::Wrote,
             _ => return None,
         })
     }
@@ -79,8 +86,8 @@ pub const ACK_DELIVERY: u8 = 4;
 pub const ACK_MATCH: u8 = 8;
 /// Of one-sided packets: the operation's last, to be answered.
 pub const LAST: u8 = 4;
-/// The receiver may read the sender's memory at the address in the packet.
-pub const READABLE: u8 = 16;
+/// The sender has nothing else to send: it would help to copy what is read from its memory.
+pub const WAITS: u8 = 16;
 /// The bits that core uses; the rest is the transport's.
 pub const CORE_FLAGS: u8 = 0x1f;
 
@@ -145,9 +152,27 @@ impl Head {
 
 /// Words of each kind but the first, which has its own rule; kinds that do not
 /// exist share a place, which matters to nobody.
-const WORDS: [u8; 16] =
-    [0, 0, LONG_WORDS as u8, PART_WORDS as u8, 1, 1, 1, 0, 2, 3, 5, 4, 3, 1, 1, 0];
+const WORDS: [u8; 32] = {
+    let mut words = [0; 32];
+    words[Kind::Long as usize] = LONG_WORDS as u8;
+    words[Kind::Part as usize] = PART_WORDS as u8;
+    words[Kind::Consent as usize] = 2;
+    words[Kind::Finish as usize] = 1;
+    words[Kind::Acknowledge as usize] = 1;
+    words[Kind::Write as usize] = 2;
+    words[Kind::WriteData as usize] = 3;
+    words[Kind::WritePart as usize] = 5;
+    words[Kind::Read as usize] = 4;
+    words[Kind::Atomic as usize] = 3;
+    words[Kind::Data as usize] = 1;
+    words[Kind::Done as usize] = 1;
+    words[Kind::Share as usize] = REPLY_WORDS as u8;
+    words[Kind::Wrote as usize] = 1;
+    words
+};
 
+/// Words of the longest reply.
+pub const REPLY_WORDS: usize = 4;
 /// Words in front of the payload of a long message's first packet.
 pub const LONG_WORDS: usize = 5;
 /// Words in front of the payload of its further packets.

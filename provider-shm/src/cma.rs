@@ -1,4 +1,4 @@
-//! Reading a peer's memory (cross-memory attach), and the probe that says whether we may.
+//! Reading and writing a peer's memory (cross-memory attach), and the probe that says whether we may.
 //!
 //! process_vm_readv(2) takes a PID, and a PID that a peer tells is worth nothing: two containers
 //! both say 1, and reading process 1 then happily reads our own memory. So the PID is the one
@@ -10,6 +10,11 @@
 //! another program keeps its PID. So every read fetches the nonce once more, behind the data and
 //! by the same system call, which takes both from one address space: what was read counts only
 //! if the nonce is there.
+//!
+//! A write cannot be taken back. So it begins with the nonce itself, at its place, by the same
+//! system call: where that cannot be written, nothing is. An address space in which it can, and
+//! which is not the peer's, has the same layout: a copy of the peer's process that was forked and
+//! got the PID of the dead one, in the moment before its death is noticed.
 
 use std::fs;
 use std::io;
@@ -92,6 +97,37 @@ impl PeerMemory {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
         Ok(())
+    }
+}
+
+impl PeerMemory {
+    /// Copies `len` bytes at `local` to `remote` in the peer's memory, all of them.
+    ///
+    /// An error means that what lies at `remote` now does not count, or is nobody's any more.
+    ///
+    /// Cost: one system call for each two gigabytes. May wait for the peer's pages.
+    ///
+    /// # Safety
+    /// `local` must be valid for reads of `len` bytes.
+    ///
+    /// # Reference
+    /// process_vm_writev(2)
+    pub unsafe fn write(&self, remote: u64, local: *const u8, len: usize) -> io::Result<()> {
+        let mut nonce = self.nonce;
+        let local = [
+            libc::iovec { iov_base: nonce.as_mut_ptr().cast(), iov_len: NONCE_BYTES },
+            libc::iovec { iov_base: local.cast_mut().cast(), iov_len: len },
+        ];
+        let remote = [
+            RemoteSlice { address: self.nonce_address, len: NONCE_BYTES },
+            RemoteSlice { address: remote, len },
+        ];
+        // SAFETY: the first piece is ours, the second what the caller promises; both are only read.
+        let copied = unsafe { transfer(libc::process_vm_writev, self.pid, &remote, &local) }?;
+        match copied == len + NONCE_BYTES {
+            true => Ok(()),
+            false => Err(io::Error::from_raw_os_error(libc::EFAULT)),
+        }
     }
 }
 
@@ -189,6 +225,31 @@ pub unsafe fn read_vectored(
     remote: &[RemoteSlice],
     local: &[libc::iovec],
 ) -> io::Result<usize> {
+    // SAFETY: what the caller promises.
+    unsafe { transfer(libc::process_vm_readv, pid, remote, local) }
+}
+
+/// What process_vm_readv(2) and process_vm_writev(2) have in common.
+type Call = unsafe extern "C" fn(
+    libc::pid_t,
+    *const libc::iovec,
+    libc::c_ulong,
+    *const libc::iovec,
+    libc::c_ulong,
+    libc::c_ulong,
+) -> isize;
+
+/// Copies between the pieces of both lists, end to end, as [`read_vectored`] says.
+///
+/// # Safety
+/// Each piece of `local` must be valid for its length: for writes, which no reference covers, if
+/// `call` reads; for reads if it writes.
+unsafe fn transfer(
+    call: Call,
+    pid: i32,
+    remote: &[RemoteSlice],
+    local: &[libc::iovec],
+) -> io::Result<usize> {
     let empty = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
     let mut done = 0;
     loop {
@@ -204,10 +265,10 @@ pub unsafe fn read_vectored(
             return Ok(done);
         }
         // SAFETY: the local pieces are what is left of the caller's, which it promises are
-        // writable; the counts say how many entries of both arrays were filled. Remote addresses
+        // valid; the counts say how many entries of both arrays were filled. Remote addresses
         // are checked by the kernel, which answers EFAULT.
         let copied = unsafe {
-            libc::process_vm_readv(
+            call(
                 pid,
                 local_batch.as_ptr(),
                 local_count as libc::c_ulong,
@@ -306,6 +367,23 @@ mod tests {
         assert!(matches!(probe(Some(own_pid()), 0, &nonce), Err(ProbeFailure::Off)));
         let gone = probe(Some(i32::MAX), address, &nonce);
         assert!(matches!(gone, Err(ProbeFailure::NoProcess { .. })));
+    }
+
+    #[test]
+    fn what_is_written_lands_only_where_the_nonce_can_be_written() {
+        let (nonce, source) = ([9u8; NONCE_BYTES], [7u8; 64]);
+        let target: [std::sync::atomic::AtomicU8; 64] = std::array::from_fn(|_| 0.into());
+        let write = |nonce_address| {
+            let memory = PeerMemory { pid: own_pid(), nonce_address, nonce };
+            // SAFETY: the source is ours; the targets are cells that nobody looks at meanwhile.
+            unsafe { memory.write(target.as_ptr() as u64, source.as_ptr(), 64) }
+                .map_err(|error| error.raw_os_error().unwrap())
+        };
+        let there =
+            || target.iter().all(|byte| byte.load(std::sync::atomic::Ordering::SeqCst) == 7);
+        assert_eq!((write(8), there()), (Err(libc::EFAULT), false));
+        let place = Box::new(std::cell::UnsafeCell::new(nonce));
+        assert_eq!((write(place.get() as u64), there()), (Ok(()), true));
     }
 
     /// As after the peer's death, when its PID is another's, or after it executed a program.

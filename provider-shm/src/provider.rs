@@ -24,6 +24,12 @@ use crate::{
     transport::ShmTransport,
 };
 
+/// A message of this length or more is left for its receiver to read. Below, two copies through
+/// the pool take less than the system call. Units: bytes.
+const SINGLE_COPY: usize = 12 << 10;
+/// The same in a stream, where both copies go on at once. Units: bytes.
+const SINGLE_COPY_STREAMING: usize = 64 << 10;
+
 /// How transports are set up.
 #[derive(Clone, Debug)]
 pub struct ShmOptions {
@@ -127,6 +133,8 @@ impl Provider for ShmProvider {
             single: self.options.chunk_bytes.min(8 << 10),
             fragment: self.options.chunk_bytes,
             prefix: 64 << 10,
+            single_copy: SINGLE_COPY,
+            single_copy_streaming: SINGLE_COPY_STREAMING,
         };
         Ok(ShmTransport::new(station, pool, self.copier, limits))
     }

@@ -29,7 +29,13 @@ mod tight {
     /// Lanes of three packets, fragments of a few hundred bytes.
     fn options() -> MockOptions {
         MockOptions {
-            limits: Limits { single: 600, fragment: 4096, prefix: 10_000 },
+            limits: Limits {
+                single: 600,
+                fragment: 4096,
+                prefix: 10_000,
+                single_copy: 2000,
+                single_copy_streaming: 5000,
+            },
             lane_packets: 3,
             room_bytes: 1500,
             read_remote: false,

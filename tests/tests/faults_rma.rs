@@ -116,7 +116,13 @@ fn a_killed_target_fails_what_is_under_way() {
 #[test]
 fn a_dead_target_fails_what_is_under_way_whatever_came_through() {
     let tight = MockOptions {
-        limits: Limits { single: 500, fragment: 4096, prefix: 10_000 },
+        limits: Limits {
+            single: 500,
+            fragment: 4096,
+            prefix: 10_000,
+            single_copy: 2000,
+            single_copy_streaming: 5000,
+        },
         lane_packets: 3,
         room_bytes: 1_300,
         read_remote: false,

@@ -15,7 +15,10 @@ pub mod route;
 #[allow(unsafe_code)]
 pub mod unit;
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
 
 use crate::{
     address::Address,
@@ -25,7 +28,10 @@ use crate::{
     one_sided::RemoteOperation,
     operation::{Incoming, ReceiveOperation, SendOperation, Unexpected},
     pool::Pool,
-    protocol::remote_access::scratch::Scratch,
+    protocol::{
+        remote_access::scratch::Scratch,
+        single_copy::{help::Helping, pull::Pull},
+    },
     tag_match::Matcher,
     transport::{Limits, PeerIndex, Transport},
 };
@@ -86,8 +92,10 @@ pub struct Engine<T: Transport> {
     pub(crate) scratch: Scratch,
     /// Peers with something to push.
     pub(crate) backlog: Vec<PeerIndex>,
-    /// Consented messages whose sender may be asleep: candidates for single-copy.
-    pub(crate) stalled: Vec<crate::protocol::single_copy::Stalled>,
+    /// Messages that are read from their senders' memory.
+    pub(crate) pulls: VecDeque<Pull>,
+    /// Messages of ours that we help a receiver with.
+    pub(crate) helps: VecDeque<Helping>,
     /// Messages claimed by a peek, by context.
     pub(crate) claimed: HashMap<u64, u32>,
     /// What all peers together could make us hold: the sum of their windows.
@@ -117,7 +125,8 @@ impl<T: Transport> Engine<T> {
             regions: KnownRegions::new(setup.memory_regions.clone()),
             scratch: Scratch::default(),
             backlog: Vec::new(),
-            stalled: Vec::new(),
+            pulls: VecDeque::new(),
+            helps: VecDeque::new(),
             claimed: HashMap::new(),
             windows: 0,
             setup,
@@ -154,7 +163,7 @@ impl<T: Transport> Engine<T> {
         // before it can answer. So after a silence one packet is taken; a second
         // look is worth while when the first look of a poll finds something.
         self.burst = if packets > 0 { BURST_MAX.min(self.burst * 2) } else { 1 };
-        if self.backlog.is_empty() && self.stalled.is_empty() {
+        if self.backlog.is_empty() && self.pulls.is_empty() && self.helps.is_empty() {
             return packets > 0;
         }
         self.push_backlog(packets > 0)
@@ -174,10 +183,7 @@ impl<T: Transport> Engine<T> {
                 self.backlog.swap_remove(index);
             }
         }
-        if !moved && !self.stalled.is_empty() {
-            moved = self.read_stalled();
-        }
-        moved
+        moved | self.pull_on() | self.help_on()
     }
 
     /// Remembers that `peer` has something to push.
@@ -213,7 +219,7 @@ impl<T: Transport> Engine<T> {
     /// Whether something here waits for room at a peer, so that a sleeper must
     /// look again by itself.
     pub fn waits_for_room(&self) -> bool {
-        !self.backlog.is_empty() || !self.stalled.is_empty()
+        !(self.backlog.is_empty() && self.pulls.is_empty() && self.helps.is_empty())
     }
 }
 
@@ -221,6 +227,9 @@ impl<T: Transport> Drop for Engine<T> {
     /// Says goodbye to connected peers; what is pending is dropped silently, as
     /// fi_endpoint(3) has it for `fi_close`.
     fn drop(&mut self) {
+        for peer in 0..self.peers.len() as PeerIndex {
+            self.end_single_copy(peer);
+        }
         self.say_bye();
     }
 }

@@ -6,8 +6,10 @@ use std::{
 };
 
 use crate::{
-    address::Address, address_vector::FI_ADDR_NOTAVAIL,
-    protocol::remote_access::serve_data::Serving, wire::Kind,
+    address::Address,
+    address_vector::FI_ADDR_NOTAVAIL,
+    protocol::remote_access::serve_data::Serving,
+    wire::{Kind, REPLY_WORDS},
 };
 
 /// In a peer's queue: the index is one of a one-sided operation.
@@ -32,12 +34,19 @@ pub enum PeerState {
 /// A small packet that core owes to a peer: never lost for lack of room.
 #[derive(Clone, Copy, Debug)]
 pub struct Reply {
-    /// `Consent`, `Finish`, `Acknowledge` or `Done`.
+    /// `Consent`, `Finish`, `Acknowledge`, `Done`, `Share` or `Wrote`.
     pub kind: Kind,
     /// The peer's operation.
     pub operation: u64,
-    /// The error number of a `Finish` or a `Done`.
-    pub errno: u64,
+    /// As many of these as the kind has.
+    pub words: [u64; REPLY_WORDS],
+}
+
+impl Reply {
+    /// A reply with one word at most: the error number of a `Finish` or a `Done`.
+    pub fn new(kind: Kind, operation: u64, word: u64) -> Reply {
+        Reply { kind, operation, words: [word, 0, 0, 0] }
+    }
 }
 
 /// An active peer: one that was sent to, received from, or named in a receive.
@@ -79,6 +88,12 @@ pub struct Peer {
     pub serving: VecDeque<Serving>,
     /// Replies that found no room yet.
     pub replies: VecDeque<Reply>,
+    /// Offers open to it, for messages that we read from it: a bit each. And how many there were.
+    pub offers: (u8, u16),
+    /// It did not let us read its memory, or write to it.
+    pub unreadable: bool,
+    /// As above.
+    pub unwritable: bool,
     /// Long messages from it that are under way: its name and our index.
     pub incoming: HashMap<u64, u32, BuildHasherDefault<NameHasher>>,
 }
@@ -113,6 +128,11 @@ impl Peer {
         self.flow.arrived == self.heard
     }
 
+    /// An envelope came from it, which costs no credit.
+    pub fn note_envelope(&mut self) {
+        self.heard = u64::MAX;
+    }
+
     /// The first packet of a send has left its queue.
     pub fn note_send(&mut self) {
         self.heard = self.flow.arrived;
@@ -138,6 +158,9 @@ impl Peer {
             long_reads: 0,
             serving: VecDeque::new(),
             replies: VecDeque::new(),
+            offers: (0, 0),
+            unreadable: false,
+            unwritable: false,
             incoming: HashMap::default(),
         }
     }

@@ -141,6 +141,7 @@ impl<T: Transport> Engine<T> {
         record.state = PeerState::Ready;
         record.charged = 0;
         record.credit = CREDIT_FIRST;
+        record.unwritable = false;
         self.note_backlog(peer);
         self.pump(peer);
     }
@@ -166,6 +167,7 @@ impl<T: Transport> Engine<T> {
         self.drain(peer);
         let why = died(self.peers[peer as usize].address);
         tracing::info!("{}", why.reason);
+        self.end_single_copy(peer);
         self.transport.disconnect(peer);
         self.fail_peer(peer, &why);
     }
@@ -177,12 +179,14 @@ impl<T: Transport> Engine<T> {
         let address = self.peers[peer as usize].address;
         let reason = format!("peer {address} closed its endpoint");
         tracing::info!("{reason}");
+        self.end_single_copy(peer);
         self.transport.disconnect(peer);
         self.fail_peer(peer, &Unreachable { errno: Errno::CONNRESET, reason });
     }
 
     fn peer_broke(&mut self, peer: PeerIndex, why: &Unreachable) {
         tracing::warn!(address = %self.peers[peer as usize].address, "{}", why.reason);
+        self.end_single_copy(peer);
         self.transport.disconnect(peer);
         self.fail_peer(peer, why);
         self.forget_liar(peer);
@@ -261,6 +265,7 @@ impl<T: Transport> Engine<T> {
 
     /// Fails the messages that were under way from `peer`, whose lane is gone.
     fn fail_receiving(&mut self, peer: PeerIndex, why: &Unreachable) {
+        self.forget_pulls(peer);
         let mut parked = HashSet::new();
         for (_, index) in std::mem::take(&mut self.peers[peer as usize].incoming) {
             if let Some(message) = self.fail_incoming(index, why) {
@@ -268,7 +273,6 @@ impl<T: Transport> Engine<T> {
             }
         }
         self.forget_unexpected(&parked);
-        self.stalled.retain(|stalled| self.incoming.get(stalled.incoming).is_some());
         self.close_flow(peer);
     }
 

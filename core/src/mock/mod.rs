@@ -7,9 +7,15 @@
 //! dying peers) happens here when a test says so.
 
 mod bell;
+mod event;
+mod foreign;
+mod lane;
 mod provider;
 
 use bell::MockBell;
+use event::{Event, What};
+use foreign::Copies;
+use lane::{Lane, Packet};
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -25,7 +31,7 @@ use crate::{
     address::Address,
     error::Errno,
     memory::Piece,
-    ring::lane::INLINE_WORDS,
+    ring::{claims::Claims, lane::INLINE_WORDS},
     transport::{
         Arrival, Bell, CoreClaim, Limits, PeerIndex, Provider, Room, Transport, TransportEvent,
         Unreachable,
@@ -50,7 +56,13 @@ pub struct MockOptions {
 impl Default for MockOptions {
     fn default() -> Self {
         MockOptions {
-            limits: Limits { single: 8 << 10, fragment: 32 << 10, prefix: 64 << 10 },
+            limits: Limits {
+                single: 8 << 10,
+                fragment: 32 << 10,
+                prefix: 64 << 10,
+                single_copy: 12 << 10,
+                single_copy_streaming: 64 << 10,
+            },
             lane_packets: 16,
             room_bytes: usize::MAX,
             read_remote: false,
@@ -85,40 +97,10 @@ struct Station {
     dead: AtomicBool,
     /// Pushes to it that will find no room.
     blocked: AtomicUsize,
+    /// What it reads of others' memory, and writes to it.
+    reads: Copies,
+    writes: Copies,
     events: Mutex<VecDeque<Event>>,
-}
-
-struct Event {
-    /// Looks until it shows.
-    looks: usize,
-    what: What,
-}
-
-enum What {
-    Connected { peer: PeerIndex, lane: Arc<Lane> },
-    Failed { peer: PeerIndex, reason: Unreachable },
-    Incoming { lane: Arc<Lane> },
-    Died { incarnation: u64 },
-    HungUp { lane: Arc<Lane> },
-}
-
-struct Lane {
-    from: Arc<Station>,
-    to: Arc<Station>,
-    queue: Mutex<Packets>,
-}
-
-#[derive(Default)]
-struct Packets {
-    packets: VecDeque<Packet>,
-    credit: u64,
-}
-
-struct Packet {
-    head: Head,
-    word: u64,
-    words: [u64; INLINE_WORDS],
-    payload: Vec<u8>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -307,7 +289,8 @@ impl Transport for MockTransport {
             Err(reason) => What::Failed { peer, reason },
             Ok(to) => {
                 let from = self.station.clone();
-                let lane = Arc::new(Lane { from, to: to.clone(), queue: Mutex::default() });
+                let (queue, claims) = Default::default();
+                let lane = Arc::new(Lane { from, to: to.clone(), queue, claims });
                 to.tell(0, What::Incoming { lane: lane.clone() });
                 What::Connected { peer, lane }
             }
@@ -416,13 +399,37 @@ impl Transport for MockTransport {
     }
 
     fn read_remote(&mut self, peer: PeerIndex, remote: u64, to: Piece) -> bool {
-        if !self.can_read_remote(peer) {
+        if !self.can_read_remote(peer) || !self.station.reads.permit(to.len()) {
             return false;
         }
         // SAFETY: the sender is in this process and keeps its buffer until the
         // receiver has finished the message, which it has not yet.
         unsafe { std::ptr::copy(remote as *const u8, to.as_ptr(), to.len()) };
         true
+    }
+
+    fn write_remote(&mut self, peer: PeerIndex, remote: u64, from: Piece) -> bool {
+        let lane = self.send_lane(peer);
+        if !self.options.read_remote || lane.is_none_or(|lane| lane.to.dead.load(Ordering::SeqCst))
+        {
+            return false;
+        }
+        if !self.station.writes.permit(from.len()) {
+            return false;
+        }
+        // SAFETY: the receiver is in this process and keeps its buffer until all that the sender
+        // has claimed is written, which this is not yet.
+        unsafe { std::ptr::copy(from.as_ptr(), remote as *mut u8, from.len()) };
+        true
+    }
+
+    fn claims_from(&self, peer: PeerIndex) -> Option<&Claims> {
+        let lane = self.peers.get(peer as usize)?.receive.as_ref();
+        lane.filter(|_| self.options.read_remote).map(|lane| &lane.claims)
+    }
+
+    fn claims_to(&self, peer: PeerIndex) -> Option<&Claims> {
+        self.send_lane(peer).filter(|_| self.options.read_remote).map(|lane| &lane.claims)
     }
 
     fn can_read_remote(&self, peer: PeerIndex) -> bool {

@@ -25,6 +25,22 @@ impl MockProvider {
         }
     }
 
+    /// After so many more reads of others' memory, and writes to it, the endpoint at `address` is
+    /// permitted none.
+    pub fn forbid_copying(&self, address: Address, reads: usize, writes: usize) {
+        if let Some(station) = lock(&self.network).stations.get(&address) {
+            station.reads.forbid_after(reads);
+            station.writes.forbid_after(writes);
+        }
+    }
+
+    /// Bytes that the endpoint at `address` has read of others' memory, and written to it.
+    pub fn copied(&self, address: Address) -> (usize, usize) {
+        let network = lock(&self.network);
+        let station = network.stations.get(&address);
+        station.map_or((0, 0), |station| (station.reads.bytes(), station.writes.bytes()))
+    }
+
     /// How often the calling thread has slept on bells.
     pub fn sleeps() -> usize {
         bell::sleeps()
@@ -72,6 +88,8 @@ impl Provider for MockProvider {
             armed: AtomicUsize::new(0),
             dead: AtomicBool::new(false),
             blocked: AtomicUsize::new(0),
+            reads: Copies::default(),
+            writes: Copies::default(),
             events: Mutex::default(),
         });
         network.stations.insert(address, station.clone());

@@ -203,7 +203,12 @@ impl<T: Transport> Engine<T> {
             Some(Kind::Long) => return self.arrive_long(arrival),
             Some(Kind::Eager) => return self.arrive_eager(arrival),
             Some(Kind::Part) => self.arrive_part(arrival),
-            Some(Kind::Consent) => self.arrive_consent(peer, arrival.word),
+            Some(Kind::Consent) => {
+                let [from, to] = std::array::from_fn(|index| self.transport.word(index));
+                self.arrive_consent(peer, arrival.word, from, to);
+            }
+            Some(Kind::Share) => self.arrive_share(peer, arrival.word),
+            Some(Kind::Wrote) => self.arrive_wrote(peer, arrival.word, self.transport.word(0)),
             Some(Kind::Finish) => self.arrive_finish(peer, arrival.word, self.transport.word(0)),
             Some(Kind::Acknowledge) => self.arrive_finish(peer, arrival.word, 0),
             Some(Kind::Bye) => self.peer_closed(peer),
@@ -228,7 +233,7 @@ impl<T: Transport> Engine<T> {
     #[cold]
     #[inline(never)]
     pub(crate) fn acknowledge(&mut self, peer: PeerIndex, operation: u64) {
-        self.reply(peer, Reply { kind: Kind::Acknowledge, operation, errno: 0 });
+        self.reply(peer, Reply::new(Kind::Acknowledge, operation, 0));
     }
 
     /// The same at the end of an arrival, which is the only place where a peer can be dropped

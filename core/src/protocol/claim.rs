@@ -164,6 +164,6 @@ impl<T: Transport> Engine<T> {
         let incoming = self.incoming.remove(index);
         let operation = incoming.operation;
         self.peers[incoming.peer as usize].incoming.remove(&operation);
-        self.reply(incoming.peer, Reply { kind: Kind::Finish, operation, errno: 0 });
+        self.reply(incoming.peer, Reply::new(Kind::Finish, operation, 0));
     }
 }

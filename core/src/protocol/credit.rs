@@ -69,7 +69,8 @@ impl<T: Transport> Engine<T> {
     pub(crate) fn open_flow(&mut self, peer: PeerIndex) {
         let flow = ReceiveFlow::opened();
         self.windows += flow.window;
-        self.peers[peer as usize].flow = flow;
+        let record = &mut self.peers[peer as usize];
+        (record.flow, record.unreadable, record.offers.0) = (flow, false, 0);
     }
 
     /// The lane from `peer` is gone, and nothing more arrives in its flow. What it left behind

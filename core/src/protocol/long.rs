@@ -12,7 +12,6 @@ use crate::{
     protocol::{
         arrive::{UNDER_WAY_MAX, message_flags},
         place,
-        single_copy::Stalled,
     },
     tag_match::{PostedId, STICKY},
     transport::{Arrival, PeerIndex, Transport, Unreachable},
@@ -62,9 +61,10 @@ impl<T: Transport> Engine<T> {
             total: total as usize,
             prefix: prefix as usize,
             received: 0,
-            pulled: false,
+            end: total as usize,
             target: Target::Nowhere,
-            remote: if flags & wire::READABLE != 0 { remote } else { 0 },
+            remote,
+            sender_waits: flags & wire::WAITS != 0,
             flags: message_flags(flags),
             tag: arrival.word,
             data,
@@ -80,6 +80,7 @@ impl<T: Transport> Engine<T> {
             return false;
         }
         if prefix == 0 {
+            self.peers[peer as usize].note_envelope();
             self.grant_starved(peer);
         }
         let acknowledge = (flags & wire::ACK_MATCH != 0).then_some(operation);
@@ -90,7 +91,9 @@ impl<T: Transport> Engine<T> {
                 self.has_news = true;
                 self.incoming[index].target =
                     self.open_receive(receive & !STICKY, Some(posted), total as usize);
-                self.matched(index, acknowledge);
+                if !self.matched(index, acknowledge) {
+                    return true;
+                }
             }
             None => self.park_long(index, acknowledge),
         }
@@ -117,35 +120,39 @@ impl<T: Transport> Engine<T> {
         self.incoming[index].target = Target::Unexpected(parked);
     }
 
-    /// The receive for an incoming message is known: the sender may go on.
-    pub(crate) fn matched(&mut self, index: u32, acknowledge: Option<u64>) {
-        let incoming = &self.incoming[index];
-        let (peer, operation) = (incoming.peer, incoming.operation);
-        let rendezvous = incoming.is_rendezvous();
-        if rendezvous {
-            self.reply(peer, Reply { kind: Kind::Consent, operation, errno: 0 });
-            if self.incoming[index].remote != 0 && self.transport.can_read_remote(peer) {
-                self.stalled.push(Stalled::new(index));
-            }
-        } else if acknowledge.is_some() {
+    /// The receive for an incoming message is known: it is read from the sender's memory, or the
+    /// sender may go on. Returns whether it comes in packets.
+    pub(crate) fn matched(&mut self, index: u32, acknowledge: Option<u64>) -> bool {
+        if !self.incoming[index].is_rendezvous() {
             // With its last packet: the sender lets go of what is acknowledged.
-            self.incoming[index].acknowledge_whole = true;
+            self.incoming[index].acknowledge_whole |= acknowledge.is_some();
+            return true;
         }
+        if self.pull(index) {
+            return false;
+        }
+        self.consent(index);
+        true
+    }
+
+    /// Asks the sender for what has not come yet.
+    pub(crate) fn consent(&mut self, index: u32) {
+        let Incoming { peer, operation, received, prefix, end, .. } = self.incoming[index];
+        let from = received.max(prefix) as u64;
+        let words = [from, end as u64, 0, 0];
+        self.reply(peer, Reply { kind: Kind::Consent, operation, words });
     }
 
     pub(crate) fn arrive_part(&mut self, arrival: Arrival) {
         let peer = arrival.peer;
-        // A message that was finished by single-copy may still have parts on the way.
+        // One that was discarded may still have parts on the way.
         let Some(&index) = self.peers[peer as usize].incoming.get(&arrival.word) else {
             return;
         };
         let incoming = &self.incoming[index];
-        if incoming.pulled {
-            return;
-        }
         let unasked = matches!(incoming.target, Target::Unexpected(_));
-        let end = if unasked { incoming.prefix } else { incoming.total };
-        let left = end - incoming.received;
+        let end = if unasked { incoming.prefix } else { incoming.end };
+        let left = end.saturating_sub(incoming.received);
         if self.transport.word(0) != incoming.received as u64 || arrival.length > left {
             return self.violation(peer, "a part is out of place");
         }
@@ -175,48 +182,51 @@ impl<T: Transport> Engine<T> {
     /// Completes an incoming message of which everything has come.
     pub(crate) fn finish_if_whole(&mut self, index: u32) {
         let incoming = &self.incoming[index];
-        let rendezvous = incoming.is_rendezvous();
+        if incoming.received != incoming.end {
+            return;
+        }
         match incoming.target {
-            Target::Unexpected(parked) if incoming.received == incoming.total && !rendezvous => {
+            Target::Unexpected(parked) if !incoming.is_rendezvous() => {
                 self.unexpected[parked].arriving = None;
                 self.close_incoming(index);
             }
-            Target::Receive { receive, start, room } if incoming.received == incoming.total => {
+            Target::Receive { receive, start, room } => {
                 let message = incoming.message();
                 self.close_incoming(index);
                 self.close_receive(receive, &message, start, room);
             }
-            Target::Nowhere if incoming.received == incoming.total => {
-                self.close_incoming(index);
-            }
-            _ => {}
+            Target::Nowhere => self.close_incoming(index),
+            Target::Unexpected(_) => {}
         }
     }
 
     /// Forgets an incoming message and tells a sender that waits for it.
     pub(crate) fn close_incoming(&mut self, index: u32) {
         let incoming = self.incoming.remove(index);
-        self.stalled.retain(|stalled| stalled.incoming != index);
         self.peers[incoming.peer as usize].incoming.remove(&incoming.operation);
         if incoming.is_rendezvous() {
             let operation = incoming.operation;
-            self.reply(incoming.peer, Reply { kind: Kind::Finish, operation, errno: 0 });
+            self.reply(incoming.peer, Reply::new(Kind::Finish, operation, 0));
         } else if incoming.acknowledge_whole {
             self.acknowledge(incoming.peer, incoming.operation);
         }
     }
 
     /// The receiver of one of our messages lets us go on.
-    pub(crate) fn arrive_consent(&mut self, peer: PeerIndex, name: u64) {
+    pub(crate) fn arrive_consent(&mut self, peer: PeerIndex, name: u64, from: u64, to: u64) {
         let Some(index) = self.own_send(peer, name) else {
             return;
         };
-        match self.sends[index].stage {
-            SendStage::AwaitConsent if self.sends[index].total == 0 => {
-                self.sends[index].stage = SendStage::AwaitFinish;
-            }
+        let send = &mut self.sends[index];
+        if from < send.prefix as u64 || from > to || to > send.total as u64 {
+            return self.violation(peer, "it asked for what a message does not have");
+        }
+        send.until = to as usize;
+        match send.stage {
+            SendStage::AwaitConsent if from == to => send.stage = SendStage::AwaitFinish,
             SendStage::AwaitConsent => {
-                self.sends[index].stage = SendStage::Streaming;
+                send.sent = from as usize;
+                send.stage = SendStage::Streaming;
                 self.peers[peer as usize].streams.push_back(index);
                 self.pump(peer);
                 self.note_backlog(peer);

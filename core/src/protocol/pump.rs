@@ -7,9 +7,9 @@ use crate::{
         peer::{ONE_SIDED, PeerState},
     },
     flags::Flags,
-    memory::{Piece, Pieces},
+    memory::Piece,
     operation::SendStage,
-    transport::{PeerIndex, Room, Transport},
+    transport::{Limits, PeerIndex, Room, Transport},
     wire::{self, ENVELOPE_COST, Head, Kind},
 };
 
@@ -34,7 +34,8 @@ impl<T: Transport> Engine<T> {
         let mut moved = false;
         while let Some(&reply) = self.peers[peer as usize].replies.front() {
             let head = Head::new(reply.kind, 0);
-            if !self.transport.push(peer, head, reply.operation, &[reply.errno], Piece::EMPTY) {
+            let words = &reply.words[..head.words()];
+            if !self.transport.push(peer, head, reply.operation, words, Piece::EMPTY) {
                 return moved;
             }
             self.peers[peer as usize].replies.pop_front();
@@ -78,21 +79,32 @@ impl<T: Transport> Engine<T> {
         let total = self.sends[index].total;
         let contiguous = self.sends[index].pieces.view().contiguous(0, total);
         let streaming = self.peers[peer as usize].is_streaming();
-        let single = if streaming { self.limits.fragment } else { self.limits.single };
-        let cost = total as u64 + ENVELOPE_COST;
-        let whole = total <= single
-            && contiguous.len() == total
-            && self.has_credit(peer, cost)
-            && self.push_whole(peer, index, contiguous, cost);
-        if !whole {
+        let Limits { single, fragment, single_copy, single_copy_streaming, .. } = self.limits;
+        let (single, single_copy) = match streaming {
+            true => (fragment, single_copy_streaming),
+            false => (single, single_copy),
+        };
+        let one_piece = contiguous.len() == total;
+        let readable = one_piece && total > 0 && self.transport.is_readable_by(peer);
+        self.sends[index].part = part_of(total, streaming, fragment);
+        let pushed = if readable && total >= single_copy {
+            self.push_long(peer, index, 0, streaming)
+        } else {
+            let cost = total as u64 + ENVELOPE_COST;
+            let whole = one_piece
+                && total <= single
+                && self.has_credit(peer, cost)
+                && self.push_whole(peer, index, contiguous, cost);
             // Without credit, or without room for all of it at once: there may be for some.
-            self.sends[index].part = part_of(total, streaming, self.limits.fragment);
-            if !self.push_long(peer, index) {
-                return false;
+            whole || {
+                let prefix = self.prefix_within_credit(peer, total.min(self.limits.prefix));
+                self.push_long(peer, index, prefix, streaming)
             }
+        };
+        if pushed {
+            self.peers[peer as usize].note_send();
         }
-        self.peers[peer as usize].note_send();
-        true
+        pushed
     }
 
     fn push_whole(&mut self, peer: PeerIndex, index: u32, piece: Piece, cost: u64) -> bool {
@@ -135,19 +147,19 @@ impl<T: Transport> Engine<T> {
     }
 
     /// Pushes the first packet of a long message: what it is, and the start of
-    /// its prefix.
-    fn push_long(&mut self, peer: PeerIndex, index: u32) -> bool {
+    /// its prefix; without one, where the receiver may read it.
+    fn push_long(&mut self, peer: PeerIndex, index: u32, prefix: usize, streaming: bool) -> bool {
         let total = self.sends[index].total;
-        let prefix = self.prefix_within_credit(peer, total.min(self.limits.prefix));
         let Some(part) = self.next_part(peer, index, 0, prefix) else {
             return false;
         };
         let name = self.sends.name(index);
         let send = &self.sends[index];
+        let whole = send.pieces.view().contiguous(0, total);
         // Where the peer cannot read it, the address would only tell it how our memory lies.
-        let readable = self.transport.is_readable_by(peer);
-        let remote = if readable { readable_at(send.pieces.view()) } else { 0 };
-        let flags = send.head_flags() | if remote != 0 { wire::READABLE } else { 0 };
+        let told = prefix == 0 && whole.len() == total && self.transport.is_readable_by(peer);
+        let remote = if told { whole.as_ptr() as u64 } else { 0 };
+        let flags = send.head_flags() | if streaming { 0 } else { wire::WAITS };
         let words = [name, total as u64, prefix as u64, send.data, remote];
         if !self.transport.push(peer, Head::new(Kind::Long, flags), send.tag, &words, part) {
             return false;
@@ -183,11 +195,11 @@ impl<T: Transport> Engine<T> {
         let Some(&index) = self.peers[peer as usize].streams.front() else {
             return false;
         };
-        let (sent, total) = (self.sends[index].sent, self.sends[index].total);
-        if !self.push_part(peer, index, sent, total) {
+        let (sent, until) = (self.sends[index].sent, self.sends[index].until);
+        if !self.push_part(peer, index, sent, until) {
             return false;
         }
-        if self.sends[index].sent == total {
+        if self.sends[index].sent == until {
             self.sends[index].stage = SendStage::AwaitFinish;
             self.peers[peer as usize].streams.pop_front();
         }
@@ -230,13 +242,5 @@ pub(crate) fn fit<T: Transport>(transport: &mut T, peer: PeerIndex, piece: Piece
         Room::Full => None,
         Room::Bytes(0) if !piece.is_empty() => None,
         Room::Bytes(bytes) => Some(piece.part(0, bytes)),
-    }
-}
-
-/// Where a receiver that may read our memory finds the message, or 0.
-fn readable_at(pieces: Pieces<'_>) -> u64 {
-    match pieces {
-        Pieces::One(piece) => piece.as_ptr() as u64,
-        Pieces::Many(_) => 0,
     }
 }

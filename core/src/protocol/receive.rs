@@ -98,8 +98,10 @@ impl<T: Transport> Engine<T> {
         self.release_charge(message.peer, message.cost);
         if let Some(incoming) = message.arriving {
             self.incoming[incoming].target = target;
-            self.matched(incoming, message.acknowledge);
-            return self.finish_if_whole(incoming);
+            if self.matched(incoming, message.acknowledge) {
+                self.finish_if_whole(incoming);
+            }
+            return;
         }
         if let Some(operation) = message.acknowledge {
             self.acknowledge(message.peer, operation);

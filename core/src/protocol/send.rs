@@ -190,6 +190,7 @@ impl SendOperation {
             total,
             sent: 0,
             prefix: 0,
+            until: total,
             part: 0,
             consented: false,
             owner: post.owner.and_then(Option::take),

@@ -1,5 +1,6 @@
 //! Lock-free rings. Each is a small file with its invariants numbered, and each
 //! has a loom model (`core/tests/loom_*.rs`).
 
+pub mod claims;
 pub mod lane;
 pub mod mpmc;

@@ -21,7 +21,7 @@ use kestrel_core::{
     address::Address,
     error::Errno,
     memory::Piece,
-    ring::lane::WISH_CLOSED,
+    ring::{claims::Claims, lane::WISH_CLOSED},
     transport::{Arrival, Limits, PeerIndex, Room, Transport, TransportEvent, Unreachable},
     wire::{Head, Kind},
 };
@@ -411,6 +411,27 @@ impl Transport for ShmTransport {
             tracing::debug!(%error, pid = memory.pid(), "single-copy read failed");
         }
         read.is_ok()
+    }
+
+    fn write_remote(&mut self, peer: PeerIndex, remote: u64, from: Piece) -> bool {
+        let lane = self.peers[peer as usize].send.as_ref();
+        let Some(memory) = lane.and_then(|lane| lane.peer.memory.as_ref()) else {
+            return false;
+        };
+        // SAFETY: the piece is readable for its length; the kernel checks the other side.
+        let written = unsafe { memory.write(remote, from.as_ptr(), from.len()) };
+        if let Err(error) = &written {
+            tracing::debug!(%error, pid = memory.pid(), "single-copy write failed");
+        }
+        written.is_ok()
+    }
+
+    fn claims_from(&self, peer: PeerIndex) -> Option<&Claims> {
+        self.peers.get(peer as usize)?.receive.as_ref().map(|lane| lane.claims())
+    }
+
+    fn claims_to(&self, peer: PeerIndex) -> Option<&Claims> {
+        self.peers.get(peer as usize)?.send.as_ref().map(SendLane::claims)
     }
 
     fn can_read_remote(&self, peer: PeerIndex) -> bool {

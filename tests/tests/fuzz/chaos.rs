@@ -212,7 +212,13 @@ impl Transport for Chaos {
     }
 
     fn limits(&self) -> Limits {
-        Limits { single: 8 << 10, fragment: 32 << 10, prefix: 64 << 10 }
+        Limits {
+            single: 8 << 10,
+            fragment: 32 << 10,
+            prefix: 64 << 10,
+            single_copy: 12 << 10,
+            single_copy_streaming: 64 << 10,
+        }
     }
 
     fn connect(&mut self, peer: PeerIndex, _address: Address) {

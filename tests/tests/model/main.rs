@@ -438,7 +438,13 @@ fn mock(options: MockOptions) -> Bed<MockProvider> {
 
 fn tight() -> MockOptions {
     MockOptions {
-        limits: Limits { single: 500, fragment: 4096, prefix: 10_000 },
+        limits: Limits {
+            single: 500,
+            fragment: 4096,
+            prefix: 10_000,
+            single_copy: 2000,
+            single_copy_streaming: 5000,
+        },
         lane_packets: 3,
         room_bytes: 1_300,
         read_remote: false,

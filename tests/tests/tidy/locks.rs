@@ -17,6 +17,7 @@ pub const ALLOWED: &[(&str, &str)] = &[
     ("core/src/endpoint/mod.rs", "what is bound before the endpoint is enabled"),
     ("core/src/event_queue.rs", "events of the control path; no message leads here"),
     ("core/src/mock/bell.rs", "a transport for tests only"),
+    ("core/src/mock/lane.rs", "a transport for tests only"),
     ("core/src/mock/mod.rs", "a transport for tests only"),
     ("core/src/mock/provider.rs", "a transport for tests only"),
     (

@@ -279,7 +279,7 @@ impl<T: Transport> Engine<T> {
     #[cold]
     #[inline(never)]
     fn answer_later(&mut self, peer: PeerIndex, operation: u64, errno: u64) {
-        self.reply(peer, Reply { kind: Kind::Done, operation, errno });
+        self.reply(peer, Reply::new(Kind::Done, operation, errno));
         let record = &self.peers[peer as usize];
         if record.replies.len() > UNDER_WAY_MAX || record.serving.len() > READS_MAX {
             self.violation(peer, "it has more operations under way than anybody can start");

@@ -114,7 +114,7 @@ impl<T: Transport> Engine<T> {
             Err(refusal) => {
                 record.serving.pop_front();
                 let errno = refusal.errno().0 as u64;
-                record.replies.push_back(Reply { kind: Kind::Done, operation, errno });
+                record.replies.push_back(Reply::new(Kind::Done, operation, errno));
             }
         }
         true

@@ -1,0 +1,32 @@
+//! One way between two stations: a queue of packets.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex},
+};
+
+use super::Station;
+use crate::{
+    ring::{claims::Claims, lane::INLINE_WORDS},
+    wire::Head,
+};
+
+pub(super) struct Lane {
+    pub(super) from: Arc<Station>,
+    pub(super) to: Arc<Station>,
+    pub(super) queue: Mutex<Packets>,
+    pub(super) claims: Claims,
+}
+
+#[derive(Default)]
+pub(super) struct Packets {
+    pub(super) packets: VecDeque<Packet>,
+    pub(super) credit: u64,
+}
+
+pub(super) struct Packet {
+    pub(super) head: Head,
+    pub(super) word: u64,
+    pub(super) words: [u64; INLINE_WORDS],
+    pub(super) payload: Vec<u8>,
+}

@@ -1,0 +1,17 @@
+//! Single-copy: a long message goes from one buffer to the other without a place between.
+//!
+//! The receiver reads the sender's memory as soon as it has matched the message, and offers the
+//! sender to write some of it: the two share the work block by block (see
+//! [`crate::ring::claims`]), and one that is away costs nothing, since the other takes all.
+//!
+//! A sender keeps its buffer until the receiver's Finish, and a receiver its buffer until every
+//! block is written, so both stay valid in between. What cannot be read comes in parts.
+//!
+//! - [`pull`]: the receiver's side.
+//! - [`help`]: the sender's.
+
+pub mod help;
+pub mod pull;
+
+/// Bytes that one poll copies of a message at most, so that the poll stays short.
+const STRETCH: usize = 1 << 20;

@@ -1,0 +1,277 @@
+//! The receiver's side of single-copy: reading, and offering a share of it to the sender.
+
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
+
+use super::STRETCH;
+use crate::{
+    engine::{Engine, peer::Reply},
+    operation::{Incoming, Target},
+    primitive::yield_now,
+    ring::claims::{CLAIMS, Claims, Offer},
+    transport::{PeerIndex, Transport},
+    wire::Kind,
+};
+
+/// The shortest message that is worth the help of a sender who waits. Units: bytes.
+const SHARED_MIN: usize = 64 << 10;
+/// The same for a sender with more to send, whose caches the help costs. Units: bytes.
+const SHARED_STREAMING_MIN: usize = 512 << 10;
+/// Blocks of a message that is not too long for them: one for each side, since every block costs
+/// a system call.
+const BLOCKS: usize = 2;
+/// How long a receiver that closes waits for a sender that is about to write.
+const TAKE_BACK_MAX: Duration = Duration::from_millis(200);
+
+/// A message that is read from its sender's memory.
+#[derive(Debug)]
+pub struct Pull {
+    peer: PeerIndex,
+    /// Index of the incoming message.
+    incoming: u32,
+    share: Option<Share>,
+    /// Nothing is left to do before the sender's word.
+    waits: bool,
+    /// It cannot be read.
+    unreadable: bool,
+}
+
+/// What is offered to the sender.
+#[derive(Debug)]
+struct Share {
+    offer: Offer,
+    /// Bytes of each block.
+    block: usize,
+}
+
+/// How far a pass over a message came.
+enum Step {
+    /// Everything is there.
+    Done,
+    /// There is more to read.
+    More,
+    /// The sender has claimed the rest.
+    Waits,
+    /// The sender's memory cannot be read.
+    Unreadable,
+    /// The sender's claims contradict themselves.
+    Contradiction,
+}
+
+impl<T: Transport> Engine<T> {
+    /// Begins to read a message whose receive is known, if it can be read.
+    pub(crate) fn pull(&mut self, index: u32) -> bool {
+        let incoming = &mut self.incoming[index];
+        let peer = incoming.peer;
+        let Target::Receive { room, .. } = incoming.target else {
+            return false;
+        };
+        let denied = self.peers[peer as usize].unreadable;
+        if incoming.remote == 0 || denied || !self.transport.can_read_remote(peer) {
+            return false;
+        }
+        incoming.end = incoming.total.min(room);
+        let share = self.offer_share(index);
+        let pull = Pull { peer, incoming: index, share, waits: false, unreadable: false };
+        self.pull_with(pull);
+        true
+    }
+
+    /// Reads some more of the message whose turn it is.
+    pub(crate) fn pull_on(&mut self) -> bool {
+        for _ in 0..self.pulls.len() {
+            let Some(pull) = self.pulls.pop_front() else {
+                break;
+            };
+            if !pull.waits {
+                self.pull_with(pull);
+                return true;
+            }
+            self.pulls.push_back(pull);
+        }
+        false
+    }
+
+    fn pull_with(&mut self, mut pull: Pull) {
+        let index = pull.incoming;
+        match self.read_on(&mut pull) {
+            // That the sender is gone will be told, and fails the message.
+            Step::Done if self.is_withdrawn(pull.peer) => self.end_share(&mut pull),
+            Step::Done => {
+                self.end_share(&mut pull);
+                self.finish_if_whole(index);
+            }
+            Step::More => self.pulls.push_back(pull),
+            Step::Waits => {
+                pull.waits = true;
+                self.pulls.push_back(pull);
+            }
+            Step::Unreadable => self.fall_back(pull),
+            Step::Contradiction => {
+                self.violation(pull.peer, "it claims blocks that are not there");
+            }
+        }
+    }
+
+    fn read_on(&mut self, pull: &mut Pull) -> Step {
+        let mut left = STRETCH;
+        loop {
+            let Incoming { received: from, end, .. } = self.incoming[pull.incoming];
+            let to = match &mut pull.share {
+                None if from == end => return Step::Done,
+                None => end.min(from + left),
+                Some(Share { offer, block }) => {
+                    let claims = self.transport.claims_from(pull.peer);
+                    match claims.map(|claims| offer.take(claims)) {
+                        Some(Ok(Some(mine))) => end.min((mine as usize + 1) * *block),
+                        Some(Ok(None)) if offer.back() == offer.blocks() => return Step::Done,
+                        Some(Ok(None)) => return Step::Waits,
+                        Some(Err(_)) | None => return Step::Contradiction,
+                    }
+                }
+            };
+            if !self.read_between(pull.incoming, from, to) {
+                return Step::Unreadable;
+            }
+            self.incoming[pull.incoming].received = to;
+            left = left.saturating_sub(to - from);
+            if left == 0 {
+                return Step::More;
+            }
+        }
+    }
+
+    /// Reads the bytes of a message from `from` to `to`. Returns false if that is not possible.
+    fn read_between(&mut self, index: u32, from: usize, to: usize) -> bool {
+        let Incoming { peer, remote, target, .. } = self.incoming[index];
+        let Target::Receive { receive, start, .. } = target else {
+            return false;
+        };
+        let (mut readable, mut at) = (true, from);
+        let (transport, pieces) = (&mut self.transport, self.receives[receive].pieces.view());
+        pieces.for_each_part(start + from, to - from, |part| {
+            let address = remote.wrapping_add(at as u64);
+            readable = readable && transport.read_remote(peer, address, part);
+            at += part.len();
+        });
+        readable
+    }
+
+    /// Whether the sender's buffers are its application's again: what was read may be anything.
+    fn is_withdrawn(&self, peer: PeerIndex) -> bool {
+        self.transport.claims_from(peer).is_some_and(Claims::is_withdrawn)
+    }
+
+    /// What could not be read is asked for in parts, once the sender has written what it claimed.
+    #[cold]
+    #[inline(never)]
+    fn fall_back(&mut self, mut pull: Pull) {
+        self.peers[pull.peer as usize].unreadable = true;
+        pull.unreadable = true;
+        if let Some(share) = &mut pull.share {
+            let claims = self.transport.claims_from(pull.peer);
+            let closed = claims.is_some_and(|claims| share.offer.close(claims).is_ok());
+            if !closed {
+                return self.violation(pull.peer, "it claims blocks that are not there");
+            }
+            pull.waits = share.offer.back() < share.offer.blocks();
+        }
+        if pull.waits {
+            return self.pulls.push_back(pull);
+        }
+        self.end_share(&mut pull);
+        self.consent(pull.incoming);
+    }
+
+    /// Offers the sender to write some of the message, if it can and that is worth its while.
+    fn offer_share(&mut self, index: u32) -> Option<Share> {
+        let Incoming { peer, operation, target, end, sender_waits, .. } = self.incoming[index];
+        let Target::Receive { receive, start, .. } = target else {
+            return None;
+        };
+        let least = if sender_waits { SHARED_MIN } else { SHARED_STREAMING_MIN };
+        let piece = self.receives[receive].pieces.view().contiguous(start, end);
+        let record = &mut self.peers[peer as usize];
+        let slot = record.offers.0.trailing_ones() as usize;
+        let worth = end >= least && piece.len() == end && slot < CLAIMS;
+        // Who may read our memory may write it.
+        if !worth || !self.transport.is_readable_by(peer) {
+            return None;
+        }
+        let claims = self.transport.claims_from(peer)?;
+        let block = end.div_ceil(BLOCKS).next_multiple_of(4 << 10).min(STRETCH);
+        let generation = record.offers.1.wrapping_add(1);
+        record.offers = (record.offers.0 | 1 << slot, generation);
+        let offer = Offer::open(claims, slot, generation, end.div_ceil(block) as u32);
+        let claim = u64::from(generation) << 8 | slot as u64;
+        let words = [claim, piece.as_ptr() as u64, end as u64, block as u64];
+        self.reply(peer, Reply { kind: Kind::Share, operation, words });
+        Some(Share { offer, block })
+    }
+
+    fn end_share(&mut self, pull: &mut Pull) {
+        if let Some(share) = pull.share.take() {
+            self.peers[pull.peer as usize].offers.0 &= !(1 << share.offer.slot());
+        }
+    }
+
+    /// The sender has written a message from byte `from` on, and writes no more of it.
+    pub(crate) fn arrive_wrote(&mut self, peer: PeerIndex, operation: u64, from: u64) {
+        let Some(&index) = self.peers[peer as usize].incoming.get(&operation) else {
+            return;
+        };
+        let shared = |pull: &Pull| pull.incoming == index && pull.share.is_some();
+        let Some(at) = self.pulls.iter().position(shared) else {
+            return self.violation(peer, "it helped with a message that was not offered");
+        };
+        let incoming = &mut self.incoming[index];
+        if !(incoming.received as u64..=incoming.end as u64).contains(&from) {
+            return self.violation(peer, "it wrote where the receiver had read");
+        }
+        incoming.end = from as usize;
+        let whole = incoming.received == incoming.end;
+        let Some(mut pull) = self.pulls.remove(at) else {
+            return;
+        };
+        self.end_share(&mut pull);
+        pull.waits = false;
+        match pull.unreadable && !whole {
+            true => self.consent(index),
+            false => self.pull_with(pull),
+        }
+    }
+
+    /// Ends single-copy with a peer, before buffers are the application's again: it writes no more
+    /// to our memory when this returns, and believes nothing that it reads there.
+    pub(crate) fn end_single_copy(&mut self, peer: PeerIndex) {
+        self.forget_pulls(peer);
+        if let Some(claims) = self.transport.claims_to(peer) {
+            claims.withdraw();
+        }
+    }
+
+    /// Gives up what is being read from a peer.
+    pub(crate) fn forget_pulls(&mut self, peer: PeerIndex) {
+        let pulls = std::mem::take(&mut self.pulls);
+        let (gone, left): (VecDeque<Pull>, _) =
+            pulls.into_iter().partition(|pull| pull.peer == peer);
+        self.pulls = left;
+        gone.into_iter().for_each(|pull| self.take_back(pull));
+    }
+
+    fn take_back(&mut self, mut pull: Pull) {
+        // A lane that is gone has no sender any more.
+        if let (Some(share), Some(claims)) =
+            (&mut pull.share, self.transport.claims_from(pull.peer))
+            && share.offer.close(claims).is_ok()
+        {
+            let deadline = Instant::now() + TAKE_BACK_MAX;
+            while !share.offer.is_quiet(claims) && Instant::now() < deadline {
+                yield_now();
+            }
+        }
+        self.end_share(&mut pull);
+    }
+}

@@ -1,0 +1,70 @@
+//! The two ends of a lane in shared memory: how a packet lies in lines and
+//! chunks, and what is checked of one that a peer wrote.
+//!
+//! A packet's content (its words, then its payload) lies in the first line if it
+//! fits; a longer payload in a chunk of the sender's pool, and the line says where.
+//! Where no chunk is left, continuation lines carry it in small pieces. They are
+//! no place for more: the receiver polls the line beside, and its cache takes
+//! neighbours along, so that each costs the sender a trip (docs/performance.md).
+
+//!
+//! - [`send`], [`receive`]: the ends.
+
+mod receive;
+mod send;
+
+use std::ptr::NonNull;
+
+use kestrel_core::ring::{
+    claims::Claims,
+    lane::{CONTINUATION_BYTES, INLINE_WORDS, LaneControl, Line},
+};
+
+pub use crate::lane_error::LaneError;
+pub use receive::ReceiveLane;
+pub use send::SendLane;
+
+use crate::region::LaneMemory;
+
+/// Lines in a lane.
+pub const LINES: usize = 128;
+/// Claims of what is copied together start here: both sides write there. Units: bytes.
+const CLAIMS_OFFSET: usize = 1024;
+/// The lines start here; what is before is the receiver's, but for the claims. Units: bytes.
+const LINES_OFFSET: usize = 4096;
+/// The longest payload in continuation lines: what is injected is not longer, and the lines that
+/// it takes become free however late the head is published. Units: bytes.
+pub(crate) const SPILL_MAX: usize = 80 * CONTINUATION_BYTES;
+/// How much of a longer one they carry at a time. Units: bytes.
+const SPILL_PIECE: usize = 7 * CONTINUATION_BYTES;
+/// How far ahead of a stream lines are fetched.
+const PREFETCH_AHEAD: u64 = 4;
+/// One line is kept free for the packet that says goodbye.
+const RESERVED_LINES: u64 = 1;
+
+/// The payload lies in continuation lines.
+const SPILLED: u8 = 0x20;
+/// The payload lies in a chunk: the last inline word says where.
+const CHUNKED: u8 = 0x40;
+/// The inline word that says where.
+const CHUNK_WORD: usize = INLINE_WORDS - 1;
+
+const _: () = assert!(LINES_OFFSET + LINES * size_of::<Line>() == crate::region::LANE_BYTES);
+const _: () = assert!(size_of::<LaneControl>() <= CLAIMS_OFFSET);
+const _: () = assert!(CLAIMS_OFFSET + size_of::<Claims>() <= LINES_OFFSET);
+const _: () = assert!(80 + 1 + RESERVED_LINES as usize + LINES / 4 <= LINES);
+
+/// The ends of a lane's memory.
+fn parts(memory: &LaneMemory) -> (NonNull<Line>, NonNull<LaneControl>) {
+    let start = memory.as_ptr();
+    // SAFETY: the mapping is LANE_BYTES long, which the constants above add up to.
+    let lines = unsafe { start.add(LINES_OFFSET) };
+    (lines.cast(), start.cast())
+}
+
+/// Where both ends claim what they copy together.
+fn claims(memory: &LaneMemory) -> &Claims {
+    // SAFETY: the mapping is LANE_BYTES long, aligned to a page and lives as long as `memory`;
+    // claims are atomics alone, so that the peer may write there at any time.
+    unsafe { memory.as_ptr().add(CLAIMS_OFFSET).cast().as_ref() }
+}

@@ -1,0 +1,223 @@
+//! The receiving end of a lane, and what is checked of a packet that a peer wrote.
+
+use kestrel_core::{
+    memory::Piece,
+    ring::{
+        claims::Claims,
+        lane::{CONTINUATION_BYTES, INLINE_BYTES, INLINE_WORDS, LaneConsumer},
+    },
+    wire::Head,
+};
+
+use super::{
+    CHUNK_WORD, CHUNKED, LINES, LaneError, PREFETCH_AHEAD, SPILL_MAX, SPILLED, claims, parts,
+};
+use crate::{
+    chunk::GRAIN,
+    copy::Copier,
+    doorbell::Doorbell,
+    region::{LaneMemory, PoolView},
+    station::PeerIdentity,
+};
+
+/// Where a packet's payload lies.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    /// In the first line, behind the words.
+    Inline,
+    /// In continuation lines.
+    Spilled,
+    /// In the sender's pool.
+    Chunk { offset: usize, length: usize },
+}
+
+/// The receiving end.
+pub struct ReceiveLane {
+    consumer: LaneConsumer,
+    pool: PoolView,
+    /// The packet that `next` measured: where its payload lies, the words in front
+    /// of it, the lines that it takes.
+    place: Place,
+    words: usize,
+    lines: u64,
+    /// Wakes the sender when this end closes.
+    bell: Doorbell,
+    /// Position at the last look whether the lane is quiet; none is that of one never looked at.
+    pub looked_at: u64,
+    /// Who sends.
+    pub peer: PeerIdentity,
+    memory: LaneMemory,
+}
+
+impl ReceiveLane {
+    /// The receiving end of a lane that a peer connected.
+    pub fn new(
+        memory: LaneMemory,
+        pool: PoolView,
+        bell: Doorbell,
+        peer: PeerIdentity,
+    ) -> ReceiveLane {
+        let (lines, control) = parts(&memory);
+        // SAFETY: the memory is kept as long as the consumer, and this side of a
+        // new lane has no other consumer.
+        let consumer = unsafe { LaneConsumer::new(lines, LINES, control) };
+        ReceiveLane {
+            consumer,
+            pool,
+            place: Place::Inline,
+            words: 0,
+            lines: 0,
+            bell,
+            looked_at: u64::MAX,
+            peer,
+            memory,
+        }
+    }
+
+    /// Where both ends claim what they copy together.
+    pub fn claims(&self) -> &Claims {
+        claims(&self.memory)
+    }
+
+    /// Where the next packet will be.
+    pub fn position(&self) -> u64 {
+        self.consumer.position()
+    }
+
+    /// The head of the next packet, if it is there.
+    #[inline(always)]
+    pub fn peek(&self) -> Option<Head> {
+        self.consumer.peek().map(Head::from_word)
+    }
+
+    /// Has the cache fetch a line that will be looked at soon.
+    ///
+    /// A line comes from the sender's core, which takes as long as handling a packet: a stream
+    /// would run at the pace of one line after the other.
+    #[inline(always)]
+    pub fn prefetch(&self) {
+        self.consumer.prefetch(PREFETCH_AHEAD);
+    }
+
+    /// How long the payload of the next packet is, whose head `peek` showed, and the payload if it
+    /// has 8 bytes; none if the packet is not what most are: a short message alone.
+    #[inline(always)]
+    pub fn next_plain(&mut self, head: Head) -> Option<(usize, Option<u64>)> {
+        let length = head.length as usize;
+        if !head.is_plain() || length > INLINE_BYTES {
+            return None;
+        }
+        (self.place, self.words, self.lines) = (Place::Inline, 0, 1);
+        Some((length, (length == 8).then_some(self.consumer.word(1))))
+    }
+
+    /// How long the payload of the next packet is, whose head `peek` showed, if it is sound.
+    pub fn next(&mut self, head: Head) -> Result<usize, LaneError> {
+        let (words, length) = (head.words(), head.length as usize);
+        self.words = words;
+        self.lines = 1;
+        if head.flags & SPILLED != 0 {
+            if length > SPILL_MAX || length == 0 {
+                return Err(LaneError::SpillTooLong { length });
+            }
+            self.place = Place::Spilled;
+            self.lines = 1 + length.div_ceil(CONTINUATION_BYTES) as u64;
+            return Ok(length);
+        }
+        if head.flags & CHUNKED != 0 {
+            return self.next_in_chunk();
+        }
+        self.place = Place::Inline;
+        if words * 8 + length > INLINE_BYTES {
+            return Err(LaneError::InlineTooLong { words, length });
+        }
+        Ok(length)
+    }
+
+    fn next_in_chunk(&mut self) -> Result<usize, LaneError> {
+        let place = self.consumer.word(1 + CHUNK_WORD);
+        let (offset, length) = ((place >> 32) as usize * GRAIN, place as u32 as usize);
+        let pool = self.pool.len();
+        if offset + length > pool || length == 0 {
+            return Err(LaneError::OutsidePool { offset, length, pool });
+        }
+        self.place = Place::Chunk { offset, length };
+        Ok(length)
+    }
+
+    /// The tag word of the next packet. Fetched once: a hostile sender may change it.
+    #[inline(always)]
+    pub fn tag(&self) -> u64 {
+        self.consumer.word(0)
+    }
+
+    /// Word `index` of the packet that `next` measured.
+    #[inline(always)]
+    pub fn word(&self, index: usize) -> u64 {
+        self.consumer.word(1 + index)
+    }
+
+    /// Copies payload of the packet that `next` measured, from `offset` on.
+    #[inline(always)]
+    pub fn copy_out(&self, copier: &Copier, offset: usize, to: Piece) {
+        match self.place {
+            Place::Inline => self.copy_inline(offset, to),
+            Place::Spilled => self.copy_spilled(offset, to),
+            Place::Chunk { offset: start, length } => {
+                let length = to.len().min(length.saturating_sub(offset));
+                // SAFETY: `next` checked the chunk against the mapping, which lives as
+                // long as the lane; the piece is writable until its operation
+                // completes; `length` is within both.
+                unsafe {
+                    let from = self.pool.as_ptr().as_ptr().add(start + offset);
+                    copier.copy_out(to.as_ptr(), from, length);
+                }
+            }
+        }
+    }
+
+    fn copy_inline(&self, offset: usize, to: Piece) {
+        let content: [u64; INLINE_WORDS] =
+            std::array::from_fn(|index| self.consumer.word(1 + index));
+        to.fill_from_words(&content, self.words * 8 + offset);
+    }
+
+    fn copy_spilled(&self, offset: usize, to: Piece) {
+        let mut done = 0;
+        while done < to.len() {
+            let at = offset + done;
+            let line = self.consumer.continuation(1 + (at / CONTINUATION_BYTES) as u64);
+            let within = at % CONTINUATION_BYTES;
+            let part = to.part(done, CONTINUATION_BYTES - within);
+            part.fill_from_words(&line, within);
+            done += part.len();
+        }
+    }
+
+    /// Steps over a packet; tells the sender now if a chunk waits for it, else
+    /// when a quarter of the lane is consumed.
+    #[inline(always)]
+    pub fn consume(&mut self) {
+        self.consumer.advance(self.lines);
+        let chunked = matches!(self.place, Place::Chunk { .. });
+        if chunked || self.consumer.unpublished() >= LINES as u64 / 4 {
+            self.consumer.publish_head();
+        }
+    }
+
+    /// Publishes how much the sender may send.
+    pub fn grant(&self, credit: u64) {
+        self.consumer.publish_credit(credit);
+    }
+
+    /// Tells the sender that this end is closed.
+    pub fn close(&self) {
+        self.consumer.close();
+        self.bell.ring();
+    }
+
+    /// Tells the sender whether to ring.
+    pub fn set_attention(&self, wish: u32) {
+        self.consumer.set_attention(wish);
+    }
+}

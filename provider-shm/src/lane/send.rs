@@ -1,0 +1,249 @@
+//! The sending end of a lane.
+
+use kestrel_core::{
+    memory::Piece,
+    ring::{
+        claims::Claims,
+        lane::{
+            CONTINUATION_BYTES, INLINE_BYTES, INLINE_WORDS, LINE_WORDS, LaneProducer, WISH_CLOSED,
+        },
+    },
+    wire::Head,
+};
+
+use super::{
+    CHUNK_WORD, CHUNKED, LINES, LaneError, RESERVED_LINES, SPILL_MAX, SPILL_PIECE, SPILLED, claims,
+    parts,
+};
+use crate::{
+    chunk::{ChunkPool, Loan},
+    copy::Copier,
+    doorbell::Doorbell,
+    region::LaneMemory,
+    station::PeerIdentity,
+};
+
+/// The sending end.
+pub struct SendLane {
+    producer: LaneProducer,
+    loan: Loan,
+    bell: Doorbell,
+    /// The receiver fences for us, so we need not.
+    asymmetric: bool,
+    /// The receiver's wish that was last answered.
+    answered: u32,
+    /// Who receives.
+    pub peer: PeerIdentity,
+    memory: LaneMemory,
+}
+
+impl SendLane {
+    /// The sending end of a lane that was just connected.
+    pub fn new(memory: LaneMemory, bell: Doorbell, peer: PeerIdentity) -> SendLane {
+        let (lines, control) = parts(&memory);
+        // SAFETY: the memory is kept as long as the producer, and this side of a
+        // new lane has no other producer.
+        let producer = unsafe { LaneProducer::new(lines, LINES, control) };
+        let asymmetric = peer.asymmetric && crate::barrier::asymmetric();
+        let loan = Loan::default();
+        SendLane { producer, loan, bell, asymmetric, answered: 0, peer, memory }
+    }
+
+    /// How much of `wanted` bytes of payload one packet can carry now.
+    pub fn room(
+        &mut self,
+        pool: &mut ChunkPool,
+        wanted: usize,
+    ) -> Result<Option<usize>, LaneError> {
+        if !self.producer.has_room(1 + RESERVED_LINES)? {
+            return Ok(None);
+        }
+        let wanted = wanted.min(pool.chunk_bytes());
+        if wanted == 0 || pool.can_place(&self.loan, wanted) {
+            return Ok(Some(wanted));
+        }
+        self.refresh(pool)?;
+        if pool.can_place(&self.loan, wanted) {
+            return Ok(Some(wanted));
+        }
+        // Our own chunks will come back; if the others have them all, the lines
+        // carry the payload in small pieces: slow, but never stuck.
+        if self.loan.is_lent() {
+            return Ok(None);
+        }
+        let wanted = wanted.min(SPILL_PIECE);
+        let lines = 1 + wanted.div_ceil(CONTINUATION_BYTES) as u64;
+        let room = self.producer.has_room(lines + RESERVED_LINES)?;
+        Ok(room.then_some(wanted))
+    }
+
+    fn refresh(&mut self, pool: &mut ChunkPool) -> Result<(), LaneError> {
+        self.producer.refresh()?;
+        pool.take_back(&mut self.loan, self.producer.head());
+        Ok(())
+    }
+
+    /// Pushes a packet if there is room for it.
+    #[inline(always)]
+    pub fn push(
+        &mut self,
+        pool: &mut ChunkPool,
+        copier: &Copier,
+        head: Head,
+        word: u64,
+        words: &[u64],
+        payload: Piece,
+    ) -> Result<bool, LaneError> {
+        if words.len() * 8 + payload.len() > INLINE_BYTES {
+            return self.push_outside(pool, copier, head, word, words, payload);
+        }
+        if !self.producer.has_room(1 + RESERVED_LINES)? {
+            return Ok(false);
+        }
+        self.put_inline(head, word, words, payload);
+        Ok(true)
+    }
+
+    /// Pushes the last packet of this lane, for which a line was kept.
+    pub fn push_last(&mut self, head: Head) -> Result<bool, LaneError> {
+        if !self.producer.has_room(1)? {
+            return Ok(false);
+        }
+        self.put_inline(head, 0, &[], Piece::EMPTY);
+        Ok(true)
+    }
+
+    #[inline(always)]
+    fn put_inline(&mut self, mut head: Head, word: u64, words: &[u64], payload: Piece) {
+        self.producer.put(0, word);
+        if payload.len() == 8 {
+            // What latency is measured with, and what most messages are.
+            self.producer.put(1 + words.len(), payload.read_word());
+        } else if !payload.is_empty() {
+            let mut content = [0; INLINE_WORDS];
+            payload.copy_to_words(&mut content, 0);
+            let count = payload.len().div_ceil(8);
+            for (index, &word) in content[..count].iter().enumerate() {
+                self.producer.put(1 + words.len() + index, word);
+            }
+        }
+        for (index, &word) in words.iter().enumerate() {
+            self.producer.put(1 + index, word);
+        }
+        head.length = payload.len() as u16;
+        self.publish(head, 1);
+    }
+
+    #[inline(always)]
+    fn publish(&mut self, head: Head, lines: u64) {
+        self.producer.publish(head.to_word(), lines);
+        let wish = self.producer.attention(self.asymmetric);
+        if wish != 0 && wish != self.answered {
+            self.ring(wish);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn ring(&mut self, wish: u32) {
+        self.answered = wish;
+        if wish != WISH_CLOSED {
+            self.bell.ring();
+        }
+    }
+
+    /// Whether the receiver has closed its end.
+    pub fn is_closed(&self) -> bool {
+        self.producer.is_closed()
+    }
+
+    #[inline(never)]
+    fn push_outside(
+        &mut self,
+        pool: &mut ChunkPool,
+        copier: &Copier,
+        head: Head,
+        word: u64,
+        words: &[u64],
+        payload: Piece,
+    ) -> Result<bool, LaneError> {
+        if !self.producer.has_room(1 + RESERVED_LINES)? {
+            return Ok(false);
+        }
+        let position = self.producer.position();
+        let mut place = pool.place(&mut self.loan, payload.len(), position);
+        if place.is_none() {
+            self.refresh(pool)?;
+            place = pool.place(&mut self.loan, payload.len(), position);
+        }
+        let Some(grant) = place else {
+            // As in `room`: the others have all chunks, and may never give them back.
+            if payload.len() <= SPILL_MAX && !self.loan.is_lent() {
+                return self.push_spilled(head, word, words, payload);
+            }
+            return Ok(false);
+        };
+        // SAFETY: the grant is for this many bytes of our own pool, and the piece
+        // is the application's for as long; they cannot overlap.
+        unsafe { copier.copy_in(grant.start, payload.as_ptr(), payload.len()) };
+        self.producer.put(0, word);
+        for (index, &word) in words.iter().enumerate() {
+            self.producer.put(1 + index, word);
+        }
+        let place = u64::from(grant.grain) << 32 | payload.len() as u64;
+        self.producer.put(1 + CHUNK_WORD, place);
+        self.publish(Head { flags: head.flags | CHUNKED, ..head }, 1);
+        Ok(true)
+    }
+
+    fn push_spilled(
+        &mut self,
+        mut head: Head,
+        word: u64,
+        words: &[u64],
+        payload: Piece,
+    ) -> Result<bool, LaneError> {
+        let lines = payload.len().div_ceil(CONTINUATION_BYTES) as u64;
+        if !self.producer.has_room(1 + lines + RESERVED_LINES)? {
+            return Ok(false);
+        }
+        self.producer.put(0, word);
+        for (index, &word) in words.iter().enumerate() {
+            self.producer.put(1 + index, word);
+        }
+        for nth in 0..lines {
+            let part = payload.part(nth as usize * CONTINUATION_BYTES, CONTINUATION_BYTES);
+            let mut content = [0; LINE_WORDS - 1];
+            part.copy_to_words(&mut content, 0);
+            self.producer.put_continuation(1 + nth, content);
+        }
+        head.flags |= SPILLED;
+        head.length = payload.len() as u16;
+        self.publish(head, 1 + lines);
+        Ok(true)
+    }
+
+    /// See [`LaneProducer::prepare`]; the same for where a payload would lie.
+    #[inline(always)]
+    pub fn prepare(&self, pool: &ChunkPool) {
+        self.producer.prepare();
+        pool.prepare(&self.loan);
+    }
+
+    /// What the receiver lets us send.
+    #[inline(always)]
+    pub fn credit(&self) -> u64 {
+        self.producer.credit()
+    }
+
+    /// Where both ends claim what they copy together.
+    pub fn claims(&self) -> &Claims {
+        claims(&self.memory)
+    }
+
+    /// Gives the pool back what the lane has of it.
+    pub fn close(mut self, pool: &mut ChunkPool) -> PeerIdentity {
+        pool.take_all(&mut self.loan);
+        self.peer
+    }
+}
