@@ -9,6 +9,7 @@
 
 #![deny(unsafe_code)]
 
+pub mod composite;
 pub mod discovery;
 pub mod objects;
 pub mod settings;

@@ -33,6 +33,7 @@ mod tight {
             lane_packets: 3,
             room_bytes: 1500,
             read_remote: false,
+            ..MockOptions::default()
         }
     }
 

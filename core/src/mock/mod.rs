@@ -45,6 +45,8 @@ pub struct MockOptions {
     pub room_bytes: usize,
     /// Whether a receiver may read its sender's memory.
     pub read_remote: bool,
+    /// Endpoints that ask for no port have the ones from here on.
+    pub first_port: u16,
 }
 
 impl Default for MockOptions {
@@ -54,6 +56,7 @@ impl Default for MockOptions {
             lane_packets: 16,
             room_bytes: usize::MAX,
             read_remote: false,
+            first_port: 1025,
         }
     }
 }
@@ -300,6 +303,10 @@ impl Transport for MockTransport {
         self.options.limits
     }
 
+    fn finds(&self, address: Address) -> bool {
+        lock(&self.network).stations.contains_key(&address)
+    }
+
     fn connect(&mut self, peer: PeerIndex, address: Address) {
         self.peer(peer);
         let looks = lock(&self.network).connect_looks;
@@ -324,6 +331,13 @@ impl Transport for MockTransport {
     fn disconnect(&mut self, peer: PeerIndex) {
         self.put_back();
         self.peer(peer).hang_up();
+    }
+
+    fn hang_up(&mut self, peer: PeerIndex) {
+        self.put_back();
+        if let Some(lane) = self.peer(peer).receive.take() {
+            lane.from.clone().tell(0, What::HungUp { lane });
+        }
     }
 
     fn room(&mut self, peer: PeerIndex, wanted: usize) -> Room {

@@ -47,10 +47,11 @@ impl MockProvider {
 impl Provider for MockProvider {
     type Transport = MockTransport;
 
-    fn open(
+    fn open_as(
         &self,
         address: Option<Address>,
         auth_key: &[u8],
+        incarnation: Option<u64>,
     ) -> Result<MockTransport, Unreachable> {
         let mut network = lock(&self.network);
         network.opened += 1;
@@ -58,7 +59,7 @@ impl Provider for MockProvider {
         let default = Address::new([127, 0, 0, 1].into(), 0);
         let mut address = address.unwrap_or(default);
         if address.port() == 0 {
-            address = address.with_port(1024 + opened as u16);
+            address = address.with_port(self.options.first_port.wrapping_add(opened as u16 - 1));
         }
         if network.stations.contains_key(&address) {
             let reason = format!("the address {address} is in use");
@@ -66,9 +67,9 @@ impl Provider for MockProvider {
         }
         let station = Arc::new(Station {
             address,
-            incarnation: opened,
+            incarnation: incarnation.unwrap_or(opened),
             auth_key: auth_key.to_vec(),
-            bell: MockBell::new(),
+            bell: MockBell::new()?,
             armed: AtomicUsize::new(0),
             dead: AtomicBool::new(false),
             blocked: AtomicUsize::new(0),
@@ -89,7 +90,7 @@ impl Provider for MockProvider {
     }
 
     fn new_bell(&self) -> Result<Box<dyn Bell>, Unreachable> {
-        Ok(Box::new(MockBell::new()))
+        Ok(Box::new(MockBell::new()?))
     }
 
     fn claim_core(&self, _core: usize) -> Result<Box<dyn CoreClaim>, Unreachable> {
