@@ -57,3 +57,12 @@ pub use transport::RcTransport;
 pub type VerbsProvider = RcProvider<Rdma>;
 /// A transport on an RDMA device.
 pub type VerbsTransport = RcTransport<Rdma>;
+
+/// What the tests of this crate need to play a hostile peer. Not an interface.
+#[doc(hidden)]
+pub mod testing {
+    pub use crate::{
+        control::{proof, wire},
+        receive_pool::BUFFER_BYTES,
+    };
+}

@@ -135,6 +135,15 @@ impl<V: Verbs> RcProvider<V> {
     }
 }
 
+impl<V: Verbs> Drop for RcProvider<V> {
+    /// In a forked child the device is the parent's, who still needs it.
+    fn drop(&mut self) {
+        if fork_guard::forked_since(self.forks) {
+            std::mem::forget(self.device.clone());
+        }
+    }
+}
+
 impl<V: Verbs> Provider for RcProvider<V> {
     type Transport = RcTransport<V>;
 

@@ -15,7 +15,7 @@ use super::{
     proof::{self, Speaker},
     random,
     socket::{self, Received},
-    thread::ControlThread,
+    thread::{ControlThread, RESUME},
     wire::{Accept, Hello, Message, Nonce, RejectReason, WireError},
 };
 use crate::{
@@ -29,6 +29,8 @@ const ACCEPTING_MAX: usize = 256;
 /// How long a peer may be silent before HELLO, and before CONFIRM.
 const HELLO_WAIT: Duration = Duration::from_secs(2);
 const CONFIRM_WAIT: Duration = Duration::from_secs(5);
+/// How long no connection is taken when one could not be, for want of descriptors say.
+const PAUSE: Duration = Duration::from_millis(100);
 /// Credit writes that a connection can have under way.
 pub const WRITES_MAX: u32 = 16;
 
@@ -57,6 +59,7 @@ impl<V: Verbs> ControlThread<V> {
                 Err(Errno::CONNABORTED | Errno::INTR) => {}
                 Err(errno) => {
                     tracing::warn!(address = %record.address, "a connection is not taken: {errno}");
+                    self.set_timer(RESUME, Some(Instant::now() + PAUSE));
                     return self.stop_listening();
                 }
             }
@@ -64,10 +67,9 @@ impl<V: Verbs> ControlThread<V> {
         self.stop_listening();
     }
 
-    /// Takes no more connections until a handshake has ended.
+    /// Takes no more connections until a handshake has ended, or a pause.
     fn stop_listening(&mut self) {
-        if !self.deaf && !self.incoming.is_empty() {
-            self.deaf = true;
+        if !std::mem::replace(&mut self.deaf, true) {
             for record in self.stations.values() {
                 let _ = epoll::delete(&self.epoll, &record.listener);
             }
@@ -108,7 +110,7 @@ impl<V: Verbs> ControlThread<V> {
         self.resume_listening();
     }
 
-    fn resume_listening(&mut self) {
+    pub(super) fn resume_listening(&mut self) {
         if std::mem::take(&mut self.deaf) {
             let stations: Vec<u64> = self.stations.keys().copied().collect();
             stations.into_iter().for_each(|station| self.listen(station));

@@ -8,7 +8,7 @@
 mod accept;
 mod connect;
 pub mod error;
-mod proof;
+pub mod proof;
 pub mod socket;
 mod thread;
 pub mod wire;

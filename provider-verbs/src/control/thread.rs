@@ -32,6 +32,9 @@ use crate::{
 
 const EVENTS_AT_ONCE: usize = 64;
 
+/// The timer after which connections are taken again.
+pub(super) const RESUME: u64 = 0;
+
 /// What a descriptor that epoll reports stands for. Numbers are never used again, so an event
 /// that was fetched before its object went finds nobody.
 #[derive(Clone, Copy)]
@@ -220,7 +223,9 @@ impl<V: Verbs> ControlThread<V> {
         while let Some(&(at, id)) = self.timers.first().filter(|(at, _)| *at <= now) {
             self.timers.remove(&(at, id));
             self.timer_of.remove(&id);
-            if self.outgoing.contains_key(&id) {
+            if id == RESUME {
+                self.resume_listening();
+            } else if self.outgoing.contains_key(&id) {
                 self.outgoing_timer(id);
             } else if self.incoming.contains_key(&id) {
                 self.incoming_timer(id);

@@ -69,6 +69,12 @@ impl Rdma {
         let refuse =
             |error: DeviceError| Unreachable { errno: error.errno(), reason: error.to_string() };
         let library = Library::open().map_err(|error| refuse(error.into()))?;
+        // Keeps a fork from moving registered memory, on kernels that would (before 5.12).
+        // SAFETY: it takes nothing, and refuses where it comes too late.
+        let refused = unsafe { library.verbs.ibv_fork_init() };
+        if refused != 0 {
+            tracing::debug!("ibv_fork_init: {}", io::Error::from_raw_os_error(refused));
+        }
         let (open, device) = query::open(library, options.device.as_deref()).map_err(refuse)?;
         let port = device.active_port().or(device.ports.first());
         let gid = port.and_then(|port| gid::choose(port, options.gid_index));

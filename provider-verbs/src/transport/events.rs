@@ -84,6 +84,16 @@ impl<V: Verbs> RcTransport<V> {
         }
     }
 
+    /// What was to be told of the end of connections that are gone by now.
+    pub(super) fn forget_ends_of(&mut self, gone: PeerIndex) {
+        self.events.retain(|told| match told.event {
+            TransportEvent::Died { peer }
+            | TransportEvent::Closed { peer }
+            | TransportEvent::Broken { peer, .. } => peer != gone,
+            _ => true,
+        });
+    }
+
     fn install(&mut self, peer: PeerIndex, end: SendEnd<V>) {
         self.drop_send_lane(peer);
         let lane = SendLane::new(end);

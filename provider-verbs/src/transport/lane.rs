@@ -87,7 +87,10 @@ pub struct ReceiveLane<V: Verbs> {
     pub bytes_granted: u64,
     /// Credit is to be written, and there was no room to.
     pub due: bool,
+    /// The queue pair is in error, and that was told. What came before is still readable.
     pub failed: bool,
+    /// The peer broke the protocol: what it sent counts no more.
+    pub broken: bool,
 }
 
 impl<V: Verbs> ReceiveLane<V> {
@@ -106,6 +109,7 @@ impl<V: Verbs> ReceiveLane<V> {
             bytes_granted: 0,
             due: false,
             failed: false,
+            broken: false,
         }
     }
 

@@ -171,8 +171,13 @@ impl<V: Verbs> RcTransport<V> {
     #[inline(never)]
     fn go_round(&mut self) {
         self.reap_sends();
-        for peer in std::mem::take(&mut self.due) {
-            self.write_credit(peer);
+        for _ in 0..self.due.len() {
+            let peer = self.due.swap_remove(0);
+            if let Some(lane) = &mut self.peers[peer as usize].receive
+                && std::mem::take(&mut lane.due)
+            {
+                self.write_credit(peer);
+            }
         }
         if !self.retired.is_empty() {
             self.bury(Instant::now());
@@ -210,6 +215,7 @@ impl<V: Verbs> Transport for RcTransport<V> {
     fn disconnect(&mut self, peer: PeerIndex) {
         self.drop_send_lane(peer);
         self.hang_up(peer);
+        self.forget_ends_of(peer);
     }
 
     fn hang_up(&mut self, peer: PeerIndex) {

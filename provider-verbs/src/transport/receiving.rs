@@ -101,7 +101,7 @@ impl<V: Verbs> RcTransport<V> {
     #[inline(always)]
     pub(super) fn arrival_of(&mut self, peer: PeerIndex) -> Option<Arrival> {
         let lane = self.peers.get_mut(peer as usize)?.receive.as_mut()?;
-        if lane.failed {
+        if lane.broken {
             return None;
         }
         let Filled { buffer, bytes } = *lane.arrived.front()?;
@@ -191,10 +191,10 @@ impl<V: Verbs> RcTransport<V> {
         let Some(lane) = self.peers[peer as usize].receive.as_mut() else {
             return;
         };
-        if lane.failed {
+        if lane.failed || lane.broken {
             return;
         }
-        lane.due = false;
+        let was_due = std::mem::take(&mut lane.due);
         let inline = lane.queue.takes_inline(CREDIT_BYTES);
         let slot = match (lane.queue.has_room(), inline) {
             (false, _) => None,
@@ -203,7 +203,10 @@ impl<V: Verbs> RcTransport<V> {
         };
         let Some(slot) = slot else {
             lane.due = true;
-            return self.due.push(peer);
+            if !was_due {
+                self.due.push(peer);
+            }
+            return;
         };
         let (region, start) = self.sends.buffer(slot);
         for (nth, word) in lane.credit_words().into_iter().enumerate() {
@@ -220,7 +223,7 @@ impl<V: Verbs> RcTransport<V> {
     #[inline(never)]
     pub(super) fn broke(&mut self, peer: PeerIndex, what: &str) {
         if let Some(lane) = &mut self.peers[peer as usize].receive
-            && !std::mem::replace(&mut lane.failed, true)
+            && !std::mem::replace(&mut lane.broken, true)
         {
             let reason = format!("{} broke the protocol: {what}", lane.peer.address);
             let reason = Unreachable { errno: Errno::CONNABORTED, reason };
