@@ -50,7 +50,7 @@ pub mod verbs;
 
 pub use device::{Device, DeviceError, devices};
 pub use provider::{RcProvider, VerbsOptions};
-pub use rdma::Rdma;
+pub use rdma::{Rdma, first_ip};
 pub use transport::RcTransport;
 
 /// Opens transports on an RDMA device.

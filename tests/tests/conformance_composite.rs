@@ -1,10 +1,7 @@
-//! The suite on endpoints that have two transports: each alone, and both at once.
+//! The suite on endpoints that have two transports: each alone, and both at once. The far one is
+//! RC queue pairs, over the fake of verbs.
 
-use std::{
-    hash::{BuildHasher, Hasher, RandomState},
-    net::IpAddr,
-    sync::Arc,
-};
+use std::{net::IpAddr, sync::Arc};
 
 use kestrel::composite::CompositeProvider;
 use kestrel_core::{
@@ -15,41 +12,53 @@ use kestrel_core::{
 };
 use kestrel_shm::{ShmOptions, ShmProvider};
 use kestrel_tests::{bed::Bed, conformance};
-
-/// A network whose ports are not those of the tests beside it: stations of shared memory are seen
-/// by all.
-fn far() -> MockProvider {
-    let random = RandomState::new().build_hasher().finish();
-    let first_port = 2_000 + (random % 45_000) as u16;
-    MockProvider::new(MockOptions { first_port, ..MockOptions::default() })
-}
+use kestrel_verbs::{
+    RcProvider, VerbsOptions,
+    fake::{FakeDevice, FakeFabric, FakeOptions},
+};
 
 fn shm() -> ShmProvider {
     ShmProvider::new(ShmOptions::default()).unwrap()
+}
+
+/// Endpoints on RC queue pairs, of a fabric of their own.
+fn queue_pairs() -> RcProvider<FakeDevice> {
+    let device = Arc::new(FakeFabric::default().device(FakeOptions::default()));
+    RcProvider::on_device(device, [127, 0, 0, 1].into(), VerbsOptions::default()).unwrap()
 }
 
 /// Everybody is on this host: the far side is there, and silent.
 mod near {
     use super::*;
 
-    fn bed() -> Bed<CompositeProvider<ShmProvider, MockProvider>> {
-        let provider = Arc::new(CompositeProvider::both(shm(), far()));
+    fn bed() -> Bed<CompositeProvider<ShmProvider, RcProvider<FakeDevice>>> {
+        let provider = Arc::new(CompositeProvider::both(shm(), queue_pairs()));
         Bed { provider, sharing: Sharing::Exclusive }
     }
 
     conformance!(bed());
 }
 
-/// Everything goes far.
-mod far_only {
+/// Everything goes far, and shared memory is there.
+mod far {
     use super::*;
 
-    fn bed() -> Bed<CompositeProvider<ShmProvider, MockProvider>> {
-        let provider = Arc::new(CompositeProvider::far_only(shm(), far()));
+    fn bed() -> Bed<CompositeProvider<ShmProvider, RcProvider<FakeDevice>>> {
+        let provider = Arc::new(CompositeProvider::far_only(shm(), queue_pairs()));
         Bed { provider, sharing: Sharing::Shared }
     }
 
     conformance!(bed());
+}
+
+/// A mock on which no address with an even port is found.
+fn near_to_half() -> MockProvider {
+    let near = MockProvider::new(MockOptions::default());
+    for port in (1024..=u16::MAX).step_by(2) {
+        let address = Address::new(IpAddr::from([127, 0, 0, 1]), port);
+        near.refuse(address, usize::MAX, Errno::HOSTUNREACH);
+    }
+    near
 }
 
 /// Half of the endpoints cannot be reached near: what is sent to them goes far, and what they
@@ -57,15 +66,9 @@ mod far_only {
 mod split {
     use super::*;
 
-    fn bed() -> Bed<CompositeProvider<MockProvider, MockProvider>> {
-        let near = MockProvider::new(MockOptions::default());
-        for port in (1024..1200).step_by(2) {
-            let address = Address::new(IpAddr::from([127, 0, 0, 1]), port);
-            near.refuse(address, usize::MAX, Errno::HOSTUNREACH);
-        }
-        let far = MockProvider::new(MockOptions::default());
-        let provider = Arc::new(CompositeProvider::both(near, far));
-        Bed { provider, sharing: Sharing::Shared }
+    fn bed() -> Bed<CompositeProvider<MockProvider, RcProvider<FakeDevice>>> {
+        let provider = Arc::new(CompositeProvider::both(near_to_half(), queue_pairs()));
+        Bed { provider, sharing: Sharing::Exclusive }
     }
 
     conformance!(bed());

@@ -33,7 +33,6 @@ mod tight {
             lane_packets: 3,
             room_bytes: 1500,
             read_remote: false,
-            ..MockOptions::default()
         }
     }
 

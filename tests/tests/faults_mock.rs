@@ -28,7 +28,7 @@ fn tight() -> MockOptions {
         limits: Limits { single: 500, fragment: 4096, prefix: 10_000 },
         lane_packets: 3,
         room_bytes: 1_300,
-        ..MockOptions::default()
+        read_remote: false,
     }
 }
 

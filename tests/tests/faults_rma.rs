@@ -119,7 +119,7 @@ fn a_dead_target_fails_what_is_under_way_whatever_came_through() {
         limits: Limits { single: 500, fragment: 4096, prefix: 10_000 },
         lane_packets: 3,
         room_bytes: 1_300,
-        ..MockOptions::default()
+        read_remote: false,
     };
     for mock in [MockOptions::default(), tight] {
         for polls in [0, 1, 3, 10, 40] {

@@ -45,8 +45,6 @@ pub struct MockOptions {
     pub room_bytes: usize,
     /// Whether a receiver may read its sender's memory.
     pub read_remote: bool,
-    /// Endpoints that ask for no port have the ones from here on.
-    pub first_port: u16,
 }
 
 impl Default for MockOptions {
@@ -56,7 +54,6 @@ impl Default for MockOptions {
             lane_packets: 16,
             room_bytes: usize::MAX,
             read_remote: false,
-            first_port: 1025,
         }
     }
 }

@@ -59,7 +59,7 @@ impl Provider for MockProvider {
         let default = Address::new([127, 0, 0, 1].into(), 0);
         let mut address = address.unwrap_or(default);
         if address.port() == 0 {
-            address = address.with_port(self.options.first_port.wrapping_add(opened as u16 - 1));
+            address = address.with_port(1024 + opened as u16);
         }
         if network.stations.contains_key(&address) {
             let reason = format!("the address {address} is in use");

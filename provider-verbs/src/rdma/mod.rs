@@ -143,8 +143,8 @@ fn partition_key(open: &query::OpenDevice, port: u8) -> u16 {
     if failed == 0 && key != 0 { u16::from_be(key) } else { 0xffff }
 }
 
-/// An IP address of this host, where the device has none of its own.
-fn first_ip() -> Option<IpAddr> {
+/// An IP address of this host: where endpoints are if their device has none of its own.
+pub fn first_ip() -> Option<IpAddr> {
     let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
     // SAFETY: the pointer is writable; the list is freed below.
     if unsafe { libc::getifaddrs(&mut first) } != 0 {
