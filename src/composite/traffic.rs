@@ -10,7 +10,8 @@ use kestrel_core::wire::{Head, Kind};
 pub struct Sent {
     /// Messages and one-sided operations that began.
     pub messages: u64,
-    /// Their payload, what was answered to the peers' reads included.
+    /// The lengths of the messages, also where the receiver fetches the rest by itself, and the
+    /// payload of one-sided operations, answers to the peers' reads included.
     pub bytes: u64,
 }
 
@@ -27,25 +28,32 @@ impl Sent {
     /// A packet was taken.
     #[inline(always)]
     pub(super) fn count(&mut self, head: Head, words: &[u64], bytes: usize) {
-        self.messages += u64::from(begins(head, words));
-        self.bytes += bytes as u64;
+        if head.kind == Kind::Eager as u8 {
+            self.messages += 1;
+            self.bytes += bytes as u64;
+        } else {
+            self.count_other(head, words, bytes);
+        }
     }
-}
 
-/// Whether a packet is the first of its message or operation.
-#[inline(always)]
-fn begins(head: Head, words: &[u64]) -> bool {
-    /// Where a part of a longer write belongs, among its words.
-    const OFFSET: usize = 3;
-    if head.kind == Kind::Eager as u8 {
-        return true;
+    #[inline(never)]
+    fn count_other(&mut self, head: Head, words: &[u64], bytes: usize) {
+        /// Among a long message's words: how long it is.
+        const TOTAL: usize = 1;
+        /// Among those of a part of a longer write: where it belongs.
+        const OFFSET: usize = 3;
+        let word = |index| words.get(index).copied().unwrap_or(0);
+        let bytes = bytes as u64;
+        let (begins, bytes) = match Kind::from_byte(head.kind) {
+            Some(Kind::Long) => (true, word(TOTAL)),
+            Some(Kind::Part) => (false, 0),
+            Some(Kind::WritePart) => (word(OFFSET) == 0, bytes),
+            Some(Kind::Write | Kind::WriteData | Kind::Read | Kind::Atomic) => (true, bytes),
+            _ => (false, bytes),
+        };
+        self.messages += u64::from(begins);
+        self.bytes += bytes;
     }
-    if head.kind == Kind::WritePart as u8 {
-        return words.get(OFFSET) == Some(&0);
-    }
-    [Kind::Long, Kind::Write, Kind::WriteData, Kind::Read, Kind::Atomic]
-        .iter()
-        .any(|&kind| head.kind == kind as u8)
 }
 
 impl fmt::Display for Traffic {
