@@ -1,6 +1,10 @@
 //! Discovery: what there is that fits the hints, and why the rest does not.
 //! Reference: fi_getinfo(3).
 
+mod reach;
+#[cfg(test)]
+mod tests;
+
 use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs};
 
 use kestrel_core::{
@@ -8,13 +12,15 @@ use kestrel_core::{
     config::Config,
     error::{Errno, HasErrno},
     info::{ApiVersion, Hints, Info, Offer, Rejection, negotiate},
+    transport::Unreachable,
 };
 
 use crate::settings::{self, BadSettings};
+use reach::Reach;
 
 /// The fabric's name, the same for everything that can talk to each other here.
 pub const FABRIC: &str = "kestrel";
-/// The name of the domain that serves this host.
+/// The name of the domain that serves this host alone. A device's domain has the device's name.
 pub const SHM_DOMAIN: &str = "kestrel-shm";
 
 /// Why nothing was found.
@@ -33,6 +39,9 @@ pub enum DiscoveryError {
         /// The resolver's words.
         reason: String,
     },
+    /// RDMA alone was asked for, and there is no device.
+    #[error("FI_KESTREL_TRANSPORT=verbs: {}", .0.reason)]
+    NoDevice(Unreachable),
     /// The environment has parameters that cannot be used.
     #[error(transparent)]
     Settings(#[from] BadSettings),
@@ -41,7 +50,9 @@ pub enum DiscoveryError {
 impl HasErrno for DiscoveryError {
     fn errno(&self) -> Errno {
         match self {
-            DiscoveryError::Rejected(_) | DiscoveryError::Unresolved { .. } => Errno::NODATA,
+            DiscoveryError::Rejected(_)
+            | DiscoveryError::Unresolved { .. }
+            | DiscoveryError::NoDevice(_) => Errno::NODATA,
             DiscoveryError::Settings(error) => error.errno(),
         }
     }
@@ -54,34 +65,7 @@ impl HasErrno for DiscoveryError {
 /// # Errors
 /// [`DiscoveryError`]: each hint that was rejected is also one line of the log.
 pub fn discover(hints: Option<&Hints>) -> Result<Vec<Info>, DiscoveryError> {
-    discover_with(&settings::from_environment()?, ApiVersion::NATIVE, hints)
-}
-
-/// As [`discover`], with settings that were read already, for an application
-/// that speaks `api_version`: what an interface that has its own settings calls.
-///
-/// # Errors
-/// [`DiscoveryError::Rejected`].
-pub fn discover_with(
-    config: &Config,
-    api_version: ApiVersion,
-    hints: Option<&Hints>,
-) -> Result<Vec<Info>, DiscoveryError> {
-    log_absent_devices();
-    match negotiate(&offer(config), hints, api_version) {
-        Ok(info) => Ok(vec![info]),
-        Err(rejections) => {
-            for rejection in &rejections {
-                tracing::info!("{SHM_DOMAIN} was not chosen: {rejection}");
-            }
-            Err(DiscoveryError::Rejected(rejections))
-        }
-    }
-}
-
-/// What kestrel can do on this host.
-pub fn offer(config: &Config) -> Offer {
-    Offer::rdm().named(FABRIC, SHM_DOMAIN).sized(config.tx_size, config.rx_size, config.inject_size)
+    discover_with(&settings::from_environment()?, ApiVersion::NATIVE, hints, None)
 }
 
 /// As [`discover`], with an address: the peer's, or ours if `source` is set.
@@ -98,19 +82,98 @@ pub fn discover_at(
     source: bool,
     hints: Option<&Hints>,
 ) -> Result<Vec<Info>, DiscoveryError> {
-    let mut found = discover(hints)?;
-    if node.is_some() || service.is_some() {
-        place(&mut found, resolve(node, service)?, source);
+    let place = if node.is_some() || service.is_some() {
+        let address = resolve(node, service)?;
+        Some(if source { Place::Ours(address) } else { Place::Peers(address) })
+    } else {
+        None
+    };
+    discover_with(&settings::from_environment()?, ApiVersion::NATIVE, hints, place)
+}
+
+/// An address that was asked for beside the hints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Where the endpoint is to be.
+    Ours(Address),
+    /// Where the peer is.
+    Peers(Address),
+}
+
+/// As [`discover`], with settings that were read already, for an application
+/// that speaks `api_version`: what an interface that has its own settings calls.
+///
+/// # Errors
+/// [`DiscoveryError::Rejected`] and [`DiscoveryError::NoDevice`].
+pub fn discover_with(
+    config: &Config,
+    api_version: ApiVersion,
+    hints: Option<&Hints>,
+    place: Option<Place>,
+) -> Result<Vec<Info>, DiscoveryError> {
+    choose(&reach::all(config)?, config, api_version, hints, place)
+}
+
+fn choose(
+    reaches: &[Reach],
+    config: &Config,
+    api_version: ApiVersion,
+    hints: Option<&Hints>,
+    place: Option<Place>,
+) -> Result<Vec<Info>, DiscoveryError> {
+    let (mut found, mut rejected) = (Vec::new(), None);
+    for reach in reaches {
+        match negotiate(&offer(config, reach.name()), hints, api_version) {
+            Ok(mut info) => {
+                if reach.place(&mut info, hints, place) {
+                    found.push(info);
+                }
+            }
+            Err(rejections) => {
+                for rejection in &rejections {
+                    tracing::info!("{} was not chosen: {rejection}", reach.name());
+                }
+                rejected.get_or_insert(rejections);
+            }
+        }
     }
+    if found.is_empty() {
+        return Err(DiscoveryError::Rejected(rejected.unwrap_or_else(|| nowhere(reaches, place))));
+    }
+    // Stable: what there is stays in order, behind what owns the address that packets leave from.
+    found.sort_by_key(|info| !reach::is_on_the_way(info));
     Ok(found)
 }
 
-/// Sets one address in all that was found: ours if `source` is set, else the peer's.
-pub fn place(found: &mut [Info], address: Address, source: bool) {
-    for info in found {
-        let place = if source { &mut info.source } else { &mut info.destination };
-        *place = Some(address);
-    }
+/// No domain has the address that was asked for.
+fn nowhere(reaches: &[Reach], place: Option<Place>) -> Vec<Rejection> {
+    let asked = match place {
+        Some(Place::Ours(address) | Place::Peers(address)) => address.to_string(),
+        None => "the addresses of the hints".into(),
+    };
+    let names: Vec<_> = reaches.iter().map(Reach::name).collect();
+    let offered = format!("addresses of {}", names.join(", "));
+    vec![Rejection { field: "src_addr", asked, offered }]
+}
+
+/// What an object is opened with, held against what there is: it need not be as it was found.
+///
+/// # Errors
+/// Every value that cannot be had.
+pub fn agree(
+    config: &Config,
+    api_version: ApiVersion,
+    hints: &Hints,
+) -> Result<Info, Vec<Rejection>> {
+    let best =
+        || reach::all(config).map_or_else(|_| SHM_DOMAIN.into(), |all| all[0].name().to_owned());
+    let name = hints.domain.name.clone().unwrap_or_else(best);
+    negotiate(&offer(config, &name), Some(hints), api_version)
+}
+
+/// What kestrel can do on a domain.
+pub fn offer(config: &Config, domain: &str) -> Offer {
+    Offer::rdm().named(FABRIC, domain).sized(config.tx_size, config.rx_size, config.inject_size)
 }
 
 /// The address of a node and a service, either of which may be missing.
@@ -135,56 +198,4 @@ pub fn resolve(node: Option<&str>, service: Option<&str>) -> Result<Address, Dis
     let mut addresses =
         (node, port).to_socket_addrs().map_err(|error| unresolved(error.to_string()))?;
     addresses.next().map(Address::from).ok_or_else(|| unresolved("no address".into()))
-}
-
-/// Says why no RDMA device serves: kestrel does not drive them yet, and often
-/// there are none.
-fn log_absent_devices() {
-    match kestrel_verbs::devices() {
-        Ok(devices) => {
-            for device in devices {
-                tracing::info!(?device, "an RDMA device, which kestrel does not drive yet");
-            }
-        }
-        Err(reason) => tracing::info!("no RDMA device: {reason}"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use kestrel_core::flags::Flags;
-
-    #[test]
-    fn without_hints_there_is_shared_memory() {
-        let found = discover(None).unwrap();
-        assert_eq!(found[0].domain.name, SHM_DOMAIN);
-        assert!(found[0].caps.contains(Flags::TAGGED | Flags::MSG | Flags::DIRECTED_RECV));
-    }
-
-    #[test]
-    fn every_rejected_hint_is_told() {
-        let mut hints = Hints::new().caps(Flags::TAGGED | Flags::MULTICAST);
-        hints.transmit.inject_size = Some(1 << 30);
-        let error = discover(Some(&hints)).unwrap_err();
-        assert_eq!(error.errno(), Errno::NODATA);
-        let text = error.to_string();
-        assert!(text.contains("inject_size") && text.contains("1073741824"), "{text}");
-        assert!(text.contains("MULTICAST"), "{text}");
-    }
-
-    #[test]
-    fn a_node_and_a_service_become_an_address() {
-        let found = discover_at(Some("127.0.0.1"), Some("4711"), true, None).unwrap();
-        assert_eq!(found[0].source.unwrap().to_string(), "fi_sockaddr_in://127.0.0.1:4711");
-        assert!(found[0].destination.is_none());
-        let found = discover_at(None, Some("4711"), false, None).unwrap();
-        assert_eq!(found[0].destination.unwrap().port(), 4711);
-    }
-
-    #[test]
-    fn what_cannot_be_resolved_is_told() {
-        let error = discover_at(None, Some("nosuch"), false, None).unwrap_err();
-        assert!(error.to_string().contains("nosuch"), "{error}");
-    }
 }

@@ -4,13 +4,16 @@
 //!
 //! This crate is the facade: it composes what the crates below offer.
 //! [`discovery`] says what there is, [`settings`] what the environment asks for,
-//! [`objects`] opens domains and endpoints. Everything else is re-exported from
-//! [`kestrel_core`], over the one transport there is today: shared memory.
+//! [`objects`] opens domains and endpoints. [`composite`] puts two transports behind
+//! one endpoint: shared memory, and RDMA ([`rdma`]). Everything else is re-exported
+//! from [`kestrel_core`], over those two.
 
 #![deny(unsafe_code)]
 
+pub mod composite;
 pub mod discovery;
 pub mod objects;
+pub mod rdma;
 pub mod settings;
 
 pub use discovery::{DiscoveryError, discover, discover_at};
@@ -26,4 +29,6 @@ pub use kestrel_core::{
     memory::{Piece, Pieces},
     operation::{ReceivePost, SendPost},
 };
-pub use objects::{CompletionQueue, Counter, Domain, Endpoint, open_domain, open_endpoint};
+pub use objects::{
+    CompletionQueue, Counter, Domain, Endpoint, Provider, open_domain, open_endpoint, traffic,
+};

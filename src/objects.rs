@@ -4,25 +4,32 @@
 use std::sync::Arc;
 
 use kestrel_core::{
-    config::Config,
+    config::{Config, TransportChoice},
     domain::{DomainOptions, OpenError},
-    endpoint::EndpointOptions,
+    endpoint::{EndpointOptions, PostError},
     error::{Errno, HasErrno},
     info::Info,
     transport::Unreachable,
 };
 use kestrel_shm::ShmProvider;
+use kestrel_verbs::VerbsProvider;
 
-use crate::settings;
+use crate::{
+    composite::{CompositeProvider, Traffic},
+    discovery::SHM_DOMAIN,
+    rdma, settings,
+};
 
+/// What opens transports: shared memory, and RDMA behind the same endpoints.
+pub type Provider = CompositeProvider<ShmProvider, VerbsProvider>;
 /// A domain; see [`kestrel_core::domain::Domain`].
-pub type Domain = kestrel_core::domain::Domain<ShmProvider>;
+pub type Domain = kestrel_core::domain::Domain<Provider>;
 /// An endpoint; see [`kestrel_core::endpoint::Endpoint`].
-pub type Endpoint = kestrel_core::endpoint::Endpoint<ShmProvider>;
+pub type Endpoint = kestrel_core::endpoint::Endpoint<Provider>;
 /// A completion queue; see [`kestrel_core::completion_queue::CompletionQueue`].
-pub type CompletionQueue = kestrel_core::completion_queue::CompletionQueue<ShmProvider>;
+pub type CompletionQueue = kestrel_core::completion_queue::CompletionQueue<Provider>;
 /// A counter; see [`kestrel_core::completion_counter::CompletionCounter`].
-pub type Counter = kestrel_core::completion_counter::CompletionCounter<ShmProvider>;
+pub type Counter = kestrel_core::completion_counter::CompletionCounter<Provider>;
 
 /// Opens a domain that any thread may use, with the environment's settings.
 ///
@@ -47,13 +54,52 @@ pub fn open_domain(info: &Info) -> Result<Arc<Domain>, OpenError> {
 pub fn domain_parts(
     info: &Info,
     config: &Config,
-) -> Result<(Arc<ShmProvider>, DomainOptions), OpenError> {
-    let mut shm = settings::shm_options(config);
+) -> Result<(Arc<Provider>, DomainOptions), OpenError> {
     // "The domain authorization key will be used if auth_key_size is set to 0": see fi_endpoint(3).
-    shm.auth_key = info.domain.auth_key.clone();
-    let provider = ShmProvider::new(shm)?;
+    let provider = provider(config, &info.domain.name, &info.domain.auth_key)?;
     let options = settings::domain_options(config, info.domain.data_progress);
     Ok((Arc::new(provider), options))
+}
+
+/// The transports of the domain of that name, for endpoints that have `auth_key`
+/// where they are given none.
+///
+/// # Errors
+/// There is no such domain, or what the settings insist on cannot be had.
+pub fn provider(config: &Config, domain: &str, auth_key: &[u8]) -> Result<Provider, Unreachable> {
+    let mut shm = settings::shm_options(config);
+    shm.auth_key = auth_key.to_vec();
+    let near = ShmProvider::new(shm)?;
+    if domain == SHM_DOMAIN {
+        return match (rdma::devices(config), config.transport) {
+            (_, TransportChoice::Verbs) => Err(refused(format!(
+                "FI_KESTREL_TRANSPORT=verbs does not go with the domain {SHM_DOMAIN}"
+            ))),
+            (Err(why), _) => Ok(CompositeProvider::near_only(near, why)),
+            (Ok(_), _) => {
+                let why = format!("the domain {SHM_DOMAIN} serves this host alone");
+                Ok(CompositeProvider::near_only(near, refused(why)))
+            }
+        };
+    }
+    let far = rdma::open(config, domain, auth_key)?;
+    tracing::info!("domain {domain}: {}", settings::transports(config.transport));
+    Ok(match config.transport {
+        TransportChoice::Verbs => CompositeProvider::far_only(near, far),
+        TransportChoice::Auto | TransportChoice::Shm => CompositeProvider::both(near, far),
+    })
+}
+
+fn refused(reason: String) -> Unreachable {
+    Unreachable { errno: Errno::NODEV, reason }
+}
+
+/// What `endpoint` sent so far, and through which transport.
+///
+/// # Errors
+/// The endpoint is not enabled, or closed.
+pub fn traffic(endpoint: &Endpoint) -> Result<Traffic, PostError> {
+    endpoint.inspect(|transport| transport.traffic())
 }
 
 /// Opens an endpoint as `info` describes it, at `info.source` if that is given.
@@ -61,10 +107,6 @@ pub fn domain_parts(
 /// # Errors
 /// [`OpenError`]: the address is in use, no descriptors are left, …
 pub fn open_endpoint(domain: &Arc<Domain>, info: &Info) -> Result<Arc<Endpoint>, OpenError> {
-    if info.domain.name != crate::discovery::SHM_DOMAIN {
-        let reason = format!("there is no domain {:?}", info.domain.name);
-        return Err(OpenError::Refused(Unreachable { errno: Errno::NODEV, reason }));
-    }
     let options = EndpointOptions {
         address: info.source,
         auth_key: info.endpoint.auth_key.clone(),

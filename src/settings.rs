@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use kestrel_core::{
-    config::{Config, ConfigError},
+    config::{Config, ConfigError, TransportChoice},
     domain::{DomainOptions, ProgressMode},
     error::{Errno, HasErrno},
     info::Progress,
@@ -28,6 +28,15 @@ impl HasErrno for BadSettings {
 /// [`BadSettings`] names each bad parameter, its value and what is allowed.
 pub fn from_environment() -> Result<Config, BadSettings> {
     Config::from_lookup(|name| std::env::var(name).ok()).map_err(BadSettings)
+}
+
+/// What a choice of transports means for peers.
+pub fn transports(choice: TransportChoice) -> &'static str {
+    match choice {
+        TransportChoice::Auto => "peers of this host through shared memory, others through RDMA",
+        TransportChoice::Shm => "peers of this host through shared memory, others not at all",
+        TransportChoice::Verbs => "all peers through RDMA",
+    }
 }
 
 /// The shared-memory transport's options.
@@ -54,6 +63,7 @@ pub fn domain_options(config: &Config, progress: Progress) -> DomainOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rdma;
     use kestrel_core::{endpoint::EndpointOptions, info::Offer};
 
     fn config(name: &'static str, value: &'static str) -> Result<Config, BadSettings> {
@@ -99,11 +109,15 @@ mod tests {
     fn every_parameter_acts() {
         let everything = |config: &Config| {
             let domains = [Progress::Manual, Progress::Auto].map(|p| domain_options(config, p));
-            format!("{:?} {domains:?} {:?}", shm_options(config), crate::discovery::offer(config))
+            let offer = crate::discovery::offer(config, "domain");
+            let (devices, way) = (rdma::tests::chosen(config), transports(config.transport));
+            format!("{:?} {domains:?} {offer:?} {devices:?} {way}", shm_options(config))
         };
         let usual = everything(&Config::default());
         for parameter in &kestrel_core::config::PARAMETERS {
             let other = match parameter.name {
+                "FI_KESTREL_TRANSPORT" => "verbs",
+                "FI_KESTREL_DEVICE" => "rxe2",
                 "FI_KESTREL_CORES" => "1",
                 "FI_KESTREL_CMA" => "off",
                 "FI_KESTREL_COPY" => "memcpy",

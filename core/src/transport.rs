@@ -117,6 +117,11 @@ pub trait Transport: Send + Sized + 'static {
     /// The sizes that this transport works best with.
     fn limits(&self) -> Limits;
 
+    /// Whether somebody can be reached at `address`, as far as can be told at once. Cold.
+    fn finds(&self, _address: Address) -> bool {
+        false
+    }
+
     /// Starts connecting to `address` as `peer`. Exactly one `Connected` or
     /// `Failed` follows, within the transport's deadline.
     fn connect(&mut self, peer: PeerIndex, address: Address);
@@ -234,6 +239,17 @@ pub trait Provider: Send + Sync + 'static {
         &self,
         address: Option<Address>,
         auth_key: &[u8],
+    ) -> Result<Self::Transport, Unreachable> {
+        self.open_as(address, auth_key, None)
+    }
+
+    /// As [`Self::open`], as this incarnation: what peers are told, on every transport that one
+    /// endpoint has. None: a new one of the transport's own choice. Never 0.
+    fn open_as(
+        &self,
+        address: Option<Address>,
+        auth_key: &[u8],
+        incarnation: Option<u64>,
     ) -> Result<Self::Transport, Unreachable>;
 
     /// A bell of its own, to wake sleepers from other threads.

@@ -9,11 +9,11 @@ use std::{
 };
 
 use kestrel::Counter;
+use kestrel::Provider;
 use kestrel_core::{
     completion_counter::{CompletionCounter, CounterWait, WaitError},
     error::Errno,
 };
-use kestrel_shm::ShmProvider;
 
 use crate::{
     abi::{
@@ -69,7 +69,7 @@ impl Waitable for Watched {
     }
 }
 
-struct Waiting(CounterWait<ShmProvider>);
+struct Waiting(CounterWait<Provider>);
 
 impl Armed for Waiting {
     fn descriptors(&self) -> Vec<i32> {

@@ -6,7 +6,11 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
-use kestrel::{DiscoveryError, discovery, settings::BadSettings};
+use kestrel::{
+    DiscoveryError,
+    discovery::{self, Place},
+    settings::BadSettings,
+};
 use kestrel_core::{
     address::{Address, AddressFormat},
     error::Errno,
@@ -65,32 +69,31 @@ fn find(
     let config = parameters::config().inspect_err(log_bad_settings)?;
     // SAFETY: libfabric passes valid hints.
     let hints = asked.map(|asked| unsafe { hints::read(asked) }).transpose().map_err(no_data)?;
+    let place = place(node.as_deref(), service.as_deref(), flags)?;
     // Rejections are logged there, one line each.
     let mut found =
-        discovery::discover_with(&config, version, hints.as_ref()).map_err(|error| {
+        discovery::discover_with(&config, version, hints.as_ref(), place).map_err(|error| {
             let reason = match error {
                 DiscoveryError::Rejected(_) => "the hints cannot be met".into(),
                 error => error.to_string(),
             };
             Failure::new(Errno::NODATA, reason)
         })?;
-    if node.is_some() || service.is_some() {
-        check_numeric(node.as_deref(), flags).map_err(no_data)?;
-        let address = discovery::resolve(node.as_deref(), service.as_deref());
-        let is_source = flags & Flags::SOURCE.bits() != 0;
-        discovery::place(&mut found, address.map_err(|error| no_data(error.into()))?, is_source);
-        for info in &mut found {
-            let address = info.source.or(info.destination);
-            let unsaid = hints.as_ref().is_none_or(|hints| hints.address_format.value() == 0);
-            if let (true, Some(address)) = (unsaid, address) {
-                info.address_format = address.format();
-            }
-        }
-    }
     found.iter_mut().for_each(add_source);
     let list = answer::list(&found, asked.map_or(std::ptr::null_mut(), |asked| asked.handle))?;
     echo_control_progress(asked, list);
     Ok(list)
+}
+
+/// The address that node and service stand for: ours with FI_SOURCE, else the peer's.
+fn place(node: Option<&str>, service: Option<&str>, flags: u64) -> Result<Option<Place>, Failure> {
+    if node.is_none() && service.is_none() {
+        return Ok(None);
+    }
+    check_numeric(node, flags).map_err(no_data)?;
+    let address = discovery::resolve(node, service).map_err(|error| no_data(error.into()))?;
+    let is_source = flags & Flags::SOURCE.bits() != 0;
+    Ok(Some(if is_source { Place::Ours(address) } else { Place::Peers(address) }))
 }
 
 /// Tells where endpoints listen that are asked for nowhere: applications print it, some
@@ -126,10 +129,15 @@ fn echo_control_progress(asked: Option<&CInfo>, list: *mut CInfo) {
     // SAFETY: libfabric passes valid hints.
     let attr: Option<&DomainAttr> = asked.and_then(|asked| unsafe { asked.domain_attr.as_ref() });
     if attr.is_some_and(|attr| attr.control_progress == PROGRESS_CONTROL_UNIFIED) {
-        // SAFETY: the list was just made, with all attributes, and is ours alone.
-        let answer = unsafe { &mut *(*list).domain_attr };
-        if answer.control_progress == Progress::Manual.value() {
-            answer.control_progress = PROGRESS_CONTROL_UNIFIED;
+        let mut next = list;
+        while !next.is_null() {
+            // SAFETY: the list was just made, with all attributes, and is ours alone.
+            let answer = unsafe { &mut *(*next).domain_attr };
+            if answer.control_progress == Progress::Manual.value() {
+                answer.control_progress = PROGRESS_CONTROL_UNIFIED;
+            }
+            // SAFETY: as above.
+            next = unsafe { (*next).next };
         }
     }
 }

@@ -207,6 +207,6 @@ pub unsafe fn agree(
     let info = unsafe { info.as_ref() }.ok_or_else(|| Failure::null("info"))?;
     // SAFETY: as above.
     let hints = unsafe { read(info) }?;
-    info::negotiate(&discovery::offer(config), Some(&hints), version)
+    discovery::agree(config, version, &hints)
         .map_err(|rejections| Failure::new(Errno::INVAL, Rejection::summary(&rejections)))
 }

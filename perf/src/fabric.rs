@@ -6,17 +6,18 @@
 mod one_sided;
 
 use crate::port::{Grant, Local, Outcome, Port, PortError, Verb};
+use kestrel::{CompletionQueue, Domain, Endpoint};
 use kestrel_core::address::Address;
 use kestrel_core::address_vector::{AddressVector, AddressVectorAttributes, FI_ADDR_UNSPEC};
-use kestrel_core::completion_queue::{CompletionQueue, Entry, ReadError};
-use kestrel_core::domain::{Domain, DomainOptions, ProgressMode};
-use kestrel_core::endpoint::{Endpoint, EndpointOptions, PostError};
+use kestrel_core::completion_queue::{Entry, ReadError};
+use kestrel_core::config::{Config, TransportChoice};
+use kestrel_core::domain::{DomainOptions, ProgressMode};
+use kestrel_core::endpoint::{EndpointOptions, PostError};
 use kestrel_core::flags::Flags;
-use kestrel_core::info::MemoryRegionMode;
+use kestrel_core::info::{ApiVersion, MemoryRegionMode};
 use kestrel_core::memory::{Piece, Pieces};
 use kestrel_core::memory_region::MemoryRegion;
 use kestrel_core::operation::{ReceivePost, SendPost};
-use kestrel_shm::provider::{ShmOptions, ShmProvider};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -26,6 +27,29 @@ pub struct FabricOptions {
     /// `auto`, `shm` or `verbs`.
     pub provider: String,
     pub automatic_progress: bool,
+}
+
+impl FabricOptions {
+    /// The settings of the environment, with the transport that the command line names.
+    pub fn config(&self) -> Result<Config, FabricError> {
+        let mut config = kestrel::settings::from_environment().map_err(open)?;
+        config.transport = match self.provider.as_str() {
+            "shm" => TransportChoice::Shm,
+            "verbs" => TransportChoice::Verbs,
+            _ => config.transport,
+        };
+        Ok(config)
+    }
+
+    /// The best that discovery finds: what opens transports, and where.
+    fn transports(&self) -> Result<(kestrel::Provider, Option<Address>), FabricError> {
+        let config = self.config()?;
+        let found = kestrel::discovery::discover_with(&config, ApiVersion::NATIVE, None, None);
+        // An error is the only other answer: there is no empty one.
+        let info = found.map_err(open)?.swap_remove(0);
+        let provider = kestrel::objects::provider(&config, &info.domain.name, &[]);
+        Ok((provider.map_err(|error| FabricError::Open(error.reason))?, info.source))
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -40,26 +64,20 @@ pub enum FabricError {
     Operation { errno: kestrel_core::error::Errno, reason: String },
     #[error("the completion queue cannot be read: {0}")]
     Read(ReadError),
-    #[error("--provider verbs: this version finds no RDMA device; use shm")]
-    NoVerbs,
 }
 
 /// An endpoint with its completion queue and address vector.
 pub struct Side {
-    endpoint: Arc<Endpoint<ShmProvider>>,
-    queue: Arc<CompletionQueue<ShmProvider>>,
+    endpoint: Arc<Endpoint>,
+    queue: Arc<CompletionQueue>,
     vector: Arc<AddressVector>,
 }
 
 impl Side {
     pub fn open(options: &FabricOptions) -> Result<Side, FabricError> {
-        if options.provider == "verbs" {
-            return Err(FabricError::NoVerbs);
-        }
         let progress =
             if options.automatic_progress { ProgressMode::Automatic } else { ProgressMode::Manual };
-        let provider = ShmProvider::new(ShmOptions::default())
-            .map_err(|error| FabricError::Open(error.reason))?;
+        let (provider, source) = options.transports()?;
         let domain_options = DomainOptions {
             progress,
             // The other side's memory is known by a key and an offset, without asking.
@@ -73,7 +91,8 @@ impl Side {
         let queue = CompletionQueue::open(&domain, 0).map_err(open)?;
         let vector =
             Arc::new(AddressVector::open(AddressVectorAttributes::default()).map_err(open)?);
-        let endpoint = Endpoint::open(&domain, EndpointOptions::default()).map_err(open)?;
+        let at = EndpointOptions { address: source, ..EndpointOptions::default() };
+        let endpoint = Endpoint::open(&domain, at).map_err(open)?;
         endpoint.bind_completion_queue(&queue, Flags::TRANSMIT | Flags::RECV).map_err(open)?;
         endpoint.bind_address_vector(&vector).map_err(open)?;
         endpoint.enable().map_err(open)?;

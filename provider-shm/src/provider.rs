@@ -114,7 +114,12 @@ impl ShmProvider {
 impl Provider for ShmProvider {
     type Transport = ShmTransport;
 
-    fn open(&self, address: Option<Address>, auth_key: &[u8]) -> Result<ShmTransport, Unreachable> {
+    fn open_as(
+        &self,
+        address: Option<Address>,
+        auth_key: &[u8],
+        incarnation: Option<u64>,
+    ) -> Result<ShmTransport, Unreachable> {
         let own = if auth_key.is_empty() { &self.options.auth_key[..] } else { auth_key };
         let bytes = self.options.chunk_bytes * self.options.chunk_count;
         let memory = PoolMemory::create(bytes)
@@ -124,6 +129,7 @@ impl Provider for ShmProvider {
             address: address.map(|address| address.socket_addr()),
             default_ip: self.options.default_ip,
             auth_key: own.to_vec(),
+            incarnation,
             pool: memory,
             connect_timeout: self.options.connect_timeout,
             cma: self.options.cma,

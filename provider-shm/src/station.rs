@@ -42,6 +42,8 @@ pub struct StationOptions {
     pub default_ip: IpAddr,
     /// Endpoints with different keys refuse each other. At most 512 bytes.
     pub auth_key: Vec<u8>,
+    /// What peers know this station by; none: a random number. Never 0.
+    pub incarnation: Option<u64>,
     /// What peers that this endpoint sends to may read.
     pub pool: PoolMemory,
     /// How long after `connect` its event comes at the latest.
@@ -237,7 +239,10 @@ impl Station {
                 taken: AtomicU64::new(0),
                 bell,
             });
-            let incarnation = control::random_u64()?.max(1);
+            let incarnation = match options.incarnation {
+                Some(incarnation) => incarnation,
+                None => control::random_u64()?.max(1),
+            };
             Ok((listener, address, shared, incarnation))
         });
         let (listener, address, shared, incarnation) = match opened {
@@ -274,7 +279,7 @@ impl Station {
         self.address
     }
 
-    /// A random number that no earlier station at this address had. Never 0.
+    /// A number that no earlier station at this address had. Never 0.
     pub fn incarnation(&self) -> u64 {
         self.incarnation
     }
@@ -282,6 +287,13 @@ impl Station {
     /// The pool that was given at opening.
     pub fn pool(&self) -> &PoolMemory {
         &self.pool
+    }
+
+    /// Whether somebody listens at `address` on this host now.
+    ///
+    /// Cost: a few system calls; who listens sees a connection that ends at once.
+    pub fn finds(address: SocketAddr) -> bool {
+        socket::open_connection(socket::canonical(address)).is_ok()
     }
 
     /// Asks for a lane to `to`. Exactly one `Connected` or `Failed` with this `request` follows,

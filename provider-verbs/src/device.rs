@@ -4,7 +4,7 @@
 //! - [`Device`], [`Port`], [`Gid`]: plain data, read once; nothing stays open.
 
 mod absence;
-mod query;
+pub(crate) mod query;
 
 use std::{fmt, net::Ipv6Addr};
 
@@ -44,6 +44,10 @@ pub enum DeviceError {
     Permission { device: String, path: String },
     #[error("libibverbs knows no driver for {device}: install its provider (ibverbs-providers)")]
     NoDriver { device: String },
+    #[error("{wanted} is not among the RDMA devices: {found}")]
+    NotFound { wanted: String, found: String },
+    #[error("port {port} of {device} has no GID that can be used: no address on its network?")]
+    NoGid { device: String, port: u8 },
     #[error("{call} on {device} failed: {source}")]
     Query { device: String, call: &'static str, source: std::io::Error },
 }
@@ -57,7 +61,9 @@ impl HasErrno for DeviceError {
             | Self::NoKernelSupport { .. }
             | Self::NoDevice { .. }
             | Self::NoDeviceFile { .. }
-            | Self::NoDriver { .. } => Errno::NODEV,
+            | Self::NoDriver { .. }
+            | Self::NotFound { .. }
+            | Self::NoGid { .. } => Errno::NODEV,
         }
     }
 }
@@ -71,6 +77,13 @@ pub struct Device {
     pub node_guid: u64,
     /// In order of their numbers, which start at 1.
     pub ports: Vec<Port>,
+}
+
+impl Device {
+    /// The first port that carries messages.
+    pub fn active_port(&self) -> Option<&Port> {
+        self.ports.iter().find(|port| port.state == PortState::Active)
+    }
 }
 
 /// What a device is to its network.

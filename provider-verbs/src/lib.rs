@@ -1,15 +1,68 @@
-//! kestrel-verbs: the place of the verbs transport.
+//! kestrel-verbs: the verbs transport of kestrel: RDM over reliable connected queue pairs.
 //!
-//! For now this crate lists the RDMA devices of the machine, or says why there
-//! are none, and that is all: it carries no message yet, and no endpoint uses
-//! it. The bindings that it stands on are the crate `rdma-core-sys`, which
-//! loads rdma-core at run time; without rdma-core everything here still builds
-//! and runs, and answers with the reason.
+//! In reading order, what it stands on:
 //!
-//! - [`device`]: devices, their ports and GIDs, and why there may be none.
+//! 1. [`device`], [`gid`]: devices, their ports and GIDs, which of these is used, and why there
+//!    may be none.
+//! 2. [`verbs`]: what the transport asks of verbs, as traits; [`memory`]: what is registered.
+//! 3. `rdma`: verbs as they are, over the bindings of the crate `rdma-core-sys`, which loads
+//!    rdma-core at run time; [`fake`]: an in-process fake of them, for tests.
+//!
+//! The control plane (everything cold):
+//!
+//! 4. `control`: the one sleeping thread that makes connections and notices their end.
+//! 5. `station`: what it shares with an endpoint.
+//! 6. `bell`, `core_claim`, `fork_guard`: sleeping, cores, forked children.
+//!
+//! And the data path:
+//!
+//! 7. `receive_pool`, `send_pool`, `send_queue`: registered buffers, and who has them.
+//! 8. [`transport`], [`provider`]: what core drives.
 
 #![deny(unsafe_code)]
 
+#[allow(unsafe_code)]
+mod bell;
+mod control;
+mod core_claim;
 pub mod device;
+#[allow(unsafe_code)]
+pub mod fake;
+#[allow(unsafe_code)]
+mod fork_guard;
+pub mod gid;
+#[allow(unsafe_code)]
+pub mod memory;
+#[allow(unsafe_code)]
+pub mod provider;
+#[allow(unsafe_code)]
+mod rdma;
+#[allow(unsafe_code)]
+mod receive_pool;
+mod send_pool;
+#[allow(unsafe_code)]
+mod send_queue;
+mod station;
+#[allow(unsafe_code)]
+pub mod transport;
+#[allow(unsafe_code)]
+pub mod verbs;
 
 pub use device::{Device, DeviceError, devices};
+pub use provider::{RcProvider, VerbsOptions};
+pub use rdma::{Rdma, first_ip};
+pub use transport::RcTransport;
+
+/// Opens transports on an RDMA device.
+pub type VerbsProvider = RcProvider<Rdma>;
+/// A transport on an RDMA device.
+pub type VerbsTransport = RcTransport<Rdma>;
+
+/// What the tests of this crate need to play a hostile peer. Not an interface.
+#[doc(hidden)]
+pub mod testing {
+    pub use crate::{
+        control::{proof, wire},
+        receive_pool::BUFFER_BYTES,
+    };
+}

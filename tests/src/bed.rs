@@ -43,14 +43,16 @@ impl<P: Provider> Bed<P> {
         self.world_with(count, &Options::default())
     }
 
+    /// An endpoint that knows nobody.
+    pub fn stranger(&self, options: &Options) -> Node<P> {
+        Node::open(self, options)
+    }
+
     /// As [`Self::world`], not all by default.
     pub fn world_with(&self, count: usize, options: &Options) -> World<P> {
-        let nodes: Vec<_> = (0..count).map(|_| Node::open(self, options)).collect();
-        let addresses: Vec<_> = nodes.iter().map(|node| node.endpoint.address()).collect();
-        for node in &nodes {
-            assert_eq!(node.vector.insert(&addresses).count(), count);
-        }
-        World { nodes }
+        let world = World { nodes: (0..count).map(|_| self.stranger(options)).collect() };
+        world.introduce();
+        world
     }
 }
 
@@ -305,6 +307,14 @@ pub struct World<P: Provider> {
 }
 
 impl<P: Provider> World<P> {
+    /// Tells strangers of each other, and of themselves.
+    pub fn introduce(&self) {
+        let addresses: Vec<_> = self.nodes.iter().map(|node| node.endpoint.address()).collect();
+        for node in &self.nodes {
+            assert_eq!(node.vector.insert(&addresses).count(), addresses.len());
+        }
+    }
+
     /// Drives every endpoint until `done`.
     #[track_caller]
     pub fn drive(&self, what: &str, mut done: impl FnMut() -> bool) {

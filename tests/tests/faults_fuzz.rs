@@ -52,6 +52,7 @@ fn lane() -> (kestrel_shm::LaneMemory, ReceiveLane, PoolMemory, [Station; 2]) {
         address: None,
         default_ip: [127, 0, 0, 1].into(),
         auth_key: Vec::new(),
+        incarnation: None,
         pool: pool.clone(),
         connect_timeout: Duration::from_secs(10),
         cma: false,

@@ -141,6 +141,7 @@ fn address_told(ours: bool, theirs: bool) -> u64 {
         address: None,
         default_ip: [127, 0, 0, 1].into(),
         auth_key: Vec::new(),
+        incarnation: None,
         pool: PoolMemory::create(4096).unwrap(),
         connect_timeout: PATIENCE,
         cma: theirs,

@@ -27,6 +27,17 @@ pub struct Parameter {
     store: fn(&mut Config, Value),
 }
 
+/// Which transports endpoints have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TransportChoice {
+    /// Shared memory to peers of this host, and verbs to others where there is a device.
+    Auto,
+    /// Shared memory alone: rdma-core is not even loaded.
+    Shm,
+    /// Verbs alone, to peers of this host as well.
+    Verbs,
+}
+
 /// Sharing a message's bytes with a peer's process through the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CmaPolicy {
@@ -47,6 +58,9 @@ pub enum CopyRoutine {
 /// The values of all parameters. Its `Default` is the defaults of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
+    pub transport: TransportChoice,
+    /// Empty: any.
+    pub device: String,
     pub cores: CoreSet,
     pub unexpected_budget_bytes: usize,
     pub chunk_size: usize,
@@ -64,11 +78,33 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
+const TRANSPORT: &[&str] = &["auto", "shm", "verbs"];
 const CMA: &[&str] = &["auto", "off"];
 const COPY: &[&str] = &["auto", "memcpy", "avx2", "avx512", "movsb"];
 
 /// All parameters, in the order of the manual page.
-pub static PARAMETERS: [Parameter; 11] = [
+pub static PARAMETERS: [Parameter; 13] = [
+    Parameter {
+        name: "FI_KESTREL_TRANSPORT",
+        kind: Kind::Choice(TRANSPORT),
+        default: "auto",
+        unit: Unit::None,
+        help: "Which transport reaches peers. auto: shared memory those of this host, an RDMA \
+               device the others. shm: shared memory alone. verbs: a device alone, also within \
+               this host.",
+        store: |config, value| {
+            use TransportChoice::{Auto, Shm, Verbs};
+            config.transport = [Auto, Shm, Verbs][value.choice()];
+        },
+    },
+    Parameter {
+        name: "FI_KESTREL_DEVICE",
+        kind: Kind::Name,
+        default: "",
+        unit: Unit::None,
+        help: "The only RDMA device to be offered, by its name, as in mlx5_0. Empty: all.",
+        store: |config, value| config.device = value.name(),
+    },
     Parameter {
         name: "FI_KESTREL_CORES",
         kind: Kind::Cores,
@@ -236,6 +272,8 @@ impl Config {
     /// What the table's values are stored into: no parameter has these.
     fn blank() -> Self {
         Config {
+            transport: TransportChoice::Auto,
+            device: String::new(),
             cores: CoreSet::default(),
             unexpected_budget_bytes: 0,
             chunk_size: 0,
@@ -282,6 +320,8 @@ mod tests {
         let config = Config::from_lookup(|_| None).unwrap();
         assert_eq!(config, Config::default());
         let expected = Config {
+            transport: TransportChoice::Auto,
+            device: String::new(),
             cores: CoreSet::default(),
             unexpected_budget_bytes: 64 << 20,
             chunk_size: 32 << 10,
@@ -303,6 +343,8 @@ mod tests {
         let mut expected = Config::default();
         let mut set = std::collections::BTreeMap::new();
         for (name, value) in [
+            ("TRANSPORT", "verbs"),
+            ("DEVICE", "mlx5_0"),
             ("CORES", "1,4-6"),
             ("UNEXPECTED_BUDGET", "1G"),
             ("CHUNK_SIZE", "8192"),
@@ -320,6 +362,8 @@ mod tests {
         assert_eq!(set.len(), PARAMETERS.len());
         let config = Config::from_lookup(|name| set.get(name).cloned()).unwrap();
         assert_eq!(config.cores.iter().collect::<Vec<_>>(), [1, 4, 5, 6]);
+        expected.transport = TransportChoice::Verbs;
+        expected.device = "mlx5_0".into();
         expected.cores = config.cores.clone();
         expected.unexpected_budget_bytes = 1 << 30;
         expected.chunk_size = 8192;
@@ -370,8 +414,8 @@ mod tests {
             let same = PARAMETERS.iter().filter(|other| other.name == parameter.name);
             assert_eq!(same.count(), 1, "{}", parameter.name);
         }
-        assert_eq!(PARAMETERS[1].short_name(), "unexpected_budget");
-        assert_eq!(PARAMETERS[2].allowed(), "a power of two from 4096 to 4194304 bytes");
-        assert!(PARAMETERS[0].describe().contains("default: none"));
+        assert_eq!(PARAMETERS[3].short_name(), "unexpected_budget");
+        assert_eq!(PARAMETERS[4].allowed(), "a power of two from 4096 to 4194304 bytes");
+        assert!(PARAMETERS[2].describe().contains("default: none"));
     }
 }

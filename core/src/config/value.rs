@@ -5,6 +5,9 @@ use std::fmt;
 /// The most cores that a list may name: as many as Linux can be built for.
 const CORE_COUNT_MAX: usize = 8192;
 
+/// The longest name that the kernel gives an RDMA device (IB_DEVICE_NAME_MAX less the end).
+const NAME_LENGTH_MAX: usize = 63;
+
 /// What a number counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
@@ -25,6 +28,8 @@ pub enum Kind {
     Choice(&'static [&'static str]),
     /// Cores, as in `2,4-7`.
     Cores,
+    /// A device's name, as the kernel gives them; or nothing.
+    Name,
 }
 
 /// A parsed value, of its parameter's kind.
@@ -34,6 +39,7 @@ pub enum Value {
     /// The position among the choices.
     Choice(usize),
     Cores(CoreSet),
+    Name(String),
 }
 
 /// Some of a host's cores, in ascending order.
@@ -69,6 +75,10 @@ impl Value {
         if let Value::Choice(position) = self { position } else { 0 }
     }
 
+    pub(super) fn name(self) -> String {
+        if let Value::Name(name) = self { name } else { String::new() }
+    }
+
     pub(super) fn cores(self) -> CoreSet {
         if let Value::Cores(cores) = self { cores } else { CoreSet::default() }
     }
@@ -90,8 +100,18 @@ impl Kind {
                 .map(Value::Choice)
                 .ok_or("it is none of the choices"),
             Kind::Cores => parse_cores(text).map(Value::Cores),
+            Kind::Name => parse_name(text).map(Value::Name),
         }
     }
+}
+
+fn parse_name(text: &str) -> Result<String, &'static str> {
+    let inside = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+    let begins = text.chars().next().is_none_or(|first| first.is_ascii_alphanumeric());
+    if begins && text.len() <= NAME_LENGTH_MAX && text.chars().all(inside) {
+        return Ok(text.to_owned());
+    }
+    Err("no device has such a name")
 }
 
 fn parse_within(text: &str, min: u64, max: u64) -> Result<u64, &'static str> {
@@ -154,6 +174,7 @@ impl fmt::Display for Kind {
             }
             Kind::Choice(words) => f.write_str(&words.join(", ")),
             Kind::Cores => f.write_str("a list of cores, as in 2,4-7"),
+            Kind::Name => f.write_str("a device's name, as in mlx5_0"),
         }
     }
 }
@@ -211,6 +232,16 @@ mod tests {
         assert_eq!(kind.parse("OFF"), Ok(Value::Choice(1)));
         assert!(kind.parse("of").is_err());
         assert_eq!(kind.to_string(), "auto or off");
+    }
+
+    #[test]
+    fn names_are_those_that_devices_have() {
+        for text in ["", "mlx5_0", "rxe-d.1", &"a".repeat(63)] {
+            assert_eq!(Kind::Name.parse(text), Ok(Value::Name(text.to_owned())), "{text}");
+        }
+        for text in ["-1", "a b", "a/b", "_x", "ä", &"a".repeat(64)] {
+            assert_eq!(Kind::Name.parse(text), Err("no device has such a name"), "{text}");
+        }
     }
 
     #[test]

@@ -128,6 +128,11 @@ impl<P: Provider> Endpoint<P> {
         &self.options
     }
 
+    /// Asks the transport something that only it knows. Cold.
+    pub fn inspect<R>(&self, ask: impl FnOnce(&P::Transport) -> R) -> Result<R, PostError> {
+        self.unit()?.with(|engine| ask(&engine.transport))
+    }
+
     #[inline(always)]
     fn enabled(&self) -> Result<&Enabled<P>, PostError> {
         self.enabled.get().ok_or(PostError::NotEnabled)

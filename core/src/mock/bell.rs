@@ -1,17 +1,24 @@
 //! The mock's bells, and sleeping on them.
+//!
+//! A bell is a descriptor as well, one that poll(2) finds readable while the bell is rung:
+//! whoever composes transports has sleepers wait for several kinds at once.
 
 use std::{
     cell::Cell,
-    os::fd::RawFd,
-    sync::{
-        Condvar, Mutex, PoisonError,
-        atomic::{AtomicI32, Ordering},
+    io::{Read, Write},
+    os::{
+        fd::{AsRawFd, RawFd},
+        unix::net::UnixStream,
     },
+    sync::{Condvar, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
 use super::lock;
-use crate::transport::Bell;
+use crate::{
+    error::Errno,
+    transport::{Bell, Unreachable},
+};
 
 /// Bells that are rung, by what stands for their descriptors.
 static RUNG: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
@@ -43,31 +50,48 @@ pub(super) fn sleep(bells: &[RawFd], timeout: Option<Duration>) {
     }
 }
 
-/// A bell without a descriptor: its number only means something in here.
-pub(super) struct MockBell(RawFd);
+/// A pair of sockets with a byte in it while the bell is rung.
+pub(super) struct MockBell {
+    outside: UnixStream,
+    inside: UnixStream,
+}
 
 impl MockBell {
-    pub(super) fn new() -> MockBell {
-        static NEXT: AtomicI32 = AtomicI32::new(1);
-        MockBell(NEXT.fetch_add(1, Ordering::Relaxed))
+    pub(super) fn new() -> Result<MockBell, Unreachable> {
+        let pair = || {
+            let (outside, inside) = UnixStream::pair()?;
+            inside.set_nonblocking(true)?;
+            outside.set_nonblocking(true)?;
+            Ok(MockBell { outside, inside })
+        };
+        pair().map_err(|error: std::io::Error| Unreachable {
+            errno: Errno(error.raw_os_error().unwrap_or(Errno::IO.0)),
+            reason: format!("no bell: {error}"),
+        })
     }
 }
 
 impl Bell for MockBell {
     fn ring(&self) {
         let mut rung = lock(&RUNG);
-        if !rung.contains(&self.0) {
-            rung.push(self.0);
+        if !rung.contains(&self.fd()) {
+            rung.push(self.fd());
+            // One byte always fits.
+            let _ = (&self.inside).write(&[1]);
         }
         RINGING.notify_all();
     }
 
     fn drain(&self) {
-        lock(&RUNG).retain(|bell| *bell != self.0);
+        let mut rung = lock(&RUNG);
+        if rung.contains(&self.fd()) {
+            rung.retain(|bell| *bell != self.fd());
+            let _ = (&self.outside).read(&mut [0]);
+        }
     }
 
     fn fd(&self) -> RawFd {
-        self.0
+        self.outside.as_raw_fd()
     }
 }
 

@@ -282,6 +282,10 @@ impl Transport for MockTransport {
         self.options.limits
     }
 
+    fn finds(&self, address: Address) -> bool {
+        lock(&self.network).stations.contains_key(&address)
+    }
+
     fn connect(&mut self, peer: PeerIndex, address: Address) {
         self.peer(peer);
         let looks = lock(&self.network).connect_looks;
@@ -307,6 +311,13 @@ impl Transport for MockTransport {
     fn disconnect(&mut self, peer: PeerIndex) {
         self.put_back();
         self.peer(peer).hang_up();
+    }
+
+    fn hang_up(&mut self, peer: PeerIndex) {
+        self.put_back();
+        if let Some(lane) = self.peer(peer).receive.take() {
+            lane.from.clone().tell(0, What::HungUp { lane });
+        }
     }
 
     fn room(&mut self, peer: PeerIndex, wanted: usize) -> Room {

@@ -63,10 +63,11 @@ impl MockProvider {
 impl Provider for MockProvider {
     type Transport = MockTransport;
 
-    fn open(
+    fn open_as(
         &self,
         address: Option<Address>,
         auth_key: &[u8],
+        incarnation: Option<u64>,
     ) -> Result<MockTransport, Unreachable> {
         let mut network = lock(&self.network);
         network.opened += 1;
@@ -82,9 +83,9 @@ impl Provider for MockProvider {
         }
         let station = Arc::new(Station {
             address,
-            incarnation: opened,
+            incarnation: incarnation.unwrap_or(opened),
             auth_key: auth_key.to_vec(),
-            bell: MockBell::new(),
+            bell: MockBell::new()?,
             armed: AtomicUsize::new(0),
             dead: AtomicBool::new(false),
             blocked: AtomicUsize::new(0),
@@ -107,7 +108,7 @@ impl Provider for MockProvider {
     }
 
     fn new_bell(&self) -> Result<Box<dyn Bell>, Unreachable> {
-        Ok(Box::new(MockBell::new()))
+        Ok(Box::new(MockBell::new()?))
     }
 
     fn claim_core(&self, _core: usize) -> Result<Box<dyn CoreClaim>, Unreachable> {

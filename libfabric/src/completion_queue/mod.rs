@@ -10,12 +10,12 @@ use std::{
 };
 
 use kestrel::CompletionQueue;
+use kestrel::Provider;
 use kestrel_core::{
     completion_queue::QueueWait,
     error::Errno,
     info::{ApiVersion, CompletionFormat},
 };
-use kestrel_shm::ShmProvider;
 
 use crate::{
     abi::{
@@ -63,7 +63,7 @@ impl Waitable for Watched {
     }
 }
 
-struct Waiting(QueueWait<ShmProvider>);
+struct Waiting(QueueWait<Provider>);
 
 impl Armed for Waiting {
     fn descriptors(&self) -> Vec<i32> {

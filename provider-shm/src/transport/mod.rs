@@ -144,6 +144,15 @@ impl ShmTransport {
         &mut self.peers[index]
     }
 
+    /// None also for a peer that another transport of the endpoint serves.
+    fn send_lane(&self, peer: PeerIndex) -> Option<&SendLane> {
+        self.peers.get(peer as usize)?.send.as_ref()
+    }
+
+    fn receive_lane(&self, peer: PeerIndex) -> Option<&ReceiveLane> {
+        self.peers.get(peer as usize)?.receive.as_deref()
+    }
+
     #[cold]
     #[inline(never)]
     fn broke(&mut self, peer: PeerIndex, error: LaneError) {
@@ -273,6 +282,10 @@ impl Transport for ShmTransport {
         self.limits
     }
 
+    fn finds(&self, address: Address) -> bool {
+        Station::finds(address.socket_addr())
+    }
+
     fn connect(&mut self, peer: PeerIndex, address: Address) {
         let record = self.peer(peer);
         if !std::mem::replace(&mut record.connecting, true) {
@@ -308,7 +321,8 @@ impl Transport for ShmTransport {
     }
 
     fn room(&mut self, peer: PeerIndex, wanted: usize) -> Room {
-        let Some(lane) = &mut self.peers[peer as usize].send else {
+        let Some(lane) = self.peers.get_mut(peer as usize).and_then(|peer| peer.send.as_mut())
+        else {
             return Room::Full;
         };
         match lane.room(&mut self.pool, wanted) {
@@ -330,7 +344,8 @@ impl Transport for ShmTransport {
         words: &[u64],
         payload: Piece,
     ) -> bool {
-        let Some(lane) = &mut self.peers[peer as usize].send else {
+        let Some(lane) = self.peers.get_mut(peer as usize).and_then(|peer| peer.send.as_mut())
+        else {
             return false;
         };
         if head.kind == Kind::Bye as u8 {
@@ -346,11 +361,11 @@ impl Transport for ShmTransport {
     }
 
     fn credit(&self, peer: PeerIndex) -> u64 {
-        self.peers[peer as usize].send.as_ref().map_or(0, SendLane::credit)
+        self.send_lane(peer).map_or(0, SendLane::credit)
     }
 
     fn grant(&mut self, peer: PeerIndex, credit: u64) {
-        if let Some(lane) = &self.peers[peer as usize].receive {
+        if let Some(lane) = self.receive_lane(peer) {
             lane.grant(credit);
         }
     }
@@ -399,7 +414,7 @@ impl Transport for ShmTransport {
     }
 
     fn read_remote(&mut self, peer: PeerIndex, remote: u64, to: Piece) -> bool {
-        let Some(lane) = &self.peers[peer as usize].receive else {
+        let Some(lane) = self.receive_lane(peer) else {
             return false;
         };
         let Some(memory) = &lane.peer.memory else {
@@ -435,13 +450,11 @@ impl Transport for ShmTransport {
     }
 
     fn can_read_remote(&self, peer: PeerIndex) -> bool {
-        let lane = &self.peers[peer as usize].receive;
-        lane.as_ref().is_some_and(|lane| lane.peer.memory.is_some())
+        self.receive_lane(peer).is_some_and(|lane| lane.peer.memory.is_some())
     }
 
     fn is_readable_by(&self, peer: PeerIndex) -> bool {
-        let lane = &self.peers[peer as usize].send;
-        lane.as_ref().is_some_and(|lane| lane.peer.reads_us)
+        self.send_lane(peer).is_some_and(|lane| lane.peer.reads_us)
     }
 
     #[inline(always)]

@@ -38,6 +38,7 @@ fn open_station() -> Station {
         address: None,
         default_ip: IpAddr::from([127, 0, 0, 1]),
         auth_key: Vec::new(),
+        incarnation: None,
         pool: PoolMemory::create(4096).unwrap(),
         connect_timeout: Duration::from_secs(20),
         cma: false,

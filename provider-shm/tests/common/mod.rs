@@ -22,6 +22,7 @@ pub fn options() -> StationOptions {
         address: None,
         default_ip: LOCAL,
         auth_key: b"test".to_vec(),
+        incarnation: None,
         pool: PoolMemory::create(64 << 10).unwrap(),
         connect_timeout: Duration::from_secs(10),
         cma: true,

@@ -29,6 +29,40 @@ pub fn devices(library: &'static Library) -> Result<Vec<Device>, DeviceError> {
     Ok(devices)
 }
 
+/// Opens the device called `wanted`, or the first with an active port.
+pub fn open(
+    library: &'static Library,
+    wanted: Option<&str>,
+) -> Result<(OpenDevice, Device), DeviceError> {
+    let Some(list) = DeviceList::get(library).filter(|list| list.count > 0) else {
+        return Err(absence::explain(Path::new(absence::SYSFS), Path::new(absence::DEVICE_FILES)));
+    };
+    let (mut found, mut failed) = (Vec::new(), None);
+    for index in 0..list.count {
+        let open = OpenDevice::open(&list, index).and_then(|open| {
+            let device = open.read()?;
+            Ok((open, device))
+        });
+        match open {
+            Ok((_, device)) if wanted.is_some_and(|wanted| wanted != device.name) => {
+                found.push(device.name);
+            }
+            Ok((_, device)) if wanted.is_none() && device.active_port().is_none() => {
+                found.push(format!("{} (no port is active)", device.name));
+            }
+            Ok(chosen) => return Ok(chosen),
+            Err(error) => failed = Some(error),
+        }
+    }
+    match failed {
+        Some(error) if found.is_empty() => Err(error),
+        _ => Err(DeviceError::NotFound {
+            wanted: wanted.unwrap_or("a device with an active port").into(),
+            found: found.join(", "),
+        }),
+    }
+}
+
 /// The array that ibv_get_device_list(3) allocates, freed with the value.
 struct DeviceList {
     library: &'static Library,
@@ -58,11 +92,11 @@ impl Drop for DeviceList {
     }
 }
 
-/// A device while its attributes are read, closed with the value.
-struct OpenDevice {
-    library: &'static Library,
-    context: NonNull<ibv_context>,
-    name: String,
+/// An open device, closed with the value.
+pub struct OpenDevice {
+    pub library: &'static Library,
+    pub context: NonNull<ibv_context>,
+    pub name: String,
 }
 
 impl OpenDevice {
@@ -105,7 +139,7 @@ impl OpenDevice {
         })
     }
 
-    fn attributes(&self) -> Result<ibv_device_attr, DeviceError> {
+    pub fn attributes(&self) -> Result<ibv_device_attr, DeviceError> {
         // SAFETY: the structure holds integers only, which may be zero.
         let mut attributes: ibv_device_attr = unsafe { mem::zeroed() };
         // SAFETY: the context is open and the structure is writable.

@@ -81,6 +81,8 @@ fn all_after(call: AtomicCall, current: &[u8], operands: &[u8], compare: &[u8]) 
 
 pub fn every_call_does_what_it_says<P: Provider>(bed: &Bed<P>) {
     let mut random = Random::new(1);
+    // One world for all: on a real device a world takes longer than its operations.
+    let world = bed.world(2);
     for call in calls() {
         let most = call.count_max().unwrap();
         for count in [1, 3, scaled(40, most, most).min(most)] {
@@ -89,7 +91,6 @@ pub fn every_call_does_what_it_says<P: Provider>(bed: &Bed<P>) {
             let [operands, compare] =
                 [(); 2].map(|()| Memory::from(values(&mut random, call.datatype, count)));
             let (target, results) = (Memory::from(before.clone()), Memory::zeroed(length));
-            let world = bed.world(2);
             let region = expose(&world.nodes[1], &target, BOTH, 0);
             let segments = [segment(&region, 0, length)];
             let atomic = Atomic {

@@ -1,0 +1,247 @@
+//! The side of a handshake that is connected to, and will receive.
+
+use std::{
+    net::{SocketAddr, TcpStream},
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::epoll::{self, EventFlags},
+    io::Errno,
+};
+
+use super::{
+    connect::{path_end, reason_of},
+    proof::{self, Speaker},
+    random,
+    socket::{self, Received},
+    thread::{ControlThread, RESUME},
+    wire::{Accept, Hello, Message, Nonce, RejectReason, WireError},
+};
+use crate::{
+    receive_pool::{BUFFER_BYTES, WINDOW_MIN},
+    station::{PeerIdentity, ReceiveEnd, StationEvent},
+    verbs::{QueuePair, Verbs},
+};
+
+/// Handshakes that others began, at a time; the next ones wait in the kernel.
+const ACCEPTING_MAX: usize = 256;
+/// How long a peer may be silent before HELLO, and before CONFIRM.
+const HELLO_WAIT: Duration = Duration::from_secs(2);
+const CONFIRM_WAIT: Duration = Duration::from_secs(5);
+/// How long no connection is taken when one could not be, for want of descriptors say.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Credit writes that a connection can have under way.
+pub const WRITES_MAX: u32 = 16;
+
+/// A handshake that a peer began.
+pub(super) struct Incoming<V: Verbs> {
+    pub station: u64,
+    socket: TcpStream,
+    from: SocketAddr,
+    input: Vec<u8>,
+    nonce: Nonce,
+    /// Once the HELLO was good: the connection, and the queue pair that packets may already
+    /// arrive on.
+    end: Option<ReceiveEnd<V>>,
+}
+
+impl<V: Verbs> ControlThread<V> {
+    pub(super) fn listener_readable(&mut self, station: u64) {
+        while self.incoming.len() < ACCEPTING_MAX {
+            let Some(record) = self.stations.get(&station) else {
+                return;
+            };
+            match socket::accept(&record.listener) {
+                Ok(socket) => self.greet(station, socket),
+                Err(Errno::AGAIN) => return,
+                // The connection was over before it was accepted.
+                Err(Errno::CONNABORTED | Errno::INTR) => {}
+                Err(errno) => {
+                    tracing::warn!(address = %record.address, "a connection is not taken: {errno}");
+                    self.set_timer(RESUME, Some(Instant::now() + PAUSE));
+                    return self.stop_listening();
+                }
+            }
+        }
+        self.stop_listening();
+    }
+
+    /// Takes no more connections until a handshake has ended, or a pause.
+    fn stop_listening(&mut self) {
+        if !std::mem::replace(&mut self.deaf, true) {
+            for record in self.stations.values() {
+                let _ = epoll::delete(&self.epoll, &record.listener);
+            }
+        }
+    }
+
+    fn greet(&mut self, station: u64, socket: TcpStream) {
+        let Ok(from) = socket.peer_addr() else {
+            return socket::hang_up(&socket);
+        };
+        let id = self.next_id();
+        let nonce = random();
+        let greeted = socket::send(&socket, &Message::Greeting(nonce).encode());
+        if greeted.and_then(|()| self.watch(id, &socket, EventFlags::IN)).is_err() {
+            return socket::hang_up(&socket);
+        }
+        let from = socket::canonical(from);
+        let (input, end) = (Vec::new(), None);
+        self.incoming.insert(id, Incoming { station, socket, from, input, nonce, end });
+        self.set_timer(id, Some(Instant::now() + HELLO_WAIT));
+    }
+
+    pub(super) fn incoming_timer(&mut self, id: u64) {
+        self.drop_incoming(id, "it is silent");
+    }
+
+    /// Takes a handshake out of every table. A queue pair that was joined goes to the engine.
+    pub(super) fn take_incoming(&mut self, id: u64) {
+        let Some(incoming) = self.incoming.remove(&id) else {
+            return;
+        };
+        self.set_timer(id, None);
+        self.close(&incoming.socket);
+        if let (Some(end), Some(record)) = (incoming.end, self.stations.get(&incoming.station)) {
+            let queue_pair = end.queue_pair;
+            record.shared.push(StationEvent::Abandoned { queue_pair });
+        }
+        self.resume_listening();
+    }
+
+    pub(super) fn resume_listening(&mut self) {
+        if std::mem::take(&mut self.deaf) {
+            let stations: Vec<u64> = self.stations.keys().copied().collect();
+            stations.into_iter().for_each(|station| self.listen(station));
+        }
+    }
+
+    fn drop_incoming(&mut self, id: u64, why: &str) {
+        if let Some(incoming) = self.incoming.get(&id) {
+            tracing::info!(from = %incoming.from, "a connection was dropped: {why}");
+        }
+        self.take_incoming(id);
+    }
+
+    fn reject(&mut self, id: u64, reason: RejectReason, why: &str) {
+        if let Some(incoming) = self.incoming.get(&id) {
+            // Who does not read it is told by the hang-up.
+            let _ = socket::send(&incoming.socket, &Message::Reject(reason).encode());
+        }
+        self.drop_incoming(id, why);
+    }
+
+    pub(super) fn incoming_ready(&mut self, id: u64) {
+        let Some(incoming) = self.incoming.get_mut(&id) else {
+            return;
+        };
+        match socket::receive(&incoming.socket, &mut incoming.input) {
+            Received::Nothing => {}
+            Received::Message(Message::Hello(hello), bytes) if incoming.end.is_none() => {
+                self.hello(id, &hello, &bytes);
+            }
+            Received::Message(Message::Confirm, _) if incoming.end.is_some() => self.confirmed(id),
+            Received::Message(message, _) => {
+                self.drop_incoming(id, &format!("it said {message:?} out of turn"));
+            }
+            Received::Gone(reason) => self.drop_incoming(id, &reason),
+            Received::Bad(WireError::OtherVersion { theirs }) => {
+                let why = WireError::OtherVersion { theirs }.to_string();
+                self.reject(id, RejectReason::Version, &why);
+            }
+            Received::Bad(error) => self.drop_incoming(id, &error.to_string()),
+        }
+    }
+
+    fn hello(&mut self, id: u64, hello: &Hello, bytes: &[u8]) {
+        let Some(incoming) = self.incoming.get(&id) else {
+            return;
+        };
+        let Some(record) = self.stations.get(&incoming.station) else {
+            return;
+        };
+        let nonces = [&incoming.nonce, &hello.nonce];
+        let refused = if !proof::is_signed(&record.key, Speaker::Connects, nonces, bytes) {
+            Some(RejectReason::Key)
+        } else if hello.wanted != record.address {
+            Some(RejectReason::Wanted)
+        } else if hello.from.ip() != incoming.from.ip() {
+            Some(RejectReason::Address)
+        } else if hello.buffer_bytes != BUFFER_BYTES as u32 {
+            Some(RejectReason::Limits)
+        } else {
+            None
+        };
+        if let Some(reason) = refused {
+            return self.reject(id, reason, &reason.to_string());
+        }
+        match self.join(id, hello) {
+            Ok(answer) => {
+                let Some(incoming) = self.incoming.get(&id) else {
+                    return;
+                };
+                if let Err(error) = socket::send(&incoming.socket, &answer) {
+                    return self.drop_incoming(id, &error.to_string());
+                }
+                self.set_timer(id, Some(Instant::now() + CONFIRM_WAIT));
+                // A peer that is quick has confirmed already.
+                self.incoming_ready(id);
+            }
+            Err((reason, why)) => self.reject(id, reason, &why),
+        }
+    }
+
+    /// Promises a window and joins a queue pair of ours with the peer's: the ACCEPT.
+    fn join(&mut self, id: u64, hello: &Hello) -> Result<Vec<u8>, (RejectReason, String)> {
+        const GONE: (RejectReason, String) = (RejectReason::Wanted, String::new());
+        let incoming = self.incoming.get_mut(&id).ok_or(GONE)?;
+        let record = self.stations.get(&incoming.station).ok_or(GONE)?;
+        let shared = &record.shared;
+        match shared.receives.reserve() {
+            Ok(true) => {}
+            Ok(false) => {
+                let why = "all receive buffers are promised to others";
+                return Err((RejectReason::Resources, why.into()));
+            }
+            Err(error) => return Err((RejectReason::Resources, error.to_string())),
+        }
+        let first_packet = u32::from_le_bytes(random()) >> 8;
+        let made = shared.device.create_queue_pair(&shared.queues, WRITES_MAX, true);
+        let joined = made.and_then(|pair| {
+            pair.connect(first_packet, &hello.end)?;
+            Ok(pair)
+        });
+        let queue_pair = joined.map_err(|error| {
+            shared.receives.return_spare(WINDOW_MIN);
+            (reason_of(&error), error.to_string())
+        })?;
+        let accept = Accept {
+            incarnation: record.incarnation,
+            from: record.address,
+            end: path_end(&*shared.device, &queue_pair, first_packet),
+            buffer_bytes: BUFFER_BYTES as u32,
+        };
+        let mut answer = Message::Accept(Box::new(accept)).encode();
+        let nonces = [&incoming.nonce, &hello.nonce];
+        proof::sign(&record.key, Speaker::Accepts, nonces, &mut answer);
+        let peer = PeerIdentity { address: hello.from, incarnation: hello.incarnation };
+        incoming.end = Some(ReceiveEnd { queue_pair, credit: hello.credit, link: id, peer });
+        Ok(answer)
+    }
+
+    /// The peer may send, and probably has.
+    fn confirmed(&mut self, id: u64) {
+        let Some(incoming) = self.incoming.remove(&id) else {
+            return;
+        };
+        self.set_timer(id, None);
+        let Incoming { station, socket, input, end, .. } = incoming;
+        self.keep_link(id, station, socket, input);
+        if let Some(end) = end {
+            self.tell_incoming(station, end);
+        }
+        self.look_at_link(id);
+        self.resume_listening();
+    }
+}

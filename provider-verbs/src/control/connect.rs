@@ -1,0 +1,404 @@
+//! The side of a handshake that connects, and will send.
+
+use std::{
+    io,
+    net::{SocketAddr, TcpStream},
+    time::{Duration, Instant},
+};
+
+use rustix::{event::epoll::EventFlags, io::Errno};
+
+use super::{
+    error::ConnectError,
+    proof::{self, Speaker},
+    random,
+    socket::{self, Received},
+    thread::ControlThread,
+    wire::{Accept, Hello, Message, Nonce, RejectReason, WireError},
+};
+use crate::{
+    receive_pool::BUFFER_BYTES,
+    station::{PeerIdentity, SendEnd, StationEvent},
+    transport::CREDIT_BYTES,
+    verbs::{PathEnd, QueuePair, Region, RemoteMemory, Verbs},
+};
+
+/// Connects that have a socket at a time; the others wait.
+const CONNECTING_MAX: usize = 32;
+/// How long nobody may listen at an address before that is an error: an endpoint that is being
+/// restarted is back by then.
+const NOBODY_MAX: Duration = Duration::from_millis(500);
+/// Between two attempts: at first, and at last.
+const PAUSE_MIN: Duration = Duration::from_millis(2);
+const PAUSE_MAX: Duration = Duration::from_millis(64);
+/// Sends that a connection can have under way.
+pub const SENDS_MAX: u32 = 64;
+
+/// A connect of ours.
+pub(super) struct Outgoing<V: Verbs> {
+    pub station: u64,
+    request: u32,
+    to: SocketAddr,
+    since: Instant,
+    deadline: Instant,
+    attempts: u32,
+    /// Since when nobody listens.
+    nobody_since: Option<Instant>,
+    obstacle: String,
+    step: Step<V>,
+}
+
+/// How far it has come.
+enum Step<V: Verbs> {
+    /// For its turn.
+    Waiting,
+    /// For the next attempt.
+    Pausing,
+    /// For TCP.
+    Connecting(TcpStream),
+    /// For the peer's nonce.
+    Greeting(TcpStream, Vec<u8>),
+    /// For the peer's queue pair.
+    Accept(Box<Asked<V>>),
+}
+
+/// What was sent, and what for.
+struct Asked<V: Verbs> {
+    socket: TcpStream,
+    input: Vec<u8>,
+    queue_pair: V::QueuePair,
+    credit: V::Region,
+    first_packet: u32,
+    /// Theirs and ours.
+    nonces: [Nonce; 2],
+}
+
+impl<V: Verbs> Step<V> {
+    fn socket(&self) -> Option<&TcpStream> {
+        match self {
+            Step::Waiting | Step::Pausing => None,
+            Step::Connecting(socket) | Step::Greeting(socket, _) => Some(socket),
+            Step::Accept(asked) => Some(&asked.socket),
+        }
+    }
+}
+
+impl<V: Verbs> ControlThread<V> {
+    pub(super) fn ask_to_connect(&mut self, station: u64, request: u32, to: SocketAddr) {
+        let Some(record) = self.stations.get(&station) else {
+            return;
+        };
+        let since = Instant::now();
+        let deadline = since + record.connect_timeout;
+        let id = self.next_id();
+        let outgoing = Outgoing {
+            station,
+            request,
+            to: socket::canonical(to),
+            since,
+            deadline,
+            attempts: 0,
+            nobody_since: None,
+            obstacle: "it waits for its turn behind others".into(),
+            step: Step::Waiting,
+        };
+        self.outgoing.insert(id, outgoing);
+        self.set_timer(id, Some(deadline));
+        self.waiting.push_back(id);
+    }
+
+    /// Lets connects begin whose turn has come.
+    pub(super) fn begin_waiting(&mut self) {
+        while self.connecting < CONNECTING_MAX
+            && let Some(id) = self.waiting.pop_front()
+        {
+            if self.outgoing.contains_key(&id) {
+                self.connecting += 1;
+                self.attempt(id);
+            }
+        }
+    }
+
+    fn attempt(&mut self, id: u64) {
+        let Some(outgoing) = self.outgoing.get_mut(&id) else {
+            return;
+        };
+        let Some(record) = self.stations.get(&outgoing.station) else {
+            return;
+        };
+        outgoing.attempts += 1;
+        let (to, deadline) = (outgoing.to, outgoing.deadline);
+        match socket::begin_connect(record.address, to) {
+            Ok(socket) => {
+                let watched = self.watch(id, &socket, EventFlags::OUT);
+                if let Some(outgoing) = self.outgoing.get_mut(&id) {
+                    outgoing.step = Step::Connecting(socket);
+                    outgoing.obstacle = "its host is silent".into();
+                }
+                self.set_timer(id, Some(deadline));
+                if let Err(source) = watched {
+                    let call = "epoll_ctl";
+                    self.fail(id, ConnectError::System { to, call, source });
+                }
+            }
+            Err(errno) => self.connect_failed(id, errno.into()),
+        }
+    }
+
+    fn connect_failed(&mut self, id: u64, source: io::Error) {
+        let Some(outgoing) = self.outgoing.get_mut(&id) else {
+            return;
+        };
+        let to = outgoing.to;
+        match Errno::from_io_error(&source) {
+            Some(Errno::CONNREFUSED) => {
+                let now = Instant::now();
+                let waited = now - *outgoing.nobody_since.get_or_insert(now);
+                if waited >= NOBODY_MAX {
+                    return self.fail(id, ConnectError::Nobody { to, waited });
+                }
+                self.try_again(id, "nobody listens".into());
+            }
+            Some(Errno::CONNRESET | Errno::AGAIN | Errno::ADDRNOTAVAIL | Errno::TIMEDOUT) => {
+                self.try_again(id, source.to_string());
+            }
+            Some(Errno::HOSTUNREACH | Errno::NETUNREACH) => {
+                self.fail(id, ConnectError::Route { to, source });
+            }
+            _ => self.fail(id, ConnectError::System { to, call: "connecting", source }),
+        }
+    }
+
+    /// The attempt came to nothing, and another may not.
+    fn try_again(&mut self, id: u64, obstacle: String) {
+        let Some(outgoing) = self.outgoing.get_mut(&id) else {
+            return;
+        };
+        let step = std::mem::replace(&mut outgoing.step, Step::Pausing);
+        outgoing.obstacle = obstacle;
+        let pause = (PAUSE_MIN * 2u32.pow(outgoing.attempts.min(5))).min(PAUSE_MAX);
+        // Many who wait do not return as one.
+        let pause = pause + PAUSE_MIN * (id % 8) as u32 / 4;
+        let at = outgoing.deadline.min(Instant::now() + pause);
+        if let Some(socket) = step.socket() {
+            self.close(socket);
+        }
+        self.set_timer(id, Some(at));
+    }
+
+    pub(super) fn outgoing_timer(&mut self, id: u64) {
+        let Some(outgoing) = self.outgoing.get(&id) else {
+            return;
+        };
+        if Instant::now() < outgoing.deadline {
+            return self.attempt(id);
+        }
+        let Outgoing { to, obstacle, .. } = outgoing;
+        let error = ConnectError::TimedOut {
+            to: *to,
+            after: outgoing.since.elapsed(),
+            obstacle: obstacle.clone(),
+        };
+        self.fail(id, error);
+    }
+
+    /// Takes a connect out of every table; its socket is closed.
+    pub(super) fn take_outgoing(&mut self, id: u64) -> Option<Outgoing<V>> {
+        let outgoing = self.outgoing.remove(&id)?;
+        self.set_timer(id, None);
+        match &outgoing.step {
+            Step::Waiting => self.waiting.retain(|waiting| *waiting != id),
+            _ => self.connecting -= 1,
+        }
+        if let Some(socket) = outgoing.step.socket() {
+            self.close(socket);
+        }
+        Some(outgoing)
+    }
+
+    fn fail(&mut self, id: u64, error: ConnectError) {
+        let Some(outgoing) = self.take_outgoing(id) else {
+            return;
+        };
+        let request = outgoing.request;
+        if let Some(record) = self.stations.get(&outgoing.station) {
+            record.shared.push(StationEvent::Failed { request, error });
+        }
+    }
+
+    pub(super) fn outgoing_ready(&mut self, id: u64) {
+        let Some(outgoing) = self.outgoing.get_mut(&id) else {
+            return;
+        };
+        if let Step::Connecting(socket) = &outgoing.step {
+            match socket.take_error() {
+                Ok(None) => self.connected(id),
+                Ok(Some(source)) | Err(source) => self.connect_failed(id, source),
+            }
+            return;
+        }
+        let received = match &mut outgoing.step {
+            Step::Greeting(socket, input) => socket::receive(socket, input),
+            Step::Accept(asked) => socket::receive(&asked.socket, &mut asked.input),
+            _ => return,
+        };
+        let to = outgoing.to;
+        match received {
+            Received::Nothing => {}
+            Received::Message(Message::Greeting(nonce), _) => self.greeted(id, nonce),
+            Received::Message(Message::Accept(accept), bytes) => {
+                self.accepted(id, &accept, &bytes);
+            }
+            Received::Message(Message::Reject(reason), _) => {
+                self.fail(id, ConnectError::Refused { to, reason });
+            }
+            Received::Message(..) => {
+                let source = WireError::Field { what: "an answer's kind", value: 0 };
+                self.fail(id, ConnectError::BadAnswer { to, source });
+            }
+            Received::Gone(reason) => self.try_again(id, reason),
+            Received::Bad(WireError::OtherVersion { theirs }) => {
+                self.fail(id, ConnectError::OtherVersion { to, theirs });
+            }
+            Received::Bad(source) => self.fail(id, ConnectError::BadAnswer { to, source }),
+        }
+    }
+
+    /// TCP is connected: the peer speaks first.
+    fn connected(&mut self, id: u64) {
+        let Some(outgoing) = self.outgoing.get_mut(&id) else {
+            return;
+        };
+        outgoing.nobody_since = None;
+        outgoing.obstacle = "it does not greet".into();
+        let Step::Connecting(socket) = std::mem::replace(&mut outgoing.step, Step::Pausing) else {
+            return;
+        };
+        let data = super::thread::Token::Handshake(id).data();
+        let watched = rustix::event::epoll::modify(&self.epoll, &socket, data, EventFlags::IN);
+        outgoing.step = Step::Greeting(socket, Vec::new());
+        if let Err(errno) = watched {
+            let to = outgoing.to;
+            self.fail(id, ConnectError::System { to, call: "epoll_ctl", source: errno.into() });
+        }
+    }
+
+    fn greeted(&mut self, id: u64, theirs: Nonce) {
+        let Some(outgoing) = self.outgoing.get_mut(&id) else {
+            return;
+        };
+        let Some(record) = self.stations.get(&outgoing.station) else {
+            return;
+        };
+        let Step::Greeting(socket, input) = std::mem::replace(&mut outgoing.step, Step::Pausing)
+        else {
+            return self.try_again(id, "it greets twice".into());
+        };
+        let to = outgoing.to;
+        let shared = &record.shared;
+        let made = shared
+            .device
+            .create_queue_pair(&shared.queues, SENDS_MAX, false)
+            .and_then(|pair| Ok((pair, shared.device.allocate(CREDIT_BYTES, true)?)));
+        let (queue_pair, credit) = match made {
+            Ok(made) => made,
+            Err(source) => {
+                outgoing.step = Step::Greeting(socket, input);
+                return self.fail(id, ConnectError::Verbs { to, source });
+            }
+        };
+        let first_packet = u32::from_le_bytes(random()) >> 8;
+        let nonces = [theirs, random()];
+        let credit_at =
+            RemoteMemory { address: credit.memory().address(0), key: credit.remote_key() };
+        let hello = Hello {
+            incarnation: record.incarnation,
+            from: record.address,
+            wanted: to,
+            end: path_end(&*shared.device, &queue_pair, first_packet),
+            buffer_bytes: BUFFER_BYTES as u32,
+            credit: credit_at,
+            nonce: nonces[1],
+        };
+        let mut bytes = Message::Hello(Box::new(hello)).encode();
+        proof::sign(&record.key, Speaker::Connects, [&nonces[0], &nonces[1]], &mut bytes);
+        let sent = socket::send(&socket, &bytes);
+        outgoing.obstacle = "it does not answer".into();
+        let asked = Asked { socket, input, queue_pair, credit, first_packet, nonces };
+        outgoing.step = Step::Accept(Box::new(asked));
+        if let Err(error) = sent {
+            self.try_again(id, error.to_string());
+        }
+    }
+
+    /// The peer has joined its queue pair with ours.
+    fn accepted(&mut self, id: u64, accept: &Accept, bytes: &[u8]) {
+        let Some(outgoing) = self.outgoing.get_mut(&id) else {
+            return;
+        };
+        let Some(record) = self.stations.get(&outgoing.station) else {
+            return;
+        };
+        let (to, request, station) = (outgoing.to, outgoing.request, outgoing.station);
+        let Step::Accept(asked) = &outgoing.step else {
+            return self.try_again(id, "it accepts before it greets".into());
+        };
+        let [theirs, ours] = &asked.nonces;
+        let error = if !proof::is_signed(&record.key, Speaker::Accepts, [theirs, ours], bytes) {
+            Some(ConnectError::Unproven { to })
+        } else if accept.from != to {
+            Some(ConnectError::OtherEndpoint { to, named: accept.from })
+        } else if accept.buffer_bytes != BUFFER_BYTES as u32 {
+            let (ours, theirs) = (BUFFER_BYTES as u32, accept.buffer_bytes);
+            Some(ConnectError::OtherLimits { to, ours, theirs })
+        } else {
+            let joined = asked.queue_pair.connect(asked.first_packet, &accept.end);
+            joined.err().map(|source| ConnectError::Verbs { to, source })
+        };
+        if let Some(error) = error {
+            return self.fail(id, error);
+        }
+        if let Err(error) = socket::send(&asked.socket, &Message::Confirm.encode()) {
+            return self.try_again(id, error.to_string());
+        }
+        let peer = PeerIdentity { address: to, incarnation: accept.incarnation };
+        let Some(outgoing) = self.outgoing.remove(&id) else {
+            return;
+        };
+        self.set_timer(id, None);
+        self.connecting -= 1;
+        let Step::Accept(asked) = outgoing.step else {
+            return;
+        };
+        let Asked { socket, input, queue_pair, credit, .. } = *asked;
+        self.keep_link(id, station, socket, input);
+        let end = SendEnd { queue_pair, credit, link: id, peer };
+        if let Some(record) = self.stations.get(&station) {
+            record.shared.push(StationEvent::Connected { request, end });
+        }
+        self.look_at_link(id);
+    }
+}
+
+/// What we tell a peer of a queue pair of ours.
+pub(super) fn path_end<V: Verbs>(device: &V, pair: &V::QueuePair, first_packet: u32) -> PathEnd {
+    let port = device.port();
+    PathEnd {
+        queue_pair: pair.number(),
+        first_packet,
+        lid: port.lid,
+        partition_key: port.partition_key,
+        link_layer: port.link_layer,
+        gid: port.gid,
+        mtu_bytes: port.mtu_bytes,
+    }
+}
+
+/// Which refusal tells the peer of this.
+pub(super) fn reason_of(error: &crate::verbs::VerbsError) -> RejectReason {
+    use crate::verbs::VerbsError;
+    match error {
+        VerbsError::Call { .. } | VerbsError::LockedMemory { .. } => RejectReason::Resources,
+        _ => RejectReason::Path,
+    }
+}

@@ -1,0 +1,62 @@
+//! Why a connection was not made.
+
+use std::{io, net::SocketAddr, time::Duration};
+
+use kestrel_core::{error::Errno, transport::Unreachable};
+use thiserror::Error;
+
+use super::wire::{RejectReason, VERSION, WireError};
+use crate::verbs::VerbsError;
+
+#[derive(Debug, Error)]
+pub enum ConnectError {
+    #[error("no endpoint listens at {to} (looked for {waited:?})")]
+    Nobody { to: SocketAddr, waited: Duration },
+    #[error("{to} cannot be reached: {source}")]
+    Route { to: SocketAddr, source: io::Error },
+    #[error("{to} did not answer within {after:?}; the last obstacle: {obstacle}")]
+    TimedOut { to: SocketAddr, after: Duration, obstacle: String },
+    #[error("{to} refused: {reason}")]
+    Refused { to: SocketAddr, reason: RejectReason },
+    #[error("{to} answered with something that is no kestrel's: {source}")]
+    BadAnswer { to: SocketAddr, source: WireError },
+    #[error("{to} speaks version {theirs} of the protocol, and we speak {VERSION}")]
+    OtherVersion { to: SocketAddr, theirs: u16 },
+    #[error("{to} does not prove that it has our key")]
+    Unproven { to: SocketAddr },
+    #[error("{to} answered in the name of {named}")]
+    OtherEndpoint { to: SocketAddr, named: SocketAddr },
+    #[error("{to} has packets of {theirs} bytes, and ours have {ours}")]
+    OtherLimits { to: SocketAddr, ours: u32, theirs: u32 },
+    #[error("no connection to {to}: {source}")]
+    Verbs { to: SocketAddr, source: VerbsError },
+    #[error("no connection to {to}: {call}: {source}")]
+    System { to: SocketAddr, call: &'static str, source: io::Error },
+}
+
+impl ConnectError {
+    /// The error number that C callers know.
+    pub fn errno(&self) -> Errno {
+        match self {
+            ConnectError::Nobody { .. } | ConnectError::Route { .. } => Errno::HOSTUNREACH,
+            ConnectError::TimedOut { .. } => Errno::TIMEDOUT,
+            ConnectError::Refused { reason: RejectReason::Path, .. } => Errno::NETUNREACH,
+            ConnectError::Refused { reason: RejectReason::Resources, .. } => Errno::NOBUFS,
+            ConnectError::Refused { .. } | ConnectError::Unproven { .. } => Errno::CONNREFUSED,
+            ConnectError::BadAnswer { .. }
+            | ConnectError::OtherVersion { .. }
+            | ConnectError::OtherEndpoint { .. }
+            | ConnectError::OtherLimits { .. } => Errno::OPNOTSUPP,
+            ConnectError::Verbs { source, .. } => source.errno(),
+            ConnectError::System { source, .. } => {
+                Errno(source.raw_os_error().unwrap_or(Errno::IO.0))
+            }
+        }
+    }
+}
+
+impl From<ConnectError> for Unreachable {
+    fn from(error: ConnectError) -> Unreachable {
+        Unreachable { errno: error.errno(), reason: error.to_string() }
+    }
+}

@@ -1,0 +1,154 @@
+//! The control thread: one a provider, asleep unless a handshake, a hang-up or an order wakes it.
+//!
+//! - [`wire`]: what a handshake says; [`proof`]: that both sides have the same key;
+//! - [`socket`]: how it is carried; [`error`]: why it came to nothing;
+//! - [`thread`]: the loop, the orders, the connections that stand;
+//! - [`connect`] and [`accept`]: the two sides of a handshake.
+
+mod accept;
+mod connect;
+pub mod error;
+pub mod proof;
+pub mod socket;
+mod thread;
+pub mod wire;
+
+use std::{
+    io,
+    net::SocketAddr,
+    os::fd::OwnedFd,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+        mpsc::{SyncSender, sync_channel},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use crossbeam_queue::SegQueue;
+use kestrel_core::transport::Bell as _;
+
+pub use self::{accept::WRITES_MAX as CREDIT_WRITES_MAX, connect::SENDS_MAX};
+use crate::{bell::EventBell, fork_guard, station::StationShared, verbs::Verbs};
+
+/// The control thread never blocks; if it has not answered by then it never will.
+const UNREGISTER_WAIT: Duration = Duration::from_secs(10);
+
+/// What a transport orders.
+pub enum Command<V: Verbs> {
+    Register(Box<StationRecord<V>>),
+    Connect {
+        station: u64,
+        request: u32,
+        to: SocketAddr,
+    },
+    /// End a connection in order.
+    HangUp {
+        link: u64,
+    },
+    Unregister {
+        station: u64,
+        done: SyncSender<()>,
+    },
+    Stop,
+}
+
+/// The control thread's side of an endpoint.
+pub struct StationRecord<V: Verbs> {
+    pub id: u64,
+    pub listener: OwnedFd,
+    pub address: SocketAddr,
+    pub incarnation: u64,
+    pub key: Vec<u8>,
+    pub connect_timeout: Duration,
+    pub shared: Arc<StationShared<V>>,
+}
+
+/// The way to the control thread, which ends with the last one who has it.
+pub struct Control<V: Verbs> {
+    orders: Arc<Orders<V>>,
+    last_id: AtomicU64,
+    thread: Option<JoinHandle<()>>,
+    forks: u32,
+}
+
+/// Orders that the thread has not seen yet.
+struct Orders<V: Verbs> {
+    commands: SegQueue<Command<V>>,
+    wake: EventBell,
+}
+
+impl<V: Verbs> Control<V> {
+    /// Starts the thread.
+    pub fn start() -> io::Result<Control<V>> {
+        raise_open_files();
+        let orders = Arc::new(Orders { commands: SegQueue::new(), wake: EventBell::new()? });
+        let mut thread = thread::ControlThread::new(orders.clone())?;
+        let thread =
+            std::thread::Builder::new().name("kestrel-verbs".into()).spawn(move || thread.run())?;
+        let (last_id, forks) = (AtomicU64::new(0), fork_guard::forks());
+        Ok(Control { orders, last_id, thread: Some(thread), forks })
+    }
+
+    /// Gives an order. Orders are carried out one after the other.
+    pub fn command(&self, command: Command<V>) {
+        self.orders.commands.push(command);
+        self.orders.wake.ring();
+    }
+
+    /// A number for a new station.
+    pub fn next_station(&self) -> u64 {
+        self.last_id.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Forgets a station, says goodbye on its connections and waits until that is done.
+    pub fn unregister(&self, station: u64) {
+        let (done, wait) = sync_channel(1);
+        self.command(Command::Unregister { station, done });
+        if wait.recv_timeout(UNREGISTER_WAIT).is_err() {
+            tracing::error!("the control thread does not answer");
+        }
+    }
+}
+
+impl<V: Verbs> Drop for Control<V> {
+    fn drop(&mut self) {
+        let Some(thread) = self.thread.take() else { return };
+        if fork_guard::forked_since(self.forks) {
+            // There is no thread in the child to wait for, and the queue may be half-written.
+            std::mem::forget((thread, self.orders.clone()));
+            return;
+        }
+        self.command(Command::Stop);
+        // A thread that panicked has said so.
+        let _ = thread.join();
+    }
+}
+
+/// Each connection has a socket: the soft limit on open files becomes the hard one, which needs
+/// no privilege.
+fn raise_open_files() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current != maximum
+        && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
+    {
+        tracing::info!(?current, ?maximum, %error, "cannot raise RLIMIT_NOFILE");
+    }
+}
+
+/// Random bytes, for nonces and numbers that nobody should guess.
+pub fn random<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    let mut filled = 0;
+    while filled < N {
+        let flags = rustix::rand::GetRandomFlags::empty();
+        match rustix::rand::getrandom(&mut bytes[filled..], flags) {
+            Ok(count) => filled += count,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(errno) => panic!("getrandom(2) fails: {errno}"),
+        }
+    }
+    bytes
+}

@@ -1,0 +1,62 @@
+//! Proof that both sides have the same key, without the key on the wire.
+//!
+//! HMAC-SHA-256 over a label, both sides' nonces and the message itself, whose last bytes are
+//! the proof. Fresh nonces of both sides keep an old proof from being used again, the label keeps
+//! one side's from being sent back to it.
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+
+use super::wire::{NONCE_BYTES, Nonce};
+
+/// Whose message it is.
+#[derive(Clone, Copy, Debug)]
+pub enum Speaker {
+    Connects,
+    Accepts,
+}
+
+fn mac_of(key: &[u8], speaker: Speaker, nonces: [&Nonce; 2], message: &[u8]) -> Hmac<Sha256> {
+    let label: &[u8] = match speaker {
+        Speaker::Connects => b"kestrel-verbs connects",
+        Speaker::Accepts => b"kestrel-verbs accepts",
+    };
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of any length");
+    mac.update(label);
+    mac.update(nonces[0]);
+    mac.update(nonces[1]);
+    mac.update(&message[..message.len() - NONCE_BYTES]);
+    mac
+}
+
+/// Writes the proof over the last bytes of `message`. The nonces are those of the side that
+/// accepts and of the side that connects.
+pub fn sign(key: &[u8], speaker: Speaker, nonces: [&Nonce; 2], message: &mut [u8]) {
+    let proof = mac_of(key, speaker, nonces, message).finalize().into_bytes();
+    let at = message.len() - NONCE_BYTES;
+    message[at..].copy_from_slice(&proof);
+}
+
+/// Whether the last bytes of `message` prove the key, compared in constant time.
+pub fn is_signed(key: &[u8], speaker: Speaker, nonces: [&Nonce; 2], message: &[u8]) -> bool {
+    let proof = &message[message.len() - NONCE_BYTES..];
+    mac_of(key, speaker, nonces, message).verify_slice(proof).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_proof_holds_for_its_key_speaker_nonces_and_bytes_alone() {
+        let (ours, theirs) = ([1; NONCE_BYTES], [2; NONCE_BYTES]);
+        let mut message = vec![7; 100];
+        sign(b"key", Speaker::Connects, [&ours, &theirs], &mut message);
+        assert!(is_signed(b"key", Speaker::Connects, [&ours, &theirs], &message));
+        assert!(!is_signed(b"", Speaker::Connects, [&ours, &theirs], &message));
+        assert!(!is_signed(b"key", Speaker::Accepts, [&ours, &theirs], &message));
+        assert!(!is_signed(b"key", Speaker::Connects, [&theirs, &ours], &message));
+        message[0] ^= 1;
+        assert!(!is_signed(b"key", Speaker::Connects, [&ours, &theirs], &message));
+    }
+}

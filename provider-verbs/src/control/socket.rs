@@ -1,0 +1,157 @@
+//! The TCP sockets of the control thread. Nothing here blocks.
+
+#![allow(unsafe_code)]
+
+use std::{
+    io::{self, Read, Write},
+    net::{SocketAddr, TcpStream},
+    os::fd::{AsRawFd, OwnedFd},
+    time::Duration,
+};
+
+use rustix::{
+    io::Errno,
+    net::{
+        AddressFamily, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
+        sockopt,
+    },
+};
+
+use super::wire::{HEAD_BYTES, MESSAGE_BYTES_MAX, Message, WireError};
+
+/// Connections that may wait to be accepted; the kernel takes net.core.somaxconn if that is less.
+const BACKLOG: i32 = 4096;
+/// After so long without a sign of life a peer's host counts as gone: a probe each second, and
+/// as long for what was sent and is not acknowledged.
+pub const SILENCE_MAX: Duration = Duration::from_secs(5);
+
+/// One form for addresses that mean the same endpoint: version 4 as such, and no flow label.
+pub fn canonical(mut address: SocketAddr) -> SocketAddr {
+    if let SocketAddr::V6(v6) = &mut address {
+        v6.set_flowinfo(0);
+    }
+    address.set_ip(address.ip().to_canonical());
+    address
+}
+
+fn new_socket(address: SocketAddr) -> Result<OwnedFd, Errno> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socket_with(family, SocketType::STREAM, flags, None)
+}
+
+/// Listens at `address`; port 0 lets the kernel choose one.
+pub fn open_listener(address: SocketAddr) -> Result<(OwnedFd, SocketAddr), Errno> {
+    let socket = new_socket(address)?;
+    // Connections of an endpoint that was closed may still be fading away there.
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    bind(&socket, &address)?;
+    listen(&socket, BACKLOG)?;
+    let bound: SocketAddr = rustix::net::getsockname(&socket)?.try_into()?;
+    Ok((socket, address_with_port(address, bound.port())))
+}
+
+fn address_with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
+    address.set_port(port);
+    address
+}
+
+/// Takes the next connection, if one waits: it, and where it comes from.
+pub fn accept(listener: &OwnedFd) -> Result<TcpStream, Errno> {
+    let socket = accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+    prepare(&socket)?;
+    Ok(TcpStream::from(socket))
+}
+
+/// Begins to connect from the IP address of `own` to `to`.
+pub fn begin_connect(own: SocketAddr, to: SocketAddr) -> Result<TcpStream, Errno> {
+    let socket = new_socket(to)?;
+    if own.is_ipv4() == to.is_ipv4() {
+        // The peer compares: an endpoint's connections come from its own IP address.
+        bind_without_port(&socket, address_with_port(own, 0))?;
+    }
+    prepare(&socket)?;
+    match connect(&socket, &to) {
+        Ok(()) | Err(Errno::INPROGRESS) => Ok(TcpStream::from(socket)),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Binds the IP address alone: the port is chosen with the connection, and many may share one.
+fn bind_without_port(socket: &OwnedFd, own: SocketAddr) -> Result<(), Errno> {
+    let on: libc::c_int = 1;
+    // SAFETY: the option's value is an `int`, whose size is told. A kernel that lacks the option
+    // (before 4.2) refuses it, and chooses the port at once.
+    unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_IP,
+            libc::IP_BIND_ADDRESS_NO_PORT,
+            (&raw const on).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        );
+    }
+    bind(socket, &own)
+}
+
+/// Small messages at once, and a bound on how long a silent peer is believed in.
+fn prepare(socket: &OwnedFd) -> Result<(), Errno> {
+    sockopt::set_tcp_nodelay(socket, true)?;
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, Duration::from_secs(1))?;
+    sockopt::set_tcp_keepintvl(socket, Duration::from_secs(1))?;
+    sockopt::set_tcp_keepcnt(socket, 4)?;
+    sockopt::set_tcp_user_timeout(socket, SILENCE_MAX.as_millis() as u32)
+}
+
+/// Sends a message whole. They are few and short, so that a socket without room for one has a
+/// peer that does not read.
+pub fn send(mut socket: &TcpStream, message: &[u8]) -> io::Result<()> {
+    match socket.write(message)? {
+        written if written == message.len() => Ok(()),
+        _ => Err(io::ErrorKind::WriteZero.into()),
+    }
+}
+
+/// What came of a look at a socket.
+#[derive(Debug)]
+pub enum Received {
+    /// Not a whole message yet.
+    Nothing,
+    /// A message, and its bytes.
+    Message(Message, Vec<u8>),
+    /// The peer hung up, or its host did.
+    Gone(String),
+    /// Something that is no message.
+    Bad(WireError),
+}
+
+/// Reads on: `input` holds what came of a message so far.
+pub fn receive(mut socket: &TcpStream, input: &mut Vec<u8>) -> Received {
+    let mut buffer = [0; MESSAGE_BYTES_MAX];
+    loop {
+        match Message::decode(input) {
+            Err(error) => return Received::Bad(error),
+            Ok(Some((message, length))) => {
+                let bytes = input.drain(..length).collect();
+                return Received::Message(message, bytes);
+            }
+            Ok(None) => {}
+        }
+        debug_assert!(input.len() < MESSAGE_BYTES_MAX.max(HEAD_BYTES));
+        let room = MESSAGE_BYTES_MAX - input.len();
+        match socket.read(&mut buffer[..room]) {
+            Ok(0) => return Received::Gone("it hung up".into()),
+            Ok(count) => input.extend_from_slice(&buffer[..count]),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Received::Nothing,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Received::Gone(error.to_string()),
+        }
+    }
+}
+
+/// Ends a connection for good, also where a forked child still has a copy of it.
+pub fn hang_up(socket: &TcpStream) {
+    // ENOTCONN: the peer was quicker.
+    let _ = socket.shutdown(std::net::Shutdown::Both);
+}

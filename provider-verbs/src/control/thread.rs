@@ -1,0 +1,310 @@
+//! The loop: orders, sockets, timers, and the connections that stand.
+
+use std::{
+    collections::{BTreeSet, HashMap, VecDeque},
+    io,
+    net::TcpStream,
+    os::fd::{AsFd, OwnedFd},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use kestrel_core::transport::Bell as _;
+use rustix::{
+    event::{
+        Timespec,
+        epoll::{self, EventData, EventFlags},
+    },
+    io::Errno,
+};
+
+use super::{
+    Command, Orders, StationRecord,
+    accept::Incoming,
+    connect::Outgoing,
+    socket::{self, Received},
+    wire::Message,
+};
+use crate::{
+    station::{ReceiveEnd, StationEvent},
+    verbs::Verbs,
+};
+
+const EVENTS_AT_ONCE: usize = 64;
+
+/// The timer after which connections are taken again.
+pub(super) const RESUME: u64 = 0;
+
+/// What a descriptor that epoll reports stands for. Numbers are never used again, so an event
+/// that was fetched before its object went finds nobody.
+#[derive(Clone, Copy)]
+pub(super) enum Token {
+    Wake,
+    Listener(u64),
+    Handshake(u64),
+    Link(u64),
+}
+
+impl Token {
+    pub(super) fn data(self) -> EventData {
+        let (kind, number) = match self {
+            Token::Wake => (0, 0),
+            Token::Listener(station) => (1, station),
+            Token::Handshake(id) => (2, id),
+            Token::Link(id) => (3, id),
+        };
+        EventData::new_u64(kind << 56 | number)
+    }
+
+    fn of(data: EventData) -> Token {
+        let (kind, number) = (data.u64() >> 56, data.u64() & ((1 << 56) - 1));
+        match kind {
+            1 => Token::Listener(number),
+            2 => Token::Handshake(number),
+            3 => Token::Link(number),
+            _ => Token::Wake,
+        }
+    }
+}
+
+/// A connection that stands: its TCP connection tells of the peer's end.
+struct Link {
+    station: u64,
+    socket: TcpStream,
+    input: Vec<u8>,
+}
+
+/// Everything that the control thread owns.
+pub(super) struct ControlThread<V: Verbs> {
+    orders: Arc<Orders<V>>,
+    pub(super) epoll: OwnedFd,
+    pub(super) stations: HashMap<u64, StationRecord<V>>,
+    pub(super) outgoing: HashMap<u64, Outgoing<V>>,
+    pub(super) incoming: HashMap<u64, Incoming<V>>,
+    links: HashMap<u64, Link>,
+    /// One for each handshake.
+    timers: BTreeSet<(Instant, u64)>,
+    timer_of: HashMap<u64, Instant>,
+    /// Connects that have no socket yet, in the order of their asking.
+    pub(super) waiting: VecDeque<u64>,
+    /// Connects that have one.
+    pub(super) connecting: usize,
+    /// Listeners that epoll is not told of, since too many handshakes are under way.
+    pub(super) deaf: bool,
+    last_id: u64,
+    stop: bool,
+}
+
+impl<V: Verbs> ControlThread<V> {
+    pub(super) fn new(orders: Arc<Orders<V>>) -> io::Result<ControlThread<V>> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, wake_of(&orders), Token::Wake.data(), EventFlags::IN)?;
+        Ok(ControlThread {
+            orders,
+            epoll,
+            stations: HashMap::new(),
+            outgoing: HashMap::new(),
+            incoming: HashMap::new(),
+            links: HashMap::new(),
+            timers: BTreeSet::new(),
+            timer_of: HashMap::new(),
+            waiting: VecDeque::new(),
+            connecting: 0,
+            deaf: false,
+            last_id: 0,
+            stop: false,
+        })
+    }
+
+    pub(super) fn run(&mut self) {
+        let mut events = Vec::with_capacity(EVENTS_AT_ONCE);
+        while !self.stop {
+            let timeout = self.timers.first().map(|(at, _)| {
+                let left = at.saturating_duration_since(Instant::now());
+                // Rounded up, so that the timer has run out when we wake.
+                let left = left + Duration::from_millis(1);
+                Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
+            });
+            events.clear();
+            let spare = rustix::buffer::spare_capacity(&mut events);
+            match epoll::wait(&self.epoll, spare, timeout.as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => panic!("epoll_wait: {errno}"),
+            }
+            for event in &events {
+                match Token::of(event.data) {
+                    Token::Wake => self.take_orders(),
+                    Token::Listener(station) => self.listener_readable(station),
+                    Token::Handshake(id) => self.handshake_ready(id),
+                    Token::Link(id) => self.link_readable(id),
+                }
+            }
+            self.run_timers();
+            self.begin_waiting();
+        }
+    }
+
+    pub(super) fn next_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
+    }
+
+    fn take_orders(&mut self) {
+        self.orders.wake.drain();
+        while let Some(command) = self.orders.commands.pop() {
+            match command {
+                Command::Register(record) => {
+                    let id = record.id;
+                    self.stations.insert(id, *record);
+                    if !self.deaf {
+                        self.listen(id);
+                    }
+                }
+                Command::Connect { station, request, to } => {
+                    self.ask_to_connect(station, request, to);
+                }
+                Command::HangUp { link } => self.end_link(link, true),
+                Command::Unregister { station, done } => {
+                    self.unregister(station);
+                    let _ = done.try_send(());
+                }
+                Command::Stop => self.stop = true,
+            }
+        }
+    }
+
+    pub(super) fn listen(&self, station: u64) {
+        if let Some(record) = self.stations.get(&station) {
+            let data = Token::Listener(station).data();
+            if let Err(errno) = epoll::add(&self.epoll, &record.listener, data, EventFlags::IN) {
+                tracing::error!(address = %record.address, "nobody can connect: epoll: {errno}");
+            }
+        }
+    }
+
+    fn unregister(&mut self, station: u64) {
+        let Some(record) = self.stations.remove(&station) else {
+            return;
+        };
+        if !self.deaf {
+            let _ = epoll::delete(&self.epoll, &record.listener);
+        }
+        // A forked child may have a copy, which would keep the address.
+        let _ = rustix::net::shutdown(&record.listener, rustix::net::Shutdown::Both);
+        let outgoing: Vec<u64> = ids_where(&self.outgoing, |o| o.station == station);
+        outgoing.into_iter().for_each(|id| drop(self.take_outgoing(id)));
+        let incoming: Vec<u64> = ids_where(&self.incoming, |i| i.station == station);
+        incoming.into_iter().for_each(|id| self.take_incoming(id));
+        let links: Vec<u64> = ids_where(&self.links, |link| link.station == station);
+        links.into_iter().for_each(|id| self.end_link(id, true));
+    }
+
+    fn handshake_ready(&mut self, id: u64) {
+        if self.outgoing.contains_key(&id) {
+            self.outgoing_ready(id);
+        } else if self.incoming.contains_key(&id) {
+            self.incoming_ready(id);
+        }
+    }
+
+    /// Sets, moves or ends a handshake's timer.
+    pub(super) fn set_timer(&mut self, id: u64, at: Option<Instant>) {
+        if let Some(old) = self.timer_of.remove(&id) {
+            self.timers.remove(&(old, id));
+        }
+        if let Some(at) = at {
+            self.timers.insert((at, id));
+            self.timer_of.insert(id, at);
+        }
+    }
+
+    fn run_timers(&mut self) {
+        let now = Instant::now();
+        while let Some(&(at, id)) = self.timers.first().filter(|(at, _)| *at <= now) {
+            self.timers.remove(&(at, id));
+            self.timer_of.remove(&id);
+            if id == RESUME {
+                self.resume_listening();
+            } else if self.outgoing.contains_key(&id) {
+                self.outgoing_timer(id);
+            } else if self.incoming.contains_key(&id) {
+                self.incoming_timer(id);
+            }
+        }
+    }
+
+    /// Tells epoll of a handshake's socket.
+    pub(super) fn watch(&self, id: u64, socket: &TcpStream, flags: EventFlags) -> io::Result<()> {
+        Ok(epoll::add(&self.epoll, socket, Token::Handshake(id).data(), flags)?)
+    }
+
+    /// Closes a handshake's socket for good.
+    pub(super) fn close(&self, socket: &TcpStream) {
+        let _ = epoll::delete(&self.epoll, socket);
+        socket::hang_up(socket);
+    }
+
+    /// Keeps the socket of a handshake that succeeded, under the handshake's number.
+    pub(super) fn keep_link(&mut self, id: u64, station: u64, socket: TcpStream, input: Vec<u8>) {
+        let data = Token::Link(id).data();
+        if let Err(errno) = epoll::modify(&self.epoll, &socket, data, EventFlags::IN) {
+            tracing::error!("a peer's death will not be noticed: epoll: {errno}");
+        }
+        self.links.insert(id, Link { station, socket, input });
+    }
+
+    /// Hands over a connection that others began.
+    pub(super) fn tell_incoming(&self, station: u64, end: ReceiveEnd<V>) {
+        if let Some(record) = self.stations.get(&station) {
+            record.shared.push(StationEvent::Incoming { end });
+        }
+    }
+
+    /// Looks at a connection that was handed over just now: its end may already have come.
+    pub(super) fn look_at_link(&mut self, id: u64) {
+        self.link_readable(id);
+    }
+
+    fn link_readable(&mut self, id: u64) {
+        let Some(link) = self.links.get_mut(&id) else {
+            return;
+        };
+        let event = match socket::receive(&link.socket, &mut link.input) {
+            Received::Nothing => return,
+            Received::Message(Message::End, _) => StationEvent::Closed { link: id },
+            Received::Message(message, _) => {
+                let reason = format!("it said {message:?} on a connection that stands");
+                StationEvent::Lost { link: id, reason }
+            }
+            Received::Gone(reason) => StationEvent::Lost { link: id, reason },
+            Received::Bad(error) => StationEvent::Lost { link: id, reason: error.to_string() },
+        };
+        if let Some(record) = self.stations.get(&link.station) {
+            record.shared.push(event);
+        }
+        self.end_link(id, false);
+    }
+
+    /// Ends a connection, with a word if it is us who end it.
+    fn end_link(&mut self, id: u64, say: bool) {
+        let Some(link) = self.links.remove(&id) else {
+            return;
+        };
+        if say {
+            // A peer that is gone need not hear it.
+            let _ = socket::send(&link.socket, &Message::End.encode());
+        }
+        self.close(&link.socket);
+    }
+}
+
+/// The descriptor by which orders wake the thread.
+#[allow(unsafe_code)]
+fn wake_of<V: Verbs>(orders: &Orders<V>) -> impl AsFd + '_ {
+    // SAFETY: the bell's descriptor is open as long as the orders, which are borrowed.
+    unsafe { rustix::fd::BorrowedFd::borrow_raw(orders.wake.fd()) }
+}
+
+fn ids_where<T>(map: &HashMap<u64, T>, which: impl Fn(&T) -> bool) -> Vec<u64> {
+    map.iter().filter(|(_, value)| which(value)).map(|(id, _)| *id).collect()
+}

@@ -1,0 +1,416 @@
+//! What the two sides of a connection say to each other over TCP, byte by byte.
+//!
+//! Every message has a head of 12 bytes: magic, version, kind, length. All integers are
+//! little-endian, all lengths fixed; a byte too many or too few makes a message bad.
+
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
+
+use thiserror::Error;
+
+use crate::{
+    device::LinkLayer,
+    verbs::{PathEnd, RemoteMemory},
+};
+
+/// The version of the handshake and of the packets.
+pub const VERSION: u16 = 1;
+const MAGIC: [u8; 4] = *b"KSTV";
+/// Magic, version, kind, length.
+pub const HEAD_BYTES: usize = 12;
+/// The longest message.
+pub const MESSAGE_BYTES_MAX: usize = 256;
+/// Bytes of a nonce, and of a proof.
+pub const NONCE_BYTES: usize = 32;
+
+pub type Nonce = [u8; NONCE_BYTES];
+
+/// Why bytes are no message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum WireError {
+    #[error("it does not begin as a message does")]
+    Magic,
+    #[error("version {theirs} of the protocol, and we speak {VERSION}")]
+    OtherVersion { theirs: u16 },
+    #[error("no message of kind {kind} has {bytes} bytes")]
+    Length { kind: u16, bytes: u32 },
+    #[error("{what} has the value {value}")]
+    Field { what: &'static str, value: u64 },
+}
+
+/// Why a connection is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum RejectReason {
+    #[error("the keys differ")]
+    Key = 1,
+    #[error("the versions differ")]
+    Version = 2,
+    #[error("another endpoint listens there")]
+    Wanted = 3,
+    #[error("the sender's address is not its own")]
+    Address = 4,
+    #[error("it has no queue pair, buffer or registered memory left for us")]
+    Resources = 5,
+    #[error("it cannot reach our device from its own")]
+    Path = 6,
+    #[error("its packets are of another length")]
+    Limits = 7,
+}
+
+impl RejectReason {
+    fn of(value: u32) -> Option<RejectReason> {
+        use RejectReason::*;
+        [Key, Version, Wanted, Address, Resources, Path, Limits]
+            .into_iter()
+            .find(|reason| *reason as u32 == value)
+    }
+}
+
+/// What the side that connects says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    pub incarnation: u64,
+    /// Where it listens.
+    pub from: SocketAddr,
+    /// Whom it wants.
+    pub wanted: SocketAddr,
+    pub end: PathEnd,
+    pub buffer_bytes: u32,
+    /// Where its credit is to be written.
+    pub credit: RemoteMemory,
+    pub nonce: Nonce,
+}
+
+/// What the other side answers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Accept {
+    pub incarnation: u64,
+    pub from: SocketAddr,
+    pub end: PathEnd,
+    pub buffer_bytes: u32,
+}
+
+/// One message. HELLO and ACCEPT end with a proof, which is none of this module's business.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    Greeting(Nonce),
+    Hello(Box<Hello>),
+    Accept(Box<Accept>),
+    Reject(RejectReason),
+    Confirm,
+    /// The endpoint closes, or its end of the connection.
+    End,
+}
+
+impl Message {
+    const fn kind(&self) -> u16 {
+        match self {
+            Message::Greeting(_) => 1,
+            Message::Hello(_) => 2,
+            Message::Accept(_) => 3,
+            Message::Reject(_) => 4,
+            Message::Confirm => 5,
+            Message::End => 6,
+        }
+    }
+
+    /// The bytes, with zeroes where a proof goes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Writer(Vec::with_capacity(MESSAGE_BYTES_MAX));
+        out.bytes(&MAGIC);
+        out.u16(VERSION);
+        out.u16(self.kind());
+        out.u32(0);
+        match self {
+            Message::Greeting(nonce) => out.bytes(nonce),
+            Message::Hello(hello) => {
+                out.u64(hello.incarnation);
+                out.address(hello.from);
+                out.end(&hello.end);
+                out.u32(hello.buffer_bytes);
+                out.address(hello.wanted);
+                out.u64(hello.credit.address);
+                out.u32(hello.credit.key);
+                out.bytes(&hello.nonce);
+                out.bytes(&[0; NONCE_BYTES]);
+            }
+            Message::Accept(accept) => {
+                out.u64(accept.incarnation);
+                out.address(accept.from);
+                out.end(&accept.end);
+                out.u32(accept.buffer_bytes);
+                out.bytes(&[0; NONCE_BYTES]);
+            }
+            Message::Reject(reason) => out.u32(*reason as u32),
+            Message::Confirm | Message::End => {}
+        }
+        let length = out.0.len() as u32;
+        out.0[8..12].copy_from_slice(&length.to_le_bytes());
+        out.0
+    }
+
+    /// The first message of `bytes` and its length; none if it is not whole yet.
+    pub fn decode(bytes: &[u8]) -> Result<Option<(Message, usize)>, WireError> {
+        // What is no message is recognized by its first bytes, however few come.
+        let begun = bytes.len().min(MAGIC.len());
+        if bytes[..begun] != MAGIC[..begun] {
+            return Err(WireError::Magic);
+        }
+        let Some(head) = bytes.first_chunk::<HEAD_BYTES>() else {
+            return Ok(None);
+        };
+        let mut head = Reader(&head[4..]);
+        let (version, kind, length) = (head.u16(), head.u16(), head.u32());
+        if version != VERSION {
+            return Err(WireError::OtherVersion { theirs: version });
+        }
+        let expected = length_of(kind).ok_or(WireError::Length { kind, bytes: length })?;
+        if length as usize != expected {
+            return Err(WireError::Length { kind, bytes: length });
+        }
+        let Some(whole) = bytes.get(..expected) else {
+            return Ok(None);
+        };
+        let message = Message::read(kind, Reader(&whole[HEAD_BYTES..]))?;
+        Ok(Some((message, expected)))
+    }
+
+    fn read(kind: u16, mut body: Reader<'_>) -> Result<Message, WireError> {
+        Ok(match kind {
+            1 => Message::Greeting(body.array()),
+            2 => Message::Hello(Box::new(Hello {
+                incarnation: body.incarnation()?,
+                from: body.address()?,
+                end: body.end()?,
+                buffer_bytes: body.u32(),
+                wanted: body.address()?,
+                credit: RemoteMemory { address: body.u64(), key: body.u32() },
+                nonce: body.array(),
+            })),
+            3 => Message::Accept(Box::new(Accept {
+                incarnation: body.incarnation()?,
+                from: body.address()?,
+                end: body.end()?,
+                buffer_bytes: body.u32(),
+            })),
+            4 => {
+                let value = body.u32();
+                let what = "the reason of a refusal";
+                let reason = RejectReason::of(value);
+                Message::Reject(reason.ok_or(WireError::Field { what, value: value.into() })?)
+            }
+            5 => Message::Confirm,
+            _ => Message::End,
+        })
+    }
+}
+
+/// The length of a message of this kind.
+fn length_of(kind: u16) -> Option<usize> {
+    const ADDRESS: usize = 24;
+    const END: usize = 36;
+    let body = match kind {
+        1 => NONCE_BYTES,
+        2 => 8 + ADDRESS + END + 4 + ADDRESS + 12 + 2 * NONCE_BYTES,
+        3 => 8 + ADDRESS + END + 4 + NONCE_BYTES,
+        4 => 4,
+        5 | 6 => 0,
+        _ => return None,
+    };
+    Some(HEAD_BYTES + body)
+}
+
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.0.extend_from_slice(bytes);
+    }
+
+    fn u16(&mut self, value: u16) {
+        self.bytes(&value.to_le_bytes());
+    }
+
+    fn u32(&mut self, value: u32) {
+        self.bytes(&value.to_le_bytes());
+    }
+
+    fn u64(&mut self, value: u64) {
+        self.bytes(&value.to_le_bytes());
+    }
+
+    fn address(&mut self, address: SocketAddr) {
+        let (family, scope, octets) = match address {
+            SocketAddr::V4(v4) => (4, 0, v4.ip().to_ipv6_mapped().octets()),
+            SocketAddr::V6(v6) => (6, v6.scope_id(), v6.ip().octets()),
+        };
+        self.u16(family);
+        self.u16(address.port());
+        self.u32(scope);
+        self.bytes(&octets);
+    }
+
+    fn end(&mut self, end: &PathEnd) {
+        self.u32(end.queue_pair);
+        self.u32(end.first_packet);
+        self.u16(end.lid);
+        self.u16(end.partition_key);
+        self.u32(u32::from(end.link_layer == LinkLayer::InfiniBand));
+        self.bytes(&end.gid);
+        self.u32(end.mtu_bytes);
+    }
+}
+
+/// Reads what `length_of` has found to be there.
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn array<const N: usize>(&mut self) -> [u8; N] {
+        let (first, rest) = self.0.split_first_chunk().expect("the length was checked");
+        self.0 = rest;
+        *first
+    }
+
+    fn u16(&mut self) -> u16 {
+        u16::from_le_bytes(self.array())
+    }
+
+    fn u32(&mut self) -> u32 {
+        u32::from_le_bytes(self.array())
+    }
+
+    fn u64(&mut self) -> u64 {
+        u64::from_le_bytes(self.array())
+    }
+
+    fn incarnation(&mut self) -> Result<u64, WireError> {
+        match self.u64() {
+            0 => Err(WireError::Field { what: "an incarnation", value: 0 }),
+            incarnation => Ok(incarnation),
+        }
+    }
+
+    fn address(&mut self) -> Result<SocketAddr, WireError> {
+        let (family, port, scope) = (self.u16(), self.u16(), self.u32());
+        let ip = Ipv6Addr::from(self.array::<16>());
+        let address = match (family, ip.to_ipv4_mapped()) {
+            (4, Some(v4)) if scope == 0 => SocketAddr::new(IpAddr::V4(v4), port),
+            (6, None) => SocketAddr::V6(SocketAddrV6::new(ip, port, 0, scope)),
+            _ => return Err(WireError::Field { what: "an address family", value: family.into() }),
+        };
+        if port == 0 {
+            return Err(WireError::Field { what: "a port", value: 0 });
+        }
+        Ok(address)
+    }
+
+    fn end(&mut self) -> Result<PathEnd, WireError> {
+        let check = |what, value: u32, good: bool| {
+            if good { Ok(value) } else { Err(WireError::Field { what, value: value.into() }) }
+        };
+        let (queue_pair, first_packet) = (self.u32(), self.u32());
+        check("a queue pair", queue_pair, queue_pair >> 24 == 0)?;
+        check("a packet's number", first_packet, first_packet >> 24 == 0)?;
+        let (lid, partition_key) = (self.u16(), self.u16());
+        let link_layer = match self.u32() {
+            0 => LinkLayer::Ethernet,
+            1 => LinkLayer::InfiniBand,
+            other => return Err(WireError::Field { what: "a link layer", value: other.into() }),
+        };
+        let gid = self.array();
+        let mtu_bytes = self.u32();
+        check("an MTU", mtu_bytes, [256, 512, 1024, 2048, 4096].contains(&mtu_bytes))?;
+        Ok(PathEnd { queue_pair, first_packet, lid, partition_key, link_layer, gid, mtu_bytes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn end() -> PathEnd {
+        PathEnd {
+            queue_pair: 0x12_3456,
+            first_packet: 0xff_ffff,
+            lid: 7,
+            partition_key: 0x8001,
+            link_layer: LinkLayer::InfiniBand,
+            gid: [3; 16],
+            mtu_bytes: 4096,
+        }
+    }
+
+    fn messages() -> Vec<Message> {
+        let hello = Hello {
+            incarnation: u64::MAX,
+            from: "10.9.0.1:7".parse().unwrap(),
+            wanted: "[fe80::1%4]:65535".parse().unwrap(),
+            end: end(),
+            buffer_bytes: 8192,
+            credit: RemoteMemory { address: 1 << 40, key: 99 },
+            nonce: [5; NONCE_BYTES],
+        };
+        let accept = Accept {
+            incarnation: 1,
+            from: "[::1]:9".parse().unwrap(),
+            end: PathEnd { link_layer: LinkLayer::Ethernet, ..end() },
+            buffer_bytes: 1,
+        };
+        vec![
+            Message::Greeting([1; NONCE_BYTES]),
+            Message::Hello(Box::new(hello)),
+            Message::Accept(Box::new(accept)),
+            Message::Reject(RejectReason::Path),
+            Message::Confirm,
+            Message::End,
+        ]
+    }
+
+    #[test]
+    fn messages_come_back_as_they_went() {
+        for message in messages() {
+            let mut bytes = message.encode();
+            assert!(bytes.len() <= MESSAGE_BYTES_MAX);
+            let length = bytes.len();
+            for part in 0..length {
+                assert_eq!(Message::decode(&bytes[..part]), Ok(None), "{message:?}");
+            }
+            bytes.push(77);
+            assert_eq!(Message::decode(&bytes), Ok(Some((message, length))));
+        }
+    }
+
+    #[test]
+    fn garbage_is_recognized_by_its_first_byte() {
+        assert_eq!(Message::decode(b"GET / HTTP/1.1"), Err(WireError::Magic));
+        assert_eq!(Message::decode(b"K"), Ok(None));
+        assert_eq!(Message::decode(b"k"), Err(WireError::Magic));
+    }
+
+    #[test]
+    fn every_lie_of_a_head_has_its_name() {
+        let good = Message::Confirm.encode();
+        let with = |at: usize, value: u8| {
+            let mut bytes = good.clone();
+            bytes[at] = value;
+            Message::decode(&bytes).unwrap_err()
+        };
+        assert_eq!(with(4, 2), WireError::OtherVersion { theirs: 2 });
+        assert_eq!(with(6, 0), WireError::Length { kind: 0, bytes: 12 });
+        assert_eq!(with(8, 13), WireError::Length { kind: 5, bytes: 13 });
+    }
+
+    /// No byte of a HELLO can be changed so that something panics.
+    #[test]
+    fn every_byte_of_a_hello_may_be_anything() {
+        let good = messages()[1].encode();
+        let mut refused = 0;
+        for at in 0..good.len() {
+            for value in [0, 1, 0x7f, 0xff] {
+                let mut bytes = good.clone();
+                bytes[at] = value;
+                refused += usize::from(Message::decode(&bytes).is_err());
+            }
+        }
+        assert!(refused > 60, "{refused}");
+    }
+}

@@ -1,0 +1,272 @@
+//! What happens on the fabric: everything under one lock.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::Arc,
+};
+
+use kestrel_core::memory::Piece;
+use rustix::fd::OwnedFd;
+
+use super::Tally;
+use crate::verbs::{Completion, ReceiveRequest, RemoteMemory, Segment, SendRequest, Status};
+
+/// A stretch of registered memory: what its key allows.
+pub(super) struct Registered {
+    pub start: u64,
+    pub bytes: usize,
+    pub remote_write: bool,
+}
+
+/// The queues of an endpoint.
+pub(super) struct QueueState {
+    pub receives_max: usize,
+    pub posted: VecDeque<ReceiveRequest>,
+    pub receives: VecDeque<Completion>,
+    pub sends: VecDeque<Completion>,
+    pub armed: bool,
+    pub channel: Arc<OwnedFd>,
+}
+
+/// A queue pair.
+pub(super) struct Pair {
+    pub queues: u64,
+    pub sends_max: usize,
+    pub receives: bool,
+    pub peer: Option<u32>,
+    pub failed: bool,
+    /// Posted and not carried out; inline ones keep their bytes.
+    waiting: VecDeque<Waiting>,
+    /// Carried out without a signal since the last signal: they still take room.
+    unsignalled: usize,
+}
+
+struct Waiting {
+    request: SendRequest,
+    bytes: Vec<u8>,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    devices: usize,
+    next: u32,
+    pub regions: HashMap<u32, Registered>,
+    pub queues: HashMap<u64, QueueState>,
+    pub pairs: HashMap<u32, Pair>,
+    pub failing: Option<(usize, Status)>,
+    held: bool,
+    tally: Tally,
+}
+
+impl State {
+    pub(super) fn next_device(&mut self) -> usize {
+        self.devices += 1;
+        self.devices
+    }
+
+    /// A number that nothing had before.
+    pub(super) fn number(&mut self) -> u32 {
+        self.next += 1;
+        self.next
+    }
+
+    pub(super) fn tally(&self) -> Tally {
+        let registered = self.regions.values().map(|region| region.bytes).sum();
+        Tally { queue_pairs: self.pairs.len(), registered, ..self.tally }
+    }
+
+    pub(super) fn add_pair(&mut self, queues: u64, sends_max: usize, receives: bool) -> u32 {
+        let number = self.number();
+        let waiting = VecDeque::new();
+        let (peer, failed, unsignalled) = (None, false, 0);
+        self.pairs.insert(
+            number,
+            Pair { queues, sends_max, receives, peer, failed, waiting, unsignalled },
+        );
+        number
+    }
+
+    pub(super) fn break_all(&mut self) {
+        let numbers: Vec<u32> = self.pairs.keys().copied().collect();
+        numbers.into_iter().for_each(|number| self.fail(number));
+    }
+
+    pub(super) fn hold(&mut self, held: bool) {
+        self.held = held;
+        let numbers: Vec<u32> = self.pairs.keys().copied().collect();
+        numbers.into_iter().for_each(|number| self.carry(number));
+    }
+
+    /// Into the error state: what waits is flushed.
+    pub(super) fn fail(&mut self, number: u32) {
+        if let Some(pair) = self.pairs.get_mut(&number) {
+            pair.failed = true;
+            for waiting in std::mem::take(&mut pair.waiting) {
+                self.complete_send(number, waiting.request.request, Status::FLUSHED);
+            }
+        }
+    }
+
+    /// Whether the segment lies in registered memory, as its key says.
+    pub(super) fn is_local(&self, segment: &Segment) -> bool {
+        let region = self.regions.get(&segment.local_key);
+        region.is_some_and(|region| region.holds(segment.address, segment.length as usize))
+    }
+
+    /// Takes a request over; false if the queue is full.
+    pub(super) fn post_send(&mut self, number: u32, request: SendRequest) -> bool {
+        assert!(request.inline || request.segment.length == 0 || self.is_local(&request.segment));
+        let Some(pair) = self.pairs.get_mut(&number) else {
+            return false;
+        };
+        if pair.waiting.len() + pair.unsignalled >= pair.sends_max {
+            return false;
+        }
+        let mut bytes = Vec::new();
+        if request.inline {
+            self.tally.inline += 1;
+            piece_at(request.segment.address, request.segment.length).append_to(&mut bytes);
+        }
+        pair.waiting.push_back(Waiting { request, bytes });
+        if pair.failed {
+            self.fail(number)
+        } else {
+            self.carry(number)
+        }
+        true
+    }
+
+    /// Carries out what waits.
+    fn carry(&mut self, number: u32) {
+        while !self.held
+            && let Some(pair) = self.pairs.get_mut(&number)
+            && let Some(mut waiting) = pair.waiting.pop_front()
+        {
+            if !waiting.request.inline {
+                let segment = waiting.request.segment;
+                piece_at(segment.address, segment.length).append_to(&mut waiting.bytes);
+            }
+            let status = match &mut self.failing {
+                Some((count, status)) if *count > 0 => {
+                    *count -= 1;
+                    *status
+                }
+                _ => self.carry_one(number, &waiting),
+            };
+            if status == Status::SUCCESS {
+                self.tally.carried += 1;
+            }
+            if status != Status::SUCCESS || waiting.request.signalled {
+                self.complete_send(number, waiting.request.request, status);
+            } else if let Some(pair) = self.pairs.get_mut(&number) {
+                pair.unsignalled += 1;
+            }
+            if status != Status::SUCCESS {
+                self.fail(number);
+            }
+        }
+    }
+
+    fn carry_one(&mut self, number: u32, waiting: &Waiting) -> Status {
+        let Some(to) = self.pairs.get(&number).and_then(|pair| pair.peer) else {
+            return Status::RETRIES_EXCEEDED;
+        };
+        let Some(peer) = self.pairs.get(&to) else {
+            return Status::RETRIES_EXCEEDED;
+        };
+        if peer.failed || peer.peer != Some(number) {
+            return Status::RETRIES_EXCEEDED;
+        }
+        let (queues, receives) = (peer.queues, peer.receives);
+        match waiting.request.write_to {
+            Some(remote) => self.write(remote, &waiting.bytes),
+            None if receives => self.deliver(to, queues, &waiting.bytes),
+            None => {
+                self.tally.not_ready += 1;
+                Status::RECEIVER_NOT_READY
+            }
+        }
+    }
+
+    fn write(&mut self, remote: RemoteMemory, bytes: &[u8]) -> Status {
+        if bytes.is_empty() {
+            return Status::SUCCESS;
+        }
+        let region = self.regions.get(&remote.key).filter(|region| region.remote_write);
+        if !region.is_some_and(|region| region.holds(remote.address, bytes.len())) {
+            return Status::REMOTE_ACCESS;
+        }
+        write_words(remote.address, bytes);
+        Status::SUCCESS
+    }
+
+    fn deliver(&mut self, to: u32, queues: u64, bytes: &[u8]) -> Status {
+        let Some(receive) = self.queues.get_mut(&queues).and_then(|q| q.posted.pop_front()) else {
+            self.tally.not_ready += 1;
+            return Status::RECEIVER_NOT_READY;
+        };
+        if !self.is_local(&receive.segment) || (receive.segment.length as usize) < bytes.len() {
+            return Status::REMOTE_INVALID;
+        }
+        piece_at(receive.segment.address, receive.segment.length).fill(bytes);
+        let completion = Completion {
+            request: receive.request,
+            status: Status::SUCCESS,
+            bytes: bytes.len() as u32,
+            queue_pair: to,
+        };
+        if let Some(queues) = self.queues.get_mut(&queues) {
+            queues.receives.push_back(completion);
+            queues.notify();
+        }
+        Status::SUCCESS
+    }
+
+    fn complete_send(&mut self, number: u32, request: u64, status: Status) {
+        let Some(pair) = self.pairs.get_mut(&number) else {
+            return;
+        };
+        pair.unsignalled = 0;
+        let completion = Completion { request, status, bytes: 0, queue_pair: number };
+        if let Some(queues) = self.queues.get_mut(&pair.queues) {
+            queues.sends.push_back(completion);
+            queues.notify();
+        }
+    }
+}
+
+impl QueueState {
+    pub(super) fn notify(&mut self) {
+        if std::mem::take(&mut self.armed) {
+            // The counter of an eventfd that is drained at each arming cannot fill up.
+            let _ = rustix::io::write(&self.channel, &1u64.to_ne_bytes());
+        }
+    }
+}
+
+impl Registered {
+    fn holds(&self, address: u64, length: usize) -> bool {
+        let offset = address.checked_sub(self.start);
+        offset.is_some_and(|offset| offset as usize + length <= self.bytes)
+    }
+}
+
+/// A stretch of this process's memory that was checked against its key.
+fn piece_at(address: u64, length: u32) -> Piece {
+    // SAFETY: the caller has found the stretch in registered memory, which is deregistered under
+    // the lock that is held, or it is that of an inline request, whose poster waits.
+    unsafe { Piece::new(address as *mut u8, length as usize) }
+}
+
+/// Writes as a device does, whole words at a time: the other side may be reading.
+fn write_words(address: u64, bytes: &[u8]) {
+    assert!(address.is_multiple_of(8) && bytes.len().is_multiple_of(8), "a write of words");
+    for (nth, word) in bytes.chunks_exact(8).enumerate() {
+        let to = (address as usize + nth * 8) as *mut u64;
+        // SAFETY: the stretch was found in memory that is registered for writing, and is
+        // deregistered under the lock that is held; both sides use it as atomic words.
+        let to = unsafe { std::sync::atomic::AtomicU64::from_ptr(to) };
+        let word = u64::from_ne_bytes(word.try_into().expect("eight bytes"));
+        to.store(word, std::sync::atomic::Ordering::Release);
+    }
+}

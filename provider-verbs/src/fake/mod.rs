@@ -1,0 +1,163 @@
+//! An in-process fake of verbs, for tests: queue pairs of one process, joined in memory.
+//!
+//! All endpoints of one [`FakeFabric`] are on one fabric. Sends are carried out when they are
+//! posted, in order and whole; every check that a device makes is made (keys, bounds, states,
+//! buffers). What a device does at unpredictable moments happens when a test says so.
+
+mod fabric;
+mod objects;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::{
+    device::LinkLayer,
+    verbs::{Depths, LocalPort, Status, Verbs, VerbsError},
+};
+use fabric::State;
+pub use objects::{FakeQueuePair, FakeQueues, FakeRegion};
+
+/// How a fake fabric behaves.
+#[derive(Clone, Debug)]
+pub struct FakeOptions {
+    /// What carries packets: InfiniBand's own layer has LIDs and partitions.
+    pub link_layer: LinkLayer,
+    /// The partition that the device is used in.
+    pub partition_key: u16,
+    /// The longest inline request: 0 for none.
+    pub inline_bytes_max: usize,
+    /// Completions that a poll fetches at most.
+    pub poll_burst: usize,
+    /// Completions of different queue pairs overtake each other, chosen by this seed.
+    pub shuffle: Option<u64>,
+}
+
+impl Default for FakeOptions {
+    fn default() -> Self {
+        FakeOptions {
+            link_layer: LinkLayer::Ethernet,
+            partition_key: 0xffff,
+            inline_bytes_max: 220,
+            poll_burst: usize::MAX,
+            shuffle: None,
+        }
+    }
+}
+
+/// What joins the devices.
+#[derive(Clone, Default)]
+pub struct FakeFabric {
+    state: Arc<Mutex<State>>,
+}
+
+/// What has happened on a fabric.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Sends that found no receive posted.
+    pub not_ready: u64,
+    /// Sends and writes that were carried out.
+    pub carried: u64,
+    /// Of these, the ones posted inline.
+    pub inline: u64,
+    /// Queue pairs that exist.
+    pub queue_pairs: usize,
+    /// Bytes that are registered.
+    pub registered: usize,
+}
+
+impl FakeFabric {
+    /// A device on this fabric.
+    pub fn device(&self, options: FakeOptions) -> FakeDevice {
+        let ordinal = self.lock().next_device();
+        let infiniband = options.link_layer == LinkLayer::InfiniBand;
+        let mut gid = [0; 16];
+        if infiniband {
+            gid[..2].copy_from_slice(&[0xfe, 0x80]);
+            gid[15] = ordinal as u8;
+        } else {
+            gid[10..].copy_from_slice(&[0xff, 0xff, 127, 0, 0, 1]);
+        }
+        let port = LocalPort {
+            number: 1,
+            link_layer: options.link_layer,
+            lid: if infiniband { 16 + ordinal as u16 } else { 0 },
+            partition_key: options.partition_key,
+            partition_key_index: 0,
+            gid_index: 0,
+            gid,
+            mtu_bytes: 4096,
+        };
+        FakeDevice { name: format!("fake{ordinal}"), fabric: self.clone(), options, port }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A test that failed elsewhere left whole values behind.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next `count` sends of anybody end like this, and their queue pairs are in error.
+    pub fn fail_sends(&self, count: usize, status: Status) {
+        self.lock().failing = Some((count, status));
+    }
+
+    /// Every queue pair that exists now goes into the error state.
+    pub fn break_queue_pairs(&self) {
+        self.lock().break_all();
+    }
+
+    /// From now on nothing is carried, until it is again: sends wait where they are.
+    pub fn hold(&self, held: bool) {
+        self.lock().hold(held);
+    }
+
+    /// What has happened.
+    pub fn tally(&self) -> Tally {
+        self.lock().tally()
+    }
+}
+
+/// A device of the fake.
+pub struct FakeDevice {
+    name: String,
+    fabric: FakeFabric,
+    options: FakeOptions,
+    port: LocalPort,
+}
+
+impl Verbs for FakeDevice {
+    type Region = FakeRegion;
+    type Queues = FakeQueues;
+    type QueuePair = FakeQueuePair;
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn port(&self) -> &LocalPort {
+        &self.port
+    }
+
+    fn depths_max(&self) -> Depths {
+        Depths { receives: 8192, sends: 8192 }
+    }
+
+    fn allocate(
+        self: &Arc<Self>,
+        bytes: usize,
+        remote_write: bool,
+    ) -> Result<FakeRegion, VerbsError> {
+        FakeRegion::new(self, bytes, remote_write)
+    }
+
+    fn open_queues(self: &Arc<Self>, depths: Depths) -> Result<FakeQueues, VerbsError> {
+        FakeQueues::new(self, depths)
+    }
+
+    fn create_queue_pair(
+        self: &Arc<Self>,
+        queues: &Arc<FakeQueues>,
+        sends: u32,
+        receives: bool,
+    ) -> Result<FakeQueuePair, VerbsError> {
+        Ok(FakeQueuePair::new(self, queues, sends, receives))
+    }
+}

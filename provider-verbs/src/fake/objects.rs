@@ -1,0 +1,256 @@
+//! The fake's regions, queues and queue pairs: handles into the fabric's state.
+
+use std::{
+    collections::{HashSet, VecDeque},
+    io,
+    os::fd::{AsRawFd, RawFd},
+    sync::Arc,
+};
+
+use rustix::{
+    event::{EventfdFlags, eventfd},
+    fd::OwnedFd,
+};
+
+use super::{
+    FakeDevice,
+    fabric::{QueueState, Registered},
+};
+use crate::{
+    device::LinkLayer,
+    memory::Memory,
+    verbs::{
+        Completion, Depths, POLL_BURST, PathEnd, QueuePair, Queues, ReceiveRequest, Region,
+        SendRequest, VerbsError,
+    },
+};
+
+fn refusal(device: &FakeDevice, call: &'static str, number: i32) -> VerbsError {
+    let source = io::Error::from_raw_os_error(number);
+    VerbsError::Call { device: device.name.clone(), call, source }
+}
+
+/// Registered memory of the fake.
+pub struct FakeRegion {
+    device: Arc<FakeDevice>,
+    memory: Memory,
+    key: u32,
+}
+
+impl FakeRegion {
+    pub(super) fn new(
+        device: &Arc<FakeDevice>,
+        bytes: usize,
+        remote_write: bool,
+    ) -> Result<FakeRegion, VerbsError> {
+        let memory =
+            Memory::zeroed(bytes).ok_or_else(|| refusal(device, "ibv_reg_mr", libc::ENOMEM))?;
+        let registered = Registered { start: memory.address(0), bytes: memory.len(), remote_write };
+        let mut state = device.fabric.lock();
+        let key = state.number();
+        state.regions.insert(key, registered);
+        drop(state);
+        Ok(FakeRegion { device: device.clone(), memory, key })
+    }
+}
+
+impl Region for FakeRegion {
+    fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    fn local_key(&self) -> u32 {
+        self.key
+    }
+
+    fn remote_key(&self) -> u32 {
+        self.key
+    }
+}
+
+impl Drop for FakeRegion {
+    fn drop(&mut self) {
+        self.device.fabric.lock().regions.remove(&self.key);
+    }
+}
+
+/// The queues of an endpoint on the fake.
+pub struct FakeQueues {
+    device: Arc<FakeDevice>,
+    number: u64,
+    channel: Arc<OwnedFd>,
+}
+
+impl FakeQueues {
+    pub(super) fn new(device: &Arc<FakeDevice>, depths: Depths) -> Result<FakeQueues, VerbsError> {
+        let channel = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|errno| refusal(device, "ibv_create_comp_channel", errno.raw_os_error()))?;
+        let channel = Arc::new(channel);
+        let mut state = device.fabric.lock();
+        let number = u64::from(state.number());
+        let queues = QueueState {
+            receives_max: depths.receives as usize,
+            posted: VecDeque::new(),
+            receives: VecDeque::new(),
+            sends: VecDeque::new(),
+            armed: false,
+            channel: channel.clone(),
+        };
+        state.queues.insert(number, queues);
+        drop(state);
+        Ok(FakeQueues { device: device.clone(), number, channel })
+    }
+
+    fn with<R>(&self, work: impl FnOnce(&mut QueueState) -> R) -> R {
+        let mut state = self.device.fabric.lock();
+        work(state.queues.get_mut(&self.number).expect("queues exist as long as their handle"))
+    }
+
+    /// Fetches completions: in the order of their coming, or, of different queue pairs, in any.
+    fn fetch(
+        &self,
+        of: impl Fn(&mut QueueState) -> &mut VecDeque<Completion>,
+        into: &mut [Completion; POLL_BURST],
+    ) -> usize {
+        let options = &self.device.options;
+        self.with(|queues| {
+            let queue = of(queues);
+            let most = POLL_BURST.min(options.poll_burst);
+            let mut count = 0;
+            while count < most && !queue.is_empty() {
+                let at = options.shuffle.map_or(0, |seed| pick(queue, seed));
+                into[count] = queue.remove(at).expect("an index within");
+                count += 1;
+            }
+            count
+        })
+    }
+}
+
+/// The first completion of some queue pair.
+fn pick(queue: &VecDeque<Completion>, seed: u64) -> usize {
+    let mut seen = HashSet::new();
+    let mut first = Vec::new();
+    for (index, completion) in queue.iter().enumerate() {
+        if seen.insert(completion.queue_pair) {
+            first.push(index);
+        }
+    }
+    let mixed = (seed ^ queue.len() as u64 ^ queue[0].request << 7)
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        .rotate_left(21);
+    first[mixed as usize % first.len()]
+}
+
+impl Queues for FakeQueues {
+    fn poll_receives(&self, into: &mut [Completion; POLL_BURST]) -> usize {
+        self.fetch(|queues| &mut queues.receives, into)
+    }
+
+    fn poll_sends(&self, into: &mut [Completion; POLL_BURST]) -> usize {
+        self.fetch(|queues| &mut queues.sends, into)
+    }
+
+    unsafe fn post_receives(&self, requests: &[ReceiveRequest]) -> Result<(), VerbsError> {
+        let fits = self.with(|queues| {
+            let fits = queues.posted.len() + requests.len() <= queues.receives_max;
+            if fits {
+                queues.posted.extend(requests);
+            }
+            fits
+        });
+        if fits { Ok(()) } else { Err(refusal(&self.device, "ibv_post_srq_recv", libc::ENOMEM)) }
+    }
+
+    fn request_notification(&self) {
+        self.with(|queues| queues.armed = true);
+    }
+
+    fn silence(&self) {
+        let mut count = [0; 8];
+        // EAGAIN: it was not readable.
+        let _ = rustix::io::read(&self.channel, &mut count);
+    }
+
+    fn channel(&self) -> RawFd {
+        self.channel.as_raw_fd()
+    }
+}
+
+impl Drop for FakeQueues {
+    fn drop(&mut self) {
+        self.device.fabric.lock().queues.remove(&self.number);
+    }
+}
+
+/// A queue pair of the fake.
+pub struct FakeQueuePair {
+    device: Arc<FakeDevice>,
+    _queues: Arc<FakeQueues>,
+    number: u32,
+}
+
+impl FakeQueuePair {
+    pub(super) fn new(
+        device: &Arc<FakeDevice>,
+        queues: &Arc<FakeQueues>,
+        sends: u32,
+        receives: bool,
+    ) -> FakeQueuePair {
+        let mut state = device.fabric.lock();
+        let number = state.add_pair(queues.number, sends as usize, receives);
+        drop(state);
+        FakeQueuePair { device: device.clone(), _queues: queues.clone(), number }
+    }
+}
+
+impl QueuePair for FakeQueuePair {
+    fn number(&self) -> u32 {
+        self.number
+    }
+
+    fn inline_bytes_max(&self) -> usize {
+        self.device.options.inline_bytes_max
+    }
+
+    fn connect(&self, _first_packet: u32, peer: &PathEnd) -> Result<(), VerbsError> {
+        let (device, ours) = (self.device.name.clone(), self.device.port);
+        if peer.link_layer != ours.link_layer {
+            let (ours, theirs) = (ours.link_layer, peer.link_layer);
+            return Err(VerbsError::LinkLayers { device, ours, theirs });
+        }
+        if ours.link_layer == LinkLayer::InfiniBand {
+            if peer.partition_key != ours.partition_key {
+                let (ours, theirs) = (ours.partition_key, peer.partition_key);
+                return Err(VerbsError::Partitions { device, ours, theirs });
+            }
+            assert_ne!(peer.lid, 0, "a peer on InfiniBand has a LID");
+        }
+        let mut state = self.device.fabric.lock();
+        if let Some(pair) = state.pairs.get_mut(&self.number) {
+            pair.peer = Some(peer.queue_pair);
+        }
+        Ok(())
+    }
+
+    unsafe fn post_sends(&self, requests: &[SendRequest]) -> Result<(), VerbsError> {
+        let mut state = self.device.fabric.lock();
+        for request in requests {
+            assert!(!request.inline || request.segment.length as usize <= self.inline_bytes_max());
+            if !state.post_send(self.number, *request) {
+                return Err(refusal(&self.device, "ibv_post_send", libc::ENOMEM));
+            }
+        }
+        Ok(())
+    }
+
+    fn fail(&self) {
+        self.device.fabric.lock().fail(self.number);
+    }
+}
+
+impl Drop for FakeQueuePair {
+    fn drop(&mut self) {
+        self.device.fabric.lock().pairs.remove(&self.number);
+    }
+}

@@ -1,0 +1,83 @@
+//! Which entry of a port's GID table an endpoint goes by.
+
+use std::net::{IpAddr, Ipv6Addr};
+
+use crate::device::{Gid, GidKind, LinkLayer, Port};
+
+/// Chooses the GID of a port: what was asked for; on InfiniBand the first; on Ethernet RoCE v2
+/// before v1, and an address that is routed before one of the link alone.
+pub fn choose(port: &Port, asked: Option<u8>) -> Option<&Gid> {
+    if let Some(asked) = asked {
+        return port.gids.iter().find(|gid| gid.index == u32::from(asked));
+    }
+    // The index is a byte where it is used.
+    let usable = port.gids.iter().filter(|gid| gid.index <= u32::from(u8::MAX));
+    if port.link_layer == LinkLayer::InfiniBand {
+        return usable.min_by_key(|gid| gid.index);
+    }
+    usable.min_by_key(|gid| (gid.kind != GidKind::RoceV2, is_link_local(gid.address), gid.index))
+}
+
+/// The IP address that a GID stands for on Ethernet.
+pub fn ip_of(gid: &Gid) -> Option<IpAddr> {
+    let is_ip = matches!(gid.kind, GidKind::RoceV1 | GidKind::RoceV2);
+    (is_ip && !is_link_local(gid.address)).then(|| IpAddr::V6(gid.address).to_canonical())
+}
+
+fn is_link_local(address: Ipv6Addr) -> bool {
+    let v4 = address.to_ipv4_mapped();
+    address.is_unicast_link_local() || v4.is_some_and(|v4| v4.is_link_local())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::PortState;
+
+    fn port(link_layer: LinkLayer, gids: &[(u32, GidKind, &str)]) -> Port {
+        let gid = |&(index, kind, address): &(u32, GidKind, &str)| Gid {
+            index,
+            kind,
+            address: address.parse().unwrap(),
+            interface: None,
+        };
+        Port {
+            number: 1,
+            link_layer,
+            state: PortState::Active,
+            mtu_bytes: 4096,
+            mtu_bytes_max: 4096,
+            lid: 0,
+            gids: gids.iter().map(gid).collect(),
+        }
+    }
+
+    #[test]
+    fn what_is_routed_goes_before_what_is_not() {
+        use GidKind::{RoceV1, RoceV2};
+        let all = [
+            (0, RoceV1, "fe80::1"),
+            (1, RoceV2, "fe80::1"),
+            (2, RoceV1, "::ffff:10.9.0.1"),
+            (3, RoceV2, "::ffff:169.254.1.1"),
+            (4, RoceV2, "::ffff:10.9.0.1"),
+            (5, RoceV2, "fd00::1"),
+        ];
+        let chosen = |gids| choose(&port(LinkLayer::Ethernet, gids), None).map(|gid| gid.index);
+        assert_eq!(chosen(&all), Some(4));
+        assert_eq!(chosen(&all[..4]), Some(1), "link-local if alone");
+        assert_eq!(chosen(&all[..1]), Some(0), "version 1 if alone");
+        assert_eq!(chosen(&[]), None);
+        let port = port(LinkLayer::Ethernet, &all);
+        assert_eq!(choose(&port, Some(2)).unwrap().index, 2);
+        assert_eq!(choose(&port, Some(9)), None);
+        assert_eq!(ip_of(&port.gids[4]), Some([10, 9, 0, 1].into()));
+        assert_eq!(ip_of(&port.gids[1]), None);
+    }
+
+    #[test]
+    fn infiniband_takes_the_first() {
+        let gids = [(1, GidKind::InfiniBand, "fe80::2"), (0, GidKind::InfiniBand, "fe80::1")];
+        assert_eq!(choose(&port(LinkLayer::InfiniBand, &gids), None).unwrap().index, 0);
+    }
+}

@@ -1,0 +1,193 @@
+//! The provider: what opens verbs transports on a device, and what they are set up with.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    os::fd::OwnedFd,
+    sync::Arc,
+    time::Duration,
+};
+
+use kestrel_core::{
+    address::Address,
+    config::Config,
+    error::Errno,
+    transport::{Bell, CoreClaim, Provider, Unreachable},
+};
+
+use crate::{
+    bell::{EitherBell, EventBell},
+    control::{Command, Control, StationRecord, random, socket},
+    core_claim::ClaimedCore,
+    fork_guard,
+    receive_pool::{RECEIVES_MAX, ReceivePool},
+    send_pool::SendPool,
+    station::StationShared,
+    transport::RcTransport,
+    verbs::{Depths, Queues, Verbs},
+};
+
+/// Completions of sends that can wait at once.
+const SEND_COMPLETIONS: u32 = 4096;
+
+/// How transports are set up.
+#[derive(Clone, Debug)]
+pub struct VerbsOptions {
+    /// The device's name; none: the first with an active port.
+    pub device: Option<String>,
+    /// The entry of its GID table to use; none: chosen, and the choice is logged.
+    pub gid_index: Option<u8>,
+    /// The IP address of endpoints that ask for none; none: that of the device's network.
+    pub default_ip: Option<IpAddr>,
+    /// The key of endpoints that are given none: those with different keys refuse each other.
+    pub auth_key: Vec<u8>,
+    /// How long connecting may take.
+    pub connect_timeout: Duration,
+}
+
+impl Default for VerbsOptions {
+    fn default() -> Self {
+        VerbsOptions::from(&Config::default())
+    }
+}
+
+impl From<&Config> for VerbsOptions {
+    fn from(config: &Config) -> Self {
+        VerbsOptions {
+            device: None,
+            gid_index: None,
+            default_ip: None,
+            auth_key: Vec::new(),
+            connect_timeout: Duration::from_millis(config.connect_timeout_ms),
+        }
+    }
+}
+
+/// Opens transports on one device. All of its endpoints share the device's protection domain.
+pub struct RcProvider<V: Verbs> {
+    device: Arc<V>,
+    default_ip: IpAddr,
+    auth_key: Vec<u8>,
+    connect_timeout: Duration,
+    control: Arc<Control<V>>,
+    forks: u32,
+}
+
+impl<V: Verbs> RcProvider<V> {
+    /// A provider on an open device. Starts the control thread.
+    pub fn on_device(
+        device: Arc<V>,
+        default_ip: IpAddr,
+        options: VerbsOptions,
+    ) -> Result<Self, Unreachable> {
+        let control = Control::start().map_err(|error| system("the control thread", error))?;
+        Ok(RcProvider {
+            device,
+            default_ip,
+            auth_key: options.auth_key,
+            connect_timeout: options.connect_timeout,
+            control: Arc::new(control),
+            forks: fork_guard::forks(),
+        })
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Arc<V> {
+        &self.device
+    }
+
+    /// The IP address of endpoints that ask for none.
+    pub fn default_ip(&self) -> IpAddr {
+        self.default_ip
+    }
+
+    /// Listens at the address that was asked for, or at a free port.
+    fn listen(&self, address: Option<Address>) -> Result<(OwnedFd, SocketAddr), Unreachable> {
+        let default = SocketAddr::new(self.default_ip, 0);
+        let mut asked = socket::canonical(address.map_or(default, |address| address.socket_addr()));
+        if asked.ip().is_unspecified() {
+            asked.set_ip(self.default_ip);
+        }
+        socket::open_listener(asked).map_err(|errno| {
+            let reason = match errno {
+                rustix::io::Errno::ADDRINUSE => format!("the address {asked} is in use"),
+                rustix::io::Errno::ADDRNOTAVAIL => {
+                    format!("{} is no address of this host", asked.ip())
+                }
+                _ => format!("cannot listen at {asked}: {errno}"),
+            };
+            Unreachable { errno: Errno(errno.raw_os_error()), reason }
+        })
+    }
+
+    /// The queues and the buffers of an endpoint.
+    fn open_shared(&self) -> Result<(Arc<StationShared<V>>, SendPool<V>), Unreachable> {
+        let most = self.device.depths_max();
+        let depths = Depths {
+            receives: RECEIVES_MAX.min(most.receives),
+            sends: SEND_COMPLETIONS.min(most.sends),
+        };
+        let queues = Arc::new(self.device.open_queues(depths)?);
+        let receives = ReceivePool::new(self.device.clone(), queues.clone(), depths.receives)?;
+        let sends = SendPool::new(&self.device)?;
+        let bell = EventBell::new().map_err(|error| system("an eventfd", error))?;
+        let shared = StationShared::new(self.device.clone(), queues, receives, bell);
+        Ok((Arc::new(shared), sends))
+    }
+}
+
+impl<V: Verbs> Drop for RcProvider<V> {
+    /// In a forked child the device is the parent's, who still needs it.
+    fn drop(&mut self) {
+        if fork_guard::forked_since(self.forks) {
+            std::mem::forget(self.device.clone());
+        }
+    }
+}
+
+impl<V: Verbs> Provider for RcProvider<V> {
+    type Transport = RcTransport<V>;
+
+    fn open_as(
+        &self,
+        address: Option<Address>,
+        auth_key: &[u8],
+        incarnation: Option<u64>,
+    ) -> Result<RcTransport<V>, Unreachable> {
+        let (listener, address) = self.listen(address)?;
+        let (shared, sends) = self.open_shared()?;
+        // SAFETY: both descriptors live as long as `shared`, which the transport keeps.
+        let either = unsafe { EitherBell::new([shared.bell.fd(), shared.queues.channel()]) }
+            .map_err(|error| system("an epoll descriptor", error))?;
+        let id = self.control.next_station();
+        let key = if auth_key.is_empty() { &self.auth_key[..] } else { auth_key };
+        self.control.command(Command::Register(Box::new(StationRecord {
+            id,
+            listener,
+            address,
+            incarnation: incarnation.unwrap_or_else(|| u64::from_le_bytes(random()).max(1)),
+            key: key.to_vec(),
+            connect_timeout: self.connect_timeout,
+            shared: shared.clone(),
+        })));
+        let address = Address::from(address);
+        Ok(RcTransport::new(address, id, self.control.clone(), shared, sends, either))
+    }
+
+    fn new_bell(&self) -> Result<Box<dyn Bell>, Unreachable> {
+        Ok(Box::new(EventBell::new().map_err(|error| system("an eventfd", error))?))
+    }
+
+    fn claim_core(&self, core: usize) -> Result<Box<dyn CoreClaim>, Unreachable> {
+        Ok(Box::new(ClaimedCore::new(core)?))
+    }
+
+    #[inline(always)]
+    fn forked(&self) -> bool {
+        fork_guard::forked_since(self.forks)
+    }
+}
+
+fn system(what: &str, error: std::io::Error) -> Unreachable {
+    let errno = Errno(error.raw_os_error().unwrap_or(Errno::IO.0));
+    Unreachable { errno, reason: format!("{what} cannot be had: {error}") }
+}

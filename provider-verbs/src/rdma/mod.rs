@@ -1,0 +1,303 @@
+//! Verbs as they are: a device of this machine, through rdma-core.
+//!
+//! libibverbs may be called by any thread at any time, so the handles here are `Sync`. Each keeps
+//! what it was made on: a queue pair its queues, everything its device.
+
+mod queue_pair;
+mod queues;
+
+use std::{
+    io,
+    net::IpAddr,
+    ptr::NonNull,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+use kestrel_core::{error::HasErrno, transport::Unreachable};
+use rdma_core_sys::{Library, verbs::*};
+
+pub use self::{queue_pair::RdmaQueuePair, queues::RdmaQueues};
+use crate::{
+    device::{DeviceError, LinkLayer, query},
+    gid,
+    memory::Memory,
+    provider::{RcProvider, VerbsOptions},
+    verbs::{Depths, LocalPort, Region, Verbs, VerbsError},
+};
+
+/// A device, opened, with a protection domain.
+pub struct Rdma {
+    domain: NonNull<ibv_pd>,
+    port: LocalPort,
+    depths_max: Depths,
+    /// The longest inline request that the device was found to grant.
+    inline_bytes: AtomicU32,
+    /// Dropped last.
+    open: query::OpenDevice,
+}
+
+// SAFETY: libibverbs serializes what has to be, and the handles are used through it alone.
+unsafe impl Send for Rdma {}
+// SAFETY: as above.
+unsafe impl Sync for Rdma {}
+
+/// What inline requests are asked for: a small message in one cache line's neighbourhood.
+const INLINE_BYTES_WANTED: u32 = 220;
+
+impl RcProvider<Rdma> {
+    /// A provider on the device that the options name. The choice of its GID is logged.
+    ///
+    /// # Errors
+    /// Why there is no device to use.
+    pub fn new(options: VerbsOptions) -> Result<Self, Unreachable> {
+        let refuse =
+            |error: DeviceError| Unreachable { errno: error.errno(), reason: error.to_string() };
+        let (device, ip) = Rdma::open(&options)?;
+        let default_ip = options.default_ip.or(ip).or_else(first_ip).ok_or_else(|| {
+            refuse(DeviceError::NoGid { device: device.name().into(), port: device.port.number })
+        })?;
+        RcProvider::on_device(Arc::new(device), default_ip, options)
+    }
+}
+
+impl Rdma {
+    /// Opens the device, and says which IP address its network has.
+    fn open(options: &VerbsOptions) -> Result<(Rdma, Option<IpAddr>), Unreachable> {
+        let refuse =
+            |error: DeviceError| Unreachable { errno: error.errno(), reason: error.to_string() };
+        let library = Library::open().map_err(|error| refuse(error.into()))?;
+        // Keeps a fork from moving registered memory, on kernels that would (before 5.12).
+        // SAFETY: it takes nothing, and refuses where it comes too late.
+        let refused = unsafe { library.verbs.ibv_fork_init() };
+        if refused != 0 {
+            tracing::debug!("ibv_fork_init: {}", io::Error::from_raw_os_error(refused));
+        }
+        let (open, device) = query::open(library, options.device.as_deref()).map_err(refuse)?;
+        let port = device.active_port().or(device.ports.first());
+        let gid = port.and_then(|port| gid::choose(port, options.gid_index));
+        let (Some(port), Some(gid)) = (port, gid) else {
+            let (device, port) = (device.name.clone(), port.map_or(0, |port| port.number));
+            return Err(refuse(DeviceError::NoGid { device, port }));
+        };
+        tracing::info!(device = %device.name, port = port.number, "uses {gid}");
+        let attributes = open.attributes().map_err(refuse)?;
+        // SAFETY: the context is open.
+        let domain = unsafe { open.library.verbs.ibv_alloc_pd(open.context.as_ptr()) };
+        let Some(domain) = NonNull::new(domain) else {
+            return Err(last_error(&open.name, "ibv_alloc_pd").into());
+        };
+        let local = LocalPort {
+            number: port.number,
+            link_layer: port.link_layer,
+            lid: port.lid,
+            partition_key: partition_key(&open, port.number),
+            partition_key_index: 0,
+            gid_index: gid.index as u8,
+            gid: gid.address.octets(),
+            mtu_bytes: port.mtu_bytes.max(256),
+        };
+        let depth = |most: i32| most.clamp(1, i32::from(i16::MAX)) as u32;
+        let depths_max = Depths {
+            receives: depth(attributes.max_srq_wr).min(depth(attributes.max_cqe)),
+            sends: depth(attributes.max_cqe),
+        };
+        let ip = match port.link_layer {
+            LinkLayer::Ethernet => gid::ip_of(gid),
+            _ => None,
+        };
+        let inline_bytes = AtomicU32::new(INLINE_BYTES_WANTED);
+        Ok((Rdma { domain, port: local, depths_max, inline_bytes, open }, ip))
+    }
+
+    fn verbs(&self) -> &'static verbs {
+        &self.open.library.verbs
+    }
+
+    fn error(&self, call: &'static str) -> VerbsError {
+        last_error(&self.open.name, call)
+    }
+
+    /// The error of a call that returns its number.
+    fn refusal(&self, call: &'static str, number: i32) -> VerbsError {
+        let source = match number {
+            -1 => io::Error::last_os_error(),
+            number => io::Error::from_raw_os_error(number.abs()),
+        };
+        VerbsError::Call { device: self.open.name.clone(), call, source }
+    }
+}
+
+fn last_error(device: &str, call: &'static str) -> VerbsError {
+    VerbsError::Call { device: device.into(), call, source: io::Error::last_os_error() }
+}
+
+/// The first partition of a port; the default one where there are none.
+fn partition_key(open: &query::OpenDevice, port: u8) -> u16 {
+    let mut key = 0;
+    // SAFETY: the context is open, and the key is writable.
+    let failed =
+        unsafe { open.library.verbs.ibv_query_pkey(open.context.as_ptr(), port, 0, &mut key) };
+    if failed == 0 && key != 0 { u16::from_be(key) } else { 0xffff }
+}
+
+/// An IP address of this host: where endpoints are if their device has none of its own.
+pub fn first_ip() -> Option<IpAddr> {
+    let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
+    // SAFETY: the pointer is writable; the list is freed below.
+    if unsafe { libc::getifaddrs(&mut first) } != 0 {
+        return None;
+    }
+    let (mut at, mut found) = (first, None);
+    while !at.is_null() && found.is_none() {
+        // SAFETY: an element of the list, which lives until it is freed.
+        let interface = unsafe { &*at };
+        let up = interface.ifa_flags & libc::IFF_UP as u32 != 0;
+        let loops = interface.ifa_flags & libc::IFF_LOOPBACK as u32 != 0;
+        if up && !loops && !interface.ifa_addr.is_null() {
+            // SAFETY: the address is as long as its family says.
+            unsafe {
+                if i32::from((*interface.ifa_addr).sa_family) == libc::AF_INET {
+                    let v4 = &*interface.ifa_addr.cast::<libc::sockaddr_in>();
+                    found = Some(IpAddr::from(v4.sin_addr.s_addr.to_ne_bytes()));
+                }
+            }
+        }
+        at = interface.ifa_next;
+    }
+    // SAFETY: the list of above, freed once.
+    unsafe { libc::freeifaddrs(first) };
+    found
+}
+
+impl Drop for Rdma {
+    fn drop(&mut self) {
+        // SAFETY: everything that was made on the domain keeps the device, so nothing is left.
+        if unsafe { self.verbs().ibv_dealloc_pd(self.domain.as_ptr()) } != 0 {
+            tracing::warn!("ibv_dealloc_pd: {}", io::Error::last_os_error());
+        }
+    }
+}
+
+impl Verbs for Rdma {
+    type Region = RdmaRegion;
+    type Queues = RdmaQueues;
+    type QueuePair = RdmaQueuePair;
+
+    fn name(&self) -> &str {
+        &self.open.name
+    }
+
+    fn port(&self) -> &LocalPort {
+        &self.port
+    }
+
+    fn depths_max(&self) -> Depths {
+        self.depths_max
+    }
+
+    fn allocate(
+        self: &Arc<Self>,
+        bytes: usize,
+        remote_write: bool,
+    ) -> Result<RdmaRegion, VerbsError> {
+        RdmaRegion::new(self, bytes, remote_write)
+    }
+
+    fn open_queues(self: &Arc<Self>, depths: Depths) -> Result<RdmaQueues, VerbsError> {
+        RdmaQueues::new(self, depths)
+    }
+
+    fn create_queue_pair(
+        self: &Arc<Self>,
+        queues: &Arc<RdmaQueues>,
+        sends: u32,
+        receives: bool,
+    ) -> Result<RdmaQueuePair, VerbsError> {
+        let mut inline = self.inline_bytes.load(Ordering::Relaxed);
+        loop {
+            match RdmaQueuePair::new(self, queues, sends, receives, inline) {
+                // Devices grant different lengths, and refuse instead of saying which.
+                Err(VerbsError::Call { source, .. })
+                    if inline > 0 && source.raw_os_error() == Some(libc::EINVAL) =>
+                {
+                    inline /= 2;
+                    self.inline_bytes.store(inline, Ordering::Relaxed);
+                }
+                made => return made,
+            }
+        }
+    }
+}
+
+/// Registered memory.
+pub struct RdmaRegion {
+    region: NonNull<ibv_mr>,
+    keys: (u32, u32),
+    memory: Memory,
+    device: Arc<Rdma>,
+}
+
+// SAFETY: as for the device.
+unsafe impl Send for RdmaRegion {}
+// SAFETY: as for the device.
+unsafe impl Sync for RdmaRegion {}
+
+impl RdmaRegion {
+    fn new(device: &Arc<Rdma>, bytes: usize, remote_write: bool) -> Result<Self, VerbsError> {
+        let refused = |source: io::Error| {
+            let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
+            let limit = limit.map_or("unlimited".into(), |limit| format!("{} KiB", limit >> 10));
+            VerbsError::LockedMemory { device: device.open.name.clone(), bytes, limit, source }
+        };
+        let memory = Memory::zeroed(bytes)
+            .ok_or_else(|| refused(io::Error::from_raw_os_error(libc::ENOMEM)))?;
+        let access =
+            IBV_ACCESS_LOCAL_WRITE | if remote_write { IBV_ACCESS_REMOTE_WRITE } else { 0 };
+        let (start, length) = (memory.start().as_ptr().cast(), memory.len());
+        // SAFETY: the domain is alive; the memory is mapped until after the deregistration.
+        let region =
+            unsafe { device.verbs().reg_mr(device.domain.as_ptr(), start, length, access) };
+        let Some(region) = NonNull::new(region) else {
+            let source = io::Error::last_os_error();
+            return Err(match source.raw_os_error() {
+                Some(libc::ENOMEM | libc::EAGAIN | libc::EPERM) => refused(source),
+                _ => VerbsError::Call {
+                    device: device.open.name.clone(),
+                    call: "ibv_reg_mr",
+                    source,
+                },
+            });
+        };
+        // SAFETY: the region was made just now.
+        let keys = unsafe { (region.as_ref().lkey, region.as_ref().rkey) };
+        Ok(RdmaRegion { region, keys, memory, device: device.clone() })
+    }
+}
+
+impl Region for RdmaRegion {
+    #[inline(always)]
+    fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    #[inline(always)]
+    fn local_key(&self) -> u32 {
+        self.keys.0
+    }
+
+    fn remote_key(&self) -> u32 {
+        self.keys.1
+    }
+}
+
+impl Drop for RdmaRegion {
+    fn drop(&mut self) {
+        // SAFETY: deregistered once; the memory is freed after it.
+        if unsafe { self.device.verbs().ibv_dereg_mr(self.region.as_ptr()) } != 0 {
+            tracing::warn!("ibv_dereg_mr: {}", io::Error::last_os_error());
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! A reliable connected queue pair.
+
+use std::{io, mem, net::Ipv6Addr, ptr, sync::Arc};
+
+use rdma_core_sys::{inline, verbs::*};
+
+use super::{Rdma, RdmaQueues, queues::Handle};
+use crate::{
+    device::LinkLayer,
+    verbs::{PathEnd, QueuePair, SendRequest, VerbsError},
+};
+
+/// Local acknowledgement timeout: 4.096 µs · 2^16, 0.27 s.
+const TIMEOUT: u8 = 16;
+/// Retries after that, so that nobody answers within 2 s is an error. 7 would mean for ever on
+/// rxe.
+const RETRIES: u8 = 6;
+/// The same for a receiver without buffers, which credit keeps from happening.
+const NOT_READY_RETRIES: u8 = 6;
+/// How long a receiver asks to wait then: 0.64 ms.
+const NOT_READY_TIMER: u8 = 12;
+/// Hops that packets may take between routers.
+const HOPS: u8 = 64;
+/// Sends of one chain at most.
+const CHAIN_MAX: usize = 4;
+
+/// A queue pair.
+pub struct RdmaQueuePair {
+    pair: Handle<ibv_qp>,
+    number: u32,
+    inline_bytes_max: usize,
+    /// Dropped after the pair.
+    _queues: Arc<RdmaQueues>,
+    device: Arc<Rdma>,
+}
+
+// SAFETY: libibverbs serializes what has to be.
+unsafe impl Send for RdmaQueuePair {}
+// SAFETY: as above.
+unsafe impl Sync for RdmaQueuePair {}
+
+impl RdmaQueuePair {
+    /// A queue pair in state INIT.
+    pub(super) fn new(
+        device: &Arc<Rdma>,
+        queues: &Arc<RdmaQueues>,
+        sends: u32,
+        receives: bool,
+        inline_bytes: u32,
+    ) -> Result<RdmaQueuePair, VerbsError> {
+        let mut attributes = ibv_qp_init_attr {
+            qp_context: ptr::null_mut(),
+            send_cq: queues.sends.as_ptr(),
+            recv_cq: queues.receives.as_ptr(),
+            srq: if receives { queues.shared.as_ptr() } else { ptr::null_mut() },
+            cap: ibv_qp_cap {
+                max_send_wr: sends,
+                max_recv_wr: 1,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_data: inline_bytes,
+            },
+            qp_type: IBV_QPT_RC,
+            sq_sig_all: 0,
+        };
+        // SAFETY: domain and queues are alive, and the attributes are writable.
+        let pair = unsafe {
+            let verbs = device.verbs();
+            let pair = verbs.ibv_create_qp(device.domain.as_ptr(), &mut attributes);
+            Handle::new(pair, verbs.ibv_destroy_qp, "ibv_destroy_qp")
+        };
+        let pair = pair.ok_or_else(|| device.error("ibv_create_qp"))?;
+        // SAFETY: the pair was made just now.
+        let number = unsafe { (*pair.as_ptr()).qp_num };
+        let inline_bytes_max = attributes.cap.max_inline_data as usize;
+        let (queues, device) = (queues.clone(), device.clone());
+        let made = RdmaQueuePair { pair, number, inline_bytes_max, _queues: queues, device };
+        let mut init = made.state(IBV_QPS_INIT);
+        init.pkey_index = made.device.port.partition_key_index;
+        init.port_num = made.device.port.number;
+        // Of the two ends the one that sends has memory to be written: its credit.
+        init.qp_access_flags = if receives { 0 } else { IBV_ACCESS_REMOTE_WRITE };
+        let mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
+        made.modify(&mut init, mask)
+            .map_err(|source| made.refused("ibv_modify_qp (INIT)", source))?;
+        Ok(made)
+    }
+
+    fn state(&self, state: ibv_qp_state) -> ibv_qp_attr {
+        // SAFETY: the structure holds integers only, which may be zero.
+        let mut attributes: ibv_qp_attr = unsafe { mem::zeroed() };
+        attributes.qp_state = state;
+        attributes
+    }
+
+    fn modify(&self, attributes: &mut ibv_qp_attr, mask: u32) -> io::Result<()> {
+        // SAFETY: the pair is alive, and the attributes are readable.
+        let failed = unsafe {
+            self.device.verbs().ibv_modify_qp(self.pair.as_ptr(), attributes, mask as i32)
+        };
+        match failed {
+            0 => Ok(()),
+            -1 => Err(io::Error::last_os_error()),
+            number => Err(io::Error::from_raw_os_error(number.abs())),
+        }
+    }
+
+    fn refused(&self, call: &'static str, source: io::Error) -> VerbsError {
+        VerbsError::Call { device: self.device.open.name.clone(), call, source }
+    }
+
+    /// The way to a peer: by LID within an InfiniBand subnet, else by GID.
+    fn path_to(&self, peer: &PathEnd) -> ibv_ah_attr {
+        let port = &self.device.port;
+        // SAFETY: the structure holds integers only, which may be zero.
+        let mut path: ibv_ah_attr = unsafe { mem::zeroed() };
+        path.port_num = port.number;
+        path.dlid = peer.lid;
+        let same_subnet = peer.gid[..8] == port.gid[..8];
+        if port.link_layer != LinkLayer::InfiniBand || !same_subnet {
+            path.is_global = 1;
+            path.grh.dgid.raw = peer.gid;
+            path.grh.sgid_index = port.gid_index;
+            path.grh.hop_limit = HOPS;
+        }
+        path
+    }
+
+    fn check_path(&self, peer: &PathEnd) -> Result<(), VerbsError> {
+        let (device, port) = (self.device.open.name.clone(), &self.device.port);
+        let infiniband = |layer| layer == LinkLayer::InfiniBand;
+        if infiniband(port.link_layer) != infiniband(peer.link_layer) {
+            let (ours, theirs) = (port.link_layer, peer.link_layer);
+            return Err(VerbsError::LinkLayers { device, ours, theirs });
+        }
+        // The highest bit tells full from limited membership of the same partition.
+        if infiniband(port.link_layer) && (port.partition_key ^ peer.partition_key) & 0x7fff != 0 {
+            let (ours, theirs) = (port.partition_key, peer.partition_key);
+            return Err(VerbsError::Partitions { device, ours, theirs });
+        }
+        Ok(())
+    }
+}
+
+/// The header counts powers of two from 256 (1) to 4096 (5).
+fn mtu_of(bytes: u32) -> ibv_mtu {
+    bytes.clamp(256, 4096).ilog2() - 7
+}
+
+impl QueuePair for RdmaQueuePair {
+    fn number(&self) -> u32 {
+        self.number
+    }
+
+    fn inline_bytes_max(&self) -> usize {
+        self.inline_bytes_max
+    }
+
+    fn connect(&self, first_packet: u32, peer: &PathEnd) -> Result<(), VerbsError> {
+        self.check_path(peer)?;
+        let mut ready = self.state(IBV_QPS_RTR);
+        ready.path_mtu = mtu_of(self.device.port.mtu_bytes.min(peer.mtu_bytes));
+        ready.dest_qp_num = peer.queue_pair;
+        ready.rq_psn = peer.first_packet;
+        ready.max_dest_rd_atomic = 1;
+        ready.min_rnr_timer = NOT_READY_TIMER;
+        ready.ah_attr = self.path_to(peer);
+        let mask = IBV_QP_STATE
+            | IBV_QP_AV
+            | IBV_QP_PATH_MTU
+            | IBV_QP_DEST_QPN
+            | IBV_QP_RQ_PSN
+            | IBV_QP_MAX_DEST_RD_ATOMIC
+            | IBV_QP_MIN_RNR_TIMER;
+        self.modify(&mut ready, mask).map_err(|source| VerbsError::Path {
+            device: self.device.open.name.clone(),
+            index: self.device.port.gid_index,
+            gid: Ipv6Addr::from(peer.gid).to_string(),
+            source,
+        })?;
+        let mut sends = self.state(IBV_QPS_RTS);
+        sends.timeout = TIMEOUT;
+        sends.retry_cnt = RETRIES;
+        sends.rnr_retry = NOT_READY_RETRIES;
+        sends.sq_psn = first_packet;
+        sends.max_rd_atomic = 1;
+        let mask = IBV_QP_STATE
+            | IBV_QP_TIMEOUT
+            | IBV_QP_RETRY_CNT
+            | IBV_QP_RNR_RETRY
+            | IBV_QP_SQ_PSN
+            | IBV_QP_MAX_QP_RD_ATOMIC;
+        self.modify(&mut sends, mask).map_err(|source| self.refused("ibv_modify_qp (RTS)", source))
+    }
+
+    #[inline(always)]
+    unsafe fn post_sends(&self, requests: &[SendRequest]) -> Result<(), VerbsError> {
+        for chain in requests.chunks(CHAIN_MAX) {
+            let empty = ibv_sge { addr: 0, length: 0, lkey: 0 };
+            let mut segments = [empty; CHAIN_MAX];
+            // SAFETY: integers, null pointers and unions of them may be zero.
+            let mut work: [ibv_send_wr; CHAIN_MAX] = unsafe { mem::zeroed() };
+            let (segments, work) = (&mut segments[..chain.len()], &mut work[..chain.len()]);
+            let mut next = ptr::null_mut();
+            for nth in (0..chain.len()).rev() {
+                fill(&mut work[nth], &mut segments[nth], &chain[nth]);
+                work[nth].next = next;
+                next = &mut work[nth];
+            }
+            let mut bad = ptr::null_mut();
+            // SAFETY: the pair is alive, the chain is whole, and the caller vouches for what the
+            // segments name.
+            let failed = unsafe { inline::ibv_post_send(self.pair.as_ptr(), next, &mut bad) };
+            if failed != 0 {
+                return Err(self.device.refusal("ibv_post_send", failed));
+            }
+        }
+        Ok(())
+    }
+
+    fn fail(&self) {
+        let mut attributes = self.state(IBV_QPS_ERR);
+        if let Err(error) = self.modify(&mut attributes, IBV_QP_STATE) {
+            tracing::debug!("ibv_modify_qp (ERR): {error}");
+        }
+    }
+}
+
+#[inline(always)]
+fn fill(work: &mut ibv_send_wr, segment: &mut ibv_sge, request: &SendRequest) {
+    segment.addr = request.segment.address;
+    segment.length = request.segment.length;
+    segment.lkey = request.segment.local_key;
+    work.wr_id = request.request;
+    if request.segment.length > 0 {
+        work.sg_list = segment;
+        work.num_sge = 1;
+    }
+    let signalled = if request.signalled { IBV_SEND_SIGNALED } else { 0 };
+    work.send_flags = signalled | if request.inline { IBV_SEND_INLINE } else { 0 };
+    work.opcode = match request.write_to {
+        None => IBV_WR_SEND,
+        Some(to) => {
+            work.wr.rdma =
+                ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr: to.address, rkey: to.key };
+            IBV_WR_RDMA_WRITE
+        }
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_become_mtu_codes() {
+        assert_eq!([256, 1024, 4096].map(mtu_of), [IBV_MTU_256, IBV_MTU_1024, IBV_MTU_4096]);
+        assert_eq!([0, 9000].map(mtu_of), [IBV_MTU_256, IBV_MTU_4096]);
+    }
+}

@@ -1,0 +1,132 @@
+//! Receive buffers of an endpoint: slabs of registered memory that feed the shared receive queue.
+//!
+//! Each connection is promised a window of packets, and every promise is backed by a buffer that
+//! is posted, or holds a packet of that very connection. So no sender ever finds the queue dry:
+//!
+//! - R1: `buffers = spare + sum of all windows`.
+//! - R2: a window's packets are granted only after as many buffers were posted.
+//!
+//! The control thread promises the first window of a connection, so that a peer can send before
+//! our application polls; the engine lends more to connections that use it.
+
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicI64, AtomicUsize, Ordering},
+};
+
+use crate::verbs::{Queues, ReceiveRequest, Region, Segment, Verbs, VerbsError};
+
+/// Bytes of a receive buffer, and so the longest packet. Part of the protocol.
+pub const BUFFER_BYTES: usize = 8192;
+/// Packets that every connection may send before the receiver's word. Part of the protocol.
+pub const WINDOW_MIN: u32 = 4;
+/// The most that a connection is lent. Part of the protocol.
+pub const WINDOW_MAX: u32 = 32;
+/// Buffers of a slab: registered together.
+const SLAB_BUFFERS: usize = 64;
+/// Slabs of an endpoint at most.
+const SLABS_MAX: usize = 128;
+/// Receives that are posted at once at most.
+pub const RECEIVES_MAX: u32 = (SLAB_BUFFERS * SLABS_MAX) as u32;
+
+/// A buffer's number: slab and place.
+pub type BufferIndex = u32;
+
+/// The pool, shared by the engine and the control thread.
+pub struct ReceivePool<V: Verbs> {
+    device: Arc<V>,
+    queues: Arc<V::Queues>,
+    slabs: Box<[OnceLock<V::Region>]>,
+    /// Slabs that exist; the control thread alone adds some, once the endpoint is open.
+    count: AtomicUsize,
+    slabs_max: usize,
+    /// Buffers that are posted and promised to nobody.
+    spare: AtomicI64,
+}
+
+impl<V: Verbs> ReceivePool<V> {
+    /// A pool with one slab.
+    pub fn new(device: Arc<V>, queues: Arc<V::Queues>, depth: u32) -> Result<Self, VerbsError> {
+        let slabs_max = (depth as usize / SLAB_BUFFERS).clamp(1, SLABS_MAX);
+        let slabs = (0..slabs_max).map(|_| OnceLock::new()).collect();
+        let (count, spare) = (AtomicUsize::new(0), AtomicI64::new(0));
+        let pool = ReceivePool { device, queues, slabs, count, slabs_max, spare };
+        pool.add_slab()?;
+        Ok(pool)
+    }
+
+    /// Adds a slab. False if there are as many as there can be.
+    fn add_slab(&self) -> Result<bool, VerbsError> {
+        let nth = self.count.load(Ordering::Relaxed);
+        if nth == self.slabs_max {
+            return Ok(false);
+        }
+        let region = self.device.allocate(SLAB_BUFFERS * BUFFER_BYTES, false)?;
+        let _ = self.slabs[nth].set(region);
+        self.count.store(nth + 1, Ordering::Relaxed);
+        let first = (nth * SLAB_BUFFERS) as BufferIndex;
+        let buffers: Vec<BufferIndex> = (first..first + SLAB_BUFFERS as BufferIndex).collect();
+        self.post(&buffers)?;
+        // P1: pairs with P2 in `take_spare`: who takes finds the buffers posted.
+        self.spare.fetch_add(SLAB_BUFFERS as i64, Ordering::Release);
+        Ok(true)
+    }
+
+    /// Promises the first window to a new connection; false if there is no buffer left to.
+    pub fn reserve(&self) -> Result<bool, VerbsError> {
+        while !self.take_spare(WINDOW_MIN) {
+            if !self.add_slab()? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Takes buffers for a promise, if there are so many.
+    pub fn take_spare(&self, count: u32) -> bool {
+        let take = |spare: i64| (spare >= i64::from(count)).then(|| spare - i64::from(count));
+        // P2: pairs with P1 in `add_slab` and `return_spare`.
+        self.spare.fetch_update(Ordering::Acquire, Ordering::Relaxed, take).is_ok()
+    }
+
+    /// Buffers of a promise that ended are promised to nobody.
+    pub fn return_spare(&self, count: u32) {
+        // P1: pairs with P2 in `take_spare`.
+        self.spare.fetch_add(i64::from(count), Ordering::Release);
+    }
+
+    /// Buffers that are promised to nobody.
+    pub fn spare(&self) -> u32 {
+        self.spare.load(Ordering::Relaxed).max(0) as u32
+    }
+
+    /// The memory of a buffer, and where it starts there.
+    #[inline(always)]
+    pub fn buffer(&self, index: BufferIndex) -> (&V::Region, usize) {
+        let (slab, place) = (index as usize / SLAB_BUFFERS, index as usize % SLAB_BUFFERS);
+        let region = self.slabs[slab].get().expect("a buffer's slab exists as long as the pool");
+        (region, place * BUFFER_BYTES)
+    }
+
+    /// Posts buffers whose content nobody needs, as chains.
+    pub fn post(&self, buffers: &[BufferIndex]) -> Result<(), VerbsError> {
+        const CHAIN: usize = 16;
+        let segment = Segment { address: 0, length: 0, local_key: 0 };
+        let mut requests = [ReceiveRequest { request: 0, segment }; CHAIN];
+        for chain in buffers.chunks(CHAIN) {
+            for (request, &index) in requests.iter_mut().zip(chain) {
+                let (region, start) = self.buffer(index);
+                request.request = u64::from(index);
+                request.segment = Segment {
+                    address: region.memory().address(start),
+                    length: BUFFER_BYTES as u32,
+                    local_key: region.local_key(),
+                };
+            }
+            // SAFETY: slabs live as long as the pool, which every holder of queue pairs on these
+            // queues keeps until they are gone.
+            unsafe { self.queues.post_receives(&requests[..chain.len()])? };
+        }
+        Ok(())
+    }
+}

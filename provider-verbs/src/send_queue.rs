@@ -1,0 +1,122 @@
+//! A queue pair's send side: what is under way on it, and which buffers that holds.
+//!
+//! Requests are numbered, and complete in order: a completion with number `n` stands for all up
+//! to `n`.
+
+use std::collections::VecDeque;
+
+use crate::{
+    send_pool::{SendPool, SlotIndex},
+    verbs::{QueuePair, Region, RemoteMemory, Segment, SendRequest, Verbs, VerbsError},
+};
+
+/// One request of so many asks for a completion.
+const SIGNAL_EVERY: u32 = 16;
+
+pub struct SendQueue<V: Verbs> {
+    pair: V::QueuePair,
+    depth: usize,
+    inline_bytes_max: usize,
+    /// The buffers of what is under way, oldest first.
+    under_way: VecDeque<SlotIndex>,
+    /// The number of the last request.
+    posted: u32,
+    /// Requests since the last that asks for a completion.
+    unsignalled: u32,
+}
+
+impl<V: Verbs> SendQueue<V> {
+    /// The send side of a queue pair that takes `depth` requests.
+    pub fn new(pair: V::QueuePair, depth: u32) -> Self {
+        let under_way = VecDeque::with_capacity(depth as usize);
+        let (depth, inline_bytes_max) = (depth as usize, pair.inline_bytes_max());
+        SendQueue { pair, depth, inline_bytes_max, under_way, posted: 0, unsignalled: 0 }
+    }
+
+    pub fn number(&self) -> u32 {
+        self.pair.number()
+    }
+
+    /// Whether one more request can be posted.
+    #[inline(always)]
+    pub fn has_room(&self) -> bool {
+        self.under_way.len() < self.depth
+    }
+
+    pub fn is_idle(&self) -> bool {
+        self.under_way.is_empty()
+    }
+
+    /// Whether so many bytes can be posted inline.
+    #[inline(always)]
+    pub fn takes_inline(&self, bytes: usize) -> bool {
+        bytes <= self.inline_bytes_max
+    }
+
+    /// Posts the first `length` bytes of a buffer, as a SEND or a write. There is room.
+    #[inline(always)]
+    pub fn post(
+        &mut self,
+        pool: &mut SendPool<V>,
+        slot: SlotIndex,
+        length: usize,
+        write_to: Option<RemoteMemory>,
+        signal: bool,
+    ) -> Result<(), VerbsError> {
+        let (region, start) = pool.buffer(slot);
+        let signalled = signal || self.unsignalled + 1 >= SIGNAL_EVERY || pool.is_scarce();
+        let number = self.posted.wrapping_add(1);
+        let request = SendRequest {
+            request: u64::from(number),
+            segment: Segment {
+                address: region.memory().address(start),
+                length: length as u32,
+                local_key: pool.local_key(),
+            },
+            inline: slot == SendPool::<V>::INLINE,
+            signalled,
+            write_to,
+        };
+        // SAFETY: the buffer is registered, and is not taken again before the request completed,
+        // or before the queue pair is gone; the one for inline requests is copied by the call.
+        if let Err(error) = unsafe { self.pair.post_sends(&[request]) } {
+            pool.give_back(slot);
+            return Err(error);
+        }
+        self.posted = number;
+        self.unsignalled = if signalled { 0 } else { self.unsignalled + 1 };
+        self.under_way.push_back(slot);
+        Ok(())
+    }
+
+    /// Has everything that is under way complete visibly: a write of nothing, with a signal.
+    pub fn flush(&mut self, pool: &mut SendPool<V>) -> bool {
+        if self.unsignalled == 0 {
+            return true;
+        }
+        let nowhere = RemoteMemory { address: 0, key: 0 };
+        self.has_room() && self.post(pool, SendPool::<V>::INLINE, 0, Some(nowhere), true).is_ok()
+    }
+
+    /// Request `number` is complete, and so are those before it.
+    #[inline(always)]
+    pub fn completed(&mut self, number: u32, pool: &mut SendPool<V>) {
+        let left = self.posted.wrapping_sub(number) as usize;
+        while self.under_way.len() > left {
+            if let Some(slot) = self.under_way.pop_front() {
+                pool.give_back(slot);
+            }
+        }
+    }
+
+    /// Puts the queue pair into the error state.
+    pub fn fail(&self) {
+        self.pair.fail();
+    }
+
+    /// Destroys the queue pair, after which the device uses no buffer of it.
+    pub fn destroy(self, pool: &mut SendPool<V>) {
+        drop(self.pair);
+        self.under_way.into_iter().for_each(|slot| pool.give_back(slot));
+    }
+}

@@ -1,0 +1,112 @@
+//! What an endpoint's engine and the control thread share.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use crossbeam_queue::SegQueue;
+use crossbeam_utils::CachePadded;
+use kestrel_core::transport::Bell as _;
+
+use crate::{
+    bell::EventBell,
+    control::error::ConnectError,
+    receive_pool::ReceivePool,
+    verbs::{RemoteMemory, Verbs},
+};
+
+/// Who is at the other end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PeerIdentity {
+    pub address: SocketAddr,
+    /// Random for each endpoint: a restarted peer is another one.
+    pub incarnation: u64,
+}
+
+/// The end of a connection that sends. Fields drop in this order: the queue pair before the
+/// memory that the peer writes to.
+pub struct SendEnd<V: Verbs> {
+    pub queue_pair: V::QueuePair,
+    /// Where the peer writes its credit.
+    pub credit: V::Region,
+    /// Names the TCP connection to the control thread.
+    pub link: u64,
+    pub peer: PeerIdentity,
+}
+
+/// The end of a connection that receives.
+pub struct ReceiveEnd<V: Verbs> {
+    pub queue_pair: V::QueuePair,
+    /// Where the peer wants its credit.
+    pub credit: RemoteMemory,
+    pub link: u64,
+    pub peer: PeerIdentity,
+}
+
+/// What the control thread has to tell an endpoint.
+pub enum StationEvent<V: Verbs> {
+    /// A connection to send on, as asked for.
+    Connected { request: u32, end: SendEnd<V> },
+    /// No connection came of that request.
+    Failed { request: u32, error: ConnectError },
+    /// A connection to receive from.
+    Incoming { end: ReceiveEnd<V> },
+    /// A queue pair that receives, of a connection that came to nothing. A window was promised.
+    Abandoned { queue_pair: V::QueuePair },
+    /// The peer closed the connection, or its endpoint.
+    Closed { link: u64 },
+    /// The peer's process is gone, or its host.
+    Lost { link: u64, reason: String },
+}
+
+/// What both sides of a station use.
+pub struct StationShared<V: Verbs> {
+    /// Events that were pushed, or are just about to be, and not yet taken. Alone on its line:
+    /// the data path reads it at every poll.
+    pending: CachePadded<AtomicUsize>,
+    events: SegQueue<StationEvent<V>>,
+    pub bell: EventBell,
+    /// Dropped after the events, which hold queue pairs.
+    pub receives: ReceivePool<V>,
+    pub device: Arc<V>,
+    pub queues: Arc<V::Queues>,
+}
+
+impl<V: Verbs> StationShared<V> {
+    pub fn new(
+        device: Arc<V>,
+        queues: Arc<V::Queues>,
+        receives: ReceivePool<V>,
+        bell: EventBell,
+    ) -> Self {
+        let (pending, events) = (CachePadded::new(AtomicUsize::new(0)), SegQueue::new());
+        StationShared { pending, events, bell, receives, device, queues }
+    }
+
+    /// Hands an event to the endpoint.
+    pub fn push(&self, event: StationEvent<V>) {
+        // E1: counted before it is there, so that the count never falls below zero; pairs with
+        // E2 in `events_pending`. Who looks in between finds nothing, and looks again.
+        self.pending.fetch_add(1, Ordering::Release);
+        self.events.push(event);
+        self.bell.ring();
+    }
+
+    /// Whether `pop` is worth a call. Cost: one load.
+    #[inline(always)]
+    pub fn events_pending(&self) -> bool {
+        // E2: pairs with E1 in `push`.
+        self.pending.load(Ordering::Acquire) != 0
+    }
+
+    /// Takes the next event.
+    pub fn pop(&self) -> Option<StationEvent<V>> {
+        let event = self.events.pop()?;
+        self.pending.fetch_sub(1, Ordering::Relaxed);
+        Some(event)
+    }
+}

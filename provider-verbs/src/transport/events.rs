@@ -1,0 +1,188 @@
+//! Connections that come and go.
+
+use std::time::Instant;
+
+use kestrel_core::{
+    address::Address,
+    transport::{PeerIndex, TransportEvent},
+};
+
+use super::{Filled, Owner, RETIRED_FOR, RcTransport, ReceiveLane, Retired, SendLane};
+use crate::{
+    control::{CREDIT_WRITES_MAX, Command},
+    receive_pool::WINDOW_MIN,
+    send_queue::SendQueue,
+    station::{SendEnd, StationEvent},
+    verbs::Verbs,
+};
+
+/// An event, and the connection that goes into use when it is told: what comes before it is
+/// about earlier ones.
+pub(super) struct Told<V: Verbs> {
+    event: TransportEvent,
+    end: Option<SendEnd<V>>,
+}
+
+impl<V: Verbs> RcTransport<V> {
+    pub(super) fn tell(&mut self, event: TransportEvent) {
+        self.events.push_back(Told { event, end: None });
+    }
+
+    pub(super) fn next_event(&mut self) -> Option<TransportEvent> {
+        while self.events.is_empty() {
+            let event = self.shared.pop()?;
+            self.translate(event);
+        }
+        let Told { event, end } = self.events.pop_front()?;
+        if let (TransportEvent::Connected { peer, .. }, Some(end)) = (&event, end) {
+            self.install(*peer, end);
+        }
+        Some(event)
+    }
+
+    fn translate(&mut self, event: StationEvent<V>) {
+        match event {
+            StationEvent::Connected { request: peer, end } => {
+                self.peer(peer).connecting = false;
+                let incarnation = end.peer.incarnation;
+                let event = TransportEvent::Connected { peer, incarnation };
+                self.events.push_back(Told { event, end: Some(end) });
+            }
+            StationEvent::Failed { request: peer, error } => {
+                self.peer(peer).connecting = false;
+                self.tell(TransportEvent::Failed { peer, reason: error.into() });
+            }
+            StationEvent::Incoming { end } => {
+                let (ticket, incarnation) = (end.link, end.peer.incarnation);
+                let address = Address::from(end.peer.address);
+                self.offers.insert(ticket, end);
+                self.tell(TransportEvent::Incoming { ticket, address, incarnation });
+            }
+            StationEvent::Abandoned { queue_pair } => {
+                let queue = SendQueue::new(queue_pair, CREDIT_WRITES_MAX);
+                self.retire(queue, None, WINDOW_MIN);
+            }
+            StationEvent::Closed { link } => {
+                if let Some(peer) = self.peer_of_link(link) {
+                    self.tell(TransportEvent::Closed { peer });
+                }
+            }
+            StationEvent::Lost { link, reason } => {
+                if let Some(peer) = self.peer_of_link(link) {
+                    tracing::debug!(peer, "a connection was lost: {reason}");
+                    self.tell(TransportEvent::Died { peer });
+                }
+            }
+        }
+    }
+
+    /// Whose connection has ended; nobody's, if this end let go of it first.
+    fn peer_of_link(&mut self, link: u64) -> Option<PeerIndex> {
+        match self.links.remove(&link)? {
+            Owner::Send(peer) | Owner::Receive(peer) => Some(peer),
+            Owner::Retired => None,
+        }
+    }
+
+    /// What was to be told of the end of connections that are gone by now.
+    pub(super) fn forget_ends_of(&mut self, gone: PeerIndex) {
+        self.events.retain(|told| match told.event {
+            TransportEvent::Died { peer }
+            | TransportEvent::Closed { peer }
+            | TransportEvent::Broken { peer, .. } => peer != gone,
+            _ => true,
+        });
+    }
+
+    fn install(&mut self, peer: PeerIndex, end: SendEnd<V>) {
+        self.drop_send_lane(peer);
+        let lane = SendLane::new(end);
+        self.owners.insert(lane.queue.number(), Owner::Send(peer));
+        self.links.insert(lane.link, Owner::Send(peer));
+        self.peer(peer).send = Some(lane);
+    }
+
+    pub(super) fn adopt_offer(&mut self, peer: PeerIndex, ticket: u64) {
+        let Some(offer) = self.offers.remove(&ticket) else {
+            return;
+        };
+        self.drop_receive_lane(peer);
+        let mut lane = ReceiveLane::new(offer);
+        let number = lane.queue.number();
+        self.owners.insert(number, Owner::Receive(peer));
+        self.links.insert(lane.link, Owner::Receive(peer));
+        let early = self.early.remove(&number).unwrap_or_default();
+        let mut covered = true;
+        for filled in early {
+            covered &= lane.arrive(filled);
+        }
+        let record = self.peer(peer);
+        record.receive = Some(lane);
+        if !std::mem::replace(&mut record.is_ready, true) {
+            self.ready.push_back(peer);
+        }
+        if !covered {
+            self.broke(peer, "it sent more packets than it was granted");
+        }
+    }
+
+    pub(super) fn drop_send_lane(&mut self, peer: PeerIndex) {
+        let Some(lane) = self.peers.get_mut(peer as usize).and_then(|peer| peer.send.take()) else {
+            return;
+        };
+        self.end_link(lane.link);
+        self.retire(lane.queue, Some(lane.credit), 0);
+    }
+
+    pub(super) fn drop_receive_lane(&mut self, peer: PeerIndex) {
+        let Some(record) = self.peers.get_mut(peer as usize) else {
+            return;
+        };
+        let Some(lane) = record.receive.take() else {
+            return;
+        };
+        // Whatever was handed out is gone with its connection.
+        self.current = None;
+        self.end_link(lane.link);
+        self.returned.extend(lane.arrived.iter().map(|Filled { buffer, .. }| *buffer));
+        self.retire(lane.queue, None, lane.window);
+    }
+
+    fn end_link(&mut self, link: u64) {
+        // Not there: it was the other side that ended it.
+        if self.links.remove(&link).is_some() {
+            self.control.command(Command::HangUp { link });
+        }
+    }
+
+    /// A queue pair that is no longer used goes into error, and some time later away.
+    fn retire(&mut self, queue: SendQueue<V>, credit: Option<V::Region>, window: u32) {
+        queue.fail();
+        self.owners.insert(queue.number(), Owner::Retired);
+        let early = self.early.remove(&queue.number()).unwrap_or_default();
+        self.returned.extend(early.iter().map(|filled| filled.buffer));
+        let until = Instant::now() + RETIRED_FOR;
+        self.retired.push(Retired { queue, _credit: credit, window, until });
+    }
+
+    /// Destroys retired queue pairs whose time has come. What they had taken off the shared
+    /// queue has come back by then, and is taken off the completion queues before.
+    #[cold]
+    pub(super) fn bury(&mut self, now: Instant) {
+        if !self.retired.iter().any(|retired| retired.until <= now) {
+            return;
+        }
+        self.reap_sends();
+        while self.poll_receives() {}
+        self.post_returned();
+        let (due, kept) =
+            std::mem::take(&mut self.retired).into_iter().partition(|r| r.until <= now);
+        self.retired = kept;
+        let due: Vec<Retired<V>> = due;
+        for retired in due {
+            self.owners.remove(&retired.queue.number());
+            retired.queue.destroy(&mut self.sends);
+            self.shared.receives.return_spare(retired.window);
+        }
+    }
+}

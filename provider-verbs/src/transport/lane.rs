@@ -1,0 +1,154 @@
+//! The two ends of a connection: packets one way, credit the other.
+//!
+//! Credit is three words that the receiver writes into memory of the sender: how many packets it
+//! takes in all, how many bytes core grants in all. Each comes with its complement, so that
+//! words of which only a part has been written, or nonsense, are told from credit.
+
+use std::collections::VecDeque;
+
+use crate::{
+    control::{CREDIT_WRITES_MAX, SENDS_MAX},
+    receive_pool::{BufferIndex, WINDOW_MAX, WINDOW_MIN},
+    send_queue::SendQueue,
+    station::{PeerIdentity, ReceiveEnd, SendEnd},
+    verbs::{Region, RemoteMemory, Verbs},
+};
+
+/// Bytes of the credit words.
+pub const CREDIT_BYTES: usize = 24;
+
+/// The end that sends. Fields drop in this order: the queue pair before the memory that the peer
+/// writes to.
+pub struct SendLane<V: Verbs> {
+    pub queue: SendQueue<V>,
+    pub credit: V::Region,
+    pub link: u64,
+    /// Packets that were sent, and how many may be.
+    pub sent: u32,
+    limit: u32,
+    /// That it is out of order was told.
+    pub failed: bool,
+}
+
+impl<V: Verbs> SendLane<V> {
+    pub fn new(end: SendEnd<V>) -> Self {
+        let SendEnd { queue_pair, credit, link, .. } = end;
+        let queue = SendQueue::new(queue_pair, SENDS_MAX);
+        SendLane { queue, credit, link, sent: 0, limit: WINDOW_MIN, failed: false }
+    }
+
+    /// Whether one more packet may be sent.
+    #[inline(always)]
+    pub fn has_credit(&mut self) -> bool {
+        self.sent != self.limit || self.look_for_credit()
+    }
+
+    fn look_for_credit(&mut self) -> bool {
+        let word = self.credit.memory().word(0);
+        let (limit, complement) = (word as u32, (word >> 32) as u32);
+        let more = limit.wrapping_sub(self.sent);
+        if limit == !complement && (1..=WINDOW_MAX).contains(&more) {
+            self.limit = limit;
+            return true;
+        }
+        false
+    }
+
+    /// What core's credit stands at; 0 if none has come.
+    pub fn byte_credit(&self) -> u64 {
+        let (bytes, complement) = (self.credit.memory().word(8), self.credit.memory().word(16));
+        if bytes == !complement { bytes } else { 0 }
+    }
+}
+
+/// A packet in its buffer.
+#[derive(Clone, Copy, Debug)]
+pub struct Filled {
+    pub buffer: BufferIndex,
+    pub bytes: u32,
+}
+
+/// The end that receives.
+pub struct ReceiveLane<V: Verbs> {
+    /// For credit.
+    pub queue: SendQueue<V>,
+    credit: RemoteMemory,
+    pub link: u64,
+    pub peer: PeerIdentity,
+    /// Packets that nobody has consumed, oldest first.
+    pub arrived: VecDeque<Filled>,
+    /// Packets that came, were consumed, and may come in all.
+    received: u32,
+    pub consumed: u32,
+    pub granted: u32,
+    /// Buffers that are promised to it.
+    pub window: u32,
+    /// Core's grant.
+    pub bytes_granted: u64,
+    /// Credit is to be written, and there was no room to.
+    pub due: bool,
+    /// The queue pair is in error, and that was told. What came before is still readable.
+    pub failed: bool,
+    /// The peer broke the protocol: what it sent counts no more.
+    pub broken: bool,
+}
+
+impl<V: Verbs> ReceiveLane<V> {
+    pub fn new(end: ReceiveEnd<V>) -> Self {
+        let ReceiveEnd { queue_pair, credit, link, peer } = end;
+        ReceiveLane {
+            queue: SendQueue::new(queue_pair, CREDIT_WRITES_MAX),
+            credit,
+            link,
+            peer,
+            arrived: VecDeque::with_capacity(WINDOW_MAX as usize),
+            received: 0,
+            consumed: 0,
+            granted: WINDOW_MIN,
+            window: WINDOW_MIN,
+            bytes_granted: 0,
+            due: false,
+            failed: false,
+            broken: false,
+        }
+    }
+
+    /// A packet came. False if there was no credit for it.
+    #[inline(always)]
+    pub fn arrive(&mut self, filled: Filled) -> bool {
+        let covered = self.received != self.granted;
+        self.received = self.received.wrapping_add(1);
+        self.arrived.push_back(filled);
+        covered
+    }
+
+    /// Whether half of its window waits to be granted again.
+    #[inline(always)]
+    pub fn wants_grant(&self) -> bool {
+        let left = self.granted.wrapping_sub(self.consumed);
+        left <= self.window / 2
+    }
+
+    /// How many buffers it should be promised, if `spare` are there: twice as many as long as it
+    /// uses them up and others leave some; fewer, when there are none left for others.
+    pub fn window_wanted(&self, spare: u32) -> u32 {
+        let left = self.granted.wrapping_sub(self.consumed);
+        let wanted = if spare > 0 {
+            self.window + self.window.min(spare / 2)
+        } else {
+            self.window - (self.window - WINDOW_MIN) / 4
+        };
+        wanted.clamp(WINDOW_MIN.max(left), WINDOW_MAX)
+    }
+
+    /// The credit words.
+    pub fn credit_words(&self) -> [u64; CREDIT_BYTES / 8] {
+        let packets = u64::from(self.granted) | u64::from(!self.granted) << 32;
+        [packets, self.bytes_granted, !self.bytes_granted]
+    }
+
+    /// Where the sender looks for them.
+    pub fn credit_at(&self) -> RemoteMemory {
+        self.credit
+    }
+}

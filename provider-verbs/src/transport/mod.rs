@@ -1,0 +1,385 @@
+//! The transport: RDM over reliable connected queue pairs.
+//!
+//! - [`lane`]: the two ends of a connection;
+//! - [`sending`]: packets into bounce buffers and onto queue pairs;
+//! - [`receiving`]: packets out of the shared receive queue, and credit back;
+//! - [`events`]: connections that come and go.
+
+mod events;
+mod lane;
+mod receiving;
+mod sending;
+
+use std::{
+    collections::{HashMap, VecDeque},
+    mem::ManuallyDrop,
+    os::fd::RawFd,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use kestrel_core::{
+    address::Address,
+    memory::Piece,
+    transport::{Arrival, Bell as _, Limits, PeerIndex, Room, Transport, TransportEvent},
+    wire::Head,
+};
+
+pub use self::lane::CREDIT_BYTES;
+use self::{
+    events::Told,
+    lane::{Filled, ReceiveLane, SendLane},
+    receiving::Current,
+};
+use crate::{
+    bell::{EitherBell, wait_any},
+    control::{Command, Control},
+    fork_guard,
+    receive_pool::{BUFFER_BYTES, BufferIndex},
+    send_pool::SendPool,
+    send_queue::SendQueue,
+    station::{ReceiveEnd, StationShared},
+    verbs::{Queues, Verbs},
+};
+
+/// Bytes of a packet in front of its words: the head, and the kind's own word.
+const HEAD_BYTES: usize = 16;
+/// Head and as many words as any kind has.
+const FRONT_BYTES: usize = 64;
+/// Looks between two rounds of what is not urgent.
+const LOOKS_PER_ROUND: u32 = 64;
+/// How long a queue pair that is in error is kept, so that all that it took off the shared queue
+/// has come back.
+const RETIRED_FOR: Duration = Duration::from_millis(20);
+/// How long closing waits for what was sent to be acknowledged.
+const LINGER_MAX: Duration = Duration::from_secs(1);
+
+/// What transports send as.
+pub(crate) const LIMITS: Limits = Limits {
+    single: BUFFER_BYTES - FRONT_BYTES,
+    fragment: BUFFER_BYTES - FRONT_BYTES,
+    prefix: 64 << 10,
+};
+
+/// Both directions of a peer.
+struct Peer<V: Verbs> {
+    send: Option<SendLane<V>>,
+    receive: Option<ReceiveLane<V>>,
+    connecting: bool,
+    /// In the list of those with packets.
+    is_ready: bool,
+}
+
+/// Whose a queue pair is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owner {
+    Send(PeerIndex),
+    Receive(PeerIndex),
+    Retired,
+}
+
+/// A queue pair in error, on its way out.
+struct Retired<V: Verbs> {
+    queue: SendQueue<V>,
+    /// The memory that its peer could write to.
+    _credit: Option<V::Region>,
+    /// Buffers that were promised to it.
+    window: u32,
+    until: Instant,
+}
+
+/// The verbs transport of one endpoint.
+pub struct RcTransport<V: Verbs> {
+    address: Address,
+    station: u64,
+    control: Arc<Control<V>>,
+    forks: u32,
+    peers: Vec<Peer<V>>,
+    /// Queue pairs by number.
+    owners: HashMap<u32, Owner>,
+    /// Connections by their TCP connection.
+    links: HashMap<u64, Owner>,
+    /// Peers with packets, in turn.
+    ready: VecDeque<PeerIndex>,
+    /// Packets of queue pairs that nobody has adopted yet.
+    early: HashMap<u32, Vec<Filled>>,
+    current: Option<Current>,
+    /// Buffers that are free and not posted yet.
+    returned: Vec<BufferIndex>,
+    /// Peers whose credit is to be written.
+    due: Vec<PeerIndex>,
+    looks: u32,
+    offers: HashMap<u64, ReceiveEnd<V>>,
+    events: VecDeque<Told<V>>,
+    retired: Vec<Retired<V>>,
+    /// Threads that sleep, or are about to.
+    armed: usize,
+    either: EitherBell,
+    sends: ManuallyDrop<SendPool<V>>,
+    shared: Arc<StationShared<V>>,
+}
+
+impl<V: Verbs> RcTransport<V> {
+    /// A transport of a registered station.
+    pub(crate) fn new(
+        address: Address,
+        station: u64,
+        control: Arc<Control<V>>,
+        shared: Arc<StationShared<V>>,
+        sends: SendPool<V>,
+        either: EitherBell,
+    ) -> Self {
+        RcTransport {
+            address,
+            station,
+            control,
+            forks: fork_guard::forks(),
+            peers: Vec::new(),
+            owners: HashMap::new(),
+            links: HashMap::new(),
+            ready: VecDeque::new(),
+            early: HashMap::new(),
+            current: None,
+            returned: Vec::with_capacity(LOOKS_PER_ROUND as usize),
+            due: Vec::new(),
+            looks: 0,
+            offers: HashMap::new(),
+            events: VecDeque::new(),
+            retired: Vec::new(),
+            armed: 0,
+            either,
+            sends: ManuallyDrop::new(sends),
+            shared,
+        }
+    }
+
+    fn peer(&mut self, peer: PeerIndex) -> &mut Peer<V> {
+        let index = peer as usize;
+        if self.peers.len() <= index {
+            let fresh = || Peer { send: None, receive: None, connecting: false, is_ready: false };
+            self.peers.resize_with(index + 1, fresh);
+        }
+        &mut self.peers[index]
+    }
+
+    fn send_lane(&self, peer: PeerIndex) -> Option<&SendLane<V>> {
+        self.peers.get(peer as usize)?.send.as_ref()
+    }
+
+    /// What is not urgent: completions of sends, credit that found no room, old queue pairs.
+    #[cold]
+    #[inline(never)]
+    fn go_round(&mut self) {
+        self.reap_sends();
+        for _ in 0..self.due.len() {
+            let peer = self.due.swap_remove(0);
+            if let Some(lane) = &mut self.peers[peer as usize].receive
+                && std::mem::take(&mut lane.due)
+            {
+                self.write_credit(peer);
+            }
+        }
+        if !self.retired.is_empty() {
+            self.bury(Instant::now());
+        }
+    }
+
+    /// Whether a sleeper would have to wake, after a look at everything.
+    fn has_something(&mut self) -> bool {
+        self.go_round();
+        while self.poll_receives() {}
+        self.has_event() || self.has_ready_packet()
+    }
+}
+
+impl<V: Verbs> Transport for RcTransport<V> {
+    fn address(&self) -> Address {
+        self.address
+    }
+
+    fn limits(&self) -> Limits {
+        LIMITS
+    }
+
+    fn connect(&mut self, peer: PeerIndex, address: Address) {
+        if !std::mem::replace(&mut self.peer(peer).connecting, true) {
+            let (station, to) = (self.station, address.socket_addr());
+            self.control.command(Command::Connect { station, request: peer, to });
+        }
+    }
+
+    fn adopt(&mut self, peer: PeerIndex, ticket: u64) {
+        self.adopt_offer(peer, ticket);
+    }
+
+    fn disconnect(&mut self, peer: PeerIndex) {
+        self.drop_send_lane(peer);
+        self.hang_up(peer);
+        self.forget_ends_of(peer);
+    }
+
+    fn hang_up(&mut self, peer: PeerIndex) {
+        self.drop_receive_lane(peer);
+    }
+
+    fn room(&mut self, peer: PeerIndex, wanted: usize) -> Room {
+        if self.can_send(peer, true) {
+            Room::Bytes(wanted.min(LIMITS.fragment))
+        } else {
+            Room::Full
+        }
+    }
+
+    #[inline(always)]
+    fn push(
+        &mut self,
+        peer: PeerIndex,
+        head: Head,
+        word: u64,
+        words: &[u64],
+        payload: Piece,
+    ) -> bool {
+        self.send_packet(peer, head, word, words, payload)
+    }
+
+    fn credit(&self, peer: PeerIndex) -> u64 {
+        self.send_lane(peer).map_or(0, SendLane::byte_credit)
+    }
+
+    fn grant(&mut self, peer: PeerIndex, credit: u64) {
+        if let Some(lane) = self.peers.get_mut(peer as usize).and_then(|p| p.receive.as_mut()) {
+            lane.bytes_granted = credit;
+            self.write_credit(peer);
+        }
+    }
+
+    #[inline(always)]
+    fn arrival(&mut self) -> Option<Arrival> {
+        self.looks += 1;
+        if self.looks.is_multiple_of(LOOKS_PER_ROUND) {
+            self.go_round();
+            self.poll_receives();
+        }
+        self.next_arrival()
+    }
+
+    fn arrival_from(&mut self, peer: PeerIndex) -> Option<Arrival> {
+        while self.poll_receives() {}
+        self.arrival_of(peer)
+    }
+
+    #[inline(always)]
+    fn consume(&mut self) {
+        self.consume_current();
+    }
+
+    #[inline(always)]
+    fn word(&self, index: usize) -> u64 {
+        self.current_word(index)
+    }
+
+    #[inline(always)]
+    fn copy_out(&self, offset: usize, to: Piece) {
+        self.copy_current(offset, to);
+    }
+
+    fn read_remote(&mut self, _peer: PeerIndex, _remote: u64, _to: Piece) -> bool {
+        false
+    }
+
+    fn can_read_remote(&self, _peer: PeerIndex) -> bool {
+        false
+    }
+
+    fn is_readable_by(&self, _peer: PeerIndex) -> bool {
+        false
+    }
+
+    #[inline(always)]
+    fn has_event(&self) -> bool {
+        self.shared.events_pending() || !self.events.is_empty()
+    }
+
+    fn event(&mut self) -> Option<TransportEvent> {
+        self.next_event()
+    }
+
+    fn arm(&mut self) -> bool {
+        self.armed += 1;
+        self.ask_for_bell()
+    }
+
+    fn disarm(&mut self) {
+        self.armed -= 1;
+        if self.armed > 0 && !self.ask_for_bell() {
+            self.shared.bell.ring();
+        }
+    }
+
+    fn bell(&self) -> RawFd {
+        self.either.fd()
+    }
+
+    fn sleep(bells: &[RawFd], timeout: Option<Duration>) {
+        wait_any(bells, timeout);
+    }
+}
+
+impl<V: Verbs> RcTransport<V> {
+    /// Silences the bell, asks for it, and looks. Whatever completes after the asking rings;
+    /// whatever completed before is found by the look.
+    fn ask_for_bell(&mut self) -> bool {
+        self.shared.bell.drain();
+        self.shared.queues.silence();
+        self.shared.queues.request_notification();
+        !self.has_something()
+    }
+
+    /// Waits until what was sent has reached the peers' devices, where it survives us.
+    fn linger(&mut self) {
+        let deadline = Instant::now() + LINGER_MAX;
+        loop {
+            self.reap_sends();
+            let mut busy = false;
+            for lane in self.peers.iter_mut().filter_map(|peer| peer.send.as_mut()) {
+                if !lane.failed && !lane.queue.is_idle() {
+                    lane.queue.flush(&mut self.sends);
+                    busy = true;
+                }
+            }
+            if !busy {
+                return;
+            }
+            if Instant::now() > deadline {
+                let under_way = self.sends.out();
+                tracing::info!(under_way, "closed before peers had all that was sent to them");
+                return;
+            }
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl<V: Verbs> Drop for RcTransport<V> {
+    /// Says goodbye. Not in a forked child, where all of it is the parent's.
+    fn drop(&mut self) {
+        if fork_guard::forked_since(self.forks) {
+            std::mem::forget(std::mem::take(&mut self.peers));
+            std::mem::forget(std::mem::take(&mut self.retired));
+            std::mem::forget(std::mem::take(&mut self.offers));
+            std::mem::forget(std::mem::take(&mut self.events));
+            std::mem::forget(self.shared.clone());
+            return;
+        }
+        self.linger();
+        self.control.unregister(self.station);
+        // Queue pairs go before the buffers that they use.
+        self.peers.clear();
+        self.retired.clear();
+        self.offers.clear();
+        self.events.clear();
+        while self.shared.pop().is_some() {}
+        // SAFETY: taken once, here, and not used afterwards.
+        unsafe { ManuallyDrop::drop(&mut self.sends) };
+    }
+}

@@ -1,0 +1,233 @@
+//! Receiving: packets wait in their buffers, in order for each peer, until they are consumed.
+
+use kestrel_core::{
+    error::Errno,
+    memory::Piece,
+    transport::{Arrival, PeerIndex, TransportEvent, Unreachable},
+    wire::Head,
+};
+
+use super::{CREDIT_BYTES, Filled, HEAD_BYTES, Owner, RcTransport};
+use crate::{
+    receive_pool::BufferIndex,
+    send_pool::SendPool,
+    verbs::{Completion, POLL_BURST, Queues, Region, Status, Verbs},
+};
+
+/// Free buffers that wait at most until they are posted.
+const RETURNED_MAX: usize = 16;
+
+/// The packet that was last handed out.
+#[derive(Clone, Copy)]
+pub(super) struct Current {
+    peer: PeerIndex,
+    buffer: BufferIndex,
+    /// Where its payload starts, and where it ends, in the packet.
+    payload: usize,
+    bytes: usize,
+}
+
+impl<V: Verbs> RcTransport<V> {
+    /// Fetches completions of receives. Returns whether there were any.
+    #[inline(always)]
+    pub(super) fn poll_receives(&mut self) -> bool {
+        let mut completions = [Completion::default(); POLL_BURST];
+        let count = self.shared.queues.poll_receives(&mut completions);
+        for completion in &completions[..count] {
+            self.receive_completed(completion);
+        }
+        count > 0
+    }
+
+    #[inline(always)]
+    fn receive_completed(&mut self, completion: &Completion) {
+        let buffer = completion.request as BufferIndex;
+        let filled = Filled { buffer, bytes: completion.bytes };
+        let owner = self.owners.get(&completion.queue_pair).copied();
+        if completion.status != Status::SUCCESS {
+            self.returned.push(buffer);
+            if let Some(owner) = owner {
+                self.queue_pair_failed(owner, completion.status);
+            }
+            return;
+        }
+        match owner {
+            Some(Owner::Receive(peer)) => {
+                let record = &mut self.peers[peer as usize];
+                let covered = record.receive.as_mut().is_some_and(|lane| lane.arrive(filled));
+                if !std::mem::replace(&mut record.is_ready, true) {
+                    self.ready.push_back(peer);
+                }
+                if !covered {
+                    self.broke(peer, "it sent more packets than it was granted");
+                }
+            }
+            Some(Owner::Retired | Owner::Send(_)) => self.returned.push(buffer),
+            // It speaks before the engine has heard of it.
+            None => self.early.entry(completion.queue_pair).or_default().push(filled),
+        }
+    }
+
+    /// Whether a packet waits for a peer that is still connected.
+    pub(super) fn has_ready_packet(&self) -> bool {
+        let waits = |peer: &PeerIndex| {
+            let lane = self.peers[*peer as usize].receive.as_ref();
+            lane.is_some_and(|lane| !lane.arrived.is_empty())
+        };
+        self.ready.iter().any(waits)
+    }
+
+    #[inline(always)]
+    pub(super) fn next_arrival(&mut self) -> Option<Arrival> {
+        if self.ready.is_empty() && !self.poll_receives() {
+            return None;
+        }
+        loop {
+            while let Some(peer) = self.ready.pop_front() {
+                if let Some(arrival) = self.arrival_of(peer) {
+                    // The next turn finds out whether there is more.
+                    self.ready.push_back(peer);
+                    return Some(arrival);
+                }
+                self.peers[peer as usize].is_ready = false;
+            }
+            if !self.poll_receives() {
+                return None;
+            }
+        }
+    }
+
+    /// The oldest packet of `peer`, checked for form.
+    #[inline(always)]
+    pub(super) fn arrival_of(&mut self, peer: PeerIndex) -> Option<Arrival> {
+        let lane = self.peers.get_mut(peer as usize)?.receive.as_mut()?;
+        if lane.broken {
+            return None;
+        }
+        let Filled { buffer, bytes } = *lane.arrived.front()?;
+        let bytes = bytes as usize;
+        let (region, start) = self.shared.receives.buffer(buffer);
+        let memory = region.memory();
+        let head = Head::from_word(memory.word(start) as u32);
+        let payload = HEAD_BYTES + head.words() * 8;
+        if bytes < payload {
+            self.broke(peer, "a packet is shorter than its kind");
+            return None;
+        }
+        let length = bytes - payload;
+        let tiny = (length == 8).then(|| memory.word(start + payload));
+        let word = memory.word(start + 8);
+        self.current = Some(Current { peer, buffer, payload, bytes });
+        Some(Arrival { peer, head, word, length, tiny })
+    }
+
+    #[inline(always)]
+    pub(super) fn current_word(&self, index: usize) -> u64 {
+        let Some(current) = &self.current else {
+            return 0;
+        };
+        let (region, start) = self.shared.receives.buffer(current.buffer);
+        region.memory().word(start + HEAD_BYTES + index * 8)
+    }
+
+    #[inline(always)]
+    pub(super) fn copy_current(&self, offset: usize, to: Piece) {
+        if let Some(current) = &self.current {
+            let (region, start) = self.shared.receives.buffer(current.buffer);
+            let from = current.payload + offset;
+            let to = to.part(0, current.bytes.saturating_sub(from));
+            region.memory().copy_out(start + from, to);
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn consume_current(&mut self) {
+        // None: its connection is over.
+        let Some(Current { peer, buffer, .. }) = self.current.take() else {
+            return;
+        };
+        let Some(lane) = &mut self.peers[peer as usize].receive else {
+            return;
+        };
+        lane.arrived.pop_front();
+        lane.consumed = lane.consumed.wrapping_add(1);
+        self.returned.push(buffer);
+        if lane.wants_grant() {
+            self.grant_packets(peer);
+        } else if self.returned.len() >= RETURNED_MAX {
+            self.post_returned();
+        }
+    }
+
+    /// Posts the buffers that are free.
+    pub(super) fn post_returned(&mut self) {
+        if let Err(error) = self.shared.receives.post(&self.returned) {
+            // The queue is as deep as there are buffers, so this is a device that is gone.
+            tracing::error!("no receive buffer can be posted: {error}");
+        }
+        self.returned.clear();
+    }
+
+    /// Grants a peer that has used half of its window the rest of it again.
+    fn grant_packets(&mut self, peer: PeerIndex) {
+        self.post_returned();
+        let pool = &self.shared.receives;
+        let Some(lane) = &mut self.peers[peer as usize].receive else {
+            return;
+        };
+        let wanted = lane.window_wanted(pool.spare());
+        if wanted <= lane.window {
+            pool.return_spare(lane.window - wanted);
+            lane.window = wanted;
+        } else if pool.take_spare(wanted - lane.window) {
+            lane.window = wanted;
+        }
+        lane.granted = lane.consumed.wrapping_add(lane.window);
+        self.write_credit(peer);
+    }
+
+    /// Writes a peer's credit into its memory, now or when there is room to.
+    pub(super) fn write_credit(&mut self, peer: PeerIndex) {
+        let Some(lane) = self.peers[peer as usize].receive.as_mut() else {
+            return;
+        };
+        if lane.failed || lane.broken {
+            return;
+        }
+        let was_due = std::mem::take(&mut lane.due);
+        let inline = lane.queue.takes_inline(CREDIT_BYTES);
+        let slot = match (lane.queue.has_room(), inline) {
+            (false, _) => None,
+            (true, true) => Some(SendPool::<V>::INLINE),
+            (true, false) => self.sends.take(),
+        };
+        let Some(slot) = slot else {
+            lane.due = true;
+            if !was_due {
+                self.due.push(peer);
+            }
+            return;
+        };
+        let (region, start) = self.sends.buffer(slot);
+        for (nth, word) in lane.credit_words().into_iter().enumerate() {
+            region.memory().set_word(start + nth * 8, word);
+        }
+        let to = Some(lane.credit_at());
+        if let Err(error) = lane.queue.post(&mut self.sends, slot, CREDIT_BYTES, to, false) {
+            self.broke(peer, &error.to_string());
+        }
+    }
+
+    /// The peer, or its connection, does what it must not.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn broke(&mut self, peer: PeerIndex, what: &str) {
+        if let Some(lane) = &mut self.peers[peer as usize].receive
+            && !std::mem::replace(&mut lane.broken, true)
+        {
+            let reason = format!("{} broke the protocol: {what}", lane.peer.address);
+            let reason = Unreachable { errno: Errno::CONNABORTED, reason };
+            self.tell(TransportEvent::Broken { peer, reason });
+        }
+    }
+}

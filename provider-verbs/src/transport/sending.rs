@@ -1,0 +1,174 @@
+//! Sending: a packet is written into a bounce buffer and posted; small ones go inline.
+
+use kestrel_core::{
+    error::Errno,
+    memory::Piece,
+    transport::{PeerIndex, TransportEvent, Unreachable},
+    wire::{Head, Kind},
+};
+
+use super::{BUFFER_BYTES, HEAD_BYTES, Owner, RcTransport};
+use crate::{
+    send_pool::{SendPool, SlotIndex},
+    verbs::{Completion, POLL_BURST, Queues, Region, Status, Verbs, VerbsError},
+};
+
+impl<V: Verbs> RcTransport<V> {
+    /// Whether a packet to `peer` could go now: credit, a place in the queue, and a buffer if
+    /// it needs one.
+    #[inline(always)]
+    pub(super) fn can_send(&mut self, peer: PeerIndex, with_buffer: bool) -> bool {
+        let Some(lane) = self.peers.get_mut(peer as usize).and_then(|peer| peer.send.as_mut())
+        else {
+            return false;
+        };
+        if lane.failed || !lane.has_credit() {
+            return false;
+        }
+        if lane.queue.has_room() && (!with_buffer || self.sends.has_free()) {
+            return true;
+        }
+        self.can_send_after_reaping(peer, with_buffer)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn can_send_after_reaping(&mut self, peer: PeerIndex, with_buffer: bool) -> bool {
+        self.reap_sends();
+        let has_buffer = !with_buffer || self.sends.has_free();
+        let lane = self.send_lane(peer);
+        has_buffer && lane.is_some_and(|lane| !lane.failed && lane.queue.has_room())
+    }
+
+    #[inline(always)]
+    pub(super) fn send_packet(
+        &mut self,
+        peer: PeerIndex,
+        head: Head,
+        word: u64,
+        words: &[u64],
+        payload: Piece,
+    ) -> bool {
+        let front = HEAD_BYTES + size_of_val(words);
+        let length = front + payload.len();
+        assert!(length <= BUFFER_BYTES, "a packet of {length} bytes");
+        let inline = self.send_lane(peer).is_some_and(|lane| lane.queue.takes_inline(length));
+        if !self.can_send(peer, !inline) {
+            return false;
+        }
+        let slot = if inline { Some(SendPool::<V>::INLINE) } else { self.sends.take() };
+        let Some(slot) = slot else {
+            return false;
+        };
+        let (region, start) = self.sends.buffer(slot);
+        let memory = region.memory();
+        memory.set_word(start, head.to_word().into());
+        memory.set_word(start + 8, word);
+        for (nth, word) in words.iter().enumerate() {
+            memory.set_word(start + HEAD_BYTES + nth * 8, *word);
+        }
+        memory.copy_in(start + front, payload);
+        self.post_packet(peer, slot, length, head.kind == Kind::Bye as u8)
+    }
+
+    #[inline(always)]
+    fn post_packet(&mut self, peer: PeerIndex, slot: SlotIndex, length: usize, last: bool) -> bool {
+        let Some(lane) = self.peers[peer as usize].send.as_mut() else {
+            return false;
+        };
+        match lane.queue.post(&mut self.sends, slot, length, None, last) {
+            Ok(()) => {
+                lane.sent = lane.sent.wrapping_add(1);
+                true
+            }
+            Err(error) => {
+                self.post_failed(peer, &error);
+                false
+            }
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn post_failed(&mut self, peer: PeerIndex, error: &VerbsError) {
+        let Some(lane) = self.peers[peer as usize].send.as_mut() else {
+            return;
+        };
+        if !std::mem::replace(&mut lane.failed, true) {
+            let reason = Unreachable { errno: error.errno(), reason: error.to_string() };
+            self.tell(TransportEvent::Broken { peer, reason });
+        }
+    }
+
+    /// Takes completions of sends: buffers come back, and errors show.
+    pub(super) fn reap_sends(&mut self) {
+        let mut completions = [Completion::default(); POLL_BURST];
+        loop {
+            let count = self.shared.queues.poll_sends(&mut completions);
+            for completion in &completions[..count] {
+                self.send_completed(completion);
+            }
+            if count == 0 {
+                return;
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn send_completed(&mut self, completion: &Completion) {
+        let number = completion.request as u32;
+        let owner = self.owners.get(&completion.queue_pair).copied();
+        match owner {
+            Some(Owner::Send(peer)) => {
+                if let Some(lane) = &mut self.peers[peer as usize].send {
+                    lane.queue.completed(number, &mut self.sends);
+                }
+            }
+            Some(Owner::Receive(peer)) => {
+                if let Some(lane) = &mut self.peers[peer as usize].receive {
+                    lane.queue.completed(number, &mut self.sends);
+                }
+            }
+            Some(Owner::Retired) => {
+                let number_of = |retired: &&mut super::Retired<V>| {
+                    retired.queue.number() == completion.queue_pair
+                };
+                if let Some(retired) = self.retired.iter_mut().find(number_of) {
+                    retired.queue.completed(number, &mut self.sends);
+                }
+            }
+            None => {}
+        }
+        if let Some(owner) = owner
+            && completion.status != Status::SUCCESS
+        {
+            self.queue_pair_failed(owner, completion.status);
+        }
+    }
+
+    /// A queue pair is in error: the connection is over.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn queue_pair_failed(&mut self, owner: Owner, status: Status) {
+        let (peer, failed) = match owner {
+            Owner::Send(peer) => {
+                (peer, self.peers[peer as usize].send.as_mut().map(|lane| &mut lane.failed))
+            }
+            Owner::Receive(peer) => {
+                (peer, self.peers[peer as usize].receive.as_mut().map(|lane| &mut lane.failed))
+            }
+            Owner::Retired => return,
+        };
+        let Some(failed) = failed else { return };
+        if std::mem::replace(failed, true) {
+            return;
+        }
+        if status == Status::RETRIES_EXCEEDED || status == Status::FLUSHED {
+            tracing::info!(peer, "a connection failed: {status}");
+            return self.tell(TransportEvent::Died { peer });
+        }
+        let reason = format!("the connection failed: {status}");
+        let reason = Unreachable { errno: Errno::CONNABORTED, reason };
+        self.tell(TransportEvent::Broken { peer, reason });
+    }
+}

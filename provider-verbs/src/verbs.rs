@@ -1,0 +1,263 @@
+//! What the transport asks of verbs: a device with its protection domain, queues, queue pairs
+//! and registered memory.
+//!
+//! The real thing ([`crate::rdma`]) and the in-process fake ([`crate::fake`]) both implement it,
+//! chosen by type: no message goes through a `dyn`.
+
+use std::{fmt, io, os::fd::RawFd, sync::Arc};
+
+use kestrel_core::{error::Errno, transport::Unreachable};
+
+use crate::{device::LinkLayer, memory::Memory};
+
+/// Completions that one poll fetches at most.
+pub const POLL_BURST: usize = 16;
+
+/// How a work request ended. Reference: ibv_poll_cq(3)
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Status(pub u32);
+
+impl Status {
+    pub const SUCCESS: Status = Status(0);
+    pub const FLUSHED: Status = Status(5);
+    pub const REMOTE_INVALID: Status = Status(9);
+    pub const REMOTE_ACCESS: Status = Status(10);
+    /// Nobody answered, as often as it was tried.
+    pub const RETRIES_EXCEEDED: Status = Status(12);
+    /// The receiver had no buffer, as often as it was tried.
+    pub const RECEIVER_NOT_READY: Status = Status(13);
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match *self {
+            Status::SUCCESS => "success",
+            Status::FLUSHED => "flushed, since the queue pair is in error",
+            Status::REMOTE_INVALID => "the peer refuses the request as invalid",
+            Status::REMOTE_ACCESS => "the peer refuses access to its memory",
+            Status::RETRIES_EXCEEDED => "no answer, as often as it was tried",
+            Status::RECEIVER_NOT_READY => "the receiver had no buffer, as often as it was tried",
+            Status(_) => "an error of the queue pair",
+        };
+        write!(f, "{text} (work completion status {})", self.0)
+    }
+}
+
+/// What a completion queue says of one work request.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Completion {
+    /// What the request was called; the only other field that counts beside an error is the
+    /// queue pair.
+    pub request: u64,
+    pub status: Status,
+    /// Of a receive: the bytes that arrived.
+    pub bytes: u32,
+    /// The number of the queue pair, ours.
+    pub queue_pair: u32,
+}
+
+/// A stretch of registered memory in a work request.
+#[derive(Clone, Copy, Debug)]
+pub struct Segment {
+    pub address: u64,
+    pub length: u32,
+    pub local_key: u32,
+}
+
+/// Where an RDMA write goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteMemory {
+    pub address: u64,
+    pub key: u32,
+}
+
+/// A work request for a send queue: a SEND, or an RDMA write if it says where to.
+#[derive(Clone, Copy, Debug)]
+pub struct SendRequest {
+    pub request: u64,
+    pub segment: Segment,
+    /// The bytes are copied when it is posted.
+    pub inline: bool,
+    /// It completes with an entry, and so do those before it with that entry.
+    pub signalled: bool,
+    pub write_to: Option<RemoteMemory>,
+}
+
+/// A work request for a shared receive queue.
+#[derive(Clone, Copy, Debug)]
+pub struct ReceiveRequest {
+    pub request: u64,
+    pub segment: Segment,
+}
+
+/// How deep an endpoint's queues are.
+#[derive(Clone, Copy, Debug)]
+pub struct Depths {
+    /// Receives that may be posted at once, and completions of receives.
+    pub receives: u32,
+    /// Completions of sends.
+    pub sends: u32,
+}
+
+/// The port that a device is used through, and how peers find it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocalPort {
+    pub number: u8,
+    pub link_layer: LinkLayer,
+    pub lid: u16,
+    pub partition_key: u16,
+    pub partition_key_index: u16,
+    pub gid_index: u8,
+    pub gid: [u8; 16],
+    pub mtu_bytes: u32,
+}
+
+/// What one side tells the other of its queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathEnd {
+    pub queue_pair: u32,
+    /// The first packet's sequence number, 24 bits.
+    pub first_packet: u32,
+    pub lid: u16,
+    pub partition_key: u16,
+    pub link_layer: LinkLayer,
+    pub gid: [u8; 16],
+    pub mtu_bytes: u32,
+}
+
+/// Why verbs refused something.
+#[derive(Debug, thiserror::Error)]
+pub enum VerbsError {
+    #[error("{call} on {device} failed: {source}{}", advice(.call, .source))]
+    Call { device: String, call: &'static str, source: io::Error },
+    #[error(
+        "no memory of {bytes} bytes can be registered with {device}: {source}; the limit on locked \
+         memory (RLIMIT_MEMLOCK) is {limit}: raise it with ulimit -l, or in \
+         /etc/security/limits.conf"
+    )]
+    LockedMemory { device: String, bytes: usize, limit: String, source: io::Error },
+    #[error("{device} has an own link layer {ours:?}, and the peer's is {theirs:?}")]
+    LinkLayers { device: String, ours: LinkLayer, theirs: LinkLayer },
+    #[error(
+        "{device} reaches nobody in partition {theirs:#06x}: it is used in partition {ours:#06x}"
+    )]
+    Partitions { device: String, ours: u16, theirs: u16 },
+    #[error("{gid} cannot be reached from GID {index} of {device}: {source}")]
+    Path { device: String, index: u8, gid: String, source: io::Error },
+}
+
+fn advice(call: &str, source: &io::Error) -> &'static str {
+    if call == "ibv_create_qp" && source.raw_os_error() == Some(libc::ENOMEM) {
+        " (the device has no queue pair left, or RLIMIT_MEMLOCK is too small: ulimit -l)"
+    } else {
+        ""
+    }
+}
+
+impl VerbsError {
+    /// The number that C callers know.
+    pub fn errno(&self) -> Errno {
+        match self {
+            VerbsError::Call { source, .. } => Errno(source.raw_os_error().unwrap_or(Errno::IO.0)),
+            VerbsError::LockedMemory { .. } => Errno::NOMEM,
+            VerbsError::LinkLayers { .. }
+            | VerbsError::Partitions { .. }
+            | VerbsError::Path { .. } => Errno::NETUNREACH,
+        }
+    }
+}
+
+impl From<VerbsError> for Unreachable {
+    fn from(error: VerbsError) -> Unreachable {
+        Unreachable { errno: error.errno(), reason: error.to_string() }
+    }
+}
+
+/// A device, opened, with a protection domain that everything made on it belongs to.
+pub trait Verbs: Send + Sync + Sized + 'static {
+    type Region: Region;
+    type Queues: Queues;
+    type QueuePair: QueuePair;
+
+    /// The device's name, for messages.
+    fn name(&self) -> &str;
+
+    /// The port in use.
+    fn port(&self) -> &LocalPort;
+
+    /// The deepest that queues can be.
+    fn depths_max(&self) -> Depths;
+
+    /// Registers new memory; peers may write to it if `remote_write`.
+    fn allocate(
+        self: &Arc<Self>,
+        bytes: usize,
+        remote_write: bool,
+    ) -> Result<Self::Region, VerbsError>;
+
+    /// Makes the queues of an endpoint.
+    fn open_queues(self: &Arc<Self>, depths: Depths) -> Result<Self::Queues, VerbsError>;
+
+    /// Makes a queue pair in state INIT that can have `sends` requests under way. It receives
+    /// into the shared queue, if `receives`, else nothing but RDMA writes.
+    fn create_queue_pair(
+        self: &Arc<Self>,
+        queues: &Arc<Self::Queues>,
+        sends: u32,
+        receives: bool,
+    ) -> Result<Self::QueuePair, VerbsError>;
+}
+
+/// Registered memory, deregistered with the value.
+pub trait Region: Send + Sync + 'static {
+    fn memory(&self) -> &Memory;
+    fn local_key(&self) -> u32;
+    fn remote_key(&self) -> u32;
+}
+
+/// Two completion queues with one channel, and a shared receive queue. Any thread may call
+/// anything.
+pub trait Queues: Send + Sync + 'static {
+    /// Fetches completions of receives: how many.
+    fn poll_receives(&self, into: &mut [Completion; POLL_BURST]) -> usize;
+
+    /// Fetches completions of sends: how many.
+    fn poll_sends(&self, into: &mut [Completion; POLL_BURST]) -> usize;
+
+    /// Posts receives as one chain.
+    ///
+    /// # Safety
+    /// The segments are registered memory that stays so until their completion, or until the
+    /// queue pairs that could take them and the queues are gone.
+    unsafe fn post_receives(&self, requests: &[ReceiveRequest]) -> Result<(), VerbsError>;
+
+    /// Has the next completion of either queue make the channel readable.
+    fn request_notification(&self);
+
+    /// Makes the channel unreadable again.
+    fn silence(&self);
+
+    /// What a sleeper waits for.
+    fn channel(&self) -> RawFd;
+}
+
+/// A reliable connected queue pair, destroyed with the value. Any thread may call anything.
+pub trait QueuePair: Send + Sync + 'static {
+    /// Its number on this device.
+    fn number(&self) -> u32;
+
+    /// The longest request that can be posted inline. Units: bytes.
+    fn inline_bytes_max(&self) -> usize;
+
+    /// Joins it with the peer's: INIT to RTR to RTS. Our own packets begin at `first_packet`.
+    fn connect(&self, first_packet: u32, peer: &PathEnd) -> Result<(), VerbsError>;
+
+    /// Posts sends as one chain.
+    ///
+    /// # Safety
+    /// As [`Queues::post_receives`]; segments of inline requests need only live now.
+    unsafe fn post_sends(&self, requests: &[SendRequest]) -> Result<(), VerbsError>;
+
+    /// Puts it into the error state: what is posted is flushed.
+    fn fail(&self);
+}

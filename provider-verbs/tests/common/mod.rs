@@ -1,0 +1,125 @@
+//! Endpoints on the fake, driven by hand.
+
+#![allow(dead_code, reason = "each test file uses some of it")]
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use kestrel_core::{
+    memory::Piece,
+    transport::{PeerIndex, Provider, Transport, TransportEvent},
+    wire::{Head, Kind},
+};
+use kestrel_verbs::{
+    RcProvider, RcTransport, VerbsOptions,
+    fake::{FakeDevice, FakeFabric, FakeOptions},
+};
+
+/// The end of every wait: far beyond what any machine needs.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+pub type FakeTransport = RcTransport<FakeDevice>;
+
+/// A provider on `fabric`.
+pub fn provider(fabric: &FakeFabric, options: FakeOptions) -> RcProvider<FakeDevice> {
+    provider_with(fabric, options, VerbsOptions::default())
+}
+
+pub fn provider_with(
+    fabric: &FakeFabric,
+    fake: FakeOptions,
+    options: VerbsOptions,
+) -> RcProvider<FakeDevice> {
+    RcProvider::on_device(Arc::new(fabric.device(fake)), [127, 0, 0, 1].into(), options).unwrap()
+}
+
+/// An endpoint at a free port.
+pub fn open(provider: &RcProvider<FakeDevice>) -> FakeTransport {
+    provider.open(None, &[]).unwrap()
+}
+
+/// The next event of `transport`.
+#[track_caller]
+pub fn event(transport: &mut FakeTransport) -> TransportEvent {
+    let start = Instant::now();
+    loop {
+        if let Some(event) = transport.event() {
+            return event;
+        }
+        // What is not urgent happens on the way to packets.
+        let _ = transport.arrival();
+        assert!(start.elapsed() < PATIENCE, "in vain: an event");
+        std::thread::yield_now();
+    }
+}
+
+/// Connects `from` to `to`, each calling the other `peer`.
+#[track_caller]
+pub fn connect(from: &mut FakeTransport, to: &mut FakeTransport, peer: PeerIndex) {
+    from.connect(peer, to.address());
+    match event(from) {
+        TransportEvent::Connected { peer: connected, .. } => assert_eq!(connected, peer),
+        other => panic!("{other:?}"),
+    }
+    adopt(to, peer);
+}
+
+/// Takes up the offer that comes next.
+#[track_caller]
+pub fn adopt(transport: &mut FakeTransport, peer: PeerIndex) {
+    match event(transport) {
+        TransportEvent::Incoming { ticket, .. } => transport.adopt(peer, ticket),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Pushes a numbered message of so many bytes, if there is room.
+pub fn push(transport: &mut FakeTransport, peer: PeerIndex, number: u64, length: usize) -> bool {
+    let mut bytes = vec![number as u8; length];
+    let head = Head::new(Kind::Eager, 0);
+    transport.push(peer, head, number, &[], Piece::of_owned(&mut bytes))
+}
+
+/// Takes the next message: its sender, number and length.
+pub fn take(transport: &mut FakeTransport) -> Option<(PeerIndex, u64, usize)> {
+    let arrival = transport.arrival()?;
+    let mut bytes = vec![0; arrival.length];
+    transport.copy_out(0, Piece::of_owned(&mut bytes));
+    assert!(bytes.iter().all(|byte| *byte == arrival.word as u8), "content");
+    transport.consume();
+    Some((arrival.peer, arrival.word, arrival.length))
+}
+
+/// Takes the next message, which has to come.
+#[track_caller]
+pub fn take_soon(transport: &mut FakeTransport) -> (PeerIndex, u64, usize) {
+    let start = Instant::now();
+    loop {
+        if let Some(taken) = take(transport) {
+            return taken;
+        }
+        assert!(start.elapsed() < PATIENCE, "in vain: a message");
+        std::thread::yield_now();
+    }
+}
+
+/// Sends `count` messages of different lengths, and sees them all arrive in order.
+#[track_caller]
+pub fn stream(from: &mut FakeTransport, to: &mut FakeTransport, peer: PeerIndex, count: u64) {
+    let start = Instant::now();
+    let (mut sent, mut received) = (0, 0);
+    while received < count {
+        while sent < count && push(from, peer, sent, (sent as usize * 97) % 8000) {
+            sent += 1;
+        }
+        // Completions of sends, and credit.
+        let _ = from.arrival();
+        while let Some((_, number, length)) = take(to) {
+            assert_eq!((number, length), (received, (received as usize * 97) % 8000));
+            received += 1;
+        }
+        assert!(start.elapsed() < PATIENCE, "in vain: {received} of {count} messages");
+    }
+}

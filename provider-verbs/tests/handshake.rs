@@ -1,0 +1,352 @@
+//! Handshakes with peers that lie, stall, or are no kestrels.
+
+mod common;
+
+use std::{
+    io::{Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    time::{Duration, Instant},
+};
+
+use common::{FakeTransport, adopt, connect, event, open, provider, provider_with, stream};
+use kestrel_core::{
+    address::Address,
+    error::Errno,
+    transport::{Provider, Transport, TransportEvent, Unreachable},
+};
+use kestrel_verbs::{
+    VerbsOptions,
+    device::LinkLayer,
+    fake::{FakeFabric, FakeOptions},
+    testing::{
+        BUFFER_BYTES,
+        proof::{self, Speaker},
+        wire::{Accept, Hello, Message, Nonce, RejectReason},
+    },
+    verbs::{PathEnd, RemoteMemory},
+};
+
+const KEY: &[u8] = b"job 17";
+
+/// A raw connection to an endpoint.
+struct Raw {
+    socket: TcpStream,
+    input: Vec<u8>,
+    own: SocketAddr,
+}
+
+impl Raw {
+    fn connect(to: Address) -> Raw {
+        let socket = TcpStream::connect(to.socket_addr()).unwrap();
+        socket.set_read_timeout(Some(common::PATIENCE)).unwrap();
+        socket.set_nodelay(true).unwrap();
+        let own = SocketAddr::new(socket.local_addr().unwrap().ip(), 7);
+        Raw { socket, input: Vec::new(), own }
+    }
+
+    /// The next message, with its bytes; none if the other side hung up.
+    fn read(&mut self) -> Option<(Message, Vec<u8>)> {
+        loop {
+            if let Some((message, length)) = Message::decode(&self.input).unwrap() {
+                return Some((message, self.input.drain(..length).collect()));
+            }
+            let mut buffer = [0; 256];
+            match self.socket.read(&mut buffer) {
+                Ok(0) => return None,
+                Ok(count) => self.input.extend_from_slice(&buffer[..count]),
+                Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return None,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    fn greeting(&mut self) -> Nonce {
+        match self.read() {
+            Some((Message::Greeting(nonce), _)) => nonce,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn hello(&self, wanted: Address) -> Hello {
+        Hello {
+            incarnation: 5,
+            from: self.own,
+            wanted: wanted.socket_addr(),
+            end: path_end(),
+            buffer_bytes: BUFFER_BYTES as u32,
+            credit: RemoteMemory { address: 4096, key: 1 },
+            nonce: [9; 32],
+        }
+    }
+
+    fn say(&mut self, bytes: &[u8]) {
+        self.socket.write_all(bytes).unwrap();
+    }
+}
+
+fn path_end() -> PathEnd {
+    PathEnd {
+        queue_pair: 0xabcdef,
+        first_packet: 1,
+        lid: 0,
+        partition_key: 0xffff,
+        link_layer: LinkLayer::Ethernet,
+        gid: [0; 16],
+        mtu_bytes: 1024,
+    }
+}
+
+fn signed(hello: Hello, key: &[u8], theirs: &Nonce) -> Vec<u8> {
+    let ours = hello.nonce;
+    let mut bytes = Message::Hello(Box::new(hello)).encode();
+    proof::sign(key, Speaker::Connects, [theirs, &ours], &mut bytes);
+    bytes
+}
+
+/// Two endpoints with a key, to one of which things are done.
+struct Scene {
+    fabric: FakeFabric,
+    victim: FakeTransport,
+    friend: FakeTransport,
+    _provider: kestrel_verbs::RcProvider<kestrel_verbs::fake::FakeDevice>,
+}
+
+impl Scene {
+    fn new() -> Scene {
+        let fabric = FakeFabric::default();
+        let provider = provider(&fabric, FakeOptions::default());
+        let (mut victim, mut friend) =
+            (provider.open(None, KEY).unwrap(), provider.open(None, KEY).unwrap());
+        connect(&mut friend, &mut victim, 0);
+        Scene { fabric, victim, friend, _provider: provider }
+    }
+
+    /// Nobody else has noticed anything.
+    #[track_caller]
+    fn ends_well(mut self) {
+        assert!(self.victim.event().is_none());
+        stream(&mut self.friend, &mut self.victim, 0, 100);
+        connect(&mut self.victim, &mut self.friend, 0);
+        stream(&mut self.victim, &mut self.friend, 0, 100);
+        assert_eq!(self.fabric.tally().not_ready, 0);
+    }
+}
+
+#[test]
+fn garbage_is_dropped_and_nobody_else_notices() {
+    let scene = Scene::new();
+    let mut random = 1u64;
+    for length in [1, 11, 12, 100, 200, 5000] {
+        let mut raw = Raw::connect(scene.victim.address());
+        raw.greeting();
+        let bytes: Vec<u8> = (0..length)
+            .map(|_| {
+                random = random.wrapping_mul(6364136223846793005).wrapping_add(1);
+                (random >> 56) as u8 | 0x80
+            })
+            .collect();
+        raw.say(&bytes);
+        assert!(raw.read().is_none(), "{length} bytes");
+    }
+    scene.ends_well();
+}
+
+/// Every way in which a HELLO can be wrong has its answer.
+#[test]
+fn a_lying_hello_is_refused_with_the_reason() {
+    type Lie = fn(&mut Hello);
+    let lies: [(Lie, RejectReason); 4] = [
+        (|hello| hello.wanted.set_port(1), RejectReason::Wanted),
+        (|hello| hello.from.set_ip([127, 0, 0, 9].into()), RejectReason::Address),
+        (|hello| hello.buffer_bytes = 4096, RejectReason::Limits),
+        (|hello| hello.end.link_layer = LinkLayer::InfiniBand, RejectReason::Path),
+    ];
+    let scene = Scene::new();
+    for (lie, reason) in lies {
+        let mut raw = Raw::connect(scene.victim.address());
+        let nonce = raw.greeting();
+        let mut hello = raw.hello(scene.victim.address());
+        lie(&mut hello);
+        raw.say(&signed(hello, KEY, &nonce));
+        assert_eq!(raw.read().unwrap().0, Message::Reject(reason));
+        assert!(raw.read().is_none());
+    }
+    scene.ends_well();
+}
+
+#[test]
+fn a_proof_of_another_key_or_another_time_is_refused() {
+    let scene = Scene::new();
+    let mut raw = Raw::connect(scene.victim.address());
+    let nonce = raw.greeting();
+    let hello = raw.hello(scene.victim.address());
+    raw.say(&signed(hello.clone(), b"job 18", &nonce));
+    assert_eq!(raw.read().unwrap().0, Message::Reject(RejectReason::Key));
+    // What was good once, overheard, is not good again.
+    let mut again = Raw::connect(scene.victim.address());
+    again.greeting();
+    again.say(&signed(hello, KEY, &nonce));
+    assert_eq!(again.read().unwrap().0, Message::Reject(RejectReason::Key));
+    scene.ends_well();
+}
+
+#[test]
+fn another_version_is_refused_by_name() {
+    let scene = Scene::new();
+    let mut raw = Raw::connect(scene.victim.address());
+    let nonce = raw.greeting();
+    let mut bytes = signed(raw.hello(scene.victim.address()), KEY, &nonce);
+    bytes[4] = 2;
+    raw.say(&bytes);
+    assert_eq!(raw.read().unwrap().0, Message::Reject(RejectReason::Version));
+    scene.ends_well();
+}
+
+/// A handshake byte by byte, and the process gone right after it, or a word first.
+#[test]
+fn a_connection_that_ends_is_told_from_one_that_is_closed() {
+    let mut scene = Scene::new();
+    for in_order in [false, true] {
+        let mut raw = Raw::connect(scene.victim.address());
+        let nonce = raw.greeting();
+        for byte in signed(raw.hello(scene.victim.address()), KEY, &nonce) {
+            raw.say(&[byte]);
+        }
+        let Some((Message::Accept(accept), bytes)) = raw.read() else {
+            panic!("not accepted");
+        };
+        assert_eq!(accept.from, scene.victim.address().socket_addr());
+        assert!(proof::is_signed(KEY, Speaker::Accepts, [&nonce, &[9; 32]], &bytes));
+        raw.say(&Message::Confirm.encode());
+        adopt(&mut scene.victim, 3);
+        if in_order {
+            raw.say(&Message::End.encode());
+        }
+        drop(raw);
+        match (event(&mut scene.victim), in_order) {
+            (TransportEvent::Died { peer: 3 }, false) => {}
+            (TransportEvent::Closed { peer: 3 }, true) => {}
+            other => panic!("{other:?}"),
+        }
+        scene.victim.disconnect(3);
+    }
+    scene.ends_well();
+}
+
+/// Between ACCEPT and CONFIRM the peer goes away: its queue pair goes, too.
+#[test]
+fn what_was_not_confirmed_leaves_nothing_behind() {
+    let mut scene = Scene::new();
+    let before = scene.fabric.tally();
+    for _ in 0..100 {
+        let mut raw = Raw::connect(scene.victim.address());
+        let nonce = raw.greeting();
+        raw.say(&signed(raw.hello(scene.victim.address()), KEY, &nonce));
+        assert!(matches!(raw.read(), Some((Message::Accept(_), _))));
+    }
+    let start = Instant::now();
+    while scene.fabric.tally().queue_pairs > before.queue_pairs {
+        assert!(scene.victim.event().is_none());
+        let _ = scene.victim.arrival();
+        assert!(start.elapsed() < common::PATIENCE, "{:?}", scene.fabric.tally());
+    }
+    scene.ends_well();
+}
+
+/// More silent connections than are answered at a time hold an honest peer up, but not for ever.
+#[test]
+fn silence_holds_nobody_for_ever() {
+    let scene = Scene::new();
+    let silent: Vec<_> = (0..300).map(|_| Raw::connect(scene.victim.address())).collect();
+    scene.ends_well();
+    drop(silent);
+}
+
+/// What comes of a connect to a listener that `answer`s like this.
+fn connect_to(answer: impl FnOnce(TcpStream) + Send + 'static) -> Unreachable {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = Address::from(listener.local_addr().unwrap());
+    let answers = std::thread::spawn(move || answer(listener.accept().unwrap().0));
+    let fabric = FakeFabric::default();
+    let connect_timeout = Duration::from_millis(700);
+    let options = VerbsOptions { connect_timeout, ..VerbsOptions::default() };
+    let provider = provider_with(&fabric, FakeOptions::default(), options);
+    let mut one = open(&provider);
+    let start = Instant::now();
+    one.connect(0, to);
+    let TransportEvent::Failed { peer: 0, reason } = event(&mut one) else {
+        panic!("no failure");
+    };
+    println!("after {:?}: {}", start.elapsed(), reason.reason);
+    answers.join().unwrap();
+    reason
+}
+
+fn wait_for_end(mut socket: TcpStream) {
+    // A reset ends it as well.
+    let _ = socket.read_to_end(&mut Vec::new());
+}
+
+#[test]
+fn a_listener_that_is_no_kestrel_is_an_error() {
+    let reason = connect_to(|mut socket| {
+        socket.write_all(b"220 mail.example.org ESMTP\r\n").unwrap();
+        wait_for_end(socket);
+    });
+    assert_eq!(reason.errno, Errno::OPNOTSUPP);
+    assert!(reason.reason.contains("no kestrel"), "{}", reason.reason);
+}
+
+#[test]
+fn a_silent_listener_is_an_error_within_the_deadline() {
+    let reason = connect_to(wait_for_end);
+    assert_eq!(reason.errno, Errno::TIMEDOUT);
+    assert!(reason.reason.contains("it does not greet"), "{}", reason.reason);
+}
+
+#[test]
+fn a_listener_of_another_version_is_named() {
+    let reason = connect_to(|mut socket| {
+        let mut greeting = Message::Greeting([1; 32]).encode();
+        greeting[4] = 9;
+        socket.write_all(&greeting).unwrap();
+        wait_for_end(socket);
+    });
+    assert_eq!(reason.errno, Errno::OPNOTSUPP);
+    assert!(reason.reason.contains("speaks version 9"), "{}", reason.reason);
+}
+
+#[test]
+fn a_listener_without_our_key_is_found_out() {
+    let reason = connect_to(|mut socket| {
+        socket.write_all(&Message::Greeting([1; 32]).encode()).unwrap();
+        let mut hello = vec![0; 256];
+        let count = socket.read(&mut hello).unwrap();
+        let Some((Message::Hello(hello), _)) = Message::decode(&hello[..count]).unwrap() else {
+            panic!("no HELLO");
+        };
+        let (from, end) = (hello.wanted, path_end());
+        let accept = Accept { incarnation: 1, from, end, buffer_bytes: BUFFER_BYTES as u32 };
+        socket.write_all(&Message::Accept(Box::new(accept)).encode()).unwrap();
+        wait_for_end(socket);
+    });
+    assert_eq!(reason.errno, Errno::CONNREFUSED);
+    assert!(reason.reason.contains("does not prove"), "{}", reason.reason);
+}
+
+#[test]
+fn nobody_there_is_an_error_soon() {
+    let to = {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        Address::from(listener.local_addr().unwrap())
+    };
+    let fabric = FakeFabric::default();
+    let provider = provider(&fabric, FakeOptions::default());
+    let mut one = open(&provider);
+    one.connect(0, to);
+    let TransportEvent::Failed { peer: 0, reason } = event(&mut one) else {
+        panic!("no failure");
+    };
+    assert_eq!(reason.errno, Errno::HOSTUNREACH);
+    assert!(reason.reason.contains("no endpoint listens"), "{}", reason.reason);
+}

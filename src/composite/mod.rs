@@ -1,0 +1,368 @@
+//! One endpoint, two transports: a near one, which reaches peers of this host, and a far one,
+//! which may reach all others. Generic over both, and chosen without `dyn`.
+//!
+//! In reading order: how endpoints are opened at one address of both ([`provider`]), which of
+//! the two a peer is reached by ([`route`]), what the endpoint keeps of its far side ([`far`]),
+//! one bell for both ([`bell`]), and what was sent through each ([`traffic`]).
+//!
+//! The near side is the fast one, so it pays nothing for the far one: a packet is offered to it
+//! first, and it answers for its own peers alone; a poll looks at it first. Whether there is a
+//! far side at all is asked where the near one has nothing to say.
+//!
+//! Order and completions are core's, and need one thing of us: that each direction of a peer is
+//! on one transport at a time. The two directions may differ; both transports tell peers the same
+//! incarnation, so core knows one peer by either.
+
+#[allow(unsafe_code)]
+mod bell;
+mod far;
+pub mod provider;
+mod route;
+pub mod traffic;
+
+use std::{cell::Cell, os::fd::RawFd, time::Duration};
+
+use kestrel_core::{
+    address::Address,
+    error::Errno,
+    memory::Piece,
+    transport::{Arrival, Limits, PeerIndex, Room, Transport, TransportEvent, Unreachable},
+    wire::Head,
+};
+
+use far::Far;
+pub use provider::CompositeProvider;
+pub use route::Side;
+use traffic::Sent;
+pub use traffic::Traffic;
+
+/// Whose packet is next, and whose was last.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    /// The near side's: all there ever is without a far one.
+    Near,
+    /// The last packet was the far side's.
+    Far,
+    /// The near side has kept the far one waiting for some polls.
+    FarIsDue,
+}
+
+/// An endpoint's near transport, and the far one if there is one.
+pub struct Composite<N: Transport, F: Transport> {
+    near: N,
+    turn: Cell<Turn>,
+    /// What the near side took.
+    near_sent: Sent,
+    far: Option<Box<Far<F>>>,
+    /// Why there is no far side.
+    absence: Option<Unreachable>,
+}
+
+impl<N: Transport, F: Transport> Composite<N, F> {
+    fn new(near: N, far: Option<Box<Far<F>>>, absence: Option<Unreachable>) -> Self {
+        Composite { near, turn: Cell::new(Turn::Near), near_sent: Sent::default(), far, absence }
+    }
+
+    /// What was sent through each side so far.
+    pub fn traffic(&self) -> Traffic {
+        let far = self.far.as_ref().map(|far| far.sent);
+        Traffic { near: self.near_sent, far: far.unwrap_or_default() }
+    }
+
+    /// The side that packets to `peer` leave by; none if it is not connected.
+    pub fn serves(&self, peer: PeerIndex) -> Option<Side> {
+        match &self.far {
+            Some(far) => far.route(peer).send,
+            None => Some(Side::Near),
+        }
+    }
+
+    /// Why there is no far side, if there is none.
+    pub fn absence(&self) -> Option<&Unreachable> {
+        self.absence.as_ref()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn push_far(
+        &mut self,
+        peer: PeerIndex,
+        head: Head,
+        word: u64,
+        words: &[u64],
+        payload: Piece,
+    ) -> bool {
+        self.far.as_mut().is_some_and(|far| far.push(peer, head, word, words, payload))
+    }
+
+    /// The far side spoke last, or it is due: it is asked first, but not for ever.
+    #[cold]
+    #[inline(never)]
+    fn arrival_far_first(&mut self) -> Option<Arrival> {
+        let turn = self.turn.replace(Turn::Near);
+        let Some(far) = &mut self.far else {
+            return self.near.arrival();
+        };
+        if !far.may_go_on(turn == Turn::FarIsDue) {
+            return self.near.arrival().or_else(|| self.arrival_of_far());
+        }
+        let Some(arrival) = far.poll() else {
+            return self.near.arrival();
+        };
+        self.turn.set(Turn::Far);
+        Some(arrival)
+    }
+
+    /// The near side has nothing.
+    #[inline(never)]
+    fn arrival_of_far(&mut self) -> Option<Arrival> {
+        let far = self.far.as_mut()?;
+        if !far.is_worth_a_look() {
+            return None;
+        }
+        let arrival = far.poll()?;
+        self.turn.set(Turn::Far);
+        Some(arrival)
+    }
+
+    /// The far side, if the last packet was its own.
+    #[inline(always)]
+    fn speaking_far(&self) -> Option<&Far<F>> {
+        if self.turn.get() == Turn::Far { self.far.as_deref() } else { None }
+    }
+
+    /// The far side, if `peer`'s packets leave by it.
+    fn far_of(&mut self, peer: PeerIndex) -> Option<&mut Far<F>> {
+        self.far.as_deref_mut().filter(|far| far.route(peer).send == Some(Side::Far))
+    }
+}
+
+impl<N: Transport, F: Transport> Transport for Composite<N, F> {
+    fn address(&self) -> Address {
+        match &self.far {
+            Some(far) => far.transport.address(),
+            None => self.near.address(),
+        }
+    }
+
+    /// The near side's: how much travels without consent is the protocol's, and the same for all.
+    /// What is too much for one packet of the far side finds no room there, and goes in parts.
+    fn limits(&self) -> Limits {
+        self.near.limits()
+    }
+
+    fn finds(&self, address: Address) -> bool {
+        self.near.finds(address)
+            || self.far.as_ref().is_some_and(|far| far.transport.finds(address))
+    }
+
+    fn connect(&mut self, peer: PeerIndex, address: Address) {
+        match &mut self.far {
+            None => self.near.connect(peer, address),
+            Some(far) => far.connect(&mut self.near, peer, address),
+        }
+    }
+
+    fn adopt(&mut self, peer: PeerIndex, ticket: u64) {
+        match &mut self.far {
+            None => self.near.adopt(peer, ticket),
+            Some(far) => far.adopt(&mut self.near, peer, ticket),
+        }
+    }
+
+    fn disconnect(&mut self, peer: PeerIndex) {
+        self.near.disconnect(peer);
+        if let Some(far) = &mut self.far {
+            far.disconnect(peer);
+        }
+    }
+
+    fn hang_up(&mut self, peer: PeerIndex) {
+        self.near.hang_up(peer);
+        if let Some(far) = &mut self.far {
+            far.hang_up(peer);
+        }
+    }
+
+    fn room(&mut self, peer: PeerIndex, wanted: usize) -> Room {
+        match self.far_of(peer) {
+            Some(far) => far.transport.room(peer, wanted),
+            None => self.near.room(peer, wanted),
+        }
+    }
+
+    #[inline(always)]
+    fn push(
+        &mut self,
+        peer: PeerIndex,
+        head: Head,
+        word: u64,
+        words: &[u64],
+        payload: Piece,
+    ) -> bool {
+        if self.near.push(peer, head, word, words, payload) {
+            self.near_sent.count(head, words, payload.len());
+            return true;
+        }
+        self.far.is_some() && self.push_far(peer, head, word, words, payload)
+    }
+
+    fn credit(&self, peer: PeerIndex) -> u64 {
+        match &self.far {
+            Some(far) if far.route(peer).send == Some(Side::Far) => far.transport.credit(peer),
+            _ => self.near.credit(peer),
+        }
+    }
+
+    fn grant(&mut self, peer: PeerIndex, credit: u64) {
+        match &mut self.far {
+            Some(far) if far.route(peer).receive == Some(Side::Far) => {
+                far.transport.grant(peer, credit);
+            }
+            _ => self.near.grant(peer, credit),
+        }
+    }
+
+    #[inline(always)]
+    fn arrival(&mut self) -> Option<Arrival> {
+        if self.turn.get() != Turn::Near {
+            return self.arrival_far_first();
+        }
+        let arrival = self.near.arrival();
+        if arrival.is_none() && self.far.is_some() {
+            return self.arrival_of_far();
+        }
+        arrival
+    }
+
+    fn arrival_from(&mut self, peer: PeerIndex) -> Option<Arrival> {
+        self.turn.set(Turn::Near);
+        if let Some(arrival) = self.near.arrival_from(peer) {
+            return Some(arrival);
+        }
+        let arrival = self.far.as_mut()?.transport.arrival_from(peer)?;
+        self.turn.set(Turn::Far);
+        Some(arrival)
+    }
+
+    #[inline(always)]
+    fn word(&self, index: usize) -> u64 {
+        match self.speaking_far() {
+            Some(far) => far.transport.word(index),
+            None => self.near.word(index),
+        }
+    }
+
+    #[inline(always)]
+    fn copy_out(&self, offset: usize, to: Piece) {
+        match self.speaking_far() {
+            Some(far) => far.transport.copy_out(offset, to),
+            None => self.near.copy_out(offset, to),
+        }
+    }
+
+    #[inline(always)]
+    fn consume(&mut self) {
+        if self.turn.get() != Turn::Far {
+            return self.near.consume();
+        }
+        if let Some(far) = &mut self.far {
+            far.transport.consume();
+        }
+    }
+
+    fn read_remote(&mut self, peer: PeerIndex, remote: u64, to: Piece) -> bool {
+        match &mut self.far {
+            Some(far) if far.route(peer).receive == Some(Side::Far) => {
+                far.transport.read_remote(peer, remote, to)
+            }
+            _ => self.near.read_remote(peer, remote, to),
+        }
+    }
+
+    fn can_read_remote(&self, peer: PeerIndex) -> bool {
+        match &self.far {
+            Some(far) if far.route(peer).receive == Some(Side::Far) => {
+                far.transport.can_read_remote(peer)
+            }
+            _ => self.near.can_read_remote(peer),
+        }
+    }
+
+    fn is_readable_by(&self, peer: PeerIndex) -> bool {
+        match &self.far {
+            Some(far) if far.route(peer).send == Some(Side::Far) => {
+                far.transport.is_readable_by(peer)
+            }
+            _ => self.near.is_readable_by(peer),
+        }
+    }
+
+    #[inline(always)]
+    fn has_event(&self) -> bool {
+        if let Some(far) = &self.far
+            && far.passes(&self.turn)
+        {
+            return true;
+        }
+        self.near.has_event()
+    }
+
+    fn event(&mut self) -> Option<TransportEvent> {
+        let Some(far) = &mut self.far else {
+            return self.near.event().map(|event| explain(event, self.absence.as_ref()));
+        };
+        // Each turn takes one event of a queue, and those that are not told lead to one later.
+        loop {
+            let told = match self.near.event() {
+                Some(event) => far.near_event(event),
+                None => far.transport.event().map(|event| far.far_event(event))?,
+            };
+            if told.is_some() {
+                return told;
+            }
+        }
+    }
+
+    fn arm(&mut self) -> bool {
+        let near = self.near.arm();
+        self.far.as_mut().is_none_or(|far| far.transport.arm()) && near
+    }
+
+    fn disarm(&mut self) {
+        self.near.disarm();
+        if let Some(far) = &mut self.far {
+            far.transport.disarm();
+        }
+    }
+
+    fn bell(&self) -> RawFd {
+        self.far.as_ref().map_or_else(|| self.near.bell(), |far| far.bells.fd())
+    }
+
+    /// The bells of both sides are descriptors that poll(2) understands.
+    fn sleep(bells: &[RawFd], timeout: Option<Duration>) {
+        kestrel_shm::doorbell::wait_any(bells, timeout);
+    }
+}
+
+/// Nobody is there on this host: says why nowhere else was looked.
+fn explain(event: TransportEvent, absence: Option<&Unreachable>) -> TransportEvent {
+    match (event, absence) {
+        (TransportEvent::Failed { peer, reason }, Some(absence))
+            if reason.errno == Errno::HOSTUNREACH =>
+        {
+            let text =
+                format!("{}; other hosts are out of reach: {}", reason.reason, absence.reason);
+            let reason = Unreachable { errno: reason.errno, reason: text };
+            TransportEvent::Failed { peer, reason }
+        }
+        (event, _) => event,
+    }
+}
+
+impl<N: Transport, F: Transport> Drop for Composite<N, F> {
+    fn drop(&mut self) {
+        tracing::info!(address = %self.address(), "closed; sent {}", self.traffic());
+    }
+}

@@ -1,0 +1,167 @@
+//! The provider: endpoints at one address of both sides.
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use kestrel_core::{
+    address::Address,
+    error::Errno,
+    transport::{Bell, CoreClaim, Provider, Transport, Unreachable},
+};
+
+use super::{Composite, bell::Bells, far::Far};
+
+/// Ports that are tried until one is free on both sides.
+const PORT_ATTEMPTS: usize = 64;
+
+/// Which peers the far side is for, where there is one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Policy {
+    /// Those that are not on this host.
+    Both,
+    /// All.
+    Far,
+}
+
+/// Opens endpoints on two transports, or on the near one alone.
+pub struct CompositeProvider<N, F> {
+    near: N,
+    far: Result<(F, Policy), Unreachable>,
+}
+
+impl<N: Provider, F: Provider> CompositeProvider<N, F> {
+    /// Peers of this host through `near`, others through `far`.
+    pub fn both(near: N, far: F) -> Self {
+        CompositeProvider { near, far: Ok((far, Policy::Both)) }
+    }
+
+    /// All peers through `far`, those of this host as well.
+    pub fn far_only(near: N, far: F) -> Self {
+        CompositeProvider { near, far: Ok((far, Policy::Far)) }
+    }
+
+    /// Peers of this host alone; `why` is what others are answered.
+    pub fn near_only(near: N, why: Unreachable) -> Self {
+        CompositeProvider { near, far: Err(why) }
+    }
+
+    /// The near side.
+    pub fn near(&self) -> &N {
+        &self.near
+    }
+
+    /// The far side, or why there is none.
+    pub fn far(&self) -> Result<&F, &Unreachable> {
+        self.far.as_ref().map(|(far, _)| far)
+    }
+
+    fn open_near(
+        &self,
+        wanted: &Wanted<'_>,
+        why: Unreachable,
+    ) -> Result<Composite<N::Transport, F::Transport>, Unreachable> {
+        let near = self.near.open_as(wanted.address, wanted.auth_key, wanted.incarnation)?;
+        Ok(Composite::new(near, None, Some(why)))
+    }
+
+    /// All peers are far: the near side is at an address that nobody is told.
+    fn open_far(
+        &self,
+        far: &F,
+        wanted: &Wanted<'_>,
+    ) -> Result<Composite<N::Transport, F::Transport>, Unreachable> {
+        let far = far.open_as(wanted.address, wanted.auth_key, wanted.incarnation)?;
+        let hidden = Address::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+        join(self.near.open_as(Some(hidden), wanted.auth_key, None)?, far, Policy::Far)
+    }
+
+    /// The far side reserves the port, and the near one takes the same. A far side that does not
+    /// have that address, or cannot be opened now, does not keep peers of this host apart.
+    fn open_both(
+        &self,
+        far: &F,
+        wanted: &Wanted<'_>,
+    ) -> Result<Composite<N::Transport, F::Transport>, Unreachable> {
+        let incarnation = Some(wanted.incarnation.map_or_else(random_incarnation, Ok)?);
+        let is_ours_to_choose = wanted.address.is_none_or(|address| address.port() == 0);
+        // Held until a free one is found, so that none is tried twice.
+        let mut taken = Vec::new();
+        loop {
+            let far = match far.open_as(wanted.address, wanted.auth_key, incarnation) {
+                Ok(far) => far,
+                Err(error) if error.errno == Errno::ADDRINUSE => return Err(error),
+                Err(error) => {
+                    tracing::warn!("this endpoint serves this host alone: {}", error.reason);
+                    return self.open_near(wanted, error);
+                }
+            };
+            match self.near.open_as(Some(far.address()), wanted.auth_key, incarnation) {
+                Ok(near) => return join(near, far, Policy::Both),
+                Err(error) => {
+                    let again = is_ours_to_choose && error.errno == Errno::ADDRINUSE;
+                    if !again || taken.len() >= PORT_ATTEMPTS {
+                        return Err(error);
+                    }
+                    taken.push(far);
+                }
+            }
+        }
+    }
+}
+
+/// What an endpoint is to be opened with.
+struct Wanted<'a> {
+    address: Option<Address>,
+    auth_key: &'a [u8],
+    incarnation: Option<u64>,
+}
+
+fn join<N: Transport, F: Transport>(
+    near: N,
+    far: F,
+    policy: Policy,
+) -> Result<Composite<N, F>, Unreachable> {
+    let bells = Bells::join(&near, &far)?;
+    Ok(Composite::new(near, Some(Box::new(Far::new(far, bells, policy))), None))
+}
+
+fn random_incarnation() -> Result<u64, Unreachable> {
+    let mut bytes = [0; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).map_err(
+        |errno| {
+            let reason = format!("no random number: {errno}");
+            Unreachable { errno: Errno(errno.raw_os_error()), reason }
+        },
+    )?;
+    Ok(u64::from_ne_bytes(bytes).max(1))
+}
+
+impl<N: Provider, F: Provider> Provider for CompositeProvider<N, F> {
+    type Transport = Composite<N::Transport, F::Transport>;
+
+    fn open_as(
+        &self,
+        address: Option<Address>,
+        auth_key: &[u8],
+        incarnation: Option<u64>,
+    ) -> Result<Self::Transport, Unreachable> {
+        let wanted = Wanted { address, auth_key, incarnation };
+        match &self.far {
+            Err(why) => self.open_near(&wanted, why.clone()),
+            Ok((far, Policy::Far)) => self.open_far(far, &wanted),
+            Ok((far, Policy::Both)) => self.open_both(far, &wanted),
+        }
+    }
+
+    fn new_bell(&self) -> Result<Box<dyn Bell>, Unreachable> {
+        self.near.new_bell()
+    }
+
+    fn claim_core(&self, core: usize) -> Result<Box<dyn CoreClaim>, Unreachable> {
+        self.near.claim_core(core)
+    }
+
+    #[inline(always)]
+    fn forked(&self) -> bool {
+        self.near.forked()
+    }
+}

@@ -1,0 +1,220 @@
+//! Which side a peer is reached by: decided when it is connected, and anew each time.
+//!
+//! A peer of this host is looked for on the near side, and on the far one if nobody is there; any
+//! other is looked for on the far side, unless somebody is found near at once. A peer that is
+//! there and refuses is not asked again elsewhere. Each look has its side's own deadline.
+
+use std::{
+    fmt,
+    net::{IpAddr, UdpSocket},
+};
+
+use kestrel_core::{
+    address::Address,
+    error::Errno,
+    transport::{PeerIndex, Transport, TransportEvent, Unreachable},
+};
+
+use super::{far::Far, provider::Policy};
+
+/// In a ticket: the offer is the far side's.
+const FAR_TICKET: u64 = 1 << 63;
+
+/// One of an endpoint's two transports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Shared memory.
+    Near,
+    /// An RDMA device.
+    Far,
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Side::Near => "shared memory",
+            Side::Far => "RDMA",
+        })
+    }
+}
+
+/// How one peer is reached.
+///
+/// Invariant: no side holds packets for a direction that is not said to be its own here.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Route {
+    /// Where our packets leave.
+    pub send: Option<Side>,
+    /// Where the peer's arrive.
+    pub receive: Option<Side>,
+    /// Which side's answer to `connect` is awaited.
+    asked: Option<Side>,
+    address: Option<Address>,
+    /// Why the near side does not do.
+    not_near: Option<Unreachable>,
+}
+
+impl Route {
+    fn uses(&self, side: Side) -> bool {
+        [self.send, self.receive, self.asked].contains(&Some(side))
+    }
+}
+
+/// Whether `ip` is an address of this host: those alone can be bound.
+fn is_here(ip: IpAddr) -> bool {
+    UdpSocket::bind((ip, 0)).is_ok()
+}
+
+fn not_here(address: Address) -> Unreachable {
+    let reason = format!("{address} is not on this host");
+    Unreachable { errno: Errno::HOSTUNREACH, reason }
+}
+
+fn not_wanted() -> Unreachable {
+    let reason = "shared memory is not to be used".into();
+    Unreachable { errno: Errno::HOSTUNREACH, reason }
+}
+
+impl<F: Transport> Far<F> {
+    /// How `peer` is reached.
+    #[inline]
+    pub(super) fn route(&self, peer: PeerIndex) -> &Route {
+        static UNKNOWN: Route =
+            Route { send: None, receive: None, asked: None, address: None, not_near: None };
+        self.routes.get(peer as usize).unwrap_or(&UNKNOWN)
+    }
+
+    fn route_mut(&mut self, peer: PeerIndex) -> &mut Route {
+        let index = peer as usize;
+        if self.routes.len() <= index {
+            self.routes.resize_with(index + 1, Route::default);
+        }
+        &mut self.routes[index]
+    }
+
+    /// Whether `peer`'s packets leave here.
+    pub(super) fn sends(&self, peer: PeerIndex) -> bool {
+        self.route(peer).send == Some(Side::Far)
+    }
+
+    pub(super) fn connect(&mut self, near: &mut impl Transport, peer: PeerIndex, to: Address) {
+        let policy = self.policy;
+        let route = self.route_mut(peer);
+        route.address = Some(to);
+        if route.asked.is_none() {
+            route.not_near = match policy {
+                Policy::Both if is_here(to.ip()) || near.finds(to) => None,
+                Policy::Both => Some(not_here(to)),
+                Policy::Far => Some(not_wanted()),
+            };
+            route.asked = Some(if route.not_near.is_none() { Side::Near } else { Side::Far });
+        }
+        // A side that has not answered yet is still to be heard, whatever came in between.
+        match route.asked {
+            Some(Side::Near) => near.connect(peer, to),
+            _ => self.transport.connect(peer, to),
+        }
+    }
+
+    pub(super) fn adopt(&mut self, near: &mut impl Transport, peer: PeerIndex, ticket: u64) {
+        let before = self.route(peer).receive;
+        if ticket & FAR_TICKET == 0 {
+            if before == Some(Side::Far) {
+                self.transport.hang_up(peer);
+            }
+            near.adopt(peer, ticket);
+            self.receive_by(peer, Some(Side::Near));
+        } else {
+            if before == Some(Side::Near) {
+                near.hang_up(peer);
+            }
+            self.transport.adopt(peer, ticket & !FAR_TICKET);
+            self.receive_by(peer, Some(Side::Far));
+        }
+    }
+
+    fn receive_by(&mut self, peer: PeerIndex, side: Option<Side>) {
+        let before = std::mem::replace(&mut self.route_mut(peer).receive, side);
+        self.near_receivers -= usize::from(before == Some(Side::Near));
+        self.near_receivers += usize::from(side == Some(Side::Near));
+    }
+
+    pub(super) fn disconnect(&mut self, peer: PeerIndex) {
+        self.transport.disconnect(peer);
+        self.receive_by(peer, None);
+        self.route_mut(peer).send = None;
+    }
+
+    pub(super) fn hang_up(&mut self, peer: PeerIndex) {
+        self.transport.hang_up(peer);
+        self.receive_by(peer, None);
+    }
+
+    /// What the engine hears of an event of the near side.
+    pub(super) fn near_event(&mut self, event: TransportEvent) -> Option<TransportEvent> {
+        match event {
+            TransportEvent::Failed { peer, reason } if reason.errno == Errno::HOSTUNREACH => {
+                self.look_far(peer, reason)
+            }
+            event => self.event_of(Side::Near, event),
+        }
+    }
+
+    /// Nobody is there on this host, but maybe elsewhere.
+    fn look_far(&mut self, peer: PeerIndex, reason: Unreachable) -> Option<TransportEvent> {
+        let route = self.route_mut(peer);
+        let Some(to) = route.address else {
+            return self.event_of(Side::Near, TransportEvent::Failed { peer, reason });
+        };
+        tracing::debug!(%to, "not on this host: {}", reason.reason);
+        route.not_near = Some(reason);
+        route.asked = Some(Side::Far);
+        self.transport.connect(peer, to);
+        None
+    }
+
+    /// What the engine hears of an event of the far side.
+    pub(super) fn far_event(&mut self, event: TransportEvent) -> Option<TransportEvent> {
+        self.event_of(Side::Far, event)
+    }
+
+    fn event_of(&mut self, side: Side, event: TransportEvent) -> Option<TransportEvent> {
+        match event {
+            TransportEvent::Connected { peer, .. } => {
+                let route = self.route_mut(peer);
+                (route.asked, route.not_near, route.send) = (None, None, Some(side));
+                if let Some(address) = route.address {
+                    tracing::info!(%address, "reached through {side}");
+                }
+                Some(event)
+            }
+            TransportEvent::Failed { peer, reason } => {
+                let route = self.route_mut(peer);
+                route.asked = None;
+                let reason = both(route.not_near.take(), reason);
+                Some(TransportEvent::Failed { peer, reason })
+            }
+            TransportEvent::Incoming { ticket, address, incarnation } => {
+                let mark = if side == Side::Far { FAR_TICKET } else { 0 };
+                Some(TransportEvent::Incoming { ticket: ticket | mark, address, incarnation })
+            }
+            TransportEvent::Died { peer }
+            | TransportEvent::Closed { peer }
+            | TransportEvent::Broken { peer, .. } => {
+                // Of a side that the peer has left since, it is no news.
+                self.route(peer).uses(side).then_some(event)
+            }
+        }
+    }
+}
+
+/// Why neither side did. The error number is the more telling one.
+fn both(near: Option<Unreachable>, far: Unreachable) -> Unreachable {
+    match near {
+        None => far,
+        Some(near) => Unreachable {
+            errno: far.errno,
+            reason: format!("{}; through RDMA: {}", near.reason, far.reason),
+        },
+    }
+}

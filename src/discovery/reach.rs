@@ -1,0 +1,96 @@
+//! What reaches peers: shared memory, and each RDMA device; and at which addresses.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+
+use kestrel_core::{
+    address::{Address, AddressFormat},
+    config::{Config, TransportChoice},
+    info::{Hints, Info},
+};
+
+use super::{DiscoveryError, Place, SHM_DOMAIN};
+use crate::rdma::{self, RdmaDevice};
+
+/// One way out of a process.
+pub(super) enum Reach {
+    /// Peers of this host alone.
+    Shm,
+    /// Peers of other hosts as well, through a device.
+    Rdma(RdmaDevice),
+}
+
+/// What there is, best first. A device reaches everybody, so it comes before shared memory alone.
+pub(super) fn all(config: &Config) -> Result<Vec<Reach>, DiscoveryError> {
+    let mut reaches = Vec::new();
+    match rdma::devices(config) {
+        Ok(devices) => reaches.extend(devices.into_iter().map(Reach::Rdma)),
+        Err(why) if config.transport == TransportChoice::Verbs => {
+            return Err(DiscoveryError::NoDevice(why));
+        }
+        Err(why) => tracing::info!("shared memory alone: {}", why.reason),
+    }
+    if config.transport != TransportChoice::Verbs {
+        reaches.push(Reach::Shm);
+    }
+    Ok(reaches)
+}
+
+impl Reach {
+    pub(super) fn name(&self) -> &str {
+        match self {
+            Reach::Shm => SHM_DOMAIN,
+            Reach::Rdma(device) => &device.name,
+        }
+    }
+
+    /// Sets the addresses of what was found. False if the endpoint cannot be where it is to be.
+    pub(super) fn place(
+        &self,
+        info: &mut Info,
+        hints: Option<&Hints>,
+        place: Option<Place>,
+    ) -> bool {
+        match place {
+            Some(Place::Ours(address)) => info.source = Some(address),
+            Some(Place::Peers(address)) => info.destination = Some(address),
+            None => {}
+        }
+        let unsaid = hints.is_none_or(|hints| hints.address_format == AddressFormat::Unspec);
+        if let (true, Some(address)) = (unsaid, info.source.or(info.destination)) {
+            info.address_format = address.format();
+        }
+        let Reach::Rdma(device) = self else {
+            return true;
+        };
+        if let Some(source) = info.source {
+            return source.ip().is_unspecified() || device.addresses.contains(&source.ip());
+        }
+        let format = info.address_format;
+        let fits = |ip: &IpAddr| {
+            let family = info.destination.is_none_or(|peer| peer.ip().is_ipv4() == ip.is_ipv4());
+            family && format.holds(&Address::new(*ip, 0))
+        };
+        info.source = device.addresses.iter().copied().find(fits).map(|ip| Address::new(ip, 0));
+        info.source.is_some()
+    }
+}
+
+/// Whether packets to the peer that `info` names leave from the address that it names as ours.
+pub(super) fn is_on_the_way(info: &Info) -> bool {
+    let (peer, ours) = match (info.destination, info.source) {
+        (None, _) => return true,
+        // Who asks for no address is at 127.0.0.1.
+        (Some(peer), None) => return peer.ip().is_loopback(),
+        (Some(peer), Some(ours)) => (peer, ours),
+    };
+    let any: IpAddr = match peer.ip() {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    // Connecting a datagram socket sends nothing; it asks the kernel for the way.
+    let way = UdpSocket::bind((any, 0)).and_then(|socket| {
+        socket.connect((peer.ip(), peer.port().max(1)))?;
+        socket.local_addr()
+    });
+    way.is_ok_and(|from| from.ip().to_canonical() == ours.ip())
+}

@@ -1,0 +1,128 @@
+//! What is found, in which order, and where endpoints are to be.
+
+use super::*;
+use crate::rdma::RdmaDevice;
+use kestrel_core::{address::AddressFormat, config::TransportChoice, flags::Flags};
+
+#[test]
+fn without_hints_there_is_shared_memory() {
+    let found = discover(None).unwrap();
+    assert_eq!(found[0].domain.name, SHM_DOMAIN);
+    assert!(found[0].caps.contains(Flags::TAGGED | Flags::MSG | Flags::DIRECTED_RECV));
+}
+
+#[test]
+fn every_rejected_hint_is_told() {
+    let mut hints = Hints::new().caps(Flags::TAGGED | Flags::MULTICAST);
+    hints.transmit.inject_size = Some(1 << 30);
+    let error = discover(Some(&hints)).unwrap_err();
+    assert_eq!(error.errno(), Errno::NODATA);
+    let text = error.to_string();
+    assert!(text.contains("inject_size") && text.contains("1073741824"), "{text}");
+    assert!(text.contains("MULTICAST"), "{text}");
+}
+
+#[test]
+fn a_node_and_a_service_become_an_address() {
+    let found = discover_at(Some("127.0.0.1"), Some("4711"), true, None).unwrap();
+    assert_eq!(found[0].source.unwrap().to_string(), "fi_sockaddr_in://127.0.0.1:4711");
+    assert!(found[0].destination.is_none());
+    let found = discover_at(None, Some("4711"), false, None).unwrap();
+    assert_eq!(found[0].destination.unwrap().port(), 4711);
+}
+
+#[test]
+fn what_cannot_be_resolved_is_told() {
+    let error = discover_at(None, Some("nosuch"), false, None).unwrap_err();
+    assert!(error.to_string().contains("nosuch"), "{error}");
+}
+
+fn machine() -> [Reach; 3] {
+    let device = |name: &str, addresses: &[&str]| {
+        let addresses = addresses.iter().map(|ip| ip.parse().unwrap()).collect();
+        Reach::Rdma(RdmaDevice { name: name.into(), addresses })
+    };
+    [device("rxe0", &["192.0.2.1"]), device("rxe1", &["198.51.100.7", "2001:db8::7"]), Reach::Shm]
+}
+
+fn find(hints: Option<&Hints>, place: Option<Place>) -> Vec<(String, Option<String>)> {
+    let found = choose(&machine(), &Config::default(), ApiVersion::NATIVE, hints, place);
+    let plain = |address: Address| address.socket_addr().to_string();
+    let tell = |info: Info| (info.domain.name, info.source.map(plain));
+    found.map_or(Vec::new(), |found| found.into_iter().map(tell).collect())
+}
+
+fn told(name: &str, source: Option<&str>) -> (String, Option<String>) {
+    (name.into(), source.map(str::to_owned))
+}
+
+fn address(text: &str) -> Address {
+    Address::from(text.parse::<std::net::SocketAddr>().unwrap())
+}
+
+#[test]
+fn a_device_reaches_all_so_it_comes_first() {
+    let all = [
+        told("rxe0", Some("192.0.2.1:0")),
+        told("rxe1", Some("198.51.100.7:0")),
+        told(SHM_DOMAIN, None),
+    ];
+    assert_eq!(find(None, None), all);
+    assert_eq!(find(Some(&Hints::new().caps(Flags::REMOTE_COMM | Flags::LOCAL_COMM)), None), all);
+    let mut named = Hints::new();
+    named.domain.name = Some("rxe1".into());
+    assert_eq!(find(Some(&named), None), all[1..2]);
+    named.domain.name = Some("mlx5_0".into());
+    assert!(find(Some(&named), None).is_empty());
+}
+
+#[test]
+fn a_source_chooses_the_device_that_owns_it() {
+    let at = |text| find(None, Some(Place::Ours(address(text))));
+    let here = "198.51.100.7:4711";
+    assert_eq!(at(here), [told("rxe1", Some(here)), told(SHM_DOMAIN, Some(here))]);
+    let six = "[2001:db8::7]:4711";
+    assert_eq!(at(six), [told("rxe1", Some(six)), told(SHM_DOMAIN, Some(six))]);
+    let nobody = "127.0.0.1:4711";
+    assert_eq!(at(nobody), [told(SHM_DOMAIN, Some(nobody))]);
+    assert_eq!(at("0.0.0.0:4711").len(), 3, "a port alone can be had anywhere");
+    let mut hints = Hints::new();
+    hints.source = Some(address(here));
+    assert_eq!(find(Some(&hints), None), at(here));
+}
+
+#[test]
+fn the_source_is_of_the_peers_family() {
+    let to = |text| find(None, Some(Place::Peers(address(text))));
+    let names = |found: Vec<(String, Option<String>)>| -> Vec<_> {
+        found.into_iter().map(|(name, source)| format!("{name} {source:?}")).collect()
+    };
+    let six = names(to("[2001:db8::1]:4711"));
+    assert_eq!(six, ["rxe1 Some(\"[2001:db8::7]:0\")", "kestrel-shm None"]);
+    let mut hints = Hints::new();
+    hints.address_format = AddressFormat::In6;
+    assert_eq!(find(Some(&hints), None).len(), 2, "rxe0 has no such address");
+}
+
+#[test]
+fn the_way_to_a_peer_leads_through_the_address_that_is_its_own() {
+    let own = |text: &str| {
+        let mut info = discover(None).unwrap().swap_remove(0);
+        info.destination = Some(address("127.0.0.1:4711"));
+        info.source = Some(address(text));
+        reach::is_on_the_way(&info)
+    };
+    assert!(own("127.0.0.1:0"));
+    assert!(!own("192.0.2.1:0"));
+}
+
+#[test]
+fn verbs_alone_without_a_device_is_an_error_that_says_why() {
+    let name = "no_such_device";
+    let config =
+        Config { transport: TransportChoice::Verbs, device: name.into(), ..Config::default() };
+    let error = discover_with(&config, ApiVersion::NATIVE, None, None).unwrap_err();
+    assert!(matches!(error, DiscoveryError::NoDevice(_)), "{error:?}");
+    assert_eq!(error.errno(), Errno::NODATA);
+    assert!(error.to_string().starts_with("FI_KESTREL_TRANSPORT=verbs: "), "{error}");
+}

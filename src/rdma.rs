@@ -1,0 +1,160 @@
+//! The far side: which RDMA devices there are, where they are reached, and what drives one.
+
+use std::net::IpAddr;
+
+use kestrel_core::{
+    config::{Config, TransportChoice},
+    error::{Errno, HasErrno},
+    transport::Unreachable,
+};
+use kestrel_verbs::{VerbsOptions, VerbsProvider, device::LinkLayer, gid};
+
+/// A device that discovery offers a domain for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RdmaDevice {
+    /// The kernel's name for it, and the domain's.
+    pub name: String,
+    /// The addresses of its network interface, the best first.
+    pub addresses: Vec<IpAddr>,
+}
+
+impl RdmaDevice {
+    /// What messages can use of a device, if there is anything: its port with an active link,
+    /// whose addresses stand in its GID table; on InfiniBand, which has none there, `others`.
+    fn of(device: &kestrel_verbs::Device, others: Option<IpAddr>) -> Option<RdmaDevice> {
+        let port = device.active_port();
+        let own = port.into_iter().flat_map(|port| port.gids.iter().filter_map(gid::ip_of));
+        let mut addresses: Vec<IpAddr> = own.collect();
+        addresses.sort_by_key(IpAddr::is_ipv6);
+        addresses.dedup();
+        if port.is_some_and(|port| port.link_layer == LinkLayer::InfiniBand) {
+            addresses.extend(others);
+        }
+        if addresses.is_empty() {
+            tracing::info!("{} is not offered: no active port of it has an address", device.name);
+            return None;
+        }
+        Some(RdmaDevice { name: device.name.clone(), addresses })
+    }
+}
+
+/// The devices that the parameters allow: never an empty list.
+///
+/// Cost: system calls; loads rdma-core, unless shared memory alone is asked for.
+///
+/// # Errors
+/// Why there are none.
+pub fn devices(config: &Config) -> Result<Vec<RdmaDevice>, Unreachable> {
+    if config.transport == TransportChoice::Shm {
+        return Err(no_device("FI_KESTREL_TRANSPORT=shm".into()));
+    }
+    let all = kestrel_verbs::devices()
+        .map_err(|error| Unreachable { errno: error.errno(), reason: error.to_string() })?;
+    choose(&all, &config.device)
+}
+
+fn choose(all: &[kestrel_verbs::Device], name: &str) -> Result<Vec<RdmaDevice>, Unreachable> {
+    let named = |device: &&kestrel_verbs::Device| name.is_empty() || device.name == name;
+    let others = kestrel_verbs::first_ip();
+    let of = |device| RdmaDevice::of(device, others);
+    let chosen: Vec<_> = all.iter().filter(named).filter_map(of).collect();
+    if !chosen.is_empty() {
+        return Ok(chosen);
+    }
+    let names: Vec<_> = all.iter().map(|device| device.name.as_str()).collect();
+    let names = names.join(", ");
+    Err(no_device(if all.iter().any(|device| named(&device)) {
+        format!("none of {names} has an active port with an address")
+    } else {
+        format!("FI_KESTREL_DEVICE={name}: there is no such device; there are {names}")
+    }))
+}
+
+fn no_device(reason: String) -> Unreachable {
+    Unreachable { errno: Errno::NODEV, reason }
+}
+
+/// Makes the device of that name ready for endpoints.
+///
+/// # Errors
+/// There is no such device, or it cannot be used, and why.
+pub fn open(config: &Config, name: &str, auth_key: &[u8]) -> Result<VerbsProvider, Unreachable> {
+    if config.transport == TransportChoice::Shm {
+        let reason = format!("FI_KESTREL_TRANSPORT=shm does not go with the domain {name}");
+        return Err(no_device(reason));
+    }
+    if !config.device.is_empty() && config.device != name {
+        let reason = format!("FI_KESTREL_DEVICE={} does not go with {name}", config.device);
+        return Err(no_device(reason));
+    }
+    VerbsProvider::new(verbs_options(config, name, auth_key))
+}
+
+fn verbs_options(config: &Config, name: &str, auth_key: &[u8]) -> VerbsOptions {
+    let (device, auth_key) = (Some(name.to_owned()), auth_key.to_vec());
+    VerbsOptions { device, auth_key, ..VerbsOptions::from(config) }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use kestrel_verbs::device::{Device, Gid, GidKind, LinkLayer, NodeType, Port, PortState};
+
+    fn device(name: &str, state: PortState, gids: &[&str]) -> Device {
+        let gid = |(index, text): (usize, &&str)| Gid {
+            index: index as u32,
+            kind: if text.starts_with("fe80::1:") { GidKind::RoceV1 } else { GidKind::RoceV2 },
+            address: text.parse().unwrap(),
+            interface: None,
+        };
+        let port = Port {
+            number: 1,
+            link_layer: LinkLayer::Ethernet,
+            state,
+            mtu_bytes: 1024,
+            mtu_bytes_max: 4096,
+            lid: 0,
+            gids: gids.iter().enumerate().map(gid).collect(),
+        };
+        let node_type = NodeType::ChannelAdapter;
+        Device { name: name.into(), node_type, node_guid: 1, ports: vec![port] }
+    }
+
+    #[test]
+    fn a_device_is_reached_at_what_is_routable_first_at_version_4() {
+        let gids = ["fe80::1:2", "fe80::2", "2001:db8::7", "::ffff:10.9.0.1", "::ffff:10.9.0.1"];
+        let all = [device("rxe0", PortState::Active, &gids)];
+        let found = choose(&all, "").unwrap();
+        let expected: [IpAddr; 2] = [[10, 9, 0, 1].into(), "2001:db8::7".parse().unwrap()];
+        assert_eq!(found[0].addresses, expected);
+    }
+
+    fn several() -> [Device; 4] {
+        [
+            device("down0", PortState::Down, &["::ffff:10.9.0.1"]),
+            device("mute0", PortState::Active, &["fe80::2"]),
+            device("rxe1", PortState::Active, &["::ffff:10.9.0.2"]),
+            device("rxe2", PortState::Active, &["::ffff:10.9.0.3"]),
+        ]
+    }
+
+    /// What would be offered where there are several devices.
+    pub(crate) fn chosen(config: &Config) -> Result<Vec<RdmaDevice>, Unreachable> {
+        choose(&several(), &config.device)
+    }
+
+    #[test]
+    fn only_what_is_usable_and_asked_for_is_offered() {
+        let all = several();
+        let names = |found: Vec<RdmaDevice>| -> Vec<String> {
+            found.into_iter().map(|device| device.name).collect()
+        };
+        assert_eq!(names(choose(&all, "").unwrap()), ["rxe1", "rxe2"]);
+        assert_eq!(names(choose(&all, "rxe2").unwrap()), ["rxe2"]);
+        for (name, told) in [("down0", "active port"), ("mlx5_0", "no such device")] {
+            let error = choose(&all, name).unwrap_err();
+            assert_eq!(error.errno, Errno::NODEV);
+            assert!(error.reason.contains(told), "{}", error.reason);
+        }
+    }
+}

@@ -1,0 +1,45 @@
+"""The conformance suite over RC queue pairs of a real driver, both ends on one host."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from lab import ROOT, run
+
+pytestmark = pytest.mark.usefixtures("ready")
+
+# The suite in parts, so that no part takes long where the machine is emulated.
+PARTS = [
+    ["messages", "sizes", "truncation", "levels", "multi_receive", "peek", "cancel"],
+    ["order", "queues", "counters", "binding", "addresses", "atomic"],
+    ["load", "rma", "progress"],
+]
+
+
+@pytest.fixture(scope="session")
+def suite() -> str:
+    """The test program, built."""
+    if not shutil.which("cargo"):
+        pytest.skip("cargo is not here")
+    command = ["cargo", "test", "-p", "kestrel-tests", "--test", "conformance_verbs", "--no-run"]
+    done = subprocess.run(
+        [*command, "--message-format=json"], cwd=ROOT, capture_output=True, text=True, timeout=1200
+    )
+    assert done.returncode == 0, done.stderr
+    messages = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    built = [message["executable"] for message in messages if message.get("executable")]
+    return built[-1]
+
+
+@pytest.mark.parametrize("cases", PARTS, ids=lambda cases: cases[0])
+def test_the_conformance_suite_passes(suite: str, cases: list[str]) -> None:
+    names = [f"exclusive::{case}::" for case in cases]
+    env = {**os.environ, "KESTREL_TEST_SCALE": "quick"}
+    done = run("--", suite, "--test-threads", 1, *names, env=env)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert " 0 passed" not in done.stdout and "SKIPPED" not in done.stdout, done.stdout

@@ -1,0 +1,31 @@
+//! The suite on this machine's RDMA device, where there is one: `scripts/soft-roce -- …` runs it
+//! where there is none. Where the device must be, `SOFT_ROCE_DEVICE` says so.
+
+use std::sync::Arc;
+
+use kestrel_core::completion_queue::store::Sharing;
+use kestrel_tests::{bed::Bed, conformance};
+use kestrel_verbs::{VerbsOptions, VerbsProvider};
+
+fn bed(sharing: Sharing) -> Option<Bed<VerbsProvider>> {
+    let device = std::env::var("SOFT_ROCE_DEVICE").ok();
+    let must = device.is_some();
+    match VerbsProvider::new(VerbsOptions { device, ..VerbsOptions::default() }) {
+        Ok(provider) => Some(Bed { provider: Arc::new(provider), sharing }),
+        Err(error) if must => panic!("{}", error.reason),
+        Err(error) => {
+            println!("{}", error.reason);
+            None
+        }
+    }
+}
+
+mod exclusive {
+    use super::*;
+    conformance!(bed(Sharing::Exclusive));
+}
+
+mod shared {
+    use super::*;
+    conformance!(bed(Sharing::Shared));
+}

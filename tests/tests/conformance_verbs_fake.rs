@@ -1,0 +1,94 @@
+//! The suite over an in-process fake of verbs: roomy on Ethernet, tight on InfiniBand.
+
+use std::{ops::Deref, sync::Arc};
+
+use kestrel_core::{
+    address::Address,
+    completion_queue::store::Sharing,
+    transport::{Bell, CoreClaim, Provider, Unreachable},
+};
+use kestrel_tests::{bed::Bed, conformance};
+use kestrel_verbs::{
+    RcProvider, RcTransport, VerbsOptions,
+    device::LinkLayer,
+    fake::{FakeDevice, FakeFabric, FakeOptions},
+};
+
+/// A provider on a fabric of its own, where no send may ever find a receiver without a buffer.
+struct Watched {
+    provider: RcProvider<FakeDevice>,
+    fabric: FakeFabric,
+}
+
+impl Deref for Watched {
+    type Target = RcProvider<FakeDevice>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.provider
+    }
+}
+
+impl Provider for Watched {
+    type Transport = RcTransport<FakeDevice>;
+
+    fn open_as(
+        &self,
+        address: Option<Address>,
+        key: &[u8],
+        incarnation: Option<u64>,
+    ) -> Result<Self::Transport, Unreachable> {
+        self.provider.open_as(address, key, incarnation)
+    }
+
+    fn new_bell(&self) -> Result<Box<dyn Bell>, Unreachable> {
+        self.provider.new_bell()
+    }
+
+    fn claim_core(&self, core: usize) -> Result<Box<dyn CoreClaim>, Unreachable> {
+        self.provider.claim_core(core)
+    }
+
+    fn forked(&self) -> bool {
+        self.provider.forked()
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let tally = self.fabric.tally();
+            assert_eq!(tally.not_ready, 0, "sends that found no buffer");
+            assert_eq!((tally.queue_pairs, tally.registered), (0, 0), "left behind");
+        }
+    }
+}
+
+fn bed(options: FakeOptions, sharing: Sharing) -> Bed<Watched> {
+    let fabric = FakeFabric::default();
+    let device = Arc::new(fabric.device(options));
+    let ip = [127, 0, 0, 1].into();
+    let provider = RcProvider::on_device(device, ip, VerbsOptions::default()).unwrap();
+    Bed { provider: Arc::new(Watched { provider, fabric }), sharing }
+}
+
+mod roomy {
+    use super::*;
+    conformance!(bed(FakeOptions::default(), Sharing::Exclusive));
+}
+
+mod tight {
+    use super::*;
+
+    /// Nothing goes inline, and completions come in small bursts, shuffled.
+    fn options() -> FakeOptions {
+        FakeOptions {
+            link_layer: LinkLayer::InfiniBand,
+            partition_key: 0x8001,
+            inline_bytes_max: 0,
+            poll_burst: 3,
+            shuffle: Some(7),
+        }
+    }
+
+    conformance!(bed(options(), Sharing::Shared));
+}
