@@ -26,6 +26,7 @@ use kestrel_core::{
     address::Address,
     error::Errno,
     memory::Piece,
+    ring::claims::Claims,
     transport::{Arrival, Limits, PeerIndex, Room, Transport, TransportEvent, Unreachable},
     wire::Head,
 };
@@ -277,6 +278,29 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
                 far.transport.read_remote(peer, remote, to)
             }
             _ => self.near.read_remote(peer, remote, to),
+        }
+    }
+
+    fn write_remote(&mut self, peer: PeerIndex, remote: u64, from: Piece) -> bool {
+        match self.far_of(peer) {
+            Some(far) => far.transport.write_remote(peer, remote, from),
+            None => self.near.write_remote(peer, remote, from),
+        }
+    }
+
+    fn claims_from(&self, peer: PeerIndex) -> Option<&Claims> {
+        match &self.far {
+            Some(far) if far.route(peer).receive == Some(Side::Far) => {
+                far.transport.claims_from(peer)
+            }
+            _ => self.near.claims_from(peer),
+        }
+    }
+
+    fn claims_to(&self, peer: PeerIndex) -> Option<&Claims> {
+        match &self.far {
+            Some(far) if far.route(peer).send == Some(Side::Far) => far.transport.claims_to(peer),
+            _ => self.near.claims_to(peer),
         }
     }
 

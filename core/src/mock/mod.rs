@@ -10,12 +10,14 @@ mod bell;
 mod event;
 mod foreign;
 mod lane;
+mod peer;
 mod provider;
 
 use bell::MockBell;
 use event::{Event, What};
 use foreign::Copies;
 use lane::{Lane, Packet};
+use peer::Peer;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -130,33 +132,6 @@ impl Station {
     fn blocks(&self) -> bool {
         let one_less = |left: usize| left.checked_sub(1);
         self.blocked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok()
-    }
-}
-
-#[derive(Default)]
-struct Peer {
-    send: Option<Arc<Lane>>,
-    receive: Option<Arc<Lane>>,
-}
-
-impl Peer {
-    fn knows(&self, incarnation: u64) -> bool {
-        self.send.as_ref().is_some_and(|lane| lane.to.incarnation == incarnation)
-            || self.receive.as_ref().is_some_and(|lane| lane.from.incarnation == incarnation)
-    }
-
-    fn uses(&self, lane: &Arc<Lane>) -> bool {
-        [&self.send, &self.receive].into_iter().flatten().any(|used| Arc::ptr_eq(used, lane))
-    }
-
-    /// Lets go of both lanes, and lets the other ends know.
-    fn hang_up(&mut self) {
-        if let Some(lane) = self.send.take() {
-            lane.to.clone().tell(0, What::HungUp { lane });
-        }
-        if let Some(lane) = self.receive.take() {
-            lane.from.clone().tell(0, What::HungUp { lane });
-        }
     }
 }
 

@@ -5,12 +5,14 @@
 //! polls, and its sender is asked for a bell, so that it also wakes a sleeper.
 //! So two hundred idle lanes cost the hot path one load now and then.
 
+mod peer;
 mod polling;
 #[cfg(test)]
 mod tests;
 
 use std::{
     collections::{HashMap, VecDeque},
+    io,
     mem::ManuallyDrop,
     os::fd::{AsRawFd, RawFd},
     ptr::NonNull,
@@ -26,15 +28,16 @@ use kestrel_core::{
     wire::{Head, Kind},
 };
 
+use peer::{Offer, Peer};
+
 use crate::{
     barrier,
     chunk::ChunkPool,
+    cma::PeerMemory,
     copy::Copier,
-    doorbell::Doorbell,
     lane::{LaneError, ReceiveLane, SendLane},
     process::ProcessId,
-    region::{LaneMemory, PoolView},
-    station::{PeerIdentity, Station, StationEvent},
+    station::{Station, StationEvent},
 };
 
 /// Lanes that are polled at every poll, before any becomes quiet.
@@ -45,25 +48,6 @@ const SWEEPS_PER_LOOK: u32 = 1024;
 const POLLS_PER_QUIET: u32 = 4;
 /// Packets in a row from one lane while others may wait.
 const STREAK_MAX: u32 = 32;
-
-/// What an offer that waits for `adopt` consists of.
-struct Offer {
-    lane: LaneMemory,
-    pool: PoolView,
-    bell: Doorbell,
-    peer: PeerIdentity,
-}
-
-/// Both directions of a peer. Receiving lanes are boxed, since the poll loop
-/// points at them.
-#[derive(Default)]
-struct Peer {
-    send: Option<SendLane>,
-    receive: Option<Box<ReceiveLane>>,
-    connecting: bool,
-    /// That the receiver closed its end of `send` was told.
-    told_closed: bool,
-}
 
 /// A lane that is polled at every poll.
 ///
@@ -233,15 +217,17 @@ impl ShmTransport {
     }
 }
 
+/// Whether a copy across processes was permitted.
+fn done(memory: &PeerMemory, copied: io::Result<()>) -> bool {
+    if let Err(error) = &copied {
+        tracing::debug!(%error, pid = memory.pid(), "single-copy failed");
+    }
+    copied.is_ok()
+}
+
 /// The number of the wish after `wish`: neither none nor the last word.
 fn next_wish(wish: u32) -> u32 {
     (wish + 1) % WISH_CLOSED + u32::from(wish + 1 == WISH_CLOSED)
-}
-
-impl Offer {
-    fn open(self) -> ReceiveLane {
-        ReceiveLane::new(self.lane, self.pool, self.bell, self.peer)
-    }
 }
 
 impl Drop for ShmTransport {
@@ -263,13 +249,6 @@ impl Drop for ShmTransport {
         for offer in std::mem::take(&mut self.offers).into_values() {
             offer.open().close();
         }
-    }
-}
-
-impl Peer {
-    fn knows(&self, process: ProcessId) -> bool {
-        self.send.as_ref().is_some_and(|lane| lane.peer.process == process)
-            || self.receive.as_ref().is_some_and(|lane| lane.peer.process == process)
     }
 }
 
@@ -422,10 +401,7 @@ impl Transport for ShmTransport {
         };
         // SAFETY: the piece is writable for its length; the kernel checks the other side.
         let read = unsafe { memory.read(remote, to.as_ptr(), to.len()) };
-        if let Err(error) = &read {
-            tracing::debug!(%error, pid = memory.pid(), "single-copy read failed");
-        }
-        read.is_ok()
+        done(memory, read)
     }
 
     fn write_remote(&mut self, peer: PeerIndex, remote: u64, from: Piece) -> bool {
@@ -435,10 +411,7 @@ impl Transport for ShmTransport {
         };
         // SAFETY: the piece is readable for its length; the kernel checks the other side.
         let written = unsafe { memory.write(remote, from.as_ptr(), from.len()) };
-        if let Err(error) = &written {
-            tracing::debug!(%error, pid = memory.pid(), "single-copy write failed");
-        }
-        written.is_ok()
+        done(memory, written)
     }
 
     fn claims_from(&self, peer: PeerIndex) -> Option<&Claims> {

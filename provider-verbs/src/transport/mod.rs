@@ -59,6 +59,9 @@ pub(crate) const LIMITS: Limits = Limits {
     single: BUFFER_BYTES - FRONT_BYTES,
     fragment: BUFFER_BYTES - FRONT_BYTES,
     prefix: 64 << 10,
+    // No peer reads our memory but by its adapter, which core does not ask for.
+    single_copy: usize::MAX,
+    single_copy_streaming: usize::MAX,
 };
 
 /// Both directions of a peer.

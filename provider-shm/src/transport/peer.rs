@@ -1,0 +1,41 @@
+//! What a transport keeps of a peer.
+
+use crate::{
+    doorbell::Doorbell,
+    lane::{ReceiveLane, SendLane},
+    process::ProcessId,
+    region::{LaneMemory, PoolView},
+    station::PeerIdentity,
+};
+
+/// What an offer that waits for `adopt` consists of.
+pub(super) struct Offer {
+    pub(super) lane: LaneMemory,
+    pub(super) pool: PoolView,
+    pub(super) bell: Doorbell,
+    pub(super) peer: PeerIdentity,
+}
+
+/// Both directions of a peer. Receiving lanes are boxed, since the poll loop
+/// points at them.
+#[derive(Default)]
+pub(super) struct Peer {
+    pub(super) send: Option<SendLane>,
+    pub(super) receive: Option<Box<ReceiveLane>>,
+    pub(super) connecting: bool,
+    /// That the receiver closed its end of `send` was told.
+    pub(super) told_closed: bool,
+}
+
+impl Offer {
+    pub(super) fn open(self) -> ReceiveLane {
+        ReceiveLane::new(self.lane, self.pool, self.bell, self.peer)
+    }
+}
+
+impl Peer {
+    pub(super) fn knows(&self, process: ProcessId) -> bool {
+        self.send.as_ref().is_some_and(|lane| lane.peer.process == process)
+            || self.receive.as_ref().is_some_and(|lane| lane.peer.process == process)
+    }
+}
