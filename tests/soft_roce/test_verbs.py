@@ -1,4 +1,7 @@
-"""RC queue pairs between two hosts: with loss, and when the cable, the process or the host goes."""
+"""RC queue pairs between two hosts, with loss, and when the cable, a process or a host goes.
+
+And on one host: what is said where something is missing.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import subprocess
 
 import pytest
 
-from lab import FUNCTIONS, ROOT, needs_guest, run
+from lab import FUNCTIONS, ROOT, needs_guest, run, run_script
 
 pytestmark = [pytest.mark.usefixtures("ready"), needs_guest]
 
@@ -93,6 +96,28 @@ def test_a_killed_process_is_noticed_and_a_new_one_takes_its_place(echo: str) ->
     assert first != second
     after = re.search(r"after (\d+) ms\n", output)
     assert after and int(after[1]) < SILENT_MS_MAX, output
+
+
+def test_what_is_missing_is_named(echo: str) -> None:
+    script = f"""
+    as_user() {{ setpriv --reuid 1000 --regid 1000 --clear-groups --bounding-set=-all "$@" 2>&1; }}
+    chmod 755 /tmp; cp {echo} /tmp/echo
+    for limit in 64 800; do
+        ! as_user sh -c "ulimit -l $limit; /tmp/echo serve $SOFT_ROCE_ADDRESS:7000"
+    done
+    chmod 600 /dev/infiniband/uverbs0
+    ! as_user /tmp/echo serve $SOFT_ROCE_ADDRESS:7000
+    ip link set d0 down
+    ! /tmp/echo serve $SOFT_ROCE_ADDRESS:7000 2>&1
+    rdma link delete rxe0
+    ! /tmp/echo serve $SOFT_ROCE_ADDRESS:7000 2>&1
+    """
+    output = run_script(script=script)
+    assert "(RLIMIT_MEMLOCK) is 64 KiB: raise it with ulimit -l" in output
+    assert "(RLIMIT_MEMLOCK) is 800 KiB" in output
+    assert "no permission to open /dev/infiniband/uverbs0" in output
+    assert "rxe0 (no port is active)" in output
+    assert "no RDMA device" in output
 
 
 def test_a_host_that_is_not_there_is_an_error(echo: str) -> None:
