@@ -196,7 +196,7 @@ impl<V: Verbs> RcTransport<V> {
         }
         let was_due = std::mem::take(&mut lane.due);
         let inline = lane.queue.takes_inline(CREDIT_BYTES);
-        let slot = match (lane.queue.has_room(), inline) {
+        let slot = match (lane.queue.has_room(&self.sends), inline) {
             (false, _) => None,
             (true, true) => Some(SendPool::<V>::INLINE),
             (true, false) => self.sends.take(),
