@@ -1,0 +1,29 @@
+"""kestrel-perf's ranks as the launchers of real MPIs start them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from client import ALL, LIBRARY, Mpi
+from conftest import need
+
+SIZE = 8
+
+
+@pytest.mark.parametrize("mpi", ALL, ids=lambda mpi: mpi.name)
+def test_ranks_find_each_other(mpi: Mpi, tmp_path: Path) -> None:
+    """Two ranks measure with each other, and rank 0 alone reports."""
+    need(mpi)
+    program = LIBRARY / "kestrel-perf"
+    report = tmp_path / "report.json"
+    files = ["--json", str(report), "--html", str(tmp_path / "report.html")]
+    measure = ["latency", "--size", str(SIZE), "--iterations", "1000", *files]
+    outcome = mpi.start(2, [str(program), *measure], 120)
+    assert outcome.status == 0, outcome.text()[-4000:]
+    # By itself the program starts its own ranks: then this word is missing.
+    assert "2 ranks by " in outcome.text(), outcome.text()
+    sections = json.loads(report.read_text())["sections"]
+    rows = [row for section in sections for row in section["rows"]]
+    assert {row["size"] for row in rows} == {SIZE} and all(row["ns"] > 0 for row in rows), rows
+    assert outcome.text().count("written: ") == 1, "rank 0 alone reports"
