@@ -128,7 +128,7 @@ impl<V: Verbs> RcProvider<V> {
         };
         let queues = Arc::new(self.device.open_queues(depths)?);
         let receives = ReceivePool::new(self.device.clone(), queues.clone(), depths.receives)?;
-        let sends = SendPool::new(&self.device)?;
+        let sends = SendPool::new(&self.device, depths.sends)?;
         let bell = EventBell::new().map_err(|error| system("an eventfd", error))?;
         let shared = StationShared::new(self.device.clone(), queues, receives, bell);
         Ok((Arc::new(shared), sends))

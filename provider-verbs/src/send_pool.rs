@@ -22,12 +22,36 @@ pub type SlotIndex = u32;
 pub struct SendPool<V: Verbs> {
     region: V::Region,
     free: Vec<SlotIndex>,
+    /// Requests under way on all queue pairs, and how many may be: each may come back as an
+    /// error of its own, and the completion queue must have room for all of them.
+    under_way: u32,
+    under_way_max: u32,
 }
 
 impl<V: Verbs> SendPool<V> {
-    pub fn new(device: &Arc<V>) -> Result<Self, VerbsError> {
+    pub fn new(device: &Arc<V>, under_way_max: u32) -> Result<Self, VerbsError> {
         let region = device.allocate((BUFFERS + 1) * BUFFER_BYTES, false)?;
-        Ok(SendPool { region, free: (1..=BUFFERS as SlotIndex).collect() })
+        let free = (1..=BUFFERS as SlotIndex).collect();
+        Ok(SendPool { region, free, under_way: 0, under_way_max })
+    }
+
+    /// Whether one more request may be under way.
+    #[inline(always)]
+    pub fn has_place(&self) -> bool {
+        self.under_way < self.under_way_max
+    }
+
+    /// A request with this buffer was posted.
+    #[inline(always)]
+    pub fn note_posted(&mut self) {
+        self.under_way += 1;
+    }
+
+    /// A request is over: its buffer comes back.
+    #[inline(always)]
+    pub fn note_over(&mut self, slot: SlotIndex) {
+        self.under_way -= 1;
+        self.give_back(slot);
     }
 
     /// The buffer for inline messages.
@@ -45,10 +69,10 @@ impl<V: Verbs> SendPool<V> {
         !self.free.is_empty()
     }
 
-    /// Whether so many are out that each send has to be signalled.
+    /// Whether so much is out that each send has to be signalled.
     #[inline(always)]
     pub fn is_scarce(&self) -> bool {
-        self.free.len() < BUFFERS / 2
+        self.free.len() < BUFFERS / 2 || self.under_way > self.under_way_max / 2
     }
 
     /// Gives a buffer back.
@@ -60,9 +84,9 @@ impl<V: Verbs> SendPool<V> {
         }
     }
 
-    /// How many are out.
-    pub fn out(&self) -> usize {
-        BUFFERS - self.free.len()
+    /// Requests under way.
+    pub fn under_way(&self) -> u32 {
+        self.under_way
     }
 
     /// The memory of all, and where a buffer starts in it.

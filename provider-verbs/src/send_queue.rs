@@ -39,8 +39,8 @@ impl<V: Verbs> SendQueue<V> {
 
     /// Whether one more request can be posted.
     #[inline(always)]
-    pub fn has_room(&self) -> bool {
-        self.under_way.len() < self.depth
+    pub fn has_room(&self, pool: &SendPool<V>) -> bool {
+        self.under_way.len() < self.depth && pool.has_place()
     }
 
     pub fn is_idle(&self) -> bool {
@@ -86,6 +86,7 @@ impl<V: Verbs> SendQueue<V> {
         self.posted = number;
         self.unsignalled = if signalled { 0 } else { self.unsignalled + 1 };
         self.under_way.push_back(slot);
+        pool.note_posted();
         Ok(())
     }
 
@@ -95,7 +96,8 @@ impl<V: Verbs> SendQueue<V> {
             return true;
         }
         let nowhere = RemoteMemory { address: 0, key: 0 };
-        self.has_room() && self.post(pool, SendPool::<V>::INLINE, 0, Some(nowhere), true).is_ok()
+        self.has_room(pool)
+            && self.post(pool, SendPool::<V>::INLINE, 0, Some(nowhere), true).is_ok()
     }
 
     /// Request `number` is complete, and so are those before it.
@@ -104,7 +106,7 @@ impl<V: Verbs> SendQueue<V> {
         let left = self.posted.wrapping_sub(number) as usize;
         while self.under_way.len() > left {
             if let Some(slot) = self.under_way.pop_front() {
-                pool.give_back(slot);
+                pool.note_over(slot);
             }
         }
     }
@@ -117,6 +119,6 @@ impl<V: Verbs> SendQueue<V> {
     /// Destroys the queue pair, after which the device uses no buffer of it.
     pub fn destroy(self, pool: &mut SendPool<V>) {
         drop(self.pair);
-        self.under_way.into_iter().for_each(|slot| pool.give_back(slot));
+        self.under_way.into_iter().for_each(|slot| pool.note_over(slot));
     }
 }

@@ -66,6 +66,25 @@ fn a_sender_stops_at_its_window_and_goes_on_when_packets_are_consumed() {
     assert_eq!(fabric.tally().not_ready, 0);
 }
 
+/// Two peers take turns, but a packet that nobody consumes is met first again.
+#[test]
+fn turns_end_when_a_packet_is_consumed() {
+    let fabric = FakeFabric::default();
+    let provider = provider(&fabric, FakeOptions::default());
+    let (mut one, mut two, mut hub) = (open(&provider), open(&provider), open(&provider));
+    connect(&mut one, &mut hub, 1);
+    connect(&mut two, &mut hub, 2);
+    for number in 0..3 {
+        assert!(push(&mut one, 1, number, 10) && push(&mut two, 2, number, 10));
+    }
+    let first = hub.arrival().unwrap().peer;
+    assert_eq!(hub.arrival().unwrap().peer, first);
+    let taken: Vec<_> = (0..6).map(|_| take_soon(&mut hub)).collect();
+    let other = 3 - first;
+    let turns = [(first, 0), (other, 0), (first, 1), (other, 1), (first, 2), (other, 2)];
+    assert_eq!(taken, turns.map(|(peer, number)| (peer, number, 10)));
+}
+
 #[test]
 fn packets_before_adoption_wait_for_it() {
     let fabric = FakeFabric::default();

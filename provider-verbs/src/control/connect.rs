@@ -45,6 +45,9 @@ pub(super) struct Outgoing<V: Verbs> {
     /// Since when nobody listens.
     nobody_since: Option<Instant>,
     obstacle: String,
+    /// The kernel said so at the last attempt: a host that does not answer yet, for instance
+    /// since its cable has just been plugged in.
+    no_route: bool,
     step: Step<V>,
 }
 
@@ -100,6 +103,7 @@ impl<V: Verbs> ControlThread<V> {
             attempts: 0,
             nobody_since: None,
             obstacle: "it waits for its turn behind others".into(),
+            no_route: false,
             step: Step::Waiting,
         };
         self.outgoing.insert(id, outgoing);
@@ -162,9 +166,11 @@ impl<V: Verbs> ControlThread<V> {
             Some(Errno::CONNRESET | Errno::AGAIN | Errno::ADDRNOTAVAIL | Errno::TIMEDOUT) => {
                 self.try_again(id, source.to_string());
             }
-            Some(Errno::HOSTUNREACH | Errno::NETUNREACH) => {
-                self.fail(id, ConnectError::Route { to, source });
+            Some(Errno::HOSTUNREACH) => {
+                outgoing.no_route = true;
+                self.try_again(id, source.to_string());
             }
+            Some(Errno::NETUNREACH) => self.fail(id, ConnectError::Route { to, source }),
             _ => self.fail(id, ConnectError::System { to, call: "connecting", source }),
         }
     }
@@ -193,11 +199,12 @@ impl<V: Verbs> ControlThread<V> {
         if Instant::now() < outgoing.deadline {
             return self.attempt(id);
         }
-        let Outgoing { to, obstacle, .. } = outgoing;
-        let error = ConnectError::TimedOut {
-            to: *to,
-            after: outgoing.since.elapsed(),
-            obstacle: obstacle.clone(),
+        let to = outgoing.to;
+        let error = if outgoing.no_route {
+            ConnectError::Route { to, source: Errno::HOSTUNREACH.into() }
+        } else {
+            let (after, obstacle) = (outgoing.since.elapsed(), outgoing.obstacle.clone());
+            ConnectError::TimedOut { to, after, obstacle }
         };
         self.fail(id, error);
     }
@@ -270,6 +277,7 @@ impl<V: Verbs> ControlThread<V> {
             return;
         };
         outgoing.nobody_since = None;
+        outgoing.no_route = false;
         outgoing.obstacle = "it does not greet".into();
         let Step::Connecting(socket) = std::mem::replace(&mut outgoing.step, Step::Pausing) else {
             return;

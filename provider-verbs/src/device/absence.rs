@@ -42,15 +42,24 @@ fn first_device_file(folder: &Path) -> io::Result<Option<String>> {
 /// The reason why one listed device could not be opened.
 pub fn explain_open(device: &str, file: &str, error: io::Error) -> DeviceError {
     let device = device.to_string();
+    let path = format!("{DEVICE_FILES}/{file}");
     match error.kind() {
-        io::ErrorKind::PermissionDenied => {
-            DeviceError::Permission { device, path: format!("{DEVICE_FILES}/{file}") }
+        io::ErrorKind::PermissionDenied => DeviceError::Permission { device, path },
+        // libibverbs looks elsewhere for a file that it may not open, and says that none is there.
+        io::ErrorKind::NotFound if is_forbidden(Path::new(&path)) => {
+            DeviceError::Permission { device, path }
         }
         io::ErrorKind::NotFound => {
             DeviceError::NoDeviceFile { device, folder: DEVICE_FILES.to_string() }
         }
         _ => DeviceError::Query { device, call: "ibv_open_device", source: error },
     }
+}
+
+/// Whether the file is there, and not for us.
+fn is_forbidden(path: &Path) -> bool {
+    let opened = fs::OpenOptions::new().read(true).write(true).open(path);
+    opened.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
 }
 
 #[cfg(test)]

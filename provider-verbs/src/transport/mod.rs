@@ -351,7 +351,7 @@ impl<V: Verbs> RcTransport<V> {
                 return;
             }
             if Instant::now() > deadline {
-                let under_way = self.sends.out();
+                let under_way = self.sends.under_way();
                 tracing::info!(under_way, "closed before peers had all that was sent to them");
                 return;
             }

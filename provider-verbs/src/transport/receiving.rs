@@ -83,12 +83,13 @@ impl<V: Verbs> RcTransport<V> {
             return None;
         }
         loop {
-            while let Some(peer) = self.ready.pop_front() {
+            while let Some(&peer) = self.ready.front() {
+                // A packet that is left where it is comes first again: its peer's turn ends
+                // when one is consumed.
                 if let Some(arrival) = self.arrival_of(peer) {
-                    // The next turn finds out whether there is more.
-                    self.ready.push_back(peer);
                     return Some(arrival);
                 }
+                self.ready.pop_front();
                 self.peers[peer as usize].is_ready = false;
             }
             if !self.poll_receives() {
@@ -150,6 +151,9 @@ impl<V: Verbs> RcTransport<V> {
             return;
         };
         lane.arrived.pop_front();
+        if self.ready.len() > 1 && self.ready.front() == Some(&peer) {
+            self.ready.rotate_left(1);
+        }
         lane.consumed = lane.consumed.wrapping_add(1);
         self.returned.push(buffer);
         if lane.wants_grant() {
@@ -196,7 +200,7 @@ impl<V: Verbs> RcTransport<V> {
         }
         let was_due = std::mem::take(&mut lane.due);
         let inline = lane.queue.takes_inline(CREDIT_BYTES);
-        let slot = match (lane.queue.has_room(), inline) {
+        let slot = match (lane.queue.has_room(&self.sends), inline) {
             (false, _) => None,
             (true, true) => Some(SendPool::<V>::INLINE),
             (true, false) => self.sends.take(),

@@ -25,7 +25,7 @@ impl<V: Verbs> RcTransport<V> {
         if lane.failed || !lane.has_credit() {
             return false;
         }
-        if lane.queue.has_room() && (!with_buffer || self.sends.has_free()) {
+        if lane.queue.has_room(&self.sends) && (!with_buffer || self.sends.has_free()) {
             return true;
         }
         self.can_send_after_reaping(peer, with_buffer)
@@ -37,7 +37,7 @@ impl<V: Verbs> RcTransport<V> {
         self.reap_sends();
         let has_buffer = !with_buffer || self.sends.has_free();
         let lane = self.send_lane(peer);
-        has_buffer && lane.is_some_and(|lane| !lane.failed && lane.queue.has_room())
+        has_buffer && lane.is_some_and(|lane| !lane.failed && lane.queue.has_room(&self.sends))
     }
 
     #[inline(always)]

@@ -1,0 +1,177 @@
+//! Two endpoints on two hosts: one sends back what the other sends, packet by packet.
+//!
+//!   echo serve 10.9.0.2:7000               sends everything back, to whoever sends
+//!   echo ask 10.9.0.2:7000 COUNT           checks COUNT answers, and closes
+//!   echo ask 10.9.0.2:7000 COUNT idle      then waits, silent, for the peer's end
+//!   echo ask 10.9.0.2:7000 COUNT busy      the same, still asking
+
+use std::{
+    env, process,
+    time::{Duration, Instant},
+};
+
+use kestrel_core::{
+    address::Address,
+    memory::Piece,
+    transport::{PeerIndex, Provider, Transport, TransportEvent},
+    wire::{Head, Kind},
+};
+use kestrel_verbs::{VerbsOptions, VerbsProvider, VerbsTransport};
+
+/// The end of every wait.
+const PATIENCE: Duration = Duration::from_secs(60);
+const LENGTHS: [usize; 5] = [0, 8, 200, 1500, 8000];
+
+fn main() {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let provider = VerbsProvider::new(VerbsOptions::default()).unwrap_or_else(|e| fail(&e.reason));
+    match words[..] {
+        ["serve", own] => serve(&provider, address(own)),
+        ["ask", to, count] => ask(&provider, address(to), count.parse().unwrap(), None),
+        ["ask", to, count, then] => {
+            ask(&provider, address(to), count.parse().unwrap(), Some(then == "busy"));
+        }
+        _ => fail("echo serve ADDRESS | echo ask ADDRESS COUNT [idle|busy]"),
+    }
+}
+
+fn fail(why: &str) -> ! {
+    eprintln!("{why}");
+    process::exit(1)
+}
+
+fn address(text: &str) -> Address {
+    text.parse::<std::net::SocketAddr>().unwrap().into()
+}
+
+fn open(provider: &VerbsProvider, at: Option<Address>) -> VerbsTransport {
+    provider.open(at, &[]).unwrap_or_else(|error| fail(&error.reason))
+}
+
+/// Sends one packet, numbered, of one byte over and over; whether there was room.
+fn push(transport: &mut VerbsTransport, peer: PeerIndex, number: u64, length: usize) -> bool {
+    let mut bytes = vec![number as u8; length];
+    let head = Head::new(Kind::Eager, 0);
+    transport.push(peer, head, number, &[], Piece::of_owned(&mut bytes))
+}
+
+/// Takes the next packet, checked: its sender, number and length.
+fn take(transport: &mut VerbsTransport) -> Option<(PeerIndex, u64, usize)> {
+    let arrival = transport.arrival()?;
+    let mut bytes = vec![0; arrival.length];
+    transport.copy_out(0, Piece::of_owned(&mut bytes));
+    if bytes.iter().any(|byte| *byte != arrival.word as u8) {
+        fail("the content of a packet is wrong");
+    }
+    transport.consume();
+    Some((arrival.peer, arrival.word, arrival.length))
+}
+
+fn serve(provider: &VerbsProvider, own: Address) {
+    let mut transport = open(provider, Some(own));
+    let mut waiting: Vec<(PeerIndex, u64, usize)> = Vec::new();
+    let mut peers: Vec<Address> = Vec::new();
+    loop {
+        match transport.event() {
+            Some(TransportEvent::Incoming { ticket, address, .. }) => {
+                let peer = peers.len() as PeerIndex;
+                peers.push(address);
+                transport.adopt(peer, ticket);
+                transport.connect(peer, address);
+            }
+            Some(TransportEvent::Died { peer } | TransportEvent::Closed { peer }) => {
+                transport.disconnect(peer);
+                waiting.retain(|(to, ..)| *to != peer);
+            }
+            Some(TransportEvent::Failed { reason, .. } | TransportEvent::Broken { reason, .. }) => {
+                eprintln!("{}", reason.reason);
+            }
+            Some(TransportEvent::Connected { .. }) => {}
+            None => {
+                waiting.extend(take(&mut transport));
+                // In order: what finds no room holds up what is behind it.
+                let mut sent = 0;
+                while let Some(&(to, number, length)) = waiting.get(sent)
+                    && push(&mut transport, to, number, length)
+                {
+                    sent += 1;
+                }
+                waiting.drain(..sent);
+                sleep(&mut transport, Duration::from_millis(1));
+            }
+        }
+    }
+}
+
+fn sleep(transport: &mut VerbsTransport, at_most: Duration) {
+    if transport.arm() {
+        VerbsTransport::sleep(&[transport.bell()], Some(at_most));
+    }
+    transport.disarm();
+}
+
+/// Whether both connections stand: there, and back.
+fn connect(transport: &mut VerbsTransport, to: Address) {
+    let start = Instant::now();
+    transport.connect(0, to);
+    let mut ways = 0;
+    while ways < 2 {
+        match transport.event() {
+            Some(TransportEvent::Connected { incarnation, .. }) => {
+                println!("connected to incarnation {incarnation:x} after {:?}", start.elapsed());
+                ways += 1;
+            }
+            Some(TransportEvent::Incoming { ticket, .. }) => {
+                transport.adopt(0, ticket);
+                ways += 1;
+            }
+            Some(TransportEvent::Failed { reason, .. }) => fail(&reason.reason),
+            Some(other) => fail(&format!("{other:?}")),
+            None => sleep(transport, Duration::from_millis(1)),
+        }
+        if start.elapsed() > PATIENCE {
+            fail("no connection");
+        }
+    }
+}
+
+fn ask(provider: &VerbsProvider, to: Address, count: u64, then: Option<bool>) {
+    let mut transport = open(provider, None);
+    connect(&mut transport, to);
+    let (mut asked, mut answered) = (0u64, 0u64);
+    let mut last = Instant::now();
+    let mut told = false;
+    loop {
+        if let Some(event) = transport.event() {
+            // What a test waits for; without `then` it is one event too many.
+            println!("ended {} ms after the last answer: {event:?}", last.elapsed().as_millis());
+            process::exit(if told { 0 } else { 1 });
+        }
+        let more = asked < count || then == Some(true);
+        if more && asked < answered + 16 {
+            let length = LENGTHS[asked as usize % LENGTHS.len()];
+            asked += u64::from(push(&mut transport, 0, asked, length));
+        }
+        while let Some((_, number, length)) = take(&mut transport) {
+            if (number, length) != (answered, LENGTHS[answered as usize % LENGTHS.len()]) {
+                fail("an answer is out of order");
+            }
+            answered += 1;
+            last = Instant::now();
+        }
+        if answered >= count && !told {
+            println!("{count} answers");
+            told = true;
+            if then.is_none() {
+                return;
+            }
+        }
+        if last.elapsed() > PATIENCE {
+            fail(&format!("{answered} answers, and none for {PATIENCE:?}"));
+        }
+        if told {
+            sleep(&mut transport, Duration::from_millis(1));
+        }
+    }
+}

@@ -1,0 +1,127 @@
+"""RC queue pairs between two hosts, with loss, and when the cable, a process or a host goes.
+
+And on one host: what is said where something is missing.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from lab import FUNCTIONS, ROOT, needs_guest, run, run_script
+
+pytestmark = [pytest.mark.usefixtures("ready"), needs_guest]
+
+# The bounds of docs/verbs.md for a cable that is pulled, and some time for an emulated machine.
+BUSY_MS_MAX = 8_000 + 10_000
+SILENT_MS_MAX = 5_000 + 10_000
+
+
+@pytest.fixture(scope="session")
+def echo() -> str:
+    """The example that asks and answers, built."""
+    if not shutil.which("cargo"):
+        pytest.skip("cargo is not here")
+    command = ["cargo", "build", "-p", "kestrel-verbs", "--example", "echo"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1200)
+    assert done.returncode == 0, done.stderr
+    return str(ROOT / "target" / "debug" / "examples" / "echo")
+
+
+def between_hosts(echo: str, *options: object, script: str) -> str:
+    """What a script prints that runs beside an endpoint on the other host."""
+    start = f"""
+    echo={echo}
+    serve() {{ on-peer $echo serve 10.9.0.2:$1 & peer_listening $1; }}
+    answered() {{ until grep -q answers "$1"; do sleep 0.2; done; }}
+    """
+    done = run("--two", *options, "--", "bash", "-c", FUNCTIONS + start + script)
+    assert done.returncode == 0, f"{done.returncode}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def ended(output: str) -> list[tuple[int, str]]:
+    """After how many milliseconds connections ended, and how."""
+    found = re.findall(r"ended (\d+) ms after the last answer: (\w+)", output)
+    return [(int(ms), how) for ms, how in found]
+
+
+@pytest.mark.parametrize("options", [[], ["--loss", "1%"]], ids=["whole", "lossy"])
+def test_two_hosts_ask_and_answer(echo: str, options: list[str]) -> None:
+    output = between_hosts(echo, *options, script="serve 7000; $echo ask 10.9.0.2:7000 500")
+    assert "500 answers" in output
+
+
+def test_a_pulled_cable_is_noticed_and_a_plugged_one_works(echo: str) -> None:
+    output = between_hosts(
+        echo,
+        script="""
+        serve 7000
+        $echo ask 10.9.0.2:7000 100 busy >/tmp/busy & busy=$!
+        $echo ask 10.9.0.2:7000 100 idle >/tmp/idle & idle=$!
+        answered /tmp/busy; answered /tmp/idle
+        cable pull; pulled=$(date +%s%3N)
+        wait $busy; cat /tmp/busy; wait $idle; echo "idle after $(($(date +%s%3N) - pulled)) ms"
+        grep ended /tmp/idle
+        cable plug
+        $echo ask 10.9.0.2:7000 50
+        """,
+    )
+    (busy, how_busy), (_, how_idle) = ended(output)
+    assert (how_busy, how_idle) == ("Died", "Died")
+    assert busy < BUSY_MS_MAX, output
+    silent = re.search(r"idle after (\d+) ms", output)
+    assert silent and int(silent[1]) < SILENT_MS_MAX, output
+    assert "50 answers" in output
+
+
+def test_a_killed_process_is_noticed_and_a_new_one_takes_its_place(echo: str) -> None:
+    output = between_hosts(
+        echo,
+        script="""
+        serve 7000
+        $echo ask 10.9.0.2:7000 50 idle >/tmp/idle & idle=$!
+        answered /tmp/idle
+        on-peer sh -c 'kill -9 $(pidof echo)'; killed=$(date +%s%3N)
+        wait $idle; echo "after $(($(date +%s%3N) - killed)) ms"; cat /tmp/idle
+        serve 7000
+        $echo ask 10.9.0.2:7000 50
+        """,
+    )
+    assert [how for _, how in ended(output)] == ["Died"]
+    first, second = re.findall(r"incarnation (\w+)", output)
+    assert first != second
+    after = re.search(r"after (\d+) ms\n", output)
+    assert after and int(after[1]) < SILENT_MS_MAX, output
+
+
+def test_what_is_missing_is_named(echo: str) -> None:
+    script = f"""
+    as_user() {{ setpriv --reuid 1000 --regid 1000 --clear-groups --bounding-set=-all "$@" 2>&1; }}
+    chmod 755 /tmp; cp {echo} /tmp/echo
+    for limit in 64 800; do
+        ! as_user sh -c "ulimit -l $limit; /tmp/echo serve $SOFT_ROCE_ADDRESS:7000"
+    done
+    chmod 600 /dev/infiniband/uverbs0
+    ! as_user /tmp/echo serve $SOFT_ROCE_ADDRESS:7000
+    ip link set d0 down
+    ! /tmp/echo serve $SOFT_ROCE_ADDRESS:7000 2>&1
+    rdma link delete rxe0
+    ! /tmp/echo serve $SOFT_ROCE_ADDRESS:7000 2>&1
+    """
+    output = run_script(script=script)
+    assert "(RLIMIT_MEMLOCK) is 64 KiB: raise it with ulimit -l" in output
+    assert "(RLIMIT_MEMLOCK) is 800 KiB" in output
+    assert "no permission to open /dev/infiniband/uverbs0" in output
+    assert "rxe0 (no port is active)" in output
+    assert "no RDMA device" in output
+
+
+def test_a_host_that_is_not_there_is_an_error(echo: str) -> None:
+    output = between_hosts(
+        echo, script="! $echo ask 10.9.0.77:7000 1 2>&1; ! $echo ask 10.9.0.2:7999 1 2>&1"
+    )
+    assert "10.9.0.77:7000" in output and "no endpoint listens at 10.9.0.2:7999" in output
