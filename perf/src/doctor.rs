@@ -2,6 +2,7 @@
 
 use crate::floor::Task;
 use crate::machine::{self, read};
+use crate::measure::Work;
 use crate::session::Session;
 use crate::units;
 use kestrel_shm::copy::{Copier, Routine};
@@ -51,7 +52,8 @@ pub fn report(session: &mut Session, cores: &[usize]) -> String {
         descriptors(),
         locked_memory(),
         membarrier(),
-        rdma_devices(),
+        rdma_devices(session),
+        transport_to_peer(session),
     ];
     let mut text = String::new();
     for Finding { mark, what, found, advice } in findings {
@@ -245,32 +247,46 @@ fn membarrier() -> Finding {
     }
 }
 
-fn rdma_devices() -> Finding {
-    let devices: Vec<String> = std::fs::read_dir("/sys/class/infiniband")
-        .map(|entries| {
-            entries
-                .flatten()
-                .map(|entry| entry.file_name().to_string_lossy().into_owned())
-                .collect()
-        })
-        .unwrap_or_default();
-    if devices.is_empty() {
-        return finding(
-            Mark::Note,
-            "RDMA devices",
-            "none",
-            "peers on this host are reached; others would need one (soft-RoCE: modprobe rdma_rxe)",
-        );
+/// What kestrel finds, by the settings of this run; or why it finds nothing.
+fn rdma_devices(session: &Session) -> Finding {
+    let devices = session
+        .options
+        .fabric
+        .config()
+        .map_err(|error| error.to_string())
+        .and_then(|config| kestrel::rdma::devices(&config).map_err(|error| error.reason));
+    let devices = match devices {
+        Ok(devices) => devices,
+        Err(reason) => {
+            return finding(
+                Mark::Note,
+                "RDMA devices",
+                reason,
+                "peers of this host are reached, others are not; without hardware: soft-RoCE (docs/soft-roce.md)",
+            );
+        }
+    };
+    let tell = |device: &kestrel::rdma::RdmaDevice| {
+        let addresses: Vec<_> = device.addresses.iter().map(ToString::to_string).collect();
+        format!("{} at {}", device.name, addresses.join(", "))
+    };
+    let found: Vec<_> = devices.iter().map(tell).collect();
+    finding(Mark::Good, "RDMA devices", found.join("; "), "")
+}
+
+/// Sends the other rank a few messages, and sees which way they went.
+fn transport_to_peer(session: &mut Session) -> Finding {
+    const WHAT: &str = "this peer";
+    let work = Work::PingPong { size: 8, iterations: 10, warmup: 0, each_timed: false };
+    if let Err(error) = session.open(2).and_then(|()| session.work(&work)) {
+        return finding(Mark::Bad, WHAT, error.to_string(), "");
     }
-    let openable =
-        std::fs::read_dir("/dev/infiniband").is_ok_and(|mut entries| entries.next().is_some());
-    match openable {
-        true => finding(Mark::Good, "RDMA devices", devices.join(", "), ""),
-        false => finding(
-            Mark::Bad,
-            "RDMA devices",
-            devices.join(", "),
-            "/dev/infiniband is missing: pass the devices into the container",
-        ),
-    }
+    let ways = session.traffic().map_or_else(String::new, |traffic| {
+        match (traffic.near.messages, traffic.far.messages) {
+            (_, 0) => "shared memory".to_owned(),
+            (0, _) => "RDMA".to_owned(),
+            _ => traffic.to_string(),
+        }
+    });
+    finding(Mark::Good, WHAT, format!("is reached through {ways}"), "")
 }

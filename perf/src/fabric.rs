@@ -6,6 +6,7 @@
 mod one_sided;
 
 use crate::port::{Grant, Local, Outcome, Port, PortError, Verb};
+use kestrel::composite::Traffic;
 use kestrel::{CompletionQueue, Domain, Endpoint};
 use kestrel_core::address::Address;
 use kestrel_core::address_vector::{AddressVector, AddressVectorAttributes, FI_ADDR_UNSPEC};
@@ -102,6 +103,11 @@ impl Side {
     /// The address that other sides insert.
     pub fn address(&self) -> Result<Vec<u8>, FabricError> {
         Ok(self.endpoint.address().to_bytes().as_ref().to_vec())
+    }
+
+    /// What was sent so far, and through which transport.
+    pub fn traffic(&self) -> Result<Traffic, FabricError> {
+        kestrel::traffic(&self.endpoint).map_err(FabricError::Post)
     }
 
     pub fn insert(&mut self, address: &[u8]) -> Result<u64, FabricError> {

@@ -9,6 +9,7 @@ use crate::measure::{Sample, Work};
 use crate::peer::{Peer, PeerError};
 use crate::progress::Bar;
 use crate::worker::{Answer, Order, Worker};
+use kestrel::composite::Traffic;
 use std::time::Duration;
 
 /// The longest that a rank may take for one order.
@@ -98,6 +99,11 @@ impl Session {
         self.all(count, &Order::Connect(addresses))?;
         self.opened = count;
         Ok(())
+    }
+
+    /// What rank 0 has sent since its endpoint was opened, and through which transport.
+    pub fn traffic(&self) -> Option<Traffic> {
+        self.worker.traffic()
     }
 
     /// One measurement by the ranks that are open; rank 0's figure.

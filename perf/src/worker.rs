@@ -8,6 +8,7 @@ use crate::floor::region::RegionToken;
 use crate::floor::{Floor, Task};
 use crate::link::Link;
 use crate::measure::{self, Rank, Sample, Work};
+use kestrel::composite::Traffic;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -66,6 +67,11 @@ impl Worker {
             outgoing: Buffer::new(1 << 20),
             incoming: Buffer::new(1 << 20),
         }
+    }
+
+    /// What this rank sent, and through which transport, if its endpoint is open.
+    pub fn traffic(&self) -> Option<Traffic> {
+        self.side.as_ref()?.traffic().ok()
     }
 
     /// Carries an order out. Failures are sentences: they may have to travel.

@@ -1,0 +1,57 @@
+"""Two hosts with two ranks on each: neighbours meet in shared memory, the others on queue pairs."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from lab import FUNCTIONS, ROOT, needs_guest, run
+
+pytestmark = [pytest.mark.usefixtures("ready"), needs_guest]
+
+# What each rank sends each other one, as tests/examples/rank.rs has it: the messages and the last.
+MESSAGES = 40 + 1
+
+
+@pytest.fixture(scope="session")
+def rank() -> str:
+    """The example that is one rank, built."""
+    if not shutil.which("cargo"):
+        pytest.skip("cargo is not here")
+    command = ["cargo", "build", "-p", "kestrel-tests", "--example", "rank"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1200)
+    assert done.returncode == 0, done.stderr
+    return str(ROOT / "target" / "debug" / "examples" / "rank")
+
+
+def job(rank: str, *options: object, setting: str) -> list[tuple[int, int]]:
+    """Messages through shared memory and through RDMA that each rank sent."""
+    addresses = "10.9.0.1:7000 10.9.0.1:7001 10.9.0.2:7000 10.9.0.2:7001"
+    script = f"""
+    export {setting}
+    {rank} 0 {addresses} & zero=$!
+    {rank} 1 {addresses} & one=$!
+    on-peer env {setting} {rank} 2 {addresses} & two=$!
+    on-peer env {setting} {rank} 3 {addresses} & three=$!
+    for pid in $zero $one $two $three; do wait $pid; done
+    """
+    done = run("--two", *options, "--", "bash", "-c", FUNCTIONS + script)
+    assert done.returncode == 0, f"{done.returncode}:\n{done.stdout}\n{done.stderr}"
+    assert done.stdout.count("domain rxe0") == 4, done.stdout
+    line = r"rank (\d): (\d+) messages \(\d+ bytes\) through shared memory, (\d+) messages"
+    found = sorted(tuple(map(int, groups)) for groups in re.findall(line, done.stdout))
+    assert [rank for rank, _, _ in found] == [0, 1, 2, 3], done.stdout
+    return [(near, far) for _, near, far in found]
+
+
+@pytest.mark.parametrize("options", [[], ["--loss", "1%"]], ids=["whole", "lossy"])
+def test_neighbours_go_near_and_others_far(rank: str, options: list[str]) -> None:
+    sent = job(rank, *options, setting="FI_KESTREL_TRANSPORT=auto")
+    assert sent == [(MESSAGES, 2 * MESSAGES)] * 4
+
+
+def test_all_goes_far_where_that_is_forced(rank: str) -> None:
+    assert job(rank, setting="FI_KESTREL_TRANSPORT=verbs") == [(0, 3 * MESSAGES)] * 4
