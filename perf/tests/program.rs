@@ -27,7 +27,7 @@ fn what_cannot_be_done_is_said_clearly() {
     for (arguments, code, words) in [
         ("--size 8Q rate", 2, "unknown unit"),
         ("--cores 100000 rate", 1, "core 100000"),
-        ("--provider verbs rate", 1, "RDMA device"),
+        ("--provider verbs rate", 1, "FI_KESTREL_TRANSPORT=verbs"),
         ("report /nonexistent/report.json", 1, "/nonexistent/report.json"),
         ("rate --json /nonexistent/folder/x.json", 1, "/nonexistent/folder"),
         ("--listen nowhere", 2, "HOST:PORT"),

@@ -8,6 +8,8 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 CLIENTS = ROOT / "target" / "clients"
 LIBRARY = ROOT / "target" / "release"
@@ -108,6 +110,13 @@ class Mpi:
     def python(self) -> str:
         """Its interpreter, which has mpi4py."""
         return str(self.folder / "bin" / "python")
+
+
+def need(mpi: Mpi) -> None:
+    """Skips the test, with the reason, where the client is not there."""
+    reason = mpi.absent()
+    if reason:
+        pytest.skip(reason)
 
 
 # "cm" is Open MPI's layer for libraries that match tags themselves, "ofi" the one for libfabric.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from client import INTEL_MPI
-from conftest import need
+from client import INTEL_MPI, need
 
 # What runs always, and the families that run whole with --full.
 SHARE = {

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from client import ALL, LIBRARY, Mpi
-from conftest import need
+from client import ALL, LIBRARY, Mpi, need
 
 SIZE = 8
 

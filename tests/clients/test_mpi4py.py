@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from client import ALL, CLIENTS, Mpi
-from conftest import need
+from client import ALL, CLIENTS, Mpi, need
 
 KNOWN = tomllib.loads(Path(__file__).with_name("known_failures.toml").read_text())
 SUITE = CLIENTS / "mpi4py"

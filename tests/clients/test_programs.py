@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from client import ALL, CLIENTS, ROOT, Mpi, environment, run
-from conftest import need
+from client import ALL, CLIENTS, ROOT, Mpi, environment, need, run
 
 # Intel's package runs programs and has no compiler: it takes what MPICH's makes, whose binary
 # interface it shares.

@@ -36,15 +36,17 @@ def start(*arguments: object, **more) -> subprocess.Popen:
     return subprocess.Popen(command, text=True, errors="replace", **{**given, **more})
 
 
-def run(*arguments: object, stdin: str = "", **more) -> subprocess.CompletedProcess:
+def run(
+    *arguments: object, stdin: str = "", seconds_max: int = SECONDS_MAX, **more
+) -> subprocess.CompletedProcess:
     """Runs the script to its end."""
     process = start(*arguments, stdin=subprocess.PIPE, **more)
     try:
-        output, errors = process.communicate(stdin, timeout=SECONDS_MAX)
+        output, errors = process.communicate(stdin, timeout=seconds_max)
     except subprocess.TimeoutExpired:
         process.terminate()
         output, errors = process.communicate(timeout=30)
-        pytest.fail(f"stopped after {SECONDS_MAX} s:\n{output}\n{errors}")
+        pytest.fail(f"stopped after {seconds_max} s:\n{output}\n{errors}")
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 

@@ -1,0 +1,67 @@
+"""An MPI job on two hosts with two ranks on each: both transports carry it at once."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from lab import ROOT, needs_guest, run
+
+sys.path.append(str(ROOT / "tests" / "clients"))
+
+from client import MPICH, PROOF  # noqa: E402
+from test_mpi4py import SHARE, SUITE  # noqa: E402
+from test_programs import build  # noqa: E402
+
+pytestmark = [pytest.mark.usefixtures("ready"), needs_guest]
+
+LAUNCH = ["-launcher", "ssh", "-launcher-exec", str(Path(__file__).with_name("rsh"))]
+RANKS = ["-hosts", "10.9.0.1,10.9.0.2", "-ppn", "2", "-n", "4"]
+SCALE = os.environ.get("KESTREL_TEST_SCALE", "default")
+SENT = re.compile(r"sent (\d+) messages \(\d+ bytes\) through shared memory, (\d+) messages")
+
+
+def job(program: list[str], folder: Path, seconds_max: int) -> str:
+    """What a program on four ranks printed, each of which has used both transports."""
+    if not MPICH.launcher.exists():
+        pytest.skip(f"MPICH is not there: {MPICH.launcher} (scripts/clients)")
+    library = ROOT / "target" / "release"
+    if not (library / "libkestrel_fi.so").exists():
+        pytest.skip(f"{library}/libkestrel_fi.so is not built (cargo build --release)")
+    ours = {"FI_PROVIDER_PATH": library, "FI_LOG_LEVEL": "info", "FI_LOG_PROV": "kestrel"}
+    variables = [f"{name}={value}" for name, value in {**ours, **MPICH.variables}.items()]
+    command = ["env", *variables, str(MPICH.launcher), *LAUNCH, *RANKS, *program]
+    script = f"cd {shlex.quote(str(folder))} && exec {shlex.join(command)}"
+    done = run("--two", "--timeout", seconds_max, "--", "sh", "-c", script, seconds_max=seconds_max)
+    text = done.stdout + done.stderr
+    plain = "\n".join(line for line in text.splitlines() if not line.startswith("libfabric:"))
+    assert done.returncode == 0, f"{done.returncode}:\n{plain[-4000:]}"
+    assert text.count(PROOF) == 4, f"not all ranks on kestrel:\n{plain[-4000:]}"
+    sent = [tuple(map(int, found)) for found in SENT.findall(text)]
+    assert len(sent) == 4 and all(near > 0 and far > 0 for near, far in sent), sent
+    return plain
+
+
+def test_every_byte_is_checked() -> None:
+    """Messages of all kinds, collectives and communicators."""
+    text = job([build(MPICH, "exchange"), {"quick": "4096", "default": "16384", "full": "65536"}[SCALE]], ROOT, 400)
+    assert re.search(r"[1-9]\d* checks passed on 4 ranks", text), text[-4000:]
+
+
+def test_one_sided_operations() -> None:
+    text = job([build(MPICH, "onesided")], ROOT, 400)
+    assert re.search(r"[1-9]\d* checks passed on 4 ranks", text), text[-4000:]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("module", SHARE)
+def test_mpi4py(module: str) -> None:
+    if not (SUITE / "prepared").exists():
+        pytest.skip("mpi4py's tests are not there (scripts/clients)")
+    text = job([MPICH.python(), "test/main.py", "-i", rf"test_{module}\.py"], SUITE, 1200)
+    assert "\nOK" in text and re.search(r"Ran [1-9]\d* tests? in", text), text[-4000:]
