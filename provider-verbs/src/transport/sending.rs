@@ -129,6 +129,7 @@ impl<V: Verbs> RcTransport<V> {
                     lane.queue.completed(number, &mut self.sends);
                 }
             }
+            Some(Owner::Window(peer)) => return self.reach_completed(peer, completion),
             Some(Owner::Retired) => {
                 let number_of = |retired: &&mut super::Retired<V>| {
                     retired.queue.number() == completion.queue_pair
@@ -157,7 +158,7 @@ impl<V: Verbs> RcTransport<V> {
             Owner::Receive(peer) => {
                 (peer, self.peers[peer as usize].receive.as_mut().map(|lane| &mut lane.failed))
             }
-            Owner::Retired => return,
+            Owner::Window(_) | Owner::Retired => return,
         };
         let Some(failed) = failed else { return };
         if std::mem::replace(failed, true) {
