@@ -363,7 +363,7 @@ impl<V: Verbs> Transport for RcTransport<V> {
     #[inline(always)]
     fn finished(&mut self) -> Option<Finished> {
         if self.finished.is_empty() {
-            self.reap_sends();
+            self.reap_burst();
         }
         self.finished.pop_front()
     }

@@ -102,16 +102,18 @@ impl<V: Verbs> RcTransport<V> {
 
     /// Takes completions of sends: buffers come back, and errors show.
     pub(super) fn reap_sends(&mut self) {
+        while self.reap_burst() {}
+    }
+
+    /// Takes a burst of them. Returns whether there was any.
+    #[inline(always)]
+    pub(super) fn reap_burst(&mut self) -> bool {
         let mut completions = [Completion::default(); POLL_BURST];
-        loop {
-            let count = self.shared.queues.poll_sends(&mut completions);
-            for completion in &completions[..count] {
-                self.send_completed(completion);
-            }
-            if count == 0 {
-                return;
-            }
+        let count = self.shared.queues.poll_sends(&mut completions);
+        for completion in &completions[..count] {
+            self.send_completed(completion);
         }
+        count > 0
     }
 
     #[inline(always)]
