@@ -4,8 +4,8 @@
 use std::{sync::Arc, time::Instant};
 
 use kestrel_core::{
-    completion_queue::store::Sharing, error::Errno, flags::Flags, info::MemoryRegionMode,
-    memory_region::MemoryRegion, one_sided::RemoteSegment,
+    completion_counter::CompletionCounter, completion_queue::store::Sharing, error::Errno,
+    flags::Flags, info::MemoryRegionMode, memory_region::MemoryRegion, one_sided::RemoteSegment,
 };
 use kestrel_tests::{
     bed::{Bed, Memory, World, pattern, same},
@@ -269,6 +269,25 @@ fn operations_fail_with_their_peer() {
         let registered = reach.fabric.tally().registered;
         assert!(registered < 8 << 20, "{registered} bytes are still registered");
     }
+}
+
+/// A device counts nothing, so a counter takes the region away from it.
+#[test]
+fn a_counter_that_is_bound_to_a_leased_region_counts() {
+    let target = Memory::zeroed(8);
+    let source = Memory::from(pattern(3, 8));
+    let reach = Reach::new();
+    let domain = &reach.world.nodes[1].domain;
+    let region = expose(&reach.world.nodes[1], &target, BOTH, 4);
+    reach.open_window(&region);
+    let counter = CompletionCounter::open(domain);
+    domain.bind_memory_counter(&region, &counter, Flags::REMOTE_WRITE).unwrap();
+    for written in 1..4 {
+        reach.write(&source, &[segment(&region, 0, 8)]);
+        reach.world.sent(0).good();
+        assert_eq!(counter.read(), written);
+    }
+    domain.close_memory(&region).unwrap();
 }
 
 /// Nothing stays registered for a region that is closed, and no queue pair for an endpoint.
