@@ -31,6 +31,7 @@ pub mod engine;
 pub mod protocol;
 pub mod tag_match;
 pub mod transport;
+pub mod window;
 pub mod wire;
 
 // What operations are made of.

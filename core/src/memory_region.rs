@@ -17,10 +17,12 @@ use crate::info::MemoryRegionMode;
 
 #[allow(unsafe_code)]
 pub mod access;
+pub mod adapter;
 #[allow(unsafe_code)]
 pub mod registration;
 
 use access::Gate;
+use adapter::Adapter;
 use registration::Events;
 
 /// "No key": never the key of a region. libfabric's `FI_KEY_NOTAVAIL`.
@@ -117,6 +119,7 @@ pub struct MemoryRegion {
     binds: BindCount,
     gate: Gate,
     events: Events,
+    adapter: Adapter,
 }
 
 impl MemoryRegion {
@@ -229,6 +232,7 @@ impl MemoryRegionRegistry {
             binds: BindCount::default(),
             gate: Gate::default(),
             events: Events::default(),
+            adapter: Adapter::default(),
         });
         place.insert(region.clone());
         Ok(region)
@@ -260,6 +264,7 @@ impl MemoryRegionRegistry {
         place.remove();
         drop(regions);
         region.gate.close();
+        region.adapter.revoke();
         Ok(())
     }
 

@@ -173,6 +173,8 @@ pub enum RemoteStage {
     Leaving,
     /// All packets have left; the target's word, or data, is awaited.
     Awaiting,
+    /// The adapter carries it out.
+    InWindow,
 }
 
 /// A one-sided operation that the target has not answered yet.

@@ -6,9 +6,15 @@
 //! payload; reliably and in order per peer. Matching, completions, flow control
 //! of payload and large messages are core's.
 
-use std::{os::fd::RawFd, time::Duration};
+use std::{os::fd::RawFd, sync::Arc, time::Duration};
 
-use crate::{address::Address, memory::Piece, ring::claims::Claims, wire::Head};
+use crate::{
+    address::Address,
+    memory::Piece,
+    ring::claims::Claims,
+    window::{Access, Finished, Invitation, Registration, Request, Started},
+    wire::Head,
+};
 
 /// A peer inside one engine: a dense index, given by the engine.
 pub type PeerIndex = u32;
@@ -202,6 +208,61 @@ pub trait Transport: Send + Sized + 'static {
 
     /// The same for the messages that we send to it.
     fn claims_to(&self, _peer: PeerIndex) -> Option<&Claims> {
+        None
+    }
+
+    /// Whether windows can be opened to `peer`: see [`crate::window`]. All that follows, up to
+    /// `finished`, is for those who answer that with yes.
+    #[inline(always)]
+    fn has_windows(&self, _peer: PeerIndex) -> bool {
+        false
+    }
+
+    /// Whether the window to `peer` is open.
+    fn is_window_open(&self, _peer: PeerIndex) -> bool {
+        false
+    }
+
+    /// Makes our end of a window to `peer`, and says what its end has to know. The earlier one
+    /// is given up.
+    fn invite(&mut self, _peer: PeerIndex) -> Option<Invitation> {
+        None
+    }
+
+    /// The peer's end exists: the window is open if this returns true.
+    fn open_window(&mut self, _peer: PeerIndex, _theirs: Invitation) -> bool {
+        false
+    }
+
+    /// Makes the end at which `peer` reaches our memory, in the ways that are permitted to all.
+    fn admit(
+        &mut self,
+        _peer: PeerIndex,
+        _theirs: Invitation,
+        _permitted: Access,
+    ) -> Option<Invitation> {
+        None
+    }
+
+    /// Registers memory of the application, for peers with a window to reach. The memory stays
+    /// valid until the registration is dropped.
+    fn register(
+        &mut self,
+        _memory: Piece,
+        _access: Access,
+        _local_write: bool,
+    ) -> Option<Arc<dyn Registration>> {
+        None
+    }
+
+    /// Starts an operation through the window to `peer`. Operations take effect in the order of
+    /// their starts.
+    fn start(&mut self, _peer: PeerIndex, _request: &Request) -> Started {
+        Started::Refused
+    }
+
+    /// An operation that is over. Those of a peer that was disconnected need not be told.
+    fn finished(&mut self) -> Option<Finished> {
         None
     }
 

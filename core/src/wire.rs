@@ -48,6 +48,15 @@ pub enum Kind {
     Share = 15,
     /// The sender has helped. Word: operation. Words: `from`: from there on all is written.
     Wrote = 16,
+    /// The sender wants a window to the receiver's memory. No word of its own. Words: an
+    /// invitation.
+    Invite = 24,
+    /// The receiver's end of it exists. Words: an invitation, or zeroes.
+    Admit = 25,
+    /// What may be reached of a region through a window? Word: key. No words.
+    Ask = 26,
+    /// The answer. Word: key. Words: a lease: `base, length, address, remote key and access`.
+    Lease = 27,
 }
 
 impl Kind {
@@ -71,6 +80,10 @@ impl Kind {
             14 => Kind::Done,
             15 => Kind::Share,
             16 => Kind::Wrote,
+            24 => Kind::Invite,
+            25 => Kind::Admit,
+            26 => Kind::Ask,
+            27 => Kind::Lease,
             _ => return None,
         })
     }
@@ -168,6 +181,9 @@ const WORDS: [u8; 32] = {
     words[Kind::Done as usize] = 1;
     words[Kind::Share as usize] = REPLY_WORDS as u8;
     words[Kind::Wrote as usize] = 1;
+    words[Kind::Invite as usize] = 4;
+    words[Kind::Admit as usize] = 4;
+    words[Kind::Lease as usize] = 4;
     words
 };
 

@@ -52,6 +52,12 @@ impl Memory {
         self.start
     }
 
+    /// All of it, for registering.
+    pub fn whole(&self) -> Piece {
+        // SAFETY: an allocation of that length; who uses the piece keeps the value.
+        unsafe { Piece::new(self.start.as_ptr(), self.len()) }
+    }
+
     /// The address of a byte, as work requests have it.
     #[inline(always)]
     pub fn address(&self, offset: usize) -> u64 {

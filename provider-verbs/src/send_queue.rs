@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use crate::{
     send_pool::{SendPool, SlotIndex},
-    verbs::{QueuePair, Region, RemoteMemory, Segment, SendRequest, Verbs, VerbsError},
+    verbs::{QueuePair, Region, RemoteMemory, Segment, SendRequest, Verb, Verbs, VerbsError},
 };
 
 /// One request of so many asks for a completion.
@@ -75,7 +75,8 @@ impl<V: Verbs> SendQueue<V> {
             },
             inline: slot == SendPool::<V>::INLINE,
             signalled,
-            write_to,
+            fenced: false,
+            verb: write_to.map_or(Verb::Send, Verb::Write),
         };
         // SAFETY: the buffer is registered, and is not taken again before the request completed,
         // or before the queue pair is gone; the one for inline requests is copied by the call.

@@ -6,7 +6,7 @@
 
 use std::{fmt, io, os::fd::RawFd, sync::Arc};
 
-use kestrel_core::{error::Errno, transport::Unreachable};
+use kestrel_core::{error::Errno, memory::Piece, transport::Unreachable};
 
 use crate::{device::LinkLayer, memory::Memory};
 
@@ -19,6 +19,7 @@ pub struct Status(pub u32);
 
 impl Status {
     pub const SUCCESS: Status = Status(0);
+    pub const LOCAL_PROTECTION: Status = Status(4);
     pub const FLUSHED: Status = Status(5);
     pub const REMOTE_INVALID: Status = Status(9);
     pub const REMOTE_ACCESS: Status = Status(10);
@@ -32,6 +33,7 @@ impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = match *self {
             Status::SUCCESS => "success",
+            Status::LOCAL_PROTECTION => "memory of ours is not registered for that",
             Status::FLUSHED => "flushed, since the queue pair is in error",
             Status::REMOTE_INVALID => "the peer refuses the request as invalid",
             Status::REMOTE_ACCESS => "the peer refuses access to its memory",
@@ -64,14 +66,22 @@ pub struct Segment {
     pub local_key: u32,
 }
 
-/// Where an RDMA write goes.
+/// Where an RDMA write goes, or where an RDMA read takes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RemoteMemory {
     pub address: u64,
     pub key: u32,
 }
 
-/// A work request for a send queue: a SEND, or an RDMA write if it says where to.
+/// What a work request of a send queue does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verb {
+    Send,
+    Write(RemoteMemory),
+    Read(RemoteMemory),
+}
+
+/// A work request for a send queue.
 #[derive(Clone, Copy, Debug)]
 pub struct SendRequest {
     pub request: u64,
@@ -80,7 +90,9 @@ pub struct SendRequest {
     pub inline: bool,
     /// It completes with an entry, and so do those before it with that entry.
     pub signalled: bool,
-    pub write_to: Option<RemoteMemory>,
+    /// It begins when the reads before it are over.
+    pub fenced: bool,
+    pub verb: Verb,
 }
 
 /// A work request for a shared receive queue.
@@ -88,6 +100,46 @@ pub struct SendRequest {
 pub struct ReceiveRequest {
     pub request: u64,
     pub segment: Segment,
+}
+
+/// What peers may do to memory, or through a queue pair.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RemoteAccess {
+    pub write: bool,
+    pub read: bool,
+}
+
+/// What a queue pair is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It sends packets, and its memory for credit is written to.
+    Sends,
+    /// It receives into the shared queue, and writes credit.
+    Receives,
+    /// It writes and reads the peer's memory.
+    Reaches,
+    /// The peer writes and reads our memory through it.
+    Admits(RemoteAccess),
+}
+
+impl Role {
+    /// Reads that may be under way at once, at both ends: every device that is known takes as
+    /// many.
+    pub fn reads_max(self) -> u8 {
+        match self {
+            Role::Sends | Role::Receives => 1,
+            Role::Reaches | Role::Admits(_) => 4,
+        }
+    }
+
+    /// What the peer may do through it.
+    pub fn admits(self) -> RemoteAccess {
+        match self {
+            Role::Sends => RemoteAccess { write: true, read: false },
+            Role::Receives | Role::Reaches => RemoteAccess::default(),
+            Role::Admits(access) => access,
+        }
+    }
 }
 
 /// How deep an endpoint's queues are.
@@ -176,6 +228,7 @@ impl From<VerbsError> for Unreachable {
 /// A device, opened, with a protection domain that everything made on it belongs to.
 pub trait Verbs: Send + Sync + Sized + 'static {
     type Region: Region;
+    type Registration: Registration;
     type Queues: Queues;
     type QueuePair: QueuePair;
 
@@ -195,22 +248,41 @@ pub trait Verbs: Send + Sync + Sized + 'static {
         remote_write: bool,
     ) -> Result<Self::Region, VerbsError>;
 
+    /// Registers memory of the application: peers may do what `remote` says, and the device
+    /// itself may write to it if `local_write`, which a remote write needs as well.
+    ///
+    /// # Safety
+    /// The memory stays the application's to lend until the registration is dropped: valid for
+    /// reads, and for writes if the device or peers may write.
+    unsafe fn register(
+        self: &Arc<Self>,
+        memory: Piece,
+        remote: RemoteAccess,
+        local_write: bool,
+    ) -> Result<Self::Registration, VerbsError>;
+
     /// Makes the queues of an endpoint.
     fn open_queues(self: &Arc<Self>, depths: Depths) -> Result<Self::Queues, VerbsError>;
 
-    /// Makes a queue pair in state INIT that can have `sends` requests under way. It receives
-    /// into the shared queue, if `receives`, else nothing but RDMA writes.
+    /// Makes a queue pair in state INIT that can have `sends` requests under way.
     fn create_queue_pair(
         self: &Arc<Self>,
         queues: &Arc<Self::Queues>,
         sends: u32,
-        receives: bool,
+        role: Role,
     ) -> Result<Self::QueuePair, VerbsError>;
 }
 
 /// Registered memory, deregistered with the value.
 pub trait Region: Send + Sync + 'static {
     fn memory(&self) -> &Memory;
+    fn local_key(&self) -> u32;
+    fn remote_key(&self) -> u32;
+}
+
+/// Memory of the application that is registered, until the value is dropped: the device touches
+/// none of it afterwards.
+pub trait Registration: Send + Sync + 'static {
     fn local_key(&self) -> u32;
     fn remote_key(&self) -> u32;
 }

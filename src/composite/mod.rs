@@ -20,7 +20,7 @@ pub mod provider;
 mod route;
 pub mod traffic;
 
-use std::{cell::Cell, os::fd::RawFd, time::Duration};
+use std::{cell::Cell, os::fd::RawFd, sync::Arc, time::Duration};
 
 use kestrel_core::{
     address::Address,
@@ -28,6 +28,7 @@ use kestrel_core::{
     memory::Piece,
     ring::claims::Claims,
     transport::{Arrival, Limits, PeerIndex, Room, Transport, TransportEvent, Unreachable},
+    window::{Access, Finished, Invitation, Registration, Request, Started},
     wire::Head,
 };
 
@@ -320,6 +321,52 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
             }
             _ => self.near.is_readable_by(peer),
         }
+    }
+
+    #[inline(always)]
+    fn has_windows(&self, peer: PeerIndex) -> bool {
+        match &self.far {
+            Some(far) => far.sends(peer) && far.transport.has_windows(peer),
+            None => false,
+        }
+    }
+
+    fn is_window_open(&self, peer: PeerIndex) -> bool {
+        self.far.as_ref().is_some_and(|far| far.transport.is_window_open(peer))
+    }
+
+    fn invite(&mut self, peer: PeerIndex) -> Option<Invitation> {
+        self.far_of(peer)?.transport.invite(peer)
+    }
+
+    fn open_window(&mut self, peer: PeerIndex, theirs: Invitation) -> bool {
+        self.far_of(peer).is_some_and(|far| far.transport.open_window(peer, theirs))
+    }
+
+    fn admit(
+        &mut self,
+        peer: PeerIndex,
+        theirs: Invitation,
+        permitted: Access,
+    ) -> Option<Invitation> {
+        self.far.as_mut()?.transport.admit(peer, theirs, permitted)
+    }
+
+    fn register(
+        &mut self,
+        memory: Piece,
+        access: Access,
+        local_write: bool,
+    ) -> Option<Arc<dyn Registration>> {
+        self.far.as_mut()?.transport.register(memory, access, local_write)
+    }
+
+    fn start(&mut self, peer: PeerIndex, request: &Request) -> Started {
+        self.far_of(peer).map_or(Started::Refused, |far| far.transport.start(peer, request))
+    }
+
+    fn finished(&mut self) -> Option<Finished> {
+        self.far.as_mut()?.transport.finished()
     }
 
     #[inline(always)]

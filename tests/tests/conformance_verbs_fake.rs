@@ -79,13 +79,15 @@ mod roomy {
 mod tight {
     use super::*;
 
-    /// Nothing goes inline, and completions come in small bursts, shuffled.
+    /// Nothing goes inline, long memory cannot be registered, and completions come in small
+    /// bursts, shuffled.
     fn options() -> FakeOptions {
         FakeOptions {
             link_layer: LinkLayer::InfiniBand,
             partition_key: 0x8001,
             inline_bytes_max: 0,
             poll_burst: 3,
+            registered_bytes_max: 100_000,
             shuffle: Some(7),
         }
     }

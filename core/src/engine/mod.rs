@@ -92,6 +92,8 @@ pub struct Engine<T: Transport> {
     pub(crate) scratch: Scratch,
     /// Peers with something to push.
     pub(crate) backlog: Vec<PeerIndex>,
+    /// Operations that go through windows.
+    pub(crate) in_windows: u32,
     /// Messages that are read from their senders' memory.
     pub(crate) pulls: VecDeque<Pull>,
     /// Messages of ours that we help a receiver with.
@@ -125,6 +127,7 @@ impl<T: Transport> Engine<T> {
             regions: KnownRegions::new(setup.memory_regions.clone()),
             scratch: Scratch::default(),
             backlog: Vec::new(),
+            in_windows: 0,
             pulls: VecDeque::new(),
             helps: VecDeque::new(),
             claimed: HashMap::new(),
@@ -146,6 +149,7 @@ impl<T: Transport> Engine<T> {
             self.take_events();
         }
         self.know_sources();
+        let finished = self.in_windows > 0 && self.take_finished();
         let mut packets = 0;
         let burst = self.burst.min(most);
         self.has_news = false;
@@ -164,9 +168,9 @@ impl<T: Transport> Engine<T> {
         // look is worth while when the first look of a poll finds something.
         self.burst = if packets > 0 { BURST_MAX.min(self.burst * 2) } else { 1 };
         if self.backlog.is_empty() && self.pulls.is_empty() && self.helps.is_empty() {
-            return packets > 0;
+            return finished || packets > 0;
         }
-        self.push_backlog(packets > 0)
+        self.push_backlog(finished || packets > 0)
     }
 
     #[cold]

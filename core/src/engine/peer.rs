@@ -8,7 +8,7 @@ use std::{
 use crate::{
     address::Address,
     address_vector::FI_ADDR_NOTAVAIL,
-    protocol::remote_access::serve_data::Serving,
+    protocol::{remote_access::serve_data::Serving, window::PeerWindow},
     wire::{Kind, REPLY_WORDS},
 };
 
@@ -34,7 +34,8 @@ pub enum PeerState {
 /// A small packet that core owes to a peer: never lost for lack of room.
 #[derive(Clone, Copy, Debug)]
 pub struct Reply {
-    /// `Consent`, `Finish`, `Acknowledge`, `Done`, `Share` or `Wrote`.
+    /// `Consent`, `Finish`, `Acknowledge`, `Done`, `Share`, `Wrote`, `Invite`, `Admit`,
+    /// `Ask` or `Lease`.
     pub kind: Kind,
     /// The peer's operation.
     pub operation: u64,
@@ -84,6 +85,8 @@ pub struct Peer {
     pub reads: u32,
     /// As above.
     pub long_reads: u32,
+    /// What goes through a window to it.
+    pub window: PeerWindow,
     /// What the peer asked to read and has not wholly got.
     pub serving: VecDeque<Serving>,
     /// Replies that found no room yet.
@@ -156,6 +159,7 @@ impl Peer {
             awaiting: 0,
             reads: 0,
             long_reads: 0,
+            window: PeerWindow::default(),
             serving: VecDeque::new(),
             replies: VecDeque::new(),
             offers: (0, 0),
@@ -173,7 +177,7 @@ impl Peer {
 
     /// Recomputes `clear`.
     pub fn settle(&mut self) {
-        let empty = self.queue.is_empty() && self.replies.is_empty();
+        let empty = self.queue.is_empty() && self.replies.is_empty() && self.window.under_way == 0;
         self.clear = self.state == PeerState::Ready && empty;
     }
 }

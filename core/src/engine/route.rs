@@ -13,6 +13,7 @@ use crate::{
     error::Errno,
     memory::Piece,
     operation::{SendStage, Target},
+    protocol::window::PeerWindow,
     tag_match::{ANY_SOURCE, STICKY},
     transport::{PeerIndex, Transport, TransportEvent, Unreachable},
     wire::{Head, Kind},
@@ -140,6 +141,7 @@ impl<T: Transport> Engine<T> {
         record.incarnation = Some(incarnation);
         record.state = PeerState::Ready;
         record.charged = 0;
+        record.window = PeerWindow::default();
         record.credit = CREDIT_FIRST;
         record.unwritable = false;
         self.note_backlog(peer);
@@ -250,6 +252,8 @@ impl<T: Transport> Engine<T> {
         record.streams.clear();
         record.serving.clear();
         (record.awaiting, record.reads, record.long_reads) = (0, 0, 0);
+        self.in_windows -= record.window.under_way;
+        record.window = PeerWindow::default();
         let begun: Vec<u32> =
             self.sends.indices().filter(|&send| self.sends[send].has_begun_with(peer)).collect();
         for send in begun {

@@ -18,7 +18,7 @@ pub struct Events {
 }
 
 impl Events {
-    fn all(&self) -> impl Iterator<Item = &Arc<Counter>> {
+    pub(super) fn all(&self) -> impl Iterator<Item = &Arc<Counter>> {
         self.read.get().into_iter().chain(self.write.get())
     }
 }
@@ -124,6 +124,8 @@ impl<P: Provider> Domain<P> {
                 return Err(MemoryRegionError::CounterBound { key: region.key });
             }
         }
+        // What a peer has been told of the region would go uncounted.
+        region.adapter.revoke();
         counter.drive_domain();
         Ok(())
     }

@@ -221,6 +221,9 @@ impl<T: Transport> Engine<T> {
                 | Kind::Data
                 | Kind::Done,
             ) => self.arrive_one_sided(arrival),
+            Some(Kind::Invite | Kind::Admit | Kind::Ask | Kind::Lease) => {
+                self.arrive_window(arrival);
+            }
             None => {
                 let what = format!("it sent a packet of kind {}", arrival.head.kind);
                 self.violation(peer, &what);

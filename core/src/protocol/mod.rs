@@ -18,3 +18,4 @@ pub mod receive;
 pub mod remote_access;
 pub mod send;
 pub mod single_copy;
+pub mod window;

@@ -61,11 +61,15 @@ impl<T: Transport> Engine<T> {
         if index & ONE_SIDED != 0 {
             return self.pump_remote(peer, index & !ONE_SIDED);
         }
+        // A message finds done what was written before it.
+        if self.peers[peer as usize].window.under_way > 0 {
+            return false;
+        }
         let send = &self.sends[index];
         match send.stage {
             SendStage::Queued => {
                 let fenced = send.flags.contains(Flags::FENCE);
-                if fenced && self.peers[peer as usize].awaiting > 0 {
+                if fenced && self.peers[peer as usize].has_unfinished() {
                     return false;
                 }
                 self.push_first(peer, index)
@@ -167,6 +171,7 @@ impl<T: Transport> Engine<T> {
         if prefix > 0 {
             self.peers[peer as usize].charged += prefix as u64 + ENVELOPE_COST;
         }
+        self.peers[peer as usize].window.longs += 1;
         let send = &mut self.sends[index];
         send.prefix = prefix;
         send.sent = part.len();

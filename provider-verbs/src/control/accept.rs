@@ -21,7 +21,7 @@ use super::{
 use crate::{
     receive_pool::{BUFFER_BYTES, WINDOW_MIN},
     station::{PeerIdentity, ReceiveEnd, StationEvent},
-    verbs::{QueuePair, Verbs},
+    verbs::{QueuePair, Role, Verbs},
 };
 
 /// Handshakes that others began, at a time; the next ones wait in the kernel.
@@ -207,7 +207,7 @@ impl<V: Verbs> ControlThread<V> {
             Err(error) => return Err((RejectReason::Resources, error.to_string())),
         }
         let first_packet = u32::from_le_bytes(random()) >> 8;
-        let made = shared.device.create_queue_pair(&shared.queues, WRITES_MAX, true);
+        let made = shared.device.create_queue_pair(&shared.queues, WRITES_MAX, Role::Receives);
         let joined = made.and_then(|pair| {
             pair.connect(first_packet, &hello.end)?;
             Ok(pair)

@@ -20,7 +20,7 @@ use crate::{
     receive_pool::BUFFER_BYTES,
     station::{PeerIdentity, SendEnd, StationEvent},
     transport::CREDIT_BYTES,
-    verbs::{PathEnd, QueuePair, Region, RemoteMemory, Verbs},
+    verbs::{PathEnd, QueuePair, Region, RemoteMemory, Role, Verbs},
 };
 
 /// Connects that have a socket at a time; the others wait.
@@ -306,7 +306,7 @@ impl<V: Verbs> ControlThread<V> {
         let shared = &record.shared;
         let made = shared
             .device
-            .create_queue_pair(&shared.queues, SENDS_MAX, false)
+            .create_queue_pair(&shared.queues, SENDS_MAX, Role::Sends)
             .and_then(|pair| Ok((pair, shared.device.allocate(CREDIT_BYTES, true)?)));
         let (queue_pair, credit) = match made {
             Ok(made) => made,
@@ -389,7 +389,7 @@ impl<V: Verbs> ControlThread<V> {
 }
 
 /// What we tell a peer of a queue pair of ours.
-pub(super) fn path_end<V: Verbs>(device: &V, pair: &V::QueuePair, first_packet: u32) -> PathEnd {
+pub fn path_end<V: Verbs>(device: &V, pair: &V::QueuePair, first_packet: u32) -> PathEnd {
     let port = device.port();
     PathEnd {
         queue_pair: pair.number(),

@@ -29,7 +29,10 @@ use std::{
 use crossbeam_queue::SegQueue;
 use kestrel_core::transport::Bell as _;
 
-pub use self::{accept::WRITES_MAX as CREDIT_WRITES_MAX, connect::SENDS_MAX};
+pub use self::{
+    accept::WRITES_MAX as CREDIT_WRITES_MAX,
+    connect::{SENDS_MAX, path_end},
+};
 use crate::{bell::EventBell, fork_guard, station::StationShared, verbs::Verbs};
 
 /// The control thread never blocks; if it has not answered by then it never will.

@@ -9,13 +9,16 @@ use kestrel_core::memory::Piece;
 use rustix::fd::OwnedFd;
 
 use super::Tally;
-use crate::verbs::{Completion, ReceiveRequest, RemoteMemory, Segment, SendRequest, Status};
+use crate::verbs::{
+    Completion, ReceiveRequest, RemoteAccess, RemoteMemory, Role, Segment, SendRequest, Status,
+    Verb,
+};
 
 /// A stretch of registered memory: what its key allows.
 pub(super) struct Registered {
     pub start: u64,
     pub bytes: usize,
-    pub remote_write: bool,
+    pub remote: RemoteAccess,
 }
 
 /// The queues of an endpoint.
@@ -32,7 +35,7 @@ pub(super) struct QueueState {
 pub(super) struct Pair {
     pub queues: u64,
     pub sends_max: usize,
-    pub receives: bool,
+    pub role: Role,
     pub peer: Option<u32>,
     pub failed: bool,
     /// Posted and not carried out; inline ones keep their bytes.
@@ -75,14 +78,12 @@ impl State {
         Tally { queue_pairs: self.pairs.len(), registered, ..self.tally }
     }
 
-    pub(super) fn add_pair(&mut self, queues: u64, sends_max: usize, receives: bool) -> u32 {
+    pub(super) fn add_pair(&mut self, queues: u64, sends_max: usize, role: Role) -> u32 {
         let number = self.number();
         let waiting = VecDeque::new();
         let (peer, failed, unsignalled) = (None, false, 0);
-        self.pairs.insert(
-            number,
-            Pair { queues, sends_max, receives, peer, failed, waiting, unsignalled },
-        );
+        self.pairs
+            .insert(number, Pair { queues, sends_max, role, peer, failed, waiting, unsignalled });
         number
     }
 
@@ -142,9 +143,9 @@ impl State {
             && let Some(pair) = self.pairs.get_mut(&number)
             && let Some(mut waiting) = pair.waiting.pop_front()
         {
-            if !waiting.request.inline {
-                let segment = waiting.request.segment;
-                piece_at(segment.address, segment.length).append_to(&mut waiting.bytes);
+            let Segment { address, length, .. } = waiting.request.segment;
+            if !waiting.request.inline && !matches!(waiting.request.verb, Verb::Read(_)) {
+                piece_at(address, length).append_to(&mut waiting.bytes);
             }
             let status = match &mut self.failing {
                 Some((count, status)) if *count > 0 => {
@@ -177,26 +178,49 @@ impl State {
         if peer.failed || peer.peer != Some(number) {
             return Status::RETRIES_EXCEEDED;
         }
-        let (queues, receives) = (peer.queues, peer.receives);
-        match waiting.request.write_to {
-            Some(remote) => self.write(remote, &waiting.bytes),
-            None if receives => self.deliver(to, queues, &waiting.bytes),
-            None => {
+        let (queues, role) = (peer.queues, peer.role);
+        if matches!(role, Role::Admits(_)) {
+            self.tally.reached += 1;
+        }
+        match waiting.request.verb {
+            Verb::Write(remote) => self.write(remote, role.admits(), &waiting.bytes),
+            Verb::Read(remote) => self.read(remote, role.admits(), &waiting.request.segment),
+            Verb::Send if role == Role::Receives => self.deliver(to, queues, &waiting.bytes),
+            Verb::Send => {
                 self.tally.not_ready += 1;
                 Status::RECEIVER_NOT_READY
             }
         }
     }
 
-    fn write(&mut self, remote: RemoteMemory, bytes: &[u8]) -> Status {
+    fn write(&mut self, remote: RemoteMemory, admits: RemoteAccess, bytes: &[u8]) -> Status {
         if bytes.is_empty() {
             return Status::SUCCESS;
         }
-        let region = self.regions.get(&remote.key).filter(|region| region.remote_write);
-        if !region.is_some_and(|region| region.holds(remote.address, bytes.len())) {
+        let region = self.regions.get(&remote.key).filter(|region| region.remote.write);
+        if !admits.write || !region.is_some_and(|region| region.holds(remote.address, bytes.len()))
+        {
             return Status::REMOTE_ACCESS;
         }
-        write_words(remote.address, bytes);
+        if remote.address.is_multiple_of(8) && bytes.len().is_multiple_of(8) {
+            write_words(remote.address, bytes);
+        } else {
+            piece_at(remote.address, bytes.len() as u32).fill(bytes);
+        }
+        Status::SUCCESS
+    }
+
+    fn read(&mut self, remote: RemoteMemory, admits: RemoteAccess, to: &Segment) -> Status {
+        let length = to.length as usize;
+        let region = self.regions.get(&remote.key).filter(|region| region.remote.read);
+        if !admits.read || !region.is_some_and(|region| region.holds(remote.address, length)) {
+            return Status::REMOTE_ACCESS;
+        }
+        // What was registered when it was posted may not be any more.
+        if !self.is_local(to) {
+            return Status::LOCAL_PROTECTION;
+        }
+        piece_at(remote.address, to.length).copy_to(piece_at(to.address, to.length));
         Status::SUCCESS
     }
 
@@ -247,7 +271,9 @@ impl QueueState {
 impl Registered {
     fn holds(&self, address: u64, length: usize) -> bool {
         let offset = address.checked_sub(self.start);
-        offset.is_some_and(|offset| offset as usize + length <= self.bytes)
+        offset.is_some_and(|offset| {
+            (offset as usize).checked_add(length).is_some_and(|end| end <= self.bytes)
+        })
     }
 }
 
@@ -260,7 +286,6 @@ fn piece_at(address: u64, length: u32) -> Piece {
 
 /// Writes as a device does, whole words at a time: the other side may be reading.
 fn write_words(address: u64, bytes: &[u8]) {
-    assert!(address.is_multiple_of(8) && bytes.len().is_multiple_of(8), "a write of words");
     for (nth, word) in bytes.chunks_exact(8).enumerate() {
         let to = (address as usize + nth * 8) as *mut u64;
         // SAFETY: the stretch was found in memory that is registered for writing, and is

@@ -11,10 +11,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::{
     device::LinkLayer,
-    verbs::{Depths, LocalPort, Status, Verbs, VerbsError},
+    verbs::{Depths, LocalPort, RemoteAccess, Role, Status, Verbs, VerbsError},
 };
 use fabric::State;
-pub use objects::{FakeQueuePair, FakeQueues, FakeRegion};
+use kestrel_core::memory::Piece;
+pub use objects::{FakeQueuePair, FakeQueues, FakeRegion, FakeRegistration};
 
 /// How a fake fabric behaves.
 #[derive(Clone, Debug)]
@@ -27,6 +28,8 @@ pub struct FakeOptions {
     pub inline_bytes_max: usize,
     /// Completions that a poll fetches at most.
     pub poll_burst: usize,
+    /// The longest memory of an application that can be registered.
+    pub registered_bytes_max: usize,
     /// Completions of different queue pairs overtake each other, chosen by this seed.
     pub shuffle: Option<u64>,
 }
@@ -38,6 +41,7 @@ impl Default for FakeOptions {
             partition_key: 0xffff,
             inline_bytes_max: 220,
             poll_burst: usize::MAX,
+            registered_bytes_max: 1 << 32,
             shuffle: None,
         }
     }
@@ -54,8 +58,10 @@ pub struct FakeFabric {
 pub struct Tally {
     /// Sends that found no receive posted.
     pub not_ready: u64,
-    /// Sends and writes that were carried out.
+    /// Sends, writes and reads that were carried out.
     pub carried: u64,
+    /// Of these, the ones by which memory of applications was written or read.
+    pub reached: u64,
     /// Of these, the ones posted inline.
     pub inline: u64,
     /// Queue pairs that exist.
@@ -125,6 +131,7 @@ pub struct FakeDevice {
 
 impl Verbs for FakeDevice {
     type Region = FakeRegion;
+    type Registration = FakeRegistration;
     type Queues = FakeQueues;
     type QueuePair = FakeQueuePair;
 
@@ -148,6 +155,18 @@ impl Verbs for FakeDevice {
         FakeRegion::new(self, bytes, remote_write)
     }
 
+    unsafe fn register(
+        self: &Arc<Self>,
+        memory: Piece,
+        remote: RemoteAccess,
+        _local_write: bool,
+    ) -> Result<FakeRegistration, VerbsError> {
+        if memory.len() > self.options.registered_bytes_max {
+            return Err(objects::refusal(self, "ibv_reg_mr", libc::ENOMEM));
+        }
+        Ok(FakeRegistration::new(self, memory, remote))
+    }
+
     fn open_queues(self: &Arc<Self>, depths: Depths) -> Result<FakeQueues, VerbsError> {
         FakeQueues::new(self, depths)
     }
@@ -156,8 +175,8 @@ impl Verbs for FakeDevice {
         self: &Arc<Self>,
         queues: &Arc<FakeQueues>,
         sends: u32,
-        receives: bool,
+        role: Role,
     ) -> Result<FakeQueuePair, VerbsError> {
-        Ok(FakeQueuePair::new(self, queues, sends, receives))
+        Ok(FakeQueuePair::new(self, queues, sends, role))
     }
 }

@@ -7,6 +7,7 @@ use std::{
     sync::Arc,
 };
 
+use kestrel_core::memory::Piece;
 use rustix::{
     event::{EventfdFlags, eventfd},
     fd::OwnedFd,
@@ -21,20 +22,52 @@ use crate::{
     memory::Memory,
     verbs::{
         Completion, Depths, POLL_BURST, PathEnd, QueuePair, Queues, ReceiveRequest, Region,
-        SendRequest, VerbsError,
+        Registration, RemoteAccess, Role, SendRequest, VerbsError,
     },
 };
 
-fn refusal(device: &FakeDevice, call: &'static str, number: i32) -> VerbsError {
+pub(super) fn refusal(device: &FakeDevice, call: &'static str, number: i32) -> VerbsError {
     let source = io::Error::from_raw_os_error(number);
     VerbsError::Call { device: device.name.clone(), call, source }
 }
 
-/// Registered memory of the fake.
-pub struct FakeRegion {
+/// Registered memory of applications.
+pub struct FakeRegistration {
     device: Arc<FakeDevice>,
-    memory: Memory,
     key: u32,
+}
+
+impl FakeRegistration {
+    pub(super) fn new(device: &Arc<FakeDevice>, memory: Piece, remote: RemoteAccess) -> Self {
+        let (start, bytes) = (memory.as_ptr().addr() as u64, memory.len());
+        let mut state = device.fabric.lock();
+        let key = state.number();
+        state.regions.insert(key, Registered { start, bytes, remote });
+        drop(state);
+        FakeRegistration { device: device.clone(), key }
+    }
+}
+
+impl Registration for FakeRegistration {
+    fn local_key(&self) -> u32 {
+        self.key
+    }
+
+    fn remote_key(&self) -> u32 {
+        self.key
+    }
+}
+
+impl Drop for FakeRegistration {
+    fn drop(&mut self) {
+        self.device.fabric.lock().regions.remove(&self.key);
+    }
+}
+
+/// Registered memory of the fake. Fields drop in this order: the registration before the memory.
+pub struct FakeRegion {
+    registration: FakeRegistration,
+    memory: Memory,
 }
 
 impl FakeRegion {
@@ -45,12 +78,9 @@ impl FakeRegion {
     ) -> Result<FakeRegion, VerbsError> {
         let memory =
             Memory::zeroed(bytes).ok_or_else(|| refusal(device, "ibv_reg_mr", libc::ENOMEM))?;
-        let registered = Registered { start: memory.address(0), bytes: memory.len(), remote_write };
-        let mut state = device.fabric.lock();
-        let key = state.number();
-        state.regions.insert(key, registered);
-        drop(state);
-        Ok(FakeRegion { device: device.clone(), memory, key })
+        let remote = RemoteAccess { write: remote_write, read: false };
+        let registration = FakeRegistration::new(device, memory.whole(), remote);
+        Ok(FakeRegion { registration, memory })
     }
 }
 
@@ -60,17 +90,11 @@ impl Region for FakeRegion {
     }
 
     fn local_key(&self) -> u32 {
-        self.key
+        self.registration.key
     }
 
     fn remote_key(&self) -> u32 {
-        self.key
-    }
-}
-
-impl Drop for FakeRegion {
-    fn drop(&mut self) {
-        self.device.fabric.lock().regions.remove(&self.key);
+        self.registration.key
     }
 }
 
@@ -195,10 +219,10 @@ impl FakeQueuePair {
         device: &Arc<FakeDevice>,
         queues: &Arc<FakeQueues>,
         sends: u32,
-        receives: bool,
+        role: Role,
     ) -> FakeQueuePair {
         let mut state = device.fabric.lock();
-        let number = state.add_pair(queues.number, sends as usize, receives);
+        let number = state.add_pair(queues.number, sends as usize, role);
         drop(state);
         FakeQueuePair { device: device.clone(), _queues: queues.clone(), number }
     }

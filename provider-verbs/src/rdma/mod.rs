@@ -5,6 +5,7 @@
 
 mod queue_pair;
 mod queues;
+mod registration;
 
 use std::{
     io,
@@ -16,16 +17,19 @@ use std::{
     },
 };
 
-use kestrel_core::{error::HasErrno, transport::Unreachable};
+use kestrel_core::{error::HasErrno, memory::Piece, transport::Unreachable};
 use rdma_core_sys::{Library, verbs::*};
 
-pub use self::{queue_pair::RdmaQueuePair, queues::RdmaQueues};
+pub use self::{
+    queue_pair::RdmaQueuePair,
+    queues::RdmaQueues,
+    registration::{RdmaRegion, RdmaRegistration},
+};
 use crate::{
     device::{DeviceError, LinkLayer, query},
     gid,
-    memory::Memory,
     provider::{RcProvider, VerbsOptions},
-    verbs::{Depths, LocalPort, Region, Verbs, VerbsError},
+    verbs::{Depths, LocalPort, RemoteAccess, Role, Verbs, VerbsError},
 };
 
 /// A device, opened, with a protection domain.
@@ -183,6 +187,7 @@ impl Drop for Rdma {
 
 impl Verbs for Rdma {
     type Region = RdmaRegion;
+    type Registration = RdmaRegistration;
     type Queues = RdmaQueues;
     type QueuePair = RdmaQueuePair;
 
@@ -206,6 +211,16 @@ impl Verbs for Rdma {
         RdmaRegion::new(self, bytes, remote_write)
     }
 
+    unsafe fn register(
+        self: &Arc<Self>,
+        memory: Piece,
+        remote: RemoteAccess,
+        local_write: bool,
+    ) -> Result<RdmaRegistration, VerbsError> {
+        // SAFETY: as this function was promised.
+        unsafe { RdmaRegistration::new(self, memory, remote, local_write) }
+    }
+
     fn open_queues(self: &Arc<Self>, depths: Depths) -> Result<RdmaQueues, VerbsError> {
         RdmaQueues::new(self, depths)
     }
@@ -214,11 +229,11 @@ impl Verbs for Rdma {
         self: &Arc<Self>,
         queues: &Arc<RdmaQueues>,
         sends: u32,
-        receives: bool,
+        role: Role,
     ) -> Result<RdmaQueuePair, VerbsError> {
         let mut inline = self.inline_bytes.load(Ordering::Relaxed);
         loop {
-            match RdmaQueuePair::new(self, queues, sends, receives, inline) {
+            match RdmaQueuePair::new(self, queues, sends, role, inline) {
                 // Devices grant different lengths, and refuse instead of saying which.
                 Err(VerbsError::Call { source, .. })
                     if inline > 0 && source.raw_os_error() == Some(libc::EINVAL) =>
@@ -228,76 +243,6 @@ impl Verbs for Rdma {
                 }
                 made => return made,
             }
-        }
-    }
-}
-
-/// Registered memory.
-pub struct RdmaRegion {
-    region: NonNull<ibv_mr>,
-    keys: (u32, u32),
-    memory: Memory,
-    device: Arc<Rdma>,
-}
-
-// SAFETY: as for the device.
-unsafe impl Send for RdmaRegion {}
-// SAFETY: as for the device.
-unsafe impl Sync for RdmaRegion {}
-
-impl RdmaRegion {
-    fn new(device: &Arc<Rdma>, bytes: usize, remote_write: bool) -> Result<Self, VerbsError> {
-        let refused = |source: io::Error| {
-            let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
-            let limit = limit.map_or("unlimited".into(), |limit| format!("{} KiB", limit >> 10));
-            VerbsError::LockedMemory { device: device.open.name.clone(), bytes, limit, source }
-        };
-        let memory = Memory::zeroed(bytes)
-            .ok_or_else(|| refused(io::Error::from_raw_os_error(libc::ENOMEM)))?;
-        let access =
-            IBV_ACCESS_LOCAL_WRITE | if remote_write { IBV_ACCESS_REMOTE_WRITE } else { 0 };
-        let (start, length) = (memory.start().as_ptr().cast(), memory.len());
-        // SAFETY: the domain is alive; the memory is mapped until after the deregistration.
-        let region =
-            unsafe { device.verbs().reg_mr(device.domain.as_ptr(), start, length, access) };
-        let Some(region) = NonNull::new(region) else {
-            let source = io::Error::last_os_error();
-            return Err(match source.raw_os_error() {
-                Some(libc::ENOMEM | libc::EAGAIN | libc::EPERM) => refused(source),
-                _ => VerbsError::Call {
-                    device: device.open.name.clone(),
-                    call: "ibv_reg_mr",
-                    source,
-                },
-            });
-        };
-        // SAFETY: the region was made just now.
-        let keys = unsafe { (region.as_ref().lkey, region.as_ref().rkey) };
-        Ok(RdmaRegion { region, keys, memory, device: device.clone() })
-    }
-}
-
-impl Region for RdmaRegion {
-    #[inline(always)]
-    fn memory(&self) -> &Memory {
-        &self.memory
-    }
-
-    #[inline(always)]
-    fn local_key(&self) -> u32 {
-        self.keys.0
-    }
-
-    fn remote_key(&self) -> u32 {
-        self.keys.1
-    }
-}
-
-impl Drop for RdmaRegion {
-    fn drop(&mut self) {
-        // SAFETY: deregistered once; the memory is freed after it.
-        if unsafe { self.device.verbs().ibv_dereg_mr(self.region.as_ptr()) } != 0 {
-            tracing::warn!("ibv_dereg_mr: {}", io::Error::last_os_error());
         }
     }
 }

@@ -4,10 +4,10 @@ use std::{io, mem, net::Ipv6Addr, ptr, sync::Arc};
 
 use rdma_core_sys::{inline, verbs::*};
 
-use super::{Rdma, RdmaQueues, queues::Handle};
+use super::{Rdma, RdmaQueues, queues::Handle, registration::access_flags};
 use crate::{
     device::LinkLayer,
-    verbs::{PathEnd, QueuePair, SendRequest, VerbsError},
+    verbs::{PathEnd, QueuePair, RemoteMemory, Role, SendRequest, Verb, VerbsError},
 };
 
 /// Local acknowledgement timeout: 4.096 µs · 2^16, 0.27 s.
@@ -29,6 +29,7 @@ pub struct RdmaQueuePair {
     pair: Handle<ibv_qp>,
     number: u32,
     inline_bytes_max: usize,
+    role: Role,
     /// Dropped after the pair.
     _queues: Arc<RdmaQueues>,
     device: Arc<Rdma>,
@@ -45,14 +46,17 @@ impl RdmaQueuePair {
         device: &Arc<Rdma>,
         queues: &Arc<RdmaQueues>,
         sends: u32,
-        receives: bool,
+        role: Role,
         inline_bytes: u32,
     ) -> Result<RdmaQueuePair, VerbsError> {
         let mut attributes = ibv_qp_init_attr {
             qp_context: ptr::null_mut(),
             send_cq: queues.sends.as_ptr(),
             recv_cq: queues.receives.as_ptr(),
-            srq: if receives { queues.shared.as_ptr() } else { ptr::null_mut() },
+            srq: match role {
+                Role::Receives => queues.shared.as_ptr(),
+                _ => ptr::null_mut(),
+            },
             cap: ibv_qp_cap {
                 max_send_wr: sends,
                 max_recv_wr: 1,
@@ -74,12 +78,11 @@ impl RdmaQueuePair {
         let number = unsafe { (*pair.as_ptr()).qp_num };
         let inline_bytes_max = attributes.cap.max_inline_data as usize;
         let (queues, device) = (queues.clone(), device.clone());
-        let made = RdmaQueuePair { pair, number, inline_bytes_max, _queues: queues, device };
+        let made = RdmaQueuePair { pair, number, inline_bytes_max, role, _queues: queues, device };
         let mut init = made.state(IBV_QPS_INIT);
         init.pkey_index = made.device.port.partition_key_index;
         init.port_num = made.device.port.number;
-        // Of the two ends the one that sends has memory to be written: its credit.
-        init.qp_access_flags = if receives { 0 } else { IBV_ACCESS_REMOTE_WRITE };
+        init.qp_access_flags = access_flags(role.admits());
         let mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
         made.modify(&mut init, mask)
             .map_err(|source| made.refused("ibv_modify_qp (INIT)", source))?;
@@ -162,7 +165,7 @@ impl QueuePair for RdmaQueuePair {
         ready.path_mtu = mtu_of(self.device.port.mtu_bytes.min(peer.mtu_bytes));
         ready.dest_qp_num = peer.queue_pair;
         ready.rq_psn = peer.first_packet;
-        ready.max_dest_rd_atomic = 1;
+        ready.max_dest_rd_atomic = self.role.reads_max();
         ready.min_rnr_timer = NOT_READY_TIMER;
         ready.ah_attr = self.path_to(peer);
         let mask = IBV_QP_STATE
@@ -183,7 +186,7 @@ impl QueuePair for RdmaQueuePair {
         sends.retry_cnt = RETRIES;
         sends.rnr_retry = NOT_READY_RETRIES;
         sends.sq_psn = first_packet;
-        sends.max_rd_atomic = 1;
+        sends.max_rd_atomic = self.role.reads_max();
         let mask = IBV_QP_STATE
             | IBV_QP_TIMEOUT
             | IBV_QP_RETRY_CNT
@@ -237,15 +240,17 @@ fn fill(work: &mut ibv_send_wr, segment: &mut ibv_sge, request: &SendRequest) {
         work.num_sge = 1;
     }
     let signalled = if request.signalled { IBV_SEND_SIGNALED } else { 0 };
-    work.send_flags = signalled | if request.inline { IBV_SEND_INLINE } else { 0 };
-    work.opcode = match request.write_to {
-        None => IBV_WR_SEND,
-        Some(to) => {
-            work.wr.rdma =
-                ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr: to.address, rkey: to.key };
-            IBV_WR_RDMA_WRITE
-        }
+    let fenced = if request.fenced { IBV_SEND_FENCE } else { 0 };
+    work.send_flags = signalled | fenced | if request.inline { IBV_SEND_INLINE } else { 0 };
+    let (opcode, remote) = match request.verb {
+        Verb::Send => (IBV_WR_SEND, None),
+        Verb::Write(to) => (IBV_WR_RDMA_WRITE, Some(to)),
+        Verb::Read(from) => (IBV_WR_RDMA_READ, Some(from)),
     };
+    work.opcode = opcode;
+    if let Some(RemoteMemory { address, key }) = remote {
+        work.wr.rdma = ibv_send_wr__bindgen_ty_2__bindgen_ty_1 { remote_addr: address, rkey: key };
+    }
 }
 
 #[cfg(test)]

@@ -80,7 +80,7 @@ impl<V: Verbs> RcTransport<V> {
     fn peer_of_link(&mut self, link: u64) -> Option<PeerIndex> {
         match self.links.remove(&link)? {
             Owner::Send(peer) | Owner::Receive(peer) => Some(peer),
-            Owner::Retired => None,
+            Owner::Window(_) | Owner::Retired => None,
         }
     }
 
@@ -132,6 +132,7 @@ impl<V: Verbs> RcTransport<V> {
         };
         self.end_link(lane.link);
         self.retire(lane.queue, Some(lane.credit), 0);
+        self.drop_window(peer);
     }
 
     pub(super) fn drop_receive_lane(&mut self, peer: PeerIndex) {
@@ -141,6 +142,7 @@ impl<V: Verbs> RcTransport<V> {
         let Some(lane) = record.receive.take() else {
             return;
         };
+        record.guest = None;
         // Whatever was handed out is gone with its connection.
         self.current = None;
         self.end_link(lane.link);

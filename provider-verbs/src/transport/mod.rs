@@ -3,12 +3,15 @@
 //! - [`lane`]: the two ends of a connection;
 //! - [`sending`]: packets into bounce buffers and onto queue pairs;
 //! - [`receiving`]: packets out of the shared receive queue, and credit back;
-//! - [`events`]: connections that come and go.
+//! - [`events`]: connections that come and go;
+//! - [`window`], [`reach`]: what the device does by itself, on queue pairs of their own.
 
 mod events;
 mod lane;
+mod reach;
 mod receiving;
 mod sending;
+mod window;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -22,6 +25,7 @@ use kestrel_core::{
     address::Address,
     memory::Piece,
     transport::{Arrival, Bell as _, Limits, PeerIndex, Room, Transport, TransportEvent},
+    window::{Access, Finished, Invitation, Registration, Request, Started},
     wire::Head,
 };
 
@@ -30,6 +34,7 @@ use self::{
     events::Told,
     lane::{Filled, ReceiveLane, SendLane},
     receiving::Current,
+    window::Window,
 };
 use crate::{
     bell::{EitherBell, wait_any},
@@ -71,6 +76,9 @@ struct Peer<V: Verbs> {
     connecting: bool,
     /// In the list of those with packets.
     is_ready: bool,
+    /// Where we reach its memory, and where it reaches ours.
+    window: Option<Window<V>>,
+    guest: Option<V::QueuePair>,
 }
 
 /// Whose a queue pair is.
@@ -78,6 +86,7 @@ struct Peer<V: Verbs> {
 enum Owner {
     Send(PeerIndex),
     Receive(PeerIndex),
+    Window(PeerIndex),
     Retired,
 }
 
@@ -115,6 +124,9 @@ pub struct RcTransport<V: Verbs> {
     offers: HashMap<u64, ReceiveEnd<V>>,
     events: VecDeque<Told<V>>,
     retired: Vec<Retired<V>>,
+    /// Operations of windows that are over, and how many there have been.
+    finished: VecDeque<Finished>,
+    reached: u64,
     /// Threads that sleep, or are about to.
     armed: usize,
     either: EitherBell,
@@ -149,6 +161,8 @@ impl<V: Verbs> RcTransport<V> {
             offers: HashMap::new(),
             events: VecDeque::new(),
             retired: Vec::new(),
+            finished: VecDeque::new(),
+            reached: 0,
             armed: 0,
             either,
             sends: ManuallyDrop::new(sends),
@@ -159,7 +173,14 @@ impl<V: Verbs> RcTransport<V> {
     fn peer(&mut self, peer: PeerIndex) -> &mut Peer<V> {
         let index = peer as usize;
         if self.peers.len() <= index {
-            let fresh = || Peer { send: None, receive: None, connecting: false, is_ready: false };
+            let fresh = || Peer {
+                send: None,
+                receive: None,
+                connecting: false,
+                is_ready: false,
+                window: None,
+                guest: None,
+            };
             self.peers.resize_with(index + 1, fresh);
         }
         &mut self.peers[index]
@@ -191,7 +212,7 @@ impl<V: Verbs> RcTransport<V> {
     fn has_something(&mut self) -> bool {
         self.go_round();
         while self.poll_receives() {}
-        self.has_event() || self.has_ready_packet()
+        self.has_event() || self.has_ready_packet() || !self.finished.is_empty()
     }
 }
 
@@ -296,6 +317,55 @@ impl<V: Verbs> Transport for RcTransport<V> {
 
     fn is_readable_by(&self, _peer: PeerIndex) -> bool {
         false
+    }
+
+    #[inline(always)]
+    fn has_windows(&self, peer: PeerIndex) -> bool {
+        self.send_lane(peer).is_some_and(|lane| !lane.failed)
+    }
+
+    #[inline(always)]
+    fn is_window_open(&self, peer: PeerIndex) -> bool {
+        self.window_of(peer).is_some_and(Window::is_open)
+    }
+
+    fn invite(&mut self, peer: PeerIndex) -> Option<Invitation> {
+        self.make_window(peer)
+    }
+
+    fn open_window(&mut self, peer: PeerIndex, theirs: Invitation) -> bool {
+        self.join_window(peer, theirs)
+    }
+
+    fn admit(
+        &mut self,
+        peer: PeerIndex,
+        theirs: Invitation,
+        permitted: Access,
+    ) -> Option<Invitation> {
+        self.make_guest(peer, theirs, permitted)
+    }
+
+    fn register(
+        &mut self,
+        memory: Piece,
+        access: Access,
+        local_write: bool,
+    ) -> Option<Arc<dyn Registration>> {
+        window::register(&self.shared.device, memory, access, local_write)
+    }
+
+    #[inline(always)]
+    fn start(&mut self, peer: PeerIndex, request: &Request) -> Started {
+        self.start_request(peer, request)
+    }
+
+    #[inline(always)]
+    fn finished(&mut self) -> Option<Finished> {
+        if self.finished.is_empty() {
+            self.reap_burst();
+        }
+        self.finished.pop_front()
     }
 
     #[inline(always)]

@@ -62,7 +62,7 @@ impl<V: Verbs> RcTransport<V> {
                     self.broke(peer, "it sent more packets than it was granted");
                 }
             }
-            Some(Owner::Retired | Owner::Send(_)) => self.returned.push(buffer),
+            Some(Owner::Retired | Owner::Send(_) | Owner::Window(_)) => self.returned.push(buffer),
             // It speaks before the engine has heard of it.
             None => self.early.entry(completion.queue_pair).or_default().push(filled),
         }

@@ -102,16 +102,18 @@ impl<V: Verbs> RcTransport<V> {
 
     /// Takes completions of sends: buffers come back, and errors show.
     pub(super) fn reap_sends(&mut self) {
+        while self.reap_burst() {}
+    }
+
+    /// Takes a burst of them. Returns whether there was any.
+    #[inline(always)]
+    pub(super) fn reap_burst(&mut self) -> bool {
         let mut completions = [Completion::default(); POLL_BURST];
-        loop {
-            let count = self.shared.queues.poll_sends(&mut completions);
-            for completion in &completions[..count] {
-                self.send_completed(completion);
-            }
-            if count == 0 {
-                return;
-            }
+        let count = self.shared.queues.poll_sends(&mut completions);
+        for completion in &completions[..count] {
+            self.send_completed(completion);
         }
+        count > 0
     }
 
     #[inline(always)]
@@ -129,6 +131,7 @@ impl<V: Verbs> RcTransport<V> {
                     lane.queue.completed(number, &mut self.sends);
                 }
             }
+            Some(Owner::Window(peer)) => return self.reach_completed(peer, completion),
             Some(Owner::Retired) => {
                 let number_of = |retired: &&mut super::Retired<V>| {
                     retired.queue.number() == completion.queue_pair
@@ -157,7 +160,7 @@ impl<V: Verbs> RcTransport<V> {
             Owner::Receive(peer) => {
                 (peer, self.peers[peer as usize].receive.as_mut().map(|lane| &mut lane.failed))
             }
-            Owner::Retired => return,
+            Owner::Window(_) | Owner::Retired => return,
         };
         let Some(failed) = failed else { return };
         if std::mem::replace(failed, true) {

@@ -22,7 +22,7 @@ impl RemoteOperation {
 impl<T: Transport> Engine<T> {
     /// An operation of ours with this name that has left for `peer`.
     #[inline(always)]
-    fn own_remote(&self, peer: PeerIndex, name: u64) -> Option<u32> {
+    pub(crate) fn own_remote(&self, peer: PeerIndex, name: u64) -> Option<u32> {
         let index = self.remotes.index_of(name)?;
         self.remotes[index].has_begun_with(peer).then_some(index)
     }
@@ -68,7 +68,7 @@ impl<T: Transport> Engine<T> {
 
     /// An operation is complete.
     #[inline]
-    fn finish_remote(&mut self, index: u32) {
+    pub(crate) fn finish_remote(&mut self, index: u32) {
         let operation = self.take_remote(index);
         let entry = operation.flags.contains(Flags::COMPLETION).then(|| Entry {
             context: operation.context,
@@ -100,7 +100,21 @@ impl<T: Transport> Engine<T> {
             RemoteStage::Leaving => {
                 record.queue.retain(|&queued| queued != index | ONE_SIDED);
             }
-            RemoteStage::Awaiting => record.awaiting -= 1,
+            RemoteStage::Awaiting => {
+                record.awaiting -= 1;
+                record.packet_answered();
+            }
+            RemoteStage::InWindow => {
+                record.window.under_way -= 1;
+                self.in_windows -= 1;
+                if record.window.under_way == 0 {
+                    record.settle();
+                }
+                if !record.queue.is_empty() {
+                    self.note_backlog(operation.peer);
+                }
+                return operation;
+            }
         }
         if operation.action.fetches() {
             record.reads -= 1;
@@ -124,6 +138,7 @@ impl<T: Transport> Engine<T> {
             _ => "it did not say why",
         };
         let operation = self.take_remote(index);
+        self.forget_leases_of(&operation);
         let address = self.peers[operation.peer as usize].address;
         let reason = format!("the target {address} refused: {what}");
         self.report_failed(operation, &Unreachable { errno, reason });

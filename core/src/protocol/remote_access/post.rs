@@ -9,6 +9,7 @@ use crate::{
     error::HasErrno,
     flags::Flags,
     one_sided::{RemoteOperation, RemotePost},
+    protocol::window::Way,
     transport::{PeerIndex, Transport},
 };
 
@@ -41,10 +42,16 @@ impl<T: Transport> Engine<T> {
     #[inline(always)]
     fn start_remote(&mut self, peer: PeerIndex, operation: RemoteOperation) {
         let clear = self.peers[peer as usize].clear;
-        let waits =
-            operation.flags.contains(Flags::FENCE) || !clear || self.must_wait(peer, &operation);
+        let mut waits = operation.flags.contains(Flags::FENCE) || self.must_wait(peer, &operation);
         let index = self.remotes.insert(operation);
-        if waits || self.push_remote(peer, index) != Pushed::Whole {
+        if !waits && self.transport.has_windows(peer) {
+            match self.start_behind_nothing(peer, index) {
+                Way::Window => return,
+                Way::Wait => waits = true,
+                Way::Packets => {}
+            }
+        }
+        if waits || !clear || self.push_remote(peer, index) != Pushed::Whole {
             self.queue_remote(peer, index);
         }
     }

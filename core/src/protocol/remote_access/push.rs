@@ -8,6 +8,7 @@ use crate::{
     protocol::{
         atomic::{ATOMIC_BYTES_MAX, AtomicCall},
         pump::{fit, part_of},
+        window::Way,
     },
     transport::{PeerIndex, Transport},
     wire::{self, Head, Kind},
@@ -57,10 +58,21 @@ impl<T: Transport> Engine<T> {
         let operation = &self.remotes[index];
         if operation.stage == RemoteStage::Queued {
             let fenced = operation.flags.contains(Flags::FENCE);
-            if fenced && self.peers[peer as usize].awaiting > 0 || self.must_wait(peer, operation) {
+            if fenced && self.peers[peer as usize].has_unfinished()
+                || self.must_wait(peer, operation)
+            {
                 return false;
             }
+            match self.start_in_window(peer, index) {
+                Way::Window => {
+                    self.peers[peer as usize].queue.pop_front();
+                    return true;
+                }
+                Way::Wait => return false,
+                Way::Packets => {}
+            }
         }
+        let operation = &self.remotes[index];
         let before = (operation.stage, operation.sent);
         if self.push_remote(peer, index) == Pushed::Whole {
             self.peers[peer as usize].queue.pop_front();
@@ -108,6 +120,7 @@ impl<T: Transport> Engine<T> {
         if operation.sent == operation.total {
             operation.stage = RemoteStage::Awaiting;
             record.awaiting += 1;
+            record.packet_left();
         }
     }
 

@@ -1,0 +1,128 @@
+//! Opening windows, and asking what may be reached through them.
+
+use super::LEASES_MAX;
+use crate::{
+    engine::{
+        Engine,
+        peer::{PeerState, Reply},
+    },
+    flags::Flags,
+    memory::Piece,
+    one_sided::{RemoteOperation, StoredSegments},
+    protocol::arrive::UNDER_WAY_MAX,
+    transport::{Arrival, PeerIndex, Transport},
+    window::{Access, Invitation, Lease},
+    wire::{Head, Kind},
+};
+
+impl<T: Transport> Engine<T> {
+    /// Asks `peer` for what an operation on the region with `key` needs, if there is room to.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn ask_for(&mut self, peer: PeerIndex, key: u64) {
+        if self.peers[peer as usize].state != PeerState::Ready {
+            return;
+        }
+        let window = &self.peers[peer as usize].window;
+        if !window.inviting && !self.transport.is_window_open(peer) {
+            let Some(ours) = self.transport.invite(peer) else {
+                return;
+            };
+            let head = Head::new(Kind::Invite, 0);
+            if !self.transport.push(peer, head, 0, &ours, Piece::EMPTY) {
+                return;
+            }
+            self.peers[peer as usize].window.inviting = true;
+        }
+        if self.peers[peer as usize].window.asked.is_none()
+            && self.transport.push(peer, Head::new(Kind::Ask, 0), key, &[], Piece::EMPTY)
+        {
+            self.peers[peer as usize].window.asked = Some(key);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn arrive_window(&mut self, arrival: Arrival) {
+        let Arrival { peer, head, word, .. } = arrival;
+        let words = std::array::from_fn(|index| self.transport.word(index));
+        match Kind::from_byte(head.kind) {
+            Some(Kind::Invite) => self.arrive_invitation(peer, words),
+            Some(Kind::Admit) => self.arrive_admission(peer, words),
+            Some(Kind::Ask) => self.arrive_question(peer, word),
+            // The caller sends nothing else.
+            _ => self.arrive_lease(peer, word, words),
+        }
+    }
+
+    /// A peer wants a window to our memory.
+    fn arrive_invitation(&mut self, peer: PeerIndex, theirs: Invitation) {
+        let permitted = Access {
+            read: self.setup.permitted.contains(Flags::REMOTE_READ),
+            write: self.setup.permitted.contains(Flags::REMOTE_WRITE),
+        };
+        let ours = self.transport.admit(peer, theirs, permitted).unwrap_or_default();
+        self.answer_window(peer, Reply { kind: Kind::Admit, operation: 0, words: ours });
+    }
+
+    fn arrive_admission(&mut self, peer: PeerIndex, theirs: Invitation) {
+        if !std::mem::take(&mut self.peers[peer as usize].window.inviting) {
+            return self.violation(peer, "it admits who has not asked");
+        }
+        if theirs == Invitation::default() || !self.transport.open_window(peer, theirs) {
+            // Not again on this connection: every operation would ask.
+            self.peers[peer as usize].window.inviting = true;
+        }
+    }
+
+    /// A peer asks what it may reach of a region.
+    fn arrive_question(&mut self, peer: PeerIndex, key: u64) {
+        let counters = &self.setup.one_sided;
+        let counted = counters.remote_read.is_some() || counters.remote_write.is_some();
+        let (transport, permitted) = (&mut self.transport, self.setup.permitted);
+        let region = self.regions.find(key).ok().filter(|_| !counted);
+        let lease = region.and_then(|region| {
+            region.lease(permitted, |memory, access, local_write| {
+                transport.register(memory, access, local_write)
+            })
+        });
+        let words = lease.map_or([0; 4], Lease::to_words);
+        self.answer_window(peer, Reply { kind: Kind::Lease, operation: key, words });
+    }
+
+    fn answer_window(&mut self, peer: PeerIndex, reply: Reply) {
+        self.reply(peer, reply);
+        if self.peers[peer as usize].replies.len() > UNDER_WAY_MAX {
+            self.violation(peer, "it asks for more windows than anybody needs");
+        }
+    }
+
+    fn arrive_lease(&mut self, peer: PeerIndex, key: u64, words: [u64; 4]) {
+        let window = &mut self.peers[peer as usize].window;
+        // What is forgotten meanwhile is not believed any more.
+        if window.asked != Some(key) {
+            return;
+        }
+        window.asked = None;
+        if window.leases.len() >= LEASES_MAX {
+            window.leases.clear();
+        }
+        window.leases.insert(key, Lease::from_words(words));
+    }
+
+    /// The target refused an operation: what is known of its regions may be out of date.
+    #[cold]
+    pub(crate) fn forget_leases_of(&mut self, operation: &RemoteOperation) {
+        let window = &mut self.peers[operation.peer as usize].window;
+        match &operation.segments {
+            StoredSegments::One(segment) => {
+                window.leases.remove(&segment.key);
+            }
+            StoredSegments::Many(segments) => {
+                segments.iter().for_each(|segment| {
+                    window.leases.remove(&segment.key);
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! One-sided operations that an adapter carries out, through a window to the peer's memory.
+//!
+//! The first operation on a region goes as packets, and asks: for a window to the peer, if there
+//! is none, and for a lease of the region. Those that come after the answers go through the
+//! window, and the peer's processor has no part in them. What the window cannot do goes as
+//! packets for ever: atomics, remote data, several pieces or segments, regions whose use is
+//! counted, and all that the target has to refuse, since its engine says best why.
+//!
+//! Order. Operations in a window follow each other; so do packets. Between the two:
+//!
+//! - W1: a packet with a message or a one-sided operation waits until the window is empty. So a
+//!   message finds the writes before it done.
+//! - W2: an operation enters the window when every one-sided packet is answered, and none of
+//!   our messages has left behind the last of them. So it finds done what was sent before it.
+//!   Behind a message an operation goes as packets, therefore, whose answer says that the
+//!   target has taken the message.
+//!
+//! In reading order: [`lease`] asks and answers, [`reach`] starts operations and ends them.
+
+pub mod lease;
+pub mod reach;
+
+use std::{collections::HashMap, hash::BuildHasherDefault};
+
+use crate::{
+    engine::peer::{NameHasher, Peer},
+    window::Lease,
+};
+
+/// Leases of one peer's regions that are remembered.
+const LEASES_MAX: usize = 256;
+
+/// How an operation goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// It is under way in the window.
+    Window,
+    /// As packets, now or behind others.
+    Packets,
+    /// Not now.
+    Wait,
+}
+
+/// What the engine keeps of its window to a peer.
+#[derive(Debug, Default)]
+pub struct PeerWindow {
+    /// Operations in the window.
+    pub under_way: u32,
+    /// Packet operations that are not answered.
+    packets: u32,
+    /// Messages of several packets that left.
+    pub longs: u32,
+    /// What of our messages had left before the last packet operation, and before the last one
+    /// that is known to be answered.
+    left: Epoch,
+    settled: Epoch,
+    /// An invitation is not answered.
+    inviting: bool,
+    /// What the peer said of its regions; none: not by window. And what it was asked.
+    leases: HashMap<u64, Option<Lease>, BuildHasherDefault<NameHasher>>,
+    asked: Option<u64>,
+}
+
+/// A moment in what was sent to a peer: bytes charged, and long messages.
+type Epoch = (u64, u32);
+
+impl Peer {
+    fn epoch(&self) -> Epoch {
+        (self.charged, self.window.longs)
+    }
+
+    /// The last packet of an operation has left.
+    #[inline(always)]
+    pub fn packet_left(&mut self) {
+        self.window.packets += 1;
+        self.window.left = self.epoch();
+    }
+
+    /// A packet operation was answered, and so were those before it.
+    #[inline(always)]
+    pub fn packet_answered(&mut self) {
+        self.window.packets -= 1;
+        if self.window.packets == 0 {
+            self.window.settled = self.window.left;
+        }
+    }
+
+    /// Whether anything that was posted before a fence is not complete.
+    #[inline(always)]
+    pub fn has_unfinished(&self) -> bool {
+        self.awaiting > 0 || self.window.under_way > 0
+    }
+}

@@ -1,0 +1,153 @@
+//! Starting operations in a window, and ending them.
+
+use super::Way;
+use crate::{
+    engine::{
+        Engine,
+        peer::{ONE_SIDED, PeerState},
+    },
+    flags::Flags,
+    memory::Piece,
+    one_sided::{Action, RemoteOperation, RemoteStage, StoredSegments},
+    transport::{PeerIndex, Transport},
+    window::{Direction, Request, Started},
+};
+
+/// The longest operation that an adapter is given; longer ones go as packets. Every device that
+/// is known takes as much at once. Units: bytes.
+const LENGTH_MAX: usize = 1 << 30;
+
+/// An operation as an adapter could do it.
+struct Simple {
+    direction: Direction,
+    key: u64,
+    address: u64,
+    local: Piece,
+}
+
+impl RemoteOperation {
+    /// What an adapter would have to do; none if it cannot.
+    #[inline(always)]
+    fn simple(&self) -> Option<Simple> {
+        let StoredSegments::One(segment) = &self.segments else {
+            return None;
+        };
+        let (direction, pieces) = match self.action {
+            Action::Write => (Direction::Write, &self.source),
+            Action::Read => (Direction::Read, &self.results),
+            Action::Atomic(_) => return None,
+        };
+        let local = pieces.view().contiguous(0, self.total);
+        let whole = local.len() == self.total && (1..=LENGTH_MAX).contains(&self.total);
+        let plain = whole && !self.flags.contains(Flags::REMOTE_CQ_DATA);
+        plain.then_some(Simple { direction, key: segment.key, address: segment.address, local })
+    }
+}
+
+impl<T: Transport> Engine<T> {
+    /// Starts an operation that was just posted, unless others wait before it.
+    #[inline]
+    pub(crate) fn start_behind_nothing(&mut self, peer: PeerIndex, index: u32) -> Way {
+        let record = &self.peers[peer as usize];
+        if record.state != PeerState::Ready || !record.queue.is_empty() {
+            return Way::Wait;
+        }
+        self.start_in_window(peer, index)
+    }
+
+    /// Starts an operation that nothing waits before, if it can go through a window.
+    #[inline]
+    pub(crate) fn start_in_window(&mut self, peer: PeerIndex, index: u32) -> Way {
+        if !self.transport.has_windows(peer) {
+            return Way::Packets;
+        }
+        // If the window closes it starts again, when its buffer is the application's.
+        self.remotes[index].keep_injected();
+        let operation = &self.remotes[index];
+        let record = &self.peers[peer as usize];
+        // W1: what the window cannot do waits until it is empty.
+        let otherwise = if record.window.under_way > 0 { Way::Wait } else { Way::Packets };
+        let Some(simple) = operation.simple() else {
+            return otherwise;
+        };
+        let lease = match record.window.leases.get(&simple.key) {
+            Some(Some(lease)) if self.transport.is_window_open(peer) => lease,
+            Some(None) => return otherwise,
+            _ => {
+                self.ask_for(peer, simple.key);
+                return otherwise;
+            }
+        };
+        let Simple { direction, local, .. } = simple;
+        let Some(address) = lease.locate(simple.address, local.len() as u64, direction) else {
+            return otherwise;
+        };
+        // W2: what left before is done, as far as order counts.
+        if record.window.packets > 0 {
+            return Way::Wait;
+        }
+        if record.window.settled != record.epoch() {
+            return otherwise;
+        }
+        let token = self.remotes.name(index);
+        let remote_key = lease.remote_key;
+        let request = Request { token, direction, address, remote_key, local };
+        match self.transport.start(peer, &request) {
+            Started::NoRoom => Way::Wait,
+            Started::Refused => otherwise,
+            Started::Yes => {
+                self.note_started(peer, index);
+                Way::Window
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn note_started(&mut self, peer: PeerIndex, index: u32) {
+        let operation = &mut self.remotes[index];
+        operation.stage = RemoteStage::InWindow;
+        let record = &mut self.peers[peer as usize];
+        record.window.under_way += 1;
+        record.clear = false;
+        self.in_windows += 1;
+    }
+
+    /// Takes what adapters have finished. Returns whether there was anything.
+    #[inline(never)]
+    pub(crate) fn take_finished(&mut self) -> bool {
+        let before = self.in_windows;
+        while self.in_windows > 0
+            && let Some(finished) = self.transport.finished()
+        {
+            // An operation that failed with its peer is gone.
+            let Some(index) = self.remotes.index_of(finished.token) else {
+                continue;
+            };
+            if self.remotes[index].stage != RemoteStage::InWindow {
+                continue;
+            }
+            match finished.done {
+                true => self.finish_remote(index),
+                false => self.start_again(index),
+            }
+        }
+        self.in_windows != before
+    }
+
+    /// The window has closed: the target's processor has to look at the operation. The newest
+    /// comes first, and all were started before what waits.
+    #[cold]
+    #[inline(never)]
+    fn start_again(&mut self, index: u32) {
+        let operation = &mut self.remotes[index];
+        operation.stage = RemoteStage::Queued;
+        let peer = operation.peer;
+        let record = &mut self.peers[peer as usize];
+        record.queue.push_front(index | ONE_SIDED);
+        record.window.leases.clear();
+        record.window.asked = None;
+        record.window.under_way -= 1;
+        self.in_windows -= 1;
+        self.note_backlog(peer);
+    }
+}

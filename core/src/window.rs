@@ -1,0 +1,144 @@
+//! Windows: how an adapter reaches a peer's memory by itself, without the peer's processor.
+//!
+//! A transport with such an adapter opens a *window* to a peer: a connection of its own, beside
+//! the one for packets, so that an access that the peer's adapter refuses ends the window alone.
+//! The two ends exchange an [`Invitation`] each. What the peer permits is told region by region,
+//! as a [`Lease`].
+
+use crate::memory::Piece;
+
+/// What one end of a window says of itself: the transport's own, carried by core.
+pub type Invitation = [u64; 4];
+
+/// Memory of the application that an adapter may reach: until the value is dropped, when nothing
+/// of it is read or written any more.
+pub trait Registration: Send + Sync {
+    /// What a peer's adapter names it by.
+    fn remote_key(&self) -> u32;
+}
+
+/// What the target permits: part of its memory, by its own addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lease {
+    /// The remote address of the first byte, as initiators give it.
+    pub base: u64,
+    /// Units: bytes.
+    pub length: u64,
+    /// Where that byte lies at the target.
+    pub address: u64,
+    /// What the target's adapter knows the memory by.
+    pub remote_key: u32,
+    /// What may be done.
+    pub access: Access,
+}
+
+/// What peers may do to memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Access {
+    /// Read it.
+    pub read: bool,
+    /// Write to it.
+    pub write: bool,
+}
+
+/// What an adapter is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Local bytes to the target.
+    Write,
+    /// The target's bytes to us.
+    Read,
+}
+
+/// An operation for an adapter.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// Comes back when it is over.
+    pub token: u64,
+    /// What is done.
+    pub direction: Direction,
+    /// Where, by the target's own addresses.
+    pub address: u64,
+    /// The target's key.
+    pub remote_key: u32,
+    /// Our bytes: usable until the operation is over, or the peer is disconnected.
+    pub local: Piece,
+}
+
+/// What became of an attempt to start an operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Started {
+    /// It is under way.
+    Yes,
+    /// There is no room now.
+    NoRoom,
+    /// The adapter cannot do it: it has to go as packets.
+    Refused,
+}
+
+/// How an operation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Finished {
+    /// The request's.
+    pub token: u64,
+    /// It is done; else nothing of it has happened that may not happen again, and the window is
+    /// closed. Those that were under way are told from the newest to the oldest.
+    pub done: bool,
+}
+
+impl Lease {
+    /// Where `length` bytes at remote address `at` lie at the target, if they may be reached so.
+    #[inline(always)]
+    pub fn locate(&self, at: u64, length: u64, direction: Direction) -> Option<u64> {
+        let permitted = match direction {
+            Direction::Write => self.access.write,
+            Direction::Read => self.access.read,
+        };
+        let offset = at.wrapping_sub(self.base);
+        let inside = at >= self.base && offset <= self.length && length <= self.length - offset;
+        (permitted && inside).then(|| self.address.wrapping_add(offset))
+    }
+
+    /// As it travels.
+    pub fn to_words(self) -> [u64; 4] {
+        let access = u64::from(self.access.read) << 32 | u64::from(self.access.write) << 33;
+        [self.base, self.length, self.address, u64::from(self.remote_key) | access]
+    }
+
+    /// From what travelled; none if it permits nothing.
+    pub fn from_words([base, length, address, word]: [u64; 4]) -> Option<Lease> {
+        let access = Access { read: word & 1 << 32 != 0, write: word & 1 << 33 != 0 };
+        let remote_key = word as u32;
+        let some = access.read || access.write;
+        some.then_some(Lease { base, length, address, remote_key, access })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LEASE: Lease = Lease {
+        base: 0x1000,
+        length: 100,
+        address: 0x7000,
+        remote_key: u32::MAX,
+        access: Access { read: false, write: true },
+    };
+
+    #[test]
+    fn a_lease_travels_whole_and_one_that_permits_nothing_is_none() {
+        assert_eq!(Lease::from_words(LEASE.to_words()), Some(LEASE));
+        assert_eq!(Lease::from_words([1, 2, 3, 4]), None);
+    }
+
+    #[test]
+    fn what_is_not_within_or_not_permitted_is_not_located() {
+        let locate = |at, length| LEASE.locate(at, length, Direction::Write);
+        assert_eq!((locate(0x1000, 100), locate(0x1064, 0)), (Some(0x7000), Some(0x7064)));
+        for (at, length) in [(0xfff, 1), (0x1000, 101), (0x1064, 1), (0x1001, u64::MAX)] {
+            assert_eq!(locate(at, length), None);
+        }
+        assert_eq!(LEASE.locate(0x1000, 1, Direction::Read), None);
+    }
+}

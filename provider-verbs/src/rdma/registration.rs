@@ -1,0 +1,121 @@
+//! Registered memory: our own, and the application's.
+
+use std::{io, ptr::NonNull, sync::Arc};
+
+use kestrel_core::memory::Piece;
+use rdma_core_sys::verbs::*;
+
+use super::Rdma;
+use crate::{
+    memory::Memory,
+    verbs::{Region, Registration, RemoteAccess, VerbsError},
+};
+
+/// What peers may do, as the device is told.
+pub(super) fn access_flags(remote: RemoteAccess) -> u32 {
+    let write = if remote.write { IBV_ACCESS_REMOTE_WRITE } else { 0 };
+    write | if remote.read { IBV_ACCESS_REMOTE_READ } else { 0 }
+}
+
+/// Memory of the application that is registered.
+pub struct RdmaRegistration {
+    region: NonNull<ibv_mr>,
+    keys: (u32, u32),
+    device: Arc<Rdma>,
+}
+
+// SAFETY: as for the device.
+unsafe impl Send for RdmaRegistration {}
+// SAFETY: as for the device.
+unsafe impl Sync for RdmaRegistration {}
+
+impl RdmaRegistration {
+    /// # Safety
+    /// As [`crate::verbs::Verbs::register`].
+    pub(super) unsafe fn new(
+        device: &Arc<Rdma>,
+        memory: Piece,
+        remote: RemoteAccess,
+        local_write: bool,
+    ) -> Result<Self, VerbsError> {
+        let bytes = memory.len();
+        // "If IBV_ACCESS_REMOTE_WRITE is set, then IBV_ACCESS_LOCAL_WRITE must be set too."
+        let local = if local_write || remote.write { IBV_ACCESS_LOCAL_WRITE } else { 0 };
+        let (start, access) = (memory.as_ptr().cast(), local | access_flags(remote));
+        // SAFETY: the domain is alive; the caller vouches for the memory.
+        let region = unsafe { device.verbs().reg_mr(device.domain.as_ptr(), start, bytes, access) };
+        let Some(region) = NonNull::new(region) else {
+            return Err(refused(device, bytes, io::Error::last_os_error()));
+        };
+        // SAFETY: the region was made just now.
+        let keys = unsafe { (region.as_ref().lkey, region.as_ref().rkey) };
+        Ok(RdmaRegistration { region, keys, device: device.clone() })
+    }
+}
+
+fn refused(device: &Rdma, bytes: usize, source: io::Error) -> VerbsError {
+    let device = device.open.name.clone();
+    if !matches!(source.raw_os_error(), Some(libc::ENOMEM | libc::EAGAIN | libc::EPERM)) {
+        return VerbsError::Call { device, call: "ibv_reg_mr", source };
+    }
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
+    let limit = limit.map_or("unlimited".into(), |limit| format!("{} KiB", limit >> 10));
+    VerbsError::LockedMemory { device, bytes, limit, source }
+}
+
+impl Registration for RdmaRegistration {
+    #[inline(always)]
+    fn local_key(&self) -> u32 {
+        self.keys.0
+    }
+
+    fn remote_key(&self) -> u32 {
+        self.keys.1
+    }
+}
+
+impl Drop for RdmaRegistration {
+    fn drop(&mut self) {
+        // SAFETY: deregistered once.
+        if unsafe { self.device.verbs().ibv_dereg_mr(self.region.as_ptr()) } != 0 {
+            tracing::warn!("ibv_dereg_mr: {}", io::Error::last_os_error());
+        }
+    }
+}
+
+/// Registered memory of our own. Fields drop in this order: the registration before the memory.
+pub struct RdmaRegion {
+    registration: RdmaRegistration,
+    memory: Memory,
+}
+
+impl RdmaRegion {
+    pub(super) fn new(
+        device: &Arc<Rdma>,
+        bytes: usize,
+        remote_write: bool,
+    ) -> Result<Self, VerbsError> {
+        let memory = Memory::zeroed(bytes)
+            .ok_or_else(|| refused(device, bytes, io::Error::from_raw_os_error(libc::ENOMEM)))?;
+        let remote = RemoteAccess { write: remote_write, read: false };
+        // SAFETY: the memory is ours, and is freed after the registration.
+        let registration = unsafe { RdmaRegistration::new(device, memory.whole(), remote, true) }?;
+        Ok(RdmaRegion { registration, memory })
+    }
+}
+
+impl Region for RdmaRegion {
+    #[inline(always)]
+    fn memory(&self) -> &Memory {
+        &self.memory
+    }
+
+    #[inline(always)]
+    fn local_key(&self) -> u32 {
+        self.registration.local_key()
+    }
+
+    fn remote_key(&self) -> u32 {
+        self.registration.remote_key()
+    }
+}

@@ -1,0 +1,193 @@
+//! Operations that go through a window: started, and ended by their completions.
+//!
+//! Short ones use a bounce buffer, or go inline. For a longer one the application's buffer is
+//! registered until it is over: nothing tells us when memory that stays registered for the next
+//! operation is unmapped and mapped again, so no registration is kept.
+
+use kestrel_core::{
+    memory::Piece,
+    transport::{PeerIndex, TransportEvent},
+    window::{Direction, Finished, Request, Started},
+};
+
+use super::{BUFFER_BYTES, RcTransport, window::REACHES_MAX};
+use crate::{
+    send_pool::{SendPool, SlotIndex},
+    verbs::{
+        Completion, QueuePair, Region, Registration, RemoteAccess, RemoteMemory, Segment,
+        SendRequest, Status, Verb, Verbs,
+    },
+};
+
+/// An operation under way.
+pub struct UnderWay<V: Verbs> {
+    /// What its completion is called: no other ever is.
+    request: u64,
+    pub(super) token: u64,
+    /// Its bounce buffer; that for inline requests if it has none.
+    pub(super) slot: SlotIndex,
+    /// Where a read's bytes go from the bounce buffer.
+    lands: Option<Piece>,
+    reads: bool,
+    /// Deregisters the application's buffer when it is over.
+    _registration: Option<V::Registration>,
+}
+
+/// What an operation uses at our side.
+struct Local<V: Verbs> {
+    slot: SlotIndex,
+    segment: Segment,
+    inline: bool,
+    lands: Option<Piece>,
+    registration: Option<V::Registration>,
+}
+
+impl<V: Verbs> RcTransport<V> {
+    #[inline(always)]
+    pub(super) fn start_request(&mut self, peer: PeerIndex, request: &Request) -> Started {
+        if !self.has_place_in_window(peer) {
+            self.reap_sends();
+            if !self.has_place_in_window(peer) {
+                return Started::NoRoom;
+            }
+        }
+        match self.prepare(peer, request) {
+            Ok(local) => self.post_request(peer, request, local),
+            Err(started) => started,
+        }
+    }
+
+    #[inline(always)]
+    fn has_place_in_window(&self, peer: PeerIndex) -> bool {
+        let place = |window: &super::Window<V>| {
+            !window.failed && window.under_way.len() < REACHES_MAX as usize
+        };
+        self.window_of(peer).is_some_and(place) && self.sends.has_place()
+    }
+
+    /// Finds a place for the bytes at our side.
+    #[inline(always)]
+    fn prepare(&mut self, peer: PeerIndex, request: &Request) -> Result<Local<V>, Started> {
+        let length = request.local.len();
+        let writes = request.direction == Direction::Write;
+        let inline_max = self.window_of(peer).map_or(0, |window| window.pair.inline_bytes_max());
+        let address = request.local.as_ptr().addr() as u64;
+        let segment = Segment { address, length: length as u32, local_key: 0 };
+        let inline = SendPool::<V>::INLINE;
+        if writes && length <= inline_max {
+            let (lands, registration) = (None, None);
+            return Ok(Local { slot: inline, segment, inline: true, lands, registration });
+        }
+        if length > BUFFER_BYTES {
+            let remote = RemoteAccess::default();
+            // SAFETY: the piece is usable until the operation is over, or its window: the
+            // registration ends before core hears of either.
+            let made = unsafe { self.shared.device.register(request.local, remote, !writes) };
+            let made = made.inspect_err(|error| tracing::info!("not registered: {error}"));
+            let registration = made.map_err(|_| Started::Refused)?;
+            let segment = Segment { local_key: registration.local_key(), ..segment };
+            let registration = Some(registration);
+            return Ok(Local { slot: inline, segment, inline: false, lands: None, registration });
+        }
+        let slot = self.sends.take().ok_or(Started::NoRoom);
+        let slot = slot.or_else(|started| {
+            self.reap_sends();
+            self.sends.take().ok_or(started)
+        })?;
+        let (region, start) = self.sends.buffer(slot);
+        if writes {
+            region.memory().copy_in(start, request.local);
+        }
+        let address = region.memory().address(start);
+        let segment = Segment { address, local_key: self.sends.local_key(), ..segment };
+        let lands = (!writes).then_some(request.local);
+        Ok(Local { slot, segment, inline: false, lands, registration: None })
+    }
+
+    #[inline(always)]
+    fn post_request(&mut self, peer: PeerIndex, request: &Request, local: Local<V>) -> Started {
+        let Local { slot, segment, inline, lands, registration } = local;
+        self.reached += 1;
+        let number = self.reached;
+        let Some(window) = &mut self.peers[peer as usize].window else {
+            self.sends.give_back(slot);
+            return Started::Refused;
+        };
+        let at = RemoteMemory { address: request.address, key: request.remote_key };
+        let reads = request.direction == Direction::Read;
+        let work = SendRequest {
+            request: number,
+            segment,
+            inline,
+            signalled: true,
+            // A write may not change what is still being read.
+            fenced: !reads && window.reads > 0,
+            verb: if reads { Verb::Read(at) } else { Verb::Write(at) },
+        };
+        // SAFETY: the segment is a bounce buffer, which is not taken again before the request is
+        // over or the queue pair is gone, or memory with a registration that is kept as long, or
+        // is copied by the call.
+        if let Err(error) = unsafe { window.pair.post_sends(&[work]) } {
+            tracing::info!("a window takes no request: {error}");
+            self.sends.give_back(slot);
+            return Started::Refused;
+        }
+        window.reads += u32::from(reads);
+        let token = request.token;
+        let _registration = registration;
+        window.under_way.push_back(UnderWay {
+            request: number,
+            token,
+            slot,
+            lands,
+            reads,
+            _registration,
+        });
+        self.sends.note_posted();
+        Started::Yes
+    }
+
+    /// A completion of a window's queue pair.
+    #[inline(always)]
+    pub(super) fn reach_completed(&mut self, peer: PeerIndex, completion: &Completion) {
+        let Some(window) = &mut self.peers[peer as usize].window else {
+            return;
+        };
+        // A completion of an earlier queue pair with that number is nobody's.
+        let oldest = window.under_way.front().map(|oldest| oldest.request);
+        if oldest != Some(completion.request) {
+            return;
+        }
+        if completion.status != Status::SUCCESS {
+            return self.window_failed(peer, completion.status);
+        }
+        if let Some(over) = window.under_way.pop_front() {
+            window.reads -= u32::from(over.reads);
+            if let Some(lands) = over.lands {
+                let (region, start) = self.sends.buffer(over.slot);
+                region.memory().copy_out(start, lands);
+            }
+            self.sends.note_over(over.slot);
+            self.finished.push_back(Finished { token: over.token, done: true });
+        }
+    }
+
+    /// The queue pair of a window is in error. The peer is gone, or refuses what is under way:
+    /// then the window is closed, and all that had not been done can be done again.
+    #[cold]
+    #[inline(never)]
+    fn window_failed(&mut self, peer: PeerIndex, status: Status) {
+        let Some(mut window) = self.peers[peer as usize].window.take() else {
+            return;
+        };
+        tracing::info!(peer, "a window failed: {status}");
+        if status == Status::RETRIES_EXCEEDED {
+            window.failed = true;
+            self.peers[peer as usize].window = Some(window);
+            return self.tell(TransportEvent::Died { peer });
+        }
+        self.owners.remove(&window.pair.number());
+        let undone = window.end(&mut self.sends).rev();
+        self.finished.extend(undone.map(|token| Finished { token, done: false }));
+    }
+}

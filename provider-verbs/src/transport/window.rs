@@ -1,0 +1,224 @@
+//! Windows: queue pairs of their own, on which the device reaches a peer's memory.
+//!
+//! An access that the peer's device refuses, since the region was closed say, ends the queue pair
+//! that it came on. So it is not the one of the packets: a window that has ended is closed, what
+//! was under way goes as packets, and the next operation asks for another window.
+
+use std::{collections::VecDeque, mem::ManuallyDrop, sync::Arc};
+
+use kestrel_core::{
+    memory::Piece,
+    transport::PeerIndex,
+    window::{Access, Invitation, Registration as CoreRegistration},
+};
+
+use super::{Owner, RcTransport, reach::UnderWay};
+use crate::{
+    control::random,
+    device::LinkLayer,
+    fork_guard,
+    send_pool::SendPool,
+    verbs::{PathEnd, QueuePair, Registration, RemoteAccess, Role, Verbs},
+};
+
+/// Operations that a window can have under way.
+pub(super) const REACHES_MAX: u32 = 64;
+
+/// Our end of a window to a peer's memory. Fields drop in this order: the queue pair before the
+/// memory that is registered for what is under way on it.
+pub struct Window<V: Verbs> {
+    pub(super) pair: V::QueuePair,
+    first_packet: u32,
+    open: bool,
+    /// The queue pair is in error, for no reason that closes the window alone.
+    pub(super) failed: bool,
+    /// Oldest first.
+    pub(super) under_way: VecDeque<UnderWay<V>>,
+    pub(super) reads: u32,
+}
+
+impl<V: Verbs> Window<V> {
+    pub fn is_open(&self) -> bool {
+        self.open
+    }
+
+    /// Ends it: the device touches no memory of ours for it any more. What was under way comes
+    /// back, oldest first.
+    pub(super) fn end(self, pool: &mut SendPool<V>) -> impl DoubleEndedIterator<Item = u64> {
+        drop(self.pair);
+        for under_way in &self.under_way {
+            pool.note_over(under_way.slot);
+        }
+        self.under_way.into_iter().map(|under_way| under_way.token)
+    }
+}
+
+fn remote(access: Access) -> RemoteAccess {
+    RemoteAccess { write: access.write, read: access.read }
+}
+
+fn to_words(end: &PathEnd) -> Invitation {
+    let infiniband = u64::from(end.link_layer == LinkLayer::InfiniBand);
+    let half = |at: usize| u64::from_le_bytes(std::array::from_fn(|nth| end.gid[at + nth]));
+    let path = u64::from(end.lid) | u64::from(end.partition_key) << 16;
+    [
+        u64::from(end.queue_pair) | u64::from(end.first_packet) << 32,
+        path | infiniband << 32 | u64::from(end.mtu_bytes) << 40,
+        half(0),
+        half(8),
+    ]
+}
+
+/// None: no peer of ours says that.
+fn from_words([numbers, path, low, high]: Invitation) -> Option<PathEnd> {
+    let (queue_pair, first_packet) = (numbers as u32, (numbers >> 32) as u32);
+    let mtu_bytes = (path >> 40) as u32;
+    let sound = queue_pair >> 24 == 0
+        && first_packet >> 24 == 0
+        && [256, 512, 1024, 2048, 4096].contains(&mtu_bytes);
+    let link_layer = match (path >> 32) as u8 {
+        0 => LinkLayer::Ethernet,
+        1 => LinkLayer::InfiniBand,
+        _ => return None,
+    };
+    let mut gid = [0; 16];
+    gid[..8].copy_from_slice(&low.to_le_bytes());
+    gid[8..].copy_from_slice(&high.to_le_bytes());
+    let (lid, partition_key) = (path as u16, (path >> 16) as u16);
+    sound.then_some(PathEnd {
+        queue_pair,
+        first_packet,
+        lid,
+        partition_key,
+        link_layer,
+        gid,
+        mtu_bytes,
+    })
+}
+
+impl<V: Verbs> RcTransport<V> {
+    #[inline(always)]
+    pub(super) fn window_of(&self, peer: PeerIndex) -> Option<&Window<V>> {
+        self.peers.get(peer as usize)?.window.as_ref()
+    }
+
+    fn make_pair(&self, role: Role) -> Option<(V::QueuePair, u32, PathEnd)> {
+        let made = self.shared.device.create_queue_pair(&self.shared.queues, REACHES_MAX, role);
+        let pair = made.inspect_err(|error| tracing::info!("no window: {error}")).ok()?;
+        let first_packet = u32::from_le_bytes(random()) >> 8;
+        let end = crate::control::path_end(&*self.shared.device, &pair, first_packet);
+        Some((pair, first_packet, end))
+    }
+
+    /// Our end of a window, which is not joined yet.
+    pub(super) fn make_window(&mut self, peer: PeerIndex) -> Option<Invitation> {
+        self.drop_window(peer);
+        self.send_lane(peer)?;
+        let (pair, first_packet, end) = self.make_pair(Role::Reaches)?;
+        self.owners.insert(pair.number(), Owner::Window(peer));
+        let under_way = VecDeque::with_capacity(REACHES_MAX as usize);
+        let window = Window { pair, first_packet, open: false, failed: false, under_way, reads: 0 };
+        self.peer(peer).window = Some(window);
+        Some(to_words(&end))
+    }
+
+    pub(super) fn join_window(&mut self, peer: PeerIndex, theirs: Invitation) -> bool {
+        let Some(window) = self.peer(peer).window.as_mut() else {
+            return false;
+        };
+        let Some(end) = from_words(theirs) else {
+            tracing::info!(peer, "no window: the peer's end is none");
+            return false;
+        };
+        let joined = window.pair.connect(window.first_packet, &end);
+        window.open = joined.inspect_err(|error| tracing::info!("no window: {error}")).is_ok();
+        window.open
+    }
+
+    /// The end at which a peer reaches our memory: the earlier one is over.
+    pub(super) fn make_guest(
+        &mut self,
+        peer: PeerIndex,
+        theirs: Invitation,
+        permitted: Access,
+    ) -> Option<Invitation> {
+        self.peer(peer).guest = None;
+        self.peer(peer).receive.as_ref()?;
+        let end = from_words(theirs)?;
+        let (pair, first_packet, ours) = self.make_pair(Role::Admits(remote(permitted)))?;
+        let joined = pair.connect(first_packet, &end);
+        joined.inspect_err(|error| tracing::info!("no window: {error}")).ok()?;
+        self.peer(peer).guest = Some(pair);
+        Some(to_words(&ours))
+    }
+
+    /// Closes a window; what was under way is not told.
+    pub(super) fn drop_window(&mut self, peer: PeerIndex) {
+        if let Some(window) = self.peer(peer).window.take() {
+            self.owners.remove(&window.pair.number());
+            window.end(&mut self.sends).for_each(drop);
+        }
+    }
+}
+
+/// Memory of the application that peers reach. Left alone in a forked child, where it is the
+/// parent's.
+struct Lent<V: Verbs> {
+    registration: ManuallyDrop<V::Registration>,
+    forks: u32,
+}
+
+impl<V: Verbs> CoreRegistration for Lent<V> {
+    fn remote_key(&self) -> u32 {
+        self.registration.remote_key()
+    }
+}
+
+impl<V: Verbs> Drop for Lent<V> {
+    fn drop(&mut self) {
+        if !fork_guard::forked_since(self.forks) {
+            // SAFETY: dropped once, here.
+            unsafe { ManuallyDrop::drop(&mut self.registration) };
+        }
+    }
+}
+
+/// Registers memory that core vouches for until the registration is dropped.
+pub(super) fn register<V: Verbs>(
+    device: &Arc<V>,
+    memory: Piece,
+    access: Access,
+    local_write: bool,
+) -> Option<Arc<dyn CoreRegistration>> {
+    // SAFETY: the piece is promised to be valid until the registration is dropped
+    // (`Transport::register`).
+    let made = unsafe { device.register(memory, remote(access), local_write) };
+    let registration = made.inspect_err(|error| tracing::info!("not leased: {error}")).ok()?;
+    let registration = ManuallyDrop::new(registration);
+    Some(Arc::new(Lent::<V> { registration, forks: fork_guard::forks() }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_travels_whole_and_nonsense_is_none() {
+        let end = PathEnd {
+            queue_pair: 0xff_1234,
+            first_packet: 0xff_ffff,
+            lid: 0xffff,
+            partition_key: 0x8001,
+            link_layer: LinkLayer::InfiniBand,
+            gid: std::array::from_fn(|nth| nth as u8),
+            mtu_bytes: 4096,
+        };
+        let words = to_words(&end);
+        assert_eq!(from_words(words), Some(end));
+        for (word, value) in [(0, 1 << 24), (0, 1 << 56), (1, 2 << 32), (1, 0), (1, 4096 << 39)] {
+            let mut bad = words;
+            bad[word] = value;
+            assert_eq!(from_words(bad), None, "{word} {value:#x}");
+        }
+    }
+}

@@ -1,0 +1,311 @@
+//! One-sided operations by the adapter, on the fake: targets that do not progress, regions that
+//! close, errors of the device, peers that go.
+
+use std::{sync::Arc, time::Instant};
+
+use kestrel_core::{
+    completion_counter::CompletionCounter, completion_queue::store::Sharing, error::Errno,
+    flags::Flags, info::MemoryRegionMode, memory_region::MemoryRegion, one_sided::RemoteSegment,
+};
+use kestrel_tests::{
+    bed::{Bed, Memory, World, pattern, same},
+    completion::Done,
+    one_sided::{BOTH, Rma, expose, options, segment},
+    scale::PATIENCE,
+};
+use kestrel_verbs::{
+    RcProvider, VerbsOptions,
+    fake::{FakeDevice, FakeFabric, FakeOptions},
+    verbs::Status,
+};
+
+type Fake = RcProvider<FakeDevice>;
+
+/// Bytes that need the application's buffer to be registered, and bytes that do not.
+const LENGTHS: [usize; 4] = [8, 3000, 8192, 300_000];
+
+/// Node 0 reaches a region of node 1's.
+struct Reach {
+    world: World<Fake>,
+    fabric: FakeFabric,
+}
+
+impl Reach {
+    fn new() -> Reach {
+        let fabric = FakeFabric::default();
+        let device = Arc::new(fabric.device(FakeOptions::default()));
+        let ip = [127, 0, 0, 1].into();
+        let provider = RcProvider::on_device(device, ip, VerbsOptions::default()).unwrap();
+        let bed = Bed { provider: Arc::new(provider), sharing: Sharing::Exclusive };
+        let world = bed.world_with(2, &options(MemoryRegionMode::empty()));
+        world.warm_up();
+        Reach { world, fabric }
+    }
+
+    fn write(&self, source: &Memory, segments: &[RemoteSegment]) {
+        let rma = Rma { pieces: source.all(), segments, ..Rma::default() };
+        self.world.post(|| self.world.nodes[0].post_write(1, &rma));
+    }
+
+    fn read(&self, into: &Memory, segments: &[RemoteSegment]) {
+        let rma = Rma { pieces: into.all(), segments, ..Rma::default() };
+        self.world.post(|| self.world.nodes[0].post_read(1, &rma));
+    }
+
+    /// Operations that went by the adapter so far.
+    fn reached(&self) -> u64 {
+        self.fabric.tally().reached
+    }
+
+    /// Writes the region's first byte until that goes by the adapter.
+    #[track_caller]
+    fn open_window(&self, region: &MemoryRegion) {
+        let byte = Memory::zeroed(1);
+        let (before, start) = (self.reached(), Instant::now());
+        while self.reached() == before {
+            self.write(&byte, &[segment(region, 0, 1)]);
+            self.world.sent(0).good();
+            assert!(start.elapsed() < PATIENCE, "in vain: a window");
+        }
+    }
+
+    /// The end of an operation of node 0, which alone is driven.
+    #[track_caller]
+    fn done_alone(&self) -> Done {
+        self.world.drive_sends_of(0)
+    }
+}
+
+#[test]
+fn a_target_that_does_not_progress_is_reached() {
+    let target = Memory::zeroed(LENGTHS[3]);
+    let reach = Reach::new();
+    let region = expose(&reach.world.nodes[1], &target, BOTH, 4);
+    reach.open_window(&region);
+    for (seed, length) in LENGTHS.into_iter().enumerate() {
+        let before = reach.reached();
+        let (source, into) = (Memory::from(pattern(seed as u64, length)), Memory::zeroed(length));
+        let segments = [segment(&region, target.bytes().len() - length, length)];
+        reach.write(&source, &segments);
+        reach.read(&into, &segments);
+        for _ in 0..2 {
+            reach.done_alone().good();
+        }
+        same(&into.bytes(), &source.bytes(), "what was written is read");
+        assert_eq!(reach.reached() - before, 2, "by the adapter: {length} bytes");
+    }
+    reach.world.nodes[1].domain.close_memory(&region).unwrap();
+}
+
+#[test]
+fn an_injected_operation_needs_its_buffer_no_more() {
+    let target = Memory::zeroed(64);
+    let reach = Reach::new();
+    let region = expose(&reach.world.nodes[1], &target, BOTH, 4);
+    reach.open_window(&region);
+    let (source, expected) = (Memory::from(pattern(1, 64)), pattern(1, 64));
+    reach.fabric.hold(true);
+    let segments = [segment(&region, 0, 64)];
+    let flags = Flags::INJECT | Flags::COMPLETION;
+    let rma = Rma { pieces: source.all(), segments: &segments, flags, ..Rma::default() };
+    reach.world.nodes[0].post_write(1, &rma).unwrap();
+    source.scribble();
+    reach.fabric.hold(false);
+    reach.world.sent(0).good();
+    same(&target.bytes(), &expected, "as it was when it was posted");
+    reach.world.nodes[1].domain.close_memory(&region).unwrap();
+}
+
+/// The stale key ends the window, the target's engine says why, and nothing else suffers.
+#[test]
+fn a_region_that_closes_under_way_is_refused_and_messages_pass() {
+    for length in LENGTHS {
+        let target = Memory::zeroed(length);
+        let source = Memory::from(pattern(7, length));
+        let reach = Reach::new();
+        let node = &reach.world.nodes[1];
+        let region = expose(node, &target, BOTH, 4);
+        reach.open_window(&region);
+        let segments = [segment(&region, 0, length)];
+        reach.fabric.hold(true);
+        for _ in 0..3 {
+            reach.write(&source, &segments);
+        }
+        node.domain.close_memory(&region).unwrap();
+        let closed = target.bytes();
+        reach.fabric.hold(false);
+        for _ in 0..3 {
+            reach.world.sent(0).bad(Errno::KEYREJECTED);
+        }
+        same(&target.bytes(), &closed, "nothing lands after the close");
+        node.receive(100, Some(3), 5);
+        reach.world.nodes[0].send(pattern(2, 100), 1, Some(3), 6);
+        assert_eq!(reach.world.received(1).good().context, 5);
+        assert_eq!(reach.world.sent(0).good().context, 6);
+        // The same key, and another window.
+        let region = expose(node, &target, BOTH, 4);
+        reach.open_window(&region);
+        reach.write(&source, &[segment(&region, 0, length)]);
+        reach.done_alone().good();
+        same(&target.bytes(), &source.bytes(), "written");
+        node.domain.close_memory(&region).unwrap();
+    }
+}
+
+#[test]
+fn what_the_target_has_to_refuse_is_refused_by_its_engine() {
+    let target = Memory::zeroed(100);
+    let (source, into) = (Memory::zeroed(50), Memory::zeroed(50));
+    let reach = Reach::new();
+    let node = &reach.world.nodes[1];
+    let region = expose(node, &target, Flags::REMOTE_WRITE, 4);
+    reach.open_window(&region);
+    let before = reach.reached();
+    reach.write(&source, &[segment(&region, 51, 50)]);
+    reach.world.sent(0).bad(Errno::INVAL);
+    reach.read(&into, &[segment(&region, 0, 50)]);
+    reach.world.sent(0).bad(Errno::ACCES);
+    reach.write(&source, &[RemoteSegment { key: 5, ..segment(&region, 0, 50) }]);
+    reach.world.sent(0).bad(Errno::KEYREJECTED);
+    assert_eq!(reach.reached(), before, "nothing of it by the adapter");
+    node.domain.close_memory(&region).unwrap();
+}
+
+/// Whatever the device says, operations that it had not done are done by the target's engine.
+#[test]
+fn operations_survive_an_error_of_the_window() {
+    for status in [Status::REMOTE_ACCESS, Status::LOCAL_PROTECTION, Status(99)] {
+        for length in LENGTHS {
+            let target = Memory::zeroed(length);
+            let reach = Reach::new();
+            let region = expose(&reach.world.nodes[1], &target, BOTH, 4);
+            reach.open_window(&region);
+            let segments = [segment(&region, 0, length)];
+            reach.fabric.hold(true);
+            let sources: Vec<_> = (0..5).map(|seed| Memory::from(pattern(seed, length))).collect();
+            sources.iter().for_each(|source| reach.write(source, &segments));
+            let into = Memory::zeroed(length);
+            reach.read(&into, &segments);
+            reach.fabric.fail_sends(1, status);
+            reach.fabric.hold(false);
+            for _ in 0..6 {
+                reach.world.sent(0).good();
+            }
+            same(&target.bytes(), &sources[4].bytes(), "the last write is the last");
+            same(&into.bytes(), &sources[4].bytes(), "a read sees the writes before it");
+            reach.world.nodes[1].domain.close_memory(&region).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_message_waits_for_the_writes_before_it() {
+    for length in LENGTHS {
+        let target = Memory::zeroed(length);
+        let source = Memory::from(pattern(3, length));
+        let reach = Reach::new();
+        let node = &reach.world.nodes[1];
+        let region = expose(node, &target, BOTH, 4);
+        reach.open_window(&region);
+        node.receive(8, Some(1), 1);
+        reach.fabric.hold(true);
+        reach.write(&source, &[segment(&region, 0, length)]);
+        reach.world.nodes[0].send(vec![1; 8], 1, Some(1), 2);
+        reach.world.poll(50);
+        assert_eq!(reach.world.waiting(1), (0, 0));
+        reach.fabric.hold(false);
+        reach.world.received(1).good();
+        same(&target.bytes(), &source.bytes(), "done when the message is there");
+        node.domain.close_memory(&region).unwrap();
+    }
+}
+
+/// A write behind a message goes the message's way, since the target's engine has to take that.
+#[test]
+fn a_write_does_not_overtake_a_message() {
+    let target = Memory::zeroed(8);
+    let source = Memory::from(vec![9; 8]);
+    let reach = Reach::new();
+    let node = &reach.world.nodes[1];
+    let region = expose(node, &target, BOTH, 4);
+    reach.open_window(&region);
+    reach.world.nodes[0].send(vec![1; 8], 1, Some(1), 2);
+    for _ in 0..3 {
+        reach.write(&source, &[segment(&region, 0, 8)]);
+    }
+    for _ in 0..50 {
+        reach.world.nodes[0].poll();
+    }
+    same(&target.bytes(), &[0; 8], "the target has not taken the message");
+    node.receive(8, Some(1), 1);
+    reach.world.received(1).good();
+    for _ in 0..4 {
+        reach.world.sent(0).good();
+    }
+    same(&target.bytes(), &[9; 8], "written");
+    node.domain.close_memory(&region).unwrap();
+}
+
+/// A peer that nobody hears of any more fails what was under way to it.
+#[test]
+fn operations_fail_with_their_peer() {
+    for length in LENGTHS {
+        let target = Memory::zeroed(length);
+        let (source, into) = (Memory::from(pattern(3, length)), Memory::zeroed(length));
+        let reach = Reach::new();
+        let region = expose(&reach.world.nodes[1], &target, BOTH, 4);
+        reach.open_window(&region);
+        let segments = [segment(&region, 0, length)];
+        reach.fabric.hold(true);
+        reach.write(&source, &segments);
+        reach.read(&into, &segments);
+        reach.fabric.fail_sends(1, Status::RETRIES_EXCEEDED);
+        reach.fabric.hold(false);
+        for _ in 0..2 {
+            let done = reach.world.sent(0);
+            assert_eq!(done.errno, Some(Errno::CONNRESET), "{done:?}");
+        }
+        reach.world.nodes[1].domain.close_memory(&region).unwrap();
+        let registered = reach.fabric.tally().registered;
+        assert!(registered < 8 << 20, "{registered} bytes are still registered");
+    }
+}
+
+/// A device counts nothing, so a counter takes the region away from it.
+#[test]
+fn a_counter_that_is_bound_to_a_leased_region_counts() {
+    let target = Memory::zeroed(8);
+    let source = Memory::from(pattern(3, 8));
+    let reach = Reach::new();
+    let domain = &reach.world.nodes[1].domain;
+    let region = expose(&reach.world.nodes[1], &target, BOTH, 4);
+    reach.open_window(&region);
+    let counter = CompletionCounter::open(domain);
+    domain.bind_memory_counter(&region, &counter, Flags::REMOTE_WRITE).unwrap();
+    for written in 1..4 {
+        reach.write(&source, &[segment(&region, 0, 8)]);
+        reach.world.sent(0).good();
+        assert_eq!(counter.read(), written);
+    }
+    domain.close_memory(&region).unwrap();
+}
+
+/// Nothing stays registered for a region that is closed, and no queue pair for an endpoint.
+#[test]
+fn what_is_registered_goes_with_the_region_and_the_endpoint() {
+    let fabric = {
+        let target = Memory::zeroed(1 << 20);
+        let reach = Reach::new();
+        let before = reach.fabric.tally();
+        let region = expose(&reach.world.nodes[1], &target, BOTH, 4);
+        reach.open_window(&region);
+        let open = reach.fabric.tally();
+        assert_eq!(open.registered - before.registered, 1 << 20);
+        assert_eq!(open.queue_pairs - before.queue_pairs, 2);
+        reach.world.nodes[1].domain.close_memory(&region).unwrap();
+        assert_eq!(reach.fabric.tally().registered, before.registered);
+        reach.fabric.clone()
+    };
+    let tally = fabric.tally();
+    assert_eq!((tally.queue_pairs, tally.registered), (0, 0), "left behind");
+}
