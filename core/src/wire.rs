@@ -48,6 +48,14 @@ pub enum Kind {
     Share = 15,
     /// The sender has helped. Word: operation. Words: `from`: from there on all is written.
     Wrote = 16,
+    /// A connection is asked for. Word: the request's nonce. Payload: the application's data.
+    Request = 24,
+    /// It is accepted, by the endpoint that says so. As before.
+    Accept = 25,
+    /// It is rejected. As before.
+    Reject = 26,
+    /// The caller has heard that it was accepted. Word: the nonce.
+    Established = 27,
 }
 
 impl Kind {
@@ -71,6 +79,10 @@ impl Kind {
             14 => Kind::Done,
             15 => Kind::Share,
             16 => Kind::Wrote,
+            24 => Kind::Request,
+            25 => Kind::Accept,
+            26 => Kind::Reject,
+            27 => Kind::Established,
             _ => return None,
         })
     }

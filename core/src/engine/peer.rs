@@ -8,6 +8,7 @@ use std::{
 use crate::{
     address::Address,
     address_vector::FI_ADDR_NOTAVAIL,
+    connection::manager::Control,
     protocol::remote_access::serve_data::Serving,
     wire::{Kind, REPLY_WORDS},
 };
@@ -88,6 +89,8 @@ pub struct Peer {
     pub serving: VecDeque<Serving>,
     /// Replies that found no room yet.
     pub replies: VecDeque<Reply>,
+    /// What is to be said to it about connections, before all else.
+    pub control: Option<Box<Control>>,
     /// Offers open to it, for messages that we read from it: a bit each. And how many there were.
     pub offers: (u8, u16),
     /// It did not let us read its memory, or write to it.
@@ -158,6 +161,7 @@ impl Peer {
             long_reads: 0,
             serving: VecDeque::new(),
             replies: VecDeque::new(),
+            control: None,
             offers: (0, 0),
             unreadable: false,
             unwritable: false,
@@ -168,12 +172,13 @@ impl Peer {
     /// Whether something waits to be pushed.
     pub fn has_work(&self) -> bool {
         let sends = !(self.queue.is_empty() && self.streams.is_empty());
-        sends || !(self.replies.is_empty() && self.serving.is_empty())
+        let answers = !(self.replies.is_empty() && self.serving.is_empty());
+        sends || answers || self.control.is_some()
     }
 
     /// Recomputes `clear`.
     pub fn settle(&mut self) {
-        let empty = self.queue.is_empty() && self.replies.is_empty();
+        let empty = self.queue.is_empty() && self.replies.is_empty() && self.control.is_none();
         self.clear = self.state == PeerState::Ready && empty;
     }
 }

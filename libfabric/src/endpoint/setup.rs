@@ -139,7 +139,7 @@ pub unsafe extern "C" fn bind(ep: *mut Fid, other: *mut Fid, flags: u64) -> c_in
             if table == FidEq::operations() {
                 no_flags()?;
                 let queue = object::checked::<FidEq>(other)?.queue();
-                return Ok(endpoint.bind_event_queue(queue)?);
+                return Ok(endpoint.bind_event_queue(queue, ep as u64)?);
             }
         }
         Err(Failure::new(Errno::INVAL, "an object that endpoints cannot be bound to"))
