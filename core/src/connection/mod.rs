@@ -127,7 +127,7 @@ pub enum ConnectionError {
 impl HasErrno for ConnectionError {
     fn errno(&self) -> Errno {
         match self {
-            ConnectionError::Connectionless => Errno::OPNOTSUPP,
+            ConnectionError::Connectionless => Errno::NOSYS,
             ConnectionError::ConnectedBefore => Errno::ISCONN,
             ConnectionError::NotConnected => Errno::NOTCONN,
             ConnectionError::NoRequest
