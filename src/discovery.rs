@@ -11,7 +11,7 @@ use kestrel_core::{
     address::Address,
     config::Config,
     error::{Errno, HasErrno},
-    info::{ApiVersion, Hints, Info, Offer, Rejection, negotiate},
+    info::{ApiVersion, EndpointType, Hints, Info, Offer, Rejection, negotiate},
     transport::Unreachable,
 };
 
@@ -122,16 +122,20 @@ fn choose(
     place: Option<Place>,
 ) -> Result<Vec<Info>, DiscoveryError> {
     let (mut found, mut rejected) = (Vec::new(), None);
-    for reach in reaches {
-        match negotiate(&offer(config, reach.name()), hints, api_version) {
+    let kinds = kinds(hints);
+    for (kind, reach) in kinds.iter().flat_map(|kind| reaches.iter().map(move |it| (kind, it))) {
+        match negotiate(&offer(config, reach.name(), *kind), hints, api_version) {
             Ok(mut info) => {
                 if reach.place(&mut info, hints, place) {
                     found.push(info);
                 }
             }
             Err(rejections) => {
-                for rejection in &rejections {
-                    tracing::info!("{} was not chosen: {rejection}", reach.name());
+                // Who asks for no type gets connected endpoints beside the others, if they fit.
+                if *kind == kinds[0] {
+                    for rejection in &rejections {
+                        tracing::info!("{} was not chosen: {rejection}", reach.name());
+                    }
                 }
                 rejected.get_or_insert(rejections);
             }
@@ -140,9 +144,20 @@ fn choose(
     if found.is_empty() {
         return Err(DiscoveryError::Rejected(rejected.unwrap_or_else(|| nowhere(reaches, place))));
     }
-    // Stable: what there is stays in order, behind what owns the address that packets leave from.
-    found.sort_by_key(|info| !reach::is_on_the_way(info));
+    // Stable: of each type, what there is stays in order, behind what owns the address that
+    // packets leave from.
+    let type_of = |info: &Info| kinds.iter().position(|&kind| kind == info.endpoint.kind);
+    found.sort_by_key(|info| (type_of(info), !reach::is_on_the_way(info)));
     Ok(found)
+}
+
+/// The types of endpoint to look for, the usual one first.
+fn kinds(hints: Option<&Hints>) -> &'static [EndpointType] {
+    match hints.map_or(EndpointType::Unspec, |hints| hints.endpoint.kind) {
+        EndpointType::Unspec => &[EndpointType::Rdm, EndpointType::Msg],
+        EndpointType::Msg => &[EndpointType::Msg],
+        _ => &[EndpointType::Rdm],
+    }
 }
 
 /// No domain has the address that was asked for.
@@ -168,12 +183,14 @@ pub fn agree(
     let best =
         || reach::all(config).map_or_else(|_| SHM_DOMAIN.into(), |all| all[0].name().to_owned());
     let name = hints.domain.name.clone().unwrap_or_else(best);
-    negotiate(&offer(config, &name), Some(hints), api_version)
+    let kind = kinds(Some(hints))[0];
+    negotiate(&offer(config, &name, kind), Some(hints), api_version)
 }
 
-/// What kestrel can do on a domain.
-pub fn offer(config: &Config, domain: &str) -> Offer {
-    Offer::rdm().named(FABRIC, domain).sized(config.tx_size, config.rx_size, config.inject_size)
+/// What kestrel can do on a domain, with endpoints of that type.
+pub fn offer(config: &Config, domain: &str, kind: EndpointType) -> Offer {
+    let offer = if kind == EndpointType::Msg { Offer::msg() } else { Offer::rdm() };
+    offer.named(FABRIC, domain).sized(config.tx_size, config.rx_size, config.inject_size)
 }
 
 /// The address of a node and a service, either of which may be missing.

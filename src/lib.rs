@@ -21,6 +21,7 @@ pub use kestrel_core::{
     address::Address,
     address_vector::{AddressVector, AddressVectorAttributes, FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC},
     completion_queue::{Entry, ErrorEntry, ReadError},
+    connection::ConnectionError,
     endpoint::{OptionName, PostError},
     error::{Errno, HasErrno},
     event_queue::{EventQueue, EventQueueAttributes},
@@ -30,5 +31,6 @@ pub use kestrel_core::{
     operation::{ReceivePost, SendPost},
 };
 pub use objects::{
-    CompletionQueue, Counter, Domain, Endpoint, Provider, open_domain, open_endpoint, traffic,
+    CompletionQueue, Counter, Domain, Endpoint, PassiveEndpoint, Provider, open_domain,
+    open_endpoint, open_passive_endpoint, traffic,
 };

@@ -8,7 +8,7 @@ use kestrel_core::{
     domain::{DomainOptions, OpenError},
     endpoint::{EndpointOptions, PostError},
     error::{Errno, HasErrno},
-    info::Info,
+    info::{EndpointType, Info},
     transport::Unreachable,
 };
 use kestrel_shm::ShmProvider;
@@ -26,6 +26,8 @@ pub type Provider = CompositeProvider<ShmProvider, VerbsProvider>;
 pub type Domain = kestrel_core::domain::Domain<Provider>;
 /// An endpoint; see [`kestrel_core::endpoint::Endpoint`].
 pub type Endpoint = kestrel_core::endpoint::Endpoint<Provider>;
+/// A passive endpoint; see [`kestrel_core::connection::passive_endpoint::PassiveEndpoint`].
+pub type PassiveEndpoint = kestrel_core::connection::passive_endpoint::PassiveEndpoint<Provider>;
 /// A completion queue; see [`kestrel_core::completion_queue::CompletionQueue`].
 pub type CompletionQueue = kestrel_core::completion_queue::CompletionQueue<Provider>;
 /// A counter; see [`kestrel_core::completion_counter::CompletionCounter`].
@@ -107,7 +109,12 @@ pub fn traffic(endpoint: &Endpoint) -> Result<Traffic, PostError> {
 /// # Errors
 /// [`OpenError`]: the address is in use, no descriptors are left, …
 pub fn open_endpoint(domain: &Arc<Domain>, info: &Info) -> Result<Arc<Endpoint>, OpenError> {
-    let options = EndpointOptions {
+    Endpoint::open(domain, endpoint_options(info))
+}
+
+/// What an endpoint is opened with, as `info` describes it.
+pub fn endpoint_options(info: &Info) -> EndpointOptions {
+    EndpointOptions {
         address: info.source,
         auth_key: info.endpoint.auth_key.clone(),
         capabilities: info.caps,
@@ -115,7 +122,20 @@ pub fn open_endpoint(domain: &Arc<Domain>, info: &Info) -> Result<Arc<Endpoint>,
         inject_size: info.transmit.inject_size,
         transmit_flags: info.transmit.op_flags,
         receive_flags: info.receive.op_flags,
+        connected: info.endpoint.kind == EndpointType::Msg,
         ..EndpointOptions::default()
-    };
-    Endpoint::open(domain, options)
+    }
+}
+
+/// Opens a passive endpoint as `info` describes it, at `info.source` if that is given, with
+/// transports of its own.
+///
+/// # Errors
+/// As [`open_endpoint`], and what opening the transports may fail with.
+pub fn open_passive_endpoint(
+    info: &Info,
+    config: &Config,
+) -> Result<Arc<PassiveEndpoint>, OpenError> {
+    let provider = provider(config, &info.domain.name, &info.domain.auth_key)?;
+    PassiveEndpoint::open(Arc::new(provider), info.clone())
 }

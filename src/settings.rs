@@ -64,7 +64,7 @@ pub fn domain_options(config: &Config, progress: Progress) -> DomainOptions {
 mod tests {
     use super::*;
     use crate::rdma;
-    use kestrel_core::{endpoint::EndpointOptions, info::Offer};
+    use kestrel_core::{endpoint::EndpointOptions, info::EndpointType, info::Offer};
 
     fn config(name: &'static str, value: &'static str) -> Result<Config, BadSettings> {
         Config::from_lookup(|asked| (asked == name).then(|| value.into())).map_err(BadSettings)
@@ -109,7 +109,7 @@ mod tests {
     fn every_parameter_acts() {
         let everything = |config: &Config| {
             let domains = [Progress::Manual, Progress::Auto].map(|p| domain_options(config, p));
-            let offer = crate::discovery::offer(config, "domain");
+            let offer = crate::discovery::offer(config, "domain", EndpointType::Rdm);
             let (devices, way) = (rdma::tests::chosen(config), transports(config.transport));
             format!("{:?} {domains:?} {offer:?} {devices:?} {way}", shm_options(config))
         };

@@ -1,16 +1,22 @@
 //! Event queues: what happens to objects rather than to messages, as typed
 //! events and error entries. Reference: fi_eq(3).
 //!
-//! No data path leads here, so one mutex and two deques are enough. Waiting
-//! is done elsewhere: whoever waits is told through [`EventQueue::set_notify`].
+//! No data path leads here, so one mutex and two deques are enough. Reading drives the
+//! endpoints whose connections are reported here. Waiting is done elsewhere: whoever waits
+//! is told through [`EventQueue::set_notify`], and sleeps on [`EventWait::descriptors`].
 
 use std::collections::VecDeque;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::bind_count::{BindCount, BindError};
 use crate::error::{Errno, HasErrno};
 use crate::flags::Flags;
 use crate::info::Info;
+
+mod driven;
+
+pub use driven::{Driven, EventWait};
 
 /// Something that happened. `fid` names the object it happened to, and
 /// `context` the operation; both are opaque here.
@@ -136,6 +142,9 @@ pub struct EventQueue {
     attributes: EventQueueAttributes,
     binds: BindCount,
     queues: Mutex<Queues>,
+    /// What is driven when the queue is read, and whether there is any.
+    driven: Mutex<Vec<Arc<dyn Driven>>>,
+    drives: AtomicBool,
 }
 
 #[derive(Default)]
@@ -162,7 +171,8 @@ impl EventQueue {
             return Err(EventQueueError::UnsupportedFlags { flags: unsupported.bits() });
         }
         let binds = BindCount::default();
-        Ok(EventQueue { attributes, binds, queues: Mutex::default() })
+        let (queues, driven, drives) = Default::default();
+        Ok(EventQueue { attributes, binds, queues, driven, drives })
     }
 
     pub fn attributes(&self) -> &EventQueueAttributes {
@@ -201,6 +211,7 @@ impl EventQueue {
     /// Takes the first event if `accept` says so: a caller whose buffer is
     /// too small leaves it where it is. `accept` runs under the queue's mutex.
     pub fn read_if(&self, accept: impl FnOnce(&Event) -> bool) -> EventRead {
+        self.progress();
         let mut queues = self.lock();
         if !queues.errors.is_empty() {
             return EventRead::ErrorAvailable;

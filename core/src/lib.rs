@@ -18,6 +18,7 @@ pub mod address_vector;
 pub mod bind_count;
 pub mod completion_counter;
 pub mod completion_queue;
+pub mod connection;
 pub mod counter;
 #[allow(unsafe_code)]
 pub mod domain;

@@ -48,15 +48,23 @@ pub enum Kind {
     Share = 15,
     /// The sender has helped. Word: operation. Words: `from`: from there on all is written.
     Wrote = 16,
+    /// A connection is asked for. Word: the request's nonce. Payload: the application's data.
+    Request = 17,
+    /// It is accepted, by the endpoint that says so. As before.
+    Accept = 18,
+    /// It is rejected. As before.
+    Reject = 19,
+    /// The caller has heard that it was accepted. Word: the nonce.
+    Established = 20,
     /// The sender wants a window to the receiver's memory. No word of its own. Words: an
     /// invitation.
-    Invite = 24,
+    Invite = 21,
     /// The receiver's end of it exists. Words: an invitation, or zeroes.
-    Admit = 25,
+    Admit = 22,
     /// What may be reached of a region through a window? Word: key. No words.
-    Ask = 26,
+    Ask = 23,
     /// The answer. Word: key. Words: a lease: `base, length, address, remote key and access`.
-    Lease = 27,
+    Lease = 24,
 }
 
 impl Kind {
@@ -80,10 +88,14 @@ impl Kind {
             14 => Kind::Done,
             15 => Kind::Share,
             16 => Kind::Wrote,
-            24 => Kind::Invite,
-            25 => Kind::Admit,
-            26 => Kind::Ask,
-            27 => Kind::Lease,
+            17 => Kind::Request,
+            18 => Kind::Accept,
+            19 => Kind::Reject,
+            20 => Kind::Established,
+            21 => Kind::Invite,
+            22 => Kind::Admit,
+            23 => Kind::Ask,
+            24 => Kind::Lease,
             _ => return None,
         })
     }

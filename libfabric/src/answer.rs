@@ -64,7 +64,8 @@ pub fn list(found: &[info::Info], handle: *mut crate::abi::fid::Fid) -> Result<*
     Ok(head)
 }
 
-fn one(found: &info::Info) -> Result<*mut Info, Failure> {
+/// One info, in libc's memory.
+pub fn one(found: &info::Info) -> Result<*mut Info, Failure> {
     // SAFETY: an info of zeroes and null pointers is valid.
     let place = unsafe { allocate::<Info>() }?;
     // SAFETY: just made, and nobody else knows it.

@@ -3,13 +3,13 @@
 use std::{
     ffi::{c_char, c_int, c_void},
     sync::{Arc, Mutex, PoisonError},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use kestrel_core::{
     bind_count::BindCount,
     error::Errno,
-    event_queue::{Event, EventQueue, EventQueueAttributes, EventRead},
+    event_queue::{Event, EventQueue, EventQueueAttributes, EventRead, EventWait},
     flags::Flags,
 };
 
@@ -20,17 +20,23 @@ use crate::{
         control::{OpsEq, OpsFid},
         fid::{Fid, FidEq, FidFabric, class},
     },
+    connection_request,
     object::{self, FID_NOSYS, Header, Use},
     outcome::{Failure, done, guarded},
     wait_set::{self, Membership},
-    waiting::{self, Armed, Signal, WaitKind, Waitable},
+    waiting::{self, Armed, Outside, Signal, WaitKind, Waitable},
     words,
 };
+
+/// A sleeper looks again this often while something waits for room at a peer.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// What we keep of an event queue.
 pub struct State {
     shared: Arc<Shared>,
     kind: WaitKind,
+    /// What FI_GETWAIT gives: readable with the signal, and with what has to be driven.
+    outside: Option<Outside>,
     wait_obj: u32,
     uses: Arc<BindCount>,
     /// The data of the error read last: "available until the next time the EQ is read".
@@ -57,13 +63,33 @@ impl State {
         &self.uses
     }
 
-    /// Whether nothing is there to be read.
-    pub fn may_wait(&self) -> bool {
-        self.shared.queue.is_empty()
+    /// Makes ready for a wait outside. False if something is there to be read.
+    pub fn try_wait(&self) -> bool {
+        let waitable: &dyn Waitable = &*self.shared;
+        self.shared.settle();
+        match &self.outside {
+            Some(outside) => outside.begin([waitable].into_iter()),
+            None => !waitable.is_ready(),
+        }
     }
 }
 
 impl Shared {
+    /// Sleeps until there is something to read or to drive.
+    fn sleep(&self, left: Option<Duration>) {
+        self.settle();
+        let Some(wait) = self.queue.prepare_wait() else {
+            return;
+        };
+        let left = match wait.waits_for_room() {
+            true => Some(left.map_or(LOOK_AGAIN, |left| left.min(LOOK_AGAIN))),
+            false => left,
+        };
+        let mut descriptors = wait.descriptors();
+        descriptors.push(self.signal.fd());
+        waiting::sleep(&descriptors, left);
+    }
+
     /// Makes the descriptor silent, if there is nothing left.
     fn settle(&self) {
         if self.queue.is_empty() {
@@ -78,19 +104,27 @@ impl Shared {
 
 impl Waitable for Shared {
     fn is_ready(&self) -> bool {
+        self.queue.progress();
         !self.queue.is_empty()
     }
 
     fn arm(&self) -> Option<Box<dyn Armed>> {
-        Some(Box::new(Listening(self.signal.clone())))
+        self.settle();
+        let wait = self.queue.prepare_wait()?;
+        Some(Box::new(Listening { signal: self.signal.clone(), wait }))
     }
 }
 
-struct Listening(Arc<Signal>);
+struct Listening {
+    signal: Arc<Signal>,
+    wait: EventWait,
+}
 
 impl Armed for Listening {
     fn descriptors(&self) -> Vec<i32> {
-        vec![self.0.fd()]
+        let mut all = self.wait.descriptors();
+        all.push(self.signal.fd());
+        all
     }
 }
 
@@ -148,9 +182,18 @@ pub unsafe extern "C" fn open(
             Some(set) if kind == WaitKind::Set => Some(unsafe { wait_set::join(set, waitable) }?),
             _ => None,
         };
+        let outside = match kind {
+            WaitKind::Descriptor => Some(Outside::new()?),
+            _ => None,
+        };
+        if let Some(outside) = &outside {
+            // Events wake a waiter also if it never calls fi_trywait.
+            outside.add(shared.signal.fd());
+        }
         let state = State {
             shared,
             kind,
+            outside,
             wait_obj,
             uses: Arc::default(),
             error_data: Mutex::default(),
@@ -170,10 +213,10 @@ unsafe extern "C" fn control(eq: *mut Fid, command: c_int, argument: *mut c_void
         if argument.is_null() {
             return Err(Failure::null("the argument"));
         }
-        match (command, state.kind) {
-            (command::GETWAIT, WaitKind::Descriptor) => {
+        match (command, &state.outside) {
+            (command::GETWAIT, Some(outside)) => {
                 // SAFETY: the argument of this command is an `int *`.
-                unsafe { argument.cast::<c_int>().write(state.shared.signal.fd()) };
+                unsafe { argument.cast::<c_int>().write(outside.fd()) };
             }
             (command::GETWAITOBJ, _) => {
                 // SAFETY: the argument of this command is an `enum fi_wait_obj *`.
@@ -194,7 +237,7 @@ fn bytes_of(event: &Event) -> Vec<u8> {
         Event::MemoryRegionComplete { fid, context, data }
         | Event::AddressVectorComplete { fid, context, data }
         | Event::JoinComplete { fid, context, data } => entry(*fid, *context, *data),
-        // Connections are not offered: no event of theirs comes here.
+        // Where a request's info is, is known when it is read.
         Event::ConnectionRequest { fid, data, .. } | Event::Connected { fid, data } => {
             let mut bytes = entry(*fid, 0, 0);
             bytes.truncate(2 * size_of::<u64>());
@@ -227,12 +270,21 @@ unsafe fn read_once(
         return Err(Failure::null("where the event goes"));
     }
     let peek = is_peek("fi_eq_read", flags)?;
+    if let Some(outside) = &state.outside {
+        outside.end();
+    }
     let queue = state.queue();
     let fits = |event: &Event| bytes_of(event).len() <= length;
     let outcome = if peek { queue.peek() } else { queue.read_if(fits) };
     match outcome {
         EventRead::Event(found) if fits(&found) => {
-            let bytes = bytes_of(&found);
+            let mut bytes = bytes_of(&found);
+            if let (Event::ConnectionRequest { fid, info, .. }, false) = (&found, peek) {
+                // SAFETY: events of a closed passive endpoint are discarded when it is closed.
+                let info = unsafe { connection_request::describe(*fid as *mut Fid, info) }?;
+                bytes[size_of::<u64>()..][..size_of::<u64>()]
+                    .copy_from_slice(&(info as u64).to_ne_bytes());
+            }
             // SAFETY: the event is not null, and the buffer takes that many bytes.
             unsafe {
                 event.write(found.code());
@@ -287,7 +339,7 @@ unsafe extern "C" fn sread(
                 }
                 outcome => return outcome,
             }
-            waiting::sleep(&[state.shared.signal.fd()], left);
+            state.shared.sleep(left);
         }
     })
 }

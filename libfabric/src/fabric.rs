@@ -19,7 +19,7 @@ use crate::{
     completion_queue, counter, domain, event_queue,
     object::{self, FID_NOSYS, Header},
     outcome::{Failure, done},
-    wait_set,
+    passive_endpoint, wait_set,
 };
 
 /// What we keep of a fabric.
@@ -36,6 +36,7 @@ static OPERATIONS: OpsFabric = OpsFabric {
     wait_open: wait_set::open,
     trywait,
     domain2,
+    passive_ep: passive_endpoint::open,
     ..OpsFabric::refusing::<NOSYS>()
 };
 static CLOSED: OpsFabric = OpsFabric::refusing::<BADF>();
@@ -154,7 +155,7 @@ unsafe fn try_wait_for(fid: *mut Fid) -> Result<bool, Failure> {
         } else if table == FidCntr::operations() {
             counter::try_wait(object::checked::<FidCntr>(fid)?)
         } else if table == FidEq::operations() {
-            Ok(object::checked::<FidEq>(fid)?.may_wait())
+            Ok(object::checked::<FidEq>(fid)?.try_wait())
         } else if table == FidWait::operations() {
             object::checked::<FidWait>(fid)?.try_wait()
         } else {

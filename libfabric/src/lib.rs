@@ -24,6 +24,7 @@ pub use kestrel_fi_abi as abi;
 pub mod host;
 pub mod logging;
 pub mod parameters;
+mod passive_endpoint;
 pub mod provider;
 
 // Discovery.
@@ -41,6 +42,7 @@ pub mod words;
 // The objects.
 pub mod address_vector;
 pub mod completion_queue;
+mod connection_request;
 pub mod counter;
 pub mod domain;
 pub mod endpoint;

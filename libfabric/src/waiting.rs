@@ -125,7 +125,7 @@ impl Outside {
     }
 
     /// Adds a descriptor that may be there already; closing it takes it off.
-    fn add(&self, fd: RawFd) {
+    pub fn add(&self, fd: RawFd) {
         let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: fd as u64 };
         // SAFETY: the event is valid; a descriptor that is there already is refused.
         unsafe { libc::epoll_ctl(self.fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event) };

@@ -45,11 +45,18 @@ fn machine() -> [Reach; 3] {
     [device("rxe0", &["192.0.2.1"]), device("rxe1", &["198.51.100.7", "2001:db8::7"]), Reach::Shm]
 }
 
+/// The datagram endpoints that are found. The connected ones follow, in the same places.
 fn find(hints: Option<&Hints>, place: Option<Place>) -> Vec<(String, Option<String>)> {
     let found = choose(&machine(), &Config::default(), ApiVersion::NATIVE, hints, place);
     let plain = |address: Address| address.socket_addr().to_string();
     let tell = |info: Info| (info.domain.name, info.source.map(plain));
-    found.map_or(Vec::new(), |found| found.into_iter().map(tell).collect())
+    let found = found.unwrap_or_default();
+    let is_rdm = |info: &Info| info.endpoint.kind == EndpointType::Rdm;
+    assert!(found.is_sorted_by_key(|info| !is_rdm(info)), "what was there before comes first");
+    let (rdm, msg): (Vec<_>, Vec<_>) = found.into_iter().partition(is_rdm);
+    let [rdm, msg] = [rdm, msg].map(|infos| infos.into_iter().map(tell).collect::<Vec<_>>());
+    assert_eq!(rdm, msg);
+    rdm
 }
 
 fn told(name: &str, source: Option<&str>) -> (String, Option<String>) {

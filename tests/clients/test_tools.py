@@ -30,12 +30,13 @@ def test_fi_info_lists_the_parameters() -> None:
         assert name in outcome.output, f"{name} is missing"
 
 
-@pytest.mark.parametrize("kind", ["tagged", "msg"])
+@pytest.mark.parametrize("kind", ["tagged", "msg", "connected"])
 def test_fi_pingpong(kind: str, scale: str) -> None:
     """All sizes, and every byte is checked."""
     iterations = {"quick": "10", "default": "30", "full": "1000"}[scale]
-    port = {"tagged": "47811", "msg": "47812"}[kind]
-    common = [tool("fi_pingpong"), "-p", "kestrel", "-e", "rdm", "-m", kind]
+    port = {"tagged": "47811", "msg": "47812", "connected": "47813"}[kind]
+    how = ["-e", "msg"] if kind == "connected" else ["-e", "rdm", "-m", kind]
+    common = [tool("fi_pingpong"), "-p", "kestrel", *how]
     common += ["-I", iterations, "-S", "all", "-c"]
     env = environment()
     server = subprocess.Popen(

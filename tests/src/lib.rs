@@ -16,6 +16,7 @@ pub mod cases;
 pub mod completion;
 pub mod figures;
 pub mod fork;
+pub mod link;
 pub mod node;
 pub mod one_sided;
 pub mod process;
@@ -144,6 +145,24 @@ macro_rules! conformance {
                 sums_of_many_add_up,
                 what_is_not_supported_is_refused,
                 operations_play_in_order;
+            connections:
+                data_travels_both_ways,
+                every_call_works_over_a_connection,
+                a_rejection_carries_its_data,
+                nobody_listens,
+                a_full_backlog_rejects,
+                once_in_a_lifetime,
+                nothing_is_sent_without_a_connection,
+                shutdown_cancels_and_is_seen,
+                what_was_sent_before_a_shutdown_arrives,
+                an_abrupt_close_is_a_shutdown,
+                a_request_that_is_dropped_is_rejected,
+                a_request_whose_sender_is_gone,
+                a_closed_listener_leaves_connections_alone,
+                names_are_set_before_listening,
+                a_passive_endpoint_is_taken_over,
+                strangers_are_not_heard,
+                a_connected_endpoint_needs_an_event_queue;
             progress:
                 a_sleeping_helper_delivers,
                 a_delivery_completes_while_its_receiver_sleeps,

@@ -58,7 +58,7 @@ impl<P: Provider> Endpoint<P> {
         if !segments.iter().all(|segment| whole(segment.length)) {
             return Err(PostError::BrokenElement { size: call.datatype.size() });
         }
-        self.unit()?.remote(RemotePost {
+        self.enabled()?.remote(RemotePost {
             action: Action::Atomic(call),
             source,
             compare,

@@ -19,6 +19,9 @@ pub enum PostError {
     /// The endpoint is closed.
     #[error("the endpoint is closed")]
     Closed,
+    /// The endpoint has no peer yet, or no more.
+    #[error("the endpoint is not connected")]
+    NotConnected,
     /// The address vector knows no such address.
     #[error("the address vector has no address {address:#x}")]
     UnknownAddress {
@@ -103,6 +106,7 @@ impl HasErrno for PostError {
         match self {
             PostError::Again => Errno::AGAIN,
             PostError::NotEnabled | PostError::Closed => Errno::OPBADSTATE,
+            PostError::NotConnected => Errno::NOTCONN,
             PostError::UnknownAddress { .. } | PostError::NothingClaimed { .. } => Errno::INVAL,
             PostError::InjectTooLarge { .. } | PostError::TooLong { .. } => Errno::MSGSIZE,
             PostError::TooManyPieces { .. }
@@ -162,6 +166,15 @@ pub enum EndpointError {
         /// `transmit` or `receive`.
         direction: &'static str,
     },
+    /// No event queue: connected endpoints need one.
+    #[error("no event queue is bound")]
+    NoEventQueue,
+    /// The object has no place at an endpoint of this type.
+    #[error("an endpoint of this type is not bound to a {object}")]
+    NotForThisType {
+        /// Which object.
+        object: &'static str,
+    },
     /// No address vector.
     #[error("no address vector is bound")]
     NoAddressVector,
@@ -189,9 +202,10 @@ impl HasErrno for EndpointError {
             EndpointError::Open(error) => error.errno(),
             EndpointError::Enabled { .. } => Errno::OPBADSTATE,
             EndpointError::OtherDomain { .. } => Errno::DOMAIN,
-            EndpointError::AlreadyBound { .. } | EndpointError::BadOptionValue { .. } => {
-                Errno::INVAL
-            }
+            EndpointError::AlreadyBound { .. }
+            | EndpointError::BadOptionValue { .. }
+            | EndpointError::NotForThisType { .. } => Errno::INVAL,
+            EndpointError::NoEventQueue => Errno::NOEQ,
             EndpointError::BadFlags { .. } => Errno::BADFLAGS,
             EndpointError::Closed { .. } => Errno::BADF,
             EndpointError::NoCompletionQueue { .. } => Errno::NOCQ,

@@ -6,6 +6,7 @@
 
 #[allow(unsafe_code)]
 pub mod atomic;
+pub mod connection;
 pub mod error;
 #[allow(unsafe_code)]
 pub mod message;
@@ -16,7 +17,7 @@ pub mod rma;
 pub mod setup;
 pub mod tagged;
 
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub use error::{EndpointError, PostError};
 pub use options::{DefaultFlags, EndpointOptions, OptionName};
@@ -24,22 +25,29 @@ use setup::Bindings;
 
 use crate::{
     address::Address,
+    connection::request::ConnectionRequest,
     domain::{Domain, OpenError},
     engine::unit::Unit,
     flags::Flags,
     memory::Pieces,
+    one_sided::RemotePost,
     operation::{IOV_LIMIT, ReceivePost, SendPost},
     transport::{Provider, Transport},
 };
 
-/// A reliable datagram endpoint (`FI_EP_RDM`).
+/// A reliable endpoint: of datagrams to many peers (`FI_EP_RDM`), or connected to one
+/// (`FI_EP_MSG`).
 pub struct Endpoint<P: Provider> {
     domain: Arc<Domain<P>>,
     options: EndpointOptions,
-    address: Address,
+    address: Mutex<Address>,
     enabled: OnceLock<Enabled<P>>,
     /// Before it is enabled: the transport and what is bound. Never on the data path.
     bindings: Mutex<Bindings<P>>,
+    /// What it was opened from, until it accepts.
+    request: Mutex<Option<ConnectionRequest<P>>>,
+    /// It was opened from a request, so it cannot connect.
+    has_request: bool,
     defaults: DefaultFlags,
     multi_receive_min: std::sync::atomic::AtomicUsize,
 }
@@ -49,8 +57,27 @@ struct Enabled<P: Provider> {
     unit: Arc<Unit<P>>,
     send: Rules,
     receive: Rules,
+    /// No bits if the endpoint is connected and looks at no address: there is one peer.
+    to_mask: u64,
     /// All ones if receives cannot be directed, so that `from | from_any` is who may match.
     from_any: u64,
+}
+
+impl<P: Provider> Enabled<P> {
+    #[inline(always)]
+    fn remote(&self, mut post: RemotePost<'_>) -> Result<(), PostError> {
+        post.to &= self.to_mask;
+        self.unit.remote(post).map_err(|error| self.explain(error))
+    }
+
+    /// What is wrong if a connected endpoint's only address is not known.
+    #[cold]
+    fn explain(&self, error: PostError) -> PostError {
+        match error {
+            PostError::UnknownAddress { .. } if self.to_mask == 0 => PostError::NotConnected,
+            error => error,
+        }
+    }
 }
 
 /// The flags of one direction's operations.
@@ -95,15 +122,22 @@ impl<P: Provider> Endpoint<P> {
         if domain.provider().forked() {
             return Err(OpenError::ForkedChild);
         }
+        let transport = domain.provider().open(options.address, &options.auth_key)?;
+        Self::open_over(domain, options, transport, None)
+    }
+
+    fn open_over(
+        domain: &Arc<Domain<P>>,
+        options: EndpointOptions,
+        transport: P::Transport,
+        request: Option<ConnectionRequest<P>>,
+    ) -> Result<Arc<Self>, OpenError> {
         domain.uses().bind().map_err(|_| OpenError::Closed)?;
-        let transport = domain.provider().open(options.address, &options.auth_key);
-        let transport = transport.inspect_err(|_| {
-            // The count was ours a moment ago, so this cannot fail.
-            let _ = domain.uses().unbind();
-        })?;
         Ok(Arc::new(Endpoint {
             domain: domain.clone(),
-            address: transport.address(),
+            address: Mutex::new(transport.address()),
+            has_request: request.is_some(),
+            request: Mutex::new(request),
             defaults: DefaultFlags::new(options.transmit_flags, options.receive_flags),
             multi_receive_min: options.multi_receive_min.into(),
             options,
@@ -115,7 +149,12 @@ impl<P: Provider> Endpoint<P> {
     /// The address that peers insert to reach this endpoint.
     /// Reference: fi_cm(3), `fi_getname`.
     pub fn address(&self) -> Address {
-        self.address
+        *self.lock_address()
+    }
+
+    fn lock_address(&self) -> MutexGuard<'_, Address> {
+        // An address is written whole.
+        self.address.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The domain that the endpoint was opened on.
@@ -190,7 +229,7 @@ impl<P: Provider> Endpoint<P> {
     }
 
     #[inline(always)]
-    fn post_send_by(&self, enabled: &Enabled<P>, post: SendPost<'_>) -> Result<(), PostError> {
+    fn post_send_by(&self, enabled: &Enabled<P>, mut post: SendPost<'_>) -> Result<(), PostError> {
         if !enabled.send.plain.contains(post.flags) {
             self.check_flags(SEND_FLAGS, post.flags)?;
         }
@@ -198,7 +237,8 @@ impl<P: Provider> Endpoint<P> {
         if post.flags.contains(Flags::INJECT) {
             self.check_inject(post.pieces.total())?;
         }
-        enabled.unit.send(post)
+        post.to &= enabled.to_mask;
+        enabled.unit.send(post).map_err(|error| enabled.explain(error))
     }
 
     /// Posts a receive of either family: what every receive call comes down to.
@@ -262,6 +302,7 @@ impl<P: Provider> Endpoint<P> {
     /// Closes the endpoint: pending operations are dropped without completions,
     /// and whatever is bound is released. A second close does nothing.
     pub fn close(&self) {
+        drop(self.take_request());
         self.unbind_all();
         if let Some(Enabled { unit, .. }) = self.enabled.get() {
             self.domain.remove_unit(unit);

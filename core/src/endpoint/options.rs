@@ -5,6 +5,7 @@ use super::{Endpoint, EndpointError, RECEIVE_FLAGS, SEND_FLAGS};
 use crate::{
     address::Address,
     config::Config,
+    connection::CM_DATA_SIZE,
     flags::Flags,
     primitive::{AtomicU64, Ordering},
     transport::Provider,
@@ -33,6 +34,8 @@ pub struct EndpointOptions {
     pub receive_flags: Flags,
     /// FI_OPT_MIN_MULTI_RECV at the start. Units: bytes.
     pub multi_receive_min: usize,
+    /// Whether it has one peer, to which it connects (`FI_EP_MSG`), or many (`FI_EP_RDM`).
+    pub connected: bool,
 }
 
 impl Default for EndpointOptions {
@@ -60,6 +63,7 @@ impl Default for EndpointOptions {
             transmit_flags: Flags::empty(),
             receive_flags: Flags::empty(),
             multi_receive_min: MULTI_RECEIVE_MIN_DEFAULT,
+            connected: false,
         }
     }
 }
@@ -69,7 +73,7 @@ impl Default for EndpointOptions {
 pub enum OptionName {
     /// FI_OPT_MIN_MULTI_RECV: a multi-receive buffer with less room is released.
     MinMultiRecv,
-    /// FI_OPT_CM_DATA_SIZE: connection data; 0, since RDM endpoints have none.
+    /// FI_OPT_CM_DATA_SIZE: data that goes with a connection; 0 where there are none.
     CmDataSize,
 }
 
@@ -93,6 +97,7 @@ impl<P: Provider> Endpoint<P> {
     pub fn option(&self, name: OptionName) -> usize {
         match name {
             OptionName::MinMultiRecv => self.multi_receive_min(),
+            OptionName::CmDataSize if self.options.connected => CM_DATA_SIZE,
             OptionName::CmDataSize => 0,
         }
     }

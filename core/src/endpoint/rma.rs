@@ -90,7 +90,7 @@ impl<P: Provider> Endpoint<P> {
         let none = Pieces::One(Piece::EMPTY);
         let (source, results) =
             if action == Action::Read { (none, pieces) } else { (pieces, none) };
-        self.unit()?.remote(RemotePost {
+        self.enabled()?.remote(RemotePost {
             action,
             source,
             compare: none,

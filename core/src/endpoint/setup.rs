@@ -9,12 +9,20 @@ use super::{
 use crate::{
     address_vector::{AddressVector, FI_ADDR_UNSPEC},
     completion_counter::CompletionCounter,
-    completion_queue::CompletionQueue,
+    completion_queue::{CompletionQueue, store::Sharing},
+    connection::{
+        manager::{Connection, Manager, Reporter},
+        passive_endpoint::empty_vector,
+    },
+    domain::OpenError,
     engine::{Engine, Setup, report::Side, unit::Unit},
     event_queue::EventQueue,
     flags::Flags,
     transport::Provider,
 };
+
+/// Who an endpoint's peers are, and what there is of connections.
+type Peers = (Arc<AddressVector>, Option<Box<Manager>>);
 
 /// What an endpoint holds until it is enabled, and what it must release after.
 pub struct Bindings<P: Provider> {
@@ -23,7 +31,7 @@ pub struct Bindings<P: Provider> {
     receive: Direction<P>,
     one_sided: OneSided<P>,
     address_vector: Option<Arc<AddressVector>>,
-    event_queue: Option<Arc<EventQueue>>,
+    reporter: Option<Reporter>,
     /// The domain's count still has this endpoint.
     counted: bool,
 }
@@ -43,7 +51,7 @@ impl<P: Provider> Bindings<P> {
             receive: direction(),
             one_sided: OneSided::default(),
             address_vector: None,
-            event_queue: None,
+            reporter: None,
             counted: true,
         }
     }
@@ -167,6 +175,9 @@ impl<P: Provider> Endpoint<P> {
     /// Binds the address vector. Reference: fi_endpoint(3), `fi_ep_bind`.
     pub fn bind_address_vector(&self, vector: &Arc<AddressVector>) -> Result<(), EndpointError> {
         let object = "address vector";
+        if self.options.connected {
+            return Err(EndpointError::NotForThisType { object });
+        }
         let mut bindings = self.open_bindings("binding an address vector")?;
         if bindings.address_vector.is_some() {
             return Err(EndpointError::AlreadyBound { object, flags: Flags::empty() });
@@ -176,16 +187,17 @@ impl<P: Provider> Endpoint<P> {
         Ok(())
     }
 
-    /// Binds the event queue that asynchronous errors go to.
+    /// Binds the event queue that asynchronous errors and what becomes of connections go to,
+    /// as events of the object `fid`. Reading it drives a connected endpoint.
     /// Reference: fi_endpoint(3), `fi_ep_bind`.
-    pub fn bind_event_queue(&self, queue: &Arc<EventQueue>) -> Result<(), EndpointError> {
+    pub fn bind_event_queue(&self, queue: &Arc<EventQueue>, fid: u64) -> Result<(), EndpointError> {
         let object = "event queue";
         let mut bindings = self.open_bindings("binding an event queue")?;
-        if bindings.event_queue.is_some() {
+        if bindings.reporter.is_some() {
             return Err(EndpointError::AlreadyBound { object, flags: Flags::empty() });
         }
         queue.binds().bind().map_err(|_| EndpointError::Closed { object })?;
-        bindings.event_queue = Some(queue.clone());
+        bindings.reporter = Some(Reporter { queue: queue.clone(), fid });
         Ok(())
     }
 
@@ -205,8 +217,7 @@ impl<P: Provider> Endpoint<P> {
                 return Err(EndpointError::NoCompletionQueue { direction: name });
             }
         }
-        let address_vector =
-            bindings.address_vector.clone().ok_or(EndpointError::NoAddressVector)?;
+        let (address_vector, manager) = self.peers(&bindings)?;
         let Some(transport) = bindings.transport.take() else {
             return Err(EndpointError::Closed { object: "endpoint" });
         };
@@ -227,16 +238,49 @@ impl<P: Provider> Endpoint<P> {
         let send = Rules::new(SEND_FLAGS | family, setup.transmit.selective);
         let receive = Rules::new(receive_plain, setup.receive.selective);
         let directed = capabilities.contains(Flags::DIRECTED_RECV);
-        let from_any = if directed { 0 } else { FI_ADDR_UNSPEC };
-        let engine = Engine::new(transport, setup);
-        let unit =
-            Arc::new(Unit::new(self.domain.provider().clone(), self.domain.sharing(), engine));
+        let connected = manager.is_some();
+        let from_any = if directed && !connected { 0 } else { FI_ADDR_UNSPEC };
+        let to_mask = if connected { 0 } else { u64::MAX };
+        let mut engine = Engine::new(transport, setup);
+        engine.manager = manager;
+        // An event queue drives it as well, maybe from within a poll that reports an event.
+        let sharing = if connected { Sharing::Shared } else { self.domain.sharing() };
+        let unit = Arc::new(Unit::new(self.domain.provider().clone(), sharing, engine));
         // Set once: the lock is held and `open_bindings` saw no unit.
-        let _ = self.enabled.set(Enabled { unit: unit.clone(), send, receive, from_any });
+        let _ = self.enabled.set(Enabled { unit: unit.clone(), send, receive, to_mask, from_any });
         bindings.transmit.add_unit(&unit);
         bindings.receive.add_unit(&unit);
         bindings.one_sided.add_unit(&unit);
+        if let Some(Reporter { queue, .. }) = bindings.reporter.as_ref().filter(|_| connected) {
+            queue.add_driven(unit.clone());
+        }
         self.domain.add_unit(&unit);
+        Ok(())
+    }
+
+    /// Who can be reached: whom the address vector knows, or the one at the other end of a
+    /// connection.
+    fn peers(&self, bindings: &Bindings<P>) -> Result<Peers, EndpointError> {
+        if !self.options.connected {
+            let vector = bindings.address_vector.clone();
+            return Ok((vector.ok_or(EndpointError::NoAddressVector)?, None));
+        }
+        let reporter = bindings.reporter.clone().ok_or(EndpointError::NoEventQueue)?;
+        let vector = empty_vector();
+        let connection = Connection::new(reporter, vector.clone());
+        Ok((vector, Some(Box::new(Manager::Connection(connection)))))
+    }
+
+    /// Gives the endpoint, which is not enabled, another transport: one elsewhere.
+    pub(super) fn replace_transport(
+        &self,
+        open: impl FnOnce() -> Result<P::Transport, OpenError>,
+    ) -> Result<(), EndpointError> {
+        let mut bindings = self.open_bindings("changing the address")?;
+        if bindings.transport.is_none() {
+            return Err(EndpointError::Closed { object: "endpoint" });
+        }
+        bindings.transport = Some(open()?);
         Ok(())
     }
 
@@ -251,7 +295,11 @@ impl<P: Provider> Endpoint<P> {
         if let Some(vector) = bindings.address_vector.take() {
             let _ = vector.binds().unbind();
         }
-        if let Some(queue) = bindings.event_queue.take() {
+        if let Some(Reporter { queue, fid }) = bindings.reporter.take() {
+            if let Some(unit) = unit.filter(|_| self.options.connected) {
+                queue.remove_driven(unit);
+                queue.discard(fid);
+            }
             let _ = queue.binds().unbind();
         }
         if std::mem::take(&mut bindings.counted) {

@@ -5,6 +5,7 @@
 //! the protocol are in [`crate::protocol`]; this file has the state and the
 //! poll loop.
 
+pub mod driven;
 pub mod idle;
 pub mod ownership;
 pub mod peer;
@@ -23,6 +24,7 @@ use std::{
 use crate::{
     address::Address,
     address_vector::AddressVector,
+    connection::manager::Manager,
     flags::Flags,
     memory_region::MemoryRegionRegistry,
     one_sided::RemoteOperation,
@@ -72,6 +74,8 @@ pub struct Engine<T: Transport> {
     burst: usize,
     /// A posted receive was matched in this pass: the application may post more when it returns.
     pub(crate) has_news: bool,
+    /// The connection is over: what no message is there for is not received any more.
+    pub(crate) over: bool,
     pub(crate) limits: Limits,
     pub(crate) setup: Setup,
     pub(crate) peers: Vec<Peer>,
@@ -90,6 +94,8 @@ pub struct Engine<T: Transport> {
     pub(crate) regions: KnownRegions,
     /// Operands and results of the atomic at hand; made with the first one.
     pub(crate) scratch: Scratch,
+    /// What there is of connections: nothing in an endpoint that has none.
+    pub(crate) manager: Option<Box<Manager>>,
     /// Peers with something to push.
     pub(crate) backlog: Vec<PeerIndex>,
     /// Operations that go through windows.
@@ -112,6 +118,8 @@ impl<T: Transport> Engine<T> {
             transport,
             burst: 1,
             has_news: false,
+            over: false,
+            manager: None,
             peers: Vec::new(),
             by_address: HashMap::new(),
             routes: Vec::new(),

@@ -8,6 +8,7 @@ use std::{
 use crate::{
     address::Address,
     address_vector::FI_ADDR_NOTAVAIL,
+    connection::manager::Control,
     protocol::{remote_access::serve_data::Serving, window::PeerWindow},
     wire::{Kind, REPLY_WORDS},
 };
@@ -91,6 +92,8 @@ pub struct Peer {
     pub serving: VecDeque<Serving>,
     /// Replies that found no room yet.
     pub replies: VecDeque<Reply>,
+    /// What is to be said to it about connections, before all else.
+    pub control: Option<Box<Control>>,
     /// Offers open to it, for messages that we read from it: a bit each. And how many there were.
     pub offers: (u8, u16),
     /// It did not let us read its memory, or write to it.
@@ -162,6 +165,7 @@ impl Peer {
             window: PeerWindow::default(),
             serving: VecDeque::new(),
             replies: VecDeque::new(),
+            control: None,
             offers: (0, 0),
             unreadable: false,
             unwritable: false,
@@ -172,12 +176,16 @@ impl Peer {
     /// Whether something waits to be pushed.
     pub fn has_work(&self) -> bool {
         let sends = !(self.queue.is_empty() && self.streams.is_empty());
-        sends || !(self.replies.is_empty() && self.serving.is_empty())
+        let answers = !(self.replies.is_empty() && self.serving.is_empty());
+        sends || answers || self.control.is_some()
     }
 
     /// Recomputes `clear`.
     pub fn settle(&mut self) {
-        let empty = self.queue.is_empty() && self.replies.is_empty() && self.window.under_way == 0;
+        let empty = self.queue.is_empty()
+            && self.replies.is_empty()
+            && self.window.under_way == 0
+            && self.control.is_none();
         self.clear = self.state == PeerState::Ready && empty;
     }
 }

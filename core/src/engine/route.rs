@@ -63,7 +63,7 @@ impl<T: Transport> Engine<T> {
     }
 
     /// The peer with `address`, made if it is new.
-    fn peer_of(&mut self, address: Address) -> PeerIndex {
+    pub(crate) fn peer_of(&mut self, address: Address) -> PeerIndex {
         if let Some(&peer) = self.by_address.get(&address) {
             return peer;
         }
@@ -159,7 +159,9 @@ impl<T: Transport> Engine<T> {
         self.fail_receiving(peer, &replaced(address));
         let record = &mut self.peers[peer as usize];
         record.incarnation = Some(incarnation);
-        self.open_flow(peer);
+        if self.hears(peer) {
+            self.open_flow(peer);
+        }
         self.transport.adopt(peer, ticket);
     }
 
@@ -207,6 +209,9 @@ impl<T: Transport> Engine<T> {
     #[cold]
     #[inline(never)]
     pub(crate) fn violation(&mut self, peer: PeerIndex, what: &str) {
+        if self.ignores(peer) {
+            return;
+        }
         let reason = format!("{} broke the protocol: {what}", self.peers[peer as usize].address);
         self.peer_broke(peer, &Unreachable { errno: Errno::CONNABORTED, reason });
     }
@@ -226,15 +231,22 @@ impl<T: Transport> Engine<T> {
         }
     }
 
-    /// Fails everything that depends on `peer`, receives directed at it included.
+    /// Fails everything that depends on `peer`, and the connection if there is one.
     #[cold]
     #[inline(never)]
     pub(crate) fn fail_peer(&mut self, peer: PeerIndex, why: &Unreachable) {
+        self.fail_operations(peer, why);
+        self.lose(peer, why);
+    }
+
+    /// Fails every operation that depends on `peer`, receives directed at it included.
+    pub(crate) fn fail_operations(&mut self, peer: PeerIndex, why: &Unreachable) {
         self.fail_established(peer, why);
         let record = &mut self.peers[peer as usize];
         record.state = PeerState::Idle;
         record.clear = false;
         record.incarnation = None;
+        record.control = None;
         let queued: Vec<u32> = record.queue.drain(..).collect();
         for send in queued {
             if send & ONE_SIDED != 0 {
@@ -243,7 +255,7 @@ impl<T: Transport> Engine<T> {
                 self.fail_send(send, why);
             }
         }
-        self.fail_directed(peer, why);
+        self.fail_posted_from(|source| source == peer, why);
     }
 
     /// Fails what had begun with the peer's incarnation that is now gone.
@@ -295,11 +307,16 @@ impl<T: Transport> Engine<T> {
         None
     }
 
-    fn fail_directed(&mut self, peer: PeerIndex, why: &Unreachable) {
+    /// Fails every posted receive: no message will come for it.
+    pub(crate) fn fail_all_posted(&mut self, why: &Unreachable) {
+        self.fail_posted_from(|_| true, why);
+    }
+
+    fn fail_posted_from(&mut self, fails: impl Fn(PeerIndex) -> bool, why: &Unreachable) {
         for tagged in [true, false] {
             let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
             let directed: Vec<_> =
-                matcher.posted().filter(|(_, _, source)| *source == peer).collect();
+                matcher.posted().filter(|&(_, _, source)| fails(source)).collect();
             for (posted, receive, _) in directed {
                 let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
                 matcher.remove_posted(posted);

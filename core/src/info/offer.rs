@@ -123,6 +123,19 @@ impl Offer {
         }
     }
 
+    /// The offer for connected endpoints: the same, for one peer each.
+    pub fn msg() -> Self {
+        let mut offer = Offer::rdm();
+        for info in [&mut offer.template, &mut offer.maximum] {
+            info.endpoint.kind = EndpointType::Msg;
+            // There is one source, and no address vector that it could be in.
+            for caps in [&mut info.caps, &mut info.receive.caps] {
+                caps.remove(Flags::DIRECTED_RECV | Flags::SOURCE);
+            }
+        }
+        offer
+    }
+
     /// The same offer from a device of its own: discovery has one domain per device.
     #[must_use]
     pub fn named(mut self, fabric: &str, domain: &str) -> Self {

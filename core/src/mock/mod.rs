@@ -385,7 +385,9 @@ impl Transport for MockTransport {
     }
 
     fn read_remote(&mut self, peer: PeerIndex, remote: u64, to: Piece) -> bool {
-        if !self.can_read_remote(peer) || !self.station.reads.permit(to.len()) {
+        // What was withdrawn may be freed; another process's memory would only not be there.
+        let withdrawn = self.claims_from(peer).is_some_and(Claims::is_withdrawn);
+        if withdrawn || !self.can_read_remote(peer) || !self.station.reads.permit(to.len()) {
             return false;
         }
         // SAFETY: the sender is in this process and keeps its buffer until the

@@ -199,7 +199,11 @@ impl<T: Transport> Engine<T> {
     #[inline(never)]
     fn arrive_other(&mut self, peer: PeerIndex, head: Head, word: u64, length: usize) -> bool {
         let arrival = Arrival { peer, head, word, length, tiny: None };
-        match Kind::from_byte(arrival.head.kind) {
+        let kind = Kind::from_byte(arrival.head.kind);
+        if self.manager.is_some() && !self.admits(peer, kind) {
+            return true;
+        }
+        match kind {
             Some(Kind::Long) => return self.arrive_long(arrival),
             Some(Kind::Eager) => return self.arrive_eager(arrival),
             Some(Kind::Part) => self.arrive_part(arrival),
@@ -212,6 +216,9 @@ impl<T: Transport> Engine<T> {
             Some(Kind::Finish) => self.arrive_finish(peer, arrival.word, self.transport.word(0)),
             Some(Kind::Acknowledge) => self.arrive_finish(peer, arrival.word, 0),
             Some(Kind::Bye) => self.peer_closed(peer),
+            Some(kind @ (Kind::Request | Kind::Accept | Kind::Reject | Kind::Established)) => {
+                self.arrive_control(peer, kind, word, length);
+            }
             Some(
                 Kind::Write
                 | Kind::WriteData

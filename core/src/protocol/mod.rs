@@ -9,6 +9,7 @@
 pub mod arrive;
 pub mod atomic;
 pub mod claim;
+pub mod connect;
 pub mod credit;
 pub mod long;
 pub mod multi_receive;

@@ -25,6 +25,9 @@ impl<T: Transport> Engine<T> {
     /// Pushes as much for `peer` as there is room for. Returns whether anything
     /// moved.
     pub(crate) fn pump(&mut self, peer: PeerIndex) -> bool {
+        if self.peers[peer as usize].control.is_some() && !self.push_control(peer) {
+            return false;
+        }
         if self.peers[peer as usize].state != PeerState::Ready {
             if self.peers[peer as usize].has_work() {
                 self.ensure_connection(peer);

@@ -40,6 +40,9 @@ impl<T: Transport> Engine<T> {
             self.receive_parked(receive, parked);
             return Ok(());
         }
+        if self.over {
+            return Err(PostError::NotConnected);
+        }
         let receive = self.receives.insert(ReceiveOperation::from_post(post));
         let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
         matcher.post(source, tag, ignore, receive);

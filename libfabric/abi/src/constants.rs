@@ -27,6 +27,7 @@ pub mod command {
     pub const ALIAS: c_int = 4;
     pub const GETWAIT: c_int = 5;
     pub const ENABLE: c_int = 6;
+    pub const BACKLOG: c_int = 7;
     pub const GETWAITOBJ: c_int = 16;
 }
 

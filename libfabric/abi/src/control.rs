@@ -7,7 +7,8 @@ use super::{
         AvAttr, CntrAttr, CqAttr, CqErrEntry, EqAttr, EqErrEntry, Iovec, MrAttr, WaitAttr,
     },
     fid::{
-        Fid, FidAv, FidCntr, FidCq, FidDomain, FidEp, FidEq, FidFabric, FidMr, FidPoll, FidWait,
+        Fid, FidAv, FidCntr, FidCq, FidDomain, FidEp, FidEq, FidFabric, FidMr, FidPep, FidPoll,
+        FidWait,
     },
     info::{Info, RxAttr, TxAttr},
 };
@@ -28,7 +29,7 @@ operations! {
 
     pub struct OpsFabric {
         domain(fabric: *mut FidFabric, info: *mut Info, domain: *mut *mut FidDomain, context: Opaque) -> c_int;
-        passive_ep(fabric: *mut FidFabric, info: *mut Info, pep: *mut Opaque, context: Opaque) -> c_int;
+        passive_ep(fabric: *mut FidFabric, info: *mut Info, pep: *mut *mut FidPep, context: Opaque) -> c_int;
         eq_open(fabric: *mut FidFabric, attr: *mut EqAttr, eq: *mut *mut FidEq, context: Opaque) -> c_int;
         wait_open(fabric: *mut FidFabric, attr: *mut WaitAttr, wait: *mut *mut FidWait) -> c_int;
         trywait(fabric: *mut FidFabric, fids: *mut *mut Fid, count: c_int) -> c_int;
@@ -126,9 +127,9 @@ operations! {
         getname(fid: *mut Fid, address: *mut c_void, length: *mut usize) -> c_int;
         getpeer(ep: *mut FidEp, address: *mut c_void, length: *mut usize) -> c_int;
         connect(ep: *mut FidEp, address: *const c_void, data: *const c_void, length: usize) -> c_int;
-        listen(pep: Opaque) -> c_int;
+        listen(pep: *mut FidPep) -> c_int;
         accept(ep: *mut FidEp, data: *const c_void, length: usize) -> c_int;
-        reject(pep: Opaque, handle: *mut Fid, data: *const c_void, length: usize) -> c_int;
+        reject(pep: *mut FidPep, handle: *mut Fid, data: *const c_void, length: usize) -> c_int;
         shutdown(ep: *mut FidEp, flags: u64) -> c_int;
         join(ep: *mut FidEp, address: *const c_void, flags: u64, mc: *mut Opaque, context: Opaque) -> c_int;
     }

@@ -18,6 +18,7 @@ pub mod class {
     pub const FABRIC: usize = 1;
     pub const DOMAIN: usize = 2;
     pub const EP: usize = 3;
+    pub const PEP: usize = 9;
     pub const AV: usize = 11;
     pub const MR: usize = 12;
     pub const EQ: usize = 13;
@@ -25,6 +26,7 @@ pub mod class {
     pub const CNTR: usize = 15;
     pub const WAIT: usize = 16;
     pub const POLL: usize = 17;
+    pub const CONNREQ: usize = 18;
 }
 
 #[repr(C)]
@@ -59,6 +61,19 @@ pub struct FidEp {
     pub tagged: *const OpsTagged,
     pub atomic: *const OpsAtomic,
     pub collective: *const OpsCollective,
+}
+
+#[repr(C)]
+pub struct FidPep {
+    pub fid: Fid,
+    pub ops: *const OpsEp,
+    pub cm: *const OpsCm,
+}
+
+/// What `fi_info` of a connection request has as its handle: a `struct fid` and no more.
+#[repr(C)]
+pub struct FidRequest {
+    pub fid: Fid,
 }
 
 #[repr(C)]

@@ -4,8 +4,8 @@
 //! [`atomic`], over [`remote`]; all else is the control path.
 
 pub mod atomic;
+pub mod connection;
 pub mod message;
-pub mod names;
 pub mod options;
 pub mod post;
 pub mod remote;

@@ -24,7 +24,7 @@ const MAX_TAGGED_SIZE: c_int = 13;
 const INJECT_MSG_SIZE: c_int = 16;
 const INJECT_TAGGED_SIZE: c_int = 17;
 
-fn check_level(level: c_int) -> Result<(), Failure> {
+pub fn check_level(level: c_int) -> Result<(), Failure> {
     if level == OPT_ENDPOINT {
         return Ok(());
     }
@@ -52,21 +52,31 @@ unsafe extern "C" fn getopt(
         // SAFETY: C passes an open endpoint, and a valid length or null.
         let (state, length) = unsafe { (object::owned(ep.cast::<FidEp>())?, length.as_mut()) };
         let found = option(state, name)?;
-        let length = length.ok_or_else(|| Failure::null("the length"))?;
-        let room = std::mem::replace(length, size_of::<usize>());
-        if room < size_of::<usize>() {
-            return Err(Failure::new(
-                Errno::TOOSMALL,
-                format!("the value takes 8 bytes, not {room}"),
-            ));
-        }
-        if value.is_null() {
-            return Err(Failure::null("where the value goes"));
-        }
-        // SAFETY: the buffer is as long as a `size_t`.
-        unsafe { value.cast::<usize>().write_unaligned(found) };
-        Ok(())
+        // SAFETY: as above; the value is as long as the length says.
+        unsafe { tell(found, value, length) }
     })
+}
+
+/// Gives the value of an option.
+///
+/// # Safety
+/// `value` is null or valid for writes of as many bytes as `length` says.
+pub unsafe fn tell(
+    found: usize,
+    value: *mut c_void,
+    length: Option<&mut usize>,
+) -> Result<(), Failure> {
+    let length = length.ok_or_else(|| Failure::null("the length"))?;
+    let room = std::mem::replace(length, size_of::<usize>());
+    if room < size_of::<usize>() {
+        return Err(Failure::new(Errno::TOOSMALL, format!("the value takes 8 bytes, not {room}")));
+    }
+    if value.is_null() {
+        return Err(Failure::null("where the value goes"));
+    }
+    // SAFETY: the buffer is as long as a `size_t`.
+    unsafe { value.cast::<usize>().write_unaligned(found) };
+    Ok(())
 }
 
 unsafe extern "C" fn setopt(

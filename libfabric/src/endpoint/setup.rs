@@ -5,18 +5,22 @@ use std::{
     sync::Arc,
 };
 
-use kestrel::objects;
-use kestrel_core::{error::Errno, flags::Flags};
+use kestrel::{Domain, Endpoint, objects};
+use kestrel_core::{
+    error::Errno,
+    flags::Flags,
+    info::{self, EndpointType},
+};
 
-use super::{COLLECTIVE, Limits, State, atomic, message, names, options, rma, tagged};
+use super::{COLLECTIVE, Limits, State, atomic, connection, message, options, rma, tagged};
 use crate::{
     abi::{
         attributes::Alias,
         constants::command,
-        fid::{Fid, FidAv, FidCntr, FidCq, FidDomain, FidEp, FidEq, class},
+        fid::{Fid, FidAv, FidCntr, FidCq, FidDomain, FidEp, FidEq, FidPep, class},
         info::Info,
     },
-    hints,
+    connection_request, hints,
     object::{self, Header, Use},
     outcome::{Failure, done},
 };
@@ -49,7 +53,8 @@ pub unsafe extern "C" fn open_with_flags(
         // SAFETY: as above.
         let info = unsafe { hints::agree(info, &parent.config, parent.version) }?;
         let in_use = Use::of(&parent.uses)?;
-        let endpoint = objects::open_endpoint(&parent.domain, &info)?;
+        // SAFETY: as above.
+        let endpoint = unsafe { open_core(&parent.domain, &info) }?;
         let state = State {
             defaults: endpoint.default_flags().clone(),
             endpoint,
@@ -68,11 +73,32 @@ pub unsafe extern "C" fn open_with_flags(
     })
 }
 
+/// A connected endpoint may have a handle: what it is opened from.
+///
+/// # Safety
+/// `info.handle` is null or points to a passive endpoint or a request for a connection.
+unsafe fn open_core(domain: &Arc<Domain>, info: &info::Info) -> Result<Arc<Endpoint>, Failure> {
+    let handle = info.handle as *mut Fid;
+    if handle.is_null() || info.endpoint.kind != EndpointType::Msg {
+        return Ok(objects::open_endpoint(domain, info)?);
+    }
+    let options = objects::endpoint_options(info);
+    // SAFETY: the caller vouches for it; every object starts with a `struct fid`.
+    unsafe {
+        if (*handle).ops == FidPep::operations() {
+            let passive = &object::checked::<FidPep>(handle)?.passive();
+            return Ok(Endpoint::open_instead_of(domain, options, passive)?);
+        }
+        let request = connection_request::take(handle)?;
+        Ok(Endpoint::open_for(domain, options, request)?)
+    }
+}
+
 fn header(context: *mut c_void) -> FidEp {
     FidEp {
         fid: object::fid::<FidEp>(class::EP, context),
         ops: &raw const options::OPERATIONS,
-        cm: &raw const names::OPERATIONS,
+        cm: &raw const connection::OPERATIONS,
         msg: &raw const message::OPERATIONS,
         rma: &raw const rma::OPERATIONS,
         tagged: &raw const tagged::OPERATIONS,
@@ -139,7 +165,7 @@ pub unsafe extern "C" fn bind(ep: *mut Fid, other: *mut Fid, flags: u64) -> c_in
             if table == FidEq::operations() {
                 no_flags()?;
                 let queue = object::checked::<FidEq>(other)?.queue();
-                return Ok(endpoint.bind_event_queue(queue)?);
+                return Ok(endpoint.bind_event_queue(queue, ep as u64)?);
             }
         }
         Err(Failure::new(Errno::INVAL, "an object that endpoints cannot be bound to"))

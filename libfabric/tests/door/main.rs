@@ -6,6 +6,7 @@
 mod aliases;
 mod bad_input;
 mod calls;
+mod connections;
 mod discovery;
 mod forks;
 mod host;

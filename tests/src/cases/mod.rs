@@ -4,6 +4,7 @@ pub mod addresses;
 pub mod atomic;
 pub mod binding;
 pub mod cancel;
+pub mod connections;
 pub mod counters;
 pub mod levels;
 pub mod load;

@@ -1,0 +1,162 @@
+//! What an engine keeps of connections: a listener's requests, or one connection's stage.
+
+use std::{any::Any, collections::HashMap, sync::Arc};
+
+use crate::{
+    address_vector::AddressVector,
+    error::Errno,
+    event_queue::{ErrorEvent, Event, EventQueue},
+    info::Info,
+    transport::PeerIndex,
+    wire::Kind,
+};
+
+/// Where an endpoint's events go, and what it is called there.
+#[derive(Clone)]
+pub struct Reporter {
+    /// The event queue.
+    pub queue: Arc<EventQueue>,
+    /// The endpoint's name in events: opaque here.
+    pub fid: u64,
+}
+
+impl Reporter {
+    pub(crate) fn push(&self, event: Event) {
+        self.queue.push(event);
+    }
+
+    pub(crate) fn fail(&self, errno: Errno, data: Vec<u8>) {
+        let error = ErrorEvent { error_data: data, ..ErrorEvent::new(self.fid, 0, errno) };
+        self.queue.push_error(error);
+    }
+}
+
+/// A packet about connections that waits for its lane: one at a time for each peer.
+pub enum Control {
+    /// It is pushed as soon as there is room.
+    Packet {
+        /// `Request`, `Accept`, `Reject` or `Established`.
+        kind: Kind,
+        /// Of the request that it is about.
+        nonce: u64,
+        /// The application's data.
+        data: Vec<u8>,
+    },
+    /// There is nothing more to say: both lanes are let go of.
+    HangUp,
+}
+
+/// What an engine keeps of connections.
+pub enum Manager {
+    /// It listens.
+    Listener(Listener),
+    /// It has one peer.
+    Connection(Connection),
+}
+
+impl Manager {
+    pub(crate) fn connection(&mut self) -> Option<&mut Connection> {
+        match self {
+            Manager::Connection(connection) => Some(connection),
+            Manager::Listener(_) => None,
+        }
+    }
+
+    pub(crate) fn listener(&mut self) -> Option<&mut Listener> {
+        match self {
+            Manager::Listener(listener) => Some(listener),
+            Manager::Connection(_) => None,
+        }
+    }
+}
+
+/// The requests that came to a passive endpoint.
+pub struct Listener {
+    pub(crate) reporter: Reporter,
+    /// What an endpoint for a request is opened with, but for its address and its handle.
+    pub(crate) info: Box<Info>,
+    pub(crate) backlog: usize,
+    pub(crate) pending: HashMap<u64, Pending>,
+    /// The last handle that was given.
+    pub(crate) last_handle: u64,
+}
+
+/// A request that is not answered.
+#[derive(Clone, Copy)]
+pub struct Pending {
+    /// Who asked.
+    pub(crate) peer: PeerIndex,
+    /// What its answer has to name.
+    pub(crate) nonce: u64,
+    /// An endpoint was opened from it, so it no longer counts for the backlog.
+    pub(crate) taken: bool,
+}
+
+impl Listener {
+    /// A listener that has heard nothing.
+    pub fn new(reporter: Reporter, info: Box<Info>, backlog: usize) -> Listener {
+        Listener { reporter, info, backlog, pending: HashMap::new(), last_handle: 0 }
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.pending.values().filter(|pending| !pending.taken).count() >= self.backlog
+    }
+}
+
+/// How far a connection has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Neither connected nor accepted.
+    Fresh,
+    /// The request is on its way, or waits at the listener.
+    Asked,
+    /// The acceptor has answered and waits for the caller.
+    Answering,
+    /// The caller has its answer and tells the acceptor.
+    Confirming,
+    /// Messages pass.
+    Connected,
+    /// This side has shut it down, the peer has not let go yet.
+    Leaving,
+    /// It is over, or never came about.
+    Over,
+}
+
+/// One connection.
+pub struct Connection {
+    pub(crate) reporter: Reporter,
+    pub(crate) stage: Stage,
+    pub(crate) nonce: u64,
+    /// The other end.
+    pub(crate) peer: Option<PeerIndex>,
+    /// Whom a caller asked.
+    pub(crate) listener: Option<PeerIndex>,
+    /// What came with the answer, until it is reported.
+    pub(crate) data: Vec<u8>,
+    /// The peer is its only entry, while the connection stands.
+    pub(crate) vector: Arc<AddressVector>,
+    /// Keeps the listener's lane open until the caller has heard of the acceptor.
+    pub(crate) keeps: Option<Box<dyn Any + Send>>,
+}
+
+impl Connection {
+    /// A connection that is none yet.
+    pub fn new(reporter: Reporter, vector: Arc<AddressVector>) -> Connection {
+        Connection {
+            reporter,
+            stage: Stage::Fresh,
+            nonce: 0,
+            peer: None,
+            listener: None,
+            data: Vec::new(),
+            vector,
+            keeps: None,
+        }
+    }
+
+    /// Whether `peer` may send messages.
+    pub(crate) fn hears(&self, peer: PeerIndex) -> bool {
+        let open = matches!(self.stage, Stage::Confirming | Stage::Connected);
+        open && self.peer == Some(peer)
+    }
+}

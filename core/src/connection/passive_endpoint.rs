@@ -1,0 +1,238 @@
+//! Passive endpoints: what listens for connection requests.
+//! Reference: fi_endpoint(3), `fi_passive_ep`; fi_cm(3).
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use super::{
+    BACKLOG_DEFAULT, ConnectionError,
+    manager::{Listener, Manager, Reporter},
+    request::ConnectionRequest,
+    truncated,
+};
+use crate::{
+    address::Address,
+    address_vector::{AddressVector, AddressVectorAttributes},
+    completion_queue::store::Sharing,
+    domain::OpenError,
+    engine::{BURST_MAX, Engine, Setup, report::Side, unit::Unit},
+    event_queue::EventQueue,
+    flags::Flags,
+    info::Info,
+    memory_region::MemoryRegionRegistry,
+    operation::IOV_LIMIT,
+    primitive::yield_now,
+    transport::{Provider, Transport},
+};
+
+/// How long closing waits for a rejection to leave.
+const LINGER_MAX: Duration = Duration::from_secs(1);
+
+/// An endpoint that listens. It has an address from the moment when it is opened.
+pub struct PassiveEndpoint<P: Provider> {
+    provider: Arc<P>,
+    /// What endpoints for its requests are opened with.
+    info: Info,
+    state: Mutex<State<P>>,
+}
+
+struct State<P: Provider> {
+    address: Address,
+    /// Until it listens or is taken over.
+    transport: Option<P::Transport>,
+    /// From when on it listens.
+    unit: Option<Arc<Unit<P>>>,
+    reporter: Option<Reporter>,
+    backlog: usize,
+}
+
+impl<P: Provider> PassiveEndpoint<P> {
+    /// Opens one at `info.source`; without a port there the provider chooses one.
+    ///
+    /// # Errors
+    /// The address is in use or is not ours, no descriptors are left, …
+    pub fn open(provider: Arc<P>, info: Info) -> Result<Arc<Self>, OpenError> {
+        if provider.forked() {
+            return Err(OpenError::ForkedChild);
+        }
+        let transport = provider.open(info.source, &info.endpoint.auth_key)?;
+        let state = State {
+            address: transport.address(),
+            transport: Some(transport),
+            unit: None,
+            reporter: None,
+            backlog: BACKLOG_DEFAULT,
+        };
+        Ok(Arc::new(PassiveEndpoint { provider, info, state: Mutex::new(state) }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<P>> {
+        // Nothing in here panics half-way.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Binds the queue that requests are reported to, as events of the object `fid`.
+    pub fn bind_event_queue(
+        &self,
+        queue: &Arc<EventQueue>,
+        fid: u64,
+    ) -> Result<(), ConnectionError> {
+        let mut state = self.lock();
+        if state.reporter.is_some() {
+            return Err(ConnectionError::EventQueueBound);
+        }
+        queue.binds().bind()?;
+        state.reporter = Some(Reporter { queue: queue.clone(), fid });
+        Ok(())
+    }
+
+    /// Where it is, or was. Reference: fi_cm(3), `fi_getname`.
+    pub fn address(&self) -> Address {
+        self.lock().address
+    }
+
+    /// Gives it another address: "conceptually similar to the socket bind operation".
+    /// Reference: fi_cm(3), `fi_setname`.
+    pub fn set_address(&self, address: Address) -> Result<(), ConnectionError> {
+        let mut state = self.lock();
+        if state.unit.is_some() {
+            return Err(ConnectionError::Listening { what: "changing the address" });
+        }
+        if state.transport.is_none() {
+            return Err(ConnectionError::Gone);
+        }
+        if address != state.address {
+            let transport = self.provider.open(Some(address), &self.info.endpoint.auth_key);
+            let transport = transport.map_err(OpenError::from)?;
+            state.address = transport.address();
+            state.transport = Some(transport);
+        }
+        Ok(())
+    }
+
+    /// How many requests may wait. Reference: fi_endpoint(3), FI_BACKLOG.
+    pub fn set_backlog(&self, backlog: i32) -> Result<(), ConnectionError> {
+        let bad = ConnectionError::BadBacklog { backlog };
+        let count = usize::try_from(backlog).ok().filter(|&count| count > 0).ok_or(bad)?;
+        let mut state = self.lock();
+        state.backlog = count;
+        if let Some(unit) = &state.unit {
+            unit.with(|engine| {
+                let listener = engine.manager.as_deref_mut().and_then(Manager::listener);
+                if let Some(listener) = listener {
+                    listener.backlog = count;
+                }
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Listens: from now on requests are events. Reference: fi_cm(3), `fi_listen`.
+    pub fn listen(&self) -> Result<(), ConnectionError> {
+        let mut state = self.lock();
+        if state.unit.is_some() {
+            return Err(ConnectionError::Listening { what: "listening" });
+        }
+        let reporter = state.reporter.clone().ok_or(ConnectionError::NoEventQueue)?;
+        let transport = state.transport.take().ok_or(ConnectionError::Gone)?;
+        let queue = reporter.queue.clone();
+        let mut engine = Engine::new(transport, self.setup());
+        let listener = Listener::new(reporter, Box::new(self.info.clone()), state.backlog);
+        engine.manager = Some(Box::new(Manager::Listener(listener)));
+        let unit = Arc::new(Unit::new(self.provider.clone(), Sharing::Shared, engine));
+        queue.add_driven(unit.clone());
+        state.unit = Some(unit);
+        Ok(())
+    }
+
+    /// No message passes here.
+    fn setup(&self) -> Setup {
+        let mode = self.info.domain.memory_region_mode;
+        Setup {
+            transmit: Side::default(),
+            receive: Side::default(),
+            address_vector: empty_vector(),
+            one_sided: Default::default(),
+            permitted: Flags::empty(),
+            memory_regions: Arc::new(MemoryRegionRegistry::new(mode, IOV_LIMIT)),
+            transmit_size: 1,
+            multi_receive_min: 1,
+            unexpected_budget: 0,
+        }
+    }
+
+    fn unit(&self) -> Result<Arc<Unit<P>>, ConnectionError> {
+        self.lock().unit.clone().ok_or(ConnectionError::NotListening)
+    }
+
+    /// Takes the request that an event named, for an endpoint to be opened from it.
+    pub fn take(&self, handle: u64) -> Result<ConnectionRequest<P>, ConnectionError> {
+        ConnectionRequest::take(&self.unit()?, handle)
+    }
+
+    /// Turns a request down, with up to [`super::CM_DATA_SIZE`] bytes of `data`.
+    /// Reference: fi_cm(3), `fi_reject`.
+    pub fn reject(&self, handle: u64, data: &[u8]) -> Result<(), ConnectionError> {
+        self.unit()?.with(|engine| engine.reject(handle, truncated(data), false))?
+    }
+
+    /// For an active endpoint that takes this one over: "the passive endpoint is no longer
+    /// bound to any fabric resources and must no longer be used."
+    pub(crate) fn give_up(&self) -> Result<P::Transport, ConnectionError> {
+        let mut state = self.lock();
+        if state.unit.is_some() {
+            return Err(ConnectionError::Listening { what: "taking it over" });
+        }
+        state.transport.take().ok_or(ConnectionError::Gone)
+    }
+
+    /// Closes it. Requests that no endpoint was opened from are refused; the others, and
+    /// the connections that came of them, are not concerned.
+    pub fn close(&self) {
+        let mut state = self.lock();
+        let (unit, reporter) = (state.unit.take(), state.reporter.take());
+        let transport = state.transport.take();
+        drop(state);
+        if let Some(Reporter { queue, fid }) = reporter {
+            if let Some(unit) = &unit {
+                linger(unit);
+                queue.remove_driven(unit);
+            }
+            queue.discard(fid);
+            // Counted when it was bound, so this cannot fail.
+            let _ = queue.binds().unbind();
+        }
+        if self.provider.forked() {
+            // The parent's transport is not ours to close.
+            std::mem::forget(transport);
+        }
+    }
+}
+
+/// Lets rejections leave: the callers would not see their data otherwise.
+fn linger<P: Provider>(unit: &Unit<P>) {
+    // If it is closed there is nothing to refuse.
+    let _ = unit.with(|engine| engine.refuse_all());
+    let start = Instant::now();
+    while unit.with(|engine| engine.has_controls()).unwrap_or(false) {
+        unit.progress(BURST_MAX);
+        if start.elapsed() > LINGER_MAX {
+            return;
+        }
+        yield_now();
+    }
+}
+
+/// An address vector with nothing in it.
+pub(crate) fn empty_vector() -> Arc<AddressVector> {
+    let attributes = AddressVectorAttributes::default();
+    Arc::new(AddressVector::open(attributes).expect("the default attributes are valid"))
+}
+
+impl<P: Provider> Drop for PassiveEndpoint<P> {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

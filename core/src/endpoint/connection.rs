@@ -1,0 +1,124 @@
+//! Connected endpoints (`FI_EP_MSG`): how they come to their one peer, and leave it.
+//! Reference: fi_cm(3).
+
+use std::sync::{Arc, PoisonError};
+
+use super::{Endpoint, EndpointError, EndpointOptions, PostError};
+use crate::{
+    address::Address,
+    connection::{
+        ConnectionError, passive_endpoint::PassiveEndpoint, request::ConnectionRequest, truncated,
+    },
+    domain::{Domain, OpenError},
+    engine::unit::Unit,
+    transport::{Provider, Transport},
+};
+
+impl<P: Provider> Endpoint<P> {
+    /// Opens a connected endpoint that can accept `request`; closed or dropped before it
+    /// does, it rejects it.
+    pub fn open_for(
+        domain: &Arc<Domain<P>>,
+        options: EndpointOptions,
+        request: ConnectionRequest<P>,
+    ) -> Result<Arc<Self>, OpenError> {
+        let options = EndpointOptions { connected: true, ..options };
+        let transport = domain.provider().open(options.address, &options.auth_key)?;
+        Self::open_over(domain, options, transport, Some(request))
+    }
+
+    /// Opens a connected endpoint with the address of a passive one that does not listen,
+    /// and that is good for nothing but being closed from then on.
+    /// Reference: fi_endpoint(3): "An active endpoint may acquire the properties of a passive
+    /// endpoint by setting the fi_info handle field to the passive endpoint".
+    pub fn open_instead_of(
+        domain: &Arc<Domain<P>>,
+        options: EndpointOptions,
+        passive: &PassiveEndpoint<P>,
+    ) -> Result<Arc<Self>, ConnectionError> {
+        let transport = passive.give_up()?;
+        let options = EndpointOptions { connected: true, ..options };
+        Ok(Self::open_over(domain, options, transport, None)?)
+    }
+
+    /// Gives an endpoint that is not enabled another address.
+    /// Reference: fi_cm(3), `fi_setname`.
+    pub fn set_address(&self, address: Address) -> Result<(), EndpointError> {
+        if address == self.address() {
+            return Ok(());
+        }
+        self.replace_transport(|| {
+            let transport = self.domain.provider().open(Some(address), &self.options.auth_key)?;
+            *self.lock_address() = transport.address();
+            Ok(transport)
+        })
+    }
+
+    /// The unit of a connected endpoint, enabled now if it was not.
+    fn connecting(&self) -> Result<&Arc<Unit<P>>, ConnectionError> {
+        if !self.options.connected {
+            return Err(ConnectionError::Connectionless);
+        }
+        if self.enabled.get().is_none() {
+            self.enable()?;
+        }
+        Ok(self.unit()?)
+    }
+
+    pub(super) fn take_request(&self) -> Option<ConnectionRequest<P>> {
+        // Nothing is done under it but this.
+        self.request.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Asks whoever listens at `address` for a connection, and enables the endpoint if it
+    /// is not. An event tells what comes of it. Of `data` the first
+    /// [`crate::connection::CM_DATA_SIZE`] bytes travel along.
+    /// Reference: fi_cm(3), `fi_connect`.
+    pub fn connect(&self, address: Address, data: &[u8]) -> Result<(), ConnectionError> {
+        let unit = self.connecting()?;
+        if self.has_request {
+            return Err(ConnectionError::HasRequest);
+        }
+        if address.port() == 0 {
+            return Err(ConnectionError::BadAddress { address });
+        }
+        unit.with(|engine| engine.connect(address, truncated(data)))?
+    }
+
+    /// Accepts the request that the endpoint was opened for, and enables it if it is not.
+    /// An event tells when the caller has heard of it. Data as in [`Self::connect`].
+    /// Reference: fi_cm(3), `fi_accept`.
+    pub fn accept(&self, data: &[u8]) -> Result<(), ConnectionError> {
+        let unit = self.connecting()?;
+        let request = self.take_request().ok_or(match self.has_request {
+            true => ConnectionError::ConnectedBefore,
+            false => ConnectionError::NoRequest,
+        })?;
+        let (address, nonce, listener) = request.accept();
+        unit.with(|engine| engine.accept(address, nonce, truncated(data), Box::new(listener)))?
+    }
+
+    /// Leaves the peer, which is told. What is posted here is canceled, and completed as
+    /// such when this returns. A second time it does nothing.
+    /// Reference: fi_cm(3), `fi_shutdown`.
+    pub fn shutdown(&self) -> Result<(), ConnectionError> {
+        if !self.options.connected {
+            return Err(ConnectionError::Connectionless);
+        }
+        let unit = self.unit().map_err(|_| ConnectionError::NotConnected)?;
+        unit.with(|engine| engine.shutdown())?
+    }
+
+    /// The other end, while there is a connection. Reference: fi_cm(3), `fi_getpeer`.
+    pub fn peer(&self) -> Result<Address, ConnectionError> {
+        if !self.options.connected {
+            return Err(ConnectionError::Connectionless);
+        }
+        let unit = match self.unit() {
+            Ok(unit) => unit,
+            Err(PostError::NotEnabled) => return Err(ConnectionError::NotConnected),
+            Err(error) => return Err(error.into()),
+        };
+        unit.with(|engine| engine.connected_peer())?.ok_or(ConnectionError::NotConnected)
+    }
+}

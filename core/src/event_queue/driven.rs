@@ -1,0 +1,95 @@
+//! What an event queue drives: the endpoints whose connections are reported in it, so that
+//! whoever waits for an event also makes it happen.
+
+use std::os::fd::RawFd;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, PoisonError};
+
+use super::EventQueue;
+
+/// An endpoint that an event queue drives.
+pub trait Driven: Send + Sync {
+    /// Moves it forward, unless somebody else does. Returns whether anything moved.
+    fn drive(&self) -> bool;
+    /// Asks for the bell. False if there is something to do already; `disarm` follows anyhow.
+    fn arm(&self) -> bool;
+    /// The counterpart of each `arm`.
+    fn disarm(&self);
+    /// What a sleeper waits for; none of a closed one.
+    fn bell(&self) -> Option<RawFd>;
+    /// Whether it waits for room at a peer, so that a sleeper must look again by itself.
+    fn waits_for_room(&self) -> bool;
+}
+
+/// A wait for a queue's events: while it lives, peers ring.
+pub struct EventWait {
+    driven: Vec<Arc<dyn Driven>>,
+    armed: usize,
+}
+
+impl EventWait {
+    /// What becomes readable when an endpoint has to be driven.
+    pub fn descriptors(&self) -> Vec<RawFd> {
+        self.driven.iter().filter_map(|driven| driven.bell()).collect()
+    }
+
+    /// Whether a sleeper must look again by itself, soon.
+    pub fn waits_for_room(&self) -> bool {
+        self.driven.iter().any(|driven| driven.waits_for_room())
+    }
+}
+
+impl Drop for EventWait {
+    fn drop(&mut self) {
+        self.driven[..self.armed].iter().for_each(|driven| driven.disarm());
+    }
+}
+
+impl EventQueue {
+    /// Drives what reports here: part of every read.
+    pub fn progress(&self) {
+        if self.drives.load(Ordering::Acquire) {
+            for driven in self.driven() {
+                driven.drive();
+            }
+        }
+    }
+
+    fn driven(&self) -> Vec<Arc<dyn Driven>> {
+        self.lock_driven().clone()
+    }
+
+    fn lock_driven(&self) -> MutexGuard<'_, Vec<Arc<dyn Driven>>> {
+        // Nothing under the mutex panics half-way.
+        self.driven.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has reads drive `driven`.
+    pub fn add_driven(&self, driven: Arc<dyn Driven>) {
+        self.lock_driven().push(driven);
+        self.drives.store(true, Ordering::Release);
+        // Who sleeps does not know its bell yet.
+        self.push_with(|_| {});
+    }
+
+    /// Has reads drive it no more.
+    pub fn remove_driven<D: Driven>(&self, driven: &Arc<D>) {
+        let place = Arc::as_ptr(driven).cast::<()>();
+        let mut all = self.lock_driven();
+        all.retain(|known| Arc::as_ptr(known).cast::<()>() != place);
+        self.drives.store(!all.is_empty(), Ordering::Release);
+    }
+
+    /// Makes ready to sleep until something happens. None: look again first.
+    pub fn prepare_wait(&self) -> Option<EventWait> {
+        self.progress();
+        let mut wait = EventWait { driven: self.driven(), armed: 0 };
+        for driven in &wait.driven {
+            wait.armed += 1;
+            if !driven.arm() {
+                return None;
+            }
+        }
+        self.is_empty().then_some(wait)
+    }
+}

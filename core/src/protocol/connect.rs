@@ -1,0 +1,398 @@
+//! Requests for connections and their answers, as packets. Reference: fi_cm(3).
+//!
+//! A peer that says anything of this out of turn breaks the protocol and loses its lane:
+//! what it can hurt is its own request.
+
+use crate::{
+    address::Address,
+    connection::{
+        CM_DATA_SIZE, ConnectionError,
+        manager::{Connection, Control, Manager, Pending, Stage},
+        nonce,
+    },
+    engine::Engine,
+    engine::peer::PeerState,
+    error::Errno,
+    event_queue::Event,
+    memory::Piece,
+    transport::{PeerIndex, Transport, Unreachable},
+    wire::{Head, Kind},
+};
+
+impl<T: Transport> Engine<T> {
+    fn connection(&mut self) -> Option<&mut Connection> {
+        self.manager.as_deref_mut().and_then(Manager::connection)
+    }
+
+    /// The connection, if it has come just so far.
+    fn connection_in(&mut self, stage: Stage) -> Option<&mut Connection> {
+        self.connection().filter(|connection| connection.stage == stage)
+    }
+
+    /// Asks whoever listens at `address` for a connection.
+    pub(crate) fn connect(
+        &mut self,
+        address: Address,
+        data: Vec<u8>,
+    ) -> Result<(), ConnectionError> {
+        let listener = self.peer_of(address);
+        let connection =
+            self.connection_in(Stage::Fresh).ok_or(ConnectionError::ConnectedBefore)?;
+        let nonce = nonce();
+        connection.stage = Stage::Asked;
+        connection.nonce = nonce;
+        connection.listener = Some(listener);
+        self.say(listener, Kind::Request, nonce, data);
+        Ok(())
+    }
+
+    /// Accepts the request `nonce` of whoever is at `address`.
+    pub(crate) fn accept(
+        &mut self,
+        address: Address,
+        nonce: u64,
+        data: Vec<u8>,
+        keeps: Box<dyn std::any::Any + Send>,
+    ) -> Result<(), ConnectionError> {
+        let peer = self.peer_of(address);
+        let connection =
+            self.connection_in(Stage::Fresh).ok_or(ConnectionError::ConnectedBefore)?;
+        connection.stage = Stage::Answering;
+        connection.nonce = nonce;
+        connection.peer = Some(peer);
+        connection.keeps = Some(keeps);
+        self.say(peer, Kind::Accept, nonce, data);
+        Ok(())
+    }
+
+    /// Sets a request aside for an endpoint that will accept it. Who asked, and its nonce.
+    pub(crate) fn take_request(&mut self, handle: u64) -> Result<(Address, u64), ConnectionError> {
+        let pending = self.pending(handle)?;
+        if std::mem::replace(&mut pending.taken, true) {
+            return Err(ConnectionError::RequestOver { handle });
+        }
+        let Pending { peer, nonce, .. } = *pending;
+        Ok((self.peers[peer as usize].address, nonce))
+    }
+
+    /// Turns a request down that no endpoint was opened from, unless `taken`.
+    pub(crate) fn reject(
+        &mut self,
+        handle: u64,
+        data: Vec<u8>,
+        taken: bool,
+    ) -> Result<(), ConnectionError> {
+        let Pending { peer, nonce, taken: is_taken } = *self.pending(handle)?;
+        if is_taken != taken {
+            return Err(ConnectionError::RequestOver { handle });
+        }
+        if let Some(listener) = self.manager.as_deref_mut().and_then(Manager::listener) {
+            listener.pending.remove(&handle);
+        }
+        self.say(peer, Kind::Reject, nonce, data);
+        Ok(())
+    }
+
+    /// Turns every request down that no endpoint was opened from.
+    pub(crate) fn refuse_all(&mut self) {
+        let listener = self.manager.as_deref_mut().and_then(Manager::listener);
+        let pending = listener.into_iter().flat_map(|listener| &listener.pending);
+        let waiting = pending.filter(|(_, pending)| !pending.taken);
+        let handles: Vec<u64> = waiting.map(|(&handle, _)| handle).collect();
+        for handle in handles {
+            // It was there a moment ago.
+            let _ = self.reject(handle, Vec::new(), false);
+        }
+    }
+
+    fn pending(&mut self, handle: u64) -> Result<&mut Pending, ConnectionError> {
+        let listener = self.manager.as_deref_mut().and_then(Manager::listener);
+        let listener = listener.ok_or(ConnectionError::NotListening)?;
+        let over = handle != 0 && handle <= listener.last_handle;
+        listener.pending.get_mut(&handle).ok_or(match over {
+            true => ConnectionError::RequestOver { handle },
+            false => ConnectionError::UnknownRequest { handle },
+        })
+    }
+
+    /// Whether an answer to a request has not left yet.
+    pub(crate) fn has_controls(&self) -> bool {
+        self.peers
+            .iter()
+            .any(|peer| matches!(peer.control.as_deref(), Some(Control::Packet { .. })))
+    }
+
+    /// The other end, while there is one.
+    pub(crate) fn connected_peer(&mut self) -> Option<Address> {
+        let peer = self.connection_in(Stage::Connected)?.peer?;
+        Some(self.peers[peer as usize].address)
+    }
+
+    /// Whether `peer` may send messages and one-sided operations: with connections, the
+    /// one at the other end alone.
+    pub(crate) fn hears(&self, peer: PeerIndex) -> bool {
+        match self.manager.as_deref() {
+            None => true,
+            Some(Manager::Listener(_)) => false,
+            Some(Manager::Connection(connection)) => connection.hears(peer),
+        }
+    }
+
+    /// Whether what `peer` still sends is dropped: it has not heard of our shutdown yet.
+    pub(crate) fn ignores(&mut self, peer: PeerIndex) -> bool {
+        self.connection_in(Stage::Leaving).is_some_and(|connection| connection.peer == Some(peer))
+    }
+
+    /// Whether a packet that is no plain message may come from `peer`, where connections are.
+    #[cold]
+    pub(crate) fn admits(&mut self, peer: PeerIndex, kind: Option<Kind>) -> bool {
+        let about_connections =
+            kind.is_none_or(|kind| kind == Kind::Bye || kind as u8 >= Kind::Request as u8);
+        if about_connections || self.hears(peer) {
+            return true;
+        }
+        self.violation(peer, "there is no connection to it");
+        false
+    }
+
+    fn say(&mut self, peer: PeerIndex, kind: Kind, nonce: u64, data: Vec<u8>) {
+        self.set_control(peer, Control::Packet { kind, nonce, data });
+        self.pump(peer);
+    }
+
+    fn set_control(&mut self, peer: PeerIndex, control: Control) {
+        self.peers[peer as usize].control = Some(Box::new(control));
+        self.note_backlog(peer);
+    }
+
+    /// Pushes what is to be said to `peer` about connections. False if it has to wait.
+    #[cold]
+    pub(crate) fn push_control(&mut self, peer: PeerIndex) -> bool {
+        let (kind, nonce, data) = match self.peers[peer as usize].control.take().map(|it| *it) {
+            None => return true,
+            Some(Control::HangUp) => {
+                self.hang_up(peer);
+                return false;
+            }
+            Some(Control::Packet { kind, nonce, mut data }) => {
+                if self.peers[peer as usize].state != PeerState::Ready {
+                    let control = Control::Packet { kind, nonce, data };
+                    self.peers[peer as usize].control = Some(Box::new(control));
+                    self.ensure_connection(peer);
+                    return false;
+                }
+                let payload = Piece::of_owned(&mut data);
+                if !self.transport.push(peer, Head::new(kind, 0), nonce, &[], payload) {
+                    let control = Control::Packet { kind, nonce, data };
+                    self.peers[peer as usize].control = Some(Box::new(control));
+                    return false;
+                }
+                (kind, nonce, data)
+            }
+        };
+        drop(data);
+        if kind == Kind::Established
+            && self.connection_in(Stage::Confirming).is_some_and(|it| it.nonce == nonce)
+        {
+            self.establish();
+        }
+        true
+    }
+
+    /// Lets go of a peer that nothing is left to say to.
+    fn hang_up(&mut self, peer: PeerIndex) {
+        let reason = "there is nothing left to say".to_owned();
+        self.transport.disconnect(peer);
+        self.fail_peer(peer, &Unreachable { errno: Errno::CONNRESET, reason });
+    }
+
+    /// A packet about connections. Its data is bounded, its words are checked.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn arrive_control(
+        &mut self,
+        peer: PeerIndex,
+        kind: Kind,
+        nonce: u64,
+        length: usize,
+    ) {
+        if length > CM_DATA_SIZE {
+            return self.violation(peer, "it sent more data with a connection than there may be");
+        }
+        let mut data = vec![0; length];
+        self.transport.copy_out(0, Piece::of_owned(&mut data));
+        let in_turn = match kind {
+            Kind::Request => self.arrive_request(peer, nonce, data),
+            Kind::Accept => self.arrive_accept(peer, nonce, data),
+            Kind::Reject => self.arrive_reject(peer, nonce, data),
+            _ => self.arrive_established(peer, nonce),
+        };
+        if !in_turn {
+            self.violation(peer, &format!("{kind:?} is not what this endpoint waits for"));
+        }
+    }
+
+    fn arrive_request(&mut self, peer: PeerIndex, nonce: u64, data: Vec<u8>) -> bool {
+        let address = self.peers[peer as usize].address;
+        let own = self.transport.address();
+        let Some(listener) = self.manager.as_deref_mut().and_then(Manager::listener) else {
+            return false;
+        };
+        if listener.pending.values().any(|pending| pending.peer == peer) {
+            return false;
+        }
+        if listener.is_full() {
+            tracing::info!("the backlog is full: a request of {address} is rejected");
+            self.say(peer, Kind::Reject, nonce, Vec::new());
+            return true;
+        }
+        listener.last_handle += 1;
+        let handle = listener.last_handle;
+        listener.pending.insert(handle, Pending { peer, nonce, taken: false });
+        let mut info = listener.info.clone();
+        info.handle = handle;
+        info.source = Some(own.with_port(0));
+        info.destination = Some(address);
+        let fid = listener.reporter.fid;
+        listener.reporter.push(Event::ConnectionRequest { fid, info, data });
+        true
+    }
+
+    fn arrive_accept(&mut self, peer: PeerIndex, nonce: u64, data: Vec<u8>) -> bool {
+        let asked = self.connection_in(Stage::Asked).filter(|asked| asked.nonce == nonce);
+        let Some(connection) = asked else {
+            return false;
+        };
+        connection.stage = Stage::Confirming;
+        connection.peer = Some(peer);
+        connection.data = data;
+        let listener = connection.listener.take();
+        self.open_flow(peer);
+        if let Some(listener) = listener.filter(|&listener| listener != peer) {
+            // Not now: the transport has a packet in hand.
+            self.set_control(listener, Control::HangUp);
+        }
+        self.say(peer, Kind::Established, nonce, Vec::new());
+        true
+    }
+
+    fn arrive_reject(&mut self, peer: PeerIndex, nonce: u64, data: Vec<u8>) -> bool {
+        let asked = self.connection_in(Stage::Asked);
+        let asked = asked.filter(|asked| asked.nonce == nonce && asked.listener == Some(peer));
+        let Some(connection) = asked else {
+            return false;
+        };
+        connection.stage = Stage::Over;
+        connection.listener = None;
+        connection.reporter.fail(Errno::CONNREFUSED, data);
+        self.over = true;
+        self.set_control(peer, Control::HangUp);
+        true
+    }
+
+    fn arrive_established(&mut self, peer: PeerIndex, nonce: u64) -> bool {
+        let waits = self.connection_in(Stage::Answering);
+        if waits.is_none_or(|waits| waits.nonce != nonce || waits.peer != Some(peer)) {
+            return false;
+        }
+        self.open_flow(peer);
+        self.establish();
+        true
+    }
+
+    /// Both ends know of each other: messages may pass.
+    fn establish(&mut self) {
+        let Some(connection) = self.manager.as_deref_mut().and_then(Manager::connection) else {
+            return;
+        };
+        connection.stage = Stage::Connected;
+        connection.keeps = None;
+        if let Some(peer) = connection.peer {
+            // An empty vector takes one address.
+            let _ = connection.vector.insert_one(self.peers[peer as usize].address);
+        }
+        let (fid, data) = (connection.reporter.fid, std::mem::take(&mut connection.data));
+        connection.reporter.push(Event::Connected { fid, data });
+    }
+
+    /// "Outstanding operations posted to the endpoint when fi_shutdown is called will be
+    /// canceled or discarded. … all canceled completions will be written before fi_shutdown
+    /// returns." They are canceled.
+    pub(crate) fn shutdown(&mut self) -> Result<(), ConnectionError> {
+        let stage = self.connection().map_or(Stage::Fresh, |connection| connection.stage);
+        match stage {
+            Stage::Connected => {}
+            Stage::Leaving | Stage::Over => return Ok(()),
+            _ => return Err(ConnectionError::NotConnected),
+        }
+        let Some(connection) = self.connection() else {
+            return Err(ConnectionError::NotConnected);
+        };
+        connection.stage = Stage::Leaving;
+        let _ = connection.vector.remove(&[0]);
+        let Some(peer) = connection.peer else {
+            return Err(ConnectionError::NotConnected);
+        };
+        self.over = true;
+        self.end_single_copy(peer);
+        let bye = Head::new(Kind::Bye, 0);
+        let ready = self.peers[peer as usize].state == PeerState::Ready;
+        // What was sent before is the peer's to read, so the lanes stay until it lets go.
+        let told = ready && self.transport.push(peer, bye, 0, &[], Piece::EMPTY);
+        let why = canceled("the connection was shut down");
+        self.fail_operations(peer, &why);
+        self.fail_all_posted(&why);
+        if !told {
+            self.hang_up(peer);
+        }
+        Ok(())
+    }
+
+    /// Everything that `peer` was part of has failed: what that is to connections.
+    #[cold]
+    pub(crate) fn lose(&mut self, peer: PeerIndex, why: &Unreachable) {
+        match self.manager.as_deref_mut() {
+            None => {}
+            Some(Manager::Listener(listener)) => {
+                listener.pending.retain(|_, pending| pending.peer != peer);
+            }
+            Some(Manager::Connection(connection)) => {
+                let (listener, other) = (connection.listener, connection.peer);
+                if listener == Some(peer) || other == Some(peer) {
+                    self.end_connection(why);
+                }
+            }
+        }
+    }
+
+    fn end_connection(&mut self, why: &Unreachable) {
+        let Some(connection) = self.connection() else {
+            return;
+        };
+        let fid = connection.reporter.fid;
+        match std::mem::replace(&mut connection.stage, Stage::Over) {
+            Stage::Fresh | Stage::Over => return,
+            Stage::Connected | Stage::Leaving => {
+                // It is not there if this side has shut down.
+                let _ = connection.vector.remove(&[0]);
+                connection.reporter.push(Event::Shutdown { fid });
+            }
+            // Whoever was asked lets go without an answer.
+            Stage::Asked if matches!(why.errno, Errno::CONNRESET | Errno::CONNABORTED) => {
+                connection.reporter.fail(Errno::CONNREFUSED, Vec::new());
+            }
+            Stage::Asked => connection.reporter.fail(why.errno, Vec::new()),
+            Stage::Answering | Stage::Confirming => {
+                connection.reporter.fail(Errno::CONNABORTED, Vec::new());
+            }
+        }
+        connection.listener = None;
+        connection.keeps = None;
+        self.over = true;
+        self.fail_all_posted(&canceled("the connection is over"));
+    }
+}
+
+fn canceled(why: &str) -> Unreachable {
+    Unreachable { errno: Errno::CANCELED, reason: why.to_owned() }
+}

@@ -1,0 +1,228 @@
+//! Passive endpoints. Reference: fi_endpoint(3), `fi_passive_ep`; fi_cm(3).
+
+use std::{
+    collections::HashSet,
+    ffi::{c_int, c_void},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use kestrel::{PassiveEndpoint, objects};
+use kestrel_core::{
+    address::AddressFormat, connection::CM_DATA_SIZE, endpoint::OptionName, error::Errno,
+    info::EndpointType,
+};
+
+use crate::{
+    abi::{
+        constants::{BADF, NOSYS, command},
+        control::{OpsCm, OpsEp, OpsFid},
+        fid::{Fid, FidEq, FidFabric, FidPep, FidRequest, class},
+        info::Info,
+    },
+    address, connection_request,
+    endpoint::{connection, options},
+    fabric, hints,
+    object::{self, FID_NOSYS, Header, Use},
+    outcome::{Failure, done},
+    parameters,
+};
+
+/// What we keep of a passive endpoint.
+pub struct State {
+    passive: Arc<PassiveEndpoint>,
+    requests: Arc<Requests>,
+    format: AddressFormat,
+    _fabric: Use,
+}
+
+impl State {
+    pub fn passive(&self) -> &Arc<PassiveEndpoint> {
+        &self.passive
+    }
+
+    pub fn requests(&self) -> &Arc<Requests> {
+        &self.requests
+    }
+}
+
+/// The handles of requests that are not answered, by their places.
+#[derive(Default)]
+pub struct Requests(Mutex<HashSet<usize>>);
+
+impl Requests {
+    fn lock(&self) -> MutexGuard<'_, HashSet<usize>> {
+        // Nothing in here panics half-way.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn add(&self, handle: *mut FidRequest) {
+        self.lock().insert(handle as usize);
+    }
+
+    /// Closes a handle, unless somebody has.
+    pub fn forget(&self, handle: *mut Fid) {
+        if self.lock().remove(&(handle as usize)) {
+            // SAFETY: it was open, and whoever takes it off the list closes it.
+            unsafe { object::close::<FidRequest>(handle) };
+        }
+    }
+
+    fn forget_all(&self) {
+        let all: Vec<usize> = self.lock().iter().copied().collect();
+        all.into_iter().for_each(|handle| self.forget(handle as *mut Fid));
+    }
+}
+
+static FID: OpsFid = OpsFid { close: object::close::<FidPep>, bind, control, ..FID_NOSYS };
+static OPERATIONS: OpsEp = OpsEp { getopt, ..OpsEp::refusing::<NOSYS>() };
+static CONNECTIONS: OpsCm =
+    OpsCm { setname, getname, listen, reject, ..OpsCm::refusing::<NOSYS>() };
+static CLOSED: OpsEp = OpsEp::refusing::<BADF>();
+static CLOSED_CM: OpsCm = OpsCm::refusing::<BADF>();
+
+impl Header for FidPep {
+    type State = State;
+    const NAME: &'static str = "passive endpoint";
+
+    fn fid(&mut self) -> &mut Fid {
+        &mut self.fid
+    }
+    fn operations() -> *const OpsFid {
+        &raw const FID
+    }
+    fn refuse(&mut self) {
+        self.ops = &raw const CLOSED;
+        self.cm = &raw const CLOSED_CM;
+    }
+    fn close(state: &State) -> Result<(), Failure> {
+        state.passive.close();
+        state.requests.forget_all();
+        Ok(())
+    }
+}
+
+/// Reference: fi_endpoint(3), `fi_passive_ep`.
+pub unsafe extern "C" fn open(
+    fabric: *mut FidFabric,
+    info: *mut Info,
+    pep: *mut *mut FidPep,
+    context: *mut c_void,
+) -> c_int {
+    done("fi_passive_ep", || {
+        // SAFETY: C passes an open fabric and valid pointers or null.
+        let (place, parent, version) =
+            unsafe { (object::out(pep)?, object::owned(fabric)?, fabric::version(fabric)) };
+        let config = parameters::config()?;
+        // SAFETY: as above.
+        let info = unsafe { hints::agree(info, &config, version) }?;
+        if info.endpoint.kind != EndpointType::Msg {
+            let reason = format!("endpoints of type {} do not listen", info.endpoint.kind);
+            return Err(Failure::new(Errno::INVAL, reason));
+        }
+        let state = State {
+            passive: objects::open_passive_endpoint(&info, &config)?,
+            requests: Arc::default(),
+            format: info.address_format,
+            _fabric: Use::of(&parent.uses)?,
+        };
+        let fid = object::fid::<FidPep>(class::PEP, context);
+        let (ops, cm) = (&raw const OPERATIONS, &raw const CONNECTIONS);
+        *place = object::create(FidPep { fid, ops, cm }, state);
+        Ok(())
+    })
+}
+
+/// Reference: fi_endpoint(3), `fi_pep_bind`.
+unsafe extern "C" fn bind(pep: *mut Fid, other: *mut Fid, flags: u64) -> c_int {
+    done("fi_pep_bind", || {
+        if flags != 0 {
+            return Err(Failure::flags("fi_pep_bind", flags));
+        }
+        // SAFETY: C passes open objects.
+        unsafe {
+            let state = object::owned(pep.cast::<FidPep>())?;
+            let queue = object::checked::<FidEq>(other)?.queue();
+            Ok(state.passive.bind_event_queue(queue, pep as u64)?)
+        }
+    })
+}
+
+unsafe extern "C" fn control(pep: *mut Fid, command: c_int, argument: *mut c_void) -> c_int {
+    done("fi_control", || {
+        // SAFETY: C passes an open endpoint.
+        let state = unsafe { object::owned(pep.cast::<FidPep>()) }?;
+        if command != command::BACKLOG {
+            let reason = format!("command {command} of a passive endpoint");
+            return Err(Failure::new(Errno::NOSYS, reason));
+        }
+        // SAFETY: the argument of this command is an `int *`.
+        let backlog = unsafe { argument.cast::<c_int>().as_ref() };
+        let backlog = *backlog.ok_or_else(|| Failure::null("the argument"))?;
+        Ok(state.passive.set_backlog(backlog)?)
+    })
+}
+
+unsafe extern "C" fn getopt(
+    pep: *mut Fid,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    length: *mut usize,
+) -> c_int {
+    done("fi_getopt", || {
+        options::check_level(level)?;
+        // SAFETY: C passes an open endpoint, and a valid length or null.
+        let (_, length) = unsafe { (object::owned(pep.cast::<FidPep>())?, length.as_mut()) };
+        match OptionName::from_number(name)? {
+            // SAFETY: the value is as long as the length says.
+            OptionName::CmDataSize => unsafe { options::tell(CM_DATA_SIZE, value, length) },
+            OptionName::MinMultiRecv => {
+                Err(Failure::new(Errno::NOPROTOOPT, "a passive endpoint receives no messages"))
+            }
+        }
+    })
+}
+
+unsafe extern "C" fn getname(pep: *mut Fid, target: *mut c_void, length: *mut usize) -> c_int {
+    done("fi_getname", || {
+        // SAFETY: C passes an open endpoint, and a buffer of that length.
+        unsafe {
+            let state = object::owned(pep.cast::<FidPep>())?;
+            address::fill(&address::write(state.format, &state.passive.address()), target, length)
+        }
+    })
+}
+
+unsafe extern "C" fn setname(pep: *mut Fid, target: *mut c_void, length: usize) -> c_int {
+    done("fi_setname", || {
+        // SAFETY: C passes an open endpoint, and an address of that length.
+        unsafe {
+            let state = object::owned(pep.cast::<FidPep>())?;
+            let address = connection::named(state.format, target, Some(length))?;
+            Ok(state.passive.set_address(address)?)
+        }
+    })
+}
+
+unsafe extern "C" fn listen(pep: *mut FidPep) -> c_int {
+    done("fi_listen", || {
+        // SAFETY: C passes an open endpoint.
+        Ok(unsafe { object::owned(pep) }?.passive.listen()?)
+    })
+}
+
+unsafe extern "C" fn reject(
+    pep: *mut FidPep,
+    handle: *mut Fid,
+    param: *const c_void,
+    length: usize,
+) -> c_int {
+    done("fi_reject", || {
+        // SAFETY: C passes an open endpoint, a handle of an event's, and that much data.
+        unsafe {
+            let state = object::owned(pep)?;
+            let data = connection::data(param, length)?;
+            connection_request::reject(&state.passive, handle, data)
+        }
+    })
+}

@@ -1,0 +1,205 @@
+//! Connections whose peer is killed, and listeners that hear nonsense.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use kestrel_core::{
+    completion_queue::store::Sharing,
+    connection::CM_DATA_SIZE,
+    error::Errno,
+    event_queue::Event,
+    memory::Piece,
+    mock::{MockOptions, MockProvider, MockTransport},
+    transport::{Provider, Transport, TransportEvent},
+    wire::{Head, Kind},
+};
+use kestrel_shm::{ShmOptions, ShmProvider};
+use kestrel_tests::{
+    bed::Bed,
+    link::{self, Driven, End, Link, Listener},
+    process::{Peer, child_role, listen_to_parent, say},
+    scale::PATIENCE,
+};
+
+#[test]
+fn child() {
+    match child_role().as_deref() {
+        None => {}
+        Some([role]) if role == "listens" => accept_all(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn shm() -> Bed<ShmProvider> {
+    let provider = ShmProvider::new(ShmOptions::default()).unwrap();
+    Bed { provider: Arc::new(provider), sharing: Sharing::Shared }
+}
+
+/// Accepts whoever comes with data, and leaves the others waiting, until it is killed.
+fn accept_all() {
+    let _parent = listen_to_parent();
+    let bed = shm();
+    let listener = Listener::listening(&bed);
+    let mut ends: Vec<End<ShmProvider>> = Vec::new();
+    say(&format!("ready {}", listener.passive.address().socket_addr()));
+    loop {
+        ends.iter().for_each(End::drive);
+        if listener.has_nothing() {
+            continue;
+        }
+        let asked = listener.request(&[]);
+        if !asked.data.is_empty() {
+            let request = listener.passive.take(asked.handle).unwrap();
+            let end = End::acceptor(&bed, request);
+            end.endpoint.accept(b"yes").unwrap();
+            ends.push(end);
+        }
+    }
+}
+
+/// "… or abruptly closes the endpoint": the process is gone, without a word.
+#[test]
+fn a_killed_peer_is_a_shutdown() {
+    let mut peer = Peer::start("listens");
+    let address = peer.hear_after("ready").parse::<std::net::SocketAddr>().unwrap();
+    let bed = shm();
+    let connected = End::calling(&bed, address.into(), b"accept me");
+    let waiting = End::calling(&bed, address.into(), &[]);
+    assert_eq!(connected.connected(&[&waiting]), b"yes");
+    connected.endpoint.receive(vec![0; 64], 0, 1).unwrap();
+    connected.endpoint.send(vec![1; 4 << 20], 0, 2).unwrap();
+    let start = Instant::now();
+    link::drive("the other request arrives", &[&connected, &waiting], || {
+        start.elapsed() > Duration::from_millis(50)
+    });
+    assert!(waiting.events.is_empty());
+    peer.kill();
+    connected.sees_shutdown(&[&waiting]);
+    waiting.fails(Errno::CONNREFUSED, &[&connected]);
+    let mut failed = [connected.done(&[]), connected.done(&[])];
+    failed.sort_by_key(|done| done.context);
+    let [receive, send] = failed;
+    assert_eq!((receive.context, receive.errno), (1, Some(Errno::CANCELED)));
+    assert_eq!(send.context, 2);
+    assert!(send.errno.is_some(), "{send:?}");
+}
+
+fn mock() -> Bed<MockProvider> {
+    let provider = MockProvider::new(MockOptions::default());
+    Bed { provider: Arc::new(provider), sharing: Sharing::Shared }
+}
+
+/// A peer that says what it likes.
+struct Liar(MockTransport);
+
+impl Liar {
+    fn new(bed: &Bed<MockProvider>, victim: kestrel_core::address::Address) -> Liar {
+        let mut transport = bed.provider.open(None, &[]).unwrap();
+        transport.connect(0, victim);
+        let connected = transport.event();
+        assert!(matches!(connected, Some(TransportEvent::Connected { .. })), "{connected:?}");
+        Liar(transport)
+    }
+
+    fn say(&mut self, kind: Kind, nonce: u64, length: usize) {
+        let mut bytes = vec![7; length];
+        let (head, payload) = (Head::new(kind, 0), Piece::of_owned(&mut bytes));
+        let words = vec![0; head.words()];
+        assert!(self.0.push(0, head, nonce, &words, payload));
+    }
+
+    /// Whether the victim has let go of it.
+    fn is_cut_off(&mut self, victim: &dyn Driven) -> bool {
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            victim.drive();
+            match self.0.event() {
+                Some(TransportEvent::Closed { .. }) => return true,
+                Some(TransportEvent::Incoming { ticket, .. }) => self.0.adopt(0, ticket),
+                _ => {}
+            }
+        }
+        false
+    }
+}
+
+/// A packet out of turn, or too long, costs its sender the lane and nobody else anything.
+#[test]
+fn a_listener_survives_nonsense() {
+    let bed = mock();
+    let listener = Listener::listening(&bed);
+    let address = listener.passive.address();
+    for (kind, length) in [
+        (Kind::Request, CM_DATA_SIZE + 1),
+        (Kind::Accept, 0),
+        (Kind::Reject, 8),
+        (Kind::Established, 0),
+        (Kind::Eager, 8),
+        (Kind::Read, 0),
+        (Kind::Finish, 0),
+    ] {
+        let mut liar = Liar::new(&bed, address);
+        liar.say(kind, 1, length);
+        assert!(liar.is_cut_off(&listener), "{kind:?}");
+        assert!(listener.has_nothing(), "{kind:?}");
+    }
+    // Whoever asks twice loses the first request as well.
+    let mut liar = Liar::new(&bed, address);
+    liar.say(Kind::Request, 1, 3);
+    let asked = listener.request(&[]);
+    liar.say(Kind::Request, 2, 3);
+    assert!(liar.is_cut_off(&listener));
+    assert_eq!(listener.passive.take(asked.handle).err().unwrap().to_string(), {
+        format!("request {:#x} is over: it was answered, or its sender is gone", asked.handle)
+    });
+    assert!(listener.has_nothing());
+}
+
+/// Whoever does not know the nonce speaks for no listener.
+#[test]
+fn a_caller_believes_its_own_listener_alone() {
+    let bed = mock();
+    let listener = Listener::listening(&bed);
+    let caller = End::calling(&bed, listener.passive.address(), &[]);
+    let request = listener.take(&[&caller]);
+    for kind in [Kind::Accept, Kind::Reject, Kind::Established, Kind::Request, Kind::Eager] {
+        let mut liar = Liar::new(&bed, caller.endpoint.address());
+        liar.say(kind, 12345, 0);
+        assert!(liar.is_cut_off(&caller), "{kind:?}");
+        assert!(caller.events.is_empty(), "{kind:?}");
+    }
+    let acceptor = End::acceptor(&bed, request);
+    acceptor.endpoint.accept(&[]).unwrap();
+    caller.connected(&[&acceptor]);
+}
+
+/// A peer that is connected and breaks the protocol is a peer that is gone.
+#[test]
+fn a_connected_liar_is_a_shutdown() {
+    let bed = mock();
+    let Link { caller, acceptor, listener: _listener } = Link::new(&bed);
+    bed.provider.kill(acceptor.endpoint.address());
+    assert_eq!(caller.event(&[]), Event::Shutdown { fid: link::ENDPOINT });
+    let listener = Listener::listening(&bed);
+    let mut liar = Liar::new(&bed, listener.passive.address());
+    liar.say(Kind::Request, 99, 0);
+    let acceptor = End::acceptor(&bed, listener.take(&[]));
+    acceptor.endpoint.accept(&[]).unwrap();
+    link::drive("the answer arrives", &[&acceptor], || {
+        if let Some(TransportEvent::Incoming { ticket, .. }) = liar.0.event() {
+            liar.0.adopt(1, ticket);
+        }
+        liar.0.arrival().is_some_and(|answer| answer.head.kind == Kind::Accept as u8)
+    });
+    liar.0.connect(1, acceptor.endpoint.address());
+    link::drive("the way back", &[&acceptor], || {
+        matches!(liar.0.event(), Some(TransportEvent::Connected { peer: 1, .. }))
+    });
+    let established = Head::new(Kind::Established, 0);
+    assert!(liar.0.push(1, established, 99, &[], Piece::EMPTY));
+    acceptor.connected(&[]);
+    assert!(liar.0.push(1, established, 99, &[], Piece::EMPTY));
+    acceptor.sees_shutdown(&[]);
+}
