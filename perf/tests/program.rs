@@ -27,7 +27,6 @@ fn what_cannot_be_done_is_said_clearly() {
     for (arguments, code, words) in [
         ("--size 8Q rate", 2, "unknown unit"),
         ("--cores 100000 rate", 1, "core 100000"),
-        ("--provider verbs rate", 1, "FI_KESTREL_TRANSPORT=verbs"),
         ("report /nonexistent/report.json", 1, "/nonexistent/report.json"),
         ("rate --json /nonexistent/folder/x.json", 1, "/nonexistent/folder"),
         ("--listen nowhere", 2, "HOST:PORT"),
@@ -38,6 +37,22 @@ fn what_cannot_be_done_is_said_clearly() {
         assert_eq!(output.status.code(), Some(code), "{arguments}: {}", error_of(&output));
         assert!(error_of(&output).contains(words), "{arguments}: {}", error_of(&output));
     }
+}
+
+#[test]
+fn what_is_forced_and_not_there_is_an_error_that_says_why() {
+    let command = |device| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kestrel-perf"));
+        command.env("FI_KESTREL_DEVICE", device).args(["--provider", "verbs", "rate"]);
+        command.output().unwrap()
+    };
+    let output = command("no_such_device");
+    assert_eq!(output.status.code(), Some(1));
+    let text = error_of(&output);
+    assert!(text.contains("FI_KESTREL_TRANSPORT=verbs: "), "{text}");
+    let output = command("no such name");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(error_of(&output).contains("FI_KESTREL_DEVICE=no such name"), "{output:?}");
 }
 
 #[test]

@@ -1,7 +1,11 @@
 //! The suite on endpoints that have two transports: each alone, and both at once. The far one is
 //! RC queue pairs, over the fake of verbs.
 
-use std::{net::IpAddr, sync::Arc};
+use std::{
+    hash::{BuildHasher, Hasher, RandomState},
+    net::IpAddr,
+    sync::Arc,
+};
 
 use kestrel::composite::CompositeProvider;
 use kestrel_core::{
@@ -11,7 +15,10 @@ use kestrel_core::{
     mock::{MockOptions, MockProvider},
 };
 use kestrel_shm::{ShmOptions, ShmProvider};
-use kestrel_tests::{bed::Bed, conformance};
+use kestrel_tests::{
+    bed::{Bed, Node},
+    conformance,
+};
 use kestrel_verbs::{
     RcProvider, VerbsOptions,
     fake::{FakeDevice, FakeFabric, FakeOptions},
@@ -21,10 +28,13 @@ fn shm() -> ShmProvider {
     ShmProvider::new(ShmOptions::default()).unwrap()
 }
 
-/// Endpoints on RC queue pairs, of a fabric of their own.
+/// Endpoints on RC queue pairs, of a fabric of their own, at an address of their own: their TCP
+/// ports are real, and one that a test beside this one takes over would answer.
 fn queue_pairs() -> RcProvider<FakeDevice> {
     let device = Arc::new(FakeFabric::default().device(FakeOptions::default()));
-    RcProvider::on_device(device, [127, 0, 0, 1].into(), VerbsOptions::default()).unwrap()
+    let [.., a, b, c] = RandomState::new().build_hasher().finish().to_ne_bytes();
+    let ip = IpAddr::from([127, a.max(1), b, c.clamp(1, 254)]);
+    RcProvider::on_device(device, ip, VerbsOptions::default()).unwrap()
 }
 
 /// Everybody is on this host: the far side is there, and silent.
@@ -51,12 +61,11 @@ mod far {
     conformance!(bed());
 }
 
-/// A mock on which no address with an even port is found.
-fn near_to_half() -> MockProvider {
+/// A mock on which half of the addresses are not found, of odd ports and of even ones.
+fn near_to_half(ip: IpAddr) -> MockProvider {
     let near = MockProvider::new(MockOptions::default());
-    for port in (1024..=u16::MAX).step_by(2) {
-        let address = Address::new(IpAddr::from([127, 0, 0, 1]), port);
-        near.refuse(address, usize::MAX, Errno::HOSTUNREACH);
+    for port in (1024..=u16::MAX).filter(|port| port & 2 == 0) {
+        near.refuse(Address::new(ip, port), usize::MAX, Errno::HOSTUNREACH);
     }
     near
 }
@@ -67,9 +76,26 @@ mod split {
     use super::*;
 
     fn bed() -> Bed<CompositeProvider<MockProvider, RcProvider<FakeDevice>>> {
-        let provider = Arc::new(CompositeProvider::both(near_to_half(), queue_pairs()));
+        let far = queue_pairs();
+        let provider = Arc::new(CompositeProvider::both(near_to_half(far.default_ip()), far));
         Bed { provider, sharing: Sharing::Exclusive }
     }
 
     conformance!(bed());
+}
+
+/// What makes the suite above worth its time: endpoints of one world are reached on both sides.
+#[test]
+fn half_of_the_endpoints_are_reached_on_each_side() {
+    let far = queue_pairs();
+    let provider = Arc::new(CompositeProvider::both(near_to_half(far.default_ip()), far));
+    let world = Bed { provider, sharing: Sharing::Exclusive }.world(24);
+    world.warm_up();
+    let sent = |node: &Node<CompositeProvider<MockProvider, RcProvider<FakeDevice>>>| {
+        let traffic = node.endpoint.inspect(|transport| transport.traffic()).unwrap();
+        (traffic.near.messages, traffic.far.messages)
+    };
+    let (near, far) = world.nodes.iter().map(sent).fold((0, 0), |(n, f), (a, b)| (n + a, f + b));
+    assert_eq!(near + far, 24 * 23);
+    assert!(near > 0 && far > 0, "{near} near, {far} far");
 }
