@@ -215,7 +215,7 @@ mod tests {
         };
         let words = to_words(&end);
         assert_eq!(from_words(words), Some(end));
-        for (word, value) in [(0, 1 << 24), (0, 1 << 56), (1, 2 << 32), (1, 0), (1, 4096 << 39)] {
+        for (word, value) in [(0, 1 << 24), (0, 1 << 56), (1, 2 << 32), (1, 0), (1, 3000 << 40)] {
             let mut bad = words;
             bad[word] = value;
             assert_eq!(from_words(bad), None, "{word} {value:#x}");
