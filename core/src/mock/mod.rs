@@ -111,7 +111,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Station {
+    /// Who is gone is told nothing: what it was told names its lanes, and they name it, so that
+    /// neither would ever be freed.
     fn tell(&self, looks: usize, what: What) {
+        if self.dead.load(Ordering::SeqCst) {
+            return;
+        }
         lock(&self.events).push_back(Event { looks, what });
         self.bell.ring();
     }
@@ -474,5 +479,7 @@ impl Drop for MockTransport {
             lock(&self.network).stations.remove(&self.station.address);
             self.peers.iter_mut().for_each(Peer::hang_up);
         }
+        self.station.dead.store(true, Ordering::SeqCst);
+        lock(&self.station.events).clear();
     }
 }
