@@ -47,7 +47,10 @@ def job(rank: str, *options: object, setting: str) -> list[tuple[int, int]]:
     return [(near, far) for _, near, far in found]
 
 
-@pytest.mark.parametrize("options", [[], ["--loss", "1%"]], ids=["whole", "lossy"])
+LOSSY = pytest.param(["--loss", "1%"], id="lossy", marks=pytest.mark.full)
+
+
+@pytest.mark.parametrize("options", [pytest.param([], id="whole"), LOSSY])
 def test_neighbours_go_near_and_others_far(rank: str, options: list[str]) -> None:
     sent = job(rank, *options, setting="FI_KESTREL_TRANSPORT=auto")
     assert sent == [(MESSAGES, 2 * MESSAGES)] * 4
