@@ -185,7 +185,8 @@ impl<T: Transport> Engine<T> {
         self.consent(pull.incoming);
     }
 
-    /// Offers the sender to write some of the message, if it can and that is worth its while.
+    /// Offers the sender to write some of the message, if it can and that is worth its while: not
+    /// where messages of ours are on their way to it, which it is busy with.
     fn offer_share(&mut self, index: u32) -> Option<Share> {
         let Incoming { peer, operation, target, end, sender_waits, .. } = self.incoming[index];
         let Target::Receive { receive, start, .. } = target else {
@@ -195,7 +196,8 @@ impl<T: Transport> Engine<T> {
         let piece = self.receives[receive].pieces.view().contiguous(start, end);
         let record = &mut self.peers[peer as usize];
         let slot = record.offers.0.trailing_ones() as usize;
-        let worth = end >= least && piece.len() == end && slot < CLAIMS;
+        let free = record.awaiting == 0 && slot < CLAIMS;
+        let worth = free && end >= least && piece.len() == end;
         // Who may read our memory may write it.
         if !worth || !self.transport.is_readable_by(peer) {
             return None;
