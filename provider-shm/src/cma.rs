@@ -7,11 +7,10 @@
 //! read back through it.
 //!
 //! A PID outlives its process: later it may name somebody else, and a process that executes
-//! another program keeps its PID. So every read fetches the nonce once more, behind the data and
-//! by the same system call, which takes both from one address space: what was read counts only
-//! if the nonce is there.
+//! another program keeps its PID. So what was read counts only if the peer's mark
+//! ([`crate::end_mark`]) has not changed when the read is over.
 //!
-//! A write cannot be taken back. So it begins with the nonce itself, at its place, by the same
+//! A write cannot be taken back. So it begins with the nonce, at its place, by the same
 //! system call: where that cannot be written, nothing is. An address space in which it can, and
 //! which is not the peer's, has the same layout: a copy of the peer's process that was forked and
 //! got the PID of the dead one, in the moment before its death is noticed.
@@ -22,6 +21,8 @@ use std::sync::Once;
 
 use rustix::process::{PTracer, set_ptracer};
 use thiserror::Error;
+
+use crate::end_mark::PeerEndMark;
 
 pub(crate) const NONCE_BYTES: usize = 16;
 
@@ -53,9 +54,10 @@ pub(crate) enum ProbeFailure {
 }
 
 /// A peer's memory, which a probe has shown to be readable.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerMemory {
     pid: i32,
+    end_mark: PeerEndMark,
     nonce_address: u64,
     nonce: [u8; NONCE_BYTES],
 }
@@ -79,21 +81,12 @@ impl PeerMemory {
     /// # Reference
     /// process_vm_readv(2)
     pub unsafe fn read(&self, remote: u64, local: *mut u8, len: usize) -> io::Result<()> {
-        let mut found = [0u8; NONCE_BYTES];
-        let local = [
-            libc::iovec { iov_base: local.cast(), iov_len: len },
-            libc::iovec { iov_base: found.as_mut_ptr().cast(), iov_len: NONCE_BYTES },
-        ];
-        let remote = [
-            RemoteSlice { address: remote, len },
-            RemoteSlice { address: self.nonce_address, len: NONCE_BYTES },
-        ];
-        // SAFETY: the first piece is what the caller promises, the second is ours.
-        let copied = unsafe { read_vectored(self.pid, &remote, &local) }?;
+        // SAFETY: what the caller promises.
+        let copied = unsafe { read(self.pid, remote, local, len) }?;
         if copied < len {
             return Err(io::Error::from_raw_os_error(libc::EFAULT));
         }
-        if copied < len + NONCE_BYTES || found != self.nonce {
+        if !self.end_mark.is_unchanged() {
             return Err(io::Error::from_raw_os_error(libc::ESRCH));
         }
         Ok(())
@@ -169,6 +162,7 @@ pub(crate) fn probe(
     pid: Option<i32>,
     address: u64,
     expected: &[u8; NONCE_BYTES],
+    end_mark: PeerEndMark,
 ) -> Result<PeerMemory, ProbeFailure> {
     if address == 0 {
         return Err(ProbeFailure::Off);
@@ -178,7 +172,7 @@ pub(crate) fn probe(
     // SAFETY: `found` is ours, exclusively, and NONCE_BYTES long.
     match unsafe { read(pid, address, found.as_mut_ptr(), NONCE_BYTES) } {
         Ok(NONCE_BYTES) if found == *expected => {
-            Ok(PeerMemory { pid, nonce_address: address, nonce: *expected })
+            Ok(PeerMemory { pid, end_mark, nonce_address: address, nonce: *expected })
         }
         Ok(_) => Err(ProbeFailure::NonceDiffers { pid }),
         Err(error) => Err(match error.raw_os_error() {
@@ -204,7 +198,14 @@ pub(crate) fn probe(
 /// process_vm_readv(2)
 pub unsafe fn read(pid: i32, remote: u64, local: *mut u8, len: usize) -> io::Result<usize> {
     let local = [libc::iovec { iov_base: local.cast(), iov_len: len }];
-    // SAFETY: the one piece is what the caller promises.
+    let piece = libc::iovec { iov_base: remote as usize as *mut libc::c_void, iov_len: len };
+    // SAFETY: the one piece is what the caller promises; the kernel checks the other side.
+    let copied = unsafe { libc::process_vm_readv(pid, local.as_ptr(), 1, &piece, 1, 0) };
+    if copied == len as isize {
+        return Ok(len);
+    }
+    // The rest of a long one, or the reason, which it meets again.
+    // SAFETY: as above.
     unsafe { read_vectored(pid, &[RemoteSlice { address: remote, len }], &local) }
 }
 
@@ -318,6 +319,7 @@ fn rest(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::end_mark::EndMark;
 
     fn own_pid() -> i32 {
         std::process::id() as i32
@@ -356,10 +358,21 @@ mod tests {
         assert_eq!(error.raw_os_error(), Some(libc::EFAULT));
     }
 
+    const NONCE: [u8; NONCE_BYTES] = [9; NONCE_BYTES];
+
+    fn seen(mark: &EndMark) -> PeerEndMark {
+        PeerEndMark::from_peer(mark.fd().try_clone_to_owned().unwrap()).unwrap()
+    }
+
+    fn memory(mark: &EndMark) -> PeerMemory {
+        probe(Some(own_pid()), NONCE.as_ptr() as u64, &NONCE, seen(mark)).unwrap()
+    }
+
     #[test]
     fn the_probe_believes_the_nonce_alone() {
-        let nonce = [9u8; NONCE_BYTES];
+        let (mark, nonce) = (EndMark::of_this_thread().unwrap(), NONCE);
         let address = nonce.as_ptr() as u64;
+        let probe = |pid, address, nonce| probe(pid, address, nonce, seen(&mark));
         assert_eq!(probe(Some(own_pid()), address, &nonce).unwrap().pid(), own_pid());
         let wrong = probe(Some(own_pid()), address, &[8; NONCE_BYTES]);
         assert!(matches!(wrong, Err(ProbeFailure::NonceDiffers { .. })));
@@ -373,8 +386,10 @@ mod tests {
     fn what_is_written_lands_only_where_the_nonce_can_be_written() {
         let (nonce, source) = ([9u8; NONCE_BYTES], [7u8; 64]);
         let target: [std::sync::atomic::AtomicU8; 64] = std::array::from_fn(|_| 0.into());
+        let mark = EndMark::of_this_thread().unwrap();
         let write = |nonce_address| {
-            let memory = PeerMemory { pid: own_pid(), nonce_address, nonce };
+            let end_mark = seen(&mark);
+            let memory = PeerMemory { pid: own_pid(), end_mark, nonce_address, nonce };
             // SAFETY: the source is ours; the targets are cells that nobody looks at meanwhile.
             unsafe { memory.write(target.as_ptr() as u64, source.as_ptr(), 64) }
                 .map_err(|error| error.raw_os_error().unwrap())
@@ -388,10 +403,10 @@ mod tests {
 
     /// As after the peer's death, when its PID is another's, or after it executed a program.
     #[test]
-    fn what_is_read_counts_only_while_the_nonce_is_there() {
-        let (mut nonce, data) = (Box::new([9u8; NONCE_BYTES]), [7u8; 64]);
+    fn what_is_read_counts_only_while_the_mark_is_unchanged() {
+        let (mark, data) = (EndMark::of_this_thread().unwrap(), [7u8; 64]);
         let mut target = [0u8; 64];
-        let memory = probe(Some(own_pid()), nonce.as_ptr() as u64, &nonce).unwrap();
+        let memory = memory(&mark);
         let mut read = |remote: u64| {
             // SAFETY: `target` is writable for its 64 bytes, and nothing else looks at it.
             let read = unsafe { memory.read(remote, target.as_mut_ptr(), 64) };
@@ -399,8 +414,7 @@ mod tests {
         };
         assert_eq!(read(data.as_ptr() as u64), Ok(()));
         assert_eq!(read(8), Err(libc::EFAULT));
-        // SAFETY: the nonce is ours; the kernel alone looks at it meanwhile.
-        unsafe { std::ptr::from_mut(&mut *nonce).write_volatile([8; NONCE_BYTES]) };
+        drop(mark);
         assert_eq!(read(data.as_ptr() as u64), Err(libc::ESRCH));
         assert_eq!(target, data, "it was read, and is not believed");
     }

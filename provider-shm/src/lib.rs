@@ -7,7 +7,8 @@
 //! 3. [`doorbell`]: the eventfd that wakes a sleeping peer.
 //! 4. `control`: the one sleeping thread a process that answers and starts handshakes.
 //! 5. [`process`]: who a peer process is, and how its death is noticed.
-//! 6. [`cma`]: reading a peer's memory, and the probe that says whether we may.
+//! 6. [`cma`]: reading a peer's memory, and the probe that says whether we may; `end_mark`: the
+//!    word by which a reader knows that it was the peer's.
 //! 7. [`barrier`], [`fork_guard`], [`lcore`], [`limits`]: what a process arranges once.
 //!
 //! And the data path:
@@ -29,6 +30,8 @@ mod control;
 pub mod copy;
 #[allow(unsafe_code)]
 pub mod doorbell;
+#[allow(unsafe_code)]
+mod end_mark;
 #[allow(unsafe_code)]
 pub mod fork_guard;
 #[allow(unsafe_code)]

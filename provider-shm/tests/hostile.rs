@@ -144,9 +144,9 @@ fn hello(to: SocketAddr) -> Message {
 fn greet_as(raw: &OwnedFd, to: SocketAddr, claimed: SocketAddr) {
     let Message::Hello(mut hello) = hello(to) else { unreachable!() };
     hello.from.address = claimed;
-    let (lane, pool) = (memfd(LANE_BYTES, sealed()), memfd(4096, sealed()));
+    let (lane, pool, mark) = parcel();
     let bell = Doorbell::new().unwrap();
-    let descriptors = [lane.as_fd(), pool.as_fd(), bell.as_fd()];
+    let descriptors = [lane.as_fd(), pool.as_fd(), bell.as_fd(), mark.as_fd()];
     send(raw.as_fd(), &Message::Hello(hello).encode(), &descriptors).unwrap();
 }
 
@@ -161,6 +161,11 @@ fn memfd(bytes: usize, seals: SealFlags) -> OwnedFd {
     ftruncate(&fd, bytes as u64).unwrap();
     fcntl_add_seals(&fd, seals).unwrap();
     fd
+}
+
+/// What passes with a HELLO beside the bell: lane, pool and the mark of the sender's end.
+fn parcel() -> (OwnedFd, OwnedFd, OwnedFd) {
+    (memfd(LANE_BYTES, sealed()), memfd(4096, sealed()), memfd(4096, sealed()))
 }
 
 fn sealed() -> SealFlags {
@@ -277,8 +282,7 @@ fn oversize_empty_and_half_open_are_refused() {
 fn wrong_descriptors_are_refused() {
     let _alone = alone();
     let target = Target::new();
-    let lane = memfd(LANE_BYTES, sealed());
-    let pool = memfd(4096, sealed());
+    let (lane, pool, mark) = parcel();
     let bell = Doorbell::new().unwrap();
     let file = File::open("/proc/self/exe").unwrap();
     let unsealed = memfd(LANE_BYTES, SealFlags::empty());
@@ -287,22 +291,25 @@ fn wrong_descriptors_are_refused() {
     let long = memfd(LANE_BYTES * 2, sealed());
     let read_only = memfd(LANE_BYTES, sealed() | SealFlags::WRITE);
     let (read_end, write_end) = rustix::pipe::pipe().unwrap();
-    let (lane, pool, bell) = (lane.as_fd(), pool.as_fd(), bell.as_fd());
+    let (lane, pool, bell, mark) = (lane.as_fd(), pool.as_fd(), bell.as_fd(), mark.as_fd());
     let cases: Vec<(&str, Vec<BorrowedFd<'_>>)> = vec![
-        ("file as lane", vec![file.as_fd(), pool, bell]),
-        ("unsealed lane", vec![unsealed.as_fd(), pool, bell]),
-        ("lane whose seals can change", vec![half_sealed.as_fd(), pool, bell]),
-        ("short lane", vec![short.as_fd(), pool, bell]),
-        ("long lane", vec![long.as_fd(), pool, bell]),
-        ("lane that cannot be written", vec![read_only.as_fd(), pool, bell]),
-        ("pool of another size", vec![lane, long.as_fd(), bell]),
-        ("unsealed pool", vec![lane, unsealed.as_fd(), bell]),
-        ("pipe as bell", vec![lane, pool, write_end.as_fd()]),
-        ("read end as bell", vec![lane, pool, read_end.as_fd()]),
-        ("memfd as bell", vec![lane, pool, lane]),
+        ("file as lane", vec![file.as_fd(), pool, bell, mark]),
+        ("unsealed lane", vec![unsealed.as_fd(), pool, bell, mark]),
+        ("lane whose seals can change", vec![half_sealed.as_fd(), pool, bell, mark]),
+        ("short lane", vec![short.as_fd(), pool, bell, mark]),
+        ("long lane", vec![long.as_fd(), pool, bell, mark]),
+        ("lane that cannot be written", vec![read_only.as_fd(), pool, bell, mark]),
+        ("pool of another size", vec![lane, long.as_fd(), bell, mark]),
+        ("unsealed pool", vec![lane, unsealed.as_fd(), bell, mark]),
+        ("pipe as bell", vec![lane, pool, write_end.as_fd(), mark]),
+        ("read end as bell", vec![lane, pool, read_end.as_fd(), mark]),
+        ("memfd as bell", vec![lane, pool, lane, mark]),
+        ("file as mark", vec![lane, pool, bell, file.as_fd()]),
+        ("unsealed mark", vec![lane, pool, bell, unsealed.as_fd()]),
+        ("long mark", vec![lane, pool, bell, long.as_fd()]),
         ("none", vec![]),
-        ("two", vec![lane, pool]),
-        ("four", vec![lane, pool, bell, bell]),
+        ("three", vec![lane, pool, bell]),
+        ("five", vec![lane, pool, bell, mark, bell]),
         ("250", vec![lane; 250]),
     ];
     let (target_count, held) = (target.descriptors, open_descriptors());
@@ -322,11 +329,11 @@ fn a_good_hello_is_accepted_and_without_confirm_comes_to_nothing() {
     let target = Target::new();
     {
         let _own = listen_at(OWN.parse().unwrap());
-        let (lane, pool) = (memfd(LANE_BYTES, sealed()), memfd(4096, sealed()));
+        let (lane, pool, mark) = parcel();
         let bell = Doorbell::new().unwrap();
         for confirm in [false, true] {
             let raw = raw_connect(target.address());
-            let descriptors = [lane.as_fd(), pool.as_fd(), bell.as_fd()];
+            let descriptors = [lane.as_fd(), pool.as_fd(), bell.as_fd(), mark.as_fd()];
             send(raw.as_fd(), &hello(target.address()).encode(), &descriptors).unwrap();
             let mut bytes = [0; 2048];
             let (_, len) = recv(&raw, &mut bytes[..], RecvFlags::empty()).unwrap();
@@ -393,20 +400,22 @@ fn bad_answers_fail_the_connect() {
     let evil: SocketAddr = "127.0.0.1:4".parse().unwrap();
     let listener = listen_at(evil);
     let (read_end, _write_end) = rustix::pipe::pipe().unwrap();
-    let bell = Doorbell::new().unwrap();
+    let (bell, (_, _, mark)) = (Doorbell::new().unwrap(), parcel());
     let accept_message = Message::Accept(Reply { address: evil, ..reply() }).encode();
     let another = Message::Accept(reply()).encode();
     let hello_message = hello(evil).encode();
     let mut newer = accept_message.clone();
     newer[4] += 1;
-    let answers: [(&[u8], &[BorrowedFd<'_>]); 7] = [
+    let answers: [(&[u8], &[BorrowedFd<'_>]); 9] = [
         (&newer, &[]),
         (b"HTTP/1.1 400 Bad Request", &[]),
         (&accept_message, &[]),
-        (&accept_message, &[read_end.as_fd()]),
+        (&accept_message, &[bell.as_fd()]),
+        (&accept_message, &[read_end.as_fd(), mark.as_fd()]),
+        (&accept_message, &[bell.as_fd(), bell.as_fd()]),
         (&accept_message, &[read_end.as_fd(); 100]),
         (&hello_message, &[]),
-        (&another, &[bell.as_fd()]),
+        (&another, &[bell.as_fd(), mark.as_fd()]),
     ];
     let before = open_descriptors();
     for (bytes, descriptors) in answers {
@@ -415,7 +424,9 @@ fn bad_answers_fail_the_connect() {
         send(raw.as_fd(), bytes, descriptors).unwrap();
         let StationEvent::Failed { request: 9, error } = event(&target.station) else { panic!() };
         let named = match &error {
-            ConnectError::BadAnswer { .. } | ConnectError::BadDoorbell { .. } => true,
+            ConnectError::BadAnswer { .. }
+            | ConnectError::BadDoorbell { .. }
+            | ConnectError::Memory { .. } => true,
             ConnectError::OtherVersion { theirs, .. } => {
                 *theirs == kestrel_core::wire::VERSION + 1 && bytes == newer
             }

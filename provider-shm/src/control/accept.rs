@@ -17,6 +17,7 @@ use super::socket::{self, DESCRIPTORS_MAX, Liveness, Packet, Received};
 use super::thread::{ControlThread, Timer, Token};
 use super::wire::{Hello, Message, RejectReason, Reply, WireError};
 use crate::doorbell::DoorbellError;
+use crate::end_mark::PeerEndMark;
 use crate::region::{LaneMemory, PoolView, RegionError};
 use crate::station::{PeerIdentity, StationEvent};
 use crate::sys;
@@ -54,6 +55,8 @@ enum Objection {
     Lane(RegionError),
     #[error("the pool: {0}")]
     Pool(RegionError),
+    #[error("the mark of its end: {0}")]
+    EndMark(RegionError),
     #[error("the doorbell: {0}")]
     Bell(#[from] DoorbellError),
     #[error("we have no file descriptor left for what it passed")]
@@ -71,15 +74,14 @@ impl Objection {
             Objection::Wire(WireError::Version { .. }) => RejectReason::Version,
             Objection::Key => RejectReason::Key,
             Objection::Address { .. } => RejectReason::Address,
-            Objection::Lane(error) | Objection::Pool(error) if error.out_of_descriptors() => {
-                RejectReason::OutOfDescriptors
+            Objection::Lane(error) | Objection::Pool(error) | Objection::EndMark(error) => {
+                match error {
+                    _ if error.out_of_descriptors() => RejectReason::OutOfDescriptors,
+                    RegionError::Map { .. } => RejectReason::Memory,
+                    _ => RejectReason::Descriptors,
+                }
             }
-            Objection::Lane(RegionError::Map { .. }) | Objection::Pool(RegionError::Map { .. }) => {
-                RejectReason::Memory
-            }
-            Objection::Lane(_) | Objection::Pool(_) | Objection::Bell(_) => {
-                RejectReason::Descriptors
-            }
+            Objection::Bell(_) => RejectReason::Descriptors,
             Objection::OutOfDescriptors => RejectReason::OutOfDescriptors,
             Objection::NotItsAddress { .. } => RejectReason::NotOurAddress,
             Objection::TooManyLanes => RejectReason::TooManyLanes,
@@ -251,7 +253,7 @@ impl ControlThread {
     }
 
     fn hello_arrived(&mut self, id: u64, packet: Packet) -> Result<(), Objection> {
-        let (mut hello, [lane, pool, bell]) = self.check_hello(id, packet)?;
+        let (mut hello, [lane, pool, bell, end_mark]) = self.check_hello(id, packet)?;
         let Some(handshake) = self.handshakes.get(&id) else {
             return Ok(());
         };
@@ -261,6 +263,7 @@ impl ControlThread {
         let lane = LaneMemory::from_peer(lane).map_err(Objection::Lane)?;
         let pool = PoolView::from_peer(pool, hello.pool_bytes).map_err(Objection::Pool)?;
         let bell = self.bells.accept(bell)?;
+        let end_mark = PeerEndMark::from_peer(end_mark).map_err(Objection::EndMark)?;
         let by_socket = match self.watch_peer(id) {
             Ok(Peer::Watched) => false,
             Ok(Peer::BySocket) => true,
@@ -272,7 +275,7 @@ impl ControlThread {
         hello.from.address = socket::canonical(hello.from.address);
         self.check_address(id, hello.from.address)?;
         let share = self.take_share(id)?;
-        let memory = self.probe(station, credentials, &hello.from);
+        let memory = self.probe(station, credentials, &hello.from, end_mark);
         let Some(own) = self.introduce(station, by_socket) else {
             return Ok(());
         };
@@ -288,7 +291,11 @@ impl ControlThread {
         Ok(())
     }
 
-    fn check_hello(&self, id: u64, packet: Packet) -> Result<(Hello, [OwnedFd; 3]), Objection> {
+    fn check_hello(
+        &self,
+        id: u64,
+        packet: Packet,
+    ) -> Result<(Hello, [OwnedFd; DESCRIPTORS_MAX]), Objection> {
         if packet.oversize {
             return Err(WireError::Oversize.into());
         }
@@ -314,8 +321,8 @@ impl ControlThread {
             });
         }
         let descriptors = packet.descriptors.try_into();
-        let descriptors =
-            descriptors.map_err(|_| WireError::DescriptorCount { found, expected: 3 })?;
+        let descriptors = descriptors
+            .map_err(|_| WireError::DescriptorCount { found, expected: DESCRIPTORS_MAX })?;
         Ok((hello, descriptors))
     }
 
@@ -363,11 +370,10 @@ impl ControlThread {
         let socket = self.handshakes.get(&id).and_then(|h| h.socket.as_ref());
         let socket = socket.ok_or(Objection::Gone)?;
         let accept = Message::Accept(own).encode();
-        socket::send(socket.as_fd(), &accept, &[record.shared.bell.as_fd()]).map_err(|errno| {
-            match errno {
-                Errno::PIPE | Errno::CONNRESET => Objection::Gone,
-                errno => Objection::System { call: "sendmsg", source: errno.into() },
-            }
+        let descriptors = [record.shared.bell.as_fd(), self.end_mark.fd()];
+        socket::send(socket.as_fd(), &accept, &descriptors).map_err(|errno| match errno {
+            Errno::PIPE | Errno::CONNRESET => Objection::Gone,
+            errno => Objection::System { call: "sendmsg", source: errno.into() },
         })
     }
 

@@ -14,6 +14,7 @@ use super::handshake::{Connecting, Handshake, Peer, Stage};
 use super::socket::{self, Packet, Received};
 use super::thread::ControlThread;
 use super::wire::{Confirm, Hello, Message, RejectReason, Reply, WireError};
+use crate::end_mark::PeerEndMark;
 use crate::limits::OutOfDescriptors;
 use crate::region::{LANE_BYTES, LaneMemory};
 use crate::station::{ConnectError, StationEvent};
@@ -32,8 +33,8 @@ const BACKOFF_FIRST: Duration = Duration::from_millis(1);
 const BACKOFF_LONGEST: Duration = Duration::from_millis(64);
 /// After that long a connect that has no answer is not counted among them any more.
 const SLOW_ANSWER: Duration = Duration::from_millis(200);
-/// What one connect needs at most at a time: a socket, a lane, a pidfd, a bell.
-const DESCRIPTORS_NEEDED: u32 = 4;
+/// What one connect needs at most at a time: a socket, a lane, a pidfd, a bell, a mark.
+const DESCRIPTORS_NEEDED: u32 = 5;
 
 /// What ends an attempt.
 enum Obstacle {
@@ -245,7 +246,8 @@ impl ControlThread {
             lane_bytes: LANE_BYTES as u32,
             key: record.key.clone(),
         });
-        let descriptors = [lane_fd.as_fd(), record.pool.fd(), record.shared.bell.as_fd()];
+        let descriptors =
+            [lane_fd.as_fd(), record.pool.fd(), record.shared.bell.as_fd(), self.end_mark.fd()];
         let handshake = self.handshakes.get_mut(&id).ok_or_else(closed)?;
         let socket = handshake.socket.as_ref().ok_or_else(closed)?;
         socket::send(socket.as_fd(), &hello.encode(), &descriptors).map_err(
@@ -357,14 +359,16 @@ impl ControlThread {
         if packet.descriptors_lost && found == 0 {
             return Err(Obstacle::Final(out_of_descriptors(to)));
         }
-        let Ok([bell]) = <[_; 1]>::try_from(packet.descriptors) else {
-            return Err(bad(WireError::DescriptorCount { found, expected: 1 }));
+        let Ok([bell, end_mark]) = <[_; 2]>::try_from(packet.descriptors) else {
+            return Err(bad(WireError::DescriptorCount { found, expected: 2 }));
         };
         let bell = self.bells.accept(bell).map_err(|source| {
             tracing::warn!(peer = %to, "bad doorbell: {source}");
             Obstacle::Final(ConnectError::BadDoorbell { to, source })
         })?;
-        self.finish_connect(id, &reply, bell)
+        let end_mark = PeerEndMark::from_peer(end_mark)
+            .map_err(|source| Obstacle::Final(ConnectError::Memory { to, source }))?;
+        self.finish_connect(id, &reply, bell, end_mark)
     }
 
     /// Probes, confirms, and tells the station.
@@ -373,6 +377,7 @@ impl ControlThread {
         id: u64,
         reply: &Reply,
         bell: crate::doorbell::Doorbell,
+        end_mark: PeerEndMark,
     ) -> Attempt<()> {
         let Some(handshake) = self.handshakes.get(&id) else {
             return Ok(());
@@ -380,7 +385,7 @@ impl ControlThread {
         let (Some(socket), Some(credentials)) = (&handshake.socket, handshake.credentials) else {
             return Ok(());
         };
-        let memory = self.probe(handshake.station, credentials, reply);
+        let memory = self.probe(handshake.station, credentials, reply, end_mark);
         // A message that the kernel took lies in the peer's queue, and the peer looks there once
         // more before it gives up: from here on both sides agree that there is a lane.
         let confirm = Message::Confirm(Confirm).encode();

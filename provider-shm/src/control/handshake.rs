@@ -12,6 +12,7 @@ use super::thread::{ControlThread, Timer, Token};
 use super::wire::Reply;
 use crate::cma::{self, PeerMemory};
 use crate::doorbell::Doorbell;
+use crate::end_mark::PeerEndMark;
 use crate::process::{Holder, ProcessId, Watched};
 use crate::region::{LaneMemory, PoolView};
 use crate::station::PeerIdentity;
@@ -123,10 +124,11 @@ impl ControlThread {
         station: u64,
         credentials: PeerCredentials,
         peer: &Reply,
+        end_mark: PeerEndMark,
     ) -> Option<PeerMemory> {
         let wanted = self.stations.get(&station)?.cma;
         let address = if wanted { peer.nonce_address } else { 0 };
-        match cma::probe(credentials.pid, address, &peer.nonce) {
+        match cma::probe(credentials.pid, address, &peer.nonce, end_mark) {
             Ok(memory) => Some(memory),
             Err(cma::ProbeFailure::Off) => None,
             Err(reason) => {

@@ -201,11 +201,22 @@ fn start() -> Result<Running, StationError> {
         commands: SegQueue::new(),
         wake: Doorbell::new().map_err(|e| StationError::system("eventfd", e, 3))?,
     });
-    let mut state = thread::ControlThread::new(control.clone())?;
     let builder =
         std::thread::Builder::new().name("kestrel-control".into()).stack_size(STACK_BYTES);
-    let thread = crate::sys::with_signals_blocked(|| builder.spawn(move || state.run()))
-        .map_err(|e| StationError::system("starting the control thread", e, 0))?;
+    let (ready, started) = sync_channel(1);
+    let own = control.clone();
+    let serve = move || match thread::ControlThread::new(own) {
+        Ok(mut state) => {
+            let _ = ready.send(Ok(()));
+            state.run();
+        }
+        Err(error) => {
+            let _ = ready.send(Err(error));
+        }
+    };
+    let system = |error| StationError::system("starting the control thread", error, 0);
+    let thread = crate::sys::with_signals_blocked(|| builder.spawn(serve)).map_err(system)?;
+    started.recv().map_err(|error| system(std::io::Error::other(error)))??;
     Ok(Running { control, thread, stations: 1 })
 }
 

@@ -28,7 +28,7 @@ use super::wire::MESSAGE_BYTES_MAX;
 use crate::sys::{self, PeerCredentials};
 
 /// The most descriptors that any message carries.
-pub(crate) const DESCRIPTORS_MAX: usize = 3;
+pub(crate) const DESCRIPTORS_MAX: usize = 4;
 
 /// Connections that may wait to be accepted. The kernel takes the smaller of this and
 /// net.core.somaxconn; beyond it, connectors are told to try again.

@@ -16,6 +16,7 @@ use super::socket;
 use super::{Command, Control, StationRecord, fill_random};
 use crate::cma::NONCE_BYTES;
 use crate::doorbell::PeerBells;
+use crate::end_mark::EndMark;
 use crate::process::{Holder, ProcessId, ProcessTable, Watch};
 use crate::station::{ConnectError, StationError, StationEvent};
 
@@ -89,12 +90,15 @@ pub(super) struct ControlThread {
     kept: HashMap<u64, (u64, OwnedFd)>,
     /// What a peer that can read our memory finds at its address.
     pub(super) nonce: Box<[u8; NONCE_BYTES]>,
+    /// What a peer that reads our memory knows our end by: this thread's.
+    pub(super) end_mark: EndMark,
     pub(super) jitter: u64,
     last_id: u64,
     stop: bool,
 }
 
 impl ControlThread {
+    /// Called in the thread itself, whose end its end mark tells.
     pub(super) fn new(control: Arc<Control>) -> Result<ControlThread, StationError> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
             .map_err(|e| StationError::system("epoll_create1", e.into(), 2))?;
@@ -119,6 +123,8 @@ impl ControlThread {
             refused_users: HashSet::new(),
             kept: HashMap::new(),
             nonce,
+            end_mark: EndMark::of_this_thread()
+                .map_err(|error| StationError::system("memfd_create", error, 1))?,
             jitter: super::random_u64()?.max(1),
             last_id: 0,
             stop: false,

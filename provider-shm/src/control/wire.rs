@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! sender (connects)                          receiver (listens)
-//!   HELLO   lane, pool, bell descriptors  →    checks, maps, probes
-//!   checks, probes                        ←    ACCEPT  bell descriptor     or REJECT reason
+//!   HELLO   lane, pool, bell, end mark    →    checks, maps, probes
+//!   checks, probes                        ←    ACCEPT  bell, end mark     or REJECT reason
 //!   CONFIRM                               →    the lane is in use
 //! ```
 //!
