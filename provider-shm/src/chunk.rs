@@ -33,6 +33,8 @@ pub struct ChunkPool {
     free: VecDeque<u32>,
     /// Chunks from this one on were never touched: their pages do not exist yet.
     fresh: u32,
+    /// The pages of those before this one exist, as far as lanes will fill them.
+    made: u32,
 }
 
 // SAFETY: the pool's memory is owned by the endpoint and touched by its engine
@@ -76,6 +78,7 @@ impl ChunkPool {
             count,
             free: VecDeque::with_capacity(count),
             fresh: 0,
+            made: 0,
         }
     }
 
@@ -108,21 +111,29 @@ impl ChunkPool {
         full && self.free.len() < AWAY && self.untouched() > 0
     }
 
-    /// A chunk for a lane: one that was used before, if enough of them are free. All pages of a new
-    /// one are made at once where they are sure to be needed: for a lane that has filled others.
+    /// A chunk for a lane: one that was used before, if enough of them are free.
     fn take(&mut self, will_fill: bool) -> Option<u32> {
         if self.free.len() >= AWAY || self.untouched() == 0 {
             return self.free.pop_front();
         }
+        let chunk = self.fresh;
         self.fresh += 1;
-        let chunk = self.fresh - 1;
-        if will_fill {
-            let start = self.start.wrapping_add(chunk as usize * self.chunk_bytes);
-            // An error is an older kernel's: there each page is made when it is first written.
-            // SAFETY: the chunk is in the pool's mapping, whose bytes this does not change.
-            unsafe { libc::madvise(start.cast(), self.chunk_bytes, libc::MADV_POPULATE_WRITE) };
+        if will_fill && chunk >= self.made {
+            self.make_pages(chunk);
         }
         Some(chunk)
+    }
+
+    /// Makes all pages of a new chunk at once, and of those whose turn comes next: for a lane that
+    /// has filled one, so that they are sure to be needed.
+    #[cold]
+    fn make_pages(&mut self, chunk: u32) {
+        self.made = (chunk + 1).max(AWAY as u32 + 1).min(self.count as u32);
+        let start = self.start.wrapping_add(chunk as usize * self.chunk_bytes);
+        let bytes = (self.made - chunk) as usize * self.chunk_bytes;
+        // An error is an older kernel's: there each page is made when it is first written.
+        // SAFETY: the chunks are in the pool's mapping, whose bytes this does not change.
+        unsafe { libc::madvise(start.cast(), bytes, libc::MADV_POPULATE_WRITE) };
     }
 
     /// Asks the cache for the lines of the next payload, to write to them: as for the lane's own

@@ -26,7 +26,7 @@ use crate::{
 
 /// A message of this length or more is left for its receiver to read. Below, two copies through
 /// the pool take less than the system call. Units: bytes.
-const SINGLE_COPY: usize = 12 << 10;
+const SINGLE_COPY: usize = 9 << 10;
 /// The same in a stream, where both copies go on at once. Units: bytes.
 const SINGLE_COPY_STREAMING: usize = 64 << 10;
 

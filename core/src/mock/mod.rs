@@ -62,7 +62,7 @@ impl Default for MockOptions {
                 single: 8 << 10,
                 fragment: 32 << 10,
                 prefix: 64 << 10,
-                single_copy: 12 << 10,
+                single_copy: 9 << 10,
                 single_copy_streaming: 64 << 10,
             },
             lane_packets: 16,
