@@ -16,6 +16,8 @@ mod refusals;
 mod storm;
 mod threads;
 mod transfer;
+mod vector_use;
+mod vectors;
 mod waiting;
 mod world;
 
@@ -43,6 +45,7 @@ mod code {
     pub const AVAIL: i32 = -259;
     pub const BADFLAGS: i32 = -260;
     pub const NOCQ: i32 = -263;
+    pub const NOEQ: i32 = -261;
 }
 
 /// Flags and capabilities.
