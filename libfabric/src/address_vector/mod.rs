@@ -8,6 +8,7 @@ use std::{
     sync::Arc,
 };
 
+use kestrel::address_vectors;
 use kestrel_core::{
     address::AddressFormat,
     address_vector::{AddressVector, AddressVectorAttributes, AddressVectorFlags},
@@ -22,7 +23,7 @@ use crate::{
         control::{OpsAv, OpsFid},
         fid::{Fid, FidAv, FidDomain, FidEq, class},
     },
-    address,
+    address, hints,
     object::{self, FID_NOSYS, Header, Use},
     outcome::{Failure, done, guarded},
     words,
@@ -78,9 +79,6 @@ pub unsafe extern "C" fn open(
         let (place, parent, attr) =
             unsafe { (object::out(av)?, object::owned(domain)?, attr.as_mut()) };
         let attr = attr.ok_or_else(|| Failure::null("the address vector's attributes"))?;
-        if !attr.name.is_null() {
-            return Err(Failure::new(Errno::NOSYS, "named address vectors are not supported"));
-        }
         let rx_ctx_bits = u32::try_from(attr.rx_ctx_bits)
             .map_err(|_| Failure::new(Errno::INVAL, "rx_ctx_bits is negative"))?;
         let mut kind = AddressVectorKind::try_from(attr.kind)?;
@@ -94,7 +92,20 @@ pub unsafe extern "C" fn open(
             ep_per_node: attr.ep_per_node,
             flags: AddressVectorFlags::from_bits_retain(attr.flags),
         };
-        let vector = AddressVector::open(attributes)?;
+        // SAFETY: C passes a C string or null.
+        let vector = match unsafe { hints::text(attr.name) } {
+            None => AddressVector::open(attributes)?,
+            Some(name) => {
+                let domain = &parent.info.domain.name;
+                let (vector, base) = address_vectors::open_named(domain, &name, attributes)?;
+                // "If name is non-NULL and map_addr is 0, then the map_addr used by the provider
+                // will be returned". Numbers mean the same whatever it is.
+                if attr.map_addr.is_null() {
+                    attr.map_addr = base as *mut c_void;
+                }
+                vector
+            }
+        };
         // "If FI_AV_UNSPEC was specified, the provider's choice is returned here."
         attr.kind = vector.attributes().kind.value();
         let state = State {

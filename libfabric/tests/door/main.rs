@@ -27,11 +27,14 @@ use kestrel_fi_abi as abi;
 #[test]
 fn child() {
     forks::child();
+    vector_use::child();
 }
 
 /// Error numbers, as calls return them.
 mod code {
+    pub const NOENT: i32 = -2;
     pub const AGAIN: i32 = -11;
+    pub const ACCES: i32 = -13;
     pub const BADF: i32 = -9;
     pub const BUSY: i32 = -16;
     pub const INVAL: i32 = -22;

@@ -200,7 +200,11 @@ fn vectors_refuse() {
             ("rx_ctx_bits", open(AvAttr { rx_ctx_bits: -1, ..zeroed() }), code::INVAL),
             ("rx_ctx_bits", open(AvAttr { rx_ctx_bits: 64, ..zeroed() }), code::INVAL),
             ("FI_READ, no name", open(AvAttr { flags: 1 << 8, ..zeroed() }), code::INVAL),
-            ("name", open(AvAttr { name: text(c"shared"), ..zeroed() }), code::NOSYS),
+            (
+                "FI_READ of nothing",
+                open(AvAttr { name: text(c"nobody made this"), flags: 1 << 8, ..zeroed() }),
+                code::NOENT,
+            ),
             ("svc, no node", svc(null(), service, 0), code::INVAL),
             ("svc, no service", svc(node, null(), 0), code::INVAL),
             ("svc, flags", svc(node, service, 1 << 40), code::BADFLAGS),

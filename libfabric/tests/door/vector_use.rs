@@ -1,21 +1,24 @@
-//! Address vectors that endpoints are bound to. Reference: fi_av(3).
+//! Address vectors that endpoints are bound to, and that processes share. Reference: fi_av(3).
 
 use std::{
-    ffi::{c_int, c_void},
+    ffi::{CStr, CString, c_int, c_void},
     ptr::null_mut,
     time::Instant,
 };
 
+use kestrel_tests::process::{Peer, child_role, listen_to_parent, say};
+
 use crate::{
-    abi::fid::FidEp,
+    abi::{attributes::AvAttr, fid::FidEp},
     code, flag,
     host::host,
     vectors::Vector,
-    world::{Node, PATIENCE, World, bind, close, cq_attr, enable},
+    world::{Node, PATIENCE, World, av_attr, bind, close, cq_attr, enable},
 };
 
 const NONE: *mut c_void = null_mut();
 const NOTAVAIL: u64 = u64::MAX;
+const READ: u64 = 1 << 8;
 const USER_ID: u64 = 1 << 41;
 
 /// An endpoint bound to a vector of its own.
@@ -98,4 +101,77 @@ fn completions_tell_user_ids() {
     assert_eq!((set(&vector, 0, 4712, 0), source_of_own(node, 0)), (0, 4712));
     assert_eq!((set(&vector, 1, 5, 0), set(&vector, 0, 5, 1)), (code::INVAL, code::BADFLAGS));
     assert_eq!((close(node.ep), close(node.cq)), (0, 0));
+}
+
+fn named(name: &CStr, flags: u64) -> AvAttr {
+    AvAttr { name: name.as_ptr(), flags, ..av_attr() }
+}
+
+/// A process inserts its own address; another one reads the vector, and sends there.
+#[test]
+fn a_named_vector_is_shared_between_processes() {
+    let Some(host) = host("a_named_vector_is_shared_between_processes") else { return };
+    let name = format!("door-{}", std::process::id());
+    let c_name = CString::new(name.clone()).unwrap();
+    let world = World::empty(host, |_| {});
+    let mut attr = named(&c_name, READ);
+    assert_eq!(Vector::try_open(&world, &mut attr).err(), Some(code::NOENT));
+    attr.flags = 0;
+    let vector = Vector::try_open(&world, &mut attr).unwrap();
+    assert!(!attr.map_addr.is_null(), "the map_addr used is returned");
+    let node = node_with(&world, &vector);
+    let mut fi_addr = 7;
+    assert_eq!(insert_name(&vector, &name_of(node.ep), &mut fi_addr, 0), 1);
+    let mut peer = Peer::start(&format!("named {name} {fi_addr}"));
+    assert_eq!(peer.hear(), "sent");
+    let mut word = 0_u64;
+    // SAFETY: the word lives until the completion has come.
+    unsafe {
+        let recv = (*(*node.ep).msg).recv;
+        assert_eq!(recv(node.ep, (&raw mut word).cast(), 8, NONE, u64::MAX, NONE), 0);
+    }
+    assert_eq!(world.completion(node).len, 8);
+    assert_eq!(word, 4711);
+    // The one who made it goes; the other still has it, and a third finds it.
+    assert_eq!((close(node.ep), close(node.cq)), (0, 0));
+    drop(vector);
+    attr.flags = READ;
+    let again = Vector::try_open(&world, &mut attr).unwrap();
+    assert!(again.lookup(fi_addr).is_ok());
+    drop(again);
+    peer.order("end");
+    assert_eq!(peer.hear(), "closed");
+    assert_eq!(Vector::try_open(&world, &mut attr).err(), Some(code::NOENT), "nothing is left");
+    peer.succeed();
+}
+
+/// What [`Peer`] starts.
+pub fn child() {
+    let Some(role) = child_role().filter(|role| role[0] == "named") else { return };
+    let host = host("child").expect("it was there a moment ago");
+    let orders = listen_to_parent();
+    let name = CString::new(role[1].clone()).unwrap();
+    let fi_addr: u64 = role[2].parse().unwrap();
+    let world = World::empty(host, |_| {});
+    let mut attr = named(&name, READ);
+    attr.map_addr = 0x1000 as *mut c_void;
+    let vector = Vector::try_open(&world, &mut attr).unwrap();
+    assert_eq!(vector.insert(&["10.0.0.1:1"], &mut [], 0, NONE), 0, "it is for reading");
+    assert_eq!(vector.remove(&mut [fi_addr]), code::ACCES);
+    let node = node_with(&world, &vector);
+    let word = 4711_u64;
+    let start = Instant::now();
+    // SAFETY: the word is there.
+    while unsafe { ((*(*node.ep).msg).inject)(node.ep, (&raw const word).cast(), 8, fi_addr) } != 0
+    {
+        node.progress();
+        assert!(start.elapsed() < PATIENCE);
+    }
+    say("sent");
+    while orders.try_recv().is_err() {
+        node.progress();
+    }
+    assert_eq!((close(node.ep), close(node.cq)), (0, 0));
+    drop(vector);
+    say("closed");
 }
