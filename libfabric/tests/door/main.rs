@@ -14,6 +14,7 @@ mod life_cycle;
 mod one_sided;
 mod refusals;
 mod storm;
+mod tagged;
 mod threads;
 mod transfer;
 mod vector_use;
