@@ -8,7 +8,7 @@ mod tests;
 use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs};
 
 use kestrel_core::{
-    address::Address,
+    address::{Address, AddressFormat},
     config::Config,
     error::{Errno, HasErrno},
     info::{ApiVersion, EndpointType, Hints, Info, Offer, Rejection, negotiate},
@@ -198,6 +198,18 @@ pub fn offer(config: &Config, domain: &str, kind: EndpointType) -> Offer {
 /// # Errors
 /// [`DiscoveryError::Unresolved`].
 pub fn resolve(node: Option<&str>, service: Option<&str>) -> Result<Address, DiscoveryError> {
+    resolve_as(AddressFormat::Unspec, node, service)
+}
+
+/// As [`resolve`], to an address that `format` can tell: a name may have several.
+///
+/// # Errors
+/// [`DiscoveryError::Unresolved`].
+pub fn resolve_as(
+    format: AddressFormat,
+    node: Option<&str>,
+    service: Option<&str>,
+) -> Result<Address, DiscoveryError> {
     let unresolved = |reason: String| DiscoveryError::Unresolved {
         node: node.map(str::to_owned),
         service: service.map(str::to_owned),
@@ -212,7 +224,8 @@ pub fn resolve(node: Option<&str>, service: Option<&str>) -> Result<Address, Dis
     let Some(node) = node else {
         return Ok(Address::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
     };
-    let mut addresses =
+    let addresses =
         (node, port).to_socket_addrs().map_err(|error| unresolved(error.to_string()))?;
-    addresses.next().map(Address::from).ok_or_else(|| unresolved("no address".into()))
+    let mut fitting = addresses.map(Address::from).filter(|address| format.holds(address));
+    fitting.next().ok_or_else(|| unresolved(format!("no address of {}", format.name())))
 }

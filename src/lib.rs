@@ -4,12 +4,14 @@
 //!
 //! This crate is the facade: it composes what the crates below offer.
 //! [`discovery`] says what there is, [`settings`] what the environment asks for,
-//! [`objects`] opens domains and endpoints. [`composite`] puts two transports behind
+//! [`objects`] opens domains and endpoints, [`address_vectors`] what they share with other
+//! processes. [`composite`] puts two transports behind
 //! one endpoint: shared memory, and RDMA ([`rdma`]). Everything else is re-exported
 //! from [`kestrel_core`], over those two.
 
 #![deny(unsafe_code)]
 
+pub mod address_vectors;
 pub mod composite;
 pub mod discovery;
 pub mod objects;

@@ -47,6 +47,8 @@ pub enum AddressError {
     UnknownFamily { family: u16 },
     #[error("'{text}' is not of the form fi_sockaddr_in://1.2.3.4:5 or fi_sockaddr_in6://[::1]:5")]
     Unparsable { text: String },
+    #[error("{address} is no address of the format {}", .format.name())]
+    OtherFormat { address: Address, format: AddressFormat },
     #[error("address format {value} is not one that kestrel knows")]
     UnknownFormat { value: u32 },
 }

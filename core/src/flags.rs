@@ -35,8 +35,9 @@ bitflags::bitflags! {
         const AFFINITY = 1 << 29;
         const COMMIT_COMPLETE = 1 << 30;
         const MATCH_COMPLETE = 1 << 31;
-        const SHARED_AV = 1 << 53;
+        const AV_USER_ID = 1 << 41;
         const SOURCE_ERR = 1 << 50;
+        const SHARED_AV = 1 << 53;
         const LOCAL_COMM = 1 << 51;
         const REMOTE_COMM = 1 << 52;
         const RMA_EVENT = 1 << 56;

@@ -8,9 +8,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use kestrel_core::address::Address;
-use kestrel_core::address_vector::{AddressVector, AddressVectorAttributes};
+use kestrel_core::address_vector::{
+    AddressVector, AddressVectorAttributes, AddressVectorFlags, Marks, SymmetricRange,
+};
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
+static PEAK: AtomicUsize = AtomicUsize::new(0);
 static CALLS: AtomicUsize = AtomicUsize::new(0);
 
 struct Counting;
@@ -19,7 +22,8 @@ struct Counting;
 // only to counters, so `System`'s guarantees are this allocator's.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LIVE.fetch_add(layout.size(), Ordering::Relaxed);
+        let live = LIVE.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
+        PEAK.fetch_max(live, Ordering::Relaxed);
         CALLS.fetch_add(1, Ordering::Relaxed);
         // SAFETY: the caller keeps `alloc`'s contract, which is `System`'s.
         unsafe { System.alloc(layout) }
@@ -37,6 +41,30 @@ static ALLOCATOR: Counting = Counting;
 
 fn nth(n: u32) -> Address {
     Address::new(Ipv6Addr::from_bits(0xfd00 << 112 | u128::from(n)).into(), n as u16)
+}
+
+/// What a million addresses take at most while they are inserted by one symmetric insertion: of
+/// `nodes` nodes, in a vector opened with `flags`. And how long it takes.
+fn symmetric_peak(nodes: usize, flags: AddressVectorFlags) -> (usize, Duration) {
+    const COUNT: usize = 1_000_000;
+    let mut numbers: Vec<u64> = Vec::with_capacity(COUNT);
+    let before = LIVE.load(Ordering::Relaxed);
+    PEAK.store(before, Ordering::Relaxed);
+    let attributes = AddressVectorAttributes { flags, ..Default::default() };
+    let av = AddressVector::open(attributes).unwrap();
+    let base = Address::new(std::net::Ipv4Addr::new(10, 1, 1, 1).into(), 5000);
+    let range = SymmetricRange::new(base, nodes, COUNT / nodes).unwrap();
+    let start = Instant::now();
+    let count = av.insert_each([range], Marks::None, |result| numbers.push(result.unwrap()));
+    let inserting = start.elapsed();
+    let peak = PEAK.load(Ordering::Relaxed) - before;
+    assert_eq!((count, numbers.len(), av.len()), (COUNT, COUNT, COUNT));
+    for at in [0, 1, COUNT / 2, COUNT - 1] {
+        let address = range.nth(at).unwrap();
+        assert_eq!((numbers[at], av.get(at as u64)), (at as u64, Some(address)));
+        assert_eq!(av.find(&address), Some(at as u64));
+    }
+    (peak, inserting)
 }
 
 /// One test for all, since the counters belong to the process. It prints last: captured output allocates.
@@ -80,10 +108,18 @@ fn a_million_addresses_stay_under_64_bytes_each_and_reading_allocates_nothing() 
     drop(av);
     assert_eq!(LIVE.load(Ordering::Relaxed), before, "memory was kept");
 
+    let symmetric = AddressVectorFlags::SYMMETRIC;
+    let (plain, plain_time) = symmetric_peak(10_000, AddressVectorFlags::empty());
+    let (runs, runs_time) = symmetric_peak(10_000, symmetric);
+    let (wide, _) = symmetric_peak(500_000, symmetric);
+    assert!(plain < 64 << 20, "{plain} bytes for insertsym");
+    assert!(runs < 64 << 10 && wide < 64 << 10, "{runs} and {wide} bytes with FI_SYMMETRIC");
+
     let ns_each = |total: Duration| total.as_secs_f64() * 1e9 / f64::from(COUNT);
     println!(
         "address vector: {empty} bytes when empty; with {COUNT} addresses {each:.1} bytes each, at worst {worst} on the way"
     );
+    println!("insertsym: {plain} bytes, {plain_time:?}; FI_SYMMETRIC: {runs} bytes, {runs_time:?}");
     println!(
         "address vector: {:.1} ns an insert, {:.1} ns a get, {:.1} ns a remove",
         ns_each(inserting),

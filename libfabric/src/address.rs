@@ -14,22 +14,24 @@ const AF_INET6: u16 = 10;
 const IN_LEN: usize = 16;
 const IN6_LEN: usize = 28;
 
-/// Reads one address, and says how many bytes it takes in an array of such.
+/// What every address of FI_ADDR_STR begins with, as far as it fills a pointer's place.
+const STRING_START: [u8; size_of::<usize>()] = *b"fi_socka";
+
+/// Reads one socket address, and says how many bytes it takes in an array of such.
 ///
 /// # Safety
-/// `start` is not null, and an address of that format is there.
-unsafe fn read_at(
+/// `start` is not null, and an address of that format, no string, is there.
+unsafe fn read_socket(
     format: AddressFormat,
     start: *const u8,
 ) -> (Result<Address, AddressError>, usize) {
-    if format == AddressFormat::Str {
-        // SAFETY: addresses of this format are C strings.
-        let text = unsafe { CStr::from_ptr(start.cast::<c_char>()) };
-        return (text.to_string_lossy().parse(), text.count_bytes() + 1);
-    }
-    // SAFETY: each other format begins with the family.
+    // SAFETY: each such format begins with the family.
     let family = unsafe { start.cast::<u16>().read_unaligned() };
-    let is_six = format == AddressFormat::In6 || family == AF_INET6;
+    let is_six = match format {
+        AddressFormat::In => false,
+        AddressFormat::In6 => true,
+        _ => family == AF_INET6,
+    };
     let length = if is_six { IN6_LEN } else { IN_LEN };
     // SAFETY: an address of that family is that long.
     let bytes = unsafe { std::slice::from_raw_parts(start, length) };
@@ -37,8 +39,60 @@ unsafe fn read_at(
     (address, length)
 }
 
-/// Reads `count` addresses that lie one after the other: strings with a zero byte after
-/// each, or socket addresses.
+/// Reads an address that is a string, and says how many bytes it takes with its zero.
+///
+/// # Safety
+/// `text` is null or a C string.
+unsafe fn read_string(text: *const c_char) -> (Result<Address, AddressError>, usize) {
+    if text.is_null() {
+        return (Err(AddressError::Unparsable { text: String::new() }), 0);
+    }
+    // SAFETY: not null, and the caller vouches for it.
+    let text = unsafe { CStr::from_ptr(text) };
+    (text.to_string_lossy().parse(), text.count_bytes() + 1)
+}
+
+/// Reads an entry of an array of strings, and says how many bytes it takes there.
+///
+/// "When using the FI_ADDR_STR format, the addr parameter should reference an array of strings
+/// (char **)" (fi_av(3)). Many pass what fi_getname gave them, the string itself; no pointer
+/// looks like that, since no process has such an address.
+///
+/// # Safety
+/// `start` is not null, and a pointer to a C string, or an address's string itself, is there.
+unsafe fn read_string_entry(start: *const u8) -> (Result<Address, AddressError>, usize) {
+    // SAFETY: a string has bytes up to its zero, which is no byte of the start; and a pointer
+    // has as many.
+    let is_text = (0..).zip(STRING_START).all(|(at, byte)| unsafe { *start.add(at) } == byte);
+    if is_text {
+        // SAFETY: it begins as an address's string does.
+        return unsafe { read_string(start.cast()) };
+    }
+    // SAFETY: otherwise it is a pointer to a string.
+    unsafe {
+        let text = start.cast::<*const c_char>().read_unaligned();
+        (read_string(text).0, size_of::<*const c_char>())
+    }
+}
+
+/// Reads one address: a socket address, or the string itself.
+///
+/// # Safety
+/// `start` is not null, and an address of that format is there.
+pub unsafe fn read_one(
+    format: AddressFormat,
+    start: *const c_void,
+) -> Result<Address, AddressError> {
+    if format == AddressFormat::Str {
+        // SAFETY: the caller vouches for the string.
+        return unsafe { read_string(start.cast()) }.0;
+    }
+    // SAFETY: the caller vouches for the address.
+    unsafe { read_socket(format, start.cast()) }.0
+}
+
+/// Reads `count` entries of an array: pointers to strings, or socket addresses one after the
+/// other.
 ///
 /// # Safety
 /// `start` is not null, and that many addresses of that format are there.
@@ -50,7 +104,12 @@ pub unsafe fn read_each(
     let mut next = start.cast::<u8>();
     (0..count).map(move |_| {
         // SAFETY: one address more is there, since fewer than `count` were read.
-        let (address, length) = unsafe { read_at(format, next) };
+        let (address, length) = unsafe {
+            match format {
+                AddressFormat::Str => read_string_entry(next),
+                _ => read_socket(format, next),
+            }
+        };
         next = next.wrapping_add(length);
         address
     })

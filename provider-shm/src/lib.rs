@@ -11,12 +11,14 @@
 //!    word by which a reader knows that it was the peer's.
 //! 7. [`barrier`], [`fork_guard`], [`lcore`], [`limits`]: what a process arranges once.
 //!
+//! 8. [`named_memory`]: memory with a name, for address vectors that processes share.
+//!
 //! And the data path:
 //!
-//! 8. [`copy`]: the routines that move payload, chosen by CPU.
-//! 9. [`chunk`]: the bounded pool that longer payload passes through.
-//! 10. [`lane`]: a packet in lines and chunks, and what is checked of one.
-//! 11. [`transport`], [`provider`]: what core drives.
+//! 9. [`copy`]: the routines that move payload, chosen by CPU.
+//! 10. [`chunk`]: the bounded pool that longer payload passes through.
+//! 11. [`lane`]: a packet in lines and chunks, and what is checked of one.
+//! 12. [`transport`], [`provider`]: what core drives.
 
 #![deny(unsafe_code)]
 
@@ -39,6 +41,7 @@ pub mod lane;
 mod lane_error;
 pub mod lcore;
 pub mod limits;
+pub mod named_memory;
 pub mod process;
 pub mod provider;
 pub mod region;
@@ -49,6 +52,7 @@ mod sys;
 pub mod transport;
 
 pub use doorbell::{Doorbell, DoorbellError};
+pub use named_memory::{NamedMemory, NamedMemoryError};
 pub use process::ProcessId;
 pub use provider::{ShmOptions, ShmProvider};
 pub use region::{LANE_BYTES, LaneMemory, PoolMemory, PoolView, RegionError};

@@ -51,6 +51,8 @@ pub enum RegionError {
     MissingSeals { have: SealFlags, need: SealFlags },
     #[error("the memfd is on file system {magic:#x}, not tmpfs (huge pages?)")]
     NotTmpfs { magic: i64 },
+    #[error("a shared table of {have} bytes: {POOL_BYTES_MAX} at most are allowed, in whole pages")]
+    TableSize { have: i64 },
     #[error("the lane has {have} bytes instead of {LANE_BYTES}")]
     LaneSize { have: i64 },
     #[error(
@@ -70,12 +72,12 @@ impl RegionError {
     }
 }
 
-fn size_seals() -> SealFlags {
+pub(crate) fn size_seals() -> SealFlags {
     SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL
 }
 
 /// Makes a memfd of `bytes`, whose size can still change.
-fn unsealed_memfd(name: &str, bytes: usize) -> Result<OwnedFd, RegionError> {
+pub(crate) fn unsealed_memfd(name: &str, bytes: usize) -> Result<OwnedFd, RegionError> {
     let create = || {
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = match memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
@@ -90,7 +92,7 @@ fn unsealed_memfd(name: &str, bytes: usize) -> Result<OwnedFd, RegionError> {
 }
 
 /// Checks what no peer may leave to chance, and returns the size.
-fn verify(fd: BorrowedFd<'_>) -> Result<i64, RegionError> {
+pub(crate) fn verify(fd: BorrowedFd<'_>) -> Result<i64, RegionError> {
     let have = fcntl_get_seals(fd).map_err(|e| RegionError::NotMemfd { source: e.into() })?;
     if !have.contains(size_seals()) {
         return Err(RegionError::MissingSeals { have, need: size_seals() });
@@ -102,7 +104,7 @@ fn verify(fd: BorrowedFd<'_>) -> Result<i64, RegionError> {
     Ok(fstat(fd).map_err(|e| RegionError::NotMemfd { source: e.into() })?.st_size)
 }
 
-fn map_error(bytes: usize) -> impl FnOnce(io::Error) -> RegionError {
+pub(crate) fn map_error(bytes: usize) -> impl FnOnce(io::Error) -> RegionError {
     move |source| RegionError::Map { bytes, source }
 }
 

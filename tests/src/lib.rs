@@ -113,6 +113,9 @@ macro_rules! conformance {
                 a_removed_address_is_unknown,
                 duplicates_reach_the_same_peer,
                 a_source_is_known_once_it_is_inserted,
+                completions_name_a_source_as_its_insertion_said,
+                a_vector_with_user_ids_names_no_source_until_told,
+                a_symmetric_vector_reaches_everybody,
                 receive_context_bits_are_ignored,
                 nobody_there_is_an_error_of_the_operation;
             load:

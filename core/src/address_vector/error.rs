@@ -29,6 +29,22 @@ pub enum AddressVectorError {
     NodeRange { base: Address, node_count: usize },
     #[error("host name '{name}' ends in no number to count up")]
     NoNumericSuffix { name: String },
+    #[error("'{name}' was not resolved: {reason}")]
+    Unresolved { name: String, reason: String },
+    #[error("user ids are set by fi_av_set_user_id here, not at insertion")]
+    UserIdAtInsertion,
+    #[error("it was opened without FI_AV_USER_ID")]
+    NoUserIds,
+    #[error("FI_READ is for vectors with a name")]
+    ReadOnlyWithoutName,
+    #[error("it was opened with FI_READ")]
+    ReadOnly,
+    #[error("another process keeps it: {reason}")]
+    Locked { reason: String },
+    #[error("{words} words of shared memory are no address vector of this version")]
+    ForeignMemory { words: usize },
+    #[error("FI_SYNC_ERR applies to synchronous insertions only")]
+    SyncErrWithEvents,
     #[error("it was opened with FI_EVENT, and no event queue is bound to it")]
     NoEventQueue,
     #[error("an event queue is bound to it already")]
@@ -47,12 +63,20 @@ impl HasErrno for AddressVectorError {
                 Errno::NOMEM
             }
             AddressVectorError::NoEventQueue => Errno::NOEQ,
+            AddressVectorError::Unresolved { .. } => Errno::NODATA,
+            AddressVectorError::ReadOnly => Errno::ACCES,
+            AddressVectorError::Locked { .. } => Errno::AGAIN,
             AddressVectorError::Bind(error) => error.errno(),
             AddressVectorError::TooManyRxCtxBits { .. }
             | AddressVectorError::NotInserted { .. }
             | AddressVectorError::PortRange { .. }
             | AddressVectorError::NodeRange { .. }
             | AddressVectorError::NoNumericSuffix { .. }
+            | AddressVectorError::UserIdAtInsertion
+            | AddressVectorError::NoUserIds
+            | AddressVectorError::ReadOnlyWithoutName
+            | AddressVectorError::ForeignMemory { .. }
+            | AddressVectorError::SyncErrWithEvents
             | AddressVectorError::EventQueueBound => Errno::INVAL,
         }
     }

@@ -1,6 +1,7 @@
 //! Inserting addresses: one, many, a range of nodes and services, or with
 //! the results as events.
 
+use super::writer::Writer;
 use super::{
     Address, AddressError, AddressVector, AddressVectorError, AddressVectorFlags, FI_ADDR_NOTAVAIL,
     FiAddr, SymmetricRange,
@@ -32,50 +33,166 @@ impl Insertion {
     }
 }
 
+/// What is to be inserted.
+#[derive(Clone, Debug)]
+pub enum Candidate {
+    Address(Address),
+    /// All addresses of a range, in its order.
+    Range(SymmetricRange),
+    /// So many addresses of which this is known.
+    Failed {
+        error: AddressVectorError,
+        count: usize,
+    },
+}
+
+impl From<Address> for Candidate {
+    fn from(address: Address) -> Self {
+        Candidate::Address(address)
+    }
+}
+
+impl From<SymmetricRange> for Candidate {
+    fn from(range: SymmetricRange) -> Self {
+        Candidate::Range(range)
+    }
+}
+
+impl From<Result<Address, AddressError>> for Candidate {
+    fn from(address: Result<Address, AddressError>) -> Self {
+        match address {
+            Ok(address) => Candidate::Address(address),
+            Err(error) => Candidate::Failed { error: error.into(), count: 1 },
+        }
+    }
+}
+
+impl Candidate {
+    /// How many addresses it stands for.
+    pub fn count(&self) -> usize {
+        match self {
+            Candidate::Address(_) => 1,
+            Candidate::Range(range) => range.len(),
+            Candidate::Failed { count, .. } => *count,
+        }
+    }
+}
+
+/// What comes along with the addresses of an insertion.
+#[derive(Default)]
+pub enum Marks<'a> {
+    #[default]
+    None,
+    /// What completions call the address at a position: FI_AV_USER_ID.
+    UserIds(&'a mut dyn FnMut(usize) -> FiAddr),
+}
+
+/// One insertion under way: the holder of the writer mutex.
+struct Inserter<'a, 'm, R> {
+    vector: &'a AddressVector,
+    writer: &'a mut Writer,
+    marks: Marks<'m>,
+    /// Takes what became of each address.
+    report: R,
+    at: usize,
+    count: usize,
+}
+
+impl<R: FnMut(Result<FiAddr, AddressVectorError>)> Inserter<'_, '_, R> {
+    fn insert(&mut self, candidate: Candidate) {
+        match candidate {
+            Candidate::Address(address) => self.insert_address(address),
+            Candidate::Range(range) => self.insert_range(range),
+            Candidate::Failed { error, count } => self.fail(&error, count),
+        }
+    }
+
+    fn fail(&mut self, error: &AddressVectorError, count: usize) {
+        for _ in 0..count {
+            self.tell(Err(error.clone()));
+        }
+    }
+
+    fn insert_address(&mut self, address: Address) {
+        // Before the result is told: the two may be in one place.
+        let id = match &mut self.marks {
+            Marks::None => None,
+            Marks::UserIds(id_at) => Some(id_at(self.at)),
+        };
+        let result = self.vector.insert_locked(self.writer, address);
+        if let (Ok(fi_addr), Some(id)) = (&result, id) {
+            self.vector.name_locked(self.writer, *fi_addr, id);
+        }
+        self.tell(result);
+    }
+
+    fn insert_range(&mut self, range: SymmetricRange) {
+        let run = match &self.marks {
+            Marks::None => self.vector.insert_run(self.writer, range),
+            Marks::UserIds(_) => None,
+        };
+        match run {
+            Some(first) => (first..).take(range.len()).for_each(|fi_addr| self.tell(Ok(fi_addr))),
+            None => {
+                self.vector.expect(self.writer, range.len());
+                range.addresses().for_each(|address| self.insert_address(address));
+            }
+        }
+    }
+
+    fn tell(&mut self, result: Result<FiAddr, AddressVectorError>) {
+        self.at += 1;
+        self.count += usize::from(result.is_ok());
+        (self.report)(result);
+    }
+}
+
 impl AddressVector {
     /// Inserts one address and answers the lowest unused number, its own now.
     ///
     /// Cost: control path; takes the writer mutex, may allocate.
     /// # Errors
-    /// [`AddressVectorError::Wildcard`], [`AddressVectorError::Full`], [`AddressVectorError::OutOfMemory`].
+    /// [`AddressVectorError::Wildcard`], [`AddressVectorError::Full`],
+    /// [`AddressVectorError::OutOfMemory`], and what keeps a shared vector from being written.
     pub fn insert_one(&self, address: Address) -> Result<FiAddr, AddressVectorError> {
-        self.insert_locked(&mut self.lock(), address)
+        let mut writer = self.lock();
+        let _held = self.hold()?;
+        self.insert_locked(&mut writer, address)
     }
 
     /// Inserts addresses in order; one that fails does not stop the next.
     pub fn insert(&self, addresses: &[Address]) -> Insertion {
         let mut results = Vec::with_capacity(addresses.len());
-        self.insert_each(addresses.iter().copied().map(Ok), |result| results.push(result));
-        Insertion { results }
-    }
-
-    /// Inserts a range of nodes and services: see [`SymmetricRange`].
-    pub fn insert_symmetric(&self, range: SymmetricRange) -> Insertion {
-        let mut results = Vec::with_capacity(range.len());
-        self.insert_each(range.addresses().map(Ok), |result| results.push(result));
+        self.insert_each(addresses.iter().copied(), Marks::None, |result| results.push(result));
         Insertion { results }
     }
 
     /// Inserts what may or may not have been an address, in order, and tells
     /// `report` of each result. Answers how many were inserted.
     ///
-    /// `report` is called under the writer mutex and must not come back here.
+    /// `report` and what `marks` asks are called under the writer mutex and must not come back
+    /// here; each mark is asked for before its result is told. A vector that was opened with
+    /// `USER_ID` takes no ids here: see [`Self::set_user_id`].
     pub fn insert_each(
         &self,
-        addresses: impl IntoIterator<Item = Result<Address, AddressError>>,
-        mut report: impl FnMut(Result<FiAddr, AddressVectorError>),
+        candidates: impl IntoIterator<Item = impl Into<Candidate>>,
+        marks: Marks<'_>,
+        report: impl FnMut(Result<FiAddr, AddressVectorError>),
     ) -> usize {
         let mut writer = self.lock();
-        let mut count = 0;
-        for address in addresses {
-            let result = match address {
-                Ok(address) => self.insert_locked(&mut writer, address),
-                Err(error) => Err(error.into()),
-            };
-            count += usize::from(result.is_ok());
-            report(result);
+        let held = self.hold().and_then(|held| match marks {
+            Marks::UserIds(_) if self.has_user_ids() => Err(AddressVectorError::UserIdAtInsertion),
+            _ => Ok(held),
+        });
+        let writer = &mut *writer;
+        let mut inserter = Inserter { vector: self, writer, marks, report, at: 0, count: 0 };
+        for candidate in candidates.into_iter().map(Into::into) {
+            match &held {
+                Ok(_) => inserter.insert(candidate),
+                Err(error) => inserter.fail(error, candidate.count()),
+            }
         }
-        count
+        inserter.count
     }
 
     /// Whether insertions report through an event queue.
@@ -92,14 +209,15 @@ impl AddressVector {
     /// [`AddressVectorError::NoEventQueue`] before a queue is bound, and nothing is inserted.
     pub fn insert_with_events(
         &self,
-        addresses: impl IntoIterator<Item = Result<Address, AddressError>>,
+        candidates: impl IntoIterator<Item = impl Into<Candidate>>,
         context: u64,
+        marks: Marks<'_>,
         mut report: impl FnMut(Result<FiAddr, AddressVectorError>),
     ) -> Result<(), AddressVectorError> {
         let (queue, fid) = self.events.get().ok_or(AddressVectorError::NoEventQueue)?;
         let mut failures = Vec::new();
         let mut at = 0;
-        let count = self.insert_each(addresses, |result| {
+        let count = self.insert_each(candidates, marks, |result| {
             if let Err(error) = &result {
                 failures
                     .push(ErrorEvent { data: at, ..ErrorEvent::new(*fid, context, error.errno()) });

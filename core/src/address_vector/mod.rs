@@ -11,17 +11,23 @@
 //!
 //! `MAP` and `TABLE` are the same inside: a dense index, lowest unused first.
 //! Generations are not part of it, nor of any `fi_addr_t`.
+//!
+//! Addresses lie in this process ([`entries`], [`runs`]), or, if the vector has a name, in
+//! memory that all processes map which opened it ([`shared`]).
 
 mod entries;
 mod error;
 mod insertion;
 mod reverse_index;
+mod runs;
+mod shared;
+mod slot;
 mod symmetric;
 #[cfg(all(test, not(loom)))]
 mod tests;
+mod user_ids;
+mod writer;
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
 use std::sync::{Arc, OnceLock, PoisonError};
 
 #[cfg(loom)]
@@ -35,11 +41,14 @@ use crate::event_queue::EventQueue;
 use crate::info::AddressVectorKind;
 use crate::primitive::{AtomicU64, AtomicUsize, Ordering};
 
-use entries::{ENTRY_COUNT_MAX, Entries};
+use entries::Entries;
 pub use error::AddressVectorError;
-pub use insertion::Insertion;
-use reverse_index::ReverseIndex;
+pub use insertion::{Candidate, Insertion, Marks};
+use runs::Runs;
+use shared::SharedTable;
+pub use shared::{SharedLock, SharedMemory, shared_bytes};
 pub use symmetric::{SymmetricRange, symmetric_host_name};
+use writer::Writer;
 
 /// What libfabric calls `fi_addr_t`.
 pub type FiAddr = u64;
@@ -57,13 +66,17 @@ bitflags::bitflags! {
     /// Flags of opening and inserting, with libfabric's values. Reference: fi_av(3).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     pub struct AddressVectorFlags: u64 {
+        /// Open: a vector with a name, for reading alone.
+        const READ = 1 << 8;
         /// Insert: more insertions follow. Nothing is gained by it here.
         const MORE = 1 << 18;
         /// Open: insertions report through an event queue.
         const EVENT = 1 << 24;
+        /// Open: completions name addresses as `set_user_id` says. Insert: as the call says.
+        const USER_ID = 1 << 41;
         /// Insert: report each address's error.
         const SYNC_ERR = 1 << 58;
-        /// Open: every node has the same services. Nothing is gained by it here.
+        /// Open: every node has the same services. Each takes constant space then.
         const SYMMETRIC = 1 << 59;
     }
 }
@@ -89,10 +102,12 @@ pub const fn fi_rx_addr(fi_addr: FiAddr, rx_index: u64, rx_ctx_bits: u32) -> FiA
 /// A table of addresses that endpoints share.
 pub struct AddressVector {
     attributes: AddressVectorAttributes,
-    entries: Entries,
+    table: Table,
     insertions: AtomicU64,
     removals: AtomicU64,
     changes: AtomicU64,
+    /// User ids that were given, where `changes` does not count them.
+    names: AtomicU64,
     live: AtomicUsize,
     binds: BindCount,
     events: OnceLock<(Arc<EventQueue>, u64)>,
@@ -100,23 +115,56 @@ pub struct AddressVector {
     writer: Mutex<Writer>,
 }
 
-/// What only writers need.
-#[derive(Default)]
-struct Writer {
-    /// Indices from here on were never used.
-    next: u64,
-    /// Indices below `next` that were removed.
-    free: BinaryHeap<Reverse<u32>>,
-    index: ReverseIndex,
+/// Where the addresses are.
+enum Table {
+    Own(Box<Entries>),
+    Shared(SharedTable),
 }
 
+/// What [`AddressVector::changes`] and [`AddressVector::removals`] tell where only the shared
+/// memory knows.
+pub(crate) const LOOK_EACH_TIME: u64 = u64::MAX;
+
 impl AddressVector {
-    /// Opens an address vector.
+    /// Opens an address vector of this process.
     ///
     /// # Errors
-    /// [`AddressVectorError::UnsupportedFlags`], [`AddressVectorError::TooManyRxCtxBits`].
-    pub fn open(mut attributes: AddressVectorAttributes) -> Result<Self, AddressVectorError> {
-        let supported = AddressVectorFlags::EVENT | AddressVectorFlags::SYMMETRIC;
+    /// [`AddressVectorError::UnsupportedFlags`], [`AddressVectorError::TooManyRxCtxBits`],
+    /// [`AddressVectorError::ReadOnlyWithoutName`].
+    pub fn open(attributes: AddressVectorAttributes) -> Result<Self, AddressVectorError> {
+        // "An AV opened for read-only access must be named."
+        if attributes.flags.contains(AddressVectorFlags::READ) {
+            return Err(AddressVectorError::ReadOnlyWithoutName);
+        }
+        let symmetric = attributes.flags.contains(AddressVectorFlags::SYMMETRIC);
+        let entries = Entries::new(symmetric.then(Runs::new));
+        Self::open_with(attributes, Table::Own(Box::new(entries)), 0)
+    }
+
+    /// Opens an address vector that lies in `memory`, which other processes may have opened
+    /// too: an address that one of them inserts has the same number in all of them.
+    ///
+    /// User ids are this process's own.
+    /// # Errors
+    /// As [`Self::open`], and [`AddressVectorError::ForeignMemory`].
+    pub fn open_shared(
+        attributes: AddressVectorAttributes,
+        memory: Arc<dyn SharedMemory>,
+    ) -> Result<Self, AddressVectorError> {
+        let writable = !attributes.flags.contains(AddressVectorFlags::READ);
+        let table = SharedTable::open(memory, writable)?;
+        Self::open_with(attributes, Table::Shared(table), LOOK_EACH_TIME)
+    }
+
+    fn open_with(
+        mut attributes: AddressVectorAttributes,
+        table: Table,
+        epoch: u64,
+    ) -> Result<Self, AddressVectorError> {
+        let supported = AddressVectorFlags::EVENT
+            | AddressVectorFlags::SYMMETRIC
+            | AddressVectorFlags::USER_ID
+            | AddressVectorFlags::READ;
         if !supported.contains(attributes.flags) {
             let flags = attributes.flags.difference(supported).bits();
             return Err(AddressVectorError::UnsupportedFlags { flags });
@@ -130,10 +178,11 @@ impl AddressVector {
         }
         Ok(AddressVector {
             attributes,
-            entries: Entries::new(),
+            table,
             insertions: AtomicU64::new(0),
-            removals: AtomicU64::new(0),
-            changes: AtomicU64::new(0),
+            removals: AtomicU64::new(epoch),
+            changes: AtomicU64::new(epoch),
+            names: AtomicU64::new(0),
             live: AtomicUsize::new(0),
             binds: BindCount::default(),
             events: OnceLock::new(),
@@ -148,10 +197,14 @@ impl AddressVector {
 
     /// The address behind `fi_addr`; its receive-context bits are ignored.
     ///
-    /// Cost: wait-free, eight loads; no lock, no retry. Never a mixture of
-    /// two addresses; `None` if it was not inserted, or was removed by now.
+    /// Cost: wait-free, nine loads (in a symmetric vector a search of its runs); no lock, no
+    /// retry. Never a mixture of two addresses; `None` if it was not inserted, or was removed by now.
     pub fn get(&self, fi_addr: FiAddr) -> Option<Address> {
-        self.entries.read(self.index_of(fi_addr)?)
+        let index = self.index_of(fi_addr)?;
+        match &self.table {
+            Table::Own(entries) => entries.read(index),
+            Table::Shared(table) => table.read(index),
+        }
     }
 
     /// A number that differs for every insertion at the same `fi_addr`.
@@ -160,15 +213,22 @@ impl AddressVector {
     /// changed compares this for each route that it keeps, and so notices a
     /// `fi_addr` that was removed and given away again.
     pub fn version(&self, fi_addr: FiAddr) -> Option<u64> {
-        self.entries.version(self.index_of(fi_addr)?)
+        let index = self.index_of(fi_addr)?;
+        match &self.table {
+            Table::Own(entries) => entries.version(index),
+            Table::Shared(table) => table.version(index),
+        }
     }
 
     /// How many addresses were ever inserted. Cost: one atomic load.
     pub fn insertions(&self) -> u64 {
-        self.insertions.load(Ordering::Acquire) // E1: pairs with E2 in insert_locked()
+        match &self.table {
+            Table::Own(_) => self.insertions.load(Ordering::Acquire), // E1: pairs with E2 in insert_locked()
+            Table::Shared(table) => table.insertions(),
+        }
     }
 
-    /// How many addresses were ever removed. Cost: one atomic load.
+    /// How many addresses were ever removed, or [`LOOK_EACH_TIME`]. Cost: one atomic load.
     ///
     /// Load it before reading the entries that a cached route stands for:
     /// whoever sees a number here sees all those removals in the entries.
@@ -176,10 +236,29 @@ impl AddressVector {
         self.removals.load(Ordering::Acquire) // E3: pairs with E4 in remove_locked()
     }
 
-    /// How many insertions and removals there were. Cost: one atomic load, so
-    /// that an engine notices on every poll what its peers are called.
+    /// How many insertions, removals and new names there were, or [`LOOK_EACH_TIME`]. Cost: one
+    /// atomic load, so that an engine notices on every poll what its peers are called.
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire) // E5: pairs with E6 in insert_locked() and remove_locked()
+    }
+
+    /// As [`Self::removals`], wherever the addresses are.
+    pub(crate) fn removals_everywhere(&self) -> u64 {
+        match &self.table {
+            Table::Own(_) => self.removals(),
+            Table::Shared(table) => table.removals(),
+        }
+    }
+
+    /// As [`Self::changes`], wherever the addresses are.
+    pub(crate) fn changes_everywhere(&self) -> u64 {
+        match &self.table {
+            Table::Own(_) => self.changes(),
+            Table::Shared(table) => {
+                let names = self.names.load(Ordering::Acquire); // E5
+                table.changes().wrapping_add(names)
+            }
+        }
     }
 
     /// The receive context that `fi_addr` names.
@@ -192,8 +271,7 @@ impl AddressVector {
 
     /// The lowest `fi_addr` that holds `address`. Cold: takes the writer mutex.
     pub fn find(&self, address: &Address) -> Option<FiAddr> {
-        let writer = self.lock();
-        writer.index.find(address, |index| self.stored(index)).map(FiAddr::from)
+        self.find_locked(&mut self.lock(), address).map(FiAddr::from)
     }
 
     /// The address behind `fi_addr`, for `fi_av_lookup`.
@@ -209,23 +287,12 @@ impl AddressVector {
         address.to_string()
     }
 
-    /// Removes addresses. All that can be removed are, also after a bad one.
-    ///
-    /// # Errors
-    /// [`AddressVectorError::NotInserted`] with the first that was not there.
-    pub fn remove(&self, fi_addrs: &[FiAddr]) -> Result<(), AddressVectorError> {
-        let mut writer = self.lock();
-        let mut result = Ok(());
-        for &fi_addr in fi_addrs {
-            let removed = self.remove_locked(&mut writer, fi_addr);
-            result = result.and(removed);
-        }
-        result
-    }
-
     /// How many addresses are in it now.
     pub fn len(&self) -> usize {
-        self.live.load(Ordering::Relaxed)
+        match &self.table {
+            Table::Own(_) => self.live.load(Ordering::Relaxed),
+            Table::Shared(table) => table.len(),
+        }
     }
 
     pub fn is_empty(&self) -> bool {
@@ -234,7 +301,10 @@ impl AddressVector {
 
     /// How many addresses fit before more memory is asked for.
     pub fn capacity(&self) -> usize {
-        self.entries.capacity()
+        match &self.table {
+            Table::Own(entries) => entries.capacity(),
+            Table::Shared(table) => table.capacity(),
+        }
     }
 
     /// The objects bound to it: endpoints count themselves in and out here.
@@ -280,60 +350,5 @@ impl AddressVector {
     fn index_of(&self, fi_addr: FiAddr) -> Option<u32> {
         // rx_ctx_bits is at most 32, so the shift is in range.
         u32::try_from(fi_addr & (u64::MAX >> self.attributes.rx_ctx_bits)).ok()
-    }
-
-    /// The address at an index that is in use, for the holder of the writer mutex.
-    fn stored(&self, index: u32) -> Address {
-        self.entries.read_exclusive(index).expect("the reverse index holds inserted addresses only")
-    }
-
-    fn insert_locked(
-        &self,
-        writer: &mut Writer,
-        address: Address,
-    ) -> Result<FiAddr, AddressVectorError> {
-        if !address.names_a_host() {
-            return Err(AddressVectorError::Wildcard { address });
-        }
-        let index = match writer.free.peek() {
-            Some(&Reverse(lowest)) => lowest,
-            None if writer.next < ENTRY_COUNT_MAX => writer.next as u32,
-            None => {
-                return Err(AddressVectorError::Full { count: ENTRY_COUNT_MAX });
-            }
-        };
-        let at = |index| self.stored(index);
-        if !self.entries.reserve(index) || !writer.index.reserve(at) {
-            return Err(AddressVectorError::OutOfMemory { count: self.len() });
-        }
-        if writer.free.pop().is_none() {
-            writer.next += 1;
-        }
-        self.entries.publish(index, address);
-        writer.index.add(address, index, at);
-        self.live.fetch_add(1, Ordering::Relaxed);
-        self.insertions.fetch_add(1, Ordering::Release); // E2: pairs with E1
-        self.changes.fetch_add(1, Ordering::Release); // E6: pairs with E5
-        Ok(FiAddr::from(index))
-    }
-
-    fn remove_locked(
-        &self,
-        writer: &mut Writer,
-        fi_addr: FiAddr,
-    ) -> Result<(), AddressVectorError> {
-        let missing = AddressVectorError::NotInserted { fi_addr };
-        let Some(index) = self.index_of(fi_addr) else {
-            return Err(missing);
-        };
-        let Some(address) = self.entries.vacate(index) else {
-            return Err(missing);
-        };
-        writer.index.remove(&address, index, |other| self.stored(other));
-        writer.free.push(Reverse(index));
-        self.live.fetch_sub(1, Ordering::Relaxed);
-        self.removals.fetch_add(1, Ordering::Release); // E4: pairs with E3
-        self.changes.fetch_add(1, Ordering::Release); // E6: pairs with E5
-        Ok(())
     }
 }

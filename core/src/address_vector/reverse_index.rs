@@ -9,7 +9,8 @@
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeSet, HashMap};
-use std::hash::{BuildHasher, BuildHasherDefault};
+use std::hash::BuildHasherDefault;
+use std::net::IpAddr;
 
 use hashbrown::HashTable;
 use hashbrown::hash_table::Entry;
@@ -28,16 +29,26 @@ pub(super) struct ReverseIndex {
     further: HashMap<Address, BTreeSet<u32>, Hasher>,
 }
 
+/// A folded multiplication of what tells addresses apart: a million of them are hashed more than
+/// once while the table grows, and each costs some nanoseconds.
 fn hash(address: &Address) -> u64 {
-    Hasher::default().hash_one(address)
+    const SCRAMBLE: [u64; 2] = [0x9e37_79b9_7f4a_7c15, 0xd6e8_feb8_6659_fd93];
+    let host = match address.ip() {
+        IpAddr::V4(ip) => u128::from(ip.to_bits()),
+        IpAddr::V6(ip) => ip.to_bits(),
+    };
+    let high = (host >> 64) as u64 ^ u64::from(address.port()) << 40 ^ SCRAMBLE[0];
+    let product = u128::from(host as u64 ^ SCRAMBLE[1]) * u128::from(high);
+    let folded = (product >> 64) as u64 ^ product as u64;
+    folded.wrapping_mul(SCRAMBLE[0]) ^ folded >> 32
 }
 
 impl ReverseIndex {
-    /// Makes room for one more index; false if there is no memory.
+    /// Makes room for `count` more indices; false if there is no memory.
     ///
     /// `at` answers the address at an index that the table holds; here and below.
-    pub(super) fn reserve(&mut self, at: impl Fn(u32) -> Address) -> bool {
-        self.lowest.try_reserve(1, |&index| hash(&at(index))).is_ok()
+    pub(super) fn reserve(&mut self, count: usize, at: impl Fn(u32) -> Address) -> bool {
+        self.lowest.try_reserve(count, |&index| hash(&at(index))).is_ok()
     }
 
     /// The lowest index that holds `address`.

@@ -48,21 +48,60 @@ impl SymmetricRange {
         self.len() == 0
     }
 
+    /// The range of one node, from `base` to its last port, and the same ports of the nodes
+    /// behind it.
+    pub(super) fn of_node(base: Address) -> Self {
+        SymmetricRange {
+            base,
+            node_count: 1,
+            service_count: usize::from(u16::MAX - base.port()) + 1,
+        }
+    }
+
+    /// Its first address.
+    pub fn base(&self) -> Address {
+        self.base
+    }
+
+    /// The address at a position, in the order of insertion: behind the range's end it goes on
+    /// with further nodes, as long as there are any.
+    pub fn nth(&self, at: usize) -> Option<Address> {
+        let node = at.checked_div(self.service_count)?;
+        let service = at % self.service_count;
+        let ip = nth_node(self.base.ip(), node)?;
+        // new() has checked that the services are ports.
+        let port = self.base.port() + service as u16;
+        Some(match (self.base.socket_addr(), ip) {
+            (SocketAddr::V6(base), IpAddr::V6(ip)) => {
+                SocketAddr::V6(SocketAddrV6::new(ip, port, base.flowinfo(), base.scope_id())).into()
+            }
+            _ => Address::new(ip, port),
+        })
+    }
+
+    /// The position at which [`Self::nth`] has `address`.
+    pub(super) fn position_of(&self, address: &Address) -> Option<usize> {
+        let node = usize::try_from(nodes_between(self.base.ip(), address.ip())?).ok()?;
+        let service = usize::from(address.port().checked_sub(self.base.port())?);
+        let at = node.checked_mul(self.service_count)?.checked_add(service)?;
+        (service < self.service_count && self.nth(at) == Some(*address)).then_some(at)
+    }
+
     /// The addresses, in the order of insertion.
     pub fn addresses(self) -> impl Iterator<Item = Address> {
-        (0..self.len()).map(move |at| {
-            let (node, service) = (at / self.service_count, at % self.service_count);
-            // new() has checked both ends of both ranges.
-            let ip = nth_node(self.base.ip(), node).unwrap_or(self.base.ip());
-            let port = self.base.port() + service as u16;
-            match self.base.socket_addr() {
-                SocketAddr::V6(v6) if ip.is_ipv6() => {
-                    let IpAddr::V6(ip) = ip else { return self.base };
-                    SocketAddr::V6(SocketAddrV6::new(ip, port, v6.flowinfo(), v6.scope_id())).into()
-                }
-                _ => Address::new(ip, port),
-            }
-        })
+        // new() has checked both ends of both ranges, so none is missing.
+        (0..self.len()).filter_map(move |at| self.nth(at))
+    }
+}
+
+/// How many nodes `to` lies behind `from`, of the same family.
+pub(super) fn nodes_between(from: IpAddr, to: IpAddr) -> Option<u128> {
+    match (from, to) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            to.to_bits().checked_sub(from.to_bits()).map(u128::from)
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => to.to_bits().checked_sub(from.to_bits()),
+        _ => None,
     }
 }
 

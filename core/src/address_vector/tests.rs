@@ -9,7 +9,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::error::{Errno, HasErrno};
-use crate::event_queue::{EventQueueAttributes, EventRead};
+use crate::event_queue::{Event, EventQueueAttributes, EventRead};
+
+mod storage;
 
 fn address(text: &str) -> Address {
     text.parse::<SocketAddr>().unwrap().into()
@@ -72,7 +74,7 @@ fn a_failed_entry_is_reported_and_does_not_stop_the_next() {
     assert_eq!(errors, [0, Errno::ADDRNOTAVAIL.0, 0]);
     let mut results = Vec::new();
     let bytes = [Address::from_bytes(&[0; 16]), Address::from_bytes(&nth(3).to_bytes())];
-    assert_eq!(av.insert_each(bytes, |result| results.push(result)), 1);
+    assert_eq!(av.insert_each(bytes, Marks::None, |result| results.push(result)), 1);
     assert_eq!(results[0].as_ref().unwrap_err().errno(), Errno::INVAL);
     assert_eq!(results[1], Ok(2));
 }
@@ -81,7 +83,9 @@ fn a_failed_entry_is_reported_and_does_not_stop_the_next() {
 fn symmetric_insertion_goes_node_by_node() {
     let av = open(AddressVectorAttributes::default());
     let range = SymmetricRange::new(address("10.1.1.1:5000"), 2, 2).unwrap();
-    assert_eq!(fi_addrs(&av.insert_symmetric(range)), [0, 1, 2, 3]);
+    let mut inserted = Vec::new();
+    let count = av.insert_each([range], Marks::None, |result| inserted.push(result.unwrap()));
+    assert_eq!((count, inserted), (4, vec![0, 1, 2, 3]));
     assert_eq!(av.get(1), Some(address("10.1.1.1:5001")));
     assert_eq!(av.get(2), Some(address("10.1.1.2:5000")));
 }
@@ -125,10 +129,10 @@ fn receive_context_bits_name_a_context_and_not_another_address() {
 
 #[test]
 fn unknown_flags_are_refused() {
-    let flags = AddressVectorFlags::from_bits_retain(1 << 8 | 1 << 59);
+    let flags = AddressVectorFlags::from_bits_retain(1 << 9 | 1 << 59);
     let refused =
         AddressVector::open(AddressVectorAttributes { flags, ..Default::default() }).err();
-    assert_eq!(refused, Some(AddressVectorError::UnsupportedFlags { flags: 1 << 8 }));
+    assert_eq!(refused, Some(AddressVectorError::UnsupportedFlags { flags: 1 << 9 }));
     assert_eq!(refused.unwrap().errno(), Errno::BADFLAGS);
 }
 
@@ -147,7 +151,7 @@ fn asynchronous_insertion_reports_errors_then_one_event() {
     let av = open(AddressVectorAttributes { flags, ..Default::default() });
     assert!(av.is_asynchronous());
     let batch = || [Ok(nth(1)), Address::from_bytes(&[0; 16]), Ok(nth(2)), Ok(address("[::]:1"))];
-    let early = av.insert_with_events(batch(), 5, |_| ()).unwrap_err();
+    let early = av.insert_with_events(batch(), 5, Marks::None, |_| ()).unwrap_err();
     assert_eq!((early.errno(), av.len()), (Errno::NOEQ, 0));
 
     let queue = Arc::new(EventQueue::open(EventQueueAttributes::default()).unwrap());
@@ -155,19 +159,85 @@ fn asynchronous_insertion_reports_errors_then_one_event() {
     let twice = av.bind_event_queue(queue.clone(), 42).unwrap_err();
     assert_eq!((twice, queue.binds().count()), (AddressVectorError::EventQueueBound, 1));
     let mut got = Vec::new();
-    av.insert_with_events(batch(), 5, |result| got.push(result.ok())).unwrap();
+    let report = |result: Result<FiAddr, _>| got.push(result.ok());
+    av.insert_with_events(batch(), 5, Marks::None, report).unwrap();
     assert_eq!(got, [Some(0), None, Some(1), None]);
     assert_eq!(queue.read(), EventRead::ErrorAvailable);
     let errors = [queue.read_error().unwrap(), queue.read_error().unwrap()];
     assert_eq!(errors.each_ref().map(|e| (e.fid, e.context, e.data)), [(42, 5, 1), (42, 5, 3)]);
     assert_eq!(errors[1].error, Errno::ADDRNOTAVAIL);
-    let complete =
-        crate::event_queue::Event::AddressVectorComplete { fid: 42, context: 5, data: 2 };
+    let complete = Event::AddressVectorComplete { fid: 42, context: 5, data: 2 };
     assert_eq!(queue.read(), EventRead::Event(complete));
     assert_eq!(queue.read(), EventRead::Empty);
     assert_eq!(queue.close().unwrap_err().errno(), Errno::BUSY);
+    // "any events queued on an event queue referencing the AV are left untouched"
+    av.insert_with_events([Ok(nth(4))], 6, Marks::None, |_| ()).unwrap();
     av.close().unwrap();
+    let complete = Event::AddressVectorComplete { fid: 42, context: 6, data: 1 };
+    assert_eq!(queue.read(), EventRead::Event(complete));
     queue.close().unwrap();
+}
+
+/// "There will always be one non-error completion event for each insert operation, even if all
+/// addresses fail."
+#[test]
+fn an_insertion_that_fails_whole_completes_too() {
+    let flags = AddressVectorFlags::EVENT;
+    let av = open(AddressVectorAttributes { flags, ..Default::default() });
+    let queue = Arc::new(EventQueue::open(EventQueueAttributes::default()).unwrap());
+    av.bind_event_queue(queue.clone(), 42).unwrap();
+    let error = AddressVectorError::Unresolved { name: "x".into(), reason: "y".into() };
+    let failed = Candidate::Failed { error, count: 3 };
+    av.insert_with_events([failed], 7, Marks::None, |_| ()).unwrap();
+    for at in 0..3 {
+        let error = queue.read_error().unwrap();
+        assert_eq!((error.context, error.data, error.error), (7, at, Errno::NODATA));
+    }
+    let complete = Event::AddressVectorComplete { fid: 42, context: 7, data: 0 };
+    assert_eq!(queue.read(), EventRead::Event(complete));
+    let nothing: [Address; 0] = [];
+    av.insert_with_events(nothing, 8, Marks::None, |_| ()).unwrap();
+    let complete = Event::AddressVectorComplete { fid: 42, context: 8, data: 0 };
+    assert_eq!(queue.read(), EventRead::Event(complete));
+}
+
+#[test]
+fn completions_call_addresses_what_the_user_said() {
+    let av = open(AddressVectorAttributes::default());
+    let mut ids = |at: usize| 100 + at as FiAddr;
+    let batch = [Ok(nth(1)), Address::from_bytes(&[0; 16]), Ok(nth(2))];
+    let mut got = Vec::new();
+    av.insert_each(batch, Marks::UserIds(&mut ids), |result| got.push(result.ok()));
+    assert_eq!(got, [Some(0), None, Some(1)], "the answer is unchanged");
+    assert_eq!((av.reported(&nth(1)), av.reported(&nth(2))), (100, 102));
+    assert_eq!(av.reported(&nth(3)), FI_ADDR_NOTAVAIL);
+    assert_eq!(av.set_user_id(0, 5), Err(AddressVectorError::NoUserIds));
+    // What is inserted without one goes by its number, also where another had one.
+    av.remove(&[1]).unwrap();
+    let changes = av.changes();
+    assert_eq!(av.insert_one(nth(2)), Ok(1));
+    assert_eq!(av.reported(&nth(2)), 1);
+    assert!(av.changes() > changes);
+}
+
+#[test]
+fn a_vector_with_user_ids_names_nobody_by_itself() {
+    let flags = AddressVectorFlags::USER_ID;
+    let av = open(AddressVectorAttributes { flags, ..Default::default() });
+    av.insert(&[nth(1), nth(2)]);
+    assert_eq!((av.reported(&nth(1)), av.find(&nth(1))), (FI_ADDR_NOTAVAIL, Some(0)));
+    let changes = av.changes();
+    av.set_user_id(0, 77).unwrap();
+    assert!(av.changes() > changes, "engines hear of it");
+    assert_eq!((av.reported(&nth(1)), av.reported(&nth(2))), (77, FI_ADDR_NOTAVAIL));
+    assert_eq!(av.set_user_id(2, 5), Err(AddressVectorError::NotInserted { fi_addr: 2 }));
+    av.remove(&[0]).unwrap();
+    av.insert_one(nth(1)).unwrap();
+    assert_eq!(av.reported(&nth(1)), FI_ADDR_NOTAVAIL, "another insertion has another name");
+    let mut ids = |_| 9;
+    let mut errors = Vec::new();
+    av.insert_each([nth(3)], Marks::UserIds(&mut ids), |result| errors.push(result));
+    assert_eq!(errors, [Err(AddressVectorError::UserIdAtInsertion)]);
 }
 
 /// Readers run beside a writer that grows the vector and reuses one entry.

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     address::Address,
-    address_vector::{FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC},
+    address_vector::{FI_ADDR_UNSPEC, LOOK_EACH_TIME},
     error::Errno,
     memory::Piece,
     operation::{SendStage, Target},
@@ -43,15 +43,23 @@ impl<T: Transport> Engine<T> {
     #[cold]
     #[inline(never)]
     fn find_route(&mut self, fi_addr: u64) -> Option<PeerIndex> {
-        let removals = self.setup.address_vector.removals();
-        if self.routes_valid_for != removals {
-            self.routes_valid_for = removals;
+        let vector = &self.setup.address_vector;
+        let removals = vector.removals_everywhere();
+        if self.routes_made_for != removals {
+            self.routes_made_for = removals;
             self.routes.fill(NO_ROUTE);
         }
-        let address = self.setup.address_vector.get(fi_addr)?;
+        // Of a vector that other processes share this comes each time.
+        if vector.removals() != LOOK_EACH_TIME {
+            self.routes_valid_for = removals;
+        }
+        let index = fi_addr as usize;
+        if let Some(&peer) = self.routes.get(index).filter(|&&peer| peer != NO_ROUTE) {
+            return Some(peer);
+        }
+        let address = vector.get(fi_addr)?;
         let peer = self.peer_of(address);
         // Receive-context bits make large numbers, which are looked up each time.
-        let index = fi_addr as usize;
         if index >= self.setup.address_vector.capacity() {
             return Some(peer);
         }
@@ -69,7 +77,7 @@ impl<T: Transport> Engine<T> {
         }
         let peer = self.peers.len() as PeerIndex;
         let mut record = Peer::new(address);
-        record.fi_addr = self.setup.address_vector.find(&address).unwrap_or(FI_ADDR_NOTAVAIL);
+        record.fi_addr = self.setup.address_vector.reported(&address);
         self.peers.push(record);
         self.by_address.insert(address, peer);
         peer
@@ -86,10 +94,16 @@ impl<T: Transport> Engine<T> {
     #[cold]
     #[inline(never)]
     fn refresh_sources(&mut self) {
-        self.sources_valid_for = self.setup.address_vector.changes();
+        let vector = &self.setup.address_vector;
+        let changes = vector.changes_everywhere();
+        // Of a vector that other processes share this comes at every poll.
+        if vector.changes() != LOOK_EACH_TIME {
+            self.sources_valid_for = changes;
+        } else if std::mem::replace(&mut self.sources_made_for, changes) == changes {
+            return;
+        }
         for peer in &mut self.peers {
-            peer.fi_addr =
-                self.setup.address_vector.find(&peer.address).unwrap_or(FI_ADDR_NOTAVAIL);
+            peer.fi_addr = vector.reported(&peer.address);
         }
     }
 

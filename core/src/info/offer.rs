@@ -45,6 +45,10 @@ pub const RX_CAPS: Flags = Flags::MSG
     .union(Flags::SOURCE_ERR)
     .union(Flags::COLLECTIVE);
 
+/// Capabilities of a domain. Reference: fi_domain(3), `caps`.
+pub const DOMAIN_CAPS: Flags =
+    Flags::LOCAL_COMM.union(Flags::REMOTE_COMM).union(Flags::SHARED_AV).union(Flags::AV_USER_ID);
+
 /// The protocol between two kestrels: "provider specific protocols will be
 /// indicated by having the upper bit of the protocol value set to one".
 pub const PROTOCOL_KESTREL: u32 = 1 << 31 | 0x6b65; // "ke"
@@ -92,7 +96,7 @@ impl Offer {
     /// The offer for reliable datagrams, over all transports together.
     ///
     /// - Messages and tagged messages, directed receives, multi-receive,
-    ///   sources, fences, local and remote peers; one-sided reads and writes and
+    ///   sources, by the application's own names if it likes, fences, shared address vectors, local and remote peers; one-sided reads and writes and
     ///   atomics, and counters of what peers do.
     /// - No mode is required of the application, and registration of targets of
     ///   one-sided operations alone: with keys of ours or its own, addresses or offsets.
@@ -131,6 +135,7 @@ impl Offer {
             // There is one source, and no address vector that it could be in.
             for caps in [&mut info.caps, &mut info.receive.caps] {
                 caps.remove(Flags::DIRECTED_RECV | Flags::SOURCE);
+                caps.remove(Flags::SHARED_AV | Flags::AV_USER_ID);
             }
         }
         offer
@@ -176,6 +181,8 @@ fn rdm_template() -> Info {
         | Flags::REMOTE_READ
         | Flags::REMOTE_WRITE
         | Flags::RMA_EVENT
+        | Flags::AV_USER_ID
+        | Flags::SHARED_AV
         | Flags::LOCAL_COMM
         | Flags::REMOTE_COMM;
     Info {
@@ -252,7 +259,7 @@ fn rdm_domain() -> DomainAttributes {
         max_ep_srx_ctx: 0,
         counter_count: OBJECT_COUNT_MAX,
         mr_iov_limit: IOV_LIMIT,
-        caps: Flags::LOCAL_COMM | Flags::REMOTE_COMM,
+        caps: DOMAIN_CAPS,
         mode: Mode::empty(),
         max_err_data: ERR_DATA_MAX,
         mr_count: OBJECT_COUNT_MAX,

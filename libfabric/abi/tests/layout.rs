@@ -272,6 +272,26 @@ fn the_installed_headers_have_the_sizes_of_their_version() {
     }
 }
 
+/// What came with user ids and authorization keys of address vectors, in headers that have it.
+#[test]
+fn newer_calls_lie_where_newer_headers_have_them() {
+    let version = Fact { c: "FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION)".into(), rust: 0 };
+    let skipped = match ask_c(&[version]) {
+        Ok(version) if version[0] < 1 << 16 | 20 => "the headers are older than 1.20".into(),
+        Ok(_) => String::new(),
+        Err(reason) => reason,
+    };
+    if !skipped.is_empty() {
+        return println!("SKIPPED newer_calls_lie_where_newer_headers_have_them: {skipped}");
+    }
+    let facts = offsets! {
+        OpsAv = fi_ops_av { insert_auth_key, lookup_auth_key, set_user_id }
+    };
+    let measured = ask_c(&facts).expect("the C program that prints the facts");
+    let ours: Vec<usize> = facts.iter().map(|fact| fact.rust).collect();
+    assert_eq!(measured, ours);
+}
+
 const INCLUDES: &str = "#include <stddef.h>\n#include <stdio.h>\n\
     #include <rdma/fabric.h>\n#include <rdma/fi_atomic.h>\n#include <rdma/fi_cm.h>\n\
     #include <rdma/fi_collective.h>\n#include <rdma/fi_domain.h>\n\

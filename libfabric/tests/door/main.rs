@@ -14,8 +14,11 @@ mod life_cycle;
 mod one_sided;
 mod refusals;
 mod storm;
+mod tagged;
 mod threads;
 mod transfer;
+mod vector_use;
+mod vectors;
 mod waiting;
 mod world;
 
@@ -25,11 +28,14 @@ use kestrel_fi_abi as abi;
 #[test]
 fn child() {
     forks::child();
+    vector_use::child();
 }
 
 /// Error numbers, as calls return them.
 mod code {
+    pub const NOENT: i32 = -2;
     pub const AGAIN: i32 = -11;
+    pub const ACCES: i32 = -13;
     pub const BADF: i32 = -9;
     pub const BUSY: i32 = -16;
     pub const INVAL: i32 = -22;
@@ -43,6 +49,7 @@ mod code {
     pub const AVAIL: i32 = -259;
     pub const BADFLAGS: i32 = -260;
     pub const NOCQ: i32 = -263;
+    pub const NOEQ: i32 = -261;
 }
 
 /// Flags and capabilities.

@@ -199,7 +199,12 @@ fn vectors_refuse() {
             ("flags", open(AvAttr { flags: 1 << 40, ..zeroed() }), code::BADFLAGS),
             ("rx_ctx_bits", open(AvAttr { rx_ctx_bits: -1, ..zeroed() }), code::INVAL),
             ("rx_ctx_bits", open(AvAttr { rx_ctx_bits: 64, ..zeroed() }), code::INVAL),
-            ("name", open(AvAttr { name: text(c"shared"), ..zeroed() }), code::NOSYS),
+            ("FI_READ, no name", open(AvAttr { flags: 1 << 8, ..zeroed() }), code::INVAL),
+            (
+                "FI_READ of nothing",
+                open(AvAttr { name: text(c"nobody made this"), flags: 1 << 8, ..zeroed() }),
+                code::NOENT,
+            ),
             ("svc, no node", svc(null(), service, 0), code::INVAL),
             ("svc, no service", svc(node, null(), 0), code::INVAL),
             ("svc, flags", svc(node, service, 1 << 40), code::BADFLAGS),
@@ -217,8 +222,10 @@ fn vectors_refuse() {
             ("bind a domain", bind(av, domain, 0) as isize, code::INVAL),
             ("bind, flags", bind(av, domain, 1) as isize, code::BADFLAGS),
         ]);
-        assert!(svc(text(c"not a host"), service, 0) < 0);
-        assert!(svc(node, text(c"99999999"), 0) < 0);
+        // A name that nobody knows is an address that was not inserted.
+        for (node, service) in [(text(c"not a host"), service), (node, text(c"99999999"))] {
+            assert_eq!((svc(node, service, 0), *found), (0, u64::MAX));
+        }
     }
 }
 

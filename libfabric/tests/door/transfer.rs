@@ -155,7 +155,7 @@ fn a_canceled_receive_says_so() {
 #[test]
 fn a_domains_key_is_that_of_its_endpoints() {
     let Some(host) = host("a_domains_key_is_that_of_its_endpoints") else { return };
-    let open = |key: &[u8]| {
+    keys_part(|key| {
         let mut world = World::empty(host, |hints| {
             // SAFETY: hints have all attributes.
             let attr = unsafe { &mut *hints.domain_attr };
@@ -163,7 +163,28 @@ fn a_domains_key_is_that_of_its_endpoints() {
         });
         world.add_node(&mut cq_attr(), 0);
         world
-    };
+    });
+}
+
+/// "The domain authorization key will be used if auth_key_size is set to 0"; otherwise it is the
+/// endpoint's own that counts.
+#[test]
+fn an_endpoint_has_a_key_of_its_own() {
+    let Some(host) = host("an_endpoint_has_a_key_of_its_own") else { return };
+    keys_part(|key| {
+        let mut world = World::empty(host, |hints| {
+            // SAFETY: hints have all attributes.
+            let (domain, ep) = unsafe { (&mut *hints.domain_attr, &mut *hints.ep_attr) };
+            (domain.auth_key, domain.auth_key_size) = auth_key(b"everybody's");
+            (ep.auth_key, ep.auth_key_size) = auth_key(key);
+        });
+        world.add_node(&mut cq_attr(), 0);
+        world
+    });
+}
+
+/// Endpoints that were opened with one key talk; with different ones they refuse each other.
+fn keys_part(open: impl Fn(&[u8]) -> World) {
     let ours = open(b"job 17");
     let node = ours.nodes[0];
     for (key, refused) in [(b"job 17", false), (b"job 18", true)] {

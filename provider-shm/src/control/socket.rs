@@ -72,8 +72,8 @@ pub(crate) fn canonical(mut address: SocketAddr) -> SocketAddr {
     address
 }
 
-fn unix_address(address: SocketAddr) -> Result<SocketAddrUnix, Errno> {
-    SocketAddrUnix::new_abstract_name(abstract_name(address).as_bytes())
+fn unix_address(name: &str) -> Result<SocketAddrUnix, Errno> {
+    SocketAddrUnix::new_abstract_name(name.as_bytes())
 }
 
 fn new_socket() -> Result<OwnedFd, Errno> {
@@ -83,16 +83,32 @@ fn new_socket() -> Result<OwnedFd, Errno> {
 
 /// Takes the name of `address`, and listens.
 pub(crate) fn open_listener(address: SocketAddr) -> Result<OwnedFd, Errno> {
-    let socket = new_socket()?;
-    bind(&socket, &unix_address(address)?)?;
+    listen_as(&abstract_name(address))
+}
+
+/// Takes a name, and listens.
+pub(crate) fn listen_as(name: &str) -> Result<OwnedFd, Errno> {
+    let socket = take_name(name)?;
     listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// Takes a name, at which nobody can connect: whoever has it, has it alone.
+pub(crate) fn take_name(name: &str) -> Result<OwnedFd, Errno> {
+    let socket = new_socket()?;
+    bind(&socket, &unix_address(name)?)?;
     Ok(socket)
 }
 
 /// Connects to the endpoint at `address`: at once or not at all.
 pub(crate) fn open_connection(address: SocketAddr) -> Result<OwnedFd, Errno> {
+    connect_to(&abstract_name(address))
+}
+
+/// Connects to whoever listens as `name`: at once or not at all.
+pub(crate) fn connect_to(name: &str) -> Result<OwnedFd, Errno> {
     let socket = new_socket()?;
-    connect(&socket, &unix_address(address)?)?;
+    connect(&socket, &unix_address(name)?)?;
     Ok(socket)
 }
 

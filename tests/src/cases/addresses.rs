@@ -1,7 +1,12 @@
-//! Address vectors in use: removal, reinsertion, duplicates, late insertion.
+//! Address vectors in use: removal, reinsertion, duplicates, late insertion, users' own names.
+
+use std::sync::Arc;
 
 use kestrel_core::{
-    address_vector::{AddressVector, AddressVectorAttributes, FI_ADDR_NOTAVAIL, fi_rx_addr},
+    address_vector::{
+        AddressVector, AddressVectorAttributes, AddressVectorFlags, FI_ADDR_NOTAVAIL,
+        FI_ADDR_UNSPEC, Marks, fi_rx_addr,
+    },
     completion_queue::CompletionQueue,
     endpoint::{Endpoint, EndpointOptions, PostError},
     error::Errno,
@@ -9,7 +14,7 @@ use kestrel_core::{
     transport::Provider,
 };
 
-use crate::bed::{Bed, open_vector};
+use crate::bed::{Bed, World, open_vector};
 use crate::completion::read_all;
 
 pub fn a_removed_address_is_unknown<P: Provider>(bed: &Bed<P>) {
@@ -102,6 +107,96 @@ pub fn a_source_is_known_once_it_is_inserted<P: Provider>(bed: &Bed<P>) {
     world.nodes[0].receive(8, None, 0);
     stranger.inject(&[1], 0).unwrap();
     assert_eq!(drive().source, FI_ADDR_NOTAVAIL);
+}
+
+/// Endpoints that know each other, the first by a vector that was opened with these flags, in
+/// which the second is at 0, and is called 70 if `marked`.
+fn named_world<P: Provider>(
+    bed: &Bed<P>,
+    flags: AddressVectorFlags,
+    marked: bool,
+) -> (World<P>, Named<P>) {
+    let world = bed.world(1);
+    let domain = bed.domain(Default::default());
+    let endpoint = Endpoint::open(&domain, EndpointOptions::default()).unwrap();
+    let queue = CompletionQueue::open(&domain, 0).unwrap();
+    endpoint.bind_completion_queue(&queue, Flags::TRANSMIT | Flags::RECV).unwrap();
+    let attributes = AddressVectorAttributes { flags, ..Default::default() };
+    let vector = std::sync::Arc::new(AddressVector::open(attributes).unwrap());
+    endpoint.bind_address_vector(&vector).unwrap();
+    endpoint.enable().unwrap();
+    assert_eq!(world.nodes[0].vector.insert_one(endpoint.address()).unwrap(), 1);
+    let mut id = |_| 70;
+    let marks = if marked { Marks::UserIds(&mut id) } else { Marks::None };
+    let address = world.nodes[0].endpoint.address();
+    assert_eq!(vector.insert_each([address], marks, |result| assert_eq!(result, Ok(0))), 1);
+    (world, Named { endpoint, queue, vector })
+}
+
+struct Named<P: Provider> {
+    endpoint: Arc<Endpoint<P>>,
+    queue: Arc<CompletionQueue<P>>,
+    vector: Arc<AddressVector>,
+}
+
+impl<P: Provider> Named<P> {
+    /// Whom the next message from `world` is said to come from, received from `from`.
+    fn source(&self, world: &World<P>, from: u64) -> u64 {
+        self.endpoint.receive(vec![0; 8], from, 0).unwrap();
+        world.nodes[0].endpoint.inject(&[1], 1).unwrap();
+        let mut source = None;
+        world.drive("a message with a source", || {
+            read_all(&self.queue, |done| source = Some(done.good().source));
+            source.is_some()
+        });
+        source.unwrap()
+    }
+}
+
+/// fi_av(3): "this flag associates a user-assigned identifier with each AV entry that is returned
+/// with any completion entry in place of the AV's address", and "that value must be used for all
+/// data transfer operations" of the one that insertion answers.
+pub fn completions_name_a_source_as_its_insertion_said<P: Provider>(bed: &Bed<P>) {
+    let (world, named) = named_world(bed, AddressVectorFlags::empty(), true);
+    assert_eq!(named.source(&world, FI_ADDR_UNSPEC), 70);
+    assert_eq!(named.source(&world, 0), 70, "it goes by its number in operations");
+    let unknown = named.endpoint.receive(vec![0; 8], 70, 0).unwrap_err().error;
+    assert_eq!(unknown, PostError::UnknownAddress { address: 70 });
+    let gone = bed.world(1).nodes[0].endpoint.address();
+    let mut id = |_| 71;
+    named.vector.insert_each([gone], Marks::UserIds(&mut id), |_| ());
+    named.endpoint.send(vec![1; 8], 1, 0).unwrap();
+    let mut failed = None;
+    world.drive("an error", || {
+        read_all(&named.queue, |done| failed = Some(done));
+        failed.is_some()
+    });
+    assert_eq!(failed.unwrap().bad(Errno::HOSTUNREACH).source, 71, "errors as well");
+}
+
+/// fi_av(3): "all subsequent target events corresponding to the address being inserted will return
+/// FI_ADDR_NOTAVAIL until the user defines a user ID for this fi_addr_t".
+pub fn a_vector_with_user_ids_names_no_source_until_told<P: Provider>(bed: &Bed<P>) {
+    let (world, named) = named_world(bed, AddressVectorFlags::USER_ID, false);
+    assert_eq!(named.source(&world, FI_ADDR_UNSPEC), FI_ADDR_NOTAVAIL);
+    for id in [5, 1 << 63, 6] {
+        named.vector.set_user_id(0, id).unwrap();
+        assert_eq!(named.source(&world, 0), id);
+    }
+}
+
+/// A symmetric vector's addresses lead to the same peers as any other's.
+pub fn a_symmetric_vector_reaches_everybody<P: Provider>(bed: &Bed<P>) {
+    let (world, named) = named_world(bed, AddressVectorFlags::SYMMETRIC, false);
+    assert_eq!(named.source(&world, 0), 0);
+    // Another is put in front of it, and it comes back behind.
+    let address = world.nodes[0].endpoint.address();
+    assert_eq!(named.vector.insert_one(address.with_port(1)).unwrap(), 1);
+    named.vector.remove(&[0]).unwrap();
+    assert_eq!(named.source(&world, FI_ADDR_UNSPEC), FI_ADDR_NOTAVAIL);
+    assert_eq!(named.vector.insert_one(named.endpoint.address()).unwrap(), 0);
+    assert_eq!(named.vector.insert_one(address).unwrap(), 2);
+    assert_eq!(named.source(&world, 2), 2);
 }
 
 pub fn receive_context_bits_are_ignored<P: Provider>(bed: &Bed<P>) {

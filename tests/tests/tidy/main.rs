@@ -9,11 +9,13 @@
 //! - [`unfinished`]: nothing half done, and no ignored test.
 //! - [`reach`]: no Rust file that nothing compiles.
 //! - [`scripts`]: every script states its purpose and can be run.
+//! - [`conformance`]: every test that docs/conformance.md names exists and runs.
 //! - [`documents`]: the README's two commands, every document linked, no names of other places.
 //!
 //! [`tree`] reads the files, [`comments`] finds what the parser drops.
 
 mod comments;
+mod conformance;
 mod documents;
 mod lengths;
 mod locks;
@@ -75,6 +77,11 @@ fn the_readme_has_exactly_the_two_commands() {
 #[test]
 fn every_document_is_linked() {
     expect_none(documents::check_links(&Tree::of_workspace()));
+}
+
+#[test]
+fn every_test_that_conformance_names_runs() {
+    expect_none(conformance::check(&Tree::of_workspace()));
 }
 
 #[test]

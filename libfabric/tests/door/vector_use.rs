@@ -1,0 +1,177 @@
+//! Address vectors that endpoints are bound to, and that processes share. Reference: fi_av(3).
+
+use std::{
+    ffi::{CStr, CString, c_int, c_void},
+    ptr::null_mut,
+    time::Instant,
+};
+
+use kestrel_tests::process::{Peer, child_role, listen_to_parent, say};
+
+use crate::{
+    abi::{attributes::AvAttr, fid::FidEp},
+    code, flag,
+    host::host,
+    vectors::Vector,
+    world::{Node, PATIENCE, World, av_attr, bind, close, cq_attr, enable},
+};
+
+const NONE: *mut c_void = null_mut();
+const NOTAVAIL: u64 = u64::MAX;
+const READ: u64 = 1 << 8;
+const USER_ID: u64 = 1 << 41;
+
+/// An endpoint bound to a vector of its own.
+fn node_with(world: &World, vector: &Vector) -> Node {
+    let cq = world.open_cq(&mut cq_attr()).unwrap();
+    let ep = world.open_ep();
+    assert_eq!(bind(ep, cq, flag::SEND | flag::RECV), 0);
+    assert_eq!((bind(ep, vector.av, 0), enable(ep)), (0, 0));
+    Node { cq, ep }
+}
+
+fn name_of(ep: *mut FidEp) -> [u8; 16] {
+    let (mut address, mut length) = ([0_u8; 16], 16);
+    // SAFETY: the endpoint is open, and the buffer has that length.
+    unsafe {
+        let place = address.as_mut_ptr().cast();
+        assert_eq!(((*(*ep).cm).getname)(ep.cast(), place, &raw mut length), 0);
+    }
+    address
+}
+
+fn insert_name(vector: &Vector, name: &[u8; 16], fi_addr: &mut u64, flags: u64) -> c_int {
+    // SAFETY: the vector is open, the name an address of its format.
+    unsafe {
+        ((*(*vector.av).ops).insert)(vector.av, name.as_ptr().cast(), 1, fi_addr, flags, NONE)
+    }
+}
+
+/// Sends a message to itself, and answers whom the completion says that it is from.
+fn source_of_own(node: Node, to: u64) -> u64 {
+    let mut word = 5_u64;
+    let start = Instant::now();
+    // SAFETY: the word lives until all is over.
+    unsafe {
+        let ops = &*(*node.ep).msg;
+        let place = (&raw mut word).cast::<c_void>();
+        assert_eq!((ops.recv)(node.ep, place, 8, NONE, u64::MAX, place), 0);
+        while (ops.inject)(node.ep, place, 8, to) != 0 {
+            node.progress();
+        }
+        loop {
+            let (mut entry, mut source) = ([0_u64; 6], 7);
+            let read = (*(*node.cq).ops).readfrom;
+            match read(node.cq, entry.as_mut_ptr().cast(), 1, &raw mut source) {
+                1 if entry[1] & flag::RECV != 0 => return source,
+                1 => {}
+                status => assert_eq!(status, code::AGAIN as isize),
+            }
+            assert!(start.elapsed() < PATIENCE);
+        }
+    }
+}
+
+#[test]
+fn completions_tell_user_ids() {
+    let Some(host) = host("completions_tell_user_ids") else { return };
+    let world = World::empty(host, |hints| hints.caps = flag::MSG | flag::SOURCE | USER_ID);
+    // SAFETY: the info is open.
+    assert_ne!(unsafe { (*world.info).caps } & USER_ID, 0);
+    // By insertion: the array is read, and then written.
+    let vector = Vector::open(&world, 0);
+    let node = node_with(&world, &vector);
+    let mut fi_addr = 4711;
+    assert_eq!(insert_name(&vector, &name_of(node.ep), &mut fi_addr, USER_ID), 1);
+    assert_eq!((fi_addr, source_of_own(node, 0)), (0, 4711));
+    // SAFETY: the vectors are open.
+    let set = |vector: &Vector, fi_addr, id, flags| unsafe {
+        ((*(*vector.av).ops).set_user_id)(vector.av, fi_addr, id, flags)
+    };
+    assert_eq!(set(&vector, 0, 5, 0), code::INVAL, "the vector was opened without");
+    assert_eq!(vector.insert(&["10.0.0.1:1"], &mut [], USER_ID, NONE), code::INVAL, "no ids");
+    assert_eq!((close(node.ep), close(node.cq)), (0, 0));
+    // By vector: nobody has a name until it is given.
+    let vector = Vector::open(&world, USER_ID);
+    let node = node_with(&world, &vector);
+    let name = name_of(node.ep);
+    assert_eq!(insert_name(&vector, &name, &mut fi_addr, USER_ID), code::INVAL);
+    assert_eq!(insert_name(&vector, &name, &mut fi_addr, 0), 1);
+    assert_eq!((fi_addr, source_of_own(node, 0)), (0, NOTAVAIL));
+    assert_eq!((set(&vector, 0, 4712, 0), source_of_own(node, 0)), (0, 4712));
+    assert_eq!((set(&vector, 1, 5, 0), set(&vector, 0, 5, 1)), (code::INVAL, code::BADFLAGS));
+    assert_eq!((close(node.ep), close(node.cq)), (0, 0));
+}
+
+fn named(name: &CStr, flags: u64) -> AvAttr {
+    AvAttr { name: name.as_ptr(), flags, ..av_attr() }
+}
+
+/// A process inserts its own address; another one reads the vector, and sends there.
+#[test]
+fn a_named_vector_is_shared_between_processes() {
+    let Some(host) = host("a_named_vector_is_shared_between_processes") else { return };
+    let name = format!("door-{}", std::process::id());
+    let c_name = CString::new(name.clone()).unwrap();
+    let world = World::empty(host, |_| {});
+    let mut attr = named(&c_name, READ);
+    assert_eq!(Vector::try_open(&world, &mut attr).err(), Some(code::NOENT));
+    attr.flags = 0;
+    let vector = Vector::try_open(&world, &mut attr).unwrap();
+    assert!(!attr.map_addr.is_null(), "the map_addr used is returned");
+    let node = node_with(&world, &vector);
+    let mut fi_addr = 7;
+    assert_eq!(insert_name(&vector, &name_of(node.ep), &mut fi_addr, 0), 1);
+    let mut peer = Peer::start(&format!("named {name} {fi_addr}"));
+    assert_eq!(peer.hear(), "sent");
+    let mut word = 0_u64;
+    // SAFETY: the word lives until the completion has come.
+    unsafe {
+        let recv = (*(*node.ep).msg).recv;
+        assert_eq!(recv(node.ep, (&raw mut word).cast(), 8, NONE, u64::MAX, NONE), 0);
+    }
+    assert_eq!(world.completion(node).len, 8);
+    assert_eq!(word, 4711);
+    // The one who made it goes; the other still has it, and a third finds it.
+    assert_eq!((close(node.ep), close(node.cq)), (0, 0));
+    drop(vector);
+    attr.flags = READ;
+    let again = Vector::try_open(&world, &mut attr).unwrap();
+    assert!(again.lookup(fi_addr).is_ok());
+    drop(again);
+    peer.order("end");
+    assert_eq!(peer.hear(), "closed");
+    assert_eq!(Vector::try_open(&world, &mut attr).err(), Some(code::NOENT), "nothing is left");
+    peer.succeed();
+}
+
+/// What [`Peer`] starts.
+pub fn child() {
+    let Some(role) = child_role().filter(|role| role[0] == "named") else { return };
+    let host = host("child").expect("it was there a moment ago");
+    let orders = listen_to_parent();
+    let name = CString::new(role[1].clone()).unwrap();
+    let fi_addr: u64 = role[2].parse().unwrap();
+    let world = World::empty(host, |_| {});
+    let mut attr = named(&name, READ);
+    attr.map_addr = 0x1000 as *mut c_void;
+    let vector = Vector::try_open(&world, &mut attr).unwrap();
+    assert_eq!(vector.insert(&["10.0.0.1:1"], &mut [], 0, NONE), 0, "it is for reading");
+    assert_eq!(vector.remove(&mut [fi_addr]), code::ACCES);
+    let node = node_with(&world, &vector);
+    let word = 4711_u64;
+    let start = Instant::now();
+    // SAFETY: the word is there.
+    while unsafe { ((*(*node.ep).msg).inject)(node.ep, (&raw const word).cast(), 8, fi_addr) } != 0
+    {
+        node.progress();
+        assert!(start.elapsed() < PATIENCE);
+    }
+    say("sent");
+    while orders.try_recv().is_err() {
+        node.progress();
+    }
+    assert_eq!((close(node.ep), close(node.cq)), (0, 0));
+    drop(vector);
+    say("closed");
+}

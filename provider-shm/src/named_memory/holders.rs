@@ -1,0 +1,185 @@
+//! Who has the memory, and how it is found.
+//!
+//! Each process that has it listens, on an abstract unix socket, as the first of so many names
+//! that nobody has, and gives the descriptor to whoever connects and is of our own user. So it is
+//! found as long as anybody has it, and the names go with the processes. Opening goes one
+//! process at a time, by one more name: otherwise two could each find nobody and make two.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::thread::{Builder, JoinHandle, sleep};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::geteuid;
+use rustix::time::Timespec;
+
+use super::{NamedMemoryError, PAUSE, system};
+use crate::control::socket::{self, Received};
+use crate::doorbell::Doorbell;
+use crate::{fork_guard, sys};
+
+/// How many processes can hold one memory and be found; further ones have it all the same.
+const HOLDERS_MAX: u32 = 1024;
+/// How long a holder may take to answer. It sleeps until it is asked.
+const ANSWER_WAIT: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
+/// After an accept that failed for want of descriptors: long enough not to spin.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// A handful of frames; nothing recurses.
+const STACK_BYTES: usize = 128 << 10;
+
+/// What a holder says, with the descriptor: what this is, its version, and the whole name.
+const GREETING: &[u8] = b"KSTV\x01\0\0\0";
+
+pub(super) fn greeting(name: &str) -> Vec<u8> {
+    [GREETING, name.as_bytes()].concat()
+}
+
+/// The beginning of the sockets' names: of our user, and a fingerprint of the name, since they
+/// have room for 107 bytes only. Holders say the whole name.
+pub(super) fn socket_name(name: &str, end: &str) -> String {
+    // FNV-1a, of 128 bits.
+    const PRIME: u128 = 0x0100_0000_0000_0000_0000_013b;
+    const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    let mix = |hash: u128, byte: &u8| (hash ^ u128::from(*byte)).wrapping_mul(PRIME);
+    let print = name.as_bytes().iter().fold(BASIS, mix);
+    format!("kestrel/1/vector/{}/{print:032x}/{end}", geteuid().as_raw())
+}
+
+/// Waits until nobody else opens the memory of that name.
+pub(super) fn open_alone(name: &str, patience: Duration) -> Result<OwnedFd, NamedMemoryError> {
+    let deadline = Instant::now() + patience;
+    loop {
+        match socket::take_name(&socket_name(name, "opening")) {
+            Ok(alone) => return Ok(alone),
+            Err(Errno::ADDRINUSE) if Instant::now() < deadline => sleep(PAUSE),
+            Err(Errno::ADDRINUSE) => {
+                let what = "another process has been opening it for long";
+                return Err(NamedMemoryError::Kept { name: name.to_owned(), what });
+            }
+            Err(errno) => return Err(system("bind")(errno)),
+        }
+    }
+}
+
+/// The memory, from whoever has it; none if nobody does.
+pub(super) fn ask_all(name: &str) -> Result<Option<OwnedFd>, NamedMemoryError> {
+    let mut silent = false;
+    for number in 0..HOLDERS_MAX {
+        match ask(name, number)? {
+            Answer::Memory(memory) => return Ok(Some(memory)),
+            Answer::Silence => silent = true,
+            Answer::Nobody => {}
+        }
+    }
+    if silent {
+        // To make another now would part those who have it from those who come.
+        let what = "a process that has it does not answer";
+        return Err(NamedMemoryError::Kept { name: name.to_owned(), what });
+    }
+    Ok(None)
+}
+
+enum Answer {
+    Memory(OwnedFd),
+    Silence,
+    Nobody,
+}
+
+fn ask(name: &str, number: u32) -> Result<Answer, NamedMemoryError> {
+    let holder = match socket::connect_to(&socket_name(name, &number.to_string())) {
+        Ok(holder) => holder,
+        Err(Errno::CONNREFUSED) => return Ok(Answer::Nobody),
+        Err(Errno::AGAIN) => return Ok(Answer::Silence),
+        Err(errno) => return Err(system("connect")(errno)),
+    };
+    let credentials = sys::peer_credentials(holder.as_fd()).map_err(system("SO_PEERCRED"))?;
+    if !socket::same_user(credentials) {
+        let uid = credentials.uid;
+        return Err(NamedMemoryError::OtherUser { name: name.to_owned(), uid });
+    }
+    let mut fds = [PollFd::new(&holder, PollFlags::IN)];
+    let _ = poll(&mut fds, Some(&ANSWER_WAIT));
+    match socket::receive(holder.as_fd()) {
+        Received::Empty => Ok(Answer::Silence),
+        // It lets go at this moment, or died.
+        Received::Closed => Ok(Answer::Nobody),
+        Received::Message(mut packet) => {
+            let memory = packet.descriptors.pop().filter(|_| packet.descriptors.is_empty());
+            match memory {
+                Some(memory) if packet.bytes == greeting(name) => Ok(Answer::Memory(memory)),
+                _ => {
+                    let what = "a process gives something else for it";
+                    Err(NamedMemoryError::Kept { name: name.to_owned(), what })
+                }
+            }
+        }
+    }
+}
+
+/// Gives the memory to whoever asks, until it is dropped.
+pub(super) struct Holder {
+    stop: Doorbell,
+    thread: Option<JoinHandle<()>>,
+    generation: u32,
+}
+
+impl Holder {
+    /// Starts to hold; as one who is not found where too many hold it already.
+    pub(super) fn start(name: &str, memory: OwnedFd) -> Result<Holder, NamedMemoryError> {
+        let generation = fork_guard::generation();
+        let stop = Doorbell::new().map_err(system("eventfd"))?;
+        let Some(listener) = listen(name)? else {
+            tracing::info!("'{name}' is held by {HOLDERS_MAX} processes: no more are found");
+            return Ok(Holder { stop, thread: None, generation });
+        };
+        let (bell, said) = (stop.clone(), greeting(name));
+        let builder = Builder::new().name("kestrel-vector".into()).stack_size(STACK_BYTES);
+        let serving = move || serve(&listener, &bell, memory.as_fd(), &said);
+        let thread = sys::with_signals_blocked(|| builder.spawn(serving))
+            .map_err(system("starting a thread"))?;
+        Ok(Holder { stop, thread: Some(thread), generation })
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        if let Some(thread) = self.thread.take()
+            // The thread is the parent's.
+            && !fork_guard::forked(self.generation)
+        {
+            self.stop.ring();
+            let _ = thread.join();
+        }
+    }
+}
+
+fn listen(name: &str) -> Result<Option<OwnedFd>, NamedMemoryError> {
+    for number in 0..HOLDERS_MAX {
+        match socket::listen_as(&socket_name(name, &number.to_string())) {
+            Ok(listener) => return Ok(Some(listener)),
+            Err(Errno::ADDRINUSE) => {}
+            Err(errno) => return Err(system("bind")(errno)),
+        }
+    }
+    Ok(None)
+}
+
+fn serve(listener: &OwnedFd, stop: &Doorbell, memory: BorrowedFd<'_>, greeting: &[u8]) {
+    loop {
+        let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
+        let _ = poll(&mut fds, None);
+        if stop.drain() {
+            return;
+        }
+        match socket::accept(listener.as_fd()) {
+            Ok(asker) => {
+                let known = sys::peer_credentials(asker.as_fd()).is_ok_and(socket::same_user);
+                // Who is gone by now needs no answer.
+                let _ = known.then(|| socket::send(asker.as_fd(), greeting, &[memory]));
+            }
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Err(_) => sleep(ACCEPT_PAUSE),
+        }
+    }
+}

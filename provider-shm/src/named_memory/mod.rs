@@ -1,0 +1,190 @@
+//! Memory with a name, which processes of one user on one host find and map: the table of an
+//! address vector that they share. Reference: fi_av(3), `name`.
+//!
+//! Nothing has a name in a file system. The memory is a sealed memfd; every process that has it
+//! gives it to whoever asks ([`holders`]), so it lives as long as one of them does, and goes with
+//! the last, however that ends. Who changes it holds a lock of the kernel's on the file, which
+//! goes with its process too.
+//!
+//! A process of our own user may write anything into the memory, at any time, or keep the lock:
+//! what is in it is held against the memory's size by whoever reads it, and the wait for the lock
+//! has an end.
+
+mod holders;
+#[allow(unsafe_code)]
+mod mapping;
+#[cfg(test)]
+mod tests;
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use kestrel_core::address_vector::{SharedLock, SharedMemory, shared_bytes};
+use kestrel_core::error::{Errno, HasErrno};
+use rustix::fs::{FlockOperation, fcntl_add_seals, flock};
+use thiserror::Error;
+
+use self::holders::Holder;
+use self::mapping::Mapping;
+use crate::region::{RegionError, size_seals, unsealed_memfd};
+
+/// How many addresses a table has room for, if nobody expects more. Memory is paid for as it is
+/// used.
+const COUNT_MIN: usize = 1 << 20;
+/// The most that may be expected.
+const COUNT_MAX: usize = 1 << 26;
+
+/// The longest name, with what stands in front of it. Units: bytes.
+pub const NAME_BYTES_MAX: usize = 400;
+
+/// How long others may keep us from opening or changing the memory.
+const PATIENCE: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_micros(200);
+
+/// Why named memory cannot be had.
+#[derive(Debug, Error)]
+pub enum NamedMemoryError {
+    #[error("nobody has made '{name}', and it is opened for reading alone")]
+    NotThere { name: String },
+    #[error("the name has {bytes} bytes, {NAME_BYTES_MAX} are allowed")]
+    NameTooLong { bytes: usize },
+    #[error("'{name}' cannot be had: {what}")]
+    Kept { name: String, what: &'static str },
+    #[error("'{name}' is held by user {uid}")]
+    OtherUser { name: String, uid: u32 },
+    #[error(transparent)]
+    Region(#[from] RegionError),
+    #[error("{call} failed: {source}")]
+    System { call: &'static str, source: io::Error },
+}
+
+impl HasErrno for NamedMemoryError {
+    fn errno(&self) -> Errno {
+        match self {
+            NamedMemoryError::NotThere { .. } => Errno::NOENT,
+            NamedMemoryError::NameTooLong { .. } => Errno::INVAL,
+            NamedMemoryError::Kept { .. } => Errno::BUSY,
+            NamedMemoryError::OtherUser { .. } => Errno::ACCES,
+            NamedMemoryError::Region(_) | NamedMemoryError::System { .. } => Errno::NOMEM,
+        }
+    }
+}
+
+fn system<E: Into<io::Error>>(call: &'static str) -> impl FnOnce(E) -> NamedMemoryError {
+    move |source| NamedMemoryError::System { call, source: source.into() }
+}
+
+/// What a process may do with the memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opening {
+    /// Read and write it, and make it if nobody has.
+    Write,
+    /// Read what others have made.
+    Read,
+}
+
+/// Named memory, mapped. Dropping it lets go of it.
+pub struct NamedMemory {
+    mapping: Mapping,
+    /// Our own opening of the file, which the lock belongs to; none for reading alone.
+    file: Option<File>,
+    /// Somebody in this process has the lock by way of this object.
+    held: AtomicBool,
+    _holder: Holder,
+}
+
+impl NamedMemory {
+    /// Opens the memory called `name`, with room for `count` addresses if it is made now.
+    ///
+    /// # Errors
+    /// [`NamedMemoryError`]: it is not there and only read, others keep it, no descriptor is left.
+    pub fn open(name: &str, count: usize, opening: Opening) -> Result<Self, NamedMemoryError> {
+        if name.len() > NAME_BYTES_MAX {
+            return Err(NamedMemoryError::NameTooLong { bytes: name.len() });
+        }
+        // Until this goes nobody else looks for it, makes it or comes to hold it.
+        let _alone = holders::open_alone(name, PATIENCE)?;
+        let memory = match (holders::ask_all(name)?, opening) {
+            (Some(memory), _) => memory,
+            (None, Opening::Write) => make(count)?,
+            (None, Opening::Read) => {
+                return Err(NamedMemoryError::NotThere { name: name.to_owned() });
+            }
+        };
+        let (mapping, file) = match opening {
+            Opening::Read => (Mapping::read_only(&memory)?, None),
+            Opening::Write => (Mapping::writable(&memory)?, Some(reopen(&memory)?)),
+        };
+        let held = AtomicBool::new(false);
+        Ok(NamedMemory { mapping, file, held, _holder: Holder::start(name, memory)? })
+    }
+
+    /// Where it is mapped in this process.
+    pub fn base(&self) -> u64 {
+        self.mapping.words().as_ptr() as u64
+    }
+}
+
+/// Makes the memory: as large as it will ever be, and empty.
+fn make(count: usize) -> Result<OwnedFd, NamedMemoryError> {
+    let bytes = shared_bytes(count.clamp(COUNT_MIN, COUNT_MAX)).next_multiple_of(mapping::PAGE);
+    let memory = unsealed_memfd("kestrel-vector", bytes)?;
+    fcntl_add_seals(&memory, size_seals())
+        .map_err(|source| RegionError::Create { bytes, source: source.into() })?;
+    Ok(memory)
+}
+
+/// An opening of our own: locks belong to openings, and a descriptor that was passed shares its
+/// giver's.
+fn reopen(memory: &OwnedFd) -> Result<File, NamedMemoryError> {
+    let path = format!("/proc/self/fd/{}", memory.as_raw_fd());
+    let opened = OpenOptions::new().read(true).write(true).open(path);
+    opened.map_err(system("opening shared memory once more"))
+}
+
+/// The lock, given back when it is dropped.
+struct Held<'a>(&'a NamedMemory, &'a File);
+
+impl SharedLock for Held<'_> {}
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        let _ = flock(self.1, FlockOperation::Unlock);
+        self.0.held.store(false, Ordering::Release); // N1: pairs with N2 in lock()
+    }
+}
+
+impl SharedMemory for NamedMemory {
+    fn words(&self) -> &[AtomicU64] {
+        self.mapping.words()
+    }
+
+    fn lock(&self) -> Result<Box<dyn SharedLock + '_>, String> {
+        let file = self.file.as_ref().ok_or("it is open for reading alone")?;
+        let deadline = Instant::now() + PATIENCE;
+        // N2: pairs with N1 in the drop of what was held before.
+        while self.held.swap(true, Ordering::Acquire) {
+            wait_until(deadline)?;
+        }
+        let held = Held(self, file);
+        while let Err(errno) = flock(file, FlockOperation::NonBlockingLockExclusive) {
+            if errno != rustix::io::Errno::AGAIN && errno != rustix::io::Errno::INTR {
+                return Err(format!("its lock: {errno}"));
+            }
+            wait_until(deadline)?;
+        }
+        Ok(Box::new(held))
+    }
+}
+
+fn wait_until(deadline: Instant) -> Result<(), String> {
+    if Instant::now() > deadline {
+        return Err(format!("for more than {PATIENCE:?}"));
+    }
+    sleep(PAUSE);
+    Ok(())
+}

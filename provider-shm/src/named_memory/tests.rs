@@ -1,0 +1,82 @@
+//! What a process of our own user may do where the memory is looked for.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::thread;
+
+use super::holders::{greeting, socket_name};
+use super::*;
+use crate::control::socket;
+
+/// Listens as the first holder of `name`, and says this, with that descriptor, to the first who asks.
+fn impostor(name: &str, said: Vec<u8>, given: Option<OwnedFd>) -> thread::JoinHandle<()> {
+    let listener = socket::listen_as(&socket_name(name, "0")).unwrap();
+    thread::spawn(move || {
+        let asker = loop {
+            match socket::accept(listener.as_fd()) {
+                Ok(asker) => break asker,
+                Err(_) => sleep(PAUSE),
+            }
+        };
+        let given: Vec<_> = given.iter().map(AsFd::as_fd).collect();
+        socket::send(asker.as_fd(), &said, &given).unwrap();
+    })
+}
+
+fn new_name(test: &str) -> String {
+    format!("{test}/{}", std::process::id())
+}
+
+fn refusal(name: &str) -> NamedMemoryError {
+    NamedMemory::open(name, 0, Opening::Write).err().expect("no memory")
+}
+
+#[test]
+fn memory_that_could_shrink_is_refused() {
+    let name = new_name("shrinks");
+    let unsealed = unsealed_memfd("kestrel-vector", 8 << 10).unwrap();
+    let impostor = impostor(&name, greeting(&name), Some(unsealed));
+    let error = refusal(&name);
+    assert!(matches!(error, NamedMemoryError::Region(RegionError::MissingSeals { .. })), "{error}");
+    impostor.join().unwrap();
+}
+
+#[test]
+fn memory_of_no_pages_is_refused() {
+    let name = new_name("odd");
+    let odd = unsealed_memfd("kestrel-vector", 5000).unwrap();
+    fcntl_add_seals(&odd, size_seals()).unwrap();
+    let impostor = impostor(&name, greeting(&name), Some(odd));
+    let error = refusal(&name);
+    let size = NamedMemoryError::Region(RegionError::TableSize { have: 5000 });
+    assert_eq!(error.to_string(), size.to_string());
+    impostor.join().unwrap();
+}
+
+#[test]
+fn memory_of_another_name_is_refused() {
+    let name = new_name("another");
+    for (said, given) in [
+        (greeting("something else"), Some(make(0).unwrap())),
+        (greeting(&name), None),
+        (vec![1; 100], Some(make(0).unwrap())),
+    ] {
+        let impostor = impostor(&name, said, given);
+        let error = refusal(&name);
+        assert_eq!(error.errno(), Errno::BUSY, "{error}");
+        impostor.join().unwrap();
+    }
+    assert!(NamedMemory::open(&name, 0, Opening::Write).is_ok());
+}
+
+/// Whoever has it and says nothing is not passed over: there would be two of it.
+#[test]
+fn a_silent_holder_is_not_replaced() {
+    let name = new_name("silent");
+    let silent = socket::listen_as(&socket_name(&name, "0")).unwrap();
+    assert_eq!(refusal(&name).errno(), Errno::BUSY);
+    drop(silent);
+    let opening = socket::take_name(&socket_name(&name, "opening")).unwrap();
+    assert_eq!(refusal(&name).errno(), Errno::BUSY, "somebody has been opening it for long");
+    drop(opening);
+    assert!(NamedMemory::open(&name, 0, Opening::Write).is_ok());
+}
