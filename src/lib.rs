@@ -33,6 +33,7 @@ pub use kestrel_core::{
     operation::{ReceivePost, SendPost},
 };
 pub use objects::{
-    CompletionQueue, Counter, Domain, Endpoint, PassiveEndpoint, Provider, open_domain,
-    open_endpoint, open_passive_endpoint, traffic,
+    CompletionQueue, Counter, Domain, Endpoint, PassiveEndpoint, Provider, ScalableEndpoint,
+    SharedReceive, SharedTransmit, open_domain, open_endpoint, open_passive_endpoint,
+    open_scalable_endpoint, traffic,
 };

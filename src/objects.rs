@@ -8,7 +8,8 @@ use kestrel_core::{
     domain::{DomainOptions, OpenError},
     endpoint::{EndpointOptions, PostError},
     error::{Errno, HasErrno},
-    info::{EndpointType, Info},
+    info::{EndpointType, Info, SHARED_CONTEXT},
+    scalable_endpoint::ContextCounts,
     transport::Unreachable,
 };
 use kestrel_shm::ShmProvider;
@@ -28,6 +29,12 @@ pub type Domain = kestrel_core::domain::Domain<Provider>;
 pub type Endpoint = kestrel_core::endpoint::Endpoint<Provider>;
 /// A passive endpoint; see [`kestrel_core::connection::passive_endpoint::PassiveEndpoint`].
 pub type PassiveEndpoint = kestrel_core::connection::passive_endpoint::PassiveEndpoint<Provider>;
+/// A scalable endpoint; see [`kestrel_core::scalable_endpoint::ScalableEndpoint`].
+pub type ScalableEndpoint = kestrel_core::scalable_endpoint::ScalableEndpoint<Provider>;
+/// A shared transmit context; see [`kestrel_core::shared_context::SharedTransmit`].
+pub type SharedTransmit = kestrel_core::shared_context::SharedTransmit<Provider>;
+/// A shared receive context; see [`kestrel_core::shared_context::receive::SharedReceive`].
+pub type SharedReceive = kestrel_core::shared_context::receive::SharedReceive<Provider>;
 /// A completion queue; see [`kestrel_core::completion_queue::CompletionQueue`].
 pub type CompletionQueue = kestrel_core::completion_queue::CompletionQueue<Provider>;
 /// A counter; see [`kestrel_core::completion_counter::CompletionCounter`].
@@ -112,6 +119,20 @@ pub fn open_endpoint(domain: &Arc<Domain>, info: &Info) -> Result<Arc<Endpoint>,
     Endpoint::open(domain, endpoint_options(info))
 }
 
+/// Opens a scalable endpoint as `info` describes it, at `info.source` if that is given: with as
+/// many contexts as its counts say.
+///
+/// # Errors
+/// As [`open_endpoint`], and where not so many ports in a row are free.
+pub fn open_scalable_endpoint(
+    domain: &Arc<Domain>,
+    info: &Info,
+) -> Result<Arc<ScalableEndpoint>, OpenError> {
+    let (transmit, receive) = (info.endpoint.tx_ctx_count, info.endpoint.rx_ctx_count);
+    let counts = ContextCounts { transmit, receive };
+    ScalableEndpoint::open(domain, endpoint_options(info), counts)
+}
+
 /// What an endpoint is opened with, as `info` describes it.
 pub fn endpoint_options(info: &Info) -> EndpointOptions {
     EndpointOptions {
@@ -122,6 +143,8 @@ pub fn endpoint_options(info: &Info) -> EndpointOptions {
         inject_size: info.transmit.inject_size,
         transmit_flags: info.transmit.op_flags,
         receive_flags: info.receive.op_flags,
+        shares_transmit: info.endpoint.tx_ctx_count == SHARED_CONTEXT,
+        shares_receive: info.endpoint.rx_ctx_count == SHARED_CONTEXT,
         connected: info.endpoint.kind == EndpointType::Msg,
         ..EndpointOptions::default()
     }

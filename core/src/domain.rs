@@ -33,6 +33,14 @@ pub enum OpenError {
     /// The domain is closed.
     #[error("the domain is closed")]
     Closed,
+    /// More contexts than an endpoint can have.
+    #[error("{count} contexts are more than the {limit} that an endpoint may have")]
+    TooManyContexts {
+        /// As given.
+        count: usize,
+        /// Of either direction.
+        limit: usize,
+    },
     /// A progress thread could not be started.
     #[error("no progress thread: {0}")]
     NoThread(String),
@@ -50,6 +58,7 @@ impl HasErrno for OpenError {
             OpenError::Refused(reason) => reason.errno,
             OpenError::ForkedChild => Errno::OPNOTSUPP,
             OpenError::Closed => Errno::BADF,
+            OpenError::TooManyContexts { .. } => Errno::INVAL,
             OpenError::NoThread(_) => Errno::AGAIN,
         }
     }

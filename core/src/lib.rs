@@ -26,6 +26,8 @@ pub mod endpoint;
 pub mod event_queue;
 pub mod info;
 pub mod memory_region;
+pub mod scalable_endpoint;
+pub mod shared_context;
 
 // What drives them.
 pub mod engine;

@@ -30,6 +30,11 @@ impl<R> Pool<R> {
         Pool { records: Vec::with_capacity(capacity), free: NONE, used: 0 }
     }
 
+    /// Makes sure that there is memory for `capacity` records.
+    pub fn reserve(&mut self, capacity: usize) {
+        self.records.reserve(capacity.saturating_sub(self.records.len()));
+    }
+
     /// Records in use.
     #[inline(always)]
     pub fn len(&self) -> usize {

@@ -128,6 +128,12 @@ pub trait Transport: Send + Sized + 'static {
         false
     }
 
+    /// Whether `peer`, which sends to us, may speak for whoever is at `address` as well, as far
+    /// as can be told at once. Cold.
+    fn speaks_for(&self, _peer: PeerIndex, _address: Address) -> bool {
+        true
+    }
+
     /// Starts connecting to `address` as `peer`. Exactly one `Connected` or
     /// `Failed` follows, within the transport's deadline.
     fn connect(&mut self, peer: PeerIndex, address: Address);

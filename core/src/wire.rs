@@ -65,6 +65,9 @@ pub enum Kind {
     Ask = 23,
     /// The answer. Word: key. Words: a lease: `base, length, address, remote key and access`.
     Lease = 24,
+    /// The sender is another pair of contexts than the first of its endpoint: said before all
+    /// else. Word: the pair's index.
+    Context = 25,
 }
 
 impl Kind {
@@ -96,6 +99,7 @@ impl Kind {
             22 => Kind::Admit,
             23 => Kind::Ask,
             24 => Kind::Lease,
+            25 => Kind::Context,
             _ => return None,
         })
     }

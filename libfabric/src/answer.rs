@@ -104,7 +104,14 @@ fn key(bytes: &[u8]) -> Result<(*mut u8, usize), Failure> {
 fn transmit(found: &info::TransmitAttributes) -> Result<*mut TxAttr, Failure> {
     // SAFETY: attributes of zeroes are valid, here and below.
     let place = unsafe { allocate::<TxAttr>() }?;
-    let attr = TxAttr {
+    // SAFETY: just allocated for it.
+    unsafe { place.write(transmit_attr(found)) };
+    Ok(place)
+}
+
+/// Transmit attributes as C sees them.
+pub fn transmit_attr(found: &info::TransmitAttributes) -> TxAttr {
+    TxAttr {
         caps: found.caps.bits(),
         mode: found.mode.bits(),
         op_flags: found.op_flags.bits(),
@@ -115,16 +122,20 @@ fn transmit(found: &info::TransmitAttributes) -> Result<*mut TxAttr, Failure> {
         iov_limit: found.iov_limit,
         rma_iov_limit: found.rma_iov_limit,
         tclass: found.traffic_class,
-    };
-    // SAFETY: just allocated for it.
-    unsafe { place.write(attr) };
-    Ok(place)
+    }
 }
 
 fn receive(found: &info::ReceiveAttributes) -> Result<*mut RxAttr, Failure> {
     // SAFETY: as above.
     let place = unsafe { allocate::<RxAttr>() }?;
-    let attr = RxAttr {
+    // SAFETY: just allocated for it.
+    unsafe { place.write(receive_attr(found)) };
+    Ok(place)
+}
+
+/// Receive attributes as C sees them.
+pub fn receive_attr(found: &info::ReceiveAttributes) -> RxAttr {
+    RxAttr {
         caps: found.caps.bits(),
         mode: found.mode.bits(),
         op_flags: found.op_flags.bits(),
@@ -133,10 +144,7 @@ fn receive(found: &info::ReceiveAttributes) -> Result<*mut RxAttr, Failure> {
         total_buffered_recv: found.total_buffered_recv,
         size: found.size,
         iov_limit: found.iov_limit,
-    };
-    // SAFETY: just allocated for it.
-    unsafe { place.write(attr) };
-    Ok(place)
+    }
 }
 
 fn endpoint(found: &info::EndpointAttributes) -> Result<*mut EpAttr, Failure> {

@@ -22,10 +22,12 @@ use crate::{
         fid::{Fid, FidDomain, FidEq, FidFabric, class},
         info::Info,
     },
-    address_vector, completion_queue, counter, endpoint, fabric, hints, memory_region,
+    address_vector, completion_queue,
+    context_attributes::Whole,
+    counter, endpoint, fabric, hints, memory_region,
     object::{self, FID_NOSYS, Header, Use},
     outcome::{Failure, done},
-    parameters, poll_set,
+    parameters, poll_set, scalable_endpoint, shared_receive, shared_transmit,
 };
 
 /// What we keep of a domain.
@@ -47,6 +49,11 @@ impl State {
     pub fn address_format(&self) -> AddressFormat {
         self.info.address_format
     }
+
+    /// What shared contexts are part of.
+    pub fn whole(&self) -> Whole<'_> {
+        Whole { info: &self.info, config: &self.config, version: self.version }
+    }
 }
 
 static FID: OpsFid = OpsFid { close: object::close::<FidDomain>, bind, ..FID_NOSYS };
@@ -54,6 +61,9 @@ static OPERATIONS: OpsDomain = OpsDomain {
     av_open: address_vector::open,
     cq_open: completion_queue::open,
     endpoint: endpoint::setup::open,
+    scalable_ep: scalable_endpoint::open,
+    stx_ctx: shared_transmit::open,
+    srx_ctx: shared_receive::open,
     cntr_open: counter::open,
     poll_open: poll_set::open,
     query_atomic: endpoint::atomic::query,

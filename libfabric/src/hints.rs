@@ -77,7 +77,8 @@ pub unsafe fn read(info: &Info) -> Result<Hints, Failure> {
     Ok(hints)
 }
 
-fn transmit(attr: &TxAttr) -> TransmitHints {
+/// What transmit attributes ask for.
+pub fn transmit(attr: &TxAttr) -> TransmitHints {
     TransmitHints {
         caps: Flags::from_bits_retain(attr.caps),
         mode: Mode::from_bits_retain(attr.mode),
@@ -92,7 +93,8 @@ fn transmit(attr: &TxAttr) -> TransmitHints {
     }
 }
 
-fn receive(attr: &RxAttr) -> ReceiveHints {
+/// What receive attributes ask for.
+pub fn receive(attr: &RxAttr) -> ReceiveHints {
     ReceiveHints {
         caps: Flags::from_bits_retain(attr.caps),
         mode: Mode::from_bits_retain(attr.mode),

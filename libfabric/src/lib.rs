@@ -29,6 +29,7 @@ pub mod provider;
 
 // Discovery.
 pub mod answer;
+pub mod context_attributes;
 pub mod getinfo;
 pub mod hints;
 
@@ -50,4 +51,7 @@ pub mod event_queue;
 pub mod fabric;
 pub mod memory_region;
 pub mod poll_set;
+pub mod scalable_endpoint;
+pub mod shared_receive;
+pub mod shared_transmit;
 pub mod wait_set;

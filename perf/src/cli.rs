@@ -39,6 +39,8 @@ pub enum Job {
     Rma,
     /// Remote atomics: 64-bit fetch-add and compare-swap
     Atomics,
+    /// Contexts of a scalable endpoint, a thread each: what all move beside what one moves
+    Contexts,
     /// Everything above that this version offers (the default)
     All,
     /// What two cores can do without a protocol: bounce, slots, the grid of copies

@@ -42,6 +42,12 @@ impl FabricOptions {
         Ok(config)
     }
 
+    /// A domain that any thread may use.
+    pub fn domain(&self) -> Result<Arc<Domain>, FabricError> {
+        let (provider, _) = self.transports()?;
+        Domain::open(Arc::new(provider), DomainOptions::default()).map_err(open)
+    }
+
     /// The best that discovery finds: what opens transports, and where.
     fn transports(&self) -> Result<(kestrel::Provider, Option<Address>), FabricError> {
         let config = self.config()?;

@@ -12,6 +12,7 @@ mod buffer;
 mod cli;
 mod clock;
 mod compare;
+mod contexts;
 mod cores;
 mod doctor;
 mod door;
@@ -50,6 +51,8 @@ enum Failure {
     #[error(transparent)]
     Session(#[from] SessionError),
     #[error(transparent)]
+    Fabric(#[from] fabric::FabricError),
+    #[error(transparent)]
     Report(#[from] ReportError),
     #[error(transparent)]
     Peer(#[from] peer::PeerError),
@@ -74,6 +77,12 @@ fn run(cli: Cli) -> Result<(), Failure> {
     let job = cli.job.unwrap_or(Job::All);
     if let Job::Report { path } = &job {
         return render_again(path, cli.flags.html.as_deref());
+    }
+    if job == Job::Contexts {
+        let options = Options::new(cli.flags.clone());
+        let cores = cores::usable(&cli.flags.cores).map_err(RoleError::Cores)?;
+        say(&contexts::run(&options.fabric, &cores)?);
+        return Ok(());
     }
     for path in cli.flags.json.iter().chain(&cli.flags.html) {
         report::check_writable(path)?;
@@ -158,7 +167,7 @@ fn jobs(job: &Job) -> Vec<(Measure, u64)> {
             (measure::pairs::job, 6),
             (measure::one_sided::atomics, 2),
         ],
-        Job::Doctor | Job::Compare(_) | Job::Report { .. } => Vec::new(),
+        Job::Contexts | Job::Doctor | Job::Compare(_) | Job::Report { .. } => Vec::new(),
     }
 }
 

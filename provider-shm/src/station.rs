@@ -7,7 +7,7 @@
 use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -27,6 +27,7 @@ use crate::fork_guard;
 use crate::limits::OutOfDescriptors;
 use crate::process::ProcessId;
 use crate::region::{LaneMemory, PoolMemory, PoolView, RegionError};
+use crate::sys;
 
 /// The ports from which one is chosen for an endpoint that asks for none: IANA's dynamic ones.
 const PORTS_CHOSEN: std::ops::RangeInclusive<u16> = 49152..=65535;
@@ -158,6 +159,8 @@ pub struct PeerIdentity {
     /// Random for each station: a restarted peer is another one.
     pub incarnation: u64,
     pub process: ProcessId,
+    /// As the kernel put it on the socket, if the process has one here.
+    pub pid: Option<i32>,
     /// The peer's memory, if a probe showed that we can read it.
     pub memory: Option<PeerMemory>,
     /// Whether it said that it can read ours.
@@ -294,6 +297,17 @@ impl Station {
     /// Cost: a few system calls; who listens sees a connection that ends at once.
     pub fn finds(address: SocketAddr) -> bool {
         socket::open_connection(socket::canonical(address)).is_ok()
+    }
+
+    /// Whether anybody but the process `pid`, which is watched, listens at `address`.
+    ///
+    /// Cost: as `finds`.
+    pub fn is_of_others(pid: Option<i32>, address: SocketAddr) -> bool {
+        match socket::open_connection(socket::canonical(address)) {
+            Ok(there) => sys::peer_credentials(there.as_fd())
+                .map_or(true, |owner| !socket::same_user(owner) || owner.pid != pid),
+            Err(errno) => errno != Errno::CONNREFUSED,
+        }
     }
 
     /// Asks for a lane to `to`. Exactly one `Connected` or `Failed` with this `request` follows,

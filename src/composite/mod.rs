@@ -158,6 +158,15 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
             || self.far.as_ref().is_some_and(|far| far.transport.finds(address))
     }
 
+    fn speaks_for(&self, peer: PeerIndex, address: Address) -> bool {
+        match &self.far {
+            Some(far) if far.route(peer).receive == Some(Side::Far) => {
+                far.transport.speaks_for(peer, address)
+            }
+            _ => self.near.speaks_for(peer, address),
+        }
+    }
+
     fn connect(&mut self, peer: PeerIndex, address: Address) {
         match &mut self.far {
             None => self.near.connect(peer, address),

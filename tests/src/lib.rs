@@ -14,6 +14,7 @@ pub mod arithmetic;
 pub mod bed;
 pub mod cases;
 pub mod completion;
+pub mod contexts;
 pub mod figures;
 pub mod fork;
 pub mod link;
@@ -166,6 +167,32 @@ macro_rules! conformance {
                 a_passive_endpoint_is_taken_over,
                 strangers_are_not_heard,
                 a_connected_endpoint_needs_an_event_queue;
+            scalable:
+                a_named_context_gets_what_is_for_it,
+                the_first_context_gets_what_names_none,
+                a_directed_receive_takes_from_every_context,
+                a_directed_receive_fails_with_the_last_context,
+                who_names_no_context_that_exists_is_told,
+                one_sided_operations_go_to_a_context,
+                a_context_has_one_direction,
+                a_context_may_have_less_than_its_endpoint,
+                contexts_close_before_their_endpoint,
+                closing_a_context_leaves_the_other_one,
+                what_a_closed_context_had_begun_is_let_go,
+                ports_follow_each_other,
+                contexts_are_used_by_threads_of_their_own;
+            shared_contexts:
+                every_endpoint_takes_shared_receives,
+                connections_share_receives,
+                the_earliest_receive_and_message_match,
+                a_directed_receive_takes_from_its_source,
+                messages_of_all_endpoints_fill_one_buffer,
+                a_receive_is_canceled_once,
+                what_is_not_shared_is_refused,
+                a_context_is_closed_after_its_endpoints,
+                a_closed_endpoint_takes_nothing_along,
+                threads_post_and_poll_at_once,
+                endpoints_send_by_a_shared_context;
             progress:
                 a_sleeping_helper_delivers,
                 a_delivery_completes_while_its_receiver_sleeps,

@@ -132,6 +132,12 @@ impl<P: Provider> End<P> {
     pub fn open(bed: &Bed<P>, open: impl FnOnce(&Arc<Domain<P>>) -> Arc<Endpoint<P>>) -> End<P> {
         let domain = bed.domain(DomainOptions::default());
         let endpoint = open(&domain);
+        End::over(&domain, endpoint)
+    }
+
+    /// What belongs to `endpoint`.
+    pub fn over(domain: &Arc<Domain<P>>, endpoint: Arc<Endpoint<P>>) -> End<P> {
+        let domain = domain.clone();
         let queue = CompletionQueue::open(&domain, 0).unwrap();
         let events = events();
         endpoint.bind_completion_queue(&queue, Flags::TRANSMIT | Flags::RECV).unwrap();

@@ -186,9 +186,11 @@ impl Rig {
         let setup = Setup {
             transmit: side(),
             receive: side(),
+            shared: None,
             address_vector: vector,
             one_sided: OneSidedCounters::default(),
             permitted: one_sided::BOTH,
+            names_contexts: false,
             memory_regions: regions,
             transmit_size: 64,
             multi_receive_min: 64,

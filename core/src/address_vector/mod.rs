@@ -261,6 +261,12 @@ impl AddressVector {
         }
     }
 
+    /// The bits of an address that say whose it is: all but those of its receive context.
+    pub fn source_mask(&self) -> FiAddr {
+        // rx_ctx_bits is at most 32, so the shift is in range.
+        u64::MAX >> self.attributes.rx_ctx_bits
+    }
+
     /// The receive context that `fi_addr` names.
     pub fn rx_index(&self, fi_addr: FiAddr) -> u64 {
         match self.attributes.rx_ctx_bits {
@@ -348,7 +354,6 @@ impl AddressVector {
 
     /// The index that `fi_addr` names, its receive-context bits taken off.
     fn index_of(&self, fi_addr: FiAddr) -> Option<u32> {
-        // rx_ctx_bits is at most 32, so the shift is in range.
-        u32::try_from(fi_addr & (u64::MAX >> self.attributes.rx_ctx_bits)).ok()
+        u32::try_from(fi_addr & self.source_mask()).ok()
     }
 }

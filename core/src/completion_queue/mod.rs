@@ -60,7 +60,8 @@ impl HasErrno for ReadError {
 
 /// A completion queue, opened on a domain and bound to endpoints.
 ///
-/// Reading it drives the endpoints bound to it (manual progress).
+/// Reading it drives the endpoints bound to it (manual progress). Aligned as units are.
+#[repr(align(128))]
 pub struct CompletionQueue<P: Provider> {
     domain: Arc<Domain<P>>,
     store: Arc<CompletionStore>,

@@ -40,7 +40,8 @@ enum Queue {
     },
 }
 
-/// The engine's side of a completion queue.
+/// The engine's side of a completion queue. Aligned as units are.
+#[repr(align(128))]
 pub struct CompletionStore {
     queue: Queue,
     errors: SegQueue<ErrorEntry>,

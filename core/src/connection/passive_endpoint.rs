@@ -153,9 +153,11 @@ impl<P: Provider> PassiveEndpoint<P> {
         Setup {
             transmit: Side::default(),
             receive: Side::default(),
+            shared: None,
             address_vector: empty_vector(),
             one_sided: Default::default(),
             permitted: Flags::empty(),
+            names_contexts: false,
             memory_regions: Arc::new(MemoryRegionRegistry::new(mode, IOV_LIMIT)),
             transmit_size: 1,
             multi_receive_min: 1,

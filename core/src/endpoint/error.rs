@@ -1,6 +1,7 @@
 //! What can be wrong with a call on an endpoint.
 
 use crate::{
+    bind_count::BindError,
     domain::OpenError,
     error::{Errno, HasErrno},
     flags::Flags,
@@ -84,6 +85,9 @@ pub enum PostError {
         /// The capability.
         missing: Flags,
     },
+    /// What is received here goes to a shared receive context.
+    #[error("receives are posted to the shared receive context, not to its endpoints")]
+    ReceivesAreShared,
     /// No operation under way has this context.
     #[error("no operation that can be canceled has context {context:#x}")]
     NothingToCancel {
@@ -114,7 +118,9 @@ impl HasErrno for PostError {
             | PostError::BrokenElement { .. } => Errno::INVAL,
             PostError::NoSuchAtomic { .. } => Errno::OPNOTSUPP,
             PostError::BadFlags { .. } => Errno::BADFLAGS,
-            PostError::NotCapable { .. } | PostError::ForkedChild => Errno::OPNOTSUPP,
+            PostError::NotCapable { .. }
+            | PostError::ReceivesAreShared
+            | PostError::ForkedChild => Errno::OPNOTSUPP,
             PostError::NothingToCancel { .. } => Errno::NOENT,
         }
     }
@@ -126,6 +132,9 @@ pub enum EndpointError {
     /// It could not be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// Objects are still bound to it.
+    #[error(transparent)]
+    Bind(#[from] BindError),
     /// It is enabled, and this can only be done before.
     #[error("the endpoint is enabled: {what} can only be done before")]
     Enabled {
@@ -166,6 +175,15 @@ pub enum EndpointError {
         /// `transmit` or `receive`.
         direction: &'static str,
     },
+    /// The endpoint was opened to use a shared context, and none is bound.
+    #[error("no shared context is bound for {direction}")]
+    NoSharedContext {
+        /// `transmit` or `receive`.
+        direction: &'static str,
+    },
+    /// The endpoints of a shared receive context have one address vector, and this is another.
+    #[error("the shared receive context is used with another address vector")]
+    OtherAddressVector,
     /// No event queue: connected endpoints need one.
     #[error("no event queue is bound")]
     NoEventQueue,
@@ -174,6 +192,26 @@ pub enum EndpointError {
     NotForThisType {
         /// Which object.
         object: &'static str,
+    },
+    /// The scalable endpoint has no context of that index.
+    #[error("there is no context {index}: there are {count} of its direction")]
+    NoSuchContext {
+        /// As given.
+        index: usize,
+        /// How many there are.
+        count: usize,
+    },
+    /// The context is open already.
+    #[error("context {index} is open already")]
+    ContextOpen {
+        /// As given.
+        index: usize,
+    },
+    /// A context, or what shares one, is to do what its endpoint cannot.
+    #[error("what it is part of was opened without {missing:?}")]
+    BeyondEndpoint {
+        /// The capabilities.
+        missing: Flags,
     },
     /// No address vector.
     #[error("no address vector is bound")]
@@ -200,11 +238,18 @@ impl HasErrno for EndpointError {
     fn errno(&self) -> Errno {
         match self {
             EndpointError::Open(error) => error.errno(),
-            EndpointError::Enabled { .. } => Errno::OPBADSTATE,
+            EndpointError::Bind(error) => error.errno(),
+            EndpointError::Enabled { .. } | EndpointError::NoSharedContext { .. } => {
+                Errno::OPBADSTATE
+            }
             EndpointError::OtherDomain { .. } => Errno::DOMAIN,
             EndpointError::AlreadyBound { .. }
             | EndpointError::BadOptionValue { .. }
-            | EndpointError::NotForThisType { .. } => Errno::INVAL,
+            | EndpointError::NotForThisType { .. }
+            | EndpointError::NoSuchContext { .. }
+            | EndpointError::OtherAddressVector
+            | EndpointError::BeyondEndpoint { .. } => Errno::INVAL,
+            EndpointError::ContextOpen { .. } => Errno::BUSY,
             EndpointError::NoEventQueue => Errno::NOEQ,
             EndpointError::BadFlags { .. } => Errno::BADFLAGS,
             EndpointError::Closed { .. } => Errno::BADF,

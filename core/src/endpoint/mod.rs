@@ -7,6 +7,7 @@
 #[allow(unsafe_code)]
 pub mod atomic;
 pub mod connection;
+mod enable;
 pub mod error;
 #[allow(unsafe_code)]
 pub mod message;
@@ -32,6 +33,8 @@ use crate::{
     memory::Pieces,
     one_sided::RemotePost,
     operation::{IOV_LIMIT, ReceivePost, SendPost},
+    primitive::{AtomicBool, AtomicU64, Ordering},
+    scalable_endpoint::pair::Seat,
     transport::{Provider, Transport},
 };
 
@@ -48,6 +51,8 @@ pub struct Endpoint<P: Provider> {
     request: Mutex<Option<ConnectionRequest<P>>>,
     /// It was opened from a request, so it cannot connect.
     has_request: bool,
+    /// The place of a context in its scalable endpoint.
+    seat: Option<Seat<P>>,
     defaults: DefaultFlags,
     multi_receive_min: std::sync::atomic::AtomicUsize,
 }
@@ -59,6 +64,8 @@ struct Enabled<P: Provider> {
     receive: Rules,
     /// No bits if the endpoint is connected and looks at no address: there is one peer.
     to_mask: u64,
+    /// A context that is closed, whose engine lives on.
+    is_closed: AtomicBool,
     /// All ones if receives cannot be directed, so that `from | from_any` is who may match.
     from_any: u64,
 }
@@ -66,6 +73,9 @@ struct Enabled<P: Provider> {
 impl<P: Provider> Enabled<P> {
     #[inline(always)]
     fn remote(&self, mut post: RemotePost<'_>) -> Result<(), PostError> {
+        if self.is_closed.load(Ordering::Relaxed) {
+            return Err(PostError::Closed);
+        }
         post.to &= self.to_mask;
         self.unit.remote(post).map_err(|error| self.explain(error))
     }
@@ -81,10 +91,9 @@ impl<P: Provider> Enabled<P> {
 }
 
 /// The flags of one direction's operations.
-#[derive(Clone, Copy)]
 struct Rules {
-    /// Flags that ask for nothing out of the ordinary.
-    plain: Flags,
+    /// Flags that ask for nothing out of the ordinary. None, in a context that is closed.
+    plain: AtomicU64,
     /// What each operation has beside its own flags: `COMPLETION` where the binding is not
     /// selective.
     added: Flags,
@@ -92,7 +101,19 @@ struct Rules {
 
 impl Rules {
     fn new(plain: Flags, selective: bool) -> Rules {
-        Rules { plain, added: if selective { Flags::empty() } else { Flags::COMPLETION } }
+        let added = if selective { Flags::empty() } else { Flags::COMPLETION };
+        Rules { plain: AtomicU64::new(plain.bits()), added }
+    }
+
+    /// Whether an operation with these flags asks for nothing out of the ordinary.
+    #[inline(always)]
+    fn is_plain(&self, flags: Flags) -> bool {
+        flags.bits() & !self.plain.load(Ordering::Relaxed) == 0
+    }
+
+    /// Has every operation be looked at, and refused.
+    fn close(&self) {
+        self.plain.store(0, Ordering::Relaxed);
     }
 }
 
@@ -126,18 +147,40 @@ impl<P: Provider> Endpoint<P> {
         Self::open_over(domain, options, transport, None)
     }
 
+    /// Opens a context of a scalable endpoint.
+    pub(crate) fn open_at(
+        domain: &Arc<Domain<P>>,
+        options: EndpointOptions,
+        seat: Seat<P>,
+    ) -> Result<Arc<Self>, OpenError> {
+        let address = seat.address();
+        Self::open_as(domain, options, address, None, None, Some(seat))
+    }
+
     fn open_over(
         domain: &Arc<Domain<P>>,
         options: EndpointOptions,
         transport: P::Transport,
         request: Option<ConnectionRequest<P>>,
     ) -> Result<Arc<Self>, OpenError> {
+        Self::open_as(domain, options, transport.address(), Some(transport), request, None)
+    }
+
+    fn open_as(
+        domain: &Arc<Domain<P>>,
+        options: EndpointOptions,
+        address: Address,
+        transport: Option<P::Transport>,
+        request: Option<ConnectionRequest<P>>,
+        seat: Option<Seat<P>>,
+    ) -> Result<Arc<Self>, OpenError> {
         domain.uses().bind().map_err(|_| OpenError::Closed)?;
         Ok(Arc::new(Endpoint {
             domain: domain.clone(),
-            address: Mutex::new(transport.address()),
+            address: Mutex::new(address),
             has_request: request.is_some(),
             request: Mutex::new(request),
+            seat,
             defaults: DefaultFlags::new(options.transmit_flags, options.receive_flags),
             multi_receive_min: options.multi_receive_min.into(),
             options,
@@ -230,8 +273,8 @@ impl<P: Provider> Endpoint<P> {
 
     #[inline(always)]
     fn post_send_by(&self, enabled: &Enabled<P>, mut post: SendPost<'_>) -> Result<(), PostError> {
-        if !enabled.send.plain.contains(post.flags) {
-            self.check_flags(SEND_FLAGS, post.flags)?;
+        if !enabled.send.is_plain(post.flags) {
+            self.check_flags(Flags::SEND, SEND_FLAGS, post.flags)?;
         }
         self.check_pieces(&post.pieces)?;
         if post.flags.contains(Flags::INJECT) {
@@ -249,8 +292,8 @@ impl<P: Provider> Endpoint<P> {
     #[inline(always)]
     pub fn post_receive(&self, mut post: ReceivePost<'_>) -> Result<(), PostError> {
         let enabled = self.enabled()?;
-        if !enabled.receive.plain.contains(post.flags) {
-            self.check_flags(RECEIVE_FLAGS, post.flags)?;
+        if !enabled.receive.is_plain(post.flags) {
+            self.check_flags(Flags::RECV, RECEIVE_FLAGS, post.flags)?;
         }
         self.check_pieces(&post.pieces)?;
         post.from |= enabled.from_any;
@@ -258,10 +301,26 @@ impl<P: Provider> Endpoint<P> {
         enabled.unit.receive(post)
     }
 
-    /// Flags that are not plain: wrong, or a peek, a claim or a discard.
+    /// Whether there is no such direction, `SEND` or `RECV`; without either there are both.
+    fn lacks(&self, direction: Flags) -> bool {
+        let capabilities = self.options.capabilities;
+        capabilities.intersects(Flags::SEND | Flags::RECV) && !capabilities.contains(direction)
+    }
+
+    /// Flags that are not plain: wrong, or a peek, a claim or a discard; all of them, where the
+    /// endpoint has no such `direction`.
     #[cold]
     #[inline(never)]
-    fn check_flags(&self, allowed: Flags, flags: Flags) -> Result<(), PostError> {
+    fn check_flags(&self, direction: Flags, allowed: Flags, flags: Flags) -> Result<(), PostError> {
+        if self.seat.is_some() && !self.lock_bindings().counted {
+            return Err(PostError::Closed);
+        }
+        if direction == Flags::RECV && self.options.shares_receive {
+            return Err(PostError::ReceivesAreShared);
+        }
+        if self.lacks(direction) {
+            return Err(PostError::NotCapable { missing: direction });
+        }
         if !(allowed | FAMILY).contains(flags) {
             return Err(PostError::BadFlags { flags });
         }
@@ -303,10 +362,27 @@ impl<P: Provider> Endpoint<P> {
     /// and whatever is bound is released. A second close does nothing.
     pub fn close(&self) {
         drop(self.take_request());
-        self.unbind_all();
-        if let Some(Enabled { unit, .. }) = self.enabled.get() {
+        let shared = self.lock_bindings().shared_receive.take();
+        if let (Some(shared), Some(enabled)) = (&shared, self.enabled.get()) {
+            shared.remove_unit(&enabled.unit);
+        }
+        let is_first = self.unbind_all();
+        if let Some(seat) = self.seat.as_ref().filter(|_| is_first) {
+            if let Some(Enabled { send, receive, is_closed, .. }) = self.enabled.get() {
+                send.close();
+                receive.close();
+                is_closed.store(true, Ordering::Relaxed);
+            }
+            seat.leave();
+        }
+        let enabled = self.enabled.get().filter(|_| self.seat.is_none());
+        if let Some(Enabled { unit, .. }) = enabled {
             self.domain.remove_unit(unit);
             unit.close();
+        }
+        if let Some(shared) = shared {
+            // Counted when it was bound, so this cannot fail.
+            let _ = shared.binds().unbind();
         }
     }
 }

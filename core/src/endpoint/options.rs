@@ -34,6 +34,10 @@ pub struct EndpointOptions {
     pub receive_flags: Flags,
     /// FI_OPT_MIN_MULTI_RECV at the start. Units: bytes.
     pub multi_receive_min: usize,
+    /// It uses a shared transmit context (`tx_ctx_cnt` is FI_SHARED_CONTEXT).
+    pub shares_transmit: bool,
+    /// It uses a shared receive context (`rx_ctx_cnt` is FI_SHARED_CONTEXT).
+    pub shares_receive: bool,
     /// Whether it has one peer, to which it connects (`FI_EP_MSG`), or many (`FI_EP_RDM`).
     pub connected: bool,
 }
@@ -63,6 +67,8 @@ impl Default for EndpointOptions {
             transmit_flags: Flags::empty(),
             receive_flags: Flags::empty(),
             multi_receive_min: MULTI_RECEIVE_MIN_DEFAULT,
+            shares_transmit: false,
+            shares_receive: false,
             connected: false,
         }
     }

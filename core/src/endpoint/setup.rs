@@ -1,59 +1,66 @@
-//! Binding and enabling.
+//! Binding, and letting go.
 
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use super::{
-    CLAIM_FLAGS, Enabled, Endpoint, EndpointError, FAMILY, RECEIVE_FLAGS, Rules, SEND_FLAGS,
+    Endpoint, EndpointError,
     one_sided::{self, OneSided},
 };
 use crate::{
-    address_vector::{AddressVector, FI_ADDR_UNSPEC},
+    address_vector::AddressVector,
     completion_counter::CompletionCounter,
-    completion_queue::{CompletionQueue, store::Sharing},
-    connection::{
-        manager::{Connection, Manager, Reporter},
-        passive_endpoint::empty_vector,
-    },
+    completion_queue::CompletionQueue,
+    connection::manager::Reporter,
     domain::OpenError,
-    engine::{Engine, Setup, report::Side, unit::Unit},
+    engine::{report::Side, unit::Unit},
     event_queue::EventQueue,
     flags::Flags,
+    shared_context::{SharedTransmit, receive::SharedReceive},
     transport::Provider,
 };
 
-/// Who an endpoint's peers are, and what there is of connections.
-type Peers = (Arc<AddressVector>, Option<Box<Manager>>);
-
 /// What an endpoint holds until it is enabled, and what it must release after.
 pub struct Bindings<P: Provider> {
-    transport: Option<P::Transport>,
-    transmit: Direction<P>,
-    receive: Direction<P>,
-    one_sided: OneSided<P>,
-    address_vector: Option<Arc<AddressVector>>,
-    reporter: Option<Reporter>,
-    /// The domain's count still has this endpoint.
-    counted: bool,
+    /// None also in a context, which has that of its pair.
+    pub(super) transport: Option<P::Transport>,
+    pub(super) transmit: Direction<P>,
+    pub(super) receive: Direction<P>,
+    pub(super) one_sided: OneSided<P>,
+    pub(super) address_vector: Option<Arc<AddressVector>>,
+    pub(super) reporter: Option<Reporter>,
+    pub(super) shared_transmit: Option<Arc<SharedTransmit<P>>>,
+    pub(super) shared_receive: Option<Arc<SharedReceive<P>>>,
+    /// The domain's count still has this endpoint: it is not closed.
+    pub(super) counted: bool,
 }
 
-struct Direction<P: Provider> {
-    queue: Option<Arc<CompletionQueue<P>>>,
+pub(super) struct Direction<P: Provider> {
+    pub(super) queue: Option<Arc<CompletionQueue<P>>>,
     selective: bool,
     counter: Option<Arc<CompletionCounter<P>>>,
 }
 
 impl<P: Provider> Bindings<P> {
-    pub(super) fn new(transport: P::Transport) -> Self {
+    pub(super) fn new(transport: Option<P::Transport>) -> Self {
         let direction = || Direction { queue: None, selective: false, counter: None };
         Bindings {
-            transport: Some(transport),
+            transport,
             transmit: direction(),
             receive: direction(),
             one_sided: OneSided::default(),
             address_vector: None,
             reporter: None,
+            shared_transmit: None,
+            shared_receive: None,
             counted: true,
         }
+    }
+
+    /// Has everything that is bound drive `unit`.
+    pub(super) fn add_unit(&self, unit: &Arc<Unit<P>>) {
+        self.transmit.add_unit(unit);
+        self.receive.add_unit(unit);
+        self.one_sided.add_unit(unit);
     }
 
     fn directions(&mut self, flags: Flags) -> impl Iterator<Item = &mut Direction<P>> {
@@ -64,7 +71,7 @@ impl<P: Provider> Bindings<P> {
 }
 
 impl<P: Provider> Direction<P> {
-    fn side(&self) -> Side {
+    pub(super) fn side(&self) -> Side {
         Side {
             queue: self.queue.as_ref().map(|queue| queue.store().clone()),
             selective: self.selective,
@@ -100,7 +107,7 @@ impl<P: Provider> Direction<P> {
 }
 
 impl<P: Provider> Endpoint<P> {
-    fn open_bindings(
+    pub(super) fn open_bindings(
         &self,
         what: &'static str,
     ) -> Result<MutexGuard<'_, Bindings<P>>, EndpointError> {
@@ -110,7 +117,7 @@ impl<P: Provider> Endpoint<P> {
         Ok(self.lock_bindings())
     }
 
-    fn lock_bindings(&self) -> MutexGuard<'_, Bindings<P>> {
+    pub(super) fn lock_bindings(&self) -> MutexGuard<'_, Bindings<P>> {
         // Nothing in here panics half-way, so a poisoned lock guards sound data.
         self.bindings.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -175,7 +182,7 @@ impl<P: Provider> Endpoint<P> {
     /// Binds the address vector. Reference: fi_endpoint(3), `fi_ep_bind`.
     pub fn bind_address_vector(&self, vector: &Arc<AddressVector>) -> Result<(), EndpointError> {
         let object = "address vector";
-        if self.options.connected {
+        if self.options.connected || self.seat.is_some() {
             return Err(EndpointError::NotForThisType { object });
         }
         let mut bindings = self.open_bindings("binding an address vector")?;
@@ -201,74 +208,59 @@ impl<P: Provider> Endpoint<P> {
         Ok(())
     }
 
-    /// Enables the endpoint: from now on it can send and receive. Enabling twice
-    /// is an error. Reference: fi_endpoint(3), `fi_enable`: "An endpoint must be
-    /// bound with CQs capable of reporting completions for any asynchronous
-    /// operation initiated on the endpoint."
-    pub fn enable(&self) -> Result<(), EndpointError> {
-        let mut bindings = self.open_bindings("enabling")?;
-        // "If the endpoint supports any outbound transfers (sends, RMA, atomics, etc.), then it
-        // must be bound to a completion queue"; a counter "is in addition" to that.
-        for (direction, capabilities, name) in [
-            (&bindings.transmit, Flags::SEND | Flags::READ | Flags::WRITE, "transmit"),
-            (&bindings.receive, Flags::RECV, "receive"),
-        ] {
-            if self.options.capabilities.intersects(capabilities) && direction.queue.is_none() {
-                return Err(EndpointError::NoCompletionQueue { direction: name });
-            }
+    /// Binds the shared transmit context that the endpoint was opened to use.
+    /// Reference: fi_endpoint(3): "Endpoints associated with a shared transmit context must use
+    /// a subset of the transmit context's attributes."
+    pub fn bind_shared_transmit(
+        &self,
+        context: &Arc<SharedTransmit<P>>,
+    ) -> Result<(), EndpointError> {
+        let object = "shared transmit context";
+        if !self.options.shares_transmit {
+            return Err(EndpointError::NotForThisType { object });
         }
-        let (address_vector, manager) = self.peers(&bindings)?;
-        let Some(transport) = bindings.transport.take() else {
-            return Err(EndpointError::Closed { object: "endpoint" });
-        };
-        let setup = Setup {
-            transmit: bindings.transmit.side(),
-            receive: bindings.receive.side(),
-            address_vector,
-            one_sided: bindings.one_sided.counters(),
-            permitted: self.options.capabilities & (Flags::REMOTE_READ | Flags::REMOTE_WRITE),
-            memory_regions: self.domain.memory_regions().clone(),
-            transmit_size: self.options.transmit_size,
-            multi_receive_min: self.multi_receive_min(),
-            unexpected_budget: self.domain.options().unexpected_budget,
-        };
-        let capabilities = self.options.capabilities;
-        let family = capabilities & FAMILY;
-        let receive_plain = RECEIVE_FLAGS.difference(CLAIM_FLAGS) | family;
-        let send = Rules::new(SEND_FLAGS | family, setup.transmit.selective);
-        let receive = Rules::new(receive_plain, setup.receive.selective);
-        let directed = capabilities.contains(Flags::DIRECTED_RECV);
-        let connected = manager.is_some();
-        let from_any = if directed && !connected { 0 } else { FI_ADDR_UNSPEC };
-        let to_mask = if connected { 0 } else { u64::MAX };
-        let mut engine = Engine::new(transport, setup);
-        engine.manager = manager;
-        // An event queue drives it as well, maybe from within a poll that reports an event.
-        let sharing = if connected { Sharing::Shared } else { self.domain.sharing() };
-        let unit = Arc::new(Unit::new(self.domain.provider().clone(), sharing, engine));
-        // Set once: the lock is held and `open_bindings` saw no unit.
-        let _ = self.enabled.set(Enabled { unit: unit.clone(), send, receive, to_mask, from_any });
-        bindings.transmit.add_unit(&unit);
-        bindings.receive.add_unit(&unit);
-        bindings.one_sided.add_unit(&unit);
-        if let Some(Reporter { queue, .. }) = bindings.reporter.as_ref().filter(|_| connected) {
-            queue.add_driven(unit.clone());
+        if !Arc::ptr_eq(context.domain(), self.domain()) {
+            return Err(EndpointError::OtherDomain { object });
         }
-        self.domain.add_unit(&unit);
+        context.check(&self.options)?;
+        let mut bindings = self.open_bindings("binding a shared context")?;
+        if bindings.shared_transmit.is_some() {
+            return Err(EndpointError::AlreadyBound { object, flags: Flags::TRANSMIT });
+        }
+        context.binds().bind().map_err(|_| EndpointError::Closed { object })?;
+        bindings.shared_transmit = Some(context.clone());
         Ok(())
     }
 
-    /// Who can be reached: whom the address vector knows, or the one at the other end of a
-    /// connection.
-    fn peers(&self, bindings: &Bindings<P>) -> Result<Peers, EndpointError> {
-        if !self.options.connected {
-            let vector = bindings.address_vector.clone();
-            return Ok((vector.ok_or(EndpointError::NoAddressVector)?, None));
+    /// Binds the shared receive context that the endpoint was opened to use: its messages go to
+    /// receives that are posted there. Reference: fi_endpoint(3), "SHARED CONTEXTS".
+    pub fn bind_shared_receive(
+        &self,
+        context: &Arc<SharedReceive<P>>,
+    ) -> Result<(), EndpointError> {
+        let object = "shared receive context";
+        if !self.options.shares_receive {
+            return Err(EndpointError::NotForThisType { object });
         }
-        let reporter = bindings.reporter.clone().ok_or(EndpointError::NoEventQueue)?;
-        let vector = empty_vector();
-        let connection = Connection::new(reporter, vector.clone());
-        Ok((vector, Some(Box::new(Manager::Connection(connection)))))
+        if !Arc::ptr_eq(context.domain(), self.domain()) {
+            return Err(EndpointError::OtherDomain { object });
+        }
+        context.check(&self.options)?;
+        let mut bindings = self.open_bindings("binding a shared context")?;
+        if bindings.shared_receive.is_some() {
+            return Err(EndpointError::AlreadyBound { object, flags: Flags::RECV });
+        }
+        context.binds().bind().map_err(|_| EndpointError::Closed { object })?;
+        bindings.shared_receive = Some(context.clone());
+        Ok(())
+    }
+
+    /// Another context, which shared a queue with this one, has let go of their engine.
+    pub(crate) fn is_driven_again(&self) {
+        let bindings = self.lock_bindings();
+        if let Some(enabled) = self.enabled.get().filter(|_| bindings.counted) {
+            bindings.add_unit(&enabled.unit);
+        }
     }
 
     /// Gives the endpoint, which is not enabled, another transport: one elsewhere.
@@ -284,8 +276,9 @@ impl<P: Provider> Endpoint<P> {
         Ok(())
     }
 
-    /// Releases everything bound, and the transport if it was never enabled.
-    pub(super) fn unbind_all(&self) {
+    /// Releases everything bound, and the transport if it was never enabled. False if that was
+    /// done before.
+    pub(super) fn unbind_all(&self) -> bool {
         let mut bindings = self.lock_bindings();
         let unit = self.enabled.get().map(|enabled| &enabled.unit);
         bindings.transmit.release(unit);
@@ -302,7 +295,11 @@ impl<P: Provider> Endpoint<P> {
             }
             let _ = queue.binds().unbind();
         }
-        if std::mem::take(&mut bindings.counted) {
+        if let Some(context) = bindings.shared_transmit.take() {
+            let _ = context.binds().unbind();
+        }
+        let is_first = std::mem::take(&mut bindings.counted);
+        if is_first {
             let _ = self.domain.uses().unbind();
         }
         if self.domain.provider().forked() {
@@ -310,5 +307,6 @@ impl<P: Provider> Endpoint<P> {
             std::mem::forget(bindings.transport.take());
         }
         bindings.transport = None;
+        is_first
     }
 }

@@ -5,6 +5,7 @@
 //! the protocol are in [`crate::protocol`]; this file has the state and the
 //! poll loop.
 
+pub mod context;
 pub mod driven;
 pub mod idle;
 pub mod ownership;
@@ -18,6 +19,7 @@ pub mod unit;
 
 use std::{
     collections::{HashMap, VecDeque},
+    hash::BuildHasherDefault,
     sync::Arc,
 };
 
@@ -34,10 +36,11 @@ use crate::{
         remote_access::scratch::Scratch,
         single_copy::{help::Helping, pull::Pull},
     },
+    shared_context::pool::SharedSeat,
     tag_match::Matcher,
     transport::{Limits, PeerIndex, Transport},
 };
-use peer::Peer;
+use peer::{NameHasher, Peer};
 use regions::KnownRegions;
 use report::{OneSidedCounters, Side};
 
@@ -51,12 +54,16 @@ pub struct Setup {
     pub transmit: Side,
     /// Where receives complete.
     pub receive: Side,
+    /// Where receives are posted, if not here.
+    pub shared: Option<SharedSeat>,
     /// Who the peers are.
     pub address_vector: Arc<AddressVector>,
     /// What counts one-sided operations.
     pub one_sided: OneSidedCounters,
     /// `REMOTE_READ`, `REMOTE_WRITE`: what peers may do to us at all.
     pub permitted: Flags,
+    /// Whether an address in the vector may name a receive context (`FI_NAMED_RX_CTX`).
+    pub names_contexts: bool,
     /// The memory that peers may reach.
     pub memory_regions: Arc<MemoryRegionRegistry>,
     /// Sends that may be under way.
@@ -76,12 +83,20 @@ pub struct Engine<T: Transport> {
     pub(crate) has_news: bool,
     /// The connection is over: what no message is there for is not received any more.
     pub(crate) over: bool,
+    /// Which pair of contexts of its endpoint it is: the first, of most endpoints the only one.
+    pub(crate) context: u64,
+    /// It has no receive context, so no message can be for it.
+    pub(crate) is_deaf: bool,
     pub(crate) limits: Limits,
     pub(crate) setup: Setup,
     pub(crate) peers: Vec<Peer>,
     pub(crate) by_address: HashMap<Address, PeerIndex>,
     /// The peer of each address in the address vector, as far as it was used.
     pub(crate) routes: Vec<PeerIndex>,
+    /// The same of addresses that name a receive context.
+    pub(crate) named_routes: HashMap<u64, PeerIndex, BuildHasherDefault<NameHasher>>,
+    /// The bits of an address that are not of a receive context.
+    pub(crate) source_mask: u64,
     pub(crate) routes_valid_for: u64,
     pub(crate) sources_valid_for: u64,
     /// The same two where the vector itself has to be asked each time.
@@ -122,10 +137,14 @@ impl<T: Transport> Engine<T> {
             burst: 1,
             has_news: false,
             over: false,
+            context: 0,
+            is_deaf: false,
             manager: None,
             peers: Vec::new(),
             by_address: HashMap::new(),
             routes: Vec::new(),
+            named_routes: HashMap::default(),
+            source_mask: setup.address_vector.source_mask(),
             routes_valid_for: 0,
             sources_valid_for: 0,
             routes_made_for: 0,

@@ -10,6 +10,7 @@ use crate::{
     address_vector::FI_ADDR_NOTAVAIL,
     connection::manager::Control,
     protocol::{remote_access::serve_data::Serving, window::PeerWindow},
+    transport::PeerIndex,
     wire::{Kind, REPLY_WORDS},
 };
 
@@ -68,8 +69,10 @@ pub struct Peer {
     pub flow: ReceiveFlow,
     /// What had arrived from it when a send last left its queue.
     heard: u64,
-    /// Its address in the address vector, or `FI_ADDR_NOTAVAIL`.
+    /// What its source is called in the address vector, or `FI_ADDR_NOTAVAIL`.
     pub fi_addr: u64,
+    /// Whom its messages come from: itself, unless it is one of several contexts.
+    pub source: PeerIndex,
     /// Its address.
     pub address: Address,
     /// The incarnation that sends to us, once it does.
@@ -144,8 +147,8 @@ impl Peer {
         self.heard = self.flow.arrived;
     }
 
-    /// A peer that nothing is known of but its address.
-    pub fn new(address: Address) -> Peer {
+    /// Peer `index`, of which nothing is known but its address.
+    pub fn new(address: Address, index: PeerIndex) -> Peer {
         Peer {
             clear: false,
             state: PeerState::Idle,
@@ -155,6 +158,7 @@ impl Peer {
             flow: ReceiveFlow::default(),
             heard: u64::MAX,
             fi_addr: FI_ADDR_NOTAVAIL,
+            source: index,
             address,
             incarnation: None,
             queue: VecDeque::new(),

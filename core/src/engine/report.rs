@@ -248,7 +248,7 @@ impl<T: Transport> Engine<T> {
             errno: why.errno,
             reason: why.reason.clone(),
             source: peer.map_or(crate::address_vector::FI_ADDR_NOTAVAIL, |peer| peer.fi_addr),
-            source_address: peer.map(|peer| peer.address),
+            source_address: peer.map(|peer| self.peers[peer.source as usize].address),
             owner: receive.owner,
         });
     }

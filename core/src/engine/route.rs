@@ -14,6 +14,7 @@ use crate::{
     memory::Piece,
     operation::{SendStage, Target},
     protocol::window::PeerWindow,
+    scalable_endpoint::context_address,
     tag_match::{ANY_SOURCE, STICKY},
     transport::{PeerIndex, Transport, TransportEvent, Unreachable},
     wire::{Head, Kind},
@@ -37,7 +38,10 @@ impl<T: Transport> Engine<T> {
     /// The source that a receive directed at `fi_addr` matches.
     #[inline(always)]
     pub(crate) fn source_at(&mut self, fi_addr: u64) -> Option<PeerIndex> {
-        if fi_addr == FI_ADDR_UNSPEC { Some(ANY_SOURCE) } else { self.peer_at(fi_addr) }
+        if fi_addr == FI_ADDR_UNSPEC {
+            return Some(ANY_SOURCE);
+        }
+        self.peer_at(fi_addr & self.source_mask)
     }
 
     #[cold]
@@ -48,6 +52,7 @@ impl<T: Transport> Engine<T> {
         if self.routes_made_for != removals {
             self.routes_made_for = removals;
             self.routes.fill(NO_ROUTE);
+            self.named_routes.clear();
         }
         // Of a vector that other processes share this comes each time.
         if vector.removals() != LOOK_EACH_TIME {
@@ -57,10 +62,16 @@ impl<T: Transport> Engine<T> {
         if let Some(&peer) = self.routes.get(index).filter(|&&peer| peer != NO_ROUTE) {
             return Some(peer);
         }
-        let address = vector.get(fi_addr)?;
+        // Receive-context bits make large numbers.
+        if let Some(&peer) = self.named_routes.get(&fi_addr) {
+            return Some(peer);
+        }
+        let context = if self.setup.names_contexts { vector.rx_index(fi_addr) } else { 0 };
+        let address = context_address(vector.get(fi_addr)?, context)?;
+        let is_named = index >= vector.capacity();
         let peer = self.peer_of(address);
-        // Receive-context bits make large numbers, which are looked up each time.
-        if index >= self.setup.address_vector.capacity() {
+        if is_named {
+            self.named_routes.insert(fi_addr, peer);
             return Some(peer);
         }
         if self.routes.len() <= index {
@@ -76,7 +87,7 @@ impl<T: Transport> Engine<T> {
             return peer;
         }
         let peer = self.peers.len() as PeerIndex;
-        let mut record = Peer::new(address);
+        let mut record = Peer::new(address, peer);
         record.fi_addr = self.setup.address_vector.reported(&address);
         self.peers.push(record);
         self.by_address.insert(address, peer);
@@ -102,8 +113,8 @@ impl<T: Transport> Engine<T> {
         } else if std::mem::replace(&mut self.sources_made_for, changes) == changes {
             return;
         }
-        for peer in &mut self.peers {
-            peer.fi_addr = vector.reported(&peer.address);
+        for peer in 0..self.peers.len() as PeerIndex {
+            self.count_as(peer, self.peers[peer as usize].source);
         }
     }
 
@@ -158,6 +169,9 @@ impl<T: Transport> Engine<T> {
         record.window = PeerWindow::default();
         record.credit = CREDIT_FIRST;
         record.unwritable = false;
+        if self.context > 0 {
+            self.say(peer, Kind::Context, self.context, Vec::new());
+        }
         self.note_backlog(peer);
         self.pump(peer);
     }
@@ -173,6 +187,7 @@ impl<T: Transport> Engine<T> {
         self.fail_receiving(peer, &replaced(address));
         let record = &mut self.peers[peer as usize];
         record.incarnation = Some(incarnation);
+        self.count_as(peer, peer);
         if self.hears(peer) {
             self.open_flow(peer);
         }
@@ -269,7 +284,12 @@ impl<T: Transport> Engine<T> {
                 self.fail_send(send, why);
             }
         }
-        self.fail_posted_from(|source| source == peer, why);
+        // A receive that is directed at an endpoint of several contexts waits for any of them.
+        let source = self.peers[peer as usize].source;
+        if !self.has_other_contexts(peer) {
+            self.fail_posted_from(|posted| posted == source, why);
+            self.fail_shared_from(source, why);
+        }
     }
 
     /// Fails what had begun with the peer's incarnation that is now gone.
@@ -342,9 +362,13 @@ impl<T: Transport> Engine<T> {
     /// Tells connected peers that this endpoint closes.
     pub(crate) fn say_bye(&mut self) {
         for peer in 0..self.peers.len() as PeerIndex {
-            if self.peers[peer as usize].state == PeerState::Ready {
-                let _ = self.transport.push(peer, Head::new(Kind::Bye, 0), 0, &[], Piece::EMPTY);
-            }
+            self.say_bye_to(peer);
+        }
+    }
+
+    pub(crate) fn say_bye_to(&mut self, peer: PeerIndex) {
+        if self.peers[peer as usize].state == PeerState::Ready {
+            let _ = self.transport.push(peer, Head::new(Kind::Bye, 0), 0, &[], Piece::EMPTY);
         }
     }
 }

@@ -54,6 +54,10 @@ impl Submission {
 }
 
 /// An engine that any thread may ask to drive.
+///
+/// Aligned so that it shares no line, nor a pair of lines that are fetched together, with another
+/// unit, which another thread may drive.
+#[repr(align(128))]
 pub struct Unit<P: Provider> {
     provider: Arc<P>,
     sharing: Sharing,

@@ -29,6 +29,7 @@ mod modes;
 mod negotiate;
 mod offer;
 mod rejection;
+mod traffic_class;
 mod values;
 
 pub use attributes::{
@@ -43,6 +44,7 @@ pub use offer::{
     TAG_FORMAT_GENERIC, TX_CAPS, TX_SIZE_MAX,
 };
 pub use rejection::Rejection;
+pub use traffic_class::{dscp_of_traffic_class, traffic_class_of_dscp};
 pub use values::{
     AddressVectorKind, ApiVersion, CompletionFormat, EndpointType, Progress, ResourceManagement,
     Threading, UnknownValue,

@@ -14,6 +14,7 @@ use crate::config::Config;
 use crate::flags::Flags;
 use crate::one_sided::RMA_IOV_LIMIT;
 use crate::operation::MESSAGE_MAX;
+use crate::scalable_endpoint::CONTEXTS_MAX;
 
 /// Capabilities that apply to sending. Reference: fi_endpoint(3), "TRANSMIT CONTEXT ATTRIBUTES".
 pub const TX_CAPS: Flags = Flags::MSG
@@ -133,10 +134,11 @@ impl Offer {
         for info in [&mut offer.template, &mut offer.maximum] {
             info.endpoint.kind = EndpointType::Msg;
             // There is one source, and no address vector that it could be in.
-            for caps in [&mut info.caps, &mut info.receive.caps] {
-                caps.remove(Flags::DIRECTED_RECV | Flags::SOURCE);
+            for caps in [&mut info.caps, &mut info.receive.caps, &mut info.transmit.caps] {
+                caps.remove(Flags::DIRECTED_RECV | Flags::SOURCE | Flags::NAMED_RX_CTX);
                 caps.remove(Flags::SHARED_AV | Flags::AV_USER_ID);
             }
+            (info.domain.max_ep_tx_ctx, info.domain.max_ep_rx_ctx) = (1, 1);
         }
         offer
     }
@@ -170,6 +172,7 @@ fn rdm_template() -> Info {
         | Flags::TAGGED
         | Flags::SEND
         | Flags::RECV
+        | Flags::NAMED_RX_CTX
         | Flags::DIRECTED_RECV
         | Flags::MULTI_RECV
         | Flags::SOURCE
@@ -252,11 +255,10 @@ fn rdm_domain() -> DomainAttributes {
         endpoint_count: OBJECT_COUNT_MAX,
         tx_ctx_count: OBJECT_COUNT_MAX,
         rx_ctx_count: OBJECT_COUNT_MAX,
-        // Scalable endpoints and shared contexts are offered when they exist.
-        max_ep_tx_ctx: 1,
-        max_ep_rx_ctx: 1,
-        max_ep_stx_ctx: 0,
-        max_ep_srx_ctx: 0,
+        max_ep_tx_ctx: CONTEXTS_MAX,
+        max_ep_rx_ctx: CONTEXTS_MAX,
+        max_ep_stx_ctx: OBJECT_COUNT_MAX,
+        max_ep_srx_ctx: OBJECT_COUNT_MAX,
         counter_count: OBJECT_COUNT_MAX,
         mr_iov_limit: IOV_LIMIT,
         caps: DOMAIN_CAPS,

@@ -42,13 +42,13 @@ impl<T: Transport> Engine<T> {
     fn arrive_plain(&mut self, arrival: Arrival) -> bool {
         let Arrival { peer, head, word: tag, length, tiny } = arrival;
         let cost = length as u64 + ENVELOPE_COST;
-        let Some(source) = self.charge_arrival(peer, cost) else {
+        let Some((from, source)) = self.charge_arrival(peer, cost) else {
             self.violation(peer, OVERDRAWN);
             return true;
         };
         let matcher =
             if head.flags & wire::TAGGED != 0 { &mut self.tagged } else { &mut self.untagged };
-        let Some(found) = matcher.match_posted(peer, tag) else {
+        let Some(found) = matcher.match_posted(from, tag) else {
             return self.park_eager(peer, head, tag, length);
         };
         self.has_news = true;
@@ -70,16 +70,25 @@ impl<T: Transport> Engine<T> {
         self.has_news
     }
 
+    /// Whether no message can be for us. The peer names a receive context that there is not, or
+    /// that is closed.
+    pub(crate) fn refuses_messages(&mut self, peer: PeerIndex) -> bool {
+        if self.is_deaf {
+            self.violation(peer, "it sent a message to a receive context that does not exist");
+        }
+        self.is_deaf
+    }
+
     /// A message that brings data, or wants an answer.
     fn arrive_eager(&mut self, arrival: Arrival) -> bool {
         let flags = arrival.head.flags;
         let cost = arrival.length as u64 + ENVELOPE_COST;
-        let Some(source) = self.charge_arrival(arrival.peer, cost) else {
+        let Some((from, source)) = self.charge_arrival(arrival.peer, cost) else {
             self.violation(arrival.peer, OVERDRAWN);
             return true;
         };
         let matcher = if flags & wire::TAGGED != 0 { &mut self.tagged } else { &mut self.untagged };
-        let Some(found) = matcher.match_posted(arrival.peer, arrival.word) else {
+        let Some(found) = matcher.match_posted(from, arrival.word) else {
             let Arrival { peer, head, word, length, .. } = arrival;
             return self.park_eager(peer, head, word, length);
         };
@@ -137,6 +146,7 @@ impl<T: Transport> Engine<T> {
     fn receive_with_care(&mut self, receive: u32, message: &Message) {
         let room = place::whole(&self.transport, &self.receives[receive], message.total);
         self.report_received(receive, message, room);
+        self.end_slice(receive);
     }
 
     #[inline(always)]
@@ -156,6 +166,13 @@ impl<T: Transport> Engine<T> {
     fn park_eager(&mut self, peer: PeerIndex, head: Head, tag: u64, length: usize) -> bool {
         let arrival = Arrival { peer, head, word: tag, length, tiny: None };
         let (flags, cost) = (head.flags, length as u64 + ENVELOPE_COST);
+        if self.refuses_messages(peer) {
+            return true;
+        }
+        if let Some(receive) = self.take_shared(peer, message_flags(flags), tag, length) {
+            self.receive_shared_eager(receive, arrival);
+            return true;
+        }
         if self.leaves_for_later(peer, cost) {
             return false;
         }
@@ -179,20 +196,37 @@ impl<T: Transport> Engine<T> {
             arriving: None,
             cost,
         };
-        self.park(unexpected);
+        let parked = self.park(unexpected);
+        self.offer_parked(parked);
         if let Some(operation) = operation.filter(|_| acknowledge.is_none()) {
             self.acknowledge_arrival(message.peer, operation);
         }
         true
     }
 
+    fn receive_shared_eager(&mut self, receive: u32, arrival: Arrival) {
+        self.has_news = true;
+        let message = self.eager_message(arrival);
+        self.receive_with_care(receive, &message);
+        if arrival.head.flags & (wire::ACK_DELIVERY | wire::ACK_MATCH) != 0 {
+            let operation = self.transport.word(arrival.head.words() - 1);
+            self.acknowledge_arrival(arrival.peer, operation);
+        }
+    }
+
+    /// Holds a message until it is asked for. Where receives are shared, it still has to be
+    /// offered to them.
     pub(crate) fn park(&mut self, unexpected: Unexpected) -> u32 {
         let (peer, tag) = (unexpected.peer, unexpected.tag);
+        let source = self.peers[peer as usize].source;
         self.hold_charge(peer, unexpected.cost);
         let tagged = unexpected.flags.contains(Flags::TAGGED);
         let index = self.unexpected.insert(unexpected);
+        if self.setup.shared.is_some() {
+            return index;
+        }
         let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
-        matcher.park(peer, tag, index);
+        matcher.park(source, tag, index);
         index
     }
 
@@ -231,6 +265,7 @@ impl<T: Transport> Engine<T> {
             Some(Kind::Invite | Kind::Admit | Kind::Ask | Kind::Lease) => {
                 self.arrive_window(arrival);
             }
+            Some(Kind::Context) => self.arrive_context(peer, word),
             None => {
                 let what = format!("it sent a packet of kind {}", arrival.head.kind);
                 self.violation(peer, &what);

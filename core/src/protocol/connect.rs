@@ -155,7 +155,7 @@ impl<T: Transport> Engine<T> {
         false
     }
 
-    fn say(&mut self, peer: PeerIndex, kind: Kind, nonce: u64, data: Vec<u8>) {
+    pub(crate) fn say(&mut self, peer: PeerIndex, kind: Kind, nonce: u64, data: Vec<u8>) {
         self.set_control(peer, Control::Packet { kind, nonce, data });
         self.pump(peer);
     }

@@ -44,12 +44,16 @@ impl<T: Transport> Engine<T> {
         if self.has_credit(peer, cost) { wanted } else { 0 }
     }
 
-    /// Charges a message that arrived, and says what its sender is called. None if the peer had
-    /// no credit for it.
+    /// Charges a message that arrived, and says whom it comes from and what they are called.
+    /// None if the peer had no credit for it.
     #[inline(always)]
-    pub(crate) fn charge_arrival(&mut self, peer: PeerIndex, cost: u64) -> Option<u64> {
+    pub(crate) fn charge_arrival(
+        &mut self,
+        peer: PeerIndex,
+        cost: u64,
+    ) -> Option<(PeerIndex, u64)> {
         let record = &mut self.peers[peer as usize];
-        let source = record.fi_addr;
+        let source = (record.source, record.fi_addr);
         record.flow.arrived += cost;
         let covered = record.flow.arrived <= record.flow.grant_at || self.grant_more(peer);
         covered.then_some(source)

@@ -70,13 +70,15 @@ impl<T: Transport> Engine<T> {
             data,
             acknowledge_whole: flags & (wire::ACK_DELIVERY | wire::ACK_MATCH) == wire::ACK_DELIVERY,
         };
-        if self.charge_arrival(peer, incoming.cost()).is_none() {
+        let Some((from, _)) = self.charge_arrival(peer, incoming.cost()) else {
             self.violation(peer, "it sent more than its credit");
             return true;
+        };
+        let found = self.find_receive(&incoming, from);
+        if found.is_none() && self.refuses_messages(peer) {
+            return true;
         }
-        let matcher = if flags & wire::TAGGED != 0 { &mut self.tagged } else { &mut self.untagged };
-        let matched = matcher.match_posted(peer, incoming.tag);
-        if matched.is_none() && self.leaves_for_later(peer, incoming.cost()) {
+        if found.is_none() && self.leaves_for_later(peer, incoming.cost()) {
             return false;
         }
         if prefix == 0 {
@@ -86,22 +88,42 @@ impl<T: Transport> Engine<T> {
         let acknowledge = (flags & wire::ACK_MATCH != 0).then_some(operation);
         let index = self.incoming.insert(incoming);
         self.peers[peer as usize].incoming.insert(operation, index);
-        match matched {
-            Some((posted, receive)) => {
+        match found {
+            Some((receive, posted)) => {
                 self.has_news = true;
-                self.incoming[index].target =
-                    self.open_receive(receive & !STICKY, Some(posted), total as usize);
+                self.incoming[index].target = self.open_receive(receive, posted, total as usize);
                 if !self.matched(index, acknowledge) {
                     return true;
                 }
             }
-            None => self.park_long(index, acknowledge),
+            None => {
+                // A shared receive that got it meanwhile may have all of it by now.
+                if self.park_long(index, acknowledge) && arrival.length == 0 {
+                    return true;
+                }
+            }
         }
         self.take_part(index, arrival.length);
         true
     }
 
-    fn park_long(&mut self, index: u32, acknowledge: Option<u64>) {
+    /// The receive for a message that begins to arrive, and where it is posted, if it still is.
+    fn find_receive(
+        &mut self,
+        incoming: &Incoming,
+        from: PeerIndex,
+    ) -> Option<(u32, Option<PostedId>)> {
+        let Incoming { peer, flags, tag, total, .. } = *incoming;
+        let tagged = flags.contains(Flags::TAGGED);
+        let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
+        match matcher.match_posted(from, tag) {
+            Some((posted, receive)) => Some((receive & !STICKY, Some(posted))),
+            None => Some((self.take_shared(peer, flags, tag, total)?, None)),
+        }
+    }
+
+    /// Returns whether a shared receive got it at once.
+    fn park_long(&mut self, index: u32, acknowledge: Option<u64>) -> bool {
         let incoming = &self.incoming[index];
         let (peer, prefix) = (incoming.peer, incoming.prefix);
         let whole = !incoming.is_rendezvous();
@@ -118,6 +140,7 @@ impl<T: Transport> Engine<T> {
         };
         let parked = self.park(unexpected);
         self.incoming[index].target = Target::Unexpected(parked);
+        self.offer_parked(parked)
     }
 
     /// The receive for an incoming message is known: it is read from the sender's memory, or the
@@ -298,6 +321,7 @@ impl<T: Transport> Engine<T> {
             self.close_multi(receive, message, start, room);
         } else {
             self.report_received(receive, message, room);
+            self.end_slice(receive);
         }
     }
 }

@@ -124,6 +124,10 @@ impl<T: Transport> Engine<T> {
                 matcher.remove_unexpected(place);
             }
         }
+        if let Some(shared) = &self.setup.shared {
+            let gone = |message: u64| parked.contains(&(message as u32));
+            shared.pool.lock().forget(shared.member, gone);
+        }
         self.claimed.retain(|_, claimed| !parked.contains(claimed));
         for &index in parked {
             let message = self.unexpected.remove(index);
@@ -200,6 +204,7 @@ impl<T: Transport> Engine<T> {
         }
         let operation = self.receives.remove(receive);
         self.fail_receive(operation, Some(message), placed, why);
+        self.end_slice(receive);
     }
 }
 

@@ -8,7 +8,7 @@ use super::{
     },
     fid::{
         Fid, FidAv, FidCntr, FidCq, FidDomain, FidEp, FidEq, FidFabric, FidMr, FidPep, FidPoll,
-        FidWait,
+        FidStx, FidWait,
     },
     info::{Info, RxAttr, TxAttr},
 };
@@ -43,7 +43,7 @@ operations! {
         scalable_ep(domain: *mut FidDomain, info: *mut Info, ep: *mut *mut FidEp, context: Opaque) -> c_int;
         cntr_open(domain: *mut FidDomain, attr: *mut CntrAttr, cntr: *mut *mut FidCntr, context: Opaque) -> c_int;
         poll_open(domain: *mut FidDomain, attr: Opaque, poll: *mut *mut FidPoll) -> c_int;
-        stx_ctx(domain: *mut FidDomain, attr: *mut TxAttr, stx: *mut Opaque, context: Opaque) -> c_int;
+        stx_ctx(domain: *mut FidDomain, attr: *mut TxAttr, stx: *mut *mut FidStx, context: Opaque) -> c_int;
         srx_ctx(domain: *mut FidDomain, attr: *mut RxAttr, ep: *mut *mut FidEp, context: Opaque) -> c_int;
         query_atomic(domain: *mut FidDomain, datatype: u32, op: u32, attr: *mut super::atomic::AtomicAttr, flags: u64) -> c_int;
         query_collective(domain: *mut FidDomain, collective: u32, attr: Opaque, flags: u64) -> c_int;

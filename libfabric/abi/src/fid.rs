@@ -18,6 +18,11 @@ pub mod class {
     pub const FABRIC: usize = 1;
     pub const DOMAIN: usize = 2;
     pub const EP: usize = 3;
+    pub const SEP: usize = 4;
+    pub const RX_CTX: usize = 5;
+    pub const SRX_CTX: usize = 6;
+    pub const TX_CTX: usize = 7;
+    pub const STX_CTX: usize = 8;
     pub const PEP: usize = 9;
     pub const AV: usize = 11;
     pub const MR: usize = 12;
@@ -61,6 +66,20 @@ pub struct FidEp {
     pub tagged: *const OpsTagged,
     pub atomic: *const OpsAtomic,
     pub collective: *const OpsCollective,
+}
+
+/// A scalable endpoint: C declares it as an endpoint.
+#[repr(transparent)]
+pub struct FidSep(pub FidEp);
+
+/// A shared receive context: C declares it as an endpoint.
+#[repr(transparent)]
+pub struct FidSrx(pub FidEp);
+
+#[repr(C)]
+pub struct FidStx {
+    pub fid: Fid,
+    pub ops: *const OpsEp,
 }
 
 #[repr(C)]

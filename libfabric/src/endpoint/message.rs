@@ -2,16 +2,25 @@
 
 use std::ffi::c_void;
 
-use super::post::{self, List, Tag};
-use crate::abi::{attributes::Iovec, fid::FidEp, message::Msg, transfer::OpsMsg};
+use super::post::{self, List, Receives, Tag};
+use crate::{
+    abi::{
+        attributes::Iovec,
+        constants::NOSYS,
+        fid::{FidEp, FidSrx},
+        message::Msg,
+        transfer::OpsMsg,
+    },
+    object::Header,
+};
 
 type Opaque = *mut c_void;
 
 pub static OPERATIONS: OpsMsg = OpsMsg {
     size: size_of::<OpsMsg>(),
-    recv,
-    recvv,
-    recvmsg,
+    recv: recv::<FidEp>,
+    recvv: recvv::<FidEp>,
+    recvmsg: recvmsg::<FidEp>,
     send,
     sendv,
     sendmsg,
@@ -20,10 +29,18 @@ pub static OPERATIONS: OpsMsg = OpsMsg {
     injectdata,
 };
 
+/// Those of a shared receive context.
+pub static SHARED: OpsMsg = OpsMsg {
+    recv: recv::<FidSrx>,
+    recvv: recvv::<FidSrx>,
+    recvmsg: recvmsg::<FidSrx>,
+    ..OpsMsg::refusing::<NOSYS>()
+};
+
 // What C passes is what the manual page asks for: an open endpoint, and buffers that the
 // operation may use until it completes.
 
-unsafe extern "C" fn recv(
+unsafe extern "C" fn recv<H: Header<State: Receives>>(
     ep: *mut FidEp,
     buffer: *mut c_void,
     length: usize,
@@ -32,10 +49,10 @@ unsafe extern "C" fn recv(
     context: Opaque,
 ) -> isize {
     // SAFETY: as said above.
-    unsafe { post::receive(ep, (buffer, length), from, Tag::NONE, context) }
+    unsafe { post::receive::<H>(ep, (buffer, length), from, Tag::NONE, context) }
 }
 
-unsafe extern "C" fn recvv(
+unsafe extern "C" fn recvv<H: Header<State: Receives>>(
     ep: *mut FidEp,
     iov: *const Iovec,
     _: *mut Opaque,
@@ -46,20 +63,31 @@ unsafe extern "C" fn recvv(
     // SAFETY: as said above.
     unsafe {
         let Some(list) = List::new(iov, count) else { return post::bad_list() };
-        let state = post::state(ep);
-        let flags = state.defaults.receive();
+        let state = post::receiver::<H>(ep);
+        let flags = state.default_flags();
         post::receive_pieces(state, list.pieces(), from, Tag::NONE, context, flags)
     }
 }
 
-unsafe extern "C" fn recvmsg(ep: *mut FidEp, msg: *const Msg, flags: u64) -> isize {
+unsafe extern "C" fn recvmsg<H: Header<State: Receives>>(
+    ep: *mut FidEp,
+    msg: *const Msg,
+    flags: u64,
+) -> isize {
     // SAFETY: as said above; the message is valid or null.
     unsafe {
         let Some(msg) = msg.as_ref() else { return post::bad_list() };
         let Some(flags) = post::own_flags(flags) else { return post::bad_flags() };
         let Some(list) = List::new(msg.msg_iov, msg.iov_count) else { return post::bad_list() };
         let tag = Tag::NONE;
-        post::receive_pieces(post::state(ep), list.pieces(), msg.addr, tag, msg.context, flags)
+        post::receive_pieces(
+            post::receiver::<H>(ep),
+            list.pieces(),
+            msg.addr,
+            tag,
+            msg.context,
+            flags,
+        )
     }
 }
 

@@ -89,21 +89,28 @@ unsafe extern "C" fn setopt(
     done("fi_setopt", || {
         check_level(level)?;
         let name = OptionName::from_number(name)?;
-        if value.is_null() {
-            return Err(Failure::null("the value"));
-        }
-        if length != size_of::<usize>() {
-            return Err(Failure::new(
-                Errno::INVAL,
-                format!("the value takes 8 bytes, not {length}"),
-            ));
-        }
         // SAFETY: C passes an open endpoint, and that many bytes.
         unsafe {
-            let state = object::owned(ep.cast::<FidEp>())?;
-            Ok(state.endpoint.set_option(name, value.cast::<usize>().read_unaligned())?)
+            let value = given(value, length)?;
+            Ok(object::owned(ep.cast::<FidEp>())?.endpoint.set_option(name, value)?)
         }
     })
+}
+
+/// The value that an option is given.
+///
+/// # Safety
+/// `value` is null or valid for reads of `length` bytes.
+pub unsafe fn given(value: *const c_void, length: usize) -> Result<usize, Failure> {
+    if value.is_null() {
+        return Err(Failure::null("the value"));
+    }
+    if length != size_of::<usize>() {
+        let reason = format!("the value takes 8 bytes, not {length}");
+        return Err(Failure::new(Errno::INVAL, reason));
+    }
+    // SAFETY: it has the size of a `size_t`.
+    Ok(unsafe { value.cast::<usize>().read_unaligned() })
 }
 
 unsafe extern "C" fn cancel(ep: *mut Fid, context: *mut c_void) -> isize {

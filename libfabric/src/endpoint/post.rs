@@ -4,6 +4,7 @@
 use std::{ffi::c_void, mem::MaybeUninit, slice};
 
 use kestrel_core::{
+    endpoint::PostError,
     flags::Flags,
     memory::{Piece, Pieces},
     operation::{IOV_LIMIT, ReceivePost, SendPost},
@@ -12,7 +13,7 @@ use kestrel_core::{
 use super::State;
 use crate::{
     abi::{atomic::Ioc, attributes::Iovec, fid::FidEp},
-    object,
+    object::{self, Header},
     outcome::{posted, refused_argument},
 };
 
@@ -215,24 +216,52 @@ pub unsafe fn inject(
     }))
 }
 
-/// Receives into one buffer with the endpoint's default flags.
+/// What receives are posted to: an endpoint, or a context that endpoints share.
+pub trait Receives {
+    /// The flags of calls that name none.
+    fn default_flags(&self) -> Flags;
+    fn post_receive(&self, post: ReceivePost<'_>) -> Result<(), PostError>;
+}
+
+impl Receives for State {
+    #[inline(always)]
+    fn default_flags(&self) -> Flags {
+        self.defaults.receive()
+    }
+
+    #[inline(always)]
+    fn post_receive(&self, post: ReceivePost<'_>) -> Result<(), PostError> {
+        self.endpoint.post_receive(post)
+    }
+}
+
+/// Where a call posts receives, by the kind of object that has the call in its table.
+///
+/// # Safety
+/// `ep` is an open object of kind `H`, as for [`object::state`].
+#[inline(always)]
+pub unsafe fn receiver<'a, H: Header<State: Receives>>(ep: *mut FidEp) -> &'a H::State {
+    // SAFETY: the caller vouches for it.
+    unsafe { object::state(ep.cast::<H>()) }
+}
+
+/// Receives into one buffer with the default flags. A null buffer has no room, whatever its length
+/// says: programs post such receives for messages without bytes.
 ///
 /// # Safety
 /// `ep` is open; the buffer may be written to until the operation completes.
 #[inline(always)]
-pub unsafe fn receive(
+pub unsafe fn receive<H: Header<State: Receives>>(
     ep: *mut FidEp,
     (buffer, length): (*mut c_void, usize),
     from: u64,
     tag: Tag,
     context: *mut c_void,
 ) -> isize {
-    if is_missing(buffer, length) {
-        return refused_argument("a null buffer with a length");
-    }
+    let length = if buffer.is_null() { 0 } else { length };
     // SAFETY: the caller vouches for both.
-    let (state, piece) = unsafe { (state(ep), Piece::new(buffer.cast(), length)) };
-    let flags = state.defaults.receive();
+    let (state, piece) = unsafe { (receiver::<H>(ep), Piece::new(buffer.cast(), length)) };
+    let flags = state.default_flags();
     // SAFETY: the pieces are the buffer.
     unsafe { receive_pieces(state, Pieces::One(piece), from, tag, context, flags) }
 }
@@ -243,14 +272,14 @@ pub unsafe fn receive(
 /// The pieces may be written to until the operation completes.
 #[inline(always)]
 pub unsafe fn receive_pieces(
-    state: &State,
+    state: &impl Receives,
     pieces: Pieces<'_>,
     from: u64,
     tag: Tag,
     context: *mut c_void,
     flags: Flags,
 ) -> isize {
-    posted(state.endpoint.post_receive(ReceivePost {
+    posted(state.post_receive(ReceivePost {
         pieces,
         from,
         tag: tag.tag,
@@ -271,7 +300,7 @@ pub fn own_flags(flags: u64) -> Option<Flags> {
 /// What flags that cannot be taken are answered with.
 #[cold]
 pub fn bad_flags() -> isize {
-    posted(Err(kestrel_core::endpoint::PostError::BadFlags { flags: Flags::MSG | Flags::TAGGED }))
+    posted(Err(PostError::BadFlags { flags: Flags::MSG | Flags::TAGGED }))
 }
 
 /// Remote data, if the flags say that there is some.

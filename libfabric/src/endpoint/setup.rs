@@ -17,7 +17,7 @@ use crate::{
     abi::{
         attributes::Alias,
         constants::command,
-        fid::{Fid, FidAv, FidCntr, FidCq, FidDomain, FidEp, FidEq, FidPep, class},
+        fid::{Fid, FidAv, FidCntr, FidCq, FidDomain, FidEp, FidEq, FidPep, FidSrx, FidStx, class},
         info::Info,
     },
     connection_request, hints,
@@ -55,22 +55,33 @@ pub unsafe extern "C" fn open_with_flags(
         let in_use = Use::of(&parent.uses)?;
         // SAFETY: as above.
         let endpoint = unsafe { open_core(&parent.domain, &info) }?;
-        let state = State {
-            defaults: endpoint.default_flags().clone(),
-            endpoint,
-            aliases: Arc::default(),
-            is_alias: false,
-            format: info.address_format,
-            limits: Limits {
-                message: info.endpoint.max_msg_size,
-                inject: info.transmit.inject_size,
-                receives: info.receive.size,
-            },
-            _parent: in_use,
-        };
-        *place = object::create(header(context), state);
+        *place = create(class::EP, context, endpoint, &info, in_use);
         Ok(())
     })
+}
+
+/// The object of an endpoint, or of a context of one, that was opened with `info`.
+pub fn create(
+    class: usize,
+    context: *mut c_void,
+    endpoint: Arc<Endpoint>,
+    info: &info::Info,
+    parent: Use,
+) -> *mut FidEp {
+    let state = State {
+        defaults: endpoint.default_flags().clone(),
+        endpoint,
+        aliases: Arc::default(),
+        is_alias: false,
+        format: info.address_format,
+        limits: Limits {
+            message: info.endpoint.max_msg_size,
+            inject: info.transmit.inject_size,
+            receives: info.receive.size,
+        },
+        _parent: parent,
+    };
+    object::create(header(class, context), state)
 }
 
 /// A connected endpoint may have a handle: what it is opened from.
@@ -94,9 +105,9 @@ unsafe fn open_core(domain: &Arc<Domain>, info: &info::Info) -> Result<Arc<Endpo
     }
 }
 
-fn header(context: *mut c_void) -> FidEp {
+fn header(class: usize, context: *mut c_void) -> FidEp {
     FidEp {
-        fid: object::fid::<FidEp>(class::EP, context),
+        fid: object::fid::<FidEp>(class, context),
         ops: &raw const options::OPERATIONS,
         cm: &raw const connection::OPERATIONS,
         msg: &raw const message::OPERATIONS,
@@ -114,8 +125,7 @@ fn header(context: *mut c_void) -> FidEp {
 /// `ep` is open; `alias` is null or valid, and so is the place that it names.
 unsafe fn alias(ep: *mut FidEp, alias: *mut Alias) -> Result<(), Failure> {
     // SAFETY: the caller vouches for it.
-    let (state, asked, context) =
-        unsafe { (object::owned(ep)?, alias.as_ref(), (*ep).fid.context) };
+    let (state, asked, fid) = unsafe { (object::owned(ep)?, alias.as_ref(), &(*ep).fid) };
     let asked = asked.ok_or_else(|| Failure::null("the argument"))?;
     // SAFETY: as above.
     let place = unsafe { object::out(asked.fid) }?;
@@ -130,7 +140,7 @@ unsafe fn alias(ep: *mut FidEp, alias: *mut Alias) -> Result<(), Failure> {
         limits: state.limits,
         _parent: Use::of(&state.aliases)?,
     };
-    *place = object::create(header(context), other).cast();
+    *place = object::create(header(fid.fclass, fid.context), other).cast();
     Ok(())
 }
 
@@ -161,6 +171,16 @@ pub unsafe extern "C" fn bind(ep: *mut Fid, other: *mut Fid, flags: u64) -> c_in
                 no_flags()?;
                 let vector = &object::checked::<FidAv>(other)?.vector;
                 return Ok(endpoint.bind_address_vector(vector)?);
+            }
+            if table == FidStx::operations() {
+                no_flags()?;
+                let shared = &object::checked::<FidStx>(other)?.context;
+                return Ok(endpoint.bind_shared_transmit(shared)?);
+            }
+            if table == FidSrx::operations() {
+                no_flags()?;
+                let shared = &object::checked::<FidSrx>(other)?.context;
+                return Ok(endpoint.bind_shared_receive(shared)?);
             }
             if table == FidEq::operations() {
                 no_flags()?;

@@ -63,7 +63,6 @@ fn null_where_data_goes() {
     unsafe {
         let (msg, tagged) = (&*(*ep).msg, &*(*ep).tagged);
         assert_eq!((msg.send)(ep, none, 8, none, 0, none), refused);
-        assert_eq!((msg.recv)(ep, none, 8, none, 0, none), refused);
         assert_eq!((msg.sendmsg)(ep, null(), 0), refused);
         assert_eq!((msg.sendv)(ep, null(), null_mut(), 2, 0, none), refused);
         assert_eq!((tagged.inject)(ep, none, 8, 0, 0), refused);
@@ -123,7 +122,9 @@ fn flags_and_kinds_that_nobody_knows() {
         let ops = &*(*world.domain).ops;
         let mut attr = CntrAttr { flags: 1, ..std::mem::zeroed() };
         assert_eq!((ops.cntr_open)(world.domain, &mut attr, &mut null_mut(), none), code::BADFLAGS);
-        assert_eq!((ops.scalable_ep)(world.domain, world.info, &mut null_mut(), none), code::NOSYS);
+        assert_eq!((ops.scalable_ep)(world.domain, world.info, null_mut(), none), code::INVAL);
+        assert_eq!((ops.stx_ctx)(world.domain, null_mut(), null_mut(), none), code::INVAL);
+        assert_eq!((ops.srx_ctx)(world.domain, null_mut(), null_mut(), none), code::INVAL);
         assert_eq!(
             (ops.endpoint2)(world.domain, world.info, &mut null_mut(), 1, none),
             code::BADFLAGS

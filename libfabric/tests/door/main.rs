@@ -7,6 +7,8 @@ mod aliases;
 mod bad_input;
 mod calls;
 mod connections;
+mod contexts;
+mod control;
 mod discovery;
 mod forks;
 mod host;

@@ -151,6 +151,7 @@ impl ControlThread {
         keep_socket: bool,
     ) -> std::io::Result<PeerIdentity> {
         let holder = Holder::Station(handshake.station);
+        let pid = handshake.credentials.and_then(|peer| peer.pid);
         let process = match (handshake.process, handshake.socket) {
             (Some(process), socket) => {
                 self.processes.hold(process, holder);
@@ -176,6 +177,7 @@ impl ControlThread {
             address: peer.address,
             incarnation: peer.incarnation,
             process,
+            pid,
             memory,
             reads_us: peer.reads_you,
             asymmetric: peer.asymmetric,

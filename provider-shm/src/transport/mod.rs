@@ -265,6 +265,12 @@ impl Transport for ShmTransport {
         Station::finds(address.socket_addr())
     }
 
+    fn speaks_for(&self, peer: PeerIndex, address: Address) -> bool {
+        // Where nobody is any more, whoever wants to can listen: a name that is free.
+        let lane = self.receive_lane(peer);
+        lane.is_some_and(|lane| !Station::is_of_others(lane.peer.pid, address.socket_addr()))
+    }
+
     fn connect(&mut self, peer: PeerIndex, address: Address) {
         let record = self.peer(peer);
         if !std::mem::replace(&mut record.connecting, true) {

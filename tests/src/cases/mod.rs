@@ -15,5 +15,7 @@ pub mod peek;
 pub mod progress;
 pub mod queues;
 pub mod rma;
+pub mod scalable;
+pub mod shared_contexts;
 pub mod sizes;
 pub mod truncation;

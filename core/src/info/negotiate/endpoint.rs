@@ -5,12 +5,13 @@ use super::{Negotiation, at_most};
 use crate::info::attributes::SHARED_CONTEXT;
 use crate::info::hints::EndpointHints;
 use crate::info::offer::{AUTH_KEY_SIZE_MAX, RX_CAPS, TX_CAPS};
+use crate::info::traffic_class::traffic_class_of_dscp;
 use crate::info::values::EndpointType;
 
 /// "Traffic classes can be a differentiated services code point (DSCP) value, one of the
 /// following defined labels, or a provider-specific definition": six bits of DSCP under the
 /// first, six labels from the second on. A transport that knows no classes serves all alike.
-const DSCP: std::ops::Range<u32> = 0x100..0x140;
+const DSCP: std::ops::Range<u32> = traffic_class_of_dscp(0)..traffic_class_of_dscp(64);
 const LABELS: std::ops::Range<u32> = 0x200..0x206;
 
 impl Negotiation<'_> {

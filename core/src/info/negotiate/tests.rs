@@ -297,8 +297,10 @@ fn contexts_names_and_the_rest() {
     assert_eq!(ask(|h| h.domain.name = Some("mlx5_0".into())), "");
     assert_eq!(ask(|h| h.domain.name = Some("mlx5_1".into())), "domain_attr->name");
     assert_eq!(ask(|h| h.fabric.name = Some("ib1".into())), "fabric_attr->name");
-    assert_eq!(ask(|h| h.endpoint.tx_ctx_count = Some(2)), "ep_attr->tx_ctx_cnt");
-    assert_eq!(ask(|h| h.endpoint.rx_ctx_count = Some(SHARED_CONTEXT)), "ep_attr->rx_ctx_cnt");
+    assert_eq!(ask(|h| h.endpoint.tx_ctx_count = Some(256)), "");
+    assert_eq!(ask(|h| h.endpoint.tx_ctx_count = Some(257)), "ep_attr->tx_ctx_cnt");
+    assert_eq!(ask(|h| h.endpoint.rx_ctx_count = Some(SHARED_CONTEXT)), "");
+    assert_eq!(ask(|h| h.domain.max_ep_rx_ctx = Some(257)), "domain_attr->max_ep_rx_ctx");
     assert_eq!(ask(|h| h.endpoint.rx_ctx_count = Some(1)), "");
     assert_eq!(ask(|h| h.endpoint.protocol = Some(3)), "ep_attr->protocol");
     assert_eq!(ask(|h| h.endpoint.auth_key = vec![1; 512]), "");

@@ -1,0 +1,151 @@
+//! Enabling: from what is bound to an engine that drives it.
+
+use std::sync::Arc;
+
+use super::{
+    CLAIM_FLAGS, Enabled, Endpoint, EndpointError, FAMILY, RECEIVE_FLAGS, Rules, SEND_FLAGS,
+    setup::Bindings,
+};
+use crate::{
+    address_vector::{AddressVector, FI_ADDR_UNSPEC},
+    completion_queue::store::Sharing,
+    connection::{
+        manager::{Connection, Manager, Reporter},
+        passive_endpoint::empty_vector,
+    },
+    engine::{Engine, Setup, unit::Unit},
+    flags::Flags,
+    primitive::AtomicBool,
+    transport::Provider,
+};
+
+/// Who an endpoint's peers are, and what there is of connections.
+type Peers = (Arc<AddressVector>, Option<Box<Manager>>);
+
+impl<P: Provider> Endpoint<P> {
+    /// Enables the endpoint: from now on it can send and receive. Enabling twice
+    /// is an error. Reference: fi_endpoint(3), `fi_enable`: "An endpoint must be
+    /// bound with CQs capable of reporting completions for any asynchronous
+    /// operation initiated on the endpoint."
+    pub fn enable(&self) -> Result<(), EndpointError> {
+        let mut bindings = self.open_bindings("enabling")?;
+        if !bindings.counted {
+            return Err(EndpointError::Closed { object: "endpoint" });
+        }
+        self.check_bound(&bindings)?;
+        let (address_vector, manager) = self.peers(&bindings)?;
+        let setup = self.setup(&bindings, address_vector)?;
+        let member = setup.shared.as_ref().map(|shared| shared.member);
+        let (send, receive) = self.rules(&setup);
+        let connected = manager.is_some();
+        let directed = self.options.capabilities.contains(Flags::DIRECTED_RECV);
+        let from_any = if directed && !connected { 0 } else { FI_ADDR_UNSPEC };
+        let to_mask = if connected { 0 } else { u64::MAX };
+        let unit = match &self.seat {
+            Some(seat) => seat.join(setup)?,
+            None => self.new_unit(&mut bindings, setup, manager)?,
+        };
+        // Set once: the lock is held and `open_bindings` saw no unit.
+        let is_closed = AtomicBool::new(false);
+        let enabled = Enabled { unit: unit.clone(), send, receive, is_closed, to_mask, from_any };
+        let _ = self.enabled.set(enabled);
+        if let (Some(shared), Some(member)) = (&bindings.shared_receive, member) {
+            shared.add_unit(member, &unit);
+        }
+        bindings.add_unit(&unit);
+        if let Some(Reporter { queue, .. }) = bindings.reporter.as_ref().filter(|_| connected) {
+            queue.add_driven(unit.clone());
+        }
+        self.domain.add_unit(&unit);
+        Ok(())
+    }
+
+    /// "If the endpoint supports any outbound transfers (sends, RMA, atomics, etc.), then it
+    /// must be bound to a completion queue"; a counter "is in addition" to that. "If an endpoint
+    /// is using a shared transmit and/or receive context, the shared contexts must be bound".
+    fn check_bound(&self, bindings: &Bindings<P>) -> Result<(), EndpointError> {
+        for (direction, capabilities, name) in [
+            (&bindings.transmit, Flags::SEND | Flags::READ | Flags::WRITE, "transmit"),
+            (&bindings.receive, Flags::RECV, "receive"),
+        ] {
+            if self.options.capabilities.intersects(capabilities) && direction.queue.is_none() {
+                return Err(EndpointError::NoCompletionQueue { direction: name });
+            }
+        }
+        if self.options.shares_transmit && bindings.shared_transmit.is_none() {
+            return Err(EndpointError::NoSharedContext { direction: "transmit" });
+        }
+        if self.options.shares_receive && bindings.shared_receive.is_none() {
+            return Err(EndpointError::NoSharedContext { direction: "receive" });
+        }
+        Ok(())
+    }
+
+    fn setup(
+        &self,
+        bindings: &Bindings<P>,
+        address_vector: Arc<AddressVector>,
+    ) -> Result<Setup, EndpointError> {
+        let capabilities = self.options.capabilities;
+        let shared = bindings.shared_receive.as_ref();
+        let vector = (!self.options.connected).then_some(&address_vector);
+        Ok(Setup {
+            transmit: bindings.transmit.side(),
+            receive: bindings.receive.side(),
+            shared: shared.map(|shared| shared.seat(vector)).transpose()?,
+            one_sided: bindings.one_sided.counters(),
+            permitted: capabilities & (Flags::REMOTE_READ | Flags::REMOTE_WRITE),
+            names_contexts: capabilities.contains(Flags::NAMED_RX_CTX),
+            memory_regions: self.domain.memory_regions().clone(),
+            transmit_size: self.options.transmit_size,
+            multi_receive_min: self.multi_receive_min(),
+            unexpected_budget: self.domain.options().unexpected_budget,
+            address_vector,
+        })
+    }
+
+    /// What is plain for each direction: nothing, where there is none.
+    fn rules(&self, setup: &Setup) -> (Rules, Rules) {
+        let family = self.options.capabilities & FAMILY;
+        let send = if self.lacks(Flags::SEND) { Flags::empty() } else { SEND_FLAGS | family };
+        let receives_here = !self.lacks(Flags::RECV) && !self.options.shares_receive;
+        let receive = match receives_here {
+            true => RECEIVE_FLAGS.difference(CLAIM_FLAGS) | family,
+            false => Flags::empty(),
+        };
+        (Rules::new(send, setup.transmit.selective), Rules::new(receive, setup.receive.selective))
+    }
+
+    fn new_unit(
+        &self,
+        bindings: &mut Bindings<P>,
+        setup: Setup,
+        manager: Option<Box<Manager>>,
+    ) -> Result<Arc<Unit<P>>, EndpointError> {
+        let Some(transport) = bindings.transport.take() else {
+            return Err(EndpointError::Closed { object: "endpoint" });
+        };
+        // An event queue drives it as well, maybe from within a poll that reports an event.
+        let connected = manager.is_some();
+        let sharing = if connected { Sharing::Shared } else { self.domain.sharing() };
+        let mut engine = Engine::new(transport, setup);
+        engine.manager = manager;
+        Ok(Arc::new(Unit::new(self.domain.provider().clone(), sharing, engine)))
+    }
+
+    /// Who can be reached: whom the address vector knows, or the one at the other end of a
+    /// connection.
+    fn peers(&self, bindings: &Bindings<P>) -> Result<Peers, EndpointError> {
+        if let Some(seat) = &self.seat {
+            return Ok((seat.address_vector()?.clone(), None));
+        }
+        if !self.options.connected {
+            let vector = bindings.address_vector.clone();
+            return Ok((vector.ok_or(EndpointError::NoAddressVector)?, None));
+        }
+        let reporter = bindings.reporter.clone().ok_or(EndpointError::NoEventQueue)?;
+        let vector = empty_vector();
+        let connection = Connection::new(reporter, vector.clone());
+        Ok((vector, Some(Box::new(Manager::Connection(connection)))))
+    }
+}

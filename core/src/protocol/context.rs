@@ -1,0 +1,43 @@
+//! Contexts of scalable endpoints on the wire: one that is not the first of its endpoint says
+//! so, before all else, on each lane that it sends on.
+//!
+//! What it sends then counts as coming from the endpoint: it is reported and matched under the
+//! address that peers have inserted. Reference: fi_endpoint(3): "The transmit and receive
+//! contexts share the transport-level address."
+
+use crate::{
+    engine::Engine,
+    scalable_endpoint::{CONTEXTS_MAX, endpoint_address},
+    transport::{PeerIndex, Transport},
+};
+
+impl<T: Transport> Engine<T> {
+    /// `peer` is pair of contexts `index` of an endpoint, whose address is as many ports lower.
+    #[cold]
+    pub(crate) fn arrive_context(&mut self, peer: PeerIndex, index: u64) {
+        let record = &self.peers[peer as usize];
+        let is_first = record.source == peer && record.flow.arrived == 0;
+        let valid = is_first && (1..CONTEXTS_MAX as u64).contains(&index) && self.manager.is_none();
+        let endpoint = endpoint_address(record.address, index).filter(|_| valid);
+        let Some(endpoint) = endpoint.filter(|&at| self.transport.speaks_for(peer, at)) else {
+            return self.violation(peer, "it is not a context of the endpoint that it names");
+        };
+        let source = self.peer_of(endpoint);
+        self.count_as(peer, source);
+    }
+
+    /// What `peer` sends comes from `source`.
+    pub(crate) fn count_as(&mut self, peer: PeerIndex, source: PeerIndex) {
+        let address = self.peers[source as usize].address;
+        let fi_addr = self.setup.address_vector.reported(&address);
+        let record = &mut self.peers[peer as usize];
+        (record.source, record.fi_addr) = (source, fi_addr);
+    }
+
+    /// Whether another context of the endpoint that `peer` is part of is connected to us.
+    pub(crate) fn has_other_contexts(&self, peer: PeerIndex) -> bool {
+        let source = self.peers[peer as usize].source;
+        let others = self.peers.iter().enumerate().filter(|&(other, _)| other != peer as usize);
+        others.into_iter().any(|(_, other)| other.source == source && other.incarnation.is_some())
+    }
+}

@@ -1,0 +1,146 @@
+//! Messages for receives of a shared context: matched in its pool, received in the engine of the
+//! endpoint that they come to. Reference: fi_endpoint(3), "SHARED CONTEXTS".
+
+use crate::{
+    completion_queue::Entry,
+    engine::Engine,
+    error::Errno,
+    flags::Flags,
+    operation::ReceiveOperation,
+    protocol::receive::canceled,
+    shared_context::pool::{Envelope, Matched, Parked},
+    transport::{PeerIndex, Transport, Unreachable},
+};
+
+impl<T: Transport> Engine<T> {
+    /// The shared receive for a message that found none here, if there is one.
+    pub(crate) fn take_shared(
+        &mut self,
+        peer: PeerIndex,
+        flags: Flags,
+        tag: u64,
+        total: usize,
+    ) -> Option<u32> {
+        let shared = self.setup.shared.as_ref()?;
+        let pool = shared.pool.clone();
+        let has_sources = shared.has_sources;
+        let mut pool = pool.lock();
+        let source = if has_sources { pool.source_of(self.source_address(peer)) } else { 0 };
+        let tagged = flags.contains(Flags::TAGGED);
+        let matched = pool.take(Envelope { tagged, source, tag, ignore: 0 }, total)?;
+        drop(pool);
+        Some(self.take_in(matched))
+    }
+
+    fn source_address(&self, peer: PeerIndex) -> crate::address::Address {
+        self.peers[self.peers[peer as usize].source as usize].address
+    }
+
+    fn take_in(&mut self, matched: Matched) -> u32 {
+        let Matched { mut operation, buffer } = matched;
+        if !self.setup.receive.selective {
+            operation.flags |= Flags::COMPLETION;
+        }
+        let receive = self.receives.insert(operation);
+        if let (Some(buffer), Some(shared)) = (buffer, &mut self.setup.shared) {
+            shared.slices.insert(receive, buffer);
+        }
+        receive
+    }
+
+    /// Lets shared receives find a parked message, or gives it to one that was posted since it
+    /// found none: true.
+    pub(crate) fn offer_parked(&mut self, index: u32) -> bool {
+        let Some(shared) = &self.setup.shared else {
+            return false;
+        };
+        let (pool, member, has_sources) = (shared.pool.clone(), shared.member, shared.has_sources);
+        let message = &self.unexpected[index];
+        let (tag, total) = (message.tag, message.total);
+        let tagged = message.flags.contains(Flags::TAGGED);
+        let address = self.source_address(message.peer);
+        let mut pool = pool.lock();
+        let source = if has_sources { pool.source_of(address) } else { 0 };
+        let envelope = Envelope { tagged, source, tag, ignore: 0 };
+        let Some(matched) = pool.take(envelope, total) else {
+            let message = self.unexpected.name(index);
+            pool.park(envelope, Parked { member, message, total });
+            return false;
+        };
+        drop(pool);
+        let receive = self.take_in(matched);
+        self.receive_parked(receive, index);
+        true
+    }
+
+    /// Takes the receive that a parked message matched, unless the message is gone.
+    pub(crate) fn receive_shared(&mut self, matched: &mut Option<Matched>, message: u64) {
+        let index = self.unexpected.index_of(message).filter(|_| self.setup.shared.is_some());
+        if let Some(index) = index
+            && let Some(matched) = matched.take()
+        {
+            let receive = self.take_in(matched);
+            self.receive_parked(receive, index);
+        }
+    }
+
+    /// A receive is over; if it was part of a shared multi-receive buffer, maybe the buffer is
+    /// too.
+    pub(crate) fn end_slice(&mut self, receive: u32) {
+        let Some(shared) = &mut self.setup.shared else {
+            return;
+        };
+        let Some(buffer) = shared.slices.remove(&receive) else {
+            return;
+        };
+        let released = shared.pool.lock().leave(buffer);
+        if let Some(released) = released {
+            self.release_shared(released);
+        }
+    }
+
+    /// Reports that a shared multi-receive buffer is the application's again: always.
+    pub(crate) fn release_shared(&mut self, buffer: ReceiveOperation) {
+        if buffer.canceled {
+            return self.fail_receive(buffer, None, 0, &canceled());
+        }
+        let kind = buffer.flags & (Flags::TAGGED | Flags::MSG);
+        let entry = Entry {
+            context: buffer.context,
+            flags: (kind | Flags::RECV | Flags::MULTI_RECV).bits(),
+            owner: buffer.owner,
+            ..Entry::default()
+        };
+        self.setup.receive.release_buffer(entry, false);
+    }
+
+    /// `source` is gone, and with it whatever shared receives are directed at it wait for.
+    pub(crate) fn fail_shared_from(&mut self, source: PeerIndex, why: &Unreachable) {
+        let Some(shared) = self.setup.shared.as_ref().filter(|shared| shared.has_sources) else {
+            return;
+        };
+        let address = self.peers[source as usize].address;
+        let mut pool = shared.pool.lock();
+        let source = pool.source_of(address);
+        let gone = pool.take_directed(source);
+        drop(pool);
+        for operation in gone {
+            self.fail_receive(operation, None, 0, why);
+        }
+    }
+
+    /// The endpoint is about to be closed.
+    pub(crate) fn leave_shared(&mut self) {
+        let reason = "the endpoint that the message came to was closed".to_owned();
+        let why = Unreachable { errno: Errno::CANCELED, reason };
+        for peer in 0..self.peers.len() as PeerIndex {
+            if !self.peers[peer as usize].incoming.is_empty() {
+                self.let_go(peer, &why);
+            }
+        }
+        if let Some(shared) = self.setup.shared.take() {
+            shared.pool.lock().forget(shared.member, |_| true);
+        }
+        self.is_deaf = true;
+    }
+}

@@ -1,0 +1,283 @@
+//! Scalable endpoints: one address, many transmit and receive contexts.
+//! Reference: fi_endpoint(3), "SCALABLE ENDPOINTS".
+//!
+//! The transmit and the receive context of one index are a [`pair`]: an engine and a transport
+//! of their own, so that nothing which one pair writes is read by another, and two threads with
+//! a pair each never meet. The transports are at consecutive ports, from the endpoint's own on:
+//! who has the endpoint's address and the index of a receive context knows where that is
+//! ([`crate::engine::route`]). What comes from another pair than the first says so
+//! ([`crate::protocol::context`]), and counts as coming from the endpoint's address.
+//!
+//! A context is an [`Endpoint`] with one direction: everything that is posted, bound and
+//! enabled is there.
+
+pub mod pair;
+
+use std::sync::{Arc, OnceLock};
+
+use crate::{
+    address::Address,
+    address_vector::AddressVector,
+    bind_count::BindCount,
+    domain::{Domain, OpenError},
+    endpoint::{Endpoint, EndpointError, EndpointOptions},
+    error::Errno,
+    flags::Flags,
+    info::{RX_CAPS, TX_CAPS},
+    transport::{Provider, Transport, Unreachable},
+};
+use pair::{Direction, Pair, Seat};
+
+/// The most contexts of either direction.
+pub const CONTEXTS_MAX: usize = 256;
+
+/// Rows of ports that are tried until all of one are free.
+const ROW_ATTEMPTS: usize = 64;
+
+/// How many contexts of each direction; 0 stands for 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ContextCounts {
+    /// `tx_ctx_cnt`.
+    pub transmit: usize,
+    /// `rx_ctx_cnt`.
+    pub receive: usize,
+}
+
+impl ContextCounts {
+    /// "If not specified (0), 1 context will be assigned".
+    fn specified(self) -> Result<ContextCounts, OpenError> {
+        let counts = ContextCounts { transmit: self.transmit.max(1), receive: self.receive.max(1) };
+        let count = counts.transmit.max(counts.receive);
+        match count > CONTEXTS_MAX {
+            true => Err(OpenError::TooManyContexts { count, limit: CONTEXTS_MAX }),
+            false => Ok(counts),
+        }
+    }
+}
+
+/// An endpoint that is used through its contexts alone.
+pub struct ScalableEndpoint<P: Provider> {
+    domain: Arc<Domain<P>>,
+    options: EndpointOptions,
+    counts: ContextCounts,
+    address: Address,
+    vector: OnceLock<Arc<AddressVector>>,
+    pairs: Vec<Pair<P>>,
+    /// The contexts that are open.
+    contexts: BindCount,
+}
+
+impl<P: Provider> ScalableEndpoint<P> {
+    /// Opens a scalable endpoint. Its address, and one for each further pair of contexts, is
+    /// reserved from now on. `options` are what contexts inherit.
+    ///
+    /// # Errors
+    /// Too many contexts; not so many ports in a row are free; as [`Endpoint::open`].
+    pub fn open(
+        domain: &Arc<Domain<P>>,
+        options: EndpointOptions,
+        counts: ContextCounts,
+    ) -> Result<Arc<Self>, OpenError> {
+        if domain.provider().forked() {
+            return Err(OpenError::ForkedChild);
+        }
+        let counts = counts.specified()?;
+        let transports = open_row(&**domain.provider(), &options, counts)?;
+        let address = transports[0].address();
+        domain.uses().bind().map_err(|_| OpenError::Closed)?;
+        let pairs = transports.into_iter().enumerate();
+        let pairs = pairs.map(|(index, transport)| Pair::new(index, transport, counts));
+        Ok(Arc::new(ScalableEndpoint {
+            domain: domain.clone(),
+            options,
+            counts,
+            address,
+            vector: OnceLock::new(),
+            pairs: pairs.collect(),
+            contexts: BindCount::default(),
+        }))
+    }
+
+    /// The address that peers insert: that of all contexts together.
+    pub fn address(&self) -> Address {
+        self.address
+    }
+
+    /// The domain that it was opened on.
+    pub fn domain(&self) -> &Arc<Domain<P>> {
+        &self.domain
+    }
+
+    /// What contexts are opened with if nothing else is asked for.
+    pub fn options(&self) -> &EndpointOptions {
+        &self.options
+    }
+
+    /// How many contexts there are of each direction.
+    pub fn counts(&self) -> ContextCounts {
+        self.counts
+    }
+
+    /// Binds the address vector of all contexts. Reference: fi_endpoint(3),
+    /// `fi_scalable_ep_bind`: "Address vectors that are bound to scalable endpoints are
+    /// implicitly bound to any transmit or receive contexts".
+    pub fn bind_address_vector(&self, vector: &Arc<AddressVector>) -> Result<(), EndpointError> {
+        let object = "address vector";
+        vector.binds().bind().map_err(|_| EndpointError::Closed { object })?;
+        self.vector.set(vector.clone()).map_err(|vector| {
+            // Counted a moment ago, so this cannot fail.
+            let _ = vector.binds().unbind();
+            EndpointError::AlreadyBound { object, flags: Flags::empty() }
+        })
+    }
+
+    pub(crate) fn address_vector(&self) -> Result<&Arc<AddressVector>, EndpointError> {
+        self.vector.get().ok_or(EndpointError::NoAddressVector)
+    }
+
+    /// Enables what the contexts have in common; each of them is enabled by itself.
+    pub fn enable(&self) -> Result<(), EndpointError> {
+        self.address_vector().map(drop)
+    }
+
+    /// Opens transmit context `index`, which must not be open. Reference: fi_endpoint(3),
+    /// `fi_tx_context`: "Conceptually a transmit context behaves similar to a send-only
+    /// endpoint."
+    ///
+    /// # Errors
+    /// There is no such context, or it is open; `options` has capabilities that this endpoint
+    /// has not.
+    pub fn transmit_context(
+        self: &Arc<Self>,
+        index: usize,
+        options: EndpointOptions,
+    ) -> Result<Arc<Endpoint<P>>, EndpointError> {
+        self.context(index, Direction::Transmit, self.counts.transmit, TX_CAPS, options)
+    }
+
+    /// Opens receive context `index`, as [`Self::transmit_context`] does. Reference:
+    /// fi_endpoint(3), `fi_rx_context`.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn receive_context(
+        self: &Arc<Self>,
+        index: usize,
+        options: EndpointOptions,
+    ) -> Result<Arc<Endpoint<P>>, EndpointError> {
+        self.context(index, Direction::Receive, self.counts.receive, RX_CAPS, options)
+    }
+
+    fn context(
+        self: &Arc<Self>,
+        index: usize,
+        direction: Direction,
+        count: usize,
+        applicable: Flags,
+        mut options: EndpointOptions,
+    ) -> Result<Arc<Endpoint<P>>, EndpointError> {
+        if index >= count {
+            return Err(EndpointError::NoSuchContext { index, count });
+        }
+        // "The capabilities must be a subset of those requested of the associated endpoint."
+        options.capabilities &= applicable;
+        (options.shares_transmit, options.shares_receive) = (false, false);
+        let missing = options.capabilities.difference(self.options.capabilities);
+        if !missing.is_empty() {
+            return Err(EndpointError::BeyondEndpoint { missing });
+        }
+        let pair = &self.pairs[index];
+        self.contexts.bind().map_err(|_| EndpointError::Closed { object: "scalable endpoint" })?;
+        if !pair.reserve(direction) {
+            let _ = self.contexts.unbind();
+            return Err(EndpointError::ContextOpen { index });
+        }
+        let seat = Seat::new(self.clone(), index, direction);
+        let context = Endpoint::open_at(&self.domain, options, seat);
+        match &context {
+            Ok(context) => pair.seat(direction, context),
+            Err(_) => Seat::new(self.clone(), index, direction).leave(),
+        }
+        Ok(context?)
+    }
+
+    /// Closes the endpoint. Reference: fi_endpoint(3): "there must be no opened transmit
+    /// contexts, or receive contexts associated with the scalable endpoint. If resources are
+    /// still associated with the scalable endpoint when attempting to close, the call will
+    /// return -FI_EBUSY."
+    pub fn close(&self) -> Result<(), EndpointError> {
+        self.contexts.close()?;
+        for pair in &self.pairs {
+            pair.close(&self.domain);
+        }
+        // Both were counted when it was opened or bound.
+        if let Some(vector) = self.vector.get() {
+            let _ = vector.binds().unbind();
+        }
+        let _ = self.domain.uses().unbind();
+        Ok(())
+    }
+}
+
+impl<P: Provider> Drop for ScalableEndpoint<P> {
+    /// Each context holds it, so that none is open.
+    fn drop(&mut self) {
+        // It may be closed already.
+        let _ = self.close();
+    }
+}
+
+/// Opens a transport for each pair, at consecutive ports.
+fn open_row<P: Provider>(
+    provider: &P,
+    options: &EndpointOptions,
+    counts: ContextCounts,
+) -> Result<Vec<P::Transport>, Unreachable> {
+    let count = counts.transmit.max(counts.receive);
+    let is_ours_to_choose = options.address.is_none_or(|address| address.port() == 0);
+    // Held until a row is found, so that none is tried twice.
+    let mut taken = Vec::new();
+    loop {
+        let mut row = vec![provider.open(options.address, &options.auth_key)?];
+        match extend(provider, options, &mut row, count) {
+            Ok(()) => return Ok(row),
+            Err(error) => {
+                let again = is_ours_to_choose && error.errno == Errno::ADDRINUSE;
+                if !again || taken.len() >= ROW_ATTEMPTS {
+                    return Err(error);
+                }
+                row.truncate(1);
+                taken.append(&mut row);
+            }
+        }
+    }
+}
+
+fn extend<P: Provider>(
+    provider: &P,
+    options: &EndpointOptions,
+    row: &mut Vec<P::Transport>,
+    count: usize,
+) -> Result<(), Unreachable> {
+    let first = row[0].address();
+    while row.len() < count {
+        let next = context_address(first, row.len() as u64).ok_or_else(|| Unreachable {
+            errno: Errno::ADDRINUSE,
+            reason: format!("there are no {count} ports from {first} on"),
+        })?;
+        row.push(provider.open(Some(next), &options.auth_key)?);
+    }
+    Ok(())
+}
+
+/// Where the pair of contexts `index` of the endpoint at `address` is.
+pub(crate) fn context_address(address: Address, index: u64) -> Option<Address> {
+    let port = u64::from(address.port()).checked_add(index)?;
+    Some(address.with_port(u16::try_from(port).ok()?))
+}
+
+/// Whose pair of contexts `index` is at `address`.
+pub(crate) fn endpoint_address(address: Address, index: u64) -> Option<Address> {
+    let port = u64::from(address.port()).checked_sub(index).filter(|&port| port > 0)?;
+    Some(address.with_port(port as u16))
+}

@@ -1,0 +1,157 @@
+//! The transmit and the receive context of one index: they share an engine.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use super::{ContextCounts, ScalableEndpoint};
+use crate::{
+    address::Address,
+    address_vector::AddressVector,
+    domain::Domain,
+    endpoint::{Endpoint, EndpointError},
+    engine::{Engine, Setup, unit::Unit},
+    transport::Provider,
+};
+
+/// Which context of a pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// The one that sends.
+    Transmit,
+    /// The one that receives.
+    Receive,
+}
+
+impl Direction {
+    fn other(self) -> Direction {
+        match self {
+            Direction::Transmit => Direction::Receive,
+            Direction::Receive => Direction::Transmit,
+        }
+    }
+}
+
+/// The contexts of one index.
+pub(super) struct Pair<P: Provider> {
+    index: usize,
+    /// Whether there is no receive context of this index.
+    is_deaf: bool,
+    state: Mutex<State<P>>,
+}
+
+struct State<P: Provider> {
+    /// Until one of the contexts is enabled.
+    transport: Option<P::Transport>,
+    /// From then on, until the endpoint is closed.
+    unit: Option<Arc<Unit<P>>>,
+    /// The contexts that are open.
+    open: [Option<Weak<Endpoint<P>>>; 2],
+}
+
+impl<P: Provider> Pair<P> {
+    pub(super) fn new(index: usize, transport: P::Transport, counts: ContextCounts) -> Self {
+        let state = State { transport: Some(transport), unit: None, open: [None, None] };
+        Pair { index, is_deaf: index >= counts.receive, state: Mutex::new(state) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<P>> {
+        // Nothing in here panics half-way.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// False if that context is open.
+    pub(super) fn reserve(&self, direction: Direction) -> bool {
+        let place = &mut self.lock().open[direction as usize];
+        let free = place.is_none();
+        place.get_or_insert_default();
+        free
+    }
+
+    /// `context` is the one that its place was reserved for.
+    pub(super) fn seat(&self, direction: Direction, context: &Arc<Endpoint<P>>) {
+        self.lock().open[direction as usize] = Some(Arc::downgrade(context));
+    }
+
+    fn join(
+        &self,
+        domain: &Domain<P>,
+        direction: Direction,
+        setup: Setup,
+    ) -> Result<Arc<Unit<P>>, EndpointError> {
+        let closed = EndpointError::Closed { object: "scalable endpoint" };
+        let mut state = self.lock();
+        if let Some(unit) = &state.unit {
+            unit.with(|engine| engine.join(direction, setup)).map_err(|_| closed)?;
+            return Ok(unit.clone());
+        }
+        let mut engine = Engine::new(state.transport.take().ok_or(closed)?, setup);
+        engine.context = self.index as u64;
+        engine.is_deaf = self.is_deaf;
+        let unit = Unit::new(domain.provider().clone(), domain.sharing(), engine);
+        Ok(state.unit.insert(Arc::new(unit)).clone())
+    }
+
+    fn leave(&self, direction: Direction) {
+        let mut state = self.lock();
+        state.open[direction as usize] = None;
+        let other = state.open[direction.other() as usize].clone();
+        let Some(unit) = state.unit.clone() else { return };
+        // If it is closed there is nothing to let go of.
+        let _ = unit.with(|engine| engine.leave(direction));
+        drop(state);
+        // They may share a queue, which was told to drive the engine no more.
+        if let Some(other) = other.and_then(|other| other.upgrade()) {
+            other.is_driven_again();
+        }
+    }
+
+    pub(super) fn close(&self, domain: &Domain<P>) {
+        let mut state = self.lock();
+        let transport = state.transport.take();
+        if domain.provider().forked() {
+            // The parent's transport is not ours to close.
+            std::mem::forget(transport);
+        }
+        if let Some(unit) = state.unit.take() {
+            domain.remove_unit(&unit);
+            unit.close();
+        }
+    }
+}
+
+/// A context's place: what it is part of.
+pub(crate) struct Seat<P: Provider> {
+    endpoint: Arc<ScalableEndpoint<P>>,
+    index: usize,
+    direction: Direction,
+}
+
+impl<P: Provider> Seat<P> {
+    pub(super) fn new(
+        endpoint: Arc<ScalableEndpoint<P>>,
+        index: usize,
+        direction: Direction,
+    ) -> Self {
+        Seat { endpoint, index, direction }
+    }
+
+    pub(crate) fn address(&self) -> Address {
+        self.endpoint.address
+    }
+
+    pub(crate) fn address_vector(&self) -> Result<&Arc<AddressVector>, EndpointError> {
+        self.endpoint.address_vector()
+    }
+
+    /// The context is enabled: the pair's unit, which has its direction from now on.
+    pub(crate) fn join(&self, setup: Setup) -> Result<Arc<Unit<P>>, EndpointError> {
+        let pair = &self.endpoint.pairs[self.index];
+        pair.join(&self.endpoint.domain, self.direction, setup)
+    }
+
+    /// The context is closed, once: what is posted to it is discarded.
+    pub(crate) fn leave(&self) {
+        self.endpoint.pairs[self.index].leave(self.direction);
+        // Counted when it was opened, so this cannot fail.
+        let _ = self.endpoint.contexts.unbind();
+    }
+}

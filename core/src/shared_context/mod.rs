@@ -1,0 +1,86 @@
+//! Shared contexts: what several endpoints of a domain send or receive with.
+//! Reference: fi_endpoint(3), "SHARED CONTEXTS".
+//!
+//! A shared transmit context "is mostly opaque to an application": each endpoint has its own
+//! engine, which queues what it sends, and the context says how much that may be. A shared
+//! receive context ([`receive`]) holds receives that messages of all its endpoints match, in a
+//! [`pool`]; each message completes where its endpoint's do.
+
+pub mod message;
+pub mod pool;
+pub mod receive;
+
+use std::sync::Arc;
+
+use crate::{
+    bind_count::{BindCount, BindError},
+    domain::{Domain, OpenError},
+    endpoint::{EndpointError, EndpointOptions},
+    flags::Flags,
+    info::TX_CAPS,
+    transport::Provider,
+};
+
+/// A transmit context that endpoints share.
+pub struct SharedTransmit<P: Provider> {
+    domain: Arc<Domain<P>>,
+    options: EndpointOptions,
+    binds: BindCount,
+}
+
+impl<P: Provider> SharedTransmit<P> {
+    /// Opens one. Of `options` it looks at what concerns sending.
+    pub fn open(domain: &Arc<Domain<P>>, options: EndpointOptions) -> Result<Arc<Self>, OpenError> {
+        domain.uses().bind().map_err(|_| OpenError::Closed)?;
+        let binds = BindCount::default();
+        Ok(Arc::new(SharedTransmit { domain: domain.clone(), options, binds }))
+    }
+
+    /// The domain that it was opened on.
+    pub fn domain(&self) -> &Arc<Domain<P>> {
+        &self.domain
+    }
+
+    /// The endpoints bound to it.
+    pub fn binds(&self) -> &BindCount {
+        &self.binds
+    }
+
+    /// Whether an endpoint uses "a subset of the transmit context's attributes".
+    pub(crate) fn check(&self, endpoint: &EndpointOptions) -> Result<(), EndpointError> {
+        within(TX_CAPS, endpoint, &self.options)?;
+        for (option, value, most) in [
+            ("tx_attr->size", endpoint.transmit_size, self.options.transmit_size),
+            ("tx_attr->inject_size", endpoint.inject_size, self.options.inject_size),
+        ] {
+            if value > most {
+                let bounds = "what the shared context has";
+                return Err(EndpointError::BadOptionValue { option, value, bounds });
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes it. Refused while endpoints are bound.
+    pub fn close(&self) -> Result<(), BindError> {
+        self.binds.close()?;
+        self.domain.uses().unbind()
+    }
+}
+
+impl<P: Provider> Drop for SharedTransmit<P> {
+    fn drop(&mut self) {
+        // It may be closed already.
+        let _ = self.close();
+    }
+}
+
+/// The capabilities of one direction that `endpoint` has and a context has not.
+fn within(
+    direction: Flags,
+    endpoint: &EndpointOptions,
+    context: &EndpointOptions,
+) -> Result<(), EndpointError> {
+    let missing = (endpoint.capabilities & direction).difference(context.capabilities);
+    if missing.is_empty() { Ok(()) } else { Err(EndpointError::BeyondEndpoint { missing }) }
+}

@@ -1,0 +1,240 @@
+//! The receives of a shared context, and the messages that wait for one.
+//!
+//! Each endpoint's engine keeps its messages; what waits here is their names. An engine that
+//! finds no receive of its own looks here, and leaves a message's name if there is none. Both
+//! are one step under the lock, and so are a receive's search among those names and its posting.
+//! So no two of them miss each other. The lock is what a shared context costs: "with the
+//! potential cost of serializing access across multiple endpoints" (fi_endpoint(3)). Who holds
+//! it never waits for an engine.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use crate::{
+    address::Address,
+    flags::Flags,
+    operation::{ReceiveOperation, StoredPieces},
+    pool::Pool,
+    tag_match::{ANY_SOURCE, Matcher, STICKY, SourceIndex},
+};
+
+/// What matches: the family, the source, the tag, and the bits of it that do not count.
+#[derive(Clone, Copy)]
+pub(crate) struct Envelope {
+    pub(crate) tagged: bool,
+    pub(crate) source: SourceIndex,
+    pub(crate) tag: u64,
+    pub(crate) ignore: u64,
+}
+
+/// A message that waits in the engine of an endpoint.
+#[derive(Clone, Copy)]
+pub(crate) struct Parked {
+    /// Which endpoint.
+    pub(crate) member: u32,
+    /// Its name among the engine's unexpected messages.
+    pub(crate) message: u64,
+    /// Units: bytes.
+    pub(crate) total: usize,
+}
+
+/// A receive that a message gets.
+pub(crate) struct Matched {
+    pub(crate) operation: ReceiveOperation,
+    /// It is part of this multi-receive buffer.
+    pub(crate) buffer: Option<u32>,
+}
+
+/// What an engine has of the shared context that its endpoint is bound to.
+pub struct SharedSeat {
+    pub(crate) pool: Arc<SharedPool>,
+    /// What the endpoint is called there.
+    pub(crate) member: u32,
+    /// Whether receives can be directed, so that sources count.
+    pub(crate) has_sources: bool,
+    /// Receives of the engine's that are part of a multi-receive buffer there.
+    pub(crate) slices: HashMap<u32, u32>,
+}
+
+/// What engines and the context itself share.
+#[derive(Default)]
+pub struct SharedPool(Mutex<State>);
+
+impl SharedPool {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        // Nothing in here panics half-way.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What the lock protects.
+#[derive(Default)]
+pub(crate) struct State {
+    tagged: Matcher,
+    untagged: Matcher,
+    receives: Pool<ReceiveOperation>,
+    parked: Pool<Parked>,
+    sources: HashMap<Address, SourceIndex>,
+    /// A multi-receive buffer with less room is released. Units: bytes.
+    pub(crate) multi_receive_min: usize,
+}
+
+impl State {
+    fn matcher(&mut self, tagged: bool) -> &mut Matcher {
+        if tagged { &mut self.tagged } else { &mut self.untagged }
+    }
+
+    /// The source that messages from `address` have for every endpoint.
+    pub(crate) fn source_of(&mut self, address: Address) -> SourceIndex {
+        let next = self.sources.len() as SourceIndex;
+        *self.sources.entry(address).or_insert(next)
+    }
+
+    /// The earliest receive for a message of `total` bytes.
+    pub(crate) fn take(&mut self, envelope: Envelope, total: usize) -> Option<Matched> {
+        let matcher = self.matcher(envelope.tagged);
+        let (posted, receive) = matcher.match_posted(envelope.source, envelope.tag)?;
+        if receive & STICKY == 0 {
+            return Some(Matched { operation: self.receives.remove(receive), buffer: None });
+        }
+        let buffer = receive & !STICKY;
+        let matched = self.cut(buffer, total);
+        if self.receives[buffer].exhausted {
+            self.matcher(envelope.tagged).remove_posted(posted);
+        }
+        Some(matched)
+    }
+
+    /// Leaves the name of a message that found no receive.
+    pub(crate) fn park(&mut self, envelope: Envelope, parked: Parked) {
+        let index = self.parked.insert(parked);
+        self.matcher(envelope.tagged).park(envelope.source, envelope.tag, index);
+    }
+
+    /// The earliest message that a receive matches.
+    pub(crate) fn take_parked(&mut self, envelope: Envelope) -> Option<Parked> {
+        let Envelope { tagged, source, tag, ignore } = envelope;
+        let index = self.matcher(tagged).take_unexpected(source, tag, ignore)?;
+        Some(self.parked.remove(index))
+    }
+
+    /// Forgets the messages of `member` that are gone.
+    pub(crate) fn forget(&mut self, member: u32, is_gone: impl Fn(u64) -> bool) {
+        for tagged in [true, false] {
+            for (place, index, _) in self.matcher(tagged).unexpected() {
+                let parked = self.parked[index];
+                if parked.member == member && is_gone(parked.message) {
+                    self.matcher(tagged).remove_unexpected(place);
+                    self.parked.remove(index);
+                }
+            }
+        }
+    }
+
+    /// Posts a receive of one message.
+    pub(crate) fn post(&mut self, envelope: Envelope, operation: ReceiveOperation) {
+        let Envelope { tagged, source, tag, ignore } = envelope;
+        let receive = self.receives.insert(operation);
+        self.matcher(tagged).post(source, tag, ignore, receive);
+    }
+
+    /// Takes a multi-receive buffer in, not posted yet. It is not released before [`Self::leave`].
+    pub(crate) fn insert_buffer(&mut self, mut operation: ReceiveOperation) -> u32 {
+        operation.arriving = 1;
+        self.receives.insert(operation)
+    }
+
+    /// Posts it, unless it is full.
+    pub(crate) fn post_buffer(&mut self, envelope: Envelope, buffer: u32) {
+        let Envelope { tagged, source, tag, ignore } = envelope;
+        if !self.receives[buffer].exhausted {
+            self.matcher(tagged).post(source, tag, ignore, buffer | STICKY);
+        }
+    }
+
+    pub(crate) fn is_full(&self, buffer: u32) -> bool {
+        self.receives[buffer].exhausted
+    }
+
+    /// Cuts the place of a message of `total` bytes off a multi-receive buffer: as much of it
+    /// as there is.
+    pub(crate) fn cut(&mut self, buffer: u32, total: usize) -> Matched {
+        let minimum = self.multi_receive_min.max(1);
+        let whole = &mut self.receives[buffer];
+        let pieces = whole.pieces.view();
+        let (start, capacity) = (whole.filled, pieces.total());
+        let room = total.min(capacity - start);
+        let mut parts = Vec::new();
+        pieces.for_each_part(start, room, |part| parts.push(part));
+        let slice = match *parts {
+            [] => StoredPieces::One(pieces.contiguous(start, 0)),
+            [one] => StoredPieces::One(one),
+            _ => StoredPieces::Many(parts.into()),
+        };
+        whole.filled += room;
+        whole.arriving += 1;
+        whole.exhausted = capacity - whole.filled < minimum;
+        let flags = whole.flags.difference(Flags::MULTI_RECV);
+        let operation = ReceiveOperation { pieces: slice, flags, ..whole.shadow() };
+        Matched { operation, buffer: Some(buffer) }
+    }
+
+    /// Puts the place that was cut off last back.
+    pub(crate) fn uncut(&mut self, buffer: u32, room: usize) {
+        let whole = &mut self.receives[buffer];
+        whole.filled -= room;
+        whole.arriving -= 1;
+        whole.exhausted = false;
+    }
+
+    /// One user of a multi-receive buffer less; the last one of an exhausted buffer gets it, to
+    /// release it.
+    pub(crate) fn leave(&mut self, buffer: u32) -> Option<ReceiveOperation> {
+        let whole = &mut self.receives[buffer];
+        whole.arriving -= 1;
+        let last = whole.exhausted && whole.arriving == 0;
+        last.then(|| self.receives.remove(buffer))
+    }
+
+    /// Takes the first receive posted with `context` off. None: there is none. Some(None): it is
+    /// a buffer that messages still arrive in, and is released as canceled when they have.
+    pub(crate) fn cancel(&mut self, context: u64) -> Option<Option<ReceiveOperation>> {
+        for tagged in [true, false] {
+            let posted = self.matcher(tagged).posted();
+            let receives = &self.receives;
+            let mut posted =
+                posted.filter(|(_, receive, _)| receives[*receive & !STICKY].context == context);
+            if let Some((place, receive, _)) = posted.next() {
+                self.matcher(tagged).remove_posted(place);
+                return Some(self.retire(receive & !STICKY));
+            }
+        }
+        None
+    }
+
+    /// Takes the receives off that are directed at `source`, which is gone.
+    pub(crate) fn take_directed(&mut self, source: SourceIndex) -> Vec<ReceiveOperation> {
+        let mut gone = Vec::new();
+        for tagged in [true, false] {
+            for (place, receive, directed) in self.matcher(tagged).posted() {
+                if directed == source && source != ANY_SOURCE {
+                    self.matcher(tagged).remove_posted(place);
+                    gone.extend(self.retire(receive & !STICKY));
+                }
+            }
+        }
+        gone
+    }
+
+    fn retire(&mut self, receive: u32) -> Option<ReceiveOperation> {
+        let operation = &mut self.receives[receive];
+        if operation.arriving > 0 {
+            operation.exhausted = true;
+            operation.canceled = true;
+            return None;
+        }
+        Some(self.receives.remove(receive))
+    }
+}

@@ -1,0 +1,278 @@
+//! Shared receive contexts: receives for the messages of several endpoints.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+};
+
+use super::{
+    pool::{Envelope, Matched, Parked, SharedPool, SharedSeat},
+    within,
+};
+use crate::{
+    address_vector::{AddressVector, FI_ADDR_UNSPEC},
+    bind_count::{BindCount, BindError},
+    domain::{Domain, OpenError},
+    endpoint::{DefaultFlags, EndpointError, EndpointOptions, OptionName, PostError},
+    engine::unit::Unit,
+    flags::Flags,
+    info::RX_CAPS,
+    memory::Pieces,
+    operation::{IOV_LIMIT, ReceiveOperation, ReceivePost},
+    protocol::receive::canceled,
+    tag_match::ANY_SOURCE,
+    transport::Provider,
+};
+
+const FAMILY: Flags = Flags::TAGGED.union(Flags::MSG);
+/// Peeking is for those who receive alone: what one finds here another may take.
+const FLAGS: Flags = Flags::COMPLETION.union(Flags::MORE).union(Flags::MULTI_RECV);
+
+/// A receive context that endpoints share.
+pub struct SharedReceive<P: Provider> {
+    domain: Arc<Domain<P>>,
+    options: EndpointOptions,
+    defaults: DefaultFlags,
+    pool: Arc<SharedPool>,
+    /// "All connectionless endpoints associated with a shared receive context must also share
+    /// the same address vector": that of the first.
+    vector: OnceLock<Arc<AddressVector>>,
+    members: Mutex<Members<P>>,
+    binds: BindCount,
+}
+
+/// The endpoints that are enabled.
+struct Members<P: Provider> {
+    next: u32,
+    units: HashMap<u32, Arc<Unit<P>>>,
+}
+
+impl<P: Provider> SharedReceive<P> {
+    /// Opens one. Of `options` it looks at what concerns receiving.
+    pub fn open(domain: &Arc<Domain<P>>, options: EndpointOptions) -> Result<Arc<Self>, OpenError> {
+        domain.uses().bind().map_err(|_| OpenError::Closed)?;
+        let pool = SharedPool::default();
+        pool.lock().multi_receive_min = options.multi_receive_min;
+        Ok(Arc::new(SharedReceive {
+            domain: domain.clone(),
+            defaults: DefaultFlags::new(options.transmit_flags, options.receive_flags),
+            options,
+            pool: Arc::new(pool),
+            vector: OnceLock::new(),
+            members: Mutex::new(Members { next: 0, units: HashMap::new() }),
+            binds: BindCount::default(),
+        }))
+    }
+
+    fn members(&self) -> MutexGuard<'_, Members<P>> {
+        // Nothing in here panics half-way.
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The domain that it was opened on.
+    pub fn domain(&self) -> &Arc<Domain<P>> {
+        &self.domain
+    }
+
+    /// The endpoints bound to it.
+    pub fn binds(&self) -> &BindCount {
+        &self.binds
+    }
+
+    /// The flags of receive calls that name none.
+    pub fn default_flags(&self) -> &DefaultFlags {
+        &self.defaults
+    }
+
+    /// Whether an endpoint uses "a subset of the receive context's attributes".
+    pub(crate) fn check(&self, endpoint: &EndpointOptions) -> Result<(), EndpointError> {
+        within(RX_CAPS, endpoint, &self.options)
+    }
+
+    /// What the engine of a further endpoint needs; `vector` is a connectionless one's.
+    pub(crate) fn seat(
+        &self,
+        vector: Option<&Arc<AddressVector>>,
+    ) -> Result<SharedSeat, EndpointError> {
+        if let Some(vector) = vector
+            && !Arc::ptr_eq(self.vector.get_or_init(|| vector.clone()), vector)
+        {
+            return Err(EndpointError::OtherAddressVector);
+        }
+        let mut members = self.members();
+        let member = members.next;
+        members.next += 1;
+        let has_sources = vector.is_some() && self.is_directed();
+        Ok(SharedSeat { pool: self.pool.clone(), member, has_sources, slices: HashMap::new() })
+    }
+
+    pub(crate) fn add_unit(&self, member: u32, unit: &Arc<Unit<P>>) {
+        self.members().units.insert(member, unit.clone());
+    }
+
+    /// Takes an endpoint off that is about to be closed. What was arriving there for a receive
+    /// of this context completes as canceled; what waits there for one is dropped.
+    pub(crate) fn remove_unit(&self, unit: &Arc<Unit<P>>) {
+        self.members().units.retain(|_, known| !Arc::ptr_eq(known, unit));
+        // If it is closed there is nothing to let go of.
+        let _ = unit.with(|engine| engine.leave_shared());
+    }
+
+    fn is_directed(&self) -> bool {
+        self.options.capabilities.contains(Flags::DIRECTED_RECV)
+    }
+
+    /// Posts a receive of either family, for a message of any endpoint that is bound.
+    ///
+    /// As [`crate::endpoint::Endpoint::post_receive`]; the completion is that of the endpoint
+    /// which the message comes to. Cost: a lock that all endpoints take.
+    /// # Reference
+    /// fi_endpoint(3): "Users post receive buffers directly to a shared receive context, with
+    /// the buffers usable by any endpoint bound to the shared receive context."
+    pub fn post_receive(&self, post: ReceivePost<'_>) -> Result<(), PostError> {
+        let envelope = self.envelope(&post)?;
+        let multi = post.flags.contains(Flags::MULTI_RECV);
+        let operation = ReceiveOperation::from_post(post);
+        match multi {
+            true => self.post_buffer(envelope, operation),
+            false => self.post_one(envelope, operation),
+        }
+        Ok(())
+    }
+
+    fn envelope(&self, post: &ReceivePost<'_>) -> Result<Envelope, PostError> {
+        if self.domain.provider().forked() {
+            return Err(PostError::ForkedChild);
+        }
+        let family = post.flags & FAMILY;
+        if !(FLAGS | FAMILY).contains(post.flags) || family.is_empty() {
+            return Err(PostError::BadFlags { flags: post.flags });
+        }
+        if !self.options.capabilities.contains(family) {
+            return Err(PostError::NotCapable { missing: family });
+        }
+        if let Pieces::Many(pieces) = &post.pieces
+            && pieces.len() > IOV_LIMIT
+        {
+            return Err(PostError::TooManyPieces { count: pieces.len(), limit: IOV_LIMIT });
+        }
+        let source = match post.from {
+            FI_ADDR_UNSPEC => ANY_SOURCE,
+            _ if !self.is_directed() => ANY_SOURCE,
+            from => {
+                let found = self.vector.get().and_then(|vector| vector.get(from));
+                let address = found.ok_or(PostError::UnknownAddress { address: from })?;
+                self.pool.lock().source_of(address)
+            }
+        };
+        let tagged = family.contains(Flags::TAGGED);
+        Ok(Envelope { tagged, source, tag: post.tag, ignore: post.ignore })
+    }
+
+    fn post_one(&self, envelope: Envelope, mut operation: ReceiveOperation) {
+        loop {
+            let mut pool = self.pool.lock();
+            let Some(parked) = pool.take_parked(envelope) else {
+                return pool.post(envelope, operation);
+            };
+            drop(pool);
+            match self.hand_over(parked, Matched { operation, buffer: None }) {
+                Ok(_) => return,
+                Err(matched) => operation = matched.operation,
+            }
+        }
+    }
+
+    /// First it takes what waits for it.
+    fn post_buffer(&self, envelope: Envelope, operation: ReceiveOperation) {
+        let buffer = self.pool.lock().insert_buffer(operation);
+        let mut last = None;
+        let released = loop {
+            let mut pool = self.pool.lock();
+            let parked = if pool.is_full(buffer) { None } else { pool.take_parked(envelope) };
+            let Some(parked) = parked else {
+                pool.post_buffer(envelope, buffer);
+                break pool.leave(buffer);
+            };
+            let matched = pool.cut(buffer, parked.total);
+            drop(pool);
+            match self.hand_over(parked, matched) {
+                Ok(unit) => last = Some(unit),
+                Err(Matched { operation, .. }) => {
+                    self.pool.lock().uncut(buffer, operation.pieces.view().total());
+                }
+            }
+        };
+        if let (Some(released), Some(unit)) = (released, last) {
+            // An endpoint that is closed meanwhile has nobody to tell.
+            let _ = unit.with(|engine| engine.release_shared(released));
+        }
+    }
+
+    /// Gives a receive to the endpoint that a message waits at, or takes it back: the message
+    /// is gone.
+    fn hand_over(&self, parked: Parked, matched: Matched) -> Result<Arc<Unit<P>>, Matched> {
+        let Some(unit) = self.members().units.get(&parked.member).cloned() else {
+            return Err(matched);
+        };
+        let mut matched = Some(matched);
+        // If it is closed, nobody takes the receive.
+        let _ = unit.with(|engine| engine.receive_shared(&mut matched, parked.message));
+        matched.map_or(Ok(unit), Err)
+    }
+
+    /// Cancels the first receive posted with `context` that is not matched. It completes with
+    /// FI_ECANCELED at one of the endpoints; without any, nobody hears of it.
+    /// Reference: fi_endpoint(3), `fi_cancel`.
+    pub fn cancel(&self, context: u64) -> Result<(), PostError> {
+        let canceled_now = self.pool.lock().cancel(context);
+        let operation = canceled_now.ok_or(PostError::NothingToCancel { context })?;
+        let first = self.first_member();
+        if let (Some(operation), Some(unit)) = (operation, first) {
+            // An endpoint that is closed meanwhile has nobody to tell.
+            let _ = unit.with(|engine| engine.fail_receive(operation, None, 0, &canceled()));
+        }
+        Ok(())
+    }
+
+    fn first_member(&self) -> Option<Arc<Unit<P>>> {
+        let members = self.members();
+        let first = members.units.iter().min_by_key(|(member, _)| **member);
+        first.map(|(_, unit)| unit.clone())
+    }
+
+    /// The value of an option. Units: bytes.
+    pub fn option(&self, name: OptionName) -> usize {
+        match name {
+            OptionName::MinMultiRecv => self.pool.lock().multi_receive_min,
+            OptionName::CmDataSize => 0,
+        }
+    }
+
+    /// Sets an option. Units: bytes.
+    pub fn set_option(&self, name: OptionName, value: usize) -> Result<(), EndpointError> {
+        let (option, bounds) = match name {
+            OptionName::MinMultiRecv if value > 0 => {
+                self.pool.lock().multi_receive_min = value;
+                return Ok(());
+            }
+            OptionName::MinMultiRecv => ("FI_OPT_MIN_MULTI_RECV", "1 or more"),
+            OptionName::CmDataSize => ("FI_OPT_CM_DATA_SIZE", "read-only"),
+        };
+        Err(EndpointError::BadOptionValue { option, value, bounds })
+    }
+
+    /// Closes it; what is posted is dropped. Refused while endpoints are bound.
+    pub fn close(&self) -> Result<(), BindError> {
+        self.binds.close()?;
+        *self.pool.lock() = Default::default();
+        self.domain.uses().unbind()
+    }
+}
+
+impl<P: Provider> Drop for SharedReceive<P> {
+    fn drop(&mut self) {
+        // It may be closed already.
+        let _ = self.close();
+    }
+}

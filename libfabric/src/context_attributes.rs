@@ -1,0 +1,76 @@
+//! The attributes that a context is opened with: those of what it is part of, or others that are
+//! held against them. "Providers will return the actual attributes assigned to the context
+//! through the attr parameter, if provided" (fi_endpoint(3)).
+
+use kestrel::discovery;
+use kestrel_core::{
+    config::Config,
+    error::Errno,
+    flags::Flags,
+    info::{self, ApiVersion, Hints, Rejection},
+};
+
+use crate::{
+    abi::info::{RxAttr, TxAttr},
+    answer, hints,
+    outcome::Failure,
+};
+
+/// What a context is part of: an endpoint, or a domain.
+pub struct Whole<'a> {
+    pub info: &'a info::Info,
+    pub config: &'a Config,
+    pub version: ApiVersion,
+}
+
+impl Whole<'_> {
+    fn hints(&self) -> Hints {
+        let mut hints = Hints::new();
+        hints.caps = self.info.caps;
+        hints.domain.name = Some(self.info.domain.name.clone());
+        hints.domain.memory_region_mode = self.info.domain.memory_region_mode;
+        hints.endpoint.kind = self.info.endpoint.kind;
+        hints
+    }
+
+    fn agree(&self, hints: &Hints) -> Result<info::Info, Failure> {
+        discovery::agree(self.config, self.version, hints)
+            .map_err(|rejections| Failure::new(Errno::INVAL, Rejection::summary(&rejections)))
+    }
+
+    /// The info of a transmit context with these attributes, which are told then.
+    ///
+    /// # Safety
+    /// `attr` is null or valid.
+    pub unsafe fn transmit(&self, attr: *mut TxAttr) -> Result<info::Info, Failure> {
+        let mut found = self.info.clone();
+        // SAFETY: the caller vouches for it.
+        if let Some(attr) = unsafe { attr.as_mut() } {
+            let mut hints = self.hints();
+            hints.transmit = hints::transmit(attr);
+            found.transmit = self.agree(&hints)?.transmit;
+            *attr = answer::transmit_attr(&found.transmit);
+        }
+        found.caps = found.transmit.caps;
+        Ok(found)
+    }
+
+    /// The same of a receive context.
+    ///
+    /// # Safety
+    /// `attr` is null or valid.
+    pub unsafe fn receive(&self, attr: *mut RxAttr) -> Result<info::Info, Failure> {
+        let mut found = self.info.clone();
+        // SAFETY: the caller vouches for it.
+        if let Some(attr) = unsafe { attr.as_mut() } {
+            let mut hints = self.hints();
+            hints.receive = hints::receive(attr);
+            // A capability of those who name it; but programs also ask for it where it is named.
+            hints.receive.caps -= self.info.caps & Flags::NAMED_RX_CTX;
+            found.receive = self.agree(&hints)?.receive;
+            *attr = answer::receive_attr(&found.receive);
+        }
+        found.caps = found.receive.caps;
+        Ok(found)
+    }
+}

@@ -1,0 +1,205 @@
+//! Scalable endpoints, and how their contexts are opened; a context is an endpoint like others.
+//! Reference: fi_endpoint(3), "SCALABLE ENDPOINTS".
+
+use std::{
+    ffi::{c_int, c_void},
+    sync::Arc,
+};
+
+use kestrel::{ScalableEndpoint, objects};
+use kestrel_core::{
+    bind_count::BindCount,
+    config::Config,
+    error::Errno,
+    info::{self, ApiVersion},
+};
+
+use crate::{
+    abi::{
+        atomic::OpsAtomic,
+        constants::{BADF, NOSYS, command},
+        control::{OpsCm, OpsEp, OpsFid},
+        fid::{Fid, FidAv, FidDomain, FidEp, FidSep, class},
+        info::{Info, RxAttr, TxAttr},
+        transfer::{OpsCollective, OpsMsg, OpsRma, OpsTagged},
+    },
+    address,
+    context_attributes::Whole,
+    endpoint, hints,
+    object::{self, FID_NOSYS, Header, Use},
+    outcome::{Failure, done},
+};
+
+/// What we keep of a scalable endpoint.
+pub struct State {
+    endpoint: Arc<ScalableEndpoint>,
+    info: info::Info,
+    config: Config,
+    version: ApiVersion,
+    /// What its contexts keep open as well.
+    domain: Arc<BindCount>,
+    _domain: Use,
+}
+
+static FID: OpsFid = OpsFid { close: object::close::<FidSep>, bind, control, ..FID_NOSYS };
+static OPERATIONS: OpsEp = OpsEp { tx_ctx, rx_ctx, ..OpsEp::refusing::<NOSYS>() };
+static CM: OpsCm = OpsCm { getname, ..OpsCm::refusing::<NOSYS>() };
+// "Scalable endpoints cannot be used directly for communication operations".
+static MSG: OpsMsg = OpsMsg::refusing::<NOSYS>();
+static RMA: OpsRma = OpsRma::refusing::<NOSYS>();
+static TAGGED: OpsTagged = OpsTagged::refusing::<NOSYS>();
+static ATOMIC: OpsAtomic = OpsAtomic::refusing::<NOSYS>();
+static COLLECTIVE: OpsCollective = OpsCollective::refusing::<NOSYS>();
+static CLOSED: OpsEp = OpsEp::refusing::<BADF>();
+static CLOSED_CM: OpsCm = OpsCm::refusing::<BADF>();
+
+impl Header for FidSep {
+    type State = State;
+    const NAME: &'static str = "scalable endpoint";
+
+    fn fid(&mut self) -> &mut Fid {
+        &mut self.0.fid
+    }
+    fn operations() -> *const OpsFid {
+        &raw const FID
+    }
+    fn refuse(&mut self) {
+        self.0.ops = &raw const CLOSED;
+        self.0.cm = &raw const CLOSED_CM;
+    }
+    fn close(state: &State) -> Result<(), Failure> {
+        Ok(state.endpoint.close()?)
+    }
+}
+
+/// Reference: fi_endpoint(3), `fi_scalable_ep`.
+pub unsafe extern "C" fn open(
+    domain: *mut FidDomain,
+    info: *mut Info,
+    sep: *mut *mut FidEp,
+    context: *mut c_void,
+) -> c_int {
+    done("fi_scalable_ep", || {
+        // SAFETY: C passes an open domain and valid pointers or null.
+        let (place, parent) = unsafe { (object::out(sep)?, object::owned(domain)?) };
+        // SAFETY: as above.
+        let info = unsafe { hints::agree(info, &parent.config, parent.version) }?;
+        let in_use = Use::of(&parent.uses)?;
+        let state = State {
+            endpoint: objects::open_scalable_endpoint(&parent.domain, &info)?,
+            info,
+            config: parent.config.clone(),
+            version: parent.version,
+            domain: parent.uses.clone(),
+            _domain: in_use,
+        };
+        let header = FidSep(FidEp {
+            fid: object::fid::<FidSep>(class::SEP, context),
+            ops: &raw const OPERATIONS,
+            cm: &raw const CM,
+            msg: &raw const MSG,
+            rma: &raw const RMA,
+            tagged: &raw const TAGGED,
+            atomic: &raw const ATOMIC,
+            collective: &raw const COLLECTIVE,
+        });
+        *place = object::create(header, state).cast();
+        Ok(())
+    })
+}
+
+/// Reference: fi_endpoint(3), `fi_scalable_ep_bind`.
+unsafe extern "C" fn bind(sep: *mut Fid, other: *mut Fid, flags: u64) -> c_int {
+    done("fi_scalable_ep_bind", || {
+        if flags != 0 {
+            return Err(Failure::flags("fi_scalable_ep_bind", flags));
+        }
+        // SAFETY: C passes open objects.
+        unsafe {
+            let state = object::owned(sep.cast::<FidSep>())?;
+            let vector = &object::checked::<FidAv>(other)?.vector;
+            Ok(state.endpoint.bind_address_vector(vector)?)
+        }
+    })
+}
+
+unsafe extern "C" fn control(sep: *mut Fid, command: c_int, _: *mut c_void) -> c_int {
+    done("fi_control", || {
+        // SAFETY: C passes an open endpoint.
+        let state = unsafe { object::owned(sep.cast::<FidSep>()) }?;
+        match command {
+            command::ENABLE => Ok(state.endpoint.enable()?),
+            _ => {
+                let reason = format!("command {command} of a scalable endpoint");
+                Err(Failure::new(Errno::NOSYS, reason))
+            }
+        }
+    })
+}
+
+/// The address of all contexts. Reference: fi_cm(3), `fi_getname`.
+unsafe extern "C" fn getname(sep: *mut Fid, target: *mut c_void, length: *mut usize) -> c_int {
+    done("fi_getname", || {
+        // SAFETY: C passes an open endpoint, and a buffer of that length.
+        unsafe {
+            let state = object::owned(sep.cast::<FidSep>())?;
+            let bytes = address::write(state.info.address_format, &state.endpoint.address());
+            address::fill(&bytes, target, length)
+        }
+    })
+}
+
+impl State {
+    fn whole(&self) -> Whole<'_> {
+        Whole { info: &self.info, config: &self.config, version: self.version }
+    }
+}
+
+fn place_of(index: c_int) -> Result<usize, Failure> {
+    usize::try_from(index)
+        .map_err(|_| Failure::new(Errno::INVAL, format!("there is no context {index}")))
+}
+
+/// Reference: fi_endpoint(3), `fi_tx_context`.
+unsafe extern "C" fn tx_ctx(
+    sep: *mut FidEp,
+    index: c_int,
+    attr: *mut TxAttr,
+    tx: *mut *mut FidEp,
+    context: *mut c_void,
+) -> c_int {
+    done("fi_tx_context", || {
+        // SAFETY: C passes an open scalable endpoint, and valid pointers or null.
+        unsafe {
+            let (place, state) = (object::out(tx)?, object::owned(sep.cast::<FidSep>())?);
+            let info = state.whole().transmit(attr)?;
+            let options = objects::endpoint_options(&info);
+            let opened = state.endpoint.transmit_context(place_of(index)?, options)?;
+            let in_use = Use::of(&state.domain)?;
+            *place = endpoint::setup::create(class::TX_CTX, context, opened, &info, in_use);
+        }
+        Ok(())
+    })
+}
+
+/// Reference: fi_endpoint(3), `fi_rx_context`.
+unsafe extern "C" fn rx_ctx(
+    sep: *mut FidEp,
+    index: c_int,
+    attr: *mut RxAttr,
+    rx: *mut *mut FidEp,
+    context: *mut c_void,
+) -> c_int {
+    done("fi_rx_context", || {
+        // SAFETY: C passes an open scalable endpoint, and valid pointers or null.
+        unsafe {
+            let (place, state) = (object::out(rx)?, object::owned(sep.cast::<FidSep>())?);
+            let info = state.whole().receive(attr)?;
+            let options = objects::endpoint_options(&info);
+            let opened = state.endpoint.receive_context(place_of(index)?, options)?;
+            let in_use = Use::of(&state.domain)?;
+            *place = endpoint::setup::create(class::RX_CTX, context, opened, &info, in_use);
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,195 @@
+//! Shared receive contexts: receives are posted to them, and complete at the endpoints that they
+//! are bound to. Reference: fi_endpoint(3), `fi_srx_context`.
+
+use std::{
+    ffi::{c_int, c_void},
+    sync::Arc,
+};
+
+use kestrel::{ReceivePost, SharedReceive, objects};
+use kestrel_core::{
+    endpoint::{OptionName, PostError},
+    error::Errno,
+    flags::Flags,
+};
+
+use crate::{
+    abi::{
+        atomic::OpsAtomic,
+        constants::{BADF, NOSYS, command},
+        control::{OpsCm, OpsEp, OpsFid},
+        fid::{Fid, FidDomain, FidEp, FidSrx, class},
+        info::RxAttr,
+        transfer::{OpsCollective, OpsMsg, OpsRma, OpsTagged},
+    },
+    endpoint::{
+        message,
+        options::{check_level, given, tell},
+        post::Receives,
+        tagged,
+    },
+    object::{self, FID_NOSYS, Header, Use},
+    outcome::{Failure, done, guarded},
+};
+
+/// What we keep of a shared receive context.
+pub struct State {
+    pub context: Arc<SharedReceive>,
+    /// How many receives may be posted: what `fi_rx_size_left` tells.
+    size: usize,
+    _domain: Use,
+}
+
+static FID: OpsFid = OpsFid { close: object::close::<FidSrx>, control, ..FID_NOSYS };
+static OPERATIONS: OpsEp =
+    OpsEp { cancel, getopt, setopt, rx_size_left, ..OpsEp::refusing::<NOSYS>() };
+static CM: OpsCm = OpsCm::refusing::<NOSYS>();
+static RMA: OpsRma = OpsRma::refusing::<NOSYS>();
+static ATOMIC: OpsAtomic = OpsAtomic::refusing::<NOSYS>();
+static COLLECTIVE: OpsCollective = OpsCollective::refusing::<NOSYS>();
+static CLOSED: OpsEp = OpsEp::refusing::<BADF>();
+static CLOSED_MSG: OpsMsg = OpsMsg::refusing::<BADF>();
+static CLOSED_TAGGED: OpsTagged = OpsTagged::refusing::<BADF>();
+
+impl Header for FidSrx {
+    type State = State;
+    const NAME: &'static str = "shared receive context";
+
+    fn fid(&mut self) -> &mut Fid {
+        &mut self.0.fid
+    }
+    fn operations() -> *const OpsFid {
+        &raw const FID
+    }
+    fn refuse(&mut self) {
+        self.0.ops = &raw const CLOSED;
+        self.0.msg = &raw const CLOSED_MSG;
+        self.0.tagged = &raw const CLOSED_TAGGED;
+    }
+    fn close(state: &State) -> Result<(), Failure> {
+        Ok(state.context.close()?)
+    }
+}
+
+impl Receives for State {
+    #[inline(always)]
+    fn default_flags(&self) -> Flags {
+        self.context.default_flags().receive()
+    }
+
+    #[inline(always)]
+    fn post_receive(&self, post: ReceivePost<'_>) -> Result<(), PostError> {
+        self.context.post_receive(post)
+    }
+}
+
+/// Reference: fi_endpoint(3), `fi_srx_context`.
+pub unsafe extern "C" fn open(
+    domain: *mut FidDomain,
+    attr: *mut RxAttr,
+    srx: *mut *mut FidEp,
+    context: *mut c_void,
+) -> c_int {
+    done("fi_srx_context", || {
+        // SAFETY: C passes an open domain and valid pointers or null.
+        unsafe {
+            let (place, parent) = (object::out(srx)?, object::owned(domain)?);
+            let info = parent.whole().receive(attr)?;
+            let in_use = Use::of(&parent.uses)?;
+            let options = objects::endpoint_options(&info);
+            let opened = SharedReceive::open(&parent.domain, options)?;
+            let header = FidSrx(FidEp {
+                fid: object::fid::<FidSrx>(class::SRX_CTX, context),
+                ops: &raw const OPERATIONS,
+                cm: &raw const CM,
+                msg: &raw const message::SHARED,
+                rma: &raw const RMA,
+                tagged: &raw const tagged::SHARED,
+                atomic: &raw const ATOMIC,
+                collective: &raw const COLLECTIVE,
+            });
+            let state = State { context: opened, size: info.receive.size, _domain: in_use };
+            *place = object::create(header, state).cast();
+        }
+        Ok(())
+    })
+}
+
+/// It is used as soon as it is open, so that enabling it has nothing left to do.
+unsafe extern "C" fn control(srx: *mut Fid, command: c_int, argument: *mut c_void) -> c_int {
+    done("fi_control", || {
+        // SAFETY: C passes an open context; the argument of the other commands is a `uint64_t *`.
+        let (state, flags) =
+            unsafe { (object::owned(srx.cast::<FidSrx>())?, argument.cast::<u64>().as_mut()) };
+        if command == command::ENABLE {
+            return Ok(());
+        }
+        let flags = flags.ok_or_else(|| Failure::null("the argument"))?;
+        let defaults = state.context.default_flags();
+        match (command, Flags::from_bits_retain(*flags)) {
+            (command::SETOPSFLAG, set) if set.contains(Flags::RECV) => Ok(defaults.set(set)?),
+            (command::GETOPSFLAG, Flags::RECV) => {
+                *flags = defaults.receive().bits();
+                Ok(())
+            }
+            (command::SETOPSFLAG | command::GETOPSFLAG, other) => {
+                Err(Failure::flags("a shared receive context", other.bits()))
+            }
+            _ => {
+                let reason = format!("command {command} of a shared receive context");
+                Err(Failure::new(Errno::NOSYS, reason))
+            }
+        }
+    })
+}
+
+unsafe extern "C" fn cancel(srx: *mut Fid, context: *mut c_void) -> isize {
+    guarded("fi_cancel", || {
+        // SAFETY: C passes an open context.
+        unsafe { object::owned(srx.cast::<FidSrx>())? }.context.cancel(context as u64)?;
+        Ok(0)
+    })
+}
+
+unsafe extern "C" fn getopt(
+    srx: *mut Fid,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    length: *mut usize,
+) -> c_int {
+    done("fi_getopt", || {
+        check_level(level)?;
+        // SAFETY: C passes an open context, a valid length or null, and a value as long as that.
+        unsafe {
+            let (state, length) = (object::owned(srx.cast::<FidSrx>())?, length.as_mut());
+            tell(state.context.option(OptionName::from_number(name)?), value, length)
+        }
+    })
+}
+
+unsafe extern "C" fn setopt(
+    srx: *mut Fid,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    length: usize,
+) -> c_int {
+    done("fi_setopt", || {
+        check_level(level)?;
+        let name = OptionName::from_number(name)?;
+        // SAFETY: C passes an open context, and that many bytes.
+        unsafe {
+            let value = given(value, length)?;
+            Ok(object::owned(srx.cast::<FidSrx>())?.context.set_option(name, value)?)
+        }
+    })
+}
+
+/// As of an endpoint: more than that many can always be posted.
+unsafe extern "C" fn rx_size_left(srx: *mut FidEp) -> isize {
+    guarded("fi_rx_size_left", || {
+        // SAFETY: C passes an open context.
+        Ok(unsafe { object::owned(srx.cast::<FidSrx>()) }?.size as isize)
+    })
+}

@@ -1,0 +1,95 @@
+//! What `fi_control` tells and changes, and how much room is left. Reference: fi_endpoint(3).
+
+use std::ptr::null_mut;
+
+use crate::{
+    abi::fid::FidEp,
+    code, flag,
+    host::host,
+    world::{World, bind, close, cq_attr, enable},
+};
+
+const GETOPSFLAG: i32 = 2;
+const SETOPSFLAG: i32 = 3;
+const COMPLETION: u64 = 1 << 24;
+
+fn control(ep: *mut FidEp, command: i32, flags: &mut u64) -> i32 {
+    let flags: *mut u64 = flags;
+    // SAFETY: the endpoint is open; these commands take a `uint64_t *`.
+    unsafe { ((*(*ep).fid.ops).control)(ep.cast(), command, flags.cast()) }
+}
+
+fn send(ep: *mut FidEp, context: usize) {
+    // SAFETY: the endpoint is open; there is no buffer.
+    let answer =
+        unsafe { ((*(*ep).msg).send)(ep, null_mut(), 0, null_mut(), 0, context as *mut _) };
+    assert_eq!(answer, 0);
+}
+
+/// "The given flags will override the previous transmit and receive attributes".
+#[test]
+fn operation_flags_are_told_and_changed() {
+    let Some(host) = host("operation_flags_are_told_and_changed") else { return };
+    let mut world = World::empty(host, |_| {});
+    let node = world.add_node(&mut cq_attr(), flag::SELECTIVE_COMPLETION);
+    for direction in [flag::SEND, flag::RECV] {
+        let mut flags = direction;
+        assert_eq!((control(node.ep, GETOPSFLAG, &mut flags), flags), (0, 0));
+    }
+    send(node.ep, 1);
+    assert_eq!(control(node.ep, SETOPSFLAG, &mut (flag::SEND | COMPLETION)), 0);
+    let mut flags = flag::SEND;
+    assert_eq!((control(node.ep, GETOPSFLAG, &mut flags), flags), (0, COMPLETION));
+    let mut flags = flag::RECV;
+    assert_eq!((control(node.ep, GETOPSFLAG, &mut flags), flags), (0, 0), "the other direction");
+    send(node.ep, 2);
+    assert_eq!(control(node.ep, SETOPSFLAG, &mut { flag::SEND }), 0);
+    send(node.ep, 3);
+    assert_eq!(world.completion(node).op_context as usize, 2);
+    for _ in 0..100 {
+        assert_eq!(node.read().err(), Some(code::AGAIN));
+    }
+    // "must include FI_TRANSMIT or FI_RECV (not both)".
+    for command in [GETOPSFLAG, SETOPSFLAG] {
+        for mut flags in [0, flag::SEND | flag::RECV, COMPLETION] {
+            assert_eq!(control(node.ep, command, &mut flags), code::BADFLAGS, "{flags:#x}");
+        }
+    }
+    assert_eq!(control(node.ep, SETOPSFLAG, &mut (flag::RECV | 1 << 62)), code::BADFLAGS);
+    assert_eq!(control(node.ep, 77, &mut 0), code::NOSYS);
+    // SAFETY: the endpoint is open; what is null is what is tested.
+    let null = unsafe { ((*(*node.ep).fid.ops).control)(node.ep.cast(), GETOPSFLAG, null_mut()) };
+    assert_eq!(null, code::INVAL);
+}
+
+/// "A lower bound on the number of … operations that may be posted".
+#[test]
+fn what_is_left_can_be_posted() {
+    let Some(host) = host("what_is_left_can_be_posted") else { return };
+    // SAFETY: hints have all attributes.
+    let world = World::empty(host, |hints| unsafe { (*hints.tx_attr).size = 8 });
+    let (ep, cq) = (world.open_ep(), world.open_cq(&mut cq_attr()).unwrap());
+    assert_eq!((bind(ep, cq, flag::SEND | flag::RECV), bind(ep, world.av, 0)), (0, 0));
+    assert_eq!(enable(ep), 0);
+    // SAFETY: the endpoint is open.
+    let left = || unsafe { ((*(*ep).ops).tx_size_left)(ep) };
+    assert_eq!(left(), 8);
+    assert_eq!(world.insert(ep), 0);
+    // Nobody polls, so that no connection is made and nothing leaves.
+    for posted in 0..8 {
+        send(ep, posted);
+        assert_eq!(left(), 7 - posted as isize);
+    }
+    // SAFETY: as above; there is no buffer.
+    unsafe {
+        let more = ((*(*ep).msg).send)(ep, null_mut(), 0, null_mut(), 0, null_mut());
+        assert_eq!(more as i32, code::AGAIN);
+        let left = ((*(*ep).ops).rx_size_left)(ep);
+        assert_eq!(left as usize, (*(*world.info).rx_attr).size);
+        for _ in 0..left {
+            let posted = ((*(*ep).msg).recv)(ep, null_mut(), 0, null_mut(), u64::MAX, null_mut());
+            assert_eq!(posted, 0);
+        }
+    }
+    assert_eq!((close(ep), close(cq)), (0, 0));
+}

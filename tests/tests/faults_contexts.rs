@@ -1,0 +1,125 @@
+//! Which endpoint a context is part of is not for it to say alone: who claims an endpoint of
+//! another process loses its lane, and is heard in nobody's name.
+
+use std::time::Instant;
+
+use kestrel_core::{
+    address::Address,
+    address_vector::FI_ADDR_UNSPEC,
+    endpoint::EndpointOptions,
+    memory::Piece,
+    scalable_endpoint::{ContextCounts, ScalableEndpoint},
+    transport::{Provider, Transport, TransportEvent},
+    wire::{Head, Kind},
+};
+use kestrel_shm::{ShmOptions, ShmProvider};
+use kestrel_tests::{
+    node::{Node, NodeOptions, Wait},
+    process::{Peer, child_role, say},
+    scale::PATIENCE,
+};
+
+#[test]
+fn child() {
+    let Some(role) = child_role() else { return };
+    let words: Vec<&str> = role.iter().map(String::as_str).collect();
+    match words[..] {
+        ["claims", index, own, at, victim] => {
+            claim(index.parse().unwrap(), own == "both", text(at), text(victim));
+        }
+        _ => panic!("{role:?}"),
+    }
+}
+
+fn text(address: &str) -> Address {
+    Address::from(address.parse::<std::net::SocketAddr>().unwrap())
+}
+
+/// Says to `victim`, from as many ports behind `at`, that it is context `index` of the endpoint
+/// at `at`; which this process has as well, if it has `both`.
+fn claim(index: u64, both: bool, at: Address, victim: Address) {
+    let provider = ShmProvider::new(ShmOptions::default()).unwrap();
+    let first = both.then(|| provider.open(Some(at), &[]).unwrap());
+    let behind = at.with_port(at.port() + index as u16);
+    let mut transport = provider.open(Some(behind), &[]).unwrap();
+    transport.connect(0, victim);
+    let start = Instant::now();
+    let mut is_connected = false;
+    while start.elapsed() < PATIENCE {
+        match transport.event() {
+            Some(TransportEvent::Connected { .. }) => {
+                let claim = Head::new(Kind::Context, 0);
+                assert!(transport.push(0, claim, index, &[], Piece::EMPTY));
+                let message = Head::new(Kind::Eager, 0);
+                assert!(transport.push(0, message, 0, &[], Piece::EMPTY));
+                is_connected = true;
+            }
+            Some(TransportEvent::Incoming { ticket, .. }) => transport.adopt(1, ticket),
+            Some(TransportEvent::Closed { .. } | TransportEvent::Broken { .. }) => {
+                return say("closed");
+            }
+            Some(event) => panic!("{event:?}"),
+            // Looking for packets is what finds a lane closed.
+            None => drop(transport.arrival()),
+        }
+        if is_connected && both {
+            say("claimed");
+            break;
+        }
+    }
+    std::io::stdin().lines().next();
+    drop(first);
+}
+
+/// The ports of two contexts that nobody has.
+fn two_ports() -> Address {
+    let node = Node::open();
+    let counts = ContextCounts { transmit: 2, receive: 2 };
+    let row = ScalableEndpoint::open(&node.domain, EndpointOptions::default(), counts).unwrap();
+    row.address()
+}
+
+#[test]
+fn a_context_of_another_process_is_not_believed() {
+    let at = two_ports();
+    let real = Node::with(&NodeOptions::at(at));
+    let victim = Node::open();
+    assert_eq!(victim.insert(real.address()), 0);
+    victim.endpoint.receive(vec![0; 8], 0, 1).unwrap();
+    victim.endpoint.receive(vec![0; 8], FI_ADDR_UNSPEC, 2).unwrap();
+    let role = format!("claims 1 one {} {}", at.socket_addr(), victim.address().socket_addr());
+    let liar = Peer::start(&role);
+    let start = Instant::now();
+    let said = loop {
+        assert!(victim.poll().is_none(), "nothing of it is received");
+        if let Some(said) = liar.heard() {
+            break said;
+        }
+        assert!(start.elapsed() < PATIENCE, "in vain: its lane is closed");
+    };
+    assert_eq!(said, "closed");
+    // Whoever it named is not concerned.
+    let to = real.insert(victim.address());
+    real.endpoint.inject(&[1; 8], to).unwrap();
+    let start = Instant::now();
+    let done = loop {
+        assert!(real.poll().is_none(), "an inject is not reported");
+        if let Some(done) = victim.poll() {
+            break done.well();
+        }
+        assert!(start.elapsed() < PATIENCE, "in vain: a message");
+    };
+    assert_eq!((done.context, done.source), (1, 0));
+}
+
+#[test]
+fn a_context_of_the_same_process_is() {
+    let at = two_ports();
+    let victim = Node::open();
+    assert_eq!(victim.insert(at), 0);
+    victim.endpoint.receive(vec![0; 8], 0, 1).unwrap();
+    let role = format!("claims 1 both {} {}", at.socket_addr(), victim.address().socket_addr());
+    let _honest = Peer::start(&role);
+    let done = victim.within(PATIENCE, Wait::Polling).expect("a message comes").well();
+    assert_eq!((done.context, done.source), (1, 0));
+}
