@@ -123,6 +123,7 @@ pub fn endpoint_options(info: &Info) -> EndpointOptions {
         transmit_flags: info.transmit.op_flags,
         receive_flags: info.receive.op_flags,
         connected: info.endpoint.kind == EndpointType::Msg,
+        datagrams: info.endpoint.kind == EndpointType::Dgram,
         ..EndpointOptions::default()
     }
 }

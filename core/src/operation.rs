@@ -37,11 +37,9 @@ pub struct SendPost<'a> {
 
 impl SendPost<'_> {
     /// Refuses what is longer than a message may be. What fits a packet need not ask.
-    pub fn check_length(&self) -> Result<(), PostError> {
+    pub fn check_length(&self, limit: usize) -> Result<(), PostError> {
         match self.pieces.total() {
-            length if length > MESSAGE_MAX => {
-                Err(PostError::TooLong { length, limit: MESSAGE_MAX })
-            }
+            length if length > limit => Err(PostError::TooLong { length, limit }),
             _ => Ok(()),
         }
     }

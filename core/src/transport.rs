@@ -106,6 +106,31 @@ pub enum TransportEvent {
     },
 }
 
+/// What the packets of an endpoint can rely on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Service {
+    /// Every packet arrives, in order, or the peer is lost.
+    #[default]
+    Reliable,
+    /// Packets may be lost, and overtake each other. Each is a message of its own.
+    Datagrams,
+}
+
+/// What a transport is opened with.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Opening<'a> {
+    /// Where; none, or port 0: the provider chooses.
+    pub address: Option<Address>,
+    /// Endpoints with different keys refuse each other; an empty one stands for the provider's
+    /// own.
+    pub auth_key: &'a [u8],
+    /// What peers are told, on every transport that one endpoint has. None: a new one of the
+    /// transport's own choice. Never 0.
+    pub incarnation: Option<u64>,
+    /// Endpoints of different services find nobody at each other's addresses.
+    pub service: Service,
+}
+
 /// How a packet's payload fares in [`Transport::push`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Room {
@@ -159,6 +184,12 @@ pub trait Transport: Send + Sized + 'static {
         words: &[u64],
         payload: Piece,
     ) -> bool;
+
+    /// Whether a packet to `peer` found no room for want of something of our own, which comes back
+    /// without the peer. Where not, a datagram is dropped instead of waiting for it.
+    fn waits_for_itself(&mut self, _peer: PeerIndex) -> bool {
+        false
+    }
 
     /// The peer's credit: a number that it published with `grant`.
     fn credit(&self, peer: PeerIndex) -> u64;
@@ -294,24 +325,17 @@ pub trait Provider: Send + Sync + 'static {
     /// What it makes.
     type Transport: Transport;
 
-    /// Opens a transport at `address` (port 0 or none: the provider chooses). Endpoints with
-    /// different keys refuse each other; an empty one stands for the provider's own.
+    /// Opens a reliable transport at `address`, with that key: see [`Opening`].
     fn open(
         &self,
         address: Option<Address>,
         auth_key: &[u8],
     ) -> Result<Self::Transport, Unreachable> {
-        self.open_as(address, auth_key, None)
+        self.open_as(Opening { address, auth_key, ..Opening::default() })
     }
 
-    /// As [`Self::open`], as this incarnation: what peers are told, on every transport that one
-    /// endpoint has. None: a new one of the transport's own choice. Never 0.
-    fn open_as(
-        &self,
-        address: Option<Address>,
-        auth_key: &[u8],
-        incarnation: Option<u64>,
-    ) -> Result<Self::Transport, Unreachable>;
+    /// Opens a transport.
+    fn open_as(&self, opening: Opening<'_>) -> Result<Self::Transport, Unreachable>;
 
     /// A bell of its own, to wake sleepers from other threads.
     fn new_bell(&self) -> Result<Box<dyn Bell>, Unreachable>;

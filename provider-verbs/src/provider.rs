@@ -11,7 +11,7 @@ use kestrel_core::{
     address::Address,
     config::Config,
     error::Errno,
-    transport::{Bell, CoreClaim, Provider, Unreachable},
+    transport::{Bell, CoreClaim, Opening, Provider, Service, Unreachable},
 };
 
 use crate::{
@@ -147,12 +147,12 @@ impl<V: Verbs> Drop for RcProvider<V> {
 impl<V: Verbs> Provider for RcProvider<V> {
     type Transport = RcTransport<V>;
 
-    fn open_as(
-        &self,
-        address: Option<Address>,
-        auth_key: &[u8],
-        incarnation: Option<u64>,
-    ) -> Result<RcTransport<V>, Unreachable> {
+    fn open_as(&self, opening: Opening<'_>) -> Result<RcTransport<V>, Unreachable> {
+        let Opening { address, auth_key, incarnation, service } = opening;
+        if service == Service::Datagrams {
+            let reason = "datagrams are carried by shared memory alone".into();
+            return Err(Unreachable { errno: Errno::OPNOTSUPP, reason });
+        }
         let (listener, address) = self.listen(address)?;
         let (shared, sends) = self.open_shared()?;
         // SAFETY: both descriptors live as long as `shared`, which the transport keeps.

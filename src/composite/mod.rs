@@ -27,7 +27,9 @@ use kestrel_core::{
     error::Errno,
     memory::Piece,
     ring::claims::Claims,
-    transport::{Arrival, Limits, PeerIndex, Room, Transport, TransportEvent, Unreachable},
+    transport::{
+        Arrival, Limits, PeerIndex, Room, Service, Transport, TransportEvent, Unreachable,
+    },
     window::{Access, Finished, Invitation, Registration, Request, Started},
     wire::Head,
 };
@@ -148,9 +150,16 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
     }
 
     /// The near side's: how much travels without consent is the protocol's, and the same for all.
-    /// What is too much for one packet of the far side finds no room there, and goes in parts.
+    /// What is too much for one packet of the far side finds no room there, and goes in parts; a
+    /// datagram cannot, so that the shorter limit holds for all.
     fn limits(&self) -> Limits {
-        self.near.limits()
+        let near = self.near.limits();
+        match &self.far {
+            Some(far) if far.service == Service::Datagrams => {
+                Limits { single: near.single.min(far.transport.limits().single), ..near }
+            }
+            _ => near,
+        }
     }
 
     fn finds(&self, address: Address) -> bool {
@@ -207,6 +216,13 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
             return true;
         }
         self.far.is_some() && self.push_far(peer, head, word, words, payload)
+    }
+
+    fn waits_for_itself(&mut self, peer: PeerIndex) -> bool {
+        match self.far_of(peer) {
+            Some(far) => far.transport.waits_for_itself(peer),
+            None => self.near.waits_for_itself(peer),
+        }
     }
 
     fn credit(&self, peer: PeerIndex) -> u64 {

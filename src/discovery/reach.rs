@@ -5,8 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use kestrel_core::{
     address::{Address, AddressFormat},
     config::{Config, TransportChoice},
-    info::{Hints, Info},
+    info::{EndpointType, Hints, Info, Offer},
 };
+use kestrel_shm::ShmOptions;
 
 use super::{DiscoveryError, Place, SHM_DOMAIN};
 use crate::rdma::{self, RdmaDevice};
@@ -40,6 +41,18 @@ impl Reach {
         match self {
             Reach::Shm => SHM_DOMAIN,
             Reach::Rdma(device) => &device.name,
+        }
+    }
+
+    /// What it can do with endpoints of that type, if it has them.
+    pub(super) fn offer(&self, config: &Config, kind: EndpointType) -> Option<Offer> {
+        if kind != EndpointType::Dgram {
+            return Some(super::offer(config, self.name(), kind));
+        }
+        let shm = ShmOptions::from(config).single_max();
+        match self {
+            Reach::Shm => Some(super::finish(config, self.name(), Offer::datagrams(shm))),
+            Reach::Rdma(_) => None,
         }
     }
 

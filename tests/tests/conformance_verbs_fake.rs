@@ -3,9 +3,8 @@
 use std::{ops::Deref, sync::Arc};
 
 use kestrel_core::{
-    address::Address,
     completion_queue::store::Sharing,
-    transport::{Bell, CoreClaim, Provider, Unreachable},
+    transport::{Bell, CoreClaim, Opening, Provider, Unreachable},
 };
 use kestrel_tests::{bed::Bed, conformance};
 use kestrel_verbs::{
@@ -31,13 +30,8 @@ impl Deref for Watched {
 impl Provider for Watched {
     type Transport = RcTransport<FakeDevice>;
 
-    fn open_as(
-        &self,
-        address: Option<Address>,
-        key: &[u8],
-        incarnation: Option<u64>,
-    ) -> Result<Self::Transport, Unreachable> {
-        self.provider.open_as(address, key, incarnation)
+    fn open_as(&self, opening: Opening<'_>) -> Result<Self::Transport, Unreachable> {
+        self.provider.open_as(opening)
     }
 
     fn new_bell(&self) -> Result<Box<dyn Bell>, Unreachable> {

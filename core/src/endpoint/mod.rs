@@ -29,14 +29,16 @@ use crate::{
     domain::{Domain, OpenError},
     engine::unit::Unit,
     flags::Flags,
+    info::DATAGRAM_CAPS,
     memory::Pieces,
     one_sided::RemotePost,
     operation::{IOV_LIMIT, ReceivePost, SendPost},
+    protocol::datagram::Dropped,
     transport::{Provider, Transport},
 };
 
-/// A reliable endpoint: of datagrams to many peers (`FI_EP_RDM`), or connected to one
-/// (`FI_EP_MSG`).
+/// A reliable endpoint: to many peers (`FI_EP_RDM`), or connected to one (`FI_EP_MSG`); or one of
+/// datagrams, which may be lost (`FI_EP_DGRAM`).
 pub struct Endpoint<P: Provider> {
     domain: Arc<Domain<P>>,
     options: EndpointOptions,
@@ -108,6 +110,9 @@ const SEND_FLAGS: Flags = Flags::REMOTE_CQ_DATA
     .union(Flags::DELIVERY_COMPLETE)
     .union(Flags::MATCH_COMPLETE)
     .union(Flags::FENCE);
+/// What datagrams cannot have: nobody says what has become of them.
+const RELIABLE_FLAGS: Flags =
+    Flags::DELIVERY_COMPLETE.union(Flags::MATCH_COMPLETE).union(Flags::FENCE);
 const CLAIM_FLAGS: Flags = Flags::PEEK.union(Flags::CLAIM).union(Flags::DISCARD);
 const RECEIVE_FLAGS: Flags = Flags::COMPLETION
     .union(Flags::MORE)
@@ -122,17 +127,20 @@ impl<P: Provider> Endpoint<P> {
         if domain.provider().forked() {
             return Err(OpenError::ForkedChild);
         }
-        let transport = domain.provider().open(options.address, &options.auth_key)?;
+        let transport = domain.provider().open_as(options.opening())?;
         Self::open_over(domain, options, transport, None)
     }
 
     fn open_over(
         domain: &Arc<Domain<P>>,
-        options: EndpointOptions,
+        mut options: EndpointOptions,
         transport: P::Transport,
         request: Option<ConnectionRequest<P>>,
     ) -> Result<Arc<Self>, OpenError> {
         domain.uses().bind().map_err(|_| OpenError::Closed)?;
+        if options.datagrams {
+            options.capabilities &= DATAGRAM_CAPS;
+        }
         Ok(Arc::new(Endpoint {
             domain: domain.clone(),
             address: Mutex::new(transport.address()),
@@ -170,6 +178,22 @@ impl<P: Provider> Endpoint<P> {
     /// Asks the transport something that only it knows. Cold.
     pub fn inspect<R>(&self, ask: impl FnOnce(&P::Transport) -> R) -> Result<R, PostError> {
         self.unit()?.with(|engine| ask(&engine.transport))
+    }
+
+    /// The longest message that it takes. Units: bytes.
+    ///
+    /// # Errors
+    /// The endpoint is not enabled.
+    pub fn message_max(&self) -> Result<usize, PostError> {
+        Ok(self.unit()?.message_max())
+    }
+
+    /// Datagrams that were dropped so far, on the way out or in.
+    ///
+    /// # Errors
+    /// The endpoint is not enabled, or closed.
+    pub fn dropped(&self) -> Result<Dropped, PostError> {
+        self.unit()?.with(|engine| engine.dropped())
     }
 
     #[inline(always)]
@@ -231,7 +255,7 @@ impl<P: Provider> Endpoint<P> {
     #[inline(always)]
     fn post_send_by(&self, enabled: &Enabled<P>, mut post: SendPost<'_>) -> Result<(), PostError> {
         if !enabled.send.plain.contains(post.flags) {
-            self.check_flags(SEND_FLAGS, post.flags)?;
+            self.check_flags(enabled.send.plain, post.flags)?;
         }
         self.check_pieces(&post.pieces)?;
         if post.flags.contains(Flags::INJECT) {

@@ -8,7 +8,7 @@ use crate::{
     connection::CM_DATA_SIZE,
     flags::Flags,
     primitive::{AtomicU64, Ordering},
-    transport::Provider,
+    transport::{Opening, Provider, Service},
 };
 
 /// The least room that a multi-receive buffer keeps, if nobody says. Units: bytes.
@@ -36,6 +36,16 @@ pub struct EndpointOptions {
     pub multi_receive_min: usize,
     /// Whether it has one peer, to which it connects (`FI_EP_MSG`), or many (`FI_EP_RDM`).
     pub connected: bool,
+    /// Whether its messages are datagrams (`FI_EP_DGRAM`): each is one packet, and may be lost.
+    pub datagrams: bool,
+}
+
+impl EndpointOptions {
+    /// What its transport is opened with.
+    pub(crate) fn opening(&self) -> Opening<'_> {
+        let service = if self.datagrams { Service::Datagrams } else { Service::Reliable };
+        Opening { address: self.address, auth_key: &self.auth_key, incarnation: None, service }
+    }
 }
 
 impl Default for EndpointOptions {
@@ -64,6 +74,7 @@ impl Default for EndpointOptions {
             receive_flags: Flags::empty(),
             multi_receive_min: MULTI_RECEIVE_MIN_DEFAULT,
             connected: false,
+            datagrams: false,
         }
     }
 }

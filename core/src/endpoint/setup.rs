@@ -3,7 +3,8 @@
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use super::{
-    CLAIM_FLAGS, Enabled, Endpoint, EndpointError, FAMILY, RECEIVE_FLAGS, Rules, SEND_FLAGS,
+    CLAIM_FLAGS, Enabled, Endpoint, EndpointError, FAMILY, RECEIVE_FLAGS, RELIABLE_FLAGS, Rules,
+    SEND_FLAGS,
     one_sided::{self, OneSided},
 };
 use crate::{
@@ -235,7 +236,9 @@ impl<P: Provider> Endpoint<P> {
         let capabilities = self.options.capabilities;
         let family = capabilities & FAMILY;
         let receive_plain = RECEIVE_FLAGS.difference(CLAIM_FLAGS) | family;
-        let send = Rules::new(SEND_FLAGS | family, setup.transmit.selective);
+        let sends =
+            if self.options.datagrams { SEND_FLAGS.difference(RELIABLE_FLAGS) } else { SEND_FLAGS };
+        let send = Rules::new(sends | family, setup.transmit.selective);
         let receive = Rules::new(receive_plain, setup.receive.selective);
         let directed = capabilities.contains(Flags::DIRECTED_RECV);
         let connected = manager.is_some();
@@ -243,6 +246,7 @@ impl<P: Provider> Endpoint<P> {
         let to_mask = if connected { 0 } else { u64::MAX };
         let mut engine = Engine::new(transport, setup);
         engine.manager = manager;
+        engine.datagrams = self.options.datagrams.then(Box::default);
         // An event queue drives it as well, maybe from within a poll that reports an event.
         let sharing = if connected { Sharing::Shared } else { self.domain.sharing() };
         let unit = Arc::new(Unit::new(self.domain.provider().clone(), sharing, engine));

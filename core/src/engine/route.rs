@@ -142,7 +142,8 @@ impl<T: Transport> Engine<T> {
         record.state = PeerState::Ready;
         record.charged = 0;
         record.window = PeerWindow::default();
-        record.credit = CREDIT_FIRST;
+        // Nobody grants credit for datagrams, and nobody waits for it.
+        record.credit = if self.datagrams.is_some() { u64::MAX } else { CREDIT_FIRST };
         record.unwritable = false;
         self.note_backlog(peer);
         self.pump(peer);
@@ -239,7 +240,8 @@ impl<T: Transport> Engine<T> {
         self.lose(peer, why);
     }
 
-    /// Fails every operation that depends on `peer`, receives directed at it included.
+    /// Fails every operation that depends on `peer`, receives directed at it included. Datagrams
+    /// are dropped, and their receives wait for whoever comes.
     pub(crate) fn fail_operations(&mut self, peer: PeerIndex, why: &Unreachable) {
         self.fail_established(peer, why);
         let record = &mut self.peers[peer as usize];
@@ -251,11 +253,15 @@ impl<T: Transport> Engine<T> {
         for send in queued {
             if send & ONE_SIDED != 0 {
                 self.fail_remote(send & !ONE_SIDED, why);
+            } else if self.datagrams.is_some() {
+                self.drop_datagram(send);
             } else {
                 self.fail_send(send, why);
             }
         }
-        self.fail_posted_from(|source| source == peer, why);
+        if self.datagrams.is_none() {
+            self.fail_posted_from(|source| source == peer, why);
+        }
     }
 
     /// Fails what had begun with the peer's incarnation that is now gone.

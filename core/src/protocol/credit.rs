@@ -67,7 +67,10 @@ impl<T: Transport> Engine<T> {
 
     /// A lane from `peer` was adopted: its flow begins.
     pub(crate) fn open_flow(&mut self, peer: PeerIndex) {
-        let flow = ReceiveFlow::opened();
+        let mut flow = ReceiveFlow::opened();
+        if self.datagrams.is_some() {
+            flow.grant_at = u64::MAX;
+        }
         self.windows += flow.window;
         let record = &mut self.peers[peer as usize];
         (record.flow, record.unreadable, record.offers.0) = (flow, false, 0);

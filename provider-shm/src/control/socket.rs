@@ -1,6 +1,7 @@
 //! The control sockets: abstract names, messages with descriptors, and who is at the other end.
 //!
-//! An endpoint's name is `"\0kestrel/1/<address>:<port>"`: an abstract unix socket of type
+//! An endpoint's name is `"\0kestrel/1/<address>:<port>"`, for datagrams
+//! `"\0kestrel/1/datagrams/<address>:<port>"`: an abstract unix socket of type
 //! SEQPACKET, which the kernel frees with its last descriptor, whoever dies. Abstract names are
 //! per network namespace, and any user may take one: so both sides check the other's uid.
 //!
@@ -14,6 +15,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use kestrel_core::transport::Service;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{
@@ -59,8 +61,11 @@ fn offers(offered: Offered) -> bool {
 }
 
 /// The name of the endpoint at `address`, less the zero byte in front that makes it abstract.
-pub fn abstract_name(address: SocketAddr) -> String {
-    format!("kestrel/1/{address}")
+pub fn abstract_name(service: Service, address: SocketAddr) -> String {
+    match service {
+        Service::Reliable => format!("kestrel/1/{address}"),
+        Service::Datagrams => format!("kestrel/1/datagrams/{address}"),
+    }
 }
 
 /// One form for addresses that mean the same endpoint: version 4 as such, and no flow label.
@@ -72,8 +77,8 @@ pub(crate) fn canonical(mut address: SocketAddr) -> SocketAddr {
     address
 }
 
-fn unix_address(address: SocketAddr) -> Result<SocketAddrUnix, Errno> {
-    SocketAddrUnix::new_abstract_name(abstract_name(address).as_bytes())
+fn unix_address(service: Service, address: SocketAddr) -> Result<SocketAddrUnix, Errno> {
+    SocketAddrUnix::new_abstract_name(abstract_name(service, address).as_bytes())
 }
 
 fn new_socket() -> Result<OwnedFd, Errno> {
@@ -82,17 +87,17 @@ fn new_socket() -> Result<OwnedFd, Errno> {
 }
 
 /// Takes the name of `address`, and listens.
-pub(crate) fn open_listener(address: SocketAddr) -> Result<OwnedFd, Errno> {
+pub(crate) fn open_listener(service: Service, address: SocketAddr) -> Result<OwnedFd, Errno> {
     let socket = new_socket()?;
-    bind(&socket, &unix_address(address)?)?;
+    bind(&socket, &unix_address(service, address)?)?;
     listen(&socket, BACKLOG)?;
     Ok(socket)
 }
 
 /// Connects to the endpoint at `address`: at once or not at all.
-pub(crate) fn open_connection(address: SocketAddr) -> Result<OwnedFd, Errno> {
+pub(crate) fn open_connection(service: Service, address: SocketAddr) -> Result<OwnedFd, Errno> {
     let socket = new_socket()?;
-    connect(&socket, &unix_address(address)?)?;
+    connect(&socket, &unix_address(service, address)?)?;
     Ok(socket)
 }
 

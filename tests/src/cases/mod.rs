@@ -6,6 +6,7 @@ pub mod binding;
 pub mod cancel;
 pub mod connections;
 pub mod counters;
+pub mod datagrams;
 pub mod levels;
 pub mod load;
 pub mod messages;
