@@ -7,6 +7,7 @@ mod aliases;
 mod bad_input;
 mod calls;
 mod connections;
+mod datagrams;
 mod discovery;
 mod forks;
 mod host;
