@@ -124,10 +124,7 @@ fn choose(
     let (mut found, mut rejected) = (Vec::new(), None);
     let kinds = kinds(hints);
     for (kind, reach) in kinds.iter().flat_map(|kind| reaches.iter().map(move |it| (kind, it))) {
-        let Some(offer) = reach.offer(config, *kind) else {
-            continue;
-        };
-        match negotiate(&offer, hints, api_version) {
+        match negotiate(&reach.offer(config, *kind), hints, api_version) {
             Ok(mut info) => {
                 if reach.place(&mut info, hints, place) {
                     found.push(info);
@@ -190,8 +187,8 @@ pub fn agree(
     let offer = match kinds(Some(hints))[0] {
         EndpointType::Dgram => {
             let reaches = reach::all(config).unwrap_or_default();
-            let offer = reaches.iter().find(|reach| reach.name() == name);
-            offer.and_then(|reach| reach.offer(config, EndpointType::Dgram))
+            let named = reaches.iter().find(|reach| reach.name() == name);
+            named.map(|reach| reach.offer(config, EndpointType::Dgram))
         }
         kind => Some(offer(config, &name, kind)),
     };

@@ -7,7 +7,7 @@ use kestrel_core::{
     error::{Errno, HasErrno},
     transport::Unreachable,
 };
-use kestrel_verbs::{VerbsOptions, VerbsProvider, device::LinkLayer, gid};
+use kestrel_verbs::{VerbsOptions, VerbsProvider, datagrams::datagram_max, device::LinkLayer, gid};
 
 /// A device that discovery offers a domain for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +16,8 @@ pub struct RdmaDevice {
     pub name: String,
     /// The addresses of its network interface, the best first.
     pub addresses: Vec<IpAddr>,
+    /// The longest datagram that it carries. Units: bytes.
+    pub datagram_max: usize,
 }
 
 impl RdmaDevice {
@@ -34,7 +36,9 @@ impl RdmaDevice {
             tracing::info!("{} is not offered: no active port of it has an address", device.name);
             return None;
         }
-        Some(RdmaDevice { name: device.name.clone(), addresses })
+        let mtu_bytes = port.map_or(0, |port| port.mtu_bytes);
+        let datagram_max = datagram_max(mtu_bytes);
+        Some(RdmaDevice { name: device.name.clone(), addresses, datagram_max })
     }
 }
 
@@ -127,6 +131,7 @@ pub(crate) mod tests {
         let found = choose(&all, "").unwrap();
         let expected: [IpAddr; 2] = [[10, 9, 0, 1].into(), "2001:db8::7".parse().unwrap()];
         assert_eq!(found[0].addresses, expected);
+        assert_eq!(found[0].datagram_max, 960);
     }
 
     fn several() -> [Device; 4] {

@@ -10,6 +10,9 @@ use kestrel_core::{error::Errno, memory::Piece, transport::Unreachable};
 
 use crate::{device::LinkLayer, memory::Memory};
 
+/// In front of each datagram in its receive buffer: room for the packet's global route header.
+pub const GRH_BYTES: usize = 40;
+
 /// Completions that one poll fetches at most.
 pub const POLL_BURST: usize = 16;
 
@@ -52,7 +55,7 @@ pub struct Completion {
     /// queue pair.
     pub request: u64,
     pub status: Status,
-    /// Of a receive: the bytes that arrived.
+    /// Of a receive: the bytes that arrived, for datagrams with [`GRH_BYTES`] in front.
     pub bytes: u32,
     /// The number of the queue pair, ours.
     pub queue_pair: u32,
@@ -73,10 +76,21 @@ pub struct RemoteMemory {
     pub key: u32,
 }
 
+/// Where a datagram goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Destination {
+    /// An address handle's name.
+    pub handle: u64,
+    pub queue_pair: u32,
+    /// Its queue pair's key.
+    pub key: u32,
+}
+
 /// What a work request of a send queue does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     Send,
+    Datagram(Destination),
     Write(RemoteMemory),
     Read(RemoteMemory),
 }
@@ -120,6 +134,9 @@ pub enum Role {
     Reaches,
     /// The peer writes and reads our memory through it.
     Admits(RemoteAccess),
+    /// It sends datagrams to anybody, and receives those that have its key into the shared queue.
+    /// It is unreliable (UD), and ready once it is made.
+    Datagrams { key: u32 },
 }
 
 impl Role {
@@ -127,7 +144,7 @@ impl Role {
     /// many.
     pub fn reads_max(self) -> u8 {
         match self {
-            Role::Sends | Role::Receives => 1,
+            Role::Sends | Role::Receives | Role::Datagrams { .. } => 1,
             Role::Reaches | Role::Admits(_) => 4,
         }
     }
@@ -136,7 +153,7 @@ impl Role {
     pub fn admits(self) -> RemoteAccess {
         match self {
             Role::Sends => RemoteAccess { write: true, read: false },
-            Role::Receives | Role::Reaches => RemoteAccess::default(),
+            Role::Receives | Role::Reaches | Role::Datagrams { .. } => RemoteAccess::default(),
             Role::Admits(access) => access,
         }
     }
@@ -231,6 +248,7 @@ pub trait Verbs: Send + Sync + Sized + 'static {
     type Registration: Registration;
     type Queues: Queues;
     type QueuePair: QueuePair;
+    type AddressHandle: AddressHandle;
 
     /// The device's name, for messages.
     fn name(&self) -> &str;
@@ -271,6 +289,19 @@ pub trait Verbs: Send + Sync + Sized + 'static {
         sends: u32,
         role: Role,
     ) -> Result<Self::QueuePair, VerbsError>;
+
+    /// Makes the way to a peer's queue pair of datagrams.
+    fn create_address_handle(
+        self: &Arc<Self>,
+        peer: &PathEnd,
+    ) -> Result<Self::AddressHandle, VerbsError>;
+}
+
+/// The way to a peer, which datagrams name. No datagram that names it is under way when it is
+/// dropped.
+pub trait AddressHandle: Send + 'static {
+    /// What work requests call it.
+    fn name(&self) -> u64;
 }
 
 /// Registered memory, deregistered with the value.
@@ -313,7 +344,8 @@ pub trait Queues: Send + Sync + 'static {
     fn channel(&self) -> RawFd;
 }
 
-/// A reliable connected queue pair, destroyed with the value. Any thread may call anything.
+/// A queue pair, destroyed with the value: a reliable connected one, or one of datagrams. Any
+/// thread may call anything.
 pub trait QueuePair: Send + Sync + 'static {
     /// Its number on this device.
     fn number(&self) -> u32;
@@ -332,4 +364,7 @@ pub trait QueuePair: Send + Sync + 'static {
 
     /// Puts it into the error state: what is posted is flushed.
     fn fail(&self);
+
+    /// Makes one of datagrams usable again that is in error, and has nothing under way.
+    fn renew(&self) -> Result<(), VerbsError>;
 }

@@ -44,16 +44,18 @@ impl Reach {
         }
     }
 
-    /// What it can do with endpoints of that type, if it has them.
-    pub(super) fn offer(&self, config: &Config, kind: EndpointType) -> Option<Offer> {
+    /// What it can do with endpoints of that type.
+    pub(super) fn offer(&self, config: &Config, kind: EndpointType) -> Offer {
         if kind != EndpointType::Dgram {
-            return Some(super::offer(config, self.name(), kind));
+            return super::offer(config, self.name(), kind);
         }
-        let shm = ShmOptions::from(config).single_max();
-        match self {
-            Reach::Shm => Some(super::finish(config, self.name(), Offer::datagrams(shm))),
-            Reach::Rdma(_) => None,
-        }
+        // Peers of both kinds are behind one endpoint: the shorter limit holds.
+        let near = ShmOptions::from(config).single_max();
+        let longest = match self {
+            Reach::Shm => near,
+            Reach::Rdma(device) => near.min(device.datagram_max),
+        };
+        super::finish(config, self.name(), Offer::datagrams(longest))
     }
 
     /// Sets the addresses of what was found. False if the endpoint cannot be where it is to be.

@@ -40,7 +40,7 @@ fn what_cannot_be_resolved_is_told() {
 fn machine() -> [Reach; 3] {
     let device = |name: &str, addresses: &[&str]| {
         let addresses = addresses.iter().map(|ip| ip.parse().unwrap()).collect();
-        Reach::Rdma(RdmaDevice { name: name.into(), addresses })
+        Reach::Rdma(RdmaDevice { name: name.into(), addresses, datagram_max: 960 })
     };
     [device("rxe0", &["192.0.2.1"]), device("rxe1", &["198.51.100.7", "2001:db8::7"]), Reach::Shm]
 }
@@ -55,10 +55,10 @@ fn find(hints: Option<&Hints>, place: Option<Place>) -> Vec<(String, Option<Stri
     assert!(found.is_sorted_by_key(place), "what was there before comes first");
     let plain = |address: Address| address.socket_addr().to_string();
     let tell = |info: &Info| (info.domain.name.clone(), info.source.map(plain));
-    let [rdm, msg] = [0, 1].map(|kind| {
+    let [rdm, msg, datagrams] = [0, 1, 2].map(|kind| {
         found.iter().filter(|info| place(info) == Some(kind)).map(tell).collect::<Vec<_>>()
     });
-    assert_eq!(rdm, msg);
+    assert_eq!((&rdm, &rdm), (&msg, &datagrams));
     rdm
 }
 
@@ -76,6 +76,15 @@ fn datagrams_are_found_by_who_asks_for_them() {
     assert_eq!(agree(&Config::default(), ApiVersion::NATIVE, &hints).as_ref(), Ok(info));
     assert!(discover(Some(&hints.clone().caps(Flags::TAGGED))).is_err());
     assert!(discover(Some(&hints.clone().max_msg_size(9 << 10))).is_err());
+    let all = choose(
+        &machine(),
+        &Config::default(),
+        ApiVersion::NATIVE,
+        Some(&Hints::new().endpoint_type(EndpointType::Dgram)),
+        None,
+    );
+    let longest = all.unwrap().iter().map(|info| info.endpoint.max_msg_size).collect::<Vec<_>>();
+    assert_eq!(longest, [960, 960, 8 << 10]);
     hints.domain.name = Some("nowhere".into());
     assert!(agree(&Config::default(), ApiVersion::NATIVE, &hints).is_err());
 }

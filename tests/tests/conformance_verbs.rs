@@ -23,9 +23,11 @@ fn bed(sharing: Sharing) -> Option<Bed<VerbsProvider>> {
 mod exclusive {
     use super::*;
     conformance!(bed(Sharing::Exclusive));
+    conformance!(datagrams over bed(Sharing::Exclusive));
 }
 
 mod shared {
     use super::*;
     conformance!(bed(Sharing::Shared));
+    conformance!(datagrams over bed(Sharing::Shared));
 }

@@ -16,6 +16,15 @@ pub enum Speaker {
     Accepts,
 }
 
+/// The key of queue pairs of datagrams whose endpoints have this key: others' packets are dropped
+/// by the device. The highest bit, which asks for a privilege, is not set.
+pub fn queue_key(key: &[u8]) -> u32 {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of any length");
+    mac.update(b"kestrel-verbs datagrams");
+    let digest = mac.finalize().into_bytes();
+    u32::from_le_bytes([digest[0], digest[1], digest[2], digest[3] & 0x7f])
+}
+
 fn mac_of(key: &[u8], speaker: Speaker, nonces: [&Nonce; 2], message: &[u8]) -> Hmac<Sha256> {
     let label: &[u8] = match speaker {
         Speaker::Connects => b"kestrel-verbs connects",
@@ -46,6 +55,13 @@ pub fn is_signed(key: &[u8], speaker: Speaker, nonces: [&Nonce; 2], message: &[u
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_key_has_its_queue_key() {
+        assert_eq!(queue_key(b"one"), queue_key(b"one"));
+        assert_ne!(queue_key(b"one"), queue_key(b"other"));
+        assert!((0..=255_u8).all(|key| queue_key(&[key]) < 1 << 31));
+    }
 
     #[test]
     fn a_proof_holds_for_its_key_speaker_nonces_and_bytes_alone() {

@@ -1,0 +1,158 @@
+//! Receiving: datagrams wait in their buffers, in the order of their coming.
+
+use std::collections::VecDeque;
+
+use kestrel_core::{
+    memory::Piece,
+    transport::{Arrival, PeerIndex},
+    wire::Head,
+};
+
+use super::{HEAD_BYTES, UdTransport};
+use crate::{
+    receive_pool::BufferIndex,
+    verbs::{Completion, GRH_BYTES, POLL_BURST, Queues, Region, Status, Verbs},
+};
+
+/// Free buffers that wait at most until they are posted.
+const RETURNED_MAX: usize = 16;
+/// Datagrams that wait for their sender to be adopted.
+const STRANGERS_MAX: usize = 64;
+
+/// A datagram in its buffer, checked for form.
+#[derive(Clone, Copy)]
+pub(super) struct Packet {
+    pub(super) peer: PeerIndex,
+    pub(super) buffer: BufferIndex,
+    /// Bytes behind the route header.
+    bytes: usize,
+}
+
+/// A datagram whose sender nobody knows yet.
+pub(super) struct Stranger {
+    pub(super) pass: u64,
+    buffer: BufferIndex,
+    bytes: usize,
+}
+
+impl<V: Verbs> UdTransport<V> {
+    /// Fetches completions of receives. Returns whether there were any.
+    pub(super) fn poll_receives(&mut self) -> bool {
+        let mut completions = [Completion::default(); POLL_BURST];
+        let count = self.shared.queues.poll_receives(&mut completions);
+        for completion in &completions[..count] {
+            self.receive_completed(completion);
+        }
+        count > 0
+    }
+
+    fn receive_completed(&mut self, completion: &Completion) {
+        let buffer = completion.request as BufferIndex;
+        let bytes = (completion.bytes as usize).saturating_sub(GRH_BYTES);
+        if completion.status != Status::SUCCESS || !self.is_well_formed(buffer, bytes) {
+            return self.drop_stray(buffer);
+        }
+        let pass = self.word_of(buffer, 8);
+        match self.passes.get(&pass) {
+            Some(&peer) => self.arrived.push_back(Packet { peer, buffer, bytes }),
+            None => {
+                self.strangers.push_back(Stranger { pass, buffer, bytes });
+                if self.strangers.len() > STRANGERS_MAX
+                    && let Some(oldest) = self.strangers.pop_front()
+                {
+                    self.drop_stray(oldest.buffer);
+                }
+            }
+        }
+    }
+
+    fn is_well_formed(&self, buffer: BufferIndex, bytes: usize) -> bool {
+        bytes >= HEAD_BYTES && {
+            let head = Head::from_word(self.word_of(buffer, 0) as u32);
+            bytes >= HEAD_BYTES + head.words() * 8
+        }
+    }
+
+    fn word_of(&self, buffer: BufferIndex, offset: usize) -> u64 {
+        let (region, start) = self.shared.receives.buffer(buffer);
+        region.memory().word(start + GRH_BYTES + offset)
+    }
+
+    fn drop_stray(&mut self, buffer: BufferIndex) {
+        self.strays += 1;
+        self.give_back(buffer);
+    }
+
+    /// A buffer whose content nobody needs.
+    pub(super) fn give_back(&mut self, buffer: BufferIndex) {
+        self.returned.push(buffer);
+        if self.returned.len() < RETURNED_MAX {
+            return;
+        }
+        if let Err(error) = self.shared.receives.post(&self.returned) {
+            // The queue is as deep as there are buffers, so this is a device that is gone.
+            tracing::error!("no receive buffer can be posted: {error}");
+        }
+        self.returned.clear();
+    }
+
+    /// `peer` has been adopted: what it sent before that is there.
+    pub(super) fn admit_strangers(&mut self, pass: u64, peer: PeerIndex) {
+        let (known, unknown): (VecDeque<_>, _) =
+            std::mem::take(&mut self.strangers).into_iter().partition(|it| it.pass == pass);
+        self.strangers = unknown;
+        let packet = |Stranger { buffer, bytes, .. }: Stranger| Packet { peer, buffer, bytes };
+        self.arrived.extend(known.into_iter().map(packet));
+    }
+
+    /// Puts the oldest datagram of `peer` first.
+    pub(super) fn bring_forward(&mut self, peer: PeerIndex) -> Option<()> {
+        let place = self.arrived.iter().position(|packet| packet.peer == peer)?;
+        let packet = self.arrived.remove(place)?;
+        self.arrived.push_front(packet);
+        Some(())
+    }
+
+    pub(super) fn next_arrival(&mut self) -> Option<Arrival> {
+        let packet = *self.arrived.front()?;
+        let Packet { peer, buffer, bytes } = packet;
+        let head = Head::from_word(self.word_of(buffer, 0) as u32);
+        let front = HEAD_BYTES + head.words() * 8;
+        let length = bytes - front;
+        let tiny = (length == 8).then(|| self.word_of(buffer, front));
+        let word = self.word_of(buffer, 16);
+        self.current = Some(packet);
+        Some(Arrival { peer, head, word, length, tiny })
+    }
+
+    pub(super) fn current_word(&self, index: usize) -> u64 {
+        self.current.map_or(0, |packet| self.word_of(packet.buffer, HEAD_BYTES + index * 8))
+    }
+
+    pub(super) fn copy_current(&self, offset: usize, to: Piece) {
+        if let Some(Packet { buffer, bytes, .. }) = self.current {
+            let head = Head::from_word(self.word_of(buffer, 0) as u32);
+            let from = HEAD_BYTES + head.words() * 8 + offset;
+            let (region, start) = self.shared.receives.buffer(buffer);
+            let to = to.part(0, to.len().min(bytes.saturating_sub(from)));
+            region.memory().copy_out(start + GRH_BYTES + from, to);
+        }
+    }
+
+    pub(super) fn consume_current(&mut self) {
+        // None: its peer was let go of.
+        if let Some(packet) = self.current.take() {
+            self.arrived.pop_front();
+            self.give_back(packet.buffer);
+        }
+    }
+
+    /// Drops what `peer` sent and nobody has consumed.
+    pub(super) fn drop_arrived(&mut self, peer: PeerIndex) {
+        self.current = None;
+        let (gone, kept): (VecDeque<_>, _) =
+            std::mem::take(&mut self.arrived).into_iter().partition(|packet| packet.peer == peer);
+        self.arrived = kept;
+        gone.into_iter().for_each(|packet| self.give_back(packet.buffer));
+    }
+}
