@@ -18,6 +18,8 @@ pub struct RdmaDevice {
     pub addresses: Vec<IpAddr>,
     /// The longest datagram that it carries. Units: bytes.
     pub datagram_max: usize,
+    /// Whether it can join multicast groups.
+    pub has_groups: bool,
 }
 
 impl RdmaDevice {
@@ -38,7 +40,8 @@ impl RdmaDevice {
         }
         let mtu_bytes = port.map_or(0, |port| port.mtu_bytes);
         let datagram_max = datagram_max(mtu_bytes);
-        Some(RdmaDevice { name: device.name.clone(), addresses, datagram_max })
+        let has_groups = port.is_some_and(|port| port.link_layer == LinkLayer::Ethernet);
+        Some(RdmaDevice { name: device.name.clone(), addresses, datagram_max, has_groups })
     }
 }
 
@@ -131,7 +134,7 @@ pub(crate) mod tests {
         let found = choose(&all, "").unwrap();
         let expected: [IpAddr; 2] = [[10, 9, 0, 1].into(), "2001:db8::7".parse().unwrap()];
         assert_eq!(found[0].addresses, expected);
-        assert_eq!(found[0].datagram_max, 960);
+        assert_eq!((found[0].datagram_max, found[0].has_groups), (960, true));
     }
 
     fn several() -> [Device; 4] {

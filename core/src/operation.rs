@@ -45,6 +45,17 @@ impl SendPost<'_> {
     }
 }
 
+/// The message in one piece, and its bytes if they had to be gathered.
+pub(crate) fn in_one_piece(pieces: Pieces<'_>) -> (Piece, Option<Box<[u8]>>) {
+    if let Pieces::One(piece) = pieces {
+        return (piece, None);
+    }
+    let mut bytes = Vec::with_capacity(pieces.total());
+    pieces.for_each_part(0, pieces.total(), |part| part.append_to(&mut bytes));
+    let mut bytes = bytes.into_boxed_slice();
+    (Piece::of_owned(&mut bytes), Some(bytes))
+}
+
 /// A receive, as posted.
 pub struct ReceivePost<'a> {
     /// The buffers.

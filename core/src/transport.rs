@@ -86,6 +86,13 @@ pub enum TransportEvent {
         /// Its incarnation.
         incarnation: u64,
     },
+    /// Somebody sends to a group that was joined: the engine answers with `recognize`.
+    Overheard {
+        /// Names it in `recognize`.
+        ticket: u64,
+        /// The address that the peer goes by.
+        address: Address,
+    },
     /// The peer's process is gone. What it had published is still readable.
     Died {
         /// The peer.
@@ -295,6 +302,32 @@ pub trait Transport: Send + Sized + 'static {
     /// An operation that is over. Those of a peer that was disconnected need not be told.
     fn finished(&mut self) -> Option<Finished> {
         None
+    }
+
+    /// Joins a multicast group, to hear it if `receives`. Sending takes joining as well. Cold.
+    fn join(&mut self, group: Address, _receives: bool) -> Result<(), Unreachable> {
+        let reason = format!("nothing carries datagrams to {group}: that takes an RDMA device");
+        Err(Unreachable { errno: crate::error::Errno::OPNOTSUPP, reason })
+    }
+
+    /// Leaves a group that was joined.
+    fn leave(&mut self, _group: Address) {}
+
+    /// Takes up a [`TransportEvent::Overheard`] as `peer`: datagrams to groups are told apart by
+    /// their senders.
+    fn recognize(&mut self, _peer: PeerIndex, _ticket: u64) {}
+
+    /// Pushes a datagram to all who hear a group that was joined, but for ourselves. Returns false
+    /// if there is no room now.
+    fn push_to_group(
+        &mut self,
+        _group: Address,
+        _head: Head,
+        _word: u64,
+        _words: &[u64],
+        _payload: Piece,
+    ) -> bool {
+        false
     }
 
     /// Whether `event` has something. Cost: one load.

@@ -49,5 +49,6 @@ pub mod endpoint;
 pub mod event_queue;
 pub mod fabric;
 pub mod memory_region;
+mod multicast;
 pub mod poll_set;
 pub mod wait_set;

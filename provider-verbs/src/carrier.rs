@@ -5,7 +5,7 @@ use std::{os::fd::RawFd, sync::Arc, time::Duration};
 use kestrel_core::{
     address::Address,
     memory::Piece,
-    transport::{Arrival, Limits, PeerIndex, Room, Transport, TransportEvent},
+    transport::{Arrival, Limits, PeerIndex, Room, Transport, TransportEvent, Unreachable},
     window::{Access, Finished, Invitation, Registration, Request, Started},
     wire::Head,
 };
@@ -181,6 +181,29 @@ impl<V: Verbs> Transport for Carrier<V> {
     #[inline(always)]
     fn finished(&mut self) -> Option<Finished> {
         self.reliable_mut()?.finished()
+    }
+
+    fn join(&mut self, group: Address, receives: bool) -> Result<(), Unreachable> {
+        either!(self, it => it.join(group, receives))
+    }
+
+    fn leave(&mut self, group: Address) {
+        either!(self, it => it.leave(group));
+    }
+
+    fn recognize(&mut self, peer: PeerIndex, ticket: u64) {
+        either!(self, it => it.recognize(peer, ticket));
+    }
+
+    fn push_to_group(
+        &mut self,
+        group: Address,
+        head: Head,
+        word: u64,
+        words: &[u64],
+        payload: Piece,
+    ) -> bool {
+        either!(self, it => it.push_to_group(group, head, word, words, payload))
     }
 
     #[inline(always)]

@@ -196,6 +196,7 @@ impl<V: Verbs> Provider for RcProvider<V> {
             datagrams: datagrams.as_ref().map(|(queue_pair, _)| queue_pair.number()),
         })));
         let (address, control) = (Address::from(address), self.control.clone());
+        let key_bytes = key.to_vec();
         let Some((queue_pair, key)) = datagrams else {
             let made = RcTransport::new(address, station, control, shared, sends, either);
             return Ok(Carrier::Reliable(made));
@@ -206,6 +207,7 @@ impl<V: Verbs> Provider for RcProvider<V> {
             station,
             control,
             key,
+            auth_key: key_bytes,
             queue_pair,
             either,
             sends,

@@ -127,6 +127,11 @@ impl<V: Verbs> SendQueue<V> {
         self.pair.fail();
     }
 
+    /// The queue pair.
+    pub fn pair(&self) -> &V::QueuePair {
+        &self.pair
+    }
+
     /// Makes a queue pair of datagrams that is in error and idle usable again.
     pub fn renew(&self) -> Result<(), VerbsError> {
         self.pair.renew()

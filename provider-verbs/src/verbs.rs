@@ -4,7 +4,7 @@
 //! The real thing ([`crate::rdma`]) and the in-process fake ([`crate::fake`]) both implement it,
 //! chosen by type: no message goes through a `dyn`.
 
-use std::{fmt, io, os::fd::RawFd, sync::Arc};
+use std::{fmt, io, net::IpAddr, os::fd::RawFd, sync::Arc};
 
 use kestrel_core::{error::Errno, memory::Piece, transport::Unreachable};
 
@@ -12,6 +12,17 @@ use crate::{device::LinkLayer, memory::Memory};
 
 /// In front of each datagram in its receive buffer: room for the packet's global route header.
 pub const GRH_BYTES: usize = 40;
+
+/// The queue pair number that stands for all who hear a group.
+pub const EVERYBODY: u32 = 0xff_ffff;
+
+/// A multicast group as devices call it: an IP address like any other.
+pub fn group_gid(group: IpAddr) -> [u8; 16] {
+    match group {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
 
 /// Completions that one poll fetches at most.
 pub const POLL_BURST: usize = 16;
@@ -211,6 +222,13 @@ pub enum VerbsError {
         "{device} reaches nobody in partition {theirs:#06x}: it is used in partition {ours:#06x}"
     )]
     Partitions { device: String, ours: u16, theirs: u16 },
+    #[error(
+        "{device} joins no multicast group: on InfiniBand that takes the subnet manager, which is \
+         not asked"
+    )]
+    NoGroups { device: String },
+    #[error("{device} cannot join {group}: {source}")]
+    Group { device: String, group: IpAddr, source: io::Error },
     #[error("{gid} cannot be reached from GID {index} of {device}: {source}")]
     Path { device: String, index: u8, gid: String, source: io::Error },
 }
@@ -228,6 +246,8 @@ impl VerbsError {
     pub fn errno(&self) -> Errno {
         match self {
             VerbsError::Call { source, .. } => Errno(source.raw_os_error().unwrap_or(Errno::IO.0)),
+            VerbsError::Group { source, .. } => Errno(source.raw_os_error().unwrap_or(Errno::IO.0)),
+            VerbsError::NoGroups { .. } => Errno::OPNOTSUPP,
             VerbsError::LockedMemory { .. } => Errno::NOMEM,
             VerbsError::LinkLayers { .. }
             | VerbsError::Partitions { .. }
@@ -294,6 +314,12 @@ pub trait Verbs: Send + Sync + Sized + 'static {
     fn create_address_handle(
         self: &Arc<Self>,
         peer: &PathEnd,
+    ) -> Result<Self::AddressHandle, VerbsError>;
+
+    /// Makes the way to all who hear a multicast group.
+    fn create_group_handle(
+        self: &Arc<Self>,
+        group: IpAddr,
     ) -> Result<Self::AddressHandle, VerbsError>;
 }
 
@@ -364,6 +390,12 @@ pub trait QueuePair: Send + Sync + 'static {
 
     /// Puts it into the error state: what is posted is flushed.
     fn fail(&self);
+
+    /// Has one of datagrams hear a multicast group.
+    fn attach(&self, group: IpAddr) -> Result<(), VerbsError>;
+
+    /// The end of that: it has to come before the queue pair goes.
+    fn detach(&self, group: IpAddr);
 
     /// Makes one of datagrams usable again that is in error, and has nothing under way.
     fn renew(&self) -> Result<(), VerbsError>;

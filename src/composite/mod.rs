@@ -385,6 +385,43 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
         self.far.as_mut()?.transport.finished()
     }
 
+    /// Groups are the far side's, which reaches those of this host as well.
+    fn join(&mut self, group: Address, receives: bool) -> Result<(), Unreachable> {
+        match &mut self.far {
+            Some(far) => far.transport.join(group, receives),
+            None => self.near.join(group, receives),
+        }
+    }
+
+    fn recognize(&mut self, peer: PeerIndex, ticket: u64) {
+        if let Some(far) = &mut self.far {
+            far.transport.recognize(peer, ticket);
+        }
+    }
+
+    fn leave(&mut self, group: Address) {
+        if let Some(far) = &mut self.far {
+            far.transport.leave(group);
+        }
+    }
+
+    fn push_to_group(
+        &mut self,
+        group: Address,
+        head: Head,
+        word: u64,
+        words: &[u64],
+        payload: Piece,
+    ) -> bool {
+        self.far.as_mut().is_some_and(|far| {
+            let pushed = far.transport.push_to_group(group, head, word, words, payload);
+            if pushed {
+                far.sent.count(head, words, payload.len());
+            }
+            pushed
+        })
+    }
+
     #[inline(always)]
     fn has_event(&self) -> bool {
         if let Some(far) = &self.far

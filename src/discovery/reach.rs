@@ -55,7 +55,10 @@ impl Reach {
             Reach::Shm => near,
             Reach::Rdma(device) => near.min(device.datagram_max),
         };
-        super::finish(config, self.name(), Offer::datagrams(longest))
+        let offer = Offer::datagrams(longest);
+        let has_groups = matches!(self, Reach::Rdma(device) if device.has_groups);
+        let offer = if has_groups { offer.with_groups() } else { offer };
+        super::finish(config, self.name(), offer)
     }
 
     /// Sets the addresses of what was found. False if the endpoint cannot be where it is to be.

@@ -40,7 +40,12 @@ fn what_cannot_be_resolved_is_told() {
 fn machine() -> [Reach; 3] {
     let device = |name: &str, addresses: &[&str]| {
         let addresses = addresses.iter().map(|ip| ip.parse().unwrap()).collect();
-        Reach::Rdma(RdmaDevice { name: name.into(), addresses, datagram_max: 960 })
+        Reach::Rdma(RdmaDevice {
+            name: name.into(),
+            addresses,
+            datagram_max: 960,
+            has_groups: true,
+        })
     };
     [device("rxe0", &["192.0.2.1"]), device("rxe1", &["198.51.100.7", "2001:db8::7"]), Reach::Shm]
 }

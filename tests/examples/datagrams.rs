@@ -3,18 +3,21 @@
 //!   datagrams serve ADDRESS              sends everything back, to whoever sends
 //!   datagrams ask ADDRESS PEER COUNT     asks so often, and tells how many answers came; each
 //!                                        has to be whole, and to come once
+//!   datagrams hear ADDRESS GROUP COUNT   hears so many messages to a multicast group, or those
+//!                                        that come, each whole and once
+//!   datagrams speak ADDRESS GROUP COUNT  sends so many there
 
 use std::{
     collections::HashSet,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     process::ExitCode,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use kestrel::{
-    Address, AddressVector, AddressVectorAttributes, CompletionQueue, Endpoint, Entry,
-    FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, Flags, Hints, ReadError,
+    Address, AddressVector, AddressVectorAttributes, CompletionQueue, Endpoint, Entry, EventQueue,
+    EventQueueAttributes, FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, Flags, Hints, ReadError,
 };
 use kestrel_core::info::EndpointType;
 use kestrel_tests::bed::pattern;
@@ -36,7 +39,9 @@ fn main() -> ExitCode {
     let done = match words[..] {
         ["serve", own] => Node::open(own).and_then(|node| node.serve()),
         ["ask", own, peer, count] => Node::open(own).and_then(|node| node.ask(peer, count)),
-        _ => Err("datagrams serve ADDRESS | datagrams ask ADDRESS PEER COUNT".into()),
+        ["hear", own, group, count] => Node::open(own).and_then(|node| node.hear(group, count)),
+        ["speak", own, group, count] => Node::open(own).and_then(|node| node.speak(group, count)),
+        _ => Err("datagrams serve | ask | hear | speak ADDRESS …".into()),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -68,6 +73,8 @@ impl Node {
         let peers = Arc::new(AddressVector::open(AddressVectorAttributes::default())?);
         endpoint.bind_address_vector(&peers)?;
         endpoint.bind_completion_queue(&queue, Flags::TRANSMIT | Flags::RECV)?;
+        let events = Arc::new(EventQueue::open(EventQueueAttributes::default())?);
+        endpoint.bind_event_queue(&events, 0)?;
         endpoint.enable()?;
         for context in 0..2 * WINDOW {
             endpoint.receive(vec![0; longest], FI_ADDR_UNSPEC, context)?;
@@ -149,6 +156,43 @@ impl Node {
         }
         println!("{} answers to {count} questions", answered.len());
         Ok(())
+    }
+
+    fn hear(&self, group: &str, count: &str) -> Result<(), Failure> {
+        let (group, count): (IpAddr, u64) = (group.parse()?, count.parse()?);
+        let _joined = self.endpoint.join(Address::new(group, 0), Flags::RECV, 0, 0)?;
+        println!("hears");
+        let (mut heard, mut patience) = (HashSet::new(), PATIENCE);
+        while (heard.len() as u64) < count {
+            let Some((bytes, _)) = self.next(patience)? else {
+                break;
+            };
+            patience = LOST_AFTER;
+            let number = u64::from_le_bytes(bytes[..8].try_into()?);
+            if bytes != self.message(number) || !heard.insert(number) {
+                return Err(format!("message {number} is another, or came twice").into());
+            }
+        }
+        println!("heard {} of {count} messages", heard.len());
+        Ok(())
+    }
+
+    fn speak(&self, group: &str, count: &str) -> Result<(), Failure> {
+        let (group, count): (IpAddr, u64) = (group.parse()?, count.parse()?);
+        let joined = self.endpoint.join(Address::new(group, 0), Flags::SEND, 0, 0)?;
+        self.endpoint.set_default_flags(Flags::TRANSMIT | Flags::MULTICAST)?;
+        for number in 0..count {
+            self.endpoint.send(self.message(number), joined.address(), SEND)?;
+            // Nobody says when there is room for more.
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(())
+    }
+
+    /// A number, and as many bytes of its own as it says.
+    fn message(&self, number: u64) -> Vec<u8> {
+        let length = (number.wrapping_mul(97) % (self.longest as u64 - 7)) as usize;
+        [number.to_le_bytes().to_vec(), pattern(number, length)].concat()
     }
 
     /// Who asks, the number, and as many bytes of its own as the number says.

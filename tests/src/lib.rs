@@ -192,6 +192,18 @@ macro_rules! conformance {
                 threads_may_send_at_once;
         }
     };
+    (multicast over $bed:expr) => {
+        $crate::conformance! { @each $bed;
+            multicast:
+                a_group_hears_what_is_sent_to_it,
+                a_member_may_only_send_or_only_receive,
+                joining_is_reported_or_refused,
+                who_leaves_hears_no_more,
+                groups_take_what_peers_take,
+                senders_are_told_apart,
+                other_keys_are_other_groups;
+        }
+    };
     (@each $bed:expr; $($module:ident: $($case:ident),+;)+) => {
         $(mod $module {
             use super::*;

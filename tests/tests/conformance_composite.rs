@@ -48,6 +48,7 @@ mod near {
 
     conformance!(bed());
     conformance!(datagrams over bed());
+    conformance!(multicast over bed());
 }
 
 /// Everything goes far, and shared memory is there.
@@ -61,6 +62,7 @@ mod far {
 
     conformance!(bed());
     conformance!(datagrams over bed());
+    conformance!(multicast over bed());
 }
 
 /// A mock on which half of the addresses are not found, of odd ports and of even ones.
@@ -85,6 +87,7 @@ mod split {
 
     conformance!(bed());
     conformance!(datagrams over bed());
+    conformance!(multicast over bed());
 }
 
 /// What makes the suite above worth its time: endpoints of one world are reached on both sides.

@@ -24,6 +24,7 @@ mod exclusive {
     use super::*;
     conformance!(bed(Sharing::Exclusive));
     conformance!(datagrams over bed(Sharing::Exclusive));
+    conformance!(multicast over bed(Sharing::Exclusive));
 }
 
 mod shared {

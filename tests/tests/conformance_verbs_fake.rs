@@ -70,6 +70,7 @@ mod roomy {
     use super::*;
     conformance!(bed(FakeOptions::default(), Sharing::Exclusive));
     conformance!(datagrams over bed(FakeOptions::default(), Sharing::Exclusive));
+    conformance!(multicast over bed(FakeOptions::default(), Sharing::Exclusive));
 }
 
 mod tight {

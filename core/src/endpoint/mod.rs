@@ -10,6 +10,7 @@ pub mod connection;
 pub mod error;
 #[allow(unsafe_code)]
 pub mod message;
+pub mod multicast;
 pub mod one_sided;
 pub mod options;
 #[allow(unsafe_code)]
@@ -20,6 +21,7 @@ pub mod tagged;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub use error::{EndpointError, PostError};
+pub use multicast::{Group, GroupError};
 pub use options::{DefaultFlags, EndpointOptions, OptionName};
 use setup::Bindings;
 
@@ -140,6 +142,8 @@ impl<P: Provider> Endpoint<P> {
         domain.uses().bind().map_err(|_| OpenError::Closed)?;
         if options.datagrams {
             options.capabilities &= DATAGRAM_CAPS;
+        } else {
+            options.capabilities.remove(Flags::MULTICAST);
         }
         Ok(Arc::new(Endpoint {
             domain: domain.clone(),
@@ -255,7 +259,10 @@ impl<P: Provider> Endpoint<P> {
     #[inline(always)]
     fn post_send_by(&self, enabled: &Enabled<P>, mut post: SendPost<'_>) -> Result<(), PostError> {
         if !enabled.send.plain.contains(post.flags) {
-            self.check_flags(enabled.send.plain, post.flags)?;
+            self.check_flags(enabled.send.plain | Flags::MULTICAST, post.flags)?;
+            if post.flags.contains(Flags::MULTICAST) {
+                return self.post_to_group(post);
+            }
         }
         self.check_pieces(&post.pieces)?;
         if post.flags.contains(Flags::INJECT) {
@@ -289,8 +296,10 @@ impl<P: Provider> Endpoint<P> {
         if !(allowed | FAMILY).contains(flags) {
             return Err(PostError::BadFlags { flags });
         }
-        if !self.options.capabilities.contains(flags & FAMILY) {
-            return Err(PostError::NotCapable { missing: flags & FAMILY });
+        let needed = flags & (FAMILY | Flags::MULTICAST);
+        if !self.options.capabilities.contains(needed) {
+            let missing = needed.difference(self.options.capabilities);
+            return Err(PostError::NotCapable { missing });
         }
         check_claim_flags(flags)
     }

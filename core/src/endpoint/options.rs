@@ -67,7 +67,8 @@ impl Default for EndpointOptions {
                 | Flags::WRITE
                 | Flags::REMOTE_READ
                 | Flags::REMOTE_WRITE
-                | Flags::RMA_EVENT,
+                | Flags::RMA_EVENT
+                | Flags::MULTICAST,
             transmit_size: config.tx_size,
             inject_size: config.inject_size,
             transmit_flags: Flags::empty(),
@@ -177,7 +178,7 @@ impl DefaultFlags {
         let bad = EndpointError::BadFlags { object: "default operation", flags };
         let (target, allowed) = match (flags.contains(Flags::TRANSMIT), flags.contains(Flags::RECV))
         {
-            (true, false) => (&self.send, SEND_FLAGS | Flags::TRANSMIT),
+            (true, false) => (&self.send, SEND_FLAGS | Flags::MULTICAST | Flags::TRANSMIT),
             (false, true) => (&self.receive, RECEIVE_FLAGS | Flags::RECV),
             _ => return Err(bad),
         };

@@ -262,6 +262,11 @@ impl<P: Provider> Endpoint<P> {
         Ok(())
     }
 
+    /// Where what becomes of asynchronous operations is told.
+    pub(super) fn reporter_queue(&self) -> Option<Arc<EventQueue>> {
+        self.lock_bindings().reporter.as_ref().map(|reporter| reporter.queue.clone())
+    }
+
     /// Who can be reached: whom the address vector knows, or the one at the other end of a
     /// connection.
     fn peers(&self, bindings: &Bindings<P>) -> Result<Peers, EndpointError> {

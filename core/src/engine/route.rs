@@ -69,6 +69,7 @@ impl<T: Transport> Engine<T> {
         }
         let peer = self.peers.len() as PeerIndex;
         let mut record = Peer::new(address);
+        record.flow = self.no_flow();
         record.fi_addr = self.setup.address_vector.find(&address).unwrap_or(FI_ADDR_NOTAVAIL);
         self.peers.push(record);
         self.by_address.insert(address, peer);
@@ -118,6 +119,10 @@ impl<T: Transport> Engine<T> {
                 }
                 TransportEvent::Incoming { ticket, address, incarnation } => {
                     self.incoming_peer(ticket, address, incarnation);
+                }
+                TransportEvent::Overheard { ticket, address } => {
+                    let peer = self.peer_of(address);
+                    self.transport.recognize(peer, ticket);
                 }
                 TransportEvent::Died { peer } => self.peer_died(peer),
                 TransportEvent::Closed { peer } => {

@@ -52,6 +52,7 @@ pub const DATAGRAM_CAPS: Flags = Flags::MSG
     .union(Flags::DIRECTED_RECV)
     .union(Flags::MULTI_RECV)
     .union(Flags::SOURCE)
+    .union(Flags::MULTICAST)
     .union(Flags::LOCAL_COMM)
     .union(Flags::REMOTE_COMM);
 
@@ -170,6 +171,17 @@ impl Offer {
             endpoint.max_order_waw_size = 0;
         }
         offer
+    }
+
+    /// The same offer with multicast groups.
+    #[must_use]
+    pub fn with_groups(mut self) -> Self {
+        self.maximum.transmit.op_flags |= Flags::MULTICAST;
+        for info in [&mut self.template, &mut self.maximum] {
+            info.caps |= Flags::MULTICAST;
+            info.transmit.caps |= Flags::MULTICAST;
+        }
+        self
     }
 
     /// The same offer from a device of its own: discovery has one domain per device.

@@ -12,7 +12,8 @@ use crate::{
         peer::{CREDIT_FIRST, PeerState},
     },
     memory::{Piece, Pieces},
-    operation::{MESSAGE_MAX, SendOperation, SendPost, StoredPieces},
+    operation::{MESSAGE_MAX, SendOperation, SendPost, StoredPieces, in_one_piece},
+    protocol::multicast::Group,
     transport::{PeerIndex, Transport},
     wire::{self, Head, Kind},
 };
@@ -36,6 +37,8 @@ pub struct Dropped {
 #[derive(Default)]
 pub struct Datagrams {
     pub(crate) dropped: Dropped,
+    /// Groups that were joined, by number.
+    pub(crate) groups: Vec<Option<Group>>,
 }
 
 impl Datagrams {
@@ -48,17 +51,6 @@ impl Datagrams {
             _ => false,
         }
     }
-}
-
-/// The message in one piece, and its bytes if they had to be gathered.
-fn in_one_piece(pieces: Pieces<'_>) -> (Piece, Option<Box<[u8]>>) {
-    if let Pieces::One(piece) = pieces {
-        return (piece, None);
-    }
-    let mut bytes = Vec::with_capacity(pieces.total());
-    pieces.for_each_part(0, pieces.total(), |part| part.append_to(&mut bytes));
-    let mut bytes = bytes.into_boxed_slice();
-    (Piece::of_owned(&mut bytes), Some(bytes))
 }
 
 impl<T: Transport> Engine<T> {

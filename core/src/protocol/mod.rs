@@ -15,6 +15,7 @@ pub mod credit;
 pub mod datagram;
 pub mod long;
 pub mod multi_receive;
+pub mod multicast;
 pub mod place;
 pub mod pump;
 pub mod receive;

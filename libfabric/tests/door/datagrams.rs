@@ -142,3 +142,34 @@ fn a_send_to_nobody_completes() {
     }
     assert!(start.elapsed() < PATIENCE);
 }
+
+/// fi_cm(3), `fi_join`: groups are a device's, so that on this host alone there are none, and
+/// whoever asks for them is told so.
+#[test]
+fn a_group_takes_a_device() {
+    let Some(host) = host("a_group_takes_a_device") else { return };
+    const MULTICAST: u64 = 1 << 5;
+    let asks = world::info(host, |hints| {
+        asks_for_datagrams(hints);
+        hints.caps = flag::MSG | MULTICAST;
+        // SAFETY: hints have all attributes.
+        unsafe { (*hints.domain_attr).name = libc::strdup(c"kestrel-shm".as_ptr()) };
+    });
+    assert_eq!(asks.err(), Some(code::NODATA));
+    let world = datagrams(host, 1);
+    let node = world.nodes[0];
+    let mut mc = null_mut();
+    // An address of AF_INET: 239.1.2.3.
+    let mut group = [0_u8; 16];
+    group[0] = 2;
+    group[4..8].copy_from_slice(&[239, 1, 2, 3]);
+    // SAFETY: the endpoint is open; the group is an address of its format.
+    unsafe {
+        let join = (*(*node.ep).cm).join;
+        let place = group.as_ptr().cast();
+        assert_eq!(join(node.ep, place, 0, &raw mut mc, null_mut()), code::OPNOTSUPP);
+        assert_eq!(join(node.ep, place, 0, null_mut(), null_mut()), code::INVAL);
+        assert_eq!(join(node.ep, null(), 0, &raw mut mc, null_mut()), code::INVAL);
+    }
+    assert!(mc.is_null());
+}

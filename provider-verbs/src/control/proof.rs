@@ -4,10 +4,13 @@
 //! the proof. Fresh nonces of both sides keep an old proof from being used again, the label keeps
 //! one side's from being sent back to it.
 
+use std::net::IpAddr;
+
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 use super::wire::{NONCE_BYTES, Nonce};
+use crate::verbs::group_gid;
 
 /// Whose message it is.
 #[derive(Clone, Copy, Debug)]
@@ -23,6 +26,15 @@ pub fn queue_key(key: &[u8]) -> u32 {
     mac.update(b"kestrel-verbs datagrams");
     let digest = mac.finalize().into_bytes();
     u32::from_le_bytes([digest[0], digest[1], digest[2], digest[3] & 0x7f])
+}
+
+/// What datagrams to a group carry: who has another key is not heard.
+pub fn group_pass(key: &[u8], group: IpAddr) -> u64 {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of any length");
+    mac.update(b"kestrel-verbs group");
+    mac.update(&group_gid(group));
+    let digest = mac.finalize().into_bytes();
+    u64::from_le_bytes(*digest.first_chunk().expect("a digest is longer"))
 }
 
 fn mac_of(key: &[u8], speaker: Speaker, nonces: [&Nonce; 2], message: &[u8]) -> Hmac<Sha256> {

@@ -215,7 +215,7 @@ impl Message {
 
 /// The length of a message of this kind.
 fn length_of(kind: u16) -> Option<usize> {
-    const ADDRESS: usize = 24;
+    const ADDRESS: usize = ADDRESS_BYTES;
     const END: usize = 36;
     let body = match kind {
         1 => NONCE_BYTES,
@@ -226,6 +226,21 @@ fn length_of(kind: u16) -> Option<usize> {
         _ => return None,
     };
     Some(HEAD_BYTES + body)
+}
+
+/// Bytes of an address.
+pub const ADDRESS_BYTES: usize = 24;
+
+/// An address as it stands in messages.
+pub fn address_bytes(address: SocketAddr) -> [u8; ADDRESS_BYTES] {
+    let mut out = Writer(Vec::with_capacity(ADDRESS_BYTES));
+    out.address(address);
+    out.0.try_into().expect("an address has that many bytes")
+}
+
+/// The address that bytes stand for.
+pub fn address_of(bytes: &[u8; ADDRESS_BYTES]) -> Result<SocketAddr, WireError> {
+    Reader(bytes).address()
 }
 
 struct Writer(Vec<u8>);

@@ -6,8 +6,10 @@
 //!
 //! - [`sending`]: packets into bounce buffers and onto the queue pair;
 //! - [`receiving`]: packets out of the shared receive queue;
-//! - [`peers`]: who is found, who is heard, and who is gone.
+//! - [`peers`]: who is found, who is heard, and who is gone;
+//! - [`groups`]: one datagram to all who hear a multicast group.
 
+mod groups;
 mod peers;
 mod receiving;
 mod sending;
@@ -23,11 +25,14 @@ use std::{
 use kestrel_core::{
     address::Address,
     memory::Piece,
-    transport::{Arrival, Bell as _, Limits, PeerIndex, Room, Transport, TransportEvent},
+    transport::{
+        Arrival, Bell as _, Limits, PeerIndex, Room, Transport, TransportEvent, Unreachable,
+    },
     wire::{Head, Kind},
 };
 
 use self::{
+    groups::Groups,
     peers::{Peer, Retired, Told},
     receiving::{Packet, Stranger},
 };
@@ -76,8 +81,9 @@ pub struct UdTransport<V: Verbs> {
     station: u64,
     control: Arc<Control<V>>,
     forks: u32,
-    /// The key of all queue pairs that talk to ours.
+    /// The key of all queue pairs that talk to ours, and what it was made of.
     key: u32,
+    auth_key: Vec<u8>,
     peers: Vec<Peer<V>>,
     /// Peers by their TCP connections.
     links: HashMap<u64, PeerIndex>,
@@ -87,6 +93,7 @@ pub struct UdTransport<V: Verbs> {
     arrived: VecDeque<Packet>,
     /// Those of senders that nobody has adopted yet.
     strangers: VecDeque<Stranger>,
+    groups: Groups<V>,
     /// Those that were dropped because nobody knows their sender, or because of their form.
     strays: u64,
     current: Option<Packet>,
@@ -114,6 +121,7 @@ pub(crate) struct Parts<V: Verbs> {
     pub station: u64,
     pub control: Arc<Control<V>>,
     pub key: u32,
+    pub auth_key: Vec<u8>,
     pub queue_pair: V::QueuePair,
     pub either: EitherBell,
     pub sends: SendPool<V>,
@@ -130,11 +138,13 @@ impl<V: Verbs> UdTransport<V> {
             control: parts.control,
             forks: fork_guard::forks(),
             key: parts.key,
+            auth_key: parts.auth_key,
             peers: Vec::new(),
             links: HashMap::new(),
             passes: HashMap::new(),
             arrived: VecDeque::new(),
             strangers: VecDeque::new(),
+            groups: Groups::default(),
             strays: 0,
             current: None,
             returned: Vec::new(),
@@ -210,6 +220,7 @@ impl<V: Verbs> Transport for UdTransport<V> {
     fn disconnect(&mut self, peer: PeerIndex) {
         self.drop_way(peer);
         self.hang_up(peer);
+        self.forget_source(peer);
         self.forget_ends_of(peer);
     }
 
@@ -288,6 +299,29 @@ impl<V: Verbs> Transport for UdTransport<V> {
         false
     }
 
+    fn join(&mut self, group: Address, receives: bool) -> Result<(), Unreachable> {
+        self.join_group(group, receives)
+    }
+
+    fn leave(&mut self, group: Address) {
+        self.leave_group(group);
+    }
+
+    fn recognize(&mut self, peer: PeerIndex, ticket: u64) {
+        self.recognize_source(peer, ticket);
+    }
+
+    fn push_to_group(
+        &mut self,
+        group: Address,
+        head: Head,
+        word: u64,
+        words: &[u64],
+        payload: Piece,
+    ) -> bool {
+        self.send_to_group(group, head, word, words, payload)
+    }
+
     fn has_event(&self) -> bool {
         self.shared.events_pending() || !self.events.is_empty()
     }
@@ -324,10 +358,12 @@ impl<V: Verbs> Drop for UdTransport<V> {
             std::mem::forget(std::mem::take(&mut self.peers));
             std::mem::forget(std::mem::take(&mut self.retired));
             std::mem::forget(std::mem::take(&mut self.events));
+            std::mem::forget(std::mem::take(&mut self.groups));
             std::mem::forget(self.shared.clone());
             return;
         }
         self.linger();
+        self.leave_all_groups();
         self.control.unregister(self.station);
         if self.strays > 0 {
             tracing::info!(address = %self.address, "{} datagrams came from nobody", self.strays);

@@ -5,7 +5,7 @@ use kestrel_core::{
     transport::{PeerIndex, TransportEvent},
 };
 
-use super::{UdTransport, pass_of};
+use super::{HEAD_BYTES, UdTransport, pass_of};
 use crate::{
     control::Command,
     station::{StationEvent, Way},
@@ -51,7 +51,7 @@ impl<V: Verbs> UdTransport<V> {
         &mut self.peers[index]
     }
 
-    fn tell(&mut self, event: TransportEvent) {
+    pub(super) fn tell(&mut self, event: TransportEvent) {
         self.events.push_back(Told { event, way: None });
     }
 
@@ -113,7 +113,7 @@ impl<V: Verbs> UdTransport<V> {
         self.links.insert(ticket, peer);
         self.passes.insert(pass, peer);
         self.peer(peer).heard = Some(Heard { link: ticket, pass });
-        self.admit_strangers(pass, peer);
+        self.admit_strangers(pass, peer, HEAD_BYTES);
     }
 
     pub(super) fn drop_way(&mut self, peer: PeerIndex) {
@@ -121,7 +121,12 @@ impl<V: Verbs> UdTransport<V> {
             return;
         };
         self.end_link(way.link);
-        self.retired.push(Retired { _handle: way.handle, last: self.queue.posted() });
+        self.retire_handle(way.handle);
+    }
+
+    /// A handle goes when nothing that is under way names it.
+    pub(super) fn retire_handle(&mut self, handle: V::AddressHandle) {
+        self.retired.push(Retired { _handle: handle, last: self.queue.posted() });
         self.bury_ways();
     }
 

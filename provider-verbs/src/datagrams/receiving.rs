@@ -8,7 +8,7 @@ use kestrel_core::{
     wire::Head,
 };
 
-use super::{HEAD_BYTES, UdTransport};
+use super::{HEAD_BYTES, UdTransport, groups::SOURCE_BYTES};
 use crate::{
     receive_pool::BufferIndex,
     verbs::{Completion, GRH_BYTES, POLL_BURST, Queues, Region, Status, Verbs},
@@ -24,15 +24,16 @@ const STRANGERS_MAX: usize = 64;
 pub(super) struct Packet {
     pub(super) peer: PeerIndex,
     pub(super) buffer: BufferIndex,
-    /// Bytes behind the route header.
-    bytes: usize,
+    /// Bytes in front of its words, and in all, behind the route header.
+    pub(super) front: usize,
+    pub(super) bytes: usize,
 }
 
 /// A datagram whose sender nobody knows yet.
 pub(super) struct Stranger {
     pub(super) pass: u64,
-    buffer: BufferIndex,
-    bytes: usize,
+    pub(super) buffer: BufferIndex,
+    pub(super) bytes: usize,
 }
 
 impl<V: Verbs> UdTransport<V> {
@@ -49,36 +50,40 @@ impl<V: Verbs> UdTransport<V> {
     fn receive_completed(&mut self, completion: &Completion) {
         let buffer = completion.request as BufferIndex;
         let bytes = (completion.bytes as usize).saturating_sub(GRH_BYTES);
-        if completion.status != Status::SUCCESS || !self.is_well_formed(buffer, bytes) {
+        if completion.status != Status::SUCCESS || bytes < HEAD_BYTES {
             return self.drop_stray(buffer);
         }
         let pass = self.word_of(buffer, 8);
+        let is_to_group = self.groups.hears(pass);
+        let front = HEAD_BYTES + if is_to_group { SOURCE_BYTES } else { 0 };
+        let head = Head::from_word(self.word_of(buffer, 0) as u32);
+        if bytes < front + head.words() * 8 {
+            return self.drop_stray(buffer);
+        }
+        let stranger = Stranger { pass, buffer, bytes };
         match self.passes.get(&pass) {
-            Some(&peer) => self.arrived.push_back(Packet { peer, buffer, bytes }),
-            None => {
-                self.strangers.push_back(Stranger { pass, buffer, bytes });
-                if self.strangers.len() > STRANGERS_MAX
-                    && let Some(oldest) = self.strangers.pop_front()
-                {
-                    self.drop_stray(oldest.buffer);
-                }
-            }
+            _ if is_to_group => self.group_arrived(stranger),
+            Some(&peer) => self.arrived.push_back(Packet { peer, buffer, front, bytes }),
+            None => self.keep_stranger(stranger),
         }
     }
 
-    fn is_well_formed(&self, buffer: BufferIndex, bytes: usize) -> bool {
-        bytes >= HEAD_BYTES && {
-            let head = Head::from_word(self.word_of(buffer, 0) as u32);
-            bytes >= HEAD_BYTES + head.words() * 8
+    /// Keeps a datagram until its sender is known, or others need its place.
+    pub(super) fn keep_stranger(&mut self, stranger: Stranger) {
+        self.strangers.push_back(stranger);
+        if self.strangers.len() > STRANGERS_MAX
+            && let Some(oldest) = self.strangers.pop_front()
+        {
+            self.drop_stray(oldest.buffer);
         }
     }
 
-    fn word_of(&self, buffer: BufferIndex, offset: usize) -> u64 {
+    pub(super) fn word_of(&self, buffer: BufferIndex, offset: usize) -> u64 {
         let (region, start) = self.shared.receives.buffer(buffer);
         region.memory().word(start + GRH_BYTES + offset)
     }
 
-    fn drop_stray(&mut self, buffer: BufferIndex) {
+    pub(super) fn drop_stray(&mut self, buffer: BufferIndex) {
         self.strays += 1;
         self.give_back(buffer);
     }
@@ -97,11 +102,12 @@ impl<V: Verbs> UdTransport<V> {
     }
 
     /// `peer` has been adopted: what it sent before that is there.
-    pub(super) fn admit_strangers(&mut self, pass: u64, peer: PeerIndex) {
+    pub(super) fn admit_strangers(&mut self, pass: u64, peer: PeerIndex, front: usize) {
         let (known, unknown): (VecDeque<_>, _) =
             std::mem::take(&mut self.strangers).into_iter().partition(|it| it.pass == pass);
         self.strangers = unknown;
-        let packet = |Stranger { buffer, bytes, .. }: Stranger| Packet { peer, buffer, bytes };
+        let packet =
+            |Stranger { buffer, bytes, .. }: Stranger| Packet { peer, buffer, front, bytes };
         self.arrived.extend(known.into_iter().map(packet));
     }
 
@@ -115,24 +121,24 @@ impl<V: Verbs> UdTransport<V> {
 
     pub(super) fn next_arrival(&mut self) -> Option<Arrival> {
         let packet = *self.arrived.front()?;
-        let Packet { peer, buffer, bytes } = packet;
+        let Packet { peer, buffer, front, bytes } = packet;
         let head = Head::from_word(self.word_of(buffer, 0) as u32);
-        let front = HEAD_BYTES + head.words() * 8;
-        let length = bytes - front;
-        let tiny = (length == 8).then(|| self.word_of(buffer, front));
+        let payload = front + head.words() * 8;
+        let length = bytes - payload;
+        let tiny = (length == 8).then(|| self.word_of(buffer, payload));
         let word = self.word_of(buffer, 16);
         self.current = Some(packet);
         Some(Arrival { peer, head, word, length, tiny })
     }
 
     pub(super) fn current_word(&self, index: usize) -> u64 {
-        self.current.map_or(0, |packet| self.word_of(packet.buffer, HEAD_BYTES + index * 8))
+        self.current.map_or(0, |packet| self.word_of(packet.buffer, packet.front + index * 8))
     }
 
     pub(super) fn copy_current(&self, offset: usize, to: Piece) {
-        if let Some(Packet { buffer, bytes, .. }) = self.current {
+        if let Some(Packet { buffer, front, bytes, .. }) = self.current {
             let head = Head::from_word(self.word_of(buffer, 0) as u32);
-            let from = HEAD_BYTES + head.words() * 8 + offset;
+            let from = front + head.words() * 8 + offset;
             let (region, start) = self.shared.receives.buffer(buffer);
             let to = to.part(0, to.len().min(bytes.saturating_sub(from)));
             region.memory().copy_out(start + GRH_BYTES + from, to);

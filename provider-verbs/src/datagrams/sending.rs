@@ -41,6 +41,23 @@ impl<V: Verbs> UdTransport<V> {
         if self.longest_to(peer).is_none_or(|longest| payload.len() > longest) {
             return false;
         }
+        let Some(way) = &self.peers[peer as usize].way else {
+            return false;
+        };
+        let (handle, queue_pair) = (way.handle.name(), way.queue_pair);
+        let pass = pass_of(self.incarnation, way.peer.incarnation);
+        let to = Destination { handle, queue_pair, key: self.key };
+        self.post_datagram(to, [head.to_word().into(), pass, word], words, payload)
+    }
+
+    /// Posts a datagram, if there is room for it.
+    pub(super) fn post_datagram(
+        &mut self,
+        to: Destination,
+        head: [u64; HEAD_BYTES / 8],
+        words: &[u64],
+        payload: Piece,
+    ) -> bool {
         let front = HEAD_BYTES + size_of_val(words);
         let length = front + payload.len();
         let inline = self.queue.takes_inline(length);
@@ -48,25 +65,20 @@ impl<V: Verbs> UdTransport<V> {
             return false;
         }
         let slot = if inline { Some(SendPool::<V>::INLINE) } else { self.sends.take() };
-        let (Some(slot), Some(way)) = (slot, &self.peers[peer as usize].way) else {
+        let Some(slot) = slot else {
             return false;
         };
         let (region, start) = self.sends.buffer(slot);
         let memory = region.memory();
-        memory.set_word(start, head.to_word().into());
-        memory.set_word(start + 8, pass_of(self.incarnation, way.peer.incarnation));
-        memory.set_word(start + 16, word);
-        for (nth, word) in words.iter().enumerate() {
-            memory.set_word(start + HEAD_BYTES + nth * 8, *word);
+        for (nth, word) in head.iter().chain(words).enumerate() {
+            memory.set_word(start + nth * 8, *word);
         }
         memory.copy_in(start + front, payload);
-        let (handle, key) = (way.handle.name(), self.key);
-        let to = Destination { handle, queue_pair: way.queue_pair, key };
         // A signal for each: nothing else tells when a handle is not used any more.
         match self.queue.post(&mut self.sends, slot, length, Verb::Datagram(to), true) {
             Ok(()) => true,
             Err(error) => {
-                tracing::info!(peer, "a datagram was not sent: {error}");
+                tracing::info!("a datagram was not sent: {error}");
                 false
             }
         }

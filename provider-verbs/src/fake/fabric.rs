@@ -10,8 +10,8 @@ use rustix::fd::OwnedFd;
 
 use super::Tally;
 use crate::verbs::{
-    Completion, Destination, GRH_BYTES, ReceiveRequest, RemoteAccess, RemoteMemory, Role, Segment,
-    SendRequest, Status, Verb,
+    Completion, Destination, EVERYBODY, GRH_BYTES, ReceiveRequest, RemoteAccess, RemoteMemory,
+    Role, Segment, SendRequest, Status, Verb,
 };
 
 /// A stretch of registered memory: what its key allows.
@@ -56,8 +56,10 @@ pub(super) struct State {
     pub regions: HashMap<u32, Registered>,
     pub queues: HashMap<u64, QueueState>,
     pub pairs: HashMap<u32, Pair>,
-    /// Address handles that exist.
-    pub handles: HashSet<u64>,
+    /// Address handles that exist, and where they lead.
+    pub handles: HashMap<u64, [u8; 16]>,
+    /// Who hears which group.
+    pub groups: HashSet<([u8; 16], u32)>,
     /// Datagrams that will be lost.
     pub losing: usize,
     pub failing: Option<(usize, Status)>,
@@ -132,7 +134,7 @@ impl State {
     pub(super) fn post_send(&mut self, number: u32, request: SendRequest) -> bool {
         assert!(request.inline || request.segment.length == 0 || self.is_local(&request.segment));
         if let Verb::Datagram(to) = request.verb {
-            assert!(self.handles.contains(&to.handle), "an address handle that is gone");
+            assert!(self.handles.contains_key(&to.handle), "an address handle that is gone");
         }
         let Some(pair) = self.pairs.get_mut(&number) else {
             return false;
@@ -220,6 +222,19 @@ impl State {
             self.losing -= 1;
             return;
         }
+        if to.queue_pair == EVERYBODY {
+            let gid = self.handles[&to.handle];
+            let hears = |(group, pair): &([u8; 16], u32)| (*group == gid).then_some(*pair);
+            let all: Vec<u32> = self.groups.iter().filter_map(hears).collect();
+            for queue_pair in all {
+                self.take_datagram(Destination { queue_pair, ..to }, bytes);
+            }
+        } else {
+            self.take_datagram(to, bytes);
+        }
+    }
+
+    fn take_datagram(&mut self, to: Destination, bytes: &[u8]) {
         let Some(pair) = self.pairs.get(&to.queue_pair).filter(|pair| !pair.failed) else {
             return;
         };

@@ -7,7 +7,10 @@
 mod fabric;
 mod objects;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    net::IpAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use crate::{
     device::LinkLayer,
@@ -198,5 +201,12 @@ impl Verbs for FakeDevice {
         peer: &PathEnd,
     ) -> Result<FakeAddressHandle, VerbsError> {
         FakeAddressHandle::new(self, peer)
+    }
+
+    fn create_group_handle(
+        self: &Arc<Self>,
+        group: IpAddr,
+    ) -> Result<FakeAddressHandle, VerbsError> {
+        FakeAddressHandle::to_group(self, group)
     }
 }

@@ -3,6 +3,7 @@
 use std::{
     collections::{HashSet, VecDeque},
     io,
+    net::IpAddr,
     os::fd::{AsRawFd, RawFd},
     sync::Arc,
 };
@@ -22,7 +23,7 @@ use crate::{
     memory::Memory,
     verbs::{
         AddressHandle, Completion, Depths, POLL_BURST, PathEnd, QueuePair, Queues, ReceiveRequest,
-        Region, Registration, RemoteAccess, Role, SendRequest, VerbsError,
+        Region, Registration, RemoteAccess, Role, SendRequest, VerbsError, group_gid,
     },
 };
 
@@ -224,6 +225,14 @@ fn check_path(device: &FakeDevice, peer: &PathEnd) -> Result<(), VerbsError> {
     Ok(())
 }
 
+/// Whether there are groups.
+fn check_groups(device: &FakeDevice) -> Result<(), VerbsError> {
+    match device.port.link_layer {
+        LinkLayer::InfiniBand => Err(VerbsError::NoGroups { device: device.name.clone() }),
+        _ => Ok(()),
+    }
+}
+
 /// An address handle of the fake.
 pub struct FakeAddressHandle {
     device: Arc<FakeDevice>,
@@ -233,11 +242,21 @@ pub struct FakeAddressHandle {
 impl FakeAddressHandle {
     pub(super) fn new(device: &Arc<FakeDevice>, peer: &PathEnd) -> Result<Self, VerbsError> {
         check_path(device, peer)?;
+        Ok(Self::to(device, peer.gid))
+    }
+
+    /// The way to a group.
+    pub(super) fn to_group(device: &Arc<FakeDevice>, group: IpAddr) -> Result<Self, VerbsError> {
+        check_groups(device)?;
+        Ok(Self::to(device, group_gid(group)))
+    }
+
+    fn to(device: &Arc<FakeDevice>, gid: [u8; 16]) -> Self {
         let mut state = device.fabric.lock();
         let name = u64::from(state.number());
-        state.handles.insert(name);
+        state.handles.insert(name, gid);
         drop(state);
-        Ok(FakeAddressHandle { device: device.clone(), name })
+        FakeAddressHandle { device: device.clone(), name }
     }
 }
 
@@ -307,6 +326,16 @@ impl QueuePair for FakeQueuePair {
         self.device.fabric.lock().fail(self.number);
     }
 
+    fn attach(&self, group: IpAddr) -> Result<(), VerbsError> {
+        check_groups(&self.device)?;
+        self.device.fabric.lock().groups.insert((group_gid(group), self.number));
+        Ok(())
+    }
+
+    fn detach(&self, group: IpAddr) {
+        self.device.fabric.lock().groups.remove(&(group_gid(group), self.number));
+    }
+
     fn renew(&self) -> Result<(), VerbsError> {
         self.device.fabric.lock().renew(self.number);
         Ok(())
@@ -315,6 +344,8 @@ impl QueuePair for FakeQueuePair {
 
 impl Drop for FakeQueuePair {
     fn drop(&mut self) {
-        self.device.fabric.lock().pairs.remove(&self.number);
+        let mut state = self.device.fabric.lock();
+        state.pairs.remove(&self.number);
+        assert!(state.groups.iter().all(|(_, pair)| *pair != self.number), "it hears a group");
     }
 }

@@ -3,6 +3,7 @@
 //! libibverbs may be called by any thread at any time, so the handles here are `Sync`. Each keeps
 //! what it was made on: a queue pair its queues, everything its device.
 
+mod group;
 mod path;
 mod queue_pair;
 mod queues;
@@ -31,7 +32,9 @@ use crate::{
     device::{DeviceError, LinkLayer, query},
     gid,
     provider::{RcProvider, VerbsOptions},
-    verbs::{Depths, LocalPort, PathEnd, RemoteAccess, Role, Verbs, VerbsError},
+    verbs::{
+        Depths, EVERYBODY, LocalPort, PathEnd, RemoteAccess, Role, Verbs, VerbsError, group_gid,
+    },
 };
 
 /// A device, opened, with a protection domain.
@@ -254,5 +257,25 @@ impl Verbs for Rdma {
         peer: &PathEnd,
     ) -> Result<RdmaAddressHandle, VerbsError> {
         RdmaAddressHandle::new(self, peer)
+    }
+
+    fn create_group_handle(
+        self: &Arc<Self>,
+        group: IpAddr,
+    ) -> Result<RdmaAddressHandle, VerbsError> {
+        self.check_groups()?;
+        let port = &self.port;
+        RdmaAddressHandle::new(
+            self,
+            &PathEnd {
+                queue_pair: EVERYBODY,
+                first_packet: 0,
+                lid: 0,
+                partition_key: port.partition_key,
+                link_layer: port.link_layer,
+                gid: group_gid(group),
+                mtu_bytes: port.mtu_bytes,
+            },
+        )
     }
 }

@@ -1,10 +1,15 @@
 //! Queue pairs: reliable connected ones, and those of datagrams.
 
-use std::{io, mem, ptr, sync::Arc};
+use std::{io, mem, net::IpAddr, ptr, sync::Arc};
 
 use rdma_core_sys::{inline, verbs::*};
 
-use super::{Rdma, RdmaQueues, queues::Handle, registration::access_flags};
+use super::{
+    Rdma, RdmaQueues,
+    group::{Memberships, gid_of},
+    queues::Handle,
+    registration::access_flags,
+};
 use crate::verbs::{
     Destination, PathEnd, QueuePair, RemoteMemory, Role, SendRequest, Verb, VerbsError,
 };
@@ -27,6 +32,8 @@ pub struct RdmaQueuePair {
     number: u32,
     inline_bytes_max: usize,
     role: Role,
+    /// The groups that it hears, and how the host is in them.
+    groups: Memberships,
     /// Dropped after the pair.
     _queues: Arc<RdmaQueues>,
     device: Arc<Rdma>,
@@ -78,7 +85,9 @@ impl RdmaQueuePair {
         let number = unsafe { (*pair.as_ptr()).qp_num };
         let inline_bytes_max = attributes.cap.max_inline_data as usize;
         let (queues, device) = (queues.clone(), device.clone());
-        let made = RdmaQueuePair { pair, number, inline_bytes_max, role, _queues: queues, device };
+        let groups = Memberships::default();
+        let made =
+            RdmaQueuePair { pair, number, inline_bytes_max, role, groups, _queues: queues, device };
         made.initialize()?;
         if let Role::Datagrams { .. } = role {
             made.get_ready()?;
@@ -214,6 +223,32 @@ impl QueuePair for RdmaQueuePair {
         let mut attributes = self.state(IBV_QPS_ERR);
         if let Err(error) = self.modify(&mut attributes, IBV_QP_STATE) {
             tracing::debug!("ibv_modify_qp (ERR): {error}");
+        }
+    }
+
+    fn attach(&self, group: IpAddr) -> Result<(), VerbsError> {
+        self.device.check_groups()?;
+        let failed = |source| self.device.no_group(group, source);
+        let membership = self.device.membership(group).map_err(failed)?;
+        let gid = gid_of(group);
+        // SAFETY: the pair is alive, and the group is readable.
+        let refused = unsafe { self.device.verbs().ibv_attach_mcast(self.pair.as_ptr(), &gid, 0) };
+        if refused != 0 {
+            return Err(failed(io::Error::from_raw_os_error(refused.abs())));
+        }
+        self.groups.keep(group, membership);
+        Ok(())
+    }
+
+    fn detach(&self, group: IpAddr) {
+        if !self.groups.end(group) {
+            return;
+        }
+        let gid = gid_of(group);
+        // SAFETY: as above; it is attached.
+        let refused = unsafe { self.device.verbs().ibv_detach_mcast(self.pair.as_ptr(), &gid, 0) };
+        if refused != 0 {
+            tracing::debug!(%group, "ibv_detach_mcast: {refused}");
         }
     }
 

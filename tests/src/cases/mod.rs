@@ -11,6 +11,7 @@ pub mod levels;
 pub mod load;
 pub mod messages;
 pub mod multi_receive;
+pub mod multicast;
 pub mod order;
 pub mod peek;
 pub mod progress;
