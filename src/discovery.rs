@@ -124,14 +124,14 @@ fn choose(
     let (mut found, mut rejected) = (Vec::new(), None);
     let kinds = kinds(hints);
     for (kind, reach) in kinds.iter().flat_map(|kind| reaches.iter().map(move |it| (kind, it))) {
-        match negotiate(&offer(config, reach.name(), *kind), hints, api_version) {
+        match negotiate(&reach.offer(config, *kind), hints, api_version) {
             Ok(mut info) => {
                 if reach.place(&mut info, hints, place) {
                     found.push(info);
                 }
             }
             Err(rejections) => {
-                // Who asks for no type gets connected endpoints beside the others, if they fit.
+                // Who asks for no type gets the others beside the usual one, if they fit.
                 if *kind == kinds[0] {
                     for rejection in &rejections {
                         tracing::info!("{} was not chosen: {rejection}", reach.name());
@@ -154,8 +154,9 @@ fn choose(
 /// The types of endpoint to look for, the usual one first.
 fn kinds(hints: Option<&Hints>) -> &'static [EndpointType] {
     match hints.map_or(EndpointType::Unspec, |hints| hints.endpoint.kind) {
-        EndpointType::Unspec => &[EndpointType::Rdm, EndpointType::Msg],
+        EndpointType::Unspec => &[EndpointType::Rdm, EndpointType::Msg, EndpointType::Dgram],
         EndpointType::Msg => &[EndpointType::Msg],
+        EndpointType::Dgram => &[EndpointType::Dgram],
         _ => &[EndpointType::Rdm],
     }
 }
@@ -183,13 +184,27 @@ pub fn agree(
     let best =
         || reach::all(config).map_or_else(|_| SHM_DOMAIN.into(), |all| all[0].name().to_owned());
     let name = hints.domain.name.clone().unwrap_or_else(best);
-    let kind = kinds(Some(hints))[0];
-    negotiate(&offer(config, &name, kind), Some(hints), api_version)
+    let offer = match kinds(Some(hints))[0] {
+        EndpointType::Dgram => {
+            let reaches = reach::all(config).unwrap_or_default();
+            let named = reaches.iter().find(|reach| reach.name() == name);
+            named.map(|reach| reach.offer(config, EndpointType::Dgram))
+        }
+        kind => Some(offer(config, &name, kind)),
+    };
+    let offer = offer.ok_or_else(|| {
+        let (asked, offered) = (name, "domains that datagrams were found for".into());
+        vec![Rejection { field: "domain_attr->name", asked, offered }]
+    })?;
+    negotiate(&offer, Some(hints), api_version)
 }
 
-/// What kestrel can do on a domain, with endpoints of that type.
-pub fn offer(config: &Config, domain: &str, kind: EndpointType) -> Offer {
-    let offer = if kind == EndpointType::Msg { Offer::msg() } else { Offer::rdm() };
+/// What kestrel can do on a domain, with reliable endpoints of that type.
+pub(crate) fn offer(config: &Config, domain: &str, kind: EndpointType) -> Offer {
+    finish(config, domain, if kind == EndpointType::Msg { Offer::msg() } else { Offer::rdm() })
+}
+
+fn finish(config: &Config, domain: &str, offer: Offer) -> Offer {
     offer.named(FABRIC, domain).sized(config.tx_size, config.rx_size, config.inject_size)
 }
 

@@ -146,6 +146,7 @@ pub fn endpoint_options(info: &Info) -> EndpointOptions {
         shares_transmit: info.endpoint.tx_ctx_count == SHARED_CONTEXT,
         shares_receive: info.endpoint.rx_ctx_count == SHARED_CONTEXT,
         connected: info.endpoint.kind == EndpointType::Msg,
+        datagrams: info.endpoint.kind == EndpointType::Dgram,
         ..EndpointOptions::default()
     }
 }

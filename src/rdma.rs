@@ -7,7 +7,7 @@ use kestrel_core::{
     error::{Errno, HasErrno},
     transport::Unreachable,
 };
-use kestrel_verbs::{VerbsOptions, VerbsProvider, device::LinkLayer, gid};
+use kestrel_verbs::{VerbsOptions, VerbsProvider, datagrams::datagram_max, device::LinkLayer, gid};
 
 /// A device that discovery offers a domain for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +16,10 @@ pub struct RdmaDevice {
     pub name: String,
     /// The addresses of its network interface, the best first.
     pub addresses: Vec<IpAddr>,
+    /// The longest datagram that it carries. Units: bytes.
+    pub datagram_max: usize,
+    /// Whether it can join multicast groups.
+    pub has_groups: bool,
 }
 
 impl RdmaDevice {
@@ -34,7 +38,10 @@ impl RdmaDevice {
             tracing::info!("{} is not offered: no active port of it has an address", device.name);
             return None;
         }
-        Some(RdmaDevice { name: device.name.clone(), addresses })
+        let mtu_bytes = port.map_or(0, |port| port.mtu_bytes);
+        let datagram_max = datagram_max(mtu_bytes);
+        let has_groups = port.is_some_and(|port| port.link_layer == LinkLayer::Ethernet);
+        Some(RdmaDevice { name: device.name.clone(), addresses, datagram_max, has_groups })
     }
 }
 
@@ -127,6 +134,7 @@ pub(crate) mod tests {
         let found = choose(&all, "").unwrap();
         let expected: [IpAddr; 2] = [[10, 9, 0, 1].into(), "2001:db8::7".parse().unwrap()];
         assert_eq!(found[0].addresses, expected);
+        assert_eq!((found[0].datagram_max, found[0].has_groups), (960, true));
     }
 
     fn several() -> [Device; 4] {

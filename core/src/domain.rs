@@ -41,6 +41,9 @@ pub enum OpenError {
         /// Of either direction.
         limit: usize,
     },
+    /// Connected endpoints and those of datagrams have one context.
+    #[error("endpoints of this type have one context of each direction")]
+    NotScalable,
     /// A progress thread could not be started.
     #[error("no progress thread: {0}")]
     NoThread(String),
@@ -59,6 +62,7 @@ impl HasErrno for OpenError {
             OpenError::ForkedChild => Errno::OPNOTSUPP,
             OpenError::Closed => Errno::BADF,
             OpenError::TooManyContexts { .. } => Errno::INVAL,
+            OpenError::NotScalable => Errno::OPNOTSUPP,
             OpenError::NoThread(_) => Errno::AGAIN,
         }
     }

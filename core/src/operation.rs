@@ -37,14 +37,23 @@ pub struct SendPost<'a> {
 
 impl SendPost<'_> {
     /// Refuses what is longer than a message may be. What fits a packet need not ask.
-    pub fn check_length(&self) -> Result<(), PostError> {
+    pub fn check_length(&self, limit: usize) -> Result<(), PostError> {
         match self.pieces.total() {
-            length if length > MESSAGE_MAX => {
-                Err(PostError::TooLong { length, limit: MESSAGE_MAX })
-            }
+            length if length > limit => Err(PostError::TooLong { length, limit }),
             _ => Ok(()),
         }
     }
+}
+
+/// The message in one piece, and its bytes if they had to be gathered.
+pub(crate) fn in_one_piece(pieces: Pieces<'_>) -> (Piece, Option<Box<[u8]>>) {
+    if let Pieces::One(piece) = pieces {
+        return (piece, None);
+    }
+    let mut bytes = Vec::with_capacity(pieces.total());
+    pieces.for_each_part(0, pieces.total(), |part| part.append_to(&mut bytes));
+    let mut bytes = bytes.into_boxed_slice();
+    (Piece::of_owned(&mut bytes), Some(bytes))
 }
 
 /// A receive, as posted.

@@ -86,6 +86,13 @@ pub enum TransportEvent {
         /// Its incarnation.
         incarnation: u64,
     },
+    /// Somebody sends to a group that was joined: the engine answers with `recognize`.
+    Overheard {
+        /// Names it in `recognize`.
+        ticket: u64,
+        /// The address that the peer goes by.
+        address: Address,
+    },
     /// The peer's process is gone. What it had published is still readable.
     Died {
         /// The peer.
@@ -104,6 +111,31 @@ pub enum TransportEvent {
         /// What it did.
         reason: Unreachable,
     },
+}
+
+/// What the packets of an endpoint can rely on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Service {
+    /// Every packet arrives, in order, or the peer is lost.
+    #[default]
+    Reliable,
+    /// Packets may be lost, and overtake each other. Each is a message of its own.
+    Datagrams,
+}
+
+/// What a transport is opened with.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Opening<'a> {
+    /// Where; none, or port 0: the provider chooses.
+    pub address: Option<Address>,
+    /// Endpoints with different keys refuse each other; an empty one stands for the provider's
+    /// own.
+    pub auth_key: &'a [u8],
+    /// What peers are told, on every transport that one endpoint has. None: a new one of the
+    /// transport's own choice. Never 0.
+    pub incarnation: Option<u64>,
+    /// Endpoints of different services find nobody at each other's addresses.
+    pub service: Service,
 }
 
 /// How a packet's payload fares in [`Transport::push`].
@@ -165,6 +197,12 @@ pub trait Transport: Send + Sized + 'static {
         words: &[u64],
         payload: Piece,
     ) -> bool;
+
+    /// Whether a packet to `peer` found no room for want of something of our own, which comes back
+    /// without the peer. Where not, a datagram is dropped instead of waiting for it.
+    fn waits_for_itself(&mut self, _peer: PeerIndex) -> bool {
+        false
+    }
 
     /// The peer's credit: a number that it published with `grant`.
     fn credit(&self, peer: PeerIndex) -> u64;
@@ -272,6 +310,32 @@ pub trait Transport: Send + Sized + 'static {
         None
     }
 
+    /// Joins a multicast group, to hear it if `receives`. Sending takes joining as well. Cold.
+    fn join(&mut self, group: Address, _receives: bool) -> Result<(), Unreachable> {
+        let reason = format!("nothing carries datagrams to {group}: that takes an RDMA device");
+        Err(Unreachable { errno: crate::error::Errno::OPNOTSUPP, reason })
+    }
+
+    /// Leaves a group that was joined.
+    fn leave(&mut self, _group: Address) {}
+
+    /// Takes up a [`TransportEvent::Overheard`] as `peer`: datagrams to groups are told apart by
+    /// their senders.
+    fn recognize(&mut self, _peer: PeerIndex, _ticket: u64) {}
+
+    /// Pushes a datagram to all who hear a group that was joined, but for ourselves. Returns false
+    /// if there is no room now.
+    fn push_to_group(
+        &mut self,
+        _group: Address,
+        _head: Head,
+        _word: u64,
+        _words: &[u64],
+        _payload: Piece,
+    ) -> bool {
+        false
+    }
+
     /// Whether `event` has something. Cost: one load.
     fn has_event(&self) -> bool;
 
@@ -300,24 +364,17 @@ pub trait Provider: Send + Sync + 'static {
     /// What it makes.
     type Transport: Transport;
 
-    /// Opens a transport at `address` (port 0 or none: the provider chooses). Endpoints with
-    /// different keys refuse each other; an empty one stands for the provider's own.
+    /// Opens a reliable transport at `address`, with that key: see [`Opening`].
     fn open(
         &self,
         address: Option<Address>,
         auth_key: &[u8],
     ) -> Result<Self::Transport, Unreachable> {
-        self.open_as(address, auth_key, None)
+        self.open_as(Opening { address, auth_key, ..Opening::default() })
     }
 
-    /// As [`Self::open`], as this incarnation: what peers are told, on every transport that one
-    /// endpoint has. None: a new one of the transport's own choice. Never 0.
-    fn open_as(
-        &self,
-        address: Option<Address>,
-        auth_key: &[u8],
-        incarnation: Option<u64>,
-    ) -> Result<Self::Transport, Unreachable>;
+    /// Opens a transport.
+    fn open_as(&self, opening: Opening<'_>) -> Result<Self::Transport, Unreachable>;
 
     /// A bell of its own, to wake sleepers from other threads.
     fn new_bell(&self) -> Result<Box<dyn Bell>, Unreachable>;

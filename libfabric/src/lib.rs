@@ -50,6 +50,7 @@ pub mod endpoint;
 pub mod event_queue;
 pub mod fabric;
 pub mod memory_region;
+mod multicast;
 pub mod poll_set;
 pub mod scalable_endpoint;
 pub mod shared_receive;

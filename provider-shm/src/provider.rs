@@ -8,10 +8,9 @@ use std::{
 };
 
 use kestrel_core::{
-    address::Address,
     config::{CmaPolicy, Config, CopyRoutine},
     error::Errno,
-    transport::{Bell, CoreClaim, Limits, Provider, Unreachable},
+    transport::{Bell, CoreClaim, Limits, Opening, Provider, Unreachable},
 };
 
 use crate::{
@@ -24,6 +23,8 @@ use crate::{
     transport::ShmTransport,
 };
 
+/// What is longer goes in several packets, unless the chunks are shorter. Units: bytes.
+const SINGLE_MAX: usize = 8 << 10;
 /// A message of this length or more is left for its receiver to read. Below, two copies through
 /// the pool take less than the system call. Units: bytes.
 const SINGLE_COPY: usize = 9 << 10;
@@ -52,6 +53,13 @@ pub struct ShmOptions {
 impl Default for ShmOptions {
     fn default() -> Self {
         ShmOptions::from(&Config::default())
+    }
+}
+
+impl ShmOptions {
+    /// The longest message that is one packet. Units: bytes.
+    pub fn single_max(&self) -> usize {
+        self.chunk_bytes.min(SINGLE_MAX)
     }
 }
 
@@ -114,12 +122,8 @@ impl ShmProvider {
 impl Provider for ShmProvider {
     type Transport = ShmTransport;
 
-    fn open_as(
-        &self,
-        address: Option<Address>,
-        auth_key: &[u8],
-        incarnation: Option<u64>,
-    ) -> Result<ShmTransport, Unreachable> {
+    fn open_as(&self, opening: Opening<'_>) -> Result<ShmTransport, Unreachable> {
+        let Opening { address, auth_key, incarnation, service } = opening;
         let own = if auth_key.is_empty() { &self.options.auth_key[..] } else { auth_key };
         let bytes = self.options.chunk_bytes * self.options.chunk_count;
         let memory = PoolMemory::create(bytes)
@@ -129,6 +133,7 @@ impl Provider for ShmProvider {
             address: address.map(|address| address.socket_addr()),
             default_ip: self.options.default_ip,
             auth_key: own.to_vec(),
+            service,
             incarnation,
             pool: memory,
             connect_timeout: self.options.connect_timeout,
@@ -136,7 +141,7 @@ impl Provider for ShmProvider {
         })
         .map_err(|error| Unreachable { errno: Errno(error.errno()), reason: error.to_string() })?;
         let limits = Limits {
-            single: self.options.chunk_bytes.min(8 << 10),
+            single: self.options.single_max(),
             fragment: self.options.chunk_bytes,
             prefix: 64 << 10,
             single_copy: SINGLE_COPY,

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use crossbeam_queue::SegQueue;
 use crossbeam_utils::CachePadded;
+use kestrel_core::transport::Service;
 use rustix::io::Errno;
 use thiserror::Error;
 
@@ -43,6 +44,8 @@ pub struct StationOptions {
     pub default_ip: IpAddr,
     /// Endpoints with different keys refuse each other. At most 512 bytes.
     pub auth_key: Vec<u8>,
+    /// Addresses of different services are not the same.
+    pub service: Service,
     /// What peers know this station by; none: a random number. Never 0.
     pub incarnation: Option<u64>,
     /// What peers that this endpoint sends to may read.
@@ -213,6 +216,7 @@ impl StationShared {
 pub struct Station {
     id: u64,
     address: SocketAddr,
+    service: Service,
     incarnation: u64,
     generation: u32,
     pool: PoolMemory,
@@ -267,6 +271,7 @@ impl Station {
         Ok(Station {
             id,
             address,
+            service: options.service,
             incarnation,
             generation,
             pool: options.pool,
@@ -295,15 +300,16 @@ impl Station {
     /// Whether somebody listens at `address` on this host now.
     ///
     /// Cost: a few system calls; who listens sees a connection that ends at once.
-    pub fn finds(address: SocketAddr) -> bool {
-        socket::open_connection(socket::canonical(address)).is_ok()
+    pub fn finds(&self, address: SocketAddr) -> bool {
+        socket::open_connection(self.service, socket::canonical(address)).is_ok()
     }
 
-    /// Whether anybody but the process `pid`, which is watched, listens at `address`.
+    /// Whether anybody but the process `pid`, which is watched, listens at `address`: with an
+    /// endpoint of several contexts, which is reliable.
     ///
     /// Cost: as `finds`.
     pub fn is_of_others(pid: Option<i32>, address: SocketAddr) -> bool {
-        match socket::open_connection(socket::canonical(address)) {
+        match socket::open_connection(Service::Reliable, socket::canonical(address)) {
             Ok(there) => sys::peer_credentials(there.as_fd())
                 .map_or(true, |owner| !socket::same_user(owner) || owner.pid != pid),
             Err(errno) => errno != Errno::CONNREFUSED,
@@ -425,7 +431,7 @@ fn take_address(options: &StationOptions) -> Result<(OwnedFd, SocketAddr), Stati
     }
     let system = |errno: Errno| StationError::system("listening", errno.into(), 1);
     if address.port() != 0 {
-        return match socket::open_listener(address) {
+        return match socket::open_listener(options.service, address) {
             Ok(listener) => Ok((listener, address)),
             Err(Errno::ADDRINUSE) => Err(StationError::AddressInUse { address }),
             Err(errno) => Err(system(errno)),
@@ -434,7 +440,7 @@ fn take_address(options: &StationOptions) -> Result<(OwnedFd, SocketAddr), Stati
     let (first, ports) = (*PORTS_CHOSEN.start(), PORTS_CHOSEN.len() as u64);
     for _ in 0..PORT_ATTEMPTS {
         address.set_port(first + (control::random_u64()? % ports) as u16);
-        match socket::open_listener(address) {
+        match socket::open_listener(options.service, address) {
             Ok(listener) => return Ok((listener, address)),
             Err(Errno::ADDRINUSE) => {}
             Err(errno) => return Err(system(errno)),

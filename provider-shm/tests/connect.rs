@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use common::*;
+use kestrel_core::transport::Service;
 use kestrel_shm::testing::wire::RejectReason;
 use kestrel_shm::{ConnectError, LANE_BYTES, Station, StationError, StationEvent, StationOptions};
 
@@ -147,7 +148,7 @@ fn a_peer_that_starts_a_little_later_is_found() {
 fn a_peer_that_accepts_and_says_nothing_times_out() {
     use rustix::net::*;
     let silent: SocketAddr = "127.0.0.1:2".parse().unwrap();
-    let name = kestrel_shm::testing::abstract_name(silent);
+    let name = kestrel_shm::testing::abstract_name(Service::Reliable, silent);
     let socket =
         socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
     let socket = socket.unwrap();

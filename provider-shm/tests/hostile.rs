@@ -10,6 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use common::*;
+use kestrel_core::transport::Service;
 use kestrel_shm::testing::abstract_name;
 use kestrel_shm::testing::wire::{Confirm, Hello, Message, RejectReason, Reply};
 use kestrel_shm::{
@@ -70,7 +71,7 @@ fn socket() -> OwnedFd {
 }
 
 fn name(address: SocketAddr) -> SocketAddrUnix {
-    SocketAddrUnix::new_abstract_name(abstract_name(address).as_bytes()).unwrap()
+    SocketAddrUnix::new_abstract_name(abstract_name(Service::Reliable, address).as_bytes()).unwrap()
 }
 
 /// Takes the name of `address`, as its endpoint would.

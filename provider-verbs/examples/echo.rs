@@ -87,7 +87,7 @@ fn serve(provider: &VerbsProvider, own: Address) {
             Some(TransportEvent::Failed { reason, .. } | TransportEvent::Broken { reason, .. }) => {
                 eprintln!("{}", reason.reason);
             }
-            Some(TransportEvent::Connected { .. }) => {}
+            Some(TransportEvent::Connected { .. } | TransportEvent::Overheard { .. }) => {}
             None => {
                 waiting.extend(take(&mut transport));
                 // In order: what finds no room holds up what is behind it.

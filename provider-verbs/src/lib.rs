@@ -1,4 +1,5 @@
-//! kestrel-verbs: the verbs transport of kestrel: RDM over reliable connected queue pairs.
+//! kestrel-verbs: the verbs transports of kestrel: messages over reliable connected queue pairs
+//! (RC), datagrams over unreliable ones (UD).
 //!
 //! In reading order, what it stands on:
 //!
@@ -17,14 +18,18 @@
 //! And the data path:
 //!
 //! 7. `receive_pool`, `send_pool`, `send_queue`: registered buffers, and who has them.
-//! 8. [`transport`], [`provider`]: what core drives.
+//! 8. [`transport`], [`datagrams`], and either behind one type ([`carrier`]), [`provider`]: what
+//!    core drives.
 
 #![deny(unsafe_code)]
 
 #[allow(unsafe_code)]
 mod bell;
+pub mod carrier;
 mod control;
 mod core_claim;
+#[allow(unsafe_code)]
+pub mod datagrams;
 pub mod device;
 #[allow(unsafe_code)]
 pub mod fake;
@@ -48,6 +53,7 @@ pub mod transport;
 #[allow(unsafe_code)]
 pub mod verbs;
 
+pub use carrier::Carrier;
 pub use device::{Device, DeviceError, devices};
 pub use provider::{RcProvider, VerbsOptions};
 pub use rdma::{Rdma, first_ip};
@@ -56,7 +62,7 @@ pub use transport::RcTransport;
 /// Opens transports on an RDMA device.
 pub type VerbsProvider = RcProvider<Rdma>;
 /// A transport on an RDMA device.
-pub type VerbsTransport = RcTransport<Rdma>;
+pub type VerbsTransport = Carrier<Rdma>;
 
 /// What the tests of this crate need to play a hostile peer. Not an interface.
 #[doc(hidden)]

@@ -11,19 +11,21 @@ use kestrel_core::{
     address::Address,
     config::Config,
     error::Errno,
-    transport::{Bell, CoreClaim, Provider, Unreachable},
+    transport::{Bell, CoreClaim, Opening, Provider, Service, Unreachable},
 };
 
 use crate::{
     bell::{EitherBell, EventBell},
-    control::{Command, Control, StationRecord, random, socket},
+    carrier::Carrier,
+    control::{Command, Control, StationRecord, proof, random, socket},
     core_claim::ClaimedCore,
+    datagrams::{self, Parts, UdTransport},
     fork_guard,
     receive_pool::{RECEIVES_MAX, ReceivePool},
     send_pool::SendPool,
     station::StationShared,
     transport::RcTransport,
-    verbs::{Depths, Queues, Verbs},
+    verbs::{Depths, QueuePair, Queues, Role, Verbs},
 };
 
 /// Completions of sends that can wait at once.
@@ -120,18 +122,37 @@ impl<V: Verbs> RcProvider<V> {
     }
 
     /// The queues and the buffers of an endpoint.
-    fn open_shared(&self) -> Result<(Arc<StationShared<V>>, SendPool<V>), Unreachable> {
+    fn open_shared(
+        &self,
+        service: Service,
+    ) -> Result<(Arc<StationShared<V>>, SendPool<V>), Unreachable> {
         let most = self.device.depths_max();
+        let (wanted, slabs) = match service {
+            Service::Reliable => (Depths { receives: RECEIVES_MAX, sends: SEND_COMPLETIONS }, 1),
+            Service::Datagrams => (datagrams::DEPTHS, datagrams::SLABS),
+        };
         let depths = Depths {
-            receives: RECEIVES_MAX.min(most.receives),
-            sends: SEND_COMPLETIONS.min(most.sends),
+            receives: wanted.receives.min(most.receives),
+            sends: wanted.sends.min(most.sends),
         };
         let queues = Arc::new(self.device.open_queues(depths)?);
-        let receives = ReceivePool::new(self.device.clone(), queues.clone(), depths.receives)?;
+        let (device, depth) = (self.device.clone(), depths.receives);
+        let receives = ReceivePool::new(device, queues.clone(), depth, slabs)?;
         let sends = SendPool::new(&self.device, depths.sends)?;
         let bell = EventBell::new().map_err(|error| system("an eventfd", error))?;
         let shared = StationShared::new(self.device.clone(), queues, receives, bell);
         Ok((Arc::new(shared), sends))
+    }
+
+    /// The queue pair of an endpoint of datagrams, and the key of all that it talks to.
+    fn open_datagrams(
+        &self,
+        shared: &StationShared<V>,
+        key: &[u8],
+    ) -> Result<(V::QueuePair, u32), Unreachable> {
+        let key = proof::queue_key(key);
+        let (queues, sends) = (&shared.queues, datagrams::SENDS_MAX);
+        Ok((self.device.create_queue_pair(queues, sends, Role::Datagrams { key })?, key))
     }
 }
 
@@ -145,32 +166,53 @@ impl<V: Verbs> Drop for RcProvider<V> {
 }
 
 impl<V: Verbs> Provider for RcProvider<V> {
-    type Transport = RcTransport<V>;
+    type Transport = Carrier<V>;
 
-    fn open_as(
-        &self,
-        address: Option<Address>,
-        auth_key: &[u8],
-        incarnation: Option<u64>,
-    ) -> Result<RcTransport<V>, Unreachable> {
-        let (listener, address) = self.listen(address)?;
-        let (shared, sends) = self.open_shared()?;
+    fn open_as(&self, opening: Opening<'_>) -> Result<Carrier<V>, Unreachable> {
+        let (listener, address) = self.listen(opening.address)?;
+        let (shared, sends) = self.open_shared(opening.service)?;
+        let key = match opening.auth_key {
+            [] => &self.auth_key[..],
+            key => key,
+        };
+        let datagrams = match opening.service {
+            Service::Reliable => None,
+            Service::Datagrams => Some(self.open_datagrams(&shared, key)?),
+        };
         // SAFETY: both descriptors live as long as `shared`, which the transport keeps.
         let either = unsafe { EitherBell::new([shared.bell.fd(), shared.queues.channel()]) }
             .map_err(|error| system("an epoll descriptor", error))?;
-        let id = self.control.next_station();
-        let key = if auth_key.is_empty() { &self.auth_key[..] } else { auth_key };
+        let station = self.control.next_station();
+        let incarnation = opening.incarnation;
+        let incarnation = incarnation.unwrap_or_else(|| u64::from_le_bytes(random()).max(1));
         self.control.command(Command::Register(Box::new(StationRecord {
-            id,
+            id: station,
             listener,
             address,
-            incarnation: incarnation.unwrap_or_else(|| u64::from_le_bytes(random()).max(1)),
+            incarnation,
             key: key.to_vec(),
             connect_timeout: self.connect_timeout,
             shared: shared.clone(),
+            datagrams: datagrams.as_ref().map(|(queue_pair, _)| queue_pair.number()),
         })));
-        let address = Address::from(address);
-        Ok(RcTransport::new(address, id, self.control.clone(), shared, sends, either))
+        let (address, control) = (Address::from(address), self.control.clone());
+        let key_bytes = key.to_vec();
+        let Some((queue_pair, key)) = datagrams else {
+            let made = RcTransport::new(address, station, control, shared, sends, either);
+            return Ok(Carrier::Reliable(made));
+        };
+        Ok(Carrier::Datagrams(UdTransport::new(Parts {
+            address,
+            incarnation,
+            station,
+            control,
+            key,
+            auth_key: key_bytes,
+            queue_pair,
+            either,
+            sends,
+            shared,
+        })))
     }
 
     fn new_bell(&self) -> Result<Box<dyn Bell>, Unreachable> {

@@ -8,6 +8,8 @@
 //!
 //! The control thread promises the first window of a connection, so that a peer can send before
 //! our application polls; the engine lends more to connections that use it.
+//!
+//! Datagrams are promised nothing: what finds the queue dry is lost.
 
 use std::sync::{
     Arc, OnceLock,
@@ -23,7 +25,7 @@ pub const WINDOW_MIN: u32 = 4;
 /// The most that a connection is lent. Part of the protocol.
 pub const WINDOW_MAX: u32 = 32;
 /// Buffers of a slab: registered together.
-const SLAB_BUFFERS: usize = 64;
+pub const SLAB_BUFFERS: usize = 64;
 /// Slabs of an endpoint at most.
 const SLABS_MAX: usize = 128;
 /// Receives that are posted at once at most.
@@ -45,13 +47,20 @@ pub struct ReceivePool<V: Verbs> {
 }
 
 impl<V: Verbs> ReceivePool<V> {
-    /// A pool with one slab.
-    pub fn new(device: Arc<V>, queues: Arc<V::Queues>, depth: u32) -> Result<Self, VerbsError> {
+    /// A pool with so many slabs at first.
+    pub fn new(
+        device: Arc<V>,
+        queues: Arc<V::Queues>,
+        depth: u32,
+        slabs_first: usize,
+    ) -> Result<Self, VerbsError> {
         let slabs_max = (depth as usize / SLAB_BUFFERS).clamp(1, SLABS_MAX);
         let slabs = (0..slabs_max).map(|_| OnceLock::new()).collect();
         let (count, spare) = (AtomicUsize::new(0), AtomicI64::new(0));
         let pool = ReceivePool { device, queues, slabs, count, slabs_max, spare };
-        pool.add_slab()?;
+        for _ in 0..slabs_first {
+            pool.add_slab()?;
+        }
         Ok(pool)
     }
 

@@ -37,6 +37,16 @@ impl<V: Verbs> SendQueue<V> {
         self.pair.number()
     }
 
+    /// The number of the last request that was posted.
+    pub fn posted(&self) -> u32 {
+        self.posted
+    }
+
+    /// The number of the last request that is over, as all before it are.
+    pub fn over(&self) -> u32 {
+        self.posted.wrapping_sub(self.under_way.len() as u32)
+    }
+
     /// Whether one more request can be posted.
     #[inline(always)]
     pub fn has_room(&self, pool: &SendPool<V>) -> bool {
@@ -53,14 +63,14 @@ impl<V: Verbs> SendQueue<V> {
         bytes <= self.inline_bytes_max
     }
 
-    /// Posts the first `length` bytes of a buffer, as a SEND or a write. There is room.
+    /// Posts the first `length` bytes of a buffer, as a SEND, a datagram or a write. There is room.
     #[inline(always)]
     pub fn post(
         &mut self,
         pool: &mut SendPool<V>,
         slot: SlotIndex,
         length: usize,
-        write_to: Option<RemoteMemory>,
+        verb: Verb,
         signal: bool,
     ) -> Result<(), VerbsError> {
         let (region, start) = pool.buffer(slot);
@@ -76,7 +86,7 @@ impl<V: Verbs> SendQueue<V> {
             inline: slot == SendPool::<V>::INLINE,
             signalled,
             fenced: false,
-            verb: write_to.map_or(Verb::Send, Verb::Write),
+            verb,
         };
         // SAFETY: the buffer is registered, and is not taken again before the request completed,
         // or before the queue pair is gone; the one for inline requests is copied by the call.
@@ -98,7 +108,7 @@ impl<V: Verbs> SendQueue<V> {
         }
         let nowhere = RemoteMemory { address: 0, key: 0 };
         self.has_room(pool)
-            && self.post(pool, SendPool::<V>::INLINE, 0, Some(nowhere), true).is_ok()
+            && self.post(pool, SendPool::<V>::INLINE, 0, Verb::Write(nowhere), true).is_ok()
     }
 
     /// Request `number` is complete, and so are those before it.
@@ -115,6 +125,16 @@ impl<V: Verbs> SendQueue<V> {
     /// Puts the queue pair into the error state.
     pub fn fail(&self) {
         self.pair.fail();
+    }
+
+    /// The queue pair.
+    pub fn pair(&self) -> &V::QueuePair {
+        &self.pair
+    }
+
+    /// Makes a queue pair of datagrams that is in error and idle usable again.
+    pub fn renew(&self) -> Result<(), VerbsError> {
+        self.pair.renew()
     }
 
     /// Destroys the queue pair, after which the device uses no buffer of it.

@@ -47,6 +47,15 @@ pub struct ReceiveEnd<V: Verbs> {
     pub peer: PeerIdentity,
 }
 
+/// The way to a peer that datagrams are sent to.
+pub struct Way<V: Verbs> {
+    pub handle: V::AddressHandle,
+    pub queue_pair: u32,
+    pub mtu_bytes: u32,
+    pub link: u64,
+    pub peer: PeerIdentity,
+}
+
 /// What the control thread has to tell an endpoint.
 pub enum StationEvent<V: Verbs> {
     /// A connection to send on, as asked for.
@@ -55,6 +64,10 @@ pub enum StationEvent<V: Verbs> {
     Failed { request: u32, error: ConnectError },
     /// A connection to receive from.
     Incoming { end: ReceiveEnd<V> },
+    /// The way to a peer, as asked for: what `Connected` is to datagrams.
+    Found { request: u32, way: Way<V> },
+    /// A peer that will send datagrams.
+    Heard { link: u64, peer: PeerIdentity },
     /// A queue pair that receives, of a connection that came to nothing. A window was promised.
     Abandoned { queue_pair: V::QueuePair },
     /// The peer closed the connection, or its endpoint.

@@ -4,11 +4,25 @@
 //! The real thing ([`crate::rdma`]) and the in-process fake ([`crate::fake`]) both implement it,
 //! chosen by type: no message goes through a `dyn`.
 
-use std::{fmt, io, os::fd::RawFd, sync::Arc};
+use std::{fmt, io, net::IpAddr, os::fd::RawFd, sync::Arc};
 
 use kestrel_core::{error::Errno, memory::Piece, transport::Unreachable};
 
 use crate::{device::LinkLayer, memory::Memory};
+
+/// In front of each datagram in its receive buffer: room for the packet's global route header.
+pub const GRH_BYTES: usize = 40;
+
+/// The queue pair number that stands for all who hear a group.
+pub const EVERYBODY: u32 = 0xff_ffff;
+
+/// A multicast group as devices call it: an IP address like any other.
+pub fn group_gid(group: IpAddr) -> [u8; 16] {
+    match group {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
 
 /// Completions that one poll fetches at most.
 pub const POLL_BURST: usize = 16;
@@ -52,7 +66,7 @@ pub struct Completion {
     /// queue pair.
     pub request: u64,
     pub status: Status,
-    /// Of a receive: the bytes that arrived.
+    /// Of a receive: the bytes that arrived, for datagrams with [`GRH_BYTES`] in front.
     pub bytes: u32,
     /// The number of the queue pair, ours.
     pub queue_pair: u32,
@@ -73,10 +87,21 @@ pub struct RemoteMemory {
     pub key: u32,
 }
 
+/// Where a datagram goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Destination {
+    /// An address handle's name.
+    pub handle: u64,
+    pub queue_pair: u32,
+    /// Its queue pair's key.
+    pub key: u32,
+}
+
 /// What a work request of a send queue does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
     Send,
+    Datagram(Destination),
     Write(RemoteMemory),
     Read(RemoteMemory),
 }
@@ -120,6 +145,9 @@ pub enum Role {
     Reaches,
     /// The peer writes and reads our memory through it.
     Admits(RemoteAccess),
+    /// It sends datagrams to anybody, and receives those that have its key into the shared queue.
+    /// It is unreliable (UD), and ready once it is made.
+    Datagrams { key: u32 },
 }
 
 impl Role {
@@ -127,7 +155,7 @@ impl Role {
     /// many.
     pub fn reads_max(self) -> u8 {
         match self {
-            Role::Sends | Role::Receives => 1,
+            Role::Sends | Role::Receives | Role::Datagrams { .. } => 1,
             Role::Reaches | Role::Admits(_) => 4,
         }
     }
@@ -136,7 +164,7 @@ impl Role {
     pub fn admits(self) -> RemoteAccess {
         match self {
             Role::Sends => RemoteAccess { write: true, read: false },
-            Role::Receives | Role::Reaches => RemoteAccess::default(),
+            Role::Receives | Role::Reaches | Role::Datagrams { .. } => RemoteAccess::default(),
             Role::Admits(access) => access,
         }
     }
@@ -194,6 +222,13 @@ pub enum VerbsError {
         "{device} reaches nobody in partition {theirs:#06x}: it is used in partition {ours:#06x}"
     )]
     Partitions { device: String, ours: u16, theirs: u16 },
+    #[error(
+        "{device} joins no multicast group: on InfiniBand that takes the subnet manager, which is \
+         not asked"
+    )]
+    NoGroups { device: String },
+    #[error("{device} cannot join {group}: {source}")]
+    Group { device: String, group: IpAddr, source: io::Error },
     #[error("{gid} cannot be reached from GID {index} of {device}: {source}")]
     Path { device: String, index: u8, gid: String, source: io::Error },
 }
@@ -211,6 +246,8 @@ impl VerbsError {
     pub fn errno(&self) -> Errno {
         match self {
             VerbsError::Call { source, .. } => Errno(source.raw_os_error().unwrap_or(Errno::IO.0)),
+            VerbsError::Group { source, .. } => Errno(source.raw_os_error().unwrap_or(Errno::IO.0)),
+            VerbsError::NoGroups { .. } => Errno::OPNOTSUPP,
             VerbsError::LockedMemory { .. } => Errno::NOMEM,
             VerbsError::LinkLayers { .. }
             | VerbsError::Partitions { .. }
@@ -231,6 +268,7 @@ pub trait Verbs: Send + Sync + Sized + 'static {
     type Registration: Registration;
     type Queues: Queues;
     type QueuePair: QueuePair;
+    type AddressHandle: AddressHandle;
 
     /// The device's name, for messages.
     fn name(&self) -> &str;
@@ -271,6 +309,25 @@ pub trait Verbs: Send + Sync + Sized + 'static {
         sends: u32,
         role: Role,
     ) -> Result<Self::QueuePair, VerbsError>;
+
+    /// Makes the way to a peer's queue pair of datagrams.
+    fn create_address_handle(
+        self: &Arc<Self>,
+        peer: &PathEnd,
+    ) -> Result<Self::AddressHandle, VerbsError>;
+
+    /// Makes the way to all who hear a multicast group.
+    fn create_group_handle(
+        self: &Arc<Self>,
+        group: IpAddr,
+    ) -> Result<Self::AddressHandle, VerbsError>;
+}
+
+/// The way to a peer, which datagrams name. No datagram that names it is under way when it is
+/// dropped.
+pub trait AddressHandle: Send + 'static {
+    /// What work requests call it.
+    fn name(&self) -> u64;
 }
 
 /// Registered memory, deregistered with the value.
@@ -313,7 +370,8 @@ pub trait Queues: Send + Sync + 'static {
     fn channel(&self) -> RawFd;
 }
 
-/// A reliable connected queue pair, destroyed with the value. Any thread may call anything.
+/// A queue pair, destroyed with the value: a reliable connected one, or one of datagrams. Any
+/// thread may call anything.
 pub trait QueuePair: Send + Sync + 'static {
     /// Its number on this device.
     fn number(&self) -> u32;
@@ -332,4 +390,13 @@ pub trait QueuePair: Send + Sync + 'static {
 
     /// Puts it into the error state: what is posted is flushed.
     fn fail(&self);
+
+    /// Has one of datagrams hear a multicast group.
+    fn attach(&self, group: IpAddr) -> Result<(), VerbsError>;
+
+    /// The end of that: it has to come before the queue pair goes.
+    fn detach(&self, group: IpAddr);
+
+    /// Makes one of datagrams usable again that is in error, and has nothing under way.
+    fn renew(&self) -> Result<(), VerbsError>;
 }

@@ -87,6 +87,7 @@ impl Node {
                     self.peers[from as usize].received = 0;
                     self.transport.adopt(from, ticket);
                 }
+                TransportEvent::Overheard { .. } => unreachable!("nobody joins a group"),
                 TransportEvent::Died { peer }
                 | TransportEvent::Closed { peer }
                 | TransportEvent::Broken { peer, .. } => {

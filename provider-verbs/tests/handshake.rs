@@ -12,7 +12,7 @@ use common::{FakeTransport, adopt, connect, event, open, provider, provider_with
 use kestrel_core::{
     address::Address,
     error::Errno,
-    transport::{Provider, Transport, TransportEvent, Unreachable},
+    transport::{Provider, Service, Transport, TransportEvent, Unreachable},
 };
 use kestrel_verbs::{
     VerbsOptions,
@@ -76,6 +76,7 @@ impl Raw {
             buffer_bytes: BUFFER_BYTES as u32,
             credit: RemoteMemory { address: 4096, key: 1 },
             nonce: [9; 32],
+            service: Service::Reliable,
         }
     }
 
@@ -155,10 +156,11 @@ fn garbage_is_dropped_and_nobody_else_notices() {
 #[test]
 fn a_lying_hello_is_refused_with_the_reason() {
     type Lie = fn(&mut Hello);
-    let lies: [(Lie, RejectReason); 4] = [
+    let lies: [(Lie, RejectReason); 5] = [
         (|hello| hello.wanted.set_port(1), RejectReason::Wanted),
         (|hello| hello.from.set_ip([127, 0, 0, 9].into()), RejectReason::Address),
         (|hello| hello.buffer_bytes = 4096, RejectReason::Limits),
+        (|hello| hello.service = Service::Datagrams, RejectReason::Service),
         (|hello| hello.end.link_layer = LinkLayer::InfiniBand, RejectReason::Path),
     ];
     let scene = Scene::new();

@@ -5,7 +5,7 @@ use std::cell::Cell;
 
 use kestrel_core::{
     memory::Piece,
-    transport::{Arrival, PeerIndex, Transport},
+    transport::{Arrival, PeerIndex, Service, Transport},
     wire::Head,
 };
 
@@ -24,6 +24,8 @@ const STREAK_MAX: u32 = 32;
 pub(super) struct Far<F: Transport> {
     pub(super) transport: F,
     pub(super) bells: Bells,
+    /// What the packets of both sides can rely on.
+    pub(super) service: Service,
     pub(super) policy: Policy,
     pub(super) routes: Vec<Route>,
     /// What the far side took.
@@ -42,12 +44,13 @@ pub(super) struct Far<F: Transport> {
 }
 
 impl<F: Transport> Far<F> {
-    pub(super) fn new(transport: F, bells: Bells, policy: Policy) -> Far<F> {
+    pub(super) fn new(transport: F, bells: Bells, service: Service, policy: Policy) -> Far<F> {
         let limits = transport.limits();
         Far {
             packet_max: limits.single.max(limits.fragment),
             transport,
             bells,
+            service,
             policy,
             routes: Vec::new(),
             sent: Sent::default(),

@@ -27,7 +27,9 @@ use kestrel_core::{
     error::Errno,
     memory::Piece,
     ring::claims::Claims,
-    transport::{Arrival, Limits, PeerIndex, Room, Transport, TransportEvent, Unreachable},
+    transport::{
+        Arrival, Limits, PeerIndex, Room, Service, Transport, TransportEvent, Unreachable,
+    },
     window::{Access, Finished, Invitation, Registration, Request, Started},
     wire::Head,
 };
@@ -148,9 +150,16 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
     }
 
     /// The near side's: how much travels without consent is the protocol's, and the same for all.
-    /// What is too much for one packet of the far side finds no room there, and goes in parts.
+    /// What is too much for one packet of the far side finds no room there, and goes in parts; a
+    /// datagram cannot, so that the shorter limit holds for all.
     fn limits(&self) -> Limits {
-        self.near.limits()
+        let near = self.near.limits();
+        match &self.far {
+            Some(far) if far.service == Service::Datagrams => {
+                Limits { single: near.single.min(far.transport.limits().single), ..near }
+            }
+            _ => near,
+        }
     }
 
     fn finds(&self, address: Address) -> bool {
@@ -216,6 +225,13 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
             return true;
         }
         self.far.is_some() && self.push_far(peer, head, word, words, payload)
+    }
+
+    fn waits_for_itself(&mut self, peer: PeerIndex) -> bool {
+        match self.far_of(peer) {
+            Some(far) => far.transport.waits_for_itself(peer),
+            None => self.near.waits_for_itself(peer),
+        }
     }
 
     fn credit(&self, peer: PeerIndex) -> u64 {
@@ -376,6 +392,43 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
 
     fn finished(&mut self) -> Option<Finished> {
         self.far.as_mut()?.transport.finished()
+    }
+
+    /// Groups are the far side's, which reaches those of this host as well.
+    fn join(&mut self, group: Address, receives: bool) -> Result<(), Unreachable> {
+        match &mut self.far {
+            Some(far) => far.transport.join(group, receives),
+            None => self.near.join(group, receives),
+        }
+    }
+
+    fn recognize(&mut self, peer: PeerIndex, ticket: u64) {
+        if let Some(far) = &mut self.far {
+            far.transport.recognize(peer, ticket);
+        }
+    }
+
+    fn leave(&mut self, group: Address) {
+        if let Some(far) = &mut self.far {
+            far.transport.leave(group);
+        }
+    }
+
+    fn push_to_group(
+        &mut self,
+        group: Address,
+        head: Head,
+        word: u64,
+        words: &[u64],
+        payload: Piece,
+    ) -> bool {
+        self.far.as_mut().is_some_and(|far| {
+            let pushed = far.transport.push_to_group(group, head, word, words, payload);
+            if pushed {
+                far.sent.count(head, words, payload.len());
+            }
+            pushed
+        })
     }
 
     #[inline(always)]

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use kestrel_core::{
     address::Address,
     error::Errno,
-    transport::{Bell, CoreClaim, Provider, Transport, Unreachable},
+    transport::{Bell, CoreClaim, Opening, Provider, Service, Transport, Unreachable},
 };
 
 use super::{Composite, bell::Bells, far::Far};
@@ -56,10 +56,10 @@ impl<N: Provider, F: Provider> CompositeProvider<N, F> {
 
     fn open_near(
         &self,
-        wanted: &Wanted<'_>,
+        wanted: Opening<'_>,
         why: Unreachable,
     ) -> Result<Composite<N::Transport, F::Transport>, Unreachable> {
-        let near = self.near.open_as(wanted.address, wanted.auth_key, wanted.incarnation)?;
+        let near = self.near.open_as(wanted)?;
         Ok(Composite::new(near, None, Some(why)))
     }
 
@@ -67,11 +67,12 @@ impl<N: Provider, F: Provider> CompositeProvider<N, F> {
     fn open_far(
         &self,
         far: &F,
-        wanted: &Wanted<'_>,
+        wanted: Opening<'_>,
     ) -> Result<Composite<N::Transport, F::Transport>, Unreachable> {
-        let far = far.open_as(wanted.address, wanted.auth_key, wanted.incarnation)?;
+        let far = far.open_as(wanted)?;
         let hidden = Address::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
-        join(self.near.open_as(Some(hidden), wanted.auth_key, None)?, far, Policy::Far)
+        let near = Opening { address: Some(hidden), incarnation: None, ..wanted };
+        join(self.near.open_as(near)?, far, wanted.service, Policy::Far)
     }
 
     /// The far side reserves the port, and the near one takes the same. A far side that does not
@@ -79,14 +80,15 @@ impl<N: Provider, F: Provider> CompositeProvider<N, F> {
     fn open_both(
         &self,
         far: &F,
-        wanted: &Wanted<'_>,
+        wanted: Opening<'_>,
     ) -> Result<Composite<N::Transport, F::Transport>, Unreachable> {
         let incarnation = Some(wanted.incarnation.map_or_else(random_incarnation, Ok)?);
+        let wanted = Opening { incarnation, ..wanted };
         let is_ours_to_choose = wanted.address.is_none_or(|address| address.port() == 0);
         // Held until a free one is found, so that none is tried twice.
         let mut taken = Vec::new();
         loop {
-            let far = match far.open_as(wanted.address, wanted.auth_key, incarnation) {
+            let far = match far.open_as(wanted) {
                 Ok(far) => far,
                 Err(error) if error.errno == Errno::ADDRINUSE => return Err(error),
                 Err(error) => {
@@ -94,8 +96,9 @@ impl<N: Provider, F: Provider> CompositeProvider<N, F> {
                     return self.open_near(wanted, error);
                 }
             };
-            match self.near.open_as(Some(far.address()), wanted.auth_key, incarnation) {
-                Ok(near) => return join(near, far, Policy::Both),
+            let beside = Opening { address: Some(far.address()), ..wanted };
+            match self.near.open_as(beside) {
+                Ok(near) => return join(near, far, wanted.service, Policy::Both),
                 Err(error) => {
                     let again = is_ours_to_choose && error.errno == Errno::ADDRINUSE;
                     if !again || taken.len() >= PORT_ATTEMPTS {
@@ -108,20 +111,14 @@ impl<N: Provider, F: Provider> CompositeProvider<N, F> {
     }
 }
 
-/// What an endpoint is to be opened with.
-struct Wanted<'a> {
-    address: Option<Address>,
-    auth_key: &'a [u8],
-    incarnation: Option<u64>,
-}
-
 fn join<N: Transport, F: Transport>(
     near: N,
     far: F,
+    service: Service,
     policy: Policy,
 ) -> Result<Composite<N, F>, Unreachable> {
     let bells = Bells::join(&near, &far)?;
-    Ok(Composite::new(near, Some(Box::new(Far::new(far, bells, policy))), None))
+    Ok(Composite::new(near, Some(Box::new(Far::new(far, bells, service, policy))), None))
 }
 
 fn random_incarnation() -> Result<u64, Unreachable> {
@@ -138,17 +135,11 @@ fn random_incarnation() -> Result<u64, Unreachable> {
 impl<N: Provider, F: Provider> Provider for CompositeProvider<N, F> {
     type Transport = Composite<N::Transport, F::Transport>;
 
-    fn open_as(
-        &self,
-        address: Option<Address>,
-        auth_key: &[u8],
-        incarnation: Option<u64>,
-    ) -> Result<Self::Transport, Unreachable> {
-        let wanted = Wanted { address, auth_key, incarnation };
+    fn open_as(&self, wanted: Opening<'_>) -> Result<Self::Transport, Unreachable> {
         match &self.far {
-            Err(why) => self.open_near(&wanted, why.clone()),
-            Ok((far, Policy::Far)) => self.open_far(far, &wanted),
-            Ok((far, Policy::Both)) => self.open_both(far, &wanted),
+            Err(why) => self.open_near(wanted, why.clone()),
+            Ok((far, Policy::Far)) => self.open_far(far, wanted),
+            Ok((far, Policy::Both)) => self.open_both(far, wanted),
         }
     }
 

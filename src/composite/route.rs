@@ -198,6 +198,8 @@ impl<F: Transport> Far<F> {
                 let mark = if side == Side::Far { FAR_TICKET } else { 0 };
                 Some(TransportEvent::Incoming { ticket: ticket | mark, address, incarnation })
             }
+            // Groups are the far side's alone.
+            TransportEvent::Overheard { .. } => Some(event),
             TransportEvent::Died { peer }
             | TransportEvent::Closed { peer }
             | TransportEvent::Broken { peer, .. } => {

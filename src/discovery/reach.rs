@@ -5,8 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use kestrel_core::{
     address::{Address, AddressFormat},
     config::{Config, TransportChoice},
-    info::{Hints, Info},
+    info::{EndpointType, Hints, Info, Offer},
 };
+use kestrel_shm::ShmOptions;
 
 use super::{DiscoveryError, Place, SHM_DOMAIN};
 use crate::rdma::{self, RdmaDevice};
@@ -41,6 +42,23 @@ impl Reach {
             Reach::Shm => SHM_DOMAIN,
             Reach::Rdma(device) => &device.name,
         }
+    }
+
+    /// What it can do with endpoints of that type.
+    pub(super) fn offer(&self, config: &Config, kind: EndpointType) -> Offer {
+        if kind != EndpointType::Dgram {
+            return super::offer(config, self.name(), kind);
+        }
+        // Peers of both kinds are behind one endpoint: the shorter limit holds.
+        let near = ShmOptions::from(config).single_max();
+        let longest = match self {
+            Reach::Shm => near,
+            Reach::Rdma(device) => near.min(device.datagram_max),
+        };
+        let offer = Offer::datagrams(longest);
+        let has_groups = matches!(self, Reach::Rdma(device) if device.has_groups);
+        let offer = if has_groups { offer.with_groups() } else { offer };
+        super::finish(config, self.name(), offer)
     }
 
     /// Sets the addresses of what was found. False if the endpoint cannot be where it is to be.

@@ -40,23 +40,58 @@ fn what_cannot_be_resolved_is_told() {
 fn machine() -> [Reach; 3] {
     let device = |name: &str, addresses: &[&str]| {
         let addresses = addresses.iter().map(|ip| ip.parse().unwrap()).collect();
-        Reach::Rdma(RdmaDevice { name: name.into(), addresses })
+        Reach::Rdma(RdmaDevice {
+            name: name.into(),
+            addresses,
+            datagram_max: 960,
+            has_groups: true,
+        })
     };
     [device("rxe0", &["192.0.2.1"]), device("rxe1", &["198.51.100.7", "2001:db8::7"]), Reach::Shm]
 }
 
-/// The datagram endpoints that are found. The connected ones follow, in the same places.
+/// The reliable endpoints to many peers that are found. The connected ones follow, in the same
+/// places, and then those of datagrams.
 fn find(hints: Option<&Hints>, place: Option<Place>) -> Vec<(String, Option<String>)> {
     let found = choose(&machine(), &Config::default(), ApiVersion::NATIVE, hints, place);
-    let plain = |address: Address| address.socket_addr().to_string();
-    let tell = |info: Info| (info.domain.name, info.source.map(plain));
     let found = found.unwrap_or_default();
-    let is_rdm = |info: &Info| info.endpoint.kind == EndpointType::Rdm;
-    assert!(found.is_sorted_by_key(|info| !is_rdm(info)), "what was there before comes first");
-    let (rdm, msg): (Vec<_>, Vec<_>) = found.into_iter().partition(is_rdm);
-    let [rdm, msg] = [rdm, msg].map(|infos| infos.into_iter().map(tell).collect::<Vec<_>>());
-    assert_eq!(rdm, msg);
+    let order = [EndpointType::Rdm, EndpointType::Msg, EndpointType::Dgram];
+    let place = |info: &Info| order.iter().position(|&kind| kind == info.endpoint.kind);
+    assert!(found.is_sorted_by_key(place), "what was there before comes first");
+    let plain = |address: Address| address.socket_addr().to_string();
+    let tell = |info: &Info| (info.domain.name.clone(), info.source.map(plain));
+    let [rdm, msg, datagrams] = [0, 1, 2].map(|kind| {
+        found.iter().filter(|info| place(info) == Some(kind)).map(tell).collect::<Vec<_>>()
+    });
+    assert_eq!((&rdm, &rdm), (&msg, &datagrams));
     rdm
+}
+
+/// They are told as what they are: no tags, nothing one-sided, one packet each.
+#[test]
+fn datagrams_are_found_by_who_asks_for_them() {
+    let mut hints = Hints::new().endpoint_type(EndpointType::Dgram);
+    let found = discover(Some(&hints)).unwrap();
+    let info = found.last().unwrap();
+    assert_eq!((&info.domain.name[..], info.endpoint.kind), (SHM_DOMAIN, EndpointType::Dgram));
+    assert!(!info.caps.intersects(Flags::TAGGED | Flags::RMA | Flags::ATOMIC | Flags::FENCE));
+    assert_eq!(info.endpoint.max_msg_size, 8 << 10);
+    assert!(info.transmit.message_order.is_empty());
+    hints.domain.name = Some(SHM_DOMAIN.into());
+    assert_eq!(agree(&Config::default(), ApiVersion::NATIVE, &hints).as_ref(), Ok(info));
+    assert!(discover(Some(&hints.clone().caps(Flags::TAGGED))).is_err());
+    assert!(discover(Some(&hints.clone().max_msg_size(9 << 10))).is_err());
+    let all = choose(
+        &machine(),
+        &Config::default(),
+        ApiVersion::NATIVE,
+        Some(&Hints::new().endpoint_type(EndpointType::Dgram)),
+        None,
+    );
+    let longest = all.unwrap().iter().map(|info| info.endpoint.max_msg_size).collect::<Vec<_>>();
+    assert_eq!(longest, [960, 960, 8 << 10]);
+    hints.domain.name = Some("nowhere".into());
+    assert!(agree(&Config::default(), ApiVersion::NATIVE, &hints).is_err());
 }
 
 fn told(name: &str, source: Option<&str>) -> (String, Option<String>) {

@@ -19,7 +19,7 @@ def tool(name: str) -> str:
 def test_fi_info_describes_kestrel() -> None:
     outcome = run([tool("fi_info"), "-p", "kestrel", "-v"], environment(), 60)
     assert outcome.status == 0, outcome.text()
-    for word in ("FI_MSG", "FI_TAGGED", "FI_RMA", "FI_ATOMIC", "FI_EP_RDM", "kestrel-shm"):
+    for word in ("FI_MSG", "FI_TAGGED", "FI_RMA", "FI_ATOMIC", "FI_EP_RDM", "FI_EP_DGRAM", "kestrel-shm"):
         assert word in outcome.output, f"{word} is missing:\n{outcome.text()}"
 
 
@@ -30,12 +30,13 @@ def test_fi_info_lists_the_parameters() -> None:
         assert name in outcome.output, f"{name} is missing"
 
 
-@pytest.mark.parametrize("kind", ["tagged", "msg", "connected"])
+@pytest.mark.parametrize("kind", ["tagged", "msg", "connected", "datagrams"])
 def test_fi_pingpong(kind: str, scale: str) -> None:
-    """All sizes, and every byte is checked."""
+    """All sizes, and every byte is checked. Datagrams have those of one packet."""
     iterations = {"quick": "10", "default": "30", "full": "1000"}[scale]
-    port = {"tagged": "47811", "msg": "47812", "connected": "47813"}[kind]
-    how = ["-e", "msg"] if kind == "connected" else ["-e", "rdm", "-m", kind]
+    port = {"tagged": "47811", "msg": "47812", "connected": "47813", "datagrams": "47814"}[kind]
+    endpoints = {"connected": ["-e", "msg"], "datagrams": ["-e", "dgram"]}
+    how = endpoints.get(kind, ["-e", "rdm", "-m", kind])
     common = [tool("fi_pingpong"), "-p", "kestrel", *how]
     common += ["-I", iterations, "-S", "all", "-c"]
     env = environment()
@@ -54,4 +55,5 @@ def test_fi_pingpong(kind: str, scale: str) -> None:
         server.wait()
     text = outcome.check(1)
     assert server.returncode == 0, output[-4000:]
-    assert "1m" in text and "4m" not in text.splitlines()[0], text
+    assert ("4k" if kind == "datagrams" else "1m") in text, text
+    assert "4m" not in text.splitlines()[0], text

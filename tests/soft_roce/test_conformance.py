@@ -22,6 +22,7 @@ PARTS = [
     ),
     pytest.param(["counters", "binding", "addresses", "atomic"], id="counters", marks=pytest.mark.full),
     pytest.param(["rma", "progress"], id="rma"),
+    pytest.param(["datagrams", "multicast"], id="datagrams"),
     pytest.param(["load", "connections"], id="load", marks=pytest.mark.full),
 ]
 

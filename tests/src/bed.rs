@@ -8,6 +8,7 @@ use kestrel_core::{
     domain::{Domain, DomainOptions},
     endpoint::{Endpoint, EndpointOptions, PostError},
     error::Errno,
+    event_queue::EventQueue,
     flags::Flags,
     memory::{Piece, Pieces},
     operation::{ReceivePost, SendPost},
@@ -67,6 +68,8 @@ pub struct Options {
     pub queue_size: usize,
     /// `SELECTIVE_COMPLETION`, or nothing.
     pub bind: Flags,
+    /// Where its asynchronous operations report.
+    pub events: Option<Arc<EventQueue>>,
 }
 
 /// An endpoint with what it is bound to.
@@ -123,6 +126,9 @@ impl<P: Provider> Node<P> {
         endpoint.bind_address_vector(&node.vector).unwrap();
         endpoint.bind_completion_queue(&node.sends, Flags::TRANSMIT | options.bind).unwrap();
         endpoint.bind_completion_queue(&node.receives, Flags::RECV | options.bind).unwrap();
+        if let Some(events) = &options.events {
+            endpoint.bind_event_queue(events, 0).unwrap();
+        }
         endpoint.enable().unwrap();
         node
     }

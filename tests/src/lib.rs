@@ -201,6 +201,39 @@ macro_rules! conformance {
                 each_threads_messages_stay_in_order;
         }
     };
+    (datagrams over $bed:expr) => {
+        $crate::conformance! { @each $bed;
+            datagrams:
+                messages_of_every_length_arrive_whole,
+                vectors_are_one_datagram,
+                what_is_longer_is_refused,
+                a_silent_receiver_stops_nobody,
+                each_peer_has_a_place_of_its_own,
+                nobody_there_is_no_error,
+                what_is_held_is_canceled,
+                what_needs_an_answer_is_refused,
+                receives_are_as_ever,
+                strangers_are_heard,
+                an_endpoint_reaches_itself,
+                a_peer_that_goes_fails_nothing,
+                other_keys_are_not_heard,
+                reliable_endpoints_are_not_reached,
+                a_datagram_wakes_a_sleeper,
+                threads_may_send_at_once;
+        }
+    };
+    (multicast over $bed:expr) => {
+        $crate::conformance! { @each $bed;
+            multicast:
+                a_group_hears_what_is_sent_to_it,
+                a_member_may_only_send_or_only_receive,
+                joining_is_reported_or_refused,
+                who_leaves_hears_no_more,
+                groups_take_what_peers_take,
+                senders_are_told_apart,
+                other_keys_are_other_groups;
+        }
+    };
     (@each $bed:expr; $($module:ident: $($case:ident),+;)+) => {
         $(mod $module {
             use super::*;

@@ -47,6 +47,8 @@ mod near {
     }
 
     conformance!(bed());
+    conformance!(datagrams over bed());
+    conformance!(multicast over bed());
 }
 
 /// Everything goes far, and shared memory is there.
@@ -59,6 +61,8 @@ mod far {
     }
 
     conformance!(bed());
+    conformance!(datagrams over bed());
+    conformance!(multicast over bed());
 }
 
 /// A mock on which half of the addresses are not found, of odd ports and of even ones.
@@ -82,6 +86,8 @@ mod split {
     }
 
     conformance!(bed());
+    conformance!(datagrams over bed());
+    conformance!(multicast over bed());
 }
 
 /// What makes the suite above worth its time: endpoints of one world are reached on both sides.

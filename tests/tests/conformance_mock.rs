@@ -21,6 +21,7 @@ fn bed(options: MockOptions, sharing: Sharing) -> Bed<MockProvider> {
 mod roomy {
     use super::*;
     conformance!(bed(MockOptions::default(), Sharing::Exclusive));
+    conformance!(datagrams over bed(MockOptions::default(), Sharing::Exclusive));
 }
 
 mod tight {
@@ -43,6 +44,7 @@ mod tight {
     }
 
     conformance!(bed(options(), Sharing::Shared));
+    conformance!(datagrams over bed(options(), Sharing::Shared));
 }
 
 mod readable {
@@ -53,6 +55,7 @@ mod readable {
     }
 
     conformance!(bed(options(), Sharing::Shared));
+    conformance!(datagrams over bed(options(), Sharing::Shared));
 }
 
 /// How often a queue's reader and a counter's waiter, who wait in vain, have slept.

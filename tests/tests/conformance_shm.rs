@@ -13,6 +13,7 @@ fn bed(options: ShmOptions, sharing: Sharing) -> Bed<ShmProvider> {
 mod exclusive {
     use super::*;
     conformance!(bed(ShmOptions::default(), Sharing::Exclusive));
+    conformance!(datagrams over bed(ShmOptions::default(), Sharing::Exclusive));
 }
 
 mod shared {
@@ -23,4 +24,5 @@ mod shared {
     }
 
     conformance!(bed(options(), Sharing::Shared));
+    conformance!(datagrams over bed(options(), Sharing::Shared));
 }

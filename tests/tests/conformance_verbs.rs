@@ -23,9 +23,12 @@ fn bed(sharing: Sharing) -> Option<Bed<VerbsProvider>> {
 mod exclusive {
     use super::*;
     conformance!(bed(Sharing::Exclusive));
+    conformance!(datagrams over bed(Sharing::Exclusive));
+    conformance!(multicast over bed(Sharing::Exclusive));
 }
 
 mod shared {
     use super::*;
     conformance!(bed(Sharing::Shared));
+    conformance!(datagrams over bed(Sharing::Shared));
 }

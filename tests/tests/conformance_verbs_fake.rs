@@ -3,13 +3,12 @@
 use std::{ops::Deref, sync::Arc};
 
 use kestrel_core::{
-    address::Address,
     completion_queue::store::Sharing,
-    transport::{Bell, CoreClaim, Provider, Unreachable},
+    transport::{Bell, CoreClaim, Opening, Provider, Unreachable},
 };
 use kestrel_tests::{bed::Bed, conformance};
 use kestrel_verbs::{
-    RcProvider, RcTransport, VerbsOptions,
+    Carrier, RcProvider, VerbsOptions,
     device::LinkLayer,
     fake::{FakeDevice, FakeFabric, FakeOptions},
 };
@@ -29,15 +28,10 @@ impl Deref for Watched {
 }
 
 impl Provider for Watched {
-    type Transport = RcTransport<FakeDevice>;
+    type Transport = Carrier<FakeDevice>;
 
-    fn open_as(
-        &self,
-        address: Option<Address>,
-        key: &[u8],
-        incarnation: Option<u64>,
-    ) -> Result<Self::Transport, Unreachable> {
-        self.provider.open_as(address, key, incarnation)
+    fn open_as(&self, opening: Opening<'_>) -> Result<Self::Transport, Unreachable> {
+        self.provider.open_as(opening)
     }
 
     fn new_bell(&self) -> Result<Box<dyn Bell>, Unreachable> {
@@ -58,7 +52,8 @@ impl Drop for Watched {
         if !std::thread::panicking() {
             let tally = self.fabric.tally();
             assert_eq!(tally.not_ready, 0, "sends that found no buffer");
-            assert_eq!((tally.queue_pairs, tally.registered), (0, 0), "left behind");
+            let left = (tally.queue_pairs, tally.registered, tally.address_handles);
+            assert_eq!(left, (0, 0, 0), "left behind");
         }
     }
 }
@@ -74,12 +69,14 @@ fn bed(options: FakeOptions, sharing: Sharing) -> Bed<Watched> {
 mod roomy {
     use super::*;
     conformance!(bed(FakeOptions::default(), Sharing::Exclusive));
+    conformance!(datagrams over bed(FakeOptions::default(), Sharing::Exclusive));
+    conformance!(multicast over bed(FakeOptions::default(), Sharing::Exclusive));
 }
 
 mod tight {
     use super::*;
 
-    /// Nothing goes inline, long memory cannot be registered, and completions come in small
+    /// Nothing goes inline, datagrams are short, long memory cannot be registered, and completions come in small
     /// bursts, shuffled.
     fn options() -> FakeOptions {
         FakeOptions {
@@ -88,9 +85,11 @@ mod tight {
             inline_bytes_max: 0,
             poll_burst: 3,
             registered_bytes_max: 100_000,
+            mtu_bytes: 1024,
             shuffle: Some(7),
         }
     }
 
     conformance!(bed(options(), Sharing::Shared));
+    conformance!(datagrams over bed(options(), Sharing::Shared));
 }

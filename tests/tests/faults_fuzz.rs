@@ -27,7 +27,7 @@ use kestrel_core::{
     one_sided::{Action, RemotePost, RemoteSegment},
     operation::{ReceivePost, SendPost},
     protocol::atomic::{ATOMIC_BYTES_MAX, AtomicCall, AtomicOperation, Datatype, Form},
-    transport::{TransportEvent, Unreachable},
+    transport::{Service, TransportEvent, Unreachable},
     wire,
 };
 use kestrel_shm::{
@@ -52,6 +52,7 @@ fn lane() -> (kestrel_shm::LaneMemory, ReceiveLane, PoolMemory, [Station; 2]) {
         address: None,
         default_ip: [127, 0, 0, 1].into(),
         auth_key: Vec::new(),
+        service: Service::Reliable,
         incarnation: None,
         pool: pool.clone(),
         connect_timeout: Duration::from_secs(10),

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use kestrel_core::{address_vector::FI_ADDR_UNSPEC, flags::Flags, wire};
+use kestrel_core::{address_vector::FI_ADDR_UNSPEC, flags::Flags, transport::Service, wire};
 use kestrel_shm::{PoolMemory, ShmOptions, Station, StationEvent, StationOptions};
 use kestrel_tests::{
     node::{Done, Node, NodeOptions, Wait},
@@ -141,6 +141,7 @@ fn address_told(ours: bool, theirs: bool) -> u64 {
         address: None,
         default_ip: [127, 0, 0, 1].into(),
         auth_key: Vec::new(),
+        service: Service::Reliable,
         incarnation: None,
         pool: PoolMemory::create(4096).unwrap(),
         connect_timeout: PATIENCE,

@@ -11,7 +11,7 @@ use crate::{
     },
     domain::{Domain, OpenError},
     engine::unit::Unit,
-    transport::{Provider, Transport},
+    transport::{Opening, Provider, Transport},
 };
 
 impl<P: Provider> Endpoint<P> {
@@ -23,7 +23,7 @@ impl<P: Provider> Endpoint<P> {
         request: ConnectionRequest<P>,
     ) -> Result<Arc<Self>, OpenError> {
         let options = EndpointOptions { connected: true, ..options };
-        let transport = domain.provider().open(options.address, &options.auth_key)?;
+        let transport = domain.provider().open_as(options.opening())?;
         Self::open_over(domain, options, transport, Some(request))
     }
 
@@ -48,7 +48,8 @@ impl<P: Provider> Endpoint<P> {
             return Ok(());
         }
         self.replace_transport(|| {
-            let transport = self.domain.provider().open(Some(address), &self.options.auth_key)?;
+            let opening = Opening { address: Some(address), ..self.options.opening() };
+            let transport = self.domain.provider().open_as(opening)?;
             *self.lock_address() = transport.address();
             Ok(transport)
         })

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    CLAIM_FLAGS, Enabled, Endpoint, EndpointError, FAMILY, RECEIVE_FLAGS, Rules, SEND_FLAGS,
-    setup::Bindings,
+    CLAIM_FLAGS, Enabled, Endpoint, EndpointError, FAMILY, RECEIVE_FLAGS, Rules, setup::Bindings,
 };
 use crate::{
     address_vector::{AddressVector, FI_ADDR_UNSPEC},
@@ -107,7 +106,8 @@ impl<P: Provider> Endpoint<P> {
     /// What is plain for each direction: nothing, where there is none.
     fn rules(&self, setup: &Setup) -> (Rules, Rules) {
         let family = self.options.capabilities & FAMILY;
-        let send = if self.lacks(Flags::SEND) { Flags::empty() } else { SEND_FLAGS | family };
+        let send =
+            if self.lacks(Flags::SEND) { Flags::empty() } else { self.send_flags() | family };
         let receives_here = !self.lacks(Flags::RECV) && !self.options.shares_receive;
         let receive = match receives_here {
             true => RECEIVE_FLAGS.difference(CLAIM_FLAGS) | family,
@@ -130,6 +130,7 @@ impl<P: Provider> Endpoint<P> {
         let sharing = if connected { Sharing::Shared } else { self.domain.sharing() };
         let mut engine = Engine::new(transport, setup);
         engine.manager = manager;
+        engine.datagrams = self.options.datagrams.then(Box::default);
         Ok(Arc::new(Unit::new(self.domain.provider().clone(), sharing, engine)))
     }
 

@@ -11,6 +11,7 @@ mod enable;
 pub mod error;
 #[allow(unsafe_code)]
 pub mod message;
+pub mod multicast;
 pub mod one_sided;
 pub mod options;
 #[allow(unsafe_code)]
@@ -21,6 +22,7 @@ pub mod tagged;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 pub use error::{EndpointError, PostError};
+pub use multicast::{Group, GroupError};
 pub use options::{DefaultFlags, EndpointOptions, OptionName};
 use setup::Bindings;
 
@@ -30,16 +32,18 @@ use crate::{
     domain::{Domain, OpenError},
     engine::unit::Unit,
     flags::Flags,
+    info::DATAGRAM_CAPS,
     memory::Pieces,
     one_sided::RemotePost,
     operation::{IOV_LIMIT, ReceivePost, SendPost},
     primitive::{AtomicBool, AtomicU64, Ordering},
+    protocol::datagram::Dropped,
     scalable_endpoint::pair::Seat,
     transport::{Provider, Transport},
 };
 
-/// A reliable endpoint: of datagrams to many peers (`FI_EP_RDM`), or connected to one
-/// (`FI_EP_MSG`).
+/// A reliable endpoint: to many peers (`FI_EP_RDM`), or connected to one (`FI_EP_MSG`); or one of
+/// datagrams, which may be lost (`FI_EP_DGRAM`).
 pub struct Endpoint<P: Provider> {
     domain: Arc<Domain<P>>,
     options: EndpointOptions,
@@ -129,6 +133,9 @@ const SEND_FLAGS: Flags = Flags::REMOTE_CQ_DATA
     .union(Flags::DELIVERY_COMPLETE)
     .union(Flags::MATCH_COMPLETE)
     .union(Flags::FENCE);
+/// What datagrams cannot have: nobody says what has become of them.
+const RELIABLE_FLAGS: Flags =
+    Flags::DELIVERY_COMPLETE.union(Flags::MATCH_COMPLETE).union(Flags::FENCE);
 const CLAIM_FLAGS: Flags = Flags::PEEK.union(Flags::CLAIM).union(Flags::DISCARD);
 const RECEIVE_FLAGS: Flags = Flags::COMPLETION
     .union(Flags::MORE)
@@ -143,7 +150,7 @@ impl<P: Provider> Endpoint<P> {
         if domain.provider().forked() {
             return Err(OpenError::ForkedChild);
         }
-        let transport = domain.provider().open(options.address, &options.auth_key)?;
+        let transport = domain.provider().open_as(options.opening())?;
         Self::open_over(domain, options, transport, None)
     }
 
@@ -168,13 +175,18 @@ impl<P: Provider> Endpoint<P> {
 
     fn open_as(
         domain: &Arc<Domain<P>>,
-        options: EndpointOptions,
+        mut options: EndpointOptions,
         address: Address,
         transport: Option<P::Transport>,
         request: Option<ConnectionRequest<P>>,
         seat: Option<Seat<P>>,
     ) -> Result<Arc<Self>, OpenError> {
         domain.uses().bind().map_err(|_| OpenError::Closed)?;
+        if options.datagrams {
+            options.capabilities &= DATAGRAM_CAPS;
+        } else {
+            options.capabilities.remove(Flags::MULTICAST);
+        }
         Ok(Arc::new(Endpoint {
             domain: domain.clone(),
             address: Mutex::new(address),
@@ -213,6 +225,22 @@ impl<P: Provider> Endpoint<P> {
     /// Asks the transport something that only it knows. Cold.
     pub fn inspect<R>(&self, ask: impl FnOnce(&P::Transport) -> R) -> Result<R, PostError> {
         self.unit()?.with(|engine| ask(&engine.transport))
+    }
+
+    /// The longest message that it takes. Units: bytes.
+    ///
+    /// # Errors
+    /// The endpoint is not enabled.
+    pub fn message_max(&self) -> Result<usize, PostError> {
+        Ok(self.unit()?.message_max())
+    }
+
+    /// Datagrams that were dropped so far, on the way out or in.
+    ///
+    /// # Errors
+    /// The endpoint is not enabled, or closed.
+    pub fn dropped(&self) -> Result<Dropped, PostError> {
+        self.unit()?.with(|engine| engine.dropped())
     }
 
     #[inline(always)]
@@ -274,7 +302,10 @@ impl<P: Provider> Endpoint<P> {
     #[inline(always)]
     fn post_send_by(&self, enabled: &Enabled<P>, mut post: SendPost<'_>) -> Result<(), PostError> {
         if !enabled.send.is_plain(post.flags) {
-            self.check_flags(Flags::SEND, SEND_FLAGS, post.flags)?;
+            self.check_flags(Flags::SEND, self.send_flags() | Flags::MULTICAST, post.flags)?;
+            if post.flags.contains(Flags::MULTICAST) {
+                return self.post_to_group(post);
+            }
         }
         self.check_pieces(&post.pieces)?;
         if post.flags.contains(Flags::INJECT) {
@@ -324,10 +355,17 @@ impl<P: Provider> Endpoint<P> {
         if !(allowed | FAMILY).contains(flags) {
             return Err(PostError::BadFlags { flags });
         }
-        if !self.options.capabilities.contains(flags & FAMILY) {
-            return Err(PostError::NotCapable { missing: flags & FAMILY });
+        let needed = flags & (FAMILY | Flags::MULTICAST);
+        if !self.options.capabilities.contains(needed) {
+            let missing = needed.difference(self.options.capabilities);
+            return Err(PostError::NotCapable { missing });
         }
         check_claim_flags(flags)
+    }
+
+    /// What may be asked of a send; not where it goes.
+    fn send_flags(&self) -> Flags {
+        if self.options.datagrams { SEND_FLAGS.difference(RELIABLE_FLAGS) } else { SEND_FLAGS }
     }
 
     #[inline(always)]

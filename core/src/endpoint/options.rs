@@ -8,7 +8,7 @@ use crate::{
     connection::CM_DATA_SIZE,
     flags::Flags,
     primitive::{AtomicU64, Ordering},
-    transport::Provider,
+    transport::{Opening, Provider, Service},
 };
 
 /// The least room that a multi-receive buffer keeps, if nobody says. Units: bytes.
@@ -40,6 +40,16 @@ pub struct EndpointOptions {
     pub shares_receive: bool,
     /// Whether it has one peer, to which it connects (`FI_EP_MSG`), or many (`FI_EP_RDM`).
     pub connected: bool,
+    /// Whether its messages are datagrams (`FI_EP_DGRAM`): each is one packet, and may be lost.
+    pub datagrams: bool,
+}
+
+impl EndpointOptions {
+    /// What its transport is opened with.
+    pub(crate) fn opening(&self) -> Opening<'_> {
+        let service = if self.datagrams { Service::Datagrams } else { Service::Reliable };
+        Opening { address: self.address, auth_key: &self.auth_key, incarnation: None, service }
+    }
 }
 
 impl Default for EndpointOptions {
@@ -61,7 +71,8 @@ impl Default for EndpointOptions {
                 | Flags::WRITE
                 | Flags::REMOTE_READ
                 | Flags::REMOTE_WRITE
-                | Flags::RMA_EVENT,
+                | Flags::RMA_EVENT
+                | Flags::MULTICAST,
             transmit_size: config.tx_size,
             inject_size: config.inject_size,
             transmit_flags: Flags::empty(),
@@ -70,6 +81,7 @@ impl Default for EndpointOptions {
             shares_transmit: false,
             shares_receive: false,
             connected: false,
+            datagrams: false,
         }
     }
 }
@@ -172,7 +184,7 @@ impl DefaultFlags {
         let bad = EndpointError::BadFlags { object: "default operation", flags };
         let (target, allowed) = match (flags.contains(Flags::TRANSMIT), flags.contains(Flags::RECV))
         {
-            (true, false) => (&self.send, SEND_FLAGS | Flags::TRANSMIT),
+            (true, false) => (&self.send, SEND_FLAGS | Flags::MULTICAST | Flags::TRANSMIT),
             (false, true) => (&self.receive, RECEIVE_FLAGS | Flags::RECV),
             _ => return Err(bad),
         };

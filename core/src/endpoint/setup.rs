@@ -263,6 +263,11 @@ impl<P: Provider> Endpoint<P> {
         }
     }
 
+    /// Where what becomes of asynchronous operations is told.
+    pub(super) fn reporter_queue(&self) -> Option<Arc<EventQueue>> {
+        self.lock_bindings().reporter.as_ref().map(|reporter| reporter.queue.clone())
+    }
+
     /// Gives the endpoint, which is not enabled, another transport: one elsewhere.
     pub(super) fn replace_transport(
         &self,

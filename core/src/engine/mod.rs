@@ -33,6 +33,7 @@ use crate::{
     operation::{Incoming, ReceiveOperation, SendOperation, Unexpected},
     pool::Pool,
     protocol::{
+        datagram::Datagrams,
         remote_access::scratch::Scratch,
         single_copy::{help::Helping, pull::Pull},
     },
@@ -114,6 +115,8 @@ pub struct Engine<T: Transport> {
     pub(crate) scratch: Scratch,
     /// What there is of connections: nothing in an endpoint that has none.
     pub(crate) manager: Option<Box<Manager>>,
+    /// What there is of datagrams: nothing in an endpoint whose messages are not.
+    pub(crate) datagrams: Option<Box<Datagrams>>,
     /// Peers with something to push.
     pub(crate) backlog: Vec<PeerIndex>,
     /// Operations that go through windows.
@@ -140,6 +143,7 @@ impl<T: Transport> Engine<T> {
             context: 0,
             is_deaf: false,
             manager: None,
+            datagrams: None,
             peers: Vec::new(),
             by_address: HashMap::new(),
             routes: Vec::new(),
@@ -267,5 +271,6 @@ impl<T: Transport> Drop for Engine<T> {
             self.end_single_copy(peer);
         }
         self.say_bye();
+        self.tell_dropped();
     }
 }

@@ -88,6 +88,7 @@ impl<T: Transport> Engine<T> {
         }
         let peer = self.peers.len() as PeerIndex;
         let mut record = Peer::new(address, peer);
+        record.flow = self.no_flow();
         record.fi_addr = self.setup.address_vector.reported(&address);
         self.peers.push(record);
         self.by_address.insert(address, peer);
@@ -144,6 +145,10 @@ impl<T: Transport> Engine<T> {
                 TransportEvent::Incoming { ticket, address, incarnation } => {
                     self.incoming_peer(ticket, address, incarnation);
                 }
+                TransportEvent::Overheard { ticket, address } => {
+                    let peer = self.peer_of(address);
+                    self.transport.recognize(peer, ticket);
+                }
                 TransportEvent::Died { peer } => self.peer_died(peer),
                 TransportEvent::Closed { peer } => {
                     self.drain(peer);
@@ -167,7 +172,8 @@ impl<T: Transport> Engine<T> {
         record.state = PeerState::Ready;
         record.charged = 0;
         record.window = PeerWindow::default();
-        record.credit = CREDIT_FIRST;
+        // Nobody grants credit for datagrams, and nobody waits for it.
+        record.credit = if self.datagrams.is_some() { u64::MAX } else { CREDIT_FIRST };
         record.unwritable = false;
         if self.context > 0 {
             self.say(peer, Kind::Context, self.context, Vec::new());
@@ -268,7 +274,8 @@ impl<T: Transport> Engine<T> {
         self.lose(peer, why);
     }
 
-    /// Fails every operation that depends on `peer`, receives directed at it included.
+    /// Fails every operation that depends on `peer`, receives directed at it included. Datagrams
+    /// are dropped, and their receives wait for whoever comes.
     pub(crate) fn fail_operations(&mut self, peer: PeerIndex, why: &Unreachable) {
         self.fail_established(peer, why);
         let record = &mut self.peers[peer as usize];
@@ -280,9 +287,15 @@ impl<T: Transport> Engine<T> {
         for send in queued {
             if send & ONE_SIDED != 0 {
                 self.fail_remote(send & !ONE_SIDED, why);
+            } else if self.datagrams.is_some() {
+                self.drop_datagram(send);
             } else {
                 self.fail_send(send, why);
             }
+        }
+        // Receives of datagrams wait for whoever comes.
+        if self.datagrams.is_some() {
+            return;
         }
         // A receive that is directed at an endpoint of several contexts waits for any of them.
         let source = self.peers[peer as usize].source;

@@ -65,6 +65,8 @@ pub struct Unit<P: Provider> {
     submissions: Ring<Submission>,
     /// Counts polls by the application, so that a helper knows to stay away.
     polls: AtomicU32,
+    /// The longest message. Units: bytes.
+    message_max: usize,
     engine: UnsafeCell<Option<Engine<P::Transport>>>,
 }
 
@@ -84,8 +86,14 @@ impl<P: Provider> Unit<P> {
             ownership: Ownership::new(),
             submissions: Ring::new(SUBMISSIONS_MAX),
             polls: AtomicU32::new(0),
+            message_max: engine.message_max(),
             engine: UnsafeCell::new(Some(engine)),
         }
+    }
+
+    /// The longest message. Units: bytes.
+    pub fn message_max(&self) -> usize {
+        self.message_max
     }
 
     /// The engine, for the owner.
@@ -295,7 +303,7 @@ impl<P: Provider> Unit<P> {
     #[cold]
     #[inline(never)]
     fn submit_send(&self, post: SendPost<'_>) -> Result<(), PostError> {
-        post.check_length()?;
+        post.check_length(self.message_max)?;
         let total = post.pieces.total();
         let inject = post.flags.contains(Flags::INJECT);
         let mut pieces = StoredPieces::store(post.pieces);

@@ -50,6 +50,19 @@ pub const RX_CAPS: Flags = Flags::MSG
 pub const DOMAIN_CAPS: Flags =
     Flags::LOCAL_COMM.union(Flags::REMOTE_COMM).union(Flags::SHARED_AV).union(Flags::AV_USER_ID);
 
+/// Capabilities that endpoints of datagrams can have: no tags, nothing one-sided, no fence.
+pub const DATAGRAM_CAPS: Flags = Flags::MSG
+    .union(Flags::SEND)
+    .union(Flags::RECV)
+    .union(Flags::DIRECTED_RECV)
+    .union(Flags::MULTI_RECV)
+    .union(Flags::SOURCE)
+    .union(Flags::MULTICAST)
+    .union(Flags::SHARED_AV)
+    .union(Flags::AV_USER_ID)
+    .union(Flags::LOCAL_COMM)
+    .union(Flags::REMOTE_COMM);
+
 /// The protocol between two kestrels: "provider specific protocols will be
 /// indicated by having the upper bit of the protocol value set to one".
 pub const PROTOCOL_KESTREL: u32 = 1 << 31 | 0x6b65; // "ke"
@@ -143,6 +156,45 @@ impl Offer {
         offer
     }
 
+    /// The offer for datagrams of up to `message_max` bytes: messages alone, in no order, that may
+    /// be lost. "FI_EP_DGRAM: Supports a connectionless, unreliable datagram communication."
+    pub fn datagrams(message_max: usize) -> Self {
+        let mut offer = Offer::rdm();
+        let reliable = Flags::DELIVERY_COMPLETE | Flags::MATCH_COMPLETE;
+        offer.maximum.transmit.op_flags.remove(reliable);
+        for info in [&mut offer.template, &mut offer.maximum] {
+            for caps in [&mut info.caps, &mut info.transmit.caps, &mut info.receive.caps] {
+                *caps &= DATAGRAM_CAPS;
+            }
+            info.transmit.message_order = MessageOrder::empty();
+            info.receive.message_order = MessageOrder::empty();
+            info.transmit.rma_iov_limit = 0;
+            // Nobody's memory is reached, so nothing about registration matters.
+            info.domain.memory_region_mode = MemoryRegionMode::empty();
+            (info.domain.max_ep_tx_ctx, info.domain.max_ep_rx_ctx) = (1, 1);
+            (info.domain.max_ep_stx_ctx, info.domain.max_ep_srx_ctx) = (0, 0);
+            let endpoint = &mut info.endpoint;
+            endpoint.kind = EndpointType::Dgram;
+            endpoint.max_msg_size = message_max;
+            endpoint.tag_format = 0;
+            endpoint.max_order_raw_size = 0;
+            endpoint.max_order_war_size = 0;
+            endpoint.max_order_waw_size = 0;
+        }
+        offer
+    }
+
+    /// The same offer with multicast groups.
+    #[must_use]
+    pub fn with_groups(mut self) -> Self {
+        self.maximum.transmit.op_flags |= Flags::MULTICAST;
+        for info in [&mut self.template, &mut self.maximum] {
+            info.caps |= Flags::MULTICAST;
+            info.transmit.caps |= Flags::MULTICAST;
+        }
+        self
+    }
+
     /// The same offer from a device of its own: discovery has one domain per device.
     #[must_use]
     pub fn named(mut self, fabric: &str, domain: &str) -> Self {
@@ -160,6 +212,7 @@ impl Offer {
         self.template.receive.size = rx_size;
         self.maximum.transmit.size = self.maximum.transmit.size.max(tx_size);
         self.maximum.receive.size = self.maximum.receive.size.max(rx_size);
+        let inject_size = inject_size.min(self.maximum.endpoint.max_msg_size);
         self.template.transmit.inject_size = inject_size;
         self.maximum.transmit.inject_size = inject_size;
         self

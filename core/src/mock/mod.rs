@@ -35,8 +35,8 @@ use crate::{
     memory::Piece,
     ring::{claims::Claims, lane::INLINE_WORDS},
     transport::{
-        Arrival, Bell, CoreClaim, Limits, PeerIndex, Provider, Room, Transport, TransportEvent,
-        Unreachable,
+        Arrival, Bell, CoreClaim, Limits, Opening, PeerIndex, Provider, Room, Service, Transport,
+        TransportEvent, Unreachable,
     },
     wire::{Head, Kind},
 };
@@ -93,6 +93,7 @@ struct Station {
     address: Address,
     incarnation: u64,
     auth_key: Vec<u8>,
+    service: Service,
     bell: MockBell,
     /// Threads that sleep, or are about to.
     armed: AtomicUsize,
@@ -197,7 +198,9 @@ impl MockTransport {
             *count -= 1;
             return Err(Unreachable { errno: *errno, reason: format!("{address} refused") });
         }
-        let to = network.stations.get(&address).cloned().ok_or_else(|| Unreachable {
+        let to = network.stations.get(&address).cloned();
+        let service = self.station.service;
+        let to = to.filter(|to| to.service == service).ok_or_else(|| Unreachable {
             errno: Errno::HOSTUNREACH,
             reason: format!("no endpoint listens at {address}"),
         })?;

@@ -63,17 +63,12 @@ impl MockProvider {
 impl Provider for MockProvider {
     type Transport = MockTransport;
 
-    fn open_as(
-        &self,
-        address: Option<Address>,
-        auth_key: &[u8],
-        incarnation: Option<u64>,
-    ) -> Result<MockTransport, Unreachable> {
+    fn open_as(&self, opening: Opening<'_>) -> Result<MockTransport, Unreachable> {
         let mut network = lock(&self.network);
         network.opened += 1;
         let opened = network.opened;
         let default = Address::new([127, 0, 0, 1].into(), 0);
-        let mut address = address.unwrap_or(default);
+        let mut address = opening.address.unwrap_or(default);
         if address.port() == 0 {
             address = address.with_port(1024 + opened as u16);
         }
@@ -83,8 +78,9 @@ impl Provider for MockProvider {
         }
         let station = Arc::new(Station {
             address,
-            incarnation: incarnation.unwrap_or(opened),
-            auth_key: auth_key.to_vec(),
+            incarnation: opening.incarnation.unwrap_or(opened),
+            auth_key: opening.auth_key.to_vec(),
+            service: opening.service,
             bell: MockBell::new()?,
             armed: AtomicUsize::new(0),
             dead: AtomicBool::new(false),

@@ -9,7 +9,7 @@ use crate::{
     flags::Flags,
     info::TX_SIZE_MAX,
     operation::{Body, ReceiveOperation, StoredPieces, Unexpected},
-    protocol::place,
+    protocol::{datagram::Datagrams, place},
     tag_match::{PostedId, STICKY},
     transport::{Arrival, PeerIndex, Transport},
     wire::{self, ENVELOPE_COST, Head, Kind},
@@ -176,6 +176,9 @@ impl<T: Transport> Engine<T> {
         if self.leaves_for_later(peer, cost) {
             return false;
         }
+        if self.drops_unasked(peer, cost) {
+            return true;
+        }
         let message = self.eager_message(arrival);
         let wanted = flags & (wire::ACK_DELIVERY | wire::ACK_MATCH);
         let operation = match wanted {
@@ -235,6 +238,10 @@ impl<T: Transport> Engine<T> {
         let arrival = Arrival { peer, head, word, length, tiny: None };
         let kind = Kind::from_byte(arrival.head.kind);
         if self.manager.is_some() && !self.admits(peer, kind) {
+            return true;
+        }
+        if self.datagrams.is_some() && !Datagrams::admits(head) {
+            self.violation(peer, "it sent more than datagrams");
             return true;
         }
         match kind {

@@ -69,9 +69,17 @@ impl<T: Transport> Engine<T> {
         self.peers[peer as usize].flow.held -= cost;
     }
 
+    /// The flow of a peer that has no lane to us. Datagrams need none: to a group anybody sends.
+    pub(crate) fn no_flow(&self) -> ReceiveFlow {
+        let grant_at = if self.datagrams.is_some() { u64::MAX } else { 0 };
+        ReceiveFlow { grant_at, ..ReceiveFlow::default() }
+    }
+
     /// A lane from `peer` was adopted: its flow begins.
     pub(crate) fn open_flow(&mut self, peer: PeerIndex) {
-        let flow = ReceiveFlow::opened();
+        let grant_at = self.no_flow().grant_at;
+        let mut flow = ReceiveFlow::opened();
+        flow.grant_at = flow.grant_at.max(grant_at);
         self.windows += flow.window;
         let record = &mut self.peers[peer as usize];
         (record.flow, record.unreadable, record.offers.0) = (flow, false, 0);
@@ -80,7 +88,8 @@ impl<T: Transport> Engine<T> {
     /// The lane from `peer` is gone, and nothing more arrives in its flow. What it left behind
     /// is no longer charged to anybody, and nobody is told when it is received.
     pub(crate) fn close_flow(&mut self, peer: PeerIndex) {
-        let flow = std::mem::take(&mut self.peers[peer as usize].flow);
+        let closed = self.no_flow();
+        let flow = std::mem::replace(&mut self.peers[peer as usize].flow, closed);
         self.windows -= flow.window;
         if flow.held == 0 {
             return;

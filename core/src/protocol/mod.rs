@@ -3,7 +3,8 @@
 //! Eager messages are one packet. Long ones start with a prefix that needs no
 //! consent; the rest follows when the receiver has matched them. Credit bounds
 //! what a receiver must hold that nobody has asked for. One-sided operations ask
-//! the target's engine, which executes them in the order of the lane. `docs/protocol.md` has
+//! the target's engine, which executes them in the order of the lane. Datagrams are eager messages
+//! without credit, that may be lost. `docs/protocol.md` has
 //! the whole story; each file here is one chapter of it.
 
 pub mod arrive;
@@ -12,8 +13,10 @@ pub mod claim;
 pub mod connect;
 pub mod context;
 pub mod credit;
+pub mod datagram;
 pub mod long;
 pub mod multi_receive;
+pub mod multicast;
 pub mod place;
 pub mod pump;
 pub mod receive;

@@ -83,6 +83,9 @@ impl<T: Transport> Engine<T> {
 
     /// Pushes the first packet of a send, and decides how it is cut.
     fn push_first(&mut self, peer: PeerIndex, index: u32) -> bool {
+        if self.datagrams.is_some() {
+            return self.push_datagram(peer, index);
+        }
         let total = self.sends[index].total;
         let contiguous = self.sends[index].pieces.view().contiguous(0, total);
         let streaming = self.peers[peer as usize].is_streaming();
@@ -114,7 +117,14 @@ impl<T: Transport> Engine<T> {
         pushed
     }
 
-    fn push_whole(&mut self, peer: PeerIndex, index: u32, piece: Piece, cost: u64) -> bool {
+    /// Pushes a send as one packet that is charged `cost`.
+    pub(crate) fn push_whole(
+        &mut self,
+        peer: PeerIndex,
+        index: u32,
+        piece: Piece,
+        cost: u64,
+    ) -> bool {
         let name = self.sends.name(index);
         let send = &self.sends[index];
         let (mut words, mut count) = ([0; 2], 0);

@@ -8,7 +8,7 @@ use crate::{
     error::HasErrno,
     flags::Flags,
     memory::{Piece, Pieces},
-    operation::{SendOperation, SendPost, SendStage, StoredPieces},
+    operation::{MESSAGE_MAX, SendOperation, SendPost, SendStage, StoredPieces},
     transport::{PeerIndex, Transport},
     wire::{self, ENVELOPE_COST, Head, Kind},
 };
@@ -103,6 +103,9 @@ impl<T: Transport> Engine<T> {
     #[cold]
     #[inline(never)]
     fn send_later(&mut self, peer: PeerIndex, post: SendPost<'_>) -> Result<(), PostError> {
+        if self.datagrams.is_some() {
+            return self.send_datagram(peer, post);
+        }
         let ready = self.peers[peer as usize].state == PeerState::Ready;
         if ready && post.flags.contains(Flags::INJECT) {
             return Err(PostError::Again);
@@ -111,7 +114,12 @@ impl<T: Transport> Engine<T> {
     }
 
     #[inline(always)]
-    fn push_eager(&mut self, peer: PeerIndex, post: &SendPost<'_>, piece: Piece) -> bool {
+    pub(crate) fn push_eager(
+        &mut self,
+        peer: PeerIndex,
+        post: &SendPost<'_>,
+        piece: Piece,
+    ) -> bool {
         let tagged = if post.flags.contains(Flags::TAGGED) { wire::TAGGED } else { 0 };
         if post.flags.contains(Flags::REMOTE_CQ_DATA) {
             let head = Head::new(Kind::Eager, tagged | wire::DATA);
@@ -123,7 +131,10 @@ impl<T: Transport> Engine<T> {
     #[cold]
     #[inline(never)]
     fn send_queued(&mut self, peer: PeerIndex, post: SendPost<'_>) -> Result<(), PostError> {
-        post.check_length()?;
+        if self.datagrams.is_some() {
+            return self.send_datagram(peer, post);
+        }
+        post.check_length(MESSAGE_MAX)?;
         if self.sends.len() >= self.setup.transmit_size {
             self.pump(peer);
             if self.sends.len() >= self.setup.transmit_size {
@@ -147,6 +158,7 @@ impl<T: Transport> Engine<T> {
     #[cold]
     pub(crate) fn send_submitted(&mut self, post: SendPost<'_>) {
         match self.peer_at(post.to) {
+            Some(peer) if self.datagrams.is_some() => self.datagram_submitted(peer, post),
             Some(peer) => self.enqueue(peer, post),
             None => self.fail_unrouted(post),
         }
@@ -166,7 +178,7 @@ impl<T: Transport> Engine<T> {
 }
 
 impl SendOperation {
-    fn from_post(peer: PeerIndex, post: SendPost<'_>) -> SendOperation {
+    pub(crate) fn from_post(peer: PeerIndex, post: SendPost<'_>) -> SendOperation {
         let total = post.pieces.total();
         let mut pieces = StoredPieces::store(post.pieces);
         let flags = post.flags;

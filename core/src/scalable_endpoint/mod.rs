@@ -24,7 +24,7 @@ use crate::{
     error::Errno,
     flags::Flags,
     info::{RX_CAPS, TX_CAPS},
-    transport::{Provider, Transport, Unreachable},
+    transport::{Opening, Provider, Transport, Unreachable},
 };
 use pair::{Direction, Pair, Seat};
 
@@ -80,6 +80,9 @@ impl<P: Provider> ScalableEndpoint<P> {
     ) -> Result<Arc<Self>, OpenError> {
         if domain.provider().forked() {
             return Err(OpenError::ForkedChild);
+        }
+        if options.connected || options.datagrams {
+            return Err(OpenError::NotScalable);
         }
         let counts = counts.specified()?;
         let transports = open_row(&**domain.provider(), &options, counts)?;
@@ -238,7 +241,7 @@ fn open_row<P: Provider>(
     // Held until a row is found, so that none is tried twice.
     let mut taken = Vec::new();
     loop {
-        let mut row = vec![provider.open(options.address, &options.auth_key)?];
+        let mut row = vec![provider.open_as(options.opening())?];
         match extend(provider, options, &mut row, count) {
             Ok(()) => return Ok(row),
             Err(error) => {
@@ -265,7 +268,8 @@ fn extend<P: Provider>(
             errno: Errno::ADDRINUSE,
             reason: format!("there are no {count} ports from {first} on"),
         })?;
-        row.push(provider.open(Some(next), &options.auth_key)?);
+        let opening = Opening { address: Some(next), ..options.opening() };
+        row.push(provider.open_as(opening)?);
     }
     Ok(())
 }

@@ -7,8 +7,8 @@ use super::{
         AvAttr, CntrAttr, CqAttr, CqErrEntry, EqAttr, EqErrEntry, Iovec, MrAttr, WaitAttr,
     },
     fid::{
-        Fid, FidAv, FidCntr, FidCq, FidDomain, FidEp, FidEq, FidFabric, FidMr, FidPep, FidPoll,
-        FidStx, FidWait,
+        Fid, FidAv, FidCntr, FidCq, FidDomain, FidEp, FidEq, FidFabric, FidMc, FidMr, FidPep,
+        FidPoll, FidStx, FidWait,
     },
     info::{Info, RxAttr, TxAttr},
 };
@@ -131,6 +131,6 @@ operations! {
         accept(ep: *mut FidEp, data: *const c_void, length: usize) -> c_int;
         reject(pep: *mut FidPep, handle: *mut Fid, data: *const c_void, length: usize) -> c_int;
         shutdown(ep: *mut FidEp, flags: u64) -> c_int;
-        join(ep: *mut FidEp, address: *const c_void, flags: u64, mc: *mut Opaque, context: Opaque) -> c_int;
+        join(ep: *mut FidEp, address: *const c_void, flags: u64, mc: *mut *mut FidMc, context: Opaque) -> c_int;
     }
 }

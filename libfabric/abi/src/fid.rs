@@ -32,6 +32,7 @@ pub mod class {
     pub const WAIT: usize = 16;
     pub const POLL: usize = 17;
     pub const CONNREQ: usize = 18;
+    pub const MC: usize = 19;
 }
 
 #[repr(C)]
@@ -93,6 +94,13 @@ pub struct FidPep {
 #[repr(C)]
 pub struct FidRequest {
     pub fid: Fid,
+}
+
+#[repr(C)]
+pub struct FidMc {
+    pub fid: Fid,
+    /// What `fi_mc_addr` gives: it is inline in the header.
+    pub fi_addr: u64,
 }
 
 #[repr(C)]

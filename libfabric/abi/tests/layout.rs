@@ -50,6 +50,7 @@ fn all_sizes() -> Vec<(&'static str, usize, usize, usize)> {
         FidEp = fid_ep: 80, 80;
         FidAv = fid_av: 32, 32;
         FidMr = fid_mr: 40, 40;
+        FidMc = fid_mc: 32, 32;
         FidEq = fid_eq: 32, 32;
         FidCq = fid_cq: 32, 32;
         FidCntr = fid_cntr: 32, 32;
@@ -150,6 +151,7 @@ fn entries_and_messages() -> Vec<Fact> {
         FidDomain = fid_domain { fid, ops, mr }
         FidEp = fid_ep { fid, ops, cm, msg, rma, tagged, atomic, collective }
         FidMr = fid_mr { fid, mem_desc, key }
+        FidMc = fid_mc { fid, fi_addr }
         FidCq = fid_cq { fid, ops }
     }
 }

@@ -14,12 +14,20 @@ use crate::{
         control::OpsCm,
         fid::{Fid, FidEp},
     },
-    address, object,
+    address, multicast, object,
     outcome::{Failure, done},
 };
 
-pub static OPERATIONS: OpsCm =
-    OpsCm { setname, getname, getpeer, connect, accept, shutdown, ..OpsCm::refusing::<NOSYS>() };
+pub static OPERATIONS: OpsCm = OpsCm {
+    setname,
+    getname,
+    getpeer,
+    connect,
+    accept,
+    shutdown,
+    join: multicast::join,
+    ..OpsCm::refusing::<NOSYS>()
+};
 
 /// The application's data that goes with a request or an answer.
 ///

@@ -35,7 +35,7 @@ pub struct State {
     pub endpoint: Arc<Endpoint>,
     /// The flags of calls that name none: each alias has its own.
     defaults: DefaultFlags,
-    /// Counts the aliases of the endpoint, which only it is closed after.
+    /// Counts the aliases of the endpoint and its groups, which only it is closed after.
     aliases: Arc<BindCount>,
     is_alias: bool,
     /// How its addresses are written.
@@ -70,6 +70,18 @@ static CLOSED_RMA: OpsRma = OpsRma::refusing::<BADF>();
 static CLOSED_TAGGED: OpsTagged = OpsTagged::refusing::<BADF>();
 static CLOSED_ATOMIC: OpsAtomic = OpsAtomic::refusing::<BADF>();
 static CLOSED_COLLECTIVE: OpsCollective = OpsCollective::refusing::<BADF>();
+
+impl State {
+    /// How its addresses are written.
+    pub fn format(&self) -> AddressFormat {
+        self.format
+    }
+
+    /// Counts what is open on the endpoint: aliases, and groups that it has joined.
+    pub fn uses(&self) -> &Arc<BindCount> {
+        &self.aliases
+    }
+}
 
 impl Header for FidEp {
     type State = State;

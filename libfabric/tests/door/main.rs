@@ -9,6 +9,7 @@ mod calls;
 mod connections;
 mod contexts;
 mod control;
+mod datagrams;
 mod discovery;
 mod forks;
 mod host;

@@ -330,12 +330,14 @@ impl ControlThread {
     /// process. Otherwise any process of our user could send in another endpoint's name.
     fn check_address(&self, id: u64, claimed: SocketAddr) -> Result<(), Objection> {
         let handshake = self.handshakes.get(&id).ok_or(Objection::Gone)?;
-        let there = socket::open_connection(claimed).map_err(|errno| match errno {
-            Errno::CONNREFUSED => Objection::NotItsAddress { claimed },
-            Errno::AGAIN => Objection::AddressBusy { claimed },
-            Errno::MFILE | Errno::NFILE => Objection::OutOfDescriptors,
-            errno => Objection::System { call: "connect", source: errno.into() },
-        })?;
+        let record = self.stations.get(&handshake.station).ok_or(Objection::Gone)?;
+        let there =
+            socket::open_connection(record.service, claimed).map_err(|errno| match errno {
+                Errno::CONNREFUSED => Objection::NotItsAddress { claimed },
+                Errno::AGAIN => Objection::AddressBusy { claimed },
+                Errno::MFILE | Errno::NFILE => Objection::OutOfDescriptors,
+                errno => Objection::System { call: "connect", source: errno.into() },
+            })?;
         let system = |source| Objection::System { call: "SO_PEERCRED", source };
         let owner = sys::peer_credentials(there.as_fd()).map_err(system)?;
         let same = match handshake.process {

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use kestrel_core::transport::Service;
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
@@ -183,13 +184,15 @@ impl ControlThread {
 
     /// Connects and sends HELLO.
     fn try_attempt(&mut self, id: u64) -> Attempt<()> {
+        let station = self.handshakes.get(&id).and_then(|it| self.stations.get(&it.station));
+        let service = station.map_or(Service::default(), |station| station.service);
         let Some(connecting) = self.connecting_of(id) else {
             return Ok(());
         };
         connecting.attempts += 1;
         connecting.obstacle = "it has not answered";
         let (to, deadline) = (connecting.to, connecting.deadline);
-        let socket = socket::open_connection(to).map_err(|errno| match errno {
+        let socket = socket::open_connection(service, to).map_err(|errno| match errno {
             Errno::CONNREFUSED => Obstacle::Nobody,
             Errno::AGAIN => Obstacle::Passing("too many others connect to it"),
             errno => failed(to, "connect", errno.into()),

@@ -25,6 +25,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_queue::SegQueue;
+use kestrel_core::transport::Service;
 
 use self::shares::Shares;
 use crate::doorbell::Doorbell;
@@ -58,6 +59,7 @@ pub(crate) struct StationRecord {
     pub address: SocketAddr,
     pub incarnation: u64,
     pub key: Vec<u8>,
+    pub service: Service,
     pub pool: PoolMemory,
     pub connect_timeout: Duration,
     pub cma: bool,
@@ -87,6 +89,7 @@ impl StationRecord {
             address,
             incarnation,
             key: options.auth_key.clone(),
+            service: options.service,
             pool: options.pool.clone(),
             connect_timeout: options.connect_timeout,
             cma: options.cma,

@@ -1,6 +1,7 @@
 //! The control sockets: abstract names, messages with descriptors, and who is at the other end.
 //!
-//! An endpoint's name is `"\0kestrel/1/<address>:<port>"`: an abstract unix socket of type
+//! An endpoint's name is `"\0kestrel/1/<address>:<port>"`, for datagrams
+//! `"\0kestrel/1/datagrams/<address>:<port>"`: an abstract unix socket of type
 //! SEQPACKET, which the kernel frees with its last descriptor, whoever dies. Abstract names are
 //! per network namespace, and any user may take one: so both sides check the other's uid.
 //!
@@ -14,6 +15,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use kestrel_core::transport::Service;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::net::{
@@ -59,8 +61,11 @@ fn offers(offered: Offered) -> bool {
 }
 
 /// The name of the endpoint at `address`, less the zero byte in front that makes it abstract.
-pub fn abstract_name(address: SocketAddr) -> String {
-    format!("kestrel/1/{address}")
+pub fn abstract_name(service: Service, address: SocketAddr) -> String {
+    match service {
+        Service::Reliable => format!("kestrel/1/{address}"),
+        Service::Datagrams => format!("kestrel/1/datagrams/{address}"),
+    }
 }
 
 /// One form for addresses that mean the same endpoint: version 4 as such, and no flow label.
@@ -82,8 +87,8 @@ fn new_socket() -> Result<OwnedFd, Errno> {
 }
 
 /// Takes the name of `address`, and listens.
-pub(crate) fn open_listener(address: SocketAddr) -> Result<OwnedFd, Errno> {
-    listen_as(&abstract_name(address))
+pub(crate) fn open_listener(service: Service, address: SocketAddr) -> Result<OwnedFd, Errno> {
+    listen_as(&abstract_name(service, address))
 }
 
 /// Takes a name, and listens.
@@ -101,8 +106,8 @@ pub(crate) fn take_name(name: &str) -> Result<OwnedFd, Errno> {
 }
 
 /// Connects to the endpoint at `address`: at once or not at all.
-pub(crate) fn open_connection(address: SocketAddr) -> Result<OwnedFd, Errno> {
-    connect_to(&abstract_name(address))
+pub(crate) fn open_connection(service: Service, address: SocketAddr) -> Result<OwnedFd, Errno> {
+    connect_to(&abstract_name(service, address))
 }
 
 /// Connects to whoever listens as `name`: at once or not at all.

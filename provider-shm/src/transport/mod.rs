@@ -262,7 +262,7 @@ impl Transport for ShmTransport {
     }
 
     fn finds(&self, address: Address) -> bool {
-        Station::finds(address.socket_addr())
+        self.station.finds(address.socket_addr())
     }
 
     fn speaks_for(&self, peer: PeerIndex, address: Address) -> bool {

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use kestrel_core::transport::Provider;
+use kestrel_core::transport::{Provider, Service};
 
 use super::*;
 use crate::{PoolMemory, ShmOptions, ShmProvider, StationOptions};
@@ -38,6 +38,7 @@ fn open_station() -> Station {
         address: None,
         default_ip: IpAddr::from([127, 0, 0, 1]),
         auth_key: Vec::new(),
+        service: Service::Reliable,
         incarnation: None,
         pool: PoolMemory::create(4096).unwrap(),
         connect_timeout: Duration::from_secs(20),

@@ -9,6 +9,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+use kestrel_core::transport::Service;
 use kestrel_shm::{PoolMemory, Station, StationEvent, StationOptions};
 
 /// The end of every wait: far beyond what any machine needs, so that no test depends on speed.
@@ -22,6 +23,7 @@ pub fn options() -> StationOptions {
         address: None,
         default_ip: LOCAL,
         auth_key: b"test".to_vec(),
+        service: Service::Reliable,
         incarnation: None,
         pool: PoolMemory::create(64 << 10).unwrap(),
         connect_timeout: Duration::from_secs(10),

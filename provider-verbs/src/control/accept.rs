@@ -11,18 +11,14 @@ use rustix::{
 };
 
 use super::{
-    connect::{path_end, reason_of},
+    offer::Answer,
     proof::{self, Speaker},
     random,
     socket::{self, Received},
     thread::{ControlThread, RESUME},
     wire::{Accept, Hello, Message, Nonce, RejectReason, WireError},
 };
-use crate::{
-    receive_pool::{BUFFER_BYTES, WINDOW_MIN},
-    station::{PeerIdentity, ReceiveEnd, StationEvent},
-    verbs::{QueuePair, Role, Verbs},
-};
+use crate::{receive_pool::BUFFER_BYTES, verbs::Verbs};
 
 /// Handshakes that others began, at a time; the next ones wait in the kernel.
 const ACCEPTING_MAX: usize = 256;
@@ -41,9 +37,8 @@ pub(super) struct Incoming<V: Verbs> {
     from: SocketAddr,
     input: Vec<u8>,
     nonce: Nonce,
-    /// Once the HELLO was good: the connection, and the queue pair that packets may already
-    /// arrive on.
-    end: Option<ReceiveEnd<V>>,
+    /// Once the HELLO was good: what was made for the peer, which may already send.
+    answer: Option<Answer<V>>,
 }
 
 impl<V: Verbs> ControlThread<V> {
@@ -87,8 +82,8 @@ impl<V: Verbs> ControlThread<V> {
             return socket::hang_up(&socket);
         }
         let from = socket::canonical(from);
-        let (input, end) = (Vec::new(), None);
-        self.incoming.insert(id, Incoming { station, socket, from, input, nonce, end });
+        let (input, answer) = (Vec::new(), None);
+        self.incoming.insert(id, Incoming { station, socket, from, input, nonce, answer });
         self.set_timer(id, Some(Instant::now() + HELLO_WAIT));
     }
 
@@ -103,9 +98,10 @@ impl<V: Verbs> ControlThread<V> {
         };
         self.set_timer(id, None);
         self.close(&incoming.socket);
-        if let (Some(end), Some(record)) = (incoming.end, self.stations.get(&incoming.station)) {
-            let queue_pair = end.queue_pair;
-            record.shared.push(StationEvent::Abandoned { queue_pair });
+        if let (Some(event), Some(record)) =
+            (incoming.answer.and_then(Answer::abandoned), self.stations.get(&incoming.station))
+        {
+            record.shared.push(event);
         }
         self.resume_listening();
     }
@@ -138,10 +134,12 @@ impl<V: Verbs> ControlThread<V> {
         };
         match socket::receive(&incoming.socket, &mut incoming.input) {
             Received::Nothing => {}
-            Received::Message(Message::Hello(hello), bytes) if incoming.end.is_none() => {
+            Received::Message(Message::Hello(hello), bytes) if incoming.answer.is_none() => {
                 self.hello(id, &hello, &bytes);
             }
-            Received::Message(Message::Confirm, _) if incoming.end.is_some() => self.confirmed(id),
+            Received::Message(Message::Confirm, _) if incoming.answer.is_some() => {
+                self.confirmed(id)
+            }
             Received::Message(message, _) => {
                 self.drop_incoming(id, &format!("it said {message:?} out of turn"));
             }
@@ -166,6 +164,8 @@ impl<V: Verbs> ControlThread<V> {
             Some(RejectReason::Key)
         } else if hello.wanted != record.address {
             Some(RejectReason::Wanted)
+        } else if hello.service != record.service() {
+            Some(RejectReason::Service)
         } else if hello.from.ip() != incoming.from.ip() {
             Some(RejectReason::Address)
         } else if hello.buffer_bytes != BUFFER_BYTES as u32 {
@@ -192,41 +192,22 @@ impl<V: Verbs> ControlThread<V> {
         }
     }
 
-    /// Promises a window and joins a queue pair of ours with the peer's: the ACCEPT.
+    /// Makes what the peer asks for: the ACCEPT.
     fn join(&mut self, id: u64, hello: &Hello) -> Result<Vec<u8>, (RejectReason, String)> {
         const GONE: (RejectReason, String) = (RejectReason::Wanted, String::new());
         let incoming = self.incoming.get_mut(&id).ok_or(GONE)?;
         let record = self.stations.get(&incoming.station).ok_or(GONE)?;
-        let shared = &record.shared;
-        match shared.receives.reserve() {
-            Ok(true) => {}
-            Ok(false) => {
-                let why = "all receive buffers are promised to others";
-                return Err((RejectReason::Resources, why.into()));
-            }
-            Err(error) => return Err((RejectReason::Resources, error.to_string())),
-        }
-        let first_packet = u32::from_le_bytes(random()) >> 8;
-        let made = shared.device.create_queue_pair(&shared.queues, WRITES_MAX, Role::Receives);
-        let joined = made.and_then(|pair| {
-            pair.connect(first_packet, &hello.end)?;
-            Ok(pair)
-        });
-        let queue_pair = joined.map_err(|error| {
-            shared.receives.return_spare(WINDOW_MIN);
-            (reason_of(&error), error.to_string())
-        })?;
+        let (made, end) = Answer::new(record, id, hello)?;
         let accept = Accept {
             incarnation: record.incarnation,
             from: record.address,
-            end: path_end(&*shared.device, &queue_pair, first_packet),
+            end,
             buffer_bytes: BUFFER_BYTES as u32,
         };
         let mut answer = Message::Accept(Box::new(accept)).encode();
         let nonces = [&incoming.nonce, &hello.nonce];
         proof::sign(&record.key, Speaker::Accepts, nonces, &mut answer);
-        let peer = PeerIdentity { address: hello.from, incarnation: hello.incarnation };
-        incoming.end = Some(ReceiveEnd { queue_pair, credit: hello.credit, link: id, peer });
+        incoming.answer = Some(made);
         Ok(answer)
     }
 
@@ -236,10 +217,10 @@ impl<V: Verbs> ControlThread<V> {
             return;
         };
         self.set_timer(id, None);
-        let Incoming { station, socket, input, end, .. } = incoming;
+        let Incoming { station, socket, input, answer, .. } = incoming;
         self.keep_link(id, station, socket, input);
-        if let Some(end) = end {
-            self.tell_incoming(station, end);
+        if let Some(answer) = answer {
+            self.tell_incoming(station, answer.confirmed());
         }
         self.look_at_link(id);
         self.resume_listening();

@@ -10,17 +10,17 @@ use rustix::{event::epoll::EventFlags, io::Errno};
 
 use super::{
     error::ConnectError,
+    offer::Offer,
     proof::{self, Speaker},
     random,
     socket::{self, Received},
     thread::ControlThread,
-    wire::{Accept, Hello, Message, Nonce, RejectReason, WireError},
+    wire::{Accept, Hello, Message, Nonce, WireError},
 };
 use crate::{
     receive_pool::BUFFER_BYTES,
-    station::{PeerIdentity, SendEnd, StationEvent},
-    transport::CREDIT_BYTES,
-    verbs::{PathEnd, QueuePair, Region, RemoteMemory, Role, Verbs},
+    station::{PeerIdentity, StationEvent},
+    verbs::Verbs,
 };
 
 /// Connects that have a socket at a time; the others wait.
@@ -69,9 +69,7 @@ enum Step<V: Verbs> {
 struct Asked<V: Verbs> {
     socket: TcpStream,
     input: Vec<u8>,
-    queue_pair: V::QueuePair,
-    credit: V::Region,
-    first_packet: u32,
+    offer: Offer<V>,
     /// Theirs and ours.
     nonces: [Nonce; 2],
 }
@@ -303,36 +301,29 @@ impl<V: Verbs> ControlThread<V> {
             return self.try_again(id, "it greets twice".into());
         };
         let to = outgoing.to;
-        let shared = &record.shared;
-        let made = shared
-            .device
-            .create_queue_pair(&shared.queues, SENDS_MAX, Role::Sends)
-            .and_then(|pair| Ok((pair, shared.device.allocate(CREDIT_BYTES, true)?)));
-        let (queue_pair, credit) = match made {
-            Ok(made) => made,
+        let offer = match Offer::new(record) {
+            Ok(offer) => offer,
             Err(source) => {
                 outgoing.step = Step::Greeting(socket, input);
                 return self.fail(id, ConnectError::Verbs { to, source });
             }
         };
-        let first_packet = u32::from_le_bytes(random()) >> 8;
         let nonces = [theirs, random()];
-        let credit_at =
-            RemoteMemory { address: credit.memory().address(0), key: credit.remote_key() };
         let hello = Hello {
             incarnation: record.incarnation,
             from: record.address,
             wanted: to,
-            end: path_end(&*shared.device, &queue_pair, first_packet),
+            end: offer.path_end(record),
             buffer_bytes: BUFFER_BYTES as u32,
-            credit: credit_at,
+            credit: offer.credit(),
             nonce: nonces[1],
+            service: record.service(),
         };
         let mut bytes = Message::Hello(Box::new(hello)).encode();
         proof::sign(&record.key, Speaker::Connects, [&nonces[0], &nonces[1]], &mut bytes);
         let sent = socket::send(&socket, &bytes);
         outgoing.obstacle = "it does not answer".into();
-        let asked = Asked { socket, input, queue_pair, credit, first_packet, nonces };
+        let asked = Asked { socket, input, offer, nonces };
         outgoing.step = Step::Accept(Box::new(asked));
         if let Err(error) = sent {
             self.try_again(id, error.to_string());
@@ -352,20 +343,21 @@ impl<V: Verbs> ControlThread<V> {
             return self.try_again(id, "it accepts before it greets".into());
         };
         let [theirs, ours] = &asked.nonces;
-        let error = if !proof::is_signed(&record.key, Speaker::Accepts, [theirs, ours], bytes) {
-            Some(ConnectError::Unproven { to })
+        let joined = if !proof::is_signed(&record.key, Speaker::Accepts, [theirs, ours], bytes) {
+            Err(ConnectError::Unproven { to })
         } else if accept.from != to {
-            Some(ConnectError::OtherEndpoint { to, named: accept.from })
+            Err(ConnectError::OtherEndpoint { to, named: accept.from })
         } else if accept.buffer_bytes != BUFFER_BYTES as u32 {
             let (ours, theirs) = (BUFFER_BYTES as u32, accept.buffer_bytes);
-            Some(ConnectError::OtherLimits { to, ours, theirs })
+            Err(ConnectError::OtherLimits { to, ours, theirs })
         } else {
-            let joined = asked.queue_pair.connect(asked.first_packet, &accept.end);
-            joined.err().map(|source| ConnectError::Verbs { to, source })
+            let joined = asked.offer.join(record, &accept.end);
+            joined.map_err(|source| ConnectError::Verbs { to, source })
         };
-        if let Some(error) = error {
-            return self.fail(id, error);
-        }
+        let joined = match joined {
+            Ok(joined) => joined,
+            Err(error) => return self.fail(id, error),
+        };
         if let Err(error) = socket::send(&asked.socket, &Message::Confirm.encode()) {
             return self.try_again(id, error.to_string());
         }
@@ -378,35 +370,11 @@ impl<V: Verbs> ControlThread<V> {
         let Step::Accept(asked) = outgoing.step else {
             return;
         };
-        let Asked { socket, input, queue_pair, credit, .. } = *asked;
+        let Asked { socket, input, offer, .. } = *asked;
         self.keep_link(id, station, socket, input);
-        let end = SendEnd { queue_pair, credit, link: id, peer };
         if let Some(record) = self.stations.get(&station) {
-            record.shared.push(StationEvent::Connected { request, end });
+            record.shared.push(offer.taken(request, id, peer, joined));
         }
         self.look_at_link(id);
-    }
-}
-
-/// What we tell a peer of a queue pair of ours.
-pub fn path_end<V: Verbs>(device: &V, pair: &V::QueuePair, first_packet: u32) -> PathEnd {
-    let port = device.port();
-    PathEnd {
-        queue_pair: pair.number(),
-        first_packet,
-        lid: port.lid,
-        partition_key: port.partition_key,
-        link_layer: port.link_layer,
-        gid: port.gid,
-        mtu_bytes: port.mtu_bytes,
-    }
-}
-
-/// Which refusal tells the peer of this.
-pub(super) fn reason_of(error: &crate::verbs::VerbsError) -> RejectReason {
-    use crate::verbs::VerbsError;
-    match error {
-        VerbsError::Call { .. } | VerbsError::LockedMemory { .. } => RejectReason::Resources,
-        _ => RejectReason::Path,
     }
 }

@@ -3,11 +3,12 @@
 //! - [`wire`]: what a handshake says; [`proof`]: that both sides have the same key;
 //! - [`socket`]: how it is carried; [`error`]: why it came to nothing;
 //! - [`thread`]: the loop, the orders, the connections that stand;
-//! - [`connect`] and [`accept`]: the two sides of a handshake.
+//! - [`connect`] and [`accept`]: the two sides of a handshake; [`offer`]: what each has to offer.
 
 mod accept;
 mod connect;
 pub mod error;
+mod offer;
 pub mod proof;
 pub mod socket;
 mod thread;
@@ -27,12 +28,9 @@ use std::{
 };
 
 use crossbeam_queue::SegQueue;
-use kestrel_core::transport::Bell as _;
+use kestrel_core::transport::{Bell as _, Service};
 
-pub use self::{
-    accept::WRITES_MAX as CREDIT_WRITES_MAX,
-    connect::{SENDS_MAX, path_end},
-};
+pub use self::{accept::WRITES_MAX as CREDIT_WRITES_MAX, connect::SENDS_MAX, offer::path_end};
 use crate::{bell::EventBell, fork_guard, station::StationShared, verbs::Verbs};
 
 /// The control thread never blocks; if it has not answered by then it never will.
@@ -66,6 +64,14 @@ pub struct StationRecord<V: Verbs> {
     pub key: Vec<u8>,
     pub connect_timeout: Duration,
     pub shared: Arc<StationShared<V>>,
+    /// The queue pair of an endpoint of datagrams, by its number.
+    pub datagrams: Option<u32>,
+}
+
+impl<V: Verbs> StationRecord<V> {
+    fn service(&self) -> Service {
+        if self.datagrams.is_some() { Service::Datagrams } else { Service::Reliable }
+    }
 }
 
 /// The way to the control thread, which ends with the last one who has it.

@@ -4,16 +4,37 @@
 //! the proof. Fresh nonces of both sides keep an old proof from being used again, the label keeps
 //! one side's from being sent back to it.
 
+use std::net::IpAddr;
+
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 use super::wire::{NONCE_BYTES, Nonce};
+use crate::verbs::group_gid;
 
 /// Whose message it is.
 #[derive(Clone, Copy, Debug)]
 pub enum Speaker {
     Connects,
     Accepts,
+}
+
+/// The key of queue pairs of datagrams whose endpoints have this key: others' packets are dropped
+/// by the device. The highest bit, which asks for a privilege, is not set.
+pub fn queue_key(key: &[u8]) -> u32 {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of any length");
+    mac.update(b"kestrel-verbs datagrams");
+    let digest = mac.finalize().into_bytes();
+    u32::from_le_bytes([digest[0], digest[1], digest[2], digest[3] & 0x7f])
+}
+
+/// What datagrams to a group carry: who has another key is not heard.
+pub fn group_pass(key: &[u8], group: IpAddr) -> u64 {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of any length");
+    mac.update(b"kestrel-verbs group");
+    mac.update(&group_gid(group));
+    let digest = mac.finalize().into_bytes();
+    u64::from_le_bytes(*digest.first_chunk().expect("a digest is longer"))
 }
 
 fn mac_of(key: &[u8], speaker: Speaker, nonces: [&Nonce; 2], message: &[u8]) -> Hmac<Sha256> {
@@ -46,6 +67,13 @@ pub fn is_signed(key: &[u8], speaker: Speaker, nonces: [&Nonce; 2], message: &[u
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn each_key_has_its_queue_key() {
+        assert_eq!(queue_key(b"one"), queue_key(b"one"));
+        assert_ne!(queue_key(b"one"), queue_key(b"other"));
+        assert!((0..=255_u8).all(|key| queue_key(&[key]) < 1 << 31));
+    }
 
     #[test]
     fn a_proof_holds_for_its_key_speaker_nonces_and_bytes_alone() {

@@ -25,10 +25,7 @@ use super::{
     socket::{self, Received},
     wire::Message,
 };
-use crate::{
-    station::{ReceiveEnd, StationEvent},
-    verbs::Verbs,
-};
+use crate::{station::StationEvent, verbs::Verbs};
 
 const EVENTS_AT_ONCE: usize = 64;
 
@@ -254,9 +251,9 @@ impl<V: Verbs> ControlThread<V> {
     }
 
     /// Hands over a connection that others began.
-    pub(super) fn tell_incoming(&self, station: u64, end: ReceiveEnd<V>) {
+    pub(super) fn tell_incoming(&self, station: u64, event: StationEvent<V>) {
         if let Some(record) = self.stations.get(&station) {
-            record.shared.push(StationEvent::Incoming { end });
+            record.shared.push(event);
         }
     }
 

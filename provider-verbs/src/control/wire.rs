@@ -5,6 +5,7 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
+use kestrel_core::transport::Service;
 use thiserror::Error;
 
 use crate::{
@@ -54,12 +55,14 @@ pub enum RejectReason {
     Path = 6,
     #[error("its packets are of another length")]
     Limits = 7,
+    #[error("it is an endpoint of another type")]
+    Service = 8,
 }
 
 impl RejectReason {
     fn of(value: u32) -> Option<RejectReason> {
         use RejectReason::*;
-        [Key, Version, Wanted, Address, Resources, Path, Limits]
+        [Key, Version, Wanted, Address, Resources, Path, Limits, Service]
             .into_iter()
             .find(|reason| *reason as u32 == value)
     }
@@ -75,9 +78,11 @@ pub struct Hello {
     pub wanted: SocketAddr,
     pub end: PathEnd,
     pub buffer_bytes: u32,
-    /// Where its credit is to be written.
+    /// Where its credit is to be written; nowhere for datagrams.
     pub credit: RemoteMemory,
     pub nonce: Nonce,
+    /// What it is going to send on. A message of another kind says so.
+    pub service: Service,
 }
 
 /// What the other side answers.
@@ -102,10 +107,13 @@ pub enum Message {
 }
 
 impl Message {
-    const fn kind(&self) -> u16 {
+    fn kind(&self) -> u16 {
         match self {
             Message::Greeting(_) => 1,
-            Message::Hello(_) => 2,
+            Message::Hello(hello) => match hello.service {
+                Service::Reliable => 2,
+                Service::Datagrams => 7,
+            },
             Message::Accept(_) => 3,
             Message::Reject(_) => 4,
             Message::Confirm => 5,
@@ -177,7 +185,7 @@ impl Message {
     fn read(kind: u16, mut body: Reader<'_>) -> Result<Message, WireError> {
         Ok(match kind {
             1 => Message::Greeting(body.array()),
-            2 => Message::Hello(Box::new(Hello {
+            2 | 7 => Message::Hello(Box::new(Hello {
                 incarnation: body.incarnation()?,
                 from: body.address()?,
                 end: body.end()?,
@@ -185,6 +193,7 @@ impl Message {
                 wanted: body.address()?,
                 credit: RemoteMemory { address: body.u64(), key: body.u32() },
                 nonce: body.array(),
+                service: if kind == 2 { Service::Reliable } else { Service::Datagrams },
             })),
             3 => Message::Accept(Box::new(Accept {
                 incarnation: body.incarnation()?,
@@ -206,17 +215,32 @@ impl Message {
 
 /// The length of a message of this kind.
 fn length_of(kind: u16) -> Option<usize> {
-    const ADDRESS: usize = 24;
+    const ADDRESS: usize = ADDRESS_BYTES;
     const END: usize = 36;
     let body = match kind {
         1 => NONCE_BYTES,
-        2 => 8 + ADDRESS + END + 4 + ADDRESS + 12 + 2 * NONCE_BYTES,
+        2 | 7 => 8 + ADDRESS + END + 4 + ADDRESS + 12 + 2 * NONCE_BYTES,
         3 => 8 + ADDRESS + END + 4 + NONCE_BYTES,
         4 => 4,
         5 | 6 => 0,
         _ => return None,
     };
     Some(HEAD_BYTES + body)
+}
+
+/// Bytes of an address.
+pub const ADDRESS_BYTES: usize = 24;
+
+/// An address as it stands in messages.
+pub fn address_bytes(address: SocketAddr) -> [u8; ADDRESS_BYTES] {
+    let mut out = Writer(Vec::with_capacity(ADDRESS_BYTES));
+    out.address(address);
+    out.0.try_into().expect("an address has that many bytes")
+}
+
+/// The address that bytes stand for.
+pub fn address_of(bytes: &[u8; ADDRESS_BYTES]) -> Result<SocketAddr, WireError> {
+    Reader(bytes).address()
 }
 
 struct Writer(Vec<u8>);
@@ -348,7 +372,9 @@ mod tests {
             buffer_bytes: 8192,
             credit: RemoteMemory { address: 1 << 40, key: 99 },
             nonce: [5; NONCE_BYTES],
+            service: Service::Reliable,
         };
+        let datagrams = Hello { service: Service::Datagrams, ..hello.clone() };
         let accept = Accept {
             incarnation: 1,
             from: "[::1]:9".parse().unwrap(),
@@ -358,6 +384,7 @@ mod tests {
         vec![
             Message::Greeting([1; NONCE_BYTES]),
             Message::Hello(Box::new(hello)),
+            Message::Hello(Box::new(datagrams)),
             Message::Accept(Box::new(accept)),
             Message::Reject(RejectReason::Path),
             Message::Confirm,

@@ -1,7 +1,7 @@
 //! What happens on the fabric: everything under one lock.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     sync::Arc,
 };
 
@@ -10,8 +10,8 @@ use rustix::fd::OwnedFd;
 
 use super::Tally;
 use crate::verbs::{
-    Completion, ReceiveRequest, RemoteAccess, RemoteMemory, Role, Segment, SendRequest, Status,
-    Verb,
+    Completion, Destination, EVERYBODY, GRH_BYTES, ReceiveRequest, RemoteAccess, RemoteMemory,
+    Role, Segment, SendRequest, Status, Verb,
 };
 
 /// A stretch of registered memory: what its key allows.
@@ -56,6 +56,12 @@ pub(super) struct State {
     pub regions: HashMap<u32, Registered>,
     pub queues: HashMap<u64, QueueState>,
     pub pairs: HashMap<u32, Pair>,
+    /// Address handles that exist, and where they lead.
+    pub handles: HashMap<u64, [u8; 16]>,
+    /// Who hears which group.
+    pub groups: HashSet<([u8; 16], u32)>,
+    /// Datagrams that will be lost.
+    pub losing: usize,
     pub failing: Option<(usize, Status)>,
     held: bool,
     tally: Tally,
@@ -75,7 +81,8 @@ impl State {
 
     pub(super) fn tally(&self) -> Tally {
         let registered = self.regions.values().map(|region| region.bytes).sum();
-        Tally { queue_pairs: self.pairs.len(), registered, ..self.tally }
+        let address_handles = self.handles.len();
+        Tally { queue_pairs: self.pairs.len(), registered, address_handles, ..self.tally }
     }
 
     pub(super) fn add_pair(&mut self, queues: u64, sends_max: usize, role: Role) -> u32 {
@@ -108,6 +115,15 @@ impl State {
         }
     }
 
+    /// Out of the error state.
+    pub(super) fn renew(&mut self, number: u32) {
+        if let Some(pair) = self.pairs.get_mut(&number) {
+            assert!(matches!(pair.role, Role::Datagrams { .. }), "connected ones stay in error");
+            pair.failed = false;
+            pair.unsignalled = 0;
+        }
+    }
+
     /// Whether the segment lies in registered memory, as its key says.
     pub(super) fn is_local(&self, segment: &Segment) -> bool {
         let region = self.regions.get(&segment.local_key);
@@ -117,6 +133,9 @@ impl State {
     /// Takes a request over; false if the queue is full.
     pub(super) fn post_send(&mut self, number: u32, request: SendRequest) -> bool {
         assert!(request.inline || request.segment.length == 0 || self.is_local(&request.segment));
+        if let Verb::Datagram(to) = request.verb {
+            assert!(self.handles.contains_key(&to.handle), "an address handle that is gone");
+        }
         let Some(pair) = self.pairs.get_mut(&number) else {
             return false;
         };
@@ -169,6 +188,10 @@ impl State {
     }
 
     fn carry_one(&mut self, number: u32, waiting: &Waiting) -> Status {
+        if let Verb::Datagram(to) = waiting.request.verb {
+            self.carry_datagram(to, &waiting.bytes);
+            return Status::SUCCESS;
+        }
         let Some(to) = self.pairs.get(&number).and_then(|pair| pair.peer) else {
             return Status::RETRIES_EXCEEDED;
         };
@@ -186,11 +209,46 @@ impl State {
             Verb::Write(remote) => self.write(remote, role.admits(), &waiting.bytes),
             Verb::Read(remote) => self.read(remote, role.admits(), &waiting.request.segment),
             Verb::Send if role == Role::Receives => self.deliver(to, queues, &waiting.bytes),
-            Verb::Send => {
+            Verb::Send | Verb::Datagram(_) => {
                 self.tally.not_ready += 1;
                 Status::RECEIVER_NOT_READY
             }
         }
+    }
+
+    /// Nobody says what has become of a datagram.
+    fn carry_datagram(&mut self, to: Destination, bytes: &[u8]) {
+        if self.losing > 0 {
+            self.losing -= 1;
+            return;
+        }
+        if to.queue_pair == EVERYBODY {
+            let gid = self.handles[&to.handle];
+            let hears = |(group, pair): &([u8; 16], u32)| (*group == gid).then_some(*pair);
+            let all: Vec<u32> = self.groups.iter().filter_map(hears).collect();
+            for queue_pair in all {
+                self.take_datagram(Destination { queue_pair, ..to }, bytes);
+            }
+        } else {
+            self.take_datagram(to, bytes);
+        }
+    }
+
+    fn take_datagram(&mut self, to: Destination, bytes: &[u8]) {
+        let Some(pair) = self.pairs.get(&to.queue_pair).filter(|pair| !pair.failed) else {
+            return;
+        };
+        if pair.role != (Role::Datagrams { key: to.key }) {
+            return;
+        }
+        let queues = pair.queues;
+        if self.queues.get(&queues).is_none_or(|queues| queues.posted.is_empty()) {
+            self.tally.overrun += 1;
+            return;
+        }
+        let mut whole = vec![0xdb; GRH_BYTES];
+        whole.extend_from_slice(bytes);
+        self.deliver(to.queue_pair, queues, &whole);
     }
 
     fn write(&mut self, remote: RemoteMemory, admits: RemoteAccess, bytes: &[u8]) -> Status {

@@ -7,15 +7,18 @@
 mod fabric;
 mod objects;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    net::IpAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use crate::{
     device::LinkLayer,
-    verbs::{Depths, LocalPort, RemoteAccess, Role, Status, Verbs, VerbsError},
+    verbs::{Depths, LocalPort, PathEnd, RemoteAccess, Role, Status, Verbs, VerbsError},
 };
 use fabric::State;
 use kestrel_core::memory::Piece;
-pub use objects::{FakeQueuePair, FakeQueues, FakeRegion, FakeRegistration};
+pub use objects::{FakeAddressHandle, FakeQueuePair, FakeQueues, FakeRegion, FakeRegistration};
 
 /// How a fake fabric behaves.
 #[derive(Clone, Debug)]
@@ -30,6 +33,8 @@ pub struct FakeOptions {
     pub poll_burst: usize,
     /// The longest memory of an application that can be registered.
     pub registered_bytes_max: usize,
+    /// The port's MTU.
+    pub mtu_bytes: u32,
     /// Completions of different queue pairs overtake each other, chosen by this seed.
     pub shuffle: Option<u64>,
 }
@@ -42,6 +47,7 @@ impl Default for FakeOptions {
             inline_bytes_max: 220,
             poll_burst: usize::MAX,
             registered_bytes_max: 1 << 32,
+            mtu_bytes: 4096,
             shuffle: None,
         }
     }
@@ -58,6 +64,8 @@ pub struct FakeFabric {
 pub struct Tally {
     /// Sends that found no receive posted.
     pub not_ready: u64,
+    /// Datagrams that found no receive posted.
+    pub overrun: u64,
     /// Sends, writes and reads that were carried out.
     pub carried: u64,
     /// Of these, the ones by which memory of applications was written or read.
@@ -68,6 +76,8 @@ pub struct Tally {
     pub queue_pairs: usize,
     /// Bytes that are registered.
     pub registered: usize,
+    /// Address handles that exist.
+    pub address_handles: usize,
 }
 
 impl FakeFabric {
@@ -90,7 +100,7 @@ impl FakeFabric {
             partition_key_index: 0,
             gid_index: 0,
             gid,
-            mtu_bytes: 4096,
+            mtu_bytes: options.mtu_bytes,
         };
         FakeDevice { name: format!("fake{ordinal}"), fabric: self.clone(), options, port }
     }
@@ -103,6 +113,11 @@ impl FakeFabric {
     /// The next `count` sends of anybody end like this, and their queue pairs are in error.
     pub fn fail_sends(&self, count: usize, status: Status) {
         self.lock().failing = Some((count, status));
+    }
+
+    /// The next `count` datagrams of anybody are lost.
+    pub fn lose_datagrams(&self, count: usize) {
+        self.lock().losing = count;
     }
 
     /// Every queue pair that exists now goes into the error state.
@@ -134,6 +149,7 @@ impl Verbs for FakeDevice {
     type Registration = FakeRegistration;
     type Queues = FakeQueues;
     type QueuePair = FakeQueuePair;
+    type AddressHandle = FakeAddressHandle;
 
     fn name(&self) -> &str {
         &self.name
@@ -178,5 +194,19 @@ impl Verbs for FakeDevice {
         role: Role,
     ) -> Result<FakeQueuePair, VerbsError> {
         Ok(FakeQueuePair::new(self, queues, sends, role))
+    }
+
+    fn create_address_handle(
+        self: &Arc<Self>,
+        peer: &PathEnd,
+    ) -> Result<FakeAddressHandle, VerbsError> {
+        FakeAddressHandle::new(self, peer)
+    }
+
+    fn create_group_handle(
+        self: &Arc<Self>,
+        group: IpAddr,
+    ) -> Result<FakeAddressHandle, VerbsError> {
+        FakeAddressHandle::to_group(self, group)
     }
 }

@@ -3,6 +3,7 @@
 use std::{
     collections::{HashSet, VecDeque},
     io,
+    net::IpAddr,
     os::fd::{AsRawFd, RawFd},
     sync::Arc,
 };
@@ -21,8 +22,8 @@ use crate::{
     device::LinkLayer,
     memory::Memory,
     verbs::{
-        Completion, Depths, POLL_BURST, PathEnd, QueuePair, Queues, ReceiveRequest, Region,
-        Registration, RemoteAccess, Role, SendRequest, VerbsError,
+        AddressHandle, Completion, Depths, POLL_BURST, PathEnd, QueuePair, Queues, ReceiveRequest,
+        Region, Registration, RemoteAccess, Role, SendRequest, VerbsError, group_gid,
     },
 };
 
@@ -207,6 +208,70 @@ impl Drop for FakeQueues {
     }
 }
 
+/// Whether there can be a way to a peer.
+fn check_path(device: &FakeDevice, peer: &PathEnd) -> Result<(), VerbsError> {
+    let (device, ours) = (device.name.clone(), device.port);
+    if peer.link_layer != ours.link_layer {
+        let (ours, theirs) = (ours.link_layer, peer.link_layer);
+        return Err(VerbsError::LinkLayers { device, ours, theirs });
+    }
+    if ours.link_layer == LinkLayer::InfiniBand {
+        if peer.partition_key != ours.partition_key {
+            let (ours, theirs) = (ours.partition_key, peer.partition_key);
+            return Err(VerbsError::Partitions { device, ours, theirs });
+        }
+        assert_ne!(peer.lid, 0, "a peer on InfiniBand has a LID");
+    }
+    Ok(())
+}
+
+/// Whether there are groups.
+fn check_groups(device: &FakeDevice) -> Result<(), VerbsError> {
+    match device.port.link_layer {
+        LinkLayer::InfiniBand => Err(VerbsError::NoGroups { device: device.name.clone() }),
+        _ => Ok(()),
+    }
+}
+
+/// An address handle of the fake.
+pub struct FakeAddressHandle {
+    device: Arc<FakeDevice>,
+    name: u64,
+}
+
+impl FakeAddressHandle {
+    pub(super) fn new(device: &Arc<FakeDevice>, peer: &PathEnd) -> Result<Self, VerbsError> {
+        check_path(device, peer)?;
+        Ok(Self::to(device, peer.gid))
+    }
+
+    /// The way to a group.
+    pub(super) fn to_group(device: &Arc<FakeDevice>, group: IpAddr) -> Result<Self, VerbsError> {
+        check_groups(device)?;
+        Ok(Self::to(device, group_gid(group)))
+    }
+
+    fn to(device: &Arc<FakeDevice>, gid: [u8; 16]) -> Self {
+        let mut state = device.fabric.lock();
+        let name = u64::from(state.number());
+        state.handles.insert(name, gid);
+        drop(state);
+        FakeAddressHandle { device: device.clone(), name }
+    }
+}
+
+impl AddressHandle for FakeAddressHandle {
+    fn name(&self) -> u64 {
+        self.name
+    }
+}
+
+impl Drop for FakeAddressHandle {
+    fn drop(&mut self) {
+        self.device.fabric.lock().handles.remove(&self.name);
+    }
+}
+
 /// A queue pair of the fake.
 pub struct FakeQueuePair {
     device: Arc<FakeDevice>,
@@ -238,18 +303,7 @@ impl QueuePair for FakeQueuePair {
     }
 
     fn connect(&self, _first_packet: u32, peer: &PathEnd) -> Result<(), VerbsError> {
-        let (device, ours) = (self.device.name.clone(), self.device.port);
-        if peer.link_layer != ours.link_layer {
-            let (ours, theirs) = (ours.link_layer, peer.link_layer);
-            return Err(VerbsError::LinkLayers { device, ours, theirs });
-        }
-        if ours.link_layer == LinkLayer::InfiniBand {
-            if peer.partition_key != ours.partition_key {
-                let (ours, theirs) = (ours.partition_key, peer.partition_key);
-                return Err(VerbsError::Partitions { device, ours, theirs });
-            }
-            assert_ne!(peer.lid, 0, "a peer on InfiniBand has a LID");
-        }
+        check_path(&self.device, peer)?;
         let mut state = self.device.fabric.lock();
         if let Some(pair) = state.pairs.get_mut(&self.number) {
             pair.peer = Some(peer.queue_pair);
@@ -271,10 +325,27 @@ impl QueuePair for FakeQueuePair {
     fn fail(&self) {
         self.device.fabric.lock().fail(self.number);
     }
+
+    fn attach(&self, group: IpAddr) -> Result<(), VerbsError> {
+        check_groups(&self.device)?;
+        self.device.fabric.lock().groups.insert((group_gid(group), self.number));
+        Ok(())
+    }
+
+    fn detach(&self, group: IpAddr) {
+        self.device.fabric.lock().groups.remove(&(group_gid(group), self.number));
+    }
+
+    fn renew(&self) -> Result<(), VerbsError> {
+        self.device.fabric.lock().renew(self.number);
+        Ok(())
+    }
 }
 
 impl Drop for FakeQueuePair {
     fn drop(&mut self) {
-        self.device.fabric.lock().pairs.remove(&self.number);
+        let mut state = self.device.fabric.lock();
+        state.pairs.remove(&self.number);
+        assert!(state.groups.iter().all(|(_, pair)| *pair != self.number), "it hears a group");
     }
 }

@@ -3,6 +3,8 @@
 //! libibverbs may be called by any thread at any time, so the handles here are `Sync`. Each keeps
 //! what it was made on: a queue pair its queues, everything its device.
 
+mod group;
+mod path;
 mod queue_pair;
 mod queues;
 mod registration;
@@ -21,6 +23,7 @@ use kestrel_core::{error::HasErrno, memory::Piece, transport::Unreachable};
 use rdma_core_sys::{Library, verbs::*};
 
 pub use self::{
+    path::RdmaAddressHandle,
     queue_pair::RdmaQueuePair,
     queues::RdmaQueues,
     registration::{RdmaRegion, RdmaRegistration},
@@ -29,7 +32,9 @@ use crate::{
     device::{DeviceError, LinkLayer, query},
     gid,
     provider::{RcProvider, VerbsOptions},
-    verbs::{Depths, LocalPort, RemoteAccess, Role, Verbs, VerbsError},
+    verbs::{
+        Depths, EVERYBODY, LocalPort, PathEnd, RemoteAccess, Role, Verbs, VerbsError, group_gid,
+    },
 };
 
 /// A device, opened, with a protection domain.
@@ -190,6 +195,7 @@ impl Verbs for Rdma {
     type Registration = RdmaRegistration;
     type Queues = RdmaQueues;
     type QueuePair = RdmaQueuePair;
+    type AddressHandle = RdmaAddressHandle;
 
     fn name(&self) -> &str {
         &self.open.name
@@ -244,5 +250,32 @@ impl Verbs for Rdma {
                 made => return made,
             }
         }
+    }
+
+    fn create_address_handle(
+        self: &Arc<Self>,
+        peer: &PathEnd,
+    ) -> Result<RdmaAddressHandle, VerbsError> {
+        RdmaAddressHandle::new(self, peer)
+    }
+
+    fn create_group_handle(
+        self: &Arc<Self>,
+        group: IpAddr,
+    ) -> Result<RdmaAddressHandle, VerbsError> {
+        self.check_groups()?;
+        let port = &self.port;
+        RdmaAddressHandle::new(
+            self,
+            &PathEnd {
+                queue_pair: EVERYBODY,
+                first_packet: 0,
+                lid: 0,
+                partition_key: port.partition_key,
+                link_layer: port.link_layer,
+                gid: group_gid(group),
+                mtu_bytes: port.mtu_bytes,
+            },
+        )
     }
 }

@@ -1,13 +1,17 @@
-//! A reliable connected queue pair.
+//! Queue pairs: reliable connected ones, and those of datagrams.
 
-use std::{io, mem, net::Ipv6Addr, ptr, sync::Arc};
+use std::{io, mem, net::IpAddr, ptr, sync::Arc};
 
 use rdma_core_sys::{inline, verbs::*};
 
-use super::{Rdma, RdmaQueues, queues::Handle, registration::access_flags};
-use crate::{
-    device::LinkLayer,
-    verbs::{PathEnd, QueuePair, RemoteMemory, Role, SendRequest, Verb, VerbsError},
+use super::{
+    Rdma, RdmaQueues,
+    group::{Memberships, gid_of},
+    queues::Handle,
+    registration::access_flags,
+};
+use crate::verbs::{
+    Destination, PathEnd, QueuePair, RemoteMemory, Role, SendRequest, Verb, VerbsError,
 };
 
 /// Local acknowledgement timeout: 4.096 µs · 2^16, 0.27 s.
@@ -19,8 +23,6 @@ const RETRIES: u8 = 6;
 const NOT_READY_RETRIES: u8 = 6;
 /// How long a receiver asks to wait then: 0.64 ms.
 const NOT_READY_TIMER: u8 = 12;
-/// Hops that packets may take between routers.
-const HOPS: u8 = 64;
 /// Sends of one chain at most.
 const CHAIN_MAX: usize = 4;
 
@@ -30,6 +32,8 @@ pub struct RdmaQueuePair {
     number: u32,
     inline_bytes_max: usize,
     role: Role,
+    /// The groups that it hears, and how the host is in them.
+    groups: Memberships,
     /// Dropped after the pair.
     _queues: Arc<RdmaQueues>,
     device: Arc<Rdma>,
@@ -54,7 +58,7 @@ impl RdmaQueuePair {
             send_cq: queues.sends.as_ptr(),
             recv_cq: queues.receives.as_ptr(),
             srq: match role {
-                Role::Receives => queues.shared.as_ptr(),
+                Role::Receives | Role::Datagrams { .. } => queues.shared.as_ptr(),
                 _ => ptr::null_mut(),
             },
             cap: ibv_qp_cap {
@@ -64,7 +68,10 @@ impl RdmaQueuePair {
                 max_recv_sge: 1,
                 max_inline_data: inline_bytes,
             },
-            qp_type: IBV_QPT_RC,
+            qp_type: match role {
+                Role::Datagrams { .. } => IBV_QPT_UD,
+                _ => IBV_QPT_RC,
+            },
             sq_sig_all: 0,
         };
         // SAFETY: domain and queues are alive, and the attributes are writable.
@@ -78,15 +85,43 @@ impl RdmaQueuePair {
         let number = unsafe { (*pair.as_ptr()).qp_num };
         let inline_bytes_max = attributes.cap.max_inline_data as usize;
         let (queues, device) = (queues.clone(), device.clone());
-        let made = RdmaQueuePair { pair, number, inline_bytes_max, role, _queues: queues, device };
-        let mut init = made.state(IBV_QPS_INIT);
-        init.pkey_index = made.device.port.partition_key_index;
-        init.port_num = made.device.port.number;
-        init.qp_access_flags = access_flags(role.admits());
-        let mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS;
-        made.modify(&mut init, mask)
-            .map_err(|source| made.refused("ibv_modify_qp (INIT)", source))?;
+        let groups = Memberships::default();
+        let made =
+            RdmaQueuePair { pair, number, inline_bytes_max, role, groups, _queues: queues, device };
+        made.initialize()?;
+        if let Role::Datagrams { .. } = role {
+            made.get_ready()?;
+        }
         Ok(made)
+    }
+
+    /// From RESET to INIT.
+    fn initialize(&self) -> Result<(), VerbsError> {
+        let mut init = self.state(IBV_QPS_INIT);
+        init.pkey_index = self.device.port.partition_key_index;
+        init.port_num = self.device.port.number;
+        let last = match self.role {
+            Role::Datagrams { key } => {
+                init.qkey = key;
+                IBV_QP_QKEY
+            }
+            role => {
+                init.qp_access_flags = access_flags(role.admits());
+                IBV_QP_ACCESS_FLAGS
+            }
+        };
+        let mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | last;
+        self.modify(&mut init, mask).map_err(|source| self.refused("ibv_modify_qp (INIT)", source))
+    }
+
+    /// From INIT to RTR to RTS, without a peer.
+    fn get_ready(&self) -> Result<(), VerbsError> {
+        let mut receives = self.state(IBV_QPS_RTR);
+        self.modify(&mut receives, IBV_QP_STATE)
+            .map_err(|source| self.refused("ibv_modify_qp (RTR)", source))?;
+        let mut sends = self.state(IBV_QPS_RTS);
+        self.modify(&mut sends, IBV_QP_STATE | IBV_QP_SQ_PSN)
+            .map_err(|source| self.refused("ibv_modify_qp (RTS)", source))
     }
 
     fn state(&self, state: ibv_qp_state) -> ibv_qp_attr {
@@ -111,38 +146,6 @@ impl RdmaQueuePair {
     fn refused(&self, call: &'static str, source: io::Error) -> VerbsError {
         VerbsError::Call { device: self.device.open.name.clone(), call, source }
     }
-
-    /// The way to a peer: by LID within an InfiniBand subnet, else by GID.
-    fn path_to(&self, peer: &PathEnd) -> ibv_ah_attr {
-        let port = &self.device.port;
-        // SAFETY: the structure holds integers only, which may be zero.
-        let mut path: ibv_ah_attr = unsafe { mem::zeroed() };
-        path.port_num = port.number;
-        path.dlid = peer.lid;
-        let same_subnet = peer.gid[..8] == port.gid[..8];
-        if port.link_layer != LinkLayer::InfiniBand || !same_subnet {
-            path.is_global = 1;
-            path.grh.dgid.raw = peer.gid;
-            path.grh.sgid_index = port.gid_index;
-            path.grh.hop_limit = HOPS;
-        }
-        path
-    }
-
-    fn check_path(&self, peer: &PathEnd) -> Result<(), VerbsError> {
-        let (device, port) = (self.device.open.name.clone(), &self.device.port);
-        let infiniband = |layer| layer == LinkLayer::InfiniBand;
-        if infiniband(port.link_layer) != infiniband(peer.link_layer) {
-            let (ours, theirs) = (port.link_layer, peer.link_layer);
-            return Err(VerbsError::LinkLayers { device, ours, theirs });
-        }
-        // The highest bit tells full from limited membership of the same partition.
-        if infiniband(port.link_layer) && (port.partition_key ^ peer.partition_key) & 0x7fff != 0 {
-            let (ours, theirs) = (port.partition_key, peer.partition_key);
-            return Err(VerbsError::Partitions { device, ours, theirs });
-        }
-        Ok(())
-    }
 }
 
 /// The header counts powers of two from 256 (1) to 4096 (5).
@@ -160,14 +163,14 @@ impl QueuePair for RdmaQueuePair {
     }
 
     fn connect(&self, first_packet: u32, peer: &PathEnd) -> Result<(), VerbsError> {
-        self.check_path(peer)?;
+        self.device.check_path(peer)?;
         let mut ready = self.state(IBV_QPS_RTR);
         ready.path_mtu = mtu_of(self.device.port.mtu_bytes.min(peer.mtu_bytes));
         ready.dest_qp_num = peer.queue_pair;
         ready.rq_psn = peer.first_packet;
         ready.max_dest_rd_atomic = self.role.reads_max();
         ready.min_rnr_timer = NOT_READY_TIMER;
-        ready.ah_attr = self.path_to(peer);
+        ready.ah_attr = self.device.path_to(peer);
         let mask = IBV_QP_STATE
             | IBV_QP_AV
             | IBV_QP_PATH_MTU
@@ -175,12 +178,7 @@ impl QueuePair for RdmaQueuePair {
             | IBV_QP_RQ_PSN
             | IBV_QP_MAX_DEST_RD_ATOMIC
             | IBV_QP_MIN_RNR_TIMER;
-        self.modify(&mut ready, mask).map_err(|source| VerbsError::Path {
-            device: self.device.open.name.clone(),
-            index: self.device.port.gid_index,
-            gid: Ipv6Addr::from(peer.gid).to_string(),
-            source,
-        })?;
+        self.modify(&mut ready, mask).map_err(|source| self.device.no_path(peer, source))?;
         let mut sends = self.state(IBV_QPS_RTS);
         sends.timeout = TIMEOUT;
         sends.retry_cnt = RETRIES;
@@ -227,6 +225,40 @@ impl QueuePair for RdmaQueuePair {
             tracing::debug!("ibv_modify_qp (ERR): {error}");
         }
     }
+
+    fn attach(&self, group: IpAddr) -> Result<(), VerbsError> {
+        self.device.check_groups()?;
+        let failed = |source| self.device.no_group(group, source);
+        let membership = self.device.membership(group).map_err(failed)?;
+        let gid = gid_of(group);
+        // SAFETY: the pair is alive, and the group is readable.
+        let refused = unsafe { self.device.verbs().ibv_attach_mcast(self.pair.as_ptr(), &gid, 0) };
+        if refused != 0 {
+            return Err(failed(io::Error::from_raw_os_error(refused.abs())));
+        }
+        self.groups.keep(group, membership);
+        Ok(())
+    }
+
+    fn detach(&self, group: IpAddr) {
+        if !self.groups.end(group) {
+            return;
+        }
+        let gid = gid_of(group);
+        // SAFETY: as above; it is attached.
+        let refused = unsafe { self.device.verbs().ibv_detach_mcast(self.pair.as_ptr(), &gid, 0) };
+        if refused != 0 {
+            tracing::debug!(%group, "ibv_detach_mcast: {refused}");
+        }
+    }
+
+    fn renew(&self) -> Result<(), VerbsError> {
+        let mut reset = self.state(IBV_QPS_RESET);
+        self.modify(&mut reset, IBV_QP_STATE)
+            .map_err(|source| self.refused("ibv_modify_qp (RESET)", source))?;
+        self.initialize()?;
+        self.get_ready()
+    }
 }
 
 #[inline(always)]
@@ -244,6 +276,14 @@ fn fill(work: &mut ibv_send_wr, segment: &mut ibv_sge, request: &SendRequest) {
     work.send_flags = signalled | fenced | if request.inline { IBV_SEND_INLINE } else { 0 };
     let (opcode, remote) = match request.verb {
         Verb::Send => (IBV_WR_SEND, None),
+        Verb::Datagram(Destination { handle, queue_pair, key }) => {
+            work.wr.ud = ibv_send_wr__bindgen_ty_2__bindgen_ty_3 {
+                ah: handle as usize as *mut ibv_ah,
+                remote_qpn: queue_pair,
+                remote_qkey: key,
+            };
+            (IBV_WR_SEND, None)
+        }
         Verb::Write(to) => (IBV_WR_RDMA_WRITE, Some(to)),
         Verb::Read(from) => (IBV_WR_RDMA_READ, Some(from)),
     };

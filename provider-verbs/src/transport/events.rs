@@ -62,6 +62,8 @@ impl<V: Verbs> RcTransport<V> {
                 let queue = SendQueue::new(queue_pair, CREDIT_WRITES_MAX);
                 self.retire(queue, None, WINDOW_MIN);
             }
+            // Of endpoints of datagrams alone.
+            StationEvent::Found { .. } | StationEvent::Heard { .. } => {}
             StationEvent::Closed { link } => {
                 if let Some(peer) = self.peer_of_link(link) {
                     self.tell(TransportEvent::Closed { peer });

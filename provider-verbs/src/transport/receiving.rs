@@ -11,7 +11,7 @@ use super::{CREDIT_BYTES, Filled, HEAD_BYTES, Owner, RcTransport};
 use crate::{
     receive_pool::BufferIndex,
     send_pool::SendPool,
-    verbs::{Completion, POLL_BURST, Queues, Region, Status, Verbs},
+    verbs::{Completion, POLL_BURST, Queues, Region, Status, Verb, Verbs},
 };
 
 /// Free buffers that wait at most until they are posted.
@@ -216,7 +216,7 @@ impl<V: Verbs> RcTransport<V> {
         for (nth, word) in lane.credit_words().into_iter().enumerate() {
             region.memory().set_word(start + nth * 8, word);
         }
-        let to = Some(lane.credit_at());
+        let to = Verb::Write(lane.credit_at());
         if let Err(error) = lane.queue.post(&mut self.sends, slot, CREDIT_BYTES, to, false) {
             self.broke(peer, &error.to_string());
         }

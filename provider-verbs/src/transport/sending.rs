@@ -10,7 +10,7 @@ use kestrel_core::{
 use super::{BUFFER_BYTES, HEAD_BYTES, Owner, RcTransport};
 use crate::{
     send_pool::{SendPool, SlotIndex},
-    verbs::{Completion, POLL_BURST, Queues, Region, Status, Verbs, VerbsError},
+    verbs::{Completion, POLL_BURST, Queues, Region, Status, Verb, Verbs, VerbsError},
 };
 
 impl<V: Verbs> RcTransport<V> {
@@ -76,7 +76,7 @@ impl<V: Verbs> RcTransport<V> {
         let Some(lane) = self.peers[peer as usize].send.as_mut() else {
             return false;
         };
-        match lane.queue.post(&mut self.sends, slot, length, None, last) {
+        match lane.queue.post(&mut self.sends, slot, length, Verb::Send, last) {
             Ok(()) => {
                 lane.sent = lane.sent.wrapping_add(1);
                 true

@@ -106,7 +106,7 @@ impl<V: Verbs> RcTransport<V> {
         let made = self.shared.device.create_queue_pair(&self.shared.queues, REACHES_MAX, role);
         let pair = made.inspect_err(|error| tracing::info!("no window: {error}")).ok()?;
         let first_packet = u32::from_le_bytes(random()) >> 8;
-        let end = crate::control::path_end(&*self.shared.device, &pair, first_packet);
+        let end = crate::control::path_end(&*self.shared.device, pair.number(), first_packet);
         Some((pair, first_packet, end))
     }
 

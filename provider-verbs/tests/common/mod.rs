@@ -13,14 +13,14 @@ use kestrel_core::{
     wire::{Head, Kind},
 };
 use kestrel_verbs::{
-    RcProvider, RcTransport, VerbsOptions,
+    Carrier, RcProvider, VerbsOptions,
     fake::{FakeDevice, FakeFabric, FakeOptions},
 };
 
 /// The end of every wait: far beyond what any machine needs.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-pub type FakeTransport = RcTransport<FakeDevice>;
+pub type FakeTransport = Carrier<FakeDevice>;
 
 /// A provider on `fabric`.
 pub fn provider(fabric: &FakeFabric, options: FakeOptions) -> RcProvider<FakeDevice> {

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kestrel_core::{ring::lane::WISH_CLOSED, wire};
+use kestrel_core::{ring::lane::WISH_CLOSED, transport::Service, wire};
 use kestrel_shm::{
     Doorbell, LANE_BYTES, LaneMemory, PoolMemory, Station, StationEvent, StationOptions,
 };
@@ -278,6 +278,7 @@ pub fn attack(own: SocketAddr, victim: SocketAddr, seed: u64, count: u64) {
         address: Some(own),
         default_ip: own.ip(),
         auth_key: Vec::new(),
+        service: Service::Reliable,
         incarnation: None,
         pool: PoolMemory::create(POOL_BYTES).unwrap(),
         connect_timeout: PATIENCE,

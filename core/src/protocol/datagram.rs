@@ -1,0 +1,174 @@
+//! Datagrams: messages of one packet that may be lost. Reference: fi_endpoint(3), FI_EP_DGRAM.
+//!
+//! The engine is that of reliable endpoints, without credit, consent and acknowledgement: nobody
+//! waits for a receiver. What finds no room at its peer is dropped by the sender, what nobody has
+//! asked for is parked by the receiver as long as there is a place; both are counted, and a
+//! dropped send completes like any other.
+
+use crate::{
+    endpoint::PostError,
+    engine::{
+        Engine,
+        peer::{CREDIT_FIRST, PeerState},
+    },
+    memory::{Piece, Pieces},
+    operation::{MESSAGE_MAX, SendOperation, SendPost, StoredPieces, in_one_piece},
+    protocol::multicast::Group,
+    transport::{PeerIndex, Transport},
+    wire::{self, Head, Kind},
+};
+
+/// What one peer can have parked here: as much as a reliable one before it is granted more.
+/// Units: bytes, envelopes included.
+const PARKED_MAX: u64 = CREDIT_FIRST;
+/// Sends that wait for one peer to be found. More are dropped, so that others can be sent to.
+const HELD_MAX: usize = 64;
+
+/// Datagrams that were dropped, for want of room or of a peer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// Of ours, before they left.
+    pub sent: u64,
+    /// Of others', because nobody had asked for them.
+    pub received: u64,
+}
+
+/// What an engine keeps of datagrams.
+#[derive(Default)]
+pub struct Datagrams {
+    pub(crate) dropped: Dropped,
+    /// Groups that were joined, by number.
+    pub(crate) groups: Vec<Option<Group>>,
+}
+
+impl Datagrams {
+    /// Whether a packet may come to an endpoint of datagrams.
+    pub(crate) fn admits(head: Head) -> bool {
+        let answered = wire::ACK_DELIVERY | wire::ACK_MATCH;
+        match Kind::from_byte(head.kind) {
+            Some(Kind::Eager) => head.flags & answered == 0,
+            Some(Kind::Bye) => true,
+            _ => false,
+        }
+    }
+}
+
+impl<T: Transport> Engine<T> {
+    /// The longest message. Units: bytes.
+    pub(crate) fn message_max(&self) -> usize {
+        if self.datagrams.is_some() { self.limits.single } else { MESSAGE_MAX }
+    }
+
+    /// What was dropped so far; nothing ever is where datagrams are not.
+    pub(crate) fn dropped(&self) -> Dropped {
+        self.datagrams.as_ref().map_or(Dropped::default(), |datagrams| datagrams.dropped)
+    }
+
+    /// Says in the log what was dropped, for who cannot ask.
+    pub(crate) fn tell_dropped(&self) {
+        let Dropped { sent, received } = self.dropped();
+        if sent + received > 0 {
+            let address = self.transport.address();
+            tracing::info!(%address, sent, received, "datagrams were dropped");
+        }
+    }
+
+    fn count_dropped_send(&mut self) {
+        if let Some(datagrams) = &mut self.datagrams {
+            datagrams.dropped.sent += 1;
+        }
+    }
+
+    /// Sends a datagram, holds it until its peer is found, or drops it.
+    ///
+    /// # Errors
+    /// It is too long, or we have no room ourselves.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn send_datagram(
+        &mut self,
+        peer: PeerIndex,
+        post: SendPost<'_>,
+    ) -> Result<(), PostError> {
+        post.check_length(self.message_max())?;
+        let (piece, gathered) = in_one_piece(post.pieces);
+        let post = SendPost { pieces: Pieces::One(piece), ..post };
+        let record = &self.peers[peer as usize];
+        let is_ready = record.state == PeerState::Ready;
+        if is_ready && record.queue.is_empty() && self.push_eager(peer, &post, piece) {
+            self.report_sent(post.flags, post.context, post.owner.and_then(Option::take));
+            return Ok(());
+        }
+        let full = self.sends.len() >= self.setup.transmit_size;
+        let holds = match is_ready {
+            true if !self.transport.waits_for_itself(peer) => false,
+            true if full => return Err(PostError::Again),
+            true => true,
+            false => !full && self.peers[peer as usize].queue.len() < HELD_MAX,
+        };
+        if holds {
+            self.hold_datagram(peer, post, gathered);
+        } else {
+            if !is_ready {
+                self.ensure_connection(peer);
+            }
+            self.count_dropped_send();
+            self.report_sent(post.flags, post.context, post.owner.and_then(Option::take));
+        }
+        Ok(())
+    }
+
+    /// Queues a datagram until its peer is found, or we have room.
+    pub(crate) fn hold_datagram(
+        &mut self,
+        peer: PeerIndex,
+        post: SendPost<'_>,
+        gathered: Option<Box<[u8]>>,
+    ) {
+        let mut operation = SendOperation::from_post(peer, post);
+        if let Some(mut bytes) = gathered.filter(|_| operation.copy.is_none()) {
+            operation.pieces = StoredPieces::One(Piece::of_owned(&mut bytes));
+            operation.copy = Some(bytes);
+        }
+        let index = self.sends.insert(operation);
+        self.peers[peer as usize].queue.push_back(index);
+        self.pump(peer);
+        self.note_backlog(peer);
+    }
+
+    /// Takes a datagram that was left for the owner, whose place was reserved.
+    pub(crate) fn datagram_submitted(&mut self, peer: PeerIndex, post: SendPost<'_>) {
+        let (piece, gathered) = in_one_piece(post.pieces);
+        self.hold_datagram(peer, SendPost { pieces: Pieces::One(piece), ..post }, gathered);
+    }
+
+    /// Pushes the datagram at the head of the queue, or drops it. False if it has to wait.
+    pub(crate) fn push_datagram(&mut self, peer: PeerIndex, index: u32) -> bool {
+        let piece = self.sends[index].pieces.view().contiguous(0, usize::MAX);
+        if self.push_whole(peer, index, piece, 0) {
+            return true;
+        }
+        if self.transport.waits_for_itself(peer) {
+            return false;
+        }
+        self.peers[peer as usize].queue.pop_front();
+        self.drop_datagram(index);
+        true
+    }
+
+    /// Drops a datagram that was held. To who sent it, it has left.
+    pub(crate) fn drop_datagram(&mut self, index: u32) {
+        self.count_dropped_send();
+        self.finish_send(index);
+    }
+
+    /// Whether a message that nobody has asked for is dropped: its sender has no place left here.
+    pub(crate) fn drops_unasked(&mut self, peer: PeerIndex, cost: u64) -> bool {
+        let Some(datagrams) = &mut self.datagrams else {
+            return false;
+        };
+        let drops = self.peers[peer as usize].flow.held + cost > PARKED_MAX;
+        datagrams.dropped.received += u64::from(drops);
+        drops
+    }
+}

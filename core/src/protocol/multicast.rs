@@ -1,0 +1,83 @@
+//! Multicast groups of an endpoint of datagrams. Reference: fi_cm(3), `fi_join`.
+//!
+//! The transport carries a datagram to all who have joined; here is what the endpoint has joined,
+//! and by which numbers. What comes from a group is received like any other datagram, from its
+//! sender.
+
+use crate::{
+    address::Address,
+    endpoint::{GroupError, PostError},
+    engine::Engine,
+    flags::Flags,
+    memory::Pieces,
+    operation::{SendPost, in_one_piece},
+    transport::Transport,
+    wire::{self, Head, Kind},
+};
+
+/// A group that the endpoint has joined.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Group {
+    address: Address,
+    /// Whether it may send there.
+    sends: bool,
+}
+
+impl<T: Transport> Engine<T> {
+    /// Joins a group: the number by which messages are sent there.
+    pub(crate) fn join_group(
+        &mut self,
+        address: Address,
+        sends: bool,
+        receives: bool,
+    ) -> Result<u64, GroupError> {
+        let Some(datagrams) = &mut self.datagrams else {
+            return Err(GroupError::NotForThisType);
+        };
+        let joined = datagrams.groups.iter().flatten();
+        if joined.into_iter().any(|group| group.address == address) {
+            return Err(GroupError::Joined { group: address });
+        }
+        self.transport.join(address, receives)?;
+        let free = datagrams.groups.iter().position(Option::is_none);
+        let place = free.unwrap_or_else(|| {
+            datagrams.groups.push(None);
+            datagrams.groups.len() - 1
+        });
+        datagrams.groups[place] = Some(Group { address, sends });
+        Ok(place as u64)
+    }
+
+    /// Leaves a group. What had come from it is still received.
+    pub(crate) fn leave_group(&mut self, group: u64) {
+        let groups = self.datagrams.as_mut().map(|datagrams| &mut datagrams.groups);
+        let place = groups.and_then(|groups| groups.get_mut(group as usize));
+        if let Some(Group { address, .. }) = place.and_then(Option::take) {
+            self.transport.leave(address);
+        }
+    }
+
+    /// Sends to a group: to whoever is there and takes it.
+    #[cold]
+    pub(crate) fn send_to_group(&mut self, post: SendPost<'_>) -> Result<(), PostError> {
+        post.check_length(self.message_max())?;
+        let groups = self.datagrams.as_ref().map(|datagrams| &datagrams.groups[..]);
+        let group = groups.unwrap_or_default().get(post.to as usize).copied().flatten();
+        let Some(group) = group.filter(|group| group.sends) else {
+            return Err(PostError::UnknownAddress { address: post.to });
+        };
+        let (piece, _gathered) = in_one_piece(post.pieces);
+        let data = [post.data];
+        let (flags, words) = match post.flags.contains(Flags::REMOTE_CQ_DATA) {
+            true => (wire::DATA, &data[..]),
+            false => (0, &data[..0]),
+        };
+        let head = Head::new(Kind::Eager, flags);
+        if !self.transport.push_to_group(group.address, head, post.tag, words, piece) {
+            return Err(PostError::Again);
+        }
+        let post = SendPost { pieces: Pieces::One(piece), ..post };
+        self.report_sent(post.flags, post.context, post.owner.and_then(Option::take));
+        Ok(())
+    }
+}

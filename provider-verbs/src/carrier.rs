@@ -1,0 +1,233 @@
+//! What a provider opens: a transport of connections, or one of datagrams.
+
+use std::{os::fd::RawFd, sync::Arc, time::Duration};
+
+use kestrel_core::{
+    address::Address,
+    memory::Piece,
+    transport::{Arrival, Limits, PeerIndex, Room, Transport, TransportEvent, Unreachable},
+    window::{Access, Finished, Invitation, Registration, Request, Started},
+    wire::Head,
+};
+
+use crate::{bell::wait_any, datagrams::UdTransport, transport::RcTransport, verbs::Verbs};
+
+/// The transport of one endpoint. What it does not say here is the same for both kinds.
+pub enum Carrier<V: Verbs> {
+    Reliable(RcTransport<V>),
+    Datagrams(UdTransport<V>),
+}
+
+/// The same call on whichever it is.
+macro_rules! either {
+    ($carrier:expr, $it:ident => $call:expr) => {
+        match $carrier {
+            Carrier::Reliable($it) => $call,
+            Carrier::Datagrams($it) => $call,
+        }
+    };
+}
+
+impl<V: Verbs> Carrier<V> {
+    /// The reliable one, which alone has windows.
+    #[inline(always)]
+    fn reliable(&self) -> Option<&RcTransport<V>> {
+        match self {
+            Carrier::Reliable(it) => Some(it),
+            Carrier::Datagrams(_) => None,
+        }
+    }
+
+    #[inline(always)]
+    fn reliable_mut(&mut self) -> Option<&mut RcTransport<V>> {
+        match self {
+            Carrier::Reliable(it) => Some(it),
+            Carrier::Datagrams(_) => None,
+        }
+    }
+}
+
+impl<V: Verbs> Transport for Carrier<V> {
+    fn address(&self) -> Address {
+        either!(self, it => it.address())
+    }
+
+    fn limits(&self) -> Limits {
+        either!(self, it => it.limits())
+    }
+
+    fn connect(&mut self, peer: PeerIndex, address: Address) {
+        either!(self, it => it.connect(peer, address));
+    }
+
+    fn adopt(&mut self, peer: PeerIndex, ticket: u64) {
+        either!(self, it => it.adopt(peer, ticket));
+    }
+
+    fn disconnect(&mut self, peer: PeerIndex) {
+        either!(self, it => it.disconnect(peer));
+    }
+
+    fn hang_up(&mut self, peer: PeerIndex) {
+        either!(self, it => it.hang_up(peer));
+    }
+
+    #[inline(always)]
+    fn room(&mut self, peer: PeerIndex, wanted: usize) -> Room {
+        either!(self, it => it.room(peer, wanted))
+    }
+
+    #[inline(always)]
+    fn push(
+        &mut self,
+        peer: PeerIndex,
+        head: Head,
+        word: u64,
+        words: &[u64],
+        payload: Piece,
+    ) -> bool {
+        either!(self, it => it.push(peer, head, word, words, payload))
+    }
+
+    fn waits_for_itself(&mut self, peer: PeerIndex) -> bool {
+        either!(self, it => it.waits_for_itself(peer))
+    }
+
+    fn credit(&self, peer: PeerIndex) -> u64 {
+        either!(self, it => it.credit(peer))
+    }
+
+    fn grant(&mut self, peer: PeerIndex, credit: u64) {
+        either!(self, it => it.grant(peer, credit));
+    }
+
+    #[inline(always)]
+    fn arrival(&mut self) -> Option<Arrival> {
+        either!(self, it => it.arrival())
+    }
+
+    fn arrival_from(&mut self, peer: PeerIndex) -> Option<Arrival> {
+        either!(self, it => it.arrival_from(peer))
+    }
+
+    #[inline(always)]
+    fn word(&self, index: usize) -> u64 {
+        either!(self, it => it.word(index))
+    }
+
+    #[inline(always)]
+    fn copy_out(&self, offset: usize, to: Piece) {
+        either!(self, it => it.copy_out(offset, to));
+    }
+
+    #[inline(always)]
+    fn consume(&mut self) {
+        either!(self, it => it.consume());
+    }
+
+    fn read_remote(&mut self, peer: PeerIndex, remote: u64, to: Piece) -> bool {
+        either!(self, it => it.read_remote(peer, remote, to))
+    }
+
+    fn can_read_remote(&self, peer: PeerIndex) -> bool {
+        either!(self, it => it.can_read_remote(peer))
+    }
+
+    fn is_readable_by(&self, peer: PeerIndex) -> bool {
+        either!(self, it => it.is_readable_by(peer))
+    }
+
+    #[inline(always)]
+    fn has_windows(&self, peer: PeerIndex) -> bool {
+        self.reliable().is_some_and(|it| it.has_windows(peer))
+    }
+
+    #[inline(always)]
+    fn is_window_open(&self, peer: PeerIndex) -> bool {
+        self.reliable().is_some_and(|it| it.is_window_open(peer))
+    }
+
+    fn invite(&mut self, peer: PeerIndex) -> Option<Invitation> {
+        self.reliable_mut()?.invite(peer)
+    }
+
+    fn open_window(&mut self, peer: PeerIndex, theirs: Invitation) -> bool {
+        self.reliable_mut().is_some_and(|it| it.open_window(peer, theirs))
+    }
+
+    fn admit(
+        &mut self,
+        peer: PeerIndex,
+        theirs: Invitation,
+        permitted: Access,
+    ) -> Option<Invitation> {
+        self.reliable_mut()?.admit(peer, theirs, permitted)
+    }
+
+    fn register(
+        &mut self,
+        memory: Piece,
+        access: Access,
+        local_write: bool,
+    ) -> Option<Arc<dyn Registration>> {
+        self.reliable_mut()?.register(memory, access, local_write)
+    }
+
+    #[inline(always)]
+    fn start(&mut self, peer: PeerIndex, request: &Request) -> Started {
+        self.reliable_mut().map_or(Started::Refused, |it| it.start(peer, request))
+    }
+
+    #[inline(always)]
+    fn finished(&mut self) -> Option<Finished> {
+        self.reliable_mut()?.finished()
+    }
+
+    fn join(&mut self, group: Address, receives: bool) -> Result<(), Unreachable> {
+        either!(self, it => it.join(group, receives))
+    }
+
+    fn leave(&mut self, group: Address) {
+        either!(self, it => it.leave(group));
+    }
+
+    fn recognize(&mut self, peer: PeerIndex, ticket: u64) {
+        either!(self, it => it.recognize(peer, ticket));
+    }
+
+    fn push_to_group(
+        &mut self,
+        group: Address,
+        head: Head,
+        word: u64,
+        words: &[u64],
+        payload: Piece,
+    ) -> bool {
+        either!(self, it => it.push_to_group(group, head, word, words, payload))
+    }
+
+    #[inline(always)]
+    fn has_event(&self) -> bool {
+        either!(self, it => it.has_event())
+    }
+
+    fn event(&mut self) -> Option<TransportEvent> {
+        either!(self, it => it.event())
+    }
+
+    fn arm(&mut self) -> bool {
+        either!(self, it => it.arm())
+    }
+
+    fn disarm(&mut self) {
+        either!(self, it => it.disarm());
+    }
+
+    fn bell(&self) -> RawFd {
+        either!(self, it => it.bell())
+    }
+
+    fn sleep(bells: &[RawFd], timeout: Option<Duration>) {
+        wait_any(bells, timeout);
+    }
+}

@@ -1,0 +1,184 @@
+//! What the two sides of a handshake offer each other: the ends of a connection, or queue pairs
+//! that are there already and take datagrams from anybody.
+
+use super::{
+    StationRecord,
+    accept::WRITES_MAX,
+    connect::SENDS_MAX,
+    random,
+    wire::{Hello, RejectReason},
+};
+use crate::{
+    receive_pool::WINDOW_MIN,
+    station::{PeerIdentity, ReceiveEnd, SendEnd, StationEvent, Way},
+    transport::CREDIT_BYTES,
+    verbs::{PathEnd, QueuePair, Region, RemoteMemory, Role, Verbs, VerbsError},
+};
+
+/// What the side that connects has made for its peer.
+pub(super) enum Offer<V: Verbs> {
+    Connection { queue_pair: V::QueuePair, credit: V::Region, first_packet: u32 },
+    Datagrams { queue_pair: u32 },
+}
+
+/// What came of the peer's answer: of datagrams, the way to it.
+pub(super) type Joined<V> = Option<(<V as Verbs>::AddressHandle, PathEnd)>;
+
+impl<V: Verbs> Offer<V> {
+    pub fn new(record: &StationRecord<V>) -> Result<Self, VerbsError> {
+        if let Some(queue_pair) = record.datagrams {
+            return Ok(Offer::Datagrams { queue_pair });
+        }
+        let shared = &record.shared;
+        let queue_pair = shared.device.create_queue_pair(&shared.queues, SENDS_MAX, Role::Sends)?;
+        let credit = shared.device.allocate(CREDIT_BYTES, true)?;
+        Ok(Offer::Connection { queue_pair, credit, first_packet: first_packet() })
+    }
+
+    /// Where packets to us go.
+    pub fn path_end(&self, record: &StationRecord<V>) -> PathEnd {
+        let (number, first_packet) = match self {
+            Offer::Connection { queue_pair, first_packet, .. } => {
+                (queue_pair.number(), *first_packet)
+            }
+            Offer::Datagrams { queue_pair } => (*queue_pair, 0),
+        };
+        path_end(&*record.shared.device, number, first_packet)
+    }
+
+    /// Where our credit is to be written.
+    pub fn credit(&self) -> RemoteMemory {
+        match self {
+            Offer::Connection { credit, .. } => {
+                RemoteMemory { address: credit.memory().address(0), key: credit.remote_key() }
+            }
+            Offer::Datagrams { .. } => RemoteMemory { address: 0, key: 0 },
+        }
+    }
+
+    /// Joins it with what the peer answered.
+    pub fn join(
+        &self,
+        record: &StationRecord<V>,
+        theirs: &PathEnd,
+    ) -> Result<Joined<V>, VerbsError> {
+        match self {
+            Offer::Connection { queue_pair, first_packet, .. } => {
+                queue_pair.connect(*first_packet, theirs)?;
+                Ok(None)
+            }
+            Offer::Datagrams { .. } => {
+                Ok(Some((record.shared.device.create_address_handle(theirs)?, *theirs)))
+            }
+        }
+    }
+
+    /// What the endpoint is told of it.
+    pub fn taken(
+        self,
+        request: u32,
+        link: u64,
+        peer: PeerIdentity,
+        joined: Joined<V>,
+    ) -> StationEvent<V> {
+        match (self, joined) {
+            (Offer::Connection { queue_pair, credit, .. }, _) => {
+                let end = SendEnd { queue_pair, credit, link, peer };
+                StationEvent::Connected { request, end }
+            }
+            (Offer::Datagrams { .. }, Some((handle, PathEnd { queue_pair, mtu_bytes, .. }))) => {
+                let way = Way { handle, queue_pair, mtu_bytes, link, peer };
+                StationEvent::Found { request, way }
+            }
+            (Offer::Datagrams { .. }, None) => unreachable!("`join` makes a way to each peer"),
+        }
+    }
+}
+
+/// What the side that is connected to has made for its peer.
+pub(super) enum Answer<V: Verbs> {
+    Connection(ReceiveEnd<V>),
+    Datagrams { link: u64, peer: PeerIdentity },
+}
+
+impl<V: Verbs> Answer<V> {
+    /// Joins a queue pair of ours with the peer's, and promises a window; or says where datagrams
+    /// go. Returns the path to us as well.
+    pub fn new(
+        record: &StationRecord<V>,
+        link: u64,
+        hello: &Hello,
+    ) -> Result<(Self, PathEnd), (RejectReason, String)> {
+        let shared = &record.shared;
+        let peer = PeerIdentity { address: hello.from, incarnation: hello.incarnation };
+        if let Some(number) = record.datagrams {
+            let end = path_end(&*shared.device, number, 0);
+            return Ok((Answer::Datagrams { link, peer }, end));
+        }
+        match shared.receives.reserve() {
+            Ok(true) => {}
+            Ok(false) => {
+                let why = "all receive buffers are promised to others";
+                return Err((RejectReason::Resources, why.into()));
+            }
+            Err(error) => return Err((RejectReason::Resources, error.to_string())),
+        }
+        let first_packet = first_packet();
+        let made = shared.device.create_queue_pair(&shared.queues, WRITES_MAX, Role::Receives);
+        let joined = made.and_then(|pair| {
+            pair.connect(first_packet, &hello.end)?;
+            Ok(pair)
+        });
+        let queue_pair = joined.map_err(|error| {
+            shared.receives.return_spare(WINDOW_MIN);
+            (reason_of(&error), error.to_string())
+        })?;
+        let end = path_end(&*shared.device, queue_pair.number(), first_packet);
+        let credit = hello.credit;
+        Ok((Answer::Connection(ReceiveEnd { queue_pair, credit, link, peer }), end))
+    }
+
+    /// What the endpoint is told of it.
+    pub fn confirmed(self) -> StationEvent<V> {
+        match self {
+            Answer::Connection(end) => StationEvent::Incoming { end },
+            Answer::Datagrams { link, peer } => StationEvent::Heard { link, peer },
+        }
+    }
+
+    /// What the endpoint is told if nothing comes of it.
+    pub fn abandoned(self) -> Option<StationEvent<V>> {
+        match self {
+            Answer::Connection(ReceiveEnd { queue_pair, .. }) => {
+                Some(StationEvent::Abandoned { queue_pair })
+            }
+            Answer::Datagrams { .. } => None,
+        }
+    }
+}
+
+fn first_packet() -> u32 {
+    u32::from_le_bytes(random()) >> 8
+}
+
+/// What we tell a peer of a queue pair of ours.
+pub fn path_end<V: Verbs>(device: &V, queue_pair: u32, first_packet: u32) -> PathEnd {
+    let port = device.port();
+    PathEnd {
+        queue_pair,
+        first_packet,
+        lid: port.lid,
+        partition_key: port.partition_key,
+        link_layer: port.link_layer,
+        gid: port.gid,
+        mtu_bytes: port.mtu_bytes,
+    }
+}
+
+/// Which refusal tells the peer of this.
+fn reason_of(error: &VerbsError) -> RejectReason {
+    match error {
+        VerbsError::Call { .. } | VerbsError::LockedMemory { .. } => RejectReason::Resources,
+        _ => RejectReason::Path,
+    }
+}

@@ -1,0 +1,163 @@
+//! Multicast: one datagram to all who hear a group.
+//!
+//! Whoever hears it need not have met its sender. So such a datagram says who that is: behind the
+//! head follow the sender's incarnation and its address. In the pass's place is one that all who
+//! have the same key make of the group's address.
+
+use std::{
+    collections::HashMap,
+    net::{IpAddr, SocketAddr},
+};
+
+use kestrel_core::{
+    address::Address,
+    memory::Piece,
+    transport::{PeerIndex, TransportEvent, Unreachable},
+    wire::Head,
+};
+
+use super::{
+    HEAD_BYTES, UdTransport,
+    receiving::{Packet, Stranger},
+};
+use crate::{
+    control::{proof, wire},
+    verbs::{AddressHandle, Destination, EVERYBODY, QueuePair, Verbs},
+};
+
+/// Bytes behind the head of a datagram to a group: the sender's incarnation and address.
+pub(super) const SOURCE_BYTES: usize = 8 + wire::ADDRESS_BYTES;
+/// Senders to groups that are remembered. More are not heard, until some are forgotten.
+const SOURCES_MAX: usize = 4096;
+
+/// The groups of an endpoint.
+pub(super) struct Groups<V: Verbs> {
+    joined: HashMap<IpAddr, Membership<V>>,
+    /// What datagrams of the groups that are heard carry.
+    passes: HashMap<u64, IpAddr>,
+    /// Who sent to them, by incarnation; none until the engine has recognized it.
+    sources: HashMap<u64, Option<PeerIndex>>,
+}
+
+struct Membership<V: Verbs> {
+    handle: V::AddressHandle,
+    pass: u64,
+    receives: bool,
+}
+
+impl<V: Verbs> Default for Groups<V> {
+    fn default() -> Self {
+        let (joined, passes, sources) = Default::default();
+        Groups { joined, passes, sources }
+    }
+}
+
+impl<V: Verbs> Groups<V> {
+    /// Whether datagrams that carry this are to a group that is heard.
+    pub(super) fn hears(&self, pass: u64) -> bool {
+        self.passes.contains_key(&pass)
+    }
+}
+
+impl<V: Verbs> UdTransport<V> {
+    pub(super) fn join_group(&mut self, group: Address, receives: bool) -> Result<(), Unreachable> {
+        let ip = group.ip();
+        if self.groups.joined.contains_key(&ip) {
+            let reason = format!("{ip} was joined already, by another port");
+            return Err(Unreachable { errno: kestrel_core::error::Errno::INVAL, reason });
+        }
+        let handle = self.shared.device.create_group_handle(ip)?;
+        let pass = proof::group_pass(&self.auth_key, ip);
+        if receives {
+            self.queue.pair().attach(ip)?;
+            self.groups.passes.insert(pass, ip);
+        }
+        self.groups.joined.insert(ip, Membership { handle, pass, receives });
+        Ok(())
+    }
+
+    pub(super) fn leave_group(&mut self, group: Address) {
+        let ip = group.ip();
+        let Some(Membership { handle, pass, receives }) = self.groups.joined.remove(&ip) else {
+            return;
+        };
+        if receives {
+            self.groups.passes.remove(&pass);
+            self.queue.pair().detach(ip);
+        }
+        self.retire_handle(handle);
+    }
+
+    pub(super) fn leave_all_groups(&mut self) {
+        let all: Vec<IpAddr> = self.groups.joined.keys().copied().collect();
+        all.into_iter().for_each(|ip| self.leave_group(Address::new(ip, 0)));
+    }
+
+    pub(super) fn send_to_group(
+        &mut self,
+        group: Address,
+        head: Head,
+        word: u64,
+        words: &[u64],
+        payload: Piece,
+    ) -> bool {
+        let Some(membership) = self.groups.joined.get(&group.ip()) else {
+            return false;
+        };
+        let (handle, pass) = (membership.handle.name(), membership.pass);
+        let to = Destination { handle, queue_pair: EVERYBODY, key: self.key };
+        let mut front = Vec::with_capacity(SOURCE_BYTES / 8 + words.len());
+        front.push(self.incarnation);
+        let own = wire::address_bytes(self.address.socket_addr());
+        front.extend(own.chunks_exact(8).map(|it| u64::from_le_bytes(it.try_into().expect("8"))));
+        front.extend_from_slice(words);
+        self.post_datagram(to, [head.to_word().into(), pass, word], &front, payload)
+    }
+
+    /// A datagram to a group: its sender's, or of one that is to be recognized first.
+    pub(super) fn group_arrived(&mut self, stranger: Stranger) {
+        let Stranger { buffer, bytes, .. } = stranger;
+        let incarnation = self.word_of(buffer, HEAD_BYTES);
+        if incarnation == self.incarnation {
+            return self.give_back(buffer);
+        }
+        match self.groups.sources.get(&incarnation) {
+            Some(&Some(peer)) => {
+                let front = HEAD_BYTES + SOURCE_BYTES;
+                return self.arrived.push_back(Packet { peer, buffer, front, bytes });
+            }
+            Some(None) => {}
+            None => {
+                let Some(address) = self.source_of(buffer) else {
+                    return self.drop_stray(buffer);
+                };
+                if self.groups.sources.len() >= SOURCES_MAX {
+                    return self.drop_stray(buffer);
+                }
+                self.groups.sources.insert(incarnation, None);
+                let address = Address::from(address);
+                self.tell(TransportEvent::Overheard { ticket: incarnation, address });
+            }
+        }
+        self.keep_stranger(Stranger { pass: incarnation, ..stranger });
+    }
+
+    fn source_of(&self, buffer: u32) -> Option<SocketAddr> {
+        let mut bytes = [0; wire::ADDRESS_BYTES];
+        for (nth, part) in bytes.chunks_exact_mut(8).enumerate() {
+            let word = self.word_of(buffer, HEAD_BYTES + 8 + nth * 8);
+            part.copy_from_slice(&word.to_le_bytes());
+        }
+        wire::address_of(&bytes).ok()
+    }
+
+    pub(super) fn recognize_source(&mut self, peer: PeerIndex, incarnation: u64) {
+        self.groups.sources.insert(incarnation, Some(peer));
+        self.admit_strangers(incarnation, peer, HEAD_BYTES + SOURCE_BYTES);
+    }
+
+    /// A peer was let go of: should it send again, it is recognized anew.
+    pub(super) fn forget_source(&mut self, peer: PeerIndex) {
+        self.groups.sources.retain(|_, source| *source != Some(peer));
+    }
+}

@@ -1,0 +1,163 @@
+//! Who is found, who is heard, and who is gone.
+
+use kestrel_core::{
+    address::Address,
+    transport::{PeerIndex, TransportEvent},
+};
+
+use super::{HEAD_BYTES, UdTransport, pass_of};
+use crate::{
+    control::Command,
+    station::{StationEvent, Way},
+    verbs::Verbs,
+};
+
+/// Both directions of a peer.
+pub(super) struct Peer<V: Verbs> {
+    /// How it is sent to.
+    pub(super) way: Option<Way<V>>,
+    /// That it may send: its TCP connection, and what its datagrams carry.
+    heard: Option<Heard>,
+    pub(super) connecting: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Heard {
+    link: u64,
+    pass: u64,
+}
+
+/// A way that is not used any more.
+pub(super) struct Retired<V: Verbs> {
+    _handle: V::AddressHandle,
+    /// The last send that may name it.
+    last: u32,
+}
+
+/// An event, and the way that goes into use when it is told: what comes before it is about
+/// earlier ones.
+pub(super) struct Told<V: Verbs> {
+    event: TransportEvent,
+    way: Option<Way<V>>,
+}
+
+impl<V: Verbs> UdTransport<V> {
+    pub(super) fn peer(&mut self, peer: PeerIndex) -> &mut Peer<V> {
+        let index = peer as usize;
+        if self.peers.len() <= index {
+            let fresh = || Peer { way: None, heard: None, connecting: false };
+            self.peers.resize_with(index + 1, fresh);
+        }
+        &mut self.peers[index]
+    }
+
+    pub(super) fn tell(&mut self, event: TransportEvent) {
+        self.events.push_back(Told { event, way: None });
+    }
+
+    pub(super) fn next_event(&mut self) -> Option<TransportEvent> {
+        while self.events.is_empty() {
+            let event = self.shared.pop()?;
+            self.translate(event);
+        }
+        let Told { event, way } = self.events.pop_front()?;
+        if let (TransportEvent::Connected { peer, .. }, Some(way)) = (&event, way) {
+            self.drop_way(*peer);
+            self.links.insert(way.link, *peer);
+            self.peer(*peer).way = Some(way);
+        }
+        Some(event)
+    }
+
+    fn translate(&mut self, event: StationEvent<V>) {
+        match event {
+            StationEvent::Found { request: peer, way } => {
+                self.peer(peer).connecting = false;
+                let incarnation = way.peer.incarnation;
+                let event = TransportEvent::Connected { peer, incarnation };
+                self.events.push_back(Told { event, way: Some(way) });
+            }
+            StationEvent::Failed { request: peer, error } => {
+                self.peer(peer).connecting = false;
+                self.tell(TransportEvent::Failed { peer, reason: error.into() });
+            }
+            StationEvent::Heard { link, peer } => {
+                self.offers.insert(link, peer);
+                let (address, incarnation) = (Address::from(peer.address), peer.incarnation);
+                self.tell(TransportEvent::Incoming { ticket: link, address, incarnation });
+            }
+            StationEvent::Closed { link } => {
+                if let Some(peer) = self.links.remove(&link) {
+                    self.tell(TransportEvent::Closed { peer });
+                }
+            }
+            StationEvent::Lost { link, reason } => {
+                if let Some(peer) = self.links.remove(&link) {
+                    tracing::debug!(peer, "a peer was lost: {reason}");
+                    self.tell(TransportEvent::Died { peer });
+                }
+            }
+            // Of reliable endpoints alone.
+            StationEvent::Connected { .. }
+            | StationEvent::Incoming { .. }
+            | StationEvent::Abandoned { .. } => {}
+        }
+    }
+
+    pub(super) fn adopt_offer(&mut self, peer: PeerIndex, ticket: u64) {
+        let Some(offer) = self.offers.remove(&ticket) else {
+            return;
+        };
+        self.drop_heard(peer);
+        let pass = pass_of(offer.incarnation, self.incarnation);
+        self.links.insert(ticket, peer);
+        self.passes.insert(pass, peer);
+        self.peer(peer).heard = Some(Heard { link: ticket, pass });
+        self.admit_strangers(pass, peer, HEAD_BYTES);
+    }
+
+    pub(super) fn drop_way(&mut self, peer: PeerIndex) {
+        let Some(way) = self.peers.get_mut(peer as usize).and_then(|peer| peer.way.take()) else {
+            return;
+        };
+        self.end_link(way.link);
+        self.retire_handle(way.handle);
+    }
+
+    /// A handle goes when nothing that is under way names it.
+    pub(super) fn retire_handle(&mut self, handle: V::AddressHandle) {
+        self.retired.push(Retired { _handle: handle, last: self.queue.posted() });
+        self.bury_ways();
+    }
+
+    pub(super) fn drop_heard(&mut self, peer: PeerIndex) {
+        let Some(heard) = self.peers.get_mut(peer as usize).and_then(|peer| peer.heard.take())
+        else {
+            return;
+        };
+        self.end_link(heard.link);
+        self.passes.remove(&heard.pass);
+        self.drop_arrived(peer);
+    }
+
+    fn end_link(&mut self, link: u64) {
+        // Not there: it was the other side that ended it.
+        if self.links.remove(&link).is_some() {
+            self.control.command(Command::HangUp { link });
+        }
+    }
+
+    /// What was to be told of the end of what is gone by now.
+    pub(super) fn forget_ends_of(&mut self, gone: PeerIndex) {
+        self.events.retain(|told| match told.event {
+            TransportEvent::Died { peer } | TransportEvent::Closed { peer } => peer != gone,
+            _ => true,
+        });
+    }
+
+    /// Destroys the handles that nothing under way names.
+    pub(super) fn bury_ways(&mut self) {
+        let over = self.queue.over();
+        self.retired.retain(|retired| (over.wrapping_sub(retired.last) as i32) < 0);
+    }
+}

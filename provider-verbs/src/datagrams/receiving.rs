@@ -1,0 +1,164 @@
+//! Receiving: datagrams wait in their buffers, in the order of their coming.
+
+use std::collections::VecDeque;
+
+use kestrel_core::{
+    memory::Piece,
+    transport::{Arrival, PeerIndex},
+    wire::Head,
+};
+
+use super::{HEAD_BYTES, UdTransport, groups::SOURCE_BYTES};
+use crate::{
+    receive_pool::BufferIndex,
+    verbs::{Completion, GRH_BYTES, POLL_BURST, Queues, Region, Status, Verbs},
+};
+
+/// Free buffers that wait at most until they are posted.
+const RETURNED_MAX: usize = 16;
+/// Datagrams that wait for their sender to be adopted.
+const STRANGERS_MAX: usize = 64;
+
+/// A datagram in its buffer, checked for form.
+#[derive(Clone, Copy)]
+pub(super) struct Packet {
+    pub(super) peer: PeerIndex,
+    pub(super) buffer: BufferIndex,
+    /// Bytes in front of its words, and in all, behind the route header.
+    pub(super) front: usize,
+    pub(super) bytes: usize,
+}
+
+/// A datagram whose sender nobody knows yet.
+pub(super) struct Stranger {
+    pub(super) pass: u64,
+    pub(super) buffer: BufferIndex,
+    pub(super) bytes: usize,
+}
+
+impl<V: Verbs> UdTransport<V> {
+    /// Fetches completions of receives. Returns whether there were any.
+    pub(super) fn poll_receives(&mut self) -> bool {
+        let mut completions = [Completion::default(); POLL_BURST];
+        let count = self.shared.queues.poll_receives(&mut completions);
+        for completion in &completions[..count] {
+            self.receive_completed(completion);
+        }
+        count > 0
+    }
+
+    fn receive_completed(&mut self, completion: &Completion) {
+        let buffer = completion.request as BufferIndex;
+        let bytes = (completion.bytes as usize).saturating_sub(GRH_BYTES);
+        if completion.status != Status::SUCCESS || bytes < HEAD_BYTES {
+            return self.drop_stray(buffer);
+        }
+        let pass = self.word_of(buffer, 8);
+        let is_to_group = self.groups.hears(pass);
+        let front = HEAD_BYTES + if is_to_group { SOURCE_BYTES } else { 0 };
+        let head = Head::from_word(self.word_of(buffer, 0) as u32);
+        if bytes < front + head.words() * 8 {
+            return self.drop_stray(buffer);
+        }
+        let stranger = Stranger { pass, buffer, bytes };
+        match self.passes.get(&pass) {
+            _ if is_to_group => self.group_arrived(stranger),
+            Some(&peer) => self.arrived.push_back(Packet { peer, buffer, front, bytes }),
+            None => self.keep_stranger(stranger),
+        }
+    }
+
+    /// Keeps a datagram until its sender is known, or others need its place.
+    pub(super) fn keep_stranger(&mut self, stranger: Stranger) {
+        self.strangers.push_back(stranger);
+        if self.strangers.len() > STRANGERS_MAX
+            && let Some(oldest) = self.strangers.pop_front()
+        {
+            self.drop_stray(oldest.buffer);
+        }
+    }
+
+    pub(super) fn word_of(&self, buffer: BufferIndex, offset: usize) -> u64 {
+        let (region, start) = self.shared.receives.buffer(buffer);
+        region.memory().word(start + GRH_BYTES + offset)
+    }
+
+    pub(super) fn drop_stray(&mut self, buffer: BufferIndex) {
+        self.strays += 1;
+        self.give_back(buffer);
+    }
+
+    /// A buffer whose content nobody needs.
+    pub(super) fn give_back(&mut self, buffer: BufferIndex) {
+        self.returned.push(buffer);
+        if self.returned.len() < RETURNED_MAX {
+            return;
+        }
+        if let Err(error) = self.shared.receives.post(&self.returned) {
+            // The queue is as deep as there are buffers, so this is a device that is gone.
+            tracing::error!("no receive buffer can be posted: {error}");
+        }
+        self.returned.clear();
+    }
+
+    /// `peer` has been adopted: what it sent before that is there.
+    pub(super) fn admit_strangers(&mut self, pass: u64, peer: PeerIndex, front: usize) {
+        let (known, unknown): (VecDeque<_>, _) =
+            std::mem::take(&mut self.strangers).into_iter().partition(|it| it.pass == pass);
+        self.strangers = unknown;
+        let packet =
+            |Stranger { buffer, bytes, .. }: Stranger| Packet { peer, buffer, front, bytes };
+        self.arrived.extend(known.into_iter().map(packet));
+    }
+
+    /// Puts the oldest datagram of `peer` first.
+    pub(super) fn bring_forward(&mut self, peer: PeerIndex) -> Option<()> {
+        let place = self.arrived.iter().position(|packet| packet.peer == peer)?;
+        let packet = self.arrived.remove(place)?;
+        self.arrived.push_front(packet);
+        Some(())
+    }
+
+    pub(super) fn next_arrival(&mut self) -> Option<Arrival> {
+        let packet = *self.arrived.front()?;
+        let Packet { peer, buffer, front, bytes } = packet;
+        let head = Head::from_word(self.word_of(buffer, 0) as u32);
+        let payload = front + head.words() * 8;
+        let length = bytes - payload;
+        let tiny = (length == 8).then(|| self.word_of(buffer, payload));
+        let word = self.word_of(buffer, 16);
+        self.current = Some(packet);
+        Some(Arrival { peer, head, word, length, tiny })
+    }
+
+    pub(super) fn current_word(&self, index: usize) -> u64 {
+        self.current.map_or(0, |packet| self.word_of(packet.buffer, packet.front + index * 8))
+    }
+
+    pub(super) fn copy_current(&self, offset: usize, to: Piece) {
+        if let Some(Packet { buffer, front, bytes, .. }) = self.current {
+            let head = Head::from_word(self.word_of(buffer, 0) as u32);
+            let from = front + head.words() * 8 + offset;
+            let (region, start) = self.shared.receives.buffer(buffer);
+            let to = to.part(0, to.len().min(bytes.saturating_sub(from)));
+            region.memory().copy_out(start + GRH_BYTES + from, to);
+        }
+    }
+
+    pub(super) fn consume_current(&mut self) {
+        // None: its peer was let go of.
+        if let Some(packet) = self.current.take() {
+            self.arrived.pop_front();
+            self.give_back(packet.buffer);
+        }
+    }
+
+    /// Drops what `peer` sent and nobody has consumed.
+    pub(super) fn drop_arrived(&mut self, peer: PeerIndex) {
+        self.current = None;
+        let (gone, kept): (VecDeque<_>, _) =
+            std::mem::take(&mut self.arrived).into_iter().partition(|packet| packet.peer == peer);
+        self.arrived = kept;
+        gone.into_iter().for_each(|packet| self.give_back(packet.buffer));
+    }
+}

@@ -1,0 +1,210 @@
+//! Datagrams between two hosts, with discovery and all that belongs to an endpoint.
+//!
+//!   datagrams serve ADDRESS              sends everything back, to whoever sends
+//!   datagrams ask ADDRESS PEER COUNT     asks so often, and tells how many answers came; each
+//!                                        has to be whole, and to come once
+//!   datagrams hear ADDRESS GROUP COUNT   hears so many messages to a multicast group, or those
+//!                                        that come, each whole and once
+//!   datagrams speak ADDRESS GROUP COUNT  sends so many there
+
+use std::{
+    collections::HashSet,
+    net::{IpAddr, SocketAddr},
+    process::ExitCode,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use kestrel::{
+    Address, AddressVector, AddressVectorAttributes, CompletionQueue, Endpoint, Entry, EventQueue,
+    EventQueueAttributes, FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, Flags, Hints, ReadError,
+};
+use kestrel_core::info::EndpointType;
+use kestrel_tests::bed::pattern;
+
+/// After so long without an answer it is lost.
+const LOST_AFTER: Duration = Duration::from_secs(2);
+/// A peer is asked for so long until it answers for the first time.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Questions that wait for their answers at once.
+const WINDOW: u64 = 8;
+/// Context of sends; those of receives are the places of their buffers.
+const SEND: u64 = u64::MAX;
+
+type Failure = Box<dyn std::error::Error>;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let done = match words[..] {
+        ["serve", own] => Node::open(own).and_then(|node| node.serve()),
+        ["ask", own, peer, count] => Node::open(own).and_then(|node| node.ask(peer, count)),
+        ["hear", own, group, count] => Node::open(own).and_then(|node| node.hear(group, count)),
+        ["speak", own, group, count] => Node::open(own).and_then(|node| node.speak(group, count)),
+        _ => Err("datagrams serve | ask | hear | speak ADDRESS …".into()),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("datagrams {arguments:?}: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+struct Node {
+    endpoint: Arc<Endpoint>,
+    queue: Arc<CompletionQueue>,
+    peers: Arc<AddressVector>,
+    longest: usize,
+}
+
+impl Node {
+    fn open(own: &str) -> Result<Node, Failure> {
+        let (node, port) = own.rsplit_once(':').ok_or("no port")?;
+        let hints = Hints::new().endpoint_type(EndpointType::Dgram);
+        let found = kestrel::discover_at(Some(node), Some(port), true, Some(&hints))?;
+        let info = found.into_iter().next().ok_or("nothing was found")?;
+        let longest = info.endpoint.max_msg_size;
+        println!("domain {}, {longest} bytes at most", info.domain.name);
+        let domain = kestrel::open_domain(&info)?;
+        let endpoint = kestrel::open_endpoint(&domain, &info)?;
+        let queue = CompletionQueue::open(&domain, 0)?;
+        let peers = Arc::new(AddressVector::open(AddressVectorAttributes::default())?);
+        endpoint.bind_address_vector(&peers)?;
+        endpoint.bind_completion_queue(&queue, Flags::TRANSMIT | Flags::RECV)?;
+        let events = Arc::new(EventQueue::open(EventQueueAttributes::default())?);
+        endpoint.bind_event_queue(&events, 0)?;
+        endpoint.enable()?;
+        for context in 0..2 * WINDOW {
+            endpoint.receive(vec![0; longest], FI_ADDR_UNSPEC, context)?;
+        }
+        Ok(Node { endpoint, queue, peers, longest })
+    }
+
+    /// The next datagram, and who sent it; none if none comes in time.
+    fn next(&self, patience: Duration) -> Result<Option<(Vec<u8>, u64)>, Failure> {
+        let start = Instant::now();
+        while start.elapsed() < patience {
+            let mut entry = [Entry::default()];
+            match self.queue.read_blocking(&mut entry, Some(patience)) {
+                Ok(_) => {}
+                Err(ReadError::Empty) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+            let [mut entry] = entry;
+            if entry.context != SEND {
+                let whole = entry.take_buffer().ok_or("a receive without its buffer")?;
+                let bytes = whole[..entry.length as usize].to_vec();
+                self.endpoint.receive(whole, FI_ADDR_UNSPEC, entry.context)?;
+                return Ok(Some((bytes, entry.source)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The first eight bytes of a datagram say who asks: where it is to be answered.
+    fn serve(&self) -> Result<(), Failure> {
+        println!("serving");
+        loop {
+            let Some((bytes, source)) = self.next(PATIENCE)? else {
+                continue;
+            };
+            let to = if source == FI_ADDR_NOTAVAIL { self.insert_asker(&bytes)? } else { source };
+            self.endpoint.send(bytes, to, SEND)?;
+        }
+    }
+
+    fn insert_asker(&self, bytes: &[u8]) -> Result<u64, Failure> {
+        let octets: [u8; 4] = bytes[..4].try_into()?;
+        let port = u16::from_le_bytes(bytes[4..6].try_into()?);
+        Ok(self.peers.insert_one(Address::new(octets.into(), port))?)
+    }
+
+    fn ask(&self, peer: &str, count: &str) -> Result<(), Failure> {
+        let (peer, count): (SocketAddr, u64) = (peer.parse()?, count.parse()?);
+        let to = self.peers.insert_one(Address::from(peer))?;
+        let start = Instant::now();
+        // Until the peer is there, and has found us.
+        while start.elapsed() < PATIENCE {
+            self.endpoint.send(self.question(u64::MAX), to, SEND)?;
+            if self.next(Duration::from_millis(500))?.is_some() {
+                break;
+            }
+        }
+        let (mut waiting, mut answered) = (HashSet::new(), HashSet::new());
+        let mut asked = 0;
+        while asked < count || !waiting.is_empty() {
+            while asked < count && (waiting.len() as u64) < WINDOW {
+                self.endpoint.send(self.question(asked), to, SEND)?;
+                waiting.insert(asked);
+                asked += 1;
+            }
+            match self.next(LOST_AFTER)? {
+                None => waiting.clear(),
+                Some((bytes, _)) => {
+                    let number = u64::from_le_bytes(bytes[8..16].try_into()?);
+                    if bytes != self.question(number) {
+                        return Err(format!("answer {number} is another").into());
+                    }
+                    waiting.remove(&number);
+                    if number != u64::MAX && !answered.insert(number) {
+                        return Err(format!("answer {number} came twice").into());
+                    }
+                }
+            }
+        }
+        println!("{} answers to {count} questions", answered.len());
+        Ok(())
+    }
+
+    fn hear(&self, group: &str, count: &str) -> Result<(), Failure> {
+        let (group, count): (IpAddr, u64) = (group.parse()?, count.parse()?);
+        let _joined = self.endpoint.join(Address::new(group, 0), Flags::RECV, 0, 0)?;
+        println!("hears");
+        let (mut heard, mut patience) = (HashSet::new(), PATIENCE);
+        while (heard.len() as u64) < count {
+            let Some((bytes, _)) = self.next(patience)? else {
+                break;
+            };
+            patience = LOST_AFTER;
+            let number = u64::from_le_bytes(bytes[..8].try_into()?);
+            if bytes != self.message(number) || !heard.insert(number) {
+                return Err(format!("message {number} is another, or came twice").into());
+            }
+        }
+        println!("heard {} of {count} messages", heard.len());
+        Ok(())
+    }
+
+    fn speak(&self, group: &str, count: &str) -> Result<(), Failure> {
+        let (group, count): (IpAddr, u64) = (group.parse()?, count.parse()?);
+        let joined = self.endpoint.join(Address::new(group, 0), Flags::SEND, 0, 0)?;
+        self.endpoint.set_default_flags(Flags::TRANSMIT | Flags::MULTICAST)?;
+        for number in 0..count {
+            self.endpoint.send(self.message(number), joined.address(), SEND)?;
+            // Nobody says when there is room for more.
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(())
+    }
+
+    /// A number, and as many bytes of its own as it says.
+    fn message(&self, number: u64) -> Vec<u8> {
+        let length = (number.wrapping_mul(97) % (self.longest as u64 - 7)) as usize;
+        [number.to_le_bytes().to_vec(), pattern(number, length)].concat()
+    }
+
+    /// Who asks, the number, and as many bytes of its own as the number says.
+    fn question(&self, number: u64) -> Vec<u8> {
+        let own = self.endpoint.address().socket_addr();
+        let std::net::IpAddr::V4(ip) = own.ip() else { panic!("version 4 is used here") };
+        let mut bytes = ip.octets().to_vec();
+        bytes.extend(own.port().to_le_bytes());
+        bytes.extend([0; 2]);
+        bytes.extend(number.to_le_bytes());
+        let length = (number.wrapping_mul(97) % (self.longest as u64 - 15)) as usize;
+        bytes.extend(pattern(number, length));
+        bytes
+    }
+}

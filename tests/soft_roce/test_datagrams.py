@@ -1,0 +1,95 @@
+"""Datagrams between two hosts: whole, once, and nobody waits for what is lost."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from lab import FUNCTIONS, ROOT, needs_guest, run
+
+pytestmark = [pytest.mark.usefixtures("ready"), needs_guest]
+
+QUESTIONS = 300
+
+
+@pytest.fixture(scope="session")
+def datagrams() -> str:
+    """The example that asks and answers, built."""
+    if not shutil.which("cargo"):
+        pytest.skip("cargo is not here")
+    command = ["cargo", "build", "-p", "kestrel-tests", "--example", "datagrams"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1200)
+    assert done.returncode == 0, done.stderr
+    return str(ROOT / "target" / "debug" / "examples" / "datagrams")
+
+
+def between_hosts(datagrams: str, *options: object, script: str) -> str:
+    """What a script prints that runs beside an endpoint on the other host."""
+    start = f"""
+    datagrams={datagrams}
+    serve() {{ on-peer $datagrams serve 10.9.0.2:7000 & peer_listening 7000; }}
+    """
+    done = run("--two", *options, "--", "bash", "-c", FUNCTIONS + start + script)
+    assert done.returncode == 0, f"{done.returncode}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def answers(output: str) -> list[int]:
+    """How many questions were answered, of each who asked."""
+    return [int(count) for count in re.findall(rf"(\d+) answers to {QUESTIONS} questions", output)]
+
+
+def test_two_hosts_ask_and_answer(datagrams: str) -> None:
+    output = between_hosts(
+        datagrams, script=f"serve; $datagrams ask 10.9.0.1:7001 10.9.0.2:7000 {QUESTIONS}"
+    )
+    assert "domain rxe0, 4032 bytes at most" in output, output
+    # Nothing is lost on purpose, and an emulated machine may lose something all the same.
+    assert answers(output)[0] > QUESTIONS * 0.9, output
+
+
+def test_what_is_lost_holds_nothing_up(datagrams: str) -> None:
+    """Each answer that comes is whole and comes once, or the program says so and fails."""
+    output = between_hosts(
+        datagrams,
+        "--loss",
+        "1%",
+        script=f"serve; $datagrams ask 10.9.0.1:7001 10.9.0.2:7000 {QUESTIONS}",
+    )
+    assert answers(output)[0] > QUESTIONS * 0.7, output
+
+
+def test_a_killed_peer_is_found_again(datagrams: str) -> None:
+    """Sends go on while it is gone, and reach the one that takes its place."""
+    output = between_hosts(
+        datagrams,
+        script=f"""
+        serve
+        $datagrams ask 10.9.0.1:7001 10.9.0.2:7000 {QUESTIONS} & asks=$!
+        sleep 2; on-peer sh -c 'kill -9 $(pidof datagrams)'; sleep 1
+        serve
+        wait $asks
+        $datagrams ask 10.9.0.1:7002 10.9.0.2:7000 {QUESTIONS}
+        """,
+    )
+    assert len(answers(output)) == 2, output
+    assert answers(output)[1] > QUESTIONS * 0.9, output
+
+
+def test_both_hosts_hear_a_group(datagrams: str) -> None:
+    """Who is on the speaker's host hears it, and who is beyond the cable."""
+    output = between_hosts(
+        datagrams,
+        script=f"""
+        on-peer $datagrams hear 10.9.0.2:7000 239.9.8.7 {QUESTIONS} & there=$!
+        $datagrams hear 10.9.0.1:7001 239.9.8.7 {QUESTIONS} & here=$!
+        peer_listening 7000; listening 7001; sleep 2
+        $datagrams speak 10.9.0.1:7002 239.9.8.7 {QUESTIONS}
+        wait $there; wait $here
+        """,
+    )
+    heard = [int(count) for count in re.findall(rf"heard (\d+) of {QUESTIONS} messages", output)]
+    assert len(heard) == 2 and min(heard) > QUESTIONS * 0.9, output

@@ -1,0 +1,400 @@
+//! Datagrams: messages that may be lost, to anybody. Reference: fi_endpoint(3), FI_EP_DGRAM.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use kestrel_core::{
+    address_vector::{FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC},
+    completion_queue::{Entry, ReadError, store::Sharing},
+    connection::ConnectionError,
+    domain::{DomainOptions, ProgressMode},
+    endpoint::{Endpoint, EndpointOptions, PostError},
+    error::Errno,
+    flags::Flags,
+    memory::Pieces,
+    protocol::datagram::Dropped,
+    transport::Provider,
+};
+
+use crate::{
+    bed::{Bed, Memory, Node, Options, Receive, Send, World, pattern, same},
+    completion::Done,
+    scale::PATIENCE,
+};
+
+fn options() -> Options {
+    let endpoint = EndpointOptions { datagrams: true, ..EndpointOptions::default() };
+    Options { endpoint, ..Options::default() }
+}
+
+/// Endpoints that know each other and have heard of each other: nothing is held any more.
+fn world<P: Provider>(bed: &Bed<P>, count: usize) -> World<P> {
+    let world = bed.world_with(count, &options());
+    for to in 0..count {
+        for from in (0..count).filter(|&from| from != to) {
+            world.nodes[to].receive(8, None, 0);
+            world.nodes[from].endpoint.inject(&[1], to as u64).unwrap();
+            world.received(to).good();
+        }
+    }
+    world
+}
+
+fn longest<P: Provider>(node: &Node<P>) -> usize {
+    node.endpoint.message_max().unwrap()
+}
+
+fn dropped<P: Provider>(node: &Node<P>) -> Dropped {
+    node.endpoint.dropped().unwrap()
+}
+
+/// Whole, with what the page says of them, expected and not.
+pub fn messages_of_every_length_arrive_whole<P: Provider>(bed: &Bed<P>) {
+    let world = world(bed, 2);
+    let longest = longest(&world.nodes[0]);
+    assert!((512..=8 << 10).contains(&longest), "{longest}");
+    for length in [0, 1, 7, 8, 48, 49, 500, longest - 1, longest] {
+        for expected in [true, false] {
+            let bytes = pattern(length as u64, length);
+            let receive = || world.nodes[1].receive(longest, None, 5);
+            if expected {
+                receive();
+            }
+            world.nodes[0].endpoint.send_data(bytes.clone(), 1, 77, 6).unwrap();
+            assert_eq!(world.sent(0).context(), 6);
+            if !expected {
+                world.poll(20);
+                receive();
+            }
+            let done = world.received(1).good();
+            assert_eq!((done.context, done.length, done.data), (5, length as u64, 77));
+            assert_eq!(done.source, 0);
+            assert!(done.flags.contains(Flags::MSG | Flags::RECV | Flags::REMOTE_CQ_DATA));
+            same(&done.returned.unwrap()[..length], &bytes, "a datagram");
+        }
+    }
+    world.nothing_more();
+    assert_eq!(dropped(&world.nodes[0]), Dropped::default());
+}
+
+/// A datagram is one packet, however many pieces it is gathered from.
+pub fn vectors_are_one_datagram<P: Provider>(bed: &Bed<P>) {
+    let (bytes, memory) = (pattern(3, 512), Memory::zeroed(512));
+    let from = Memory::from(bytes.clone());
+    let world = bed.world_with(2, &options());
+    let (cut, into) = (from.cut(&[0, 1, 11, 300, 200]), memory.cut(&[500, 12]));
+    // The first is held until its receiver is found, the second leaves at once.
+    for context in [1, 2] {
+        memory.scribble();
+        let receive = Receive { pieces: Pieces::Many(&into), context, ..Receive::default() };
+        world.nodes[1].post_receive(&receive).unwrap();
+        let send = Send { pieces: Pieces::Many(&cut), context, ..Send::default() };
+        world.nodes[0].post_send(1, &send).unwrap();
+        assert_eq!(world.sent(0).context(), context);
+        assert_eq!(world.received(1).good().length, 512);
+        same(&memory.bytes(), &bytes, "what was gathered and scattered");
+    }
+}
+
+/// "max_msg_size: Defines the maximum size for an application data transfer as a single
+/// operation." What is longer is no datagram.
+pub fn what_is_longer_is_refused<P: Provider>(bed: &Bed<P>) {
+    let memory = Memory::zeroed(64 << 10);
+    let world = world(bed, 2);
+    let limit = longest(&world.nodes[0]);
+    let refused = PostError::TooLong { length: limit + 1, limit };
+    let error = world.nodes[0].endpoint.send(vec![0; limit + 1], 1, 1).unwrap_err();
+    assert_eq!((error.error, error.buffer.len()), (refused, limit + 1));
+    let cut = memory.cut(&[limit, 1]);
+    let send = Send { pieces: Pieces::Many(&cut), ..Send::default() };
+    assert_eq!(world.nodes[0].post_send(1, &send), Err(refused));
+    world.nothing_more();
+}
+
+/// Nobody waits for a receiver: what it does not take is dropped at either side, and counted.
+pub fn a_silent_receiver_stops_nobody<P: Provider>(bed: &Bed<P>) {
+    const COUNT: u64 = 2000;
+    let world = world(bed, 2);
+    for number in 0..COUNT {
+        let bytes = pattern(number, 400);
+        let sent = || world.nodes[0].endpoint.send(bytes.clone(), 1, number);
+        while sent().is_err_and(|refused| refused.error == PostError::Again) {
+            world.nodes[0].poll();
+        }
+    }
+    let start = Instant::now();
+    while world.waiting(0).0 < COUNT as usize {
+        world.nodes[0].poll();
+        assert!(start.elapsed() < PATIENCE, "a sender waits for its receiver");
+    }
+    (0..COUNT).for_each(|_| drop(world.sent(0).good()));
+    world.poll(2000);
+    let lost = dropped(&world.nodes[0]).sent + dropped(&world.nodes[1]).received;
+    assert!(lost > 0, "so many are not held");
+    let mut arrived = 0;
+    loop {
+        world.nodes[1].receive(400, None, 0);
+        world.poll(20);
+        if world.waiting(1).1 == 0 {
+            break;
+        }
+        let done = world.received(1).good();
+        assert_eq!(done.length, 400);
+        arrived += 1;
+    }
+    // What a device drops for want of a buffer nobody hears of.
+    assert!(arrived > 0 && arrived + lost <= COUNT, "{arrived} arrived, {lost} were dropped");
+    world.nodes[0].endpoint.inject(&[9], 1).unwrap();
+    world.received(1).good();
+}
+
+/// What one peer can have parked is bounded, and does not cost the others their place.
+pub fn each_peer_has_a_place_of_its_own<P: Provider>(bed: &Bed<P>) {
+    let world = world(bed, 3);
+    for _ in 0..1000 {
+        let _ = world.nodes[0].endpoint.inject(&[0; 500], 2);
+        world.poll(1);
+    }
+    world.poll(50);
+    assert!(dropped(&world.nodes[2]).received > 0);
+    world.nodes[1].endpoint.inject(&[1; 500], 2).unwrap();
+    world.poll(50);
+    let receive = Receive { from: 1, context: 3, ..Receive::default() };
+    world.nodes[2].endpoint.receive(vec![0; 500], receive.from, receive.context).unwrap();
+    let done = world.received(2).good();
+    assert_eq!((done.context, done.source), (3, 1));
+    same(&done.returned.unwrap(), &[1; 500], "the datagram of another peer");
+}
+
+/// Sends to nobody complete, are counted, and keep nothing from anybody else.
+pub fn nobody_there_is_no_error<P: Provider>(bed: &Bed<P>) {
+    const COUNT: u64 = 200;
+    let world = world(bed, 2);
+    let gone = bed.stranger(&options());
+    let nobody = world.nodes[0].vector.insert_one(gone.endpoint.address()).unwrap();
+    drop(gone);
+    for context in 0..COUNT {
+        world.nodes[0].endpoint.send(vec![1; 100], nobody, context).unwrap();
+    }
+    world.nodes[1].receive(8, None, 0);
+    world.nodes[0].endpoint.inject(&[1; 8], 1).unwrap();
+    world.received(1).good();
+    let mut contexts: Vec<u64> = (0..COUNT).map(|_| world.sent(0).context()).collect();
+    contexts.sort_unstable();
+    assert!(contexts.into_iter().eq(0..COUNT));
+    assert_eq!(dropped(&world.nodes[0]).sent, COUNT);
+}
+
+/// A datagram that waits for its peer to be found can be taken back.
+pub fn what_is_held_is_canceled<P: Provider>(bed: &Bed<P>) {
+    let world = bed.world_with(1, &options());
+    let gone = bed.stranger(&options());
+    let nobody = world.nodes[0].vector.insert_one(gone.endpoint.address()).unwrap();
+    drop(gone);
+    world.nodes[0].endpoint.send(vec![1; 8], nobody, 1).unwrap();
+    world.nodes[0].endpoint.cancel(1).unwrap();
+    assert_eq!(world.sent(0).bad(Errno::CANCELED).context, 1);
+    assert_eq!(dropped(&world.nodes[0]), Dropped::default());
+}
+
+/// "The capabilities … may be restricted": nothing that needs the receiver's word.
+pub fn what_needs_an_answer_is_refused<P: Provider>(bed: &Bed<P>) {
+    let memory = Memory::zeroed(8);
+    let world = world(bed, 2);
+    let endpoint = &world.nodes[0].endpoint;
+    for level in [Flags::DELIVERY_COMPLETE, Flags::MATCH_COMPLETE, Flags::FENCE] {
+        let send = Send { pieces: memory.all(), flags: level, ..Send::default() };
+        let flags = Flags::MSG | Flags::COMPLETION | level;
+        assert_eq!(world.nodes[0].post_send(1, &send), Err(PostError::BadFlags { flags }));
+    }
+    for level in [Flags::INJECT_COMPLETE, Flags::TRANSMIT_COMPLETE] {
+        world.nodes[1].receive(8, None, 0);
+        let send = Send { pieces: memory.all(), flags: level, ..Send::default() };
+        world.nodes[0].post_send(1, &send).unwrap();
+        world.sent(0).good();
+        world.received(1).good();
+    }
+    let tagged = PostError::NotCapable { missing: Flags::TAGGED };
+    assert_eq!(endpoint.inject_tagged(&[1], 1, 7), Err(tagged));
+    assert_eq!(endpoint.receive_tagged(vec![0; 8], 1, 7, 0, 0).unwrap_err().error, tagged);
+    let refused = endpoint.write(vec![0; 8], 1, 0, 0, 0).unwrap_err().error;
+    assert!(matches!(refused, PostError::NotCapable { .. }), "{refused}");
+    let connect = endpoint.connect(world.nodes[1].endpoint.address(), &[]);
+    assert_eq!(connect, Err(ConnectionError::Connectionless));
+    world.nothing_more();
+}
+
+/// Receives are directed, canceled, and take many messages, as with reliable endpoints.
+pub fn receives_are_as_ever<P: Provider>(bed: &Bed<P>) {
+    let world = world(bed, 3);
+    let receiver = &world.nodes[2];
+    receiver.endpoint.receive(vec![0; 8], 1, 1).unwrap();
+    receiver.endpoint.receive(vec![0; 8], FI_ADDR_UNSPEC, 2).unwrap();
+    for from in [0, 1] {
+        world.nodes[from].endpoint.inject(&[from as u8; 8], 2).unwrap();
+    }
+    let mut done = [world.received(2).good(), world.received(2).good()];
+    done.sort_by_key(|done| done.context);
+    assert_eq!(done.map(|done| (done.context, done.source)), [(1, 1), (2, 0)]);
+    receiver.receive(8, None, 3);
+    receiver.endpoint.cancel(3).unwrap();
+    assert_eq!(world.received(2).bad(Errno::CANCELED).context, 3);
+    receiver.endpoint.receive_multi(vec![0; 200], FI_ADDR_UNSPEC, 4).unwrap();
+    for number in 0..3 {
+        world.nodes[0].endpoint.inject(&[number; 60], 2).unwrap();
+        let done = world.received(2).good();
+        assert_eq!((done.context, done.length), (4, 60));
+        assert_eq!(done.flags.contains(Flags::MULTI_RECV), number == 2, "its release");
+    }
+    receiver.receive(4, None, 5);
+    world.nodes[1].endpoint.inject(&[7; 9], 2).unwrap();
+    let Done { overflow, length, .. } = world.received(2).bad(Errno::TRUNC);
+    assert_eq!((length, overflow), (4, 5));
+}
+
+/// A source that is in no address vector is heard all the same.
+pub fn strangers_are_heard<P: Provider>(bed: &Bed<P>) {
+    let (one, other) = (bed.stranger(&options()), bed.stranger(&options()));
+    let known = one.vector.insert_one(other.endpoint.address()).unwrap();
+    let world = World { nodes: vec![one, other] };
+    world.nodes[1].receive(8, None, 1);
+    world.nodes[0].endpoint.inject(&[1; 8], known).unwrap();
+    assert_eq!(world.received(1).good().source, FI_ADDR_NOTAVAIL);
+    let source = world.nodes[1].vector.insert_one(world.nodes[0].endpoint.address()).unwrap();
+    world.nodes[1].receive(8, None, 2);
+    world.nodes[0].endpoint.inject(&[1; 8], known).unwrap();
+    assert_eq!(world.received(1).good().source, source);
+}
+
+/// As anybody else.
+pub fn an_endpoint_reaches_itself<P: Provider>(bed: &Bed<P>) {
+    let world = bed.world_with(1, &options());
+    for context in 0..3 {
+        world.nodes[0].receive(100, None, context);
+        let bytes = pattern(context, 100);
+        world.nodes[0].endpoint.send(bytes.clone(), 0, context).unwrap();
+        assert_eq!(world.sent(0).context(), context);
+        same(&world.received(0).good().returned.unwrap(), &bytes, "a datagram to itself");
+    }
+}
+
+/// Its receives wait for whoever comes, and its sends find who is there later.
+pub fn a_peer_that_goes_fails_nothing<P: Provider>(bed: &Bed<P>) {
+    let mut world = world(bed, 2);
+    world.nodes[0].endpoint.receive(vec![0; 8], 1, 1).unwrap();
+    let gone = world.nodes.pop().unwrap();
+    let address = gone.endpoint.address();
+    drop(gone);
+    for context in 0..10 {
+        world.nodes[0].endpoint.send(vec![1; 8], 1, context).unwrap();
+        world.poll(20);
+    }
+    (0..10).for_each(|_| drop(world.sent(0).good()));
+    world.nothing_more();
+    let mut again = options();
+    again.endpoint.address = Some(address);
+    world.nodes.push(bed.stranger(&again));
+    let first = world.nodes[0].endpoint.address();
+    world.nodes[1].vector.insert_one(first).unwrap();
+    world.nodes[1].receive(8, None, 2);
+    world.nodes[0].endpoint.inject(&[2; 8], 1).unwrap();
+    assert_eq!(world.received(1).good().context, 2);
+    world.nodes[1].endpoint.inject(&[3; 8], 0).unwrap();
+    let done = world.received(0).good();
+    assert_eq!((done.context, done.source), (1, 1));
+}
+
+/// "Only peer endpoints that are programmed to use the same authorization key may communicate."
+pub fn other_keys_are_not_heard<P: Provider>(bed: &Bed<P>) {
+    let with_key = |key: &[u8]| {
+        let mut options = options();
+        options.endpoint.auth_key = key.to_vec();
+        bed.stranger(&options)
+    };
+    let nodes = vec![with_key(b"one"), with_key(b"other"), with_key(b"one")];
+    let world = World { nodes };
+    world.introduce();
+    for to in [1, 2] {
+        world.nodes[to].receive(8, None, to as u64);
+        world.nodes[0].endpoint.send(vec![1; 8], to as u64, to as u64).unwrap();
+    }
+    assert_eq!(world.received(2).good().context, 2);
+    world.sent(0).good();
+    world.sent(0).good();
+    world.nothing_more();
+    assert_eq!(dropped(&world.nodes[0]).sent, 1);
+}
+
+/// An endpoint of another type is nobody to datagrams, and they are nobody to it.
+pub fn reliable_endpoints_are_not_reached<P: Provider>(bed: &Bed<P>) {
+    let (datagrams, reliable) = (bed.stranger(&options()), bed.stranger(&Options::default()));
+    let world = World { nodes: vec![datagrams, reliable] };
+    world.introduce();
+    for node in 0..2 {
+        world.nodes[node].receive(8, None, 9);
+    }
+    world.nodes[0].endpoint.send(vec![1; 8], 1, 1).unwrap();
+    world.sent(0).good();
+    assert_eq!(dropped(&world.nodes[0]).sent, 1);
+    world.nodes[1].endpoint.send(vec![1; 8], 0, 2).unwrap();
+    let refused = world.sent(1);
+    assert_eq!(refused.context, 2);
+    assert!(refused.errno.is_some(), "{refused:?}");
+    assert_eq!(world.waiting(0).1, 0);
+}
+
+/// A datagram wakes a reader that sleeps, also the first one of a peer.
+pub fn a_datagram_wakes_a_sleeper<P: Provider>(bed: &Bed<P>) {
+    let progress = ProgressMode::Automatic;
+    let domain = DomainOptions { progress, ..DomainOptions::default() };
+    let options = Options { domain, ..options() };
+    if bed.sharing == Sharing::Exclusive {
+        return;
+    }
+    let world = bed.world_with(2, &options);
+    for number in 0..3 {
+        world.nodes[1].receive(8, None, number);
+        let sent = world.nodes[0].endpoint.clone();
+        let sender = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(30));
+            sent.inject(&[1; 8], 1).unwrap();
+        });
+        let mut entries = [Entry::default()];
+        let read = world.nodes[1].receives.read_blocking(&mut entries, Some(PATIENCE));
+        assert!(!matches!(read, Err(ReadError::Empty)), "in vain");
+        assert_eq!(entries[0].context, number);
+        sender.join().unwrap();
+    }
+}
+
+/// Threads that collide leave datagrams for the owner, who does with them as with others.
+pub fn threads_may_send_at_once<P: Provider>(bed: &Bed<P>) {
+    const EACH: u64 = 300;
+    if bed.sharing == Sharing::Exclusive {
+        return;
+    }
+    let world = world(bed, 2);
+    let limit = longest(&world.nodes[0]);
+    thread::scope(|scope| {
+        for thread in 0..3 {
+            let endpoint: &Endpoint<P> = &world.nodes[0].endpoint;
+            scope.spawn(move || {
+                for number in 0..EACH {
+                    let context = thread * EACH + number;
+                    while let Err(refused) = endpoint.send(vec![1; 64], 1, context) {
+                        assert_eq!(refused.error, PostError::Again);
+                        thread::yield_now();
+                    }
+                    let long = endpoint.send(vec![1; limit + 1], 1, context).unwrap_err().error;
+                    assert!(matches!(long, PostError::TooLong { .. }), "{long}");
+                }
+            });
+        }
+        world.drive("all sends complete", || world.waiting(0).0 == 3 * EACH as usize);
+    });
+    let mut contexts: Vec<u64> = (0..3 * EACH).map(|_| world.sent(0).context()).collect();
+    contexts.sort_unstable();
+    assert!(contexts.into_iter().eq(0..3 * EACH));
+}

@@ -1,0 +1,204 @@
+//! Multicast groups. Reference: fi_cm(3), `fi_join`; fi_endpoint(3), FI_MULTICAST.
+
+use std::{net::Ipv4Addr, sync::Arc};
+
+use kestrel_core::{
+    address::Address,
+    address_vector::FI_ADDR_NOTAVAIL,
+    endpoint::{EndpointOptions, Group, GroupError, PostError},
+    event_queue::{Event, EventQueue, EventRead},
+    flags::Flags,
+    memory::Pieces,
+    transport::Provider,
+};
+
+use crate::{
+    bed::{Bed, Memory, Node, Options, Send, World, pattern, same},
+    link::events,
+};
+
+/// Context of every join.
+const CONTEXT: u64 = 99;
+
+fn options(queue: Option<&Arc<EventQueue>>) -> Options {
+    let endpoint = EndpointOptions { datagrams: true, ..EndpointOptions::default() };
+    Options { endpoint, events: queue.cloned(), ..Options::default() }
+}
+
+fn world<P: Provider>(bed: &Bed<P>, count: usize) -> (World<P>, Arc<EventQueue>) {
+    let queue = events();
+    (bed.world_with(count, &options(Some(&queue))), queue)
+}
+
+/// A group of this process and test alone.
+fn group(number: u8) -> Address {
+    let [low, high, ..] = std::process::id().to_le_bytes();
+    Address::new(Ipv4Addr::new(239, high, low, number).into(), 0)
+}
+
+fn join<P: Provider>(node: &Node<P>, group: Address, flags: Flags) -> Group<P> {
+    node.endpoint.join(group, flags, 5, CONTEXT).unwrap()
+}
+
+fn send<P: Provider>(world: &World<P>, from: usize, to: &Group<P>, bytes: &[u8], context: u64) {
+    let memory = Memory::from(bytes.to_vec());
+    let flags = Flags::MULTICAST | Flags::INJECT;
+    let send = Send { pieces: memory.all(), context, flags, ..Send::default() };
+    world.post(|| world.nodes[from].post_send(to.address(), &send));
+    assert_eq!(world.sent(from).context(), context);
+}
+
+/// All who have joined hear it, once, from its sender; who has not does not, nor does the sender.
+pub fn a_group_hears_what_is_sent_to_it<P: Provider>(bed: &Bed<P>) {
+    let (world, _queue) = world(bed, 4);
+    let groups: Vec<_> =
+        (0..3).map(|node| join(&world.nodes[node], group(1), Flags::empty())).collect();
+    for round in 0..3 {
+        (0..4).for_each(|node| world.nodes[node].receive(100, None, round));
+        for (from, group) in groups.iter().enumerate() {
+            let bytes = pattern(round * 3 + from as u64, 100);
+            send(&world, from, group, &bytes, round);
+            for to in (0..3).filter(|&to| to != from) {
+                let done = world.received(to).good();
+                assert_eq!((done.source, done.length), (from as u64, 100));
+                same(&done.returned.unwrap(), &bytes, "a message to a group");
+                world.nodes[to].receive(100, None, round);
+            }
+        }
+    }
+    world.nothing_more();
+}
+
+/// "The fi_join flags may be used to restrict access to the multicast group."
+pub fn a_member_may_only_send_or_only_receive<P: Provider>(bed: &Bed<P>) {
+    let (world, _queue) = world(bed, 2);
+    let speaks = join(&world.nodes[0], group(2), Flags::SEND);
+    let hears = join(&world.nodes[1], group(2), Flags::RECV);
+    (0..2).for_each(|node| world.nodes[node].receive(8, None, 1));
+    send(&world, 0, &speaks, &[1; 8], 7);
+    assert_eq!(world.received(1).good().source, 0);
+    let word = Send { flags: Flags::MULTICAST, ..Send::default() };
+    let refused = world.nodes[1].post_send(hears.address(), &word);
+    assert_eq!(refused, Err(PostError::UnknownAddress { address: hears.address() }));
+    // Whoever also hears is not heard by who only speaks.
+    let both = join(&world.nodes[1], group(3), Flags::empty());
+    let _speaks_too = join(&world.nodes[0], group(3), Flags::SEND);
+    send(&world, 1, &both, &[2; 8], 8);
+    world.nothing_more();
+}
+
+/// "The result of the join operation will be reported to the EQ as an FI_JOIN_COMPLETE event."
+pub fn joining_is_reported_or_refused<P: Provider>(bed: &Bed<P>) {
+    let (world, queue) = world(bed, 1);
+    let endpoint = &world.nodes[0].endpoint;
+    let refused = |flags, group| endpoint.join(group, flags, 5, CONTEXT).err().unwrap();
+    let one = Address::new([127, 0, 0, 1].into(), 0);
+    assert_eq!(refused(Flags::empty(), one), GroupError::NoGroup { group: one });
+    let flags = Flags::SEND | Flags::READ;
+    assert_eq!(refused(flags, group(4)), GroupError::BadFlags { flags });
+    assert!(queue.is_empty());
+    let _joined = join(&world.nodes[0], group(4), Flags::empty());
+    let complete = Event::JoinComplete { fid: 5, context: CONTEXT, data: 0 };
+    assert_eq!(queue.read(), EventRead::Event(complete));
+    assert_eq!(refused(Flags::empty(), group(4)), GroupError::Joined { group: group(4) });
+    assert!(queue.is_empty());
+    let without = bed.stranger(&options(None));
+    let refused = without.endpoint.join(group(4), Flags::empty(), 5, 0).err().unwrap();
+    assert_eq!(refused, GroupError::NoEventQueue);
+    let reliable = bed.stranger(&Options::default());
+    let refused = reliable.endpoint.join(group(4), Flags::empty(), 5, 0).err().unwrap();
+    assert_eq!(refused, GroupError::NotForThisType);
+    let word = Send { flags: Flags::MULTICAST, ..Send::default() };
+    let missing = Flags::MULTICAST;
+    assert_eq!(reliable.post_send(0, &word), Err(PostError::NotCapable { missing }));
+}
+
+/// Who has left hears nothing and may not send, and may join again.
+pub fn who_leaves_hears_no_more<P: Provider>(bed: &Bed<P>) {
+    let (world, _queue) = world(bed, 2);
+    let stays = join(&world.nodes[0], group(5), Flags::empty());
+    for round in 0..3 {
+        let leaves = join(&world.nodes[1], group(5), Flags::empty());
+        world.nodes[1].receive(8, None, round);
+        send(&world, 0, &stays, &[1; 8], round);
+        assert_eq!(world.received(1).context(), round);
+        let number = leaves.address();
+        drop(leaves);
+        world.nodes[1].receive(8, None, 50);
+        send(&world, 0, &stays, &[1; 8], round);
+        world.nothing_more();
+        world.nodes[1].endpoint.cancel(50).unwrap();
+        let _canceled = world.received(1);
+        let word = Send { flags: Flags::MULTICAST, ..Send::default() };
+        let refused = world.nodes[1].post_send(number, &word);
+        assert_eq!(refused, Err(PostError::UnknownAddress { address: number }));
+    }
+}
+
+/// Messages of every length, in pieces, and none that is too long.
+pub fn groups_take_what_peers_take<P: Provider>(bed: &Bed<P>) {
+    let memory = Memory::zeroed(9 << 10);
+    let (world, _queue) = world(bed, 2);
+    let speaks = join(&world.nodes[0], group(6), Flags::SEND);
+    let _hears = join(&world.nodes[1], group(6), Flags::RECV);
+    let longest = world.nodes[0].endpoint.message_max().unwrap();
+    for length in [0, 1, 8, 200, 300, longest] {
+        let bytes = pattern(length as u64, length);
+        let from = Memory::from(bytes.clone());
+        let cut = from.cut(&[length / 3, length - length / 3]);
+        world.nodes[1].receive(longest, None, 3);
+        let (flags, data) = (Flags::MULTICAST, Some(77));
+        let send = Send { pieces: Pieces::Many(&cut), data, flags, ..Send::default() };
+        world.post(|| world.nodes[0].post_send(speaks.address(), &send));
+        world.sent(0).good();
+        let done = world.received(1).good();
+        assert_eq!((done.length, done.data, done.source), (length as u64, 77, 0));
+        same(&done.returned.unwrap()[..length], &bytes, "a message to a group");
+    }
+    let pieces = Pieces::One(memory.piece().part(0, longest + 1));
+    let long = Send { pieces, flags: Flags::MULTICAST, ..Send::default() };
+    let refused = PostError::TooLong { length: longest + 1, limit: longest };
+    assert_eq!(world.nodes[0].post_send(speaks.address(), &long), Err(refused));
+}
+
+/// Who was never heard of is heard; who also sends directly is the same peer.
+pub fn senders_are_told_apart<P: Provider>(bed: &Bed<P>) {
+    let queue = events();
+    let nodes = (0..2).map(|_| bed.stranger(&options(Some(&queue)))).collect();
+    let world = World { nodes };
+    let speaks = join(&world.nodes[0], group(7), Flags::SEND);
+    let _hears = join(&world.nodes[1], group(7), Flags::RECV);
+    let hears = |source: u64| {
+        world.nodes[1].receive(8, None, 1);
+        send(&world, 0, &speaks, &[1; 8], 2);
+        assert_eq!(world.received(1).good().source, source);
+    };
+    hears(FI_ADDR_NOTAVAIL);
+    let known = world.nodes[1].vector.insert_one(world.nodes[0].endpoint.address()).unwrap();
+    hears(known);
+    let to = world.nodes[0].vector.insert_one(world.nodes[1].endpoint.address()).unwrap();
+    for _ in 0..3 {
+        world.nodes[1].receive(8, None, 1);
+        world.nodes[0].endpoint.inject(&[1; 8], to).unwrap();
+        assert_eq!(world.received(1).good().source, known);
+        hears(known);
+    }
+    world.nothing_more();
+}
+
+/// Those with another key are not heard.
+pub fn other_keys_are_other_groups<P: Provider>(bed: &Bed<P>) {
+    let queue = events();
+    let with_key = |key: &[u8]| {
+        let mut options = options(Some(&queue));
+        options.endpoint.auth_key = key.to_vec();
+        bed.stranger(&options)
+    };
+    let world = World { nodes: vec![with_key(b"one"), with_key(b"other"), with_key(b"one")] };
+    let groups: Vec<_> =
+        world.nodes.iter().map(|node| join(node, group(8), Flags::empty())).collect();
+    (0..3).for_each(|node| world.nodes[node].receive(8, None, node as u64));
+    send(&world, 0, &groups[0], &[1; 8], 7);
+    assert_eq!(world.received(2).context(), 2);
+    world.nothing_more();
+}
