@@ -12,7 +12,7 @@ use crate::{
     address::Address,
     memory::Piece,
     ring::claims::Claims,
-    window::{Access, Finished, Invitation, Registration, Request, Started},
+    window::{Access, Found, Invitation, Registration, Request, Started, Worth},
     wire::Head,
 };
 
@@ -255,11 +255,11 @@ pub trait Transport: Send + Sized + 'static {
         None
     }
 
-    /// Whether windows can be opened to `peer`: see [`crate::window`]. All that follows, up to
-    /// `finished`, is for those who answer that with yes.
+    /// What goes through a window to `peer`, if any can be opened: see [`crate::window`]. All that
+    /// follows, up to `finished`, is for those who answer something.
     #[inline(always)]
-    fn has_windows(&self, _peer: PeerIndex) -> bool {
-        false
+    fn windows_to(&self, _peer: PeerIndex) -> Option<Worth> {
+        None
     }
 
     /// Whether the window to `peer` is open.
@@ -288,10 +288,16 @@ pub trait Transport: Send + Sized + 'static {
         None
     }
 
-    /// Registers memory of the application, for peers with a window to reach. The memory stays
-    /// valid until the registration is dropped.
+    /// For whom a registration is that `peer` asked for: those with the same number share it.
+    fn audience(&self, _peer: PeerIndex) -> u64 {
+        0
+    }
+
+    /// Registers memory of the application, for peers with a window to reach: `peer`, and those
+    /// who share its registrations. The memory stays valid until the registration is dropped.
     fn register(
         &mut self,
+        _peer: PeerIndex,
         _memory: Piece,
         _access: Access,
         _local_write: bool,
@@ -299,15 +305,15 @@ pub trait Transport: Send + Sized + 'static {
         None
     }
 
-    /// Starts an operation through the window to `peer`. Operations take effect in the order of
-    /// their starts.
+    /// Starts an operation through the window to `peer`. Operations to one peer take effect in the
+    /// order of their starts.
     fn start(&mut self, _peer: PeerIndex, _request: &Request) -> Started {
         Started::Refused
     }
 
-    /// An operation that is over. Those of a peer that was disconnected need not be told.
-    fn finished(&mut self) -> Option<Finished> {
-        None
+    /// Looks for an operation that is over. Those of a peer that was disconnected need not be told.
+    fn finished(&mut self) -> Found {
+        Found::Nothing
     }
 
     /// Joins a multicast group, to hear it if `receives`. Sending takes joining as well. Cold.

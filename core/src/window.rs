@@ -1,9 +1,9 @@
 //! Windows: how an adapter reaches a peer's memory by itself, without the peer's processor.
 //!
-//! A transport with such an adapter opens a *window* to a peer: a connection of its own, beside
-//! the one for packets, so that an access that the peer's adapter refuses ends the window alone.
-//! The two ends exchange an [`Invitation`] each. What the peer permits is told region by region,
-//! as a [`Lease`].
+//! The adapter is a device, or our own thread where the kernel copies between processes for it. A
+//! transport with such an adapter opens a *window* to a peer: a way of its own, beside that of the
+//! packets, so that an access that is refused ends the window alone. The two ends exchange an
+//! [`Invitation`] each. What the peer permits is told region by region, as a [`Lease`].
 
 use crate::memory::Piece;
 
@@ -15,6 +15,28 @@ pub type Invitation = [u64; 4];
 pub trait Registration: Send + Sync {
     /// What a peer's adapter names it by.
     fn remote_key(&self) -> u32;
+
+    /// Whether it is over before it was dropped, so that the drop has nothing to wait for.
+    fn is_over(&self) -> bool {
+        false
+    }
+
+    /// It is about to be dropped: where that waits for peers, they begin nothing more.
+    fn revoke(&self) {}
+}
+
+/// What is worth a window: no shorter operation is. Units: bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Worth {
+    /// One that nothing of ours is under way before.
+    pub alone: usize,
+    /// One of a stream, which the target works on at the same time if it goes as packets.
+    pub streaming: usize,
+}
+
+impl Worth {
+    /// Every operation that has a byte is.
+    pub const ALWAYS: Worth = Worth { alone: 1, streaming: 1 };
 }
 
 /// What the target permits: part of its memory, by its own addresses.
@@ -68,12 +90,27 @@ pub struct Request {
 /// What became of an attempt to start an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Started {
-    /// It is under way.
+    /// It is under way. Of an injected one the local bytes are needed no more.
     Yes,
+    /// It is done.
+    Done,
     /// There is no room now.
     NoRoom,
     /// The adapter cannot do it: it has to go as packets.
     Refused,
+    /// The lease is over: it has to go as packets, and another lease may be had.
+    Ended,
+}
+
+/// What a look at the operations that are under way found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// One is over.
+    Finished(Finished),
+    /// None is over, but one has come further.
+    Progress,
+    /// Nothing new.
+    Nothing,
 }
 
 /// How an operation ended.

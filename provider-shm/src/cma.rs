@@ -36,6 +36,13 @@ pub struct RemoteSlice {
     pub len: usize,
 }
 
+impl RemoteSlice {
+    /// What the kernel takes of it is a number, which is never followed here.
+    fn piece(&self) -> libc::iovec {
+        libc::iovec { iov_base: self.address as usize as *mut libc::c_void, iov_len: self.len }
+    }
+}
+
 /// Why a peer's memory cannot be read.
 #[derive(Debug, Error)]
 pub(crate) enum ProbeFailure {
@@ -66,6 +73,19 @@ impl PeerMemory {
     /// The PID that it is read by, in our own PID namespace.
     pub fn pid(&self) -> i32 {
         self.pid
+    }
+
+    /// The same memory, with another nonce that the peer told of.
+    pub(crate) fn with_nonce(&self, address: u64, nonce: [u8; NONCE_BYTES]) -> PeerMemory {
+        PeerMemory { nonce_address: address, nonce, ..self.clone() }
+    }
+
+    /// Memory of process `pid`, to be written to.
+    #[cfg(test)]
+    pub(crate) fn of(pid: i32, nonce_address: u64, nonce: [u8; NONCE_BYTES]) -> PeerMemory {
+        let mark = crate::end_mark::EndMark::of_this_thread().unwrap();
+        let end_mark = PeerEndMark::from_peer(mark.fd().try_clone_to_owned().unwrap()).unwrap();
+        PeerMemory { pid, end_mark, nonce_address, nonce }
     }
 
     /// Copies `len` bytes at `remote` in the peer's memory to `local`, all of them.
@@ -116,7 +136,7 @@ impl PeerMemory {
             RemoteSlice { address: remote, len },
         ];
         // SAFETY: the first piece is ours, the second what the caller promises; both are only read.
-        let copied = unsafe { transfer(libc::process_vm_writev, self.pid, &remote, &local) }?;
+        let copied = unsafe { write_two(self.pid, &remote, &local) }?;
         match copied == len + NONCE_BYTES {
             true => Ok(()),
             false => Err(io::Error::from_raw_os_error(libc::EFAULT)),
@@ -240,6 +260,28 @@ type Call = unsafe extern "C" fn(
     libc::c_ulong,
 ) -> isize;
 
+/// Writes two pieces by one system call; what that leaves is [`transfer`]'s, which begins anew and
+/// says why.
+///
+/// # Safety
+/// Each piece of `local` must be valid for reads of its length.
+#[inline]
+unsafe fn write_two(
+    pid: i32,
+    remote: &[RemoteSlice; 2],
+    local: &[libc::iovec; 2],
+) -> io::Result<usize> {
+    let pieces = remote.each_ref().map(RemoteSlice::piece);
+    // SAFETY: the local pieces are the caller's; remote ones are the kernel's to check.
+    let copied = unsafe { libc::process_vm_writev(pid, local.as_ptr(), 2, pieces.as_ptr(), 2, 0) };
+    let whole = remote[0].len + remote[1].len;
+    if copied == whole as isize {
+        return Ok(whole);
+    }
+    // SAFETY: what the caller promises.
+    unsafe { transfer(libc::process_vm_writev, pid, remote, local) }
+}
+
 /// Copies between the pieces of both lists, end to end, as [`read_vectored`] says.
 ///
 /// # Safety
@@ -254,14 +296,9 @@ unsafe fn transfer(
     let empty = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
     let mut done = 0;
     loop {
-        // What the kernel takes of an iovec is a number; a remote one is never followed here.
-        let remote_piece = |slice: &RemoteSlice| libc::iovec {
-            iov_base: slice.address as usize as *mut libc::c_void,
-            iov_len: slice.len,
-        };
         let (mut local_batch, mut remote_batch) = ([empty; PIECES], [empty; PIECES]);
         let local_count = rest(local.iter().copied(), done, &mut local_batch);
-        let remote_count = rest(remote.iter().map(remote_piece), done, &mut remote_batch);
+        let remote_count = rest(remote.iter().map(RemoteSlice::piece), done, &mut remote_batch);
         if local_count == 0 || remote_count == 0 {
             return Ok(done);
         }

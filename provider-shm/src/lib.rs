@@ -36,12 +36,17 @@ pub mod doorbell;
 mod end_mark;
 #[allow(unsafe_code)]
 pub mod fork_guard;
+mod guest;
 #[allow(unsafe_code)]
 pub mod lane;
 mod lane_error;
 pub mod lcore;
 pub mod limits;
+#[allow(unsafe_code)]
+mod memory_file;
 pub mod named_memory;
+#[allow(unsafe_code)]
+mod permit;
 pub mod process;
 pub mod provider;
 pub mod region;

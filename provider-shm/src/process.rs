@@ -9,6 +9,7 @@
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -47,10 +48,37 @@ pub(crate) enum Holder {
 /// A process that is being watched.
 pub(crate) struct Watch {
     /// A pidfd, or a kept socket: either reports the end of the process to epoll.
-    pub fd: OwnedFd,
+    pub fd: Arc<OwnedFd>,
     pub holders: HashSet<Holder>,
     key: Option<Key>,
+    life: Option<Life>,
 }
+
+/// What tells at any moment, without the control thread, whether a process has ended: its pidfd.
+#[derive(Clone, Debug)]
+pub struct Life(Arc<OwnedFd>);
+
+impl Life {
+    /// Whether nothing of the process runs any more. Cost: a system call.
+    pub fn has_ended(&self) -> bool {
+        ended(self.0.as_fd())
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of(pid: u32) -> Life {
+        use rustix::process::{Pid, PidfdFlags, pidfd_open};
+        let pid = Pid::from_raw(pid as i32).unwrap();
+        Life(Arc::new(pidfd_open(pid, PidfdFlags::empty()).unwrap()))
+    }
+}
+
+impl PartialEq for Life {
+    fn eq(&self, other: &Life) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl Eq for Life {}
 
 /// By what two connections are found to come from one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -108,21 +136,29 @@ impl ProcessTable {
             watch.holders.insert(holder);
             return Watched::Known(process);
         }
-        Watched::New(self.insert(pidfd, key, holder))
+        let pidfd = Arc::new(pidfd);
+        let life = Some(Life(pidfd.clone()));
+        Watched::New(self.insert(Watch { fd: pidfd, holders: HashSet::from([holder]), key, life }))
     }
 
     /// Watches a process by the hang-up of its socket.
     pub(crate) fn watch_socket(&mut self, socket: OwnedFd, holder: Holder) -> ProcessId {
-        self.insert(socket, None, holder)
+        let (fd, holders) = (Arc::new(socket), HashSet::from([holder]));
+        self.insert(Watch { fd, holders, key: None, life: None })
     }
 
-    fn insert(&mut self, fd: OwnedFd, key: Option<Key>, holder: Holder) -> ProcessId {
+    fn insert(&mut self, watch: Watch) -> ProcessId {
         let process = ProcessId::next();
-        if let Some(key) = key {
+        if let Some(key) = watch.key {
             self.by_key.insert(key, process);
         }
-        self.watches.insert(process, Watch { fd, holders: HashSet::from([holder]), key });
+        self.watches.insert(process, watch);
         process
+    }
+
+    /// The life of a process that is watched by its pidfd.
+    pub(crate) fn life(&self, process: ProcessId) -> Option<Life> {
+        self.get(process)?.life.clone()
     }
 
     /// Whether `pidfd` names the process that is watched; not known where the kernel numbers
@@ -191,6 +227,7 @@ mod tests {
         let Watched::New(first) = table.watch(open(own), Some(own as i32), one) else {
             panic!("not new");
         };
+        assert!(!table.life(first).unwrap().has_ended());
         let Watched::Known(second) = table.watch(open(own), Some(own as i32), two) else {
             panic!("not known");
         };
@@ -204,9 +241,15 @@ mod tests {
     #[test]
     fn a_dead_process_is_not_watched() {
         let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
-        let pidfd = open(child.id());
+        let (pidfd, mut table) = (open(child.id()), ProcessTable::default());
+        let Watched::New(process) = table.watch(open(child.id()), None, Holder::Station(1)) else {
+            panic!("not new");
+        };
+        let life = table.life(process).unwrap();
+        assert!(!life.has_ended());
         child.kill().unwrap();
         child.wait().unwrap();
+        assert!(life.has_ended());
         let found = ProcessTable::default().watch(pidfd, None, Holder::Station(1));
         assert!(matches!(found, Watched::Dead));
     }

@@ -26,7 +26,7 @@ use crate::control::{self, Command, Control, StationRecord, socket};
 use crate::doorbell::{Doorbell, DoorbellError};
 use crate::fork_guard;
 use crate::limits::OutOfDescriptors;
-use crate::process::ProcessId;
+use crate::process::{Life, ProcessId};
 use crate::region::{LaneMemory, PoolMemory, PoolView, RegionError};
 use crate::sys;
 
@@ -164,6 +164,8 @@ pub struct PeerIdentity {
     pub process: ProcessId,
     /// As the kernel put it on the socket, if the process has one here.
     pub pid: Option<i32>,
+    /// Its process's life, where a pidfd tells of it.
+    pub life: Option<Life>,
     /// The peer's memory, if a probe showed that we can read it.
     pub memory: Option<PeerMemory>,
     /// Whether it said that it can read ours.

@@ -6,7 +6,7 @@ use kestrel_core::{
     address::Address,
     memory::Piece,
     transport::{Arrival, Limits, PeerIndex, Room, Transport, TransportEvent, Unreachable},
-    window::{Access, Finished, Invitation, Registration, Request, Started},
+    window::{Access, Found, Invitation, Registration, Request, Started, Worth},
     wire::Head,
 };
 
@@ -138,8 +138,8 @@ impl<V: Verbs> Transport for Carrier<V> {
     }
 
     #[inline(always)]
-    fn has_windows(&self, peer: PeerIndex) -> bool {
-        self.reliable().is_some_and(|it| it.has_windows(peer))
+    fn windows_to(&self, peer: PeerIndex) -> Option<Worth> {
+        self.reliable()?.windows_to(peer)
     }
 
     #[inline(always)]
@@ -166,11 +166,12 @@ impl<V: Verbs> Transport for Carrier<V> {
 
     fn register(
         &mut self,
+        peer: PeerIndex,
         memory: Piece,
         access: Access,
         local_write: bool,
     ) -> Option<Arc<dyn Registration>> {
-        self.reliable_mut()?.register(memory, access, local_write)
+        self.reliable_mut()?.register(peer, memory, access, local_write)
     }
 
     #[inline(always)]
@@ -179,8 +180,8 @@ impl<V: Verbs> Transport for Carrier<V> {
     }
 
     #[inline(always)]
-    fn finished(&mut self) -> Option<Finished> {
-        self.reliable_mut()?.finished()
+    fn finished(&mut self) -> Found {
+        self.reliable_mut().map_or(Found::Nothing, |it| it.finished())
     }
 
     fn join(&mut self, group: Address, receives: bool) -> Result<(), Unreachable> {

@@ -30,7 +30,7 @@ use kestrel_core::{
     transport::{
         Arrival, Limits, PeerIndex, Room, Service, Transport, TransportEvent, Unreachable,
     },
-    window::{Access, Finished, Invitation, Registration, Request, Started},
+    window::{Access, Found, Invitation, Registration, Request, Started, Worth},
     wire::Head,
 };
 
@@ -138,6 +138,11 @@ impl<N: Transport, F: Transport> Composite<N, F> {
     /// The far side, if `peer`'s packets leave by it.
     fn far_of(&mut self, peer: PeerIndex) -> Option<&mut Far<F>> {
         self.far.as_deref_mut().filter(|far| far.route(peer).send == Some(Side::Far))
+    }
+
+    /// The far side, if `peer`'s packets come by it.
+    fn far_from(&mut self, peer: PeerIndex) -> Option<&mut Far<F>> {
+        self.far.as_deref_mut().filter(|far| far.route(peer).receive == Some(Side::Far))
     }
 }
 
@@ -349,23 +354,32 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
     }
 
     #[inline(always)]
-    fn has_windows(&self, peer: PeerIndex) -> bool {
+    fn windows_to(&self, peer: PeerIndex) -> Option<Worth> {
         match &self.far {
-            Some(far) => far.sends(peer) && far.transport.has_windows(peer),
-            None => false,
+            Some(far) if far.sends(peer) => far.transport.windows_to(peer),
+            _ => self.near.windows_to(peer),
         }
     }
 
     fn is_window_open(&self, peer: PeerIndex) -> bool {
-        self.far.as_ref().is_some_and(|far| far.transport.is_window_open(peer))
+        match &self.far {
+            Some(far) if far.sends(peer) => far.transport.is_window_open(peer),
+            _ => self.near.is_window_open(peer),
+        }
     }
 
     fn invite(&mut self, peer: PeerIndex) -> Option<Invitation> {
-        self.far_of(peer)?.transport.invite(peer)
+        match self.far_of(peer) {
+            Some(far) => far.transport.invite(peer),
+            None => self.near.invite(peer),
+        }
     }
 
     fn open_window(&mut self, peer: PeerIndex, theirs: Invitation) -> bool {
-        self.far_of(peer).is_some_and(|far| far.transport.open_window(peer, theirs))
+        match self.far_of(peer) {
+            Some(far) => far.transport.open_window(peer, theirs),
+            None => self.near.open_window(peer, theirs),
+        }
     }
 
     fn admit(
@@ -374,24 +388,46 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
         theirs: Invitation,
         permitted: Access,
     ) -> Option<Invitation> {
-        self.far.as_mut()?.transport.admit(peer, theirs, permitted)
+        match self.far_from(peer) {
+            Some(far) => far.transport.admit(peer, theirs, permitted),
+            None => self.near.admit(peer, theirs, permitted),
+        }
+    }
+
+    /// The far side's peers share one device. The near side's numbers are never 0.
+    fn audience(&self, peer: PeerIndex) -> u64 {
+        match &self.far {
+            Some(far) if far.route(peer).receive == Some(Side::Far) => far.transport.audience(peer),
+            _ => self.near.audience(peer),
+        }
     }
 
     fn register(
         &mut self,
+        peer: PeerIndex,
         memory: Piece,
         access: Access,
         local_write: bool,
     ) -> Option<Arc<dyn Registration>> {
-        self.far.as_mut()?.transport.register(memory, access, local_write)
+        match self.far_from(peer) {
+            Some(far) => far.transport.register(peer, memory, access, local_write),
+            None => self.near.register(peer, memory, access, local_write),
+        }
     }
 
+    #[inline(always)]
     fn start(&mut self, peer: PeerIndex, request: &Request) -> Started {
-        self.far_of(peer).map_or(Started::Refused, |far| far.transport.start(peer, request))
+        match &mut self.far {
+            Some(far) if far.sends(peer) => far.transport.start(peer, request),
+            _ => self.near.start(peer, request),
+        }
     }
 
-    fn finished(&mut self) -> Option<Finished> {
-        self.far.as_mut()?.transport.finished()
+    fn finished(&mut self) -> Found {
+        match (self.near.finished(), &mut self.far) {
+            (Found::Nothing, Some(far)) => far.transport.finished(),
+            (near, _) => near,
+        }
     }
 
     /// Groups are the far side's, which reaches those of this host as well.

@@ -275,7 +275,12 @@ impl Memory {
 
     /// Overwrites all of it.
     pub fn scribble(&self) {
-        self.0.borrow_mut().fill(0xee);
+        self.fill(0xee);
+    }
+
+    /// Overwrites all of it with this.
+    pub fn fill(&self, byte: u8) {
+        self.0.borrow_mut().fill(byte);
     }
 }
 

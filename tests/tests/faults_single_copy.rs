@@ -10,7 +10,7 @@ use kestrel_core::{address_vector::FI_ADDR_UNSPEC, flags::Flags, transport::Serv
 use kestrel_shm::{PoolMemory, ShmOptions, Station, StationEvent, StationOptions};
 use kestrel_tests::{
     node::{Done, Node, NodeOptions, Wait},
-    process::{Peer, child_role, eventually, listen_to_parent, say},
+    process::{Peer, child_role, eventually, forbid_call, listen_to_parent, say},
     scale::{PATIENCE, skip},
     traffic,
 };
@@ -71,25 +71,6 @@ fn open(cma: bool) -> Node {
 fn forbid_dumping() {
     // SAFETY: plain numbers.
     assert_eq!(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) }, 0);
-}
-
-/// This thread's calls of one system call answer EPERM from now on, as in many containers.
-fn forbid_call(call: libc::c_long) {
-    let statement = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
-    let number = call as u32;
-    // Load the number; if it is the one, answer an error, else allow.
-    let mut filter = [
-        statement(0x20, 0, 0, 0),
-        statement(0x15, 0, 1, number),
-        statement(0x06, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
-        statement(0x06, 0, 0, libc::SECCOMP_RET_ALLOW),
-    ];
-    let program = libc::sock_fprog { len: 4, filter: filter.as_mut_ptr() };
-    // SAFETY: the program lives through the call, which copies it.
-    unsafe {
-        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-        assert_eq!(libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program), 0);
-    }
 }
 
 /// Receives what the peer sends and sends it back.

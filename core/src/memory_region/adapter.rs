@@ -1,8 +1,9 @@
-//! A region as an adapter knows it, so that peers reach it without our processor.
+//! A region as adapters know it, so that peers reach it without our processor.
 //!
-//! It is registered with the adapter when the first peer asks, with the access that the region
-//! has, and deregistered when the region is closed, before the close returns. A region whose use
-//! is counted is not: an adapter counts nothing.
+//! It is registered when a peer asks, with the access that the region has: once for all peers that
+//! share a registration, which are those of one device, or for a peer alone. When the region is
+//! closed all of that ends, before the close returns. A region whose use is counted is not
+//! registered: an adapter counts nothing.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,22 +14,23 @@ use crate::{
     window::{Access, Lease, Registration},
 };
 
-/// What became of a region's registration with the adapter.
-#[derive(Default)]
+/// What became of a region's registrations.
 enum State {
-    /// Nobody has asked.
-    #[default]
-    Unasked,
-    /// It is registered.
-    Registered(Arc<dyn Registration>),
-    /// It cannot be, or may not any more.
+    /// Those that there are, by their audiences.
+    Open(Vec<(u64, Arc<dyn Registration>)>),
+    /// There may be none any more.
     Never,
 }
 
-/// A region's registration with the adapter.
-#[derive(Default)]
+/// A region's registrations with adapters.
 pub struct Adapter {
     state: Mutex<State>,
+}
+
+impl Default for Adapter {
+    fn default() -> Self {
+        Adapter { state: Mutex::new(State::Open(Vec::new())) }
+    }
 }
 
 impl std::fmt::Debug for Adapter {
@@ -45,16 +47,23 @@ impl Adapter {
 
     /// Deregisters for good: no adapter touches the memory when this returns.
     pub(super) fn revoke(&self) {
-        *self.lock() = State::Never;
+        let before = std::mem::replace(&mut *self.lock(), State::Never);
+        let State::Open(registrations) = before else {
+            return;
+        };
+        // First all of them, then each is waited for: what waits is not the sum.
+        registrations.iter().for_each(|(_, registration)| registration.revoke());
+        drop(registrations);
     }
 }
 
 impl MemoryRegion {
-    /// What a peer may reach of the region by an adapter, if `permitted` and the region allow
-    /// any of it. The first time `register` registers it.
+    /// What a peer of `audience` may reach of the region by an adapter, if `permitted` and the
+    /// region allow any of it. The first time `register` registers it.
     pub(crate) fn lease(
         &self,
         permitted: Flags,
+        audience: u64,
         register: impl FnOnce(Piece, Access, bool) -> Option<Arc<dyn Registration>>,
     ) -> Option<Lease> {
         let flags = self.access & permitted;
@@ -66,28 +75,36 @@ impl MemoryRegion {
         // Closing waits for this, and deregisters after it.
         let entered = self.access_as(kind).ok()?;
         let whole = entered.contiguous(0, self.len);
-        let mut state = self.adapter.lock();
         let counted = self.flags.contains(Flags::RMA_EVENT) || self.events.all().next().is_some();
         let fits = (access.read || access.write) && whole.len() as u64 == self.len;
+        let mut state = self.adapter.lock();
+        let State::Open(registrations) = &mut *state else {
+            return None;
+        };
         if counted || !fits {
             return None;
         }
-        if matches!(*state, State::Unasked) {
-            let allowed = Access {
-                read: self.access.contains(Flags::REMOTE_READ),
-                write: self.access.contains(Flags::REMOTE_WRITE),
-            };
-            let local_write = self.access.intersects(Flags::RECV | Flags::READ);
-            *state = register(whole, allowed, local_write).map_or(State::Never, State::Registered);
-        }
-        let State::Registered(registration) = &*state else {
-            return None;
+        registrations.retain(|(_, registration)| !registration.is_over());
+        let known = registrations.iter().find(|(known, _)| *known == audience);
+        let remote_key = match known {
+            Some((_, registration)) => registration.remote_key(),
+            None => {
+                let allowed = Access {
+                    read: self.access.contains(Flags::REMOTE_READ),
+                    write: self.access.contains(Flags::REMOTE_WRITE),
+                };
+                let local_write = self.access.intersects(Flags::RECV | Flags::READ);
+                let registration = register(whole, allowed, local_write)?;
+                let remote_key = registration.remote_key();
+                registrations.push((audience, registration));
+                remote_key
+            }
         };
         Some(Lease {
             base: self.base,
             length: self.len,
             address: whole.as_ptr().addr() as u64,
-            remote_key: registration.remote_key(),
+            remote_key,
             access,
         })
     }

@@ -3,4 +3,5 @@
 
 pub mod claims;
 pub mod lane;
+pub mod leases;
 pub mod mpmc;

@@ -178,6 +178,7 @@ impl ControlThread {
             incarnation: peer.incarnation,
             process,
             pid,
+            life: self.processes.life(process),
             memory,
             reads_us: peer.reads_you,
             asymmetric: peer.asymmetric,

@@ -151,7 +151,7 @@ pub(crate) fn random_u64() -> Result<u64, StationError> {
     Ok(u64::from_ne_bytes(bytes))
 }
 
-fn fill_random(bytes: &mut [u8]) -> Result<(), StationError> {
+pub(crate) fn fill_random(bytes: &mut [u8]) -> Result<(), StationError> {
     // getrandom(2): up to 256 bytes "will always return as many bytes as requested".
     rustix::rand::getrandom(bytes, rustix::rand::GetRandomFlags::empty())
         .map(drop)

@@ -317,7 +317,7 @@ impl ControlThread {
         let Some(watch) = self.processes.get(process) else {
             return Ok(());
         };
-        let added = epoll::add(&self.epoll, &watch.fd, Token::Process(process).data(), flags);
+        let added = epoll::add(&self.epoll, &*watch.fd, Token::Process(process).data(), flags);
         if added.is_err() {
             self.processes.remove(process);
         }
@@ -327,7 +327,7 @@ impl ControlThread {
     /// Ends a watch. A forked child may still have its descriptor open, and epoll would go on
     /// telling of it: so say that it is over, rather than closing it alone.
     pub(super) fn unwatch(&self, watch: Watch) {
-        let _ = epoll::delete(&self.epoll, &watch.fd);
+        let _ = epoll::delete(&self.epoll, &*watch.fd);
     }
 
     /// Keeps a socket open by which the peer will know our death.

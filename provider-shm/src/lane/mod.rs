@@ -18,6 +18,7 @@ use std::ptr::NonNull;
 use kestrel_core::ring::{
     claims::Claims,
     lane::{CONTINUATION_BYTES, INLINE_WORDS, LaneControl, Line},
+    leases::Leases,
 };
 
 pub use crate::lane_error::LaneError;
@@ -30,7 +31,9 @@ use crate::region::LaneMemory;
 pub const LINES: usize = 128;
 /// Claims of what is copied together start here: both sides write there. Units: bytes.
 const CLAIMS_OFFSET: usize = 1024;
-/// The lines start here; what is before is the receiver's, but for the claims. Units: bytes.
+/// Leases start here: both sides write there, too. Units: bytes.
+const LEASES_OFFSET: usize = 2048;
+/// The lines start here; what is before is the receiver's, but for claims and leases. Units: bytes.
 const LINES_OFFSET: usize = 4096;
 /// The longest payload in continuation lines: what is injected is not longer, and the lines that
 /// it takes become free however late the head is published. Units: bytes.
@@ -51,7 +54,8 @@ const CHUNK_WORD: usize = INLINE_WORDS - 1;
 
 const _: () = assert!(LINES_OFFSET + LINES * size_of::<Line>() == crate::region::LANE_BYTES);
 const _: () = assert!(size_of::<LaneControl>() <= CLAIMS_OFFSET);
-const _: () = assert!(CLAIMS_OFFSET + size_of::<Claims>() <= LINES_OFFSET);
+const _: () = assert!(CLAIMS_OFFSET + size_of::<Claims>() <= LEASES_OFFSET);
+const _: () = assert!(LEASES_OFFSET + size_of::<Leases>() <= LINES_OFFSET);
 const _: () = assert!(80 + 1 + RESERVED_LINES as usize + LINES / 4 <= LINES);
 
 /// The ends of a lane's memory.
@@ -67,4 +71,10 @@ fn claims(memory: &LaneMemory) -> &Claims {
     // SAFETY: the mapping is LANE_BYTES long, aligned to a page and lives as long as `memory`;
     // claims are atomics alone, so that the peer may write there at any time.
     unsafe { memory.as_ptr().add(CLAIMS_OFFSET).cast().as_ref() }
+}
+
+/// What the receiver lends of its memory to the sender.
+pub(crate) fn leases(memory: &LaneMemory) -> &Leases {
+    // SAFETY: as in `claims`.
+    unsafe { memory.as_ptr().add(LEASES_OFFSET).cast().as_ref() }
 }

@@ -1,5 +1,7 @@
 //! The receiving end of a lane, and what is checked of a packet that a peer wrote.
 
+use std::sync::Arc;
+
 use kestrel_core::{
     memory::Piece,
     ring::{
@@ -46,7 +48,7 @@ pub struct ReceiveLane {
     pub looked_at: u64,
     /// Who sends.
     pub peer: PeerIdentity,
-    memory: LaneMemory,
+    memory: Arc<LaneMemory>,
 }
 
 impl ReceiveLane {
@@ -70,8 +72,13 @@ impl ReceiveLane {
             bell,
             looked_at: u64::MAX,
             peer,
-            memory,
+            memory: Arc::new(memory),
         }
+    }
+
+    /// The lane's memory, for those who have to do with it beyond the lane's end.
+    pub(crate) fn memory(&self) -> &Arc<LaneMemory> {
+        &self.memory
     }
 
     /// Where both ends claim what they copy together.

@@ -7,13 +7,14 @@ use kestrel_core::{
         lane::{
             CONTINUATION_BYTES, INLINE_BYTES, INLINE_WORDS, LINE_WORDS, LaneProducer, WISH_CLOSED,
         },
+        leases::Leases,
     },
     wire::Head,
 };
 
 use super::{
     CHUNK_WORD, CHUNKED, LINES, LaneError, RESERVED_LINES, SPILL_MAX, SPILL_PIECE, SPILLED, claims,
-    parts,
+    leases, parts,
 };
 use crate::{
     chunk::{ChunkPool, Loan},
@@ -242,6 +243,12 @@ impl SendLane {
     /// Where both ends claim what they copy together.
     pub fn claims(&self) -> &Claims {
         claims(&self.memory)
+    }
+
+    /// What the receiver lends us of its memory.
+    #[inline(always)]
+    pub fn leases(&self) -> &Leases {
+        leases(&self.memory)
     }
 
     /// Gives the pool back what the lane has of it.

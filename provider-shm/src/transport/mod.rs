@@ -5,10 +5,12 @@
 //! polls, and its sender is asked for a bell, so that it also wakes a sleeper.
 //! So two hundred idle lanes cost the hot path one load now and then.
 
+mod lanes;
 mod peer;
 mod polling;
 #[cfg(test)]
 mod tests;
+mod window;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -16,6 +18,7 @@ use std::{
     mem::ManuallyDrop,
     os::fd::{AsRawFd, RawFd},
     ptr::NonNull,
+    sync::Arc,
     time::Duration,
 };
 
@@ -25,10 +28,12 @@ use kestrel_core::{
     memory::Piece,
     ring::{claims::Claims, lane::WISH_CLOSED},
     transport::{Arrival, Limits, PeerIndex, Room, Transport, TransportEvent, Unreachable},
+    window::{Access, Found, Invitation, Registration, Request, Started, Worth},
     wire::{Head, Kind},
 };
 
 use peer::{Offer, Peer};
+use window::Long;
 
 use crate::{
     barrier,
@@ -87,6 +92,8 @@ pub struct ShmTransport {
     /// What is to be told. A connection's lane goes into use when it is told of, so that what
     /// comes before it is about earlier lanes.
     events: VecDeque<(TransportEvent, Option<SendLane>)>,
+    /// Operations in windows that take more than one call.
+    long: VecDeque<Long>,
 }
 
 // SAFETY: the pointers point at boxes that the transport itself owns, so they go
@@ -117,6 +124,7 @@ impl ShmTransport {
             offers: HashMap::new(),
             next_ticket: 0,
             events: VecDeque::new(),
+            long: VecDeque::new(),
         }
     }
 
@@ -135,85 +143,6 @@ impl ShmTransport {
 
     fn receive_lane(&self, peer: PeerIndex) -> Option<&ReceiveLane> {
         self.peers.get(peer as usize)?.receive.as_deref()
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn broke(&mut self, peer: PeerIndex, error: LaneError) {
-        let reason = Unreachable { errno: Errno::CONNABORTED, reason: error.to_string() };
-        self.close_lanes(peer);
-        self.tell(TransportEvent::Broken { peer, reason });
-    }
-
-    fn tell(&mut self, event: TransportEvent) {
-        self.events.push_back((event, None));
-    }
-
-    fn close_lanes(&mut self, peer: PeerIndex) {
-        let Some(record) = self.peers.get_mut(peer as usize) else {
-            return;
-        };
-        let (send, receive) = (record.send.take(), record.receive.take());
-        self.active.retain(|active| active.peer != peer);
-        self.quiet.retain(|&quiet| quiet != peer);
-        // Whatever was handed out is gone with its lane.
-        self.current = None;
-        let mut processes = Vec::new();
-        if let Some(lane) = send {
-            processes.push(lane.close(&mut self.pool).process);
-        }
-        if let Some(lane) = receive {
-            lane.close();
-            processes.push(lane.peer.process);
-        }
-        self.forget(processes);
-    }
-
-    /// Processes with which a lane was closed need not be watched if it was the last.
-    fn forget(&self, processes: Vec<ProcessId>) {
-        for process in processes {
-            if !self.peers.iter().any(|peer| peer.knows(process)) {
-                self.station.forget(process);
-            }
-        }
-    }
-
-    fn translate(&mut self, event: StationEvent) {
-        match event {
-            StationEvent::Connected { request, lane, bell, peer } => {
-                let incarnation = peer.incarnation;
-                self.peer(request).connecting = false;
-                let event = TransportEvent::Connected { peer: request, incarnation };
-                self.events.push_back((event, Some(SendLane::new(lane, bell, peer))));
-            }
-            StationEvent::Failed { request, error } => {
-                self.peer(request).connecting = false;
-                let reason = Unreachable { errno: Errno(error.errno()), reason: error.to_string() };
-                self.tell(TransportEvent::Failed { peer: request, reason });
-            }
-            StationEvent::Incoming { lane, pool, bell, peer } => {
-                let ticket = self.next_ticket;
-                self.next_ticket += 1;
-                let (address, incarnation) = (Address::from(peer.address), peer.incarnation);
-                self.offers.insert(ticket, Offer { lane, pool, bell, peer });
-                self.tell(TransportEvent::Incoming { ticket, address, incarnation });
-            }
-            StationEvent::Died { process } => {
-                let dead = |(_, peer): &(usize, &Peer)| peer.knows(process);
-                let dead: Vec<_> = self.peers.iter().enumerate().filter(dead).collect();
-                let died = |(peer, _)| (TransportEvent::Died { peer: peer as PeerIndex }, None);
-                let dead: Vec<_> = dead.into_iter().map(died).collect();
-                self.events.extend(dead);
-            }
-        }
-    }
-
-    fn install(&mut self, peer: PeerIndex, lane: SendLane) {
-        let record = self.peer(peer);
-        record.told_closed = false;
-        if let Some(old) = record.send.replace(lane) {
-            old.close(&mut self.pool);
-        }
     }
 }
 
@@ -243,8 +172,11 @@ impl Drop for ShmTransport {
         for event in station.close() {
             self.translate(event);
         }
-        for lane in self.peers.iter().filter_map(|peer| peer.receive.as_ref()) {
-            lane.close();
+        for peer in &mut self.peers {
+            peer.dismiss_guest();
+            if let Some(lane) = &peer.receive {
+                lane.close();
+            }
         }
         for offer in std::mem::take(&mut self.offers).into_values() {
             offer.open().close();
@@ -299,6 +231,7 @@ impl Transport for ShmTransport {
         self.active.retain(|active| active.peer != peer);
         self.quiet.retain(|&quiet| quiet != peer);
         self.current = None;
+        self.peer(peer).dismiss_guest();
         if let Some(lane) = self.peer(peer).receive.take() {
             lane.close();
             self.forget(vec![lane.peer.process]);
@@ -437,6 +370,53 @@ impl Transport for ShmTransport {
     }
 
     #[inline(always)]
+    fn windows_to(&self, peer: PeerIndex) -> Option<Worth> {
+        self.peers.get(peer as usize)?.windows()
+    }
+
+    #[inline(always)]
+    fn is_window_open(&self, peer: PeerIndex) -> bool {
+        self.peers.get(peer as usize).is_some_and(|peer| peer.window.is_some())
+    }
+
+    /// All that there is to say is that we are here.
+    fn invite(&mut self, peer: PeerIndex) -> Option<Invitation> {
+        self.windows_to(peer).map(|_| Invitation::default())
+    }
+
+    fn open_window(&mut self, peer: PeerIndex, theirs: Invitation) -> bool {
+        self.make_window(peer, theirs)
+    }
+
+    fn admit(&mut self, peer: PeerIndex, _: Invitation, _: Access) -> Option<Invitation> {
+        self.make_guest(peer)
+    }
+
+    fn audience(&self, peer: PeerIndex) -> u64 {
+        let guest = self.peers.get(peer as usize).and_then(|peer| peer.guest.as_ref());
+        guest.map_or(u64::MAX, |guest| guest.number())
+    }
+
+    fn register(
+        &mut self,
+        peer: PeerIndex,
+        _memory: Piece,
+        _access: Access,
+        _local_write: bool,
+    ) -> Option<Arc<dyn Registration>> {
+        self.lend(peer)
+    }
+
+    #[inline]
+    fn start(&mut self, peer: PeerIndex, request: &Request) -> Started {
+        self.start_request(peer, request)
+    }
+
+    fn finished(&mut self) -> Found {
+        self.go_on()
+    }
+
+    #[inline(always)]
     fn has_event(&self) -> bool {
         self.station.events_pending() || !self.events.is_empty()
     }
@@ -455,7 +435,7 @@ impl Transport for ShmTransport {
 
     fn arm(&mut self) -> bool {
         self.armed += 1;
-        self.ask_for_bell()
+        self.ask_for_bell() && self.long.is_empty()
     }
 
     fn disarm(&mut self) {

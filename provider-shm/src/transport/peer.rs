@@ -1,7 +1,11 @@
 //! What a transport keeps of a peer.
 
+use std::sync::Arc;
+
+use super::window::Window;
 use crate::{
     doorbell::Doorbell,
+    guest::Guest,
     lane::{ReceiveLane, SendLane},
     process::ProcessId,
     region::{LaneMemory, PoolView},
@@ -25,6 +29,12 @@ pub(super) struct Peer {
     pub(super) connecting: bool,
     /// That the receiver closed its end of `send` was told.
     pub(super) told_closed: bool,
+    /// How we reach its memory, and how many such ways have failed.
+    pub(super) window: Option<Window>,
+    /// As above.
+    pub(super) windows_failed: u32,
+    /// How it reaches ours.
+    pub(super) guest: Option<Arc<Guest>>,
 }
 
 impl Offer {

@@ -25,7 +25,7 @@ use kestrel_core::{
     address::Address,
     memory::Piece,
     transport::{Arrival, Bell as _, Limits, PeerIndex, Room, Transport, TransportEvent},
-    window::{Access, Finished, Invitation, Registration, Request, Started},
+    window::{Access, Finished, Found, Invitation, Registration, Request, Started, Worth},
     wire::Head,
 };
 
@@ -320,8 +320,9 @@ impl<V: Verbs> Transport for RcTransport<V> {
     }
 
     #[inline(always)]
-    fn has_windows(&self, peer: PeerIndex) -> bool {
-        self.send_lane(peer).is_some_and(|lane| !lane.failed)
+    fn windows_to(&self, peer: PeerIndex) -> Option<Worth> {
+        let lane = self.send_lane(peer)?;
+        (!lane.failed).then_some(Worth::ALWAYS)
     }
 
     #[inline(always)]
@@ -348,6 +349,7 @@ impl<V: Verbs> Transport for RcTransport<V> {
 
     fn register(
         &mut self,
+        _peer: PeerIndex,
         memory: Piece,
         access: Access,
         local_write: bool,
@@ -361,11 +363,11 @@ impl<V: Verbs> Transport for RcTransport<V> {
     }
 
     #[inline(always)]
-    fn finished(&mut self) -> Option<Finished> {
+    fn finished(&mut self) -> Found {
         if self.finished.is_empty() {
             self.reap_burst();
         }
-        self.finished.pop_front()
+        self.finished.pop_front().map_or(Found::Nothing, Found::Finished)
     }
 
     #[inline(always)]

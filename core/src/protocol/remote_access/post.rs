@@ -17,7 +17,8 @@ impl<T: Transport> Engine<T> {
     /// Starts a one-sided operation, or queues it. An error has no side effect.
     ///
     /// Cost of an operation up to one packet on a connected peer: no system
-    /// call, no lock; no allocation once as many were under way before.
+    /// call, no lock; no allocation once as many were under way before. Through a window it costs
+    /// what the adapter takes: over shared memory a system call.
     #[inline]
     pub fn remote(&mut self, post: RemotePost<'_>) -> Result<(), PostError> {
         let Some(peer) = self.peer_at(post.to) else {
@@ -44,7 +45,7 @@ impl<T: Transport> Engine<T> {
         let clear = self.peers[peer as usize].clear;
         let mut waits = operation.flags.contains(Flags::FENCE) || self.must_wait(peer, &operation);
         let index = self.remotes.insert(operation);
-        if !waits && self.transport.has_windows(peer) {
+        if !waits && self.is_worth_a_window(peer, index) {
             match self.start_behind_nothing(peer, index) {
                 Way::Window => return,
                 Way::Wait => waits = true,

@@ -81,9 +81,10 @@ impl<T: Transport> Engine<T> {
         let counted = counters.remote_read.is_some() || counters.remote_write.is_some();
         let (transport, permitted) = (&mut self.transport, self.setup.permitted);
         let region = self.regions.find(key).ok().filter(|_| !counted);
+        let audience = transport.audience(peer);
         let lease = region.and_then(|region| {
-            region.lease(permitted, |memory, access, local_write| {
-                transport.register(memory, access, local_write)
+            region.lease(permitted, audience, |memory, access, local_write| {
+                transport.register(peer, memory, access, local_write)
             })
         });
         let words = lease.map_or([0; 4], Lease::to_words);
@@ -108,6 +109,14 @@ impl<T: Transport> Engine<T> {
             window.leases.clear();
         }
         window.leases.insert(key, Lease::from_words(words));
+    }
+
+    /// The lease of a region is over, whose peer may give another.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn renew_lease(&mut self, peer: PeerIndex, key: u64) {
+        self.peers[peer as usize].window.leases.remove(&key);
+        self.ask_for(peer, key);
     }
 
     /// The target refused an operation: what is known of its regions may be out of date.

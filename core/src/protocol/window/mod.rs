@@ -6,6 +6,9 @@
 //! packets for ever: atomics, remote data, several pieces or segments, regions whose use is
 //! counted, and all that the target has to refuse, since its engine says best why.
 //!
+//! An adapter that is slower than packets says so ([`crate::window::Worth`]), and one that is done
+//! when it has started leaves nothing under way.
+//!
 //! Order. Operations in a window follow each other; so do packets. Between the two:
 //!
 //! - W1: a packet with a message or a one-sided operation waits until the window is empty. So a

@@ -10,7 +10,7 @@ use crate::{
     memory::Piece,
     one_sided::{Action, RemoteOperation, RemoteStage, StoredSegments},
     transport::{PeerIndex, Transport},
-    window::{Direction, Request, Started},
+    window::{Direction, Finished, Found, Request, Started, Worth},
 };
 
 /// The longest operation that an adapter is given; longer ones go as packets. Every device that
@@ -45,6 +45,13 @@ impl RemoteOperation {
 }
 
 impl<T: Transport> Engine<T> {
+    /// Whether an operation that was just posted is worth a look at its peer's window.
+    #[inline(always)]
+    pub(crate) fn is_worth_a_window(&self, peer: PeerIndex, index: u32) -> bool {
+        let worth = self.transport.windows_to(peer);
+        worth.is_some_and(|worth| self.remotes[index].total >= worth.alone)
+    }
+
     /// Starts an operation that was just posted, unless others wait before it.
     #[inline]
     pub(crate) fn start_behind_nothing(&mut self, peer: PeerIndex, index: u32) -> Way {
@@ -58,16 +65,15 @@ impl<T: Transport> Engine<T> {
     /// Starts an operation that nothing waits before, if it can go through a window.
     #[inline]
     pub(crate) fn start_in_window(&mut self, peer: PeerIndex, index: u32) -> Way {
-        if !self.transport.has_windows(peer) {
+        let Some(worth) = self.transport.windows_to(peer) else {
             return Way::Packets;
-        }
-        // If the window closes it starts again, when its buffer is the application's.
-        self.remotes[index].keep_injected();
+        };
+        let least = self.least_worth(peer, worth);
         let operation = &self.remotes[index];
         let record = &self.peers[peer as usize];
         // W1: what the window cannot do waits until it is empty.
         let otherwise = if record.window.under_way > 0 { Way::Wait } else { Way::Packets };
-        let Some(simple) = operation.simple() else {
+        let Some(simple) = operation.simple().filter(|_| operation.total >= least) else {
             return otherwise;
         };
         let lease = match record.window.leases.get(&simple.key) {
@@ -80,6 +86,8 @@ impl<T: Transport> Engine<T> {
         };
         let Simple { direction, local, .. } = simple;
         let Some(address) = lease.locate(simple.address, local.len() as u64, direction) else {
+            // The target refuses it, or the key means another region by now.
+            self.renew_lease(peer, simple.key);
             return otherwise;
         };
         // W2: what left before is done, as far as order counts.
@@ -95,6 +103,14 @@ impl<T: Transport> Engine<T> {
         match self.transport.start(peer, &request) {
             Started::NoRoom => Way::Wait,
             Started::Refused => otherwise,
+            Started::Ended => {
+                self.renew_lease(peer, simple.key);
+                otherwise
+            }
+            Started::Done => {
+                self.finish_remote(index);
+                Way::Window
+            }
             Started::Yes => {
                 self.note_started(peer, index);
                 Way::Window
@@ -102,9 +118,21 @@ impl<T: Transport> Engine<T> {
         }
     }
 
+    /// The shortest operation that is worth a window now. It is one of a stream if others are under
+    /// way as packets, which it need not wait for then, or if the application has not even read
+    /// that earlier ones are complete.
+    #[inline(always)]
+    fn least_worth(&self, peer: PeerIndex, worth: Worth) -> usize {
+        let unread = || self.setup.transmit.queue.as_ref().is_some_and(|queue| !queue.is_empty());
+        let streams = self.peers[peer as usize].window.packets > 0 || unread();
+        if streams { worth.streaming } else { worth.alone }
+    }
+
     #[inline(always)]
     fn note_started(&mut self, peer: PeerIndex, index: u32) {
         let operation = &mut self.remotes[index];
+        // If the window closes it starts again, when its buffer is the application's.
+        operation.keep_injected();
         operation.stage = RemoteStage::InWindow;
         let record = &mut self.peers[peer as usize];
         record.window.under_way += 1;
@@ -116,22 +144,28 @@ impl<T: Transport> Engine<T> {
     #[inline(never)]
     pub(crate) fn take_finished(&mut self) -> bool {
         let before = self.in_windows;
-        while self.in_windows > 0
-            && let Some(finished) = self.transport.finished()
-        {
-            // An operation that failed with its peer is gone.
-            let Some(index) = self.remotes.index_of(finished.token) else {
-                continue;
-            };
-            if self.remotes[index].stage != RemoteStage::InWindow {
-                continue;
-            }
-            match finished.done {
-                true => self.finish_remote(index),
-                false => self.start_again(index),
+        while self.in_windows > 0 {
+            match self.transport.finished() {
+                Found::Finished(finished) => self.take_one(finished),
+                Found::Progress => return true,
+                Found::Nothing => break,
             }
         }
         self.in_windows != before
+    }
+
+    #[inline]
+    fn take_one(&mut self, finished: Finished) {
+        // An operation that failed with its peer is gone.
+        let index = self.remotes.index_of(finished.token);
+        let Some(index) = index.filter(|&at| self.remotes[at].stage == RemoteStage::InWindow)
+        else {
+            return;
+        };
+        match finished.done {
+            true => self.finish_remote(index),
+            false => self.start_again(index),
+        }
     }
 
     /// The window has closed: the target's processor has to look at the operation. The newest

@@ -1,0 +1,241 @@
+//! Guests: peers that reach our memory by themselves, region by region, as far as it is lent.
+//!
+//! What is lent is a word in the guest's lane to us ([`kestrel_core::ring::leases`]). Dropping a
+//! [`Loan`] takes it back and waits for the copy that the guest is making: until the guest says
+//! that it is over, or is dead. One that says nothing for a while was stopped, or lies, and loses
+//! its permit (see [`crate::permit`]): then it writes nothing more when it goes on.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+    },
+    thread::yield_now,
+    time::{Duration, Instant},
+};
+
+use kestrel_core::{
+    ring::leases::{LEASES, LeaseName, Leases},
+    window::{Invitation, Registration},
+};
+
+use crate::{
+    cma::NONCE_BYTES, fork_guard, lane, permit::Permit, process::Life, region::LaneMemory,
+};
+
+/// How long a guest may take for a copy before it loses its permit. A copy is of a megabyte at
+/// most.
+const COPY_MAX: Duration = Duration::from_millis(200);
+/// How long it may still be in the kernel after that.
+const LEAVE_MAX: Duration = Duration::from_millis(800);
+/// Looks at a lease between two turns of the core given away.
+const LOOKS: u32 = 64;
+
+/// A peer that reaches our memory.
+pub(crate) struct Guest {
+    memory: Arc<LaneMemory>,
+    life: Life,
+    permit: Permit,
+    number: u64,
+    generation: u32,
+}
+
+impl Guest {
+    /// The sender on a lane becomes a guest.
+    pub fn admit(memory: Arc<LaneMemory>, life: Life) -> std::io::Result<Guest> {
+        static NUMBER: AtomicU64 = AtomicU64::new(1);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let (permit, generation) = (Permit::new()?, fork_guard::generation());
+        Ok(Guest { memory, life, permit, number, generation })
+    }
+
+    /// What tells it from all others of this process. Never 0.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// What the guest has to know.
+    pub fn invitation(&self) -> Invitation {
+        let nonce = u128::from_le_bytes(self.permit.nonce());
+        [self.permit.address(), nonce as u64, (nonce >> 64) as u64, 0]
+    }
+
+    fn leases(&self) -> &Leases {
+        lane::leases(&self.memory)
+    }
+
+    /// Lends something. Where too much is lent, something else is taken back for it, which the
+    /// guest has to ask for again.
+    pub fn lend(self: &Arc<Guest>) -> Option<Loan> {
+        static GENERATION: AtomicU32 = AtomicU32::new(1);
+        let generation = GENERATION.fetch_add(1, Ordering::Relaxed);
+        let mut places = (0..LEASES as u32).map(|nth| generation.wrapping_add(nth) as u8);
+        let leases = self.leases();
+        let free = places.clone().find(|&place| leases.is_free(place));
+        let place = free.or_else(|| places.find(|&place| leases.clear(place)))?;
+        let lease = LeaseName::new(place, generation);
+        leases.lend(lease);
+        Some(Loan { guest: self.clone(), lease })
+    }
+
+    /// Nothing is lent any more. Who needs memory back drops the loan of it, and waits there.
+    pub fn dismiss(&self) {
+        for place in 0..LEASES {
+            self.leases().clear(place as u8);
+        }
+    }
+
+    /// Waits for the end of a copy under a lease that was taken back.
+    #[cold]
+    fn see_off(&self, lease: LeaseName) {
+        let begun = Instant::now();
+        let mut permitted = true;
+        for looks in 1_u32.. {
+            if !self.leases().is_in_use(lease) || self.life.has_ended() {
+                return;
+            }
+            if !looks.is_multiple_of(LOOKS) {
+                std::hint::spin_loop();
+                continue;
+            }
+            yield_now();
+            let waited = begun.elapsed();
+            if permitted && waited > COPY_MAX {
+                tracing::info!("a peer that does not end its copy loses its window");
+                self.permit.withdraw();
+                permitted = false;
+            }
+            if waited > COPY_MAX + LEAVE_MAX {
+                return;
+            }
+        }
+    }
+}
+
+/// From what [`Guest::invitation`] told; none if there can be no such.
+pub(crate) fn permit_of([address, low, high, _]: Invitation) -> Option<(u64, [u8; NONCE_BYTES])> {
+    let nonce = u128::from(high) << 64 | u128::from(low);
+    (address != 0).then(|| (address, nonce.to_le_bytes()))
+}
+
+/// Memory that a guest may reach, until this is dropped.
+pub(crate) struct Loan {
+    guest: Arc<Guest>,
+    lease: LeaseName,
+}
+
+impl Registration for Loan {
+    fn remote_key(&self) -> u32 {
+        self.lease.to_key()
+    }
+
+    fn is_over(&self) -> bool {
+        let leases = self.guest.leases();
+        !leases.is_lent(self.lease) && !leases.is_in_use(self.lease)
+    }
+
+    fn revoke(&self) {
+        if !fork_guard::forked(self.guest.generation) {
+            self.guest.leases().take_back(self.lease);
+        }
+    }
+}
+
+impl Drop for Loan {
+    /// In a forked child the lane is the parent's, and so is what was lent.
+    fn drop(&mut self) {
+        if !fork_guard::forked(self.guest.generation) && self.guest.leases().take_back(self.lease) {
+            self.guest.see_off(self.lease);
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(unsafe_code)]
+mod tests {
+    use super::*;
+    use crate::cma::PeerMemory;
+    use std::{
+        process::{Command, Stdio},
+        sync::atomic::AtomicBool,
+    };
+
+    fn guest(life: Life) -> Arc<Guest> {
+        let (memory, _) = LaneMemory::create().unwrap();
+        Arc::new(Guest::admit(Arc::new(memory), life).unwrap())
+    }
+
+    fn own() -> Life {
+        Life::of(std::process::id())
+    }
+
+    /// Whether the guest can still write with its permit.
+    fn writes(guest: &Guest) -> bool {
+        let (address, nonce) = permit_of(guest.invitation()).unwrap();
+        let memory = PeerMemory::of(std::process::id() as i32, address, nonce);
+        let place = AtomicU64::new(0);
+        let value = 5_u64.to_ne_bytes();
+        // SAFETY: the value is 8 bytes long, and so is the place, whose content is never a reference.
+        let written = unsafe { memory.write(place.as_ptr() as u64, value.as_ptr(), 8) };
+        assert_eq!(place.load(Ordering::SeqCst), if written.is_ok() { 5 } else { 0 });
+        written.is_ok()
+    }
+
+    #[test]
+    fn a_loan_ends_behind_the_copy_that_is_under_way() {
+        let guest = guest(own());
+        let loan = guest.lend().unwrap();
+        let lease = LeaseName::from_key(loan.remote_key());
+        assert!(guest.leases().take(lease) && !loan.is_over());
+        let over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(10));
+                over.store(true, Ordering::SeqCst);
+                guest.leases().give_back(lease);
+            });
+            drop(loan);
+            assert!(over.load(Ordering::SeqCst));
+        });
+        assert!(writes(&guest) && !guest.leases().take(lease));
+    }
+
+    #[test]
+    fn a_guest_that_does_not_end_its_copy_loses_its_permit() {
+        let guest = guest(own());
+        let loan = guest.lend().unwrap();
+        assert!(guest.leases().take(LeaseName::from_key(loan.remote_key())) && writes(&guest));
+        drop(loan);
+        assert!(!writes(&guest), "it may go on now");
+    }
+
+    #[test]
+    fn a_dead_guest_is_not_waited_for() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let guest = guest(Life::of(child.id()));
+        let loan = guest.lend().unwrap();
+        assert!(guest.leases().take(LeaseName::from_key(loan.remote_key())));
+        child.kill().unwrap();
+        drop(loan);
+        assert!(writes(&guest), "it did not take so long that the permit was taken back");
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn the_oldest_loan_makes_room() {
+        let guest = guest(own());
+        let loans: Vec<Loan> = (0..LEASES).map(|_| guest.lend().unwrap()).collect();
+        assert!(loans.iter().all(|loan| !loan.is_over()));
+        let used = LeaseName::from_key(loans[3].remote_key());
+        assert!(guest.leases().take(used));
+        let more: Vec<Loan> = (0..LEASES / 2).map(|_| guest.lend().unwrap()).collect();
+        assert!(!more[LEASES / 2 - 1].is_over(), "the last one is lent");
+        let over = |loans: &[Loan]| loans.iter().filter(|loan| loan.is_over()).count();
+        // The one that is in use is over when it is not any more.
+        let lost = over(&loans) + over(&more);
+        assert_eq!((lost, loans[3].is_over()), (LEASES / 2, false));
+        guest.leases().give_back(used);
+        guest.dismiss();
+        assert!(loans.iter().chain(&more).all(|loan| loan.is_over()));
+    }
+}

@@ -1,0 +1,87 @@
+//! What becomes of lanes: how they come into use, and how they end.
+
+use super::*;
+
+impl ShmTransport {
+    #[cold]
+    #[inline(never)]
+    pub(super) fn broke(&mut self, peer: PeerIndex, error: LaneError) {
+        let reason = Unreachable { errno: Errno::CONNABORTED, reason: error.to_string() };
+        self.close_lanes(peer);
+        self.tell(TransportEvent::Broken { peer, reason });
+    }
+
+    pub(super) fn tell(&mut self, event: TransportEvent) {
+        self.events.push_back((event, None));
+    }
+
+    pub(super) fn close_lanes(&mut self, peer: PeerIndex) {
+        let Some(record) = self.peers.get_mut(peer as usize) else {
+            return;
+        };
+        let (send, receive) = (record.send.take(), record.receive.take());
+        record.dismiss_guest();
+        self.forget_window(peer);
+        self.active.retain(|active| active.peer != peer);
+        self.quiet.retain(|&quiet| quiet != peer);
+        // Whatever was handed out is gone with its lane.
+        self.current = None;
+        let mut processes = Vec::new();
+        if let Some(lane) = send {
+            processes.push(lane.close(&mut self.pool).process);
+        }
+        if let Some(lane) = receive {
+            lane.close();
+            processes.push(lane.peer.process);
+        }
+        self.forget(processes);
+    }
+
+    /// Processes with which a lane was closed need not be watched if it was the last.
+    pub(super) fn forget(&self, processes: Vec<ProcessId>) {
+        for process in processes {
+            if !self.peers.iter().any(|peer| peer.knows(process)) {
+                self.station.forget(process);
+            }
+        }
+    }
+
+    pub(super) fn translate(&mut self, event: StationEvent) {
+        match event {
+            StationEvent::Connected { request, lane, bell, peer } => {
+                let incarnation = peer.incarnation;
+                self.peer(request).connecting = false;
+                let event = TransportEvent::Connected { peer: request, incarnation };
+                self.events.push_back((event, Some(SendLane::new(lane, bell, peer))));
+            }
+            StationEvent::Failed { request, error } => {
+                self.peer(request).connecting = false;
+                let reason = Unreachable { errno: Errno(error.errno()), reason: error.to_string() };
+                self.tell(TransportEvent::Failed { peer: request, reason });
+            }
+            StationEvent::Incoming { lane, pool, bell, peer } => {
+                let ticket = self.next_ticket;
+                self.next_ticket += 1;
+                let (address, incarnation) = (Address::from(peer.address), peer.incarnation);
+                self.offers.insert(ticket, Offer { lane, pool, bell, peer });
+                self.tell(TransportEvent::Incoming { ticket, address, incarnation });
+            }
+            StationEvent::Died { process } => {
+                let dead = |(_, peer): &(usize, &Peer)| peer.knows(process);
+                let dead: Vec<_> = self.peers.iter().enumerate().filter(dead).collect();
+                let died = |(peer, _)| (TransportEvent::Died { peer: peer as PeerIndex }, None);
+                let dead: Vec<_> = dead.into_iter().map(died).collect();
+                self.events.extend(dead);
+            }
+        }
+    }
+
+    pub(super) fn install(&mut self, peer: PeerIndex, lane: SendLane) {
+        let record = self.peer(peer);
+        record.told_closed = false;
+        if let Some(old) = record.send.replace(lane) {
+            old.close(&mut self.pool);
+        }
+        self.forget_window(peer);
+    }
+}

@@ -1,0 +1,219 @@
+//! Windows: reads and writes of a peer's memory by our own thread, by process_vm_readv(2) and
+//! process_vm_writev(2). The peer's processor has no part in them.
+//!
+//! A window is the permit that the peer told of ([`crate::permit`]), and what it lent is a word in
+//! our lane to it, which is marked as in use around each copy ([`kestrel_core::ring::leases`]). A
+//! copy is over when its call returns. One of more than a stretch goes on at later polls, so that
+//! no call takes long, and no peer that takes its memory back waits long.
+
+use std::{io, sync::Arc};
+
+use kestrel_core::{
+    memory::Piece,
+    ring::leases::LeaseName,
+    transport::PeerIndex,
+    window::{Direction, Finished, Found, Invitation, Registration, Request, Started, Worth},
+};
+
+use super::{Peer, ShmTransport, done};
+use crate::{
+    cma::PeerMemory,
+    guest::{Guest, permit_of},
+    lane::SendLane,
+    memory_file::MemoryFile,
+};
+
+/// What is worth a window. Below, packets take less than the system call; in a stream they do
+/// longer, since both sides copy at once.
+const WORTH: Worth = Worth { alone: 2 << 10, streaming: 32 << 10 };
+/// A copy of so many bytes or fewer goes by the file of the peer's memory. A longer one would go
+/// page by page there. Units: bytes.
+const BY_FILE: usize = 4 << 10;
+/// Bytes that one call copies at most.
+const STRETCH: usize = 1 << 20;
+/// Windows to one peer that may fail before no more is asked for.
+const FAILURES_MAX: u32 = 64;
+
+/// Our end of a window.
+pub(super) struct Window {
+    /// The peer's memory, with the permit that it gave.
+    memory: PeerMemory,
+    /// The same as a file, if that can be had.
+    file: Option<MemoryFile>,
+    /// An operation is under way in it.
+    is_busy: bool,
+}
+
+impl Window {
+    #[inline]
+    fn copy(&self, direction: Direction, remote: u64, local: Piece) -> io::Result<()> {
+        let (bytes, length) = (local.as_ptr(), local.len());
+        let file = self.file.as_ref().filter(|_| length <= BY_FILE);
+        // SAFETY: the piece is usable for its length; the kernel checks the other side.
+        unsafe {
+            match (file, direction) {
+                (Some(file), Direction::Write) => file.write(remote, bytes, length),
+                (Some(file), Direction::Read) => file.read(remote, bytes, length),
+                (None, Direction::Write) => self.memory.write(remote, bytes, length),
+                (None, Direction::Read) => self.memory.read(remote, bytes, length),
+            }
+        }
+    }
+}
+
+/// An operation that takes more than one stretch.
+pub(super) struct Long {
+    pub(super) peer: PeerIndex,
+    request: Request,
+    done: usize,
+}
+
+/// How a copy went.
+enum Reached {
+    /// All of it is done, up to there.
+    To(usize),
+    /// The lease is over.
+    Ended,
+    /// The kernel does not permit it, or the peer has taken its permit back.
+    Failed,
+}
+
+/// Copies the next stretch of a request.
+#[inline]
+fn reach(lane: &SendLane, window: &Window, request: &Request, from: usize) -> Reached {
+    let lease = LeaseName::from_key(request.remote_key);
+    if !lane.leases().take(lease) {
+        return Reached::Ended;
+    }
+    let local = request.local.part(from, STRETCH);
+    let remote = request.address.wrapping_add(from as u64);
+    let copied = window.copy(request.direction, remote, local);
+    let still_lent = lane.leases().give_back(lease);
+    if !done(&window.memory, copied) {
+        return Reached::Failed;
+    }
+    match request.direction {
+        // Who took the memory back need not have waited for a reader.
+        Direction::Read if !still_lent => Reached::Ended,
+        _ => Reached::To(from + local.len()),
+    }
+}
+
+impl Peer {
+    /// What goes through a window to it.
+    #[inline(always)]
+    pub(super) fn windows(&self) -> Option<Worth> {
+        let permitted = self.send.as_ref().is_some_and(|lane| lane.peer.memory.is_some());
+        (permitted && self.windows_failed < FAILURES_MAX).then_some(WORTH)
+    }
+
+    /// Nobody reaches our memory any more who came by the lane that ends now.
+    pub(super) fn dismiss_guest(&mut self) {
+        if let Some(guest) = self.guest.take() {
+            guest.dismiss();
+        }
+    }
+}
+
+impl ShmTransport {
+    /// The peer's permit has come.
+    pub(super) fn make_window(&mut self, peer: PeerIndex, theirs: Invitation) -> bool {
+        let record = self.peer(peer);
+        let memory = record.send.as_ref().and_then(|lane| lane.peer.memory.as_ref());
+        let (Some(memory), Some((address, nonce))) = (memory, permit_of(theirs)) else {
+            return false;
+        };
+        let memory = memory.with_nonce(address, nonce);
+        let file = MemoryFile::open(memory.pid(), address, nonce);
+        let file = file.inspect_err(|error| tracing::info!(%error, "no file of a peer's memory"));
+        record.window = Some(Window { memory, file: file.ok(), is_busy: false });
+        true
+    }
+
+    /// Gives a peer leave to reach what it will be lent: what an earlier guest had is over.
+    pub(super) fn make_guest(&mut self, peer: PeerIndex) -> Option<Invitation> {
+        let record = self.peer(peer);
+        record.dismiss_guest();
+        let lane = record.receive.as_ref()?;
+        // Without a pidfd nobody tells us that a guest died in the middle of a copy.
+        let life = lane.peer.life.clone()?;
+        let guest = Guest::admit(lane.memory().clone(), life);
+        let guest = guest.inspect_err(|error| tracing::info!(%error, "no window")).ok()?;
+        let invitation = guest.invitation();
+        record.guest = Some(Arc::new(guest));
+        Some(invitation)
+    }
+
+    /// Lends memory to the one peer that asked for it.
+    pub(super) fn lend(&mut self, peer: PeerIndex) -> Option<Arc<dyn Registration>> {
+        let guest = self.peers.get(peer as usize)?.guest.as_ref()?;
+        Some(Arc::new(guest.lend()?))
+    }
+
+    #[inline]
+    pub(super) fn start_request(&mut self, peer: PeerIndex, request: &Request) -> Started {
+        let Some(Peer { send: Some(lane), window: Some(window), .. }) =
+            self.peers.get_mut(peer as usize)
+        else {
+            return Started::Refused;
+        };
+        if window.is_busy {
+            return Started::NoRoom;
+        }
+        match reach(lane, window, request, 0) {
+            Reached::To(end) if end == request.local.len() => Started::Done,
+            Reached::To(done) => {
+                window.is_busy = true;
+                self.long.push_back(Long { peer, request: *request, done });
+                Started::Yes
+            }
+            Reached::Ended => Started::Ended,
+            Reached::Failed => {
+                self.end_window(peer);
+                Started::Refused
+            }
+        }
+    }
+
+    /// Copies some more of the operation whose turn it is.
+    pub(super) fn go_on(&mut self) -> Found {
+        let Some(mut long) = self.long.pop_front() else {
+            return Found::Nothing;
+        };
+        let (peer, token) = (long.peer, long.request.token);
+        let Some(Peer { send: Some(lane), window: Some(window), .. }) =
+            self.peers.get_mut(peer as usize)
+        else {
+            return Found::Finished(Finished { token, done: false });
+        };
+        let done = match reach(lane, window, &long.request, long.done) {
+            Reached::To(end) if end < long.request.local.len() => {
+                long.done = end;
+                self.long.push_back(long);
+                return Found::Progress;
+            }
+            Reached::To(_) => true,
+            Reached::Ended => false,
+            Reached::Failed => {
+                self.end_window(peer);
+                return Found::Finished(Finished { token, done: false });
+            }
+        };
+        window.is_busy = false;
+        Found::Finished(Finished { token, done })
+    }
+
+    #[cold]
+    fn end_window(&mut self, peer: PeerIndex) {
+        let record = self.peer(peer);
+        record.window = None;
+        record.windows_failed += 1;
+    }
+
+    /// The lane to a peer is gone, or another: its window was for the old one.
+    pub(super) fn forget_window(&mut self, peer: PeerIndex) {
+        let record = self.peer(peer);
+        (record.window, record.windows_failed) = (None, 0);
+        self.long.retain(|long| long.peer != peer);
+    }
+}

@@ -1,0 +1,378 @@
+//! One-sided operations that the initiator carries out by itself, over shared memory: targets that
+//! do not progress, regions that close, leases that run out, the kernel that forbids it.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use kestrel_core::{
+    completion_counter::CompletionCounter,
+    completion_queue::store::Sharing,
+    error::Errno,
+    flags::Flags,
+    info::MemoryRegionMode,
+    memory_region::MemoryRegion,
+    one_sided::RemoteSegment,
+    protocol::atomic::{AtomicCall, AtomicOperation, Datatype, Form},
+    ring::leases::LEASES,
+};
+use kestrel_shm::{ShmOptions, ShmProvider};
+use kestrel_tests::{
+    bed::{Bed, Memory, World, pattern, same},
+    one_sided::{Atomic, BOTH, Rma, expose, expose_ranges, options, segment},
+    scale::PATIENCE,
+};
+
+/// One call copies the first two, several polls the others.
+const LENGTHS: [usize; 4] = [4096, 1 << 20, (1 << 20) + 1, 5 << 20];
+const SHORT: usize = LENGTHS[0];
+const FETCH_ADD: AtomicCall =
+    AtomicCall { operation: AtomicOperation::Sum, datatype: Datatype::Uint64, form: Form::Fetch };
+
+/// Node 0 reaches regions of node 1's.
+struct Reach {
+    world: World<ShmProvider>,
+}
+
+impl Reach {
+    fn new() -> Reach {
+        Reach::with(ShmOptions::default())
+    }
+
+    fn with(shm: ShmOptions) -> Reach {
+        let provider = Arc::new(ShmProvider::new(shm).unwrap());
+        let bed = Bed { provider, sharing: Sharing::Exclusive };
+        let world = bed.world_with(2, &options(MemoryRegionMode::empty()));
+        world.warm_up();
+        Reach { world }
+    }
+
+    fn write(&self, source: &Memory, segments: &[RemoteSegment]) {
+        let rma = Rma { pieces: source.all(), segments, context: 1, ..Rma::default() };
+        self.world.post(|| self.world.nodes[0].post_write(1, &rma));
+    }
+
+    fn read(&self, into: &Memory, segments: &[RemoteSegment]) {
+        let rma = Rma { pieces: into.all(), segments, context: 2, ..Rma::default() };
+        self.world.post(|| self.world.nodes[0].post_read(1, &rma));
+    }
+
+    /// Whether an operation that was just posted ends without its target.
+    fn ends_alone(&self) -> bool {
+        (0..20).any(|_| {
+            self.world.nodes[0].poll();
+            self.world.waiting(0).0 > 0
+        })
+    }
+
+    /// Reads the region's first bytes until that needs no target. A read changes nothing.
+    #[track_caller]
+    fn open_window(&self, region: &MemoryRegion) {
+        let into = Memory::zeroed(SHORT);
+        let start = Instant::now();
+        loop {
+            self.read(&into, &[segment(region, 0, SHORT)]);
+            let alone = self.ends_alone();
+            self.world.sent(0).good();
+            if alone {
+                return;
+            }
+            assert!(start.elapsed() < PATIENCE, "in vain: a window");
+        }
+    }
+
+    #[track_caller]
+    fn done_alone(&self) {
+        self.world.drive_sends_of(0).good();
+    }
+
+    fn close(&self, region: &Arc<MemoryRegion>) {
+        self.world.nodes[1].domain.close_memory(region).unwrap();
+    }
+}
+
+#[test]
+fn a_target_that_does_not_progress_is_reached() {
+    let target = Memory::zeroed(LENGTHS[3]);
+    let reach = Reach::new();
+    let region = expose(&reach.world.nodes[1], &target, BOTH, 4);
+    reach.open_window(&region);
+    for (seed, length) in LENGTHS.into_iter().enumerate() {
+        let (source, into) = (Memory::from(pattern(seed as u64, length)), Memory::zeroed(length));
+        let segments = [segment(&region, target.bytes().len() - length, length)];
+        reach.write(&source, &segments);
+        reach.read(&into, &segments);
+        reach.done_alone();
+        reach.done_alone();
+        same(&into.bytes(), &source.bytes(), "what was written is read");
+    }
+    reach.close(&region);
+    reach.world.nothing_more();
+}
+
+#[test]
+fn an_operation_of_one_call_is_complete_when_the_post_returns() {
+    let target = Memory::zeroed(SHORT);
+    let reach = Reach::new();
+    let region = expose(&reach.world.nodes[1], &target, BOTH, 4);
+    reach.open_window(&region);
+    let source = Memory::from(pattern(3, SHORT));
+    reach.write(&source, &[segment(&region, 0, SHORT)]);
+    same(&target.bytes(), &source.bytes(), "nobody was polled");
+    reach.done_alone();
+    reach.close(&region);
+}
+
+#[test]
+fn a_region_that_closed_is_refused_and_messages_pass() {
+    for length in LENGTHS {
+        let target = Memory::zeroed(length);
+        let source = Memory::from(pattern(7, length));
+        let reach = Reach::new();
+        let node = &reach.world.nodes[1];
+        let region = expose(node, &target, BOTH, 4);
+        reach.open_window(&region);
+        let segments = [segment(&region, 0, length)];
+        // A long one is under way when the region closes.
+        reach.write(&source, &segments);
+        reach.close(&region);
+        let closed = target.bytes();
+        let first = reach.world.sent(0);
+        assert!(matches!(first.errno, None | Some(Errno::KEYREJECTED)), "{first:?}");
+        reach.write(&source, &segments);
+        reach.world.sent(0).bad(Errno::KEYREJECTED);
+        same(&target.bytes(), &closed, "nothing lands after the close");
+        node.receive(100, Some(3), 5);
+        reach.world.nodes[0].send(pattern(2, 100), 1, Some(3), 6);
+        assert_eq!(reach.world.received(1).good().context, 5);
+        assert_eq!(reach.world.sent(0).good().context, 6);
+        // The same key, and another lease.
+        let region = expose(node, &target, BOTH, 4);
+        reach.open_window(&region);
+        reach.write(&source, &[segment(&region, 0, length)]);
+        reach.done_alone();
+        same(&target.bytes(), &source.bytes(), "written");
+        reach.close(&region);
+    }
+}
+
+#[test]
+fn a_key_may_mean_a_longer_region_later() {
+    let target = Memory::zeroed(LENGTHS[2]);
+    let source = Memory::from(pattern(7, LENGTHS[2]));
+    let reach = Reach::new();
+    let node = &reach.world.nodes[1];
+    let [short, _] = target.cut(&[SHORT, LENGTHS[2] - SHORT])[..] else { panic!("two pieces") };
+    let region = expose_ranges(node, &[short], BOTH, 4).unwrap();
+    reach.open_window(&region);
+    reach.close(&region);
+    let region = expose(node, &target, BOTH, 4);
+    let segments = [segment(&region, 0, LENGTHS[2])];
+    reach.write(&source, &segments);
+    reach.world.sent(0).good();
+    target.scribble();
+    reach.write(&source, &segments);
+    reach.done_alone();
+    same(&target.bytes(), &source.bytes(), "written");
+    reach.close(&region);
+}
+
+#[test]
+fn what_the_target_has_to_refuse_is_refused_by_its_engine() {
+    let target = Memory::zeroed(2 * SHORT);
+    let local = Memory::zeroed(SHORT);
+    let reach = Reach::new();
+    for (access, writes) in [(Flags::REMOTE_READ, true), (Flags::REMOTE_WRITE, false)] {
+        let region = expose(&reach.world.nodes[1], &target, access, 4);
+        let beyond = [segment(&region, SHORT + 1, SHORT)];
+        let forbidden = [segment(&region, 0, SHORT)];
+        for _ in 0..3 {
+            for (write, segments, errno) in [
+                (!writes, &beyond, Errno::INVAL),
+                (writes, &forbidden, Errno::ACCES),
+                (writes, &[RemoteSegment { key: 5, ..forbidden[0] }], Errno::KEYREJECTED),
+            ] {
+                match write {
+                    true => reach.write(&local, segments),
+                    false => reach.read(&local, segments),
+                }
+                reach.world.sent(0).bad(errno);
+            }
+            // What is allowed goes on, by itself in the end.
+            match writes {
+                true => reach.read(&local, &forbidden),
+                false => reach.write(&local, &forbidden),
+            }
+            reach.world.sent(0).good();
+        }
+        reach.close(&region);
+    }
+}
+
+#[test]
+fn a_message_finds_the_writes_before_it_done() {
+    for length in LENGTHS {
+        let target = Memory::zeroed(length);
+        let source = Memory::from(pattern(3, length));
+        let reach = Reach::new();
+        let node = &reach.world.nodes[1];
+        let region = expose(node, &target, BOTH, 4);
+        reach.open_window(&region);
+        node.receive(8, Some(1), 1);
+        reach.write(&source, &[segment(&region, 0, length)]);
+        reach.world.nodes[0].send(vec![1; 8], 1, Some(1), 2);
+        reach.world.received(1).good();
+        same(&target.bytes(), &source.bytes(), "done when the message is there");
+        reach.close(&region);
+    }
+}
+
+/// A write behind a message goes the message's way, since the target's engine has to take that.
+#[test]
+fn a_write_does_not_overtake_a_message() {
+    let target = Memory::zeroed(SHORT);
+    let source = Memory::from(vec![9; SHORT]);
+    let reach = Reach::new();
+    let node = &reach.world.nodes[1];
+    let region = expose(node, &target, BOTH, 4);
+    reach.open_window(&region);
+    reach.world.nodes[0].send(vec![1; 8], 1, Some(1), 2);
+    for _ in 0..3 {
+        reach.write(&source, &[segment(&region, 0, SHORT)]);
+    }
+    for _ in 0..50 {
+        reach.world.nodes[0].poll();
+    }
+    same(&target.bytes(), &vec![0; SHORT], "the target has not taken the message");
+    node.receive(8, Some(1), 1);
+    reach.world.received(1).good();
+    for _ in 0..4 {
+        reach.world.sent(0).good();
+    }
+    same(&target.bytes(), &source.bytes(), "written");
+    reach.close(&region);
+}
+
+/// Short ones go as packets and long ones by themselves: each finds what was posted before it.
+#[test]
+fn both_ways_together_keep_the_order() {
+    let length = 200_000;
+    let target = Memory::zeroed(length);
+    let into = Memory::zeroed(length);
+    let counts: Vec<Memory> = (0..50).map(|_| Memory::zeroed(8)).collect();
+    let one = Memory::from(1_u64.to_ne_bytes().to_vec());
+    let sources: Vec<Memory> = (0..50_u8).map(|nth| Memory::from(vec![nth; length - 8])).collect();
+    let reach = Reach::new();
+    let region = expose(&reach.world.nodes[1], &target, BOTH, 4);
+    reach.open_window(&region);
+    let (counter, rest) = ([segment(&region, 0, 8)], [segment(&region, 8, length - 8)]);
+    for (nth, (count, source)) in counts.iter().zip(&sources).enumerate() {
+        reach.write(source, &rest);
+        let atomic = Atomic {
+            operands: one.all(),
+            results: count.all(),
+            segments: &counter,
+            ..Atomic::new(FETCH_ADD)
+        };
+        reach.world.post(|| reach.world.nodes[0].post_atomic(1, &atomic));
+        reach.read(&into, &[segment(&region, 0, length)]);
+        for _ in 0..3 {
+            reach.world.sent(0).good();
+        }
+        let expected = [&(nth as u64 + 1).to_ne_bytes()[..], &source.bytes()].concat();
+        same(&into.bytes(), &expected, "a read sees what was before it");
+        assert_eq!(count.bytes(), (nth as u64).to_ne_bytes());
+    }
+    // The same without waiting in between.
+    for source in &sources {
+        reach.write(source, &rest);
+        reach.write(&one, &counter);
+    }
+    reach.read(&into, &[segment(&region, 0, length)]);
+    for _ in 0..2 * sources.len() + 1 {
+        reach.world.sent(0).good();
+    }
+    let expected = [&1_u64.to_ne_bytes()[..], &sources[49].bytes()].concat();
+    same(&into.bytes(), &expected, "the last of all");
+    reach.close(&region);
+}
+
+#[test]
+fn a_counter_that_is_bound_to_a_leased_region_counts() {
+    let target = Memory::zeroed(SHORT);
+    let source = Memory::from(pattern(3, SHORT));
+    let reach = Reach::new();
+    let domain = &reach.world.nodes[1].domain;
+    let region = expose(&reach.world.nodes[1], &target, BOTH, 4);
+    reach.open_window(&region);
+    let counter = CompletionCounter::open(domain);
+    domain.bind_memory_counter(&region, &counter, Flags::REMOTE_WRITE).unwrap();
+    for written in 1..4 {
+        reach.write(&source, &[segment(&region, 0, SHORT)]);
+        reach.world.sent(0).good();
+        assert_eq!(counter.read(), written);
+    }
+    reach.close(&region);
+}
+
+/// Leases are taken back for others, and given again: every region is reached all the same.
+#[test]
+fn regions_may_outnumber_the_leases() {
+    let regions = LEASES + 60;
+    let target = Memory::zeroed(regions * SHORT);
+    let source = Memory::zeroed(SHORT);
+    let reach = Reach::new();
+    let node = &reach.world.nodes[1];
+    let pieces = target.cut(&vec![SHORT; regions]);
+    let open = |(key, piece): (usize, _)| expose_ranges(node, &[piece], BOTH, key as u64).unwrap();
+    let regions: Vec<_> = pieces.into_iter().enumerate().map(open).collect();
+    for round in 1..4_u8 {
+        source.fill(round);
+        for region in &regions {
+            reach.write(&source, &[segment(region, 0, SHORT)]);
+            reach.world.sent(0).good();
+        }
+        assert!(target.bytes().iter().all(|&byte| byte == round), "round {round}");
+    }
+    for region in &regions {
+        reach.open_window(region);
+        reach.close(region);
+        reach.write(&source, &[segment(region, 0, SHORT)]);
+        reach.world.sent(0).bad(Errno::KEYREJECTED);
+    }
+}
+
+/// Its memory is still there, and lent to nobody any more.
+#[test]
+fn an_endpoint_that_closed_is_out_of_reach() {
+    let target = Memory::zeroed(SHORT);
+    let source = Memory::from(vec![9; SHORT]);
+    let mut reach = Reach::new();
+    let region = expose(&reach.world.nodes[1], &target, BOTH, 4);
+    reach.open_window(&region);
+    let node = reach.world.nodes.pop().unwrap();
+    node.endpoint.close();
+    let start = Instant::now();
+    reach.write(&source, &[segment(&region, 0, SHORT)]);
+    assert!(reach.world.sent(0).errno.is_some());
+    same(&target.bytes(), &[0; SHORT], "written after the close");
+    node.domain.close_memory(&region).unwrap();
+    assert!(start.elapsed() < PATIENCE);
+}
+
+#[test]
+fn where_it_is_switched_off_the_target_is_needed() {
+    let target = Memory::zeroed(SHORT);
+    let source = Memory::from(pattern(1, SHORT));
+    let reach = Reach::with(ShmOptions { cma: false, ..ShmOptions::default() });
+    let region = expose(&reach.world.nodes[1], &target, BOTH, 4);
+    for _ in 0..10 {
+        reach.write(&source, &[segment(&region, 0, SHORT)]);
+        assert!(!reach.ends_alone());
+        reach.world.sent(0).good();
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    same(&target.bytes(), &source.bytes(), "written");
+    reach.close(&region);
+}
