@@ -173,12 +173,9 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
     }
 
     fn speaks_for(&self, peer: PeerIndex, address: Address) -> bool {
-        match &self.far {
-            Some(far) if far.route(peer).receive == Some(Side::Far) => {
-                far.transport.speaks_for(peer, address)
-            }
-            _ => self.near.speaks_for(peer, address),
-        }
+        let far = self.far.as_ref().filter(|far| far.route(peer).receive == Some(Side::Far));
+        let near = || self.near.speaks_for(peer, address);
+        far.map_or_else(near, |far| far.transport.speaks_for(peer, address))
     }
 
     fn connect(&mut self, peer: PeerIndex, address: Address) {
