@@ -1,0 +1,398 @@
+//! Which side each call of an endpoint with two transports is for.
+
+use std::{os::fd::RawFd, sync::Arc, time::Duration};
+
+use kestrel_core::{
+    address::Address,
+    error::Errno,
+    memory::Piece,
+    ring::claims::Claims,
+    transport::{
+        Arrival, Limits, PeerIndex, Room, Service, Transport, TransportEvent, Unreachable,
+    },
+    window::{Access, Found, Invitation, Registration, Request, Started, Worth},
+    wire::Head,
+};
+
+use super::{Composite, Side, Turn};
+
+impl<N: Transport, F: Transport> Transport for Composite<N, F> {
+    fn address(&self) -> Address {
+        match &self.far {
+            Some(far) => far.transport.address(),
+            None => self.near.address(),
+        }
+    }
+
+    /// The near side's: how much travels without consent is the protocol's, and the same for all.
+    /// What is too much for one packet of the far side finds no room there, and goes in parts; a
+    /// datagram cannot, so that the shorter limit holds for all.
+    fn limits(&self) -> Limits {
+        let near = self.near.limits();
+        match &self.far {
+            Some(far) if far.service == Service::Datagrams => {
+                Limits { single: near.single.min(far.transport.limits().single), ..near }
+            }
+            _ => near,
+        }
+    }
+
+    fn finds(&self, address: Address) -> bool {
+        self.near.finds(address)
+            || self.far.as_ref().is_some_and(|far| far.transport.finds(address))
+    }
+
+    fn speaks_for(&self, peer: PeerIndex, address: Address) -> bool {
+        let far = self.far.as_ref().filter(|far| far.route(peer).receive == Some(Side::Far));
+        let near = || self.near.speaks_for(peer, address);
+        far.map_or_else(near, |far| far.transport.speaks_for(peer, address))
+    }
+
+    fn connect(&mut self, peer: PeerIndex, address: Address) {
+        match &mut self.far {
+            None => self.near.connect(peer, address),
+            Some(far) => far.connect(&mut self.near, peer, address),
+        }
+    }
+
+    fn adopt(&mut self, peer: PeerIndex, ticket: u64) {
+        match &mut self.far {
+            None => self.near.adopt(peer, ticket),
+            Some(far) => far.adopt(&mut self.near, peer, ticket),
+        }
+    }
+
+    fn disconnect(&mut self, peer: PeerIndex) {
+        self.near.disconnect(peer);
+        if let Some(far) = &mut self.far {
+            far.disconnect(peer);
+        }
+    }
+
+    fn hang_up(&mut self, peer: PeerIndex) {
+        self.near.hang_up(peer);
+        if let Some(far) = &mut self.far {
+            far.hang_up(peer);
+        }
+    }
+
+    fn room(&mut self, peer: PeerIndex, wanted: usize) -> Room {
+        match self.far_of(peer) {
+            Some(far) => far.transport.room(peer, wanted),
+            None => self.near.room(peer, wanted),
+        }
+    }
+
+    #[inline(always)]
+    fn push(
+        &mut self,
+        peer: PeerIndex,
+        head: Head,
+        word: u64,
+        words: &[u64],
+        payload: Piece,
+    ) -> bool {
+        if self.near.push(peer, head, word, words, payload) {
+            self.near_sent.count(head, words, payload.len());
+            return true;
+        }
+        self.far.is_some() && self.push_far(peer, head, word, words, payload)
+    }
+
+    fn waits_for_itself(&mut self, peer: PeerIndex) -> bool {
+        match self.far_of(peer) {
+            Some(far) => far.transport.waits_for_itself(peer),
+            None => self.near.waits_for_itself(peer),
+        }
+    }
+
+    fn credit(&self, peer: PeerIndex) -> u64 {
+        match &self.far {
+            Some(far) if far.route(peer).send == Some(Side::Far) => far.transport.credit(peer),
+            _ => self.near.credit(peer),
+        }
+    }
+
+    fn grant(&mut self, peer: PeerIndex, credit: u64) {
+        match &mut self.far {
+            Some(far) if far.route(peer).receive == Some(Side::Far) => {
+                far.transport.grant(peer, credit);
+            }
+            _ => self.near.grant(peer, credit),
+        }
+    }
+
+    #[inline(always)]
+    fn arrival(&mut self) -> Option<Arrival> {
+        if self.turn.get() != Turn::Near {
+            return self.arrival_far_first();
+        }
+        let arrival = self.near.arrival();
+        if arrival.is_none() && self.far.is_some() {
+            return self.arrival_of_far();
+        }
+        arrival
+    }
+
+    fn arrival_from(&mut self, peer: PeerIndex) -> Option<Arrival> {
+        self.turn.set(Turn::Near);
+        if let Some(arrival) = self.near.arrival_from(peer) {
+            return Some(arrival);
+        }
+        let arrival = self.far.as_mut()?.transport.arrival_from(peer)?;
+        self.turn.set(Turn::Far);
+        Some(arrival)
+    }
+
+    #[inline(always)]
+    fn word(&self, index: usize) -> u64 {
+        match self.speaking_far() {
+            Some(far) => far.transport.word(index),
+            None => self.near.word(index),
+        }
+    }
+
+    #[inline(always)]
+    fn copy_out(&self, offset: usize, to: Piece) {
+        match self.speaking_far() {
+            Some(far) => far.transport.copy_out(offset, to),
+            None => self.near.copy_out(offset, to),
+        }
+    }
+
+    #[inline(always)]
+    fn consume(&mut self) {
+        if self.turn.get() != Turn::Far {
+            return self.near.consume();
+        }
+        if let Some(far) = &mut self.far {
+            far.transport.consume();
+        }
+    }
+
+    fn read_remote(&mut self, peer: PeerIndex, remote: u64, to: Piece) -> bool {
+        match &mut self.far {
+            Some(far) if far.route(peer).receive == Some(Side::Far) => {
+                far.transport.read_remote(peer, remote, to)
+            }
+            _ => self.near.read_remote(peer, remote, to),
+        }
+    }
+
+    fn write_remote(&mut self, peer: PeerIndex, remote: u64, from: Piece) -> bool {
+        match self.far_of(peer) {
+            Some(far) => far.transport.write_remote(peer, remote, from),
+            None => self.near.write_remote(peer, remote, from),
+        }
+    }
+
+    fn claims_from(&self, peer: PeerIndex) -> Option<&Claims> {
+        match &self.far {
+            Some(far) if far.route(peer).receive == Some(Side::Far) => {
+                far.transport.claims_from(peer)
+            }
+            _ => self.near.claims_from(peer),
+        }
+    }
+
+    fn claims_to(&self, peer: PeerIndex) -> Option<&Claims> {
+        match &self.far {
+            Some(far) if far.route(peer).send == Some(Side::Far) => far.transport.claims_to(peer),
+            _ => self.near.claims_to(peer),
+        }
+    }
+
+    fn can_read_remote(&self, peer: PeerIndex) -> bool {
+        match &self.far {
+            Some(far) if far.route(peer).receive == Some(Side::Far) => {
+                far.transport.can_read_remote(peer)
+            }
+            _ => self.near.can_read_remote(peer),
+        }
+    }
+
+    fn is_readable_by(&self, peer: PeerIndex) -> bool {
+        match &self.far {
+            Some(far) if far.route(peer).send == Some(Side::Far) => {
+                far.transport.is_readable_by(peer)
+            }
+            _ => self.near.is_readable_by(peer),
+        }
+    }
+
+    #[inline(always)]
+    fn windows_to(&self, peer: PeerIndex) -> Option<Worth> {
+        match &self.far {
+            Some(far) if far.sends(peer) => far.transport.windows_to(peer),
+            _ => self.near.windows_to(peer),
+        }
+    }
+
+    fn is_window_open(&self, peer: PeerIndex) -> bool {
+        match &self.far {
+            Some(far) if far.sends(peer) => far.transport.is_window_open(peer),
+            _ => self.near.is_window_open(peer),
+        }
+    }
+
+    fn invite(&mut self, peer: PeerIndex) -> Option<Invitation> {
+        match self.far_of(peer) {
+            Some(far) => far.transport.invite(peer),
+            None => self.near.invite(peer),
+        }
+    }
+
+    fn open_window(&mut self, peer: PeerIndex, theirs: Invitation) -> bool {
+        match self.far_of(peer) {
+            Some(far) => far.transport.open_window(peer, theirs),
+            None => self.near.open_window(peer, theirs),
+        }
+    }
+
+    fn admit(
+        &mut self,
+        peer: PeerIndex,
+        theirs: Invitation,
+        permitted: Access,
+    ) -> Option<Invitation> {
+        match self.far_from(peer) {
+            Some(far) => far.transport.admit(peer, theirs, permitted),
+            None => self.near.admit(peer, theirs, permitted),
+        }
+    }
+
+    /// The far side's peers share one device. The near side's numbers are never 0.
+    fn audience(&self, peer: PeerIndex) -> u64 {
+        match &self.far {
+            Some(far) if far.route(peer).receive == Some(Side::Far) => far.transport.audience(peer),
+            _ => self.near.audience(peer),
+        }
+    }
+
+    fn register(
+        &mut self,
+        peer: PeerIndex,
+        memory: Piece,
+        access: Access,
+        local_write: bool,
+    ) -> Option<Arc<dyn Registration>> {
+        match self.far_from(peer) {
+            Some(far) => far.transport.register(peer, memory, access, local_write),
+            None => self.near.register(peer, memory, access, local_write),
+        }
+    }
+
+    #[inline(always)]
+    fn start(&mut self, peer: PeerIndex, request: &Request) -> Started {
+        match &mut self.far {
+            Some(far) if far.sends(peer) => far.transport.start(peer, request),
+            _ => self.near.start(peer, request),
+        }
+    }
+
+    fn finished(&mut self) -> Found {
+        match (self.near.finished(), &mut self.far) {
+            (Found::Nothing, Some(far)) => far.transport.finished(),
+            (near, _) => near,
+        }
+    }
+
+    /// Groups are the far side's, which reaches those of this host as well.
+    fn join(&mut self, group: Address, receives: bool) -> Result<(), Unreachable> {
+        match &mut self.far {
+            Some(far) => far.transport.join(group, receives),
+            None => self.near.join(group, receives),
+        }
+    }
+
+    fn recognize(&mut self, peer: PeerIndex, ticket: u64) {
+        if let Some(far) = &mut self.far {
+            far.transport.recognize(peer, ticket);
+        }
+    }
+
+    fn leave(&mut self, group: Address) {
+        if let Some(far) = &mut self.far {
+            far.transport.leave(group);
+        }
+    }
+
+    fn push_to_group(
+        &mut self,
+        group: Address,
+        head: Head,
+        word: u64,
+        words: &[u64],
+        payload: Piece,
+    ) -> bool {
+        self.far.as_mut().is_some_and(|far| {
+            let pushed = far.transport.push_to_group(group, head, word, words, payload);
+            if pushed {
+                far.sent.count(head, words, payload.len());
+            }
+            pushed
+        })
+    }
+
+    #[inline(always)]
+    fn has_event(&self) -> bool {
+        if let Some(far) = &self.far
+            && far.passes(&self.turn)
+        {
+            return true;
+        }
+        self.near.has_event()
+    }
+
+    fn event(&mut self) -> Option<TransportEvent> {
+        let Some(far) = &mut self.far else {
+            return self.near.event().map(|event| explain(event, self.absence.as_ref()));
+        };
+        // Each turn takes one event of a queue, and those that are not told lead to one later.
+        loop {
+            let told = match self.near.event() {
+                Some(event) => far.near_event(event),
+                None => far.transport.event().map(|event| far.far_event(event))?,
+            };
+            if told.is_some() {
+                return told;
+            }
+        }
+    }
+
+    fn arm(&mut self) -> bool {
+        let near = self.near.arm();
+        self.far.as_mut().is_none_or(|far| far.transport.arm()) && near
+    }
+
+    fn disarm(&mut self) {
+        self.near.disarm();
+        if let Some(far) = &mut self.far {
+            far.transport.disarm();
+        }
+    }
+
+    fn bell(&self) -> RawFd {
+        self.far.as_ref().map_or_else(|| self.near.bell(), |far| far.bells.fd())
+    }
+
+    /// The bells of both sides are descriptors that poll(2) understands.
+    fn sleep(bells: &[RawFd], timeout: Option<Duration>) {
+        kestrel_shm::doorbell::wait_any(bells, timeout);
+    }
+}
+
+/// Nobody is there on this host: says why nowhere else was looked.
+fn explain(event: TransportEvent, absence: Option<&Unreachable>) -> TransportEvent {
+    match (event, absence) {
+        (TransportEvent::Failed { peer, reason }, Some(absence))
+            if reason.errno == Errno::HOSTUNREACH =>
+        {
+            let text =
+                format!("{}; other hosts are out of reach: {}", reason.reason, absence.reason);
+            let reason = Unreachable { errno: reason.errno, reason: text };
+            TransportEvent::Failed { peer, reason }
+        }
+        (event, _) => event,
+    }
+}
