@@ -123,8 +123,10 @@ fn a_forgotten_peer_dies_unnoticed_unless_a_lane_came_meanwhile() {
     let before = open_descriptors();
     here.connect(1, there);
     let StationEvent::Connected { peer: them, bell, .. } = event(&here) else { panic!() };
-    drop(bell);
-    here.forget(them.process);
+    let process = them.process;
+    // Who has a lane can ask whether its peer lives.
+    drop((bell, them));
+    here.forget(process);
     eventually("nothing of the peer stays open", || open_descriptors() == before);
     // A lane whose event was not taken when its process was forgotten keeps the interest.
     here.connect(2, there);
