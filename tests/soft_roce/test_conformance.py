@@ -24,6 +24,7 @@ PARTS = [
     pytest.param(["rma", "progress"], id="rma"),
     pytest.param(["datagrams", "multicast"], id="datagrams"),
     pytest.param(["load", "connections"], id="load", marks=pytest.mark.full),
+    pytest.param(["scalable", "shared_contexts"], id="contexts", marks=pytest.mark.full),
 ]
 
 

@@ -42,6 +42,7 @@ def answers(output: str) -> list[int]:
     return [int(count) for count in re.findall(rf"(\d+) answers to {QUESTIONS} questions", output)]
 
 
+@pytest.mark.full
 def test_two_hosts_ask_and_answer(datagrams: str) -> None:
     output = between_hosts(
         datagrams, script=f"serve; $datagrams ask 10.9.0.1:7001 10.9.0.2:7000 {QUESTIONS}"
@@ -62,6 +63,7 @@ def test_what_is_lost_holds_nothing_up(datagrams: str) -> None:
     assert answers(output)[0] > QUESTIONS * 0.7, output
 
 
+@pytest.mark.full
 def test_a_killed_peer_is_found_again(datagrams: str) -> None:
     """Sends go on while it is gone, and reach the one that takes its place."""
     output = between_hosts(
