@@ -4,8 +4,9 @@
 //! the receiver has consumed the last of them. Chunks are reused first in, first
 //! out: one that the receiver has just read is still in its cache, and writing
 //! to it at once would wait for that (measured: last in, first out doubles the
-//! half round trip at 2 KiB). Nor are more of them touched than are needed for that: a short
-//! run would spend its time on the first touch of the pool's pages.
+//! half round trip at 2 KiB; a turn of 256 KiB or 1 MiB instead of 2 costs a stream a tenth).
+//! So a short run would spend its time on the first touch of the pool's pages: they are made
+//! many at a time, as soon as a lane has filled a chunk.
 
 use std::collections::VecDeque;
 
@@ -16,10 +17,8 @@ use crate::region::PoolMemory;
 /// Payloads start at multiples of this. Units: bytes.
 pub const GRAIN: usize = 64;
 
-/// So many used chunks wait for their turn before the first of them is used again, while there are
-/// untouched ones: fewer are still in the receiver's cache, and more cost each page's first touch
-/// (96 bytes: 570 instead of 370 ns in the first thousands of messages).
-const AWAY: usize = 8;
+/// How much of the pool gets its pages at a time. Units: bytes.
+const MADE_BYTES: usize = 2 << 20;
 
 /// How much of the next payload's place is fetched ahead. Units: bytes.
 const PREPARED_BYTES: usize = 16 * LINE_BYTES;
@@ -29,11 +28,8 @@ pub struct ChunkPool {
     start: *mut u8,
     chunk_bytes: usize,
     count: usize,
-    /// Chunks that were used and came back.
     free: VecDeque<u32>,
-    /// Chunks from this one on were never touched: their pages do not exist yet.
-    fresh: u32,
-    /// The pages of those before this one exist, as far as lanes will fill them.
+    /// The pages of chunks before this one exist, as far as lanes will fill them.
     made: u32,
 }
 
@@ -63,8 +59,6 @@ struct Open {
     chunk: u32,
     filled: usize,
     last: u64,
-    /// The receiver has not consumed all of it, as far as we know.
-    unread: bool,
 }
 
 impl ChunkPool {
@@ -76,8 +70,7 @@ impl ChunkPool {
             start: memory.as_ptr().as_ptr(),
             chunk_bytes,
             count,
-            free: VecDeque::with_capacity(count),
-            fresh: 0,
+            free: (0..count as u32).collect(),
             made: 0,
         }
     }
@@ -96,44 +89,7 @@ impl ChunkPool {
     /// Whether `loan` may have one chunk more: always if it has none, else as
     /// long as it has at most as many as are free, so that nobody takes all.
     fn may_lend(&self, loan: &Loan) -> bool {
-        let free = self.free.len() + self.untouched();
-        free > 0 && loan.full.len() <= free
-    }
-
-    fn untouched(&self) -> usize {
-        self.count - self.fresh as usize
-    }
-
-    /// Whether `loan` needs a chunk for `length` bytes, and a look at what the receiver has
-    /// consumed may save touching a new one.
-    pub fn wants_back(&self, loan: &Loan, length: usize) -> bool {
-        let full = loan.current.is_none_or(|open| open.filled + length > self.chunk_bytes);
-        full && self.free.len() < AWAY && self.untouched() > 0
-    }
-
-    /// A chunk for a lane: one that was used before, if enough of them are free.
-    fn take(&mut self, will_fill: bool) -> Option<u32> {
-        if self.free.len() >= AWAY || self.untouched() == 0 {
-            return self.free.pop_front();
-        }
-        let chunk = self.fresh;
-        self.fresh += 1;
-        if will_fill && chunk >= self.made {
-            self.make_pages(chunk);
-        }
-        Some(chunk)
-    }
-
-    /// Makes all pages of a new chunk at once, and of those whose turn comes next: for a lane that
-    /// has filled one, so that they are sure to be needed.
-    #[cold]
-    fn make_pages(&mut self, chunk: u32) {
-        self.made = (chunk + 1).max(AWAY as u32 + 1).min(self.count as u32);
-        let start = self.start.wrapping_add(chunk as usize * self.chunk_bytes);
-        let bytes = (self.made - chunk) as usize * self.chunk_bytes;
-        // An error is an older kernel's: there each page is made when it is first written.
-        // SAFETY: the chunks are in the pool's mapping, whose bytes this does not change.
-        unsafe { libc::madvise(start.cast(), bytes, libc::MADV_POPULATE_WRITE) };
+        !self.free.is_empty() && loan.full.len() <= self.free.len()
     }
 
     /// Asks the cache for the lines of the next payload, to write to them: as for the lane's own
@@ -156,27 +112,43 @@ impl ChunkPool {
         let mut open = match loan.current {
             Some(open) if open.filled + length <= self.chunk_bytes => open,
             _ if length <= self.chunk_bytes && self.may_lend(loan) => {
-                let will_fill = loan.current.is_some();
+                let chunk = self.free.pop_front()?;
                 if let Some(open) = loan.current.take() {
+                    if chunk >= self.made {
+                        self.make_pages(chunk);
+                    }
                     if loan.full.capacity() == 0 {
                         // All that a lane can have, so that a stream never makes it grow.
                         loan.full.reserve_exact(self.count / 2 + 1);
                     }
                     loan.full.push_back((open.chunk, open.last));
                 }
-                Open { chunk: self.take(will_fill)?, filled: 0, last: position, unread: true }
+                Open { chunk, filled: 0, last: position }
             }
             _ => return None,
         };
         let offset = open.chunk as usize * self.chunk_bytes + open.filled;
         open.filled = (open.filled + needed).min(self.chunk_bytes);
         open.last = position;
-        open.unread = true;
         loan.current = Some(open);
         debug_assert!(offset + length <= self.count * self.chunk_bytes);
         // SAFETY: the chunk's number came from the pool, so the offset is inside it.
         let start = unsafe { self.start.add(offset) };
         Some(Grant { start, grain: (offset / GRAIN) as u32 })
+    }
+
+    /// Makes the pages of a chunk, and of those whose turn comes next, by one system call: a lane
+    /// has filled another, so that they are sure to be needed.
+    #[cold]
+    #[inline(never)]
+    fn make_pages(&mut self, chunk: u32) {
+        let chunks = (MADE_BYTES / self.chunk_bytes).max(1) as u32;
+        self.made = (chunk + chunks).min(self.count as u32);
+        let start = self.start.wrapping_add(chunk as usize * self.chunk_bytes);
+        let bytes = (self.made - chunk) as usize * self.chunk_bytes;
+        // An error is an older kernel's: there each page is made when it is first written.
+        // SAFETY: the chunks are in the pool's mapping, whose bytes this does not change.
+        unsafe { libc::madvise(start.cast(), bytes, libc::MADV_POPULATE_WRITE) };
     }
 
     /// Takes back what the receiver, whose head is `head`, has consumed.
@@ -187,14 +159,10 @@ impl ChunkPool {
             loan.full.pop_front();
             self.free.push_back(chunk);
         }
-        let may_lend = self.may_lend(loan);
         if let Some(open) = &mut loan.current
             && open.last < head
         {
-            open.unread = false;
-            if !may_lend {
-                open.filled = 0;
-            }
+            open.filled = 0;
         }
     }
 
@@ -208,7 +176,7 @@ impl ChunkPool {
 impl Loan {
     /// Whether any payload may still be unread.
     pub fn is_lent(&self) -> bool {
-        !self.full.is_empty() || self.current.is_some_and(|open| open.unread)
+        !self.full.is_empty() || self.current.is_some_and(|open| open.filled > 0)
     }
 }
 
@@ -249,22 +217,6 @@ mod tests {
     }
 
     #[test]
-    fn chunks_that_come_back_are_used_again_after_some_others() {
-        let (_memory, mut pool) = pool(64);
-        let mut loan = Loan::default();
-        let mut chunks = Vec::new();
-        for position in 0..50 {
-            if pool.wants_back(&loan, 4096) {
-                pool.take_back(&mut loan, position);
-            }
-            chunks.push(pool.place(&mut loan, 4096, position).unwrap().grain / 64);
-        }
-        let again = chunks.iter().skip(1).position(|&chunk| chunk == chunks[0]).unwrap();
-        assert!((AWAY..AWAY + 2).contains(&again), "{chunks:?}");
-        assert!(pool.untouched() > 50, "{}", pool.untouched());
-    }
-
-    #[test]
     fn no_lane_takes_more_than_it_leaves() {
         let (_memory, mut pool) = pool(8);
         let (mut greedy, mut modest) = (Loan::default(), Loan::default());
@@ -273,6 +225,6 @@ mod tests {
         assert!(pool.place(&mut modest, 4096, 0).is_some());
         pool.take_all(&mut greedy);
         pool.take_all(&mut modest);
-        assert_eq!(pool.free.len() + pool.untouched(), 8);
+        assert_eq!(pool.free.len(), 8);
     }
 }

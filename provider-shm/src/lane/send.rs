@@ -172,9 +172,6 @@ impl SendLane {
             return Ok(false);
         }
         let position = self.producer.position();
-        if pool.wants_back(&self.loan, payload.len()) {
-            self.refresh(pool)?;
-        }
         let mut place = pool.place(&mut self.loan, payload.len(), position);
         if place.is_none() {
             self.refresh(pool)?;
