@@ -26,14 +26,11 @@ use crate::end_mark::PeerEndMark;
 
 pub(crate) const NONCE_BYTES: usize = 16;
 
-/// How many pieces one system call carries; a longer list takes several.
-const PIECES: usize = 64;
-
 /// A piece of a peer's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RemoteSlice {
-    pub address: u64,
-    pub len: usize,
+#[derive(Clone, Copy)]
+struct RemoteSlice {
+    address: u64,
+    len: usize,
 }
 
 impl RemoteSlice {
@@ -111,9 +108,7 @@ impl PeerMemory {
         }
         Ok(())
     }
-}
 
-impl PeerMemory {
     /// Copies `len` bytes at `local` to `remote` in the peer's memory, all of them.
     ///
     /// An error means that what lies at `remote` now does not count, or is nobody's any more.
@@ -136,7 +131,7 @@ impl PeerMemory {
             RemoteSlice { address: remote, len },
         ];
         // SAFETY: the first piece is ours, the second what the caller promises; both are only read.
-        let copied = unsafe { write_two(self.pid, &remote, &local) }?;
+        let copied = unsafe { transfer::<2>(libc::process_vm_writev, self.pid, &remote, &local) }?;
         match copied == len + NONCE_BYTES {
             true => Ok(()),
             false => Err(io::Error::from_raw_os_error(libc::EFAULT)),
@@ -218,36 +213,9 @@ pub(crate) fn probe(
 /// process_vm_readv(2)
 pub unsafe fn read(pid: i32, remote: u64, local: *mut u8, len: usize) -> io::Result<usize> {
     let local = [libc::iovec { iov_base: local.cast(), iov_len: len }];
-    let piece = libc::iovec { iov_base: remote as usize as *mut libc::c_void, iov_len: len };
-    // SAFETY: the one piece is what the caller promises; the kernel checks the other side.
-    let copied = unsafe { libc::process_vm_readv(pid, local.as_ptr(), 1, &piece, 1, 0) };
-    if copied == len as isize {
-        return Ok(len);
-    }
-    // The rest of a long one, or the reason, which it meets again.
-    // SAFETY: as above.
-    unsafe { read_vectored(pid, &[RemoteSlice { address: remote, len }], &local) }
-}
-
-/// Copies the pieces of `remote` in process `pid`, end to end, to the pieces of `local`.
-///
-/// Answers how many bytes were copied: fewer than the shorter of both lists holds only if the
-/// rest cannot be read there. An error means that none were.
-///
-/// Cost: one system call for each 64 pieces of either list. Allocates nothing.
-///
-/// # Safety
-/// Each piece of `local` must be valid for writes of its length, which no reference covers.
-///
-/// # Reference
-/// process_vm_readv(2)
-pub unsafe fn read_vectored(
-    pid: i32,
-    remote: &[RemoteSlice],
-    local: &[libc::iovec],
-) -> io::Result<usize> {
-    // SAFETY: what the caller promises.
-    unsafe { transfer(libc::process_vm_readv, pid, remote, local) }
+    let remote = [RemoteSlice { address: remote, len }];
+    // SAFETY: the one piece is what the caller promises.
+    unsafe { transfer::<1>(libc::process_vm_readv, pid, &remote, &local) }
 }
 
 /// What process_vm_readv(2) and process_vm_writev(2) have in common.
@@ -260,34 +228,17 @@ type Call = unsafe extern "C" fn(
     libc::c_ulong,
 ) -> isize;
 
-/// Writes two pieces by one system call; what that leaves is [`transfer`]'s, which begins anew and
-/// says why.
+/// Copies between the pieces of both lists, end to end.
 ///
-/// # Safety
-/// Each piece of `local` must be valid for reads of its length.
-#[inline]
-unsafe fn write_two(
-    pid: i32,
-    remote: &[RemoteSlice; 2],
-    local: &[libc::iovec; 2],
-) -> io::Result<usize> {
-    let pieces = remote.each_ref().map(RemoteSlice::piece);
-    // SAFETY: the local pieces are the caller's; remote ones are the kernel's to check.
-    let copied = unsafe { libc::process_vm_writev(pid, local.as_ptr(), 2, pieces.as_ptr(), 2, 0) };
-    let whole = remote[0].len + remote[1].len;
-    if copied == whole as isize {
-        return Ok(whole);
-    }
-    // SAFETY: what the caller promises.
-    unsafe { transfer(libc::process_vm_writev, pid, remote, local) }
-}
-
-/// Copies between the pieces of both lists, end to end, as [`read_vectored`] says.
+/// Answers how many bytes were copied: fewer than the shorter of both lists holds only if the
+/// rest cannot be read or written there. An error means that none were.
+///
+/// Cost: one system call for each `N` pieces of either list. Allocates nothing.
 ///
 /// # Safety
 /// Each piece of `local` must be valid for its length: for writes, which no reference covers, if
 /// `call` reads; for reads if it writes.
-unsafe fn transfer(
+unsafe fn transfer<const N: usize>(
     call: Call,
     pid: i32,
     remote: &[RemoteSlice],
@@ -296,7 +247,7 @@ unsafe fn transfer(
     let empty = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
     let mut done = 0;
     loop {
-        let (mut local_batch, mut remote_batch) = ([empty; PIECES], [empty; PIECES]);
+        let (mut local_batch, mut remote_batch) = ([empty; N], [empty; N]);
         let local_count = rest(local.iter().copied(), done, &mut local_batch);
         let remote_count = rest(remote.iter().map(RemoteSlice::piece), done, &mut remote_batch);
         if local_count == 0 || remote_count == 0 {
@@ -330,10 +281,10 @@ unsafe fn transfer(
 }
 
 /// Fills `batch` with what is left of `pieces` after the first `skip` bytes; how many it filled.
-fn rest(
+fn rest<const N: usize>(
     pieces: impl Iterator<Item = libc::iovec>,
     mut skip: usize,
-    batch: &mut [libc::iovec; PIECES],
+    batch: &mut [libc::iovec; N],
 ) -> usize {
     let mut count = 0;
     for mut piece in pieces {
@@ -346,7 +297,7 @@ fn rest(
         skip = 0;
         batch[count] = piece;
         count += 1;
-        if count == PIECES {
+        if count == N {
             break;
         }
     }
@@ -376,7 +327,8 @@ mod tests {
             .map(|piece| libc::iovec { iov_base: piece.as_mut_ptr().cast(), iov_len: piece.len() })
             .collect();
         // SAFETY: the pieces are disjoint parts of `target`, which is not touched meanwhile.
-        let copied = unsafe { read_vectored(own_pid(), &remote, &local) }.unwrap();
+        let copied =
+            unsafe { transfer::<64>(libc::process_vm_readv, own_pid(), &remote, &local) }.unwrap();
         assert_eq!(copied, 10_000);
         assert_eq!(source, target);
     }
@@ -388,7 +340,8 @@ mod tests {
         let remote = [slice(&source), RemoteSlice { address: 8, len: 64 }];
         let local = [libc::iovec { iov_base: target.as_mut_ptr().cast(), iov_len: 128 }];
         // SAFETY: `target` is writable for its 128 bytes.
-        let copied = unsafe { read_vectored(own_pid(), &remote, &local) }.unwrap();
+        let copied =
+            unsafe { transfer::<64>(libc::process_vm_readv, own_pid(), &remote, &local) }.unwrap();
         assert_eq!(copied, 64);
         // SAFETY: as before.
         let error = unsafe { read(own_pid(), 8, target.as_mut_ptr(), 64) }.unwrap_err();
