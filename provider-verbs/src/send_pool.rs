@@ -6,6 +6,8 @@
 
 use std::sync::Arc;
 
+use kestrel_core::memory::Piece;
+
 use crate::{
     receive_pool::BUFFER_BYTES,
     verbs::{Region, Verbs, VerbsError},
@@ -61,6 +63,23 @@ impl<V: Verbs> SendPool<V> {
     #[inline(always)]
     pub fn take(&mut self) -> Option<SlotIndex> {
         self.free.pop()
+    }
+
+    /// Takes a buffer for a packet. One that goes inline needs none of its own.
+    #[inline(always)]
+    pub fn take_for(&mut self, inline: bool) -> Option<SlotIndex> {
+        if inline { Some(Self::INLINE) } else { self.take() }
+    }
+
+    /// Writes a packet into a buffer: a head, words, the payload. Together they fit.
+    #[inline(always)]
+    pub fn write(&self, slot: SlotIndex, head: &[u64], words: &[u64], payload: Piece) {
+        let (region, start) = self.buffer(slot);
+        let memory = region.memory();
+        for (nth, word) in head.iter().chain(words).enumerate() {
+            memory.set_word(start + nth * 8, *word);
+        }
+        memory.copy_in(start + size_of_val(head) + size_of_val(words), payload);
     }
 
     /// Whether there is a buffer to take.

@@ -16,7 +16,7 @@ use crate::{
     bell::EventBell,
     control::error::ConnectError,
     receive_pool::ReceivePool,
-    verbs::{RemoteMemory, Verbs},
+    verbs::{Queues, RemoteMemory, Verbs},
 };
 
 /// Who is at the other end of a connection.
@@ -90,6 +90,14 @@ pub struct StationShared<V: Verbs> {
 }
 
 impl<V: Verbs> StationShared<V> {
+    /// Silences the bell, and asks for it. Whatever completes from here on rings; what completed
+    /// before is the caller's to find.
+    pub fn ask_for_bell(&self) {
+        self.bell.drain();
+        self.queues.silence();
+        self.queues.request_notification();
+    }
+
     pub fn new(
         device: Arc<V>,
         queues: Arc<V::Queues>,

@@ -44,7 +44,7 @@ use crate::{
     send_pool::SendPool,
     send_queue::SendQueue,
     station::{PeerIdentity, StationShared},
-    verbs::{Depths, GRH_BYTES, Queues, Verbs},
+    verbs::{Depths, GRH_BYTES, Verbs},
 };
 
 /// Bytes of a datagram in front of its words: the head, the pass, and the kind's own word.
@@ -164,9 +164,7 @@ impl<V: Verbs> UdTransport<V> {
     /// Silences the bell, asks for it, and looks. Whatever completes after the asking rings;
     /// whatever completed before is found by the look.
     fn ask_for_bell(&mut self) -> bool {
-        self.shared.bell.drain();
-        self.shared.queues.silence();
-        self.shared.queues.request_notification();
+        self.shared.ask_for_bell();
         self.go_round();
         while self.poll_receives() {}
         !self.has_event() && self.arrived.is_empty()

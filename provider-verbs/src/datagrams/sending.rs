@@ -3,11 +3,8 @@
 use kestrel_core::{memory::Piece, transport::PeerIndex, wire::Head};
 
 use super::{HEAD_BYTES, UdTransport, datagram_max, pass_of};
-use crate::{
-    send_pool::SendPool,
-    verbs::{
-        AddressHandle, Completion, Destination, POLL_BURST, Queues, Region, Status, Verb, Verbs,
-    },
+use crate::verbs::{
+    AddressHandle, Completion, Destination, POLL_BURST, Queues, Status, Verb, Verbs,
 };
 
 impl<V: Verbs> UdTransport<V> {
@@ -58,22 +55,15 @@ impl<V: Verbs> UdTransport<V> {
         words: &[u64],
         payload: Piece,
     ) -> bool {
-        let front = HEAD_BYTES + size_of_val(words);
-        let length = front + payload.len();
+        let length = HEAD_BYTES + size_of_val(words) + payload.len();
         let inline = self.queue.takes_inline(length);
         if !self.can_send(!inline) {
             return false;
         }
-        let slot = if inline { Some(SendPool::<V>::INLINE) } else { self.sends.take() };
-        let Some(slot) = slot else {
+        let Some(slot) = self.sends.take_for(inline) else {
             return false;
         };
-        let (region, start) = self.sends.buffer(slot);
-        let memory = region.memory();
-        for (nth, word) in head.iter().chain(words).enumerate() {
-            memory.set_word(start + nth * 8, *word);
-        }
-        memory.copy_in(start + front, payload);
+        self.sends.write(slot, &head, words, payload);
         // A signal for each: nothing else tells when a handle is not used any more.
         match self.queue.post(&mut self.sends, slot, length, Verb::Datagram(to), true) {
             Ok(()) => true,

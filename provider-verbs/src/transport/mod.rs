@@ -44,7 +44,7 @@ use crate::{
     send_pool::SendPool,
     send_queue::SendQueue,
     station::{ReceiveEnd, StationShared},
-    verbs::{Queues, Verbs},
+    verbs::Verbs,
 };
 
 /// Bytes of a packet in front of its words: the head, and the kind's own word.
@@ -404,9 +404,7 @@ impl<V: Verbs> RcTransport<V> {
     /// Silences the bell, asks for it, and looks. Whatever completes after the asking rings;
     /// whatever completed before is found by the look.
     fn ask_for_bell(&mut self) -> bool {
-        self.shared.bell.drain();
-        self.shared.queues.silence();
-        self.shared.queues.request_notification();
+        self.shared.ask_for_bell();
         !self.has_something()
     }
 

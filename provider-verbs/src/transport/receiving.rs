@@ -10,7 +10,6 @@ use kestrel_core::{
 use super::{CREDIT_BYTES, Filled, HEAD_BYTES, Owner, RcTransport};
 use crate::{
     receive_pool::BufferIndex,
-    send_pool::SendPool,
     verbs::{Completion, POLL_BURST, Queues, Region, Status, Verb, Verbs},
 };
 
@@ -200,11 +199,8 @@ impl<V: Verbs> RcTransport<V> {
         }
         let was_due = std::mem::take(&mut lane.due);
         let inline = lane.queue.takes_inline(CREDIT_BYTES);
-        let slot = match (lane.queue.has_room(&self.sends), inline) {
-            (false, _) => None,
-            (true, true) => Some(SendPool::<V>::INLINE),
-            (true, false) => self.sends.take(),
-        };
+        let has_room = lane.queue.has_room(&self.sends);
+        let slot = if has_room { self.sends.take_for(inline) } else { None };
         let Some(slot) = slot else {
             lane.due = true;
             if !was_due {
@@ -212,10 +208,7 @@ impl<V: Verbs> RcTransport<V> {
             }
             return;
         };
-        let (region, start) = self.sends.buffer(slot);
-        for (nth, word) in lane.credit_words().into_iter().enumerate() {
-            region.memory().set_word(start + nth * 8, word);
-        }
+        self.sends.write(slot, &lane.credit_words(), &[], Piece::EMPTY);
         let to = Verb::Write(lane.credit_at());
         if let Err(error) = lane.queue.post(&mut self.sends, slot, CREDIT_BYTES, to, false) {
             self.broke(peer, &error.to_string());

@@ -9,8 +9,8 @@ use kestrel_core::{
 
 use super::{BUFFER_BYTES, HEAD_BYTES, Owner, RcTransport};
 use crate::{
-    send_pool::{SendPool, SlotIndex},
-    verbs::{Completion, POLL_BURST, Queues, Region, Status, Verb, Verbs, VerbsError},
+    send_pool::SlotIndex,
+    verbs::{Completion, POLL_BURST, Queues, Status, Verb, Verbs, VerbsError},
 };
 
 impl<V: Verbs> RcTransport<V> {
@@ -49,25 +49,16 @@ impl<V: Verbs> RcTransport<V> {
         words: &[u64],
         payload: Piece,
     ) -> bool {
-        let front = HEAD_BYTES + size_of_val(words);
-        let length = front + payload.len();
+        let length = HEAD_BYTES + size_of_val(words) + payload.len();
         assert!(length <= BUFFER_BYTES, "a packet of {length} bytes");
         let inline = self.send_lane(peer).is_some_and(|lane| lane.queue.takes_inline(length));
         if !self.can_send(peer, !inline) {
             return false;
         }
-        let slot = if inline { Some(SendPool::<V>::INLINE) } else { self.sends.take() };
-        let Some(slot) = slot else {
+        let Some(slot) = self.sends.take_for(inline) else {
             return false;
         };
-        let (region, start) = self.sends.buffer(slot);
-        let memory = region.memory();
-        memory.set_word(start, head.to_word().into());
-        memory.set_word(start + 8, word);
-        for (nth, word) in words.iter().enumerate() {
-            memory.set_word(start + HEAD_BYTES + nth * 8, *word);
-        }
-        memory.copy_in(start + front, payload);
+        self.sends.write(slot, &[head.to_word().into(), word], words, payload);
         self.post_packet(peer, slot, length, head.kind == Kind::Bye as u8)
     }
 
