@@ -20,7 +20,10 @@ use crate::{
         info::Info,
     },
     address, connection_request,
-    endpoint::{connection, options},
+    endpoint::{
+        connection,
+        options::{self, Options},
+    },
     fabric, hints,
     object::{self, FID_NOSYS, Header, Use},
     outcome::{Failure, done},
@@ -74,11 +77,23 @@ impl Requests {
 }
 
 static FID: OpsFid = OpsFid { close: object::close::<FidPep>, bind, control, ..FID_NOSYS };
-static OPERATIONS: OpsEp = OpsEp { getopt, ..OpsEp::refusing::<NOSYS>() };
+static OPERATIONS: OpsEp =
+    OpsEp { getopt: options::getopt::<FidPep>, ..OpsEp::refusing::<NOSYS>() };
 static CONNECTIONS: OpsCm =
     OpsCm { setname, getname, listen, reject, ..OpsCm::refusing::<NOSYS>() };
 static CLOSED: OpsEp = OpsEp::refusing::<BADF>();
 static CLOSED_CM: OpsCm = OpsCm::refusing::<BADF>();
+
+impl Options for State {
+    fn option(&self, name: c_int) -> Result<usize, Failure> {
+        match OptionName::from_number(name)? {
+            OptionName::CmDataSize => Ok(CM_DATA_SIZE),
+            OptionName::MinMultiRecv => {
+                Err(Failure::new(Errno::NOPROTOOPT, "a passive endpoint receives no messages"))
+            }
+        }
+    }
+}
 
 impl Header for FidPep {
     type State = State;
@@ -159,27 +174,6 @@ unsafe extern "C" fn control(pep: *mut Fid, command: c_int, argument: *mut c_voi
         let backlog = unsafe { argument.cast::<c_int>().as_ref() };
         let backlog = *backlog.ok_or_else(|| Failure::null("the argument"))?;
         Ok(state.passive.set_backlog(backlog)?)
-    })
-}
-
-unsafe extern "C" fn getopt(
-    pep: *mut Fid,
-    level: c_int,
-    name: c_int,
-    value: *mut c_void,
-    length: *mut usize,
-) -> c_int {
-    done("fi_getopt", || {
-        options::check_level(level)?;
-        // SAFETY: C passes an open endpoint, and a valid length or null.
-        let (_, length) = unsafe { (object::owned(pep.cast::<FidPep>())?, length.as_mut()) };
-        match OptionName::from_number(name)? {
-            // SAFETY: the value is as long as the length says.
-            OptionName::CmDataSize => unsafe { options::tell(CM_DATA_SIZE, value, length) },
-            OptionName::MinMultiRecv => {
-                Err(Failure::new(Errno::NOPROTOOPT, "a passive endpoint receives no messages"))
-            }
-        }
     })
 }
 

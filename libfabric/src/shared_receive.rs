@@ -24,7 +24,7 @@ use crate::{
     },
     endpoint::{
         message,
-        options::{check_level, given, tell},
+        options::{ChangeableOptions, Options, getopt, setopt},
         post::Receives,
         tagged,
     },
@@ -41,8 +41,13 @@ pub struct State {
 }
 
 static FID: OpsFid = OpsFid { close: object::close::<FidSrx>, control, ..FID_NOSYS };
-static OPERATIONS: OpsEp =
-    OpsEp { cancel, getopt, setopt, rx_size_left, ..OpsEp::refusing::<NOSYS>() };
+static OPERATIONS: OpsEp = OpsEp {
+    cancel,
+    getopt: getopt::<FidSrx>,
+    setopt: setopt::<FidSrx>,
+    rx_size_left,
+    ..OpsEp::refusing::<NOSYS>()
+};
 static CM: OpsCm = OpsCm::refusing::<NOSYS>();
 static RMA: OpsRma = OpsRma::refusing::<NOSYS>();
 static ATOMIC: OpsAtomic = OpsAtomic::refusing::<NOSYS>();
@@ -80,6 +85,18 @@ impl Receives for State {
     #[inline(always)]
     fn post_receive(&self, post: ReceivePost<'_>) -> Result<(), PostError> {
         self.context.post_receive(post)
+    }
+}
+
+impl Options for State {
+    fn option(&self, name: c_int) -> Result<usize, Failure> {
+        Ok(self.context.option(OptionName::from_number(name)?))
+    }
+}
+
+impl ChangeableOptions for State {
+    fn set_option(&self, name: OptionName, value: usize) -> Result<(), Failure> {
+        Ok(self.context.set_option(name, value)?)
     }
 }
 
@@ -148,41 +165,6 @@ unsafe extern "C" fn cancel(srx: *mut Fid, context: *mut c_void) -> isize {
         // SAFETY: C passes an open context.
         unsafe { object::owned(srx.cast::<FidSrx>())? }.context.cancel(context as u64)?;
         Ok(0)
-    })
-}
-
-unsafe extern "C" fn getopt(
-    srx: *mut Fid,
-    level: c_int,
-    name: c_int,
-    value: *mut c_void,
-    length: *mut usize,
-) -> c_int {
-    done("fi_getopt", || {
-        check_level(level)?;
-        // SAFETY: C passes an open context, a valid length or null, and a value as long as that.
-        unsafe {
-            let (state, length) = (object::owned(srx.cast::<FidSrx>())?, length.as_mut());
-            tell(state.context.option(OptionName::from_number(name)?), value, length)
-        }
-    })
-}
-
-unsafe extern "C" fn setopt(
-    srx: *mut Fid,
-    level: c_int,
-    name: c_int,
-    value: *const c_void,
-    length: usize,
-) -> c_int {
-    done("fi_setopt", || {
-        check_level(level)?;
-        let name = OptionName::from_number(name)?;
-        // SAFETY: C passes an open context, and that many bytes.
-        unsafe {
-            let value = given(value, length)?;
-            Ok(object::owned(srx.cast::<FidSrx>())?.context.set_option(name, value)?)
-        }
     })
 }
 

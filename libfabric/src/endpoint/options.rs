@@ -11,12 +11,18 @@ use crate::{
         control::OpsEp,
         fid::{Fid, FidEp},
     },
-    object,
+    object::{self, Header},
     outcome::{Failure, done, guarded},
 };
 
-pub static OPERATIONS: OpsEp =
-    OpsEp { cancel, getopt, setopt, rx_size_left, tx_size_left, ..OpsEp::refusing::<NOSYS>() };
+pub static OPERATIONS: OpsEp = OpsEp {
+    cancel,
+    getopt: getopt::<FidEp>,
+    setopt: setopt::<FidEp>,
+    rx_size_left,
+    tx_size_left,
+    ..OpsEp::refusing::<NOSYS>()
+};
 
 /// Options of version 2.0 that only tell sizes.
 const MAX_MSG_SIZE: c_int = 12;
@@ -24,24 +30,44 @@ const MAX_TAGGED_SIZE: c_int = 13;
 const INJECT_MSG_SIZE: c_int = 16;
 const INJECT_TAGGED_SIZE: c_int = 17;
 
-pub fn check_level(level: c_int) -> Result<(), Failure> {
+fn check_level(level: c_int) -> Result<(), Failure> {
     if level == OPT_ENDPOINT {
         return Ok(());
     }
     Err(Failure::new(Errno::NOPROTOOPT, format!("options have no level {level}")))
 }
 
-fn option(state: &State, name: c_int) -> Result<usize, Failure> {
-    match name {
-        MAX_MSG_SIZE | MAX_TAGGED_SIZE => Ok(state.limits.message),
-        INJECT_MSG_SIZE | INJECT_TAGGED_SIZE => Ok(state.limits.inject),
-        _ => Ok(state.endpoint.option(OptionName::from_number(name)?)),
+/// Whoever has options.
+pub trait Options {
+    /// The value of one.
+    fn option(&self, name: c_int) -> Result<usize, Failure>;
+}
+
+/// Whoever has options that can be changed.
+pub trait ChangeableOptions {
+    /// Changes one.
+    fn set_option(&self, name: OptionName, value: usize) -> Result<(), Failure>;
+}
+
+impl Options for State {
+    fn option(&self, name: c_int) -> Result<usize, Failure> {
+        match name {
+            MAX_MSG_SIZE | MAX_TAGGED_SIZE => Ok(self.limits.message),
+            INJECT_MSG_SIZE | INJECT_TAGGED_SIZE => Ok(self.limits.inject),
+            _ => Ok(self.endpoint.option(OptionName::from_number(name)?)),
+        }
+    }
+}
+
+impl ChangeableOptions for State {
+    fn set_option(&self, name: OptionName, value: usize) -> Result<(), Failure> {
+        Ok(self.endpoint.set_option(name, value)?)
     }
 }
 
 /// Every option that we have is a `size_t`.
-unsafe extern "C" fn getopt(
-    ep: *mut Fid,
+pub unsafe extern "C" fn getopt<H: Header<State: Options>>(
+    fid: *mut Fid,
     level: c_int,
     name: c_int,
     value: *mut c_void,
@@ -49,9 +75,9 @@ unsafe extern "C" fn getopt(
 ) -> c_int {
     done("fi_getopt", || {
         check_level(level)?;
-        // SAFETY: C passes an open endpoint, and a valid length or null.
-        let (state, length) = unsafe { (object::owned(ep.cast::<FidEp>())?, length.as_mut()) };
-        let found = option(state, name)?;
+        // SAFETY: C passes an open object, and a valid length or null.
+        let (state, length) = unsafe { (object::owned(fid.cast::<H>())?, length.as_mut()) };
+        let found = state.option(name)?;
         // SAFETY: as above; the value is as long as the length says.
         unsafe { tell(found, value, length) }
     })
@@ -61,7 +87,7 @@ unsafe extern "C" fn getopt(
 ///
 /// # Safety
 /// `value` is null or valid for writes of as many bytes as `length` says.
-pub unsafe fn tell(
+unsafe fn tell(
     found: usize,
     value: *mut c_void,
     length: Option<&mut usize>,
@@ -79,8 +105,8 @@ pub unsafe fn tell(
     Ok(())
 }
 
-unsafe extern "C" fn setopt(
-    ep: *mut Fid,
+pub unsafe extern "C" fn setopt<H: Header<State: ChangeableOptions>>(
+    fid: *mut Fid,
     level: c_int,
     name: c_int,
     value: *const c_void,
@@ -89,10 +115,10 @@ unsafe extern "C" fn setopt(
     done("fi_setopt", || {
         check_level(level)?;
         let name = OptionName::from_number(name)?;
-        // SAFETY: C passes an open endpoint, and that many bytes.
+        // SAFETY: C passes an open object, and that many bytes.
         unsafe {
             let value = given(value, length)?;
-            Ok(object::owned(ep.cast::<FidEp>())?.endpoint.set_option(name, value)?)
+            object::owned(fid.cast::<H>())?.set_option(name, value)
         }
     })
 }
@@ -101,7 +127,7 @@ unsafe extern "C" fn setopt(
 ///
 /// # Safety
 /// `value` is null or valid for reads of `length` bytes.
-pub unsafe fn given(value: *const c_void, length: usize) -> Result<usize, Failure> {
+unsafe fn given(value: *const c_void, length: usize) -> Result<usize, Failure> {
     if value.is_null() {
         return Err(Failure::null("the value"));
     }
