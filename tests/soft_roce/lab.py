@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -55,6 +56,16 @@ def run_script(*options: object, script: str) -> str:
     done = run(*options, "--", "bash", "-c", FUNCTIONS + script)
     assert done.returncode == 0, f"{done.returncode}:\n{done.stdout}\n{done.stderr}"
     return done.stdout
+
+
+def example(package: str, name: str) -> str:
+    """An example program of a package, built."""
+    if not shutil.which("cargo"):
+        pytest.skip("cargo is not here")
+    command = ["cargo", "build", "-p", package, "--example", name]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1200)
+    assert done.returncode == 0, done.stderr
+    return str(ROOT / "target" / "debug" / "examples" / name)
 
 
 def qemu_of(process: subprocess.Popen) -> list[int]:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 
 import pytest
 
-from lab import FUNCTIONS, ROOT, needs_guest, run
+from lab import example, needs_guest, run_script
 
 pytestmark = [pytest.mark.usefixtures("ready"), needs_guest]
 
@@ -18,12 +16,7 @@ QUESTIONS = 300
 @pytest.fixture(scope="session")
 def datagrams() -> str:
     """The example that asks and answers, built."""
-    if not shutil.which("cargo"):
-        pytest.skip("cargo is not here")
-    command = ["cargo", "build", "-p", "kestrel-tests", "--example", "datagrams"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1200)
-    assert done.returncode == 0, done.stderr
-    return str(ROOT / "target" / "debug" / "examples" / "datagrams")
+    return example("kestrel-tests", "datagrams")
 
 
 def between_hosts(datagrams: str, *options: object, script: str) -> str:
@@ -32,9 +25,7 @@ def between_hosts(datagrams: str, *options: object, script: str) -> str:
     datagrams={datagrams}
     serve() {{ on-peer $datagrams serve 10.9.0.2:7000 & peer_listening 7000; }}
     """
-    done = run("--two", *options, "--", "bash", "-c", FUNCTIONS + start + script)
-    assert done.returncode == 0, f"{done.returncode}:\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+    return run_script("--two", *options, script=start + script)
 
 
 def answers(output: str) -> list[int]:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 
 import pytest
 
-from lab import FUNCTIONS, ROOT, needs_guest, run
+from lab import example, needs_guest, run_script
 
 pytestmark = [pytest.mark.usefixtures("ready"), needs_guest]
 
@@ -19,12 +17,7 @@ MESSAGES = 40 + 1
 @pytest.fixture(scope="session")
 def rank() -> str:
     """The example that is one rank, built."""
-    if not shutil.which("cargo"):
-        pytest.skip("cargo is not here")
-    command = ["cargo", "build", "-p", "kestrel-tests", "--example", "rank"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1200)
-    assert done.returncode == 0, done.stderr
-    return str(ROOT / "target" / "debug" / "examples" / "rank")
+    return example("kestrel-tests", "rank")
 
 
 def job(rank: str, *options: object, setting: str) -> list[tuple[int, int]]:
@@ -38,12 +31,11 @@ def job(rank: str, *options: object, setting: str) -> list[tuple[int, int]]:
     on-peer env {setting} {rank} 3 {addresses} & three=$!
     for pid in $zero $one $two $three; do wait $pid; done
     """
-    done = run("--two", *options, "--", "bash", "-c", FUNCTIONS + script)
-    assert done.returncode == 0, f"{done.returncode}:\n{done.stdout}\n{done.stderr}"
-    assert done.stdout.count("domain rxe0") == 4, done.stdout
+    output = run_script("--two", *options, script=script)
+    assert output.count("domain rxe0") == 4, output
     line = r"rank (\d): (\d+) messages \(\d+ bytes\) through shared memory, (\d+) messages"
-    found = sorted(tuple(map(int, groups)) for groups in re.findall(line, done.stdout))
-    assert [rank for rank, _, _ in found] == [0, 1, 2, 3], done.stdout
+    found = sorted(tuple(map(int, groups)) for groups in re.findall(line, output))
+    assert [rank for rank, _, _ in found] == [0, 1, 2, 3], output
     return [(near, far) for _, near, far in found]
 
 

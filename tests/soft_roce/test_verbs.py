@@ -6,12 +6,10 @@ And on one host: what is said where something is missing.
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 
 import pytest
 
-from lab import FUNCTIONS, ROOT, needs_guest, run, run_script
+from lab import example, needs_guest, run_script
 
 pytestmark = [pytest.mark.usefixtures("ready"), needs_guest]
 
@@ -23,12 +21,7 @@ SILENT_MS_MAX = 5_000 + 10_000
 @pytest.fixture(scope="session")
 def echo() -> str:
     """The example that asks and answers, built."""
-    if not shutil.which("cargo"):
-        pytest.skip("cargo is not here")
-    command = ["cargo", "build", "-p", "kestrel-verbs", "--example", "echo"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1200)
-    assert done.returncode == 0, done.stderr
-    return str(ROOT / "target" / "debug" / "examples" / "echo")
+    return example("kestrel-verbs", "echo")
 
 
 def between_hosts(echo: str, *options: object, script: str) -> str:
@@ -38,9 +31,7 @@ def between_hosts(echo: str, *options: object, script: str) -> str:
     serve() {{ on-peer $echo serve 10.9.0.2:$1 & peer_listening $1; }}
     answered() {{ until grep -q answers "$1"; do sleep 0.2; done; }}
     """
-    done = run("--two", *options, "--", "bash", "-c", FUNCTIONS + start + script)
-    assert done.returncode == 0, f"{done.returncode}:\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+    return run_script("--two", *options, script=start + script)
 
 
 def ended(output: str) -> list[tuple[int, str]]:
