@@ -7,6 +7,7 @@
 use std::{
     fmt,
     net::{IpAddr, UdpSocket},
+    time::{Duration, Instant},
 };
 
 use kestrel_core::{
@@ -19,6 +20,9 @@ use super::{far::Far, provider::Policy};
 
 /// In a ticket: the offer is the far side's.
 const FAR_TICKET: u64 = 1 << 63;
+/// How long the near end of a peer is kept back that may have sent something by the far side: the
+/// handshake that tells of it is the control thread's, and may be under way.
+const HOLD_MAX: Duration = Duration::from_millis(100);
 
 /// One of an endpoint's two transports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,6 +144,7 @@ impl<F: Transport> Far<F> {
     }
 
     pub(super) fn disconnect(&mut self, peer: PeerIndex) {
+        self.held = self.held.filter(|&(held, _)| held != peer);
         self.transport.disconnect(peer);
         self.receive_by(peer, None);
         self.route_mut(peer).send = None;
@@ -156,8 +161,23 @@ impl<F: Transport> Far<F> {
             TransportEvent::Failed { peer, reason } if reason.errno == Errno::HOSTUNREACH => {
                 self.look_far(peer, reason)
             }
+            TransportEvent::Closed { peer } if self.route(peer).receive.is_none() => {
+                self.held = Some((peer, Instant::now()));
+                None
+            }
             event => self.event_of(Side::Near, event),
         }
+    }
+
+    /// The end that was kept back, as soon as it is known where the peer sends by, or that it
+    /// does not.
+    pub(super) fn release(&mut self) -> Option<TransportEvent> {
+        let (peer, since) = self.held?;
+        if self.route(peer).receive.is_none() && since.elapsed() < HOLD_MAX {
+            return None;
+        }
+        self.held = None;
+        self.event_of(Side::Near, TransportEvent::Closed { peer })
     }
 
     /// Nobody is there on this host, but maybe elsewhere.
@@ -200,6 +220,12 @@ impl<F: Transport> Far<F> {
             }
             // Groups are the far side's alone.
             TransportEvent::Overheard { .. } => Some(event),
+            // What the peer had sent by the other side may still come: that side tells its end.
+            TransportEvent::Closed { peer }
+                if self.route(peer).receive.is_some_and(|other| other != side) =>
+            {
+                None
+            }
             TransportEvent::Died { peer }
             | TransportEvent::Closed { peer }
             | TransportEvent::Broken { peer, .. } => {

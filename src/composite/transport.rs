@@ -337,7 +337,7 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
     #[inline(always)]
     fn has_event(&self) -> bool {
         if let Some(far) = &self.far
-            && far.passes(&self.turn)
+            && (far.passes(&self.turn) || far.held.is_some())
         {
             return true;
         }
@@ -350,9 +350,13 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
         };
         // Each turn takes one event of a queue, and those that are not told lead to one later.
         loop {
-            let told = match self.near.event() {
+            let near = if far.held.is_some() { None } else { self.near.event() };
+            let told = match near {
                 Some(event) => far.near_event(event),
-                None => far.transport.event().map(|event| far.far_event(event))?,
+                None => match far.transport.event() {
+                    Some(event) => far.far_event(event),
+                    None => Some(far.release()?),
+                },
             };
             if told.is_some() {
                 return told;
