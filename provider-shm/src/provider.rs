@@ -29,7 +29,7 @@ const SINGLE_MAX: usize = 8 << 10;
 /// the pool take less than the system call. Units: bytes.
 const SINGLE_COPY: usize = 9 << 10;
 /// The same in a stream, where both copies go on at once. Units: bytes.
-const SINGLE_COPY_STREAMING: usize = 64 << 10;
+const SINGLE_COPY_STREAMING: usize = 32 << 10;
 
 /// How transports are set up.
 #[derive(Clone, Debug)]
