@@ -196,8 +196,8 @@ pub static PARAMETERS: [Parameter; 13] = [
     },
     Parameter {
         name: "FI_KESTREL_INJECT_SIZE",
-        kind: Kind::Integer { min: 64, max: 4 * KIB },
-        default: "1K",
+        kind: Kind::Integer { min: 64, max: 16 * KIB },
+        default: "4K",
         unit: Unit::Bytes,
         help: "The largest message that an inject takes.",
         store: |config, value| config.inject_size = value.size(),
@@ -332,7 +332,7 @@ mod tests {
             spin_us: 50,
             tx_size: 1024,
             rx_size: 1024,
-            inject_size: 1024,
+            inject_size: 4096,
         };
         assert_eq!(config, expected);
         assert_eq!(with("FI_KESTREL_TX_SIZE", "  "), Ok(expected));

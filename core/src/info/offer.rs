@@ -117,7 +117,7 @@ impl Offer {
     /// - Every threading model; manual progress unless automatic is asked for.
     /// - All operations to one peer keep their order among each other, at any
     ///   length. Completions keep none.
-    /// - 1024 operations each way by default, 65,536 at most; 1024 bytes
+    /// - 1024 operations each way by default, 65,536 at most; 4096 bytes
     ///   injected; 8 buffers an operation; 2^40 bytes a message.
     pub fn rdm() -> Self {
         let template = rdm_template();

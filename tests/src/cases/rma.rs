@@ -81,7 +81,7 @@ pub fn an_injected_write_is_free_at_once<P: Provider>(bed: &Bed<P>) {
     let expected: Vec<u8> = (0..64).flat_map(|round| pattern(round, 100)).collect();
     world.drive("everything is written", || target.bytes() == expected);
     world.nothing_more();
-    let long = vec![0; 1025];
+    let long = vec![0; world.nodes[0].endpoint.options().inject_size + 1];
     let refused = world.nodes[0].endpoint.inject_write(&long, 1, region.base(), region.key());
     assert_eq!(refused.unwrap_err().errno(), Errno::MSGSIZE);
 }
