@@ -5,8 +5,6 @@
 //! out: one that the receiver has just read is still in its cache, and writing
 //! to it at once would wait for that (measured: last in, first out doubles the
 //! half round trip at 2 KiB; a turn of 256 KiB or 1 MiB instead of 2 costs a stream a tenth).
-//! So a short run would spend its time on the first touch of the pool's pages: they are made
-//! many at a time, as soon as a lane has filled a chunk.
 
 use std::collections::VecDeque;
 
@@ -17,9 +15,6 @@ use crate::region::PoolMemory;
 /// Payloads start at multiples of this. Units: bytes.
 pub const GRAIN: usize = 64;
 
-/// How much of the pool gets its pages at a time. Units: bytes.
-const MADE_BYTES: usize = 2 << 20;
-
 /// How much of the next payload's place is fetched ahead. Units: bytes.
 const PREPARED_BYTES: usize = 16 * LINE_BYTES;
 
@@ -29,8 +24,6 @@ pub struct ChunkPool {
     chunk_bytes: usize,
     count: usize,
     free: VecDeque<u32>,
-    /// The pages of chunks before this one exist, as far as lanes will fill them.
-    made: u32,
 }
 
 // SAFETY: the pool's memory is owned by the endpoint and touched by its engine
@@ -71,7 +64,6 @@ impl ChunkPool {
             chunk_bytes,
             count,
             free: (0..count as u32).collect(),
-            made: 0,
         }
     }
 
@@ -114,9 +106,6 @@ impl ChunkPool {
             _ if length <= self.chunk_bytes && self.may_lend(loan) => {
                 let chunk = self.free.pop_front()?;
                 if let Some(open) = loan.current.take() {
-                    if chunk >= self.made {
-                        self.make_pages(chunk);
-                    }
                     if loan.full.capacity() == 0 {
                         // All that a lane can have, so that a stream never makes it grow.
                         loan.full.reserve_exact(self.count / 2 + 1);
@@ -135,20 +124,6 @@ impl ChunkPool {
         // SAFETY: the chunk's number came from the pool, so the offset is inside it.
         let start = unsafe { self.start.add(offset) };
         Some(Grant { start, grain: (offset / GRAIN) as u32 })
-    }
-
-    /// Makes the pages of a chunk, and of those whose turn comes next, by one system call: a lane
-    /// has filled another, so that they are sure to be needed.
-    #[cold]
-    #[inline(never)]
-    fn make_pages(&mut self, chunk: u32) {
-        let chunks = (MADE_BYTES / self.chunk_bytes).max(1) as u32;
-        self.made = (chunk + chunks).min(self.count as u32);
-        let start = self.start.wrapping_add(chunk as usize * self.chunk_bytes);
-        let bytes = (self.made - chunk) as usize * self.chunk_bytes;
-        // An error is an older kernel's: there each page is made when it is first written.
-        // SAFETY: the chunks are in the pool's mapping, whose bytes this does not change.
-        unsafe { libc::madvise(start.cast(), bytes, libc::MADV_POPULATE_WRITE) };
     }
 
     /// Takes back what the receiver, whose head is `head`, has consumed.

@@ -49,6 +49,7 @@ pub mod named_memory;
 mod permit;
 pub mod process;
 pub mod provider;
+#[allow(unsafe_code)]
 pub mod region;
 pub mod station;
 #[allow(unsafe_code)]

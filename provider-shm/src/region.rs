@@ -11,13 +11,14 @@
 //!    is exhausted;
 //! 3. the size, exactly.
 //!
-//! Pages are not touched here: memory is paid for when the data path first writes it.
+//! Nothing is touched when it is made. A lane's pages come as the data path writes them; a pool's
+//! come all at once, with the first lane that its owner offers ([`PoolMemory::make_pages`]).
 
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{
@@ -35,6 +36,9 @@ pub const LANE_BYTES: usize = 12 << 10;
 pub const POOL_BYTES_MIN: usize = 4 << 10;
 /// The largest pool that is accepted from a peer.
 pub const POOL_BYTES_MAX: usize = 64 << 30;
+
+/// How much of a pool gets its pages at once. Units: bytes.
+const MADE_BYTES_MAX: usize = 8 << 20;
 
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 
@@ -167,6 +171,7 @@ pub struct PoolMemory {
 struct PoolInner {
     map: MmapRaw,
     fd: OwnedFd,
+    pages: Once,
 }
 
 impl PoolMemory {
@@ -186,7 +191,7 @@ impl PoolMemory {
             other => other,
         };
         sealed.map_err(|e| RegionError::Create { bytes, source: e.into() })?;
-        Ok(PoolMemory { inner: Arc::new(PoolInner { map, fd }) })
+        Ok(PoolMemory { inner: Arc::new(PoolInner { map, fd, pages: Once::new() }) })
     }
 
     pub fn as_ptr(&self) -> NonNull<u8> {
@@ -196,6 +201,19 @@ impl PoolMemory {
     #[allow(clippy::len_without_is_empty, reason = "a pool is never empty")]
     pub fn len(&self) -> usize {
         self.inner.map.len()
+    }
+
+    /// Makes its pages, but for those of a very large pool, the first time that it is called.
+    /// Chunks are used in turn, so that a short run would meet the first touch again and again,
+    /// at 2 to 4 µs a page with its reader's; all of the default pool takes a millisecond.
+    pub(crate) fn make_pages(&self) {
+        let PoolInner { map, pages, .. } = &*self.inner;
+        pages.call_once(|| {
+            let bytes = map.len().min(MADE_BYTES_MAX);
+            // An error is an older kernel's: there each page is made when it is first written.
+            // SAFETY: the bytes are our own mapping's, and they do not change.
+            unsafe { libc::madvise(map.as_mut_ptr().cast(), bytes, libc::MADV_POPULATE_WRITE) };
+        });
     }
 
     /// The read-only view that a peer gets, made in this process.

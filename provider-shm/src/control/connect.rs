@@ -264,6 +264,8 @@ impl ControlThread {
         if let Stage::Connecting(connecting) = &mut handshake.stage {
             connecting.lane = Some(lane);
         }
+        // While the peer answers.
+        record.pool.make_pages();
         Ok(())
     }
 
