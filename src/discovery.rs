@@ -12,6 +12,7 @@ use kestrel_core::{
     config::Config,
     error::{Errno, HasErrno},
     info::{ApiVersion, EndpointType, Hints, Info, Offer, Rejection, negotiate},
+    socket_endpoint::{SEND_BUFFER, SocketKind},
     transport::Unreachable,
 };
 
@@ -151,13 +152,16 @@ fn choose(
     Ok(found)
 }
 
-/// The types of endpoint to look for, the usual one first.
+/// The types of endpoint to look for, the usual one first. Socket endpoints are for who asks for
+/// them: their calls answer otherwise than those of all others.
 fn kinds(hints: Option<&Hints>) -> &'static [EndpointType] {
     match hints.map_or(EndpointType::Unspec, |hints| hints.endpoint.kind) {
         EndpointType::Unspec => &[EndpointType::Rdm, EndpointType::Msg, EndpointType::Dgram],
         EndpointType::Msg => &[EndpointType::Msg],
         EndpointType::Dgram => &[EndpointType::Dgram],
-        _ => &[EndpointType::Rdm],
+        EndpointType::SockStream => &[EndpointType::SockStream],
+        EndpointType::SockDgram => &[EndpointType::SockDgram],
+        EndpointType::Rdm => &[EndpointType::Rdm],
     }
 }
 
@@ -185,10 +189,10 @@ pub fn agree(
         || reach::all(config).map_or_else(|_| SHM_DOMAIN.into(), |all| all[0].name().to_owned());
     let name = hints.domain.name.clone().unwrap_or_else(best);
     let offer = match kinds(Some(hints))[0] {
-        EndpointType::Dgram => {
+        kind @ (EndpointType::Dgram | EndpointType::SockDgram) => {
             let reaches = reach::all(config).unwrap_or_default();
             let named = reaches.iter().find(|reach| reach.name() == name);
-            named.map(|reach| reach.offer(config, EndpointType::Dgram))
+            named.map(|reach| reach.offer(config, kind))
         }
         kind => Some(offer(config, &name, kind)),
     };
@@ -201,11 +205,20 @@ pub fn agree(
 
 /// What kestrel can do on a domain, with reliable endpoints of that type.
 pub(crate) fn offer(config: &Config, domain: &str, kind: EndpointType) -> Offer {
-    finish(config, domain, if kind == EndpointType::Msg { Offer::msg() } else { Offer::rdm() })
+    let offer = match kind {
+        EndpointType::Msg => Offer::msg(),
+        EndpointType::SockStream => Offer::stream(),
+        _ => Offer::rdm(),
+    };
+    finish(config, domain, offer)
 }
 
 fn finish(config: &Config, domain: &str, offer: Offer) -> Offer {
-    offer.named(FABRIC, domain).sized(config.tx_size, config.rx_size, config.inject_size)
+    let inject_size = match SocketKind::of(offer.template.endpoint.kind) {
+        Some(_) => config.inject_size.min(SEND_BUFFER),
+        None => config.inject_size,
+    };
+    offer.named(FABRIC, domain).sized(config.tx_size, config.rx_size, inject_size)
 }
 
 /// The address of a node and a service, either of which may be missing.

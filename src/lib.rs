@@ -31,9 +31,10 @@ pub use kestrel_core::{
     info::{Hints, Info},
     memory::{Piece, Pieces},
     operation::{ReceivePost, SendPost},
+    socket_endpoint::{Readiness, SocketError},
 };
 pub use objects::{
     CompletionQueue, Counter, Domain, Endpoint, PassiveEndpoint, Provider, ScalableEndpoint,
-    SharedReceive, SharedTransmit, open_domain, open_endpoint, open_passive_endpoint,
-    open_scalable_endpoint, traffic,
+    SharedReceive, SharedTransmit, SocketEndpoint, open_domain, open_endpoint,
+    open_passive_endpoint, open_scalable_endpoint, open_socket, traffic,
 };

@@ -10,6 +10,7 @@ use kestrel_core::{
     error::{Errno, HasErrno},
     info::{EndpointType, Info, SHARED_CONTEXT},
     scalable_endpoint::ContextCounts,
+    socket_endpoint::{SocketError, SocketKind},
     transport::Unreachable,
 };
 use kestrel_shm::ShmProvider;
@@ -39,6 +40,9 @@ pub type SharedReceive = kestrel_core::shared_context::receive::SharedReceive<Pr
 pub type CompletionQueue = kestrel_core::completion_queue::CompletionQueue<Provider>;
 /// A counter; see [`kestrel_core::completion_counter::CompletionCounter`].
 pub type Counter = kestrel_core::completion_counter::CompletionCounter<Provider>;
+
+/// A socket endpoint; see [`kestrel_core::socket_endpoint::SocketEndpoint`].
+pub type SocketEndpoint = kestrel_core::socket_endpoint::SocketEndpoint<Provider>;
 
 /// Opens a domain that any thread may use, with the environment's settings.
 ///
@@ -116,7 +120,25 @@ pub fn traffic(endpoint: &Endpoint) -> Result<Traffic, PostError> {
 /// # Errors
 /// [`OpenError`]: the address is in use, no descriptors are left, …
 pub fn open_endpoint(domain: &Arc<Domain>, info: &Info) -> Result<Arc<Endpoint>, OpenError> {
+    if SocketKind::of(info.endpoint.kind).is_some() {
+        return Err(another_type(info, "open_endpoint"));
+    }
     Endpoint::open(domain, endpoint_options(info))
+}
+
+/// Opens a socket endpoint as `info` describes it, at `info.source` if that is given.
+///
+/// # Errors
+/// As [`open_endpoint`].
+pub fn open_socket(domain: &Arc<Domain>, info: &Info) -> Result<SocketEndpoint, SocketError> {
+    let kind = SocketKind::of(info.endpoint.kind);
+    let kind = kind.ok_or_else(|| another_type(info, "open_socket"))?;
+    SocketEndpoint::open(domain, kind, endpoint_options(info))
+}
+
+fn another_type(info: &Info, call: &str) -> OpenError {
+    let reason = format!("{call} opens no endpoint of type {}", info.endpoint.kind);
+    OpenError::Refused(Unreachable { errno: Errno::INVAL, reason })
 }
 
 /// Opens a scalable endpoint as `info` describes it, at `info.source` if that is given: with as
@@ -128,6 +150,9 @@ pub fn open_scalable_endpoint(
     domain: &Arc<Domain>,
     info: &Info,
 ) -> Result<Arc<ScalableEndpoint>, OpenError> {
+    if SocketKind::of(info.endpoint.kind).is_some() {
+        return Err(OpenError::NotScalable);
+    }
     let (transmit, receive) = (info.endpoint.tx_ctx_count, info.endpoint.rx_ctx_count);
     let counts = ContextCounts { transmit, receive };
     ScalableEndpoint::open(domain, endpoint_options(info), counts)

@@ -2,7 +2,7 @@
 //! who may call them and who drives them. Reference: fi_domain(3).
 
 use std::{
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
     time::Duration,
 };
 
@@ -18,6 +18,7 @@ use crate::{
     operation::IOV_LIMIT,
     poll_set::PollSet,
     primitive::{Ordering, fence},
+    socket_endpoint::driver::SocketDriver,
     transport::{Provider, Unreachable},
 };
 
@@ -117,6 +118,8 @@ pub struct Domain<P: Provider> {
     memory_regions: Arc<MemoryRegionRegistry>,
     /// Counters that drive all endpoints: their sleepers have to hear of a new one.
     watchers: Mutex<Vec<Weak<Counter>>>,
+    /// Who drives its socket endpoints, from the first on.
+    sockets: OnceLock<SocketDriver<P>>,
     open: BindCount,
 }
 
@@ -165,7 +168,7 @@ impl<P: Provider> Domain<P> {
         let open = BindCount::default();
         let mode = options.memory_region_mode;
         let memory_regions = Arc::new(MemoryRegionRegistry::new(mode, IOV_LIMIT));
-        let watchers = Mutex::default();
+        let (watchers, sockets) = (Mutex::default(), OnceLock::new());
         Ok(Arc::new(Domain {
             provider,
             sharing,
@@ -174,6 +177,7 @@ impl<P: Provider> Domain<P> {
             helpers,
             memory_regions,
             watchers,
+            sockets,
             open,
         }))
     }
@@ -211,6 +215,16 @@ impl<P: Provider> Domain<P> {
     /// Every endpoint of the domain.
     pub(crate) fn units(&self) -> &PollSet<P> {
         &self.units
+    }
+
+    /// Who drives the socket endpoints.
+    pub(crate) fn socket_driver(&self) -> Result<&SocketDriver<P>, OpenError> {
+        if let Some(driver) = self.sockets.get() {
+            return Ok(driver);
+        }
+        // Of two at once one is dropped, which ends its thread.
+        let driver = SocketDriver::start(&self.provider)?;
+        Ok(self.sockets.get_or_init(|| driver))
     }
 
     /// Wakes the sleepers of `counter` whenever there is an endpoint more.

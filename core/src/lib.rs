@@ -28,6 +28,7 @@ pub mod info;
 pub mod memory_region;
 pub mod scalable_endpoint;
 pub mod shared_context;
+pub mod socket_endpoint;
 
 // What drives them.
 pub mod engine;

@@ -46,7 +46,8 @@ impl Reach {
 
     /// What it can do with endpoints of that type.
     pub(super) fn offer(&self, config: &Config, kind: EndpointType) -> Offer {
-        if kind != EndpointType::Dgram {
+        let for_sockets = kind == EndpointType::SockDgram;
+        if kind != EndpointType::Dgram && !for_sockets {
             return super::offer(config, self.name(), kind);
         }
         // Peers of both kinds are behind one endpoint: the shorter limit holds.
@@ -55,6 +56,9 @@ impl Reach {
             Reach::Shm => near,
             Reach::Rdma(device) => near.min(device.datagram_max),
         };
+        if for_sockets {
+            return super::finish(config, self.name(), Offer::socket_datagrams(longest));
+        }
         let offer = Offer::datagrams(longest);
         let has_groups = matches!(self, Reach::Rdma(device) if device.has_groups);
         let offer = if has_groups { offer.with_groups() } else { offer };

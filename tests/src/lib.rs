@@ -15,6 +15,7 @@ pub mod bed;
 pub mod cases;
 pub mod completion;
 pub mod contexts;
+pub mod echo;
 pub mod figures;
 pub mod fork;
 pub mod link;
@@ -23,6 +24,7 @@ pub mod one_sided;
 pub mod process;
 pub mod random;
 pub mod scale;
+pub mod socket;
 pub mod trace;
 pub mod traffic;
 
@@ -167,6 +169,24 @@ macro_rules! conformance {
                 a_passive_endpoint_is_taken_over,
                 strangers_are_not_heard,
                 a_connected_endpoint_needs_an_event_queue;
+            sockets:
+                bytes_arrive_in_order_however_they_are_cut,
+                a_buffer_is_free_when_the_call_returns,
+                a_full_buffer_takes_no_more,
+                both_directions_may_be_full,
+                nothing_is_a_length,
+                the_descriptor_shows_what_there_is,
+                a_descriptor_wakes_who_sleeps_on_it,
+                an_end_comes_after_the_last_byte,
+                a_closed_stream_has_delivered_what_was_taken,
+                what_cannot_be_delivered_is_told,
+                a_loss_is_no_end,
+                what_is_no_segment_ends_the_stream,
+                nothing_passes_without_a_connection,
+                what_streams_have_not_is_refused,
+                a_wait_ends_with_what_it_waits_for,
+                a_stream_takes_a_passive_endpoint_over,
+                many_streams_share_a_domain;
             scalable:
                 a_named_context_gets_what_is_for_it,
                 the_first_context_gets_what_names_none,
@@ -220,6 +240,12 @@ macro_rules! conformance {
                 reliable_endpoints_are_not_reached,
                 a_datagram_wakes_a_sleeper,
                 threads_may_send_at_once;
+            socket_datagrams:
+                datagrams_are_whole_and_have_a_source,
+                a_short_buffer_cuts_a_datagram,
+                a_datagram_is_shown_by_the_descriptor,
+                who_receives_nothing_stops_nobody,
+                what_datagram_sockets_have_not_is_refused;
         }
     };
     (multicast over $bed:expr) => {

@@ -14,7 +14,7 @@ use std::sync::{
 };
 
 pub use entry::{Entry, ErrorEntry};
-use store::{CompletionStore, Head};
+use store::{CompletionStore, Head, Sharing};
 pub use waiting::QueueWait;
 
 use crate::{
@@ -78,11 +78,20 @@ impl<P: Provider> CompletionQueue<P> {
         size: usize,
     ) -> Result<Arc<Self>, crate::domain::OpenError> {
         let size = if size == 0 { SIZE_DEFAULT } else { size };
+        Self::open_for(domain, size.min(1 << 20), domain.sharing())
+    }
+
+    /// Opens a queue that any thread may use if `sharing` says so, whatever the domain's rule is.
+    pub(crate) fn open_for(
+        domain: &Arc<Domain<P>>,
+        size: usize,
+        sharing: Sharing,
+    ) -> Result<Arc<Self>, crate::domain::OpenError> {
         let wake = domain.provider().new_bell()?;
         Ok(Arc::new(CompletionQueue {
             domain: domain.clone(),
-            store: Arc::new(CompletionStore::new(domain.sharing(), size.min(1 << 20), wake)),
-            units: PollSet::new(domain.sharing()),
+            store: Arc::new(CompletionStore::new(sharing, size, wake)),
+            units: PollSet::new(sharing),
             idle: Idle::default(),
             signaled: AtomicBool::new(false),
             bound: BindCount::default(),

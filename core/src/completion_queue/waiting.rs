@@ -82,7 +82,7 @@ impl<P: Provider> CompletionQueue<P> {
     fn sleep(&self, left: Option<Duration>) {
         let wait = self.begin_wait();
         if self.nothing_yet(&wait) {
-            let left = if wait.armed.waits_for_room() {
+            let left = if wait.waits_for_room() {
                 Some(left.map_or(LOOK_AGAIN, |left| left.min(LOOK_AGAIN)))
             } else {
                 left
@@ -113,11 +113,16 @@ impl<P: Provider> CompletionQueue<P> {
     /// Reference: fi_poll(3), `fi_trywait`: "the caller should … process any
     /// queued events before waiting".
     pub fn prepare_wait(&self) -> Option<QueueWait<P>> {
+        self.prepare_nap().filter(|wait| !wait.waits_for_room())
+    }
+
+    /// As [`Self::prepare_wait`], for who looks again soon where the wait says that it has to.
+    pub(crate) fn prepare_nap(&self) -> Option<QueueWait<P>> {
         if self.domain.provider().forked() {
             return None;
         }
         let wait = self.begin_wait();
-        (self.nothing_yet(&wait) && !wait.armed.waits_for_room()).then_some(wait)
+        self.nothing_yet(&wait).then_some(wait)
     }
 }
 
@@ -133,6 +138,11 @@ impl<P: Provider> QueueWait<P> {
         let mut bells = self.armed.bells();
         bells.push(self.store.wake().fd());
         bells
+    }
+
+    /// Whether a sleeper must look again by itself, soon.
+    pub(crate) fn waits_for_room(&self) -> bool {
+        self.armed.waits_for_room()
     }
 }
 

@@ -122,6 +122,27 @@ pub enum Stage {
     Over,
 }
 
+/// How far a connection has come, for who only sends and receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Link {
+    /// Messages cannot pass yet.
+    Pending,
+    /// They pass.
+    Up,
+    /// They pass no more, or never will.
+    Down,
+}
+
+impl Stage {
+    pub(crate) fn link(self) -> Link {
+        match self {
+            Stage::Connected => Link::Up,
+            Stage::Leaving | Stage::Over => Link::Down,
+            Stage::Fresh | Stage::Asked | Stage::Answering | Stage::Confirming => Link::Pending,
+        }
+    }
+}
+
 /// One connection.
 pub struct Connection {
     pub(crate) reporter: Reporter,

@@ -7,7 +7,8 @@ use super::{Endpoint, EndpointError, EndpointOptions, PostError};
 use crate::{
     address::Address,
     connection::{
-        ConnectionError, passive_endpoint::PassiveEndpoint, request::ConnectionRequest, truncated,
+        ConnectionError, manager::Link, passive_endpoint::PassiveEndpoint,
+        request::ConnectionRequest, truncated,
     },
     domain::{Domain, OpenError},
     engine::unit::Unit,
@@ -108,6 +109,14 @@ impl<P: Provider> Endpoint<P> {
         }
         let unit = self.unit().map_err(|_| ConnectionError::NotConnected)?;
         unit.with(|engine| engine.shutdown())?
+    }
+
+    /// How far its connection has come.
+    pub(crate) fn link(&self) -> Link {
+        match self.unit() {
+            Ok(unit) => unit.with(|engine| engine.link()).unwrap_or(Link::Down),
+            Err(_) => Link::Pending,
+        }
     }
 
     /// The other end, while there is a connection. Reference: fi_cm(3), `fi_getpeer`.

@@ -15,6 +15,7 @@ use crate::{
     engine::{Engine, Setup, unit::Unit},
     flags::Flags,
     primitive::AtomicBool,
+    socket_endpoint::RECEIVE_BUFFER,
     transport::Provider,
 };
 
@@ -52,6 +53,9 @@ impl<P: Provider> Endpoint<P> {
             shared.add_unit(member, &unit);
         }
         bindings.add_unit(&unit);
+        if self.options.under_socket {
+            return Ok(());
+        }
         if let Some(Reporter { queue, .. }) = bindings.reporter.as_ref().filter(|_| connected) {
             queue.add_driven(unit.clone());
         }
@@ -98,7 +102,10 @@ impl<P: Provider> Endpoint<P> {
             memory_regions: self.domain.memory_regions().clone(),
             transmit_size: self.options.transmit_size,
             multi_receive_min: self.multi_receive_min(),
-            unexpected_budget: self.domain.options().unexpected_budget,
+            unexpected_budget: match self.options.under_socket {
+                true => RECEIVE_BUFFER as u64,
+                false => self.domain.options().unexpected_budget,
+            },
             address_vector,
         })
     }
@@ -125,9 +132,10 @@ impl<P: Provider> Endpoint<P> {
         let Some(transport) = bindings.transport.take() else {
             return Err(EndpointError::Closed { object: "endpoint" });
         };
-        // An event queue drives it as well, maybe from within a poll that reports an event.
-        let connected = manager.is_some();
-        let sharing = if connected { Sharing::Shared } else { self.domain.sharing() };
+        // An event queue drives it as well, maybe from within a poll that reports an event; or a
+        // helper does.
+        let is_shared = manager.is_some() || self.options.under_socket;
+        let sharing = if is_shared { Sharing::Shared } else { self.domain.sharing() };
         let mut engine = Engine::new(transport, setup);
         engine.manager = manager;
         engine.datagrams = self.options.datagrams.then(Box::default);

@@ -248,7 +248,7 @@ impl<P: Provider> Endpoint<P> {
         self.enabled.get().ok_or(PostError::NotEnabled)
     }
 
-    fn unit(&self) -> Result<&Arc<Unit<P>>, PostError> {
+    pub(crate) fn unit(&self) -> Result<&Arc<Unit<P>>, PostError> {
         Ok(&self.enabled()?.unit)
     }
 

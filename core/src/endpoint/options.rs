@@ -42,6 +42,8 @@ pub struct EndpointOptions {
     pub connected: bool,
     /// Whether its messages are datagrams (`FI_EP_DGRAM`): each is one packet, and may be lost.
     pub datagrams: bool,
+    /// Whether a socket endpoint stands on it, which drives it with threads of its own.
+    pub under_socket: bool,
 }
 
 impl EndpointOptions {
@@ -82,6 +84,7 @@ impl Default for EndpointOptions {
             shares_receive: false,
             connected: false,
             datagrams: false,
+            under_socket: false,
         }
     }
 }

@@ -264,7 +264,7 @@ impl<P: Provider> Endpoint<P> {
     }
 
     /// Where what becomes of asynchronous operations is told.
-    pub(super) fn reporter_queue(&self) -> Option<Arc<EventQueue>> {
+    pub(crate) fn reporter_queue(&self) -> Option<Arc<EventQueue>> {
         self.lock_bindings().reporter.as_ref().map(|reporter| reporter.queue.clone())
     }
 

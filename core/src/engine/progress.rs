@@ -21,9 +21,9 @@ use crate::{
 };
 
 /// How long the helper stays away from an application that polls.
-const STAY_AWAY: Duration = Duration::from_millis(1);
+pub(crate) const STAY_AWAY: Duration = Duration::from_millis(1);
 /// The longest sleep, as a bound on whatever might go wrong with a bell.
-const SLEEP_MAX: Duration = Duration::from_millis(100);
+pub(crate) const SLEEP_MAX: Duration = Duration::from_millis(100);
 /// Empty polls before the helper sleeps.
 const SPINS: usize = 200;
 
@@ -86,7 +86,7 @@ impl Helper {
         })
     }
 
-    fn start<P: Provider>(
+    pub(crate) fn start<P: Provider>(
         provider: &Arc<P>,
         name: &str,
         run: impl FnOnce(&AtomicBool, &dyn Bell) + Send + 'static,

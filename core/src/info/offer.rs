@@ -63,6 +63,16 @@ pub const DATAGRAM_CAPS: Flags = Flags::MSG
     .union(Flags::LOCAL_COMM)
     .union(Flags::REMOTE_COMM);
 
+/// Capabilities that socket endpoints can have.
+const SOCKET_CAPS: Flags = Flags::MSG
+    .union(Flags::SEND)
+    .union(Flags::RECV)
+    .union(Flags::LOCAL_COMM)
+    .union(Flags::REMOTE_COMM);
+
+/// The protocol of streams: see [`crate::socket_endpoint`].
+const PROTOCOL_STREAM: u32 = 1 << 31 | 0x6b73; // "ks"
+
 /// The protocol between two kestrels: "provider specific protocols will be
 /// indicated by having the upper bit of the protocol value set to one".
 pub const PROTOCOL_KESTREL: u32 = 1 << 31 | 0x6b65; // "ke"
@@ -182,6 +192,46 @@ impl Offer {
             endpoint.max_order_waw_size = 0;
         }
         offer
+    }
+
+    /// The offer for streams of bytes to one peer. "FI_EP_SOCK_STREAM: Data streaming endpoint
+    /// with TCP socket-like semantics." The longest message is one call's: a send takes what fits.
+    pub fn stream() -> Self {
+        let mut offer = Offer::msg().synchronous(EndpointType::SockStream);
+        for info in [&mut offer.template, &mut offer.maximum] {
+            info.endpoint.protocol = PROTOCOL_STREAM;
+            info.transmit.message_order = MessageOrder::SAS;
+            info.receive.message_order = MessageOrder::SAS;
+        }
+        offer
+    }
+
+    /// The offer for datagrams of socket endpoints. "FI_EP_SOCK_DGRAM: A connectionless,
+    /// unreliable datagram endpoint with UDP socket-like semantics."
+    pub fn socket_datagrams(message_max: usize) -> Self {
+        Offer::datagrams(message_max).synchronous(EndpointType::SockDgram)
+    }
+
+    /// What is left where calls are over when they return: messages, and nothing that a
+    /// completion would tell.
+    fn synchronous(mut self, kind: EndpointType) -> Self {
+        self.maximum.receive.op_flags = Flags::COMPLETION;
+        let answered = Flags::DELIVERY_COMPLETE | Flags::MATCH_COMPLETE;
+        self.maximum.transmit.op_flags.remove(answered);
+        for info in [&mut self.template, &mut self.maximum] {
+            for caps in [&mut info.caps, &mut info.transmit.caps, &mut info.receive.caps] {
+                *caps &= SOCKET_CAPS;
+            }
+            info.endpoint.kind = kind;
+            info.endpoint.tag_format = 0;
+            info.endpoint.max_order_raw_size = 0;
+            info.endpoint.max_order_war_size = 0;
+            info.endpoint.max_order_waw_size = 0;
+            info.transmit.rma_iov_limit = 0;
+            info.domain.memory_region_mode = MemoryRegionMode::empty();
+            (info.domain.max_ep_stx_ctx, info.domain.max_ep_srx_ctx) = (0, 0);
+        }
+        self
     }
 
     /// The same offer with multicast groups.

@@ -7,7 +7,7 @@ use crate::{
     address::Address,
     connection::{
         CM_DATA_SIZE, ConnectionError,
-        manager::{Connection, Control, Manager, Pending, Stage},
+        manager::{Connection, Control, Link, Manager, Pending, Stage},
         nonce,
     },
     engine::Engine,
@@ -126,6 +126,11 @@ impl<T: Transport> Engine<T> {
     pub(crate) fn connected_peer(&mut self) -> Option<Address> {
         let peer = self.connection_in(Stage::Connected)?.peer?;
         Some(self.peers[peer as usize].address)
+    }
+
+    /// How far the connection has come; up, where there is none to wait for.
+    pub(crate) fn link(&mut self) -> Link {
+        self.connection().map_or(Link::Up, |connection| connection.stage.link())
     }
 
     /// Whether `peer` may send messages and one-sided operations: with connections, the

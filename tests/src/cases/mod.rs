@@ -20,4 +20,6 @@ pub mod rma;
 pub mod scalable;
 pub mod shared_contexts;
 pub mod sizes;
+pub mod socket_datagrams;
+pub mod sockets;
 pub mod truncation;

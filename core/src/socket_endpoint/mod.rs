@@ -1,0 +1,338 @@
+//! Socket endpoints: sends and receives that are over when the call returns.
+//! Reference: fi_endpoint(3), "SOCKET ENDPOINTS".
+//!
+//! They stand on the other endpoints, over any transport. A stream (`FI_EP_SOCK_STREAM`) is a
+//! connected endpoint whose messages are segments of the stream, numbered by their remote data;
+//! the last one, which has no bytes, is its end. So neither is an end mistaken for a loss, nor
+//! does anything follow a gap. Datagrams
+//! (`FI_EP_SOCK_DGRAM`) are those of an endpoint of datagrams. Bytes are copied at the call, into
+//! a send buffer or out of what has arrived; both are bounded, and what does not fit is refused
+//! with [`SocketError::Again`].
+//!
+//! In reading order: [`incoming`] and [`outgoing`] are the two buffers, [`socket`] moves them
+//! on, [`driver`] does so while the application is elsewhere, [`descriptor`] shows what came of
+//! it, and [`transfer`] has the calls that send and receive.
+
+pub mod descriptor;
+pub(crate) mod driver;
+pub mod error;
+pub mod incoming;
+mod outgoing;
+mod socket;
+#[allow(unsafe_code)]
+pub mod transfer;
+
+use std::{
+    os::fd::RawFd,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+pub use descriptor::Readiness;
+pub use error::SocketError;
+pub use incoming::Received;
+
+use crate::{
+    address::Address,
+    address_vector::AddressVector,
+    completion_queue::{CompletionQueue, store::Sharing},
+    connection::{manager::Link, passive_endpoint::PassiveEndpoint, request::ConnectionRequest},
+    domain::Domain,
+    endpoint::{Endpoint, EndpointOptions},
+    event_queue::EventQueue,
+    flags::Flags,
+    info::EndpointType,
+    primitive::yield_now,
+    transport::Provider,
+};
+use descriptor::Descriptor;
+use socket::Socket;
+
+/// The longest segment of a stream: peers have to agree on it. Units: bytes.
+pub const SEGMENT_MAX: usize = 8 << 10;
+/// What an endpoint has taken and not delivered, at most. Units: bytes.
+pub const SEND_BUFFER: usize = 256 << 10;
+/// What has arrived and was not received, at most; a peer may have some more on its way.
+/// Units: bytes.
+pub const RECEIVE_BUFFER: usize = 256 << 10;
+/// What a short datagram counts in the send buffer. Units: bytes.
+const SEND_WEIGHT_MIN: usize = 256;
+/// How long shutting down waits for a peer that takes nothing.
+const STALL_MAX: Duration = Duration::from_secs(1);
+/// How long it waits for one that takes all of it slowly.
+const LINGER_MAX: Duration = Duration::from_secs(10);
+
+/// What a socket endpoint can do.
+const CAPABILITIES: Flags = Flags::MSG.union(Flags::SEND).union(Flags::RECV).union(Flags::SOURCE);
+
+/// The two types of socket endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SocketKind {
+    /// A stream of bytes to one peer (`FI_EP_SOCK_STREAM`).
+    Stream,
+    /// Datagrams to many (`FI_EP_SOCK_DGRAM`).
+    Datagram,
+}
+
+impl SocketKind {
+    /// The one of that type of endpoint; none of the types that are no socket endpoints.
+    pub fn of(kind: EndpointType) -> Option<SocketKind> {
+        match kind {
+            EndpointType::SockStream => Some(SocketKind::Stream),
+            EndpointType::SockDgram => Some(SocketKind::Datagram),
+            _ => None,
+        }
+    }
+}
+
+/// A socket endpoint. It behaves like a socket that does not block.
+pub struct SocketEndpoint<P: Provider> {
+    socket: Arc<Socket<P>>,
+    inject_size: usize,
+    is_closed: AtomicBool,
+}
+
+impl<P: Provider> SocketEndpoint<P> {
+    /// Opens one, not yet enabled. Of `options` the address, the key and the inject size count.
+    pub fn open(
+        domain: &Arc<Domain<P>>,
+        kind: SocketKind,
+        options: EndpointOptions,
+    ) -> Result<Self, SocketError> {
+        let options = options_for(kind, options);
+        Self::over(kind, options.inject_size, Endpoint::open(domain, options)?)
+    }
+
+    /// Opens a stream that can accept `request`; closed before it does, it rejects it.
+    pub fn open_for(
+        domain: &Arc<Domain<P>>,
+        options: EndpointOptions,
+        request: ConnectionRequest<P>,
+    ) -> Result<Self, SocketError> {
+        let options = options_for(SocketKind::Stream, options);
+        let inject_size = options.inject_size;
+        Self::over(SocketKind::Stream, inject_size, Endpoint::open_for(domain, options, request)?)
+    }
+
+    /// Opens a stream with the address of a passive endpoint that does not listen: see
+    /// [`Endpoint::open_instead_of`].
+    pub fn open_instead_of(
+        domain: &Arc<Domain<P>>,
+        options: EndpointOptions,
+        passive: &PassiveEndpoint<P>,
+    ) -> Result<Self, SocketError> {
+        let options = options_for(SocketKind::Stream, options);
+        let inject_size = options.inject_size;
+        let endpoint = Endpoint::open_instead_of(domain, options, passive)?;
+        Self::over(SocketKind::Stream, inject_size, endpoint)
+    }
+
+    /// "Socket endpoints are not associated with completion queues": this one is their own.
+    fn over(
+        kind: SocketKind,
+        inject_size: usize,
+        endpoint: Arc<Endpoint<P>>,
+    ) -> Result<Self, SocketError> {
+        let size = 2 * SEND_BUFFER / SEND_WEIGHT_MIN;
+        let queue = CompletionQueue::open_for(endpoint.domain(), size, Sharing::Shared)?;
+        endpoint.bind_completion_queue(&queue, Flags::TRANSMIT | Flags::RECV)?;
+        let socket = Arc::new(Socket::new(kind, endpoint, queue));
+        Ok(SocketEndpoint { socket, inject_size, is_closed: AtomicBool::new(false) })
+    }
+
+    fn endpoint(&self) -> &Arc<Endpoint<P>> {
+        &self.socket.endpoint
+    }
+
+    /// Which of the two it is.
+    pub fn kind(&self) -> SocketKind {
+        self.socket.kind
+    }
+
+    /// Binds the queue that what becomes of the connection is reported to, as events of the
+    /// object `fid`. A stream needs one.
+    pub fn bind_event_queue(&self, queue: &Arc<EventQueue>, fid: u64) -> Result<(), SocketError> {
+        Ok(self.endpoint().bind_event_queue(queue, fid)?)
+    }
+
+    /// Binds the address vector, whose addresses datagrams are sent to.
+    pub fn bind_address_vector(&self, vector: &Arc<AddressVector>) -> Result<(), SocketError> {
+        match self.kind() {
+            SocketKind::Stream => Err(SocketError::NotForThisType { object: "address vector" }),
+            SocketKind::Datagram => Ok(self.endpoint().bind_address_vector(vector)?),
+        }
+    }
+
+    /// Enables it: from now on datagrams arrive, and a stream can be connected.
+    pub fn enable(&self) -> Result<(), SocketError> {
+        // Before anything is enabled that nobody would drive.
+        let driver = self.endpoint().domain().socket_driver()?;
+        self.endpoint().enable()?;
+        self.socket.begin()?;
+        if let (SocketKind::Stream, Some(events)) = (self.kind(), self.endpoint().reporter_queue())
+        {
+            events.add_driven(self.socket.clone());
+        }
+        driver.add(&self.socket);
+        Ok(())
+    }
+
+    fn enable_once(&self) -> Result<(), SocketError> {
+        if self.endpoint().unit().is_err() { self.enable() } else { Ok(()) }
+    }
+
+    /// Where it is. Reference: fi_cm(3), `fi_getname`.
+    pub fn address(&self) -> Address {
+        self.endpoint().address()
+    }
+
+    /// Gives one that is not enabled another address. Reference: fi_cm(3), `fi_setname`.
+    pub fn set_address(&self, address: Address) -> Result<(), SocketError> {
+        Ok(self.endpoint().set_address(address)?)
+    }
+
+    /// The other end of a stream. Reference: fi_cm(3), `fi_getpeer`.
+    pub fn peer(&self) -> Result<Address, SocketError> {
+        Ok(self.endpoint().peer()?)
+    }
+
+    /// Connects a stream, enabled now if it was not: see [`Endpoint::connect`].
+    pub fn connect(&self, address: Address, data: &[u8]) -> Result<(), SocketError> {
+        if self.kind() == SocketKind::Stream {
+            self.enable_once()?;
+        }
+        Ok(self.endpoint().connect(address, data)?)
+    }
+
+    /// Accepts the request that a stream was opened for, enabled now if it was not.
+    pub fn accept(&self, data: &[u8]) -> Result<(), SocketError> {
+        if self.kind() == SocketKind::Stream {
+            self.enable_once()?;
+        }
+        Ok(self.endpoint().accept(data)?)
+    }
+
+    /// Ends a stream, in both directions. What was taken leaves first; what had arrived can
+    /// still be received. A second time it does nothing.
+    ///
+    /// # Errors
+    /// [`SocketError::NotDelivered`] if the peer is gone, has taken nothing for a second, or not
+    /// all in ten. The stream is over all the same.
+    pub fn shutdown(&self) -> Result<(), SocketError> {
+        let mut flow = self.socket.called()?;
+        if self.kind() == SocketKind::Stream && !flow.was_up {
+            self.socket.advance(&mut flow);
+        }
+        if self.kind() == SocketKind::Datagram || !flow.was_up {
+            // Says what is wrong.
+            return Ok(self.endpoint().shutdown()?);
+        }
+        if std::mem::replace(&mut flow.is_shut, true) {
+            return Ok(());
+        }
+        flow.outgoing.finish();
+        drop(flow);
+        let bytes = self.linger();
+        // A connection that is over already is shut down as well.
+        let _ = self.endpoint().shutdown();
+        let mut flow = self.socket.lock();
+        self.socket.advance(&mut flow);
+        self.socket.show(&mut flow);
+        if bytes > 0 { Err(SocketError::NotDelivered { bytes }) } else { Ok(()) }
+    }
+
+    /// Waits until what was taken has left, while any of it does. Says how much is left.
+    fn linger(&self) -> usize {
+        let start = Instant::now();
+        let (mut since, mut before) = (start, usize::MAX);
+        loop {
+            let mut flow = self.socket.lock();
+            self.socket.advance(&mut flow);
+            let left = flow.outgoing.undelivered();
+            if flow.outgoing.is_empty() || flow.link != Link::Up {
+                return left;
+            }
+            if std::mem::replace(&mut before, left) != left {
+                since = Instant::now();
+            }
+            if since.elapsed() > STALL_MAX || start.elapsed() > LINGER_MAX {
+                return left;
+            }
+            drop(flow);
+            yield_now();
+        }
+    }
+
+    /// A descriptor to wait on with poll, epoll or select, which shows [`Self::readiness`]. It
+    /// is the endpoint's, and means nothing after it is closed.
+    /// Reference: fi_endpoint(3), FI_GETWAIT.
+    pub fn descriptor(&self) -> Result<RawFd, SocketError> {
+        self.socket.check_fork()?;
+        let mut flow = self.socket.lock();
+        let now = flow.readiness();
+        let descriptor = match &mut flow.descriptor {
+            Some(descriptor) => descriptor,
+            none => {
+                let new = Descriptor::new();
+                let new =
+                    new.map_err(|error| SocketError::NoDescriptor { reason: error.to_string() })?;
+                none.insert(new)
+            }
+        };
+        descriptor.show(now);
+        let fd = descriptor.fd();
+        drop(flow);
+        // Who asks for it will sleep.
+        if let Ok(driver) = self.endpoint().domain().socket_driver() {
+            driver.nudge();
+        }
+        Ok(fd)
+    }
+
+    /// Closes it. A stream that was not shut down is, as far as that goes: who wants to know how
+    /// far shuts it down first. A second close does nothing.
+    pub fn close(&self) {
+        if self.is_closed.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let endpoint = self.endpoint();
+        if !endpoint.domain().provider().forked() {
+            if let Err(error @ SocketError::NotDelivered { .. }) = self.shutdown() {
+                tracing::warn!(address = %endpoint.address(), "closed: {error}");
+            }
+            if let Some(events) = endpoint.reporter_queue() {
+                events.remove_driven(&self.socket);
+            }
+            if let Ok(driver) = endpoint.domain().socket_driver() {
+                driver.remove(&self.socket);
+            }
+        }
+        endpoint.close();
+    }
+}
+
+impl<P: Provider> Drop for SocketEndpoint<P> {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+fn options_for(kind: SocketKind, options: EndpointOptions) -> EndpointOptions {
+    EndpointOptions {
+        capabilities: CAPABILITIES,
+        transmit_size: SEND_BUFFER / SEND_WEIGHT_MIN,
+        transmit_flags: Flags::empty(),
+        receive_flags: Flags::empty(),
+        shares_transmit: false,
+        shares_receive: false,
+        connected: kind == SocketKind::Stream,
+        datagrams: kind == SocketKind::Datagram,
+        under_socket: true,
+        // What is injected is taken whole.
+        inject_size: options.inject_size.min(SEND_BUFFER),
+        ..options
+    }
+}

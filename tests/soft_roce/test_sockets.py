@@ -1,0 +1,45 @@
+"""Socket endpoints on queue pairs: an echo server and its client, on one host and on two."""
+
+from __future__ import annotations
+
+import pytest
+
+from lab import example, needs_guest, run_script
+
+pytestmark = [pytest.mark.usefixtures("ready"), needs_guest]
+
+BYTES = 3_000_000
+
+
+@pytest.fixture(scope="session")
+def echo() -> str:
+    """The example that sends back what comes, and asks for that, built."""
+    return example("kestrel-tests", "echo")
+
+
+def test_two_hosts_echo_a_stream(echo: str) -> None:
+    """Every byte comes back, in order, and then the end, also with a lossy cable."""
+    output = run_script(
+        "--two",
+        "--loss",
+        "1%",
+        script=f"""
+        on-peer {echo} serve 10.9.0.2:7000 & peer_listening 7000
+        {echo} ask 10.9.0.1:7001 10.9.0.2:7000 {BYTES}
+        {echo} ask 10.9.0.1:7002 10.9.0.2:7000 1
+        """,
+    )
+    assert f"{BYTES} bytes came back" in output, output
+    assert "\n1 bytes came back" in output, output
+
+
+def test_two_hosts_echo_datagrams(echo: str) -> None:
+    output = run_script(
+        "--two",
+        script=f"""
+        on-peer {echo} serve-datagrams 10.9.0.2:7000 & peer_listening 7000
+        {echo} ask-datagrams 10.9.0.1:7001 10.9.0.2:7000 100
+        """,
+    )
+    answers = int(output.split(" of 100 datagrams came back")[0].split()[-1])
+    assert answers > 80, output
