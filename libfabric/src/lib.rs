@@ -55,4 +55,5 @@ pub mod poll_set;
 pub mod scalable_endpoint;
 pub mod shared_receive;
 pub mod shared_transmit;
+pub mod socket_endpoint;
 pub mod wait_set;

@@ -130,7 +130,7 @@ pub unsafe extern "C" fn open(
         let config = parameters::config()?;
         // SAFETY: as above.
         let info = unsafe { hints::agree(info, &config, version) }?;
-        if info.endpoint.kind != EndpointType::Msg {
+        if !matches!(info.endpoint.kind, EndpointType::Msg | EndpointType::SockStream) {
             let reason = format!("endpoints of type {} do not listen", info.endpoint.kind);
             return Err(Failure::new(Errno::INVAL, reason));
         }

@@ -73,6 +73,10 @@ pub struct FidEp {
 #[repr(transparent)]
 pub struct FidSep(pub FidEp);
 
+/// A socket endpoint: C declares it as an endpoint.
+#[repr(transparent)]
+pub struct FidSocket(pub FidEp);
+
 /// A shared receive context: C declares it as an endpoint.
 #[repr(transparent)]
 pub struct FidSrx(pub FidEp);

@@ -14,20 +14,61 @@ use crate::{
         control::OpsCm,
         fid::{Fid, FidEp},
     },
-    address, multicast, object,
+    address, multicast,
+    object::{self, Header},
     outcome::{Failure, done},
 };
 
-pub static OPERATIONS: OpsCm = OpsCm {
-    setname,
-    getname,
-    getpeer,
-    connect,
-    accept,
-    shutdown,
-    join: multicast::join,
-    ..OpsCm::refusing::<NOSYS>()
-};
+pub static OPERATIONS: OpsCm = OpsCm { join: multicast::join, ..operations::<FidEp>() };
+
+/// The calls of an endpoint that has a name, and may have a peer.
+pub const fn operations<H: Header<State: Connects>>() -> OpsCm {
+    OpsCm {
+        setname: setname::<H>,
+        getname: getname::<H>,
+        getpeer: getpeer::<H>,
+        connect: connect::<H>,
+        accept: accept::<H>,
+        shutdown: shutdown::<H>,
+        ..OpsCm::refusing::<NOSYS>()
+    }
+}
+
+/// Whoever has a name, and may have a peer.
+pub trait Connects {
+    /// How its addresses are written.
+    fn format(&self) -> AddressFormat;
+    fn address(&self) -> Address;
+    fn set_address(&self, address: Address) -> Result<(), Failure>;
+    fn peer(&self) -> Result<Address, Failure>;
+    fn connect(&self, address: Address, data: &[u8]) -> Result<(), Failure>;
+    fn accept(&self, data: &[u8]) -> Result<(), Failure>;
+    fn shutdown(&self) -> Result<(), Failure>;
+}
+
+impl Connects for State {
+    fn format(&self) -> AddressFormat {
+        self.format
+    }
+    fn address(&self) -> Address {
+        self.endpoint.address()
+    }
+    fn set_address(&self, address: Address) -> Result<(), Failure> {
+        Ok(self.endpoint.set_address(address)?)
+    }
+    fn peer(&self) -> Result<Address, Failure> {
+        Ok(self.endpoint.peer()?)
+    }
+    fn connect(&self, address: Address, data: &[u8]) -> Result<(), Failure> {
+        Ok(self.endpoint.connect(address, data)?)
+    }
+    fn accept(&self, data: &[u8]) -> Result<(), Failure> {
+        Ok(self.endpoint.accept(data)?)
+    }
+    fn shutdown(&self) -> Result<(), Failure> {
+        Ok(self.endpoint.shutdown()?)
+    }
+}
 
 /// The application's data that goes with a request or an answer.
 ///
@@ -66,40 +107,51 @@ pub unsafe fn named(
 
 /// "On output, addrlen is set to the size of the buffer needed to store the address";
 /// -FI_ETOOSMALL if there were fewer.
-unsafe extern "C" fn getname(ep: *mut Fid, target: *mut c_void, length: *mut usize) -> c_int {
+unsafe extern "C" fn getname<H: Header<State: Connects>>(
+    ep: *mut Fid,
+    target: *mut c_void,
+    length: *mut usize,
+) -> c_int {
     done("fi_getname", || {
         // SAFETY: C passes an open endpoint, and a buffer of that length.
         unsafe {
-            let state: &State = object::owned(ep.cast::<FidEp>())?;
-            let bytes = address::write(state.format, &state.endpoint.address());
+            let state = object::owned(ep.cast::<H>())?;
+            let bytes = address::write(state.format(), &state.address());
             address::fill(&bytes, target, length)
         }
     })
 }
 
-unsafe extern "C" fn setname(ep: *mut Fid, target: *mut c_void, length: usize) -> c_int {
+unsafe extern "C" fn setname<H: Header<State: Connects>>(
+    ep: *mut Fid,
+    target: *mut c_void,
+    length: usize,
+) -> c_int {
     done("fi_setname", || {
         // SAFETY: C passes an open endpoint, and an address of that length.
         unsafe {
-            let state = object::owned(ep.cast::<FidEp>())?;
-            let address = named(state.format, target, Some(length))?;
-            Ok(state.endpoint.set_address(address)?)
+            let state = object::owned(ep.cast::<H>())?;
+            state.set_address(named(state.format(), target, Some(length))?)
         }
     })
 }
 
-unsafe extern "C" fn getpeer(ep: *mut FidEp, target: *mut c_void, length: *mut usize) -> c_int {
+unsafe extern "C" fn getpeer<H: Header<State: Connects>>(
+    ep: *mut FidEp,
+    target: *mut c_void,
+    length: *mut usize,
+) -> c_int {
     done("fi_getpeer", || {
         // SAFETY: C passes an open endpoint, and a buffer of that length.
         unsafe {
-            let state = object::owned(ep)?;
-            let bytes = address::write(state.format, &state.endpoint.peer()?);
+            let state = object::owned(ep.cast::<H>())?;
+            let bytes = address::write(state.format(), &state.peer()?);
             address::fill(&bytes, target, length)
         }
     })
 }
 
-unsafe extern "C" fn connect(
+unsafe extern "C" fn connect<H: Header<State: Connects>>(
     ep: *mut FidEp,
     target: *const c_void,
     param: *const c_void,
@@ -108,26 +160,30 @@ unsafe extern "C" fn connect(
     done("fi_connect", || {
         // SAFETY: C passes an open endpoint, an address in its format, and that much data.
         unsafe {
-            let state = object::owned(ep)?;
-            let address = named(state.format, target, None)?;
-            Ok(state.endpoint.connect(address, data(param, length)?)?)
+            let state = object::owned(ep.cast::<H>())?;
+            let address = named(state.format(), target, None)?;
+            state.connect(address, data(param, length)?)
         }
     })
 }
 
-unsafe extern "C" fn accept(ep: *mut FidEp, param: *const c_void, length: usize) -> c_int {
+unsafe extern "C" fn accept<H: Header<State: Connects>>(
+    ep: *mut FidEp,
+    param: *const c_void,
+    length: usize,
+) -> c_int {
     done("fi_accept", || {
         // SAFETY: C passes an open endpoint, and that much data.
-        unsafe { Ok(object::owned(ep)?.endpoint.accept(data(param, length)?)?) }
+        unsafe { object::owned(ep.cast::<H>())?.accept(data(param, length)?) }
     })
 }
 
-unsafe extern "C" fn shutdown(ep: *mut FidEp, flags: u64) -> c_int {
+unsafe extern "C" fn shutdown<H: Header<State: Connects>>(ep: *mut FidEp, flags: u64) -> c_int {
     done("fi_shutdown", || {
         if flags != 0 {
             return Err(Failure::flags("fi_shutdown", flags));
         }
         // SAFETY: C passes an open endpoint.
-        Ok(unsafe { object::owned(ep) }?.endpoint.shutdown()?)
+        unsafe { object::owned(ep.cast::<H>()) }?.shutdown()
     })
 }

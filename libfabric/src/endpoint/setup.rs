@@ -10,6 +10,7 @@ use kestrel_core::{
     error::Errno,
     flags::Flags,
     info::{self, EndpointType},
+    socket_endpoint::SocketKind,
 };
 
 use super::{COLLECTIVE, Limits, State, atomic, connection, message, options, rma, tagged};
@@ -23,6 +24,7 @@ use crate::{
     connection_request, hints,
     object::{self, Header, Use},
     outcome::{Failure, done},
+    socket_endpoint,
 };
 
 /// Reference: fi_endpoint(3), `fi_endpoint`.
@@ -53,6 +55,12 @@ pub unsafe extern "C" fn open_with_flags(
         // SAFETY: as above.
         let info = unsafe { hints::agree(info, &parent.config, parent.version) }?;
         let in_use = Use::of(&parent.uses)?;
+        if let Some(kind) = SocketKind::of(info.endpoint.kind) {
+            // SAFETY: as above.
+            *place =
+                unsafe { socket_endpoint::open(&parent.domain, kind, &info, context, in_use) }?;
+            return Ok(());
+        }
         // SAFETY: as above.
         let endpoint = unsafe { open_core(&parent.domain, &info) }?;
         *place = create(class::EP, context, endpoint, &info, in_use);

@@ -21,8 +21,8 @@ const MSG: u32 = 1;
 /// FI_WAIT_UNSPEC.
 const UNSPEC: u32 = 1;
 const CONNREQ: u32 = 1;
-const CONNECTED: u32 = 2;
-const SHUTDOWN: u32 = 3;
+pub const CONNECTED: u32 = 2;
+pub const SHUTDOWN: u32 = 3;
 const BACKLOG: c_int = 7;
 const CM_DATA_SIZE: c_int = 1;
 const CONNREFUSED: i32 = 111;
@@ -30,36 +30,43 @@ const ISCONN: c_int = -106;
 const NOTCONN: c_int = -107;
 
 /// An event of a connection.
-struct Event {
+pub struct Event {
     code: u32,
     fid: *mut Fid,
     info: *mut Info,
     data: Vec<u8>,
 }
 
-/// A fabric and a domain for connected endpoints, with a passive one that listens.
-struct Place {
+/// A fabric and a domain for connected endpoints of one type, with a passive one that listens.
+pub struct Place {
     host: &'static Host,
-    info: *mut Info,
+    kind: u32,
+    pub info: *mut Info,
     fabric: *mut FidFabric,
-    domain: *mut FidDomain,
+    pub domain: *mut FidDomain,
     pep: *mut FidPep,
     events: *mut FidEq,
 }
 
 /// An endpoint with its queues.
 #[derive(Clone, Copy)]
-struct End {
-    ep: *mut FidEp,
-    cq: *mut FidCq,
-    eq: *mut FidEq,
+pub struct End {
+    pub ep: *mut FidEp,
+    /// Null, of a socket endpoint.
+    pub cq: *mut FidCq,
+    pub eq: *mut FidEq,
 }
 
 impl Place {
     fn new(host: &'static Host) -> Place {
+        Place::of(host, MSG)
+    }
+
+    /// For endpoints of type `kind`.
+    fn of(host: &'static Host, kind: u32) -> Place {
         let info = world::info(host, |hints| {
             // SAFETY: hints have all attributes.
-            unsafe { (*hints.ep_attr).kind = MSG }
+            unsafe { (*hints.ep_attr).kind = kind }
         })
         .expect("kestrel offers connected endpoints");
         let (mut fabric, mut domain, mut pep) = (null_mut(), null_mut(), null_mut());
@@ -70,14 +77,18 @@ impl Place {
             assert_eq!((ops.domain)(fabric, info, &raw mut domain, null_mut()), 0);
             assert_eq!((ops.passive_ep)(fabric, info, &raw mut pep, null_mut()), 0);
         }
-        let place = Place { host, info, fabric, domain, pep, events: null_mut() };
+        let place = Place { host, kind, info, fabric, domain, pep, events: null_mut() };
         let events = place.open_eq();
         assert_eq!(bind(pep, events, 0), 0);
         Place { events, ..place }
     }
 
     fn listening(host: &'static Host) -> Place {
-        let place = Place::new(host);
+        Place::listening_as(host, MSG)
+    }
+
+    pub fn listening_as(host: &'static Host, kind: u32) -> Place {
+        let place = Place::of(host, kind);
         assert_eq!(place.listen(), 0);
         place
     }
@@ -99,7 +110,7 @@ impl Place {
     }
 
     /// Opens an endpoint, with a handle or without.
-    fn open_ep(&self, info: *mut Info) -> Result<End, c_int> {
+    pub fn open_ep(&self, info: *mut Info) -> Result<End, c_int> {
         let mut end = End { ep: null_mut(), cq: null_mut(), eq: self.open_eq() };
         // SAFETY: the domain is open, the info libfabric's.
         unsafe {
@@ -109,23 +120,25 @@ impl Place {
                 assert_eq!(close(end.eq), 0);
                 return Err(status);
             }
-            let (attr, cq) = (&mut world::cq_attr(), &raw mut end.cq);
-            assert_eq!((ops.cq_open)(self.domain, attr, cq, null_mut()), 0);
+            if self.kind == MSG {
+                let (attr, cq) = (&mut world::cq_attr(), &raw mut end.cq);
+                assert_eq!((ops.cq_open)(self.domain, attr, cq, null_mut()), 0);
+                assert_eq!(bind(end.ep, end.cq, flag::SEND | flag::RECV), 0);
+            }
         }
-        assert_eq!(bind(end.ep, end.cq, flag::SEND | flag::RECV), 0);
         assert_eq!(bind(end.ep, end.eq, 0), 0);
         Ok(end)
     }
 
     /// An endpoint that asks the passive one, with `data`.
-    fn caller(&self, data: &[u8]) -> End {
+    pub fn caller(&self, data: &[u8]) -> End {
         let end = self.open_ep(self.info).expect("an endpoint");
         assert_eq!(end.connect(&name(self.pep), data), 0);
         end
     }
 
     /// The next request, which has to be `caller`'s: it is driven as well.
-    fn request(&self, caller: End) -> Event {
+    pub fn request(&self, caller: End) -> Event {
         let start = Instant::now();
         while !has_event(self.events) {
             has_event(caller.eq);
@@ -137,7 +150,7 @@ impl Place {
     }
 
     /// Opens an endpoint for a request, whose info is freed.
-    fn acceptor(&self, request: &Event) -> End {
+    pub fn acceptor(&self, request: &Event) -> End {
         let end = self.open_ep(request.info).expect("an endpoint for the request");
         // SAFETY: the info is the application's, and not used any more.
         unsafe { (self.host.freeinfo)(request.info) };
@@ -149,7 +162,7 @@ impl Place {
         unsafe { ((*(*self.pep).cm).reject)(self.pep, handle, data.as_ptr().cast(), data.len()) }
     }
 
-    fn close(self) {
+    pub fn close(self) {
         for status in [close(self.pep), close(self.events), close(self.domain), close(self.fabric)]
         {
             assert_eq!(status, 0);
@@ -160,30 +173,30 @@ impl Place {
 }
 
 impl End {
-    fn connect(self, address: &[u8], data: &[u8]) -> c_int {
+    pub fn connect(self, address: &[u8], data: &[u8]) -> c_int {
         let (address, param) = (address.as_ptr().cast(), data.as_ptr().cast());
         // SAFETY: the endpoint is open, and address and data are there.
         unsafe { ((*(*self.ep).cm).connect)(self.ep, address, param, data.len()) }
     }
 
-    fn accept(self, data: &[u8]) -> c_int {
+    pub fn accept(self, data: &[u8]) -> c_int {
         // SAFETY: the endpoint is open, and the data is there.
         unsafe { ((*(*self.ep).cm).accept)(self.ep, data.as_ptr().cast(), data.len()) }
     }
 
-    fn shutdown(self, flags: u64) -> c_int {
+    pub fn shutdown(self, flags: u64) -> c_int {
         // SAFETY: the endpoint is open.
         unsafe { ((*(*self.ep).cm).shutdown)(self.ep, flags) }
     }
 
     /// The next event of the endpoint, which has to be this one; what came with it.
-    fn sees(self, code: u32) -> Vec<u8> {
+    pub fn sees(self, code: u32) -> Vec<u8> {
         let event = read(self.eq);
         assert_eq!((event.code, event.fid), (code, self.ep.cast()));
         event.data
     }
 
-    fn peer(self, room: usize) -> Result<Vec<u8>, (c_int, usize)> {
+    pub fn peer(self, room: usize) -> Result<Vec<u8>, (c_int, usize)> {
         let (mut bytes, mut length) = (vec![0_u8; 64], room);
         // SAFETY: the endpoint is open, and the buffer is longer than its length says.
         let status = unsafe {
@@ -194,15 +207,17 @@ impl End {
         if status == 0 { Ok(bytes) } else { Err((status, length)) }
     }
 
-    fn close(self) {
-        for status in [close(self.ep), close(self.cq), close(self.eq)] {
-            assert_eq!(status, 0);
+    pub fn close(self) {
+        assert_eq!(close(self.ep), 0);
+        if !self.cq.is_null() {
+            assert_eq!(close(self.cq), 0);
         }
+        assert_eq!(close(self.eq), 0);
     }
 }
 
 /// The address of a passive or an active endpoint.
-fn name<T>(endpoint: *mut T) -> Vec<u8> {
+pub fn name<T>(endpoint: *mut T) -> Vec<u8> {
     let (mut bytes, mut length) = (vec![0_u8; 64], 64);
     let endpoint = endpoint.cast::<FidPep>();
     // SAFETY: both kinds of endpoint begin alike, up to this table.
@@ -284,7 +299,7 @@ fn a_connection_is_asked_for_accepted_used_and_shut_down() {
 }
 
 /// `fi_eq_read` with FI_PEEK: drives, and takes nothing.
-fn has_event(eq: *mut FidEq) -> bool {
+pub fn has_event(eq: *mut FidEq) -> bool {
     let (mut code, mut bytes) = (0, [0_u8; 1024]);
     // SAFETY: the queue is open, and the buffer has that length.
     let status = unsafe {

@@ -123,7 +123,6 @@ fn hints_that_cannot_be_met_find_nothing() {
     let refused = |change: fn(&mut Info)| assert_eq!(info(host, change), Err(code::NODATA));
     // SAFETY: hints have all attributes.
     unsafe {
-        refused(|hints| (*hints.ep_attr).kind = 4);
         refused(|hints| (*hints.ep_attr).kind = 77);
         refused(|hints| (*hints.tx_attr).inject_size = 1 << 40);
         refused(|hints| (*hints.domain_attr).mr_key_size = 100);

@@ -16,6 +16,7 @@ mod host;
 mod life_cycle;
 mod one_sided;
 mod refusals;
+mod sockets;
 mod storm;
 mod tagged;
 mod threads;
