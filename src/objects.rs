@@ -163,6 +163,7 @@ pub fn endpoint_options(info: &Info) -> EndpointOptions {
     EndpointOptions {
         address: info.source,
         auth_key: info.endpoint.auth_key.clone(),
+        vector_keys: info.domain.vector_keys,
         capabilities: info.caps,
         transmit_size: info.transmit.size,
         inject_size: info.transmit.inject_size,

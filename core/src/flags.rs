@@ -42,6 +42,8 @@ bitflags::bitflags! {
         const REMOTE_COMM = 1 << 52;
         const RMA_EVENT = 1 << 56;
         const SOURCE = 1 << 57;
+        /// As an operation flag, the bit of `SOURCE` means that an address is a key's handle (fi_av(3)).
+        const AUTH_KEY = 1 << 57;
         const NAMED_RX_CTX = 1 << 58;
         /// As an operation flag, the bit of `NAMED_RX_CTX` means discard (fi_tagged(3)).
         const DISCARD = 1 << 58;

@@ -9,6 +9,7 @@
 
 // What everything speaks of.
 pub mod address;
+pub mod auth_key;
 pub mod config;
 pub mod error;
 pub mod flags;

@@ -18,11 +18,13 @@ use crate::info::MemoryRegionMode;
 #[allow(unsafe_code)]
 pub mod access;
 pub mod adapter;
+pub mod audience;
 #[allow(unsafe_code)]
 pub mod registration;
 
 use access::Gate;
 use adapter::Adapter;
+use audience::Audience;
 use registration::Events;
 
 /// "No key": never the key of a region. libfabric's `FI_KEY_NOTAVAIL`.
@@ -60,6 +62,8 @@ pub struct MemoryRegionAttributes<'a> {
     pub flags: Flags,
     /// The application's own, given back with events.
     pub context: u64,
+    /// Whom it is for, where endpoints have their keys from address vectors; none: whoever is heard.
+    pub audience: Option<&'a Audience>,
 }
 
 /// Why a region could not be registered or closed.
@@ -120,6 +124,7 @@ pub struct MemoryRegion {
     gate: Gate,
     events: Events,
     adapter: Adapter,
+    audience: Option<Audience>,
 }
 
 impl MemoryRegion {
@@ -233,6 +238,7 @@ impl MemoryRegionRegistry {
             gate: Gate::default(),
             events: Events::default(),
             adapter: Adapter::default(),
+            audience: attributes.audience.cloned(),
         });
         place.insert(region.clone());
         Ok(region)

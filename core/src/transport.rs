@@ -10,6 +10,7 @@ use std::{os::fd::RawFd, sync::Arc, time::Duration};
 
 use crate::{
     address::Address,
+    auth_key::{KeyNumber, Keyring},
     memory::Piece,
     ring::claims::Claims,
     window::{Access, Found, Invitation, Registration, Request, Started, Worth},
@@ -85,6 +86,8 @@ pub enum TransportEvent {
         address: Address,
         /// Its incarnation.
         incarnation: u64,
+        /// The key that it has proved: of the keys that were taken, or `ONLY_KEY`.
+        key: KeyNumber,
     },
     /// Somebody sends to a group that was joined: the engine answers with `recognize`.
     Overheard {
@@ -113,6 +116,10 @@ pub enum TransportEvent {
     },
 }
 
+/// The audience of a registration that every peer with a window can reach, by a number that it
+/// may guess.
+pub const EVERYBODY: u64 = 0;
+
 /// What the packets of an endpoint can rely on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Service {
@@ -131,6 +138,9 @@ pub struct Opening<'a> {
     /// Endpoints with different keys refuse each other; an empty one stands for the provider's
     /// own.
     pub auth_key: &'a [u8],
+    /// Its keys are told by [`Transport::take_keys`], before anything is connected. Until then
+    /// whoever wants to send to it is put off.
+    pub keys_follow: bool,
     /// What peers are told, on every transport that one endpoint has. None: a new one of the
     /// transport's own choice. Never 0.
     pub incarnation: Option<u64>,
@@ -165,6 +175,13 @@ pub trait Transport: Send + Sized + 'static {
     fn speaks_for(&self, _peer: PeerIndex, _address: Address) -> bool {
         true
     }
+
+    /// From now on peers prove one of these keys, instead of the one that the transport was opened
+    /// with. At most once, where [`Opening::keys_follow`]. Cold.
+    fn take_keys(&mut self, _keys: &Keyring) {}
+
+    /// Which of the keys that were taken is proved to `peer` when it is connected. Cold.
+    fn choose_key(&mut self, _peer: PeerIndex, _key: KeyNumber) {}
 
     /// Starts connecting to `address` as `peer`. Exactly one `Connected` or
     /// `Failed` follows, within the transport's deadline.
@@ -288,9 +305,10 @@ pub trait Transport: Send + Sized + 'static {
         None
     }
 
-    /// For whom a registration is that `peer` asked for: those with the same number share it.
+    /// For whom a registration is that `peer` asked for: those with the same number share it, and
+    /// with [`EVERYBODY`] whoever has a window.
     fn audience(&self, _peer: PeerIndex) -> u64 {
-        0
+        EVERYBODY
     }
 
     /// Registers memory of the application, for peers with a window to reach: `peer`, and those

@@ -12,6 +12,7 @@ use kestrel_core::{
 };
 
 use crate::{
+    abi::constants::AV_AUTH_KEY,
     abi::info::{DomainAttr, EpAttr, FabricAttr, Info, RxAttr, TxAttr},
     address,
     outcome::Failure,
@@ -196,7 +197,11 @@ fn domain(found: &info::DomainAttributes) -> Result<*mut DomainAttr, Failure> {
     attr.max_err_data = found.max_err_data;
     attr.mr_cnt = found.mr_count;
     attr.tclass = found.traffic_class;
+    attr.max_ep_auth_key = found.max_ep_auth_key;
     (attr.auth_key, attr.auth_key_size) = key(&found.auth_key)?;
+    if found.vector_keys {
+        attr.auth_key_size = AV_AUTH_KEY;
+    }
     // Counters wrap at 64 bits, which later versions ask for.
     attr.max_cntr_value = u64::MAX;
     attr.max_err_cntr_value = u64::MAX;

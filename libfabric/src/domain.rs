@@ -11,8 +11,9 @@ use kestrel_core::{
     address::AddressFormat,
     bind_count::BindCount,
     config::Config,
+    error::Errno,
     event_queue::EventQueue,
-    info::{self, ApiVersion, Progress, Threading},
+    info::{self, ApiVersion, EndpointType, Progress, Threading},
 };
 
 use crate::{
@@ -48,6 +49,22 @@ impl State {
     /// How addresses are written on this domain.
     pub fn address_format(&self) -> AddressFormat {
         self.info.address_format
+    }
+
+    /// "If the size is set to the value FI_AV_AUTH_KEY, all endpoints and memory regions will be
+    /// configured to use authorization keys associated with the AV" (fi_domain(3)).
+    pub fn settle_keys(&self, endpoint: &mut info::Info) -> Result<(), Failure> {
+        let vector_keys = self.info.domain.vector_keys;
+        if vector_keys && !endpoint.endpoint.auth_key.is_empty() {
+            let reason = "the domain was opened with FI_AV_AUTH_KEY: an endpoint has no key itself";
+            return Err(Failure::new(Errno::INVAL, reason));
+        }
+        if vector_keys && endpoint.endpoint.kind == EndpointType::Msg {
+            let reason = "a connected endpoint has no address vector that its keys could be in";
+            return Err(Failure::new(Errno::INVAL, reason));
+        }
+        endpoint.domain.vector_keys = vector_keys;
+        Ok(())
     }
 
     /// What shared contexts are part of.

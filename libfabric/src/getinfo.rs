@@ -68,7 +68,8 @@ fn find(
 ) -> Result<*mut CInfo, Failure> {
     let config = parameters::config().inspect_err(log_bad_settings)?;
     // SAFETY: libfabric passes valid hints.
-    let hints = asked.map(|asked| unsafe { hints::read(asked) }).transpose().map_err(no_data)?;
+    let hints =
+        asked.map(|asked| unsafe { hints::read(asked, version) }).transpose().map_err(no_data)?;
     let place = place(node.as_deref(), service.as_deref(), flags)?;
     // Rejections are logged there, one line each.
     let mut found =

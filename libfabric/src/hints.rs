@@ -18,12 +18,15 @@ use kestrel_core::{
 
 use crate::{
     abi::{
-        constants::PROGRESS_CONTROL_UNIFIED,
+        constants::{AV_AUTH_KEY, PROGRESS_CONTROL_UNIFIED},
         info::{DomainAttr, EpAttr, FabricAttr, Info, RxAttr, TxAttr},
     },
     address,
     outcome::Failure,
 };
+
+/// Since when attributes of a domain say how many keys an endpoint has.
+const WITH_VECTOR_KEYS: ApiVersion = ApiVersion::new(1, 20);
 
 /// "Hints that are set to zero are treated as a wildcard."
 fn unless_zero(number: usize) -> Option<usize> {
@@ -44,11 +47,11 @@ pub unsafe fn text(text: *const c_char) -> Option<String> {
 /// What `info` asks for.
 ///
 /// # Safety
-/// `info` and what it points to is null or valid, as of version 1.17.
+/// `info` and what it points to is null or valid, as of `version`.
 ///
 /// # Errors
 /// Values that no version of the interface knows.
-pub unsafe fn read(info: &Info) -> Result<Hints, Failure> {
+pub unsafe fn read(info: &Info, version: ApiVersion) -> Result<Hints, Failure> {
     let mut hints = Hints::new();
     hints.caps = Flags::from_bits_retain(info.caps);
     hints.mode = Mode::from_bits_retain(info.mode);
@@ -67,7 +70,7 @@ pub unsafe fn read(info: &Info) -> Result<Hints, Failure> {
             hints.endpoint = endpoint(attr)?;
         }
         if let Some(attr) = info.domain_attr.as_ref() {
-            hints.domain = domain(attr)?;
+            hints.domain = domain(attr, version)?;
         }
         if let Some(attr) = info.fabric_attr.as_ref() {
             hints.fabric = fabric(attr);
@@ -133,7 +136,6 @@ unsafe fn auth_key(key: *const u8, size: usize) -> Result<Vec<u8>, Failure> {
         return Ok(Vec::new());
     }
     if size > info::AUTH_KEY_SIZE_MAX {
-        // FI_AV_AUTH_KEY, keys by address vector, is such a size, and nothing can be read then.
         let reason = format!("a key of {size} bytes; {} at most", info::AUTH_KEY_SIZE_MAX);
         return Err(Failure::new(Errno::INVAL, reason));
     }
@@ -151,8 +153,15 @@ fn progress(value: u32) -> Result<Progress, Failure> {
 }
 
 /// # Safety
-/// The attributes' name is null or a C string, and their key is null or has its size.
-unsafe fn domain(attr: &DomainAttr) -> Result<DomainHints, Failure> {
+/// The attributes' name is null or a C string, and their key is null or has its size; they are of
+/// that version.
+unsafe fn domain(attr: &DomainAttr, version: ApiVersion) -> Result<DomainHints, Failure> {
+    let has_count = version >= WITH_VECTOR_KEYS;
+    let vector_keys = attr.auth_key_size == AV_AUTH_KEY;
+    if vector_keys && !attr.auth_key.is_null() {
+        return Err(Failure::new(Errno::INVAL, "FI_AV_AUTH_KEY, and a key beside it"));
+    }
+    let key_size = if vector_keys { 0 } else { attr.auth_key_size };
     Ok(DomainHints {
         // SAFETY: the caller vouches for it.
         name: unsafe { text(attr.name) },
@@ -180,7 +189,9 @@ unsafe fn domain(attr: &DomainAttr) -> Result<DomainHints, Failure> {
         mr_count: unless_zero(attr.mr_cnt),
         traffic_class: unless_zero_32(attr.tclass),
         // SAFETY: the caller vouches for it.
-        auth_key: unsafe { auth_key(attr.auth_key, attr.auth_key_size) }?,
+        auth_key: unsafe { auth_key(attr.auth_key, key_size) }?,
+        vector_keys,
+        max_ep_auth_key: has_count.then_some(attr.max_ep_auth_key).and_then(unless_zero),
     })
 }
 
@@ -208,7 +219,7 @@ pub unsafe fn agree(
     // SAFETY: the caller vouches for it.
     let info = unsafe { info.as_ref() }.ok_or_else(|| Failure::null("info"))?;
     // SAFETY: as above.
-    let hints = unsafe { read(info) }?;
+    let hints = unsafe { read(info, version) }?;
     discovery::agree(config, version, &hints)
         .map_err(|rejections| Failure::new(Errno::INVAL, Rejection::summary(&rejections)))
 }

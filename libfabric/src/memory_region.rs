@@ -8,18 +8,19 @@ use std::{
 
 use kestrel::Domain;
 use kestrel_core::{
+    address_vector::AddressVectorFlags,
     error::Errno,
     event_queue::Event,
     flags::Flags,
-    memory_region::{MemoryRange, MemoryRegion, MemoryRegionAttributes},
+    memory_region::{MemoryRange, MemoryRegion, MemoryRegionAttributes, audience::Audience},
 };
 
 use crate::{
     abi::{
-        attributes::{Iovec, MrAttr},
+        attributes::{Iovec, MrAttr, MrAuthKey},
         constants::command,
         control::{OpsFid, OpsMr},
-        fid::{Fid, FidCntr, FidDomain, FidEp, FidMr, class},
+        fid::{Fid, FidAv, FidCntr, FidDomain, FidEp, FidMr, class},
     },
     domain,
     object::{self, FID_NOSYS, Header, Use},
@@ -133,10 +134,49 @@ unsafe extern "C" fn regv(
                 requested_key,
                 flags: Flags::from_bits_retain(flags),
                 context: context as u64,
+                audience: None,
             };
+            // "For domains opened with FI_AV_AUTH_KEY, fi_mr_reg is not supported and fi_mr_regattr
+            // must be used."
+            if object::checked::<FidDomain>(fid)?.info.domain.vector_keys {
+                return Err(Failure::new(Errno::NOSYS, "the domain has FI_AV_AUTH_KEY"));
+            }
             register(fid, &attributes, mr, context)
         }
     })
+}
+
+/// Whom a region is for, and the flags that are left: "If the domain is opened with
+/// FI_AV_AUTH_KEY, auth_key must point to a user-defined struct fi_mr_auth_key" (fi_mr(3)).
+///
+/// # Safety
+/// `domain` is an open domain, and the key is null or has its size; of such a domain, its vector
+/// is open.
+unsafe fn audience(
+    domain: *mut Fid,
+    attr: &MrAttr,
+    flags: u64,
+) -> Result<(Option<Audience>, u64), Failure> {
+    // SAFETY: the caller vouches for it.
+    let keyed = unsafe { object::checked::<FidDomain>(domain) }?.info.domain.vector_keys;
+    let expected = if keyed { size_of::<MrAuthKey>() } else { 0 };
+    if attr.auth_key_size != expected {
+        let reason = format!("a key of {} bytes: it has {expected} here", attr.auth_key_size);
+        return Err(Failure::new(Errno::INVAL, reason));
+    }
+    if !keyed {
+        return Ok((None, flags));
+    }
+    if attr.auth_key.is_null() {
+        return Err(Failure::null("auth_key"));
+    }
+    // SAFETY: it has the size, and need not be aligned.
+    let MrAuthKey { av, src_addr } = unsafe { attr.auth_key.cast::<MrAuthKey>().read_unaligned() };
+    // SAFETY: as above.
+    let vector = &unsafe { object::checked::<FidAv>(av.cast()) }?.vector;
+    let mark = AddressVectorFlags::AUTH_KEY;
+    let marks = AddressVectorFlags::from_bits_retain(flags) & mark;
+    Ok((Some(vector.audience(src_addr, marks)?), flags & !mark.bits()))
 }
 
 unsafe extern "C" fn regattr(
@@ -152,11 +192,9 @@ unsafe extern "C" fn regattr(
             let reason = format!("memory of interface {} is not supported", attr.iface);
             return Err(Failure::new(Errno::NOSYS, reason));
         }
-        if attr.auth_key_size != 0 {
-            return Err(Failure::new(Errno::INVAL, "authorization keys are not supported"));
-        }
         // SAFETY: C passes an open domain, and as many buffers as it says.
         unsafe {
+            let (audience, flags) = audience(fid, attr, flags)?;
             let attributes = MemoryRegionAttributes {
                 ranges: &ranges(attr.mr_iov, attr.iov_count)?,
                 access: Flags::from_bits_retain(attr.access),
@@ -164,6 +202,7 @@ unsafe extern "C" fn regattr(
                 requested_key: attr.requested_key,
                 flags: Flags::from_bits_retain(flags),
                 context: attr.context as u64,
+                audience: audience.as_ref(),
             };
             register(fid, &attributes, mr, attr.context)
         }

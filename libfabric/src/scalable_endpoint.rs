@@ -83,7 +83,8 @@ pub unsafe extern "C" fn open(
         // SAFETY: C passes an open domain and valid pointers or null.
         let (place, parent) = unsafe { (object::out(sep)?, object::owned(domain)?) };
         // SAFETY: as above.
-        let info = unsafe { hints::agree(info, &parent.config, parent.version) }?;
+        let mut info = unsafe { hints::agree(info, &parent.config, parent.version) }?;
+        parent.settle_keys(&mut info)?;
         let in_use = Use::of(&parent.uses)?;
         let state = State {
             endpoint: objects::open_scalable_endpoint(&parent.domain, &info)?,

@@ -15,7 +15,10 @@ use std::time::Duration;
 
 use crossbeam_queue::SegQueue;
 use crossbeam_utils::CachePadded;
-use kestrel_core::transport::Service;
+use kestrel_core::{
+    auth_key::{KeyNumber, Keyring, ONLY_KEY},
+    transport::Service,
+};
 use rustix::io::Errno;
 use thiserror::Error;
 
@@ -44,6 +47,8 @@ pub struct StationOptions {
     pub default_ip: IpAddr,
     /// Endpoints with different keys refuse each other. At most 512 bytes.
     pub auth_key: Vec<u8>,
+    /// They are told by [`Station::take_keys`] instead; until then peers are put off.
+    pub keys_follow: bool,
     /// Addresses of different services are not the same.
     pub service: Service,
     /// What peers know this station by; none: a random number. Never 0.
@@ -172,6 +177,8 @@ pub struct PeerIdentity {
     pub reads_us: bool,
     /// Whether the peer executes our `barrier::heavy_fence`.
     pub asymmetric: bool,
+    /// Of a lane that its process sends on: the key that it has proved.
+    pub key: KeyNumber,
     /// Of a lane that its process sends on: counts it until the last copy is dropped.
     pub(crate) _share: Option<Share>,
 }
@@ -323,13 +330,25 @@ impl Station {
     ///
     /// Cost: an allocation and a system call; everything else is done by the control thread.
     pub fn connect(&self, request: u32, to: SocketAddr) {
+        self.connect_by(request, to, ONLY_KEY);
+    }
+
+    /// From now on peers prove one of these keys.
+    pub fn take_keys(&self, keys: Keyring) {
+        if !self.forked() {
+            self.control.command(Command::TakeKeys { station: self.id, keys });
+        }
+    }
+
+    /// As `connect`, by the key of that number.
+    pub fn connect_by(&self, request: u32, to: SocketAddr, key: KeyNumber) {
         if self.forked() {
             // E1, as in `push`.
             self.shared.pending.fetch_add(1, Ordering::Release);
             self.child_failures.lock().expect("nothing panics under it").push(request);
             return;
         }
-        self.control.command(Command::Connect { station: self.id, request, to });
+        self.control.command(Command::Connect { station: self.id, request, to, key });
     }
 
     /// Whether `next_event` is worth a call.

@@ -7,7 +7,10 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use common::*;
-use kestrel_core::transport::Service;
+use kestrel_core::{
+    auth_key::{AuthKey, Keyring},
+    transport::Service,
+};
 use kestrel_shm::testing::wire::RejectReason;
 use kestrel_shm::{ConnectError, LANE_BYTES, Station, StationError, StationEvent, StationOptions};
 
@@ -184,6 +187,27 @@ fn different_keys_refuse_each_other() {
     let StationEvent::Failed { error, .. } = event(&here) else { panic!() };
     assert!(matches!(error, ConnectError::Refused { .. }), "{error}");
     assert!(event_within(&other, Duration::from_millis(20)).is_none());
+}
+
+/// Who wants to send to an endpoint that is not enabled waits; of several keys, the one that was
+/// proved is told.
+#[test]
+fn a_key_that_comes_later_is_waited_for() {
+    let there = Station::open(StationOptions { keys_follow: true, ..options() }).unwrap();
+    let here = Station::open(StationOptions { keys_follow: true, ..options() }).unwrap();
+    let keys = |names: [&[u8]; 2]| {
+        Keyring::new((1..).zip(names).map(|(number, bytes)| AuthKey::new(number, bytes)))
+    };
+    here.take_keys(keys([b"own", b"common"]));
+    here.connect_by(7, there.address(), 2);
+    assert!(event_within(&here, Duration::from_millis(100)).is_none());
+    there.take_keys(keys([b"common", b"theirs"]));
+    let StationEvent::Connected { request: 7, .. } = event(&here) else { panic!() };
+    let StationEvent::Incoming { peer, .. } = event(&there) else { panic!() };
+    assert_eq!(peer.key, 1, "as they call it");
+    here.connect_by(8, there.address(), 1);
+    let StationEvent::Failed { error, .. } = event(&here) else { panic!() };
+    assert!(matches!(error, ConnectError::Refused { .. }), "{error}");
 }
 
 #[test]

@@ -4,6 +4,7 @@ use std::{os::fd::RawFd, sync::Arc, time::Duration};
 
 use kestrel_core::{
     address::Address,
+    auth_key::{KeyNumber, Keyring},
     memory::Piece,
     transport::{Arrival, Limits, PeerIndex, Room, Transport, TransportEvent, Unreachable},
     window::{Access, Found, Invitation, Registration, Request, Started, Worth},
@@ -54,6 +55,14 @@ impl<V: Verbs> Transport for Carrier<V> {
 
     fn limits(&self) -> Limits {
         either!(self, it => it.limits())
+    }
+
+    fn take_keys(&mut self, keys: &Keyring) {
+        either!(self, it => it.take_keys(keys));
+    }
+
+    fn choose_key(&mut self, peer: PeerIndex, key: KeyNumber) {
+        either!(self, it => it.choose_key(peer, key));
     }
 
     fn connect(&mut self, peer: PeerIndex, address: Address) {

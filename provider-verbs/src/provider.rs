@@ -9,6 +9,7 @@ use std::{
 
 use kestrel_core::{
     address::Address,
+    auth_key::Keyring,
     config::Config,
     error::Errno,
     transport::{Bell, CoreClaim, Opening, Provider, Service, Unreachable},
@@ -190,7 +191,7 @@ impl<V: Verbs> Provider for RcProvider<V> {
             listener,
             address,
             incarnation,
-            key: key.to_vec(),
+            keys: (!opening.keys_follow).then(|| Keyring::only(key)),
             connect_timeout: self.connect_timeout,
             shared: shared.clone(),
             datagrams: datagrams.as_ref().map(|(queue_pair, _)| queue_pair.number()),

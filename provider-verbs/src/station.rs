@@ -10,7 +10,7 @@ use std::{
 
 use crossbeam_queue::SegQueue;
 use crossbeam_utils::CachePadded;
-use kestrel_core::transport::Bell as _;
+use kestrel_core::{auth_key::KeyNumber, transport::Bell as _};
 
 use crate::{
     bell::EventBell,
@@ -25,6 +25,8 @@ pub struct PeerIdentity {
     pub address: SocketAddr,
     /// Random for each endpoint: a restarted peer is another one.
     pub incarnation: u64,
+    /// The key that it has proved.
+    pub key: KeyNumber,
 }
 
 /// The end of a connection that sends. Fields drop in this order: the queue pair before the

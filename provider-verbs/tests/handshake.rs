@@ -11,8 +11,9 @@ use std::{
 use common::{FakeTransport, adopt, connect, event, open, provider, provider_with, stream};
 use kestrel_core::{
     address::Address,
+    auth_key::{AuthKey, Keyring},
     error::Errno,
-    transport::{Provider, Service, Transport, TransportEvent, Unreachable},
+    transport::{Opening, Provider, Service, Transport, TransportEvent, Unreachable},
 };
 use kestrel_verbs::{
     VerbsOptions,
@@ -190,6 +191,33 @@ fn a_proof_of_another_key_or_another_time_is_refused() {
     again.say(&signed(hello, KEY, &nonce));
     assert_eq!(again.read().unwrap().0, Message::Reject(RejectReason::Key));
     scene.ends_well();
+}
+
+/// Who wants to send to an endpoint that is not enabled waits; of several keys, the one that was
+/// proved is told.
+#[test]
+fn a_key_that_comes_later_is_waited_for() {
+    let fabric = FakeFabric::default();
+    let provider = provider(&fabric, FakeOptions::default());
+    let open = || provider.open_as(Opening { keys_follow: true, ..Opening::default() }).unwrap();
+    let (mut here, mut there) = (open(), open());
+    let keys = |names: [&[u8]; 2]| {
+        Keyring::new((1..).zip(names).map(|(number, bytes)| AuthKey::new(number, bytes)))
+    };
+    here.take_keys(&keys([b"own", b"common"]));
+    for (peer, key) in [(3, 2), (4, 1)] {
+        here.choose_key(peer, key);
+    }
+    here.connect(3, there.address());
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(here.event().is_none());
+    there.take_keys(&keys([b"common", b"theirs"]));
+    assert!(matches!(event(&mut here), TransportEvent::Connected { peer: 3, .. }));
+    let TransportEvent::Incoming { key, .. } = event(&mut there) else { panic!() };
+    assert_eq!(key, 1, "as they call it");
+    here.connect(4, there.address());
+    let TransportEvent::Failed { peer: 4, reason } = event(&mut here) else { panic!() };
+    assert_eq!(reason.errno, Errno::CONNREFUSED);
 }
 
 #[test]

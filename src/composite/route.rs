@@ -214,9 +214,10 @@ impl<F: Transport> Far<F> {
                 let reason = both(route.not_near.take(), reason);
                 Some(TransportEvent::Failed { peer, reason })
             }
-            TransportEvent::Incoming { ticket, address, incarnation } => {
+            TransportEvent::Incoming { ticket, address, incarnation, key } => {
                 let mark = if side == Side::Far { FAR_TICKET } else { 0 };
-                Some(TransportEvent::Incoming { ticket: ticket | mark, address, incarnation })
+                let ticket = ticket | mark;
+                Some(TransportEvent::Incoming { ticket, address, incarnation, key })
             }
             // Groups are the far side's alone.
             TransportEvent::Overheard { .. } => Some(event),

@@ -4,6 +4,7 @@ use std::{os::fd::RawFd, sync::Arc, time::Duration};
 
 use kestrel_core::{
     address::Address,
+    auth_key::{KeyNumber, Keyring},
     error::Errno,
     memory::Piece,
     ring::claims::Claims,
@@ -46,6 +47,20 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
         let far = self.far.as_ref().filter(|far| far.route(peer).receive == Some(Side::Far));
         let near = || self.near.speaks_for(peer, address);
         far.map_or_else(near, |far| far.transport.speaks_for(peer, address))
+    }
+
+    fn take_keys(&mut self, keys: &Keyring) {
+        self.near.take_keys(keys);
+        if let Some(far) = &mut self.far {
+            far.transport.take_keys(keys);
+        }
+    }
+
+    fn choose_key(&mut self, peer: PeerIndex, key: KeyNumber) {
+        self.near.choose_key(peer, key);
+        if let Some(far) = &mut self.far {
+            far.transport.choose_key(peer, key);
+        }
     }
 
     fn connect(&mut self, peer: PeerIndex, address: Address) {

@@ -6,7 +6,7 @@ use kestrel_core::{
     address_vector::{AddressVector, AddressVectorAttributes, FI_ADDR_UNSPEC},
     completion_queue::{CompletionQueue, ReadError, store::Sharing},
     domain::{Domain, DomainOptions},
-    endpoint::{Endpoint, EndpointOptions, PostError},
+    endpoint::{Endpoint, EndpointError, EndpointOptions, PostError},
     error::Errno,
     event_queue::EventQueue,
     flags::Flags,
@@ -70,6 +70,8 @@ pub struct Options {
     pub bind: Flags,
     /// Where its asynchronous operations report.
     pub events: Option<Arc<EventQueue>>,
+    /// The authorization keys of its address vector: with any, it has its keys from there.
+    pub keys: Vec<Vec<u8>>,
 }
 
 /// An endpoint with what it is bound to.
@@ -112,12 +114,27 @@ impl Done {
 
 impl<P: Provider> Node<P> {
     fn open(bed: &Bed<P>, options: &Options) -> Node<P> {
+        let vector_keys = !options.keys.is_empty();
+        let vector = open_vector_with(vector_keys);
+        for key in &options.keys {
+            vector.insert_auth_key(key).unwrap();
+        }
+        let endpoint = EndpointOptions { vector_keys, ..options.endpoint.clone() };
+        Node::try_open(bed, &Options { endpoint, ..options.clone() }, vector).unwrap()
+    }
+
+    /// One that is bound to this vector.
+    pub fn try_open(
+        bed: &Bed<P>,
+        options: &Options,
+        vector: Arc<AddressVector>,
+    ) -> Result<Node<P>, EndpointError> {
         let domain = bed.domain(options.domain.clone());
         let node = Node {
             endpoint: Endpoint::open(&domain, options.endpoint.clone()).unwrap(),
             sends: CompletionQueue::open(&domain, options.queue_size).unwrap(),
             receives: CompletionQueue::open(&domain, options.queue_size).unwrap(),
-            vector: open_vector(),
+            vector,
             domain,
             sent: RefCell::default(),
             received: RefCell::default(),
@@ -129,8 +146,8 @@ impl<P: Provider> Node<P> {
         if let Some(events) = &options.events {
             endpoint.bind_event_queue(events, 0).unwrap();
         }
-        endpoint.enable().unwrap();
-        node
+        endpoint.enable()?;
+        Ok(node)
     }
 
     /// Drives the endpoint and keeps what completed.
@@ -190,7 +207,13 @@ impl<P: Provider> Node<P> {
 
 /// An address vector with nothing in it.
 pub fn open_vector() -> Arc<AddressVector> {
-    Arc::new(AddressVector::open(AddressVectorAttributes::default()).unwrap())
+    open_vector_with(false)
+}
+
+/// The same, for authorization keys or without.
+pub fn open_vector_with(auth_keys: bool) -> Arc<AddressVector> {
+    let attributes = AddressVectorAttributes { auth_keys, ..Default::default() };
+    Arc::new(AddressVector::open(attributes).unwrap())
 }
 
 /// The flag of a family of calls.

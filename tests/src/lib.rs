@@ -102,6 +102,16 @@ macro_rules! conformance {
                 errors_count_apart_and_end_waits,
                 a_wait_times_out,
                 a_bound_counter_does_not_close;
+            auth_keys:
+                peers_talk_by_a_key_that_both_have,
+                who_proves_no_key_is_not_heard,
+                a_peer_by_two_keys_is_two_sources,
+                a_receive_by_key_takes_from_all_who_prove_it,
+                only_the_keys_of_the_enabling_count,
+                a_key_is_removed_when_its_endpoints_are_closed,
+                enabling_takes_a_key,
+                regions_are_for_those_who_prove_a_key,
+                datagrams_come_by_a_key;
             binding:
                 other_keys_do_not_talk,
                 what_is_bound_twice_is_refused,

@@ -11,6 +11,7 @@ use chaos::{Chaos, KEY, Packet, REGION, World};
 use kestrel_core::{
     address::Address,
     address_vector::{AddressVector, AddressVectorAttributes, FI_ADDR_UNSPEC},
+    auth_key::ONLY_KEY,
     completion_queue::{
         Entry,
         store::{CompletionStore, Head, Sharing},
@@ -52,6 +53,7 @@ fn lane() -> (kestrel_shm::LaneMemory, ReceiveLane, PoolMemory, [Station; 2]) {
         address: None,
         default_ip: [127, 0, 0, 1].into(),
         auth_key: Vec::new(),
+        keys_follow: false,
         service: Service::Reliable,
         incarnation: None,
         pool: pool.clone(),
@@ -185,6 +187,7 @@ impl Rig {
         let store = Arc::new(CompletionStore::new(Sharing::Exclusive, 64, bell));
         let side = || Side { queue: Some(store.clone()), selective: false, counter: None };
         let setup = Setup {
+            keys: None,
             transmit: side(),
             receive: side(),
             shared: None,
@@ -356,6 +359,7 @@ impl Rig {
                 ticket: 1,
                 address: address(peer.into()),
                 incarnation: 1 + self.random.below(2),
+                key: ONLY_KEY,
             },
         };
         // Of peers that the engine does not know yet, a transport tells only that they come.

@@ -122,6 +122,7 @@ fn address_told(ours: bool, theirs: bool) -> u64 {
         address: None,
         default_ip: [127, 0, 0, 1].into(),
         auth_key: Vec::new(),
+        keys_follow: false,
         service: Service::Reliable,
         incarnation: None,
         pool: PoolMemory::create(4096).unwrap(),

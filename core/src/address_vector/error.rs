@@ -35,6 +35,16 @@ pub enum AddressVectorError {
     UserIdAtInsertion,
     #[error("it was opened without FI_AV_USER_ID")]
     NoUserIds,
+    #[error("it takes no authorization keys: its domain was not opened with FI_AV_AUTH_KEY")]
+    NoAuthKeys,
+    #[error("an authorization key of {size} bytes: 1 to {size_max} are possible")]
+    AuthKeySize { size: usize, size_max: usize },
+    #[error("it has {count} authorization keys: an endpoint takes 1 to {count_max}")]
+    AuthKeyCount { count: usize, count_max: usize },
+    #[error("{endpoints} endpoints are enabled with authorization key {fi_addr:#x}")]
+    AuthKeyInUse { fi_addr: FiAddr, endpoints: usize },
+    #[error("a vector with a name, which other processes read, takes no authorization keys")]
+    AuthKeysWithName,
     #[error("FI_READ is for vectors with a name")]
     ReadOnlyWithoutName,
     #[error("it was opened with FI_READ")]
@@ -67,6 +77,8 @@ impl HasErrno for AddressVectorError {
             AddressVectorError::ReadOnly => Errno::ACCES,
             AddressVectorError::Locked { .. } => Errno::AGAIN,
             AddressVectorError::Bind(error) => error.errno(),
+            AddressVectorError::AuthKeyInUse { .. } => Errno::BUSY,
+            AddressVectorError::AuthKeysWithName => Errno::OPNOTSUPP,
             AddressVectorError::TooManyRxCtxBits { .. }
             | AddressVectorError::NotInserted { .. }
             | AddressVectorError::PortRange { .. }
@@ -74,6 +86,9 @@ impl HasErrno for AddressVectorError {
             | AddressVectorError::NoNumericSuffix { .. }
             | AddressVectorError::UserIdAtInsertion
             | AddressVectorError::NoUserIds
+            | AddressVectorError::NoAuthKeys
+            | AddressVectorError::AuthKeySize { .. }
+            | AddressVectorError::AuthKeyCount { .. }
             | AddressVectorError::ReadOnlyWithoutName
             | AddressVectorError::ForeignMemory { .. }
             | AddressVectorError::SyncErrWithEvents

@@ -85,6 +85,8 @@ pub enum Marks<'a> {
     None,
     /// What completions call the address at a position: FI_AV_USER_ID.
     UserIds(&'a mut dyn FnMut(usize) -> FiAddr),
+    /// The handle of the authorization key that the address at a position is for: FI_AUTH_KEY.
+    AuthKeys(&'a mut dyn FnMut(usize) -> FiAddr),
 }
 
 /// One insertion under way: the holder of the writer mutex.
@@ -115,21 +117,28 @@ impl<R: FnMut(Result<FiAddr, AddressVectorError>)> Inserter<'_, '_, R> {
 
     fn insert_address(&mut self, address: Address) {
         // Before the result is told: the two may be in one place.
-        let id = match &mut self.marks {
-            Marks::None => None,
-            Marks::UserIds(id_at) => Some(id_at(self.at)),
+        let result = match &mut self.marks {
+            Marks::None => self.vector.insert_locked(self.writer, address),
+            Marks::UserIds(id_at) => {
+                let id = id_at(self.at);
+                let result = self.vector.insert_locked(self.writer, address);
+                if let Ok(fi_addr) = &result {
+                    self.vector.name_locked(self.writer, *fi_addr, id);
+                }
+                result
+            }
+            Marks::AuthKeys(handle_at) => {
+                let handle = handle_at(self.at);
+                self.vector.insert_for_key(self.writer, address, handle)
+            }
         };
-        let result = self.vector.insert_locked(self.writer, address);
-        if let (Ok(fi_addr), Some(id)) = (&result, id) {
-            self.vector.name_locked(self.writer, *fi_addr, id);
-        }
         self.tell(result);
     }
 
     fn insert_range(&mut self, range: SymmetricRange) {
         let run = match &self.marks {
             Marks::None => self.vector.insert_run(self.writer, range),
-            Marks::UserIds(_) => None,
+            Marks::UserIds(_) | Marks::AuthKeys(_) => None,
         };
         match run {
             Some(first) => (first..).take(range.len()).for_each(|fi_addr| self.tell(Ok(fi_addr))),
@@ -181,7 +190,12 @@ impl AddressVector {
     ) -> usize {
         let mut writer = self.lock();
         let held = self.hold().and_then(|held| match marks {
-            Marks::UserIds(_) if self.has_user_ids() => Err(AddressVectorError::UserIdAtInsertion),
+            // "Using the FI_AV_USER_ID flag per insert is invalid if the AV was opened with the
+            // FI_AV_USER_ID or if the corresponding domain was configured with FI_AV_AUTH_KEY."
+            Marks::UserIds(_) if self.has_user_ids() || self.has_auth_keys() => {
+                Err(AddressVectorError::UserIdAtInsertion)
+            }
+            Marks::AuthKeys(_) if !self.has_auth_keys() => Err(AddressVectorError::NoAuthKeys),
             _ => Ok(held),
         });
         let writer = &mut *writer;

@@ -15,6 +15,7 @@
 //! Addresses lie in this process ([`entries`], [`runs`]), or, if the vector has a name, in
 //! memory that all processes map which opened it ([`shared`]).
 
+mod auth_keys;
 mod entries;
 mod error;
 mod insertion;
@@ -41,6 +42,8 @@ use crate::event_queue::EventQueue;
 use crate::info::AddressVectorKind;
 use crate::primitive::{AtomicU64, AtomicUsize, Ordering};
 
+pub use auth_keys::HeldKeys;
+pub(crate) use auth_keys::number_of as auth_key_number;
 use entries::Entries;
 pub use error::AddressVectorError;
 pub use insertion::{Candidate, Insertion, Marks};
@@ -74,6 +77,8 @@ bitflags::bitflags! {
         const EVENT = 1 << 24;
         /// Open: completions name addresses as `set_user_id` says. Insert: as the call says.
         const USER_ID = 1 << 41;
+        /// Insert: for an authorization key. Remove, name: of an authorization key.
+        const AUTH_KEY = 1 << 57;
         /// Insert: report each address's error.
         const SYNC_ERR = 1 << 58;
         /// Open: every node has the same services. Each takes constant space then.
@@ -92,6 +97,8 @@ pub struct AddressVectorAttributes {
     /// How many endpoints each node has; 0 is unknown.
     pub ep_per_node: usize,
     pub flags: AddressVectorFlags,
+    /// Whether endpoints have their authorization keys from it (FI_AV_AUTH_KEY).
+    pub auth_keys: bool,
 }
 
 /// The address of receive context `rx_index` at `fi_addr`. Reference: `fi_rx_addr` of fi_av(3).
@@ -172,6 +179,9 @@ impl AddressVector {
         if attributes.rx_ctx_bits > RX_CTX_BITS_MAX {
             let bits = attributes.rx_ctx_bits;
             return Err(AddressVectorError::TooManyRxCtxBits { bits, bits_max: RX_CTX_BITS_MAX });
+        }
+        if attributes.auth_keys && matches!(table, Table::Shared(_)) {
+            return Err(AddressVectorError::AuthKeysWithName);
         }
         if attributes.kind == AddressVectorKind::Unspec {
             attributes.kind = AddressVectorKind::Table;

@@ -56,6 +56,12 @@ impl ReverseIndex {
         self.lowest.find(hash(address), |&index| at(index) == *address).copied()
     }
 
+    /// Every index that holds `address`.
+    pub(super) fn find_all(&self, address: &Address, at: impl Fn(u32) -> Address) -> Vec<u32> {
+        let further = self.further.get(address).into_iter().flatten().copied();
+        self.find(address, at).into_iter().chain(further).collect()
+    }
+
     /// Adds `index`, which holds `address`.
     pub(super) fn add(&mut self, address: Address, index: u32, at: impl Fn(u32) -> Address) {
         let slot = self.lowest.entry(

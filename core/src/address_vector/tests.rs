@@ -11,6 +11,7 @@ use super::*;
 use crate::error::{Errno, HasErrno};
 use crate::event_queue::{Event, EventQueueAttributes, EventRead};
 
+mod auth_keys;
 mod storage;
 
 fn address(text: &str) -> Address {

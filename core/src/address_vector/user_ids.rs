@@ -11,6 +11,7 @@ use super::writer::Writer;
 use super::{
     Address, AddressVector, AddressVectorError, AddressVectorFlags, FI_ADDR_NOTAVAIL, FiAddr, Table,
 };
+use crate::auth_key::{KeyNumber, ONLY_KEY};
 use crate::primitive::Ordering;
 
 /// The ids that were given, by index, with the version of the address that it was given to:
@@ -65,8 +66,13 @@ impl AddressVector {
     /// What completions call `address`: its user id, or its `fi_addr`. Cold: takes the writer
     /// mutex.
     pub fn reported(&self, address: &Address) -> FiAddr {
+        self.reported_by(address, ONLY_KEY)
+    }
+
+    /// The same of whoever is at `address` and has proved that key.
+    pub(crate) fn reported_by(&self, address: &Address, key: KeyNumber) -> FiAddr {
         let mut writer = self.lock();
-        let Some(index) = self.find_locked(&mut writer, address) else {
+        let Some(index) = self.find_keyed(&mut writer, address, key) else {
             return FI_ADDR_NOTAVAIL;
         };
         let unnamed = if self.has_user_ids() { FI_ADDR_NOTAVAIL } else { FiAddr::from(index) };

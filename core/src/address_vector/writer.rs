@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use super::auth_keys::AuthKeys;
 use super::entries::{ENTRY_COUNT_MAX, Entries};
 use super::reverse_index::ReverseIndex;
 use super::runs::{RunIndex, Runs};
@@ -23,6 +24,7 @@ pub(super) struct Writer {
     /// What stands for `index` where the table is shared.
     indexed: Indexed,
     pub(super) user_ids: UserIds,
+    pub(super) auth_keys: AuthKeys,
 }
 
 impl AddressVector {
@@ -55,6 +57,17 @@ impl AddressVector {
             }
             Table::Shared(table) => table.find(address, &mut writer.indexed),
         }
+    }
+
+    /// Every index that holds `address`, in a vector of this process.
+    pub(super) fn find_all_locked(&self, writer: &Writer, address: &Address) -> Vec<u32> {
+        let Table::Own(entries) = &self.table else { return Vec::new() };
+        let mut all = writer.index.find_all(address, |index| stored(entries, index));
+        if let Some(runs) = entries.runs() {
+            let in_runs = runs.find(address, &writer.runs).into_iter();
+            all.extend(in_runs.filter(|&index| entries.is_deferred(index)));
+        }
+        all
     }
 
     pub(super) fn insert_locked(
@@ -154,6 +167,7 @@ impl AddressVector {
             Table::Shared(table) => table.remove(index)?,
         }
         writer.user_ids.forget(index);
+        writer.auth_keys.forget(index);
         Ok(())
     }
 

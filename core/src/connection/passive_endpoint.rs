@@ -151,6 +151,7 @@ impl<P: Provider> PassiveEndpoint<P> {
     fn setup(&self) -> Setup {
         let mode = self.info.domain.memory_region_mode;
         Setup {
+            keys: None,
             transmit: Side::default(),
             receive: Side::default(),
             shared: None,

@@ -6,7 +6,7 @@ use super::{
     CLAIM_FLAGS, Enabled, Endpoint, EndpointError, FAMILY, RECEIVE_FLAGS, Rules, setup::Bindings,
 };
 use crate::{
-    address_vector::{AddressVector, FI_ADDR_UNSPEC},
+    address_vector::{AddressVector, FI_ADDR_UNSPEC, HeldKeys},
     completion_queue::store::Sharing,
     connection::{
         manager::{Connection, Manager, Reporter},
@@ -99,6 +99,7 @@ impl<P: Provider> Endpoint<P> {
             one_sided: bindings.one_sided.counters(),
             permitted: capabilities & (Flags::REMOTE_READ | Flags::REMOTE_WRITE),
             names_contexts: capabilities.contains(Flags::NAMED_RX_CTX),
+            keys: self.hold_keys(&address_vector)?,
             memory_regions: self.domain.memory_regions().clone(),
             transmit_size: self.options.transmit_size,
             multi_receive_min: self.multi_receive_min(),
@@ -108,6 +109,15 @@ impl<P: Provider> Endpoint<P> {
             },
             address_vector,
         })
+    }
+
+    /// The keys of an endpoint that has them from its vector: from now on, and no other.
+    fn hold_keys(&self, vector: &Arc<AddressVector>) -> Result<Option<HeldKeys>, EndpointError> {
+        match (self.options.vector_keys, vector.has_auth_keys()) {
+            (false, false) => Ok(None),
+            (true, true) => Ok(Some(vector.hold_auth_keys()?)),
+            (wanted, _) => Err(EndpointError::OtherKeys { wanted }),
+        }
     }
 
     /// What is plain for each direction: nothing, where there is none.

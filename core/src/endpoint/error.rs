@@ -1,6 +1,7 @@
 //! What can be wrong with a call on an endpoint.
 
 use crate::{
+    address_vector::AddressVectorError,
     bind_count::BindError,
     domain::OpenError,
     error::{Errno, HasErrno},
@@ -26,6 +27,15 @@ pub enum PostError {
     /// The address vector knows no such address.
     #[error("the address vector has no address {address:#x}")]
     UnknownAddress {
+        /// As given.
+        address: u64,
+    },
+    /// The endpoint has its keys from the address vector, and none for this address.
+    #[error(
+        "address {address:#x} was inserted without an authorization key, or for one that the \
+         endpoint was not enabled with"
+    )]
+    NotByOurKeys {
         /// As given.
         address: u64,
     },
@@ -112,6 +122,7 @@ impl HasErrno for PostError {
             PostError::NotEnabled | PostError::Closed => Errno::OPBADSTATE,
             PostError::NotConnected => Errno::NOTCONN,
             PostError::UnknownAddress { .. } | PostError::NothingClaimed { .. } => Errno::INVAL,
+            PostError::NotByOurKeys { .. } => Errno::NOKEY,
             PostError::InjectTooLarge { .. } | PostError::TooLong { .. } => Errno::MSGSIZE,
             PostError::TooManyPieces { .. }
             | PostError::LengthsDiffer { .. }
@@ -213,6 +224,18 @@ pub enum EndpointError {
         /// The capabilities.
         missing: Flags,
     },
+    /// Of endpoint and address vector one was opened with FI_AV_AUTH_KEY and the other without.
+    #[error(
+        "the endpoint and its address vector differ: authorization keys in the vector are {}",
+        if *.wanted { "asked for, and it takes none" } else { "not asked for, and it has them" }
+    )]
+    OtherKeys {
+        /// Whether the endpoint asks for them.
+        wanted: bool,
+    },
+    /// The address vector refuses.
+    #[error(transparent)]
+    AddressVector(#[from] AddressVectorError),
     /// No address vector.
     #[error("no address vector is bound")]
     NoAddressVector,
@@ -239,6 +262,7 @@ impl HasErrno for EndpointError {
         match self {
             EndpointError::Open(error) => error.errno(),
             EndpointError::Bind(error) => error.errno(),
+            EndpointError::AddressVector(error) => error.errno(),
             EndpointError::Enabled { .. } | EndpointError::NoSharedContext { .. } => {
                 Errno::OPBADSTATE
             }
@@ -248,6 +272,7 @@ impl HasErrno for EndpointError {
             | EndpointError::NotForThisType { .. }
             | EndpointError::NoSuchContext { .. }
             | EndpointError::OtherAddressVector
+            | EndpointError::OtherKeys { .. }
             | EndpointError::BeyondEndpoint { .. } => Errno::INVAL,
             EndpointError::ContextOpen { .. } => Errno::BUSY,
             EndpointError::NoEventQueue => Errno::NOEQ,

@@ -324,7 +324,7 @@ impl<P: Provider> Endpoint<P> {
     pub fn post_receive(&self, mut post: ReceivePost<'_>) -> Result<(), PostError> {
         let enabled = self.enabled()?;
         if !enabled.receive.is_plain(post.flags) {
-            self.check_flags(Flags::RECV, RECEIVE_FLAGS, post.flags)?;
+            self.check_flags(Flags::RECV, self.receive_flags(), post.flags)?;
         }
         self.check_pieces(&post.pieces)?;
         post.from |= enabled.from_any;
@@ -361,6 +361,14 @@ impl<P: Provider> Endpoint<P> {
             return Err(PostError::NotCapable { missing });
         }
         check_claim_flags(flags)
+    }
+
+    /// What may be asked of a receive: FI_AUTH_KEY where receives can be directed and keys are the
+    /// vector's.
+    fn receive_flags(&self) -> Flags {
+        let directed = self.options.capabilities.contains(Flags::DIRECTED_RECV);
+        let keyed = directed && self.options.vector_keys;
+        if keyed { RECEIVE_FLAGS | Flags::AUTH_KEY } else { RECEIVE_FLAGS }
     }
 
     /// What may be asked of a send; not where it goes.

@@ -22,6 +22,9 @@ pub struct EndpointOptions {
     /// "Only peer endpoints that are programmed to use the same authorization key may
     /// communicate." At most 512 bytes; empty: the provider's own.
     pub auth_key: Vec<u8>,
+    /// Its keys are instead those that its address vector has when it is enabled
+    /// (FI_AV_AUTH_KEY).
+    pub vector_keys: bool,
     /// Of [`Flags`]: `MSG`, `TAGGED`, `SEND`, `RECV`, `DIRECTED_RECV`, `RMA`, …
     pub capabilities: Flags,
     /// Sends that may be under way before a post answers `Again`.
@@ -50,7 +53,8 @@ impl EndpointOptions {
     /// What its transport is opened with.
     pub(crate) fn opening(&self) -> Opening<'_> {
         let service = if self.datagrams { Service::Datagrams } else { Service::Reliable };
-        Opening { address: self.address, auth_key: &self.auth_key, incarnation: None, service }
+        let (address, auth_key, keys_follow) = (self.address, &self.auth_key, self.vector_keys);
+        Opening { address, auth_key, keys_follow, incarnation: None, service }
     }
 }
 
@@ -60,6 +64,7 @@ impl Default for EndpointOptions {
         EndpointOptions {
             address: None,
             auth_key: Vec::new(),
+            vector_keys: false,
             capabilities: Flags::MSG
                 | Flags::TAGGED
                 | Flags::SEND

@@ -8,6 +8,7 @@
 pub mod context;
 pub mod driven;
 pub mod idle;
+pub mod keys;
 pub mod ownership;
 pub mod peer;
 pub mod progress;
@@ -25,7 +26,8 @@ use std::{
 
 use crate::{
     address::Address,
-    address_vector::AddressVector,
+    address_vector::{AddressVector, HeldKeys},
+    auth_key::KeyNumber,
     connection::manager::Manager,
     flags::Flags,
     memory_region::MemoryRegionRegistry,
@@ -59,6 +61,8 @@ pub struct Setup {
     pub shared: Option<SharedSeat>,
     /// Who the peers are.
     pub address_vector: Arc<AddressVector>,
+    /// The keys that it is enabled with, if it has them from the address vector.
+    pub keys: Option<HeldKeys>,
     /// What counts one-sided operations.
     pub one_sided: OneSidedCounters,
     /// `REMOTE_READ`, `REMOTE_WRITE`: what peers may do to us at all.
@@ -91,7 +95,7 @@ pub struct Engine<T: Transport> {
     pub(crate) limits: Limits,
     pub(crate) setup: Setup,
     pub(crate) peers: Vec<Peer>,
-    pub(crate) by_address: HashMap<Address, PeerIndex>,
+    pub(crate) by_address: HashMap<(Address, KeyNumber), PeerIndex>,
     /// The peer of each address in the address vector, as far as it was used.
     pub(crate) routes: Vec<PeerIndex>,
     /// The same of addresses that name a receive context.
@@ -133,7 +137,10 @@ pub struct Engine<T: Transport> {
 
 impl<T: Transport> Engine<T> {
     /// An engine over an open transport.
-    pub fn new(transport: T, setup: Setup) -> Self {
+    pub fn new(mut transport: T, setup: Setup) -> Self {
+        if let Some(keys) = &setup.keys {
+            transport.take_keys(&keys.ring);
+        }
         Engine {
             limits: transport.limits(),
             transport,

@@ -8,8 +8,10 @@ use std::{
 use crate::{
     address::Address,
     address_vector::FI_ADDR_NOTAVAIL,
+    auth_key::KeyNumber,
     connection::manager::Control,
     protocol::{remote_access::serve_data::Serving, window::PeerWindow},
+    tag_match::SourceIndex,
     transport::PeerIndex,
     wire::{Kind, REPLY_WORDS},
 };
@@ -73,8 +75,12 @@ pub struct Peer {
     pub fi_addr: u64,
     /// Whom its messages come from: itself, unless it is one of several contexts.
     pub source: PeerIndex,
+    /// The same as the matcher has it: see [`crate::tag_match::source_in`].
+    pub matched_as: SourceIndex,
     /// Its address.
     pub address: Address,
+    /// The key that we and it prove to each other.
+    pub key: KeyNumber,
     /// The incarnation that sends to us, once it does.
     pub incarnation: Option<u64>,
     /// Sends and, marked [`ONE_SIDED`], one-sided operations that have not wholly
@@ -147,8 +153,8 @@ impl Peer {
         self.heard = self.flow.arrived;
     }
 
-    /// Peer `index`, of which nothing is known but its address.
-    pub fn new(address: Address, index: PeerIndex) -> Peer {
+    /// Peer `index`, of which nothing is known but its address and which key is meant.
+    pub fn new(address: Address, key: KeyNumber, index: PeerIndex) -> Peer {
         Peer {
             clear: false,
             state: PeerState::Idle,
@@ -159,7 +165,9 @@ impl Peer {
             heard: u64::MAX,
             fi_addr: FI_ADDR_NOTAVAIL,
             source: index,
+            matched_as: index,
             address,
+            key,
             incarnation: None,
             queue: VecDeque::new(),
             streams: VecDeque::new(),

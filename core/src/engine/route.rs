@@ -10,12 +10,14 @@ use super::{
 use crate::{
     address::Address,
     address_vector::{FI_ADDR_UNSPEC, LOOK_EACH_TIME},
+    auth_key::{KeyNumber, ONLY_KEY},
     error::Errno,
+    flags::Flags,
     memory::Piece,
     operation::{SendStage, Target},
     protocol::window::PeerWindow,
     scalable_endpoint::context_address,
-    tag_match::{ANY_SOURCE, STICKY},
+    tag_match::{ANY_SOURCE, STICKY, SourceIndex},
     transport::{PeerIndex, Transport, TransportEvent, Unreachable},
     wire::{Head, Kind},
 };
@@ -37,9 +39,12 @@ impl<T: Transport> Engine<T> {
 
     /// The source that a receive directed at `fi_addr` matches.
     #[inline(always)]
-    pub(crate) fn source_at(&mut self, fi_addr: u64) -> Option<PeerIndex> {
+    pub(crate) fn source_at(&mut self, fi_addr: u64, flags: Flags) -> Option<SourceIndex> {
         if fi_addr == FI_ADDR_UNSPEC {
             return Some(ANY_SOURCE);
+        }
+        if self.setup.keys.is_some() {
+            return self.keyed_source_at(fi_addr, flags);
         }
         self.peer_at(fi_addr & self.source_mask)
     }
@@ -69,7 +74,8 @@ impl<T: Transport> Engine<T> {
         let context = if self.setup.names_contexts { vector.rx_index(fi_addr) } else { 0 };
         let address = context_address(vector.get(fi_addr)?, context)?;
         let is_named = index >= vector.capacity();
-        let peer = self.peer_of(address);
+        let key = self.key_at(fi_addr)?;
+        let peer = self.peer_of(address, key);
         if is_named {
             self.named_routes.insert(fi_addr, peer);
             return Some(peer);
@@ -81,17 +87,20 @@ impl<T: Transport> Engine<T> {
         Some(peer)
     }
 
-    /// The peer with `address`, made if it is new.
-    pub(crate) fn peer_of(&mut self, address: Address) -> PeerIndex {
-        if let Some(&peer) = self.by_address.get(&address) {
+    /// The peer with `address` that is spoken to by that key, made if it is new.
+    pub(crate) fn peer_of(&mut self, address: Address, key: KeyNumber) -> PeerIndex {
+        if let Some(&peer) = self.by_address.get(&(address, key)) {
             return peer;
         }
         let peer = self.peers.len() as PeerIndex;
-        let mut record = Peer::new(address, peer);
+        let mut record = Peer::new(address, key, peer);
         record.flow = self.no_flow();
-        record.fi_addr = self.setup.address_vector.reported(&address);
         self.peers.push(record);
-        self.by_address.insert(address, peer);
+        self.by_address.insert((address, key), peer);
+        self.count_as(peer, peer);
+        if key != ONLY_KEY {
+            self.transport.choose_key(peer, key);
+        }
         peer
     }
 
@@ -142,11 +151,12 @@ impl<T: Transport> Engine<T> {
                     self.transport.disconnect(peer);
                     self.fail_peer(peer, &reason);
                 }
-                TransportEvent::Incoming { ticket, address, incarnation } => {
-                    self.incoming_peer(ticket, address, incarnation);
+                TransportEvent::Incoming { ticket, address, incarnation, key } => {
+                    let peer = self.peer_of(address, key);
+                    self.incoming_peer(peer, ticket, incarnation);
                 }
                 TransportEvent::Overheard { ticket, address } => {
-                    let peer = self.peer_of(address);
+                    let peer = self.peer_of(address, ONLY_KEY);
                     self.transport.recognize(peer, ticket);
                 }
                 TransportEvent::Died { peer } => self.peer_died(peer),
@@ -182,8 +192,8 @@ impl<T: Transport> Engine<T> {
         self.pump(peer);
     }
 
-    fn incoming_peer(&mut self, ticket: u64, address: Address, incarnation: u64) {
-        let peer = self.peer_of(address);
+    fn incoming_peer(&mut self, peer: PeerIndex, ticket: u64, incarnation: u64) {
+        let address = self.peers[peer as usize].address;
         let restarted =
             self.peers[peer as usize].incarnation.is_some_and(|known| known != incarnation);
         if restarted {
@@ -298,9 +308,9 @@ impl<T: Transport> Engine<T> {
             return;
         }
         // A receive that is directed at an endpoint of several contexts waits for any of them.
-        let source = self.peers[peer as usize].source;
+        let Peer { source, matched_as, .. } = self.peers[peer as usize];
         if !self.has_other_contexts(peer) {
-            self.fail_posted_from(|posted| posted == source, why);
+            self.fail_posted_from(|posted| posted == matched_as, why);
             self.fail_shared_from(source, why);
         }
     }

@@ -125,6 +125,10 @@ pub struct DomainAttributes {
     pub traffic_class: u32,
     /// The key of endpoints that are given none of their own.
     pub auth_key: Vec<u8>,
+    /// Endpoints and regions have the keys of address vectors instead (FI_AV_AUTH_KEY).
+    pub vector_keys: bool,
+    /// The most keys of one endpoint.
+    pub max_ep_auth_key: usize,
 }
 
 /// Reference: `struct fi_fabric_attr`. The provider's name is libfabric's to fill in.

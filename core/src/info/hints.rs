@@ -108,6 +108,9 @@ pub struct DomainHints {
     pub traffic_class: Option<u32>,
     /// Empty: none is asked for.
     pub auth_key: Vec<u8>,
+    /// Keys are to be those of address vectors (FI_AV_AUTH_KEY).
+    pub vector_keys: bool,
+    pub max_ep_auth_key: Option<usize>,
 }
 
 /// What is asked for of [`FabricAttributes`](super::FabricAttributes).

@@ -10,6 +10,7 @@ use super::values::{
     AddressVectorKind, ApiVersion, EndpointType, Progress, ResourceManagement, Threading,
 };
 use crate::address::AddressFormat;
+use crate::auth_key::KEYS_MAX;
 use crate::config::Config;
 use crate::flags::Flags;
 use crate::one_sided::RMA_IOV_LIMIT;
@@ -47,8 +48,11 @@ pub const RX_CAPS: Flags = Flags::MSG
     .union(Flags::COLLECTIVE);
 
 /// Capabilities of a domain. Reference: fi_domain(3), `caps`.
-pub const DOMAIN_CAPS: Flags =
-    Flags::LOCAL_COMM.union(Flags::REMOTE_COMM).union(Flags::SHARED_AV).union(Flags::AV_USER_ID);
+pub const DOMAIN_CAPS: Flags = Flags::LOCAL_COMM
+    .union(Flags::REMOTE_COMM)
+    .union(Flags::SHARED_AV)
+    .union(Flags::AV_USER_ID)
+    .union(Flags::DIRECTED_RECV);
 
 /// Capabilities that endpoints of datagrams can have: no tags, nothing one-sided, no fence.
 pub const DATAGRAM_CAPS: Flags = Flags::MSG
@@ -162,6 +166,7 @@ impl Offer {
                 caps.remove(Flags::SHARED_AV | Flags::AV_USER_ID);
             }
             (info.domain.max_ep_tx_ctx, info.domain.max_ep_rx_ctx) = (1, 1);
+            info.domain.max_ep_auth_key = 0;
         }
         offer
     }
@@ -370,5 +375,7 @@ fn rdm_domain() -> DomainAttributes {
         mr_count: OBJECT_COUNT_MAX,
         traffic_class: 0,
         auth_key: Vec::new(),
+        vector_keys: false,
+        max_ep_auth_key: KEYS_MAX,
     }
 }

@@ -7,6 +7,7 @@ use std::{
 
 use super::Station;
 use crate::{
+    auth_key::KeyNumber,
     ring::{claims::Claims, lane::INLINE_WORDS},
     wire::Head,
 };
@@ -14,6 +15,8 @@ use crate::{
 pub(super) struct Lane {
     pub(super) from: Arc<Station>,
     pub(super) to: Arc<Station>,
+    /// What `to` calls the key that was proved.
+    pub(super) key: KeyNumber,
     pub(super) queue: Mutex<Packets>,
     pub(super) claims: Claims,
 }

@@ -9,6 +9,7 @@
 mod bell;
 mod event;
 mod foreign;
+mod key;
 mod lane;
 mod peer;
 mod provider;
@@ -31,6 +32,7 @@ use std::{
 
 use crate::{
     address::Address,
+    auth_key::{KeyNumber, Keyring},
     error::Errno,
     memory::Piece,
     ring::{claims::Claims, lane::INLINE_WORDS},
@@ -92,7 +94,8 @@ struct Network {
 struct Station {
     address: Address,
     incarnation: u64,
-    auth_key: Vec<u8>,
+    /// None until they are told.
+    keys: Mutex<Option<Keyring>>,
     service: Service,
     bell: MockBell,
     /// Threads that sleep, or are about to.
@@ -204,10 +207,6 @@ impl MockTransport {
             errno: Errno::HOSTUNREACH,
             reason: format!("no endpoint listens at {address}"),
         })?;
-        if to.auth_key != self.station.auth_key {
-            let reason = format!("{address} refused: the keys differ");
-            return Err(Unreachable { errno: Errno::CONNREFUSED, reason });
-        }
         Ok(to)
     }
 
@@ -225,8 +224,9 @@ impl MockTransport {
                 let ticket = self.next_ticket;
                 self.next_ticket += 1;
                 let (address, incarnation) = (lane.from.address, lane.from.incarnation);
+                let key = lane.key;
                 self.offers.insert(ticket, lane);
-                let event = TransportEvent::Incoming { ticket, address, incarnation };
+                let event = TransportEvent::Incoming { ticket, address, incarnation, key };
                 self.ready.push_back(event);
             }
             What::Died { incarnation } => {
@@ -269,15 +269,25 @@ impl Transport for MockTransport {
         lock(&self.network).stations.contains_key(&address)
     }
 
+    fn take_keys(&mut self, keys: &Keyring) {
+        *lock(&self.station.keys) = Some(keys.clone());
+    }
+
+    fn choose_key(&mut self, peer: PeerIndex, key: KeyNumber) {
+        self.peer(peer).key = key;
+    }
+
     fn connect(&mut self, peer: PeerIndex, address: Address) {
         self.peer(peer);
         let looks = lock(&self.network).connect_looks;
-        let what = match self.try_connect(address) {
+        let found = self.try_connect(address);
+        let proved = found.and_then(|to| Ok((self.prove(peer, &to)?, to)));
+        let what = match proved {
             Err(reason) => What::Failed { peer, reason },
-            Ok(to) => {
+            Ok((key, to)) => {
                 let from = self.station.clone();
                 let (queue, claims) = Default::default();
-                let lane = Arc::new(Lane { from, to: to.clone(), queue, claims });
+                let lane = Arc::new(Lane { from, to: to.clone(), key, queue, claims });
                 to.tell(0, What::Incoming { lane: lane.clone() });
                 What::Connected { peer, lane }
             }

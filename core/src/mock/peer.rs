@@ -3,11 +3,14 @@
 use std::sync::Arc;
 
 use super::{event::What, lane::Lane};
+use crate::auth_key::KeyNumber;
 
 #[derive(Default)]
 pub(super) struct Peer {
     pub(super) send: Option<Arc<Lane>>,
     pub(super) receive: Option<Arc<Lane>>,
+    /// Which key is proved to it.
+    pub(super) key: KeyNumber,
 }
 
 impl Peer {

@@ -79,7 +79,7 @@ impl Provider for MockProvider {
         let station = Arc::new(Station {
             address,
             incarnation: opening.incarnation.unwrap_or(opened),
-            auth_key: opening.auth_key.to_vec(),
+            keys: Mutex::new((!opening.keys_follow).then(|| Keyring::only(opening.auth_key))),
             service: opening.service,
             bell: MockBell::new()?,
             armed: AtomicUsize::new(0),

@@ -221,7 +221,7 @@ impl<T: Transport> Engine<T> {
     /// offered to them.
     pub(crate) fn park(&mut self, unexpected: Unexpected) -> u32 {
         let (peer, tag) = (unexpected.peer, unexpected.tag);
-        let source = self.peers[peer as usize].source;
+        let source = self.peers[peer as usize].matched_as;
         self.hold_charge(peer, unexpected.cost);
         let tagged = unexpected.flags.contains(Flags::TAGGED);
         let index = self.unexpected.insert(unexpected);

@@ -5,6 +5,7 @@
 
 use crate::{
     address::Address,
+    auth_key::ONLY_KEY,
     connection::{
         CM_DATA_SIZE, ConnectionError,
         manager::{Connection, Control, Link, Manager, Pending, Stage},
@@ -35,7 +36,7 @@ impl<T: Transport> Engine<T> {
         address: Address,
         data: Vec<u8>,
     ) -> Result<(), ConnectionError> {
-        let listener = self.peer_of(address);
+        let listener = self.peer_of(address, ONLY_KEY);
         let connection =
             self.connection_in(Stage::Fresh).ok_or(ConnectionError::ConnectedBefore)?;
         let nonce = nonce();
@@ -54,7 +55,7 @@ impl<T: Transport> Engine<T> {
         data: Vec<u8>,
         keeps: Box<dyn std::any::Any + Send>,
     ) -> Result<(), ConnectionError> {
-        let peer = self.peer_of(address);
+        let peer = self.peer_of(address, ONLY_KEY);
         let connection =
             self.connection_in(Stage::Fresh).ok_or(ConnectionError::ConnectedBefore)?;
         connection.stage = Stage::Answering;

@@ -6,8 +6,9 @@
 //! contexts share the transport-level address."
 
 use crate::{
-    engine::Engine,
+    engine::{Engine, peer::Peer},
     scalable_endpoint::{CONTEXTS_MAX, endpoint_address},
+    tag_match::source_in,
     transport::{PeerIndex, Transport},
 };
 
@@ -22,16 +23,18 @@ impl<T: Transport> Engine<T> {
         let Some(endpoint) = endpoint.filter(|&at| self.transport.speaks_for(peer, at)) else {
             return self.violation(peer, "it is not a context of the endpoint that it names");
         };
-        let source = self.peer_of(endpoint);
+        let key = self.peers[peer as usize].key;
+        let source = self.peer_of(endpoint, key);
         self.count_as(peer, source);
     }
 
     /// What `peer` sends comes from `source`.
     pub(crate) fn count_as(&mut self, peer: PeerIndex, source: PeerIndex) {
-        let address = self.peers[source as usize].address;
-        let fi_addr = self.setup.address_vector.reported(&address);
+        let Peer { address, key, .. } = self.peers[source as usize];
+        let fi_addr = self.setup.address_vector.reported_by(&address, key);
+        let matched_as = source_in(self.group_of(key), source);
         let record = &mut self.peers[peer as usize];
-        (record.source, record.fi_addr) = (source, fi_addr);
+        (record.source, record.matched_as, record.fi_addr) = (source, matched_as, fi_addr);
     }
 
     /// Whether another context of the endpoint that `peer` is part of is connected to us.

@@ -12,6 +12,7 @@ use crate::{
         Engine,
         peer::{CREDIT_FIRST, ReceiveFlow},
     },
+    tag_match::SourceIndex,
     transport::{PeerIndex, Transport},
 };
 
@@ -51,9 +52,9 @@ impl<T: Transport> Engine<T> {
         &mut self,
         peer: PeerIndex,
         cost: u64,
-    ) -> Option<(PeerIndex, u64)> {
+    ) -> Option<(SourceIndex, u64)> {
         let record = &mut self.peers[peer as usize];
-        let source = (record.source, record.fi_addr);
+        let source = (record.matched_as, record.fi_addr);
         record.flow.arrived += cost;
         let covered = record.flow.arrived <= record.flow.grant_at || self.grant_more(peer);
         covered.then_some(source)

@@ -24,8 +24,8 @@ impl<T: Transport> Engine<T> {
     /// posted before.
     #[inline(always)]
     pub fn receive(&mut self, post: ReceivePost<'_>) -> Result<(), PostError> {
-        let Some(source) = self.source_at(post.from) else {
-            return Err(PostError::UnknownAddress { address: post.from });
+        let Some(source) = self.source_at(post.from, post.flags) else {
+            return Err(self.no_peer(post.from));
         };
         if post.flags.intersects(SPECIAL) {
             return self.receive_special(source, post);
@@ -53,8 +53,8 @@ impl<T: Transport> Engine<T> {
     /// an error completion.
     #[cold]
     pub(crate) fn receive_submitted(&mut self, post: ReceivePost<'_>) {
-        let refused = match self.source_at(post.from) {
-            None => PostError::UnknownAddress { address: post.from },
+        let refused = match self.source_at(post.from, post.flags) {
+            None => self.no_peer(post.from),
             Some(_)
                 if post.flags.contains(Flags::CLAIM)
                     && !post.flags.contains(Flags::PEEK)

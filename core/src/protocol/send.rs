@@ -43,7 +43,7 @@ impl<T: Transport> Engine<T> {
     #[inline(always)]
     pub fn send(&mut self, post: SendPost<'_>) -> Result<(), PostError> {
         let Some(peer) = self.peer_at(post.to) else {
-            return Err(PostError::UnknownAddress { address: post.to });
+            return Err(self.no_peer(post.to));
         };
         match post.pieces {
             Pieces::One(piece) => self.send_whole(peer, post, piece),
@@ -165,14 +165,14 @@ impl<T: Transport> Engine<T> {
     }
 
     fn fail_unrouted(&mut self, post: SendPost<'_>) {
-        let errno = PostError::UnknownAddress { address: post.to }.errno();
+        let refused = self.no_peer(post.to);
         let flags = (post.flags & (Flags::TAGGED | Flags::MSG)) | Flags::SEND;
-        let reason = format!("address {} was removed before the send left", post.to);
+        let reason = format!("before the send left: {refused}");
         self.setup.transmit.fail(ErrorEntry {
             data: post.data,
             tag: post.tag,
             owner: post.owner.and_then(Option::take),
-            ..ErrorEntry::new(post.context, flags, errno, reason)
+            ..ErrorEntry::new(post.context, flags, refused.errno(), reason)
         });
     }
 }

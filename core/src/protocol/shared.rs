@@ -3,7 +3,7 @@
 
 use crate::{
     completion_queue::Entry,
-    engine::Engine,
+    engine::{Engine, peer::Peer},
     error::Errno,
     flags::Flags,
     operation::ReceiveOperation,
@@ -24,8 +24,9 @@ impl<T: Transport> Engine<T> {
         let shared = self.setup.shared.as_ref()?;
         let pool = shared.pool.clone();
         let has_sources = shared.has_sources;
+        let key = self.peers[peer as usize].key;
         let mut pool = pool.lock();
-        let source = if has_sources { pool.source_of(self.source_address(peer)) } else { 0 };
+        let source = if has_sources { pool.source_of(self.source_address(peer), key) } else { 0 };
         let tagged = flags.contains(Flags::TAGGED);
         let matched = pool.take(Envelope { tagged, source, tag, ignore: 0 }, total)?;
         drop(pool);
@@ -58,9 +59,10 @@ impl<T: Transport> Engine<T> {
         let message = &self.unexpected[index];
         let (tag, total) = (message.tag, message.total);
         let tagged = message.flags.contains(Flags::TAGGED);
-        let address = self.source_address(message.peer);
+        let (address, key) =
+            (self.source_address(message.peer), self.peers[message.peer as usize].key);
         let mut pool = pool.lock();
-        let source = if has_sources { pool.source_of(address) } else { 0 };
+        let source = if has_sources { pool.source_of(address, key) } else { 0 };
         let envelope = Envelope { tagged, source, tag, ignore: 0 };
         let Some(matched) = pool.take(envelope, total) else {
             let message = self.unexpected.name(index);
@@ -119,9 +121,9 @@ impl<T: Transport> Engine<T> {
         let Some(shared) = self.setup.shared.as_ref().filter(|shared| shared.has_sources) else {
             return;
         };
-        let address = self.peers[source as usize].address;
+        let Peer { address, key, .. } = self.peers[source as usize];
         let mut pool = shared.pool.lock();
-        let source = pool.source_of(address);
+        let source = pool.source_of(address, key);
         let gone = pool.take_directed(source);
         drop(pool);
         for operation in gone {

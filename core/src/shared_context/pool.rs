@@ -14,6 +14,7 @@ use std::{
 
 use crate::{
     address::Address,
+    auth_key::KeyNumber,
     flags::Flags,
     operation::{ReceiveOperation, StoredPieces},
     pool::Pool,
@@ -76,7 +77,7 @@ pub(crate) struct State {
     untagged: Matcher,
     receives: Pool<ReceiveOperation>,
     parked: Pool<Parked>,
-    sources: HashMap<Address, SourceIndex>,
+    sources: HashMap<(Address, KeyNumber), SourceIndex>,
     /// A multi-receive buffer with less room is released. Units: bytes.
     pub(crate) multi_receive_min: usize,
 }
@@ -86,10 +87,10 @@ impl State {
         if tagged { &mut self.tagged } else { &mut self.untagged }
     }
 
-    /// The source that messages from `address` have for every endpoint.
-    pub(crate) fn source_of(&mut self, address: Address) -> SourceIndex {
+    /// The source that messages from `address` have for every endpoint, by the key that was proved.
+    pub(crate) fn source_of(&mut self, address: Address, key: KeyNumber) -> SourceIndex {
         let next = self.sources.len() as SourceIndex;
-        *self.sources.entry(address).or_insert(next)
+        *self.sources.entry((address, key)).or_insert(next)
     }
 
     /// The earliest receive for a message of `total` bytes.

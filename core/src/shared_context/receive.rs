@@ -160,9 +160,11 @@ impl<P: Provider> SharedReceive<P> {
             FI_ADDR_UNSPEC => ANY_SOURCE,
             _ if !self.is_directed() => ANY_SOURCE,
             from => {
-                let found = self.vector.get().and_then(|vector| vector.get(from));
-                let address = found.ok_or(PostError::UnknownAddress { address: from })?;
-                self.pool.lock().source_of(address)
+                let known =
+                    |vector: &Arc<AddressVector>| Some((vector.get(from)?, vector.key_of(from)?));
+                let found = self.vector.get().and_then(known);
+                let (address, key) = found.ok_or(PostError::UnknownAddress { address: from })?;
+                self.pool.lock().source_of(address, key)
             }
         };
         let tagged = family.contains(Flags::TAGGED);

@@ -1,7 +1,7 @@
 //! Classes: receives that ask the same kind of question share one hash table.
 
 use super::table::Key;
-use super::{ANY_SOURCE, SourceIndex};
+use super::{ANY_SOURCE, SourceIndex, WHO};
 
 /// How many classes have a table at the same time, on each side.
 pub(super) const CLASS_COUNT_MAX: usize = 16;
@@ -18,19 +18,23 @@ const HINT_COUNT: usize = 64;
 pub(super) struct Class {
     /// The bits of the tag that count, `!ignore`.
     significant: u64,
-    /// 0 where the source counts, all ones where it does not, so that `source | source_mask` is
-    /// the source to compare without a branch.
+    /// 0 where the source counts, all ones where it does not, and [`WHO`] where its group alone
+    /// does, so that `source | source_mask` is the source to compare without a branch.
     source_mask: u32,
 }
 
 impl Class {
-    /// Equal to no class of a receive, because its source mask is neither 0 nor all ones.
+    /// Equal to no class of a receive, because its source mask is none of those three.
     const UNUSED: Class = Class { significant: 0, source_mask: 1 };
 
     /// The class of a receive from `source` (or `ANY_SOURCE`) that ignores the bits `ignore`.
     #[inline(always)]
     pub(super) fn of(source: SourceIndex, ignore: u64) -> Class {
-        let source_mask = if source == ANY_SOURCE { u32::MAX } else { 0 };
+        let source_mask = match source {
+            ANY_SOURCE => u32::MAX,
+            group if group & WHO == WHO => WHO,
+            _ => 0,
+        };
         Class { significant: !ignore, source_mask }
     }
 

@@ -36,6 +36,23 @@ pub type SourceIndex = u32;
 /// Instead of a source: a receive that takes messages from everyone.
 pub const ANY_SOURCE: SourceIndex = u32::MAX;
 
+/// How many bits of a source say who it is; those above, which group it is in.
+const SOURCE_BITS: u32 = 24;
+/// The bits that say who it is.
+const WHO: SourceIndex = (1 << SOURCE_BITS) - 1;
+
+/// The source `index` of a group, so that [`group_source`] takes its messages as well. Group 0 is
+/// that of all who are in none. No more than 2^24 - 1 sources can be told apart.
+#[inline(always)]
+pub const fn source_in(group: u32, index: SourceIndex) -> SourceIndex {
+    group << SOURCE_BITS | index
+}
+
+/// Instead of a source: a receive that takes messages from everyone in a group, at most 254.
+pub const fn group_source(group: u32) -> SourceIndex {
+    group << SOURCE_BITS | WHO
+}
+
 /// Set in `receive` by a caller whose receive stays posted when it is matched
 /// (multi-receive).
 pub const STICKY: u32 = 1 << 31;

@@ -93,6 +93,13 @@ pub struct MrAttr {
     pub sub_mr_cnt: usize,
 }
 
+/// What `MrAttr::auth_key` points to on a domain that was opened with FI_AV_AUTH_KEY. Since 1.20.
+#[repr(C)]
+pub struct MrAuthKey {
+    pub av: *mut crate::fid::FidAv,
+    pub src_addr: u64,
+}
+
 /// `struct fi_cq_tagged_entry`, of which the smaller formats are the beginning.
 #[repr(C)]
 pub struct CqTaggedEntry {

@@ -34,6 +34,9 @@ pub mod command {
 /// `FI_OPT_ENDPOINT`: the only level of options.
 pub const OPT_ENDPOINT: c_int = 0;
 
+/// `FI_AV_AUTH_KEY`, since 1.20: instead of the size of a key.
+pub const AV_AUTH_KEY: usize = usize::MAX;
+
 /// `FI_PROGRESS_CONTROL_UNIFIED`, since 2.0.
 pub const PROGRESS_CONTROL_UNIFIED: u32 = 3;
 

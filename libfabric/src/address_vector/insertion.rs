@@ -69,7 +69,7 @@ impl Results {
 /// Inserts, and answers how many were; 0 where events will tell.
 ///
 /// # Safety
-/// As [`Results::new`]; with FI_AV_USER_ID, `fi_addr` is valid for reads as well.
+/// As [`Results::new`]; with FI_AV_USER_ID or FI_AUTH_KEY, `fi_addr` is valid for reads as well.
 unsafe fn insert_each(
     state: &State,
     candidates: impl IntoIterator<Item = impl Into<Candidate>>,
@@ -78,8 +78,10 @@ unsafe fn insert_each(
     context: *mut c_void,
 ) -> Result<c_int, Failure> {
     let flags = AddressVectorFlags::from_bits_retain(flags);
-    let known =
-        AddressVectorFlags::MORE | AddressVectorFlags::SYNC_ERR | AddressVectorFlags::USER_ID;
+    let known = AddressVectorFlags::MORE
+        | AddressVectorFlags::SYNC_ERR
+        | AddressVectorFlags::USER_ID
+        | AddressVectorFlags::AUTH_KEY;
     if !known.contains(flags) {
         return Err(Failure::flags("fi_av_insert", flags.bits()));
     }
@@ -92,10 +94,18 @@ unsafe fn insert_each(
         if fi_addr.is_null() {
             return Err(Failure::null("where the user ids are"));
         }
-        if state.vector.has_user_ids() {
+        if state.vector.has_user_ids() || state.vector.has_auth_keys() {
             return Err(AddressVectorError::UserIdAtInsertion.into());
         }
         marks = Marks::UserIds(&mut id_at);
+    } else if flags.contains(AddressVectorFlags::AUTH_KEY) {
+        if fi_addr.is_null() {
+            return Err(Failure::null("where the handles of the keys are"));
+        }
+        if !state.vector.has_auth_keys() {
+            return Err(AddressVectorError::NoAuthKeys.into());
+        }
+        marks = Marks::AuthKeys(&mut id_at);
     }
     let report = |result| results.add(result);
     let candidates =

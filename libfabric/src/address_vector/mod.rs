@@ -1,5 +1,6 @@
 //! Address vectors. Reference: fi_av(3).
 
+mod auth_key;
 mod insertion;
 
 use std::{
@@ -45,6 +46,8 @@ static OPERATIONS: OpsAv = OpsAv {
     lookup,
     straddr,
     set_user_id,
+    insert_auth_key: auth_key::insert,
+    lookup_auth_key: auth_key::lookup,
     ..OpsAv::refusing::<NOSYS>()
 };
 static CLOSED: OpsAv = OpsAv::refusing::<BADF>();
@@ -91,6 +94,7 @@ pub unsafe extern "C" fn open(
             count: attr.count,
             ep_per_node: attr.ep_per_node,
             flags: AddressVectorFlags::from_bits_retain(attr.flags),
+            auth_keys: parent.info.domain.vector_keys,
         };
         // SAFETY: C passes a C string or null.
         let vector = match unsafe { hints::text(attr.name) } {
@@ -144,7 +148,8 @@ unsafe extern "C" fn bind(av: *mut Fid, other: *mut Fid, flags: u64) -> c_int {
 
 unsafe extern "C" fn remove(av: *mut FidAv, fi_addr: *mut u64, count: usize, flags: u64) -> c_int {
     done("fi_av_remove", || {
-        if flags != 0 {
+        let of_keys = flags == AddressVectorFlags::AUTH_KEY.bits();
+        if flags != 0 && !of_keys {
             return Err(Failure::flags("fi_av_remove", flags));
         }
         if fi_addr.is_null() && count > 0 {
@@ -153,7 +158,10 @@ unsafe extern "C" fn remove(av: *mut FidAv, fi_addr: *mut u64, count: usize, fla
         // SAFETY: C passes an open vector, and that many addresses.
         unsafe {
             let fi_addrs = if count == 0 { &[] } else { slice::from_raw_parts(fi_addr, count) };
-            Ok(object::owned(av)?.vector.remove(fi_addrs)?)
+            let vector = &object::owned(av)?.vector;
+            let removed =
+                if of_keys { vector.remove_auth_keys(fi_addrs) } else { vector.remove(fi_addrs) };
+            Ok(removed?)
         }
     })
 }
@@ -206,6 +214,7 @@ unsafe extern "C" fn straddr(
 unsafe extern "C" fn set_user_id(av: *mut FidAv, fi_addr: u64, user_id: u64, flags: u64) -> c_int {
     done("fi_av_set_user_id", || {
         if flags != 0 {
+            // FI_AUTH_KEY: what error events of FI_SOURCE_ERR, which is not offered, call a key.
             return Err(Failure::flags("fi_av_set_user_id", flags));
         }
         // SAFETY: C passes an open vector.

@@ -53,7 +53,8 @@ pub unsafe extern "C" fn open_with_flags(
         // SAFETY: C passes an open domain and valid pointers or null.
         let (place, parent) = unsafe { (object::out(ep)?, object::owned(domain)?) };
         // SAFETY: as above.
-        let info = unsafe { hints::agree(info, &parent.config, parent.version) }?;
+        let mut info = unsafe { hints::agree(info, &parent.config, parent.version) }?;
+        parent.settle_keys(&mut info)?;
         let in_use = Use::of(&parent.uses)?;
         if let Some(kind) = SocketKind::of(info.endpoint.kind) {
             // SAFETY: as above.

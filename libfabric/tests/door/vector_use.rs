@@ -22,7 +22,7 @@ const READ: u64 = 1 << 8;
 const USER_ID: u64 = 1 << 41;
 
 /// An endpoint bound to a vector of its own.
-fn node_with(world: &World, vector: &Vector) -> Node {
+pub fn node_with(world: &World, vector: &Vector) -> Node {
     let cq = world.open_cq(&mut cq_attr()).unwrap();
     let ep = world.open_ep();
     assert_eq!(bind(ep, cq, flag::SEND | flag::RECV), 0);
@@ -30,7 +30,7 @@ fn node_with(world: &World, vector: &Vector) -> Node {
     Node { cq, ep }
 }
 
-fn name_of(ep: *mut FidEp) -> [u8; 16] {
+pub fn name_of(ep: *mut FidEp) -> [u8; 16] {
     let (mut address, mut length) = ([0_u8; 16], 16);
     // SAFETY: the endpoint is open, and the buffer has that length.
     unsafe {
@@ -40,7 +40,7 @@ fn name_of(ep: *mut FidEp) -> [u8; 16] {
     address
 }
 
-fn insert_name(vector: &Vector, name: &[u8; 16], fi_addr: &mut u64, flags: u64) -> c_int {
+pub fn insert_name(vector: &Vector, name: &[u8; 16], fi_addr: &mut u64, flags: u64) -> c_int {
     // SAFETY: the vector is open, the name an address of its format.
     unsafe {
         ((*(*vector.av).ops).insert)(vector.av, name.as_ptr().cast(), 1, fi_addr, flags, NONE)

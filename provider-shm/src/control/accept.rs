@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use kestrel_core::auth_key::KeyNumber;
 use rustix::event::epoll;
 use rustix::io::Errno;
 use thiserror::Error;
@@ -43,6 +44,8 @@ enum Objection {
     Wire(#[from] WireError),
     #[error("the keys differ")]
     Key,
+    #[error("the endpoint is not enabled, and has no key yet")]
+    NoKeyYet,
     #[error("it wants another endpoint, {wanted}")]
     Address { wanted: SocketAddr },
     #[error("it goes by {claimed}, which is not its own address")]
@@ -86,7 +89,7 @@ impl Objection {
             Objection::NotItsAddress { .. } => RejectReason::NotOurAddress,
             Objection::TooManyLanes => RejectReason::TooManyLanes,
             // It tries again.
-            Objection::AddressBusy { .. } => return None,
+            Objection::AddressBusy { .. } | Objection::NoKeyYet => return None,
             Objection::Wire(_) | Objection::Gone | Objection::System { .. } => return None,
         })
     }
@@ -244,7 +247,7 @@ impl ControlThread {
             _ if objection.reason() == Some(RejectReason::OutOfDescriptors) => {
                 self.tell_out_of_descriptors();
             }
-            Objection::Gone | Objection::AddressBusy { .. } => {
+            Objection::Gone | Objection::AddressBusy { .. } | Objection::NoKeyYet => {
                 tracing::debug!(pid, "a handshake ended early: {objection}");
             }
             _ => tracing::warn!(pid, "refused a connection: {objection}"),
@@ -253,7 +256,7 @@ impl ControlThread {
     }
 
     fn hello_arrived(&mut self, id: u64, packet: Packet) -> Result<(), Objection> {
-        let (mut hello, [lane, pool, bell, end_mark]) = self.check_hello(id, packet)?;
+        let (mut hello, key, [lane, pool, bell, end_mark]) = self.check_hello(id, packet)?;
         let Some(handshake) = self.handshakes.get(&id) else {
             return Ok(());
         };
@@ -284,7 +287,7 @@ impl ControlThread {
         self.send_accept(id, station, own)?;
         if let Some(handshake) = self.handshakes.get_mut(&id) {
             let peer = hello.from;
-            let accepted = Accepted { lane, pool, bell, peer, memory, share, keep_socket };
+            let accepted = Accepted { key, lane, pool, bell, peer, memory, share, keep_socket };
             handshake.stage = Stage::AwaitConfirm(Box::new(accepted));
         }
         self.set_timer(id, Some(Instant::now() + CONFIRM_WAIT));
@@ -295,7 +298,7 @@ impl ControlThread {
         &self,
         id: u64,
         packet: Packet,
-    ) -> Result<(Hello, [OwnedFd; DESCRIPTORS_MAX]), Objection> {
+    ) -> Result<(Hello, KeyNumber, [OwnedFd; DESCRIPTORS_MAX]), Objection> {
         if packet.oversize {
             return Err(WireError::Oversize.into());
         }
@@ -310,9 +313,8 @@ impl ControlThread {
         if hello.to != record.address {
             return Err(Objection::Address { wanted: hello.to });
         }
-        if hello.key != record.key {
-            return Err(Objection::Key);
-        }
+        let keys = record.keys.as_ref().ok_or(Objection::NoKeyYet)?;
+        let key = keys.proved(|key| key == hello.key).ok_or(Objection::Key)?;
         let found = packet.descriptors.len();
         if packet.descriptors_lost {
             return Err(match found {
@@ -323,7 +325,7 @@ impl ControlThread {
         let descriptors = packet.descriptors.try_into();
         let descriptors = descriptors
             .map_err(|_| WireError::DescriptorCount { found, expected: DESCRIPTORS_MAX })?;
-        Ok((hello, descriptors))
+        Ok((hello, key, descriptors))
     }
 
     /// Whether the address that a peer goes by is its own: who listens there has to be the same
@@ -401,11 +403,11 @@ impl ControlThread {
         let Stage::AwaitConfirm(accepted) = stage else {
             return Ok(());
         };
-        let Accepted { lane, pool, bell, peer, memory, share, keep_socket } = *accepted;
+        let Accepted { key, lane, pool, bell, peer, memory, share, keep_socket } = *accepted;
         let station = handshake.station;
         match self.establish(handshake, id, &peer, memory, keep_socket) {
             Ok(peer) => {
-                let peer = PeerIdentity { _share: share, ..peer };
+                let peer = PeerIdentity { key, _share: share, ..peer };
                 let Some(record) = self.stations.get_mut(&station) else {
                     return Ok(());
                 };

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use kestrel_core::transport::Service;
+use kestrel_core::{auth_key::KeyNumber, transport::Service};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
@@ -82,7 +82,13 @@ fn out_of_descriptors(to: SocketAddr) -> ConnectError {
 
 impl ControlThread {
     /// Carries out a station's `connect`.
-    pub(super) fn start_connect(&mut self, station: u64, request: u32, to: SocketAddr) {
+    pub(super) fn start_connect(
+        &mut self,
+        station: u64,
+        request: u32,
+        to: SocketAddr,
+        key: KeyNumber,
+    ) {
         let Some(record) = self.stations.get(&station) else {
             return;
         };
@@ -92,6 +98,7 @@ impl ControlThread {
         let connecting = Connecting {
             request,
             to,
+            key,
             since,
             deadline,
             first_attempt: None,
@@ -241,13 +248,15 @@ impl ControlThread {
         })?;
         let closed = || Obstacle::Final(ConnectError::Closed);
         let from = self.introduce(station, keep_socket).ok_or_else(closed)?;
+        let number = self.connecting_of(id).ok_or_else(closed)?.key;
         let record = self.stations.get(&station).ok_or_else(closed)?;
+        let key = record.keys.as_ref().and_then(|keys| keys.get(number)).ok_or_else(closed)?;
         let hello = Message::Hello(Hello {
             from,
             to,
             pool_bytes: record.pool.len() as u64,
             lane_bytes: LANE_BYTES as u32,
-            key: record.key.clone(),
+            key: key.bytes().to_vec(),
         });
         let descriptors =
             [lane_fd.as_fd(), record.pool.fd(), record.shared.bell.as_fd(), self.end_mark.fd()];

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use kestrel_core::auth_key::{KeyNumber, ONLY_KEY};
 use rustix::event::epoll;
 
 use super::shares::Share;
@@ -43,6 +44,8 @@ pub(crate) enum Stage {
 pub(crate) struct Connecting {
     pub request: u32,
     pub to: SocketAddr,
+    /// Which key is proved.
+    pub key: KeyNumber,
     pub since: Instant,
     pub deadline: Instant,
     /// When the first attempt was made.
@@ -57,6 +60,8 @@ pub(crate) struct Connecting {
 
 /// A peer that waits for nothing but its own CONFIRM.
 pub(crate) struct Accepted {
+    /// Which key it has proved.
+    pub key: KeyNumber,
     pub lane: LaneMemory,
     pub pool: PoolView,
     pub bell: Doorbell,
@@ -182,6 +187,7 @@ impl ControlThread {
             memory,
             reads_us: peer.reads_you,
             asymmetric: peer.asymmetric,
+            key: ONLY_KEY,
             _share: None,
         })
     }

@@ -25,7 +25,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crossbeam_queue::SegQueue;
-use kestrel_core::transport::Service;
+use kestrel_core::{
+    auth_key::{KeyNumber, Keyring},
+    transport::Service,
+};
 
 use self::shares::Shares;
 use crate::doorbell::Doorbell;
@@ -44,9 +47,27 @@ const STACK_BYTES: usize = 256 << 10;
 /// What a station orders.
 pub(crate) enum Command {
     Register(Box<StationRecord>),
-    Connect { station: u64, request: u32, to: SocketAddr },
-    Forget { station: u64, process: ProcessId, taken: u64 },
-    Unregister { station: u64, done: SyncSender<()> },
+    /// From now on peers prove one of these keys.
+    TakeKeys {
+        station: u64,
+        keys: Keyring,
+    },
+    /// Asks for a lane, proving the key of that number.
+    Connect {
+        station: u64,
+        request: u32,
+        to: SocketAddr,
+        key: KeyNumber,
+    },
+    Forget {
+        station: u64,
+        process: ProcessId,
+        taken: u64,
+    },
+    Unregister {
+        station: u64,
+        done: SyncSender<()>,
+    },
     Stop,
 }
 
@@ -58,7 +79,8 @@ pub(crate) struct StationRecord {
     pub listening: bool,
     pub address: SocketAddr,
     pub incarnation: u64,
-    pub key: Vec<u8>,
+    /// None until they are told.
+    pub keys: Option<Keyring>,
     pub service: Service,
     pub pool: PoolMemory,
     pub connect_timeout: Duration,
@@ -88,7 +110,7 @@ impl StationRecord {
             listening: false,
             address,
             incarnation,
-            key: options.auth_key.clone(),
+            keys: (!options.keys_follow).then(|| Keyring::only(&options.auth_key)),
             service: options.service,
             pool: options.pool.clone(),
             connect_timeout: options.connect_timeout,

@@ -184,8 +184,13 @@ impl ControlThread {
         while let Some(command) = self.control.commands.pop() {
             match command {
                 Command::Register(record) => self.register(*record),
-                Command::Connect { station, request, to } => {
-                    self.start_connect(station, request, to);
+                Command::TakeKeys { station, keys } => {
+                    if let Some(record) = self.stations.get_mut(&station) {
+                        record.keys = Some(keys);
+                    }
+                }
+                Command::Connect { station, request, to, key } => {
+                    self.start_connect(station, request, to, key);
                 }
                 Command::Forget { station, process, taken } => {
                     self.forget(station, process, taken);

@@ -63,8 +63,9 @@ impl ShmTransport {
                 let ticket = self.next_ticket;
                 self.next_ticket += 1;
                 let (address, incarnation) = (Address::from(peer.address), peer.incarnation);
+                let key = peer.key;
                 self.offers.insert(ticket, Offer { lane, pool, bell, peer });
-                self.tell(TransportEvent::Incoming { ticket, address, incarnation });
+                self.tell(TransportEvent::Incoming { ticket, address, incarnation, key });
             }
             StationEvent::Died { process } => {
                 let dead = |(_, peer): &(usize, &Peer)| peer.knows(process);

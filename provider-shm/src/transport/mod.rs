@@ -24,6 +24,7 @@ use std::{
 
 use kestrel_core::{
     address::Address,
+    auth_key::{KeyNumber, Keyring},
     error::Errno,
     memory::Piece,
     ring::{claims::Claims, lane::WISH_CLOSED},
@@ -203,10 +204,19 @@ impl Transport for ShmTransport {
         lane.is_some_and(|lane| !Station::is_of_others(lane.peer.pid, address.socket_addr()))
     }
 
+    fn take_keys(&mut self, keys: &Keyring) {
+        self.station.take_keys(keys.clone());
+    }
+
+    fn choose_key(&mut self, peer: PeerIndex, key: KeyNumber) {
+        self.peer(peer).key = key;
+    }
+
     fn connect(&mut self, peer: PeerIndex, address: Address) {
         let record = self.peer(peer);
         if !std::mem::replace(&mut record.connecting, true) {
-            self.station.connect(peer, address.socket_addr());
+            let key = record.key;
+            self.station.connect_by(peer, address.socket_addr(), key);
         }
     }
 

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use kestrel_core::auth_key::KeyNumber;
+
 use super::window::Window;
 use crate::{
     doorbell::Doorbell,
@@ -27,6 +29,8 @@ pub(super) struct Peer {
     pub(super) send: Option<SendLane>,
     pub(super) receive: Option<Box<ReceiveLane>>,
     pub(super) connecting: bool,
+    /// Which key is proved to it.
+    pub(super) key: KeyNumber,
     /// That the receiver closed its end of `send` was told.
     pub(super) told_closed: bool,
     /// How we reach its memory, and how many such ways have failed.

@@ -38,6 +38,7 @@ fn open_station() -> Station {
         address: None,
         default_ip: IpAddr::from([127, 0, 0, 1]),
         auth_key: Vec::new(),
+        keys_follow: false,
         service: Service::Reliable,
         incarnation: None,
         pool: PoolMemory::create(4096).unwrap(),

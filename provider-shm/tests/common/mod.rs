@@ -23,6 +23,7 @@ pub fn options() -> StationOptions {
         address: None,
         default_ip: LOCAL,
         auth_key: b"test".to_vec(),
+        keys_follow: false,
         service: Service::Reliable,
         incarnation: None,
         pool: PoolMemory::create(64 << 10).unwrap(),

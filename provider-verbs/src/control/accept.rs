@@ -5,6 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use kestrel_core::auth_key::AuthKey;
 use rustix::{
     event::epoll::{self, EventFlags},
     io::Errno,
@@ -160,9 +161,15 @@ impl<V: Verbs> ControlThread<V> {
             return;
         };
         let nonces = [&incoming.nonce, &hello.nonce];
-        let refused = if !proof::is_signed(&record.key, Speaker::Connects, nonces, bytes) {
-            Some(RejectReason::Key)
-        } else if hello.wanted != record.address {
+        let Some(keys) = &record.keys else {
+            return self.drop_incoming(id, "the endpoint is not enabled, and has no key yet");
+        };
+        let proves = |key: &[u8]| proof::is_signed(key, Speaker::Connects, nonces, bytes);
+        let proved = keys.proved(proves).and_then(|number| keys.get(number)).cloned();
+        let Some(key) = proved else {
+            return self.reject(id, RejectReason::Key, &RejectReason::Key.to_string());
+        };
+        let refused = if hello.wanted != record.address {
             Some(RejectReason::Wanted)
         } else if hello.service != record.service() {
             Some(RejectReason::Service)
@@ -176,7 +183,7 @@ impl<V: Verbs> ControlThread<V> {
         if let Some(reason) = refused {
             return self.reject(id, reason, &reason.to_string());
         }
-        match self.join(id, hello) {
+        match self.join(id, hello, &key) {
             Ok(answer) => {
                 let Some(incoming) = self.incoming.get(&id) else {
                     return;
@@ -193,11 +200,16 @@ impl<V: Verbs> ControlThread<V> {
     }
 
     /// Makes what the peer asks for: the ACCEPT.
-    fn join(&mut self, id: u64, hello: &Hello) -> Result<Vec<u8>, (RejectReason, String)> {
+    fn join(
+        &mut self,
+        id: u64,
+        hello: &Hello,
+        key: &AuthKey,
+    ) -> Result<Vec<u8>, (RejectReason, String)> {
         const GONE: (RejectReason, String) = (RejectReason::Wanted, String::new());
         let incoming = self.incoming.get_mut(&id).ok_or(GONE)?;
         let record = self.stations.get(&incoming.station).ok_or(GONE)?;
-        let (made, end) = Answer::new(record, id, hello)?;
+        let (made, end) = Answer::new(record, id, hello, key.number)?;
         let accept = Accept {
             incarnation: record.incarnation,
             from: record.address,
@@ -206,7 +218,7 @@ impl<V: Verbs> ControlThread<V> {
         };
         let mut answer = Message::Accept(Box::new(accept)).encode();
         let nonces = [&incoming.nonce, &hello.nonce];
-        proof::sign(&record.key, Speaker::Accepts, nonces, &mut answer);
+        proof::sign(key.bytes(), Speaker::Accepts, nonces, &mut answer);
         incoming.answer = Some(made);
         Ok(answer)
     }

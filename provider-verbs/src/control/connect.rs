@@ -6,6 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use kestrel_core::auth_key::{AuthKey, KeyNumber};
 use rustix::{event::epoll::EventFlags, io::Errno};
 
 use super::{
@@ -39,6 +40,8 @@ pub(super) struct Outgoing<V: Verbs> {
     pub station: u64,
     request: u32,
     to: SocketAddr,
+    /// Which key is proved.
+    key: KeyNumber,
     since: Instant,
     deadline: Instant,
     attempts: u32,
@@ -85,7 +88,13 @@ impl<V: Verbs> Step<V> {
 }
 
 impl<V: Verbs> ControlThread<V> {
-    pub(super) fn ask_to_connect(&mut self, station: u64, request: u32, to: SocketAddr) {
+    pub(super) fn ask_to_connect(
+        &mut self,
+        station: u64,
+        request: u32,
+        to: SocketAddr,
+        key: KeyNumber,
+    ) {
         let Some(record) = self.stations.get(&station) else {
             return;
         };
@@ -96,6 +105,7 @@ impl<V: Verbs> ControlThread<V> {
             station,
             request,
             to: socket::canonical(to),
+            key,
             since,
             deadline,
             attempts: 0,
@@ -301,6 +311,9 @@ impl<V: Verbs> ControlThread<V> {
             return self.try_again(id, "it greets twice".into());
         };
         let to = outgoing.to;
+        let Some(key) = record.keys.as_ref().and_then(|keys| keys.get(outgoing.key)) else {
+            return self.fail(id, ConnectError::Unproven { to });
+        };
         let offer = match Offer::new(record) {
             Ok(offer) => offer,
             Err(source) => {
@@ -320,7 +333,7 @@ impl<V: Verbs> ControlThread<V> {
             service: record.service(),
         };
         let mut bytes = Message::Hello(Box::new(hello)).encode();
-        proof::sign(&record.key, Speaker::Connects, [&nonces[0], &nonces[1]], &mut bytes);
+        proof::sign(key.bytes(), Speaker::Connects, [&nonces[0], &nonces[1]], &mut bytes);
         let sent = socket::send(&socket, &bytes);
         outgoing.obstacle = "it does not answer".into();
         let asked = Asked { socket, input, offer, nonces };
@@ -343,7 +356,10 @@ impl<V: Verbs> ControlThread<V> {
             return self.try_again(id, "it accepts before it greets".into());
         };
         let [theirs, ours] = &asked.nonces;
-        let joined = if !proof::is_signed(&record.key, Speaker::Accepts, [theirs, ours], bytes) {
+        let key = record.keys.as_ref().and_then(|keys| keys.get(outgoing.key));
+        let proves =
+            |key: &AuthKey| proof::is_signed(key.bytes(), Speaker::Accepts, [theirs, ours], bytes);
+        let joined = if !key.is_some_and(proves) {
             Err(ConnectError::Unproven { to })
         } else if accept.from != to {
             Err(ConnectError::OtherEndpoint { to, named: accept.from })
@@ -361,7 +377,8 @@ impl<V: Verbs> ControlThread<V> {
         if let Err(error) = socket::send(&asked.socket, &Message::Confirm.encode()) {
             return self.try_again(id, error.to_string());
         }
-        let peer = PeerIdentity { address: to, incarnation: accept.incarnation };
+        let (incarnation, key) = (accept.incarnation, outgoing.key);
+        let peer = PeerIdentity { address: to, incarnation, key };
         let Some(outgoing) = self.outgoing.remove(&id) else {
             return;
         };

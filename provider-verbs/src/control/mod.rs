@@ -28,7 +28,10 @@ use std::{
 };
 
 use crossbeam_queue::SegQueue;
-use kestrel_core::transport::{Bell as _, Service};
+use kestrel_core::{
+    auth_key::{KeyNumber, Keyring},
+    transport::{Bell as _, Service},
+};
 
 pub use self::{accept::WRITES_MAX as CREDIT_WRITES_MAX, connect::SENDS_MAX, offer::path_end};
 use crate::{bell::EventBell, fork_guard, station::StationShared, verbs::Verbs};
@@ -39,10 +42,17 @@ const UNREGISTER_WAIT: Duration = Duration::from_secs(10);
 /// What a transport orders.
 pub enum Command<V: Verbs> {
     Register(Box<StationRecord<V>>),
+    /// From now on peers prove one of these keys.
+    TakeKeys {
+        station: u64,
+        keys: Keyring,
+    },
+    /// Asks for a connection, proving the key of that number.
     Connect {
         station: u64,
         request: u32,
         to: SocketAddr,
+        key: KeyNumber,
     },
     /// End a connection in order.
     HangUp {
@@ -61,7 +71,8 @@ pub struct StationRecord<V: Verbs> {
     pub listener: OwnedFd,
     pub address: SocketAddr,
     pub incarnation: u64,
-    pub key: Vec<u8>,
+    /// None until they are told.
+    pub keys: Option<Keyring>,
     pub connect_timeout: Duration,
     pub shared: Arc<StationShared<V>>,
     /// The queue pair of an endpoint of datagrams, by its number.

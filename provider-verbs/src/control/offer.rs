@@ -1,6 +1,8 @@
 //! What the two sides of a handshake offer each other: the ends of a connection, or queue pairs
 //! that are there already and take datagrams from anybody.
 
+use kestrel_core::auth_key::KeyNumber;
+
 use super::{
     StationRecord,
     accept::WRITES_MAX,
@@ -108,9 +110,10 @@ impl<V: Verbs> Answer<V> {
         record: &StationRecord<V>,
         link: u64,
         hello: &Hello,
+        key: KeyNumber,
     ) -> Result<(Self, PathEnd), (RejectReason, String)> {
         let shared = &record.shared;
-        let peer = PeerIdentity { address: hello.from, incarnation: hello.incarnation };
+        let peer = PeerIdentity { address: hello.from, incarnation: hello.incarnation, key };
         if let Some(number) = record.datagrams {
             let end = path_end(&*shared.device, number, 0);
             return Ok((Answer::Datagrams { link, peer }, end));

@@ -28,11 +28,20 @@ pub fn queue_key(key: &[u8]) -> u32 {
     u32::from_le_bytes([digest[0], digest[1], digest[2], digest[3] & 0x7f])
 }
 
+/// What the pass of datagrams has from the key that was proved, of endpoints with several: who
+/// has another key is not heard, and whoever has the key is taken for no one else.
+pub fn key_pass(key: &[u8]) -> u64 {
+    first_word(key, &[b"kestrel-verbs pass"])
+}
+
 /// What datagrams to a group carry: who has another key is not heard.
 pub fn group_pass(key: &[u8], group: IpAddr) -> u64 {
+    first_word(key, &[b"kestrel-verbs group", &group_gid(group)])
+}
+
+fn first_word(key: &[u8], parts: &[&[u8]]) -> u64 {
     let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of any length");
-    mac.update(b"kestrel-verbs group");
-    mac.update(&group_gid(group));
+    parts.iter().for_each(|part| mac.update(part));
     let digest = mac.finalize().into_bytes();
     u64::from_le_bytes(*digest.first_chunk().expect("a digest is longer"))
 }

@@ -157,8 +157,13 @@ impl<V: Verbs> ControlThread<V> {
                         self.listen(id);
                     }
                 }
-                Command::Connect { station, request, to } => {
-                    self.ask_to_connect(station, request, to);
+                Command::TakeKeys { station, keys } => {
+                    if let Some(record) = self.stations.get_mut(&station) {
+                        record.keys = Some(keys);
+                    }
+                }
+                Command::Connect { station, request, to, key } => {
+                    self.ask_to_connect(station, request, to, key);
                 }
                 Command::HangUp { link } => self.end_link(link, true),
                 Command::Unregister { station, done } => {

@@ -24,6 +24,7 @@ use std::{
 
 use kestrel_core::{
     address::Address,
+    auth_key::{KeyNumber, Keyring},
     memory::Piece,
     transport::{
         Arrival, Bell as _, Limits, PeerIndex, Room, Transport, TransportEvent, Unreachable,
@@ -69,11 +70,6 @@ pub fn datagram_max(mtu_bytes: u32) -> usize {
     (mtu_bytes.max(256) as usize).min(BUFFER_BYTES - GRH_BYTES) - FRONT_BYTES
 }
 
-/// What tells a receiver who sent a datagram, and that it is the one meant.
-fn pass_of(sender: u64, receiver: u64) -> u64 {
-    sender ^ receiver.rotate_left(32)
-}
-
 /// The transport of one endpoint of datagrams.
 pub struct UdTransport<V: Verbs> {
     address: Address,
@@ -84,6 +80,8 @@ pub struct UdTransport<V: Verbs> {
     /// The key of all queue pairs that talk to ours, and what it was made of.
     key: u32,
     auth_key: Vec<u8>,
+    /// What peers prove instead, of an endpoint that has several.
+    keys: Option<Keyring>,
     peers: Vec<Peer<V>>,
     /// Peers by their TCP connections.
     links: HashMap<u64, PeerIndex>,
@@ -139,6 +137,7 @@ impl<V: Verbs> UdTransport<V> {
             forks: fork_guard::forks(),
             key: parts.key,
             auth_key: parts.auth_key,
+            keys: None,
             peers: Vec::new(),
             links: HashMap::new(),
             passes: HashMap::new(),
@@ -204,10 +203,21 @@ impl<V: Verbs> Transport for UdTransport<V> {
         }
     }
 
+    fn take_keys(&mut self, keys: &Keyring) {
+        self.keys = Some(keys.clone());
+        let (station, keys) = (self.station, keys.clone());
+        self.control.command(Command::TakeKeys { station, keys });
+    }
+
+    fn choose_key(&mut self, peer: PeerIndex, key: KeyNumber) {
+        self.peer(peer).key = key;
+    }
+
     fn connect(&mut self, peer: PeerIndex, address: Address) {
+        let key = self.peer(peer).key;
         if !std::mem::replace(&mut self.peer(peer).connecting, true) {
             let (station, to) = (self.station, address.socket_addr());
-            self.control.command(Command::Connect { station, request: peer, to });
+            self.control.command(Command::Connect { station, request: peer, to, key });
         }
     }
 

@@ -2,12 +2,13 @@
 
 use kestrel_core::{
     address::Address,
+    auth_key::{KeyNumber, ONLY_KEY},
     transport::{PeerIndex, TransportEvent},
 };
 
-use super::{HEAD_BYTES, UdTransport, pass_of};
+use super::{HEAD_BYTES, UdTransport};
 use crate::{
-    control::Command,
+    control::{Command, proof},
     station::{StationEvent, Way},
     verbs::Verbs,
 };
@@ -16,6 +17,10 @@ use crate::{
 pub(super) struct Peer<V: Verbs> {
     /// How it is sent to.
     pub(super) way: Option<Way<V>>,
+    /// What datagrams to it carry.
+    pub(super) pass: u64,
+    /// Which key is proved to it.
+    pub(super) key: KeyNumber,
     /// That it may send: its TCP connection, and what its datagrams carry.
     heard: Option<Heard>,
     pub(super) connecting: bool,
@@ -45,10 +50,18 @@ impl<V: Verbs> UdTransport<V> {
     pub(super) fn peer(&mut self, peer: PeerIndex) -> &mut Peer<V> {
         let index = peer as usize;
         if self.peers.len() <= index {
-            let fresh = || Peer { way: None, heard: None, connecting: false };
+            let fresh =
+                || Peer { way: None, pass: 0, key: ONLY_KEY, heard: None, connecting: false };
             self.peers.resize_with(index + 1, fresh);
         }
         &mut self.peers[index]
+    }
+
+    /// What tells a receiver who sent a datagram, by which key, and that it is the one meant.
+    fn pass_of(&self, sender: u64, receiver: u64, key: KeyNumber) -> u64 {
+        let key = self.keys.as_ref().and_then(|keys| keys.get(key));
+        let proof = key.map_or(0, |key| proof::key_pass(key.bytes()));
+        sender ^ receiver.rotate_left(32) ^ proof
     }
 
     pub(super) fn tell(&mut self, event: TransportEvent) {
@@ -64,7 +77,9 @@ impl<V: Verbs> UdTransport<V> {
         if let (TransportEvent::Connected { peer, .. }, Some(way)) = (&event, way) {
             self.drop_way(*peer);
             self.links.insert(way.link, *peer);
-            self.peer(*peer).way = Some(way);
+            let pass = self.pass_of(self.incarnation, way.peer.incarnation, way.peer.key);
+            let record = self.peer(*peer);
+            (record.way, record.pass) = (Some(way), pass);
         }
         Some(event)
     }
@@ -84,7 +99,8 @@ impl<V: Verbs> UdTransport<V> {
             StationEvent::Heard { link, peer } => {
                 self.offers.insert(link, peer);
                 let (address, incarnation) = (Address::from(peer.address), peer.incarnation);
-                self.tell(TransportEvent::Incoming { ticket: link, address, incarnation });
+                let key = peer.key;
+                self.tell(TransportEvent::Incoming { ticket: link, address, incarnation, key });
             }
             StationEvent::Closed { link } => {
                 if let Some(peer) = self.links.remove(&link) {
@@ -109,7 +125,7 @@ impl<V: Verbs> UdTransport<V> {
             return;
         };
         self.drop_heard(peer);
-        let pass = pass_of(offer.incarnation, self.incarnation);
+        let pass = self.pass_of(offer.incarnation, self.incarnation, offer.key);
         self.links.insert(ticket, peer);
         self.passes.insert(pass, peer);
         self.peer(peer).heard = Some(Heard { link: ticket, pass });

@@ -2,7 +2,7 @@
 
 use kestrel_core::{memory::Piece, transport::PeerIndex, wire::Head};
 
-use super::{HEAD_BYTES, UdTransport, datagram_max, pass_of};
+use super::{HEAD_BYTES, UdTransport, datagram_max};
 use crate::verbs::{
     AddressHandle, Completion, Destination, POLL_BURST, Queues, Status, Verb, Verbs,
 };
@@ -42,7 +42,7 @@ impl<V: Verbs> UdTransport<V> {
             return false;
         };
         let (handle, queue_pair) = (way.handle.name(), way.queue_pair);
-        let pass = pass_of(self.incarnation, way.peer.incarnation);
+        let pass = self.peers[peer as usize].pass;
         let to = Destination { handle, queue_pair, key: self.key };
         self.post_datagram(to, [head.to_word().into(), pass, word], words, payload)
     }

@@ -12,7 +12,7 @@ use crate::{
     control::{CREDIT_WRITES_MAX, Command},
     receive_pool::WINDOW_MIN,
     send_queue::SendQueue,
-    station::{SendEnd, StationEvent},
+    station::{PeerIdentity, SendEnd, StationEvent},
     verbs::Verbs,
 };
 
@@ -53,10 +53,11 @@ impl<V: Verbs> RcTransport<V> {
                 self.tell(TransportEvent::Failed { peer, reason: error.into() });
             }
             StationEvent::Incoming { end } => {
-                let (ticket, incarnation) = (end.link, end.peer.incarnation);
+                let PeerIdentity { incarnation, key, .. } = end.peer;
+                let ticket = end.link;
                 let address = Address::from(end.peer.address);
                 self.offers.insert(ticket, end);
-                self.tell(TransportEvent::Incoming { ticket, address, incarnation });
+                self.tell(TransportEvent::Incoming { ticket, address, incarnation, key });
             }
             StationEvent::Abandoned { queue_pair } => {
                 let queue = SendQueue::new(queue_pair, CREDIT_WRITES_MAX);

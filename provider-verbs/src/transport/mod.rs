@@ -23,6 +23,7 @@ use std::{
 
 use kestrel_core::{
     address::Address,
+    auth_key::{KeyNumber, Keyring, ONLY_KEY},
     memory::Piece,
     transport::{Arrival, Bell as _, Limits, PeerIndex, Room, Transport, TransportEvent},
     window::{Access, Finished, Found, Invitation, Registration, Request, Started, Worth},
@@ -74,6 +75,8 @@ struct Peer<V: Verbs> {
     send: Option<SendLane<V>>,
     receive: Option<ReceiveLane<V>>,
     connecting: bool,
+    /// Which key is proved to it.
+    key: KeyNumber,
     /// In the list of those with packets.
     is_ready: bool,
     /// Where we reach its memory, and where it reaches ours.
@@ -177,6 +180,7 @@ impl<V: Verbs> RcTransport<V> {
                 send: None,
                 receive: None,
                 connecting: false,
+                key: ONLY_KEY,
                 is_ready: false,
                 window: None,
                 guest: None,
@@ -225,10 +229,20 @@ impl<V: Verbs> Transport for RcTransport<V> {
         LIMITS
     }
 
+    fn take_keys(&mut self, keys: &Keyring) {
+        let (station, keys) = (self.station, keys.clone());
+        self.control.command(Command::TakeKeys { station, keys });
+    }
+
+    fn choose_key(&mut self, peer: PeerIndex, key: KeyNumber) {
+        self.peer(peer).key = key;
+    }
+
     fn connect(&mut self, peer: PeerIndex, address: Address) {
+        let key = self.peer(peer).key;
         if !std::mem::replace(&mut self.peer(peer).connecting, true) {
             let (station, to) = (self.station, address.socket_addr());
-            self.control.command(Command::Connect { station, request: peer, to });
+            self.control.command(Command::Connect { station, request: peer, to, key });
         }
     }
 

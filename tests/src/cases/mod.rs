@@ -2,6 +2,7 @@
 
 pub mod addresses;
 pub mod atomic;
+pub mod auth_keys;
 pub mod binding;
 pub mod cancel;
 pub mod connections;

@@ -278,6 +278,7 @@ pub fn attack(own: SocketAddr, victim: SocketAddr, seed: u64, count: u64) {
         address: Some(own),
         default_ip: own.ip(),
         auth_key: Vec::new(),
+        keys_follow: false,
         service: Service::Reliable,
         incarnation: None,
         pool: PoolMemory::create(POOL_BYTES).unwrap(),

@@ -51,13 +51,30 @@ impl Negotiation<'_> {
             ("domain_attr->mr_iov_limit", asked.mr_iov_limit, most.mr_iov_limit),
             ("domain_attr->max_err_data", asked.max_err_data, most.max_err_data),
             ("domain_attr->mr_cnt", asked.mr_count, most.mr_count),
+            ("domain_attr->max_ep_auth_key", asked.max_ep_auth_key, most.max_ep_auth_key),
             ("domain_attr->auth_key_size", Some(asked.auth_key.len()), AUTH_KEY_SIZE_MAX),
         ] {
             self.within(field, asked, most);
         }
         self.traffic_class("domain_attr->tclass", asked.traffic_class);
         self.info.domain.auth_key = asked.auth_key.clone();
+        self.vector_keys(asked);
         self.info.domain.traffic_class = asked.traffic_class.unwrap_or_default();
+    }
+
+    /// "Providers which support authorization keys and connectionless endpoint must support this
+    /// option": where there are no vectors there is none. "If the domain is opened with
+    /// FI_AV_AUTH_KEY", no object has a key of its own.
+    fn vector_keys(&mut self, asked: &DomainHints) {
+        if asked.vector_keys && self.offer.maximum.domain.max_ep_auth_key == 0 {
+            let ours = "keys of endpoints: there is no address vector";
+            self.reject("domain_attr->auth_key_size", "FI_AV_AUTH_KEY", ours);
+        }
+        if asked.vector_keys && !self.hints.endpoint.auth_key.is_empty() {
+            let size = self.hints.endpoint.auth_key.len();
+            self.reject("ep_attr->auth_key_size", size, "0: keys are those of address vectors");
+        }
+        self.info.domain.vector_keys = asked.vector_keys;
     }
 
     pub(super) fn names(&mut self) {

@@ -277,6 +277,27 @@ fn addresses_decide_the_format_or_must_fit_it() {
     assert_eq!(accepted(&handle).handle, 77);
 }
 
+/// fi_domain(3): "Providers which support authorization keys and connectionless endpoint must
+/// support this option."
+#[test]
+fn keys_of_vectors_are_for_who_has_vectors() {
+    let ask = |offer: Offer, key: &[u8], most: usize| {
+        let mut hints = Hints::new();
+        (hints.domain.vector_keys, hints.domain.max_ep_auth_key) = (true, Some(most));
+        hints.endpoint.auth_key = key.to_vec();
+        hints.endpoint.kind = offer.template.endpoint.kind;
+        let found = negotiate(&offer, Some(&hints), V1_17);
+        let keys = |info: Info| (info.domain.vector_keys, info.domain.max_ep_auth_key);
+        found.map(keys).map_err(|rejections| rejections[0].field)
+    };
+    for offer in [Offer::rdm, || Offer::datagrams(1024)] {
+        assert_eq!(ask(offer(), b"", 64), Ok((true, 64)));
+        assert_eq!(ask(offer(), b"", 65), Err("domain_attr->max_ep_auth_key"));
+        assert_eq!(ask(offer(), b"key", 0), Err("ep_attr->auth_key_size"));
+    }
+    assert_eq!(ask(Offer::msg(), b"", 0), Err("domain_attr->auth_key_size"));
+}
+
 #[test]
 fn contexts_names_and_the_rest() {
     let offer = Offer::rdm().named("ib0", "mlx5_0").sized(512, 256, 128);

@@ -22,7 +22,7 @@ impl<T: Transport> Engine<T> {
     #[inline]
     pub fn remote(&mut self, post: RemotePost<'_>) -> Result<(), PostError> {
         let Some(peer) = self.peer_at(post.to) else {
-            return Err(PostError::UnknownAddress { address: post.to });
+            return Err(self.no_peer(post.to));
         };
         if self.under_way() >= self.setup.transmit_size {
             self.pump(peer);
@@ -74,8 +74,9 @@ impl<T: Transport> Engine<T> {
             operation.peer = peer;
             return self.start_remote(peer, operation);
         }
-        let errno = PostError::UnknownAddress { address: to }.errno();
-        let reason = format!("address {to} was removed before the operation left");
+        let refused = self.no_peer(to);
+        let errno = refused.errno();
+        let reason = format!("before the operation left: {refused}");
         let flags = operation.action.completion_flags();
         self.fail_remote_as(
             operation.action,

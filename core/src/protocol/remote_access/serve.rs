@@ -35,7 +35,7 @@ impl<T: Transport> Engine<T> {
         let length = arrival.length as u64;
         let stretch =
             Stretch { key: self.transport.word(0), address: self.transport.word(1), length };
-        let placed = self.place(stretch, 0, length);
+        let placed = self.place(arrival.peer, stretch, 0, length);
         self.end_write(&arrival, length, data, placed);
     }
 
@@ -48,13 +48,19 @@ impl<T: Transport> Engine<T> {
         if offset > length || part > length - offset {
             return self.violation(arrival.peer, "a part of a write is outside of the write");
         }
-        let placed = self.place(Stretch { key, address, length }, offset, part);
+        let placed = self.place(arrival.peer, Stretch { key, address, length }, offset, part);
         self.end_write(&arrival, length, data, placed);
     }
 
     /// Copies the last arrival's payload, `part` bytes, over a stretch from byte `offset` on.
     #[inline]
-    fn place(&mut self, stretch: Stretch, offset: u64, part: u64) -> Result<(), Refusal> {
+    fn place(
+        &mut self,
+        peer: PeerIndex,
+        stretch: Stretch,
+        offset: u64,
+        part: u64,
+    ) -> Result<(), Refusal> {
         if stretch.length == 0 {
             return Ok(());
         }
@@ -62,6 +68,7 @@ impl<T: Transport> Engine<T> {
             return Err(Refusal::Access);
         }
         let region = self.regions.find(stretch.key)?;
+        region.admit(|| self.setup.who(&self.peers, peer))?;
         let start = region.offset_of(stretch.address, stretch.length)?;
         let access = region.access_as(Flags::REMOTE_WRITE)?;
         let (transport, mut done) = (&self.transport, 0);
@@ -159,6 +166,7 @@ impl<T: Transport> Engine<T> {
         }
         let clear = self.can_answer(peer) && stretch.length <= SNAPSHOT_MAX as u64;
         let region = self.regions.find(stretch.key)?;
+        region.admit(|| self.setup.who(&self.peers, peer))?;
         let start = region.offset_of(stretch.address, stretch.length)?;
         let access = region.access_as(Flags::REMOTE_READ)?;
         let piece = access.contiguous(start, stretch.length);
@@ -190,7 +198,7 @@ impl<T: Transport> Engine<T> {
         };
         let length_wide = length as u64;
         let stretch = Stretch { key, address, length: length_wide };
-        if let Err(refusal) = self.execute_atomic(call, stretch, arrival.length) {
+        if let Err(refusal) = self.execute_atomic(peer, call, stretch, arrival.length) {
             return self.answer(peer, name, refusal.errno().0 as u64);
         }
         let last = arrival.head.flags & wire::LAST != 0;
@@ -206,6 +214,7 @@ impl<T: Transport> Engine<T> {
     #[inline]
     fn execute_atomic(
         &mut self,
+        peer: PeerIndex,
         call: AtomicCall,
         stretch: Stretch,
         payload: usize,
@@ -220,6 +229,7 @@ impl<T: Transport> Engine<T> {
         }
         self.transport.copy_out(0, self.scratch.operands().part(0, payload));
         let region = self.regions.find(stretch.key)?;
+        region.admit(|| self.setup.who(&self.peers, peer))?;
         let start = region.offset_of(stretch.address, stretch.length)?;
         let access = region.access_as(needs)?;
         let (operands, results) = self.scratch.parts();

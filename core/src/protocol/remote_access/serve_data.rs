@@ -49,6 +49,7 @@ impl<T: Transport> Engine<T> {
         last: bool,
     ) -> Result<(), Refusal> {
         let region = self.regions.find(stretch.key)?;
+        region.admit(|| self.setup.who(&self.peers, peer))?;
         let start = region.offset_of(stretch.address, stretch.length)?;
         let source = if stretch.length > SNAPSHOT_MAX as u64 {
             Source::Region(region.clone(), start)

@@ -8,9 +8,10 @@ use crate::{
     },
     flags::Flags,
     memory::Piece,
+    memory_region::MemoryRegion,
     one_sided::{RemoteOperation, StoredSegments},
     protocol::arrive::UNDER_WAY_MAX,
-    transport::{Arrival, PeerIndex, Transport},
+    transport::{Arrival, EVERYBODY, PeerIndex, Transport},
     window::{Access, Invitation, Lease},
     wire::{Head, Kind},
 };
@@ -80,8 +81,13 @@ impl<T: Transport> Engine<T> {
         let counters = &self.setup.one_sided;
         let counted = counters.remote_read.is_some() || counters.remote_write.is_some();
         let (transport, permitted) = (&mut self.transport, self.setup.permitted);
+        let who = || self.setup.who(&self.peers, peer);
         let region = self.regions.find(key).ok().filter(|_| !counted);
         let audience = transport.audience(peer);
+        // What not everybody may reach is not laid where everybody could.
+        let keys = self.setup.keys.as_ref().map(|keys| &keys.ring);
+        let fits = |region: &MemoryRegion| audience != EVERYBODY || region.is_for_all(keys);
+        let region = region.filter(|region| region.admit(who).is_ok() && fits(region));
         let lease = region.and_then(|region| {
             region.lease(permitted, audience, |memory, access, local_write| {
                 transport.register(peer, memory, access, local_write)
