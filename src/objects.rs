@@ -8,7 +8,7 @@ use kestrel_core::{
     domain::{DomainOptions, OpenError},
     endpoint::{EndpointOptions, PostError},
     error::{Errno, HasErrno},
-    info::{EndpointType, Info, SHARED_CONTEXT},
+    info::{EndpointType, Info, Mode, SHARED_CONTEXT},
     scalable_endpoint::ContextCounts,
     socket_endpoint::{SocketError, SocketKind},
     transport::Unreachable,
@@ -171,6 +171,7 @@ pub fn endpoint_options(info: &Info) -> EndpointOptions {
         receive_flags: info.receive.op_flags,
         shares_transmit: info.endpoint.tx_ctx_count == SHARED_CONTEXT,
         shares_receive: info.endpoint.rx_ctx_count == SHARED_CONTEXT,
+        buffered: info.mode.contains(Mode::BUFFERED_RECV),
         connected: info.endpoint.kind == EndpointType::Msg,
         datagrams: info.endpoint.kind == EndpointType::Dgram,
         ..EndpointOptions::default()

@@ -17,6 +17,7 @@ pub mod flags;
 // Objects that an application opens.
 pub mod address_vector;
 pub mod bind_count;
+pub mod buffering;
 pub mod completion_counter;
 pub mod completion_queue;
 pub mod connection;

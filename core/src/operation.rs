@@ -221,8 +221,24 @@ pub struct Unexpected {
 pub enum Body {
     /// Up to 16 bytes, in place.
     Small([u64; 2]),
-    /// More.
+    /// More, or bytes that must stay where they are.
     Large(Box<[u8]>),
+}
+
+impl Body {
+    /// Lets the body stay where it is when the message's record moves.
+    pub fn settle(&mut self) {
+        if matches!(self, Body::Small(_)) {
+            *self = self.lengthened(size_of::<[u64; 2]>());
+        }
+    }
+
+    /// A body of `length` bytes that begins as this one does.
+    pub fn lengthened(&mut self, length: usize) -> Body {
+        let mut longer = vec![0; length].into_boxed_slice();
+        self.piece().copy_to(Piece::of_owned(&mut longer));
+        Body::Large(longer)
+    }
 }
 
 /// A long message under way, at its receiver.
@@ -271,6 +287,8 @@ pub enum Target {
     },
     /// The body of an unexpected message: its index.
     Unexpected(u32),
+    /// The same where messages are announced: as much of it as will be buffered.
+    Buffered(u32),
     /// Nowhere.
     Nowhere,
 }

@@ -5,7 +5,7 @@
 //! whole words in front of the payload.
 
 /// The protocol's version, exchanged when two endpoints connect.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 
 /// What a packet is. Anything else from a peer breaks the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,7 +18,8 @@ pub enum Kind {
     Long = 2,
     /// A further part of a long message. Word: operation. Words: `offset`.
     Part = 3,
-    /// The receiver wants some of the message in parts. Word: operation. Words: `from, to`.
+    /// The receiver wants some of the message in parts: all that is left, or the start of it
+    /// first. Word: operation. Words: `from, to`.
     Consent = 4,
     /// The receiver has it all. Word: operation. Words: `errno`.
     Finish = 5,

@@ -27,6 +27,7 @@ impl Whole<'_> {
     fn hints(&self) -> Hints {
         let mut hints = Hints::new();
         hints.caps = self.info.caps;
+        hints.mode = self.info.mode;
         hints.domain.name = Some(self.info.domain.name.clone());
         hints.domain.memory_region_mode = self.info.domain.memory_region_mode;
         hints.endpoint.kind = self.info.endpoint.kind;
@@ -51,7 +52,7 @@ impl Whole<'_> {
             found.transmit = self.agree(&hints)?.transmit;
             *attr = answer::transmit_attr(&found.transmit);
         }
-        found.caps = found.transmit.caps;
+        (found.caps, found.mode) = (found.transmit.caps, found.transmit.mode);
         Ok(found)
     }
 
@@ -70,7 +71,7 @@ impl Whole<'_> {
             found.receive = self.agree(&hints)?.receive;
             *attr = answer::receive_attr(&found.receive);
         }
-        found.caps = found.receive.caps;
+        (found.caps, found.mode) = (found.receive.caps, found.receive.mode);
         Ok(found)
     }
 }

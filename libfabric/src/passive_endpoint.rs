@@ -88,7 +88,7 @@ impl Options for State {
     fn option(&self, name: c_int) -> Result<usize, Failure> {
         match OptionName::from_number(name)? {
             OptionName::CmDataSize => Ok(CM_DATA_SIZE),
-            OptionName::MinMultiRecv => {
+            OptionName::MinMultiRecv | OptionName::BufferedMin | OptionName::BufferedLimit => {
                 Err(Failure::new(Errno::NOPROTOOPT, "a passive endpoint receives no messages"))
             }
         }

@@ -90,7 +90,7 @@ impl Receives for State {
 
 impl Options for State {
     fn option(&self, name: c_int) -> Result<usize, Failure> {
-        Ok(self.context.option(OptionName::from_number(name)?))
+        Ok(self.context.option(OptionName::from_number(name)?)?)
     }
 }
 

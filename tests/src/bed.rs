@@ -6,7 +6,7 @@ use kestrel_core::{
     address_vector::{AddressVector, AddressVectorAttributes, FI_ADDR_UNSPEC},
     completion_queue::{CompletionQueue, ReadError, store::Sharing},
     domain::{Domain, DomainOptions},
-    endpoint::{Endpoint, EndpointError, EndpointOptions, PostError},
+    endpoint::{Endpoint, EndpointError, EndpointOptions, OptionName, PostError},
     error::Errno,
     event_queue::EventQueue,
     flags::Flags,
@@ -68,6 +68,8 @@ pub struct Options {
     pub queue_size: usize,
     /// `SELECTIVE_COMPLETION`, or nothing.
     pub bind: Flags,
+    /// What is set before the endpoint is enabled.
+    pub settings: Vec<(OptionName, usize)>,
     /// Where its asynchronous operations report.
     pub events: Option<Arc<EventQueue>>,
     /// The authorization keys of its address vector: with any, it has its keys from there.
@@ -145,6 +147,9 @@ impl<P: Provider> Node<P> {
         endpoint.bind_completion_queue(&node.receives, Flags::RECV | options.bind).unwrap();
         if let Some(events) = &options.events {
             endpoint.bind_event_queue(events, 0).unwrap();
+        }
+        for &(name, value) in &options.settings {
+            endpoint.set_option(name, value).unwrap();
         }
         endpoint.enable()?;
         Ok(node)

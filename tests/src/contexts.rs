@@ -79,18 +79,27 @@ impl<P: Provider> Portal<P> {
 
     /// The same on this domain.
     pub fn on(domain: &Arc<Domain<P>>, counts: ContextCounts) -> Portal<P> {
-        let endpoint = ScalableEndpoint::open(domain, naming(), counts).unwrap();
+        Portal::with(domain, counts, &naming())
+    }
+
+    /// The same with these options.
+    pub fn with(
+        domain: &Arc<Domain<P>>,
+        counts: ContextCounts,
+        options: &EndpointOptions,
+    ) -> Portal<P> {
+        let endpoint = ScalableEndpoint::open(domain, options.clone(), counts).unwrap();
         let attributes = AddressVectorAttributes { rx_ctx_bits: BITS, ..Default::default() };
         let vector = Arc::new(AddressVector::open(attributes).unwrap());
         endpoint.bind_address_vector(&vector).unwrap();
         endpoint.enable().unwrap();
         let transmit = (0..counts.transmit).map(|index| {
-            let context = endpoint.transmit_context(index, naming()).unwrap();
+            let context = endpoint.transmit_context(index, options.clone()).unwrap();
             Context::enabled(context, Flags::TRANSMIT)
         });
         let transmit = transmit.collect();
         let receive = (0..counts.receive).map(|index| {
-            let context = endpoint.receive_context(index, naming()).unwrap();
+            let context = endpoint.receive_context(index, options.clone()).unwrap();
             Context::enabled(context, Flags::RECV)
         });
         let receive = receive.collect();

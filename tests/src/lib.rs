@@ -16,6 +16,7 @@ pub mod cases;
 pub mod completion;
 pub mod contexts;
 pub mod echo;
+pub mod endless;
 pub mod figures;
 pub mod fork;
 pub mod link;
@@ -78,6 +79,23 @@ macro_rules! conformance {
                 directed_receives_take_from_their_source,
                 tags_count_in_all_64_bits,
                 a_fence_waits_for_its_own_peer_alone;
+            buffered:
+                messages_are_announced_and_claimed,
+                a_claim_completes_with_the_posted_tags_context,
+                what_is_discarded_is_free,
+                announcements_keep_the_order_of_messages,
+                a_posted_tag_takes_one_message,
+                what_does_not_fit_a_claim_is_counted,
+                what_nobody_claims_stops_its_sender,
+                the_limits_are_options,
+                what_no_buffering_endpoint_takes_is_refused,
+                an_announcement_is_an_entry_however_it_is_bound,
+                a_message_is_counted_when_it_is_claimed,
+                a_sender_that_closes_fails_the_claims_of_its_messages,
+                a_receiver_that_closes_lets_go_of_its_senders,
+                variable_messages_have_no_limit,
+                connected_endpoints_announce_too,
+                a_receive_context_announces_for_itself;
             peek:
                 a_miss_is_a_completion,
                 who_only_peeks_finds_what_comes,
@@ -243,6 +261,7 @@ macro_rules! conformance {
                 what_is_held_is_canceled,
                 what_needs_an_answer_is_refused,
                 receives_are_as_ever,
+                buffered_ones_are_announced,
                 strangers_are_heard,
                 an_endpoint_reaches_itself,
                 a_peer_that_goes_fails_nothing,

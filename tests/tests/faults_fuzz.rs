@@ -12,6 +12,7 @@ use kestrel_core::{
     address::Address,
     address_vector::{AddressVector, AddressVectorAttributes, FI_ADDR_UNSPEC},
     auth_key::ONLY_KEY,
+    buffering::BufferingSetup,
     completion_queue::{
         Entry,
         store::{CompletionStore, Head, Sharing},
@@ -26,7 +27,7 @@ use kestrel_core::{
     memory::{Piece, Pieces},
     memory_region::{MemoryRange, MemoryRegionAttributes, MemoryRegionRegistry},
     one_sided::{Action, RemotePost, RemoteSegment},
-    operation::{ReceivePost, SendPost},
+    operation::{MESSAGE_MAX, ReceivePost, SendPost},
     protocol::atomic::{ATOMIC_BYTES_MAX, AtomicCall, AtomicOperation, Datatype, Form},
     transport::{Service, TransportEvent, Unreachable},
     wire,
@@ -154,6 +155,9 @@ struct Rig {
     random: Random,
     /// Operations under way, with their buffers.
     under_way: HashMap<u64, (bool, Vec<u8>)>,
+    /// Contexts of messages that were announced and not taken.
+    announced: Vec<u64>,
+    buffers: bool,
     /// Multi-receive buffers: kept to the end, since they are used many times.
     multi: Vec<Vec<u8>>,
     /// What peers can reach is the middle third.
@@ -186,11 +190,13 @@ impl Rig {
         let bell = Box::new(chaos::Silent);
         let store = Arc::new(CompletionStore::new(Sharing::Exclusive, 64, bell));
         let side = || Side { queue: Some(store.clone()), selective: false, counter: None };
+        let buffers = seed.is_multiple_of(3);
         let setup = Setup {
             keys: None,
             transmit: side(),
             receive: side(),
             shared: None,
+            buffering: buffers.then_some(BufferingSetup { limit: 9_000, min: 200, endpoint: 0 }),
             address_vector: vector,
             one_sided: OneSidedCounters::default(),
             permitted: one_sided::BOTH,
@@ -198,6 +204,7 @@ impl Rig {
             memory_regions: regions,
             transmit_size: 64,
             multi_receive_min: 64,
+            message_max: MESSAGE_MAX,
             unexpected_budget: 1 << 20,
         };
         let engine = Engine::new(world.transport(), setup);
@@ -209,6 +216,8 @@ impl Rig {
             store,
             random,
             under_way,
+            announced: Vec::new(),
+            buffers,
             multi,
             region,
             next: 1,
@@ -297,7 +306,10 @@ impl Rig {
     fn receive(&mut self) {
         let (context, piece) = self.buffer(false);
         let mut flags = self.family() | Flags::COMPLETION;
-        if self.random.once_in(8) {
+        if self.buffers {
+            // As the endpoint marks the tags that it posts.
+            flags = Flags::TAGGED | Flags::COMPLETION | Flags::VARIABLE_MSG;
+        } else if self.random.once_in(8) {
             flags |= Flags::MULTI_RECV;
             let (_, bytes) = self.under_way.remove(&context).expect("just made");
             self.multi.push(bytes);
@@ -341,6 +353,19 @@ impl Rig {
         let _ = self.engine.receive(post);
     }
 
+    /// Claims or discards what was announced, now and then something else.
+    fn take(&mut self) {
+        let at = self.random.below(1 + self.announced.len() as u64) as usize;
+        let context = if at == self.announced.len() { 1 } else { self.announced.swap_remove(at) };
+        let (_, pieces) = self.buffer(false);
+        self.multi.push(self.under_way.remove(&self.next).expect("just made").1);
+        let take = [Flags::CLAIM, Flags::DISCARD][self.random.below(2) as usize];
+        let flags = Flags::MSG | Flags::COMPLETION | Flags::VARIABLE_MSG | take;
+        let (pieces, from) = (Pieces::One(pieces), FI_ADDR_UNSPEC);
+        let post = ReceivePost { pieces, from, tag: 0, ignore: 0, context, flags, owner: None };
+        assert!(self.engine.receive(post).is_ok() || context == 1, "it was announced");
+    }
+
     fn arrive(&mut self) {
         let mut packet = Packet::arbitrary(&mut self.random, PEERS as u32);
         if self.random.once_in(3) {
@@ -373,6 +398,7 @@ impl Rig {
             16..=17 => self.reach(),
             0..=1 => self.send(),
             2..=3 => self.receive(),
+            4 if self.buffers => self.take(),
             4 => self.peek(),
             5..=10 => self.arrive(),
             11 if self.random.once_in(8) => self.event(),
@@ -393,6 +419,11 @@ impl Rig {
             let mut entry = [Entry::default()];
             let context = match self.store.pop(&mut entry) {
                 Head::Empty => return,
+                // Our own contexts are less than an address.
+                Head::Taken(_) if self.buffers && entry[0].context > 1 << 41 => {
+                    self.announced.push(entry[0].context);
+                    continue;
+                }
                 Head::Taken(_) => entry[0].context,
                 Head::Error => {
                     let error = self.store.pop_error().unwrap();

@@ -22,7 +22,7 @@ use crate::{
     flags::Flags,
     info::Info,
     memory_region::MemoryRegionRegistry,
-    operation::IOV_LIMIT,
+    operation::{IOV_LIMIT, MESSAGE_MAX},
     primitive::yield_now,
     transport::{Provider, Transport},
 };
@@ -155,6 +155,7 @@ impl<P: Provider> PassiveEndpoint<P> {
             transmit: Side::default(),
             receive: Side::default(),
             shared: None,
+            buffering: None,
             address_vector: empty_vector(),
             one_sided: Default::default(),
             permitted: Flags::empty(),
@@ -162,6 +163,7 @@ impl<P: Provider> PassiveEndpoint<P> {
             memory_regions: Arc::new(MemoryRegionRegistry::new(mode, IOV_LIMIT)),
             transmit_size: 1,
             multi_receive_min: 1,
+            message_max: MESSAGE_MAX,
             unexpected_budget: 0,
         }
     }

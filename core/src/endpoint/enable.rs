@@ -7,6 +7,7 @@ use super::{
 };
 use crate::{
     address_vector::{AddressVector, FI_ADDR_UNSPEC, HeldKeys},
+    buffering::BUFFERED,
     completion_queue::store::Sharing,
     connection::{
         manager::{Connection, Manager, Reporter},
@@ -14,7 +15,9 @@ use crate::{
     },
     engine::{Engine, Setup, unit::Unit},
     flags::Flags,
+    operation::MESSAGE_MAX,
     primitive::AtomicBool,
+    scalable_endpoint::pair::Seat,
     socket_endpoint::RECEIVE_BUFFER,
     transport::Provider,
 };
@@ -96,6 +99,7 @@ impl<P: Provider> Endpoint<P> {
             transmit: bindings.transmit.side(),
             receive: bindings.receive.side(),
             shared: shared.map(|shared| shared.seat(vector)).transpose()?,
+            buffering: self.buffering.setup(),
             one_sided: bindings.one_sided.counters(),
             permitted: capabilities & (Flags::REMOTE_READ | Flags::REMOTE_WRITE),
             names_contexts: capabilities.contains(Flags::NAMED_RX_CTX),
@@ -107,6 +111,7 @@ impl<P: Provider> Endpoint<P> {
                 true => RECEIVE_BUFFER as u64,
                 false => self.domain.options().unexpected_budget,
             },
+            message_max: self.message_limit(),
             address_vector,
         })
     }
@@ -120,17 +125,27 @@ impl<P: Provider> Endpoint<P> {
         }
     }
 
+    /// "Variable messages are not subject to max message length restrictions" (fi_msg(3)).
+    fn message_limit(&self) -> usize {
+        let whole = self.seat.as_ref().map(Seat::capabilities);
+        let capabilities = whole.unwrap_or(self.options.capabilities);
+        if capabilities.contains(Flags::VARIABLE_MSG) { usize::MAX } else { MESSAGE_MAX }
+    }
+
     /// What is plain for each direction: nothing, where there is none.
     fn rules(&self, setup: &Setup) -> (Rules, Rules) {
         let family = self.options.capabilities & FAMILY;
         let send =
             if self.lacks(Flags::SEND) { Flags::empty() } else { self.send_flags() | family };
         let receives_here = !self.lacks(Flags::RECV) && !self.options.shares_receive;
-        let receive = match receives_here {
+        let buffers = setup.buffering.is_some();
+        let receive = match receives_here && !buffers {
             true => RECEIVE_FLAGS.difference(CLAIM_FLAGS) | family,
             false => Flags::empty(),
         };
-        (Rules::new(send, setup.transmit.selective), Rules::new(receive, setup.receive.selective))
+        let mut receive = Rules::new(receive, setup.receive.selective);
+        receive.added.set(BUFFERED, buffers);
+        (Rules::new(send, setup.transmit.selective), receive)
     }
 
     fn new_unit(

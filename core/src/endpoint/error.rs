@@ -104,6 +104,9 @@ pub enum PostError {
         /// As given.
         context: u64,
     },
+    /// Untagged messages are announced where they are buffered.
+    #[error("untagged messages are announced where they are buffered: nothing is posted for them")]
+    NothingToPost,
     /// No message was claimed with this context.
     #[error("no message was claimed with context {context:#x}")]
     NothingClaimed {
@@ -121,8 +124,10 @@ impl HasErrno for PostError {
             PostError::Again => Errno::AGAIN,
             PostError::NotEnabled | PostError::Closed => Errno::OPBADSTATE,
             PostError::NotConnected => Errno::NOTCONN,
-            PostError::UnknownAddress { .. } | PostError::NothingClaimed { .. } => Errno::INVAL,
             PostError::NotByOurKeys { .. } => Errno::NOKEY,
+            PostError::UnknownAddress { .. }
+            | PostError::NothingToPost
+            | PostError::NothingClaimed { .. } => Errno::INVAL,
             PostError::InjectTooLarge { .. } | PostError::TooLong { .. } => Errno::MSGSIZE,
             PostError::TooManyPieces { .. }
             | PostError::LengthsDiffer { .. }
@@ -245,6 +250,16 @@ pub enum EndpointError {
         /// As given.
         option: i32,
     },
+    /// The option's value is more than there can be.
+    #[error("value {value} of {option} is more than {limit}")]
+    OptionTooLarge {
+        /// Which option.
+        option: &'static str,
+        /// As given.
+        value: usize,
+        /// The most.
+        limit: usize,
+    },
     /// The option's value is out of bounds.
     #[error("value {value} of {option} is outside {bounds}")]
     BadOptionValue {
@@ -281,6 +296,7 @@ impl HasErrno for EndpointError {
             EndpointError::NoCompletionQueue { .. } => Errno::NOCQ,
             EndpointError::NoAddressVector => Errno::NOAV,
             EndpointError::UnknownOption { .. } => Errno::NOPROTOOPT,
+            EndpointError::OptionTooLarge { .. } => Errno::MSGSIZE,
         }
     }
 }

@@ -6,6 +6,7 @@
 
 #[allow(unsafe_code)]
 pub mod atomic;
+pub mod buffered;
 pub mod connection;
 mod enable;
 pub mod error;
@@ -21,6 +22,7 @@ pub mod tagged;
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use buffered::{BufferingOptions, check_buffered_flags};
 pub use error::{EndpointError, PostError};
 pub use multicast::{Group, GroupError};
 pub use options::{DefaultFlags, EndpointOptions, OptionName};
@@ -59,6 +61,7 @@ pub struct Endpoint<P: Provider> {
     seat: Option<Seat<P>>,
     defaults: DefaultFlags,
     multi_receive_min: std::sync::atomic::AtomicUsize,
+    buffering: BufferingOptions,
 }
 
 /// What posts need of an enabled endpoint: settled once, so that no post looks it up again.
@@ -195,6 +198,7 @@ impl<P: Provider> Endpoint<P> {
             seat,
             defaults: DefaultFlags::new(options.transmit_flags, options.receive_flags),
             multi_receive_min: options.multi_receive_min.into(),
+            buffering: BufferingOptions::new(&options),
             options,
             enabled: OnceLock::new(),
             bindings: Mutex::new(Bindings::new(transport)),
@@ -360,7 +364,10 @@ impl<P: Provider> Endpoint<P> {
             let missing = needed.difference(self.options.capabilities);
             return Err(PostError::NotCapable { missing });
         }
-        check_claim_flags(flags)
+        match direction == Flags::RECV && self.buffers() {
+            true => check_buffered_flags(flags),
+            false => check_claim_flags(flags),
+        }
     }
 
     /// What may be asked of a receive: FI_AUTH_KEY where receives can be directed and keys are the

@@ -41,6 +41,9 @@ pub struct EndpointOptions {
     pub shares_transmit: bool,
     /// It uses a shared receive context (`rx_ctx_cnt` is FI_SHARED_CONTEXT).
     pub shares_receive: bool,
+    /// Whether messages are received into memory of the provider's and announced
+    /// (FI_BUFFERED_RECV). With the capability `VARIABLE_MSG` they are anyway.
+    pub buffered: bool,
     /// Whether it has one peer, to which it connects (`FI_EP_MSG`), or many (`FI_EP_RDM`).
     pub connected: bool,
     /// Whether its messages are datagrams (`FI_EP_DGRAM`): each is one packet, and may be lost.
@@ -87,6 +90,7 @@ impl Default for EndpointOptions {
             multi_receive_min: MULTI_RECEIVE_MIN_DEFAULT,
             shares_transmit: false,
             shares_receive: false,
+            buffered: false,
             connected: false,
             datagrams: false,
             under_socket: false,
@@ -101,6 +105,10 @@ pub enum OptionName {
     MinMultiRecv,
     /// FI_OPT_CM_DATA_SIZE: data that goes with a connection; 0 where there are none.
     CmDataSize,
+    /// FI_OPT_BUFFERED_MIN: how much of a long message is announced with it, at least.
+    BufferedMin,
+    /// FI_OPT_BUFFERED_LIMIT: the longest message that is announced whole.
+    BufferedLimit,
 }
 
 impl OptionName {
@@ -109,6 +117,8 @@ impl OptionName {
         match option {
             0 => Ok(OptionName::MinMultiRecv),
             1 => Ok(OptionName::CmDataSize),
+            2 => Ok(OptionName::BufferedMin),
+            3 => Ok(OptionName::BufferedLimit),
             _ => Err(EndpointError::UnknownOption { option }),
         }
     }
@@ -120,12 +130,16 @@ impl<P: Provider> Endpoint<P> {
     }
 
     /// The value of an option. Units: bytes.
-    pub fn option(&self, name: OptionName) -> usize {
-        match name {
+    ///
+    /// # Errors
+    /// The endpoint does not buffer, and the option is of those that do.
+    pub fn option(&self, name: OptionName) -> Result<usize, EndpointError> {
+        Ok(match name {
             OptionName::MinMultiRecv => self.multi_receive_min(),
             OptionName::CmDataSize if self.options.connected => CM_DATA_SIZE,
             OptionName::CmDataSize => 0,
-        }
+            OptionName::BufferedMin | OptionName::BufferedLimit => self.buffering.option(name)?,
+        })
     }
 
     /// Sets an option. Units: bytes.
@@ -150,6 +164,13 @@ impl<P: Provider> Endpoint<P> {
             OptionName::CmDataSize => {
                 let option = "FI_OPT_CM_DATA_SIZE";
                 Err(EndpointError::BadOptionValue { option, value, bounds: "read-only" })
+            }
+            OptionName::BufferedMin | OptionName::BufferedLimit => {
+                self.buffering.option(name)?;
+                // "The threshold must be set prior to enabling the endpoint."
+                let _bindings = self.open_bindings("setting how much is buffered")?;
+                let budget = self.domain.options().unexpected_budget;
+                self.buffering.set_option(name, value, budget as usize)
             }
         }
     }

@@ -239,7 +239,8 @@ impl<P: Provider> Endpoint<P> {
         context: &Arc<SharedReceive<P>>,
     ) -> Result<(), EndpointError> {
         let object = "shared receive context";
-        if !self.options.shares_receive {
+        // Nobody could say to which endpoint a buffered message of a shared context came.
+        if !self.options.shares_receive || self.buffers() {
             return Err(EndpointError::NotForThisType { object });
         }
         if !Arc::ptr_eq(context.domain(), self.domain()) {

@@ -7,6 +7,7 @@ use super::{
     report::{OneSidedCounters, Side},
 };
 use crate::{
+    buffering::Buffering,
     error::Errno,
     flags::Flags,
     operation::Target,
@@ -34,6 +35,9 @@ impl<T: Transport> Engine<T> {
                 ours.permitted = setup.permitted;
                 ours.multi_receive_min = setup.multi_receive_min;
                 self.is_deaf = false;
+                self.buffering = Buffering::new(setup.buffering.as_ref());
+                self.offers = self.buffering.is_some();
+                self.buffer_parked();
             }
         }
     }
@@ -84,6 +88,7 @@ impl<T: Transport> Engine<T> {
         }
         let parked = self.unexpected.indices().collect();
         self.forget_unexpected(&parked);
+        (self.buffering, self.offers) = (None, false);
     }
 
     fn has_begun_with(&self, peer: PeerIndex) -> bool {

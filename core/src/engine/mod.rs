@@ -28,6 +28,7 @@ use crate::{
     address::Address,
     address_vector::{AddressVector, HeldKeys},
     auth_key::KeyNumber,
+    buffering::{Buffering, BufferingSetup},
     connection::manager::Manager,
     flags::Flags,
     memory_region::MemoryRegionRegistry,
@@ -59,6 +60,8 @@ pub struct Setup {
     pub receive: Side,
     /// Where receives are posted, if not here.
     pub shared: Option<SharedSeat>,
+    /// How messages are buffered and announced, if they are.
+    pub buffering: Option<BufferingSetup>,
     /// Who the peers are.
     pub address_vector: Arc<AddressVector>,
     /// The keys that it is enabled with, if it has them from the address vector.
@@ -75,6 +78,8 @@ pub struct Setup {
     pub transmit_size: usize,
     /// A multi-receive buffer with less room is released. Units: bytes.
     pub multi_receive_min: usize,
+    /// The longest message. Units: bytes.
+    pub message_max: usize,
     /// Unexpected payload to hold at most. Units: bytes.
     pub unexpected_budget: u64,
 }
@@ -131,6 +136,10 @@ pub struct Engine<T: Transport> {
     pub(crate) helps: VecDeque<Helping>,
     /// Messages claimed by a peek, by context.
     pub(crate) claimed: HashMap<u64, u32>,
+    /// What there is of messages that are announced: nothing in an endpoint that buffers none.
+    pub(crate) buffering: Option<Box<Buffering>>,
+    /// A message that no receive here asks for is offered: to shared receives, or the application.
+    pub(crate) offers: bool,
     /// What all peers together could make us hold: the sum of their windows.
     pub(crate) windows: u64,
 }
@@ -174,6 +183,8 @@ impl<T: Transport> Engine<T> {
             pulls: VecDeque::new(),
             helps: VecDeque::new(),
             claimed: HashMap::new(),
+            offers: setup.shared.is_some() || setup.buffering.is_some(),
+            buffering: Buffering::new(setup.buffering.as_ref()),
             windows: 0,
             setup,
         }

@@ -15,7 +15,7 @@ use crate::{
     flags::Flags,
     memory::Piece,
     operation::{SendStage, Target},
-    protocol::window::PeerWindow,
+    protocol::{receive::Posted, window::PeerWindow},
     scalable_endpoint::context_address,
     tag_match::{ANY_SOURCE, STICKY, SourceIndex},
     transport::{PeerIndex, Transport, TransportEvent, Unreachable},
@@ -245,8 +245,12 @@ impl<T: Transport> Engine<T> {
     /// would come again and again, and leave as much behind each time.
     fn forget_liar(&mut self, peer: PeerIndex) {
         let claimed: HashSet<u32> = self.claimed.values().copied().collect();
-        let left = |&index: &u32| self.unexpected[index].peer == peer && !claimed.contains(&index);
-        let left = self.unexpected.indices().filter(left).collect();
+        let is_left = |&index: &u32| {
+            self.unexpected[index].peer == peer
+                && !claimed.contains(&index)
+                && !self.is_buffered(index)
+        };
+        let left = self.unexpected.indices().filter(is_left).collect();
         self.forget_unexpected(&left);
     }
 
@@ -347,6 +351,7 @@ impl<T: Transport> Engine<T> {
         }
         self.forget_unexpected(&parked);
         self.close_flow(peer);
+        self.buffer_on(peer);
     }
 
     /// Fails one message, or returns where it is parked.
@@ -359,6 +364,7 @@ impl<T: Transport> Engine<T> {
                 self.fail_arriving(receive, &message, placed, why);
             }
             Target::Unexpected(parked) => return Some(parked),
+            Target::Buffered(parked) => return self.lose_buffered(parked, &incoming, why),
             Target::Nowhere => {}
         }
         None
@@ -370,13 +376,14 @@ impl<T: Transport> Engine<T> {
     }
 
     fn fail_posted_from(&mut self, fails: impl Fn(PeerIndex) -> bool, why: &Unreachable) {
-        for tagged in [true, false] {
-            let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
+        for family in Posted::ALL {
+            let posted = self.posted_in(family).map(|matcher| matcher.posted());
             let directed: Vec<_> =
-                matcher.posted().filter(|&(_, _, source)| fails(source)).collect();
+                posted.into_iter().flatten().filter(|&(_, _, source)| fails(source)).collect();
             for (posted, receive, _) in directed {
-                let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
-                matcher.remove_posted(posted);
+                if let Some(matcher) = self.posted_in(family) {
+                    matcher.remove_posted(posted);
+                }
                 self.fail_posted(receive & !STICKY, why);
             }
         }

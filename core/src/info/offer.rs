@@ -41,6 +41,7 @@ pub const RX_CAPS: Flags = Flags::MSG
     .union(Flags::RECV)
     .union(Flags::TRIGGER)
     .union(Flags::DIRECTED_RECV)
+    .union(Flags::VARIABLE_MSG)
     .union(Flags::MULTI_RECV)
     .union(Flags::SOURCE)
     .union(Flags::RMA_EVENT)
@@ -144,6 +145,9 @@ impl Offer {
             | Flags::DELIVERY_COMPLETE
             | Flags::MATCH_COMPLETE;
         maximum.receive.size = RX_SIZE_MAX;
+        // Who has it must claim or discard every message, so nobody gets it unasked.
+        maximum.caps |= Flags::VARIABLE_MSG;
+        maximum.receive.caps |= Flags::VARIABLE_MSG;
         maximum.receive.op_flags = Flags::COMPLETION | Flags::MULTI_RECV;
         maximum.domain.control_progress = Progress::Auto;
         maximum.domain.data_progress = Progress::Auto;

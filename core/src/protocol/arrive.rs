@@ -200,9 +200,11 @@ impl<T: Transport> Engine<T> {
             cost,
         };
         let parked = self.park(unexpected);
-        self.offer_parked(parked);
-        if let Some(operation) = operation.filter(|_| acknowledge.is_none()) {
-            self.acknowledge_arrival(message.peer, operation);
+        let taken = self.offer_parked(parked);
+        match operation.filter(|_| acknowledge.is_none()) {
+            Some(operation) => self.acknowledge_arrival(message.peer, operation),
+            None if taken => self.check_replies(message.peer),
+            None => {}
         }
         true
     }
@@ -217,15 +219,15 @@ impl<T: Transport> Engine<T> {
         }
     }
 
-    /// Holds a message until it is asked for. Where receives are shared, it still has to be
-    /// offered to them.
+    /// Holds a message until it is asked for. Where receives are shared, or messages announced, it
+    /// still has to be offered.
     pub(crate) fn park(&mut self, unexpected: Unexpected) -> u32 {
         let (peer, tag) = (unexpected.peer, unexpected.tag);
         let source = self.peers[peer as usize].matched_as;
         self.hold_charge(peer, unexpected.cost);
         let tagged = unexpected.flags.contains(Flags::TAGGED);
         let index = self.unexpected.insert(unexpected);
-        if self.setup.shared.is_some() {
+        if self.offers {
             return index;
         }
         let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
@@ -294,6 +296,10 @@ impl<T: Transport> Engine<T> {
     #[inline(never)]
     fn acknowledge_arrival(&mut self, peer: PeerIndex, operation: u64) {
         self.acknowledge(peer, operation);
+        self.check_replies(peer);
+    }
+
+    fn check_replies(&mut self, peer: PeerIndex) {
         if self.peers[peer as usize].replies.len() > UNDER_WAY_MAX {
             self.violation(peer, "it wants more acknowledgements than it can have sends under way");
         }

@@ -25,6 +25,9 @@ impl<T: Transport> Engine<T> {
         source: SourceIndex,
         post: ReceivePost<'_>,
     ) -> Result<(), PostError> {
+        if self.buffering.is_some() {
+            return self.receive_buffered(source, post);
+        }
         if post.flags.contains(Flags::MULTI_RECV) {
             return self.receive_multi(source, post);
         }
@@ -39,8 +42,7 @@ impl<T: Transport> Engine<T> {
             return Err(PostError::NothingClaimed { context: post.context });
         };
         if post.flags.contains(Flags::DISCARD) {
-            self.report_peek(parked, &post, 0);
-            self.discard(parked);
+            self.discard_claimed(parked, &post);
         } else {
             let receive = self.receives.insert(ReceiveOperation::from_post(post));
             self.receive_parked(receive, parked);
@@ -48,7 +50,13 @@ impl<T: Transport> Engine<T> {
         Ok(())
     }
 
-    fn peek(&mut self, source: SourceIndex, post: &ReceivePost<'_>) {
+    /// Drops a message that a peek claimed.
+    pub(crate) fn discard_claimed(&mut self, parked: u32, post: &ReceivePost<'_>) {
+        self.report_peek(parked, post, 0);
+        self.discard(parked);
+    }
+
+    pub(crate) fn peek(&mut self, source: SourceIndex, post: &ReceivePost<'_>) {
         let tagged = post.flags.contains(Flags::TAGGED);
         self.look_for_arrivals(tagged, source, post);
         let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
@@ -139,7 +147,7 @@ impl<T: Transport> Engine<T> {
 
     /// Drops a message that was taken out of the matcher. Its sender is told:
     /// FI_MATCH_COMPLETE says "matched with a tagged buffer or was discarded".
-    fn discard(&mut self, parked: u32) {
+    pub(crate) fn discard(&mut self, parked: u32) {
         let message = self.unexpected.remove(parked);
         self.release_charge(message.peer, message.cost);
         let Some(index) = message.arriving else {

@@ -12,7 +12,7 @@ use crate::{
         peer::{CREDIT_FIRST, PeerState},
     },
     memory::{Piece, Pieces},
-    operation::{MESSAGE_MAX, SendOperation, SendPost, StoredPieces, in_one_piece},
+    operation::{SendOperation, SendPost, StoredPieces, in_one_piece},
     protocol::multicast::Group,
     transport::{PeerIndex, Transport},
     wire::{self, Head, Kind},
@@ -56,7 +56,7 @@ impl Datagrams {
 impl<T: Transport> Engine<T> {
     /// The longest message. Units: bytes.
     pub(crate) fn message_max(&self) -> usize {
-        if self.datagrams.is_some() { self.limits.single } else { MESSAGE_MAX }
+        if self.datagrams.is_some() { self.limits.single } else { self.setup.message_max }
     }
 
     /// What was dropped so far; nothing ever is where datagrams are not.

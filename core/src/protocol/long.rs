@@ -97,7 +97,7 @@ impl<T: Transport> Engine<T> {
                 }
             }
             None => {
-                // A shared receive that got it meanwhile may have all of it by now.
+                // Who got it meanwhile may have all of it by now.
                 if self.park_long(index, acknowledge) && arrival.length == 0 {
                     return true;
                 }
@@ -122,7 +122,7 @@ impl<T: Transport> Engine<T> {
         }
     }
 
-    /// Returns whether a shared receive got it at once.
+    /// Returns whether somebody got it at once: a shared receive, or who buffers messages.
     fn park_long(&mut self, index: u32, acknowledge: Option<u64>) -> bool {
         let incoming = &self.incoming[index];
         let (peer, prefix) = (incoming.peer, incoming.prefix);
@@ -194,7 +194,7 @@ impl<T: Transport> Engine<T> {
                 let room = room.saturating_sub(at);
                 place::at(&self.transport, pieces, start + at, room, length);
             }
-            Target::Unexpected(parked) if length > 0 => {
+            Target::Unexpected(parked) | Target::Buffered(parked) if length > 0 => {
                 self.unexpected[parked].body.fill(&self.transport, at, length);
             }
             _ => {}
@@ -213,6 +213,7 @@ impl<T: Transport> Engine<T> {
                 self.unexpected[parked].arriving = None;
                 self.close_incoming(index);
             }
+            Target::Buffered(parked) => self.buffer_more(index, parked),
             Target::Receive { receive, start, room } => {
                 let message = incoming.message();
                 self.close_incoming(index);
@@ -247,18 +248,24 @@ impl<T: Transport> Engine<T> {
         send.until = to as usize;
         match send.stage {
             SendStage::AwaitConsent if from == to => send.stage = SendStage::AwaitFinish,
-            SendStage::AwaitConsent => {
-                send.sent = from as usize;
-                send.stage = SendStage::Streaming;
-                self.peers[peer as usize].streams.push_back(index);
-                self.pump(peer);
-                self.note_backlog(peer);
-            }
+            SendStage::AwaitConsent => self.stream_on(peer, index, from),
             // Consent came while the prefix was still leaving: the receiver is
             // there, so the whole message may leave as a prefix does.
             SendStage::Prefix => self.sends[index].consented = true,
+            // It has the start that it asked for, and now wants more.
+            SendStage::AwaitFinish if from >= send.sent as u64 => self.stream_on(peer, index, from),
             _ => self.violation(peer, "it consented to a message twice"),
         }
+    }
+
+    /// Sends what the receiver has asked for, from byte `from` on.
+    fn stream_on(&mut self, peer: PeerIndex, index: u32, from: u64) {
+        let send = &mut self.sends[index];
+        send.sent = from as usize;
+        send.stage = SendStage::Streaming;
+        self.peers[peer as usize].streams.push_back(index);
+        self.pump(peer);
+        self.note_backlog(peer);
     }
 
     /// The receiver has all of one of our messages, or wants no more of it.

@@ -4,11 +4,12 @@
 //! consent; the rest follows when the receiver has matched them. Credit bounds
 //! what a receiver must hold that nobody has asked for. One-sided operations ask
 //! the target's engine, which executes them in the order of the lane. Datagrams are eager messages
-//! without credit, that may be lost. `docs/protocol.md` has
+//! without credit, that may be lost. An endpoint that buffers announces messages to its application. `docs/protocol.md` has
 //! the whole story; each file here is one chapter of it.
 
 pub mod arrive;
 pub mod atomic;
+pub mod buffered;
 pub mod claim;
 pub mod connect;
 pub mod context;

@@ -3,19 +3,33 @@
 use std::collections::HashSet;
 
 use crate::{
+    buffering::BUFFERED,
     endpoint::PostError,
     engine::{Engine, peer::ONE_SIDED, report::Message},
     error::{Errno, HasErrno},
     flags::Flags,
     memory::Pieces,
     operation::{ReceiveOperation, ReceivePost, StoredPieces, Target, Unexpected},
-    tag_match::STICKY,
+    tag_match::{Matcher, STICKY},
     transport::{Transport, Unreachable},
 };
 
 /// What makes a receive more than a buffer to be filled once.
 const SPECIAL: Flags =
-    Flags::PEEK.union(Flags::CLAIM).union(Flags::DISCARD).union(Flags::MULTI_RECV);
+    Flags::PEEK.union(Flags::CLAIM).union(Flags::DISCARD).union(Flags::MULTI_RECV).union(BUFFERED);
+
+/// Where receives are posted.
+#[derive(Clone, Copy)]
+pub(crate) enum Posted {
+    Tagged,
+    Untagged,
+    /// Tags whose messages are buffered.
+    Tags,
+}
+
+impl Posted {
+    pub(crate) const ALL: [Posted; 3] = [Posted::Tagged, Posted::Untagged, Posted::Tags];
+}
 
 impl<T: Transport> Engine<T> {
     /// Posts a receive. An error has no side effect.
@@ -56,9 +70,10 @@ impl<T: Transport> Engine<T> {
         let refused = match self.source_at(post.from, post.flags) {
             None => self.no_peer(post.from),
             Some(_)
-                if post.flags.contains(Flags::CLAIM)
+                if post.flags.intersects(Flags::CLAIM | Flags::DISCARD)
                     && !post.flags.contains(Flags::PEEK)
-                    && !self.claimed.contains_key(&post.context) =>
+                    && !self.claimed.contains_key(&post.context)
+                    && !self.is_announced(post.context) =>
             {
                 PostError::NothingClaimed { context: post.context }
             }
@@ -132,6 +147,16 @@ impl<T: Transport> Engine<T> {
         for &index in parked {
             let message = self.unexpected.remove(index);
             self.release_charge(message.peer, message.cost);
+            self.unbuffer(message.peer, index);
+        }
+    }
+
+    /// The matcher that receives of this kind are posted to, if there are any.
+    pub(crate) fn posted_in(&mut self, posted: Posted) -> Option<&mut Matcher> {
+        match posted {
+            Posted::Tagged => Some(&mut self.tagged),
+            Posted::Untagged => Some(&mut self.untagged),
+            Posted::Tags => self.buffering.as_mut().map(|buffering| &mut buffering.tags),
         }
     }
 
@@ -139,14 +164,15 @@ impl<T: Transport> Engine<T> {
     /// fi_endpoint(3), `fi_cancel`: the operation completes with `FI_ECANCELED`,
     /// one that has completed or is matched is unaffected, one match only.
     pub fn cancel(&mut self, context: u64) -> Result<(), PostError> {
-        for tagged in [true, false] {
-            let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
-            let receives = &self.receives;
-            let found = matcher
-                .posted()
-                .find(|(_, receive, _)| receives[*receive & !STICKY].context == context);
+        for family in Posted::ALL {
+            let Some(matcher) = self.posted_in(family) else { continue };
+            let mut posted = matcher.posted();
+            let is_meant = |receive: u32| self.receives[receive & !STICKY].context == context;
+            let found = posted.find(|&(_, receive, _)| is_meant(receive));
             if let Some((posted, receive, _)) = found {
-                matcher.remove_posted(posted);
+                if let Some(matcher) = self.posted_in(family) {
+                    matcher.remove_posted(posted);
+                }
                 self.fail_posted(receive & !STICKY, &canceled());
                 return Ok(());
             }

@@ -8,7 +8,7 @@ use crate::{
     error::HasErrno,
     flags::Flags,
     memory::{Piece, Pieces},
-    operation::{MESSAGE_MAX, SendOperation, SendPost, SendStage, StoredPieces},
+    operation::{SendOperation, SendPost, SendStage, StoredPieces},
     transport::{PeerIndex, Transport},
     wire::{self, ENVELOPE_COST, Head, Kind},
 };
@@ -134,7 +134,7 @@ impl<T: Transport> Engine<T> {
         if self.datagrams.is_some() {
             return self.send_datagram(peer, post);
         }
-        post.check_length(MESSAGE_MAX)?;
+        post.check_length(self.setup.message_max)?;
         if self.sends.len() >= self.setup.transmit_size {
             self.pump(peer);
             if self.sends.len() >= self.setup.transmit_size {

@@ -50,8 +50,15 @@ impl<T: Transport> Engine<T> {
     }
 
     /// Lets shared receives find a parked message, or gives it to one that was posted since it
-    /// found none: true.
+    /// found none: true. Where messages are buffered it is the application that gets it: true, too.
     pub(crate) fn offer_parked(&mut self, index: u32) -> bool {
+        if !self.offers {
+            return false;
+        }
+        if self.buffering.is_some() {
+            self.buffer(index);
+            return true;
+        }
         let Some(shared) = &self.setup.shared else {
             return false;
         };

@@ -185,6 +185,7 @@ impl<P: Provider> ScalableEndpoint<P> {
         // "The capabilities must be a subset of those requested of the associated endpoint."
         options.capabilities &= applicable;
         (options.shares_transmit, options.shares_receive) = (false, false);
+        options.buffered &= direction == Direction::Receive;
         let missing = options.capabilities.difference(self.options.capabilities);
         if !missing.is_empty() {
             return Err(EndpointError::BeyondEndpoint { missing });

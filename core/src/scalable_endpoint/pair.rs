@@ -9,6 +9,7 @@ use crate::{
     domain::Domain,
     endpoint::{Endpoint, EndpointError},
     engine::{Engine, Setup, unit::Unit},
+    flags::Flags,
     transport::Provider,
 };
 
@@ -136,6 +137,11 @@ impl<P: Provider> Seat<P> {
 
     pub(crate) fn address(&self) -> Address {
         self.endpoint.address
+    }
+
+    /// What the whole endpoint can do.
+    pub(crate) fn capabilities(&self) -> Flags {
+        self.endpoint.options.capabilities
     }
 
     pub(crate) fn address_vector(&self) -> Result<&Arc<AddressVector>, EndpointError> {

@@ -244,10 +244,16 @@ impl<P: Provider> SharedReceive<P> {
     }
 
     /// The value of an option. Units: bytes.
-    pub fn option(&self, name: OptionName) -> usize {
+    ///
+    /// # Errors
+    /// It is an option of endpoints that buffer, which share no receives.
+    pub fn option(&self, name: OptionName) -> Result<usize, EndpointError> {
         match name {
-            OptionName::MinMultiRecv => self.pool.lock().multi_receive_min,
-            OptionName::CmDataSize => 0,
+            OptionName::MinMultiRecv => Ok(self.pool.lock().multi_receive_min),
+            OptionName::CmDataSize => Ok(0),
+            OptionName::BufferedMin | OptionName::BufferedLimit => {
+                Err(EndpointError::UnknownOption { option: name as i32 })
+            }
         }
     }
 
@@ -260,6 +266,9 @@ impl<P: Provider> SharedReceive<P> {
             }
             OptionName::MinMultiRecv => ("FI_OPT_MIN_MULTI_RECV", "1 or more"),
             OptionName::CmDataSize => ("FI_OPT_CM_DATA_SIZE", "read-only"),
+            OptionName::BufferedMin | OptionName::BufferedLimit => {
+                return Err(EndpointError::UnknownOption { option: name as i32 });
+            }
         };
         Err(EndpointError::BadOptionValue { option, value, bounds })
     }

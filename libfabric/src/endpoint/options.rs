@@ -54,7 +54,7 @@ impl Options for State {
         match name {
             MAX_MSG_SIZE | MAX_TAGGED_SIZE => Ok(self.limits.message),
             INJECT_MSG_SIZE | INJECT_TAGGED_SIZE => Ok(self.limits.inject),
-            _ => Ok(self.endpoint.option(OptionName::from_number(name)?)),
+            _ => Ok(self.endpoint.option(OptionName::from_number(name)?)?),
         }
     }
 }

@@ -90,7 +90,10 @@ pub fn create(
         },
         _parent: parent,
     };
-    object::create(header(class, context), state)
+    let announced = state.endpoint.clone();
+    let created = object::create(header(class, context), state);
+    announced.announce_as(created as u64);
+    created
 }
 
 /// A connected endpoint may have a handle: what it is opened from.

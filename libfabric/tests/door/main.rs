@@ -6,6 +6,7 @@
 mod aliases;
 mod auth_keys;
 mod bad_input;
+mod buffered;
 mod calls;
 mod connections;
 mod contexts;
@@ -46,6 +47,7 @@ mod code {
     pub const INVAL: i32 = -22;
     pub const NOSYS: i32 = -38;
     pub const NODATA: i32 = -61;
+    pub const MSGSIZE: i32 = -90;
     pub const NOPROTOOPT: i32 = -92;
     pub const OPNOTSUPP: i32 = -95;
     pub const TIMEDOUT: i32 = -110;

@@ -41,7 +41,7 @@ pub fn data_travels_both_ways<P: Provider>(bed: &Bed<P>) {
         assert_eq!(acceptor.connected(&[&caller]), []);
         assert_eq!(caller.endpoint.peer(), Ok(acceptor.endpoint.address()));
         assert_eq!(acceptor.endpoint.peer(), Ok(caller.endpoint.address()));
-        assert_eq!(caller.endpoint.option(OptionName::CmDataSize), CM_DATA_SIZE);
+        assert_eq!(caller.endpoint.option(OptionName::CmDataSize).unwrap(), CM_DATA_SIZE);
     }
 }
 

@@ -255,6 +255,30 @@ pub fn receives_are_as_ever<P: Provider>(bed: &Bed<P>) {
 }
 
 /// A source that is in no address vector is heard all the same.
+pub fn buffered_ones_are_announced<P: Provider>(bed: &Bed<P>) {
+    let endpoint = EndpointOptions { buffered: true, ..options().endpoint };
+    let world = bed.world_with(2, &Options { endpoint, ..options() });
+    for length in [0, 8, 500] {
+        let bytes = pattern(length as u64, length);
+        let announced = loop {
+            world.nodes[0].endpoint.inject(&bytes, 1).unwrap();
+            world.poll(20);
+            if world.waiting(1).1 > 0 {
+                break world.received_already(1).good();
+            }
+        };
+        assert_eq!((announced.length, announced.flags), (length as u64, Flags::MSG | Flags::RECV));
+        let check = |_: u64, found: &[u8]| same(found, &bytes, "announced");
+        world.nodes[1].endpoint.look_at_announced(announced.context, check).unwrap();
+        world.nodes[1].endpoint.discard(announced.context).unwrap();
+        // What was sent before it could arrive may still come.
+        world.poll(20);
+        while world.waiting(1).1 > 0 {
+            world.nodes[1].endpoint.discard(world.received_already(1).good().context).unwrap();
+        }
+    }
+}
+
 pub fn strangers_are_heard<P: Provider>(bed: &Bed<P>) {
     let (one, other) = (bed.stranger(&options()), bed.stranger(&options()));
     let known = one.vector.insert_one(other.endpoint.address()).unwrap();

@@ -4,6 +4,7 @@ pub mod addresses;
 pub mod atomic;
 pub mod auth_keys;
 pub mod binding;
+pub mod buffered;
 pub mod cancel;
 pub mod connections;
 pub mod counters;

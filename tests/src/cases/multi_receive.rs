@@ -244,9 +244,9 @@ pub fn tagged_buffers_take_what_matches<P: Provider>(bed: &Bed<P>) {
 pub fn the_minimum_is_an_option<P: Provider>(bed: &Bed<P>) {
     let world = bed.world(1);
     let endpoint = &world.nodes[0].endpoint;
-    assert_eq!(endpoint.option(OptionName::MinMultiRecv), 64);
+    assert_eq!(endpoint.option(OptionName::MinMultiRecv).unwrap(), 64);
     endpoint.set_option(OptionName::MinMultiRecv, 4096).unwrap();
-    assert_eq!(endpoint.option(OptionName::MinMultiRecv), 4096);
+    assert_eq!(endpoint.option(OptionName::MinMultiRecv).unwrap(), 4096);
     assert!(endpoint.set_option(OptionName::MinMultiRecv, 0).is_err());
     assert!(endpoint.set_option(OptionName::CmDataSize, 1).is_err());
     assert!(OptionName::from_number(99).is_err());

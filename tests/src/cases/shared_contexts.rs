@@ -182,7 +182,7 @@ pub fn a_directed_receive_takes_from_its_source<P: Provider>(bed: &Bed<P>) {
 pub fn messages_of_all_endpoints_fill_one_buffer<P: Provider>(bed: &Bed<P>) {
     let (sharers, world) = senders(bed, 2, 1);
     sharers.shared.set_option(OptionName::MinMultiRecv, 64).unwrap();
-    assert_eq!(sharers.shared.option(OptionName::MinMultiRecv), 64);
+    assert_eq!(sharers.shared.option(OptionName::MinMultiRecv).unwrap(), 64);
     let refused = sharers.shared.set_option(OptionName::MinMultiRecv, 0).unwrap_err();
     assert_eq!(refused.errno(), Errno::INVAL);
     let messages = [(0, 8), (1, 20_000), (1, 300), (0, 70_000), (1, 8)];

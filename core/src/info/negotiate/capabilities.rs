@@ -15,6 +15,7 @@ pub(super) const PRIMARY: Flags = Flags::MSG
     .union(Flags::MULTICAST)
     .union(Flags::NAMED_RX_CTX)
     .union(Flags::DIRECTED_RECV)
+    .union(Flags::VARIABLE_MSG)
     .union(Flags::COLLECTIVE);
 
 pub(super) const MESSAGES: Flags = Flags::MSG.union(Flags::TAGGED);
@@ -32,6 +33,9 @@ pub(super) const TARGET_MODES: MemoryRegionMode = MemoryRegionMode::RAW
     .union(MemoryRegionMode::MMU_NOTIFY)
     .union(MemoryRegionMode::RMA_EVENT)
     .union(MemoryRegionMode::ENDPOINT);
+
+/// What version 2.0 does not know any more. Some bits have other meanings since.
+const UNTIL_TWO: Flags = Flags::VARIABLE_MSG;
 
 /// `mr_mode` became a set of bits in this version.
 pub(super) const MR_MODE_BITS_SINCE: ApiVersion = ApiVersion::new(1, 5);
@@ -81,10 +85,30 @@ pub(super) fn legacy_mode(mode: MemoryRegionMode) -> MemoryRegionMode {
 }
 
 impl Negotiation<'_> {
-    pub(super) fn caps(&mut self) {
-        let offered = self.offer.maximum.caps;
+    pub(super) fn caps(&mut self, api_version: ApiVersion) {
+        let mut offered = self.offer.maximum.caps;
+        if api_version.major() >= 2 {
+            offered.remove(UNTIL_TWO);
+        }
         self.flags_within("caps", self.hints.caps, offered);
         self.info.caps = grant(self.hints.caps, offered);
+        if self.hints.caps.is_empty() {
+            // What nobody has without asking for it.
+            self.info.caps &= self.offer.template.caps;
+        }
+    }
+
+    /// Messages are buffered for applications that say that they can handle it: "applications
+    /// that can handle message processing from network allocated data buffers can set this mode
+    /// bit". Who sets bits that mean nothing, as with `~0`, asks for nothing in particular.
+    pub(super) fn buffering(&mut self, api_version: ApiVersion) {
+        let (whole, receive) = (self.hints.mode, self.hints.receive.mode);
+        let narrowed = receive.is_empty() || receive.contains(Mode::BUFFERED_RECV);
+        let asked = whole.contains(Mode::BUFFERED_RECV) && narrowed && Mode::all().contains(whole);
+        if asked && api_version.major() < 2 {
+            self.info.mode |= Mode::BUFFERED_RECV;
+            self.info.receive.mode |= Mode::BUFFERED_RECV;
+        }
     }
 
     pub(super) fn memory_region_mode(&mut self, api_version: ApiVersion) {

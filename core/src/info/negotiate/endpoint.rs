@@ -2,8 +2,10 @@
 
 use super::capabilities::{ONE_SIDED, grant, side};
 use super::{Negotiation, at_most};
+use crate::flags::Flags;
 use crate::info::attributes::SHARED_CONTEXT;
 use crate::info::hints::EndpointHints;
+use crate::info::modes::Mode;
 use crate::info::offer::{AUTH_KEY_SIZE_MAX, RX_CAPS, TX_CAPS};
 use crate::info::traffic_class::traffic_class_of_dscp;
 use crate::info::values::EndpointType;
@@ -114,6 +116,12 @@ impl Negotiation<'_> {
         let rx = (asked.rx_ctx_count, domain.max_ep_rx_ctx, domain.max_ep_srx_ctx);
         self.info.endpoint.tx_ctx_count = self.contexts("ep_attr->tx_ctx_cnt", tx);
         self.info.endpoint.rx_ctx_count = self.contexts("ep_attr->rx_ctx_cnt", rx);
+        let buffers = self.info.mode.contains(Mode::BUFFERED_RECV)
+            || self.info.caps.contains(Flags::VARIABLE_MSG);
+        if buffers && self.info.endpoint.rx_ctx_count == SHARED_CONTEXT {
+            let offered = "no shared receives where messages are buffered";
+            self.reject("ep_attr->rx_ctx_cnt", "FI_SHARED_CONTEXT", offered);
+        }
         // Any mask of any bits is matched, so whatever fields are asked for exist.
         if let Some(format) = asked.tag_format.filter(|&format| format != 0) {
             self.info.endpoint.tag_format = format;

@@ -42,9 +42,10 @@ pub fn negotiate(
         return Ok(info);
     };
     let mut talks = Negotiation { offer, hints, info, rejections: Vec::new() };
-    talks.caps();
+    talks.caps(api_version);
     talks.memory_region_mode(api_version);
     talks.modes();
+    talks.buffering(api_version);
     talks.addresses();
     talks.transmit();
     talks.receive();

@@ -191,6 +191,34 @@ fn a_required_mode_must_be_supported() {
 }
 
 #[test]
+fn messages_are_buffered_for_who_asks_until_version_two() {
+    const V2: ApiVersion = ApiVersion::new(2, 0);
+    let buffered = Hints::new().mode(Mode::BUFFERED_RECV | Mode::CONTEXT);
+    let info = accepted(&buffered);
+    assert_eq!((info.mode, info.receive.mode), (Mode::BUFFERED_RECV, Mode::BUFFERED_RECV));
+    assert!(!info.caps.contains(Flags::VARIABLE_MSG), "nobody asked for it");
+    let none = [Hints::new(), Hints::new().mode(Mode::CONTEXT)];
+    let anything = Hints::new().mode(Mode::from_bits_retain(!0));
+    let mut elsewhere = buffered.clone();
+    elsewhere.receive.mode = Mode::CONTEXT;
+    for hints in none.iter().chain([&anything, &elsewhere]) {
+        assert_eq!(accepted(hints).mode, Mode::empty(), "{hints:?}");
+    }
+    assert_eq!(negotiate(&Offer::rdm(), Some(&buffered), V2).unwrap().mode, Mode::empty());
+    let variable = Hints::new().caps(Flags::MSG | Flags::VARIABLE_MSG);
+    let info = accepted(&variable);
+    assert!(info.caps.contains(Flags::VARIABLE_MSG) && info.receive.caps == info.caps & RX_CAPS);
+    // The bit is FI_EXACT_DIRECTED_RECV since.
+    let refused = negotiate(&Offer::rdm(), Some(&variable), V2).unwrap_err();
+    assert_eq!(refused[0].field, "caps");
+    assert!(negotiate(&Offer::datagrams(1 << 12), Some(&variable), V1_17).is_err());
+    for mut hints in [buffered, variable] {
+        hints.endpoint.rx_ctx_count = Some(SHARED_CONTEXT);
+        assert_eq!(rejected(&hints), ["ep_attr->rx_ctx_cnt"]);
+    }
+}
+
+#[test]
 fn registration_modes_are_ours_and_the_hints() {
     let mode = |hint: MemoryRegionMode, caps| {
         let hints = Hints::new().caps(caps).memory_region_mode(hint);

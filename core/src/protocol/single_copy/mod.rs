@@ -14,4 +14,4 @@ pub mod help;
 pub mod pull;
 
 /// Bytes that one poll copies of a message at most, so that the poll stays short.
-const STRETCH: usize = 1 << 20;
+pub(crate) const STRETCH: usize = 1 << 20;

@@ -72,7 +72,7 @@ impl<T: Transport> Engine<T> {
         if incoming.remote == 0 || denied || !self.transport.can_read_remote(peer) {
             return false;
         }
-        incoming.end = incoming.total.min(room);
+        incoming.end = incoming.total.min(room).max(incoming.received);
         let share = self.offer_share(index);
         let pull = Pull { peer, incoming: index, share, waits: false, unreadable: false };
         self.pull_with(pull);
@@ -160,7 +160,7 @@ impl<T: Transport> Engine<T> {
     }
 
     /// Whether the sender's buffers are its application's again: what was read may be anything.
-    fn is_withdrawn(&self, peer: PeerIndex) -> bool {
+    pub(crate) fn is_withdrawn(&self, peer: PeerIndex) -> bool {
         self.transport.claims_from(peer).is_some_and(Claims::is_withdrawn)
     }
 
@@ -188,7 +188,8 @@ impl<T: Transport> Engine<T> {
     /// Offers the sender to write some of the message, if it can and that is worth its while: not
     /// where messages of ours are on their way to it, which it is busy with.
     fn offer_share(&mut self, index: u32) -> Option<Share> {
-        let Incoming { peer, operation, target, end, sender_waits, .. } = self.incoming[index];
+        let Incoming { peer, operation, target, end, sender_waits, received, .. } =
+            self.incoming[index];
         let Target::Receive { receive, start, .. } = target else {
             return None;
         };
@@ -196,7 +197,8 @@ impl<T: Transport> Engine<T> {
         let piece = self.receives[receive].pieces.view().contiguous(start, end);
         let record = &mut self.peers[peer as usize];
         let slot = record.offers.0.trailing_ones() as usize;
-        let free = record.awaiting == 0 && slot < CLAIMS;
+        // Blocks are counted from the first byte, so all of it has to be wanted.
+        let free = record.awaiting == 0 && slot < CLAIMS && received == 0;
         let worth = free && end >= least && piece.len() == end;
         // Who may read our memory may write it.
         if !worth || !self.transport.is_readable_by(peer) {

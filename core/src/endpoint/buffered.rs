@@ -1,0 +1,175 @@
+//! Messages that the provider buffers and announces. Reference: fi_msg(3), "Buffered Receives",
+//! "Variable Length Messages"; fi_tagged(3), "Buffered Tagged Receives".
+//!
+//! The context of an announcement names the message until it is claimed or discarded.
+
+use super::{Endpoint, EndpointError, EndpointOptions, OptionName, PostError, message::Refused};
+use crate::{
+    address_vector::FI_ADDR_UNSPEC,
+    buffering::{BUFFERED_LIMIT_DEFAULT, BUFFERED_MIN_DEFAULT, BufferingSetup},
+    flags::Flags,
+    memory::{Piece, Pieces},
+    operation::ReceivePost,
+    owned::Owner,
+    primitive::{AtomicU64, AtomicUsize, Ordering},
+    transport::Provider,
+};
+
+/// What is to be known of buffering before an endpoint is enabled.
+pub(super) struct BufferingOptions {
+    buffers: bool,
+    limit: AtomicUsize,
+    min: AtomicUsize,
+    announced_as: AtomicU64,
+}
+
+impl BufferingOptions {
+    pub(super) fn new(options: &EndpointOptions) -> Self {
+        let buffers = options.buffered || options.capabilities.contains(Flags::VARIABLE_MSG);
+        BufferingOptions {
+            buffers,
+            limit: BUFFERED_LIMIT_DEFAULT.into(),
+            min: BUFFERED_MIN_DEFAULT.into(),
+            announced_as: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn setup(&self) -> Option<BufferingSetup> {
+        self.buffers.then(|| BufferingSetup {
+            limit: self.limit.load(Ordering::Relaxed),
+            min: self.min.load(Ordering::Relaxed),
+            endpoint: self.announced_as.load(Ordering::Relaxed),
+        })
+    }
+
+    fn place(&self, name: OptionName) -> Result<(&AtomicUsize, &'static str), EndpointError> {
+        match name {
+            OptionName::BufferedMin if self.buffers => Ok((&self.min, "FI_OPT_BUFFERED_MIN")),
+            OptionName::BufferedLimit if self.buffers => Ok((&self.limit, "FI_OPT_BUFFERED_LIMIT")),
+            _ => Err(EndpointError::UnknownOption { option: name as i32 }),
+        }
+    }
+
+    pub(super) fn option(&self, name: OptionName) -> Result<usize, EndpointError> {
+        Ok(self.place(name)?.0.load(Ordering::Relaxed))
+    }
+
+    /// "If the provider cannot support the requested threshold, it will fail the fi_setopt() call
+    /// with FI_EMSGSIZE. Calling fi_setopt() with the threshold set to SIZE_MAX will set the
+    /// threshold to the maximum": `most`, what an endpoint may hold.
+    pub(super) fn set_option(
+        &self,
+        name: OptionName,
+        value: usize,
+        most: usize,
+    ) -> Result<(), EndpointError> {
+        let (place, option) = self.place(name)?;
+        let is_limit = name == OptionName::BufferedLimit;
+        let value = if is_limit && value == usize::MAX { most } else { value };
+        if is_limit && value > most {
+            return Err(EndpointError::OptionTooLarge { option, value, limit: most });
+        }
+        let (limit, min) = (self.limit.load(Ordering::Relaxed), self.min.load(Ordering::Relaxed));
+        let fits = if is_limit { value >= min } else { value <= limit };
+        if !fits {
+            let bounds = "what FI_OPT_BUFFERED_MIN and FI_OPT_BUFFERED_LIMIT leave each other";
+            return Err(EndpointError::BadOptionValue { option, value, bounds });
+        }
+        place.store(value, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl<P: Provider> Endpoint<P> {
+    /// Whether messages are announced, and nothing but tags is posted for them.
+    pub fn buffers(&self) -> bool {
+        self.buffering.buffers
+    }
+
+    /// Says what announcements of untagged messages call the endpoint. Has to be said before the
+    /// endpoint is enabled.
+    pub fn announce_as(&self, fid: u64) {
+        self.buffering.announced_as.store(fid, Ordering::Relaxed);
+    }
+
+    /// Posts a tag: messages from `from` that it matches, not counting the bits of `ignore`, are
+    /// announced one for each posted tag.
+    ///
+    /// # Errors
+    /// As [`Self::post_receive`].
+    /// # Reference
+    /// fi_tagged(3), "Buffered Tagged Receives"
+    pub fn post_tag(
+        &self,
+        from: u64,
+        tag: u64,
+        ignore: u64,
+        context: u64,
+    ) -> Result<(), PostError> {
+        let flags = Flags::TAGGED | self.default_receive_flags();
+        let pieces = Pieces::One(Piece::EMPTY);
+        self.post_receive(ReceivePost { pieces, from, tag, ignore, context, flags, owner: None })
+    }
+
+    /// Shows `look` the context that the tag of a message was posted with, 0 if it has no tag, and
+    /// the bytes that are there: all of them unless its announcement said `MORE`.
+    ///
+    /// # Errors
+    /// No message was `announced` that way, or it was claimed or discarded.
+    pub fn look_at_announced<R>(
+        &self,
+        announced: u64,
+        look: impl FnOnce(u64, &[u8]) -> R,
+    ) -> Result<R, PostError> {
+        self.unit()?.with(|engine| engine.look_at_buffered(announced, look))?
+    }
+
+    /// Receives a message that was announced into `buffer`. The completion, which says `CLAIM`,
+    /// has this `context` and returns the buffer.
+    ///
+    /// # Errors
+    /// As [`Self::look_at_announced`]; the buffer comes back.
+    pub fn claim(&self, announced: u64, buffer: Vec<u8>, context: u64) -> Result<(), Refused> {
+        let (owner, piece) = Owner::new(buffer);
+        let mut owner = Some(owner);
+        let post = ReceivePost {
+            pieces: Pieces::One(piece),
+            from: FI_ADDR_UNSPEC,
+            tag: 0,
+            ignore: 0,
+            context,
+            flags: Flags::CLAIM | Flags::COMPLETION,
+            owner: Some(&mut owner),
+        };
+        let result =
+            self.unit().and_then(|unit| unit.with(|engine| engine.claim_as(announced, post))?);
+        result.map_err(|error| Refused { error, buffer: Owner::reclaim(owner) })
+    }
+
+    /// Gives the memory of a message that was announced back. There is no completion.
+    ///
+    /// # Errors
+    /// As [`Self::look_at_announced`].
+    pub fn discard(&self, announced: u64) -> Result<(), PostError> {
+        let post = ReceivePost {
+            pieces: Pieces::One(Piece::EMPTY),
+            from: FI_ADDR_UNSPEC,
+            tag: 0,
+            ignore: 0,
+            context: 0,
+            flags: Flags::DISCARD,
+            owner: None,
+        };
+        self.unit()?.with(|engine| engine.claim_as(announced, post))?
+    }
+}
+
+/// What may be asked for where messages are buffered: a discard stands for itself, and the only
+/// receives are posted tags.
+pub(super) fn check_buffered_flags(flags: Flags) -> Result<(), PostError> {
+    if flags.contains(Flags::MULTI_RECV) {
+        return Err(PostError::BadFlags { flags });
+    }
+    let takes = flags.intersects(Flags::PEEK | Flags::CLAIM | Flags::DISCARD);
+    if takes || flags.contains(Flags::TAGGED) { Ok(()) } else { Err(PostError::NothingToPost) }
+}
