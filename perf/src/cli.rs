@@ -41,6 +41,8 @@ pub enum Job {
     Atomics,
     /// Contexts of a scalable endpoint, a thread each: what all move beside what one moves
     Contexts,
+    /// Peeks and claims of messages that wait, beside plain receives, by how many there are
+    Peeks,
     /// Everything above that this version offers (the default)
     All,
     /// What two cores can do without a protocol: bounce, slots, the grid of copies

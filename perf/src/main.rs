@@ -22,6 +22,7 @@ mod html;
 mod link;
 mod machine;
 mod measure;
+mod peeks;
 mod peer;
 mod plot;
 mod port;
@@ -82,6 +83,10 @@ fn run(cli: Cli) -> Result<(), Failure> {
         let options = Options::new(cli.flags.clone());
         let cores = cores::usable(&cli.flags.cores).map_err(RoleError::Cores)?;
         say(&contexts::run(&options.fabric, &cores)?);
+        return Ok(());
+    }
+    if job == Job::Peeks {
+        say(&peeks::run(&Options::new(cli.flags.clone()).fabric)?);
         return Ok(());
     }
     for path in cli.flags.json.iter().chain(&cli.flags.html) {
@@ -167,7 +172,9 @@ fn jobs(job: &Job) -> Vec<(Measure, u64)> {
             (measure::pairs::job, 6),
             (measure::one_sided::atomics, 2),
         ],
-        Job::Contexts | Job::Doctor | Job::Compare(_) | Job::Report { .. } => Vec::new(),
+        Job::Contexts | Job::Peeks | Job::Doctor | Job::Compare(_) | Job::Report { .. } => {
+            Vec::new()
+        }
     }
 }
 

@@ -102,6 +102,17 @@ fn contexts_are_measured() {
 }
 
 #[test]
+fn peeks_are_measured() {
+    let output = run("peeks");
+    assert!(output.status.success(), "{}", error_of(&output));
+    let found = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(
+        ["receive", "peek", "claim", "131072"].iter().all(|word| found.contains(word)),
+        "{found}"
+    );
+}
+
+#[test]
 fn whoever_is_missing_is_left_out_of_a_comparison() {
     let (json, html) = (scratch("compare.json"), scratch("compare.html"));
     let output = run(&format!(
