@@ -231,6 +231,14 @@ pub trait Transport: Send + Sized + 'static {
     /// without that it is still the next of its peer.
     fn arrival(&mut self) -> Option<Arrival>;
 
+    /// The next packet of any peer but the one that spoke last, if one is there: it may have been
+    /// sent before that one's, which a third peer's answer to it can be. For transports that hear
+    /// their peers apart from each other.
+    #[inline(always)]
+    fn arrival_elsewhere(&mut self) -> Option<Arrival> {
+        None
+    }
+
     /// The next packet of `peer` alone: used to drain a lane before it closes.
     fn arrival_from(&mut self, peer: PeerIndex) -> Option<Arrival>;
 

@@ -149,6 +149,11 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
         arrival
     }
 
+    #[inline(always)]
+    fn arrival_elsewhere(&mut self) -> Option<Arrival> {
+        if self.turn.get() == Turn::Far { None } else { self.near.arrival_elsewhere() }
+    }
+
     fn arrival_from(&mut self, peer: PeerIndex) -> Option<Arrival> {
         self.turn.set(Turn::Near);
         if let Some(arrival) = self.near.arrival_from(peer) {

@@ -216,15 +216,32 @@ impl<T: Transport> Engine<T> {
             }
             packets += 1;
         }
+        if packets == self.burst {
+            packets += self.take_elsewhere(most.saturating_sub(packets));
+        }
         // A line that the peer has not written yet is best left alone: looking at
         // it costs a trip between the cores, and the caller would wait for it
         // before it can answer. So after a silence one packet is taken; a second
-        // look is worth while when the first look of a poll finds something.
+        // look is worth while when the first look of a poll finds something. Other peers'
+        // lines are looked at: what they sent before it would seem to be late otherwise.
         self.burst = if packets > 0 { BURST_MAX.min(self.burst * 2) } else { 1 };
         if self.backlog.is_empty() && self.pulls.is_empty() && self.helps.is_empty() {
             return finished || packets > 0;
         }
         self.push_backlog(finished || packets > 0)
+    }
+
+    /// Takes up to `most` packets of peers that have not spoken yet in this poll.
+    #[inline(always)]
+    fn take_elsewhere(&mut self, most: usize) -> usize {
+        let mut packets = 0;
+        while packets < most {
+            match self.transport.arrival_elsewhere() {
+                Some(arrival) if self.deliver(arrival) => packets += 1,
+                _ => break,
+            }
+        }
+        packets
     }
 
     #[cold]

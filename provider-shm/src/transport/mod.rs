@@ -310,6 +310,11 @@ impl Transport for ShmTransport {
         self.take(active, head)
     }
 
+    #[inline(always)]
+    fn arrival_elsewhere(&mut self) -> Option<Arrival> {
+        if self.active.len() > 1 { self.look_elsewhere() } else { None }
+    }
+
     fn arrival_from(&mut self, peer: PeerIndex) -> Option<Arrival> {
         let lane = self.peers.get_mut(peer as usize)?.receive.as_mut()?;
         let head = lane.peek()?;

@@ -64,6 +64,24 @@ impl ShmTransport {
         None
     }
 
+    /// The next packet of an active lane other than the one that spoke last.
+    #[inline(never)]
+    pub(super) fn look_elsewhere(&mut self) -> Option<Arrival> {
+        for _ in 1..self.active.len() {
+            self.pass_the_word_on();
+            if let Some(&active) = self.active.get(self.turn)
+                // SAFETY: the invariant of `Active`.
+                && let Some(head) = unsafe { active.lane.as_ref() }.peek()
+            {
+                self.streak = 1;
+                return self.take(active, head);
+            }
+        }
+        // Back to the one that spoke.
+        self.pass_the_word_on();
+        None
+    }
+
     #[inline(always)]
     fn pass_the_word_on(&mut self) {
         self.streak = 0;
