@@ -10,10 +10,14 @@ use crate::peer::{Peer, PeerError};
 use crate::progress::Bar;
 use crate::worker::{Answer, Order, Worker};
 use kestrel::composite::Traffic;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The longest that a rank may take for one order.
 const ANSWER_WAIT_MAX: Duration = Duration::from_secs(120);
+/// What a row takes, if it has these samples by then: an emulated device is a thousand times slower
+/// than memory, and a table that says nothing before all rows are there is no use.
+const ROW_MAX: Duration = Duration::from_secs(2);
+const SAMPLES_MIN: usize = 3;
 
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
@@ -111,10 +115,17 @@ impl Session {
         Ok(self.samples(work)?[0])
     }
 
+    /// Whether a row that began then and has so many samples makes do with them: time is short,
+    /// or a transport is so slow that more of them would take minutes.
+    pub fn is_enough(&self, samples: usize, began: Instant) -> bool {
+        self.bar.is_late() || samples >= SAMPLES_MIN && began.elapsed() > ROW_MAX
+    }
+
     /// Up to `count` measurements, fewer if time is short; rank 0's figures.
     pub fn several(&mut self, count: usize, work: &Work) -> Result<Vec<f64>, SessionError> {
+        let began = Instant::now();
         let mut figures = vec![self.work(work)?.ns];
-        while figures.len() < count && !self.bar.is_late() {
+        while figures.len() < count && !self.is_enough(figures.len(), began) {
             figures.push(self.work(work)?.ns);
         }
         Ok(figures)

@@ -13,6 +13,10 @@ use crate::units;
 use std::time::Instant;
 
 const SAMPLES: usize = 9;
+/// What one sample takes at most, roughly, where a single operation does not take longer.
+const SAMPLE_NS_MAX: f64 = 1e8;
+/// Operations of a sample that says how many a sample can have.
+const OPERATIONS_FIRST: u64 = 4;
 const BOUNCES: u64 = 3_000;
 const WINDOW: u64 = 16;
 /// Bytes of a 64-bit atomic.
@@ -43,7 +47,7 @@ pub fn reach<P: Port>(
     }
     let grant = pump.await_grant(1)?;
     let reach = Reach { verb, grant, size };
-    run(pump, reach, operations / 10 + window, window, |_| {})?;
+    run(pump, reach, operations / 10 + window.min(operations), window, |_| {})?;
     let mut histogram = statistics::histogram();
     let start = Instant::now();
     // Single operations are timed where only one is under way.
@@ -112,6 +116,19 @@ pub fn atomics(session: &mut Session) -> Result<Section, SessionError> {
     Ok(section)
 }
 
+/// Operations of a sample: as many as take a few milliseconds by memory, fewer of a slow device.
+fn affordable(
+    session: &mut Session,
+    verb: Verb,
+    size: usize,
+    window: u64,
+    most: u64,
+) -> Result<u64, SessionError> {
+    let first = Work::OneSided { verb, size, operations: OPERATIONS_FIRST, window };
+    let ns = session.work(&first)?.ns.max(1.0);
+    Ok(session.options.iterations(((SAMPLE_NS_MAX / ns) as u64).clamp(OPERATIONS_FIRST, most)))
+}
+
 /// Operations that take a few milliseconds at this size.
 pub fn operations_for(size: usize) -> u64 {
     ((64 << 20) / size.max(1) as u64).clamp(20, 5_000)
@@ -119,16 +136,17 @@ pub fn operations_for(size: usize) -> u64 {
 
 /// One operation at a time, beside two bounces: there and back.
 fn latency(session: &mut Session, verb: Verb, size: usize) -> Result<Row, SessionError> {
-    let operations = session.options.iterations(operations_for(size));
+    let operations = affordable(session, verb, size, 1, operations_for(size))?;
     let work = Work::OneSided { verb, size, operations, window: 1 };
     let (mut ours, mut floors, mut spread) = (Vec::new(), Vec::new(), None);
+    let began = Instant::now();
     for _ in 0..SAMPLES {
         let bounce = session.floor(&Task::Bounce { iterations: BOUNCES })?[0];
         let sample = session.work(&work)?;
         ours.push(sample.ns);
         floors.push(2.0 * bounce);
         spread = sample.spread;
-        if session.bar.is_late() {
+        if session.is_enough(ours.len(), began) {
             break;
         }
     }
@@ -147,8 +165,8 @@ fn latency(session: &mut Session, verb: Verb, size: usize) -> Result<Row, Sessio
 
 /// A window of operations, beside the best pipelined copy.
 fn stream(session: &mut Session, verb: Verb, size: usize) -> Result<Row, SessionError> {
-    let operations = session.options.iterations(4 * operations_for(size));
     let window = session.options.window(if size < 1024 { 4 * WINDOW } else { WINDOW });
+    let operations = affordable(session, verb, size, window, 4 * operations_for(size))?;
     let work = Work::OneSided { verb, size, operations, window };
     let best = if size >= 4096 { best_plan(session, Pattern::Stream, size)? } else { None };
     let ns = median(&session.several(SAMPLES, &work)?);
