@@ -345,6 +345,7 @@ pub fn a_stream_takes_a_passive_endpoint_over<P: Provider>(bed: &Bed<P>) {
     let acceptor = Stream::acceptor(bed, request);
     acceptor.socket.accept(&[]).unwrap();
     caller.connected(&[&acceptor, &listener]);
+    acceptor.connected(&[&caller, &listener]);
     assert_eq!(caller.socket.peer(), Ok(acceptor.socket.address()));
     acceptor.send(b"hello");
     assert_eq!(caller.receive(5), b"hello");
