@@ -1,7 +1,7 @@
 //! What an endpoint keeps of its far side: the transport, the routes of its peers, and how often
 //! it is looked at. Boxed, and absent where there is no far side.
 
-use std::{cell::Cell, time::Instant};
+use std::{cell::Cell, collections::VecDeque, time::Instant};
 
 use kestrel_core::{
     memory::Piece,
@@ -28,8 +28,9 @@ pub(super) struct Far<F: Transport> {
     pub(super) service: Service,
     pub(super) policy: Policy,
     pub(super) routes: Vec<Route>,
-    /// Who has closed the near side and was not heard on either, and since when that is known.
-    pub(super) held: Option<(PeerIndex, Instant)>,
+    /// Who has closed the near side and was not heard on either, and since when that is known:
+    /// oldest first.
+    pub(super) held: VecDeque<(PeerIndex, Instant)>,
     /// What the far side took.
     pub(super) sent: Sent,
     /// Receiving sides that are near: with none, every poll looks far.
@@ -55,7 +56,7 @@ impl<F: Transport> Far<F> {
             service,
             policy,
             routes: Vec::new(),
-            held: None,
+            held: VecDeque::new(),
             sent: Sent::default(),
             near_receivers: 0,
             interest: LOOKS_IN_VAIN,

@@ -122,6 +122,7 @@ impl<F: Transport> Far<F> {
 
     pub(super) fn adopt(&mut self, near: &mut impl Transport, peer: PeerIndex, ticket: u64) {
         let before = self.route(peer).receive;
+        self.forget_end(peer);
         if ticket & FAR_TICKET == 0 {
             if before == Some(Side::Far) {
                 self.transport.hang_up(peer);
@@ -144,7 +145,7 @@ impl<F: Transport> Far<F> {
     }
 
     pub(super) fn disconnect(&mut self, peer: PeerIndex) {
-        self.held = self.held.filter(|&(held, _)| held != peer);
+        self.forget_end(peer);
         self.transport.disconnect(peer);
         self.receive_by(peer, None);
         self.route_mut(peer).send = None;
@@ -162,22 +163,27 @@ impl<F: Transport> Far<F> {
                 self.look_far(peer, reason)
             }
             TransportEvent::Closed { peer } if self.route(peer).receive.is_none() => {
-                self.held = Some((peer, Instant::now()));
+                self.held.push_back((peer, Instant::now()));
                 None
             }
             event => self.event_of(Side::Near, event),
         }
     }
 
-    /// The end that was kept back, as soon as it is known where the peer sends by, or that it
-    /// does not.
+    /// The end that was kept back longest, if it was so long enough.
     pub(super) fn release(&mut self) -> Option<TransportEvent> {
-        let (peer, since) = self.held?;
-        if self.route(peer).receive.is_none() && since.elapsed() < HOLD_MAX {
+        let &(peer, since) = self.held.front()?;
+        if since.elapsed() < HOLD_MAX {
             return None;
         }
-        self.held = None;
+        self.held.pop_front();
         self.event_of(Side::Near, TransportEvent::Closed { peer })
+    }
+
+    /// Nobody waits for the end of `peer` any more: it is known where it sends by, which tells its
+    /// end, or it is given up.
+    fn forget_end(&mut self, peer: PeerIndex) {
+        self.held.retain(|&(held, _)| held != peer);
     }
 
     /// Nobody is there on this host, but maybe elsewhere.

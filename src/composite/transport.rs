@@ -357,7 +357,7 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
     #[inline(always)]
     fn has_event(&self) -> bool {
         if let Some(far) = &self.far
-            && (far.passes(&self.turn) || far.held.is_some())
+            && (far.passes(&self.turn) || !far.held.is_empty())
         {
             return true;
         }
@@ -370,8 +370,7 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
         };
         // Each turn takes one event of a queue, and those that are not told lead to one later.
         loop {
-            let near = if far.held.is_some() { None } else { self.near.event() };
-            let told = match near {
+            let told = match self.near.event() {
                 Some(event) => far.near_event(event),
                 None => match far.transport.event() {
                     Some(event) => far.far_event(event),
@@ -386,7 +385,8 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
 
     fn arm(&mut self) -> bool {
         let near = self.near.arm();
-        self.far.as_mut().is_none_or(|far| far.transport.arm()) && near
+        // What is kept back is told by no bell.
+        self.far.as_mut().is_none_or(|far| far.transport.arm() && far.held.is_empty()) && near
     }
 
     fn disarm(&mut self) {
