@@ -48,12 +48,9 @@ impl ShmTransport {
             self.pass_the_word_on();
         }
         for _ in 0..self.active.len() {
-            if let Some(&active) = self.active.get(self.turn)
-                // SAFETY: the invariant of `Active`.
-                && let Some(head) = unsafe { active.lane.as_ref() }.peek()
-            {
+            if let Some(found) = self.look_at_turn() {
                 self.streak += 1;
-                return Some((active, head));
+                return Some(found);
             }
             self.pass_the_word_on();
         }
@@ -64,15 +61,21 @@ impl ShmTransport {
         None
     }
 
+    /// The active lane whose turn it is, and its packet's head, if it has one.
+    #[inline(always)]
+    fn look_at_turn(&self) -> Option<(Active, Head)> {
+        let &active = self.active.get(self.turn)?;
+        // SAFETY: the invariant of `Active`.
+        let head = unsafe { active.lane.as_ref() }.peek()?;
+        Some((active, head))
+    }
+
     /// The next packet of an active lane other than the one that spoke last.
     #[inline(never)]
     pub(super) fn look_elsewhere(&mut self) -> Option<Arrival> {
         for _ in 1..self.active.len() {
             self.pass_the_word_on();
-            if let Some(&active) = self.active.get(self.turn)
-                // SAFETY: the invariant of `Active`.
-                && let Some(head) = unsafe { active.lane.as_ref() }.peek()
-            {
+            if let Some((active, head)) = self.look_at_turn() {
                 self.streak = 1;
                 return self.take(active, head);
             }
