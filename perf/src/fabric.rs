@@ -75,9 +75,9 @@ pub enum FabricError {
 
 /// An endpoint with its completion queue and address vector.
 pub struct Side {
-    endpoint: Arc<Endpoint>,
-    queue: Arc<CompletionQueue>,
-    vector: Arc<AddressVector>,
+    pub endpoint: Arc<Endpoint>,
+    pub queue: Arc<CompletionQueue>,
+    pub vector: Arc<AddressVector>,
 }
 
 impl Side {
@@ -91,15 +91,20 @@ impl Side {
             memory_region_mode: MemoryRegionMode::empty(),
             ..DomainOptions::default()
         };
-        // SAFETY: a `Side` is used through `&mut self` by the one thread that
-        // opened it, and none of its objects leaves it.
+        // SAFETY: a `Side` that is opened here is used by the one thread that
+        // opened it, and none of its objects leaves that thread.
         let domain =
             unsafe { Domain::open_exclusive(Arc::new(provider), domain_options) }.map_err(open)?;
-        let queue = CompletionQueue::open(&domain, 0).map_err(open)?;
+        let at = EndpointOptions { address: source, ..EndpointOptions::default() };
+        Side::of(&domain, at)
+    }
+
+    /// A side of a domain that is open.
+    pub fn of(domain: &Arc<Domain>, options: EndpointOptions) -> Result<Side, FabricError> {
+        let queue = CompletionQueue::open(domain, 0).map_err(open)?;
         let vector =
             Arc::new(AddressVector::open(AddressVectorAttributes::default()).map_err(open)?);
-        let at = EndpointOptions { address: source, ..EndpointOptions::default() };
-        let endpoint = Endpoint::open(&domain, at).map_err(open)?;
+        let endpoint = Endpoint::open(domain, options).map_err(open)?;
         endpoint.bind_completion_queue(&queue, Flags::TRANSMIT | Flags::RECV).map_err(open)?;
         endpoint.bind_address_vector(&vector).map_err(open)?;
         endpoint.enable().map_err(open)?;

@@ -1,10 +1,11 @@
 //! What a peek and a claim cost beside a plain receive, by how many messages wait: an endpoint
 //! that sends to itself, so that no other core takes part.
 
-use crate::fabric::{FabricError, FabricOptions};
+use crate::fabric::{FabricError, FabricOptions, Side};
+use crate::measure::matching::{DEPTHS, MESSAGES};
 use crate::statistics::median;
 use kestrel::{CompletionQueue, Domain, Endpoint};
-use kestrel_core::address_vector::{AddressVector, AddressVectorAttributes, FI_ADDR_UNSPEC};
+use kestrel_core::address_vector::FI_ADDR_UNSPEC;
 use kestrel_core::completion_queue::Entry;
 use kestrel_core::endpoint::EndpointOptions;
 use kestrel_core::flags::Flags;
@@ -14,9 +15,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Instant;
 
-const DEPTHS: [u64; 5] = [64, 512, 4_096, 32_768, 131_072];
-/// Messages that each depth is measured with at least, of each kind, in at least as many rounds.
-const MESSAGES: u64 = 131_072;
+/// Rounds of a depth at least.
 const ROUNDS: u64 = 9;
 /// At any depth a peek, or a claim, may cost so many times a plain receive.
 const RATIO_MAX: f64 = 2.0;
@@ -66,18 +65,9 @@ pub fn run(options: &FabricOptions) -> Result<String, FabricError> {
 
 impl Loopback {
     fn open(domain: &Arc<Domain>) -> Result<Loopback, FabricError> {
-        fn failed(error: impl std::fmt::Display) -> FabricError {
-            FabricError::Open(error.to_string())
-        }
-        let endpoint = Endpoint::open(domain, EndpointOptions::default()).map_err(failed)?;
-        let queue = CompletionQueue::open(domain, 0).map_err(failed)?;
-        let attributes = AddressVectorAttributes::default();
-        let vector = Arc::new(AddressVector::open(attributes).map_err(failed)?);
-        let both = Flags::TRANSMIT | Flags::RECV;
-        endpoint.bind_completion_queue(&queue, both).map_err(failed)?;
-        endpoint.bind_address_vector(&vector).map_err(failed)?;
-        endpoint.enable().map_err(failed)?;
-        let own = vector.insert_one(endpoint.address()).map_err(failed)?;
+        let Side { endpoint, queue, vector } = Side::of(domain, EndpointOptions::default())?;
+        let own = vector.insert_one(endpoint.address());
+        let own = own.map_err(|error| FabricError::Address(error.to_string()))?;
         Ok(Loopback { endpoint, queue, own })
     }
 

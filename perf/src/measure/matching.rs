@@ -13,11 +13,12 @@ use crate::statistics::median;
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
 
-const DEPTHS: [u64; 5] = [64, 512, 4_096, 32_768, 131_072];
+/// How many messages, or receives, wait.
+pub const DEPTHS: [u64; 5] = [64, 512, 4_096, 32_768, 131_072];
 /// The deepest queue may cost so many times the shallowest, a message.
 const GROWTH_MAX: f64 = 4.0;
 /// Messages matched for one sample, whatever the depth.
-const MESSAGES: u64 = 131_072;
+pub const MESSAGES: u64 = 131_072;
 
 /// Which queue grows deep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
