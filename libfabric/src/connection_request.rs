@@ -67,11 +67,40 @@ pub unsafe fn describe(pep: *mut Fid, found: &info::Info) -> Result<*mut Info, F
     Ok(info)
 }
 
+/// What an endpoint that has a peer can be opened from.
+pub enum Origin<'a> {
+    /// Nothing: it connects.
+    None,
+    /// A passive endpoint that it takes over.
+    Passive(&'a PassiveEndpoint),
+    /// A request that it can accept.
+    Request(ConnectionRequest<Provider>),
+}
+
+impl Origin<'_> {
+    /// What a handle in an info stands for. A request is taken.
+    ///
+    /// # Safety
+    /// The handle is null or points to a passive endpoint or a request for a connection.
+    pub unsafe fn of(handle: *mut Fid) -> Result<Self, Failure> {
+        if handle.is_null() {
+            return Ok(Origin::None);
+        }
+        // SAFETY: the caller vouches for it; every object starts with a `struct fid`.
+        unsafe {
+            if (*handle).ops == FidPep::operations() {
+                return Ok(Origin::Passive(object::checked::<FidPep>(handle)?.passive()));
+            }
+            Ok(Origin::Request(take(handle)?))
+        }
+    }
+}
+
 /// Takes the request behind a handle, which means nothing any more.
 ///
 /// # Safety
 /// As [`object::checked`].
-pub unsafe fn take(handle: *mut Fid) -> Result<ConnectionRequest<Provider>, Failure> {
+unsafe fn take(handle: *mut Fid) -> Result<ConnectionRequest<Provider>, Failure> {
     // SAFETY: the caller vouches for it.
     let state = unsafe { object::checked::<FidRequest>(handle) }?;
     let taken = state.passive.take(state.handle);

@@ -14,7 +14,7 @@ use kestrel_core::{
 
 use crate::{
     abi::{
-        constants::{BADF, NOSYS, command},
+        constants::{NOSYS, command},
         control::{OpsCm, OpsEp, OpsFid},
         fid::{Fid, FidEq, FidFabric, FidPep, FidRequest, class},
         info::Info,
@@ -28,6 +28,7 @@ use crate::{
     object::{self, FID_NOSYS, Header, Use},
     outcome::{Failure, done},
     parameters,
+    refused::closed,
 };
 
 /// What we keep of a passive endpoint.
@@ -81,8 +82,6 @@ static OPERATIONS: OpsEp =
     OpsEp { getopt: options::getopt::<FidPep>, ..OpsEp::refusing::<NOSYS>() };
 static CONNECTIONS: OpsCm =
     OpsCm { setname, getname, listen, reject, ..OpsCm::refusing::<NOSYS>() };
-static CLOSED: OpsEp = OpsEp::refusing::<BADF>();
-static CLOSED_CM: OpsCm = OpsCm::refusing::<BADF>();
 
 impl Options for State {
     fn option(&self, name: c_int) -> Result<usize, Failure> {
@@ -106,8 +105,8 @@ impl Header for FidPep {
         &raw const FID
     }
     fn refuse(&mut self) {
-        self.ops = &raw const CLOSED;
-        self.cm = &raw const CLOSED_CM;
+        self.ops = &raw const closed::EP;
+        self.cm = &raw const closed::CM;
     }
     fn close(state: &State) -> Result<(), Failure> {
         state.passive.close();

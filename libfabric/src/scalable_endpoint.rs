@@ -16,18 +16,17 @@ use kestrel_core::{
 
 use crate::{
     abi::{
-        atomic::OpsAtomic,
-        constants::{BADF, NOSYS, command},
+        constants::{NOSYS, command},
         control::{OpsCm, OpsEp, OpsFid},
         fid::{Fid, FidAv, FidDomain, FidEp, FidSep, class},
         info::{Info, RxAttr, TxAttr},
-        transfer::{OpsCollective, OpsMsg, OpsRma, OpsTagged},
     },
     address,
     context_attributes::Whole,
     endpoint, hints,
     object::{self, FID_NOSYS, Header, Use},
     outcome::{Failure, done},
+    refused::{self, closed},
 };
 
 /// What we keep of a scalable endpoint.
@@ -44,14 +43,6 @@ pub struct State {
 static FID: OpsFid = OpsFid { close: object::close::<FidSep>, bind, control, ..FID_NOSYS };
 static OPERATIONS: OpsEp = OpsEp { tx_ctx, rx_ctx, ..OpsEp::refusing::<NOSYS>() };
 static CM: OpsCm = OpsCm { getname, ..OpsCm::refusing::<NOSYS>() };
-// "Scalable endpoints cannot be used directly for communication operations".
-static MSG: OpsMsg = OpsMsg::refusing::<NOSYS>();
-static RMA: OpsRma = OpsRma::refusing::<NOSYS>();
-static TAGGED: OpsTagged = OpsTagged::refusing::<NOSYS>();
-static ATOMIC: OpsAtomic = OpsAtomic::refusing::<NOSYS>();
-static COLLECTIVE: OpsCollective = OpsCollective::refusing::<NOSYS>();
-static CLOSED: OpsEp = OpsEp::refusing::<BADF>();
-static CLOSED_CM: OpsCm = OpsCm::refusing::<BADF>();
 
 impl Header for FidSep {
     type State = State;
@@ -64,8 +55,8 @@ impl Header for FidSep {
         &raw const FID
     }
     fn refuse(&mut self) {
-        self.0.ops = &raw const CLOSED;
-        self.0.cm = &raw const CLOSED_CM;
+        self.0.ops = &raw const closed::EP;
+        self.0.cm = &raw const closed::CM;
     }
     fn close(state: &State) -> Result<(), Failure> {
         Ok(state.endpoint.close()?)
@@ -98,11 +89,12 @@ pub unsafe extern "C" fn open(
             fid: object::fid::<FidSep>(class::SEP, context),
             ops: &raw const OPERATIONS,
             cm: &raw const CM,
-            msg: &raw const MSG,
-            rma: &raw const RMA,
-            tagged: &raw const TAGGED,
-            atomic: &raw const ATOMIC,
-            collective: &raw const COLLECTIVE,
+            // "Scalable endpoints cannot be used directly for communication operations".
+            msg: &raw const refused::MSG,
+            rma: &raw const refused::RMA,
+            tagged: &raw const refused::TAGGED,
+            atomic: &raw const refused::ATOMIC,
+            collective: &raw const refused::COLLECTIVE,
         });
         *place = object::create(header, state).cast();
         Ok(())

@@ -15,12 +15,10 @@ use kestrel_core::{
 
 use crate::{
     abi::{
-        atomic::OpsAtomic,
-        constants::{BADF, NOSYS, command},
-        control::{OpsCm, OpsEp, OpsFid},
+        constants::{NOSYS, command},
+        control::{OpsEp, OpsFid},
         fid::{Fid, FidDomain, FidEp, FidSrx, class},
         info::RxAttr,
-        transfer::{OpsCollective, OpsMsg, OpsRma, OpsTagged},
     },
     endpoint::{
         message,
@@ -30,6 +28,7 @@ use crate::{
     },
     object::{self, FID_NOSYS, Header, Use},
     outcome::{Failure, done, guarded},
+    refused::{self, closed},
 };
 
 /// What we keep of a shared receive context.
@@ -48,13 +47,6 @@ static OPERATIONS: OpsEp = OpsEp {
     rx_size_left,
     ..OpsEp::refusing::<NOSYS>()
 };
-static CM: OpsCm = OpsCm::refusing::<NOSYS>();
-static RMA: OpsRma = OpsRma::refusing::<NOSYS>();
-static ATOMIC: OpsAtomic = OpsAtomic::refusing::<NOSYS>();
-static COLLECTIVE: OpsCollective = OpsCollective::refusing::<NOSYS>();
-static CLOSED: OpsEp = OpsEp::refusing::<BADF>();
-static CLOSED_MSG: OpsMsg = OpsMsg::refusing::<BADF>();
-static CLOSED_TAGGED: OpsTagged = OpsTagged::refusing::<BADF>();
 
 impl Header for FidSrx {
     type State = State;
@@ -67,9 +59,9 @@ impl Header for FidSrx {
         &raw const FID
     }
     fn refuse(&mut self) {
-        self.0.ops = &raw const CLOSED;
-        self.0.msg = &raw const CLOSED_MSG;
-        self.0.tagged = &raw const CLOSED_TAGGED;
+        self.0.ops = &raw const closed::EP;
+        self.0.msg = &raw const closed::MSG;
+        self.0.tagged = &raw const closed::TAGGED;
     }
     fn close(state: &State) -> Result<(), Failure> {
         Ok(state.context.close()?)
@@ -118,12 +110,12 @@ pub unsafe extern "C" fn open(
             let header = FidSrx(FidEp {
                 fid: object::fid::<FidSrx>(class::SRX_CTX, context),
                 ops: &raw const OPERATIONS,
-                cm: &raw const CM,
+                cm: &raw const refused::CM,
                 msg: &raw const message::SHARED,
-                rma: &raw const RMA,
+                rma: &raw const refused::RMA,
                 tagged: &raw const tagged::SHARED,
-                atomic: &raw const ATOMIC,
-                collective: &raw const COLLECTIVE,
+                atomic: &raw const refused::ATOMIC,
+                collective: &raw const refused::COLLECTIVE,
             });
             let state = State { context: opened, size: info.receive.size, _domain: in_use };
             *place = object::create(header, state).cast();

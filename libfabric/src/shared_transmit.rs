@@ -10,13 +10,14 @@ use kestrel::{SharedTransmit, objects};
 
 use crate::{
     abi::{
-        constants::{BADF, NOSYS},
+        constants::NOSYS,
         control::{OpsEp, OpsFid},
         fid::{Fid, FidDomain, FidStx, class},
         info::TxAttr,
     },
     object::{self, FID_NOSYS, Header, Use},
     outcome::{Failure, done},
+    refused::closed,
 };
 
 /// What we keep of a shared transmit context.
@@ -27,7 +28,6 @@ pub struct State {
 
 static FID: OpsFid = OpsFid { close: object::close::<FidStx>, ..FID_NOSYS };
 static OPERATIONS: OpsEp = OpsEp::refusing::<NOSYS>();
-static CLOSED: OpsEp = OpsEp::refusing::<BADF>();
 
 impl Header for FidStx {
     type State = State;
@@ -40,7 +40,7 @@ impl Header for FidStx {
         &raw const FID
     }
     fn refuse(&mut self) {
-        self.ops = &raw const CLOSED;
+        self.ops = &raw const closed::EP;
     }
     fn close(state: &State) -> Result<(), Failure> {
         Ok(state.context.close()?)

@@ -20,14 +20,12 @@ use kestrel_core::{address::AddressFormat, bind_count::BindCount, endpoint::Defa
 
 use crate::{
     abi::{
-        atomic::OpsAtomic,
-        constants::{BADF, NOSYS},
-        control::{OpsCm, OpsEp, OpsFid},
+        control::OpsFid,
         fid::{Fid, FidEp},
-        transfer::{OpsCollective, OpsMsg, OpsRma, OpsTagged},
     },
     object::{self, FID_NOSYS, Header, Use},
     outcome::Failure,
+    refused::closed,
 };
 
 /// What we keep of an endpoint.
@@ -60,16 +58,6 @@ static FID: OpsFid = OpsFid {
     control: setup::control,
     ..FID_NOSYS
 };
-/// What no endpoint of kestrel has.
-static COLLECTIVE: OpsCollective = OpsCollective::refusing::<NOSYS>();
-
-static CLOSED: OpsEp = OpsEp::refusing::<BADF>();
-static CLOSED_CM: OpsCm = OpsCm::refusing::<BADF>();
-static CLOSED_MSG: OpsMsg = OpsMsg::refusing::<BADF>();
-static CLOSED_RMA: OpsRma = OpsRma::refusing::<BADF>();
-static CLOSED_TAGGED: OpsTagged = OpsTagged::refusing::<BADF>();
-static CLOSED_ATOMIC: OpsAtomic = OpsAtomic::refusing::<BADF>();
-static CLOSED_COLLECTIVE: OpsCollective = OpsCollective::refusing::<BADF>();
 
 impl State {
     /// How its addresses are written.
@@ -94,13 +82,13 @@ impl Header for FidEp {
         &raw const FID
     }
     fn refuse(&mut self) {
-        self.ops = &raw const CLOSED;
-        self.cm = &raw const CLOSED_CM;
-        self.msg = &raw const CLOSED_MSG;
-        self.rma = &raw const CLOSED_RMA;
-        self.tagged = &raw const CLOSED_TAGGED;
-        self.atomic = &raw const CLOSED_ATOMIC;
-        self.collective = &raw const CLOSED_COLLECTIVE;
+        self.ops = &raw const closed::EP;
+        self.cm = &raw const closed::CM;
+        self.msg = &raw const closed::MSG;
+        self.rma = &raw const closed::RMA;
+        self.tagged = &raw const closed::TAGGED;
+        self.atomic = &raw const closed::ATOMIC;
+        self.collective = &raw const closed::COLLECTIVE;
     }
     /// "All allocated aliases must be closed for the underlying endpoint to be released."
     fn close(state: &State) -> Result<(), Failure> {

@@ -13,18 +13,19 @@ use kestrel_core::{
     socket_endpoint::SocketKind,
 };
 
-use super::{COLLECTIVE, Limits, State, atomic, connection, message, options, rma, tagged};
+use super::{Limits, State, atomic, connection, message, options, rma, tagged};
 use crate::{
     abi::{
         attributes::Alias,
         constants::command,
-        fid::{Fid, FidAv, FidCntr, FidCq, FidDomain, FidEp, FidEq, FidPep, FidSrx, FidStx, class},
+        fid::{Fid, FidAv, FidCntr, FidCq, FidDomain, FidEp, FidEq, FidSrx, FidStx, class},
         info::Info,
     },
-    connection_request, hints,
+    connection_request::Origin,
+    hints,
     object::{self, Header, Use},
     outcome::{Failure, done},
-    socket_endpoint,
+    refused, socket_endpoint,
 };
 
 /// Reference: fi_endpoint(3), `fi_endpoint`.
@@ -101,20 +102,16 @@ pub fn create(
 /// # Safety
 /// `info.handle` is null or points to a passive endpoint or a request for a connection.
 unsafe fn open_core(domain: &Arc<Domain>, info: &info::Info) -> Result<Arc<Endpoint>, Failure> {
-    let handle = info.handle as *mut Fid;
-    if handle.is_null() || info.endpoint.kind != EndpointType::Msg {
+    if info.endpoint.kind != EndpointType::Msg {
         return Ok(objects::open_endpoint(domain, info)?);
     }
-    let options = objects::endpoint_options(info);
-    // SAFETY: the caller vouches for it; every object starts with a `struct fid`.
-    unsafe {
-        if (*handle).ops == FidPep::operations() {
-            let passive = &object::checked::<FidPep>(handle)?.passive();
-            return Ok(Endpoint::open_instead_of(domain, options, passive)?);
-        }
-        let request = connection_request::take(handle)?;
-        Ok(Endpoint::open_for(domain, options, request)?)
-    }
+    let options = || objects::endpoint_options(info);
+    // SAFETY: the caller vouches for it.
+    Ok(match unsafe { Origin::of(info.handle as *mut Fid) }? {
+        Origin::None => objects::open_endpoint(domain, info)?,
+        Origin::Passive(passive) => Endpoint::open_instead_of(domain, options(), passive)?,
+        Origin::Request(request) => Endpoint::open_for(domain, options(), request)?,
+    })
 }
 
 fn header(class: usize, context: *mut c_void) -> FidEp {
@@ -126,7 +123,7 @@ fn header(class: usize, context: *mut c_void) -> FidEp {
         rma: &raw const rma::OPERATIONS,
         tagged: &raw const tagged::OPERATIONS,
         atomic: &raw const atomic::OPERATIONS,
-        collective: &raw const COLLECTIVE,
+        collective: &raw const refused::COLLECTIVE,
     }
 }
 

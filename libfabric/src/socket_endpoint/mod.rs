@@ -22,19 +22,18 @@ use kestrel_core::{
 
 use crate::{
     abi::{
-        atomic::OpsAtomic,
-        constants::{BADF, NOSYS, command, wait},
+        constants::{NOSYS, command, wait},
         control::{OpsCm, OpsEp, OpsFid},
-        fid::{Fid, FidAv, FidEp, FidEq, FidPep, FidSocket, class},
-        transfer::{OpsCollective, OpsMsg, OpsRma, OpsTagged},
+        fid::{Fid, FidAv, FidEp, FidEq, FidSocket, class},
     },
-    connection_request,
+    connection_request::Origin,
     endpoint::{
         connection::{self, Connects},
         options::{self, Options},
     },
     object::{self, FID_NOSYS, Header, Use},
     outcome::{Failure, done},
+    refused::{self, closed},
 };
 
 /// What we keep of a socket endpoint.
@@ -48,13 +47,6 @@ static FID: OpsFid = OpsFid { close: object::close::<FidSocket>, bind, control, 
 static OPERATIONS: OpsEp =
     OpsEp { getopt: options::getopt::<FidSocket>, ..OpsEp::refusing::<NOSYS>() };
 static CM: OpsCm = connection::operations::<FidSocket>();
-static RMA: OpsRma = OpsRma::refusing::<NOSYS>();
-static TAGGED: OpsTagged = OpsTagged::refusing::<NOSYS>();
-static ATOMIC: OpsAtomic = OpsAtomic::refusing::<NOSYS>();
-static COLLECTIVE: OpsCollective = OpsCollective::refusing::<NOSYS>();
-static CLOSED: OpsEp = OpsEp::refusing::<BADF>();
-static CLOSED_CM: OpsCm = OpsCm::refusing::<BADF>();
-static CLOSED_MSG: OpsMsg = OpsMsg::refusing::<BADF>();
 
 impl Header for FidSocket {
     type State = State;
@@ -67,9 +59,9 @@ impl Header for FidSocket {
         &raw const FID
     }
     fn refuse(&mut self) {
-        self.0.ops = &raw const CLOSED;
-        self.0.cm = &raw const CLOSED_CM;
-        self.0.msg = &raw const CLOSED_MSG;
+        self.0.ops = &raw const closed::EP;
+        self.0.cm = &raw const closed::CM;
+        self.0.msg = &raw const closed::MSG;
     }
     fn close(state: &State) -> Result<(), Failure> {
         state.socket.close();
@@ -124,29 +116,26 @@ pub unsafe fn open(
     context: *mut c_void,
     parent: Use,
 ) -> Result<*mut FidEp, Failure> {
-    let handle = info.handle as *mut Fid;
-    let options = objects::endpoint_options(info);
-    // SAFETY: the caller vouches for it; every object starts with a `struct fid`.
-    let socket = unsafe {
-        if handle.is_null() || kind == SocketKind::Datagram {
-            objects::open_socket(domain, info)?
-        } else if (*handle).ops == FidPep::operations() {
-            let passive = object::checked::<FidPep>(handle)?.passive();
-            SocketEndpoint::open_instead_of(domain, options, passive)?
-        } else {
-            let request = connection_request::take(handle)?;
-            SocketEndpoint::open_for(domain, options, request)?
-        }
+    let options = || objects::endpoint_options(info);
+    let origin = match kind {
+        // SAFETY: the caller vouches for it.
+        SocketKind::Stream => unsafe { Origin::of(info.handle as *mut Fid) }?,
+        SocketKind::Datagram => Origin::None,
+    };
+    let socket = match origin {
+        Origin::None => objects::open_socket(domain, info)?,
+        Origin::Passive(passive) => SocketEndpoint::open_instead_of(domain, options(), passive)?,
+        Origin::Request(request) => SocketEndpoint::open_for(domain, options(), request)?,
     };
     let header = FidSocket(FidEp {
         fid: object::fid::<FidSocket>(class::EP, context),
         ops: &raw const OPERATIONS,
         cm: &raw const CM,
         msg: &raw const transfer::OPERATIONS,
-        rma: &raw const RMA,
-        tagged: &raw const TAGGED,
-        atomic: &raw const ATOMIC,
-        collective: &raw const COLLECTIVE,
+        rma: &raw const refused::RMA,
+        tagged: &raw const refused::TAGGED,
+        atomic: &raw const refused::ATOMIC,
+        collective: &raw const refused::COLLECTIVE,
     });
     let state = State { socket, format: info.address_format, _domain: parent };
     Ok(object::create(header, state).cast())

@@ -3,10 +3,7 @@
 
 use std::ffi::c_void;
 
-use kestrel_core::{
-    flags::Flags,
-    memory::{Piece, Pieces},
-};
+use kestrel_core::flags::Flags;
 
 use super::State;
 use crate::{
@@ -31,33 +28,37 @@ pub static OPERATIONS: OpsMsg =
 // during the call.
 
 /// # Safety
-/// As said above; the pieces may be read.
-unsafe fn send_pieces(ep: *mut FidEp, pieces: Pieces<'_>, to: u64, flags: Flags) -> isize {
-    guarded("fi_send", || {
-        // SAFETY: the caller vouches for it.
-        let state: &State = unsafe { object::owned(ep.cast::<FidSocket>()) }?;
-        Ok(state.socket.send_pieces(pieces, to, flags)? as isize)
-    })
-}
-
-/// # Safety
-/// As said above; the pieces may be written to.
-unsafe fn receive_pieces(ep: *mut FidEp, pieces: Pieces<'_>, flags: Flags) -> isize {
-    guarded("fi_recv", || {
-        // SAFETY: the caller vouches for it.
-        let state: &State = unsafe { object::owned(ep.cast::<FidSocket>()) }?;
-        Ok(state.socket.receive_pieces(pieces, flags)?.length as isize)
-    })
-}
-
-/// # Safety
-/// The buffer is null or has that length, and may be used during the call.
-unsafe fn one(buffer: *const c_void, length: usize) -> Option<Pieces<'static>> {
-    if buffer.is_null() && length > 0 {
-        return None;
-    }
+/// As said above; the buffers may be read.
+unsafe fn send_list(
+    ep: *mut FidEp,
+    (iov, count): (*const Iovec, usize),
+    to: u64,
+    flags: Flags,
+) -> isize {
     // SAFETY: the caller vouches for it.
-    Some(Pieces::One(unsafe { Piece::new(buffer.cast::<u8>().cast_mut(), length) }))
+    let Some(list) = (unsafe { List::new(iov, count) }) else { return bad_list() };
+    guarded("fi_send", || {
+        // SAFETY: as above.
+        let state: &State = unsafe { object::owned(ep.cast::<FidSocket>()) }?;
+        Ok(state.socket.send_pieces(list.pieces(), to, flags)? as isize)
+    })
+}
+
+/// # Safety
+/// As said above; the buffers may be written to.
+unsafe fn receive_list(ep: *mut FidEp, (iov, count): (*const Iovec, usize), flags: Flags) -> isize {
+    // SAFETY: the caller vouches for it.
+    let Some(list) = (unsafe { List::new(iov, count) }) else { return bad_list() };
+    guarded("fi_recv", || {
+        // SAFETY: as above.
+        let state: &State = unsafe { object::owned(ep.cast::<FidSocket>()) }?;
+        Ok(state.socket.receive_pieces(list.pieces(), flags)?.length as isize)
+    })
+}
+
+/// One buffer as a list.
+fn one(buffer: *const c_void, len: usize) -> Iovec {
+    Iovec { base: buffer.cast_mut(), len }
 }
 
 unsafe extern "C" fn send(
@@ -69,10 +70,7 @@ unsafe extern "C" fn send(
     _: Opaque,
 ) -> isize {
     // SAFETY: as said above.
-    unsafe {
-        let Some(pieces) = one(buffer, length) else { return bad_list() };
-        send_pieces(ep, pieces, to, Flags::empty())
-    }
+    unsafe { send_list(ep, (&one(buffer, length), 1), to, Flags::empty()) }
 }
 
 unsafe extern "C" fn sendv(
@@ -84,18 +82,15 @@ unsafe extern "C" fn sendv(
     _: Opaque,
 ) -> isize {
     // SAFETY: as said above.
-    unsafe {
-        let Some(list) = List::new(iov, count) else { return bad_list() };
-        send_pieces(ep, list.pieces(), to, Flags::empty())
-    }
+    unsafe { send_list(ep, (iov, count), to, Flags::empty()) }
 }
 
 unsafe extern "C" fn sendmsg(ep: *mut FidEp, msg: *const Msg, flags: u64) -> isize {
     // SAFETY: as said above; the message is valid or null.
     unsafe {
         let Some(msg) = msg.as_ref() else { return bad_list() };
-        let Some(list) = List::new(msg.msg_iov, msg.iov_count) else { return bad_list() };
-        send_pieces(ep, list.pieces(), msg.addr, Flags::from_bits_retain(flags))
+        let list = (msg.msg_iov, msg.iov_count);
+        send_list(ep, list, msg.addr, Flags::from_bits_retain(flags))
     }
 }
 
@@ -106,10 +101,7 @@ unsafe extern "C" fn inject(
     to: u64,
 ) -> isize {
     // SAFETY: as said above.
-    unsafe {
-        let Some(pieces) = one(buffer, length) else { return bad_list() };
-        send_pieces(ep, pieces, to, Flags::INJECT)
-    }
+    unsafe { send_list(ep, (&one(buffer, length), 1), to, Flags::INJECT) }
 }
 
 unsafe extern "C" fn recv(
@@ -121,10 +113,7 @@ unsafe extern "C" fn recv(
     _: Opaque,
 ) -> isize {
     // SAFETY: as said above.
-    unsafe {
-        let Some(pieces) = one(buffer, length) else { return bad_list() };
-        receive_pieces(ep, pieces, Flags::empty())
-    }
+    unsafe { receive_list(ep, (&one(buffer, length), 1), Flags::empty()) }
 }
 
 unsafe extern "C" fn recvv(
@@ -136,17 +125,14 @@ unsafe extern "C" fn recvv(
     _: Opaque,
 ) -> isize {
     // SAFETY: as said above.
-    unsafe {
-        let Some(list) = List::new(iov, count) else { return bad_list() };
-        receive_pieces(ep, list.pieces(), Flags::empty())
-    }
+    unsafe { receive_list(ep, (iov, count), Flags::empty()) }
 }
 
 unsafe extern "C" fn recvmsg(ep: *mut FidEp, msg: *const Msg, flags: u64) -> isize {
     // SAFETY: as said above; the message is valid or null.
     unsafe {
         let Some(msg) = msg.as_ref() else { return bad_list() };
-        let Some(list) = List::new(msg.msg_iov, msg.iov_count) else { return bad_list() };
-        receive_pieces(ep, list.pieces(), Flags::from_bits_retain(flags))
+        let list = (msg.msg_iov, msg.iov_count);
+        receive_list(ep, list, Flags::from_bits_retain(flags))
     }
 }

@@ -78,6 +78,25 @@ fn meet(vector: &Vector, node: Node, handle: u64) -> u64 {
     fi_addr
 }
 
+/// A vector with two keys.
+struct Keys {
+    vector: Vector,
+    handles: [u64; 2],
+}
+
+impl Keys {
+    fn insert(world: &World) -> Keys {
+        let vector = Vector::open(world, 0);
+        let handles = [b"blue", b"pink"].map(|key| insert_key(&vector, key, 0).unwrap());
+        Keys { vector, handles }
+    }
+
+    /// Inserts an endpoint's name for each key.
+    fn meet(&self, node: Node) -> [u64; 2] {
+        self.handles.map(|handle| meet(&self.vector, node, handle))
+    }
+}
+
 /// Drives both until the first has a completion, with its source.
 fn completion(node: Node, other: Node) -> ([u64; 6], u64) {
     let start = Instant::now();
@@ -183,13 +202,10 @@ fn keys_are_inserted_looked_up_and_removed() {
 #[test]
 fn receives_are_directed_by_key() {
     let Some(world) = keyed() else { return };
-    let (ours, theirs) = (Vector::open(&world, 0), Vector::open(&world, 0));
-    let handles =
-        |vector: &Vector| [b"blue", b"pink"].map(|key| insert_key(vector, key, 0).unwrap());
-    let (our_keys, their_keys) = (handles(&ours), handles(&theirs));
-    let (us, them) = (node_with(&world, &ours), node_with(&world, &theirs));
-    let to = our_keys.map(|handle| meet(&ours, them, handle));
-    let from = their_keys.map(|handle| meet(&theirs, us, handle));
+    let (ours, theirs) = (Keys::insert(&world), Keys::insert(&world));
+    let (us, them) = (node_with(&world, &ours.vector), node_with(&world, &theirs.vector));
+    let to = ours.meet(them);
+    let from = theirs.meet(us);
     let mut words = [0_u64; 4];
     let place = |at: usize, words: &mut [u64; 4]| (&raw mut words[at]).cast::<c_void>();
     // SAFETY: the words outlive the operations.
@@ -198,7 +214,7 @@ fn receives_are_directed_by_key() {
         // The key that comes last first, so that only it can take its message.
         for (at, key) in [(0, 1), (1, 0)] {
             let iov = Iovec { base: place(at, &mut words), len: 8 };
-            let (addr, context) = (their_keys[key], key as *mut c_void);
+            let (addr, context) = (theirs.handles[key], key as *mut c_void);
             let (msg_iov, desc) = (&raw const iov, null_mut());
             let post = Msg { msg_iov, desc, iov_count: 1, addr, context, data: 0 };
             assert_eq!((msg.recvmsg)(them.ep, &raw const post, AUTH_KEY), 0);
@@ -240,13 +256,10 @@ fn receives_are_directed_by_key() {
 #[test]
 fn regions_are_registered_for_keys() {
     let Some(world) = keyed() else { return };
-    let (ours, theirs) = (Vector::open(&world, 0), Vector::open(&world, 0));
-    let handles =
-        |vector: &Vector| [b"blue", b"pink"].map(|key| insert_key(vector, key, 0).unwrap());
-    let (our_keys, their_keys) = (handles(&ours), handles(&theirs));
-    let (us, them) = (node_with(&world, &ours), node_with(&world, &theirs));
-    let to = our_keys.map(|handle| meet(&ours, them, handle));
-    let one = meet(&theirs, us, their_keys[1]);
+    let (ours, theirs) = (Keys::insert(&world), Keys::insert(&world));
+    let (us, them) = (node_with(&world, &ours.vector), node_with(&world, &theirs.vector));
+    let to = ours.meet(them);
+    let one = meet(&theirs.vector, us, theirs.handles[1]);
     let (mut memory, word) = (0_u64, 4711_u64);
     let base = (&raw mut memory).cast::<c_void>();
     let iov = Iovec { base, len: 8 };
@@ -258,7 +271,7 @@ fn regions_are_registered_for_keys() {
         let status = (ops.reg)(domain, base, 8, flag::REMOTE_WRITE, 0, 1, 0, &raw mut mr, NONE);
         assert_eq!(status, code::NOSYS, "fi_mr_regattr must be used");
         let register = |source: u64, size: usize, flags: u64| {
-            let mut key = MrAuthKey { av: theirs.av, src_addr: source };
+            let mut key = MrAuthKey { av: theirs.vector.av, src_addr: source };
             let mut attr: MrAttr = std::mem::zeroed();
             (attr.mr_iov, attr.iov_count) = (&raw const iov, 1);
             attr.access = flag::REMOTE_WRITE;
@@ -271,10 +284,10 @@ fn regions_are_registered_for_keys() {
         };
         let size = size_of::<MrAuthKey>();
         assert_eq!(register(ANY, 0, 0), Err(code::INVAL), "a key must be given");
-        assert_eq!(register(their_keys[0], size, 0), Err(code::INVAL), "a key is no address");
+        assert_eq!(register(theirs.handles[0], size, 0), Err(code::INVAL), "a key is no address");
         for (source, flags, permitted) in [
             (ANY, 0, [true, true]),
-            (their_keys[0], AUTH_KEY, [true, false]),
+            (theirs.handles[0], AUTH_KEY, [true, false]),
             (one, 0, [false, true]),
         ] {
             let region = register(source, size, flags).unwrap();
