@@ -5,7 +5,9 @@ use crate::{
     flags::Flags,
     memory::{Piece, Pieces},
     owned::Owner,
+    protocol::fetch::Fetch,
     transport::PeerIndex,
+    window::Loan,
 };
 
 /// At most this many scatter-gather entries in one operation (`iov_limit`).
@@ -124,6 +126,8 @@ pub enum SendStage {
 /// A send that could not be finished at once.
 #[derive(Debug)]
 pub struct SendOperation {
+    /// Lets the receiver's adapter read it. Dropped before the memory is anybody's else.
+    pub lent: Option<Loan>,
     /// The message.
     pub pieces: StoredPieces,
     /// A copy of an injected message.
@@ -260,6 +264,8 @@ pub struct Incoming {
     pub target: Target,
     /// Where the sender's memory can be read, or 0.
     pub remote: u64,
+    /// Whether and how far our adapter reads it.
+    pub fetch: Fetch,
     /// The sender has nothing else to send.
     pub sender_waits: bool,
     /// Flags, tag and data of the message.

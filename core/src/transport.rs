@@ -13,7 +13,7 @@ use crate::{
     auth_key::{KeyNumber, Keyring},
     memory::Piece,
     ring::claims::Claims,
-    window::{Access, Found, Invitation, Registration, Request, Started, Worth},
+    window::{Access, Found, Invitation, Loan, Registration, Request, Started, Worth},
     wire::Head,
 };
 
@@ -340,6 +340,26 @@ pub trait Transport: Send + Sized + 'static {
     /// Looks for an operation that is over. Those of a peer that was disconnected need not be told.
     fn finished(&mut self) -> Found {
         Found::Nothing
+    }
+
+    /// Ends the window to `peer`: the adapter touches no memory of ours for it when this returns.
+    /// `finished` tells what was under way, as for a window that failed.
+    fn close_window(&mut self, _peer: PeerIndex) {}
+
+    /// The shortest message that is lent to `peer`, whose adapter reads it, if any is: see
+    /// [`crate::protocol::fetch`].
+    fn lends_to(&self, _peer: PeerIndex) -> Option<usize> {
+        None
+    }
+
+    /// Lends a message to `peer`. Its memory stays valid until the loan is dropped.
+    fn lend(&mut self, _peer: PeerIndex, _message: Piece) -> Option<Loan> {
+        None
+    }
+
+    /// Whether a window to `peer`, which is connected, reaches what it lends.
+    fn fetches_from(&self, _peer: PeerIndex) -> bool {
+        false
     }
 
     /// Joins a multicast group, to hear it if `receives`. Sending takes joining as well. Cold.

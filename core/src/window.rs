@@ -5,6 +5,8 @@
 //! packets, so that an access that is refused ends the window alone. The two ends exchange an
 //! [`Invitation`] each. What the peer permits is told region by region, as a [`Lease`].
 
+use std::{fmt, sync::Arc};
+
 use crate::memory::Piece;
 
 /// What one end of a window says of itself: the transport's own, carried by core.
@@ -23,6 +25,27 @@ pub trait Registration: Send + Sync {
 
     /// It is about to be dropped: where that waits for peers, they begin nothing more.
     fn revoke(&self) {}
+}
+
+/// What lets a peer's adapter read a message of ours, until it is dropped.
+pub struct Loan(Arc<dyn Registration>);
+
+impl Loan {
+    /// A loan by that registration.
+    pub fn new(registration: Arc<dyn Registration>) -> Loan {
+        Loan(registration)
+    }
+
+    /// What the peer's adapter names the message by.
+    pub fn remote_key(&self) -> u32 {
+        self.0.remote_key()
+    }
+}
+
+impl fmt::Debug for Loan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Loan({:#x})", self.remote_key())
+    }
 }
 
 /// What is worth a window: no shorter operation is. Units: bytes.

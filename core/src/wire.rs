@@ -14,7 +14,8 @@ pub enum Kind {
     /// A whole message. Word: tag. Words: `[data] [operation]`.
     Eager = 1,
     /// The start of a message in several packets. Word: tag. Words:
-    /// `operation, total, prefix, data, remote`.
+    /// `operation, total, prefix, data, remote`; the upper half of the prefix is a key, of a
+    /// message that is lent.
     Long = 2,
     /// A further part of a long message. Word: operation. Words: `offset`.
     Part = 3,

@@ -7,7 +7,7 @@ use kestrel_core::{
     auth_key::{KeyNumber, Keyring},
     memory::Piece,
     transport::{Arrival, Limits, PeerIndex, Room, Transport, TransportEvent, Unreachable},
-    window::{Access, Found, Invitation, Registration, Request, Started, Worth},
+    window::{Access, Found, Invitation, Loan, Registration, Request, Started, Worth},
     wire::Head,
 };
 
@@ -191,6 +191,24 @@ impl<V: Verbs> Transport for Carrier<V> {
     #[inline(always)]
     fn finished(&mut self) -> Found {
         self.reliable_mut().map_or(Found::Nothing, |it| it.finished())
+    }
+
+    fn close_window(&mut self, peer: PeerIndex) {
+        if let Some(it) = self.reliable_mut() {
+            it.close_window(peer);
+        }
+    }
+
+    fn lends_to(&self, peer: PeerIndex) -> Option<usize> {
+        self.reliable()?.lends_to(peer)
+    }
+
+    fn lend(&mut self, peer: PeerIndex, message: Piece) -> Option<Loan> {
+        self.reliable_mut()?.lend(peer, message)
+    }
+
+    fn fetches_from(&self, peer: PeerIndex) -> bool {
+        self.reliable().is_some_and(|it| it.fetches_from(peer))
     }
 
     fn join(&mut self, group: Address, receives: bool) -> Result<(), Unreachable> {

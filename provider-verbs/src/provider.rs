@@ -45,6 +45,8 @@ pub struct VerbsOptions {
     pub auth_key: Vec<u8>,
     /// How long connecting may take.
     pub connect_timeout: Duration,
+    /// The shortest message that the receiver's device reads where it lies. Units: bytes.
+    pub fetch_min: usize,
 }
 
 impl Default for VerbsOptions {
@@ -61,6 +63,7 @@ impl From<&Config> for VerbsOptions {
             default_ip: None,
             auth_key: Vec::new(),
             connect_timeout: Duration::from_millis(config.connect_timeout_ms),
+            fetch_min: config.fetch_min,
         }
     }
 }
@@ -71,6 +74,7 @@ pub struct RcProvider<V: Verbs> {
     default_ip: IpAddr,
     auth_key: Vec<u8>,
     connect_timeout: Duration,
+    fetch_min: usize,
     control: Arc<Control<V>>,
     forks: u32,
 }
@@ -88,6 +92,7 @@ impl<V: Verbs> RcProvider<V> {
             default_ip,
             auth_key: options.auth_key,
             connect_timeout: options.connect_timeout,
+            fetch_min: options.fetch_min,
             control: Arc::new(control),
             forks: fork_guard::forks(),
         })
@@ -199,7 +204,8 @@ impl<V: Verbs> Provider for RcProvider<V> {
         let (address, control) = (Address::from(address), self.control.clone());
         let key_bytes = key.to_vec();
         let Some((queue_pair, key)) = datagrams else {
-            let made = RcTransport::new(address, station, control, shared, sends, either);
+            let least = self.fetch_min;
+            let made = RcTransport::new(address, station, control, shared, sends, either, least);
             return Ok(Carrier::Reliable(made));
         };
         Ok(Carrier::Datagrams(UdTransport::new(Parts {

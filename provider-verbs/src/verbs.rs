@@ -151,12 +151,11 @@ pub enum Role {
 }
 
 impl Role {
-    /// Reads that may be under way at once, at both ends: every device that is known takes as
-    /// many.
-    pub fn reads_max(self) -> u8 {
+    /// Reads that may be under way at once, of those that the port takes.
+    pub fn reads_max(self, port: &LocalPort) -> u8 {
         match self {
             Role::Sends | Role::Receives | Role::Datagrams { .. } => 1,
-            Role::Reaches | Role::Admits(_) => 4,
+            Role::Reaches | Role::Admits(_) => port.reads_max,
         }
     }
 
@@ -190,6 +189,8 @@ pub struct LocalPort {
     pub gid_index: u8,
     pub gid: [u8; 16],
     pub mtu_bytes: u32,
+    /// Reads that a queue pair may have under way, as their initiator and as their target.
+    pub reads_max: u8,
 }
 
 /// What one side tells the other of its queue pair.
@@ -203,6 +204,8 @@ pub struct PathEnd {
     pub link_layer: LinkLayer,
     pub gid: [u8; 16],
     pub mtu_bytes: u32,
+    /// Reads that may be under way at once.
+    pub reads_max: u8,
 }
 
 /// Why verbs refused something.

@@ -95,6 +95,7 @@ fn path_end() -> PathEnd {
         link_layer: LinkLayer::Ethernet,
         gid: [0; 16],
         mtu_bytes: 1024,
+        reads_max: 1,
     }
 }
 

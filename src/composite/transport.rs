@@ -11,7 +11,7 @@ use kestrel_core::{
     transport::{
         Arrival, Limits, PeerIndex, Room, Service, Transport, TransportEvent, Unreachable,
     },
-    window::{Access, Found, Invitation, Registration, Request, Started, Worth},
+    window::{Access, Found, Invitation, Loan, Registration, Request, Started, Worth},
     wire::Head,
 };
 
@@ -314,6 +314,38 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
         match (self.near.finished(), &mut self.far) {
             (Found::Nothing, Some(far)) => far.transport.finished(),
             (near, _) => near,
+        }
+    }
+
+    fn close_window(&mut self, peer: PeerIndex) {
+        match self.far_of(peer) {
+            Some(far) => far.transport.close_window(peer),
+            None => self.near.close_window(peer),
+        }
+    }
+
+    fn lends_to(&self, peer: PeerIndex) -> Option<usize> {
+        match &self.far {
+            Some(far) if far.sends(peer) => far.transport.lends_to(peer),
+            _ => self.near.lends_to(peer),
+        }
+    }
+
+    fn lend(&mut self, peer: PeerIndex, message: Piece) -> Option<Loan> {
+        match self.far_of(peer) {
+            Some(far) => far.transport.lend(peer, message),
+            None => self.near.lend(peer, message),
+        }
+    }
+
+    /// What one side lends the other cannot reach.
+    fn fetches_from(&self, peer: PeerIndex) -> bool {
+        match &self.far {
+            Some(far) if far.route(peer).receive == Some(Side::Far) => {
+                far.sends(peer) && far.transport.fetches_from(peer)
+            }
+            Some(far) if far.sends(peer) => false,
+            _ => self.near.fetches_from(peer),
         }
     }
 

@@ -34,7 +34,8 @@ fn queue_pairs() -> RcProvider<FakeDevice> {
     let device = Arc::new(FakeFabric::default().device(FakeOptions::default()));
     let [.., a, b, c] = RandomState::new().build_hasher().finish().to_ne_bytes();
     let ip = IpAddr::from([127, a.max(1), b, c.clamp(1, 254)]);
-    RcProvider::on_device(device, ip, VerbsOptions::default()).unwrap()
+    let options = VerbsOptions { fetch_min: 32 << 10, ..VerbsOptions::default() };
+    RcProvider::on_device(device, ip, options).unwrap()
 }
 
 /// Everybody is on this host: the far side is there, and silent.

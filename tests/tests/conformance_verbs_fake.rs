@@ -58,11 +58,12 @@ impl Drop for Watched {
     }
 }
 
-fn bed(options: FakeOptions, sharing: Sharing) -> Bed<Watched> {
+fn bed(fake: FakeOptions, sharing: Sharing) -> Bed<Watched> {
     let fabric = FakeFabric::default();
-    let device = Arc::new(fabric.device(options));
+    let device = Arc::new(fabric.device(fake));
     let ip = [127, 0, 0, 1].into();
-    let provider = RcProvider::on_device(device, ip, VerbsOptions::default()).unwrap();
+    let options = VerbsOptions { fetch_min: 32 << 10, ..VerbsOptions::default() };
+    let provider = RcProvider::on_device(device, ip, options).unwrap();
     Bed { provider: Arc::new(Watched { provider, fabric }), sharing }
 }
 

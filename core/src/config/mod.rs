@@ -72,6 +72,7 @@ pub struct Config {
     pub tx_size: usize,
     pub rx_size: usize,
     pub inject_size: usize,
+    pub fetch_min: usize,
 }
 
 const KIB: u64 = 1 << 10;
@@ -83,7 +84,7 @@ const CMA: &[&str] = &["auto", "off"];
 const COPY: &[&str] = &["auto", "memcpy", "avx2", "avx512", "movsb"];
 
 /// All parameters, in the order of the manual page.
-pub static PARAMETERS: [Parameter; 13] = [
+pub static PARAMETERS: [Parameter; 14] = [
     Parameter {
         name: "FI_KESTREL_TRANSPORT",
         kind: Kind::Choice(TRANSPORT),
@@ -202,6 +203,16 @@ pub static PARAMETERS: [Parameter; 13] = [
         help: "The largest message that an inject takes.",
         store: |config, value| config.inject_size = value.size(),
     },
+    Parameter {
+        name: "FI_KESTREL_FETCH_MIN",
+        kind: Kind::Integer { min: 16 * KIB, max: 1024 * GIB },
+        default: "256K",
+        unit: Unit::Bytes,
+        help: "The shortest message that an RDMA device reads out of the sender's buffer into the \
+               receiver's. Shorter ones are copied at both ends; buffers of longer ones are \
+               registered for each.",
+        store: |config, value| config.fetch_min = value.size(),
+    },
 ];
 
 /// A value that a parameter cannot have.
@@ -285,6 +296,7 @@ impl Config {
             tx_size: 0,
             rx_size: 0,
             inject_size: 0,
+            fetch_min: 0,
         }
     }
 
@@ -333,6 +345,7 @@ mod tests {
             tx_size: 1024,
             rx_size: 1024,
             inject_size: 4096,
+            fetch_min: 256 << 10,
         };
         assert_eq!(config, expected);
         assert_eq!(with("FI_KESTREL_TX_SIZE", "  "), Ok(expected));
@@ -356,6 +369,7 @@ mod tests {
             ("TX_SIZE", "65536"),
             ("RX_SIZE", "1"),
             ("INJECT_SIZE", "64"),
+            ("FETCH_MIN", "1M"),
         ] {
             set.insert(format!("FI_KESTREL_{name}"), value.to_owned());
         }
@@ -375,6 +389,7 @@ mod tests {
         expected.tx_size = 65_536;
         expected.rx_size = 1;
         expected.inject_size = 64;
+        expected.fetch_min = 1 << 20;
         assert_eq!(config, expected);
         for (text, routine) in COPY.iter().zip([
             CopyRoutine::Auto,

@@ -128,10 +128,12 @@ pub struct Engine<T: Transport> {
     pub(crate) datagrams: Option<Box<Datagrams>>,
     /// Peers with something to push.
     pub(crate) backlog: Vec<PeerIndex>,
-    /// Operations that go through windows.
+    /// Operations that go through windows, and messages that are fetched through them.
     pub(crate) in_windows: u32,
     /// Messages that are read from their senders' memory.
     pub(crate) pulls: VecDeque<Pull>,
+    /// Messages that are fetched by an adapter, and not wholly asked for yet.
+    pub(crate) fetches: Vec<u32>,
     /// Messages of ours that we help a receiver with.
     pub(crate) helps: VecDeque<Helping>,
     /// Messages claimed by a peek, by context.
@@ -181,6 +183,7 @@ impl<T: Transport> Engine<T> {
             backlog: Vec::new(),
             in_windows: 0,
             pulls: VecDeque::new(),
+            fetches: Vec::new(),
             helps: VecDeque::new(),
             claimed: HashMap::new(),
             offers: setup.shared.is_some() || setup.buffering.is_some(),
@@ -294,7 +297,8 @@ impl<T: Transport> Engine<T> {
     /// Whether something here waits for room at a peer, so that a sleeper must
     /// look again by itself.
     pub fn waits_for_room(&self) -> bool {
-        !(self.backlog.is_empty() && self.pulls.is_empty() && self.helps.is_empty())
+        let copies = !(self.pulls.is_empty() && self.helps.is_empty());
+        copies || !(self.backlog.is_empty() && self.fetches.is_empty())
     }
 }
 

@@ -105,6 +105,12 @@ pub struct Peer {
     pub control: Option<Box<Control>>,
     /// Offers open to it, for messages that we read from it: a bit each. And how many there were.
     pub offers: (u8, u16),
+    /// Messages that are being fetched from it.
+    pub fetches: u32,
+    /// Messages cannot be fetched from it, or it could not fetch one of ours.
+    pub unfetchable: bool,
+    /// As above.
+    pub unfetched: bool,
     /// It did not let us read its memory, or write to it.
     pub unreadable: bool,
     /// As above.
@@ -179,6 +185,9 @@ impl Peer {
             replies: VecDeque::new(),
             control: None,
             offers: (0, 0),
+            fetches: 0,
+            unfetchable: false,
+            unfetched: false,
             unreadable: false,
             unwritable: false,
             incoming: HashMap::default(),

@@ -128,14 +128,16 @@ impl<T: Transport> Engine<T> {
 
     /// A send that had to wait.
     pub(crate) fn finish_send(&mut self, index: u32) {
-        let send = self.sends.remove(index);
+        let mut send = self.sends.remove(index);
+        send.lent = None;
         self.report_sent(send.flags, send.context, send.owner);
     }
 
     /// A send that failed.
     #[cold]
     pub(crate) fn fail_send(&mut self, index: u32, why: &Unreachable) {
-        let send = self.sends.remove(index);
+        let mut send = self.sends.remove(index);
+        send.lent = None;
         let peer = &self.peers[send.peer as usize];
         let SendOperation { context, flags, tag, data, owner, .. } = send;
         self.setup.transmit.fail(ErrorEntry {

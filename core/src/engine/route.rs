@@ -184,7 +184,7 @@ impl<T: Transport> Engine<T> {
         record.window = PeerWindow::default();
         // Nobody grants credit for datagrams, and nobody waits for it.
         record.credit = if self.datagrams.is_some() { u64::MAX } else { CREDIT_FIRST };
-        record.unwritable = false;
+        (record.unwritable, record.unfetched) = (false, false);
         if self.context > 0 {
             self.say(peer, Kind::Context, self.context, Vec::new());
         }
@@ -343,6 +343,7 @@ impl<T: Transport> Engine<T> {
     /// Fails the messages that were under way from `peer`, whose lane is gone.
     fn fail_receiving(&mut self, peer: PeerIndex, why: &Unreachable) {
         self.forget_pulls(peer);
+        self.forget_fetches(peer);
         let mut parked = HashSet::new();
         for (_, index) in std::mem::take(&mut self.peers[peer as usize].incoming) {
             if let Some(message) = self.fail_incoming(index, why) {

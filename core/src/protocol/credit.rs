@@ -84,6 +84,7 @@ impl<T: Transport> Engine<T> {
         self.windows += flow.window;
         let record = &mut self.peers[peer as usize];
         (record.flow, record.unreadable, record.offers.0) = (flow, false, 0);
+        record.unfetchable = false;
     }
 
     /// The lane from `peer` is gone, and nothing more arrives in its flow. What it left behind

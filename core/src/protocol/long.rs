@@ -11,6 +11,7 @@ use crate::{
     operation::{Body, Incoming, SendStage, Target, Unexpected},
     protocol::{
         arrive::{UNDER_WAY_MAX, message_flags},
+        fetch::Fetch,
         place,
     },
     tag_match::{PostedId, STICKY},
@@ -41,16 +42,17 @@ impl<T: Transport> Engine<T> {
         let peer = arrival.peer;
         let [operation, total, prefix, data, remote] =
             std::array::from_fn::<_, LONG_WORDS, _>(|index| self.transport.word(index));
+        let (prefix, key) = (prefix & u64::from(u32::MAX), (prefix >> 32) as u32);
         let valid = prefix <= total
             && arrival.length as u64 <= prefix
             && prefix <= self.limits.prefix as u64
+            && (key == 0 || prefix == 0)
             && !self.peers[peer as usize].incoming.contains_key(&operation);
         if !valid {
             self.violation(peer, "a long message contradicts itself");
             return true;
         }
-        let record = &self.peers[peer as usize];
-        if record.incoming.len().max(record.replies.len()) > UNDER_WAY_MAX {
+        if self.has_too_many(peer) {
             self.violation(peer, "it has more messages under way than anybody can send");
             return true;
         }
@@ -64,6 +66,7 @@ impl<T: Transport> Engine<T> {
             end: total as usize,
             target: Target::Nowhere,
             remote,
+            fetch: Fetch::of(key),
             sender_waits: flags & wire::WAITS != 0,
             flags: message_flags(flags),
             tag: arrival.word,
@@ -82,8 +85,7 @@ impl<T: Transport> Engine<T> {
             return false;
         }
         if prefix == 0 {
-            self.peers[peer as usize].note_envelope();
-            self.grant_starved(peer);
+            self.heard_envelope(peer);
         }
         let acknowledge = (flags & wire::ACK_MATCH != 0).then_some(operation);
         let index = self.incoming.insert(incoming);
@@ -105,6 +107,17 @@ impl<T: Transport> Engine<T> {
         }
         self.take_part(index, arrival.length);
         true
+    }
+
+    /// Whether more messages are under way from `peer` than anybody can send.
+    fn has_too_many(&self, peer: PeerIndex) -> bool {
+        let record = &self.peers[peer as usize];
+        record.incoming.len().max(record.replies.len()) > UNDER_WAY_MAX
+    }
+
+    fn heard_envelope(&mut self, peer: PeerIndex) {
+        self.peers[peer as usize].note_envelope();
+        self.grant_starved(peer);
     }
 
     /// The receive for a message that begins to arrive, and where it is posted, if it still is.
@@ -151,15 +164,16 @@ impl<T: Transport> Engine<T> {
             self.incoming[index].acknowledge_whole |= acknowledge.is_some();
             return true;
         }
-        if self.pull(index) {
+        if self.pull(index) || self.fetch(index) {
             return false;
         }
         self.consent(index);
         true
     }
 
-    /// Asks the sender for what has not come yet.
+    /// Asks the sender for what has not come yet. With that its loan is over.
     pub(crate) fn consent(&mut self, index: u32) {
+        self.incoming[index].fetch.key = 0;
         let Incoming { peer, operation, received, prefix, end, .. } = self.incoming[index];
         let from = received.max(prefix) as u64;
         let words = [from, end as u64, 0, 0];
@@ -246,6 +260,8 @@ impl<T: Transport> Engine<T> {
             return self.violation(peer, "it asked for what a message does not have");
         }
         send.until = to as usize;
+        // Whoever asks for parts does not fetch it.
+        self.peers[peer as usize].unfetched |= send.lent.take().is_some();
         match send.stage {
             SendStage::AwaitConsent if from == to => send.stage = SendStage::AwaitFinish,
             SendStage::AwaitConsent => self.stream_on(peer, index, from),

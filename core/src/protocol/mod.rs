@@ -15,6 +15,7 @@ pub mod connect;
 pub mod context;
 pub mod credit;
 pub mod datagram;
+pub mod fetch;
 pub mod long;
 pub mod multi_receive;
 pub mod multicast;

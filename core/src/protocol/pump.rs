@@ -10,6 +10,7 @@ use crate::{
     memory::Piece,
     operation::SendStage,
     transport::{Limits, PeerIndex, Room, Transport},
+    window::Loan,
     wire::{self, ENVELOPE_COST, Head, Kind},
 };
 
@@ -97,7 +98,8 @@ impl<T: Transport> Engine<T> {
         let one_piece = contiguous.len() == total;
         let readable = one_piece && total > 0 && self.transport.is_readable_by(peer);
         self.sends[index].part = part_of(total, streaming, fragment);
-        let pushed = if readable && total >= single_copy {
+        let lent = one_piece && self.lend(peer, index, contiguous);
+        let pushed = if lent || readable && total >= single_copy {
             self.push_long(peer, index, 0, streaming)
         } else {
             let cost = total as u64 + ENVELOPE_COST;
@@ -174,10 +176,12 @@ impl<T: Transport> Engine<T> {
         let send = &self.sends[index];
         let whole = send.pieces.view().contiguous(0, total);
         // Where the peer cannot read it, the address would only tell it how our memory lies.
-        let told = prefix == 0 && whole.len() == total && self.transport.is_readable_by(peer);
+        let key = send.lent.as_ref().map_or(0, Loan::remote_key);
+        let readable = key != 0 || self.transport.is_readable_by(peer);
+        let told = prefix == 0 && whole.len() == total && readable;
         let remote = if told { whole.as_ptr() as u64 } else { 0 };
         let flags = send.head_flags() | if streaming { 0 } else { wire::WAITS };
-        let words = [name, total as u64, prefix as u64, send.data, remote];
+        let words = [name, total as u64, prefix as u64 | u64::from(key) << 32, send.data, remote];
         if !self.transport.push(peer, Head::new(Kind::Long, flags), send.tag, &words, part) {
             return false;
         }

@@ -191,6 +191,7 @@ impl SendOperation {
             copy = Some(bytes);
         }
         SendOperation {
+            lent: None,
             pieces,
             copy,
             peer,

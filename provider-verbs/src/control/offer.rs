@@ -175,6 +175,7 @@ pub fn path_end<V: Verbs>(device: &V, queue_pair: u32, first_packet: u32) -> Pat
         link_layer: port.link_layer,
         gid: port.gid,
         mtu_bytes: port.mtu_bytes,
+        reads_max: port.reads_max,
     }
 }
 

@@ -343,7 +343,18 @@ impl Reader<'_> {
         let gid = self.array();
         let mtu_bytes = self.u32();
         check("an MTU", mtu_bytes, [256, 512, 1024, 2048, 4096].contains(&mtu_bytes))?;
-        Ok(PathEnd { queue_pair, first_packet, lid, partition_key, link_layer, gid, mtu_bytes })
+        // What is connected like this carries no reads.
+        let reads_max = 1;
+        Ok(PathEnd {
+            queue_pair,
+            first_packet,
+            lid,
+            partition_key,
+            link_layer,
+            gid,
+            mtu_bytes,
+            reads_max,
+        })
     }
 }
 
@@ -360,6 +371,7 @@ mod tests {
             link_layer: LinkLayer::InfiniBand,
             gid: [3; 16],
             mtu_bytes: 4096,
+            reads_max: 1,
         }
     }
 

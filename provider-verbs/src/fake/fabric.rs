@@ -60,6 +60,8 @@ pub(super) struct State {
     pub handles: HashMap<u64, [u8; 16]>,
     /// Who hears which group.
     pub groups: HashSet<([u8; 16], u32)>,
+    /// No memory of applications can be registered.
+    pub refusing: bool,
     /// Datagrams that will be lost.
     pub losing: usize,
     pub failing: Option<(usize, Status)>,

@@ -101,6 +101,7 @@ impl FakeFabric {
             gid_index: 0,
             gid,
             mtu_bytes: options.mtu_bytes,
+            reads_max: 16,
         };
         FakeDevice { name: format!("fake{ordinal}"), fabric: self.clone(), options, port }
     }
@@ -128,6 +129,11 @@ impl FakeFabric {
     /// From now on nothing is carried, until it is again: sends wait where they are.
     pub fn hold(&self, held: bool) {
         self.lock().hold(held);
+    }
+
+    /// From now on no memory of applications can be registered, until it can again.
+    pub fn refuse_registrations(&self, refused: bool) {
+        self.lock().refusing = refused;
     }
 
     /// What has happened.
@@ -177,7 +183,8 @@ impl Verbs for FakeDevice {
         remote: RemoteAccess,
         _local_write: bool,
     ) -> Result<FakeRegistration, VerbsError> {
-        if memory.len() > self.options.registered_bytes_max {
+        let refused = self.fabric.lock().refusing;
+        if refused || memory.len() > self.options.registered_bytes_max {
             return Err(objects::refusal(self, "ibv_reg_mr", libc::ENOMEM));
         }
         Ok(FakeRegistration::new(self, memory, remote))

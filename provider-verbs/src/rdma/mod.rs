@@ -56,6 +56,9 @@ unsafe impl Sync for Rdma {}
 /// What inline requests are asked for: a small message in one cache line's neighbourhood.
 const INLINE_BYTES_WANTED: u32 = 220;
 
+/// What is asked for of the reads that a queue pair may have under way.
+const READS_WANTED: i32 = 16;
+
 impl RcProvider<Rdma> {
     /// A provider on the device that the options name. The choice of its GID is logged.
     ///
@@ -70,6 +73,12 @@ impl RcProvider<Rdma> {
         })?;
         RcProvider::on_device(Arc::new(device), default_ip, options)
     }
+}
+
+/// Reads that a queue pair may have under way: what the device takes, and no more than fill a
+/// cable, since each reserves room in its memory.
+fn reads_max(attributes: &ibv_device_attr) -> u8 {
+    attributes.max_qp_rd_atom.min(attributes.max_qp_init_rd_atom).clamp(1, READS_WANTED) as u8
 }
 
 impl Rdma {
@@ -107,6 +116,7 @@ impl Rdma {
             gid_index: gid.index as u8,
             gid: gid.address.octets(),
             mtu_bytes: port.mtu_bytes.max(256),
+            reads_max: reads_max(&attributes),
         };
         let depth = |most: i32| most.clamp(1, i32::from(i16::MAX)) as u32;
         let depths_max = Depths {
@@ -275,6 +285,7 @@ impl Verbs for Rdma {
                 link_layer: port.link_layer,
                 gid: group_gid(group),
                 mtu_bytes: port.mtu_bytes,
+                reads_max: port.reads_max,
             },
         )
     }

@@ -164,11 +164,12 @@ impl QueuePair for RdmaQueuePair {
 
     fn connect(&self, first_packet: u32, peer: &PathEnd) -> Result<(), VerbsError> {
         self.device.check_path(peer)?;
+        let reads_max = self.role.reads_max(&self.device.port).min(peer.reads_max);
         let mut ready = self.state(IBV_QPS_RTR);
         ready.path_mtu = mtu_of(self.device.port.mtu_bytes.min(peer.mtu_bytes));
         ready.dest_qp_num = peer.queue_pair;
         ready.rq_psn = peer.first_packet;
-        ready.max_dest_rd_atomic = self.role.reads_max();
+        ready.max_dest_rd_atomic = reads_max;
         ready.min_rnr_timer = NOT_READY_TIMER;
         ready.ah_attr = self.device.path_to(peer);
         let mask = IBV_QP_STATE
@@ -184,7 +185,7 @@ impl QueuePair for RdmaQueuePair {
         sends.retry_cnt = RETRIES;
         sends.rnr_retry = NOT_READY_RETRIES;
         sends.sq_psn = first_packet;
-        sends.max_rd_atomic = self.role.reads_max();
+        sends.max_rd_atomic = reads_max;
         let mask = IBV_QP_STATE
             | IBV_QP_TIMEOUT
             | IBV_QP_RETRY_CNT

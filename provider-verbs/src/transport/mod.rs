@@ -26,7 +26,7 @@ use kestrel_core::{
     auth_key::{KeyNumber, Keyring, ONLY_KEY},
     memory::Piece,
     transport::{Arrival, Bell as _, Limits, PeerIndex, Room, Transport, TransportEvent},
-    window::{Access, Finished, Found, Invitation, Registration, Request, Started, Worth},
+    window::{Access, Finished, Found, Invitation, Loan, Registration, Request, Started, Worth},
     wire::Head,
 };
 
@@ -133,6 +133,8 @@ pub struct RcTransport<V: Verbs> {
     /// Threads that sleep, or are about to.
     armed: usize,
     either: EitherBell,
+    /// The shortest message that is lent to its receiver. Units: bytes.
+    fetch_min: usize,
     sends: ManuallyDrop<SendPool<V>>,
     shared: Arc<StationShared<V>>,
 }
@@ -146,6 +148,7 @@ impl<V: Verbs> RcTransport<V> {
         shared: Arc<StationShared<V>>,
         sends: SendPool<V>,
         either: EitherBell,
+        fetch_min: usize,
     ) -> Self {
         RcTransport {
             address,
@@ -168,6 +171,7 @@ impl<V: Verbs> RcTransport<V> {
             reached: 0,
             armed: 0,
             either,
+            fetch_min,
             sends: ManuallyDrop::new(sends),
             shared,
         }
@@ -382,6 +386,24 @@ impl<V: Verbs> Transport for RcTransport<V> {
             self.reap_burst();
         }
         self.finished.pop_front().map_or(Found::Nothing, Found::Finished)
+    }
+
+    fn close_window(&mut self, peer: PeerIndex) {
+        self.end_window(peer);
+    }
+
+    fn lends_to(&self, peer: PeerIndex) -> Option<usize> {
+        let lane = self.send_lane(peer)?;
+        (!lane.failed).then_some(self.fetch_min)
+    }
+
+    fn lend(&mut self, _peer: PeerIndex, message: Piece) -> Option<Loan> {
+        let access = Access { read: true, write: false };
+        window::register(&self.shared.device, message, access, false).map(Loan::new)
+    }
+
+    fn fetches_from(&self, peer: PeerIndex) -> bool {
+        self.windows_to(peer).is_some()
     }
 
     #[inline(always)]

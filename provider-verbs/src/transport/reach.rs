@@ -177,17 +177,25 @@ impl<V: Verbs> RcTransport<V> {
     #[cold]
     #[inline(never)]
     fn window_failed(&mut self, peer: PeerIndex, status: Status) {
-        let Some(mut window) = self.peers[peer as usize].window.take() else {
+        let Some(window) = &mut self.peers[peer as usize].window else {
             return;
         };
         tracing::info!(peer, "a window failed: {status}");
         if status == Status::RETRIES_EXCEEDED {
             window.failed = true;
-            self.peers[peer as usize].window = Some(window);
             return self.tell(TransportEvent::Died { peer });
         }
-        self.owners.remove(&window.pair.number());
-        let undone = window.end(&mut self.sends).rev();
-        self.finished.extend(undone.map(|token| Finished { token, done: false }));
+        self.end_window(peer);
+    }
+
+    /// Closes a window, and tells what was under way.
+    #[cold]
+    pub(super) fn end_window(&mut self, peer: PeerIndex) {
+        let window = self.peers.get_mut(peer as usize).and_then(|peer| peer.window.take());
+        if let Some(window) = window {
+            self.owners.remove(&window.pair.number());
+            let undone = window.end(&mut self.sends).rev();
+            self.finished.extend(undone.map(|token| Finished { token, done: false }));
+        }
     }
 }

@@ -63,7 +63,7 @@ fn to_words(end: &PathEnd) -> Invitation {
     let path = u64::from(end.lid) | u64::from(end.partition_key) << 16;
     [
         u64::from(end.queue_pair) | u64::from(end.first_packet) << 32,
-        path | infiniband << 32 | u64::from(end.mtu_bytes) << 40,
+        path | infiniband << 32 | u64::from(end.mtu_bytes) << 40 | u64::from(end.reads_max) << 56,
         half(0),
         half(8),
     ]
@@ -72,9 +72,10 @@ fn to_words(end: &PathEnd) -> Invitation {
 /// None: no peer of ours says that.
 fn from_words([numbers, path, low, high]: Invitation) -> Option<PathEnd> {
     let (queue_pair, first_packet) = (numbers as u32, (numbers >> 32) as u32);
-    let mtu_bytes = (path >> 40) as u32;
+    let (mtu_bytes, reads_max) = (u32::from((path >> 40) as u16), (path >> 56) as u8);
     let sound = queue_pair >> 24 == 0
         && first_packet >> 24 == 0
+        && reads_max != 0
         && [256, 512, 1024, 2048, 4096].contains(&mtu_bytes);
     let link_layer = match (path >> 32) as u8 {
         0 => LinkLayer::Ethernet,
@@ -93,6 +94,7 @@ fn from_words([numbers, path, low, high]: Invitation) -> Option<PathEnd> {
         link_layer,
         gid,
         mtu_bytes,
+        reads_max,
     })
 }
 
@@ -212,10 +214,13 @@ mod tests {
             link_layer: LinkLayer::InfiniBand,
             gid: std::array::from_fn(|nth| nth as u8),
             mtu_bytes: 4096,
+            reads_max: 16,
         };
         let words = to_words(&end);
         assert_eq!(from_words(words), Some(end));
-        for (word, value) in [(0, 1 << 24), (0, 1 << 56), (1, 2 << 32), (1, 0), (1, 3000 << 40)] {
+        for (word, value) in
+            [(0, 1 << 24), (0, 1 << 56), (1, 2 << 32), (1, 0), (1, 16 << 56 | 3000 << 40)]
+        {
             let mut bad = words;
             bad[word] = value;
             assert_eq!(from_words(bad), None, "{word} {value:#x}");

@@ -251,6 +251,7 @@ impl<T: Transport> Engine<T> {
     /// to our memory when this returns, and believes nothing that it reads there.
     pub(crate) fn end_single_copy(&mut self, peer: PeerIndex) {
         self.forget_pulls(peer);
+        self.forget_fetches(peer);
         if let Some(claims) = self.transport.claims_to(peer) {
             claims.withdraw();
         }

@@ -58,8 +58,10 @@ impl<T: Transport> Engine<T> {
 
     /// A peer wants a window to our memory.
     fn arrive_invitation(&mut self, peer: PeerIndex, theirs: Invitation) {
+        // What is lent to it has to be readable, whatever else is.
+        let lends = self.transport.lends_to(peer).is_some();
         let permitted = Access {
-            read: self.setup.permitted.contains(Flags::REMOTE_READ),
+            read: lends || self.setup.permitted.contains(Flags::REMOTE_READ),
             write: self.setup.permitted.contains(Flags::REMOTE_WRITE),
         };
         let ours = self.transport.admit(peer, theirs, permitted).unwrap_or_default();
@@ -72,7 +74,8 @@ impl<T: Transport> Engine<T> {
         }
         if theirs == Invitation::default() || !self.transport.open_window(peer, theirs) {
             // Not again on this connection: every operation would ask.
-            self.peers[peer as usize].window.inviting = true;
+            let window = &mut self.peers[peer as usize].window;
+            (window.inviting, window.refused) = (true, true);
         }
     }
 

@@ -9,6 +9,7 @@ use crate::{
     flags::Flags,
     memory::Piece,
     one_sided::{Action, RemoteOperation, RemoteStage, StoredSegments},
+    protocol::fetch::FETCHED,
     transport::{PeerIndex, Transport},
     window::{Direction, Finished, Found, Request, Started, Worth},
 };
@@ -151,11 +152,17 @@ impl<T: Transport> Engine<T> {
                 Found::Nothing => break,
             }
         }
+        if !self.fetches.is_empty() {
+            self.fetch_on();
+        }
         self.in_windows != before
     }
 
     #[inline]
     fn take_one(&mut self, finished: Finished) {
+        if finished.token & FETCHED != 0 {
+            return self.take_fetched(finished.token & !FETCHED, finished.done);
+        }
         // An operation that failed with its peer is gone.
         let index = self.remotes.index_of(finished.token);
         let Some(index) = index.filter(|&at| self.remotes[at].stage == RemoteStage::InWindow)

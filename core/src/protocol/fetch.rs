@@ -1,0 +1,229 @@
+//! Fetching: the receiver's adapter reads a long message where it lies, into the posted buffer.
+//!
+//! The sender lends the message: it registers the buffer for its peer's adapter, and sends the
+//! envelope alone, with the buffer's address and key. Once it is matched the receiver reads it
+//! through its window to the sender, which it asks for with the first such message, and ends it
+//! with Finish. Nothing is copied between, and the sender's processor has no part in it.
+//!
+//! A sender keeps its buffer, and the registration, until the receiver's word; a receiver's buffer
+//! is not given back while the adapter may write to it. A message that cannot be fetched, since
+//! either side cannot register its buffer or the window is refused or has failed, comes in parts,
+//! and so do those after it, as long as the connection lasts.
+
+use crate::{
+    engine::{
+        Engine,
+        peer::{PeerState, Reply},
+    },
+    memory::Piece,
+    operation::{Incoming, Target},
+    transport::{PeerIndex, Transport},
+    window::{Direction, Request, Started},
+    wire::Kind,
+};
+
+/// In the token of a request: the name is one of an incoming message.
+pub(crate) const FETCHED: u64 = 1 << 31;
+
+/// The longest message that an adapter reads at once. Units: bytes.
+const LENGTH_MAX: usize = 1 << 30;
+
+/// How far the fetching of a message has come.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Fetch {
+    /// The sender's key; 0: it lends nothing.
+    pub key: u32,
+    /// Bytes that were asked for.
+    started: usize,
+    /// Requests that are under way.
+    under_way: u32,
+    /// One has failed.
+    failed: bool,
+}
+
+impl Fetch {
+    /// Of a message that is lent with that key, or of none.
+    pub fn of(key: u32) -> Fetch {
+        Fetch { key, ..Fetch::default() }
+    }
+}
+
+/// What becomes of an attempt to ask for the rest of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// All is asked for.
+    Asked,
+    /// Not now.
+    Wait,
+    /// It has to come in parts.
+    Parts,
+}
+
+impl<T: Transport> Engine<T> {
+    /// Lends a message of ours to its receiver, if that can fetch it and it is worth it.
+    pub(crate) fn lend(&mut self, peer: PeerIndex, index: u32, message: Piece) -> bool {
+        if self.sends[index].lent.is_some() {
+            return true;
+        }
+        let least = self.transport.lends_to(peer);
+        let worth = least.is_some_and(|least| (least..=LENGTH_MAX).contains(&message.len()));
+        if !worth || self.peers[peer as usize].unfetched {
+            return false;
+        }
+        let lent = self.transport.lend(peer, message);
+        self.sends[index].lent = lent.filter(|loan| loan.remote_key() != 0);
+        self.sends[index].lent.is_some()
+    }
+
+    /// Begins to fetch a message whose receive is known, if its sender lends it.
+    pub(crate) fn fetch(&mut self, index: u32) -> bool {
+        let incoming = &mut self.incoming[index];
+        let Target::Receive { room, .. } = incoming.target else {
+            return false;
+        };
+        if incoming.fetch.key == 0 {
+            return false;
+        }
+        incoming.end = incoming.total.min(room);
+        self.peers[incoming.peer as usize].fetches += 1;
+        self.in_windows += 1;
+        self.fetches.push(index);
+        // Behind others it waits for its turn.
+        if self.fetches.len() == 1 {
+            self.fetch_more(index);
+        }
+        true
+    }
+
+    /// Asks for what found no room, or no window, before.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn fetch_on(&mut self) {
+        let mut at = 0;
+        while let Some(&index) = self.fetches.get(at) {
+            self.fetch_more(index);
+            // One that waits no more has left the list.
+            at += usize::from(self.fetches.get(at) == Some(&index));
+        }
+    }
+
+    fn fetch_more(&mut self, index: u32) {
+        let step = self.ask_for_rest(index);
+        if step == Step::Wait {
+            return;
+        }
+        self.fetches.retain(|&waiting| waiting != index);
+        let fetch = &mut self.incoming[index].fetch;
+        fetch.failed |= step == Step::Parts;
+        if fetch.under_way == 0 {
+            self.end_fetch(index);
+        }
+    }
+
+    fn ask_for_rest(&mut self, index: u32) -> Step {
+        let Incoming { peer, remote, target, end, .. } = self.incoming[index];
+        let Target::Receive { receive, start, .. } = target else {
+            return Step::Parts;
+        };
+        if self.incoming[index].fetch.failed {
+            return Step::Parts;
+        }
+        while self.incoming[index].fetch.started < end {
+            match self.look_for_window(peer) {
+                Step::Asked => {}
+                otherwise => return otherwise,
+            }
+            let Fetch { key, started, .. } = self.incoming[index].fetch;
+            let local = self.receives[receive].pieces.view();
+            let local = local.contiguous(start + started, end - started);
+            let request = Request {
+                token: self.incoming.name(index) | FETCHED,
+                direction: Direction::Read,
+                address: remote.wrapping_add(started as u64),
+                remote_key: key,
+                local,
+            };
+            let begun = match self.transport.start(peer, &request) {
+                Started::Yes => 1,
+                Started::Done => 0,
+                Started::NoRoom => return Step::Wait,
+                Started::Refused | Started::Ended => return Step::Parts,
+            };
+            let fetch = &mut self.incoming[index].fetch;
+            fetch.started += local.len();
+            fetch.under_way += begun;
+        }
+        Step::Asked
+    }
+
+    /// Whether there is a window to `peer`: it is asked for where there is none.
+    fn look_for_window(&mut self, peer: PeerIndex) -> Step {
+        let record = &self.peers[peer as usize];
+        if record.unfetchable {
+            return Step::Parts;
+        }
+        if record.state != PeerState::Ready {
+            self.ensure_connection(peer);
+            return Step::Wait;
+        }
+        if !self.transport.fetches_from(peer) {
+            return Step::Parts;
+        }
+        if self.transport.is_window_open(peer) {
+            return Step::Asked;
+        }
+        if record.window.is_refused() {
+            return Step::Parts;
+        }
+        if !record.window.is_inviting() {
+            let Some(ours) = self.transport.invite(peer) else {
+                return Step::Parts;
+            };
+            self.peers[peer as usize].window.note_invited();
+            self.reply(peer, Reply { kind: Kind::Invite, operation: 0, words: ours });
+        }
+        Step::Wait
+    }
+
+    /// A request is over: it is done, or the window has closed.
+    pub(crate) fn take_fetched(&mut self, name: u64, done: bool) {
+        let Some(index) = self.incoming.index_of(name) else {
+            return;
+        };
+        let incoming = &mut self.incoming[index];
+        incoming.fetch.under_way -= 1;
+        incoming.fetch.failed |= !done;
+        let all_asked = incoming.fetch.started == incoming.end;
+        if incoming.fetch.under_way == 0 && (all_asked || incoming.fetch.failed) {
+            self.end_fetch(index);
+        }
+    }
+
+    /// The adapter has nothing to do with a message any more.
+    fn end_fetch(&mut self, index: u32) {
+        self.fetches.retain(|&waiting| waiting != index);
+        let incoming = &mut self.incoming[index];
+        let record = &mut self.peers[incoming.peer as usize];
+        record.fetches -= 1;
+        self.in_windows -= 1;
+        if incoming.fetch.failed {
+            record.unfetchable = true;
+            return self.consent(index);
+        }
+        incoming.received = incoming.end;
+        self.finish_if_whole(index);
+    }
+
+    /// Gives up what is being fetched from a peer: the adapter writes to no buffer for it when
+    /// this returns.
+    pub(crate) fn forget_fetches(&mut self, peer: PeerIndex) {
+        let fetches = std::mem::take(&mut self.peers[peer as usize].fetches);
+        if fetches == 0 {
+            return;
+        }
+        self.transport.close_window(peer);
+        self.in_windows -= fetches;
+        let incoming = &self.incoming;
+        self.fetches.retain(|&index| incoming[index].peer != peer);
+    }
+}

@@ -1,0 +1,268 @@
+//! Long messages that the receiver's adapter reads, on the fake: errors of the device, memory that
+//! cannot be registered, peers that go, and that nothing is written when it is not ours any more.
+
+use std::sync::Arc;
+
+use kestrel_core::{completion_queue::store::Sharing, error::Errno, flags::Flags, memory::Pieces};
+use kestrel_tests::bed::{Bed, Memory, Receive, Send, World, pattern, same};
+use kestrel_verbs::{
+    RcProvider, VerbsOptions,
+    fake::{FakeDevice, FakeFabric, FakeOptions},
+    verbs::Status,
+};
+
+type Fake = RcProvider<FakeDevice>;
+
+const TAG: u64 = 3;
+/// Lengths that are fetched.
+const LENGTHS: [usize; 3] = [32 << 10, 100_001, 3 << 20];
+
+/// Node 0 sends long messages to node 1.
+struct Pull {
+    world: World<Fake>,
+    fabric: FakeFabric,
+}
+
+impl Pull {
+    fn new() -> Pull {
+        let fabric = FakeFabric::default();
+        let device = Arc::new(fabric.device(FakeOptions::default()));
+        let ip = [127, 0, 0, 1].into();
+        let options = VerbsOptions { fetch_min: LENGTHS[0], ..VerbsOptions::default() };
+        let provider = RcProvider::on_device(device, ip, options).unwrap();
+        let bed = Bed { provider: Arc::new(provider), sharing: Sharing::Exclusive };
+        let world = bed.world(2);
+        world.warm_up();
+        Pull { world, fabric }
+    }
+
+    /// The same, with a window that a message went through.
+    fn opened() -> Pull {
+        let pull = Pull::new();
+        pull.exchange(1, LENGTHS[0]);
+        assert_eq!(pull.reached(), 1);
+        pull
+    }
+
+    fn reached(&self) -> u64 {
+        self.fabric.tally().reached
+    }
+
+    fn send(&self, source: &Memory, context: u64, flags: Flags) {
+        let send = Send { pieces: source.all(), tag: Some(TAG), context, flags, ..Send::default() };
+        self.world.post(|| self.world.nodes[0].post_send(1, &send));
+    }
+
+    fn receive(&self, pieces: Pieces<'_>, context: u64) {
+        let receive = Receive { pieces, tag: Some((TAG, 0)), context, ..Receive::default() };
+        self.world.post(|| self.world.nodes[1].post_receive(&receive));
+    }
+
+    /// One message, from post to post.
+    #[track_caller]
+    fn exchange(&self, seed: u64, length: usize) {
+        let (source, into) = (Memory::from(pattern(seed, length)), Memory::zeroed(length));
+        self.receive(into.all(), seed);
+        self.send(&source, seed, Flags::empty());
+        assert_eq!(self.world.received(1).context(), seed);
+        assert_eq!(self.world.sent(0).context(), seed);
+        same(&into.bytes(), &source.bytes(), "received");
+    }
+
+    /// Messages that are matched, and that the adapter has begun to read: nothing moves before
+    /// the fabric is let go.
+    fn begin(&self, sources: &[Memory], into: &[Memory]) {
+        for (context, source) in (10..).zip(sources) {
+            self.send(source, context, Flags::empty());
+        }
+        self.world.poll(50);
+        self.fabric.hold(true);
+        for (context, into) in (20..).zip(into) {
+            self.receive(into.all(), context);
+        }
+        self.world.poll(50);
+        assert_eq!((self.world.waiting(0), self.world.waiting(1)), ((0, 0), (0, 0)));
+    }
+}
+
+fn messages(count: u64, length: usize) -> (Vec<Memory>, Vec<Memory>) {
+    let sources = (0..count).map(|seed| Memory::from(pattern(seed + 1, length))).collect();
+    (sources, (0..count).map(|_| Memory::zeroed(length)).collect())
+}
+
+#[test]
+fn a_long_message_is_read_by_the_device_and_nothing_stays_registered() {
+    let pull = Pull::new();
+    let before = pull.fabric.tally().registered;
+    for (nth, length) in (1..).zip(LENGTHS) {
+        pull.exchange(nth, length);
+        assert_eq!(pull.reached(), nth, "by the device: {length} bytes");
+        assert_eq!(pull.fabric.tally().registered, before, "still registered");
+    }
+    // What is shorter costs less as packets.
+    pull.exchange(9, LENGTHS[0] - 1);
+    assert_eq!(pull.reached(), 3);
+}
+
+#[test]
+fn scattered_and_short_buffers_get_what_fits() {
+    let length = 300_000;
+    let source = Memory::from(pattern(4, length));
+    let (scattered, short) = (Memory::zeroed(length), Memory::zeroed(1000));
+    let pull = Pull::opened();
+    let pieces = scattered.cut(&[100, 200_000, length - 200_100]);
+    pull.receive(Pieces::Many(&pieces), 1);
+    pull.receive(short.all(), 2);
+    pull.receive(Pieces::One(short.piece().part(0, 0)), 3);
+    (4..7).for_each(|context| pull.send(&source, context, Flags::empty()));
+    assert_eq!(pull.world.received(1).context(), 1);
+    same(&scattered.bytes(), &source.bytes(), "in three pieces");
+    let mut cut: Vec<_> = (0..2).map(|_| pull.world.received(1).bad(Errno::TRUNC)).collect();
+    cut.sort_by_key(|done| done.context);
+    let told = cut.iter().map(|done| (done.context, done.length, done.overflow));
+    let left = length as u64;
+    assert_eq!(told.collect::<Vec<_>>(), [(2, 1000, left - 1000), (3, 0, left)]);
+    same(&short.bytes(), &source.bytes()[..1000], "what fits");
+    (4..7).for_each(|_| assert!((4..7).contains(&pull.world.sent(0).context())));
+}
+
+/// More than the window takes at once, in the order of their posting.
+#[test]
+fn many_are_under_way_at_once() {
+    let (sources, into) = messages(200, LENGTHS[0]);
+    let pull = Pull::new();
+    for (context, into) in (0..).zip(&into) {
+        pull.receive(into.all(), context);
+    }
+    for (context, source) in (0..).zip(&sources) {
+        pull.send(source, context, Flags::empty());
+    }
+    for context in 0..200 {
+        assert_eq!(pull.world.received(1).context(), context);
+        assert_eq!(pull.world.sent(0).context(), context);
+    }
+    for (into, source) in into.iter().zip(&sources) {
+        same(&into.bytes(), &source.bytes(), "received");
+    }
+    assert_eq!(pull.reached(), 200);
+}
+
+#[test]
+fn a_send_is_complete_when_the_message_was_read() {
+    for flags in [Flags::empty(), Flags::DELIVERY_COMPLETE, Flags::MATCH_COMPLETE] {
+        let (sources, into) = messages(1, LENGTHS[1]);
+        let pull = Pull::opened();
+        pull.send(&sources[0], 1, flags);
+        pull.world.poll(50);
+        assert_eq!(pull.world.waiting(0), (0, 0), "nobody asked for it yet");
+        let canceled = pull.world.nodes[0].endpoint.cancel(1);
+        assert!(canceled.is_err(), "it has left");
+        pull.fabric.hold(true);
+        pull.receive(into[0].all(), 2);
+        pull.world.poll(50);
+        assert_eq!((pull.world.waiting(0), pull.world.waiting(1)), ((0, 0), (0, 0)));
+        pull.fabric.hold(false);
+        pull.world.received(1).good();
+        pull.world.sent(0).good();
+        same(&into[0].bytes(), &sources[0].bytes(), "received");
+    }
+}
+
+#[test]
+fn messages_survive_an_error_of_the_window() {
+    for status in [Status::REMOTE_ACCESS, Status::LOCAL_PROTECTION, Status(99)] {
+        for length in LENGTHS {
+            let (sources, into) = messages(4, length);
+            let pull = Pull::opened();
+            pull.begin(&sources, &into);
+            pull.fabric.fail_sends(1, status);
+            pull.fabric.hold(false);
+            for _ in 0..4 {
+                pull.world.received(1).good();
+                pull.world.sent(0).good();
+            }
+            for (into, source) in into.iter().zip(&sources) {
+                same(&into.bytes(), &source.bytes(), "in parts");
+            }
+            // From now on all come in parts.
+            let before = pull.reached();
+            pull.exchange(7, length);
+            assert_eq!(pull.reached(), before);
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_registered_comes_in_parts() {
+    // The sender's buffer, from the first message on.
+    let pull = Pull::new();
+    pull.fabric.refuse_registrations(true);
+    LENGTHS.into_iter().for_each(|length| pull.exchange(2, length));
+    assert_eq!(pull.reached(), 0);
+    // The receiver's, when the message has been lent.
+    let (sources, into) = messages(3, LENGTHS[1]);
+    let pull = Pull::opened();
+    for source in &sources {
+        pull.send(source, 1, Flags::empty());
+    }
+    pull.world.poll(50);
+    pull.fabric.refuse_registrations(true);
+    into.iter().for_each(|into| pull.receive(into.all(), 2));
+    for (into, source) in into.iter().zip(&sources) {
+        pull.world.received(1).good();
+        pull.world.sent(0).good();
+        same(&into.bytes(), &source.bytes(), "in parts");
+    }
+    assert_eq!(pull.reached(), 1, "the one before");
+}
+
+/// A peer that nobody hears of any more fails what was under way from it.
+#[test]
+fn receives_fail_with_their_sender() {
+    for length in LENGTHS {
+        let (sources, into) = messages(3, length);
+        let pull = Pull::opened();
+        pull.begin(&sources, &into);
+        pull.fabric.fail_sends(1, Status::RETRIES_EXCEEDED);
+        pull.fabric.hold(false);
+        for _ in 0..3 {
+            pull.world.received(1).bad(Errno::CONNRESET);
+        }
+        let registered = pull.fabric.tally().registered;
+        drop(pull);
+        assert!(registered < 8 << 20, "{registered} bytes are still registered");
+    }
+}
+
+/// What is read late is written nowhere: the buffers are the application's again.
+#[test]
+fn nothing_is_written_when_a_receive_has_failed() {
+    let (sources, into) = messages(2, LENGTHS[1]);
+    let mut pull = Pull::opened();
+    pull.begin(&sources, &into);
+    let sender = pull.world.nodes.remove(0);
+    drop(sender);
+    for _ in 0..2 {
+        pull.world.received(0).bad(Errno::CONNRESET);
+    }
+    pull.fabric.hold(false);
+    pull.world.poll(50);
+    for into in &into {
+        same(&into.bytes(), &vec![0; LENGTHS[1]], "nothing is written any more");
+    }
+}
+
+/// A sender gets its buffers back when nobody reads them any more.
+#[test]
+fn sends_fail_with_their_receiver() {
+    let (sources, into) = messages(2, LENGTHS[1]);
+    let mut pull = Pull::opened();
+    pull.begin(&sources, &into);
+    let receiver = pull.world.nodes.remove(1);
+    drop(receiver);
+    for _ in 0..2 {
+        pull.world.sent(0).bad(Errno::CONNRESET);
+    }
+    pull.fabric.hold(false);
+    assert_eq!(into[0].bytes(), vec![0; LENGTHS[1]]);
+}
