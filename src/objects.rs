@@ -168,6 +168,7 @@ pub fn endpoint_options(info: &Info) -> EndpointOptions {
         transmit_size: info.transmit.size,
         inject_size: info.transmit.inject_size,
         transmit_flags: info.transmit.op_flags,
+        traffic_class: info.transmit.traffic_class,
         receive_flags: info.receive.op_flags,
         shares_transmit: info.endpoint.tx_ctx_count == SHARED_CONTEXT,
         shares_receive: info.endpoint.rx_ctx_count == SHARED_CONTEXT,

@@ -146,6 +146,8 @@ pub struct Opening<'a> {
     pub incarnation: Option<u64>,
     /// Endpoints of different services find nobody at each other's addresses.
     pub service: Service,
+    /// What packets carry in a network: a differentiated services code point, 6 bits.
+    pub dscp: u8,
 }
 
 /// How a packet's payload fares in [`Transport::push`].

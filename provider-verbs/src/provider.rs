@@ -131,6 +131,7 @@ impl<V: Verbs> RcProvider<V> {
     fn open_shared(
         &self,
         service: Service,
+        dscp: u8,
     ) -> Result<(Arc<StationShared<V>>, SendPool<V>), Unreachable> {
         let most = self.device.depths_max();
         let (wanted, slabs) = match service {
@@ -146,7 +147,7 @@ impl<V: Verbs> RcProvider<V> {
         let receives = ReceivePool::new(device, queues.clone(), depth, slabs)?;
         let sends = SendPool::new(&self.device, depths.sends)?;
         let bell = EventBell::new().map_err(|error| system("an eventfd", error))?;
-        let shared = StationShared::new(self.device.clone(), queues, receives, bell);
+        let shared = StationShared::new(self.device.clone(), queues, receives, bell, dscp);
         Ok((Arc::new(shared), sends))
     }
 
@@ -176,7 +177,7 @@ impl<V: Verbs> Provider for RcProvider<V> {
 
     fn open_as(&self, opening: Opening<'_>) -> Result<Carrier<V>, Unreachable> {
         let (listener, address) = self.listen(opening.address)?;
-        let (shared, sends) = self.open_shared(opening.service)?;
+        let (shared, sends) = self.open_shared(opening.service, opening.dscp)?;
         let key = match opening.auth_key {
             [] => &self.auth_key[..],
             key => key,

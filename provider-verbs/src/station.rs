@@ -89,6 +89,8 @@ pub struct StationShared<V: Verbs> {
     pub receives: ReceivePool<V>,
     pub device: Arc<V>,
     pub queues: Arc<V::Queues>,
+    /// The code point that all packets carry.
+    pub dscp: u8,
 }
 
 impl<V: Verbs> StationShared<V> {
@@ -105,9 +107,10 @@ impl<V: Verbs> StationShared<V> {
         queues: Arc<V::Queues>,
         receives: ReceivePool<V>,
         bell: EventBell,
+        dscp: u8,
     ) -> Self {
         let (pending, events) = (CachePadded::new(AtomicUsize::new(0)), SegQueue::new());
-        StationShared { pending, events, bell, receives, device, queues }
+        StationShared { pending, events, bell, receives, device, queues, dscp }
     }
 
     /// Hands an event to the endpoint.

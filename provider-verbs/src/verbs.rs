@@ -313,16 +313,18 @@ pub trait Verbs: Send + Sync + Sized + 'static {
         role: Role,
     ) -> Result<Self::QueuePair, VerbsError>;
 
-    /// Makes the way to a peer's queue pair of datagrams.
+    /// Makes the way to a peer's queue pair of datagrams, which carry that code point.
     fn create_address_handle(
         self: &Arc<Self>,
         peer: &PathEnd,
+        dscp: u8,
     ) -> Result<Self::AddressHandle, VerbsError>;
 
     /// Makes the way to all who hear a multicast group.
     fn create_group_handle(
         self: &Arc<Self>,
         group: IpAddr,
+        dscp: u8,
     ) -> Result<Self::AddressHandle, VerbsError>;
 }
 
@@ -382,8 +384,9 @@ pub trait QueuePair: Send + Sync + 'static {
     /// The longest request that can be posted inline. Units: bytes.
     fn inline_bytes_max(&self) -> usize;
 
-    /// Joins it with the peer's: INIT to RTR to RTS. Our own packets begin at `first_packet`.
-    fn connect(&self, first_packet: u32, peer: &PathEnd) -> Result<(), VerbsError>;
+    /// Joins it with the peer's: INIT to RTR to RTS. Our own packets begin at `first_packet`, and
+    /// carry that code point.
+    fn connect(&self, first_packet: u32, peer: &PathEnd, dscp: u8) -> Result<(), VerbsError>;
 
     /// Posts sends as one chain.
     ///

@@ -20,7 +20,7 @@ use kestrel::{
     EventQueueAttributes, FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, Flags, Hints, ReadError,
 };
 use kestrel_core::info::EndpointType;
-use kestrel_tests::bed::pattern;
+use kestrel_tests::{bed::pattern, hints::with_class};
 
 /// After so long without an answer it is lost.
 const LOST_AFTER: Duration = Duration::from_secs(2);
@@ -62,7 +62,7 @@ struct Node {
 impl Node {
     fn open(own: &str) -> Result<Node, Failure> {
         let (node, port) = own.rsplit_once(':').ok_or("no port")?;
-        let hints = Hints::new().endpoint_type(EndpointType::Dgram);
+        let hints = with_class(Hints::new().endpoint_type(EndpointType::Dgram))?;
         let found = kestrel::discover_at(Some(node), Some(port), true, Some(&hints))?;
         let info = found.into_iter().next().ok_or("nothing was found")?;
         let longest = info.endpoint.max_msg_size;

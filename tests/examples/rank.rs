@@ -10,9 +10,9 @@ use std::{
 
 use kestrel::{
     Address, AddressVector, AddressVectorAttributes, CompletionQueue, Endpoint, Entry,
-    FI_ADDR_UNSPEC, Flags, ReadError,
+    FI_ADDR_UNSPEC, Flags, Hints, ReadError,
 };
-use kestrel_tests::bed::pattern;
+use kestrel_tests::{bed::pattern, hints::with_class};
 
 /// The longest that anything may take.
 const PATIENCE: Duration = Duration::from_secs(100);
@@ -74,7 +74,9 @@ impl Rank {
     fn open(own: usize, addresses: &[SocketAddr]) -> Result<Rank, Failure> {
         let source = addresses[own].to_string();
         let (node, port) = source.rsplit_once(':').ok_or("no port")?;
-        let info = kestrel::discover_at(Some(node), Some(port), true, None)?.swap_remove(0);
+        let info =
+            kestrel::discover_at(Some(node), Some(port), true, Some(&with_class(Hints::new())?))?
+                .swap_remove(0);
         println!("rank {own}: domain {}", info.domain.name);
         let domain = kestrel::open_domain(&info)?;
         let endpoint = kestrel::open_endpoint(&domain, &info)?;

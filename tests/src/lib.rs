@@ -19,6 +19,7 @@ pub mod echo;
 pub mod endless;
 pub mod figures;
 pub mod fork;
+pub mod hints;
 pub mod link;
 pub mod node;
 pub mod one_sided;

@@ -7,6 +7,7 @@ use crate::{
     config::Config,
     connection::CM_DATA_SIZE,
     flags::Flags,
+    info::dscp_on_the_wire,
     primitive::{AtomicU64, Ordering},
     transport::{Opening, Provider, Service},
 };
@@ -35,6 +36,9 @@ pub struct EndpointOptions {
     pub transmit_flags: Flags,
     /// Flags of receive calls that name none.
     pub receive_flags: Flags,
+    /// What its packets are marked with, where they travel through a network. Reference:
+    /// fi_endpoint(3), `tclass`; 0: nothing.
+    pub traffic_class: u32,
     /// FI_OPT_MIN_MULTI_RECV at the start. Units: bytes.
     pub multi_receive_min: usize,
     /// It uses a shared transmit context (`tx_ctx_cnt` is FI_SHARED_CONTEXT).
@@ -57,7 +61,8 @@ impl EndpointOptions {
     pub(crate) fn opening(&self) -> Opening<'_> {
         let service = if self.datagrams { Service::Datagrams } else { Service::Reliable };
         let (address, auth_key, keys_follow) = (self.address, &self.auth_key, self.vector_keys);
-        Opening { address, auth_key, keys_follow, incarnation: None, service }
+        let dscp = dscp_on_the_wire(self.traffic_class);
+        Opening { address, auth_key, keys_follow, incarnation: None, service, dscp }
     }
 }
 
@@ -87,6 +92,7 @@ impl Default for EndpointOptions {
             inject_size: config.inject_size,
             transmit_flags: Flags::empty(),
             receive_flags: Flags::empty(),
+            traffic_class: 0,
             multi_receive_min: MULTI_RECEIVE_MIN_DEFAULT,
             shares_transmit: false,
             shares_receive: false,

@@ -179,6 +179,8 @@ impl Hints {
         tx_size: usize => transmit.size;
         /// How many receives may be posted.
         rx_size: usize => receive.size;
+        /// What packets are marked with: a label `FI_TC_…`, or a code point under `FI_TC_DSCP`.
+        traffic_class: u32 => transmit.traffic_class;
         tx_op_flags: Flags => transmit.op_flags;
         rx_op_flags: Flags => receive.op_flags;
     }

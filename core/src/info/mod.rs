@@ -44,7 +44,7 @@ pub use offer::{
     RX_SIZE_MAX, TAG_FORMAT_GENERIC, TX_CAPS, TX_SIZE_MAX,
 };
 pub use rejection::Rejection;
-pub use traffic_class::{dscp_of_traffic_class, traffic_class_of_dscp};
+pub use traffic_class::{dscp_of_traffic_class, dscp_on_the_wire, traffic_class_of_dscp};
 pub use values::{
     AddressVectorKind, ApiVersion, CompletionFormat, EndpointType, Progress, ResourceManagement,
     Threading, UnknownValue,

@@ -134,6 +134,29 @@ fn hints_that_cannot_be_met_find_nothing() {
 }
 
 #[test]
+fn traffic_classes_are_answered() {
+    let Some(host) = host("traffic_classes_are_answered") else { return };
+    let (low_latency, code_point, unknown) = (0x201, 0x100 | 46, 0x206);
+    // SAFETY: hints and answers have all attributes.
+    unsafe {
+        for (own, domain, expected) in
+            [(low_latency, 0, low_latency), (0, code_point, code_point), (0, 0, 0)]
+        {
+            let found = info(host, |hints| {
+                (*hints.tx_attr).tclass = own;
+                (*hints.domain_attr).tclass = domain;
+            })
+            .unwrap();
+            let answered = ((*(*found).tx_attr).tclass, (*(*found).domain_attr).tclass);
+            assert_eq!(answered, (expected, domain));
+            (host.freeinfo)(found);
+        }
+        let refused = info(host, |hints| (*hints.tx_attr).tclass = unknown);
+        assert_eq!(refused, Err(code::NODATA));
+    }
+}
+
+#[test]
 fn what_is_asked_for_is_echoed() {
     let Some(host) = host("what_is_asked_for_is_echoed") else { return };
     for threading in 1..=5 {

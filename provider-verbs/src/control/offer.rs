@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     receive_pool::WINDOW_MIN,
-    station::{PeerIdentity, ReceiveEnd, SendEnd, StationEvent, Way},
+    station::{PeerIdentity, ReceiveEnd, SendEnd, StationEvent, StationShared, Way},
     transport::CREDIT_BYTES,
     verbs::{PathEnd, QueuePair, Region, RemoteMemory, Role, Verbs, VerbsError},
 };
@@ -66,11 +66,12 @@ impl<V: Verbs> Offer<V> {
     ) -> Result<Joined<V>, VerbsError> {
         match self {
             Offer::Connection { queue_pair, first_packet, .. } => {
-                queue_pair.connect(*first_packet, theirs)?;
+                queue_pair.connect(*first_packet, theirs, record.shared.dscp)?;
                 Ok(None)
             }
             Offer::Datagrams { .. } => {
-                Ok(Some((record.shared.device.create_address_handle(theirs)?, *theirs)))
+                let StationShared { device, dscp, .. } = &*record.shared;
+                Ok(Some((device.create_address_handle(theirs, *dscp)?, *theirs)))
             }
         }
     }
@@ -129,7 +130,7 @@ impl<V: Verbs> Answer<V> {
         let first_packet = first_packet();
         let made = shared.device.create_queue_pair(&shared.queues, WRITES_MAX, Role::Receives);
         let joined = made.and_then(|pair| {
-            pair.connect(first_packet, &hello.end)?;
+            pair.connect(first_packet, &hello.end, shared.dscp)?;
             Ok(pair)
         });
         let queue_pair = joined.map_err(|error| {

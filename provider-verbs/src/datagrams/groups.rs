@@ -66,7 +66,7 @@ impl<V: Verbs> UdTransport<V> {
             let reason = format!("{ip} was joined already, by another port");
             return Err(Unreachable { errno: kestrel_core::error::Errno::INVAL, reason });
         }
-        let handle = self.shared.device.create_group_handle(ip)?;
+        let handle = self.shared.device.create_group_handle(ip, self.shared.dscp)?;
         let pass = proof::group_pass(&self.auth_key, ip);
         if receives {
             self.queue.pair().attach(ip)?;

@@ -1,7 +1,7 @@
 //! What happens on the fabric: everything under one lock.
 
 use std::{
-    collections::{HashMap, HashSet, VecDeque},
+    collections::{BTreeSet, HashMap, HashSet, VecDeque},
     sync::Arc,
 };
 
@@ -65,6 +65,8 @@ pub(super) struct State {
     /// Datagrams that will be lost.
     pub losing: usize,
     pub failing: Option<(usize, Status)>,
+    /// What ways were made with.
+    pub code_points: BTreeSet<u8>,
     held: bool,
     tally: Tally,
 }

@@ -136,6 +136,11 @@ impl FakeFabric {
         self.lock().refusing = refused;
     }
 
+    /// The code points that packets of anybody have carried.
+    pub fn code_points(&self) -> Vec<u8> {
+        self.lock().code_points.iter().copied().collect()
+    }
+
     /// What has happened.
     pub fn tally(&self) -> Tally {
         self.lock().tally()
@@ -206,14 +211,18 @@ impl Verbs for FakeDevice {
     fn create_address_handle(
         self: &Arc<Self>,
         peer: &PathEnd,
+        dscp: u8,
     ) -> Result<FakeAddressHandle, VerbsError> {
+        self.fabric.lock().code_points.insert(dscp);
         FakeAddressHandle::new(self, peer)
     }
 
     fn create_group_handle(
         self: &Arc<Self>,
         group: IpAddr,
+        dscp: u8,
     ) -> Result<FakeAddressHandle, VerbsError> {
+        self.fabric.lock().code_points.insert(dscp);
         FakeAddressHandle::to_group(self, group)
     }
 }

@@ -302,9 +302,10 @@ impl QueuePair for FakeQueuePair {
         self.device.options.inline_bytes_max
     }
 
-    fn connect(&self, _first_packet: u32, peer: &PathEnd) -> Result<(), VerbsError> {
+    fn connect(&self, _first_packet: u32, peer: &PathEnd, dscp: u8) -> Result<(), VerbsError> {
         check_path(&self.device, peer)?;
         let mut state = self.device.fabric.lock();
+        state.code_points.insert(dscp);
         if let Some(pair) = state.pairs.get_mut(&self.number) {
             pair.peer = Some(peer.queue_pair);
         }

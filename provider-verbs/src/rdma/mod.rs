@@ -265,13 +265,15 @@ impl Verbs for Rdma {
     fn create_address_handle(
         self: &Arc<Self>,
         peer: &PathEnd,
+        dscp: u8,
     ) -> Result<RdmaAddressHandle, VerbsError> {
-        RdmaAddressHandle::new(self, peer)
+        RdmaAddressHandle::new(self, peer, dscp)
     }
 
     fn create_group_handle(
         self: &Arc<Self>,
         group: IpAddr,
+        dscp: u8,
     ) -> Result<RdmaAddressHandle, VerbsError> {
         self.check_groups()?;
         let port = &self.port;
@@ -287,6 +289,7 @@ impl Verbs for Rdma {
                 mtu_bytes: port.mtu_bytes,
                 reads_max: port.reads_max,
             },
+            dscp,
         )
     }
 }

@@ -14,19 +14,22 @@ use crate::{
 const HOPS: u8 = 64;
 
 impl Rdma {
-    /// The way to a peer: by LID within an InfiniBand subnet, else by GID.
-    pub(super) fn path_to(&self, peer: &PathEnd) -> ibv_ah_attr {
+    /// The way to a peer: by LID within an InfiniBand subnet, else by GID. The code point is the
+    /// upper part of the traffic class that headers carry, and its upper half the service level.
+    pub(super) fn path_to(&self, peer: &PathEnd, dscp: u8) -> ibv_ah_attr {
         let port = &self.port;
         // SAFETY: the structure holds integers only, which may be zero.
         let mut path: ibv_ah_attr = unsafe { mem::zeroed() };
         path.port_num = port.number;
         path.dlid = peer.lid;
+        path.sl = dscp >> 3;
         let same_subnet = peer.gid[..8] == port.gid[..8];
         if port.link_layer != LinkLayer::InfiniBand || !same_subnet {
             path.is_global = 1;
             path.grh.dgid.raw = peer.gid;
             path.grh.sgid_index = port.gid_index;
             path.grh.hop_limit = HOPS;
+            path.grh.traffic_class = dscp << 2;
         }
         path
     }
@@ -69,9 +72,9 @@ pub struct RdmaAddressHandle {
 unsafe impl Send for RdmaAddressHandle {}
 
 impl RdmaAddressHandle {
-    pub(super) fn new(device: &Arc<Rdma>, peer: &PathEnd) -> Result<Self, VerbsError> {
+    pub(super) fn new(device: &Arc<Rdma>, peer: &PathEnd, dscp: u8) -> Result<Self, VerbsError> {
         device.check_path(peer)?;
-        let mut path = device.path_to(peer);
+        let mut path = device.path_to(peer, dscp);
         // SAFETY: the domain is alive, and the path is readable.
         let handle = unsafe {
             let verbs = device.verbs();

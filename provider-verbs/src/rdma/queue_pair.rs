@@ -162,7 +162,7 @@ impl QueuePair for RdmaQueuePair {
         self.inline_bytes_max
     }
 
-    fn connect(&self, first_packet: u32, peer: &PathEnd) -> Result<(), VerbsError> {
+    fn connect(&self, first_packet: u32, peer: &PathEnd, dscp: u8) -> Result<(), VerbsError> {
         self.device.check_path(peer)?;
         let reads_max = self.role.reads_max(&self.device.port).min(peer.reads_max);
         let mut ready = self.state(IBV_QPS_RTR);
@@ -171,7 +171,7 @@ impl QueuePair for RdmaQueuePair {
         ready.rq_psn = peer.first_packet;
         ready.max_dest_rd_atomic = reads_max;
         ready.min_rnr_timer = NOT_READY_TIMER;
-        ready.ah_attr = self.device.path_to(peer);
+        ready.ah_attr = self.device.path_to(peer, dscp);
         let mask = IBV_QP_STATE
             | IBV_QP_AV
             | IBV_QP_PATH_MTU

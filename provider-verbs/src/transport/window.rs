@@ -125,6 +125,7 @@ impl<V: Verbs> RcTransport<V> {
     }
 
     pub(super) fn join_window(&mut self, peer: PeerIndex, theirs: Invitation) -> bool {
+        let dscp = self.shared.dscp;
         let Some(window) = self.peer(peer).window.as_mut() else {
             return false;
         };
@@ -132,7 +133,7 @@ impl<V: Verbs> RcTransport<V> {
             tracing::info!(peer, "no window: the peer's end is none");
             return false;
         };
-        let joined = window.pair.connect(window.first_packet, &end);
+        let joined = window.pair.connect(window.first_packet, &end, dscp);
         window.open = joined.inspect_err(|error| tracing::info!("no window: {error}")).is_ok();
         window.open
     }
@@ -148,7 +149,7 @@ impl<V: Verbs> RcTransport<V> {
         self.peer(peer).receive.as_ref()?;
         let end = from_words(theirs)?;
         let (pair, first_packet, ours) = self.make_pair(Role::Admits(remote(permitted)))?;
-        let joined = pair.connect(first_packet, &end);
+        let joined = pair.connect(first_packet, &end, self.shared.dscp);
         joined.inspect_err(|error| tracing::info!("no window: {error}")).ok()?;
         self.peer(peer).guest = Some(pair);
         Some(to_words(&ours))
