@@ -89,7 +89,7 @@ impl<P: Provider> CompletionCounter<P> {
         // F9: pairs with F8 in `Counter::enter_sleep`: either the sleeper arms the new unit
         // or we see the sleeper.
         fence(Ordering::SeqCst);
-        self.counter.wake_sleepers();
+        self.counter.tell_watchers();
     }
 
     /// The endpoints that reading it drives.

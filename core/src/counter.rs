@@ -1,15 +1,17 @@
 //! Counters: how many operations completed, and how many failed. Reference: fi_cntr(3).
 //!
 //! Lock-free: an engine adds on its data path while any thread reads. A thread that
-//! sleeps until there is more says so first, and then each change rings its bell.
+//! sleeps until there is more says so first, and then each change rings its bell. Operations that
+//! wait for a change ([`crate::triggered`]) are watchers like that thread.
 
 use crossbeam_utils::CachePadded;
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use crate::bind_count::{BindCount, BindError};
-use crate::primitive::{AtomicU64, AtomicUsize, Ordering, fence};
+use crate::primitive::{AtomicU64, Ordering, fence};
 use crate::transport::Bell;
+use crate::triggered::Triggers;
 
 /// A count of completions, and one of errors.
 ///
@@ -26,9 +28,19 @@ pub struct Counter {
 #[derive(Default)]
 struct Rare {
     errors: AtomicU64,
-    sleepers: AtomicUsize,
+    /// Who wants to hear of changes: sleepers, and [`DEFERRED`] for each operation that waits.
+    watchers: AtomicU64,
     /// Made by the first sleeper.
     bell: OnceLock<Box<dyn Bell>>,
+    /// Made by the first operation that is deferred.
+    triggers: OnceLock<Triggers>,
+}
+
+/// One deferred operation among a counter's watchers; what is below counts sleepers.
+const DEFERRED: u64 = 1 << 32;
+
+fn sleepers_of(watchers: u64) -> u64 {
+    watchers & (DEFERRED - 1)
 }
 
 impl std::fmt::Debug for Counter {
@@ -59,42 +71,72 @@ impl Counter {
     #[inline(always)]
     pub fn add(&self, value: u64) {
         self.value.fetch_add(value, Ordering::SeqCst); // C2: pairs with C1
-        self.wake_sleepers();
+        self.tell_watchers();
     }
 
     /// Adds to the error count.
     pub fn add_error(&self, value: u64) {
         self.rare.errors.fetch_add(value, Ordering::SeqCst); // C2: pairs with C1
-        self.wake_sleepers();
+        self.tell_watchers();
     }
 
     /// Sets the count. What is added meanwhile may be lost: "applications
     /// should ensure that the value of a counter is stable".
     pub fn set(&self, value: u64) {
         self.value.swap(value, Ordering::SeqCst); // C2: pairs with C1
-        self.wake_sleepers();
+        self.tell_watchers();
     }
 
     /// Sets the error count, with the same warning.
     pub fn set_error(&self, value: u64) {
         self.rare.errors.swap(value, Ordering::SeqCst); // C2: pairs with C1
-        self.wake_sleepers();
+        self.tell_watchers();
     }
 
-    /// Wakes those who sleep, after something changed for them.
+    /// Starts what waits for the change and wakes those who sleep, after something changed for them.
     ///
-    /// The change and this load, and a sleeper's announcement and its look, are all
-    /// sequentially consistent: either the sleeper sees the change or we see the sleeper.
+    /// The change and this load, and a watcher's announcement and its look, are all
+    /// sequentially consistent: either the watcher sees the change or we see the watcher.
     #[inline(always)]
-    pub fn wake_sleepers(&self) {
-        // C3: pairs with C4, in `enter_sleep` and `now`.
-        if self.rare.sleepers.load(Ordering::SeqCst) != 0 {
-            self.ring();
+    pub fn tell_watchers(&self) {
+        // C3: pairs with C4, in `enter_sleep`, `hold` and `now`.
+        let watchers = self.rare.watchers.load(Ordering::SeqCst);
+        if watchers != 0 {
+            self.tell(watchers);
         }
     }
 
     #[cold]
     #[inline(never)]
+    fn tell(&self, watchers: u64) {
+        if let (Some(triggers), true) = (self.rare.triggers.get(), watchers >= DEFERRED) {
+            triggers.fire();
+        }
+        if sleepers_of(watchers) > 0 {
+            self.ring();
+        }
+    }
+
+    /// What waits for it, if anything ever did.
+    pub(crate) fn triggers(&self) -> Option<&Triggers> {
+        self.rare.triggers.get()
+    }
+
+    /// Counts an operation that will wait for it, which looks with [`Triggers::fire`] once it does.
+    pub(crate) fn hold(self: &Arc<Self>) -> Result<&Triggers, BindError> {
+        self.binds.bind()?;
+        self.rare.watchers.fetch_add(DEFERRED, Ordering::SeqCst); // C4: pairs with C3
+        Ok(self.rare.triggers.get_or_init(|| Triggers::new(Arc::downgrade(self))))
+    }
+
+    /// An operation waits no more.
+    pub(crate) fn let_go(&self) {
+        self.rare.watchers.fetch_sub(DEFERRED, Ordering::SeqCst); // C4: pairs with C3
+        // Counted when it was held, so this cannot fail.
+        let _ = self.binds.unbind();
+    }
+
+    #[cold]
     fn ring(&self) {
         if let Some(bell) = self.rare.bell.get() {
             bell.ring();
@@ -111,7 +153,7 @@ impl Counter {
             // Another thread may be faster: then its bell is as good.
             let _ = make().map(|bell| self.rare.bell.set(bell));
         }
-        self.rare.sleepers.fetch_add(1, Ordering::SeqCst); // C4: pairs with C3
+        self.rare.watchers.fetch_add(1, Ordering::SeqCst); // C4: pairs with C3
         // F8: pairs with F9 in `CompletionCounter::add_unit`.
         fence(Ordering::SeqCst);
         self.rare.bell.get().map(|bell| &**bell)
@@ -129,13 +171,13 @@ impl Counter {
         if let Some(bell) = self.rare.bell.get() {
             bell.drain();
         }
-        let others = self.rare.sleepers.fetch_sub(1, Ordering::SeqCst) - 1; // C4: pairs with C3
-        if others > 0 && self.now() != before {
+        let others = self.rare.watchers.fetch_sub(1, Ordering::SeqCst) - 1; // C4: pairs with C3
+        if sleepers_of(others) > 0 && self.now() != before {
             self.ring();
         }
     }
 
-    /// The endpoints and memory regions bound to it: they count themselves in and out here.
+    /// The endpoints and memory regions bound to it, and what waits for it: they count themselves in and out here.
     pub fn binds(&self) -> &BindCount {
         &self.binds
     }

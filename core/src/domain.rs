@@ -241,7 +241,7 @@ impl<P: Provider> Domain<P> {
         fence(Ordering::SeqCst);
         for watcher in self.watchers.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             if let Some(counter) = watcher.upgrade() {
-                counter.wake_sleepers();
+                counter.tell_watchers();
             }
         }
         for helper in &self.helpers {

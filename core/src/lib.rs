@@ -31,6 +31,7 @@ pub mod memory_region;
 pub mod scalable_endpoint;
 pub mod shared_context;
 pub mod socket_endpoint;
+pub mod triggered;
 
 // What drives them.
 pub mod engine;

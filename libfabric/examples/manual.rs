@@ -39,7 +39,7 @@ No mode is required of applications. Memory has to be registered only where peer
 it or write to it.
 .SH LIMITATIONS
 Connected and datagram endpoints, scalable endpoints, shared contexts, named address
-vectors, multicast, collectives, triggered operations and device memory are not
+vectors, multicast, collectives and device memory are not
 supported: hints that ask for them find nothing, and calls answer \-FI_ENOSYS.
 .SH RUNTIME PARAMETERS
 .I fi_info \-e

@@ -57,4 +57,5 @@ pub mod scalable_endpoint;
 pub mod shared_receive;
 pub mod shared_transmit;
 pub mod socket_endpoint;
+mod triggered;
 pub mod wait_set;

@@ -6,11 +6,12 @@ use std::{
     sync::Arc,
 };
 
-use kestrel::{ReceivePost, SharedReceive, objects};
+use kestrel::{Provider, ReceivePost, SharedReceive, objects};
 use kestrel_core::{
     endpoint::{OptionName, PostError},
     error::Errno,
     flags::Flags,
+    triggered::Threshold,
 };
 
 use crate::{
@@ -77,6 +78,15 @@ impl Receives for State {
     #[inline(always)]
     fn post_receive(&self, post: ReceivePost<'_>) -> Result<(), PostError> {
         self.context.post_receive(post)
+    }
+
+    /// "An endpoint must be created with the FI_TRIGGER capability": this is none.
+    fn trigger_receive(
+        &self,
+        _: ReceivePost<'_>,
+        _: &Threshold<Provider>,
+    ) -> Result<(), PostError> {
+        Err(PostError::BadFlags { flags: Flags::TRIGGER })
     }
 }
 

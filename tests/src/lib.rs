@@ -121,6 +121,19 @@ macro_rules! conformance {
                 errors_count_apart_and_end_waits,
                 a_wait_times_out,
                 a_bound_counter_does_not_close;
+            triggered:
+                a_send_waits_for_its_threshold,
+                what_is_due_already_starts_at_once,
+                thresholds_come_in_order,
+                a_receive_is_posted_when_its_time_has_come,
+                one_sided_operations_wait_too,
+                an_operation_starts_the_next,
+                what_waits_is_canceled,
+                what_goes_wrong_when_it_starts_is_reported,
+                what_waits_goes_with_its_endpoint,
+                what_cannot_be_triggered_is_refused,
+                an_injected_buffer_is_free_while_it_waits,
+                any_thread_starts_what_waits;
             auth_keys:
                 peers_talk_by_a_key_that_both_have,
                 who_proves_no_key_is_not_heard,

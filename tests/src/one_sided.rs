@@ -83,8 +83,9 @@ impl Default for Rma<'_> {
     }
 }
 
-impl Rma<'_> {
-    fn post(&self, to: u64) -> RmaPost<'_> {
+impl<'a> Rma<'a> {
+    /// What is posted.
+    pub fn post(&self, to: u64) -> RmaPost<'a> {
         let mut flags = self.flags;
         flags.set(Flags::REMOTE_CQ_DATA, self.data.is_some());
         RmaPost {
@@ -112,17 +113,7 @@ impl<P: Provider> Node<P> {
 
     /// Posts an atomic operation.
     pub fn post_atomic(&self, to: u64, atomic: &Atomic<'_>) -> Result<(), PostError> {
-        self.endpoint.post_atomic(AtomicPost {
-            call: atomic.call,
-            operands: atomic.operands,
-            compare: atomic.compare,
-            results: atomic.results,
-            to,
-            segments: atomic.segments,
-            data: 0,
-            context: atomic.context,
-            flags: atomic.flags,
-        })
+        self.endpoint.post_atomic(atomic.post(to))
     }
 }
 
@@ -138,7 +129,13 @@ pub struct Atomic<'a> {
     pub flags: Flags,
 }
 
-impl Atomic<'_> {
+impl<'a> Atomic<'a> {
+    /// What is posted.
+    pub fn post(&self, to: u64) -> AtomicPost<'a> {
+        let Atomic { call, operands, compare, results, segments, context, flags } = *self;
+        AtomicPost { call, operands, compare, results, to, segments, data: 0, context, flags }
+    }
+
     /// One with nothing but its call.
     pub fn new(call: AtomicCall) -> Self {
         let none = Pieces::One(Piece::EMPTY);

@@ -30,6 +30,15 @@ impl<P: Provider> Endpoint<P> {
     /// flags say `COMPLETION`: what `fi_inject_atomic` comes down to.
     #[inline]
     pub fn post_atomic_unreported(&self, post: AtomicPost<'_>) -> Result<(), PostError> {
+        self.enabled()?.remote(self.prepare_atomic(post)?)
+    }
+
+    /// What the engine takes, after all checks of what was posted.
+    #[inline(always)]
+    pub(super) fn prepare_atomic<'a>(
+        &self,
+        post: AtomicPost<'a>,
+    ) -> Result<RemotePost<'a>, PostError> {
         let AtomicPost { call, operands, compare, results, to, segments, data, context, flags } =
             post;
         if !ATOMIC_FLAGS.contains(flags) {
@@ -58,7 +67,7 @@ impl<P: Provider> Endpoint<P> {
         if !segments.iter().all(|segment| whole(segment.length)) {
             return Err(PostError::BrokenElement { size: call.datatype.size() });
         }
-        self.enabled()?.remote(RemotePost {
+        Ok(RemotePost {
             action: Action::Atomic(call),
             source,
             compare,

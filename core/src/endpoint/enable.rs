@@ -158,8 +158,9 @@ impl<P: Provider> Endpoint<P> {
             return Err(EndpointError::Closed { object: "endpoint" });
         };
         // An event queue drives it as well, maybe from within a poll that reports an event; or a
-        // helper does.
-        let is_shared = manager.is_some() || self.options.under_socket;
+        // helper does; or a counter starts what waits for it.
+        let triggers = self.options.capabilities.contains(Flags::TRIGGER);
+        let is_shared = manager.is_some() || self.options.under_socket || triggers;
         let sharing = if is_shared { Sharing::Shared } else { self.domain.sharing() };
         let mut engine = Engine::new(transport, setup);
         engine.manager = manager;

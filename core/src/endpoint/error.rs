@@ -98,6 +98,15 @@ pub enum PostError {
     /// What is received here goes to a shared receive context.
     #[error("receives are posted to the shared receive context, not to its endpoints")]
     ReceivesAreShared,
+    /// The counter belongs to another domain.
+    #[error("the {object} belongs to another domain")]
+    OtherDomain {
+        /// Which object.
+        object: &'static str,
+    },
+    /// The counter that would trigger the operation is closed, or the endpoint meanwhile.
+    #[error("the triggering counter is closed, or the endpoint")]
+    TriggerClosed,
     /// No operation under way has this context.
     #[error("no operation that can be canceled has context {context:#x}")]
     NothingToCancel {
@@ -122,7 +131,10 @@ impl HasErrno for PostError {
     fn errno(&self) -> Errno {
         match self {
             PostError::Again => Errno::AGAIN,
-            PostError::NotEnabled | PostError::Closed => Errno::OPBADSTATE,
+            PostError::NotEnabled | PostError::Closed | PostError::TriggerClosed => {
+                Errno::OPBADSTATE
+            }
+            PostError::OtherDomain { .. } => Errno::DOMAIN,
             PostError::NotConnected => Errno::NOTCONN,
             PostError::NotByOurKeys { .. } => Errno::NOKEY,
             PostError::UnknownAddress { .. }

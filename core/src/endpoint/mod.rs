@@ -19,6 +19,7 @@ pub mod options;
 pub mod rma;
 pub mod setup;
 pub mod tagged;
+pub mod triggered;
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -42,6 +43,7 @@ use crate::{
     protocol::datagram::Dropped,
     scalable_endpoint::pair::Seat,
     transport::{Provider, Transport},
+    triggered::Deferrals,
 };
 
 /// A reliable endpoint: to many peers (`FI_EP_RDM`), or connected to one (`FI_EP_MSG`); or one of
@@ -62,6 +64,8 @@ pub struct Endpoint<P: Provider> {
     defaults: DefaultFlags,
     multi_receive_min: std::sync::atomic::AtomicUsize,
     buffering: BufferingOptions,
+    /// Its operations that wait for a counter.
+    deferrals: Arc<Deferrals>,
 }
 
 /// What posts need of an enabled endpoint: settled once, so that no post looks it up again.
@@ -201,6 +205,7 @@ impl<P: Provider> Endpoint<P> {
             buffering: BufferingOptions::new(&options),
             options,
             enabled: OnceLock::new(),
+            deferrals: Arc::default(),
             bindings: Mutex::new(Bindings::new(transport)),
         }))
     }
@@ -403,7 +408,10 @@ impl<P: Provider> Endpoint<P> {
     /// Cancels the first operation posted with `context` that can be canceled.
     /// It completes with FI_ECANCELED. Reference: fi_endpoint(3), `fi_cancel`.
     pub fn cancel(&self, context: u64) -> Result<(), PostError> {
-        self.unit()?.with(|engine| engine.cancel(context))?
+        match self.unit()?.with(|engine| engine.cancel(context))? {
+            Err(PostError::NothingToCancel { .. }) if self.deferrals.cancel(context) => Ok(()),
+            canceled => canceled,
+        }
     }
 
     /// How many sends could be posted now. Reference: fi_endpoint(3), `fi_tx_size_left`.
@@ -415,6 +423,7 @@ impl<P: Provider> Endpoint<P> {
     /// and whatever is bound is released. A second close does nothing.
     pub fn close(&self) {
         drop(self.take_request());
+        self.deferrals.close();
         let shared = self.lock_bindings().shared_receive.take();
         if let (Some(shared), Some(enabled)) = (&shared, self.enabled.get()) {
             shared.remove_unit(&enabled.unit);

@@ -35,9 +35,6 @@ impl<P: Provider> Endpoint<P> {
     /// fi_rma(3), `fi_readmsg`
     #[inline]
     pub fn post_read(&self, mut post: RmaPost<'_>) -> Result<(), PostError> {
-        if !READ_FLAGS.contains(post.flags) {
-            return Err(PostError::BadFlags { flags: post.flags });
-        }
         self.add_completion(&mut post.flags);
         self.post_rma(Action::Read, post)
     }
@@ -59,12 +56,6 @@ impl<P: Provider> Endpoint<P> {
     /// `COMPLETION`: what the inject calls come down to.
     #[inline]
     pub fn post_write_unreported(&self, post: RmaPost<'_>) -> Result<(), PostError> {
-        if !WRITE_FLAGS.contains(post.flags) {
-            return Err(PostError::BadFlags { flags: post.flags });
-        }
-        if post.flags.contains(Flags::INJECT) {
-            self.check_inject(post.pieces.total())?;
-        }
         self.post_rma(Action::Write, post)
     }
 
@@ -77,10 +68,26 @@ impl<P: Provider> Endpoint<P> {
 
     #[inline]
     fn post_rma(&self, action: Action, post: RmaPost<'_>) -> Result<(), PostError> {
-        let needed = match action {
-            Action::Read => Flags::RMA | Flags::READ,
-            _ => Flags::RMA | Flags::WRITE,
+        self.enabled()?.remote(self.prepare_rma(action, post)?)
+    }
+
+    /// What the engine takes, after all checks of what was posted.
+    #[inline(always)]
+    pub(super) fn prepare_rma<'a>(
+        &self,
+        action: Action,
+        post: RmaPost<'a>,
+    ) -> Result<RemotePost<'a>, PostError> {
+        let (allowed, needed) = match action {
+            Action::Read => (READ_FLAGS, Flags::RMA | Flags::READ),
+            _ => (WRITE_FLAGS, Flags::RMA | Flags::WRITE),
         };
+        if !allowed.contains(post.flags) {
+            return Err(PostError::BadFlags { flags: post.flags });
+        }
+        if post.flags.contains(Flags::INJECT) {
+            self.check_inject(post.pieces.total())?;
+        }
         let RmaPost { pieces, to, segments, data, context, flags, owner } = post;
         self.check_pieces(&pieces)?;
         let total = self.check_remote(needed, segments)?;
@@ -90,7 +97,7 @@ impl<P: Provider> Endpoint<P> {
         let none = Pieces::One(Piece::EMPTY);
         let (source, results) =
             if action == Action::Read { (none, pieces) } else { (pieces, none) };
-        self.enabled()?.remote(RemotePost {
+        Ok(RemotePost {
             action,
             source,
             compare: none,

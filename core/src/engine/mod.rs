@@ -15,6 +15,7 @@ pub mod progress;
 pub mod regions;
 pub mod report;
 pub mod route;
+pub(crate) mod submission;
 #[allow(unsafe_code)]
 pub mod unit;
 

@@ -104,6 +104,17 @@ impl<const ROUNDS: usize, const WAITS: usize> Ownership<ROUNDS, WAITS> {
     /// caller is now the owner, and so must drain and release.
     #[inline(always)]
     pub fn submitted(&self) -> bool {
+        self.submitted_with(WAITS)
+    }
+
+    /// As [`Self::submitted`], for who may be the owner: a tired one has to stay, since waiting for
+    /// oneself is in vain.
+    pub fn submitted_from_within(&self) -> bool {
+        self.submitted_with(0)
+    }
+
+    #[inline(always)]
+    fn submitted_with(&self, patience: usize) -> bool {
         // F6: pairs with F5 and F7, in `release` and `hand_over` (invariant 2).
         fence(Ordering::SeqCst);
         let mut waited = 0;
@@ -113,7 +124,7 @@ impl<const ROUNDS: usize, const WAITS: usize> Ownership<ROUNDS, WAITS> {
                 self.state.compare_exchange(FREE, OWNED, Ordering::Acquire, Ordering::Relaxed);
             match exchanged {
                 Ok(_) => return true,
-                Err(TIRED) if waited < WAITS => {
+                Err(TIRED) if waited < patience => {
                     waited += 1;
                     yield_now();
                 }

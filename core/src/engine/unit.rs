@@ -2,16 +2,17 @@
 
 use std::{cell::UnsafeCell, sync::Arc};
 
-use super::{Engine, ownership::Ownership};
+use super::{
+    Engine,
+    ownership::Ownership,
+    submission::{Submission, Unowned},
+};
 use crate::{
     completion_queue::store::Sharing,
     endpoint::PostError,
-    flags::Flags,
-    memory::Piece,
-    one_sided::{RemoteOperation, RemotePost},
-    operation::{ReceivePost, SendPost, StoredPieces},
-    owned::Owner,
-    primitive::{AtomicU32, Ordering, yield_now},
+    one_sided::RemotePost,
+    operation::{ReceivePost, SendPost},
+    primitive::{AtomicU32, Ordering, SegQueue, fence, yield_now},
     ring::mpmc::{Popped, Ring},
     transport::Provider,
 };
@@ -19,36 +20,12 @@ use crate::{
 /// Operations that may wait for an owner who is busy.
 const SUBMISSIONS_MAX: usize = 256;
 
-/// What a caller leaves for the owner. Boxed buffers only where threads collide.
-enum Submission {
-    Send { post: Submitted, to: u64, data: u64, copy: Option<Box<[u8]>> },
-    Receive { post: Submitted, from: u64, ignore: u64 },
-    Remote { operation: Box<RemoteOperation>, to: u64 },
-}
-
 impl<P: Provider> Drop for Unit<P> {
     /// In a forked child the engine is a copy of the parent's, whose goodbye the
     /// peers would take for the parent's own: it is left alone.
     fn drop(&mut self) {
         if self.provider.forked() {
             std::mem::forget(self.engine.get_mut().take());
-        }
-    }
-}
-
-struct Submitted {
-    pieces: StoredPieces,
-    tag: u64,
-    context: u64,
-    flags: Flags,
-    owner: Option<Owner>,
-}
-
-impl Submission {
-    fn into_owner(self) -> Option<Owner> {
-        match self {
-            Submission::Send { post, .. } | Submission::Receive { post, .. } => post.owner,
-            Submission::Remote { operation, .. } => operation.owner,
         }
     }
 }
@@ -63,6 +40,8 @@ pub struct Unit<P: Provider> {
     sharing: Sharing,
     ownership: Ownership,
     submissions: Ring<Submission>,
+    /// What was deferred, is due and found no room among the submissions.
+    overflow: SegQueue<Submission>,
     /// Counts polls by the application, so that a helper knows to stay away.
     polls: AtomicU32,
     /// The longest message. Units: bytes.
@@ -85,6 +64,7 @@ impl<P: Provider> Unit<P> {
             sharing,
             ownership: Ownership::new(),
             submissions: Ring::new(SUBMISSIONS_MAX),
+            overflow: SegQueue::new(),
             polls: AtomicU32::new(0),
             message_max: engine.message_max(),
             engine: UnsafeCell::new(Some(engine)),
@@ -257,106 +237,58 @@ impl<P: Provider> Unit<P> {
     #[cold]
     #[inline(never)]
     fn drain_submissions(&self) -> bool {
+        let has_all = self.drain_ring();
+        // F11: pairs with F10 in `leave_due`.
+        fence(Ordering::SeqCst);
+        // What is left in the ring goes first, and has somebody look again.
+        while self.submissions.is_empty()
+            && let Some(submission) = self.overflow.pop()
+        {
+            self.take(submission);
+        }
+        has_all
+    }
+
+    fn drain_ring(&self) -> bool {
         for _ in 0..SUBMISSIONS_MAX {
-            let submission = match self.submissions.pop() {
-                Popped::Item(submission) => submission,
+            match self.submissions.pop() {
+                Popped::Item(submission) => self.take(submission),
                 Popped::Empty => return true,
                 Popped::Pending => return false,
-            };
-            let Some(engine) = self.owned() else { continue };
-            match submission {
-                Submission::Send { post, to, data, copy } => {
-                    let Submitted { pieces: stored, tag, context, flags, mut owner } = post;
-                    let owner = Some(&mut owner);
-                    let pieces = stored.view();
-                    engine.send_submitted(SendPost {
-                        pieces,
-                        to,
-                        tag,
-                        data,
-                        context,
-                        flags,
-                        owner,
-                    });
-                    drop(copy);
-                }
-                Submission::Remote { operation, to } => engine.remote_submitted(to, *operation),
-                Submission::Receive { post, from, ignore } => {
-                    let Submitted { pieces: stored, tag, context, flags, mut owner } = post;
-                    let owner = Some(&mut owner);
-                    let pieces = stored.view();
-                    engine.receive_submitted(ReceivePost {
-                        pieces,
-                        from,
-                        tag,
-                        ignore,
-                        context,
-                        flags,
-                        owner,
-                    });
-                }
             }
         }
         true
+    }
+
+    /// For the owner. A closed engine drops what was left for it.
+    fn take(&self, submission: Submission) {
+        if let Some(engine) = self.owned() {
+            engine.take_submission(submission);
+        }
     }
 
     #[cold]
     #[inline(never)]
     fn submit_send(&self, post: SendPost<'_>) -> Result<(), PostError> {
         post.check_length(self.message_max)?;
-        let total = post.pieces.total();
-        let inject = post.flags.contains(Flags::INJECT);
-        let mut pieces = StoredPieces::store(post.pieces);
-        let mut copy = None;
-        if inject {
-            let mut bytes = Vec::with_capacity(total);
-            post.pieces.for_each_part(0, total, |part| part.append_to(&mut bytes));
-            let mut bytes = bytes.into_boxed_slice();
-            pieces = StoredPieces::One(Piece::of_owned(&mut bytes));
-            copy = Some(bytes);
-        }
-        let SendPost { to, tag, data, context, flags, owner: lent, .. } = post;
-        self.submit(lent, |owner| {
-            let post = Submitted { pieces, tag, context, flags, owner };
-            Submission::Send { post, to, data, copy }
-        })
+        self.submit(Unowned::send(post))
     }
 
     #[cold]
     #[inline(never)]
     fn submit_receive(&self, post: ReceivePost<'_>) -> Result<(), PostError> {
-        let pieces = StoredPieces::store(post.pieces);
-        let ReceivePost { from, tag, ignore, context, flags, owner: lent, .. } = post;
-        self.submit(lent, |owner| {
-            let post = Submitted { pieces, tag, context, flags, owner };
-            Submission::Receive { post, from, ignore }
-        })
+        self.submit(Unowned::receive(post))
     }
 
     #[cold]
     #[inline(never)]
-    fn submit_remote(&self, mut post: RemotePost<'_>) -> Result<(), PostError> {
-        let (to, lent) = (post.to, post.owner.take());
-        // The owner finds out who the peer is.
-        let mut operation = Box::new(RemoteOperation::from_post(0, post));
-        operation.keep_injected();
-        self.submit(lent, |owner| {
-            operation.owner = owner;
-            Submission::Remote { operation, to }
-        })
+    fn submit_remote(&self, post: RemotePost<'_>) -> Result<(), PostError> {
+        self.submit(Unowned::remote(post))
     }
 
-    /// Leaves what `write` makes of the operation's buffer, if it has one, for the
-    /// owner. A refusal has no side effect: the buffer is back where it was.
-    fn submit(
-        &self,
-        lent: Option<&mut Option<Owner>>,
-        write: impl FnOnce(Option<Owner>) -> Submission,
-    ) -> Result<(), PostError> {
-        let mut none = None;
-        let lent = lent.unwrap_or(&mut none);
-        if let Err(refused) = self.submissions.push(write(lent.take())) {
-            *lent = refused.into_owner();
+    /// Leaves an operation for the owner. A refusal has no side effect.
+    fn submit(&self, post: Unowned<'_>) -> Result<(), PostError> {
+        if !post.leave(|submission| self.submissions.push(submission)) {
             return Err(PostError::Again);
         }
         if self.ownership.submitted() {
@@ -364,5 +296,34 @@ impl<P: Provider> Unit<P> {
             self.release();
         }
         Ok(())
+    }
+
+    /// Posts what was deferred, from wherever the counter reached its threshold: maybe from within
+    /// this very engine, so it waits for nobody, and nothing is refused.
+    ///
+    /// The engine is one that threads share, whatever the domain says.
+    pub(crate) fn submit_due(&self, submission: Submission) {
+        if self.provider.forked() {
+            return;
+        }
+        self.leave_due(submission);
+        if self.ownership.submitted_from_within() {
+            self.drain();
+            self.release();
+        }
+    }
+
+    /// In order: behind what waits for room already.
+    fn leave_due(&self, submission: Submission) {
+        let refused = match self.overflow.is_empty() {
+            true => self.submissions.push(submission).err(),
+            false => Some(submission),
+        };
+        let Some(refused) = refused else { return };
+        self.overflow.push(refused);
+        // F10: pairs with F11 in `drain_submissions`: either there is room for this by now, which
+        // has the owner look again, or whoever makes room sees the overflow.
+        fence(Ordering::SeqCst);
+        let _ = self.submissions.push(Submission::Overflow);
     }
 }

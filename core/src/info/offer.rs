@@ -62,6 +62,7 @@ pub const DATAGRAM_CAPS: Flags = Flags::MSG
     .union(Flags::DIRECTED_RECV)
     .union(Flags::MULTI_RECV)
     .union(Flags::SOURCE)
+    .union(Flags::TRIGGER)
     .union(Flags::MULTICAST)
     .union(Flags::SHARED_AV)
     .union(Flags::AV_USER_ID)
@@ -148,6 +149,10 @@ impl Offer {
         // Who has it must claim or discard every message, so nobody gets it unasked.
         maximum.caps |= Flags::VARIABLE_MSG;
         maximum.receive.caps |= Flags::VARIABLE_MSG;
+        // Operations that a counter starts come from any thread, which costs who has no use for it.
+        for caps in [&mut maximum.caps, &mut maximum.transmit.caps, &mut maximum.receive.caps] {
+            *caps |= Flags::TRIGGER;
+        }
         maximum.receive.op_flags = Flags::COMPLETION | Flags::MULTI_RECV;
         maximum.domain.control_progress = Progress::Auto;
         maximum.domain.data_progress = Progress::Auto;

@@ -9,7 +9,7 @@ use crate::{
     flags::Flags,
     memory::{Piece, Pieces},
     operation::{SendOperation, SendPost, SendStage, StoredPieces},
-    transport::{PeerIndex, Transport},
+    transport::{PeerIndex, Transport, Unreachable},
     wire::{self, ENVELOPE_COST, Head, Kind},
 };
 
@@ -160,19 +160,22 @@ impl<T: Transport> Engine<T> {
         match self.peer_at(post.to) {
             Some(peer) if self.datagrams.is_some() => self.datagram_submitted(peer, post),
             Some(peer) => self.enqueue(peer, post),
-            None => self.fail_unrouted(post),
+            None => {
+                let refused = self.no_peer(post.to);
+                let reason = format!("before the send left: {refused}");
+                self.fail_unsent(post, &Unreachable { errno: refused.errno(), reason });
+            }
         }
     }
 
-    fn fail_unrouted(&mut self, post: SendPost<'_>) {
-        let refused = self.no_peer(post.to);
+    /// Fails a send that has no record.
+    pub(crate) fn fail_unsent(&mut self, post: SendPost<'_>, why: &Unreachable) {
         let flags = (post.flags & (Flags::TAGGED | Flags::MSG)) | Flags::SEND;
-        let reason = format!("before the send left: {refused}");
         self.setup.transmit.fail(ErrorEntry {
             data: post.data,
             tag: post.tag,
             owner: post.owner.and_then(Option::take),
-            ..ErrorEntry::new(post.context, flags, refused.errno(), reason)
+            ..ErrorEntry::new(post.context, flags, why.errno, why.reason.clone())
         });
     }
 }

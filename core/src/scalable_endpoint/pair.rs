@@ -6,6 +6,7 @@ use super::{ContextCounts, ScalableEndpoint};
 use crate::{
     address::Address,
     address_vector::AddressVector,
+    completion_queue::store::Sharing,
     domain::Domain,
     endpoint::{Endpoint, EndpointError},
     engine::{Engine, Setup, unit::Unit},
@@ -75,6 +76,7 @@ impl<P: Provider> Pair<P> {
     fn join(
         &self,
         domain: &Domain<P>,
+        sharing: Sharing,
         direction: Direction,
         setup: Setup,
     ) -> Result<Arc<Unit<P>>, EndpointError> {
@@ -87,7 +89,7 @@ impl<P: Provider> Pair<P> {
         let mut engine = Engine::new(state.transport.take().ok_or(closed)?, setup);
         engine.context = self.index as u64;
         engine.is_deaf = self.is_deaf;
-        let unit = Unit::new(domain.provider().clone(), domain.sharing(), engine);
+        let unit = Unit::new(domain.provider().clone(), sharing, engine);
         Ok(state.unit.insert(Arc::new(unit)).clone())
     }
 
@@ -150,8 +152,11 @@ impl<P: Provider> Seat<P> {
 
     /// The context is enabled: the pair's unit, which has its direction from now on.
     pub(crate) fn join(&self, setup: Setup) -> Result<Arc<Unit<P>>, EndpointError> {
-        let pair = &self.endpoint.pairs[self.index];
-        pair.join(&self.endpoint.domain, self.direction, setup)
+        let (pair, domain) = (&self.endpoint.pairs[self.index], &self.endpoint.domain);
+        // As for an endpoint without contexts.
+        let triggers = self.capabilities().contains(Flags::TRIGGER);
+        let sharing = if triggers { Sharing::Shared } else { domain.sharing() };
+        pair.join(domain, sharing, self.direction, setup)
     }
 
     /// The context is closed, once: what is posted to it is discarded.

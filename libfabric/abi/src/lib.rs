@@ -19,5 +19,6 @@ pub mod fid;
 pub mod info;
 pub mod message;
 pub mod transfer;
+pub mod trigger;
 
 pub use operations::Refusal;

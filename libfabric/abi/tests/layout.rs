@@ -9,7 +9,7 @@
 use std::{env, fmt::Write as _, fs, mem::offset_of, path::PathBuf, process::Command};
 
 use kestrel_fi_abi::{
-    atomic::*, attributes::*, control::*, fid::*, info::*, message::*, transfer::*,
+    atomic::*, attributes::*, control::*, fid::*, info::*, message::*, transfer::*, trigger::*,
 };
 
 /// One number to compare: a C expression and what Rust computed for it.
@@ -77,6 +77,8 @@ fn all_sizes() -> Vec<(&'static str, usize, usize, usize)> {
         Ioc = fi_ioc: 16, 16;
         RmaIoc = fi_rma_ioc: 24, 24;
         AtomicAttr = fi_atomic_attr: 16, 16;
+        TriggerThreshold = fi_trigger_threshold: 16, 16;
+        TriggeredContext = fi_triggered_context: 32, 32;
         OpsFid = fi_ops: 56, 56;
         OpsFabric = fi_ops_fabric: 56, 56;
         OpsDomain = fi_ops_domain: 96, 104;
@@ -146,6 +148,8 @@ fn entries_and_messages() -> Vec<Fact> {
         RmaIoc = fi_rma_ioc { addr, count, key }
         Ioc = fi_ioc { addr, count }
         AtomicAttr = fi_atomic_attr { count, size }
+        TriggerThreshold = fi_trigger_threshold { cntr, threshold }
+        TriggeredContext = fi_triggered_context { event_type, trigger }
         Fid = fid { fclass, context, ops }
         FidFabric = fid_fabric { fid, ops, api_version }
         FidDomain = fid_domain { fid, ops, mr }
@@ -215,6 +219,7 @@ fn numbers() -> Vec<Fact> {
         ("FI_CLASS_CNTR", class::CNTR),
         ("FI_CLASS_WAIT", class::WAIT),
         ("FI_CLASS_POLL", class::POLL),
+        ("FI_TRIGGER_THRESHOLD", event::THRESHOLD as usize),
         ("FI_ENOSYS", NOSYS as usize),
         ("FI_EBADF", BADF as usize),
     ];
@@ -298,7 +303,7 @@ const INCLUDES: &str = "#include <stddef.h>\n#include <stdio.h>\n\
     #include <rdma/fabric.h>\n#include <rdma/fi_atomic.h>\n#include <rdma/fi_cm.h>\n\
     #include <rdma/fi_collective.h>\n#include <rdma/fi_domain.h>\n\
     #include <rdma/fi_endpoint.h>\n#include <rdma/fi_eq.h>\n#include <rdma/fi_errno.h>\n\
-    #include <rdma/fi_rma.h>\n#include <rdma/fi_tagged.h>\n\
+    #include <rdma/fi_rma.h>\n#include <rdma/fi_tagged.h>\n#include <rdma/fi_trigger.h>\n\
     #include <rdma/providers/fi_prov.h>\n";
 
 /// What a C program that includes libfabric's headers says of these expressions.

@@ -2,12 +2,14 @@
 
 use std::ffi::{c_int, c_void};
 
+use kestrel::Provider;
 use kestrel_core::{
     error::Errno,
     flags::Flags,
     memory::Pieces,
     one_sided::{AtomicPost, RemoteSegment},
     protocol::atomic::{AtomicCall, AtomicOperation, Datatype, Form},
+    triggered::Threshold,
 };
 
 use super::{
@@ -22,6 +24,7 @@ use crate::{
         fid::{FidDomain, FidEp},
     },
     outcome::{Failure, done, posted},
+    triggered,
 };
 
 type Opaque = *mut c_void;
@@ -151,8 +154,15 @@ unsafe fn post_message(
     let sides =
         Sides { operands: operands.pieces(), compare: compare.pieces(), results: results.pieces() };
     let flags = Flags::from_bits_retain(flags);
-    let post = of_sides(call, sides, msg.addr, segments.as_slice(), msg.context, flags);
-    posted(state.endpoint.post_atomic(AtomicPost { data: msg.data, ..post }))
+    let own = flags.difference(Flags::TRIGGER);
+    let post = of_sides(call, sides, msg.addr, segments.as_slice(), msg.context, own);
+    let post = AtomicPost { data: msg.data, ..post };
+    if flags.contains(Flags::TRIGGER) {
+        let trigger = |when: &Threshold<Provider>| state.endpoint.trigger_atomic(post, when);
+        // SAFETY: as above: then the context is what FI_TRIGGER asks for.
+        return unsafe { triggered::deferred(msg.context, trigger) };
+    }
+    posted(state.endpoint.post_atomic(post))
 }
 
 /// Posts an operation with lists of buffers.

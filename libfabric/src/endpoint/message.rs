@@ -80,7 +80,7 @@ unsafe extern "C" fn recvmsg<H: Header<State: Receives>>(
         let Some(flags) = post::own_flags(flags) else { return post::bad_flags() };
         let Some(list) = List::new(msg.msg_iov, msg.iov_count) else { return post::bad_list() };
         let tag = Tag::NONE;
-        post::receive_pieces(
+        post::receive_message(
             post::receiver::<H>(ep),
             list.pieces(),
             msg.addr,
@@ -128,7 +128,7 @@ unsafe extern "C" fn sendmsg(ep: *mut FidEp, msg: *const Msg, flags: u64) -> isi
         let Some(list) = List::new(msg.msg_iov, msg.iov_count) else { return post::bad_list() };
         let (tag, data) = (Tag::NONE, post::data_of(flags, msg.data));
         let state = post::state(ep);
-        post::send_pieces(state, list.pieces(), data, msg.addr, tag, msg.context, flags)
+        post::send_message(state, list.pieces(), data, msg.addr, tag, msg.context, flags)
     }
 }
 

@@ -3,11 +3,13 @@
 
 use std::{ffi::c_void, mem::MaybeUninit, slice};
 
+use kestrel::Provider;
 use kestrel_core::{
     endpoint::PostError,
     flags::Flags,
     memory::{Piece, Pieces},
     operation::{IOV_LIMIT, ReceivePost, SendPost},
+    triggered::Threshold,
 };
 
 use super::State;
@@ -15,6 +17,7 @@ use crate::{
     abi::{atomic::Ioc, attributes::Iovec, fid::FidEp},
     object::{self, Header},
     outcome::{posted, refused_argument},
+    triggered,
 };
 
 /// The tag of a message, and the bits of it that a receive ignores.
@@ -168,11 +171,47 @@ pub unsafe fn send_pieces(
     context: *mut c_void,
     flags: Flags,
 ) -> isize {
+    posted(state.endpoint.post_send(of_send(pieces, data, to, tag, context, flags)))
+}
+
+/// As [`send_pieces`], for the calls that say all there is to say: maybe not now.
+///
+/// # Safety
+/// The pieces may be read until the operation completes; with FI_TRIGGER the context is as for
+/// [`triggered::deferred`].
+#[inline(always)]
+pub unsafe fn send_message(
+    state: &State,
+    pieces: Pieces<'_>,
+    data: Option<u64>,
+    to: u64,
+    tag: Tag,
+    context: *mut c_void,
+    flags: Flags,
+) -> isize {
+    let post = of_send(pieces, data, to, tag, context, flags.difference(Flags::TRIGGER));
+    if flags.contains(Flags::TRIGGER) {
+        let trigger = |when: &Threshold<Provider>| state.endpoint.trigger_send(post, when);
+        // SAFETY: the caller vouches for it.
+        return unsafe { triggered::deferred(context, trigger) };
+    }
+    posted(state.endpoint.post_send(post))
+}
+
+#[inline(always)]
+fn of_send(
+    pieces: Pieces<'_>,
+    data: Option<u64>,
+    to: u64,
+    tag: Tag,
+    context: *mut c_void,
+    flags: Flags,
+) -> SendPost<'_> {
     let mut flags = flags | tag.family;
     if data.is_some() {
         flags |= Flags::REMOTE_CQ_DATA;
     }
-    posted(state.endpoint.post_send(SendPost {
+    SendPost {
         pieces,
         to,
         tag: tag.tag,
@@ -180,7 +219,7 @@ pub unsafe fn send_pieces(
         context: context as u64,
         flags,
         owner: None,
-    }))
+    }
 }
 
 /// Sends a copy of a buffer, without a completion.
@@ -221,6 +260,12 @@ pub trait Receives {
     /// The flags of calls that name none.
     fn default_flags(&self) -> Flags;
     fn post_receive(&self, post: ReceivePost<'_>) -> Result<(), PostError>;
+    /// Posts it later.
+    fn trigger_receive(
+        &self,
+        post: ReceivePost<'_>,
+        when: &Threshold<Provider>,
+    ) -> Result<(), PostError>;
 }
 
 impl Receives for State {
@@ -232,6 +277,14 @@ impl Receives for State {
     #[inline(always)]
     fn post_receive(&self, post: ReceivePost<'_>) -> Result<(), PostError> {
         self.endpoint.post_receive(post)
+    }
+
+    fn trigger_receive(
+        &self,
+        post: ReceivePost<'_>,
+        when: &Threshold<Provider>,
+    ) -> Result<(), PostError> {
+        self.endpoint.trigger_receive(post, when)
     }
 }
 
@@ -279,7 +332,41 @@ pub unsafe fn receive_pieces(
     context: *mut c_void,
     flags: Flags,
 ) -> isize {
-    posted(state.post_receive(ReceivePost {
+    posted(state.post_receive(of_receive(pieces, from, tag, context, flags)))
+}
+
+/// As [`receive_pieces`], for the calls that say all there is to say: maybe not now.
+///
+/// # Safety
+/// The pieces may be written to until the operation completes; with FI_TRIGGER the context is as
+/// for [`triggered::deferred`].
+#[inline(always)]
+pub unsafe fn receive_message(
+    state: &impl Receives,
+    pieces: Pieces<'_>,
+    from: u64,
+    tag: Tag,
+    context: *mut c_void,
+    flags: Flags,
+) -> isize {
+    let post = of_receive(pieces, from, tag, context, flags.difference(Flags::TRIGGER));
+    if flags.contains(Flags::TRIGGER) {
+        let trigger = |when: &Threshold<Provider>| state.trigger_receive(post, when);
+        // SAFETY: the caller vouches for it.
+        return unsafe { triggered::deferred(context, trigger) };
+    }
+    posted(state.post_receive(post))
+}
+
+#[inline(always)]
+fn of_receive(
+    pieces: Pieces<'_>,
+    from: u64,
+    tag: Tag,
+    context: *mut c_void,
+    flags: Flags,
+) -> ReceivePost<'_> {
+    ReceivePost {
         pieces,
         from,
         tag: tag.tag,
@@ -287,7 +374,7 @@ pub unsafe fn receive_pieces(
         context: context as u64,
         flags: flags | tag.family,
         owner: None,
-    }))
+    }
 }
 
 /// The flags of a `…msg` call; none if they name a family, which is not theirs to say.

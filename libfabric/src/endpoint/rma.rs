@@ -2,10 +2,13 @@
 
 use std::ffi::c_void;
 
+use kestrel::Provider;
 use kestrel_core::{
+    endpoint::PostError,
     flags::Flags,
     memory::{Piece, Pieces},
     one_sided::{RemoteSegment, RmaPost},
+    triggered::Threshold,
 };
 
 use super::{
@@ -16,6 +19,7 @@ use super::{
 use crate::{
     abi::{attributes::Iovec, fid::FidEp, message::MsgRma, transfer::OpsRma},
     outcome::{posted, refused_argument},
+    triggered,
 };
 
 type Opaque = *mut c_void;
@@ -128,12 +132,22 @@ unsafe extern "C" fn readv(
 
 unsafe extern "C" fn readmsg(ep: *mut FidEp, msg: *const MsgRma, flags: u64) -> isize {
     // SAFETY: as said above; the message is valid or null.
-    unsafe { with_message(ep, msg, flags, |state, post| posted(state.endpoint.post_read(post))) }
+    unsafe {
+        with_message(ep, msg, flags, |state, post, when| match when {
+            None => state.endpoint.post_read(post),
+            Some(when) => state.endpoint.trigger_read(post, when),
+        })
+    }
 }
 
 unsafe extern "C" fn writemsg(ep: *mut FidEp, msg: *const MsgRma, flags: u64) -> isize {
     // SAFETY: as said above; the message is valid or null.
-    unsafe { with_message(ep, msg, flags, |state, post| posted(state.endpoint.post_write(post))) }
+    unsafe {
+        with_message(ep, msg, flags, |state, post, when| match when {
+            None => state.endpoint.post_write(post),
+            Some(when) => state.endpoint.trigger_write(post, when),
+        })
+    }
 }
 
 /// # Safety
@@ -143,7 +157,7 @@ unsafe fn with_message(
     ep: *mut FidEp,
     msg: *const MsgRma,
     flags: u64,
-    post: impl FnOnce(&State, RmaPost<'_>) -> isize,
+    post: impl FnOnce(&State, RmaPost<'_>, Option<&Threshold<Provider>>) -> Result<(), PostError>,
 ) -> isize {
     // SAFETY: the caller vouches for all of it.
     let (state, msg) = unsafe { (post::state(ep), msg.as_ref()) };
@@ -153,18 +167,21 @@ unsafe fn with_message(
         (List::new(msg.msg_iov, msg.iov_count), Segments::of_bytes(msg.rma_iov, msg.rma_iov_count))
     };
     let (Some(list), Some(segments)) = lists else { return post::bad_list() };
-    post(
-        state,
-        RmaPost {
-            pieces: list.pieces(),
-            to: msg.addr,
-            segments: segments.as_slice(),
-            data: msg.data,
-            context: msg.context as u64,
-            flags: Flags::from_bits_retain(flags),
-            owner: None,
-        },
-    )
+    let flags = Flags::from_bits_retain(flags);
+    let what = RmaPost {
+        pieces: list.pieces(),
+        to: msg.addr,
+        segments: segments.as_slice(),
+        data: msg.data,
+        context: msg.context as u64,
+        flags: flags.difference(Flags::TRIGGER),
+        owner: None,
+    };
+    if flags.contains(Flags::TRIGGER) {
+        // SAFETY: as above: then the context is what FI_TRIGGER asks for.
+        return unsafe { triggered::deferred(msg.context, |when| post(state, what, Some(when))) };
+    }
+    posted(post(state, what, None))
 }
 
 /// # Safety

@@ -23,6 +23,7 @@ mod storm;
 mod tagged;
 mod threads;
 mod transfer;
+mod triggered;
 mod vector_use;
 mod vectors;
 mod waiting;

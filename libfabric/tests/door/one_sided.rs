@@ -9,7 +9,7 @@ use crate::{
     world::{World, close},
 };
 
-fn register(world: &World, memory: &mut [u64], access: u64) -> *mut FidMr {
+pub fn register(world: &World, memory: &mut [u64], access: u64) -> *mut FidMr {
     let mut mr = null_mut();
     // SAFETY: the memory outlives the region, as every test here closes it.
     unsafe {

@@ -24,4 +24,5 @@ pub mod shared_contexts;
 pub mod sizes;
 pub mod socket_datagrams;
 pub mod sockets;
+pub mod triggered;
 pub mod truncation;

@@ -18,6 +18,10 @@ pub(super) const PRIMARY: Flags = Flags::MSG
     .union(Flags::VARIABLE_MSG)
     .union(Flags::COLLECTIVE);
 
+/// "A provider may choose to enable additional secondary capabilities if doing so would not
+/// compromise performance": these would.
+const ON_REQUEST: Flags = Flags::TRIGGER;
+
 pub(super) const MESSAGES: Flags = Flags::MSG.union(Flags::TAGGED);
 pub(super) const MESSAGE_DIRECTIONS: Flags = Flags::SEND.union(Flags::RECV);
 pub(super) const ONE_SIDED: Flags = Flags::RMA.union(Flags::ATOMIC);
@@ -41,14 +45,15 @@ const UNTIL_TWO: Flags = Flags::VARIABLE_MSG;
 pub(super) const MR_MODE_BITS_SINCE: ApiVersion = ApiVersion::new(1, 5);
 
 /// What is granted of `offered`: only the primary capabilities and modifiers
-/// that were asked for, but all secondary ones; "if no modifiers are
+/// that were asked for, but all secondary ones that cost nothing; "if no modifiers are
 /// specified for an applicable capability, all relevant modifiers are assumed".
 pub(super) fn grant(asked: Flags, offered: Flags) -> Flags {
     if asked.is_empty() {
         return offered;
     }
     let modifiers = MESSAGE_DIRECTIONS | ONE_SIDED_DIRECTIONS;
-    let mut granted = asked.intersection(offered) | offered.difference(PRIMARY | modifiers);
+    let mut granted =
+        asked.intersection(offered) | offered.difference(PRIMARY | ON_REQUEST | modifiers);
     if granted.intersects(MESSAGES) && !granted.intersects(MESSAGE_DIRECTIONS) {
         granted |= offered & MESSAGE_DIRECTIONS;
     }

@@ -191,6 +191,22 @@ fn a_required_mode_must_be_supported() {
 }
 
 #[test]
+fn triggers_are_for_who_asks() {
+    for hints in [Hints::new(), Hints::new().caps(Flags::MSG | Flags::RMA)] {
+        assert!(!accepted(&hints).caps.contains(Flags::TRIGGER), "nobody asked for it");
+    }
+    let hints = Hints::new().caps(Flags::MSG | Flags::TRIGGER);
+    for offer in [Offer::rdm(), Offer::msg(), Offer::datagrams(1 << 12)] {
+        let info = negotiate(&offer, Some(&hints), V1_17).unwrap();
+        for caps in [info.caps, info.transmit.caps, info.receive.caps] {
+            assert!(caps.contains(Flags::TRIGGER), "{:?}", info.endpoint.kind);
+        }
+    }
+    let refused = negotiate(&Offer::stream(), Some(&hints), V1_17).unwrap_err();
+    assert!(refused[0].asked.contains("FI_TRIGGER"), "{refused:?}");
+}
+
+#[test]
 fn messages_are_buffered_for_who_asks_until_version_two() {
     const V2: ApiVersion = ApiVersion::new(2, 0);
     let buffered = Hints::new().mode(Mode::BUFFERED_RECV | Mode::CONTEXT);

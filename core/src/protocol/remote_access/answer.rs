@@ -166,7 +166,7 @@ impl<T: Transport> Engine<T> {
 
     /// Reports a failure: always, however the operation was posted.
     #[cold]
-    pub(super) fn fail_remote_as(&self, action: Action, error: ErrorEntry) {
+    pub(crate) fn fail_remote_as(&self, action: Action, error: ErrorEntry) {
         if let Some(counter) = self.counter_of(action) {
             counter.add_error(1);
         }

@@ -10,7 +10,7 @@ use crate::{
     flags::Flags,
     one_sided::{RemoteOperation, RemotePost},
     protocol::window::Way,
-    transport::{PeerIndex, Transport},
+    transport::{PeerIndex, Transport, Unreachable},
 };
 
 impl<T: Transport> Engine<T> {
@@ -75,15 +75,20 @@ impl<T: Transport> Engine<T> {
             return self.start_remote(peer, operation);
         }
         let refused = self.no_peer(to);
-        let errno = refused.errno();
         let reason = format!("before the operation left: {refused}");
+        self.fail_unsent_remote(operation, &Unreachable { errno: refused.errno(), reason });
+    }
+
+    /// Fails an operation that has no record.
+    #[cold]
+    pub(crate) fn fail_unsent_remote(&mut self, operation: RemoteOperation, why: &Unreachable) {
         let flags = operation.action.completion_flags();
         self.fail_remote_as(
             operation.action,
             ErrorEntry {
                 data: operation.data,
                 owner: operation.owner,
-                ..ErrorEntry::new(operation.context, flags, errno, reason)
+                ..ErrorEntry::new(operation.context, flags, why.errno, why.reason.clone())
             },
         );
     }

@@ -1,0 +1,176 @@
+//! What is left for an engine's owner: operations as they were posted, which outlive the post.
+
+use super::Engine;
+use crate::{
+    flags::Flags,
+    memory::Piece,
+    one_sided::{RemoteOperation, RemotePost},
+    operation::{Lent, ReceiveOperation, ReceivePost, SendPost, StoredPieces},
+    owned::Owner,
+    transport::{Transport, Unreachable},
+};
+
+/// What a caller leaves for the owner. Boxed buffers only where threads collide, and where an
+/// operation is deferred.
+pub(crate) enum Submission {
+    Send {
+        post: Submitted,
+        to: u64,
+        data: u64,
+        copy: Option<Box<[u8]>>,
+    },
+    Receive {
+        post: Submitted,
+        from: u64,
+        ignore: u64,
+    },
+    Remote {
+        operation: Box<RemoteOperation>,
+        to: u64,
+    },
+    /// Operations that found no room here wait beside.
+    Overflow,
+}
+
+pub(crate) struct Submitted {
+    pieces: StoredPieces,
+    tag: u64,
+    context: u64,
+    flags: Flags,
+    owner: Option<Owner>,
+}
+
+/// A submission whose operation's buffer, if it has one, is still with the caller.
+pub(crate) struct Unowned<'a> {
+    submission: Submission,
+    lent: Lent<'a>,
+}
+
+impl<'a> Unowned<'a> {
+    #[cold]
+    pub fn send(post: SendPost<'a>) -> Self {
+        let total = post.pieces.total();
+        let mut pieces = StoredPieces::store(post.pieces);
+        let mut copy = None;
+        if post.flags.contains(Flags::INJECT) {
+            let mut bytes = Vec::with_capacity(total);
+            post.pieces.for_each_part(0, total, |part| part.append_to(&mut bytes));
+            let mut bytes = bytes.into_boxed_slice();
+            pieces = StoredPieces::One(Piece::of_owned(&mut bytes));
+            copy = Some(bytes);
+        }
+        let SendPost { to, tag, data, context, flags, owner: lent, .. } = post;
+        let post = Submitted { pieces, tag, context, flags, owner: None };
+        Unowned { submission: Submission::Send { post, to, data, copy }, lent }
+    }
+
+    #[cold]
+    pub fn receive(post: ReceivePost<'a>) -> Self {
+        let pieces = StoredPieces::store(post.pieces);
+        let ReceivePost { from, tag, ignore, context, flags, owner: lent, .. } = post;
+        let post = Submitted { pieces, tag, context, flags, owner: None };
+        Unowned { submission: Submission::Receive { post, from, ignore }, lent }
+    }
+
+    #[cold]
+    pub fn remote(mut post: RemotePost<'a>) -> Self {
+        let (to, lent) = (post.to, post.owner.take());
+        // The owner finds out who the peer is.
+        let mut operation = Box::new(RemoteOperation::from_post(0, post));
+        operation.keep_injected();
+        Unowned { submission: Submission::Remote { operation, to }, lent }
+    }
+
+    /// As posted.
+    pub fn context(&self) -> u64 {
+        match &self.submission {
+            Submission::Send { post, .. } | Submission::Receive { post, .. } => post.context,
+            Submission::Remote { operation, .. } => operation.context,
+            Submission::Overflow => 0,
+        }
+    }
+
+    /// The submission with its buffer, which the caller has no more.
+    pub fn taken(self) -> Submission {
+        let Unowned { mut submission, lent } = self;
+        if let Some(owner) = submission.owner() {
+            *owner = lent.and_then(Option::take);
+        }
+        submission
+    }
+
+    /// The submission with its buffer, which `leave` takes or gives back: a refusal has no side
+    /// effect, the buffer is back where it was.
+    pub fn leave(self, leave: impl FnOnce(Submission) -> Result<(), Submission>) -> bool {
+        let Unowned { mut submission, lent } = self;
+        let mut none = None;
+        let lent = lent.unwrap_or(&mut none);
+        if let Some(owner) = submission.owner() {
+            *owner = lent.take();
+        }
+        match leave(submission) {
+            Ok(()) => true,
+            Err(mut refused) => {
+                *lent = refused.owner().and_then(Option::take);
+                false
+            }
+        }
+    }
+}
+
+impl Submission {
+    fn owner(&mut self) -> Option<&mut Option<Owner>> {
+        match self {
+            Submission::Send { post, .. } | Submission::Receive { post, .. } => {
+                Some(&mut post.owner)
+            }
+            Submission::Remote { operation, .. } => Some(&mut operation.owner),
+            Submission::Overflow => None,
+        }
+    }
+}
+
+impl<T: Transport> Engine<T> {
+    /// Posts what was left; what is wrong with it becomes an error completion.
+    #[cold]
+    pub(crate) fn take_submission(&mut self, submission: Submission) {
+        match submission {
+            Submission::Send { post, to, data, copy } => {
+                let Submitted { pieces, tag, context, flags, mut owner } = post;
+                let (owner, pieces) = (Some(&mut owner), pieces.view());
+                self.send_submitted(SendPost { pieces, to, tag, data, context, flags, owner });
+                drop(copy);
+            }
+            Submission::Receive { post, from, ignore } => {
+                let Submitted { pieces, tag, context, flags, mut owner } = post;
+                let (owner, pieces) = (Some(&mut owner), pieces.view());
+                let post = ReceivePost { pieces, from, tag, ignore, context, flags, owner };
+                self.receive_submitted(post);
+            }
+            Submission::Remote { operation, to } => self.remote_submitted(to, *operation),
+            Submission::Overflow => {}
+        }
+    }
+
+    /// Fails what was left and is not to be posted any more.
+    #[cold]
+    pub(crate) fn fail_submission(&mut self, submission: Submission, why: &Unreachable) {
+        match submission {
+            Submission::Send { post, to, data, copy } => {
+                let Submitted { pieces, tag, context, flags, mut owner } = post;
+                let (owner, pieces) = (Some(&mut owner), pieces.view());
+                let post = SendPost { pieces, to, tag, data, context, flags, owner };
+                self.fail_unsent(post, why);
+                drop(copy);
+            }
+            Submission::Receive { post, from, ignore } => {
+                let Submitted { pieces, tag, context, flags, mut owner } = post;
+                let (owner, pieces) = (Some(&mut owner), pieces.view());
+                let post = ReceivePost { pieces, from, tag, ignore, context, flags, owner };
+                self.fail_receive(ReceiveOperation::from_post(post), None, 0, why);
+            }
+            Submission::Remote { operation, .. } => self.fail_unsent_remote(*operation, why),
+            Submission::Overflow => {}
+        }
+    }
+}

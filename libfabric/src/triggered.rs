@@ -1,0 +1,47 @@
+//! Triggered operations: what the flag FI_TRIGGER and the context of a call say.
+//! Reference: fi_trigger(3).
+
+use std::ffi::c_void;
+
+use kestrel::Provider;
+use kestrel_core::{endpoint::PostError, error::Errno, triggered::Threshold};
+
+use crate::{
+    abi::{
+        fid::FidCntr,
+        trigger::{TriggeredContext, event},
+    },
+    object,
+    outcome::{Failure, guarded},
+};
+
+/// Has `post` defer an operation until what its context says has come: "Triggered operations
+/// require that applications use struct fi_triggered_context as their per operation context
+/// parameter".
+///
+/// # Safety
+/// `context` is null or points to such a struct, whose counter is null or an open object.
+#[cold]
+#[inline(never)]
+pub unsafe fn deferred(
+    context: *mut c_void,
+    post: impl FnOnce(&Threshold<Provider>) -> Result<(), PostError>,
+) -> isize {
+    guarded("FI_TRIGGER", || {
+        // SAFETY: the caller vouches for it.
+        let context = unsafe { context.cast::<TriggeredContext>().as_ref() };
+        let context = context.ok_or_else(|| Failure::null("the triggered context"))?;
+        if context.event_type != event::THRESHOLD {
+            let reason =
+                format!("event {}: there is FI_TRIGGER_THRESHOLD alone", context.event_type);
+            return Err(Failure::new(Errno::NOSYS, reason));
+        }
+        // SAFETY: of this kind of event; and the caller vouches for the counter.
+        let (when, counter) = unsafe {
+            let when = context.trigger.threshold;
+            (when, object::checked::<FidCntr>(when.cntr.cast())?)
+        };
+        post(&Threshold { counter: counter.counter.clone(), value: when.threshold as u64 })?;
+        Ok(0)
+    })
+}

@@ -1,0 +1,231 @@
+//! Triggered operations, through the flag FI_TRIGGER and the context of a call.
+
+use std::{ffi::c_void, ptr::null_mut};
+
+use crate::{
+    abi::{
+        atomic::{Ioc, MsgAtomic, RmaIoc},
+        attributes::{CntrAttr, Iovec},
+        fid::{FidCntr, FidEp},
+        message::{Msg, MsgRma, MsgTagged, RmaIov},
+        trigger::{Trigger, TriggerThreshold, TriggeredContext},
+    },
+    code, flag,
+    host::host,
+    one_sided::register,
+    world::{World, close, cq_attr, info},
+};
+
+const ATOMIC: u64 = 1 << 4;
+const RMA: u64 = 1 << 2;
+const TRIGGER: u64 = 1 << 20;
+const XPU: u32 = 1;
+const UINT64: u32 = 7;
+const SUM: u32 = 2;
+
+/// A domain with two endpoints that can be triggered.
+pub fn world(host: &'static crate::host::Host) -> World {
+    let mut world = World::empty(host, |hints| {
+        hints.caps = flag::MSG | flag::TAGGED | RMA | ATOMIC | TRIGGER;
+    });
+    for _ in 0..2 {
+        world.add_node(&mut cq_attr(), 0);
+    }
+    world
+}
+
+pub fn counter(world: &World) -> *mut FidCntr {
+    let mut cntr = null_mut();
+    // SAFETY: the domain is open; zeroes are the defaults.
+    unsafe {
+        let mut attr: CntrAttr = std::mem::zeroed();
+        let open = (*(*world.domain).ops).cntr_open;
+        assert_eq!(open(world.domain, &raw mut attr, &raw mut cntr, null_mut()), 0);
+    }
+    cntr
+}
+
+/// `fi_cntr_add`.
+pub fn add(cntr: *mut FidCntr, value: u64) {
+    // SAFETY: the counter is open.
+    assert_eq!(unsafe { ((*(*cntr).ops).add)(cntr, value) }, 0);
+}
+
+/// What an operation with the flag FI_TRIGGER has for its context.
+fn when(cntr: *mut FidCntr, threshold: usize) -> Box<TriggeredContext> {
+    let threshold = TriggerThreshold { cntr, threshold };
+    Box::new(TriggeredContext { event_type: 0, trigger: Trigger { threshold } })
+}
+
+pub fn iovec(bytes: &mut [u64]) -> Iovec {
+    Iovec { base: bytes.as_mut_ptr().cast(), len: size_of_val(bytes) }
+}
+
+pub fn msg(iov: &Iovec, addr: u64, context: *mut c_void) -> Msg {
+    Msg { msg_iov: iov, desc: null_mut(), iov_count: 1, addr, context, data: 0 }
+}
+
+pub fn tagged(iov: &Iovec, addr: u64, tag: u64, context: *mut c_void) -> MsgTagged {
+    let Msg { msg_iov, desc, iov_count, addr, context, data } = msg(iov, addr, context);
+    MsgTagged { msg_iov, desc, iov_count, addr, tag, ignore: 0, context, data }
+}
+
+pub fn rma(iov: &Iovec, rma_iov: &RmaIov, context: *mut c_void) -> MsgRma {
+    let Msg { msg_iov, desc, iov_count, addr, context, data } = msg(iov, 1, context);
+    MsgRma { msg_iov, desc, iov_count, addr, rma_iov, rma_iov_count: 1, context, data }
+}
+
+pub fn atomic(ioc: &Ioc, rma_iov: &RmaIoc, context: *mut c_void) -> MsgAtomic {
+    MsgAtomic {
+        msg_iov: ioc,
+        desc: null_mut(),
+        iov_count: 1,
+        addr: 1,
+        rma_iov,
+        rma_iov_count: 1,
+        datatype: UINT64,
+        op: SUM,
+        context,
+        data: 0,
+    }
+}
+
+/// No completion comes in some rounds.
+pub fn nothing(world: &World) {
+    for _ in 0..100 {
+        for node in &world.nodes {
+            assert_eq!(node.read().err(), Some(code::AGAIN));
+        }
+    }
+}
+
+#[test]
+fn messages_wait_for_their_threshold() {
+    let Some(host) = host("messages_wait_for_their_threshold") else { return };
+    let world = world(host);
+    let [from, to] = [world.nodes[0], world.nodes[1]];
+    let cntr = counter(&world);
+    let (mut sent, mut received) = ([1_u64, 2, 3, 4], [0_u64; 4]);
+    let (out, into) = (iovec(&mut sent), iovec(&mut received));
+    let mut contexts: Vec<_> = [2, 3, 2, 1].map(|threshold| when(cntr, threshold)).into();
+    let at: Vec<*mut c_void> =
+        contexts.iter_mut().map(|context| (&raw mut **context).cast()).collect();
+    // SAFETY: buffers and contexts live until the completions have come.
+    unsafe {
+        let (ops, tagged_ops) = (&*(*from.ep).msg, &*(*from.ep).tagged);
+        assert_eq!((tagged_ops.sendmsg)(from.ep, &tagged(&out, 1, 9, at[1]), TRIGGER), 0);
+        assert_eq!((ops.sendmsg)(from.ep, &msg(&out, 1, at[0]), TRIGGER), 0);
+        let (ops, tagged_ops) = (&*(*to.ep).msg, &*(*to.ep).tagged);
+        assert_eq!((tagged_ops.recvmsg)(to.ep, &tagged(&into, 0, 9, at[2]), TRIGGER), 0);
+        assert_eq!((ops.recvmsg)(to.ep, &msg(&into, 0, at[3]), TRIGGER), 0);
+    }
+    nothing(&world);
+    assert_eq!(close(cntr), code::BUSY);
+    add(cntr, 2);
+    assert_eq!(world.completion(from).op_context, at[0]);
+    assert_eq!(world.completion(to).op_context, at[3]);
+    assert_eq!(received, sent);
+    received.fill(0);
+    nothing(&world);
+    add(cntr, 1);
+    assert_eq!(world.completion(from).op_context, at[1]);
+    let entry = world.completion(to);
+    assert_eq!((entry.op_context, entry.tag), (at[2], 9));
+    assert_eq!(received, sent);
+    assert_eq!(close(cntr), 0);
+}
+
+#[test]
+fn one_sided_operations_wait_for_their_threshold() {
+    let Some(host) = host("one_sided_operations_wait_for_their_threshold") else { return };
+    let world = world(host);
+    let from = world.nodes[0];
+    let cntr = counter(&world);
+    let mut memory = [40_u64, 0];
+    let mr = register(&world, &mut memory, flag::REMOTE_READ | flag::REMOTE_WRITE);
+    let (mut sent, mut read, mut old) = ([5_u64], [0_u64], [0_u64]);
+    let (out, into) = (iovec(&mut sent), iovec(&mut read));
+    let operand = Ioc { addr: sent.as_mut_ptr().cast(), count: 1 };
+    let mut result = Ioc { addr: old.as_mut_ptr().cast(), count: 1 };
+    let mut contexts: Vec<_> = (1..=4).map(|threshold| when(cntr, threshold)).collect();
+    let at: Vec<*mut c_void> =
+        contexts.iter_mut().map(|context| (&raw mut **context).cast()).collect();
+    let (iov, ioc) = (RmaIov { addr: 0, len: 8, key: 17 }, RmaIoc { addr: 0, count: 1, key: 17 });
+    // SAFETY: buffers, contexts and the region live until the completions have come.
+    unsafe {
+        let (ops, atomics) = (&*(*from.ep).rma, &*(*from.ep).atomic);
+        assert_eq!((ops.readmsg)(from.ep, &rma(&into, &iov, at[3]), TRIGGER), 0);
+        let fetch = atomic(&operand, &ioc, at[2]);
+        let place = &raw mut result;
+        assert_eq!((atomics.readwritemsg)(from.ep, &fetch, place, null_mut(), 1, TRIGGER), 0);
+        assert_eq!((atomics.writemsg)(from.ep, &atomic(&operand, &ioc, at[1]), TRIGGER), 0);
+        assert_eq!((ops.writemsg)(from.ep, &rma(&out, &iov, at[0]), TRIGGER), 0);
+    }
+    nothing(&world);
+    for context in at {
+        add(cntr, 1);
+        assert_eq!(world.completion(from).op_context, context);
+    }
+    assert_eq!((memory[0], read, old), (15, [15], [10]));
+    assert_eq!((close(mr), close(cntr)), (0, 0));
+}
+
+#[test]
+fn what_has_no_condition_is_refused() {
+    let Some(host) = host("what_has_no_condition_is_refused") else { return };
+    let world = world(host);
+    let plain = World::new(host, 1);
+    let cntr = counter(&world);
+    let mut bytes = [0_u64];
+    let out = iovec(&mut bytes);
+    let send = |ep: *mut FidEp, context: *mut TriggeredContext| {
+        // SAFETY: the context is null or lives as long as it takes.
+        unsafe { ((*(*ep).msg).sendmsg)(ep, &msg(&out, 0, context.cast()), TRIGGER) }
+    };
+    let ep = world.nodes[0].ep;
+    assert_eq!(send(ep, null_mut()), code::INVAL as isize);
+    assert_eq!(send(ep, &raw mut *when(null_mut(), 1)), code::INVAL as isize);
+    assert_eq!(send(ep, &raw mut *when(ep.cast(), 1)), code::INVAL as isize);
+    let mut other = when(cntr, 1);
+    other.event_type = XPU;
+    assert_eq!(send(ep, &raw mut *other), code::NOSYS as isize);
+    let mut good = when(cntr, 1);
+    let at = &raw mut *good;
+    let own = counter(&plain);
+    assert_eq!(send(plain.nodes[0].ep, &raw mut *when(own, 1)), code::OPNOTSUPP as isize);
+    assert_eq!(send(ep, at), 0);
+    // SAFETY: the endpoint is open.
+    unsafe {
+        let cancel = (*(*ep).ops).cancel;
+        assert_eq!(cancel(ep.cast(), at.cast()), 0);
+        assert_eq!(cancel(ep.cast(), at.cast()), code::NOENT as isize);
+    }
+    assert_eq!(world.nodes[0].read().err(), Some(code::AVAIL));
+    assert_eq!(world.nodes[0].read_error().unwrap().op_context, at.cast());
+    assert_eq!((close(own), close(cntr)), (0, 0));
+}
+
+#[test]
+fn triggers_are_for_who_asks() {
+    let Some(host) = host("triggers_are_for_who_asks") else { return };
+    const RDM: u32 = 3;
+    const SOCK_STREAM: u32 = 4;
+    let asked = |caps: u64, kind: u32| {
+        let found = info(host, |hints| {
+            hints.caps = caps;
+            // SAFETY: libfabric allocates hints with all attributes.
+            unsafe { (*hints.ep_attr).kind = kind };
+        })?;
+        // SAFETY: libfabric's own info.
+        unsafe {
+            let caps = (*found).caps & TRIGGER;
+            let sides = ((*(*found).tx_attr).caps & TRIGGER, (*(*found).rx_attr).caps & TRIGGER);
+            (host.freeinfo)(found);
+            Ok((caps, sides))
+        }
+    };
+    assert_eq!(asked(flag::MSG, RDM), Ok((0, (0, 0))));
+    assert_eq!(asked(0, RDM), Ok((0, (0, 0))));
+    assert_eq!(asked(flag::MSG | TRIGGER, RDM), Ok((TRIGGER, (TRIGGER, TRIGGER))));
+    assert_eq!(asked(flag::MSG | TRIGGER, SOCK_STREAM), Err(code::NODATA));
+}
