@@ -20,6 +20,7 @@ use crate::{
     primitive::{Ordering, fence},
     socket_endpoint::driver::SocketDriver,
     transport::{Provider, Unreachable},
+    triggered::Deferrals,
 };
 
 /// Why an object could not be opened.
@@ -120,6 +121,8 @@ pub struct Domain<P: Provider> {
     watchers: Mutex<Vec<Weak<Counter>>>,
     /// Who drives its socket endpoints, from the first on.
     sockets: OnceLock<SocketDriver<P>>,
+    /// Deferred work, whichever endpoint it is for.
+    works: Arc<Deferrals>,
     open: BindCount,
 }
 
@@ -178,6 +181,7 @@ impl<P: Provider> Domain<P> {
             memory_regions,
             watchers,
             sockets,
+            works: Arc::default(),
             open,
         }))
     }
@@ -210,6 +214,11 @@ impl<P: Provider> Domain<P> {
     /// The memory that peers may reach.
     pub(crate) fn memory_regions(&self) -> &Arc<MemoryRegionRegistry> {
         &self.memory_regions
+    }
+
+    /// What finds deferred work.
+    pub(crate) fn works(&self) -> &Arc<Deferrals> {
+        &self.works
     }
 
     /// Every endpoint of the domain.

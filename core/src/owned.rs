@@ -1,4 +1,5 @@
-//! Buffers of safe operations: the engine owns them from post to completion.
+//! What belongs to an operation under way: the buffer of a safe one, which the engine owns from
+//! post to completion, or what counts deferred work.
 //!
 //! A safe post moves a `Vec<u8>` in; its completion hands it back. Whatever
 //! happens in between (cancel, an error, the endpoint or the queue dropped), the
@@ -6,28 +7,54 @@
 
 use std::fmt;
 
-use crate::memory::Piece;
+use crate::{memory::Piece, triggered::Tally};
 
-/// A buffer that belongs to an operation under way.
+/// What belongs to an operation under way.
 ///
 /// Moving the `Vec` does not move its bytes, so the piece stays valid. The box
 /// keeps a completion entry within one cache line.
-#[allow(clippy::box_collection)]
-pub struct Owner(Box<Vec<u8>>);
+pub struct Owner(Box<Held>);
+
+enum Held {
+    Buffer(Vec<u8>),
+    Work(Tally),
+}
 
 impl fmt::Debug for Owner {
     /// The length alone: a message's bytes belong into no log.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Owner({} bytes)", self.0.len())
+        match &*self.0 {
+            Held::Buffer(buffer) => write!(f, "Owner({} bytes)", buffer.len()),
+            Held::Work(_) => write!(f, "Owner(work)"),
+        }
     }
 }
 
 impl Owner {
     /// Takes `buffer` over, and the piece that covers its whole length.
-    pub(crate) fn new(buffer: Vec<u8>) -> (Owner, Piece) {
-        let mut owner = Owner(Box::new(buffer));
-        let piece = Piece::of_owned(&mut owner.0);
-        (owner, piece)
+    pub(crate) fn new(mut buffer: Vec<u8>) -> (Owner, Piece) {
+        let piece = Piece::of_owned(&mut buffer);
+        (Owner(Box::new(Held::Buffer(buffer))), piece)
+    }
+
+    /// Has deferred work be counted.
+    pub(crate) fn of_work(tally: Tally) -> Owner {
+        Owner(Box::new(Held::Work(tally)))
+    }
+
+    /// What counts the operation, if it is deferred work: its completion takes it.
+    #[inline(always)]
+    pub(crate) fn take_tally(owner: &mut Option<Owner>) -> Option<Tally> {
+        if owner.is_none() { None } else { Owner::take_held(owner) }
+    }
+
+    #[cold]
+    fn take_held(owner: &mut Option<Owner>) -> Option<Tally> {
+        let is_work = |owner: &mut Owner| matches!(*owner.0, Held::Work(_));
+        match *owner.take_if(is_work)?.0 {
+            Held::Work(tally) => Some(tally),
+            Held::Buffer(_) => None,
+        }
     }
 
     /// The buffer of a post that was refused, which has therefore stayed here.
@@ -37,6 +64,9 @@ impl Owner {
 
     /// Gives the buffer back.
     pub(crate) fn into_buffer(self) -> Vec<u8> {
-        *self.0
+        match *self.0 {
+            Held::Buffer(buffer) => buffer,
+            Held::Work(_) => Vec::new(),
+        }
     }
 }

@@ -25,7 +25,7 @@ use crate::{
     },
     address_vector, completion_queue,
     context_attributes::Whole,
-    counter, endpoint, fabric, hints, memory_region,
+    counter, deferred_work, endpoint, fabric, hints, memory_region,
     object::{self, FID_NOSYS, Header, Use},
     outcome::{Failure, done},
     parameters, poll_set, scalable_endpoint, shared_receive, shared_transmit,
@@ -73,7 +73,12 @@ impl State {
     }
 }
 
-static FID: OpsFid = OpsFid { close: object::close::<FidDomain>, bind, ..FID_NOSYS };
+static FID: OpsFid = OpsFid {
+    close: object::close::<FidDomain>,
+    bind,
+    control: deferred_work::control,
+    ..FID_NOSYS
+};
 static OPERATIONS: OpsDomain = OpsDomain {
     av_open: address_vector::open,
     cq_open: completion_queue::open,

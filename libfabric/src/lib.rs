@@ -46,6 +46,7 @@ pub mod address_vector;
 pub mod completion_queue;
 mod connection_request;
 pub mod counter;
+mod deferred_work;
 pub mod domain;
 pub mod endpoint;
 pub mod event_queue;

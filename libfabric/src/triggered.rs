@@ -41,7 +41,8 @@ pub unsafe fn deferred(
             let when = context.trigger.threshold;
             (when, object::checked::<FidCntr>(when.cntr.cast())?)
         };
-        post(&Threshold { counter: counter.counter.clone(), value: when.threshold as u64 })?;
+        let (counter, value) = (counter.counter.clone(), when.threshold as u64);
+        post(&Threshold { counter, value, work: None })?;
         Ok(0)
     })
 }

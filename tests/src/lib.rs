@@ -134,6 +134,15 @@ macro_rules! conformance {
                 what_cannot_be_triggered_is_refused,
                 an_injected_buffer_is_free_while_it_waits,
                 any_thread_starts_what_waits;
+            deferred_work:
+                operations_are_counted_by_a_counter_of_their_own,
+                one_sided_work_is_counted_too,
+                entries_are_for_who_asks,
+                a_received_message_is_passed_on_by_nobody,
+                errors_trigger_and_are_counted,
+                counters_are_set_and_added_to,
+                work_is_canceled_and_flushed,
+                what_cannot_be_work_is_refused;
             auth_keys:
                 peers_talk_by_a_key_that_both_have,
                 who_proves_no_key_is_not_heard,

@@ -104,6 +104,15 @@ pub enum PostError {
         /// Which object.
         object: &'static str,
     },
+    /// Deferred work cannot do this.
+    #[error("{what} cannot be deferred work")]
+    NotAsWork {
+        /// What.
+        what: &'static str,
+    },
+    /// "The completion_cntr field must be NULL for counter operations" (fi_trigger(3)).
+    #[error("a deferred counter operation is counted by no other counter, and is always work")]
+    CountedChange,
     /// The counter that would trigger the operation is closed, or the endpoint meanwhile.
     #[error("the triggering counter is closed, or the endpoint")]
     TriggerClosed,
@@ -135,10 +144,12 @@ impl HasErrno for PostError {
                 Errno::OPBADSTATE
             }
             PostError::OtherDomain { .. } => Errno::DOMAIN,
+            PostError::NotAsWork { .. } => Errno::NOSYS,
             PostError::NotConnected => Errno::NOTCONN,
             PostError::NotByOurKeys { .. } => Errno::NOKEY,
             PostError::UnknownAddress { .. }
             | PostError::NothingToPost
+            | PostError::CountedChange
             | PostError::NothingClaimed { .. } => Errno::INVAL,
             PostError::InjectTooLarge { .. } | PostError::TooLong { .. } => Errno::MSGSIZE,
             PostError::TooManyPieces { .. }

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::{Endpoint, PostError};
+use super::{CLAIM_FLAGS, Endpoint, PostError};
 use crate::{
     engine::{
         submission::{Submission, Unowned},
@@ -16,7 +16,7 @@ use crate::{
     operation::{ReceivePost, SendPost},
     protocol::receive::canceled,
     transport::Provider,
-    triggered::{Threshold, Work},
+    triggered::{Key, Startable, Threshold},
 };
 
 /// An operation that waits to be posted.
@@ -25,7 +25,7 @@ struct Posted<P: Provider> {
     submission: Submission,
 }
 
-impl<P: Provider> Work for Posted<P> {
+impl<P: Provider> Startable for Posted<P> {
     fn start(self: Box<Self>) {
         self.unit.submit_due(self.submission);
     }
@@ -54,7 +54,9 @@ impl<P: Provider> Endpoint<P> {
             self.check_inject(post.pieces.total())?;
         }
         post.check_length(enabled.unit.message_max())?;
-        post.flags |= enabled.send.added;
+        if when.work.is_none() {
+            post.flags |= enabled.send.added;
+        }
         post.to &= enabled.to_mask;
         self.trigger(Unowned::send(post), when)
     }
@@ -69,9 +71,14 @@ impl<P: Provider> Endpoint<P> {
     ) -> Result<(), PostError> {
         let enabled = self.enabled()?;
         self.check_flags(Flags::RECV, self.receive_flags(), post.flags)?;
+        if when.work.is_some() && post.flags.intersects(CLAIM_FLAGS | Flags::MULTI_RECV) {
+            return Err(PostError::NotAsWork { what: "a peek, a claim or a multi-receive" });
+        }
         self.check_pieces(&post.pieces)?;
         post.from |= enabled.from_any;
-        post.flags |= enabled.receive.added;
+        if when.work.is_none() {
+            post.flags |= enabled.receive.added;
+        }
         self.trigger(Unowned::receive(post), when)
     }
 
@@ -83,7 +90,9 @@ impl<P: Provider> Endpoint<P> {
         mut post: RmaPost<'_>,
         when: &Threshold<P>,
     ) -> Result<(), PostError> {
-        self.add_completion(&mut post.flags);
+        if when.work.is_none() {
+            self.add_completion(&mut post.flags);
+        }
         self.trigger_remote(self.prepare_rma(Action::Read, post)?, when)
     }
 
@@ -96,7 +105,9 @@ impl<P: Provider> Endpoint<P> {
         mut post: RmaPost<'_>,
         when: &Threshold<P>,
     ) -> Result<(), PostError> {
-        self.add_completion(&mut post.flags);
+        if when.work.is_none() {
+            self.add_completion(&mut post.flags);
+        }
         self.trigger_remote(self.prepare_rma(Action::Write, post)?, when)
     }
 
@@ -109,7 +120,9 @@ impl<P: Provider> Endpoint<P> {
         mut post: AtomicPost<'_>,
         when: &Threshold<P>,
     ) -> Result<(), PostError> {
-        self.add_completion(&mut post.flags);
+        if when.work.is_none() {
+            self.add_completion(&mut post.flags);
+        }
         self.trigger_remote(self.prepare_atomic(post)?, when)
     }
 
@@ -126,14 +139,38 @@ impl<P: Provider> Endpoint<P> {
         if !self.options.capabilities.contains(Flags::TRIGGER) {
             return Err(PostError::NotCapable { missing: Flags::TRIGGER });
         }
-        if !Arc::ptr_eq(when.counter.domain(), &self.domain) {
-            return Err(PostError::OtherDomain { object: "counter" });
+        let completion = when.work.as_ref().and_then(|work| work.completion.as_ref());
+        for counter in [Some(&when.counter), completion].into_iter().flatten() {
+            if !Arc::ptr_eq(counter.domain(), &self.domain) {
+                return Err(PostError::OtherDomain { object: "counter" });
+            }
         }
-        let (unit, context) = (self.unit()?.clone(), post.context());
-        let work = || Box::new(Posted { unit, submission: post.taken() }) as Box<dyn Work>;
+        let unit = self.unit()?.clone();
+        let (key, tally) = match &when.work {
+            None => (Key::Operation(post.context()), None),
+            Some(work) => {
+                self.check_work()?;
+                self.domain.works().learn(when.counter.counter());
+                (Key::Work(work.id), Some(work.tally()))
+            }
+        };
+        let work = || {
+            let submission = match tally {
+                None => post.taken(),
+                Some(tally) => post.into_work(tally),
+            };
+            Box::new(Posted { unit, submission }) as Box<dyn Startable>
+        };
         let counter = when.counter.counter();
-        self.deferrals
-            .defer(counter, when.value, context, work)
-            .map_err(|_| PostError::TriggerClosed)
+        self.deferrals.defer(counter, when.value, key, work).map_err(|_| PostError::TriggerClosed)
+    }
+
+    /// What completes as nothing else does cannot be told apart from what is no work.
+    fn check_work(&self) -> Result<(), PostError> {
+        match (self.options.datagrams, self.buffers()) {
+            (true, _) => Err(PostError::NotAsWork { what: "a datagram" }),
+            (_, true) => Err(PostError::NotAsWork { what: "what buffers its messages" }),
+            _ => Ok(()),
+        }
     }
 }

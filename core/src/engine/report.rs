@@ -72,9 +72,11 @@ impl Side {
     /// Reports a failure: always, however the operation was posted.
     #[cold]
     #[inline(never)]
-    pub fn fail(&self, error: ErrorEntry) {
-        if let Some(counter) = &self.counter {
-            counter.add_error(1);
+    pub fn fail(&self, mut error: ErrorEntry) {
+        match (Owner::take_tally(&mut error.owner), &self.counter) {
+            (Some(tally), _) => tally.fail(),
+            (None, Some(counter)) => counter.add_error(1),
+            (None, None) => {}
         }
         if let Some(queue) = &self.queue {
             queue.push_error(error);
@@ -113,24 +115,42 @@ pub struct Message {
 const MESSAGE_KIND: Flags = Flags::TAGGED.union(Flags::MSG);
 const POSTED_KIND: Flags = MESSAGE_KIND.union(Flags::MULTI_RECV);
 
+#[inline(always)]
+fn sent_entry(flags: Flags, context: u64, owner: Option<Owner>) -> Option<Entry> {
+    flags.contains(Flags::COMPLETION).then(|| Entry {
+        context,
+        flags: ((flags & MESSAGE_KIND) | Flags::SEND).bits(),
+        owner,
+        ..Entry::default()
+    })
+}
+
 impl<T: Transport> Engine<T> {
     /// A send that has left at once.
     #[inline(always)]
     pub(crate) fn report_sent(&self, flags: Flags, context: u64, owner: Option<Owner>) {
-        let entry = flags.contains(Flags::COMPLETION).then(|| Entry {
-            context,
-            flags: ((flags & MESSAGE_KIND) | Flags::SEND).bits(),
-            owner,
-            ..Entry::default()
-        });
-        self.setup.transmit.succeed(entry);
+        self.setup.transmit.succeed(sent_entry(flags, context, owner));
     }
 
     /// A send that had to wait.
     pub(crate) fn finish_send(&mut self, index: u32) {
         let mut send = self.sends.remove(index);
         send.lent = None;
-        self.report_sent(send.flags, send.context, send.owner);
+        match Owner::take_tally(&mut send.owner) {
+            None => self.report_sent(send.flags, send.context, send.owner),
+            Some(tally) => {
+                self.push_sent(sent_entry(send.flags, send.context, None));
+                tally.succeed();
+            }
+        }
+    }
+
+    /// The entry of an operation of ours, if it writes one.
+    #[inline(always)]
+    pub(crate) fn push_sent(&self, entry: Option<Entry>) {
+        if let (Some(queue), Some(entry)) = (&self.setup.transmit.queue, entry) {
+            queue.push(entry);
+        }
     }
 
     /// A send that failed.
@@ -165,8 +185,10 @@ impl<T: Transport> Engine<T> {
         let Some(receive) = self.receives.get_mut(index) else {
             return;
         };
-        if let Some(counter) = &self.setup.receive.counter {
-            counter.add(1);
+        match (Owner::take_tally(&mut receive.owner), &self.setup.receive.counter) {
+            (Some(tally), _) => tally.succeed(),
+            (None, Some(counter)) => counter.add(1),
+            (None, None) => {}
         }
         if let Some(queue) = &self.setup.receive.queue
             && receive.flags.contains(Flags::COMPLETION)

@@ -8,6 +8,7 @@ use crate::{
     operation::{Lent, ReceiveOperation, ReceivePost, SendPost, StoredPieces},
     owned::Owner,
     transport::{Transport, Unreachable},
+    triggered::Tally,
 };
 
 /// What a caller leaves for the owner. Boxed buffers only where threads collide, and where an
@@ -88,6 +89,21 @@ impl<'a> Unowned<'a> {
             Submission::Remote { operation, .. } => operation.context,
             Submission::Overflow => 0,
         }
+    }
+
+    /// The submission of deferred work, which `tally` counts.
+    pub fn into_work(self, tally: Tally) -> Submission {
+        let mut submission = self.submission;
+        if let Submission::Receive { post, .. } = &mut submission {
+            // What is received into a list of buffers goes no fast path, which knows of no work.
+            if let StoredPieces::One(piece) = post.pieces {
+                post.pieces = StoredPieces::Many(Box::new([piece]));
+            }
+        }
+        if let Some(owner) = submission.owner() {
+            *owner = Some(Owner::of_work(tally));
+        }
+        submission
     }
 
     /// The submission with its buffer, which the caller has no more.

@@ -43,6 +43,22 @@ pub struct MsgAtomic {
     pub data: u64,
 }
 
+/// Where the values from before go.
+#[repr(C)]
+pub struct MsgFetch {
+    pub msg_iov: *mut Ioc,
+    pub desc: *mut Opaque,
+    pub iov_count: usize,
+}
+
+/// What is compared with.
+#[repr(C)]
+pub struct MsgCompare {
+    pub msg_iov: *const Ioc,
+    pub desc: *mut Opaque,
+    pub iov_count: usize,
+}
+
 operations! {
     pub struct OpsAtomic {
         write(ep: *mut FidEp, buffer: *const c_void, count: usize, desc: Opaque, to: u64, address: u64, key: u64, datatype: u32, op: u32, context: Opaque) -> isize;

@@ -37,6 +37,29 @@ macro_rules! sizes {
 }
 
 fn all_sizes() -> Vec<(&'static str, usize, usize, usize)> {
+    let mut sizes = sizes_of_objects();
+    sizes.extend(sizes_of_triggers());
+    sizes
+}
+
+fn sizes_of_triggers() -> Vec<(&'static str, usize, usize, usize)> {
+    sizes! {
+        TriggerThreshold = fi_trigger_threshold: 16, 16;
+        TriggeredContext = fi_triggered_context: 32, 32;
+        MsgFetch = fi_msg_fetch: 24, 24;
+        MsgCompare = fi_msg_compare: 24, 24;
+        OpMsg = fi_op_msg: 64, 64;
+        OpTagged = fi_op_tagged: 80, 80;
+        OpRma = fi_op_rma: 80, 80;
+        OpAtomic = fi_op_atomic: 88, 88;
+        OpFetchAtomic = fi_op_fetch_atomic: 112, 112;
+        OpCompareAtomic = fi_op_compare_atomic: 136, 136;
+        OpCntr = fi_op_cntr: 16, 16;
+        DeferredWork = fi_deferred_work: 104, 104;
+    }
+}
+
+fn sizes_of_objects() -> Vec<(&'static str, usize, usize, usize)> {
     sizes! {
         Info = fi_info: 120, 120;
         TxAttr = fi_tx_attr: 80, 80;
@@ -77,8 +100,6 @@ fn all_sizes() -> Vec<(&'static str, usize, usize, usize)> {
         Ioc = fi_ioc: 16, 16;
         RmaIoc = fi_rma_ioc: 24, 24;
         AtomicAttr = fi_atomic_attr: 16, 16;
-        TriggerThreshold = fi_trigger_threshold: 16, 16;
-        TriggeredContext = fi_triggered_context: 32, 32;
         OpsFid = fi_ops: 56, 56;
         OpsFabric = fi_ops_fabric: 56, 56;
         OpsDomain = fi_ops_domain: 96, 104;
@@ -150,6 +171,17 @@ fn entries_and_messages() -> Vec<Fact> {
         AtomicAttr = fi_atomic_attr { count, size }
         TriggerThreshold = fi_trigger_threshold { cntr, threshold }
         TriggeredContext = fi_triggered_context { event_type, trigger }
+        MsgFetch = fi_msg_fetch { msg_iov, desc, iov_count }
+        MsgCompare = fi_msg_compare { msg_iov, desc, iov_count }
+        OpMsg = fi_op_msg { ep, msg, flags }
+        OpTagged = fi_op_tagged { ep, msg, flags }
+        OpRma = fi_op_rma { ep, msg, flags }
+        OpAtomic = fi_op_atomic { ep, msg, flags }
+        OpFetchAtomic = fi_op_fetch_atomic { ep, msg, fetch, flags }
+        OpCompareAtomic = fi_op_compare_atomic { ep, msg, fetch, compare, flags }
+        OpCntr = fi_op_cntr { cntr, value }
+        DeferredWork = fi_deferred_work { context, threshold, triggering_cntr, completion_cntr,
+            op_type, op }
         Fid = fid { fclass, context, ops }
         FidFabric = fid_fabric { fid, ops, api_version }
         FidDomain = fid_domain { fid, ops, mr }
@@ -220,6 +252,20 @@ fn numbers() -> Vec<Fact> {
         ("FI_CLASS_WAIT", class::WAIT),
         ("FI_CLASS_POLL", class::POLL),
         ("FI_TRIGGER_THRESHOLD", event::THRESHOLD as usize),
+        ("FI_QUEUE_WORK", command::QUEUE_WORK as usize),
+        ("FI_CANCEL_WORK", command::CANCEL_WORK as usize),
+        ("FI_FLUSH_WORK", command::FLUSH_WORK as usize),
+        ("FI_OP_RECV", op::RECV as usize),
+        ("FI_OP_SEND", op::SEND as usize),
+        ("FI_OP_TRECV", op::TRECV as usize),
+        ("FI_OP_TSEND", op::TSEND as usize),
+        ("FI_OP_READ", op::READ as usize),
+        ("FI_OP_WRITE", op::WRITE as usize),
+        ("FI_OP_ATOMIC", op::ATOMIC as usize),
+        ("FI_OP_FETCH_ATOMIC", op::FETCH_ATOMIC as usize),
+        ("FI_OP_COMPARE_ATOMIC", op::COMPARE_ATOMIC as usize),
+        ("FI_OP_CNTR_SET", op::CNTR_SET as usize),
+        ("FI_OP_CNTR_ADD", op::CNTR_ADD as usize),
         ("FI_ENOSYS", NOSYS as usize),
         ("FI_EBADF", BADF as usize),
     ];

@@ -2,14 +2,12 @@
 
 use std::ffi::{c_int, c_void};
 
-use kestrel::Provider;
 use kestrel_core::{
     error::Errno,
     flags::Flags,
     memory::Pieces,
     one_sided::{AtomicPost, RemoteSegment},
     protocol::atomic::{AtomicCall, AtomicOperation, Datatype, Form},
-    triggered::Threshold,
 };
 
 use super::{
@@ -128,18 +126,43 @@ unsafe fn post_message(
     ep: *mut FidEp,
     msg: *const MsgAtomic,
     form: Form,
-    (compare, compare_count): (*const Ioc, usize),
-    (results, result_count): (*const Ioc, usize),
+    compare: (*const Ioc, usize),
+    results: (*const Ioc, usize),
     flags: u64,
 ) -> isize {
     // SAFETY: the caller vouches for it.
     let (state, msg) = unsafe { (post::state(ep), msg.as_ref()) };
     let Some(msg) = msg else { return post::bad_list() };
-    let Some(call) = call(msg.datatype, msg.op, form) else {
-        return unknown(msg.datatype, msg.op);
+    let flags = Flags::from_bits_retain(flags);
+    let endpoint = &state.endpoint;
+    let post = |post: AtomicPost<'_>| match flags.contains(Flags::TRIGGER) {
+        false => posted(endpoint.post_atomic(post)),
+        // SAFETY: as above: then the context is what FI_TRIGGER asks for.
+        true => unsafe {
+            triggered::deferred(msg.context, |when| endpoint.trigger_atomic(post, when))
+        },
     };
-    let size = call.datatype.size();
     // SAFETY: as above.
+    unsafe { with_post(msg, form, compare, results, flags.difference(Flags::TRIGGER), post) }
+}
+
+/// Hands what a message says to `post`.
+///
+/// # Safety
+/// As calls from C (see the crate's documentation).
+#[inline(always)]
+pub unsafe fn with_post(
+    msg: &MsgAtomic,
+    form: Form,
+    (compare, compare_count): (*const Ioc, usize),
+    (results, result_count): (*const Ioc, usize),
+    flags: Flags,
+    post: impl FnOnce(AtomicPost<'_>) -> isize,
+) -> isize {
+    let (datatype, op) = (msg.datatype, msg.op);
+    let Some(call) = call(datatype, op, form) else { return unknown(datatype, op) };
+    let size = call.datatype.size();
+    // SAFETY: the caller vouches for it.
     let lists = unsafe {
         (
             List::of_elements(msg.msg_iov, msg.iov_count, size),
@@ -153,16 +176,8 @@ unsafe fn post_message(
     };
     let sides =
         Sides { operands: operands.pieces(), compare: compare.pieces(), results: results.pieces() };
-    let flags = Flags::from_bits_retain(flags);
-    let own = flags.difference(Flags::TRIGGER);
-    let post = of_sides(call, sides, msg.addr, segments.as_slice(), msg.context, own);
-    let post = AtomicPost { data: msg.data, ..post };
-    if flags.contains(Flags::TRIGGER) {
-        let trigger = |when: &Threshold<Provider>| state.endpoint.trigger_atomic(post, when);
-        // SAFETY: as above: then the context is what FI_TRIGGER asks for.
-        return unsafe { triggered::deferred(msg.context, trigger) };
-    }
-    posted(state.endpoint.post_atomic(post))
+    let what = of_sides(call, sides, msg.addr, segments.as_slice(), msg.context, flags);
+    post(AtomicPost { data: msg.data, ..what })
 }
 
 /// Posts an operation with lists of buffers.
@@ -199,7 +214,7 @@ unsafe fn post_lists(
     post_row(state, call, sides, target, local.total() / size, context)
 }
 
-const NO_LIST: (*const Ioc, usize) = (std::ptr::null(), 0);
+pub const NO_LIST: (*const Ioc, usize) = (std::ptr::null(), 0);
 
 unsafe extern "C" fn write(
     ep: *mut FidEp,

@@ -198,8 +198,9 @@ pub unsafe fn send_message(
     posted(state.endpoint.post_send(post))
 }
 
+/// What is posted to send a message.
 #[inline(always)]
-fn of_send(
+pub fn of_send(
     pieces: Pieces<'_>,
     data: Option<u64>,
     to: u64,
@@ -358,8 +359,9 @@ pub unsafe fn receive_message(
     posted(state.post_receive(post))
 }
 
+/// What is posted to receive one.
 #[inline(always)]
-fn of_receive(
+pub fn of_receive(
     pieces: Pieces<'_>,
     from: u64,
     tag: Tag,

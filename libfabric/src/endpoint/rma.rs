@@ -162,26 +162,44 @@ unsafe fn with_message(
     // SAFETY: the caller vouches for all of it.
     let (state, msg) = unsafe { (post::state(ep), msg.as_ref()) };
     let Some(msg) = msg else { return post::bad_list() };
+    let flags = Flags::from_bits_retain(flags);
+    let post = |what: RmaPost<'_>| {
+        if flags.contains(Flags::TRIGGER) {
+            // SAFETY: as above: then the context is what FI_TRIGGER asks for.
+            return unsafe {
+                triggered::deferred(msg.context, |when| post(state, what, Some(when)))
+            };
+        }
+        posted(post(state, what, None))
+    };
     // SAFETY: as above.
+    unsafe { with_post(msg, flags.difference(Flags::TRIGGER), post) }
+}
+
+/// Hands what a message says to `post`.
+///
+/// # Safety
+/// As calls from C (see the crate's documentation).
+#[inline(always)]
+pub unsafe fn with_post(
+    msg: &MsgRma,
+    flags: Flags,
+    post: impl FnOnce(RmaPost<'_>) -> isize,
+) -> isize {
+    // SAFETY: the caller vouches for it.
     let lists = unsafe {
         (List::new(msg.msg_iov, msg.iov_count), Segments::of_bytes(msg.rma_iov, msg.rma_iov_count))
     };
     let (Some(list), Some(segments)) = lists else { return post::bad_list() };
-    let flags = Flags::from_bits_retain(flags);
-    let what = RmaPost {
+    post(RmaPost {
         pieces: list.pieces(),
         to: msg.addr,
         segments: segments.as_slice(),
         data: msg.data,
         context: msg.context as u64,
-        flags: flags.difference(Flags::TRIGGER),
+        flags,
         owner: None,
-    };
-    if flags.contains(Flags::TRIGGER) {
-        // SAFETY: as above: then the context is what FI_TRIGGER asks for.
-        return unsafe { triggered::deferred(msg.context, |when| post(state, what, Some(when))) };
-    }
-    posted(post(state, what, None))
+    })
 }
 
 /// # Safety

@@ -12,6 +12,7 @@ mod connections;
 mod contexts;
 mod control;
 mod datagrams;
+mod deferred_work;
 mod discovery;
 mod forks;
 mod host;

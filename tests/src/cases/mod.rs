@@ -9,6 +9,7 @@ pub mod cancel;
 pub mod connections;
 pub mod counters;
 pub mod datagrams;
+pub mod deferred_work;
 pub mod levels;
 pub mod load;
 pub mod messages;

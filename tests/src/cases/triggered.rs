@@ -28,22 +28,22 @@ fn capable() -> EndpointOptions {
     EndpointOptions { capabilities: options.capabilities | Flags::TRIGGER, ..options }
 }
 
-fn triggers() -> Options {
+pub(super) fn triggers() -> Options {
     Options { endpoint: capable(), ..options(MemoryRegionMode::empty()) }
 }
 
 /// Two endpoints that know each other, and a counter of the first one's.
-fn world<P: Provider>(bed: &Bed<P>) -> (World<P>, Arc<CompletionCounter<P>>) {
+pub(super) fn world<P: Provider>(bed: &Bed<P>) -> (World<P>, Arc<CompletionCounter<P>>) {
     let world = bed.world_with(2, &triggers());
     let counter = CompletionCounter::open(&world.nodes[0].domain);
     (world, counter)
 }
 
 fn at<P: Provider>(counter: &Arc<CompletionCounter<P>>, value: u64) -> Threshold<P> {
-    Threshold { counter: counter.clone(), value }
+    Threshold { counter: counter.clone(), value, work: None }
 }
 
-fn send_then<P: Provider>(
+pub(super) fn send_then<P: Provider>(
     node: &Endpoint<P>,
     to: u64,
     send: &Send<'_>,
@@ -63,13 +63,13 @@ fn send_then<P: Provider>(
     )
 }
 
-fn receive_then<P: Provider>(
-    node: &Node<P>,
+pub(super) fn receive_then<P: Provider>(
+    node: &Endpoint<P>,
     receive: &Receive<'_>,
     when: &Threshold<P>,
 ) -> Result<(), PostError> {
     let (tag, ignore) = receive.tag.unwrap_or((0, 0));
-    node.endpoint.trigger_receive(
+    node.trigger_receive(
         ReceivePost {
             pieces: receive.pieces,
             from: receive.from,
@@ -150,7 +150,7 @@ pub fn a_receive_is_posted_when_its_time_has_come<P: Provider>(bed: &Bed<P>) {
     for tag in [None, Some((7, 0))] {
         let (world, counter) = world(bed);
         let receive = Receive { pieces: into.all(), tag, context: 4, ..Receive::default() };
-        receive_then(&world.nodes[0], &receive, &at(&counter, 1)).unwrap();
+        receive_then(&world.nodes[0].endpoint, &receive, &at(&counter, 1)).unwrap();
         world.nodes[1].send(vec![3; 8], 0, tag.map(|(tag, _)| tag), 1);
         assert_eq!(world.sent(1).context(), 1);
         world.nothing_more();
@@ -193,13 +193,13 @@ pub fn one_sided_operations_wait_too<P: Provider>(bed: &Bed<P>) {
 }
 
 /// An endpoint whose sends are counted, and what drives it.
-struct Chain<P: Provider> {
-    endpoint: Arc<Endpoint<P>>,
-    counter: Arc<CompletionCounter<P>>,
-    queue: Arc<CompletionQueue<P>>,
+pub(super) struct Chain<P: Provider> {
+    pub(super) endpoint: Arc<Endpoint<P>>,
+    pub(super) counter: Arc<CompletionCounter<P>>,
+    pub(super) queue: Arc<CompletionQueue<P>>,
 }
 
-fn chain<P: Provider>(bed: &Bed<P>, peer: &Node<P>) -> Chain<P> {
+pub(super) fn chain<P: Provider>(bed: &Bed<P>, peer: &Node<P>) -> Chain<P> {
     let domain = bed.domain(Default::default());
     let endpoint = Endpoint::open(&domain, capable()).unwrap();
     let counter = CompletionCounter::open(&domain);
@@ -252,7 +252,7 @@ pub fn what_waits_is_canceled<P: Provider>(bed: &Bed<P>) {
     let node = &world.nodes[0];
     let when = at(&counter, 1);
     send_then(&node.endpoint, 1, &Send { context: 1, ..Send::default() }, &when).unwrap();
-    receive_then(node, &Receive { context: 2, ..Receive::default() }, &when).unwrap();
+    receive_then(&node.endpoint, &Receive { context: 2, ..Receive::default() }, &when).unwrap();
     let segments = [];
     let write = Rma { segments: &segments, context: 3, ..Rma::default() };
     node.endpoint.trigger_write(write.post(1), &when).unwrap();
@@ -278,7 +278,7 @@ pub fn what_goes_wrong_when_it_starts_is_reported<P: Provider>(bed: &Bed<P>) {
     let write = Rma { segments: &segments, context: 2, ..Rma::default() };
     node.endpoint.trigger_write(write.post(55), &when).unwrap();
     let directed = Receive { context: 3, from: 55, ..Receive::default() };
-    receive_then(node, &directed, &when).unwrap();
+    receive_then(&node.endpoint, &directed, &when).unwrap();
     world.nothing_more();
     counter.counter().add(1);
     for context in [1, 2] {

@@ -7,6 +7,7 @@ use crate::{
     error::Errno,
     flags::Flags,
     one_sided::{Action, RemoteOperation, RemoteStage},
+    owned::Owner,
     protocol::{place, receive::canceled},
     transport::{Arrival, PeerIndex, Transport, Unreachable},
 };
@@ -69,18 +70,19 @@ impl<T: Transport> Engine<T> {
     /// An operation is complete.
     #[inline]
     pub(crate) fn finish_remote(&mut self, index: u32) {
-        let operation = self.take_remote(index);
+        let mut operation = self.take_remote(index);
+        let tally = Owner::take_tally(&mut operation.owner);
         let entry = operation.flags.contains(Flags::COMPLETION).then(|| Entry {
             context: operation.context,
             flags: operation.action.completion_flags().bits(),
             owner: operation.owner,
             ..Entry::default()
         });
-        if let (Some(queue), Some(entry)) = (&self.setup.transmit.queue, entry) {
-            queue.push(entry);
-        }
-        if let Some(counter) = self.counter_of(operation.action) {
-            counter.add(1);
+        self.push_sent(entry);
+        match (tally, self.counter_of(operation.action)) {
+            (Some(tally), _) => tally.succeed(),
+            (None, Some(counter)) => counter.add(1),
+            (None, None) => {}
         }
     }
 
@@ -166,9 +168,11 @@ impl<T: Transport> Engine<T> {
 
     /// Reports a failure: always, however the operation was posted.
     #[cold]
-    pub(crate) fn fail_remote_as(&self, action: Action, error: ErrorEntry) {
-        if let Some(counter) = self.counter_of(action) {
-            counter.add_error(1);
+    pub(crate) fn fail_remote_as(&self, action: Action, mut error: ErrorEntry) {
+        match (Owner::take_tally(&mut error.owner), self.counter_of(action)) {
+            (Some(tally), _) => tally.fail(),
+            (None, Some(counter)) => counter.add_error(1),
+            (None, None) => {}
         }
         if let Some(queue) = &self.setup.transmit.queue {
             queue.push_error(error);

@@ -10,6 +10,8 @@
 //! engine's poll. So starting waits for nobody (`Unit::submit_due`), and what it changes in turn
 //! is left for the outermost of the thread's calls, however long a chain is.
 
+mod work;
+
 use std::{
     cell::{Cell, RefCell},
     collections::{BTreeMap, VecDeque},
@@ -21,30 +23,54 @@ use crate::{
     transport::Provider,
 };
 
+pub(crate) use work::Tally;
+pub use work::{Change, Work};
+
 /// When a triggered operation is posted. Reference: fi_trigger(3), `struct fi_trigger_threshold`.
 pub struct Threshold<P: Provider> {
     /// The event counter to check.
     pub counter: Arc<CompletionCounter<P>>,
-    /// How many successes it has to count.
+    /// What it has to reach: of successes; work counts errors as well.
     pub value: u64,
+    /// Says that the operation is deferred work.
+    pub work: Option<Work<P>>,
 }
 
 /// What is done once a counter has reached a threshold.
-pub(crate) trait Work: Send {
+pub(crate) trait Startable: Send {
     /// Does it. This waits for nobody.
     fn start(self: Box<Self>);
     /// Reports that it is not done any more.
     fn cancel(self: Box<Self>);
 }
 
-/// Work that waits for a counter.
+/// What is canceled by what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Key {
+    /// An operation, by its context.
+    Operation(u64),
+    /// Deferred work, by its id.
+    Work(u64),
+}
+
+/// What waits for a counter.
 pub(crate) struct Deferred {
     /// Who has deferred it.
-    pub owner: Arc<Deferrals>,
-    /// The operation's.
-    pub context: u64,
+    owner: Arc<Deferrals>,
+    key: Key,
     /// What is done then.
-    pub work: Box<dyn Work>,
+    work: Box<dyn Startable>,
+}
+
+impl Deferred {
+    /// Work waits "until the triggering counter (success plus error counter values) has reached
+    /// the indicated threshold", other operations for successes.
+    fn is_due(&self, threshold: u64, (value, errors): (u64, u64)) -> bool {
+        match self.key {
+            Key::Operation(_) => value >= threshold,
+            Key::Work(_) => value.saturating_add(errors) >= threshold,
+        }
+    }
 }
 
 /// What waits for one counter.
@@ -102,11 +128,12 @@ impl Triggers {
     /// now on finds that out.
     fn next_due(&self, counter: &Counter) -> Option<Deferred> {
         let mut waiting = self.lock();
-        let (value, _) = counter.now();
-        let first = waiting.deferred.first_entry().filter(|first| first.key().0 <= value);
-        let due = first.map(|first| first.remove());
+        let now = counter.now();
+        let mut reached = waiting.deferred.range(..=(now.0.saturating_add(now.1), u64::MAX));
+        let due = reached.find(|(place, deferred)| deferred.is_due(place.0, now));
+        let due = due.map(|(&place, _)| place);
         waiting.is_starting = due.is_some();
-        due
+        due.and_then(|place| waiting.deferred.remove(&place))
     }
 
     /// Takes the first that is meant.
@@ -151,6 +178,22 @@ struct Known {
     is_closed: bool,
 }
 
+impl Known {
+    fn learn(&mut self, counter: &Arc<Counter>) {
+        self.counters.retain(|known| known.strong_count() > 0);
+        if !self.counters.iter().any(|known| known.as_ptr() == Arc::as_ptr(counter)) {
+            self.counters.push(Arc::downgrade(counter));
+        }
+    }
+}
+
+/// Takes the first that is meant of what waits for `counter`.
+fn take_from(counter: &Counter, is_meant: impl Fn(&Deferred) -> bool) -> Option<Deferred> {
+    let taken = counter.triggers()?.take(is_meant)?;
+    counter.let_go();
+    Some(taken)
+}
+
 impl Deferrals {
     fn lock(&self) -> MutexGuard<'_, Known> {
         // Nothing that is done under it panics half-way.
@@ -165,42 +208,42 @@ impl Deferrals {
         self: &Arc<Self>,
         counter: &Arc<Counter>,
         threshold: u64,
-        context: u64,
-        work: impl FnOnce() -> Box<dyn Work>,
+        key: Key,
+        work: impl FnOnce() -> Box<dyn Startable>,
     ) -> Result<(), BindError> {
         let mut known = self.lock();
         if known.is_closed {
             return Err(BindError::Closed);
         }
         let triggers = counter.hold()?;
-        known.counters.retain(|known| known.strong_count() > 0);
-        if !known.counters.iter().any(|known| known.as_ptr() == Arc::as_ptr(counter)) {
-            known.counters.push(Arc::downgrade(counter));
-        }
+        known.learn(counter);
         let (owner, work) = (self.clone(), work());
-        triggers.insert(threshold, Deferred { owner, context, work });
+        triggers.insert(threshold, Deferred { owner, key, work });
         drop(known);
         triggers.fire();
         Ok(())
     }
 
-    /// Takes the owner's first that is meant, from any counter.
-    fn take(self: &Arc<Self>, is_meant: impl Fn(&Deferred) -> bool) -> Option<Deferred> {
+    /// Has what waits for `counter` be found here, whoever has deferred it.
+    pub fn learn(&self, counter: &Arc<Counter>) {
+        self.lock().learn(counter);
+    }
+
+    /// Takes the first that is meant, from any of the counters.
+    fn take(&self, is_meant: impl Fn(&Deferred) -> bool) -> Option<Deferred> {
         let counters: Vec<Arc<Counter>> =
             self.lock().counters.iter().filter_map(Weak::upgrade).collect();
-        let is_meant =
-            |deferred: &Deferred| Arc::ptr_eq(&deferred.owner, self) && is_meant(deferred);
-        counters.iter().find_map(|counter| {
-            let taken = counter.triggers()?.take(is_meant)?;
-            counter.let_go();
-            Some(taken)
-        })
+        counters.iter().find_map(|counter| take_from(counter, &is_meant))
+    }
+
+    fn take_own(self: &Arc<Self>, is_meant: impl Fn(&Deferred) -> bool) -> Option<Deferred> {
+        self.take(|deferred| Arc::ptr_eq(&deferred.owner, self) && is_meant(deferred))
     }
 
     /// Cancels the first that has this context; false if none has. Reference: fi_endpoint(3),
     /// `fi_cancel`.
     pub fn cancel(self: &Arc<Self>, context: u64) -> bool {
-        let found = self.take(|deferred| deferred.context == context);
+        let found = self.take_own(|deferred| deferred.key == Key::Operation(context));
         let is_found = found.is_some();
         if let Some(deferred) = found {
             deferred.work.cancel();
@@ -211,6 +254,6 @@ impl Deferrals {
     /// Drops all that is deferred, from now on.
     pub fn close(self: &Arc<Self>) {
         self.lock().is_closed = true;
-        while self.take(|_| true).is_some() {}
+        while self.take_own(|_| true).is_some() {}
     }
 }
