@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -27,6 +28,32 @@ listening() { until ss -Hltn "sport = :$1" | grep -q .; do sleep 0.1; done; }
 peer_listening() { on-peer sh -c "until ss -Hltn 'sport = :$1' | grep -q .; do sleep 0.1; done"; }
 received() { cat /sys/class/infiniband/rxe0/ports/1/hw_counters/rcvd_pkts; }
 states() { ibv_devinfo | grep state: ; on-peer ibv_devinfo | grep state: ; }
+"""
+
+# Prints the code points of the RoCE packets that come, when there have been as many as asked for.
+# A raw socket gets a copy of each packet of UDP, with its header.
+LISTEN = """
+import socket, sys
+raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_UDP)
+raw.settimeout(100)
+print("listening", flush=True)
+seen, left = set(), int(sys.argv[1])
+while left:
+    packet = raw.recv(65536)
+    start = 4 * (packet[0] & 15)
+    if packet[start + 2 : start + 4] == (4791).to_bytes(2, "big"):
+        seen.add(packet[1] >> 2)
+        left -= 1
+print("code points", *sorted(seen), flush=True)
+"""
+
+# Shell functions: a listener on the other host that hears so many packets, and what it heard.
+HEARING = f"""
+hear() {{
+    on-peer python3 -c {shlex.quote(LISTEN)} $1 >/tmp/heard & listens=$!
+    until grep -q listening /tmp/heard; do sleep 0.1; done
+}}
+heard() {{ wait $listens; grep code /tmp/heard; }}
 """
 
 

@@ -6,11 +6,13 @@ import re
 
 import pytest
 
-from lab import example, needs_guest, run_script
+from lab import HEARING, example, needs_guest, run_script
 
 pytestmark = [pytest.mark.usefixtures("ready"), needs_guest]
 
 QUESTIONS = 300
+# As fi_tc_dscp_set() has it.
+CODE_POINT_46 = 0x100 | 46
 
 
 @pytest.fixture(scope="session")
@@ -44,13 +46,20 @@ def test_two_hosts_ask_and_answer(datagrams: str) -> None:
 
 
 def test_what_is_lost_holds_nothing_up(datagrams: str) -> None:
-    """Each answer that comes is whole and comes once, or the program says so and fails."""
+    """Each answer that comes is whole and comes once, or the program says so and fails. Each
+    question carries the traffic class."""
     output = between_hosts(
         datagrams,
         "--loss",
         "1%",
-        script=f"serve; $datagrams ask 10.9.0.1:7001 10.9.0.2:7000 {QUESTIONS}",
+        script=f"""{HEARING}
+        hear 100
+        serve
+        TRAFFIC_CLASS={CODE_POINT_46} $datagrams ask 10.9.0.1:7001 10.9.0.2:7000 {QUESTIONS}
+        heard
+        """,
     )
+    assert "code points 46\n" in output, output
     assert answers(output)[0] > QUESTIONS * 0.7, output
 
 

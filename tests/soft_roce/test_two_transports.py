@@ -6,12 +6,14 @@ import re
 
 import pytest
 
-from lab import example, needs_guest, run_script
+from lab import HEARING, example, needs_guest, run_script
 
 pytestmark = [pytest.mark.usefixtures("ready"), needs_guest]
 
 # What each rank sends each other one, as tests/examples/rank.rs has it: the messages and the last.
 MESSAGES = 40 + 1
+# FI_TC_LOW_LATENCY, as libfabric numbers it: code point 32.
+LOW_LATENCY = 0x201
 
 
 @pytest.fixture(scope="session")
@@ -20,23 +22,27 @@ def rank() -> str:
     return example("kestrel-tests", "rank")
 
 
-def job(rank: str, *options: object, setting: str) -> list[tuple[int, int]]:
-    """Messages through shared memory and through RDMA that each rank sent."""
+def job(rank: str, *options: object, setting: str) -> tuple[list[tuple[int, int]], str]:
+    """Messages through shared memory and through RDMA that each rank sent, and the code points of
+    the packets that came to the other host."""
     addresses = "10.9.0.1:7000 10.9.0.1:7001 10.9.0.2:7000 10.9.0.2:7001"
-    script = f"""
+    script = f"""{HEARING}
+    hear 200
     export {setting}
     {rank} 0 {addresses} & zero=$!
     {rank} 1 {addresses} & one=$!
     on-peer env {setting} {rank} 2 {addresses} & two=$!
     on-peer env {setting} {rank} 3 {addresses} & three=$!
     for pid in $zero $one $two $three; do wait $pid; done
+    heard
     """
     output = run_script("--two", *options, script=script)
     assert output.count("domain rxe0") == 4, output
     line = r"rank (\d): (\d+) messages \(\d+ bytes\) through shared memory, (\d+) messages"
     found = sorted(tuple(map(int, groups)) for groups in re.findall(line, output))
     assert [rank for rank, _, _ in found] == [0, 1, 2, 3], output
-    return [(near, far) for _, near, far in found]
+    code_points = re.findall(r"^code points (.*)$", output, re.MULTILINE)
+    return [(near, far) for _, near, far in found], *code_points
 
 
 LOSSY = pytest.param(["--loss", "1%"], id="lossy", marks=pytest.mark.full)
@@ -45,8 +51,10 @@ LOSSY = pytest.param(["--loss", "1%"], id="lossy", marks=pytest.mark.full)
 @pytest.mark.parametrize("options", [pytest.param([], id="whole"), LOSSY])
 def test_neighbours_go_near_and_others_far(rank: str, options: list[str]) -> None:
     sent = job(rank, *options, setting="FI_KESTREL_TRANSPORT=auto")
-    assert sent == [(MESSAGES, 2 * MESSAGES)] * 4
+    assert sent == ([(MESSAGES, 2 * MESSAGES)] * 4, "0")
 
 
 def test_all_goes_far_where_that_is_forced(rank: str) -> None:
-    assert job(rank, setting="FI_KESTREL_TRANSPORT=verbs") == [(0, 3 * MESSAGES)] * 4
+    """And every packet carries the traffic class: data, acknowledgements, and what is read."""
+    setting = f"FI_KESTREL_TRANSPORT=verbs FI_KESTREL_FETCH_MIN=64K TRAFFIC_CLASS={LOW_LATENCY}"
+    assert job(rank, setting=setting) == ([(0, 3 * MESSAGES)] * 4, "32")
