@@ -40,6 +40,7 @@ macro_rules! conformance {
                 entries_tell_all_there_is,
                 vectors_of_any_cut_arrive_whole,
                 an_injected_buffer_is_free_at_once,
+                an_injected_message_needs_its_sender_no_more,
                 what_is_too_long_to_inject_is_refused,
                 an_injected_message_writes_no_entry,
                 more_is_only_a_hint,

@@ -46,7 +46,8 @@ impl<P: Provider> Endpoint<P> {
     }
 
     /// Sends a copy of `bytes`; there is no completion unless it fails
-    /// (`fi_inject`). At most [`super::EndpointOptions::inject_size`] bytes.
+    /// (`fi_inject`). At most [`super::EndpointOptions::inject_size`] bytes. The first message to
+    /// a peer waits for its connection, a second at most, so that it needs no progress afterwards.
     #[inline(always)]
     pub fn inject(&self, bytes: &[u8], to: u64) -> Result<(), PostError> {
         self.inject_as(bytes, to, 0, None, Flags::MSG)

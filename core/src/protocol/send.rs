@@ -1,6 +1,8 @@
 //! Posting a send: straight into the lane if nothing stands in the way, else
 //! into the peer's queue.
 
+use std::time::{Duration, Instant};
+
 use crate::{
     completion_queue::ErrorEntry,
     endpoint::PostError,
@@ -9,9 +11,13 @@ use crate::{
     flags::Flags,
     memory::{Piece, Pieces},
     operation::{SendOperation, SendPost, SendStage, StoredPieces},
+    primitive::yield_now,
     transport::{PeerIndex, Transport, Unreachable},
     wire::{self, ENVELOPE_COST, Head, Kind},
 };
+
+/// How long an injected message waits for its connection.
+const CONNECT_WAIT: Duration = Duration::from_secs(1);
 
 /// What keeps a send from leaving at once without a record of it.
 const NEEDS_RECORD: Flags =
@@ -98,8 +104,8 @@ impl<T: Transport> Engine<T> {
     }
 
     /// There is no room at the peer now. An injected message is not copied for
-    /// that: the caller, who has it, tries again. While a connection is being
-    /// made it is, so that a failure has something to be reported for.
+    /// that: the caller, who has it, tries again. Where no connection comes
+    /// about it is, so that the failure has something to be reported for.
     #[cold]
     #[inline(never)]
     fn send_later(&mut self, peer: PeerIndex, post: SendPost<'_>) -> Result<(), PostError> {
@@ -141,8 +147,32 @@ impl<T: Transport> Engine<T> {
                 return Err(PostError::Again);
             }
         }
+        let injected = post.flags.contains(Flags::INJECT);
         self.enqueue(peer, post);
+        if injected && self.peers[peer as usize].state == PeerState::Connecting {
+            self.await_connection(peer);
+        }
         Ok(())
+    }
+
+    /// Waits until a queued message has its connection, and leaves, or is known to have none. An
+    /// injected one is done for its sender when the call returns, who may make no progress from
+    /// then on: an MPI whose jobs part waits for the others by other means. It would never leave.
+    ///
+    /// Peers are connected without their engines, in far less than a millisecond on one host, so
+    /// this is short, and comes once for each. After a second the message stays queued.
+    #[cold]
+    fn await_connection(&mut self, peer: PeerIndex) {
+        let start = Instant::now();
+        while self.peers[peer as usize].state == PeerState::Connecting
+            && start.elapsed() < CONNECT_WAIT
+        {
+            if self.transport.has_event() {
+                self.take_events();
+            } else {
+                yield_now();
+            }
+        }
     }
 
     fn enqueue(&mut self, peer: PeerIndex, post: SendPost<'_>) {

@@ -1,5 +1,7 @@
 //! Every call of fi_msg(3) and fi_tagged(3).
 
+use std::time::Instant;
+
 use kestrel_core::{
     address_vector::FI_ADDR_UNSPEC,
     endpoint::{EndpointOptions, PostError},
@@ -9,7 +11,10 @@ use kestrel_core::{
     transport::Provider,
 };
 
-use crate::bed::{Bed, Memory, Options, Receive, Send, World, family, pattern, same};
+use crate::{
+    bed::{Bed, Memory, Options, Receive, Send, World, family, pattern, same},
+    scale::PATIENCE,
+};
 
 const TAG: u64 = 0xdead_beef_0123_4567;
 const DATA: u64 = 0xfedc_ba98_7654_3210;
@@ -241,6 +246,25 @@ pub fn an_injected_buffer_is_free_at_once<P: Provider>(bed: &Bed<P>) {
         assert_eq!(world.sent(0).context(), 3);
         assert_eq!(world.sent(0).context(), 4);
         world.nothing_more();
+    }
+}
+
+/// Whoever was told that an injected message is taken may make no progress any more.
+pub fn an_injected_message_needs_its_sender_no_more<P: Provider>(bed: &Bed<P>) {
+    let world = bed.world(3);
+    for to in [1, 2] {
+        let (bytes, into) = (pattern(to, 100), Memory::zeroed(100));
+        world.nodes[0].endpoint.inject_tagged(&bytes, to, 3).unwrap();
+        let node = &world.nodes[to as usize];
+        let tag = Some((3, 0));
+        node.post_receive(&Receive { pieces: into.all(), tag, ..Receive::default() }).unwrap();
+        let start = Instant::now();
+        while world.waiting(to as usize).1 == 0 {
+            node.poll();
+            assert!(start.elapsed() < PATIENCE, "it has not left");
+        }
+        world.received(to as usize).good();
+        same(&into.bytes(), &bytes, "injected");
     }
 }
 
