@@ -97,7 +97,7 @@ pub fn open(config: &Config, name: &str, auth_key: &[u8]) -> Result<VerbsProvide
     VerbsProvider::new(verbs_options(config, name, auth_key))
 }
 
-fn verbs_options(config: &Config, name: &str, auth_key: &[u8]) -> VerbsOptions {
+pub(crate) fn verbs_options(config: &Config, name: &str, auth_key: &[u8]) -> VerbsOptions {
     let (device, auth_key) = (Some(name.to_owned()), auth_key.to_vec());
     VerbsOptions { device, auth_key, ..VerbsOptions::from(config) }
 }

@@ -111,7 +111,8 @@ mod tests {
             let domains = [Progress::Manual, Progress::Auto].map(|p| domain_options(config, p));
             let offer = crate::discovery::offer(config, "domain", EndpointType::Rdm);
             let (devices, way) = (rdma::tests::chosen(config), transports(config.transport));
-            format!("{:?} {domains:?} {offer:?} {devices:?} {way}", shm_options(config))
+            let (near, far) = (shm_options(config), rdma::verbs_options(config, "rxe1", &[]));
+            format!("{near:?} {far:?} {domains:?} {offer:?} {devices:?} {way}")
         };
         let usual = everything(&Config::default());
         for parameter in &kestrel_core::config::PARAMETERS {

@@ -57,7 +57,7 @@ pub fn duplicates_reach_the_same_peer<P: Provider>(bed: &Bed<P>) {
     let other = world.nodes[0].vector.insert_one(address).unwrap();
     assert_eq!(other, 2);
     for (number, to) in [1, 2, 1, 2].into_iter().enumerate() {
-        world.nodes[0].endpoint.inject(&[number as u8], to).unwrap();
+        world.post(|| world.nodes[0].endpoint.inject(&[number as u8], to));
     }
     for number in 0..4 {
         world.nodes[1].receive(1, None, 0);
