@@ -97,14 +97,14 @@ fn a_peer_that_is_late_is_waited_for() {
     let node = Node::open();
     let address = Node::open().address();
     let to = node.insert(address);
-    node.endpoint.inject(&[3; 8], to).unwrap();
-    assert!(node.poll().is_none());
     let late = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(100));
         let late = Node::with(&NodeOptions::at(address));
         late.endpoint.receive(vec![0; 8], FI_ADDR_UNSPEC, 1).unwrap();
         late.within(PATIENCE, Wait::Polling).map(|done| done.well().length)
     });
+    // The call itself waits, a second at most.
+    node.endpoint.inject(&[3; 8], to).unwrap();
     let deadline = Instant::now() + PATIENCE;
     while !late.is_finished() {
         assert!(node.poll().is_none());
