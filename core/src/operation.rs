@@ -98,6 +98,18 @@ impl StoredPieces {
         }
     }
 
+    /// What a send is read from: of an injected message a copy, which lives as long.
+    pub fn of_send(post: &SendPost<'_>) -> (StoredPieces, Option<Box<[u8]>>) {
+        if !post.flags.contains(Flags::INJECT) {
+            return (StoredPieces::store(post.pieces), None);
+        }
+        let total = post.pieces.total();
+        let mut bytes = Vec::with_capacity(total);
+        post.pieces.for_each_part(0, total, |part| part.append_to(&mut bytes));
+        let mut bytes = bytes.into_boxed_slice();
+        (StoredPieces::One(Piece::of_owned(&mut bytes)), Some(bytes))
+    }
+
     /// As a view.
     #[inline(always)]
     pub fn view(&self) -> Pieces<'_> {

@@ -3,7 +3,6 @@
 use super::Engine;
 use crate::{
     flags::Flags,
-    memory::Piece,
     one_sided::{RemoteOperation, RemotePost},
     operation::{Lent, ReceiveOperation, ReceivePost, SendPost, StoredPieces},
     owned::Owner,
@@ -41,6 +40,22 @@ pub(crate) struct Submitted {
     owner: Option<Owner>,
 }
 
+impl Submitted {
+    /// As it was posted.
+    fn as_send(&mut self, to: u64, data: u64) -> SendPost<'_> {
+        let Submitted { pieces, tag, context, flags, owner } = self;
+        let (tag, context, flags) = (*tag, *context, *flags);
+        SendPost { pieces: pieces.view(), to, tag, data, context, flags, owner: Some(owner) }
+    }
+
+    /// As it was posted.
+    fn as_receive(&mut self, from: u64, ignore: u64) -> ReceivePost<'_> {
+        let Submitted { pieces, tag, context, flags, owner } = self;
+        let (tag, context, flags) = (*tag, *context, *flags);
+        ReceivePost { pieces: pieces.view(), from, tag, ignore, context, flags, owner: Some(owner) }
+    }
+}
+
 /// A submission whose operation's buffer, if it has one, is still with the caller.
 pub(crate) struct Unowned<'a> {
     submission: Submission,
@@ -50,16 +65,7 @@ pub(crate) struct Unowned<'a> {
 impl<'a> Unowned<'a> {
     #[cold]
     pub fn send(post: SendPost<'a>) -> Self {
-        let total = post.pieces.total();
-        let mut pieces = StoredPieces::store(post.pieces);
-        let mut copy = None;
-        if post.flags.contains(Flags::INJECT) {
-            let mut bytes = Vec::with_capacity(total);
-            post.pieces.for_each_part(0, total, |part| part.append_to(&mut bytes));
-            let mut bytes = bytes.into_boxed_slice();
-            pieces = StoredPieces::One(Piece::of_owned(&mut bytes));
-            copy = Some(bytes);
-        }
+        let (pieces, copy) = StoredPieces::of_send(&post);
         let SendPost { to, tag, data, context, flags, owner: lent, .. } = post;
         let post = Submitted { pieces, tag, context, flags, owner: None };
         Unowned { submission: Submission::Send { post, to, data, copy }, lent }
@@ -151,17 +157,12 @@ impl<T: Transport> Engine<T> {
     #[cold]
     pub(crate) fn take_submission(&mut self, submission: Submission) {
         match submission {
-            Submission::Send { post, to, data, copy } => {
-                let Submitted { pieces, tag, context, flags, mut owner } = post;
-                let (owner, pieces) = (Some(&mut owner), pieces.view());
-                self.send_submitted(SendPost { pieces, to, tag, data, context, flags, owner });
-                drop(copy);
+            // The copy of an injected message lives until it is posted.
+            Submission::Send { mut post, to, data, copy: _copy } => {
+                self.send_submitted(post.as_send(to, data));
             }
-            Submission::Receive { post, from, ignore } => {
-                let Submitted { pieces, tag, context, flags, mut owner } = post;
-                let (owner, pieces) = (Some(&mut owner), pieces.view());
-                let post = ReceivePost { pieces, from, tag, ignore, context, flags, owner };
-                self.receive_submitted(post);
+            Submission::Receive { mut post, from, ignore } => {
+                self.receive_submitted(post.as_receive(from, ignore));
             }
             Submission::Remote { operation, to } => self.remote_submitted(to, *operation),
             Submission::Overflow => {}
@@ -172,18 +173,12 @@ impl<T: Transport> Engine<T> {
     #[cold]
     pub(crate) fn fail_submission(&mut self, submission: Submission, why: &Unreachable) {
         match submission {
-            Submission::Send { post, to, data, copy } => {
-                let Submitted { pieces, tag, context, flags, mut owner } = post;
-                let (owner, pieces) = (Some(&mut owner), pieces.view());
-                let post = SendPost { pieces, to, tag, data, context, flags, owner };
-                self.fail_unsent(post, why);
-                drop(copy);
+            Submission::Send { mut post, to, data, .. } => {
+                self.fail_unsent(post.as_send(to, data), why);
             }
-            Submission::Receive { post, from, ignore } => {
-                let Submitted { pieces, tag, context, flags, mut owner } = post;
-                let (owner, pieces) = (Some(&mut owner), pieces.view());
-                let post = ReceivePost { pieces, from, tag, ignore, context, flags, owner };
-                self.fail_receive(ReceiveOperation::from_post(post), None, 0, why);
+            Submission::Receive { mut post, from, ignore } => {
+                let receive = ReceiveOperation::from_post(post.as_receive(from, ignore));
+                self.fail_receive(receive, None, 0, why);
             }
             Submission::Remote { operation, .. } => self.fail_unsent_remote(*operation, why),
             Submission::Overflow => {}

@@ -213,23 +213,14 @@ impl<T: Transport> Engine<T> {
 impl SendOperation {
     pub(crate) fn from_post(peer: PeerIndex, post: SendPost<'_>) -> SendOperation {
         let total = post.pieces.total();
-        let mut pieces = StoredPieces::store(post.pieces);
-        let flags = post.flags;
-        let mut copy = None;
-        if flags.contains(Flags::INJECT) {
-            let mut bytes = Vec::with_capacity(total);
-            post.pieces.for_each_part(0, total, |part| part.append_to(&mut bytes));
-            let mut bytes = bytes.into_boxed_slice();
-            pieces = StoredPieces::One(Piece::of_owned(&mut bytes));
-            copy = Some(bytes);
-        }
+        let (pieces, copy) = StoredPieces::of_send(&post);
         SendOperation {
             lent: None,
             pieces,
             copy,
             peer,
             stage: SendStage::Queued,
-            flags,
+            flags: post.flags,
             tag: post.tag,
             data: post.data,
             context: post.context,
