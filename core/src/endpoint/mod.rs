@@ -316,10 +316,7 @@ impl<P: Provider> Endpoint<P> {
                 return self.post_to_group(post);
             }
         }
-        self.check_pieces(&post.pieces)?;
-        if post.flags.contains(Flags::INJECT) {
-            self.check_inject(post.pieces.total())?;
-        }
+        self.check_sent(&post)?;
         post.to &= enabled.to_mask;
         enabled.unit.send(post).map_err(|error| enabled.explain(error))
     }
@@ -392,6 +389,16 @@ impl<P: Provider> Endpoint<P> {
     fn check_inject(&self, length: usize) -> Result<(), PostError> {
         let limit = self.options.inject_size;
         if length > limit { Err(PostError::InjectTooLarge { length, limit }) } else { Ok(()) }
+    }
+
+    /// What is sent: not in too many pieces, nor injected and too long for that.
+    #[inline(always)]
+    fn check_sent(&self, post: &SendPost<'_>) -> Result<(), PostError> {
+        self.check_pieces(&post.pieces)?;
+        match post.flags.contains(Flags::INJECT) {
+            true => self.check_inject(post.pieces.total()),
+            false => Ok(()),
+        }
     }
 
     #[inline(always)]

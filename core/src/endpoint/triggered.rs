@@ -49,14 +49,9 @@ impl<P: Provider> Endpoint<P> {
     ) -> Result<(), PostError> {
         let enabled = self.enabled()?;
         self.check_flags(Flags::SEND, self.send_flags(), post.flags)?;
-        self.check_pieces(&post.pieces)?;
-        if post.flags.contains(Flags::INJECT) {
-            self.check_inject(post.pieces.total())?;
-        }
+        self.check_sent(&post)?;
         post.check_length(enabled.unit.message_max())?;
-        if when.work.is_none() {
-            post.flags |= enabled.send.added;
-        }
+        post.flags |= when.of_operations(enabled.send.added);
         post.to &= enabled.to_mask;
         self.trigger(Unowned::send(post), when)
     }
@@ -76,23 +71,14 @@ impl<P: Provider> Endpoint<P> {
         }
         self.check_pieces(&post.pieces)?;
         post.from |= enabled.from_any;
-        if when.work.is_none() {
-            post.flags |= enabled.receive.added;
-        }
+        post.flags |= when.of_operations(enabled.receive.added);
         self.trigger(Unowned::receive(post), when)
     }
 
     /// Posts a read once `when` has come: as [`Self::post_read`].
     /// # Reference
     /// fi_trigger(3)
-    pub fn trigger_read(
-        &self,
-        mut post: RmaPost<'_>,
-        when: &Threshold<P>,
-    ) -> Result<(), PostError> {
-        if when.work.is_none() {
-            self.add_completion(&mut post.flags);
-        }
+    pub fn trigger_read(&self, post: RmaPost<'_>, when: &Threshold<P>) -> Result<(), PostError> {
         self.trigger_remote(self.prepare_rma(Action::Read, post)?, when)
     }
 
@@ -100,14 +86,7 @@ impl<P: Provider> Endpoint<P> {
     /// [`Self::trigger_send`].
     /// # Reference
     /// fi_trigger(3)
-    pub fn trigger_write(
-        &self,
-        mut post: RmaPost<'_>,
-        when: &Threshold<P>,
-    ) -> Result<(), PostError> {
-        if when.work.is_none() {
-            self.add_completion(&mut post.flags);
-        }
+    pub fn trigger_write(&self, post: RmaPost<'_>, when: &Threshold<P>) -> Result<(), PostError> {
         self.trigger_remote(self.prepare_rma(Action::Write, post)?, when)
     }
 
@@ -117,12 +96,9 @@ impl<P: Provider> Endpoint<P> {
     /// fi_trigger(3)
     pub fn trigger_atomic(
         &self,
-        mut post: AtomicPost<'_>,
+        post: AtomicPost<'_>,
         when: &Threshold<P>,
     ) -> Result<(), PostError> {
-        if when.work.is_none() {
-            self.add_completion(&mut post.flags);
-        }
         self.trigger_remote(self.prepare_atomic(post)?, when)
     }
 
@@ -131,7 +107,9 @@ impl<P: Provider> Endpoint<P> {
         mut post: RemotePost<'_>,
         when: &Threshold<P>,
     ) -> Result<(), PostError> {
-        post.to &= self.enabled()?.to_mask;
+        let enabled = self.enabled()?;
+        post.flags |= when.of_operations(enabled.send.added);
+        post.to &= enabled.to_mask;
         self.trigger(Unowned::remote(post), when)
     }
 

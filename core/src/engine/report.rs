@@ -11,6 +11,7 @@ use crate::{
     operation::{ReceiveOperation, SendOperation},
     owned::Owner,
     transport::{PeerIndex, Transport, Unreachable},
+    triggered::Tally,
 };
 
 /// Where one direction's completions go.
@@ -73,11 +74,7 @@ impl Side {
     #[cold]
     #[inline(never)]
     pub fn fail(&self, mut error: ErrorEntry) {
-        match (Owner::take_tally(&mut error.owner), &self.counter) {
-            (Some(tally), _) => tally.fail(),
-            (None, Some(counter)) => counter.add_error(1),
-            (None, None) => {}
-        }
+        count_failure(Owner::take_tally(&mut error.owner), self.counter.as_deref());
         if let Some(queue) = &self.queue {
             queue.push_error(error);
         }
@@ -114,6 +111,26 @@ pub struct Message {
 
 const MESSAGE_KIND: Flags = Flags::TAGGED.union(Flags::MSG);
 const POSTED_KIND: Flags = MESSAGE_KIND.union(Flags::MULTI_RECV);
+
+/// Counts a success: of work by what counts it, of other operations by the endpoint's counter.
+#[inline(always)]
+pub(crate) fn count_success(tally: Option<Tally>, counter: Option<&Counter>) {
+    match (tally, counter) {
+        (Some(tally), _) => tally.succeed(),
+        (None, Some(counter)) => counter.add(1),
+        (None, None) => {}
+    }
+}
+
+/// Counts a failure, likewise.
+#[inline(always)]
+pub(crate) fn count_failure(tally: Option<Tally>, counter: Option<&Counter>) {
+    match (tally, counter) {
+        (Some(tally), _) => tally.fail(),
+        (None, Some(counter)) => counter.add_error(1),
+        (None, None) => {}
+    }
+}
 
 #[inline(always)]
 fn sent_entry(flags: Flags, context: u64, owner: Option<Owner>) -> Option<Entry> {
@@ -185,11 +202,7 @@ impl<T: Transport> Engine<T> {
         let Some(receive) = self.receives.get_mut(index) else {
             return;
         };
-        match (Owner::take_tally(&mut receive.owner), &self.setup.receive.counter) {
-            (Some(tally), _) => tally.succeed(),
-            (None, Some(counter)) => counter.add(1),
-            (None, None) => {}
-        }
+        count_success(Owner::take_tally(&mut receive.owner), self.setup.receive.counter.as_deref());
         if let Some(queue) = &self.setup.receive.queue
             && receive.flags.contains(Flags::COMPLETION)
         {

@@ -19,7 +19,7 @@ use std::{
 };
 
 use crate::{
-    bind_count::BindError, completion_counter::CompletionCounter, counter::Counter,
+    bind_count::BindError, completion_counter::CompletionCounter, counter::Counter, flags::Flags,
     transport::Provider,
 };
 
@@ -34,6 +34,14 @@ pub struct Threshold<P: Provider> {
     pub value: u64,
     /// Says that the operation is deferred work.
     pub work: Option<Work<P>>,
+}
+
+impl<P: Provider> Threshold<P> {
+    /// Flags that the endpoint adds: to an operation of its own. "Posted work requests do not
+    /// generate any completions at the endpoint by default".
+    pub(crate) fn of_operations(&self, added: Flags) -> Flags {
+        if self.work.is_none() { added } else { Flags::empty() }
+    }
 }
 
 /// What is done once a counter has reached a threshold.

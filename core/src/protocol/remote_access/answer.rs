@@ -3,7 +3,11 @@
 use crate::{
     completion_queue::{Entry, ErrorEntry},
     counter::Counter,
-    engine::{Engine, peer::ONE_SIDED},
+    engine::{
+        Engine,
+        peer::ONE_SIDED,
+        report::{count_failure, count_success},
+    },
     error::Errno,
     flags::Flags,
     one_sided::{Action, RemoteOperation, RemoteStage},
@@ -79,11 +83,7 @@ impl<T: Transport> Engine<T> {
             ..Entry::default()
         });
         self.push_sent(entry);
-        match (tally, self.counter_of(operation.action)) {
-            (Some(tally), _) => tally.succeed(),
-            (None, Some(counter)) => counter.add(1),
-            (None, None) => {}
-        }
+        count_success(tally, self.counter_of(operation.action));
     }
 
     fn counter_of(&self, action: Action) -> Option<&Counter> {
@@ -169,11 +169,7 @@ impl<T: Transport> Engine<T> {
     /// Reports a failure: always, however the operation was posted.
     #[cold]
     pub(crate) fn fail_remote_as(&self, action: Action, mut error: ErrorEntry) {
-        match (Owner::take_tally(&mut error.owner), self.counter_of(action)) {
-            (Some(tally), _) => tally.fail(),
-            (None, Some(counter)) => counter.add_error(1),
-            (None, None) => {}
-        }
+        count_failure(Owner::take_tally(&mut error.owner), self.counter_of(action));
         if let Some(queue) = &self.setup.transmit.queue {
             queue.push_error(error);
         }
