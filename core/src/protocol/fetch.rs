@@ -11,15 +11,12 @@
 //! and so do those after it, as long as the connection lasts.
 
 use crate::{
-    engine::{
-        Engine,
-        peer::{PeerState, Reply},
-    },
+    engine::{Engine, peer::PeerState},
     memory::Piece,
     operation::{Incoming, Target},
+    protocol::window::lease::Wanted,
     transport::{PeerIndex, Transport},
     window::{Direction, Request, Started},
-    wire::Kind,
 };
 
 /// In the token of a request: the name is one of an incoming message.
@@ -169,20 +166,11 @@ impl<T: Transport> Engine<T> {
         if !self.transport.fetches_from(peer) {
             return Step::Parts;
         }
-        if self.transport.is_window_open(peer) {
-            return Step::Asked;
+        match self.want_window(peer) {
+            Wanted::Open => Step::Asked,
+            Wanted::Later => Step::Wait,
+            Wanted::Never => Step::Parts,
         }
-        if record.window.is_refused() {
-            return Step::Parts;
-        }
-        if !record.window.is_inviting() {
-            let Some(ours) = self.transport.invite(peer) else {
-                return Step::Parts;
-            };
-            self.peers[peer as usize].window.note_invited();
-            self.reply(peer, Reply { kind: Kind::Invite, operation: 0, words: ours });
-        }
-        Step::Wait
     }
 
     /// A request is over: it is done, or the window has closed.

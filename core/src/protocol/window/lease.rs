@@ -1,6 +1,6 @@
 //! Opening windows, and asking what may be reached through them.
 
-use super::LEASES_MAX;
+use super::{Invited, LEASES_MAX};
 use crate::{
     engine::{
         Engine,
@@ -16,6 +16,16 @@ use crate::{
     wire::{Head, Kind},
 };
 
+/// What becomes of the wish for a window.
+pub(crate) enum Wanted {
+    /// It is open.
+    Open,
+    /// The peer has yet to answer.
+    Later,
+    /// There is none on this connection.
+    Never,
+}
+
 impl<T: Transport> Engine<T> {
     /// Asks `peer` for what an operation on the region with `key` needs, if there is room to.
     #[cold]
@@ -25,7 +35,7 @@ impl<T: Transport> Engine<T> {
             return;
         }
         let window = &self.peers[peer as usize].window;
-        if !window.inviting && !self.transport.is_window_open(peer) {
+        if window.invitation == Invited::No && !self.transport.is_window_open(peer) {
             let Some(ours) = self.transport.invite(peer) else {
                 return;
             };
@@ -33,13 +43,31 @@ impl<T: Transport> Engine<T> {
             if !self.transport.push(peer, head, 0, &ours, Piece::EMPTY) {
                 return;
             }
-            self.peers[peer as usize].window.inviting = true;
+            self.peers[peer as usize].window.invitation = Invited::Yes;
         }
         if self.peers[peer as usize].window.asked.is_none()
             && self.transport.push(peer, Head::new(Kind::Ask, 0), key, &[], Piece::EMPTY)
         {
             self.peers[peer as usize].window.asked = Some(key);
         }
+    }
+
+    /// Whether there is a window to a connected peer, which is asked for where there is none.
+    pub(crate) fn want_window(&mut self, peer: PeerIndex) -> Wanted {
+        if self.transport.is_window_open(peer) {
+            return Wanted::Open;
+        }
+        match self.peers[peer as usize].window.invitation {
+            Invited::No => {}
+            Invited::Yes => return Wanted::Later,
+            Invited::Refused => return Wanted::Never,
+        }
+        let Some(ours) = self.transport.invite(peer) else {
+            return Wanted::Never;
+        };
+        self.peers[peer as usize].window.invitation = Invited::Yes;
+        self.reply(peer, Reply { kind: Kind::Invite, operation: 0, words: ours });
+        Wanted::Later
     }
 
     #[cold]
@@ -69,13 +97,13 @@ impl<T: Transport> Engine<T> {
     }
 
     fn arrive_admission(&mut self, peer: PeerIndex, theirs: Invitation) {
-        if !std::mem::take(&mut self.peers[peer as usize].window.inviting) {
+        let window = &mut self.peers[peer as usize].window;
+        if std::mem::take(&mut window.invitation) == Invited::No {
             return self.violation(peer, "it admits who has not asked");
         }
         if theirs == Invitation::default() || !self.transport.open_window(peer, theirs) {
             // Not again on this connection: every operation would ask.
-            let window = &mut self.peers[peer as usize].window;
-            (window.inviting, window.refused) = (true, true);
+            self.peers[peer as usize].window.invitation = Invited::Refused;
         }
     }
 

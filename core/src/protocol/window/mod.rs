@@ -57,29 +57,23 @@ pub struct PeerWindow {
     /// that is known to be answered.
     left: Epoch,
     settled: Epoch,
-    /// An invitation is not answered, or was refused.
-    inviting: bool,
-    refused: bool,
+    /// Whether it is asked for.
+    invitation: Invited,
     /// What the peer said of its regions; none: not by window. And what it was asked.
     leases: HashMap<u64, Option<Lease>, BuildHasherDefault<NameHasher>>,
     asked: Option<u64>,
 }
 
-impl PeerWindow {
-    /// Whether an invitation is under way, or need not be tried again.
-    pub fn is_inviting(&self) -> bool {
-        self.inviting
-    }
-
-    /// An invitation was sent.
-    pub fn note_invited(&mut self) {
-        self.inviting = true;
-    }
-
-    /// Whether there will be no window on this connection.
-    pub fn is_refused(&self) -> bool {
-        self.refused
-    }
+/// Whether a window was asked for, which is done once for a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Invited {
+    /// Not yet; or it was, and there is one.
+    #[default]
+    No,
+    /// It is not answered.
+    Yes,
+    /// In vain.
+    Refused,
 }
 
 /// A moment in what was sent to a peer: bytes charged, and long messages.
