@@ -14,13 +14,13 @@ use crate::{
     abi::{
         constants::command,
         fid::{Fid, FidCntr, FidDomain, FidEp},
-        message::{Msg, MsgTagged},
+        message::MsgTagged,
         trigger::{DeferredWork, op},
     },
     domain,
     endpoint::{
         atomic::{self, NO_LIST},
-        post::{self, List, Tag},
+        post::{self, Tag},
         rma,
     },
     object::{self, Header},
@@ -114,11 +114,11 @@ unsafe fn queue(state: &domain::State, work: &DeferredWork) -> Result<c_int, Fai
         let status = match work.op_type {
             op::RECV => {
                 let op = there(work.op.msg)?;
-                receive(op.ep, &untagged(&op.msg), Tag::NONE, op.flags, &when)?
+                receive(op.ep, &post::untagged(&op.msg), Tag::NONE, op.flags, &when)?
             }
             op::SEND => {
                 let op = there(work.op.msg)?;
-                send(op.ep, &untagged(&op.msg), Tag::NONE, op.flags, &when)?
+                send(op.ep, &post::untagged(&op.msg), Tag::NONE, op.flags, &when)?
             }
             op::TRECV => {
                 let op = there(work.op.tagged)?;
@@ -144,11 +144,6 @@ unsafe fn endpoint<'a>(ep: *mut FidEp) -> Result<&'a Endpoint, Failure> {
     Ok(&unsafe { object::checked::<FidEp>(ep.cast()) }?.endpoint)
 }
 
-fn untagged(msg: &Msg) -> MsgTagged {
-    let Msg { msg_iov, desc, iov_count, addr, context, data } = *msg;
-    MsgTagged { msg_iov, desc, iov_count, addr, tag: 0, ignore: 0, context, data }
-}
-
 /// # Safety
 /// As [`queue`].
 unsafe fn send(
@@ -159,12 +154,10 @@ unsafe fn send(
     when: &Threshold<Provider>,
 ) -> Result<isize, Failure> {
     // SAFETY: the caller vouches for it.
-    let (endpoint, list) = unsafe { (endpoint(ep)?, List::new(msg.msg_iov, msg.iov_count)) };
-    let Some(flags) = post::own_flags(flags) else { return Ok(post::bad_flags()) };
-    let Some(list) = list else { return Ok(post::bad_list()) };
-    let data = post::data_of(flags, msg.data);
-    let post = post::of_send(list.pieces(), data, msg.addr, tag, msg.context, flags);
-    Ok(posted(endpoint.trigger_send(post, when)))
+    unsafe {
+        let endpoint = endpoint(ep)?;
+        Ok(post::with_send(msg, tag, flags, |post| posted(endpoint.trigger_send(post, when))))
+    }
 }
 
 /// # Safety
@@ -177,11 +170,10 @@ unsafe fn receive(
     when: &Threshold<Provider>,
 ) -> Result<isize, Failure> {
     // SAFETY: the caller vouches for it.
-    let (endpoint, list) = unsafe { (endpoint(ep)?, List::new(msg.msg_iov, msg.iov_count)) };
-    let Some(flags) = post::own_flags(flags) else { return Ok(post::bad_flags()) };
-    let Some(list) = list else { return Ok(post::bad_list()) };
-    let post = post::of_receive(list.pieces(), msg.addr, tag, msg.context, flags);
-    Ok(posted(endpoint.trigger_receive(post, when)))
+    unsafe {
+        let endpoint = endpoint(ep)?;
+        Ok(post::with_receive(msg, tag, flags, |post| posted(endpoint.trigger_receive(post, when))))
+    }
 }
 
 /// # Safety

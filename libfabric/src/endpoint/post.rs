@@ -14,7 +14,12 @@ use kestrel_core::{
 
 use super::State;
 use crate::{
-    abi::{atomic::Ioc, attributes::Iovec, fid::FidEp},
+    abi::{
+        atomic::Ioc,
+        attributes::Iovec,
+        fid::FidEp,
+        message::{Msg, MsgTagged},
+    },
     object::{self, Header},
     outcome::{posted, refused_argument},
     triggered,
@@ -174,33 +179,54 @@ pub unsafe fn send_pieces(
     posted(state.endpoint.post_send(of_send(pieces, data, to, tag, context, flags)))
 }
 
-/// As [`send_pieces`], for the calls that say all there is to say: maybe not now.
+/// Sends what a message says: maybe not now.
 ///
 /// # Safety
-/// The pieces may be read until the operation completes; with FI_TRIGGER the context is as for
+/// As calls from C (see the crate's documentation); with FI_TRIGGER the context is as for
 /// [`triggered::deferred`].
 #[inline(always)]
-pub unsafe fn send_message(
-    state: &State,
-    pieces: Pieces<'_>,
-    data: Option<u64>,
-    to: u64,
-    tag: Tag,
-    context: *mut c_void,
-    flags: Flags,
-) -> isize {
-    let post = of_send(pieces, data, to, tag, context, flags.difference(Flags::TRIGGER));
-    if flags.contains(Flags::TRIGGER) {
-        let trigger = |when: &Threshold<Provider>| state.endpoint.trigger_send(post, when);
+pub unsafe fn send_message(state: &State, msg: &MsgTagged, tag: Tag, flags: u64) -> isize {
+    let endpoint = &state.endpoint;
+    let post = |mut post: SendPost<'_>| {
+        if !post.flags.contains(Flags::TRIGGER) {
+            return posted(endpoint.post_send(post));
+        }
+        post.flags.remove(Flags::TRIGGER);
         // SAFETY: the caller vouches for it.
-        return unsafe { triggered::deferred(context, trigger) };
-    }
-    posted(state.endpoint.post_send(post))
+        unsafe { triggered::deferred(msg.context, |when| endpoint.trigger_send(post, when)) }
+    };
+    // SAFETY: as above.
+    unsafe { with_send(msg, tag, flags, post) }
+}
+
+/// Hands what a message says to `post`, which sends it.
+///
+/// # Safety
+/// As calls from C (see the crate's documentation).
+#[inline(always)]
+pub unsafe fn with_send(
+    msg: &MsgTagged,
+    tag: Tag,
+    flags: u64,
+    post: impl FnOnce(SendPost<'_>) -> isize,
+) -> isize {
+    let Some(flags) = own_flags(flags) else { return bad_flags() };
+    // SAFETY: the caller vouches for it.
+    let Some(list) = (unsafe { List::new(msg.msg_iov, msg.iov_count) }) else { return bad_list() };
+    let data = data_of(flags, msg.data);
+    post(of_send(list.pieces(), data, msg.addr, tag, msg.context, flags))
+}
+
+/// A message that has no tag, as one with a tag that does not count.
+#[inline(always)]
+pub fn untagged(msg: &Msg) -> MsgTagged {
+    let Msg { msg_iov, desc, iov_count, addr, context, data } = *msg;
+    MsgTagged { msg_iov, desc, iov_count, addr, tag: 0, ignore: 0, context, data }
 }
 
 /// What is posted to send a message.
 #[inline(always)]
-pub fn of_send(
+fn of_send(
     pieces: Pieces<'_>,
     data: Option<u64>,
     to: u64,
@@ -336,32 +362,49 @@ pub unsafe fn receive_pieces(
     posted(state.post_receive(of_receive(pieces, from, tag, context, flags)))
 }
 
-/// As [`receive_pieces`], for the calls that say all there is to say: maybe not now.
+/// Receives what a message says: maybe not now.
 ///
 /// # Safety
-/// The pieces may be written to until the operation completes; with FI_TRIGGER the context is as
-/// for [`triggered::deferred`].
+/// As [`send_message`].
 #[inline(always)]
 pub unsafe fn receive_message(
     state: &impl Receives,
-    pieces: Pieces<'_>,
-    from: u64,
+    msg: &MsgTagged,
     tag: Tag,
-    context: *mut c_void,
-    flags: Flags,
+    flags: u64,
 ) -> isize {
-    let post = of_receive(pieces, from, tag, context, flags.difference(Flags::TRIGGER));
-    if flags.contains(Flags::TRIGGER) {
-        let trigger = |when: &Threshold<Provider>| state.trigger_receive(post, when);
+    let post = |mut post: ReceivePost<'_>| {
+        if !post.flags.contains(Flags::TRIGGER) {
+            return posted(state.post_receive(post));
+        }
+        post.flags.remove(Flags::TRIGGER);
         // SAFETY: the caller vouches for it.
-        return unsafe { triggered::deferred(context, trigger) };
-    }
-    posted(state.post_receive(post))
+        unsafe { triggered::deferred(msg.context, |when| state.trigger_receive(post, when)) }
+    };
+    // SAFETY: as above.
+    unsafe { with_receive(msg, tag, flags, post) }
+}
+
+/// Hands what a message says to `post`, which receives it.
+///
+/// # Safety
+/// As [`with_send`].
+#[inline(always)]
+pub unsafe fn with_receive(
+    msg: &MsgTagged,
+    tag: Tag,
+    flags: u64,
+    post: impl FnOnce(ReceivePost<'_>) -> isize,
+) -> isize {
+    let Some(flags) = own_flags(flags) else { return bad_flags() };
+    // SAFETY: the caller vouches for it.
+    let Some(list) = (unsafe { List::new(msg.msg_iov, msg.iov_count) }) else { return bad_list() };
+    post(of_receive(list.pieces(), msg.addr, tag, msg.context, flags))
 }
 
 /// What is posted to receive one.
 #[inline(always)]
-pub fn of_receive(
+fn of_receive(
     pieces: Pieces<'_>,
     from: u64,
     tag: Tag,
@@ -381,19 +424,19 @@ pub fn of_receive(
 
 /// The flags of a `…msg` call; none if they name a family, which is not theirs to say.
 #[inline(always)]
-pub fn own_flags(flags: u64) -> Option<Flags> {
+fn own_flags(flags: u64) -> Option<Flags> {
     let flags = Flags::from_bits_retain(flags);
     (!flags.intersects(Flags::MSG | Flags::TAGGED)).then_some(flags)
 }
 
 /// What flags that cannot be taken are answered with.
 #[cold]
-pub fn bad_flags() -> isize {
+fn bad_flags() -> isize {
     posted(Err(PostError::BadFlags { flags: Flags::MSG | Flags::TAGGED }))
 }
 
 /// Remote data, if the flags say that there is some.
 #[inline(always)]
-pub fn data_of(flags: Flags, data: u64) -> Option<u64> {
+fn data_of(flags: Flags, data: u64) -> Option<u64> {
     flags.contains(Flags::REMOTE_CQ_DATA).then_some(data)
 }

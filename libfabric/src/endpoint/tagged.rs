@@ -81,17 +81,7 @@ unsafe extern "C" fn recvmsg<H: Header<State: Receives>>(
     // SAFETY: as said above; the message is valid or null.
     unsafe {
         let Some(msg) = msg.as_ref() else { return post::bad_list() };
-        let Some(flags) = post::own_flags(flags) else { return post::bad_flags() };
-        let Some(list) = List::new(msg.msg_iov, msg.iov_count) else { return post::bad_list() };
-        let tag = Tag::new(msg.tag, msg.ignore);
-        post::receive_message(
-            post::receiver::<H>(ep),
-            list.pieces(),
-            msg.addr,
-            tag,
-            msg.context,
-            flags,
-        )
+        post::receive_message(post::receiver::<H>(ep), msg, Tag::new(msg.tag, msg.ignore), flags)
     }
 }
 
@@ -130,11 +120,7 @@ unsafe extern "C" fn sendmsg(ep: *mut FidEp, msg: *const MsgTagged, flags: u64) 
     // SAFETY: as said above; the message is valid or null.
     unsafe {
         let Some(msg) = msg.as_ref() else { return post::bad_list() };
-        let Some(flags) = post::own_flags(flags) else { return post::bad_flags() };
-        let Some(list) = List::new(msg.msg_iov, msg.iov_count) else { return post::bad_list() };
-        let (tag, data) = (Tag::new(msg.tag, 0), post::data_of(flags, msg.data));
-        let state = post::state(ep);
-        post::send_message(state, list.pieces(), data, msg.addr, tag, msg.context, flags)
+        post::send_message(post::state(ep), msg, Tag::new(msg.tag, 0), flags)
     }
 }
 
