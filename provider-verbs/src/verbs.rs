@@ -208,6 +208,11 @@ pub struct PathEnd {
     pub reads_max: u8,
 }
 
+/// Whether a path can have this MTU.
+pub fn is_mtu(bytes: u32) -> bool {
+    [256, 512, 1024, 2048, 4096].contains(&bytes)
+}
+
 /// Why verbs refused something.
 #[derive(Debug, thiserror::Error)]
 pub enum VerbsError {

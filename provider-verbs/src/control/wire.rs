@@ -10,7 +10,7 @@ use thiserror::Error;
 
 use crate::{
     device::LinkLayer,
-    verbs::{PathEnd, RemoteMemory},
+    verbs::{PathEnd, RemoteMemory, is_mtu},
 };
 
 /// The version of the handshake and of the packets.
@@ -342,7 +342,7 @@ impl Reader<'_> {
         };
         let gid = self.array();
         let mtu_bytes = self.u32();
-        check("an MTU", mtu_bytes, [256, 512, 1024, 2048, 4096].contains(&mtu_bytes))?;
+        check("an MTU", mtu_bytes, is_mtu(mtu_bytes))?;
         // What is connected like this carries no reads.
         let reads_max = 1;
         Ok(PathEnd {

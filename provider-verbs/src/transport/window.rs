@@ -18,7 +18,7 @@ use crate::{
     device::LinkLayer,
     fork_guard,
     send_pool::SendPool,
-    verbs::{PathEnd, QueuePair, Registration, RemoteAccess, Role, Verbs},
+    verbs::{PathEnd, QueuePair, Registration, RemoteAccess, Role, Verbs, is_mtu},
 };
 
 /// Operations that a window can have under way.
@@ -73,10 +73,8 @@ fn to_words(end: &PathEnd) -> Invitation {
 fn from_words([numbers, path, low, high]: Invitation) -> Option<PathEnd> {
     let (queue_pair, first_packet) = (numbers as u32, (numbers >> 32) as u32);
     let (mtu_bytes, reads_max) = (u32::from((path >> 40) as u16), (path >> 56) as u8);
-    let sound = queue_pair >> 24 == 0
-        && first_packet >> 24 == 0
-        && reads_max != 0
-        && [256, 512, 1024, 2048, 4096].contains(&mtu_bytes);
+    let sound =
+        queue_pair >> 24 == 0 && first_packet >> 24 == 0 && reads_max != 0 && is_mtu(mtu_bytes);
     let link_layer = match (path >> 32) as u8 {
         0 => LinkLayer::Ethernet,
         1 => LinkLayer::InfiniBand,
