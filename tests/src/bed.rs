@@ -163,31 +163,12 @@ impl<P: Provider> Node<P> {
 
     /// Posts a send with all there is to say.
     pub fn post_send(&self, to: u64, send: &Send<'_>) -> Result<(), PostError> {
-        let mut flags = send.flags | family(send.tag.is_some());
-        flags.set(Flags::REMOTE_CQ_DATA, send.data.is_some());
-        self.endpoint.post_send(SendPost {
-            pieces: send.pieces,
-            to,
-            tag: send.tag.unwrap_or(0),
-            data: send.data.unwrap_or(0),
-            context: send.context,
-            flags,
-            owner: None,
-        })
+        self.endpoint.post_send(send.post(to))
     }
 
     /// Posts a receive with all there is to say.
     pub fn post_receive(&self, receive: &Receive<'_>) -> Result<(), PostError> {
-        let (tag, ignore) = receive.tag.unwrap_or((0, 0));
-        self.endpoint.post_receive(ReceivePost {
-            pieces: receive.pieces,
-            from: receive.from,
-            tag,
-            ignore,
-            context: receive.context,
-            flags: receive.flags | family(receive.tag.is_some()),
-            owner: None,
-        })
+        self.endpoint.post_receive(receive.post())
     }
 
     /// Sends owned bytes, tagged or not.
@@ -236,6 +217,17 @@ pub struct Send<'a> {
     pub flags: Flags,
 }
 
+impl<'a> Send<'a> {
+    /// What is posted.
+    pub fn post(&self, to: u64) -> SendPost<'a> {
+        let Send { pieces, tag, data, context, .. } = *self;
+        let mut flags = self.flags | family(tag.is_some());
+        flags.set(Flags::REMOTE_CQ_DATA, data.is_some());
+        let (tag, data) = (tag.unwrap_or(0), data.unwrap_or(0));
+        SendPost { pieces, to, tag, data, context, flags, owner: None }
+    }
+}
+
 impl Default for Send<'_> {
     fn default() -> Self {
         let pieces = Pieces::One(Piece::EMPTY);
@@ -252,6 +244,16 @@ pub struct Receive<'a> {
     pub tag: Option<(u64, u64)>,
     pub context: u64,
     pub flags: Flags,
+}
+
+impl<'a> Receive<'a> {
+    /// What is posted.
+    pub fn post(&self) -> ReceivePost<'a> {
+        let Receive { pieces, from, context, .. } = *self;
+        let (tag, ignore) = self.tag.unwrap_or((0, 0));
+        let flags = self.flags | family(self.tag.is_some());
+        ReceivePost { pieces, from, tag, ignore, context, flags, owner: None }
+    }
 }
 
 impl Default for Receive<'_> {

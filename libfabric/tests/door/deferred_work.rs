@@ -33,6 +33,12 @@ fn control(world: &World, command: c_int, work: *mut DeferredWork) -> c_int {
     unsafe { ((*(*world.domain).fid.ops).control)(world.domain.cast(), command, work.cast()) }
 }
 
+fn queue_all(world: &World, works: &mut [Box<DeferredWork>]) {
+    for work in works {
+        assert_eq!(control(world, QUEUE, &raw mut **work), 0);
+    }
+}
+
 fn work(
     (triggering_cntr, threshold): (*mut FidCntr, u64),
     completion_cntr: *mut FidCntr,
@@ -79,9 +85,7 @@ fn messages_are_work() {
         work((received, 1), sent, op::TSEND, Op { tagged: &raw mut answer }),
         work((start, 0), received, op::TRECV, Op { tagged: &raw mut heard }),
     ];
-    for work in &mut works {
-        assert_eq!(control(&world, QUEUE, &raw mut **work), 0);
-    }
+    queue_all(&world, &mut works);
     nothing(&world);
     assert_eq!(close(start), code::BUSY);
     add(start, 1);
@@ -130,9 +134,7 @@ fn one_sided_operations_are_work() {
         work((done, 1), done, op::ATOMIC, Op { atomic: &raw mut sum }),
         work((start, 1), done, op::WRITE, Op { rma: &raw mut write }),
     ];
-    for work in &mut works {
-        assert_eq!(control(&world, QUEUE, &raw mut **work), 0);
-    }
+    queue_all(&world, &mut works);
     add(start, 1);
     reaches(done, 5);
     assert_eq!((old, older, read, memory[0]), ([10], [15], [99], 99));
@@ -151,9 +153,7 @@ fn counters_are_work() {
         work((target, 40), null_mut(), op::CNTR_ADD, Op { cntr: &raw mut plus }),
         work((start, 1), null_mut(), op::CNTR_SET, Op { cntr: &raw mut set }),
     ];
-    for work in &mut works {
-        assert_eq!(control(&world, QUEUE, &raw mut **work), 0);
-    }
+    queue_all(&world, &mut works);
     let mut counted = work((start, 1), start, op::CNTR_ADD, Op { cntr: &raw mut plus });
     assert_eq!(control(&world, QUEUE, &raw mut *counted), code::INVAL);
     assert_eq!(value(target), 0);
@@ -171,10 +171,8 @@ fn work_is_canceled_and_flushed() {
     let op = Op { cntr: &raw mut plus };
     let mut works = [(); 4].map(|()| work((start, 1), null_mut(), op::CNTR_ADD, op));
     works[3].triggering_cntr = other;
+    queue_all(&world, &mut works);
     let at = works.each_mut().map(|work| &raw mut **work);
-    for work in at {
-        assert_eq!(control(&world, QUEUE, work), 0);
-    }
     assert_eq!(control(&world, CANCEL, at[0]), 0);
     assert_eq!(control(&world, CANCEL, at[0]), code::NOENT);
     // Of one counter, which work names, or which is given itself.

@@ -12,7 +12,7 @@ use kestrel_core::{
     triggered::{Change, Threshold, Work},
 };
 
-use super::triggered::{Chain, chain, receive_then, send_then, triggers, world};
+use super::triggered::{Chain, chain, triggers, world};
 use crate::{
     bed::{Bed, Memory, Options, Receive, Send, World, same},
     completion::read_all,
@@ -52,9 +52,9 @@ pub fn operations_are_counted_by_a_counter_of_their_own<P: Provider>(bed: &Bed<P
             let receive = Receive { tag: tag.map(|tag| (tag, 0)), ..receive };
             let send = Send { pieces: from.all(), tag, ..Send::default() };
             let node = &world.nodes[0].endpoint;
-            send_then(node, 1, &send, &work(&start, 1, 1, Some(&sent))).unwrap();
+            node.trigger_send(send.post(1), &work(&start, 1, 1, Some(&sent))).unwrap();
             let when = work(&other, 1, 2, Some(&received));
-            receive_then(&world.nodes[1].endpoint, &receive, &when).unwrap();
+            world.nodes[1].endpoint.trigger_receive(receive.post(), &when).unwrap();
             world.nothing_more();
             for counter in if early { [&other, &start] } else { [&start, &other] } {
                 counter.counter().add(1);
@@ -106,9 +106,9 @@ pub fn entries_are_for_who_asks<P: Provider>(bed: &Bed<P>) {
     let (node, flags) = (&world.nodes[0].endpoint, Flags::COMPLETION);
     let segments = [segment(&region, 0, 8)];
     let receive = Receive { pieces: into.all(), context: 1, flags, ..Receive::default() };
-    receive_then(node, &receive, &work(&start, 1, 1, Some(&done))).unwrap();
+    node.trigger_receive(receive.post(), &work(&start, 1, 1, Some(&done))).unwrap();
     let send = Send { pieces: from.all(), context: 2, flags, ..Send::default() };
-    send_then(node, 0, &send, &work(&start, 2, 2, None)).unwrap();
+    node.trigger_send(send.post(0), &work(&start, 2, 2, None)).unwrap();
     let write = Rma { pieces: from.all(), segments: &segments, ..Rma::default() };
     let write = Rma { context: 3, flags, ..write };
     node.trigger_write(write.post(1), &work(&start, 3, 3, Some(&done))).unwrap();
@@ -131,9 +131,9 @@ pub fn a_received_message_is_passed_on_by_nobody<P: Provider>(bed: &Bed<P>) {
         (CompletionCounter::open(endpoint.domain()), CompletionCounter::open(endpoint.domain()));
     // It is addressed before it is known who sends.
     let receive = Receive { pieces: into.all(), ..Receive::default() };
-    receive_then(&endpoint, &receive, &work(&first, 0, 1, Some(&first))).unwrap();
+    endpoint.trigger_receive(receive.post(), &work(&first, 0, 1, Some(&first))).unwrap();
     let send = Send { pieces: into.all(), ..Send::default() };
-    send_then(&endpoint, 0, &send, &work(&first, 1, 2, Some(&last))).unwrap();
+    endpoint.trigger_send(send.post(0), &work(&first, 1, 2, Some(&last))).unwrap();
     node.post_receive(&Receive { pieces: back.all(), ..Receive::default() }).unwrap();
     let peer = node.vector.insert_one(endpoint.address()).unwrap();
     node.send(vec![4; 8], peer, None, 1);
@@ -153,10 +153,11 @@ pub fn errors_trigger_and_are_counted<P: Provider>(bed: &Bed<P>) {
     let done = CompletionCounter::open(&world.nodes[0].domain);
     let node = &world.nodes[0].endpoint;
     let when = |id| work(&start, 2, id, Some(&done));
-    send_then(node, 55, &Send { context: 1, ..Send::default() }, &when(1)).unwrap();
+    node.trigger_send(Send { context: 1, ..Send::default() }.post(55), &when(1)).unwrap();
     let write = Rma { context: 2, ..Rma::default() };
     node.trigger_write(write.post(55), &when(2)).unwrap();
-    receive_then(node, &Receive { from: 55, context: 3, ..Receive::default() }, &when(3)).unwrap();
+    node.trigger_receive(Receive { from: 55, context: 3, ..Receive::default() }.post(), &when(3))
+        .unwrap();
     start.counter().add(1);
     world.nothing_more();
     // "Success plus error counter values".
@@ -193,11 +194,11 @@ pub fn work_is_canceled_and_flushed<P: Provider>(bed: &Bed<P>) {
     let other = CompletionCounter::open(domain);
     for (id, counter) in [(1, &start), (2, &start), (3, &other), (4, &start)] {
         let send = Send { context: 7, ..Send::default() };
-        send_then(node, 1, &send, &work(counter, 1, id, None)).unwrap();
+        node.trigger_send(send.post(1), &work(counter, 1, id, None)).unwrap();
     }
     // An operation that is no work is not meant.
     let plain = Threshold { counter: start.clone(), value: 2, work: None };
-    send_then(node, 1, &Send { context: 8, ..Send::default() }, &plain).unwrap();
+    node.trigger_send(Send { context: 8, ..Send::default() }.post(1), &plain).unwrap();
     domain.defer_change(&other, Change::Add(1), &work(&start, 1, 5, None)).unwrap();
     assert!(domain.cancel_work(1) && !domain.cancel_work(1) && !domain.cancel_work(8));
     assert_eq!(node.cancel(7), Err(PostError::NothingToCancel { context: 7 }));
@@ -219,7 +220,7 @@ pub fn what_cannot_be_work_is_refused<P: Provider>(bed: &Bed<P>) {
     let target = CompletionCounter::open(domain);
     for flags in [Flags::PEEK, Flags::MULTI_RECV] {
         let receive = Receive { flags, ..Receive::default() };
-        let refused = receive_then(node, &receive, &work(&start, 1, 1, None)).unwrap_err();
+        let refused = node.trigger_receive(receive.post(), &work(&start, 1, 1, None)).unwrap_err();
         assert_eq!(refused.errno(), Errno::NOSYS);
     }
     let counted = work(&start, 1, 1, Some(&start));
@@ -228,13 +229,13 @@ pub fn what_cannot_be_work_is_refused<P: Provider>(bed: &Bed<P>) {
     let elsewhere = CompletionCounter::open(&world.nodes[1].domain);
     let refused = domain.defer_change(&elsewhere, Change::Set(1), &work(&start, 1, 1, None));
     assert_eq!(refused.unwrap_err().errno(), Errno::DOMAIN);
-    let refused = send_then(node, 1, &Send::default(), &work(&start, 1, 1, Some(&elsewhere)));
+    let refused = node.trigger_send(Send::default().post(1), &work(&start, 1, 1, Some(&elsewhere)));
     assert_eq!(refused.unwrap_err().errno(), Errno::DOMAIN);
     let options = triggers();
     let endpoint = EndpointOptions { buffered: true, ..options.endpoint };
     let buffering = bed.world_with(1, &Options { endpoint, ..options });
     let node = &buffering.nodes[0];
     let when = work(&CompletionCounter::open(&node.domain), 1, 1, None);
-    let refused = send_then(&node.endpoint, 0, &Send::default(), &when).unwrap_err();
+    let refused = node.endpoint.trigger_send(Send::default().post(0), &when).unwrap_err();
     assert_eq!(refused.errno(), Errno::NOSYS);
 }

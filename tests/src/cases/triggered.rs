@@ -10,14 +10,13 @@ use kestrel_core::{
     flags::Flags,
     info::MemoryRegionMode,
     memory::{Piece, Pieces},
-    operation::{ReceivePost, SendPost},
     protocol::atomic::{AtomicCall, AtomicOperation, Datatype, Form},
     transport::Provider,
     triggered::Threshold,
 };
 
 use crate::{
-    bed::{Bed, Memory, Node, Options, Receive, Send, World, family, open_vector, same},
+    bed::{Bed, Memory, Node, Options, Receive, Send, World, open_vector, same},
     completion::read_all,
     one_sided::{Atomic, BOTH, Rma, expose, options, segment},
     scale::PATIENCE,
@@ -43,46 +42,6 @@ fn at<P: Provider>(counter: &Arc<CompletionCounter<P>>, value: u64) -> Threshold
     Threshold { counter: counter.clone(), value, work: None }
 }
 
-pub(super) fn send_then<P: Provider>(
-    node: &Endpoint<P>,
-    to: u64,
-    send: &Send<'_>,
-    when: &Threshold<P>,
-) -> Result<(), PostError> {
-    node.trigger_send(
-        SendPost {
-            pieces: send.pieces,
-            to,
-            tag: send.tag.unwrap_or(0),
-            data: 0,
-            context: send.context,
-            flags: send.flags | family(send.tag.is_some()),
-            owner: None,
-        },
-        when,
-    )
-}
-
-pub(super) fn receive_then<P: Provider>(
-    node: &Endpoint<P>,
-    receive: &Receive<'_>,
-    when: &Threshold<P>,
-) -> Result<(), PostError> {
-    let (tag, ignore) = receive.tag.unwrap_or((0, 0));
-    node.trigger_receive(
-        ReceivePost {
-            pieces: receive.pieces,
-            from: receive.from,
-            tag,
-            ignore,
-            context: receive.context,
-            flags: receive.flags | family(receive.tag.is_some()),
-            owner: None,
-        },
-        when,
-    )
-}
-
 pub fn a_send_waits_for_its_threshold<P: Provider>(bed: &Bed<P>) {
     for length in [0, 8, 5_000, 300_000] {
         let (from, into) = (Memory::zeroed(length), Memory::zeroed(length));
@@ -91,7 +50,7 @@ pub fn a_send_waits_for_its_threshold<P: Provider>(bed: &Bed<P>) {
             .post_receive(&Receive { pieces: into.all(), context: 2, ..Receive::default() })
             .unwrap();
         let send = Send { pieces: from.all(), context: 1, ..Send::default() };
-        send_then(&world.nodes[0].endpoint, 1, &send, &at(&counter, 3)).unwrap();
+        world.nodes[0].endpoint.trigger_send(send.post(1), &at(&counter, 3)).unwrap();
         counter.counter().add(2);
         counter.counter().add_error(5);
         world.nothing_more();
@@ -110,13 +69,10 @@ pub fn what_is_due_already_starts_at_once<P: Provider>(bed: &Bed<P>) {
     let (world, counter) = world(bed);
     counter.counter().set(9);
     world.nodes[1].receive(8, None, 2);
-    send_then(
-        &world.nodes[0].endpoint,
-        1,
-        &Send { context: 1, ..Send::default() },
-        &at(&counter, 9),
-    )
-    .unwrap();
+    world.nodes[0]
+        .endpoint
+        .trigger_send(Send { context: 1, ..Send::default() }.post(1), &at(&counter, 9))
+        .unwrap();
     assert_eq!((world.sent(0).context(), world.received(1).context()), (1, 2));
     counter.close().unwrap();
 }
@@ -135,7 +91,7 @@ pub fn thresholds_come_in_order<P: Provider>(bed: &Bed<P>) {
     for (index, threshold) in [(4, 9), (1, 5), (2, 5), (0, 2), (3, 5)] {
         let (pieces, context) = (Pieces::One(pieces[index]), index as u64);
         let send = Send { pieces, context, ..Send::default() };
-        send_then(&world.nodes[0].endpoint, 1, &send, &at(&counter, threshold)).unwrap();
+        world.nodes[0].endpoint.trigger_send(send.post(1), &at(&counter, threshold)).unwrap();
     }
     counter.counter().add(20);
     for _ in 0..5 {
@@ -150,7 +106,7 @@ pub fn a_receive_is_posted_when_its_time_has_come<P: Provider>(bed: &Bed<P>) {
     for tag in [None, Some((7, 0))] {
         let (world, counter) = world(bed);
         let receive = Receive { pieces: into.all(), tag, context: 4, ..Receive::default() };
-        receive_then(&world.nodes[0].endpoint, &receive, &at(&counter, 1)).unwrap();
+        world.nodes[0].endpoint.trigger_receive(receive.post(), &at(&counter, 1)).unwrap();
         world.nodes[1].send(vec![3; 8], 0, tag.map(|(tag, _)| tag), 1);
         assert_eq!(world.sent(1).context(), 1);
         world.nothing_more();
@@ -220,12 +176,12 @@ pub fn an_operation_starts_the_next<P: Provider>(bed: &Bed<P>) {
     let Chain { endpoint, counter, queue } = chain(bed, node);
     for link in 1..=LINKS {
         let send = Send { context: link, ..Send::default() };
-        send_then(&endpoint, 0, &send, &at(&counter, link)).unwrap();
+        endpoint.trigger_send(send.post(0), &at(&counter, link)).unwrap();
     }
     // Then more are due at once than an engine has room for beside its own.
     for link in LINKS + 1..=2 * LINKS {
         let send = Send { context: link, ..Send::default() };
-        send_then(&endpoint, 0, &send, &at(&counter, LINKS)).unwrap();
+        endpoint.trigger_send(send.post(0), &at(&counter, LINKS)).unwrap();
     }
     for _ in 0..=2 * LINKS {
         node.receive(0, None, 1);
@@ -251,8 +207,10 @@ pub fn what_waits_is_canceled<P: Provider>(bed: &Bed<P>) {
     let (world, counter) = world(bed);
     let node = &world.nodes[0];
     let when = at(&counter, 1);
-    send_then(&node.endpoint, 1, &Send { context: 1, ..Send::default() }, &when).unwrap();
-    receive_then(&node.endpoint, &Receive { context: 2, ..Receive::default() }, &when).unwrap();
+    node.endpoint.trigger_send(Send { context: 1, ..Send::default() }.post(1), &when).unwrap();
+    node.endpoint
+        .trigger_receive(Receive { context: 2, ..Receive::default() }.post(), &when)
+        .unwrap();
     let segments = [];
     let write = Rma { segments: &segments, context: 3, ..Rma::default() };
     node.endpoint.trigger_write(write.post(1), &when).unwrap();
@@ -274,11 +232,11 @@ pub fn what_goes_wrong_when_it_starts_is_reported<P: Provider>(bed: &Bed<P>) {
     let (world, counter) = world(bed);
     let node = &world.nodes[0];
     let (when, segments) = (at(&counter, 1), []);
-    send_then(&node.endpoint, 55, &Send { context: 1, ..Send::default() }, &when).unwrap();
+    node.endpoint.trigger_send(Send { context: 1, ..Send::default() }.post(55), &when).unwrap();
     let write = Rma { segments: &segments, context: 2, ..Rma::default() };
     node.endpoint.trigger_write(write.post(55), &when).unwrap();
     let directed = Receive { context: 3, from: 55, ..Receive::default() };
-    receive_then(&node.endpoint, &directed, &when).unwrap();
+    node.endpoint.trigger_receive(directed.post(), &when).unwrap();
     world.nothing_more();
     counter.counter().add(1);
     for context in [1, 2] {
@@ -291,7 +249,7 @@ pub fn what_waits_goes_with_its_endpoint<P: Provider>(bed: &Bed<P>) {
     let (world, counter) = world(bed);
     for context in 0..3 {
         let send = Send { context, ..Send::default() };
-        send_then(&world.nodes[0].endpoint, 1, &send, &at(&counter, 1 + context)).unwrap();
+        world.nodes[0].endpoint.trigger_send(send.post(1), &at(&counter, 1 + context)).unwrap();
     }
     world.nodes[1].receive(8, None, 2);
     counter.counter().add(1);
@@ -309,23 +267,24 @@ pub fn what_cannot_be_triggered_is_refused<P: Provider>(bed: &Bed<P>) {
     let (world, counter) = world(bed);
     let (other, stranger) = (&world.nodes[1], bed.world(1));
     let send = Send::default();
-    let foreign = send_then(&other.endpoint, 0, &send, &at(&counter, 1)).unwrap_err();
+    let foreign = other.endpoint.trigger_send(send.post(0), &at(&counter, 1)).unwrap_err();
     assert_eq!((foreign.errno(), foreign.to_string().contains("counter")), (Errno::DOMAIN, true));
     let node = &stranger.nodes[0];
     let incapable =
-        send_then(&node.endpoint, 0, &send, &at(&CompletionCounter::open(&node.domain), 1));
+        node.endpoint.trigger_send(send.post(0), &at(&CompletionCounter::open(&node.domain), 1));
     assert_eq!(incapable, Err(PostError::NotCapable { missing: Flags::TRIGGER }));
     let node = &world.nodes[0];
     let flags = Flags::PEEK;
-    let bad = send_then(&node.endpoint, 1, &Send { flags, ..send }, &at(&counter, 1)).unwrap_err();
+    let bad =
+        node.endpoint.trigger_send(Send { flags, ..send }.post(1), &at(&counter, 1)).unwrap_err();
     assert_eq!(bad.errno(), Errno::BADFLAGS);
     let long = Memory::zeroed(node.endpoint.options().inject_size + 1);
     let inject = Send { pieces: long.all(), flags: Flags::INJECT, ..send };
-    let long = send_then(&node.endpoint, 1, &inject, &at(&counter, 1)).unwrap_err();
+    let long = node.endpoint.trigger_send(inject.post(1), &at(&counter, 1)).unwrap_err();
     assert_eq!(long.errno(), Errno::MSGSIZE);
     counter.close().unwrap();
     assert_eq!(
-        send_then(&node.endpoint, 1, &send, &at(&counter, 1)),
+        node.endpoint.trigger_send(send.post(1), &at(&counter, 1)),
         Err(PostError::TriggerClosed)
     );
     world.nothing_more();
@@ -339,7 +298,7 @@ pub fn an_injected_buffer_is_free_while_it_waits<P: Provider>(bed: &Bed<P>) {
     let pieces = from.cut(&[10, 30]);
     let pieces = Pieces::Many(&pieces);
     let send = Send { pieces, flags: Flags::INJECT, ..Send::default() };
-    send_then(&world.nodes[0].endpoint, 1, &send, &at(&counter, 1)).unwrap();
+    world.nodes[0].endpoint.trigger_send(send.post(1), &at(&counter, 1)).unwrap();
     from.scribble();
     counter.counter().add(1);
     world.received(1).good();
@@ -354,7 +313,7 @@ pub fn any_thread_starts_what_waits<P: Provider>(bed: &Bed<P>) {
     for context in 0..threads * EACH {
         world.nodes[1].receive(0, None, context);
         let send = Send { context, ..Send::default() };
-        send_then(&world.nodes[0].endpoint, 1, &send, &at(&counter, context + 1)).unwrap();
+        world.nodes[0].endpoint.trigger_send(send.post(1), &at(&counter, context + 1)).unwrap();
     }
     let plain = counter.counter();
     std::thread::scope(|scope| {
