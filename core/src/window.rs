@@ -146,6 +146,10 @@ pub struct Finished {
     pub done: bool,
 }
 
+/// What travels for a key that is no region's: it may be one's at any moment, and its operations
+/// are refused until then, so nobody remembers it.
+pub const NO_REGION: [u64; 4] = [0, 0, 0, 1 << 34];
+
 impl Lease {
     /// Where `length` bytes at remote address `at` lie at the target, if they may be reached so.
     #[inline(always)]
@@ -190,6 +194,7 @@ mod tests {
     fn a_lease_travels_whole_and_one_that_permits_nothing_is_none() {
         assert_eq!(Lease::from_words(LEASE.to_words()), Some(LEASE));
         assert_eq!(Lease::from_words([1, 2, 3, 4]), None);
+        assert_eq!(Lease::from_words(NO_REGION), None);
     }
 
     #[test]

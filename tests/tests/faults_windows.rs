@@ -4,8 +4,13 @@
 use std::{sync::Arc, time::Instant};
 
 use kestrel_core::{
-    completion_counter::CompletionCounter, completion_queue::store::Sharing, error::Errno,
-    flags::Flags, info::MemoryRegionMode, memory_region::MemoryRegion, one_sided::RemoteSegment,
+    completion_counter::CompletionCounter,
+    completion_queue::{Entry, ReadError, store::Sharing},
+    error::Errno,
+    flags::Flags,
+    info::MemoryRegionMode,
+    memory_region::MemoryRegion,
+    one_sided::RemoteSegment,
 };
 use kestrel_tests::{
     bed::{Bed, Memory, World, pattern, same},
@@ -95,6 +100,27 @@ fn a_target_that_does_not_progress_is_reached() {
         assert_eq!(reach.reached() - before, 2, "by the adapter: {length} bytes");
     }
     reach.world.nodes[1].domain.close_memory(&region).unwrap();
+}
+
+/// The target is asked about a key that is nobody's yet, and answers; then it is a region's, before
+/// the operation itself is there.
+#[test]
+fn a_region_that_comes_after_the_question_is_reached() {
+    let (first, target, byte) = (Memory::zeroed(1), Memory::zeroed(1), Memory::zeroed(1));
+    let reach = Reach::new();
+    let node = &reach.world.nodes[1];
+    let other = expose(node, &first, BOTH, 5);
+    reach.open_window(&other);
+    // After a silence a poll takes one packet.
+    reach.world.poll(50);
+    reach.write(&byte, &[RemoteSegment { address: 0, length: 1, key: 4 }]);
+    assert!(matches!(node.receives.read(&mut [Entry::default()]), Err(ReadError::Empty)));
+    let region = expose(node, &target, BOTH, 4);
+    reach.world.sent(0).good();
+    reach.open_window(&region);
+    for region in [other, region] {
+        node.domain.close_memory(&region).unwrap();
+    }
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::{
     one_sided::{RemoteOperation, StoredSegments},
     protocol::arrive::UNDER_WAY_MAX,
     transport::{Arrival, EVERYBODY, PeerIndex, Transport},
-    window::{Access, Invitation, Lease},
+    window::{Access, Invitation, Lease, NO_REGION},
     wire::{Head, Kind},
 };
 
@@ -109,23 +109,29 @@ impl<T: Transport> Engine<T> {
 
     /// A peer asks what it may reach of a region.
     fn arrive_question(&mut self, peer: PeerIndex, key: u64) {
+        let words = match self.regions.find(key).cloned() {
+            Ok(region) => self.lease_of(peer, &region).map_or([0; 4], Lease::to_words),
+            Err(_) => NO_REGION,
+        };
+        self.answer_window(peer, Reply { kind: Kind::Lease, operation: key, words });
+    }
+
+    /// What a peer may reach of a region by itself, if it may.
+    fn lease_of(&mut self, peer: PeerIndex, region: &MemoryRegion) -> Option<Lease> {
         let counters = &self.setup.one_sided;
         let counted = counters.remote_read.is_some() || counters.remote_write.is_some();
         let (transport, permitted) = (&mut self.transport, self.setup.permitted);
         let who = || self.setup.who(&self.peers, peer);
-        let region = self.regions.find(key).ok().filter(|_| !counted);
         let audience = transport.audience(peer);
         // What not everybody may reach is not laid where everybody could.
         let keys = self.setup.keys.as_ref().map(|keys| &keys.ring);
-        let fits = |region: &MemoryRegion| audience != EVERYBODY || region.is_for_all(keys);
-        let region = region.filter(|region| region.admit(who).is_ok() && fits(region));
-        let lease = region.and_then(|region| {
-            region.lease(permitted, audience, |memory, access, local_write| {
-                transport.register(peer, memory, access, local_write)
-            })
-        });
-        let words = lease.map_or([0; 4], Lease::to_words);
-        self.answer_window(peer, Reply { kind: Kind::Lease, operation: key, words });
+        let fits = audience != EVERYBODY || region.is_for_all(keys);
+        if counted || !fits || region.admit(who).is_err() {
+            return None;
+        }
+        region.lease(permitted, audience, |memory, access, local_write| {
+            transport.register(peer, memory, access, local_write)
+        })
     }
 
     fn answer_window(&mut self, peer: PeerIndex, reply: Reply) {
@@ -142,6 +148,9 @@ impl<T: Transport> Engine<T> {
             return;
         }
         window.asked = None;
+        if words == NO_REGION {
+            return;
+        }
         if window.leases.len() >= LEASES_MAX {
             window.leases.clear();
         }
