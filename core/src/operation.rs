@@ -52,10 +52,16 @@ pub(crate) fn in_one_piece(pieces: Pieces<'_>) -> (Piece, Option<Box<[u8]>>) {
     if let Pieces::One(piece) = pieces {
         return (piece, None);
     }
+    let (piece, bytes) = copied(pieces);
+    (piece, Some(bytes))
+}
+
+/// A copy of a message: in one piece, which lives as long as its bytes.
+fn copied(pieces: Pieces<'_>) -> (Piece, Box<[u8]>) {
     let mut bytes = Vec::with_capacity(pieces.total());
     pieces.for_each_part(0, pieces.total(), |part| part.append_to(&mut bytes));
     let mut bytes = bytes.into_boxed_slice();
-    (Piece::of_owned(&mut bytes), Some(bytes))
+    (Piece::of_owned(&mut bytes), bytes)
 }
 
 /// A receive, as posted.
@@ -103,11 +109,8 @@ impl StoredPieces {
         if !post.flags.contains(Flags::INJECT) {
             return (StoredPieces::store(post.pieces), None);
         }
-        let total = post.pieces.total();
-        let mut bytes = Vec::with_capacity(total);
-        post.pieces.for_each_part(0, total, |part| part.append_to(&mut bytes));
-        let mut bytes = bytes.into_boxed_slice();
-        (StoredPieces::One(Piece::of_owned(&mut bytes)), Some(bytes))
+        let (piece, bytes) = copied(post.pieces);
+        (StoredPieces::One(piece), Some(bytes))
     }
 
     /// As a view.
