@@ -183,6 +183,7 @@ macro_rules! conformance {
                 every_size_is_written_and_read,
                 vectors_meet_vectors,
                 an_injected_write_is_free_at_once,
+                an_injected_write_needs_its_sender_no_more,
                 what_is_not_allowed_is_refused,
                 nonsense_is_refused_at_once,
                 an_endpoint_that_is_no_target_refuses,

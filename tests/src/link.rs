@@ -16,7 +16,7 @@ use kestrel_core::{
 };
 
 use crate::{
-    bed::Bed,
+    bed::{Bed, Node},
     completion::{Done, read_all},
     scale::PATIENCE,
 };
@@ -41,7 +41,7 @@ pub fn drive(what: &str, all: &[&dyn Driven], mut done: impl FnMut() -> bool) {
     }
 }
 
-/// A listener or an end, for [`drive`].
+/// A listener, an end or a node, for [`drive`].
 pub trait Driven {
     fn drive(&self);
 }
@@ -55,6 +55,12 @@ pub struct Listener<P: Provider> {
 impl<P: Provider> Driven for Listener<P> {
     fn drive(&self) {
         self.events.progress();
+    }
+}
+
+impl<P: Provider> Driven for Node<P> {
+    fn drive(&self) {
+        self.poll();
     }
 }
 

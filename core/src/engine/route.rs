@@ -1,7 +1,10 @@
 //! From an address to a peer, and what happens to peers: connecting, arriving,
 //! dying.
 
-use std::collections::HashSet;
+use std::{
+    collections::HashSet,
+    time::{Duration, Instant},
+};
 
 use super::{
     Engine,
@@ -15,6 +18,7 @@ use crate::{
     flags::Flags,
     memory::Piece,
     operation::{SendStage, Target},
+    primitive::yield_now,
     protocol::{receive::Posted, window::PeerWindow},
     scalable_endpoint::context_address,
     tag_match::{ANY_SOURCE, STICKY, SourceIndex},
@@ -23,6 +27,9 @@ use crate::{
 };
 
 const NO_ROUTE: PeerIndex = u32::MAX;
+
+/// How long what is injected waits for its connection.
+const CONNECT_WAIT: Duration = Duration::from_secs(1);
 
 impl<T: Transport> Engine<T> {
     /// The peer at `fi_addr`, or none if the address vector does not know it.
@@ -134,6 +141,37 @@ impl<T: Transport> Engine<T> {
         if record.state == PeerState::Idle {
             record.state = PeerState::Connecting;
             self.transport.connect(peer, record.address);
+        }
+    }
+
+    /// Lets leave what was just posted, if it was injected and its peer is being connected. What
+    /// is injected is done for its sender when the call returns, who may make no progress from
+    /// then on: an MPI whose jobs part waits for the others by other means. It would never leave.
+    #[inline(always)]
+    pub(crate) fn let_leave(&mut self, peer: PeerIndex, flags: Flags) {
+        if flags.contains(Flags::INJECT) && self.is_connecting(peer) {
+            self.await_connection(peer);
+        }
+    }
+
+    fn is_connecting(&self, peer: PeerIndex) -> bool {
+        self.peers[peer as usize].state == PeerState::Connecting
+    }
+
+    /// Waits until a peer is connected, and what is queued for it leaves, or is known not to be.
+    ///
+    /// Peers are connected without their engines, in far less than a millisecond on one host, so
+    /// this is short, and comes once for each. After a second what is queued stays so.
+    #[cold]
+    #[inline(never)]
+    fn await_connection(&mut self, peer: PeerIndex) {
+        let start = Instant::now();
+        while self.is_connecting(peer) && start.elapsed() < CONNECT_WAIT {
+            if self.transport.has_event() {
+                self.take_events();
+            } else {
+                yield_now();
+            }
         }
     }
 

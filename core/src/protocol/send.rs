@@ -1,8 +1,6 @@
 //! Posting a send: straight into the lane if nothing stands in the way, else
 //! into the peer's queue.
 
-use std::time::{Duration, Instant};
-
 use crate::{
     completion_queue::ErrorEntry,
     endpoint::PostError,
@@ -11,13 +9,9 @@ use crate::{
     flags::Flags,
     memory::{Piece, Pieces},
     operation::{SendOperation, SendPost, SendStage, StoredPieces},
-    primitive::yield_now,
     transport::{PeerIndex, Transport, Unreachable},
     wire::{self, ENVELOPE_COST, Head, Kind},
 };
-
-/// How long an injected message waits for its connection.
-const CONNECT_WAIT: Duration = Duration::from_secs(1);
 
 /// What keeps a send from leaving at once without a record of it.
 const NEEDS_RECORD: Flags =
@@ -147,32 +141,10 @@ impl<T: Transport> Engine<T> {
                 return Err(PostError::Again);
             }
         }
-        let injected = post.flags.contains(Flags::INJECT);
+        let flags = post.flags;
         self.enqueue(peer, post);
-        if injected && self.peers[peer as usize].state == PeerState::Connecting {
-            self.await_connection(peer);
-        }
+        self.let_leave(peer, flags);
         Ok(())
-    }
-
-    /// Waits until a queued message has its connection, and leaves, or is known to have none. An
-    /// injected one is done for its sender when the call returns, who may make no progress from
-    /// then on: an MPI whose jobs part waits for the others by other means. It would never leave.
-    ///
-    /// Peers are connected without their engines, in far less than a millisecond on one host, so
-    /// this is short, and comes once for each. After a second the message stays queued.
-    #[cold]
-    fn await_connection(&mut self, peer: PeerIndex) {
-        let start = Instant::now();
-        while self.peers[peer as usize].state == PeerState::Connecting
-            && start.elapsed() < CONNECT_WAIT
-        {
-            if self.transport.has_event() {
-                self.take_events();
-            } else {
-                yield_now();
-            }
-        }
     }
 
     fn enqueue(&mut self, peer: PeerIndex, post: SendPost<'_>) {

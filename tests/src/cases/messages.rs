@@ -1,7 +1,5 @@
 //! Every call of fi_msg(3) and fi_tagged(3).
 
-use std::time::Instant;
-
 use kestrel_core::{
     address_vector::FI_ADDR_UNSPEC,
     endpoint::{EndpointOptions, PostError},
@@ -13,7 +11,7 @@ use kestrel_core::{
 
 use crate::{
     bed::{Bed, Memory, Options, Receive, Send, World, family, pattern, same},
-    scale::PATIENCE,
+    link,
 };
 
 const TAG: u64 = 0xdead_beef_0123_4567;
@@ -258,11 +256,7 @@ pub fn an_injected_message_needs_its_sender_no_more<P: Provider>(bed: &Bed<P>) {
         let node = &world.nodes[to as usize];
         let tag = Some((3, 0));
         node.post_receive(&Receive { pieces: into.all(), tag, ..Receive::default() }).unwrap();
-        let start = Instant::now();
-        while world.waiting(to as usize).1 == 0 {
-            node.poll();
-            assert!(start.elapsed() < PATIENCE, "it has not left");
-        }
+        link::drive("it leaves", &[node], || world.waiting(to as usize).1 > 0);
         world.received(to as usize).good();
         same(&into.bytes(), &bytes, "injected");
     }

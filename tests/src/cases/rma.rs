@@ -8,6 +8,7 @@ use kestrel_core::{
 
 use crate::{
     bed::{Bed, Memory, Options, Receive, pattern, same},
+    link,
     one_sided::{BOTH, MODES, Rma, expose, expose_ranges, options, segment},
     scale::PATIENCE,
 };
@@ -84,6 +85,17 @@ pub fn an_injected_write_is_free_at_once<P: Provider>(bed: &Bed<P>) {
     let long = vec![0; world.nodes[0].endpoint.options().inject_size + 1];
     let refused = world.nodes[0].endpoint.inject_write(&long, 1, region.base(), region.key());
     assert_eq!(refused.unwrap_err().errno(), Errno::MSGSIZE);
+}
+
+/// Whoever was told that an injected write is taken may make no progress any more.
+pub fn an_injected_write_needs_its_sender_no_more<P: Provider>(bed: &Bed<P>) {
+    let target = Memory::zeroed(100);
+    let world = bed.world(2);
+    let region = expose(&world.nodes[1], &target, BOTH, 0);
+    let bytes = pattern(1, 100);
+    world.nodes[0].endpoint.inject_write(&bytes, 1, region.base(), region.key()).unwrap();
+    link::drive("it leaves", &[&world.nodes[1]], || target.bytes() == bytes);
+    world.nothing_more();
 }
 
 pub fn what_is_not_allowed_is_refused<P: Provider>(bed: &Bed<P>) {

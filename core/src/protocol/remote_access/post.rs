@@ -30,7 +30,9 @@ impl<T: Transport> Engine<T> {
                 return Err(PostError::Again);
             }
         }
+        let flags = post.flags;
         self.start_remote(peer, RemoteOperation::from_post(peer, post));
+        self.let_leave(peer, flags);
         Ok(())
     }
 
