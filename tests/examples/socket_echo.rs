@@ -1,9 +1,9 @@
 //! An echo server and its client, over socket endpoints.
 //!
-//!   echo serve ADDRESS                      sends back what comes by any stream
-//!   echo ask ADDRESS PEER BYTES             sends so many there, and checks what comes back
-//!   echo serve-datagrams ADDRESS            sends every datagram back
-//!   echo ask-datagrams ADDRESS PEER COUNT   sends so many, and tells how many came back
+//!   socket_echo serve ADDRESS                      sends back what comes by any stream
+//!   socket_echo ask ADDRESS PEER BYTES             sends so many there, and checks what comes back
+//!   socket_echo serve-datagrams ADDRESS            sends every datagram back
+//!   socket_echo ask-datagrams ADDRESS PEER COUNT   sends so many, and tells how many came back
 
 use std::process::ExitCode;
 
@@ -15,7 +15,7 @@ fn main() -> ExitCode {
     match run(&words) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("echo {arguments:?}: {error}");
+            eprintln!("socket_echo {arguments:?}: {error}");
             ExitCode::FAILURE
         }
     }
@@ -43,6 +43,6 @@ fn run(words: &[&str]) -> Result<(), Failure> {
             println!("{answers} of {count} datagrams came back");
             Ok(())
         }
-        _ => Err("echo serve | ask | serve-datagrams | ask-datagrams ADDRESS …".into()),
+        _ => Err("socket_echo serve | ask | serve-datagrams | ask-datagrams ADDRESS …".into()),
     }
 }
