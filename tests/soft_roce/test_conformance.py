@@ -25,6 +25,9 @@ PARTS = [
     pytest.param(["datagrams", "multicast"], id="datagrams"),
     pytest.param(["load", "connections"], id="load", marks=pytest.mark.full),
     pytest.param(["scalable", "shared_contexts"], id="contexts", marks=pytest.mark.full),
+    pytest.param(["auth_keys", "buffered"], id="buffered", marks=pytest.mark.full),
+    pytest.param(["triggered", "deferred_work"], id="triggered", marks=pytest.mark.full),
+    pytest.param(["sockets", "socket_datagrams"], id="sockets", marks=pytest.mark.full),
 ]
 
 
@@ -41,6 +44,14 @@ def suite() -> str:
     messages = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     built = [message["executable"] for message in messages if message.get("executable")]
     return built[-1]
+
+
+def test_the_parts_are_the_whole_suite(suite: str) -> None:
+    listed = subprocess.run(
+        [suite, "--list", "--format=terse"], capture_output=True, text=True, timeout=60, check=True
+    )
+    whole = {line.split("::")[1] for line in listed.stdout.splitlines() if "::" in line}
+    assert whole == {case for part in PARTS for case in part.values[0]}
 
 
 @pytest.mark.parametrize("cases", PARTS)
