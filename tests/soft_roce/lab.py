@@ -25,6 +25,8 @@ needs_guest = pytest.mark.skipif(HERE, reason="SOFT_ROCE_HERE=1: needs a virtual
 FUNCTIONS = """
 set -e
 listening() { until ss -Hltn "sport = :$1" | grep -q .; do sleep 0.1; done; }
+says() { until grep -qs "$1" "$2"; do sleep 0.1; done; }
+awaits_connections() { until rdma resource show cm_id | grep -q LISTEN; do sleep 0.1; done; }
 peer_listening() { on-peer sh -c "until ss -Hltn 'sport = :$1' | grep -q .; do sleep 0.1; done"; }
 received() { cat /sys/class/infiniband/rxe0/ports/1/hw_counters/rcvd_pkts; }
 states() { ibv_devinfo | grep state: ; on-peer ibv_devinfo | grep state: ; }
@@ -51,7 +53,7 @@ print("code points", *sorted(seen), flush=True)
 HEARING = f"""
 hear() {{
     on-peer python3 -c {shlex.quote(LISTEN)} $1 >/tmp/heard & listens=$!
-    until grep -q listening /tmp/heard; do sleep 0.1; done
+    says listening /tmp/heard
 }}
 heard() {{ wait $listens; grep code /tmp/heard; }}
 """

@@ -86,11 +86,11 @@ def test_both_hosts_hear_a_group(datagrams: str) -> None:
     output = between_hosts(
         datagrams,
         script=f"""
-        on-peer $datagrams hear 10.9.0.2:7000 239.9.8.7 {QUESTIONS} & there=$!
-        $datagrams hear 10.9.0.1:7001 239.9.8.7 {QUESTIONS} & here=$!
-        peer_listening 7000; listening 7001; sleep 2
+        on-peer $datagrams hear 10.9.0.2:7000 239.9.8.7 {QUESTIONS} >/tmp/there & there=$!
+        $datagrams hear 10.9.0.1:7001 239.9.8.7 {QUESTIONS} >/tmp/here & here=$!
+        says hears /tmp/there; says hears /tmp/here
         $datagrams speak 10.9.0.1:7002 239.9.8.7 {QUESTIONS}
-        wait $there; wait $here
+        wait $there; wait $here; cat /tmp/there /tmp/here
         """,
     )
     heard = [int(count) for count in re.findall(rf"heard (\d+) of {QUESTIONS} messages", output)]

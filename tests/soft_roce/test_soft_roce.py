@@ -65,7 +65,7 @@ def test_one_host_has_a_device_that_works() -> None:
         ib_send_lat -n 500 "$SOFT_ROCE_ADDRESS"; wait $!
         ibv_rc_pingpong -g "$SOFT_ROCE_GID" -n 200 >/dev/null & listening 18515
         ibv_rc_pingpong -g "$SOFT_ROCE_GID" -n 200 "$SOFT_ROCE_ADDRESS"; wait $!
-        rping -s -a "$SOFT_ROCE_ADDRESS" -C 10 & sleep 0.5
+        rping -s -a "$SOFT_ROCE_ADDRESS" -C 10 & awaits_connections
         rping -c -a "$SOFT_ROCE_ADDRESS" -C 10; wait $!
         # What --here does, where there is a device.
         env -u SOFT_ROCE_DEVICE {sys.executable} {SCRIPT} --here -- sh -c 'echo "here: $SOFT_ROCE_DEVICE"; exit 4' ||
@@ -185,7 +185,7 @@ def test_two_hosts_a_pulled_cable_and_a_dead_peer() -> None:
         kill $server $client; wait $server $client || true
 
         on-peer ib_read_lat -R --retry_count=2 -n 100000 >/dev/null 2>&1 & server=$!
-        on-peer sh -c 'until rdma resource show cm_id | grep -q LISTEN; do sleep 0.1; done'
+        on-peer bash -c "$(declare -f awaits_connections); awaits_connections"
         before=$(received)
         ib_read_lat -R --retry_count=2 -n 100000 host-b 2>&1 >/dev/null & client=$!
         until [ "$(received)" -gt $((before + 200)) ]; do sleep 0.1; done
@@ -193,7 +193,7 @@ def test_two_hosts_a_pulled_cable_and_a_dead_peer() -> None:
         wait $client || echo "read failed"
         kill $server; cable plug
 
-        on-peer sleep 1000 & sleep 0.5
+        on-peer sh -c 'echo sleeps; exec sleep 1000' >/tmp/peer & says sleeps /tmp/peer
         kill-peer; echo killed
         wait $! || echo "sleep ended with $?"
         on-peer true || echo "status $?"

@@ -29,7 +29,6 @@ def between_hosts(echo: str, *options: object, script: str) -> str:
     start = f"""
     echo={echo}
     serve() {{ on-peer $echo serve 10.9.0.2:$1 & peer_listening $1; }}
-    answered() {{ until grep -q answers "$1"; do sleep 0.2; done; }}
     """
     return run_script("--two", *options, script=start + script)
 
@@ -53,7 +52,7 @@ def test_a_pulled_cable_is_noticed_and_a_plugged_one_works(echo: str) -> None:
         serve 7000
         $echo ask 10.9.0.2:7000 100 busy >/tmp/busy & busy=$!
         $echo ask 10.9.0.2:7000 100 idle >/tmp/idle & idle=$!
-        answered /tmp/busy; answered /tmp/idle
+        says answers /tmp/busy; says answers /tmp/idle
         cable pull; pulled=$(date +%s%3N)
         wait $busy; cat /tmp/busy; wait $idle; echo "idle after $(($(date +%s%3N) - pulled)) ms"
         grep ended /tmp/idle
@@ -75,7 +74,7 @@ def test_a_killed_process_is_noticed_and_a_new_one_takes_its_place(echo: str) ->
         script="""
         serve 7000
         $echo ask 10.9.0.2:7000 50 idle >/tmp/idle & idle=$!
-        answered /tmp/idle
+        says answers /tmp/idle
         on-peer sh -c 'kill -9 $(pidof echo)'; killed=$(date +%s%3N)
         wait $idle; echo "after $(($(date +%s%3N) - killed)) ms"; cat /tmp/idle
         serve 7000
