@@ -5,7 +5,10 @@ use crate::{
     memory::{Piece, Pieces},
     operation::{Lent, StoredPieces},
     owned::Owner,
-    protocol::atomic::{AtomicCall, Form},
+    protocol::{
+        atomic::{AtomicCall, Form},
+        contest::Run,
+    },
     transport::PeerIndex,
 };
 
@@ -208,6 +211,8 @@ pub struct RemoteOperation {
     pub results: StoredPieces,
     /// A copy of what an injected operation sends.
     pub copy: Option<Box<[u8]>>,
+    /// It is timed.
+    pub run: Option<Run>,
     /// As posted.
     pub owner: Option<Owner>,
 }
@@ -231,6 +236,7 @@ impl RemoteOperation {
             compare: StoredPieces::store(post.compare),
             results: StoredPieces::store(post.results),
             copy: None,
+            run: None,
             owner: post.owner.and_then(Option::take),
         }
     }

@@ -5,7 +5,7 @@ use crate::{
     flags::Flags,
     memory::{Piece, Pieces},
     owned::Owner,
-    protocol::fetch::Fetch,
+    protocol::{contest::Run, fetch::Fetch},
     transport::PeerIndex,
     window::Loan,
 };
@@ -171,6 +171,8 @@ pub struct SendOperation {
     pub part: usize,
     /// Consent came while the prefix was still leaving.
     pub consented: bool,
+    /// It is timed.
+    pub run: Option<Run>,
     /// As posted.
     pub owner: Option<Owner>,
 }

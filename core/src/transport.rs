@@ -33,6 +33,8 @@ pub struct Limits {
     pub single_copy: usize,
     /// The same in a stream, whose receiver is busy with what came before.
     pub single_copy_streaming: usize,
+    /// Packets may be faster: both are tried, and what is faster is done.
+    pub contested: bool,
 }
 
 /// A packet that has arrived and is still in the transport's memory: what core

@@ -55,11 +55,13 @@ pub struct Worth {
     pub alone: usize,
     /// One of a stream, which the target works on at the same time if it goes as packets.
     pub streaming: usize,
+    /// Packets may be faster all the same: both are tried, and what is faster is done.
+    pub contested: bool,
 }
 
 impl Worth {
     /// Every operation that has a byte is.
-    pub const ALWAYS: Worth = Worth { alone: 1, streaming: 1 };
+    pub const ALWAYS: Worth = Worth { alone: 1, streaming: 1, contested: false };
 }
 
 /// What the target permits: part of its memory, by its own addresses.

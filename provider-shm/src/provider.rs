@@ -44,8 +44,8 @@ pub struct ShmOptions {
     pub chunk_count: usize,
     /// Which copy routines: `auto`, or as [`Copier::choose`] names them.
     pub copy: String,
-    /// Whether memory may be read across processes.
-    pub cma: bool,
+    /// Whether the kernel may copy between processes, and does where packets would be faster.
+    pub cma: CmaPolicy,
     /// How long connecting may take.
     pub connect_timeout: Duration,
 }
@@ -71,7 +71,7 @@ impl From<&Config> for ShmOptions {
             chunk_bytes: config.chunk_size,
             chunk_count: config.chunk_count,
             copy: copy_name(config.copy).into(),
-            cma: config.cma == CmaPolicy::Auto,
+            cma: config.cma,
             connect_timeout: Duration::from_millis(config.connect_timeout_ms),
         }
     }
@@ -138,7 +138,7 @@ impl Provider for ShmProvider {
             incarnation,
             pool: memory,
             connect_timeout: self.options.connect_timeout,
-            cma: self.options.cma,
+            cma: self.options.cma != CmaPolicy::Off,
         })
         .map_err(|error| Unreachable { errno: Errno(error.errno()), reason: error.to_string() })?;
         let limits = Limits {
@@ -147,6 +147,7 @@ impl Provider for ShmProvider {
             prefix: 64 << 10,
             single_copy: SINGLE_COPY,
             single_copy_streaming: SINGLE_COPY_STREAMING,
+            contested: self.options.cma == CmaPolicy::Auto,
         };
         Ok(ShmTransport::new(station, pool, self.copier, limits))
     }

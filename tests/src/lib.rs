@@ -50,6 +50,7 @@ macro_rules! conformance {
                 expected_messages_of_every_size,
                 unexpected_messages_of_every_size,
                 messages_that_cross,
+                one_length_again_and_again,
                 large_messages;
             truncation:
                 what_does_not_fit_is_counted;
@@ -181,6 +182,7 @@ macro_rules! conformance {
                 a_window_of_everything_at_once;
             rma:
                 every_size_is_written_and_read,
+                one_length_is_written_and_read_again_and_again,
                 vectors_meet_vectors,
                 an_injected_write_is_free_at_once,
                 an_injected_write_needs_its_sender_no_more,

@@ -9,6 +9,7 @@ use kestrel_core::{
     address::Address,
     address_vector::{AddressVector, AddressVectorAttributes},
     completion_queue::{self, Entry, ErrorEntry, ReadError},
+    config::CmaPolicy,
     domain::{self, DomainOptions},
     endpoint::{self, EndpointOptions},
     error::Errno,
@@ -39,6 +40,12 @@ pub struct NodeOptions {
 }
 
 impl NodeOptions {
+    /// The defaults, but for whether the kernel copies between processes.
+    pub fn with_cma(cma: CmaPolicy) -> NodeOptions {
+        let shm = ShmOptions { cma, ..ShmOptions::default() };
+        NodeOptions { shm, ..NodeOptions::default() }
+    }
+
     /// The defaults, at this address.
     pub fn at(address: Address) -> NodeOptions {
         let mut options = NodeOptions::default();

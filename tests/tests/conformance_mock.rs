@@ -36,6 +36,7 @@ mod tight {
                 prefix: 10_000,
                 single_copy: 2000,
                 single_copy_streaming: 5000,
+                contested: false,
             },
             lane_packets: 3,
             room_bytes: 1500,

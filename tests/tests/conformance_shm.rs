@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use kestrel_core::completion_queue::{Entry, store::Sharing};
+use kestrel_core::{
+    completion_queue::{Entry, store::Sharing},
+    config::CmaPolicy,
+};
 use kestrel_shm::{ShmOptions, ShmProvider};
 use kestrel_tests::{bed::Bed, conformance};
 
@@ -20,7 +23,12 @@ mod shared {
     use super::*;
 
     fn options() -> ShmOptions {
-        ShmOptions { chunk_bytes: 8 << 10, chunk_count: 8, cma: false, ..ShmOptions::default() }
+        ShmOptions {
+            chunk_bytes: 8 << 10,
+            chunk_count: 8,
+            cma: CmaPolicy::Off,
+            ..ShmOptions::default()
+        }
     }
 
     conformance!(bed(options(), Sharing::Shared));

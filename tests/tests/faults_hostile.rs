@@ -7,7 +7,7 @@ mod attacker;
 
 use std::time::{Duration, Instant};
 
-use kestrel_core::{address_vector::FI_ADDR_UNSPEC, flags::Flags};
+use kestrel_core::{address_vector::FI_ADDR_UNSPEC, config::CmaPolicy, flags::Flags};
 use kestrel_shm::ShmOptions;
 use kestrel_tests::{
     figures,
@@ -49,7 +49,7 @@ fn honest_mix() -> Mix {
 
 fn victim(honest: &str, hostile: &str, wait: Wait, copy: &str) {
     let orders = listen_to_parent();
-    let shm = ShmOptions { copy: copy.into(), ..ShmOptions::default() };
+    let shm = ShmOptions { copy: copy.into(), cma: CmaPolicy::On, ..ShmOptions::default() };
     let node = Node::with(&NodeOptions { shm, ..NodeOptions::default() });
     let (friend, enemy) = (node.insert_text(honest), node.insert_text(hostile));
     let mut honest = Traffic::new(friend, 1, 11, honest_mix());

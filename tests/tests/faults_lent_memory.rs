@@ -8,6 +8,7 @@ use std::{
 };
 
 use kestrel_core::{
+    config::CmaPolicy,
     domain::DomainOptions,
     flags::Flags,
     info::MemoryRegionMode,
@@ -36,7 +37,7 @@ const OURS: u8 = 0xee;
 fn node() -> Node {
     let domain =
         DomainOptions { memory_region_mode: MemoryRegionMode::empty(), ..DomainOptions::default() };
-    Node::with(&NodeOptions { domain, ..NodeOptions::default() })
+    Node::with(&NodeOptions { domain, ..NodeOptions::with_cma(CmaPolicy::On) })
 }
 
 #[test]

@@ -9,6 +9,7 @@ use std::{
 use kestrel_core::{
     completion_counter::CompletionCounter,
     completion_queue::store::Sharing,
+    config::CmaPolicy,
     error::Errno,
     flags::Flags,
     info::MemoryRegionMode,
@@ -37,7 +38,7 @@ struct Reach {
 
 impl Reach {
     fn new() -> Reach {
-        Reach::with(ShmOptions::default())
+        Reach::with(ShmOptions { cma: CmaPolicy::On, ..ShmOptions::default() })
     }
 
     fn with(shm: ShmOptions) -> Reach {
@@ -365,7 +366,7 @@ fn an_endpoint_that_closed_is_out_of_reach() {
 fn where_it_is_switched_off_the_target_is_needed() {
     let target = Memory::zeroed(SHORT);
     let source = Memory::from(pattern(1, SHORT));
-    let reach = Reach::with(ShmOptions { cma: false, ..ShmOptions::default() });
+    let reach = Reach::with(ShmOptions { cma: CmaPolicy::Off, ..ShmOptions::default() });
     let region = expose(&reach.world.nodes[1], &target, BOTH, 4);
     for _ in 0..10 {
         reach.write(&source, &[segment(&region, 0, SHORT)]);

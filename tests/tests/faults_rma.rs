@@ -122,6 +122,7 @@ fn a_dead_target_fails_what_is_under_way_whatever_came_through() {
             prefix: 10_000,
             single_copy: 2000,
             single_copy_streaming: 5000,
+            contested: false,
         },
         lane_packets: 3,
         room_bytes: 1_300,

@@ -6,8 +6,10 @@ use std::{
     time::Duration,
 };
 
-use kestrel_core::{address_vector::FI_ADDR_UNSPEC, flags::Flags, transport::Service, wire};
-use kestrel_shm::{PoolMemory, ShmOptions, Station, StationEvent, StationOptions};
+use kestrel_core::{
+    address_vector::FI_ADDR_UNSPEC, config::CmaPolicy, flags::Flags, transport::Service, wire,
+};
+use kestrel_shm::{PoolMemory, Station, StationEvent, StationOptions};
 use kestrel_tests::{
     node::{Done, Node, NodeOptions, Wait},
     process::{Peer, child_role, eventually, forbid_call, listen_to_parent, say},
@@ -63,8 +65,8 @@ fn entry_buffer(entry: &mut kestrel_core::completion_queue::Entry) -> Vec<u8> {
 }
 
 fn open(cma: bool) -> Node {
-    let shm = ShmOptions { cma, ..ShmOptions::default() };
-    Node::with(&NodeOptions { shm, ..NodeOptions::default() })
+    let cma = if cma { CmaPolicy::On } else { CmaPolicy::Off };
+    Node::with(&NodeOptions::with_cma(cma))
 }
 
 /// Nobody without privileges may read this process any more.

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use kestrel_core::{
+    config::CmaPolicy,
     domain::DomainOptions,
     flags::Flags,
     info::MemoryRegionMode,
@@ -85,7 +86,8 @@ impl Link {
             memory_region_mode: MemoryRegionMode::empty(),
             ..DomainOptions::default()
         };
-        let options = NodeOptions { exclusive: case.exclusive, domain, ..NodeOptions::default() };
+        let exclusive = case.exclusive;
+        let options = NodeOptions { exclusive, domain, ..NodeOptions::with_cma(CmaPolicy::On) };
         let (from, to) = (Node::with(&options), Node::with(&options));
         let peer = from.insert(to.address());
         let (local, mut target) = (vec![7; LENGTH_MAX / 4], vec![0_u64; LENGTH_MAX / 8]);

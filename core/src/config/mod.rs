@@ -41,7 +41,10 @@ pub enum TransportChoice {
 /// Sharing a message's bytes with a peer's process through the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CmaPolicy {
+    /// Where it is permitted, and found to be faster than packets.
     Auto,
+    /// Where it is permitted.
+    On,
     Off,
 }
 
@@ -80,7 +83,7 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
 const TRANSPORT: &[&str] = &["auto", "shm", "verbs"];
-const CMA: &[&str] = &["auto", "off"];
+const CMA: &[&str] = &["auto", "on", "off"];
 const COPY: &[&str] = &["auto", "memcpy", "avx2", "avx512", "movsb"];
 
 /// All parameters, in the order of the manual page.
@@ -147,9 +150,10 @@ pub static PARAMETERS: [Parameter; 14] = [
         default: "auto",
         unit: Unit::None,
         help: "Whether the kernel may copy between processes of one host (process_vm_readv). \
-               auto: where a probe shows that it is permitted.",
+               on: where a probe shows that it is permitted. auto: there, and for those lengths \
+               for which it turns out to be faster than copying in and out of shared chunks.",
         store: |config, value| {
-            config.cma = [CmaPolicy::Auto, CmaPolicy::Off][value.choice()];
+            config.cma = [CmaPolicy::Auto, CmaPolicy::On, CmaPolicy::Off][value.choice()];
         },
     },
     Parameter {

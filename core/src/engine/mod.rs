@@ -37,6 +37,7 @@ use crate::{
     operation::{Incoming, ReceiveOperation, SendOperation, Unexpected},
     pool::Pool,
     protocol::{
+        contest::Contests,
         datagram::Datagrams,
         remote_access::scratch::Scratch,
         single_copy::{help::Helping, pull::Pull},
@@ -137,6 +138,8 @@ pub struct Engine<T: Transport> {
     pub(crate) fetches: Vec<u32>,
     /// Messages of ours that we help a receiver with.
     pub(crate) helps: VecDeque<Helping>,
+    /// Whether packets are faster than what goes from buffer to buffer.
+    pub(crate) contests: Contests,
     /// Messages claimed by a peek, by context.
     pub(crate) claimed: HashMap<u64, u32>,
     /// What there is of messages that are announced: nothing in an endpoint that buffers none.
@@ -186,6 +189,7 @@ impl<T: Transport> Engine<T> {
             pulls: VecDeque::new(),
             fetches: Vec::new(),
             helps: VecDeque::new(),
+            contests: Contests::default(),
             claimed: HashMap::new(),
             offers: setup.shared.is_some() || setup.buffering.is_some(),
             buffering: Buffering::new(setup.buffering.as_ref()),

@@ -3,6 +3,7 @@
 use std::{
     collections::{HashMap, VecDeque},
     hash::{BuildHasherDefault, Hasher},
+    time::Instant,
 };
 
 use crate::{
@@ -115,6 +116,8 @@ pub struct Peer {
     pub unreadable: bool,
     /// As above.
     pub unwritable: bool,
+    /// When the last operation with it that was timed was over.
+    pub served: Option<Instant>,
     /// Long messages from it that are under way: its name and our index.
     pub incoming: HashMap<u64, u32, BuildHasherDefault<NameHasher>>,
 }
@@ -190,6 +193,7 @@ impl Peer {
             unfetched: false,
             unreadable: false,
             unwritable: false,
+            served: None,
             incoming: HashMap::default(),
         }
     }

@@ -153,6 +153,10 @@ impl<T: Transport> Engine<T> {
     pub(crate) fn finish_send(&mut self, index: u32) {
         let mut send = self.sends.remove(index);
         send.lent = None;
+        if let Some(run) = send.run {
+            let served = &mut self.peers[send.peer as usize].served;
+            self.contests.messages.finish(send.total, run, served);
+        }
         match Owner::take_tally(&mut send.owner) {
             None => self.report_sent(send.flags, send.context, send.owner),
             Some(tally) => {

@@ -66,6 +66,7 @@ impl Default for MockOptions {
                 prefix: 64 << 10,
                 single_copy: 9 << 10,
                 single_copy_streaming: 64 << 10,
+                contested: false,
             },
             lane_packets: 16,
             room_bytes: usize::MAX,

@@ -12,6 +12,7 @@ pub mod atomic;
 pub mod buffered;
 pub mod claim;
 pub mod connect;
+pub mod contest;
 pub mod context;
 pub mod credit;
 pub mod datagram;

@@ -9,6 +9,7 @@ use crate::{
     flags::Flags,
     memory::Piece,
     operation::SendStage,
+    protocol::contest::Manner,
     transport::{Limits, PeerIndex, Room, Transport},
     window::Loan,
     wire::{self, ENVELOPE_COST, Head, Kind},
@@ -99,7 +100,8 @@ impl<T: Transport> Engine<T> {
         let readable = one_piece && total > 0 && self.transport.is_readable_by(peer);
         self.sends[index].part = part_of(total, streaming, fragment);
         let lent = one_piece && self.lend(peer, index, contiguous);
-        let pushed = if lent || readable && total >= single_copy {
+        let readable = readable && total >= single_copy && !lent;
+        let pushed = if lent || readable && self.leaves_to_read(index, streaming) {
             self.push_long(peer, index, 0, streaming)
         } else {
             let cost = total as u64 + ENVELOPE_COST;
@@ -117,6 +119,22 @@ impl<T: Transport> Engine<T> {
             self.peers[peer as usize].note_send();
         }
         pushed
+    }
+
+    /// Whether a send that its receiver can read is left to be read.
+    #[inline]
+    fn leaves_to_read(&mut self, index: u32, streaming: bool) -> bool {
+        if !self.limits.contested {
+            return true;
+        }
+        let send = &mut self.sends[index];
+        let (manner, run) = self.contests.messages.choose(send.total, streaming);
+        send.run = run;
+        if manner == Manner::Packets && run.is_some() {
+            // Reading ends with the receiver's word: packets are timed until the same moment.
+            send.flags |= Flags::MATCH_COMPLETE;
+        }
+        manner == Manner::Direct
     }
 
     /// Pushes a send as one packet that is charged `cost`.

@@ -202,6 +202,7 @@ impl SendOperation {
             until: total,
             part: 0,
             consented: false,
+            run: None,
             owner: post.owner.and_then(Option::take),
         }
     }

@@ -386,7 +386,7 @@ impl Transport for ShmTransport {
 
     #[inline(always)]
     fn windows_to(&self, peer: PeerIndex) -> Option<Worth> {
-        self.peers.get(peer as usize)?.windows()
+        self.peers.get(peer as usize)?.windows(self.limits.contested)
     }
 
     #[inline(always)]

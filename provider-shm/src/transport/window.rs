@@ -24,8 +24,10 @@ use crate::{
 };
 
 /// What is worth a window. Below, packets take less than the system call; in a stream they do
-/// longer, since both sides copy at once.
-const WORTH: Worth = Worth { alone: 2 << 10, streaming: 32 << 10 };
+/// longer, since both sides copy at once. Units: bytes.
+const ALONE: usize = 2 << 10;
+/// The same in a stream. Units: bytes.
+const STREAMING: usize = 32 << 10;
 /// A copy of so many bytes or fewer goes by the file of the peer's memory. A longer one would go
 /// page by page there. Units: bytes.
 const BY_FILE: usize = 4 << 10;
@@ -102,9 +104,10 @@ fn reach(lane: &SendLane, window: &Window, request: &Request, from: usize) -> Re
 impl Peer {
     /// What goes through a window to it.
     #[inline(always)]
-    pub(super) fn windows(&self) -> Option<Worth> {
+    pub(super) fn windows(&self, contested: bool) -> Option<Worth> {
         let permitted = self.send.as_ref().is_some_and(|lane| lane.peer.memory.is_some());
-        (permitted && self.windows_failed < FAILURES_MAX).then_some(WORTH)
+        let worth = Worth { alone: ALONE, streaming: STREAMING, contested };
+        (permitted && self.windows_failed < FAILURES_MAX).then_some(worth)
     }
 
     /// Nobody reaches our memory any more who came by the lane that ends now.

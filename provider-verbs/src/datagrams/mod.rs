@@ -200,6 +200,7 @@ impl<V: Verbs> Transport for UdTransport<V> {
             prefix: 0,
             single_copy: usize::MAX,
             single_copy_streaming: usize::MAX,
+            contested: false,
         }
     }
 

@@ -68,6 +68,7 @@ pub(crate) const LIMITS: Limits = Limits {
     // No peer reads our memory but by its adapter, which core does not ask for.
     single_copy: usize::MAX,
     single_copy_streaming: usize::MAX,
+    contested: false,
 };
 
 /// Both directions of a peer.

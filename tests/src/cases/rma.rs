@@ -42,6 +42,40 @@ pub fn every_size_is_written_and_read<P: Provider>(bed: &Bed<P>) {
     }
 }
 
+/// Some one at a time, and some in a stream: who compares ways to move them tries each.
+pub fn one_length_is_written_and_read_again_and_again<P: Provider>(bed: &Bed<P>) {
+    for length in [3_000, 70_000] {
+        let (target, source) = (Memory::zeroed(7 * length), Memory::zeroed(7 * length));
+        let world = bed.world_with(2, &options(MemoryRegionMode::VIRT_ADDR));
+        let region = expose(&world.nodes[1], &target, BOTH, 77);
+        for flight in [1, 7] {
+            let cut = vec![length; flight];
+            for round in 0..84 / flight {
+                let from = Memory::from(pattern(round as u64, flight * length));
+                let rma = |nth: usize, piece| {
+                    let segments = [segment(&region, nth * length, length)];
+                    (Pieces::One(piece), segments)
+                };
+                for (nth, piece) in from.cut(&cut).into_iter().enumerate() {
+                    let (pieces, segments) = rma(nth, piece);
+                    let write = Rma { pieces, segments: &segments, ..Rma::default() };
+                    world.nodes[0].post_write(1, &write).unwrap();
+                }
+                (0..flight).for_each(|_| drop(world.sent(0).good()));
+                same(&target.bytes()[..flight * length], &from.bytes(), "written");
+                for (nth, piece) in source.cut(&cut).into_iter().enumerate() {
+                    let (pieces, segments) = rma(nth, piece);
+                    let read = Rma { pieces, segments: &segments, ..Rma::default() };
+                    world.nodes[0].post_read(1, &read).unwrap();
+                }
+                (0..flight).for_each(|_| drop(world.sent(0).good()));
+                same(&source.bytes()[..flight * length], &from.bytes(), "read");
+            }
+        }
+        world.nothing_more();
+    }
+}
+
 pub fn vectors_meet_vectors<P: Provider>(bed: &Bed<P>) {
     for length in [24, 300, 5_000, 200_000] {
         let target = Memory::zeroed(length);

@@ -129,6 +129,31 @@ pub fn messages_that_cross<P: Provider>(bed: &Bed<P>) {
     }
 }
 
+/// Some one at a time, and some in a stream: who compares ways to move them tries each.
+pub fn one_length_again_and_again<P: Provider>(bed: &Bed<P>) {
+    let world = bed.world(2);
+    for size in [10_000, 40_000, 200_000] {
+        for flight in [1, 7] {
+            for round in 0..84 / flight {
+                let bytes = |nth| pattern(1000 * round + nth, size);
+                for nth in 0..flight {
+                    world.nodes[1].receive(size, Some(nth), nth);
+                }
+                for nth in 0..flight {
+                    world.nodes[0].send(bytes(nth), 1, Some(nth), nth);
+                }
+                for nth in 0..flight {
+                    let received = world.received(1).good();
+                    assert_eq!(received.tag, nth, "they follow each other");
+                    same(&received.returned.unwrap(), &bytes(nth), "again");
+                    same(&world.sent(0).good().returned.unwrap(), &bytes(nth), "returned");
+                }
+            }
+        }
+    }
+    world.nothing_more();
+}
+
 pub fn large_messages<P: Provider>(bed: &Bed<P>) {
     let sizes: &[usize] = match scale() {
         Scale::Quick => &[(16 << 20) + 1],

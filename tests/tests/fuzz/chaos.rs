@@ -218,6 +218,7 @@ impl Transport for Chaos {
             prefix: 64 << 10,
             single_copy: 12 << 10,
             single_copy_streaming: 64 << 10,
+            contested: false,
         }
     }
 

@@ -444,6 +444,7 @@ fn tight() -> MockOptions {
             prefix: 10_000,
             single_copy: 2000,
             single_copy_streaming: 5000,
+            contested: false,
         },
         lane_packets: 3,
         room_bytes: 1_300,

@@ -75,6 +75,10 @@ impl<T: Transport> Engine<T> {
     #[inline]
     pub(crate) fn finish_remote(&mut self, index: u32) {
         let mut operation = self.take_remote(index);
+        if let Some(run) = operation.run {
+            let served = &mut self.peers[operation.peer as usize].served;
+            self.contests.of(operation.action.fetches()).finish(operation.total, run, served);
+        }
         let tally = Owner::take_tally(&mut operation.owner);
         let entry = operation.flags.contains(Flags::COMPLETION).then(|| Entry {
             context: operation.context,

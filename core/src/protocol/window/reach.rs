@@ -9,9 +9,9 @@ use crate::{
     flags::Flags,
     memory::Piece,
     one_sided::{Action, RemoteOperation, RemoteStage, StoredSegments},
-    protocol::fetch::FETCHED,
+    protocol::{contest::Manner, fetch::FETCHED},
     transport::{PeerIndex, Transport},
-    window::{Direction, Finished, Found, Request, Started, Worth},
+    window::{Direction, Finished, Found, Request, Started},
 };
 
 /// The longest operation that an adapter is given; longer ones go as packets. Every device that
@@ -69,7 +69,8 @@ impl<T: Transport> Engine<T> {
         let Some(worth) = self.transport.windows_to(peer) else {
             return Way::Packets;
         };
-        let least = self.least_worth(peer, worth);
+        let streams = self.streams_to(peer);
+        let least = if streams { worth.streaming } else { worth.alone };
         let operation = &self.remotes[index];
         let record = &self.peers[peer as usize];
         // W1: what the window cannot do waits until it is empty.
@@ -98,6 +99,16 @@ impl<T: Transport> Engine<T> {
         if record.window.settled != record.epoch() {
             return otherwise;
         }
+        let mut run = None;
+        if worth.contested {
+            let contest = self.contests.of(direction == Direction::Read);
+            let (manner, timed) = contest.choose(local.len(), streams);
+            if manner == Manner::Packets {
+                self.remotes[index].run = timed;
+                return otherwise;
+            }
+            run = timed;
+        }
         let token = self.remotes.name(index);
         let remote_key = lease.remote_key;
         let request = Request { token, direction, address, remote_key, local };
@@ -109,24 +120,25 @@ impl<T: Transport> Engine<T> {
                 otherwise
             }
             Started::Done => {
+                self.remotes[index].run = run;
                 self.finish_remote(index);
                 Way::Window
             }
             Started::Yes => {
+                self.remotes[index].run = run;
                 self.note_started(peer, index);
                 Way::Window
             }
         }
     }
 
-    /// The shortest operation that is worth a window now. It is one of a stream if others are under
-    /// way as packets, which it need not wait for then, or if the application has not even read
-    /// that earlier ones are complete.
+    /// Whether an operation is one of a stream: others are under way as packets, which it need not
+    /// wait for if it goes as packets too, or the application has not even read that earlier ones
+    /// are complete.
     #[inline(always)]
-    fn least_worth(&self, peer: PeerIndex, worth: Worth) -> usize {
+    fn streams_to(&self, peer: PeerIndex) -> bool {
         let unread = || self.setup.transmit.queue.as_ref().is_some_and(|queue| !queue.is_empty());
-        let streams = self.peers[peer as usize].window.packets > 0 || unread();
-        if streams { worth.streaming } else { worth.alone }
+        self.peers[peer as usize].window.packets > 0 || unread()
     }
 
     #[inline(always)]
@@ -182,6 +194,7 @@ impl<T: Transport> Engine<T> {
     fn start_again(&mut self, index: u32) {
         let operation = &mut self.remotes[index];
         operation.stage = RemoteStage::Queued;
+        operation.run = None;
         let peer = operation.peer;
         let record = &mut self.peers[peer as usize];
         record.queue.push_front(index | ONE_SIDED);
