@@ -7,15 +7,30 @@
 //! and two ranks on two cores after thousands. One slow yield alone says little:
 //! something passed by, and who takes it for a shared core pays a system call in
 //! every wait from then on. Several in a row mean company.
+//!
+//! Many callers give the core away themselves: an MPI does so between its polls when it has more
+//! ranks than cores. A second yield would only send it through everybody else again: broadcasts
+//! among four ranks on two cores took twice as long. So in company a poller looks whether others
+//! ran since its last poll, and leaves the yielding to its caller if they did.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::OnceLock,
+    time::{Duration, Instant},
+};
 
-use crate::primitive::{AtomicU32, Ordering, yield_now};
+use rustix::time::{ClockId, clock_gettime};
+
+use crate::primitive::{AtomicU32, AtomicU64, Ordering, yield_now};
 
 /// Empty polls before a yield while nobody else wants the core.
 const SPINS_ALONE: u32 = 2_000;
 /// Empty polls before a yield while the core is shared: whoever could answer does not run.
 const SPINS_SHARED: u32 = 2;
+/// The same where the caller was seen to give the core away by itself.
+const SPINS_POLITE: u32 = 200;
+/// How long this thread has not run is asked for at every so many yields, and at every so many late
+/// polls of a caller that was seen to yield, since it is a system call.
+const ASKED: u32 = 32;
 /// A yield that took longer let somebody else run. Here one alone takes 0.25 to 0.5 µs, one of
 /// two processes on a core at least 1.5 µs, one of four 3.5 µs.
 const OTHERS_RAN: Duration = Duration::from_micros(1);
@@ -31,6 +46,13 @@ pub struct Idle {
     limit: AtomicU32,
     quick: AtomicU32,
     slow: AtomicU32,
+    /// When a polite caller polled last. Units: nanoseconds.
+    seen: AtomicU64,
+    /// How long the thread had not run at the last look, or none if that was not asked. Units:
+    /// nanoseconds.
+    off: AtomicU64,
+    /// How often that could have been asked.
+    asked: AtomicU32,
 }
 
 impl Default for Idle {
@@ -40,6 +62,9 @@ impl Default for Idle {
             limit: AtomicU32::new(SPINS_ALONE),
             quick: AtomicU32::new(0),
             slow: AtomicU32::new(0),
+            seen: AtomicU64::new(0),
+            off: AtomicU64::new(0),
+            asked: AtomicU32::new(0),
         }
     }
 }
@@ -58,23 +83,82 @@ impl Idle {
     pub fn idle(&self) {
         let empty = self.empty.load(Ordering::Relaxed) + 1;
         self.empty.store(empty, Ordering::Relaxed);
-        if empty >= self.limit.load(Ordering::Relaxed) {
-            self.give_way();
+        let limit = self.limit.load(Ordering::Relaxed);
+        if empty >= limit || limit == SPINS_POLITE {
+            self.in_vain(empty, limit);
         }
     }
 
     /// Whether the core is shared with somebody who wants it.
-    pub fn is_shared(&self) -> bool {
-        self.limit.load(Ordering::Relaxed) == SPINS_SHARED
+    fn is_shared(&self) -> bool {
+        self.limit.load(Ordering::Relaxed) != SPINS_ALONE
     }
 
     #[cold]
     #[inline(never)]
+    fn in_vain(&self, empty: u32, limit: u32) {
+        let given_way = match limit {
+            SPINS_POLITE => self.gave_way_again(now(), off_core),
+            _ => self.gave_way(off_core),
+        };
+        if given_way {
+            self.empty.store(0, Ordering::Relaxed);
+        } else if empty >= limit {
+            self.empty.store(0, Ordering::Relaxed);
+            self.give_way();
+        }
+    }
+
     fn give_way(&self) {
-        self.empty.store(0, Ordering::Relaxed);
         let before = Instant::now();
         yield_now();
         self.learn(before.elapsed());
+        if self.is_shared() && self.asks() {
+            self.off.store(off_core(), Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the caller has let others run since our last yield, as far as that was noted. `off`
+    /// says how long this thread has not run so far.
+    fn gave_way(&self, off: impl FnOnce() -> u64) -> bool {
+        let before = self.off.load(Ordering::Relaxed);
+        if before == 0 {
+            return false;
+        }
+        self.off.store(0, Ordering::Relaxed);
+        let others_ran = off().saturating_sub(before) >= nanoseconds(OTHERS_RAN);
+        if others_ran {
+            self.limit.store(SPINS_POLITE, Ordering::Relaxed);
+        }
+        others_ran
+    }
+
+    /// Whether a caller that was seen to let others run has done it since the last poll. It is
+    /// believed if the poll is late, but not always: one that computes between two polls is as late.
+    fn gave_way_again(&self, now: u64, off: impl FnOnce() -> u64) -> bool {
+        let before = self.seen.load(Ordering::Relaxed);
+        self.seen.store(now, Ordering::Relaxed);
+        if now.saturating_sub(before) < nanoseconds(OTHERS_RAN) {
+            return false;
+        }
+        if self.off.load(Ordering::Relaxed) == 0 {
+            if self.asks() {
+                self.off.store(off(), Ordering::Relaxed);
+            }
+            return true;
+        }
+        let again = self.gave_way(off);
+        if !again {
+            self.limit.store(SPINS_SHARED, Ordering::Relaxed);
+        }
+        again
+    }
+
+    /// Whether it is time to ask the system.
+    fn asks(&self) -> bool {
+        let asked = self.asked.load(Ordering::Relaxed).wrapping_add(1);
+        self.asked.store(asked, Ordering::Relaxed);
+        asked.is_multiple_of(ASKED)
     }
 
     /// A yield took this long.
@@ -91,6 +175,26 @@ impl Idle {
             self.limit.store(limit, Ordering::Relaxed);
         }
     }
+}
+
+fn nanoseconds(duration: Duration) -> u64 {
+    duration.as_nanos() as u64
+}
+
+/// A clock. Units: nanoseconds.
+fn now() -> u64 {
+    static START: OnceLock<Instant> = OnceLock::new();
+    START.get_or_init(Instant::now).elapsed().as_nanos() as u64
+}
+
+/// How long this thread has not run, counted from some moment. Units: nanoseconds.
+///
+/// Cost: a system call.
+fn off_core() -> u64 {
+    let ran = clock_gettime(ClockId::ThreadCPUTime);
+    let ran = Duration::new(ran.tv_sec as u64, ran.tv_nsec as u32);
+    // A thread may be older than the clock.
+    (1 << 62) + now() - ran.as_nanos() as u64
 }
 
 #[cfg(test)]
@@ -112,5 +216,40 @@ mod tests {
         assert!(idle.is_shared());
         idle.learn(quick);
         assert!(!idle.is_shared());
+    }
+
+    #[test]
+    fn who_gives_way_by_itself_need_not_be_made_to() {
+        let (idle, late) = (Idle::default(), 2 * nanoseconds(OTHERS_RAN));
+        assert!(!idle.gave_way(|| 100), "nothing was noted before");
+        idle.off.store(100, Ordering::Relaxed);
+        assert!(!idle.gave_way(|| 100 + 10));
+        idle.off.store(100, Ordering::Relaxed);
+        assert!(idle.gave_way(|| 100 + late));
+        assert_eq!(idle.limit.load(Ordering::Relaxed), SPINS_POLITE);
+        // It is believed, but not for ever.
+        let computes = |at: &u64| idle.gave_way_again(at * late, || 100);
+        let believed = (1..1000).take_while(computes).count();
+        assert!((1..=2 * ASKED as usize).contains(&believed), "{believed}");
+        assert_eq!(idle.limit.load(Ordering::Relaxed), SPINS_SHARED);
+    }
+
+    #[test]
+    fn a_polite_caller_is_believed_as_long_as_it_is_one() {
+        let (idle, late) = (Idle::default(), 2 * nanoseconds(OTHERS_RAN));
+        assert!((1..1000).all(|at| idle.gave_way_again(at * late, || 100 + at * late)));
+        assert!(!idle.gave_way_again(999 * late + 10, || 0), "it is not late");
+    }
+
+    #[test]
+    fn a_thread_that_sleeps_does_not_run() {
+        let before = off_core();
+        std::thread::sleep(Duration::from_millis(20));
+        let between = off_core();
+        assert!(between - before >= 19_000_000);
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(5) {}
+        // Other tests may run in between.
+        assert!(off_core() >= between);
     }
 }
