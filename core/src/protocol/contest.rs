@@ -4,7 +4,7 @@
 //! the other, or go as packets, copied in by its sender and out by its receiver. Which takes less
 //! depends on what the kernel asks for a page and on what two cores ask for a line: there are
 //! machines where the first is twice as fast, and others where the second is four times as fast.
-//! So the operations of each length go either manner in turns, in rounds of [`ROUND`] and more, and
+//! So the operations of each length go either manner in turns, in rounds of up to eight, and
 //! the manner whose middle round took less is taken from then on. After a while they are compared
 //! again: an application has phases, and a virtual machine moves.
 //!
@@ -14,8 +14,11 @@
 
 use std::time::Instant;
 
-/// Operations of a round, at least.
+/// Operations of a round, at least: so many, or fewer that have so many bytes, since what takes
+/// long varies less.
 const ROUND: u64 = 8;
+/// Units: bytes.
+const ROUND_BYTES: u64 = 2 << 20;
 /// Rounds of either manner.
 const ROUNDS: usize = 3;
 /// For how many operations the first decision holds, and how many at most: each that is the same
@@ -118,12 +121,12 @@ impl Trial {
     ///
     /// Several may end at once, and the time of all of them is that of the first, so a round is
     /// not over in the middle of them.
-    fn note(&mut self, manner: Manner, each: u64) -> Option<[u64; 2]> {
+    fn note(&mut self, manner: Manner, each: u64, round: u64) -> Option<[u64; 2]> {
         // What was started in the round before is behind us.
         if manner != self.next {
             return None;
         }
-        if self.count < ROUND || each < self.sum / self.count / 2 {
+        if self.count < round || each < self.sum / self.count / 2 {
             self.count += 1;
             self.sum += each;
             return None;
@@ -180,8 +183,9 @@ impl Contest {
         if trial.left > 0 {
             return;
         }
+        let round = (ROUND_BYTES / total as u64).clamp(1, ROUND);
         let each = nanoseconds.saturating_mul(1000) / total as u64;
-        if let Some([direct, packets]) = trial.note(manner, each) {
+        if let Some([direct, packets]) = trial.note(manner, each, round) {
             let (kind, choice) = (self.kind, trial.next);
             tracing::debug!(kind, bytes = total, streams, direct, packets, ?choice, "ps a byte");
         }
@@ -254,7 +258,7 @@ mod tests {
         let decided = (0..100).find_map(|at| {
             // The first two rounds have one each.
             let each = if at == 5 || at == 12 { 1_000_000 } else { [100, 50][trial.next as usize] };
-            trial.note(trial.next, each)
+            trial.note(trial.next, each, ROUND)
         });
         assert_eq!(decided, Some([100, 50]));
     }
