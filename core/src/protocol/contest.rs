@@ -1,11 +1,14 @@
-//! Two manners of moving the same bytes: which is faster here, found by trying both.
+//! Several manners of moving the same bytes: which is fastest here, found by trying each.
 //!
 //! Between two processes of one host a long message can be copied by the kernel, from one buffer to
 //! the other, or go as packets, copied in by its sender and out by its receiver. Which takes less
 //! depends on what the kernel asks for a page and on what two cores ask for a line: there are
 //! machines where the first is twice as fast, and others where the second is four times as fast.
-//! So the operations of each length go either manner in turns, in rounds of up to eight, and
-//! the manner whose middle round took less is taken from then on. After a while they are compared
+//! How many packets a message is best cut into depends on the same: few cost less, and many let
+//! both sides copy at once.
+//!
+//! So the operations of each length go each manner in turns, in rounds of up to eight, and
+//! the manner whose middle round took least is taken from then on. After a while they are compared
 //! again: an application has phases, and a virtual machine moves.
 //!
 //! What counts is the time of service: from the start of an operation, or from the end of the one
@@ -37,16 +40,11 @@ pub enum Manner {
     Direct,
     /// As packets.
     Packets,
+    /// As packets, few of them: not in a stream, whose packets are long as it is.
+    LongPackets,
 }
 
-impl Manner {
-    fn other(self) -> Manner {
-        match self {
-            Manner::Direct => Manner::Packets,
-            Manner::Packets => Manner::Direct,
-        }
-    }
-}
+const MANNERS: [Manner; 3] = [Manner::Direct, Manner::Packets, Manner::LongPackets];
 
 /// An operation that is timed.
 #[derive(Clone, Copy, Debug)]
@@ -61,6 +59,8 @@ pub struct Run {
 pub(crate) struct Contest {
     /// What they are, for the log.
     kind: &'static str,
+    /// In how many manners one that goes alone can go.
+    manners: usize,
     /// Of those that go alone, and of those of a stream.
     lengths: [[Trial; LENGTHS]; 2],
 }
@@ -83,16 +83,19 @@ impl Contests {
 
 impl Default for Contests {
     fn default() -> Contests {
-        let [messages, writes, reads] = ["messages", "writes", "reads"].map(Contest::new);
-        Contests { messages, writes, reads }
+        Contests {
+            messages: Contest::new("messages", 3),
+            writes: Contest::new("writes", 2),
+            reads: Contest::new("reads", 2),
+        }
     }
 }
 
 /// What has been found out about one length.
 #[derive(Clone, Copy, Debug)]
 struct Trial {
-    /// What an operation took in each round, direct and as packets. Units: picoseconds a byte.
-    rounds: [[u64; ROUNDS]; 2],
+    /// What an operation took in each round of each manner. Units: picoseconds a byte.
+    rounds: [[u64; ROUNDS]; MANNERS.len()],
     /// Rounds that are over.
     over: usize,
     /// Operations of the present round that were timed, and what all took together.
@@ -108,7 +111,7 @@ struct Trial {
 
 impl Trial {
     const NEW: Trial = Trial {
-        rounds: [[0; ROUNDS]; 2],
+        rounds: [[0; ROUNDS]; MANNERS.len()],
         over: 0,
         count: 0,
         sum: 0,
@@ -117,45 +120,57 @@ impl Trial {
         last: (Manner::Direct, VALID_MIN / 2),
     };
 
-    /// Adds a time. Answers what either manner takes if that is known by now.
+    /// Adds a time. Answers what each of the first `manners` takes if that is known by now.
     ///
     /// Several may end at once, and the time of all of them is that of the first, so a round is
     /// not over in the middle of them.
-    fn note(&mut self, manner: Manner, each: u64, round: u64) -> Option<[u64; 2]> {
+    fn note(&mut self, manner: Manner, each: u64, terms: Terms) -> Option<[u64; MANNERS.len()]> {
         // What was started in the round before is behind us.
         if manner != self.next {
             return None;
         }
-        if self.count < round || each < self.sum / self.count / 2 {
+        if self.count < terms.round || each < self.sum / self.count / 2 {
             self.count += 1;
             self.sum += each;
             return None;
         }
-        self.rounds[manner as usize][self.over / 2] = self.sum / self.count;
+        self.rounds[manner as usize][self.over / terms.manners] = self.sum / self.count;
         self.over += 1;
         (self.count, self.sum) = (0, 0);
-        self.next = manner.other();
-        (self.over == 2 * ROUNDS).then(|| self.decide())
+        self.next = MANNERS[self.over % terms.manners];
+        (self.over == terms.manners * ROUNDS).then(|| self.decide(terms.manners))
     }
 
-    fn decide(&mut self) -> [u64; 2] {
-        let [direct, packets] = self.rounds.map(|mut rounds| {
+    fn decide(&mut self, manners: usize) -> [u64; MANNERS.len()] {
+        let took = self.rounds.map(|mut rounds| {
             rounds.sort_unstable();
             rounds[ROUNDS / 2]
         });
         // Packets keep both processors busy: a draw is not theirs.
-        let better = packets + packets / 10 < direct;
-        let winner = if better { Manner::Packets } else { Manner::Direct };
+        let cost = |manner: &&Manner| match manner {
+            Manner::Direct => took[0],
+            &&packets => took[packets as usize].saturating_mul(11) / 10,
+        };
+        let winner = *MANNERS[..manners].iter().min_by_key(cost).expect("there are some");
         let (before, held) = self.last;
         let left = if before == winner { VALID_MAX.min(held * 2) } else { VALID_MIN };
         *self = Trial { next: winner, left, last: (winner, left), ..Trial::NEW };
-        [direct, packets]
+        took
     }
 }
 
+/// What a trial of one length consists of.
+#[derive(Clone, Copy)]
+struct Terms {
+    /// Operations of a round, at least.
+    round: u64,
+    /// How many manners take part.
+    manners: usize,
+}
+
 impl Contest {
-    fn new(kind: &'static str) -> Contest {
-        Contest { kind, lengths: [[Trial::NEW; LENGTHS]; 2] }
+    fn new(kind: &'static str, manners: usize) -> Contest {
+        Contest { kind, manners, lengths: [[Trial::NEW; LENGTHS]; 2] }
     }
 
     /// How an operation of `total` bytes should go; and its time, if that is wanted at its end.
@@ -183,11 +198,12 @@ impl Contest {
         if trial.left > 0 {
             return;
         }
+        let manners = if streams { 2 } else { self.manners };
         let round = (ROUND_BYTES / total as u64).clamp(1, ROUND);
         let each = nanoseconds.saturating_mul(1000) / total as u64;
-        if let Some([direct, packets]) = trial.note(manner, each, round) {
+        if let Some(took) = trial.note(manner, each, Terms { round, manners }) {
             let (kind, choice) = (self.kind, trial.next);
-            tracing::debug!(kind, bytes = total, streams, direct, packets, ?choice, "ps a byte");
+            tracing::debug!(kind, bytes = total, streams, ?took, ?choice, "ps a byte");
         }
     }
 }
@@ -206,61 +222,68 @@ mod tests {
     const TOTAL: usize = 1000;
 
     /// What each manner takes. Units: picoseconds a byte.
-    type Costs = [u64; 2];
+    type Costs = [u64; MANNERS.len()];
 
-    /// Plays `count` operations, of which `batch` end at once; how many went as packets.
-    fn play(contest: &mut Contest, count: usize, batch: usize, costs: Costs) -> usize {
-        let mut packets = 0;
+    /// Plays `count` operations, of which `batch` end at once; how many went each manner.
+    fn play(contest: &mut Contest, count: usize, batch: usize, costs: Costs) -> [usize; 3] {
+        let mut went = [0; MANNERS.len()];
         let mut left = count;
         while left > 0 {
             let started: Vec<_> = (0..batch).map(|_| contest.choose(TOTAL, false)).collect();
             left = left.saturating_sub(batch);
-            packets += started.iter().filter(|(manner, _)| *manner == Manner::Packets).count();
+            started.iter().for_each(|(manner, _)| went[*manner as usize] += 1);
             // They are served one after the other, and all of them are heard of with the last.
             let mut took = started.iter().map(|(manner, _)| costs[*manner as usize]).sum();
             for run in started.into_iter().filter_map(|(_, run)| run) {
                 contest.note(TOTAL, run, std::mem::take(&mut took));
             }
         }
-        packets
+        went
     }
 
     fn new() -> Contest {
-        Contest::new("tests")
+        Contest::new("tests", 3)
     }
 
     #[test]
-    fn the_faster_manner_is_taken() {
+    fn the_fastest_manner_is_taken() {
         for batch in [1, 3, 16, 64] {
-            let packets = play(&mut new(), 100_000, batch, [100, 50]);
-            assert!((95_000..100_000).contains(&packets), "batches of {batch}: {packets}");
-            let packets = play(&mut new(), 100_000, batch, [50, 100]);
-            assert!((1..5000).contains(&packets), "batches of {batch}: {packets}");
+            for costs in [[50, 100, 200], [100, 50, 200], [200, 100, 50]] {
+                let went = play(&mut new(), 100_000, batch, costs);
+                let fastest = costs.iter().position(|&cost| cost == 50).unwrap();
+                assert!((92_000..100_000).contains(&went[fastest]), "{batch}, {costs:?}: {went:?}");
+                assert!(went.iter().all(|&count| count > 0), "{batch}, {costs:?}: {went:?}");
+            }
         }
     }
 
     #[test]
     fn a_draw_is_direct() {
-        assert!(play(&mut new(), 100_000, 1, [100, 95]) < 1000);
+        assert!(play(&mut new(), 100_000, 1, [100, 95, 92])[0] > 98_000);
+    }
+
+    #[test]
+    fn what_cannot_be_is_not_tried() {
+        assert_eq!(play(&mut Contest::new("tests", 2), 10_000, 1, [100, 50, 1])[2], 0);
     }
 
     #[test]
     fn what_changes_is_noticed() {
         let mut contest = new();
-        play(&mut contest, 100_000, 1, [100, 50]);
-        play(&mut contest, 2 * VALID_MAX as usize, 1, [50, 100]);
-        assert_eq!(play(&mut contest, 100, 1, [50, 100]), 0);
+        play(&mut contest, 100_000, 1, [100, 50, 70]);
+        play(&mut contest, 2 * VALID_MAX as usize, 1, [50, 100, 70]);
+        assert_eq!(play(&mut contest, 100, 1, [50, 100, 70]), [100, 0, 0]);
     }
 
     #[test]
     fn one_that_waited_does_not_decide() {
-        let mut trial = Trial::NEW;
+        let (mut trial, took) = (Trial::NEW, [100, 50, 70]);
         let decided = (0..100).find_map(|at| {
             // The first two rounds have one each.
-            let each = if at == 5 || at == 12 { 1_000_000 } else { [100, 50][trial.next as usize] };
-            trial.note(trial.next, each, ROUND)
+            let each = if at == 5 || at == 12 { 1_000_000 } else { took[trial.next as usize] };
+            trial.note(trial.next, each, Terms { round: ROUND, manners: 3 })
         });
-        assert_eq!(decided, Some([100, 50]));
+        assert_eq!(decided, Some(took));
     }
 
     #[test]
@@ -269,13 +292,13 @@ mod tests {
         for _ in 0..1000 {
             contest.choose(TOTAL, false);
         }
-        assert!(play(&mut contest, 10_000, 1, [100, 50]) > 9000);
+        assert!(play(&mut contest, 10_000, 1, [100, 50, 70])[1] > 9000);
     }
 
     #[test]
     fn lengths_do_not_touch_each_other() {
         let mut contest = new();
-        play(&mut contest, 10_000, 1, [100, 50]);
+        play(&mut contest, 10_000, 1, [100, 50, 70]);
         assert_eq!(contest.choose(TOTAL, false).0, Manner::Packets);
         assert_eq!(contest.choose(TOTAL * 16, false).0, Manner::Direct);
         assert_eq!(contest.choose(TOTAL, true).0, Manner::Direct);

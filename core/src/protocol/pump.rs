@@ -15,13 +15,34 @@ use crate::{
     wire::{self, ENVELOPE_COST, Head, Kind},
 };
 
-/// Parts that a long message is cut into at least, so that the receiver copies
-/// one out while the sender copies the next one in.
-const PARTS_MIN: usize = 6;
-/// The least that is worth a packet of its own. Units: bytes.
-const PART_MIN: usize = 1 << 10;
-/// The same for a receiver that is busy. Units: bytes.
-const BUSY_PART_MIN: usize = 16 << 10;
+/// How what is long is cut into parts, so that the receiver copies one out while the sender copies
+/// the next one in.
+pub(crate) struct Cut {
+    /// How many parts there are at least,
+    parts_min: usize,
+    /// unless they were shorter than this. Units: bytes.
+    part_min: usize,
+}
+
+impl Cut {
+    /// For a receiver that waits.
+    const SHORT: Cut = Cut { parts_min: 6, part_min: 1 << 10 };
+    /// The same where a packet costs more than what both sides gain by copying at once.
+    const LONG: Cut = Cut { parts_min: 4, part_min: 8 << 10 };
+    /// For one that is busy with what came before.
+    const BUSY: Cut = Cut { parts_min: 6, part_min: 16 << 10 };
+
+    /// For a receiver that is busy, or waits.
+    pub(crate) fn to(busy: bool) -> Cut {
+        if busy { Cut::BUSY } else { Cut::SHORT }
+    }
+
+    /// How long the parts of `total` bytes are, which fit into a fragment.
+    pub(crate) fn part_of(&self, total: usize, fragment: usize) -> usize {
+        let ideal = (total / self.parts_min).next_multiple_of(1 << 10);
+        ideal.max(self.part_min).min(fragment)
+    }
+}
 
 impl<T: Transport> Engine<T> {
     /// Pushes as much for `peer` as there is room for. Returns whether anything
@@ -98,7 +119,7 @@ impl<T: Transport> Engine<T> {
         };
         let one_piece = contiguous.len() == total;
         let readable = one_piece && total > 0 && self.transport.is_readable_by(peer);
-        self.sends[index].part = part_of(total, streaming, fragment);
+        self.sends[index].part = Cut::to(streaming).part_of(total, fragment);
         let lent = one_piece && self.lend(peer, index, contiguous);
         let readable = readable && total >= single_copy && !lent;
         let pushed = if lent || readable && self.leaves_to_read(index, streaming) {
@@ -130,7 +151,10 @@ impl<T: Transport> Engine<T> {
         let send = &mut self.sends[index];
         let (manner, run) = self.contests.messages.choose(send.total, streaming);
         send.run = run;
-        if manner == Manner::Packets && run.is_some() {
+        if manner == Manner::LongPackets {
+            send.part = Cut::LONG.part_of(send.total, self.limits.fragment);
+        }
+        if manner != Manner::Direct && run.is_some() {
             // Reading ends with the receiver's word: packets are timed until the same moment.
             send.flags |= Flags::MATCH_COMPLETE;
         }
@@ -266,14 +290,6 @@ impl<T: Transport> Engine<T> {
         let piece = send.pieces.view().contiguous(sent, send.part.min(end - sent));
         fit(&mut self.transport, peer, piece)
     }
-}
-
-/// How long the parts of `total` bytes should be, so that the receiver copies one
-/// out while the sender copies the next one in: longer for a receiver that is busy with
-/// what came before.
-pub(crate) fn part_of(total: usize, busy: bool, fragment: usize) -> usize {
-    let ideal = (total / PARTS_MIN).next_multiple_of(PART_MIN);
-    ideal.max(if busy { BUSY_PART_MIN } else { PART_MIN }).min(fragment)
 }
 
 /// As much of `piece` as one packet has room for now, if it has any.

@@ -7,7 +7,7 @@ use crate::{
     one_sided::{Action, RemoteSegment, RemoteStage},
     protocol::{
         atomic::{ATOMIC_BYTES_MAX, AtomicCall},
-        pump::{fit, part_of},
+        pump::{Cut, fit},
         window::Way,
     },
     transport::{PeerIndex, Transport},
@@ -168,7 +168,7 @@ impl<T: Transport> Engine<T> {
     ) -> Option<usize> {
         let operation = &self.remotes[index];
         let busy = self.peers[peer as usize].awaiting > 0;
-        let wanted = part_of(step.segment.length as usize, busy, self.limits.fragment);
+        let wanted = Cut::to(busy).part_of(step.segment.length as usize, self.limits.fragment);
         let part = fit(&mut self.transport, peer, piece.part(0, wanted))?;
         let mut flags = step.flags(part.len());
         if flags != 0 && operation.flags.contains(Flags::REMOTE_CQ_DATA) {

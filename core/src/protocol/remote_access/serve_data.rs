@@ -8,7 +8,7 @@ use crate::{
     flags::Flags,
     memory::Piece,
     memory_region::{MemoryRegion, access::Refusal},
-    protocol::pump::{fit, part_of},
+    protocol::pump::{Cut, fit},
     transport::{PeerIndex, Transport},
     wire::{Head, Kind},
 };
@@ -130,7 +130,8 @@ impl Serving {
         peer: PeerIndex,
         fragment: usize,
     ) -> Result<bool, Refusal> {
-        let wanted = part_of(self.length, false, fragment).min(self.length - self.sent);
+        let part = Cut::to(false).part_of(self.length, fragment);
+        let wanted = part.min(self.length - self.sent);
         // The peer chose it, and gets it back: it means nothing here.
         let offset = self.offset.wrapping_add(self.sent as u64);
         let mut push = |piece: Piece| {

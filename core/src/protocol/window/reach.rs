@@ -103,7 +103,7 @@ impl<T: Transport> Engine<T> {
         if worth.contested {
             let contest = self.contests.of(direction == Direction::Read);
             let (manner, timed) = contest.choose(local.len(), streams);
-            if manner == Manner::Packets {
+            if manner != Manner::Direct {
                 self.remotes[index].run = timed;
                 return otherwise;
             }
