@@ -25,7 +25,7 @@ PARTS = [
     pytest.param(["datagrams", "multicast"], id="datagrams"),
     pytest.param(["load", "connections"], id="load", marks=pytest.mark.full),
     pytest.param(["scalable", "shared_contexts"], id="contexts", marks=pytest.mark.full),
-    pytest.param(["auth_keys", "buffered"], id="buffered", marks=pytest.mark.full),
+    pytest.param(["auth_keys", "buffered", "sources"], id="buffered", marks=pytest.mark.full),
     pytest.param(["triggered", "deferred_work"], id="triggered", marks=pytest.mark.full),
     pytest.param(["sockets", "socket_datagrams"], id="sockets", marks=pytest.mark.full),
 ]

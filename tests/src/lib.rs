@@ -152,6 +152,7 @@ macro_rules! conformance {
                 a_receive_by_key_takes_from_all_who_prove_it,
                 only_the_keys_of_the_enabling_count,
                 a_key_is_removed_when_its_endpoints_are_closed,
+                a_stranger_comes_with_the_key_that_it_proved,
                 enabling_takes_a_key,
                 regions_are_for_those_who_prove_a_key,
                 datagrams_come_by_a_key;
@@ -174,6 +175,11 @@ macro_rules! conformance {
                 a_symmetric_vector_reaches_everybody,
                 receive_context_bits_are_ignored,
                 nobody_there_is_an_error_of_the_operation;
+            sources:
+                a_stranger_comes_with_its_address,
+                a_strangers_messages_fill_a_buffer,
+                a_strangers_remote_data_is_told,
+                who_has_no_name_yet_is_no_stranger;
             load:
                 a_full_transmit_queue_has_no_side_effect,
                 an_exhausted_budget_loses_and_blocks_nothing,

@@ -187,8 +187,7 @@ impl Rig {
         };
         // SAFETY: the memory is the rig's, and dropped after the engine.
         unsafe { regions.register_unowned(&attributes) }.unwrap();
-        let bell = Box::new(chaos::Silent);
-        let store = Arc::new(CompletionStore::new(Sharing::Exclusive, 64, bell));
+        let store = Arc::new(CompletionStore::new(Sharing::Exclusive, 64, Box::new(chaos::Silent)));
         let side = || Side { queue: Some(store.clone()), selective: false, counter: None };
         let buffers = seed.is_multiple_of(3);
         let setup = Setup {
@@ -200,6 +199,7 @@ impl Rig {
             address_vector: vector,
             one_sided: OneSidedCounters::default(),
             permitted: one_sided::BOTH,
+            source_errors: false,
             names_contexts: false,
             memory_regions: regions,
             transmit_size: 64,

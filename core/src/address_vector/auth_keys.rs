@@ -36,6 +36,8 @@ struct Held {
     key: AuthKey,
     /// The endpoints that are enabled with it.
     users: usize,
+    /// What error events call it, where names are the user's.
+    user_id: FiAddr,
 }
 
 /// What only writers need.
@@ -117,7 +119,7 @@ impl AddressVector {
         }
         keys.last += 1;
         let key = AuthKey::new(keys.last, bytes);
-        keys.keys.push(Held { key, users: 0 });
+        keys.keys.push(Held { key, users: 0, user_id: FI_ADDR_NOTAVAIL });
         Ok(handle_of(keys.last))
     }
 
@@ -134,6 +136,31 @@ impl AddressVector {
         let writer = self.lock();
         let held = number.and_then(|number| writer.auth_keys.get(number));
         held.map(|held| held.key.clone()).ok_or(missing)
+    }
+
+    /// What error events of FI_SOURCE_ERR call a key from now on: "error events will return
+    /// FI_ADDR_NOTAVAIL until the user defines a user ID for this authorization key fi_addr_t".
+    ///
+    /// # Errors
+    /// [`AddressVectorError::NoUserIds`] if the vector was not opened with `USER_ID`,
+    /// [`AddressVectorError::NotInserted`].
+    pub fn set_auth_key_id(&self, handle: FiAddr, id: FiAddr) -> Result<(), AddressVectorError> {
+        if !self.has_user_ids() {
+            return Err(AddressVectorError::NoUserIds);
+        }
+        let mut writer = self.lock();
+        let held = number_of(handle).and_then(|number| writer.auth_keys.get_mut(number));
+        held.ok_or(AddressVectorError::NotInserted { fi_addr: handle })?.user_id = id;
+        Ok(())
+    }
+
+    /// What an error event calls a key: its handle, or its user id. Cold: takes the writer mutex.
+    pub(crate) fn reported_key(&self, number: KeyNumber) -> FiAddr {
+        match self.lock().auth_keys.get(number) {
+            Some(held) if self.has_user_ids() => held.user_id,
+            Some(_) => handle_of(number),
+            None => FI_ADDR_NOTAVAIL,
+        }
     }
 
     /// Removes keys, by their handles. All that can be removed are, also after a bad one.

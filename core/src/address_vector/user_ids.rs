@@ -71,14 +71,17 @@ impl AddressVector {
 
     /// The same of whoever is at `address` and has proved that key.
     pub(crate) fn reported_by(&self, address: &Address, key: KeyNumber) -> FiAddr {
+        self.known_by(address, key).unwrap_or(FI_ADDR_NOTAVAIL)
+    }
+
+    /// The same; none if it is not there. One that is may have no name.
+    pub(crate) fn known_by(&self, address: &Address, key: KeyNumber) -> Option<FiAddr> {
         let mut writer = self.lock();
-        let Some(index) = self.find_keyed(&mut writer, address, key) else {
-            return FI_ADDR_NOTAVAIL;
-        };
+        let index = self.find_keyed(&mut writer, address, key)?;
         let unnamed = if self.has_user_ids() { FI_ADDR_NOTAVAIL } else { FiAddr::from(index) };
-        match writer.user_ids.0.get(&index) {
+        Some(match writer.user_ids.0.get(&index) {
             Some(&(version, id)) if version == self.version(index.into()) => id,
             _ => unnamed,
-        }
+        })
     }
 }

@@ -26,6 +26,7 @@ impl<T: Transport> Engine<T> {
                 (ours.one_sided.read, ours.one_sided.write) = (read, write);
                 ours.transmit_size = setup.transmit_size;
                 ours.names_contexts = setup.names_contexts;
+                ours.source_errors = setup.source_errors;
                 self.sends.reserve(setup.transmit_size);
             }
             Direction::Receive => {

@@ -249,7 +249,7 @@ mod tests {
         assert!(between - before >= 19_000_000);
         let start = Instant::now();
         while start.elapsed() < Duration::from_millis(5) {}
-        // Other tests may run in between.
-        assert!(off_core() >= between);
+        // Other tests may run in between, and the two clocks do not tick as one.
+        assert!(off_core() + 1_000_000 >= between);
     }
 }

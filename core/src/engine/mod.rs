@@ -15,6 +15,7 @@ pub mod progress;
 pub mod regions;
 pub mod report;
 pub mod route;
+mod source;
 pub(crate) mod submission;
 #[allow(unsafe_code)]
 pub mod unit;
@@ -72,6 +73,8 @@ pub struct Setup {
     pub one_sided: OneSidedCounters,
     /// `REMOTE_READ`, `REMOTE_WRITE`: what peers may do to us at all.
     pub permitted: Flags,
+    /// Whether what comes from nobody in the vector completes with an error (`FI_SOURCE_ERR`).
+    pub source_errors: bool,
     /// Whether an address in the vector may name a receive context (`FI_NAMED_RX_CTX`).
     pub names_contexts: bool,
     /// The memory that peers may reach.

@@ -50,26 +50,6 @@ impl Side {
         }
     }
 
-    /// Reports a message in a multi-receive buffer that stays posted.
-    pub fn succeed_message(&self, entry: Option<Entry>, wanted: bool) {
-        if entry.is_some() {
-            self.succeed(entry.filter(|_| wanted));
-        }
-    }
-
-    /// Reports the end of a multi-receive buffer: always, and counted only if a
-    /// message is reported with it.
-    pub fn release_buffer(&self, entry: Entry, counted: bool) {
-        if let Some(queue) = &self.queue {
-            queue.push(entry);
-        }
-        if let Some(counter) = &self.counter
-            && counted
-        {
-            counter.add(1);
-        }
-    }
-
     /// Reports a failure: always, however the operation was posted.
     #[cold]
     #[inline(never)]
@@ -207,19 +187,18 @@ impl<T: Transport> Engine<T> {
             return;
         };
         count_success(Owner::take_tally(&mut receive.owner), self.setup.receive.counter.as_deref());
-        if let Some(queue) = &self.setup.receive.queue
-            && receive.flags.contains(Flags::COMPLETION)
-        {
-            queue.push(Entry {
-                context: receive.context,
-                flags: (message.flags | Flags::RECV).bits(),
-                length: message.total as u64,
-                buffer: receive.pieces.view().contiguous(0, usize::MAX).as_ptr() as u64,
-                data: message.data,
-                tag: message.tag,
-                source,
-                owner: receive.owner.take(),
-            });
+        let entry = receive.flags.contains(Flags::COMPLETION).then(|| Entry {
+            context: receive.context,
+            flags: (message.flags | Flags::RECV).bits(),
+            length: message.total as u64,
+            buffer: receive.pieces.view().contiguous(0, usize::MAX).as_ptr() as u64,
+            data: message.data,
+            tag: message.tag,
+            source,
+            owner: receive.owner.take(),
+        });
+        if let (Some(queue), Some(entry)) = (&self.setup.receive.queue, entry) {
+            self.push_received(queue, message.peer, entry);
         }
         self.receives.release(index);
     }

@@ -62,6 +62,7 @@ pub const DATAGRAM_CAPS: Flags = Flags::MSG
     .union(Flags::DIRECTED_RECV)
     .union(Flags::MULTI_RECV)
     .union(Flags::SOURCE)
+    .union(Flags::SOURCE_ERR)
     .union(Flags::TRIGGER)
     .union(Flags::MULTICAST)
     .union(Flags::SHARED_AV)
@@ -153,6 +154,10 @@ impl Offer {
         for caps in [&mut maximum.caps, &mut maximum.transmit.caps, &mut maximum.receive.caps] {
             *caps |= Flags::TRIGGER;
         }
+        // Nor does anybody want errors that has not asked for them.
+        for caps in [&mut maximum.caps, &mut maximum.receive.caps] {
+            *caps |= Flags::SOURCE_ERR;
+        }
         maximum.receive.op_flags = Flags::COMPLETION | Flags::MULTI_RECV;
         maximum.domain.control_progress = Progress::Auto;
         maximum.domain.data_progress = Progress::Auto;
@@ -171,7 +176,8 @@ impl Offer {
             info.endpoint.kind = EndpointType::Msg;
             // There is one source, and no address vector that it could be in.
             for caps in [&mut info.caps, &mut info.receive.caps, &mut info.transmit.caps] {
-                caps.remove(Flags::DIRECTED_RECV | Flags::SOURCE | Flags::NAMED_RX_CTX);
+                caps.remove(Flags::DIRECTED_RECV | Flags::SOURCE | Flags::SOURCE_ERR);
+                caps.remove(Flags::NAMED_RX_CTX);
                 caps.remove(Flags::SHARED_AV | Flags::AV_USER_ID);
             }
             (info.domain.max_ep_tx_ctx, info.domain.max_ep_rx_ctx) = (1, 1);

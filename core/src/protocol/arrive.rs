@@ -118,7 +118,11 @@ impl<T: Transport> Engine<T> {
             return self.place_in_multi(receive & !STICKY, posted, &{ message });
         }
         let piece = match self.receives[receive].pieces {
-            StoredPieces::One(piece) if message.total <= piece.len() => piece,
+            StoredPieces::One(piece)
+                if message.total <= piece.len() && !self.is_unknown(source) =>
+            {
+                piece
+            }
             _ => return self.receive_with_care(receive, &{ message }),
         };
         // Before the payload is written, after which nothing is known of what lies in memory.
@@ -140,7 +144,7 @@ impl<T: Transport> Engine<T> {
         });
     }
 
-    /// The same where the buffer is in several pieces, or too small.
+    /// The same where the buffer is in several pieces, or too small, or the sender unknown.
     #[cold]
     #[inline(never)]
     fn receive_with_care(&mut self, receive: u32, message: &Message) {

@@ -109,7 +109,8 @@ impl<T: Transport> Engine<T> {
     fn report_peek(&mut self, parked: u32, post: &ReceivePost<'_>, buffer: u64) {
         self.know_sources();
         let message = &self.unexpected[parked];
-        let source = self.peers[message.peer as usize].fi_addr;
+        let peer = message.peer;
+        let source = self.peers[peer as usize].fi_addr;
         let entry = Entry {
             context: post.context,
             flags: (message.flags | Flags::RECV).bits(),
@@ -121,7 +122,7 @@ impl<T: Transport> Engine<T> {
             owner: None,
         };
         if let Some(queue) = &self.setup.receive.queue {
-            queue.push(entry);
+            self.push_received(queue, peer, entry);
         }
     }
 

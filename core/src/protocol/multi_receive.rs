@@ -13,7 +13,7 @@ use crate::{
     operation::{ReceiveOperation, ReceivePost, Target},
     protocol::{place, receive::canceled},
     tag_match::{PostedId, STICKY, SourceIndex},
-    transport::{Transport, Unreachable},
+    transport::{PeerIndex, Transport, Unreachable},
 };
 
 impl<T: Transport> Engine<T> {
@@ -103,34 +103,43 @@ impl<T: Transport> Engine<T> {
             source: self.peers[message.peer as usize].fi_addr,
             owner: None,
         };
-        self.leave_multi(receive, Some(entry));
+        self.leave_multi(receive, Some((entry, message.peer)));
     }
 
     /// One user of the buffer less; the last one of an exhausted buffer releases it.
-    fn leave_multi(&mut self, receive: u32, entry: Option<Entry>) {
+    fn leave_multi(&mut self, receive: u32, message: Option<(Entry, PeerIndex)>) {
         let operation = &mut self.receives[receive];
         operation.arriving -= 1;
         let last = operation.exhausted && operation.arriving == 0;
+        let canceled_last = last && operation.canceled;
         let wanted = operation.flags.contains(Flags::COMPLETION);
-        let context = operation.context;
-        if !last {
-            return self.setup.receive.succeed_message(entry, wanted);
+        let (context, kind) = (operation.context, operation.flags & (Flags::TAGGED | Flags::MSG));
+        let side = &self.setup.receive;
+        if let (Some(counter), Some(_)) = (&side.counter, &message) {
+            counter.add(1);
         }
-        if operation.canceled {
-            self.setup.receive.succeed_message(entry, wanted);
-            let operation = self.receives.remove(receive);
-            return self.fail_receive(operation, None, 0, &canceled());
+        let message = message.filter(|_| wanted);
+        if !last || canceled_last {
+            if let (Some(queue), Some((entry, peer))) = (&side.queue, message) {
+                self.push_received(queue, peer, entry);
+            }
+            if canceled_last {
+                let operation = self.receives.remove(receive);
+                self.fail_receive(operation, None, 0, &canceled());
+            }
+            return;
         }
-        let counted = entry.is_some();
-        let operation = self.receives.remove(receive);
-        let kind = operation.flags & (Flags::TAGGED | Flags::MSG);
-        let mut entry = match entry {
-            Some(entry) if wanted => entry,
-            _ => Entry { context, flags: (kind | Flags::RECV).bits(), ..Entry::default() },
-        };
-        entry.flags |= Flags::MULTI_RECV.bits();
-        entry.owner = operation.owner;
-        self.setup.receive.release_buffer(entry, counted);
+        let owner = self.receives.remove(receive).owner;
+        let release =
+            |entry: Entry| Entry { flags: entry.flags | Flags::MULTI_RECV.bits(), owner, ..entry };
+        let Some(queue) = &self.setup.receive.queue else { return };
+        match message {
+            Some((entry, peer)) => self.push_received(queue, peer, release(entry)),
+            None => {
+                let flags = (kind | Flags::RECV).bits();
+                queue.push(release(Entry { context, flags, ..Entry::default() }));
+            }
+        }
     }
 
     fn report_truncated_multi(

@@ -120,7 +120,9 @@ impl<T: Transport> Engine<T> {
             owner: buffer.owner,
             ..Entry::default()
         };
-        self.setup.receive.release_buffer(entry, false);
+        if let Some(queue) = &self.setup.receive.queue {
+            queue.push(entry);
+        }
     }
 
     /// `source` is gone, and with it whatever shared receives are directed at it wait for.

@@ -213,11 +213,12 @@ unsafe extern "C" fn straddr(
 /// Reference: fi_av(3), `fi_av_set_user_id`.
 unsafe extern "C" fn set_user_id(av: *mut FidAv, fi_addr: u64, user_id: u64, flags: u64) -> c_int {
     done("fi_av_set_user_id", || {
-        if flags != 0 {
-            // FI_AUTH_KEY: what error events of FI_SOURCE_ERR, which is not offered, call a key.
-            return Err(Failure::flags("fi_av_set_user_id", flags));
-        }
         // SAFETY: C passes an open vector.
-        Ok(unsafe { object::owned(av) }?.vector.set_user_id(fi_addr, user_id)?)
+        let vector = &unsafe { object::owned(av) }?.vector;
+        match AddressVectorFlags::from_bits_retain(flags) {
+            AddressVectorFlags::AUTH_KEY => Ok(vector.set_auth_key_id(fi_addr, user_id)?),
+            none if none.is_empty() => Ok(vector.set_user_id(fi_addr, user_id)?),
+            _ => Err(Failure::flags("fi_av_set_user_id", flags)),
+        }
     })
 }

@@ -253,6 +253,25 @@ fn receives_are_directed_by_key() {
     }
 }
 
+/// What error events call a key is the user's to say, in a vector that was opened for that. They
+/// have a source since version 1.20.
+#[test]
+fn keys_have_user_ids() {
+    let Some(world) = keyed() else { return };
+    for flags in [0, USER_ID] {
+        let vector = Vector::open(&world, flags);
+        let handle = insert_key(&vector, b"blue", 0).unwrap();
+        // SAFETY: the vector is open.
+        let set = |fi_addr, flags| unsafe {
+            ((*(*vector.av).ops).set_user_id)(vector.av, fi_addr, 4711, flags)
+        };
+        assert_eq!(set(handle, AUTH_KEY) == 0, flags == USER_ID);
+        assert_ne!(set(0, AUTH_KEY), 0, "it is no key");
+        assert_ne!(set(handle, 0), 0, "it is no address");
+        assert_eq!(set(handle, AUTH_KEY | 1), code::BADFLAGS);
+    }
+}
+
 #[test]
 fn regions_are_registered_for_keys() {
     let Some(world) = keyed() else { return };

@@ -20,6 +20,8 @@ const NONE: *mut c_void = null_mut();
 const NOTAVAIL: u64 = u64::MAX;
 const READ: u64 = 1 << 8;
 const USER_ID: u64 = 1 << 41;
+const SOURCE_ERR: u64 = 1 << 50;
+const ADDRNOTAVAIL: c_int = 99;
 
 /// An endpoint bound to a vector of its own.
 pub fn node_with(world: &World, vector: &Vector) -> Node {
@@ -69,6 +71,63 @@ fn source_of_own(node: Node, to: u64) -> u64 {
             }
             assert!(start.elapsed() < PATIENCE);
         }
+    }
+}
+
+/// fi_cq(3): "the completion will then be reported through fi_cq_readerr with error code
+/// -FI_EADDRNOTAVAIL", with the address as its data, "which may be passed directly into an
+/// fi_av_insert call".
+#[test]
+fn a_stranger_comes_with_its_address() {
+    let Some(host) = host("a_stranger_comes_with_its_address") else { return };
+    let world = World::empty(host, |hints| hints.caps = flag::MSG | flag::SOURCE | SOURCE_ERR);
+    // SAFETY: the info is open.
+    assert_ne!(unsafe { (*world.info).caps } & SOURCE_ERR, 0);
+    let vectors = [Vector::open(&world, 0), Vector::open(&world, 0)];
+    let [stranger, teller] = vectors.each_ref().map(|vector| node_with(&world, vector));
+    let mut to = 0;
+    assert_eq!(insert_name(&vectors[0], &name_of(teller.ep), &mut to, 0), 1);
+    let mut word = 5_u64;
+    let place = (&raw mut word).cast::<c_void>();
+    let receive = || {
+        // SAFETY: the word lives until all is over.
+        unsafe {
+            assert_eq!(((*(*teller.ep).msg).recv)(teller.ep, place, 8, NONE, u64::MAX, place), 0);
+            let other = 6_u64;
+            let bytes = (&raw const other).cast::<c_void>();
+            while ((*(*stranger.ep).msg).inject)(stranger.ep, bytes, 8, to) != 0 {
+                stranger.progress();
+            }
+        }
+        let start = Instant::now();
+        loop {
+            let (mut entry, mut source) = ([0_u64; 6], 7);
+            // SAFETY: there is room for an entry and its source.
+            let status = unsafe {
+                let read = (*(*teller.cq).ops).readfrom;
+                read(teller.cq, entry.as_mut_ptr().cast(), 1, &raw mut source)
+            };
+            if status != code::AGAIN as isize {
+                return (status, source);
+            }
+            stranger.progress();
+            assert!(start.elapsed() < PATIENCE);
+        }
+    };
+    assert_eq!(receive().0, code::AVAIL as isize);
+    let error = teller.read_error().unwrap();
+    assert_eq!((error.err, error.len, error.op_context), (ADDRNOTAVAIL, 8, place));
+    assert_eq!(error.flags, flag::MSG | flag::RECV);
+    assert_eq!(error.err_data_size, 16);
+    let mut known = 7;
+    // SAFETY: the data is the provider's until the next read.
+    let name = unsafe { &*error.err_data.cast::<[u8; 16]>() };
+    assert_eq!(name, &name_of(stranger.ep));
+    assert_eq!(insert_name(&vectors[1], name, &mut known, 0), 1);
+    assert_eq!(receive(), (1, known));
+    assert_eq!(word, 6);
+    for node in [stranger, teller] {
+        assert_eq!((close(node.ep), close(node.cq)), (0, 0));
     }
 }
 

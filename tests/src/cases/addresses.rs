@@ -116,9 +116,19 @@ fn named_world<P: Provider>(
     flags: AddressVectorFlags,
     marked: bool,
 ) -> (World<P>, Named<P>) {
+    named_world_with(bed, flags, marked, EndpointOptions::default())
+}
+
+/// The same, with these options of the first.
+pub fn named_world_with<P: Provider>(
+    bed: &Bed<P>,
+    flags: AddressVectorFlags,
+    marked: bool,
+    options: EndpointOptions,
+) -> (World<P>, Named<P>) {
     let world = bed.world(1);
     let domain = bed.domain(Default::default());
-    let endpoint = Endpoint::open(&domain, EndpointOptions::default()).unwrap();
+    let endpoint = Endpoint::open(&domain, options).unwrap();
     let queue = CompletionQueue::open(&domain, 0).unwrap();
     endpoint.bind_completion_queue(&queue, Flags::TRANSMIT | Flags::RECV).unwrap();
     let attributes = AddressVectorAttributes { flags, ..Default::default() };
@@ -133,15 +143,17 @@ fn named_world<P: Provider>(
     (world, Named { endpoint, queue, vector })
 }
 
-struct Named<P: Provider> {
+/// The first endpoint of a named world.
+pub struct Named<P: Provider> {
     endpoint: Arc<Endpoint<P>>,
     queue: Arc<CompletionQueue<P>>,
-    vector: Arc<AddressVector>,
+    /// Its vector.
+    pub vector: Arc<AddressVector>,
 }
 
 impl<P: Provider> Named<P> {
     /// Whom the next message from `world` is said to come from, received from `from`.
-    fn source(&self, world: &World<P>, from: u64) -> u64 {
+    pub fn source(&self, world: &World<P>, from: u64) -> u64 {
         self.endpoint.receive(vec![0; 8], from, 0).unwrap();
         world.nodes[0].endpoint.inject(&[1], 1).unwrap();
         let mut source = None;

@@ -12,7 +12,10 @@ use kestrel_core::{
     transport::Provider,
 };
 
-use crate::bed::{Bed, Memory, Node, Options, Receive, World, pattern, same};
+use crate::{
+    bed::{Bed, Memory, Node, Options, Receive, World, pattern, same},
+    cases::sources::telling,
+};
 
 const BLUE: &[u8] = b"blue";
 const RED: &[u8] = b"red";
@@ -146,6 +149,24 @@ pub fn a_peer_by_two_keys_is_two_sources<P: Provider>(bed: &Bed<P>) {
     node.receive(64, None, 5);
     send(0, None);
     assert_eq!(world.received(1).good().source, FI_ADDR_NOTAVAIL);
+    world.nothing_more();
+}
+
+/// "All subsequent FI_EADDRNOTAVAIL error events will return the authorization key fi_addr_t
+/// handle": an address can be inserted by it.
+pub fn a_stranger_comes_with_the_key_that_it_proved<P: Provider>(bed: &Bed<P>) {
+    let telling = Options { endpoint: telling(), ..with_keys(&[BLUE, RED]) };
+    let world = World { nodes: vec![bed.stranger(&with_keys(&[RED])), bed.stranger(&telling)] };
+    let (to, node) = (meet(&world, 0, 1, RED), &world.nodes[1]);
+    let red = node.vector.insert_auth_key(RED).unwrap();
+    node.receive(8, None, 1);
+    world.nodes[0].endpoint.inject(&[1; 8], to).unwrap();
+    let done = world.received(1);
+    assert_eq!((done.errno, done.source), (Some(Errno::ADDRNOTAVAIL), red), "{done:?}");
+    let known = insert(&node.vector, done.source_address.unwrap(), RED);
+    node.receive(8, None, 2);
+    world.nodes[0].endpoint.inject(&[2; 8], to).unwrap();
+    assert_eq!(world.received(1).good().source, known);
     world.nothing_more();
 }
 

@@ -25,5 +25,6 @@ pub mod shared_contexts;
 pub mod sizes;
 pub mod socket_datagrams;
 pub mod sockets;
+pub mod sources;
 pub mod triggered;
 pub mod truncation;

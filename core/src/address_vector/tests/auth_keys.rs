@@ -98,4 +98,14 @@ fn user_ids_are_given_later() {
     assert_eq!(av.reported_by(&nth(1), number), FI_ADDR_NOTAVAIL);
     av.set_user_id(0, 71).unwrap();
     assert_eq!(av.reported_by(&nth(1), number), 71);
+    // The same of the key, for error events.
+    assert_eq!(av.reported_key(number), FI_ADDR_NOTAVAIL);
+    av.set_auth_key_id(handle, 72).unwrap();
+    assert_eq!(av.reported_key(number), 72);
+    let missing = AddressVectorError::NotInserted { fi_addr: 0 };
+    assert_eq!(av.set_auth_key_id(0, 73), Err(missing), "it is no key");
+    let unnamed = keyed(AddressVectorFlags::empty());
+    let handle = unnamed.insert_auth_key(b"one").unwrap();
+    assert_eq!(unnamed.set_auth_key_id(handle, 72), Err(AddressVectorError::NoUserIds));
+    assert_eq!(unnamed.reported_key(unnamed.lookup_auth_key(handle).unwrap().number), handle);
 }

@@ -20,7 +20,7 @@ pub(super) const PRIMARY: Flags = Flags::MSG
 
 /// "A provider may choose to enable additional secondary capabilities if doing so would not
 /// compromise performance": these would.
-const ON_REQUEST: Flags = Flags::TRIGGER;
+const ON_REQUEST: Flags = Flags::TRIGGER.union(Flags::SOURCE_ERR);
 
 pub(super) const MESSAGES: Flags = Flags::MSG.union(Flags::TAGGED);
 pub(super) const MESSAGE_DIRECTIONS: Flags = Flags::SEND.union(Flags::RECV);

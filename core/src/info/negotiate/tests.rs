@@ -191,6 +191,22 @@ fn a_required_mode_must_be_supported() {
 }
 
 #[test]
+fn errors_for_strangers_are_for_who_asks() {
+    assert!(!accepted(&Hints::new()).caps.contains(Flags::SOURCE_ERR));
+    assert!(!accepted(&Hints::new().caps(Flags::MSG)).caps.contains(Flags::SOURCE_ERR));
+    let hints = Hints::new().caps(Flags::MSG | Flags::SOURCE_ERR);
+    for offer in [Offer::rdm(), Offer::datagrams(1 << 12)] {
+        let info = negotiate(&offer, Some(&hints), V1_17).unwrap();
+        // "Must be paired with FI_SOURCE".
+        let both = Flags::SOURCE | Flags::SOURCE_ERR;
+        assert!(info.caps.contains(both) && info.receive.caps.contains(both));
+        assert!(!info.transmit.caps.contains(Flags::SOURCE_ERR));
+    }
+    let refused = negotiate(&Offer::msg(), Some(&hints), V1_17).unwrap_err();
+    assert!(refused[0].asked.contains("FI_SOURCE_ERR"), "{refused:?}");
+}
+
+#[test]
 fn triggers_are_for_who_asks() {
     for hints in [Hints::new(), Hints::new().caps(Flags::MSG | Flags::RMA)] {
         assert!(!accepted(&hints).caps.contains(Flags::TRIGGER), "nobody asked for it");

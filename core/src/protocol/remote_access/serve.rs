@@ -121,13 +121,14 @@ impl<T: Transport> Engine<T> {
     #[inline(never)]
     fn report_remote_data(&mut self, peer: PeerIndex, length: u64, data: u64) {
         if let Some(queue) = &self.setup.receive.queue {
-            queue.push(Entry {
+            let entry = Entry {
                 flags: (Flags::RMA | Flags::REMOTE_WRITE | Flags::REMOTE_CQ_DATA).bits(),
                 length,
                 data,
                 source: self.peers[peer as usize].fi_addr,
                 ..Entry::default()
-            });
+            };
+            self.push_received(queue, peer, entry);
         }
     }
 

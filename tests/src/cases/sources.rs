@@ -1,0 +1,122 @@
+//! What comes from somebody who is not in the address vector, where that is an error
+//! (FI_SOURCE_ERR). Reference: fi_cq(3), fi_av(3).
+
+use kestrel_core::{
+    address_vector::{AddressVectorFlags, FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC},
+    endpoint::{EndpointOptions, OptionName},
+    error::Errno,
+    flags::Flags,
+    transport::Provider,
+};
+
+use crate::{
+    bed::{Bed, Memory, Options, Receive, World, pattern, same},
+    cases::addresses::named_world_with,
+    one_sided::{BOTH, Rma, expose, segment},
+};
+
+/// The options of endpoints that want to be told.
+pub fn telling() -> EndpointOptions {
+    let mut endpoint = EndpointOptions::default();
+    endpoint.capabilities |= Flags::SOURCE_ERR;
+    endpoint
+}
+
+/// Two endpoints, of which the second does not know the first.
+fn stranger_and_teller<P: Provider>(bed: &Bed<P>) -> World<P> {
+    let nodes: Vec<_> = (0..2)
+        .map(|_| bed.stranger(&Options { endpoint: telling(), ..Options::default() }))
+        .collect();
+    assert_eq!(nodes[0].vector.insert_one(nodes[1].endpoint.address()).unwrap(), 0);
+    World { nodes }
+}
+
+/// "The completion will then be reported through fi_cq_readerr with error code
+/// -FI_EADDRNOTAVAIL", and all that a good one says.
+pub fn a_stranger_comes_with_its_address<P: Provider>(bed: &Bed<P>) {
+    let world = stranger_and_teller(bed);
+    let (stranger, teller) = (&world.nodes[0], &world.nodes[1]);
+    let address = stranger.endpoint.address();
+    for length in [8, 5_000, 300_000] {
+        for tag in [None, Some(6)] {
+            for expected in [true, false] {
+                let post = || teller.receive(length, tag, 3);
+                if expected {
+                    post();
+                }
+                stranger.send(pattern(1, length), 0, tag, 2);
+                if !expected {
+                    world.poll(20);
+                    post();
+                }
+                let done = world.received(1);
+                let kind = if tag.is_some() { Flags::TAGGED } else { Flags::MSG };
+                assert_eq!(done.errno, Some(Errno::ADDRNOTAVAIL), "{done:?}");
+                assert_eq!((done.context, done.flags), (3, kind | Flags::RECV));
+                assert_eq!((done.length, done.overflow), (length as u64, 0));
+                assert_eq!((done.tag, done.source), (tag.unwrap_or(0), FI_ADDR_NOTAVAIL));
+                assert_eq!(done.source_address, Some(address));
+                same(&done.returned.unwrap(), &pattern(1, length), "it was received all the same");
+                world.sent(0).good();
+            }
+        }
+    }
+    // Once it is known there is no error any more.
+    let known = teller.vector.insert_one(address).unwrap();
+    teller.receive(8, None, 4);
+    stranger.send(vec![5; 8], 0, None, 2);
+    assert_eq!(world.received(1).good().source, known);
+    world.sent(0).good();
+    world.nothing_more();
+}
+
+pub fn a_strangers_messages_fill_a_buffer<P: Provider>(bed: &Bed<P>) {
+    let world = stranger_and_teller(bed);
+    let (stranger, teller) = (&world.nodes[0], &world.nodes[1]);
+    let into = Memory::zeroed(100);
+    teller.endpoint.set_option(OptionName::MinMultiRecv, 40).unwrap();
+    let flags = Flags::MULTI_RECV;
+    let receive = Receive { pieces: into.all(), context: 9, flags, ..Receive::default() };
+    teller.post_receive(&receive).unwrap();
+    for nth in 0..3_u8 {
+        stranger.endpoint.inject(&[nth; 30], 0).unwrap();
+        if nth == 2 {
+            break;
+        }
+        let done = world.received(1);
+        let last = nth == 1 && done.flags.contains(flags);
+        assert_eq!(done.errno, Some(Errno::ADDRNOTAVAIL), "{done:?}");
+        assert_eq!((done.context, done.length), (9, 30));
+        assert_eq!(done.buffer, into.start() + 30 * u64::from(nth));
+        assert!(nth == 0 || !last, "70 bytes are left, then 40");
+    }
+    let done = world.received(1);
+    assert_eq!((done.errno, done.length), (Some(Errno::ADDRNOTAVAIL), 30));
+    assert!(done.flags.contains(flags), "10 bytes are left: it is the application's again");
+    world.nothing_more();
+}
+
+pub fn a_strangers_remote_data_is_told<P: Provider>(bed: &Bed<P>) {
+    let world = stranger_and_teller(bed);
+    let (target, from) = (Memory::zeroed(64), Memory::from(pattern(3, 64)));
+    let region = expose(&world.nodes[1], &target, BOTH, 0);
+    let segments = [segment(&region, 0, 64)];
+    let data = Some(0xfeed);
+    let write = Rma { pieces: from.all(), segments: &segments, data, ..Rma::default() };
+    world.nodes[0].post_write(0, &write).unwrap();
+    let done = world.received(1);
+    assert_eq!((done.errno, done.data), (Some(Errno::ADDRNOTAVAIL), 0xfeed), "{done:?}");
+    assert_eq!(done.source_address, Some(world.nodes[0].endpoint.address()));
+    same(&target.bytes(), &from.bytes(), "written all the same");
+    world.sent(0).good();
+    world.nothing_more();
+}
+
+/// "By default, all fi_addr_t's will be assigned the user ID FI_ADDR_NOTAVAIL": such a source is
+/// known.
+pub fn who_has_no_name_yet_is_no_stranger<P: Provider>(bed: &Bed<P>) {
+    let (world, named) = named_world_with(bed, AddressVectorFlags::USER_ID, false, telling());
+    assert_eq!(named.source(&world, FI_ADDR_UNSPEC), FI_ADDR_NOTAVAIL);
+    named.vector.set_user_id(0, 5).unwrap();
+    assert_eq!(named.source(&world, 0), 5);
+}
