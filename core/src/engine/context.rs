@@ -26,7 +26,6 @@ impl<T: Transport> Engine<T> {
                 (ours.one_sided.read, ours.one_sided.write) = (read, write);
                 ours.transmit_size = setup.transmit_size;
                 ours.names_contexts = setup.names_contexts;
-                ours.source_errors = setup.source_errors;
                 self.sends.reserve(setup.transmit_size);
             }
             Direction::Receive => {
@@ -34,6 +33,7 @@ impl<T: Transport> Engine<T> {
                 (ours.one_sided.remote_read, ours.one_sided.remote_write) =
                     (remote_read, remote_write);
                 ours.permitted = setup.permitted;
+                ours.source_errors = setup.source_errors;
                 ours.multi_receive_min = setup.multi_receive_min;
                 self.is_deaf = false;
                 self.buffering = Buffering::new(setup.buffering.as_ref());

@@ -113,9 +113,8 @@ impl Idle {
         let before = Instant::now();
         yield_now();
         self.learn(before.elapsed());
-        if self.is_shared() && self.asks() {
-            self.off.store(off_core(), Ordering::Relaxed);
-        }
+        let off = if self.is_shared() && self.asks() { off_core() } else { 0 };
+        self.off.store(off, Ordering::Relaxed);
     }
 
     /// Whether the caller has let others run since our last yield, as far as that was noted. `off`

@@ -197,8 +197,8 @@ impl<T: Transport> Engine<T> {
             source,
             owner: receive.owner.take(),
         });
-        if let (Some(queue), Some(entry)) = (&self.setup.receive.queue, entry) {
-            self.push_received(queue, message.peer, entry);
+        if let Some(entry) = entry {
+            self.push_received(message.peer, entry);
         }
         self.receives.release(index);
     }

@@ -14,11 +14,12 @@ impl<T: Transport> Engine<T> {
     /// valid fi_addr_t value, fi_cq_readfrom and fi_cq_sreadfrom will return -FI_EAVAIL, even if
     /// the data were received successfully".
     #[inline(always)]
-    pub(crate) fn push_received(&self, queue: &CompletionStore, peer: PeerIndex, entry: Entry) {
-        if self.is_unknown(entry.source) {
-            return self.push_unknown(queue, peer, entry);
+    pub(crate) fn push_received(&self, peer: PeerIndex, entry: Entry) {
+        match &self.setup.receive.queue {
+            Some(queue) if self.is_unknown(entry.source) => self.push_unknown(queue, peer, entry),
+            Some(queue) => queue.push(entry),
+            None => {}
         }
-        queue.push(entry);
     }
 
     /// Whether what comes from there may have to be told as an error.
@@ -38,7 +39,6 @@ impl<T: Transport> Engine<T> {
             entry.source = source;
             return queue.push(entry);
         }
-        let handle = self.setup.keys.as_ref().map(|_| vector.reported_key(key));
         queue.push_error(ErrorEntry {
             context: entry.context,
             flags: Flags::from_bits_retain(entry.flags),
@@ -49,7 +49,7 @@ impl<T: Transport> Engine<T> {
             overflow: 0,
             errno: Errno::ADDRNOTAVAIL,
             reason: format!("it came from {address}, which is not in the address vector"),
-            source: handle.unwrap_or(FI_ADDR_NOTAVAIL),
+            source: vector.reported_key(key),
             source_address: Some(address),
             owner: entry.owner,
         });

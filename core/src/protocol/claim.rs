@@ -121,9 +121,7 @@ impl<T: Transport> Engine<T> {
             source,
             owner: None,
         };
-        if let Some(queue) = &self.setup.receive.queue {
-            self.push_received(queue, peer, entry);
-        }
+        self.push_received(peer, entry);
     }
 
     fn report_no_message(&mut self, post: &ReceivePost<'_>) {

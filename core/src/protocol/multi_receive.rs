@@ -111,34 +111,48 @@ impl<T: Transport> Engine<T> {
         let operation = &mut self.receives[receive];
         operation.arriving -= 1;
         let last = operation.exhausted && operation.arriving == 0;
-        let canceled_last = last && operation.canceled;
         let wanted = operation.flags.contains(Flags::COMPLETION);
-        let (context, kind) = (operation.context, operation.flags & (Flags::TAGGED | Flags::MSG));
-        let side = &self.setup.receive;
-        if let (Some(counter), Some(_)) = (&side.counter, &message) {
+        if let (Some(counter), Some(_)) = (&self.setup.receive.counter, &message) {
             counter.add(1);
         }
         let message = message.filter(|_| wanted);
-        if !last || canceled_last {
-            if let (Some(queue), Some((entry, peer))) = (&side.queue, message) {
-                self.push_received(queue, peer, entry);
-            }
-            if canceled_last {
-                let operation = self.receives.remove(receive);
-                self.fail_receive(operation, None, 0, &canceled());
-            }
-            return;
+        if !last {
+            return self.push_message(message);
         }
-        let owner = self.receives.remove(receive).owner;
-        let release =
-            |entry: Entry| Entry { flags: entry.flags | Flags::MULTI_RECV.bits(), owner, ..entry };
-        let Some(queue) = &self.setup.receive.queue else { return };
+        let operation = self.receives.remove(receive);
         match message {
-            Some((entry, peer)) => self.push_received(queue, peer, release(entry)),
-            None => {
-                let flags = (kind | Flags::RECV).bits();
-                queue.push(release(Entry { context, flags, ..Entry::default() }));
+            Some((mut entry, peer)) if !operation.canceled => {
+                entry.flags |= Flags::MULTI_RECV.bits();
+                entry.owner = operation.owner;
+                self.push_received(peer, entry);
             }
+            message => {
+                self.push_message(message);
+                self.release_buffer(operation);
+            }
+        }
+    }
+
+    fn push_message(&self, message: Option<(Entry, PeerIndex)>) {
+        if let Some((entry, peer)) = message {
+            self.push_received(peer, entry);
+        }
+    }
+
+    /// Reports that a multi-receive buffer is the application's again: always.
+    pub(crate) fn release_buffer(&mut self, buffer: ReceiveOperation) {
+        if buffer.canceled {
+            return self.fail_receive(buffer, None, 0, &canceled());
+        }
+        let kind = buffer.flags & (Flags::TAGGED | Flags::MSG);
+        let entry = Entry {
+            context: buffer.context,
+            flags: (kind | Flags::RECV | Flags::MULTI_RECV).bits(),
+            owner: buffer.owner,
+            ..Entry::default()
+        };
+        if let Some(queue) = &self.setup.receive.queue {
+            queue.push(entry);
         }
     }
 

@@ -2,12 +2,9 @@
 //! endpoint that they come to. Reference: fi_endpoint(3), "SHARED CONTEXTS".
 
 use crate::{
-    completion_queue::Entry,
     engine::{Engine, peer::Peer},
     error::Errno,
     flags::Flags,
-    operation::ReceiveOperation,
-    protocol::receive::canceled,
     shared_context::pool::{Envelope, Matched, Parked},
     transport::{PeerIndex, Transport, Unreachable},
 };
@@ -104,24 +101,7 @@ impl<T: Transport> Engine<T> {
         };
         let released = shared.pool.lock().leave(buffer);
         if let Some(released) = released {
-            self.release_shared(released);
-        }
-    }
-
-    /// Reports that a shared multi-receive buffer is the application's again: always.
-    pub(crate) fn release_shared(&mut self, buffer: ReceiveOperation) {
-        if buffer.canceled {
-            return self.fail_receive(buffer, None, 0, &canceled());
-        }
-        let kind = buffer.flags & (Flags::TAGGED | Flags::MSG);
-        let entry = Entry {
-            context: buffer.context,
-            flags: (kind | Flags::RECV | Flags::MULTI_RECV).bits(),
-            owner: buffer.owner,
-            ..Entry::default()
-        };
-        if let Some(queue) = &self.setup.receive.queue {
-            queue.push(entry);
+            self.release_buffer(released);
         }
     }
 

@@ -207,7 +207,7 @@ impl<P: Provider> SharedReceive<P> {
         };
         if let (Some(released), Some(unit)) = (released, last) {
             // An endpoint that is closed meanwhile has nobody to tell.
-            let _ = unit.with(|engine| engine.release_shared(released));
+            let _ = unit.with(|engine| engine.release_buffer(released));
         }
     }
 

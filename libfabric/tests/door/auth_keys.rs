@@ -16,7 +16,7 @@ use crate::{
     },
     code, flag,
     host::host,
-    vector_use::{insert_name, name_of, node_with},
+    vector_use::{insert_name, name_of, next_of, node_with},
     vectors::Vector,
     world::{Node, PATIENCE, World, auth_key, close, info},
 };
@@ -99,21 +99,9 @@ impl Keys {
 
 /// Drives both until the first has a completion, with its source.
 fn completion(node: Node, other: Node) -> ([u64; 6], u64) {
-    let start = Instant::now();
-    loop {
-        let (mut entry, mut source) = ([0_u64; 6], 7);
-        // SAFETY: there is room for an entry.
-        let status = unsafe {
-            let read = (*(*node.cq).ops).readfrom;
-            read(node.cq, entry.as_mut_ptr().cast(), 1, &raw mut source)
-        };
-        match status {
-            1 => return (entry, source),
-            status => assert_eq!(status, code::AGAIN as isize),
-        }
-        other.progress();
-        assert!(start.elapsed() < PATIENCE);
-    }
+    let (status, entry, source) = next_of(node, other);
+    assert_eq!(status, 1);
+    (entry, source)
 }
 
 #[test]

@@ -49,6 +49,24 @@ pub fn insert_name(vector: &Vector, name: &[u8; 16], fi_addr: &mut u64, flags: u
     }
 }
 
+/// Drives both until the first's queue says something: what, with an entry and its source.
+pub fn next_of(node: Node, other: Node) -> (isize, [u64; 6], u64) {
+    let start = Instant::now();
+    loop {
+        let (mut entry, mut source) = ([0_u64; 6], 7);
+        // SAFETY: there is room for an entry and its source.
+        let status = unsafe {
+            let read = (*(*node.cq).ops).readfrom;
+            read(node.cq, entry.as_mut_ptr().cast(), 1, &raw mut source)
+        };
+        if status != code::AGAIN as isize {
+            return (status, entry, source);
+        }
+        other.progress();
+        assert!(start.elapsed() < PATIENCE);
+    }
+}
+
 /// Sends a message to itself, and answers whom the completion says that it is from.
 fn source_of_own(node: Node, to: u64) -> u64 {
     let mut word = 5_u64;
@@ -99,20 +117,8 @@ fn a_stranger_comes_with_its_address() {
                 stranger.progress();
             }
         }
-        let start = Instant::now();
-        loop {
-            let (mut entry, mut source) = ([0_u64; 6], 7);
-            // SAFETY: there is room for an entry and its source.
-            let status = unsafe {
-                let read = (*(*teller.cq).ops).readfrom;
-                read(teller.cq, entry.as_mut_ptr().cast(), 1, &raw mut source)
-            };
-            if status != code::AGAIN as isize {
-                return (status, source);
-            }
-            stranger.progress();
-            assert!(start.elapsed() < PATIENCE);
-        }
+        let (status, _, source) = next_of(teller, stranger);
+        (status, source)
     };
     assert_eq!(receive().0, code::AVAIL as isize);
     let error = teller.read_error().unwrap();

@@ -52,24 +52,20 @@ pub fn one_length_is_written_and_read_again_and_again<P: Provider>(bed: &Bed<P>)
             let cut = vec![length; flight];
             for round in 0..84 / flight {
                 let from = Memory::from(pattern(round as u64, flight * length));
-                let rma = |nth: usize, piece| {
-                    let segments = [segment(&region, nth * length, length)];
-                    (Pieces::One(piece), segments)
-                };
-                for (nth, piece) in from.cut(&cut).into_iter().enumerate() {
-                    let (pieces, segments) = rma(nth, piece);
-                    let write = Rma { pieces, segments: &segments, ..Rma::default() };
-                    world.nodes[0].post_write(1, &write).unwrap();
+                for (local, reads) in [(&from, false), (&source, true)] {
+                    for (nth, piece) in local.cut(&cut).into_iter().enumerate() {
+                        let segments = [segment(&region, nth * length, length)];
+                        let pieces = Pieces::One(piece);
+                        let rma = Rma { pieces, segments: &segments, ..Rma::default() };
+                        let node = &world.nodes[0];
+                        let post =
+                            if reads { node.post_read(1, &rma) } else { node.post_write(1, &rma) };
+                        post.unwrap();
+                    }
+                    (0..flight).for_each(|_| drop(world.sent(0).good()));
+                    let arrived = if reads { &source } else { &target };
+                    same(&arrived.bytes()[..flight * length], &from.bytes(), "arrived");
                 }
-                (0..flight).for_each(|_| drop(world.sent(0).good()));
-                same(&target.bytes()[..flight * length], &from.bytes(), "written");
-                for (nth, piece) in source.cut(&cut).into_iter().enumerate() {
-                    let (pieces, segments) = rma(nth, piece);
-                    let read = Rma { pieces, segments: &segments, ..Rma::default() };
-                    world.nodes[0].post_read(1, &read).unwrap();
-                }
-                (0..flight).for_each(|_| drop(world.sent(0).good()));
-                same(&source.bytes()[..flight * length], &from.bytes(), "read");
             }
         }
         world.nothing_more();

@@ -120,16 +120,14 @@ impl<T: Transport> Engine<T> {
     /// Remote CQ data came with a write: it takes no posted receive.
     #[inline(never)]
     fn report_remote_data(&mut self, peer: PeerIndex, length: u64, data: u64) {
-        if let Some(queue) = &self.setup.receive.queue {
-            let entry = Entry {
-                flags: (Flags::RMA | Flags::REMOTE_WRITE | Flags::REMOTE_CQ_DATA).bits(),
-                length,
-                data,
-                source: self.peers[peer as usize].fi_addr,
-                ..Entry::default()
-            };
-            self.push_received(queue, peer, entry);
-        }
+        let entry = Entry {
+            flags: (Flags::RMA | Flags::REMOTE_WRITE | Flags::REMOTE_CQ_DATA).bits(),
+            length,
+            data,
+            source: self.peers[peer as usize].fi_addr,
+            ..Entry::default()
+        };
+        self.push_received(peer, entry);
     }
 
     #[inline]
