@@ -179,7 +179,8 @@ macro_rules! conformance {
                 a_stranger_comes_with_its_address,
                 a_strangers_messages_fill_a_buffer,
                 a_strangers_remote_data_is_told,
-                who_has_no_name_yet_is_no_stranger;
+                who_has_no_name_yet_is_no_stranger,
+                a_receive_context_tells_of_strangers;
             load:
                 a_full_transmit_queue_has_no_side_effect,
                 an_exhausted_budget_loses_and_blocks_nothing,

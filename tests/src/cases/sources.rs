@@ -6,12 +6,14 @@ use kestrel_core::{
     endpoint::{EndpointOptions, OptionName},
     error::Errno,
     flags::Flags,
+    scalable_endpoint::ScalableEndpoint,
     transport::Provider,
 };
 
 use crate::{
-    bed::{Bed, Memory, Options, Receive, World, pattern, same},
+    bed::{Bed, Memory, Options, Receive, World, open_vector, pattern, same},
     cases::addresses::named_world_with,
+    contexts::{Context, Portal, counts, next},
     one_sided::{BOTH, Rma, expose, segment},
 };
 
@@ -112,4 +114,22 @@ pub fn who_has_no_name_yet_is_no_stranger<P: Provider>(bed: &Bed<P>) {
     assert_eq!(named.source(&world, FI_ADDR_UNSPEC), FI_ADDR_NOTAVAIL);
     named.vector.set_user_id(0, 5).unwrap();
     assert_eq!(named.source(&world, 0), 5);
+}
+
+/// Whether it is told is a receive context's affair, whatever the transmit context beside it has.
+pub fn a_receive_context_tells_of_strangers<P: Provider>(bed: &Bed<P>) {
+    let domain = bed.domain(Default::default());
+    let endpoint = ScalableEndpoint::open(&domain, telling(), counts(1, 1)).unwrap();
+    endpoint.bind_address_vector(&open_vector()).unwrap();
+    endpoint.enable().unwrap();
+    let transmit = endpoint.transmit_context(0, EndpointOptions::default()).unwrap();
+    let _transmit = Context::enabled(transmit, Flags::TRANSMIT);
+    let receive = endpoint.receive_context(0, telling()).unwrap();
+    let receive = Context::enabled(receive, Flags::RECV);
+    let stranger = Portal::open(bed, counts(1, 1));
+    stranger.knows(&[endpoint.address()]);
+    receive.endpoint.receive(vec![0; 8], FI_ADDR_UNSPEC, 5).unwrap();
+    stranger.transmit[0].endpoint.inject(&[9; 8], 0).unwrap();
+    let done = next(&receive, &[&stranger]);
+    assert_eq!((done.errno, done.context), (Some(Errno::ADDRNOTAVAIL), 5), "{done:?}");
 }
