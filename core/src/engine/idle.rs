@@ -13,10 +13,7 @@
 //! among four ranks on two cores took twice as long. So in company a poller looks whether others
 //! ran since its last poll, and leaves the yielding to its caller if they did.
 
-use std::{
-    sync::OnceLock,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -182,18 +179,19 @@ fn nanoseconds(duration: Duration) -> u64 {
 
 /// A clock. Units: nanoseconds.
 fn now() -> u64 {
-    static START: OnceLock<Instant> = OnceLock::new();
-    START.get_or_init(Instant::now).elapsed().as_nanos() as u64
+    read(ClockId::Monotonic)
 }
 
 /// How long this thread has not run, counted from some moment. Units: nanoseconds.
 ///
 /// Cost: a system call.
 fn off_core() -> u64 {
-    let ran = clock_gettime(ClockId::ThreadCPUTime);
-    let ran = Duration::new(ran.tv_sec as u64, ran.tv_nsec as u32);
-    // A thread may be older than the clock.
-    (1 << 62) + now() - ran.as_nanos() as u64
+    now().saturating_sub(read(ClockId::ThreadCPUTime))
+}
+
+fn read(clock: ClockId) -> u64 {
+    let time = clock_gettime(clock);
+    nanoseconds(Duration::new(time.tv_sec as u64, time.tv_nsec as u32))
 }
 
 #[cfg(test)]
