@@ -16,7 +16,7 @@ use crate::{
     abi::info::{DomainAttr, EpAttr, FabricAttr, Info, RxAttr, TxAttr},
     address,
     outcome::Failure,
-    provider::VERSION,
+    provider::{NAME, VERSION},
 };
 
 /// A zeroed value in memory that `free` takes. Zero is what every tail means that we do
@@ -65,8 +65,19 @@ pub fn list(found: &[info::Info], handle: *mut crate::abi::fid::Fid) -> Result<*
     Ok(head)
 }
 
+/// One info that libfabric does not see on its way to the application, in libc's memory: with what
+/// libfabric adds to those of `fi_getinfo`.
+pub fn whole(found: &info::Info, version: info::ApiVersion) -> Result<*mut Info, Failure> {
+    let place = one(found)?;
+    // SAFETY: `one` made both, and nobody else knows them.
+    let attr = unsafe { &mut *(*place).fabric_attr };
+    attr.prov_name = copy(NAME.to_bytes_with_nul())?.cast();
+    attr.api_version = version.0;
+    Ok(place)
+}
+
 /// One info, in libc's memory.
-pub fn one(found: &info::Info) -> Result<*mut Info, Failure> {
+fn one(found: &info::Info) -> Result<*mut Info, Failure> {
     // SAFETY: an info of zeroes and null pointers is valid.
     let place = unsafe { allocate::<Info>() }?;
     // SAFETY: just made, and nobody else knows it.

@@ -3,6 +3,7 @@
 use std::{any::Any, collections::HashMap, sync::Arc};
 
 use crate::{
+    address::Address,
     address_vector::AddressVector,
     error::Errno,
     event_queue::{ErrorEvent, Event, EventQueue},
@@ -150,8 +151,10 @@ pub struct Connection {
     pub(crate) nonce: u64,
     /// The other end.
     pub(crate) peer: Option<PeerIndex>,
-    /// Whom a caller asked.
+    /// Whom a caller asked, until there is an answer.
     pub(crate) listener: Option<PeerIndex>,
+    /// Where a caller asked: what the other end goes by.
+    pub(crate) asked_at: Option<Address>,
     /// What came with the answer, until it is reported.
     pub(crate) data: Vec<u8>,
     /// The peer is its only entry, while the connection stands.
@@ -169,6 +172,7 @@ impl Connection {
             nonce: 0,
             peer: None,
             listener: None,
+            asked_at: None,
             data: Vec::new(),
             vector,
             keeps: None,

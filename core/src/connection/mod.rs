@@ -15,7 +15,8 @@
 //! ```
 //!
 //! or `Reject` from the listener. The acceptor has an address of its own; that it speaks for
-//! the listener it proves with the nonce. In reading order: [`passive_endpoint`] listens,
+//! the listener it proves with the nonce. Nobody is told of it: both ends go by the listener's,
+//! as two ends of a connection between sockets do. In reading order: [`passive_endpoint`] listens,
 //! [`request`] is what it hears, and [`manager`] is the part of it that lives in an engine;
 //! the calls of an active endpoint are in [`crate::endpoint::connection`].
 

@@ -12,19 +12,38 @@ pub struct ConnectionRequest<P: Provider> {
     pub(super) unit: Arc<Unit<P>>,
     pub(super) handle: u64,
     pub(super) address: Address,
+    /// Where it was asked for.
+    pub(super) listener: Address,
     pub(super) nonce: u64,
     pub(super) accepted: bool,
 }
 
+/// Who asks for a connection, and whom.
+pub struct AskedFor {
+    /// Who asks.
+    pub(crate) address: Address,
+    /// Who was asked.
+    pub(crate) listener: Address,
+    /// What the answer names.
+    pub(crate) nonce: u64,
+}
+
 impl<P: Provider> ConnectionRequest<P> {
     pub(super) fn take(unit: &Arc<Unit<P>>, handle: u64) -> Result<Self, ConnectionError> {
-        let (address, nonce) = unit.with(|engine| engine.take_request(handle))??;
-        Ok(ConnectionRequest { unit: unit.clone(), handle, address, nonce, accepted: false })
+        let asked = unit.with(|engine| engine.take_request(handle))??;
+        let AskedFor { address, listener, nonce } = asked;
+        let unit = unit.clone();
+        Ok(ConnectionRequest { unit, handle, address, listener, nonce, accepted: false })
     }
 
     /// Who asks.
     pub fn address(&self) -> Address {
         self.address
+    }
+
+    /// The address of the passive endpoint that was asked, which the endpoint that accepts goes by.
+    pub fn listener(&self) -> Address {
+        self.listener
     }
 
     /// For the endpoint that accepts: who asks, and what the answer names. What is returned

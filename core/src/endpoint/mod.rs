@@ -177,7 +177,9 @@ impl<P: Provider> Endpoint<P> {
         transport: P::Transport,
         request: Option<ConnectionRequest<P>>,
     ) -> Result<Arc<Self>, OpenError> {
-        Self::open_as(domain, options, transport.address(), Some(transport), request, None)
+        let asked_at = request.as_ref().map(ConnectionRequest::listener);
+        let address = asked_at.unwrap_or_else(|| transport.address());
+        Self::open_as(domain, options, address, Some(transport), request, None)
     }
 
     fn open_as(

@@ -10,6 +10,7 @@ use crate::{
         CM_DATA_SIZE, ConnectionError,
         manager::{Connection, Control, Link, Manager, Pending, Stage},
         nonce,
+        request::AskedFor,
     },
     engine::Engine,
     engine::peer::PeerState,
@@ -43,6 +44,7 @@ impl<T: Transport> Engine<T> {
         connection.stage = Stage::Asked;
         connection.nonce = nonce;
         connection.listener = Some(listener);
+        connection.asked_at = Some(address);
         self.say(listener, Kind::Request, nonce, data);
         Ok(())
     }
@@ -66,14 +68,15 @@ impl<T: Transport> Engine<T> {
         Ok(())
     }
 
-    /// Sets a request aside for an endpoint that will accept it. Who asked, and its nonce.
-    pub(crate) fn take_request(&mut self, handle: u64) -> Result<(Address, u64), ConnectionError> {
+    /// Sets a request aside for an endpoint that will accept it.
+    pub(crate) fn take_request(&mut self, handle: u64) -> Result<AskedFor, ConnectionError> {
         let pending = self.pending(handle)?;
         if std::mem::replace(&mut pending.taken, true) {
             return Err(ConnectionError::RequestOver { handle });
         }
         let Pending { peer, nonce, .. } = *pending;
-        Ok((self.peers[peer as usize].address, nonce))
+        let (address, listener) = (self.peers[peer as usize].address, self.transport.address());
+        Ok(AskedFor { address, listener, nonce })
     }
 
     /// Turns a request down that no endpoint was opened from, unless `taken`.
@@ -123,10 +126,11 @@ impl<T: Transport> Engine<T> {
             .any(|peer| matches!(peer.control.as_deref(), Some(Control::Packet { .. })))
     }
 
-    /// The other end, while there is one.
+    /// The other end, while there is one: for a caller the address that it asked.
     pub(crate) fn connected_peer(&mut self) -> Option<Address> {
-        let peer = self.connection_in(Stage::Connected)?.peer?;
-        Some(self.peers[peer as usize].address)
+        let connection = self.connection_in(Stage::Connected)?;
+        let (peer, asked_at) = (connection.peer?, connection.asked_at);
+        Some(asked_at.unwrap_or(self.peers[peer as usize].address))
     }
 
     /// How far the connection has come; up, where there is none to wait for.

@@ -1,7 +1,7 @@
 //! Connected endpoints and passive ones. Reference: fi_cm(3).
 
 use std::{
-    ffi::{c_int, c_void},
+    ffi::{CStr, c_int, c_void},
     ptr::{null, null_mut},
     time::Instant,
 };
@@ -146,6 +146,12 @@ impl Place {
         }
         let event = read(self.events);
         assert_eq!((event.code, event.fid), (CONNREQ, self.pep.cast()));
+        // SAFETY: an info of the application's, with all attributes, as fi_getinfo gives.
+        unsafe {
+            let (fabric, asked) = (&*(*event.info).fabric_attr, &*(*self.info).fabric_attr);
+            assert_eq!(CStr::from_ptr(fabric.prov_name), c"kestrel");
+            assert_eq!(fabric.api_version, asked.api_version);
+        }
         event
     }
 
@@ -284,7 +290,9 @@ fn a_connection_is_asked_for_accepted_used_and_shut_down() {
     }
     assert_eq!(caller.sees(CONNECTED), b"welcome");
     assert_eq!(acceptor.sees(CONNECTED), b"");
-    assert_eq!(caller.peer(64), Ok(name(acceptor.ep)));
+    // As with sockets: the acceptor goes by the address that was asked.
+    assert_eq!(caller.peer(64), Ok(name(place.pep)));
+    assert_eq!(name(acceptor.ep), name(place.pep));
     let whole = name(caller.ep).len();
     assert_eq!(acceptor.peer(8), Err((code::TOOSMALL, whole)));
     pass_a_message(caller, acceptor);
