@@ -88,7 +88,7 @@ static OPERATIONS: OpsDomain = OpsDomain {
     srx_ctx: shared_receive::open,
     cntr_open: counter::open,
     poll_open: poll_set::open,
-    query_atomic: endpoint::atomic::query,
+    query_atomic: endpoint::atomic_query::query,
     endpoint2: endpoint::setup::open_with_flags,
     ..OpsDomain::refusing::<NOSYS>()
 };

@@ -216,6 +216,11 @@ impl DefaultFlags {
     /// Reference: fi_endpoint(3), FI_SETOPSFLAG: "setting FI_TRANSMIT or FI_RECV … it is
     /// an error to set both"; and `fi_ep_alias`.
     pub fn set(&self, flags: Flags) -> Result<(), EndpointError> {
+        self.set_with(flags, Flags::empty())
+    }
+
+    /// The same, with flags that a caller has a meaning for which posts have none for.
+    pub fn set_with(&self, flags: Flags, more: Flags) -> Result<(), EndpointError> {
         let bad = EndpointError::BadFlags { object: "default operation", flags };
         let (target, allowed) = match (flags.contains(Flags::TRANSMIT), flags.contains(Flags::RECV))
         {
@@ -223,7 +228,7 @@ impl DefaultFlags {
             (false, true) => (&self.receive, RECEIVE_FLAGS | Flags::RECV),
             _ => return Err(bad),
         };
-        if !allowed.contains(flags) {
+        if !(allowed | more).contains(flags) {
             return Err(bad);
         }
         let flags = flags.difference(Flags::TRANSMIT | Flags::RECV);

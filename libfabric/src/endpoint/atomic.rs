@@ -1,6 +1,6 @@
 //! Atomic operations. Reference: fi_atomic(3).
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_void;
 
 use kestrel_core::{
     error::Errno,
@@ -11,17 +11,17 @@ use kestrel_core::{
 };
 
 use super::{
-    State,
+    State, atomic_query,
     post::{self, List},
     remote::{NOT_OF_READS, Segments},
 };
 use crate::{
     abi::{
         Refusal,
-        atomic::{AtomicAttr, Ioc, MsgAtomic, OpsAtomic},
-        fid::{FidDomain, FidEp},
+        atomic::{Ioc, MsgAtomic, OpsAtomic},
+        fid::FidEp,
     },
-    outcome::{Failure, done, posted},
+    outcome::posted,
     triggered,
 };
 
@@ -39,14 +39,10 @@ pub static OPERATIONS: OpsAtomic = OpsAtomic {
     compwrite,
     compwritev,
     compwritemsg,
-    writevalid,
-    readwritevalid,
-    compwritevalid,
+    writevalid: atomic_query::writevalid,
+    readwritevalid: atomic_query::readwritevalid,
+    compwritevalid: atomic_query::compwritevalid,
 };
-
-/// `fi_query_atomic`: the form that is asked about.
-const FETCH_ATOMIC: u64 = 1 << 58;
-const COMPARE_ATOMIC: u64 = 1 << 59;
 
 // What C passes is what the manual page asks for: an open endpoint, and buffers that the
 // operation may use until it completes.
@@ -70,7 +66,7 @@ const NONE: Pieces<'static> = Pieces::One(kestrel_core::memory::Piece::EMPTY);
 
 /// None: numbers that core knows no operation or type by.
 #[inline(always)]
-fn call(datatype: u32, op: u32, form: Form) -> Option<AtomicCall> {
+pub fn call(datatype: u32, op: u32, form: Form) -> Option<AtomicCall> {
     let operation = AtomicOperation::from_number(op)?;
     Some(AtomicCall { operation, datatype: Datatype::from_number(datatype)?, form })
 }
@@ -82,8 +78,11 @@ fn unknown(datatype: u32, op: u32) -> isize {
 }
 
 /// Posts an operation on `count` elements in a row, with the default flags.
+///
+/// # Safety
+/// As [`start`].
 #[inline(always)]
-fn post_row(
+unsafe fn post_row(
     state: &State,
     call: AtomicCall,
     sides: Sides<'_>,
@@ -94,14 +93,9 @@ fn post_row(
     let length = (count as u64).saturating_mul(call.datatype.size() as u64);
     let segments = [RemoteSegment { address: target.address, length, key: target.key }];
     let flags = state.defaults.send().difference(NOT_OF_READS);
-    posted(state.endpoint.post_atomic(of_sides(
-        call,
-        sides,
-        target.peer,
-        &segments,
-        context,
-        flags,
-    )))
+    let post = of_sides(call, sides, target.peer, &segments, context, flags);
+    // SAFETY: the caller vouches for it.
+    unsafe { start(state, post) }
 }
 
 #[inline(always)]
@@ -134,16 +128,24 @@ unsafe fn post_message(
     let (state, msg) = unsafe { (post::state(ep), msg.as_ref()) };
     let Some(msg) = msg else { return post::bad_list() };
     let flags = Flags::from_bits_retain(flags);
-    let endpoint = &state.endpoint;
-    let post = |post: AtomicPost<'_>| match flags.contains(Flags::TRIGGER) {
-        false => posted(endpoint.post_atomic(post)),
-        // SAFETY: as above: then the context is what FI_TRIGGER asks for.
-        true => unsafe {
-            triggered::deferred(msg.context, |when| endpoint.trigger_atomic(post, when))
-        },
-    };
     // SAFETY: as above.
-    unsafe { with_post(msg, form, compare, results, flags.difference(Flags::TRIGGER), post) }
+    unsafe { with_post(msg, form, compare, results, flags, |post| start(state, post)) }
+}
+
+/// Posts an operation: with FI_TRIGGER not now.
+///
+/// # Safety
+/// With FI_TRIGGER the context is as for [`triggered::deferred`].
+#[inline(always)]
+unsafe fn start(state: &State, mut post: AtomicPost<'_>) -> isize {
+    let endpoint = &state.endpoint;
+    if !post.flags.contains(Flags::TRIGGER) {
+        return posted(endpoint.post_atomic(post));
+    }
+    post.flags.remove(Flags::TRIGGER);
+    let context = post.context as Opaque;
+    // SAFETY: the caller vouches for it.
+    unsafe { triggered::deferred(context, |when| endpoint.trigger_atomic(post, when)) }
 }
 
 /// Hands what a message says to `post`.
@@ -211,7 +213,8 @@ unsafe fn post_lists(
         Sides { operands: operands.pieces(), compare: compare.pieces(), results: results.pieces() };
     // A read has no operands: then the results say how long it is.
     let local = if call.form == Form::Base { sides.operands } else { sides.results };
-    post_row(state, call, sides, target, local.total() / size, context)
+    // SAFETY: as said above.
+    unsafe { post_row(state, call, sides, target, local.total() / size, context) }
 }
 
 pub const NO_LIST: (*const Ioc, usize) = (std::ptr::null(), 0);
@@ -235,7 +238,8 @@ unsafe extern "C" fn write(
         let piece = |buffer| Pieces::One(post::elements(buffer, count, size));
         (post::state(ep), Sides { operands: piece(buffer), compare: NONE, results: NONE })
     };
-    post_row(state, call, sides, &Target { peer, address, key }, count, context)
+    // SAFETY: as said above.
+    unsafe { post_row(state, call, sides, &Target { peer, address, key }, count, context) }
 }
 
 unsafe extern "C" fn writev(
@@ -305,7 +309,8 @@ unsafe extern "C" fn readwrite(
         let piece = |buffer| Pieces::One(post::elements(buffer, count, size));
         (post::state(ep), Sides { operands: piece(buffer), compare: NONE, results: piece(results) })
     };
-    post_row(state, call, sides, &Target { peer, address, key }, count, context)
+    // SAFETY: as said above.
+    unsafe { post_row(state, call, sides, &Target { peer, address, key }, count, context) }
 }
 
 unsafe extern "C" fn readwritev(
@@ -369,7 +374,8 @@ unsafe extern "C" fn compwrite(
             Sides { operands: piece(buffer), compare: piece(compare), results: piece(results) },
         )
     };
-    post_row(state, call, sides, &Target { peer, address, key }, count, context)
+    // SAFETY: as said above.
+    unsafe { post_row(state, call, sides, &Target { peer, address, key }, count, context) }
 }
 
 unsafe extern "C" fn compwritev(
@@ -428,73 +434,4 @@ unsafe extern "C" fn compwritemsg(
             flags,
         )
     }
-}
-
-/// The call and how many elements it may have; none if it is not supported.
-fn count_max(datatype: u32, op: u32, form: Form) -> Option<(AtomicCall, usize)> {
-    call(datatype, op, form).and_then(|call| Some((call, call.count_max()?)))
-}
-
-/// Applications ask for everything there is: that something is not supported is no news.
-unsafe fn valid(datatype: u32, op: u32, form: Form, count: *mut usize) -> c_int {
-    // SAFETY: C passes a valid place or null.
-    match (unsafe { count.as_mut() }, count_max(datatype, op, form)) {
-        (None, _) => c_int::refusal(Errno::INVAL.0),
-        (_, None) => c_int::refusal(Errno::OPNOTSUPP.0),
-        (Some(place), Some((_, count))) => {
-            *place = count;
-            0
-        }
-    }
-}
-
-unsafe extern "C" fn writevalid(_: *mut FidEp, datatype: u32, op: u32, count: *mut usize) -> c_int {
-    // SAFETY: as said above.
-    unsafe { valid(datatype, op, Form::Base, count) }
-}
-
-unsafe extern "C" fn readwritevalid(
-    _: *mut FidEp,
-    datatype: u32,
-    op: u32,
-    count: *mut usize,
-) -> c_int {
-    // SAFETY: as said above.
-    unsafe { valid(datatype, op, Form::Fetch, count) }
-}
-
-unsafe extern "C" fn compwritevalid(
-    _: *mut FidEp,
-    datatype: u32,
-    op: u32,
-    count: *mut usize,
-) -> c_int {
-    // SAFETY: as said above.
-    unsafe { valid(datatype, op, Form::Compare, count) }
-}
-
-/// Reference: fi_atomic(3), `fi_query_atomic`.
-pub unsafe extern "C" fn query(
-    _: *mut FidDomain,
-    datatype: u32,
-    op: u32,
-    attr: *mut AtomicAttr,
-    flags: u64,
-) -> c_int {
-    done("fi_query_atomic", || {
-        let form = match flags {
-            0 => Form::Base,
-            FETCH_ATOMIC => Form::Fetch,
-            COMPARE_ATOMIC => Form::Compare,
-            _ => return Err(Failure::flags("fi_query_atomic", flags)),
-        };
-        // SAFETY: C passes a valid place or null.
-        let attr = unsafe { attr.as_mut() }.ok_or_else(|| Failure::null("the attributes"))?;
-        let (call, count) = count_max(datatype, op, form).ok_or_else(|| {
-            let reason = format!("operation {op} on type {datatype} is not supported as {form:?}");
-            Failure::new(Errno::OPNOTSUPP, reason)
-        })?;
-        *attr = AtomicAttr { count, size: call.datatype.size() };
-        Ok(())
-    })
 }

@@ -4,6 +4,7 @@
 //! [`atomic`], over [`remote`]; all else is the control path.
 
 pub mod atomic;
+pub mod atomic_query;
 pub mod connection;
 pub mod message;
 pub mod options;

@@ -165,7 +165,7 @@ pub unsafe fn send(
 /// Sends pieces with flags of their own.
 ///
 /// # Safety
-/// The pieces may be read until the operation completes.
+/// The pieces may be read until the operation completes; as [`start_send`].
 #[inline(always)]
 pub unsafe fn send_pieces(
     state: &State,
@@ -176,27 +176,34 @@ pub unsafe fn send_pieces(
     context: *mut c_void,
     flags: Flags,
 ) -> isize {
-    posted(state.endpoint.post_send(of_send(pieces, data, to, tag, context, flags)))
+    // SAFETY: the caller vouches for it.
+    unsafe { start_send(state, of_send(pieces, data, to, tag, context, flags)) }
 }
 
-/// Sends what a message says: maybe not now.
+/// Sends what a message says.
 ///
 /// # Safety
-/// As calls from C (see the crate's documentation); with FI_TRIGGER the context is as for
-/// [`triggered::deferred`].
+/// As calls from C (see the crate's documentation).
 #[inline(always)]
 pub unsafe fn send_message(state: &State, msg: &MsgTagged, tag: Tag, flags: u64) -> isize {
+    // SAFETY: the caller vouches for it.
+    unsafe { with_send(msg, tag, flags, |post| start_send(state, post)) }
+}
+
+/// Posts a send: with FI_TRIGGER not now.
+///
+/// # Safety
+/// With FI_TRIGGER the context is as for [`triggered::deferred`].
+#[inline(always)]
+unsafe fn start_send(state: &State, mut post: SendPost<'_>) -> isize {
     let endpoint = &state.endpoint;
-    let post = |mut post: SendPost<'_>| {
-        if !post.flags.contains(Flags::TRIGGER) {
-            return posted(endpoint.post_send(post));
-        }
-        post.flags.remove(Flags::TRIGGER);
-        // SAFETY: the caller vouches for it.
-        unsafe { triggered::deferred(msg.context, |when| endpoint.trigger_send(post, when)) }
-    };
-    // SAFETY: as above.
-    unsafe { with_send(msg, tag, flags, post) }
+    if !post.flags.contains(Flags::TRIGGER) {
+        return posted(endpoint.post_send(post));
+    }
+    post.flags.remove(Flags::TRIGGER);
+    let context = post.context as *mut c_void;
+    // SAFETY: the caller vouches for it.
+    unsafe { triggered::deferred(context, |when| endpoint.trigger_send(post, when)) }
 }
 
 /// Hands what a message says to `post`, which sends it.
@@ -349,7 +356,7 @@ pub unsafe fn receive<H: Header<State: Receives>>(
 /// Receives into pieces with flags of their own.
 ///
 /// # Safety
-/// The pieces may be written to until the operation completes.
+/// The pieces may be written to until the operation completes; as [`start_receive`].
 #[inline(always)]
 pub unsafe fn receive_pieces(
     state: &impl Receives,
@@ -359,10 +366,11 @@ pub unsafe fn receive_pieces(
     context: *mut c_void,
     flags: Flags,
 ) -> isize {
-    posted(state.post_receive(of_receive(pieces, from, tag, context, flags)))
+    // SAFETY: the caller vouches for it.
+    unsafe { start_receive(state, of_receive(pieces, from, tag, context, flags)) }
 }
 
-/// Receives what a message says: maybe not now.
+/// Receives what a message says.
 ///
 /// # Safety
 /// As [`send_message`].
@@ -373,16 +381,23 @@ pub unsafe fn receive_message(
     tag: Tag,
     flags: u64,
 ) -> isize {
-    let post = |mut post: ReceivePost<'_>| {
-        if !post.flags.contains(Flags::TRIGGER) {
-            return posted(state.post_receive(post));
-        }
-        post.flags.remove(Flags::TRIGGER);
-        // SAFETY: the caller vouches for it.
-        unsafe { triggered::deferred(msg.context, |when| state.trigger_receive(post, when)) }
-    };
-    // SAFETY: as above.
-    unsafe { with_receive(msg, tag, flags, post) }
+    // SAFETY: the caller vouches for it.
+    unsafe { with_receive(msg, tag, flags, |post| start_receive(state, post)) }
+}
+
+/// Posts a receive: with FI_TRIGGER not now.
+///
+/// # Safety
+/// As [`start_send`].
+#[inline(always)]
+unsafe fn start_receive(state: &impl Receives, mut post: ReceivePost<'_>) -> isize {
+    if !post.flags.contains(Flags::TRIGGER) {
+        return posted(state.post_receive(post));
+    }
+    post.flags.remove(Flags::TRIGGER);
+    let context = post.context as *mut c_void;
+    // SAFETY: the caller vouches for it.
+    unsafe { triggered::deferred(context, |when| state.trigger_receive(post, when)) }
 }
 
 /// Hands what a message says to `post`, which receives it.

@@ -109,7 +109,8 @@ unsafe extern "C" fn read(
     let Some(piece) = piece else { return missing() };
     let segments = [Target { peer, address, key }.segment(length)];
     let post = of_pieces(Pieces::One(piece), peer, &segments, context, read_flags(state));
-    posted(state.endpoint.post_read(post))
+    // SAFETY: as said above.
+    unsafe { start_read(state, post) }
 }
 
 unsafe extern "C" fn readv(
@@ -127,27 +128,18 @@ unsafe extern "C" fn readv(
     let Some(list) = list else { return post::bad_list() };
     let segments = [Target { peer, address, key }.segment(list.pieces().total())];
     let post = of_pieces(list.pieces(), peer, &segments, context, read_flags(state));
-    posted(state.endpoint.post_read(post))
+    // SAFETY: as said above.
+    unsafe { start_read(state, post) }
 }
 
 unsafe extern "C" fn readmsg(ep: *mut FidEp, msg: *const MsgRma, flags: u64) -> isize {
     // SAFETY: as said above; the message is valid or null.
-    unsafe {
-        with_message(ep, msg, flags, |state, post, when| match when {
-            None => state.endpoint.post_read(post),
-            Some(when) => state.endpoint.trigger_read(post, when),
-        })
-    }
+    unsafe { with_message(ep, msg, flags, |state, post| start_read(state, post)) }
 }
 
 unsafe extern "C" fn writemsg(ep: *mut FidEp, msg: *const MsgRma, flags: u64) -> isize {
     // SAFETY: as said above; the message is valid or null.
-    unsafe {
-        with_message(ep, msg, flags, |state, post, when| match when {
-            None => state.endpoint.post_write(post),
-            Some(when) => state.endpoint.trigger_write(post, when),
-        })
-    }
+    unsafe { with_message(ep, msg, flags, |state, post| start_write(state, post)) }
 }
 
 /// # Safety
@@ -157,23 +149,54 @@ unsafe fn with_message(
     ep: *mut FidEp,
     msg: *const MsgRma,
     flags: u64,
-    post: impl FnOnce(&State, RmaPost<'_>, Option<&Threshold<Provider>>) -> Result<(), PostError>,
+    start: impl FnOnce(&State, RmaPost<'_>) -> isize,
 ) -> isize {
     // SAFETY: the caller vouches for all of it.
     let (state, msg) = unsafe { (post::state(ep), msg.as_ref()) };
     let Some(msg) = msg else { return post::bad_list() };
-    let flags = Flags::from_bits_retain(flags);
-    let post = |what: RmaPost<'_>| {
-        if flags.contains(Flags::TRIGGER) {
-            // SAFETY: as above: then the context is what FI_TRIGGER asks for.
-            return unsafe {
-                triggered::deferred(msg.context, |when| post(state, what, Some(when)))
-            };
-        }
-        posted(post(state, what, None))
-    };
     // SAFETY: as above.
-    unsafe { with_post(msg, flags.difference(Flags::TRIGGER), post) }
+    unsafe { with_post(msg, Flags::from_bits_retain(flags), |post| start(state, post)) }
+}
+
+/// Posts a read: with FI_TRIGGER not now.
+///
+/// # Safety
+/// With FI_TRIGGER the context is as for [`triggered::deferred`].
+#[inline(always)]
+unsafe fn start_read(state: &State, post: RmaPost<'_>) -> isize {
+    let endpoint = &state.endpoint;
+    if !post.flags.contains(Flags::TRIGGER) {
+        return posted(endpoint.post_read(post));
+    }
+    // SAFETY: the caller vouches for it.
+    unsafe { deferred(post, |post, when| endpoint.trigger_read(post, when)) }
+}
+
+/// Posts a write: with FI_TRIGGER not now.
+///
+/// # Safety
+/// As [`start_read`].
+#[inline(always)]
+unsafe fn start_write(state: &State, post: RmaPost<'_>) -> isize {
+    let endpoint = &state.endpoint;
+    if !post.flags.contains(Flags::TRIGGER) {
+        return posted(endpoint.post_write(post));
+    }
+    // SAFETY: the caller vouches for it.
+    unsafe { deferred(post, |post, when| endpoint.trigger_write(post, when)) }
+}
+
+/// # Safety
+/// As [`start_read`].
+#[cold]
+unsafe fn deferred(
+    mut post: RmaPost<'_>,
+    trigger: impl FnOnce(RmaPost<'_>, &Threshold<Provider>) -> Result<(), PostError>,
+) -> isize {
+    post.flags.remove(Flags::TRIGGER);
+    let context = post.context as Opaque;
+    // SAFETY: the caller vouches for it.
+    unsafe { triggered::deferred(context, |when| trigger(post, when)) }
 }
 
 /// Hands what a message says to `post`.
@@ -222,7 +245,8 @@ unsafe fn write_one(
         post.data = data;
         post.flags |= Flags::REMOTE_CQ_DATA;
     }
-    posted(state.endpoint.post_write(post))
+    // SAFETY: the caller vouches for it.
+    unsafe { start_write(state, post) }
 }
 
 unsafe extern "C" fn write(
@@ -269,7 +293,8 @@ unsafe extern "C" fn writev(
     let Some(list) = list else { return post::bad_list() };
     let segments = [Target { peer, address, key }.segment(list.pieces().total())];
     let post = of_pieces(list.pieces(), peer, &segments, context, write_flags(state));
-    posted(state.endpoint.post_write(post))
+    // SAFETY: as said above.
+    unsafe { start_write(state, post) }
 }
 
 /// # Safety

@@ -7,6 +7,7 @@ use std::{
 
 use kestrel::{Domain, Endpoint, objects};
 use kestrel_core::{
+    endpoint::DefaultFlags,
     error::Errno,
     flags::Flags,
     info::{self, EndpointType},
@@ -139,7 +140,7 @@ unsafe fn alias(ep: *mut FidEp, alias: *mut Alias) -> Result<(), Failure> {
     // SAFETY: as above.
     let place = unsafe { object::out(asked.fid) }?;
     let defaults = state.defaults.clone();
-    defaults.set(Flags::from_bits_retain(asked.flags))?;
+    set_defaults(state, &defaults, asked.flags)?;
     let other = State {
         endpoint: state.endpoint.clone(),
         defaults,
@@ -151,6 +152,13 @@ unsafe fn alias(ep: *mut FidEp, alias: *mut Alias) -> Result<(), Failure> {
     };
     *place = object::create(header(fid.fclass, fid.context), other).cast();
     Ok(())
+}
+
+/// Sets the flags of calls that name none. With FI_TRIGGER, of an endpoint that can, the context
+/// of each says when.
+fn set_defaults(state: &State, defaults: &DefaultFlags, flags: u64) -> Result<(), Failure> {
+    let triggers = state.endpoint.options().capabilities & Flags::TRIGGER;
+    Ok(defaults.set_with(Flags::from_bits_retain(flags), triggers)?)
 }
 
 /// Reference: fi_endpoint(3), `fi_ep_bind`.
@@ -215,7 +223,7 @@ pub unsafe extern "C" fn control(ep: *mut Fid, command: c_int, argument: *mut c_
         let flags = unsafe { argument.cast::<u64>().as_mut() };
         let flags = || flags.ok_or_else(|| Failure::null("the argument"));
         match command {
-            command::SETOPSFLAG => Ok(state.defaults.set(Flags::from_bits_retain(*flags()?))?),
+            command::SETOPSFLAG => set_defaults(state, &state.defaults, *flags()?),
             command::GETOPSFLAG => {
                 let flags = flags()?;
                 *flags = match Flags::from_bits_retain(*flags) {

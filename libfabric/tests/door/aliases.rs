@@ -17,7 +17,7 @@ const ALIAS: i32 = 4;
 const COMPLETION: u64 = 1 << 24;
 
 /// `fi_ep_alias`.
-fn alias(ep: *mut FidEp, flags: u64) -> Result<*mut FidEp, i32> {
+pub fn alias(ep: *mut FidEp, flags: u64) -> Result<*mut FidEp, i32> {
     let mut other: *mut Fid = null_mut();
     let mut asked = Alias { fid: &raw mut other, flags };
     // SAFETY: the endpoint is open; the command takes a `struct fi_alias`.

@@ -10,6 +10,7 @@ use crate::{
         message::{Msg, MsgRma, MsgTagged, RmaIov},
         trigger::{Trigger, TriggerThreshold, TriggeredContext},
     },
+    aliases::alias,
     code, flag,
     host::host,
     one_sided::register,
@@ -168,6 +169,54 @@ fn one_sided_operations_wait_for_their_threshold() {
     }
     assert_eq!((memory[0], read, old), (15, [15], [10]));
     assert_eq!((close(mr), close(cntr)), (0, 0));
+}
+
+/// "fi_ep_alias": with the flag, every call's context says when.
+#[test]
+fn an_alias_may_trigger_all_its_operations() {
+    let Some(host) = host("an_alias_may_trigger_all_its_operations") else { return };
+    let world = world(host);
+    let [from, to] = [world.nodes[0], world.nodes[1]];
+    let sends = alias(from.ep, flag::SEND | TRIGGER).unwrap();
+    let receives = alias(to.ep, flag::RECV | TRIGGER).unwrap();
+    let cntr = counter(&world);
+    let mut memory = [40_u64];
+    let mr = register(&world, &mut memory, flag::REMOTE_READ | flag::REMOTE_WRITE);
+    let (mut sent, mut read, mut received) = ([5_u64], [0_u64], [0_u64]);
+    let mut contexts: Vec<_> = (1..=5).map(|threshold| when(cntr, threshold)).collect();
+    let at: Vec<*mut c_void> =
+        contexts.iter_mut().map(|context| (&raw mut **context).cast()).collect();
+    let (out, none) = (sent.as_mut_ptr().cast::<c_void>(), null_mut());
+    // SAFETY: buffers, contexts and the region live until the completions have come.
+    unsafe {
+        let (rma, atomics) = (&*(*sends).rma, &*(*sends).atomic);
+        let recv = (*(*receives).msg).recv;
+        assert_eq!(recv(receives, received.as_mut_ptr().cast(), 8, none, u64::MAX, at[3]), 0);
+        let send = (*(*sends).msg).send;
+        assert_eq!(send(sends, out, 8, none, 1, at[4]), 0);
+        let into = read.as_mut_ptr().cast();
+        assert_eq!((rma.read)(sends, into, 8, none, 1, 0, 17, at[2]), 0);
+        let write = atomics.write;
+        assert_eq!(write(sends, out, 1, none, 1, 0, 17, UINT64, SUM, at[1]), 0);
+        assert_eq!((rma.write)(sends, out, 8, none, 1, 0, 17, at[0]), 0);
+        // The endpoint's own calls are as they were, and what has no context is done at once.
+        assert_eq!(((*(*from.ep).rma).write)(from.ep, out, 0, none, 1, 0, 17, none), 0);
+        assert_eq!((rma.inject)(sends, out, 8, 1, 0, 17), 0);
+    }
+    assert_eq!(world.completion(from).op_context, none);
+    nothing(&world);
+    for context in &at[..3] {
+        add(cntr, 1);
+        assert_eq!(world.completion(from).op_context, *context);
+    }
+    assert_eq!((memory[0], read), (10, [10]));
+    add(cntr, 2);
+    assert_eq!(world.completion(from).op_context, at[4]);
+    assert_eq!(world.completion(to).op_context, at[3]);
+    assert_eq!(received, [5]);
+    let plain = World::new(host, 1);
+    assert_eq!(alias(plain.nodes[0].ep, flag::SEND | TRIGGER).err(), Some(code::BADFLAGS));
+    assert_eq!((close(receives), close(sends), close(mr), close(cntr)), (0, 0, 0, 0));
 }
 
 #[test]

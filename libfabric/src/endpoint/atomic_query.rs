@@ -1,0 +1,96 @@
+//! Which atomic operations there are. Reference: fi_atomic(3).
+
+use std::ffi::c_int;
+
+use kestrel_core::{
+    error::Errno,
+    protocol::atomic::{AtomicCall, Form},
+};
+
+use super::atomic::call;
+use crate::{
+    abi::{
+        Refusal,
+        atomic::AtomicAttr,
+        fid::{FidDomain, FidEp},
+    },
+    outcome::{Failure, done},
+};
+
+/// `fi_query_atomic`: the form that is asked about.
+const FETCH_ATOMIC: u64 = 1 << 58;
+const COMPARE_ATOMIC: u64 = 1 << 59;
+
+/// The call and how many elements it may have; none if it is not supported.
+fn count_max(datatype: u32, op: u32, form: Form) -> Option<(AtomicCall, usize)> {
+    call(datatype, op, form).and_then(|call| Some((call, call.count_max()?)))
+}
+
+/// Applications ask for everything there is: that something is not supported is no news.
+unsafe fn valid(datatype: u32, op: u32, form: Form, count: *mut usize) -> c_int {
+    // SAFETY: C passes a valid place or null.
+    match (unsafe { count.as_mut() }, count_max(datatype, op, form)) {
+        (None, _) => c_int::refusal(Errno::INVAL.0),
+        (_, None) => c_int::refusal(Errno::OPNOTSUPP.0),
+        (Some(place), Some((_, count))) => {
+            *place = count;
+            0
+        }
+    }
+}
+
+pub unsafe extern "C" fn writevalid(
+    _: *mut FidEp,
+    datatype: u32,
+    op: u32,
+    count: *mut usize,
+) -> c_int {
+    // SAFETY: C passes a valid place or null.
+    unsafe { valid(datatype, op, Form::Base, count) }
+}
+
+pub unsafe extern "C" fn readwritevalid(
+    _: *mut FidEp,
+    datatype: u32,
+    op: u32,
+    count: *mut usize,
+) -> c_int {
+    // SAFETY: C passes a valid place or null.
+    unsafe { valid(datatype, op, Form::Fetch, count) }
+}
+
+pub unsafe extern "C" fn compwritevalid(
+    _: *mut FidEp,
+    datatype: u32,
+    op: u32,
+    count: *mut usize,
+) -> c_int {
+    // SAFETY: C passes a valid place or null.
+    unsafe { valid(datatype, op, Form::Compare, count) }
+}
+
+/// Reference: fi_atomic(3), `fi_query_atomic`.
+pub unsafe extern "C" fn query(
+    _: *mut FidDomain,
+    datatype: u32,
+    op: u32,
+    attr: *mut AtomicAttr,
+    flags: u64,
+) -> c_int {
+    done("fi_query_atomic", || {
+        let form = match flags {
+            0 => Form::Base,
+            FETCH_ATOMIC => Form::Fetch,
+            COMPARE_ATOMIC => Form::Compare,
+            _ => return Err(Failure::flags("fi_query_atomic", flags)),
+        };
+        // SAFETY: C passes a valid place or null.
+        let attr = unsafe { attr.as_mut() }.ok_or_else(|| Failure::null("the attributes"))?;
+        let (call, count) = count_max(datatype, op, form).ok_or_else(|| {
+            let reason = format!("operation {op} on type {datatype} is not supported as {form:?}");
+            Failure::new(Errno::OPNOTSUPP, reason)
+        })?;
+        *attr = AtomicAttr { count, size: call.datatype.size() };
+        Ok(())
+    })
+}
