@@ -30,7 +30,6 @@ impl HasErrno for OpenVectorError {
 
 /// Opens the address vector that processes "which access the same named domain on the same node"
 /// (fi_av(3)) know by `name`, and makes it if there is none, unless the flags have `READ`.
-/// Answers with it where its table lies in this process.
 ///
 /// It lives as long as one process has it open.
 ///
@@ -40,10 +39,9 @@ pub fn open_named(
     domain: &str,
     name: &str,
     attributes: AddressVectorAttributes,
-) -> Result<(AddressVector, u64), OpenVectorError> {
+) -> Result<AddressVector, OpenVectorError> {
     let reads = attributes.flags.contains(AddressVectorFlags::READ);
     let opening = if reads { Opening::Read } else { Opening::Write };
     let memory = NamedMemory::open(&format!("{domain}/{name}"), attributes.count, opening)?;
-    let base = memory.base();
-    Ok((AddressVector::open_shared(attributes, Arc::new(memory))?, base))
+    Ok(AddressVector::open_shared(attributes, Arc::new(memory))?)
 }

@@ -163,6 +163,15 @@ impl AddressVector {
         Self::open_with(attributes, Table::Shared(table), LOOK_EACH_TIME)
     }
 
+    /// The numbers of a vector that is shared, in the memory that it lies in: the first is what
+    /// the first insertion answered. Where nothing was inserted yet there are zeroes.
+    pub fn shared_numbers(&self) -> Option<&[AtomicU64]> {
+        match &self.table {
+            Table::Own(_) => None,
+            Table::Shared(table) => Some(table.numbers()),
+        }
+    }
+
     fn open_with(
         mut attributes: AddressVectorAttributes,
         table: Table,

@@ -6,7 +6,8 @@
 //!
 //! Words, of 64 bits: 0 says what this is; 1 is the count of numbers that were ever used; 2, 3
 //! and 4 count insertions, removals, and both; 5 is the lowest number that may be vacant; from
-//! 16 on follow the entries ([`slot`]), four words each. One writer at a time, in all
+//! 16 on follow the entries ([`slot`]), four words each, and behind them the numbers: a list of what
+//! each insertion answered, [`FI_ADDR_NOTAVAIL`] once it is removed. One writer at a time, in all
 //! processes, holds the memory's lock; readers are wait-free. What a writer that dies leaves
 //! behind is an entry that is there or is not, and at worst a count that is one off.
 //!
@@ -18,11 +19,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::slot::{self, Content, SLOT_WORDS, Slot};
-use super::{Address, AddressVectorError};
+use super::{Address, AddressVectorError, FI_ADDR_NOTAVAIL};
 use crate::primitive::{AtomicU64, Ordering};
 
 /// `KSTLAV`, and the version of the layout.
-const MAGIC: u64 = u64::from_le_bytes(*b"KSTLAV\0\x01");
+const MAGIC: u64 = u64::from_le_bytes(*b"KSTLAV\0\x02");
 
 const WHAT: usize = 0;
 const USED: usize = 1;
@@ -31,10 +32,12 @@ const REMOVALS: usize = 3;
 const CHANGES: usize = 4;
 const GAP: usize = 5;
 const HEAD_WORDS: usize = 16;
+/// Of an entry, with its number.
+const EACH_WORDS: usize = SLOT_WORDS + 1;
 
 /// How many bytes a table of `count` addresses takes.
 pub const fn shared_bytes(count: usize) -> usize {
-    (HEAD_WORDS + count * SLOT_WORDS) * size_of::<u64>()
+    (HEAD_WORDS + count * EACH_WORDS) * size_of::<u64>()
 }
 
 /// Memory that several processes map.
@@ -100,7 +103,13 @@ impl SharedTable {
     }
 
     pub(super) fn capacity(&self) -> usize {
-        ((self.memory.words().len() - HEAD_WORDS) / SLOT_WORDS).min(u32::MAX as usize)
+        ((self.memory.words().len() - HEAD_WORDS) / EACH_WORDS).min(u32::MAX as usize)
+    }
+
+    /// The numbers, in order.
+    pub(super) fn numbers(&self) -> &[AtomicU64] {
+        let count = self.capacity();
+        &self.memory.words()[HEAD_WORDS + count * SLOT_WORDS..][..count]
     }
 
     /// A count that others wrote, no higher than what there is.
@@ -110,6 +119,9 @@ impl SharedTable {
     }
 
     fn slot(&self, index: u32) -> Option<&Slot> {
+        if index as usize >= self.capacity() {
+            return None;
+        }
         let at = HEAD_WORDS + index as usize * SLOT_WORDS;
         self.memory.words().get(at..at + SLOT_WORDS)?.try_into().ok()
     }
@@ -153,6 +165,7 @@ impl SharedTable {
         // A writer that died may have got this far.
         slot::vacate(slot);
         slot::publish(slot, address);
+        self.numbers()[index as usize].store(index.into(), Ordering::Release);
         self.word(GAP).store(u64::from(index) + 1, Ordering::Relaxed);
         self.word(USED).store(u64::from(used.max(index + 1)), Ordering::Release); // W2: pairs with W1
         self.count(INSERTIONS);
@@ -169,6 +182,7 @@ impl SharedTable {
         let gap = self.bounded(GAP).min(index);
         self.word(GAP).store(gap.into(), Ordering::Relaxed);
         slot::vacate(slot);
+        self.numbers()[index as usize].store(FI_ADDR_NOTAVAIL, Ordering::Release);
         self.count(REMOVALS);
         Ok(())
     }

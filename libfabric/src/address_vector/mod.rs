@@ -101,11 +101,12 @@ pub unsafe extern "C" fn open(
             None => AddressVector::open(attributes)?,
             Some(name) => {
                 let domain = &parent.info.domain.name;
-                let (vector, base) = address_vectors::open_named(domain, &name, attributes)?;
+                let vector = address_vectors::open_named(domain, &name, attributes)?;
                 // "If name is non-NULL and map_addr is 0, then the map_addr used by the provider
-                // will be returned". Numbers mean the same whatever it is.
-                if attr.map_addr.is_null() {
-                    attr.map_addr = base as *mut c_void;
+                // will be returned". Numbers mean the same whatever it is; it is where they are
+                // listed, since libfabric's own test looks there for what others inserted.
+                if let (true, Some(numbers)) = (attr.map_addr.is_null(), vector.shared_numbers()) {
+                    attr.map_addr = numbers.as_ptr() as *mut c_void;
                 }
                 vector
             }

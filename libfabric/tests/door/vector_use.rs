@@ -184,9 +184,13 @@ fn a_named_vector_is_shared_between_processes() {
     attr.flags = 0;
     let vector = Vector::try_open(&world, &mut attr).unwrap();
     assert!(!attr.map_addr.is_null(), "the map_addr used is returned");
+    let numbers = attr.map_addr.cast::<u64>();
     let node = node_with(&world, &vector);
     let mut fi_addr = 7;
+    assert_eq!(vector.insert(&["10.0.0.1:1"], &mut [], 0, NONE), 1);
     assert_eq!(insert_name(&vector, &name_of(node.ep), &mut fi_addr, 0), 1);
+    // SAFETY: the vector is open, so its memory is mapped.
+    assert_eq!((fi_addr, unsafe { numbers.add(1).read_volatile() }), (1, 1));
     let mut peer = Peer::start(&format!("named {name} {fi_addr}"));
     assert_eq!(peer.hear(), "sent");
     let mut word = 0_u64;
@@ -219,6 +223,10 @@ pub fn child() {
     let fi_addr: u64 = role[2].parse().unwrap();
     let world = World::empty(host, |_| {});
     let mut attr = named(&name, READ);
+    let listing = Vector::try_open(&world, &mut attr).unwrap();
+    // SAFETY: the vector is open, so its memory is mapped.
+    assert_eq!(unsafe { attr.map_addr.cast::<u64>().add(1).read_volatile() }, fi_addr);
+    drop(listing);
     attr.map_addr = 0x1000 as *mut c_void;
     let vector = Vector::try_open(&world, &mut attr).unwrap();
     assert_eq!(vector.insert(&["10.0.0.1:1"], &mut [], 0, NONE), 0, "it is for reading");

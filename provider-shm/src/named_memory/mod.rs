@@ -122,11 +122,6 @@ impl NamedMemory {
         let held = AtomicBool::new(false);
         Ok(NamedMemory { mapping, file, held, _holder: Holder::start(name, memory)? })
     }
-
-    /// Where it is mapped in this process.
-    pub fn base(&self) -> u64 {
-        self.mapping.words().as_ptr() as u64
-    }
 }
 
 /// Makes the memory: as large as it will ever be, and empty.

@@ -55,10 +55,16 @@ fn a_shared_address_has_one_number() {
     assert_eq!((theirs.find(&nth(2)), theirs.find(&nth(3))), (Some(1), None));
     let before = ours.changes_everywhere();
     assert_eq!(theirs.insert_one(nth(3)), Ok(2));
+    let listed = |vector: &AddressVector| {
+        let numbers = vector.shared_numbers().unwrap();
+        [0, 1, 2, 99].map(|at: usize| numbers[at].load(Ordering::Relaxed))
+    };
+    assert_eq!(listed(&ours), [0, 1, 2, 0]);
     assert_ne!(ours.changes_everywhere(), before);
     assert_eq!(ours.find(&nth(3)), Some(2));
     let (removals, version) = (theirs.removals_everywhere(), theirs.version(0));
     ours.remove(&[0, 1]).unwrap();
+    assert_eq!(listed(&theirs), [FI_ADDR_NOTAVAIL, FI_ADDR_NOTAVAIL, 2, 0]);
     assert_ne!(theirs.removals_everywhere(), removals);
     assert_eq!((theirs.get(0), theirs.find(&nth(1)), theirs.len()), (None, None, 1));
     assert_eq!(fi_addrs(&theirs.insert(&[nth(2), nth(1), nth(4)])), [0, 1, 3]);
