@@ -175,11 +175,16 @@ pub fn sharing() -> EndpointOptions {
 impl<P: Provider> Sharers<P> {
     /// `count` endpoints that know nobody.
     pub fn open(bed: &Bed<P>, count: usize) -> Sharers<P> {
+        Sharers::with(bed, count, &sharing())
+    }
+
+    /// The same with these options.
+    pub fn with(bed: &Bed<P>, count: usize, options: &EndpointOptions) -> Sharers<P> {
         let domain = bed.domain(DomainOptions::default());
         let shared = SharedReceive::open(&domain, EndpointOptions::default()).unwrap();
         let vector = open_vector();
         let members = (0..count).map(|_| {
-            let endpoint = Endpoint::open(&domain, sharing()).unwrap();
+            let endpoint = Endpoint::open(&domain, options.clone()).unwrap();
             endpoint.bind_address_vector(&vector).unwrap();
             endpoint.bind_shared_receive(&shared).unwrap();
             Context::enabled(endpoint, Flags::TRANSMIT | Flags::RECV)

@@ -303,6 +303,9 @@ macro_rules! conformance {
                 reliable_endpoints_are_not_reached,
                 a_datagram_wakes_a_sleeper,
                 threads_may_send_at_once;
+            datagram_contexts:
+                endpoints_share_receives,
+                endpoints_share_a_transmit_context;
             socket_datagrams:
                 datagrams_are_whole_and_have_a_source,
                 a_short_buffer_cuts_a_datagram,

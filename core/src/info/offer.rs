@@ -202,7 +202,6 @@ impl Offer {
             // Nobody's memory is reached, so nothing about registration matters.
             info.domain.memory_region_mode = MemoryRegionMode::empty();
             (info.domain.max_ep_tx_ctx, info.domain.max_ep_rx_ctx) = (1, 1);
-            (info.domain.max_ep_stx_ctx, info.domain.max_ep_srx_ctx) = (0, 0);
             let endpoint = &mut info.endpoint;
             endpoint.kind = EndpointType::Dgram;
             endpoint.max_msg_size = message_max;

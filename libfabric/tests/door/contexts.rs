@@ -20,6 +20,8 @@ const MIN_MULTI_RECV: c_int = 0;
 const MULTI_RECV: u64 = 1 << 16;
 const UNSPEC: u64 = u64::MAX;
 const CANCELED: c_int = 125;
+const DGRAM: u32 = 2;
+const RDM: u32 = 3;
 
 /// Receive context `index` of the endpoint at `fi_addr`: `fi_rx_addr`.
 fn named(fi_addr: u64, index: u64) -> u64 {
@@ -243,10 +245,11 @@ fn a_context_tells_its_attributes() {
 }
 
 /// A domain for endpoints that share both contexts.
-fn sharing_world(host: &'static crate::host::Host) -> World {
+fn sharing_world(host: &'static crate::host::Host, kind: u32) -> World {
     World::empty(host, |hints| {
         // SAFETY: hints have all attributes.
         unsafe {
+            (*hints.ep_attr).kind = kind;
             (*hints.ep_attr).tx_ctx_cnt = SHARED;
             (*hints.ep_attr).rx_ctx_cnt = SHARED;
         }
@@ -268,7 +271,17 @@ fn open_shared(world: &World) -> (*mut FidStx, *mut FidEp) {
 #[test]
 fn endpoints_share_contexts() {
     let Some(host) = host("endpoints_share_contexts") else { return };
-    let mut world = sharing_world(host);
+    share_contexts(host, RDM);
+}
+
+#[test]
+fn endpoints_of_datagrams_share_contexts() {
+    let Some(host) = host("endpoints_of_datagrams_share_contexts") else { return };
+    share_contexts(host, DGRAM);
+}
+
+fn share_contexts(host: &'static crate::host::Host, kind: u32) {
+    let mut world = sharing_world(host, kind);
     let (stx, srx) = open_shared(&world);
     // SAFETY: both are open.
     unsafe {
@@ -332,7 +345,7 @@ fn endpoints_share_contexts() {
 #[test]
 fn one_buffer_takes_the_messages_of_several_endpoints() {
     let Some(host) = host("one_buffer_takes_the_messages_of_several_endpoints") else { return };
-    let mut world = sharing_world(host);
+    let mut world = sharing_world(host, RDM);
     let (stx, srx) = open_shared(&world);
     for _ in 0..2 {
         let cq: *mut FidCq = world.open_cq(&mut cq_attr()).unwrap();

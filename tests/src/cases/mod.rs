@@ -8,6 +8,7 @@ pub mod buffered;
 pub mod cancel;
 pub mod connections;
 pub mod counters;
+pub mod datagram_contexts;
 pub mod datagrams;
 pub mod deferred_work;
 pub mod levels;
