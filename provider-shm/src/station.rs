@@ -192,6 +192,8 @@ pub enum StationEvent {
     Failed { request: u32, error: ConnectError },
     /// A lane to receive from, and a view of its sender's pool.
     Incoming { lane: LaneMemory, pool: PoolView, bell: Doorbell, peer: PeerIdentity },
+    /// Asked for by `settle`.
+    Settled { request: u32 },
     /// The process is dead, however it died. Comes after every event about its lanes, and once.
     Died { process: ProcessId },
 }
@@ -349,6 +351,16 @@ impl Station {
             return;
         }
         self.control.command(Command::Connect { station: self.id, request, to, key });
+    }
+
+    /// Asks for `Settled` with this `request`, which comes after every lane to us that a peer has
+    /// sent on by now. False if nothing will come: this is a forked child.
+    pub fn settle(&self, request: u32) -> bool {
+        let serves = !self.forked();
+        if serves {
+            self.control.command(Command::Settle { station: self.id, request });
+        }
+        serves
     }
 
     /// Whether `next_event` is worth a call.

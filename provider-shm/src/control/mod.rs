@@ -59,6 +59,11 @@ pub(crate) enum Command {
         to: SocketAddr,
         key: KeyNumber,
     },
+    /// Asks for `Settled`, after the lanes that peers believe to have.
+    Settle {
+        station: u64,
+        request: u32,
+    },
     Forget {
         station: u64,
         process: ProcessId,

@@ -192,6 +192,7 @@ impl ControlThread {
                 Command::Connect { station, request, to, key } => {
                     self.start_connect(station, request, to, key);
                 }
+                Command::Settle { station, request } => self.settle(station, request),
                 Command::Forget { station, process, taken } => {
                     self.forget(station, process, taken);
                 }
@@ -241,6 +242,18 @@ impl ControlThread {
 
     fn handshakes_where(&self, which: impl Fn(&Handshake) -> bool) -> Vec<u64> {
         self.handshakes.iter().filter(|(_, h)| which(h)).map(|(id, _)| *id).collect()
+    }
+
+    /// Takes the confirmations that are there, each of which is a lane to its sender.
+    fn settle(&mut self, station: u64, request: u32) {
+        let awaits =
+            |h: &Handshake| h.station == station && matches!(h.stage, Stage::AwaitConfirm(_));
+        for id in self.handshakes_where(awaits) {
+            self.accept_readable(id);
+        }
+        if let Some(record) = self.stations.get_mut(&station) {
+            record.push(StationEvent::Settled { request });
+        }
     }
 
     fn forget(&mut self, station: u64, process: ProcessId, taken: u64) {

@@ -67,6 +67,12 @@ impl ShmTransport {
                 self.offers.insert(ticket, Offer { lane, pool, bell, peer });
                 self.tell(TransportEvent::Incoming { ticket, address, incarnation, key });
             }
+            StationEvent::Settled { request } => {
+                // Another lane may have taken the place of the one that was closed.
+                if self.peer(request).seen_closed {
+                    self.tell(TransportEvent::Closed { peer: request });
+                }
+            }
             StationEvent::Died { process } => {
                 let dead = |(_, peer): &(usize, &Peer)| peer.knows(process);
                 let dead: Vec<_> = self.peers.iter().enumerate().filter(dead).collect();
@@ -79,7 +85,7 @@ impl ShmTransport {
 
     pub(super) fn install(&mut self, peer: PeerIndex, lane: SendLane) {
         let record = self.peer(peer);
-        record.told_closed = false;
+        record.seen_closed = false;
         if let Some(old) = record.send.replace(lane) {
             old.close(&mut self.pool);
         }

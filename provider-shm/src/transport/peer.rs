@@ -31,8 +31,9 @@ pub(super) struct Peer {
     pub(super) connecting: bool,
     /// Which key is proved to it.
     pub(super) key: KeyNumber,
-    /// That the receiver closed its end of `send` was told.
-    pub(super) told_closed: bool,
+    /// That the receiver closed its end of `send` was seen, and is told once the station has
+    /// settled.
+    pub(super) seen_closed: bool,
     /// How we reach its memory, and how many such ways have failed.
     pub(super) window: Option<Window>,
     /// As above.

@@ -126,9 +126,14 @@ impl ShmTransport {
         let Some(peer) = self.peers.get_mut(index) else {
             return;
         };
-        if !peer.told_closed && peer.send.as_ref().is_some_and(SendLane::is_closed) {
-            peer.told_closed = true;
-            self.tell(TransportEvent::Closed { peer: index as PeerIndex });
+        if peer.seen_closed || !peer.send.as_ref().is_some_and(SendLane::is_closed) {
+            return;
+        }
+        peer.seen_closed = true;
+        // It may have sent on a lane of its own before, which is not ours yet.
+        let request = index as PeerIndex;
+        if !self.station.settle(request) {
+            self.tell(TransportEvent::Closed { peer: request });
         }
     }
 

@@ -78,6 +78,7 @@ pub fn describe(event: &StationEvent) -> String {
         StationEvent::Incoming { peer, .. } => {
             format!("incoming {} cma={}", peer.address, peer.memory.is_some())
         }
+        StationEvent::Settled { request } => format!("settled {request}"),
         StationEvent::Died { .. } => "died".to_owned(),
     }
 }

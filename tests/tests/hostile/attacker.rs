@@ -267,6 +267,7 @@ fn connect(station: &Station, victim: SocketAddr, back: &mut Vec<Words>) -> (Wor
             StationEvent::Connected { lane, bell, .. } => return (Words::of(lane), bell),
             StationEvent::Incoming { lane, .. } => back.push(Words::of(lane)),
             StationEvent::Failed { error, .. } => panic!("{error}"),
+            StationEvent::Settled { .. } => unreachable!("nobody asked"),
             StationEvent::Died { .. } => panic!("the victim is dead"),
         }
     }
