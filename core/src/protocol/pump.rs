@@ -20,7 +20,7 @@ use crate::{
 pub(crate) struct Cut {
     /// How many parts there are at least,
     parts_min: usize,
-    /// unless they were shorter than this. Units: bytes.
+    /// unless they were shorter than this, which their length is a multiple of. Units: bytes.
     part_min: usize,
 }
 
@@ -28,7 +28,7 @@ impl Cut {
     /// For a receiver that waits.
     const SHORT: Cut = Cut { parts_min: 6, part_min: 1 << 10 };
     /// The same where a packet costs more than what both sides gain by copying at once.
-    const LONG: Cut = Cut { parts_min: 4, part_min: 8 << 10 };
+    const LONG: Cut = Cut { parts_min: 4, part_min: 16 << 10 };
     /// For one that is busy with what came before.
     const BUSY: Cut = Cut { parts_min: 6, part_min: 16 << 10 };
 
@@ -39,7 +39,7 @@ impl Cut {
 
     /// How long the parts of `total` bytes are, which fit into a fragment.
     pub(crate) fn part_of(&self, total: usize, fragment: usize) -> usize {
-        let ideal = (total / self.parts_min).next_multiple_of(1 << 10);
+        let ideal = (total / self.parts_min).next_multiple_of(self.part_min);
         ideal.max(self.part_min).min(fragment)
     }
 }
@@ -127,7 +127,7 @@ impl<T: Transport> Engine<T> {
         } else {
             let cost = total as u64 + ENVELOPE_COST;
             let whole = one_piece
-                && total <= single
+                && total <= single.max(self.sends[index].part)
                 && self.has_credit(peer, cost)
                 && self.push_whole(peer, index, contiguous, cost);
             // Without credit, or without room for all of it at once: there may be for some.

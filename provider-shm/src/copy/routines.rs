@@ -13,6 +13,14 @@ pub(super) fn lookup(routine: Routine) -> Option<CopyFunction> {
     }
 }
 
+/// Whether AMD made the CPU.
+pub(super) fn is_amd() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return x86::is_amd();
+    #[cfg(not(target_arch = "x86_64"))]
+    false
+}
+
 /// # Safety
 /// As [`CopyFunction`].
 unsafe fn memcpy(destination: *mut u8, source: *const u8, len: usize) {
@@ -34,7 +42,13 @@ mod x86 {
             Routine::RepMovsb => has_erms().then_some(rep_movsb as CopyFunction),
             Routine::Avx2 => avx2.then_some(avx2_copy as CopyFunction),
             Routine::Avx512 => avx512.then_some(avx512_copy as CopyFunction),
+            Routine::Graded => (avx512 && has_erms()).then_some(graded as CopyFunction),
         }
+    }
+
+    pub(super) fn is_amd() -> bool {
+        let CpuidResult { ebx, ecx, edx, .. } = __cpuid(0);
+        [ebx, edx, ecx].map(u32::to_le_bytes).concat() == b"AuthenticAMD"
     }
 
     /// CPUID leaf 7: the extended features.
@@ -55,6 +69,21 @@ mod x86 {
         unsafe {
             asm!("rep movsb", inout("rcx") len => _, inout("rdi") destination => _, inout("rsi") source => _,
                 options(nostack, preserves_flags));
+        }
+    }
+
+    /// From here on `rep movsb` empties a chunk faster than vector loads do.
+    const GRADED_MIN: usize = (8 << 10) + 1;
+
+    /// # Safety
+    /// As [`CopyFunction`]; the CPU has AVX-512F.
+    unsafe fn graded(destination: *mut u8, source: *const u8, len: usize) {
+        // SAFETY: the caller vouches for both ranges and the CPU.
+        unsafe {
+            match len {
+                GRADED_MIN.. => rep_movsb(destination, source, len),
+                _ => avx512_copy(destination, source, len),
+            }
         }
     }
 
