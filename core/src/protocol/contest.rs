@@ -9,7 +9,10 @@
 //!
 //! So the operations of each length go each manner in turns, in rounds of up to eight, and
 //! the manner whose middle round took least is taken from then on. After a while they are compared
-//! again: an application has phases, and a virtual machine moves.
+//! again: an application has phases, and a virtual machine moves. A manner that took far more the
+//! last time, or for another length, is an outsider: a single operation, the second of two, shows
+//! whether that is still so. Programs that send a few hundred messages of a length would pay for
+//! every trial otherwise.
 //!
 //! What counts is the time of service: from the start of an operation, or from the end of the one
 //! before it to the same peer, whichever is later, until the peer has all of it. So what a message
@@ -27,6 +30,8 @@ const ROUNDS: usize = 3;
 /// For how many operations the first decision holds, and how many at most: each that is the same
 /// as the one before holds twice as long, until the slower manner takes one in a thousand.
 const VALID_MIN: u32 = 512;
+/// Who takes more than so many halves of what the winner takes is an outsider.
+const FAR: u64 = 3;
 const VALID_MAX: u32 = 32_768;
 /// The shortest operations that are told apart by length: the logarithm of their bytes.
 const SHORTEST: u32 = 11;
@@ -96,17 +101,21 @@ impl Default for Contests {
 struct Trial {
     /// What an operation took in each round of each manner. Units: picoseconds a byte.
     rounds: [[u64; ROUNDS]; MANNERS.len()],
-    /// Rounds that are over.
+    /// Rounds of all manners that are over.
     over: usize,
     /// Operations of the present round that were timed, and what all took together.
     count: u64,
     sum: u64,
-    /// The manner of the present round, or the one that has won.
+    /// The manner of the present round.
     next: Manner,
     /// For how many operations that holds; none: a trial is under way.
     left: u32,
     /// The last decision, and for how many operations it held.
     last: (Manner, u32),
+    /// Whether the present operation of an outsider counts.
+    warm: bool,
+    /// Which manners take part by one operation, unless that shows that they do not belong here.
+    outsiders: [bool; MANNERS.len()],
 }
 
 impl Trial {
@@ -118,7 +127,14 @@ impl Trial {
         next: Manner::Direct,
         left: 0,
         last: (Manner::Direct, VALID_MIN / 2),
+        warm: false,
+        outsiders: [false; MANNERS.len()],
     };
+
+    /// Whether nothing is known, and nothing was begun.
+    fn is_new(&self) -> bool {
+        self.last.1 < VALID_MIN && self.over == 0 && self.count == 0 && self.next == MANNERS[0]
+    }
 
     /// Adds a time. Answers what each of the first `manners` takes if that is known by now.
     ///
@@ -129,22 +145,57 @@ impl Trial {
         if manner != self.next {
             return None;
         }
-        if self.count < terms.round || each < self.sum / self.count / 2 {
+        let round = if self.outsiders[manner as usize] { 1 } else { terms.round };
+        if self.count < round || each < self.sum / self.count / 2 {
             self.count += 1;
             self.sum += each;
             return None;
         }
-        self.rounds[manner as usize][self.over / terms.manners] = self.sum / self.count;
+        if self.is_outside(manner) && !self.warm {
+            // Nothing was ready for the first. This is the next.
+            (self.warm, self.count, self.sum) = (true, 1, each);
+            return None;
+        }
+        self.rounds[manner as usize][self.over] = self.sum / self.count;
+        (self.warm, self.count, self.sum) = (false, 0, 0);
+        let mut later = MANNERS[manner as usize + 1..terms.manners].iter();
+        if let Some(&next) = later.find(|&&manner| self.over == 0 || !self.is_outside(manner)) {
+            self.next = next;
+            return None;
+        }
+        if self.over == 0 {
+            self.let_in(terms.manners);
+        }
         self.over += 1;
-        (self.count, self.sum) = (0, 0);
-        self.next = MANNERS[self.over % terms.manners];
-        (self.over == terms.manners * ROUNDS).then(|| self.decide(terms.manners))
+        let mut inside =
+            MANNERS[..terms.manners].iter().filter(|&&manner| !self.is_outside(manner));
+        let (first, second) = (inside.next(), inside.next());
+        if self.over == ROUNDS || second.is_none() {
+            return Some(self.decide(terms.manners));
+        }
+        self.next = *first.expect("whoever took least is inside");
+        None
+    }
+
+    fn is_outside(&self, manner: Manner) -> bool {
+        self.outsiders[manner as usize]
+    }
+
+    /// Lets outsiders in whose operation took no more than the others'.
+    fn let_in(&mut self, manners: usize) {
+        let took = self.rounds.map(|rounds| rounds[0]);
+        let least = *took[..manners].iter().min().expect("there are some");
+        for (outside, took) in self.outsiders.iter_mut().zip(took) {
+            *outside &= 2 * took > FAR * least;
+        }
     }
 
     fn decide(&mut self, manners: usize) -> [u64; MANNERS.len()] {
-        let took = self.rounds.map(|mut rounds| {
+        let took = std::array::from_fn(|manner| {
+            let over = if self.outsiders[manner] { 1 } else { self.over };
+            let rounds = &mut self.rounds[manner][..over];
             rounds.sort_unstable();
-            rounds[ROUNDS / 2]
+            rounds[over / 2]
         });
         // Packets keep both processors busy: a draw is not theirs.
         let cost = |manner: &&Manner| match manner {
@@ -154,7 +205,8 @@ impl Trial {
         let winner = *MANNERS[..manners].iter().min_by_key(cost).expect("there are some");
         let (before, held) = self.last;
         let left = if before == winner { VALID_MAX.min(held * 2) } else { VALID_MIN };
-        *self = Trial { next: winner, left, last: (winner, left), ..Trial::NEW };
+        let outsiders = took.map(|each| 2 * each > FAR * took[winner as usize]);
+        *self = Trial { left, last: (winner, left), outsiders, ..Trial::NEW };
         took
     }
 }
@@ -179,7 +231,7 @@ impl Contest {
         let trial = &mut self.lengths[usize::from(streams)][length_of(total)];
         if trial.left > 0 {
             trial.left -= 1;
-            return (trial.next, None);
+            return (trial.last.0, None);
         }
         (trial.next, Some(Run { manner: trial.next, started: Instant::now(), streams }))
     }
@@ -194,7 +246,8 @@ impl Contest {
 
     fn note(&mut self, total: usize, run: Run, nanoseconds: u64) {
         let Run { manner, streams, .. } = run;
-        let trial = &mut self.lengths[usize::from(streams)][length_of(total)];
+        let lengths = &mut self.lengths[usize::from(streams)];
+        let trial = &mut lengths[length_of(total)];
         if trial.left > 0 {
             return;
         }
@@ -202,8 +255,11 @@ impl Contest {
         let round = (ROUND_BYTES / total as u64).clamp(1, ROUND);
         let each = nanoseconds.saturating_mul(1000) / total as u64;
         if let Some(took) = trial.note(manner, each, Terms { round, manners }) {
-            let (kind, choice) = (self.kind, trial.next);
+            let (kind, choice, outsiders) = (self.kind, trial.last.0, trial.outsiders);
             tracing::debug!(kind, bytes = total, streams, ?took, ?choice, "ps a byte");
+            for other in lengths.iter_mut().filter(|other| other.is_new()) {
+                other.outsiders = outsiders;
+            }
         }
     }
 }
@@ -226,16 +282,28 @@ mod tests {
 
     /// Plays `count` operations, of which `batch` end at once; how many went each manner.
     fn play(contest: &mut Contest, count: usize, batch: usize, costs: Costs) -> [usize; 3] {
+        play_at(contest, TOTAL, count, batch, costs)
+    }
+
+    /// The same with operations of that length.
+    fn play_at(
+        contest: &mut Contest,
+        total: usize,
+        count: usize,
+        batch: usize,
+        costs: Costs,
+    ) -> [usize; 3] {
         let mut went = [0; MANNERS.len()];
         let mut left = count;
         while left > 0 {
-            let started: Vec<_> = (0..batch).map(|_| contest.choose(TOTAL, false)).collect();
+            let started: Vec<_> = (0..batch).map(|_| contest.choose(total, false)).collect();
             left = left.saturating_sub(batch);
             started.iter().for_each(|(manner, _)| went[*manner as usize] += 1);
             // They are served one after the other, and all of them are heard of with the last.
-            let mut took = started.iter().map(|(manner, _)| costs[*manner as usize]).sum();
+            let mut took = started.iter().map(|(manner, _)| costs[*manner as usize]).sum::<u64>();
+            took *= (total / TOTAL) as u64;
             for run in started.into_iter().filter_map(|(_, run)| run) {
-                contest.note(TOTAL, run, std::mem::take(&mut took));
+                contest.note(total, run, std::mem::take(&mut took));
             }
         }
         went
@@ -273,6 +341,20 @@ mod tests {
         play(&mut contest, 100_000, 1, [100, 50, 70]);
         play(&mut contest, 2 * VALID_MAX as usize, 1, [50, 100, 70]);
         assert_eq!(play(&mut contest, 100, 1, [50, 100, 70]), [100, 0, 0]);
+    }
+
+    #[test]
+    fn outsiders_are_tried_once() {
+        let mut contest = new();
+        // Three rounds, and then as much of each trial as tells that one is over.
+        let went = play(&mut contest, 100_000, 1, [100, 50, 60]);
+        assert!((27..27 + 3 * 10).contains(&went[0]), "{went:?}");
+        // Nor are they tried where nothing is known but of other lengths.
+        let went = play_at(&mut contest, 16 * TOTAL, 200, 1, [100, 50, 60]);
+        assert_eq!(went[0], 3);
+        // Unless they are none there.
+        let went = play_at(&mut contest, 256 * TOTAL, 200, 1, [40, 50, 60]);
+        assert!(went[0] > 100, "{went:?}");
     }
 
     #[test]
