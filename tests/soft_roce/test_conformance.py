@@ -22,7 +22,7 @@ PARTS = [
     ),
     pytest.param(["counters", "binding", "addresses", "atomic"], id="counters", marks=pytest.mark.full),
     pytest.param(["rma", "progress"], id="rma"),
-    pytest.param(["datagrams", "multicast"], id="datagrams"),
+    pytest.param(["datagrams", "datagram_contexts", "multicast"], id="datagrams"),
     pytest.param(["load", "connections"], id="load", marks=pytest.mark.full),
     pytest.param(["scalable", "shared_contexts"], id="contexts", marks=pytest.mark.full),
     pytest.param(["auth_keys", "buffered", "sources"], id="buffered", marks=pytest.mark.full),
