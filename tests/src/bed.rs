@@ -1,13 +1,18 @@
 //! What the cases stand on: a few endpoints that know each other, driven together.
 
-use std::{cell::RefCell, collections::VecDeque, sync::Arc, time::Instant};
+use std::{
+    cell::RefCell,
+    collections::VecDeque,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use kestrel_core::{
     address_vector::{AddressVector, AddressVectorAttributes, FI_ADDR_UNSPEC},
     completion_queue::{CompletionQueue, ReadError, store::Sharing},
     domain::{Domain, DomainOptions},
     endpoint::{Endpoint, EndpointError, EndpointOptions, OptionName, PostError},
-    error::Errno,
+    error::{Errno, HasErrno},
     event_queue::EventQueue,
     flags::Flags,
     memory::{Piece, Pieces},
@@ -133,7 +138,7 @@ impl<P: Provider> Node<P> {
     ) -> Result<Node<P>, EndpointError> {
         let domain = bed.domain(options.domain.clone());
         let node = Node {
-            endpoint: Endpoint::open(&domain, options.endpoint.clone()).unwrap(),
+            endpoint: open_endpoint(&domain, &options.endpoint),
             sends: CompletionQueue::open(&domain, options.queue_size).unwrap(),
             receives: CompletionQueue::open(&domain, options.queue_size).unwrap(),
             vector,
@@ -187,6 +192,22 @@ impl<P: Provider> Node<P> {
         match tag {
             Some(tag) => self.endpoint.receive_tagged(buffer, from, tag, 0, context).unwrap(),
             None => self.endpoint.receive(buffer, from, context).unwrap(),
+        }
+    }
+}
+
+/// Another test beside this one may have been given the address that is wanted here, for a while.
+fn open_endpoint<P: Provider>(
+    domain: &Arc<Domain<P>>,
+    options: &EndpointOptions,
+) -> Arc<Endpoint<P>> {
+    let start = Instant::now();
+    loop {
+        match Endpoint::open(domain, options.clone()) {
+            Err(error) if error.errno() == Errno::ADDRINUSE && start.elapsed() < PATIENCE => {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            opened => return opened.unwrap(),
         }
     }
 }
