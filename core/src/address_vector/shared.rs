@@ -106,10 +106,16 @@ impl SharedTable {
         ((self.memory.words().len() - HEAD_WORDS) / EACH_WORDS).min(u32::MAX as usize)
     }
 
+    /// The words of the entries, and the numbers behind them.
+    fn parts(&self) -> (&[AtomicU64], &[AtomicU64]) {
+        let (count, words) = (self.capacity(), &self.memory.words()[HEAD_WORDS..]);
+        let (entries, numbers) = words.split_at(count * SLOT_WORDS);
+        (entries, &numbers[..count])
+    }
+
     /// The numbers, in order.
     pub(super) fn numbers(&self) -> &[AtomicU64] {
-        let count = self.capacity();
-        &self.memory.words()[HEAD_WORDS + count * SLOT_WORDS..][..count]
+        self.parts().1
     }
 
     /// A count that others wrote, no higher than what there is.
@@ -119,11 +125,8 @@ impl SharedTable {
     }
 
     fn slot(&self, index: u32) -> Option<&Slot> {
-        if index as usize >= self.capacity() {
-            return None;
-        }
-        let at = HEAD_WORDS + index as usize * SLOT_WORDS;
-        self.memory.words().get(at..at + SLOT_WORDS)?.try_into().ok()
+        let at = index as usize * SLOT_WORDS;
+        self.parts().0.get(at..at + SLOT_WORDS)?.try_into().ok()
     }
 
     pub(super) fn read(&self, index: u32) -> Option<Address> {
