@@ -67,12 +67,11 @@ pub fn list(found: &[info::Info], handle: *mut crate::abi::fid::Fid) -> Result<*
 
 /// One info that libfabric does not see on its way to the application, in libc's memory: with what
 /// libfabric adds to those of `fi_getinfo`.
-pub fn whole(found: &info::Info, version: info::ApiVersion) -> Result<*mut Info, Failure> {
+pub fn whole(found: &info::Info) -> Result<*mut Info, Failure> {
     let place = one(found)?;
     // SAFETY: `one` made both, and nobody else knows them.
     let attr = unsafe { &mut *(*place).fabric_attr };
     attr.prov_name = copy(NAME.to_bytes_with_nul())?.cast();
-    attr.api_version = version.0;
     Ok(place)
 }
 

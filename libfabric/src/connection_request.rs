@@ -53,7 +53,7 @@ impl Header for FidRequest {
 pub unsafe fn describe(pep: *mut Fid, found: &info::Info) -> Result<*mut Info, Failure> {
     // SAFETY: the caller vouches for it.
     let owner = unsafe { object::checked::<FidPep>(pep) }?;
-    let info = answer::whole(found, owner.version())?;
+    let info = answer::whole(found)?;
     let state = State {
         passive: owner.passive().clone(),
         requests: owner.requests().clone(),

@@ -8,11 +8,8 @@ use std::{
 
 use kestrel::{PassiveEndpoint, objects};
 use kestrel_core::{
-    address::AddressFormat,
-    connection::CM_DATA_SIZE,
-    endpoint::OptionName,
-    error::Errno,
-    info::{ApiVersion, EndpointType},
+    address::AddressFormat, connection::CM_DATA_SIZE, endpoint::OptionName, error::Errno,
+    info::EndpointType,
 };
 
 use crate::{
@@ -39,19 +36,12 @@ pub struct State {
     passive: Arc<PassiveEndpoint>,
     requests: Arc<Requests>,
     format: AddressFormat,
-    /// What the application asked for.
-    version: ApiVersion,
     _fabric: Use,
 }
 
 impl State {
     pub fn passive(&self) -> &Arc<PassiveEndpoint> {
         &self.passive
-    }
-
-    /// The version that the application asked for.
-    pub fn version(&self) -> ApiVersion {
-        self.version
     }
 
     pub fn requests(&self) -> &Arc<Requests> {
@@ -147,7 +137,6 @@ pub unsafe extern "C" fn open(
             passive: objects::open_passive_endpoint(&info, &config)?,
             requests: Arc::default(),
             format: info.address_format,
-            version,
             _fabric: Use::of(&parent.uses)?,
         };
         let fid = object::fid::<FidPep>(class::PEP, context);

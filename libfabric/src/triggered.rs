@@ -4,7 +4,14 @@
 use std::ffi::c_void;
 
 use kestrel::Provider;
-use kestrel_core::{endpoint::PostError, error::Errno, triggered::Threshold};
+use kestrel_core::{
+    endpoint::PostError,
+    error::Errno,
+    flags::Flags,
+    one_sided::{AtomicPost, RmaPost},
+    operation::{ReceivePost, SendPost},
+    triggered::Threshold,
+};
 
 use crate::{
     abi::{
@@ -12,8 +19,50 @@ use crate::{
         trigger::{TriggeredContext, event},
     },
     object,
-    outcome::{Failure, guarded},
+    outcome::{Failure, guarded, posted},
 };
+
+/// What a call posts.
+pub trait Post {
+    fn flags(&mut self) -> &mut Flags;
+    fn context(&self) -> u64;
+}
+
+macro_rules! posts {
+    ($($kind:ident),*) => {$(
+        impl Post for $kind<'_> {
+            #[inline(always)]
+            fn flags(&mut self) -> &mut Flags {
+                &mut self.flags
+            }
+            #[inline(always)]
+            fn context(&self) -> u64 {
+                self.context
+            }
+        }
+    )*};
+}
+
+posts!(SendPost, ReceivePost, RmaPost, AtomicPost);
+
+/// Posts now; with FI_TRIGGER, of the call's own flags or of the endpoint's, when its context says.
+///
+/// # Safety
+/// With FI_TRIGGER the context is as for [`deferred`].
+#[inline(always)]
+pub unsafe fn start<P: Post>(
+    mut post: P,
+    now: impl FnOnce(P) -> Result<(), PostError>,
+    later: impl FnOnce(P, &Threshold<Provider>) -> Result<(), PostError>,
+) -> isize {
+    if !post.flags().contains(Flags::TRIGGER) {
+        return posted(now(post));
+    }
+    post.flags().remove(Flags::TRIGGER);
+    let context = post.context() as *mut c_void;
+    // SAFETY: the caller vouches for it.
+    unsafe { deferred(context, |when| later(post, when)) }
+}
 
 /// Has `post` defer an operation until what its context says has come: "Triggered operations
 /// require that applications use struct fi_triggered_context as their per operation context
@@ -23,7 +72,7 @@ use crate::{
 /// `context` is null or points to such a struct, whose counter is null or an open object.
 #[cold]
 #[inline(never)]
-pub unsafe fn deferred(
+unsafe fn deferred(
     context: *mut c_void,
     post: impl FnOnce(&Threshold<Provider>) -> Result<(), PostError>,
 ) -> isize {

@@ -11,10 +11,7 @@ use crate::{
 pub struct ConnectionRequest<P: Provider> {
     pub(super) unit: Arc<Unit<P>>,
     pub(super) handle: u64,
-    pub(super) address: Address,
-    /// Where it was asked for.
-    pub(super) listener: Address,
-    pub(super) nonce: u64,
+    pub(super) asked: AskedFor,
     pub(super) accepted: bool,
 }
 
@@ -31,26 +28,24 @@ pub struct AskedFor {
 impl<P: Provider> ConnectionRequest<P> {
     pub(super) fn take(unit: &Arc<Unit<P>>, handle: u64) -> Result<Self, ConnectionError> {
         let asked = unit.with(|engine| engine.take_request(handle))??;
-        let AskedFor { address, listener, nonce } = asked;
-        let unit = unit.clone();
-        Ok(ConnectionRequest { unit, handle, address, listener, nonce, accepted: false })
+        Ok(ConnectionRequest { unit: unit.clone(), handle, asked, accepted: false })
     }
 
     /// Who asks.
     pub fn address(&self) -> Address {
-        self.address
+        self.asked.address
     }
 
     /// The address of the passive endpoint that was asked, which the endpoint that accepts goes by.
     pub fn listener(&self) -> Address {
-        self.listener
+        self.asked.listener
     }
 
     /// For the endpoint that accepts: who asks, and what the answer names. What is returned
     /// beside that keeps the listener's lane open while it lives.
     pub(crate) fn accept(mut self) -> (Address, u64, Arc<Unit<P>>) {
         self.accepted = true;
-        (self.address, self.nonce, self.unit.clone())
+        (self.asked.address, self.asked.nonce, self.unit.clone())
     }
 }
 

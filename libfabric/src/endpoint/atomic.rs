@@ -135,17 +135,18 @@ unsafe fn post_message(
 /// Posts an operation: with FI_TRIGGER not now.
 ///
 /// # Safety
-/// With FI_TRIGGER the context is as for [`triggered::deferred`].
+/// As [`triggered::start`].
 #[inline(always)]
-unsafe fn start(state: &State, mut post: AtomicPost<'_>) -> isize {
+unsafe fn start(state: &State, post: AtomicPost<'_>) -> isize {
     let endpoint = &state.endpoint;
-    if !post.flags.contains(Flags::TRIGGER) {
-        return posted(endpoint.post_atomic(post));
-    }
-    post.flags.remove(Flags::TRIGGER);
-    let context = post.context as Opaque;
     // SAFETY: the caller vouches for it.
-    unsafe { triggered::deferred(context, |when| endpoint.trigger_atomic(post, when)) }
+    unsafe {
+        triggered::start(
+            post,
+            |post| endpoint.post_atomic(post),
+            |post, when| endpoint.trigger_atomic(post, when),
+        )
+    }
 }
 
 /// Hands what a message says to `post`.

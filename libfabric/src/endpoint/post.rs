@@ -193,17 +193,18 @@ pub unsafe fn send_message(state: &State, msg: &MsgTagged, tag: Tag, flags: u64)
 /// Posts a send: with FI_TRIGGER not now.
 ///
 /// # Safety
-/// With FI_TRIGGER the context is as for [`triggered::deferred`].
+/// As [`triggered::start`].
 #[inline(always)]
-unsafe fn start_send(state: &State, mut post: SendPost<'_>) -> isize {
+unsafe fn start_send(state: &State, post: SendPost<'_>) -> isize {
     let endpoint = &state.endpoint;
-    if !post.flags.contains(Flags::TRIGGER) {
-        return posted(endpoint.post_send(post));
-    }
-    post.flags.remove(Flags::TRIGGER);
-    let context = post.context as *mut c_void;
     // SAFETY: the caller vouches for it.
-    unsafe { triggered::deferred(context, |when| endpoint.trigger_send(post, when)) }
+    unsafe {
+        triggered::start(
+            post,
+            |post| endpoint.post_send(post),
+            |post, when| endpoint.trigger_send(post, when),
+        )
+    }
 }
 
 /// Hands what a message says to `post`, which sends it.
@@ -390,14 +391,15 @@ pub unsafe fn receive_message(
 /// # Safety
 /// As [`start_send`].
 #[inline(always)]
-unsafe fn start_receive(state: &impl Receives, mut post: ReceivePost<'_>) -> isize {
-    if !post.flags.contains(Flags::TRIGGER) {
-        return posted(state.post_receive(post));
-    }
-    post.flags.remove(Flags::TRIGGER);
-    let context = post.context as *mut c_void;
+unsafe fn start_receive(state: &impl Receives, post: ReceivePost<'_>) -> isize {
     // SAFETY: the caller vouches for it.
-    unsafe { triggered::deferred(context, |when| state.trigger_receive(post, when)) }
+    unsafe {
+        triggered::start(
+            post,
+            |post| state.post_receive(post),
+            |post, when| state.trigger_receive(post, when),
+        )
+    }
 }
 
 /// Hands what a message says to `post`, which receives it.

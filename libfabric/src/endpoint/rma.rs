@@ -2,13 +2,10 @@
 
 use std::ffi::c_void;
 
-use kestrel::Provider;
 use kestrel_core::{
-    endpoint::PostError,
     flags::Flags,
     memory::{Piece, Pieces},
     one_sided::{RemoteSegment, RmaPost},
-    triggered::Threshold,
 };
 
 use super::{
@@ -161,42 +158,35 @@ unsafe fn with_message(
 /// Posts a read: with FI_TRIGGER not now.
 ///
 /// # Safety
-/// With FI_TRIGGER the context is as for [`triggered::deferred`].
+/// As [`triggered::start`].
 #[inline(always)]
 unsafe fn start_read(state: &State, post: RmaPost<'_>) -> isize {
     let endpoint = &state.endpoint;
-    if !post.flags.contains(Flags::TRIGGER) {
-        return posted(endpoint.post_read(post));
-    }
     // SAFETY: the caller vouches for it.
-    unsafe { deferred(post, |post, when| endpoint.trigger_read(post, when)) }
+    unsafe {
+        triggered::start(
+            post,
+            |post| endpoint.post_read(post),
+            |post, when| endpoint.trigger_read(post, when),
+        )
+    }
 }
 
 /// Posts a write: with FI_TRIGGER not now.
 ///
 /// # Safety
-/// As [`start_read`].
+/// As [`triggered::start`].
 #[inline(always)]
 unsafe fn start_write(state: &State, post: RmaPost<'_>) -> isize {
     let endpoint = &state.endpoint;
-    if !post.flags.contains(Flags::TRIGGER) {
-        return posted(endpoint.post_write(post));
+    // SAFETY: the caller vouches for it.
+    unsafe {
+        triggered::start(
+            post,
+            |post| endpoint.post_write(post),
+            |post, when| endpoint.trigger_write(post, when),
+        )
     }
-    // SAFETY: the caller vouches for it.
-    unsafe { deferred(post, |post, when| endpoint.trigger_write(post, when)) }
-}
-
-/// # Safety
-/// As [`start_read`].
-#[cold]
-unsafe fn deferred(
-    mut post: RmaPost<'_>,
-    trigger: impl FnOnce(RmaPost<'_>, &Threshold<Provider>) -> Result<(), PostError>,
-) -> isize {
-    post.flags.remove(Flags::TRIGGER);
-    let context = post.context as Opaque;
-    // SAFETY: the caller vouches for it.
-    unsafe { triggered::deferred(context, |when| trigger(post, when)) }
 }
 
 /// Hands what a message says to `post`.
