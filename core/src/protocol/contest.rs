@@ -30,8 +30,6 @@ const ROUNDS: usize = 3;
 /// For how many operations the first decision holds, and how many at most: each that is the same
 /// as the one before holds twice as long, until the slower manner takes one in a thousand.
 const VALID_MIN: u32 = 512;
-/// Who takes more than so many halves of what the winner takes is an outsider.
-const FAR: u64 = 3;
 const VALID_MAX: u32 = 32_768;
 /// The shortest operations that are told apart by length: the logarithm of their bytes.
 const SHORTEST: u32 = 11;
@@ -108,7 +106,7 @@ struct Trial {
     sum: u64,
     /// The manner of the present round.
     next: Manner,
-    /// For how many operations that holds; none: a trial is under way.
+    /// For how many operations the last decision holds; none: a trial is under way.
     left: u32,
     /// The last decision, and for how many operations it held.
     last: (Manner, u32),
@@ -145,7 +143,7 @@ impl Trial {
         if manner != self.next {
             return None;
         }
-        let round = if self.outsiders[manner as usize] { 1 } else { terms.round };
+        let round = if self.is_outside(manner) { 1 } else { terms.round };
         if self.count < round || each < self.sum / self.count / 2 {
             self.count += 1;
             self.sum += each;
@@ -186,7 +184,7 @@ impl Trial {
         let took = self.rounds.map(|rounds| rounds[0]);
         let least = *took[..manners].iter().min().expect("there are some");
         for (outside, took) in self.outsiders.iter_mut().zip(took) {
-            *outside &= 2 * took > FAR * least;
+            *outside &= is_far(took, least);
         }
     }
 
@@ -205,10 +203,15 @@ impl Trial {
         let winner = *MANNERS[..manners].iter().min_by_key(cost).expect("there are some");
         let (before, held) = self.last;
         let left = if before == winner { VALID_MAX.min(held * 2) } else { VALID_MIN };
-        let outsiders = took.map(|each| 2 * each > FAR * took[winner as usize]);
+        let outsiders = took.map(|each| is_far(each, took[winner as usize]));
         *self = Trial { left, last: (winner, left), outsiders, ..Trial::NEW };
         took
     }
+}
+
+/// Whether who takes so long is an outsider beside one that takes `least`.
+fn is_far(took: u64, least: u64) -> bool {
+    2 * took > 3 * least
 }
 
 /// What a trial of one length consists of.

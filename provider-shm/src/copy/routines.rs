@@ -72,17 +72,18 @@ mod x86 {
         }
     }
 
-    /// From here on `rep movsb` empties a chunk faster than vector loads do.
-    const GRADED_MIN: usize = (8 << 10) + 1;
+    /// Beyond this `rep movsb` empties a chunk faster than vector loads do.
+    const VECTORS_MAX: usize = 8 << 10;
 
     /// # Safety
     /// As [`CopyFunction`]; the CPU has AVX-512F.
     unsafe fn graded(destination: *mut u8, source: *const u8, len: usize) {
         // SAFETY: the caller vouches for both ranges and the CPU.
         unsafe {
-            match len {
-                GRADED_MIN.. => rep_movsb(destination, source, len),
-                _ => avx512_copy(destination, source, len),
+            if len > VECTORS_MAX {
+                rep_movsb(destination, source, len)
+            } else {
+                avx512_copy(destination, source, len)
             }
         }
     }
