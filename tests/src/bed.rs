@@ -81,6 +81,14 @@ pub struct Options {
     pub keys: Vec<Vec<u8>>,
 }
 
+impl Options {
+    /// Of endpoints of datagrams.
+    pub fn datagrams() -> Options {
+        let endpoint = EndpointOptions { datagrams: true, ..EndpointOptions::default() };
+        Options { endpoint, ..Options::default() }
+    }
+}
+
 /// An endpoint with what it is bound to.
 pub struct Node<P: Provider> {
     /// A domain of its own.

@@ -173,13 +173,9 @@ pub fn sharing() -> EndpointOptions {
 }
 
 impl<P: Provider> Sharers<P> {
-    /// `count` endpoints that know nobody.
-    pub fn open(bed: &Bed<P>, count: usize) -> Sharers<P> {
-        Sharers::with(bed, count, &sharing())
-    }
-
-    /// The same with these options.
-    pub fn with(bed: &Bed<P>, count: usize, options: &EndpointOptions) -> Sharers<P> {
+    /// `count` endpoints that know nobody, with these options otherwise.
+    pub fn open(bed: &Bed<P>, count: usize, options: &EndpointOptions) -> Sharers<P> {
+        let options = EndpointOptions { shares_receive: true, ..options.clone() };
         let domain = bed.domain(DomainOptions::default());
         let shared = SharedReceive::open(&domain, EndpointOptions::default()).unwrap();
         let vector = open_vector();

@@ -16,6 +16,7 @@ use crate::{
     },
     code, flag,
     host::host,
+    kind,
     vector_use::{insert_name, name_of, next_of, node_with},
     vectors::Vector,
     world::{Node, PATIENCE, World, auth_key, close, info},
@@ -128,9 +129,8 @@ fn a_domain_takes_its_keys_from_vectors() {
             (attr.auth_key, attr.auth_key_size) = auth_key(b"key");
             ask(hints);
         });
-        const MSG: u32 = 1;
         refused(|hints| {
-            (*hints.ep_attr).kind = MSG;
+            (*hints.ep_attr).kind = kind::MSG;
             ask(hints);
         });
     }

@@ -14,10 +14,10 @@ use crate::{
     },
     code, flag,
     host::{Host, host},
+    kind,
     world::{self, Node, PATIENCE, bind, close},
 };
 
-const MSG: u32 = 1;
 /// FI_WAIT_UNSPEC.
 const UNSPEC: u32 = 1;
 const CONNREQ: u32 = 1;
@@ -59,7 +59,7 @@ pub struct End {
 
 impl Place {
     fn new(host: &'static Host) -> Place {
-        Place::of(host, MSG)
+        Place::of(host, kind::MSG)
     }
 
     /// For endpoints of type `kind`.
@@ -84,7 +84,7 @@ impl Place {
     }
 
     fn listening(host: &'static Host) -> Place {
-        Place::listening_as(host, MSG)
+        Place::listening_as(host, kind::MSG)
     }
 
     pub fn listening_as(host: &'static Host, kind: u32) -> Place {
@@ -120,7 +120,7 @@ impl Place {
                 assert_eq!(close(end.eq), 0);
                 return Err(status);
             }
-            if self.kind == MSG {
+            if self.kind == kind::MSG {
                 let (attr, cq) = (&mut world::cq_attr(), &raw mut end.cq);
                 assert_eq!((ops.cq_open)(self.domain, attr, cq, null_mut()), 0);
                 assert_eq!(bind(end.ep, end.cq, flag::SEND | flag::RECV), 0);

@@ -10,6 +10,7 @@ use crate::{
     },
     code, flag,
     host::host,
+    kind,
     world::{Node, PATIENCE, World, av_attr, bind, close, cq_attr, enable},
 };
 
@@ -20,8 +21,6 @@ const MIN_MULTI_RECV: c_int = 0;
 const MULTI_RECV: u64 = 1 << 16;
 const UNSPEC: u64 = u64::MAX;
 const CANCELED: c_int = 125;
-const DGRAM: u32 = 2;
-const RDM: u32 = 3;
 
 /// Receive context `index` of the endpoint at `fi_addr`: `fi_rx_addr`.
 fn named(fi_addr: u64, index: u64) -> u64 {
@@ -271,13 +270,13 @@ fn open_shared(world: &World) -> (*mut FidStx, *mut FidEp) {
 #[test]
 fn endpoints_share_contexts() {
     let Some(host) = host("endpoints_share_contexts") else { return };
-    share_contexts(host, RDM);
+    share_contexts(host, kind::RDM);
 }
 
 #[test]
 fn endpoints_of_datagrams_share_contexts() {
     let Some(host) = host("endpoints_of_datagrams_share_contexts") else { return };
-    share_contexts(host, DGRAM);
+    share_contexts(host, kind::DGRAM);
 }
 
 fn share_contexts(host: &'static crate::host::Host, kind: u32) {
@@ -345,7 +344,7 @@ fn share_contexts(host: &'static crate::host::Host, kind: u32) {
 #[test]
 fn one_buffer_takes_the_messages_of_several_endpoints() {
     let Some(host) = host("one_buffer_takes_the_messages_of_several_endpoints") else { return };
-    let mut world = sharing_world(host, RDM);
+    let mut world = sharing_world(host, kind::RDM);
     let (stx, srx) = open_shared(&world);
     for _ in 0..2 {
         let cq: *mut FidCq = world.open_cq(&mut cq_attr()).unwrap();

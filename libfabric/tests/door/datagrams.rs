@@ -10,15 +10,15 @@ use crate::{
     abi::{info::Info, message::Msg},
     code, flag,
     host::host,
+    kind,
     world::{self, PATIENCE, World, cq_attr},
 };
 
-const DGRAM: u32 = 2;
 const MSGSIZE: isize = -90;
 
 fn asks_for_datagrams(hints: &mut Info) {
     // SAFETY: hints have all attributes.
-    unsafe { (*hints.ep_attr).kind = DGRAM }
+    unsafe { (*hints.ep_attr).kind = kind::DGRAM }
 }
 
 fn datagrams(host: &'static crate::host::Host, count: usize) -> World {
@@ -37,7 +37,7 @@ fn their_attributes_are_honest() {
     // SAFETY: libfabric's info, with all attributes.
     unsafe {
         let (ep, tx, rx) = (&*(*info).ep_attr, &*(*info).tx_attr, &*(*info).rx_attr);
-        assert_eq!((ep.kind, ep.msg_prefix_size), (DGRAM, 0));
+        assert_eq!((ep.kind, ep.msg_prefix_size), (kind::DGRAM, 0));
         assert!((512..=8 << 10).contains(&ep.max_msg_size), "{}", ep.max_msg_size);
         assert!(tx.inject_size <= ep.max_msg_size);
         assert_eq!((tx.msg_order, rx.msg_order, tx.rma_iov_limit), (0, 0, 0));

@@ -12,6 +12,7 @@ use crate::{
     },
     code, flag,
     host::{Host, host},
+    kind,
     world::{VERSION, auth_key, info},
 };
 
@@ -42,7 +43,7 @@ fn without_hints_everything_is_told() {
         assert_eq!(name, c"kestrel");
         assert!(!(*(*found).domain_attr).name.is_null());
         assert_eq!((*found).caps & (flag::MSG | flag::TAGGED), flag::MSG | flag::TAGGED);
-        assert_eq!((*(*found).ep_attr).kind, 3, "FI_EP_RDM");
+        assert_eq!((*(*found).ep_attr).kind, kind::RDM);
         assert!((*(*found).tx_attr).inject_size >= 64);
         // A copy reads every tail of the version that is installed.
         let copy = (host.dupinfo)(found);

@@ -61,6 +61,15 @@ mod code {
     pub const NOEQ: i32 = -261;
 }
 
+/// Types of endpoints.
+mod kind {
+    pub const MSG: u32 = 1;
+    pub const DGRAM: u32 = 2;
+    pub const RDM: u32 = 3;
+    pub const SOCK_STREAM: u32 = 4;
+    pub const SOCK_DGRAM: u32 = 5;
+}
+
 /// Flags and capabilities.
 mod flag {
     pub const MSG: u64 = 1 << 1;

@@ -17,11 +17,10 @@ use crate::{
     connections::{CONNECTED, End, Place, SHUTDOWN, has_event, name},
     flag,
     host::{Host, host},
+    kind,
     world::{self, PATIENCE, World, bind, close, cq_attr, enable},
 };
 
-const STREAM: u32 = 4;
-const DATAGRAMS: u32 = 5;
 const GETWAIT: c_int = 5;
 const GETWAITOBJ: c_int = 16;
 const WAIT_FD: c_int = 3;
@@ -72,7 +71,7 @@ fn wait(ep: *mut FidEp, events: i16) {
 }
 
 fn connected(host: &'static Host) -> (Place, End, End) {
-    let place = Place::listening_as(host, STREAM);
+    let place = Place::listening_as(host, kind::SOCK_STREAM);
     let caller = place.caller(b"");
     let acceptor = place.acceptor(&place.request(caller));
     assert_eq!(acceptor.accept(b""), 0);
@@ -189,7 +188,7 @@ fn a_descriptor_tells_of_room_and_of_data() {
 
 fn asks_for_datagrams(hints: &mut Info) {
     // SAFETY: hints have all attributes.
-    unsafe { (*hints.ep_attr).kind = DATAGRAMS }
+    unsafe { (*hints.ep_attr).kind = kind::SOCK_DGRAM }
 }
 
 /// A socket endpoint of datagrams, in the address vector of the world.
@@ -265,7 +264,7 @@ fn what_sockets_have_not_is_refused() {
 #[test]
 fn sockets_are_found_by_who_asks_for_them() {
     let Some(host) = host("sockets_are_found_by_who_asks_for_them") else { return };
-    for kind in [STREAM, DATAGRAMS] {
+    for kind in [kind::SOCK_STREAM, kind::SOCK_DGRAM] {
         let ask = |caps: u64| {
             world::info(host, |hints| {
                 hints.caps = caps;
@@ -288,7 +287,7 @@ fn sockets_are_found_by_who_asks_for_them() {
     while !next.is_null() {
         // SAFETY: as above.
         unsafe {
-            assert!((*(*next).ep_attr).kind < STREAM);
+            assert!((*(*next).ep_attr).kind < kind::SOCK_STREAM);
             next = (*next).next;
         }
     }

@@ -13,6 +13,7 @@ use crate::{
     aliases::alias,
     code, flag,
     host::host,
+    kind,
     one_sided::register,
     world::{World, close, cq_attr, info},
 };
@@ -257,8 +258,6 @@ fn what_has_no_condition_is_refused() {
 #[test]
 fn triggers_are_for_who_asks() {
     let Some(host) = host("triggers_are_for_who_asks") else { return };
-    const RDM: u32 = 3;
-    const SOCK_STREAM: u32 = 4;
     let asked = |caps: u64, kind: u32| {
         let found = info(host, |hints| {
             hints.caps = caps;
@@ -273,8 +272,8 @@ fn triggers_are_for_who_asks() {
             Ok((caps, sides))
         }
     };
-    assert_eq!(asked(flag::MSG, RDM), Ok((0, (0, 0))));
-    assert_eq!(asked(0, RDM), Ok((0, (0, 0))));
-    assert_eq!(asked(flag::MSG | TRIGGER, RDM), Ok((TRIGGER, (TRIGGER, TRIGGER))));
-    assert_eq!(asked(flag::MSG | TRIGGER, SOCK_STREAM), Err(code::NODATA));
+    assert_eq!(asked(flag::MSG, kind::RDM), Ok((0, (0, 0))));
+    assert_eq!(asked(0, kind::RDM), Ok((0, (0, 0))));
+    assert_eq!(asked(flag::MSG | TRIGGER, kind::RDM), Ok((TRIGGER, (TRIGGER, TRIGGER))));
+    assert_eq!(asked(flag::MSG | TRIGGER, kind::SOCK_STREAM), Err(code::NODATA));
 }

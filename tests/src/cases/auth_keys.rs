@@ -343,7 +343,7 @@ pub fn regions_are_for_those_who_prove_a_key<P: Provider>(bed: &Bed<P>) {
 /// Datagrams too come by a key.
 pub fn datagrams_come_by_a_key<P: Provider>(bed: &Bed<P>) {
     let datagrams = |keys: &[&[u8]]| {
-        let endpoint = EndpointOptions { datagrams: true, ..EndpointOptions::default() };
+        let endpoint = Options::datagrams().endpoint;
         bed.stranger(&Options { endpoint, ..with_keys(keys) })
     };
     let world = World {

@@ -12,23 +12,14 @@ use kestrel_core::{
 
 use crate::{
     bed::{Bed, Options, World, open_vector, pattern, same},
-    contexts::{Sharers, sharing},
+    cases::shared_contexts::senders_with,
 };
-
-/// An endpoint of datagrams that shares nothing.
-fn alone() -> Options {
-    let endpoint = EndpointOptions { datagrams: true, ..EndpointOptions::default() };
-    Options { endpoint, ..Options::default() }
-}
 
 /// "fi_srx_context … share[s] receive context resources": here, too, a receive is whoever's
 /// message comes first.
 pub fn endpoints_share_receives<P: Provider>(bed: &Bed<P>) {
-    let sharers = Sharers::with(bed, 3, &EndpointOptions { datagrams: true, ..sharing() });
-    let world = World { nodes: vec![bed.stranger(&alone())] };
+    let (mut sharers, world) = senders_with(bed, 3, 1, &Options::datagrams());
     let peer = &world.nodes[0];
-    peer.vector.insert(&sharers.addresses());
-    sharers.vector.insert_one(peer.endpoint.address()).unwrap();
     let waiting = || world.poll(1);
     for (round, expected) in [true, false, true, false].into_iter().enumerate() {
         for member in [2, 0, 1] {
@@ -59,7 +50,6 @@ pub fn endpoints_share_receives<P: Provider>(bed: &Bed<P>) {
         assert_eq!((at as u64, done.context, done.length), (member, 5, 100));
     }
     // Who closes takes none of them along.
-    let mut sharers = sharers;
     drop(sharers.members.remove(2));
     peer.endpoint.inject(&[8; 100], 1).unwrap();
     let (at, done) = sharers.next(waiting);
@@ -68,11 +58,11 @@ pub fn endpoints_share_receives<P: Provider>(bed: &Bed<P>) {
 
 /// "fi_stx_context": what is sent by it goes out of each endpoint, and is told there.
 pub fn endpoints_share_a_transmit_context<P: Provider>(bed: &Bed<P>) {
-    let world = World { nodes: vec![bed.stranger(&alone())] };
+    let world = World { nodes: vec![bed.stranger(&Options::datagrams())] };
     let peer = &world.nodes[0];
     let domain = bed.domain(DomainOptions::default());
-    let shares = EndpointOptions { shares_transmit: true, ..alone().endpoint };
-    let shared = SharedTransmit::open(&domain, alone().endpoint).unwrap();
+    let shares = EndpointOptions { shares_transmit: true, ..Options::datagrams().endpoint };
+    let shared = SharedTransmit::open(&domain, Options::datagrams().endpoint).unwrap();
     let vector = open_vector();
     vector.insert_one(peer.endpoint.address()).unwrap();
     for context in 1..4 {

@@ -22,14 +22,9 @@ use crate::{
     scale::PATIENCE,
 };
 
-fn options() -> Options {
-    let endpoint = EndpointOptions { datagrams: true, ..EndpointOptions::default() };
-    Options { endpoint, ..Options::default() }
-}
-
 /// Endpoints that know each other and have heard of each other: nothing is held any more.
 fn world<P: Provider>(bed: &Bed<P>, count: usize) -> World<P> {
-    let world = bed.world_with(count, &options());
+    let world = bed.world_with(count, &Options::datagrams());
     for to in 0..count {
         for from in (0..count).filter(|&from| from != to) {
             world.nodes[to].receive(8, None, 0);
@@ -81,7 +76,7 @@ pub fn messages_of_every_length_arrive_whole<P: Provider>(bed: &Bed<P>) {
 pub fn vectors_are_one_datagram<P: Provider>(bed: &Bed<P>) {
     let (bytes, memory) = (pattern(3, 512), Memory::zeroed(512));
     let from = Memory::from(bytes.clone());
-    let world = bed.world_with(2, &options());
+    let world = bed.world_with(2, &Options::datagrams());
     let (cut, into) = (from.cut(&[0, 1, 11, 300, 200]), memory.cut(&[500, 12]));
     // The first is held until its receiver is found, the second leaves at once.
     for context in [1, 2] {
@@ -168,7 +163,7 @@ pub fn each_peer_has_a_place_of_its_own<P: Provider>(bed: &Bed<P>) {
 pub fn nobody_there_is_no_error<P: Provider>(bed: &Bed<P>) {
     const COUNT: u64 = 200;
     let world = world(bed, 2);
-    let gone = bed.stranger(&options());
+    let gone = bed.stranger(&Options::datagrams());
     let nobody = world.nodes[0].vector.insert_one(gone.endpoint.address()).unwrap();
     drop(gone);
     for context in 0..COUNT {
@@ -185,8 +180,8 @@ pub fn nobody_there_is_no_error<P: Provider>(bed: &Bed<P>) {
 
 /// A datagram that waits for its peer to be found can be taken back.
 pub fn what_is_held_is_canceled<P: Provider>(bed: &Bed<P>) {
-    let world = bed.world_with(1, &options());
-    let gone = bed.stranger(&options());
+    let world = bed.world_with(1, &Options::datagrams());
+    let gone = bed.stranger(&Options::datagrams());
     let nobody = world.nodes[0].vector.insert_one(gone.endpoint.address()).unwrap();
     drop(gone);
     world.nodes[0].endpoint.send(vec![1; 8], nobody, 1).unwrap();
@@ -252,8 +247,8 @@ pub fn receives_are_as_ever<P: Provider>(bed: &Bed<P>) {
 
 /// A source that is in no address vector is heard all the same.
 pub fn buffered_ones_are_announced<P: Provider>(bed: &Bed<P>) {
-    let endpoint = EndpointOptions { buffered: true, ..options().endpoint };
-    let world = bed.world_with(2, &Options { endpoint, ..options() });
+    let endpoint = EndpointOptions { buffered: true, ..Options::datagrams().endpoint };
+    let world = bed.world_with(2, &Options { endpoint, ..Options::datagrams() });
     for length in [0, 8, 500] {
         let bytes = pattern(length as u64, length);
         let announced = loop {
@@ -276,7 +271,7 @@ pub fn buffered_ones_are_announced<P: Provider>(bed: &Bed<P>) {
 }
 
 pub fn strangers_are_heard<P: Provider>(bed: &Bed<P>) {
-    let (one, other) = (bed.stranger(&options()), bed.stranger(&options()));
+    let (one, other) = (bed.stranger(&Options::datagrams()), bed.stranger(&Options::datagrams()));
     let known = one.vector.insert_one(other.endpoint.address()).unwrap();
     let world = World { nodes: vec![one, other] };
     world.nodes[1].receive(8, None, 1);
@@ -290,7 +285,7 @@ pub fn strangers_are_heard<P: Provider>(bed: &Bed<P>) {
 
 /// As anybody else.
 pub fn an_endpoint_reaches_itself<P: Provider>(bed: &Bed<P>) {
-    let world = bed.world_with(1, &options());
+    let world = bed.world_with(1, &Options::datagrams());
     for context in 0..3 {
         world.nodes[0].receive(100, None, context);
         let bytes = pattern(context, 100);
@@ -313,7 +308,7 @@ pub fn a_peer_that_goes_fails_nothing<P: Provider>(bed: &Bed<P>) {
     }
     (0..10).for_each(|_| drop(world.sent(0).good()));
     world.nothing_more();
-    let mut again = options();
+    let mut again = Options::datagrams();
     again.endpoint.address = Some(address);
     world.nodes.push(bed.stranger(&again));
     let first = world.nodes[0].endpoint.address();
@@ -338,7 +333,7 @@ pub fn a_peer_that_goes_fails_nothing<P: Provider>(bed: &Bed<P>) {
 /// "Only peer endpoints that are programmed to use the same authorization key may communicate."
 pub fn other_keys_are_not_heard<P: Provider>(bed: &Bed<P>) {
     let with_key = |key: &[u8]| {
-        let mut options = options();
+        let mut options = Options::datagrams();
         options.endpoint.auth_key = key.to_vec();
         bed.stranger(&options)
     };
@@ -365,7 +360,8 @@ pub fn reliable_endpoints_are_not_reached<P: Provider>(bed: &Bed<P>) {
 
 /// Whether a reliable endpoint finds nobody where datagrams are received.
 fn find_nobody<P: Provider>(bed: &Bed<P>) -> bool {
-    let (datagrams, reliable) = (bed.stranger(&options()), bed.stranger(&Options::default()));
+    let (datagrams, reliable) =
+        (bed.stranger(&Options::datagrams()), bed.stranger(&Options::default()));
     let world = World { nodes: vec![datagrams, reliable] };
     world.introduce();
     world.nodes[0].receive(8, None, 9);
@@ -387,7 +383,7 @@ fn find_nobody<P: Provider>(bed: &Bed<P>) -> bool {
 pub fn a_datagram_wakes_a_sleeper<P: Provider>(bed: &Bed<P>) {
     let progress = ProgressMode::Automatic;
     let domain = DomainOptions { progress, ..DomainOptions::default() };
-    let options = Options { domain, ..options() };
+    let options = Options { domain, ..Options::datagrams() };
     if bed.sharing == Sharing::Exclusive {
         return;
     }

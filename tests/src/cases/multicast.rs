@@ -5,7 +5,7 @@ use std::{net::Ipv4Addr, sync::Arc};
 use kestrel_core::{
     address::Address,
     address_vector::FI_ADDR_NOTAVAIL,
-    endpoint::{EndpointOptions, Group, GroupError, PostError},
+    endpoint::{Group, GroupError, PostError},
     event_queue::{Event, EventQueue, EventRead},
     flags::Flags,
     memory::Pieces,
@@ -21,8 +21,7 @@ use crate::{
 const CONTEXT: u64 = 99;
 
 fn options(queue: Option<&Arc<EventQueue>>) -> Options {
-    let endpoint = EndpointOptions { datagrams: true, ..EndpointOptions::default() };
-    Options { endpoint, events: queue.cloned(), ..Options::default() }
+    Options { events: queue.cloned(), ..Options::datagrams() }
 }
 
 fn world<P: Provider>(bed: &Bed<P>, count: usize) -> (World<P>, Arc<EventQueue>) {

@@ -22,10 +22,20 @@ use crate::scale::{PATIENCE, scaled};
 
 const LENGTHS: [usize; 4] = [8, 300, 5_000, 300_000];
 
-/// `count` sharers and a world of senders that know them as 0, 1, …
+/// `members` sharers and a world of `count` senders that know them as 0, 1, …
 fn senders<P: Provider>(bed: &Bed<P>, members: usize, count: usize) -> (Sharers<P>, World<P>) {
-    let sharers = Sharers::open(bed, members);
-    let nodes = (0..count).map(|_| bed.stranger(&Options::default())).collect();
+    senders_with(bed, members, count, &Options::default())
+}
+
+/// The same with these options.
+pub fn senders_with<P: Provider>(
+    bed: &Bed<P>,
+    members: usize,
+    count: usize,
+    options: &Options,
+) -> (Sharers<P>, World<P>) {
+    let sharers = Sharers::open(bed, members, &options.endpoint);
+    let nodes = (0..count).map(|_| bed.stranger(options)).collect();
     let world = World { nodes };
     for node in &world.nodes {
         node.vector.insert(&sharers.addresses());
