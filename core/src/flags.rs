@@ -37,6 +37,7 @@ bitflags::bitflags! {
         const MATCH_COMPLETE = 1 << 31;
         const AV_USER_ID = 1 << 41;
         const VARIABLE_MSG = 1 << 48;
+        const RMA_PMEM = 1 << 49;
         const SOURCE_ERR = 1 << 50;
         const SHARED_AV = 1 << 53;
         const LOCAL_COMM = 1 << 51;

@@ -20,6 +20,8 @@ pub mod access;
 pub mod adapter;
 pub mod audience;
 #[allow(unsafe_code)]
+mod persistence;
+#[allow(unsafe_code)]
 pub mod registration;
 
 use access::Gate;
@@ -58,7 +60,7 @@ pub struct MemoryRegionAttributes<'a> {
     pub offset: u64,
     /// Heeded unless the registry's mode has `PROV_KEY`.
     pub requested_key: u64,
-    /// `RMA_EVENT`, or nothing.
+    /// `RMA_EVENT`, `RMA_PMEM`, or nothing.
     pub flags: Flags,
     /// The application's own, given back with events.
     pub context: u64,
@@ -304,7 +306,7 @@ impl MemoryRegionRegistry {
         if attributes.offset != 0 {
             return Err(MemoryRegionError::Offset { offset: attributes.offset });
         }
-        if !attributes.flags.difference(Flags::RMA_EVENT).is_empty() {
+        if !attributes.flags.difference(Flags::RMA_EVENT | Flags::RMA_PMEM).is_empty() {
             return Err(MemoryRegionError::UnsupportedFlags { flags: attributes.flags.bits() });
         }
         Ok(())

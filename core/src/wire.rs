@@ -5,7 +5,7 @@
 //! whole words in front of the payload.
 
 /// The protocol's version, exchanged when two endpoints connect.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 
 /// What a packet is. Anything else from a peer breaks the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,6 +117,8 @@ pub const ACK_DELIVERY: u8 = 4;
 pub const ACK_MATCH: u8 = 8;
 /// Of one-sided packets: the operation's last, to be answered.
 pub const LAST: u8 = 4;
+/// Of one-sided packets: what they change is to be on its storage before it is answered.
+pub const COMMIT: u8 = 8;
 /// The sender has nothing else to send: it would help to copy what is read from its memory.
 pub const WAITS: u8 = 16;
 /// The bits that core uses; the rest is the transport's.

@@ -207,6 +207,13 @@ macro_rules! conformance {
                 a_safe_buffer_comes_back,
                 suppressed_operations_complete_all_the_same,
                 both_ends_count;
+            persistence:
+                what_is_committed_has_arrived,
+                atomic_operations_commit_too,
+                who_does_not_commit_is_as_ever,
+                volatile_memory_commits_nothing,
+                only_what_changes_memory_commits,
+                by_default_everything_commits_that_can;
             atomic:
                 every_call_does_what_it_says,
                 elements_lie_anywhere,

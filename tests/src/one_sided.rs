@@ -51,11 +51,22 @@ pub fn expose_ranges<P: Provider>(
     access: Flags,
     requested_key: u64,
 ) -> Result<Arc<MemoryRegion>, MemoryRegionError> {
+    expose_as(node, pieces, access, requested_key, Flags::empty())
+}
+
+/// The same, of memory that `flags` says more of.
+pub fn expose_as<P: Provider>(
+    node: &Node<P>,
+    pieces: &[Piece],
+    access: Flags,
+    requested_key: u64,
+    flags: Flags,
+) -> Result<Arc<MemoryRegion>, MemoryRegionError> {
     let range =
         |piece: &Piece| MemoryRange { address: piece.as_ptr() as u64, len: piece.len() as u64 };
     let ranges: Vec<MemoryRange> = pieces.iter().map(range).collect();
-    let attributes =
-        MemoryRegionAttributes { ranges: &ranges, access, requested_key, ..Default::default() };
+    let (ranges, rest) = (&ranges[..], MemoryRegionAttributes::default());
+    let attributes = MemoryRegionAttributes { ranges, access, requested_key, flags, ..rest };
     // SAFETY: the memory outlives the world, since each case makes it first.
     unsafe { node.domain.register_memory(&attributes) }
 }

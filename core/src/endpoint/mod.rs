@@ -140,6 +140,9 @@ const SEND_FLAGS: Flags = Flags::REMOTE_CQ_DATA
     .union(Flags::DELIVERY_COMPLETE)
     .union(Flags::MATCH_COMPLETE)
     .union(Flags::FENCE);
+/// What transmit calls may have by default, each as far as it means something for it.
+const TRANSMIT_FLAGS: Flags =
+    SEND_FLAGS.union(Flags::MULTICAST).union(Flags::COMMIT_COMPLETE).union(Flags::TRANSMIT);
 /// What datagrams cannot have: nobody says what has become of them.
 const RELIABLE_FLAGS: Flags =
     Flags::DELIVERY_COMPLETE.union(Flags::MATCH_COMPLETE).union(Flags::FENCE);
@@ -263,7 +266,7 @@ impl<P: Provider> Endpoint<P> {
         Ok(&self.enabled()?.unit)
     }
 
-    /// The flags of a transmit call that names none (`tx_attr.op_flags`).
+    /// The flags of a send that names none (`tx_attr.op_flags`).
     #[inline(always)]
     pub fn default_send_flags(&self) -> Flags {
         self.defaults.send()

@@ -1,7 +1,7 @@
 //! What an endpoint is opened with, and what can be changed later.
 //! Reference: fi_endpoint(3), `fi_getopt`, `fi_setopt`.
 
-use super::{Endpoint, EndpointError, RECEIVE_FLAGS, SEND_FLAGS};
+use super::{Endpoint, EndpointError, RECEIVE_FLAGS, TRANSMIT_FLAGS};
 use crate::{
     address::Address,
     config::Config,
@@ -182,28 +182,54 @@ impl<P: Provider> Endpoint<P> {
     }
 }
 
-/// The flags of calls that name none, for each direction.
+/// The flags of calls that name none, for each direction. Each kind of call has those of them that
+/// mean something for it.
 pub struct DefaultFlags {
-    send: AtomicU64,
+    transmit: AtomicU64,
     receive: AtomicU64,
 }
 
 impl Clone for DefaultFlags {
     fn clone(&self) -> Self {
-        DefaultFlags::new(self.send(), self.receive())
+        DefaultFlags::new(self.transmit(), self.receive())
     }
 }
 
 impl DefaultFlags {
     /// `tx_attr.op_flags` and `rx_attr.op_flags`.
-    pub fn new(send: Flags, receive: Flags) -> Self {
-        DefaultFlags { send: AtomicU64::new(send.bits()), receive: AtomicU64::new(receive.bits()) }
+    pub fn new(transmit: Flags, receive: Flags) -> Self {
+        let [transmit, receive] = [transmit, receive].map(|flags| AtomicU64::new(flags.bits()));
+        DefaultFlags { transmit, receive }
     }
 
-    /// Of transmit calls.
+    /// All of transmit calls.
+    #[inline(always)]
+    pub fn transmit(&self) -> Flags {
+        Flags::from_bits_retain(self.transmit.load(Ordering::Relaxed))
+    }
+
+    /// Of sends.
     #[inline(always)]
     pub fn send(&self) -> Flags {
-        Flags::from_bits_retain(self.send.load(Ordering::Relaxed))
+        self.transmit().difference(Flags::COMMIT_COMPLETE)
+    }
+
+    /// Of writes.
+    #[inline(always)]
+    pub fn write(&self) -> Flags {
+        self.transmit().difference(Flags::MATCH_COMPLETE)
+    }
+
+    /// Of atomic operations.
+    #[inline(always)]
+    pub fn atomic(&self) -> Flags {
+        self.write().difference(Flags::INJECT | Flags::REMOTE_CQ_DATA)
+    }
+
+    /// Of reads.
+    #[inline(always)]
+    pub fn read(&self) -> Flags {
+        self.atomic().difference(Flags::COMMIT_COMPLETE)
     }
 
     /// Of receive calls.
@@ -224,7 +250,7 @@ impl DefaultFlags {
         let bad = EndpointError::BadFlags { object: "default operation", flags };
         let (target, allowed) = match (flags.contains(Flags::TRANSMIT), flags.contains(Flags::RECV))
         {
-            (true, false) => (&self.send, SEND_FLAGS | Flags::MULTICAST | Flags::TRANSMIT),
+            (true, false) => (&self.transmit, TRANSMIT_FLAGS),
             (false, true) => (&self.receive, RECEIVE_FLAGS | Flags::RECV),
             _ => return Err(bad),
         };

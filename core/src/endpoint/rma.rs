@@ -20,7 +20,8 @@ const READ_FLAGS: Flags = Flags::COMPLETION
     .union(Flags::TRANSMIT_COMPLETE)
     .union(Flags::DELIVERY_COMPLETE)
     .union(Flags::INJECT_COMPLETE);
-pub(super) const WRITE_FLAGS: Flags = READ_FLAGS.union(Flags::INJECT).union(Flags::REMOTE_CQ_DATA);
+pub(super) const WRITE_FLAGS: Flags =
+    READ_FLAGS.union(Flags::COMMIT_COMPLETE).union(Flags::INJECT).union(Flags::REMOTE_CQ_DATA);
 
 impl<P: Provider> Endpoint<P> {
     /// Posts a read of a peer's memory into `post.pieces`.
@@ -43,7 +44,8 @@ impl<P: Provider> Endpoint<P> {
     ///
     /// As [`Self::post_read`]; with `INJECT` the pieces are the caller's again when
     /// this returns. Every level of completion is the same: the bytes are in the
-    /// target's memory, and it said so.
+    /// target's memory, and it said so. With `COMMIT_COMPLETE` they are on the storage behind it
+    /// as well, which the target's engine waits for; the region has `RMA_PMEM`.
     /// # Reference
     /// fi_rma(3), `fi_writemsg`
     #[inline]
@@ -210,7 +212,7 @@ impl<P: Provider> Endpoint<P> {
     ) -> Result<(), Refused> {
         let (owner, piece) = Owner::new(buffer);
         let mut owner = Some(owner);
-        let mut flags = self.default_send_flags() & WRITE_FLAGS | Flags::COMPLETION;
+        let mut flags = self.defaults.transmit() & WRITE_FLAGS | Flags::COMPLETION;
         flags.set(Flags::REMOTE_CQ_DATA, data.is_some());
         if action == Action::Read {
             flags &= READ_FLAGS;

@@ -27,6 +27,7 @@ pub const TX_CAPS: Flags = Flags::MSG
     .union(Flags::SEND)
     .union(Flags::TRIGGER)
     .union(Flags::FENCE)
+    .union(Flags::RMA_PMEM)
     .union(Flags::MULTICAST)
     .union(Flags::NAMED_RX_CTX)
     .union(Flags::COLLECTIVE);
@@ -45,6 +46,7 @@ pub const RX_CAPS: Flags = Flags::MSG
     .union(Flags::MULTI_RECV)
     .union(Flags::SOURCE)
     .union(Flags::RMA_EVENT)
+    .union(Flags::RMA_PMEM)
     .union(Flags::SOURCE_ERR)
     .union(Flags::COLLECTIVE);
 
@@ -76,6 +78,10 @@ const SOCKET_CAPS: Flags = Flags::MSG
     .union(Flags::RECV)
     .union(Flags::LOCAL_COMM)
     .union(Flags::REMOTE_COMM);
+
+/// Completion levels that somebody has to tell of.
+const ANSWERED: Flags =
+    Flags::DELIVERY_COMPLETE.union(Flags::MATCH_COMPLETE).union(Flags::COMMIT_COMPLETE);
 
 /// The protocol of streams: see [`crate::socket_endpoint`].
 const PROTOCOL_STREAM: u32 = 1 << 31 | 0x6b73; // "ks"
@@ -145,7 +151,8 @@ impl Offer {
             | Flags::INJECT_COMPLETE
             | Flags::TRANSMIT_COMPLETE
             | Flags::DELIVERY_COMPLETE
-            | Flags::MATCH_COMPLETE;
+            | Flags::MATCH_COMPLETE
+            | Flags::COMMIT_COMPLETE;
         maximum.receive.size = RX_SIZE_MAX;
         // Who has it must claim or discard every message, so nobody gets it unasked.
         maximum.caps |= Flags::VARIABLE_MSG;
@@ -190,8 +197,7 @@ impl Offer {
     /// be lost. "FI_EP_DGRAM: Supports a connectionless, unreliable datagram communication."
     pub fn datagrams(message_max: usize) -> Self {
         let mut offer = Offer::rdm();
-        let reliable = Flags::DELIVERY_COMPLETE | Flags::MATCH_COMPLETE;
-        offer.maximum.transmit.op_flags.remove(reliable);
+        offer.maximum.transmit.op_flags.remove(ANSWERED);
         for info in [&mut offer.template, &mut offer.maximum] {
             for caps in [&mut info.caps, &mut info.transmit.caps, &mut info.receive.caps] {
                 *caps &= DATAGRAM_CAPS;
@@ -235,8 +241,7 @@ impl Offer {
     /// completion would tell.
     fn synchronous(mut self, kind: EndpointType) -> Self {
         self.maximum.receive.op_flags = Flags::COMPLETION;
-        let answered = Flags::DELIVERY_COMPLETE | Flags::MATCH_COMPLETE;
-        self.maximum.transmit.op_flags.remove(answered);
+        self.maximum.transmit.op_flags.remove(ANSWERED);
         for info in [&mut self.template, &mut self.maximum] {
             for caps in [&mut info.caps, &mut info.transmit.caps, &mut info.receive.caps] {
                 *caps &= SOCKET_CAPS;
@@ -306,6 +311,7 @@ fn rdm_template() -> Info {
         | Flags::REMOTE_READ
         | Flags::REMOTE_WRITE
         | Flags::RMA_EVENT
+        | Flags::RMA_PMEM
         | Flags::AV_USER_ID
         | Flags::SHARED_AV
         | Flags::LOCAL_COMM

@@ -77,6 +77,10 @@ pub enum Refusal {
     Access,
     /// Not within the region, or not aligned as the operation needs it.
     Bounds,
+    /// Nobody said that the region's memory is persistent.
+    Volatile,
+    /// The region's storage did not take what was written.
+    Storage,
 }
 
 impl Refusal {
@@ -86,6 +90,8 @@ impl Refusal {
             Refusal::Key => Errno::KEYREJECTED,
             Refusal::Access => Errno::ACCES,
             Refusal::Bounds => Errno::INVAL,
+            Refusal::Volatile => Errno::OPNOTSUPP,
+            Refusal::Storage => Errno::IO,
         }
     }
 }
@@ -129,6 +135,11 @@ impl Drop for Access<'_> {
 }
 
 impl Access<'_> {
+    /// What is accessed.
+    pub(super) fn region(&self) -> &MemoryRegion {
+        self.region
+    }
+
     /// The longest contiguous part from byte `offset` of the region on, at most
     /// `length` bytes. Usable as long as the access.
     #[inline(always)]

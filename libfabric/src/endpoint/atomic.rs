@@ -13,7 +13,7 @@ use kestrel_core::{
 use super::{
     State, atomic_query,
     post::{self, List},
-    remote::{NOT_OF_READS, Segments},
+    remote::Segments,
 };
 use crate::{
     abi::{
@@ -92,7 +92,7 @@ unsafe fn post_row(
 ) -> isize {
     let length = (count as u64).saturating_mul(call.datatype.size() as u64);
     let segments = [RemoteSegment { address: target.address, length, key: target.key }];
-    let flags = state.defaults.send().difference(NOT_OF_READS);
+    let flags = state.defaults.atomic();
     let post = of_sides(call, sides, target.peer, &segments, context, flags);
     // SAFETY: the caller vouches for it.
     unsafe { start(state, post) }

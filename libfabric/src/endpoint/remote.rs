@@ -1,12 +1,8 @@
-//! What one-sided operations have in common, on the data path: remote segments, and
-//! flags.
+//! What one-sided operations have in common, on the data path: remote segments.
 
 use std::{mem::MaybeUninit, slice};
 
-use kestrel_core::{
-    flags::Flags,
-    one_sided::{RMA_IOV_LIMIT, RemoteSegment},
-};
+use kestrel_core::one_sided::{RMA_IOV_LIMIT, RemoteSegment};
 
 use crate::abi::{atomic::RmaIoc, message::RmaIov};
 
@@ -74,9 +70,3 @@ impl Segments {
         unsafe { slice::from_raw_parts(self.segments.as_ptr().cast(), self.count) }
     }
 }
-
-/// Default flags of sends that mean nothing for what comes back from a peer.
-pub const NOT_OF_READS: Flags =
-    Flags::INJECT.union(Flags::REMOTE_CQ_DATA).union(Flags::MATCH_COMPLETE);
-/// Default flags of sends that mean nothing for writes.
-pub const NOT_OF_WRITES: Flags = Flags::MATCH_COMPLETE;

@@ -11,7 +11,7 @@ use kestrel_core::{
 use super::{
     State,
     post::{self, List},
-    remote::{NOT_OF_READS, NOT_OF_WRITES, Segments},
+    remote::Segments,
 };
 use crate::{
     abi::{attributes::Iovec, fid::FidEp, message::MsgRma, transfer::OpsRma},
@@ -63,16 +63,6 @@ fn of_pieces<'a>(
     RmaPost { pieces, to, segments, data: 0, context: context as u64, flags, owner: None }
 }
 
-#[inline(always)]
-fn read_flags(state: &State) -> Flags {
-    state.defaults.send().difference(NOT_OF_READS)
-}
-
-#[inline(always)]
-fn write_flags(state: &State) -> Flags {
-    state.defaults.send().difference(NOT_OF_WRITES)
-}
-
 /// One buffer; none if it is missing.
 ///
 /// # Safety
@@ -105,7 +95,7 @@ unsafe extern "C" fn read(
     let (state, piece) = unsafe { (post::state(ep), piece(buffer, length)) };
     let Some(piece) = piece else { return missing() };
     let segments = [Target { peer, address, key }.segment(length)];
-    let post = of_pieces(Pieces::One(piece), peer, &segments, context, read_flags(state));
+    let post = of_pieces(Pieces::One(piece), peer, &segments, context, state.defaults.read());
     // SAFETY: as said above.
     unsafe { start_read(state, post) }
 }
@@ -124,7 +114,7 @@ unsafe extern "C" fn readv(
     let (state, list) = unsafe { (post::state(ep), List::new(iov, count)) };
     let Some(list) = list else { return post::bad_list() };
     let segments = [Target { peer, address, key }.segment(list.pieces().total())];
-    let post = of_pieces(list.pieces(), peer, &segments, context, read_flags(state));
+    let post = of_pieces(list.pieces(), peer, &segments, context, state.defaults.read());
     // SAFETY: as said above.
     unsafe { start_read(state, post) }
 }
@@ -229,7 +219,7 @@ unsafe fn write_one(
     let (state, piece) = unsafe { (post::state(ep), piece(buffer, length)) };
     let Some(piece) = piece else { return missing() };
     let segments = [target.segment(length)];
-    let flags = write_flags(state);
+    let flags = state.defaults.write();
     let mut post = of_pieces(Pieces::One(piece), target.peer, &segments, context, flags);
     if let Some(data) = data {
         post.data = data;
@@ -282,7 +272,7 @@ unsafe extern "C" fn writev(
     let (state, list) = unsafe { (post::state(ep), List::new(iov, count)) };
     let Some(list) = list else { return post::bad_list() };
     let segments = [Target { peer, address, key }.segment(list.pieces().total())];
-    let post = of_pieces(list.pieces(), peer, &segments, context, write_flags(state));
+    let post = of_pieces(list.pieces(), peer, &segments, context, state.defaults.write());
     // SAFETY: as said above.
     unsafe { start_write(state, post) }
 }

@@ -227,7 +227,7 @@ pub unsafe extern "C" fn control(ep: *mut Fid, command: c_int, argument: *mut c_
             command::GETOPSFLAG => {
                 let flags = flags()?;
                 *flags = match Flags::from_bits_retain(*flags) {
-                    Flags::TRANSMIT => state.defaults.send().bits(),
+                    Flags::TRANSMIT => state.defaults.transmit().bits(),
                     Flags::RECV => state.defaults.receive().bits(),
                     other => return Err(Failure::flags("FI_GETOPSFLAG", other.bits())),
                 };

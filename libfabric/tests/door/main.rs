@@ -82,6 +82,8 @@ mod flag {
     pub const REMOTE_WRITE: u64 = 1 << 13;
     pub const REMOTE_CQ_DATA: u64 = 1 << 17;
     pub const PEEK: u64 = 1 << 19;
+    pub const COMMIT_COMPLETE: u64 = 1 << 30;
+    pub const RMA_PMEM: u64 = 1 << 49;
     pub const SOURCE: u64 = 1 << 57;
     /// As a binding flag.
     pub const SELECTIVE_COMPLETION: u64 = 1 << 59;

@@ -3,13 +3,22 @@
 use std::{ffi::c_void, ptr::null_mut};
 
 use crate::{
-    abi::{atomic::AtomicAttr, fid::FidMr},
+    abi::{
+        atomic::AtomicAttr,
+        attributes::Iovec,
+        fid::FidMr,
+        message::{MsgRma, RmaIov},
+    },
     code, flag,
     host::host,
     world::{World, close},
 };
 
 pub fn register(world: &World, memory: &mut [u64], access: u64) -> *mut FidMr {
+    register_as(world, memory, access, 17, 0)
+}
+
+fn register_as(world: &World, memory: &mut [u64], access: u64, key: u64, flags: u64) -> *mut FidMr {
     let mut mr = null_mut();
     // SAFETY: the memory outlives the region, as every test here closes it.
     unsafe {
@@ -17,7 +26,7 @@ pub fn register(world: &World, memory: &mut [u64], access: u64) -> *mut FidMr {
         let (start, length) = (memory.as_ptr().cast(), size_of_val(memory));
         let place = &raw mut mr;
         let domain = world.domain.cast();
-        assert_eq!(reg(domain, start, length, access, 0, 17, 0, place, null_mut()), 0);
+        assert_eq!(reg(domain, start, length, access, 0, key, flags, place, null_mut()), 0);
     }
     mr
 }
@@ -52,6 +61,42 @@ fn a_peer_writes_and_reads_registered_memory() {
     assert_eq!(close(world.domain), code::BUSY);
     assert_eq!(close(mr), 0);
     assert_eq!(close(mr), code::BADF);
+}
+
+#[test]
+fn what_is_committed_is_in_persistent_memory() {
+    let Some(host) = host("what_is_committed_is_in_persistent_memory") else { return };
+    let world = World::new(host, 2);
+    let from = world.nodes[0];
+    let (mut lasting, mut passing, sent) = (vec![0_u64; 4], vec![0_u64; 4], 7_u64);
+    let persistent = register_as(&world, &mut lasting, flag::REMOTE_WRITE, 17, flag::RMA_PMEM);
+    let volatile = register_as(&world, &mut passing, flag::REMOTE_WRITE, 18, 0);
+    let iov = Iovec { base: (&raw const sent).cast_mut().cast(), len: 8 };
+    // SAFETY: buffers and regions live until the completions have come.
+    unsafe {
+        assert_eq!((*world.info).caps & flag::RMA_PMEM, flag::RMA_PMEM);
+        let ops = &*(*from.ep).rma;
+        let commit = |key, context: usize| {
+            let target = RmaIov { addr: 8, len: 8, key };
+            let msg = MsgRma {
+                msg_iov: &raw const iov,
+                desc: null_mut(),
+                iov_count: 1,
+                addr: 1,
+                rma_iov: &raw const target,
+                rma_iov_count: 1,
+                context: context as *mut c_void,
+                data: 0,
+            };
+            (ops.writemsg)(from.ep, &raw const msg, flag::COMMIT_COMPLETE)
+        };
+        assert_eq!(commit(17, 1), 0);
+        world.completion(from);
+        assert_eq!((&raw const lasting[1]).read_volatile(), 7);
+        assert_eq!(commit(18, 2), 0);
+        wait_for_error(&world);
+    }
+    assert_eq!((close(persistent), close(volatile)), (0, 0));
 }
 
 fn wait_for_error(world: &World) {

@@ -18,6 +18,7 @@ pub mod multi_receive;
 pub mod multicast;
 pub mod order;
 pub mod peek;
+pub mod persistence;
 pub mod progress;
 pub mod queues;
 pub mod rma;

@@ -63,6 +63,9 @@ pub(super) fn grant(asked: Flags, offered: Flags) -> Flags {
     if !granted.intersects(ONE_SIDED_TARGET) {
         granted.remove(Flags::RMA_EVENT);
     }
+    if !granted.contains(Flags::RMA) {
+        granted.remove(Flags::RMA_PMEM);
+    }
     granted
 }
 
@@ -73,7 +76,7 @@ pub(super) fn side(caps: Flags, applicable: Flags) -> Flags {
         side.remove(MESSAGES);
     }
     if !side.intersects(ONE_SIDED_DIRECTIONS) {
-        side.remove(ONE_SIDED);
+        side.remove(ONE_SIDED | Flags::RMA_PMEM);
     }
     side
 }
@@ -150,7 +153,7 @@ impl Negotiation<'_> {
     fn registration_missing(&mut self, asked: MemoryRegionMode, required: MemoryRegionMode) {
         let beyond_target = required.difference(TARGET_MODES);
         if self.hints.caps.is_empty() && beyond_target.is_empty() {
-            let one_sided = ONE_SIDED | ONE_SIDED_DIRECTIONS | Flags::RMA_EVENT;
+            let one_sided = ONE_SIDED | ONE_SIDED_DIRECTIONS | Flags::RMA_EVENT | Flags::RMA_PMEM;
             self.info.caps = self.info.caps.difference(one_sided);
         } else {
             let offered = format!("nothing without {}", bits_text("FI_MR_", required));

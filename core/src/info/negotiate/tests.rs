@@ -169,10 +169,23 @@ fn order_and_default_flags_must_be_offered() {
     let mut strict = Hints::new();
     strict.transmit.completion_order = CompletionOrder::STRICT;
     assert_eq!(rejected(&strict), ["tx_attr->comp_order"]);
-    let flags = Flags::COMPLETION | Flags::DELIVERY_COMPLETE;
+    let flags = Flags::COMPLETION | Flags::DELIVERY_COMPLETE | Flags::COMMIT_COMPLETE;
     assert_eq!(accepted(&Hints::new().tx_op_flags(flags)).transmit.op_flags, flags);
     assert_eq!(accepted(&Hints::new()).transmit.op_flags, Flags::empty());
-    assert_eq!(rejected(&Hints::new().tx_op_flags(Flags::COMMIT_COMPLETE)), ["tx_attr->op_flags"]);
+    assert_eq!(rejected(&Hints::new().tx_op_flags(Flags::MULTICAST)), ["tx_attr->op_flags"]);
+}
+
+/// "This flag requires that FI_RMA be set" (fi_getinfo(3), FI_RMA_PMEM).
+#[test]
+fn persistent_memory_comes_with_remote_memory() {
+    let granted = |caps| {
+        let info = accepted(&Hints::new().caps(caps));
+        [info.caps, info.transmit.caps, info.receive.caps].map(|it| it.contains(Flags::RMA_PMEM))
+    };
+    assert_eq!(granted(Flags::empty()), [true; 3]);
+    assert_eq!(granted(Flags::RMA | Flags::RMA_PMEM), [true; 3]);
+    assert_eq!(granted(Flags::RMA | Flags::WRITE), [true, true, false]);
+    assert_eq!(granted(Flags::MSG | Flags::ATOMIC), [false; 3]);
 }
 
 #[test]

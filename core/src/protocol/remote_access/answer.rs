@@ -141,6 +141,8 @@ impl<T: Transport> Engine<T> {
             Errno::KEYREJECTED => "it has no memory region with this key",
             Errno::ACCES => "its memory region or its endpoint does not allow that",
             Errno::INVAL => "that is not within its memory region, or not aligned",
+            Errno::OPNOTSUPP => "its memory region was not registered as persistent memory",
+            Errno::IO => "the storage behind its memory region did not take it",
             _ => "it did not say why",
         };
         let operation = self.take_remote(index);

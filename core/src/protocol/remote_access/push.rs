@@ -33,6 +33,8 @@ struct Step {
     /// Bytes of the operation that are behind us, and in all.
     sent: usize,
     total: usize,
+    /// What every packet of it says.
+    mark: u8,
 }
 
 impl Step {
@@ -43,7 +45,7 @@ impl Step {
 
     /// The flags of a packet about `length` bytes.
     fn flags(&self, length: usize) -> u8 {
-        if self.sent + length == self.total { wire::LAST } else { 0 }
+        self.mark | if self.sent + length == self.total { wire::LAST } else { 0 }
     }
 
     fn address(&self) -> u64 {
@@ -90,7 +92,9 @@ impl<T: Transport> Engine<T> {
             let (sent, total) = (operation.sent, operation.total);
             let (segment, within) = operation.segments.at(sent);
             let name = self.remotes.name(index);
-            let step = Step { name, segment, within, sent, total };
+            let commits = operation.flags.contains(Flags::COMMIT_COMPLETE);
+            let mark = if commits { wire::COMMIT } else { 0 };
+            let step = Step { name, segment, within, sent, total, mark };
             let pushed = match operation.action {
                 Action::Write => self.push_write(peer, index, &step),
                 Action::Read => self.push_read(peer, &step),
@@ -141,14 +145,15 @@ impl<T: Transport> Engine<T> {
         } else {
             return self.push_write_part(peer, index, step, piece);
         };
-        let last = step.flags(ahead);
+        let flags = step.flags(ahead);
         let RemoteSegment { address, key, .. } = step.segment;
-        let pushed = if operation.flags.contains(Flags::REMOTE_CQ_DATA) && last != 0 {
+        let with_data = operation.flags.contains(Flags::REMOTE_CQ_DATA);
+        let pushed = if with_data && flags & wire::LAST != 0 {
             let words = [key, address, operation.data];
-            self.transport.push(peer, Head::new(Kind::WriteData, last), step.name, &words, piece)
+            self.transport.push(peer, Head::new(Kind::WriteData, flags), step.name, &words, piece)
         } else {
             let words = [key, address];
-            self.transport.push(peer, Head::new(Kind::Write, last), step.name, &words, piece)
+            self.transport.push(peer, Head::new(Kind::Write, flags), step.name, &words, piece)
         };
         if pushed {
             return Some(ahead);
@@ -171,7 +176,7 @@ impl<T: Transport> Engine<T> {
         let wanted = Cut::to(busy).part_of(step.segment.length as usize, self.limits.fragment);
         let part = fit(&mut self.transport, peer, piece.part(0, wanted))?;
         let mut flags = step.flags(part.len());
-        if flags != 0 && operation.flags.contains(Flags::REMOTE_CQ_DATA) {
+        if flags & wire::LAST != 0 && operation.flags.contains(Flags::REMOTE_CQ_DATA) {
             flags |= wire::DATA;
         }
         let RemoteSegment { address, length, key } = step.segment;

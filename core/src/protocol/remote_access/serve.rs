@@ -25,6 +25,13 @@ pub(super) struct Stretch {
     pub key: u64,
     pub address: u64,
     pub length: u64,
+    /// Whether what changes has to be stored before it is answered.
+    pub commits: bool,
+}
+
+/// Whether a packet's sender waits until what it changes is stored.
+fn commits(arrival: &Arrival) -> bool {
+    arrival.head.flags & wire::COMMIT != 0
 }
 
 impl<T: Transport> Engine<T> {
@@ -33,8 +40,8 @@ impl<T: Transport> Engine<T> {
         let with_data = arrival.head.kind == Kind::WriteData as u8;
         let data = with_data.then(|| self.transport.word(2));
         let length = arrival.length as u64;
-        let stretch =
-            Stretch { key: self.transport.word(0), address: self.transport.word(1), length };
+        let (key, address) = (self.transport.word(0), self.transport.word(1));
+        let stretch = Stretch { key, address, length, commits: commits(&arrival) };
         let placed = self.place(arrival.peer, stretch, 0, length);
         self.end_write(&arrival, length, data, placed);
     }
@@ -48,7 +55,8 @@ impl<T: Transport> Engine<T> {
         if offset > length || part > length - offset {
             return self.violation(arrival.peer, "a part of a write is outside of the write");
         }
-        let placed = self.place(arrival.peer, Stretch { key, address, length }, offset, part);
+        let stretch = Stretch { key, address, length, commits: commits(&arrival) };
+        let placed = self.place(arrival.peer, stretch, offset, part);
         self.end_write(&arrival, length, data, placed);
     }
 
@@ -77,6 +85,9 @@ impl<T: Transport> Engine<T> {
             done += piece.len();
         });
         if offset + part == stretch.length {
+            if stretch.commits {
+                access.commit(start, stretch.length)?;
+            }
             region.count(Flags::REMOTE_WRITE);
         }
         Ok(())
@@ -139,7 +150,7 @@ impl<T: Transport> Engine<T> {
             return self.answer(peer, name, 0);
         }
         let last = arrival.head.flags & wire::LAST != 0;
-        let stretch = Stretch { key, address, length };
+        let stretch = Stretch { key, address, length, commits: false };
         let served = match self.read_now(peer, name, stretch, offset) {
             Ok(true) => return self.served(last),
             Ok(false) => self.serve_later(peer, name, stretch, offset, last),
@@ -196,7 +207,7 @@ impl<T: Transport> Engine<T> {
             return self.violation(peer, "an atomic operation contradicts itself");
         };
         let length_wide = length as u64;
-        let stretch = Stretch { key, address, length: length_wide };
+        let stretch = Stretch { key, address, length: length_wide, commits: commits(&arrival) };
         if let Err(refusal) = self.execute_atomic(peer, call, stretch, arrival.length) {
             return self.answer(peer, name, refusal.errno().0 as u64);
         }
@@ -233,6 +244,9 @@ impl<T: Transport> Engine<T> {
         let access = region.access_as(needs)?;
         let (operands, results) = self.scratch.parts();
         execute(call, &access, start, stretch.length as usize, operands, results)?;
+        if stretch.commits && call.operation != AtomicOperation::Read {
+            access.commit(start, stretch.length)?;
+        }
         drop(access);
         let fetches = call.form != Form::Base;
         region.count(if fetches { Flags::REMOTE_READ } else { Flags::REMOTE_WRITE });

@@ -40,7 +40,8 @@ impl RemoteOperation {
         };
         let local = pieces.view().contiguous(0, self.total);
         let whole = local.len() == self.total && (1..=LENGTH_MAX).contains(&self.total);
-        let plain = whole && !self.flags.contains(Flags::REMOTE_CQ_DATA);
+        // The target's processor tells of data, and has what is written stored.
+        let plain = whole && !self.flags.intersects(Flags::REMOTE_CQ_DATA | Flags::COMMIT_COMPLETE);
         plain.then_some(Simple { direction, key: segment.key, address: segment.address, local })
     }
 }
