@@ -14,28 +14,34 @@ from lab import ROOT, needs_guest, run
 
 sys.path.append(str(ROOT / "tests" / "clients"))
 
-from client import MPICH, PROOF  # noqa: E402
+from client import INTEL_MPI, MPICH, PROOF, Mpi  # noqa: E402
+from test_benchmarks import LIMITS  # noqa: E402
 from test_mpi4py import SHARE, SUITE  # noqa: E402
 from test_programs import build  # noqa: E402
 
 pytestmark = [pytest.mark.usefixtures("ready"), needs_guest]
 
-LAUNCH = ["-launcher", "ssh", "-launcher-exec", str(Path(__file__).with_name("rsh"))]
+RSH = str(Path(__file__).with_name("rsh"))
+# How each launcher reaches the other host.
+LAUNCH = {
+    "mpich": ["-launcher", "ssh", "-launcher-exec", RSH],
+    "intelmpi": ["-bootstrap", "ssh", "-bootstrap-exec", RSH],
+}
 RANKS = ["-hosts", "10.9.0.1,10.9.0.2", "-ppn", "2", "-n", "4"]
 SCALE = os.environ.get("KESTREL_TEST_SCALE", "default")
 SENT = re.compile(r"sent (\d+) messages \(\d+ bytes\) through shared memory, (\d+) messages")
 
 
-def job(program: list[str], folder: Path, seconds_max: int) -> str:
+def job(program: list[str], folder: Path, seconds_max: int, mpi: Mpi = MPICH) -> str:
     """What a program on four ranks printed, each of which has used both transports."""
-    if not MPICH.launcher.exists():
-        pytest.skip(f"MPICH is not there: {MPICH.launcher} (scripts/clients)")
+    if not mpi.launcher.exists():
+        pytest.skip(f"{mpi.name} is not there: {mpi.launcher} (scripts/clients)")
     library = ROOT / "target" / "release"
     if not (library / "libkestrel_fi.so").exists():
         pytest.skip(f"{library}/libkestrel_fi.so is not built (cargo build --release)")
     ours = {"FI_PROVIDER_PATH": library, "FI_LOG_LEVEL": "info", "FI_LOG_PROV": "kestrel"}
-    variables = [f"{name}={value}" for name, value in {**ours, **MPICH.variables}.items()]
-    command = ["env", *variables, str(MPICH.launcher), *LAUNCH, *RANKS, *program]
+    variables = [f"{name}={value}" for name, value in {**ours, **mpi.variables}.items()]
+    command = ["env", *variables, str(mpi.launcher), *LAUNCH[mpi.name], *RANKS, *program]
     script = f"cd {shlex.quote(str(folder))} && exec {shlex.join(command)}"
     done = run("--two", "--timeout", seconds_max, "--", "sh", "-c", script, seconds_max=seconds_max)
     text = done.stdout + done.stderr
@@ -65,3 +71,12 @@ def test_mpi4py(module: str) -> None:
         pytest.skip("mpi4py's tests are not there (scripts/clients)")
     text = job([MPICH.python(), "test/main.py", "-i", rf"test_{module}\.py"], SUITE, 1200)
     assert "\nOK" in text and re.search(r"Ran [1-9]\d* tests? in", text), text[-4000:]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("benchmark", ["PingPong", "Sendrecv", "Allreduce", "Alltoall"])
+def test_intel_mpi_benchmarks(benchmark: str) -> None:
+    """All sizes, with few iterations."""
+    program = str(INTEL_MPI.folder / "bin" / "IMB-MPI1")
+    text = job([program, benchmark, *LIMITS["IMB-MPI1"]], ROOT, 1200, INTEL_MPI)
+    assert f"# Benchmarking {benchmark}" in text and re.search(r"^ +4194304 ", text, re.M), text[-4000:]
