@@ -224,12 +224,17 @@ fn a_key_that_comes_later_is_waited_for() {
 #[test]
 fn another_version_is_refused_by_name() {
     let scene = Scene::new();
-    let mut raw = Raw::connect(scene.victim.address());
-    let nonce = raw.greeting();
-    let mut bytes = signed(raw.hello(scene.victim.address()), KEY, &nonce);
-    bytes[4] = 2;
-    raw.say(&bytes);
-    assert_eq!(raw.read().unwrap().0, Message::Reject(RejectReason::Version));
+    let ours = kestrel_core::wire::VERSION.to_le_bytes()[0];
+    // Of the packets, one older, and of the handshake.
+    for (at, version) in [(4, ours - 1), (5, 0)] {
+        let mut raw = Raw::connect(scene.victim.address());
+        let nonce = raw.greeting();
+        let mut bytes = signed(raw.hello(scene.victim.address()), KEY, &nonce);
+        assert_eq!(bytes[4], ours, "the packets' version is told");
+        bytes[at] = version;
+        raw.say(&bytes);
+        assert_eq!(raw.read().unwrap().0, Message::Reject(RejectReason::Version));
+    }
     scene.ends_well();
 }
 
@@ -339,12 +344,12 @@ fn a_silent_listener_is_an_error_within_the_deadline() {
 fn a_listener_of_another_version_is_named() {
     let reason = connect_to(|mut socket| {
         let mut greeting = Message::Greeting([1; 32]).encode();
-        greeting[4] = 9;
+        greeting[4] = 99;
         socket.write_all(&greeting).unwrap();
         wait_for_end(socket);
     });
     assert_eq!(reason.errno, Errno::OPNOTSUPP);
-    assert!(reason.reason.contains("speaks version 9"), "{}", reason.reason);
+    assert!(reason.reason.contains("speaks version 1.99 "), "{}", reason.reason);
 }
 
 #[test]

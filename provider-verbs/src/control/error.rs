@@ -5,7 +5,7 @@ use std::{io, net::SocketAddr, time::Duration};
 use kestrel_core::{error::Errno, transport::Unreachable};
 use thiserror::Error;
 
-use super::wire::{RejectReason, VERSION, WireError};
+use super::wire::{RejectReason, VERSION, WireError, text_of};
 use crate::verbs::VerbsError;
 
 #[derive(Debug, Error)]
@@ -20,7 +20,11 @@ pub enum ConnectError {
     Refused { to: SocketAddr, reason: RejectReason },
     #[error("{to} answered with something that is no kestrel's: {source}")]
     BadAnswer { to: SocketAddr, source: WireError },
-    #[error("{to} speaks version {theirs} of the protocol, and we speak {VERSION}")]
+    #[error(
+        "{to} speaks version {} of the protocol, and we speak {}",
+        text_of(*theirs),
+        text_of(VERSION)
+    )]
     OtherVersion { to: SocketAddr, theirs: u16 },
     #[error("{to} does not prove that it has our key")]
     Unproven { to: SocketAddr },

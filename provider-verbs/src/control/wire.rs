@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-use kestrel_core::transport::Service;
+use kestrel_core::{transport::Service, wire};
 use thiserror::Error;
 
 use crate::{
@@ -13,8 +13,15 @@ use crate::{
     verbs::{PathEnd, RemoteMemory, is_mtu},
 };
 
-/// The version of the handshake and of the packets.
-pub const VERSION: u16 = 1;
+/// The version of the handshake, above that of the packets.
+pub const VERSION: u16 = 1 << 8 | wire::VERSION;
+const _: () = assert!(wire::VERSION < 1 << 8);
+
+/// A version in words: of the handshake, and of the packets.
+pub fn text_of(version: u16) -> String {
+    format!("{}.{}", version >> 8, version & 0xff)
+}
+
 const MAGIC: [u8; 4] = *b"KSTV";
 /// Magic, version, kind, length.
 pub const HEAD_BYTES: usize = 12;
@@ -30,7 +37,7 @@ pub type Nonce = [u8; NONCE_BYTES];
 pub enum WireError {
     #[error("it does not begin as a message does")]
     Magic,
-    #[error("version {theirs} of the protocol, and we speak {VERSION}")]
+    #[error("version {} of the protocol, and we speak {}", text_of(*theirs), text_of(VERSION))]
     OtherVersion { theirs: u16 },
     #[error("no message of kind {kind} has {bytes} bytes")]
     Length { kind: u16, bytes: u32 },
@@ -433,7 +440,8 @@ mod tests {
             bytes[at] = value;
             Message::decode(&bytes).unwrap_err()
         };
-        assert_eq!(with(4, 2), WireError::OtherVersion { theirs: 2 });
+        let other = VERSION & 0xff00 | 2;
+        assert_eq!(with(4, 2), WireError::OtherVersion { theirs: other });
         assert_eq!(with(6, 0), WireError::Length { kind: 0, bytes: 12 });
         assert_eq!(with(8, 13), WireError::Length { kind: 5, bytes: 13 });
     }
