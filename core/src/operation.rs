@@ -136,6 +136,8 @@ pub enum SendStage {
     Streaming,
     /// All has left; the receiver's word is awaited.
     AwaitFinish,
+    /// All has left; the transport's word that the peer has it is awaited.
+    AwaitConfirmation,
 }
 
 /// A send that could not be finished at once.

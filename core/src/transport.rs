@@ -366,6 +366,25 @@ pub trait Transport: Send + Sized + 'static {
         false
     }
 
+    /// Whether a packet to `peer`, which is connected, may still be lost after [`Self::push`] took
+    /// it: if the connection fails, or this process ends.
+    fn confirms(&self, _peer: PeerIndex) -> bool {
+        false
+    }
+
+    /// Has the next packet to `peer` be confirmed without others behind it.
+    fn confirm_next(&mut self, _peer: PeerIndex) {}
+
+    /// How many packets were pushed to `peer`, wrapping.
+    fn pushed(&self, _peer: PeerIndex) -> u32 {
+        0
+    }
+
+    /// How many of them the peer is known to have: nothing that happens to us takes them back.
+    fn confirmed(&mut self, _peer: PeerIndex) -> u32 {
+        0
+    }
+
     /// Joins a multicast group, to hear it if `receives`. Sending takes joining as well. Cold.
     fn join(&mut self, group: Address, _receives: bool) -> Result<(), Unreachable> {
         let reason = format!("nothing carries datagrams to {group}: that takes an RDMA device");

@@ -199,6 +199,24 @@ impl<V: Verbs> Transport for Carrier<V> {
         }
     }
 
+    fn confirms(&self, peer: PeerIndex) -> bool {
+        self.reliable().is_some_and(|it| it.confirms(peer))
+    }
+
+    fn confirm_next(&mut self, peer: PeerIndex) {
+        if let Some(it) = self.reliable_mut() {
+            it.confirm_next(peer);
+        }
+    }
+
+    fn pushed(&self, peer: PeerIndex) -> u32 {
+        self.reliable().map_or(0, |it| it.pushed(peer))
+    }
+
+    fn confirmed(&mut self, peer: PeerIndex) -> u32 {
+        self.reliable_mut().map_or(0, |it| it.confirmed(peer))
+    }
+
     fn lends_to(&self, peer: PeerIndex) -> Option<usize> {
         self.reliable()?.lends_to(peer)
     }

@@ -324,6 +324,34 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
         }
     }
 
+    fn confirms(&self, peer: PeerIndex) -> bool {
+        match &self.far {
+            Some(far) if far.sends(peer) => far.transport.confirms(peer),
+            _ => self.near.confirms(peer),
+        }
+    }
+
+    fn confirm_next(&mut self, peer: PeerIndex) {
+        match self.far_of(peer) {
+            Some(far) => far.transport.confirm_next(peer),
+            None => self.near.confirm_next(peer),
+        }
+    }
+
+    fn pushed(&self, peer: PeerIndex) -> u32 {
+        match &self.far {
+            Some(far) if far.sends(peer) => far.transport.pushed(peer),
+            _ => self.near.pushed(peer),
+        }
+    }
+
+    fn confirmed(&mut self, peer: PeerIndex) -> u32 {
+        match self.far_of(peer) {
+            Some(far) => far.transport.confirmed(peer),
+            None => self.near.confirmed(peer),
+        }
+    }
+
     fn lends_to(&self, peer: PeerIndex) -> Option<usize> {
         match &self.far {
             Some(far) if far.sends(peer) => far.transport.lends_to(peer),

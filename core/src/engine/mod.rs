@@ -135,6 +135,8 @@ pub struct Engine<T: Transport> {
     pub(crate) backlog: Vec<PeerIndex>,
     /// Operations that go through windows, and messages that are fetched through them.
     pub(crate) in_windows: u32,
+    /// Peers with sends that are not confirmed yet.
+    pub(crate) confirming: Vec<PeerIndex>,
     /// Messages that are read from their senders' memory.
     pub(crate) pulls: VecDeque<Pull>,
     /// Messages that are fetched by an adapter, and not wholly asked for yet.
@@ -189,6 +191,7 @@ impl<T: Transport> Engine<T> {
             scratch: Scratch::default(),
             backlog: Vec::new(),
             in_windows: 0,
+            confirming: Vec::new(),
             pulls: VecDeque::new(),
             fetches: Vec::new(),
             helps: VecDeque::new(),
@@ -214,7 +217,10 @@ impl<T: Transport> Engine<T> {
             self.take_events();
         }
         self.know_sources();
-        let finished = self.in_windows > 0 && self.take_finished();
+        let mut finished = self.in_windows > 0 && self.take_finished();
+        if !self.confirming.is_empty() {
+            finished |= self.take_confirmed();
+        }
         let mut packets = 0;
         let burst = self.burst.min(most);
         self.has_news = false;
@@ -297,16 +303,17 @@ impl<T: Transport> Engine<T> {
         self.transport.bell()
     }
 
-    /// How many sends fit beside those under way.
+    /// How many sends or one-sided operations fit beside those under way.
     pub fn sends_left(&self) -> usize {
-        self.setup.transmit_size.saturating_sub(self.sends.len())
+        self.setup.transmit_size.saturating_sub(self.under_way())
     }
 
-    /// Whether something here waits for room at a peer, so that a sleeper must
-    /// look again by itself.
+    /// Whether something here waits for room at a peer, or for what rings no bell, so that a
+    /// sleeper must look again by itself.
     pub fn waits_for_room(&self) -> bool {
         let copies = !(self.pulls.is_empty() && self.helps.is_empty());
-        copies || !(self.backlog.is_empty() && self.fetches.is_empty())
+        let waits = !(self.backlog.is_empty() && self.fetches.is_empty());
+        copies || waits || !self.confirming.is_empty()
     }
 }
 

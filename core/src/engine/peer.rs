@@ -59,6 +59,8 @@ impl Reply {
 pub struct Peer {
     /// Sends can go straight out: connected, and nothing waits before them.
     pub clear: bool,
+    /// Packets that were pushed to it may still be lost: see [`crate::protocol::confirm`].
+    pub confirms: bool,
     /// Whether packets can be pushed.
     pub state: PeerState,
     /// In the engine's backlog.
@@ -89,8 +91,10 @@ pub struct Peer {
     pub queue: VecDeque<u32>,
     /// Sends whose rest the receiver has consented to.
     pub streams: VecDeque<u32>,
-    /// Sends and one-sided operations that await the receiver's word.
+    /// Sends and one-sided operations that await the receiver's word, or the transport's.
     pub awaiting: u32,
+    /// Sends that wait until it has their packet, which they are with: oldest first.
+    pub unconfirmed: VecDeque<(u32, u32)>,
     /// Reads and fetching atomics under way, and those of them that the target
     /// serves bit by bit.
     pub reads: u32,
@@ -166,6 +170,7 @@ impl Peer {
     pub fn new(address: Address, key: KeyNumber, index: PeerIndex) -> Peer {
         Peer {
             clear: false,
+            confirms: false,
             state: PeerState::Idle,
             in_backlog: false,
             charged: 0,
@@ -181,6 +186,7 @@ impl Peer {
             queue: VecDeque::new(),
             streams: VecDeque::new(),
             awaiting: 0,
+            unconfirmed: VecDeque::new(),
             reads: 0,
             long_reads: 0,
             window: PeerWindow::default(),

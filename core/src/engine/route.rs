@@ -220,6 +220,7 @@ impl<T: Transport> Engine<T> {
         record.state = PeerState::Ready;
         record.charged = 0;
         record.window = PeerWindow::default();
+        record.confirms = self.datagrams.is_none() && self.transport.confirms(peer);
         // Nobody grants credit for datagrams, and nobody waits for it.
         record.credit = if self.datagrams.is_some() { u64::MAX } else { CREDIT_FIRST };
         (record.unwritable, record.unfetched) = (false, false);
@@ -359,7 +360,12 @@ impl<T: Transport> Engine<T> {
 
     /// Fails what had begun with the peer's incarnation that is now gone.
     fn fail_established(&mut self, peer: PeerIndex, why: &Unreachable) {
+        if !self.peers[peer as usize].unconfirmed.is_empty() {
+            // What it has is not lost.
+            self.take_confirmed_of(peer);
+        }
         let record = &mut self.peers[peer as usize];
+        record.unconfirmed.clear();
         record.streams.clear();
         record.serving.clear();
         (record.awaiting, record.reads, record.long_reads) = (0, 0, 0);

@@ -291,7 +291,7 @@ impl<T: Transport> Engine<T> {
         };
         let record = &mut self.peers[peer as usize];
         match self.sends[index].stage {
-            SendStage::Queued => {
+            SendStage::Queued | SendStage::AwaitConfirmation => {
                 return self.violation(peer, "it finished a message that has not left");
             }
             // The receiver discarded it while its prefix was still leaving.

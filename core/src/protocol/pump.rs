@@ -183,11 +183,21 @@ impl<T: Transport> Engine<T> {
             word(name);
         }
         let head = Head::new(Kind::Eager, send.head_flags());
+        let waits = self.confirms(peer, send.flags) && !send.wants_acknowledgement();
+        if waits {
+            self.transport.confirm_next(peer);
+        }
+        let send = &self.sends[index];
         if !self.transport.push(peer, head, send.tag, &words[..count], piece) {
             return false;
         }
         self.peers[peer as usize].charged += cost;
-        self.leave_queue(peer, index, false);
+        if waits {
+            self.peers[peer as usize].queue.pop_front();
+            self.await_confirmation(peer, index);
+        } else {
+            self.leave_queue(peer, index, false);
+        }
         true
     }
 

@@ -66,6 +66,9 @@ impl<T: Transport> Engine<T> {
         if !self.has_credit(peer, cost) {
             return self.send_queued(peer, post);
         }
+        if self.confirms(peer, post.flags) {
+            return self.send_queued(peer, post);
+        }
         if self.peers[peer as usize].clear && self.push_eager(peer, &post, piece) {
             self.peers[peer as usize].charged += cost;
             self.report_sent(post.flags, post.context, post.owner.and_then(Option::take));
@@ -86,6 +89,7 @@ impl<T: Transport> Engine<T> {
         let mut words = [0; GATHER_WORDS];
         if !post.flags.intersects(NEEDS_RECORD)
             && self.peers[peer as usize].clear
+            && !self.confirms(peer, post.flags)
             && let Some(piece) = gather(pieces, &mut words)
             && self.has_credit(peer, piece.len() as u64 + ENVELOPE_COST)
             && self.push_eager(peer, &post, piece)

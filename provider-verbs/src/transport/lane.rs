@@ -26,6 +26,10 @@ pub struct SendLane<V: Verbs> {
     /// Packets that were sent, and how many may be.
     pub sent: u32,
     limit: u32,
+    /// The last request that the peer's device has, as all before it.
+    pub confirmed: u32,
+    /// The next packet asks for a completion.
+    pub confirms_next: bool,
     /// That it is out of order was told.
     pub failed: bool,
 }
@@ -34,7 +38,16 @@ impl<V: Verbs> SendLane<V> {
     pub fn new(end: SendEnd<V>) -> Self {
         let SendEnd { queue_pair, credit, link, .. } = end;
         let queue = SendQueue::new(queue_pair, SENDS_MAX);
-        SendLane { queue, credit, link, sent: 0, limit: WINDOW_MIN, failed: false }
+        SendLane {
+            queue,
+            credit,
+            link,
+            sent: 0,
+            limit: WINDOW_MIN,
+            confirmed: 0,
+            confirms_next: false,
+            failed: false,
+        }
     }
 
     /// Whether one more packet may be sent.

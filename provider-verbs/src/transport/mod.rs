@@ -393,6 +393,25 @@ impl<V: Verbs> Transport for RcTransport<V> {
         self.end_window(peer);
     }
 
+    fn confirms(&self, _peer: PeerIndex) -> bool {
+        true
+    }
+
+    fn confirm_next(&mut self, peer: PeerIndex) {
+        if let Some(lane) = self.peers.get_mut(peer as usize).and_then(|peer| peer.send.as_mut()) {
+            lane.confirms_next = true;
+        }
+    }
+
+    fn pushed(&self, peer: PeerIndex) -> u32 {
+        self.send_lane(peer).map_or(0, |lane| lane.queue.posted())
+    }
+
+    fn confirmed(&mut self, peer: PeerIndex) -> u32 {
+        self.reap_burst();
+        self.send_lane(peer).map_or(0, |lane| lane.confirmed)
+    }
+
     fn lends_to(&self, peer: PeerIndex) -> Option<usize> {
         let lane = self.send_lane(peer)?;
         (!lane.failed).then_some(self.fetch_min)
@@ -443,30 +462,6 @@ impl<V: Verbs> RcTransport<V> {
     fn ask_for_bell(&mut self) -> bool {
         self.shared.ask_for_bell();
         !self.has_something()
-    }
-
-    /// Waits until what was sent has reached the peers' devices, where it survives us.
-    fn linger(&mut self) {
-        let deadline = Instant::now() + LINGER_MAX;
-        loop {
-            self.reap_sends();
-            let mut busy = false;
-            for lane in self.peers.iter_mut().filter_map(|peer| peer.send.as_mut()) {
-                if !lane.failed && !lane.queue.is_idle() {
-                    lane.queue.flush(&mut self.sends);
-                    busy = true;
-                }
-            }
-            if !busy {
-                return;
-            }
-            if Instant::now() > deadline {
-                let under_way = self.sends.under_way();
-                tracing::info!(under_way, "closed before peers had all that was sent to them");
-                return;
-            }
-            std::thread::yield_now();
-        }
     }
 }
 

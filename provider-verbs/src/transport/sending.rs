@@ -1,5 +1,7 @@
 //! Sending: a packet is written into a bounce buffer and posted; small ones go inline.
 
+use std::time::Instant;
+
 use kestrel_core::{
     error::Errno,
     memory::Piece,
@@ -7,7 +9,7 @@ use kestrel_core::{
     wire::{Head, Kind},
 };
 
-use super::{BUFFER_BYTES, HEAD_BYTES, Owner, RcTransport};
+use super::{BUFFER_BYTES, HEAD_BYTES, LINGER_MAX, Owner, RcTransport};
 use crate::{
     send_pool::SlotIndex,
     verbs::{Completion, POLL_BURST, Queues, Status, Verb, Verbs, VerbsError},
@@ -67,7 +69,8 @@ impl<V: Verbs> RcTransport<V> {
         let Some(lane) = self.peers[peer as usize].send.as_mut() else {
             return false;
         };
-        match lane.queue.post(&mut self.sends, slot, length, Verb::Send, last) {
+        let signal = last || std::mem::take(&mut lane.confirms_next);
+        match lane.queue.post(&mut self.sends, slot, length, Verb::Send, signal) {
             Ok(()) => {
                 lane.sent = lane.sent.wrapping_add(1);
                 true
@@ -115,6 +118,9 @@ impl<V: Verbs> RcTransport<V> {
             Some(Owner::Send(peer)) => {
                 if let Some(lane) = &mut self.peers[peer as usize].send {
                     lane.queue.completed(number, &mut self.sends);
+                    if completion.status == Status::SUCCESS {
+                        lane.confirmed = number;
+                    }
                 }
             }
             Some(Owner::Receive(peer)) => {
@@ -164,5 +170,29 @@ impl<V: Verbs> RcTransport<V> {
         let reason = format!("the connection failed: {status}");
         let reason = Unreachable { errno: Errno::CONNABORTED, reason };
         self.tell(TransportEvent::Broken { peer, reason });
+    }
+
+    /// Waits until what was sent has reached the peers' devices, where it survives us.
+    pub(super) fn linger(&mut self) {
+        let deadline = Instant::now() + LINGER_MAX;
+        loop {
+            self.reap_sends();
+            let mut busy = false;
+            for lane in self.peers.iter_mut().filter_map(|peer| peer.send.as_mut()) {
+                if !lane.failed && !lane.queue.is_idle() {
+                    lane.queue.flush(&mut self.sends);
+                    busy = true;
+                }
+            }
+            if !busy {
+                return;
+            }
+            if Instant::now() > deadline {
+                let under_way = self.sends.under_way();
+                tracing::info!(under_way, "closed before peers had all that was sent to them");
+                return;
+            }
+            std::thread::yield_now();
+        }
     }
 }

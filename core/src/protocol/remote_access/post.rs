@@ -38,7 +38,7 @@ impl<T: Transport> Engine<T> {
 
     /// Sends and one-sided operations that are not complete.
     #[inline(always)]
-    fn under_way(&self) -> usize {
+    pub(crate) fn under_way(&self) -> usize {
         self.sends.len() + self.remotes.len()
     }
 
