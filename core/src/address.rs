@@ -4,7 +4,9 @@
 //! `fi_info::addr_format` says) and the string form `FI_ADDR_STR`. Names and
 //! services are resolved elsewhere: that needs the system.
 
+use std::cmp::Ordering;
 use std::fmt;
+use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::ops::Deref;
 use std::str::FromStr;
@@ -23,8 +25,38 @@ const SCHEME_IN: &str = "fi_sockaddr_in";
 const SCHEME_IN6: &str = "fi_sockaddr_in6";
 
 /// Where an endpoint is reached: an IP address and a port.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+///
+/// Two are equal if they lead to the same place, however they are written: an IPv4 address may be
+/// mapped into IPv6, and flow information is no part of a place.
+#[derive(Clone, Copy, Debug)]
 pub struct Address(SocketAddr);
+
+impl PartialEq for Address {
+    #[inline]
+    fn eq(&self, other: &Address) -> bool {
+        self.0 == other.0 || self.canonical() == other.canonical()
+    }
+}
+
+impl Eq for Address {}
+
+impl Hash for Address {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.canonical().hash(state);
+    }
+}
+
+impl PartialOrd for Address {
+    fn partial_cmp(&self, other: &Address) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Address {
+    fn cmp(&self, other: &Address) -> Ordering {
+        self.canonical().cmp(&other.canonical())
+    }
+}
 
 /// How addresses are written, with libfabric's values. Reference: fi_getinfo(3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -108,6 +140,18 @@ impl Address {
 
     pub const fn socket_addr(&self) -> SocketAddr {
         self.0
+    }
+
+    /// The one way to write it that all others are held to.
+    #[inline]
+    pub fn canonical(&self) -> SocketAddr {
+        let SocketAddr::V6(v6) = self.0 else {
+            return self.0;
+        };
+        match v6.ip().to_ipv4_mapped() {
+            Some(ip) => SocketAddr::new(ip.into(), v6.port()),
+            None => SocketAddrV6::new(*v6.ip(), v6.port(), 0, v6.scope_id()).into(),
+        }
     }
 
     /// The format that says most about this address: [`AddressFormat::In`] or [`AddressFormat::In6`].
@@ -297,6 +341,21 @@ mod tests {
     fn sockaddr_in_has_the_layout_of_linux() {
         let bytes = address("1.2.3.4:258").to_bytes();
         assert_eq!(&bytes[..], &[2, 0, 1, 2, 1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn what_leads_to_one_place_is_equal() {
+        let (plain, mapped) = (address("1.2.3.4:5"), address("[::ffff:1.2.3.4]:5"));
+        let marked = Address(SocketAddrV6::new("::1".parse().unwrap(), 5, 9, 0).into());
+        assert_eq!((plain, marked), (mapped, address("[::1]:5")));
+        assert_eq!((mapped.to_bytes().len(), mapped.format()), (28, AddressFormat::In6));
+        let known = std::collections::HashSet::from([plain, marked]);
+        assert!(known.contains(&mapped) && known.contains(&address("[::1]:5")));
+        assert_eq!(plain.cmp(&mapped), Ordering::Equal);
+        let scoped = Address(SocketAddrV6::new("fe80::1".parse().unwrap(), 5, 0, 2).into());
+        for other in ["1.2.3.4:6", "[::1.2.3.4]:5", "[fe80::1]:5"] {
+            assert!(![plain, marked, scoped].contains(&address(other)), "{other}");
+        }
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub(super) struct ReverseIndex {
 /// once while the table grows, and each costs some nanoseconds.
 fn hash(address: &Address) -> u64 {
     const SCRAMBLE: [u64; 2] = [0x9e37_79b9_7f4a_7c15, 0xd6e8_feb8_6659_fd93];
-    let host = match address.ip() {
+    let host = match address.canonical().ip() {
         IpAddr::V4(ip) => u128::from(ip.to_bits()),
         IpAddr::V6(ip) => ip.to_bits(),
     };

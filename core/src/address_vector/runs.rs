@@ -154,6 +154,7 @@ impl Runs {
     /// The indices of runs that hold `address`, in no order. The caller holds the vector's
     /// writer mutex.
     pub(super) fn find(&self, address: &Address, known: &RunIndex) -> Vec<u32> {
+        let address = &Address::from(address.canonical());
         let candidates =
             known.nodes.range((known.lowest_base(address.ip()), 0)..=(address.ip(), u32::MAX));
         candidates.filter_map(|&(_, number)| self.index_in(number, address)).collect()
