@@ -8,7 +8,8 @@ use kestrel_core::{
     domain::{DomainOptions, OpenError},
     endpoint::{EndpointOptions, PostError},
     error::{Errno, HasErrno},
-    info::{EndpointType, Info, Mode, SHARED_CONTEXT},
+    flags::Flags,
+    info::{EndpointType, Info, Mode, RX_CAPS, SHARED_CONTEXT, TX_CAPS},
     scalable_endpoint::ContextCounts,
     socket_endpoint::{SocketError, SocketKind},
     transport::Unreachable,
@@ -164,7 +165,7 @@ pub fn endpoint_options(info: &Info) -> EndpointOptions {
         address: info.source,
         auth_key: info.endpoint.auth_key.clone(),
         vector_keys: info.domain.vector_keys,
-        capabilities: info.caps,
+        capabilities: capabilities(info),
         transmit_size: info.transmit.size,
         inject_size: info.transmit.inject_size,
         transmit_flags: info.transmit.op_flags,
@@ -177,6 +178,16 @@ pub fn endpoint_options(info: &Info) -> EndpointOptions {
         datagrams: info.endpoint.kind == EndpointType::Dgram,
         ..EndpointOptions::default()
     }
+}
+
+/// What an endpoint can: of each direction what its own attributes say, where they say anything.
+fn capabilities(info: &Info) -> Flags {
+    let side = |own: Flags, applicable: Flags| {
+        let own = if own.is_empty() { info.caps } else { own };
+        own & info.caps & applicable
+    };
+    let of_sides = side(info.transmit.caps, TX_CAPS) | side(info.receive.caps, RX_CAPS);
+    info.caps.difference(TX_CAPS | RX_CAPS) | of_sides
 }
 
 /// Opens a passive endpoint as `info` describes it, at `info.source` if that is given, with

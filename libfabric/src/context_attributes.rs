@@ -7,7 +7,10 @@ use kestrel_core::{
     config::Config,
     error::Errno,
     flags::Flags,
-    info::{self, ApiVersion, Hints, Rejection},
+    info::{
+        self, ApiVersion, Hints, ReceiveAttributes, ReceiveHints, Rejection, TransmitAttributes,
+        TransmitHints,
+    },
 };
 
 use crate::{
@@ -48,8 +51,11 @@ impl Whole<'_> {
         // SAFETY: the caller vouches for it.
         if let Some(attr) = unsafe { attr.as_mut() } {
             let mut hints = self.hints();
-            hints.transmit = hints::transmit(attr);
+            let whole = &self.info.transmit;
+            hints.transmit = inherit_transmit(hints::transmit(attr), whole);
             found.transmit = self.agree(&hints)?.transmit;
+            // All contexts have one transport-level address, and its class.
+            found.transmit.traffic_class = whole.traffic_class;
             *attr = answer::transmit_attr(&found.transmit);
         }
         (found.caps, found.mode) = (found.transmit.caps, found.transmit.mode);
@@ -65,7 +71,7 @@ impl Whole<'_> {
         // SAFETY: the caller vouches for it.
         if let Some(attr) = unsafe { attr.as_mut() } {
             let mut hints = self.hints();
-            hints.receive = hints::receive(attr);
+            hints.receive = inherit_receive(hints::receive(attr), &self.info.receive);
             // A capability of those who name it; but programs also ask for it where it is named.
             hints.receive.caps -= self.info.caps & Flags::NAMED_RX_CTX;
             found.receive = self.agree(&hints)?.receive;
@@ -73,5 +79,28 @@ impl Whole<'_> {
         }
         (found.caps, found.mode) = (found.receive.caps, found.receive.mode);
         Ok(found)
+    }
+}
+
+/// "By default, a transmit context inherits the properties of its associated endpoint": what is
+/// not asked for is the endpoint's.
+fn inherit_transmit(asked: TransmitHints, whole: &TransmitAttributes) -> TransmitHints {
+    TransmitHints {
+        caps: if asked.caps.is_empty() { whole.caps } else { asked.caps },
+        op_flags: if asked.op_flags.is_empty() { whole.op_flags } else { asked.op_flags },
+        size: asked.size.or(Some(whole.size)),
+        inject_size: asked.inject_size.or(Some(whole.inject_size)),
+        ..asked
+    }
+}
+
+/// The same of a receive context.
+fn inherit_receive(asked: ReceiveHints, whole: &ReceiveAttributes) -> ReceiveHints {
+    ReceiveHints {
+        caps: if asked.caps.is_empty() { whole.caps } else { asked.caps },
+        op_flags: if asked.op_flags.is_empty() { whole.op_flags } else { asked.op_flags },
+        size: asked.size.or(Some(whole.size)),
+        total_buffered_recv: asked.total_buffered_recv.or(Some(whole.total_buffered_recv)),
+        ..asked
     }
 }

@@ -51,9 +51,11 @@ impl State {
         self.info.address_format
     }
 
+    /// Gives an endpoint what is the domain's to say.
+    ///
     /// "If the size is set to the value FI_AV_AUTH_KEY, all endpoints and memory regions will be
     /// configured to use authorization keys associated with the AV" (fi_domain(3)).
-    pub fn settle_keys(&self, endpoint: &mut info::Info) -> Result<(), Failure> {
+    pub fn settle(&self, endpoint: &mut info::Info) -> Result<(), Failure> {
         let vector_keys = self.info.domain.vector_keys;
         if vector_keys && !endpoint.endpoint.auth_key.is_empty() {
             let reason = "the domain was opened with FI_AV_AUTH_KEY: an endpoint has no key itself";
@@ -64,6 +66,11 @@ impl State {
             return Err(Failure::new(Errno::INVAL, reason));
         }
         endpoint.domain.vector_keys = vector_keys;
+        // "If tclass is unset … the endpoint will use the default traffic class associated with
+        // the domain" (fi_endpoint(3)).
+        if endpoint.transmit.traffic_class == 0 {
+            endpoint.transmit.traffic_class = self.info.domain.traffic_class;
+        }
         Ok(())
     }
 

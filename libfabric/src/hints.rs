@@ -67,7 +67,7 @@ pub unsafe fn read(info: &Info, version: ApiVersion) -> Result<Hints, Failure> {
             hints.receive = receive(attr);
         }
         if let Some(attr) = info.ep_attr.as_ref() {
-            hints.endpoint = endpoint(attr)?;
+            hints.endpoint = endpoint(attr, version)?;
         }
         if let Some(attr) = info.domain_attr.as_ref() {
             hints.domain = domain(attr, version)?;
@@ -112,7 +112,7 @@ pub fn receive(attr: &RxAttr) -> ReceiveHints {
 
 /// # Safety
 /// The attributes' key is null or has its size.
-unsafe fn endpoint(attr: &EpAttr) -> Result<EndpointHints, Failure> {
+unsafe fn endpoint(attr: &EpAttr, version: ApiVersion) -> Result<EndpointHints, Failure> {
     Ok(EndpointHints {
         kind: EndpointType::try_from(attr.kind)?,
         protocol: unless_zero_32(attr.protocol),
@@ -124,8 +124,12 @@ unsafe fn endpoint(attr: &EpAttr) -> Result<EndpointHints, Failure> {
         tag_format: (attr.mem_tag_format != 0).then_some(attr.mem_tag_format),
         tx_ctx_count: unless_zero(attr.tx_ctx_cnt),
         rx_ctx_count: unless_zero(attr.rx_ctx_cnt),
-        // SAFETY: the caller vouches for it.
-        auth_key: unsafe { auth_key(attr.auth_key, attr.auth_key_size) }?,
+        // "This field is ignored unless the fabric is opened with API version 1.5 or greater."
+        auth_key: match version >= ApiVersion::new(1, 5) {
+            // SAFETY: the caller vouches for it.
+            true => unsafe { auth_key(attr.auth_key, attr.auth_key_size) }?,
+            false => Vec::new(),
+        },
     })
 }
 

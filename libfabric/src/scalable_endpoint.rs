@@ -75,7 +75,7 @@ pub unsafe extern "C" fn open(
         let (place, parent) = unsafe { (object::out(sep)?, object::owned(domain)?) };
         // SAFETY: as above.
         let mut info = unsafe { hints::agree(info, &parent.config, parent.version) }?;
-        parent.settle_keys(&mut info)?;
+        parent.settle(&mut info)?;
         let in_use = Use::of(&parent.uses)?;
         let state = State {
             endpoint: objects::open_scalable_endpoint(&parent.domain, &info)?,

@@ -135,7 +135,8 @@ macro_rules! conformance {
                 what_waits_goes_with_its_endpoint,
                 what_cannot_be_triggered_is_refused,
                 an_injected_buffer_is_free_while_it_waits,
-                any_thread_starts_what_waits;
+                any_thread_starts_what_waits,
+                a_shutdown_cancels_what_waits;
             deferred_work:
                 operations_are_counted_by_a_counter_of_their_own,
                 one_sided_work_is_counted_too,
@@ -169,6 +170,7 @@ macro_rules! conformance {
             addresses:
                 a_removed_address_is_unknown,
                 duplicates_reach_the_same_peer,
+                a_mapped_address_is_the_same_peer,
                 a_source_is_known_once_it_is_inserted,
                 completions_name_a_source_as_its_insertion_said,
                 a_vector_with_user_ids_names_no_source_until_told,
@@ -183,6 +185,7 @@ macro_rules! conformance {
                 a_receive_context_tells_of_strangers;
             load:
                 a_full_transmit_queue_has_no_side_effect,
+                what_is_left_counts_operations_of_all_kinds,
                 an_exhausted_budget_loses_and_blocks_nothing,
                 fifty_endpoints_talk_all_to_all,
                 stuck_peers_do_not_stop_the_others,
@@ -330,7 +333,8 @@ macro_rules! conformance {
                 who_leaves_hears_no_more,
                 groups_take_what_peers_take,
                 senders_are_told_apart,
-                other_keys_are_other_groups;
+                other_keys_are_other_groups,
+                calls_without_flags_may_mean_groups;
         }
     };
     (@each $bed:expr; $($module:ident: $($case:ident),+;)+) => {

@@ -9,12 +9,14 @@ use kestrel_core::{
     error::Errno,
     flags::Flags,
     info::MemoryRegionMode,
-    memory_region::MemoryRegion,
+    memory::Pieces,
+    memory_region::{MemoryRange, MemoryRegion, MemoryRegionAttributes},
     one_sided::RemoteSegment,
 };
 use kestrel_tests::{
     bed::{Bed, Memory, World, pattern, same},
     completion::Done,
+    link::{Driven, Link},
     one_sided::{BOTH, Rma, expose, options, segment},
     scale::PATIENCE,
 };
@@ -334,4 +336,50 @@ fn what_is_registered_goes_with_the_region_and_the_endpoint() {
     };
     let tally = fabric.tally();
     assert_eq!((tally.queue_pairs, tally.registered), (0, 0), "left behind");
+}
+
+/// "All canceled completions will be written before fi_shutdown returns" (fi_cm(3)): the buffers are
+/// the application's then, and a read that was under way writes to none.
+#[test]
+fn a_shutdown_gives_the_buffers_of_reads_back() {
+    const READS: [usize; 2] = [3_000, 300_000];
+    let (fabric, byte, into) = (FakeFabric::default(), Memory::zeroed(1), Memory::zeroed(303_000));
+    let device = Arc::new(fabric.device(FakeOptions::default()));
+    let ip = [127, 0, 0, 1].into();
+    let provider = RcProvider::on_device(device, ip, VerbsOptions::default()).unwrap();
+    let bed = Bed { provider: Arc::new(provider), sharing: Sharing::Shared };
+    let target = Memory::from(vec![1; READS[1]]);
+    let Link { caller, acceptor, listener: _listener } = Link::new(&bed);
+    let range = MemoryRange { address: target.start(), len: READS[1] as u64 };
+    let ranges = &[range];
+    let attributes = MemoryRegionAttributes { ranges, access: BOTH, ..Default::default() };
+    // SAFETY: the memory outlives the region, which is closed below.
+    let region = unsafe { acceptor.domain.register_memory(&attributes) }.unwrap();
+    let start = Instant::now();
+    while fabric.tally().reached == 0 {
+        let segments = [segment(&region, 0, 1)];
+        let write = Rma { pieces: byte.all(), segments: &segments, ..Rma::default() };
+        caller.endpoint.post_write(write.post(0)).unwrap();
+        caller.done(&[&acceptor]).good();
+        assert!(start.elapsed() < PATIENCE, "in vain: a window");
+    }
+    fabric.hold(true);
+    for (length, pieces) in READS.into_iter().zip(into.cut(&READS)) {
+        let segments = [segment(&region, 0, length)];
+        let pieces = Pieces::One(pieces);
+        let read = Rma { pieces, segments: &segments, ..Rma::default() };
+        caller.endpoint.post_read(read.post(0)).unwrap();
+    }
+    caller.endpoint.shutdown().unwrap();
+    for _ in READS {
+        assert_eq!(caller.failed_already().errno, Some(Errno::CANCELED));
+    }
+    into.fill(7);
+    fabric.hold(false);
+    for _ in 0..1_000 {
+        caller.drive();
+        acceptor.drive();
+    }
+    same(&into.bytes(), &[7; 303_000], "what is the application's again");
+    acceptor.domain.close_memory(&region).unwrap();
 }

@@ -20,11 +20,11 @@ use crate::{
     engine::{BURST_MAX, Engine, Setup, report::Side, unit::Unit},
     event_queue::EventQueue,
     flags::Flags,
-    info::Info,
+    info::{Info, dscp_on_the_wire},
     memory_region::MemoryRegionRegistry,
     operation::{IOV_LIMIT, MESSAGE_MAX},
     primitive::yield_now,
-    transport::{Provider, Transport},
+    transport::{Opening, Provider, Transport},
 };
 
 /// How long closing waits for a rejection to leave.
@@ -48,6 +48,12 @@ struct State<P: Provider> {
     backlog: usize,
 }
 
+/// What the transport at `address` is opened with, which an active endpoint may take over.
+fn opening(info: &Info, address: Option<Address>) -> Opening<'_> {
+    let dscp = dscp_on_the_wire(info.transmit.traffic_class);
+    Opening { address, auth_key: &info.endpoint.auth_key, dscp, ..Opening::default() }
+}
+
 impl<P: Provider> PassiveEndpoint<P> {
     /// Opens one at `info.source`; without a port there the provider chooses one.
     ///
@@ -57,7 +63,7 @@ impl<P: Provider> PassiveEndpoint<P> {
         if provider.forked() {
             return Err(OpenError::ForkedChild);
         }
-        let transport = provider.open(info.source, &info.endpoint.auth_key)?;
+        let transport = provider.open_as(opening(&info, info.source))?;
         let state = State {
             address: transport.address(),
             transport: Some(transport),
@@ -104,7 +110,7 @@ impl<P: Provider> PassiveEndpoint<P> {
             return Err(ConnectionError::Gone);
         }
         if address != state.address {
-            let transport = self.provider.open(Some(address), &self.info.endpoint.auth_key);
+            let transport = self.provider.open_as(opening(&self.info, Some(address)));
             let transport = transport.map_err(OpenError::from)?;
             state.address = transport.address();
             state.transport = Some(transport);

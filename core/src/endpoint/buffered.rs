@@ -69,10 +69,12 @@ impl BufferingOptions {
         if is_limit && value > most {
             return Err(EndpointError::OptionTooLarge { option, value, limit: most });
         }
-        let (limit, min) = (self.limit.load(Ordering::Relaxed), self.min.load(Ordering::Relaxed));
-        let fits = if is_limit { value >= min } else { value <= limit };
-        if !fits {
-            let bounds = "what FI_OPT_BUFFERED_MIN and FI_OPT_BUFFERED_LIMIT leave each other";
+        let limit = self.limit.load(Ordering::Relaxed);
+        if is_limit {
+            // What is buffered whole has its minimum there.
+            self.min.fetch_min(value, Ordering::Relaxed);
+        } else if value > limit {
+            let bounds = "0 to FI_OPT_BUFFERED_LIMIT";
             return Err(EndpointError::BadOptionValue { option, value, bounds });
         }
         place.store(value, Ordering::Relaxed);

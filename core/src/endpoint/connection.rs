@@ -108,7 +108,9 @@ impl<P: Provider> Endpoint<P> {
             return Err(ConnectionError::Connectionless);
         }
         let unit = self.unit().map_err(|_| ConnectionError::NotConnected)?;
-        unit.with(|engine| engine.shutdown())?
+        unit.with(|engine| engine.shutdown())??;
+        self.deferrals.cancel_all();
+        Ok(())
     }
 
     /// How far its connection has come.

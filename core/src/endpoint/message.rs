@@ -133,7 +133,7 @@ impl<P: Provider> Endpoint<P> {
         // SAFETY: an injected message is copied before the call returns, and the
         // engine never writes to a piece that is sent.
         let piece = unsafe { Piece::new(bytes.as_ptr().cast_mut(), bytes.len()) };
-        let mut flags = family | Flags::INJECT;
+        let mut flags = family | Flags::INJECT | self.default_send_flags() & Flags::MULTICAST;
         flags.set(Flags::REMOTE_CQ_DATA, data.is_some());
         let post = SendPost {
             pieces: Pieces::One(piece),

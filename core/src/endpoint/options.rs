@@ -152,14 +152,6 @@ impl<P: Provider> Endpoint<P> {
     pub fn set_option(&self, name: OptionName, value: usize) -> Result<(), EndpointError> {
         match name {
             OptionName::MinMultiRecv => {
-                if value == 0 {
-                    let option = "FI_OPT_MIN_MULTI_RECV";
-                    return Err(EndpointError::BadOptionValue {
-                        option,
-                        value,
-                        bounds: "1 or more",
-                    });
-                }
                 self.multi_receive_min.store(value, std::sync::atomic::Ordering::Relaxed);
                 if let Ok(unit) = self.unit() {
                     // A closed endpoint has nothing to set it on.

@@ -285,11 +285,6 @@ impl<T: Transport> Engine<T> {
         self.buffering.as_ref().is_some_and(|all| all.get(parked).is_some())
     }
 
-    /// Whether a message was announced with this context and is not taken yet.
-    pub(crate) fn is_announced(&self, context: u64) -> bool {
-        self.buffering.as_ref().is_some_and(|all| all.find(context).is_some())
-    }
-
     /// Forgets what is known of a buffered message beside the parked one.
     pub(crate) fn unbuffer(&mut self, peer: PeerIndex, parked: u32) -> Option<BufferedMessage> {
         let message = self.buffering.as_mut()?.remove(peer, parked)?;

@@ -350,6 +350,10 @@ impl<T: Transport> Engine<T> {
         // What was sent before is the peer's to read, so the lanes stay until it lets go.
         let told = ready && self.transport.push(peer, bye, 0, &[], Piece::EMPTY);
         let why = canceled("the connection was shut down");
+        if self.peers[peer as usize].window.under_way > 0 {
+            // Buffers are the application's again when their operations are canceled.
+            self.transport.close_window(peer);
+        }
         self.fail_operations(peer, &why);
         self.fail_all_posted(&why);
         if !told {

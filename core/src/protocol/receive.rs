@@ -67,24 +67,13 @@ impl<T: Transport> Engine<T> {
     /// an error completion.
     #[cold]
     pub(crate) fn receive_submitted(&mut self, post: ReceivePost<'_>) {
-        let refused = match self.source_at(post.from, post.flags) {
-            None => self.no_peer(post.from),
-            Some(_)
-                if post.flags.intersects(Flags::CLAIM | Flags::DISCARD)
-                    && !post.flags.contains(Flags::PEEK)
-                    && !self.claimed.contains_key(&post.context)
-                    && !self.is_announced(post.context) =>
-            {
-                PostError::NothingClaimed { context: post.context }
-            }
-            Some(_) => {
-                // Nothing else can be refused: flags were checked at the post.
-                let _ = self.receive(post);
-                return;
-            }
-        };
-        let why = Unreachable { errno: refused.errno(), reason: refused.to_string() };
-        self.fail_receive(ReceiveOperation::from_post(post), None, 0, &why);
+        let mut owner = post.owner.and_then(Option::take);
+        let post = ReceivePost { owner: None, ..post };
+        if let Err(refused) = self.receive(ReceivePost { owner: Some(&mut owner), ..post }) {
+            let why = Unreachable { errno: refused.errno(), reason: refused.to_string() };
+            let operation = ReceiveOperation { owner, ..ReceiveOperation::from_post(post) };
+            self.fail_receive(operation, None, 0, &why);
+        }
     }
 
     /// Gives a parked message to a receive.

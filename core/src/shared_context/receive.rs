@@ -259,18 +259,19 @@ impl<P: Provider> SharedReceive<P> {
 
     /// Sets an option. Units: bytes.
     pub fn set_option(&self, name: OptionName, value: usize) -> Result<(), EndpointError> {
-        let (option, bounds) = match name {
-            OptionName::MinMultiRecv if value > 0 => {
+        match name {
+            OptionName::MinMultiRecv => {
                 self.pool.lock().multi_receive_min = value;
-                return Ok(());
+                Ok(())
             }
-            OptionName::MinMultiRecv => ("FI_OPT_MIN_MULTI_RECV", "1 or more"),
-            OptionName::CmDataSize => ("FI_OPT_CM_DATA_SIZE", "read-only"),
+            OptionName::CmDataSize => {
+                let (option, bounds) = ("FI_OPT_CM_DATA_SIZE", "read-only");
+                Err(EndpointError::BadOptionValue { option, value, bounds })
+            }
             OptionName::BufferedMin | OptionName::BufferedLimit => {
-                return Err(EndpointError::UnknownOption { option: name as i32 });
+                Err(EndpointError::UnknownOption { option: name as i32 })
             }
-        };
-        Err(EndpointError::BadOptionValue { option, value, bounds })
+        }
     }
 
     /// Closes it; what is posted is dropped. Refused while endpoints are bound.

@@ -259,6 +259,14 @@ impl Deferrals {
         is_found
     }
 
+    /// Cancels all operations that are deferred.
+    pub fn cancel_all(self: &Arc<Self>) {
+        let is_operation = |deferred: &Deferred| matches!(deferred.key, Key::Operation(_));
+        while let Some(deferred) = self.take_own(is_operation) {
+            deferred.work.cancel();
+        }
+    }
+
     /// Drops all that is deferred, from now on.
     pub fn close(self: &Arc<Self>) {
         self.lock().is_closed = true;

@@ -9,7 +9,7 @@ use std::{
     sync::Arc,
 };
 
-use kestrel::address_vectors;
+use kestrel::{Domain, address_vectors};
 use kestrel_core::{
     address::AddressFormat,
     address_vector::{AddressVector, AddressVectorAttributes, AddressVectorFlags},
@@ -33,6 +33,8 @@ use crate::{
 /// What we keep of an address vector.
 pub struct State {
     pub vector: Arc<AddressVector>,
+    /// Endpoints of others are not bound to it.
+    pub domain: Arc<Domain>,
     format: AddressFormat,
     _domain: Use,
 }
@@ -115,6 +117,7 @@ pub unsafe extern "C" fn open(
         attr.kind = vector.attributes().kind.value();
         let state = State {
             vector: Arc::new(vector),
+            domain: parent.domain.clone(),
             format: parent.address_format(),
             _domain: Use::of(&parent.uses)?,
         };

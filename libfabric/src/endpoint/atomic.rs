@@ -279,13 +279,14 @@ unsafe extern "C" fn inject(
     let Some(call) = call(datatype, op, Form::Base) else { return unknown(datatype, op) };
     let size = call.datatype.size();
     // SAFETY: as said above.
-    let (state, operands) =
-        unsafe { (post::state(ep), Pieces::One(post::elements(buffer, count, size))) };
+    let (state, context, operands) = unsafe {
+        let operands = Pieces::One(post::elements(buffer, count, size));
+        (post::state(ep), post::endpoint_context(ep), operands)
+    };
     let length = (count as u64).saturating_mul(size as u64);
     let segments = [RemoteSegment { address, length, key }];
     let sides = Sides { operands, compare: NONE, results: NONE };
-    let none = std::ptr::null_mut();
-    let post = of_sides(call, sides, peer, &segments, none, Flags::INJECT);
+    let post = of_sides(call, sides, peer, &segments, context, Flags::INJECT);
     posted(state.endpoint.post_atomic_unreported(post))
 }
 

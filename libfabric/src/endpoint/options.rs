@@ -142,7 +142,13 @@ unsafe fn given(value: *const c_void, length: usize) -> Result<usize, Failure> {
 unsafe extern "C" fn cancel(ep: *mut Fid, context: *mut c_void) -> isize {
     guarded("fi_cancel", || {
         // SAFETY: C passes an open endpoint.
-        unsafe { object::owned(ep.cast::<FidEp>()) }?.endpoint.cancel(context as u64)?;
+        let state = unsafe { object::owned(ep.cast::<FidEp>()) }?;
+        // "Operations posted without a valid context parameter … cannot be canceled."
+        if context.is_null() {
+            state.endpoint.sends_left()?;
+            return Err(Failure::new(Errno::NOENT, "what has no context cannot be canceled"));
+        }
+        state.endpoint.cancel(context as u64)?;
         Ok(0)
     })
 }

@@ -274,8 +274,11 @@ pub unsafe fn inject(
     }
     // SAFETY: the caller vouches for both; an injected message is copied before the
     // call returns.
-    let (state, piece) = unsafe { (state(ep), Piece::new(buffer.cast::<u8>().cast_mut(), length)) };
-    let mut flags = Flags::INJECT | tag.family;
+    let (state, context, piece) = unsafe {
+        (state(ep), endpoint_context(ep), Piece::new(buffer.cast::<u8>().cast_mut(), length))
+    };
+    // "Any fi_addr_t passed into a data transfer operation will be treated as a multicast address".
+    let mut flags = Flags::INJECT | tag.family | state.defaults.send() & Flags::MULTICAST;
     if data.is_some() {
         flags |= Flags::REMOTE_CQ_DATA;
     }
@@ -284,10 +287,21 @@ pub unsafe fn inject(
         to,
         tag: tag.tag,
         data: data.unwrap_or(0),
-        context: 0,
+        context: context as u64,
         flags,
         owner: None,
     }))
+}
+
+/// "Operations that complete in error that are not associated with valid operational context will
+/// use the endpoint context in any error reporting structures" (fi_endpoint(3)).
+///
+/// # Safety
+/// `ep` is open.
+#[inline(always)]
+pub unsafe fn endpoint_context(ep: *mut FidEp) -> *mut c_void {
+    // SAFETY: the caller vouches for it.
+    unsafe { (*ep).fid.context }
 }
 
 /// What receives are posted to: an endpoint, or a context that endpoints share.
@@ -414,8 +428,10 @@ pub unsafe fn with_receive(
     post: impl FnOnce(ReceivePost<'_>) -> isize,
 ) -> isize {
     let Some(flags) = own_flags(flags) else { return bad_flags() };
+    // "If this flag is set, the input buffer(s) and length parameters are ignored" (fi_tagged(3)).
+    let count = if flags.contains(Flags::DISCARD) { 0 } else { msg.iov_count };
     // SAFETY: the caller vouches for it.
-    let Some(list) = (unsafe { List::new(msg.msg_iov, msg.iov_count) }) else { return bad_list() };
+    let Some(list) = (unsafe { List::new(msg.msg_iov, count) }) else { return bad_list() };
     post(of_receive(list.pieces(), msg.addr, tag, msg.context, flags))
 }
 

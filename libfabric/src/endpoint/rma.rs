@@ -287,11 +287,11 @@ unsafe fn inject_one(
     target: Target,
 ) -> isize {
     // SAFETY: the caller vouches for both; an injected write is copied at once.
-    let (state, piece) = unsafe { (post::state(ep), piece(buffer, length)) };
+    let (state, context, piece) =
+        unsafe { (post::state(ep), post::endpoint_context(ep), piece(buffer, length)) };
     let Some(piece) = piece else { return missing() };
     let segments = [target.segment(length)];
-    let none = std::ptr::null_mut();
-    let mut post = of_pieces(Pieces::One(piece), target.peer, &segments, none, Flags::INJECT);
+    let mut post = of_pieces(Pieces::One(piece), target.peer, &segments, context, Flags::INJECT);
     if let Some(data) = data {
         post.data = data;
         post.flags |= Flags::REMOTE_CQ_DATA;

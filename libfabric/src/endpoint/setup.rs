@@ -7,7 +7,7 @@ use std::{
 
 use kestrel::{Domain, Endpoint, objects};
 use kestrel_core::{
-    endpoint::DefaultFlags,
+    endpoint::{DefaultFlags, EndpointError},
     error::Errno,
     flags::Flags,
     info::{self, EndpointType},
@@ -19,7 +19,7 @@ use crate::{
     abi::{
         attributes::Alias,
         constants::command,
-        fid::{Fid, FidAv, FidCntr, FidCq, FidDomain, FidEp, FidEq, FidSrx, FidStx, class},
+        fid::{Fid, FidAv, FidCntr, FidCq, FidDomain, FidEp, FidEq, FidMr, FidSrx, FidStx, class},
         info::Info,
     },
     connection_request::Origin,
@@ -56,7 +56,7 @@ pub unsafe extern "C" fn open_with_flags(
         let (place, parent) = unsafe { (object::out(ep)?, object::owned(domain)?) };
         // SAFETY: as above.
         let mut info = unsafe { hints::agree(info, &parent.config, parent.version) }?;
-        parent.settle_keys(&mut info)?;
+        parent.settle(&mut info)?;
         let in_use = Use::of(&parent.uses)?;
         if let Some(kind) = SocketKind::of(info.endpoint.kind) {
             // SAFETY: as above.
@@ -186,8 +186,16 @@ pub unsafe extern "C" fn bind(ep: *mut Fid, other: *mut Fid, flags: u64) -> c_in
             };
             if table == FidAv::operations() {
                 no_flags()?;
-                let vector = &object::checked::<FidAv>(other)?.vector;
-                return Ok(endpoint.bind_address_vector(vector)?);
+                let state = object::checked::<FidAv>(other)?;
+                if !Arc::ptr_eq(&state.domain, endpoint.domain()) {
+                    return Err(EndpointError::OtherDomain { object: "address vector" }.into());
+                }
+                return Ok(endpoint.bind_address_vector(&state.vector)?);
+            }
+            if table == FidMr::operations() {
+                // As fi_mr_bind, which changes nothing.
+                object::checked::<FidMr>(other)?;
+                return no_flags();
             }
             if table == FidStx::operations() {
                 no_flags()?;

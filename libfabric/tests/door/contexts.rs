@@ -243,6 +243,38 @@ fn a_context_tells_its_attributes() {
     }
 }
 
+/// "By default, a transmit context inherits the properties of its associated endpoint."
+#[test]
+fn a_context_inherits_what_it_does_not_ask_for() {
+    let Some(host) = host("a_context_inherits_what_it_does_not_ask_for") else { return };
+    const DELIVERY_COMPLETE: u64 = 1 << 28;
+    const COMPLETION: u64 = 1 << 24;
+    const CLASS: u32 = 0x100 | 46;
+    let world = World::empty(host, |hints| {
+        hints.caps = flag::MSG | NAMED_RX_CTX;
+        // SAFETY: hints have all attributes.
+        unsafe {
+            ((*hints.ep_attr).tx_ctx_cnt, (*hints.ep_attr).rx_ctx_cnt) = (2, 2);
+            let (tx, rx) = (&mut *hints.tx_attr, &mut *hints.rx_attr);
+            (tx.size, tx.inject_size, tx.op_flags, tx.tclass) = (100, 32, DELIVERY_COMPLETE, CLASS);
+            (rx.size, rx.op_flags) = (77, COMPLETION);
+        }
+    });
+    let sep = open_sep(&world).unwrap();
+    // SAFETY: attributes of zeroes are valid.
+    let (mut tx, mut rx) = unsafe { (mem::zeroed::<TxAttr>(), mem::zeroed::<RxAttr>()) };
+    // Its packets leave from the one address of all contexts, and have that one's class.
+    tx.tclass = 0x200;
+    let transmit = tx_context(sep, 0, &raw mut tx).unwrap();
+    assert_eq!((tx.size, tx.inject_size, tx.op_flags), (100, 32, DELIVERY_COMPLETE));
+    assert_eq!(tx.tclass, CLASS);
+    let receive = rx_context(sep, 0, &raw mut rx).unwrap();
+    assert_eq!((rx.size, rx.op_flags), (77, COMPLETION));
+    for ep in [transmit, receive, sep] {
+        assert_eq!(close(ep), 0);
+    }
+}
+
 /// A domain for endpoints that share both contexts.
 fn sharing_world(host: &'static crate::host::Host, kind: u32) -> World {
     World::empty(host, |hints| {

@@ -93,3 +93,22 @@ fn what_is_left_can_be_posted() {
     }
     assert_eq!((close(ep), close(cq)), (0, 0));
 }
+
+/// "Operations posted without a valid context parameter … cannot be canceled."
+#[test]
+fn what_has_no_context_cannot_be_canceled() {
+    let Some(host) = host("what_has_no_context_cannot_be_canceled") else { return };
+    let world = World::new(host, 1);
+    let node = world.nodes[0];
+    // SAFETY: the endpoint is open; there is no buffer.
+    unsafe {
+        let recv = (*(*node.ep).msg).recv;
+        assert_eq!(recv(node.ep, null_mut(), 0, null_mut(), u64::MAX, null_mut()), 0);
+        let cancel = (*(*node.ep).ops).cancel;
+        assert_eq!(cancel(node.ep.cast(), null_mut()) as i32, code::NOENT);
+    }
+    assert_eq!(node.read().err(), Some(code::AGAIN));
+    send(node.ep, 1);
+    let done = [world.completion(node), world.completion(node)];
+    assert!(done.iter().any(|done| done.op_context.is_null()), "it was received");
+}

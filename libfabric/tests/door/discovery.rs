@@ -118,6 +118,28 @@ fn authorization_keys_are_answered_and_copied() {
     }
 }
 
+/// "This field is ignored unless the fabric is opened with API version 1.5 or greater."
+#[test]
+fn older_applications_have_no_keys() {
+    let Some(host) = host("older_applications_have_no_keys") else { return };
+    const V1_4: u32 = 1 << 16 | 4;
+    for (version, size) in [(V1_4, 0), (VERSION, 3)] {
+        let mut found = null_mut();
+        // SAFETY: hints and answers have all attributes, and keys their sizes.
+        unsafe {
+            let hints = (host.dupinfo)(null());
+            let attr = &mut *(*hints).ep_attr;
+            (attr.auth_key, attr.auth_key_size) = auth_key(b"key");
+            (*(*hints).fabric_attr).prov_name = libc::strdup(c"kestrel".as_ptr());
+            let place = &raw mut found;
+            assert_eq!((host.getinfo)(version, null(), null(), 0, hints, place), 0);
+            assert_eq!((*(*found).ep_attr).auth_key_size, size);
+            (host.freeinfo)(hints);
+            (host.freeinfo)(found);
+        }
+    }
+}
+
 #[test]
 fn hints_that_cannot_be_met_find_nothing() {
     let Some(host) = host("hints_that_cannot_be_met_find_nothing") else { return };

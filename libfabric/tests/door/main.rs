@@ -57,8 +57,9 @@ mod code {
     pub const OPBADSTATE: i32 = -258;
     pub const AVAIL: i32 = -259;
     pub const BADFLAGS: i32 = -260;
-    pub const NOCQ: i32 = -263;
     pub const NOEQ: i32 = -261;
+    pub const DOMAIN: i32 = -262;
+    pub const NOCQ: i32 = -263;
 }
 
 /// Types of endpoints.

@@ -11,7 +11,7 @@ use crate::{
     },
     code, flag,
     host::host,
-    world::{World, close},
+    world::{World, bind, close, cq_attr},
 };
 
 pub fn register(world: &World, memory: &mut [u64], access: u64) -> *mut FidMr {
@@ -217,4 +217,57 @@ fn a_key_is_given_once() {
         assert_eq!(again(flag::REMOTE_READ, 0, 18, 1 << 40), code::BADFLAGS);
     }
     assert_eq!(close(mr), 0);
+}
+
+/// "fine grained control over the transmit capabilities associated with an endpoint", and the same
+/// of what it receives (fi_endpoint(3)).
+#[test]
+fn a_side_can_what_its_own_attributes_say() {
+    let Some(host) = host("a_side_can_what_its_own_attributes_say") else { return };
+    const RMA: u64 = 1 << 2;
+    let mut world = World::empty(host, |hints| {
+        hints.caps = flag::MSG | RMA;
+        // SAFETY: hints have all attributes.
+        unsafe { (*hints.rx_attr).caps = flag::MSG | flag::RECV | RMA | flag::REMOTE_READ };
+    });
+    let from = world.add_node(&mut cq_attr(), 0);
+    world.add_node(&mut cq_attr(), 0);
+    let mut memory = vec![0_u64; 4];
+    let mr = register(&world, &mut memory, flag::REMOTE_READ | flag::REMOTE_WRITE);
+    let other = world.open_ep();
+    assert_eq!(bind(other, mr, 0), 0, "as fi_mr_bind: it changes nothing");
+    assert_eq!(close(other), 0);
+    let (mut word, none) = (7_u64, null_mut::<c_void>());
+    // SAFETY: buffer and region live until the completions have come.
+    unsafe {
+        let (ops, place) = (&*(*from.ep).rma, (&raw mut word).cast::<c_void>());
+        assert_eq!((ops.write)(from.ep, place, 8, none, 1, 0, 17, none), 0);
+        wait_for_error(&world);
+        assert_eq!((ops.read)(from.ep, place, 8, none, 1, 0, 17, none), 0);
+        world.completion(from);
+        assert_eq!((&raw const word).read_volatile(), 0, "read, and not written before");
+    }
+    assert_eq!(close(mr), 0);
+}
+
+/// "Operations that complete in error that are not associated with valid operational context will
+/// use the endpoint context in any error reporting structures."
+#[test]
+fn a_failed_injection_has_the_endpoints_context() {
+    let Some(host) = host("a_failed_injection_has_the_endpoints_context") else { return };
+    let world = World::new(host, 2);
+    let from = world.nodes[0];
+    let (word, here) = (7_u64, (&raw const world).cast_mut().cast::<c_void>());
+    // SAFETY: the endpoint is open, and its word is there; no region has this key.
+    unsafe {
+        (*from.ep).fid.context = here;
+        let inject = (*(*from.ep).rma).inject;
+        assert_eq!(inject(from.ep, (&raw const word).cast(), 8, 1, 0, 99), 0);
+    }
+    let start = std::time::Instant::now();
+    while world.nodes[0].read().err() != Some(code::AVAIL) {
+        world.nodes[1].progress();
+        assert!(start.elapsed() < crate::world::PATIENCE, "no error came");
+    }
+    assert_eq!(from.read_error().unwrap().op_context, here);
 }

@@ -232,6 +232,12 @@ fn what_is_discarded_is_gone() {
         assert_eq!(Message::of(&mut [], 5).receive(to, flag::PEEK), 0);
         assert_eq!(outcome(&world, to).err(), Some(NOMSG));
     }
+    // Even buffers that cannot be.
+    Message::of(&mut sent, 5).send(from, 0);
+    let mut nowhere = Message { context, ..Message::of(&mut [], 5) };
+    (nowhere.iov.base, nowhere.iov.len) = (null_mut(), 40);
+    assert_eq!(find(&world, to, &nowhere, DISCARD).len, 40);
+    world.completion(from);
     // Discarding is of a peek or of a claim.
     assert_eq!(Message::of(&mut room, 5).receive(to, DISCARD), code::BADFLAGS as isize);
 }

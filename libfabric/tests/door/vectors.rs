@@ -371,3 +371,14 @@ fn a_vector_with_endpoints_does_not_close() {
     assert_eq!(vector.insert(&["10.0.0.1:1"], &mut [], 0, NONE), 1, "it is as it was");
     assert_eq!((close(ep), close(vector.av)), (0, 0));
 }
+
+/// "-FI_EDOMAIN: … an attempt was made to bind multiple domains" (fi_endpoint(3)).
+#[test]
+fn another_domains_vector_is_refused() {
+    let Some(host) = host("another_domains_vector_is_refused") else { return };
+    let [here, there] = [World::new(host, 0), World::new(host, 0)];
+    let ep = here.open_ep();
+    assert_eq!(bind(ep, there.av, 0), code::DOMAIN);
+    assert_eq!(bind(ep, here.av, 0), 0);
+    assert_eq!(close(ep), 0);
+}

@@ -422,6 +422,10 @@ impl Transport for ShmTransport {
         self.lend(peer)
     }
 
+    fn close_window(&mut self, peer: PeerIndex) {
+        self.forget_window(peer);
+    }
+
     #[inline]
     fn start(&mut self, peer: PeerIndex, request: &Request) -> Started {
         self.start_request(peer, request)

@@ -1,8 +1,9 @@
 //! Address vectors in use: removal, reinsertion, duplicates, late insertion, users' own names.
 
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
 use kestrel_core::{
+    address::Address,
     address_vector::{
         AddressVector, AddressVectorAttributes, AddressVectorFlags, FI_ADDR_NOTAVAIL,
         FI_ADDR_UNSPEC, Marks, fi_rx_addr,
@@ -14,7 +15,7 @@ use kestrel_core::{
     transport::Provider,
 };
 
-use crate::bed::{Bed, World, open_vector};
+use crate::bed::{Bed, Options, World, open_vector};
 use crate::completion::read_all;
 
 pub fn a_removed_address_is_unknown<P: Provider>(bed: &Bed<P>) {
@@ -71,6 +72,31 @@ pub fn duplicates_reach_the_same_peer<P: Provider>(bed: &Bed<P>) {
     world.nodes[0].endpoint.inject(&[8], 2).unwrap();
     world.nodes[1].receive(1, None, 0);
     assert_eq!(world.received(1).good().returned.unwrap(), [8]);
+}
+
+/// An address is the same however it is written: it is a target, a source, and what receives are
+/// directed at.
+pub fn a_mapped_address_is_the_same_peer<P: Provider>(bed: &Bed<P>) {
+    let nodes = (0..2).map(|_| bed.stranger(&Options::default())).collect();
+    let world = World { nodes };
+    let mapped = |node: usize| {
+        let address = world.nodes[node].endpoint.address();
+        match address.ip() {
+            IpAddr::V4(ip) => Address::new(ip.to_ipv6_mapped().into(), address.port()),
+            IpAddr::V6(_) => address,
+        }
+    };
+    let there = world.nodes[0].vector.insert_one(mapped(1)).unwrap();
+    let here = world.nodes[1].vector.insert_one(mapped(0)).unwrap();
+    world.nodes[1].endpoint.receive(vec![0; 8], here, 1).unwrap();
+    world.post(|| world.nodes[0].endpoint.inject(&[1; 8], there));
+    assert_eq!(world.received(1).good().source, here);
+    world.nodes[1].send(vec![2; 8], here, None, 2);
+    world.nodes[0].receive(8, None, 3);
+    assert_eq!(world.received(0).good().source, there);
+    // As it was inserted.
+    let told = world.nodes[0].vector.lookup(there).unwrap();
+    assert_eq!(told.format(), mapped(1).format());
 }
 
 pub fn a_source_is_known_once_it_is_inserted<P: Provider>(bed: &Bed<P>) {

@@ -9,6 +9,7 @@ use kestrel_core::{
 };
 
 use crate::bed::{Bed, Memory, Options, Send, pattern, same};
+use crate::one_sided::{BOTH, Rma, expose, segment};
 use crate::scale::scaled;
 
 pub fn a_full_transmit_queue_has_no_side_effect<P: Provider>(bed: &Bed<P>) {
@@ -44,6 +45,30 @@ pub fn a_full_transmit_queue_has_no_side_effect<P: Provider>(bed: &Bed<P>) {
     world.nodes[0].send(pattern(2, 10), 1, Some(99), 1);
     world.nodes[1].receive(10, Some(99), 2);
     world.received(1).good();
+}
+
+/// "a lower bound on the number of transmit operations that may be posted … without that operation
+/// returning -FI_EAGAIN": operations of all kinds.
+pub fn what_is_left_counts_operations_of_all_kinds<P: Provider>(bed: &Bed<P>) {
+    const SIZE: usize = 8;
+    let endpoint = EndpointOptions { transmit_size: SIZE, ..EndpointOptions::default() };
+    let memory = Memory::from(pattern(1, 200_000));
+    let world = bed.world_with(2, &Options { endpoint, ..Options::default() });
+    let region = expose(&world.nodes[1], &memory, BOTH, 0);
+    let segments = [segment(&region, 0, 200_000)];
+    let rma = Rma { pieces: memory.all(), segments: &segments, ..Rma::default() };
+    let (node, send) = (&world.nodes[0], Send { pieces: memory.all(), ..Send::default() });
+    let mut posted = 0;
+    while node.endpoint.sends_left().unwrap() > 0 {
+        let done =
+            if posted % 2 == 0 { node.post_write(1, &rma) } else { node.post_send(1, &send) };
+        assert_eq!(done, Ok(()), "after {posted}");
+        posted += 1;
+        assert!(posted <= 1_000, "there is always more left");
+    }
+    (0..posted / 2).for_each(|_| world.nodes[1].receive(200_000, None, 1));
+    (0..posted).for_each(|_| drop(world.sent(0).good()));
+    assert_eq!(node.endpoint.sends_left(), Ok(SIZE));
 }
 
 pub fn an_exhausted_budget_loses_and_blocks_nothing<P: Provider>(bed: &Bed<P>) {

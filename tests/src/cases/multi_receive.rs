@@ -1,6 +1,8 @@
 //! Multi-receive buffers (FI_MULTI_RECV): the release comes once, and last.
 
-use kestrel_core::{endpoint::OptionName, error::Errno, flags::Flags, transport::Provider};
+use kestrel_core::{
+    endpoint::OptionName, error::Errno, flags::Flags, memory::Pieces, transport::Provider,
+};
 
 use crate::bed::{Bed, Memory, Options, Receive, Send, World, pattern, same};
 use crate::completion::Done;
@@ -247,7 +249,26 @@ pub fn the_minimum_is_an_option<P: Provider>(bed: &Bed<P>) {
     assert_eq!(endpoint.option(OptionName::MinMultiRecv).unwrap(), 64);
     endpoint.set_option(OptionName::MinMultiRecv, 4096).unwrap();
     assert_eq!(endpoint.option(OptionName::MinMultiRecv).unwrap(), 4096);
-    assert!(endpoint.set_option(OptionName::MinMultiRecv, 0).is_err());
+    endpoint.set_option(OptionName::MinMultiRecv, 0).unwrap();
+    assert_eq!(endpoint.option(OptionName::MinMultiRecv).unwrap(), 0);
+    // Released when it is full, and not before.
+    let (into, from) = (Memory::zeroed(10), Memory::from(pattern(5, 10)));
+    let receive = Receive { pieces: into.all(), flags: Flags::MULTI_RECV, ..Receive::default() };
+    world.nodes[0].post_receive(&Receive { context: 9, ..receive }).unwrap();
+    for (part, last) in [(0, false), (7, false), (9, true)] {
+        let length = if part == 0 {
+            7
+        } else if last {
+            1
+        } else {
+            2
+        };
+        let pieces = Pieces::One(from.piece().part(part, length));
+        world.nodes[0].post_send(0, &Send { pieces, ..Send::default() }).unwrap();
+        world.sent(0).good();
+        assert_eq!(released(&world.received(0).good()), last);
+    }
+    same(&into.bytes(), &from.bytes(), "content");
     assert!(endpoint.set_option(OptionName::CmDataSize, 1).is_err());
     assert!(OptionName::from_number(99).is_err());
 }

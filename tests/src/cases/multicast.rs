@@ -201,3 +201,28 @@ pub fn other_keys_are_other_groups<P: Provider>(bed: &Bed<P>) {
     assert_eq!(world.received(2).context(), 2);
     world.nothing_more();
 }
+
+/// "When set, data transfers will target multicast addresses by default" (fi_endpoint(3)): those of
+/// calls without flags as well.
+pub fn calls_without_flags_may_mean_groups<P: Provider>(bed: &Bed<P>) {
+    let queue = events();
+    let mut options = options(Some(&queue));
+    options.endpoint.transmit_flags = Flags::MULTICAST;
+    let world = bed.world_with(3, &options);
+    let speaks = join(&world.nodes[2], group(9), Flags::SEND);
+    let _hears = join(&world.nodes[1], group(9), Flags::RECV);
+    // The number is also that of an address in the vector.
+    assert_eq!(speaks.address(), 0);
+    for data in [None, Some(7)] {
+        (0..2).for_each(|node| world.nodes[node].receive(8, None, 1));
+        world.post(|| match data {
+            None => world.nodes[2].endpoint.inject(&[1; 8], speaks.address()),
+            Some(data) => world.nodes[2].endpoint.inject_data(&[1; 8], speaks.address(), data),
+        });
+        let done = world.received(1).good();
+        assert_eq!((done.source, done.data), (2, data.unwrap_or(0)));
+        world.nodes[0].endpoint.cancel(1).unwrap();
+        world.received(0);
+    }
+    world.nothing_more();
+}

@@ -18,6 +18,7 @@ use kestrel_core::{
 use crate::{
     bed::{Bed, Memory, Node, Options, Receive, Send, World, open_vector, same},
     completion::read_all,
+    link::{End, Listener},
     one_sided::{Atomic, BOTH, Rma, expose, options, segment},
     scale::PATIENCE,
 };
@@ -326,4 +327,33 @@ pub fn any_thread_starts_what_waits<P: Provider>(bed: &Bed<P>) {
         world.received(1).good();
     }
     world.nothing_more();
+}
+
+/// "Outstanding operations posted to the endpoint" are canceled by fi_shutdown, and what starts
+/// when the connection is over is told, even if it was accepted before.
+pub fn a_shutdown_cancels_what_waits<P: Provider>(bed: &Bed<P>) {
+    let listener = Listener::listening(bed);
+    let options = EndpointOptions { connected: true, ..capable() };
+    let caller = End::open(bed, |domain| Endpoint::open(domain, options).unwrap());
+    caller.endpoint.connect(listener.passive.address(), &[]).unwrap();
+    let acceptor = End::acceptor(bed, listener.take(&[&caller]));
+    acceptor.endpoint.accept(&[]).unwrap();
+    caller.connected(&[&acceptor, &listener]);
+    let (into, counter) = (Memory::zeroed(8), CompletionCounter::open(&caller.domain));
+    let receive = Receive { pieces: into.all(), context: 2, ..Receive::default() };
+    let send = Send { context: 1, ..Send::default() };
+    caller.endpoint.trigger_send(send.post(0), &at(&counter, 1)).unwrap();
+    caller.endpoint.trigger_receive(receive.post(), &at(&counter, 1)).unwrap();
+    assert_eq!(counter.close().unwrap_err().errno(), Errno::BUSY);
+    caller.endpoint.shutdown().unwrap();
+    for context in [1, 2] {
+        let done = caller.failed_already();
+        assert_eq!((done.errno, done.context), (Some(Errno::CANCELED), context), "{done:?}");
+    }
+    let late = Receive { context: 3, ..receive };
+    caller.endpoint.trigger_receive(late.post(), &at(&counter, 1)).unwrap();
+    counter.counter().add(1);
+    let done = caller.done(&[&acceptor]);
+    assert_eq!((done.errno, done.context), (Some(Errno::NOTCONN), 3), "{done:?}");
+    counter.close().unwrap();
 }

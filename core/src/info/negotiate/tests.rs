@@ -388,6 +388,10 @@ fn contexts_names_and_the_rest() {
     assert_eq!(ask(|h| h.endpoint.tx_ctx_count = Some(256)), "");
     assert_eq!(ask(|h| h.endpoint.tx_ctx_count = Some(257)), "ep_attr->tx_ctx_cnt");
     assert_eq!(ask(|h| h.endpoint.rx_ctx_count = Some(SHARED_CONTEXT)), "");
+    let mixed = |h: &mut Hints| {
+        (h.endpoint.tx_ctx_count, h.endpoint.rx_ctx_count) = (Some(SHARED_CONTEXT), Some(4));
+    };
+    assert_eq!(ask(mixed), "ep_attr->tx_ctx_cnt and rx_ctx_cnt");
     assert_eq!(ask(|h| h.domain.max_ep_rx_ctx = Some(257)), "domain_attr->max_ep_rx_ctx");
     assert_eq!(ask(|h| h.endpoint.rx_ctx_count = Some(1)), "");
     assert_eq!(ask(|h| h.endpoint.protocol = Some(3)), "ep_attr->protocol");
@@ -407,7 +411,10 @@ fn contexts_names_and_the_rest() {
     assert_eq!((info.transmit.size, info.receive.size, info.transmit.inject_size), (512, 256, 128));
     let mut tags = Hints::new();
     tags.endpoint.tag_format = Some(0x30ff);
-    assert_eq!(negotiate(&offer, Some(&tags), V1_17).unwrap().endpoint.tag_format, 0x30ff);
+    let answer = negotiate(&offer, Some(&tags), V1_17).unwrap().endpoint.tag_format;
+    assert_eq!(answer, 0xffff_ffff_ffff_f0ff, "leading zeroes are bits that are ignored");
+    tags.endpoint.tag_format = Some(1 << 63);
+    assert_eq!(negotiate(&offer, Some(&tags), V1_17).unwrap().endpoint.tag_format, 1 << 63);
 }
 
 /// The hints of Open MPI 4.1's `mtl/ofi` and of MPICH's `ch4:ofi`, as `notes/clients.md` has them.
