@@ -18,6 +18,7 @@ use crate::{
     operation::IOV_LIMIT,
     poll_set::PollSet,
     primitive::{Ordering, fence},
+    protocol::atomic::AtomicCall,
     socket_endpoint::driver::SocketDriver,
     transport::{Provider, Unreachable},
     triggered::Deferrals,
@@ -111,6 +112,7 @@ impl Default for DomainOptions {
 /// A domain over one provider.
 pub struct Domain<P: Provider> {
     provider: Arc<P>,
+    adapter_atomics: bool,
     sharing: Sharing,
     options: DomainOptions,
     units: Arc<PollSet<P>>,
@@ -173,6 +175,7 @@ impl<P: Provider> Domain<P> {
         let memory_regions = Arc::new(MemoryRegionRegistry::new(mode, IOV_LIMIT));
         let (watchers, sockets) = (Mutex::default(), OnceLock::new());
         Ok(Arc::new(Domain {
+            adapter_atomics: provider.adapter_atomics(),
             provider,
             sharing,
             options,
@@ -184,6 +187,17 @@ impl<P: Provider> Domain<P> {
             works: Arc::default(),
             open,
         }))
+    }
+
+    /// Whether atomic operations are for adapters alone.
+    pub(crate) fn adapter_atomics(&self) -> bool {
+        self.adapter_atomics
+    }
+
+    /// How many elements an atomic operation of that kind may have; none if it is not supported.
+    #[inline]
+    pub fn atomic_count_max(&self, call: AtomicCall) -> Option<usize> {
+        if self.adapter_atomics { call.adapter_count_max() } else { call.count_max() }
     }
 
     /// What makes this domain's transports.

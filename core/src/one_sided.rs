@@ -213,6 +213,10 @@ pub struct RemoteOperation {
     pub copy: Option<Box<[u8]>>,
     /// It is timed.
     pub run: Option<Run>,
+    /// What an adapter that compares and swaps found, or 0.
+    pub guess: u64,
+    /// How often a window closed over it.
+    pub refusals: u32,
     /// As posted.
     pub owner: Option<Owner>,
 }
@@ -237,6 +241,8 @@ impl RemoteOperation {
             results: StoredPieces::store(post.results),
             copy: None,
             run: None,
+            guess: 0,
+            refusals: 0,
             owner: post.owner.and_then(Option::take),
         }
     }
@@ -258,6 +264,12 @@ impl RemoteOperation {
         self.source = StoredPieces::One(all.part(0, length));
         self.compare = StoredPieces::One(all.part(length, rest));
         self.copy = Some(bytes);
+    }
+
+    /// Whether an adapter may have to try it several times.
+    #[inline(always)]
+    pub fn may_repeat(&self) -> bool {
+        matches!(self.action, Action::Atomic(call) if !call.is_one_step())
     }
 
     /// Whether something of it has left for `peer`, so that it dies with the

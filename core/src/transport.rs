@@ -13,7 +13,9 @@ use crate::{
     auth_key::{KeyNumber, Keyring},
     memory::Piece,
     ring::claims::Claims,
-    window::{Access, Found, Invitation, Loan, Registration, Request, Started, Worth},
+    window::{
+        Access, AtomicRequest, Found, Invitation, Loan, Registration, Request, Started, Worth,
+    },
     wire::Head,
 };
 
@@ -341,6 +343,12 @@ pub trait Transport: Send + Sized + 'static {
         Started::Refused
     }
 
+    /// Starts an atomic operation through the window to `peer`, as [`Self::start`] does others. It
+    /// is under way, finds no room, or is refused.
+    fn start_atomic(&mut self, _peer: PeerIndex, _request: &AtomicRequest) -> Started {
+        Started::Refused
+    }
+
     /// Looks for an operation that is over. Those of a peer that was disconnected need not be told.
     fn finished(&mut self) -> Found {
         Found::Nothing
@@ -456,6 +464,12 @@ pub trait Provider: Send + Sync + 'static {
 
     /// Claims a core for a spinning helper: one a host.
     fn claim_core(&self, core: usize) -> Result<Box<dyn CoreClaim>, Unreachable>;
+
+    /// Whether atomic operations are for adapters alone, as the user has declared it: see
+    /// [`crate::protocol::window::atomic`].
+    fn adapter_atomics(&self) -> bool {
+        false
+    }
 
     /// Whether this process is a child that was forked after the provider came
     /// into being: no call into kestrel can work there. Cost: one load.

@@ -7,7 +7,7 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::memory::Piece;
+use crate::{flags::Flags, memory::Piece};
 
 /// What one end of a window says of itself: the transport's own, carried by core.
 pub type Invitation = [u64; 4];
@@ -86,6 +86,17 @@ pub struct Access {
     pub read: bool,
     /// Write to it.
     pub write: bool,
+    /// Change words of it in one step: no processor does that then.
+    pub atomic: bool,
+}
+
+impl Access {
+    /// What these flags allow. What fetches and changes reads and writes.
+    pub fn of(flags: Flags, atomics: bool) -> Access {
+        let (read, write) =
+            (flags.contains(Flags::REMOTE_READ), flags.contains(Flags::REMOTE_WRITE));
+        Access { read, write, atomic: atomics && read && write }
+    }
 }
 
 /// What an adapter is to do.
@@ -110,6 +121,33 @@ pub struct Request {
     pub remote_key: u32,
     /// Our bytes: usable until the operation is over, or the peer is disconnected.
     pub local: Piece,
+}
+
+/// What an adapter does to a word of the target's memory in one step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// Adds this to it, modulo 2^64.
+    Add(u64),
+    /// Replaces it, if it is what is expected.
+    Swap {
+        /// What has to be there.
+        expected: u64,
+        /// What is there afterwards.
+        value: u64,
+    },
+}
+
+/// An atomic operation for an adapter.
+#[derive(Clone, Copy, Debug)]
+pub struct AtomicRequest {
+    /// Comes back when it is over.
+    pub token: u64,
+    /// What is done.
+    pub change: Change,
+    /// To which word, by the target's own addresses: a multiple of 8.
+    pub address: u64,
+    /// The target's key.
+    pub remote_key: u32,
 }
 
 /// What became of an attempt to start an operation.
@@ -143,9 +181,20 @@ pub enum Found {
 pub struct Finished {
     /// The request's.
     pub token: u64,
-    /// It is done; else nothing of it has happened that may not happen again, and the window is
-    /// closed. Those that were under way are told from the newest to the oldest.
-    pub done: bool,
+    /// How.
+    pub end: End,
+}
+
+/// The end of an operation. But for the first the window is closed, and those that were under way
+/// are told from the newest to the oldest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// It is done. Of an atomic one: what was there before.
+    Done(u64),
+    /// Nothing of it has happened that may not happen again.
+    Undone,
+    /// An atomic one may have been done, or not.
+    Unknown,
 }
 
 /// What travels for a key that is no region's: it may be one's at any moment, and its operations
@@ -165,15 +214,26 @@ impl Lease {
         (permitted && inside).then(|| self.address.wrapping_add(offset))
     }
 
+    /// Where the word at remote address `at` lies at the target, if it may be changed in one step.
+    pub fn locate_word(&self, at: u64) -> Option<u64> {
+        let address = self.locate(at, 8, Direction::Write)?;
+        (self.access.atomic && address.is_multiple_of(8)).then_some(address)
+    }
+
     /// As it travels.
     pub fn to_words(self) -> [u64; 4] {
-        let access = u64::from(self.access.read) << 32 | u64::from(self.access.write) << 33;
+        let Access { read, write, atomic } = self.access;
+        let access = u64::from(read) << 32 | u64::from(write) << 33 | u64::from(atomic) << 35;
         [self.base, self.length, self.address, u64::from(self.remote_key) | access]
     }
 
     /// From what travelled; none if it permits nothing.
     pub fn from_words([base, length, address, word]: [u64; 4]) -> Option<Lease> {
-        let access = Access { read: word & 1 << 32 != 0, write: word & 1 << 33 != 0 };
+        let access = Access {
+            read: word & 1 << 32 != 0,
+            write: word & 1 << 33 != 0,
+            atomic: word & 1 << 35 != 0,
+        };
         let remote_key = word as u32;
         let some = access.read || access.write;
         some.then_some(Lease { base, length, address, remote_key, access })
@@ -189,12 +249,15 @@ mod tests {
         length: 100,
         address: 0x7000,
         remote_key: u32::MAX,
-        access: Access { read: false, write: true },
+        access: Access { read: false, write: true, atomic: false },
     };
+    const ATOMIC: Lease =
+        Lease { access: Access { read: true, write: true, atomic: true }, ..LEASE };
 
     #[test]
     fn a_lease_travels_whole_and_one_that_permits_nothing_is_none() {
         assert_eq!(Lease::from_words(LEASE.to_words()), Some(LEASE));
+        assert_eq!(Lease::from_words(ATOMIC.to_words()), Some(ATOMIC));
         assert_eq!(Lease::from_words([1, 2, 3, 4]), None);
         assert_eq!(Lease::from_words(NO_REGION), None);
     }
@@ -207,5 +270,13 @@ mod tests {
             assert_eq!(locate(at, length), None);
         }
         assert_eq!(LEASE.locate(0x1000, 1, Direction::Read), None);
+    }
+
+    #[test]
+    fn words_are_whole_aligned_and_for_who_may_change_them() {
+        assert_eq!(ATOMIC.locate_word(0x1058), Some(0x7058));
+        // The last word has 4 bytes.
+        assert_eq!([0x1001, 0x1060, 0xff8].map(|at| ATOMIC.locate_word(at)), [None; 3]);
+        assert_eq!(LEASE.locate_word(0x1058), None);
     }
 }

@@ -7,7 +7,9 @@ use kestrel_core::{
     auth_key::{KeyNumber, Keyring},
     memory::Piece,
     transport::{Arrival, Limits, PeerIndex, Room, Transport, TransportEvent, Unreachable},
-    window::{Access, Found, Invitation, Loan, Registration, Request, Started, Worth},
+    window::{
+        Access, AtomicRequest, Found, Invitation, Loan, Registration, Request, Started, Worth,
+    },
     wire::Head,
 };
 
@@ -186,6 +188,11 @@ impl<V: Verbs> Transport for Carrier<V> {
     #[inline(always)]
     fn start(&mut self, peer: PeerIndex, request: &Request) -> Started {
         self.reliable_mut().map_or(Started::Refused, |it| it.start(peer, request))
+    }
+
+    #[inline(always)]
+    fn start_atomic(&mut self, peer: PeerIndex, request: &AtomicRequest) -> Started {
+        self.reliable_mut().map_or(Started::Refused, |it| it.start_atomic(peer, request))
     }
 
     #[inline(always)]

@@ -47,6 +47,8 @@ pub struct VerbsOptions {
     pub connect_timeout: Duration,
     /// The shortest message that the receiver's device reads where it lies. Units: bytes.
     pub fetch_min: usize,
+    /// Atomic operations are for devices alone, as the user declares it.
+    pub nic_atomics: bool,
 }
 
 impl Default for VerbsOptions {
@@ -64,6 +66,7 @@ impl From<&Config> for VerbsOptions {
             auth_key: Vec::new(),
             connect_timeout: Duration::from_millis(config.connect_timeout_ms),
             fetch_min: config.fetch_min,
+            nic_atomics: config.nic_atomics,
         }
     }
 }
@@ -75,6 +78,7 @@ pub struct RcProvider<V: Verbs> {
     auth_key: Vec<u8>,
     connect_timeout: Duration,
     fetch_min: usize,
+    adapter_atomics: bool,
     control: Arc<Control<V>>,
     forks: u32,
 }
@@ -87,8 +91,14 @@ impl<V: Verbs> RcProvider<V> {
         options: VerbsOptions,
     ) -> Result<Self, Unreachable> {
         let control = Control::start().map_err(|error| system("the control thread", error))?;
+        let adapter_atomics = options.nic_atomics && device.has_atomics();
+        if options.nic_atomics && !adapter_atomics {
+            let device = device.name();
+            tracing::debug!(device, "it has no atomic operations: packets carry them");
+        }
         Ok(RcProvider {
             device,
+            adapter_atomics,
             default_ip,
             auth_key: options.auth_key,
             connect_timeout: options.connect_timeout,
@@ -229,6 +239,10 @@ impl<V: Verbs> Provider for RcProvider<V> {
 
     fn claim_core(&self, core: usize) -> Result<Box<dyn CoreClaim>, Unreachable> {
         Ok(Box::new(ClaimedCore::new(core)?))
+    }
+
+    fn adapter_atomics(&self) -> bool {
+        self.adapter_atomics
     }
 
     #[inline(always)]

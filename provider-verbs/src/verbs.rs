@@ -6,7 +6,7 @@
 
 use std::{fmt, io, net::IpAddr, os::fd::RawFd, sync::Arc};
 
-use kestrel_core::{error::Errno, memory::Piece, transport::Unreachable};
+use kestrel_core::{error::Errno, memory::Piece, transport::Unreachable, window::Change};
 
 use crate::{device::LinkLayer, memory::Memory};
 
@@ -104,6 +104,8 @@ pub enum Verb {
     Datagram(Destination),
     Write(RemoteMemory),
     Read(RemoteMemory),
+    /// Changes a word of 8 bytes in one step. What was there before comes back.
+    Atomic(RemoteMemory, Change),
 }
 
 /// A work request for a send queue.
@@ -132,6 +134,7 @@ pub struct ReceiveRequest {
 pub struct RemoteAccess {
     pub write: bool,
     pub read: bool,
+    pub atomic: bool,
 }
 
 /// What a queue pair is for.
@@ -162,7 +165,7 @@ impl Role {
     /// What the peer may do through it.
     pub fn admits(self) -> RemoteAccess {
         match self {
-            Role::Sends => RemoteAccess { write: true, read: false },
+            Role::Sends => RemoteAccess { write: true, ..RemoteAccess::default() },
             Role::Receives | Role::Reaches | Role::Datagrams { .. } => RemoteAccess::default(),
             Role::Admits(access) => access,
         }
@@ -283,6 +286,9 @@ pub trait Verbs: Send + Sync + Sized + 'static {
 
     /// The port in use.
     fn port(&self) -> &LocalPort;
+
+    /// Whether atomic operations that come to memory by the device are atomic towards each other.
+    fn has_atomics(&self) -> bool;
 
     /// The deepest that queues can be.
     fn depths_max(&self) -> Depths;

@@ -151,6 +151,11 @@ impl<N: Provider, F: Provider> Provider for CompositeProvider<N, F> {
         self.near.claim_core(core)
     }
 
+    /// Peers that are near have their processors play.
+    fn adapter_atomics(&self) -> bool {
+        matches!(&self.far, Ok((far, Policy::Far)) if far.adapter_atomics())
+    }
+
     #[inline(always)]
     fn forked(&self) -> bool {
         self.near.forked()

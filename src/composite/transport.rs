@@ -11,7 +11,9 @@ use kestrel_core::{
     transport::{
         Arrival, Limits, PeerIndex, Room, Service, Transport, TransportEvent, Unreachable,
     },
-    window::{Access, Found, Invitation, Loan, Registration, Request, Started, Worth},
+    window::{
+        Access, AtomicRequest, Found, Invitation, Loan, Registration, Request, Started, Worth,
+    },
     wire::Head,
 };
 
@@ -307,6 +309,13 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
         match &mut self.far {
             Some(far) if far.sends(peer) => far.transport.start(peer, request),
             _ => self.near.start(peer, request),
+        }
+    }
+
+    fn start_atomic(&mut self, peer: PeerIndex, request: &AtomicRequest) -> Started {
+        match self.far_of(peer) {
+            Some(far) => far.transport.start_atomic(peer, request),
+            None => self.near.start_atomic(peer, request),
         }
     }
 

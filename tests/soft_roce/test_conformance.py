@@ -22,6 +22,7 @@ PARTS = [
     ),
     pytest.param(["counters", "binding", "addresses", "atomic"], id="counters", marks=pytest.mark.full),
     pytest.param(["rma", "persistence", "progress"], id="rma"),
+    pytest.param(["adapter_atomics"], id="atomics"),
     pytest.param(["datagrams", "datagram_contexts", "multicast"], id="datagrams"),
     pytest.param(["load", "connections"], id="load", marks=pytest.mark.full),
     pytest.param(["scalable", "shared_contexts"], id="contexts", marks=pytest.mark.full),

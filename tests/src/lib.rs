@@ -324,6 +324,19 @@ macro_rules! conformance {
                 what_datagram_sockets_have_not_is_refused;
         }
     };
+    (adapter_atomics over $bed:expr) => {
+        $crate::conformance! { @each $bed;
+            adapter_atomics:
+                every_call_of_8_bytes_is_played,
+                sums_add_up,
+                each_sees_what_those_before_it_left,
+                what_is_refused_is_refused_as_ever,
+                what_no_adapter_does_is_not_offered,
+                a_word_may_come_in_pieces,
+                swaps_of_many_lose_nothing,
+                a_message_follows_the_atomics_before_it;
+        }
+    };
     (multicast over $bed:expr) => {
         $crate::conformance! { @each $bed;
             multicast:

@@ -13,11 +13,12 @@ use kestrel_core::{
     completion_queue::store::Sharing,
     error::Errno,
     mock::{MockOptions, MockProvider},
+    transport::Provider as _,
 };
 use kestrel_shm::{ShmOptions, ShmProvider};
 use kestrel_tests::{
     bed::{Bed, Node},
-    conformance,
+    cases, conformance,
 };
 use kestrel_verbs::{
     RcProvider, VerbsOptions,
@@ -31,10 +32,14 @@ fn shm() -> ShmProvider {
 /// Endpoints on RC queue pairs, of a fabric of their own, at an address of their own: their TCP
 /// ports are real, and one that a test beside this one takes over would answer.
 fn queue_pairs() -> RcProvider<FakeDevice> {
+    queue_pairs_with(false)
+}
+
+fn queue_pairs_with(nic_atomics: bool) -> RcProvider<FakeDevice> {
     let device = Arc::new(FakeFabric::default().device(FakeOptions::default()));
     let [.., a, b, c] = RandomState::new().build_hasher().finish().to_ne_bytes();
     let ip = IpAddr::from([127, a.max(1), b, c.clamp(1, 254)]);
-    let options = VerbsOptions { fetch_min: 32 << 10, ..VerbsOptions::default() };
+    let options = VerbsOptions { fetch_min: 32 << 10, nic_atomics, ..VerbsOptions::default() };
     RcProvider::on_device(device, ip, options).unwrap()
 }
 
@@ -57,13 +62,19 @@ mod far {
     use super::*;
 
     fn bed() -> Bed<CompositeProvider<ShmProvider, RcProvider<FakeDevice>>> {
-        let provider = Arc::new(CompositeProvider::far_only(shm(), queue_pairs()));
+        bed_with(false)
+    }
+
+    fn bed_with(nic_atomics: bool) -> Bed<CompositeProvider<ShmProvider, RcProvider<FakeDevice>>> {
+        let far = queue_pairs_with(nic_atomics);
+        let provider = Arc::new(CompositeProvider::far_only(shm(), far));
         Bed { provider, sharing: Sharing::Shared }
     }
 
     conformance!(bed());
     conformance!(datagrams over bed());
     conformance!(multicast over bed());
+    conformance!(adapter_atomics over bed_with(true));
 }
 
 /// A mock on which half of the addresses are not found, of odd ports and of even ones.
@@ -105,4 +116,13 @@ fn half_of_the_endpoints_are_reached_on_each_side() {
     let (near, far) = world.nodes.iter().map(sent).fold((0, 0), |(n, f), (a, b)| (n + a, f + b));
     assert_eq!(near + far, 24 * 23);
     assert!(near > 0 && far > 0, "{near} near, {far} far");
+}
+
+/// Peers that are near have a processor play, so the device plays for nobody, whatever is declared.
+#[test]
+fn who_has_peers_on_both_sides_leaves_atomics_to_processors() {
+    let far = queue_pairs_with(true);
+    let provider = Arc::new(CompositeProvider::both(near_to_half(far.default_ip()), far));
+    assert!(!provider.adapter_atomics());
+    cases::atomic::sums_of_many_add_up(&Bed { provider, sharing: Sharing::Exclusive });
 }

@@ -8,9 +8,18 @@ use kestrel_tests::{bed::Bed, conformance};
 use kestrel_verbs::{VerbsOptions, VerbsProvider};
 
 fn bed(sharing: Sharing) -> Option<Bed<VerbsProvider>> {
+    open(VerbsOptions::default(), sharing)
+}
+
+/// Where atomic operations are the device's alone.
+fn atomics_bed() -> Option<Bed<VerbsProvider>> {
+    open(VerbsOptions { nic_atomics: true, ..VerbsOptions::default() }, Sharing::Exclusive)
+}
+
+fn open(options: VerbsOptions, sharing: Sharing) -> Option<Bed<VerbsProvider>> {
     let device = std::env::var("SOFT_ROCE_DEVICE").ok();
     let must = device.is_some();
-    match VerbsProvider::new(VerbsOptions { device, ..VerbsOptions::default() }) {
+    match VerbsProvider::new(VerbsOptions { device, ..options }) {
         Ok(provider) => Some(Bed { provider: Arc::new(provider), sharing }),
         Err(error) if must => panic!("{}", error.reason),
         Err(error) => {
@@ -25,6 +34,7 @@ mod exclusive {
     conformance!(bed(Sharing::Exclusive));
     conformance!(datagrams over bed(Sharing::Exclusive));
     conformance!(multicast over bed(Sharing::Exclusive));
+    conformance!(adapter_atomics over atomics_bed());
 }
 
 mod shared {

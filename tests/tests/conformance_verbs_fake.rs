@@ -42,6 +42,10 @@ impl Provider for Watched {
         self.provider.claim_core(core)
     }
 
+    fn adapter_atomics(&self) -> bool {
+        self.provider.adapter_atomics()
+    }
+
     fn forked(&self) -> bool {
         self.provider.forked()
     }
@@ -59,10 +63,14 @@ impl Drop for Watched {
 }
 
 fn bed(fake: FakeOptions, sharing: Sharing) -> Bed<Watched> {
+    bed_with(fake, sharing, false)
+}
+
+fn bed_with(fake: FakeOptions, sharing: Sharing, nic_atomics: bool) -> Bed<Watched> {
     let fabric = FakeFabric::default();
     let device = Arc::new(fabric.device(fake));
     let ip = [127, 0, 0, 1].into();
-    let options = VerbsOptions { fetch_min: 32 << 10, ..VerbsOptions::default() };
+    let options = VerbsOptions { fetch_min: 32 << 10, nic_atomics, ..VerbsOptions::default() };
     let provider = RcProvider::on_device(device, ip, options).unwrap();
     Bed { provider: Arc::new(Watched { provider, fabric }), sharing }
 }
@@ -72,6 +80,7 @@ mod roomy {
     conformance!(bed(FakeOptions::default(), Sharing::Exclusive));
     conformance!(datagrams over bed(FakeOptions::default(), Sharing::Exclusive));
     conformance!(multicast over bed(FakeOptions::default(), Sharing::Exclusive));
+    conformance!(adapter_atomics over bed_with(FakeOptions::default(), Sharing::Exclusive, true));
 }
 
 mod tight {
@@ -87,10 +96,12 @@ mod tight {
             poll_burst: 3,
             registered_bytes_max: 100_000,
             mtu_bytes: 1024,
+            has_atomics: true,
             shuffle: Some(7),
         }
     }
 
     conformance!(bed(options(), Sharing::Shared));
     conformance!(datagrams over bed(options(), Sharing::Shared));
+    conformance!(adapter_atomics over bed_with(options(), Sharing::Shared, true));
 }

@@ -199,6 +199,7 @@ impl Rig {
             address_vector: vector,
             one_sided: OneSidedCounters::default(),
             permitted: one_sided::BOTH,
+            adapter_atomics: seed.is_multiple_of(2),
             source_errors: false,
             names_contexts: false,
             memory_regions: regions,
@@ -208,8 +209,7 @@ impl Rig {
             unexpected_budget: 1 << 20,
         };
         let engine = Engine::new(world.transport(), setup);
-        let random = Random::new(seed);
-        let (under_way, multi) = (HashMap::new(), Vec::new());
+        let (random, under_way, multi) = (Random::new(seed), HashMap::new(), Vec::new());
         Rig {
             engine,
             world,

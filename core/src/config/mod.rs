@@ -76,6 +76,8 @@ pub struct Config {
     pub rx_size: usize,
     pub inject_size: usize,
     pub fetch_min: usize,
+    /// Memory is changed atomically by adapters alone.
+    pub nic_atomics: bool,
 }
 
 const KIB: u64 = 1 << 10;
@@ -85,9 +87,10 @@ const GIB: u64 = 1 << 30;
 const TRANSPORT: &[&str] = &["auto", "shm", "verbs"];
 const CMA: &[&str] = &["auto", "on", "off"];
 const COPY: &[&str] = &["auto", "memcpy", "avx2", "avx512", "movsb"];
+const NIC_ATOMICS: &[&str] = &["off", "exclusive"];
 
 /// All parameters, in the order of the manual page.
-pub static PARAMETERS: [Parameter; 14] = [
+pub static PARAMETERS: [Parameter; 15] = [
     Parameter {
         name: "FI_KESTREL_TRANSPORT",
         kind: Kind::Choice(TRANSPORT),
@@ -217,6 +220,18 @@ pub static PARAMETERS: [Parameter; 14] = [
                registered for each.",
         store: |config, value| config.fetch_min = value.size(),
     },
+    Parameter {
+        name: "FI_KESTREL_NIC_ATOMICS",
+        kind: Kind::Choice(NIC_ATOMICS),
+        default: "off",
+        unit: Unit::None,
+        help: "Who plays atomic operations. off: the target's processor. exclusive: the RDMA \
+               device, where it can; this declares that all registered memory is changed \
+               atomically through one device alone, by no processor. It needs \
+               FI_KESTREL_TRANSPORT=verbs, takes single elements of 8 bytes, and has to be the \
+               same in all processes.",
+        store: |config, value| config.nic_atomics = value.choice() == 1,
+    },
 ];
 
 /// A value that a parameter cannot have.
@@ -301,6 +316,7 @@ impl Config {
             rx_size: 0,
             inject_size: 0,
             fetch_min: 0,
+            nic_atomics: false,
         }
     }
 
@@ -308,7 +324,8 @@ impl Config {
     /// libfabric's parameters); what it does not find, or finds empty, has its default.
     ///
     /// # Errors
-    /// All bad values, each with its parameter's name and bounds.
+    /// All bad values, each with its parameter's name and bounds; else values that contradict each
+    /// other.
     pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, Vec<ConfigError>> {
         let mut config = Config::blank();
         let mut errors = Vec::new();
@@ -319,7 +336,24 @@ impl Config {
                 Err(error) => errors.push(error),
             }
         }
+        if errors.is_empty() {
+            errors.extend(config.contradiction());
+        }
         if errors.is_empty() { Ok(config) } else { Err(errors) }
+    }
+
+    /// Over shared memory a target's processor plays, and neither it nor a device would see the
+    /// other's operations as atomic.
+    fn contradiction(&self) -> Option<ConfigError> {
+        let parameter = PARAMETERS.iter().find(|each| each.name == "FI_KESTREL_NIC_ATOMICS")?;
+        (self.nic_atomics && self.transport != TransportChoice::Verbs).then(|| ConfigError {
+            name: parameter.name,
+            value: NIC_ATOMICS[1].to_owned(),
+            reason: "it needs FI_KESTREL_TRANSPORT=verbs, since peers of this host would be \
+                     reached past the device",
+            allowed: parameter.allowed(),
+            default: parameter.default,
+        })
     }
 }
 
@@ -350,6 +384,7 @@ mod tests {
             rx_size: 1024,
             inject_size: 4096,
             fetch_min: 256 << 10,
+            nic_atomics: false,
         };
         assert_eq!(config, expected);
         assert_eq!(with("FI_KESTREL_TX_SIZE", "  "), Ok(expected));
@@ -374,6 +409,7 @@ mod tests {
             ("RX_SIZE", "1"),
             ("INJECT_SIZE", "64"),
             ("FETCH_MIN", "1M"),
+            ("NIC_ATOMICS", "exclusive"),
         ] {
             set.insert(format!("FI_KESTREL_{name}"), value.to_owned());
         }
@@ -394,6 +430,7 @@ mod tests {
         expected.rx_size = 1;
         expected.inject_size = 64;
         expected.fetch_min = 1 << 20;
+        expected.nic_atomics = true;
         assert_eq!(config, expected);
         for (text, routine) in COPY.iter().zip([
             CopyRoutine::Auto,
@@ -423,6 +460,25 @@ mod tests {
         );
         let errors = Config::from_lookup(|_| Some("-1".to_owned())).unwrap_err();
         assert_eq!(errors.len(), PARAMETERS.len());
+    }
+
+    #[test]
+    fn atomics_by_the_device_alone_need_all_peers_behind_it() {
+        for transport in ["auto", "shm", "verbs"] {
+            let lookup = |name: &str| match name {
+                "FI_KESTREL_NIC_ATOMICS" => Some("exclusive".to_owned()),
+                "FI_KESTREL_TRANSPORT" => Some(transport.to_owned()),
+                _ => None,
+            };
+            let read = Config::from_lookup(lookup);
+            assert_eq!(read.is_ok(), transport == "verbs", "{transport}: {read:?}");
+            for error in read.err().into_iter().flatten() {
+                let told = error.to_string();
+                assert!(
+                    told.contains("NIC_ATOMICS=exclusive: it needs FI_KESTREL_TRANSPORT=verbs")
+                );
+            }
+        }
     }
 
     #[test]

@@ -165,6 +165,7 @@ impl<P: Provider> PassiveEndpoint<P> {
             address_vector: empty_vector(),
             one_sided: Default::default(),
             permitted: Flags::empty(),
+            adapter_atomics: false,
             source_errors: false,
             names_contexts: false,
             memory_regions: Arc::new(MemoryRegionRegistry::new(mode, IOV_LIMIT)),

@@ -17,7 +17,7 @@ impl<P: Provider> Endpoint<P> {
     /// As [`Self::post_write`]. Results, operands and what is compared with are the
     /// engine's until the completion; the last two not with `INJECT`. An operation
     /// is atomic element by element. How many elements it may have says
-    /// [`AtomicCall::count_max`].
+    /// [`Domain::atomic_count_max`](crate::domain::Domain::atomic_count_max).
     /// # Reference
     /// fi_atomic(3)
     #[inline]
@@ -84,7 +84,7 @@ impl<P: Provider> Endpoint<P> {
 
     #[inline]
     fn check_call(&self, call: AtomicCall, total: usize) -> Result<(), PostError> {
-        let Some(count_max) = call.count_max() else {
+        let Some(count_max) = self.domain.atomic_count_max(call) else {
             return Err(PostError::NoSuchAtomic { call });
         };
         let limit = count_max * call.datatype.size();

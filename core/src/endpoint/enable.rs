@@ -102,6 +102,7 @@ impl<P: Provider> Endpoint<P> {
             buffering: self.buffering.setup(),
             one_sided: bindings.one_sided.counters(),
             permitted: capabilities & (Flags::REMOTE_READ | Flags::REMOTE_WRITE),
+            adapter_atomics: self.domain.adapter_atomics(),
             source_errors: capabilities.contains(Flags::SOURCE_ERR),
             names_contexts: capabilities.contains(Flags::NAMED_RX_CTX),
             keys: self.hold_keys(&address_vector)?,

@@ -78,7 +78,7 @@ pub enum PostError {
         size: usize,
     },
     /// The operation does not exist in this form, or on this type.
-    #[error("{call:?} does not exist")]
+    #[error("{call:?} does not exist, or not where adapters play atomic operations")]
     NoSuchAtomic {
         /// As given.
         call: AtomicCall,

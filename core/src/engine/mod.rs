@@ -73,6 +73,8 @@ pub struct Setup {
     pub one_sided: OneSidedCounters,
     /// `REMOTE_READ`, `REMOTE_WRITE`: what peers may do to us at all.
     pub permitted: Flags,
+    /// Whether atomic operations, ours and those on our memory, are for adapters alone.
+    pub adapter_atomics: bool,
     /// Whether what comes from nobody in the vector completes with an error (`FI_SOURCE_ERR`).
     pub source_errors: bool,
     /// Whether an address in the vector may name a receive context (`FI_NAMED_RX_CTX`).

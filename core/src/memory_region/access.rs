@@ -81,6 +81,8 @@ pub enum Refusal {
     Volatile,
     /// The region's storage did not take what was written.
     Storage,
+    /// An atomic operation that only an adapter may do.
+    ForAdapters,
 }
 
 impl Refusal {
@@ -92,6 +94,7 @@ impl Refusal {
             Refusal::Bounds => Errno::INVAL,
             Refusal::Volatile => Errno::OPNOTSUPP,
             Refusal::Storage => Errno::IO,
+            Refusal::ForAdapters => Errno::OPNOTSUPP,
         }
     }
 }

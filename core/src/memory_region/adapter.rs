@@ -59,18 +59,15 @@ impl Adapter {
 
 impl MemoryRegion {
     /// What a peer of `audience` may reach of the region by an adapter, if `permitted` and the
-    /// region allow any of it. The first time `register` registers it.
+    /// region allow any of it; atomically if `atomics`. The first time `register` registers it.
     pub(crate) fn lease(
         &self,
         permitted: Flags,
+        atomics: bool,
         audience: u64,
         register: impl FnOnce(Piece, Access, bool) -> Option<Arc<dyn Registration>>,
     ) -> Option<Lease> {
-        let flags = self.access & permitted;
-        let access = Access {
-            read: flags.contains(Flags::REMOTE_READ),
-            write: flags.contains(Flags::REMOTE_WRITE),
-        };
+        let access = Access::of(self.access & permitted, atomics);
         let kind = if access.write { Flags::REMOTE_WRITE } else { Flags::REMOTE_READ };
         // Closing waits for this, and deregisters after it.
         let entered = self.access_as(kind).ok()?;
@@ -89,10 +86,7 @@ impl MemoryRegion {
         let remote_key = match known {
             Some((_, registration)) => registration.remote_key(),
             None => {
-                let allowed = Access {
-                    read: self.access.contains(Flags::REMOTE_READ),
-                    write: self.access.contains(Flags::REMOTE_WRITE),
-                };
+                let allowed = Access::of(self.access, atomics);
                 let local_write = self.access.intersects(Flags::RECV | Flags::READ);
                 let registration = register(whole, allowed, local_write)?;
                 let remote_key = registration.remote_key();

@@ -2,18 +2,20 @@
 
 use std::ffi::c_int;
 
+use kestrel::Domain;
 use kestrel_core::{
     error::Errno,
     protocol::atomic::{AtomicCall, Form},
 };
 
-use super::atomic::call;
+use super::{atomic::call, post};
 use crate::{
     abi::{
         Refusal,
         atomic::AtomicAttr,
         fid::{FidDomain, FidEp},
     },
+    object,
     outcome::{Failure, done},
 };
 
@@ -22,14 +24,15 @@ const FETCH_ATOMIC: u64 = 1 << 58;
 const COMPARE_ATOMIC: u64 = 1 << 59;
 
 /// The call and how many elements it may have; none if it is not supported.
-fn count_max(datatype: u32, op: u32, form: Form) -> Option<(AtomicCall, usize)> {
-    call(datatype, op, form).and_then(|call| Some((call, call.count_max()?)))
+fn count_max(domain: &Domain, datatype: u32, op: u32, form: Form) -> Option<(AtomicCall, usize)> {
+    call(datatype, op, form).and_then(|call| Some((call, domain.atomic_count_max(call)?)))
 }
 
 /// Applications ask for everything there is: that something is not supported is no news.
-unsafe fn valid(datatype: u32, op: u32, form: Form, count: *mut usize) -> c_int {
-    // SAFETY: C passes a valid place or null.
-    match (unsafe { count.as_mut() }, count_max(datatype, op, form)) {
+unsafe fn valid(ep: *mut FidEp, datatype: u32, op: u32, form: Form, count: *mut usize) -> c_int {
+    // SAFETY: C passes an open endpoint, and a valid place or null.
+    let (state, count) = unsafe { (post::state(ep), count.as_mut()) };
+    match (count, count_max(state.endpoint.domain(), datatype, op, form)) {
         (None, _) => c_int::refusal(Errno::INVAL.0),
         (_, None) => c_int::refusal(Errno::OPNOTSUPP.0),
         (Some(place), Some((_, count))) => {
@@ -40,38 +43,38 @@ unsafe fn valid(datatype: u32, op: u32, form: Form, count: *mut usize) -> c_int 
 }
 
 pub unsafe extern "C" fn writevalid(
-    _: *mut FidEp,
+    ep: *mut FidEp,
     datatype: u32,
     op: u32,
     count: *mut usize,
 ) -> c_int {
-    // SAFETY: C passes a valid place or null.
-    unsafe { valid(datatype, op, Form::Base, count) }
+    // SAFETY: C passes an open endpoint, and a valid place or null.
+    unsafe { valid(ep, datatype, op, Form::Base, count) }
 }
 
 pub unsafe extern "C" fn readwritevalid(
-    _: *mut FidEp,
+    ep: *mut FidEp,
     datatype: u32,
     op: u32,
     count: *mut usize,
 ) -> c_int {
-    // SAFETY: C passes a valid place or null.
-    unsafe { valid(datatype, op, Form::Fetch, count) }
+    // SAFETY: C passes an open endpoint, and a valid place or null.
+    unsafe { valid(ep, datatype, op, Form::Fetch, count) }
 }
 
 pub unsafe extern "C" fn compwritevalid(
-    _: *mut FidEp,
+    ep: *mut FidEp,
     datatype: u32,
     op: u32,
     count: *mut usize,
 ) -> c_int {
-    // SAFETY: C passes a valid place or null.
-    unsafe { valid(datatype, op, Form::Compare, count) }
+    // SAFETY: C passes an open endpoint, and a valid place or null.
+    unsafe { valid(ep, datatype, op, Form::Compare, count) }
 }
 
 /// Reference: fi_atomic(3), `fi_query_atomic`.
 pub unsafe extern "C" fn query(
-    _: *mut FidDomain,
+    domain: *mut FidDomain,
     datatype: u32,
     op: u32,
     attr: *mut AtomicAttr,
@@ -86,7 +89,9 @@ pub unsafe extern "C" fn query(
         };
         // SAFETY: C passes a valid place or null.
         let attr = unsafe { attr.as_mut() }.ok_or_else(|| Failure::null("the attributes"))?;
-        let (call, count) = count_max(datatype, op, form).ok_or_else(|| {
+        // SAFETY: C passes an open domain.
+        let domain = &unsafe { object::owned(domain) }?.domain;
+        let (call, count) = count_max(domain, datatype, op, form).ok_or_else(|| {
             let reason = format!("operation {op} on type {datatype} is not supported as {form:?}");
             Failure::new(Errno::OPNOTSUPP, reason)
         })?;

@@ -12,7 +12,7 @@ use kestrel_core::{
     memory::Piece,
     ring::leases::LeaseName,
     transport::PeerIndex,
-    window::{Direction, Finished, Found, Invitation, Registration, Request, Started, Worth},
+    window::{Direction, End, Finished, Found, Invitation, Registration, Request, Started, Worth},
 };
 
 use super::{Peer, ShmTransport, done};
@@ -187,23 +187,23 @@ impl ShmTransport {
         let Some(Peer { send: Some(lane), window: Some(window), .. }) =
             self.peers.get_mut(peer as usize)
         else {
-            return Found::Finished(Finished { token, done: false });
+            return Found::Finished(Finished { token, end: End::Undone });
         };
-        let done = match reach(lane, window, &long.request, long.done) {
+        let end = match reach(lane, window, &long.request, long.done) {
             Reached::To(end) if end < long.request.local.len() => {
                 long.done = end;
                 self.long.push_back(long);
                 return Found::Progress;
             }
-            Reached::To(_) => true,
-            Reached::Ended => false,
+            Reached::To(_) => End::Done(0),
+            Reached::Ended => End::Undone,
             Reached::Failed => {
                 self.end_window(peer);
-                return Found::Finished(Finished { token, done: false });
+                return Found::Finished(Finished { token, end: End::Undone });
             }
         };
         window.is_busy = false;
-        Found::Finished(Finished { token, done })
+        Found::Finished(Finished { token, end })
     }
 
     #[cold]

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use kestrel_core::memory::Piece;
+use kestrel_core::{memory::Piece, window::Change};
 use rustix::fd::OwnedFd;
 
 use super::Tally;
@@ -62,6 +62,8 @@ pub(super) struct State {
     pub groups: HashSet<([u8; 16], u32)>,
     /// No memory of applications can be registered.
     pub refusing: bool,
+    /// No atomic operation is carried out.
+    pub refusing_atomics: bool,
     /// Datagrams that will be lost.
     pub losing: usize,
     pub failing: Option<(usize, Status)>,
@@ -146,6 +148,10 @@ impl State {
         if pair.waiting.len() + pair.unsignalled >= pair.sends_max {
             return false;
         }
+        let changes = matches!(request.verb, Verb::Write(_) | Verb::Atomic(..));
+        let reads = |waiting: &Waiting| matches!(waiting.request.verb, Verb::Read(_));
+        let overtakes = changes && !request.fenced && pair.waiting.iter().any(reads);
+        assert!(!overtakes, "a device may do it before the read in front of it");
         let mut bytes = Vec::new();
         if request.inline {
             self.tally.inline += 1;
@@ -167,7 +173,8 @@ impl State {
             && let Some(mut waiting) = pair.waiting.pop_front()
         {
             let Segment { address, length, .. } = waiting.request.segment;
-            if !waiting.request.inline && !matches!(waiting.request.verb, Verb::Read(_)) {
+            let sends = !matches!(waiting.request.verb, Verb::Read(_) | Verb::Atomic(..));
+            if !waiting.request.inline && sends {
                 piece_at(address, length).append_to(&mut waiting.bytes);
             }
             let status = match &mut self.failing {
@@ -212,6 +219,9 @@ impl State {
         match waiting.request.verb {
             Verb::Write(remote) => self.write(remote, role.admits(), &waiting.bytes),
             Verb::Read(remote) => self.read(remote, role.admits(), &waiting.request.segment),
+            Verb::Atomic(remote, change) => {
+                self.change(remote, role.admits(), change, &waiting.request.segment)
+            }
             Verb::Send if role == Role::Receives => self.deliver(to, queues, &waiting.bytes),
             Verb::Send | Verb::Datagram(_) => {
                 self.tally.not_ready += 1;
@@ -283,6 +293,38 @@ impl State {
             return Status::LOCAL_PROTECTION;
         }
         piece_at(remote.address, to.length).copy_to(piece_at(to.address, to.length));
+        Status::SUCCESS
+    }
+
+    /// As a device does it: in one step towards other devices, not towards processors.
+    fn change(
+        &mut self,
+        remote: RemoteMemory,
+        admits: RemoteAccess,
+        change: Change,
+        to: &Segment,
+    ) -> Status {
+        if !remote.address.is_multiple_of(8) || self.refusing_atomics {
+            return Status::REMOTE_INVALID;
+        }
+        let region = self.regions.get(&remote.key).filter(|region| region.remote.atomic);
+        if !admits.atomic || !region.is_some_and(|region| region.holds(remote.address, 8)) {
+            return Status::REMOTE_ACCESS;
+        }
+        if !self.is_local(to) || to.length != 8 {
+            return Status::LOCAL_PROTECTION;
+        }
+        let mut bytes = Vec::new();
+        piece_at(remote.address, 8).append_to(&mut bytes);
+        let before = u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
+        let after = match change {
+            Change::Add(value) => before.wrapping_add(value),
+            Change::Swap { expected, value } if expected == before => value,
+            Change::Swap { .. } => before,
+        };
+        write_words(remote.address, &after.to_ne_bytes());
+        write_words(to.address, &before.to_ne_bytes());
+        self.tally.atomics += 1;
         Status::SUCCESS
     }
 

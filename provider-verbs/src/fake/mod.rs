@@ -35,6 +35,8 @@ pub struct FakeOptions {
     pub registered_bytes_max: usize,
     /// The port's MTU.
     pub mtu_bytes: u32,
+    /// It has atomic operations.
+    pub has_atomics: bool,
     /// Completions of different queue pairs overtake each other, chosen by this seed.
     pub shuffle: Option<u64>,
 }
@@ -48,6 +50,7 @@ impl Default for FakeOptions {
             poll_burst: usize::MAX,
             registered_bytes_max: 1 << 32,
             mtu_bytes: 4096,
+            has_atomics: true,
             shuffle: None,
         }
     }
@@ -66,10 +69,12 @@ pub struct Tally {
     pub not_ready: u64,
     /// Datagrams that found no receive posted.
     pub overrun: u64,
-    /// Sends, writes and reads that were carried out.
+    /// Sends, writes, reads and atomic operations that were carried out.
     pub carried: u64,
     /// Of these, the ones by which memory of applications was written or read.
     pub reached: u64,
+    /// Of these, the atomic ones.
+    pub atomics: u64,
     /// Of these, the ones posted inline.
     pub inline: u64,
     /// Queue pairs that exist.
@@ -136,6 +141,11 @@ impl FakeFabric {
         self.lock().refusing = refused;
     }
 
+    /// From now on devices refuse atomic operations, whatever they say of themselves.
+    pub fn refuse_atomics(&self) {
+        self.lock().refusing_atomics = true;
+    }
+
     /// The code points that packets of anybody have carried.
     pub fn code_points(&self) -> Vec<u8> {
         self.lock().code_points.iter().copied().collect()
@@ -168,6 +178,10 @@ impl Verbs for FakeDevice {
 
     fn port(&self) -> &LocalPort {
         &self.port
+    }
+
+    fn has_atomics(&self) -> bool {
+        self.options.has_atomics
     }
 
     fn depths_max(&self) -> Depths {

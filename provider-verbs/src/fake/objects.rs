@@ -79,7 +79,7 @@ impl FakeRegion {
     ) -> Result<FakeRegion, VerbsError> {
         let memory =
             Memory::zeroed(bytes).ok_or_else(|| refusal(device, "ibv_reg_mr", libc::ENOMEM))?;
-        let remote = RemoteAccess { write: remote_write, read: false };
+        let remote = RemoteAccess { write: remote_write, ..RemoteAccess::default() };
         let registration = FakeRegistration::new(device, memory.whole(), remote);
         Ok(FakeRegion { registration, memory })
     }

@@ -42,6 +42,7 @@ pub struct Rdma {
     domain: NonNull<ibv_pd>,
     port: LocalPort,
     depths_max: Depths,
+    has_atomics: bool,
     /// The longest inline request that the device was found to grant.
     inline_bytes: AtomicU32,
     /// Dropped last.
@@ -128,7 +129,8 @@ impl Rdma {
             _ => None,
         };
         let inline_bytes = AtomicU32::new(INLINE_BYTES_WANTED);
-        Ok((Rdma { domain, port: local, depths_max, inline_bytes, open }, ip))
+        let has_atomics = attributes.atomic_cap != IBV_ATOMIC_NONE;
+        Ok((Rdma { domain, port: local, depths_max, has_atomics, inline_bytes, open }, ip))
     }
 
     fn verbs(&self) -> &'static verbs {
@@ -213,6 +215,10 @@ impl Verbs for Rdma {
 
     fn port(&self) -> &LocalPort {
         &self.port
+    }
+
+    fn has_atomics(&self) -> bool {
+        self.has_atomics
     }
 
     fn depths_max(&self) -> Depths {

@@ -2,6 +2,7 @@
 
 use std::{io, mem, net::IpAddr, ptr, sync::Arc};
 
+use kestrel_core::window::Change;
 use rdma_core_sys::{inline, verbs::*};
 
 use super::{
@@ -284,6 +285,16 @@ fn fill(work: &mut ibv_send_wr, segment: &mut ibv_sge, request: &SendRequest) {
                 remote_qkey: key,
             };
             (IBV_WR_SEND, None)
+        }
+        Verb::Atomic(at, change) => {
+            let (opcode, compare_add, swap) = match change {
+                Change::Add(value) => (IBV_WR_ATOMIC_FETCH_AND_ADD, value, 0),
+                Change::Swap { expected, value } => (IBV_WR_ATOMIC_CMP_AND_SWP, expected, value),
+            };
+            let RemoteMemory { address: remote_addr, key: rkey } = at;
+            work.wr.atomic =
+                ibv_send_wr__bindgen_ty_2__bindgen_ty_2 { remote_addr, compare_add, swap, rkey };
+            (opcode, None)
         }
         Verb::Write(to) => (IBV_WR_RDMA_WRITE, Some(to)),
         Verb::Read(from) => (IBV_WR_RDMA_READ, Some(from)),

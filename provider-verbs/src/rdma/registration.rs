@@ -14,7 +14,8 @@ use crate::{
 /// What peers may do, as the device is told.
 pub(super) fn access_flags(remote: RemoteAccess) -> u32 {
     let write = if remote.write { IBV_ACCESS_REMOTE_WRITE } else { 0 };
-    write | if remote.read { IBV_ACCESS_REMOTE_READ } else { 0 }
+    let atomic = if remote.atomic { IBV_ACCESS_REMOTE_ATOMIC } else { 0 };
+    write | atomic | if remote.read { IBV_ACCESS_REMOTE_READ } else { 0 }
 }
 
 /// Memory of the application that is registered.
@@ -39,8 +40,10 @@ impl RdmaRegistration {
         local_write: bool,
     ) -> Result<Self, VerbsError> {
         let bytes = memory.len();
-        // "If IBV_ACCESS_REMOTE_WRITE is set, then IBV_ACCESS_LOCAL_WRITE must be set too."
-        let local = if local_write || remote.write { IBV_ACCESS_LOCAL_WRITE } else { 0 };
+        // "If IBV_ACCESS_REMOTE_WRITE or IBV_ACCESS_REMOTE_ATOMIC is set, then
+        // IBV_ACCESS_LOCAL_WRITE must be set too."
+        let local =
+            if local_write || remote.write || remote.atomic { IBV_ACCESS_LOCAL_WRITE } else { 0 };
         let (start, access) = (memory.as_ptr().cast(), local | access_flags(remote));
         // SAFETY: the domain is alive; the caller vouches for the memory.
         let region = unsafe { device.verbs().reg_mr(device.domain.as_ptr(), start, bytes, access) };
@@ -97,7 +100,7 @@ impl RdmaRegion {
     ) -> Result<Self, VerbsError> {
         let memory = Memory::zeroed(bytes)
             .ok_or_else(|| refused(device, bytes, io::Error::from_raw_os_error(libc::ENOMEM)))?;
-        let remote = RemoteAccess { write: remote_write, read: false };
+        let remote = RemoteAccess { write: remote_write, ..RemoteAccess::default() };
         // SAFETY: the memory is ours, and is freed after the registration.
         let registration = unsafe { RdmaRegistration::new(device, memory.whole(), remote, true) }?;
         Ok(RdmaRegion { registration, memory })

@@ -26,7 +26,10 @@ use kestrel_core::{
     auth_key::{KeyNumber, Keyring, ONLY_KEY},
     memory::Piece,
     transport::{Arrival, Bell as _, Limits, PeerIndex, Room, Transport, TransportEvent},
-    window::{Access, Finished, Found, Invitation, Loan, Registration, Request, Started, Worth},
+    window::{
+        Access, AtomicRequest, Finished, Found, Invitation, Loan, Registration, Request, Started,
+        Worth,
+    },
     wire::Head,
 };
 
@@ -57,8 +60,6 @@ const LOOKS_PER_ROUND: u32 = 64;
 /// How long a queue pair that is in error is kept, so that all that it took off the shared queue
 /// has come back.
 const RETIRED_FOR: Duration = Duration::from_millis(20);
-/// How long closing waits for what was sent to be acknowledged.
-const LINGER_MAX: Duration = Duration::from_secs(1);
 
 /// What transports send as.
 pub(crate) const LIMITS: Limits = Limits {
@@ -382,6 +383,11 @@ impl<V: Verbs> Transport for RcTransport<V> {
     }
 
     #[inline(always)]
+    fn start_atomic(&mut self, peer: PeerIndex, request: &AtomicRequest) -> Started {
+        self.start_change(peer, request)
+    }
+
+    #[inline(always)]
     fn finished(&mut self) -> Found {
         if self.finished.is_empty() {
             self.reap_burst();
@@ -390,7 +396,7 @@ impl<V: Verbs> Transport for RcTransport<V> {
     }
 
     fn close_window(&mut self, peer: PeerIndex) {
-        self.end_window(peer);
+        self.end_window(peer, false);
     }
 
     fn confirms(&self, _peer: PeerIndex) -> bool {
@@ -418,7 +424,7 @@ impl<V: Verbs> Transport for RcTransport<V> {
     }
 
     fn lend(&mut self, _peer: PeerIndex, message: Piece) -> Option<Loan> {
-        let access = Access { read: true, write: false };
+        let access = Access { read: true, ..Access::default() };
         window::register(&self.shared.device, message, access, false).map(Loan::new)
     }
 

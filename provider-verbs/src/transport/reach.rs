@@ -7,7 +7,7 @@
 use kestrel_core::{
     memory::Piece,
     transport::{PeerIndex, TransportEvent},
-    window::{Direction, Finished, Request, Started},
+    window::{AtomicRequest, Direction, End, Finished, Request, Started},
 };
 
 use super::{BUFFER_BYTES, RcTransport, window::REACHES_MAX};
@@ -28,9 +28,24 @@ pub struct UnderWay<V: Verbs> {
     pub(super) slot: SlotIndex,
     /// Where a read's bytes go from the bounce buffer.
     lands: Option<Piece>,
-    reads: bool,
+    kind: Kind,
     /// Deregisters the application's buffer when it is over.
     _registration: Option<V::Registration>,
+}
+
+/// What is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Write,
+    Read,
+    Atomic,
+}
+
+/// What an operation is called, and what it does.
+struct Deed {
+    token: u64,
+    kind: Kind,
+    verb: Verb,
 }
 
 /// What an operation uses at our side.
@@ -51,10 +66,45 @@ impl<V: Verbs> RcTransport<V> {
                 return Started::NoRoom;
             }
         }
+        let at = RemoteMemory { address: request.address, key: request.remote_key };
+        let (kind, verb) = match request.direction {
+            Direction::Write => (Kind::Write, Verb::Write(at)),
+            Direction::Read => (Kind::Read, Verb::Read(at)),
+        };
         match self.prepare(peer, request) {
-            Ok(local) => self.post_request(peer, request, local),
+            Ok(local) => self.post_deed(peer, Deed { token: request.token, kind, verb }, local),
             Err(started) => started,
         }
+    }
+
+    /// Starts an atomic operation, which takes a bounce buffer for the value from before.
+    pub(super) fn start_change(&mut self, peer: PeerIndex, request: &AtomicRequest) -> Started {
+        if !self.has_place_in_window(peer) {
+            self.reap_sends();
+            if !self.has_place_in_window(peer) {
+                return Started::NoRoom;
+            }
+        }
+        let slot = match self.take_slot() {
+            Ok(slot) => slot,
+            Err(started) => return started,
+        };
+        let (region, start) = self.sends.buffer(slot);
+        let address = region.memory().address(start);
+        let segment = Segment { address, length: 8, local_key: self.sends.local_key() };
+        let at = RemoteMemory { address: request.address, key: request.remote_key };
+        let verb = Verb::Atomic(at, request.change);
+        let deed = Deed { token: request.token, kind: Kind::Atomic, verb };
+        let local = Local { slot, segment, inline: false, lands: None, registration: None };
+        self.post_deed(peer, deed, local)
+    }
+
+    #[inline(always)]
+    fn take_slot(&mut self) -> Result<SlotIndex, Started> {
+        self.sends.take().ok_or(Started::NoRoom).or_else(|started| {
+            self.reap_sends();
+            self.sends.take().ok_or(started)
+        })
     }
 
     #[inline(always)]
@@ -89,11 +139,7 @@ impl<V: Verbs> RcTransport<V> {
             let registration = Some(registration);
             return Ok(Local { slot: inline, segment, inline: false, lands: None, registration });
         }
-        let slot = self.sends.take().ok_or(Started::NoRoom);
-        let slot = slot.or_else(|started| {
-            self.reap_sends();
-            self.sends.take().ok_or(started)
-        })?;
+        let slot = self.take_slot()?;
         let (region, start) = self.sends.buffer(slot);
         if writes {
             region.memory().copy_in(start, request.local);
@@ -105,7 +151,8 @@ impl<V: Verbs> RcTransport<V> {
     }
 
     #[inline(always)]
-    fn post_request(&mut self, peer: PeerIndex, request: &Request, local: Local<V>) -> Started {
+    fn post_deed(&mut self, peer: PeerIndex, deed: Deed, local: Local<V>) -> Started {
+        let Deed { token, kind, verb } = deed;
         let Local { slot, segment, inline, lands, registration } = local;
         self.reached += 1;
         let number = self.reached;
@@ -113,16 +160,15 @@ impl<V: Verbs> RcTransport<V> {
             self.sends.give_back(slot);
             return Started::Refused;
         };
-        let at = RemoteMemory { address: request.address, key: request.remote_key };
-        let reads = request.direction == Direction::Read;
         let work = SendRequest {
             request: number,
             segment,
             inline,
             signalled: true,
-            // A write may not change what is still being read.
-            fenced: !reads && window.reads > 0,
-            verb: if reads { Verb::Read(at) } else { Verb::Write(at) },
+            // What is still being read may not change. Writes and atomic operations a device
+            // carries out in their order.
+            fenced: kind != Kind::Read && window.reads > 0,
+            verb,
         };
         // SAFETY: the segment is a bounce buffer, which is not taken again before the request is
         // over or the queue pair is gone, or memory with a registration that is kept as long, or
@@ -132,15 +178,14 @@ impl<V: Verbs> RcTransport<V> {
             self.sends.give_back(slot);
             return Started::Refused;
         }
-        window.reads += u32::from(reads);
-        let token = request.token;
+        window.reads += u32::from(kind == Kind::Read);
         let _registration = registration;
         window.under_way.push_back(UnderWay {
             request: number,
             token,
             slot,
             lands,
-            reads,
+            kind,
             _registration,
         });
         self.sends.note_posted();
@@ -162,13 +207,14 @@ impl<V: Verbs> RcTransport<V> {
             return self.window_failed(peer, completion.status);
         }
         if let Some(over) = window.under_way.pop_front() {
-            window.reads -= u32::from(over.reads);
+            window.reads -= u32::from(over.kind == Kind::Read);
+            let (region, start) = self.sends.buffer(over.slot);
             if let Some(lands) = over.lands {
-                let (region, start) = self.sends.buffer(over.slot);
                 region.memory().copy_out(start, lands);
             }
+            let before = if over.kind == Kind::Atomic { region.memory().word(start) } else { 0 };
             self.sends.note_over(over.slot);
-            self.finished.push_back(Finished { token: over.token, done: true });
+            self.finished.push_back(Finished { token: over.token, end: End::Done(before) });
         }
     }
 
@@ -185,17 +231,23 @@ impl<V: Verbs> RcTransport<V> {
             window.failed = true;
             return self.tell(TransportEvent::Died { peer });
         }
-        self.end_window(peer);
+        // What the peer's device refused it has not done, nor what came behind it.
+        let refused = status == Status::REMOTE_ACCESS || status == Status::REMOTE_INVALID;
+        self.end_window(peer, refused);
     }
 
-    /// Closes a window, and tells what was under way.
+    /// Closes a window, and tells what was under way: atomic operations may be done again only if
+    /// the peer's device `refused` the oldest.
     #[cold]
-    pub(super) fn end_window(&mut self, peer: PeerIndex) {
+    pub(super) fn end_window(&mut self, peer: PeerIndex, refused: bool) {
         let window = self.peers.get_mut(peer as usize).and_then(|peer| peer.window.take());
         if let Some(window) = window {
             self.owners.remove(&window.pair.number());
             let undone = window.end(&mut self.sends).rev();
-            self.finished.extend(undone.map(|token| Finished { token, done: false }));
+            self.finished.extend(undone.map(|UnderWay { token, kind, .. }| {
+                let known = refused || kind != Kind::Atomic;
+                Finished { token, end: if known { End::Undone } else { End::Unknown } }
+            }));
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Sending: a packet is written into a bounce buffer and posted; small ones go inline.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use kestrel_core::{
     error::Errno,
@@ -9,11 +9,14 @@ use kestrel_core::{
     wire::{Head, Kind},
 };
 
-use super::{BUFFER_BYTES, HEAD_BYTES, LINGER_MAX, Owner, RcTransport};
+use super::{BUFFER_BYTES, HEAD_BYTES, Owner, RcTransport};
 use crate::{
     send_pool::SlotIndex,
     verbs::{Completion, POLL_BURST, Queues, Status, Verb, Verbs, VerbsError},
 };
+
+/// How long closing waits for what was sent to be acknowledged.
+const LINGER_MAX: Duration = Duration::from_secs(1);
 
 impl<V: Verbs> RcTransport<V> {
     /// Whether a packet to `peer` could go now: credit, a place in the queue, and a buffer if

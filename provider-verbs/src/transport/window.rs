@@ -44,17 +44,20 @@ impl<V: Verbs> Window<V> {
 
     /// Ends it: the device touches no memory of ours for it any more. What was under way comes
     /// back, oldest first.
-    pub(super) fn end(self, pool: &mut SendPool<V>) -> impl DoubleEndedIterator<Item = u64> {
+    pub(super) fn end(
+        self,
+        pool: &mut SendPool<V>,
+    ) -> impl DoubleEndedIterator<Item = UnderWay<V>> {
         drop(self.pair);
         for under_way in &self.under_way {
             pool.note_over(under_way.slot);
         }
-        self.under_way.into_iter().map(|under_way| under_way.token)
+        self.under_way.into_iter()
     }
 }
 
 fn remote(access: Access) -> RemoteAccess {
-    RemoteAccess { write: access.write, read: access.read }
+    RemoteAccess { write: access.write, read: access.read, atomic: access.atomic }
 }
 
 fn to_words(end: &PathEnd) -> Invitation {

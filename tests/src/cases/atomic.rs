@@ -33,6 +33,12 @@ fn calls() -> Vec<AtomicCall> {
     calls
 }
 
+/// Those that the world's endpoints take, with the most elements that one may have.
+fn calls_of<P: Provider>(world: &World<P>) -> Vec<(AtomicCall, usize)> {
+    let most = |call| Some((call, world.nodes[0].domain.atomic_count_max(call)?));
+    calls().into_iter().filter_map(most).collect()
+}
+
 /// Values of `datatype` among which some are equal, some 0, and some huge.
 fn values(random: &mut Random, datatype: Datatype, count: usize) -> Vec<u8> {
     let width = match datatype {
@@ -83,9 +89,8 @@ pub fn every_call_does_what_it_says<P: Provider>(bed: &Bed<P>) {
     let mut random = Random::new(1);
     // One world for all: on a real device a world takes longer than its operations.
     let world = bed.world(2);
-    for call in calls() {
-        let most = call.count_max().unwrap();
-        for count in [1, 3, scaled(40, most, most).min(most)] {
+    for (call, most) in calls_of(&world) {
+        for count in [1, 3.min(most), scaled(40, most, most).min(most)] {
             let length = count * call.datatype.size();
             let before = values(&mut random, call.datatype, count);
             let [operands, compare] =
@@ -266,18 +271,16 @@ struct Play {
 }
 
 impl Play {
-    fn random(random: &mut Random, calls: &[AtomicCall]) -> Play {
-        let call = calls[random.below(calls.len() as u64) as usize];
+    fn random(random: &mut Random, calls: &[(AtomicCall, usize)], unit: usize) -> Play {
+        let (call, most) = calls[random.below(calls.len() as u64) as usize];
         let kind = random.below(4);
         let length = match (kind, random.below(4)) {
             (0 | 1, 0) => random.between(4_097, LENGTH as u64) as usize,
             (0 | 1, _) => random.between(1, 600) as usize,
-            _ => {
-                let most = call.count_max().unwrap().min(200) as u64;
-                random.between(1, most) as usize * call.datatype.size()
-            }
+            _ => random.between(1, most.min(200) as u64) as usize * call.datatype.size(),
         };
         let offset = random.below((LENGTH - length) as u64 + 1) as usize;
+        let offset = if kind > 1 { offset / unit * unit } else { offset };
         Play { kind, call, offset, length }
     }
 
@@ -332,16 +335,21 @@ impl Play {
 /// Random operations of one endpoint on one region: whatever is under way, each
 /// sees what those before it left.
 pub fn operations_play_in_order<P: Provider>(bed: &Bed<P>) {
+    play_in_order(bed, 1);
+}
+
+/// The same with atomic operations at multiples of `unit` bytes.
+pub(super) fn play_in_order<P: Provider>(bed: &Bed<P>, unit: usize) {
     let rounds = scaled(150, 500, 5_000);
     let mut random = Random::new(scale() as u64 + 3);
-    let mut calls = calls();
-    // Whatever bytes others left there are no extended numbers that the model knows.
-    calls.retain(|call| {
-        !matches!(call.datatype, Datatype::LongDouble | Datatype::LongDoubleComplex)
-    });
     let target = Memory::zeroed(LENGTH);
     let pool: Vec<Slot> = (0..64).map(|_| [(); 3].map(|()| Memory::zeroed(LENGTH))).collect();
     let world = bed.world(2);
+    let mut calls = calls_of(&world);
+    // Whatever bytes others left there are no extended numbers that the model knows.
+    calls.retain(|(call, _)| {
+        !matches!(call.datatype, Datatype::LongDouble | Datatype::LongDoubleComplex)
+    });
     let region = expose(&world.nodes[1], &target, BOTH, 0);
     let mut model = vec![0; LENGTH];
     let mut under_way = VecDeque::new();
@@ -351,7 +359,7 @@ pub fn operations_play_in_order<P: Provider>(bed: &Bed<P>) {
         while !done[slot] {
             finish(&world, &pool, &mut under_way, &mut done);
         }
-        let play = Play::random(&mut random, &calls);
+        let play = Play::random(&mut random, &calls, unit);
         let count = play.length.div_ceil(play.call.datatype.size());
         for memory in &pool[slot][..2] {
             let bytes = values(&mut random, play.call.datatype, count);

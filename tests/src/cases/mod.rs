@@ -1,5 +1,6 @@
 //! The cases, by subject. Each is a function of the bed that it runs on.
 
+pub mod adapter_atomics;
 pub mod addresses;
 pub mod atomic;
 pub mod auth_keys;

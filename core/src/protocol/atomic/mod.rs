@@ -4,7 +4,11 @@
 //! instructions, so that engines of one process which serve the same region do
 //! not tread on each other. Types that no instruction covers go under a small
 //! lock by address ([`cell`]). An operation is atomic element by element.
+//!
+//! Where memory is declared to be for adapters alone, these play instead ([`by_adapter`]), and no
+//! engine does: an adapter's step and a processor's are not atomic towards each other.
 
+pub mod by_adapter;
 pub mod call;
 #[allow(unsafe_code)]
 pub mod cell;

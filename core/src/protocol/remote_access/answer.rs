@@ -16,6 +16,12 @@ use crate::{
     transport::{Arrival, PeerIndex, Transport, Unreachable},
 };
 
+/// Why a target does not make something durable.
+const VOLATILE: &str = "its memory region was not registered as persistent memory";
+/// Why a target plays no atomic operation.
+const FOR_ADAPTERS: &str = "atomic operations on its memory are for adapters alone \
+    (FI_KESTREL_NIC_ATOMICS), and none of ours can do this one";
+
 impl RemoteOperation {
     /// Whether a cancel with `context` finds it.
     pub(crate) fn can_be_canceled(&self, context: u64) -> bool {
@@ -111,7 +117,7 @@ impl<T: Transport> Engine<T> {
                 record.packet_answered();
             }
             RemoteStage::InWindow => {
-                record.window.under_way -= 1;
+                record.window.note_over(operation.may_repeat());
                 self.in_windows -= 1;
                 if record.window.under_way == 0 {
                     record.settle();
@@ -137,11 +143,14 @@ impl<T: Transport> Engine<T> {
     fn refused(&mut self, index: u32, errno: u64) {
         // Only the numbers that a target has reasons for; a peer may write any.
         let errno = Errno(i32::try_from(errno).unwrap_or(Errno::OTHER.0));
+        let commits = self.remotes[index].flags.contains(Flags::COMMIT_COMPLETE);
         let what = match errno {
             Errno::KEYREJECTED => "it has no memory region with this key",
             Errno::ACCES => "its memory region or its endpoint does not allow that",
             Errno::INVAL => "that is not within its memory region, or not aligned",
-            Errno::OPNOTSUPP => "its memory region was not registered as persistent memory",
+            Errno::OPNOTSUPP if !self.setup.adapter_atomics && commits => VOLATILE,
+            Errno::OPNOTSUPP if self.remotes[index].action == Action::Write => VOLATILE,
+            Errno::OPNOTSUPP => FOR_ADAPTERS,
             Errno::IO => "the storage behind its memory region did not take it",
             _ => "it did not say why",
         };
@@ -150,6 +159,18 @@ impl<T: Transport> Engine<T> {
         let address = self.peers[operation.peer as usize].address;
         let reason = format!("the target {address} refused: {what}");
         self.report_failed(operation, &Unreachable { errno, reason });
+    }
+
+    /// The window closed over an atomic operation: it may have been done, so it is not tried again.
+    #[cold]
+    pub(crate) fn lose_remote(&mut self, index: u32) {
+        let operation = self.take_remote(index);
+        let address = self.peers[operation.peer as usize].address;
+        let reason = format!(
+            "an error of the adapter closed the window to {address}: whether the operation was \
+             done is not known"
+        );
+        self.report_failed(operation, &Unreachable { errno: Errno::IO, reason });
     }
 
     /// An operation that is in no queue any more failed.

@@ -10,7 +10,7 @@ use crate::{
     },
     flags::Flags,
     memory::Piece,
-    memory_region::access::Refusal,
+    memory_region::access::{Access, Refusal},
     protocol::{
         arrive::UNDER_WAY_MAX,
         atomic::{AtomicCall, AtomicOperation, Form, execute::execute},
@@ -242,6 +242,9 @@ impl<T: Transport> Engine<T> {
         region.admit(|| self.setup.who(&self.peers, peer))?;
         let start = region.offset_of(stretch.address, stretch.length)?;
         let access = region.access_as(needs)?;
+        if self.setup.adapter_atomics {
+            look_only(call, &access, start)?;
+        }
         let (operands, results) = self.scratch.parts();
         execute(call, &access, start, stretch.length as usize, operands, results)?;
         if stretch.commits && call.operation != AtomicOperation::Read {
@@ -307,5 +310,16 @@ impl<T: Transport> Engine<T> {
         if record.replies.len() > UNDER_WAY_MAX || record.serving.len() > READS_MAX {
             self.violation(peer, "it has more operations under way than anybody can start");
         }
+    }
+}
+
+/// What a processor may do where adapters play atomics: look at a value.
+fn look_only(call: AtomicCall, access: &Access<'_>, start: u64) -> Result<(), Refusal> {
+    let size = call.datatype.size();
+    let address = access.contiguous(start, size as u64).as_ptr().addr();
+    match call.operation {
+        _ if !address.is_multiple_of(size) => Err(Refusal::Bounds),
+        AtomicOperation::Read => Ok(()),
+        _ => Err(Refusal::ForAdapters),
     }
 }

@@ -6,7 +6,6 @@ use crate::{
         Engine,
         peer::{PeerState, Reply},
     },
-    flags::Flags,
     memory::Piece,
     memory_region::MemoryRegion,
     one_sided::{RemoteOperation, StoredSegments},
@@ -48,7 +47,8 @@ impl<T: Transport> Engine<T> {
         if self.peers[peer as usize].window.asked.is_none()
             && self.transport.push(peer, Head::new(Kind::Ask, 0), key, &[], Piece::EMPTY)
         {
-            self.peers[peer as usize].window.asked = Some(key);
+            let record = &mut self.peers[peer as usize];
+            (record.window.asked, record.window.asked_at) = (Some(key), record.epoch());
         }
     }
 
@@ -88,10 +88,8 @@ impl<T: Transport> Engine<T> {
     fn arrive_invitation(&mut self, peer: PeerIndex, theirs: Invitation) {
         // What is lent to it has to be readable, whatever else is.
         let lends = self.transport.lends_to(peer).is_some();
-        let permitted = Access {
-            read: lends || self.setup.permitted.contains(Flags::REMOTE_READ),
-            write: self.setup.permitted.contains(Flags::REMOTE_WRITE),
-        };
+        let mut permitted = Access::of(self.setup.permitted, self.setup.adapter_atomics);
+        permitted.read |= lends;
         let ours = self.transport.admit(peer, theirs, permitted).unwrap_or_default();
         self.answer_window(peer, Reply { kind: Kind::Admit, operation: 0, words: ours });
     }
@@ -129,9 +127,12 @@ impl<T: Transport> Engine<T> {
         if counted || !fits || region.admit(who).is_err() {
             return None;
         }
-        region.lease(permitted, audience, |memory, access, local_write| {
-            transport.register(peer, memory, access, local_write)
-        })
+        region.lease(
+            permitted,
+            self.setup.adapter_atomics,
+            audience,
+            |memory, access, local_write| transport.register(peer, memory, access, local_write),
+        )
     }
 
     fn answer_window(&mut self, peer: PeerIndex, reply: Reply) {
@@ -148,6 +149,11 @@ impl<T: Transport> Engine<T> {
             return;
         }
         window.asked = None;
+        // It has taken what left before the question.
+        if window.packets == 0 {
+            window.settled = window.asked_at;
+        }
+        window.answered = window.wanted.take().filter(|&wanted| wanted == key);
         if words == NO_REGION {
             return;
         }

@@ -3,8 +3,9 @@
 //! The first operation on a region goes as packets, and asks: for a window to the peer, if there
 //! is none, and for a lease of the region. Those that come after the answers go through the
 //! window, and the peer's processor has no part in them. What the window cannot do goes as
-//! packets for ever: atomics, remote data, several pieces or segments, regions whose use is
-//! counted, and all that the target has to refuse, since its engine says best why.
+//! packets for ever: remote data, several pieces or segments, regions whose use is
+//! counted, and all that the target has to refuse, since its engine says best why. So do atomics,
+//! unless they are declared to be for adapters alone.
 //!
 //! An adapter that is slower than packets says so ([`crate::window::Worth`]), and one that is done
 //! when it has started leaves nothing under way.
@@ -16,10 +17,12 @@
 //! - W2: an operation enters the window when every one-sided packet is answered, and none of
 //!   our messages has left behind the last of them. So it finds done what was sent before it.
 //!   Behind a message an operation goes as packets, therefore, whose answer says that the
-//!   target has taken the message.
+//!   target has taken the message. So says the answer to a question.
 //!
-//! In reading order: [`lease`] asks and answers, [`reach`] starts operations and ends them.
+//! In reading order: [`lease`] asks and answers, [`reach`] starts operations and ends them,
+//! [`atomic`] does so with atomics.
 
+pub mod atomic;
 pub mod lease;
 pub mod reach;
 
@@ -62,6 +65,13 @@ pub struct PeerWindow {
     /// What the peer said of its regions; none: not by window. And what it was asked.
     leases: HashMap<u64, Option<Lease>, BuildHasherDefault<NameHasher>>,
     asked: Option<u64>,
+    /// What of our messages had left before the question.
+    asked_at: Epoch,
+    /// Whether an atomic waits for the answer, and which answer has come for one.
+    wanted: Option<u64>,
+    answered: Option<u64>,
+    /// An atomic is under way that may have to be tried again: nothing starts behind it.
+    alone: bool,
 }
 
 /// Whether a window was asked for, which is done once for a connection.
@@ -78,6 +88,15 @@ enum Invited {
 
 /// A moment in what was sent to a peer: bytes charged, and long messages.
 type Epoch = (u64, u32);
+
+impl PeerWindow {
+    /// An operation is under way no more.
+    #[inline(always)]
+    pub fn note_over(&mut self, repeats: bool) {
+        self.under_way -= 1;
+        self.alone &= !repeats;
+    }
+}
 
 impl Peer {
     fn epoch(&self) -> Epoch {

@@ -11,7 +11,7 @@ use crate::{
     one_sided::{Action, RemoteOperation, RemoteStage, StoredSegments},
     protocol::{contest::Manner, fetch::FETCHED},
     transport::{PeerIndex, Transport},
-    window::{Direction, Finished, Found, Request, Started},
+    window::{Direction, End, Finished, Found, Request, Started},
 };
 
 /// The longest operation that an adapter is given; longer ones go as packets. Every device that
@@ -70,6 +70,9 @@ impl<T: Transport> Engine<T> {
         let Some(worth) = self.transport.windows_to(peer) else {
             return Way::Packets;
         };
+        if let Some(call) = self.for_adapter(index) {
+            return self.start_atomic(peer, index, call);
+        }
         let streams = self.streams_to(peer);
         let least = if streams { worth.streaming } else { worth.alone };
         let operation = &self.remotes[index];
@@ -94,7 +97,7 @@ impl<T: Transport> Engine<T> {
             return otherwise;
         };
         // W2: what left before is done, as far as order counts.
-        if record.window.packets > 0 {
+        if record.window.packets > 0 || record.window.alone {
             return Way::Wait;
         }
         if record.window.settled != record.epoch() {
@@ -143,7 +146,7 @@ impl<T: Transport> Engine<T> {
     }
 
     #[inline(always)]
-    fn note_started(&mut self, peer: PeerIndex, index: u32) {
+    pub(super) fn note_started(&mut self, peer: PeerIndex, index: u32) {
         let operation = &mut self.remotes[index];
         // If the window closes it starts again, when its buffer is the application's.
         operation.keep_injected();
@@ -174,7 +177,8 @@ impl<T: Transport> Engine<T> {
     #[inline]
     fn take_one(&mut self, finished: Finished) {
         if finished.token & FETCHED != 0 {
-            return self.take_fetched(finished.token & !FETCHED, finished.done);
+            return self
+                .take_fetched(finished.token & !FETCHED, matches!(finished.end, End::Done(_)));
         }
         // An operation that failed with its peer is gone.
         let index = self.remotes.index_of(finished.token);
@@ -182,9 +186,11 @@ impl<T: Transport> Engine<T> {
         else {
             return;
         };
-        match finished.done {
-            true => self.finish_remote(index),
-            false => self.start_again(index),
+        match (finished.end, self.remotes[index].action) {
+            (End::Done(before), Action::Atomic(call)) => self.atomic_over(index, call, before),
+            (End::Done(_), _) => self.finish_remote(index),
+            (End::Undone, _) => self.start_again(index),
+            (End::Unknown, _) => self.lose_remote(index),
         }
     }
 
@@ -193,15 +199,22 @@ impl<T: Transport> Engine<T> {
     #[cold]
     #[inline(never)]
     fn start_again(&mut self, index: u32) {
+        let window = &mut self.peers[self.remotes[index].peer as usize].window;
+        window.leases.clear();
+        (window.asked, window.wanted, window.answered) = (None, None, None);
+        self.remotes[index].refusals += 1;
+        self.put_back(index);
+    }
+
+    /// Puts an operation that was under way in front of those that wait.
+    pub(super) fn put_back(&mut self, index: u32) {
         let operation = &mut self.remotes[index];
         operation.stage = RemoteStage::Queued;
         operation.run = None;
-        let peer = operation.peer;
+        let (peer, repeats) = (operation.peer, operation.may_repeat());
         let record = &mut self.peers[peer as usize];
         record.queue.push_front(index | ONE_SIDED);
-        record.window.leases.clear();
-        record.window.asked = None;
-        record.window.under_way -= 1;
+        record.window.note_over(repeats);
         self.in_windows -= 1;
         self.note_backlog(peer);
     }
