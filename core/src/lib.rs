@@ -35,6 +35,7 @@ pub mod triggered;
 
 // What drives them.
 pub mod engine;
+pub mod group;
 pub mod protocol;
 pub mod tag_match;
 pub mod transport;

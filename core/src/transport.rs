@@ -11,6 +11,7 @@ use std::{os::fd::RawFd, sync::Arc, time::Duration};
 use crate::{
     address::Address,
     auth_key::{KeyNumber, Keyring},
+    group::{Member, Spread},
     memory::Piece,
     ring::claims::Claims,
     window::{
@@ -393,10 +394,25 @@ pub trait Transport: Send + Sized + 'static {
         0
     }
 
-    /// Joins a multicast group, to hear it if `receives`. Sending takes joining as well. Cold.
-    fn join(&mut self, group: Address, _receives: bool) -> Result<(), Unreachable> {
-        let reason = format!("nothing carries datagrams to {group}: that takes an RDMA device");
+    /// Joins a multicast group, to hear it if `receives`. Sending takes joining as well. Whoever
+    /// sends to it from when this has returned is heard. Cold.
+    fn join(&mut self, group: Address, _receives: bool) -> Result<Spread, Unreachable> {
+        let reason = format!("nothing carries datagrams to {group}");
         Err(Unreachable { errno: crate::error::Errno::OPNOTSUPP, reason })
+    }
+
+    /// Who hears a group that is listed, but for ourselves, if that has changed since the last
+    /// call; each address once. Cost: one load if it has not.
+    fn members(&mut self, _group: Address) -> Option<Vec<Member>> {
+        None
+    }
+
+    /// Takes a member that is gone from the list of its group, for everybody. Cold.
+    fn expel(&mut self, _group: Address, _member: Member) {}
+
+    /// Whether certainly nobody is at `address`, where a listed member was. Cold.
+    fn is_deserted(&self, _address: Address) -> bool {
+        false
     }
 
     /// Leaves a group that was joined.
@@ -406,7 +422,7 @@ pub trait Transport: Send + Sized + 'static {
     /// their senders.
     fn recognize(&mut self, _peer: PeerIndex, _ticket: u64) {}
 
-    /// Pushes a datagram to all who hear a group that was joined, but for ourselves. Returns false
+    /// Pushes a datagram to all who hear a group that is carried, but for ourselves. Returns false
     /// if there is no room now.
     fn push_to_group(
         &mut self,

@@ -5,6 +5,7 @@ use std::{os::fd::RawFd, sync::Arc, time::Duration};
 use kestrel_core::{
     address::Address,
     auth_key::{KeyNumber, Keyring},
+    group::Spread,
     memory::Piece,
     transport::{Arrival, Limits, PeerIndex, Room, Transport, TransportEvent, Unreachable},
     window::{
@@ -236,7 +237,7 @@ impl<V: Verbs> Transport for Carrier<V> {
         self.reliable().is_some_and(|it| it.fetches_from(peer))
     }
 
-    fn join(&mut self, group: Address, receives: bool) -> Result<(), Unreachable> {
+    fn join(&mut self, group: Address, receives: bool) -> Result<Spread, Unreachable> {
         either!(self, it => it.join(group, receives))
     }
 

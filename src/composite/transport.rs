@@ -6,6 +6,7 @@ use kestrel_core::{
     address::Address,
     auth_key::{KeyNumber, Keyring},
     error::Errno,
+    group::{Member, Spread},
     memory::Piece,
     ring::claims::Claims,
     transport::{
@@ -386,8 +387,9 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
         }
     }
 
-    /// Groups are the far side's, which reaches those of this host as well.
-    fn join(&mut self, group: Address, receives: bool) -> Result<(), Unreachable> {
+    /// Groups are the far side's, which reaches those of this host as well; where it is not there
+    /// they are the near one's.
+    fn join(&mut self, group: Address, receives: bool) -> Result<Spread, Unreachable> {
         match &mut self.far {
             Some(far) => far.transport.join(group, receives),
             None => self.near.join(group, receives),
@@ -401,9 +403,28 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
     }
 
     fn leave(&mut self, group: Address) {
-        if let Some(far) = &mut self.far {
-            far.transport.leave(group);
+        match &mut self.far {
+            Some(far) => far.transport.leave(group),
+            None => self.near.leave(group),
         }
+    }
+
+    fn members(&mut self, group: Address) -> Option<Vec<Member>> {
+        match &mut self.far {
+            Some(far) => far.transport.members(group),
+            None => self.near.members(group),
+        }
+    }
+
+    fn expel(&mut self, group: Address, member: Member) {
+        match &mut self.far {
+            Some(far) => far.transport.expel(group, member),
+            None => self.near.expel(group, member),
+        }
+    }
+
+    fn is_deserted(&self, address: Address) -> bool {
+        self.far.is_none() && self.near.is_deserted(address)
     }
 
     fn push_to_group(

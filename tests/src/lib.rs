@@ -347,7 +347,9 @@ macro_rules! conformance {
                 groups_take_what_peers_take,
                 senders_are_told_apart,
                 other_keys_are_other_groups,
-                calls_without_flags_may_mean_groups;
+                calls_without_flags_may_mean_groups,
+                who_joins_later_hears_what_follows,
+                a_send_to_many_is_one_operation;
         }
     };
     (@each $bed:expr; $($module:ident: $($case:ident),+;)+) => {

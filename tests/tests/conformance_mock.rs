@@ -22,6 +22,7 @@ mod roomy {
     use super::*;
     conformance!(bed(MockOptions::default(), Sharing::Exclusive));
     conformance!(datagrams over bed(MockOptions::default(), Sharing::Exclusive));
+    conformance!(multicast over bed(MockOptions::default(), Sharing::Exclusive));
 }
 
 mod tight {
@@ -46,6 +47,7 @@ mod tight {
 
     conformance!(bed(options(), Sharing::Shared));
     conformance!(datagrams over bed(options(), Sharing::Shared));
+    conformance!(multicast over bed(options(), Sharing::Shared));
 }
 
 mod readable {
@@ -57,6 +59,7 @@ mod readable {
 
     conformance!(bed(options(), Sharing::Shared));
     conformance!(datagrams over bed(options(), Sharing::Shared));
+    conformance!(multicast over bed(options(), Sharing::Shared));
 }
 
 /// How often a queue's reader and a counter's waiter, who wait in vain, have slept.

@@ -227,6 +227,9 @@ impl<T: Transport> Engine<T> {
         if self.context > 0 {
             self.say(peer, Kind::Context, self.context, Vec::new());
         }
+        if self.datagrams.is_some() {
+            self.member_connected(peer, incarnation);
+        }
         self.note_backlog(peer);
         self.pump(peer);
     }
@@ -348,7 +351,7 @@ impl<T: Transport> Engine<T> {
         }
         // Receives of datagrams wait for whoever comes.
         if self.datagrams.is_some() {
-            return;
+            return self.drop_held_for(peer);
         }
         // A receive that is directed at an endpoint of several contexts waits for any of them.
         let Peer { source, matched_as, .. } = self.peers[peer as usize];

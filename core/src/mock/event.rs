@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::lane::Lane;
-use crate::transport::{PeerIndex, Unreachable};
+use super::{MockTransport, lane::Lane, peer::Peer};
+use crate::transport::{PeerIndex, TransportEvent, Unreachable};
 
 pub(super) struct Event {
     /// Looks until it shows.
@@ -17,4 +17,40 @@ pub(super) enum What {
     Incoming { lane: Arc<Lane> },
     Died { incarnation: u64 },
     HungUp { lane: Arc<Lane> },
+}
+
+impl MockTransport {
+    pub(super) fn translate(&mut self, what: What) {
+        match what {
+            What::Connected { peer, lane } => {
+                let incarnation = lane.to.incarnation;
+                self.peer(peer).send = Some(lane);
+                self.ready.push_back(TransportEvent::Connected { peer, incarnation });
+            }
+            What::Failed { peer, reason } => {
+                self.ready.push_back(TransportEvent::Failed { peer, reason });
+            }
+            What::Incoming { lane } => {
+                let ticket = self.next_ticket;
+                self.next_ticket += 1;
+                let (address, incarnation) = (lane.from.address, lane.from.incarnation);
+                let key = lane.key;
+                self.offers.insert(ticket, lane);
+                let event = TransportEvent::Incoming { ticket, address, incarnation, key };
+                self.ready.push_back(event);
+            }
+            What::Died { incarnation } => {
+                let knows = |(_, peer): &(usize, &Peer)| peer.knows(incarnation);
+                let dead = self.peers.iter().enumerate().filter(knows);
+                let died = |(peer, _)| TransportEvent::Died { peer: peer as PeerIndex };
+                self.ready.extend(dead.map(died));
+            }
+            What::HungUp { lane } => {
+                // Nobody, if this end let go of it first.
+                let user = self.peers.iter().position(|peer| peer.uses(&lane));
+                let closed = |peer| TransportEvent::Closed { peer: peer as PeerIndex };
+                self.ready.extend(user.map(closed));
+            }
+        }
+    }
 }

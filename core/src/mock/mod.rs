@@ -9,6 +9,7 @@
 mod bell;
 mod event;
 mod foreign;
+mod groups;
 mod key;
 mod lane;
 mod peer;
@@ -17,6 +18,7 @@ mod provider;
 use bell::MockBell;
 use event::{Event, What};
 use foreign::Copies;
+use groups::{Groups, Joined};
 use lane::{Lane, Packet};
 use peer::Peer;
 
@@ -34,6 +36,7 @@ use crate::{
     address::Address,
     auth_key::{KeyNumber, Keyring},
     error::Errno,
+    group::{Member, Spread},
     memory::Piece,
     ring::{claims::Claims, lane::INLINE_WORDS},
     transport::{
@@ -89,6 +92,7 @@ struct Network {
     refused: HashMap<Address, (usize, Errno)>,
     /// Looks that a connection takes to come about.
     connect_looks: usize,
+    groups: Groups,
 }
 
 /// One endpoint, as the others see it.
@@ -157,6 +161,7 @@ pub struct MockTransport {
     offers: HashMap<u64, Arc<Lane>>,
     next_ticket: u64,
     ready: VecDeque<TransportEvent>,
+    joined: Joined,
 }
 
 impl MockTransport {
@@ -209,40 +214,6 @@ impl MockTransport {
             reason: format!("no endpoint listens at {address}"),
         })?;
         Ok(to)
-    }
-
-    fn translate(&mut self, what: What) {
-        match what {
-            What::Connected { peer, lane } => {
-                let incarnation = lane.to.incarnation;
-                self.peer(peer).send = Some(lane);
-                self.ready.push_back(TransportEvent::Connected { peer, incarnation });
-            }
-            What::Failed { peer, reason } => {
-                self.ready.push_back(TransportEvent::Failed { peer, reason });
-            }
-            What::Incoming { lane } => {
-                let ticket = self.next_ticket;
-                self.next_ticket += 1;
-                let (address, incarnation) = (lane.from.address, lane.from.incarnation);
-                let key = lane.key;
-                self.offers.insert(ticket, lane);
-                let event = TransportEvent::Incoming { ticket, address, incarnation, key };
-                self.ready.push_back(event);
-            }
-            What::Died { incarnation } => {
-                let knows = |(_, peer): &(usize, &Peer)| peer.knows(incarnation);
-                let dead = self.peers.iter().enumerate().filter(knows);
-                let died = |(peer, _)| TransportEvent::Died { peer: peer as PeerIndex };
-                self.ready.extend(dead.map(died));
-            }
-            What::HungUp { lane } => {
-                // Nobody, if this end let go of it first.
-                let user = self.peers.iter().position(|peer| peer.uses(&lane));
-                let closed = |peer| TransportEvent::Closed { peer: peer as PeerIndex };
-                self.ready.extend(user.map(closed));
-            }
-        }
     }
 
     fn has_packet(&self) -> bool {
@@ -449,6 +420,26 @@ impl Transport for MockTransport {
         self.options.read_remote
     }
 
+    fn join(&mut self, group: Address, receives: bool) -> Result<Spread, Unreachable> {
+        self.join_group(group, receives)
+    }
+
+    fn leave(&mut self, group: Address) {
+        self.leave_group(group);
+    }
+
+    fn members(&mut self, group: Address) -> Option<Vec<Member>> {
+        self.read_members(group)
+    }
+
+    fn expel(&mut self, group: Address, member: Member) {
+        self.remove_member(group, member);
+    }
+
+    fn is_deserted(&self, address: Address) -> bool {
+        !self.finds(address)
+    }
+
     fn has_event(&self) -> bool {
         !self.dead() && (!self.ready.is_empty() || self.station.look())
     }
@@ -490,6 +481,7 @@ impl Transport for MockTransport {
 impl Drop for MockTransport {
     fn drop(&mut self) {
         if !self.dead() {
+            self.leave_all_groups();
             lock(&self.network).stations.remove(&self.station.address);
             self.peers.iter_mut().for_each(Peer::hang_up);
         }

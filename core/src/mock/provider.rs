@@ -100,6 +100,7 @@ impl Provider for MockProvider {
             offers: HashMap::new(),
             next_ticket: 0,
             ready: VecDeque::new(),
+            joined: Joined::new(opening.auth_key),
         })
     }
 

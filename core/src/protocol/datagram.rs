@@ -13,7 +13,7 @@ use crate::{
     },
     memory::{Piece, Pieces},
     operation::{SendOperation, SendPost, StoredPieces, in_one_piece},
-    protocol::multicast::Group,
+    protocol::{members::HeldForMembers, multicast::Group},
     transport::{PeerIndex, Transport},
     wire::{self, Head, Kind},
 };
@@ -22,7 +22,7 @@ use crate::{
 /// Units: bytes, envelopes included.
 const PARKED_MAX: u64 = CREDIT_FIRST;
 /// Sends that wait for one peer to be found. More are dropped, so that others can be sent to.
-const HELD_MAX: usize = 64;
+pub(crate) const HELD_MAX: usize = 64;
 
 /// Datagrams that were dropped, for want of room or of a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,6 +39,8 @@ pub struct Datagrams {
     pub(crate) dropped: Dropped,
     /// Groups that were joined, by number.
     pub(crate) groups: Vec<Option<Group>>,
+    /// What was sent to members of them that are looked for.
+    pub(crate) held: HeldForMembers,
 }
 
 impl Datagrams {
@@ -73,7 +75,7 @@ impl<T: Transport> Engine<T> {
         }
     }
 
-    fn count_dropped_send(&mut self) {
+    pub(crate) fn count_dropped_send(&mut self) {
         if let Some(datagrams) = &mut self.datagrams {
             datagrams.dropped.sent += 1;
         }

@@ -19,6 +19,7 @@ pub mod credit;
 pub mod datagram;
 pub mod fetch;
 pub mod long;
+pub mod members;
 pub mod multi_receive;
 pub mod multicast;
 pub mod place;

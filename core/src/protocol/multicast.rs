@@ -1,26 +1,31 @@
 //! Multicast groups of an endpoint of datagrams. Reference: fi_cm(3), `fi_join`.
 //!
-//! The transport carries a datagram to all who have joined; here is what the endpoint has joined,
-//! and by which numbers. What comes from a group is received like any other datagram, from its
-//! sender.
+//! Either the transport carries a datagram to all who have joined, or it lists them, and each is
+//! sent to ([`super::members`]); here is what the endpoint has joined, and by which numbers. What
+//! comes from a group is received like any other datagram, from its sender.
 
 use crate::{
     address::Address,
     endpoint::{GroupError, PostError},
     engine::Engine,
     flags::Flags,
-    memory::Pieces,
+    group::Spread,
+    memory::{Piece, Pieces},
     operation::{SendPost, in_one_piece},
+    protocol::members::Listed,
     transport::Transport,
     wire::{self, Head, Kind},
 };
 
 /// A group that the endpoint has joined.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Group {
-    address: Address,
+    pub(crate) address: Address,
     /// Whether it may send there.
     sends: bool,
+    spread: Spread,
+    /// Who hears it, of a group that is listed.
+    pub(crate) members: Vec<Listed>,
 }
 
 impl<T: Transport> Engine<T> {
@@ -40,13 +45,13 @@ impl<T: Transport> Engine<T> {
         if joined.into_iter().any(|group| group.address == address) {
             return Err(GroupError::Joined { group: address });
         }
-        self.transport.join(address, receives)?;
+        let spread = self.transport.join(address, receives)?;
         let free = datagrams.groups.iter().position(Option::is_none);
         let place = free.unwrap_or_else(|| {
             datagrams.groups.push(None);
             datagrams.groups.len() - 1
         });
-        datagrams.groups[place] = Some(Group { address, sends });
+        datagrams.groups[place] = Some(Group { address, sends, spread, members: Vec::new() });
         Ok(place as u64)
     }
 
@@ -59,27 +64,39 @@ impl<T: Transport> Engine<T> {
         }
     }
 
+    /// A group that was joined.
+    pub(crate) fn group_mut(&mut self, place: usize) -> Option<&mut Group> {
+        self.datagrams.as_mut()?.groups.get_mut(place)?.as_mut()
+    }
+
     /// Sends to a group: to whoever is there and takes it.
     #[cold]
     pub(crate) fn send_to_group(&mut self, post: SendPost<'_>) -> Result<(), PostError> {
         post.check_length(self.message_max())?;
-        let groups = self.datagrams.as_ref().map(|datagrams| &datagrams.groups[..]);
-        let group = groups.unwrap_or_default().get(post.to as usize).copied().flatten();
-        let Some(group) = group.filter(|group| group.sends) else {
+        let place = post.to as usize;
+        let Some(group) = self.group_mut(place).filter(|group| group.sends) else {
             return Err(PostError::UnknownAddress { address: post.to });
         };
+        let (address, spread) = (group.address, group.spread);
         let (piece, _gathered) = in_one_piece(post.pieces);
+        let post = SendPost { pieces: Pieces::One(piece), ..post };
+        match spread {
+            Spread::Listed => self.send_to_members(place, &post, piece),
+            Spread::Carried if !self.push_to_all(address, &post, piece) => {
+                return Err(PostError::Again);
+            }
+            Spread::Carried => {}
+        }
+        self.report_sent(post.flags, post.context, post.owner.and_then(Option::take));
+        Ok(())
+    }
+
+    fn push_to_all(&mut self, group: Address, post: &SendPost<'_>, piece: Piece) -> bool {
         let data = [post.data];
         let (flags, words) = match post.flags.contains(Flags::REMOTE_CQ_DATA) {
             true => (wire::DATA, &data[..]),
             false => (0, &data[..0]),
         };
-        let head = Head::new(Kind::Eager, flags);
-        if !self.transport.push_to_group(group.address, head, post.tag, words, piece) {
-            return Err(PostError::Again);
-        }
-        let post = SendPost { pieces: Pieces::One(piece), ..post };
-        self.report_sent(post.flags, post.context, post.owner.and_then(Option::take));
-        Ok(())
+        self.transport.push_to_group(group, Head::new(Kind::Eager, flags), post.tag, words, piece)
     }
 }

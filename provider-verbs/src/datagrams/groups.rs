@@ -11,6 +11,7 @@ use std::{
 
 use kestrel_core::{
     address::Address,
+    group::Spread,
     memory::Piece,
     transport::{PeerIndex, TransportEvent, Unreachable},
     wire::Head,
@@ -60,7 +61,11 @@ impl<V: Verbs> Groups<V> {
 }
 
 impl<V: Verbs> UdTransport<V> {
-    pub(super) fn join_group(&mut self, group: Address, receives: bool) -> Result<(), Unreachable> {
+    pub(super) fn join_group(
+        &mut self,
+        group: Address,
+        receives: bool,
+    ) -> Result<Spread, Unreachable> {
         let ip = group.ip();
         if self.groups.joined.contains_key(&ip) {
             let reason = format!("{ip} was joined already, by another port");
@@ -73,7 +78,7 @@ impl<V: Verbs> UdTransport<V> {
             self.groups.passes.insert(pass, ip);
         }
         self.groups.joined.insert(ip, Membership { handle, pass, receives });
-        Ok(())
+        Ok(Spread::Carried)
     }
 
     pub(super) fn leave_group(&mut self, group: Address) {

@@ -25,6 +25,7 @@ use std::{
 use kestrel_core::{
     address::Address,
     auth_key::{KeyNumber, Keyring},
+    group::Spread,
     memory::Piece,
     transport::{
         Arrival, Bell as _, Limits, PeerIndex, Room, Transport, TransportEvent, Unreachable,
@@ -308,7 +309,7 @@ impl<V: Verbs> Transport for UdTransport<V> {
         false
     }
 
-    fn join(&mut self, group: Address, receives: bool) -> Result<(), Unreachable> {
+    fn join(&mut self, group: Address, receives: bool) -> Result<Spread, Unreachable> {
         self.join_group(group, receives)
     }
 

@@ -1,6 +1,12 @@
 //! Multicast groups. Reference: fi_cm(3), `fi_join`; fi_endpoint(3), FI_MULTICAST.
 
-use std::{net::Ipv4Addr, sync::Arc};
+use std::{
+    net::Ipv4Addr,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
+};
 
 use kestrel_core::{
     address::Address,
@@ -29,8 +35,10 @@ fn world<P: Provider>(bed: &Bed<P>, count: usize) -> (World<P>, Arc<EventQueue>)
     (bed.world_with(count, &options(Some(&queue))), queue)
 }
 
-/// A group of this process and test alone.
-fn group(number: u8) -> Address {
+/// A group that no other test joins, in this process or in another.
+fn new_group() -> Address {
+    static NUMBER: AtomicU8 = AtomicU8::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let [low, high, ..] = std::process::id().to_le_bytes();
     Address::new(Ipv4Addr::new(239, high, low, number).into(), 0)
 }
@@ -49,9 +57,10 @@ fn send<P: Provider>(world: &World<P>, from: usize, to: &Group<P>, bytes: &[u8],
 
 /// All who have joined hear it, once, from its sender; who has not does not, nor does the sender.
 pub fn a_group_hears_what_is_sent_to_it<P: Provider>(bed: &Bed<P>) {
+    let group = new_group();
     let (world, _queue) = world(bed, 4);
     let groups: Vec<_> =
-        (0..3).map(|node| join(&world.nodes[node], group(1), Flags::empty())).collect();
+        (0..3).map(|node| join(&world.nodes[node], group, Flags::empty())).collect();
     for round in 0..3 {
         (0..4).for_each(|node| world.nodes[node].receive(100, None, round));
         for (from, group) in groups.iter().enumerate() {
@@ -70,9 +79,10 @@ pub fn a_group_hears_what_is_sent_to_it<P: Provider>(bed: &Bed<P>) {
 
 /// "The fi_join flags may be used to restrict access to the multicast group."
 pub fn a_member_may_only_send_or_only_receive<P: Provider>(bed: &Bed<P>) {
+    let (group, other) = (new_group(), new_group());
     let (world, _queue) = world(bed, 2);
-    let speaks = join(&world.nodes[0], group(2), Flags::SEND);
-    let hears = join(&world.nodes[1], group(2), Flags::RECV);
+    let speaks = join(&world.nodes[0], group, Flags::SEND);
+    let hears = join(&world.nodes[1], group, Flags::RECV);
     (0..2).for_each(|node| world.nodes[node].receive(8, None, 1));
     send(&world, 0, &speaks, &[1; 8], 7);
     assert_eq!(world.received(1).good().source, 0);
@@ -80,32 +90,33 @@ pub fn a_member_may_only_send_or_only_receive<P: Provider>(bed: &Bed<P>) {
     let refused = world.nodes[1].post_send(hears.address(), &word);
     assert_eq!(refused, Err(PostError::UnknownAddress { address: hears.address() }));
     // Whoever also hears is not heard by who only speaks.
-    let both = join(&world.nodes[1], group(3), Flags::empty());
-    let _speaks_too = join(&world.nodes[0], group(3), Flags::SEND);
+    let both = join(&world.nodes[1], other, Flags::empty());
+    let _speaks_too = join(&world.nodes[0], other, Flags::SEND);
     send(&world, 1, &both, &[2; 8], 8);
     world.nothing_more();
 }
 
 /// "The result of the join operation will be reported to the EQ as an FI_JOIN_COMPLETE event."
 pub fn joining_is_reported_or_refused<P: Provider>(bed: &Bed<P>) {
+    let group = new_group();
     let (world, queue) = world(bed, 1);
     let endpoint = &world.nodes[0].endpoint;
     let refused = |flags, group| endpoint.join(group, flags, 5, CONTEXT).err().unwrap();
     let one = Address::new([127, 0, 0, 1].into(), 0);
     assert_eq!(refused(Flags::empty(), one), GroupError::NoGroup { group: one });
     let flags = Flags::SEND | Flags::READ;
-    assert_eq!(refused(flags, group(4)), GroupError::BadFlags { flags });
+    assert_eq!(refused(flags, group), GroupError::BadFlags { flags });
     assert!(queue.is_empty());
-    let _joined = join(&world.nodes[0], group(4), Flags::empty());
+    let _joined = join(&world.nodes[0], group, Flags::empty());
     let complete = Event::JoinComplete { fid: 5, context: CONTEXT, data: 0 };
     assert_eq!(queue.read(), EventRead::Event(complete));
-    assert_eq!(refused(Flags::empty(), group(4)), GroupError::Joined { group: group(4) });
+    assert_eq!(refused(Flags::empty(), group), GroupError::Joined { group });
     assert!(queue.is_empty());
     let without = bed.stranger(&options(None));
-    let refused = without.endpoint.join(group(4), Flags::empty(), 5, 0).err().unwrap();
+    let refused = without.endpoint.join(group, Flags::empty(), 5, 0).err().unwrap();
     assert_eq!(refused, GroupError::NoEventQueue);
     let reliable = bed.stranger(&Options::default());
-    let refused = reliable.endpoint.join(group(4), Flags::empty(), 5, 0).err().unwrap();
+    let refused = reliable.endpoint.join(group, Flags::empty(), 5, 0).err().unwrap();
     assert_eq!(refused, GroupError::NotForThisType);
     let word = Send { flags: Flags::MULTICAST, ..Send::default() };
     let missing = Flags::MULTICAST;
@@ -114,10 +125,11 @@ pub fn joining_is_reported_or_refused<P: Provider>(bed: &Bed<P>) {
 
 /// Who has left hears nothing and may not send, and may join again.
 pub fn who_leaves_hears_no_more<P: Provider>(bed: &Bed<P>) {
+    let group = new_group();
     let (world, _queue) = world(bed, 2);
-    let stays = join(&world.nodes[0], group(5), Flags::empty());
+    let stays = join(&world.nodes[0], group, Flags::empty());
     for round in 0..3 {
-        let leaves = join(&world.nodes[1], group(5), Flags::empty());
+        let leaves = join(&world.nodes[1], group, Flags::empty());
         world.nodes[1].receive(8, None, round);
         send(&world, 0, &stays, &[1; 8], round);
         assert_eq!(world.received(1).context(), round);
@@ -136,10 +148,11 @@ pub fn who_leaves_hears_no_more<P: Provider>(bed: &Bed<P>) {
 
 /// Messages of every length, in pieces, and none that is too long.
 pub fn groups_take_what_peers_take<P: Provider>(bed: &Bed<P>) {
+    let group = new_group();
     let memory = Memory::zeroed(9 << 10);
     let (world, _queue) = world(bed, 2);
-    let speaks = join(&world.nodes[0], group(6), Flags::SEND);
-    let _hears = join(&world.nodes[1], group(6), Flags::RECV);
+    let speaks = join(&world.nodes[0], group, Flags::SEND);
+    let _hears = join(&world.nodes[1], group, Flags::RECV);
     let longest = world.nodes[0].endpoint.message_max().unwrap();
     for length in [0, 1, 8, 200, 300, longest] {
         let bytes = pattern(length as u64, length);
@@ -162,11 +175,12 @@ pub fn groups_take_what_peers_take<P: Provider>(bed: &Bed<P>) {
 
 /// Who was never heard of is heard; who also sends directly is the same peer.
 pub fn senders_are_told_apart<P: Provider>(bed: &Bed<P>) {
+    let group = new_group();
     let queue = events();
     let nodes = (0..2).map(|_| bed.stranger(&options(Some(&queue)))).collect();
     let world = World { nodes };
-    let speaks = join(&world.nodes[0], group(7), Flags::SEND);
-    let _hears = join(&world.nodes[1], group(7), Flags::RECV);
+    let speaks = join(&world.nodes[0], group, Flags::SEND);
+    let _hears = join(&world.nodes[1], group, Flags::RECV);
     let hears = |source: u64| {
         world.nodes[1].receive(8, None, 1);
         send(&world, 0, &speaks, &[1; 8], 2);
@@ -187,6 +201,7 @@ pub fn senders_are_told_apart<P: Provider>(bed: &Bed<P>) {
 
 /// Those with another key are not heard.
 pub fn other_keys_are_other_groups<P: Provider>(bed: &Bed<P>) {
+    let group = new_group();
     let queue = events();
     let with_key = |key: &[u8]| {
         let mut options = options(Some(&queue));
@@ -194,8 +209,7 @@ pub fn other_keys_are_other_groups<P: Provider>(bed: &Bed<P>) {
         bed.stranger(&options)
     };
     let world = World { nodes: vec![with_key(b"one"), with_key(b"other"), with_key(b"one")] };
-    let groups: Vec<_> =
-        world.nodes.iter().map(|node| join(node, group(8), Flags::empty())).collect();
+    let groups: Vec<_> = world.nodes.iter().map(|node| join(node, group, Flags::empty())).collect();
     (0..3).for_each(|node| world.nodes[node].receive(8, None, node as u64));
     send(&world, 0, &groups[0], &[1; 8], 7);
     assert_eq!(world.received(2).context(), 2);
@@ -205,12 +219,13 @@ pub fn other_keys_are_other_groups<P: Provider>(bed: &Bed<P>) {
 /// "When set, data transfers will target multicast addresses by default" (fi_endpoint(3)): those of
 /// calls without flags as well.
 pub fn calls_without_flags_may_mean_groups<P: Provider>(bed: &Bed<P>) {
+    let group = new_group();
     let queue = events();
     let mut options = options(Some(&queue));
     options.endpoint.transmit_flags = Flags::MULTICAST;
     let world = bed.world_with(3, &options);
-    let speaks = join(&world.nodes[2], group(9), Flags::SEND);
-    let _hears = join(&world.nodes[1], group(9), Flags::RECV);
+    let speaks = join(&world.nodes[2], group, Flags::SEND);
+    let _hears = join(&world.nodes[1], group, Flags::RECV);
     // The number is also that of an address in the vector.
     assert_eq!(speaks.address(), 0);
     for data in [None, Some(7)] {
@@ -223,6 +238,52 @@ pub fn calls_without_flags_may_mean_groups<P: Provider>(bed: &Bed<P>) {
         assert_eq!((done.source, done.data), (2, data.unwrap_or(0)));
         world.nodes[0].endpoint.cancel(1).unwrap();
         world.received(0);
+    }
+    world.nothing_more();
+}
+
+/// Whoever has joined hears what is sent from then on, and nothing of before.
+pub fn who_joins_later_hears_what_follows<P: Provider>(bed: &Bed<P>) {
+    let group = new_group();
+    let (world, _queue) = world(bed, 4);
+    let speaks = join(&world.nodes[0], group, Flags::SEND);
+    (1..4).for_each(|node| world.nodes[node].receive(8, None, 100));
+    // Nobody is there, which is no error.
+    send(&world, 0, &speaks, &[0; 8], 1);
+    let mut joined = Vec::new();
+    for round in 1..4 {
+        joined.push(join(&world.nodes[round], group, Flags::RECV));
+        send(&world, 0, &speaks, &[round as u8; 8], 1);
+        for node in 1..=round {
+            let done = world.received(node).good();
+            same(&done.returned.unwrap(), &[round as u8; 8], "a message to who has joined");
+            world.nodes[node].receive(8, None, 100);
+        }
+    }
+    world.nothing_more();
+}
+
+/// A send to many is one operation: the buffer is its sender's again at its one completion,
+/// whoever has yet to be connected.
+pub fn a_send_to_many_is_one_operation<P: Provider>(bed: &Bed<P>) {
+    let group = new_group();
+    let (world, _queue) = world(bed, 4);
+    let groups: Vec<_> =
+        (0..4).map(|node| join(&world.nodes[node], group, Flags::empty())).collect();
+    let bytes = pattern(1, 400);
+    for context in 0..3 {
+        let memory = Memory::from(bytes.clone());
+        (1..4).for_each(|node| world.nodes[node].receive(400, None, 7));
+        let (pieces, flags) = (memory.all(), Flags::MULTICAST);
+        let send = Send { pieces, context, flags, data: Some(context), ..Send::default() };
+        world.post(|| world.nodes[0].post_send(groups[0].address(), &send));
+        assert_eq!(world.sent(0).context(), context);
+        memory.scribble();
+        for node in 1..4 {
+            let done = world.received(node).good();
+            assert_eq!((done.data, done.source), (context, 0));
+            same(&done.returned.unwrap(), &bytes, "a message to many");
+        }
     }
     world.nothing_more();
 }
