@@ -11,7 +11,8 @@
 //!    word by which a reader knows that it was the peer's.
 //! 7. [`barrier`], [`fork_guard`], [`lcore`], [`limits`]: what a process arranges once.
 //!
-//! 8. [`named_memory`]: memory with a name, for address vectors that processes share.
+//! 8. [`named_memory`]: memory with a name, for address vectors that processes share;
+//!    `group_table`: who hears a multicast group.
 //!
 //! And the data path:
 //!
@@ -36,6 +37,7 @@ pub mod doorbell;
 mod end_mark;
 #[allow(unsafe_code)]
 pub mod fork_guard;
+mod group_table;
 mod guest;
 #[allow(unsafe_code)]
 pub mod lane;

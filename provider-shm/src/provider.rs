@@ -4,6 +4,7 @@
 use std::{
     net::IpAddr,
     os::fd::{AsRawFd, RawFd},
+    sync::Arc,
     time::Duration,
 };
 
@@ -17,10 +18,12 @@ use crate::{
     chunk::ChunkPool,
     copy::Copier,
     doorbell::Doorbell,
-    fork_guard, lcore,
+    fork_guard,
+    group_table::GroupTables,
+    lcore,
     region::PoolMemory,
     station::{Station, StationOptions},
-    transport::ShmTransport,
+    transport::{Groups, ShmTransport},
 };
 
 /// What is longer goes in several packets, unless the chunks are shorter. Units: bytes.
@@ -92,6 +95,7 @@ pub struct ShmProvider {
     options: ShmOptions,
     copier: Copier,
     generation: u32,
+    groups: Arc<GroupTables>,
 }
 
 impl ShmProvider {
@@ -110,7 +114,12 @@ impl ShmProvider {
             );
             return Err(Unreachable { errno: Errno::INVAL, reason });
         }
-        Ok(ShmProvider { options, copier, generation: fork_guard::generation() })
+        Ok(ShmProvider {
+            options,
+            copier,
+            generation: fork_guard::generation(),
+            groups: Arc::default(),
+        })
     }
 
     /// The copy routines in use.
@@ -149,7 +158,8 @@ impl Provider for ShmProvider {
             single_copy_streaming: SINGLE_COPY_STREAMING,
             contested: self.options.cma == CmaPolicy::Auto,
         };
-        Ok(ShmTransport::new(station, pool, self.copier, limits))
+        let groups = Groups::new(self.groups.clone(), own);
+        Ok(ShmTransport::new(station, pool, self.copier, limits, groups))
     }
 
     fn new_bell(&self) -> Result<Box<dyn Bell>, Unreachable> {

@@ -315,6 +315,14 @@ impl Station {
         socket::open_connection(self.service, socket::canonical(address)).is_ok()
     }
 
+    /// Whether nobody listens at `address` on this host now; not where that cannot be told.
+    ///
+    /// Cost: as `finds`.
+    pub fn is_deserted(&self, address: SocketAddr) -> bool {
+        let there = socket::open_connection(self.service, socket::canonical(address));
+        there.err() == Some(Errno::CONNREFUSED)
+    }
+
     /// Whether anybody but the process `pid`, which is watched, listens at `address`: with an
     /// endpoint of several contexts, which is reliable.
     ///
@@ -337,14 +345,14 @@ impl Station {
 
     /// From now on peers prove one of these keys.
     pub fn take_keys(&self, keys: Keyring) {
-        if !self.forked() {
+        if !self.is_forked() {
             self.control.command(Command::TakeKeys { station: self.id, keys });
         }
     }
 
     /// As `connect`, by the key of that number.
     pub fn connect_by(&self, request: u32, to: SocketAddr, key: KeyNumber) {
-        if self.forked() {
+        if self.is_forked() {
             // E1, as in `push`.
             self.shared.pending.fetch_add(1, Ordering::Release);
             self.child_failures.lock().expect("nothing panics under it").push(request);
@@ -356,7 +364,7 @@ impl Station {
     /// Asks for `Settled` with this `request`, which comes after every lane to us that a peer has
     /// sent on by now. False if nothing will come: this is a forked child.
     pub fn settle(&self, request: u32) -> bool {
-        let serves = !self.forked();
+        let serves = !self.is_forked();
         if serves {
             self.control.command(Command::Settle { station: self.id, request });
         }
@@ -374,7 +382,7 @@ impl Station {
 
     /// Takes the next event.
     pub fn next_event(&self) -> Option<StationEvent> {
-        if self.forked() {
+        if self.is_forked() {
             let request = self.child_failures.lock().expect("nothing panics under it").pop()?;
             self.shared.pending.fetch_sub(1, Ordering::Relaxed);
             return Some(StationEvent::Failed { request, error: ConnectError::Forked });
@@ -396,7 +404,7 @@ impl Station {
     ///
     /// Lanes whose events were not taken yet are not meant, and keep the interest alive.
     pub fn forget(&self, process: ProcessId) {
-        if self.forked() {
+        if self.is_forked() {
             return;
         }
         let taken = self.shared.taken.load(Ordering::Relaxed);
@@ -415,15 +423,11 @@ impl Station {
 
     /// Whether this process is a forked child of the one that opened the station.
     pub fn is_forked(&self) -> bool {
-        self.forked()
-    }
-
-    fn forked(&self) -> bool {
         fork_guard::forked(self.generation)
     }
 
     fn unregister(&mut self) {
-        if !self.closed && !self.forked() {
+        if !self.closed && !self.is_forked() {
             self.control.unregister(self.id);
             control::release(&self.control);
         }
@@ -433,7 +437,7 @@ impl Station {
 
 impl Drop for Station {
     fn drop(&mut self) {
-        if self.forked() {
+        if self.is_forked() {
             // The queue may have been caught half-written, and the control thread is not here:
             // one count too many keeps the child's copies until its end.
             std::mem::forget((self.shared.clone(), self.control.clone()));

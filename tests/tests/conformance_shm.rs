@@ -17,6 +17,7 @@ mod exclusive {
     use super::*;
     conformance!(bed(ShmOptions::default(), Sharing::Exclusive));
     conformance!(datagrams over bed(ShmOptions::default(), Sharing::Exclusive));
+    conformance!(multicast over bed(ShmOptions::default(), Sharing::Exclusive));
 }
 
 mod shared {
@@ -33,6 +34,7 @@ mod shared {
 
     conformance!(bed(options(), Sharing::Shared));
     conformance!(datagrams over bed(options(), Sharing::Shared));
+    conformance!(multicast over bed(options(), Sharing::Shared));
 }
 
 /// What others had sent before is heard with what is found first, whichever lane that is in: an

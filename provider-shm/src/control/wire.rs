@@ -236,8 +236,11 @@ fn put_reply(out: &mut Vec<u8>, reply: &Reply) {
     out.extend(reply.nonce);
 }
 
+/// Bytes of an address.
+pub(crate) const ADDRESS_BYTES: usize = 24;
+
 /// Family (4 or 6), port, scope, and 16 bytes of address, of which version 4 uses the first four.
-fn put_address(out: &mut Vec<u8>, address: &SocketAddr) {
+pub(crate) fn address_bytes(address: &SocketAddr) -> [u8; ADDRESS_BYTES] {
     let (family, scope, mut octets) = match address {
         SocketAddr::V4(_) => (4u16, 0, [0u8; 16]),
         SocketAddr::V6(v6) => (6u16, v6.scope_id(), v6.ip().octets()),
@@ -245,10 +248,21 @@ fn put_address(out: &mut Vec<u8>, address: &SocketAddr) {
     if let IpAddr::V4(v4) = address.ip() {
         octets[..4].copy_from_slice(&v4.octets());
     }
-    out.extend(family.to_le_bytes());
-    out.extend(address.port().to_le_bytes());
-    out.extend(scope.to_le_bytes());
-    out.extend(octets);
+    let mut bytes = [0; ADDRESS_BYTES];
+    bytes[..2].copy_from_slice(&family.to_le_bytes());
+    bytes[2..4].copy_from_slice(&address.port().to_le_bytes());
+    bytes[4..8].copy_from_slice(&scope.to_le_bytes());
+    bytes[8..].copy_from_slice(&octets);
+    bytes
+}
+
+/// The address that these bytes are.
+pub(crate) fn address_of(bytes: &[u8; ADDRESS_BYTES]) -> Result<SocketAddr, WireError> {
+    Input { bytes, what: "the address" }.address()
+}
+
+fn put_address(out: &mut Vec<u8>, address: &SocketAddr) {
+    out.extend(address_bytes(address));
 }
 
 /// What is left of a message.

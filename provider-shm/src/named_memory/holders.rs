@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 use rustix::time::Timespec;
 
-use super::{NamedMemoryError, PAUSE, system};
+use super::{Name, NamedMemoryError, PAUSE, system};
 use crate::control::socket::{self, Received};
 use crate::doorbell::Doorbell;
 use crate::{fork_guard, sys};
@@ -29,25 +29,31 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const STACK_BYTES: usize = 128 << 10;
 
 /// What a holder says, with the descriptor: what this is, its version, and the whole name.
-const GREETING: &[u8] = b"KSTV\x01\0\0\0";
+const VECTOR_GREETING: &[u8] = b"KSTV\x01\0\0\0";
+/// The same of a group.
+const GROUP_GREETING: &[u8] = b"KSTG\x01\0\0\0";
 
-pub(super) fn greeting(name: &str) -> Vec<u8> {
-    [GREETING, name.as_bytes()].concat()
+pub(super) fn greeting(name: Name<'_>) -> Vec<u8> {
+    let what = match name {
+        Name::Vector(_) => VECTOR_GREETING,
+        Name::Group(_) => GROUP_GREETING,
+    };
+    [what, name.text().as_bytes()].concat()
 }
 
 /// The beginning of the sockets' names: of our user, and a fingerprint of the name, since they
 /// have room for 107 bytes only. Holders say the whole name.
-pub(super) fn socket_name(name: &str, end: &str) -> String {
+pub(super) fn socket_name(name: Name<'_>, end: &str) -> String {
     // FNV-1a, of 128 bits.
     const PRIME: u128 = 0x0100_0000_0000_0000_0000_013b;
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
-    let mix = |hash: u128, byte: &u8| (hash ^ u128::from(*byte)).wrapping_mul(PRIME);
-    let print = name.as_bytes().iter().fold(BASIS, mix);
-    format!("kestrel/1/vector/{}/{print:032x}/{end}", geteuid().as_raw())
+    let mix = |hash: u128, byte: u8| (hash ^ u128::from(byte)).wrapping_mul(PRIME);
+    let print = name.text().bytes().fold(BASIS, mix);
+    format!("kestrel/1/{}/{}/{print:032x}/{end}", name.kind(), geteuid().as_raw())
 }
 
 /// Waits until nobody else opens the memory of that name.
-pub(super) fn open_alone(name: &str, patience: Duration) -> Result<OwnedFd, NamedMemoryError> {
+pub(super) fn open_alone(name: Name<'_>, patience: Duration) -> Result<OwnedFd, NamedMemoryError> {
     let deadline = Instant::now() + patience;
     loop {
         match socket::take_name(&socket_name(name, "opening")) {
@@ -55,7 +61,7 @@ pub(super) fn open_alone(name: &str, patience: Duration) -> Result<OwnedFd, Name
             Err(Errno::ADDRINUSE) if Instant::now() < deadline => sleep(PAUSE),
             Err(Errno::ADDRINUSE) => {
                 let what = "another process has been opening it for long";
-                return Err(NamedMemoryError::Kept { name: name.to_owned(), what });
+                return Err(NamedMemoryError::Kept { name: name.to_string(), what });
             }
             Err(errno) => return Err(system("bind")(errno)),
         }
@@ -63,7 +69,7 @@ pub(super) fn open_alone(name: &str, patience: Duration) -> Result<OwnedFd, Name
 }
 
 /// The memory, from whoever has it; none if nobody does.
-pub(super) fn ask_all(name: &str) -> Result<Option<OwnedFd>, NamedMemoryError> {
+pub(super) fn ask_all(name: Name<'_>) -> Result<Option<OwnedFd>, NamedMemoryError> {
     let mut silent = false;
     for number in 0..HOLDERS_MAX {
         match ask(name, number)? {
@@ -75,7 +81,7 @@ pub(super) fn ask_all(name: &str) -> Result<Option<OwnedFd>, NamedMemoryError> {
     if silent {
         // To make another now would part those who have it from those who come.
         let what = "a process that has it does not answer";
-        return Err(NamedMemoryError::Kept { name: name.to_owned(), what });
+        return Err(NamedMemoryError::Kept { name: name.to_string(), what });
     }
     Ok(None)
 }
@@ -86,7 +92,7 @@ enum Answer {
     Nobody,
 }
 
-fn ask(name: &str, number: u32) -> Result<Answer, NamedMemoryError> {
+fn ask(name: Name<'_>, number: u32) -> Result<Answer, NamedMemoryError> {
     let holder = match socket::connect_to(&socket_name(name, &number.to_string())) {
         Ok(holder) => holder,
         Err(Errno::CONNREFUSED) => return Ok(Answer::Nobody),
@@ -96,7 +102,7 @@ fn ask(name: &str, number: u32) -> Result<Answer, NamedMemoryError> {
     let credentials = sys::peer_credentials(holder.as_fd()).map_err(system("SO_PEERCRED"))?;
     if !socket::same_user(credentials) {
         let uid = credentials.uid;
-        return Err(NamedMemoryError::OtherUser { name: name.to_owned(), uid });
+        return Err(NamedMemoryError::OtherUser { name: name.to_string(), uid });
     }
     let mut fds = [PollFd::new(&holder, PollFlags::IN)];
     let _ = poll(&mut fds, Some(&ANSWER_WAIT));
@@ -110,7 +116,7 @@ fn ask(name: &str, number: u32) -> Result<Answer, NamedMemoryError> {
                 Some(memory) if packet.bytes == greeting(name) => Ok(Answer::Memory(memory)),
                 _ => {
                     let what = "a process gives something else for it";
-                    Err(NamedMemoryError::Kept { name: name.to_owned(), what })
+                    Err(NamedMemoryError::Kept { name: name.to_string(), what })
                 }
             }
         }
@@ -126,15 +132,16 @@ pub(super) struct Holder {
 
 impl Holder {
     /// Starts to hold; as one who is not found where too many hold it already.
-    pub(super) fn start(name: &str, memory: OwnedFd) -> Result<Holder, NamedMemoryError> {
+    pub(super) fn start(name: Name<'_>, memory: OwnedFd) -> Result<Holder, NamedMemoryError> {
         let generation = fork_guard::generation();
         let stop = Doorbell::new().map_err(system("eventfd"))?;
         let Some(listener) = listen(name)? else {
-            tracing::info!("'{name}' is held by {HOLDERS_MAX} processes: no more are found");
+            tracing::info!("{name} is held by {HOLDERS_MAX} processes: no more are found");
             return Ok(Holder { stop, thread: None, generation });
         };
         let (bell, said) = (stop.clone(), greeting(name));
-        let builder = Builder::new().name("kestrel-vector".into()).stack_size(STACK_BYTES);
+        let builder =
+            Builder::new().name(format!("kestrel-{}", name.kind())).stack_size(STACK_BYTES);
         let serving = move || serve(&listener, &bell, memory.as_fd(), &said);
         let thread = sys::with_signals_blocked(|| builder.spawn(serving))
             .map_err(system("starting a thread"))?;
@@ -154,7 +161,7 @@ impl Drop for Holder {
     }
 }
 
-fn listen(name: &str) -> Result<Option<OwnedFd>, NamedMemoryError> {
+fn listen(name: Name<'_>) -> Result<Option<OwnedFd>, NamedMemoryError> {
     for number in 0..HOLDERS_MAX {
         match socket::listen_as(&socket_name(name, &number.to_string())) {
             Ok(listener) => return Ok(Some(listener)),

@@ -1,5 +1,5 @@
 //! Memory with a name, which processes of one user on one host find and map: the table of an
-//! address vector that they share. Reference: fi_av(3), `name`.
+//! address vector that they share (fi_av(3), `name`), or the list of who hears a multicast group.
 //!
 //! Nothing has a name in a file system. The memory is a sealed memfd; every process that has it
 //! gives it to whoever asks ([`holders`]), so it lives as long as one of them does, and goes with
@@ -16,6 +16,7 @@ mod mapping;
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -48,13 +49,13 @@ const PAUSE: Duration = Duration::from_micros(200);
 /// Why named memory cannot be had.
 #[derive(Debug, Error)]
 pub enum NamedMemoryError {
-    #[error("nobody has made '{name}', and it is opened for reading alone")]
+    #[error("nobody has made {name}, and it is opened for reading alone")]
     NotThere { name: String },
     #[error("the name has {bytes} bytes, {NAME_BYTES_MAX} are allowed")]
     NameTooLong { bytes: usize },
-    #[error("'{name}' cannot be had: {what}")]
+    #[error("{name} cannot be had: {what}")]
     Kept { name: String, what: &'static str },
-    #[error("'{name}' is held by user {uid}")]
+    #[error("{name} is held by user {uid}")]
     OtherUser { name: String, uid: u32 },
     #[error(transparent)]
     Region(#[from] RegionError),
@@ -76,6 +77,35 @@ impl HasErrno for NamedMemoryError {
 
 fn system<E: Into<io::Error>>(call: &'static str) -> impl FnOnce(E) -> NamedMemoryError {
     move |source| NamedMemoryError::System { call, source: source.into() }
+}
+
+/// What the memory is, and what it is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Name<'a> {
+    /// An address vector.
+    Vector(&'a str),
+    /// Who hears a multicast group.
+    Group(&'a str),
+}
+
+impl<'a> Name<'a> {
+    fn kind(self) -> &'static str {
+        match self {
+            Name::Vector(_) => "vector",
+            Name::Group(_) => "group",
+        }
+    }
+
+    fn text(self) -> &'a str {
+        let (Name::Vector(text) | Name::Group(text)) = self;
+        text
+    }
+}
+
+impl fmt::Display for Name<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} '{}'", self.kind(), self.text())
+    }
 }
 
 /// What a process may do with the memory.
@@ -103,16 +133,26 @@ impl NamedMemory {
     /// # Errors
     /// [`NamedMemoryError`]: it is not there and only read, others keep it, no descriptor is left.
     pub fn open(name: &str, count: usize, opening: Opening) -> Result<Self, NamedMemoryError> {
-        if name.len() > NAME_BYTES_MAX {
-            return Err(NamedMemoryError::NameTooLong { bytes: name.len() });
+        let bytes = shared_bytes(count.clamp(COUNT_MIN, COUNT_MAX));
+        Self::open_as(Name::Vector(name), bytes, opening)
+    }
+
+    /// Opens memory of that name, of so many bytes if it is made now.
+    pub(crate) fn open_as(
+        name: Name<'_>,
+        bytes: usize,
+        opening: Opening,
+    ) -> Result<Self, NamedMemoryError> {
+        if name.text().len() > NAME_BYTES_MAX {
+            return Err(NamedMemoryError::NameTooLong { bytes: name.text().len() });
         }
         // Until this goes nobody else looks for it, makes it or comes to hold it.
         let _alone = holders::open_alone(name, PATIENCE)?;
         let memory = match (holders::ask_all(name)?, opening) {
             (Some(memory), _) => memory,
-            (None, Opening::Write) => make(count)?,
+            (None, Opening::Write) => make(name, bytes)?,
             (None, Opening::Read) => {
-                return Err(NamedMemoryError::NotThere { name: name.to_owned() });
+                return Err(NamedMemoryError::NotThere { name: name.to_string() });
             }
         };
         let (mapping, file) = match opening {
@@ -125,9 +165,9 @@ impl NamedMemory {
 }
 
 /// Makes the memory: as large as it will ever be, and empty.
-fn make(count: usize) -> Result<OwnedFd, NamedMemoryError> {
-    let bytes = shared_bytes(count.clamp(COUNT_MIN, COUNT_MAX)).next_multiple_of(mapping::PAGE);
-    let memory = unsealed_memfd("kestrel-vector", bytes)?;
+fn make(name: Name<'_>, bytes: usize) -> Result<OwnedFd, NamedMemoryError> {
+    let bytes = bytes.next_multiple_of(mapping::PAGE);
+    let memory = unsealed_memfd(&format!("kestrel-{}", name.kind()), bytes)?;
     fcntl_add_seals(&memory, size_seals())
         .map_err(|source| RegionError::Create { bytes, source: source.into() })?;
     Ok(memory)

@@ -9,7 +9,7 @@ use crate::control::socket;
 
 /// Listens as the first holder of `name`, and says this, with that descriptor, to the first who asks.
 fn impostor(name: &str, said: Vec<u8>, given: Option<OwnedFd>) -> thread::JoinHandle<()> {
-    let listener = socket::listen_as(&socket_name(name, "0")).unwrap();
+    let listener = socket::listen_as(&socket_name(Name::Vector(name), "0")).unwrap();
     thread::spawn(move || {
         let asker = loop {
             match socket::accept(listener.as_fd()) {
@@ -34,7 +34,7 @@ fn refusal(name: &str) -> NamedMemoryError {
 fn memory_that_could_shrink_is_refused() {
     let name = new_name("shrinks");
     let unsealed = unsealed_memfd("kestrel-vector", 8 << 10).unwrap();
-    let impostor = impostor(&name, greeting(&name), Some(unsealed));
+    let impostor = impostor(&name, greeting(Name::Vector(&name)), Some(unsealed));
     let error = refusal(&name);
     assert!(matches!(error, NamedMemoryError::Region(RegionError::MissingSeals { .. })), "{error}");
     impostor.join().unwrap();
@@ -45,7 +45,7 @@ fn memory_of_no_pages_is_refused() {
     let name = new_name("odd");
     let odd = unsealed_memfd("kestrel-vector", 5000).unwrap();
     fcntl_add_seals(&odd, size_seals()).unwrap();
-    let impostor = impostor(&name, greeting(&name), Some(odd));
+    let impostor = impostor(&name, greeting(Name::Vector(&name)), Some(odd));
     let error = refusal(&name);
     let size = NamedMemoryError::Region(RegionError::TableSize { have: 5000 });
     assert_eq!(error.to_string(), size.to_string());
@@ -56,9 +56,10 @@ fn memory_of_no_pages_is_refused() {
 fn memory_of_another_name_is_refused() {
     let name = new_name("another");
     for (said, given) in [
-        (greeting("something else"), Some(make(0).unwrap())),
-        (greeting(&name), None),
-        (vec![1; 100], Some(make(0).unwrap())),
+        (greeting(Name::Group(&name)), Some(make(Name::Group(&name), 1).unwrap())),
+        (greeting(Name::Vector("something else")), Some(make(Name::Vector(&name), 1).unwrap())),
+        (greeting(Name::Vector(&name)), None),
+        (vec![1; 100], Some(make(Name::Vector(&name), 1).unwrap())),
     ] {
         let impostor = impostor(&name, said, given);
         let error = refusal(&name);
@@ -72,10 +73,10 @@ fn memory_of_another_name_is_refused() {
 #[test]
 fn a_silent_holder_is_not_replaced() {
     let name = new_name("silent");
-    let silent = socket::listen_as(&socket_name(&name, "0")).unwrap();
+    let silent = socket::listen_as(&socket_name(Name::Vector(&name), "0")).unwrap();
     assert_eq!(refusal(&name).errno(), Errno::BUSY);
     drop(silent);
-    let opening = socket::take_name(&socket_name(&name, "opening")).unwrap();
+    let opening = socket::take_name(&socket_name(Name::Vector(&name), "opening")).unwrap();
     assert_eq!(refusal(&name).errno(), Errno::BUSY, "somebody has been opening it for long");
     drop(opening);
     assert!(NamedMemory::open(&name, 0, Opening::Write).is_ok());

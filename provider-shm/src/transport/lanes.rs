@@ -92,3 +92,29 @@ impl ShmTransport {
         self.forget_window(peer);
     }
 }
+
+impl Drop for ShmTransport {
+    /// Tells the senders that nobody receives any more. Not in a forked child,
+    /// which shares their memory with the endpoint's owner.
+    fn drop(&mut self) {
+        let forked = self.station.is_forked();
+        self.leave_all_groups();
+        // SAFETY: taken once, here, and not used afterwards.
+        let station = unsafe { ManuallyDrop::take(&mut self.station) };
+        if forked {
+            return;
+        }
+        for event in station.close() {
+            self.translate(event);
+        }
+        for peer in &mut self.peers {
+            peer.dismiss_guest();
+            if let Some(lane) = &peer.receive {
+                lane.close();
+            }
+        }
+        for offer in std::mem::take(&mut self.offers).into_values() {
+            offer.open().close();
+        }
+    }
+}

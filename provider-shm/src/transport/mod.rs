@@ -5,6 +5,7 @@
 //! polls, and its sender is asked for a bell, so that it also wakes a sleeper.
 //! So two hundred idle lanes cost the hot path one load now and then.
 
+mod groups;
 mod lanes;
 mod peer;
 mod polling;
@@ -26,13 +27,15 @@ use kestrel_core::{
     address::Address,
     auth_key::{KeyNumber, Keyring},
     error::Errno,
+    group::{Member, Spread},
     memory::Piece,
-    ring::{claims::Claims, lane::WISH_CLOSED},
+    ring::claims::Claims,
     transport::{Arrival, Limits, PeerIndex, Room, Transport, TransportEvent, Unreachable},
     window::{Access, Found, Invitation, Registration, Request, Started, Worth},
     wire::{Head, Kind},
 };
 
+pub(crate) use groups::Groups;
 use peer::{Offer, Peer};
 use window::Long;
 
@@ -95,6 +98,8 @@ pub struct ShmTransport {
     events: VecDeque<(TransportEvent, Option<SendLane>)>,
     /// Operations in windows that take more than one call.
     long: VecDeque<Long>,
+    /// What was joined.
+    groups: Groups,
 }
 
 // SAFETY: the pointers point at boxes that the transport itself owns, so they go
@@ -103,7 +108,13 @@ unsafe impl Send for ShmTransport {}
 
 impl ShmTransport {
     /// A transport over an open station.
-    pub(crate) fn new(station: Station, pool: ChunkPool, copier: Copier, limits: Limits) -> Self {
+    pub(crate) fn new(
+        station: Station,
+        pool: ChunkPool,
+        copier: Copier,
+        limits: Limits,
+        groups: Groups,
+    ) -> Self {
         ShmTransport {
             address: Address::from(station.address()),
             station: ManuallyDrop::new(station),
@@ -126,6 +137,7 @@ impl ShmTransport {
             next_ticket: 0,
             events: VecDeque::new(),
             long: VecDeque::new(),
+            groups,
         }
     }
 
@@ -153,36 +165,6 @@ fn done(memory: &PeerMemory, copied: io::Result<()>) -> bool {
         tracing::debug!(%error, pid = memory.pid(), "single-copy failed");
     }
     copied.is_ok()
-}
-
-/// The number of the wish after `wish`: neither none nor the last word.
-fn next_wish(wish: u32) -> u32 {
-    (wish + 1) % WISH_CLOSED + u32::from(wish + 1 == WISH_CLOSED)
-}
-
-impl Drop for ShmTransport {
-    /// Tells the senders that nobody receives any more. Not in a forked child,
-    /// which shares their memory with the endpoint's owner.
-    fn drop(&mut self) {
-        let forked = self.station.is_forked();
-        // SAFETY: taken once, here, and not used afterwards.
-        let station = unsafe { ManuallyDrop::take(&mut self.station) };
-        if forked {
-            return;
-        }
-        for event in station.close() {
-            self.translate(event);
-        }
-        for peer in &mut self.peers {
-            peer.dismiss_guest();
-            if let Some(lane) = &peer.receive {
-                lane.close();
-            }
-        }
-        for offer in std::mem::take(&mut self.offers).into_values() {
-            offer.open().close();
-        }
-    }
 }
 
 impl Transport for ShmTransport {
@@ -433,6 +415,26 @@ impl Transport for ShmTransport {
 
     fn finished(&mut self) -> Found {
         self.go_on()
+    }
+
+    fn join(&mut self, group: Address, receives: bool) -> Result<Spread, Unreachable> {
+        self.join_group(group, receives)
+    }
+
+    fn leave(&mut self, group: Address) {
+        self.leave_group(group);
+    }
+
+    fn members(&mut self, group: Address) -> Option<Vec<Member>> {
+        self.read_members(group)
+    }
+
+    fn expel(&mut self, group: Address, member: Member) {
+        self.expel_member(group, member);
+    }
+
+    fn is_deserted(&self, address: Address) -> bool {
+        self.station.is_deserted(address.socket_addr())
     }
 
     #[inline(always)]

@@ -2,7 +2,10 @@
 
 use std::ptr::NonNull;
 
-use kestrel_core::transport::{Arrival, PeerIndex};
+use kestrel_core::{
+    ring::lane::WISH_CLOSED,
+    transport::{Arrival, PeerIndex},
+};
 
 use super::*;
 
@@ -202,4 +205,9 @@ impl ShmTransport {
             }
         }
     }
+}
+
+/// The number of the wish after `wish`: neither none nor the last word.
+fn next_wish(wish: u32) -> u32 {
+    (wish + 1) % WISH_CLOSED + u32::from(wish + 1 == WISH_CLOSED)
 }

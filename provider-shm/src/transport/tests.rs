@@ -1,8 +1,9 @@
-//! Which lanes a poll looks at, by counting them.
+//! Which lanes a poll looks at, by counting them; and what a forked child does to groups.
 
 use std::net::IpAddr;
 
-use kestrel_core::transport::{Provider, Service};
+use kestrel_core::transport::{Opening, Provider, Service};
+use kestrel_tests::fork::{fork, wait};
 
 use super::*;
 use crate::{PoolMemory, ShmOptions, ShmProvider, StationOptions};
@@ -92,4 +93,34 @@ fn few_lanes_stay_where_they_are() {
     let (mut transport, _stations) = with_lanes(ACTIVE_MAX as u32);
     lanes_looked_at(&mut transport, 3 * SWEEPS_PER_LOOK * POLLS_PER_QUIET);
     assert_eq!((transport.active.len(), transport.quiet.len()), (ACTIVE_MAX, 0));
+}
+
+/// It has its parent's lists before it, and neither leaves groups nor drops out of them.
+#[test]
+fn a_forked_child_takes_nobody_out_of_a_list() {
+    let provider = ShmProvider::new(ShmOptions::default()).unwrap();
+    let opening = || Opening { service: Service::Datagrams, ..Opening::default() };
+    let [mut one, mut other] = [0, 1].map(|_| provider.open_as(opening()).unwrap());
+    let [low, high, ..] = std::process::id().to_le_bytes();
+    let groups = [1, 2].map(|number| Address::new([237, high, low, number].into(), 0));
+    for group in groups {
+        assert_eq!(one.join(group, true), Ok(Spread::Listed));
+        assert_eq!(other.join(group, true), Ok(Spread::Listed));
+        assert_eq!(other.members(group), Some(vec![one.itself()]));
+    }
+    let child = fork(|| {
+        // SAFETY: the child drops its own copy, once, and ends without another look at it.
+        let mut copy = unsafe { std::ptr::read(&raw const one) };
+        copy.leave(groups[0]);
+        drop(copy);
+        0
+    });
+    assert_eq!(wait(child), 0);
+    for group in groups {
+        assert_eq!(other.members(group), None, "nothing has changed");
+    }
+    drop(one);
+    for group in groups {
+        assert_eq!(other.members(group), Some(Vec::new()));
+    }
 }

@@ -52,6 +52,7 @@ pub const ALLOWED: &[(&str, &str)] = &[
     ("libfabric/src/wait_set.rs", "the members of a wait set"),
     ("libfabric/src/waiting.rs", "what is armed while an application waits outside"),
     ("provider-shm/src/control/mod.rs", "starts and stops the control thread of the process"),
+    ("provider-shm/src/group_table/mod.rs", "multicast groups that are joined"),
     ("provider-shm/src/station.rs", "the list of connections refused to children after fork"),
     ("provider-verbs/src/fake/mod.rs", "a device for tests only"),
     ("provider-verbs/src/rdma/group.rs", "multicast groups that are joined and left"),
