@@ -37,10 +37,13 @@ FI_WAIT_SET and FI_WAIT_YIELD.
 .B Modes
 No mode is required of applications. Memory has to be registered only where peers read
 it or write to it.
+.TP
+.B Multicast
+Datagram endpoints join groups, over shared memory and over RDMA devices on Ethernet. At most
+1024 endpoints of a user hear one group over shared memory.
 .SH LIMITATIONS
-Connected and datagram endpoints, scalable endpoints, shared contexts, named address
-vectors, multicast, collectives and device memory are not
-supported: hints that ask for them find nothing, and calls answer \-FI_ENOSYS.
+Collectives and device memory are not supported: hints that ask for them find nothing, and calls
+answer \-FI_ENOSYS.
 .SH RUNTIME PARAMETERS
 .I fi_info \-e
 lists them with their values. A value that cannot be used is named in libfabric's log,

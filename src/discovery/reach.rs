@@ -60,7 +60,11 @@ impl Reach {
             return super::finish(config, self.name(), Offer::socket_datagrams(longest));
         }
         let offer = Offer::datagrams(longest);
-        let has_groups = matches!(self, Reach::Rdma(device) if device.has_groups);
+        // The far side's, where there is one.
+        let has_groups = match self {
+            Reach::Shm => true,
+            Reach::Rdma(device) => device.has_groups,
+        };
         let offer = if has_groups { offer.with_groups() } else { offer };
         super::finish(config, self.name(), offer)
     }

@@ -76,6 +76,7 @@ fn datagrams_are_found_by_who_asks_for_them() {
     assert_eq!((&info.domain.name[..], info.endpoint.kind), (SHM_DOMAIN, EndpointType::Dgram));
     assert!(!info.caps.intersects(Flags::TAGGED | Flags::RMA | Flags::ATOMIC | Flags::FENCE));
     assert_eq!(info.endpoint.max_msg_size, 8 << 10);
+    assert!(info.caps.contains(Flags::MULTICAST) && info.transmit.caps.contains(Flags::MULTICAST));
     assert!(info.transmit.message_order.is_empty());
     hints.domain.name = Some(SHM_DOMAIN.into());
     assert_eq!(agree(&Config::default(), ApiVersion::NATIVE, &hints).as_ref(), Ok(info));
