@@ -130,16 +130,6 @@ impl<N: Transport, F: Transport> Composite<N, F> {
     fn speaking_far(&self) -> Option<&Far<F>> {
         if self.turn.get() == Turn::Far { self.far.as_deref() } else { None }
     }
-
-    /// The far side, if `peer`'s packets leave by it.
-    fn far_of(&mut self, peer: PeerIndex) -> Option<&mut Far<F>> {
-        self.far.as_deref_mut().filter(|far| far.route(peer).send == Some(Side::Far))
-    }
-
-    /// The far side, if `peer`'s packets come by it.
-    fn far_from(&mut self, peer: PeerIndex) -> Option<&mut Far<F>> {
-        self.far.as_deref_mut().filter(|far| far.route(peer).receive == Some(Side::Far))
-    }
 }
 
 impl<N: Transport, F: Transport> Drop for Composite<N, F> {

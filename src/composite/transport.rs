@@ -20,6 +20,34 @@ use kestrel_core::{
 
 use super::{Composite, Side, Turn};
 
+/// A call of the side whose route of `peer` is far, or of the near one.
+macro_rules! by {
+    ($way:ident, [$($reference:tt)+] $self:ident, $peer:ident, $it:ident => $call:expr) => {
+        match $($reference)+ $self.far {
+            Some(far) if far.route($peer).$way == Some(Side::Far) => {
+                let $it = $($reference)+ far.transport;
+                $call
+            }
+            _ => {
+                let $it = $($reference)+ $self.near;
+                $call
+            }
+        }
+    };
+}
+
+/// A call of the side that `peer`'s packets leave by.
+macro_rules! leaves {
+    (&mut $($rest:tt)+) => { by!(send, [&mut] $($rest)+) };
+    (&$($rest:tt)+) => { by!(send, [&] $($rest)+) };
+}
+
+/// A call of the side that `peer`'s packets come by.
+macro_rules! comes {
+    (&mut $($rest:tt)+) => { by!(receive, [&mut] $($rest)+) };
+    (&$($rest:tt)+) => { by!(receive, [&] $($rest)+) };
+}
+
 impl<N: Transport, F: Transport> Transport for Composite<N, F> {
     fn address(&self) -> Address {
         match &self.far {
@@ -95,10 +123,7 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
     }
 
     fn room(&mut self, peer: PeerIndex, wanted: usize) -> Room {
-        match self.far_of(peer) {
-            Some(far) => far.transport.room(peer, wanted),
-            None => self.near.room(peer, wanted),
-        }
+        leaves!(&mut self, peer, it => it.room(peer, wanted))
     }
 
     #[inline(always)]
@@ -118,17 +143,11 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
     }
 
     fn waits_for_itself(&mut self, peer: PeerIndex) -> bool {
-        match self.far_of(peer) {
-            Some(far) => far.transport.waits_for_itself(peer),
-            None => self.near.waits_for_itself(peer),
-        }
+        leaves!(&mut self, peer, it => it.waits_for_itself(peer))
     }
 
     fn credit(&self, peer: PeerIndex) -> u64 {
-        match &self.far {
-            Some(far) if far.route(peer).send == Some(Side::Far) => far.transport.credit(peer),
-            _ => self.near.credit(peer),
-        }
+        leaves!(&self, peer, it => it.credit(peer))
     }
 
     fn grant(&mut self, peer: PeerIndex, credit: u64) {
@@ -194,82 +213,44 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
     }
 
     fn read_remote(&mut self, peer: PeerIndex, remote: u64, to: Piece) -> bool {
-        match &mut self.far {
-            Some(far) if far.route(peer).receive == Some(Side::Far) => {
-                far.transport.read_remote(peer, remote, to)
-            }
-            _ => self.near.read_remote(peer, remote, to),
-        }
+        comes!(&mut self, peer, it => it.read_remote(peer, remote, to))
     }
 
     fn write_remote(&mut self, peer: PeerIndex, remote: u64, from: Piece) -> bool {
-        match self.far_of(peer) {
-            Some(far) => far.transport.write_remote(peer, remote, from),
-            None => self.near.write_remote(peer, remote, from),
-        }
+        leaves!(&mut self, peer, it => it.write_remote(peer, remote, from))
     }
 
     fn claims_from(&self, peer: PeerIndex) -> Option<&Claims> {
-        match &self.far {
-            Some(far) if far.route(peer).receive == Some(Side::Far) => {
-                far.transport.claims_from(peer)
-            }
-            _ => self.near.claims_from(peer),
-        }
+        comes!(&self, peer, it => it.claims_from(peer))
     }
 
     fn claims_to(&self, peer: PeerIndex) -> Option<&Claims> {
-        match &self.far {
-            Some(far) if far.route(peer).send == Some(Side::Far) => far.transport.claims_to(peer),
-            _ => self.near.claims_to(peer),
-        }
+        leaves!(&self, peer, it => it.claims_to(peer))
     }
 
     fn can_read_remote(&self, peer: PeerIndex) -> bool {
-        match &self.far {
-            Some(far) if far.route(peer).receive == Some(Side::Far) => {
-                far.transport.can_read_remote(peer)
-            }
-            _ => self.near.can_read_remote(peer),
-        }
+        comes!(&self, peer, it => it.can_read_remote(peer))
     }
 
     fn is_readable_by(&self, peer: PeerIndex) -> bool {
-        match &self.far {
-            Some(far) if far.route(peer).send == Some(Side::Far) => {
-                far.transport.is_readable_by(peer)
-            }
-            _ => self.near.is_readable_by(peer),
-        }
+        leaves!(&self, peer, it => it.is_readable_by(peer))
     }
 
     #[inline(always)]
     fn windows_to(&self, peer: PeerIndex) -> Option<Worth> {
-        match &self.far {
-            Some(far) if far.sends(peer) => far.transport.windows_to(peer),
-            _ => self.near.windows_to(peer),
-        }
+        leaves!(&self, peer, it => it.windows_to(peer))
     }
 
     fn is_window_open(&self, peer: PeerIndex) -> bool {
-        match &self.far {
-            Some(far) if far.sends(peer) => far.transport.is_window_open(peer),
-            _ => self.near.is_window_open(peer),
-        }
+        leaves!(&self, peer, it => it.is_window_open(peer))
     }
 
     fn invite(&mut self, peer: PeerIndex) -> Option<Invitation> {
-        match self.far_of(peer) {
-            Some(far) => far.transport.invite(peer),
-            None => self.near.invite(peer),
-        }
+        leaves!(&mut self, peer, it => it.invite(peer))
     }
 
     fn open_window(&mut self, peer: PeerIndex, theirs: Invitation) -> bool {
-        match self.far_of(peer) {
-            Some(far) => far.transport.open_window(peer, theirs),
-            None => self.near.open_window(peer, theirs),
-        }
+        leaves!(&mut self, peer, it => it.open_window(peer, theirs))
     }
 
     fn admit(
@@ -278,18 +259,12 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
         theirs: Invitation,
         permitted: Access,
     ) -> Option<Invitation> {
-        match self.far_from(peer) {
-            Some(far) => far.transport.admit(peer, theirs, permitted),
-            None => self.near.admit(peer, theirs, permitted),
-        }
+        comes!(&mut self, peer, it => it.admit(peer, theirs, permitted))
     }
 
     /// The far side's peers share one device. The near side's numbers are never 0.
     fn audience(&self, peer: PeerIndex) -> u64 {
-        match &self.far {
-            Some(far) if far.route(peer).receive == Some(Side::Far) => far.transport.audience(peer),
-            _ => self.near.audience(peer),
-        }
+        comes!(&self, peer, it => it.audience(peer))
     }
 
     fn register(
@@ -299,25 +274,16 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
         access: Access,
         local_write: bool,
     ) -> Option<Arc<dyn Registration>> {
-        match self.far_from(peer) {
-            Some(far) => far.transport.register(peer, memory, access, local_write),
-            None => self.near.register(peer, memory, access, local_write),
-        }
+        comes!(&mut self, peer, it => it.register(peer, memory, access, local_write))
     }
 
     #[inline(always)]
     fn start(&mut self, peer: PeerIndex, request: &Request) -> Started {
-        match &mut self.far {
-            Some(far) if far.sends(peer) => far.transport.start(peer, request),
-            _ => self.near.start(peer, request),
-        }
+        leaves!(&mut self, peer, it => it.start(peer, request))
     }
 
     fn start_atomic(&mut self, peer: PeerIndex, request: &AtomicRequest) -> Started {
-        match self.far_of(peer) {
-            Some(far) => far.transport.start_atomic(peer, request),
-            None => self.near.start_atomic(peer, request),
-        }
+        leaves!(&mut self, peer, it => it.start_atomic(peer, request))
     }
 
     fn finished(&mut self) -> Found {
@@ -328,52 +294,31 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
     }
 
     fn close_window(&mut self, peer: PeerIndex) {
-        match self.far_of(peer) {
-            Some(far) => far.transport.close_window(peer),
-            None => self.near.close_window(peer),
-        }
+        leaves!(&mut self, peer, it => it.close_window(peer))
     }
 
     fn confirms(&self, peer: PeerIndex) -> bool {
-        match &self.far {
-            Some(far) if far.sends(peer) => far.transport.confirms(peer),
-            _ => self.near.confirms(peer),
-        }
+        leaves!(&self, peer, it => it.confirms(peer))
     }
 
     fn confirm_next(&mut self, peer: PeerIndex) {
-        match self.far_of(peer) {
-            Some(far) => far.transport.confirm_next(peer),
-            None => self.near.confirm_next(peer),
-        }
+        leaves!(&mut self, peer, it => it.confirm_next(peer))
     }
 
     fn pushed(&self, peer: PeerIndex) -> u32 {
-        match &self.far {
-            Some(far) if far.sends(peer) => far.transport.pushed(peer),
-            _ => self.near.pushed(peer),
-        }
+        leaves!(&self, peer, it => it.pushed(peer))
     }
 
     fn confirmed(&mut self, peer: PeerIndex) -> u32 {
-        match self.far_of(peer) {
-            Some(far) => far.transport.confirmed(peer),
-            None => self.near.confirmed(peer),
-        }
+        leaves!(&mut self, peer, it => it.confirmed(peer))
     }
 
     fn lends_to(&self, peer: PeerIndex) -> Option<usize> {
-        match &self.far {
-            Some(far) if far.sends(peer) => far.transport.lends_to(peer),
-            _ => self.near.lends_to(peer),
-        }
+        leaves!(&self, peer, it => it.lends_to(peer))
     }
 
     fn lend(&mut self, peer: PeerIndex, message: Piece) -> Option<Loan> {
-        match self.far_of(peer) {
-            Some(far) => far.transport.lend(peer, message),
-            None => self.near.lend(peer, message),
-        }
+        leaves!(&mut self, peer, it => it.lend(peer, message))
     }
 
     /// What one side lends the other cannot reach.

@@ -1,0 +1,76 @@
+//! What makes transports, and what else a domain needs of the system.
+
+use std::os::fd::RawFd;
+
+use super::{Service, Transport, Unreachable};
+use crate::address::Address;
+
+/// What a transport is opened with.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Opening<'a> {
+    /// Where; none, or port 0: the provider chooses.
+    pub address: Option<Address>,
+    /// Endpoints with different keys refuse each other; an empty one stands for the provider's
+    /// own.
+    pub auth_key: &'a [u8],
+    /// Its keys are told by [`Transport::take_keys`], before anything is connected. Until then
+    /// whoever wants to send to it is put off.
+    pub keys_follow: bool,
+    /// What peers are told, on every transport that one endpoint has. None: a new one of the
+    /// transport's own choice. Never 0.
+    pub incarnation: Option<u64>,
+    /// Endpoints of different services find nobody at each other's addresses.
+    pub service: Service,
+    /// What packets carry in a network: a differentiated services code point, 6 bits.
+    pub dscp: u8,
+}
+
+/// Makes transports: one for each endpoint of a domain.
+pub trait Provider: Send + Sync + 'static {
+    /// What it makes.
+    type Transport: Transport;
+
+    /// Opens a reliable transport at `address`, with that key: see [`Opening`].
+    fn open(
+        &self,
+        address: Option<Address>,
+        auth_key: &[u8],
+    ) -> Result<Self::Transport, Unreachable> {
+        self.open_as(Opening { address, auth_key, ..Opening::default() })
+    }
+
+    /// Opens a transport.
+    fn open_as(&self, opening: Opening<'_>) -> Result<Self::Transport, Unreachable>;
+
+    /// A bell of its own, to wake sleepers from other threads.
+    fn new_bell(&self) -> Result<Box<dyn Bell>, Unreachable>;
+
+    /// Claims a core for a spinning helper: one a host.
+    fn claim_core(&self, core: usize) -> Result<Box<dyn CoreClaim>, Unreachable>;
+
+    /// Whether atomic operations are for adapters alone, as the user has declared it: see
+    /// [`crate::protocol::window::atomic`].
+    fn adapter_atomics(&self) -> bool {
+        false
+    }
+
+    /// Whether this process is a child that was forked after the provider came
+    /// into being: no call into kestrel can work there. Cost: one load.
+    fn forked(&self) -> bool;
+}
+
+/// A doorbell: an eventfd, as a sleeper sees it.
+pub trait Bell: Send + Sync {
+    /// Makes the bell readable.
+    fn ring(&self);
+    /// Makes it silent again.
+    fn drain(&self);
+    /// What to wait for.
+    fn fd(&self) -> RawFd;
+}
+
+/// A core that this process has claimed; dropping it gives the core back.
+pub trait CoreClaim: Send {
+    /// Pins the calling thread to the core.
+    fn pin(&self);
+}
