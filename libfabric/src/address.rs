@@ -33,8 +33,10 @@ unsafe fn read_socket(
         _ => family == AF_INET6,
     };
     let length = if is_six { IN6_LEN } else { IN_LEN };
+    // One of another family is as long as its own says, and refused.
+    let there = if family == AF_INET6 { IN6_LEN } else { IN_LEN };
     // SAFETY: an address of that family is that long.
-    let bytes = unsafe { std::slice::from_raw_parts(start, length) };
+    let bytes = unsafe { std::slice::from_raw_parts(start, length.min(there)) };
     let address = Address::from_bytes(bytes);
     (address, length)
 }

@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 
 use kestrel_core::{
-    address::{Address, AddressFormat},
+    address::{Address, AddressError, AddressFormat},
     error::Errno,
 };
 
@@ -83,10 +83,12 @@ pub unsafe fn data<'a>(data: *const c_void, length: usize) -> Result<&'a [u8], F
     }
 }
 
-/// The address that a call names, which comes with its length or ends by itself.
+/// The address that a call names, which comes with its length or ends by itself: "The address must
+/// be in the same format as that specified using fi_info: addr_format when the endpoint was
+/// created" (fi_cm(3)).
 ///
 /// # Safety
-/// As [`address::read`], and [`address::read_each`] where there is no length.
+/// As [`address::read`], and [`address::read_one`] where there is no length.
 pub unsafe fn named(
     format: AddressFormat,
     target: *const c_void,
@@ -99,10 +101,14 @@ pub unsafe fn named(
     let found = unsafe {
         match length {
             Some(length) => address::read(format.value(), target, length)?,
-            None => address::read_each(format, target, 1).next().transpose()?,
+            None => Some(address::read_one(format, target)?),
         }
     };
-    found.ok_or_else(|| Failure::new(Errno::INVAL, "the address is empty"))
+    let address = found.ok_or_else(|| Failure::new(Errno::INVAL, "the address is empty"))?;
+    if !format.holds(&address) {
+        return Err(AddressError::OtherFormat { address, format }.into());
+    }
+    Ok(address)
 }
 
 /// "On output, addrlen is set to the size of the buffer needed to store the address";

@@ -17,6 +17,7 @@ mod discovery;
 mod forks;
 mod host;
 mod life_cycle;
+mod names;
 mod one_sided;
 mod refusals;
 mod sockets;

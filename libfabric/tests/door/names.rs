@@ -1,0 +1,142 @@
+//! Addresses that endpoints are given, and those that they connect to: fi_cm(3), `fi_setname`,
+//! `fi_connect`.
+
+use std::{
+    ffi::{CStr, c_int, c_void},
+    net::SocketAddr,
+    ptr::{null, null_mut},
+};
+
+use kestrel_core::address::Address;
+
+use crate::{
+    abi::{
+        fid::{FidEp, FidPep},
+        info::Info,
+    },
+    code,
+    connections::name,
+    host::{Host, host},
+    kind,
+    world::{self, close},
+};
+
+/// FI_SOCKADDR_IN, FI_SOCKADDR_IN6 and FI_ADDR_STR.
+const IN: u32 = 2;
+const IN6: u32 = 3;
+const STRINGS: u32 = 9;
+
+/// A fabric and a domain, and what is opened on them.
+struct Place {
+    host: &'static Host,
+    info: *mut Info,
+    fabric: *mut crate::abi::fid::FidFabric,
+    domain: *mut crate::abi::fid::FidDomain,
+}
+
+impl Place {
+    fn new(host: &'static Host, format: u32, kind: u32) -> Place {
+        let info = world::info(host, |hints| {
+            hints.addr_format = format;
+            // SAFETY: hints have all attributes.
+            unsafe { (*hints.ep_attr).kind = kind }
+        });
+        Place::of(host, info.expect("kestrel offers this"))
+    }
+
+    fn of(host: &'static Host, info: *mut Info) -> Place {
+        let (mut fabric, mut domain) = (null_mut(), null_mut());
+        // SAFETY: the info is libfabric's; each place is valid.
+        unsafe {
+            assert_eq!((host.fabric)((*info).fabric_attr, &raw mut fabric, null_mut()), 0);
+            let ops = &*(*fabric).ops;
+            assert_eq!((ops.domain)(fabric, info, &raw mut domain, null_mut()), 0);
+        }
+        Place { host, info, fabric, domain }
+    }
+
+    fn endpoint(&self) -> Result<*mut FidEp, c_int> {
+        let mut ep = null_mut();
+        // SAFETY: the domain is open.
+        let status = unsafe {
+            ((*(*self.domain).ops).endpoint)(self.domain, self.info, &raw mut ep, null_mut())
+        };
+        if status == 0 { Ok(ep) } else { Err(status) }
+    }
+
+    fn passive(&self) -> *mut FidPep {
+        let mut pep = null_mut();
+        // SAFETY: the fabric is open.
+        unsafe {
+            let open = (*(*self.fabric).ops).passive_ep;
+            assert_eq!(open(self.fabric, self.info, &raw mut pep, null_mut()), 0);
+        }
+        pep
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        for status in [close(self.domain), close(self.fabric)] {
+            assert!(std::thread::panicking() || status == 0, "closing: {status}");
+        }
+        // SAFETY: the info is not used any more.
+        unsafe { (self.host.freeinfo)(self.info) };
+    }
+}
+
+fn bytes(text: &str) -> Vec<u8> {
+    Address::from(text.parse::<SocketAddr>().unwrap()).to_bytes().to_vec()
+}
+
+/// `fi_setname`, of a passive or an active endpoint: both begin alike, up to this table.
+fn set_name<T>(endpoint: *mut T, bytes: &[u8]) -> c_int {
+    let endpoint = endpoint.cast::<FidPep>();
+    // SAFETY: the endpoint is open, and the address is there.
+    unsafe {
+        let setname = (*(*endpoint).cm).setname;
+        setname(endpoint.cast(), bytes.as_ptr().cast_mut().cast(), bytes.len())
+    }
+}
+
+fn connect(ep: *mut FidEp, address: *const c_void) -> c_int {
+    // SAFETY: the endpoint is open, and what it takes for an address is there.
+    unsafe { ((*(*ep).cm).connect)(ep, address, null(), 0) }
+}
+
+#[test]
+fn what_is_no_address_string_is_refused() {
+    let Some(host) = host("what_is_no_address_string_is_refused") else { return };
+    let place = Place::new(host, STRINGS, kind::MSG);
+    let (ep, pep) = (place.endpoint().unwrap(), place.passive());
+    for text in [c"127.0.0.1:5000", c"somewhere", c"", c"fi_sockaddr_in://host:5"] {
+        assert_eq!(connect(ep, text.as_ptr().cast()), code::INVAL, "{text:?}");
+        for endpoint in [ep.cast(), pep] {
+            assert_eq!(set_name(endpoint, text.to_bytes_with_nul()), code::INVAL, "{text:?}");
+        }
+    }
+    // The string itself, as fi_getname gives it: only the queues are missing.
+    let own = name(ep);
+    let text = CStr::from_bytes_with_nul(&own).expect("a string");
+    assert_eq!((connect(ep, text.as_ptr().cast()), set_name(ep, &own)), (code::NOCQ, 0));
+    assert_eq!((close(ep), close(pep)), (0, 0));
+}
+
+#[test]
+fn an_address_of_another_format_is_refused() {
+    let Some(host) = host("an_address_of_another_format_is_refused") else { return };
+    for (format, own, other) in [(IN, "127.0.0.1:0", "[::1]:0"), (IN6, "[::1]:0", "127.0.0.1:0")] {
+        let place = Place::new(host, format, kind::MSG);
+        let (ep, pep) = (place.endpoint().unwrap(), place.passive());
+        // No longer than it is: what reads more than that can be seen to.
+        let other = bytes(other).into_boxed_slice();
+        assert_eq!(connect(ep, other.as_ptr().cast()), code::INVAL);
+        for endpoint in [ep.cast(), pep] {
+            let before = name(endpoint);
+            assert_eq!(set_name(endpoint, &other), code::INVAL);
+            assert_eq!(name(endpoint), before);
+            assert_eq!(set_name(endpoint, &bytes(own)), 0);
+        }
+        assert_eq!((close(ep), close(pep)), (0, 0));
+    }
+}
