@@ -138,6 +138,13 @@ impl Address {
         self
     }
 
+    /// The address, with what it leaves open from `present`: the host where it names none, and the
+    /// port where it is 0.
+    pub fn or(self, present: Address) -> Self {
+        let host = if self.names_a_host() { self } else { present };
+        host.with_port(if self.port() == 0 { present.port() } else { self.port() })
+    }
+
     pub const fn socket_addr(&self) -> SocketAddr {
         self.0
     }
@@ -435,6 +442,20 @@ mod tests {
         assert_eq!(AddressFormat::try_from(4), Err(AddressError::UnknownFormat { value: 4 }));
         assert!(!AddressFormat::In.holds(&address("[::1]:5")));
         assert!(AddressFormat::SockAddr.holds(&address("[::1]:5")));
+    }
+
+    #[test]
+    fn what_an_address_leaves_open_is_as_it_was() {
+        for (asked, present, expected) in [
+            ("1.2.3.4:5", "9.9.9.9:9", "1.2.3.4:5"),
+            ("1.2.3.4:0", "9.9.9.9:9", "1.2.3.4:9"),
+            ("0.0.0.0:5", "9.9.9.9:9", "9.9.9.9:5"),
+            ("0.0.0.0:0", "9.9.9.9:9", "9.9.9.9:9"),
+            ("[fe80::1%3]:0", "[::1]:9", "[fe80::1%3]:9"),
+            ("[::]:5", "[fe80::1%3]:9", "[fe80::1%3]:5"),
+        ] {
+            assert_eq!(address(asked).or(address(present)), address(expected));
+        }
     }
 
     fn any_address() -> impl Strategy<Value = Address> {

@@ -99,7 +99,9 @@ impl<P: Provider> PassiveEndpoint<P> {
         self.lock().address
     }
 
-    /// Gives it another address: "conceptually similar to the socket bind operation".
+    /// Gives it another address: "conceptually similar to the socket bind operation". "If no service
+    /// address is specified and a service address has not yet been assigned" the provider chooses
+    /// one: here one always was, so a host or a port that `address` leaves open stays as it is.
     /// Reference: fi_cm(3), `fi_setname`.
     pub fn set_address(&self, address: Address) -> Result<(), ConnectionError> {
         let mut state = self.lock();
@@ -109,6 +111,7 @@ impl<P: Provider> PassiveEndpoint<P> {
         if state.transport.is_none() {
             return Err(ConnectionError::Gone);
         }
+        let address = address.or(state.address);
         if address != state.address {
             let transport = self.provider.open_as(opening(&self.info, Some(address)));
             let transport = transport.map_err(OpenError::from)?;

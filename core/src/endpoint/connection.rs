@@ -42,9 +42,11 @@ impl<P: Provider> Endpoint<P> {
         Ok(Self::open_over(domain, options, transport, None)?)
     }
 
-    /// Gives an endpoint that is not enabled another address.
+    /// Gives an endpoint that is not enabled another address. A host or a port that `address`
+    /// leaves open stays as it is.
     /// Reference: fi_cm(3), `fi_setname`.
     pub fn set_address(&self, address: Address) -> Result<(), EndpointError> {
+        let address = address.or(self.address());
         if address == self.address() {
             return Ok(());
         }

@@ -140,3 +140,23 @@ fn an_address_of_another_format_is_refused() {
         assert_eq!((close(ep), close(pep)), (0, 0));
     }
 }
+
+#[test]
+fn half_an_address_keeps_the_other_half() {
+    let Some(host) = host("half_an_address_keeps_the_other_half") else { return };
+    let place = Place::new(host, IN, kind::MSG);
+    let (ep, pep) = (place.endpoint().unwrap(), place.passive());
+    for endpoint in [ep.cast(), pep] {
+        let whole = |bytes: &[u8]| Address::from_bytes(bytes).unwrap();
+        let port = whole(&name(endpoint)).port();
+        assert_eq!(set_name(endpoint, &bytes("127.0.7.9:0")), 0);
+        let expected = Address::new([127, 0, 7, 9].into(), port);
+        assert_eq!(whole(&name(endpoint)), expected, "the port stays");
+        // A port that was free a moment ago.
+        let free = place.passive();
+        let port = whole(&name(free)).port();
+        assert_eq!((close(free), set_name(endpoint, &bytes(&format!("0.0.0.0:{port}")))), (0, 0));
+        assert_eq!(whole(&name(endpoint)), expected.with_port(port), "the host stays");
+    }
+    assert_eq!((close(ep), close(pep)), (0, 0));
+}

@@ -327,6 +327,11 @@ pub fn names_are_set_before_listening<P: Provider>(bed: &Bed<P>) {
     assert_eq!(in_use.errno(), Errno::ADDRINUSE);
     listener.passive.set_address(free).unwrap();
     assert_eq!(listener.passive.address(), free);
+    let any = std::net::IpAddr::from([0, 0, 0, 0]);
+    for half in [free.with_port(0), Address::new(any, free.port()), Address::new(any, 0)] {
+        listener.passive.set_address(half).unwrap();
+        assert_eq!(listener.passive.address(), free, "what it leaves open stays");
+    }
     listener.passive.listen().unwrap();
     let moves = listener.passive.set_address(free.with_port(1)).unwrap_err();
     assert_eq!(moves.errno(), Errno::OPBADSTATE);
@@ -334,6 +339,8 @@ pub fn names_are_set_before_listening<P: Provider>(bed: &Bed<P>) {
     let own = PassiveEndpoint::open(bed.provider.clone(), Info::default()).unwrap().address();
     caller.endpoint.set_address(own).unwrap();
     assert_eq!(caller.endpoint.address(), own);
+    caller.endpoint.set_address(own.with_port(0)).unwrap();
+    assert_eq!(caller.endpoint.address(), own, "the port that it had");
     caller.endpoint.connect(free, &[]).unwrap();
     assert_eq!(listener.request(&[&caller]).info.destination, Some(own));
     let enabled = caller.endpoint.set_address(free).unwrap_err();
