@@ -1,6 +1,9 @@
 //! The provider: endpoints at one address of both sides.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, UdpSocket},
+};
 
 use kestrel_core::{
     address::Address,
@@ -121,6 +124,22 @@ fn join<N: Transport, F: Transport>(
     Ok(Composite::new(near, Some(Box::new(Far::new(far, bells, service, policy))), None))
 }
 
+/// Refuses an address of another host. Shared memory would take any, as a name, and nobody who
+/// looks for it elsewhere would find it.
+fn check_is_here(address: Option<Address>) -> Result<(), Unreachable> {
+    let Some(address) = address.filter(|it| it.names_a_host() && !it.ip().is_loopback()) else {
+        return Ok(());
+    };
+    match UdpSocket::bind(address.with_port(0).socket_addr()) {
+        Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
+            let reason = format!("{address} is no address of this host");
+            Err(Unreachable { errno: Errno::ADDRNOTAVAIL, reason })
+        }
+        // Whatever else it may be says nothing about the address.
+        _ => Ok(()),
+    }
+}
+
 fn random_incarnation() -> Result<u64, Unreachable> {
     let mut bytes = [0; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).map_err(
@@ -136,6 +155,7 @@ impl<N: Provider, F: Provider> Provider for CompositeProvider<N, F> {
     type Transport = Composite<N::Transport, F::Transport>;
 
     fn open_as(&self, wanted: Opening<'_>) -> Result<Self::Transport, Unreachable> {
+        check_is_here(wanted.address)?;
         match &self.far {
             Err(why) => self.open_near(wanted, why.clone()),
             Ok((far, Policy::Far)) => self.open_far(far, wanted),

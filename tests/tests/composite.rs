@@ -78,6 +78,24 @@ fn messages(world: &World<Real>, node: usize) -> (u64, u64) {
 const BOTH_WAYS: [Has; 3] = [Has::Both, Has::Both, Has::Far];
 
 #[test]
+fn an_address_of_another_host_is_refused() {
+    let fabric = FakeFabric::default();
+    for has in [Has::Both, Has::Near, Has::Far] {
+        let provider = provider(&fabric, has);
+        // Kept for documents: nobody has it.
+        for port in [0, 4711] {
+            let elsewhere = Address::new([192, 0, 2, 1].into(), port);
+            let refused = provider.open(Some(elsewhere), &[]).err().unwrap();
+            assert_eq!(refused.errno, Errno::ADDRNOTAVAIL, "{}", refused.reason);
+        }
+    }
+    // What has no device is served near.
+    let here = Address::new([127, 0, 12, 34].into(), 0);
+    let opened = provider(&fabric, Has::Near).open(Some(here), &[]).unwrap();
+    assert_eq!(opened.address().ip(), here.ip());
+}
+
+#[test]
 fn one_matcher_serves_both_sides_in_the_order_of_each_sender() {
     let world = world(&BOTH_WAYS);
     let count = 60u64;

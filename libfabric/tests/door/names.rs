@@ -160,3 +160,39 @@ fn half_an_address_keeps_the_other_half() {
     }
     assert_eq!((close(ep), close(pep)), (0, 0));
 }
+
+#[test]
+fn an_address_of_another_host_is_refused() {
+    let Some(host) = host("an_address_of_another_host_is_refused") else { return };
+    // Kept for documents: nobody has it.
+    const ELSEWHERE: &CStr = c"192.0.2.1";
+    let place = Place::new(host, IN, kind::MSG);
+    let (ep, pep) = (place.endpoint().unwrap(), place.passive());
+    for endpoint in [ep.cast(), pep] {
+        let before = name(endpoint);
+        for port in [0, 5000] {
+            let elsewhere = bytes(&format!("{}:{port}", ELSEWHERE.to_str().unwrap()));
+            assert_eq!(set_name(endpoint, &elsewhere), code::ADDRNOTAVAIL);
+        }
+        assert_eq!(name(endpoint), before);
+    }
+    assert_eq!((close(ep), close(pep)), (0, 0));
+    drop(place);
+    // As the source that fi_getinfo was told.
+    for (node, expected) in [(ELSEWHERE, Some(code::ADDRNOTAVAIL)), (c"127.0.9.9", None)] {
+        let mut info = null_mut();
+        let (service, version) = (c"5017".as_ptr(), world::VERSION);
+        // SAFETY: the names are C strings, and the place is valid.
+        let status = unsafe {
+            let source = crate::flag::SOURCE;
+            (host.getinfo)(version, node.as_ptr(), service, source, null(), &raw mut info)
+        };
+        assert_eq!(status, 0);
+        let place = Place::of(host, info);
+        let opened = place.endpoint();
+        assert_eq!(opened.err(), expected, "{node:?}");
+        if let Ok(ep) = opened {
+            assert_eq!(close(ep), 0);
+        }
+    }
+}
