@@ -81,15 +81,15 @@ pub struct ErrorEvent {
     pub context: u64,
     pub data: u64,
     pub error: Errno,
-    /// A number of the transport's own, for debugging.
-    pub provider_error: i32,
     /// More about the error: a rejection's data, for one.
     pub error_data: Vec<u8>,
+    /// What went wrong, in words. Empty: what the number means.
+    pub reason: String,
 }
 
 impl ErrorEvent {
     pub fn new(fid: u64, context: u64, error: Errno) -> Self {
-        ErrorEvent { fid, context, data: 0, error, provider_error: 0, error_data: Vec::new() }
+        ErrorEvent { fid, context, data: 0, error, error_data: Vec::new(), reason: String::new() }
     }
 }
 

@@ -121,6 +121,11 @@ pub const LAST: u8 = 4;
 pub const COMMIT: u8 = 8;
 /// The sender has nothing else to send: it would help to copy what is read from its memory.
 pub const WAITS: u8 = 16;
+/// Of a rejection: as many requests wait as the listener takes.
+pub const FULL: u8 = 1;
+/// Of a rejection: the listener, or the endpoint that was opened for the request, was closed
+/// without an answer.
+pub const UNANSWERED: u8 = 2;
 /// The bits that core uses; the rest is the transport's.
 pub const CORE_FLAGS: u8 = 0x1f;
 

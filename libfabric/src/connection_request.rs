@@ -1,12 +1,13 @@
 //! Connection requests: the handles in the infos of FI_CONNREQ events. Reference: fi_cm(3).
 //!
 //! A handle is an object like the others, that C never closes: what answers the request
-//! does, or the passive endpoint when it is closed.
+//! does, or the passive endpoint when it is closed. An endpoint that is opened from a request has
+//! not answered it yet: until it accepts, the request can be rejected.
 
 use std::sync::Arc;
 
 use kestrel::{PassiveEndpoint, objects::Provider};
-use kestrel_core::{connection::request::ConnectionRequest, info};
+use kestrel_core::{connection::request::ConnectionRequest, error::Errno, info};
 
 use crate::{
     abi::{
@@ -61,7 +62,7 @@ pub unsafe fn describe(pep: *mut Fid, found: &info::Info) -> Result<*mut Info, F
     };
     let fid = object::fid::<FidRequest>(class::CONNREQ, std::ptr::null_mut());
     let handle = object::create(FidRequest { fid }, state);
-    owner.requests().add(handle);
+    owner.requests().add(handle, found.handle);
     // SAFETY: just made, and nobody else knows it.
     unsafe { (*info).handle = handle.cast() };
     Ok(info)
@@ -73,12 +74,31 @@ pub enum Origin<'a> {
     None,
     /// A passive endpoint that it takes over.
     Passive(&'a PassiveEndpoint),
-    /// A request that it can accept.
-    Request(ConnectionRequest<Provider>),
+    /// A request that it can accept, and its handle.
+    Request(ConnectionRequest<Provider>, Handle),
+}
+
+/// The handle of a request, for the endpoint that was opened from it.
+pub struct Handle {
+    requests: Arc<Requests>,
+    object: *mut Fid,
+    number: u64,
+}
+
+// SAFETY: the object is looked at by the list of handles alone, which has a lock.
+unsafe impl Send for Handle {}
+// SAFETY: as above.
+unsafe impl Sync for Handle {}
+
+impl Handle {
+    /// Closes it, unless somebody has: it means nothing any more.
+    pub fn close(&self) {
+        self.requests.forget(self.object, self.number);
+    }
 }
 
 impl Origin<'_> {
-    /// What a handle in an info stands for. A request is taken.
+    /// What a handle in an info stands for. A request is taken: for no other endpoint.
     ///
     /// # Safety
     /// The handle is null or points to a passive endpoint or a request for a connection.
@@ -91,39 +111,27 @@ impl Origin<'_> {
             if (*handle).ops == FidPep::operations() {
                 return Ok(Origin::Passive(object::checked::<FidPep>(handle)?.passive()));
             }
-            Ok(Origin::Request(take(handle)?))
+            let state = object::checked::<FidRequest>(handle)?;
+            let request = state.passive.take(state.handle)?;
+            let (requests, number) = (state.requests.clone(), state.handle);
+            Ok(Origin::Request(request, Handle { requests, object: handle, number }))
         }
     }
 }
 
-/// Takes the request behind a handle, which means nothing any more.
-///
-/// # Safety
-/// As [`object::checked`].
-unsafe fn take(handle: *mut Fid) -> Result<ConnectionRequest<Provider>, Failure> {
-    // SAFETY: the caller vouches for it.
-    let state = unsafe { object::checked::<FidRequest>(handle) }?;
-    let taken = state.passive.take(state.handle);
-    state.requests.clone().forget(handle);
-    Ok(taken?)
-}
-
 /// Rejects the request behind a handle, which means nothing any more.
-///
-/// # Safety
-/// As [`object::checked`].
-pub unsafe fn reject(
-    passive: &Arc<PassiveEndpoint>,
+pub fn reject(
+    passive: &PassiveEndpoint,
+    requests: &Requests,
     handle: *mut Fid,
     data: &[u8],
 ) -> Result<(), Failure> {
-    // SAFETY: the caller vouches for it.
-    let state = unsafe { object::checked::<FidRequest>(handle) }?;
-    if !Arc::ptr_eq(passive, &state.passive) {
-        let reason = "the request came to another passive endpoint";
-        return Err(Failure::new(kestrel_core::error::Errno::INVAL, reason));
-    }
-    let rejected = state.passive.reject(state.handle, data);
-    state.requests.clone().forget(handle);
+    // Not looked at before it is known: of an answered request nothing may be left.
+    let number = requests.number_of(handle).ok_or_else(|| {
+        let reason = "no request of this passive endpoint that could be rejected";
+        Failure::new(Errno::INVAL, reason)
+    })?;
+    let rejected = passive.reject(number, data);
+    requests.forget(handle, number);
     Ok(rejected?)
 }

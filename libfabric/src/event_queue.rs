@@ -9,7 +9,7 @@ use std::{
 use kestrel_core::{
     bind_count::BindCount,
     error::Errno,
-    event_queue::{Event, EventQueue, EventQueueAttributes, EventRead, EventWait},
+    event_queue::{ErrorEvent, Event, EventQueue, EventQueueAttributes, EventRead, EventWait},
     flags::Flags,
 };
 
@@ -39,8 +39,8 @@ pub struct State {
     outside: Option<Outside>,
     wait_obj: u32,
     uses: Arc<BindCount>,
-    /// The data of the error read last: "available until the next time the EQ is read".
-    error_data: Mutex<Vec<u8>>,
+    /// The error read last, whose data is "available until the next time the EQ is read".
+    last_error: Mutex<Option<ErrorEvent>>,
     /// Dropped with the queue: it then leaves its wait set.
     _set: Option<Membership>,
     _fabric: Use,
@@ -196,7 +196,7 @@ pub unsafe extern "C" fn open(
             outside,
             wait_obj,
             uses: Arc::default(),
-            error_data: Mutex::default(),
+            last_error: Mutex::default(),
             _set: set,
             _fabric: Use::of(&parent.uses)?,
         };
@@ -357,10 +357,10 @@ unsafe extern "C" fn readerr(eq: *mut FidEq, buffer: *mut EqErrEntry, flags: u64
         entry.context = error.context as *mut c_void;
         entry.data = error.data;
         entry.err = error.error.0;
-        entry.prov_errno = error.provider_error;
+        entry.prov_errno = error.error.0;
         // Nothing in here panics half-way.
-        let mut kept = state.error_data.lock().unwrap_or_else(PoisonError::into_inner);
-        *kept = error.error_data;
+        let mut last = state.last_error.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = &mut last.insert(error).error_data;
         let given = entry.err_data_size;
         entry.err_data_size = if given == 0 { kept.len() } else { kept.len().min(given) };
         if given == 0 || entry.err_data.is_null() {
@@ -400,13 +400,19 @@ unsafe extern "C" fn write(
     })
 }
 
+/// The reason of the error that was read last, or what its number means.
 unsafe extern "C" fn strerror(
-    _: *mut FidEq,
+    eq: *mut FidEq,
     prov_errno: c_int,
     _: *const c_void,
     buffer: *mut c_char,
     length: usize,
 ) -> *const c_char {
-    // SAFETY: C passes a buffer of that length, or null.
-    unsafe { words::tell(Errno(prov_errno).text(), buffer, length) }
+    // SAFETY: C passes an open queue, and a buffer of that length or null.
+    unsafe {
+        let last = object::state(eq).last_error.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = last.as_ref().filter(|last| last.error.0 == prov_errno);
+        let reason = last.map(|last| &*last.reason).filter(|reason| !reason.is_empty());
+        words::tell(reason.unwrap_or(Errno(prov_errno).text()), buffer, length)
+    }
 }

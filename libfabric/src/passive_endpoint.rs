@@ -1,7 +1,7 @@
 //! Passive endpoints. Reference: fi_endpoint(3), `fi_passive_ep`; fi_cm(3).
 
 use std::{
-    collections::HashSet,
+    collections::HashMap,
     ffi::{c_int, c_void},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -49,31 +49,42 @@ impl State {
     }
 }
 
-/// The handles of requests that are not answered, by their places.
+/// The handles of requests that are not answered, by their places, with their numbers: another
+/// one may come to lie where one was.
 #[derive(Default)]
-pub struct Requests(Mutex<HashSet<usize>>);
+pub struct Requests(Mutex<HashMap<usize, u64>>);
 
 impl Requests {
-    fn lock(&self) -> MutexGuard<'_, HashSet<usize>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<usize, u64>> {
         // Nothing in here panics half-way.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn add(&self, handle: *mut FidRequest) {
-        self.lock().insert(handle as usize);
+    pub fn add(&self, handle: *mut FidRequest, number: u64) {
+        self.lock().insert(handle as usize, number);
     }
 
-    /// Closes a handle, unless somebody has.
-    pub fn forget(&self, handle: *mut Fid) {
-        if self.lock().remove(&(handle as usize)) {
-            // SAFETY: it was open, and whoever takes it off the list closes it.
-            unsafe { object::close::<FidRequest>(handle) };
+    /// The number of the request that a handle stands for, which need not be one.
+    pub fn number_of(&self, handle: *mut Fid) -> Option<u64> {
+        self.lock().get(&(handle as usize)).copied()
+    }
+
+    /// Closes the handle of a request, unless somebody has.
+    pub fn forget(&self, handle: *mut Fid, number: u64) {
+        let mut all = self.lock();
+        if all.get(&(handle as usize)) != Some(&number) {
+            return;
         }
+        all.remove(&(handle as usize));
+        drop(all);
+        // SAFETY: it was open, and whoever takes it off the list closes it.
+        unsafe { object::close::<FidRequest>(handle) };
     }
 
     fn forget_all(&self) {
-        let all: Vec<usize> = self.lock().iter().copied().collect();
-        all.into_iter().for_each(|handle| self.forget(handle as *mut Fid));
+        let all: Vec<(usize, u64)> =
+            self.lock().iter().map(|(at, number)| (*at, *number)).collect();
+        all.into_iter().for_each(|(handle, number)| self.forget(handle as *mut Fid, number));
     }
 }
 
@@ -215,7 +226,7 @@ unsafe extern "C" fn reject(
         unsafe {
             let state = object::owned(pep)?;
             let data = connection::data(param, length)?;
-            connection_request::reject(&state.passive, handle, data)
+            connection_request::reject(&state.passive, &state.requests, handle, data)
         }
     })
 }

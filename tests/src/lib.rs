@@ -236,6 +236,8 @@ macro_rules! conformance {
                 an_abrupt_close_is_a_shutdown,
                 a_request_that_is_dropped_is_rejected,
                 a_request_whose_sender_is_gone,
+                errors_say_why,
+                a_request_can_be_rejected_until_it_is_accepted,
                 a_closed_listener_leaves_connections_alone,
                 names_are_set_before_listening,
                 a_passive_endpoint_is_taken_over,

@@ -209,6 +209,14 @@ impl<P: Provider> End<P> {
         error.error_data
     }
 
+    /// The next error, which has to be a refusal, in words.
+    #[track_caller]
+    pub fn refusal(&self, others: &[&dyn Driven]) -> String {
+        let error = self.error(others);
+        assert_eq!((error.fid, error.error), (ENDPOINT, Errno::CONNREFUSED));
+        error.reason
+    }
+
     #[track_caller]
     fn wait(&self, others: &[&dyn Driven]) {
         drive("an event comes", &[&[self as &dyn Driven], others].concat(), || {

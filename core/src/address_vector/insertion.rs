@@ -233,8 +233,8 @@ impl AddressVector {
         let mut at = 0;
         let count = self.insert_each(candidates, marks, |result| {
             if let Err(error) = &result {
-                failures
-                    .push(ErrorEvent { data: at, ..ErrorEvent::new(*fid, context, error.errno()) });
+                let failure = ErrorEvent::new(*fid, context, error.errno());
+                failures.push(ErrorEvent { data: at, reason: error.to_string(), ..failure });
             }
             at += 1;
             report(result);

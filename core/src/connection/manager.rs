@@ -2,6 +2,7 @@
 
 use std::{any::Any, collections::HashMap, sync::Arc};
 
+use super::request::Answer;
 use crate::{
     address::Address,
     address_vector::AddressVector,
@@ -26,8 +27,11 @@ impl Reporter {
         self.queue.push(event);
     }
 
-    pub(crate) fn fail(&self, errno: Errno, data: Vec<u8>) {
-        let error = ErrorEvent { error_data: data, ..ErrorEvent::new(self.fid, 0, errno) };
+    /// "The error entry will provide additional details describing the reason for the failed
+    /// attempt" (fi_cm(3)).
+    pub(crate) fn fail(&self, errno: Errno, reason: String, error_data: Vec<u8>) {
+        tracing::info!("a connection failed: {reason}");
+        let error = ErrorEvent { error_data, reason, ..ErrorEvent::new(self.fid, 0, errno) };
         self.queue.push_error(error);
     }
 }
@@ -38,6 +42,8 @@ pub enum Control {
     Packet {
         /// `Request`, `Accept`, `Reject` or `Established`.
         kind: Kind,
+        /// Of a rejection: why.
+        flags: u8,
         /// Of the request that it is about.
         nonce: u64,
         /// The application's data.
@@ -83,7 +89,6 @@ pub struct Listener {
 }
 
 /// A request that is not answered.
-#[derive(Clone, Copy)]
 pub struct Pending {
     /// Who asked.
     pub(crate) peer: PeerIndex,
@@ -91,6 +96,8 @@ pub struct Pending {
     pub(crate) nonce: u64,
     /// An endpoint was opened from it, so it no longer counts for the backlog.
     pub(crate) taken: bool,
+    /// That it is answered.
+    pub(crate) answer: Answer,
 }
 
 impl Listener {

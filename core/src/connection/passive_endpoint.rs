@@ -188,7 +188,7 @@ impl<P: Provider> PassiveEndpoint<P> {
         ConnectionRequest::take(&self.unit()?, handle)
     }
 
-    /// Turns a request down, with up to [`super::CM_DATA_SIZE`] bytes of `data`.
+    /// Turns down a request that is not accepted, with up to [`super::CM_DATA_SIZE`] bytes of `data`.
     /// Reference: fi_cm(3), `fi_reject`.
     pub fn reject(&self, handle: u64, data: &[u8]) -> Result<(), ConnectionError> {
         self.unit()?.with(|engine| engine.reject(handle, truncated(data), false))?

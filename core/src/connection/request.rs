@@ -1,18 +1,37 @@
 //! Connection requests: what an endpoint that accepts is opened from.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use crate::{
     address::Address, connection::ConnectionError, engine::unit::Unit, transport::Provider,
 };
 
-/// A request that was taken from its passive endpoint. Dropped without having been
-/// accepted, it is rejected.
+/// A request that was taken from its passive endpoint, which can still reject it. Dropped without
+/// having been accepted, it is rejected.
 pub struct ConnectionRequest<P: Provider> {
     pub(super) unit: Arc<Unit<P>>,
     pub(super) handle: u64,
     pub(super) asked: AskedFor,
-    pub(super) accepted: bool,
+    is_returned: bool,
+}
+
+/// Whether a request is answered: it can be once, by the endpoint that accepts it, by
+/// `fi_reject`, or by nobody who was asked.
+#[derive(Clone, Default)]
+pub struct Answer(Arc<AtomicBool>);
+
+impl Answer {
+    /// True for the first.
+    pub(crate) fn give(&self) -> bool {
+        !self.0.swap(true, Ordering::Relaxed)
+    }
+
+    fn is_given(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 /// Who asks for a connection, and whom.
@@ -23,12 +42,14 @@ pub struct AskedFor {
     pub(crate) listener: Address,
     /// What the answer names.
     pub(crate) nonce: u64,
+    /// That it is answered.
+    pub(crate) answer: Answer,
 }
 
 impl<P: Provider> ConnectionRequest<P> {
     pub(super) fn take(unit: &Arc<Unit<P>>, handle: u64) -> Result<Self, ConnectionError> {
         let asked = unit.with(|engine| engine.take_request(handle))??;
-        Ok(ConnectionRequest { unit: unit.clone(), handle, asked, accepted: false })
+        Ok(ConnectionRequest { unit: unit.clone(), handle, asked, is_returned: false })
     }
 
     /// Who asks.
@@ -41,17 +62,29 @@ impl<P: Provider> ConnectionRequest<P> {
         self.asked.listener
     }
 
+    /// Gives it back: it waits for an answer again, as before it was taken.
+    pub(crate) fn give_back(mut self) {
+        // If the caller or the listener is gone, there is nothing to wait for.
+        let _ = self.unit.with(|engine| engine.return_request(self.handle));
+        self.is_returned = true;
+    }
+
     /// For the endpoint that accepts: who asks, and what the answer names. What is returned
     /// beside that keeps the listener's lane open while it lives.
-    pub(crate) fn accept(mut self) -> (Address, u64, Arc<Unit<P>>) {
-        self.accepted = true;
-        (self.asked.address, self.asked.nonce, self.unit.clone())
+    ///
+    /// # Errors
+    /// [`ConnectionError::RequestOver`]: it was rejected meanwhile.
+    pub(crate) fn accept(self) -> Result<(Address, u64, Arc<Unit<P>>), ConnectionError> {
+        if !self.asked.answer.give() {
+            return Err(ConnectionError::RequestOver { handle: self.handle });
+        }
+        Ok((self.asked.address, self.asked.nonce, self.unit.clone()))
     }
 }
 
 impl<P: Provider> Drop for ConnectionRequest<P> {
     fn drop(&mut self) {
-        if !self.accepted {
+        if !self.is_returned && !self.asked.answer.is_given() {
             // If the caller or the listener is gone, there is nobody to tell.
             let _ = self.unit.with(|engine| engine.reject(self.handle, Vec::new(), true));
         }

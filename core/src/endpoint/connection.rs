@@ -17,15 +17,20 @@ use crate::{
 
 impl<P: Provider> Endpoint<P> {
     /// Opens a connected endpoint that can accept `request`; closed or dropped before it
-    /// does, it rejects it.
+    /// does, it rejects it. What could not be opened leaves the request where it was.
     pub fn open_for(
         domain: &Arc<Domain<P>>,
         options: EndpointOptions,
         request: ConnectionRequest<P>,
     ) -> Result<Arc<Self>, OpenError> {
         let options = EndpointOptions { connected: true, ..options };
-        let transport = domain.provider().open_as(options.opening())?;
-        Self::open_over(domain, options, transport, Some(request))
+        match domain.provider().open_as(options.opening()) {
+            Ok(transport) => Self::open_over(domain, options, transport, Some(request)),
+            Err(error) => {
+                request.give_back();
+                Err(error.into())
+            }
+        }
     }
 
     /// Opens a connected endpoint with the address of a passive one that does not listen,
@@ -98,7 +103,7 @@ impl<P: Provider> Endpoint<P> {
             true => ConnectionError::ConnectedBefore,
             false => ConnectionError::NoRequest,
         })?;
-        let (address, nonce, listener) = request.accept();
+        let (address, nonce, listener) = request.accept()?;
         unit.with(|engine| engine.accept(address, nonce, truncated(data), Box::new(listener)))?
     }
 

@@ -264,7 +264,7 @@ impl<T: Transport> Engine<T> {
             Some(Kind::Acknowledge) => self.arrive_finish(peer, arrival.word, 0),
             Some(Kind::Bye) => self.peer_closed(peer),
             Some(kind @ (Kind::Request | Kind::Accept | Kind::Reject | Kind::Established)) => {
-                self.arrive_control(peer, kind, word, length);
+                self.arrive_control(peer, kind, head.flags, word, length);
             }
             Some(
                 Kind::Write

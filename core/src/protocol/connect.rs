@@ -10,7 +10,7 @@ use crate::{
         CM_DATA_SIZE, ConnectionError,
         manager::{Connection, Control, Link, Manager, Pending, Stage},
         nonce,
-        request::AskedFor,
+        request::{Answer, AskedFor},
     },
     engine::Engine,
     engine::peer::PeerState,
@@ -18,7 +18,7 @@ use crate::{
     event_queue::Event,
     memory::Piece,
     transport::{PeerIndex, Transport, Unreachable},
-    wire::{Head, Kind},
+    wire::{FULL, Head, Kind, UNANSWERED},
 };
 
 impl<T: Transport> Engine<T> {
@@ -74,26 +74,37 @@ impl<T: Transport> Engine<T> {
         if std::mem::replace(&mut pending.taken, true) {
             return Err(ConnectionError::RequestOver { handle });
         }
-        let Pending { peer, nonce, .. } = *pending;
+        let Pending { peer, nonce, ref answer, .. } = *pending;
+        let answer = answer.clone();
         let (address, listener) = (self.peers[peer as usize].address, self.transport.address());
-        Ok(AskedFor { address, listener, nonce })
+        Ok(AskedFor { address, listener, nonce, answer })
     }
 
-    /// Turns a request down that no endpoint was opened from, unless `taken`.
+    /// Has a request that was set aside wait for an answer again.
+    pub(crate) fn return_request(&mut self, handle: u64) {
+        if let Ok(pending) = self.pending(handle) {
+            pending.taken = false;
+        }
+    }
+
+    /// Turns down a request that nobody has answered, for the application or for want of an
+    /// answer. An endpoint that was opened from it cannot accept it any more.
     pub(crate) fn reject(
         &mut self,
         handle: u64,
         data: Vec<u8>,
-        taken: bool,
+        unanswered: bool,
     ) -> Result<(), ConnectionError> {
-        let Pending { peer, nonce, taken: is_taken } = *self.pending(handle)?;
-        if is_taken != taken {
+        let pending = self.pending(handle)?;
+        let (peer, nonce) = (pending.peer, pending.nonce);
+        if !pending.answer.give() {
             return Err(ConnectionError::RequestOver { handle });
         }
         if let Some(listener) = self.manager.as_deref_mut().and_then(Manager::listener) {
             listener.pending.remove(&handle);
         }
-        self.say(peer, Kind::Reject, nonce, data);
+        let flags = if unanswered { UNANSWERED } else { 0 };
+        self.say_with(peer, Kind::Reject, flags, nonce, data);
         Ok(())
     }
 
@@ -105,7 +116,7 @@ impl<T: Transport> Engine<T> {
         let handles: Vec<u64> = waiting.map(|(&handle, _)| handle).collect();
         for handle in handles {
             // It was there a moment ago.
-            let _ = self.reject(handle, Vec::new(), false);
+            let _ = self.reject(handle, Vec::new(), true);
         }
     }
 
@@ -166,7 +177,11 @@ impl<T: Transport> Engine<T> {
     }
 
     pub(crate) fn say(&mut self, peer: PeerIndex, kind: Kind, nonce: u64, data: Vec<u8>) {
-        self.set_control(peer, Control::Packet { kind, nonce, data });
+        self.say_with(peer, kind, 0, nonce, data);
+    }
+
+    fn say_with(&mut self, peer: PeerIndex, kind: Kind, flags: u8, nonce: u64, data: Vec<u8>) {
+        self.set_control(peer, Control::Packet { kind, flags, nonce, data });
         self.pump(peer);
     }
 
@@ -178,29 +193,26 @@ impl<T: Transport> Engine<T> {
     /// Pushes what is to be said to `peer` about connections. False if it has to wait.
     #[cold]
     pub(crate) fn push_control(&mut self, peer: PeerIndex) -> bool {
-        let (kind, nonce, data) = match self.peers[peer as usize].control.take().map(|it| *it) {
+        let (kind, nonce) = match self.peers[peer as usize].control.take().map(|it| *it) {
             None => return true,
             Some(Control::HangUp) => {
                 self.hang_up(peer);
                 return false;
             }
-            Some(Control::Packet { kind, nonce, mut data }) => {
-                if self.peers[peer as usize].state != PeerState::Ready {
-                    let control = Control::Packet { kind, nonce, data };
+            Some(Control::Packet { kind, flags, nonce, mut data }) => {
+                let ready = self.peers[peer as usize].state == PeerState::Ready;
+                let (head, payload) = (Head::new(kind, flags), Piece::of_owned(&mut data));
+                if !ready || !self.transport.push(peer, head, nonce, &[], payload) {
+                    let control = Control::Packet { kind, flags, nonce, data };
                     self.peers[peer as usize].control = Some(Box::new(control));
-                    self.ensure_connection(peer);
+                    if !ready {
+                        self.ensure_connection(peer);
+                    }
                     return false;
                 }
-                let payload = Piece::of_owned(&mut data);
-                if !self.transport.push(peer, Head::new(kind, 0), nonce, &[], payload) {
-                    let control = Control::Packet { kind, nonce, data };
-                    self.peers[peer as usize].control = Some(Box::new(control));
-                    return false;
-                }
-                (kind, nonce, data)
+                (kind, nonce)
             }
         };
-        drop(data);
         if kind == Kind::Established
             && self.connection_in(Stage::Confirming).is_some_and(|it| it.nonce == nonce)
         {
@@ -223,6 +235,7 @@ impl<T: Transport> Engine<T> {
         &mut self,
         peer: PeerIndex,
         kind: Kind,
+        flags: u8,
         nonce: u64,
         length: usize,
     ) {
@@ -234,7 +247,7 @@ impl<T: Transport> Engine<T> {
         let in_turn = match kind {
             Kind::Request => self.arrive_request(peer, nonce, data),
             Kind::Accept => self.arrive_accept(peer, nonce, data),
-            Kind::Reject => self.arrive_reject(peer, nonce, data),
+            Kind::Reject => self.arrive_reject(peer, flags, nonce, data),
             _ => self.arrive_established(peer, nonce),
         };
         if !in_turn {
@@ -253,12 +266,13 @@ impl<T: Transport> Engine<T> {
         }
         if listener.is_full() {
             tracing::info!("the backlog is full: a request of {address} is rejected");
-            self.say(peer, Kind::Reject, nonce, Vec::new());
+            self.say_with(peer, Kind::Reject, FULL, nonce, Vec::new());
             return true;
         }
         listener.last_handle += 1;
         let handle = listener.last_handle;
-        listener.pending.insert(handle, Pending { peer, nonce, taken: false });
+        let pending = Pending { peer, nonce, taken: false, answer: Answer::default() };
+        listener.pending.insert(handle, pending);
         let mut info = listener.info.clone();
         info.handle = handle;
         info.source = Some(own.with_port(0));
@@ -286,7 +300,8 @@ impl<T: Transport> Engine<T> {
         true
     }
 
-    fn arrive_reject(&mut self, peer: PeerIndex, nonce: u64, data: Vec<u8>) -> bool {
+    fn arrive_reject(&mut self, peer: PeerIndex, flags: u8, nonce: u64, data: Vec<u8>) -> bool {
+        let listener = self.peers[peer as usize].address;
         let asked = self.connection_in(Stage::Asked);
         let asked = asked.filter(|asked| asked.nonce == nonce && asked.listener == Some(peer));
         let Some(connection) = asked else {
@@ -294,7 +309,12 @@ impl<T: Transport> Engine<T> {
         };
         connection.stage = Stage::Over;
         connection.listener = None;
-        connection.reporter.fail(Errno::CONNREFUSED, data);
+        let reason = match flags {
+            FULL => format!("as many requests wait at {listener} as its backlog allows"),
+            UNANSWERED => format!("{listener} was closed without an answer to the request"),
+            _ => format!("the application at {listener} rejected the request"),
+        };
+        connection.reporter.fail(Errno::CONNREFUSED, reason, data);
         self.over = true;
         self.set_control(peer, Control::HangUp);
         true
@@ -383,7 +403,7 @@ impl<T: Transport> Engine<T> {
         let Some(connection) = self.connection() else {
             return;
         };
-        let fid = connection.reporter.fid;
+        let (fid, reason) = (connection.reporter.fid, &why.reason);
         match std::mem::replace(&mut connection.stage, Stage::Over) {
             Stage::Fresh | Stage::Over => return,
             Stage::Connected | Stage::Leaving => {
@@ -393,11 +413,16 @@ impl<T: Transport> Engine<T> {
             }
             // Whoever was asked lets go without an answer.
             Stage::Asked if matches!(why.errno, Errno::CONNRESET | Errno::CONNABORTED) => {
-                connection.reporter.fail(Errno::CONNREFUSED, Vec::new());
+                let reason = format!("who was asked takes no requests for connections: {reason}");
+                connection.reporter.fail(Errno::CONNREFUSED, reason, Vec::new());
             }
-            Stage::Asked => connection.reporter.fail(why.errno, Vec::new()),
+            Stage::Asked => {
+                let reason = format!("nobody listens there: {reason}");
+                connection.reporter.fail(why.errno, reason, Vec::new());
+            }
             Stage::Answering | Stage::Confirming => {
-                connection.reporter.fail(Errno::CONNABORTED, Vec::new());
+                let reason = format!("the peer went before the connection stood: {reason}");
+                connection.reporter.fail(Errno::CONNABORTED, reason, Vec::new());
             }
         }
         connection.listener = None;

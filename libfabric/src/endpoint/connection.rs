@@ -63,7 +63,9 @@ impl Connects for State {
         Ok(self.endpoint.connect(address, data)?)
     }
     fn accept(&self, data: &[u8]) -> Result<(), Failure> {
-        Ok(self.endpoint.accept(data)?)
+        self.endpoint.accept(data)?;
+        self.request.settle();
+        Ok(())
     }
     fn shutdown(&self) -> Result<(), Failure> {
         Ok(self.endpoint.shutdown()?)

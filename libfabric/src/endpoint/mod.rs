@@ -24,6 +24,7 @@ use crate::{
         control::OpsFid,
         fid::{Fid, FidEp},
     },
+    connection_request::Handle,
     object::{self, FID_NOSYS, Header, Use},
     outcome::Failure,
     refused::closed,
@@ -39,10 +40,36 @@ pub struct State {
     is_alias: bool,
     /// How its addresses are written.
     format: AddressFormat,
+    /// What it was opened from, until it accepts.
+    request: Request,
     /// What `fi_getopt` and `fi_rx_size_left` tell.
     limits: Limits,
     /// The domain, or the endpoint that this is an alias of.
     _parent: Use,
+}
+
+/// The handle of the request that an endpoint was opened from, if it was.
+#[derive(Default)]
+pub struct Request(Option<Handle>);
+
+impl Request {
+    /// Of a new endpoint.
+    pub fn of(handle: Option<Handle>) -> Request {
+        Request(handle)
+    }
+
+    /// Closes the handle, unless that is done: the request is accepted, or the endpoint closed.
+    pub fn settle(&self) {
+        if let Some(handle) = &self.0 {
+            handle.close();
+        }
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        self.settle();
+    }
 }
 
 /// The sizes that an endpoint was opened with. Units: bytes, and receives.

@@ -14,7 +14,7 @@ use kestrel_core::{
     socket_endpoint::SocketKind,
 };
 
-use super::{Limits, State, atomic, connection, message, options, rma, tagged};
+use super::{Limits, Request, State, atomic, connection, message, options, rma, tagged};
 use crate::{
     abi::{
         attributes::Alias,
@@ -22,7 +22,7 @@ use crate::{
         fid::{Fid, FidAv, FidCntr, FidCq, FidDomain, FidEp, FidEq, FidMr, FidSrx, FidStx, class},
         info::Info,
     },
-    connection_request::Origin,
+    connection_request::{Handle, Origin},
     hints,
     object::{self, Header, Use},
     outcome::{Failure, done},
@@ -65,8 +65,8 @@ pub unsafe extern "C" fn open_with_flags(
             return Ok(());
         }
         // SAFETY: as above.
-        let endpoint = unsafe { open_core(&parent.domain, &info) }?;
-        *place = create(class::EP, context, endpoint, &info, in_use);
+        let (endpoint, request) = unsafe { open_core(&parent.domain, &info) }?;
+        *place = create_for(class::EP, context, endpoint, &info, in_use, Request::of(request));
         Ok(())
     })
 }
@@ -79,12 +79,24 @@ pub fn create(
     info: &info::Info,
     parent: Use,
 ) -> *mut FidEp {
+    create_for(class, context, endpoint, info, parent, Request::default())
+}
+
+fn create_for(
+    class: usize,
+    context: *mut c_void,
+    endpoint: Arc<Endpoint>,
+    info: &info::Info,
+    parent: Use,
+    request: Request,
+) -> *mut FidEp {
     let state = State {
         defaults: endpoint.default_flags().clone(),
         endpoint,
         aliases: Arc::default(),
         is_alias: false,
         format: info.address_format,
+        request,
         limits: Limits {
             message: info.endpoint.max_msg_size,
             inject: info.transmit.inject_size,
@@ -102,16 +114,21 @@ pub fn create(
 ///
 /// # Safety
 /// `info.handle` is null or points to a passive endpoint or a request for a connection.
-unsafe fn open_core(domain: &Arc<Domain>, info: &info::Info) -> Result<Arc<Endpoint>, Failure> {
+unsafe fn open_core(
+    domain: &Arc<Domain>,
+    info: &info::Info,
+) -> Result<(Arc<Endpoint>, Option<Handle>), Failure> {
     if info.endpoint.kind != EndpointType::Msg {
-        return Ok(objects::open_endpoint(domain, info)?);
+        return Ok((objects::open_endpoint(domain, info)?, None));
     }
     let options = || objects::endpoint_options(info);
     // SAFETY: the caller vouches for it.
     Ok(match unsafe { Origin::of(info.handle as *mut Fid) }? {
-        Origin::None => objects::open_endpoint(domain, info)?,
-        Origin::Passive(passive) => Endpoint::open_instead_of(domain, options(), passive)?,
-        Origin::Request(request) => Endpoint::open_for(domain, options(), request)?,
+        Origin::None => (objects::open_endpoint(domain, info)?, None),
+        Origin::Passive(passive) => (Endpoint::open_instead_of(domain, options(), passive)?, None),
+        Origin::Request(request, handle) => {
+            (Endpoint::open_for(domain, options(), request)?, Some(handle))
+        }
     })
 }
 
@@ -147,6 +164,7 @@ unsafe fn alias(ep: *mut FidEp, alias: *mut Alias) -> Result<(), Failure> {
         aliases: state.aliases.clone(),
         is_alias: true,
         format: state.format,
+        request: Request::default(),
         limits: state.limits,
         _parent: Use::of(&state.aliases)?,
     };

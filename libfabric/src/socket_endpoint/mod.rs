@@ -28,6 +28,7 @@ use crate::{
     },
     connection_request::Origin,
     endpoint::{
+        Request,
         connection::{self, Connects},
         options::{self, Options},
     },
@@ -39,6 +40,8 @@ use crate::{
 /// What we keep of a socket endpoint.
 pub struct State {
     socket: SocketEndpoint,
+    /// Of the request that it was opened from, until it accepts.
+    request: Request,
     format: AddressFormat,
     _domain: Use,
 }
@@ -98,7 +101,9 @@ impl Connects for State {
         Ok(self.socket.connect(address, data)?)
     }
     fn accept(&self, data: &[u8]) -> Result<(), Failure> {
-        Ok(self.socket.accept(data)?)
+        self.socket.accept(data)?;
+        self.request.settle();
+        Ok(())
     }
     fn shutdown(&self) -> Result<(), Failure> {
         Ok(self.socket.shutdown()?)
@@ -122,10 +127,15 @@ pub unsafe fn open(
         SocketKind::Stream => unsafe { Origin::of(info.handle as *mut Fid) }?,
         SocketKind::Datagram => Origin::None,
     };
+    let mut request = Request::default();
     let socket = match origin {
         Origin::None => objects::open_socket(domain, info)?,
         Origin::Passive(passive) => SocketEndpoint::open_instead_of(domain, options(), passive)?,
-        Origin::Request(request) => SocketEndpoint::open_for(domain, options(), request)?,
+        Origin::Request(asked, handle) => {
+            let socket = SocketEndpoint::open_for(domain, options(), asked)?;
+            request = Request::of(Some(handle));
+            socket
+        }
     };
     let header = FidSocket(FidEp {
         fid: object::fid::<FidSocket>(class::EP, context),
@@ -137,7 +147,7 @@ pub unsafe fn open(
         atomic: &raw const refused::ATOMIC,
         collective: &raw const refused::COLLECTIVE,
     });
-    let state = State { socket, format: info.address_format, _domain: parent };
+    let state = State { socket, request, format: info.address_format, _domain: parent };
     Ok(object::create(header, state).cast())
 }
 

@@ -23,9 +23,9 @@ const UNSPEC: u32 = 1;
 const CONNREQ: u32 = 1;
 pub const CONNECTED: u32 = 2;
 pub const SHUTDOWN: u32 = 3;
-const BACKLOG: c_int = 7;
+pub const BACKLOG: c_int = 7;
 const CM_DATA_SIZE: c_int = 1;
-const CONNREFUSED: i32 = 111;
+pub const CONNREFUSED: i32 = 111;
 const ISCONN: c_int = -106;
 const NOTCONN: c_int = -107;
 
@@ -33,7 +33,7 @@ const NOTCONN: c_int = -107;
 pub struct Event {
     code: u32,
     fid: *mut Fid,
-    info: *mut Info,
+    pub info: *mut Info,
     data: Vec<u8>,
 }
 
@@ -44,8 +44,8 @@ pub struct Place {
     pub info: *mut Info,
     fabric: *mut FidFabric,
     pub domain: *mut FidDomain,
-    pep: *mut FidPep,
-    events: *mut FidEq,
+    pub pep: *mut FidPep,
+    pub events: *mut FidEq,
 }
 
 /// An endpoint with its queues.
@@ -58,7 +58,7 @@ pub struct End {
 }
 
 impl Place {
-    fn new(host: &'static Host) -> Place {
+    pub fn new(host: &'static Host) -> Place {
         Place::of(host, kind::MSG)
     }
 
@@ -83,7 +83,7 @@ impl Place {
         Place { events, ..place }
     }
 
-    fn listening(host: &'static Host) -> Place {
+    pub fn listening(host: &'static Host) -> Place {
         Place::listening_as(host, kind::MSG)
     }
 
@@ -93,7 +93,7 @@ impl Place {
         place
     }
 
-    fn listen(&self) -> c_int {
+    pub fn listen(&self) -> c_int {
         // SAFETY: the endpoint is open.
         unsafe { ((*(*self.pep).cm).listen)(self.pep) }
     }
@@ -163,7 +163,7 @@ impl Place {
         end
     }
 
-    fn reject(&self, handle: *mut Fid, data: &[u8]) -> c_int {
+    pub fn reject(&self, handle: *mut Fid, data: &[u8]) -> c_int {
         // SAFETY: the endpoint is open, and the data is there.
         unsafe { ((*(*self.pep).cm).reject)(self.pep, handle, data.as_ptr().cast(), data.len()) }
     }
@@ -251,7 +251,7 @@ fn read(eq: *mut FidEq) -> Event {
 }
 
 /// The next error of a queue: its number and its data.
-fn read_error(eq: *mut FidEq) -> (i32, Vec<u8>) {
+pub fn read_error(eq: *mut FidEq) -> (i32, Vec<u8>) {
     let (mut code, mut bytes, start) = (0, [0_u8; 64], Instant::now());
     // SAFETY: the queue is open, and the buffers have these lengths.
     unsafe {
@@ -265,6 +265,7 @@ fn read_error(eq: *mut FidEq) -> (i32, Vec<u8>) {
         }
         let mut entry: EqErrEntry = std::mem::zeroed();
         assert!((ops.readerr)(eq, &raw mut entry, 0) > 0);
+        assert_eq!(entry.prov_errno, entry.err);
         let data: &[u8] = match entry.err_data_size {
             0 => &[],
             size => std::slice::from_raw_parts(entry.err_data.cast(), size),
@@ -362,7 +363,7 @@ fn a_rejection_is_an_error_with_data() {
     place.close();
 }
 
-fn drive_until_error(one: *mut FidEq, other: *mut FidEq) {
+pub fn drive_until_error(one: *mut FidEq, other: *mut FidEq) {
     let start = Instant::now();
     let (mut code, mut bytes) = (0, [0_u8; 8]);
     loop {

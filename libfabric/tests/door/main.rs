@@ -8,6 +8,7 @@ mod auth_keys;
 mod bad_input;
 mod buffered;
 mod calls;
+mod connection_errors;
 mod connections;
 mod contexts;
 mod control;
@@ -54,6 +55,7 @@ mod code {
     pub const ADDRNOTAVAIL: i32 = -99;
     pub const NOPROTOOPT: i32 = -92;
     pub const OPNOTSUPP: i32 = -95;
+    pub const CONNABORTED: i32 = -103;
     pub const TIMEDOUT: i32 = -110;
     pub const TOOSMALL: i32 = -257;
     pub const OPBADSTATE: i32 = -258;

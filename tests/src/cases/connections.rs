@@ -281,6 +281,64 @@ pub fn a_request_that_is_dropped_is_rejected<P: Provider>(bed: &Bed<P>) {
     assert_eq!(caller.fails(Errno::CONNREFUSED, &[]), []);
 }
 
+/// "The error entry will provide additional details describing the reason for the failed
+/// attempt."
+pub fn errors_say_why<P: Provider>(bed: &Bed<P>) {
+    let listener = Listener::open(bed);
+    listener.passive.set_backlog(1).unwrap();
+    listener.passive.listen().unwrap();
+    let address = listener.passive.address();
+    let waits = End::calling(bed, address, &[]);
+    let asked = listener.request(&[&waits]);
+    let turned_away = End::calling(bed, address, &[]).refusal(&[&listener]);
+    assert!(turned_away.contains("backlog"), "{turned_away}");
+    listener.passive.reject(asked.handle, b"").unwrap();
+    let rejected = waits.refusal(&[&listener]);
+    assert!(rejected.contains("application") && rejected.contains(&address.to_string()));
+    let caller = End::calling(bed, address, &[]);
+    drop(listener.take(&[&caller]));
+    let forgotten = caller.refusal(&[&listener]);
+    assert!(forgotten.contains("without an answer"), "{forgotten}");
+    let nobody = End::caller(bed).endpoint.address();
+    let reason = End::calling(bed, nobody, &[]).error(&[]).reason;
+    assert!(reason.contains("nobody listens"), "{reason}");
+}
+
+/// An endpoint that was opened for a request is no answer yet.
+pub fn a_request_can_be_rejected_until_it_is_accepted<P: Provider>(bed: &Bed<P>) {
+    let listener = Listener::listening(bed);
+    let caller = End::calling(bed, listener.passive.address(), &[]);
+    let asked = listener.request(&[&caller]);
+    let acceptor = End::acceptor(bed, listener.passive.take(asked.handle).unwrap());
+    let twice = listener.passive.take(asked.handle).err();
+    let over = ConnectionError::RequestOver { handle: asked.handle };
+    assert_eq!(twice, Some(over.clone()));
+    listener.passive.reject(asked.handle, b"on second thoughts").unwrap();
+    assert_eq!(acceptor.endpoint.accept(&[]), Err(over.clone()));
+    assert_eq!(listener.passive.reject(asked.handle, b""), Err(over));
+    drop(acceptor);
+    assert_eq!(caller.fails(Errno::CONNREFUSED, &[&listener]), b"on second thoughts");
+    // One that was accepted is not rejected.
+    let caller = End::calling(bed, listener.passive.address(), &[]);
+    let asked = listener.request(&[&caller]);
+    let acceptor = End::acceptor(bed, listener.passive.take(asked.handle).unwrap());
+    acceptor.endpoint.accept(&[]).unwrap();
+    let late = listener.passive.reject(asked.handle, b"").unwrap_err();
+    assert_eq!(late.errno(), Errno::CONNABORTED);
+    caller.connected(&[&acceptor, &listener]);
+    // One that no endpoint could be opened for waits on: this address is the listener's.
+    let caller = End::calling(bed, listener.passive.address(), &[]);
+    let asked = listener.request(&[&caller]);
+    let domain = bed.domain(DomainOptions::default());
+    let address = Some(listener.passive.address());
+    let options = kestrel_core::endpoint::EndpointOptions { address, ..link::options() };
+    let request = listener.passive.take(asked.handle).unwrap();
+    assert!(Endpoint::open_for(&domain, options, request).is_err());
+    let acceptor = End::acceptor(bed, listener.passive.take(asked.handle).unwrap());
+    acceptor.endpoint.accept(&[]).unwrap();
+    caller.connected(&[&acceptor, &listener]);
+}
+
 /// Accepting a request whose sender is gone fails, at once or with an event.
 pub fn a_request_whose_sender_is_gone<P: Provider>(bed: &Bed<P>) {
     let listener = Listener::listening(bed);

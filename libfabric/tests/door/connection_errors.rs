@@ -1,0 +1,117 @@
+//! What becomes of requests that do not become connections. Reference: fi_cm(3).
+
+use std::{
+    ffi::{CStr, c_char, c_int},
+    ptr::{null, null_mut},
+};
+
+use crate::{
+    abi::fid::{Fid, FidEq},
+    code,
+    connections::{
+        BACKLOG, CONNECTED, CONNREFUSED, Place, drive_until_error, has_event, name, read_error,
+    },
+    host::host,
+};
+
+/// `fi_eq_strerror`, into a buffer of that length.
+fn words(eq: *mut FidEq, prov_errno: c_int, length: usize) -> String {
+    let mut buffer = [0 as c_char; 256];
+    assert!(length <= buffer.len());
+    // SAFETY: the queue is open, and the buffer is at least so long.
+    unsafe {
+        let told = ((*(*eq).ops).strerror)(eq, prov_errno, null(), buffer.as_mut_ptr(), length);
+        CStr::from_ptr(told).to_str().unwrap().to_owned()
+    }
+}
+
+#[test]
+fn errors_are_told_in_words() {
+    let Some(host) = host("errors_are_told_in_words") else { return };
+    let place = Place::new(host);
+    let mut one: c_int = 1;
+    // SAFETY: the endpoint is open, and the argument of this command is an `int *`.
+    unsafe {
+        let control = (*(*place.pep).fid.ops).control;
+        assert_eq!(control(place.pep.cast(), BACKLOG, (&raw mut one).cast()), 0);
+    }
+    assert_eq!(place.listen(), 0);
+    let waits = place.caller(b"");
+    let request = place.request(waits);
+    let turned_away = place.caller(b"");
+    drive_until_error(place.events, turned_away.eq);
+    assert_eq!(read_error(turned_away.eq), (CONNREFUSED, Vec::new()));
+    let full = words(turned_away.eq, CONNREFUSED, 256);
+    assert!(full.contains("backlog"), "{full}");
+    assert_eq!(words(turned_away.eq, CONNREFUSED, 8), full[..7]);
+    assert_eq!(words(turned_away.eq, CONNREFUSED, 0), full);
+    assert_eq!(words(turned_away.eq, 22, 256), words(place.events, 22, 256), "another error");
+    // SAFETY: the info is valid until it is freed.
+    unsafe {
+        assert_eq!(place.reject((*request.info).handle, b"no"), 0);
+        (host.freeinfo)(request.info);
+    }
+    drive_until_error(place.events, waits.eq);
+    assert_eq!(read_error(waits.eq), (CONNREFUSED, b"no".to_vec()));
+    let rejected = words(waits.eq, CONNREFUSED, 256);
+    assert!(rejected.contains("application"), "{rejected}");
+    // Where nobody is any more.
+    let gone = Place::new(host);
+    let address = name(gone.pep);
+    gone.close();
+    let caller = place.open_ep(place.info).unwrap();
+    assert_eq!(caller.connect(&address, &[]), 0);
+    drive_until_error(place.events, caller.eq);
+    let (errno, _) = read_error(caller.eq);
+    let nobody = words(caller.eq, errno, 256);
+    assert!(nobody.contains("nobody listens"), "{nobody}");
+    for end in [waits, turned_away, caller] {
+        end.close();
+    }
+    place.close();
+}
+
+#[test]
+fn a_request_is_rejected_after_its_endpoint_failed() {
+    let Some(host) = host("a_request_is_rejected_after_its_endpoint_failed") else { return };
+    let place = Place::listening(host);
+    let handle_of = |info: *mut crate::abi::info::Info| -> *mut Fid {
+        // SAFETY: the info is valid.
+        unsafe { (*info).handle }
+    };
+    // With the endpoint still open, which can accept no more.
+    let caller = place.caller(b"");
+    let request = place.request(caller);
+    let handle = handle_of(request.info);
+    let acceptor = place.open_ep(request.info).unwrap();
+    assert_eq!(place.open_ep(request.info).err(), Some(code::CONNABORTED), "one endpoint each");
+    assert_eq!(place.reject(handle, b"it failed"), 0);
+    assert_eq!(acceptor.accept(&[]), code::CONNABORTED);
+    drive_until_error(place.events, caller.eq);
+    assert_eq!(read_error(caller.eq), (CONNREFUSED, b"it failed".to_vec()));
+    caller.close();
+    acceptor.close();
+    // SAFETY: the info is not used any more.
+    unsafe { (host.freeinfo)(request.info) };
+    // What was accepted, or went with its endpoint, is no handle any more.
+    for accepts in [true, false] {
+        let caller = place.caller(b"");
+        let request = place.request(caller);
+        let handle = handle_of(request.info);
+        let acceptor = place.acceptor(&request);
+        if accepts {
+            assert_eq!((acceptor.accept(&[]), place.reject(handle, b"")), (0, code::INVAL));
+            while !has_event(caller.eq) | !has_event(acceptor.eq) {}
+            assert_eq!((caller.sees(CONNECTED), acceptor.sees(CONNECTED)), (vec![], vec![]));
+            acceptor.close();
+        } else {
+            acceptor.close();
+            assert_eq!(place.reject(handle, b""), code::INVAL);
+            drive_until_error(place.events, caller.eq);
+            assert_eq!(read_error(caller.eq), (CONNREFUSED, Vec::new()));
+        }
+        caller.close();
+    }
+    assert_eq!(place.reject(null_mut(), b""), code::INVAL);
+    place.close();
+}
