@@ -2,10 +2,12 @@
 //! Reference: fi_getinfo(3).
 
 mod reach;
+#[allow(unsafe_code)]
+mod service;
 #[cfg(test)]
 mod tests;
 
-use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, ToSocketAddrs};
 
 use kestrel_core::{
     address::{Address, AddressFormat},
@@ -221,7 +223,8 @@ fn finish(config: &Config, domain: &str, offer: Offer) -> Offer {
     offer.named(FABRIC, domain).sized(config.tx_size, config.rx_size, inject_size)
 }
 
-/// The address of a node and a service, either of which may be missing.
+/// The address of a node and a service, a port or its name, either of which may be missing: no node
+/// is this host.
 ///
 /// # Errors
 /// [`DiscoveryError::Unresolved`].
@@ -245,12 +248,14 @@ pub fn resolve_as(
     };
     let port = match service {
         None => 0,
-        Some(service) => service
-            .parse::<u16>()
-            .map_err(|error| unresolved(format!("a service is a port number: {error}")))?,
+        Some(service) => service::port(service).map_err(unresolved)?,
     };
     let Some(node) = node else {
-        return Ok(Address::new(IpAddr::V4(Ipv4Addr::LOCALHOST), port));
+        let here: IpAddr = match format {
+            AddressFormat::In6 => Ipv6Addr::LOCALHOST.into(),
+            _ => Ipv4Addr::LOCALHOST.into(),
+        };
+        return Ok(Address::new(here, port));
     };
     let addresses =
         (node, port).to_socket_addrs().map_err(|error| unresolved(error.to_string()))?;

@@ -32,6 +32,21 @@ fn a_node_and_a_service_become_an_address() {
 }
 
 #[test]
+fn services_have_numbers_and_names() {
+    let port = |service| resolve(None, Some(service)).map(|address| address.port()).ok();
+    assert_eq!((port("0"), port("4711"), port("65535")), (Some(0), Some(4711), Some(65535)));
+    for unknown in ["", "65536", "99999999", "-1", "no such service"] {
+        assert!(port(unknown).is_none(), "{unknown}");
+    }
+    let names = std::fs::read_to_string("/etc/services").unwrap_or_default();
+    if names.lines().any(|line| line.starts_with("http\t") || line.starts_with("http ")) {
+        assert_eq!(resolve(Some("127.0.0.9"), Some("http")).unwrap().port(), 80);
+    }
+    let here = resolve_as(AddressFormat::In6, None, Some("7")).unwrap();
+    assert_eq!(here.to_string(), "fi_sockaddr_in6://[::1]:7");
+}
+
+#[test]
 fn what_cannot_be_resolved_is_told() {
     let error = discover_at(None, Some("nosuch"), false, None).unwrap_err();
     assert!(error.to_string().contains("nosuch"), "{error}");
