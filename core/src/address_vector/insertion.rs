@@ -83,6 +83,10 @@ impl Candidate {
 pub enum Marks<'a> {
     #[default]
     None,
+    /// Nothing, and nobody is told the numbers: each address has that of its position, so one that
+    /// fails leaves a number unused until the call is over. Not in vectors with a name, whose
+    /// numbers others take as well.
+    Places,
     /// What completions call the address at a position: FI_AV_USER_ID.
     UserIds(&'a mut dyn FnMut(usize) -> FiAddr),
     /// The handle of the authorization key that the address at a position is for: FI_AUTH_KEY.
@@ -98,6 +102,8 @@ struct Inserter<'a, 'm, R> {
     report: R,
     at: usize,
     count: usize,
+    /// Numbers that are left unused.
+    places: Vec<FiAddr>,
 }
 
 impl<R: FnMut(Result<FiAddr, AddressVectorError>)> Inserter<'_, '_, R> {
@@ -118,7 +124,7 @@ impl<R: FnMut(Result<FiAddr, AddressVectorError>)> Inserter<'_, '_, R> {
     fn insert_address(&mut self, address: Address) {
         // Before the result is told: the two may be in one place.
         let result = match &mut self.marks {
-            Marks::None => self.vector.insert_locked(self.writer, address),
+            Marks::None | Marks::Places => self.vector.insert_locked(self.writer, address),
             Marks::UserIds(id_at) => {
                 let id = id_at(self.at);
                 let result = self.vector.insert_locked(self.writer, address);
@@ -137,7 +143,7 @@ impl<R: FnMut(Result<FiAddr, AddressVectorError>)> Inserter<'_, '_, R> {
 
     fn insert_range(&mut self, range: SymmetricRange) {
         let run = match &self.marks {
-            Marks::None => self.vector.insert_run(self.writer, range),
+            Marks::None | Marks::Places => self.vector.insert_run(self.writer, range),
             Marks::UserIds(_) | Marks::AuthKeys(_) => None,
         };
         match run {
@@ -150,6 +156,10 @@ impl<R: FnMut(Result<FiAddr, AddressVectorError>)> Inserter<'_, '_, R> {
     }
 
     fn tell(&mut self, result: Result<FiAddr, AddressVectorError>) {
+        if result.is_err() && matches!(self.marks, Marks::Places) {
+            let place = self.vector.hold_place(self.writer, self.places.len());
+            self.places.extend(place);
+        }
         self.at += 1;
         self.count += usize::from(result.is_ok());
         (self.report)(result);
@@ -199,14 +209,18 @@ impl AddressVector {
             _ => Ok(held),
         });
         let writer = &mut *writer;
-        let mut inserter = Inserter { vector: self, writer, marks, report, at: 0, count: 0 };
+        let places = Vec::new();
+        let mut inserter =
+            Inserter { vector: self, writer, marks, report, at: 0, count: 0, places };
         for candidate in candidates.into_iter().map(Into::into) {
             match &held {
                 Ok(_) => inserter.insert(candidate),
                 Err(error) => inserter.fail(error, candidate.count()),
             }
         }
-        inserter.count
+        let Inserter { writer, places, count, .. } = inserter;
+        self.free_places(writer, &places);
+        count
     }
 
     /// Whether insertions report through an event queue.

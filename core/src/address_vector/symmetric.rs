@@ -4,7 +4,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
-use super::AddressVectorError;
+use super::{AddressVectorError, Candidate};
 use crate::address::Address;
 
 /// A checked range of addresses, node by node.
@@ -39,6 +39,29 @@ impl SymmetricRange {
         Ok(SymmetricRange { base, node_count, service_count })
     }
 
+    /// The addresses of such a range, also where it leaves the ports or the addresses of the
+    /// family: of those it is known that they cannot be.
+    pub fn split(
+        base: Address,
+        node_count: usize,
+        service_count: usize,
+    ) -> impl Iterator<Item = Candidate> {
+        let nodes = nodes_from(base.ip(), node_count);
+        let services = service_count.min(usize::from(u16::MAX - base.port()) + 1);
+        // One range of all nodes, unless each has services that there are not.
+        let (ranges, per_range) = if services == service_count { (1, nodes) } else { (nodes, 1) };
+        let missing = per_range * (service_count - services);
+        let each = (0..ranges).filter_map(move |at| nth_node(base.ip(), at)).flat_map(move |ip| {
+            let base = with_ip(base, ip);
+            let range = SymmetricRange { base, node_count: per_range, service_count: services };
+            let error = AddressVectorError::PortRange { base, service_count };
+            [range.into(), Candidate::Failed { error, count: missing }]
+        });
+        let error = AddressVectorError::NodeRange { base, node_count };
+        let beyond = (node_count - nodes) * service_count;
+        each.chain(std::iter::once(Candidate::Failed { error, count: beyond }))
+    }
+
     /// How many addresses the range has.
     pub fn len(&self) -> usize {
         self.node_count * self.service_count
@@ -71,12 +94,7 @@ impl SymmetricRange {
         let ip = nth_node(self.base.ip(), node)?;
         // new() has checked that the services are ports.
         let port = self.base.port() + service as u16;
-        Some(match (self.base.socket_addr(), ip) {
-            (SocketAddr::V6(base), IpAddr::V6(ip)) => {
-                SocketAddr::V6(SocketAddrV6::new(ip, port, base.flowinfo(), base.scope_id())).into()
-            }
-            _ => Address::new(ip, port),
-        })
+        Some(with_ip(self.base, ip).with_port(port))
     }
 
     /// The position at which [`Self::nth`] has `address`.
@@ -103,6 +121,26 @@ pub(super) fn nodes_between(from: IpAddr, to: IpAddr) -> Option<u128> {
         (IpAddr::V6(from), IpAddr::V6(to)) => to.to_bits().checked_sub(from.to_bits()),
         _ => None,
     }
+}
+
+/// The same port at another node of the network.
+fn with_ip(base: Address, ip: IpAddr) -> Address {
+    match (base.socket_addr(), ip) {
+        (SocketAddr::V6(base), IpAddr::V6(ip)) => {
+            let (flow, scope) = (base.flowinfo(), base.scope_id());
+            SocketAddr::V6(SocketAddrV6::new(ip, base.port(), flow, scope)).into()
+        }
+        _ => Address::new(ip, base.port()),
+    }
+}
+
+/// How many of `count` nodes there are from `base` on.
+fn nodes_from(base: IpAddr, count: usize) -> usize {
+    let further = match base {
+        IpAddr::V4(ip) => u128::from(u32::MAX - ip.to_bits()),
+        IpAddr::V6(ip) => u128::MAX - ip.to_bits(),
+    };
+    usize::try_from(further).map_or(count, |further| count.min(further.saturating_add(1)))
 }
 
 fn nth_node(base: IpAddr, node: usize) -> Option<IpAddr> {
@@ -177,6 +215,38 @@ mod tests {
         assert_eq!(range("1.2.3.4:5", 0, 3).unwrap(), []);
         assert_eq!(range("1.2.3.4:5", 3, 0).unwrap(), []);
         assert_eq!(range("0.0.0.0:0", 1, 65_536).unwrap()[65_535], address("0.0.0.0:65535"));
+    }
+
+    #[test]
+    fn what_leaves_the_numbers_fails_alone() {
+        let split = |base: &str, nodes, services| {
+            let all = SymmetricRange::split(address(base), nodes, services);
+            let told = all.flat_map(|candidate| match candidate {
+                Candidate::Range(range) => range.addresses().map(Some).collect(),
+                Candidate::Failed { count, .. } => vec![None; count],
+                Candidate::Address(address) => vec![Some(address)],
+            });
+            told.map(|found| found.map(|address| address.socket_addr().to_string()))
+                .collect::<Vec<_>>()
+        };
+        let some = |text: &str| Some(text.to_owned());
+        assert_eq!(
+            split("1.2.3.4:65534", 2, 3),
+            [
+                some("1.2.3.4:65534"),
+                some("1.2.3.4:65535"),
+                None,
+                some("1.2.3.5:65534"),
+                some("1.2.3.5:65535"),
+                None
+            ]
+        );
+        let last = "255.255.255.255:7";
+        assert_eq!(split(last, 3, 1), [some(last), None, None]);
+        let last = "[ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff]:7";
+        assert_eq!(split(last, 2, 1), [some(last), None]);
+        assert_eq!(split("[fe80::1%4]:7", 2, 1), [some("[fe80::1%4]:7"), some("[fe80::2%4]:7")]);
+        assert_eq!((split("1.2.3.4:5", 0, 3), split("1.2.3.4:5", 3, 0)), (vec![], vec![]));
     }
 
     #[test]

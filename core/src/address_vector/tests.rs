@@ -202,6 +202,27 @@ fn an_insertion_that_fails_whole_completes_too() {
     assert_eq!(queue.read(), EventRead::Event(complete));
 }
 
+/// "Because insertions occur at a pre-determined index, the fi_addr parameter may be NULL."
+#[test]
+fn a_failed_entry_keeps_its_place_where_nobody_is_told() {
+    let addresses =
+        || [Ok(nth(0)), Address::from_bytes(&[0; 16]), Ok(address("[::]:1")), Ok(nth(3))];
+    for flags in [AddressVectorFlags::empty(), AddressVectorFlags::SYMMETRIC] {
+        let av = open(AddressVectorAttributes { flags, ..Default::default() });
+        av.insert(&[nth(7), nth(8)]);
+        av.remove(&[0]).unwrap();
+        assert_eq!(av.insert_each(addresses(), Marks::Places, |_| ()), 2);
+        // The lowest that were unused: 0, 2, 3 and 4.
+        let found: Vec<Option<Address>> = (0..6).map(|fi_addr| av.get(fi_addr)).collect();
+        assert_eq!(found, [Some(nth(0)), Some(nth(8)), None, None, Some(nth(3)), None]);
+        assert_eq!(av.len(), 3);
+        // The places are for the call alone.
+        assert_eq!(fi_addrs(&av.insert(&[nth(9), nth(10), nth(11)])), [2, 3, 5]);
+        assert_eq!((av.find(&nth(9)), av.find(&nth(11)), av.len()), (Some(2), Some(5), 6));
+        assert_eq!(av.find(&Address::new([0, 0, 0, 1].into(), 0)), None);
+    }
+}
+
 #[test]
 fn completions_call_addresses_what_the_user_said() {
     let av = open(AddressVectorAttributes::default());

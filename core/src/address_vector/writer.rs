@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::net::Ipv4Addr;
 
 use super::auth_keys::AuthKeys;
 use super::entries::{ENTRY_COUNT_MAX, Entries};
@@ -192,6 +193,25 @@ impl AddressVector {
         self.removals.fetch_add(1, Ordering::Release); // E4: pairs with E3
         self.changes.fetch_add(1, Ordering::Release); // E6: pairs with E5
         Ok(())
+    }
+
+    /// Has the lowest unused number taken by what is nobody's address, for the `nth` entry of a call
+    /// that failed; until [`Self::free_places`].
+    pub(super) fn hold_place(&self, writer: &mut Writer, nth: usize) -> Option<FiAddr> {
+        if matches!(self.table, Table::Shared(_)) {
+            return None;
+        }
+        // "This host on this network": no endpoint is there, and none has port 0.
+        let ip = Ipv4Addr::from_bits(1 + nth as u32 % 0x00ff_ffff);
+        self.insert_locked(writer, Address::new(ip.into(), 0)).ok()
+    }
+
+    /// Has these numbers be unused again.
+    pub(super) fn free_places(&self, writer: &mut Writer, places: &[FiAddr]) {
+        for &fi_addr in places {
+            // It was inserted under the lock that is still held.
+            let _ = self.remove_locked(writer, fi_addr);
+        }
     }
 
     /// Keeps other processes from changing a shared table, until what it answers is dropped.

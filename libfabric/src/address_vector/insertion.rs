@@ -3,6 +3,7 @@
 
 use std::{
     ffi::{c_char, c_int, c_void},
+    iter,
     net::IpAddr,
     ptr,
 };
@@ -23,6 +24,38 @@ use crate::{
     address, hints, object,
     outcome::{Failure, guarded},
 };
+
+/// Where a call's results go, as C says it.
+#[derive(Clone, Copy)]
+struct Outputs {
+    fi_addr: *mut u64,
+    flags: u64,
+    context: *mut c_void,
+}
+
+impl Outputs {
+    /// "The fi_addr buffer associated with a failed or aborted insertion will be set to
+    /// FI_ADDR_NOTAVAIL" (fi_av(3)): of all `count` addresses where the call itself fails. So does
+    /// what FI_SYNC_ERR names, of a `synchronous` vector.
+    ///
+    /// # Safety
+    /// As [`Results::new`], for so many results.
+    unsafe fn fail(self, count: usize, errno: Errno, synchronous: bool) {
+        let flags = AddressVectorFlags::from_bits_retain(self.flags);
+        let errors = synchronous && flags.contains(AddressVectorFlags::SYNC_ERR);
+        for at in 0..count {
+            // SAFETY: the caller vouches for both arrays.
+            unsafe {
+                if !self.fi_addr.is_null() {
+                    self.fi_addr.add(at).write(FI_ADDR_NOTAVAIL);
+                }
+                if errors && !self.context.is_null() {
+                    self.context.cast::<c_int>().add(at).write(errno.0);
+                }
+            }
+        }
+    }
+}
 
 /// Where an insertion's results go.
 struct Results {
@@ -66,16 +99,40 @@ impl Results {
     }
 }
 
-/// Inserts, and answers how many were; 0 where events will tell.
+/// A call that inserts `count` addresses, and answers how many were; 0 where events will tell.
+///
+/// # Safety
+/// `av` is an open vector; the rest as [`insert_each`].
+unsafe fn call<C: IntoIterator<Item: Into<Candidate>>>(
+    name: &str,
+    av: *mut FidAv,
+    count: usize,
+    outputs: Outputs,
+    candidates: impl FnOnce(&State) -> Result<C, Failure>,
+) -> c_int {
+    guarded(name, || {
+        // SAFETY: the caller vouches for it.
+        let state = unsafe { object::owned(av) }?;
+        let candidates = candidates(state);
+        // SAFETY: as above.
+        let inserted =
+            candidates.and_then(|candidates| unsafe { insert_each(state, candidates, outputs) });
+        if let Err(failure) = &inserted {
+            // SAFETY: as above.
+            unsafe { outputs.fail(count, failure.errno, !state.vector.is_asynchronous()) };
+        }
+        inserted
+    })
+}
+
+/// Inserts.
 ///
 /// # Safety
 /// As [`Results::new`]; with FI_AV_USER_ID or FI_AUTH_KEY, `fi_addr` is valid for reads as well.
 unsafe fn insert_each(
     state: &State,
     candidates: impl IntoIterator<Item = impl Into<Candidate>>,
-    fi_addr: *mut u64,
-    flags: u64,
-    context: *mut c_void,
+    Outputs { fi_addr, flags, context }: Outputs,
 ) -> Result<c_int, Failure> {
     let flags = AddressVectorFlags::from_bits_retain(flags);
     let known = AddressVectorFlags::MORE
@@ -89,7 +146,8 @@ unsafe fn insert_each(
     let mut results = unsafe { Results::new(fi_addr, flags, context) }?;
     // SAFETY: the caller vouches for it; the id is read before the number is written there.
     let mut id_at = |at: usize| unsafe { fi_addr.add(at).read() };
-    let mut marks = Marks::None;
+    // "Because insertions occur at a pre-determined index, the fi_addr parameter may be NULL."
+    let mut marks = if fi_addr.is_null() { Marks::Places } else { Marks::None };
     if flags.contains(AddressVectorFlags::USER_ID) {
         if fi_addr.is_null() {
             return Err(Failure::null("where the user ids are"));
@@ -144,17 +202,16 @@ pub unsafe extern "C" fn insert(
     flags: u64,
     context: *mut c_void,
 ) -> c_int {
-    guarded("fi_av_insert", || {
-        if addresses.is_null() && count > 0 {
-            return Err(Failure::null("the addresses"));
-        }
-        // SAFETY: C passes an open vector, and arrays of that many entries.
-        unsafe {
-            let state = object::owned(av)?;
-            let addresses = address::read_each(state.format, addresses, count);
-            insert_each(state, addresses, fi_addr, flags, context)
-        }
-    })
+    let outputs = Outputs { fi_addr, flags, context };
+    // SAFETY: C passes an open vector, and arrays of that many entries.
+    unsafe {
+        call("fi_av_insert", av, count, outputs, |state| {
+            if addresses.is_null() && count > 0 {
+                return Err(Failure::null("the addresses"));
+            }
+            Ok(address::read_each(state.format, addresses, count))
+        })
+    }
 }
 
 pub unsafe extern "C" fn insertsvc(
@@ -165,25 +222,30 @@ pub unsafe extern "C" fn insertsvc(
     flags: u64,
     context: *mut c_void,
 ) -> c_int {
-    guarded("fi_av_insertsvc", || {
-        // SAFETY: C passes an open vector, and C strings or null.
-        let (state, node, service) =
-            unsafe { (object::owned(av)?, hints::text(node), hints::text(service)) };
-        let node = node.ok_or_else(|| Failure::null("the node"))?;
-        // "Applications may also pass in an FI_ADDR_STR formatted address as the node parameter.
-        // In such cases, the service parameter must be NULL."
-        let candidate = match (node.parse::<Address>(), service) {
-            (Ok(address), None) => address.into(),
-            (Ok(_), Some(_)) => {
-                let reason = format!("'{node}' has its service, and another one is given");
-                return Err(Failure::new(Errno::INVAL, reason));
+    let outputs = Outputs { fi_addr, flags, context };
+    // SAFETY: C passes an open vector, C strings or null, and room for one result.
+    unsafe {
+        call("fi_av_insertsvc", av, 1, outputs, |state| {
+            let (node, service) = (hints::text(node), hints::text(service));
+            // "Applications may also pass in an FI_ADDR_STR formatted address as the node
+            // parameter. In such cases, the service parameter must be NULL."
+            let written = node.as_deref().and_then(|node| node.parse::<Address>().ok());
+            match (written, service) {
+                (Some(address), None) => {
+                    let all: Candidates = Box::new(iter::once(address.into()));
+                    Ok(all)
+                }
+                (Some(address), Some(_)) => {
+                    let reason = format!("{address} has its service, and another one is given");
+                    Err(Failure::new(Errno::INVAL, reason))
+                }
+                (None, None) => Err(Failure::null("the service")),
+                (None, Some(service)) => {
+                    Ok(resolved(node.as_deref(), &service, state.format, 1, 1))
+                }
             }
-            (Err(_), None) => return Err(Failure::null("the service")),
-            (Err(_), Some(service)) => resolved(&node, &service, state.format, 1)?,
-        };
-        // SAFETY: C passes room for one result.
-        unsafe { insert_each(state, [candidate], fi_addr, flags, context) }
-    })
+        })
+    }
 }
 
 pub unsafe extern "C" fn insertsym(
@@ -196,57 +258,65 @@ pub unsafe extern "C" fn insertsym(
     flags: u64,
     context: *mut c_void,
 ) -> c_int {
-    guarded("fi_av_insertsym", || {
-        // SAFETY: C passes an open vector, and C strings or null.
-        let (state, node, service) =
-            unsafe { (object::owned(av)?, hints::text(node), hints::text(service)) };
-        let (Some(node), Some(service)) = (node, service) else {
-            return Err(Failure::null("the node or the service"));
-        };
-        let count = node_count.checked_mul(service_count);
-        if count.is_none_or(|count| c_int::try_from(count).is_err()) {
-            let reason = format!("{node_count} nodes of {service_count} services are too many");
-            return Err(Failure::new(Errno::INVAL, reason));
-        }
-        let ranges = symmetric(&node, node_count, &service, service_count, state.format)?;
-        // SAFETY: C passes room for as many results.
-        unsafe { insert_each(state, ranges, fi_addr, flags, context) }
-    })
+    let outputs = Outputs { fi_addr, flags, context };
+    let count = node_count.checked_mul(service_count);
+    let count = count.filter(|&count| c_int::try_from(count).is_ok());
+    // SAFETY: C passes an open vector, C strings or null, and room for as many results.
+    unsafe {
+        call("fi_av_insertsym", av, count.unwrap_or(0), outputs, |state| {
+            if count.is_none() {
+                let reason = format!("{node_count} nodes of {service_count} services are too many");
+                return Err(Failure::new(Errno::INVAL, reason));
+            }
+            let (node, service) = (hints::text(node), hints::text(service));
+            let service = service.ok_or_else(|| Failure::null("the service"))?;
+            symmetric(node.as_deref(), node_count, &service, service_count, state.format)
+        })
+    }
 }
+
+/// What is to be inserted, made as it is.
+type Candidates = Box<dyn Iterator<Item = Candidate>>;
 
 /// Node by node: an address counts up, a name counts up by its suffix.
 fn symmetric(
-    node: &str,
+    node: Option<&str>,
     node_count: usize,
     service: &str,
     service_count: usize,
     format: AddressFormat,
-) -> Result<Vec<Candidate>, Failure> {
-    if node.parse::<IpAddr>().is_ok() {
-        let base = discovery::resolve(Some(node), Some(service))?;
-        return Ok(vec![SymmetricRange::new(base, node_count, service_count)?.into()]);
-    }
+) -> Result<Candidates, Failure> {
+    let name = match node {
+        Some(node) if node.parse::<IpAddr>().is_err() => node,
+        _ => return Ok(resolved(node, service, format, node_count, service_count)),
+    };
     let nodes = (0..node_count).map(|at| {
-        let name = symmetric_host_name(node, at)?;
-        resolved(&name, service, format, service_count)
+        let name = symmetric_host_name(name, at)?;
+        Ok(resolved(Some(&name), service, format, 1, service_count))
     });
-    nodes.collect()
+    let nodes: Result<Vec<Candidates>, Failure> = nodes.collect();
+    Ok(Box::new(nodes?.into_iter().flatten()))
 }
 
-/// The services of a node, from `service` on. A name that nobody knows fails their insertion,
-/// not the call: the other nodes may be known.
+/// The services of nodes, from one on: no node is this host, as with fi_getinfo(3). A name that
+/// nobody knows fails its insertion, not the call: other nodes may be known.
 fn resolved(
-    node: &str,
+    node: Option<&str>,
     service: &str,
     format: AddressFormat,
-    count: usize,
-) -> Result<Candidate, Failure> {
-    match discovery::resolve_as(format, Some(node), Some(service)) {
-        Ok(base) => Ok(SymmetricRange::new(base, 1, count)?.into()),
+    node_count: usize,
+    service_count: usize,
+) -> Candidates {
+    // An address is of one family, and refused if that is not the format's.
+    let is_address = node.is_some_and(|node| node.parse::<IpAddr>().is_ok());
+    let format = if is_address { AddressFormat::Unspec } else { format };
+    match discovery::resolve_as(format, node, Some(service)) {
+        Ok(base) => Box::new(SymmetricRange::split(base, node_count, service_count)),
         Err(error) => {
-            let (name, reason) = (node.to_owned(), error.to_string());
+            let (name, reason) = (node.unwrap_or_default().to_owned(), error.to_string());
             let error = AddressVectorError::Unresolved { name, reason };
-            Ok(Candidate::Failed { error, count })
+            let count = node_count * service_count;
+            Box::new(iter::once(Candidate::Failed { error, count }))
         }
     }
 }

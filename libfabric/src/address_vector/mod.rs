@@ -198,8 +198,8 @@ unsafe extern "C" fn straddr(
     length: *mut usize,
 ) -> *const c_char {
     guarded("fi_av_straddr", || {
-        if target.is_null() || buffer.is_null() || length.is_null() {
-            return Err(Failure::null("the address, the buffer or its length"));
+        if target.is_null() || length.is_null() {
+            return Err(Failure::null("the address, or the buffer's length"));
         }
         // SAFETY: C passes an open vector, an address in its format, and a buffer of
         // that length.
@@ -208,7 +208,10 @@ unsafe extern "C" fn straddr(
             let address = address::read_one(state.format, target)?;
             let text = state.vector.straddr(&address);
             let room = length.replace(text.len() + 1);
-            words::tell(&text, buffer, room);
+            // Without a buffer its length is all that is asked for.
+            if !buffer.is_null() {
+                words::tell(&text, buffer, room);
+            }
         }
         Ok(buffer.cast_const())
     })

@@ -71,19 +71,20 @@ impl Vector {
         }
     }
 
-    fn service(
+    fn service<'a>(
         &self,
-        node: &CStr,
+        node: impl Into<Option<&'a CStr>>,
         service: Option<&CStr>,
         fi_addr: &mut u64,
         flags: u64,
         context: *mut c_void,
     ) -> c_int {
+        let node = node.into().map_or(null(), CStr::as_ptr);
         let service = service.map_or(null(), CStr::as_ptr);
         // SAFETY: the vector is open, the names are C strings.
         unsafe {
             let insert = (*(*self.av).ops).insertsvc;
-            insert(self.av, node.as_ptr(), service, fi_addr, flags, context)
+            insert(self.av, node, service, fi_addr, flags, context)
         }
     }
 
@@ -172,9 +173,37 @@ fn each_failed_address_is_told() {
     let string = c"fi_sockaddr_in6://[::1]:2";
     assert_eq!(vector.service(string, None, &mut found[0], SYNC_ERR, context), 0);
     assert_eq!((found[0], errors[0]), (NOTAVAIL, -code::INVAL));
-    // Where nothing is told, looking up does.
-    assert_eq!(vector.insert(&addresses[1..2], &mut [], 0, NONE), 0);
-    assert_eq!(vector.lookup(2), Err(code::INVAL));
+    // Where nothing is told, looking up does: each has the number of its position.
+    let addresses = ["0.0.0.0:1", "10.0.0.2:1", "0.0.0.0:2", "10.0.0.2:2"];
+    assert_eq!(vector.insert(&addresses, &mut [], 0, NONE), 2);
+    let (none, at) = (Err(code::INVAL), |fi_addr| vector.lookup(fi_addr));
+    assert_eq!((at(2), at(3).as_deref()), (none.clone(), Ok("10.0.0.2:1")));
+    assert_eq!((at(4), at(5).as_deref(), at(6)), (none.clone(), Ok("10.0.0.2:2"), none));
+}
+
+/// "In both the synchronous and asynchronous modes of operation, the fi_addr buffer associated with
+/// a failed or aborted insertion will be set to FI_ADDR_NOTAVAIL."
+#[test]
+fn a_call_that_fails_says_so_of_each_address() {
+    let Some(host) = host("a_call_that_fails_says_so_of_each_address") else { return };
+    let world = World::empty(host, |_| {});
+    let vector = Vector::open(&world, 0);
+    const UNKNOWN: u64 = 1 << 40;
+    let addresses = ["10.0.0.1:1", "10.0.0.1:2"];
+    let (mut found, mut errors) = ([7; 3], [7_i32; 3]);
+    let context: *mut c_void = errors.as_mut_ptr().cast();
+    let flags = UNKNOWN | SYNC_ERR;
+    assert_eq!(vector.insert(&addresses, &mut found, flags, context), code::BADFLAGS);
+    assert_eq!((found, errors), ([NOTAVAIL, NOTAVAIL, 7], [260, 260, 7]));
+    (found, errors) = ([7; 3], [7; 3]);
+    assert_eq!(vector.service(c"127.0.0.1", None, &mut found[0], SYNC_ERR, context), code::INVAL);
+    assert_eq!((found, errors), ([NOTAVAIL, 7, 7], [22, 7, 7]));
+    (found, errors) = ([7; 3], [7; 3]);
+    assert_eq!(
+        vector.symmetric(c"localhost", 2, 1, &mut found[..2], SYNC_ERR, context),
+        code::INVAL
+    );
+    assert_eq!((found, errors), ([NOTAVAIL, NOTAVAIL, 7], [22, 22, 7]));
 }
 
 #[test]
@@ -201,6 +230,9 @@ fn what_does_not_fit_is_cut_and_its_length_told() {
         assert!(std::ptr::eq(told, text.as_ptr()));
         assert_eq!(CStr::from_ptr(told), c"fi_sockaddr_in://1.2.3.4:5");
         assert_eq!(length, 27);
+        length = 0;
+        let told = (ops.straddr)(vector.av, other.as_ptr().cast(), null_mut(), &raw mut length);
+        assert_eq!((told.is_null(), length), (true, 27), "how much room it takes");
         length = 10;
         (ops.straddr)(vector.av, other.as_ptr().cast(), text.as_mut_ptr(), &raw mut length);
         assert_eq!((CStr::from_ptr(text.as_ptr()), length), (c"fi_sockad", 27));
@@ -220,6 +252,14 @@ fn services_are_inserted_by_name() {
         assert_eq!((found, vector.lookup(at).as_deref()), (at, Ok(address)));
     }
     // "Applications may also pass in an FI_ADDR_STR formatted address as the node parameter."
+    // Without a node it is this host, and a service has a number or a name: see fi_getinfo(3).
+    assert_eq!(vector.service(None, Some(c"4712"), &mut found, 0, NONE), 1);
+    assert_eq!((found, vector.lookup(2).as_deref()), (2, Ok("127.0.0.1:4712")));
+    if std::fs::read_to_string("/etc/services").is_ok_and(|names| names.contains("\nhttp\t")) {
+        assert_eq!(vector.service(c"10.9.8.7", Some(c"http"), &mut found, 0, NONE), 1);
+        assert_eq!(vector.lookup(found).as_deref(), Ok("10.9.8.7:80"));
+    }
+    assert_eq!(vector.service(None, None, &mut found, 0, NONE), code::INVAL);
     let string = c"fi_sockaddr_in://10.9.8.7:65";
     assert_eq!(vector.service(string, None, &mut found, MORE, NONE), 1);
     assert_eq!(vector.lookup(found).as_deref(), Ok("10.9.8.7:65"));
@@ -251,8 +291,11 @@ fn symmetric_insertion_goes_node_by_node() {
             assert_eq!(vector.lookup(at).as_deref(), Ok(address));
         }
         assert_eq!(vector.symmetric(c"localhost", 2, 1, &mut found[..2], 0, NONE), code::INVAL);
+        // What would pass the last address fails alone.
         let mut errors = [0_i32; 4];
         let context = errors.as_mut_ptr().cast();
+        assert_eq!(vector.symmetric(c"255.255.255.255", 2, 2, &mut found, SYNC_ERR, context), 2);
+        assert_eq!((found, errors), ([8, 9, NOTAVAIL, NOTAVAIL], [0, 0, 22, 22]));
         assert_eq!(vector.symmetric(c"not a host1", 2, 2, &mut found, SYNC_ERR, context), 0);
         assert_eq!((found, errors), ([NOTAVAIL; 4], [-code::NODATA; 4]));
     }
@@ -331,7 +374,7 @@ fn asynchronous_insertions_report_to_the_event_queue() {
     assert_eq!(vector.insert(&["10.0.0.1:1"], &mut found, 0, context), code::NOEQ);
     assert_eq!(vector.service(c"10.0.0.1", Some(c"1"), &mut found[0], 0, context), code::NOEQ);
     assert_eq!(vector.symmetric(c"10.0.0.1", 1, 3, &mut found, 0, context), code::NOEQ);
-    assert_eq!(found, [7; 3]);
+    assert_eq!(found, [NOTAVAIL; 3], "the calls failed");
     assert_eq!((bind(vector.av, eq, 1), bind(vector.av, eq, 0)), (code::BADFLAGS, 0));
     assert_eq!((bind(vector.av, eq, 0), close(eq)), (code::INVAL, code::BUSY));
     // "There will be one EQ error entry generated for each failed address insertion, followed by
