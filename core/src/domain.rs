@@ -13,6 +13,7 @@ use crate::{
     counter::Counter,
     engine::{progress::Helper, unit::Unit},
     error::{Errno, HasErrno},
+    event_queue::EventQueue,
     info::MemoryRegionMode,
     memory_region::MemoryRegionRegistry,
     operation::IOV_LIMIT,
@@ -125,6 +126,8 @@ pub struct Domain<P: Provider> {
     sockets: OnceLock<SocketDriver<P>>,
     /// Deferred work, whichever endpoint it is for.
     works: Arc<Deferrals>,
+    /// Where endpoints report that have no event queue of their own.
+    events: OnceLock<Arc<EventQueue>>,
     open: BindCount,
 }
 
@@ -185,6 +188,7 @@ impl<P: Provider> Domain<P> {
             watchers,
             sockets,
             works: Arc::default(),
+            events: OnceLock::new(),
             open,
         }))
     }
@@ -228,6 +232,26 @@ impl<P: Provider> Domain<P> {
     /// The memory that peers may reach.
     pub(crate) fn memory_regions(&self) -> &Arc<MemoryRegionRegistry> {
         &self.memory_regions
+    }
+
+    /// Binds the event queue of endpoints that have none of their own when they are enabled.
+    /// False the second time.
+    /// # Reference
+    /// fi_domain(3), `fi_domain_bind`: "the default EQ associated with asynchronous control events
+    /// that occur on the domain or active endpoints allocated on a domain. This includes CM events."
+    pub fn bind_event_queue(&self, queue: &Arc<EventQueue>) -> Result<bool, BindError> {
+        queue.binds().bind()?;
+        let is_first = self.events.set(queue.clone()).is_ok();
+        if !is_first {
+            // Counted above, so this cannot fail.
+            let _ = queue.binds().unbind();
+        }
+        Ok(is_first)
+    }
+
+    /// The event queue that is bound to it.
+    pub fn event_queue(&self) -> Option<&Arc<EventQueue>> {
+        self.events.get()
     }
 
     /// What finds deferred work.
@@ -278,6 +302,11 @@ impl<P: Provider> Domain<P> {
 
     /// Closes the domain. Refused while endpoints are open or memory is registered on it.
     pub fn close(&self) -> Result<(), BindError> {
-        self.open.close()
+        self.open.close()?;
+        if let Some(queue) = self.events.get() {
+            // Counted when it was bound, so this cannot fail.
+            let _ = queue.binds().unbind();
+        }
+        Ok(())
     }
 }

@@ -12,7 +12,6 @@ use kestrel_core::{
     bind_count::BindCount,
     config::Config,
     error::Errno,
-    event_queue::EventQueue,
     info::{self, ApiVersion, EndpointType, Progress, Threading},
 };
 
@@ -31,6 +30,9 @@ use crate::{
     parameters, poll_set, scalable_endpoint, shared_receive, shared_transmit,
 };
 
+/// FI_REG_MR.
+const REG_MR: u64 = 1 << 59;
+
 /// What we keep of a domain.
 pub struct State {
     pub domain: Arc<Domain>,
@@ -40,8 +42,8 @@ pub struct State {
     pub version: ApiVersion,
     /// What is open on it, beside the endpoints that core counts.
     pub uses: Arc<BindCount>,
-    /// Where its asynchronous operations report.
-    pub event_queue: OnceLock<(Arc<EventQueue>, Use)>,
+    /// The event queue that is bound to it, and whether registrations are reported there.
+    event_queue: OnceLock<(Use, bool)>,
     _fabric: Use,
 }
 
@@ -72,6 +74,11 @@ impl State {
             endpoint.transmit.traffic_class = self.info.domain.traffic_class;
         }
         Ok(())
+    }
+
+    /// Whether registering memory is reported to the event queue.
+    pub fn reports_regions(&self) -> bool {
+        self.event_queue.get().is_some_and(|(_, regions)| *regions)
     }
 
     /// What shared contexts are part of.
@@ -176,20 +183,25 @@ fn open_core(info: &info::Info, config: &Config) -> Result<Arc<Domain>, Failure>
     }?)
 }
 
-/// Binds the event queue that asynchronous operations report to.
+/// Binds the event queue that asynchronous operations report to, with FI_REG_MR registrations of
+/// memory as well: "If an event queue is not bound to the domain with the FI_REG_MR flag, then
+/// memory registration requests complete synchronously."
 /// Reference: fi_domain(3), `fi_domain_bind`.
 unsafe extern "C" fn bind(domain: *mut Fid, other: *mut Fid, flags: u64) -> c_int {
     done("fi_domain_bind", || {
-        if flags != 0 {
+        if flags & !REG_MR != 0 {
             return Err(Failure::flags("fi_domain_bind", flags));
         }
         // SAFETY: C passes open objects.
         let (state, queue) = unsafe {
             (object::owned(domain.cast::<FidDomain>())?, object::checked::<FidEq>(other)?)
         };
-        let bound = (queue.queue().clone(), Use::of(queue.uses())?);
-        state.event_queue.set(bound).map_err(|_| {
-            Failure::new(kestrel_core::error::Errno::INVAL, "an event queue is bound already")
-        })
+        let in_use = Use::of(queue.uses())?;
+        if !state.domain.bind_event_queue(queue.queue())? {
+            return Err(Failure::new(Errno::INVAL, "an event queue is bound already"));
+        }
+        // Nobody else was first.
+        let _ = state.event_queue.set((in_use, flags & REG_MR != 0));
+        Ok(())
     })
 }

@@ -90,7 +90,7 @@ unsafe fn register(
     let object = *place;
     // SAFETY: just made.
     unsafe { (*object).mem_desc = object.cast() };
-    if let Some((queue, _)) = parent.event_queue.get() {
+    if let (true, Some(queue)) = (parent.reports_regions(), parent.domain.event_queue()) {
         let (fid, context) = (object as u64, context as u64);
         queue.push(Event::MemoryRegionComplete { fid, context, data: 0 });
     }

@@ -166,7 +166,8 @@ macro_rules! conformance {
                 a_dropped_endpoint_lets_go_of_everything,
                 closing_drops_what_is_pending,
                 a_closed_receiver_fails_its_senders,
-                an_address_is_reopened;
+                an_address_is_reopened,
+                a_domains_event_queue_is_the_default;
             addresses:
                 a_removed_address_is_unknown,
                 duplicates_reach_the_same_peer,

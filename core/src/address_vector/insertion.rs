@@ -242,7 +242,7 @@ impl AddressVector {
         marks: Marks<'_>,
         mut report: impl FnMut(Result<FiAddr, AddressVectorError>),
     ) -> Result<(), AddressVectorError> {
-        let (queue, fid) = self.events.get().ok_or(AddressVectorError::NoEventQueue)?;
+        let (queue, fid) = self.reporter().ok_or(AddressVectorError::NoEventQueue)?;
         let mut failures = Vec::new();
         let mut at = 0;
         let count = self.insert_each(candidates, marks, |result| {

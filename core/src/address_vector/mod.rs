@@ -118,6 +118,8 @@ pub struct AddressVector {
     live: AtomicUsize,
     binds: BindCount,
     events: OnceLock<(Arc<EventQueue>, u64)>,
+    /// What stands for it until one is bound: its domain's.
+    default_events: OnceLock<(Arc<EventQueue>, u64)>,
     /// Writers only: the control path. No reader of the data path takes it.
     writer: Mutex<Writer>,
 }
@@ -205,6 +207,7 @@ impl AddressVector {
             live: AtomicUsize::new(0),
             binds: BindCount::default(),
             events: OnceLock::new(),
+            default_events: OnceLock::new(),
             writer: Mutex::new(Writer::default()),
         })
     }
@@ -352,6 +355,18 @@ impl AddressVector {
             let _ = queue.binds().unbind();
             AddressVectorError::EventQueueBound
         })
+    }
+
+    /// Has asynchronous insertions report to `queue`, as object `fid`, until one is bound. It has to
+    /// be open as long as the vector is, and is not counted.
+    pub fn default_event_queue(&self, queue: &Arc<EventQueue>, fid: u64) {
+        // Of a domain there is one.
+        let _ = self.default_events.set((queue.clone(), fid));
+    }
+
+    /// Where asynchronous insertions report.
+    fn reporter(&self) -> Option<&(Arc<EventQueue>, u64)> {
+        self.events.get().or(self.default_events.get())
     }
 
     /// Closes it. The endpoints bound to it must be gone.

@@ -88,7 +88,13 @@ impl<P: Provider> Endpoint<P> {
         self.buffering.buffers
     }
 
-    /// Says what announcements of untagged messages call the endpoint. Has to be said before the
+    /// What events call the endpoint where nobody says otherwise.
+    pub(super) fn known_as(&self) -> u64 {
+        self.buffering.announced_as.load(Ordering::Relaxed)
+    }
+
+    /// Says what announcements of untagged messages call the endpoint, and events in the queue of
+    /// its domain. Has to be said before the
     /// endpoint is enabled.
     pub fn announce_as(&self, fid: u64) {
         self.buffering.announced_as.store(fid, Ordering::Relaxed);

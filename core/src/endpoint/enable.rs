@@ -36,6 +36,7 @@ impl<P: Provider> Endpoint<P> {
             return Err(EndpointError::Closed { object: "endpoint" });
         }
         self.check_bound(&bindings)?;
+        self.adopt_events(&mut bindings)?;
         let (address_vector, manager) = self.peers(&bindings)?;
         let setup = self.setup(&bindings, address_vector)?;
         let member = setup.shared.as_ref().map(|shared| shared.member);
@@ -63,6 +64,16 @@ impl<P: Provider> Endpoint<P> {
             queue.add_driven(unit.clone());
         }
         self.domain.add_unit(&unit);
+        Ok(())
+    }
+
+    /// "An event queue bound to a domain will be the default EQ … Endpoints may direct their control
+    /// events to alternate EQs by binding directly with the EQ" (fi_domain(3)).
+    fn adopt_events(&self, bindings: &mut Bindings<P>) -> Result<(), EndpointError> {
+        if let (None, Some(queue)) = (&bindings.reporter, self.domain.event_queue()) {
+            queue.binds().bind().map_err(|_| EndpointError::Closed { object: "event queue" })?;
+            bindings.reporter = Some(Reporter { queue: queue.clone(), fid: self.known_as() });
+        }
         Ok(())
     }
 

@@ -166,6 +166,11 @@ impl<P: Provider> SocketEndpoint<P> {
         }
     }
 
+    /// Says what events call it in the queue of its domain.
+    pub fn announce_as(&self, fid: u64) {
+        self.endpoint().announce_as(fid);
+    }
+
     /// Enables it: from now on datagrams arrive, and a stream can be connected.
     pub fn enable(&self) -> Result<(), SocketError> {
         // Before anything is enabled that nobody would drive.

@@ -115,8 +115,8 @@ unsafe fn call<C: IntoIterator<Item: Into<Candidate>>>(
         let state = unsafe { object::owned(av) }?;
         let candidates = candidates(state);
         // SAFETY: as above.
-        let inserted =
-            candidates.and_then(|candidates| unsafe { insert_each(state, candidates, outputs) });
+        let inserted = candidates
+            .and_then(|candidates| unsafe { insert_each(state, av as u64, candidates, outputs) });
         if let Err(failure) = &inserted {
             // SAFETY: as above.
             unsafe { outputs.fail(count, failure.errno, !state.vector.is_asynchronous()) };
@@ -125,12 +125,13 @@ unsafe fn call<C: IntoIterator<Item: Into<Candidate>>>(
     })
 }
 
-/// Inserts.
+/// Inserts, and reports as object `fid` where events tell.
 ///
 /// # Safety
 /// As [`Results::new`]; with FI_AV_USER_ID or FI_AUTH_KEY, `fi_addr` is valid for reads as well.
 unsafe fn insert_each(
     state: &State,
+    fid: u64,
     candidates: impl IntoIterator<Item = impl Into<Candidate>>,
     Outputs { fi_addr, flags, context }: Outputs,
 ) -> Result<c_int, Failure> {
@@ -171,6 +172,9 @@ unsafe fn insert_each(
     if state.vector.is_asynchronous() {
         if flags.contains(AddressVectorFlags::SYNC_ERR) {
             return Err(AddressVectorError::SyncErrWithEvents.into());
+        }
+        if let Some(queue) = state.domain.event_queue() {
+            state.vector.default_event_queue(queue, fid);
         }
         state.vector.insert_with_events(candidates, context as u64, marks, report)?;
         return Ok(0);

@@ -33,7 +33,7 @@ use crate::{
 /// What we keep of an address vector.
 pub struct State {
     pub vector: Arc<AddressVector>,
-    /// Endpoints of others are not bound to it.
+    /// Endpoints of others are not bound to it, and its event queue is the default.
     pub domain: Arc<Domain>,
     format: AddressFormat,
     _domain: Use,
@@ -123,18 +123,8 @@ pub unsafe extern "C" fn open(
         };
         let fid = object::fid::<FidAv>(class::AV, context);
         *place = object::create(FidAv { fid, ops: &raw const OPERATIONS }, state);
-        let bound = parent.event_queue.get();
-        if let (true, Some((queue, _))) = (has_events(attr.flags), bound) {
-            // SAFETY: just made.
-            let vector = unsafe { &object::owned(*place)?.vector };
-            vector.bind_event_queue(queue.clone(), *place as u64)?;
-        }
         Ok(())
     })
-}
-
-fn has_events(flags: u64) -> bool {
-    AddressVectorFlags::from_bits_retain(flags).contains(AddressVectorFlags::EVENT)
 }
 
 /// Binds the event queue that insertions report to.

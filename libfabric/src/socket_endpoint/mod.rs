@@ -148,7 +148,10 @@ pub unsafe fn open(
         collective: &raw const refused::COLLECTIVE,
     });
     let state = State { socket, request, format: info.address_format, _domain: parent };
-    Ok(object::create(header, state).cast())
+    let created = object::create(header, state);
+    // SAFETY: just made.
+    unsafe { object::owned(created) }?.socket.announce_as(created as u64);
+    Ok(created.cast())
 }
 
 /// "Socket endpoints are not associated with completion queues or counters"; they "are

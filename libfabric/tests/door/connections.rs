@@ -98,7 +98,7 @@ impl Place {
         unsafe { ((*(*self.pep).cm).listen)(self.pep) }
     }
 
-    fn open_eq(&self) -> *mut FidEq {
+    pub fn open_eq(&self) -> *mut FidEq {
         let mut eq = null_mut();
         // SAFETY: the fabric is open; zeroes are the defaults.
         unsafe {
@@ -169,10 +169,16 @@ impl Place {
     }
 
     pub fn close(self) {
-        for status in [close(self.pep), close(self.events), close(self.domain), close(self.fabric)]
-        {
+        self.close_with(null_mut());
+    }
+
+    /// Closes it, and the queue of its domain, if it has one.
+    pub fn close_with(self, queue: *mut FidEq) {
+        for status in [close(self.pep), close(self.events), close(self.domain)] {
             assert_eq!(status, 0);
         }
+        assert!(queue.is_null() || close(queue) == 0);
+        assert_eq!(close(self.fabric), 0);
         // SAFETY: the info is not used any more.
         unsafe { (self.host.freeinfo)(self.info) };
     }

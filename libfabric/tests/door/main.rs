@@ -15,6 +15,7 @@ mod control;
 mod datagrams;
 mod deferred_work;
 mod discovery;
+mod domain_events;
 mod forks;
 mod host;
 mod life_cycle;

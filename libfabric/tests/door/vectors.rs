@@ -24,9 +24,9 @@ const MAP: u32 = 1;
 const TABLE: u32 = 2;
 /// FI_ADDR_STR.
 const STRINGS: u32 = 9;
-const AV_COMPLETE: u32 = 5;
+pub const AV_COMPLETE: u32 = 5;
 const MORE: u64 = 1 << 18;
-const EVENT: u64 = 1 << 24;
+pub const EVENT: u64 = 1 << 24;
 const SYNC_ERR: u64 = 1 << 58;
 const SYMMETRIC: u64 = 1 << 59;
 
@@ -331,7 +331,7 @@ fn strings_are_inserted_by_reference_or_in_place() {
     }
 }
 
-fn open_eq(world: &World) -> *mut FidEq {
+pub fn open_eq(world: &World) -> *mut FidEq {
     let mut eq = null_mut();
     // SAFETY: attributes of zeroes are valid; the fabric is open.
     unsafe {
@@ -343,7 +343,7 @@ fn open_eq(world: &World) -> *mut FidEq {
 }
 
 /// The next event: its code, and what it says; or the error number.
-fn next_event(eq: *mut FidEq) -> Result<(u32, EqEntry), c_int> {
+pub fn next_event(eq: *mut FidEq) -> Result<(u32, EqEntry), c_int> {
     // SAFETY: there is room for the entry.
     unsafe {
         let (mut event, mut entry): (u32, EqEntry) = (0, std::mem::zeroed());

@@ -9,7 +9,7 @@ use std::{
 use crate::{
     abi::{
         attributes::{AvAttr, CqAttr, CqErrEntry, CqTaggedEntry},
-        fid::{Fid, FidAv, FidCq, FidDomain, FidEp, FidFabric},
+        fid::{Fid, FidAv, FidCq, FidDomain, FidEp, FidEq, FidFabric},
         info::Info,
     },
     code, flag,
@@ -29,6 +29,8 @@ pub struct World {
     pub domain: *mut FidDomain,
     pub av: *mut FidAv,
     pub nodes: Vec<Node>,
+    /// The domain's, if it has one: closed after it.
+    pub queue: *mut FidEq,
 }
 
 /// An endpoint with a queue of its own; it is in the address vector under its index.
@@ -104,6 +106,7 @@ impl World {
             domain: null_mut(),
             av: null_mut(),
             nodes: Vec::new(),
+            queue: null_mut(),
         };
         // SAFETY: the info is libfabric's; each place is valid.
         unsafe {
@@ -225,7 +228,8 @@ impl Drop for World {
             close(node.ep);
             close(node.cq);
         }
-        for status in [close(self.av), close(self.domain), close(self.fabric)] {
+        let queue = || if self.queue.is_null() { 0 } else { close(self.queue) };
+        for status in [close(self.av), close(self.domain), queue(), close(self.fabric)] {
             assert!(std::thread::panicking() || status == 0, "closing: {status}");
         }
         // SAFETY: libfabric's own info.

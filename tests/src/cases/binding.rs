@@ -3,14 +3,17 @@
 use kestrel_core::{
     completion_counter::CompletionCounter,
     completion_queue::CompletionQueue,
+    domain::DomainOptions,
     endpoint::{Endpoint, EndpointError, EndpointOptions, PostError},
     error::{Errno, HasErrno},
+    event_queue::{Event, EventRead},
     flags::Flags,
     transport::Provider,
 };
 
 use crate::bed::{Bed, Options, open_vector, pattern, same};
 use crate::completion::read_each;
+use crate::link::{self, End, Listener};
 
 const BOTH: Flags = Flags::TRANSMIT.union(Flags::RECV);
 
@@ -264,4 +267,36 @@ pub fn other_keys_do_not_talk<P: Provider>(bed: &Bed<P>) {
     same(&world.received(1).good().returned.unwrap(), &pattern(2, 8), "the same key");
     world.sent(0).good();
     world.nothing_more();
+}
+
+/// "An event queue bound to a domain will be the default EQ associated with asynchronous control
+/// events that occur on the domain or active endpoints allocated on a domain. This includes CM
+/// events" (fi_domain(3)).
+pub fn a_domains_event_queue_is_the_default<P: Provider>(bed: &Bed<P>) {
+    let (domain, events) = (bed.domain(DomainOptions::default()), link::events());
+    assert_eq!(domain.bind_event_queue(&events), Ok(true));
+    assert_eq!(domain.bind_event_queue(&events), Ok(false));
+    let listener = Listener::listening(bed);
+    let caller = Endpoint::open(&domain, link::options()).unwrap();
+    caller.announce_as(4711);
+    let queue = CompletionQueue::open(&domain, 0).unwrap();
+    caller.bind_completion_queue(&queue, Flags::TRANSMIT | Flags::RECV).unwrap();
+    caller.connect(listener.passive.address(), &[]).unwrap();
+    link::drive("a request", &[], || {
+        events.progress();
+        !listener.has_nothing()
+    });
+    // One that has a queue of its own reports there.
+    let acceptor = End::acceptor(bed, listener.take(&[]));
+    acceptor.endpoint.accept(&[]).unwrap();
+    link::drive("the connection", &[&acceptor], || {
+        events.progress();
+        !events.is_empty()
+    });
+    assert_eq!(events.read(), EventRead::Event(Event::Connected { fid: 4711, data: Vec::new() }));
+    assert_eq!(acceptor.connected(&[]), []);
+    assert_eq!(events.close().unwrap_err().errno(), Errno::BUSY);
+    caller.close();
+    domain.close().unwrap();
+    events.close().unwrap();
 }

@@ -1,0 +1,97 @@
+//! The event queue of a domain. Reference: fi_domain(3), `fi_domain_bind`.
+
+use std::ptr::null_mut;
+
+use crate::{
+    code,
+    connections::{CONNECTED, End, Place, has_event},
+    flag,
+    host::host,
+    one_sided::register,
+    vectors::{AV_COMPLETE, EVENT, Vector, next_event, open_eq},
+    world::{World, bind, close, cq_attr},
+};
+
+const MR_COMPLETE: u32 = 4;
+const REG_MR: u64 = 1 << 59;
+
+#[test]
+fn a_vector_reports_to_its_domain_until_it_has_a_queue() {
+    let Some(host) = host("a_vector_reports_to_its_domain_until_it_has_a_queue") else { return };
+    let mut world = World::empty(host, |_| {});
+    let (events, own) = (open_eq(&world), open_eq(&world));
+    world.queue = events;
+    // The domain may have its queue after the vector was opened.
+    let vector = Vector::open(&world, EVENT);
+    assert_eq!(vector.insert(&["10.0.0.1:1"], &mut [], 0, null_mut()), code::NOEQ);
+    assert_eq!(bind(world.domain, events, 1), code::BADFLAGS);
+    assert_eq!((bind(world.domain, events, 0), bind(world.domain, own, 0)), (0, code::INVAL));
+    for vector in [vector, Vector::open(&world, EVENT)] {
+        assert_eq!(vector.insert(&["10.0.0.1:1"], &mut [], 0, null_mut()), 0);
+        let (event, entry) = next_event(events).unwrap();
+        assert_eq!((event, entry.fid, entry.data), (AV_COMPLETE, vector.av.cast(), 1));
+        assert_eq!((bind(vector.av, own, 0), bind(vector.av, own, 0)), (0, code::INVAL));
+        assert_eq!(vector.insert(&["10.0.0.2:1"], &mut [], 0, null_mut()), 0);
+        assert_eq!(next_event(own).unwrap().1.fid, vector.av.cast());
+        assert_eq!(next_event(events).err(), Some(code::AGAIN));
+    }
+    assert_eq!((close(own), close(events)), (0, code::BUSY));
+}
+
+#[test]
+fn registrations_are_reported_to_who_asks() {
+    let Some(host) = host("registrations_are_reported_to_who_asks") else { return };
+    for (flags, reported) in [(0, false), (REG_MR, true)] {
+        let mut world = World::empty(host, |_| {});
+        let events = open_eq(&world);
+        world.queue = events;
+        assert_eq!(bind(world.domain, events, flags), 0);
+        let mut memory = [0_u64; 8];
+        let region = register(&world, &mut memory, flag::REMOTE_READ);
+        let found = next_event(events).map(|(event, entry)| (event, entry.fid));
+        let expected = if reported { Ok((MR_COMPLETE, region.cast())) } else { Err(code::AGAIN) };
+        assert_eq!((found, close(region)), (expected, 0));
+    }
+}
+
+/// An endpoint of the place's domain without an event queue.
+fn open(place: &Place, info: *mut crate::abi::info::Info) -> End {
+    let mut end = End { ep: null_mut(), cq: null_mut(), eq: null_mut() };
+    // SAFETY: the domain is open, the info libfabric's.
+    unsafe {
+        let ops = &*(*place.domain).ops;
+        let attr = &mut cq_attr();
+        assert_eq!((ops.endpoint)(place.domain, info, &raw mut end.ep, null_mut()), 0);
+        assert_eq!((ops.cq_open)(place.domain, attr, &raw mut end.cq, null_mut()), 0);
+    }
+    assert_eq!(bind(end.ep, end.cq, flag::SEND | flag::RECV), 0);
+    end
+}
+
+#[test]
+fn connections_are_reported_to_their_domain() {
+    let Some(host) = host("connections_are_reported_to_their_domain") else { return };
+    let place = Place::listening(host);
+    let (address, events) = (crate::connections::name(place.pep), place.open_eq());
+    let caller = open(&place, place.info);
+    assert_eq!(caller.connect(&address, &[]), code::NOEQ);
+    assert_eq!(bind(place.domain, events, 0), 0);
+    // One has a queue of its own, which goes first.
+    let own = place.open_eq();
+    let caller = End { eq: events, ..caller };
+    assert_eq!(caller.connect(&address, b""), 0);
+    assert_eq!(bind(caller.ep, own, 0), code::OPBADSTATE);
+    let request = place.request(caller);
+    let acceptor = End { eq: own, ..open(&place, request.info) };
+    // SAFETY: the info is not used any more.
+    unsafe { (host.freeinfo)(request.info) };
+    assert_eq!((bind(acceptor.ep, own, 0), acceptor.accept(b"hello")), (0, 0));
+    while !has_event(caller.eq) | !has_event(acceptor.eq) {}
+    assert_eq!(caller.sees(CONNECTED), b"hello");
+    assert_eq!(acceptor.sees(CONNECTED), b"");
+    for end in [caller, acceptor] {
+        assert_eq!((close(end.ep), close(end.cq)), (0, 0));
+    }
+    assert_eq!((close(own), close(events)), (0, code::BUSY));
+    place.close_with(events);
+}
