@@ -200,5 +200,9 @@ pub fn open_passive_endpoint(
     config: &Config,
 ) -> Result<Arc<PassiveEndpoint>, OpenError> {
     let provider = provider(config, &info.domain.name, &info.domain.auth_key)?;
-    PassiveEndpoint::open(Arc::new(provider), info.clone())
+    let passive = PassiveEndpoint::open(Arc::new(provider), info.clone())?;
+    // "The backlog is initialized based on administrative configuration values" (fi_cm(3)). It has
+    // a bound that is 1 at least, and nothing listens yet, so this cannot fail.
+    let _ = passive.set_backlog(config.backlog);
+    Ok(passive)
 }

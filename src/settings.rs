@@ -89,6 +89,20 @@ mod tests {
     }
 
     #[test]
+    fn the_backlog_is_configured() {
+        let mut hints = kestrel_core::info::Hints::default();
+        hints.endpoint.kind = EndpointType::Msg;
+        let info = crate::discover(Some(&hints)).unwrap().remove(0);
+        for value in [1, 128, 65_536] {
+            let config = Config { backlog: value, ..Config::default() };
+            let passive = crate::objects::open_passive_endpoint(&info, &config).unwrap();
+            assert_eq!(passive.backlog(), value as usize);
+        }
+        assert_eq!(config("FI_KESTREL_BACKLOG", "7").unwrap().backlog, 7);
+        assert!(config("FI_KESTREL_BACKLOG", "0").is_err());
+    }
+
+    #[test]
     fn every_copy_routine_of_the_table_is_known_to_the_transport() {
         for name in ["auto", "memcpy", "avx2", "avx512", "movsb"] {
             let options = shm_options(&config("FI_KESTREL_COPY", name).unwrap());
@@ -125,7 +139,9 @@ mod tests {
             format!("{near:?} {far:?} {domains:?} {offer:?} {devices:?} {way}")
         };
         let usual = everything(&far_config("", "").unwrap());
-        for parameter in &kestrel_core::config::PARAMETERS {
+        // The backlog is no option, but a call: see the_backlog_is_configured.
+        let all = &kestrel_core::config::PARAMETERS;
+        for parameter in all.iter().filter(|it| it.name != "FI_KESTREL_BACKLOG") {
             let other = match parameter.name {
                 "FI_KESTREL_TRANSPORT" => "auto",
                 "FI_KESTREL_DEVICE" => "rxe2",

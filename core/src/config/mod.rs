@@ -78,6 +78,7 @@ pub struct Config {
     pub fetch_min: usize,
     /// Memory is changed atomically by adapters alone.
     pub nic_atomics: bool,
+    pub backlog: i32,
 }
 
 const KIB: u64 = 1 << 10;
@@ -90,7 +91,7 @@ const COPY: &[&str] = &["auto", "memcpy", "avx2", "avx512", "movsb"];
 const NIC_ATOMICS: &[&str] = &["off", "exclusive"];
 
 /// All parameters, in the order of the manual page.
-pub static PARAMETERS: [Parameter; 15] = [
+pub static PARAMETERS: [Parameter; 16] = [
     Parameter {
         name: "FI_KESTREL_TRANSPORT",
         kind: Kind::Choice(TRANSPORT),
@@ -232,6 +233,16 @@ pub static PARAMETERS: [Parameter; 15] = [
                same in all processes.",
         store: |config, value| config.nic_atomics = value.choice() == 1,
     },
+    Parameter {
+        name: "FI_KESTREL_BACKLOG",
+        kind: Kind::Integer { min: 1, max: 65_536 },
+        default: "128",
+        unit: Unit::None,
+        help: "How many requests for connections may wait at a passive endpoint, unless the \
+               application says. What is beyond it is rejected.",
+        // The bounds are an i32's.
+        store: |config, value| config.backlog = value.integer() as i32,
+    },
 ];
 
 /// A value that a parameter cannot have.
@@ -317,6 +328,7 @@ impl Config {
             inject_size: 0,
             fetch_min: 0,
             nic_atomics: false,
+            backlog: 0,
         }
     }
 
@@ -385,6 +397,7 @@ mod tests {
             inject_size: 4096,
             fetch_min: 256 << 10,
             nic_atomics: false,
+            backlog: 128,
         };
         assert_eq!(config, expected);
         assert_eq!(with("FI_KESTREL_TX_SIZE", "  "), Ok(expected));
@@ -410,6 +423,7 @@ mod tests {
             ("INJECT_SIZE", "64"),
             ("FETCH_MIN", "1M"),
             ("NIC_ATOMICS", "exclusive"),
+            ("BACKLOG", "3"),
         ] {
             set.insert(format!("FI_KESTREL_{name}"), value.to_owned());
         }
@@ -431,6 +445,7 @@ mod tests {
         expected.inject_size = 64;
         expected.fetch_min = 1 << 20;
         expected.nic_atomics = true;
+        expected.backlog = 3;
         assert_eq!(config, expected);
         for (text, routine) in COPY.iter().zip([
             CopyRoutine::Auto,

@@ -37,9 +37,6 @@ use crate::{
 /// FI_OPT_CM_DATA_SIZE tells. Units: bytes.
 pub const CM_DATA_SIZE: usize = 256;
 
-/// Requests that may wait at a listener, if nobody says. Reference: fi_endpoint(3), FI_BACKLOG.
-pub const BACKLOG_DEFAULT: usize = 128;
-
 /// "The fi_connect, fi_accept, and fi_reject calls will silently truncate any application
 /// data which cannot fit into underlying protocol messages."
 pub(crate) fn truncated(data: &[u8]) -> Vec<u8> {

@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::{
-    BACKLOG_DEFAULT, ConnectionError,
+    ConnectionError,
     manager::{Listener, Manager, Reporter},
     request::ConnectionRequest,
     truncated,
@@ -16,6 +16,7 @@ use crate::{
     address::Address,
     address_vector::{AddressVector, AddressVectorAttributes},
     completion_queue::store::Sharing,
+    config::Config,
     domain::OpenError,
     engine::{BURST_MAX, Engine, Setup, report::Side, unit::Unit},
     event_queue::EventQueue,
@@ -55,7 +56,8 @@ fn opening(info: &Info, address: Option<Address>) -> Opening<'_> {
 }
 
 impl<P: Provider> PassiveEndpoint<P> {
-    /// Opens one at `info.source`; without a port there the provider chooses one.
+    /// Opens one at `info.source`; without a port there the provider chooses one. Its backlog is the
+    /// configuration's default until [`Self::set_backlog`].
     ///
     /// # Errors
     /// The address is in use or is not ours, no descriptors are left, …
@@ -69,7 +71,7 @@ impl<P: Provider> PassiveEndpoint<P> {
             transport: Some(transport),
             unit: None,
             reporter: None,
-            backlog: BACKLOG_DEFAULT,
+            backlog: Config::default().backlog as usize,
         };
         Ok(Arc::new(PassiveEndpoint { provider, info, state: Mutex::new(state) }))
     }
@@ -121,7 +123,12 @@ impl<P: Provider> PassiveEndpoint<P> {
         Ok(())
     }
 
-    /// How many requests may wait. Reference: fi_endpoint(3), FI_BACKLOG.
+    /// How many requests may wait.
+    pub fn backlog(&self) -> usize {
+        self.lock().backlog
+    }
+
+    /// Says how many requests may wait. Reference: fi_endpoint(3), FI_BACKLOG.
     pub fn set_backlog(&self, backlog: i32) -> Result<(), ConnectionError> {
         let bad = ConnectionError::BadBacklog { backlog };
         let count = usize::try_from(backlog).ok().filter(|&count| count > 0).ok_or(bad)?;
