@@ -221,16 +221,17 @@ impl AddressVector {
     /// # Errors
     /// [`AddressVectorError::AuthKeyCount`], [`AddressVectorError::NotInserted`].
     pub fn audience(
-        &self,
+        self: &Arc<Self>,
         source: FiAddr,
         flags: AddressVectorFlags,
     ) -> Result<Audience, AddressVectorError> {
+        let vector = self.clone();
         if source == FI_ADDR_UNSPEC {
             let keys = Keyring::new(self.lock().auth_keys.keys.iter().map(|held| held.key.clone()));
             let (count, count_max) = (keys.keys().len(), KEYS_MAX);
             return match count {
                 0 => Err(AddressVectorError::AuthKeyCount { count, count_max }),
-                _ => Ok(Audience { keys, address: None }),
+                _ => Ok(Audience { keys, address: None, vector }),
             };
         }
         let is_handle = number_of(source).is_some();
@@ -239,7 +240,7 @@ impl AddressVector {
         }
         let keys = Keyring::new([self.lookup_auth_key(source)?]);
         let address = if is_handle { None } else { Some(self.lookup(source)?) };
-        Ok(Audience { keys, address })
+        Ok(Audience { keys, address, vector })
     }
 
     /// The keys that are there now, for an endpoint that is enabled with them: "Later

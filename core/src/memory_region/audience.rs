@@ -2,17 +2,29 @@
 //! Reference: fi_mr(3), `auth_key`: "Only peer endpoints that are programmed to use the same
 //! authorization key may access the memory region."
 
+use std::{fmt, sync::Arc};
+
 use super::{MemoryRegion, access::Refusal};
 use crate::{
     address::Address,
+    address_vector::AddressVector,
     auth_key::{AuthKey, Keyring},
 };
 
 /// Whoever proves one of these keys, or of them whoever is at one address.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Audience {
     pub(crate) keys: Keyring,
     pub(crate) address: Option<Address>,
+    /// Where the keys are from: it is not closed before the region is.
+    pub(crate) vector: Arc<AddressVector>,
+}
+
+impl fmt::Debug for Audience {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Audience { keys, address, vector: _ } = self;
+        f.debug_struct("Audience").field("keys", keys).field("address", address).finish()
+    }
 }
 
 impl Audience {

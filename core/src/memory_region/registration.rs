@@ -4,6 +4,7 @@
 use std::sync::{Arc, OnceLock};
 
 use super::{MemoryRegion, MemoryRegionAttributes, MemoryRegionError, MemoryRegionRegistry};
+use crate::address_vector::AddressVector;
 use crate::completion_counter::CompletionCounter;
 use crate::counter::Counter;
 use crate::domain::Domain;
@@ -51,6 +52,15 @@ impl MemoryRegionRegistry {
     }
 }
 
+/// Lets go of the vector that a region's keys are from: "If resources are still associated with the
+/// AV when attempting to close, the call will return -FI_EBUSY" (fi_av(3)).
+fn unbind(vector: Option<&Arc<AddressVector>>) {
+    if let Some(vector) = vector {
+        // Counted when the region was registered, so this cannot fail.
+        let _ = vector.binds().unbind();
+    }
+}
+
 impl<P: Provider> Domain<P> {
     /// Registers memory that peers may reach, as its access says.
     ///
@@ -68,8 +78,12 @@ impl<P: Provider> Domain<P> {
         &self,
         attributes: &MemoryRegionAttributes<'_>,
     ) -> Result<Arc<MemoryRegion>, MemoryRegionError> {
+        let vector = attributes.audience.map(|audience| &audience.vector);
         self.uses().bind()?;
-        let region = self.memory_regions().register(attributes);
+        let counted = vector.map_or(Ok(()), |vector| vector.binds().bind());
+        let region = counted.map_err(MemoryRegionError::from).and_then(|()| {
+            self.memory_regions().register(attributes).inspect_err(|_| unbind(vector))
+        });
         if region.is_err() {
             // Counted above, so this cannot fail.
             let _ = self.uses().unbind();
@@ -88,6 +102,7 @@ impl<P: Provider> Domain<P> {
             let _ = counter.binds().unbind();
         }
         let _ = self.uses().unbind();
+        unbind(region.audience.as_ref().map(|audience| &audience.vector));
         Ok(())
     }
 

@@ -328,3 +328,28 @@ fn regions_are_registered_for_keys() {
         assert_eq!((close(object.ep), close(object.cq)), (0, 0));
     }
 }
+
+/// "If resources are still associated with the AV when attempting to close, the call will return
+/// -FI_EBUSY."
+#[test]
+fn a_vector_closes_after_the_regions_for_its_keys() {
+    let Some(world) = keyed() else { return };
+    let vector = Vector::open(&world, 0);
+    insert_key(&vector, b"blue", 0).unwrap();
+    let mut memory = 0_u64;
+    let iov = Iovec { base: (&raw mut memory).cast(), len: 8 };
+    let mut mr: *mut FidMr = null_mut();
+    // SAFETY: the memory outlives the region.
+    unsafe {
+        let mut key = MrAuthKey { av: vector.av, src_addr: ANY };
+        let mut attr: MrAttr = std::mem::zeroed();
+        (attr.mr_iov, attr.iov_count, attr.access) = (&raw const iov, 1, flag::REMOTE_WRITE);
+        (attr.auth_key, attr.auth_key_size) = ((&raw mut key).cast(), size_of::<MrAuthKey>());
+        let regattr = (*(*world.domain).mr).regattr;
+        // What was not registered is no use of the vector.
+        let refused = regattr(world.domain.cast(), &raw const attr, 1 << 40, &raw mut mr);
+        assert_eq!(refused, code::BADFLAGS);
+        assert_eq!(regattr(world.domain.cast(), &raw const attr, 0, &raw mut mr), 0);
+    }
+    assert_eq!((close(vector.av), close(mr), close(vector.av)), (code::BUSY, 0, 0));
+}
