@@ -65,6 +65,9 @@ pub const FI_ADDR_NOTAVAIL: FiAddr = u64::MAX;
 /// Receive-context bits beyond this would leave too few for the addresses.
 const RX_CTX_BITS_MAX: u32 = 32;
 
+/// The most addresses that room is made for before they are inserted.
+const EXPECTED_MAX: usize = 1 << 20;
+
 bitflags::bitflags! {
     /// Flags of opening and inserting, with libfabric's values. Reference: fi_av(3).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -197,7 +200,7 @@ impl AddressVector {
         if attributes.kind == AddressVectorKind::Unspec {
             attributes.kind = AddressVectorKind::Table;
         }
-        Ok(AddressVector {
+        let vector = AddressVector {
             attributes,
             table,
             insertions: AtomicU64::new(0),
@@ -209,7 +212,13 @@ impl AddressVector {
             events: OnceLock::new(),
             default_events: OnceLock::new(),
             writer: Mutex::new(Writer::default()),
-        })
+        };
+        // "The provider uses this to optimize resource allocations." It may be far off.
+        let count = vector.attributes.count.min(EXPECTED_MAX);
+        if count > 0 {
+            vector.expect(&mut vector.lock(), count);
+        }
+        Ok(vector)
     }
 
     /// What it was opened with; the kind is never `Unspec`.

@@ -51,6 +51,12 @@ impl ReverseIndex {
         self.lowest.try_reserve(count, |&index| hash(&at(index))).is_ok()
     }
 
+    /// How many indices there is room for.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn capacity(&self) -> usize {
+        self.lowest.capacity()
+    }
+
     /// The lowest index that holds `address`.
     pub(super) fn find(&self, address: &Address, at: impl Fn(u32) -> Address) -> Option<u32> {
         self.lowest.find(hash(address), |&index| at(index) == *address).copied()

@@ -47,6 +47,16 @@ fn a_table_counts_from_zero_and_fills_its_lowest_gap_first() {
     assert!(av.capacity() >= 101);
 }
 
+/// "Indicates the expected number of addresses that will be inserted into the AV."
+#[test]
+fn what_is_expected_has_room() {
+    let room = |count| open(AddressVectorAttributes { count, ..Default::default() }).expected();
+    assert_eq!(room(0), 0);
+    assert!(room(1000) >= 1000);
+    // A number that cannot be meant costs no more than much.
+    assert!((1 << 20..1 << 24).contains(&room(usize::MAX)));
+}
+
 #[test]
 fn bad_or_removed_addresses_are_invalid() {
     let av = open(AddressVectorAttributes::default());

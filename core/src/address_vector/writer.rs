@@ -132,6 +132,12 @@ impl AddressVector {
         }
     }
 
+    /// How many addresses there is room for on the way back from an address to its number.
+    #[cfg(all(test, not(loom)))]
+    pub(super) fn expected(&self) -> usize {
+        self.lock().index.capacity()
+    }
+
     /// Inserts a range as one run, where the vector is symmetric and has no gap; answers the
     /// first of its numbers.
     pub(super) fn insert_run(&self, writer: &mut Writer, range: SymmetricRange) -> Option<FiAddr> {
