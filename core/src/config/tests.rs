@@ -1,0 +1,137 @@
+//! The table against what it says, and values of all kinds against the table.
+
+use super::*;
+
+fn with(name: &str, value: &str) -> Result<Config, Vec<ConfigError>> {
+    Config::from_lookup(|asked| (asked == name).then(|| value.to_owned()))
+}
+
+#[test]
+fn defaults_are_within_their_own_bounds() {
+    let config = Config::from_lookup(|_| None).unwrap();
+    assert_eq!(config, Config::default());
+    let expected = Config {
+        transport: TransportChoice::Auto,
+        device: String::new(),
+        cores: CoreSet::default(),
+        unexpected_budget_bytes: 64 << 20,
+        chunk_size: 32 << 10,
+        chunk_count: 64,
+        cma: CmaPolicy::Auto,
+        copy: CopyRoutine::Auto,
+        connect_timeout_ms: 5000,
+        spin_us: 50,
+        tx_size: 1024,
+        rx_size: 1024,
+        inject_size: 4096,
+        fetch_min: 256 << 10,
+        nic_atomics: false,
+        backlog: 128,
+    };
+    assert_eq!(config, expected);
+    assert_eq!(with("FI_KESTREL_TX_SIZE", "  "), Ok(expected));
+}
+
+#[test]
+fn each_parameter_sets_its_own_value() {
+    let mut expected = Config::default();
+    let mut set = std::collections::BTreeMap::new();
+    for (name, value) in [
+        ("TRANSPORT", "verbs"),
+        ("DEVICE", "mlx5_0"),
+        ("CORES", "1,4-6"),
+        ("UNEXPECTED_BUDGET", "1G"),
+        ("CHUNK_SIZE", "8192"),
+        ("CHUNK_COUNT", "12"),
+        ("CMA", "off"),
+        ("COPY", "avx512"),
+        ("CONNECT_TIMEOUT", "100"),
+        ("SPIN", "0"),
+        ("TX_SIZE", "65536"),
+        ("RX_SIZE", "1"),
+        ("INJECT_SIZE", "64"),
+        ("FETCH_MIN", "1M"),
+        ("NIC_ATOMICS", "exclusive"),
+        ("BACKLOG", "3"),
+    ] {
+        set.insert(format!("FI_KESTREL_{name}"), value.to_owned());
+    }
+    assert_eq!(set.len(), PARAMETERS.len());
+    let config = Config::from_lookup(|name| set.get(name).cloned()).unwrap();
+    assert_eq!(config.cores.iter().collect::<Vec<_>>(), [1, 4, 5, 6]);
+    expected.transport = TransportChoice::Verbs;
+    expected.device = "mlx5_0".into();
+    expected.cores = config.cores.clone();
+    expected.unexpected_budget_bytes = 1 << 30;
+    expected.chunk_size = 8192;
+    expected.chunk_count = 12;
+    expected.cma = CmaPolicy::Off;
+    expected.copy = CopyRoutine::Avx512;
+    expected.connect_timeout_ms = 100;
+    expected.spin_us = 0;
+    expected.tx_size = 65_536;
+    expected.rx_size = 1;
+    expected.inject_size = 64;
+    expected.fetch_min = 1 << 20;
+    expected.nic_atomics = true;
+    expected.backlog = 3;
+    assert_eq!(config, expected);
+    for (text, routine) in COPY.iter().zip([
+        CopyRoutine::Auto,
+        CopyRoutine::Memcpy,
+        CopyRoutine::Avx2,
+        CopyRoutine::Avx512,
+        CopyRoutine::Movsb,
+    ]) {
+        assert_eq!(with("FI_KESTREL_COPY", text).unwrap().copy, routine);
+    }
+}
+
+#[test]
+fn errors_name_parameter_value_and_bounds_and_come_all_at_once() {
+    let error = with("FI_KESTREL_CONNECT_TIMEOUT", "99").unwrap_err().remove(0);
+    assert_eq!(
+        error.to_string(),
+        "FI_KESTREL_CONNECT_TIMEOUT=99: it is too small; a number from 100 to 3600000 \
+         milliseconds is expected (default: 5000)"
+    );
+    assert_eq!(error.errno(), Errno::INVAL);
+    let error = with("FI_KESTREL_COPY", "fast").unwrap_err().remove(0);
+    assert_eq!(
+        error.to_string(),
+        "FI_KESTREL_COPY=fast: it is none of the choices; auto, memcpy, avx2, avx512 or \
+         movsb is expected (default: auto)"
+    );
+    let errors = Config::from_lookup(|_| Some("-1".to_owned())).unwrap_err();
+    assert_eq!(errors.len(), PARAMETERS.len());
+}
+
+#[test]
+fn atomics_by_the_device_alone_need_all_peers_behind_it() {
+    for transport in ["auto", "shm", "verbs"] {
+        let lookup = |name: &str| match name {
+            "FI_KESTREL_NIC_ATOMICS" => Some("exclusive".to_owned()),
+            "FI_KESTREL_TRANSPORT" => Some(transport.to_owned()),
+            _ => None,
+        };
+        let read = Config::from_lookup(lookup);
+        assert_eq!(read.is_ok(), transport == "verbs", "{transport}: {read:?}");
+        for error in read.err().into_iter().flatten() {
+            let told = error.to_string();
+            assert!(told.contains("NIC_ATOMICS=exclusive: it needs FI_KESTREL_TRANSPORT=verbs"));
+        }
+    }
+}
+
+#[test]
+fn the_table_is_in_good_order() {
+    for parameter in &PARAMETERS {
+        assert!(parameter.name.starts_with("FI_KESTREL_"));
+        assert!(parameter.help.ends_with('.'), "{}", parameter.name);
+        let same = PARAMETERS.iter().filter(|other| other.name == parameter.name);
+        assert_eq!(same.count(), 1, "{}", parameter.name);
+    }
+    assert_eq!(PARAMETERS[3].short_name(), "unexpected_budget");
+    assert_eq!(PARAMETERS[4].allowed(), "a power of two from 4096 to 4194304 bytes");
+    assert!(PARAMETERS[2].describe().contains("default: none"));
+}
