@@ -1,7 +1,10 @@
 //! Addresses as C writes them: a `struct sockaddr` of some family, or a string.
 //! Reference: fi_getinfo(3), "ADDRESSING FORMATS".
 
-use std::ffi::{CStr, c_char, c_void};
+use std::{
+    ffi::{CStr, c_char, c_void},
+    net::IpAddr,
+};
 
 use kestrel_core::{
     address::{Address, AddressError, AddressFormat},
@@ -146,6 +149,12 @@ pub fn write(format: AddressFormat, address: &Address) -> Vec<u8> {
         text.push(0);
         return text;
     }
+    let address = match address.ip() {
+        IpAddr::V4(ip) if format == AddressFormat::In6 => {
+            Address::new(ip.to_ipv6_mapped().into(), address.port())
+        }
+        _ => *address,
+    };
     address.to_bytes().to_vec()
 }
 
@@ -171,4 +180,21 @@ pub unsafe fn fill(bytes: &[u8], target: *mut c_void, length: *mut usize) -> Res
         return Err(Failure::new(Errno::TOOSMALL, reason));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As insertions read it: "The address must be in the same format as that specified using
+    /// fi_info" (fi_cm(3)).
+    #[test]
+    fn an_address_is_written_in_its_format() {
+        let address: Address = "fi_sockaddr_in://127.0.0.1:7".parse().unwrap();
+        let mapped: Address = "fi_sockaddr_in6://[::ffff:127.0.0.1]:7".parse().unwrap();
+        let written = |format| write(format, &address);
+        assert_eq!(written(AddressFormat::In), &address.to_bytes()[..]);
+        assert_eq!(written(AddressFormat::SockAddr), &address.to_bytes()[..]);
+        assert_eq!(written(AddressFormat::In6), &mapped.to_bytes()[..]);
+    }
 }
