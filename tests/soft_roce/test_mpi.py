@@ -73,8 +73,10 @@ def test_mpi4py(module: str) -> None:
     assert "\nOK" in text and re.search(r"Ran [1-9]\d* tests? in", text), text[-4000:]
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("benchmark", ["PingPong", "Sendrecv", "Allreduce", "Alltoall"])
+BENCHMARKS = ["PingPong", *(pytest.param(it, marks=pytest.mark.full) for it in ("Sendrecv", "Allreduce", "Alltoall"))]
+
+
+@pytest.mark.parametrize("benchmark", BENCHMARKS)
 def test_intel_mpi_benchmarks(benchmark: str) -> None:
     """All sizes, with few iterations."""
     program = str(INTEL_MPI.folder / "bin" / "IMB-MPI1")
