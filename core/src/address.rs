@@ -106,6 +106,15 @@ impl Deref for AddressBytes {
     }
 }
 
+/// One form for addresses that mean the same endpoint: version 4 as such, and no flow label.
+pub fn canonical(mut address: SocketAddr) -> SocketAddr {
+    if let SocketAddr::V6(v6) = &mut address {
+        v6.set_flowinfo(0);
+    }
+    address.set_ip(address.ip().to_canonical());
+    address
+}
+
 impl From<SocketAddr> for Address {
     fn from(address: SocketAddr) -> Self {
         Address(address)
@@ -152,13 +161,7 @@ impl Address {
     /// The one way to write it that all others are held to.
     #[inline]
     pub fn canonical(&self) -> SocketAddr {
-        let SocketAddr::V6(v6) = self.0 else {
-            return self.0;
-        };
-        match v6.ip().to_ipv4_mapped() {
-            Some(ip) => SocketAddr::new(ip.into(), v6.port()),
-            None => SocketAddrV6::new(*v6.ip(), v6.port(), 0, v6.scope_id()).into(),
-        }
+        canonical(self.0)
     }
 
     /// The format that says most about this address: [`AddressFormat::In`] or [`AddressFormat::In6`].

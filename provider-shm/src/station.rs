@@ -4,18 +4,17 @@
 //! takes a lane of its own. So two endpoints that connect to each other at once do not cross:
 //! each gets what it asked for.
 
-use std::fmt;
-use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use std::{fmt, io};
 
 use crossbeam_queue::SegQueue;
 use crossbeam_utils::CachePadded;
 use kestrel_core::{
+    address::canonical,
     auth_key::{KeyNumber, Keyring, ONLY_KEY},
     transport::Service,
 };
@@ -312,14 +311,14 @@ impl Station {
     ///
     /// Cost: a few system calls; who listens sees a connection that ends at once.
     pub fn finds(&self, address: SocketAddr) -> bool {
-        socket::open_connection(self.service, socket::canonical(address)).is_ok()
+        socket::open_connection(self.service, canonical(address)).is_ok()
     }
 
     /// Whether nobody listens at `address` on this host now; not where that cannot be told.
     ///
     /// Cost: as `finds`.
     pub fn is_deserted(&self, address: SocketAddr) -> bool {
-        let there = socket::open_connection(self.service, socket::canonical(address));
+        let there = socket::open_connection(self.service, canonical(address));
         there.err() == Some(Errno::CONNREFUSED)
     }
 
@@ -328,7 +327,7 @@ impl Station {
     ///
     /// Cost: as `finds`.
     pub fn is_of_others(pid: Option<i32>, address: SocketAddr) -> bool {
-        match socket::open_connection(Service::Reliable, socket::canonical(address)) {
+        match socket::open_connection(Service::Reliable, canonical(address)) {
             Ok(there) => sys::peer_credentials(there.as_fd())
                 .map_or(true, |owner| !socket::same_user(owner) || owner.pid != pid),
             Err(errno) => errno != Errno::CONNREFUSED,
@@ -459,7 +458,7 @@ impl fmt::Debug for Station {
 /// Listens at the address that was asked for, or at a free one.
 fn take_address(options: &StationOptions) -> Result<(OwnedFd, SocketAddr), StationError> {
     let asked = options.address.unwrap_or(SocketAddr::new(options.default_ip, 0));
-    let mut address = socket::canonical(asked);
+    let mut address = canonical(asked);
     if address.ip().is_unspecified() {
         address.set_ip(options.default_ip.to_canonical());
     }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use kestrel_core::{
-    address::Address,
+    address::{Address, canonical},
     auth_key::Keyring,
     config::Config,
     error::Errno,
@@ -121,7 +121,7 @@ impl<V: Verbs> RcProvider<V> {
     /// Listens at the address that was asked for, or at a free port.
     fn listen(&self, address: Option<Address>) -> Result<(OwnedFd, SocketAddr), Unreachable> {
         let default = SocketAddr::new(self.default_ip, 0);
-        let mut asked = socket::canonical(address.map_or(default, |address| address.socket_addr()));
+        let mut asked = canonical(address.map_or(default, |address| address.socket_addr()));
         if asked.ip().is_unspecified() {
             asked.set_ip(self.default_ip);
         }

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use kestrel_core::auth_key::KeyNumber;
+use kestrel_core::{address::canonical, auth_key::KeyNumber};
 use rustix::event::epoll;
 use rustix::io::Errno;
 use thiserror::Error;
@@ -275,7 +275,7 @@ impl ControlThread {
                 return Err(Objection::System { call: "watching the peer", source });
             }
         };
-        hello.from.address = socket::canonical(hello.from.address);
+        hello.from.address = canonical(hello.from.address);
         self.check_address(id, hello.from.address)?;
         let share = self.take_share(id)?;
         let memory = self.probe(station, credentials, &hello.from, end_mark);

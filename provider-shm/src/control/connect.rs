@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use kestrel_core::{auth_key::KeyNumber, transport::Service};
+use kestrel_core::{address::canonical, auth_key::KeyNumber, transport::Service};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
@@ -92,7 +92,7 @@ impl ControlThread {
         let Some(record) = self.stations.get(&station) else {
             return;
         };
-        let to = socket::canonical(to);
+        let to = canonical(to);
         let since = Instant::now();
         let deadline = since + record.connect_timeout.min(LONGEST_TIMEOUT);
         let connecting = Connecting {

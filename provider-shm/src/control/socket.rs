@@ -68,15 +68,6 @@ pub fn abstract_name(service: Service, address: SocketAddr) -> String {
     }
 }
 
-/// One form for addresses that mean the same endpoint: version 4 as such, and no flow label.
-pub(crate) fn canonical(mut address: SocketAddr) -> SocketAddr {
-    if let SocketAddr::V6(v6) = &mut address {
-        v6.set_flowinfo(0);
-    }
-    address.set_ip(address.ip().to_canonical());
-    address
-}
-
 fn unix_address(name: &str) -> Result<SocketAddrUnix, Errno> {
     SocketAddrUnix::new_abstract_name(name.as_bytes())
 }

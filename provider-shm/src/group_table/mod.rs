@@ -31,14 +31,14 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use hmac::{Hmac, KeyInit, Mac};
-use kestrel_core::address::Address;
+use kestrel_core::address::{Address, canonical};
 use kestrel_core::address_vector::SharedMemory;
 use kestrel_core::error::{Errno, HasErrno};
 use kestrel_core::group::Member;
 use sha2::Sha256;
 use thiserror::Error;
 
-use crate::control::{socket, wire};
+use crate::control::wire;
 use crate::named_memory::{Name, NamedMemory, NamedMemoryError, Opening};
 
 /// Who can hear one group at a time.
@@ -218,7 +218,7 @@ fn read(slot: &Slot) -> Content {
     }
     match wire::address_of(&bytes) {
         Ok(address) => {
-            let address = Address::from(socket::canonical(address));
+            let address = Address::from(canonical(address));
             Content::Member(Member { address, incarnation })
         }
         Err(_) => Content::Nonsense(incarnation),

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kestrel_core::auth_key::AuthKey;
+use kestrel_core::{address::canonical, auth_key::AuthKey};
 use rustix::{
     event::epoll::{self, EventFlags},
     io::Errno,
@@ -82,7 +82,7 @@ impl<V: Verbs> ControlThread<V> {
         if greeted.and_then(|()| self.watch(id, &socket, EventFlags::IN)).is_err() {
             return socket::hang_up(&socket);
         }
-        let from = socket::canonical(from);
+        let from = canonical(from);
         let (input, answer) = (Vec::new(), None);
         self.incoming.insert(id, Incoming { station, socket, from, input, nonce, answer });
         self.set_timer(id, Some(Instant::now() + HELLO_WAIT));

@@ -6,7 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kestrel_core::auth_key::{AuthKey, KeyNumber};
+use kestrel_core::{
+    address::canonical,
+    auth_key::{AuthKey, KeyNumber},
+};
 use rustix::{event::epoll::EventFlags, io::Errno};
 
 use super::{
@@ -104,7 +107,7 @@ impl<V: Verbs> ControlThread<V> {
         let outgoing = Outgoing {
             station,
             request,
-            to: socket::canonical(to),
+            to: canonical(to),
             key,
             since,
             deadline,

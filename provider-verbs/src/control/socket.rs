@@ -25,15 +25,6 @@ const BACKLOG: i32 = 4096;
 /// as long for what was sent and is not acknowledged.
 pub const SILENCE_MAX: Duration = Duration::from_secs(5);
 
-/// One form for addresses that mean the same endpoint: version 4 as such, and no flow label.
-pub fn canonical(mut address: SocketAddr) -> SocketAddr {
-    if let SocketAddr::V6(v6) = &mut address {
-        v6.set_flowinfo(0);
-    }
-    address.set_ip(address.ip().to_canonical());
-    address
-}
-
 fn new_socket(address: SocketAddr) -> Result<OwnedFd, Errno> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;

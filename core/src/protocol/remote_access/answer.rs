@@ -143,13 +143,15 @@ impl<T: Transport> Engine<T> {
     fn refused(&mut self, index: u32, errno: u64) {
         // Only the numbers that a target has reasons for; a peer may write any.
         let errno = Errno(i32::try_from(errno).unwrap_or(Errno::OTHER.0));
-        let commits = self.remotes[index].flags.contains(Flags::COMMIT_COMPLETE);
+        let RemoteOperation { flags, action, .. } = &self.remotes[index];
+        // Where adapters play atomic operations, it is more likely that the other's does not.
+        let commits = flags.contains(Flags::COMMIT_COMPLETE) && !self.setup.adapter_atomics;
+        let is_volatile = commits || *action == Action::Write;
         let what = match errno {
             Errno::KEYREJECTED => "it has no memory region with this key",
             Errno::ACCES => "its memory region or its endpoint does not allow that",
             Errno::INVAL => "that is not within its memory region, or not aligned",
-            Errno::OPNOTSUPP if !self.setup.adapter_atomics && commits => VOLATILE,
-            Errno::OPNOTSUPP if self.remotes[index].action == Action::Write => VOLATILE,
+            Errno::OPNOTSUPP if is_volatile => VOLATILE,
             Errno::OPNOTSUPP => FOR_ADAPTERS,
             Errno::IO => "the storage behind its memory region did not take it",
             _ => "it did not say why",
