@@ -72,8 +72,8 @@ pub enum StationEvent<V: Verbs> {
     Heard { link: u64, peer: PeerIdentity },
     /// A queue pair that receives, of a connection that came to nothing. A window was promised.
     Abandoned { queue_pair: V::QueuePair },
-    /// The peer closed the connection, or its endpoint.
-    Closed { link: u64 },
+    /// The peer closed the connection, or its endpoint, after so many packets had come to it.
+    Closed { link: u64, received: u32 },
     /// The peer's process is gone, or its host.
     Lost { link: u64, reason: String },
 }

@@ -17,6 +17,7 @@ pub mod completion;
 pub mod contexts;
 pub mod echo;
 pub mod endless;
+pub mod fake;
 pub mod figures;
 pub mod fork;
 pub mod hints;

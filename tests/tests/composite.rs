@@ -17,6 +17,7 @@ use kestrel_core::{
 use kestrel_shm::{ShmOptions, ShmProvider};
 use kestrel_tests::{
     bed::{Bed, Options, World, pattern, same},
+    fake::fake_provider,
     scale::PATIENCE,
 };
 use kestrel_verbs::{
@@ -43,8 +44,7 @@ fn shm() -> ShmProvider {
 }
 
 fn verbs(fabric: &FakeFabric) -> RcProvider<FakeDevice> {
-    let device = Arc::new(fabric.device(FakeOptions::default()));
-    RcProvider::on_device(device, LOCALHOST, VerbsOptions::default()).unwrap()
+    fake_provider(fabric, FakeOptions::default(), VerbsOptions::default())
 }
 
 fn provider(fabric: &FakeFabric, has: Has) -> Real {

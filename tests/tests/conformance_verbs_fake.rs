@@ -6,7 +6,7 @@ use kestrel_core::{
     completion_queue::store::Sharing,
     transport::{Bell, CoreClaim, Opening, Provider, Unreachable},
 };
-use kestrel_tests::{bed::Bed, conformance};
+use kestrel_tests::{bed::Bed, conformance, fake::fake_provider};
 use kestrel_verbs::{
     Carrier, RcProvider, VerbsOptions,
     device::LinkLayer,
@@ -68,10 +68,8 @@ fn bed(fake: FakeOptions, sharing: Sharing) -> Bed<Watched> {
 
 fn bed_with(fake: FakeOptions, sharing: Sharing, nic_atomics: bool) -> Bed<Watched> {
     let fabric = FakeFabric::default();
-    let device = Arc::new(fabric.device(fake));
-    let ip = [127, 0, 0, 1].into();
     let options = VerbsOptions { fetch_min: 32 << 10, nic_atomics, ..VerbsOptions::default() };
-    let provider = RcProvider::on_device(device, ip, options).unwrap();
+    let provider = fake_provider(&fabric, fake, options);
     Bed { provider: Arc::new(Watched { provider, fabric }), sharing }
 }
 

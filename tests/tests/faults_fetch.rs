@@ -1,13 +1,14 @@
 //! Long messages that the receiver's adapter reads, on the fake: errors of the device, memory that
 //! cannot be registered, peers that go, and that nothing is written when it is not ours any more.
 
-use std::sync::Arc;
-
-use kestrel_core::{completion_queue::store::Sharing, error::Errno, flags::Flags, memory::Pieces};
-use kestrel_tests::bed::{Bed, Memory, Receive, Send, World, pattern, same};
+use kestrel_core::{error::Errno, flags::Flags, memory::Pieces};
+use kestrel_tests::{
+    bed::{Memory, Receive, Send, World, pattern, same},
+    fake::fake_bed,
+};
 use kestrel_verbs::{
     RcProvider, VerbsOptions,
-    fake::{FakeDevice, FakeFabric, FakeOptions},
+    fake::{FakeDevice, FakeFabric},
     verbs::Status,
 };
 
@@ -25,12 +26,8 @@ struct Pull {
 
 impl Pull {
     fn new() -> Pull {
-        let fabric = FakeFabric::default();
-        let device = Arc::new(fabric.device(FakeOptions::default()));
-        let ip = [127, 0, 0, 1].into();
-        let options = VerbsOptions { fetch_min: LENGTHS[0], ..VerbsOptions::default() };
-        let provider = RcProvider::on_device(device, ip, options).unwrap();
-        let bed = Bed { provider: Arc::new(provider), sharing: Sharing::Exclusive };
+        let (bed, fabric) =
+            fake_bed(VerbsOptions { fetch_min: LENGTHS[0], ..VerbsOptions::default() });
         let world = bed.world(2);
         world.warm_up();
         Pull { world, fabric }

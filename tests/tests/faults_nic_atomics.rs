@@ -15,6 +15,7 @@ use kestrel_core::{
 use kestrel_tests::{
     bed::{Bed, Memory, World},
     completion::Done,
+    fake::fake_provider,
     one_sided::{Atomic, BOTH, Rma, expose, options, segment},
     scale::scaled,
 };
@@ -35,10 +36,9 @@ const CALLS: [AtomicCall; 2] = [fetch(AtomicOperation::Sum), fetch(AtomicOperati
 const SUM: AtomicCall = CALLS[0];
 
 fn bed(fabric: &FakeFabric, fake: FakeOptions, nic_atomics: bool) -> Bed<Fake> {
-    let device = Arc::new(fabric.device(fake));
     let options = VerbsOptions { nic_atomics, ..VerbsOptions::default() };
-    let provider = RcProvider::on_device(device, [127, 0, 0, 1].into(), options).unwrap();
-    Bed { provider: Arc::new(provider), sharing: Sharing::Exclusive }
+    let provider = Arc::new(fake_provider(fabric, fake, options));
+    Bed { provider, sharing: Sharing::Exclusive }
 }
 
 fn value(memory: &Memory) -> u64 {

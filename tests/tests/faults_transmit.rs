@@ -1,36 +1,42 @@
 //! Transmit completion over queue pairs, on the fake: a message that the peer's device does not have
 //! yet may be lost, so its send is not complete, and fails with its peer.
 
-use std::sync::Arc;
-
-use kestrel_core::{completion_queue::store::Sharing, error::Errno, flags::Flags};
-use kestrel_tests::bed::{Bed, Memory, Options, Send, World, pattern, same};
+use kestrel_core::{error::Errno, flags::Flags, memory::Pieces};
+use kestrel_tests::{
+    bed::{Memory, Options, Send, World, pattern, same},
+    fake::fake_bed,
+};
 use kestrel_verbs::{
     RcProvider, VerbsOptions,
-    fake::{FakeDevice, FakeFabric, FakeOptions},
+    fake::{FakeDevice, FakeFabric},
     verbs::Status,
 };
 
-/// Inline, in a buffer, in all of one.
-const LENGTHS: [usize; 3] = [8, 1_000, 7_000];
+/// Inline, in a buffer, in all of one, in several.
+const LENGTHS: [usize; 4] = [8, 1_000, 7_000, 30_000];
 /// Whose sends are complete when the peer has the message.
 const LATE: [Flags; 3] = [Flags::empty(), Flags::TRANSMIT_COMPLETE, Flags::INJECT];
 
+/// Two who know each other, and the first has a long window to the second.
 fn world() -> (World<RcProvider<FakeDevice>>, FakeFabric) {
-    let fabric = FakeFabric::default();
-    let device = Arc::new(fabric.device(FakeOptions::default()));
-    let ip = [127, 0, 0, 1].into();
-    let provider = RcProvider::on_device(device, ip, VerbsOptions::default()).unwrap();
-    let bed = Bed { provider: Arc::new(provider), sharing: Sharing::Exclusive };
+    let (bed, fabric) = fake_bed(VerbsOptions::default());
     let mut options = Options::default();
-    options.endpoint.inject_size = LENGTHS[2];
+    options.endpoint.inject_size = LENGTHS[3];
     let world = bed.world_with(2, &options);
     world.warm_up();
+    for nth in 0..40 {
+        world.nodes[1].receive(1, None, nth);
+        world.nodes[0].send(vec![1], 1, None, nth);
+        world.sent(0).good();
+        world.received(1).good();
+    }
     (world, fabric)
 }
 
+/// In pieces, so that a long message is not lent to its receiver.
 fn send(world: &World<RcProvider<FakeDevice>>, memory: &Memory, flags: Flags, context: u64) {
-    let send = Send { pieces: memory.all(), flags, context, ..Send::default() };
+    let pieces = memory.cut(&[3, memory.bytes().len() - 3]);
+    let send = Send { pieces: Pieces::Many(&pieces), flags, context, ..Send::default() };
     world.nodes[0].post_send(1, &send).unwrap();
 }
 
@@ -100,4 +106,44 @@ fn a_fence_waits_for_what_its_peer_has_to_get() {
         world.received(1).good();
     }
     world.nothing_more();
+}
+
+/// The device that closes acknowledges no more, but its owner has said what came.
+#[test]
+fn what_a_peer_had_got_when_it_closed_is_complete() {
+    for length in LENGTHS {
+        for flags in LATE {
+            let (mut world, fabric) = world();
+            let memory = Memory::from(pattern(1, length));
+            fabric.lose_acknowledgements(true);
+            send(&world, &memory, flags, 1);
+            world.nodes[1].receive(length, None, 0);
+            same(&world.received(1).good().returned.unwrap(), &memory.bytes(), "it came");
+            world.nothing_more();
+            drop(world.nodes.pop());
+            assert_eq!(world.sent(0).context(), 1);
+            world.nothing_more();
+        }
+    }
+}
+
+/// And what had not come is lost.
+#[test]
+fn what_a_peer_closed_before_fails() {
+    for length in LENGTHS {
+        let (mut world, fabric) = world();
+        let memory = Memory::from(pattern(1, length));
+        fabric.lose_acknowledgements(true);
+        send(&world, &memory, Flags::empty(), 1);
+        world.nodes[1].receive(length, None, 0);
+        world.received(1).good();
+        fabric.lose_acknowledgements(false);
+        fabric.hold(true);
+        send(&world, &memory, Flags::empty(), 2);
+        drop(world.nodes.pop());
+        assert_eq!(world.sent(0).context(), 1);
+        let lost = world.sent(0);
+        assert_eq!((lost.errno, lost.context), (Some(Errno::CONNRESET), 2), "{lost:?}");
+        world.nothing_more();
+    }
 }

@@ -1,7 +1,7 @@
 //! One-sided operations by the adapter, on the fake: targets that do not progress, regions that
 //! close, errors of the device, peers that go.
 
-use std::{sync::Arc, time::Instant};
+use std::time::Instant;
 
 use kestrel_core::{
     completion_counter::CompletionCounter,
@@ -16,13 +16,14 @@ use kestrel_core::{
 use kestrel_tests::{
     bed::{Bed, Memory, World, pattern, same},
     completion::Done,
+    fake::fake_bed,
     link::{Driven, Link},
     one_sided::{BOTH, Rma, expose, options, segment},
     scale::PATIENCE,
 };
 use kestrel_verbs::{
     RcProvider, VerbsOptions,
-    fake::{FakeDevice, FakeFabric, FakeOptions},
+    fake::{FakeDevice, FakeFabric},
     verbs::Status,
 };
 
@@ -39,11 +40,7 @@ struct Reach {
 
 impl Reach {
     fn new() -> Reach {
-        let fabric = FakeFabric::default();
-        let device = Arc::new(fabric.device(FakeOptions::default()));
-        let ip = [127, 0, 0, 1].into();
-        let provider = RcProvider::on_device(device, ip, VerbsOptions::default()).unwrap();
-        let bed = Bed { provider: Arc::new(provider), sharing: Sharing::Exclusive };
+        let (bed, fabric) = fake_bed(VerbsOptions::default());
         let world = bed.world_with(2, &options(MemoryRegionMode::empty()));
         world.warm_up();
         Reach { world, fabric }
@@ -343,11 +340,9 @@ fn what_is_registered_goes_with_the_region_and_the_endpoint() {
 #[test]
 fn a_shutdown_gives_the_buffers_of_reads_back() {
     const READS: [usize; 2] = [3_000, 300_000];
-    let (fabric, byte, into) = (FakeFabric::default(), Memory::zeroed(1), Memory::zeroed(303_000));
-    let device = Arc::new(fabric.device(FakeOptions::default()));
-    let ip = [127, 0, 0, 1].into();
-    let provider = RcProvider::on_device(device, ip, VerbsOptions::default()).unwrap();
-    let bed = Bed { provider: Arc::new(provider), sharing: Sharing::Shared };
+    let (byte, into) = (Memory::zeroed(1), Memory::zeroed(303_000));
+    let (bed, fabric) = fake_bed(VerbsOptions::default());
+    let bed = Bed { sharing: Sharing::Shared, ..bed };
     let target = Memory::from(vec![1; READS[1]]);
     let Link { caller, acceptor, listener: _listener } = Link::new(&bed);
     let range = MemoryRange { address: target.start(), len: READS[1] as u64 };

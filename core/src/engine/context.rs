@@ -101,7 +101,6 @@ impl<T: Transport> Engine<T> {
     pub(crate) fn let_go(&mut self, peer: PeerIndex, why: &Unreachable) {
         self.end_single_copy(peer);
         self.say_bye_to(peer);
-        self.transport.disconnect(peer);
-        self.fail_peer(peer, why);
+        self.part_with(peer, why);
     }
 }

@@ -95,6 +95,8 @@ pub struct Peer {
     pub awaiting: u32,
     /// Sends that wait until it has their packet, which they are with: oldest first.
     pub unconfirmed: VecDeque<(u32, u32)>,
+    /// It has said goodbye, and is let go when it is known to have this packet.
+    pub leaves_after: Option<u32>,
     /// Reads and fetching atomics under way, and those of them that the target
     /// serves bit by bit.
     pub reads: u32,
@@ -156,6 +158,15 @@ impl Peer {
         self.flow.arrived == self.heard
     }
 
+    /// Whether it has said goodbye, and what was pushed to it before is confirmed.
+    pub fn has_left(&self) -> bool {
+        let after = |last: u32| {
+            let next = self.unconfirmed.front();
+            next.is_none_or(|&(packet, _)| packet.wrapping_sub(last) as i32 > 0)
+        };
+        self.leaves_after.is_some_and(after)
+    }
+
     /// An envelope came from it, which costs no credit.
     pub fn note_envelope(&mut self) {
         self.heard = u64::MAX;
@@ -187,6 +198,7 @@ impl Peer {
             streams: VecDeque::new(),
             awaiting: 0,
             unconfirmed: VecDeque::new(),
+            leaves_after: None,
             reads: 0,
             long_reads: 0,
             window: PeerWindow::default(),

@@ -186,8 +186,7 @@ impl<T: Transport> Engine<T> {
                 TransportEvent::Failed { peer, reason } => {
                     tracing::info!(address = %self.peers[peer as usize].address, "{}", reason.reason);
                     // A peer that sends to us and that we cannot answer is told by its lane.
-                    self.transport.disconnect(peer);
-                    self.fail_peer(peer, &reason);
+                    self.part_with(peer, &reason);
                 }
                 TransportEvent::Incoming { ticket, address, incarnation, key } => {
                     let peer = self.peer_of(address, key);
@@ -227,9 +226,7 @@ impl<T: Transport> Engine<T> {
         if self.context > 0 {
             self.say(peer, Kind::Context, self.context, Vec::new());
         }
-        if self.datagrams.is_some() {
-            self.member_connected(peer, incarnation);
-        }
+        self.member_connected(peer, incarnation);
         self.note_backlog(peer);
         self.pump(peer);
     }
@@ -258,9 +255,7 @@ impl<T: Transport> Engine<T> {
         self.drain(peer);
         let why = died(self.peers[peer as usize].address);
         tracing::info!("{}", why.reason);
-        self.end_single_copy(peer);
-        self.transport.disconnect(peer);
-        self.fail_peer(peer, &why);
+        self.part_with(peer, &why);
     }
 
     /// The peer closed its endpoint, and all that it had sent was delivered.
@@ -270,16 +265,12 @@ impl<T: Transport> Engine<T> {
         let address = self.peers[peer as usize].address;
         let reason = format!("peer {address} closed its endpoint");
         tracing::info!("{reason}");
-        self.end_single_copy(peer);
-        self.transport.disconnect(peer);
-        self.fail_peer(peer, &Unreachable { errno: Errno::CONNRESET, reason });
+        self.part_with(peer, &Unreachable { errno: Errno::CONNRESET, reason });
     }
 
     fn peer_broke(&mut self, peer: PeerIndex, why: &Unreachable) {
         tracing::warn!(address = %self.peers[peer as usize].address, "{}", why.reason);
-        self.end_single_copy(peer);
-        self.transport.disconnect(peer);
-        self.fail_peer(peer, why);
+        self.part_with(peer, why);
         self.forget_liar(peer);
     }
 
@@ -322,10 +313,14 @@ impl<T: Transport> Engine<T> {
         }
     }
 
-    /// Fails everything that depends on `peer`, and the connection if there is one.
+    /// Ends what connects us with `peer`: everything that depends on it fails.
     #[cold]
     #[inline(never)]
-    pub(crate) fn fail_peer(&mut self, peer: PeerIndex, why: &Unreachable) {
+    pub(crate) fn part_with(&mut self, peer: PeerIndex, why: &Unreachable) {
+        self.end_single_copy(peer);
+        // What it has is not lost. Without a connection nobody knows.
+        self.take_confirmed_of(peer);
+        self.transport.disconnect(peer);
         self.fail_operations(peer, why);
         self.lose(peer, why);
     }
@@ -363,12 +358,9 @@ impl<T: Transport> Engine<T> {
 
     /// Fails what had begun with the peer's incarnation that is now gone.
     fn fail_established(&mut self, peer: PeerIndex, why: &Unreachable) {
-        if !self.peers[peer as usize].unconfirmed.is_empty() {
-            // What it has is not lost.
-            self.take_confirmed_of(peer);
-        }
         let record = &mut self.peers[peer as usize];
         record.unconfirmed.clear();
+        record.leaves_after = None;
         record.streams.clear();
         record.serving.clear();
         (record.awaiting, record.reads, record.long_reads) = (0, 0, 0);

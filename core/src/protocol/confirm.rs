@@ -19,13 +19,29 @@ pub(crate) fn needs_no_confirmation(flags: Flags) -> bool {
 }
 
 impl<T: Transport> Engine<T> {
-    /// Whether a send to `peer` needs a record until its packet is confirmed.
+    /// Whether a send to `peer` needs a record until its last packet is confirmed.
     #[inline(always)]
     pub(crate) fn confirms(&self, peer: PeerIndex, flags: Flags) -> bool {
         self.peers[peer as usize].confirms && !needs_no_confirmation(flags)
     }
 
-    /// The packet of a send was the last that was pushed to its peer.
+    /// Whether a send of which all leaves unasked is over when its last packet is confirmed.
+    /// Others the receiver answers.
+    pub(crate) fn awaits_confirmation(&self, peer: PeerIndex, index: u32) -> bool {
+        let send = &self.sends[index];
+        self.confirms(peer, send.flags) && !send.wants_acknowledgement()
+    }
+
+    /// The next packet carries a send up to `end`: if that is all, its confirmation is wanted.
+    pub(crate) fn confirm_last(&mut self, peer: PeerIndex, index: u32, end: usize) {
+        let send = &self.sends[index];
+        let is_last = end == send.total && send.stage != SendStage::Streaming;
+        if is_last && self.awaits_confirmation(peer, index) {
+            self.transport.confirm_next(peer);
+        }
+    }
+
+    /// The last packet of a send was the last that was pushed to its peer.
     pub(crate) fn await_confirmation(&mut self, peer: PeerIndex, index: u32) {
         self.sends[index].stage = SendStage::AwaitConfirmation;
         let record = &mut self.peers[peer as usize];
@@ -43,6 +59,9 @@ impl<T: Transport> Engine<T> {
         let (mut moved, mut at) = (false, 0);
         while let Some(&peer) = self.confirming.get(at) {
             moved |= self.take_confirmed_of(peer);
+            if self.peers[peer as usize].has_left() {
+                self.peer_closed(peer);
+            }
             if self.peers[peer as usize].unconfirmed.is_empty() {
                 self.confirming.swap_remove(at);
             } else {
@@ -50,6 +69,17 @@ impl<T: Transport> Engine<T> {
             }
         }
         moved
+    }
+
+    /// The peer says that it leaves. It has what it had to get, but not all of that needs to be
+    /// confirmed by now: the rest is known when it is, or when the connection has ended.
+    #[cold]
+    pub(crate) fn arrive_bye(&mut self, peer: PeerIndex) {
+        let record = &mut self.peers[peer as usize];
+        match record.unconfirmed.back() {
+            Some(&(last, _)) => record.leaves_after = Some(last),
+            None => self.peer_closed(peer),
+        }
     }
 
     /// The same of one peer.

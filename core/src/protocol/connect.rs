@@ -224,8 +224,7 @@ impl<T: Transport> Engine<T> {
     /// Lets go of a peer that nothing is left to say to.
     fn hang_up(&mut self, peer: PeerIndex) {
         let reason = "there is nothing left to say".to_owned();
-        self.transport.disconnect(peer);
-        self.fail_peer(peer, &Unreachable { errno: Errno::CONNRESET, reason });
+        self.part_with(peer, &Unreachable { errno: Errno::CONNRESET, reason });
     }
 
     /// A packet about connections. Its data is bounded, its words are checked.
@@ -374,6 +373,7 @@ impl<T: Transport> Engine<T> {
             // Buffers are the application's again when their operations are canceled.
             self.transport.close_window(peer);
         }
+        self.take_confirmed_of(peer);
         self.fail_operations(peer, &why);
         self.fail_all_posted(&why);
         if !told {

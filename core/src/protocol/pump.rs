@@ -183,32 +183,27 @@ impl<T: Transport> Engine<T> {
             word(name);
         }
         let head = Head::new(Kind::Eager, send.head_flags());
-        let waits = self.confirms(peer, send.flags) && !send.wants_acknowledgement();
-        if waits {
-            self.transport.confirm_next(peer);
-        }
-        let send = &self.sends[index];
-        if !self.transport.push(peer, head, send.tag, &words[..count], piece) {
+        self.confirm_last(peer, index, piece.len());
+        let tag = self.sends[index].tag;
+        if !self.transport.push(peer, head, tag, &words[..count], piece) {
             return false;
         }
         self.peers[peer as usize].charged += cost;
-        if waits {
-            self.peers[peer as usize].queue.pop_front();
-            self.await_confirmation(peer, index);
-        } else {
-            self.leave_queue(peer, index, false);
-        }
+        self.leave_queue(peer, index, false);
         true
     }
 
     /// Takes a send whose prefix has left off its peer's queue.
     fn leave_queue(&mut self, peer: PeerIndex, index: u32, rendezvous: bool) {
         self.peers[peer as usize].queue.pop_front();
-        if !rendezvous && !self.sends[index].wants_acknowledgement() {
+        if !rendezvous && self.awaits_confirmation(peer, index) {
+            return self.await_confirmation(peer, index);
+        }
+        let send = &mut self.sends[index];
+        if !rendezvous && !send.wants_acknowledgement() {
             return self.finish_send(index);
         }
         self.peers[peer as usize].awaiting += 1;
-        let send = &mut self.sends[index];
         if send.consented {
             send.stage = SendStage::Streaming;
             self.peers[peer as usize].streams.push_back(index);
@@ -234,7 +229,9 @@ impl<T: Transport> Engine<T> {
         let remote = if told { whole.as_ptr() as u64 } else { 0 };
         let flags = send.head_flags() | if streaming { 0 } else { wire::WAITS };
         let words = [name, total as u64, prefix as u64 | u64::from(key) << 32, send.data, remote];
-        if !self.transport.push(peer, Head::new(Kind::Long, flags), send.tag, &words, part) {
+        let tag = send.tag;
+        self.confirm_last(peer, index, part.len());
+        if !self.transport.push(peer, Head::new(Kind::Long, flags), tag, &words, part) {
             return false;
         }
         if prefix > 0 {
@@ -286,6 +283,7 @@ impl<T: Transport> Engine<T> {
         };
         let name = self.sends.name(index);
         let head = Head::new(Kind::Part, 0);
+        self.confirm_last(peer, index, sent + part.len());
         if !self.transport.push(peer, head, name, &[sent as u64], part) {
             return false;
         }

@@ -54,9 +54,10 @@ pub enum Command<V: Verbs> {
         to: SocketAddr,
         key: KeyNumber,
     },
-    /// End a connection in order.
+    /// End a connection in order. So many packets came to this end of it.
     HangUp {
         link: u64,
+        received: u32,
     },
     Unregister {
         station: u64,

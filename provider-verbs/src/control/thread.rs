@@ -165,7 +165,7 @@ impl<V: Verbs> ControlThread<V> {
                 Command::Connect { station, request, to, key } => {
                     self.ask_to_connect(station, request, to, key);
                 }
-                Command::HangUp { link } => self.end_link(link, true),
+                Command::HangUp { link, received } => self.end_link(link, Some(received)),
                 Command::Unregister { station, done } => {
                     self.unregister(station);
                     let _ = done.try_send(());
@@ -198,7 +198,7 @@ impl<V: Verbs> ControlThread<V> {
         let incoming: Vec<u64> = ids_where(&self.incoming, |i| i.station == station);
         incoming.into_iter().for_each(|id| self.take_incoming(id));
         let links: Vec<u64> = ids_where(&self.links, |link| link.station == station);
-        links.into_iter().for_each(|id| self.end_link(id, true));
+        links.into_iter().for_each(|id| self.end_link(id, Some(0)));
     }
 
     fn handshake_ready(&mut self, id: u64) {
@@ -273,7 +273,9 @@ impl<V: Verbs> ControlThread<V> {
         };
         let event = match socket::receive(&link.socket, &mut link.input) {
             Received::Nothing => return,
-            Received::Message(Message::End, _) => StationEvent::Closed { link: id },
+            Received::Message(Message::End(received), _) => {
+                StationEvent::Closed { link: id, received }
+            }
             Received::Message(message, _) => {
                 let reason = format!("it said {message:?} on a connection that stands");
                 StationEvent::Lost { link: id, reason }
@@ -284,17 +286,17 @@ impl<V: Verbs> ControlThread<V> {
         if let Some(record) = self.stations.get(&link.station) {
             record.shared.push(event);
         }
-        self.end_link(id, false);
+        self.end_link(id, None);
     }
 
-    /// Ends a connection, with a word if it is us who end it.
-    fn end_link(&mut self, id: u64, say: bool) {
+    /// Ends a connection, with a word if it is us who end it: how many packets came.
+    fn end_link(&mut self, id: u64, say: Option<u32>) {
         let Some(link) = self.links.remove(&id) else {
             return;
         };
-        if say {
+        if let Some(received) = say {
             // A peer that is gone need not hear it.
-            let _ = socket::send(&link.socket, &Message::End.encode());
+            let _ = socket::send(&link.socket, &Message::End(received).encode());
         }
         self.close(&link.socket);
     }

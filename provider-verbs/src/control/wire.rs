@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// The version of the handshake, above that of the packets.
-pub const VERSION: u16 = 1 << 8 | wire::VERSION;
+pub const VERSION: u16 = 2 << 8 | wire::VERSION;
 const _: () = assert!(wire::VERSION < 1 << 8);
 
 /// A version in words: of the handshake, and of the packets.
@@ -109,8 +109,10 @@ pub enum Message {
     Accept(Box<Accept>),
     Reject(RejectReason),
     Confirm,
-    /// The endpoint closes, or its end of the connection.
-    End,
+    /// The endpoint closes, or its end of the connection. How many packets came to that end,
+    /// wrapping: the device that would acknowledge them, if one of its acknowledgements was lost,
+    /// does not any more.
+    End(u32),
 }
 
 impl Message {
@@ -124,7 +126,7 @@ impl Message {
             Message::Accept(_) => 3,
             Message::Reject(_) => 4,
             Message::Confirm => 5,
-            Message::End => 6,
+            Message::End(_) => 6,
         }
     }
 
@@ -156,7 +158,8 @@ impl Message {
                 out.bytes(&[0; NONCE_BYTES]);
             }
             Message::Reject(reason) => out.u32(*reason as u32),
-            Message::Confirm | Message::End => {}
+            Message::Confirm => {}
+            Message::End(received) => out.u32(*received),
         }
         let length = out.0.len() as u32;
         out.0[8..12].copy_from_slice(&length.to_le_bytes());
@@ -215,7 +218,7 @@ impl Message {
                 Message::Reject(reason.ok_or(WireError::Field { what, value: value.into() })?)
             }
             5 => Message::Confirm,
-            _ => Message::End,
+            _ => Message::End(body.u32()),
         })
     }
 }
@@ -228,8 +231,8 @@ fn length_of(kind: u16) -> Option<usize> {
         1 => NONCE_BYTES,
         2 | 7 => 8 + ADDRESS + END + 4 + ADDRESS + 12 + 2 * NONCE_BYTES,
         3 => 8 + ADDRESS + END + 4 + NONCE_BYTES,
-        4 => 4,
-        5 | 6 => 0,
+        4 | 6 => 4,
+        5 => 0,
         _ => return None,
     };
     Some(HEAD_BYTES + body)
@@ -407,7 +410,7 @@ mod tests {
             Message::Accept(Box::new(accept)),
             Message::Reject(RejectReason::Path),
             Message::Confirm,
-            Message::End,
+            Message::End(u32::MAX),
         ]
     }
 

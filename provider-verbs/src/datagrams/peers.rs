@@ -102,7 +102,7 @@ impl<V: Verbs> UdTransport<V> {
                 let key = peer.key;
                 self.tell(TransportEvent::Incoming { ticket: link, address, incarnation, key });
             }
-            StationEvent::Closed { link } => {
+            StationEvent::Closed { link, .. } => {
                 if let Some(peer) = self.links.remove(&link) {
                     self.tell(TransportEvent::Closed { peer });
                 }
@@ -159,7 +159,7 @@ impl<V: Verbs> UdTransport<V> {
     fn end_link(&mut self, link: u64) {
         // Not there: it was the other side that ended it.
         if self.links.remove(&link).is_some() {
-            self.control.command(Command::HangUp { link });
+            self.control.command(Command::HangUp { link, received: 0 });
         }
     }
 

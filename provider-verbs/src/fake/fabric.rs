@@ -70,6 +70,8 @@ pub(super) struct State {
     /// What ways were made with.
     pub code_points: BTreeSet<u8>,
     held: bool,
+    /// What is sent arrives, and who sent it is not told.
+    pub unacknowledged: bool,
     tally: Tally,
 }
 
@@ -187,14 +189,25 @@ impl State {
             if status == Status::SUCCESS {
                 self.tally.carried += 1;
             }
+            // Without an answer a device tries for long, whether there is somebody or not.
+            if self.unacknowledged && matches!(status, Status::SUCCESS | Status::RETRIES_EXCEEDED) {
+                self.note_unsignalled(number);
+                continue;
+            }
             if status != Status::SUCCESS || waiting.request.signalled {
                 self.complete_send(number, waiting.request.request, status);
-            } else if let Some(pair) = self.pairs.get_mut(&number) {
-                pair.unsignalled += 1;
+            } else {
+                self.note_unsignalled(number);
             }
             if status != Status::SUCCESS {
                 self.fail(number);
             }
+        }
+    }
+
+    fn note_unsignalled(&mut self, number: u32) {
+        if let Some(pair) = self.pairs.get_mut(&number) {
+            pair.unsignalled += 1;
         }
     }
 

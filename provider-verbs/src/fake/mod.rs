@@ -136,6 +136,11 @@ impl FakeFabric {
         self.lock().hold(held);
     }
 
+    /// From now on who sends does not hear that it arrived, until it does again.
+    pub fn lose_acknowledgements(&self, lost: bool) {
+        self.lock().unacknowledged = lost;
+    }
+
     /// From now on no memory of applications can be registered, until it can again.
     pub fn refuse_registrations(&self, refused: bool) {
         self.lock().refusing = refused;

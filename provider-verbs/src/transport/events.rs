@@ -7,7 +7,7 @@ use kestrel_core::{
     transport::{PeerIndex, TransportEvent},
 };
 
-use super::{Filled, Owner, RETIRED_FOR, RcTransport, ReceiveLane, Retired, SendLane};
+use super::{Filled, Owner, Peer, RETIRED_FOR, RcTransport, ReceiveLane, Retired, SendLane};
 use crate::{
     control::{CREDIT_WRITES_MAX, Command},
     receive_pool::WINDOW_MIN,
@@ -65,7 +65,12 @@ impl<V: Verbs> RcTransport<V> {
             }
             // Of endpoints of datagrams alone.
             StationEvent::Found { .. } | StationEvent::Heard { .. } => {}
-            StationEvent::Closed { link } => {
+            StationEvent::Closed { link, received } => {
+                if let Some(&Owner::Send(peer)) = self.links.get(&link)
+                    && let Some(lane) = &mut self.peer(peer).send
+                {
+                    lane.confirm(received);
+                }
                 if let Some(peer) = self.peer_of_link(link) {
                     self.tell(TransportEvent::Closed { peer });
                 }
@@ -133,7 +138,7 @@ impl<V: Verbs> RcTransport<V> {
         let Some(lane) = self.peers.get_mut(peer as usize).and_then(|peer| peer.send.take()) else {
             return;
         };
-        self.end_link(lane.link);
+        self.end_link(lane.link, 0);
         self.retire(lane.queue, Some(lane.credit), 0);
         self.drop_window(peer);
     }
@@ -148,16 +153,26 @@ impl<V: Verbs> RcTransport<V> {
         record.guest = None;
         // Whatever was handed out is gone with its connection.
         self.current = None;
-        self.end_link(lane.link);
+        self.end_link(lane.link, lane.received);
         self.returned.extend(lane.arrived.iter().map(|Filled { buffer, .. }| *buffer));
         self.retire(lane.queue, None, lane.window);
     }
 
-    fn end_link(&mut self, link: u64) {
+    fn end_link(&mut self, link: u64, received: u32) {
         // Not there: it was the other side that ended it.
         if self.links.remove(&link).is_some() {
-            self.control.command(Command::HangUp { link });
+            self.control.command(Command::HangUp { link, received });
         }
+    }
+
+    /// Tells all whose packets come here that it is over, and how many came.
+    pub(super) fn end_receive_links(&mut self) {
+        let lane_of = |peer: &Peer<V>| {
+            let lane = peer.receive.as_ref()?;
+            Some((lane.link, lane.received))
+        };
+        let ends: Vec<_> = self.peers.iter().filter_map(lane_of).collect();
+        ends.into_iter().for_each(|(link, received)| self.end_link(link, received));
     }
 
     /// A queue pair that is no longer used goes into error, and some time later away.

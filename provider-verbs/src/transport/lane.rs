@@ -26,7 +26,7 @@ pub struct SendLane<V: Verbs> {
     /// Packets that were sent, and how many may be.
     pub sent: u32,
     limit: u32,
-    /// The last request that the peer's device has, as all before it.
+    /// The last packet that the peer's device has, as all before it. Packets are all requests.
     pub confirmed: u32,
     /// The next packet asks for a completion.
     pub confirms_next: bool,
@@ -47,6 +47,15 @@ impl<V: Verbs> SendLane<V> {
             confirmed: 0,
             confirms_next: false,
             failed: false,
+        }
+    }
+
+    /// The peer says that so many packets came to it. It may lie, to its own loss.
+    pub fn confirm(&mut self, received: u32) {
+        let (unconfirmed, left) =
+            (self.sent.wrapping_sub(self.confirmed), self.sent.wrapping_sub(received));
+        if left < unconfirmed {
+            self.confirmed = received;
         }
     }
 
@@ -91,7 +100,7 @@ pub struct ReceiveLane<V: Verbs> {
     /// Packets that nobody has consumed, oldest first.
     pub arrived: VecDeque<Filled>,
     /// Packets that came, were consumed, and may come in all.
-    received: u32,
+    pub received: u32,
     pub consumed: u32,
     pub granted: u32,
     /// Buffers that are promised to it.

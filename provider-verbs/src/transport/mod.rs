@@ -483,6 +483,7 @@ impl<V: Verbs> Drop for RcTransport<V> {
             return;
         }
         self.linger();
+        self.end_receive_links();
         self.control.unregister(self.station);
         // Queue pairs go before the buffers that they use.
         self.peers.clear();

@@ -1,0 +1,28 @@
+//! Beds on the fake of verbs.
+
+use std::sync::Arc;
+
+use kestrel_core::completion_queue::store::Sharing;
+use kestrel_verbs::{
+    RcProvider, VerbsOptions,
+    fake::{FakeDevice, FakeFabric, FakeOptions},
+};
+
+use crate::bed::Bed;
+
+/// A provider at loopback's address, on a device of its own on this fabric.
+pub fn fake_provider(
+    fabric: &FakeFabric,
+    fake: FakeOptions,
+    options: VerbsOptions,
+) -> RcProvider<FakeDevice> {
+    let device = Arc::new(fabric.device(fake));
+    RcProvider::on_device(device, [127, 0, 0, 1].into(), options).unwrap()
+}
+
+/// A bed on a new fabric, with a device as devices are.
+pub fn fake_bed(options: VerbsOptions) -> (Bed<RcProvider<FakeDevice>>, FakeFabric) {
+    let fabric = FakeFabric::default();
+    let provider = Arc::new(fake_provider(&fabric, FakeOptions::default(), options));
+    (Bed { provider, sharing: Sharing::Exclusive }, fabric)
+}
