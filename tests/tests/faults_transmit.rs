@@ -1,13 +1,19 @@
 //! Transmit completion over queue pairs, on the fake: a message that the peer's device does not have
 //! yet may be lost, so its send is not complete, and fails with its peer.
 
-use kestrel_core::{error::Errno, flags::Flags, memory::Pieces};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use kestrel_core::{error::Errno, flags::Flags, memory::Pieces, transport::Transport};
 use kestrel_tests::{
     bed::{Memory, Options, Send, World, pattern, same},
     fake::fake_bed,
+    scale::PATIENCE,
 };
 use kestrel_verbs::{
-    RcProvider, VerbsOptions,
+    Carrier, RcProvider, VerbsOptions,
     fake::{FakeDevice, FakeFabric},
     verbs::Status,
 };
@@ -146,4 +152,24 @@ fn what_a_peer_closed_before_fails() {
         assert_eq!((lost.errno, lost.context), (Some(Errno::CONNRESET), 2), "{lost:?}");
         world.nothing_more();
     }
+}
+
+/// The device says when a peer has a message, and nobody has to look for it.
+#[test]
+fn who_waits_for_a_confirmation_sleeps() {
+    let (world, fabric) = world();
+    let memory = Memory::from(pattern(1, 8));
+    fabric.hold(true);
+    send(&world, &memory, Flags::empty(), 1);
+    let wait = world.nodes[0].sends.prepare_wait().expect("what comes rings");
+    let start = Instant::now();
+    let device = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(20));
+        fabric.hold(false);
+    });
+    Carrier::<FakeDevice>::sleep(&wait.descriptors(), Some(PATIENCE));
+    assert!(start.elapsed() < PATIENCE / 2, "woken, not timed out");
+    drop(wait);
+    device.join().unwrap();
+    assert_eq!(world.sent(0).context(), 1);
 }

@@ -292,12 +292,14 @@ impl<T: Transport> Engine<T> {
 
     /// Asks peers for the bell. False if there is something to do already.
     pub fn arm(&mut self) -> bool {
-        self.transport.arm()
+        // What the transport met on its way rings no more.
+        self.transport.arm() && !self.take_confirmed()
     }
 
     /// One sleeper less: the counterpart of each `arm`.
     pub fn disarm(&mut self) {
         self.transport.disarm();
+        self.take_confirmed();
     }
 
     /// What a sleeper waits for.
@@ -315,7 +317,7 @@ impl<T: Transport> Engine<T> {
     pub fn waits_for_room(&self) -> bool {
         let copies = !(self.pulls.is_empty() && self.helps.is_empty());
         let waits = !(self.backlog.is_empty() && self.fetches.is_empty());
-        copies || waits || !self.confirming.is_empty()
+        copies || waits
     }
 }
 
