@@ -82,13 +82,30 @@ impl EntryRing {
         self.tail += 1;
     }
 
-    /// The flags of the first entry.
-    pub fn front_flags(&self) -> Option<u64> {
+    /// The first entry, where it is.
+    #[inline(always)]
+    pub fn front(&self) -> Option<&Entry> {
         if self.is_empty() {
             return None;
         }
         // SAFETY: slots from head to tail are initialised.
-        Some(unsafe { self.slots[self.head & (self.slots.len() - 1)].assume_init_ref() }.flags)
+        Some(unsafe { self.slots[self.head & (self.slots.len() - 1)].assume_init_ref() })
+    }
+
+    /// Drops the first entry, if there is one. A ring that was emptied begins anew, so that what
+    /// comes and goes one by one stays in one line.
+    #[inline(always)]
+    pub fn drop_front(&mut self) {
+        if self.is_empty() {
+            return;
+        }
+        let slot = self.head & (self.slots.len() - 1);
+        // SAFETY: slots from head to tail are initialised, and head moves past this one.
+        unsafe { self.slots[slot].assume_init_drop() };
+        self.head += 1;
+        if self.is_empty() {
+            (self.head, self.tail) = (0, 0);
+        }
     }
 
     /// Moves the first entry over `target`. False if there is none.
@@ -156,7 +173,7 @@ mod tests {
             next_out += 1;
         }
         assert_eq!(next_in, next_out);
-        assert!(ring.is_empty() && ring.front_flags().is_none());
+        assert!(ring.is_empty() && ring.front().is_none());
     }
 
     #[test]
@@ -164,5 +181,23 @@ mod tests {
         let (owner, _) = crate::owned::Owner::new(vec![1; 100]);
         let mut ring = EntryRing::with_capacity(2);
         ring.push_back(Entry { owner: Some(owner), ..Entry::default() });
+    }
+
+    #[test]
+    fn what_is_looked_at_where_it_is_is_dropped_once() {
+        let mut ring = EntryRing::with_capacity(2);
+        let entry = |context| {
+            let (owner, _) = crate::owned::Owner::new(vec![1; 100]);
+            Entry { context, owner: Some(owner), ..Entry::default() }
+        };
+        for round in 0..20 {
+            (0..round % 4).for_each(|context| ring.push_back(entry(context)));
+            for context in 0..round % 4 {
+                assert_eq!(ring.front().map(|entry| entry.context), Some(context));
+                ring.drop_front();
+            }
+            ring.drop_front();
+            assert!(ring.is_empty() && ring.front().is_none());
+        }
     }
 }

@@ -120,9 +120,7 @@ impl CompletionStore {
                 break;
             }
             if entry.flags & ERROR_MARK != 0 {
-                // R7: pairs with A7 in `pop_error`: the error was there before its mark.
-                self.errors_ready.fetch_add(1, Ordering::Release);
-                return if taken == 0 { Head::Error } else { Head::Taken(taken) };
+                return self.met_error(taken);
             }
             taken += 1;
         }
@@ -132,22 +130,60 @@ impl CompletionStore {
     /// Hands up to `count` completions to `take`, one after the other, each with
     /// its position: for readers that keep them in another form.
     #[inline(always)]
-    pub fn pop_each(&self, count: usize, mut take: impl FnMut(usize, &Entry)) -> Head {
+    pub fn pop_each(&self, count: usize, take: impl FnMut(usize, &Entry)) -> Head {
         if self.errors_ready.load(Ordering::Relaxed) > 0 {
             return Head::Error;
         }
+        match &self.queue {
+            Queue::Exclusive(queue) => self.pop_in_place(queue, count, take),
+            Queue::Shared { .. } => self.pop_copies(count, take),
+        }
+    }
+
+    /// An entry is read where it was written a moment ago.
+    #[inline(always)]
+    fn pop_in_place(
+        &self,
+        queue: &UnsafeCell<EntryRing>,
+        count: usize,
+        mut take: impl FnMut(usize, &Entry),
+    ) -> Head {
+        // SAFETY: exclusive use, as `Sharing::Exclusive` says.
+        let queue = unsafe { &mut *queue.get() };
+        let mut taken = 0;
+        while taken < count
+            && let Some(entry) = queue.front()
+        {
+            if entry.flags & ERROR_MARK != 0 {
+                queue.drop_front();
+                return self.met_error(taken);
+            }
+            take(taken, entry);
+            queue.drop_front();
+            taken += 1;
+        }
+        if taken == 0 { Head::Empty } else { Head::Taken(taken) }
+    }
+
+    fn pop_copies(&self, count: usize, mut take: impl FnMut(usize, &Entry)) -> Head {
         let mut entry = Entry::default();
         let mut taken = 0;
         while taken < count && self.pop_into(&mut entry) {
             if entry.flags & ERROR_MARK != 0 {
-                // R7: pairs with A7 in `pop_error`, as above.
-                self.errors_ready.fetch_add(1, Ordering::Release);
-                return if taken == 0 { Head::Error } else { Head::Taken(taken) };
+                return self.met_error(taken);
             }
             take(taken, &entry);
             taken += 1;
         }
         if taken == 0 { Head::Empty } else { Head::Taken(taken) }
+    }
+
+    /// The mark of an error was taken after so many entries.
+    #[cold]
+    fn met_error(&self, taken: usize) -> Head {
+        // R7: pairs with A7 in `pop_error`: the error was there before its mark.
+        self.errors_ready.fetch_add(1, Ordering::Release);
+        if taken == 0 { Head::Error } else { Head::Taken(taken) }
     }
 
     /// Runs `produce` and moves what it completes over `entries`, as many as fit.
@@ -204,7 +240,7 @@ impl CompletionStore {
         };
         // SAFETY: exclusive use, as `Sharing::Exclusive` says.
         let queue = unsafe { &mut *queue.get() };
-        if queue.front_flags().is_none_or(|flags| flags & ERROR_MARK == 0) {
+        if queue.front().is_none_or(|entry| entry.flags & ERROR_MARK == 0) {
             return false;
         }
         queue.pop_into(&mut Entry::default());
@@ -213,6 +249,7 @@ impl CompletionStore {
     }
 
     /// Whether nothing can be read.
+    #[inline(always)]
     pub fn is_empty(&self) -> bool {
         let entries = match &self.queue {
             // SAFETY: exclusive use, as `Sharing::Exclusive` says.
