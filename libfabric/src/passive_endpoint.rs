@@ -8,7 +8,10 @@ use std::{
 
 use kestrel::{PassiveEndpoint, objects};
 use kestrel_core::{
-    address::AddressFormat, connection::CM_DATA_SIZE, endpoint::OptionName, error::Errno,
+    address::{Address, AddressFormat},
+    connection::CM_DATA_SIZE,
+    endpoint::OptionName,
+    error::Errno,
     info::EndpointType,
 };
 
@@ -19,9 +22,9 @@ use crate::{
         fid::{Fid, FidEq, FidFabric, FidPep, FidRequest, class},
         info::Info,
     },
-    address, connection_request,
+    connection_request,
     endpoint::{
-        connection,
+        connection::{self, Named},
         options::{self, Options},
     },
     fabric, hints,
@@ -91,8 +94,7 @@ impl Requests {
 static FID: OpsFid = OpsFid { close: object::close::<FidPep>, bind, control, ..FID_NOSYS };
 static OPERATIONS: OpsEp =
     OpsEp { getopt: options::getopt::<FidPep>, ..OpsEp::refusing::<NOSYS>() };
-static CONNECTIONS: OpsCm =
-    OpsCm { setname, getname, listen, reject, ..OpsCm::refusing::<NOSYS>() };
+static CONNECTIONS: OpsCm = OpsCm { listen, reject, ..connection::names::<FidPep>() };
 
 impl Options for State {
     fn option(&self, name: c_int) -> Result<usize, Failure> {
@@ -102,6 +104,18 @@ impl Options for State {
                 Err(Failure::new(Errno::NOPROTOOPT, "a passive endpoint receives no messages"))
             }
         }
+    }
+}
+
+impl Named for State {
+    fn format(&self) -> AddressFormat {
+        self.format
+    }
+    fn address(&self) -> Address {
+        self.passive.address()
+    }
+    fn set_address(&self, address: Address) -> Result<(), Failure> {
+        Ok(self.passive.set_address(address)?)
     }
 }
 
@@ -184,27 +198,6 @@ unsafe extern "C" fn control(pep: *mut Fid, command: c_int, argument: *mut c_voi
         let backlog = unsafe { argument.cast::<c_int>().as_ref() };
         let backlog = *backlog.ok_or_else(|| Failure::null("the argument"))?;
         Ok(state.passive.set_backlog(backlog)?)
-    })
-}
-
-unsafe extern "C" fn getname(pep: *mut Fid, target: *mut c_void, length: *mut usize) -> c_int {
-    done("fi_getname", || {
-        // SAFETY: C passes an open endpoint, and a buffer of that length.
-        unsafe {
-            let state = object::owned(pep.cast::<FidPep>())?;
-            address::fill(&address::write(state.format, &state.passive.address()), target, length)
-        }
-    })
-}
-
-unsafe extern "C" fn setname(pep: *mut Fid, target: *mut c_void, length: usize) -> c_int {
-    done("fi_setname", || {
-        // SAFETY: C passes an open endpoint, and an address of that length.
-        unsafe {
-            let state = object::owned(pep.cast::<FidPep>())?;
-            let address = connection::named(state.format, target, Some(length))?;
-            Ok(state.passive.set_address(address)?)
-        }
     })
 }
 

@@ -8,6 +8,7 @@ use std::{
 
 use kestrel::{ScalableEndpoint, objects};
 use kestrel_core::{
+    address::{Address, AddressFormat},
     bind_count::BindCount,
     config::Config,
     error::Errno,
@@ -21,9 +22,12 @@ use crate::{
         fid::{Fid, FidAv, FidDomain, FidEp, FidSep, class},
         info::{Info, RxAttr, TxAttr},
     },
-    address,
     context_attributes::Whole,
-    endpoint, hints,
+    endpoint::{
+        self,
+        connection::{self, Named},
+    },
+    hints,
     object::{self, FID_NOSYS, Header, Use},
     outcome::{Failure, done},
     refused::{self, closed},
@@ -42,7 +46,20 @@ pub struct State {
 
 static FID: OpsFid = OpsFid { close: object::close::<FidSep>, bind, control, ..FID_NOSYS };
 static OPERATIONS: OpsEp = OpsEp { tx_ctx, rx_ctx, ..OpsEp::refusing::<NOSYS>() };
-static CM: OpsCm = OpsCm { getname, ..OpsCm::refusing::<NOSYS>() };
+static CM: OpsCm = connection::names::<FidSep>();
+
+/// The address of all contexts.
+impl Named for State {
+    fn format(&self) -> AddressFormat {
+        self.info.address_format
+    }
+    fn address(&self) -> Address {
+        self.endpoint.address()
+    }
+    fn set_address(&self, address: Address) -> Result<(), Failure> {
+        Ok(self.endpoint.set_address(address)?)
+    }
+}
 
 impl Header for FidSep {
     type State = State;
@@ -126,18 +143,6 @@ unsafe extern "C" fn control(sep: *mut Fid, command: c_int, _: *mut c_void) -> c
                 let reason = format!("command {command} of a scalable endpoint");
                 Err(Failure::new(Errno::NOSYS, reason))
             }
-        }
-    })
-}
-
-/// The address of all contexts. Reference: fi_cm(3), `fi_getname`.
-unsafe extern "C" fn getname(sep: *mut Fid, target: *mut c_void, length: *mut usize) -> c_int {
-    done("fi_getname", || {
-        // SAFETY: C passes an open endpoint, and a buffer of that length.
-        unsafe {
-            let state = object::owned(sep.cast::<FidSep>())?;
-            let bytes = address::write(state.info.address_format, &state.endpoint.address());
-            address::fill(&bytes, target, length)
         }
     })
 }

@@ -88,7 +88,12 @@ impl<P: Provider> Portal<P> {
         counts: ContextCounts,
         options: &EndpointOptions,
     ) -> Portal<P> {
-        let endpoint = ScalableEndpoint::open(domain, options.clone(), counts).unwrap();
+        Portal::over(ScalableEndpoint::open(domain, options.clone(), counts).unwrap(), options)
+    }
+
+    /// The same of an endpoint that has no vector and no open contexts.
+    pub fn over(endpoint: Arc<ScalableEndpoint<P>>, options: &EndpointOptions) -> Portal<P> {
+        let counts = endpoint.counts();
         let attributes = AddressVectorAttributes { rx_ctx_bits: BITS, ..Default::default() };
         let vector = Arc::new(AddressVector::open(attributes).unwrap());
         endpoint.bind_address_vector(&vector).unwrap();

@@ -276,6 +276,7 @@ macro_rules! conformance {
                 closing_a_context_leaves_the_other_one,
                 what_a_closed_context_had_begun_is_let_go,
                 ports_follow_each_other,
+                a_name_is_set_before_contexts_are_enabled,
                 contexts_are_used_by_threads_of_their_own;
             shared_contexts:
                 every_endpoint_takes_shared_receives,

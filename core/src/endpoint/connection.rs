@@ -51,6 +51,11 @@ impl<P: Provider> Endpoint<P> {
     /// leaves open stays as it is.
     /// Reference: fi_cm(3), `fi_setname`.
     pub fn set_address(&self, address: Address) -> Result<(), EndpointError> {
+        // "The transmit and receive contexts share the transport-level address" (fi_endpoint(3)),
+        // which is the scalable endpoint's to change.
+        if self.seat.is_some() {
+            return Err(EndpointError::NotForThisType { object: "name of its own" });
+        }
         let address = address.or(self.address());
         if address == self.address() {
             return Ok(());

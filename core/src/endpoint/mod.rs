@@ -218,7 +218,7 @@ impl<P: Provider> Endpoint<P> {
     /// The address that peers insert to reach this endpoint.
     /// Reference: fi_cm(3), `fi_getname`.
     pub fn address(&self) -> Address {
-        *self.lock_address()
+        self.seat.as_ref().map_or_else(|| *self.lock_address(), Seat::address)
     }
 
     fn lock_address(&self) -> MutexGuard<'_, Address> {

@@ -12,6 +12,7 @@
 //! enabled is there.
 
 pub mod pair;
+mod row;
 
 use std::sync::{Arc, OnceLock};
 
@@ -21,18 +22,16 @@ use crate::{
     bind_count::BindCount,
     domain::{Domain, OpenError},
     endpoint::{Endpoint, EndpointError, EndpointOptions},
-    error::Errno,
     flags::Flags,
     info::{RX_CAPS, TX_CAPS},
-    transport::{Opening, Provider, Transport, Unreachable},
+    transport::Provider,
 };
 use pair::{Direction, Pair, Seat};
+use row::open_row;
+pub(crate) use row::{context_address, endpoint_address};
 
 /// The most contexts of either direction.
 pub const CONTEXTS_MAX: usize = 256;
-
-/// Rows of ports that are tried until all of one are free.
-const ROW_ATTEMPTS: usize = 64;
 
 /// How many contexts of each direction; 0 stands for 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,7 +59,6 @@ pub struct ScalableEndpoint<P: Provider> {
     domain: Arc<Domain<P>>,
     options: EndpointOptions,
     counts: ContextCounts,
-    address: Address,
     vector: OnceLock<Arc<AddressVector>>,
     pairs: Vec<Pair<P>>,
     /// The contexts that are open.
@@ -85,8 +83,8 @@ impl<P: Provider> ScalableEndpoint<P> {
             return Err(OpenError::NotScalable);
         }
         let counts = counts.specified()?;
-        let transports = open_row(&**domain.provider(), &options, counts)?;
-        let address = transports[0].address();
+        let count = counts.transmit.max(counts.receive);
+        let transports = open_row(&**domain.provider(), &options, count)?;
         domain.uses().bind().map_err(|_| OpenError::Closed)?;
         let pairs = transports.into_iter().enumerate();
         let pairs = pairs.map(|(index, transport)| Pair::new(index, transport, counts));
@@ -94,7 +92,6 @@ impl<P: Provider> ScalableEndpoint<P> {
             domain: domain.clone(),
             options,
             counts,
-            address,
             vector: OnceLock::new(),
             pairs: pairs.collect(),
             contexts: BindCount::default(),
@@ -103,7 +100,25 @@ impl<P: Provider> ScalableEndpoint<P> {
 
     /// The address that peers insert: that of all contexts together.
     pub fn address(&self) -> Address {
-        self.address
+        self.pairs[0].address()
+    }
+
+    /// Gives an endpoint none of whose contexts was enabled another address, with as many ports
+    /// from there on. A host or a port that `address` leaves open stays as it is.
+    /// Reference: fi_cm(3), `fi_setname`.
+    ///
+    /// # Errors
+    /// A context was enabled; one of the ports is taken. The endpoint is where it was then.
+    pub fn set_address(&self, address: Address) -> Result<(), EndpointError> {
+        let present = self.address();
+        let address = address.or(present);
+        if address == present {
+            return Ok(());
+        }
+        if self.domain.provider().forked() {
+            return Err(OpenError::ForkedChild.into());
+        }
+        pair::move_all(&self.pairs, &**self.domain.provider(), &self.options, address)
     }
 
     /// The domain that it was opened on.
@@ -229,60 +244,4 @@ impl<P: Provider> Drop for ScalableEndpoint<P> {
         // It may be closed already.
         let _ = self.close();
     }
-}
-
-/// Opens a transport for each pair, at consecutive ports.
-fn open_row<P: Provider>(
-    provider: &P,
-    options: &EndpointOptions,
-    counts: ContextCounts,
-) -> Result<Vec<P::Transport>, Unreachable> {
-    let count = counts.transmit.max(counts.receive);
-    let is_ours_to_choose = options.address.is_none_or(|address| address.port() == 0);
-    // Held until a row is found, so that none is tried twice.
-    let mut taken = Vec::new();
-    loop {
-        let mut row = vec![provider.open_as(options.opening())?];
-        match extend(provider, options, &mut row, count) {
-            Ok(()) => return Ok(row),
-            Err(error) => {
-                let again = is_ours_to_choose && error.errno == Errno::ADDRINUSE;
-                if !again || taken.len() >= ROW_ATTEMPTS {
-                    return Err(error);
-                }
-                row.truncate(1);
-                taken.append(&mut row);
-            }
-        }
-    }
-}
-
-fn extend<P: Provider>(
-    provider: &P,
-    options: &EndpointOptions,
-    row: &mut Vec<P::Transport>,
-    count: usize,
-) -> Result<(), Unreachable> {
-    let first = row[0].address();
-    while row.len() < count {
-        let next = context_address(first, row.len() as u64).ok_or_else(|| Unreachable {
-            errno: Errno::ADDRINUSE,
-            reason: format!("there are no {count} ports from {first} on"),
-        })?;
-        let opening = Opening { address: Some(next), ..options.opening() };
-        row.push(provider.open_as(opening)?);
-    }
-    Ok(())
-}
-
-/// Where the pair of contexts `index` of the endpoint at `address` is.
-pub(crate) fn context_address(address: Address, index: u64) -> Option<Address> {
-    let port = u64::from(address.port()).checked_add(index)?;
-    Some(address.with_port(u16::try_from(port).ok()?))
-}
-
-/// Whose pair of contexts `index` is at `address`.
-pub(crate) fn endpoint_address(address: Address, index: u64) -> Option<Address> {
-    let port = u64::from(address.port()).checked_sub(index).filter(|&port| port > 0)?;
-    Some(address.with_port(port as u16))
 }

@@ -2,16 +2,16 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use super::{ContextCounts, ScalableEndpoint};
+use super::{ContextCounts, ScalableEndpoint, context_address, row::open_beside};
 use crate::{
     address::Address,
     address_vector::AddressVector,
     completion_queue::store::Sharing,
-    domain::Domain,
-    endpoint::{Endpoint, EndpointError},
+    domain::{Domain, OpenError},
+    endpoint::{Endpoint, EndpointError, EndpointOptions},
     engine::{Engine, Setup, unit::Unit},
     flags::Flags,
-    transport::Provider,
+    transport::{Provider, Transport},
 };
 
 /// Which context of a pair.
@@ -41,6 +41,8 @@ pub(super) struct Pair<P: Provider> {
 }
 
 struct State<P: Provider> {
+    /// Where the transport is, or was.
+    address: Address,
     /// Until one of the contexts is enabled.
     transport: Option<P::Transport>,
     /// From then on, until the endpoint is closed.
@@ -51,13 +53,18 @@ struct State<P: Provider> {
 
 impl<P: Provider> Pair<P> {
     pub(super) fn new(index: usize, transport: P::Transport, counts: ContextCounts) -> Self {
-        let state = State { transport: Some(transport), unit: None, open: [None, None] };
+        let address = transport.address();
+        let state = State { address, transport: Some(transport), unit: None, open: [None, None] };
         Pair { index, is_deaf: index >= counts.receive, state: Mutex::new(state) }
     }
 
     fn lock(&self) -> MutexGuard<'_, State<P>> {
         // Nothing in here panics half-way.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn address(&self) -> Address {
+        self.lock().address
     }
 
     /// False if that context is open.
@@ -121,6 +128,37 @@ impl<P: Provider> Pair<P> {
     }
 }
 
+/// Gives the pairs of an endpoint other transports: those of a row at `address`. Where the two rows
+/// overlap a transport goes from one pair to another, since nobody else could have its port.
+/// Reference: fi_cm(3), `fi_setname`.
+pub(super) fn move_all<P: Provider>(
+    pairs: &[Pair<P>],
+    provider: &P,
+    options: &EndpointOptions,
+    address: Address,
+) -> Result<(), EndpointError> {
+    // All of them until it is done, so that no context is enabled at the old address meanwhile.
+    let mut states: Vec<_> = pairs.iter().map(Pair::lock).collect();
+    if states.iter().any(|state| state.unit.is_some()) {
+        return Err(EndpointError::Enabled { what: "changing the address" });
+    }
+    if states.iter().any(|state| state.transport.is_none()) {
+        return Err(EndpointError::Closed { object: "scalable endpoint" });
+    }
+    let row: Vec<Address> = states.iter().map(|state| state.address).collect();
+    let opened = open_beside(provider, options, &row, address).map_err(OpenError::from)?;
+    let mut left: Vec<_> = states.iter_mut().map(|state| state.transport.take()).collect();
+    for (index, (state, opened)) in states.iter_mut().zip(opened).enumerate() {
+        let place = context_address(address, index as u64);
+        let overlap = row.iter().position(|&at| Some(at) == place);
+        state.transport = opened.or_else(|| left[overlap?].take());
+        if let Some(transport) = &state.transport {
+            state.address = transport.address();
+        }
+    }
+    Ok(())
+}
+
 /// A context's place: what it is part of.
 pub(crate) struct Seat<P: Provider> {
     endpoint: Arc<ScalableEndpoint<P>>,
@@ -138,7 +176,7 @@ impl<P: Provider> Seat<P> {
     }
 
     pub(crate) fn address(&self) -> Address {
-        self.endpoint.address
+        self.endpoint.address()
     }
 
     /// What the whole endpoint can do.

@@ -21,32 +21,39 @@ use crate::{
 
 pub static OPERATIONS: OpsCm = OpsCm { join: multicast::join, ..operations::<FidEp>() };
 
+/// The calls of whoever has a name.
+pub const fn names<H: Header<State: Named>>() -> OpsCm {
+    OpsCm { setname: setname::<H>, getname: getname::<H>, ..OpsCm::refusing::<NOSYS>() }
+}
+
 /// The calls of an endpoint that has a name, and may have a peer.
 pub const fn operations<H: Header<State: Connects>>() -> OpsCm {
     OpsCm {
-        setname: setname::<H>,
-        getname: getname::<H>,
         getpeer: getpeer::<H>,
         connect: connect::<H>,
         accept: accept::<H>,
         shutdown: shutdown::<H>,
-        ..OpsCm::refusing::<NOSYS>()
+        ..names::<H>()
     }
 }
 
-/// Whoever has a name, and may have a peer.
-pub trait Connects {
+/// Whoever has a name.
+pub trait Named {
     /// How its addresses are written.
     fn format(&self) -> AddressFormat;
     fn address(&self) -> Address;
     fn set_address(&self, address: Address) -> Result<(), Failure>;
+}
+
+/// Whoever has a name, and may have a peer.
+pub trait Connects: Named {
     fn peer(&self) -> Result<Address, Failure>;
     fn connect(&self, address: Address, data: &[u8]) -> Result<(), Failure>;
     fn accept(&self, data: &[u8]) -> Result<(), Failure>;
     fn shutdown(&self) -> Result<(), Failure>;
 }
 
-impl Connects for State {
+impl Named for State {
     fn format(&self) -> AddressFormat {
         self.format
     }
@@ -56,6 +63,9 @@ impl Connects for State {
     fn set_address(&self, address: Address) -> Result<(), Failure> {
         Ok(self.endpoint.set_address(address)?)
     }
+}
+
+impl Connects for State {
     fn peer(&self) -> Result<Address, Failure> {
         Ok(self.endpoint.peer()?)
     }
@@ -115,7 +125,7 @@ pub unsafe fn named(
 
 /// "On output, addrlen is set to the size of the buffer needed to store the address";
 /// -FI_ETOOSMALL if there were fewer.
-unsafe extern "C" fn getname<H: Header<State: Connects>>(
+unsafe extern "C" fn getname<H: Header<State: Named>>(
     ep: *mut Fid,
     target: *mut c_void,
     length: *mut usize,
@@ -130,7 +140,7 @@ unsafe extern "C" fn getname<H: Header<State: Connects>>(
     })
 }
 
-unsafe extern "C" fn setname<H: Header<State: Connects>>(
+unsafe extern "C" fn setname<H: Header<State: Named>>(
     ep: *mut Fid,
     target: *mut c_void,
     length: usize,

@@ -29,7 +29,7 @@ use crate::{
     connection_request::Origin,
     endpoint::{
         Request,
-        connection::{self, Connects},
+        connection::{self, Connects, Named},
         options::{self, Options},
     },
     object::{self, FID_NOSYS, Header, Use},
@@ -84,7 +84,7 @@ impl Options for State {
     }
 }
 
-impl Connects for State {
+impl Named for State {
     fn format(&self) -> AddressFormat {
         self.format
     }
@@ -94,6 +94,9 @@ impl Connects for State {
     fn set_address(&self, address: Address) -> Result<(), Failure> {
         Ok(self.socket.set_address(address)?)
     }
+}
+
+impl Connects for State {
     fn peer(&self) -> Result<Address, Failure> {
         Ok(self.socket.peer()?)
     }

@@ -34,7 +34,7 @@ struct Portal {
     receive: Vec<Node>,
 }
 
-fn open_sep(world: &World) -> Result<*mut FidEp, c_int> {
+pub fn open_sep(world: &World) -> Result<*mut FidEp, c_int> {
     let mut sep = null_mut();
     // SAFETY: the domain is open, the info libfabric's.
     let status = unsafe {
@@ -44,14 +44,14 @@ fn open_sep(world: &World) -> Result<*mut FidEp, c_int> {
     if status == 0 { Ok(sep) } else { Err(status) }
 }
 
-fn tx_context(sep: *mut FidEp, index: c_int, attr: *mut TxAttr) -> Result<*mut FidEp, c_int> {
+pub fn tx_context(sep: *mut FidEp, index: c_int, attr: *mut TxAttr) -> Result<*mut FidEp, c_int> {
     let mut ep = null_mut();
     // SAFETY: the endpoint is open, the attributes are valid or null.
     let status = unsafe { ((*(*sep).ops).tx_ctx)(sep, index, attr, &raw mut ep, null_mut()) };
     if status == 0 { Ok(ep) } else { Err(status) }
 }
 
-fn rx_context(sep: *mut FidEp, index: c_int, attr: *mut RxAttr) -> Result<*mut FidEp, c_int> {
+pub fn rx_context(sep: *mut FidEp, index: c_int, attr: *mut RxAttr) -> Result<*mut FidEp, c_int> {
     let mut ep = null_mut();
     // SAFETY: as above.
     let status = unsafe { ((*(*sep).ops).rx_ctx)(sep, index, attr, &raw mut ep, null_mut()) };
@@ -59,7 +59,7 @@ fn rx_context(sep: *mut FidEp, index: c_int, attr: *mut RxAttr) -> Result<*mut F
 }
 
 /// A domain for scalable endpoints of two contexts each way.
-fn scalable_world(host: &'static crate::host::Host) -> World {
+pub fn scalable_world(host: &'static crate::host::Host) -> World {
     World::empty(host, |hints| {
         hints.caps = flag::MSG | flag::TAGGED | NAMED_RX_CTX | flag::SOURCE;
         // SAFETY: hints have all attributes.

@@ -53,6 +53,7 @@ mod code {
     pub const NOSYS: i32 = -38;
     pub const NODATA: i32 = -61;
     pub const MSGSIZE: i32 = -90;
+    pub const ADDRINUSE: i32 = -98;
     pub const ADDRNOTAVAIL: i32 = -99;
     pub const NOPROTOOPT: i32 = -92;
     pub const OPNOTSUPP: i32 = -95;

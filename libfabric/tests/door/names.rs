@@ -16,9 +16,11 @@ use crate::{
     },
     code,
     connections::name,
+    contexts::{open_sep, scalable_world, tx_context},
+    flag,
     host::{Host, host},
     kind,
-    world::{self, close},
+    world::{self, bind, close, cq_attr, enable},
 };
 
 /// FI_SOCKADDR_IN, FI_SOCKADDR_IN6 and FI_ADDR_STR.
@@ -184,7 +186,7 @@ fn an_address_of_another_host_is_refused() {
         let (service, version) = (c"5017".as_ptr(), world::VERSION);
         // SAFETY: the names are C strings, and the place is valid.
         let status = unsafe {
-            let source = crate::flag::SOURCE;
+            let source = flag::SOURCE;
             (host.getinfo)(version, node.as_ptr(), service, source, null(), &raw mut info)
         };
         assert_eq!(status, 0);
@@ -195,4 +197,38 @@ fn an_address_of_another_host_is_refused() {
             assert_eq!(close(ep), 0);
         }
     }
+}
+
+#[test]
+fn a_scalable_endpoint_is_named_until_a_context_is_enabled() {
+    let Some(host) = host("a_scalable_endpoint_is_named_until_a_context_is_enabled") else {
+        return;
+    };
+    let world = scalable_world(host);
+    let [sep, other, free] = [(); 3].map(|()| open_sep(&world).unwrap());
+    let transmit = tx_context(sep, 1, null_mut()).unwrap();
+    let [before, taken, free] = {
+        let names = [sep, other, free].map(name);
+        assert_eq!(close(free), 0);
+        names
+    };
+    for (address, expected) in [
+        (bytes("[::1]:0"), code::INVAL),
+        (bytes("192.0.2.1:0"), code::ADDRNOTAVAIL),
+        (taken, code::ADDRINUSE),
+        (bytes("0.0.0.0:0"), 0),
+    ] {
+        assert_eq!(set_name(sep, &address), expected, "{address:?}");
+        assert_eq!((name(sep), name(transmit)), (before.clone(), before.clone()));
+    }
+    assert_eq!(set_name(sep, &free), 0);
+    assert_eq!((name(sep), name(transmit)), (free.clone(), free.clone()));
+    // "The transmit and receive contexts share the transport-level address."
+    assert_eq!(set_name(transmit, &before), code::INVAL);
+    let cq = world.open_cq(&mut cq_attr()).unwrap();
+    assert_eq!((bind(sep, world.av, 0), enable(sep)), (0, 0));
+    assert_eq!((bind(transmit, cq, flag::SEND), enable(transmit)), (0, 0));
+    assert_eq!((set_name(sep, &before), name(sep)), (code::OPBADSTATE, free));
+    assert_eq!([close(transmit), close(sep), close(other), close(cq)], [0; 4]);
+    assert_eq!(set_name(sep, &before), code::BADF);
 }

@@ -6,6 +6,7 @@ use std::sync::{
 };
 
 use kestrel_core::{
+    address::Address,
     address_vector::{FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC},
     completion_queue::{CompletionQueue, Entry, store::Sharing},
     domain::{DomainOptions, OpenError},
@@ -378,6 +379,65 @@ pub fn ports_follow_each_other<P: Provider>(bed: &Bed<P>) {
     let error = ScalableEndpoint::open(&domain, naming(), counts(count, 1)).err().unwrap();
     assert_eq!(error, OpenError::TooManyContexts { count, limit: CONTEXTS_MAX });
     assert_eq!(error.errno(), Errno::INVAL);
+}
+
+/// "The fi_setname call may be used to modify or assign the address of the local endpoint"
+/// (fi_cm(3)): of all contexts, until one is enabled.
+pub fn a_name_is_set_before_contexts_are_enabled<P: Provider>(bed: &Bed<P>) {
+    let domain = bed.domain(DomainOptions::default());
+    let open = |count| ScalableEndpoint::open(&domain, naming(), counts(count, count)).unwrap();
+    let (ours, reserved) = (open(3), open(5));
+    let (before, free) = (ours.address(), reserved.address());
+    let at = |index| free.with_port(free.port() + index);
+    let refused = |address| ours.set_address(address).unwrap_err().errno();
+    let context = ours.receive_context(2, naming()).unwrap();
+    assert_eq!(refused(free), Errno::ADDRINUSE);
+    reserved.close().unwrap();
+    // The last port of the row is taken: nothing is changed.
+    let taken = EndpointOptions { address: Some(at(2)), ..EndpointOptions::default() };
+    let taken = Endpoint::open(&domain, taken).unwrap();
+    assert_eq!((refused(free), ours.address()), (Errno::ADDRINUSE, before));
+    assert_eq!(refused(before.with_port(u16::MAX)), Errno::ADDRINUSE, "no ports follow it");
+    drop(taken);
+    // There, on by one port and by one more, and back by one: ports of both rows stay the endpoint's.
+    for (index, left) in [(0, None), (1, Some(0)), (2, Some(1)), (1, Some(4))] {
+        ours.set_address(at(index)).unwrap();
+        assert_eq!((ours.address(), context.address()), (at(index), at(index)));
+        let open_at = |address| {
+            let options = EndpointOptions { address: Some(address), ..EndpointOptions::default() };
+            Endpoint::open(&domain, options).err().map(|error| error.errno())
+        };
+        let taken = (index..index + 3).map(|index| open_at(at(index)));
+        assert!(taken.into_iter().all(|error| error == Some(Errno::ADDRINUSE)), "from {index} on");
+        assert_eq!(open_at(left.map_or(before, at)), None, "what it left is free");
+    }
+    let any = std::net::IpAddr::from([0, 0, 0, 0]);
+    ours.set_address(Address::new(any, 0)).unwrap();
+    assert_eq!(ours.address(), at(1), "what is left open stays");
+    // "The transmit and receive contexts share the transport-level address."
+    assert_eq!(context.set_address(free).unwrap_err().errno(), Errno::INVAL);
+    drop(context);
+    let ours = Portal::over(ours, &naming());
+    let theirs = Portal::open(bed, counts(3, 3));
+    ours.knows(&[theirs.endpoint.address()]);
+    theirs.knows(&[at(1)]);
+    assert_eq!(ours.endpoint.set_address(free).unwrap_err().errno(), Errno::OPBADSTATE);
+    ours.endpoint.set_address(at(1)).unwrap();
+    let all = [&ours, &theirs];
+    for index in 0..3 {
+        let tag = 10 + index as u64;
+        for (from, to) in [(&ours, &theirs), (&theirs, &ours)] {
+            to.receive[index].endpoint.receive(vec![0; 8], 0, tag).unwrap();
+            from.transmit[index].endpoint.send(vec![1; 8], named(0, index as u64), tag).unwrap();
+            let received = next(&to.receive[index], &all).good();
+            assert_eq!((received.context, received.source), (tag, 0));
+            assert_eq!(next(&from.transmit[index], &all).context(), tag);
+        }
+    }
+    drop(ours.transmit);
+    drop(ours.receive);
+    ours.endpoint.close().unwrap();
+    assert_eq!(ours.endpoint.set_address(before).unwrap_err().errno(), Errno::BADF);
 }
 
 pub fn contexts_are_used_by_threads_of_their_own<P: Provider>(bed: &Bed<P>) {
