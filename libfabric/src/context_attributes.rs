@@ -54,6 +54,9 @@ impl Whole<'_> {
             let whole = &self.info.transmit;
             hints.transmit = inherit_transmit(hints::transmit(attr), whole);
             found.transmit = self.agree(&hints)?.transmit;
+            if found.transmit.op_flags.is_empty() {
+                found.transmit.op_flags = whole.op_flags;
+            }
             // All contexts have one transport-level address, and its class.
             found.transmit.traffic_class = whole.traffic_class;
             *attr = answer::transmit_attr(&found.transmit);
@@ -75,6 +78,9 @@ impl Whole<'_> {
             // A capability of those who name it; but programs also ask for it where it is named.
             hints.receive.caps -= self.info.caps & Flags::NAMED_RX_CTX;
             found.receive = self.agree(&hints)?.receive;
+            if found.receive.op_flags.is_empty() {
+                found.receive.op_flags = self.info.receive.op_flags;
+            }
             *attr = answer::receive_attr(&found.receive);
         }
         (found.caps, found.mode) = (found.receive.caps, found.receive.mode);
@@ -83,11 +89,11 @@ impl Whole<'_> {
 }
 
 /// "By default, a transmit context inherits the properties of its associated endpoint": what is
-/// not asked for is the endpoint's.
+/// not asked for is the endpoint's. So are default flags, which need not be held against anything:
+/// an alias may have such as attributes cannot ask for.
 fn inherit_transmit(asked: TransmitHints, whole: &TransmitAttributes) -> TransmitHints {
     TransmitHints {
         caps: if asked.caps.is_empty() { whole.caps } else { asked.caps },
-        op_flags: if asked.op_flags.is_empty() { whole.op_flags } else { asked.op_flags },
         size: asked.size.or(Some(whole.size)),
         inject_size: asked.inject_size.or(Some(whole.inject_size)),
         ..asked
@@ -98,7 +104,6 @@ fn inherit_transmit(asked: TransmitHints, whole: &TransmitAttributes) -> Transmi
 fn inherit_receive(asked: ReceiveHints, whole: &ReceiveAttributes) -> ReceiveHints {
     ReceiveHints {
         caps: if asked.caps.is_empty() { whole.caps } else { asked.caps },
-        op_flags: if asked.op_flags.is_empty() { whole.op_flags } else { asked.op_flags },
         size: asked.size.or(Some(whole.size)),
         total_buffered_recv: asked.total_buffered_recv.or(Some(whole.total_buffered_recv)),
         ..asked

@@ -11,7 +11,9 @@ use kestrel_core::{
     address::{Address, AddressFormat},
     bind_count::BindCount,
     config::Config,
+    endpoint::DefaultFlags,
     error::Errno,
+    flags::Flags,
     info::{self, ApiVersion},
 };
 
@@ -26,6 +28,7 @@ use crate::{
     endpoint::{
         self,
         connection::{self, Named},
+        defaults::{self, Aliased},
     },
     hints,
     object::{self, FID_NOSYS, Header, Use},
@@ -39,9 +42,13 @@ pub struct State {
     info: info::Info,
     config: Config,
     version: ApiVersion,
+    /// The flags that contexts inherit: each alias has its own.
+    defaults: DefaultFlags,
+    is_alias: bool,
     /// What its contexts keep open as well.
     domain: Arc<BindCount>,
-    _domain: Use,
+    /// The domain, or the endpoint that this is an alias of.
+    _parent: Use,
 }
 
 static FID: OpsFid = OpsFid { close: object::close::<FidSep>, bind, control, ..FID_NOSYS };
@@ -75,8 +82,12 @@ impl Header for FidSep {
         self.0.ops = &raw const closed::EP;
         self.0.cm = &raw const closed::CM;
     }
+    /// "All allocated aliases must be closed for the underlying endpoint to be released."
     fn close(state: &State) -> Result<(), Failure> {
-        Ok(state.endpoint.close()?)
+        if !state.is_alias {
+            state.endpoint.close()?;
+        }
+        Ok(())
     }
 }
 
@@ -96,26 +107,55 @@ pub unsafe extern "C" fn open(
         let in_use = Use::of(&parent.uses)?;
         let state = State {
             endpoint: objects::open_scalable_endpoint(&parent.domain, &info)?,
+            defaults: DefaultFlags::new(info.transmit.op_flags, info.receive.op_flags),
+            is_alias: false,
             info,
             config: parent.config.clone(),
             version: parent.version,
             domain: parent.uses.clone(),
-            _domain: in_use,
+            _parent: in_use,
         };
-        let header = FidSep(FidEp {
-            fid: object::fid::<FidSep>(class::SEP, context),
-            ops: &raw const OPERATIONS,
-            cm: &raw const CM,
-            // "Scalable endpoints cannot be used directly for communication operations".
-            msg: &raw const refused::MSG,
-            rma: &raw const refused::RMA,
-            tagged: &raw const refused::TAGGED,
-            atomic: &raw const refused::ATOMIC,
-            collective: &raw const refused::COLLECTIVE,
-        });
-        *place = object::create(header, state).cast();
+        *place = object::create(header(context), state).cast();
         Ok(())
     })
+}
+
+fn header(context: *mut c_void) -> FidSep {
+    FidSep(FidEp {
+        fid: object::fid::<FidSep>(class::SEP, context),
+        ops: &raw const OPERATIONS,
+        cm: &raw const CM,
+        // "Scalable endpoints cannot be used directly for communication operations".
+        msg: &raw const refused::MSG,
+        rma: &raw const refused::RMA,
+        tagged: &raw const refused::TAGGED,
+        atomic: &raw const refused::ATOMIC,
+        collective: &raw const refused::COLLECTIVE,
+    })
+}
+
+/// Nothing is posted to either, but "by default, a transmit context inherits the properties of its
+/// associated endpoint": the flags are what contexts that are opened by this way begin with.
+impl Aliased for FidSep {
+    fn defaults(state: &State) -> &DefaultFlags {
+        &state.defaults
+    }
+    fn capabilities(state: &State) -> Flags {
+        state.endpoint.options().capabilities
+    }
+    fn alias(state: &State, fid: &Fid, defaults: DefaultFlags) -> Result<*mut Self, Failure> {
+        let other = State {
+            endpoint: state.endpoint.clone(),
+            info: state.info.clone(),
+            config: state.config.clone(),
+            version: state.version,
+            defaults,
+            is_alias: true,
+            domain: state.domain.clone(),
+            _parent: Use::of(state.endpoint.uses())?,
+        };
+        Ok(object::create(header(fid.context), other))
+    }
 }
 
 /// Reference: fi_endpoint(3), `fi_scalable_ep_bind`.
@@ -133,23 +173,30 @@ unsafe extern "C" fn bind(sep: *mut Fid, other: *mut Fid, flags: u64) -> c_int {
     })
 }
 
-unsafe extern "C" fn control(sep: *mut Fid, command: c_int, _: *mut c_void) -> c_int {
+unsafe extern "C" fn control(sep: *mut Fid, command: c_int, argument: *mut c_void) -> c_int {
     done("fi_control", || {
-        // SAFETY: C passes an open endpoint.
-        let state = unsafe { object::owned(sep.cast::<FidSep>()) }?;
-        match command {
-            command::ENABLE => Ok(state.endpoint.enable()?),
-            _ => {
-                let reason = format!("command {command} of a scalable endpoint");
-                Err(Failure::new(Errno::NOSYS, reason))
+        let sep = sep.cast::<FidSep>();
+        // SAFETY: C passes an open endpoint, and the argument of the command.
+        unsafe {
+            match command {
+                command::ENABLE => Ok(object::owned(sep)?.endpoint.enable()?),
+                _ => defaults::control(sep, command, argument),
             }
         }
     })
 }
 
 impl State {
-    fn whole(&self) -> Whole<'_> {
-        Whole { info: &self.info, config: &self.config, version: self.version }
+    /// What contexts inherit.
+    fn inherited(&self) -> info::Info {
+        let mut info = self.info.clone();
+        info.transmit.op_flags = self.defaults.transmit();
+        info.receive.op_flags = self.defaults.receive();
+        info
+    }
+
+    fn whole<'a>(&'a self, info: &'a info::Info) -> Whole<'a> {
+        Whole { info, config: &self.config, version: self.version }
     }
 }
 
@@ -170,7 +217,7 @@ unsafe extern "C" fn tx_ctx(
         // SAFETY: C passes an open scalable endpoint, and valid pointers or null.
         unsafe {
             let (place, state) = (object::out(tx)?, object::owned(sep.cast::<FidSep>())?);
-            let info = state.whole().transmit(attr)?;
+            let info = state.whole(&state.inherited()).transmit(attr)?;
             let options = objects::endpoint_options(&info);
             let opened = state.endpoint.transmit_context(place_of(index)?, options)?;
             let in_use = Use::of(&state.domain)?;
@@ -192,7 +239,7 @@ unsafe extern "C" fn rx_ctx(
         // SAFETY: C passes an open scalable endpoint, and valid pointers or null.
         unsafe {
             let (place, state) = (object::out(rx)?, object::owned(sep.cast::<FidSep>())?);
-            let info = state.whole().receive(attr)?;
+            let info = state.whole(&state.inherited()).receive(attr)?;
             let options = objects::endpoint_options(&info);
             let opened = state.endpoint.receive_context(place_of(index)?, options)?;
             let in_use = Use::of(&state.domain)?;

@@ -61,8 +61,8 @@ pub struct ScalableEndpoint<P: Provider> {
     counts: ContextCounts,
     vector: OnceLock<Arc<AddressVector>>,
     pairs: Vec<Pair<P>>,
-    /// The contexts that are open.
-    contexts: BindCount,
+    /// The contexts that are open, and aliases.
+    uses: Arc<BindCount>,
 }
 
 impl<P: Provider> ScalableEndpoint<P> {
@@ -94,7 +94,7 @@ impl<P: Provider> ScalableEndpoint<P> {
             counts,
             vector: OnceLock::new(),
             pairs: pairs.collect(),
-            contexts: BindCount::default(),
+            uses: Arc::default(),
         }))
     }
 
@@ -134,6 +134,11 @@ impl<P: Provider> ScalableEndpoint<P> {
     /// How many contexts there are of each direction.
     pub fn counts(&self) -> ContextCounts {
         self.counts
+    }
+
+    /// What it is closed after: its contexts, and what else its user counts.
+    pub fn uses(&self) -> &Arc<BindCount> {
+        &self.uses
     }
 
     /// Binds the address vector of all contexts. Reference: fi_endpoint(3),
@@ -206,9 +211,9 @@ impl<P: Provider> ScalableEndpoint<P> {
             return Err(EndpointError::BeyondEndpoint { missing });
         }
         let pair = &self.pairs[index];
-        self.contexts.bind().map_err(|_| EndpointError::Closed { object: "scalable endpoint" })?;
+        self.uses.bind().map_err(|_| EndpointError::Closed { object: "scalable endpoint" })?;
         if !pair.reserve(direction) {
-            let _ = self.contexts.unbind();
+            let _ = self.uses.unbind();
             return Err(EndpointError::ContextOpen { index });
         }
         let seat = Seat::new(self.clone(), index, direction);
@@ -225,7 +230,7 @@ impl<P: Provider> ScalableEndpoint<P> {
     /// still associated with the scalable endpoint when attempting to close, the call will
     /// return -FI_EBUSY."
     pub fn close(&self) -> Result<(), EndpointError> {
-        self.contexts.close()?;
+        self.uses.close()?;
         for pair in &self.pairs {
             pair.close(&self.domain);
         }

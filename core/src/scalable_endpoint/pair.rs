@@ -201,6 +201,6 @@ impl<P: Provider> Seat<P> {
     pub(crate) fn leave(&self) {
         self.endpoint.pairs[self.index].leave(self.direction);
         // Counted when it was opened, so this cannot fail.
-        let _ = self.endpoint.contexts.unbind();
+        let _ = self.endpoint.uses.unbind();
     }
 }

@@ -6,6 +6,7 @@
 pub mod atomic;
 pub mod atomic_query;
 pub mod connection;
+pub mod defaults;
 pub mod message;
 pub mod options;
 pub mod post;

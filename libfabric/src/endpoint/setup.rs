@@ -14,10 +14,13 @@ use kestrel_core::{
     socket_endpoint::SocketKind,
 };
 
-use super::{Limits, Request, State, atomic, connection, message, options, rma, tagged};
+use super::{
+    Limits, Request, State, atomic, connection,
+    defaults::{self, Aliased},
+    message, options, rma, tagged,
+};
 use crate::{
     abi::{
-        attributes::Alias,
         constants::command,
         fid::{Fid, FidAv, FidCntr, FidCq, FidDomain, FidEp, FidEq, FidMr, FidSrx, FidStx, class},
         info::Info,
@@ -145,38 +148,26 @@ fn header(class: usize, context: *mut c_void) -> FidEp {
     }
 }
 
-/// Makes another way to the same endpoint, with default flags of its own.
-/// Reference: fi_endpoint(3), `fi_ep_alias`.
-///
-/// # Safety
-/// `ep` is open; `alias` is null or valid, and so is the place that it names.
-unsafe fn alias(ep: *mut FidEp, alias: *mut Alias) -> Result<(), Failure> {
-    // SAFETY: the caller vouches for it.
-    let (state, asked, fid) = unsafe { (object::owned(ep)?, alias.as_ref(), &(*ep).fid) };
-    let asked = asked.ok_or_else(|| Failure::null("the argument"))?;
-    // SAFETY: as above.
-    let place = unsafe { object::out(asked.fid) }?;
-    let defaults = state.defaults.clone();
-    set_defaults(state, &defaults, asked.flags)?;
-    let other = State {
-        endpoint: state.endpoint.clone(),
-        defaults,
-        aliases: state.aliases.clone(),
-        is_alias: true,
-        format: state.format,
-        request: Request::default(),
-        limits: state.limits,
-        _parent: Use::of(&state.aliases)?,
-    };
-    *place = object::create(header(fid.fclass, fid.context), other).cast();
-    Ok(())
-}
-
-/// Sets the flags of calls that name none. With FI_TRIGGER, of an endpoint that can, the context
-/// of each says when.
-fn set_defaults(state: &State, defaults: &DefaultFlags, flags: u64) -> Result<(), Failure> {
-    let triggers = state.endpoint.options().capabilities & Flags::TRIGGER;
-    Ok(defaults.set_with(Flags::from_bits_retain(flags), triggers)?)
+impl Aliased for FidEp {
+    fn defaults(state: &State) -> &DefaultFlags {
+        &state.defaults
+    }
+    fn capabilities(state: &State) -> Flags {
+        state.endpoint.options().capabilities
+    }
+    fn alias(state: &State, fid: &Fid, defaults: DefaultFlags) -> Result<*mut Self, Failure> {
+        let other = State {
+            endpoint: state.endpoint.clone(),
+            defaults,
+            aliases: state.aliases.clone(),
+            is_alias: true,
+            format: state.format,
+            request: Request::default(),
+            limits: state.limits,
+            _parent: Use::of(&state.aliases)?,
+        };
+        Ok(object::create(header(fid.fclass, fid.context), other))
+    }
 }
 
 /// Reference: fi_endpoint(3), `fi_ep_bind`.
@@ -237,29 +228,13 @@ pub unsafe extern "C" fn bind(ep: *mut Fid, other: *mut Fid, flags: u64) -> c_in
 
 pub unsafe extern "C" fn control(ep: *mut Fid, command: c_int, argument: *mut c_void) -> c_int {
     done("fi_control", || {
-        // SAFETY: C passes an open endpoint.
-        let state = unsafe { object::owned(ep.cast::<FidEp>()) }?;
-        match command {
-            command::ENABLE => return Ok(state.endpoint.enable()?),
-            // SAFETY: the argument of this command is a `struct fi_alias *`.
-            command::ALIAS => return unsafe { alias(ep.cast(), argument.cast()) },
-            _ => {}
-        }
-        // SAFETY: the argument of the commands below is a `uint64_t *`.
-        let flags = unsafe { argument.cast::<u64>().as_mut() };
-        let flags = || flags.ok_or_else(|| Failure::null("the argument"));
-        match command {
-            command::SETOPSFLAG => set_defaults(state, &state.defaults, *flags()?),
-            command::GETOPSFLAG => {
-                let flags = flags()?;
-                *flags = match Flags::from_bits_retain(*flags) {
-                    Flags::TRANSMIT => state.defaults.transmit().bits(),
-                    Flags::RECV => state.defaults.receive().bits(),
-                    other => return Err(Failure::flags("FI_GETOPSFLAG", other.bits())),
-                };
-                Ok(())
+        let ep = ep.cast::<FidEp>();
+        // SAFETY: C passes an open endpoint, and the argument of the command.
+        unsafe {
+            match command {
+                command::ENABLE => Ok(object::owned(ep)?.endpoint.enable()?),
+                _ => defaults::control(ep, command, argument),
             }
-            _ => Err(Failure::new(Errno::NOSYS, format!("command {command} of an endpoint"))),
         }
     })
 }

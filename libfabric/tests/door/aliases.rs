@@ -6,15 +6,21 @@ use std::{ffi::c_void, ptr::null_mut};
 use crate::{
     abi::{
         attributes::Alias,
-        fid::{Fid, FidEp},
+        fid::{Fid, FidEp, class},
+        info::TxAttr,
     },
-    code, flag,
+    code,
+    connections::name,
+    contexts::{open_sep, rx_context, scalable_world, tx_context},
+    control::flags_of,
+    flag,
     host::host,
-    world::{World, bind, close, cq_attr, enable},
+    world::{Node, World, bind, close, cq_attr, enable},
 };
 
 const ALIAS: i32 = 4;
 const COMPLETION: u64 = 1 << 24;
+const FENCE: u64 = 1 << 21;
 
 /// `fi_ep_alias`.
 pub fn alias(ep: *mut FidEp, flags: u64) -> Result<*mut FidEp, i32> {
@@ -94,4 +100,69 @@ fn aliases_are_of_one_direction() {
         assert_eq!(control(ep.cast(), ALIAS, null_mut()), code::INVAL);
         assert_eq!(control(ep.cast(), ALIAS, (&raw mut nowhere).cast()), code::INVAL);
     }
+}
+
+#[test]
+fn a_context_has_aliases() {
+    let Some(host) = host("a_context_has_aliases") else { return };
+    let mut world = scalable_world(host);
+    let sep = open_sep(&world).unwrap();
+    assert_eq!(bind(sep, world.av, 0), 0);
+    assert_eq!(world.insert(sep), 0);
+    let [sends, receives] = [(); 2].map(|()| world.open_cq(&mut cq_attr()).unwrap());
+    let transmit = tx_context(sep, 0, null_mut()).unwrap();
+    let receive = rx_context(sep, 0, null_mut()).unwrap();
+    let selective = flag::SELECTIVE_COMPLETION;
+    assert_eq!(bind(transmit, sends, flag::SEND | selective), 0);
+    assert_eq!(bind(receive, receives, flag::RECV), 0);
+    let other = alias(transmit, flag::SEND | COMPLETION).unwrap();
+    // SAFETY: it is open.
+    assert_eq!(unsafe { (*other).fid.fclass }, class::TX_CTX);
+    assert_eq!(name(other), name(sep));
+    assert_eq!([enable(other), enable(receive), enable(transmit)], [0, 0, code::OPBADSTATE]);
+    send(transmit, 1);
+    send(other, 2);
+    let (sends, receives) = (Node { cq: sends, ep: other }, Node { cq: receives, ep: receive });
+    world.nodes.extend([sends, receives]);
+    assert_eq!(world.completion(sends).op_context as usize, 2, "only the alias asks for it");
+    world.nodes.clear();
+    assert_eq!(close(transmit), code::BUSY, "an alias is open");
+    assert_eq!([close(receive), close(sep)], [0, code::BUSY]);
+    assert_eq!([close(other), close(transmit), close(sep)], [0; 3]);
+    assert_eq!([close(sends.cq), close(receives.cq)], [0; 2]);
+}
+
+/// "By default, a transmit context inherits the properties of its associated endpoint": an alias's
+/// flags are those of the contexts that are opened by it.
+#[test]
+fn contexts_inherit_the_flags_of_an_alias() {
+    let Some(host) = host("contexts_inherit_the_flags_of_an_alias") else { return };
+    let world = scalable_world(host);
+    let sep = open_sep(&world).unwrap();
+    let other = alias(sep, flag::SEND | COMPLETION | FENCE).unwrap();
+    let third = alias(other, flag::RECV | COMPLETION).unwrap();
+    // SAFETY: it is open.
+    assert_eq!(unsafe { (*other).fid.fclass }, class::SEP);
+    assert_eq!(name(other), name(sep));
+    assert_eq!(alias(sep, flag::SEND | flag::RECV).err(), Some(code::BADFLAGS));
+    let both = [flag::SEND, flag::RECV];
+    assert_eq!(both.map(|direction| flags_of(sep, direction)), [0, 0]);
+    let expected = COMPLETION | FENCE;
+    assert_eq!(both.map(|direction| flags_of(other, direction)), [expected, 0]);
+    assert_eq!(both.map(|direction| flags_of(third, direction)), [expected, COMPLETION]);
+    let [plain, ours] = [(0, sep, 0), (1, other, expected)].map(|(index, by, flags)| {
+        // SAFETY: attributes of zeroes are valid.
+        let mut attr: TxAttr = unsafe { std::mem::zeroed() };
+        let context = tx_context(by, index, &raw mut attr).unwrap();
+        assert_eq!((attr.op_flags, flags_of(context, flag::SEND)), (flags, flags));
+        context
+    });
+    let receive = rx_context(third, 0, null_mut()).unwrap();
+    assert_eq!(flags_of(receive, flag::RECV), COMPLETION);
+    // What was opened by an alias is the endpoint's.
+    assert_eq!(tx_context(sep, 1, null_mut()), Err(code::BUSY));
+    assert_eq!([close(sep), close(other), close(sep)], [code::BUSY, 0, code::BUSY]);
+    assert_eq!([plain, ours, receive].map(close), [0; 3]);
+    assert_eq!(close(sep), code::BUSY, "an alias of an alias is open");
+    assert_eq!([close(third), close(sep)], [0; 2]);
 }

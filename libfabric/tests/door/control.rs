@@ -19,6 +19,12 @@ fn control(ep: *mut FidEp, command: i32, flags: &mut u64) -> i32 {
     unsafe { ((*(*ep).fid.ops).control)(ep.cast(), command, flags.cast()) }
 }
 
+/// The default flags of one direction.
+pub fn flags_of(ep: *mut FidEp, mut direction: u64) -> u64 {
+    assert_eq!(control(ep, GETOPSFLAG, &mut direction), 0);
+    direction
+}
+
 fn send(ep: *mut FidEp, context: usize) {
     // SAFETY: the endpoint is open; there is no buffer.
     let answer =
@@ -32,16 +38,12 @@ fn operation_flags_are_told_and_changed() {
     let Some(host) = host("operation_flags_are_told_and_changed") else { return };
     let mut world = World::empty(host, |_| {});
     let node = world.add_node(&mut cq_attr(), flag::SELECTIVE_COMPLETION);
-    for direction in [flag::SEND, flag::RECV] {
-        let mut flags = direction;
-        assert_eq!((control(node.ep, GETOPSFLAG, &mut flags), flags), (0, 0));
-    }
+    let both = [flag::SEND, flag::RECV];
+    assert_eq!(both.map(|direction| flags_of(node.ep, direction)), [0, 0]);
     send(node.ep, 1);
     assert_eq!(control(node.ep, SETOPSFLAG, &mut (flag::SEND | COMPLETION)), 0);
-    let mut flags = flag::SEND;
-    assert_eq!((control(node.ep, GETOPSFLAG, &mut flags), flags), (0, COMPLETION));
-    let mut flags = flag::RECV;
-    assert_eq!((control(node.ep, GETOPSFLAG, &mut flags), flags), (0, 0), "the other direction");
+    let now = both.map(|direction| flags_of(node.ep, direction));
+    assert_eq!(now, [COMPLETION, 0], "one direction's");
     send(node.ep, 2);
     assert_eq!(control(node.ep, SETOPSFLAG, &mut { flag::SEND }), 0);
     send(node.ep, 3);
