@@ -21,7 +21,7 @@ use crate::{
     abi::{
         constants::{NOSYS, command},
         control::{OpsCm, OpsEp, OpsFid},
-        fid::{Fid, FidAv, FidDomain, FidEp, FidSep, class},
+        fid::{Fid, FidAv, FidDomain, FidEp, FidSep, FidSrx, FidStx, class},
         info::{Info, RxAttr, TxAttr},
     },
     context_attributes::Whole,
@@ -164,11 +164,22 @@ unsafe extern "C" fn bind(sep: *mut Fid, other: *mut Fid, flags: u64) -> c_int {
         if flags != 0 {
             return Err(Failure::flags("fi_scalable_ep_bind", flags));
         }
-        // SAFETY: C passes open objects.
+        // SAFETY: C passes open objects, each of the kind whose table it points to.
         unsafe {
-            let state = object::owned(sep.cast::<FidSep>())?;
-            let vector = &object::checked::<FidAv>(other)?.vector;
-            Ok(state.endpoint.bind_address_vector(vector)?)
+            let endpoint = &object::owned(sep.cast::<FidSep>())?.endpoint;
+            if other.is_null() {
+                return Err(Failure::null("what to bind"));
+            }
+            let table = (*other).ops;
+            if table == FidStx::operations() {
+                let shared = &object::checked::<FidStx>(other)?.context;
+                return Ok(endpoint.bind_shared_transmit(shared)?);
+            }
+            if table == FidSrx::operations() {
+                let shared = &object::checked::<FidSrx>(other)?.context;
+                return Ok(endpoint.bind_shared_receive(shared)?);
+            }
+            Ok(endpoint.bind_address_vector(&object::checked::<FidAv>(other)?.vector)?)
         }
     })
 }

@@ -290,6 +290,11 @@ macro_rules! conformance {
                 a_closed_endpoint_takes_nothing_along,
                 threads_post_and_poll_at_once,
                 endpoints_send_by_a_shared_context;
+            mixed_contexts:
+                receives_scale_beside_a_shared_transmit_context,
+                transmits_scale_beside_a_shared_receive_context,
+                what_came_before_its_context_takes_a_shared_receive,
+                what_a_scalable_endpoint_cannot_share_is_refused;
             progress:
                 a_sleeping_helper_delivers,
                 a_delivery_completes_while_its_receiver_sleeps,

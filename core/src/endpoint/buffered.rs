@@ -25,9 +25,8 @@ pub(super) struct BufferingOptions {
 
 impl BufferingOptions {
     pub(super) fn new(options: &EndpointOptions) -> Self {
-        let buffers = options.buffered || options.capabilities.contains(Flags::VARIABLE_MSG);
         BufferingOptions {
-            buffers,
+            buffers: options.buffers(),
             limit: BUFFERED_LIMIT_DEFAULT.into(),
             min: BUFFERED_MIN_DEFAULT.into(),
             announced_as: AtomicU64::new(0),

@@ -18,6 +18,7 @@ use crate::{
     operation::MESSAGE_MAX,
     primitive::AtomicBool,
     scalable_endpoint::pair::Seat,
+    shared_context::pool::SharedSeat,
     socket_endpoint::RECEIVE_BUFFER,
     transport::Provider,
 };
@@ -35,11 +36,12 @@ impl<P: Provider> Endpoint<P> {
         if !bindings.counted {
             return Err(EndpointError::Closed { object: "endpoint" });
         }
+        self.adopt_shared(&mut bindings)?;
         self.check_bound(&bindings)?;
         self.adopt_events(&mut bindings)?;
         let (address_vector, manager) = self.peers(&bindings)?;
+        let shared = self.shared_seat(&bindings, &address_vector)?;
         let setup = self.setup(&bindings, address_vector)?;
-        let member = setup.shared.as_ref().map(|shared| shared.member);
         let (send, receive) = self.rules(&setup);
         let connected = manager.is_some();
         let directed = self.options.capabilities.contains(Flags::DIRECTED_RECV);
@@ -53,8 +55,11 @@ impl<P: Provider> Endpoint<P> {
         let is_closed = AtomicBool::new(false);
         let enabled = Enabled { unit: unit.clone(), send, receive, is_closed, to_mask, from_any };
         let _ = self.enabled.set(enabled);
-        if let (Some(shared), Some(member)) = (&bindings.shared_receive, member) {
-            shared.add_unit(member, &unit);
+        if let (Some(context), Some(shared)) = (&bindings.shared_receive, shared) {
+            // Who is given the name of a message there has to find the engine that keeps it.
+            context.add_unit(shared.member, &unit);
+            // If it is closed by now it takes nothing from there.
+            let _ = unit.with(|engine| engine.share(shared));
         }
         bindings.add_unit(&unit);
         if self.options.under_socket {
@@ -65,6 +70,33 @@ impl<P: Provider> Endpoint<P> {
         }
         self.domain.add_unit(&unit);
         Ok(())
+    }
+
+    /// A context has the shared context of its direction that its scalable endpoint is bound to.
+    fn adopt_shared(&self, bindings: &mut Bindings<P>) -> Result<(), EndpointError> {
+        let Some(seat) = &self.seat else { return Ok(()) };
+        if self.options.shares_transmit
+            && bindings.shared_transmit.is_none()
+            && let Some(context) = seat.shared_transmit()
+        {
+            self.share_transmit(bindings, context)?;
+        }
+        if self.options.shares_receive
+            && bindings.shared_receive.is_none()
+            && let Some(context) = seat.shared_receive()
+        {
+            self.share_receive(bindings, context)?;
+        }
+        Ok(())
+    }
+
+    fn shared_seat(
+        &self,
+        bindings: &Bindings<P>,
+        vector: &Arc<AddressVector>,
+    ) -> Result<Option<SharedSeat>, EndpointError> {
+        let vector = (!self.options.connected).then_some(vector);
+        bindings.shared_receive.as_ref().map(|shared| shared.seat(vector)).transpose()
     }
 
     /// "An event queue bound to a domain will be the default EQ … Endpoints may direct their control
@@ -104,12 +136,10 @@ impl<P: Provider> Endpoint<P> {
         address_vector: Arc<AddressVector>,
     ) -> Result<Setup, EndpointError> {
         let capabilities = self.options.capabilities;
-        let shared = bindings.shared_receive.as_ref();
-        let vector = (!self.options.connected).then_some(&address_vector);
         Ok(Setup {
             transmit: bindings.transmit.side(),
             receive: bindings.receive.side(),
-            shared: shared.map(|shared| shared.seat(vector)).transpose()?,
+            shared: None,
             buffering: self.buffering.setup(),
             one_sided: bindings.one_sided.counters(),
             permitted: capabilities & (Flags::REMOTE_READ | Flags::REMOTE_WRITE),

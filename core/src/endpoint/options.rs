@@ -64,6 +64,11 @@ impl EndpointOptions {
         let dscp = dscp_on_the_wire(self.traffic_class);
         Opening { address, auth_key, keys_follow, incarnation: None, service, dscp }
     }
+
+    /// Whether messages are announced, and nothing but tags is posted for them.
+    pub(crate) fn buffers(&self) -> bool {
+        self.buffered || self.capabilities.contains(Flags::VARIABLE_MSG)
+    }
 }
 
 impl Default for EndpointOptions {

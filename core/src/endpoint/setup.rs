@@ -216,20 +216,12 @@ impl<P: Provider> Endpoint<P> {
         context: &Arc<SharedTransmit<P>>,
     ) -> Result<(), EndpointError> {
         let object = "shared transmit context";
-        if !self.options.shares_transmit {
-            return Err(EndpointError::NotForThisType { object });
-        }
-        if !Arc::ptr_eq(context.domain(), self.domain()) {
-            return Err(EndpointError::OtherDomain { object });
-        }
-        context.check(&self.options)?;
+        self.check_shares(object)?;
         let mut bindings = self.open_bindings("binding a shared context")?;
         if bindings.shared_transmit.is_some() {
             return Err(EndpointError::AlreadyBound { object, flags: Flags::TRANSMIT });
         }
-        context.binds().bind().map_err(|_| EndpointError::Closed { object })?;
-        bindings.shared_transmit = Some(context.clone());
-        Ok(())
+        self.share_transmit(&mut bindings, context)
     }
 
     /// Binds the shared receive context that the endpoint was opened to use: its messages go to
@@ -239,19 +231,42 @@ impl<P: Provider> Endpoint<P> {
         context: &Arc<SharedReceive<P>>,
     ) -> Result<(), EndpointError> {
         let object = "shared receive context";
-        // Nobody could say to which endpoint a buffered message of a shared context came.
-        if !self.options.shares_receive || self.buffers() {
-            return Err(EndpointError::NotForThisType { object });
-        }
-        if !Arc::ptr_eq(context.domain(), self.domain()) {
-            return Err(EndpointError::OtherDomain { object });
-        }
-        context.check(&self.options)?;
+        self.check_shares(object)?;
         let mut bindings = self.open_bindings("binding a shared context")?;
         if bindings.shared_receive.is_some() {
             return Err(EndpointError::AlreadyBound { object, flags: Flags::RECV });
         }
-        context.binds().bind().map_err(|_| EndpointError::Closed { object })?;
+        self.share_receive(&mut bindings, context)
+    }
+
+    /// A context has the shared contexts of its scalable endpoint, and no other.
+    fn check_shares(&self, object: &'static str) -> Result<(), EndpointError> {
+        match self.seat {
+            Some(_) => Err(EndpointError::NotForThisType { object }),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn share_transmit(
+        &self,
+        bindings: &mut Bindings<P>,
+        context: &Arc<SharedTransmit<P>>,
+    ) -> Result<(), EndpointError> {
+        context.check(&self.domain, &self.options)?;
+        let closed = EndpointError::Closed { object: "shared transmit context" };
+        context.binds().bind().map_err(|_| closed)?;
+        bindings.shared_transmit = Some(context.clone());
+        Ok(())
+    }
+
+    pub(super) fn share_receive(
+        &self,
+        bindings: &mut Bindings<P>,
+        context: &Arc<SharedReceive<P>>,
+    ) -> Result<(), EndpointError> {
+        context.check(&self.domain, &self.options)?;
+        let closed = EndpointError::Closed { object: "shared receive context" };
+        context.binds().bind().map_err(|_| closed)?;
         bindings.shared_receive = Some(context.clone());
         Ok(())
     }

@@ -199,7 +199,7 @@ impl<T: Transport> Engine<T> {
             helps: VecDeque::new(),
             contests: Contests::default(),
             claimed: HashMap::new(),
-            offers: setup.shared.is_some() || setup.buffering.is_some(),
+            offers: setup.buffering.is_some(),
             buffering: Buffering::new(setup.buffering.as_ref()),
             windows: 0,
             setup,

@@ -5,11 +5,26 @@ use crate::{
     engine::{Engine, peer::Peer},
     error::Errno,
     flags::Flags,
-    shared_context::pool::{Envelope, Matched, Parked},
+    shared_context::pool::{Envelope, Matched, Parked, SharedSeat},
     transport::{PeerIndex, Transport, Unreachable},
 };
 
 impl<T: Transport> Engine<T> {
+    /// From now on messages are for receives of a shared context: those too that came before the
+    /// context of a scalable endpoint was enabled.
+    pub(crate) fn share(&mut self, shared: SharedSeat) {
+        self.setup.shared = Some(shared);
+        self.offers = true;
+        for tagged in [true, false] {
+            let matcher = if tagged { &self.tagged } else { &self.untagged };
+            for (place, parked, _) in matcher.unexpected() {
+                let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
+                matcher.remove_unexpected(place);
+                self.offer_parked(parked);
+            }
+        }
+    }
+
     /// The shared receive for a message that found none here, if there is one.
     pub(crate) fn take_shared(
         &mut self,

@@ -9,10 +9,11 @@
 //! ([`crate::protocol::context`]), and counts as coming from the endpoint's address.
 //!
 //! A context is an [`Endpoint`] with one direction: everything that is posted, bound and
-//! enabled is there.
+//! enabled is there. A direction whose context is shared ([`shared`]) has one.
 
 pub mod pair;
 mod row;
+mod shared;
 
 use std::sync::{Arc, OnceLock};
 
@@ -29,6 +30,7 @@ use crate::{
 use pair::{Direction, Pair, Seat};
 use row::open_row;
 pub(crate) use row::{context_address, endpoint_address};
+use shared::SharedContexts;
 
 /// The most contexts of either direction.
 pub const CONTEXTS_MAX: usize = 256;
@@ -43,9 +45,13 @@ pub struct ContextCounts {
 }
 
 impl ContextCounts {
-    /// "If not specified (0), 1 context will be assigned".
-    fn specified(self) -> Result<ContextCounts, OpenError> {
-        let counts = ContextCounts { transmit: self.transmit.max(1), receive: self.receive.max(1) };
+    /// "If not specified (0), 1 context will be assigned"; a shared one is a single one.
+    fn specified(self, options: &EndpointOptions) -> Result<ContextCounts, OpenError> {
+        let count = |count: usize, shares| if shares { 1 } else { count.max(1) };
+        let counts = ContextCounts {
+            transmit: count(self.transmit, options.shares_transmit),
+            receive: count(self.receive, options.shares_receive),
+        };
         let count = counts.transmit.max(counts.receive);
         match count > CONTEXTS_MAX {
             true => Err(OpenError::TooManyContexts { count, limit: CONTEXTS_MAX }),
@@ -60,6 +66,7 @@ pub struct ScalableEndpoint<P: Provider> {
     options: EndpointOptions,
     counts: ContextCounts,
     vector: OnceLock<Arc<AddressVector>>,
+    shared: SharedContexts<P>,
     pairs: Vec<Pair<P>>,
     /// The contexts that are open, and aliases.
     uses: Arc<BindCount>,
@@ -82,7 +89,7 @@ impl<P: Provider> ScalableEndpoint<P> {
         if options.connected || options.datagrams {
             return Err(OpenError::NotScalable);
         }
-        let counts = counts.specified()?;
+        let counts = counts.specified(&options)?;
         let count = counts.transmit.max(counts.receive);
         let transports = open_row(&**domain.provider(), &options, count)?;
         domain.uses().bind().map_err(|_| OpenError::Closed)?;
@@ -93,6 +100,7 @@ impl<P: Provider> ScalableEndpoint<P> {
             options,
             counts,
             vector: OnceLock::new(),
+            shared: SharedContexts::default(),
             pairs: pairs.collect(),
             uses: Arc::default(),
         }))
@@ -131,7 +139,7 @@ impl<P: Provider> ScalableEndpoint<P> {
         &self.options
     }
 
-    /// How many contexts there are of each direction.
+    /// How many contexts there are of each direction; a shared one counts as one.
     pub fn counts(&self) -> ContextCounts {
         self.counts
     }
@@ -204,7 +212,9 @@ impl<P: Provider> ScalableEndpoint<P> {
         }
         // "The capabilities must be a subset of those requested of the associated endpoint."
         options.capabilities &= applicable;
-        (options.shares_transmit, options.shares_receive) = (false, false);
+        let own = &self.options;
+        options.shares_transmit = own.shares_transmit && direction == Direction::Transmit;
+        options.shares_receive = own.shares_receive && direction == Direction::Receive;
         options.buffered &= direction == Direction::Receive;
         let missing = options.capabilities.difference(self.options.capabilities);
         if !missing.is_empty() {
@@ -234,6 +244,7 @@ impl<P: Provider> ScalableEndpoint<P> {
         for pair in &self.pairs {
             pair.close(&self.domain);
         }
+        self.shared.release();
         // Both were counted when it was opened or bound.
         if let Some(vector) = self.vector.get() {
             let _ = vector.binds().unbind();

@@ -11,6 +11,7 @@ use crate::{
     endpoint::{Endpoint, EndpointError, EndpointOptions},
     engine::{Engine, Setup, unit::Unit},
     flags::Flags,
+    shared_context::{SharedTransmit, receive::SharedReceive},
     transport::{Provider, Transport},
 };
 
@@ -182,6 +183,14 @@ impl<P: Provider> Seat<P> {
     /// What the whole endpoint can do.
     pub(crate) fn capabilities(&self) -> Flags {
         self.endpoint.options.capabilities
+    }
+
+    pub(crate) fn shared_transmit(&self) -> Option<&Arc<SharedTransmit<P>>> {
+        self.endpoint.shared.transmit()
+    }
+
+    pub(crate) fn shared_receive(&self) -> Option<&Arc<SharedReceive<P>>> {
+        self.endpoint.shared.receive()
     }
 
     pub(crate) fn address_vector(&self) -> Result<&Arc<AddressVector>, EndpointError> {

@@ -46,8 +46,20 @@ impl<P: Provider> SharedTransmit<P> {
         &self.binds
     }
 
-    /// Whether an endpoint uses "a subset of the transmit context's attributes".
-    pub(crate) fn check(&self, endpoint: &EndpointOptions) -> Result<(), EndpointError> {
+    /// Whether an endpoint of `domain` was opened to use a shared context, and uses "a subset of the
+    /// transmit context's attributes".
+    pub(crate) fn check(
+        &self,
+        domain: &Arc<Domain<P>>,
+        endpoint: &EndpointOptions,
+    ) -> Result<(), EndpointError> {
+        let object = "shared transmit context";
+        if !endpoint.shares_transmit {
+            return Err(EndpointError::NotForThisType { object });
+        }
+        if !Arc::ptr_eq(domain, &self.domain) {
+            return Err(EndpointError::OtherDomain { object });
+        }
         within(TX_CAPS, endpoint, &self.options)?;
         for (option, value, most) in [
             ("tx_attr->size", endpoint.transmit_size, self.options.transmit_size),

@@ -84,8 +84,21 @@ impl<P: Provider> SharedReceive<P> {
         &self.defaults
     }
 
-    /// Whether an endpoint uses "a subset of the receive context's attributes".
-    pub(crate) fn check(&self, endpoint: &EndpointOptions) -> Result<(), EndpointError> {
+    /// Whether an endpoint of `domain` was opened to use a shared context, and uses "a subset of the
+    /// receive context's attributes".
+    pub(crate) fn check(
+        &self,
+        domain: &Arc<Domain<P>>,
+        endpoint: &EndpointOptions,
+    ) -> Result<(), EndpointError> {
+        let object = "shared receive context";
+        // Nobody could say to which endpoint a buffered message of a shared context came.
+        if !endpoint.shares_receive || endpoint.buffers() {
+            return Err(EndpointError::NotForThisType { object });
+        }
+        if !Arc::ptr_eq(domain, &self.domain) {
+            return Err(EndpointError::OtherDomain { object });
+        }
         within(RX_CAPS, endpoint, &self.options)
     }
 

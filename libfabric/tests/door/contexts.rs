@@ -14,16 +14,16 @@ use crate::{
     world::{Node, PATIENCE, World, av_attr, bind, close, cq_attr, enable},
 };
 
-const NAMED_RX_CTX: u64 = 1 << 58;
+pub const NAMED_RX_CTX: u64 = 1 << 58;
 const BITS: c_int = 2;
-const SHARED: usize = usize::MAX;
+pub const SHARED: usize = usize::MAX;
 const MIN_MULTI_RECV: c_int = 0;
 const MULTI_RECV: u64 = 1 << 16;
 const UNSPEC: u64 = u64::MAX;
 const CANCELED: c_int = 125;
 
 /// Receive context `index` of the endpoint at `fi_addr`: `fi_rx_addr`.
-fn named(fi_addr: u64, index: u64) -> u64 {
+pub fn named(fi_addr: u64, index: u64) -> u64 {
     index << (64 - BITS) | fi_addr
 }
 
@@ -70,7 +70,7 @@ pub fn scalable_world(host: &'static crate::host::Host) -> World {
     })
 }
 
-fn open_av(world: &World) -> *mut FidAv {
+pub fn open_av(world: &World) -> *mut FidAv {
     let mut av = null_mut();
     let mut attr = AvAttr { rx_ctx_bits: BITS, ..av_attr() };
     // SAFETY: the domain is open.
@@ -120,7 +120,7 @@ fn name(ep: *mut FidEp) -> Vec<u8> {
     address[..length].to_vec()
 }
 
-fn insert(av: *mut FidAv, address: &[u8]) -> u64 {
+pub fn insert(av: *mut FidAv, address: &[u8]) -> u64 {
     let mut fi_addr = u64::MAX;
     // SAFETY: the vector is open, the address in its format.
     unsafe {
@@ -130,7 +130,7 @@ fn insert(av: *mut FidAv, address: &[u8]) -> u64 {
     fi_addr
 }
 
-fn receive(ep: *mut FidEp, buffer: &mut u64, context: usize) -> isize {
+pub fn receive(ep: *mut FidEp, buffer: &mut u64, context: usize) -> isize {
     let buffer: *mut u64 = buffer;
     // SAFETY: the endpoint is open; the buffer outlives the wait for its completion.
     unsafe {
@@ -139,14 +139,14 @@ fn receive(ep: *mut FidEp, buffer: &mut u64, context: usize) -> isize {
     }
 }
 
-fn send(ep: *mut FidEp, buffer: &u64, to: u64, context: usize) -> isize {
+pub fn send(ep: *mut FidEp, buffer: &u64, to: u64, context: usize) -> isize {
     let buffer: *const u64 = buffer;
     // SAFETY: as above.
     unsafe { ((*(*ep).msg).send)(ep, buffer.cast(), 8, null_mut(), to, context as *mut _) }
 }
 
 /// The next completion of `node`, and its source, while `others` are driven.
-fn completion(node: Node, others: &[Node]) -> (CqTaggedEntry, u64) {
+pub fn completion(node: Node, others: &[Node]) -> (CqTaggedEntry, u64) {
     let start = Instant::now();
     loop {
         // SAFETY: one entry and one source are asked for, and there is room for them.
@@ -287,7 +287,7 @@ fn sharing_world(host: &'static crate::host::Host, kind: u32) -> World {
     })
 }
 
-fn open_shared(world: &World) -> (*mut FidStx, *mut FidEp) {
+pub fn open_shared(world: &World) -> (*mut FidStx, *mut FidEp) {
     let (mut stx, mut srx) = (null_mut(), null_mut());
     // SAFETY: the domain is open, the attributes libfabric's.
     unsafe {

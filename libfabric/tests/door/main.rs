@@ -19,6 +19,7 @@ mod domain_events;
 mod forks;
 mod host;
 mod life_cycle;
+mod mixed_contexts;
 mod names;
 mod one_sided;
 mod refusals;

@@ -15,6 +15,7 @@ pub mod deferred_work;
 pub mod levels;
 pub mod load;
 pub mod messages;
+pub mod mixed_contexts;
 pub mod multi_receive;
 pub mod multicast;
 pub mod order;

@@ -122,12 +122,6 @@ impl Negotiation<'_> {
             let offered = "no shared receives where messages are buffered";
             self.reject("ep_attr->rx_ctx_cnt", "FI_SHARED_CONTEXT", offered);
         }
-        let counts = [self.info.endpoint.tx_ctx_count, self.info.endpoint.rx_ctx_count];
-        let is_scale = |&count: &usize| count > 1 && count != SHARED_CONTEXT;
-        if counts.contains(&SHARED_CONTEXT) && counts.iter().any(is_scale) {
-            let offered = "one context of each direction where one is shared";
-            self.reject("ep_attr->tx_ctx_cnt and rx_ctx_cnt", "both kinds", offered);
-        }
         // Any mask of any bits is matched, so whatever fields are asked for exist. No bit is
         // ignored: the first field is all that is left above the others.
         if let Some(format) = asked.tag_format.filter(|&format| format != 0) {

@@ -1,0 +1,107 @@
+//! A shared context of one direction beside several contexts of the other. Reference:
+//! fi_endpoint(3), "SHARED CONTEXTS".
+
+use std::ptr::null_mut;
+
+use crate::{
+    abi::fid::FidEp,
+    code,
+    connections::name,
+    contexts::{
+        NAMED_RX_CTX, SHARED, completion, insert, named, open_av, open_sep, open_shared, receive,
+        rx_context, send, tx_context,
+    },
+    flag,
+    host::{Host, host},
+    world::{Node, World, bind, close, cq_attr, enable},
+};
+
+/// A domain for scalable endpoints of so many contexts.
+fn mixed_world(host: &'static Host, transmit: usize, receive: usize) -> World {
+    let world = World::empty(host, |hints| {
+        hints.caps = flag::MSG | flag::TAGGED | NAMED_RX_CTX | flag::SOURCE;
+        // SAFETY: hints have all attributes.
+        unsafe {
+            (*hints.ep_attr).tx_ctx_cnt = transmit;
+            (*hints.ep_attr).rx_ctx_cnt = receive;
+        }
+    });
+    // SAFETY: the info has all attributes.
+    let counts =
+        unsafe { ((*(*world.info).ep_attr).tx_ctx_cnt, (*(*world.info).ep_attr).rx_ctx_cnt) };
+    assert_eq!(counts, (transmit, receive));
+    world
+}
+
+/// A context with a queue of its own, enabled.
+fn enabled(world: &World, ep: *mut FidEp, direction: u64) -> Node {
+    let cq = world.open_cq(&mut cq_attr()).unwrap();
+    assert_eq!((bind(ep, cq, direction), enable(ep)), (0, 0));
+    Node { cq, ep }
+}
+
+#[test]
+fn receive_contexts_stand_beside_a_shared_transmit_context() {
+    let Some(host) = host("receive_contexts_stand_beside_a_shared_transmit_context") else {
+        return;
+    };
+    let world = mixed_world(host, SHARED, 2);
+    let (stx, srx) = open_shared(&world);
+    let (sep, av) = (open_sep(&world).unwrap(), open_av(&world));
+    assert_eq!(bind(sep, av, 0), 0);
+    let transmit = tx_context(sep, 0, null_mut()).unwrap();
+    assert_eq!(tx_context(sep, 1, null_mut()), Err(code::INVAL), "there is one that is shared");
+    let cq = world.open_cq(&mut cq_attr()).unwrap();
+    assert_eq!((bind(transmit, cq, flag::SEND), enable(transmit)), (0, code::OPBADSTATE));
+    assert_eq!([bind(transmit, stx, 0), bind(sep, srx, 0)], [code::INVAL; 2]);
+    assert_eq!([bind(sep, stx, 0), bind(sep, stx, 0)], [0, code::INVAL]);
+    assert_eq!(bind(sep, null_mut::<FidEp>(), 0), code::INVAL);
+    assert_eq!(enable(transmit), 0);
+    let transmit = Node { cq, ep: transmit };
+    let receives = [0, 1]
+        .map(|index| enabled(&world, rx_context(sep, index, null_mut()).unwrap(), flag::RECV));
+    assert_eq!(insert(av, &name(sep)), 0);
+    let all = [transmit, receives[0], receives[1]];
+    for (index, node) in receives.into_iter().enumerate() {
+        let (sent, mut received) = (7 + index as u64, 0);
+        assert_eq!(receive(node.ep, &mut received, 3), 0);
+        assert_eq!(send(transmit.ep, &sent, named(0, index as u64), 4), 0);
+        let (entry, source) = completion(node, &all);
+        assert_eq!((entry.op_context as usize, source, received), (3, 0, sent));
+        assert_eq!(completion(transmit, &all).0.op_context as usize, 4);
+    }
+    assert_eq!(all.map(|node| close(node.ep)), [0; 3]);
+    assert_eq!([close(stx), close(sep), close(stx), close(srx)], [code::BUSY, 0, 0, 0]);
+    assert_eq!(all.map(|node| close(node.cq)), [0; 3]);
+    assert_eq!(close(av), 0);
+}
+
+#[test]
+fn transmit_contexts_stand_beside_a_shared_receive_context() {
+    let Some(host) = host("transmit_contexts_stand_beside_a_shared_receive_context") else {
+        return;
+    };
+    let world = mixed_world(host, 2, SHARED);
+    let (stx, srx) = open_shared(&world);
+    let (sep, av) = (open_sep(&world).unwrap(), open_av(&world));
+    assert_eq!([bind(sep, av, 0), bind(sep, srx, 0)], [0; 2]);
+    let receives = enabled(&world, rx_context(sep, 0, null_mut()).unwrap(), flag::RECV);
+    let sends = [0, 1]
+        .map(|index| enabled(&world, tx_context(sep, index, null_mut()).unwrap(), flag::SEND));
+    assert_eq!(insert(av, &name(sep)), 0);
+    let all = [receives, sends[0], sends[1]];
+    for (index, node) in sends.into_iter().enumerate() {
+        let (sent, mut received) = (7 + index as u64, 0);
+        assert_eq!(receive(srx, &mut received, 3), 0);
+        assert_eq!(send(node.ep, &sent, 0, 4), 0);
+        let (entry, source) = completion(receives, &all);
+        assert_eq!((entry.op_context as usize, source, received), (3, 0, sent));
+        assert_eq!(completion(node, &all).0.op_context as usize, 4);
+    }
+    let mut buffer = 0;
+    assert_eq!(receive(receives.ep, &mut buffer, 0) as i32, code::OPNOTSUPP);
+    assert_eq!(all.map(|node| close(node.ep)), [0; 3]);
+    assert_eq!([close(srx), close(sep), close(srx), close(stx)], [code::BUSY, 0, 0, 0]);
+    assert_eq!(all.map(|node| close(node.cq)), [0; 3]);
+    assert_eq!(close(av), 0);
+}

@@ -1,0 +1,263 @@
+//! A shared context of one direction beside several contexts of the other. Reference: fi_endpoint(3),
+//! "SHARED CONTEXTS": "an endpoint may use a shared context of one type, but a scalable set of
+//! contexts of the alternate type."
+
+use std::sync::Arc;
+
+use kestrel_core::{
+    address_vector::FI_ADDR_UNSPEC,
+    completion_queue::CompletionQueue,
+    domain::{Domain, DomainOptions},
+    endpoint::{Endpoint, EndpointError, EndpointOptions, PostError},
+    error::{Errno, HasErrno},
+    flags::Flags,
+    scalable_endpoint::ScalableEndpoint,
+    shared_context::{SharedTransmit, receive::SharedReceive},
+    transport::Provider,
+};
+
+use crate::bed::{Bed, open_vector, pattern, same};
+use crate::completion::Done;
+use crate::contexts::{Context, Portal, counts, named, naming, next, nothing_more, sharing};
+use crate::scale::PATIENCE;
+
+const LENGTHS: [usize; 3] = [8, 5_000, 300_000];
+
+fn open<P: Provider>(
+    domain: &Arc<Domain<P>>,
+    options: &EndpointOptions,
+) -> Arc<ScalableEndpoint<P>> {
+    ScalableEndpoint::open(domain, options.clone(), counts(3, 3)).unwrap()
+}
+
+pub fn receives_scale_beside_a_shared_transmit_context<P: Provider>(bed: &Bed<P>) {
+    let domain = bed.domain(DomainOptions::default());
+    let options = EndpointOptions { shares_transmit: true, ..naming() };
+    let shared = SharedTransmit::open(&domain, naming()).unwrap();
+    let endpoint = open(&domain, &options);
+    assert_eq!(endpoint.counts(), counts(1, 3));
+    endpoint.bind_shared_transmit(&shared).unwrap();
+    let ours = Portal::over(endpoint, &options);
+    let theirs = Portal::open(bed, counts(2, 2));
+    let sharer = EndpointOptions { shares_transmit: true, ..EndpointOptions::default() };
+    let sharer = Endpoint::open(&domain, sharer).unwrap();
+    sharer.bind_shared_transmit(&shared).unwrap();
+    sharer.bind_address_vector(&ours.vector).unwrap();
+    let sharer = Context::enabled(sharer, Flags::TRANSMIT | Flags::RECV);
+    ours.knows(&[theirs.endpoint.address()]);
+    theirs.knows(&[ours.endpoint.address(), sharer.endpoint.address()]);
+    let all = [&ours, &theirs];
+    for length in LENGTHS {
+        for index in 0..3 {
+            let bytes = pattern(index as u64, length);
+            ours.receive[index].endpoint.receive(vec![0; length], 0, 5).unwrap();
+            let from = &theirs.transmit[index % 2];
+            from.endpoint.send(bytes.clone(), named(0, index as u64), 6).unwrap();
+            let done = next(&ours.receive[index], &all).good();
+            assert_eq!((done.context, done.source), (5, 0));
+            same(&done.returned.unwrap(), &bytes, "content");
+            assert_eq!(next(from, &all).context(), 6);
+        }
+        // Both of those who share the context send by it, each to its own queue.
+        for (source, from) in [(0, &ours.transmit[0]), (1, &sharer)] {
+            let to = &theirs.receive[0];
+            to.endpoint.receive(vec![0; length], FI_ADDR_UNSPEC, 7).unwrap();
+            from.endpoint.send(vec![3; length], 0, 8).unwrap();
+            let start = std::time::Instant::now();
+            let (mut sent, mut received) = (None, None);
+            while sent.is_none() || received.is_none() {
+                // Both go on: who has its own may still have to answer the other.
+                sent = from.taken().or(sent);
+                received = to.taken().or(received);
+                assert!(start.elapsed() < PATIENCE, "in vain: a message of {length} bytes");
+            }
+            let received = received.unwrap().good();
+            assert_eq!((received.context, received.source), (7, source));
+            assert_eq!(sent.unwrap().context(), 8);
+        }
+    }
+    nothing_more(&all);
+}
+
+/// The receives of a shared context, and who has it: a scalable endpoint, and another one.
+struct Pool<P: Provider> {
+    shared: Arc<SharedReceive<P>>,
+    scalable: Portal<P>,
+    plain: Context<P>,
+}
+
+impl<P: Provider> Pool<P> {
+    fn new(bed: &Bed<P>) -> Pool<P> {
+        let domain = bed.domain(DomainOptions::default());
+        let options = EndpointOptions { shares_receive: true, ..naming() };
+        let shared = SharedReceive::open(&domain, EndpointOptions::default()).unwrap();
+        let endpoint = open(&domain, &options);
+        assert_eq!(endpoint.counts(), counts(3, 1));
+        endpoint.bind_shared_receive(&shared).unwrap();
+        let scalable = Portal::over(endpoint, &options);
+        let plain = Endpoint::open(&domain, sharing()).unwrap();
+        plain.bind_shared_receive(&shared).unwrap();
+        plain.bind_address_vector(&scalable.vector).unwrap();
+        let plain = Context::enabled(plain, Flags::TRANSMIT | Flags::RECV);
+        Pool { shared, scalable, plain }
+    }
+
+    /// The next completion of a receive, and whether it is the scalable endpoint's.
+    #[track_caller]
+    fn next(&self, others: &Portal<P>) -> (bool, Done) {
+        let start = std::time::Instant::now();
+        loop {
+            others.poll();
+            self.scalable.poll();
+            let ours = self.scalable.receive[0].taken().map(|done| (true, done));
+            if let Some(found) = ours.or_else(|| self.plain.taken().map(|done| (false, done))) {
+                return found;
+            }
+            assert!(start.elapsed() < PATIENCE, "in vain: a completion");
+        }
+    }
+}
+
+pub fn transmits_scale_beside_a_shared_receive_context<P: Provider>(bed: &Bed<P>) {
+    let pool = Pool::new(bed);
+    let ours = &pool.scalable;
+    let theirs = Portal::open(bed, counts(2, 3));
+    ours.knows(&[theirs.endpoint.address()]);
+    theirs.knows(&[ours.endpoint.address(), pool.plain.endpoint.address()]);
+    let all = [ours, &theirs];
+    for (length, unexpected) in LENGTHS.into_iter().flat_map(|at| [(at, false), (at, true)]) {
+        for (from, to) in [(0, 0), (1, 1), (1, 0), (0, 1)] {
+            // One that is directed takes from all contexts of its source.
+            let source = if to == 0 { 0 } else { FI_ADDR_UNSPEC };
+            let post = || pool.shared.receive(vec![0; length], source, 5).unwrap();
+            if !unexpected {
+                post();
+            }
+            let bytes = pattern(from + to, length);
+            let context = &theirs.transmit[from as usize];
+            context.endpoint.send(bytes.clone(), to, 6).unwrap();
+            if unexpected {
+                (0..50).for_each(|_| {
+                    theirs.poll();
+                    ours.poll();
+                    pool.plain.poll();
+                });
+                post();
+            }
+            let (is_scalable, done) = pool.next(&theirs);
+            let done = done.good();
+            assert_eq!((is_scalable, done.context, done.source), (to == 0, 5, 0));
+            same(&done.returned.unwrap(), &bytes, "content");
+            let start = std::time::Instant::now();
+            while context.taken().is_none() {
+                ours.poll();
+                pool.plain.poll();
+                assert!(start.elapsed() < PATIENCE, "in vain: a send completes");
+            }
+        }
+        for index in 0..3 {
+            let bytes = pattern(index as u64, length);
+            theirs.receive[index].endpoint.receive(vec![0; length], 0, 7).unwrap();
+            ours.transmit[index].endpoint.send(bytes.clone(), named(0, index as u64), 8).unwrap();
+            same(&next(&theirs.receive[index], &all).good().returned.unwrap(), &bytes, "content");
+            assert_eq!(next(&ours.transmit[index], &all).context(), 8);
+        }
+    }
+    let refused = ours.receive[0].endpoint.receive(vec![7], FI_ADDR_UNSPEC, 0).unwrap_err();
+    assert_eq!((refused.error, refused.buffer), (PostError::ReceivesAreShared, vec![7]));
+    nothing_more(&all);
+}
+
+/// What comes while only the transmit context of the index is enabled is for shared receives too.
+pub fn what_came_before_its_context_takes_a_shared_receive<P: Provider>(bed: &Bed<P>) {
+    let domain = bed.domain(DomainOptions::default());
+    let options = EndpointOptions { shares_receive: true, ..naming() };
+    let shared = SharedReceive::open(&domain, EndpointOptions::default()).unwrap();
+    let endpoint = open(&domain, &options);
+    endpoint.bind_address_vector(&open_vector()).unwrap();
+    endpoint.bind_shared_receive(&shared).unwrap();
+    let transmit = endpoint.transmit_context(0, options.clone()).unwrap();
+    let transmit = Context::enabled(transmit, Flags::TRANSMIT);
+    let theirs = Portal::open(bed, counts(1, 1));
+    theirs.knows(&[endpoint.address()]);
+    // One receive is there when the context is enabled, the other is posted later.
+    let post = |context| shared.receive(vec![0; 300], FI_ADDR_UNSPEC, context).unwrap();
+    post(5);
+    for value in [1, 2] {
+        theirs.transmit[0].endpoint.send(vec![value; 300], 0, 6).unwrap();
+    }
+    for _ in 0..200 {
+        theirs.poll();
+        transmit.poll();
+    }
+    let receive = Context::enabled(endpoint.receive_context(0, options).unwrap(), Flags::RECV);
+    post(7);
+    for (context, value) in [(5, 1), (7, 2)] {
+        let start = std::time::Instant::now();
+        let done = loop {
+            theirs.poll();
+            if let Some(done) = receive.taken() {
+                break done.good();
+            }
+            assert!(start.elapsed() < PATIENCE, "in vain: message {value}");
+        };
+        assert_eq!((done.context, done.returned.unwrap()), (context, vec![value; 300]));
+    }
+    post(8);
+    receive.endpoint.close();
+    assert_eq!(endpoint.close().unwrap_err().errno(), Errno::BUSY);
+    transmit.endpoint.close();
+    assert_eq!(shared.close().unwrap_err().errno(), Errno::BUSY, "the endpoint is open");
+    endpoint.close().unwrap();
+    shared.close().unwrap();
+}
+
+pub fn what_a_scalable_endpoint_cannot_share_is_refused<P: Provider>(bed: &Bed<P>) {
+    let [domain, elsewhere] = [(); 2].map(|()| bed.domain(DomainOptions::default()));
+    let transmit = |domain| SharedTransmit::open(domain, naming()).unwrap();
+    let receive = |domain| SharedReceive::open(domain, EndpointOptions::default()).unwrap();
+    let (stx, srx) = (transmit(&domain), receive(&domain));
+    // It was not opened to use one.
+    let plain = open(&domain, &naming());
+    assert_eq!(plain.bind_shared_transmit(&stx).unwrap_err().errno(), Errno::INVAL);
+    assert_eq!(plain.bind_shared_receive(&srx).unwrap_err().errno(), Errno::INVAL);
+    let both = EndpointOptions { shares_transmit: true, shares_receive: true, ..naming() };
+    let ours = open(&domain, &both);
+    assert_eq!(ours.counts(), counts(1, 1));
+    let refused = ours.bind_shared_transmit(&transmit(&elsewhere)).unwrap_err();
+    assert_eq!(refused.errno(), Errno::DOMAIN);
+    assert_eq!(ours.bind_shared_receive(&receive(&elsewhere)).unwrap_err().errno(), Errno::DOMAIN);
+    let messages = EndpointOptions { capabilities: Flags::MSG | Flags::SEND, ..naming() };
+    let less = SharedTransmit::open(&domain, messages).unwrap();
+    assert_eq!(ours.bind_shared_transmit(&less).unwrap_err().errno(), Errno::INVAL);
+    ours.bind_address_vector(&open_vector()).unwrap();
+    let queue = CompletionQueue::open(&domain, 0).unwrap();
+    let sends = ours.transmit_context(0, both.clone()).unwrap();
+    let receives = ours.receive_context(0, both.clone()).unwrap();
+    for (context, flags, direction) in
+        [(&sends, Flags::TRANSMIT, "transmit"), (&receives, Flags::RECV, "receive")]
+    {
+        context.bind_completion_queue(&queue, flags).unwrap();
+        let unbound = context.enable().unwrap_err();
+        assert_eq!(unbound, EndpointError::NoSharedContext { direction });
+        // It is the endpoint that is bound.
+        let refused = (context.bind_shared_transmit(&stx), context.bind_shared_receive(&srx));
+        assert_eq!(refused.0.unwrap_err().errno(), Errno::INVAL);
+        assert_eq!(refused.1.unwrap_err().errno(), Errno::INVAL);
+    }
+    for again in [false, true] {
+        let bound = (ours.bind_shared_transmit(&stx), ours.bind_shared_receive(&srx));
+        assert_eq!((bound.0.is_err(), bound.1.is_err()), (again, again), "bound twice");
+    }
+    sends.enable().unwrap();
+    receives.enable().unwrap();
+    assert_eq!(ours.transmit_context(1, both).err().unwrap().errno(), Errno::INVAL);
+    for context in [sends, receives] {
+        context.close();
+        assert_eq!(stx.close().unwrap_err().errno(), Errno::BUSY);
+        assert_eq!(srx.close().unwrap_err().errno(), Errno::BUSY);
+    }
+    ours.close().unwrap();
+    stx.close().unwrap();
+    srx.close().unwrap();
+}
