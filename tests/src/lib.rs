@@ -295,6 +295,13 @@ macro_rules! conformance {
                 transmits_scale_beside_a_shared_receive_context,
                 what_came_before_its_context_takes_a_shared_receive,
                 what_a_scalable_endpoint_cannot_share_is_refused;
+            shared_peeks:
+                a_peek_finds_what_waits_at_any_endpoint,
+                who_only_peeks_finds_what_comes,
+                what_is_claimed_is_one_receivers,
+                what_is_discarded_is_gone,
+                a_miss_is_told_by_the_first_endpoint,
+                threads_claim_each_message_once;
             progress:
                 a_sleeping_helper_delivers,
                 a_delivery_completes_while_its_receiver_sleeps,

@@ -146,7 +146,7 @@ const TRANSMIT_FLAGS: Flags =
 /// What datagrams cannot have: nobody says what has become of them.
 const RELIABLE_FLAGS: Flags =
     Flags::DELIVERY_COMPLETE.union(Flags::MATCH_COMPLETE).union(Flags::FENCE);
-const CLAIM_FLAGS: Flags = Flags::PEEK.union(Flags::CLAIM).union(Flags::DISCARD);
+pub(crate) const CLAIM_FLAGS: Flags = Flags::PEEK.union(Flags::CLAIM).union(Flags::DISCARD);
 const RECEIVE_FLAGS: Flags = Flags::COMPLETION
     .union(Flags::MORE)
     .union(Flags::PEEK)
@@ -467,7 +467,7 @@ impl<P: Provider> Drop for Endpoint<P> {
     }
 }
 
-fn check_claim_flags(flags: Flags) -> Result<(), PostError> {
+pub(crate) fn check_claim_flags(flags: Flags) -> Result<(), PostError> {
     if !flags.intersects(CLAIM_FLAGS) {
         return Ok(());
     }

@@ -38,6 +38,11 @@ impl<T: Transport> Engine<T> {
         if !post.flags.contains(Flags::CLAIM) {
             return Err(PostError::BadFlags { flags: post.flags });
         }
+        self.claim(post)
+    }
+
+    /// Receives or drops a message that a peek claimed.
+    pub(crate) fn claim(&mut self, post: ReceivePost<'_>) -> Result<(), PostError> {
         let Some(parked) = self.claimed.remove(&post.context) else {
             return Err(PostError::NothingClaimed { context: post.context });
         };
@@ -63,17 +68,21 @@ impl<T: Transport> Engine<T> {
         let Some((place, parked)) = matcher.find_unexpected(source, post.tag, post.ignore) else {
             return self.report_no_message(post);
         };
-        let keep = !post.flags.intersects(Flags::CLAIM | Flags::DISCARD);
-        if !keep {
+        if post.flags.intersects(Flags::CLAIM | Flags::DISCARD) {
             matcher.remove_unexpected(place);
         }
+        self.tell_peeked(parked, post);
+    }
+
+    /// Reports what a peek has found, which is out of the matcher if it is claimed or discarded.
+    pub(crate) fn tell_peeked(&mut self, parked: u32, post: &ReceivePost<'_>) {
         if post.flags.contains(Flags::DISCARD) {
             self.report_peek(parked, post, 0);
             return self.discard(parked);
         }
         let buffer = self.copy_peeked(parked, post);
         self.report_peek(parked, post, buffer);
-        if !keep {
+        if post.flags.contains(Flags::CLAIM) {
             self.claimed.insert(post.context, parked);
         }
     }
@@ -124,7 +133,7 @@ impl<T: Transport> Engine<T> {
         self.push_received(peer, entry);
     }
 
-    fn report_no_message(&mut self, post: &ReceivePost<'_>) {
+    pub(crate) fn report_no_message(&mut self, post: &ReceivePost<'_>) {
         let Some(queue) = &self.setup.receive.queue else {
             return;
         };

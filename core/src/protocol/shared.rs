@@ -2,9 +2,11 @@
 //! endpoint that they come to. Reference: fi_endpoint(3), "SHARED CONTEXTS".
 
 use crate::{
+    endpoint::PostError,
     engine::{Engine, peer::Peer},
     error::Errno,
     flags::Flags,
+    operation::ReceivePost,
     shared_context::pool::{Envelope, Matched, Parked, SharedSeat},
     transport::{PeerIndex, Transport, Unreachable},
 };
@@ -103,6 +105,23 @@ impl<T: Transport> Engine<T> {
             let receive = self.take_in(matched);
             self.receive_parked(receive, index);
         }
+    }
+
+    /// Tells of a parked message that a peek has found, unless it is gone: false.
+    pub(crate) fn peek_shared(&mut self, message: u64, post: &ReceivePost<'_>) -> bool {
+        let index = self.unexpected.index_of(message).filter(|_| self.setup.shared.is_some());
+        if let Some(index) = index {
+            self.tell_peeked(index, post);
+        }
+        index.is_some()
+    }
+
+    /// Receives or discards what a peek of the shared context has claimed here.
+    pub(crate) fn claim_shared(&mut self, mut post: ReceivePost<'_>) -> Result<(), PostError> {
+        if !self.setup.receive.selective {
+            post.flags |= Flags::COMPLETION;
+        }
+        self.claim(post)
     }
 
     /// A receive is over; if it was part of a shared multi-receive buffer, maybe the buffer is

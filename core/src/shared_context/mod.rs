@@ -6,6 +6,7 @@
 //! receive context ([`receive`]) holds receives that messages of all its endpoints match, in a
 //! [`pool`]; each message completes where its endpoint's do.
 
+mod claim;
 pub mod message;
 pub mod pool;
 pub mod receive;

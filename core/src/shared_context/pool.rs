@@ -77,6 +77,8 @@ pub(crate) struct State {
     untagged: Matcher,
     receives: Pool<ReceiveOperation>,
     parked: Pool<Parked>,
+    /// Messages that peeks have claimed, by context: of no other use for anybody.
+    claimed: HashMap<u64, Parked>,
     sources: HashMap<(Address, KeyNumber), SourceIndex>,
     /// A multi-receive buffer with less room is released. Units: bytes.
     pub(crate) multi_receive_min: usize,
@@ -121,8 +123,26 @@ impl State {
         Some(self.parked.remove(index))
     }
 
+    /// The same message, which stays.
+    pub(crate) fn find_parked(&mut self, envelope: Envelope) -> Option<Parked> {
+        let Envelope { tagged, source, tag, ignore } = envelope;
+        let (_, index) = self.matcher(tagged).find_unexpected(source, tag, ignore)?;
+        Some(self.parked[index])
+    }
+
+    /// Keeps a message that was taken for who has claimed it with `context`.
+    pub(crate) fn claim(&mut self, context: u64, parked: Parked) {
+        self.claimed.insert(context, parked);
+    }
+
+    /// The message that was claimed with `context`.
+    pub(crate) fn take_claimed(&mut self, context: u64) -> Option<Parked> {
+        self.claimed.remove(&context)
+    }
+
     /// Forgets the messages of `member` that are gone.
     pub(crate) fn forget(&mut self, member: u32, is_gone: impl Fn(u64) -> bool) {
+        self.claimed.retain(|_, parked| parked.member != member || !is_gone(parked.message));
         for tagged in [true, false] {
             for (place, index, _) in self.matcher(tagged).unexpected() {
                 let parked = self.parked[index];

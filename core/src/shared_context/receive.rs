@@ -13,7 +13,10 @@ use crate::{
     address_vector::{AddressVector, FI_ADDR_UNSPEC},
     bind_count::{BindCount, BindError},
     domain::{Domain, OpenError},
-    endpoint::{DefaultFlags, EndpointError, EndpointOptions, OptionName, PostError},
+    endpoint::{
+        CLAIM_FLAGS, DefaultFlags, EndpointError, EndpointOptions, OptionName, PostError,
+        check_claim_flags,
+    },
     engine::unit::Unit,
     flags::Flags,
     info::RX_CAPS,
@@ -25,15 +28,15 @@ use crate::{
 };
 
 const FAMILY: Flags = Flags::TAGGED.union(Flags::MSG);
-/// Peeking is for those who receive alone: what one finds here another may take.
-const FLAGS: Flags = Flags::COMPLETION.union(Flags::MORE).union(Flags::MULTI_RECV);
+const FLAGS: Flags =
+    CLAIM_FLAGS.union(Flags::COMPLETION).union(Flags::MORE).union(Flags::MULTI_RECV);
 
 /// A receive context that endpoints share.
 pub struct SharedReceive<P: Provider> {
     domain: Arc<Domain<P>>,
     options: EndpointOptions,
     defaults: DefaultFlags,
-    pool: Arc<SharedPool>,
+    pub(super) pool: Arc<SharedPool>,
     /// "All connectionless endpoints associated with a shared receive context must also share
     /// the same address vector": that of the first.
     vector: OnceLock<Arc<AddressVector>>,
@@ -144,6 +147,9 @@ impl<P: Provider> SharedReceive<P> {
     /// the buffers usable by any endpoint bound to the shared receive context."
     pub fn post_receive(&self, post: ReceivePost<'_>) -> Result<(), PostError> {
         let envelope = self.envelope(&post)?;
+        if post.flags.intersects(CLAIM_FLAGS) {
+            return self.post_special(envelope, post);
+        }
         let multi = post.flags.contains(Flags::MULTI_RECV);
         let operation = ReceiveOperation::from_post(post);
         match multi {
@@ -161,6 +167,7 @@ impl<P: Provider> SharedReceive<P> {
         if !(FLAGS | FAMILY).contains(post.flags) || family.is_empty() {
             return Err(PostError::BadFlags { flags: post.flags });
         }
+        check_claim_flags(post.flags)?;
         if !self.options.capabilities.contains(family) {
             return Err(PostError::NotCapable { missing: family });
         }
@@ -227,7 +234,7 @@ impl<P: Provider> SharedReceive<P> {
     /// Gives a receive to the endpoint that a message waits at, or takes it back: the message
     /// is gone.
     fn hand_over(&self, parked: Parked, matched: Matched) -> Result<Arc<Unit<P>>, Matched> {
-        let Some(unit) = self.members().units.get(&parked.member).cloned() else {
+        let Some(unit) = self.member(parked.member) else {
             return Err(matched);
         };
         let mut matched = Some(matched);
@@ -250,7 +257,18 @@ impl<P: Provider> SharedReceive<P> {
         Ok(())
     }
 
-    fn first_member(&self) -> Option<Arc<Unit<P>>> {
+    /// The endpoint of that name, while it is open.
+    pub(super) fn member(&self, member: u32) -> Option<Arc<Unit<P>>> {
+        self.members().units.get(&member).cloned()
+    }
+
+    /// All endpoints that are open.
+    pub(super) fn all_members(&self) -> Vec<Arc<Unit<P>>> {
+        self.members().units.values().cloned().collect()
+    }
+
+    /// The one that was enabled first, of those that are open.
+    pub(super) fn first_member(&self) -> Option<Arc<Unit<P>>> {
         let members = self.members();
         let first = members.units.iter().min_by_key(|(member, _)| **member);
         first.map(|(_, unit)| unit.clone())

@@ -276,7 +276,7 @@ fn a_context_inherits_what_it_does_not_ask_for() {
 }
 
 /// A domain for endpoints that share both contexts.
-fn sharing_world(host: &'static crate::host::Host, kind: u32) -> World {
+pub fn sharing_world(host: &'static crate::host::Host, kind: u32) -> World {
     World::empty(host, |hints| {
         // SAFETY: hints have all attributes.
         unsafe {
@@ -297,6 +297,30 @@ pub fn open_shared(world: &World) -> (*mut FidStx, *mut FidEp) {
         assert_eq!((ops.srx_ctx)(domain, rx, &raw mut srx, null_mut()), 0);
     }
     (stx, srx)
+}
+
+/// Two endpoints that share both.
+pub fn open_sharers(world: &mut World, stx: *mut FidStx, srx: *mut FidEp) -> [Node; 2] {
+    [(); 2].map(|()| {
+        let cq: *mut FidCq = world.open_cq(&mut cq_attr()).unwrap();
+        let ep = world.open_ep();
+        assert_eq!(bind(ep, cq, flag::SEND | flag::RECV), 0);
+        for shared in [world.av.cast(), stx.cast(), srx] {
+            assert_eq!(bind(ep, shared, 0), 0);
+        }
+        assert_eq!(enable(ep), 0);
+        world.insert(ep);
+        world.nodes.push(Node { cq, ep });
+        Node { cq, ep }
+    })
+}
+
+/// Closes the endpoints and then what they shared.
+pub fn close_sharers(world: &mut World, stx: *mut FidStx, srx: *mut FidEp) {
+    for node in world.nodes.drain(..) {
+        assert_eq!((close(node.ep), close(node.cq)), (0, 0));
+    }
+    assert_eq!((close(stx), close(srx)), (0, 0));
 }
 
 #[test]
@@ -378,17 +402,7 @@ fn one_buffer_takes_the_messages_of_several_endpoints() {
     let Some(host) = host("one_buffer_takes_the_messages_of_several_endpoints") else { return };
     let mut world = sharing_world(host, kind::RDM);
     let (stx, srx) = open_shared(&world);
-    for _ in 0..2 {
-        let cq: *mut FidCq = world.open_cq(&mut cq_attr()).unwrap();
-        let ep = world.open_ep();
-        assert_eq!(bind(ep, cq, flag::SEND | flag::RECV), 0);
-        for shared in [world.av.cast(), stx.cast(), srx] {
-            assert_eq!(bind(ep, shared, 0), 0);
-        }
-        assert_eq!(enable(ep), 0);
-        world.insert(ep);
-        world.nodes.push(Node { cq, ep });
-    }
+    let nodes = open_sharers(&mut world, stx, srx);
     let mut minimum = 8_usize;
     let mut buffer = [0_u64; 2];
     // SAFETY: the context is open, the value a `size_t`; the buffer outlives the receive.
@@ -406,7 +420,6 @@ fn one_buffer_takes_the_messages_of_several_endpoints() {
         (msg.msg_iov, msg.iov_count, msg.addr) = (&raw const iov, 1, UNSPEC);
         assert_eq!(((*(*srx).msg).recvmsg)(srx, &raw const msg, MULTI_RECV), 0);
     }
-    let nodes = world.nodes.clone();
     let (mut messages, mut released) = (0, 0);
     for (to, sent) in [(1, &5), (0, &6)] {
         assert_eq!(send(nodes[0].ep, sent, to, 9), 0);
@@ -425,10 +438,7 @@ fn one_buffer_takes_the_messages_of_several_endpoints() {
     }
     buffer.sort_unstable();
     assert_eq!((messages, released, buffer), (2, 1, [5, 6]));
-    for node in world.nodes.drain(..) {
-        assert_eq!((close(node.ep), close(node.cq)), (0, 0));
-    }
-    assert_eq!((close(stx), close(srx)), (0, 0));
+    close_sharers(&mut world, stx, srx);
 }
 
 #[test]

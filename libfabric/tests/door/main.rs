@@ -23,6 +23,7 @@ mod mixed_contexts;
 mod names;
 mod one_sided;
 mod refusals;
+mod shared_receives;
 mod sockets;
 mod storm;
 mod tagged;

@@ -14,7 +14,7 @@ use crate::{
 
 const NONE: *mut c_void = null_mut();
 const ANYBODY: u64 = u64::MAX;
-const NOMSG: i32 = 42;
+pub const NOMSG: i32 = 42;
 
 const MORE: u64 = 1 << 18;
 const FENCE: u64 = 1 << 21;
@@ -24,21 +24,21 @@ const INJECT_COMPLETE: u64 = 1 << 26;
 const TRANSMIT_COMPLETE: u64 = 1 << 27;
 const DELIVERY_COMPLETE: u64 = 1 << 28;
 const MATCH_COMPLETE: u64 = 1 << 31;
-const DISCARD: u64 = 1 << 58;
-const CLAIM: u64 = 1 << 59;
+pub const DISCARD: u64 = 1 << 58;
+pub const CLAIM: u64 = 1 << 59;
 
 /// A `struct fi_msg_tagged` of one buffer.
-struct Message {
-    iov: Iovec,
-    to: u64,
-    tag: u64,
-    ignore: u64,
-    data: u64,
-    context: *mut c_void,
+pub struct Message {
+    pub iov: Iovec,
+    pub to: u64,
+    pub tag: u64,
+    pub ignore: u64,
+    pub data: u64,
+    pub context: *mut c_void,
 }
 
 impl Message {
-    fn of(bytes: &mut [u8], tag: u64) -> Message {
+    pub fn of(bytes: &mut [u8], tag: u64) -> Message {
         let iov = Iovec { base: bytes.as_mut_ptr().cast(), len: bytes.len() };
         Message { iov, to: 1, tag, ignore: 0, data: 0, context: NONE }
     }
@@ -64,7 +64,7 @@ impl Message {
     }
 
     /// `fi_trecvmsg`, from anybody. The buffer lives until the completion.
-    fn receive(&self, node: Node, flags: u64) -> isize {
+    pub fn receive(&self, node: Node, flags: u64) -> isize {
         let message = MsgTagged { addr: ANYBODY, ..self.raw() };
         // SAFETY: the endpoint is open, and callers keep the buffer.
         unsafe { ((*(*node.ep).tagged).recvmsg)(node.ep, &raw const message, flags) }

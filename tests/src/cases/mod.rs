@@ -26,6 +26,7 @@ pub mod queues;
 pub mod rma;
 pub mod scalable;
 pub mod shared_contexts;
+pub mod shared_peeks;
 pub mod sizes;
 pub mod socket_datagrams;
 pub mod sockets;

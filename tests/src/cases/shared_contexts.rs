@@ -312,7 +312,8 @@ pub fn what_is_not_shared_is_refused<P: Provider>(bed: &Bed<P>) {
     other.bind_address_vector(&open_vector()).unwrap();
     other.bind_shared_receive(&shared).unwrap();
     assert_eq!(other.enable().unwrap_err(), EndpointError::OtherAddressVector);
-    for flags in [Flags::TAGGED | Flags::PEEK, Flags::MSG | Flags::INJECT, Flags::empty()] {
+    let two = Flags::TAGGED | Flags::PEEK | Flags::MULTI_RECV;
+    for flags in [Flags::TAGGED | Flags::DISCARD, two, Flags::MSG | Flags::INJECT, Flags::empty()] {
         let post = ReceivePost {
             pieces: Pieces::Many(&[]),
             from: FI_ADDR_UNSPEC,

@@ -1,0 +1,83 @@
+//! What is posted to a shared receive context beside plain receives. Reference: fi_endpoint(3),
+//! "SHARED CONTEXTS".
+
+use std::time::Instant;
+
+use crate::{
+    abi::attributes::CqTaggedEntry,
+    code,
+    contexts::{close_sharers, open_shared, open_sharers, sharing_world},
+    flag,
+    host::host,
+    kind,
+    tagged::{CLAIM, DISCARD, Message, NOMSG},
+    world::{Node, PATIENCE},
+};
+
+/// Posts the peek until its message is there: the second endpoint tells of that, and the first
+/// one of misses.
+fn find([first, second]: [Node; 2], peek: &Message, flags: u64) -> CqTaggedEntry {
+    let start = Instant::now();
+    loop {
+        assert_eq!(peek.receive(first, flag::PEEK | flags), 0);
+        match second.read() {
+            Ok(entry) => return entry,
+            Err(status) => assert_eq!(status, code::AGAIN),
+        }
+        assert_eq!(missed(first), NOMSG);
+        assert!(start.elapsed() < PATIENCE, "no message came");
+    }
+}
+
+/// The error that waits in a queue.
+fn missed(node: Node) -> i32 {
+    assert_eq!(node.read().err(), Some(code::AVAIL));
+    node.read_error().unwrap().err
+}
+
+#[test]
+fn a_peek_looks_at_every_endpoint() {
+    let Some(host) = host("a_peek_looks_at_every_endpoint") else { return };
+    let mut world = sharing_world(host, kind::RDM);
+    let (stx, srx) = open_shared(&world);
+    let nodes = open_sharers(&mut world, stx, srx);
+    // What is asked of the context is answered in the queues of its endpoints.
+    let asked = nodes.map(|Node { cq, .. }| Node { cq, ep: srx });
+    let send = |bytes: &[u8]| {
+        // SAFETY: the endpoint is open, and the bytes are read during the call.
+        unsafe {
+            let (from, inject) = (nodes[0].ep, (*(*nodes[0].ep).tagged).inject);
+            assert_eq!(inject(from, bytes.as_ptr().cast(), bytes.len(), 1, 5), 0);
+        }
+    };
+    let mut into = [0_u8; 8];
+    let (one, other) = (0x10 as *mut _, 0x20 as *mut _);
+    let peek = Message { context: one, ..Message::of(&mut [], 5) };
+    let receive = Message { context: one, ..Message::of(&mut into, 5) };
+    send(b"a peeker");
+    for flags in [0, 0, CLAIM] {
+        let told = find(asked, &peek, flags);
+        assert_eq!((told.op_context, told.len, told.tag), (one, 8, 5));
+        assert_eq!(told.flags, flag::TAGGED | flag::RECV);
+    }
+    assert_eq!((peek.receive(asked[0], flag::PEEK), missed(nodes[0])), (0, NOMSG));
+    let stranger = Message { context: other, ..Message::of(&mut [], 5) };
+    assert_eq!(stranger.receive(asked[0], CLAIM), code::INVAL as isize);
+    assert_eq!(receive.receive(asked[0], CLAIM), 0);
+    let entry = world.completion(nodes[1]);
+    assert_eq!((entry.op_context, entry.len, &into), (one, 8, b"a peeker"));
+    assert_eq!(receive.receive(asked[0], CLAIM), code::INVAL as isize, "once");
+    for claims in [true, false] {
+        send(b"unwanted");
+        if claims {
+            find(asked, &peek, CLAIM);
+            assert_eq!(peek.receive(asked[0], CLAIM | DISCARD), 0);
+            assert_eq!(world.completion(nodes[1]).op_context, one);
+        } else {
+            assert_eq!(find(asked, &peek, DISCARD).len, 8);
+        }
+        assert_eq!((peek.receive(asked[0], flag::PEEK), missed(nodes[0])), (0, NOMSG));
+    }
+    assert_eq!(peek.receive(asked[0], DISCARD), code::BADFLAGS as isize);
+    close_sharers(&mut world, stx, srx);
+}
