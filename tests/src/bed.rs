@@ -87,6 +87,15 @@ impl Options {
         let endpoint = EndpointOptions { datagrams: true, ..EndpointOptions::default() };
         Options { endpoint, ..Options::default() }
     }
+
+    /// An address vector with these keys.
+    pub fn open_vector(&self) -> Arc<AddressVector> {
+        let vector = open_vector_with(!self.keys.is_empty());
+        for key in &self.keys {
+            vector.insert_auth_key(key).unwrap();
+        }
+        vector
+    }
 }
 
 /// An endpoint with what it is bound to.
@@ -129,11 +138,8 @@ impl Done {
 
 impl<P: Provider> Node<P> {
     fn open(bed: &Bed<P>, options: &Options) -> Node<P> {
-        let vector_keys = !options.keys.is_empty();
-        let vector = open_vector_with(vector_keys);
-        for key in &options.keys {
-            vector.insert_auth_key(key).unwrap();
-        }
+        let vector = options.open_vector();
+        let vector_keys = vector.has_auth_keys();
         let endpoint = EndpointOptions { vector_keys, ..options.endpoint.clone() };
         Node::try_open(bed, &Options { endpoint, ..options.clone() }, vector).unwrap()
     }

@@ -16,7 +16,7 @@ use kestrel_core::{
 };
 
 use crate::{
-    bed::{Bed, open_vector},
+    bed::{Bed, Options},
     completion::{Done, read_all},
     scale::PATIENCE,
 };
@@ -179,19 +179,26 @@ pub fn sharing() -> EndpointOptions {
 
 impl<P: Provider> Sharers<P> {
     /// `count` endpoints that know nobody, with these options otherwise.
-    pub fn open(bed: &Bed<P>, count: usize, options: &EndpointOptions) -> Sharers<P> {
-        let options = EndpointOptions { shares_receive: true, ..options.clone() };
+    pub fn open(bed: &Bed<P>, count: usize, options: &Options) -> Sharers<P> {
+        let vector = options.open_vector();
         let domain = bed.domain(DomainOptions::default());
-        let shared = SharedReceive::open(&domain, EndpointOptions::default()).unwrap();
-        let vector = open_vector();
-        let members = (0..count).map(|_| {
-            let endpoint = Endpoint::open(&domain, options.clone()).unwrap();
-            endpoint.bind_address_vector(&vector).unwrap();
-            endpoint.bind_shared_receive(&shared).unwrap();
-            Context::enabled(endpoint, Flags::TRANSMIT | Flags::RECV)
-        });
-        let members = members.collect();
-        Sharers { shared, vector, members, domain }
+        let options = EndpointOptions {
+            shares_receive: true,
+            vector_keys: vector.has_auth_keys(),
+            ..options.endpoint.clone()
+        };
+        let shared = SharedReceive::open(&domain, options.clone()).unwrap();
+        let mut sharers = Sharers { shared, vector, members: Vec::new(), domain };
+        (0..count).for_each(|_| sharers.add(&options));
+        sharers
+    }
+
+    /// One more endpoint.
+    pub fn add(&mut self, options: &EndpointOptions) {
+        let endpoint = Endpoint::open(&self.domain, options.clone()).unwrap();
+        endpoint.bind_address_vector(&self.vector).unwrap();
+        endpoint.bind_shared_receive(&self.shared).unwrap();
+        self.members.push(Context::enabled(endpoint, Flags::TRANSMIT | Flags::RECV));
     }
 
     /// Where each of them is.

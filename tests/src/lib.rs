@@ -152,6 +152,8 @@ macro_rules! conformance {
                 who_proves_no_key_is_not_heard,
                 a_peer_by_two_keys_is_two_sources,
                 a_receive_by_key_takes_from_all_who_prove_it,
+                a_shared_receive_by_key_takes_from_all_who_prove_it,
+                a_shared_context_has_the_keys_of_its_endpoints,
                 only_the_keys_of_the_enabling_count,
                 a_key_is_removed_when_its_endpoints_are_closed,
                 a_stranger_comes_with_the_key_that_it_proved,

@@ -40,8 +40,8 @@ impl<P: Provider> Endpoint<P> {
         self.check_bound(&bindings)?;
         self.adopt_events(&mut bindings)?;
         let (address_vector, manager) = self.peers(&bindings)?;
-        let shared = self.shared_seat(&bindings, &address_vector)?;
         let setup = self.setup(&bindings, address_vector)?;
+        let shared = self.shared_seat(&bindings, &setup)?;
         let (send, receive) = self.rules(&setup);
         let connected = manager.is_some();
         let directed = self.options.capabilities.contains(Flags::DIRECTED_RECV);
@@ -93,10 +93,11 @@ impl<P: Provider> Endpoint<P> {
     fn shared_seat(
         &self,
         bindings: &Bindings<P>,
-        vector: &Arc<AddressVector>,
+        setup: &Setup,
     ) -> Result<Option<SharedSeat>, EndpointError> {
-        let vector = (!self.options.connected).then_some(vector);
-        bindings.shared_receive.as_ref().map(|shared| shared.seat(vector)).transpose()
+        let Some(context) = &bindings.shared_receive else { return Ok(None) };
+        let vector = (!self.options.connected).then_some(&setup.address_vector);
+        context.seat(vector, setup.keys.as_ref()).map(Some)
     }
 
     /// "An event queue bound to a domain will be the default EQ … Endpoints may direct their control
@@ -136,6 +137,7 @@ impl<P: Provider> Endpoint<P> {
         address_vector: Arc<AddressVector>,
     ) -> Result<Setup, EndpointError> {
         let capabilities = self.options.capabilities;
+        let keys = self.hold_keys(&address_vector)?;
         Ok(Setup {
             transmit: bindings.transmit.side(),
             receive: bindings.receive.side(),
@@ -146,7 +148,7 @@ impl<P: Provider> Endpoint<P> {
             adapter_atomics: self.domain.adapter_atomics(),
             source_errors: capabilities.contains(Flags::SOURCE_ERR),
             names_contexts: capabilities.contains(Flags::NAMED_RX_CTX),
-            keys: self.hold_keys(&address_vector)?,
+            keys,
             memory_regions: self.domain.memory_regions().clone(),
             transmit_size: self.options.transmit_size,
             multi_receive_min: self.multi_receive_min(),

@@ -14,11 +14,12 @@ use std::{
 
 use crate::{
     address::Address,
-    auth_key::KeyNumber,
+    address_vector::AddressVectorError,
+    auth_key::{KeyNumber, Keyring},
     flags::Flags,
     operation::{ReceiveOperation, StoredPieces},
     pool::Pool,
-    tag_match::{ANY_SOURCE, Matcher, STICKY, SourceIndex},
+    tag_match::{ANY_SOURCE, GROUPS_MAX, Matcher, STICKY, SourceIndex, group_source, source_in},
 };
 
 /// What matches: the family, the source, the tag, and the bits of it that do not count.
@@ -80,6 +81,9 @@ pub(crate) struct State {
     /// Messages that peeks have claimed, by context: of no other use for anybody.
     claimed: HashMap<u64, Parked>,
     sources: HashMap<(Address, KeyNumber), SourceIndex>,
+    /// The keys that its endpoints were enabled with, of those that are in their address vector.
+    /// In the matcher, those who have proved one are a group, to whichever endpoint.
+    keys: Vec<KeyNumber>,
     /// A multi-receive buffer with less room is released. Units: bytes.
     pub(crate) multi_receive_min: usize,
 }
@@ -91,8 +95,40 @@ impl State {
 
     /// The source that messages from `address` have for every endpoint, by the key that was proved.
     pub(crate) fn source_of(&mut self, address: Address, key: KeyNumber) -> SourceIndex {
-        let next = self.sources.len() as SourceIndex;
-        *self.sources.entry((address, key)).or_insert(next)
+        if let Some(&known) = self.sources.get(&(address, key)) {
+            return known;
+        }
+        let source = source_in(self.group_of(key), self.sources.len() as SourceIndex);
+        self.sources.insert((address, key), source);
+        source
+    }
+
+    /// The source of a receive from all who have proved a key; none if no endpoint has it.
+    pub(crate) fn source_by(&self, key: KeyNumber) -> Option<SourceIndex> {
+        let group = Some(self.group_of(key)).filter(|&group| group > 0)?;
+        Some(group_source(group))
+    }
+
+    /// Which group those are who have proved a key.
+    fn group_of(&self, key: KeyNumber) -> u32 {
+        let place = self.keys.iter().position(|&known| known == key);
+        place.map_or(0, |place| place as u32 + 1)
+    }
+
+    /// Learns the keys of a further endpoint. They stay known when it is closed, since receives
+    /// may be directed at them.
+    ///
+    /// # Errors
+    /// They are more than can be told apart.
+    pub(crate) fn learn_keys(&mut self, ring: &Keyring) -> Result<(), AddressVectorError> {
+        let numbers = ring.keys().iter().map(|key| key.number);
+        let new: Vec<KeyNumber> = numbers.filter(|number| !self.keys.contains(number)).collect();
+        let (count, count_max) = (self.keys.len() + new.len(), GROUPS_MAX);
+        if count > count_max {
+            return Err(AddressVectorError::AuthKeyCount { count, count_max });
+        }
+        self.keys.extend(new);
+        Ok(())
     }
 
     /// The earliest receive for a message of `total` bytes.
@@ -257,5 +293,25 @@ impl State {
             return None;
         }
         Some(self.receives.remove(receive))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::auth_key::AuthKey;
+
+    #[test]
+    fn as_many_keys_are_known_as_can_be_told_apart() {
+        let ring = |numbers: std::ops::RangeInclusive<KeyNumber>| {
+            Keyring::new(numbers.map(|number| AuthKey::new(number, b"key")))
+        };
+        let mut state = State::default();
+        state.learn_keys(&ring(1..=253)).unwrap();
+        assert!(state.learn_keys(&ring(253..=255)).is_err());
+        assert_eq!(state.source_by(254), None, "a refusal has no side effect");
+        state.learn_keys(&ring(1..=254)).unwrap();
+        assert!(state.source_by(254).is_some_and(|source| source != ANY_SOURCE));
+        assert!(state.learn_keys(&ring(255..=255)).is_err());
     }
 }

@@ -10,7 +10,7 @@ use super::{
     within,
 };
 use crate::{
-    address_vector::{AddressVector, FI_ADDR_UNSPEC},
+    address_vector::{AddressVector, FI_ADDR_UNSPEC, HeldKeys, auth_key_number},
     bind_count::{BindCount, BindError},
     domain::{Domain, OpenError},
     endpoint::{
@@ -23,7 +23,7 @@ use crate::{
     memory::Pieces,
     operation::{IOV_LIMIT, ReceiveOperation, ReceivePost},
     protocol::receive::canceled,
-    tag_match::ANY_SOURCE,
+    tag_match::{ANY_SOURCE, SourceIndex},
     transport::Provider,
 };
 
@@ -105,15 +105,20 @@ impl<P: Provider> SharedReceive<P> {
         within(RX_CAPS, endpoint, &self.options)
     }
 
-    /// What the engine of a further endpoint needs; `vector` is a connectionless one's.
+    /// What the engine of a further endpoint needs; `vector` is a connectionless one's, `keys` are
+    /// those that it has from there.
     pub(crate) fn seat(
         &self,
         vector: Option<&Arc<AddressVector>>,
+        keys: Option<&HeldKeys>,
     ) -> Result<SharedSeat, EndpointError> {
         if let Some(vector) = vector
             && !Arc::ptr_eq(self.vector.get_or_init(|| vector.clone()), vector)
         {
             return Err(EndpointError::OtherAddressVector);
+        }
+        if let Some(keys) = keys {
+            self.pool.lock().learn_keys(&keys.ring)?;
         }
         let mut members = self.members();
         let member = members.next;
@@ -164,7 +169,9 @@ impl<P: Provider> SharedReceive<P> {
             return Err(PostError::ForkedChild);
         }
         let family = post.flags & FAMILY;
-        if !(FLAGS | FAMILY).contains(post.flags) || family.is_empty() {
+        let keyed = self.is_directed() && self.options.vector_keys;
+        let of_keys = if keyed { Flags::AUTH_KEY } else { Flags::empty() };
+        if !(FLAGS | FAMILY | of_keys).contains(post.flags) || family.is_empty() {
             return Err(PostError::BadFlags { flags: post.flags });
         }
         check_claim_flags(post.flags)?;
@@ -176,19 +183,30 @@ impl<P: Provider> SharedReceive<P> {
         {
             return Err(PostError::TooManyPieces { count: pieces.len(), limit: IOV_LIMIT });
         }
-        let source = match post.from {
-            FI_ADDR_UNSPEC => ANY_SOURCE,
-            _ if !self.is_directed() => ANY_SOURCE,
-            from => {
-                let known =
-                    |vector: &Arc<AddressVector>| Some((vector.get(from)?, vector.key_of(from)?));
-                let found = self.vector.get().and_then(known);
-                let (address, key) = found.ok_or(PostError::UnknownAddress { address: from })?;
-                self.pool.lock().source_of(address, key)
-            }
-        };
-        let tagged = family.contains(Flags::TAGGED);
+        let (tagged, source) = (family.contains(Flags::TAGGED), self.source_at(post)?);
         Ok(Envelope { tagged, source, tag: post.tag, ignore: post.ignore })
+    }
+
+    /// Who may match: anybody, an address with the key that it was inserted with, or, with
+    /// FI_AUTH_KEY, all who have proved a key.
+    fn source_at(&self, post: &ReceivePost<'_>) -> Result<SourceIndex, PostError> {
+        let address = post.from;
+        if address == FI_ADDR_UNSPEC || !self.is_directed() {
+            return Ok(ANY_SOURCE);
+        }
+        let unknown = PostError::UnknownAddress { address };
+        if post.flags.contains(Flags::AUTH_KEY) {
+            let key = auth_key_number(address).ok_or(unknown)?;
+            return self.pool.lock().source_by(key).ok_or(unknown);
+        }
+        let vector = self.vector.get().ok_or(unknown)?;
+        let known = vector.get(address).ok_or(unknown)?;
+        let key = vector.key_of(address).ok_or(unknown)?;
+        let mut pool = self.pool.lock();
+        match vector.has_auth_keys() && pool.source_by(key).is_none() {
+            true => Err(PostError::NotByOurKeys { address }),
+            false => Ok(pool.source_of(known, key)),
+        }
     }
 
     fn post_one(&self, envelope: Envelope, mut operation: ReceiveOperation) {

@@ -48,7 +48,11 @@ pub const fn source_in(group: u32, index: SourceIndex) -> SourceIndex {
     group << SOURCE_BITS | index
 }
 
-/// Instead of a source: a receive that takes messages from everyone in a group, at most 254.
+/// How many groups there can be beside group 0: everyone in one more would be [`ANY_SOURCE`].
+pub(crate) const GROUPS_MAX: usize = (ANY_SOURCE >> SOURCE_BITS) as usize - 1;
+
+/// Instead of a source: a receive that takes messages from everyone in a group, of
+/// [`GROUPS_MAX`] at most.
 pub const fn group_source(group: u32) -> SourceIndex {
     group << SOURCE_BITS | WHO
 }

@@ -14,7 +14,9 @@ use crate::{
         info::Info,
         message::{Msg, MsgTagged},
     },
-    code, flag,
+    code,
+    contexts::{SHARED, open_shared, open_sharer},
+    flag,
     host::host,
     kind,
     vector_use::{insert_name, name_of, next_of, node_with},
@@ -239,6 +241,53 @@ fn receives_are_directed_by_key() {
     for object in [us, them] {
         assert_eq!((close(object.ep), close(object.cq)), (0, 0));
     }
+}
+
+/// "The buffers usable by any endpoint bound to the shared receive context" (fi_endpoint(3)).
+#[test]
+fn shared_receives_are_directed_by_key() {
+    let Some(host) = host("shared_receives_are_directed_by_key") else { return };
+    let world = World::empty(host, |hints| {
+        hints.caps = flag::MSG | flag::TAGGED | flag::SOURCE | DIRECTED_RECV;
+        ask(hints);
+        // SAFETY: hints have all attributes.
+        unsafe { (*hints.ep_attr).rx_ctx_cnt = SHARED };
+    });
+    let (ours, theirs) = (Keys::insert(&world), Keys::insert(&world));
+    let (stx, srx) = open_shared(&world);
+    let them = [(); 2].map(|()| open_sharer(&world, &[theirs.vector.av.cast(), srx]));
+    // SAFETY: the info is libfabric's. Who sends receives by itself.
+    unsafe { (*(*world.info).ep_attr).rx_ctx_cnt = 1 };
+    let us = node_with(&world, &ours.vector);
+    let (to, from) = (them.map(|node| ours.meet(node)), theirs.meet(us));
+    let mut words = [0_u64; 2];
+    // SAFETY: the words outlive the operations.
+    unsafe {
+        let recvmsg = (*(*srx).msg).recvmsg;
+        // The key that comes last first, so that only it can take its message.
+        for key in [1, 0] {
+            let iov = Iovec { base: (&raw mut words[key]).cast(), len: 8 };
+            let (addr, context) = (theirs.handles[key], key as *mut c_void);
+            let (msg_iov, desc) = (&raw const iov, null_mut());
+            let post = Msg { msg_iov, desc, iov_count: 1, addr, context, data: 0 };
+            assert_eq!(recvmsg(srx, &raw const post, AUTH_KEY), 0);
+            assert_eq!(recvmsg(srx, &raw const post, 0), code::INVAL as isize);
+        }
+        for key in [0, 1] {
+            let word = 100 + key as u64;
+            let (word, to) = ((&raw const word).cast::<c_void>(), to[key][key]);
+            while ((*(*us.ep).msg).inject)(us.ep, word, 8, to) != 0 {
+                us.progress();
+            }
+            let (entry, source) = completion(them[key], us);
+            assert_eq!((entry[0], source), (key as u64, from[key]));
+        }
+    }
+    assert_eq!(words, [100, 101]);
+    for object in [us, them[0], them[1]] {
+        assert_eq!((close(object.ep), close(object.cq)), (0, 0));
+    }
+    assert_eq!((close(stx), close(srx)), (0, 0));
 }
 
 /// What error events call a key is the user's to say, in a vector that was opened for that. They

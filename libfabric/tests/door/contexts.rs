@@ -302,17 +302,23 @@ pub fn open_shared(world: &World) -> (*mut FidStx, *mut FidEp) {
 /// Two endpoints that share both.
 pub fn open_sharers(world: &mut World, stx: *mut FidStx, srx: *mut FidEp) -> [Node; 2] {
     [(); 2].map(|()| {
-        let cq: *mut FidCq = world.open_cq(&mut cq_attr()).unwrap();
-        let ep = world.open_ep();
-        assert_eq!(bind(ep, cq, flag::SEND | flag::RECV), 0);
-        for shared in [world.av.cast(), stx.cast(), srx] {
-            assert_eq!(bind(ep, shared, 0), 0);
-        }
-        assert_eq!(enable(ep), 0);
-        world.insert(ep);
-        world.nodes.push(Node { cq, ep });
-        Node { cq, ep }
+        let node = open_sharer(world, &[world.av.cast(), stx.cast(), srx]);
+        world.insert(node.ep);
+        world.nodes.push(node);
+        node
     })
+}
+
+/// An endpoint that is bound to all of these.
+pub fn open_sharer(world: &World, shared: &[*mut FidEp]) -> Node {
+    let cq: *mut FidCq = world.open_cq(&mut cq_attr()).unwrap();
+    let ep = world.open_ep();
+    assert_eq!(bind(ep, cq, flag::SEND | flag::RECV), 0);
+    for &shared in shared {
+        assert_eq!(bind(ep, shared, 0), 0);
+    }
+    assert_eq!(enable(ep), 0);
+    Node { cq, ep }
 }
 
 /// Closes the endpoints and then what they shared.

@@ -15,6 +15,7 @@ use kestrel_core::{
 use crate::{
     bed::{Bed, Memory, Node, Options, Receive, World, pattern, same},
     cases::sources::telling,
+    contexts::Sharers,
 };
 
 const BLUE: &[u8] = b"blue";
@@ -217,6 +218,92 @@ pub fn a_receive_by_key_takes_from_all_who_prove_it<P: Provider>(bed: &Bed<P>) {
     world.poll(50);
     send(2, None);
     assert_eq!(world.received(0).good().context, 30);
+}
+
+/// "Users post receive buffers directly to a shared receive context" (fi_endpoint(3)), also those
+/// that are directed by key.
+pub fn a_shared_receive_by_key_takes_from_all_who_prove_it<P: Provider>(bed: &Bed<P>) {
+    let memories: Vec<Memory> = (0..4).map(|_| Memory::zeroed(64)).collect();
+    let sharers = Sharers::open(bed, 2, &with_keys(&[BLUE, RED]));
+    let world = strangers(bed, &[&[BLUE], &[RED], &[RED, BLUE]]);
+    let shared = &sharers.shared;
+    let [blue, red] = [BLUE, RED].map(|key| sharers.vector.insert_auth_key(key).unwrap());
+    let send = |who: usize, key: &[u8], member: usize, tag| {
+        let to = insert(&world.nodes[who].vector, sharers.addresses()[member], key);
+        world.nodes[who].send(pattern(who as u64, 64), to, tag, 0);
+        world.drive("a send completes", || {
+            sharers.poll();
+            world.waiting(who).0 > 0
+        });
+        world.sent(who).good();
+    };
+    let next = || {
+        let (at, done) = sharers.next(|| world.poll(1));
+        (at, done.context())
+    };
+    let sends = [(0, BLUE, 0), (1, RED, 1), (2, RED, 0), (2, BLUE, 1)];
+    for tag in [Some(7), None] {
+        // Posted before, with one from anybody in between: the earliest that matches.
+        shared.post_receive(by_key(&memories[0], red, tag, 10).post()).unwrap();
+        let any = Receive { flags: Flags::empty(), ..by_key(&memories[1], u64::MAX, tag, 11) };
+        shared.post_receive(any.post()).unwrap();
+        shared.post_receive(by_key(&memories[2], blue, tag, 12).post()).unwrap();
+        shared.post_receive(by_key(&memories[3], red, tag, 13).post()).unwrap();
+        for ((who, key, member), context) in sends.into_iter().zip([11, 10, 13, 12]) {
+            send(who, key, member, tag);
+            assert_eq!(next(), (member, context));
+        }
+        for (memory, from) in memories.iter().zip([1, 0, 2, 2]) {
+            same(&memory.bytes(), &pattern(from, 64), "what was directed there");
+        }
+        // Posted when they wait, whichever endpoint has them.
+        sends.into_iter().for_each(|(who, key, member)| send(who, key, member, tag));
+        for (handle, from, member) in [(red, 1, 1), (blue, 0, 0), (blue, 2, 1), (red, 2, 0)] {
+            shared.post_receive(by_key(&memories[0], handle, tag, from).post()).unwrap();
+            assert_eq!(next(), (member, from));
+            same(&memories[0].bytes(), &pattern(from, 64), "what waited");
+        }
+    }
+    // "A specific endpoint address and authorization key": the other key's message is not meant.
+    let one = insert(&sharers.vector, world.nodes[2].endpoint.address(), BLUE);
+    let directed = Receive { flags: Flags::empty(), ..by_key(&memories[0], one, None, 20) };
+    shared.post_receive(directed.post()).unwrap();
+    send(2, RED, 1, None);
+    send(2, BLUE, 0, None);
+    assert_eq!(next(), (0, 20));
+    shared.post_receive(by_key(&memories[0], red, None, 21).post()).unwrap();
+    assert_eq!(next(), (1, 21));
+}
+
+/// "Later authorization key insertions will not propagate to already enabled endpoints": a key that
+/// no endpoint of the context has is no key to receive by, until one has it.
+pub fn a_shared_context_has_the_keys_of_its_endpoints<P: Provider>(bed: &Bed<P>) {
+    let memory = Memory::zeroed(64);
+    let mut sharers = Sharers::open(bed, 1, &with_keys(&[BLUE]));
+    let world = strangers(bed, &[&[RED]]);
+    let red = sharers.vector.insert_auth_key(RED).unwrap();
+    let late = insert(&sharers.vector, world.nodes[0].endpoint.address(), RED);
+    let by_red = by_key(&memory, red, None, 5);
+    let from_late = Receive { flags: Flags::empty(), ..by_key(&memory, late, None, 6) };
+    let post =
+        |sharers: &Sharers<P>, receive: &Receive<'_>| sharers.shared.post_receive(receive.post());
+    let unknown = PostError::UnknownAddress { address: red };
+    assert_eq!(post(&sharers, &by_red), Err(unknown), "it came too late");
+    assert_eq!(post(&sharers, &from_late), Err(PostError::NotByOurKeys { address: late }));
+    assert_eq!(post(&sharers, &by_key(&memory, late, None, 0)).unwrap_err().errno(), Errno::INVAL);
+    sharers.add(&sharers.members[0].endpoint.options().clone());
+    post(&sharers, &by_red).unwrap();
+    post(&sharers, &from_late).unwrap();
+    let to = insert(&world.nodes[0].vector, sharers.addresses()[1], RED);
+    for context in [5, 6] {
+        world.nodes[0].endpoint.inject(&[1; 8], to).unwrap();
+        let (at, done) = sharers.next(|| world.poll(1));
+        assert_eq!((at, done.source, done.context()), (1, late, context));
+    }
+    // A context whose endpoints have one key alone does not know the flag.
+    let plain = Sharers::open(bed, 1, &Options::default());
+    let refused = post(&plain, &by_key(&memory, 0, None, 0)).unwrap_err();
+    assert_eq!(refused.errno(), Errno::BADFLAGS);
 }
 
 /// "Otherwise, the fi_addr_t will be treated as an fi_addr_t returned from the fi_av_insert and

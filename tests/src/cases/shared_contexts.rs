@@ -34,7 +34,7 @@ pub fn senders_with<P: Provider>(
     count: usize,
     options: &Options,
 ) -> (Sharers<P>, World<P>) {
-    let sharers = Sharers::open(bed, members, &options.endpoint);
+    let sharers = Sharers::open(bed, members, options);
     let nodes = (0..count).map(|_| bed.stranger(options)).collect();
     let world = World { nodes };
     for node in &world.nodes {
