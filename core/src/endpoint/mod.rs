@@ -35,7 +35,7 @@ use crate::{
     domain::{Domain, OpenError},
     engine::unit::Unit,
     flags::Flags,
-    info::DATAGRAM_CAPS,
+    info::{DATAGRAM_CAPS, UNKEYED_CAPS},
     memory::Pieces,
     one_sided::RemotePost,
     operation::{IOV_LIMIT, ReceivePost, SendPost},
@@ -198,6 +198,9 @@ impl<P: Provider> Endpoint<P> {
             options.capabilities &= DATAGRAM_CAPS;
         } else {
             options.capabilities.remove(Flags::MULTICAST);
+        }
+        if options.vector_keys {
+            options.capabilities.remove(UNKEYED_CAPS);
         }
         Ok(Arc::new(Endpoint {
             domain: domain.clone(),

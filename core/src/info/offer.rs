@@ -57,6 +57,10 @@ pub const DOMAIN_CAPS: Flags = Flags::LOCAL_COMM
     .union(Flags::AV_USER_ID)
     .union(Flags::DIRECTED_RECV);
 
+/// What nobody has whose keys are those of an address vector (FI_AV_AUTH_KEY): a message to a group
+/// proves one key, and neither the group's address nor its number, which no vector has, says which.
+pub const UNKEYED_CAPS: Flags = Flags::MULTICAST;
+
 /// Capabilities that endpoints of datagrams can have: no tags, nothing one-sided, no fence.
 pub const DATAGRAM_CAPS: Flags = Flags::MSG
     .union(Flags::SEND)

@@ -36,9 +36,7 @@ impl<T: Transport> Engine<T> {
         sends: bool,
         receives: bool,
     ) -> Result<u64, GroupError> {
-        // Everybody in a group would have to prove the same one of several keys.
-        let keyed = self.setup.keys.is_some();
-        let Some(datagrams) = self.datagrams.as_mut().filter(|_| !keyed) else {
+        let Some(datagrams) = self.datagrams.as_mut() else {
             return Err(GroupError::NotForThisType);
         };
         let joined = datagrams.groups.iter().flatten();

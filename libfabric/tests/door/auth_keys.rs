@@ -16,6 +16,7 @@ use crate::{
     },
     code,
     contexts::{SHARED, open_shared, open_sharer},
+    datagrams::asks_for_groups,
     flag,
     host::host,
     kind,
@@ -133,6 +134,11 @@ fn a_domain_takes_its_keys_from_vectors() {
         });
         refused(|hints| {
             (*hints.ep_attr).kind = kind::MSG;
+            ask(hints);
+        });
+        // Nothing says which of them a message to a group proves.
+        refused(|hints| {
+            asks_for_groups(hints);
             ask(hints);
         });
     }

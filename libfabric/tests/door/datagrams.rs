@@ -150,7 +150,7 @@ fn a_send_to_nobody_completes() {
 
 const MULTICAST: u64 = 1 << 5;
 
-fn asks_for_groups(hints: &mut Info) {
+pub fn asks_for_groups(hints: &mut Info) {
     asks_for_datagrams(hints);
     hints.caps = flag::MSG | MULTICAST;
 }

@@ -115,6 +115,11 @@ pub fn joining_is_reported_or_refused<P: Provider>(bed: &Bed<P>) {
     let without = bed.stranger(&options(None));
     let refused = without.endpoint.join(group, Flags::empty(), 5, 0).err().unwrap();
     assert_eq!(refused, GroupError::NoEventQueue);
+    // Nothing says which key of its vector a message proves.
+    let keys = vec![b"key".to_vec()];
+    let keyed = bed.stranger(&Options { keys, ..options(Some(&queue)) });
+    let refused = keyed.endpoint.join(group, Flags::empty(), 5, 0).err().unwrap();
+    assert_eq!(refused, GroupError::NotForThisType);
     let reliable = bed.stranger(&Options::default());
     let refused = reliable.endpoint.join(group, Flags::empty(), 5, 0).err().unwrap();
     assert_eq!(refused, GroupError::NotForThisType);

@@ -3,6 +3,7 @@
 use super::Negotiation;
 use crate::flags::Flags;
 use crate::info::modes::{MemoryRegionMode, Mode};
+use crate::info::offer::UNKEYED_CAPS;
 use crate::info::rejection::bits_text;
 use crate::info::values::ApiVersion;
 
@@ -97,6 +98,9 @@ impl Negotiation<'_> {
         let mut offered = self.offer.maximum.caps;
         if api_version.major() >= 2 {
             offered.remove(UNTIL_TWO);
+        }
+        if self.hints.domain.vector_keys {
+            offered.remove(UNKEYED_CAPS);
         }
         self.flags_within("caps", self.hints.caps, offered);
         self.info.caps = grant(self.hints.caps, offered);

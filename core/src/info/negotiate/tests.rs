@@ -369,6 +369,18 @@ fn keys_of_vectors_are_for_who_has_vectors() {
         assert_eq!(ask(offer(), b"key", 0), Err("ep_attr->auth_key_size"));
     }
     assert_eq!(ask(Offer::msg(), b"", 0), Err("domain_attr->auth_key_size"));
+    // Nothing says which of them a message to a group proves.
+    let groups = |caps: Flags, vector_keys| {
+        let mut hints = Hints::new().caps(caps);
+        (hints.domain.vector_keys, hints.endpoint.kind) = (vector_keys, EndpointType::Dgram);
+        let found = negotiate(&Offer::datagrams(1024).with_groups(), Some(&hints), V1_17);
+        let has = |caps: Flags| caps.contains(Flags::MULTICAST);
+        found.map(|info| (has(info.caps), has(info.transmit.caps))).map_err(|why| why[0].field)
+    };
+    let asked = Flags::MSG | Flags::MULTICAST;
+    assert_eq!((groups(asked, false), groups(asked, true)), (Ok((true, true)), Err("caps")));
+    let open = [groups(Flags::empty(), false), groups(Flags::empty(), true)];
+    assert_eq!(open, [Ok((true, true)), Ok((false, false))]);
 }
 
 #[test]
