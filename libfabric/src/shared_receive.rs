@@ -80,13 +80,12 @@ impl Receives for State {
         self.context.post_receive(post)
     }
 
-    /// "An endpoint must be created with the FI_TRIGGER capability": this is none.
     fn trigger_receive(
         &self,
-        _: ReceivePost<'_>,
-        _: &Threshold<Provider>,
+        post: ReceivePost<'_>,
+        when: &Threshold<Provider>,
     ) -> Result<(), PostError> {
-        Err(PostError::BadFlags { flags: Flags::TRIGGER })
+        self.context.trigger_receive(post, when)
     }
 }
 

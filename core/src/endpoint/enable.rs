@@ -204,7 +204,8 @@ impl<P: Provider> Endpoint<P> {
         };
         // An event queue drives it as well, maybe from within a poll that reports an event; or a
         // helper does; or a counter starts what waits for it.
-        let triggers = self.options.capabilities.contains(Flags::TRIGGER);
+        let shares_triggers = bindings.shared_receive.as_ref().is_some_and(|it| it.is_triggered());
+        let triggers = self.options.capabilities.contains(Flags::TRIGGER) || shares_triggers;
         let is_shared = manager.is_some() || self.options.under_socket || triggers;
         let sharing = if is_shared { Sharing::Shared } else { self.domain.sharing() };
         let mut engine = Engine::new(transport, setup);

@@ -6,6 +6,7 @@ use crate::{
     one_sided::{RemoteOperation, RemotePost},
     operation::{Lent, ReceiveOperation, ReceivePost, SendPost, StoredPieces},
     owned::Owner,
+    shared_context::due::Handed,
     transport::{Transport, Unreachable},
     triggered::Tally,
 };
@@ -28,6 +29,8 @@ pub(crate) enum Submission {
         operation: Box<RemoteOperation>,
         to: u64,
     },
+    /// A receive of a shared context, for a message that waits here.
+    Handed(Box<Handed>),
     /// Operations that found no room here wait beside.
     Overflow,
 }
@@ -93,7 +96,7 @@ impl<'a> Unowned<'a> {
         match &self.submission {
             Submission::Send { post, .. } | Submission::Receive { post, .. } => post.context,
             Submission::Remote { operation, .. } => operation.context,
-            Submission::Overflow => 0,
+            Submission::Handed(_) | Submission::Overflow => 0,
         }
     }
 
@@ -147,7 +150,7 @@ impl Submission {
                 Some(&mut post.owner)
             }
             Submission::Remote { operation, .. } => Some(&mut operation.owner),
-            Submission::Overflow => None,
+            Submission::Handed(_) | Submission::Overflow => None,
         }
     }
 }
@@ -165,6 +168,7 @@ impl<T: Transport> Engine<T> {
                 self.receive_submitted(post.as_receive(from, ignore));
             }
             Submission::Remote { operation, to } => self.remote_submitted(to, *operation),
+            Submission::Handed(handed) => handed.give(self),
             Submission::Overflow => {}
         }
     }
@@ -181,7 +185,7 @@ impl<T: Transport> Engine<T> {
                 self.fail_receive(receive, None, 0, why);
             }
             Submission::Remote { operation, .. } => self.fail_unsent_remote(*operation, why),
-            Submission::Overflow => {}
+            Submission::Handed(_) | Submission::Overflow => {}
         }
     }
 }

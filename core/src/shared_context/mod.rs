@@ -7,6 +7,7 @@
 //! [`pool`]; each message completes where its endpoint's do.
 
 mod claim;
+pub(crate) mod due;
 pub mod message;
 pub mod pool;
 pub mod receive;

@@ -25,6 +25,7 @@ use crate::{
     protocol::receive::canceled,
     tag_match::{ANY_SOURCE, SourceIndex},
     transport::Provider,
+    triggered::Deferrals,
 };
 
 const FAMILY: Flags = Flags::TAGGED.union(Flags::MSG);
@@ -42,6 +43,8 @@ pub struct SharedReceive<P: Provider> {
     vector: OnceLock<Arc<AddressVector>>,
     members: Mutex<Members<P>>,
     binds: BindCount,
+    /// Its receives that wait for a counter.
+    pub(super) deferrals: Arc<Deferrals>,
 }
 
 /// The endpoints that are enabled.
@@ -64,6 +67,7 @@ impl<P: Provider> SharedReceive<P> {
             vector: OnceLock::new(),
             members: Mutex::new(Members { next: 0, units: HashMap::new() }),
             binds: BindCount::default(),
+            deferrals: Arc::default(),
         }))
     }
 
@@ -139,8 +143,12 @@ impl<P: Provider> SharedReceive<P> {
         let _ = unit.with(|engine| engine.leave_shared());
     }
 
+    pub(super) fn capabilities(&self) -> Flags {
+        self.options.capabilities
+    }
+
     fn is_directed(&self) -> bool {
-        self.options.capabilities.contains(Flags::DIRECTED_RECV)
+        self.capabilities().contains(Flags::DIRECTED_RECV)
     }
 
     /// Posts a receive of either family, for a message of any endpoint that is bound.
@@ -164,7 +172,7 @@ impl<P: Provider> SharedReceive<P> {
         Ok(())
     }
 
-    fn envelope(&self, post: &ReceivePost<'_>) -> Result<Envelope, PostError> {
+    pub(super) fn envelope(&self, post: &ReceivePost<'_>) -> Result<Envelope, PostError> {
         if self.domain.provider().forked() {
             return Err(PostError::ForkedChild);
         }
@@ -266,13 +274,20 @@ impl<P: Provider> SharedReceive<P> {
     /// Reference: fi_endpoint(3), `fi_cancel`.
     pub fn cancel(&self, context: u64) -> Result<(), PostError> {
         let canceled_now = self.pool.lock().cancel(context);
-        let operation = canceled_now.ok_or(PostError::NothingToCancel { context })?;
-        let first = self.first_member();
-        if let (Some(operation), Some(unit)) = (operation, first) {
+        match canceled_now {
+            Some(Some(operation)) => self.tell_canceled(operation),
+            Some(None) => {}
+            None if self.deferrals.cancel(context) => {}
+            None => return Err(PostError::NothingToCancel { context }),
+        }
+        Ok(())
+    }
+
+    pub(super) fn tell_canceled(&self, operation: ReceiveOperation) {
+        if let Some(unit) = self.first_member() {
             // An endpoint that is closed meanwhile has nobody to tell.
             let _ = unit.with(|engine| engine.fail_receive(operation, None, 0, &canceled()));
         }
-        Ok(())
     }
 
     /// The endpoint of that name, while it is open.
@@ -323,9 +338,10 @@ impl<P: Provider> SharedReceive<P> {
         }
     }
 
-    /// Closes it; what is posted is dropped. Refused while endpoints are bound.
+    /// Closes it; what is posted, or waits for that, is dropped. Refused while endpoints are bound.
     pub fn close(&self) -> Result<(), BindError> {
         self.binds.close()?;
+        self.deferrals.close();
         *self.pool.lock() = Default::default();
         self.domain.uses().unbind()
     }

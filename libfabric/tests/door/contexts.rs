@@ -6,7 +6,7 @@ use crate::{
     abi::{
         attributes::{AvAttr, CqTaggedEntry},
         fid::{FidAv, FidCq, FidEp, FidStx, class},
-        info::{RxAttr, TxAttr},
+        info::{Info, RxAttr, TxAttr},
     },
     code, flag,
     host::host,
@@ -277,14 +277,17 @@ fn a_context_inherits_what_it_does_not_ask_for() {
 
 /// A domain for endpoints that share both contexts.
 pub fn sharing_world(host: &'static crate::host::Host, kind: u32) -> World {
-    World::empty(host, |hints| {
-        // SAFETY: hints have all attributes.
-        unsafe {
-            (*hints.ep_attr).kind = kind;
-            (*hints.ep_attr).tx_ctx_cnt = SHARED;
-            (*hints.ep_attr).rx_ctx_cnt = SHARED;
-        }
-    })
+    World::empty(host, |hints| share(hints, kind))
+}
+
+/// Asks for such endpoints.
+pub fn share(hints: &mut Info, kind: u32) {
+    // SAFETY: hints have all attributes.
+    unsafe {
+        (*hints.ep_attr).kind = kind;
+        (*hints.ep_attr).tx_ctx_cnt = SHARED;
+        (*hints.ep_attr).rx_ctx_cnt = SHARED;
+    }
 }
 
 pub fn open_shared(world: &World) -> (*mut FidStx, *mut FidEp) {

@@ -1,17 +1,18 @@
 //! What is posted to a shared receive context beside plain receives. Reference: fi_endpoint(3),
 //! "SHARED CONTEXTS".
 
-use std::time::Instant;
+use std::{ffi::c_void, time::Instant};
 
 use crate::{
-    abi::attributes::CqTaggedEntry,
+    abi::{attributes::CqTaggedEntry, fid::FidEp},
     code,
-    contexts::{close_sharers, open_shared, open_sharers, sharing_world},
+    contexts::{close_sharers, open_shared, open_sharers, share, sharing_world},
     flag,
     host::host,
     kind,
     tagged::{CLAIM, DISCARD, Message, NOMSG},
-    world::{Node, PATIENCE},
+    triggered::{TRIGGER, add, counter, iovec, msg, nothing, when},
+    world::{Node, PATIENCE, World, close},
 };
 
 /// Posts the peek until its message is there: the second endpoint tells of that, and the first
@@ -80,4 +81,53 @@ fn a_peek_looks_at_every_endpoint() {
     }
     assert_eq!(peek.receive(asked[0], DISCARD), code::BADFLAGS as isize);
     close_sharers(&mut world, stx, srx);
+}
+
+/// Triggered receives are for contexts of those who ask for them, as endpoints' are.
+#[test]
+fn a_receive_waits_for_its_threshold() {
+    let Some(host) = host("a_receive_waits_for_its_threshold") else { return };
+    const ANYBODY: u64 = u64::MAX;
+    const CANCELED: i32 = 125;
+    let mut world = World::empty(host, |hints| {
+        hints.caps = flag::MSG | flag::TAGGED | TRIGGER;
+        share(hints, kind::RDM);
+    });
+    let (stx, srx) = open_shared(&world);
+    let nodes = open_sharers(&mut world, stx, srx);
+    let cntr = counter(&world);
+    let mut received = [0_u64];
+    let into = iovec(&mut received);
+    let mut contexts = [1, 2].map(|threshold| when(cntr, threshold));
+    let [first, second] = contexts.each_mut().map(|when| (&raw mut **when).cast::<c_void>());
+    // SAFETY: the context is open; the buffer and what says when live until the completions.
+    let post = |srx: *mut FidEp, when: *mut c_void| unsafe {
+        let recvmsg = (*(*srx).msg).recvmsg;
+        recvmsg(srx, &msg(&into, ANYBODY, when), TRIGGER) as i32
+    };
+    assert_eq!((post(srx, first), post(srx, second)), (0, 0));
+    // SAFETY: the endpoint is open, and the word is read during the call.
+    unsafe {
+        let (word, inject) = (4711_u64, (*(*nodes[0].ep).msg).inject);
+        assert_eq!(inject(nodes[0].ep, (&raw const word).cast(), 8, 1), 0);
+    }
+    nothing(&world);
+    assert_eq!(close(cntr), code::BUSY);
+    add(cntr, 1);
+    assert_eq!(world.completion(nodes[1]).op_context, first);
+    assert_eq!(received, [4711]);
+    // SAFETY: the context is open.
+    unsafe {
+        let cancel = (*(*srx).ops).cancel;
+        assert_eq!(cancel(srx.cast(), second), 0);
+        assert_eq!(cancel(srx.cast(), second), code::NOENT as isize);
+    }
+    assert_eq!((missed(nodes[0]), close(cntr)), (CANCELED, 0));
+    close_sharers(&mut world, stx, srx);
+    let world = sharing_world(host, kind::RDM);
+    let (stx, srx) = open_shared(&world);
+    let cntr = counter(&world);
+    let mut untold = when(cntr, 1);
+    assert_eq!(post(srx, (&raw mut *untold).cast()), code::OPNOTSUPP);
+    assert_eq!((close(cntr), close(stx), close(srx)), (0, 0, 0));
 }

@@ -20,7 +20,7 @@ use crate::{
 
 const ATOMIC: u64 = 1 << 4;
 const RMA: u64 = 1 << 2;
-const TRIGGER: u64 = 1 << 20;
+pub const TRIGGER: u64 = 1 << 20;
 const XPU: u32 = 1;
 const UINT64: u32 = 7;
 const SUM: u32 = 2;
@@ -54,7 +54,7 @@ pub fn add(cntr: *mut FidCntr, value: u64) {
 }
 
 /// What an operation with the flag FI_TRIGGER has for its context.
-fn when(cntr: *mut FidCntr, threshold: usize) -> Box<TriggeredContext> {
+pub fn when(cntr: *mut FidCntr, threshold: usize) -> Box<TriggeredContext> {
     let threshold = TriggerThreshold { cntr, threshold };
     Box::new(TriggeredContext { event_type: 0, trigger: Trigger { threshold } })
 }

@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Instant};
 
 use kestrel_core::{
+    address_vector::FI_ADDR_UNSPEC,
     completion_counter::CompletionCounter,
     completion_queue::{CompletionQueue, store::Sharing},
     endpoint::{Endpoint, EndpointOptions, PostError},
@@ -12,12 +13,14 @@ use kestrel_core::{
     memory::{Piece, Pieces},
     protocol::atomic::{AtomicCall, AtomicOperation, Datatype, Form},
     transport::Provider,
-    triggered::Threshold,
+    triggered::{Threshold, Work},
 };
 
 use crate::{
     bed::{Bed, Memory, Node, Options, Receive, Send, World, open_vector, same},
+    cases::shared_contexts::senders_with,
     completion::read_all,
+    contexts::{Context, Sharers},
     link::{End, Listener},
     one_sided::{Atomic, BOTH, Rma, expose, options, segment},
     scale::PATIENCE,
@@ -115,6 +118,109 @@ pub fn a_receive_is_posted_when_its_time_has_come<P: Provider>(bed: &Bed<P>) {
         assert_eq!(world.received(0).context(), 4);
         assert_eq!(into.bytes(), [3; 8]);
     }
+}
+
+pub fn a_shared_receive_is_posted_when_its_time_has_come<P: Provider>(bed: &Bed<P>) {
+    let into = Memory::zeroed(8);
+    let (sharers, world) = senders_with(bed, 2, 1, &triggers());
+    let (shared, counter) = (&sharers.shared, CompletionCounter::open(&sharers.domain));
+    let nothing = || {
+        for member in (0..50).flat_map(|_| &sharers.members) {
+            world.poll(1);
+            assert!(member.taken().is_none());
+        }
+    };
+    let mut threshold = 0;
+    for tag in [None, Some((7, 0))] {
+        for (is_early, to) in [(true, 0), (false, 1)] {
+            threshold += 2;
+            let receive = Receive { pieces: into.all(), tag, context: 4, ..Receive::default() };
+            shared.trigger_receive(receive.post(), &at(&counter, threshold)).unwrap();
+            counter.counter().add(if is_early { 2 } else { 1 });
+            world.nodes[0].send(vec![threshold as u8; 8], to as u64, tag.map(|(tag, _)| tag), 1);
+            if !is_early {
+                nothing();
+                counter.counter().add(1);
+            }
+            let (found, done) = sharers.next(|| world.poll(1));
+            assert_eq!((found, done.context()), (to, 4));
+            assert_eq!(into.bytes(), [threshold as u8; 8]);
+        }
+    }
+    // What has not come is canceled, or goes with the context.
+    let receive = Receive { context: 6, ..Receive::default() };
+    shared.trigger_receive(receive.post(), &at(&counter, 9)).unwrap();
+    assert_eq!(counter.close().unwrap_err().errno(), Errno::BUSY);
+    shared.cancel(6).unwrap();
+    let (found, done) = sharers.next(|| ());
+    assert_eq!((found, done.bad(Errno::CANCELED).context), (0, 6));
+    assert_eq!(shared.cancel(6), Err(PostError::NothingToCancel { context: 6 }));
+    shared.trigger_receive(receive.post(), &at(&counter, 9)).unwrap();
+    sharers.members.iter().for_each(|member| member.endpoint.close());
+    shared.close().unwrap();
+    counter.close().unwrap();
+}
+
+pub fn a_shared_receive_may_be_due_within_a_poll<P: Provider>(bed: &Bed<P>) {
+    let into = [Memory::zeroed(8), Memory::zeroed(8)];
+    let (mut sharers, world) = senders_with(bed, 1, 1, &triggers());
+    let counter = CompletionCounter::open(&sharers.domain);
+    let options = sharers.members[0].endpoint.options().clone();
+    let counted = Endpoint::open(&sharers.domain, options).unwrap();
+    counted.bind_address_vector(&sharers.vector).unwrap();
+    counted.bind_shared_receive(&sharers.shared).unwrap();
+    counted.bind_counter(&counter, Flags::RECV).unwrap();
+    sharers.members.push(Context::enabled(counted, Flags::TRANSMIT | Flags::RECV));
+    let address = sharers.members[1].endpoint.address();
+    assert_eq!(world.nodes[0].vector.insert_one(address), Ok(1));
+    let send = |to, tag: u64| {
+        world.nodes[0].endpoint.inject_tagged(&[tag as u8; 8], to, tag).unwrap();
+        for _ in 0..50 {
+            world.poll(1);
+            sharers.poll();
+        }
+    };
+    // One waits where the counter is changed, and one elsewhere.
+    send(1, 7);
+    send(0, 8);
+    for (memory, tag) in into.iter().zip([7, 8]) {
+        let (tag, context) = (Some((tag, 0)), tag);
+        let receive = Receive { pieces: memory.all(), tag, context, ..Receive::default() };
+        sharers.shared.trigger_receive(receive.post(), &at(&counter, context - 6)).unwrap();
+    }
+    sharers.shared.receive_tagged(vec![0; 8], FI_ADDR_UNSPEC, 9, 0, 9).unwrap();
+    send(1, 9);
+    let mut found = [(); 3].map(|()| {
+        let (found, done) = sharers.next(|| world.poll(1));
+        (found, done.context())
+    });
+    found.sort_unstable();
+    assert_eq!(found, [(0, 8), (1, 7), (1, 9)]);
+    assert_eq!((into[0].bytes(), into[1].bytes()), (vec![7; 8], vec![8; 8]));
+    assert_eq!(counter.read(), 2);
+}
+
+pub fn what_cannot_be_triggered_at_a_shared_context_is_refused<P: Provider>(bed: &Bed<P>) {
+    let sharers = Sharers::open(bed, 1, &triggers());
+    let plain = Sharers::open(bed, 1, &Options::default());
+    let counter = CompletionCounter::open(&sharers.domain);
+    let trigger = |sharers: &Sharers<P>, flags, when: &Threshold<P>| {
+        let receive = Receive { flags, tag: Some((0, 0)), ..Receive::default() };
+        sharers.shared.trigger_receive(receive.post(), when).unwrap_err()
+    };
+    let (none, when) = (Flags::empty(), at(&counter, 1));
+    let missing = PostError::NotCapable { missing: Flags::TRIGGER };
+    assert_eq!(trigger(&plain, none, &when), missing);
+    for flags in [Flags::PEEK, Flags::CLAIM, Flags::MULTI_RECV, Flags::INJECT] {
+        assert_eq!(trigger(&sharers, flags, &when).errno(), Errno::BADFLAGS);
+    }
+    let elsewhere = at(&CompletionCounter::open(&plain.domain), 1);
+    assert_eq!(trigger(&sharers, none, &elsewhere).errno(), Errno::DOMAIN);
+    let work = Threshold { work: Some(Work { id: 1, completion: None }), ..at(&counter, 1) };
+    assert_eq!(trigger(&sharers, none, &work).errno(), Errno::NOSYS);
+    drop(when);
+    drop(work);
+    counter.close().unwrap();
 }
 
 pub fn one_sided_operations_wait_too<P: Provider>(bed: &Bed<P>) {
