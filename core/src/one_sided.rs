@@ -1,6 +1,7 @@
 //! One-sided operations: what a caller posts, and what the engine keeps of it.
 
 use crate::{
+    engine::report::Counted,
     flags::Flags,
     memory::{Piece, Pieces},
     operation::{Lent, StoredPieces},
@@ -87,6 +88,12 @@ impl Action {
             Action::Read => true,
             Action::Atomic(call) => call.form != Form::Base,
         }
+    }
+
+    /// What counts it.
+    #[inline(always)]
+    pub fn counted(self) -> Counted {
+        if self.fetches() { Counted::Reads } else { Counted::Writes }
     }
 
     /// What a completion entry says of it. Reference: fi_cq(3).

@@ -83,6 +83,21 @@ macro_rules! conformance {
                 directed_receives_take_from_their_source,
                 tags_count_in_all_64_bits,
                 a_fence_waits_for_its_own_peer_alone;
+            completion_order:
+                sends_complete_in_the_order_of_submission,
+                operations_of_all_kinds_keep_one_order,
+                errors_keep_their_places,
+                what_waits_for_a_peer_that_goes_completes,
+                what_waits_has_a_place_in_the_queue,
+                counters_count_in_turn,
+                a_canceled_operation_waits_for_nobody,
+                connected_endpoints_keep_an_order,
+                contexts_keep_an_order;
+            matching_order:
+                receives_complete_in_the_order_of_matching,
+                errors_of_receives_keep_their_places,
+                what_is_reported_last_releases_a_buffer,
+                shared_receives_complete_in_order;
             buffered:
                 messages_are_announced_and_claimed,
                 a_claim_completes_with_the_posted_tags_context,
@@ -334,7 +349,8 @@ macro_rules! conformance {
                 other_keys_are_not_heard,
                 reliable_endpoints_are_not_reached,
                 a_datagram_wakes_a_sleeper,
-                threads_may_send_at_once;
+                threads_may_send_at_once,
+                completions_keep_one_order;
             datagram_contexts:
                 endpoints_share_receives,
                 endpoints_share_a_transmit_context;

@@ -188,7 +188,7 @@ impl Rig {
         // SAFETY: the memory is the rig's, and dropped after the engine.
         unsafe { regions.register_unowned(&attributes) }.unwrap();
         let store = Arc::new(CompletionStore::new(Sharing::Exclusive, 64, Box::new(chaos::Silent)));
-        let side = || Side { queue: Some(store.clone()), selective: false, counter: None };
+        let side = || Side { queue: Some(store.clone()), ..Side::default() };
         let buffers = seed.is_multiple_of(3);
         let setup = Setup {
             keys: None,

@@ -138,9 +138,10 @@ impl<P: Provider> Endpoint<P> {
     ) -> Result<Setup, EndpointError> {
         let capabilities = self.options.capabilities;
         let keys = self.hold_keys(&address_vector)?;
+        let (transmit, receive) = bindings.sides(&self.options);
         Ok(Setup {
-            transmit: bindings.transmit.side(),
-            receive: bindings.receive.side(),
+            transmit,
+            receive,
             shared: None,
             buffering: self.buffering.setup(),
             one_sided: bindings.one_sided.counters(),

@@ -52,6 +52,12 @@ pub struct EndpointOptions {
     pub connected: bool,
     /// Whether its messages are datagrams (`FI_EP_DGRAM`): each is one packet, and may be lost.
     pub datagrams: bool,
+    /// Whether what is submitted completes in that order (`tx_attr.comp_order` is
+    /// FI_ORDER_STRICT): of operations to one peer, or of all datagrams.
+    pub transmits_in_order: bool,
+    /// Whether what is matched completes in that order (`rx_attr.comp_order` is
+    /// FI_ORDER_STRICT): of messages from one peer.
+    pub receives_in_order: bool,
     /// Whether a socket endpoint stands on it, which drives it with threads of its own.
     pub under_socket: bool,
 }
@@ -104,6 +110,8 @@ impl Default for EndpointOptions {
             buffered: false,
             connected: false,
             datagrams: false,
+            transmits_in_order: false,
+            receives_in_order: false,
             under_socket: false,
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use super::{
-    Endpoint, EndpointError,
+    Endpoint, EndpointError, EndpointOptions,
     one_sided::{self, OneSided},
 };
 use crate::{
@@ -63,6 +63,14 @@ impl<P: Provider> Bindings<P> {
         self.one_sided.add_unit(unit);
     }
 
+    /// What the completions of each direction need. Whoever shares a context has its order, too.
+    pub(super) fn sides(&self, options: &EndpointOptions) -> (Side, Side) {
+        let transmit = self.shared_transmit.as_ref().is_some_and(|it| it.is_in_order());
+        let receive = self.shared_receive.as_ref().is_some_and(|it| it.is_in_order());
+        let transmit = self.transmit.side(options.transmits_in_order || transmit);
+        (transmit, self.receive.side(options.receives_in_order || receive))
+    }
+
     fn directions(&mut self, flags: Flags) -> impl Iterator<Item = &mut Direction<P>> {
         let transmit = flags.contains(Flags::TRANSMIT).then_some(&mut self.transmit);
         let receive = flags.contains(Flags::RECV).then_some(&mut self.receive);
@@ -71,8 +79,9 @@ impl<P: Provider> Bindings<P> {
 }
 
 impl<P: Provider> Direction<P> {
-    pub(super) fn side(&self) -> Side {
+    fn side(&self, in_order: bool) -> Side {
         Side {
+            in_order,
             queue: self.queue.as_ref().map(|queue| queue.store().clone()),
             selective: self.selective,
             counter: self.counter.as_ref().map(|counter| counter.counter().clone()),

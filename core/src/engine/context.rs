@@ -27,6 +27,7 @@ impl<T: Transport> Engine<T> {
                 ours.transmit_size = setup.transmit_size;
                 ours.names_contexts = setup.names_contexts;
                 self.sends.reserve(setup.transmit_size);
+                self.line_up_sends();
             }
             Direction::Receive => {
                 ours.receive = setup.receive;
@@ -36,6 +37,7 @@ impl<T: Transport> Engine<T> {
                 ours.source_errors = setup.source_errors;
                 ours.multi_receive_min = setup.multi_receive_min;
                 self.is_deaf = false;
+                self.line_up_receives();
                 self.buffering = Buffering::new(setup.buffering.as_ref());
                 self.offers = self.buffering.is_some();
                 self.buffer_parked();

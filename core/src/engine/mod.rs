@@ -9,6 +9,7 @@ pub mod context;
 pub mod driven;
 pub mod idle;
 pub mod keys;
+pub(crate) mod order;
 pub mod ownership;
 pub mod peer;
 pub mod progress;
@@ -47,6 +48,7 @@ use crate::{
     tag_match::Matcher,
     transport::{Limits, PeerIndex, Transport},
 };
+use order::{Order, receive::Receipt, transmit::Outcome};
 use peer::{NameHasher, Peer};
 use regions::KnownRegions;
 use report::{OneSidedCounters, Side};
@@ -98,6 +100,9 @@ pub struct Engine<T: Transport> {
     burst: usize,
     /// A posted receive was matched in this pass: the application may post more when it returns.
     pub(crate) has_news: bool,
+    /// What is matched completes in order, so no message completes before it was looked at whether
+    /// its turn is now.
+    pub(crate) receives_in_order: bool,
     /// The connection is over: what no message is there for is not received any more.
     pub(crate) over: bool,
     /// Which pair of contexts of its endpoint it is: the first, of most endpoints the only one.
@@ -155,6 +160,10 @@ pub struct Engine<T: Transport> {
     pub(crate) offers: bool,
     /// What all peers together could make us hold: the sum of their windows.
     pub(crate) windows: u64,
+    /// What is submitted and not reported, where completions keep an order.
+    pub(crate) transmit_order: Option<Box<Order<Outcome>>>,
+    /// What is matched and not reported, likewise.
+    pub(crate) receive_order: Option<Box<Order<Receipt>>>,
 }
 
 impl<T: Transport> Engine<T> {
@@ -163,11 +172,12 @@ impl<T: Transport> Engine<T> {
         if let Some(keys) = &setup.keys {
             transport.take_keys(&keys.ring);
         }
-        Engine {
+        let mut engine = Engine {
             limits: transport.limits(),
             transport,
             burst: 1,
             has_news: false,
+            receives_in_order: false,
             over: false,
             context: 0,
             is_deaf: false,
@@ -202,8 +212,13 @@ impl<T: Transport> Engine<T> {
             offers: setup.buffering.is_some(),
             buffering: Buffering::new(setup.buffering.as_ref()),
             windows: 0,
+            transmit_order: None,
+            receive_order: None,
             setup,
-        }
+        };
+        engine.line_up_sends();
+        engine.line_up_receives();
+        engine
     }
 
     /// Takes a burst of packets and pushes what waits. Returns whether anything

@@ -57,8 +57,10 @@ impl Reply {
 
 /// An active peer: one that was sent to, received from, or named in a receive.
 pub struct Peer {
-    /// Sends can go straight out: connected, and nothing waits before them.
+    /// Sends can go straight out, and be reported: connected, and nothing waits before them.
     pub clear: bool,
+    /// What completes may have to wait for its turn: see [`super::order::transmit`].
+    pub takes_turns: bool,
     /// Packets that were pushed to it may still be lost: see [`crate::protocol::confirm`].
     pub confirms: bool,
     /// Whether packets can be pushed.
@@ -181,6 +183,7 @@ impl Peer {
     pub fn new(address: Address, key: KeyNumber, index: PeerIndex) -> Peer {
         Peer {
             clear: false,
+            takes_turns: false,
             confirms: false,
             state: PeerState::Idle,
             in_backlog: false,
@@ -223,13 +226,18 @@ impl Peer {
         sends || answers || self.control.is_some()
     }
 
-    /// Recomputes `clear`.
-    pub fn settle(&mut self) {
+    /// Whether packets can go straight out: connected, and nothing waits before them.
+    pub fn is_open(&self) -> bool {
         let empty = self.queue.is_empty()
             && self.replies.is_empty()
             && self.window.under_way == 0
             && self.control.is_none();
-        self.clear = self.state == PeerState::Ready && empty;
+        self.state == PeerState::Ready && empty
+    }
+
+    /// Recomputes `clear`.
+    pub fn settle(&mut self) {
+        self.clear = self.is_open() && !self.takes_turns;
     }
 }
 

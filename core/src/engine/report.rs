@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use super::Engine;
+use super::{
+    Engine,
+    order::transmit::{End, Outcome},
+};
 use crate::{
     completion_queue::{Entry, ErrorEntry, store::CompletionStore},
     counter::Counter,
@@ -23,6 +26,19 @@ pub struct Side {
     pub selective: bool,
     /// The counter.
     pub counter: Option<Arc<Counter>>,
+    /// Completions keep the order of what was submitted, or matched (`FI_ORDER_STRICT`).
+    pub in_order: bool,
+}
+
+/// Which counter of the endpoint's counts an operation of ours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Counted {
+    /// That of sends.
+    Sends,
+    /// `FI_READ`.
+    Reads,
+    /// `FI_WRITE`.
+    Writes,
 }
 
 impl Side {
@@ -113,7 +129,7 @@ pub(crate) fn count_failure(tally: Option<Tally>, counter: Option<&Counter>) {
 }
 
 #[inline(always)]
-fn sent_entry(flags: Flags, context: u64, owner: Option<Owner>) -> Option<Entry> {
+pub(super) fn sent_entry(flags: Flags, context: u64, owner: Option<Owner>) -> Option<Entry> {
     flags.contains(Flags::COMPLETION).then(|| Entry {
         context,
         flags: ((flags & MESSAGE_KIND) | Flags::SEND).bits(),
@@ -137,18 +153,76 @@ impl<T: Transport> Engine<T> {
             let served = &mut self.peers[send.peer as usize].served;
             self.contests.messages.finish(send.total, run, served);
         }
-        match Owner::take_tally(&mut send.owner) {
-            None => self.report_sent(send.flags, send.context, send.owner),
-            Some(tally) => {
-                self.push_sent(sent_entry(send.flags, send.context, None));
-                tally.succeed();
-            }
+        let tally = Owner::take_tally(&mut send.owner);
+        let entry = sent_entry(send.flags, send.context, send.owner);
+        self.succeed((send.peer, index), Counted::Sends, entry, tally);
+    }
+
+    /// An operation to a peer, which had that index, is complete.
+    #[inline(always)]
+    pub(crate) fn succeed(
+        &mut self,
+        (peer, operation): (PeerIndex, u32),
+        counted: Counted,
+        entry: Option<Entry>,
+        tally: Option<Tally>,
+    ) {
+        if self.transmit_order.is_some() {
+            let end = End::Success(entry, tally);
+            return self.report_in_turn(peer, operation, Outcome { counted, end });
         }
+        self.report_success(counted, entry, tally);
+    }
+
+    /// The same of one that failed.
+    #[cold]
+    pub(crate) fn fail(
+        &mut self,
+        (peer, operation): (PeerIndex, u32),
+        counted: Counted,
+        error: ErrorEntry,
+    ) {
+        if self.transmit_order.is_none() {
+            return self.report_failure(counted, error);
+        }
+        let end = End::Failure(error);
+        self.report_in_turn(peer, operation, Outcome { counted, end });
+    }
+
+    /// Reports that an operation of ours is complete.
+    #[inline(always)]
+    pub(super) fn report_success(
+        &self,
+        counted: Counted,
+        entry: Option<Entry>,
+        tally: Option<Tally>,
+    ) {
+        self.push_sent(entry);
+        count_success(tally, self.counter_of(counted));
+    }
+
+    /// Reports a failure: always, however the operation was posted.
+    #[cold]
+    pub(crate) fn report_failure(&self, counted: Counted, mut error: ErrorEntry) {
+        count_failure(Owner::take_tally(&mut error.owner), self.counter_of(counted));
+        if let Some(queue) = &self.setup.transmit.queue {
+            queue.push_error(error);
+        }
+    }
+
+    #[inline(always)]
+    fn counter_of(&self, counted: Counted) -> Option<&Counter> {
+        let counter = match counted {
+            Counted::Sends => &self.setup.transmit.counter,
+            Counted::Reads => &self.setup.one_sided.read,
+            Counted::Writes => &self.setup.one_sided.write,
+        };
+        counter.as_deref()
     }
 
     /// The entry of an operation of ours, if it writes one.
     #[inline(always)]
-    pub(crate) fn push_sent(&self, entry: Option<Entry>) {
+    fn push_sent(&self, entry: Option<Entry>) {
         if let (Some(queue), Some(entry)) = (&self.setup.transmit.queue, entry) {
             queue.push(entry);
         }
@@ -161,7 +235,7 @@ impl<T: Transport> Engine<T> {
         send.lent = None;
         let peer = &self.peers[send.peer as usize];
         let SendOperation { context, flags, tag, data, owner, .. } = send;
-        self.setup.transmit.fail(ErrorEntry {
+        let error = ErrorEntry {
             context,
             flags: (flags & MESSAGE_KIND) | Flags::SEND,
             length: 0,
@@ -174,7 +248,8 @@ impl<T: Transport> Engine<T> {
             source: peer.fi_addr,
             source_address: Some(peer.address),
             owner,
-        });
+        };
+        self.fail((send.peer, index), Counted::Sends, error);
     }
 
     /// A receive that got its whole message, or as much as fits.

@@ -102,6 +102,7 @@ impl<T: Transport> Engine<T> {
         let peer = self.peers.len() as PeerIndex;
         let mut record = Peer::new(address, key, peer);
         record.flow = self.no_flow();
+        record.takes_turns = self.datagrams.is_some() && self.transmit_order.is_some();
         self.peers.push(record);
         self.by_address.insert((address, key), peer);
         self.count_as(peer, peer);
@@ -401,7 +402,7 @@ impl<T: Transport> Engine<T> {
             Target::Receive { receive, room, .. } => {
                 let message = incoming.message();
                 let placed = incoming.received.min(room) as u64;
-                self.fail_arriving(receive, &message, placed, why);
+                self.fail_arriving(Some(index), receive, &message, placed, why);
             }
             Target::Unexpected(parked) => return Some(parked),
             Target::Buffered(parked) => return self.lose_buffered(parked, &incoming, why),

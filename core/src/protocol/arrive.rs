@@ -119,7 +119,9 @@ impl<T: Transport> Engine<T> {
         }
         let piece = match self.receives[receive].pieces {
             StoredPieces::One(piece)
-                if message.total <= piece.len() && !self.is_unknown(source) =>
+                if message.total <= piece.len()
+                    && !self.is_unknown(source)
+                    && !self.receives_in_order =>
             {
                 piece
             }
@@ -144,13 +146,13 @@ impl<T: Transport> Engine<T> {
         });
     }
 
-    /// The same where the buffer is in several pieces, or too small, or the sender unknown.
+    /// The same where the buffer is in several pieces, or too small, or the sender unknown, or
+    /// completions keep an order.
     #[cold]
     #[inline(never)]
     fn receive_with_care(&mut self, receive: u32, message: &Message) {
         let room = place::whole(&self.transport, &self.receives[receive], message.total);
-        self.report_received(receive, message, room);
-        self.end_slice(receive);
+        self.close_receive(None, receive, message, 0, room);
     }
 
     #[inline(always)]

@@ -229,9 +229,9 @@ impl<T: Transport> Engine<T> {
         } else if let Stage::Lost(why) = &message.stage {
             let mut lost = self.unexpected.remove(parked);
             lost.flags |= Flags::CLAIM;
-            let receive = ReceiveOperation::from_post(post);
+            let receive = self.receives.insert(ReceiveOperation::from_post(post));
             self.release_charge(lost.peer, lost.cost);
-            self.fail_receive(receive, Some(&lost.summary()), 0, why);
+            self.fail_arriving(None, receive, &lost.summary(), 0, why);
         } else {
             self.claim_parked(parked, post);
         }

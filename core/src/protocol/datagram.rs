@@ -93,15 +93,16 @@ impl<T: Transport> Engine<T> {
         post: SendPost<'_>,
     ) -> Result<(), PostError> {
         post.check_length(self.message_max())?;
+        let full = self.is_full_of_datagrams()?;
         let (piece, gathered) = in_one_piece(post.pieces);
         let post = SendPost { pieces: Pieces::One(piece), ..post };
         let record = &self.peers[peer as usize];
         let is_ready = record.state == PeerState::Ready;
         if is_ready && record.queue.is_empty() && self.push_eager(peer, &post, piece) {
-            self.report_sent(post.flags, post.context, post.owner.and_then(Option::take));
+            let owner = post.owner.and_then(Option::take);
+            self.report_sent_behind(peer, post.flags, post.context, owner);
             return Ok(());
         }
-        let full = self.sends.len() >= self.setup.transmit_size;
         let holds = match is_ready {
             true if !self.transport.waits_for_itself(peer) => false,
             true if full => return Err(PostError::Again),
@@ -115,9 +116,20 @@ impl<T: Transport> Engine<T> {
                 self.ensure_connection(peer);
             }
             self.count_dropped_send();
-            self.report_sent(post.flags, post.context, post.owner.and_then(Option::take));
+            let owner = post.owner.and_then(Option::take);
+            self.report_sent_behind(peer, post.flags, post.context, owner);
         }
         Ok(())
+    }
+
+    /// Whether the transmit queue is full of datagrams that are held.
+    ///
+    /// # Errors
+    /// It is full, and some that have left wait for their turn to be reported.
+    pub(crate) fn is_full_of_datagrams(&self) -> Result<bool, PostError> {
+        let unreported = self.unreported();
+        let full = self.sends.len() + unreported >= self.setup.transmit_size;
+        if full && unreported > 0 { Err(PostError::Again) } else { Ok(full) }
     }
 
     /// Queues a datagram until its peer is found, or we have room.
@@ -133,6 +145,7 @@ impl<T: Transport> Engine<T> {
             operation.copy = Some(bytes);
         }
         let index = self.sends.insert(operation);
+        self.enter_line(peer, index);
         self.peers[peer as usize].queue.push_back(index);
         self.pump(peer);
         self.note_backlog(peer);

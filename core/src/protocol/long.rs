@@ -5,7 +5,7 @@
 //! A message whose prefix is the whole needs neither.
 
 use crate::{
-    engine::{Engine, peer::Reply, report::Message},
+    engine::{Engine, order::receive::Receipt, peer::Reply, report::Message},
     error::Errno,
     flags::Flags,
     operation::{Body, Incoming, SendStage, Target, Unexpected},
@@ -93,7 +93,7 @@ impl<T: Transport> Engine<T> {
         match found {
             Some((receive, posted)) => {
                 self.has_news = true;
-                self.incoming[index].target = self.open_receive(receive, posted, total as usize);
+                self.aim_at(index, receive, posted);
                 if !self.matched(index, acknowledge) {
                     return true;
                 }
@@ -154,6 +154,19 @@ impl<T: Transport> Engine<T> {
         let parked = self.park(unexpected);
         self.incoming[index].target = Target::Unexpected(parked);
         self.offer_parked(parked)
+    }
+
+    fn aim_at(&mut self, index: u32, receive: u32, posted: Option<PostedId>) {
+        let target = self.open_receive(receive, posted, self.incoming[index].total);
+        self.aim(index, target);
+    }
+
+    /// Gives an incoming message the place that it was matched with.
+    pub(crate) fn aim(&mut self, index: u32, target: Target) {
+        self.incoming[index].target = target;
+        if self.receives_in_order {
+            self.enter_receive_line(index);
+        }
     }
 
     /// The receive for an incoming message is known: it is read from the sender's memory, or the
@@ -231,7 +244,7 @@ impl<T: Transport> Engine<T> {
             Target::Receive { receive, start, room } => {
                 let message = incoming.message();
                 self.close_incoming(index);
-                self.close_receive(receive, &message, start, room);
+                self.close_receive(Some(index), receive, &message, start, room);
             }
             Target::Nowhere => self.close_incoming(index),
             Target::Unexpected(_) => {}
@@ -332,8 +345,24 @@ impl<T: Transport> Engine<T> {
         self.open_receive(receive, None, total)
     }
 
-    /// All of a message is in its receive's buffer.
+    /// All of a message is in its receive's buffer: of one that was `incoming`, or came at once.
     pub(crate) fn close_receive(
+        &mut self,
+        incoming: Option<u32>,
+        receive: u32,
+        message: &Message,
+        start: usize,
+        room: usize,
+    ) {
+        if self.receives_in_order {
+            let receipt = Receipt::Whole { receive, message: *message, start, room };
+            return self.tell_in_turn(message.peer, incoming, receipt);
+        }
+        self.report_whole(receive, message, start, room);
+    }
+
+    /// Reports a message that is in its receive's buffer.
+    pub(crate) fn report_whole(
         &mut self,
         receive: u32,
         message: &Message,

@@ -76,6 +76,9 @@ impl<T: Transport> Engine<T> {
         };
         let pieces = self.receives[receive].pieces.view();
         place::at(&self.transport, pieces, start, room, message.total);
+        if self.receives_in_order {
+            return self.close_receive(None, receive, message, start, room);
+        }
         self.close_multi(receive, message, start, room);
     }
 

@@ -76,6 +76,7 @@ impl<T: Transport> Engine<T> {
             return Err(PostError::UnknownAddress { address: post.to });
         };
         let (address, spread) = (group.address, group.spread);
+        self.is_full_of_datagrams()?;
         let (piece, _gathered) = in_one_piece(post.pieces);
         let post = SendPost { pieces: Pieces::One(piece), ..post };
         match spread {
@@ -85,7 +86,9 @@ impl<T: Transport> Engine<T> {
             }
             Spread::Carried => {}
         }
-        self.report_sent(post.flags, post.context, post.owner.and_then(Option::take));
+        // Datagrams to peers and to groups are in one line.
+        let owner = post.owner.and_then(Option::take);
+        self.report_sent_behind(0, post.flags, post.context, owner);
         Ok(())
     }
 

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use crate::{
     buffering::BUFFERED,
     endpoint::PostError,
-    engine::{Engine, peer::ONE_SIDED, report::Message},
+    engine::{Engine, order::receive::Receipt, peer::ONE_SIDED, report::Message},
     error::{Errno, HasErrno},
     flags::Flags,
     memory::Pieces,
@@ -104,7 +104,7 @@ impl<T: Transport> Engine<T> {
         };
         self.release_charge(message.peer, message.cost);
         if let Some(incoming) = message.arriving {
-            self.incoming[incoming].target = target;
+            self.aim(incoming, target);
             if self.matched(incoming, message.acknowledge) {
                 self.finish_if_whole(incoming);
             }
@@ -113,7 +113,7 @@ impl<T: Transport> Engine<T> {
         if let Some(operation) = message.acknowledge {
             self.acknowledge(message.peer, operation);
         }
-        self.close_receive(receive, &message.summary(), start, room);
+        self.close_receive(None, receive, &message.summary(), start, room);
     }
 
     /// Drops parked messages that their sender can no longer finish. Looks once
@@ -192,6 +192,7 @@ impl<T: Transport> Engine<T> {
         }
         let peer = self.sends[send].peer;
         self.peers[peer as usize].queue.retain(|&queued| queued != send);
+        self.leave_line(send);
         self.fail_send(send, &canceled());
         self.note_backlog(peer);
         Ok(())
@@ -206,8 +207,24 @@ impl<T: Transport> Engine<T> {
         self.fail_receive(operation, None, 0, why);
     }
 
-    /// A receive whose message was under way fails.
+    /// A receive whose message was under way fails: of one that was `incoming`, or is lost at once.
     pub(crate) fn fail_arriving(
+        &mut self,
+        incoming: Option<u32>,
+        receive: u32,
+        message: &Message,
+        placed: u64,
+        why: &Unreachable,
+    ) {
+        if self.receives_in_order {
+            let receipt = Receipt::Failed { receive, message: *message, placed, why: why.clone() };
+            return self.tell_in_turn(message.peer, incoming, receipt);
+        }
+        self.report_arriving_failed(receive, message, placed, why);
+    }
+
+    /// Reports that.
+    pub(crate) fn report_arriving_failed(
         &mut self,
         receive: u32,
         message: &Message,

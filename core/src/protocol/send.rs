@@ -4,7 +4,12 @@
 use crate::{
     completion_queue::ErrorEntry,
     endpoint::PostError,
-    engine::{Engine, peer::PeerState},
+    engine::{
+        Engine,
+        order::transmit::{End, Outcome},
+        peer::PeerState,
+        report::Counted,
+    },
     error::HasErrno,
     flags::Flags,
     memory::{Piece, Pieces},
@@ -74,7 +79,7 @@ impl<T: Transport> Engine<T> {
             self.report_sent(post.flags, post.context, post.owner.and_then(Option::take));
             return Ok(());
         }
-        self.send_later(peer, post)
+        self.send_later(peer, post, piece)
     }
 
     /// A short vectored message is gathered on the stack; a long one is sent piece
@@ -106,9 +111,24 @@ impl<T: Transport> Engine<T> {
     /// about it is, so that the failure has something to be reported for.
     #[cold]
     #[inline(never)]
-    fn send_later(&mut self, peer: PeerIndex, post: SendPost<'_>) -> Result<(), PostError> {
+    fn send_later(
+        &mut self,
+        peer: PeerIndex,
+        post: SendPost<'_>,
+        piece: Piece,
+    ) -> Result<(), PostError> {
         if self.datagrams.is_some() {
             return self.send_datagram(peer, post);
+        }
+        let record = &self.peers[peer as usize];
+        if record.takes_turns && record.is_open() {
+            self.check_place(peer)?;
+            if self.push_eager(peer, &post, piece) {
+                self.peers[peer as usize].charged += piece.len() as u64 + ENVELOPE_COST;
+                let owner = post.owner.and_then(Option::take);
+                self.report_sent_behind(peer, post.flags, post.context, owner);
+                return Ok(());
+            }
         }
         let ready = self.peers[peer as usize].state == PeerState::Ready;
         if ready && post.flags.contains(Flags::INJECT) {
@@ -139,20 +159,29 @@ impl<T: Transport> Engine<T> {
             return self.send_datagram(peer, post);
         }
         post.check_length(self.setup.message_max)?;
-        if self.sends.len() >= self.setup.transmit_size {
-            self.pump(peer);
-            if self.sends.len() >= self.setup.transmit_size {
-                return Err(PostError::Again);
-            }
-        }
+        self.check_place(peer)?;
         let flags = post.flags;
         self.enqueue(peer, post);
         self.let_leave(peer, flags);
         Ok(())
     }
 
+    /// Whether there is a place for one more send: what is not reported still has its own.
+    pub(crate) fn check_place(&mut self, peer: PeerIndex) -> Result<(), PostError> {
+        let is_full =
+            |engine: &Self| engine.sends.len() + engine.unreported() >= engine.setup.transmit_size;
+        if is_full(self) {
+            self.pump(peer);
+            if is_full(self) {
+                return Err(PostError::Again);
+            }
+        }
+        Ok(())
+    }
+
     fn enqueue(&mut self, peer: PeerIndex, post: SendPost<'_>) {
         let index = self.sends.insert(SendOperation::from_post(peer, post));
+        self.enter_line(peer, index);
         self.peers[peer as usize].queue.push_back(index);
         self.pump(peer);
         self.note_backlog(peer);
@@ -169,20 +198,32 @@ impl<T: Transport> Engine<T> {
             None => {
                 let refused = self.no_peer(post.to);
                 let reason = format!("before the send left: {refused}");
-                self.fail_unsent(post, &Unreachable { errno: refused.errno(), reason });
+                let error = post.failed(&Unreachable { errno: refused.errno(), reason });
+                let outcome = Outcome { counted: Counted::Sends, end: End::Failure(error) };
+                match self.datagrams.is_some() {
+                    true => self.report_behind(0, outcome),
+                    false => self.report(outcome),
+                }
             }
         }
     }
 
     /// Fails a send that has no record.
     pub(crate) fn fail_unsent(&mut self, post: SendPost<'_>, why: &Unreachable) {
-        let flags = (post.flags & (Flags::TAGGED | Flags::MSG)) | Flags::SEND;
-        self.setup.transmit.fail(ErrorEntry {
-            data: post.data,
-            tag: post.tag,
-            owner: post.owner.and_then(Option::take),
-            ..ErrorEntry::new(post.context, flags, why.errno, why.reason.clone())
-        });
+        self.report_failure(Counted::Sends, post.failed(why));
+    }
+}
+
+impl SendPost<'_> {
+    /// The error of a send that has no record.
+    fn failed(self, why: &Unreachable) -> ErrorEntry {
+        let flags = (self.flags & (Flags::TAGGED | Flags::MSG)) | Flags::SEND;
+        ErrorEntry {
+            data: self.data,
+            tag: self.tag,
+            owner: self.owner.and_then(Option::take),
+            ..ErrorEntry::new(self.context, flags, why.errno, why.reason.clone())
+        }
     }
 }
 

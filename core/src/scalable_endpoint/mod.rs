@@ -216,6 +216,8 @@ impl<P: Provider> ScalableEndpoint<P> {
         options.shares_transmit = own.shares_transmit && direction == Direction::Transmit;
         options.shares_receive = own.shares_receive && direction == Direction::Receive;
         options.buffered &= direction == Direction::Receive;
+        options.transmits_in_order &= direction == Direction::Transmit;
+        options.receives_in_order &= direction == Direction::Receive;
         let missing = options.capabilities.difference(self.options.capabilities);
         if !missing.is_empty() {
             return Err(EndpointError::BeyondEndpoint { missing });

@@ -48,6 +48,11 @@ impl<P: Provider> SharedTransmit<P> {
         &self.binds
     }
 
+    /// Whether what is submitted completes in that order.
+    pub(crate) fn is_in_order(&self) -> bool {
+        self.options.transmits_in_order
+    }
+
     /// Whether an endpoint of `domain` was opened to use a shared context, and uses "a subset of the
     /// transmit context's attributes".
     pub(crate) fn check(

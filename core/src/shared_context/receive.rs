@@ -91,6 +91,11 @@ impl<P: Provider> SharedReceive<P> {
         &self.defaults
     }
 
+    /// Whether what is matched completes in that order.
+    pub(crate) fn is_in_order(&self) -> bool {
+        self.options.receives_in_order
+    }
+
     /// Whether an endpoint of `domain` was opened to use a shared context, and uses "a subset of the
     /// receive context's attributes".
     pub(crate) fn check(

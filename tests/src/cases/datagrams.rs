@@ -432,3 +432,27 @@ pub fn threads_may_send_at_once<P: Provider>(bed: &Bed<P>) {
     contexts.sort_unstable();
     assert!(contexts.into_iter().eq(0..3 * EACH));
 }
+
+/// "For unreliable communication, completion ordering applies to all data transfer requests
+/// submitted to an endpoint."
+pub fn completions_keep_one_order<P: Provider>(bed: &Bed<P>) {
+    for in_order in [true, false] {
+        let mut options = Options::datagrams();
+        options.endpoint.transmits_in_order = in_order;
+        let world = bed.world_with(2, &options);
+        world.nodes[1].receive(8, None, 0);
+        world.nodes[0].send(vec![0; 8], 1, None, 0);
+        assert_eq!((world.sent(0).context(), world.received(1).context()), (0, 0));
+        let gone = bed.stranger(&Options::datagrams());
+        let nobody = world.nodes[0].vector.insert_one(gone.endpoint.address()).unwrap();
+        drop(gone);
+        // The first is held until nobody is found.
+        world.nodes[1].receive(8, None, 2);
+        world.nodes[0].send(vec![0; 8], nobody, None, 1);
+        world.nodes[0].send(vec![0; 8], 1, None, 2);
+        assert_eq!(world.received(1).context(), 2);
+        let order = if in_order { [1, 2] } else { [2, 1] };
+        assert_eq!([0; 2].map(|_| world.sent(0).context()), order);
+        world.nothing_more();
+    }
+}

@@ -2,12 +2,7 @@
 
 use crate::{
     completion_queue::{Entry, ErrorEntry},
-    counter::Counter,
-    engine::{
-        Engine,
-        peer::ONE_SIDED,
-        report::{count_failure, count_success},
-    },
+    engine::{Engine, peer::ONE_SIDED},
     error::Errno,
     flags::Flags,
     one_sided::{Action, RemoteOperation, RemoteStage},
@@ -92,14 +87,8 @@ impl<T: Transport> Engine<T> {
             owner: operation.owner,
             ..Entry::default()
         });
-        self.push_sent(entry);
-        count_success(tally, self.counter_of(operation.action));
-    }
-
-    fn counter_of(&self, action: Action) -> Option<&Counter> {
-        let counters = &self.setup.one_sided;
-        let counter = if action.fetches() { &counters.read } else { &counters.write };
-        counter.as_deref()
+        let named = (operation.peer, index | ONE_SIDED);
+        self.succeed(named, operation.action.counted(), entry, tally);
     }
 
     /// Takes an operation out, and lets go who waits for its end.
@@ -160,7 +149,7 @@ impl<T: Transport> Engine<T> {
         self.forget_leases_of(&operation);
         let address = self.peers[operation.peer as usize].address;
         let reason = format!("the target {address} refused: {what}");
-        self.report_failed(operation, &Unreachable { errno, reason });
+        self.report_failed(index, operation, &Unreachable { errno, reason });
     }
 
     /// The window closed over an atomic operation: it may have been done, so it is not tried again.
@@ -172,17 +161,17 @@ impl<T: Transport> Engine<T> {
             "an error of the adapter closed the window to {address}: whether the operation was \
              done is not known"
         );
-        self.report_failed(operation, &Unreachable { errno: Errno::IO, reason });
+        self.report_failed(index, operation, &Unreachable { errno: Errno::IO, reason });
     }
 
     /// An operation that is in no queue any more failed.
     #[cold]
     pub(crate) fn fail_remote(&mut self, index: u32, why: &Unreachable) {
         let operation = self.remotes.remove(index);
-        self.report_failed(operation, why);
+        self.report_failed(index, operation, why);
     }
 
-    fn report_failed(&mut self, operation: RemoteOperation, why: &Unreachable) {
+    fn report_failed(&mut self, index: u32, operation: RemoteOperation, why: &Unreachable) {
         let peer = &self.peers[operation.peer as usize];
         let flags = operation.action.completion_flags();
         let entry = ErrorEntry {
@@ -192,16 +181,7 @@ impl<T: Transport> Engine<T> {
             owner: operation.owner,
             ..ErrorEntry::new(operation.context, flags, why.errno, why.reason.clone())
         };
-        self.fail_remote_as(operation.action, entry);
-    }
-
-    /// Reports a failure: always, however the operation was posted.
-    #[cold]
-    pub(crate) fn fail_remote_as(&self, action: Action, mut error: ErrorEntry) {
-        count_failure(Owner::take_tally(&mut error.owner), self.counter_of(action));
-        if let Some(queue) = &self.setup.transmit.queue {
-            queue.push_error(error);
-        }
+        self.fail((operation.peer, index | ONE_SIDED), operation.action.counted(), entry);
     }
 
     /// Fails what had begun with the peer's incarnation that is now gone.
@@ -220,6 +200,7 @@ impl<T: Transport> Engine<T> {
     pub(crate) fn cancel_remote(&mut self, index: u32) {
         let peer = self.remotes[index].peer;
         self.peers[peer as usize].queue.retain(|&queued| queued != index | ONE_SIDED);
+        self.leave_line(index | ONE_SIDED);
         self.fail_remote(index, &canceled());
         self.note_backlog(peer);
     }

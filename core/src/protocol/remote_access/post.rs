@@ -36,17 +36,21 @@ impl<T: Transport> Engine<T> {
         Ok(())
     }
 
-    /// Sends and one-sided operations that are not complete.
+    /// Sends and one-sided operations that are not complete, or not reported.
     #[inline(always)]
     pub(crate) fn under_way(&self) -> usize {
-        self.sends.len() + self.remotes.len()
+        self.sends.len() + self.remotes.len() + self.unreported()
     }
 
     #[inline(always)]
     fn start_remote(&mut self, peer: PeerIndex, operation: RemoteOperation) {
-        let clear = self.peers[peer as usize].clear;
+        let mut clear = self.peers[peer as usize].clear;
         let mut waits = operation.flags.contains(Flags::FENCE) || self.must_wait(peer, &operation);
         let index = self.remotes.insert(operation);
+        if self.transmit_order.is_some() {
+            self.enter_line(peer, index | ONE_SIDED);
+            clear = self.peers[peer as usize].is_open();
+        }
         if !waits && self.is_worth_a_window(peer, index) {
             match self.start_behind_nothing(peer, index) {
                 Way::Window => return,
@@ -85,13 +89,11 @@ impl<T: Transport> Engine<T> {
     #[cold]
     pub(crate) fn fail_unsent_remote(&mut self, operation: RemoteOperation, why: &Unreachable) {
         let flags = operation.action.completion_flags();
-        self.fail_remote_as(
-            operation.action,
-            ErrorEntry {
-                data: operation.data,
-                owner: operation.owner,
-                ..ErrorEntry::new(operation.context, flags, why.errno, why.reason.clone())
-            },
-        );
+        let error = ErrorEntry {
+            data: operation.data,
+            owner: operation.owner,
+            ..ErrorEntry::new(operation.context, flags, why.errno, why.reason.clone())
+        };
+        self.report_failure(operation.action.counted(), error);
     }
 }

@@ -6,6 +6,7 @@ use crate::{
     completion_queue::Entry,
     engine::{
         Engine,
+        order::receive::Receipt,
         peer::{PeerState, Reply},
     },
     flags::Flags,
@@ -138,6 +139,9 @@ impl<T: Transport> Engine<T> {
             source: self.peers[peer as usize].fi_addr,
             ..Entry::default()
         };
+        if self.receives_in_order {
+            return self.tell_in_turn(peer, None, Receipt::Written(entry));
+        }
         self.push_received(peer, entry);
     }
 
