@@ -9,7 +9,7 @@ use kestrel_core::{
     endpoint::{EndpointOptions, PostError},
     error::{Errno, HasErrno},
     flags::Flags,
-    info::{EndpointType, Info, Mode, RX_CAPS, SHARED_CONTEXT, TX_CAPS},
+    info::{CompletionOrder, EndpointType, Info, Mode, RX_CAPS, SHARED_CONTEXT, TX_CAPS},
     scalable_endpoint::ContextCounts,
     socket_endpoint::{SocketError, SocketKind},
     transport::Unreachable,
@@ -178,8 +178,14 @@ pub fn endpoint_options(info: &Info) -> EndpointOptions {
         buffered: info.mode.contains(Mode::BUFFERED_RECV),
         connected: info.endpoint.kind == EndpointType::Msg,
         datagrams: info.endpoint.kind == EndpointType::Dgram,
+        transmits_in_order: is_strict(info.transmit.completion_order),
+        receives_in_order: is_strict(info.receive.completion_order),
         ..EndpointOptions::default()
     }
+}
+
+fn is_strict(order: CompletionOrder) -> bool {
+    order.contains(CompletionOrder::STRICT)
 }
 
 /// What an endpoint can: of each direction what its own attributes say, where they say anything.

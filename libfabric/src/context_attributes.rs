@@ -94,6 +94,7 @@ impl Whole<'_> {
 fn inherit_transmit(asked: TransmitHints, whole: &TransmitAttributes) -> TransmitHints {
     TransmitHints {
         caps: if asked.caps.is_empty() { whole.caps } else { asked.caps },
+        completion_order: asked.completion_order | whole.completion_order,
         size: asked.size.or(Some(whole.size)),
         inject_size: asked.inject_size.or(Some(whole.inject_size)),
         ..asked
@@ -104,6 +105,7 @@ fn inherit_transmit(asked: TransmitHints, whole: &TransmitAttributes) -> Transmi
 fn inherit_receive(asked: ReceiveHints, whole: &ReceiveAttributes) -> ReceiveHints {
     ReceiveHints {
         caps: if asked.caps.is_empty() { whole.caps } else { asked.caps },
+        completion_order: asked.completion_order | whole.completion_order,
         size: asked.size.or(Some(whole.size)),
         total_buffered_recv: asked.total_buffered_recv.or(Some(whole.total_buffered_recv)),
         ..asked

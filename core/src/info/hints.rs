@@ -185,6 +185,14 @@ impl Hints {
         rx_op_flags: Flags => receive.op_flags;
     }
 
+    /// Sets the order of completions for both directions.
+    #[must_use]
+    pub fn completion_order(mut self, order: CompletionOrder) -> Self {
+        self.transmit.completion_order = order;
+        self.receive.completion_order = order;
+        self
+    }
+
     /// Sets the order of messages for both directions: one without the other orders nothing.
     #[must_use]
     pub fn message_order(mut self, order: MessageOrder) -> Self {

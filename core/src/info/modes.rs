@@ -53,6 +53,14 @@ bitflags::bitflags! {
     }
 }
 
+impl CompletionOrder {
+    /// What who asks for this gets: "the returned ordering is stricter than that specified by the
+    /// application".
+    pub(super) fn granted(self) -> CompletionOrder {
+        if self.is_empty() { self } else { CompletionOrder::STRICT }
+    }
+}
+
 bitflags::bitflags! {
     /// What the application must do to register memory. Reference: fi_mr(3), fi_domain(3).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]

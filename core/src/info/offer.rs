@@ -143,7 +143,7 @@ impl Offer {
     ///   one-sided operations alone: with keys of ours or its own, addresses or offsets.
     /// - Every threading model; manual progress unless automatic is asked for.
     /// - All operations to one peer keep their order among each other, at any
-    ///   length. Completions keep none.
+    ///   length. Completions do for who asks for it, of one peer.
     /// - 1024 operations each way by default, 65,536 at most; 4096 bytes
     ///   injected; 8 buffers an operation; 2^40 bytes a message.
     pub fn rdm() -> Self {
@@ -165,6 +165,9 @@ impl Offer {
         for caps in [&mut maximum.caps, &mut maximum.transmit.caps, &mut maximum.receive.caps] {
             *caps |= Flags::TRIGGER;
         }
+        // Completions that wait for each other are for who needs that.
+        maximum.transmit.completion_order = CompletionOrder::STRICT;
+        maximum.receive.completion_order = CompletionOrder::STRICT;
         // Nor does anybody want errors that has not asked for them.
         for caps in [&mut maximum.caps, &mut maximum.receive.caps] {
             *caps |= Flags::SOURCE_ERR;
@@ -250,6 +253,8 @@ impl Offer {
             for caps in [&mut info.caps, &mut info.transmit.caps, &mut info.receive.caps] {
                 *caps &= SOCKET_CAPS;
             }
+            info.transmit.completion_order = CompletionOrder::empty();
+            info.receive.completion_order = CompletionOrder::empty();
             info.endpoint.kind = kind;
             info.endpoint.tag_format = 0;
             info.endpoint.max_order_raw_size = 0;

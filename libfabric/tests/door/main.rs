@@ -8,6 +8,7 @@ mod auth_keys;
 mod bad_input;
 mod buffered;
 mod calls;
+mod completion_order;
 mod connection_errors;
 mod connections;
 mod contexts;

@@ -44,6 +44,7 @@ impl Negotiation<'_> {
         let answer = &mut self.info.transmit;
         answer.caps = grant(asked.caps, offered);
         answer.op_flags = asked.op_flags;
+        answer.completion_order = order.granted();
         answer.traffic_class =
             asked.traffic_class.or(self.hints.domain.traffic_class).unwrap_or_default();
         answer.inject_size = inject;
@@ -69,6 +70,7 @@ impl Negotiation<'_> {
         let answer = &mut self.info.receive;
         answer.caps = grant(asked.caps, offered);
         answer.op_flags = asked.op_flags;
+        answer.completion_order = order.granted();
         answer.size = size;
         // "The provider may adjust or ignore this value."
         answer.total_buffered_recv =
