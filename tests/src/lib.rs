@@ -170,6 +170,7 @@ macro_rules! conformance {
                 who_proves_no_key_is_not_heard,
                 a_peer_by_two_keys_is_two_sources,
                 a_receive_by_key_takes_from_all_who_prove_it,
+                a_buffered_tag_is_directed_by_key,
                 a_shared_receive_by_key_takes_from_all_who_prove_it,
                 a_shared_context_has_the_keys_of_its_endpoints,
                 only_the_keys_of_the_enabling_count,

@@ -70,7 +70,7 @@ impl<T: Transport> Engine<T> {
         if !tagged {
             return self.line_up(parked, None);
         }
-        let source = self.peers[message.peer as usize].source;
+        let source = self.peers[message.peer as usize].matched_as;
         let Some(buffering) = &mut self.buffering else { return };
         match buffering.tags.take_posted(source, tag) {
             Some(receive) => {

@@ -220,6 +220,44 @@ pub fn a_receive_by_key_takes_from_all_who_prove_it<P: Provider>(bed: &Bed<P>) {
     assert_eq!(world.received(0).good().context, 30);
 }
 
+/// A tag that is posted for buffered messages is directed as any receive is.
+pub fn a_buffered_tag_is_directed_by_key<P: Provider>(bed: &Bed<P>) {
+    let mut world = strangers(bed, &[&[BLUE], &[RED]]);
+    let mut buffering = with_keys(&[BLUE, RED]);
+    buffering.endpoint.buffered = true;
+    world.nodes.push(bed.stranger(&buffering));
+    let to = [BLUE, RED].map(|key| meet(&world, usize::from(key == RED), 2, key));
+    let receiver = &world.nodes[2];
+    let blue = receiver.vector.insert_auth_key(BLUE).unwrap();
+    let ignored = Memory::zeroed(8);
+    let red = meet(&world, 2, 1, RED);
+    let to_red = Receive { flags: Flags::empty(), ..by_key(&ignored, red, Some(7), 1) };
+    for posted_first in [true, false] {
+        let post = || {
+            receiver.post_receive(&to_red).unwrap();
+            receiver.post_receive(&by_key(&ignored, blue, Some(7), 0)).unwrap();
+        };
+        if posted_first {
+            post();
+        }
+        for (who, to) in to.into_iter().enumerate() {
+            world.nodes[who].send(pattern(who as u64, 8), to, Some(7), 0);
+            world.sent(who).good();
+        }
+        if !posted_first {
+            world.poll(50);
+            post();
+        }
+        for _ in to {
+            let announced = world.received(2).good();
+            let look = |posted: u64, bytes: &[u8]| same(bytes, &pattern(posted, 8), "its own");
+            receiver.endpoint.look_at_announced(announced.context, look).unwrap();
+            receiver.endpoint.discard(announced.context).unwrap();
+        }
+    }
+    world.nothing_more();
+}
+
 /// "Users post receive buffers directly to a shared receive context" (fi_endpoint(3)), also those
 /// that are directed by key.
 pub fn a_shared_receive_by_key_takes_from_all_who_prove_it<P: Provider>(bed: &Bed<P>) {
