@@ -25,7 +25,12 @@ PARTS = [
     pytest.param(["adapter_atomics"], id="atomics"),
     pytest.param(["datagrams", "datagram_contexts", "multicast"], id="datagrams"),
     pytest.param(["load", "connections"], id="load", marks=pytest.mark.full),
-    pytest.param(["scalable", "shared_contexts"], id="contexts", marks=pytest.mark.full),
+    pytest.param(
+        ["scalable", "shared_contexts", "shared_peeks", "mixed_contexts"],
+        id="contexts",
+        marks=pytest.mark.full,
+    ),
+    pytest.param(["completion_order", "matching_order"], id="orders"),
     pytest.param(["auth_keys", "buffered", "sources"], id="buffered", marks=pytest.mark.full),
     pytest.param(["triggered", "deferred_work"], id="triggered", marks=pytest.mark.full),
     pytest.param(["sockets", "socket_datagrams"], id="sockets", marks=pytest.mark.full),
