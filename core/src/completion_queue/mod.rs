@@ -119,8 +119,10 @@ impl<P: Provider> CompletionQueue<P> {
     /// Reference: fi_cq(3), `fi_cq_read`.
     #[inline]
     pub fn read(&self, entries: &mut [Entry]) -> Result<usize, ReadError> {
-        if let Some(waiting) = self.waiting(|store| store.pop(entries)) {
-            return waiting;
+        match self.store.pop(entries) {
+            Head::Taken(count) => return Ok(count),
+            Head::Error => return Err(ReadError::ErrorAvailable),
+            Head::Empty => {}
         }
         let most = entries.len().max(BURST_MIN);
         let (head, moved) = self.store.collect(entries, || self.units.progress(most));
@@ -131,7 +133,7 @@ impl<P: Provider> CompletionQueue<P> {
     /// position, for callers that keep completions in another form.
     ///
     /// Cost: as [`Self::read`], without a buffer of entries.
-    #[inline(always)]
+    #[inline]
     pub fn read_with(
         &self,
         count: usize,
@@ -146,28 +148,13 @@ impl<P: Provider> CompletionQueue<P> {
         count: usize,
         mut pop: impl FnMut(&CompletionStore) -> Head,
     ) -> Result<usize, ReadError> {
-        if let Some(waiting) = self.waiting(&mut pop) {
-            return waiting;
+        match pop(&self.store) {
+            Head::Taken(count) => return Ok(count),
+            Head::Error => return Err(ReadError::ErrorAvailable),
+            Head::Empty => {}
         }
         let moved = self.units.progress(count.max(BURST_MIN));
-        let head = if self.store.is_empty() { Head::Empty } else { pop(&self.store) };
-        self.answer(head, moved)
-    }
-
-    /// What waits to be read, if anything does: who polls an empty queue finds that out at once.
-    #[inline(always)]
-    fn waiting(
-        &self,
-        pop: impl FnOnce(&CompletionStore) -> Head,
-    ) -> Option<Result<usize, ReadError>> {
-        if self.store.is_empty() {
-            return None;
-        }
-        match call(pop, &self.store) {
-            Head::Taken(count) => Some(Ok(count)),
-            Head::Error => Some(Err(ReadError::ErrorAvailable)),
-            Head::Empty => None,
-        }
+        self.answer(pop(&self.store), moved)
     }
 
     #[inline(always)]
@@ -220,9 +207,4 @@ impl<P: Provider> CompletionQueue<P> {
     pub(crate) fn remove_unit(&self, unit: &Arc<Unit<P>>) {
         self.units.remove(unit);
     }
-}
-/// Pops out of line, so that the one who polls an empty queue need not make room for it.
-#[inline(never)]
-fn call(pop: impl FnOnce(&CompletionStore) -> Head, store: &CompletionStore) -> Head {
-    pop(store)
 }
