@@ -3,6 +3,8 @@
 //! The header of a table says of each column where its tests are, and in which module if a name
 //! has none: native ones are cases of the suite or tests of any crate but the C door's; the door's
 //! are in `libfabric/tests/door`. An empty cell, or one that begins with "not offered", names none.
+//!
+//! And the parts in which the suite runs on soft-RoCE name every group of its cases.
 
 use std::collections::BTreeSet;
 
@@ -12,6 +14,7 @@ use crate::tree::{File, Finding, Tree};
 
 const TABLES: &str = "docs/conformance.md";
 const SUITE: &str = "tests/src/lib.rs";
+const PARTS: &str = "tests/soft_roce/test_conformance.py";
 const CASES: &str = "tests/src/cases/";
 const DOOR: &str = "libfabric/tests/door/";
 
@@ -41,6 +44,22 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
         }
     }
     findings
+}
+
+pub fn check_parts(tree: &Tree) -> Vec<Finding> {
+    let [suite, parts] = [SUITE, PARTS].map(|path| tree.find(path));
+    let (Some(suite), Some(parts)) = (suite, parts) else {
+        return vec![format!("{PARTS}:1: not there, or not the suite")];
+    };
+    let is_run = |group: &&str| parts.text.contains(&format!("\"{group}\""));
+    let left_out = groups(&suite.text).filter(|group| !is_run(group));
+    left_out.map(|group| parts.finding(1, format!("has no part for {group}"))).collect()
+}
+
+/// The groups that the suite has: a line each, before their cases.
+fn groups(suite: &str) -> impl Iterator<Item = &str> {
+    let is_name = |name: &&str| name.chars().all(|c| c == '_' || c.is_ascii_lowercase());
+    suite.lines().filter_map(|line| line.trim().strip_suffix(':')).filter(is_name)
 }
 
 /// The cells of a table's row; none for other text.
@@ -190,5 +209,14 @@ mod tests {
             assert_eq!(check(&tree(&format!("{HEADER}{row}\n"))), [expected], "{row}");
         }
         assert_eq!(check(&Tree::of(&[])).len(), 1);
+    }
+
+    #[test]
+    fn every_group_has_a_part() {
+        let suite = "conformance! {\n    fruit:\n        a_fall;\n    nuts:\n        b_fall;\n}";
+        let with = |parts| check_parts(&Tree::of(&[(SUITE, suite), (PARTS, parts)]));
+        assert_eq!(with("[\"fruit\", \"nuts\"]"), [] as [&str; 0]);
+        assert_eq!(with("[\"nuts\"]"), [format!("{PARTS}:1: has no part for fruit")]);
+        assert_eq!(check_parts(&Tree::of(&[])).len(), 1);
     }
 }

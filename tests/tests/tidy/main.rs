@@ -85,6 +85,11 @@ fn every_test_that_conformance_names_runs() {
 }
 
 #[test]
+fn every_group_of_the_suite_runs_on_soft_roce() {
+    expect_none(conformance::check_parts(&Tree::of_workspace()));
+}
+
+#[test]
 fn no_file_names_a_registry_or_a_workplace() {
     expect_none(documents::check_names(&Tree::of_workspace()));
 }
