@@ -154,9 +154,7 @@ pub fn open_scalable_endpoint(
     if SocketKind::of(info.endpoint.kind).is_some() {
         return Err(OpenError::NotScalable);
     }
-    // One that is shared is one.
-    let [transmit, receive] = [info.endpoint.tx_ctx_count, info.endpoint.rx_ctx_count]
-        .map(|count| if count == SHARED_CONTEXT { 1 } else { count });
+    let (transmit, receive) = (info.endpoint.tx_ctx_count, info.endpoint.rx_ctx_count);
     let counts = ContextCounts { transmit, receive };
     ScalableEndpoint::open(domain, endpoint_options(info), counts)
 }

@@ -194,7 +194,6 @@ impl Rig {
             keys: None,
             transmit: side(),
             receive: side(),
-            shared: None,
             buffering: buffers.then_some(BufferingSetup { limit: 9_000, min: 200, endpoint: 0 }),
             address_vector: vector,
             one_sided: OneSidedCounters::default(),

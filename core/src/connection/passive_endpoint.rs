@@ -170,7 +170,6 @@ impl<P: Provider> PassiveEndpoint<P> {
             keys: None,
             transmit: Side::default(),
             receive: Side::default(),
-            shared: None,
             buffering: None,
             address_vector: empty_vector(),
             one_sided: Default::default(),

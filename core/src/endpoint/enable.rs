@@ -142,7 +142,6 @@ impl<P: Provider> Endpoint<P> {
         Ok(Setup {
             transmit,
             receive,
-            shared: None,
             buffering: self.buffering.setup(),
             one_sided: bindings.one_sided.counters(),
             permitted: capabilities & (Flags::REMOTE_READ | Flags::REMOTE_WRITE),

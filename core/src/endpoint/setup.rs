@@ -261,9 +261,7 @@ impl<P: Provider> Endpoint<P> {
         bindings: &mut Bindings<P>,
         context: &Arc<SharedTransmit<P>>,
     ) -> Result<(), EndpointError> {
-        context.check(&self.domain, &self.options)?;
-        let closed = EndpointError::Closed { object: "shared transmit context" };
-        context.binds().bind().map_err(|_| closed)?;
+        context.join(&self.domain, &self.options)?;
         bindings.shared_transmit = Some(context.clone());
         Ok(())
     }
@@ -273,9 +271,7 @@ impl<P: Provider> Endpoint<P> {
         bindings: &mut Bindings<P>,
         context: &Arc<SharedReceive<P>>,
     ) -> Result<(), EndpointError> {
-        context.check(&self.domain, &self.options)?;
-        let closed = EndpointError::Closed { object: "shared receive context" };
-        context.binds().bind().map_err(|_| closed)?;
+        context.join(&self.domain, &self.options)?;
         bindings.shared_receive = Some(context.clone());
         Ok(())
     }

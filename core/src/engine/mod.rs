@@ -63,8 +63,6 @@ pub struct Setup {
     pub transmit: Side,
     /// Where receives complete.
     pub receive: Side,
-    /// Where receives are posted, if not here.
-    pub shared: Option<SharedSeat>,
     /// How messages are buffered and announced, if they are.
     pub buffering: Option<BufferingSetup>,
     /// Who the peers are.
@@ -156,6 +154,8 @@ pub struct Engine<T: Transport> {
     pub(crate) claimed: HashMap<u64, u32>,
     /// What there is of messages that are announced: nothing in an endpoint that buffers none.
     pub(crate) buffering: Option<Box<Buffering>>,
+    /// Where receives are posted, if not here.
+    pub(crate) shared: Option<SharedSeat>,
     /// A message that no receive here asks for is offered: to shared receives, or the application.
     pub(crate) offers: bool,
     /// What all peers together could make us hold: the sum of their windows.
@@ -209,6 +209,7 @@ impl<T: Transport> Engine<T> {
             helps: VecDeque::new(),
             contests: Contests::default(),
             claimed: HashMap::new(),
+            shared: None,
             offers: setup.buffering.is_some(),
             buffering: Buffering::new(setup.buffering.as_ref()),
             windows: 0,

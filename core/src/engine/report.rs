@@ -42,17 +42,6 @@ pub enum Counted {
 }
 
 impl Side {
-    /// Reports a success: an entry if `entry` is given, and the counter always.
-    #[inline(always)]
-    pub fn succeed(&self, entry: Option<Entry>) {
-        if let (Some(queue), Some(entry)) = (&self.queue, entry) {
-            queue.push(entry);
-        }
-        if let Some(counter) = &self.counter {
-            counter.add(1);
-        }
-    }
-
     /// Reports a success: an entry if one is `wanted`, and the counter always.
     #[inline(always)]
     pub fn succeed_if(&self, wanted: bool, entry: impl FnOnce() -> Entry) {
@@ -69,8 +58,13 @@ impl Side {
     /// Reports a failure: always, however the operation was posted.
     #[cold]
     #[inline(never)]
-    pub fn fail(&self, mut error: ErrorEntry) {
-        count_failure(Owner::take_tally(&mut error.owner), self.counter.as_deref());
+    pub fn fail(&self, error: ErrorEntry) {
+        self.fail_counted_by(self.counter.as_deref(), error);
+    }
+
+    /// The same of what has a counter of its own.
+    fn fail_counted_by(&self, counter: Option<&Counter>, mut error: ErrorEntry) {
+        count_failure(Owner::take_tally(&mut error.owner), counter);
         if let Some(queue) = &self.queue {
             queue.push_error(error);
         }
@@ -142,7 +136,7 @@ impl<T: Transport> Engine<T> {
     /// A send that has left at once.
     #[inline(always)]
     pub(crate) fn report_sent(&self, flags: Flags, context: u64, owner: Option<Owner>) {
-        self.setup.transmit.succeed(sent_entry(flags, context, owner));
+        self.report_success(Counted::Sends, sent_entry(flags, context, owner), None);
     }
 
     /// A send that had to wait.
@@ -182,9 +176,6 @@ impl<T: Transport> Engine<T> {
         counted: Counted,
         error: ErrorEntry,
     ) {
-        if self.transmit_order.is_none() {
-            return self.report_failure(counted, error);
-        }
         let end = End::Failure(error);
         self.report_in_turn(peer, operation, Outcome { counted, end });
     }
@@ -203,11 +194,8 @@ impl<T: Transport> Engine<T> {
 
     /// Reports a failure: always, however the operation was posted.
     #[cold]
-    pub(crate) fn report_failure(&self, counted: Counted, mut error: ErrorEntry) {
-        count_failure(Owner::take_tally(&mut error.owner), self.counter_of(counted));
-        if let Some(queue) = &self.setup.transmit.queue {
-            queue.push_error(error);
-        }
+    pub(crate) fn report_failure(&self, counted: Counted, error: ErrorEntry) {
+        self.setup.transmit.fail_counted_by(self.counter_of(counted), error);
     }
 
     #[inline(always)]

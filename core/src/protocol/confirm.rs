@@ -71,17 +71,6 @@ impl<T: Transport> Engine<T> {
         moved
     }
 
-    /// The peer says that it leaves. It has what it had to get, but not all of that needs to be
-    /// confirmed by now: the rest is known when it is, or when the connection has ended.
-    #[cold]
-    pub(crate) fn arrive_bye(&mut self, peer: PeerIndex) {
-        let record = &mut self.peers[peer as usize];
-        match record.unconfirmed.back() {
-            Some(&(last, _)) => record.leaves_after = Some(last),
-            None => self.peer_closed(peer),
-        }
-    }
-
     /// The same of one peer.
     pub(crate) fn take_confirmed_of(&mut self, peer: PeerIndex) -> bool {
         let confirmed = self.transport.confirmed(peer);
@@ -100,5 +89,16 @@ impl<T: Transport> Engine<T> {
             self.note_backlog(peer);
         }
         moved
+    }
+
+    /// The peer says that it leaves. It has what it had to get, but not all of that needs to be
+    /// confirmed by now: the rest is known when it is, or when the connection has ended.
+    #[cold]
+    pub(crate) fn arrive_bye(&mut self, peer: PeerIndex) {
+        let record = &mut self.peers[peer as usize];
+        match record.unconfirmed.back() {
+            Some(&(last, _)) => record.leaves_after = Some(last),
+            None => self.peer_closed(peer),
+        }
     }
 }

@@ -76,10 +76,7 @@ impl<T: Transport> Engine<T> {
         };
         let pieces = self.receives[receive].pieces.view();
         place::at(&self.transport, pieces, start, room, message.total);
-        if self.receives_in_order {
-            return self.close_receive(None, receive, message, start, room);
-        }
-        self.close_multi(receive, message, start, room);
+        self.close_receive(None, receive, message, start, room);
     }
 
     /// A message is wholly in the buffer.

@@ -128,7 +128,7 @@ impl<T: Transport> Engine<T> {
                 matcher.remove_unexpected(place);
             }
         }
-        if let Some(shared) = &self.setup.shared {
+        if let Some(shared) = &self.shared {
             let gone = |message: u64| parked.contains(&(message as u32));
             shared.pool.lock().forget(shared.member, gone);
         }

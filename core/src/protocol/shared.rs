@@ -15,7 +15,7 @@ impl<T: Transport> Engine<T> {
     /// From now on messages are for receives of a shared context: those too that came before the
     /// context of a scalable endpoint was enabled.
     pub(crate) fn share(&mut self, shared: SharedSeat) {
-        self.setup.shared = Some(shared);
+        self.shared = Some(shared);
         self.offers = true;
         for tagged in [true, false] {
             let matcher = if tagged { &self.tagged } else { &self.untagged };
@@ -35,7 +35,7 @@ impl<T: Transport> Engine<T> {
         tag: u64,
         total: usize,
     ) -> Option<u32> {
-        let shared = self.setup.shared.as_ref()?;
+        let shared = self.shared.as_ref()?;
         let pool = shared.pool.clone();
         let has_sources = shared.has_sources;
         let key = self.peers[peer as usize].key;
@@ -57,7 +57,7 @@ impl<T: Transport> Engine<T> {
             operation.flags |= Flags::COMPLETION;
         }
         let receive = self.receives.insert(operation);
-        if let (Some(buffer), Some(shared)) = (buffer, &mut self.setup.shared) {
+        if let (Some(buffer), Some(shared)) = (buffer, &mut self.shared) {
             shared.slices.insert(receive, buffer);
         }
         receive
@@ -73,7 +73,7 @@ impl<T: Transport> Engine<T> {
             self.buffer(index);
             return true;
         }
-        let Some(shared) = &self.setup.shared else {
+        let Some(shared) = &self.shared else {
             return false;
         };
         let (pool, member, has_sources) = (shared.pool.clone(), shared.member, shared.has_sources);
@@ -98,7 +98,7 @@ impl<T: Transport> Engine<T> {
 
     /// Takes the receive that a parked message matched, unless the message is gone.
     pub(crate) fn receive_shared(&mut self, matched: &mut Option<Matched>, message: u64) {
-        let index = self.unexpected.index_of(message).filter(|_| self.setup.shared.is_some());
+        let index = self.unexpected.index_of(message).filter(|_| self.shared.is_some());
         if let Some(index) = index
             && let Some(matched) = matched.take()
         {
@@ -109,7 +109,7 @@ impl<T: Transport> Engine<T> {
 
     /// Tells of a parked message that a peek has found, unless it is gone: false.
     pub(crate) fn peek_shared(&mut self, message: u64, post: &ReceivePost<'_>) -> bool {
-        let index = self.unexpected.index_of(message).filter(|_| self.setup.shared.is_some());
+        let index = self.unexpected.index_of(message).filter(|_| self.shared.is_some());
         if let Some(index) = index {
             self.tell_peeked(index, post);
         }
@@ -127,7 +127,7 @@ impl<T: Transport> Engine<T> {
     /// A receive is over; if it was part of a shared multi-receive buffer, maybe the buffer is
     /// too.
     pub(crate) fn end_slice(&mut self, receive: u32) {
-        let Some(shared) = &mut self.setup.shared else {
+        let Some(shared) = &mut self.shared else {
             return;
         };
         let Some(buffer) = shared.slices.remove(&receive) else {
@@ -141,7 +141,7 @@ impl<T: Transport> Engine<T> {
 
     /// `source` is gone, and with it whatever shared receives are directed at it wait for.
     pub(crate) fn fail_shared_from(&mut self, source: PeerIndex, why: &Unreachable) {
-        let Some(shared) = self.setup.shared.as_ref().filter(|shared| shared.has_sources) else {
+        let Some(shared) = self.shared.as_ref().filter(|shared| shared.has_sources) else {
             return;
         };
         let Peer { address, key, .. } = self.peers[source as usize];
@@ -163,7 +163,7 @@ impl<T: Transport> Engine<T> {
                 self.let_go(peer, &why);
             }
         }
-        if let Some(shared) = self.setup.shared.take() {
+        if let Some(shared) = self.shared.take() {
             shared.pool.lock().forget(shared.member, |_| true);
         }
         self.is_deaf = true;

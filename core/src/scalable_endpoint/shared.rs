@@ -60,12 +60,11 @@ impl<P: Provider> ScalableEndpoint<P> {
         &self,
         context: &Arc<SharedTransmit<P>>,
     ) -> Result<(), EndpointError> {
-        let object = "shared transmit context";
-        context.check(&self.domain, &self.options)?;
-        context.binds().bind().map_err(|_| EndpointError::Closed { object })?;
+        context.join(&self.domain, &self.options)?;
         self.shared.transmit.set(context.clone()).map_err(|context| {
             // Counted a moment ago, so this cannot fail.
             let _ = context.binds().unbind();
+            let object = "shared transmit context";
             EndpointError::AlreadyBound { object, flags: Flags::TRANSMIT }
         })
     }
@@ -78,12 +77,11 @@ impl<P: Provider> ScalableEndpoint<P> {
         &self,
         context: &Arc<SharedReceive<P>>,
     ) -> Result<(), EndpointError> {
-        let object = "shared receive context";
-        context.check(&self.domain, &self.options)?;
-        context.binds().bind().map_err(|_| EndpointError::Closed { object })?;
+        context.join(&self.domain, &self.options)?;
         self.shared.receive.set(context.clone()).map_err(|context| {
             // As above.
             let _ = context.binds().unbind();
+            let object = "shared receive context";
             EndpointError::AlreadyBound { object, flags: Flags::RECV }
         })
     }

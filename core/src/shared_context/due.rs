@@ -8,7 +8,7 @@
 use std::sync::{Arc, Weak};
 
 use super::{
-    pool::{Envelope, Matched},
+    pool::{Envelope, Matched, Parked},
     receive::SharedReceive,
 };
 use crate::{
@@ -47,28 +47,17 @@ trait Poster: Send + Sync {
 }
 
 impl<P: Provider> Poster for SharedReceive<P> {
-    fn post_due(self: Arc<Self>, envelope: Envelope, mut operation: ReceiveOperation) {
+    fn post_due(self: Arc<Self>, envelope: Envelope, operation: ReceiveOperation) {
         if self.domain().provider().forked() {
             return;
         }
-        loop {
-            let mut pool = self.pool.lock();
-            let Some(parked) = pool.take_parked(envelope) else {
-                return pool.post(envelope, operation);
-            };
-            drop(pool);
+        self.post_one(envelope, operation, |Parked { member, message, .. }, operation| {
+            let Some(unit) = self.member(member) else { return Err(operation) };
             let matched = Some(Matched { operation, buffer: None });
-            let context = self.clone();
-            let mut handed = Handed { matched, message: parked.message, envelope, context };
-            if let Some(unit) = self.member(parked.member) {
-                return unit.submit_due(Submission::Handed(Box::new(handed)));
-            }
-            // It has gone with its endpoint: there may be another one.
-            match handed.matched.take() {
-                Some(matched) => operation = matched.operation,
-                None => return,
-            }
-        }
+            let handed = Handed { matched, message, envelope, context: self.clone() };
+            unit.submit_due(Submission::Handed(Box::new(handed)));
+            Ok(())
+        });
     }
 }
 

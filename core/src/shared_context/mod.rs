@@ -53,9 +53,9 @@ impl<P: Provider> SharedTransmit<P> {
         self.options.transmits_in_order
     }
 
-    /// Whether an endpoint of `domain` was opened to use a shared context, and uses "a subset of the
-    /// transmit context's attributes".
-    pub(crate) fn check(
+    /// Counts an endpoint of `domain` in, which was opened to use a shared context and uses "a subset
+    /// of the transmit context's attributes".
+    pub(crate) fn join(
         &self,
         domain: &Arc<Domain<P>>,
         endpoint: &EndpointOptions,
@@ -77,7 +77,7 @@ impl<P: Provider> SharedTransmit<P> {
                 return Err(EndpointError::BadOptionValue { option, value, bounds });
             }
         }
-        Ok(())
+        self.binds.bind().map_err(|_| EndpointError::Closed { object })
     }
 
     /// Closes it. Refused while endpoints are bound.

@@ -96,9 +96,9 @@ impl<P: Provider> SharedReceive<P> {
         self.options.receives_in_order
     }
 
-    /// Whether an endpoint of `domain` was opened to use a shared context, and uses "a subset of the
-    /// receive context's attributes".
-    pub(crate) fn check(
+    /// Counts an endpoint of `domain` in, which was opened to use a shared context and uses "a subset
+    /// of the receive context's attributes".
+    pub(crate) fn join(
         &self,
         domain: &Arc<Domain<P>>,
         endpoint: &EndpointOptions,
@@ -111,7 +111,8 @@ impl<P: Provider> SharedReceive<P> {
         if !Arc::ptr_eq(domain, &self.domain) {
             return Err(EndpointError::OtherDomain { object });
         }
-        within(RX_CAPS, endpoint, &self.options)
+        within(RX_CAPS, endpoint, &self.options)?;
+        self.binds.bind().map_err(|_| EndpointError::Closed { object })
     }
 
     /// What the engine of a further endpoint needs; `vector` is a connectionless one's, `keys` are
@@ -172,7 +173,10 @@ impl<P: Provider> SharedReceive<P> {
         let operation = ReceiveOperation::from_post(post);
         match multi {
             true => self.post_buffer(envelope, operation),
-            false => self.post_one(envelope, operation),
+            false => self.post_one(envelope, operation, |parked, operation| {
+                let given = self.hand_over(parked, Matched { operation, buffer: None });
+                given.map(drop).map_err(|matched| matched.operation)
+            }),
         }
         Ok(())
     }
@@ -222,16 +226,23 @@ impl<P: Provider> SharedReceive<P> {
         }
     }
 
-    fn post_one(&self, envelope: Envelope, mut operation: ReceiveOperation) {
+    /// Posts a receive of one message. Where one waits for it, `hand` gives it to that one's
+    /// endpoint, or back if the message is gone.
+    pub(super) fn post_one(
+        &self,
+        envelope: Envelope,
+        mut operation: ReceiveOperation,
+        hand: impl Fn(Parked, ReceiveOperation) -> Result<(), ReceiveOperation>,
+    ) {
         loop {
             let mut pool = self.pool.lock();
             let Some(parked) = pool.take_parked(envelope) else {
                 return pool.post(envelope, operation);
             };
             drop(pool);
-            match self.hand_over(parked, Matched { operation, buffer: None }) {
-                Ok(_) => return,
-                Err(matched) => operation = matched.operation,
+            match hand(parked, operation) {
+                Ok(()) => return,
+                Err(back) => operation = back,
             }
         }
     }
