@@ -5,7 +5,10 @@
 //! made (`unsafe fn new`), and stands until the operation completes or the
 //! packet is consumed. So the protocol above needs no unsafe code.
 
-use std::ptr;
+use std::{
+    ptr,
+    sync::atomic::{AtomicU8, AtomicU64, Ordering},
+};
 
 /// One contiguous piece of an application's buffer: a scatter-gather entry.
 #[derive(Clone, Copy, Debug)]
@@ -98,6 +101,29 @@ impl Piece {
         // SAFETY: both pieces are valid for the lesser length; they may overlap,
         // since an application may post the same memory twice.
         unsafe { ptr::copy(self.start, to.start, self.length.min(to.length)) };
+    }
+
+    /// Copies as much as both pieces hold, from the first byte to the last: whoever loads a byte of
+    /// it with acquire order finds those before it, and whatever this thread stored before. Copies
+    /// of the C library and of the processor promise none of that. The two do not overlap.
+    pub fn copy_in_order_to(self, to: Piece) {
+        let (length, mut at) = (self.length.min(to.length), 0);
+        while at < length {
+            let (from, to) = (self.start.wrapping_add(at), to.start.wrapping_add(at));
+            if length - at >= 8 && to.cast::<u64>().is_aligned() {
+                // SAFETY: 8 bytes are left in both, and those of the target are aligned. Who looks
+                // at them meanwhile uses atomic loads.
+                unsafe {
+                    let word = from.cast::<u64>().read_unaligned();
+                    AtomicU64::from_ptr(to.cast()).store(word, Ordering::Release);
+                }
+                at += 8;
+            } else {
+                // SAFETY: a byte is left in both; as above.
+                unsafe { AtomicU8::from_ptr(to).store(from.read(), Ordering::Release) };
+                at += 1;
+            }
+        }
     }
 
     /// Copies `bytes` to the start of the piece, as many as fit.
@@ -228,5 +254,29 @@ impl Piece {
         }
         // SAFETY: the piece is valid for its length, and the caller promised the rest.
         unsafe { std::slice::from_raw_parts(self.start, self.length) }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::Piece;
+
+    #[test]
+    fn a_copy_in_order_is_a_copy() {
+        let mut source: Vec<u8> = (1..=40).collect();
+        let source = Piece::of_owned(&mut source);
+        for (length, from, at) in (0..30).flat_map(|length| [(length, 3, 1), (length, 0, 8)]) {
+            let mut target = [0; 64];
+            source.part(from, length).copy_in_order_to(Piece::of_owned(&mut target).part(at, 40));
+            let end = at + length;
+            assert!(
+                target[at..end].iter().copied().eq((from + 1) as u8..(from + 1 + length) as u8)
+            );
+            assert!(target[..at].iter().chain(&target[end..]).all(|&byte| byte == 0));
+        }
+        // No more than there is room for.
+        let mut target = [0; 16];
+        source.copy_in_order_to(Piece::of_owned(&mut target).part(2, 9));
+        assert_eq!(target, [0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 0, 0, 0, 0]);
     }
 }

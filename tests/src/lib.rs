@@ -30,6 +30,7 @@ pub mod scale;
 pub mod socket;
 pub mod trace;
 pub mod traffic;
+pub mod watched;
 
 /// Makes a test of every case, on the bed that an expression gives; of none if it gives none.
 #[macro_export]
@@ -98,6 +99,14 @@ macro_rules! conformance {
                 errors_of_receives_keep_their_places,
                 what_is_reported_last_releases_a_buffer,
                 shared_receives_complete_in_order;
+            data_order:
+                a_message_is_written_from_its_first_byte_to_its_last,
+                a_write_is_placed_in_order_and_before_what_follows,
+                messages_are_written_in_the_order_of_matching,
+                what_has_come_of_a_sender_that_goes_is_written,
+                shared_receives_are_written_in_order,
+                claims_are_written_in_order,
+                a_receive_context_has_an_order_of_its_own;
             buffered:
                 messages_are_announced_and_claimed,
                 a_claim_completes_with_the_posted_tags_context,

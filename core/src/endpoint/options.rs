@@ -58,6 +58,9 @@ pub struct EndpointOptions {
     /// Whether what is matched completes in that order (`rx_attr.comp_order` is
     /// FI_ORDER_STRICT): of messages from one peer.
     pub receives_in_order: bool,
+    /// Whether received data is written into memory in order (`rx_attr.comp_order` has
+    /// FI_ORDER_DATA): of one operation, and of messages from one peer.
+    pub data_in_order: bool,
     /// Whether a socket endpoint stands on it, which drives it with threads of its own.
     pub under_socket: bool,
 }
@@ -112,6 +115,7 @@ impl Default for EndpointOptions {
             datagrams: false,
             transmits_in_order: false,
             receives_in_order: false,
+            data_in_order: false,
             under_socket: false,
         }
     }

@@ -67,8 +67,11 @@ impl<P: Provider> Bindings<P> {
     pub(super) fn sides(&self, options: &EndpointOptions) -> (Side, Side) {
         let transmit = self.shared_transmit.as_ref().is_some_and(|it| it.is_in_order());
         let receive = self.shared_receive.as_ref().is_some_and(|it| it.is_in_order());
+        let data = self.shared_receive.as_ref().is_some_and(|it| it.is_data_in_order());
         let transmit = self.transmit.side(options.transmits_in_order || transmit);
-        (transmit, self.receive.side(options.receives_in_order || receive))
+        let mut receive = self.receive.side(options.receives_in_order || receive);
+        receive.data_in_order = options.data_in_order || data;
+        (transmit, receive)
     }
 
     fn directions(&mut self, flags: Flags) -> impl Iterator<Item = &mut Direction<P>> {
@@ -82,6 +85,7 @@ impl<P: Provider> Direction<P> {
     fn side(&self, in_order: bool) -> Side {
         Side {
             in_order,
+            data_in_order: false,
             queue: self.queue.as_ref().map(|queue| queue.store().clone()),
             selective: self.selective,
             counter: self.counter.as_ref().map(|counter| counter.counter().clone()),

@@ -48,7 +48,7 @@ use crate::{
     tag_match::Matcher,
     transport::{Limits, PeerIndex, Transport},
 };
-use order::{Order, receive::Receipt, transmit::Outcome};
+use order::{Order, data::DataOrder, receive::Receipt, transmit::Outcome};
 use peer::{NameHasher, Peer};
 use regions::KnownRegions;
 use report::{OneSidedCounters, Side};
@@ -98,8 +98,8 @@ pub struct Engine<T: Transport> {
     burst: usize,
     /// A posted receive was matched in this pass: the application may post more when it returns.
     pub(crate) has_news: bool,
-    /// What is matched completes in order, so no message completes before it was looked at whether
-    /// its turn is now.
+    /// What is matched completes in order, or its data is written in order: so no message is placed, nor
+    /// completes, before it was looked at whether its turn is now.
     pub(crate) receives_in_order: bool,
     /// The connection is over: what no message is there for is not received any more.
     pub(crate) over: bool,
@@ -164,6 +164,8 @@ pub struct Engine<T: Transport> {
     pub(crate) transmit_order: Option<Box<Order<Outcome>>>,
     /// What is matched and not reported, likewise.
     pub(crate) receive_order: Option<Box<Order<Receipt>>>,
+    /// What is matched and not written, where data keeps an order.
+    pub(crate) data_order: Option<Box<DataOrder>>,
 }
 
 impl<T: Transport> Engine<T> {
@@ -215,6 +217,7 @@ impl<T: Transport> Engine<T> {
             windows: 0,
             transmit_order: None,
             receive_order: None,
+            data_order: None,
             setup,
         };
         engine.line_up_sends();

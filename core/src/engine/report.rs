@@ -28,6 +28,8 @@ pub struct Side {
     pub counter: Option<Arc<Counter>>,
     /// Completions keep the order of what was submitted, or matched (`FI_ORDER_STRICT`).
     pub in_order: bool,
+    /// What is received is written into memory in order (`FI_ORDER_DATA`).
+    pub data_in_order: bool,
 }
 
 /// Which counter of the endpoint's counts an operation of ours.

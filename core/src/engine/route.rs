@@ -390,6 +390,7 @@ impl<T: Transport> Engine<T> {
                 parked.insert(message);
             }
         }
+        self.end_line_of_data(peer, &mut parked, why);
         self.forget_unexpected(&parked);
         self.close_flow(peer);
         self.buffer_on(peer);

@@ -8,8 +8,8 @@ use crate::{
     engine::{Engine, peer::Reply, report::Message},
     flags::Flags,
     info::TX_SIZE_MAX,
-    operation::{Body, ReceiveOperation, StoredPieces, Unexpected},
-    protocol::{datagram::Datagrams, place},
+    operation::{Body, ReceiveOperation, StoredPieces, Target, Unexpected},
+    protocol::datagram::Datagrams,
     tag_match::{PostedId, STICKY},
     transport::{Arrival, PeerIndex, Transport},
     wire::{self, ENVELOPE_COST, Head, Kind},
@@ -147,11 +147,16 @@ impl<T: Transport> Engine<T> {
     }
 
     /// The same where the buffer is in several pieces, or too small, or the sender unknown, or
-    /// completions keep an order.
+    /// completions or data keep an order.
     #[cold]
     #[inline(never)]
     fn receive_with_care(&mut self, receive: u32, message: &Message) {
-        let room = place::whole(&self.transport, &self.receives[receive], message.total);
+        let pieces = self.receives[receive].pieces.view();
+        let room = pieces.total();
+        if self.waits_for_data(message.peer) {
+            return self.hold_whole(Target::Receive { receive, start: 0, room }, message);
+        }
+        self.placing()(&self.transport, pieces, 0, room, message.total);
         self.close_receive(None, receive, message, 0, room);
     }
 

@@ -101,15 +101,17 @@ impl<T: Transport> Engine<T> {
     }
 
     /// "An application may supply a buffer if it desires to receive data as a
-    /// part of the peek operation." Data of which not all has come is not given.
+    /// part of the peek operation." Data of which not all has come is not given, nor such as would be
+    /// written before the rest of a message that was matched before.
     fn copy_peeked(&mut self, parked: u32, post: &ReceivePost<'_>) -> u64 {
+        let (copy, waits) = (self.copying(), self.waits_for_data(self.unexpected[parked].peer));
         let message = &mut self.unexpected[parked];
-        if message.arriving.is_some() || post.pieces.total() == 0 {
+        if message.arriving.is_some() || post.pieces.total() == 0 || waits {
             return 0;
         }
         let (body, mut done) = (message.body.piece(), 0);
         post.pieces.for_each_part(0, message.total, |part| {
-            body.part(done, part.len()).copy_to(part);
+            copy(body.part(done, part.len()), part);
             done += part.len();
         });
         post.pieces.contiguous(0, usize::MAX).as_ptr() as u64

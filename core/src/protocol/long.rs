@@ -12,7 +12,6 @@ use crate::{
     protocol::{
         arrive::{UNDER_WAY_MAX, message_flags},
         fetch::Fetch,
-        place,
     },
     tag_match::{PostedId, STICKY},
     transport::{Arrival, PeerIndex, Transport, Unreachable},
@@ -93,8 +92,7 @@ impl<T: Transport> Engine<T> {
         match found {
             Some((receive, posted)) => {
                 self.has_news = true;
-                self.aim_at(index, receive, posted);
-                if !self.matched(index, acknowledge) {
+                if !self.give(index, receive, posted, acknowledge) {
                     return true;
                 }
             }
@@ -137,28 +135,60 @@ impl<T: Transport> Engine<T> {
 
     /// Returns whether somebody got it at once: a shared receive, or who buffers messages.
     fn park_long(&mut self, index: u32, acknowledge: Option<u64>) -> bool {
-        let incoming = &self.incoming[index];
-        let (peer, prefix) = (incoming.peer, incoming.prefix);
-        let whole = !incoming.is_rendezvous();
-        let unexpected = Unexpected {
-            peer,
-            flags: incoming.flags,
-            tag: incoming.tag,
-            data: incoming.data,
-            total: incoming.total,
-            body: Body::new(prefix),
-            acknowledge: if whole { acknowledge } else { None },
-            arriving: Some(index),
-            cost: incoming.cost(),
-        };
-        let parked = self.park(unexpected);
+        let parked = self.park(self.not_placed(index, acknowledge));
         self.incoming[index].target = Target::Unexpected(parked);
         self.offer_parked(parked)
     }
 
-    fn aim_at(&mut self, index: u32, receive: u32, posted: Option<PostedId>) {
+    /// What is kept of a message that begins to arrive and has no place in a buffer yet.
+    fn not_placed(&self, index: u32, acknowledge: Option<u64>) -> Unexpected {
+        let incoming = &self.incoming[index];
+        let whole = !incoming.is_rendezvous();
+        Unexpected {
+            peer: incoming.peer,
+            flags: incoming.flags,
+            tag: incoming.tag,
+            data: incoming.data,
+            total: incoming.total,
+            body: Body::new(incoming.prefix),
+            acknowledge: if whole { acknowledge } else { None },
+            arriving: Some(index),
+            cost: incoming.cost(),
+        }
+    }
+
+    /// A message that begins to arrive was matched before its turn to be written.
+    #[cold]
+    #[inline(never)]
+    fn hold_long(
+        &mut self,
+        index: u32,
+        (receive, posted): (u32, Option<PostedId>),
+        acknowledge: Option<u64>,
+    ) {
+        let message = self.not_placed(index, acknowledge);
+        self.hold_charge(message.peer, message.cost);
+        let target = self.open_receive(receive, posted, message.total);
+        let parked = self.unexpected.insert(message);
+        self.hold(target, parked);
+    }
+
+    /// Gives a message that begins to arrive to the receive that it has matched. Returns whether it
+    /// comes in packets.
+    fn give(
+        &mut self,
+        index: u32,
+        receive: u32,
+        posted: Option<PostedId>,
+        acknowledge: Option<u64>,
+    ) -> bool {
+        if self.waits_for_data(self.incoming[index].peer) {
+            self.hold_long(index, (receive, posted), acknowledge);
+            return true;
+        }
         let target = self.open_receive(receive, posted, self.incoming[index].total);
         self.aim(index, target);
+        self.matched(index, acknowledge)
     }
 
     /// Gives an incoming message the place that it was matched with.
@@ -177,7 +207,8 @@ impl<T: Transport> Engine<T> {
             self.incoming[index].acknowledge_whole |= acknowledge.is_some();
             return true;
         }
-        if self.pull(index) || self.fetch(index) {
+        // What comes in packets is written in order.
+        if self.data_order.is_none() && (self.pull(index) || self.fetch(index)) {
             return false;
         }
         self.consent(index);
@@ -219,7 +250,7 @@ impl<T: Transport> Engine<T> {
             Target::Receive { receive, start, room } if length > 0 => {
                 let pieces = self.receives[receive].pieces.view();
                 let room = room.saturating_sub(at);
-                place::at(&self.transport, pieces, start + at, room, length);
+                self.placing()(&self.transport, pieces, start + at, room, length);
             }
             Target::Unexpected(parked) | Target::Buffered(parked) if length > 0 => {
                 self.unexpected[parked].body.fill(&self.transport, at, length);
@@ -356,7 +387,11 @@ impl<T: Transport> Engine<T> {
     ) {
         if self.receives_in_order {
             let receipt = Receipt::Whole { receive, message: *message, start, room };
-            return self.tell_in_turn(message.peer, incoming, receipt);
+            self.tell_in_turn(message.peer, incoming, receipt);
+            if let Some(incoming) = incoming {
+                self.write_next(message.peer, incoming);
+            }
+            return;
         }
         self.report_whole(receive, message, start, room);
     }

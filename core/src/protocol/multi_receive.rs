@@ -11,7 +11,7 @@ use crate::{
     engine::{Engine, report::Message},
     flags::Flags,
     operation::{ReceiveOperation, ReceivePost, Target},
-    protocol::{place, receive::canceled},
+    protocol::receive::canceled,
     tag_match::{PostedId, STICKY, SourceIndex},
     transport::{PeerIndex, Transport, Unreachable},
 };
@@ -74,8 +74,11 @@ impl<T: Transport> Engine<T> {
         let Target::Receive { start, room, .. } = target else {
             return;
         };
+        if self.waits_for_data(message.peer) {
+            return self.hold_whole(target, message);
+        }
         let pieces = self.receives[receive].pieces.view();
-        place::at(&self.transport, pieces, start, room, message.total);
+        self.placing()(&self.transport, pieces, start, room, message.total);
         self.close_receive(None, receive, message, start, room);
     }
 

@@ -2,25 +2,9 @@
 
 use crate::{
     memory::{Piece, Pieces},
-    operation::{Body, ReceiveOperation},
+    operation::Body,
     transport::Transport,
 };
-
-/// Places a whole message, the last arrival, into a receive's buffer and returns
-/// the room there.
-#[inline(always)]
-pub fn whole<T: Transport>(transport: &T, receive: &ReceiveOperation, length: usize) -> usize {
-    match receive.pieces.view() {
-        Pieces::One(piece) => {
-            transport.copy_out(0, piece.part(0, length));
-            piece.len()
-        }
-        pieces => {
-            at(transport, pieces, 0, usize::MAX, length);
-            pieces.total()
-        }
-    }
-}
 
 /// Places `length` bytes of the last arrival at byte `start` of `pieces`, at most
 /// `room` of them.
@@ -36,6 +20,36 @@ pub fn at<T: Transport>(
         transport.copy_out(done, piece);
         done += piece.len();
     });
+}
+
+/// Bytes that are copied at a time where their order counts: they stay in the nearest cache.
+const STRETCH: usize = 2 << 10;
+
+/// The same, where whoever looks at the memory finds no byte before those in front of it.
+pub fn in_order<T: Transport>(
+    transport: &T,
+    pieces: Pieces<'_>,
+    start: usize,
+    room: usize,
+    length: usize,
+) {
+    let mut done = 0;
+    pieces.for_each_part(start, length.min(room), |piece| {
+        piece_in_order(transport, done, piece);
+        done += piece.len();
+    });
+}
+
+/// Copies payload of the last arrival, from byte `offset` on, over `to`, first byte first. How a
+/// transport copies is its own affair, so that goes to memory which nobody else looks at.
+pub fn piece_in_order<T: Transport>(transport: &T, offset: usize, to: Piece) {
+    let mut stretch = [0; STRETCH];
+    for at in (0..to.len()).step_by(STRETCH) {
+        let part = to.part(at, STRETCH);
+        let copy = Piece::of_owned(&mut stretch).part(0, part.len());
+        transport.copy_out(offset + at, copy);
+        copy.copy_in_order_to(part);
+    }
 }
 
 impl Body {

@@ -79,27 +79,37 @@ impl<T: Transport> Engine<T> {
     /// Gives a parked message to a receive.
     pub(crate) fn receive_parked(&mut self, receive: u32, parked: u32) {
         self.know_sources();
-        let mut message = self.unexpected.remove(parked);
-        let target = self.open_unposted(receive, message.total);
-        let Target::Receive { start, room, .. } = target else {
+        let Unexpected { peer, total, .. } = self.unexpected[parked];
+        let target = self.open_unposted(receive, total);
+        if self.waits_for_data(peer) {
+            return self.hold(target, parked);
+        }
+        self.write_parked(target, parked, None);
+    }
+
+    /// Writes what has come of a parked message to where it belongs, and asks for the rest. It may
+    /// have a `place` among completions already.
+    pub(crate) fn write_parked(&mut self, target: Target, parked: u32, place: Option<u32>) {
+        let Target::Receive { receive, start, room } = target else {
             return;
         };
+        let mut message = self.unexpected.remove(parked);
         let arrived = match message.arriving {
             Some(incoming) => self.incoming[incoming].received,
             None => message.total,
         };
         let mut done = 0;
-        let body = message.body.piece();
+        let (body, copy) = (message.body.piece(), self.copying());
         let pieces = self.receives[receive].pieces.view();
         pieces.for_each_part(start, arrived.min(room), |part| {
-            body.part(done, part.len()).copy_to(part);
+            copy(body.part(done, part.len()), part);
             done += part.len();
         });
-        self.settle_parked(receive, message, target);
+        self.settle_parked(message, target, place);
     }
 
-    fn settle_parked(&mut self, receive: u32, message: Unexpected, target: Target) {
-        let Target::Receive { start, room, .. } = target else {
+    fn settle_parked(&mut self, message: Unexpected, target: Target, place: Option<u32>) {
+        let Target::Receive { receive, start, room } = target else {
             return;
         };
         self.release_charge(message.peer, message.cost);
@@ -113,7 +123,7 @@ impl<T: Transport> Engine<T> {
         if let Some(operation) = message.acknowledge {
             self.acknowledge(message.peer, operation);
         }
-        self.close_receive(None, receive, &message.summary(), start, room);
+        self.close_receive(place, receive, &message.summary(), start, room);
     }
 
     /// Drops parked messages that their sender can no longer finish. Looks once

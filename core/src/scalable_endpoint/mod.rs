@@ -218,6 +218,7 @@ impl<P: Provider> ScalableEndpoint<P> {
         options.buffered &= direction == Direction::Receive;
         options.transmits_in_order &= direction == Direction::Transmit;
         options.receives_in_order &= direction == Direction::Receive;
+        options.data_in_order &= direction == Direction::Receive;
         let missing = options.capabilities.difference(self.options.capabilities);
         if !missing.is_empty() {
             return Err(EndpointError::BeyondEndpoint { missing });

@@ -96,6 +96,11 @@ impl<P: Provider> SharedReceive<P> {
         self.options.receives_in_order
     }
 
+    /// Whether what is received is written in order.
+    pub(crate) fn is_data_in_order(&self) -> bool {
+        self.options.data_in_order
+    }
+
     /// Counts an endpoint of `domain` in, which was opened to use a shared context and uses "a subset
     /// of the receive context's attributes".
     pub(crate) fn join(

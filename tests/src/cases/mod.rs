@@ -10,6 +10,7 @@ pub mod cancel;
 pub mod completion_order;
 pub mod connections;
 pub mod counters;
+pub mod data_order;
 pub mod datagram_contexts;
 pub mod datagrams;
 pub mod deferred_work;

@@ -6,8 +6,9 @@
 //! lines, and what finds its line empty enters it only if it is not over at once.
 //!
 //! In reading order: this is what lines are, [`transmit`] is what is submitted, and [`receive`] is
-//! what is matched.
+//! what is matched. [`data`] is another order: in which received bytes are written (FI_ORDER_DATA).
 
+pub mod data;
 pub mod receive;
 pub mod transmit;
 
@@ -100,6 +101,18 @@ impl<T> Order<T> {
         None
     }
 
+    /// An operation that is under way goes by another number from now on.
+    pub fn rename(&mut self, operation: u32, new: u32) {
+        if let Some(place) = self.places.remove(&operation.into()) {
+            self.places.insert(new.into(), place);
+        }
+    }
+
+    /// Whether an operation has a place.
+    pub fn has(&self, operation: u32) -> bool {
+        self.places.contains_key(&operation.into())
+    }
+
     /// An operation gives its place up: nobody waits for it any more.
     pub fn leave(&mut self, operation: u32) {
         if let Some((line, place)) = self.places.remove(&operation.into()) {
@@ -183,6 +196,18 @@ mod tests {
         order.leave(1);
         assert_eq!(told(&mut order, None, 0), [3]);
         assert!(order.is_empty(0));
+    }
+
+    #[test]
+    fn who_goes_by_another_number_keeps_its_place() {
+        let mut order = Order::new();
+        order.enter(0, 1);
+        order.enter(0, 2);
+        order.rename(1, 7);
+        assert!(order.has(7) && !order.has(1));
+        assert_eq!(order.over(2, 2), None);
+        let first = order.over(7, 7);
+        assert_eq!(told(&mut order, first, 0), [7, 2]);
     }
 
     #[test]

@@ -7,7 +7,11 @@
 
 use crate::{
     completion_queue::Entry,
-    engine::{Engine, order::Order, report::Message},
+    engine::{
+        Engine,
+        order::{Order, data::DataOrder},
+        report::{Message, Side},
+    },
     transport::{PeerIndex, Transport, Unreachable},
 };
 
@@ -22,20 +26,25 @@ pub(crate) enum Receipt {
 }
 
 impl<T: Transport> Engine<T> {
-    /// Has what is matched from now on complete in order, if that is wanted.
+    /// Has what is matched from now on complete in order, and its data written in order, as far as
+    /// either is wanted.
     pub(crate) fn line_up_receives(&mut self) {
-        self.receives_in_order = self.setup.receive.in_order;
-        self.receive_order = self.receives_in_order.then(|| Box::new(Order::new()));
+        let Side { in_order, data_in_order, .. } = self.setup.receive;
+        self.receives_in_order = in_order || data_in_order;
+        self.receive_order = in_order.then(|| Box::new(Order::new()));
+        self.data_order = data_in_order.then(Box::<DataOrder>::default);
     }
 
-    /// A message that is still to arrive was matched: it has its place from now on.
+    /// A message that is still to arrive was matched: it has its place from now on, if it had none
+    /// while it was held.
     #[cold]
     #[inline(never)]
     pub(crate) fn enter_receive_line(&mut self, incoming: u32) {
         let peer = self.incoming[incoming].peer;
-        if let Some(order) = &mut self.receive_order {
+        if let Some(order) = self.receive_order.as_mut().filter(|order| !order.has(incoming)) {
             order.enter(peer, incoming);
         }
+        self.note_arriving(peer, incoming);
     }
 
     /// Tells what became of a message of `peer` in its turn: of one that was `incoming`, or that

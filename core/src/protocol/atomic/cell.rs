@@ -113,9 +113,11 @@ fn update_locked<V: Cell>(at: Piece, change: impl Fn(V) -> Option<V>) -> V {
     }
     // SAFETY: the piece is valid for its size, and only the lock's holder updates it so.
     let current = unsafe { at.as_ptr().cast::<V>().read_unaligned() };
-    if let Some(next) = change(current) {
-        // SAFETY: as above.
-        unsafe { at.as_ptr().cast::<V>().write_unaligned(next) };
+    if let Some(mut next) = change(current) {
+        // SAFETY: it is ours, and outlives the copy.
+        let next = unsafe { Piece::new((&raw mut next).cast(), size_of::<V>()) };
+        // Who looks without the lock, in the order of data, finds no byte before those in front.
+        next.copy_in_order_to(at);
     }
     // L2: pairs with L1 above.
     lock.store(false, Release);

@@ -15,6 +15,7 @@ use crate::{
     protocol::{
         arrive::UNDER_WAY_MAX,
         atomic::{AtomicCall, AtomicOperation, Form, execute::execute},
+        place::piece_in_order,
     },
     transport::{Arrival, PeerIndex, Transport},
     wire::{self, Head, Kind},
@@ -81,8 +82,12 @@ impl<T: Transport> Engine<T> {
         let start = region.offset_of(stretch.address, stretch.length)?;
         let access = region.access_as(Flags::REMOTE_WRITE)?;
         let (transport, mut done) = (&self.transport, 0);
+        let in_order = self.data_order.is_some();
         access.for_each_part(start + offset, part, |piece| {
-            transport.copy_out(done, piece);
+            match in_order {
+                true => piece_in_order(transport, done, piece),
+                false => transport.copy_out(done, piece),
+            }
             done += piece.len();
         });
         if offset + part == stretch.length {

@@ -114,7 +114,8 @@ impl<T: Transport> Engine<T> {
         self.answer_window(peer, Reply { kind: Kind::Lease, operation: key, words });
     }
 
-    /// What a peer may reach of a region by itself, if it may.
+    /// What a peer may reach of a region by itself, if it may. Nobody says in which order it writes:
+    /// where that counts it gets nothing, or words alone, which adapters change one by one.
     fn lease_of(&mut self, peer: PeerIndex, region: &MemoryRegion) -> Option<Lease> {
         let counters = &self.setup.one_sided;
         let counted = counters.remote_read.is_some() || counters.remote_write.is_some();
@@ -124,15 +125,15 @@ impl<T: Transport> Engine<T> {
         // What not everybody may reach is not laid where everybody could.
         let keys = self.setup.keys.as_ref().map(|keys| &keys.ring);
         let fits = audience != EVERYBODY || region.is_for_all(keys);
-        if counted || !fits || region.admit(who).is_err() {
+        let (in_order, atomics) = (self.data_order.is_some(), self.setup.adapter_atomics);
+        if counted || !fits || (in_order && !atomics) || region.admit(who).is_err() {
             return None;
         }
-        region.lease(
-            permitted,
-            self.setup.adapter_atomics,
-            audience,
-            |memory, access, local_write| transport.register(peer, memory, access, local_write),
-        )
+        let register =
+            |memory, access, local_write| transport.register(peer, memory, access, local_write);
+        let mut lease = region.lease(permitted, atomics, audience, register)?;
+        lease.access.write &= !in_order;
+        Some(lease)
     }
 
     fn answer_window(&mut self, peer: PeerIndex, reply: Reply) {

@@ -1,0 +1,189 @@
+//! The order of data: FI_ORDER_DATA. Reference: fi_endpoint(3), "comp_order" of receive contexts.
+//!
+//! "When set, this bit indicates that received data is written into memory in order. Data ordering
+//! applies to memory accessed as part of a single operation and between operations if message
+//! ordering is guaranteed."
+//!
+//! - D1: of one operation every byte is stored after those before it
+//!   ([`Piece::copy_in_order_to`]), by this engine alone. So nobody helps with a message, no adapter
+//!   reads it, and no peer writes through a window: all comes in packets, which are in order.
+//! - D2: messages of one peer are written in the order in which they are matched. While the rest of
+//!   one is on its way, what is matched behind it is held like a message that nobody has asked for,
+//!   and charged like it: so a peer can make us hold no more than before. Its rest is asked for when
+//!   its turn has come. What is first never waits for what is behind it, nor for a receive, so each
+//!   turn comes, or the peer is lost.
+//! - D3: writes and atomic operations of peers are executed as they arrive. A message finds those
+//!   before it done. One that arrives behind a message may be done before the rest of that: nothing
+//!   bounds how much of it would have to be held. So a receive context that keeps the order of data
+//!   does not have FI_ORDER_WAS.
+
+use std::{
+    collections::{HashMap, HashSet, VecDeque},
+    hash::BuildHasherDefault,
+};
+
+use crate::{
+    engine::{Engine, peer::NameHasher, report::Message},
+    memory::{Piece, Pieces},
+    operation::{Body, Target, Unexpected},
+    protocol::place,
+    transport::{PeerIndex, Transport, Unreachable},
+    wire::ENVELOPE_COST,
+};
+
+/// In the name of a place among completions: it is one of a message that is held.
+const HELD: u32 = 1 << 31;
+
+/// What is written into the buffers of receives, for each peer that has begun a message.
+#[derive(Default)]
+pub(crate) struct DataOrder {
+    lines: HashMap<u64, Line, BuildHasherDefault<NameHasher>>,
+}
+
+#[derive(Default)]
+struct Line {
+    /// The incoming message whose rest is on its way.
+    first: Option<u32>,
+    /// Messages take their turns now, one after the other.
+    moves: bool,
+    /// Those that were matched behind it.
+    held: VecDeque<Held>,
+}
+
+/// A message that was matched before its turn.
+struct Held {
+    target: Target,
+    /// Where it is parked.
+    parked: u32,
+}
+
+impl<T: Transport> Engine<T> {
+    /// How payload of the last arrival is placed.
+    #[inline]
+    pub(crate) fn placing(&self) -> fn(&T, Pieces<'_>, usize, usize, usize) {
+        if self.data_order.is_some() { place::in_order } else { place::at }
+    }
+
+    /// How what was parked is copied to where it belongs.
+    pub(crate) fn copying(&self) -> fn(Piece, Piece) {
+        if self.data_order.is_some() { Piece::copy_in_order_to } else { Piece::copy_to }
+    }
+
+    /// Whether a message of `peer` that is matched now has to wait for the rest of another.
+    #[inline]
+    pub(crate) fn waits_for_data(&self, peer: PeerIndex) -> bool {
+        self.data_order.as_ref().is_some_and(|order| order.lines.contains_key(&peer.into()))
+    }
+
+    /// The rest of a message is on its way to its buffer.
+    pub(crate) fn note_arriving(&mut self, peer: PeerIndex, incoming: u32) {
+        if let Some(order) = &mut self.data_order {
+            order.lines.entry(peer.into()).or_default().first = Some(incoming);
+        }
+    }
+
+    /// Holds a parked message, which is in no matcher any more, for the receive that it has matched.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn hold(&mut self, target: Target, parked: u32) {
+        let Unexpected { peer, arriving, .. } = self.unexpected[parked];
+        if let Some(incoming) = arriving {
+            self.incoming[incoming].target = Target::Unexpected(parked);
+        }
+        if let Some(order) = &mut self.receive_order {
+            order.enter(peer, parked | HELD);
+        }
+        if let Some(order) = &mut self.data_order {
+            let line = order.lines.entry(peer.into()).or_default();
+            line.held.push_back(Held { target, parked });
+        }
+    }
+
+    /// The same of a message that came at once: the last arrival.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn hold_whole(&mut self, target: Target, message: &Message) {
+        let Message { peer, flags, tag, data, total } = *message;
+        let mut body = Body::new(total);
+        body.fill(&self.transport, 0, total);
+        let cost = total as u64 + ENVELOPE_COST;
+        let (acknowledge, arriving) = (None, None);
+        self.hold_charge(peer, cost);
+        let parked = self.unexpected.insert(Unexpected {
+            peer,
+            flags,
+            tag,
+            data,
+            total,
+            body,
+            acknowledge,
+            arriving,
+            cost,
+        });
+        self.hold(target, parked);
+    }
+
+    /// A message is wholly written: those behind it take their turns, up to one whose rest has to
+    /// be asked for.
+    pub(crate) fn write_next(&mut self, peer: PeerIndex, incoming: u32) {
+        let Some(line) = self.line_of_data(peer).filter(|line| line.first == Some(incoming)) else {
+            return;
+        };
+        line.first = None;
+        // One that takes its turn may be over at once: whoever gave it the turn goes on.
+        if std::mem::replace(&mut line.moves, true) {
+            return;
+        }
+        while let Some(line) = self.line_of_data(peer) {
+            if line.first.is_some() {
+                line.moves = false;
+                return;
+            }
+            match line.held.pop_front() {
+                Some(held) => self.write_held(&held),
+                None => drop(self.take_line_of_data(peer)),
+            }
+        }
+    }
+
+    fn line_of_data(&mut self, peer: PeerIndex) -> Option<&mut Line> {
+        self.data_order.as_mut()?.lines.get_mut(&peer.into())
+    }
+
+    fn take_line_of_data(&mut self, peer: PeerIndex) -> Option<Line> {
+        self.data_order.as_mut()?.lines.remove(&peer.into())
+    }
+
+    fn write_held(&mut self, held: &Held) {
+        let mut place = held.parked | HELD;
+        if let Some(incoming) = self.unexpected[held.parked].arriving {
+            if let Some(order) = &mut self.receive_order {
+                order.rename(place, incoming);
+            }
+            place = incoming;
+        }
+        self.write_parked(held.target, held.parked, Some(place));
+    }
+
+    /// `peer` is gone, and with it the rest of those messages that are `lost`. What had come of
+    /// others is received.
+    pub(crate) fn end_line_of_data(
+        &mut self,
+        peer: PeerIndex,
+        lost: &mut HashSet<u32>,
+        why: &Unreachable,
+    ) {
+        let line = self.take_line_of_data(peer);
+        for held in line.into_iter().flat_map(|line| line.held) {
+            let Target::Receive { receive, .. } = held.target else { continue };
+            if !lost.remove(&held.parked) {
+                self.write_held(&held);
+                continue;
+            }
+            let message = self.unexpected.remove(held.parked);
+            self.release_charge(peer, message.cost);
+            let place = Some(held.parked | HELD);
+            self.fail_arriving(place, receive, &message.summary(), 0, why);
+        }
+    }
+}
