@@ -178,6 +178,7 @@ pub fn endpoint_options(info: &Info) -> EndpointOptions {
         datagrams: info.endpoint.kind == EndpointType::Dgram,
         transmits_in_order: is_strict(info.transmit.completion_order),
         receives_in_order: is_strict(info.receive.completion_order),
+        data_in_order: info.receive.completion_order.contains(CompletionOrder::DATA),
         ..EndpointOptions::default()
     }
 }

@@ -185,10 +185,10 @@ impl Hints {
         rx_op_flags: Flags => receive.op_flags;
     }
 
-    /// Sets the order of completions for both directions.
+    /// Sets the order of completions for both directions; that of data is one of receiving.
     #[must_use]
     pub fn completion_order(mut self, order: CompletionOrder) -> Self {
-        self.transmit.completion_order = order;
+        self.transmit.completion_order = order - CompletionOrder::DATA;
         self.receive.completion_order = order;
         self
     }

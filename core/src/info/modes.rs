@@ -48,16 +48,17 @@ bitflags::bitflags! {
     pub struct CompletionOrder: u64 {
         /// In the order of submission: libfabric's value is all nine basic orders.
         const STRICT = 0x1ff;
-        /// Received data is placed in order, too.
+        /// Received data is written into memory in order: of receive contexts alone.
         const DATA = 1 << 16;
     }
 }
 
 impl CompletionOrder {
     /// What who asks for this gets: "the returned ordering is stricter than that specified by the
-    /// application".
+    /// application". Of data there is one order.
     pub(super) fn granted(self) -> CompletionOrder {
-        if self.is_empty() { self } else { CompletionOrder::STRICT }
+        let strict = if self.intersects(Self::STRICT) { Self::STRICT } else { Self::empty() };
+        strict | (self & Self::DATA)
     }
 }
 

@@ -143,7 +143,7 @@ impl Offer {
     ///   one-sided operations alone: with keys of ours or its own, addresses or offsets.
     /// - Every threading model; manual progress unless automatic is asked for.
     /// - All operations to one peer keep their order among each other, at any
-    ///   length. Completions do for who asks for it, of one peer.
+    ///   length. Completions do for who asks for it, of one peer, and so does received data.
     /// - 1024 operations each way by default, 65,536 at most; 4096 bytes
     ///   injected; 8 buffers an operation; 2^40 bytes a message.
     pub fn rdm() -> Self {
@@ -165,9 +165,9 @@ impl Offer {
         for caps in [&mut maximum.caps, &mut maximum.transmit.caps, &mut maximum.receive.caps] {
             *caps |= Flags::TRIGGER;
         }
-        // Completions that wait for each other are for who needs that.
+        // Completions that wait for each other are for who needs that, and data that comes in packets.
         maximum.transmit.completion_order = CompletionOrder::STRICT;
-        maximum.receive.completion_order = CompletionOrder::STRICT;
+        maximum.receive.completion_order = CompletionOrder::STRICT | CompletionOrder::DATA;
         // Nor does anybody want errors that has not asked for them.
         for caps in [&mut maximum.caps, &mut maximum.receive.caps] {
             *caps |= Flags::SOURCE_ERR;

@@ -10,19 +10,19 @@ use crate::{
         message::MsgTagged,
     },
     code,
+    data_order::DATA,
     host::{Host, host},
     kind,
     world::{Node, World, bind, close, cq_attr, enable, info},
 };
 
-const STRICT: u64 = 0x1ff;
-const DATA: u64 = 1 << 16;
+pub const STRICT: u64 = 0x1ff;
 const UNSPEC: u64 = u64::MAX;
 /// Longer than what may leave unasked.
-const LONG: usize = 200_000;
+pub const LONG: usize = 200_000;
 
 /// What each direction's order is in the answer to hints of these orders.
-fn answered(host: &Host, kind: u32, (tx, rx): (u64, u64)) -> Result<(u64, u64), i32> {
+pub fn answered(host: &Host, kind: u32, (tx, rx): (u64, u64)) -> Result<(u64, u64), i32> {
     let found = info(host, |hints| order(hints, kind, (tx, rx)))?;
     // SAFETY: libfabric's answer, with all attributes.
     unsafe {
@@ -32,7 +32,7 @@ fn answered(host: &Host, kind: u32, (tx, rx): (u64, u64)) -> Result<(u64, u64), 
     }
 }
 
-fn order(hints: &mut Info, kind: u32, (tx, rx): (u64, u64)) {
+pub fn order(hints: &mut Info, kind: u32, (tx, rx): (u64, u64)) {
     // SAFETY: hints have all attributes.
     unsafe {
         (*hints.ep_attr).kind = kind;
@@ -48,16 +48,13 @@ fn an_order_is_for_who_asks() {
         for asked in [(0, 0), (STRICT, 0), (0, STRICT), (STRICT, STRICT)] {
             assert_eq!(answered(host, kind, asked), Ok(asked));
         }
-        // Nobody says in which order bytes are written.
-        assert_eq!(answered(host, kind, (0, DATA)), Err(code::NODATA));
-        assert_eq!(answered(host, kind, (0, STRICT | DATA)), Err(code::NODATA));
     }
     // Where nothing completes there is no order.
     assert_eq!(answered(host, kind::SOCK_STREAM, (STRICT, 0)), Err(code::NODATA));
 }
 
 /// A tagged send of two pieces, so that nobody reads it where it lies, or a receive of one.
-fn post(node: Node, bytes: &mut [u8], tag: u64, sends: bool) {
+pub fn post(node: Node, bytes: &mut [u8], tag: u64, sends: bool) {
     let (left, right) = bytes.split_at_mut(if sends { bytes.len() / 2 } else { bytes.len() });
     let iov = [left, right].map(|it| Iovec { base: it.as_mut_ptr().cast(), len: it.len() });
     let message = MsgTagged {
@@ -79,7 +76,7 @@ fn post(node: Node, bytes: &mut [u8], tag: u64, sends: bool) {
 }
 
 /// The contexts of all that has completed by now, while `driven` are driven.
-fn completed(node: Node, driven: &[Node]) -> Vec<usize> {
+pub fn completed(node: Node, driven: &[Node]) -> Vec<usize> {
     let mut contexts = Vec::new();
     for _ in 0..200 {
         driven.iter().for_each(|node| node.progress());
@@ -89,7 +86,7 @@ fn completed(node: Node, driven: &[Node]) -> Vec<usize> {
 }
 
 /// Two endpoints with these orders, connected.
-fn connected(host: &'static Host, orders: (u64, u64)) -> (World, [Node; 2]) {
+pub fn connected(host: &'static Host, orders: (u64, u64)) -> (World, [Node; 2]) {
     let mut world = World::empty(host, |hints| order(hints, kind::RDM, orders));
     let [from, to] = [(); 2].map(|()| world.add_node(&mut cq_attr(), 0));
     let (mut sent, mut received) = ([3; 8], [0; 8]);
@@ -163,8 +160,8 @@ fn context<A>(
 #[test]
 fn contexts_inherit_the_order() {
     let Some(host) = host("contexts_inherit_the_order") else { return };
-    for asked in [0, STRICT] {
-        let world = World::empty(host, |hints| order(hints, kind::RDM, (asked, asked)));
+    for asked in [(0, 0), (STRICT, STRICT), (STRICT, STRICT | DATA)] {
+        let world = World::empty(host, |hints| order(hints, kind::RDM, asked));
         let mut sep = null_mut();
         // SAFETY: the domain is open, the info libfabric's; attributes of zeroes ask for nothing.
         unsafe {
@@ -179,7 +176,7 @@ fn contexts_inherit_the_order() {
             let receive = context(sep, Some(&mut rx), |sep, attr, place| {
                 rx_ctx(sep, 0, attr, place, null_mut())
             });
-            assert_eq!((tx.comp_order, rx.comp_order), (asked, asked));
+            assert_eq!((tx.comp_order, rx.comp_order), asked);
             assert_eq!((close(transmit), close(receive)), (0, 0));
             // One may have an order that its endpoint has not.
             let mut tx: TxAttr = std::mem::zeroed();

@@ -13,6 +13,7 @@ mod connection_errors;
 mod connections;
 mod contexts;
 mod control;
+mod data_order;
 mod datagrams;
 mod deferred_work;
 mod discovery;

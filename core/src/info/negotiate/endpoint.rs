@@ -5,7 +5,7 @@ use super::{Negotiation, at_most};
 use crate::flags::Flags;
 use crate::info::attributes::SHARED_CONTEXT;
 use crate::info::hints::EndpointHints;
-use crate::info::modes::Mode;
+use crate::info::modes::{CompletionOrder, MessageOrder, Mode};
 use crate::info::offer::{AUTH_KEY_SIZE_MAX, RX_CAPS, TX_CAPS};
 use crate::info::traffic_class::traffic_class_of_dscp;
 use crate::info::values::EndpointType;
@@ -56,13 +56,20 @@ impl Negotiation<'_> {
         let offered = side(self.info.caps, RX_CAPS);
         self.flags_within("rx_attr->caps", asked.caps, offered);
         self.flags_within("rx_attr->op_flags", asked.op_flags, most.op_flags);
+        let order = asked.completion_order;
         self.bits_within(
             "rx_attr->msg_order",
             "FI_ORDER_",
             asked.message_order,
             most.message_order,
         );
-        let order = asked.completion_order;
+        // Data ordering applies "between operations if message ordering is guaranteed", and a
+        // write may be done before the rest of a message in front of it has come.
+        let writes_in_order = order.contains(CompletionOrder::DATA);
+        if writes_in_order && asked.message_order.contains(MessageOrder::WAS) {
+            let offered = "no FI_ORDER_WAS where data is written in order (FI_ORDER_DATA)";
+            self.reject("rx_attr->msg_order", "FI_ORDER_WAS", offered);
+        }
         self.bits_within("rx_attr->comp_order", "FI_ORDER_", order, most.completion_order);
         self.within("rx_attr->iov_limit", asked.iov_limit, most.iov_limit);
         let size =
@@ -71,6 +78,9 @@ impl Negotiation<'_> {
         answer.caps = grant(asked.caps, offered);
         answer.op_flags = asked.op_flags;
         answer.completion_order = order.granted();
+        if writes_in_order {
+            answer.message_order.remove(MessageOrder::WAS);
+        }
         answer.size = size;
         // "The provider may adjust or ignore this value."
         answer.total_buffered_recv =

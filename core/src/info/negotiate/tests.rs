@@ -5,6 +5,8 @@ use crate::flags::Flags;
 use crate::info::*;
 use std::net::SocketAddr;
 
+mod orders;
+
 const V1_4: ApiVersion = ApiVersion::new(1, 4);
 const V1_17: ApiVersion = ApiVersion::new(1, 17);
 
@@ -170,29 +172,6 @@ fn order_and_default_flags_must_be_offered() {
     assert_eq!(accepted(&Hints::new().tx_op_flags(flags)).transmit.op_flags, flags);
     assert_eq!(accepted(&Hints::new()).transmit.op_flags, Flags::empty());
     assert_eq!(rejected(&Hints::new().tx_op_flags(Flags::MULTICAST)), ["tx_attr->op_flags"]);
-}
-
-/// "Providers should return the completion order that they actually provide": one for who asks.
-#[test]
-fn completions_keep_an_order_for_who_asks() {
-    let orders = |info: Info| (info.transmit.completion_order, info.receive.completion_order);
-    let (none, strict) = (CompletionOrder::empty(), CompletionOrder::STRICT);
-    assert_eq!(orders(accepted(&Hints::new())), (none, none));
-    assert_eq!(orders(accepted(&Hints::new().completion_order(strict))), (strict, strict));
-    let mut hints = Hints::new();
-    hints.transmit.completion_order = strict;
-    assert_eq!(orders(accepted(&hints)), (strict, none));
-    // Bits of it stand for nothing that is less.
-    hints.transmit.completion_order = CompletionOrder::from_bits_retain(1);
-    assert_eq!(orders(accepted(&hints)), (strict, none));
-    let data = Hints::new().completion_order(strict | CompletionOrder::DATA);
-    assert_eq!(rejected(&data), ["tx_attr->comp_order", "rx_attr->comp_order"]);
-    // What never completes has no order.
-    let hints = Hints::new().completion_order(strict);
-    for offer in [Offer::msg(), Offer::datagrams(4096)] {
-        assert_eq!(orders(negotiate(&offer, Some(&hints), V1_17).unwrap()), (strict, strict));
-    }
-    assert!(negotiate(&Offer::stream(), Some(&hints), V1_17).is_err());
 }
 
 /// "This flag requires that FI_RMA be set" (fi_getinfo(3), FI_RMA_PMEM).
