@@ -229,16 +229,18 @@ impl DefaultFlags {
         self.transmit().difference(Flags::MATCH_COMPLETE)
     }
 
-    /// Of atomic operations.
+    /// Of atomic operations. With `INJECT` "all outbound data buffers should be returned to the
+    /// user's control immediately" (fi_endpoint(3)): operands and what is compared with, and not
+    /// where results go.
     #[inline(always)]
     pub fn atomic(&self) -> Flags {
-        self.write().difference(Flags::INJECT | Flags::REMOTE_CQ_DATA)
+        self.write().difference(Flags::REMOTE_CQ_DATA)
     }
 
-    /// Of reads.
+    /// Of reads, which have no outbound data.
     #[inline(always)]
     pub fn read(&self) -> Flags {
-        self.atomic().difference(Flags::COMMIT_COMPLETE)
+        self.atomic().difference(Flags::INJECT | Flags::COMMIT_COMPLETE)
     }
 
     /// Of receive calls.

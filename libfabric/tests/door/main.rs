@@ -15,6 +15,7 @@ mod contexts;
 mod control;
 mod data_order;
 mod datagrams;
+mod default_flags;
 mod deferred_work;
 mod discovery;
 mod domain_events;
