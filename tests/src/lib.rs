@@ -218,6 +218,7 @@ macro_rules! conformance {
             load:
                 a_full_transmit_queue_has_no_side_effect,
                 what_is_left_counts_operations_of_all_kinds,
+                what_is_left_may_be_posted_while_others_drive,
                 an_exhausted_budget_loses_and_blocks_nothing,
                 fifty_endpoints_talk_all_to_all,
                 stuck_peers_do_not_stop_the_others,

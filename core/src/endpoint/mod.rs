@@ -429,9 +429,21 @@ impl<P: Provider> Endpoint<P> {
         }
     }
 
-    /// How many sends could be posted now. Reference: fi_endpoint(3), `fi_tx_size_left`.
+    /// "A lower bound on the number of transmit operations that may be posted … without that
+    /// operation returning -FI_EAGAIN" (fi_endpoint(3), `fi_tx_size_left`): not more than can wait for
+    /// another thread, which may drive the endpoint by then.
     pub fn sends_left(&self) -> Result<usize, PostError> {
-        self.unit()?.with(|engine| engine.sends_left())
+        let unit = self.unit()?;
+        let left = unit.with(|engine| engine.sends_left())?;
+        Ok(left.min(unit.submissions_left()))
+    }
+
+    /// The same of receives, which nothing limits but what waits for another thread: `usize::MAX`
+    /// where there is none. Reference: fi_endpoint(3), `fi_rx_size_left`.
+    pub fn receives_left(&self) -> Result<usize, PostError> {
+        let unit = self.unit()?;
+        unit.with(|_| ())?;
+        Ok(unit.submissions_left())
     }
 
     /// Closes the endpoint: pending operations are dropped without completions,

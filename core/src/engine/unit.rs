@@ -286,6 +286,15 @@ impl<P: Provider> Unit<P> {
         self.submit(Unowned::remote(post))
     }
 
+    /// How many operations of one direction may be posted, whoever owns the engine by then: half of
+    /// what may wait for a busy owner, since the other half is the other direction's.
+    pub fn submissions_left(&self) -> usize {
+        match self.sharing {
+            Sharing::Exclusive => usize::MAX,
+            Sharing::Shared => self.submissions.room() / 2,
+        }
+    }
+
     /// Leaves an operation for the owner. A refusal has no side effect.
     fn submit(&self, post: Unowned<'_>) -> Result<(), PostError> {
         if !post.leave(|submission| self.submissions.push(submission)) {

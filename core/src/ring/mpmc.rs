@@ -149,6 +149,12 @@ impl<T> Ring<T> {
         }
     }
 
+    /// How many more items it takes, as far as can be seen from here.
+    pub fn room(&self) -> usize {
+        let (head, tail) = (self.head.load(Ordering::Relaxed), self.tail.load(Ordering::Relaxed));
+        self.slots.len().saturating_sub(tail.wrapping_sub(head))
+    }
+
     /// Whether nothing is in it, nor being pushed.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {

@@ -153,13 +153,20 @@ unsafe extern "C" fn cancel(ep: *mut Fid, context: *mut c_void) -> isize {
     })
 }
 
-/// Receives are never refused for want of room, so the size is what was promised.
+/// "Operations posted without a valid context parameter … cannot be canceled."
+pub fn check_cancelable(context: *mut c_void) -> Result<(), Failure> {
+    if context.is_null() {
+        return Err(Failure::new(Errno::NOENT, "what has no context cannot be canceled"));
+    }
+    Ok(())
+}
+
+/// As many as was promised, but for what threads may be in each other's way.
 unsafe extern "C" fn rx_size_left(ep: *mut FidEp) -> isize {
     guarded("fi_rx_size_left", || {
         // SAFETY: C passes an open endpoint.
         let state = unsafe { object::owned(ep) }?;
-        state.endpoint.sends_left()?;
-        Ok(state.limits.receives as isize)
+        Ok(state.endpoint.receives_left()?.min(state.limits.receives) as isize)
     })
 }
 

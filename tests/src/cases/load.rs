@@ -1,6 +1,7 @@
 //! Many messages, many endpoints, little room.
 
 use kestrel_core::{
+    completion_queue::store::Sharing,
     domain::DomainOptions,
     endpoint::{EndpointOptions, PostError},
     error::{Errno, HasErrno},
@@ -8,7 +9,7 @@ use kestrel_core::{
     transport::Provider,
 };
 
-use crate::bed::{Bed, Memory, Options, Send, pattern, same};
+use crate::bed::{Bed, Memory, Options, Receive, Send, pattern, same};
 use crate::one_sided::{BOTH, Rma, expose, segment};
 use crate::scale::scaled;
 
@@ -69,6 +70,24 @@ pub fn what_is_left_counts_operations_of_all_kinds<P: Provider>(bed: &Bed<P>) {
     (0..posted / 2).for_each(|_| world.nodes[1].receive(200_000, None, 1));
     (0..posted).for_each(|_| drop(world.sent(0).good()));
     assert_eq!(node.endpoint.sends_left(), Ok(SIZE));
+}
+
+/// The same while another thread drives the endpoint, however long: here the one that asks does so.
+pub fn what_is_left_may_be_posted_while_others_drive<P: Provider>(bed: &Bed<P>) {
+    let bed = &Bed { provider: bed.provider.clone(), sharing: Sharing::Shared };
+    let world = bed.world(2);
+    let (node, bytes) = (&world.nodes[0], Memory::from(pattern(1, 8)));
+    let (send, receive) = (Send { pieces: bytes.all(), ..Send::default() }, Receive::default());
+    let left = [node.endpoint.sends_left().unwrap(), node.endpoint.receives_left().unwrap()];
+    assert!(left.iter().all(|&left| left > 0), "nothing is under way");
+    let engine_is_ours = node.endpoint.inspect(|_| {
+        (0..left[0]).for_each(|_| node.post_send(1, &send).unwrap());
+        (0..left[1]).for_each(|_| node.post_receive(&receive).unwrap());
+        // As few as there are.
+        let more = (0..10_000).find_map(|_| node.post_send(1, &send).err());
+        assert_eq!(more, Some(PostError::Again), "there is no end");
+    });
+    engine_is_ours.unwrap();
 }
 
 pub fn an_exhausted_budget_loses_and_blocks_nothing<P: Provider>(bed: &Bed<P>) {
