@@ -11,6 +11,7 @@ use kestrel_core::{
     address::AddressFormat,
     bind_count::BindCount,
     config::Config,
+    endpoint::EndpointError,
     error::Errno,
     info::{self, ApiVersion, EndpointType, Progress, Threading},
 };
@@ -167,6 +168,19 @@ pub unsafe fn open(
         *place = object::create(header, state);
         Ok(())
     })
+}
+
+/// "A resource domain was not bound to the endpoint or an attempt was made to bind multiple domains"
+/// (fi_endpoint(3), -FI_EDOMAIN): an object of a domain is bound to those of the same alone.
+pub fn check_domain(
+    one: &Arc<Domain>,
+    other: &Arc<Domain>,
+    object: &'static str,
+) -> Result<(), Failure> {
+    if Arc::ptr_eq(one, other) {
+        return Ok(());
+    }
+    Err(EndpointError::OtherDomain { object }.into())
 }
 
 fn open_core(info: &info::Info, config: &Config) -> Result<Arc<Domain>, Failure> {

@@ -34,6 +34,13 @@ pub struct State {
     _domain: Use,
 }
 
+impl State {
+    /// Whether an endpoint of `domain` may be bound to the region.
+    pub fn check_domain(&self, domain: &Arc<Domain>) -> Result<(), Failure> {
+        domain::check_domain(&self.domain, domain, "memory region")
+    }
+}
+
 static FID: OpsFid = OpsFid { close: object::close::<FidMr>, bind, control, ..FID_NOSYS };
 
 /// The calls of a domain that register.
@@ -220,7 +227,8 @@ unsafe extern "C" fn bind(mr: *mut Fid, other: *mut Fid, flags: u64) -> c_int {
         unsafe {
             let state = object::owned(mr.cast::<FidMr>())?;
             if (*other).ops == FidEp::operations() {
-                return Ok(());
+                let endpoint = &object::checked::<FidEp>(other)?.endpoint;
+                return state.check_domain(endpoint.domain());
             }
             let counter = &object::checked::<FidCntr>(other)?.counter;
             let flags = Flags::from_bits_retain(flags);

@@ -179,7 +179,8 @@ unsafe extern "C" fn bind(sep: *mut Fid, other: *mut Fid, flags: u64) -> c_int {
                 let shared = &object::checked::<FidSrx>(other)?.context;
                 return Ok(endpoint.bind_shared_receive(shared)?);
             }
-            Ok(endpoint.bind_address_vector(&object::checked::<FidAv>(other)?.vector)?)
+            let vector = object::checked::<FidAv>(other)?.vector_for(endpoint.domain())?;
+            Ok(endpoint.bind_address_vector(vector)?)
         }
     })
 }

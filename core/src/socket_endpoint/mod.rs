@@ -147,6 +147,11 @@ impl<P: Provider> SocketEndpoint<P> {
         &self.socket.endpoint
     }
 
+    /// The domain that it was opened on.
+    pub fn domain(&self) -> &Arc<Domain<P>> {
+        self.endpoint().domain()
+    }
+
     /// Which of the two it is.
     pub fn kind(&self) -> SocketKind {
         self.socket.kind

@@ -24,7 +24,7 @@ use crate::{
         control::{OpsAv, OpsFid},
         fid::{Fid, FidAv, FidDomain, FidEq, class},
     },
-    address, hints,
+    address, domain, hints,
     object::{self, FID_NOSYS, Header, Use},
     outcome::{Failure, done, guarded},
     words,
@@ -37,6 +37,14 @@ pub struct State {
     pub domain: Arc<Domain>,
     format: AddressFormat,
     _domain: Use,
+}
+
+impl State {
+    /// The vector, for an endpoint of `domain` to be bound to it.
+    pub fn vector_for(&self, domain: &Arc<Domain>) -> Result<&Arc<AddressVector>, Failure> {
+        domain::check_domain(&self.domain, domain, "address vector")?;
+        Ok(&self.vector)
+    }
 }
 
 static FID: OpsFid = OpsFid { close: object::close::<FidAv>, bind, ..FID_NOSYS };

@@ -7,7 +7,7 @@ use std::{
 
 use kestrel::{Domain, Endpoint, objects};
 use kestrel_core::{
-    endpoint::{DefaultFlags, EndpointError},
+    endpoint::DefaultFlags,
     error::Errno,
     flags::Flags,
     info::{self, EndpointType},
@@ -195,16 +195,13 @@ pub unsafe extern "C" fn bind(ep: *mut Fid, other: *mut Fid, flags: u64) -> c_in
             };
             if table == FidAv::operations() {
                 no_flags()?;
-                let state = object::checked::<FidAv>(other)?;
-                if !Arc::ptr_eq(&state.domain, endpoint.domain()) {
-                    return Err(EndpointError::OtherDomain { object: "address vector" }.into());
-                }
-                return Ok(endpoint.bind_address_vector(&state.vector)?);
+                let vector = object::checked::<FidAv>(other)?.vector_for(endpoint.domain())?;
+                return Ok(endpoint.bind_address_vector(vector)?);
             }
             if table == FidMr::operations() {
                 // As fi_mr_bind, which changes nothing.
-                object::checked::<FidMr>(other)?;
-                return no_flags();
+                no_flags()?;
+                return object::checked::<FidMr>(other)?.check_domain(endpoint.domain());
             }
             if table == FidStx::operations() {
                 no_flags()?;

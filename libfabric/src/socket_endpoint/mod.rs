@@ -171,7 +171,8 @@ unsafe extern "C" fn bind(ep: *mut Fid, other: *mut Fid, flags: u64) -> c_int {
         unsafe {
             let socket = &object::owned(ep.cast::<FidSocket>())?.socket;
             if (*other).ops == FidAv::operations() {
-                return Ok(socket.bind_address_vector(&object::checked::<FidAv>(other)?.vector)?);
+                let vector = object::checked::<FidAv>(other)?.vector_for(socket.domain())?;
+                return Ok(socket.bind_address_vector(vector)?);
             }
             if (*other).ops == FidEq::operations() {
                 let queue = object::checked::<FidEq>(other)?.queue();

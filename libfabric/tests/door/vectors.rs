@@ -11,10 +11,14 @@ use kestrel_core::address::Address;
 use crate::{
     abi::{
         attributes::{AvAttr, EqAttr, EqEntry, EqErrEntry},
-        fid::{FidAv, FidEq},
+        fid::{FidAv, FidEp, FidEq},
     },
     code,
+    contexts::open_sep,
+    flag,
     host::host,
+    kind,
+    one_sided::register,
     world::{World, av_attr, bind, close},
 };
 
@@ -424,4 +428,26 @@ fn another_domains_vector_is_refused() {
     assert_eq!(bind(ep, there.av, 0), code::DOMAIN);
     assert_eq!(bind(ep, here.av, 0), 0);
     assert_eq!(close(ep), 0);
+}
+
+/// "-FI_EDOMAIN: A resource domain was not bound to the endpoint or an attempt was made to bind
+/// multiple domains."
+#[test]
+fn another_domains_objects_are_refused() {
+    let Some(host) = host("another_domains_objects_are_refused") else { return };
+    let [here, there] = [World::new(host, 0), World::new(host, 0)];
+    let sep = open_sep(&here).unwrap();
+    assert_eq!([bind(sep, there.av, 0), bind(sep, here.av, 0)], [code::DOMAIN, 0]);
+    // SAFETY: hints have all attributes.
+    let sockets = World::empty(host, |hints| unsafe { (*hints.ep_attr).kind = kind::SOCK_DGRAM });
+    let socket = sockets.open_ep();
+    assert_eq!([bind(socket, here.av, 0), bind(socket, sockets.av, 0)], [code::DOMAIN, 0]);
+    let (mut ours, mut theirs) = ([0_u64; 2], [0_u64; 2]);
+    let ours = register(&here, &mut ours, flag::REMOTE_READ);
+    let theirs = register(&there, &mut theirs, flag::REMOTE_READ);
+    let ep = here.open_ep();
+    assert_eq!([bind(ep, theirs, 0), bind(ep, ours, 0)], [code::DOMAIN, 0]);
+    assert_eq!([bind(theirs, ep, 0), bind(ours, ep, 0)], [code::DOMAIN, 0]);
+    let all = [ep, socket, sep, ours.cast::<FidEp>(), theirs.cast()];
+    assert_eq!(all.map(close), [0; 5]);
 }
