@@ -23,7 +23,7 @@ use crate::{
     },
     endpoint::{
         message,
-        options::{ChangeableOptions, Options, getopt, setopt},
+        options::{self, ChangeableOptions, Options, getopt, setopt},
         post::Receives,
         tagged,
     },
@@ -143,28 +143,28 @@ unsafe extern "C" fn control(srx: *mut Fid, command: c_int, argument: *mut c_voi
             return Ok(());
         }
         let flags = flags.ok_or_else(|| Failure::null("the argument"))?;
-        let defaults = state.context.default_flags();
-        match (command, Flags::from_bits_retain(*flags)) {
-            (command::SETOPSFLAG, set) if set.contains(Flags::RECV) => Ok(defaults.set(set)?),
-            (command::GETOPSFLAG, Flags::RECV) => {
-                *flags = defaults.receive().bits();
-                Ok(())
-            }
-            (command::SETOPSFLAG | command::GETOPSFLAG, other) => {
-                Err(Failure::flags("a shared receive context", other.bits()))
-            }
-            _ => {
-                let reason = format!("command {command} of a shared receive context");
-                Err(Failure::new(Errno::NOSYS, reason))
-            }
+        if !matches!(command, command::SETOPSFLAG | command::GETOPSFLAG) {
+            let reason = format!("command {command} of a shared receive context");
+            return Err(Failure::new(Errno::NOSYS, reason));
         }
+        let (defaults, asked) = (state.context.default_flags(), Flags::from_bits_retain(*flags));
+        if !asked.contains(Flags::RECV) {
+            return Err(Failure::flags("a shared receive context", asked.bits()));
+        }
+        match command {
+            command::SETOPSFLAG => defaults.set(asked)?,
+            _ => *flags = defaults.get(asked)?.bits(),
+        }
+        Ok(())
     })
 }
 
 unsafe extern "C" fn cancel(srx: *mut Fid, context: *mut c_void) -> isize {
     guarded("fi_cancel", || {
         // SAFETY: C passes an open context.
-        unsafe { object::owned(srx.cast::<FidSrx>())? }.context.cancel(context as u64)?;
+        let state = unsafe { object::owned(srx.cast::<FidSrx>()) }?;
+        options::check_cancelable(context)?;
+        state.context.cancel(context as u64)?;
         Ok(0)
     })
 }

@@ -198,6 +198,27 @@ pub struct DefaultFlags {
     receive: AtomicU64,
 }
 
+/// Whose default flags are meant.
+enum Direction {
+    Transmit,
+    Receive,
+}
+
+impl Direction {
+    /// The one whose bit is set, if the other one's is not.
+    fn of(flags: Flags) -> Option<Direction> {
+        match (flags.contains(Flags::TRANSMIT), flags.contains(Flags::RECV)) {
+            (true, false) => Some(Direction::Transmit),
+            (false, true) => Some(Direction::Receive),
+            _ => None,
+        }
+    }
+}
+
+fn bad_flags(flags: Flags) -> EndpointError {
+    EndpointError::BadFlags { object: "default operation", flags }
+}
+
 impl Clone for DefaultFlags {
     fn clone(&self) -> Self {
         DefaultFlags::new(self.transmit(), self.receive())
@@ -249,6 +270,18 @@ impl DefaultFlags {
         Flags::from_bits_retain(self.receive.load(Ordering::Relaxed))
     }
 
+    /// Those of one direction: "The control argument must include FI_TRANSMIT or FI_RECV (not both)
+    /// flags to indicate the type of data transfer flags to be returned" (fi_endpoint(3),
+    /// FI_GETOPSFLAG). What else it includes says nothing: an argument that was used before holds
+    /// the flags that it was used for.
+    pub fn get(&self, asked: Flags) -> Result<Flags, EndpointError> {
+        match Direction::of(asked) {
+            Some(Direction::Transmit) => Ok(self.transmit()),
+            Some(Direction::Receive) => Ok(self.receive()),
+            None => Err(bad_flags(asked)),
+        }
+    }
+
     /// Sets those of one direction: the one whose bit, `TRANSMIT` or `RECV`, is set.
     /// Reference: fi_endpoint(3), FI_SETOPSFLAG: "setting FI_TRANSMIT or FI_RECV … it is
     /// an error to set both"; and `fi_ep_alias`.
@@ -258,15 +291,13 @@ impl DefaultFlags {
 
     /// The same, with flags that a caller has a meaning for which posts have none for.
     pub fn set_with(&self, flags: Flags, more: Flags) -> Result<(), EndpointError> {
-        let bad = EndpointError::BadFlags { object: "default operation", flags };
-        let (target, allowed) = match (flags.contains(Flags::TRANSMIT), flags.contains(Flags::RECV))
-        {
-            (true, false) => (&self.transmit, TRANSMIT_FLAGS),
-            (false, true) => (&self.receive, RECEIVE_FLAGS | Flags::RECV),
-            _ => return Err(bad),
+        let (target, allowed) = match Direction::of(flags) {
+            Some(Direction::Transmit) => (&self.transmit, TRANSMIT_FLAGS),
+            Some(Direction::Receive) => (&self.receive, RECEIVE_FLAGS | Flags::RECV),
+            None => return Err(bad_flags(flags)),
         };
         if !(allowed | more).contains(flags) {
-            return Err(bad);
+            return Err(bad_flags(flags));
         }
         let flags = flags.difference(Flags::TRANSMIT | Flags::RECV);
         target.store(flags.bits(), Ordering::Relaxed);

@@ -43,11 +43,7 @@ pub unsafe fn control<H: Aliased>(
         command::SETOPSFLAG => set::<H>(state, defaults, *flags()?),
         command::GETOPSFLAG => {
             let flags = flags()?;
-            *flags = match Flags::from_bits_retain(*flags) {
-                Flags::TRANSMIT => defaults.transmit().bits(),
-                Flags::RECV => defaults.receive().bits(),
-                other => return Err(Failure::flags("FI_GETOPSFLAG", other.bits())),
-            };
+            *flags = defaults.get(Flags::from_bits_retain(*flags))?.bits();
             Ok(())
         }
         _ => {

@@ -143,11 +143,10 @@ unsafe extern "C" fn cancel(ep: *mut Fid, context: *mut c_void) -> isize {
     guarded("fi_cancel", || {
         // SAFETY: C passes an open endpoint.
         let state = unsafe { object::owned(ep.cast::<FidEp>()) }?;
-        // "Operations posted without a valid context parameter … cannot be canceled."
         if context.is_null() {
             state.endpoint.sends_left()?;
-            return Err(Failure::new(Errno::NOENT, "what has no context cannot be canceled"));
         }
+        check_cancelable(context)?;
         state.endpoint.cancel(context as u64)?;
         Ok(0)
     })

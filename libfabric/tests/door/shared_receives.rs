@@ -7,6 +7,7 @@ use crate::{
     abi::{attributes::CqTaggedEntry, fid::FidEp},
     code,
     contexts::{close_sharers, open_shared, open_sharers, share, sharing_world},
+    control::flags_of,
     flag,
     host::host,
     kind,
@@ -130,4 +131,25 @@ fn a_receive_waits_for_its_threshold() {
     let mut untold = when(cntr, 1);
     assert_eq!(post(srx, (&raw mut *untold).cast()), code::OPNOTSUPP);
     assert_eq!((close(cntr), close(stx), close(srx)), (0, 0, 0));
+}
+
+/// "Operations posted without a valid context parameter … cannot be canceled", nor asked for more
+/// flags than a receive has.
+#[test]
+fn what_has_no_context_stays_posted() {
+    let Some(host) = host("what_has_no_context_stays_posted") else { return };
+    let mut world = sharing_world(host, kind::RDM);
+    let (stx, srx) = open_shared(&world);
+    let nodes = open_sharers(&mut world, stx, srx);
+    let none = std::ptr::null_mut::<c_void>();
+    // SAFETY: all of it is open; there is no buffer.
+    unsafe {
+        assert_eq!(((*(*srx).msg).recv)(srx, none, 0, none, u64::MAX, none), 0);
+        assert_eq!(((*(*srx).ops).cancel)(srx.cast(), none) as i32, code::NOENT);
+        assert_eq!(((*(*nodes[0].ep).msg).inject)(nodes[0].ep, none, 0, 1), 0);
+    }
+    assert!(world.completion(nodes[1]).op_context.is_null(), "it was received");
+    let flags = [flag::RECV, flag::RECV | 1 << 24].map(|asked| flags_of(srx, asked));
+    assert_eq!(flags, [0, 0]);
+    close_sharers(&mut world, stx, srx);
 }
