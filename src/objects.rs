@@ -161,11 +161,15 @@ pub fn open_scalable_endpoint(
 
 /// What an endpoint is opened with, as `info` describes it.
 pub fn endpoint_options(info: &Info) -> EndpointOptions {
+    let transmit = side(info, info.transmit.caps, TX_CAPS);
+    let receive = side(info, info.receive.caps, RX_CAPS);
     EndpointOptions {
         address: info.source,
         auth_key: info.endpoint.auth_key.clone(),
         vector_keys: info.domain.vector_keys,
-        capabilities: capabilities(info),
+        capabilities: info.caps.difference(TX_CAPS | RX_CAPS) | transmit | receive,
+        transmit_capabilities: transmit,
+        receive_capabilities: receive,
         transmit_size: info.transmit.size,
         inject_size: info.transmit.inject_size,
         transmit_flags: info.transmit.op_flags,
@@ -187,14 +191,11 @@ fn is_strict(order: CompletionOrder) -> bool {
     order.contains(CompletionOrder::STRICT)
 }
 
-/// What an endpoint can: of each direction what its own attributes say, where they say anything.
-fn capabilities(info: &Info) -> Flags {
-    let side = |own: Flags, applicable: Flags| {
-        let own = if own.is_empty() { info.caps } else { own };
-        own & info.caps & applicable
-    };
-    let of_sides = side(info.transmit.caps, TX_CAPS) | side(info.receive.caps, RX_CAPS);
-    info.caps.difference(TX_CAPS | RX_CAPS) | of_sides
+/// Of the capabilities, those of one side: what its own attributes say, where they say anything,
+/// of what applies.
+fn side(info: &Info, own: Flags, applicable: Flags) -> Flags {
+    let own = if own.is_empty() { info.caps } else { own };
+    own & info.caps & applicable
 }
 
 /// Opens a passive endpoint as `info` describes it, at `info.source` if that is given, with

@@ -325,6 +325,7 @@ macro_rules! conformance {
                 receives_scale_beside_a_shared_transmit_context,
                 transmits_scale_beside_a_shared_receive_context,
                 what_came_before_its_context_takes_a_shared_receive,
+                an_endpoint_shares_one_side_of_what_it_can,
                 what_a_scalable_endpoint_cannot_share_is_refused;
             shared_peeks:
                 a_peek_finds_what_waits_at_any_endpoint,

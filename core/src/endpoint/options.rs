@@ -7,7 +7,7 @@ use crate::{
     config::Config,
     connection::CM_DATA_SIZE,
     flags::Flags,
-    info::dscp_on_the_wire,
+    info::{RX_CAPS, TX_CAPS, dscp_on_the_wire},
     primitive::{AtomicU64, Ordering},
     transport::{Opening, Provider, Service},
 };
@@ -28,6 +28,10 @@ pub struct EndpointOptions {
     pub vector_keys: bool,
     /// Of [`Flags`]: `MSG`, `TAGGED`, `SEND`, `RECV`, `DIRECTED_RECV`, `RMA`, …
     pub capabilities: Flags,
+    /// Of the capabilities, those that it transmits with (`tx_attr.caps`).
+    pub transmit_capabilities: Flags,
+    /// Of the capabilities, those that it receives with (`rx_attr.caps`).
+    pub receive_capabilities: Flags,
     /// Sends that may be under way before a post answers `Again`.
     pub transmit_size: usize,
     /// The longest injected message. Units: bytes.
@@ -102,6 +106,8 @@ impl Default for EndpointOptions {
                 | Flags::REMOTE_WRITE
                 | Flags::RMA_EVENT
                 | Flags::MULTICAST,
+            transmit_capabilities: TX_CAPS,
+            receive_capabilities: RX_CAPS,
             transmit_size: config.tx_size,
             inject_size: config.inject_size,
             transmit_flags: Flags::empty(),

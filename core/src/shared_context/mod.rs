@@ -19,7 +19,6 @@ use crate::{
     domain::{Domain, OpenError},
     endpoint::{EndpointError, EndpointOptions},
     flags::Flags,
-    info::TX_CAPS,
     transport::Provider,
 };
 
@@ -67,7 +66,7 @@ impl<P: Provider> SharedTransmit<P> {
         if !Arc::ptr_eq(domain, &self.domain) {
             return Err(EndpointError::OtherDomain { object });
         }
-        within(TX_CAPS, endpoint, &self.options)?;
+        within(endpoint.transmit_capabilities, endpoint, &self.options)?;
         for (option, value, most) in [
             ("tx_attr->size", endpoint.transmit_size, self.options.transmit_size),
             ("tx_attr->inject_size", endpoint.inject_size, self.options.inject_size),
@@ -94,7 +93,8 @@ impl<P: Provider> Drop for SharedTransmit<P> {
     }
 }
 
-/// The capabilities of one direction that `endpoint` has and a context has not.
+/// Whether a context has what `endpoint` can in one `direction`; what that one can in the other
+/// direction is nothing to it.
 fn within(
     direction: Flags,
     endpoint: &EndpointOptions,

@@ -19,7 +19,6 @@ use crate::{
     },
     engine::unit::Unit,
     flags::Flags,
-    info::RX_CAPS,
     memory::Pieces,
     operation::{IOV_LIMIT, ReceiveOperation, ReceivePost},
     protocol::receive::canceled,
@@ -116,7 +115,7 @@ impl<P: Provider> SharedReceive<P> {
         if !Arc::ptr_eq(domain, &self.domain) {
             return Err(EndpointError::OtherDomain { object });
         }
-        within(RX_CAPS, endpoint, &self.options)?;
+        within(endpoint.receive_capabilities, endpoint, &self.options)?;
         self.binds.bind().map_err(|_| EndpointError::Closed { object })
     }
 

@@ -33,6 +33,9 @@ fn mixed_world(host: &'static Host, transmit: usize, receive: usize) -> World {
     world
 }
 
+/// FI_RMA.
+const RMA: u64 = 1 << 2;
+
 /// A context with a queue of its own, enabled.
 fn enabled(world: &World, ep: *mut FidEp, direction: u64) -> Node {
     let cq = world.open_cq(&mut cq_attr()).unwrap();
@@ -104,4 +107,25 @@ fn transmit_contexts_stand_beside_a_shared_receive_context() {
     assert_eq!([close(srx), close(sep), close(srx), close(stx)], [code::BUSY, 0, 0, 0]);
     assert_eq!(all.map(|node| close(node.cq)), [0; 3]);
     assert_eq!(close(av), 0);
+}
+
+/// "Endpoints associated with a shared transmit context must use a subset of the transmit context's
+/// attributes": of transmit attributes, and the same of what they receive.
+#[test]
+fn a_side_shares_what_its_own_attributes_say() {
+    let Some(host) = host("a_side_shares_what_its_own_attributes_say") else { return };
+    let world = World::empty(host, |hints| {
+        hints.caps = flag::MSG | RMA;
+        // SAFETY: hints have all attributes.
+        unsafe {
+            (*hints.tx_attr).caps = RMA | flag::WRITE;
+            (*hints.rx_attr).caps = flag::MSG | flag::RECV;
+            ((*hints.ep_attr).tx_ctx_cnt, (*hints.ep_attr).rx_ctx_cnt) = (SHARED, SHARED);
+        }
+    });
+    let (stx, srx) = open_shared(&world);
+    let (ep, cq) = (world.open_ep(), world.open_cq(&mut cq_attr()).unwrap());
+    assert_eq!([bind(ep, stx, 0), bind(ep, srx, 0), bind(ep, world.av, 0)], [0; 3]);
+    assert_eq!((bind(ep, cq, flag::SEND | flag::RECV), enable(ep)), (0, 0));
+    assert_eq!([close(ep), close(cq), close(stx), close(srx)], [0; 4]);
 }

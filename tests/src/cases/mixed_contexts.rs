@@ -212,6 +212,38 @@ pub fn what_came_before_its_context_takes_a_shared_receive<P: Provider>(bed: &Be
     shared.close().unwrap();
 }
 
+/// "Endpoints associated with a shared transmit context must use a subset of the transmit context's
+/// attributes": what they receive is nothing to it, and the other way round.
+pub fn an_endpoint_shares_one_side_of_what_it_can<P: Provider>(bed: &Bed<P>) {
+    let domain = bed.domain(DomainOptions::default());
+    let (sends, receives) = (Flags::RMA | Flags::WRITE, Flags::MSG | Flags::RECV);
+    let of = |capabilities| EndpointOptions { capabilities, ..EndpointOptions::default() };
+    let transmit = SharedTransmit::open(&domain, of(sends)).unwrap();
+    let receive = SharedReceive::open(&domain, of(receives)).unwrap();
+    let both = EndpointOptions {
+        transmit_capabilities: sends,
+        receive_capabilities: receives,
+        shares_transmit: true,
+        shares_receive: true,
+        ..of(sends | receives)
+    };
+    let endpoint = Endpoint::open(&domain, both.clone()).unwrap();
+    endpoint.bind_shared_transmit(&transmit).unwrap();
+    endpoint.bind_shared_receive(&receive).unwrap();
+    let more = EndpointOptions {
+        transmit_capabilities: sends | Flags::MSG,
+        receive_capabilities: receives | Flags::RMA,
+        ..both
+    };
+    let endpoint = Endpoint::open(&domain, more).unwrap();
+    let refused = [
+        endpoint.bind_shared_transmit(&transmit).unwrap_err(),
+        endpoint.bind_shared_receive(&receive).unwrap_err(),
+    ];
+    let missing = [Flags::MSG, Flags::RMA];
+    assert_eq!(refused, missing.map(|missing| EndpointError::BeyondEndpoint { missing }));
+}
+
 pub fn what_a_scalable_endpoint_cannot_share_is_refused<P: Provider>(bed: &Bed<P>) {
     let [domain, elsewhere] = [(); 2].map(|()| bed.domain(DomainOptions::default()));
     let transmit = |domain| SharedTransmit::open(domain, naming()).unwrap();
