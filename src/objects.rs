@@ -71,7 +71,8 @@ pub fn domain_parts(
 ) -> Result<(Arc<Provider>, DomainOptions), OpenError> {
     // "The domain authorization key will be used if auth_key_size is set to 0": see fi_endpoint(3).
     let provider = provider(config, &info.domain.name, &info.domain.auth_key)?;
-    let options = settings::domain_options(config, info.domain.data_progress);
+    let mut options = settings::domain_options(config, info.domain.data_progress);
+    options.traffic_class = info.domain.traffic_class;
     Ok((Arc::new(provider), options))
 }
 

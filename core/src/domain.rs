@@ -93,6 +93,9 @@ pub struct DomainOptions {
     pub unexpected_budget: u64,
     /// How long a call that waits polls before it sleeps.
     pub spin: Duration,
+    /// What packets of endpoints are marked with that say nothing themselves; 0: nothing.
+    /// Reference: fi_domain(3), `tclass`.
+    pub traffic_class: u32,
     /// What the application does when it registers memory, as negotiated: with
     /// `PROV_KEY` keys are ours, with `VIRT_ADDR` remote addresses are the target's own.
     pub memory_region_mode: MemoryRegionMode,
@@ -105,6 +108,7 @@ impl Default for DomainOptions {
             progress: ProgressMode::Manual,
             unexpected_budget: config.unexpected_budget_bytes as u64,
             spin: Duration::from_micros(config.spin_us),
+            traffic_class: 0,
             memory_region_mode: MemoryRegionMode::BASIC_EQUIVALENT,
         }
     }

@@ -69,11 +69,6 @@ impl State {
             return Err(Failure::new(Errno::INVAL, reason));
         }
         endpoint.domain.vector_keys = vector_keys;
-        // "If tclass is unset … the endpoint will use the default traffic class associated with
-        // the domain" (fi_endpoint(3)).
-        if endpoint.transmit.traffic_class == 0 {
-            endpoint.transmit.traffic_class = self.info.domain.traffic_class;
-        }
         Ok(())
     }
 

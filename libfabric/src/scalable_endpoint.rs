@@ -204,6 +204,7 @@ impl State {
         let mut info = self.info.clone();
         info.transmit.op_flags = self.defaults.transmit();
         info.receive.op_flags = self.defaults.receive();
+        info.transmit.traffic_class = self.endpoint.options().traffic_class;
         info
     }
 

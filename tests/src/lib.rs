@@ -191,6 +191,7 @@ macro_rules! conformance {
             binding:
                 other_keys_do_not_talk,
                 what_is_bound_twice_is_refused,
+                a_domains_class_is_the_default,
                 another_domains_objects_are_refused,
                 enabling_needs_queues_and_a_vector,
                 what_is_in_use_is_busy,

@@ -4,9 +4,15 @@ use std::{ops::Deref, sync::Arc};
 
 use kestrel_core::{
     completion_queue::store::Sharing,
+    domain::DomainOptions,
+    info::traffic_class_of_dscp,
     transport::{Bell, CoreClaim, Opening, Provider, Unreachable},
 };
-use kestrel_tests::{bed::Bed, conformance, fake::fake_provider};
+use kestrel_tests::{
+    bed::{Bed, Options},
+    conformance,
+    fake::{fake_bed, fake_provider},
+};
 use kestrel_verbs::{
     Carrier, RcProvider, VerbsOptions,
     device::LinkLayer,
@@ -102,4 +108,17 @@ mod tight {
     conformance!(bed(options(), Sharing::Shared));
     conformance!(datagrams over bed(options(), Sharing::Shared));
     conformance!(adapter_atomics over bed_with(options(), Sharing::Shared, true));
+}
+
+/// "The endpoint will use the default traffic class associated with the domain" (fi_endpoint(3)).
+#[test]
+fn packets_have_the_class_of_their_domain() {
+    let (bed, fabric) = fake_bed(VerbsOptions::default());
+    let domain =
+        DomainOptions { traffic_class: traffic_class_of_dscp(46), ..DomainOptions::default() };
+    let world = bed.world_with(2, &Options { domain, ..Options::default() });
+    world.nodes[0].send(vec![7; 8], 1, None, 0);
+    world.nodes[1].receive(8, None, 0);
+    world.received(1).good();
+    assert_eq!(fabric.code_points(), [46]);
 }

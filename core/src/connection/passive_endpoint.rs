@@ -51,7 +51,12 @@ struct State<P: Provider> {
 
 /// What the transport at `address` is opened with, which an active endpoint may take over.
 fn opening(info: &Info, address: Option<Address>) -> Opening<'_> {
-    let dscp = dscp_on_the_wire(info.transmit.traffic_class);
+    let class = match info.transmit.traffic_class {
+        // No domain is open here: it is the one that `info` describes.
+        0 => info.domain.traffic_class,
+        class => class,
+    };
+    let dscp = dscp_on_the_wire(class);
     Opening { address, auth_key: &info.endpoint.auth_key, dscp, ..Opening::default() }
 }
 

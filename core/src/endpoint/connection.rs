@@ -23,7 +23,7 @@ impl<P: Provider> Endpoint<P> {
         options: EndpointOptions,
         request: ConnectionRequest<P>,
     ) -> Result<Arc<Self>, OpenError> {
-        let options = EndpointOptions { connected: true, ..options };
+        let options = EndpointOptions { connected: true, ..options }.on(domain.options());
         match domain.provider().open_as(options.opening()) {
             Ok(transport) => Self::open_over(domain, options, transport, Some(request)),
             Err(error) => {
@@ -43,7 +43,7 @@ impl<P: Provider> Endpoint<P> {
         passive: &PassiveEndpoint<P>,
     ) -> Result<Arc<Self>, ConnectionError> {
         let transport = passive.give_up()?;
-        let options = EndpointOptions { connected: true, ..options };
+        let options = EndpointOptions { connected: true, ..options }.on(domain.options());
         Ok(Self::open_over(domain, options, transport, None)?)
     }
 

@@ -160,6 +160,7 @@ impl<P: Provider> Endpoint<P> {
         if domain.provider().forked() {
             return Err(OpenError::ForkedChild);
         }
+        let options = options.on(domain.options());
         let transport = domain.provider().open_as(options.opening())?;
         Self::open_over(domain, options, transport, None)
     }

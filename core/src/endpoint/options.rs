@@ -6,6 +6,7 @@ use crate::{
     address::Address,
     config::Config,
     connection::CM_DATA_SIZE,
+    domain::DomainOptions,
     flags::Flags,
     info::{RX_CAPS, TX_CAPS, dscp_on_the_wire},
     primitive::{AtomicU64, Ordering},
@@ -41,7 +42,7 @@ pub struct EndpointOptions {
     /// Flags of receive calls that name none.
     pub receive_flags: Flags,
     /// What its packets are marked with, where they travel through a network. Reference:
-    /// fi_endpoint(3), `tclass`; 0: nothing.
+    /// fi_endpoint(3), `tclass`; 0: as its domain says.
     pub traffic_class: u32,
     /// FI_OPT_MIN_MULTI_RECV at the start. Units: bytes.
     pub multi_receive_min: usize,
@@ -70,6 +71,16 @@ pub struct EndpointOptions {
 }
 
 impl EndpointOptions {
+    /// What an endpoint on a domain like this is opened with: "If tclass is unset or set to
+    /// FI_TC_UNSPEC, the endpoint will use the default traffic class associated with the domain"
+    /// (fi_endpoint(3)).
+    pub(crate) fn on(mut self, domain: &DomainOptions) -> Self {
+        if self.traffic_class == 0 {
+            self.traffic_class = domain.traffic_class;
+        }
+        self
+    }
+
     /// What its transport is opened with.
     pub(crate) fn opening(&self) -> Opening<'_> {
         let service = if self.datagrams { Service::Datagrams } else { Service::Reliable };

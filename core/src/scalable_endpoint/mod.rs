@@ -91,6 +91,7 @@ impl<P: Provider> ScalableEndpoint<P> {
         }
         let counts = counts.specified(&options)?;
         let count = counts.transmit.max(counts.receive);
+        let options = options.on(domain.options());
         let transports = open_row(&**domain.provider(), &options, count)?;
         domain.uses().bind().map_err(|_| OpenError::Closed)?;
         let pairs = transports.into_iter().enumerate();

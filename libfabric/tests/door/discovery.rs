@@ -2,18 +2,21 @@
 
 use std::{
     ffi::{CStr, CString},
+    mem,
     ptr::{null, null_mut},
 };
 
 use crate::{
     abi::{
         fid::Provider,
-        info::{FabricAttr, Info},
+        info::{FabricAttr, Info, TxAttr},
     },
-    code, flag,
+    code,
+    contexts::{NAMED_RX_CTX, open_sep, tx_context},
+    flag,
     host::{Host, host},
     kind,
-    world::{VERSION, auth_key, info},
+    world::{VERSION, World, auth_key, close, info},
 };
 
 fn find(
@@ -163,7 +166,7 @@ fn traffic_classes_are_answered() {
     // SAFETY: hints and answers have all attributes.
     unsafe {
         for (own, domain, expected) in
-            [(low_latency, 0, low_latency), (0, code_point, code_point), (0, 0, 0)]
+            [(low_latency, 0, low_latency), (0, code_point, 0), (0, 0, 0)]
         {
             let found = info(host, |hints| {
                 (*hints.tx_attr).tclass = own;
@@ -246,7 +249,34 @@ fn provider() -> &'static Provider {
         assert!(!library.is_null(), "{path:?} is not loaded");
         let entry = libc::dlsym(library, c"fi_prov_ini".as_ptr());
         assert!(!entry.is_null());
-        let entry: extern "C" fn() -> *mut Provider = std::mem::transmute(entry);
+        let entry: extern "C" fn() -> *mut Provider = mem::transmute(entry);
         &*entry()
+    }
+}
+
+/// "If tclass is unset or set to FI_TC_UNSPEC, the endpoint will use the default traffic class
+/// associated with the domain": the one that it is opened on, whatever else its info says.
+#[test]
+fn an_endpoint_has_its_domains_class() {
+    let Some(host) = host("an_endpoint_has_its_domains_class") else { return };
+    const OURS: u32 = 0x100 | 46;
+    const OTHER: u32 = 0x201;
+    let world = World::empty(host, |hints| {
+        hints.caps = flag::MSG | NAMED_RX_CTX;
+        // SAFETY: hints have all attributes.
+        unsafe { (*hints.domain_attr).tclass = OURS };
+    });
+    for (asked, told) in [(0, OURS), (OTHER, OTHER)] {
+        // SAFETY: the info has all attributes.
+        unsafe {
+            (*(*world.info).domain_attr).tclass = OTHER;
+            (*(*world.info).tx_attr).tclass = asked;
+        }
+        let sep = open_sep(&world).unwrap();
+        // SAFETY: attributes of zeroes are valid.
+        let mut tx = unsafe { mem::zeroed::<TxAttr>() };
+        let context = tx_context(sep, 0, &raw mut tx).unwrap();
+        assert_eq!(tx.tclass, told);
+        assert_eq!((close(context), close(sep)), (0, 0));
     }
 }

@@ -8,11 +8,14 @@ use kestrel_core::{
     error::{Errno, HasErrno},
     event_queue::{Event, EventRead},
     flags::Flags,
+    info::traffic_class_of_dscp,
+    scalable_endpoint::ScalableEndpoint,
     transport::Provider,
 };
 
 use crate::bed::{Bed, Options, open_vector, pattern, same};
 use crate::completion::read_each;
+use crate::contexts::counts;
 use crate::link::{self, End, Listener};
 
 const BOTH: Flags = Flags::TRANSMIT.union(Flags::RECV);
@@ -299,4 +302,19 @@ pub fn a_domains_event_queue_is_the_default<P: Provider>(bed: &Bed<P>) {
     caller.close();
     domain.close().unwrap();
     events.close().unwrap();
+}
+
+/// "If tclass is unset or set to FI_TC_UNSPEC, the endpoint will use the default traffic class
+/// associated with the domain."
+pub fn a_domains_class_is_the_default<P: Provider>(bed: &Bed<P>) {
+    let (theirs, own) = (traffic_class_of_dscp(46), traffic_class_of_dscp(10));
+    for (of_domain, asked, expected) in [(theirs, 0, theirs), (theirs, own, own), (0, own, own)] {
+        let options = DomainOptions { traffic_class: of_domain, ..DomainOptions::default() };
+        let domain = bed.domain(options);
+        let options = EndpointOptions { traffic_class: asked, ..EndpointOptions::default() };
+        let endpoint = Endpoint::open(&domain, options.clone()).unwrap();
+        assert_eq!(endpoint.options().traffic_class, expected);
+        let endpoint = ScalableEndpoint::open(&domain, options, counts(1, 1)).unwrap();
+        assert_eq!(endpoint.options().traffic_class, expected);
+    }
 }

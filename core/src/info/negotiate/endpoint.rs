@@ -45,8 +45,8 @@ impl Negotiation<'_> {
         answer.caps = grant(asked.caps, offered);
         answer.op_flags = asked.op_flags;
         answer.completion_order = order.granted();
-        answer.traffic_class =
-            asked.traffic_class.or(self.hints.domain.traffic_class).unwrap_or_default();
+        // Unset it stays: an endpoint has the class of the domain that it is opened on.
+        answer.traffic_class = asked.traffic_class.unwrap_or_default();
         answer.inject_size = inject;
         answer.size = size;
     }
