@@ -23,6 +23,14 @@ pub struct Reporter {
 }
 
 impl Reporter {
+    /// Unbinds a passive endpoint's queue: nothing is reported by that name any more, and what was
+    /// is forgotten.
+    pub(crate) fn let_go(self) {
+        self.queue.discard(self.fid);
+        // Counted when it was bound, so this cannot fail.
+        let _ = self.queue.binds().unbind();
+    }
+
     pub(crate) fn push(&self, event: Event) {
         self.queue.push(event);
     }

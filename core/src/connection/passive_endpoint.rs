@@ -96,6 +96,9 @@ impl<P: Provider> PassiveEndpoint<P> {
         if state.reporter.is_some() {
             return Err(ConnectionError::EventQueueBound);
         }
+        if state.unit.is_none() && state.transport.is_none() {
+            return Err(ConnectionError::Gone);
+        }
         queue.binds().bind()?;
         state.reporter = Some(Reporter { queue: queue.clone(), fid });
         Ok(())
@@ -156,6 +159,9 @@ impl<P: Provider> PassiveEndpoint<P> {
         if state.unit.is_some() {
             return Err(ConnectionError::Listening { what: "listening" });
         }
+        if state.transport.is_none() {
+            return Err(ConnectionError::Gone);
+        }
         let reporter = state.reporter.clone().ok_or(ConnectionError::NoEventQueue)?;
         let transport = state.transport.take().ok_or(ConnectionError::Gone)?;
         let queue = reporter.queue.clone();
@@ -212,7 +218,11 @@ impl<P: Provider> PassiveEndpoint<P> {
         if state.unit.is_some() {
             return Err(ConnectionError::Listening { what: "taking it over" });
         }
-        state.transport.take().ok_or(ConnectionError::Gone)
+        let transport = state.transport.take().ok_or(ConnectionError::Gone)?;
+        let reporter = state.reporter.take();
+        drop(state);
+        reporter.into_iter().for_each(Reporter::let_go);
+        Ok(transport)
     }
 
     /// Closes it. Requests that no endpoint was opened from are refused; the others, and
@@ -222,14 +232,12 @@ impl<P: Provider> PassiveEndpoint<P> {
         let (unit, reporter) = (state.unit.take(), state.reporter.take());
         let transport = state.transport.take();
         drop(state);
-        if let Some(Reporter { queue, fid }) = reporter {
+        if let Some(reporter) = reporter {
             if let Some(unit) = &unit {
                 linger(unit);
-                queue.remove_driven(unit);
+                reporter.queue.remove_driven(unit);
             }
-            queue.discard(fid);
-            // Counted when it was bound, so this cannot fail.
-            let _ = queue.binds().unbind();
+            reporter.let_go();
         }
         if self.provider.forked() {
             // The parent's transport is not ours to close.

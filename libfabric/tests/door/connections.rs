@@ -429,7 +429,7 @@ fn a_passive_endpoint_has_a_name_and_a_backlog() {
 #[test]
 fn an_active_endpoint_takes_a_passive_one_over() {
     let Some(host) = host("an_active_endpoint_takes_a_passive_one_over") else { return };
-    let (place, reserved) = (Place::listening(host), Place::new(host));
+    let (place, mut reserved) = (Place::listening(host), Place::new(host));
     let address = name(reserved.pep);
     // SAFETY: the copy is libfabric's and freed below.
     let info = unsafe { (host.dupinfo)(place.info) };
@@ -438,6 +438,10 @@ fn an_active_endpoint_takes_a_passive_one_over() {
     let end = place.open_ep(info).expect("an endpoint instead of the passive one");
     assert_eq!(name(end.ep), address);
     assert_eq!(reserved.listen(), code::OPBADSTATE);
+    // "The passive endpoint is no longer bound to any fabric resources".
+    assert_eq!(close(reserved.events), 0);
+    reserved.events = reserved.open_eq();
+    assert_eq!(bind(reserved.pep, reserved.events, 0), code::OPBADSTATE);
     assert_eq!(end.connect(&name(place.pep), &[]), 0);
     let request = place.request(end);
     // SAFETY: both infos are not used any more; closing answers the request.

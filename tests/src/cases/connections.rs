@@ -416,6 +416,9 @@ pub fn a_passive_endpoint_is_taken_over<P: Provider>(bed: &Bed<P>) {
     });
     assert_eq!(caller.endpoint.address(), address);
     assert_eq!(reserved.passive.listen(), Err(ConnectionError::Gone));
+    reserved.events.close().unwrap();
+    let bound = reserved.passive.bind_event_queue(&listener.events, link::LISTENER);
+    assert_eq!(bound, Err(ConnectionError::Gone));
     reserved.passive.close();
     caller.endpoint.connect(listener.passive.address(), &[]).unwrap();
     let request = listener.take(&[&caller]);
