@@ -61,6 +61,7 @@ macro_rules! conformance {
                 delivery_waits_for_the_receivers_engine,
                 match_waits_until_matched,
                 acknowledged_messages_arrive_whole_however_the_room,
+                a_selective_queue_tells_of_remote_data,
                 selective_binding_suppresses_success_alone;
             multi_receive:
                 messages_fill_a_buffer_one_after_the_other,

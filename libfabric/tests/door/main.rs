@@ -19,6 +19,7 @@ mod default_flags;
 mod deferred_work;
 mod discovery;
 mod domain_events;
+mod endpoint_attributes;
 mod forks;
 mod host;
 mod life_cycle;

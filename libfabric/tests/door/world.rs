@@ -62,13 +62,22 @@ pub fn bind<T, U>(object: *mut T, other: *mut U, flags: u64) -> c_int {
 
 /// What the first answer of fi_getinfo is, for hints that `change` makes of none.
 pub fn info(host: &Host, change: impl FnOnce(&mut Info)) -> Result<*mut Info, c_int> {
+    info_of(host, VERSION, change)
+}
+
+/// The same for an application of another `version`.
+pub fn info_of(
+    host: &Host,
+    version: u32,
+    change: impl FnOnce(&mut Info),
+) -> Result<*mut Info, c_int> {
     let mut found = null_mut();
     // SAFETY: libfabric allocates hints with all attributes.
     unsafe {
         let hints = (host.dupinfo)(null());
         (*(*hints).fabric_attr).prov_name = libc::strdup(c"kestrel".as_ptr());
         change(&mut *hints);
-        let status = (host.getinfo)(VERSION, null(), null(), 0, hints, &raw mut found);
+        let status = (host.getinfo)(version, null(), null(), 0, hints, &raw mut found);
         (host.freeinfo)(hints);
         if status == 0 { Ok(found) } else { Err(status) }
     }
@@ -98,7 +107,11 @@ pub fn cq_attr() -> CqAttr {
 impl World {
     /// A domain of its own for a test, without endpoints.
     pub fn empty(host: &'static Host, change: impl FnOnce(&mut Info)) -> World {
-        let info = info(host, change).expect("kestrel offers this");
+        World::over(host, info(host, change).expect("kestrel offers this"))
+    }
+
+    /// The same as an answer of fi_getinfo describes it.
+    pub fn over(host: &'static Host, info: *mut Info) -> World {
         let mut world = World {
             host,
             info,

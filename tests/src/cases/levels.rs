@@ -3,6 +3,7 @@
 use kestrel_core::{error::Errno, flags::Flags, transport::Provider};
 
 use crate::bed::{Bed, Memory, Options, Receive, Send, pattern, same};
+use crate::one_sided::{BOTH, Rma, expose, segment};
 
 /// Inline, spilled, one part, several parts without consent, with consent.
 const LENGTHS: [usize; 6] = [0, 8, 300, 5_000, 60_000, 1 << 20];
@@ -162,4 +163,23 @@ pub fn selective_binding_suppresses_success_alone<P: Provider>(bed: &Bed<P>) {
         world.poll(20);
         world.nothing_more();
     }
+}
+
+/// Data that a peer sends with a write is no operation of ours that could ask for a completion: it is
+/// told on a selective queue as on others.
+pub fn a_selective_queue_tells_of_remote_data<P: Provider>(bed: &Bed<P>) {
+    let options = Options { bind: Flags::SELECTIVE_COMPLETION, ..Options::default() };
+    let (target, from) = (Memory::zeroed(8), Memory::from(pattern(1, 8)));
+    let world = bed.world_with(2, &options);
+    let region = expose(&world.nodes[1], &target, BOTH, 0);
+    let segments = [segment(&region, 0, 8)];
+    let write = Rma { pieces: from.all(), segments: &segments, ..Rma::default() };
+    world.nodes[0].post_write(1, &Rma { data: Some(5), ..write }).unwrap();
+    let told = world.received(1).good();
+    let flags = Flags::RMA | Flags::REMOTE_WRITE | Flags::REMOTE_CQ_DATA;
+    assert_eq!((told.flags, told.data), (flags, 5));
+    same(&target.bytes(), &from.bytes(), "written when the data is told");
+    world.nodes[0].post_write(1, &write).unwrap();
+    world.poll(20);
+    world.nothing_more();
 }

@@ -1,0 +1,219 @@
+//! What the attributes of endpoints say, and what endpoints make of them. Reference: fi_endpoint(3),
+//! "ENDPOINT ATTRIBUTES", "TRANSMIT CONTEXT ATTRIBUTES", "RECEIVE CONTEXT ATTRIBUTES".
+
+use std::{
+    ffi::{c_int, c_void},
+    ptr::null_mut,
+};
+
+use crate::{
+    code, flag,
+    host::host,
+    kind,
+    one_sided::register,
+    world::{Node, World, auth_key, bind, close, cq_attr, enable, info, info_of},
+};
+
+const RMA: u64 = 1 << 2;
+const NONE: *mut c_void = null_mut();
+
+/// "A value of -1 guarantees ordering for any data size."
+#[test]
+fn any_size_is_ordered() {
+    let Some(host) = host("any_size_is_ordered") else { return };
+    for (kind, expected) in
+        [(kind::RDM, usize::MAX), (kind::MSG, usize::MAX), (kind::DGRAM, 0), (kind::SOCK_STREAM, 0)]
+    {
+        // SAFETY: hints and answers have all attributes.
+        unsafe {
+            let found = info(host, |hints| (*hints.ep_attr).kind = kind).unwrap();
+            let ep = &*(*found).ep_attr;
+            let told = [ep.max_order_raw_size, ep.max_order_war_size, ep.max_order_waw_size];
+            assert_eq!(told, [expected; 3], "type {kind}");
+            (host.freeinfo)(found);
+        }
+    }
+}
+
+/// "Provider specific protocols will be indicated by having the upper bit of the protocol value set
+/// to one."
+#[test]
+fn a_protocol_has_to_match() {
+    let Some(host) = host("a_protocol_has_to_match") else { return };
+    let asked = |protocol: u32, version: u32| {
+        // SAFETY: hints and answers have all attributes.
+        unsafe {
+            let found = info(host, |hints| {
+                let ep = &mut *hints.ep_attr;
+                (ep.protocol, ep.protocol_version) = (protocol, version);
+            })?;
+            let told = ((*(*found).ep_attr).protocol, (*(*found).ep_attr).protocol_version);
+            (host.freeinfo)(found);
+            Ok::<_, c_int>(told)
+        }
+    };
+    let (protocol, version) = asked(0, 0).unwrap();
+    assert_eq!(protocol >> 31, 1);
+    assert!(version > 0);
+    // "Providers that support different versions of the same protocol should inter-operate": an
+    // application may ask for an older one.
+    assert_eq!(asked(protocol, version), Ok((protocol, version)));
+    assert_eq!(asked(protocol, 1), Ok((protocol, version)));
+    assert_eq!(asked(protocol, version + 1), Err(code::NODATA));
+    const RXM: u32 = 9;
+    assert_eq!(asked(RXM, 0), Err(code::NODATA));
+}
+
+/// "If the caps field is 0 on input to fi_getinfo(3), the applicable capability bits from the fi_info
+/// structure will be used." "On return from fi_getinfo(3), the mode will be set only to those
+/// constraints specific to transmit operations": there are none.
+#[test]
+fn what_a_side_leaves_open_is_the_infos() {
+    let Some(host) = host("what_a_side_leaves_open_is_the_infos") else { return };
+    const CONTEXT: u64 = 1 << 59;
+    // SAFETY: answers have all attributes.
+    unsafe {
+        let found = info(host, |hints| {
+            (hints.caps, hints.mode) = (flag::MSG | RMA, CONTEXT);
+        })
+        .unwrap();
+        let (tx, rx) = (&*(*found).tx_attr, &*(*found).rx_attr);
+        let both = flag::MSG | RMA;
+        let transmits = both | flag::SEND | flag::READ | flag::WRITE;
+        let receives = both | flag::RECV | flag::REMOTE_READ | flag::REMOTE_WRITE;
+        assert_eq!(tx.caps & (transmits | receives), transmits);
+        assert_eq!(rx.caps & (transmits | receives), receives);
+        assert_eq!([tx.caps, rx.caps].map(|caps| caps & !(*found).caps), [0, 0]);
+        assert_eq!([(*found).mode, tx.mode, rx.mode], [0; 3]);
+        (host.freeinfo)(found);
+    }
+}
+
+/// A size of 0 leaves it to us; what is larger than can be is refused.
+#[test]
+fn sizes_have_a_default_and_a_maximum() {
+    let Some(host) = host("sizes_have_a_default_and_a_maximum") else { return };
+    const MOST: usize = 65_536;
+    let asked = |size: usize| {
+        // SAFETY: hints and answers have all attributes.
+        unsafe {
+            let found = info(host, |hints| {
+                ((*hints.tx_attr).size, (*hints.rx_attr).size) = (size, size);
+            })?;
+            let told = [(*(*found).tx_attr).size, (*(*found).rx_attr).size];
+            (host.freeinfo)(found);
+            Ok::<_, c_int>(told)
+        }
+    };
+    for (size, told) in [(0, 1024), (1, 1), (MOST, MOST)] {
+        assert_eq!(asked(size), Ok([told; 2]), "{size}");
+    }
+    assert_eq!(asked(MOST + 1), Err(code::NODATA));
+}
+
+/// "It is a hint to the provider of the total available space that may be needed to buffer messages
+/// that are received for which there is no matching receive operation. The provider may adjust or
+/// ignore this value."
+#[test]
+fn what_is_buffered_is_a_hint() {
+    let Some(host) = host("what_is_buffered_is_a_hint") else { return };
+    // SAFETY: hints have all attributes.
+    let mut world = World::empty(host, |hints| unsafe { (*hints.rx_attr).total_buffered_recv = 1 });
+    // SAFETY: answers have all attributes.
+    assert_eq!(unsafe { (*(*world.info).rx_attr).total_buffered_recv }, 1);
+    let [from, to] = [(); 2].map(|()| world.add_node(&mut cq_attr(), 0));
+    let (sent, mut room) = (vec![7_u8; 5_000], vec![0_u8; 5_000]);
+    // SAFETY: the endpoints are open, and the buffers outlive them.
+    unsafe {
+        let send = (*(*from.ep).msg).send;
+        assert_eq!(send(from.ep, sent.as_ptr().cast(), sent.len(), NONE, 1, NONE), 0);
+        (0..100).for_each(|_| [from, to].into_iter().for_each(Node::progress));
+        let recv = (*(*to.ep).msg).recv;
+        assert_eq!(recv(to.ep, room.as_mut_ptr().cast(), room.len(), NONE, u64::MAX, NONE), 0);
+    }
+    assert_eq!(world.completion(to).len, sent.len());
+    assert_eq!(room, sent);
+}
+
+/// Options of version 2.0: FI_OPT_MAX_MSG_SIZE, FI_OPT_MAX_TAGGED_SIZE, FI_OPT_INJECT_MSG_SIZE and
+/// FI_OPT_INJECT_TAGGED_SIZE tell what the attributes say.
+#[test]
+fn options_tell_the_sizes_of_the_attributes() {
+    let Some(host) = host("options_tell_the_sizes_of_the_attributes") else { return };
+    // SAFETY: hints have all attributes.
+    let world = World::empty(host, |hints| unsafe { (*hints.tx_attr).inject_size = 100 });
+    let ep = world.open_ep();
+    // SAFETY: the endpoint is open, and the place is that long.
+    unsafe {
+        let message = (*(*world.info).ep_attr).max_msg_size;
+        for (option, told) in [(12, message), (13, message), (16, 100), (17, 100)] {
+            let (mut value, mut length) = (0_usize, 8);
+            let place = (&raw mut value).cast::<c_void>();
+            let (ops, fid) = (&*(*ep).ops, ep.cast());
+            assert_eq!((ops.getopt)(fid, 0, option, place, &raw mut length), 0);
+            assert_eq!((value, length), (told, 8), "option {option}");
+            assert_eq!((ops.setopt)(fid, 0, option, place, 8), code::NOPROTOOPT);
+        }
+    }
+    assert_eq!(close(ep), 0);
+}
+
+/// "This field is ignored unless the fabric is opened with API version 1.5 or greater": endpoints
+/// with different keys talk then.
+#[test]
+fn endpoints_of_older_applications_have_no_keys() {
+    let Some(host) = host("endpoints_of_older_applications_have_no_keys") else { return };
+    const V1_4: u32 = 1 << 16 | 4;
+    let mut world = World::over(host, info_of(host, V1_4, |_| {}).unwrap());
+    for key in [b"one", b"two"] {
+        // SAFETY: the info has all attributes; libfabric frees the keys.
+        unsafe {
+            let ep = &mut *(*world.info).ep_attr;
+            libc::free(ep.auth_key.cast());
+            (ep.auth_key, ep.auth_key_size) = auth_key(key);
+        }
+        world.add_node(&mut cq_attr(), 0);
+    }
+    let [from, to] = [world.nodes[0], world.nodes[1]];
+    // SAFETY: the endpoints are open; there are no buffers.
+    unsafe {
+        assert_eq!(((*(*to.ep).msg).recv)(to.ep, NONE, 0, NONE, u64::MAX, NONE), 0);
+        assert_eq!(((*(*from.ep).msg).send)(from.ep, NONE, 0, NONE, 1, NONE), 0);
+    }
+    world.completion(to);
+}
+
+/// "FI_RECV: … This binding automatically includes FI_REMOTE_WRITE": remote data of writes, which is
+/// told on a selective queue as well.
+#[test]
+fn a_receive_queue_is_that_of_remote_writes() {
+    let Some(host) = host("a_receive_queue_is_that_of_remote_writes") else { return };
+    for selective in [0, flag::SELECTIVE_COMPLETION] {
+        let mut world = World::new(host, 1);
+        let from = world.nodes[0];
+        let queues = [(); 2].map(|()| world.open_cq(&mut cq_attr()).unwrap());
+        let ep = world.open_ep();
+        assert_eq!(bind(ep, queues[0], flag::SEND), 0);
+        assert_eq!(bind(ep, queues[1], flag::RECV | selective), 0);
+        assert_eq!((bind(ep, world.av, 0), enable(ep)), (0, 0));
+        let (to, sends) = (Node { cq: queues[1], ep }, Node { cq: queues[0], ep });
+        assert_eq!(world.insert(ep), 1);
+        world.nodes.push(to);
+        let mut memory = [0_u64; 1];
+        let mr = register(&world, &mut memory, flag::REMOTE_WRITE);
+        let word = 7_u64;
+        // SAFETY: the endpoint is open, and the word is there until the completion.
+        unsafe {
+            let writedata = (*(*from.ep).rma).writedata;
+            let at = (&raw const word).cast();
+            assert_eq!(writedata(from.ep, at, 8, NONE, 99, 1, 0, 17, NONE), 0);
+        }
+        let told = world.completion(to);
+        let flags = RMA | flag::REMOTE_WRITE | flag::REMOTE_CQ_DATA;
+        assert_eq!((told.flags, told.data), (flags, 99));
+        assert_eq!(sends.read().err(), Some(code::AGAIN));
+        assert_eq!(close(mr), 0);
+        world.nodes.pop();
+        assert_eq!([close(ep), close(queues[0]), close(queues[1])], [0; 3]);
+    }
+}
