@@ -311,6 +311,9 @@ macro_rules! conformance {
                 ports_follow_each_other,
                 a_name_is_set_before_contexts_are_enabled,
                 contexts_are_used_by_threads_of_their_own;
+            context_pairs:
+                what_is_canceled_is_the_contexts_own,
+                the_least_of_a_buffer_is_the_receive_contexts;
             shared_contexts:
                 every_endpoint_takes_shared_receives,
                 connections_share_receives,

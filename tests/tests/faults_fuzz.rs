@@ -404,7 +404,7 @@ impl Rig {
             12 => {
                 let context = self.random.below(self.next + 1);
                 // Whether there is something to cancel is chance.
-                let _ = self.engine.cancel(context);
+                let _ = self.engine.cancel(context, None);
             }
             _ => {
                 self.engine.progress();

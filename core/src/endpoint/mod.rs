@@ -421,10 +421,12 @@ impl<P: Provider> Endpoint<P> {
         }
     }
 
-    /// Cancels the first operation posted with `context` that can be canceled.
-    /// It completes with FI_ECANCELED. Reference: fi_endpoint(3), `fi_cancel`.
+    /// Cancels the first operation posted with `context` that can be canceled: here, not at the
+    /// other context of a pair. It completes with FI_ECANCELED. Reference: fi_endpoint(3),
+    /// `fi_cancel`.
     pub fn cancel(&self, context: u64) -> Result<(), PostError> {
-        match self.unit()?.with(|engine| engine.cancel(context))? {
+        let only = self.seat.as_ref().map(Seat::direction);
+        match self.unit()?.with(|engine| engine.cancel(context, only))? {
             Err(PostError::NothingToCancel { .. }) if self.deferrals.cancel(context) => Ok(()),
             canceled => canceled,
         }

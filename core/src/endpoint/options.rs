@@ -10,6 +10,7 @@ use crate::{
     flags::Flags,
     info::{RX_CAPS, TX_CAPS, dscp_on_the_wire},
     primitive::{AtomicU64, Ordering},
+    scalable_endpoint::pair::{Direction, Seat},
     transport::{Opening, Provider, Service},
 };
 
@@ -169,13 +170,27 @@ impl<P: Provider> Endpoint<P> {
         self.multi_receive_min.load(std::sync::atomic::Ordering::Relaxed)
     }
 
+    /// "Defines the minimum receive buffer space available when the receive buffer is released":
+    /// a transmit context has no receive buffers, and those of the receive context beside it are
+    /// not its own.
+    fn check_receives(&self, name: OptionName) -> Result<(), EndpointError> {
+        match self.seat.as_ref().map(Seat::direction) {
+            Some(Direction::Transmit) => Err(EndpointError::UnknownOption { option: name as i32 }),
+            _ => Ok(()),
+        }
+    }
+
     /// The value of an option. Units: bytes.
     ///
     /// # Errors
-    /// The endpoint does not buffer, and the option is of those that do.
+    /// The endpoint does not buffer, and the option is of those that do. It is a transmit context,
+    /// and the option is about receives.
     pub fn option(&self, name: OptionName) -> Result<usize, EndpointError> {
         Ok(match name {
-            OptionName::MinMultiRecv => self.multi_receive_min(),
+            OptionName::MinMultiRecv => {
+                self.check_receives(name)?;
+                self.multi_receive_min()
+            }
             OptionName::CmDataSize if self.options.connected => CM_DATA_SIZE,
             OptionName::CmDataSize => 0,
             OptionName::BufferedMin | OptionName::BufferedLimit => self.buffering.option(name)?,
@@ -183,9 +198,13 @@ impl<P: Provider> Endpoint<P> {
     }
 
     /// Sets an option. Units: bytes.
+    ///
+    /// # Errors
+    /// As [`Self::option`]; it cannot have this value.
     pub fn set_option(&self, name: OptionName, value: usize) -> Result<(), EndpointError> {
         match name {
             OptionName::MinMultiRecv => {
+                self.check_receives(name)?;
                 self.multi_receive_min.store(value, std::sync::atomic::Ordering::Relaxed);
                 if let Ok(unit) = self.unit() {
                     // A closed endpoint has nothing to set it on.

@@ -10,6 +10,7 @@ use crate::{
     flags::Flags,
     memory::Pieces,
     operation::{ReceiveOperation, ReceivePost, StoredPieces, Target, Unexpected},
+    scalable_endpoint::pair::Direction,
     tag_match::{Matcher, STICKY},
     transport::{Transport, Unreachable},
 };
@@ -161,8 +162,19 @@ impl<T: Transport> Engine<T> {
 
     /// Cancels the first operation posted with `context`. Reference:
     /// fi_endpoint(3), `fi_cancel`: the operation completes with `FI_ECANCELED`,
-    /// one that has completed or is matched is unaffected, one match only.
-    pub fn cancel(&mut self, context: u64) -> Result<(), PostError> {
+    /// one that has completed or is matched is unaffected, one match only. Of a context it is only
+    /// what was posted in that direction.
+    pub fn cancel(&mut self, context: u64, only: Option<Direction>) -> Result<(), PostError> {
+        if only != Some(Direction::Transmit) && self.cancel_receive(context) {
+            return Ok(());
+        }
+        match only {
+            Some(Direction::Receive) => Err(PostError::NothingToCancel { context }),
+            _ => self.cancel_send(context),
+        }
+    }
+
+    fn cancel_receive(&mut self, context: u64) -> bool {
         for family in Posted::ALL {
             let Some(matcher) = self.posted_in(family) else { continue };
             let mut posted = matcher.posted();
@@ -173,10 +185,10 @@ impl<T: Transport> Engine<T> {
                     matcher.remove_posted(posted);
                 }
                 self.fail_posted(receive & !STICKY, &canceled());
-                return Ok(());
+                return true;
             }
         }
-        self.cancel_send(context)
+        false
     }
 
     fn cancel_send(&mut self, context: u64) -> Result<(), PostError> {

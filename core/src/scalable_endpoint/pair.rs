@@ -180,6 +180,10 @@ impl<P: Provider> Seat<P> {
         self.endpoint.address()
     }
 
+    pub(crate) fn direction(&self) -> Direction {
+        self.direction
+    }
+
     /// What the whole endpoint can do.
     pub(crate) fn capabilities(&self) -> Flags {
         self.endpoint.options.capabilities

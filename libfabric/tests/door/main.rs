@@ -11,6 +11,7 @@ mod calls;
 mod completion_order;
 mod connection_errors;
 mod connections;
+mod context_pairs;
 mod contexts;
 mod control;
 mod data_order;

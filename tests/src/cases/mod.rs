@@ -9,6 +9,7 @@ pub mod buffered;
 pub mod cancel;
 pub mod completion_order;
 pub mod connections;
+pub mod context_pairs;
 pub mod counters;
 pub mod data_order;
 pub mod datagram_contexts;
