@@ -224,6 +224,8 @@ pub struct RemoteOperation {
     pub guess: u64,
     /// How often a window closed over it.
     pub refusals: u32,
+    /// Its context is closed: its end is awaited, and told to nobody.
+    pub discarded: bool,
     /// As posted.
     pub owner: Option<Owner>,
 }
@@ -250,6 +252,7 @@ impl RemoteOperation {
             run: None,
             guess: 0,
             refusals: 0,
+            discarded: false,
             owner: post.owner.and_then(Option::take),
         }
     }

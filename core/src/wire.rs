@@ -5,7 +5,7 @@
 //! whole words in front of the payload.
 
 /// The protocol's version, exchanged when two endpoints connect.
-pub const VERSION: u16 = 5;
+pub const VERSION: u16 = 6;
 
 /// What a packet is. Anything else from a peer breaks the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub enum Kind {
     /// The receiver wants some of the message in parts: all that is left, or the start of it
     /// first. Word: operation. Words: `from, to`.
     Consent = 4,
-    /// The receiver has it all. Word: operation. Words: `errno`.
+    /// The receiver has it all, or gives it up. Word: operation. Words: `errno`.
     Finish = 5,
     /// A message that asked for it was delivered or matched. Word: operation.
     Acknowledge = 6,
@@ -70,6 +70,8 @@ pub enum Kind {
     /// The sender is another pair of contexts than the first of its endpoint: said before all
     /// else. Word: the pair's index.
     Context = 25,
+    /// The sender gives up a message that it had begun. Word: operation. No words.
+    Withdraw = 26,
 }
 
 impl Kind {
@@ -102,6 +104,7 @@ impl Kind {
             23 => Kind::Ask,
             24 => Kind::Lease,
             25 => Kind::Context,
+            26 => Kind::Withdraw,
             _ => return None,
         })
     }

@@ -312,6 +312,10 @@ macro_rules! conformance {
                 a_name_is_set_before_contexts_are_enabled,
                 contexts_are_used_by_threads_of_their_own;
             context_pairs:
+                closing_a_receive_context_keeps_what_its_sibling_sends,
+                closing_a_transmit_context_keeps_what_its_sibling_receives,
+                a_closed_receive_context_refuses_what_comes,
+                closing_a_context_keeps_its_siblings_one_sided_operations,
                 what_is_canceled_is_the_contexts_own,
                 the_least_of_a_buffer_is_the_receive_contexts;
             shared_contexts:

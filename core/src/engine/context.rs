@@ -1,6 +1,8 @@
 //! What makes an engine that of a pair of contexts: each direction comes when its context is
 //! enabled, and goes when that is closed. Reference: fi_endpoint(3), "SCALABLE ENDPOINTS".
 
+use std::collections::VecDeque;
+
 use super::{
     Engine, Setup,
     peer::ONE_SIDED,
@@ -10,7 +12,6 @@ use crate::{
     buffering::Buffering,
     error::Errno,
     flags::Flags,
-    operation::Target,
     scalable_endpoint::pair::Direction,
     transport::{PeerIndex, Transport, Unreachable},
 };
@@ -19,6 +20,7 @@ impl<T: Transport> Engine<T> {
     /// Takes the direction of a context over from `setup`.
     pub(crate) fn join(&mut self, direction: Direction, setup: Setup) {
         let OneSidedCounters { read, write, remote_read, remote_write } = setup.one_sided;
+        self.contexts[direction as usize] = true;
         let ours = &mut self.setup;
         match direction {
             Direction::Transmit => {
@@ -47,15 +49,20 @@ impl<T: Transport> Engine<T> {
 
     /// Lets the direction of a closed context go: "Outstanding operations posted to the endpoint
     /// when fi_close is called will be discarded. Discarded operations will silently be dropped".
-    /// A peer that has begun one of them is let go of, so that it does not wait for the rest.
+    /// Peers that have begun one of them are told, so that they do not wait for the rest. What is
+    /// under way in the other direction goes on: "Transmit contexts are independent".
     pub(crate) fn leave(&mut self, direction: Direction) {
         let why = Unreachable {
             errno: Errno::CONNRESET,
             reason: "the context that it was posted to is closed".to_owned(),
         };
+        self.contexts[direction as usize] = false;
         match direction {
             Direction::Transmit => self.discard_sends(&why),
             Direction::Receive => self.discard_receives(&why),
+        }
+        if self.contexts == [false; 2] {
+            self.let_unfinished_go(&why);
         }
     }
 
@@ -63,16 +70,31 @@ impl<T: Transport> Engine<T> {
         self.setup.transmit = Side::default();
         (self.setup.one_sided.read, self.setup.one_sided.write) = (None, None);
         for peer in 0..self.peers.len() as PeerIndex {
-            if self.has_begun_with(peer) {
-                self.let_go(peer, why);
+            self.discard_queued(peer, why);
+            self.discard_begun_remotes(peer, why);
+            self.give_up_sends(peer, why);
+        }
+        self.line_up_sends();
+        for record in &mut self.peers {
+            record.takes_turns = false;
+            record.settle();
+        }
+    }
+
+    fn discard_queued(&mut self, peer: PeerIndex, why: &Unreachable) {
+        let (sends, remotes) = (&self.sends, &self.remotes);
+        let has_begun = |&queued: &u32| match queued & ONE_SIDED {
+            0 => sends[queued].has_begun_with(peer),
+            _ => remotes[queued & !ONE_SIDED].has_begun_with(peer),
+        };
+        let queue = std::mem::take(&mut self.peers[peer as usize].queue);
+        let (begun, queued) = queue.into_iter().partition::<VecDeque<u32>, _>(has_begun);
+        self.peers[peer as usize].queue = begun;
+        for queued in queued {
+            match queued & ONE_SIDED {
+                0 => self.fail_send(queued, why),
+                _ => self.fail_remote(queued & !ONE_SIDED, why),
             }
-            for queued in std::mem::take(&mut self.peers[peer as usize].queue) {
-                match queued & ONE_SIDED {
-                    0 => self.fail_send(queued, why),
-                    _ => self.fail_remote(queued & !ONE_SIDED, why),
-                }
-            }
-            self.peers[peer as usize].settle();
         }
     }
 
@@ -84,19 +106,23 @@ impl<T: Transport> Engine<T> {
         self.is_deaf = true;
         self.fail_all_posted(why);
         for peer in 0..self.peers.len() as PeerIndex {
-            let arriving = |&index: &u32| self.incoming[index].target != Target::Nowhere;
-            if self.peers[peer as usize].incoming.values().any(arriving) {
+            self.give_up_arriving(peer, why);
+        }
+        let parked = self.unexpected.indices().collect();
+        self.refuse_parked(&parked);
+        self.forget_unexpected(&parked);
+        (self.buffering, self.offers) = (None, false);
+        self.line_up_receives();
+    }
+
+    /// Nobody polls a pair without contexts: who waits for more than has left by now is told by
+    /// the end of the lane.
+    fn let_unfinished_go(&mut self, why: &Unreachable) {
+        for peer in 0..self.peers.len() as PeerIndex {
+            if self.peers[peer as usize].has_work() {
                 self.let_go(peer, why);
             }
         }
-        let parked = self.unexpected.indices().collect();
-        self.forget_unexpected(&parked);
-        (self.buffering, self.offers) = (None, false);
-    }
-
-    fn has_begun_with(&self, peer: PeerIndex) -> bool {
-        self.sends.indices().any(|send| self.sends[send].has_begun_with(peer))
-            || self.remotes.indices().any(|remote| self.remotes[remote].has_begun_with(peer))
     }
 
     /// Lets a peer go, with all that was under way with it, and tells it.

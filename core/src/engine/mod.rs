@@ -105,6 +105,8 @@ pub struct Engine<T: Transport> {
     pub(crate) over: bool,
     /// Which pair of contexts of its endpoint it is: the first, of most endpoints the only one.
     pub(crate) context: u64,
+    /// Which contexts of the pair are enabled, by their directions. Other endpoints have none.
+    pub(crate) contexts: [bool; 2],
     /// It has no receive context, so no message can be for it.
     pub(crate) is_deaf: bool,
     pub(crate) limits: Limits,
@@ -182,6 +184,7 @@ impl<T: Transport> Engine<T> {
             receives_in_order: false,
             over: false,
             context: 0,
+            contexts: [false; 2],
             is_deaf: false,
             manager: None,
             datagrams: None,

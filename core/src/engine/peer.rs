@@ -40,9 +40,9 @@ pub enum PeerState {
 #[derive(Clone, Copy, Debug)]
 pub struct Reply {
     /// `Consent`, `Finish`, `Acknowledge`, `Done`, `Share`, `Wrote`, `Invite`, `Admit`,
-    /// `Ask` or `Lease`.
+    /// `Ask`, `Lease` or `Withdraw`.
     pub kind: Kind,
-    /// The peer's operation.
+    /// The peer's operation; ours, of a `Withdraw`.
     pub operation: u64,
     /// As many of these as the kind has.
     pub words: [u64; REPLY_WORDS],
@@ -112,6 +112,11 @@ pub struct Peer {
     pub replies: VecDeque<Reply>,
     /// What is to be said to it about connections, before all else.
     pub control: Option<Box<Control>>,
+    /// Messages that we have given up since the lane to it was made, and that it has told us of
+    /// since the lane from it was.
+    pub withdrawn: u64,
+    /// As above.
+    pub withdrawn_by_it: u64,
     /// Offers open to it, for messages that we read from it: a bit each. And how many there were.
     pub offers: (u8, u16),
     /// Messages that are being fetched from it.
@@ -208,6 +213,8 @@ impl Peer {
             serving: VecDeque::new(),
             replies: VecDeque::new(),
             control: None,
+            withdrawn: 0,
+            withdrawn_by_it: 0,
             offers: (0, 0),
             fetches: 0,
             unfetchable: false,

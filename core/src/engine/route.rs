@@ -218,7 +218,7 @@ impl<T: Transport> Engine<T> {
         let record = &mut self.peers[peer as usize];
         record.incarnation = Some(incarnation);
         record.state = PeerState::Ready;
-        record.charged = 0;
+        (record.charged, record.withdrawn) = (0, 0);
         record.window = PeerWindow::default();
         record.confirms = self.datagrams.is_none() && self.transport.confirms(peer);
         // Nobody grants credit for datagrams, and nobody waits for it.
@@ -243,6 +243,7 @@ impl<T: Transport> Engine<T> {
         self.fail_receiving(peer, &replaced(address));
         let record = &mut self.peers[peer as usize];
         record.incarnation = Some(incarnation);
+        record.withdrawn_by_it = 0;
         self.count_as(peer, peer);
         if self.hears(peer) {
             self.open_flow(peer);
@@ -397,7 +398,7 @@ impl<T: Transport> Engine<T> {
     }
 
     /// Fails one message, or returns where it is parked.
-    fn fail_incoming(&mut self, index: u32, why: &Unreachable) -> Option<u32> {
+    pub(crate) fn fail_incoming(&mut self, index: u32, why: &Unreachable) -> Option<u32> {
         let incoming = self.incoming.remove(index);
         match incoming.target {
             Target::Receive { receive, room, .. } => {

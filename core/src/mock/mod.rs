@@ -376,7 +376,7 @@ impl Transport for MockTransport {
 
     fn read_remote(&mut self, peer: PeerIndex, remote: u64, to: Piece) -> bool {
         // What was withdrawn may be freed; another process's memory would only not be there.
-        let withdrawn = self.claims_from(peer).is_some_and(Claims::is_withdrawn);
+        let withdrawn = self.claims_from(peer).is_some_and(Claims::is_all_withdrawn);
         if withdrawn || !self.can_read_remote(peer) || !self.station.reads.permit(to.len()) {
             return false;
         }

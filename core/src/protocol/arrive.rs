@@ -70,13 +70,25 @@ impl<T: Transport> Engine<T> {
         self.has_news
     }
 
-    /// Whether no message can be for us. The peer names a receive context that there is not, or
-    /// that is closed.
-    pub(crate) fn refuses_messages(&mut self, peer: PeerIndex) -> bool {
+    /// Whether no message can be for us: the peer names a receive context that there is not, or
+    /// that is closed. If its sender waits for a word about the operation it is told; parts that
+    /// follow find nobody.
+    pub(crate) fn refuses_messages(&mut self, peer: PeerIndex, operation: Option<u64>) -> bool {
         if self.is_deaf {
-            self.violation(peer, "it sent a message to a receive context that does not exist");
+            self.refuse_arrival(peer, operation);
         }
         self.is_deaf
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn refuse_arrival(&mut self, peer: PeerIndex, operation: Option<u64>) {
+        let address = self.peers[peer as usize].address;
+        tracing::debug!(%address, "a message for a receive context that there is not");
+        if let Some(operation) = operation {
+            self.refuse(peer, operation);
+            self.check_replies(peer);
+        }
     }
 
     /// A message that brings data, or wants an answer.
@@ -177,7 +189,12 @@ impl<T: Transport> Engine<T> {
     fn park_eager(&mut self, peer: PeerIndex, head: Head, tag: u64, length: usize) -> bool {
         let arrival = Arrival { peer, head, word: tag, length, tiny: None };
         let (flags, cost) = (head.flags, length as u64 + ENVELOPE_COST);
-        if self.refuses_messages(peer) {
+        let wanted = flags & (wire::ACK_DELIVERY | wire::ACK_MATCH);
+        let operation = match wanted {
+            0 => None,
+            _ => Some(self.transport.word(arrival.head.words() - 1)),
+        };
+        if self.refuses_messages(peer, operation) {
             return true;
         }
         if let Some(receive) = self.take_shared(peer, message_flags(flags), tag, length) {
@@ -191,11 +208,6 @@ impl<T: Transport> Engine<T> {
             return true;
         }
         let message = self.eager_message(arrival);
-        let wanted = flags & (wire::ACK_DELIVERY | wire::ACK_MATCH);
-        let operation = match wanted {
-            0 => None,
-            _ => Some(self.transport.word(arrival.head.words() - 1)),
-        };
         let acknowledge = operation.filter(|_| wanted & wire::ACK_MATCH != 0);
         let mut body = Body::new(message.total);
         body.fill(&self.transport, 0, message.total);
@@ -286,6 +298,7 @@ impl<T: Transport> Engine<T> {
                 self.arrive_window(arrival);
             }
             Some(Kind::Context) => self.arrive_context(peer, word),
+            Some(Kind::Withdraw) => self.arrive_withdraw(peer, word),
             None => {
                 let what = format!("it sent a packet of kind {}", arrival.head.kind);
                 self.violation(peer, &what);

@@ -154,18 +154,21 @@ impl<T: Transport> Engine<T> {
         let is_readable = remote != 0
             && wanted <= STRETCH
             && !self.peers[peer as usize].unreadable
+            && !self.seems_withdrawn(peer)
             && self.transport.can_read_remote(peer);
         if !is_readable {
             self.consent(index);
             return true;
         }
         let piece = self.unexpected[parked].body.piece().part(received, more as usize);
-        if !self.transport.read_remote(peer, remote.wrapping_add(received as u64), piece) {
-            self.peers[peer as usize].unreadable = true;
-            self.consent(index);
-        } else if !self.is_withdrawn(peer) {
+        let read = self.transport.read_remote(peer, remote.wrapping_add(received as u64), piece);
+        let withdrawn = self.is_withdrawn(peer);
+        if read && !withdrawn {
             self.incoming[index].received = wanted;
             self.is_buffered_now(index, parked);
+        } else {
+            self.peers[peer as usize].unreadable |= !withdrawn;
+            self.consent(index);
         }
         true
     }

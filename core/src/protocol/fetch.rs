@@ -10,10 +10,13 @@
 //! either side cannot register its buffer or the window is refused or has failed, comes in parts,
 //! and so do those after it, as long as the connection lasts.
 
+use std::time::{Duration, Instant};
+
 use crate::{
     engine::{Engine, peer::PeerState},
     memory::Piece,
     operation::{Incoming, Target},
+    primitive::yield_now,
     protocol::window::lease::Wanted,
     transport::{PeerIndex, Transport},
     window::{Direction, Request, Started},
@@ -24,6 +27,8 @@ pub(crate) const FETCHED: u64 = 1 << 31;
 
 /// The longest message that an adapter reads at once. Units: bytes.
 const LENGTH_MAX: usize = 1 << 30;
+/// How long a window is kept for what others have under way there.
+const WINDOW_WAIT: Duration = Duration::from_millis(200);
 
 /// How far the fetching of a message has come.
 #[derive(Clone, Copy, Debug, Default)]
@@ -36,6 +41,8 @@ pub struct Fetch {
     under_way: u32,
     /// One has failed.
     failed: bool,
+    /// The sender has given it up.
+    withdrawn: bool,
 }
 
 impl Fetch {
@@ -195,6 +202,9 @@ impl<T: Transport> Engine<T> {
         record.fetches -= 1;
         self.in_windows -= 1;
         if incoming.fetch.failed {
+            if incoming.fetch.withdrawn {
+                return self.lose_withdrawn(index);
+            }
             record.unfetchable = true;
             return self.consent(index);
         }
@@ -213,5 +223,39 @@ impl<T: Transport> Engine<T> {
         self.in_windows -= fetches;
         let incoming = &self.incoming;
         self.fetches.retain(|&index| incoming[index].peer != peer);
+    }
+
+    /// The sender has given a message up. Returns whether the adapter has nothing to do with it:
+    /// else it is over when the adapter has.
+    pub(crate) fn stop_fetch(&mut self, index: u32) -> bool {
+        let Incoming { peer, target, fetch, .. } = self.incoming[index];
+        if fetch.key == 0 || !matches!(target, Target::Receive { .. }) {
+            return true;
+        }
+        let incoming = &mut self.incoming[index];
+        incoming.fetch.withdrawn = true;
+        // What has wholly come by then was the message still.
+        incoming.fetch.failed |= fetch.started < incoming.end;
+        if fetch.under_way > 0 {
+            return false;
+        }
+        self.fetches.retain(|&waiting| waiting != index);
+        self.peers[peer as usize].fetches -= 1;
+        self.in_windows -= 1;
+        true
+    }
+
+    /// Waits for what is under way in the window to `peer` to come to its end, for a moment, if it
+    /// has to be closed: what an adapter changes there may not be done twice.
+    pub(crate) fn let_windows_end(&mut self, peer: PeerIndex) {
+        let start = Instant::now();
+        let is_shared = |engine: &Self| {
+            let record = &engine.peers[peer as usize];
+            record.fetches > 0 && record.window.under_way > 0
+        };
+        while is_shared(self) && start.elapsed() < WINDOW_WAIT {
+            self.take_finished();
+            yield_now();
+        }
     }
 }

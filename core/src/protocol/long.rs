@@ -30,6 +30,12 @@ impl Incoming {
         self.prefix < self.total || self.prefix == 0
     }
 
+    /// The sender's name for it, if it waits for a word about it; `head_flags` are the first packet's.
+    fn awaited(&self, head_flags: u8) -> Option<u64> {
+        let acknowledged = head_flags & (wire::ACK_DELIVERY | wire::ACK_MATCH) != 0;
+        (self.is_rendezvous() || acknowledged).then_some(self.operation)
+    }
+
     /// The credit that it took.
     pub(crate) fn cost(&self) -> u64 {
         if self.prefix == 0 { 0 } else { self.prefix as u64 + ENVELOPE_COST }
@@ -77,7 +83,7 @@ impl<T: Transport> Engine<T> {
             return true;
         };
         let found = self.find_receive(&incoming, from);
-        if found.is_none() && self.refuses_messages(peer) {
+        if found.is_none() && self.refuses_messages(peer, incoming.awaited(flags)) {
             return true;
         }
         if found.is_none() && self.leaves_for_later(peer, incoming.cost()) {

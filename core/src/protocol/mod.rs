@@ -18,6 +18,7 @@ pub mod context;
 pub mod credit;
 pub mod datagram;
 pub mod fetch;
+pub mod give_up;
 pub mod long;
 pub mod members;
 pub mod multi_receive;

@@ -159,9 +159,7 @@ impl<T: Transport> Engine<T> {
         let reason = "the endpoint that the message came to was closed".to_owned();
         let why = Unreachable { errno: Errno::CANCELED, reason };
         for peer in 0..self.peers.len() as PeerIndex {
-            if !self.peers[peer as usize].incoming.is_empty() {
-                self.let_go(peer, &why);
-            }
+            self.give_up_arriving(peer, &why);
         }
         if let Some(shared) = self.shared.take() {
             shared.pool.lock().forget(shared.member, |_| true);

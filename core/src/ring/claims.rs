@@ -11,8 +11,9 @@
 //! 2. Only the receiver raises `front` and opens a generation; only the sender lowers `back`.
 //! 3. After a block the sender adds one to `written`, with release order. A receiver that needs
 //!    its memory back closes the offer and waits until `written` covers what the sender claimed.
-//! 4. A sender that gives its messages up withdraws them, before its buffers change. A receiver
-//!    looks at that after it has read a message, and before it believes it.
+//! 4. A sender that gives messages up counts them as withdrawn, before its buffers change. A
+//!    receiver looks at that after it has read a message, and believes it if there are no more
+//!    than it was told of by packets.
 //! 5. Both sides keep what they know privately, and believe of the other's half only what fits.
 //!
 //! `core/tests/loom_claims.rs` has the model.
@@ -34,26 +35,45 @@ pub struct Claims {
     withdrawn: Withdrawn,
 }
 
-/// The sender's: not 0 once its buffers are the application's again.
+/// The sender's: how many messages it has given up, whose buffers are the application's again.
 #[repr(C, align(64))]
 #[derive(Default)]
 struct Withdrawn(AtomicU64);
 
+/// The sender has given up all of its messages.
+const ALL: u64 = u64::MAX;
+
 impl Claims {
-    /// The sender gives its messages up: what is read of them from now on means nothing.
+    /// The sender gives all its messages up: what is read of them from now on means nothing.
     pub fn withdraw(&self) {
-        // F1: pairs with F2 in `is_withdrawn`. What reads a byte that was written after this
-        // fence also sees the word.
-        self.withdrawn.0.store(1, Ordering::Relaxed);
+        self.withdraw_in_all(ALL);
+    }
+
+    /// The sender gives messages up, which are `count` with those before: what is read of them
+    /// from now on means nothing. Packets say which they are.
+    pub fn withdraw_in_all(&self, count: u64) {
+        // F1: pairs with F2 in `is_withdrawn_beyond`. What reads a byte that was written after
+        // this fence also sees the word.
+        self.withdrawn.0.store(count, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Whether the sender had given its messages up when something was read that was read before
-    /// this call.
-    pub fn is_withdrawn(&self) -> bool {
-        // F2: pairs with F1 in `withdraw`.
+    /// Whether the sender has given up all.
+    pub fn is_all_withdrawn(&self) -> bool {
+        self.withdrawn.0.load(Ordering::Relaxed) == ALL
+    }
+
+    /// Whether the sender had given up other messages than the `count` that are known when
+    /// something was read that was read before this call.
+    pub fn is_withdrawn_beyond(&self, count: u64) -> bool {
+        // F2: pairs with F1 in `withdraw_in_all`.
         fence(Ordering::SeqCst);
-        self.withdrawn.0.load(Ordering::Relaxed) != 0
+        self.seems_withdrawn_beyond(count)
+    }
+
+    /// The same at any moment, which is worth a look before something is read.
+    pub fn seems_withdrawn_beyond(&self, count: u64) -> bool {
+        self.withdrawn.0.load(Ordering::Relaxed) != count
     }
 }
 

@@ -97,6 +97,7 @@ impl<P: Provider> Pair<P> {
         let mut engine = Engine::new(state.transport.take().ok_or(closed)?, setup);
         engine.context = self.index as u64;
         engine.is_deaf = self.is_deaf;
+        engine.contexts[direction as usize] = true;
         let unit = Unit::new(domain.provider().clone(), sharing, engine);
         Ok(state.unit.insert(Arc::new(unit)).clone())
     }

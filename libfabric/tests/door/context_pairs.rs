@@ -20,6 +20,10 @@ use crate::{
 
 const MIN_MULTI_RECV: c_int = 0;
 const CANCELED: c_int = 125;
+const CONNRESET: c_int = 104;
+const UNSPEC: u64 = u64::MAX;
+/// More than leaves without its receiver's consent.
+const LONG: usize = 1 << 20;
 
 /// A scalable endpoint with the first context of each direction.
 struct Pair {
@@ -44,7 +48,9 @@ impl Pair {
 
     fn close(self) {
         for node in [self.transmit, self.receive] {
-            assert_eq!(close(node.ep), 0);
+            // One of them may be closed.
+            let closed = close(node.ep);
+            assert!(closed == 0 || closed == code::BADF, "{closed}");
         }
         assert_eq!(close(self.sep), 0);
         for node in [self.transmit, self.receive] {
@@ -56,6 +62,24 @@ impl Pair {
 fn cancel(ep: *mut FidEp, context: usize) -> c_int {
     // SAFETY: the endpoint is open; a context is only compared.
     unsafe { ((*(*ep).ops).cancel)(ep.cast(), without_provenance_mut(context)) as c_int }
+}
+
+fn long_send(ep: *mut FidEp, from: &[u8], to: u64, context: usize) {
+    // SAFETY: the endpoint is open; the buffer outlives what is read of it.
+    let status = unsafe {
+        let context = without_provenance_mut(context);
+        ((*(*ep).msg).send)(ep, from.as_ptr().cast(), from.len(), null_mut(), to, context)
+    };
+    assert_eq!(status, 0);
+}
+
+fn long_receive(ep: *mut FidEp, into: &mut [u8], context: usize) {
+    // SAFETY: as above.
+    let status = unsafe {
+        let context = without_provenance_mut(context);
+        ((*(*ep).msg).recv)(ep, into.as_mut_ptr().cast(), into.len(), null_mut(), UNSPEC, context)
+    };
+    assert_eq!(status, 0);
 }
 
 #[test]
@@ -88,4 +112,66 @@ fn what_is_canceled_or_set_is_a_contexts_own() {
     assert_eq!(pair.receive.read_error().unwrap().err, CANCELED);
     pair.close();
     assert_eq!(close(av), 0);
+}
+
+#[test]
+fn a_closed_context_leaves_its_sibling_what_is_under_way() {
+    let Some(host) = host("a_closed_context_leaves_its_sibling_what_is_under_way") else { return };
+    let world = scalable_world(host);
+    let av = open_av(&world);
+    let [ours, theirs] = [Pair::open(&world, av), Pair::open(&world, av)];
+    let (us, them) = (insert(av, &name(ours.sep)), insert(av, &name(theirs.sep)));
+    let all = [ours.transmit, ours.receive, theirs.transmit, theirs.receive];
+    let progress = || (0..50).for_each(|_| all.iter().for_each(|node| node.progress()));
+    let (first, second) = (vec![1_u8; LONG], vec![2_u8; LONG]);
+    let mut into = vec![0_u8; LONG];
+    // The message that our transmit context has begun waits for its receive there; theirs waits
+    // for one here, where the context is closed.
+    long_send(ours.transmit.ep, &first, them, 10);
+    long_send(theirs.transmit.ep, &second, us, 20);
+    progress();
+    assert_eq!(close(ours.receive.ep), 0);
+    while theirs.transmit.read().err() == Some(code::AGAIN) {
+        progress();
+    }
+    let refused = theirs.transmit.read_error().unwrap();
+    assert_eq!((refused.op_context as usize, refused.err), (20, CONNRESET));
+    long_receive(theirs.receive.ep, &mut into, 30);
+    assert_eq!(completion(theirs.receive, &all).0.op_context as usize, 30);
+    assert_eq!(completion(ours.transmit, &all).0.op_context as usize, 10);
+    assert_eq!(into, first);
+    // The same with the directions exchanged.
+    long_send(ours.transmit.ep, &first, them, 11);
+    long_send(theirs.transmit.ep, &second, them, 21);
+    progress();
+    assert_eq!(close(theirs.transmit.ep), 0);
+    long_receive(theirs.receive.ep, &mut into, 31);
+    let mut received = completion_or_error(theirs.receive, &all);
+    if received.1 != 0 {
+        // That of the closed context was the first one.
+        assert_eq!(received, (31, CONNRESET));
+        long_receive(theirs.receive.ep, &mut into, 32);
+        received = completion_or_error(theirs.receive, &all);
+    }
+    assert_eq!(received.1, 0);
+    assert_eq!((completion(ours.transmit, &all).0.op_context as usize, into), (11, first));
+    for pair in [ours, theirs] {
+        pair.close();
+    }
+    assert_eq!(close(av), 0);
+}
+
+/// The context of the next completion of `node`, and its error.
+fn completion_or_error(node: Node, all: &[Node]) -> (usize, c_int) {
+    loop {
+        all.iter().for_each(|other| other.progress());
+        match node.read() {
+            Ok(entry) => return (entry.op_context as usize, 0),
+            Err(code::AVAIL) => {
+                let error = node.read_error().unwrap();
+                return (error.op_context as usize, error.err);
+            }
+            Err(status) => assert_eq!(status, code::AGAIN),
+        }
+    }
 }

@@ -2,10 +2,11 @@
 
 use crate::{
     completion_queue::{Entry, ErrorEntry},
-    engine::{Engine, peer::ONE_SIDED},
+    engine::{Engine, peer::ONE_SIDED, report::count_failure},
     error::Errno,
     flags::Flags,
     one_sided::{Action, RemoteOperation, RemoteStage},
+    operation::StoredPieces,
     owned::Owner,
     protocol::{place, receive::canceled},
     transport::{Arrival, PeerIndex, Transport, Unreachable},
@@ -76,6 +77,9 @@ impl<T: Transport> Engine<T> {
     #[inline]
     pub(crate) fn finish_remote(&mut self, index: u32) {
         let mut operation = self.take_remote(index);
+        if operation.discarded {
+            return;
+        }
         if let Some(run) = operation.run {
             let served = &mut self.peers[operation.peer as usize].served;
             self.contests.of(operation.action.fetches()).finish(operation.total, run, served);
@@ -172,6 +176,9 @@ impl<T: Transport> Engine<T> {
     }
 
     fn report_failed(&mut self, index: u32, operation: RemoteOperation, why: &Unreachable) {
+        if operation.discarded {
+            return;
+        }
         let peer = &self.peers[operation.peer as usize];
         let flags = operation.action.completion_flags();
         let entry = ErrorEntry {
@@ -193,6 +200,35 @@ impl<T: Transport> Engine<T> {
             let queue = &mut self.peers[peer as usize].queue;
             queue.retain(|&queued| queued != index | ONE_SIDED);
             self.fail_remote(index, why);
+        }
+    }
+
+    /// Discards what has begun with `peer`, whose context is closed: its buffers are not looked at
+    /// any more when this returns. Reads whose answers are under way are waited for, with nothing to
+    /// tell, since the target counts how many there are.
+    pub(crate) fn discard_begun_remotes(&mut self, peer: PeerIndex, why: &Unreachable) {
+        let remotes = &self.remotes;
+        let begun = |&index: &u32| remotes[index].has_begun_with(peer);
+        let begun: Vec<u32> = remotes.indices().filter(begun).collect();
+        if begun.iter().any(|&index| self.remotes[index].stage == RemoteStage::InWindow) {
+            self.transport.close_window(peer);
+            self.peers[peer as usize].window.forget_leases();
+        }
+        for index in begun {
+            let operation = &mut self.remotes[index];
+            let reads = operation.action == Action::Read;
+            if operation.stage == RemoteStage::InWindow
+                || operation.stage == RemoteStage::Leaving && !reads
+            {
+                let operation = self.take_remote(index);
+                self.report_failed(index, operation, why);
+                continue;
+            }
+            operation.discarded = true;
+            operation.run = None;
+            operation.results = StoredPieces::EMPTY;
+            count_failure(Owner::take_tally(&mut operation.owner), None);
+            operation.owner = None;
         }
     }
 

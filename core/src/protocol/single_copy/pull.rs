@@ -10,7 +10,7 @@ use crate::{
     engine::{Engine, peer::Reply},
     operation::{Incoming, Target},
     primitive::yield_now,
-    ring::claims::{CLAIMS, Claims, Offer},
+    ring::claims::{CLAIMS, Offer},
     transport::{PeerIndex, Transport},
     wire::Kind,
 };
@@ -85,7 +85,7 @@ impl<T: Transport> Engine<T> {
             let Some(pull) = self.pulls.pop_front() else {
                 break;
             };
-            if !pull.waits {
+            if !pull.waits && !self.seems_withdrawn(pull.peer) {
                 self.pull_with(pull);
                 return true;
             }
@@ -96,9 +96,12 @@ impl<T: Transport> Engine<T> {
 
     fn pull_with(&mut self, mut pull: Pull) {
         let index = pull.incoming;
+        if self.seems_withdrawn(pull.peer) {
+            return self.pulls.push_back(pull);
+        }
         match self.read_on(&mut pull) {
-            // That the sender is gone will be told, and fails the message.
-            Step::Done if self.is_withdrawn(pull.peer) => self.end_share(&mut pull),
+            // Whether it is this message that is given up will be told, and fails it then.
+            Step::Done if self.is_withdrawn(pull.peer) => self.pulls.push_back(pull),
             Step::Done => {
                 self.end_share(&mut pull);
                 self.finish_if_whole(index);
@@ -159,16 +162,25 @@ impl<T: Transport> Engine<T> {
         readable
     }
 
-    /// Whether the sender's buffers are its application's again: what was read may be anything.
+    /// Whether the sender has given messages up and we have not heard which: what was read may be
+    /// anything.
     pub(crate) fn is_withdrawn(&self, peer: PeerIndex) -> bool {
-        self.transport.claims_from(peer).is_some_and(Claims::is_withdrawn)
+        let known = self.peers[peer as usize].withdrawn_by_it;
+        self.transport.claims_from(peer).is_some_and(|claims| claims.is_withdrawn_beyond(known))
+    }
+
+    /// The same before anything is read, which would be in vain then.
+    pub(crate) fn seems_withdrawn(&self, peer: PeerIndex) -> bool {
+        let known = self.peers[peer as usize].withdrawn_by_it;
+        self.transport.claims_from(peer).is_some_and(|claims| claims.seems_withdrawn_beyond(known))
     }
 
     /// What could not be read is asked for in parts, once the sender has written what it claimed.
     #[cold]
     #[inline(never)]
     fn fall_back(&mut self, mut pull: Pull) {
-        self.peers[pull.peer as usize].unreadable = true;
+        // Memory that was given back need not be there any more; that says nothing of other.
+        self.peers[pull.peer as usize].unreadable |= !self.is_withdrawn(pull.peer);
         pull.unreadable = true;
         if let Some(share) = &mut pull.share {
             let claims = self.transport.claims_from(pull.peer);
@@ -257,26 +269,37 @@ impl<T: Transport> Engine<T> {
         }
     }
 
-    /// Gives up what is being read from a peer.
-    pub(crate) fn forget_pulls(&mut self, peer: PeerIndex) {
+    /// Gives up what is being read from a peer. Returns whether it writes no more to our memory.
+    pub(crate) fn forget_pulls(&mut self, peer: PeerIndex) -> bool {
         let pulls = std::mem::take(&mut self.pulls);
         let (gone, left): (VecDeque<Pull>, _) =
             pulls.into_iter().partition(|pull| pull.peer == peer);
         self.pulls = left;
-        gone.into_iter().for_each(|pull| self.take_back(pull));
+        let loud = gone.into_iter().filter_map(|pull| (!self.take_back(pull)).then_some(()));
+        loud.count() == 0
     }
 
-    fn take_back(&mut self, mut pull: Pull) {
+    /// The same of one message.
+    pub(crate) fn stop_pull(&mut self, incoming: u32) -> bool {
+        let at = self.pulls.iter().position(|pull| pull.incoming == incoming);
+        at.and_then(|at| self.pulls.remove(at)).is_none_or(|pull| self.take_back(pull))
+    }
+
+    fn take_back(&mut self, mut pull: Pull) -> bool {
+        let mut quiet = true;
         // A lane that is gone has no sender any more.
         if let (Some(share), Some(claims)) =
             (&mut pull.share, self.transport.claims_from(pull.peer))
             && share.offer.close(claims).is_ok()
         {
             let deadline = Instant::now() + TAKE_BACK_MAX;
-            while !share.offer.is_quiet(claims) && Instant::now() < deadline {
+            quiet = share.offer.is_quiet(claims);
+            while !quiet && Instant::now() < deadline {
                 yield_now();
+                quiet = share.offer.is_quiet(claims);
             }
         }
         self.end_share(&mut pull);
+        quiet
     }
 }

@@ -90,6 +90,12 @@ enum Invited {
 type Epoch = (u64, u32);
 
 impl PeerWindow {
+    /// The window has closed, and with it what the peer said of its regions.
+    pub fn forget_leases(&mut self) {
+        self.leases.clear();
+        (self.asked, self.wanted, self.answered) = (None, None, None);
+    }
+
     /// An operation is under way no more.
     #[inline(always)]
     pub fn note_over(&mut self, repeats: bool) {

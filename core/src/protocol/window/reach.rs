@@ -200,8 +200,7 @@ impl<T: Transport> Engine<T> {
     #[inline(never)]
     fn start_again(&mut self, index: u32) {
         let window = &mut self.peers[self.remotes[index].peer as usize].window;
-        window.leases.clear();
-        (window.asked, window.wanted, window.answered) = (None, None, None);
+        window.forget_leases();
         self.remotes[index].refusals += 1;
         self.put_back(index);
     }

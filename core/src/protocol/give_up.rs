@@ -1,0 +1,149 @@
+//! Giving messages up that have begun, while the lanes and all else with the peer go on: one
+//! context of a pair is closed, and the other one is not concerned. Reference: fi_endpoint(3):
+//! "Outstanding operations posted to the endpoint when fi_close is called will be discarded."
+//!
+//! A receiver says so by Finish, with an error, and parts that are still on the way find nobody. A
+//! sender says so by Withdraw. Buffers are the application's when the call returns: so a sender
+//! counts what it withdraws, where receivers read its memory, before they can be told by a packet
+//! (see [`crate::ring::claims`]).
+
+use std::collections::HashSet;
+
+use crate::{
+    engine::{Engine, peer::Reply},
+    error::Errno,
+    operation::{SendOperation, SendStage, Target},
+    transport::{PeerIndex, Transport, Unreachable},
+    wire::Kind,
+};
+
+impl SendOperation {
+    /// Whether its receiver has begun with it, and waits for more of it or may ask for it.
+    fn is_awaited(&self) -> bool {
+        match self.stage {
+            SendStage::Queued | SendStage::AwaitConfirmation => false,
+            SendStage::Prefix => true,
+            _ => self.prefix < self.total || self.prefix == 0,
+        }
+    }
+}
+
+impl<T: Transport> Engine<T> {
+    /// Gives up the sends to `peer` that have begun: none of their memory is read for it any more
+    /// when this returns, or what is read is not believed.
+    pub(crate) fn give_up_sends(&mut self, peer: PeerIndex, why: &Unreachable) {
+        let begun = |&send: &u32| self.sends[send].has_begun_with(peer);
+        let begun: Vec<u32> = self.sends.indices().filter(begun).collect();
+        let awaited = begun.iter().filter(|&&send| self.sends[send].is_awaited());
+        let names: Vec<u64> = awaited.map(|&send| self.sends.name(send)).collect();
+        let record = &mut self.peers[peer as usize];
+        record.withdrawn += names.len() as u64;
+        if let Some(claims) = self.transport.claims_to(peer).filter(|_| !names.is_empty()) {
+            claims.withdraw_in_all(record.withdrawn);
+        }
+        for send in begun {
+            self.leave_stage(peer, send);
+            self.fail_send(send, why);
+        }
+        for name in names {
+            self.reply(peer, Reply::new(Kind::Withdraw, name, 0));
+        }
+        // A fenced operation may have waited for them.
+        self.note_backlog(peer);
+    }
+
+    fn leave_stage(&mut self, peer: PeerIndex, send: u32) {
+        let record = &mut self.peers[peer as usize];
+        match self.sends[send].stage {
+            SendStage::Queued | SendStage::Prefix => record.queue.retain(|&queued| queued != send),
+            SendStage::AwaitConsent | SendStage::AwaitFinish => record.awaiting -= 1,
+            SendStage::Streaming => {
+                record.streams.retain(|&stream| stream != send);
+                record.awaiting -= 1;
+            }
+            SendStage::AwaitConfirmation => {
+                record.unconfirmed.retain(|&(_, unconfirmed)| unconfirmed != send);
+                record.awaiting -= 1;
+            }
+        }
+    }
+
+    /// The sender of a message that has begun to arrive gives it up.
+    #[cold]
+    pub(crate) fn arrive_withdraw(&mut self, peer: PeerIndex, operation: u64) {
+        self.peers[peer as usize].withdrawn_by_it += 1;
+        let Some(&index) = self.peers[peer as usize].incoming.get(&operation) else {
+            // It is here, or was given up, before its sender did so.
+            return;
+        };
+        if !self.stop_pull(index) {
+            return self.violation(peer, "it gives up a message that it goes on writing");
+        }
+        if !self.stop_fetch(index) {
+            // Its adapter has to do with the buffer still, and ends that since the loan is over.
+            return;
+        }
+        self.lose_withdrawn(index);
+    }
+
+    /// A message that its sender has given up is over.
+    #[cold]
+    pub(crate) fn lose_withdrawn(&mut self, index: u32) {
+        let (peer, operation) = (self.incoming[index].peer, self.incoming[index].operation);
+        let address = self.peers[self.peers[peer as usize].source as usize].address;
+        let reason = format!("{address} gave the message up: the context that sent it is closed");
+        let why = Unreachable { errno: Errno::CONNRESET, reason };
+        self.peers[peer as usize].incoming.remove(&operation);
+        if let Some(parked) = self.fail_incoming(index, &why) {
+            self.forget_unexpected(&HashSet::from([parked]));
+        }
+        self.buffer_on(peer);
+    }
+
+    /// Gives up what is arriving from `peer`, and tells it: nothing is written to a receive's
+    /// buffer any more when this returns.
+    pub(crate) fn give_up_arriving(&mut self, peer: PeerIndex, why: &Unreachable) {
+        self.let_windows_end(peer);
+        let wanted = |&index: &u32| self.incoming[index].target != Target::Nowhere;
+        let arriving = self.peers[peer as usize].incoming.values().copied().filter(wanted);
+        let arriving: Vec<u32> = arriving.collect();
+        if arriving.is_empty() {
+            return;
+        }
+        self.forget_fetches(peer);
+        if !self.forget_pulls(peer) {
+            // Its sender is in the middle of a block, and does not come to its end.
+            return self.let_go(peer, why);
+        }
+        let mut parked = HashSet::new();
+        for index in arriving {
+            let incoming = &self.incoming[index];
+            let operation = incoming.operation;
+            let waits = incoming.is_rendezvous() || incoming.acknowledge_whole;
+            self.peers[peer as usize].incoming.remove(&operation);
+            parked.extend(self.fail_incoming(index, why));
+            if waits {
+                self.refuse(peer, operation);
+            }
+        }
+        self.refuse_parked(&parked);
+        self.forget_unexpected(&parked);
+    }
+
+    /// Tells the senders of parked messages, which wait for them to be matched, that nobody will.
+    pub(crate) fn refuse_parked(&mut self, parked: &HashSet<u32>) {
+        for &index in parked {
+            let message = &mut self.unexpected[index];
+            if let Some(operation) = message.acknowledge.take() {
+                let peer = message.peer;
+                self.refuse(peer, operation);
+            }
+        }
+    }
+
+    /// Tells a sender that its message is received by nobody.
+    #[cold]
+    pub(crate) fn refuse(&mut self, peer: PeerIndex, operation: u64) {
+        self.reply(peer, Reply::new(Kind::Finish, operation, Errno::CONNRESET.0 as u64));
+    }
+}
