@@ -10,10 +10,9 @@
 //! a gap. Readers are wait-free: they search the runs by halves. One writer at a time appends.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::OnceLock;
 
-use super::symmetric::{SymmetricRange, nodes_between};
+use super::symmetric::{SymmetricRange, node_number, nodes_between};
 use crate::address::Address;
 use crate::primitive::{AtomicU64, Ordering};
 
@@ -40,8 +39,8 @@ pub(super) struct Runs {
 /// The way back, owned by the vector's writer mutex: which runs may hold an address.
 #[derive(Default)]
 pub(super) struct RunIndex {
-    /// The first node of each run.
-    nodes: BTreeSet<(IpAddr, u32)>,
+    /// The first node of each run, as a number.
+    nodes: BTreeSet<(u128, u32)>,
     /// How many nodes lie between the first and the last node of a run, at most.
     widest: u128,
 }
@@ -140,7 +139,7 @@ impl Runs {
         let first = self.len() as u32;
         let written = self.segments[segment].get().and_then(|runs| runs.get(offset));
         let _ = written.map(|place| place.set(Run { first, range }));
-        known.nodes.insert((range.base().ip(), number));
+        known.nodes.insert((node_number(range.base().ip()), number));
         // Before `len`, which readers look at first: see Q2.
         self.count.store(u64::from(number) + 1, Ordering::Relaxed);
         true
@@ -154,9 +153,10 @@ impl Runs {
     /// The indices of runs that hold `address`, in no order. The caller holds the vector's
     /// writer mutex.
     pub(super) fn find(&self, address: &Address, known: &RunIndex) -> Vec<u32> {
-        let address = &Address::from(address.canonical());
-        let candidates =
-            known.nodes.range((known.lowest_base(address.ip()), 0)..=(address.ip(), u32::MAX));
+        let node = node_number(address.ip());
+        // The lowest node at which a run may begin that has this one.
+        let lowest = node.saturating_sub(known.widest);
+        let candidates = known.nodes.range((lowest, 0)..=(node, u32::MAX));
         candidates.filter_map(|&(_, number)| self.index_in(number, address)).collect()
     }
 
@@ -174,17 +174,6 @@ impl RunIndex {
     fn note(&mut self, range: &SymmetricRange, last: Address) {
         let nodes = nodes_between(range.base().ip(), last.ip()).unwrap_or(0);
         self.widest = self.widest.max(nodes);
-    }
-
-    /// The lowest node at which a run may begin that has the node `ip`.
-    fn lowest_base(&self, ip: IpAddr) -> IpAddr {
-        match ip {
-            IpAddr::V4(ip) => {
-                let widest = u32::try_from(self.widest).unwrap_or(u32::MAX);
-                Ipv4Addr::from_bits(ip.to_bits().saturating_sub(widest)).into()
-            }
-            IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits().saturating_sub(self.widest)).into(),
-        }
     }
 }
 
@@ -225,6 +214,29 @@ mod tests {
         assert_eq!(BTreeSet::from_iter(runs.find(&address("10.0.0.2:9"), &known)), [8, 14].into());
         for text in ["10.0.0.0:10", "10.0.3.233:9", "10.0.0.1:6", "11.0.0.0:8", "[::1]:8"] {
             assert_eq!(runs.find(&address(text), &known), [], "{text}");
+        }
+    }
+
+    /// An IPv4 address that is mapped into IPv6 is the same.
+    #[test]
+    fn an_address_is_found_however_it_is_written() {
+        let (runs, mut known) = (Runs::new(), RunIndex::default());
+        let mapped = SymmetricRange::new(address("[::ffff:10.0.0.1]:8"), 4, 2).unwrap();
+        assert!(runs.append_range(mapped, &mut known));
+        assert!(runs.append(address("10.0.1.1:8"), &mut known));
+        let found = |text: &str| runs.find(&address(text), &known);
+        for node in 0..4 {
+            for (text, index) in [("8", 2 * node), ("9", 2 * node + 1)] {
+                let ip = format!("10.0.0.{}", node + 1);
+                assert_eq!(found(&format!("{ip}:{text}")), [index]);
+                assert_eq!(found(&format!("[::ffff:{ip}]:{text}")), [index]);
+            }
+        }
+        assert_eq!((found("10.0.1.1:8"), found("[::ffff:10.0.1.1]:8")), (vec![8], vec![8]));
+        // As it was inserted.
+        assert!(runs.get(0).unwrap().ip().is_ipv6() && runs.get(8).unwrap().ip().is_ipv4());
+        for text in ["10.0.0.5:8", "10.0.0.1:10", "[::10.0.0.1]:8"] {
+            assert_eq!(found(text), [], "{text}");
         }
     }
 

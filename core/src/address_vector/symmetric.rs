@@ -112,15 +112,18 @@ impl SymmetricRange {
     }
 }
 
-/// How many nodes `to` lies behind `from`, of the same family.
-pub(super) fn nodes_between(from: IpAddr, to: IpAddr) -> Option<u128> {
-    match (from, to) {
-        (IpAddr::V4(from), IpAddr::V4(to)) => {
-            to.to_bits().checked_sub(from.to_bits()).map(u128::from)
-        }
-        (IpAddr::V6(from), IpAddr::V6(to)) => to.to_bits().checked_sub(from.to_bits()),
-        _ => None,
+/// A node's place among all: an IPv4 address has that of the same address mapped into IPv6, since
+/// an address is one however it is written.
+pub(super) fn node_number(ip: IpAddr) -> u128 {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(ip) => ip.to_bits(),
     }
+}
+
+/// How many nodes `to` lies behind `from`.
+pub(super) fn nodes_between(from: IpAddr, to: IpAddr) -> Option<u128> {
+    node_number(to).checked_sub(node_number(from))
 }
 
 /// The same port at another node of the network.

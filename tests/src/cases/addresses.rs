@@ -15,7 +15,7 @@ use kestrel_core::{
     transport::Provider,
 };
 
-use crate::bed::{Bed, Options, World, open_vector};
+use crate::bed::{Bed, Node, Options, World, open_vector};
 use crate::completion::read_all;
 
 pub fn a_removed_address_is_unknown<P: Provider>(bed: &Bed<P>) {
@@ -75,10 +75,20 @@ pub fn duplicates_reach_the_same_peer<P: Provider>(bed: &Bed<P>) {
 }
 
 /// An address is the same however it is written: it is a target, a source, and what receives are
-/// directed at.
+/// directed at. So it is in a symmetric vector, which keeps its addresses as runs.
 pub fn a_mapped_address_is_the_same_peer<P: Provider>(bed: &Bed<P>) {
-    let nodes = (0..2).map(|_| bed.stranger(&Options::default())).collect();
-    let world = World { nodes };
+    for flags in [AddressVectorFlags::empty(), AddressVectorFlags::SYMMETRIC] {
+        mapped_addresses_are_the_same_peers(bed, flags);
+    }
+}
+
+fn mapped_addresses_are_the_same_peers<P: Provider>(bed: &Bed<P>, flags: AddressVectorFlags) {
+    let attributes = AddressVectorAttributes { flags, ..Default::default() };
+    let open = |_| {
+        let vector = Arc::new(AddressVector::open(attributes.clone()).unwrap());
+        Node::try_open(bed, &Options::default(), vector).unwrap()
+    };
+    let world = World { nodes: (0..2).map(open).collect() };
     let mapped = |node: usize| {
         let address = world.nodes[node].endpoint.address();
         match address.ip() {
@@ -88,6 +98,10 @@ pub fn a_mapped_address_is_the_same_peer<P: Provider>(bed: &Bed<P>) {
     };
     let there = world.nodes[0].vector.insert_one(mapped(1)).unwrap();
     let here = world.nodes[1].vector.insert_one(mapped(0)).unwrap();
+    // Of somebody whom nothing was sent to, nor directed at, it knows nothing but the address.
+    world.nodes[1].receive(8, None, 0);
+    world.post(|| world.nodes[0].endpoint.inject(&[0; 8], there));
+    assert_eq!(world.received(1).good().source, here);
     world.nodes[1].endpoint.receive(vec![0; 8], here, 1).unwrap();
     world.post(|| world.nodes[0].endpoint.inject(&[1; 8], there));
     assert_eq!(world.received(1).good().source, here);

@@ -107,6 +107,27 @@ fn a_read_only_vector_is_read_alone() {
     assert_eq!(refused.err(), Some(AddressVectorError::ReadOnlyWithoutName));
 }
 
+/// However an address is written, it has one name and one key.
+#[test]
+fn a_symmetric_vector_names_mapped_addresses() {
+    let flags = AddressVectorFlags::SYMMETRIC;
+    let av = open(AddressVectorAttributes { flags, auth_keys: true, ..Default::default() });
+    let (plain, mapped) = (address("10.0.0.1:5"), address("[::ffff:10.0.0.1]:5"));
+    let handles = [b"one", b"two"].map(|key| av.insert_auth_key(key).unwrap());
+    let (mut handle_at, mut inserted) = (|at: usize| handles[at], Vec::new());
+    let marks = Marks::AuthKeys(&mut handle_at);
+    av.insert_each([mapped, mapped], marks, |result| inserted.push(result));
+    assert_eq!(inserted, [Ok(0), Ok(1)]);
+    for (fi_addr, handle) in (0..).zip(handles) {
+        let number = av.lookup_auth_key(handle).unwrap().number;
+        assert_eq!((av.reported_by(&plain, number), av.find(&plain)), (fi_addr, Some(0)));
+    }
+    let av = symmetric();
+    let mut id = |_| 70;
+    av.insert_each([mapped], Marks::UserIds(&mut id), |result| assert_eq!(result, Ok(0)));
+    assert_eq!((av.reported(&plain), av.reported(&mapped)), (70, 70));
+}
+
 #[test]
 fn a_shared_vector_that_is_kept_or_full_says_so() {
     let memory = memory(2);
