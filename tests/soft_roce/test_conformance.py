@@ -26,7 +26,7 @@ PARTS = [
     pytest.param(["datagrams", "datagram_contexts", "multicast"], id="datagrams"),
     pytest.param(["load", "connections"], id="load", marks=pytest.mark.full),
     pytest.param(
-        ["scalable", "context_pairs", "shared_contexts", "shared_peeks", "mixed_contexts"],
+        ["scalable", "context_pairs", "shared_contexts", "shared_peeks", "mixed_contexts", "fences"],
         id="contexts",
         marks=pytest.mark.full,
     ),

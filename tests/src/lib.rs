@@ -85,6 +85,10 @@ macro_rules! conformance {
                 directed_receives_take_from_their_source,
                 tags_count_in_all_64_bits,
                 a_fence_waits_for_its_own_peer_alone;
+            fences:
+                a_fence_waits_for_every_context_of_its_peer,
+                a_fence_waits_for_every_key_of_its_peer,
+                one_sided_operations_wait_for_every_context;
             completion_order:
                 sends_complete_in_the_order_of_submission,
                 operations_of_all_kinds_keep_one_order,

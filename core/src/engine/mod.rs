@@ -41,6 +41,7 @@ use crate::{
     protocol::{
         contest::Contests,
         datagram::Datagrams,
+        fence::Fence,
         remote_access::scratch::Scratch,
         single_copy::{help::Helping, pull::Pull},
     },
@@ -162,6 +163,8 @@ pub struct Engine<T: Transport> {
     pub(crate) offers: bool,
     /// What all peers together could make us hold: the sum of their windows.
     pub(crate) windows: u64,
+    /// What was posted before fences and is not complete, where an endpoint is several peers.
+    pub(crate) fences: Vec<Fence>,
     /// What is submitted and not reported, where completions keep an order.
     pub(crate) transmit_order: Option<Box<Order<Outcome>>>,
     /// What is matched and not reported, likewise.
@@ -218,6 +221,7 @@ impl<T: Transport> Engine<T> {
             offers: setup.buffering.is_some(),
             buffering: Buffering::new(setup.buffering.as_ref()),
             windows: 0,
+            fences: Vec::new(),
             transmit_order: None,
             receive_order: None,
             data_order: None,

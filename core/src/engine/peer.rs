@@ -61,6 +61,8 @@ pub struct Peer {
     pub clear: bool,
     /// What completes may have to wait for its turn: see [`super::order::transmit`].
     pub takes_turns: bool,
+    /// There may be a fence before it: see [`crate::protocol::fence`].
+    pub fenced: bool,
     /// Packets that were pushed to it may still be lost: see [`crate::protocol::confirm`].
     pub confirms: bool,
     /// Whether packets can be pushed.
@@ -76,6 +78,8 @@ pub struct Peer {
     pub flow: ReceiveFlow,
     /// What had arrived from it when a send last left its queue.
     heard: u64,
+    /// Which receive context of its endpoint it is, as far as it was named as one.
+    pub named: u16,
     /// What its source is called in the address vector, or `FI_ADDR_NOTAVAIL`.
     pub fi_addr: u64,
     /// Whom its messages come from: itself, unless it is one of several contexts.
@@ -189,6 +193,7 @@ impl Peer {
         Peer {
             clear: false,
             takes_turns: false,
+            fenced: false,
             confirms: false,
             state: PeerState::Idle,
             in_backlog: false,
@@ -196,6 +201,7 @@ impl Peer {
             credit: CREDIT_FIRST,
             flow: ReceiveFlow::default(),
             heard: u64::MAX,
+            named: 0,
             fi_addr: FI_ADDR_NOTAVAIL,
             source: index,
             matched_as: index,
@@ -238,6 +244,7 @@ impl Peer {
         let empty = self.queue.is_empty()
             && self.replies.is_empty()
             && self.window.under_way == 0
+            && !self.fenced
             && self.control.is_none();
         self.state == PeerState::Ready && empty
     }

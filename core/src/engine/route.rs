@@ -83,6 +83,9 @@ impl<T: Transport> Engine<T> {
         let is_named = index >= vector.capacity();
         let key = self.key_at(fi_addr)?;
         let peer = self.peer_of(address, key);
+        if context > 0 {
+            self.note_named(peer, context);
+        }
         if is_named {
             self.named_routes.insert(fi_addr, peer);
             return Some(peer);
@@ -105,6 +108,7 @@ impl<T: Transport> Engine<T> {
         record.takes_turns = self.datagrams.is_some() && self.transmit_order.is_some();
         self.peers.push(record);
         self.by_address.insert((address, key), peer);
+        self.note_named(peer, 0);
         self.count_as(peer, peer);
         if key != ONLY_KEY {
             self.transport.choose_key(peer, key);

@@ -17,6 +17,7 @@ pub mod contest;
 pub mod context;
 pub mod credit;
 pub mod datagram;
+pub mod fence;
 pub mod fetch;
 pub mod give_up;
 pub mod long;

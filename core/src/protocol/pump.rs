@@ -9,7 +9,7 @@ use crate::{
     flags::Flags,
     memory::Piece,
     operation::SendStage,
-    protocol::contest::Manner,
+    protocol::{contest::Manner, fence::Earlier},
     transport::{Limits, PeerIndex, Room, Transport},
     window::Loan,
     wire::{self, ENVELOPE_COST, Head, Kind},
@@ -95,7 +95,11 @@ impl<T: Transport> Engine<T> {
         match send.stage {
             SendStage::Queued => {
                 let fenced = send.flags.contains(Flags::FENCE);
-                if fenced && self.peers[peer as usize].has_unfinished() {
+                let record = &self.peers[peer as usize];
+                if fenced && record.has_unfinished()
+                    || record.fenced
+                        && self.is_behind_a_fence(peer, Earlier::Send(self.sends.name(index)))
+                {
                     return false;
                 }
                 self.push_first(peer, index)

@@ -120,6 +120,10 @@ impl<T: Transport> Engine<T> {
         if self.datagrams.is_some() {
             return self.send_datagram(peer, post);
         }
+        if self.peers[peer as usize].fenced {
+            // Whoever may go on goes on with the next call.
+            self.oldest_fence(peer);
+        }
         let record = &self.peers[peer as usize];
         if record.takes_turns && record.is_open() {
             self.check_place(peer)?;
@@ -180,6 +184,9 @@ impl<T: Transport> Engine<T> {
     }
 
     fn enqueue(&mut self, peer: PeerIndex, post: SendPost<'_>) {
+        if post.flags.contains(Flags::FENCE) {
+            self.note_fence(peer);
+        }
         let index = self.sends.insert(SendOperation::from_post(peer, post));
         self.enter_line(peer, index);
         self.peers[peer as usize].queue.push_back(index);

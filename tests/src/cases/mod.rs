@@ -15,6 +15,7 @@ pub mod data_order;
 pub mod datagram_contexts;
 pub mod datagrams;
 pub mod deferred_work;
+pub mod fences;
 pub mod levels;
 pub mod load;
 pub mod matching_order;

@@ -45,7 +45,12 @@ impl<T: Transport> Engine<T> {
     #[inline(always)]
     fn start_remote(&mut self, peer: PeerIndex, operation: RemoteOperation) {
         let mut clear = self.peers[peer as usize].clear;
-        let mut waits = operation.flags.contains(Flags::FENCE) || self.must_wait(peer, &operation);
+        let is_fenced = operation.flags.contains(Flags::FENCE);
+        if is_fenced {
+            self.note_fence(peer);
+        }
+        let is_behind = self.peers[peer as usize].fenced;
+        let mut waits = is_fenced || is_behind || self.must_wait(peer, &operation);
         let index = self.remotes.insert(operation);
         if self.transmit_order.is_some() {
             self.enter_line(peer, index | ONE_SIDED);

@@ -7,6 +7,7 @@ use crate::{
     one_sided::{Action, RemoteSegment, RemoteStage},
     protocol::{
         atomic::{ATOMIC_BYTES_MAX, AtomicCall},
+        fence::Earlier,
         pump::{Cut, fit},
         window::Way,
     },
@@ -60,8 +61,11 @@ impl<T: Transport> Engine<T> {
         let operation = &self.remotes[index];
         if operation.stage == RemoteStage::Queued {
             let fenced = operation.flags.contains(Flags::FENCE);
-            if fenced && self.peers[peer as usize].has_unfinished()
+            let record = &self.peers[peer as usize];
+            if fenced && record.has_unfinished()
                 || self.must_wait(peer, operation)
+                || record.fenced
+                    && self.is_behind_a_fence(peer, Earlier::OneSided(self.remotes.name(index)))
             {
                 return false;
             }
