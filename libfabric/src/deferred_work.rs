@@ -172,7 +172,10 @@ unsafe fn receive(
     // SAFETY: the caller vouches for it.
     unsafe {
         let endpoint = endpoint(ep)?;
-        Ok(post::with_receive(msg, tag, flags, |post| posted(endpoint.trigger_receive(post, when))))
+        let ignores = |flags| endpoint.ignores_buffers(flags);
+        Ok(post::with_receive(msg, tag, flags, ignores, |post| {
+            posted(endpoint.trigger_receive(post, when))
+        }))
     }
 }
 

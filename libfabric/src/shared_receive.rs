@@ -24,7 +24,7 @@ use crate::{
     endpoint::{
         message,
         options::{self, ChangeableOptions, Options, getopt, setopt},
-        post::Receives,
+        receives::Receives,
         tagged,
     },
     object::{self, FID_NOSYS, Header, Use},
@@ -73,6 +73,12 @@ impl Receives for State {
     #[inline(always)]
     fn default_flags(&self) -> Flags {
         self.context.default_flags().receive()
+    }
+
+    #[inline(always)]
+    fn ignores_buffers(&self, flags: Flags) -> bool {
+        // Endpoints that buffer share no receives.
+        flags.contains(Flags::DISCARD)
     }
 
     #[inline(always)]

@@ -87,6 +87,30 @@ impl<P: Provider> Endpoint<P> {
         self.buffering.buffers
     }
 
+    /// Whether a receive with these flags and its family's has buffers that nobody looks at: it is a
+    /// discard, or a tag of messages that are buffered. "Tags are posted using fi_trecv, fi_trecvv,
+    /// and fi_trecvmsg; however, parameters related to the input buffers are ignored" (fi_tagged(3)).
+    #[inline(always)]
+    pub fn ignores_buffers(&self, flags: Flags) -> bool {
+        let plain = self.enabled.get().is_some_and(|enabled| enabled.receive.is_plain(flags));
+        !plain && self.is_tag_or_discard(flags)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn is_tag_or_discard(&self, flags: Flags) -> bool {
+        let takes = flags.intersects(Flags::PEEK | Flags::CLAIM);
+        let is_tag = self.buffers() && flags.contains(Flags::TAGGED) && !takes;
+        is_tag || flags.contains(Flags::DISCARD)
+    }
+
+    /// Takes off a receive the buffers that nobody looks at, whatever they are.
+    pub(super) fn forget_ignored(&self, post: &mut ReceivePost<'_>) {
+        if self.is_tag_or_discard(post.flags) {
+            post.pieces = Pieces::One(Piece::EMPTY);
+        }
+    }
+
     /// What events call the endpoint where nobody says otherwise.
     pub(super) fn known_as(&self) -> u64 {
         self.buffering.announced_as.load(Ordering::Relaxed)

@@ -340,6 +340,7 @@ impl<P: Provider> Endpoint<P> {
         let enabled = self.enabled()?;
         if !enabled.receive.is_plain(post.flags) {
             self.check_flags(Flags::RECV, self.receive_flags(), post.flags)?;
+            self.forget_ignored(&mut post);
         }
         self.check_pieces(&post.pieces)?;
         post.from |= enabled.from_any;

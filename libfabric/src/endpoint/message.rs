@@ -2,7 +2,10 @@
 
 use std::ffi::c_void;
 
-use super::post::{self, List, Receives, Tag};
+use super::{
+    post::{self, List, Tag},
+    receives::{Receives, receiver},
+};
 use crate::{
     abi::{
         attributes::Iovec,
@@ -62,10 +65,8 @@ unsafe extern "C" fn recvv<H: Header<State: Receives>>(
 ) -> isize {
     // SAFETY: as said above.
     unsafe {
-        let Some(list) = List::new(iov, count) else { return post::bad_list() };
-        let state = post::receiver::<H>(ep);
-        let flags = state.default_flags();
-        post::receive_pieces(state, list.pieces(), from, Tag::NONE, context, flags)
+        let list = (iov, count);
+        post::receive_list(receiver::<H>(ep), list, from, Tag::NONE, context)
     }
 }
 
@@ -77,7 +78,7 @@ unsafe extern "C" fn recvmsg<H: Header<State: Receives>>(
     // SAFETY: as said above; the message is valid or null.
     unsafe {
         let Some(msg) = msg.as_ref() else { return post::bad_list() };
-        post::receive_message(post::receiver::<H>(ep), &post::untagged(msg), Tag::NONE, flags)
+        post::receive_message(receiver::<H>(ep), &post::untagged(msg), Tag::NONE, flags)
     }
 }
 

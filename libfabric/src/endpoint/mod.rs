@@ -10,6 +10,7 @@ pub mod defaults;
 pub mod message;
 pub mod options;
 pub mod post;
+pub mod receives;
 pub mod remote;
 pub mod rma;
 pub mod setup;

@@ -3,16 +3,17 @@
 
 use std::{ffi::c_void, mem::MaybeUninit, slice};
 
-use kestrel::Provider;
 use kestrel_core::{
     endpoint::PostError,
     flags::Flags,
     memory::{Piece, Pieces},
     operation::{IOV_LIMIT, ReceivePost, SendPost},
-    triggered::Threshold,
 };
 
-use super::State;
+use super::{
+    State,
+    receives::{Receives, receiver},
+};
 use crate::{
     abi::{
         atomic::Ioc,
@@ -304,49 +305,6 @@ pub unsafe fn endpoint_context(ep: *mut FidEp) -> *mut c_void {
     unsafe { (*ep).fid.context }
 }
 
-/// What receives are posted to: an endpoint, or a context that endpoints share.
-pub trait Receives {
-    /// The flags of calls that name none.
-    fn default_flags(&self) -> Flags;
-    fn post_receive(&self, post: ReceivePost<'_>) -> Result<(), PostError>;
-    /// Posts it later.
-    fn trigger_receive(
-        &self,
-        post: ReceivePost<'_>,
-        when: &Threshold<Provider>,
-    ) -> Result<(), PostError>;
-}
-
-impl Receives for State {
-    #[inline(always)]
-    fn default_flags(&self) -> Flags {
-        self.defaults.receive()
-    }
-
-    #[inline(always)]
-    fn post_receive(&self, post: ReceivePost<'_>) -> Result<(), PostError> {
-        self.endpoint.post_receive(post)
-    }
-
-    fn trigger_receive(
-        &self,
-        post: ReceivePost<'_>,
-        when: &Threshold<Provider>,
-    ) -> Result<(), PostError> {
-        self.endpoint.trigger_receive(post, when)
-    }
-}
-
-/// Where a call posts receives, by the kind of object that has the call in its table.
-///
-/// # Safety
-/// `ep` is an open object of kind `H`, as for [`object::state`].
-#[inline(always)]
-pub unsafe fn receiver<'a, H: Header<State: Receives>>(ep: *mut FidEp) -> &'a H::State {
-    // SAFETY: the caller vouches for it.
-    unsafe { object::state(ep.cast::<H>()) }
-}
-
 /// Receives into one buffer with the default flags. A null buffer has no room, whatever its length
 /// says: programs post such receives for messages without bytes.
 ///
@@ -368,12 +326,33 @@ pub unsafe fn receive<H: Header<State: Receives>>(
     unsafe { receive_pieces(state, Pieces::One(piece), from, tag, context, flags) }
 }
 
+/// Receives into a list of buffers with the default flags.
+///
+/// # Safety
+/// As calls from C (see the crate's documentation).
+#[inline(always)]
+pub unsafe fn receive_list(
+    state: &impl Receives,
+    (iov, count): (*const Iovec, usize),
+    from: u64,
+    tag: Tag,
+    context: *mut c_void,
+) -> isize {
+    let flags = state.default_flags();
+    let count = if state.ignores_buffers(flags | tag.family) { 0 } else { count };
+    // SAFETY: the caller vouches for it.
+    unsafe {
+        let Some(list) = List::new(iov, count) else { return bad_list() };
+        receive_pieces(state, list.pieces(), from, tag, context, flags)
+    }
+}
+
 /// Receives into pieces with flags of their own.
 ///
 /// # Safety
 /// The pieces may be written to until the operation completes; as [`start_receive`].
 #[inline(always)]
-pub unsafe fn receive_pieces(
+unsafe fn receive_pieces(
     state: &impl Receives,
     pieces: Pieces<'_>,
     from: u64,
@@ -397,7 +376,10 @@ pub unsafe fn receive_message(
     flags: u64,
 ) -> isize {
     // SAFETY: the caller vouches for it.
-    unsafe { with_receive(msg, tag, flags, |post| start_receive(state, post)) }
+    unsafe {
+        let ignores = |flags| state.ignores_buffers(flags);
+        with_receive(msg, tag, flags, ignores, |post| start_receive(state, post))
+    }
 }
 
 /// Posts a receive: with FI_TRIGGER not now.
@@ -416,7 +398,8 @@ unsafe fn start_receive(state: &impl Receives, post: ReceivePost<'_>) -> isize {
     }
 }
 
-/// Hands what a message says to `post`, which receives it.
+/// Hands what a message says to `post`, which receives it; not the buffers where `ignores` says that
+/// nobody looks at them.
 ///
 /// # Safety
 /// As [`with_send`].
@@ -425,11 +408,12 @@ pub unsafe fn with_receive(
     msg: &MsgTagged,
     tag: Tag,
     flags: u64,
+    ignores: impl FnOnce(Flags) -> bool,
     post: impl FnOnce(ReceivePost<'_>) -> isize,
 ) -> isize {
     let Some(flags) = own_flags(flags) else { return bad_flags() };
     // "If this flag is set, the input buffer(s) and length parameters are ignored" (fi_tagged(3)).
-    let count = if flags.contains(Flags::DISCARD) { 0 } else { msg.iov_count };
+    let count = if ignores(flags | tag.family) { 0 } else { msg.iov_count };
     // SAFETY: the caller vouches for it.
     let Some(list) = (unsafe { List::new(msg.msg_iov, count) }) else { return bad_list() };
     post(of_receive(list.pieces(), msg.addr, tag, msg.context, flags))

@@ -2,7 +2,10 @@
 
 use std::ffi::c_void;
 
-use super::post::{self, List, Receives, Tag};
+use super::{
+    post::{self, List, Tag},
+    receives::{Receives, receiver},
+};
 use crate::{
     abi::{
         attributes::Iovec,
@@ -66,10 +69,8 @@ unsafe extern "C" fn recvv<H: Header<State: Receives>>(
 ) -> isize {
     // SAFETY: as said above.
     unsafe {
-        let Some(list) = List::new(iov, count) else { return post::bad_list() };
-        let state = post::receiver::<H>(ep);
-        let flags = state.default_flags();
-        post::receive_pieces(state, list.pieces(), from, Tag::new(tag, ignore), context, flags)
+        let list = (iov, count);
+        post::receive_list(receiver::<H>(ep), list, from, Tag::new(tag, ignore), context)
     }
 }
 
@@ -81,7 +82,7 @@ unsafe extern "C" fn recvmsg<H: Header<State: Receives>>(
     // SAFETY: as said above; the message is valid or null.
     unsafe {
         let Some(msg) = msg.as_ref() else { return post::bad_list() };
-        post::receive_message(post::receiver::<H>(ep), msg, Tag::new(msg.tag, msg.ignore), flags)
+        post::receive_message(receiver::<H>(ep), msg, Tag::new(msg.tag, msg.ignore), flags)
     }
 }
 

@@ -8,6 +8,7 @@ use kestrel_core::{
     error::{Errno, HasErrno},
     flags::Flags,
     memory::Pieces,
+    operation::IOV_LIMIT,
     transport::Provider,
 };
 
@@ -200,8 +201,11 @@ pub fn a_posted_tag_takes_one_message<P: Provider>(bed: &Bed<P>) {
     assert!(claimed.flags.contains(Flags::CLAIM));
     ignored.scribble();
     // Each tag takes one, the earliest first; "parameters related to the input buffers are ignored".
-    for (bytes, context) in bytes[1..].iter().zip([1, 2]) {
-        let post = Receive { pieces: ignored.all(), tag: Some((7, 2)), context, ..peek };
+    // Even if there are more of them than an endpoint takes.
+    let many = [ignored.piece(); IOV_LIMIT + 1];
+    let ways = [ignored.all(), Pieces::Many(&many)];
+    for ((bytes, pieces), context) in bytes[1..].iter().zip(ways).zip([1, 2]) {
+        let post = Receive { pieces, tag: Some((7, 2)), context, ..peek };
         node.post_receive(&post).unwrap();
         let announced = world.received(1).good();
         look(node, &announced, &bytes.bytes(), context);

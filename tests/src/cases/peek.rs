@@ -7,6 +7,8 @@ use kestrel_core::{
     endpoint::PostError,
     error::{Errno, HasErrno},
     flags::Flags,
+    memory::Pieces,
+    operation::IOV_LIMIT,
     transport::Provider,
 };
 
@@ -177,6 +179,8 @@ pub fn what_is_discarded_is_gone<P: Provider>(bed: &Bed<P>) {
                     assert_eq!(world.received(1).context(), 70);
                 } else {
                     into.scribble();
+                    let many = [into.piece(); IOV_LIMIT + 1];
+                    let receive = Receive { pieces: Pieces::Many(&many), ..receive };
                     let done = find(&world, Flags::DISCARD, receive);
                     assert_eq!((done.context, done.length), (70, length as u64));
                 }

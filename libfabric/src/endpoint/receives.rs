@@ -1,0 +1,62 @@
+//! What takes receives: an endpoint, or a context that endpoints share.
+
+use kestrel::Provider;
+use kestrel_core::{
+    endpoint::PostError, flags::Flags, operation::ReceivePost, triggered::Threshold,
+};
+
+use super::State;
+use crate::{
+    abi::fid::FidEp,
+    object::{self, Header},
+};
+
+/// What receives are posted to: an endpoint, or a context that endpoints share.
+pub trait Receives {
+    /// The flags of calls that name none.
+    fn default_flags(&self) -> Flags;
+    /// Whether the buffers of a receive with these flags, its family's among them, are not looked at.
+    fn ignores_buffers(&self, flags: Flags) -> bool;
+    fn post_receive(&self, post: ReceivePost<'_>) -> Result<(), PostError>;
+    /// Posts it later.
+    fn trigger_receive(
+        &self,
+        post: ReceivePost<'_>,
+        when: &Threshold<Provider>,
+    ) -> Result<(), PostError>;
+}
+
+impl Receives for State {
+    #[inline(always)]
+    fn default_flags(&self) -> Flags {
+        self.defaults.receive()
+    }
+
+    #[inline(always)]
+    fn ignores_buffers(&self, flags: Flags) -> bool {
+        self.endpoint.ignores_buffers(flags)
+    }
+
+    #[inline(always)]
+    fn post_receive(&self, post: ReceivePost<'_>) -> Result<(), PostError> {
+        self.endpoint.post_receive(post)
+    }
+
+    fn trigger_receive(
+        &self,
+        post: ReceivePost<'_>,
+        when: &Threshold<Provider>,
+    ) -> Result<(), PostError> {
+        self.endpoint.trigger_receive(post, when)
+    }
+}
+
+/// Where a call posts receives, by the kind of object that has the call in its table.
+///
+/// # Safety
+/// `ep` is an open object of kind `H`, as for [`object::state`].
+#[inline(always)]
+pub unsafe fn receiver<'a, H: Header<State: Receives>>(ep: *mut FidEp) -> &'a H::State {
+    // SAFETY: the caller vouches for it.
+    unsafe { object::state(ep.cast::<H>()) }
+}
