@@ -4,7 +4,7 @@
 use std::{
     ffi::{c_char, c_int, c_void},
     iter,
-    net::IpAddr,
+    net::{IpAddr, Ipv6Addr},
     ptr,
 };
 
@@ -291,7 +291,7 @@ fn symmetric(
     format: AddressFormat,
 ) -> Result<Candidates, Failure> {
     let name = match node {
-        Some(node) if node.parse::<IpAddr>().is_err() => node,
+        Some(node) if !is_address(node) => node,
         _ => return Ok(resolved(node, service, format, node_count, service_count)),
     };
     let nodes = (0..node_count).map(|at| {
@@ -300,6 +300,14 @@ fn symmetric(
     });
     let nodes: Result<Vec<Candidates>, Failure> = nodes.collect();
     Ok(Box::new(nodes?.into_iter().flatten()))
+}
+
+/// Whether a node is an address, which counts up itself: one of IPv6 may have a scope, which does not.
+fn is_address(node: &str) -> bool {
+    match node.split_once('%') {
+        Some((ip, _)) => ip.parse::<Ipv6Addr>().is_ok(),
+        None => node.parse::<IpAddr>().is_ok(),
+    }
 }
 
 /// The services of nodes, from one on: no node is this host, as with fi_getinfo(3). A name that
@@ -312,8 +320,7 @@ fn resolved(
     service_count: usize,
 ) -> Candidates {
     // An address is of one family, and refused if that is not the format's.
-    let is_address = node.is_some_and(|node| node.parse::<IpAddr>().is_ok());
-    let format = if is_address { AddressFormat::Unspec } else { format };
+    let format = if node.is_some_and(is_address) { AddressFormat::Unspec } else { format };
     match discovery::resolve_as(format, node, Some(service)) {
         Ok(base) => Box::new(SymmetricRange::split(base, node_count, service_count)),
         Err(error) => {

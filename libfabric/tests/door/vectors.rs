@@ -2,7 +2,7 @@
 
 use std::{
     ffi::{CStr, c_char, c_int, c_void},
-    net::SocketAddr,
+    net::{Ipv6Addr, SocketAddr, SocketAddrV6},
     ptr::{null, null_mut},
 };
 
@@ -16,7 +16,7 @@ use crate::{
     code,
     contexts::open_sep,
     flag,
-    host::host,
+    host::{Host, host},
     kind,
     one_sided::register,
     world::{World, av_attr, bind, close},
@@ -295,6 +295,7 @@ fn symmetric_insertion_goes_node_by_node() {
             assert_eq!(vector.lookup(at).as_deref(), Ok(address));
         }
         assert_eq!(vector.symmetric(c"localhost", 2, 1, &mut found[..2], 0, NONE), code::INVAL);
+        link_local_addresses_keep_their_scope(host, flags);
         // What would pass the last address fails alone.
         let mut errors = [0_i32; 4];
         let context = errors.as_mut_ptr().cast();
@@ -302,6 +303,31 @@ fn symmetric_insertion_goes_node_by_node() {
         assert_eq!((found, errors), ([8, 9, NOTAVAIL, NOTAVAIL], [0, 0, 22, 22]));
         assert_eq!(vector.symmetric(c"not a host1", 2, 2, &mut found, SYNC_ERR, context), 0);
         assert_eq!((found, errors), ([NOTAVAIL; 4], [-code::NODATA; 4]));
+    }
+}
+
+/// The address counts up, and what comes behind it, the number or the name of an interface, stays.
+fn link_local_addresses_keep_their_scope(host: &'static Host, flags: u64) {
+    const IN6: u32 = 3;
+    let world = World::empty(host, |hints| hints.addr_format = IN6);
+    let (vector, mut found) = (Vector::open(&world, flags), [7; 2]);
+    // SAFETY: the name is a C string.
+    let loopback = unsafe { libc::if_nametoindex(c"lo".as_ptr()) };
+    for (node, scope, ends) in
+        [(c"fe80::1%2", 2, [1, 2]), (c"fe80::fffe%lo", loopback, [0xfffe, 0xffff])]
+    {
+        assert_eq!(vector.symmetric(node, 2, 1, &mut found, 0, NONE), 2, "{node:?}");
+        for (fi_addr, end) in found.into_iter().zip(ends) {
+            let (mut room, mut length) = ([0_u8; 28], 28);
+            // SAFETY: the vector is open, the buffer has that length.
+            unsafe {
+                let (lookup, place) = ((*(*vector.av).ops).lookup, room.as_mut_ptr().cast());
+                assert_eq!(lookup(vector.av, fi_addr, place, &raw mut length), 0);
+            }
+            let ip = Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, end);
+            let expected = Address::from(SocketAddr::V6(SocketAddrV6::new(ip, 5000, 0, scope)));
+            assert_eq!(room[..], expected.to_bytes()[..], "{node:?}");
+        }
     }
 }
 
