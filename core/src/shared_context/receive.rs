@@ -21,6 +21,7 @@ use crate::{
     flags::Flags,
     memory::Pieces,
     operation::{IOV_LIMIT, ReceiveOperation, ReceivePost},
+    primitive::{AtomicBool, Ordering},
     protocol::receive::canceled,
     tag_match::{ANY_SOURCE, SourceIndex},
     transport::Provider,
@@ -40,6 +41,8 @@ pub struct SharedReceive<P: Provider> {
     /// "All connectionless endpoints associated with a shared receive context must also share
     /// the same address vector": that of the first.
     vector: OnceLock<Arc<AddressVector>>,
+    /// Whether it is for connected endpoints, as far as is known.
+    connected: AtomicBool,
     members: Mutex<Members<P>>,
     binds: BindCount,
     /// Its receives that wait for a counter.
@@ -61,6 +64,7 @@ impl<P: Provider> SharedReceive<P> {
         Ok(Arc::new(SharedReceive {
             domain: domain.clone(),
             defaults: DefaultFlags::new(options.transmit_flags, options.receive_flags),
+            connected: AtomicBool::new(options.connected),
             options,
             pool: Arc::new(pool),
             vector: OnceLock::new(),
@@ -116,6 +120,7 @@ impl<P: Provider> SharedReceive<P> {
             return Err(EndpointError::OtherDomain { object });
         }
         within(endpoint.receive_capabilities, endpoint, &self.options)?;
+        self.connected.fetch_or(endpoint.connected, Ordering::Relaxed);
         self.binds.bind().map_err(|_| EndpointError::Closed { object })
     }
 
@@ -157,8 +162,11 @@ impl<P: Provider> SharedReceive<P> {
         self.options.capabilities
     }
 
+    /// Whether receives may be for one peer: their source "applies only to connectionless endpoints
+    /// with the FI_DIRECTED_RECV capability enabled, otherwise this field is ignored" (fi_tagged(3)).
     fn is_directed(&self) -> bool {
-        self.capabilities().contains(Flags::DIRECTED_RECV)
+        let connected = self.connected.load(Ordering::Relaxed);
+        self.capabilities().contains(Flags::DIRECTED_RECV) && !connected
     }
 
     /// Posts a receive of either family, for a message of any endpoint that is bound.

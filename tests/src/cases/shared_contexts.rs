@@ -88,6 +88,10 @@ pub fn every_endpoint_takes_shared_receives<P: Provider>(bed: &Bed<P>) {
 pub fn connections_share_receives<P: Provider>(bed: &Bed<P>) {
     let domain = bed.domain(DomainOptions::default());
     let shared = SharedReceive::open(&domain, EndpointOptions::default()).unwrap();
+    let told = SharedReceive::open(&domain, options()).unwrap();
+    // "Applies only to connectionless endpoints …, otherwise this field is ignored."
+    told.receive(vec![0; 8], 4711, 1).unwrap();
+    told.cancel(1).unwrap();
     let listener = Listener::listening(bed);
     let sharing = EndpointOptions { shares_receive: true, ..options() };
     let mut ends = Vec::new();
@@ -105,7 +109,8 @@ pub fn connections_share_receives<P: Provider>(bed: &Bed<P>) {
     for length in LENGTHS {
         // One pool of receives, for whichever connection has a message.
         for context in 0..5 {
-            shared.receive(vec![0; length], FI_ADDR_UNSPEC, context).unwrap();
+            let from = [FI_ADDR_UNSPEC, 0, 4711][context as usize % 3];
+            shared.receive(vec![0; length], from, context).unwrap();
         }
         for (index, (caller, acceptor)) in ends.iter().enumerate().rev() {
             let bytes = pattern(index as u64, length);
