@@ -405,6 +405,7 @@ macro_rules! conformance {
             multicast:
                 a_group_hears_what_is_sent_to_it,
                 a_member_may_only_send_or_only_receive,
+                an_endpoint_joins_as_far_as_it_goes,
                 joining_is_reported_or_refused,
                 who_leaves_hears_no_more,
                 groups_take_what_peers_take,

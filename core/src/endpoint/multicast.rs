@@ -103,12 +103,13 @@ impl<P: Provider> Endpoint<P> {
         fid: u64,
         context: u64,
     ) -> Result<Group<P>, GroupError> {
-        let (directions, able) = (Flags::SEND | Flags::RECV, self.options.capabilities);
-        if !able.contains(Flags::MULTICAST) {
+        if !self.options.capabilities.contains(Flags::MULTICAST) {
             return Err(GroupError::NotForThisType);
         }
-        let wanted = if flags.is_empty() { able & directions } else { flags };
-        if !(able & directions).contains(wanted) {
+        let mut able = Flags::SEND | Flags::RECV;
+        [Flags::SEND, Flags::RECV].into_iter().for_each(|way| able.set(way, !self.lacks(way)));
+        let wanted = if flags.is_empty() { able } else { flags };
+        if !able.contains(wanted) {
             return Err(GroupError::BadFlags { flags });
         }
         if !group.ip().is_multicast() {

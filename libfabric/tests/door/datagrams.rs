@@ -262,6 +262,30 @@ fn a_group_is_joined_sent_to_and_left() {
     assert_eq!(world::close(eq), 0);
 }
 
+/// "The endpoint must be configured for transmit operations to use this flag, or an error will
+/// occur", and for receive operations likewise; without a flag it joins as far as it can.
+#[test]
+fn a_group_is_joined_as_far_as_an_endpoint_goes() {
+    let Some(host) = host("a_group_is_joined_as_far_as_an_endpoint_goes") else { return };
+    for (direction, other) in [(flag::SEND, flag::RECV), (flag::RECV, flag::SEND)] {
+        let mut world = World::empty(host, |hints| {
+            asks_for_groups(hints);
+            hints.caps |= direction;
+        });
+        let eq = add_members(&mut world, 1);
+        let node = world.nodes.remove(0);
+        for flags in [other, direction | other] {
+            assert_eq!(join(node.ep, &group(3), flags), Err(code::BADFLAGS));
+        }
+        for flags in [0, direction] {
+            let mc = join(node.ep, &group(3), flags).unwrap();
+            is_joined(eq, mc);
+            assert_eq!(world::close(mc), 0);
+        }
+        assert_eq!((world::close(node.ep), world::close(node.cq), world::close(eq)), (0, 0, 0));
+    }
+}
+
 #[test]
 fn what_is_no_group_is_not_joined() {
     let Some(host) = host("what_is_no_group_is_not_joined") else { return };

@@ -96,6 +96,37 @@ pub fn a_member_may_only_send_or_only_receive<P: Provider>(bed: &Bed<P>) {
     world.nothing_more();
 }
 
+/// "By default, the endpoint will join the group based on the data transfer capabilities of the
+/// endpoint", and what it has not it cannot join with: "the endpoint must be configured for transmit operations to use
+/// this flag, or an error will occur".
+pub fn an_endpoint_joins_as_far_as_it_goes<P: Provider>(bed: &Bed<P>) {
+    let (group, queue) = (new_group(), events());
+    let with = |directions: Flags| {
+        let mut options = options(Some(&queue));
+        options.endpoint.capabilities.remove(Flags::SEND | Flags::RECV);
+        options.endpoint.capabilities |= directions;
+        bed.stranger(&options)
+    };
+    // Who is asked for neither has both.
+    let nodes = [Flags::SEND, Flags::RECV, Flags::empty()].map(with);
+    let world = World { nodes: nodes.into() };
+    world.introduce();
+    for (node, flags) in [(0, Flags::RECV), (1, Flags::SEND), (0, Flags::SEND | Flags::RECV)] {
+        let refused = world.nodes[node].endpoint.join(group, flags, 5, CONTEXT).err();
+        assert_eq!(refused, Some(GroupError::BadFlags { flags }));
+    }
+    let groups = [0, 1, 2].map(|node| join(&world.nodes[node], group, Flags::empty()));
+    for from in [0, 2] {
+        let hears: Vec<_> = [1, 2].into_iter().filter(|&to| to != from).collect();
+        hears.iter().for_each(|&to| world.nodes[to].receive(8, None, 1));
+        send(&world, from, &groups[from], &[1; 8], 7);
+        for to in hears {
+            assert_eq!(world.received(to).good().source, from as u64);
+        }
+    }
+    world.nothing_more();
+}
+
 /// "The result of the join operation will be reported to the EQ as an FI_JOIN_COMPLETE event."
 pub fn joining_is_reported_or_refused<P: Provider>(bed: &Bed<P>) {
     let group = new_group();
