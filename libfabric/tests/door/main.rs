@@ -32,6 +32,7 @@ mod shared_receives;
 mod sockets;
 mod storm;
 mod tagged;
+mod tagged_flags;
 mod threads;
 mod transfer;
 mod triggered;

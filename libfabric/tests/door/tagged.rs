@@ -17,13 +17,13 @@ const ANYBODY: u64 = u64::MAX;
 pub const NOMSG: i32 = 42;
 
 const MORE: u64 = 1 << 18;
-const FENCE: u64 = 1 << 21;
-const COMPLETION: u64 = 1 << 24;
-const INJECT: u64 = 1 << 25;
+pub const FENCE: u64 = 1 << 21;
+pub const COMPLETION: u64 = 1 << 24;
+pub const INJECT: u64 = 1 << 25;
 const INJECT_COMPLETE: u64 = 1 << 26;
 const TRANSMIT_COMPLETE: u64 = 1 << 27;
 const DELIVERY_COMPLETE: u64 = 1 << 28;
-const MATCH_COMPLETE: u64 = 1 << 31;
+pub const MATCH_COMPLETE: u64 = 1 << 31;
 pub const DISCARD: u64 = 1 << 58;
 pub const CLAIM: u64 = 1 << 59;
 
@@ -43,7 +43,7 @@ impl Message {
         Message { iov, to: 1, tag, ignore: 0, data: 0, context: NONE }
     }
 
-    fn raw(&self) -> MsgTagged {
+    pub fn raw(&self) -> MsgTagged {
         MsgTagged {
             msg_iov: &raw const self.iov,
             desc: null_mut(),
@@ -57,7 +57,7 @@ impl Message {
     }
 
     /// `fi_tsendmsg`. The buffer lives until the completion.
-    fn send(&self, node: Node, flags: u64) {
+    pub fn send(&self, node: Node, flags: u64) {
         // SAFETY: the endpoint is open, and callers keep the buffer.
         let status = unsafe { ((*(*node.ep).tagged).sendmsg)(node.ep, &self.raw(), flags) };
         assert_eq!(status, 0);

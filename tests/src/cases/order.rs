@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use kestrel_core::{flags::Flags, memory::Pieces, transport::Provider};
 
-use crate::bed::{Bed, Memory, Receive, Send, pattern, same};
+use crate::bed::{Bed, Memory, Options, Receive, Send, pattern, same};
 
 /// Lengths that take every path through the protocol, in turn.
 fn length(nth: usize) -> usize {
@@ -129,6 +129,44 @@ pub fn tags_count_in_all_64_bits<P: Provider>(bed: &Bed<P>) {
         let rest = Receive { tag: Some((wrong, 0)), context: 99, ..Receive::default() };
         world.nodes[1].post_receive(&rest).unwrap();
         assert_eq!(world.received(1).context(), 99);
+    }
+    world.nothing_more();
+}
+
+/// "Applies only to connectionless endpoints with the FI_DIRECTED_RECV capability enabled, otherwise
+/// this field is ignored", whatever it says.
+pub fn a_source_is_ignored_without_directed_receives<P: Provider>(bed: &Bed<P>) {
+    let mut options = Options::default();
+    options.endpoint.capabilities.remove(Flags::DIRECTED_RECV);
+    let world = bed.world_with(3, &options);
+    let node = &world.nodes[2];
+    for (tag, sources) in [Some(5), None]
+        .into_iter()
+        .flat_map(|tag| [[1, 0], [4711, 1 << 63]].map(|sources| (tag, sources)))
+    {
+        for early in [true, false] {
+            let post = || {
+                for (context, from) in (0..).zip(sources) {
+                    let tag = tag.map(|tag| (tag, 0));
+                    let receive = Receive { from, tag, context, ..Receive::default() };
+                    node.post_receive(&receive).unwrap();
+                }
+            };
+            if early {
+                post();
+            }
+            for from in [0, 1] {
+                world.nodes[from].send(Vec::new(), 2, tag, 9);
+                assert_eq!(world.sent(from).context(), 9);
+                world.poll(20);
+            }
+            if !early {
+                post();
+            }
+            let received = [(); 2].map(|()| world.received(2).good());
+            let received = received.map(|done| (done.context, done.source));
+            assert_eq!(received, [(0, 0), (1, 1)], "in the order of posting and of arrival");
+        }
     }
     world.nothing_more();
 }
