@@ -9,6 +9,7 @@ mod bad_input;
 mod buffered;
 mod calls;
 mod completion_order;
+mod connection_ends;
 mod connection_errors;
 mod connections;
 mod context_pairs;

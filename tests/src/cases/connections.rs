@@ -123,6 +123,13 @@ pub fn a_rejection_carries_its_data<P: Provider>(bed: &Bed<P>) {
     listener.passive.reject(asked.handle, &pattern(3, 200)).unwrap();
     listener.passive.close();
     assert_eq!(caller.fails(Errno::CONNREFUSED, &[]), pattern(3, 200));
+    // What does not fit is cut.
+    let listener = Listener::listening(bed);
+    let caller = End::calling(bed, listener.passive.address(), &[]);
+    let asked = listener.request(&[&caller]);
+    let long = pattern(4, CM_DATA_SIZE + 1);
+    listener.passive.reject(asked.handle, &long).unwrap();
+    assert_eq!(caller.fails(Errno::CONNREFUSED, &[&listener]), long[..CM_DATA_SIZE]);
 }
 
 /// Who asks where nobody listens, or where no endpoint is, hears of it.
