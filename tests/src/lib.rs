@@ -220,6 +220,7 @@ macro_rules! conformance {
                 a_stranger_comes_with_its_address,
                 a_strangers_messages_fill_a_buffer,
                 a_strangers_remote_data_is_told,
+                a_strangers_key_is_called_what_the_user_said,
                 who_has_no_name_yet_is_no_stranger,
                 a_receive_context_tells_of_strangers;
             load:

@@ -30,6 +30,7 @@ const ANY: u64 = u64::MAX;
 const AV_AUTH_KEY: usize = usize::MAX;
 const AUTH_KEY: u64 = 1 << 57;
 const USER_ID: u64 = 1 << 41;
+const SOURCE_ERR: u64 = 1 << 50;
 const DIRECTED_RECV: u64 = 1 << 59;
 const RMA: u64 = 1 << 2;
 /// A mode of memory regions.
@@ -313,6 +314,68 @@ fn keys_have_user_ids() {
         assert_ne!(set(handle, 0), 0, "it is no address");
         assert_eq!(set(handle, AUTH_KEY | 1), code::BADFLAGS);
     }
+}
+
+/// Error events say so to an application of version 1.20, whose entries have a source: the installed
+/// libfabric, which may be older, writes that version into the fabric's object and nothing else.
+#[test]
+fn error_events_tell_the_users_ids() {
+    let host = host("error_events_tell_the_users_ids");
+    let Some(host) = host else { return };
+    let mut world = World::empty(host, |hints| {
+        hints.caps = flag::MSG | flag::SOURCE | SOURCE_ERR | USER_ID;
+        ask(hints);
+    });
+    world.reopen_as(1 << 16 | 20);
+    let ours = Vector::open(&world, 0);
+    let key = insert_key(&ours, b"blue", 0).unwrap();
+    let theirs = Vector::open(&world, USER_ID);
+    let handle = insert_key(&theirs, b"blue", 0).unwrap();
+    let (us, them) = (node_with(&world, &ours), node_with(&world, &theirs));
+    let to = meet(&ours, them, key);
+    let (mut room, word) = (0_u64, 5_u64);
+    for id in [None, Some(4711)] {
+        if let Some(id) = id {
+            // SAFETY: the vector is open.
+            let status =
+                unsafe { ((*(*theirs.av).ops).set_user_id)(theirs.av, handle, id, AUTH_KEY) };
+            assert_eq!(status, 0);
+        }
+        // SAFETY: the room outlives the receive.
+        unsafe {
+            let recv = (*(*them.ep).msg).recv;
+            assert_eq!(recv(them.ep, (&raw mut room).cast(), 8, NONE, ANY, NONE), 0);
+            while ((*(*us.ep).msg).inject)(us.ep, (&raw const word).cast(), 8, to) != 0 {
+                us.progress();
+            }
+        }
+        assert_eq!(next_of(them, us).0, code::AVAIL as isize);
+        let error = them.read_error().unwrap();
+        assert_eq!((error.err, error.src_addr), (-code::ADDRNOTAVAIL, id.unwrap_or(ANY)));
+    }
+    for object in [us, them] {
+        assert_eq!((close(object.ep), close(object.cq)), (0, 0));
+    }
+}
+
+/// What fi_av_insertsvc and fi_av_insertsym insert is for a key as well.
+#[test]
+fn services_are_inserted_for_keys() {
+    let Some(world) = keyed() else { return };
+    let Keys { vector, handles } = Keys::insert(&world);
+    let mut fi_addr = handles[1];
+    assert_eq!(vector.service(c"10.0.0.1", Some(c"7"), &mut fi_addr, AUTH_KEY, NONE), 1);
+    assert_eq!((fi_addr, lookup_key(&vector, 0, 4)), (0, Ok((b"pink".to_vec(), 4))));
+    let mut fi_addrs = [handles[0], handles[1], handles[1], handles[0]];
+    assert_eq!(vector.symmetric(c"10.0.0.2", 2, 2, &mut fi_addrs, AUTH_KEY, NONE), 4);
+    assert_eq!(fi_addrs, [1, 2, 3, 4]);
+    for (fi_addr, key) in (1..).zip([b"blue", b"pink", b"pink", b"blue"]) {
+        assert_eq!(lookup_key(&vector, fi_addr, 4), Ok((key.to_vec(), 4)));
+    }
+    // What is no key's handle fails alone.
+    let mut fi_addrs = [handles[0], 4711];
+    assert_eq!(vector.symmetric(c"10.0.0.4", 2, 1, &mut fi_addrs, AUTH_KEY, NONE), 1);
+    assert_eq!(fi_addrs, [5, ANY]);
 }
 
 #[test]

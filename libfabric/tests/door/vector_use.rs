@@ -2,6 +2,7 @@
 
 use std::{
     ffi::{CStr, CString, c_int, c_void},
+    net::Ipv4Addr,
     ptr::null_mut,
     time::Instant,
 };
@@ -149,6 +150,26 @@ fn completions_tell_user_ids() {
     let mut fi_addr = 4711;
     assert_eq!(insert_name(&vector, &name_of(node.ep), &mut fi_addr, USER_ID), 1);
     assert_eq!((fi_addr, source_of_own(node, 0)), (0, 4711));
+    // By its service, and among those of its node, as well.
+    let name = name_of(node.ep);
+    let ip =
+        CString::new(Ipv4Addr::from([name[4], name[5], name[6], name[7]]).to_string()).unwrap();
+    let port = CString::new(u16::from_be_bytes([name[2], name[3]]).to_string()).unwrap();
+    for services in [1, 2] {
+        assert_eq!(vector.remove(&mut [0]), 0);
+        let (mut found, ip, port) = ([815, 816], ip.as_ptr(), port.as_ptr());
+        let places = found.as_mut_ptr();
+        // SAFETY: the vector is open, the names are C strings, and there is room for both.
+        let count = unsafe {
+            let ops = &*(*vector.av).ops;
+            match services {
+                1 => (ops.insertsvc)(vector.av, ip, port, places, USER_ID, NONE),
+                _ => (ops.insertsym)(vector.av, ip, 1, port, services, places, USER_ID, NONE),
+            }
+        };
+        assert_eq!((count, found), (services as c_int, [0, [816, 1][services - 1]]));
+        assert_eq!(source_of_own(node, 0), 815);
+    }
     // SAFETY: the vectors are open.
     let set = |vector: &Vector, fi_addr, id, flags| unsafe {
         ((*(*vector.av).ops).set_user_id)(vector.av, fi_addr, id, flags)

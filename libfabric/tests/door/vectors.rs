@@ -75,7 +75,7 @@ impl Vector {
         }
     }
 
-    fn service<'a>(
+    pub fn service<'a>(
         &self,
         node: impl Into<Option<&'a CStr>>,
         service: Option<&CStr>,
@@ -92,7 +92,7 @@ impl Vector {
         }
     }
 
-    fn symmetric(
+    pub fn symmetric(
         &self,
         node: &CStr,
         nodes: usize,

@@ -144,6 +144,20 @@ impl World {
         world
     }
 
+    /// Opens the domain again, without anything in it, for an application of another version.
+    pub fn reopen_as(&mut self, version: u32) {
+        assert!(self.nodes.is_empty());
+        assert_eq!((close(self.av), close(self.domain)), (0, 0));
+        // SAFETY: the fabric is open, the info libfabric's; each place is valid.
+        unsafe {
+            (*self.fabric).api_version = version;
+            let (ops, domain) = (&*(*self.fabric).ops, &raw mut self.domain);
+            assert_eq!((ops.domain)(self.fabric, self.info, domain, null_mut()), 0);
+            let (ops, av) = (&*(*self.domain).ops, &raw mut self.av);
+            assert_eq!((ops.av_open)(self.domain, &mut av_attr(), av, null_mut()), 0);
+        }
+    }
+
     pub fn open_cq(&self, attr: &mut CqAttr) -> Result<*mut FidCq, c_int> {
         let mut cq = null_mut();
         // SAFETY: the domain is open.

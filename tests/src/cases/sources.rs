@@ -1,8 +1,13 @@
 //! What comes from somebody who is not in the address vector, where that is an error
 //! (FI_SOURCE_ERR). Reference: fi_cq(3), fi_av(3).
 
+use std::sync::Arc;
+
 use kestrel_core::{
-    address_vector::{AddressVectorFlags, FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC},
+    address_vector::{
+        AddressVector, AddressVectorAttributes, AddressVectorFlags, FI_ADDR_NOTAVAIL,
+        FI_ADDR_UNSPEC, Marks,
+    },
     endpoint::{EndpointOptions, OptionName},
     error::Errno,
     flags::Flags,
@@ -11,7 +16,7 @@ use kestrel_core::{
 };
 
 use crate::{
-    bed::{Bed, Memory, Options, Receive, World, open_vector, pattern, same},
+    bed::{Bed, Memory, Node, Options, Receive, World, open_vector, pattern, same},
     cases::addresses::named_world_with,
     contexts::{Context, Portal, counts, next},
     one_sided::{BOTH, Rma, expose, segment},
@@ -114,6 +119,39 @@ pub fn who_has_no_name_yet_is_no_stranger<P: Provider>(bed: &Bed<P>) {
     assert_eq!(named.source(&world, FI_ADDR_UNSPEC), FI_ADDR_NOTAVAIL);
     named.vector.set_user_id(0, 5).unwrap();
     assert_eq!(named.source(&world, 0), 5);
+}
+
+/// fi_av(3): "all subsequent FI_EADDRNOTAVAIL error events will return FI_ADDR_NOTAVAIL until the
+/// user defines a user ID for this authorization key fi_addr_t."
+pub fn a_strangers_key_is_called_what_the_user_said<P: Provider>(bed: &Bed<P>) {
+    let open = |flags| {
+        let attributes = AddressVectorAttributes { flags, auth_keys: true, ..Default::default() };
+        let vector = Arc::new(AddressVector::open(attributes).unwrap());
+        let handle = vector.insert_auth_key(b"key").unwrap();
+        let endpoint = EndpointOptions { vector_keys: true, ..telling() };
+        let options = Options { endpoint, ..Options::default() };
+        (Node::try_open(bed, &options, vector).unwrap(), handle)
+    };
+    let (stranger, key) = open(AddressVectorFlags::empty());
+    let (teller, handle) = open(AddressVectorFlags::USER_ID);
+    let (mut key_at, address) = (|_| key, teller.endpoint.address());
+    stranger
+        .vector
+        .insert_each([address], Marks::AuthKeys(&mut key_at), |it| assert_eq!(it, Ok(0)));
+    let world = World { nodes: vec![stranger, teller] };
+    let told = |context| {
+        world.nodes[1].receive(8, None, context);
+        world.nodes[0].endpoint.inject(&[1; 8], 0).unwrap();
+        let done = world.received(1);
+        assert_eq!((done.context, done.errno), (context, Some(Errno::ADDRNOTAVAIL)), "{done:?}");
+        done.source
+    };
+    assert_eq!(told(1), FI_ADDR_NOTAVAIL);
+    for id in [4711, 1 << 63] {
+        world.nodes[1].vector.set_auth_key_id(handle, id).unwrap();
+        assert_eq!(told(id), id);
+    }
+    world.nothing_more();
 }
 
 /// Whether it is told is a receive context's affair, whatever the transmit context beside it has.
