@@ -234,23 +234,6 @@ pub struct DefaultFlags {
     receive: AtomicU64,
 }
 
-/// Whose default flags are meant.
-enum Direction {
-    Transmit,
-    Receive,
-}
-
-impl Direction {
-    /// The one whose bit is set, if the other one's is not.
-    fn of(flags: Flags) -> Option<Direction> {
-        match (flags.contains(Flags::TRANSMIT), flags.contains(Flags::RECV)) {
-            (true, false) => Some(Direction::Transmit),
-            (false, true) => Some(Direction::Receive),
-            _ => None,
-        }
-    }
-}
-
 fn bad_flags(flags: Flags) -> EndpointError {
     EndpointError::BadFlags { object: "default operation", flags }
 }

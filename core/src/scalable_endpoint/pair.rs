@@ -25,6 +25,15 @@ pub enum Direction {
 }
 
 impl Direction {
+    /// The one whose bit is set, if the other one's is not.
+    pub(crate) fn of(flags: Flags) -> Option<Direction> {
+        match (flags.contains(Flags::TRANSMIT), flags.contains(Flags::RECV)) {
+            (true, false) => Some(Direction::Transmit),
+            (false, true) => Some(Direction::Receive),
+            _ => None,
+        }
+    }
+
     fn other(self) -> Direction {
         match self {
             Direction::Transmit => Direction::Receive,
