@@ -30,6 +30,9 @@ pub type PeerIndex = u32;
 /// Sizes that a transport works best with. Units: bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
+    /// Up to this length it is not worth while to show a message to its receiver while it is copied
+    /// in. At most `single`.
+    pub short: usize,
     /// The largest message that travels as one packet.
     pub single: usize,
     /// The largest payload of any packet.
@@ -237,7 +240,14 @@ pub trait Transport: Send + Sized + 'static {
     /// rewrite it: fetch once, check, use the copy.
     fn word(&self, index: usize) -> u64;
 
-    /// Copies payload of the last arrival, from byte `offset` on, over `to`.
+    /// How much of the payload of the last arrival is there by now: all of it, unless the transport
+    /// shows messages whose sender is still copying them in, the first byte first.
+    #[inline(always)]
+    fn placed(&self) -> usize {
+        usize::MAX
+    }
+
+    /// Copies payload of the last arrival, from byte `offset` on, over `to`: none that is not there.
     /// Panics or copies less if that is more than there is.
     fn copy_out(&self, offset: usize, to: Piece);
 

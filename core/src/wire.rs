@@ -122,7 +122,8 @@ pub const ACK_MATCH: u8 = 8;
 pub const LAST: u8 = 4;
 /// Of one-sided packets: what they change is to be on its storage before it is answered.
 pub const COMMIT: u8 = 8;
-/// The sender has nothing else to send: it would help to copy what is read from its memory.
+/// The sender has nothing else to send: it would help to copy what is read from its memory. Of a
+/// message that comes alone: its receiver waits for it, and may see it while it is copied in.
 pub const WAITS: u8 = 16;
 /// Of a rejection: as many requests wait as the listener takes.
 pub const FULL: u8 = 1;

@@ -28,6 +28,8 @@ use crate::{
 
 /// What is longer goes in several packets, unless the chunks are shorter. Units: bytes.
 const SINGLE_MAX: usize = 8 << 10;
+/// What is longer is shown to a receiver that waits while it is copied in. Units: bytes.
+const SHORT: usize = 3 << 10;
 /// A message of this length or more is left for its receiver to read. Below, two copies through
 /// the pool take less than the system call. Units: bytes.
 const SINGLE_COPY: usize = 9 << 10;
@@ -151,6 +153,7 @@ impl Provider for ShmProvider {
         })
         .map_err(|error| Unreachable { errno: Errno(error.errno()), reason: error.to_string() })?;
         let limits = Limits {
+            short: self.options.single_max().min(SHORT),
             single: self.options.single_max(),
             fragment: self.options.chunk_bytes,
             prefix: 64 << 10,

@@ -63,7 +63,8 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
         let near = self.near.limits();
         match &self.far {
             Some(far) if far.service == Service::Datagrams => {
-                Limits { single: near.single.min(far.transport.limits().single), ..near }
+                let single = near.single.min(far.transport.limits().single);
+                Limits { short: near.short.min(single), single, ..near }
             }
             _ => near,
         }
@@ -191,6 +192,14 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
         match self.speaking_far() {
             Some(far) => far.transport.word(index),
             None => self.near.word(index),
+        }
+    }
+
+    #[inline(always)]
+    fn placed(&self) -> usize {
+        match self.speaking_far() {
+            Some(far) => far.transport.placed(),
+            None => self.near.placed(),
         }
     }
 

@@ -28,10 +28,12 @@ mod roomy {
 mod tight {
     use super::*;
 
-    /// Lanes of three packets, fragments of a few hundred bytes.
+    /// Lanes of three packets, fragments of a few hundred bytes, messages that are seen while they are
+    /// copied in.
     fn options() -> MockOptions {
         MockOptions {
             limits: Limits {
+                short: 60,
                 single: 600,
                 fragment: 4096,
                 prefix: 10_000,

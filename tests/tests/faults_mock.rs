@@ -26,6 +26,7 @@ fn bed_with(options: MockOptions) -> Bed<MockProvider> {
 fn tight() -> MockOptions {
     MockOptions {
         limits: Limits {
+            short: 500,
             single: 500,
             fragment: 4096,
             prefix: 10_000,

@@ -117,6 +117,7 @@ fn a_killed_target_fails_what_is_under_way() {
 fn a_dead_target_fails_what_is_under_way_whatever_came_through() {
     let tight = MockOptions {
         limits: Limits {
+            short: 500,
             single: 500,
             fragment: 4096,
             prefix: 10_000,

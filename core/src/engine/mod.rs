@@ -257,6 +257,10 @@ impl<T: Transport> Engine<T> {
                 break;
             };
             if !self.deliver(arrival) {
+                if !self.has_news {
+                    // Its sender may be away for long: others are not kept waiting.
+                    packets += self.take_elsewhere(burst - packets);
+                }
                 break;
             }
             packets += 1;

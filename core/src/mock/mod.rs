@@ -38,7 +38,7 @@ use crate::{
     error::Errno,
     group::{Member, Spread},
     memory::Piece,
-    ring::{claims::Claims, lane::INLINE_WORDS},
+    ring::claims::Claims,
     transport::{
         Arrival, Bell, CoreClaim, Limits, Opening, PeerIndex, Provider, Room, Service, Transport,
         TransportEvent, Unreachable,
@@ -64,6 +64,7 @@ impl Default for MockOptions {
     fn default() -> Self {
         MockOptions {
             limits: Limits {
+                short: 8 << 10,
                 single: 8 << 10,
                 fragment: 32 << 10,
                 prefix: 64 << 10,
@@ -196,6 +197,7 @@ impl MockTransport {
         if let Some((peer, packet)) = self.current.take()
             && let Some(lane) = &self.peer(peer).receive
         {
+            packet.leave();
             lock(&lane.queue).packets.push_front(packet);
         }
     }
@@ -320,7 +322,7 @@ impl Transport for MockTransport {
             return false;
         }
         assert_eq!(words.len(), head.words(), "the words of {head:?}");
-        let mut packet = Packet { head, word, words: [0; INLINE_WORDS], payload: Vec::new() };
+        let mut packet = Packet::new(head, word);
         packet.words[..words.len()].copy_from_slice(words);
         let longest = self.options.limits.fragment.max(self.options.limits.single);
         assert!(payload.len() <= longest, "a packet of {} bytes", payload.len());
@@ -366,6 +368,10 @@ impl Transport for MockTransport {
 
     fn word(&self, index: usize) -> u64 {
         self.current.as_ref().map_or(0, |(_, packet)| packet.words[index])
+    }
+
+    fn placed(&self) -> usize {
+        self.current.as_ref().map_or(usize::MAX, |(_, packet)| packet.placed())
     }
 
     fn copy_out(&self, offset: usize, to: Piece) {

@@ -19,7 +19,7 @@ use crate::{
 /// what threads left for the owner. Beyond it a peer only wants our memory.
 pub(crate) const UNDER_WAY_MAX: usize = 2 * TX_SIZE_MAX;
 
-const OVERDRAWN: &str = "it sent more than its credit";
+pub(crate) const OVERDRAWN: &str = "it sent more than its credit";
 
 impl<T: Transport> Engine<T> {
     /// Delivers one packet and gives its memory back, or leaves it where it is: false.
@@ -91,9 +91,17 @@ impl<T: Transport> Engine<T> {
         }
     }
 
-    /// A message that brings data, or wants an answer.
+    /// A message that brings data, or wants an answer, or lies elsewhere than beside its head.
+    #[inline(always)]
     fn arrive_eager(&mut self, arrival: Arrival) -> bool {
         let flags = arrival.head.flags;
+        if flags & wire::WAITS != 0 {
+            let Arrival { peer, head, word, length, .. } = arrival;
+            let is_whole = self.transport.placed() >= length;
+            if !is_whole || self.peers[peer as usize].in_sight.is_some() {
+                return self.arrive_in_sight(peer, head, word, length);
+            }
+        }
         let cost = arrival.length as u64 + ENVELOPE_COST;
         let Some((from, source)) = self.charge_arrival(arrival.peer, cost) else {
             self.violation(arrival.peer, OVERDRAWN);
@@ -173,7 +181,7 @@ impl<T: Transport> Engine<T> {
     }
 
     #[inline(always)]
-    fn eager_message(&self, arrival: Arrival) -> Message {
+    pub(crate) fn eager_message(&self, arrival: Arrival) -> Message {
         let flags = arrival.head.flags;
         Message {
             peer: arrival.peer,

@@ -239,6 +239,20 @@ impl Contest {
         (trial.next, Some(Run { manner: trial.next, started: Instant::now(), streams }))
     }
 
+    /// Whether how an operation of `total` bytes goes is settled, and `suits`. If so, it goes.
+    #[inline]
+    pub(crate) fn take_settled(
+        &mut self,
+        total: usize,
+        streams: bool,
+        suits: impl FnOnce(Manner) -> bool,
+    ) -> bool {
+        let trial = &mut self.lengths[usize::from(streams)][length_of(total)];
+        let goes = trial.left > 0 && suits(trial.last.0);
+        trial.left -= u32::from(goes);
+        goes
+    }
+
     /// A timed operation is over. `before` is when the one before it to the same peer was.
     #[cold]
     pub(crate) fn finish(&mut self, total: usize, run: Run, before: &mut Option<Instant>) {

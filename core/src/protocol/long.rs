@@ -248,7 +248,7 @@ impl<T: Transport> Engine<T> {
 
     /// Places the packet's part of an incoming message, and finishes the message
     /// if that was all.
-    fn take_part(&mut self, index: u32, length: usize) {
+    pub(crate) fn take_part(&mut self, index: u32, length: usize) {
         let incoming = &mut self.incoming[index];
         let at = incoming.received;
         incoming.received += length;
@@ -369,7 +369,12 @@ impl<T: Transport> Engine<T> {
 
     /// A directed or multi-receive buffer gets a message: where in it, and how
     /// much fits.
-    fn open_receive(&mut self, receive: u32, posted: Option<PostedId>, total: usize) -> Target {
+    pub(crate) fn open_receive(
+        &mut self,
+        receive: u32,
+        posted: Option<PostedId>,
+        total: usize,
+    ) -> Target {
         if self.receives[receive].flags.contains(Flags::MULTI_RECV) {
             return self.open_multi(receive, posted, total);
         }

@@ -20,6 +20,7 @@ pub mod datagram;
 pub mod fence;
 pub mod fetch;
 pub mod give_up;
+pub mod in_sight;
 pub mod long;
 pub mod members;
 pub mod multi_receive;

@@ -146,6 +146,27 @@ impl<T: Transport> Engine<T> {
         pushed
     }
 
+    /// Whether a message is known to go as one packet.
+    #[inline]
+    pub(crate) fn goes_whole(&mut self, peer: PeerIndex, total: usize) -> bool {
+        let Limits { single, fragment, single_copy, single_copy_streaming, contested, .. } =
+            self.limits;
+        if total <= single || total > fragment || self.datagrams.is_some() {
+            return total <= single;
+        }
+        let streaming = self.peers[peer as usize].is_streaming();
+        let single_copy = if streaming { single_copy_streaming } else { single_copy };
+        if total < single_copy || !self.transport.is_readable_by(peer) {
+            return streaming;
+        }
+        contested
+            && self.contests.messages.take_settled(total, streaming, |manner| match manner {
+                Manner::Direct => false,
+                Manner::Packets => streaming,
+                Manner::LongPackets => true,
+            })
+    }
+
     /// Whether a send that its receiver can read is left to be read.
     #[inline]
     fn leaves_to_read(&mut self, index: u32, streaming: bool) -> bool {

@@ -64,8 +64,12 @@ impl<T: Transport> Engine<T> {
         post: SendPost<'_>,
         piece: Piece,
     ) -> Result<(), PostError> {
-        if piece.len() > self.limits.single || post.flags.intersects(NEEDS_RECORD) {
-            return self.send_queued(peer, post);
+        if piece.len() > self.limits.short || post.flags.intersects(NEEDS_RECORD) {
+            if self.push_longer(peer, post.flags, post.tag, post.data, piece) {
+                self.report_sent(post.flags, post.context, post.owner.and_then(Option::take));
+                return Ok(());
+            }
+            return self.send_longer(peer, post, piece);
         }
         let cost = piece.len() as u64 + ENVELOPE_COST;
         if !self.has_credit(peer, cost) {
@@ -80,6 +84,61 @@ impl<T: Transport> Engine<T> {
             return Ok(());
         }
         self.send_later(peer, post, piece)
+    }
+
+    /// Pushes a message that is long enough to be shown while it is copied in, if nothing keeps it from
+    /// leaving at once as one packet. A record of one that is longer than what always does would
+    /// cost more than half of what the packet does without its copy.
+    ///
+    /// What it needs of a post are numbers: a post that moves through memory would wait until the
+    /// payload of the message before has left the store buffer.
+    #[inline(never)]
+    fn push_longer(
+        &mut self,
+        peer: PeerIndex,
+        flags: Flags,
+        tag: u64,
+        data: u64,
+        piece: Piece,
+    ) -> bool {
+        let cost = piece.len() as u64 + ENVELOPE_COST;
+        let leaves = self.peers[peer as usize].clear
+            && !flags.intersects(NEEDS_RECORD)
+            && !self.confirms(peer, flags)
+            && self.goes_whole(peer, piece.len())
+            && self.has_credit(peer, cost);
+        if !leaves {
+            return false;
+        }
+        let waits = self.datagrams.is_none() && !self.peers[peer as usize].is_streaming();
+        let head_flags = if waits { wire::WAITS } else { 0 };
+        if !self.push_whole_message(peer, head_flags, flags, tag, data, piece) {
+            return false;
+        }
+        let record = &mut self.peers[peer as usize];
+        record.charged += cost;
+        record.note_send();
+        true
+    }
+
+    /// The same where something did.
+    #[cold]
+    #[inline(never)]
+    fn send_longer(
+        &mut self,
+        peer: PeerIndex,
+        post: SendPost<'_>,
+        piece: Piece,
+    ) -> Result<(), PostError> {
+        let cost = piece.len() as u64 + ENVELOPE_COST;
+        let wants_room = piece.len() <= self.limits.single
+            && !post.flags.intersects(NEEDS_RECORD)
+            && !self.confirms(peer, post.flags)
+            && self.has_credit(peer, cost);
+        match wants_room {
+            true => self.send_later(peer, post, piece),
+            false => self.send_queued(peer, post),
+        }
     }
 
     /// A short vectored message is gathered on the stack; a long one is sent piece
@@ -148,12 +207,26 @@ impl<T: Transport> Engine<T> {
         post: &SendPost<'_>,
         piece: Piece,
     ) -> bool {
-        let tagged = if post.flags.contains(Flags::TAGGED) { wire::TAGGED } else { 0 };
-        if post.flags.contains(Flags::REMOTE_CQ_DATA) {
-            let head = Head::new(Kind::Eager, tagged | wire::DATA);
-            return self.transport.push(peer, head, post.tag, &[post.data], piece);
+        self.push_whole_message(peer, 0, post.flags, post.tag, post.data, piece)
+    }
+
+    #[inline(always)]
+    fn push_whole_message(
+        &mut self,
+        peer: PeerIndex,
+        head_flags: u8,
+        flags: Flags,
+        tag: u64,
+        data: u64,
+        piece: Piece,
+    ) -> bool {
+        let tagged = if flags.contains(Flags::TAGGED) { wire::TAGGED } else { 0 };
+        let head_flags = head_flags | tagged;
+        if flags.contains(Flags::REMOTE_CQ_DATA) {
+            let head = Head::new(Kind::Eager, head_flags | wire::DATA);
+            return self.transport.push(peer, head, tag, &[data], piece);
         }
-        self.transport.push(peer, Head::new(Kind::Eager, tagged), post.tag, &[], piece)
+        self.transport.push(peer, Head::new(Kind::Eager, head_flags), tag, &[], piece)
     }
 
     #[cold]

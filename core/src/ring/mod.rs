@@ -2,6 +2,7 @@
 //! has a loom model (`core/tests/loom_*.rs`).
 
 pub mod claims;
+pub mod filling;
 pub mod lane;
 pub mod leases;
 pub mod mpmc;

@@ -17,6 +17,7 @@ use std::ptr::NonNull;
 
 use kestrel_core::ring::{
     claims::Claims,
+    filling::Filling,
     lane::{CONTINUATION_BYTES, INLINE_WORDS, LaneControl, Line},
     leases::Leases,
 };
@@ -29,11 +30,13 @@ use crate::region::LaneMemory;
 
 /// Lines in a lane.
 pub const LINES: usize = 128;
+/// The sender says here what is filled. Units: bytes.
+const FILLING_OFFSET: usize = 512;
 /// Claims of what is copied together start here: both sides write there. Units: bytes.
 const CLAIMS_OFFSET: usize = 1024;
 /// Leases start here: both sides write there, too. Units: bytes.
 const LEASES_OFFSET: usize = 2048;
-/// The lines start here; what is before is the receiver's, but for claims and leases. Units: bytes.
+/// The lines start here; what is before and not named above is the receiver's. Units: bytes.
 const LINES_OFFSET: usize = 4096;
 /// The longest payload in continuation lines: what is injected is not longer, and the lines that
 /// it takes become free however late the head is published. Units: bytes.
@@ -49,11 +52,14 @@ const RESERVED_LINES: u64 = 1;
 const SPILLED: u8 = 0x20;
 /// The payload lies in a chunk: the last inline word says where.
 const CHUNKED: u8 = 0x40;
+/// The chunk was still being filled when the packet was published.
+const FILLED_IN_SIGHT: u8 = 0x80;
 /// The inline word that says where.
 const CHUNK_WORD: usize = INLINE_WORDS - 1;
 
 const _: () = assert!(LINES_OFFSET + LINES * size_of::<Line>() == crate::region::LANE_BYTES);
-const _: () = assert!(size_of::<LaneControl>() <= CLAIMS_OFFSET);
+const _: () = assert!(size_of::<LaneControl>() <= FILLING_OFFSET);
+const _: () = assert!(FILLING_OFFSET + size_of::<Filling>() <= CLAIMS_OFFSET);
 const _: () = assert!(CLAIMS_OFFSET + size_of::<Claims>() <= LEASES_OFFSET);
 const _: () = assert!(LEASES_OFFSET + size_of::<Leases>() <= LINES_OFFSET);
 const _: () = assert!(80 + 1 + RESERVED_LINES as usize + LINES / 4 <= LINES);
@@ -64,6 +70,13 @@ fn parts(memory: &LaneMemory) -> (NonNull<Line>, NonNull<LaneControl>) {
     // SAFETY: the mapping is LANE_BYTES long, which the constants above add up to.
     let lines = unsafe { start.add(LINES_OFFSET) };
     (lines.cast(), start.cast())
+}
+
+/// Where the sender says what is filled.
+fn filling(memory: &LaneMemory) -> &Filling {
+    // SAFETY: the mapping is LANE_BYTES long, aligned to a page and lives as long as `memory`; it
+    // holds atomics alone, so that the peer may write there at any time.
+    unsafe { memory.as_ptr().add(FILLING_OFFSET).cast().as_ref() }
 }
 
 /// Where both ends claim what they copy together.

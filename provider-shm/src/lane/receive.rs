@@ -12,7 +12,8 @@ use kestrel_core::{
 };
 
 use super::{
-    CHUNK_WORD, CHUNKED, LINES, LaneError, PREFETCH_AHEAD, SPILL_MAX, SPILLED, claims, parts,
+    CHUNK_WORD, CHUNKED, FILLED_IN_SIGHT, LINES, LaneError, PREFETCH_AHEAD, SPILL_MAX, SPILLED,
+    claims, filling, parts,
 };
 use crate::{
     chunk::GRAIN,
@@ -42,6 +43,8 @@ pub struct ReceiveLane {
     place: Place,
     words: usize,
     lines: u64,
+    /// Of one in a chunk: whether its payload may be on its way there.
+    in_sight: bool,
     /// Wakes the sender when this end closes.
     bell: Doorbell,
     /// Position at the last look whether the lane is quiet; none is that of one never looked at.
@@ -69,6 +72,7 @@ impl ReceiveLane {
             place: Place::Inline,
             words: 0,
             lines: 0,
+            in_sight: false,
             bell,
             looked_at: u64::MAX,
             peer,
@@ -132,6 +136,7 @@ impl ReceiveLane {
             return Ok(length);
         }
         if head.flags & CHUNKED != 0 {
+            self.in_sight = head.flags & FILLED_IN_SIGHT != 0;
             return self.next_in_chunk();
         }
         self.place = Place::Inline;
@@ -150,6 +155,26 @@ impl ReceiveLane {
         }
         self.place = Place::Chunk { offset, length };
         Ok(length)
+    }
+
+    /// How much of the payload of the packet that `next` measured is in its place by now.
+    #[inline(always)]
+    pub fn placed(&self) -> usize {
+        match self.place {
+            Place::Chunk { length, .. } if self.in_sight => {
+                filling(&self.memory).filled(self.position(), length)
+            }
+            _ => usize::MAX,
+        }
+    }
+
+    /// Whether a packet is there, and all of its payload.
+    pub fn has_whole_packet(&self) -> bool {
+        let is_whole = |head: Head| {
+            let filled = || filling(&self.memory).filled(self.position(), usize::MAX);
+            head.flags & FILLED_IN_SIGHT == 0 || filled() == usize::MAX
+        };
+        self.peek().is_some_and(is_whole)
     }
 
     /// The tag word of the next packet. Fetched once: a hostile sender may change it.

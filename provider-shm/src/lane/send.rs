@@ -4,17 +4,18 @@ use kestrel_core::{
     memory::Piece,
     ring::{
         claims::Claims,
+        filling,
         lane::{
             CONTINUATION_BYTES, INLINE_BYTES, INLINE_WORDS, LINE_WORDS, LaneProducer, WISH_CLOSED,
         },
         leases::Leases,
     },
-    wire::Head,
+    wire::{self, Head, Kind},
 };
 
 use super::{
-    CHUNK_WORD, CHUNKED, LINES, LaneError, RESERVED_LINES, SPILL_MAX, SPILL_PIECE, SPILLED, claims,
-    leases, parts,
+    CHUNK_WORD, CHUNKED, FILLED_IN_SIGHT, LINES, LaneError, RESERVED_LINES, SPILL_MAX, SPILL_PIECE,
+    SPILLED, claims, leases, parts,
 };
 use crate::{
     chunk::{ChunkPool, Loan},
@@ -138,6 +139,11 @@ impl SendLane {
     #[inline(always)]
     fn publish(&mut self, head: Head, lines: u64) {
         self.producer.publish(head.to_word(), lines);
+        self.answer_wish();
+    }
+
+    #[inline(always)]
+    fn answer_wish(&mut self) {
         let wish = self.producer.attention(self.asymmetric);
         if wish != 0 && wish != self.answered {
             self.ring(wish);
@@ -184,17 +190,47 @@ impl SendLane {
             }
             return Ok(false);
         };
+        let place = u64::from(grant.grain) << 32 | payload.len() as u64;
+        let head = Head { flags: head.flags | CHUNKED, ..head };
+        if head.kind == Kind::Eager as u8 && head.flags & wire::WAITS != 0 {
+            self.put_words(word, words, place);
+            self.publish_and_fill(copier, head, grant.start, payload);
+            return Ok(true);
+        }
         // SAFETY: the grant is for this many bytes of our own pool, and the piece
         // is the application's for as long; they cannot overlap.
         unsafe { copier.copy_in(grant.start, payload.as_ptr(), payload.len()) };
+        // The line comes last: in a stream the receiver asks for it meanwhile.
+        self.put_words(word, words, place);
+        self.publish(head, 1);
+        Ok(true)
+    }
+
+    #[inline(always)]
+    fn put_words(&mut self, word: u64, words: &[u64], place: u64) {
         self.producer.put(0, word);
         for (index, &word) in words.iter().enumerate() {
             self.producer.put(1 + index, word);
         }
-        let place = u64::from(grant.grain) << 32 | payload.len() as u64;
         self.producer.put(1 + CHUNK_WORD, place);
-        self.publish(Head { flags: head.flags | CHUNKED, ..head }, 1);
-        Ok(true)
+    }
+
+    /// Publishes a packet, and copies its payload in then: who waits for it can begin meanwhile. Who
+    /// sleeps is woken when all of it is there.
+    fn publish_and_fill(&mut self, copier: &Copier, head: Head, start: *mut u8, payload: Piece) {
+        let position = self.producer.position();
+        let head = Head { flags: head.flags | FILLED_IN_SIGHT, ..head };
+        self.producer.publish(head.to_word(), 1);
+        let mut done = 0;
+        for (index, end) in filling::ends(payload.len()).into_iter().enumerate() {
+            let part = payload.part(done, end - done);
+            // SAFETY: the chunk was granted for the payload, of which this is a part, and the piece
+            // is the application's for as long; they cannot overlap.
+            unsafe { copier.copy_in(start.add(done), part.as_ptr(), part.len()) };
+            super::filling(&self.memory).fill(index, position);
+            done = end;
+        }
+        self.answer_wish();
     }
 
     fn push_spilled(

@@ -321,6 +321,12 @@ impl Transport for ShmTransport {
     }
 
     #[inline(always)]
+    fn placed(&self) -> usize {
+        // SAFETY: as in `consume`.
+        self.current.map_or(usize::MAX, |lane| unsafe { lane.as_ref() }.placed())
+    }
+
+    #[inline(always)]
     fn copy_out(&self, offset: usize, to: Piece) {
         if let Some(lane) = &self.current {
             // SAFETY: as in `consume`.

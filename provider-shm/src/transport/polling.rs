@@ -194,7 +194,9 @@ impl ShmTransport {
         }
         let active = self.active.iter().map(|active| active.peer);
         let mut lanes = active.chain(self.quiet.iter().copied());
-        let packet = lanes.any(|peer| self.lane_has_packet(peer));
+        // Of one that is being filled its sender rings at the end.
+        let lane = |peer: PeerIndex| self.peers[peer as usize].receive.as_ref();
+        let packet = lanes.any(|peer| lane(peer).is_some_and(|lane| lane.has_whole_packet()));
         !packet && !self.has_event()
     }
 

@@ -196,6 +196,7 @@ impl<V: Verbs> Transport for UdTransport<V> {
     fn limits(&self) -> Limits {
         let longest = datagram_max(self.shared.device.port().mtu_bytes);
         Limits {
+            short: longest,
             single: longest,
             fragment: longest,
             prefix: 0,

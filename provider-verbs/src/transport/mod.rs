@@ -63,6 +63,7 @@ const RETIRED_FOR: Duration = Duration::from_millis(20);
 
 /// What transports send as.
 pub(crate) const LIMITS: Limits = Limits {
+    short: BUFFER_BYTES - FRONT_BYTES,
     single: BUFFER_BYTES - FRONT_BYTES,
     fragment: BUFFER_BYTES - FRONT_BYTES,
     prefix: 64 << 10,

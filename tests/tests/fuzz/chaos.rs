@@ -213,6 +213,7 @@ impl Transport for Chaos {
 
     fn limits(&self) -> Limits {
         Limits {
+            short: 2 << 10,
             single: 8 << 10,
             fragment: 32 << 10,
             prefix: 64 << 10,
@@ -290,6 +291,11 @@ impl Transport for Chaos {
 
     fn word(&self, index: usize) -> u64 {
         self.0.state().current.as_ref().map_or(0, |packet| packet.words[index])
+    }
+
+    fn placed(&self) -> usize {
+        let random = &mut self.0.state().random;
+        if random.once_in(3) { random.below(1 << 13) as usize } else { usize::MAX }
     }
 
     fn copy_out(&self, offset: usize, to: Piece) {

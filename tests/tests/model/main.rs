@@ -439,6 +439,7 @@ fn mock(options: MockOptions) -> Bed<MockProvider> {
 fn tight() -> MockOptions {
     MockOptions {
         limits: Limits {
+            short: 50,
             single: 500,
             fragment: 4096,
             prefix: 10_000,

@@ -1,0 +1,126 @@
+//! Messages that are seen while their sender copies them in.
+//!
+//! Such a packet is matched at once, and what is there of it is copied out while the rest is on its
+//! way. That takes less than a microsecond, so the engine looks again and again; but the sender may
+//! lose its core, be stopped or be killed, and nobody waits for that. The packet is left where it
+//! is then, as one that is under way to the receive that it has matched, and is met again when all
+//! of it is there. What cannot simply be put into a buffer, or was not asked for, is left as well.
+
+use super::arrive::OVERDRAWN;
+use crate::{
+    engine::{Engine, report::Message},
+    memory::Piece,
+    operation::{Incoming, StoredPieces, Target},
+    protocol::fetch::Fetch,
+    tag_match::STICKY,
+    transport::{Arrival, PeerIndex, Transport},
+    wire::{self, ENVELOPE_COST, Head},
+};
+
+/// Looks at a message before it is left. Units: looks, of some nanoseconds each.
+const LOOKS_MAX: u32 = 1_000;
+/// What a message in sight is called among those that are under way: no operation's name.
+const IN_SIGHT: u64 = u64::MAX;
+
+impl<T: Transport> Engine<T> {
+    /// A message that is not all there, or was not when it was met first. Returns whether it has
+    /// been taken.
+    #[inline(never)]
+    pub(crate) fn arrive_in_sight(
+        &mut self,
+        peer: PeerIndex,
+        head: Head,
+        tag: u64,
+        length: usize,
+    ) -> bool {
+        let arrival = Arrival { peer, head, word: tag, length, tiny: None };
+        if let Some(index) = self.peers[peer as usize].in_sight {
+            if length != self.incoming[index].total {
+                self.violation(peer, "a message changes while it is copied in");
+                return true;
+            }
+            let is_whole = self.transport.placed() >= length;
+            if is_whole {
+                self.peers[peer as usize].in_sight = None;
+                self.take_part(index, length);
+            }
+            return is_whole;
+        }
+        let answered = head.flags & (wire::ACK_DELIVERY | wire::ACK_MATCH) != 0;
+        if answered || self.receives_in_order || self.datagrams.is_some() {
+            return false;
+        }
+        let cost = length as u64 + ENVELOPE_COST;
+        let Some((from, source)) = self.charge_arrival(peer, cost) else {
+            self.violation(peer, OVERDRAWN);
+            return true;
+        };
+        let tagged = head.flags & wire::TAGGED != 0;
+        let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
+        let Some(found) = matcher.match_posted(from, tag) else {
+            // It is looked for again when it is whole.
+            self.peers[peer as usize].flow.arrived -= cost;
+            return false;
+        };
+        self.has_news = true;
+        let (posted, receive) = found;
+        let message = self.eager_message(arrival);
+        if receive & STICKY == 0
+            && let StoredPieces::One(piece) = self.receives[receive].pieces
+            && length <= piece.len()
+            && !self.is_unknown(source)
+            && self.copy_as_it_comes(piece.part(0, length))
+        {
+            self.report_whole(receive, &message, 0, piece.len());
+            return true;
+        }
+        let target = self.open_receive(receive & !STICKY, Some(posted), length);
+        self.leave_in_sight(&message, target);
+        false
+    }
+
+    /// Copies the last arrival to `place` as far as it comes within a short time. Returns whether
+    /// that was all.
+    #[inline(always)]
+    fn copy_as_it_comes(&mut self, place: Piece) -> bool {
+        let mut done = 0;
+        for _ in 0..LOOKS_MAX {
+            let placed = self.transport.placed().min(place.len());
+            if placed <= done {
+                std::hint::spin_loop();
+                continue;
+            }
+            self.transport.copy_out(done, place.part(done, placed - done));
+            done = placed;
+            if done == place.len() {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Keeps a message with the receive that it has matched until all of it is there.
+    #[cold]
+    fn leave_in_sight(&mut self, message: &Message, target: Target) {
+        let Message { peer, total, .. } = *message;
+        let index = self.incoming.insert(Incoming {
+            peer,
+            operation: IN_SIGHT,
+            total,
+            prefix: total,
+            received: 0,
+            end: total,
+            target,
+            remote: 0,
+            fetch: Fetch::of(0),
+            sender_waits: false,
+            flags: message.flags,
+            tag: message.tag,
+            data: message.data,
+            acknowledge_whole: false,
+        });
+        let record = &mut self.peers[peer as usize];
+        record.incoming.insert(IN_SIGHT, index);
+        record.in_sight = Some(index);
+    }
+}
