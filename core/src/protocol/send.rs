@@ -101,13 +101,13 @@ impl<T: Transport> Engine<T> {
         data: u64,
         piece: Piece,
     ) -> bool {
-        let cost = piece.len() as u64 + ENVELOPE_COST;
-        let leaves = self.peers[peer as usize].clear
+        let goes = self.peers[peer as usize].clear
             && !flags.intersects(NEEDS_RECORD)
             && !self.confirms(peer, flags)
-            && self.goes_whole(peer, piece.len())
-            && self.has_credit(peer, cost);
-        if !leaves {
+            && self.goes_whole(peer, piece.len());
+        // Only what goes has a length that can be true.
+        let cost = if goes { piece.len() as u64 + ENVELOPE_COST } else { 0 };
+        if !goes || !self.has_credit(peer, cost) {
             return false;
         }
         let waits = self.datagrams.is_none() && !self.peers[peer as usize].is_streaming();
@@ -130,11 +130,10 @@ impl<T: Transport> Engine<T> {
         post: SendPost<'_>,
         piece: Piece,
     ) -> Result<(), PostError> {
-        let cost = piece.len() as u64 + ENVELOPE_COST;
         let wants_room = piece.len() <= self.limits.single
             && !post.flags.intersects(NEEDS_RECORD)
             && !self.confirms(peer, post.flags)
-            && self.has_credit(peer, cost);
+            && self.has_credit(peer, piece.len() as u64 + ENVELOPE_COST);
         match wants_room {
             true => self.send_later(peer, post, piece),
             false => self.send_queued(peer, post),
