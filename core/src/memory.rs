@@ -206,22 +206,18 @@ impl Pieces<'_> {
         }
     }
 
-    /// Calls `visit` for each contiguous part of `length` bytes from `offset` on.
+    /// Calls `visit` for each contiguous part of `length` bytes from `offset` on, with how many
+    /// of these bytes lie before it.
     #[inline(always)]
-    pub fn for_each_part(
-        &self,
-        mut offset: usize,
-        mut length: usize,
-        mut visit: impl FnMut(Piece),
-    ) {
-        while length > 0 {
-            let part = self.contiguous(offset, length);
+    pub fn for_each_part(&self, offset: usize, length: usize, mut visit: impl FnMut(usize, Piece)) {
+        let mut done = 0;
+        while done < length {
+            let part = self.contiguous(offset + done, length - done);
             if part.is_empty() {
                 return;
             }
-            offset += part.len();
-            length -= part.len();
-            visit(part);
+            visit(done, part);
+            done += part.len();
         }
     }
 }

@@ -267,8 +267,8 @@ impl RemoteOperation {
         let (source, compare) = (self.source.view(), self.compare.view());
         let (length, rest) = (source.total(), compare.total());
         let mut bytes = Vec::with_capacity(length + rest);
-        source.for_each_part(0, length, |part| part.append_to(&mut bytes));
-        compare.for_each_part(0, rest, |part| part.append_to(&mut bytes));
+        source.for_each_part(0, length, |_, part| part.append_to(&mut bytes));
+        compare.for_each_part(0, rest, |_, part| part.append_to(&mut bytes));
         let mut bytes = bytes.into_boxed_slice();
         let all = Piece::of_owned(&mut bytes);
         self.source = StoredPieces::One(all.part(0, length));

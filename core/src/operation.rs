@@ -59,7 +59,7 @@ pub(crate) fn in_one_piece(pieces: Pieces<'_>) -> (Piece, Option<Box<[u8]>>) {
 /// A copy of a message: in one piece, which lives as long as its bytes.
 pub(crate) fn copied(pieces: Pieces<'_>) -> (Piece, Box<[u8]>) {
     let mut bytes = Vec::with_capacity(pieces.total());
-    pieces.for_each_part(0, pieces.total(), |part| part.append_to(&mut bytes));
+    pieces.for_each_part(0, pieces.total(), |_, part| part.append_to(&mut bytes));
     let mut bytes = bytes.into_boxed_slice();
     (Piece::of_owned(&mut bytes), bytes)
 }

@@ -47,6 +47,13 @@ pub struct Limits {
     pub contested: bool,
 }
 
+impl Limits {
+    /// From which length on a message is left for its receiver to read.
+    pub(crate) fn single_copy_from(&self, streaming: bool) -> usize {
+        if streaming { self.single_copy_streaming } else { self.single_copy }
+    }
+}
+
 /// A packet that has arrived and is still in the transport's memory: what core
 /// decides by. Its words and its payload are fetched from there as needed.
 #[derive(Clone, Copy, Debug)]

@@ -22,6 +22,7 @@ pub mod figures;
 pub mod fork;
 pub mod hints;
 pub mod link;
+pub mod long_first;
 pub mod node;
 pub mod one_sided;
 pub mod process;

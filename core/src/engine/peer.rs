@@ -123,8 +123,6 @@ pub struct Peer {
     pub withdrawn_by_it: u64,
     /// Offers open to it, for messages that we read from it: a bit each. And how many there were.
     pub offers: (u8, u16),
-    /// A message whose packet is seen before all of it is there.
-    pub in_sight: Option<u32>,
     /// Messages that are being fetched from it.
     pub fetches: u32,
     /// Messages cannot be fetched from it, or it could not fetch one of ours.
@@ -224,7 +222,6 @@ impl Peer {
             withdrawn: 0,
             withdrawn_by_it: 0,
             offers: (0, 0),
-            in_sight: None,
             fetches: 0,
             unfetchable: false,
             unfetched: false,

@@ -407,7 +407,6 @@ impl<T: Transport> Engine<T> {
     /// Fails one message, or returns where it is parked.
     pub(crate) fn fail_incoming(&mut self, index: u32, why: &Unreachable) -> Option<u32> {
         let incoming = self.incoming.remove(index);
-        self.peers[incoming.peer as usize].in_sight.take_if(|in_sight| *in_sight == index);
         match incoming.target {
             Target::Receive { receive, room, .. } => {
                 let message = incoming.message();

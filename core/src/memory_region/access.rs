@@ -166,22 +166,23 @@ impl Access<'_> {
         Piece::EMPTY
     }
 
-    /// Calls `visit` with each contiguous part of `length` bytes from `offset` on.
+    /// Calls `visit` for each contiguous part of `length` bytes from `offset` on, with how many
+    /// of these bytes lie before it.
     #[inline(always)]
     pub(crate) fn for_each_part(
         &self,
-        mut offset: u64,
-        mut length: u64,
-        mut visit: impl FnMut(Piece),
+        offset: u64,
+        length: u64,
+        mut visit: impl FnMut(usize, Piece),
     ) {
-        while length > 0 {
-            let part = self.contiguous(offset, length);
+        let mut done = 0;
+        while done < length {
+            let part = self.contiguous(offset + done, length - done);
             if part.is_empty() {
                 return;
             }
-            offset += part.len() as u64;
-            length -= part.len() as u64;
-            visit(part);
+            visit(done as usize, part);
+            done += part.len() as u64;
         }
     }
 }
@@ -223,7 +224,7 @@ mod tests {
             }
             let access = region.access_as(Flags::REMOTE_WRITE).unwrap();
             let mut parts = Vec::new();
-            access.for_each_part(8, 5, |part| parts.push((part.as_ptr() as u64, part.len())));
+            access.for_each_part(8, 5, |_, part| parts.push((part.as_ptr() as u64, part.len())));
             assert_eq!(parts, [(0x1008, 2), (0x9000, 3)]);
             assert_eq!(region.access_as(Flags::REMOTE_READ).unwrap_err(), Refusal::Access);
         }

@@ -23,7 +23,7 @@ impl Access<'_> {
             return Err(Refusal::Volatile);
         }
         let mut stored = Ok(());
-        self.for_each_part(offset, length, |part| stored = stored.and(write_back(part)));
+        self.for_each_part(offset, length, |_, part| stored = stored.and(write_back(part)));
         stored
     }
 }

@@ -98,7 +98,7 @@ impl<T: Transport> Engine<T> {
         if flags & wire::WAITS != 0 {
             let Arrival { peer, head, word, length, .. } = arrival;
             let is_whole = self.transport.placed() >= length;
-            if !is_whole || self.peers[peer as usize].in_sight.is_some() {
+            if !is_whole || self.has_in_sight(peer) {
                 return self.arrive_in_sight(peer, head, word, length);
             }
         }
@@ -176,7 +176,7 @@ impl<T: Transport> Engine<T> {
         if self.waits_for_data(message.peer) {
             return self.hold_whole(Target::Receive { receive, start: 0, room }, message);
         }
-        self.placing()(&self.transport, pieces, 0, room, message.total);
+        self.place_payload(pieces, 0, room, message.total);
         self.close_receive(None, receive, message, 0, room);
     }
 
@@ -217,20 +217,7 @@ impl<T: Transport> Engine<T> {
         }
         let message = self.eager_message(arrival);
         let acknowledge = operation.filter(|_| wanted & wire::ACK_MATCH != 0);
-        let mut body = Body::new(message.total);
-        body.fill(&self.transport, 0, message.total);
-        let unexpected = Unexpected {
-            peer: message.peer,
-            flags: message.flags,
-            tag: message.tag,
-            data: message.data,
-            total: message.total,
-            body,
-            acknowledge,
-            arriving: None,
-            cost,
-        };
-        let parked = self.park(unexpected);
+        let parked = self.park(self.set_aside(&message, acknowledge));
         let taken = self.offer_parked(parked);
         match operation.filter(|_| acknowledge.is_none()) {
             Some(operation) => self.acknowledge_arrival(message.peer, operation),
@@ -238,6 +225,15 @@ impl<T: Transport> Engine<T> {
             None => {}
         }
         true
+    }
+
+    /// The last arrival, a whole message, in memory of ours.
+    pub(crate) fn set_aside(&self, message: &Message, acknowledge: Option<u64>) -> Unexpected {
+        let Message { peer, flags, tag, data, total } = *message;
+        let mut body = Body::new(total);
+        body.fill(&self.transport, 0, total);
+        let cost = total as u64 + ENVELOPE_COST;
+        Unexpected { peer, flags, tag, data, total, body, acknowledge, arriving: None, cost }
     }
 
     fn receive_shared_eager(&mut self, receive: u32, arrival: Arrival) {

@@ -109,11 +109,7 @@ impl<T: Transport> Engine<T> {
         if message.arriving.is_some() || post.pieces.total() == 0 || waits {
             return 0;
         }
-        let (body, mut done) = (message.body.piece(), 0);
-        post.pieces.for_each_part(0, message.total, |part| {
-            copy(body.part(done, part.len()), part);
-            done += part.len();
-        });
+        message.body.scatter(post.pieces, 0, message.total, copy);
         post.pieces.contiguous(0, usize::MAX).as_ptr() as u64
     }
 

@@ -20,9 +20,15 @@ use crate::{
 /// Looks at a message before it is left. Units: looks, of some nanoseconds each.
 const LOOKS_MAX: u32 = 1_000;
 /// What a message in sight is called among those that are under way: no operation's name.
-const IN_SIGHT: u64 = u64::MAX;
+pub(super) const IN_SIGHT: u64 = u64::MAX;
 
 impl<T: Transport> Engine<T> {
+    /// Whether the next message of `peer` was left in its lane when it was met first.
+    pub(crate) fn has_in_sight(&self, peer: PeerIndex) -> bool {
+        let incoming = &self.peers[peer as usize].incoming;
+        !incoming.is_empty() && incoming.contains_key(&IN_SIGHT)
+    }
+
     /// A message that is not all there, or was not when it was met first. Returns whether it has
     /// been taken.
     #[inline(never)]
@@ -34,14 +40,13 @@ impl<T: Transport> Engine<T> {
         length: usize,
     ) -> bool {
         let arrival = Arrival { peer, head, word: tag, length, tiny: None };
-        if let Some(index) = self.peers[peer as usize].in_sight {
+        if let Some(&index) = self.peers[peer as usize].incoming.get(&IN_SIGHT) {
             if length != self.incoming[index].total {
                 self.violation(peer, "a message changes while it is copied in");
                 return true;
             }
             let is_whole = self.transport.placed() >= length;
             if is_whole {
-                self.peers[peer as usize].in_sight = None;
                 self.take_part(index, length);
             }
             return is_whole;
@@ -119,8 +124,6 @@ impl<T: Transport> Engine<T> {
             data: message.data,
             acknowledge_whole: false,
         });
-        let record = &mut self.peers[peer as usize];
-        record.incoming.insert(IN_SIGHT, index);
-        record.in_sight = Some(index);
+        self.peers[peer as usize].incoming.insert(IN_SIGHT, index);
     }
 }

@@ -12,6 +12,7 @@ use crate::{
     protocol::{
         arrive::{UNDER_WAY_MAX, message_flags},
         fetch::Fetch,
+        in_sight::IN_SIGHT,
     },
     tag_match::{PostedId, STICKY},
     transport::{Arrival, PeerIndex, Transport, Unreachable},
@@ -52,6 +53,7 @@ impl<T: Transport> Engine<T> {
             && arrival.length as u64 <= prefix
             && prefix <= self.limits.prefix as u64
             && (key == 0 || prefix == 0)
+            && operation != IN_SIGHT
             && !self.peers[peer as usize].incoming.contains_key(&operation);
         if !valid {
             self.violation(peer, "a long message contradicts itself");
@@ -256,7 +258,7 @@ impl<T: Transport> Engine<T> {
             Target::Receive { receive, start, room } if length > 0 => {
                 let pieces = self.receives[receive].pieces.view();
                 let room = room.saturating_sub(at);
-                self.placing()(&self.transport, pieces, start + at, room, length);
+                self.place_payload(pieces, start + at, room, length);
             }
             Target::Unexpected(parked) | Target::Buffered(parked) if length > 0 => {
                 self.unexpected[parked].body.fill(&self.transport, at, length);

@@ -78,7 +78,7 @@ impl<T: Transport> Engine<T> {
             return self.hold_whole(target, message);
         }
         let pieces = self.receives[receive].pieces.view();
-        self.placing()(&self.transport, pieces, start, room, message.total);
+        self.place_payload(pieces, start, room, message.total);
         self.close_receive(None, receive, message, start, room);
     }
 

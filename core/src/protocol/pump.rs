@@ -116,16 +116,13 @@ impl<T: Transport> Engine<T> {
         let total = self.sends[index].total;
         let contiguous = self.sends[index].pieces.view().contiguous(0, total);
         let streaming = self.peers[peer as usize].is_streaming();
-        let Limits { single, fragment, single_copy, single_copy_streaming, .. } = self.limits;
-        let (single, single_copy) = match streaming {
-            true => (fragment, single_copy_streaming),
-            false => (single, single_copy),
-        };
+        let Limits { single, fragment, .. } = self.limits;
+        let single = if streaming { fragment } else { single };
         let one_piece = contiguous.len() == total;
         let readable = one_piece && total > 0 && self.transport.is_readable_by(peer);
         self.sends[index].part = Cut::to(streaming).part_of(total, fragment);
         let lent = one_piece && self.lend(peer, index, contiguous);
-        let readable = readable && total >= single_copy && !lent;
+        let readable = readable && total >= self.limits.single_copy_from(streaming) && !lent;
         let pushed = if lent || readable && self.leaves_to_read(index, streaming) {
             self.push_long(peer, index, 0, streaming)
         } else {
@@ -149,14 +146,12 @@ impl<T: Transport> Engine<T> {
     /// Whether a message is known to go as one packet.
     #[inline]
     pub(crate) fn goes_whole(&mut self, peer: PeerIndex, total: usize) -> bool {
-        let Limits { single, fragment, single_copy, single_copy_streaming, contested, .. } =
-            self.limits;
+        let Limits { single, fragment, contested, .. } = self.limits;
         if total <= single || total > fragment || self.datagrams.is_some() {
             return total <= single;
         }
         let streaming = self.peers[peer as usize].is_streaming();
-        let single_copy = if streaming { single_copy_streaming } else { single_copy };
-        if total < single_copy || !self.transport.is_readable_by(peer) {
+        if total < self.limits.single_copy_from(streaming) || !self.transport.is_readable_by(peer) {
             return streaming;
         }
         contested

@@ -99,13 +99,8 @@ impl<T: Transport> Engine<T> {
             Some(incoming) => self.incoming[incoming].received,
             None => message.total,
         };
-        let mut done = 0;
-        let (body, copy) = (message.body.piece(), self.copying());
         let pieces = self.receives[receive].pieces.view();
-        pieces.for_each_part(start, arrived.min(room), |part| {
-            copy(body.part(done, part.len()), part);
-            done += part.len();
-        });
+        message.body.scatter(pieces, start, arrived.min(room), self.copying());
         self.settle_parked(message, target, place);
     }
 

@@ -69,7 +69,9 @@ impl<T: Transport> Engine<T> {
                 self.report_sent(post.flags, post.context, post.owner.and_then(Option::take));
                 return Ok(());
             }
-            return self.send_longer(peer, post, piece);
+            if piece.len() > self.limits.single || post.flags.intersects(NEEDS_RECORD) {
+                return self.send_queued(peer, post);
+            }
         }
         let cost = piece.len() as u64 + ENVELOPE_COST;
         if !self.has_credit(peer, cost) {
@@ -119,25 +121,6 @@ impl<T: Transport> Engine<T> {
         record.charged += cost;
         record.note_send();
         true
-    }
-
-    /// The same where something did.
-    #[cold]
-    #[inline(never)]
-    fn send_longer(
-        &mut self,
-        peer: PeerIndex,
-        post: SendPost<'_>,
-        piece: Piece,
-    ) -> Result<(), PostError> {
-        let wants_room = piece.len() <= self.limits.single
-            && !post.flags.intersects(NEEDS_RECORD)
-            && !self.confirms(peer, post.flags)
-            && self.has_credit(peer, piece.len() as u64 + ENVELOPE_COST);
-        match wants_room {
-            true => self.send_later(peer, post, piece),
-            false => self.send_queued(peer, post),
-        }
     }
 
     /// A short vectored message is gathered on the stack; a long one is sent piece

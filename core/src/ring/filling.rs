@@ -50,6 +50,12 @@ impl Filling {
         self.parts[index].after.store(position + 1, Ordering::Release);
     }
 
+    /// Whether all of the packet at `position` is in its place.
+    #[inline(always)]
+    pub fn is_filled(&self, position: u64) -> bool {
+        self.filled(position, usize::MAX) == usize::MAX
+    }
+
     /// How many of the `length` bytes of the packet at `position` are in their place.
     #[inline(always)]
     pub fn filled(&self, position: u64, length: usize) -> usize {

@@ -224,7 +224,7 @@ impl State {
         let (start, capacity) = (whole.filled, pieces.total());
         let room = total.min(capacity - start);
         let mut parts = Vec::new();
-        pieces.for_each_part(start, room, |part| parts.push(part));
+        pieces.for_each_part(start, room, |_, part| parts.push(part));
         let slice = match *parts {
             [] => StoredPieces::One(pieces.contiguous(start, 0)),
             [one] => StoredPieces::One(one),

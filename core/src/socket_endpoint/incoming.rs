@@ -180,8 +180,9 @@ impl Incoming {
 
 /// Copies the first `count` of `bytes` to the pieces, from byte `offset` of them on.
 fn place(bytes: &[u8], to: &Pieces<'_>, offset: usize, count: usize) {
-    let mut done = 0;
-    to.for_each_part(offset, count, |part| done += part.fill(&bytes[done..count]));
+    to.for_each_part(offset, count, |done, part| {
+        part.fill(&bytes[done..count]);
+    });
 }
 
 #[cfg(test)]

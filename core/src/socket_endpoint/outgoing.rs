@@ -77,7 +77,7 @@ impl Outgoing {
             }
             let Some(last) = self.waiting.back_mut() else { break };
             let count = (self.segment - last.len()).min(length - done);
-            from.for_each_part(done, count, |part| part.append_to(last));
+            from.for_each_part(done, count, |_, part| part.append_to(last));
             done += count;
         }
         self.bytes += length;

@@ -89,7 +89,7 @@ impl<P: Provider> SocketEndpoint<P> {
             return Err(SocketError::TooLong { length, limit });
         }
         let mut datagram = Vec::with_capacity(length);
-        pieces.for_each_part(0, length, |part| part.append_to(&mut datagram));
+        pieces.for_each_part(0, length, |_, part| part.append_to(&mut datagram));
         self.socket.post_datagram(flow, datagram, to)?;
         Ok(length)
     }

@@ -171,8 +171,7 @@ impl ReceiveLane {
     /// Whether a packet is there, and all of its payload.
     pub fn has_whole_packet(&self) -> bool {
         let is_whole = |head: Head| {
-            let filled = || filling(&self.memory).filled(self.position(), usize::MAX);
-            head.flags & FILLED_IN_SIGHT == 0 || filled() == usize::MAX
+            head.flags & FILLED_IN_SIGHT == 0 || filling(&self.memory).is_filled(self.position())
         };
         self.peek().is_some_and(is_whole)
     }

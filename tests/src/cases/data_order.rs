@@ -16,10 +16,11 @@ use kestrel_core::{
 };
 
 use crate::{
-    bed::{Bed, Memory, Options, Receive, Send, World, pattern, same},
+    bed::{Bed, Memory, Options, Receive, Send, World, same},
     cases::shared_contexts::senders_with,
     completion::Done,
     contexts::{Portal, counts, naming, next},
+    long_first::{FIRST, HALF, first, long, short, start_long, until_come},
     one_sided::{BOTH, Rma, expose_ranges, segment},
     scale::PATIENCE,
     watched::Watched,
@@ -29,12 +30,8 @@ use crate::{
 /// for an order.
 const LENGTHS: [usize; 11] =
     [1, 8, 45, 300, 8_192, 9_001, 40_000, 70_000, 300_000, (1 << 20) + 5, 8 << 20];
-/// Half a message that needs its sender several times. In two pieces nobody reads it where it lies.
-const HALF: usize = 8 << 20;
-/// The same for messages that only need it once.
+/// A message that needs its sender, if only once.
 const LONG: usize = 300_000;
-/// Its tag and context.
-const FIRST: u64 = 1;
 
 fn in_order() -> EndpointOptions {
     EndpointOptions { data_in_order: true, ..EndpointOptions::default() }
@@ -143,44 +140,12 @@ pub fn a_write_is_placed_in_order_and_before_what_follows<P: Provider>(bed: &Bed
     }
 }
 
-fn long() -> Memory {
-    Memory::from(pattern(1, 2 * HALF))
-}
-
-/// A long message of `node` 0, for a receive that is posted.
-fn start_long<P: Provider>(world: &World<P>, long: &Memory) {
-    world.nodes[1].receive(2 * HALF, Some(FIRST), FIRST);
-    let cut = long.cut(&[HALF, HALF]);
-    let pieces = Pieces::Many(&cut);
-    let send = Send { pieces, tag: Some(FIRST), context: FIRST, ..Send::default() };
-    world.nodes[0].post_send(1, &send).unwrap();
-}
-
-/// A message that tells its sender when it has come.
-fn send<P: Provider>(world: &World<P>, bytes: &Memory, tag: u64) {
-    let (pieces, flags) = (bytes.all(), Flags::DELIVERY_COMPLETE);
-    let send = Send { pieces, tag: Some(tag), context: tag, flags, ..Send::default() };
-    world.nodes[0].post_send(1, &send).unwrap();
-}
-
 /// A receive into part of memory, with a tag that is its context.
 fn receive<P: Provider>(world: &World<P>, piece: Piece, tag: u64, flags: Flags) {
     let pieces = Pieces::One(piece);
     let receive =
         Receive { pieces, tag: Some((tag, 0)), context: tag, flags, ..Receive::default() };
     world.nodes[1].post_receive(&receive).unwrap();
-}
-
-/// Drives the sender of the long message, and who receives it, until `count` others have come: not
-/// long enough for the long one, which does not come then without its sender.
-fn until_come<P: Provider>(world: &World<P>, count: usize, receiver: impl Fn()) {
-    let start = Instant::now();
-    while world.waiting(0).0 < count {
-        world.nodes[0].poll();
-        receiver();
-        assert!(start.elapsed() < PATIENCE, "in vain: short messages");
-    }
-    (0..100).for_each(|_| receiver());
 }
 
 /// What is matched behind a message that is not whole is written behind it, also where it came
@@ -199,10 +164,10 @@ pub fn messages_are_written_in_the_order_of_matching<P: Provider>(bed: &Bed<P>) 
         receive(&world, place(0, 8), 2, Flags::empty());
         receive(&world, place(8, 16), 3, Flags::MULTI_RECV);
         for tag in [2, 3, 3, 4] {
-            send(&world, &bytes, tag);
+            world.nodes[0].post_send(1, &short(&bytes, tag)).unwrap();
         }
         receive(&world, place(48, LONG), 5, Flags::empty());
-        send(&world, &more, 5);
+        world.nodes[0].post_send(1, &short(&more, 5)).unwrap();
         until_come(&world, 4, || world.nodes[1].poll());
         receive(&world, place(40, 8), 4, Flags::PEEK);
         receive(&world, place(24, 8), 4, Flags::empty());
@@ -240,7 +205,7 @@ pub fn what_has_come_of_a_sender_that_goes_is_written<P: Provider>(bed: &Bed<P>)
         }
         receive(&world, into.piece().part(24, LONG), 3, Flags::empty());
         for (bytes, tag) in [(&bytes, 2), (&more, 3), (&bytes, 4)] {
-            send(&world, bytes, tag);
+            world.nodes[0].post_send(1, &short(bytes, tag)).unwrap();
         }
         until_come(&world, 2, || world.nodes[1].poll());
         assert_eq!((world.waiting(1).1, &into.bytes()[..16]), (0, &[0; 16][..]));
@@ -263,13 +228,9 @@ pub fn shared_receives_are_written_in_order<P: Provider>(bed: &Bed<P>) {
     };
     post(2 * HALF, FIRST);
     post(8, 2);
-    let first =
-        Send { pieces: Pieces::Many(&cut), tag: Some(FIRST), context: 1, ..Send::default() };
-    world.nodes[0].post_send(0, &first).unwrap();
+    world.nodes[0].post_send(0, &first(&cut)).unwrap();
     for tag in [2, 3] {
-        let flags = Flags::DELIVERY_COMPLETE;
-        let send = Send { pieces: bytes.all(), tag: Some(tag), flags, ..Send::default() };
-        world.nodes[0].post_send(0, &send).unwrap();
+        world.nodes[0].post_send(0, &short(&bytes, tag)).unwrap();
     }
     until_come(&world, 2, || sharers.poll());
     // It waits in the pool until now, and from now on for its turn.
@@ -331,9 +292,7 @@ pub fn a_receive_context_has_an_order_of_its_own<P: Provider>(bed: &Bed<P>) {
     from.endpoint.send_tagged(vec![0; 8], 0, 3, 3).unwrap();
     assert_eq!(next(&theirs.receive[0], &all).context(), 3);
     assert_eq!(next(from, &all).context(), 3);
-    let first =
-        Send { pieces: Pieces::Many(&cut), tag: Some(FIRST), context: 1, ..Send::default() };
-    from.endpoint.post_send(first.post(0)).unwrap();
+    from.endpoint.post_send(first(&cut).post(0)).unwrap();
     from.endpoint.send_tagged(vec![0; 8], 0, 2, 2).unwrap();
     for context in [FIRST, 2] {
         assert_eq!(next(&theirs.receive[0], &all).context(), context);

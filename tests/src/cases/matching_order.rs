@@ -2,67 +2,26 @@
 //!
 //! "Receive operations complete in the order in which they are processed by the receive context".
 
-use std::time::Instant;
-
 use kestrel_core::{
     address_vector::FI_ADDR_UNSPEC,
     endpoint::{EndpointOptions, OptionName},
     error::Errno,
     flags::Flags,
-    memory::Pieces,
     transport::Provider,
 };
 
 use crate::{
-    bed::{Bed, Memory, Options, Receive, Send, World, pattern},
+    bed::{Bed, Memory, Options, Receive, World},
     cases::shared_contexts::senders_with,
     completion::Done,
+    long_first::{FIRST, HALF, first, long, short, start_long, until_come},
     one_sided::{BOTH, Rma, expose, segment},
-    scale::PATIENCE,
 };
-
-/// Half a message that needs its sender several times. In two pieces nobody reads it where it lies.
-const HALF: usize = 8 << 20;
-/// Its tag and context.
-const FIRST: u64 = 1;
 
 /// Endpoints whose receives complete in order, or not.
 fn options(receives_in_order: bool) -> Options {
     let endpoint = EndpointOptions { receives_in_order, ..EndpointOptions::default() };
     Options { endpoint, ..Options::default() }
-}
-
-fn long() -> Memory {
-    Memory::from(pattern(1, 2 * HALF))
-}
-
-/// A long message of `node` 0, for a receive that is posted.
-fn start_long<P: Provider>(world: &World<P>, long: &Memory) {
-    world.nodes[1].receive(2 * HALF, Some(FIRST), FIRST);
-    let cut = long.cut(&[HALF, HALF]);
-    let pieces = Pieces::Many(&cut);
-    let send = Send { pieces, tag: Some(FIRST), context: FIRST, ..Send::default() };
-    world.nodes[0].post_send(1, &send).unwrap();
-}
-
-/// A short one that tells its sender when it has come.
-fn short(bytes: &Memory, tag: u64) -> Send<'_> {
-    let (pieces, flags) = (bytes.all(), Flags::DELIVERY_COMPLETE);
-    Send { pieces, tag: Some(tag), context: tag, flags, ..Send::default() }
-}
-
-/// Drives the sender of the long message, and who receives it, until `count` others have come: not
-/// long enough for the long one, which does not come then without its sender.
-fn until_come<P: Provider>(world: &World<P>, count: usize, receiver: impl Fn()) {
-    let start = Instant::now();
-    loop {
-        world.nodes[0].poll();
-        if world.waiting(0).0 >= count {
-            return;
-        }
-        receiver();
-        assert!(start.elapsed() < PATIENCE, "in vain: short messages");
-    }
 }
 
 fn drive_receiver<P: Provider>(world: &World<P>) {
@@ -125,7 +84,6 @@ pub fn errors_of_receives_keep_their_places<P: Provider>(bed: &Bed<P>) {
         world.nodes[0].post_send(1, &short(&bytes, tag)).unwrap();
     }
     until_come(&world, 2, || world.nodes[1].poll());
-    drive_receiver(&world);
     assert_eq!(received(&world), []);
     world.nodes[1].receive(8, Some(9), 9);
     world.nodes[1].endpoint.cancel(9).unwrap();
@@ -177,12 +135,9 @@ pub fn shared_receives_complete_in_order<P: Provider>(bed: &Bed<P>) {
         };
         post(2 * HALF, FIRST);
         post(8, 2);
-        let send =
-            Send { pieces: Pieces::Many(&cut), tag: Some(FIRST), context: 1, ..Send::default() };
-        world.nodes[0].post_send(0, &send).unwrap();
+        world.nodes[0].post_send(0, &first(&cut)).unwrap();
         world.nodes[0].post_send(0, &short(&bytes, 2)).unwrap();
         until_come(&world, 1, || sharers.poll());
-        (0..100).for_each(|_| sharers.poll());
         let mut order = Vec::from_iter(sharers.members[0].taken().map(|done| done.context()));
         assert_eq!(order.is_empty(), in_order);
         while order.len() < 2 {

@@ -24,11 +24,10 @@ use std::{
 
 use crate::{
     engine::{Engine, peer::NameHasher, report::Message},
-    memory::{Piece, Pieces},
-    operation::{Body, Target, Unexpected},
+    memory::Piece,
+    operation::{Target, Unexpected},
     protocol::place,
     transport::{PeerIndex, Transport, Unreachable},
-    wire::ENVELOPE_COST,
 };
 
 /// In the name of a place among completions: it is one of a message that is held.
@@ -58,10 +57,10 @@ struct Held {
 }
 
 impl<T: Transport> Engine<T> {
-    /// How payload of the last arrival is placed.
+    /// How payload of the last arrival, from an offset on, is copied over where it belongs.
     #[inline]
-    pub(crate) fn placing(&self) -> fn(&T, Pieces<'_>, usize, usize, usize) {
-        if self.data_order.is_some() { place::in_order } else { place::at }
+    pub(crate) fn placing(&self) -> fn(&T, usize, Piece) {
+        if self.data_order.is_some() { place::in_order } else { T::copy_out }
     }
 
     /// How what was parked is copied to where it belongs.
@@ -103,23 +102,9 @@ impl<T: Transport> Engine<T> {
     #[cold]
     #[inline(never)]
     pub(crate) fn hold_whole(&mut self, target: Target, message: &Message) {
-        let Message { peer, flags, tag, data, total } = *message;
-        let mut body = Body::new(total);
-        body.fill(&self.transport, 0, total);
-        let cost = total as u64 + ENVELOPE_COST;
-        let (acknowledge, arriving) = (None, None);
-        self.hold_charge(peer, cost);
-        let parked = self.unexpected.insert(Unexpected {
-            peer,
-            flags,
-            tag,
-            data,
-            total,
-            body,
-            acknowledge,
-            arriving,
-            cost,
-        });
+        let unexpected = self.set_aside(message, None);
+        self.hold_charge(message.peer, unexpected.cost);
+        let parked = self.unexpected.insert(unexpected);
         self.hold(target, parked);
     }
 

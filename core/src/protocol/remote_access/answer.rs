@@ -8,7 +8,7 @@ use crate::{
     one_sided::{Action, RemoteOperation, RemoteStage},
     operation::StoredPieces,
     owned::Owner,
-    protocol::{place, receive::canceled},
+    protocol::receive::canceled,
     transport::{Arrival, PeerIndex, Transport, Unreachable},
 };
 
@@ -48,7 +48,10 @@ impl<T: Transport> Engine<T> {
         if !asked_for || self.transport.word(0) != at as u64 {
             return self.violation(peer, "it sent data that nobody asked for");
         }
-        place::at(&self.transport, operation.results.view(), at, length, length);
+        let transport = &self.transport;
+        operation.results.view().for_each_part(at, length, |done, part| {
+            transport.copy_out(done, part);
+        });
         operation.received = at + length;
         if operation.received == operation.total {
             self.finish_remote(index);

@@ -224,10 +224,8 @@ impl<T: Transport> Engine<T> {
 
 /// Copies what `target` has room for from byte `from` of `pieces` on, and answers it.
 pub(crate) fn gather(pieces: Pieces<'_>, from: usize, target: Piece) -> Piece {
-    let mut done = 0;
-    pieces.for_each_part(from, target.len(), |part| {
+    pieces.for_each_part(from, target.len(), |done, part| {
         part.copy_to(target.part(done, part.len()));
-        done += part.len();
     });
     target
 }

@@ -15,7 +15,6 @@ use crate::{
     protocol::{
         arrive::UNDER_WAY_MAX,
         atomic::{AtomicCall, AtomicOperation, Form, execute::execute},
-        place::piece_in_order,
     },
     transport::{Arrival, PeerIndex, Transport},
     wire::{self, Head, Kind},
@@ -77,19 +76,13 @@ impl<T: Transport> Engine<T> {
         if !self.setup.permitted.contains(Flags::REMOTE_WRITE) {
             return Err(Refusal::Access);
         }
+        let copy_out = self.placing();
         let region = self.regions.find(stretch.key)?;
         region.admit(|| self.setup.who(&self.peers, peer))?;
         let start = region.offset_of(stretch.address, stretch.length)?;
         let access = region.access_as(Flags::REMOTE_WRITE)?;
-        let (transport, mut done) = (&self.transport, 0);
-        let in_order = self.data_order.is_some();
-        access.for_each_part(start + offset, part, |piece| {
-            match in_order {
-                true => piece_in_order(transport, done, piece),
-                false => transport.copy_out(done, piece),
-            }
-            done += piece.len();
-        });
+        let transport = &self.transport;
+        access.for_each_part(start + offset, part, |done, piece| copy_out(transport, done, piece));
         if offset + part == stretch.length {
             if stretch.commits {
                 access.commit(start, stretch.length)?;

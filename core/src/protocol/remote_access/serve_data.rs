@@ -163,7 +163,7 @@ impl Serving {
 fn copy_of(region: &MemoryRegion, start: u64, length: u64) -> Result<Box<[u8]>, Refusal> {
     let access = region.access_as(Flags::REMOTE_READ)?;
     let mut copy = Vec::with_capacity(length as usize);
-    access.for_each_part(start, length, |part| part.append_to(&mut copy));
+    access.for_each_part(start, length, |_, part| part.append_to(&mut copy));
     region.count(Flags::REMOTE_READ);
     Ok(copy.into())
 }

@@ -152,12 +152,11 @@ impl<T: Transport> Engine<T> {
         let Target::Receive { receive, start, .. } = target else {
             return false;
         };
-        let (mut readable, mut at) = (true, from);
+        let mut readable = true;
         let (transport, pieces) = (&mut self.transport, self.receives[receive].pieces.view());
-        pieces.for_each_part(start + from, to - from, |part| {
-            let address = remote.wrapping_add(at as u64);
+        pieces.for_each_part(start + from, to - from, |done, part| {
+            let address = remote.wrapping_add((from + done) as u64);
             readable = readable && transport.read_remote(peer, address, part);
-            at += part.len();
         });
         readable
     }
@@ -275,8 +274,7 @@ impl<T: Transport> Engine<T> {
         let (gone, left): (VecDeque<Pull>, _) =
             pulls.into_iter().partition(|pull| pull.peer == peer);
         self.pulls = left;
-        let loud = gone.into_iter().filter_map(|pull| (!self.take_back(pull)).then_some(()));
-        loud.count() == 0
+        gone.into_iter().fold(true, |quiet, pull| quiet & self.take_back(pull))
     }
 
     /// The same of one message.

@@ -35,9 +35,9 @@ fn word_of(pieces: Pieces<'_>) -> u64 {
 impl RemoteOperation {
     /// Hands the value from before to the application.
     fn put_result(&self, before: u64) {
-        let (bytes, mut done) = (before.to_ne_bytes(), 0);
-        self.results.view().for_each_part(0, bytes.len(), |part| {
-            done += part.fill(&bytes[done..]);
+        let bytes = before.to_ne_bytes();
+        self.results.view().for_each_part(0, bytes.len(), |done, part| {
+            part.fill(&bytes[done..]);
         });
     }
 }
