@@ -24,6 +24,22 @@ pub fn after(call: AtomicCall, current: &[u8], operand: &[u8], compare: &[u8]) -
     }
 }
 
+/// Whether the bits of the result are nobody's to say: arithmetic on what is no number gives
+/// something else that is none.
+pub fn is_vague(call: AtomicCall, current: &[u8]) -> bool {
+    use Datatype::*;
+    let width = match call.datatype {
+        Float | FloatComplex => 4,
+        Double | DoubleComplex => 8,
+        _ => return false,
+    };
+    let is_none = |word: &[u8]| match width {
+        4 => f32::from_le_bytes(word.try_into().unwrap()).is_nan(),
+        _ => f64::from_le_bytes(word.try_into().unwrap()).is_nan(),
+    };
+    matches!(call.operation, Op::Sum | Op::Prod) && current.chunks_exact(width).any(is_none)
+}
+
 fn unsigned(bytes: &[u8]) -> u128 {
     bytes.iter().rev().fold(0, |value, &byte| value << 8 | u128::from(byte))
 }
@@ -74,36 +90,36 @@ fn floating<const N: usize>(call: AtomicCall, a: &[u8], b: &[u8], c: &[u8]) -> V
     };
     let ([ar, ai], [br, bi], [cr, ci]) = (parts(a), parts(b), parts(c));
     let (a_true, b_true) = ((ar, ai) != (0.0, 0.0), (br, bi) != (0.0, 0.0));
-    let truth = |value: bool| [f64::from(u8::from(value)), 0.0];
-    let pick = |swap: bool| if swap { [br, bi] } else { [ar, ai] };
-    let equal = (cr, ci) == (ar, ai);
-    let next = match call.operation {
-        Op::Min => pick(br < ar),
-        Op::Max => pick(br > ar),
-        Op::Sum => [ar + br, ai + bi],
-        Op::Prod => {
-            let real = round(round(ar * br) - round(ai * bi));
-            [real, round(ar * bi) + round(ai * br)]
-        }
-        Op::Lor => truth(a_true || b_true),
-        Op::Land => truth(a_true && b_true),
-        Op::Lxor => truth(a_true != b_true),
-        Op::Read => [ar, ai],
-        Op::Write => [br, bi],
-        Op::Cswap => pick(equal),
-        Op::CswapNe => pick(!equal),
-        Op::CswapLe => pick(cr <= ar),
-        Op::CswapLt => pick(cr < ar),
-        Op::CswapGe => pick(cr >= ar),
-        Op::CswapGt => pick(cr > ar),
-        op => unreachable!("{op:?} is not for floats"),
-    };
     let bytes = |value: f64| match N {
         4 => (value as f32).to_le_bytes().to_vec(),
         16 => extended(value).to_vec(),
         _ => value.to_le_bytes().to_vec(),
     };
-    next.into_iter().take(a.len() / N).flat_map(bytes).collect()
+    let computed = |next: [f64; 2]| next.into_iter().take(a.len() / N).flat_map(bytes).collect();
+    let truth = |value: bool| computed([f64::from(u8::from(value)), 0.0]);
+    // Bit for bit: what is no number has many forms, and arithmetic would change them.
+    let pick = |swap: bool| if swap { b.to_vec() } else { a.to_vec() };
+    match call.operation {
+        Op::Min => pick(br < ar),
+        Op::Max => pick(br > ar),
+        Op::Sum => computed([ar + br, ai + bi]),
+        Op::Prod => {
+            let real = round(round(ar * br) - round(ai * bi));
+            computed([real, round(ar * bi) + round(ai * br)])
+        }
+        Op::Lor => truth(a_true || b_true),
+        Op::Land => truth(a_true && b_true),
+        Op::Lxor => truth(a_true != b_true),
+        Op::Read => pick(false),
+        Op::Write => pick(true),
+        Op::Cswap => pick((cr, ci) == (ar, ai)),
+        Op::CswapNe => pick((cr, ci) != (ar, ai)),
+        Op::CswapLe => pick(cr <= ar),
+        Op::CswapLt => pick(cr < ar),
+        Op::CswapGe => pick(cr >= ar),
+        Op::CswapGt => pick(cr > ar),
+        op => unreachable!("{op:?} is not for floats"),
+    }
 }
 
 /// A double as an extended number: the leading bit is written out, and the

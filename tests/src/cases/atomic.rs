@@ -1,6 +1,6 @@
 //! Atomic operations. Reference: fi_atomic(3).
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, iter};
 
 use kestrel_core::{
     error::{Errno, HasErrno},
@@ -284,6 +284,12 @@ impl Play {
         Play { kind, call, offset, length }
     }
 
+    /// Whether its outcome is nobody's to say.
+    fn is_vague(&self, model: &[u8]) -> bool {
+        let stored = &model[self.offset..self.offset + self.length];
+        self.kind > 1 && arithmetic::is_vague(self.call, stored)
+    }
+
     /// Posts it, and does the same to the model. Answers what has to come back.
     fn post<P: Provider>(
         &self,
@@ -359,7 +365,9 @@ pub(super) fn play_in_order<P: Provider>(bed: &Bed<P>, unit: usize) {
         while !done[slot] {
             finish(&world, &pool, &mut under_way, &mut done);
         }
-        let play = Play::random(&mut random, &calls, unit);
+        let play = iter::repeat_with(|| Play::random(&mut random, &calls, unit))
+            .find(|play| !play.is_vague(&model))
+            .expect("most are not");
         let count = play.length.div_ceil(play.call.datatype.size());
         for memory in &pool[slot][..2] {
             let bytes = values(&mut random, play.call.datatype, count);
