@@ -169,6 +169,17 @@ impl Peer {
         self.flow.arrived == self.heard
     }
 
+    /// Gives back what memory its lists have room for beyond what is in them: it may never be
+    /// spoken to again.
+    pub fn give_room_back(&mut self) {
+        self.queue.shrink_to_fit();
+        self.streams.shrink_to_fit();
+        self.unconfirmed.shrink_to_fit();
+        self.serving.shrink_to_fit();
+        self.replies.shrink_to_fit();
+        self.incoming.shrink_to_fit();
+    }
+
     /// Whether it has said goodbye, and what was pushed to it before is confirmed.
     pub fn has_left(&self) -> bool {
         let after = |last: u32| {

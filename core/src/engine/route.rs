@@ -331,6 +331,7 @@ impl<T: Transport> Engine<T> {
         self.take_confirmed_of(peer);
         self.transport.disconnect(peer);
         self.fail_operations(peer, why);
+        self.peers[peer as usize].give_room_back();
         self.lose(peer, why);
     }
 
