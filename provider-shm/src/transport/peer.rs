@@ -34,7 +34,7 @@ pub(super) struct Peer {
     /// That the receiver closed its end of `send` was seen, and is told once the station has
     /// settled.
     pub(super) seen_closed: bool,
-    /// How we reach its memory, and how many such ways have failed.
+    /// How we reach its memory, and how many such ways have failed in a row.
     pub(super) window: Option<Window>,
     /// As above.
     pub(super) windows_failed: u32,

@@ -33,7 +33,8 @@ const STREAMING: usize = 32 << 10;
 const BY_FILE: usize = 4 << 10;
 /// Bytes that one call copies at most.
 const STRETCH: usize = 1 << 20;
-/// Windows to one peer that may fail before no more is asked for.
+/// Windows to one peer that may fail, one after the other, without anything having gone through
+/// them, before no more is asked for.
 const FAILURES_MAX: u32 = 64;
 
 /// Our end of a window.
@@ -44,6 +45,8 @@ pub(super) struct Window {
     file: Option<MemoryFile>,
     /// An operation is under way in it.
     is_busy: bool,
+    /// Something went through it.
+    worked: bool,
 }
 
 impl Window {
@@ -129,7 +132,7 @@ impl ShmTransport {
         let memory = memory.with_nonce(address, nonce);
         let file = MemoryFile::open(memory.pid(), address, nonce);
         let file = file.inspect_err(|error| tracing::info!(%error, "no file of a peer's memory"));
-        record.window = Some(Window { memory, file: file.ok(), is_busy: false });
+        record.window = Some(Window { memory, file: file.ok(), is_busy: false, worked: false });
         true
     }
 
@@ -164,9 +167,12 @@ impl ShmTransport {
             return Started::NoRoom;
         }
         match reach(lane, window, request, 0) {
-            Reached::To(end) if end == request.local.len() => Started::Done,
+            Reached::To(end) if end == request.local.len() => {
+                window.worked = true;
+                Started::Done
+            }
             Reached::To(done) => {
-                window.is_busy = true;
+                (window.is_busy, window.worked) = (true, true);
                 self.long.push_back(Long { peer, request: *request, done });
                 Started::Yes
             }
@@ -209,8 +215,9 @@ impl ShmTransport {
     #[cold]
     fn end_window(&mut self, peer: PeerIndex) {
         let record = self.peer(peer);
-        record.window = None;
-        record.windows_failed += 1;
+        // Who takes its memory back from one who was stopped ends a window that was good.
+        let worked = record.window.take().is_some_and(|window| window.worked);
+        record.windows_failed = if worked { 0 } else { record.windows_failed + 1 };
     }
 
     /// The lane to a peer is gone, or another: its window was for the old one.
