@@ -143,7 +143,7 @@ pub struct EventQueue {
     binds: BindCount,
     queues: Mutex<Queues>,
     /// What is driven when the queue is read, and whether there is any.
-    driven: Mutex<Vec<Arc<dyn Driven>>>,
+    driven: Mutex<driven::All>,
     drives: AtomicBool,
 }
 

@@ -271,6 +271,7 @@ macro_rules! conformance {
                 a_rejection_carries_its_data,
                 nobody_listens,
                 a_full_backlog_rejects,
+                a_connection_is_told_of_before_the_next_request,
                 once_in_a_lifetime,
                 nothing_is_sent_without_a_connection,
                 shutdown_cancels_and_is_seen,

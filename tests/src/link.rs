@@ -143,9 +143,17 @@ impl<P: Provider> End<P> {
 
     /// What belongs to `endpoint`.
     pub fn over(domain: &Arc<Domain<P>>, endpoint: Arc<Endpoint<P>>) -> End<P> {
+        End::reporting_to(events(), domain, endpoint)
+    }
+
+    /// The same with a queue for its events that may have those of others.
+    pub fn reporting_to(
+        events: Arc<EventQueue>,
+        domain: &Arc<Domain<P>>,
+        endpoint: Arc<Endpoint<P>>,
+    ) -> End<P> {
         let domain = domain.clone();
         let queue = CompletionQueue::open(&domain, 0).unwrap();
-        let events = events();
         endpoint.bind_completion_queue(&queue, Flags::TRANSMIT | Flags::RECV).unwrap();
         endpoint.bind_event_queue(&events, ENDPOINT).unwrap();
         End { domain, endpoint, queue, events, done: Default::default() }

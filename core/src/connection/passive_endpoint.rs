@@ -169,7 +169,7 @@ impl<P: Provider> PassiveEndpoint<P> {
         let listener = Listener::new(reporter, Box::new(self.info.clone()), state.backlog);
         engine.manager = Some(Box::new(Manager::Listener(listener)));
         let unit = Arc::new(Unit::new(self.provider.clone(), Sharing::Shared, engine));
-        queue.add_driven(unit.clone());
+        queue.add_listener(unit.clone());
         state.unit = Some(unit);
         Ok(())
     }

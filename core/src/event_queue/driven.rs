@@ -21,6 +21,13 @@ pub trait Driven: Send + Sync {
     fn waits_for_room(&self) -> bool;
 }
 
+/// All that a queue drives.
+#[derive(Default)]
+pub(super) struct All {
+    connections: Vec<Arc<dyn Driven>>,
+    listeners: Vec<Arc<dyn Driven>>,
+}
+
 /// A wait for a queue's events: while it lives, peers ring.
 pub struct EventWait {
     driven: Vec<Arc<dyn Driven>>,
@@ -55,18 +62,39 @@ impl EventQueue {
         }
     }
 
-    fn driven(&self) -> Vec<Arc<dyn Driven>> {
-        self.lock_driven().clone()
+    /// Has the endpoints that were connected here say what they know: part of a listener's drive,
+    /// before it reports a request. Who asks twice was told first that the first request succeeded,
+    /// and said so to another endpoint than the listener.
+    pub(crate) fn catch_up(&self) {
+        let connections = self.lock_driven().connections.clone();
+        for driven in connections {
+            driven.drive();
+        }
     }
 
-    fn lock_driven(&self) -> MutexGuard<'_, Vec<Arc<dyn Driven>>> {
+    fn driven(&self) -> Vec<Arc<dyn Driven>> {
+        let all = self.lock_driven();
+        all.connections.iter().chain(&all.listeners).cloned().collect()
+    }
+
+    fn lock_driven(&self) -> MutexGuard<'_, All> {
         // Nothing under the mutex panics half-way.
         self.driven.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has reads drive `driven`.
+    /// Has reads drive an endpoint with a connection.
     pub fn add_driven(&self, driven: Arc<dyn Driven>) {
-        self.lock_driven().push(driven);
+        self.lock_driven().connections.push(driven);
+        self.drive_from_now_on();
+    }
+
+    /// Has reads drive a listener, which calls [`Self::catch_up`].
+    pub(crate) fn add_listener(&self, listener: Arc<dyn Driven>) {
+        self.lock_driven().listeners.push(listener);
+        self.drive_from_now_on();
+    }
+
+    fn drive_from_now_on(&self) {
         self.drives.store(true, Ordering::Release);
         // Who sleeps does not know its bell yet.
         self.push_with(|_| {});
@@ -75,9 +103,12 @@ impl EventQueue {
     /// Has reads drive it no more.
     pub fn remove_driven<D: Driven>(&self, driven: &Arc<D>) {
         let place = Arc::as_ptr(driven).cast::<()>();
-        let mut all = self.lock_driven();
-        all.retain(|known| Arc::as_ptr(known).cast::<()>() != place);
-        self.drives.store(!all.is_empty(), Ordering::Release);
+        let All { connections, listeners } = &mut *self.lock_driven();
+        for list in [&mut *connections, &mut *listeners] {
+            list.retain(|known| Arc::as_ptr(known).cast::<()>() != place);
+        }
+        let any = !connections.is_empty() || !listeners.is_empty();
+        self.drives.store(any, Ordering::Release);
     }
 
     /// Makes ready to sleep until something happens. None: look again first.

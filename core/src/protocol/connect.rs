@@ -276,8 +276,9 @@ impl<T: Transport> Engine<T> {
         info.handle = handle;
         info.source = Some(own.with_port(0));
         info.destination = Some(address);
-        let fid = listener.reporter.fid;
-        listener.reporter.push(Event::ConnectionRequest { fid, info, data });
+        let reporter = &listener.reporter;
+        reporter.queue.catch_up();
+        reporter.push(Event::ConnectionRequest { fid: reporter.fid, info, data });
         true
     }
 
