@@ -21,7 +21,7 @@ SCALE = os.environ.get("KESTREL_TEST_SCALE", "default")
 # What runs at each scale of the sets that are pairs. "short" is "standard" with fewer iterations.
 PAIRS = {
     "quick": LISTED["short"],
-    "default": LISTED["functional"] + LISTED["standard"],
+    "default": LISTED["functional"] + LISTED["short"],
     "full": LISTED["functional"] + LISTED["standard"] + LISTED["short"],
 }
 # Programs that runfabtests.sh does not start, as their manual page describes them.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import tomllib
 from pathlib import Path
@@ -16,9 +15,8 @@ if absent():
 
 MAY_FAIL = tomllib.loads(Path(__file__).with_name("known_failures.toml").read_text())["ubertest"]["may_fail"]
 SECONDS_MAX = 1500
-SCALE = os.environ.get("KESTREL_TEST_SCALE", "default")
-SHARE = ["udp/quick"] if SCALE == "quick" else ["udp/quick", "tcp/all"]
-FULL = ["shm/quick", "shm/verify", "shm/all", "sockets/quick", "sockets/verify", "sockets/all"]
+SHARE = ["udp/quick"]
+FULL = ["tcp/all", "shm/quick", "shm/verify", "shm/all", "sockets/quick", "sockets/verify", "sockets/all"]
 ENDED = re.compile(
     r"^Starting test \d+ / (\d+):\n(.*?)^Ending test \d+ / \d+, result: (.*?)$", re.DOTALL | re.MULTILINE
 )
