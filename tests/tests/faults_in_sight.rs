@@ -3,8 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use kestrel_core::address_vector::FI_ADDR_UNSPEC;
+use kestrel_core::{address_vector::FI_ADDR_UNSPEC, flags::Flags};
 use kestrel_tests::{
+    bed::{Memory, Send},
     node::{Done, Node, says_gone},
     process::{Peer, child_role, listen_to_parent, say},
     random::Random,
@@ -39,7 +40,11 @@ fn talk(address: &str) {
     say(&format!("ready {}", node.address().socket_addr()));
     for number in 0_u64.. {
         node.endpoint.receive(vec![0; 8], to, 1).unwrap();
-        node.endpoint.send(vec![number as u8; LENGTH], to, 2).unwrap();
+        let bytes = Memory::from(vec![number as u8; LENGTH]);
+        // MPIs ask for this level.
+        let flags = if number % 2 == 0 { Flags::empty() } else { Flags::DELIVERY_COMPLETE };
+        let send = Send { pieces: bytes.all(), context: 2, flags, ..Send::default() };
+        node.endpoint.post_send(send.post(to)).unwrap();
         for _ in 0..2 {
             node.next().well();
         }

@@ -115,10 +115,7 @@ impl<T: Transport> Engine<T> {
         self.has_news = true;
         let message = self.eager_message(arrival);
         self.receive_eager(found, message, None, source);
-        if flags & (wire::ACK_DELIVERY | wire::ACK_MATCH) != 0 {
-            let operation = self.transport.word(arrival.head.words() - 1);
-            self.acknowledge_arrival(arrival.peer, operation);
-        }
+        self.acknowledge_taken(arrival.peer, arrival.head);
         true
     }
 
@@ -240,9 +237,15 @@ impl<T: Transport> Engine<T> {
         self.has_news = true;
         let message = self.eager_message(arrival);
         self.receive_with_care(receive, &message);
-        if arrival.head.flags & (wire::ACK_DELIVERY | wire::ACK_MATCH) != 0 {
-            let operation = self.transport.word(arrival.head.words() - 1);
-            self.acknowledge_arrival(arrival.peer, operation);
+        self.acknowledge_taken(arrival.peer, arrival.head);
+    }
+
+    /// Answers the last arrival, an eager message that was received, if its sender waits for that.
+    #[inline(always)]
+    pub(crate) fn acknowledge_taken(&mut self, peer: PeerIndex, head: Head) {
+        if head.flags & (wire::ACK_DELIVERY | wire::ACK_MATCH) != 0 {
+            let operation = self.transport.word(head.words() - 1);
+            self.acknowledge_arrival(peer, operation);
         }
     }
 

@@ -48,11 +48,13 @@ impl<T: Transport> Engine<T> {
             let is_whole = self.transport.placed() >= length;
             if is_whole {
                 self.take_part(index, length);
+                self.acknowledge_taken(peer, head);
             }
             return is_whole;
         }
-        let answered = head.flags & (wire::ACK_DELIVERY | wire::ACK_MATCH) != 0;
-        if answered || self.receives_in_order || self.datagrams.is_some() {
+        // Who waits for the match would have to be told before all of it is there.
+        let told_early = head.flags & wire::ACK_MATCH != 0;
+        if told_early || self.receives_in_order || self.datagrams.is_some() {
             return false;
         }
         let cost = length as u64 + ENVELOPE_COST;
@@ -77,6 +79,7 @@ impl<T: Transport> Engine<T> {
             && self.copy_as_it_comes(piece.part(0, length))
         {
             self.report_whole(receive, &message, 0, piece.len());
+            self.acknowledge_taken(peer, head);
             return true;
         }
         let target = self.open_receive(receive & !STICKY, Some(posted), length);

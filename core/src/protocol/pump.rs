@@ -172,7 +172,9 @@ impl<T: Transport> Engine<T> {
         let (manner, run) = self.contests.messages.choose(send.total, streaming);
         send.run = run;
         if manner == Manner::LongPackets {
-            send.part = Cut::LONG.part_of(send.total, self.limits.fragment);
+            let Limits { fragment, .. } = self.limits;
+            let whole = send.total <= fragment;
+            send.part = if whole { send.total } else { Cut::LONG.part_of(send.total, fragment) };
         }
         if manner != Manner::Direct && run.is_some() {
             // Reading ends with the receiver's word: packets are timed until the same moment.
@@ -202,7 +204,10 @@ impl<T: Transport> Engine<T> {
         if send.wants_acknowledgement() {
             word(name);
         }
-        let head = Head::new(Kind::Eager, send.head_flags());
+        // Who is told of the match is told when all of it is there.
+        let shown = piece.len() > self.limits.short && !send.flags.contains(Flags::MATCH_COMPLETE);
+        let waits = shown && self.datagrams.is_none() && !self.peers[peer as usize].is_streaming();
+        let head = Head::new(Kind::Eager, send.head_flags() | if waits { wire::WAITS } else { 0 });
         self.confirm_last(peer, index, piece.len());
         let tag = self.sends[index].tag;
         if !self.transport.push(peer, head, tag, &words[..count], piece) {
