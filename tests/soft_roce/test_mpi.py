@@ -69,7 +69,7 @@ def test_one_sided_operations() -> None:
 def test_mpi4py(module: str) -> None:
     if not (SUITE / "prepared").exists():
         pytest.skip("mpi4py's tests are not there (scripts/clients)")
-    text = job([MPICH.python(), "test/main.py", "-i", rf"test_{module}\.py"], SUITE, 1200)
+    text = job([MPICH.python(), "test/main.py", "-i", rf"test_{module}\.py"], SUITE, 3600)
     assert "\nOK" in text and re.search(r"Ran [1-9]\d* tests? in", text), text[-4000:]
 
 
