@@ -24,7 +24,7 @@ PARTS = [
     pytest.param(["rma", "persistence", "progress"], id="rma"),
     pytest.param(["adapter_atomics"], id="atomics"),
     pytest.param(["datagrams", "datagram_contexts", "multicast"], id="datagrams"),
-    pytest.param(["load", "connections"], id="load", marks=pytest.mark.full),
+    pytest.param(["load", "connections", "connection_events"], id="load", marks=pytest.mark.full),
     pytest.param(
         ["scalable", "context_pairs", "shared_contexts", "shared_peeks", "mixed_contexts", "fences"],
         id="contexts",

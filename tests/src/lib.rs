@@ -265,13 +265,14 @@ macro_rules! conformance {
                 sums_of_many_add_up,
                 what_is_not_supported_is_refused,
                 operations_play_in_order;
+            connection_events:
+                a_connection_is_told_of_before_the_next_request;
             connections:
                 data_travels_both_ways,
                 every_call_works_over_a_connection,
                 a_rejection_carries_its_data,
                 nobody_listens,
                 a_full_backlog_rejects,
-                a_connection_is_told_of_before_the_next_request,
                 once_in_a_lifetime,
                 nothing_is_sent_without_a_connection,
                 shutdown_cancels_and_is_seen,

@@ -8,7 +8,6 @@ use kestrel_core::{
     domain::DomainOptions,
     endpoint::{Endpoint, EndpointError, OptionName, PostError},
     error::{Errno, HasErrno},
-    event_queue::Event,
     flags::Flags,
     info::Info,
     memory_region::{MemoryRange, MemoryRegionAttributes},
@@ -19,7 +18,7 @@ use kestrel_core::{
 
 use crate::{
     bed::{Bed, Memory, pattern, same},
-    link::{self, Driven, ENDPOINT, End, LISTENER, Link, Listener},
+    link::{self, Driven, End, LISTENER, Link, Listener},
     one_sided::segment,
 };
 
@@ -131,28 +130,6 @@ pub fn a_rejection_carries_its_data<P: Provider>(bed: &Bed<P>) {
     let long = pattern(4, CM_DATA_SIZE + 1);
     listener.passive.reject(asked.handle, &long).unwrap();
     assert_eq!(caller.fails(Errno::CONNREFUSED, &[&listener]), long[..CM_DATA_SIZE]);
-}
-
-/// Who asks twice has heard before that the first request succeeded, and said so. Who accepted it
-/// hears that first as well, although another endpoint of his does.
-pub fn a_connection_is_told_of_before_the_next_request<P: Provider>(bed: &Bed<P>) {
-    let listener = Listener::listening(bed);
-    let first = End::calling(bed, listener.passive.address(), &[]);
-    let request = listener.take(&[&first]);
-    let domain = bed.domain(DomainOptions::default());
-    let endpoint = Endpoint::open_for(&domain, link::options(), request).unwrap();
-    let acceptor = End::reporting_to(listener.events.clone(), &domain, endpoint);
-    acceptor.endpoint.accept(&[]).unwrap();
-    // The caller last: what it says of its success is not met yet.
-    link::drive("it is accepted", &[&listener, &first], || !first.events.is_empty());
-    let second = End::calling(bed, listener.passive.address(), &[]);
-    let start = Instant::now();
-    while start.elapsed() < Duration::from_millis(50) {
-        [&first, &second].iter().for_each(|end| end.drive());
-    }
-    let event = acceptor.event(&[&first, &second]);
-    assert!(matches!(event, Event::Connected { fid: ENDPOINT, .. }), "{event:?}");
-    listener.request(&[&first, &second]);
 }
 
 /// Who asks where nobody listens, or where no endpoint is, hears of it.

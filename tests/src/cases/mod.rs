@@ -8,6 +8,7 @@ pub mod binding;
 pub mod buffered;
 pub mod cancel;
 pub mod completion_order;
+pub mod connection_events;
 pub mod connections;
 pub mod context_pairs;
 pub mod counters;
