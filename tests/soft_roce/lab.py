@@ -87,11 +87,11 @@ def run_script(*options: object, script: str) -> str:
     return done.stdout
 
 
-def example(package: str, name: str) -> str:
-    """An example program of a package, built."""
+def example(name: str) -> str:
+    """An example program, built with the features of the whole workspace, as the tests are."""
     if not shutil.which("cargo"):
         pytest.skip("cargo is not here")
-    command = ["cargo", "build", "-p", package, "--example", name]
+    command = ["cargo", "build", "--workspace", "--example", name]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stderr
     return str(ROOT / "target" / "debug" / "examples" / name)

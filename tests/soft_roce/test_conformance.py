@@ -42,7 +42,7 @@ def suite() -> str:
     """The test program, built."""
     if not shutil.which("cargo"):
         pytest.skip("cargo is not here")
-    command = ["cargo", "test", "-p", "kestrel-tests", "--test", "conformance_verbs", "--no-run"]
+    command = ["cargo", "test", "--workspace", "--test", "conformance_verbs", "--no-run"]
     done = subprocess.run(
         [*command, "--message-format=json"], cwd=ROOT, capture_output=True, text=True, timeout=1200
     )

@@ -18,7 +18,7 @@ CODE_POINT_46 = 0x100 | 46
 @pytest.fixture(scope="session")
 def datagrams() -> str:
     """The example that asks and answers, built."""
-    return example("kestrel-tests", "datagrams")
+    return example("datagrams")
 
 
 def between_hosts(datagrams: str, *options: object, script: str) -> str:

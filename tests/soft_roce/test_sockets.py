@@ -14,7 +14,7 @@ BYTES = 3_000_000
 @pytest.fixture(scope="session")
 def echo() -> str:
     """The example that sends back what comes, and asks for that, built."""
-    return example("kestrel-tests", "socket_echo")
+    return example("socket_echo")
 
 
 def test_two_hosts_echo_a_stream(echo: str) -> None:

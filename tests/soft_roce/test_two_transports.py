@@ -19,7 +19,7 @@ LOW_LATENCY = 0x201
 @pytest.fixture(scope="session")
 def rank() -> str:
     """The example that is one rank, built."""
-    return example("kestrel-tests", "rank")
+    return example("rank")
 
 
 def job(rank: str, *options: object, setting: str) -> tuple[list[tuple[int, int]], str]:

@@ -21,7 +21,7 @@ SILENT_MS_MAX = 5_000 + 10_000
 @pytest.fixture(scope="session")
 def echo() -> str:
     """The example that asks and answers, built."""
-    return example("kestrel-verbs", "echo")
+    return example("echo")
 
 
 def between_hosts(echo: str, *options: object, script: str) -> str:
