@@ -365,6 +365,7 @@ macro_rules! conformance {
             datagrams:
                 messages_of_every_length_arrive_whole,
                 vectors_are_one_datagram,
+                who_closes_at_once_is_heard,
                 what_is_longer_is_refused,
                 a_silent_receiver_stops_nobody,
                 each_peer_has_a_place_of_its_own,
@@ -418,7 +419,8 @@ macro_rules! conformance {
                 other_keys_are_other_groups,
                 calls_without_flags_may_mean_groups,
                 who_joins_later_hears_what_follows,
-                a_send_to_many_is_one_operation;
+                a_send_to_many_is_one_operation,
+                who_closes_at_once_is_heard;
         }
     };
     (@each $bed:expr; $($module:ident: $($case:ident),+;)+) => {

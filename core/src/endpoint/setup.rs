@@ -3,7 +3,7 @@
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use super::{
-    Endpoint, EndpointError, EndpointOptions,
+    Enabled, Endpoint, EndpointError, EndpointOptions,
     one_sided::{self, OneSided},
 };
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
     completion_queue::CompletionQueue,
     connection::manager::Reporter,
     domain::OpenError,
-    engine::{report::Side, unit::Unit},
+    engine::{Engine, report::Side, unit::Unit},
     event_queue::EventQueue,
     flags::Flags,
     shared_context::{SharedTransmit, receive::SharedReceive},
@@ -309,6 +309,10 @@ impl<P: Provider> Endpoint<P> {
     /// Releases everything bound, and the transport if it was never enabled. False if that was
     /// done before.
     pub(super) fn unbind_all(&self) -> bool {
+        if let Some(Enabled { unit, .. }) = self.enabled.get().filter(|_| self.options.datagrams) {
+            // One that is closed holds nothing, and a forked child has none.
+            let _ = unit.with(Engine::let_datagrams_leave);
+        }
         let mut bindings = self.lock_bindings();
         let unit = self.enabled.get().map(|enabled| &enabled.unit);
         bindings.transmit.release(unit);

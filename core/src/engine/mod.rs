@@ -295,7 +295,7 @@ impl<T: Transport> Engine<T> {
 
     #[cold]
     #[inline(never)]
-    fn push_backlog(&mut self, mut moved: bool) -> bool {
+    pub(crate) fn push_backlog(&mut self, mut moved: bool) -> bool {
         let mut index = 0;
         while index < self.backlog.len() {
             let peer = self.backlog[index];

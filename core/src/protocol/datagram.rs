@@ -5,6 +5,8 @@
 //! asked for is parked by the receiver as long as there is a place; both are counted, and a
 //! dropped send completes like any other.
 
+use std::time::{Duration, Instant};
+
 use crate::{
     endpoint::PostError,
     engine::{
@@ -13,6 +15,7 @@ use crate::{
     },
     memory::{Piece, Pieces},
     operation::{SendOperation, SendPost, StoredPieces, in_one_piece},
+    primitive::yield_now,
     protocol::{members::HeldForMembers, multicast::Group},
     transport::{PeerIndex, Transport},
     wire::{self, Head, Kind},
@@ -23,6 +26,9 @@ use crate::{
 const PARKED_MAX: u64 = CREDIT_FIRST;
 /// Sends that wait for one peer to be found. More are dropped, so that others can be sent to.
 pub(crate) const HELD_MAX: usize = 64;
+/// How long an endpoint that closes waits for what it holds to leave. On one host a peer is found in
+/// far less than a millisecond.
+const LINGER_MAX: Duration = Duration::from_secs(1);
 
 /// Datagrams that were dropped, for want of room or of a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -175,6 +181,26 @@ impl<T: Transport> Engine<T> {
     pub(crate) fn drop_datagram(&mut self, index: u32) {
         self.count_dropped_send();
         self.finish_send(index);
+    }
+
+    /// Lets datagrams leave that are held while peers, or members of a group, are looked for: to who
+    /// sent them they have left, if they were injected or sent to a group, and nobody polls us any
+    /// more. What is not found within [`LINGER_MAX`] is dropped.
+    pub(crate) fn let_datagrams_leave(&mut self) {
+        let start = Instant::now();
+        while self.holds_datagrams() && start.elapsed() < LINGER_MAX {
+            if self.transport.has_event() {
+                self.take_events();
+            } else if !self.push_backlog(false) {
+                yield_now();
+            }
+        }
+    }
+
+    fn holds_datagrams(&self) -> bool {
+        self.datagrams.as_ref().is_some_and(|datagrams| {
+            !datagrams.held.is_empty() || self.peers.iter().any(|peer| !peer.queue.is_empty())
+        })
     }
 
     /// Whether a message that nobody has asked for is dropped: its sender has no place left here.

@@ -91,6 +91,17 @@ pub fn vectors_are_one_datagram<P: Provider>(bed: &Bed<P>) {
     }
 }
 
+/// What was injected has left: it arrives though its sender closes at once, which had yet to find
+/// whom it is for.
+pub fn who_closes_at_once_is_heard<P: Provider>(bed: &Bed<P>) {
+    let world = bed.world_with(2, &Options::datagrams());
+    world.nodes[1].receive(8, None, 5);
+    world.nodes[0].endpoint.inject(&[3; 8], 1).unwrap();
+    world.nodes[0].endpoint.close();
+    let done = world.received(1).good();
+    same(&done.returned.unwrap(), &[3; 8], "the last word of who has gone");
+}
+
 /// "max_msg_size: Defines the maximum size for an application data transfer as a single
 /// operation." What is longer is no datagram.
 pub fn what_is_longer_is_refused<P: Provider>(bed: &Bed<P>) {
