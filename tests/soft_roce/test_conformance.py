@@ -30,7 +30,9 @@ PARTS = [
         id="contexts",
         marks=pytest.mark.full,
     ),
-    pytest.param(["completion_order", "matching_order", "data_order"], id="orders"),
+    pytest.param(
+        ["completion_order", "matching_order", "data_order"], id="orders", marks=pytest.mark.full
+    ),
     pytest.param(["auth_keys", "buffered", "sources"], id="buffered", marks=pytest.mark.full),
     pytest.param(["triggered", "deferred_work"], id="triggered", marks=pytest.mark.full),
     pytest.param(["sockets", "socket_datagrams"], id="sockets", marks=pytest.mark.full),

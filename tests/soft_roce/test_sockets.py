@@ -17,8 +17,8 @@ def echo() -> str:
     return example("socket_echo")
 
 
-def test_two_hosts_echo_a_stream(echo: str) -> None:
-    """Every byte comes back, in order, and then the end, also with a lossy cable."""
+def test_two_hosts_echo_a_stream_and_datagrams(echo: str) -> None:
+    """Every byte comes back, in order, and then the end, also with a lossy cable; of datagrams most."""
     output = run_script(
         "--two",
         "--loss",
@@ -27,19 +27,11 @@ def test_two_hosts_echo_a_stream(echo: str) -> None:
         on-peer {echo} serve 10.9.0.2:7000 & peer_listening 7000
         {echo} ask 10.9.0.1:7001 10.9.0.2:7000 {BYTES}
         {echo} ask 10.9.0.1:7002 10.9.0.2:7000 1
+        on-peer {echo} serve-datagrams 10.9.0.2:7005 & peer_listening 7005
+        {echo} ask-datagrams 10.9.0.1:7003 10.9.0.2:7005 100
         """,
     )
     assert f"{BYTES} bytes came back" in output, output
     assert "\n1 bytes came back" in output, output
-
-
-def test_two_hosts_echo_datagrams(echo: str) -> None:
-    output = run_script(
-        "--two",
-        script=f"""
-        on-peer {echo} serve-datagrams 10.9.0.2:7000 & peer_listening 7000
-        {echo} ask-datagrams 10.9.0.1:7001 10.9.0.2:7000 100
-        """,
-    )
     answers = int(output.split(" of 100 datagrams came back")[0].split()[-1])
     assert answers > 80, output

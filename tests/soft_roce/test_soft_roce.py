@@ -93,7 +93,9 @@ def test_output_comes_while_the_command_runs_and_the_limit_ends_it() -> None:
 
 
 @needs_guest
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.full), signal.SIGKILL]
+)
 def test_no_machine_outlives_the_script(number: signal.Signals) -> None:
     process = start("--two", "--", "sleep", "1000")
     wait_until("two machines run", lambda: len(qemu_of(process)) == 2)

@@ -39,10 +39,22 @@ def ended(output: str) -> list[tuple[int, str]]:
     return [(int(ms), how) for ms, how in found]
 
 
-@pytest.mark.parametrize("options", [[], ["--loss", "1%"]], ids=["whole", "lossy"])
+WHOLE = pytest.param([], id="whole", marks=pytest.mark.full)
+
+
+@pytest.mark.parametrize("options", [WHOLE, pytest.param(["--loss", "1%"], id="lossy")])
 def test_two_hosts_ask_and_answer(echo: str, options: list[str]) -> None:
-    output = between_hosts(echo, *options, script="serve 7000; $echo ask 10.9.0.2:7000 500")
+    """And a host or an endpoint that is not there is an error."""
+    output = between_hosts(
+        echo,
+        *options,
+        script="""
+        serve 7000; $echo ask 10.9.0.2:7000 500
+        ! $echo ask 10.9.0.77:7000 1 2>&1; ! $echo ask 10.9.0.2:7999 1 2>&1
+        """,
+    )
     assert "500 answers" in output
+    assert "10.9.0.77:7000" in output and "no endpoint listens at 10.9.0.2:7999" in output
 
 
 def test_a_pulled_cable_is_noticed_and_a_plugged_one_works(echo: str) -> None:
@@ -108,10 +120,3 @@ def test_what_is_missing_is_named(echo: str) -> None:
     assert "no permission to open /dev/infiniband/uverbs0" in output
     assert "rxe0 (no port is active)" in output
     assert "no RDMA device" in output
-
-
-def test_a_host_that_is_not_there_is_an_error(echo: str) -> None:
-    output = between_hosts(
-        echo, script="! $echo ask 10.9.0.77:7000 1 2>&1; ! $echo ask 10.9.0.2:7999 1 2>&1"
-    )
-    assert "10.9.0.77:7000" in output and "no endpoint listens at 10.9.0.2:7999" in output

@@ -329,8 +329,7 @@ pub fn a_send_to_many_is_one_operation<P: Provider>(bed: &Bed<P>) {
 pub fn who_closes_at_once_is_heard<P: Provider>(bed: &Bed<P>) {
     let group = new_group();
     let (world, _queue) = world(bed, 4);
-    let _heard: Vec<_> =
-        (1..4).map(|node| join(&world.nodes[node], group, Flags::RECV)).collect();
+    let _heard: Vec<_> = (1..4).map(|node| join(&world.nodes[node], group, Flags::RECV)).collect();
     (1..4).for_each(|node| world.nodes[node].receive(8, None, 7));
     let speaks = join(&world.nodes[0], group, Flags::SEND);
     send(&world, 0, &speaks, &[3; 8], 1);
