@@ -182,6 +182,37 @@ fn catch_up(node: &Node, sender: &Node) -> usize {
     sent
 }
 
+/// What is injected, and too long for the lines of a lane, goes through them in pieces then: to try
+/// again would be of no use to its sender.
+#[test]
+fn what_is_injected_needs_no_chunk() {
+    let few = || {
+        let shm = ShmOptions { chunk_count: 4, ..ShmOptions::default() };
+        Node::with(&NodeOptions { shm, ..NodeOptions::default() })
+    };
+    let (sender, live) = (few(), few());
+    let stalled: Vec<Node> = (0..8).map(|_| few()).collect();
+    for node in &stalled {
+        let to = sender.insert(node.address());
+        for _ in 0..8 {
+            sender.endpoint.send(vec![3; 8_000], to, 5).unwrap();
+        }
+    }
+    let to = sender.insert(live.address());
+    for length in [10usize, 4_000, 7_000, 10_000, 16_000] {
+        let bytes: Vec<u8> = (0..length).map(|index| (index * 7 / 5) as u8).collect();
+        live.endpoint.receive(vec![0; length], FI_ADDR_UNSPEC, 1).unwrap();
+        let (mut left, mut received) = (false, None);
+        eventually("it is injected, and received", || {
+            left = left || sender.endpoint.inject(&bytes, to).is_ok();
+            let _ = sender.poll();
+            received = received.take().or_else(|| live.poll()?.well().take_buffer());
+            left && received.is_some()
+        });
+        assert!(received.unwrap() == bytes, "{length} bytes");
+    }
+}
+
 /// Chunks that are lent to receivers who never look are bounded: others get theirs.
 #[test]
 fn stalled_receivers_do_not_starve_the_others() {

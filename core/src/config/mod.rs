@@ -207,8 +207,8 @@ pub static PARAMETERS: [Parameter; 16] = [
     },
     Parameter {
         name: "FI_KESTREL_INJECT_SIZE",
-        kind: Kind::Integer { min: 64, max: 16 * KIB },
-        default: "4K",
+        kind: Kind::Integer { min: 64, max: 64 * KIB },
+        default: "16K",
         unit: Unit::Bytes,
         help: "The largest message that an inject takes.",
         store: |config, value| config.inject_size = value.size(),

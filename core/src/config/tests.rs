@@ -23,7 +23,7 @@ fn defaults_are_within_their_own_bounds() {
         spin_us: 50,
         tx_size: 1024,
         rx_size: 1024,
-        inject_size: 4096,
+        inject_size: 16384,
         fetch_min: 256 << 10,
         nic_atomics: false,
         backlog: 128,

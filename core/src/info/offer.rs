@@ -144,7 +144,7 @@ impl Offer {
     /// - Every threading model; manual progress unless automatic is asked for.
     /// - All operations to one peer keep their order among each other, at any
     ///   length. Completions do for who asks for it, of one peer, and so does received data.
-    /// - 1024 operations each way by default, 65,536 at most; 4096 bytes
+    /// - 1024 operations each way by default, 65,536 at most; 16,384 bytes
     ///   injected; 8 buffers an operation; 2^40 bytes a message.
     pub fn rdm() -> Self {
         let template = rdm_template();

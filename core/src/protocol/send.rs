@@ -14,7 +14,7 @@ use crate::{
     flags::Flags,
     memory::{Piece, Pieces},
     operation::{SendOperation, SendPost, SendStage, StoredPieces},
-    transport::{PeerIndex, Transport, Unreachable},
+    transport::{PeerIndex, Room, Transport, Unreachable},
     wire::{self, ENVELOPE_COST, Head, Kind},
 };
 
@@ -69,7 +69,8 @@ impl<T: Transport> Engine<T> {
                 self.report_sent(post.flags, post.context, post.owner.and_then(Option::take));
                 return Ok(());
             }
-            if piece.len() > self.limits.single || post.flags.intersects(NEEDS_RECORD) {
+            let whole = self.limits.single.max(self.injected_whole(post.flags));
+            if piece.len() > whole || post.flags.intersects(NEEDS_RECORD) {
                 return self.send_queued(peer, post);
             }
         }
@@ -106,7 +107,7 @@ impl<T: Transport> Engine<T> {
         let goes = self.peers[peer as usize].clear
             && !flags.intersects(NEEDS_RECORD)
             && !self.confirms(peer, flags)
-            && self.goes_whole(peer, piece.len());
+            && (piece.len() <= self.injected_whole(flags) || self.goes_whole(peer, piece.len()));
         // Only what goes has a length that can be true.
         let cost = if goes { piece.len() as u64 + ENVELOPE_COST } else { 0 };
         if !goes || !self.has_credit(peer, cost) {
@@ -147,9 +148,18 @@ impl<T: Transport> Engine<T> {
         self.send_queued(peer, post)
     }
 
+    /// The longest message of these flags that is one packet because it is injected: nobody can read
+    /// it where it lies, so nothing is to be compared.
+    #[inline]
+    fn injected_whole(&self, flags: Flags) -> usize {
+        let is_so = flags.contains(Flags::INJECT) && self.datagrams.is_none();
+        if is_so { self.limits.fragment } else { 0 }
+    }
+
     /// There is no room at the peer now. An injected message is not copied for
     /// that: the caller, who has it, tries again. Where no connection comes
-    /// about it is, so that the failure has something to be reported for.
+    /// about it is, so that the failure has something to be reported for; and where there may
+    /// never be room for more than a part of it at a time.
     #[cold]
     #[inline(never)]
     fn send_later(
@@ -176,10 +186,17 @@ impl<T: Transport> Engine<T> {
             }
         }
         let ready = self.peers[peer as usize].state == PeerState::Ready;
-        if ready && post.flags.contains(Flags::INJECT) {
+        let injected = ready && post.flags.contains(Flags::INJECT);
+        if injected && !self.goes_in_pieces(peer, piece.len()) {
             return Err(PostError::Again);
         }
         self.send_queued(peer, post)
+    }
+
+    /// Whether there is room now, but only for less than `length` bytes a packet.
+    fn goes_in_pieces(&mut self, peer: PeerIndex, length: usize) -> bool {
+        let room = self.transport.room(peer, length);
+        matches!(room, Room::Bytes(bytes) if bytes < length)
     }
 
     #[inline(always)]

@@ -26,7 +26,7 @@ fn no_hints_get_everything() {
     assert_eq!(info, offer.template);
     assert_eq!(
         (info.transmit.size, info.receive.size, info.transmit.inject_size),
-        (1024, 1024, 4096)
+        (1024, 1024, 16384)
     );
     assert!(info.caps.contains(Flags::LOCAL_COMM | Flags::REMOTE_COMM | Flags::MULTI_RECV));
     assert!(info.caps.contains(Flags::RMA | Flags::ATOMIC | Flags::RMA_EVENT));
@@ -73,7 +73,7 @@ fn every_rejected_hint_is_named_with_value_and_offer() {
     let mut hints = Hints::new()
         .caps(Flags::TAGGED | Flags::RMA | Flags::from_bits_retain(1 << 47))
         .endpoint_type(EndpointType::Dgram)
-        .inject_size(5000)
+        .inject_size(20_000)
         .cq_data_size(16);
     hints.domain.max_ep_srx_ctx = Some(1);
     let rejections = negotiate(&Offer::rdm(), Some(&hints), V1_17).unwrap_err();
@@ -86,7 +86,7 @@ fn every_rejected_hint_is_named_with_value_and_offer() {
             "hint caps asks for FI_RMA | FI_TAGGED | FI_HMEM, kestrel offers FI_MSG |"
         )
     );
-    let inject = "hint tx_attr->inject_size asks for 5000, kestrel offers at most 4096";
+    let inject = "hint tx_attr->inject_size asks for 20000, kestrel offers at most 16384";
     assert_eq!(rejections[1].to_string(), inject);
     assert_eq!(
         rejections[2].to_string(),
