@@ -165,8 +165,10 @@ impl Role {
     /// What the peer may do through it.
     pub fn admits(self) -> RemoteAccess {
         match self {
-            Role::Sends => RemoteAccess { write: true, ..RemoteAccess::default() },
-            Role::Receives | Role::Reaches | Role::Datagrams { .. } => RemoteAccess::default(),
+            // Its peer writes credit, or nothing at all: a write of nothing is how a side asks for a
+            // completion, and devices refuse it where none is admitted.
+            Role::Sends | Role::Receives => RemoteAccess { write: true, ..RemoteAccess::default() },
+            Role::Reaches | Role::Datagrams { .. } => RemoteAccess::default(),
             Role::Admits(access) => access,
         }
     }

@@ -280,7 +280,7 @@ impl State {
 
     fn write(&mut self, remote: RemoteMemory, admits: RemoteAccess, bytes: &[u8]) -> Status {
         if bytes.is_empty() {
-            return Status::SUCCESS;
+            return if admits.write { Status::SUCCESS } else { Status::REMOTE_INVALID };
         }
         let region = self.regions.get(&remote.key).filter(|region| region.remote.write);
         if !admits.write || !region.is_some_and(|region| region.holds(remote.address, bytes.len()))
