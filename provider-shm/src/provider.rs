@@ -134,7 +134,7 @@ impl Provider for ShmProvider {
     type Transport = ShmTransport;
 
     fn open_as(&self, opening: Opening<'_>) -> Result<ShmTransport, Unreachable> {
-        let Opening { address, auth_key, keys_follow, incarnation, service, dscp: _ } = opening;
+        let Opening { address, auth_key, keys_follow, incarnation, service, .. } = opening;
         let own = if auth_key.is_empty() { &self.options.auth_key[..] } else { auth_key };
         let bytes = self.options.chunk_bytes * self.options.chunk_count;
         let memory = PoolMemory::create(bytes)

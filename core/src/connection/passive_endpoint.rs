@@ -57,7 +57,8 @@ fn opening(info: &Info, address: Option<Address>) -> Opening<'_> {
         class => class,
     };
     let dscp = dscp_on_the_wire(class);
-    Opening { address, auth_key: &info.endpoint.auth_key, dscp, ..Opening::default() }
+    let auth_key = &info.endpoint.auth_key;
+    Opening { address, auth_key, connected: true, dscp, ..Opening::default() }
 }
 
 impl<P: Provider> PassiveEndpoint<P> {

@@ -87,7 +87,8 @@ impl EndpointOptions {
         let service = if self.datagrams { Service::Datagrams } else { Service::Reliable };
         let (address, auth_key, keys_follow) = (self.address, &self.auth_key, self.vector_keys);
         let dscp = dscp_on_the_wire(self.traffic_class);
-        Opening { address, auth_key, keys_follow, incarnation: None, service, dscp }
+        let connected = self.connected;
+        Opening { address, auth_key, keys_follow, incarnation: None, service, connected, dscp }
     }
 
     /// Whether messages are announced, and nothing but tags is posted for them.

@@ -21,6 +21,8 @@ pub struct Opening<'a> {
     pub incarnation: Option<u64>,
     /// Endpoints of different services find nobody at each other's addresses.
     pub service: Service,
+    /// It belongs to a connected endpoint, or to a passive one that listens for such.
+    pub connected: bool,
     /// What packets carry in a network: a differentiated services code point, 6 bits.
     pub dscp: u8,
 }
