@@ -148,6 +148,7 @@ mod tests {
                 "FI_KESTREL_CORES" => "1",
                 "FI_KESTREL_CMA" => "off",
                 "FI_KESTREL_COPY" => "memcpy",
+                "FI_KESTREL_CONNECT_BY" => "tcp",
                 "FI_KESTREL_NIC_ATOMICS" => "exclusive",
                 _ => "512K",
             };

@@ -5,7 +5,8 @@
 //!
 //! 1. [`device`], [`gid`]: devices, their ports and GIDs, which of these is used, and why there
 //!    may be none.
-//! 2. [`verbs`]: what the transport asks of verbs, as traits; [`memory`]: what is registered.
+//! 2. [`verbs`]: what the transport asks of verbs, as traits; [`manager`]: what the control thread
+//!    asks of a connection manager; [`memory`]: what is registered.
 //! 3. `rdma`: verbs as they are, over the bindings of the crate `rdma-core-sys`, which loads
 //!    rdma-core at run time; [`fake`]: an in-process fake of them, for tests.
 //!
@@ -36,6 +37,7 @@ pub mod fake;
 #[allow(unsafe_code)]
 mod fork_guard;
 pub mod gid;
+pub mod manager;
 #[allow(unsafe_code)]
 pub mod memory;
 #[allow(unsafe_code)]
@@ -68,7 +70,7 @@ pub type VerbsTransport = Carrier<Rdma>;
 #[doc(hidden)]
 pub mod testing {
     pub use crate::{
-        control::{proof, wire},
+        control::{private, proof, wire},
         receive_pool::BUFFER_BYTES,
     };
 }

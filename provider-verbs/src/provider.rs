@@ -3,14 +3,14 @@
 use std::{
     net::{IpAddr, SocketAddr},
     os::fd::OwnedFd,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
 use kestrel_core::{
     address::{Address, canonical},
     auth_key::Keyring,
-    config::Config,
+    config::{Config, ConnectBy},
     error::Errno,
     transport::{Bell, CoreClaim, Opening, Provider, Service, Unreachable},
 };
@@ -18,19 +18,23 @@ use kestrel_core::{
 use crate::{
     bell::{EitherBell, EventBell},
     carrier::Carrier,
-    control::{Command, Control, StationRecord, proof, random, socket},
+    control::{Bound, Command, Control, StationRecord, listener_name, proof, random, socket},
     core_claim::ClaimedCore,
     datagrams::{self, Parts, UdTransport},
     fork_guard,
+    manager::Manager,
     receive_pool::{RECEIVES_MAX, ReceivePool},
     send_pool::SendPool,
     station::StationShared,
     transport::RcTransport,
-    verbs::{Depths, QueuePair, Queues, Role, Verbs},
+    verbs::{Depths, QueuePair, Queues, Role, Verbs, VerbsError},
 };
 
 /// Completions of sends that can wait at once.
 const SEND_COMPLETIONS: u32 = 4096;
+
+/// Ports that are tried until one is free for TCP and for the connection manager.
+const PORT_ATTEMPTS: usize = 16;
 
 /// How transports are set up.
 #[derive(Clone, Debug)]
@@ -43,6 +47,8 @@ pub struct VerbsOptions {
     pub default_ip: Option<IpAddr>,
     /// The key of endpoints that are given none: those with different keys refuse each other.
     pub auth_key: Vec<u8>,
+    /// What makes connections.
+    pub connect_by: ConnectBy,
     /// How long connecting may take.
     pub connect_timeout: Duration,
     /// The shortest message that the receiver's device reads where it lies. Units: bytes.
@@ -64,6 +70,7 @@ impl From<&Config> for VerbsOptions {
             gid_index: None,
             default_ip: None,
             auth_key: Vec::new(),
+            connect_by: config.connect_by,
             connect_timeout: Duration::from_millis(config.connect_timeout_ms),
             fetch_min: config.fetch_min,
             nic_atomics: config.nic_atomics,
@@ -76,6 +83,9 @@ pub struct RcProvider<V: Verbs> {
     device: Arc<V>,
     default_ip: IpAddr,
     auth_key: Vec<u8>,
+    connect_by: ConnectBy,
+    /// Opened for the first endpoint that uses it; none: there is none, and why was logged.
+    manager: OnceLock<Option<Arc<V::Manager>>>,
     connect_timeout: Duration,
     fetch_min: usize,
     adapter_atomics: bool,
@@ -101,6 +111,8 @@ impl<V: Verbs> RcProvider<V> {
             adapter_atomics,
             default_ip,
             auth_key: options.auth_key,
+            connect_by: options.connect_by,
+            manager: OnceLock::new(),
             connect_timeout: options.connect_timeout,
             fetch_min: options.fetch_min,
             control: Arc::new(control),
@@ -135,6 +147,60 @@ impl<V: Verbs> RcProvider<V> {
             };
             Unreachable { errno: Errno(errno.raw_os_error()), reason }
         })
+    }
+
+    /// The connection manager, where there is one.
+    fn manager(&self) -> Option<Arc<V::Manager>> {
+        let open = || match self.device.open_manager() {
+            Ok(manager) => Some(Arc::new(manager)),
+            Err(error) => {
+                tracing::info!("connections are made over TCP: {error}");
+                None
+            }
+        };
+        self.manager.get_or_init(open).clone()
+    }
+
+    /// Whether the connection manager is to make the connections of such an endpoint.
+    fn wants_manager(&self, opening: &Opening<'_>) -> bool {
+        let wanted = match self.connect_by {
+            ConnectBy::Auto => opening.connected,
+            ConnectBy::Tcp => false,
+            ConnectBy::RdmaCm => true,
+        };
+        wanted && opening.service == Service::Reliable
+    }
+
+    /// The same, and with the connection manager at the same address, if it is wanted and can: its
+    /// ports are others than those of TCP.
+    fn listen_both(
+        &self,
+        station: u64,
+        opening: &Opening<'_>,
+    ) -> Result<(OwnedFd, SocketAddr, Option<Bound<V>>), Unreachable> {
+        let ours_to_choose = opening.address.is_none_or(|address| address.port() == 0);
+        let wanted = self.wants_manager(opening).then(|| self.manager()).flatten();
+        // Held until a free one is found, so that none is tried twice.
+        let mut taken = Vec::new();
+        loop {
+            let (listener, address) = self.listen(opening.address)?;
+            let Some(manager) = &wanted else {
+                return Ok((listener, address, None));
+            };
+            match manager.bind(listener_name(station), address) {
+                Ok(id) => {
+                    let bound = Bound { manager: manager.clone(), id };
+                    return Ok((listener, address, Some(bound)));
+                }
+                Err(error) if ours_to_choose && taken.len() < PORT_ATTEMPTS && in_use(&error) => {
+                    taken.push(listener);
+                }
+                Err(error) => {
+                    tracing::info!(%address, "connections are made over TCP: {error}");
+                    return Ok((listener, address, None));
+                }
+            }
+        }
     }
 
     /// The queues and the buffers of an endpoint.
@@ -178,6 +244,7 @@ impl<V: Verbs> Drop for RcProvider<V> {
     fn drop(&mut self) {
         if fork_guard::forked_since(self.forks) {
             std::mem::forget(self.device.clone());
+            std::mem::forget(self.manager.take());
         }
     }
 }
@@ -186,7 +253,8 @@ impl<V: Verbs> Provider for RcProvider<V> {
     type Transport = Carrier<V>;
 
     fn open_as(&self, opening: Opening<'_>) -> Result<Carrier<V>, Unreachable> {
-        let (listener, address) = self.listen(opening.address)?;
+        let station = self.control.next_station();
+        let (listener, address, managed) = self.listen_both(station, &opening)?;
         let (shared, sends) = self.open_shared(opening.service, opening.dscp)?;
         let key = match opening.auth_key {
             [] => &self.auth_key[..],
@@ -199,7 +267,6 @@ impl<V: Verbs> Provider for RcProvider<V> {
         // SAFETY: both descriptors live as long as `shared`, which the transport keeps.
         let either = unsafe { EitherBell::new([shared.bell.fd(), shared.queues.channel()]) }
             .map_err(|error| system("an epoll descriptor", error))?;
-        let station = self.control.next_station();
         let incarnation = opening.incarnation;
         let incarnation = incarnation.unwrap_or_else(|| u64::from_le_bytes(random()).max(1));
         self.control.command(Command::Register(Box::new(StationRecord {
@@ -211,6 +278,7 @@ impl<V: Verbs> Provider for RcProvider<V> {
             connect_timeout: self.connect_timeout,
             shared: shared.clone(),
             datagrams: datagrams.as_ref().map(|(queue_pair, _)| queue_pair.number()),
+            managed,
         })));
         let (address, control) = (Address::from(address), self.control.clone());
         let key_bytes = key.to_vec();
@@ -249,6 +317,11 @@ impl<V: Verbs> Provider for RcProvider<V> {
     fn forked(&self) -> bool {
         fork_guard::forked_since(self.forks)
     }
+}
+
+/// Whether somebody has the port already, or the like.
+fn in_use(error: &VerbsError) -> bool {
+    [Errno::ADDRINUSE, Errno::ADDRNOTAVAIL].contains(&error.errno())
 }
 
 fn system(what: &str, error: std::io::Error) -> Unreachable {

@@ -111,6 +111,16 @@ impl<V: Verbs> SendQueue<V> {
             && self.post(pool, SendPool::<V>::INLINE, 0, Verb::Write(nowhere), true).is_ok()
     }
 
+    /// Asks the peer's device for a sign of life, unless one is awaited: a write of nothing, with a
+    /// signal. Whether it was posted.
+    pub fn probe(&mut self, pool: &mut SendPool<V>) -> bool {
+        let awaited = !self.is_idle() && self.unsignalled == 0;
+        let nowhere = RemoteMemory { address: 0, key: 0 };
+        !awaited
+            && self.has_room(pool)
+            && self.post(pool, SendPool::<V>::INLINE, 0, Verb::Write(nowhere), true).is_ok()
+    }
+
     /// Request `number` is complete, and so are those before it.
     #[inline(always)]
     pub fn completed(&mut self, number: u32, pool: &mut SendPool<V>) {

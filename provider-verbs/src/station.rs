@@ -4,7 +4,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
 };
 
@@ -35,9 +35,11 @@ pub struct SendEnd<V: Verbs> {
     pub queue_pair: V::QueuePair,
     /// Where the peer writes its credit.
     pub credit: V::Region,
-    /// Names the TCP connection to the control thread.
+    /// Names the TCP connection to the control thread, or the connection manager's.
     pub link: u64,
     pub peer: PeerIdentity,
+    /// It was made by the connection manager, which says of an end no more than that it came.
+    pub managed: bool,
 }
 
 /// The end of a connection that receives.
@@ -47,6 +49,7 @@ pub struct ReceiveEnd<V: Verbs> {
     pub credit: RemoteMemory,
     pub link: u64,
     pub peer: PeerIdentity,
+    pub managed: bool,
 }
 
 /// The way to a peer that datagrams are sent to.
@@ -76,6 +79,11 @@ pub enum StationEvent<V: Verbs> {
     Closed { link: u64, received: u32 },
     /// The peer's process is gone, or its host.
     Lost { link: u64, reason: String },
+    /// The connection manager says that the connection is over. If that is in order, the peer's
+    /// last word is here already.
+    Disconnected { link: u64 },
+    /// A second has gone by: peers of managed connections are to be asked for a sign of life.
+    Probe,
 }
 
 /// What both sides of a station use.
@@ -91,6 +99,8 @@ pub struct StationShared<V: Verbs> {
     pub queues: Arc<V::Queues>,
     /// The code point that all packets carry.
     pub dscp: u8,
+    /// That peers are to be asked for a sign of life was told, and not taken up yet.
+    probing: AtomicBool,
 }
 
 impl<V: Verbs> StationShared<V> {
@@ -110,7 +120,20 @@ impl<V: Verbs> StationShared<V> {
         dscp: u8,
     ) -> Self {
         let (pending, events) = (CachePadded::new(AtomicUsize::new(0)), SegQueue::new());
-        StationShared { pending, events, bell, receives, device, queues, dscp }
+        let probing = AtomicBool::new(false);
+        StationShared { pending, events, bell, receives, device, queues, dscp, probing }
+    }
+
+    /// Has the endpoint ask its peers for a sign of life, if it has not been told to already.
+    pub fn ask_to_probe(&self) {
+        if !self.probing.swap(true, Ordering::Relaxed) {
+            self.push(StationEvent::Probe);
+        }
+    }
+
+    /// It is about to.
+    pub fn note_probe(&self) {
+        self.probing.store(false, Ordering::Relaxed);
     }
 
     /// Hands an event to the endpoint.

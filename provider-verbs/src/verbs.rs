@@ -8,7 +8,7 @@ use std::{fmt, io, net::IpAddr, os::fd::RawFd, sync::Arc};
 
 use kestrel_core::{error::Errno, memory::Piece, transport::Unreachable, window::Change};
 
-use crate::{device::LinkLayer, memory::Memory};
+use crate::{device::LinkLayer, manager::Manager, memory::Memory};
 
 /// In front of each datagram in its receive buffer: room for the packet's global route header.
 pub const GRH_BYTES: usize = 40;
@@ -242,6 +242,10 @@ pub enum VerbsError {
     NoGroups { device: String },
     #[error("{device} cannot join {group}: {source}")]
     Group { device: String, group: IpAddr, source: io::Error },
+    #[error("{device}: no connection manager (rdma_cm): {reason}")]
+    NoManager { device: String, reason: String },
+    #[error("{at} is reached through {theirs}, and not through {device}")]
+    OtherDevice { device: String, at: IpAddr, theirs: String },
     #[error("{gid} cannot be reached from GID {index} of {device}: {source}")]
     Path { device: String, index: u8, gid: String, source: io::Error },
 }
@@ -260,10 +264,11 @@ impl VerbsError {
         match self {
             VerbsError::Call { source, .. } => Errno(source.raw_os_error().unwrap_or(Errno::IO.0)),
             VerbsError::Group { source, .. } => Errno(source.raw_os_error().unwrap_or(Errno::IO.0)),
-            VerbsError::NoGroups { .. } => Errno::OPNOTSUPP,
+            VerbsError::NoGroups { .. } | VerbsError::NoManager { .. } => Errno::OPNOTSUPP,
             VerbsError::LockedMemory { .. } => Errno::NOMEM,
             VerbsError::LinkLayers { .. }
             | VerbsError::Partitions { .. }
+            | VerbsError::OtherDevice { .. }
             | VerbsError::Path { .. } => Errno::NETUNREACH,
         }
     }
@@ -282,6 +287,7 @@ pub trait Verbs: Send + Sync + Sized + 'static {
     type Queues: Queues;
     type QueuePair: QueuePair;
     type AddressHandle: AddressHandle;
+    type Manager: Manager<Self>;
 
     /// The device's name, for messages.
     fn name(&self) -> &str;
@@ -325,6 +331,9 @@ pub trait Verbs: Send + Sync + Sized + 'static {
         sends: u32,
         role: Role,
     ) -> Result<Self::QueuePair, VerbsError>;
+
+    /// Opens a channel to the connection manager.
+    fn open_manager(self: &Arc<Self>) -> Result<Self::Manager, VerbsError>;
 
     /// Makes the way to a peer's queue pair of datagrams, which carry that code point.
     fn create_address_handle(

@@ -11,13 +11,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{FakeTransport, PATIENCE, open, provider, push};
+use common::{FakeTransport, PATIENCE, managed_provider, open, provider, push};
 use kestrel_core::{
     address::Address,
     transport::{PeerIndex, Transport, TransportEvent},
 };
 use kestrel_verbs::{
-    fake::{FakeFabric, FakeOptions},
+    RcProvider,
+    fake::{FakeDevice, FakeFabric, FakeOptions},
     verbs::Status,
 };
 
@@ -144,9 +145,7 @@ fn run(mut node: Node, calm: &AtomicBool, together: &Barrier) -> usize {
     node.connections
 }
 
-fn chaos(options: FakeOptions, seed: u64) {
-    let fabric = FakeFabric::default();
-    let provider = provider(&fabric, options);
+fn chaos(fabric: FakeFabric, provider: RcProvider<FakeDevice>, seed: u64) {
     let transports: Vec<_> = (0..ENDPOINTS).map(|_| open(&provider)).collect();
     let addresses: Vec<_> = transports.iter().map(Transport::address).collect();
     let (calm, together) = (Arc::new(AtomicBool::new(false)), Arc::new(Barrier::new(ENDPOINTS)));
@@ -189,7 +188,18 @@ fn chaos(options: FakeOptions, seed: u64) {
 
 #[test]
 fn everybody_reaches_everybody_after_chaos() {
-    chaos(FakeOptions::default(), 0x1234_5678_9abc_def1);
+    let fabric = FakeFabric::default();
+    let provider = provider(&fabric, FakeOptions::default());
+    chaos(fabric, provider, 0x1234_5678_9abc_def1);
+}
+
+#[test]
+fn everybody_reaches_everybody_after_chaos_through_the_connection_manager() {
+    let fabric = FakeFabric::default();
+    let provider = managed_provider(&fabric, FakeOptions::default());
+    chaos(fabric.clone(), provider, 0x0123_4567_89ab_cdef);
+    let tally = fabric.tally();
+    assert!(tally.managed > 0 && tally.ids == 0, "{tally:?}");
 }
 
 #[test]
@@ -200,5 +210,7 @@ fn everybody_reaches_everybody_after_chaos_where_nothing_goes_inline() {
         shuffle: Some(5),
         ..FakeOptions::default()
     };
-    chaos(options, 0xfedc_ba98_7654_3211);
+    let fabric = FakeFabric::default();
+    let provider = provider(&fabric, options);
+    chaos(fabric, provider, 0xfedc_ba98_7654_3211);
 }

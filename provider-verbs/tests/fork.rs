@@ -4,15 +4,23 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{connect, open, provider, stream};
+use common::{connect, managed_provider, open, provider, stream};
 use kestrel_core::transport::{Provider, Transport};
 use kestrel_tests::fork::{fork, wait};
-use kestrel_verbs::fake::{FakeFabric, FakeOptions};
+use kestrel_verbs::{
+    RcProvider,
+    fake::{FakeDevice, FakeFabric, FakeOptions},
+};
 
 #[test]
 fn a_child_that_drops_an_endpoint_does_not_close_the_parents() {
-    let fabric = FakeFabric::default();
-    let provider = provider(&fabric, FakeOptions::default());
+    for make in [provider, managed_provider] {
+        let fabric = FakeFabric::default();
+        fork_with(&fabric, make(&fabric, FakeOptions::default()));
+    }
+}
+
+fn fork_with(fabric: &FakeFabric, provider: RcProvider<FakeDevice>) {
     let (mut one, mut other) = (open(&provider), open(&provider));
     connect(&mut one, &mut other, 0);
     assert!(!provider.forked());

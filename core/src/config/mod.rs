@@ -40,6 +40,17 @@ pub enum TransportChoice {
     Verbs,
 }
 
+/// What makes connections over an RDMA device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ConnectBy {
+    /// The kernel's connection manager those of connected endpoints, TCP the others.
+    Auto,
+    /// TCP all.
+    Tcp,
+    /// The connection manager all that it can make.
+    RdmaCm,
+}
+
 /// Sharing a message's bytes with a peer's process through the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CmaPolicy {
@@ -72,6 +83,7 @@ pub struct Config {
     pub chunk_count: usize,
     pub cma: CmaPolicy,
     pub copy: CopyRoutine,
+    pub connect_by: ConnectBy,
     pub connect_timeout_ms: u64,
     pub spin_us: u64,
     pub tx_size: usize,
@@ -88,12 +100,13 @@ const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
 const TRANSPORT: &[&str] = &["auto", "shm", "verbs"];
+const CONNECT_BY: &[&str] = &["auto", "tcp", "rdma_cm"];
 const CMA: &[&str] = &["auto", "on", "off"];
 const COPY: &[&str] = &["auto", "memcpy", "avx2", "avx512", "movsb"];
 const NIC_ATOMICS: &[&str] = &["off", "exclusive"];
 
 /// All parameters, in the order of the manual page.
-pub static PARAMETERS: [Parameter; 16] = [
+pub static PARAMETERS: [Parameter; 17] = [
     Parameter {
         name: "FI_KESTREL_TRANSPORT",
         kind: Kind::Choice(TRANSPORT),
@@ -171,6 +184,19 @@ pub static PARAMETERS: [Parameter; 16] = [
         store: |config, value| {
             use CopyRoutine::{Auto, Avx2, Avx512, Memcpy, Movsb};
             config.copy = [Auto, Memcpy, Avx2, Avx512, Movsb][value.choice()];
+        },
+    },
+    Parameter {
+        name: "FI_KESTREL_CONNECT_BY",
+        kind: Kind::Choice(CONNECT_BY),
+        default: "auto",
+        unit: Unit::None,
+        help: "How reliable endpoints connect over an RDMA device. tcp: by a handshake over TCP. \
+               rdma_cm: through the kernel's connection manager, where both hosts have it, else \
+               over TCP. auto: rdma_cm for connected endpoints, tcp for the others.",
+        store: |config, value| {
+            use ConnectBy::{Auto, RdmaCm, Tcp};
+            config.connect_by = [Auto, Tcp, RdmaCm][value.choice()];
         },
     },
     Parameter {
@@ -323,6 +349,7 @@ impl Config {
             chunk_count: 0,
             cma: CmaPolicy::Auto,
             copy: CopyRoutine::Auto,
+            connect_by: ConnectBy::Auto,
             connect_timeout_ms: 0,
             spin_us: 0,
             tx_size: 0,

@@ -19,6 +19,7 @@ fn defaults_are_within_their_own_bounds() {
         chunk_count: 64,
         cma: CmaPolicy::Auto,
         copy: CopyRoutine::Auto,
+        connect_by: ConnectBy::Auto,
         connect_timeout_ms: 5000,
         spin_us: 50,
         tx_size: 1024,
@@ -45,6 +46,7 @@ fn each_parameter_sets_its_own_value() {
         ("CHUNK_COUNT", "12"),
         ("CMA", "off"),
         ("COPY", "avx512"),
+        ("CONNECT_BY", "rdma_cm"),
         ("CONNECT_TIMEOUT", "100"),
         ("SPIN", "0"),
         ("TX_SIZE", "65536"),
@@ -67,6 +69,7 @@ fn each_parameter_sets_its_own_value() {
     expected.chunk_count = 12;
     expected.cma = CmaPolicy::Off;
     expected.copy = CopyRoutine::Avx512;
+    expected.connect_by = ConnectBy::RdmaCm;
     expected.connect_timeout_ms = 100;
     expected.spin_us = 0;
     expected.tx_size = 65_536;

@@ -11,15 +11,23 @@ use rustix::{
     io::Errno,
 };
 
+mod managed;
+
 use super::{
-    offer::Answer,
+    ManagedIdOf,
+    line::Line,
+    offer::{Answer, Caller},
     proof::{self, Speaker},
     random,
     socket::{self, Received},
     thread::{ControlThread, RESUME},
     wire::{Accept, Hello, Message, Nonce, RejectReason, WireError},
 };
-use crate::{receive_pool::BUFFER_BYTES, verbs::Verbs};
+use crate::{
+    receive_pool::BUFFER_BYTES,
+    station::PeerIdentity,
+    verbs::{QueuePair, Verbs},
+};
 
 /// Handshakes that others began, at a time; the next ones wait in the kernel.
 const ACCEPTING_MAX: usize = 256;
@@ -34,12 +42,39 @@ pub const WRITES_MAX: u32 = 16;
 /// A handshake that a peer began.
 pub(super) struct Incoming<V: Verbs> {
     pub station: u64,
-    socket: TcpStream,
+    asker: Asker<V>,
     from: SocketAddr,
-    input: Vec<u8>,
-    nonce: Nonce,
     /// Once the HELLO was good: what was made for the peer, which may already send.
     answer: Option<Answer<V>>,
+}
+
+/// What carries it.
+enum Asker<V: Verbs> {
+    Tcp { socket: TcpStream, input: Vec<u8>, nonce: Nonce },
+    Managed(ManagedIdOf<V>),
+}
+
+impl<V: Verbs> Incoming<V> {
+    /// Whether the peer that sends to that queue pair of ours has its answer, and is waited for.
+    pub fn awaits(&self, queue_pair: u32) -> bool {
+        let number = self.answer.as_ref().and_then(Answer::queue_pair);
+        number == Some(queue_pair)
+    }
+
+    /// The id, if it goes through the connection manager.
+    pub fn id(&self) -> Option<&ManagedIdOf<V>> {
+        match &self.asker {
+            Asker::Tcp { .. } => None,
+            Asker::Managed(id) => Some(id),
+        }
+    }
+
+    fn socket(&self) -> Option<&TcpStream> {
+        match &self.asker {
+            Asker::Tcp { socket, .. } => Some(socket),
+            Asker::Managed(_) => None,
+        }
+    }
 }
 
 impl<V: Verbs> ControlThread<V> {
@@ -83,8 +118,8 @@ impl<V: Verbs> ControlThread<V> {
             return socket::hang_up(&socket);
         }
         let from = canonical(from);
-        let (input, answer) = (Vec::new(), None);
-        self.incoming.insert(id, Incoming { station, socket, from, input, nonce, answer });
+        let asker = Asker::Tcp { socket, input: Vec::new(), nonce };
+        self.incoming.insert(id, Incoming { station, asker, from, answer: None });
         self.set_timer(id, Some(Instant::now() + HELLO_WAIT));
     }
 
@@ -98,7 +133,9 @@ impl<V: Verbs> ControlThread<V> {
             return;
         };
         self.set_timer(id, None);
-        self.close(&incoming.socket);
+        if let Some(socket) = incoming.socket() {
+            self.close(socket);
+        }
         if let (Some(event), Some(record)) =
             (incoming.answer.and_then(Answer::abandoned), self.stations.get(&incoming.station))
         {
@@ -122,9 +159,9 @@ impl<V: Verbs> ControlThread<V> {
     }
 
     fn reject(&mut self, id: u64, reason: RejectReason, why: &str) {
-        if let Some(incoming) = self.incoming.get(&id) {
+        if let Some(socket) = self.incoming.get(&id).and_then(Incoming::socket) {
             // Who does not read it is told by the hang-up.
-            let _ = socket::send(&incoming.socket, &Message::Reject(reason).encode());
+            let _ = socket::send(socket, &Message::Reject(reason).encode());
         }
         self.drop_incoming(id, why);
     }
@@ -133,7 +170,10 @@ impl<V: Verbs> ControlThread<V> {
         let Some(incoming) = self.incoming.get_mut(&id) else {
             return;
         };
-        match socket::receive(&incoming.socket, &mut incoming.input) {
+        let Asker::Tcp { socket, input, .. } = &mut incoming.asker else {
+            return;
+        };
+        match socket::receive(socket, input) {
             Received::Nothing => {}
             Received::Message(Message::Hello(hello), bytes) if incoming.answer.is_none() => {
                 self.hello(id, &hello, &bytes);
@@ -160,7 +200,10 @@ impl<V: Verbs> ControlThread<V> {
         let Some(record) = self.stations.get(&incoming.station) else {
             return;
         };
-        let nonces = [&incoming.nonce, &hello.nonce];
+        let Asker::Tcp { nonce, .. } = &incoming.asker else {
+            return;
+        };
+        let nonces = [nonce, &hello.nonce];
         let Some(keys) = &record.keys else {
             return self.drop_incoming(id, "the endpoint is not enabled, and has no key yet");
         };
@@ -185,10 +228,10 @@ impl<V: Verbs> ControlThread<V> {
         }
         match self.join(id, hello, &key) {
             Ok(answer) => {
-                let Some(incoming) = self.incoming.get(&id) else {
+                let Some(socket) = self.incoming.get(&id).and_then(Incoming::socket) else {
                     return;
                 };
-                if let Err(error) = socket::send(&incoming.socket, &answer) {
+                if let Err(error) = socket::send(socket, &answer) {
                     return self.drop_incoming(id, &error.to_string());
                 }
                 self.set_timer(id, Some(Instant::now() + CONFIRM_WAIT));
@@ -209,7 +252,15 @@ impl<V: Verbs> ControlThread<V> {
         const GONE: (RejectReason, String) = (RejectReason::Wanted, String::new());
         let incoming = self.incoming.get_mut(&id).ok_or(GONE)?;
         let record = self.stations.get(&incoming.station).ok_or(GONE)?;
-        let (made, end) = Answer::new(record, id, hello, key.number)?;
+        let Asker::Tcp { nonce, .. } = &incoming.asker else {
+            return Err(GONE);
+        };
+        let address = hello.from;
+        let peer = PeerIdentity { address, incarnation: hello.incarnation, key: key.number };
+        let caller = Caller { peer, credit: hello.credit, managed: false };
+        let (made, end) = Answer::new(record, id, &caller, |pair, first_packet| {
+            pair.connect(first_packet, &hello.end, record.shared.dscp)
+        })?;
         let accept = Accept {
             incarnation: record.incarnation,
             from: record.address,
@@ -217,7 +268,7 @@ impl<V: Verbs> ControlThread<V> {
             buffer_bytes: BUFFER_BYTES as u32,
         };
         let mut answer = Message::Accept(Box::new(accept)).encode();
-        let nonces = [&incoming.nonce, &hello.nonce];
+        let nonces = [nonce, &hello.nonce];
         proof::sign(key.bytes(), Speaker::Accepts, nonces, &mut answer);
         incoming.answer = Some(made);
         Ok(answer)
@@ -229,8 +280,12 @@ impl<V: Verbs> ControlThread<V> {
             return;
         };
         self.set_timer(id, None);
-        let Incoming { station, socket, input, answer, .. } = incoming;
-        self.keep_link(id, station, socket, input);
+        let Incoming { station, asker, answer, .. } = incoming;
+        let line = match asker {
+            Asker::Tcp { socket, input, .. } => Line::Tcp(socket, input),
+            Asker::Managed(id) => Line::Managed(id),
+        };
+        self.keep_link(id, station, line);
         if let Some(answer) = answer {
             self.tell_incoming(station, answer.confirmed());
         }

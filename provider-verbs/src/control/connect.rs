@@ -12,9 +12,14 @@ use kestrel_core::{
 };
 use rustix::{event::epoll::EventFlags, io::Errno};
 
+mod managed;
+
+use self::managed::Asking;
 use super::{
+    ManagedIdOf,
     error::ConnectError,
-    offer::Offer,
+    line::Line,
+    offer::{Joined, Offer},
     proof::{self, Speaker},
     random,
     socket::{self, Received},
@@ -54,6 +59,8 @@ pub(super) struct Outgoing<V: Verbs> {
     /// The kernel said so at the last attempt: a host that does not answer yet, for instance
     /// since its cable has just been plugged in.
     no_route: bool,
+    /// The next attempt goes through the connection manager.
+    by_manager: bool,
     step: Step<V>,
 }
 
@@ -69,6 +76,10 @@ enum Step<V: Verbs> {
     Greeting(TcpStream, Vec<u8>),
     /// For the peer's queue pair.
     Accept(Box<Asked<V>>),
+    /// For the connection manager to find the way.
+    Resolving(ManagedIdOf<V>),
+    /// For the peer's answer through it.
+    Asking(Box<Asking<V>>),
 }
 
 /// What was sent, and what for.
@@ -83,7 +94,7 @@ struct Asked<V: Verbs> {
 impl<V: Verbs> Step<V> {
     fn socket(&self) -> Option<&TcpStream> {
         match self {
-            Step::Waiting | Step::Pausing => None,
+            Step::Waiting | Step::Pausing | Step::Resolving(_) | Step::Asking(_) => None,
             Step::Connecting(socket) | Step::Greeting(socket, _) => Some(socket),
             Step::Accept(asked) => Some(&asked.socket),
         }
@@ -101,6 +112,7 @@ impl<V: Verbs> ControlThread<V> {
         let Some(record) = self.stations.get(&station) else {
             return;
         };
+        let by_manager = record.managed.is_some();
         let since = Instant::now();
         let deadline = since + record.connect_timeout;
         let id = self.next_id();
@@ -115,6 +127,7 @@ impl<V: Verbs> ControlThread<V> {
             nobody_since: None,
             obstacle: "it waits for its turn behind others".into(),
             no_route: false,
+            by_manager,
             step: Step::Waiting,
         };
         self.outgoing.insert(id, outgoing);
@@ -142,6 +155,9 @@ impl<V: Verbs> ControlThread<V> {
             return;
         };
         outgoing.attempts += 1;
+        if outgoing.by_manager {
+            return self.attempt_managed(id);
+        }
         let (to, deadline) = (outgoing.to, outgoing.deadline);
         match socket::begin_connect(record.address, to) {
             Ok(socket) => {
@@ -166,14 +182,7 @@ impl<V: Verbs> ControlThread<V> {
         };
         let to = outgoing.to;
         match Errno::from_io_error(&source) {
-            Some(Errno::CONNREFUSED) => {
-                let now = Instant::now();
-                let waited = now - *outgoing.nobody_since.get_or_insert(now);
-                if waited >= NOBODY_MAX {
-                    return self.fail(id, ConnectError::Nobody { to, waited });
-                }
-                self.try_again(id, "nobody listens".into());
-            }
+            Some(Errno::CONNREFUSED) => self.nobody_listens(id),
             Some(Errno::CONNRESET | Errno::AGAIN | Errno::ADDRNOTAVAIL | Errno::TIMEDOUT) => {
                 self.try_again(id, source.to_string());
             }
@@ -184,6 +193,22 @@ impl<V: Verbs> ControlThread<V> {
             Some(Errno::NETUNREACH) => self.fail(id, ConnectError::Route { to, source }),
             _ => self.fail(id, ConnectError::System { to, call: "connecting", source }),
         }
+    }
+
+    /// Not there: the next attempt is made in the other way, if there are two.
+    fn nobody_listens(&mut self, id: u64) {
+        let Some(outgoing) = self.outgoing.get_mut(&id) else {
+            return;
+        };
+        let (to, now) = (outgoing.to, Instant::now());
+        let waited = now - *outgoing.nobody_since.get_or_insert(now);
+        if waited >= NOBODY_MAX {
+            return self.fail(id, ConnectError::Nobody { to, waited });
+        }
+        let record = self.stations.get(&outgoing.station);
+        let has_manager = record.is_some_and(|record| record.managed.is_some());
+        outgoing.by_manager = has_manager && !outgoing.by_manager;
+        self.try_again(id, "nobody listens".into());
     }
 
     /// The attempt came to nothing, and another may not.
@@ -204,10 +229,15 @@ impl<V: Verbs> ControlThread<V> {
     }
 
     pub(super) fn outgoing_timer(&mut self, id: u64) {
-        let Some(outgoing) = self.outgoing.get(&id) else {
+        let Some(outgoing) = self.outgoing.get_mut(&id) else {
             return;
         };
         if Instant::now() < outgoing.deadline {
+            if matches!(outgoing.step, Step::Resolving(_) | Step::Asking(_)) {
+                tracing::debug!(to = %outgoing.to, "TCP is tried: {}", outgoing.obstacle);
+                outgoing.by_manager = false;
+                outgoing.step = Step::Pausing;
+            }
             return self.attempt(id);
         }
         let to = outgoing.to;
@@ -354,7 +384,7 @@ impl<V: Verbs> ControlThread<V> {
         let Some(record) = self.stations.get(&outgoing.station) else {
             return;
         };
-        let (to, request, station) = (outgoing.to, outgoing.request, outgoing.station);
+        let to = outgoing.to;
         let Step::Accept(asked) = &outgoing.step else {
             return self.try_again(id, "it accepts before it greets".into());
         };
@@ -362,17 +392,12 @@ impl<V: Verbs> ControlThread<V> {
         let key = record.keys.as_ref().and_then(|keys| keys.get(outgoing.key));
         let proves =
             |key: &AuthKey| proof::is_signed(key.bytes(), Speaker::Accepts, [theirs, ours], bytes);
-        let joined = if !key.is_some_and(proves) {
-            Err(ConnectError::Unproven { to })
-        } else if accept.from != to {
-            Err(ConnectError::OtherEndpoint { to, named: accept.from })
-        } else if accept.buffer_bytes != BUFFER_BYTES as u32 {
-            let (ours, theirs) = (BUFFER_BYTES as u32, accept.buffer_bytes);
-            Err(ConnectError::OtherLimits { to, ours, theirs })
-        } else {
-            let joined = asked.offer.join(record, &accept.end);
-            joined.map_err(|source| ConnectError::Verbs { to, source })
-        };
+        let (proved, from) = (key.is_some_and(proves), accept.from);
+        let joined =
+            check_answer(to, proved, from == to, from, accept.buffer_bytes).and_then(|()| {
+                let joined = asked.offer.join(record, &accept.end);
+                joined.map_err(|source| ConnectError::Verbs { to, source })
+            });
         let joined = match joined {
             Ok(joined) => joined,
             Err(error) => return self.fail(id, error),
@@ -380,21 +405,56 @@ impl<V: Verbs> ControlThread<V> {
         if let Err(error) = socket::send(&asked.socket, &Message::Confirm.encode()) {
             return self.try_again(id, error.to_string());
         }
-        let (incarnation, key) = (accept.incarnation, outgoing.key);
-        let peer = PeerIdentity { address: to, incarnation, key };
-        let Some(outgoing) = self.outgoing.remove(&id) else {
+        let Step::Accept(asked) = std::mem::replace(&mut outgoing.step, Step::Pausing) else {
+            return;
+        };
+        let Asked { socket, input, offer, .. } = *asked;
+        self.finish(id, Line::Tcp(socket, input), offer, accept.incarnation, joined);
+    }
+
+    /// The connection stands.
+    fn finish(
+        &mut self,
+        id: u64,
+        line: Line<V>,
+        offer: Offer<V>,
+        incarnation: u64,
+        joined: Joined<V>,
+    ) {
+        let Some(Outgoing { station, request, to, key, .. }) = self.outgoing.remove(&id) else {
             return;
         };
         self.set_timer(id, None);
         self.connecting -= 1;
-        let Step::Accept(asked) = outgoing.step else {
-            return;
-        };
-        let Asked { socket, input, offer, .. } = *asked;
-        self.keep_link(id, station, socket, input);
+        let peer = PeerIdentity { address: to, incarnation, key };
+        let managed = line.is_managed();
+        if managed {
+            tracing::info!(%to, "connected through rdma_cm");
+        }
+        self.keep_link(id, station, line);
         if let Some(record) = self.stations.get(&station) {
-            record.shared.push(offer.taken(request, id, peer, joined));
+            record.shared.push(offer.taken(request, id, peer, joined, managed));
         }
         self.look_at_link(id);
+    }
+}
+
+/// Whether the peer's answer is what was asked for: it proves our key, comes from the endpoint that
+/// was meant (`from` is what it calls itself), and has packets like ours.
+fn check_answer(
+    to: SocketAddr,
+    proved: bool,
+    is_meant: bool,
+    from: SocketAddr,
+    buffer_bytes: u32,
+) -> Result<(), ConnectError> {
+    if !proved {
+        Err(ConnectError::Unproven { to })
+    } else if !is_meant {
+        Err(ConnectError::OtherEndpoint { to, named: from })
+    } else if buffer_bytes != BUFFER_BYTES as u32 {
+        Err(ConnectError::OtherLimits { to, ours: BUFFER_BYTES as u32, theirs: buffer_bytes })
+    } else {
+        Ok(())
     }
 }

@@ -3,12 +3,16 @@
 //! - [`wire`]: what a handshake says; [`proof`]: that both sides have the same key;
 //! - [`socket`]: how it is carried; [`error`]: why it came to nothing;
 //! - [`thread`]: the loop, the orders, the connections that stand;
-//! - [`connect`] and [`accept`]: the two sides of a handshake; [`offer`]: what each has to offer.
+//! - [`connect`] and [`accept`]: the two sides of a handshake; [`offer`]: what each has to offer;
+//! - [`managed`]: the same through a connection manager (rdma_cm), and [`private`]: what is said then.
 
 mod accept;
 mod connect;
 pub mod error;
+mod line;
+mod managed;
 mod offer;
+pub mod private;
 pub mod proof;
 pub mod socket;
 mod thread;
@@ -33,8 +37,11 @@ use kestrel_core::{
     transport::{Bell as _, Service},
 };
 
-pub use self::{accept::WRITES_MAX as CREDIT_WRITES_MAX, connect::SENDS_MAX, offer::path_end};
-use crate::{bell::EventBell, fork_guard, station::StationShared, verbs::Verbs};
+pub use self::{
+    accept::WRITES_MAX as CREDIT_WRITES_MAX, connect::SENDS_MAX, managed::listener_name,
+    offer::path_end,
+};
+use crate::{bell::EventBell, fork_guard, manager::Manager, station::StationShared, verbs::Verbs};
 
 /// The control thread never blocks; if it has not answered by then it never will.
 const UNREGISTER_WAIT: Duration = Duration::from_secs(10);
@@ -59,6 +66,16 @@ pub enum Command<V: Verbs> {
         link: u64,
         received: u32,
     },
+    /// End a connection through the connection manager in a moment, if no [`Command::HangUp`]
+    /// comes before: the word that says how is on its way.
+    HangUpSoon {
+        link: u64,
+    },
+    /// A peer that nobody has heard of uses a queue pair: it must be one whose last word of the
+    /// handshake is on its way, or was lost.
+    Used {
+        queue_pair: u32,
+    },
     Unregister {
         station: u64,
         done: SyncSender<()>,
@@ -78,7 +95,18 @@ pub struct StationRecord<V: Verbs> {
     pub shared: Arc<StationShared<V>>,
     /// The queue pair of an endpoint of datagrams, by its number.
     pub datagrams: Option<u32>,
+    /// Where the connection manager takes connections for it, if it does.
+    pub managed: Option<Bound<V>>,
 }
+
+/// An id at a station's address.
+pub struct Bound<V: Verbs> {
+    pub manager: Arc<V::Manager>,
+    pub id: ManagedIdOf<V>,
+}
+
+/// The ids of a connection manager.
+pub type ManagedIdOf<V> = <<V as Verbs>::Manager as Manager<V>>::Id;
 
 impl<V: Verbs> StationRecord<V> {
     fn service(&self) -> Service {

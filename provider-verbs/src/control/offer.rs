@@ -1,19 +1,14 @@
 //! What the two sides of a handshake offer each other: the ends of a connection, or queue pairs
 //! that are there already and take datagrams from anybody.
 
-use kestrel_core::auth_key::KeyNumber;
-
 use super::{
-    StationRecord,
-    accept::WRITES_MAX,
-    connect::SENDS_MAX,
-    random,
-    wire::{Hello, RejectReason},
+    ManagedIdOf, StationRecord, accept::WRITES_MAX, connect::SENDS_MAX, random, wire::RejectReason,
 };
 use crate::{
+    manager::ManagedId,
     receive_pool::WINDOW_MIN,
     station::{PeerIdentity, ReceiveEnd, SendEnd, StationEvent, StationShared, Way},
-    transport::CREDIT_BYTES,
+    transport::{COUNT_BYTES, CREDIT_BYTES},
     verbs::{PathEnd, QueuePair, Region, RemoteMemory, Role, Verbs, VerbsError},
 };
 
@@ -33,7 +28,7 @@ impl<V: Verbs> Offer<V> {
         }
         let shared = &record.shared;
         let queue_pair = shared.device.create_queue_pair(&shared.queues, SENDS_MAX, Role::Sends)?;
-        let credit = shared.device.allocate(CREDIT_BYTES, true)?;
+        let credit = shared.device.allocate(CREDIT_BYTES + COUNT_BYTES, true)?;
         Ok(Offer::Connection { queue_pair, credit, first_packet: first_packet() })
     }
 
@@ -76,6 +71,14 @@ impl<V: Verbs> Offer<V> {
         }
     }
 
+    /// Joins it as the connection manager has agreed with the peer's.
+    pub fn join_managed(&self, id: &ManagedIdOf<V>, dscp: u8) -> Result<(), VerbsError> {
+        match self {
+            Offer::Connection { queue_pair, .. } => id.join(queue_pair, dscp),
+            Offer::Datagrams { .. } => unreachable!("datagrams are found over TCP"),
+        }
+    }
+
     /// What the endpoint is told of it.
     pub fn taken(
         self,
@@ -83,10 +86,11 @@ impl<V: Verbs> Offer<V> {
         link: u64,
         peer: PeerIdentity,
         joined: Joined<V>,
+        managed: bool,
     ) -> StationEvent<V> {
         match (self, joined) {
             (Offer::Connection { queue_pair, credit, .. }, _) => {
-                let end = SendEnd { queue_pair, credit, link, peer };
+                let end = SendEnd { queue_pair, credit, link, peer, managed };
                 StationEvent::Connected { request, end }
             }
             (Offer::Datagrams { .. }, Some((handle, PathEnd { queue_pair, mtu_bytes, .. }))) => {
@@ -98,6 +102,15 @@ impl<V: Verbs> Offer<V> {
     }
 }
 
+/// Who asks for a connection, checked.
+pub(super) struct Caller {
+    pub peer: PeerIdentity,
+    /// Where it wants its credit.
+    pub credit: RemoteMemory,
+    /// It asks through the connection manager.
+    pub managed: bool,
+}
+
 /// What the side that is connected to has made for its peer.
 pub(super) enum Answer<V: Verbs> {
     Connection(ReceiveEnd<V>),
@@ -105,16 +118,16 @@ pub(super) enum Answer<V: Verbs> {
 }
 
 impl<V: Verbs> Answer<V> {
-    /// Joins a queue pair of ours with the peer's, and promises a window; or says where datagrams
-    /// go. Returns the path to us as well.
+    /// Joins a queue pair of ours, whose packets begin at the given number, with the peer's, and
+    /// promises a window; or says where datagrams go. Returns the path to us as well.
     pub fn new(
         record: &StationRecord<V>,
         link: u64,
-        hello: &Hello,
-        key: KeyNumber,
+        caller: &Caller,
+        join: impl FnOnce(&V::QueuePair, u32) -> Result<(), VerbsError>,
     ) -> Result<(Self, PathEnd), (RejectReason, String)> {
         let shared = &record.shared;
-        let peer = PeerIdentity { address: hello.from, incarnation: hello.incarnation, key };
+        let Caller { peer, credit, managed } = *caller;
         if let Some(number) = record.datagrams {
             let end = path_end(&*shared.device, number, 0);
             return Ok((Answer::Datagrams { link, peer }, end));
@@ -130,7 +143,7 @@ impl<V: Verbs> Answer<V> {
         let first_packet = first_packet();
         let made = shared.device.create_queue_pair(&shared.queues, WRITES_MAX, Role::Receives);
         let joined = made.and_then(|pair| {
-            pair.connect(first_packet, &hello.end, shared.dscp)?;
+            join(&pair, first_packet)?;
             Ok(pair)
         });
         let queue_pair = joined.map_err(|error| {
@@ -138,8 +151,15 @@ impl<V: Verbs> Answer<V> {
             (reason_of(&error), error.to_string())
         })?;
         let end = path_end(&*shared.device, queue_pair.number(), first_packet);
-        let credit = hello.credit;
-        Ok((Answer::Connection(ReceiveEnd { queue_pair, credit, link, peer }), end))
+        Ok((Answer::Connection(ReceiveEnd { queue_pair, credit, link, peer, managed }), end))
+    }
+
+    /// The number of the queue pair that was made for it.
+    pub fn queue_pair(&self) -> Option<u32> {
+        match self {
+            Answer::Connection(end) => Some(end.queue_pair.number()),
+            Answer::Datagrams { .. } => None,
+        }
     }
 
     /// What the endpoint is told of it.

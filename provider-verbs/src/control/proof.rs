@@ -40,23 +40,20 @@ pub fn group_pass(key: &[u8], group: IpAddr) -> u64 {
 }
 
 fn first_word(key: &[u8], parts: &[&[u8]]) -> u64 {
-    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of any length");
-    parts.iter().for_each(|part| mac.update(part));
-    let digest = mac.finalize().into_bytes();
+    let digest = mac_over(key, b"", parts).finalize().into_bytes();
     u64::from_le_bytes(*digest.first_chunk().expect("a digest is longer"))
 }
+
+/// What the proofs of messages through the connection manager begin with.
+const REQUEST: &[u8] = b"kestrel-verbs asks";
+const ANSWER: &[u8] = b"kestrel-verbs answers";
 
 fn mac_of(key: &[u8], speaker: Speaker, nonces: [&Nonce; 2], message: &[u8]) -> Hmac<Sha256> {
     let label: &[u8] = match speaker {
         Speaker::Connects => b"kestrel-verbs connects",
         Speaker::Accepts => b"kestrel-verbs accepts",
     };
-    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of any length");
-    mac.update(label);
-    mac.update(nonces[0]);
-    mac.update(nonces[1]);
-    mac.update(&message[..message.len() - NONCE_BYTES]);
-    mac
+    mac_over(key, label, &[nonces[0], nonces[1], &message[..message.len() - NONCE_BYTES]])
 }
 
 /// Writes the proof over the last bytes of `message`. The nonces are those of the side that
@@ -71,6 +68,33 @@ pub fn sign(key: &[u8], speaker: Speaker, nonces: [&Nonce; 2], message: &mut [u8
 pub fn is_signed(key: &[u8], speaker: Speaker, nonces: [&Nonce; 2], message: &[u8]) -> bool {
     let proof = &message[message.len() - NONCE_BYTES..];
     mac_of(key, speaker, nonces, message).verify_slice(proof).is_ok()
+}
+
+fn mac_over(key: &[u8], label: &[u8], parts: &[&[u8]]) -> Hmac<Sha256> {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of any length");
+    mac.update(label);
+    parts.iter().for_each(|part| mac.update(part));
+    mac
+}
+
+/// The proof of a request through the connection manager, of which the first part is sent.
+pub fn of_request(key: &[u8], parts: &[&[u8]]) -> [u8; NONCE_BYTES] {
+    mac_over(key, REQUEST, parts).finalize().into_bytes().into()
+}
+
+/// Whether `proof` is the first part of that, compared in constant time.
+pub fn is_of_request(key: &[u8], parts: &[&[u8]], proof: &[u8]) -> bool {
+    mac_over(key, REQUEST, parts).verify_truncated_left(proof).is_ok()
+}
+
+/// The proof of an answer through the connection manager.
+pub fn of_answer(key: &[u8], parts: &[&[u8]]) -> [u8; NONCE_BYTES] {
+    mac_over(key, ANSWER, parts).finalize().into_bytes().into()
+}
+
+/// Whether `proof` is that, compared in constant time.
+pub fn is_of_answer(key: &[u8], parts: &[&[u8]], proof: &[u8]) -> bool {
+    mac_over(key, ANSWER, parts).verify_slice(proof).is_ok()
 }
 
 #[cfg(test)]

@@ -22,10 +22,12 @@ use super::{
     Command, Orders, StationRecord,
     accept::Incoming,
     connect::Outgoing,
+    line::Line,
+    managed::PROBE,
     socket::{self, Received},
     wire::Message,
 };
-use crate::{station::StationEvent, verbs::Verbs};
+use crate::{manager::ManagedId, station::StationEvent, verbs::Verbs};
 
 const EVENTS_AT_ONCE: usize = 64;
 
@@ -40,6 +42,7 @@ pub(super) enum Token {
     Listener(u64),
     Handshake(u64),
     Link(u64),
+    Manager,
 }
 
 impl Token {
@@ -49,6 +52,7 @@ impl Token {
             Token::Listener(station) => (1, station),
             Token::Handshake(id) => (2, id),
             Token::Link(id) => (3, id),
+            Token::Manager => (4, 0),
         };
         EventData::new_u64(kind << 56 | number)
     }
@@ -59,16 +63,16 @@ impl Token {
             1 => Token::Listener(number),
             2 => Token::Handshake(number),
             3 => Token::Link(number),
+            4 => Token::Manager,
             _ => Token::Wake,
         }
     }
 }
 
-/// A connection that stands: its TCP connection tells of the peer's end.
-struct Link {
-    station: u64,
-    socket: TcpStream,
-    input: Vec<u8>,
+/// A connection that stands: its line tells of the peer's end.
+pub(super) struct Link<V: Verbs> {
+    pub station: u64,
+    pub line: Line<V>,
 }
 
 /// Everything that the control thread owns.
@@ -78,7 +82,9 @@ pub(super) struct ControlThread<V: Verbs> {
     pub(super) stations: HashMap<u64, StationRecord<V>>,
     pub(super) outgoing: HashMap<u64, Outgoing<V>>,
     pub(super) incoming: HashMap<u64, Incoming<V>>,
-    links: HashMap<u64, Link>,
+    pub(super) links: HashMap<u64, Link<V>>,
+    /// Once a station uses it.
+    pub(super) manager: Option<Arc<V::Manager>>,
     /// One for each handshake.
     timers: BTreeSet<(Instant, u64)>,
     timer_of: HashMap<u64, Instant>,
@@ -103,6 +109,7 @@ impl<V: Verbs> ControlThread<V> {
             outgoing: HashMap::new(),
             incoming: HashMap::new(),
             links: HashMap::new(),
+            manager: None,
             timers: BTreeSet::new(),
             timer_of: HashMap::new(),
             waiting: VecDeque::new(),
@@ -134,6 +141,7 @@ impl<V: Verbs> ControlThread<V> {
                     Token::Listener(station) => self.listener_readable(station),
                     Token::Handshake(id) => self.handshake_ready(id),
                     Token::Link(id) => self.link_readable(id),
+                    Token::Manager => self.manager_readable(),
                 }
             }
             self.run_timers();
@@ -152,6 +160,9 @@ impl<V: Verbs> ControlThread<V> {
             match command {
                 Command::Register(record) => {
                     let id = record.id;
+                    if let Some(bound) = &record.managed {
+                        self.listen_managed(bound);
+                    }
                     self.stations.insert(id, *record);
                     if !self.deaf {
                         self.listen(id);
@@ -166,6 +177,8 @@ impl<V: Verbs> ControlThread<V> {
                     self.ask_to_connect(station, request, to, key);
                 }
                 Command::HangUp { link, received } => self.end_link(link, Some(received)),
+                Command::HangUpSoon { link } => self.end_link_soon(link),
+                Command::Used { queue_pair } => self.queue_pair_used(queue_pair),
                 Command::Unregister { station, done } => {
                     self.unregister(station);
                     let _ = done.try_send(());
@@ -227,12 +240,20 @@ impl<V: Verbs> ControlThread<V> {
             self.timer_of.remove(&id);
             if id == RESUME {
                 self.resume_listening();
+            } else if id == PROBE {
+                self.probe();
             } else if self.outgoing.contains_key(&id) {
                 self.outgoing_timer(id);
             } else if self.incoming.contains_key(&id) {
                 self.incoming_timer(id);
+            } else {
+                self.end_link(id, Some(0));
             }
         }
+    }
+
+    pub(super) fn has_timer(&self, id: u64) -> bool {
+        self.timer_of.contains_key(&id)
     }
 
     /// Tells epoll of a handshake's socket.
@@ -246,13 +267,18 @@ impl<V: Verbs> ControlThread<V> {
         socket::hang_up(socket);
     }
 
-    /// Keeps the socket of a handshake that succeeded, under the handshake's number.
-    pub(super) fn keep_link(&mut self, id: u64, station: u64, socket: TcpStream, input: Vec<u8>) {
-        let data = Token::Link(id).data();
-        if let Err(errno) = epoll::modify(&self.epoll, &socket, data, EventFlags::IN) {
-            tracing::error!("a peer's death will not be noticed: epoll: {errno}");
+    /// Keeps the line of a handshake that succeeded, under the handshake's number.
+    pub(super) fn keep_link(&mut self, id: u64, station: u64, line: Line<V>) {
+        match &line {
+            Line::Tcp(socket, _) => {
+                let data = Token::Link(id).data();
+                if let Err(errno) = epoll::modify(&self.epoll, socket, data, EventFlags::IN) {
+                    tracing::error!("a peer's death will not be noticed: epoll: {errno}");
+                }
+            }
+            Line::Managed(_) => self.probe_later(),
         }
-        self.links.insert(id, Link { station, socket, input });
+        self.links.insert(id, Link { station, line });
     }
 
     /// Hands over a connection that others began.
@@ -271,7 +297,10 @@ impl<V: Verbs> ControlThread<V> {
         let Some(link) = self.links.get_mut(&id) else {
             return;
         };
-        let event = match socket::receive(&link.socket, &mut link.input) {
+        let Line::Tcp(socket, input) = &mut link.line else {
+            return;
+        };
+        let event = match socket::receive(socket, input) {
             Received::Nothing => return,
             Received::Message(Message::End(received), _) => {
                 StationEvent::Closed { link: id, received }
@@ -289,16 +318,24 @@ impl<V: Verbs> ControlThread<V> {
         self.end_link(id, None);
     }
 
-    /// Ends a connection, with a word if it is us who end it: how many packets came.
-    fn end_link(&mut self, id: u64, say: Option<u32>) {
+    /// Ends a connection, with a word if it is us who end it: how many packets came. Through the
+    /// connection manager there is none, and the receiver has written it where the sender looks.
+    pub(super) fn end_link(&mut self, id: u64, say: Option<u32>) {
         let Some(link) = self.links.remove(&id) else {
             return;
         };
-        if let Some(received) = say {
-            // A peer that is gone need not hear it.
-            let _ = socket::send(&link.socket, &Message::End(received).encode());
+        self.set_timer(id, None);
+        match (link.line, say) {
+            (Line::Tcp(socket, _), say) => {
+                if let Some(received) = say {
+                    // A peer that is gone need not hear it.
+                    let _ = socket::send(&socket, &Message::End(received).encode());
+                }
+                self.close(&socket);
+            }
+            (Line::Managed(id), Some(_)) => id.disconnect(),
+            (Line::Managed(_), None) => {}
         }
-        self.close(&link.socket);
     }
 }
 

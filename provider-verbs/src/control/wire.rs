@@ -67,7 +67,7 @@ pub enum RejectReason {
 }
 
 impl RejectReason {
-    fn of(value: u32) -> Option<RejectReason> {
+    pub fn of(value: u32) -> Option<RejectReason> {
         use RejectReason::*;
         [Key, Version, Wanted, Address, Resources, Path, Limits, Service]
             .into_iter()
@@ -253,22 +253,22 @@ pub fn address_of(bytes: &[u8; ADDRESS_BYTES]) -> Result<SocketAddr, WireError> 
     Reader(bytes).address()
 }
 
-struct Writer(Vec<u8>);
+pub(super) struct Writer(pub Vec<u8>);
 
 impl Writer {
-    fn bytes(&mut self, bytes: &[u8]) {
+    pub(super) fn bytes(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
     }
 
-    fn u16(&mut self, value: u16) {
+    pub(super) fn u16(&mut self, value: u16) {
         self.bytes(&value.to_le_bytes());
     }
 
-    fn u32(&mut self, value: u32) {
+    pub(super) fn u32(&mut self, value: u32) {
         self.bytes(&value.to_le_bytes());
     }
 
-    fn u64(&mut self, value: u64) {
+    pub(super) fn u64(&mut self, value: u64) {
         self.bytes(&value.to_le_bytes());
     }
 
@@ -295,7 +295,7 @@ impl Writer {
 }
 
 /// Reads what `length_of` has found to be there.
-struct Reader<'a>(&'a [u8]);
+pub(super) struct Reader<'a>(pub &'a [u8]);
 
 impl Reader<'_> {
     fn array<const N: usize>(&mut self) -> [u8; N] {
@@ -304,19 +304,35 @@ impl Reader<'_> {
         *first
     }
 
-    fn u16(&mut self) -> u16 {
+    pub(super) fn u16(&mut self) -> u16 {
         u16::from_le_bytes(self.array())
     }
 
-    fn u32(&mut self) -> u32 {
+    pub(super) fn u32(&mut self) -> u32 {
         u32::from_le_bytes(self.array())
     }
 
-    fn u64(&mut self) -> u64 {
+    pub(super) fn u64(&mut self) -> u64 {
         u64::from_le_bytes(self.array())
     }
 
-    fn incarnation(&mut self) -> Result<u64, WireError> {
+    /// A port that somebody listens at.
+    pub(super) fn port(&mut self) -> Result<u16, WireError> {
+        match self.u16() {
+            0 => Err(WireError::Field { what: "a port", value: 0 }),
+            port => Ok(port),
+        }
+    }
+
+    /// Two bytes that mean nothing yet.
+    pub(super) fn zero(&mut self, what: &'static str) -> Result<(), WireError> {
+        match self.u16() {
+            0 => Ok(()),
+            value => Err(WireError::Field { what, value: value.into() }),
+        }
+    }
+
+    pub(super) fn incarnation(&mut self) -> Result<u64, WireError> {
         match self.u64() {
             0 => Err(WireError::Field { what: "an incarnation", value: 0 }),
             incarnation => Ok(incarnation),

@@ -107,6 +107,8 @@ impl<V: Verbs> UdTransport<V> {
                     self.tell(TransportEvent::Closed { peer });
                 }
             }
+            // Of connections alone.
+            StationEvent::Disconnected { .. } | StationEvent::Probe => {}
             StationEvent::Lost { link, reason } => {
                 if let Some(peer) = self.links.remove(&link) {
                     tracing::debug!(peer, "a peer was lost: {reason}");

@@ -8,7 +8,7 @@ use std::{
 use kestrel_core::{memory::Piece, window::Change};
 use rustix::fd::OwnedFd;
 
-use super::Tally;
+use super::{Tally, manager::Exchange};
 use crate::verbs::{
     Completion, Destination, EVERYBODY, GRH_BYTES, ReceiveRequest, RemoteAccess, RemoteMemory,
     Role, Segment, SendRequest, Status, Verb,
@@ -73,6 +73,8 @@ pub(super) struct State {
     /// What is sent arrives, and who sent it is not told.
     pub unacknowledged: bool,
     tally: Tally,
+    /// The connection managers.
+    pub exchange: Exchange,
 }
 
 impl State {
@@ -90,7 +92,9 @@ impl State {
     pub(super) fn tally(&self) -> Tally {
         let registered = self.regions.values().map(|region| region.bytes).sum();
         let address_handles = self.handles.len();
-        Tally { queue_pairs: self.pairs.len(), registered, address_handles, ..self.tally }
+        let (managed, ids) = self.exchange.count();
+        let queue_pairs = self.pairs.len();
+        Tally { queue_pairs, registered, address_handles, managed, ids, ..self.tally }
     }
 
     pub(super) fn add_pair(&mut self, queues: u64, sends_max: usize, role: Role) -> u32 {

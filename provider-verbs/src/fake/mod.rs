@@ -5,6 +5,7 @@
 //! buffers). What a device does at unpredictable moments happens when a test says so.
 
 mod fabric;
+mod manager;
 mod objects;
 
 use std::{
@@ -18,6 +19,7 @@ use crate::{
 };
 use fabric::State;
 use kestrel_core::memory::Piece;
+pub use manager::{FakeId, FakeManager, ManagerFaults};
 pub use objects::{FakeAddressHandle, FakeQueuePair, FakeQueues, FakeRegion, FakeRegistration};
 
 /// How a fake fabric behaves.
@@ -83,6 +85,10 @@ pub struct Tally {
     pub registered: usize,
     /// Address handles that exist.
     pub address_handles: usize,
+    /// Connections that were made through a connection manager.
+    pub managed: u64,
+    /// Ids of connection managers that exist.
+    pub ids: usize,
 }
 
 impl FakeFabric {
@@ -151,6 +157,11 @@ impl FakeFabric {
         self.lock().refusing_atomics = true;
     }
 
+    /// What goes wrong with managed connections from now on.
+    pub fn set_manager_faults(&self, faults: ManagerFaults) {
+        self.lock().exchange.faults = faults;
+    }
+
     /// The code points that packets of anybody have carried.
     pub fn code_points(&self) -> Vec<u8> {
         self.lock().code_points.iter().copied().collect()
@@ -176,6 +187,7 @@ impl Verbs for FakeDevice {
     type Queues = FakeQueues;
     type QueuePair = FakeQueuePair;
     type AddressHandle = FakeAddressHandle;
+    type Manager = FakeManager;
 
     fn name(&self) -> &str {
         &self.name
@@ -225,6 +237,10 @@ impl Verbs for FakeDevice {
         role: Role,
     ) -> Result<FakeQueuePair, VerbsError> {
         Ok(FakeQueuePair::new(self, queues, sends, role))
+    }
+
+    fn open_manager(self: &Arc<Self>) -> Result<FakeManager, VerbsError> {
+        FakeManager::new(self)
     }
 
     fn create_address_handle(

@@ -291,6 +291,15 @@ impl FakeQueuePair {
         drop(state);
         FakeQueuePair { device: device.clone(), _queues: queues.clone(), number }
     }
+
+    /// Joins it with a queue pair of the peer's.
+    pub(super) fn join(&self, peer: u32, dscp: u8) {
+        let mut state = self.device.fabric.lock();
+        state.code_points.insert(dscp);
+        if let Some(pair) = state.pairs.get_mut(&self.number) {
+            pair.peer = Some(peer);
+        }
+    }
 }
 
 impl QueuePair for FakeQueuePair {
@@ -304,11 +313,7 @@ impl QueuePair for FakeQueuePair {
 
     fn connect(&self, _first_packet: u32, peer: &PathEnd, dscp: u8) -> Result<(), VerbsError> {
         check_path(&self.device, peer)?;
-        let mut state = self.device.fabric.lock();
-        state.code_points.insert(dscp);
-        if let Some(pair) = state.pairs.get_mut(&self.number) {
-            pair.peer = Some(peer.queue_pair);
-        }
+        self.join(peer.queue_pair, dscp);
         Ok(())
     }
 

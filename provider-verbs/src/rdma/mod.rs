@@ -4,10 +4,12 @@
 //! what it was made on: a queue pair its queues, everything its device.
 
 mod group;
+mod manager;
 mod path;
 mod queue_pair;
 mod queues;
 mod registration;
+mod socket_address;
 
 use std::{
     io,
@@ -23,6 +25,7 @@ use kestrel_core::{error::HasErrno, memory::Piece, transport::Unreachable};
 use rdma_core_sys::{Library, verbs::*};
 
 pub use self::{
+    manager::RdmaManager,
     path::RdmaAddressHandle,
     queue_pair::RdmaQueuePair,
     queues::RdmaQueues,
@@ -208,6 +211,7 @@ impl Verbs for Rdma {
     type Queues = RdmaQueues;
     type QueuePair = RdmaQueuePair;
     type AddressHandle = RdmaAddressHandle;
+    type Manager = RdmaManager;
 
     fn name(&self) -> &str {
         &self.open.name
@@ -266,6 +270,10 @@ impl Verbs for Rdma {
                 made => return made,
             }
         }
+    }
+
+    fn open_manager(self: &Arc<Self>) -> Result<RdmaManager, VerbsError> {
+        RdmaManager::new(self)
     }
 
     fn create_address_handle(

@@ -11,8 +11,9 @@ use super::{
     queues::Handle,
     registration::access_flags,
 };
-use crate::verbs::{
-    Destination, PathEnd, QueuePair, RemoteMemory, Role, SendRequest, Verb, VerbsError,
+use crate::{
+    device::LinkLayer,
+    verbs::{Destination, PathEnd, QueuePair, RemoteMemory, Role, SendRequest, Verb, VerbsError},
 };
 
 /// Local acknowledgement timeout: 4.096 µs · 2^16, 0.27 s.
@@ -125,6 +126,46 @@ impl RdmaQueuePair {
             .map_err(|source| self.refused("ibv_modify_qp (RTS)", source))
     }
 
+    /// From INIT to RTR to RTS, as the connection manager has agreed with the peer's: `fill` takes
+    /// a state and gives what belongs to it. What bounds our own waiting stays ours, and so does
+    /// the traffic class where no subnet manager has a say in it.
+    pub(super) fn join_managed(
+        &self,
+        dscp: u8,
+        fill: impl Fn(&mut ibv_qp_attr) -> Result<u32, VerbsError>,
+    ) -> Result<(), VerbsError> {
+        let port = &self.device.port;
+        let mut init = self.state(IBV_QPS_INIT);
+        let mask = fill(&mut init)?;
+        if init.pkey_index != port.partition_key_index {
+            init.qp_access_flags = access_flags(self.role.admits());
+            self.modify(&mut init, mask)
+                .map_err(|source| self.refused("ibv_modify_qp (INIT)", source))?;
+        }
+        let mut ready = self.state(IBV_QPS_RTR);
+        let mask = fill(&mut ready)?;
+        ready.path_mtu = ready.path_mtu.min(mtu_of(port.mtu_bytes));
+        ready.max_dest_rd_atomic = self.role.reads_max(port);
+        ready.min_rnr_timer = NOT_READY_TIMER;
+        if port.link_layer != LinkLayer::InfiniBand {
+            ready.ah_attr.grh.traffic_class = dscp << 2;
+        }
+        self.modify(&mut ready, mask)
+            .map_err(|source| self.refused("ibv_modify_qp (RTR)", source))?;
+        let mut sends = self.state(IBV_QPS_RTS);
+        let mask = fill(&mut sends)?;
+        self.bound_waiting(&mut sends);
+        sends.max_rd_atomic = self.role.reads_max(port);
+        self.modify(&mut sends, mask).map_err(|source| self.refused("ibv_modify_qp (RTS)", source))
+    }
+
+    /// How long and how often it is tried to reach the peer.
+    fn bound_waiting(&self, sends: &mut ibv_qp_attr) {
+        sends.timeout = TIMEOUT;
+        sends.retry_cnt = RETRIES;
+        sends.rnr_retry = NOT_READY_RETRIES;
+    }
+
     fn state(&self, state: ibv_qp_state) -> ibv_qp_attr {
         // SAFETY: the structure holds integers only, which may be zero.
         let mut attributes: ibv_qp_attr = unsafe { mem::zeroed() };
@@ -182,9 +223,7 @@ impl QueuePair for RdmaQueuePair {
             | IBV_QP_MIN_RNR_TIMER;
         self.modify(&mut ready, mask).map_err(|source| self.device.no_path(peer, source))?;
         let mut sends = self.state(IBV_QPS_RTS);
-        sends.timeout = TIMEOUT;
-        sends.retry_cnt = RETRIES;
-        sends.rnr_retry = NOT_READY_RETRIES;
+        self.bound_waiting(&mut sends);
         sends.sq_psn = first_packet;
         sends.max_rd_atomic = reads_max;
         let mask = IBV_QP_STATE

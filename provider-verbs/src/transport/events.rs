@@ -75,6 +75,15 @@ impl<V: Verbs> RcTransport<V> {
                     self.tell(TransportEvent::Closed { peer });
                 }
             }
+            StationEvent::Disconnected { link } => match self.managed_end(link) {
+                Some((peer, true)) => self.tell(TransportEvent::Closed { peer }),
+                Some((peer, false)) => self.tell(TransportEvent::Died { peer }),
+                None => {}
+            },
+            StationEvent::Probe => {
+                self.shared.note_probe();
+                self.probe();
+            }
             StationEvent::Lost { link, reason } => {
                 if let Some(peer) = self.peer_of_link(link) {
                     tracing::debug!(peer, "a connection was lost: {reason}");
@@ -138,8 +147,10 @@ impl<V: Verbs> RcTransport<V> {
         let Some(lane) = self.peers.get_mut(peer as usize).and_then(|peer| peer.send.take()) else {
             return;
         };
-        self.end_link(lane.link, 0);
-        self.retire(lane.queue, Some(lane.credit), 0);
+        if let Some(lane) = self.part_from_receiver(lane) {
+            self.end_link(lane.link, 0);
+            self.retire(lane.queue, Some(lane.credit), 0);
+        }
         self.drop_window(peer);
     }
 
@@ -153,6 +164,9 @@ impl<V: Verbs> RcTransport<V> {
         record.guest = None;
         // Whatever was handed out is gone with its connection.
         self.current = None;
+        let Some(lane) = self.part_from_sender(lane) else {
+            return;
+        };
         self.end_link(lane.link, lane.received);
         self.returned.extend(lane.arrived.iter().map(|Filled { buffer, .. }| *buffer));
         self.retire(lane.queue, None, lane.window);
@@ -182,21 +196,21 @@ impl<V: Verbs> RcTransport<V> {
         let early = self.early.remove(&queue.number()).unwrap_or_default();
         self.returned.extend(early.iter().map(|filled| filled.buffer));
         let until = Instant::now() + RETIRED_FOR;
-        self.retired.push(Retired { queue, _credit: credit, window, until });
+        self.retired.push(Retired { queue, _credit: credit, window, saying: None, until });
     }
 
     /// Destroys retired queue pairs whose time has come. What they had taken off the shared
     /// queue has come back by then, and is taken off the completion queues before.
     #[cold]
     pub(super) fn bury(&mut self, now: Instant) {
-        if !self.retired.iter().any(|retired| retired.until <= now) {
+        let is_due = |retired: &Retired<V>| retired.saying.is_none() && retired.until <= now;
+        if !self.retired.iter().any(is_due) {
             return;
         }
         self.reap_sends();
         while self.poll_receives() {}
         self.post_returned();
-        let (due, kept) =
-            std::mem::take(&mut self.retired).into_iter().partition(|r| r.until <= now);
+        let (due, kept) = std::mem::take(&mut self.retired).into_iter().partition(is_due);
         self.retired = kept;
         let due: Vec<Retired<V>> = due;
         for retired in due {

@@ -9,6 +9,7 @@ use std::collections::VecDeque;
 use crate::{
     control::{CREDIT_WRITES_MAX, SENDS_MAX},
     receive_pool::{BufferIndex, WINDOW_MAX, WINDOW_MIN},
+    send_pool::SendPool,
     send_queue::SendQueue,
     station::{PeerIdentity, ReceiveEnd, SendEnd},
     verbs::{Region, RemoteMemory, Verbs},
@@ -16,6 +17,13 @@ use crate::{
 
 /// Bytes of the credit words.
 pub const CREDIT_BYTES: usize = 24;
+/// Bytes of the word behind them, by which the receiver says how many packets came when it lets go
+/// of a connection of the connection manager: with its complement, so that 0 is no count.
+pub const COUNT_BYTES: usize = 8;
+
+pub fn count_word(received: u32) -> u64 {
+    u64::from(received) | u64::from(!received) << 32
+}
 
 /// The end that sends. Fields drop in this order: the queue pair before the memory that the peer
 /// writes to.
@@ -32,31 +40,70 @@ pub struct SendLane<V: Verbs> {
     pub confirms_next: bool,
     /// That it is out of order was told.
     pub failed: bool,
+    /// The connection manager made it.
+    pub managed: bool,
+    /// Of what is granted, kept back for goodbye.
+    kept: u32,
+    /// Requests that are no packets, the number of the last, and the packets before it.
+    probes: u32,
+    probe: u32,
+    sent_before_probe: u32,
 }
 
 impl<V: Verbs> SendLane<V> {
     pub fn new(end: SendEnd<V>) -> Self {
-        let SendEnd { queue_pair, credit, link, .. } = end;
+        let SendEnd { queue_pair, credit, link, managed, .. } = end;
+        let kept = u32::from(managed);
         let queue = SendQueue::new(queue_pair, SENDS_MAX);
         SendLane {
             queue,
             credit,
             link,
             sent: 0,
-            limit: WINDOW_MIN,
+            limit: WINDOW_MIN - kept,
             confirmed: 0,
             confirms_next: false,
             failed: false,
+            managed,
+            kept,
+            probes: 0,
+            probe: 0,
+            sent_before_probe: 0,
         }
     }
 
     /// The peer says that so many packets came to it. It may lie, to its own loss.
     pub fn confirm(&mut self, received: u32) {
-        let (unconfirmed, left) =
-            (self.sent.wrapping_sub(self.confirmed), self.sent.wrapping_sub(received));
-        if left < unconfirmed {
-            self.confirmed = received;
+        let left = self.sent.wrapping_sub(received);
+        // Packets are numbered, and requests; those behind the last probe are that much apart.
+        let behind_probe = left < self.sent.wrapping_sub(self.sent_before_probe);
+        let probes = if behind_probe { self.probes } else { self.probes.saturating_sub(1) };
+        let request = received.wrapping_add(probes);
+        let posted = self.queue.posted();
+        if posted.wrapping_sub(request) < posted.wrapping_sub(self.confirmed) {
+            self.confirmed = request;
         }
+    }
+
+    /// Asks the peer's device for a sign of life, unless one is awaited. One probe at most is among
+    /// what is unconfirmed, so that packets can be told from requests.
+    pub fn probe(&mut self, pool: &mut SendPool<V>) {
+        let answered = self.queue.over().wrapping_sub(self.probe) as i32 >= 0;
+        if answered && self.queue.probe(pool) {
+            self.probes = self.probes.wrapping_add(1);
+            (self.probe, self.sent_before_probe) = (self.queue.posted(), self.sent);
+        }
+    }
+
+    /// Takes the receiver's count, if it has written one.
+    pub fn take_count(&mut self) -> bool {
+        let word = self.credit.memory().word(CREDIT_BYTES);
+        let (count, complement) = (word as u32, (word >> 32) as u32);
+        let counted = self.managed && count == !complement;
+        if counted {
+            self.confirm(count);
+        }
+        counted
     }
 
     /// Whether one more packet may be sent.
@@ -68,9 +115,9 @@ impl<V: Verbs> SendLane<V> {
     fn look_for_credit(&mut self) -> bool {
         let word = self.credit.memory().word(0);
         let (limit, complement) = (word as u32, (word >> 32) as u32);
-        let more = limit.wrapping_sub(self.sent);
+        let more = limit.wrapping_sub(self.kept).wrapping_sub(self.sent);
         if limit == !complement && (1..=WINDOW_MAX).contains(&more) {
-            self.limit = limit;
+            self.limit = limit.wrapping_sub(self.kept);
             return true;
         }
         false
@@ -113,11 +160,15 @@ pub struct ReceiveLane<V: Verbs> {
     pub failed: bool,
     /// The peer broke the protocol: what it sent counts no more.
     pub broken: bool,
+    /// The connection manager made it.
+    pub managed: bool,
+    /// The peer said goodbye.
+    goodbye: bool,
 }
 
 impl<V: Verbs> ReceiveLane<V> {
     pub fn new(end: ReceiveEnd<V>) -> Self {
-        let ReceiveEnd { queue_pair, credit, link, peer } = end;
+        let ReceiveEnd { queue_pair, credit, link, peer, managed } = end;
         ReceiveLane {
             queue: SendQueue::new(queue_pair, CREDIT_WRITES_MAX),
             credit,
@@ -132,7 +183,24 @@ impl<V: Verbs> ReceiveLane<V> {
             due: false,
             failed: false,
             broken: false,
+            managed,
+            goodbye: false,
         }
+    }
+
+    /// Takes a packet of nothing: by it the peer says goodbye, and nothing comes behind it.
+    pub fn take_goodbye(&mut self) -> Option<BufferIndex> {
+        let is_last = self.arrived.len() == 1 && self.arrived.front()?.bytes == 0;
+        if !self.managed || !is_last {
+            return None;
+        }
+        self.goodbye = true;
+        Some(self.arrived.pop_front()?.buffer)
+    }
+
+    /// Whether the peer has said goodbye, be it that nobody has come to read it.
+    pub fn has_goodbye(&self) -> bool {
+        self.managed && (self.goodbye || self.arrived.back().is_some_and(|last| last.bytes == 0))
     }
 
     /// A packet came. False if there was no credit for it.

@@ -3,10 +3,11 @@
 //! - [`lane`]: the two ends of a connection;
 //! - [`sending`]: packets into bounce buffers and onto queue pairs;
 //! - [`receiving`]: packets out of the shared receive queue, and credit back;
-//! - [`events`]: connections that come and go;
+//! - [`events`]: connections that come and go; [`farewell`]: how those of the manager do;
 //! - [`window`], [`reach`]: what the device does by itself, on queue pairs of their own.
 
 mod events;
+mod farewell;
 mod lane;
 mod reach;
 mod receiving;
@@ -33,7 +34,7 @@ use kestrel_core::{
     wire::Head,
 };
 
-pub use self::lane::CREDIT_BYTES;
+pub use self::lane::{COUNT_BYTES, CREDIT_BYTES};
 use self::{
     events::Told,
     lane::{Filled, ReceiveLane, SendLane},
@@ -96,13 +97,15 @@ enum Owner {
     Retired,
 }
 
-/// A queue pair in error, on its way out.
+/// A queue pair on its way out, in error.
 struct Retired<V: Verbs> {
     queue: SendQueue<V>,
     /// The memory that its peer could write to.
     _credit: Option<V::Region>,
     /// Buffers that were promised to it.
     window: u32,
+    /// The connection that ends when the last word has arrived: not in error until then.
+    saying: Option<u64>,
     until: Instant,
 }
 
@@ -215,7 +218,9 @@ impl<V: Verbs> RcTransport<V> {
             }
         }
         if !self.retired.is_empty() {
-            self.bury(Instant::now());
+            let now = Instant::now();
+            self.let_go(now);
+            self.bury(now);
         }
     }
 
@@ -470,29 +475,10 @@ impl<V: Verbs> RcTransport<V> {
         self.shared.ask_for_bell();
         !self.has_something()
     }
-}
 
-impl<V: Verbs> Drop for RcTransport<V> {
-    /// Says goodbye. Not in a forked child, where all of it is the parent's.
-    fn drop(&mut self) {
-        if fork_guard::forked_since(self.forks) {
-            std::mem::forget(std::mem::take(&mut self.peers));
-            std::mem::forget(std::mem::take(&mut self.retired));
-            std::mem::forget(std::mem::take(&mut self.offers));
-            std::mem::forget(std::mem::take(&mut self.events));
-            std::mem::forget(self.shared.clone());
-            return;
-        }
-        self.linger();
-        self.end_receive_links();
-        self.control.unregister(self.station);
-        // Queue pairs go before the buffers that they use.
-        self.peers.clear();
-        self.retired.clear();
-        self.offers.clear();
-        self.events.clear();
-        while self.shared.pop().is_some() {}
-        // SAFETY: taken once, here, and not used afterwards.
+    /// The last that goes of a transport that is closed.
+    fn drop_sends(&mut self) {
+        // SAFETY: called once, by `drop`, and not used afterwards.
         unsafe { ManuallyDrop::drop(&mut self.sends) };
     }
 }

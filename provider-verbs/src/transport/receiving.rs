@@ -9,6 +9,7 @@ use kestrel_core::{
 
 use super::{CREDIT_BYTES, Filled, HEAD_BYTES, Owner, RcTransport};
 use crate::{
+    control::Command,
     receive_pool::BufferIndex,
     verbs::{Completion, POLL_BURST, Queues, Region, Status, Verb, Verbs},
 };
@@ -63,8 +64,18 @@ impl<V: Verbs> RcTransport<V> {
             }
             Some(Owner::Retired | Owner::Send(_) | Owner::Window(_)) => self.returned.push(buffer),
             // It speaks before the engine has heard of it.
-            None => self.early.entry(completion.queue_pair).or_default().push(filled),
+            None => self.arrived_early(completion.queue_pair, filled),
         }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn arrived_early(&mut self, queue_pair: u32, filled: Filled) {
+        let early = self.early.entry(queue_pair).or_default();
+        if early.is_empty() {
+            self.control.command(Command::Used { queue_pair });
+        }
+        early.push(filled);
     }
 
     /// Whether a packet waits for a peer that is still connected.
@@ -111,6 +122,10 @@ impl<V: Verbs> RcTransport<V> {
         let head = Head::from_word(memory.word(start) as u32);
         let payload = HEAD_BYTES + head.words() * 8;
         if bytes < payload {
+            if let Some(buffer) = lane.take_goodbye() {
+                self.returned.push(buffer);
+                return None;
+            }
             self.broke(peer, "a packet is shorter than its kind");
             return None;
         }

@@ -8,6 +8,7 @@ use std::{
 };
 
 use kestrel_core::{
+    config::ConnectBy,
     memory::Piece,
     transport::{PeerIndex, Provider, Transport, TransportEvent},
     wire::{Head, Kind},
@@ -33,6 +34,12 @@ pub fn provider_with(
     options: VerbsOptions,
 ) -> RcProvider<FakeDevice> {
     RcProvider::on_device(Arc::new(fabric.device(fake)), [127, 0, 0, 1].into(), options).unwrap()
+}
+
+/// One that connects through the fake's connection manager.
+pub fn managed_provider(fabric: &FakeFabric, fake: FakeOptions) -> RcProvider<FakeDevice> {
+    let connect_by = ConnectBy::RdmaCm;
+    provider_with(fabric, fake, VerbsOptions { connect_by, ..VerbsOptions::default() })
 }
 
 /// An endpoint at a free port.

@@ -1,0 +1,124 @@
+//! The same through the connection manager: a request, our answer, the peer's last word.
+
+use std::{net::SocketAddr, time::Instant};
+
+use super::{ACCEPTING_MAX, Asker, CONFIRM_WAIT, Incoming};
+use crate::{
+    control::{
+        ManagedIdOf, StationRecord,
+        offer::{Answer, Caller},
+        private::{Ask, Parties, Reply, encode_refusal},
+        thread::ControlThread,
+        wire::{RejectReason, WireError},
+    },
+    manager::{Happening, ManagedId},
+    receive_pool::BUFFER_BYTES,
+    station::PeerIdentity,
+    verbs::Verbs,
+};
+
+/// A request as the connection manager hands it over.
+struct Request<'a> {
+    from: SocketAddr,
+    queue_pair: u32,
+    data: &'a [u8],
+}
+
+/// Why there is no connection, and what the peer is told of it.
+type Refusal = (Option<RejectReason>, String);
+
+impl<V: Verbs> ControlThread<V> {
+    /// Somebody asks for a connection.
+    pub(in crate::control) fn asked(
+        &mut self,
+        station: u64,
+        mut managed: ManagedIdOf<V>,
+        from: SocketAddr,
+        queue_pair: u32,
+        data: &[u8],
+    ) {
+        if self.incoming.len() >= ACCEPTING_MAX {
+            // It hears that we have let go of it, and comes again.
+            return tracing::debug!(%from, "too many handshakes are under way");
+        }
+        let id = self.next_id();
+        managed.rename(id);
+        let Some(record) = self.stations.get(&station) else {
+            return;
+        };
+        match answer(record, id, &managed, &Request { from, queue_pair, data }) {
+            Ok(answer) => {
+                let (asker, answer) = (Asker::Managed(managed), Some(answer));
+                self.incoming.insert(id, Incoming { station, asker, from, answer });
+                self.set_timer(id, Some(Instant::now() + CONFIRM_WAIT));
+            }
+            Err((reason, why)) => {
+                tracing::info!(%from, "a connection was dropped: {why}");
+                if let Some(reason) = reason
+                    && let Err(error) = managed.refuse(&encode_refusal(reason))
+                {
+                    tracing::debug!("{error}");
+                }
+            }
+        }
+    }
+
+    pub(in crate::control) fn incoming_managed(
+        &mut self,
+        id: u64,
+        happening: Happening<ManagedIdOf<V>>,
+    ) {
+        match happening {
+            Happening::Established => self.confirmed(id),
+            Happening::Failed(why) => self.drop_incoming(id, &why),
+            _ => self.drop_incoming(id, "it hung up"),
+        }
+    }
+}
+
+/// Checks a request, joins a queue pair with its sender's, and answers.
+fn answer<V: Verbs>(
+    record: &StationRecord<V>,
+    id: u64,
+    managed: &ManagedIdOf<V>,
+    request: &Request<'_>,
+) -> Result<Answer<V>, Refusal> {
+    let Request { from, queue_pair, data } = *request;
+    let ask = Ask::decode(data).map_err(|error| match error {
+        WireError::OtherVersion { .. } => (Some(RejectReason::Version), error.to_string()),
+        _ => (None, error.to_string()),
+    })?;
+    let Some(keys) = &record.keys else {
+        return Err((None, "the endpoint is not enabled, and has no key yet".into()));
+    };
+    let parties = Parties::new(from.ip(), record.address, queue_pair);
+    let proved = keys.proved(|key| Ask::is_proved(data, key, &parties));
+    let refused = |reason: RejectReason| (Some(reason), reason.to_string());
+    let key = proved.and_then(|number| keys.get(number));
+    let key = key.ok_or_else(|| refused(RejectReason::Key))?;
+    if usize::from(ask.buffer_bytes) != BUFFER_BYTES {
+        return Err(refused(RejectReason::Limits));
+    }
+    let mut address = from;
+    address.set_port(ask.port);
+    let peer = PeerIdentity { address, incarnation: ask.incarnation, key: key.number };
+    let caller = Caller { peer, credit: ask.credit, managed: true };
+    let dscp = record.shared.dscp;
+    let (made, end) = Answer::new(record, id, &caller, |pair, _| managed.join(pair, dscp))
+        .map_err(|(reason, why)| (Some(reason), why))?;
+    let reply = Reply {
+        incarnation: record.incarnation,
+        port: record.address.port(),
+        buffer_bytes: BUFFER_BYTES as u16,
+    };
+    let reply = reply.encode(key.bytes(), &parties, data, end.queue_pair);
+    match managed.answer(end.queue_pair, &reply) {
+        Ok(()) => Ok(made),
+        Err(error) => {
+            if let Some(event) = made.abandoned() {
+                record.shared.push(event);
+            }
+            Err((None, error.to_string()))
+        }
+    }
+}

@@ -1,0 +1,408 @@
+//! Connections through the fake's connection manager: made, refused, lost on the way, and ended.
+
+mod common;
+
+use std::{
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use common::{
+    FakeTransport, PATIENCE, adopt, connect, event, managed_provider, open, provider, push, stream,
+    take_soon,
+};
+use kestrel_core::{
+    auth_key::Keyring,
+    error::Errno,
+    transport::{Opening, Provider, Transport, TransportEvent, Unreachable},
+};
+use kestrel_verbs::{
+    RcProvider,
+    fake::{FakeDevice, FakeFabric, FakeId, FakeManager, FakeOptions, ManagerFaults},
+    manager::{Happening, ManagedId, Manager},
+    testing::{
+        BUFFER_BYTES,
+        private::{Ask, Parties, Reply, decode_refusal, encode_refusal},
+        wire::RejectReason,
+    },
+    verbs::{RemoteMemory, Verbs},
+};
+
+const KEY: &[u8] = b"job 17";
+
+/// Two endpoints with a key, to one of which things are done.
+struct Scene {
+    fabric: FakeFabric,
+    victim: FakeTransport,
+    friend: FakeTransport,
+    _provider: RcProvider<FakeDevice>,
+}
+
+impl Scene {
+    fn new() -> Scene {
+        let fabric = FakeFabric::default();
+        let provider = managed_provider(&fabric, FakeOptions::default());
+        let (mut victim, mut friend) =
+            (provider.open(None, KEY).unwrap(), provider.open(None, KEY).unwrap());
+        connect(&mut friend, &mut victim, 0);
+        assert_eq!(fabric.tally().managed, 1);
+        Scene { fabric, victim, friend, _provider: provider }
+    }
+
+    /// Nobody else has noticed anything.
+    #[track_caller]
+    fn ends_well(mut self) {
+        assert!(self.victim.event().is_none());
+        stream(&mut self.friend, &mut self.victim, 0, 100);
+        connect(&mut self.victim, &mut self.friend, 0);
+        stream(&mut self.victim, &mut self.friend, 0, 100);
+        assert_eq!(self.fabric.tally().not_ready, 0);
+    }
+
+    fn raw(&self) -> Raw {
+        Raw::on(&self.fabric, self.victim.address().socket_addr())
+    }
+}
+
+/// A peer that is no kestrel, or pretends to be one.
+struct Raw {
+    manager: Arc<FakeManager>,
+    to: SocketAddr,
+}
+
+impl Raw {
+    fn on(fabric: &FakeFabric, to: SocketAddr) -> Raw {
+        let device = Arc::new(fabric.device(FakeOptions::default()));
+        Raw { manager: Arc::new(device.open_manager().unwrap()), to }
+    }
+
+    fn next(&self) -> Happening<FakeId> {
+        let start = Instant::now();
+        loop {
+            if let Some(event) = self.manager.next_event() {
+                return event.happening;
+            }
+            assert!(start.elapsed() < PATIENCE, "in vain: an event");
+            std::thread::yield_now();
+        }
+    }
+
+    fn parties(&self) -> Parties {
+        Parties::new([127, 0, 0, 1].into(), self.to, 77)
+    }
+
+    fn question(&self) -> Ask {
+        let credit = RemoteMemory { address: 4096, key: 1 };
+        Ask { incarnation: 5, port: 7, buffer_bytes: BUFFER_BYTES as u16, credit, nonce: 1 }
+    }
+
+    /// Asks with that private data: the id, and what comes of it.
+    fn ask(&self, data: &[u8]) -> (FakeId, Happening<FakeId>) {
+        let own = SocketAddr::from(([127, 0, 0, 1], 0));
+        let id = self.manager.resolve(1, own, self.to, 0, PATIENCE).unwrap();
+        assert!(matches!(self.next(), Happening::AddressResolved));
+        id.resolve_route(PATIENCE).unwrap();
+        assert!(matches!(self.next(), Happening::RouteResolved));
+        id.ask(77, data).unwrap();
+        (id, self.next())
+    }
+
+    fn refusal(&self, data: &[u8]) -> Option<RejectReason> {
+        match self.ask(data).1 {
+            Happening::Refused { data } => decode_refusal(&data).ok(),
+            _ => panic!("not refused"),
+        }
+    }
+}
+
+#[test]
+fn an_end_in_order_is_told_from_a_death() {
+    let mut scene = Scene::new();
+    stream(&mut scene.friend, &mut scene.victim, 0, 300);
+    // Who sent goes.
+    drop(scene.friend);
+    assert!(matches!(event(&mut scene.victim), TransportEvent::Closed { peer: 0 }));
+    scene.victim.disconnect(0);
+    // A peer that goes without a word has died.
+    let raw = Raw::on(&scene.fabric, scene.victim.address().socket_addr());
+    let (id, answered) = raw.ask(&raw.question().encode(KEY, &raw.parties()));
+    assert!(matches!(answered, Happening::Answered { .. }));
+    id.establish().unwrap();
+    adopt(&mut scene.victim, 3);
+    drop(id);
+    assert!(matches!(event(&mut scene.victim), TransportEvent::Died { peer: 3 }));
+}
+
+/// Who receives goes: what has come to it counts as sent, although no acknowledgement says so.
+#[test]
+fn who_sent_hears_how_much_came() {
+    for probed in [false, true] {
+        let mut scene = Scene::new();
+        stream(&mut scene.friend, &mut scene.victim, 0, 10);
+        if probed {
+            let start = Instant::now();
+            while start.elapsed() < Duration::from_millis(1300) {
+                assert!(scene.friend.event().is_none() && scene.friend.arrival().is_none());
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        scene.fabric.lose_acknowledgements(true);
+        for number in 0..2 {
+            assert!(push(&mut scene.friend, 0, number, 100));
+            assert_eq!(take_soon(&mut scene.victim), (0, number, 100));
+        }
+        let pushed = scene.friend.pushed(0);
+        assert!(scene.friend.confirmed(0) < pushed);
+        drop(scene.victim);
+        assert!(matches!(event(&mut scene.friend), TransportEvent::Closed { peer: 0 }));
+        // What was pushed since is no packet.
+        assert!(scene.friend.confirmed(0) >= pushed, "probed: {probed}");
+        scene.fabric.lose_acknowledgements(false);
+    }
+}
+
+/// What tells of the end is lost, and it was in order all the same: the next sign of life that is
+/// asked for does not come.
+#[test]
+fn an_end_that_gets_lost_is_noticed() {
+    let mut scene = Scene::new();
+    stream(&mut scene.friend, &mut scene.victim, 0, 10);
+    let loses_ends = true;
+    scene.fabric.set_manager_faults(ManagerFaults { loses_ends, ..ManagerFaults::default() });
+    drop(scene.victim);
+    let start = Instant::now();
+    assert!(matches!(event(&mut scene.friend), TransportEvent::Closed { peer: 0 }));
+    println!("after {:?}", start.elapsed());
+}
+
+/// The same of a peer that had no last word.
+#[test]
+fn a_silent_peer_is_asked_for_a_sign_of_life() {
+    let mut scene = Scene::new();
+    stream(&mut scene.friend, &mut scene.victim, 0, 10);
+    scene.fabric.break_queue_pairs();
+    assert!(matches!(event(&mut scene.friend), TransportEvent::Died { peer: 0 }));
+    assert!(matches!(event(&mut scene.victim), TransportEvent::Died { peer: 0 }));
+}
+
+#[test]
+fn goodbye_needs_no_credit_of_the_packets() {
+    let mut scene = Scene::new();
+    let mut sent = 0;
+    while push(&mut scene.friend, 0, sent, 100) {
+        sent += 1;
+    }
+    assert_eq!(sent, 3, "the first window but one");
+    drop(scene.friend);
+    assert!(matches!(event(&mut scene.victim), TransportEvent::Closed { peer: 0 }));
+    for number in 0..sent {
+        let arrival = scene.victim.arrival_from(0).unwrap();
+        assert_eq!(arrival.word, number);
+        scene.victim.consume();
+    }
+    assert!(scene.victim.arrival_from(0).is_none());
+    scene.victim.disconnect(0);
+    assert_eq!(scene.fabric.tally().not_ready, 0);
+}
+
+/// Every way in which a request can be wrong has its answer.
+#[test]
+fn a_wrong_request_is_refused_with_the_reason() {
+    let scene = Scene::new();
+    let raw = scene.raw();
+    let good = raw.question();
+    let signed = |ask: Ask| ask.encode(KEY, &raw.parties());
+    assert_eq!(raw.refusal(&[0x5a; 56]), None);
+    assert_eq!(raw.refusal(&[]), None);
+    let mut other_version = signed(good);
+    other_version[4] ^= 1;
+    assert_eq!(raw.refusal(&other_version), Some(RejectReason::Version));
+    assert_eq!(raw.refusal(&good.encode(b"job 18", &raw.parties())), Some(RejectReason::Key));
+    let elsewhere = Parties { wanted: "127.0.0.1:1".parse().unwrap(), ..raw.parties() };
+    assert_eq!(raw.refusal(&good.encode(KEY, &elsewhere)), Some(RejectReason::Key));
+    let other_pair = Parties { queue_pair: 78, ..raw.parties() };
+    assert_eq!(raw.refusal(&good.encode(KEY, &other_pair)), Some(RejectReason::Key));
+    let short = Ask { buffer_bytes: 4096, ..good };
+    assert_eq!(raw.refusal(&signed(short)), Some(RejectReason::Limits));
+    scene.ends_well();
+}
+
+/// Between our answer and its last word the peer goes away: its queue pair goes, too.
+#[test]
+fn what_was_not_confirmed_leaves_nothing_behind() {
+    let mut scene = Scene::new();
+    let before = scene.fabric.tally();
+    let raw = scene.raw();
+    for _ in 0..100 {
+        let (id, answered) = raw.ask(&raw.question().encode(KEY, &raw.parties()));
+        assert!(matches!(answered, Happening::Answered { .. }));
+        drop(id);
+    }
+    let start = Instant::now();
+    while scene.fabric.tally().queue_pairs > before.queue_pairs
+        || scene.fabric.tally().ids > before.ids
+    {
+        assert!(scene.victim.event().is_none());
+        let _ = scene.victim.arrival();
+        assert!(start.elapsed() < PATIENCE, "{:?}", scene.fabric.tally());
+    }
+    scene.ends_well();
+}
+
+/// What comes of a connect to a listener that says this to whoever asks; none: that it is gone.
+fn connect_to(answer: impl Fn(&Raw, &FakeId, &[u8]) + Send + 'static) -> Unreachable {
+    let fabric = FakeFabric::default();
+    let provider = managed_provider(&fabric, FakeOptions::default());
+    let mut one = provider.open(None, KEY).unwrap();
+    // TCP has the port as well, so that nobody else is met there.
+    let beside = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = beside.local_addr().unwrap();
+    let raw = Raw::on(&fabric, to);
+    let listener = raw.manager.bind(1, to).unwrap();
+    listener.listen().unwrap();
+    one.connect(0, to.into());
+    let Happening::Asked { id, data, .. } = raw.next() else { panic!("nobody asks") };
+    answer(&raw, &id, &data);
+    let TransportEvent::Failed { peer: 0, reason } = event(&mut one) else { panic!("no failure") };
+    reason
+}
+
+#[test]
+fn a_wrong_answer_is_an_error_that_says_so() {
+    let reply = |raw: &Raw| Reply {
+        incarnation: 1,
+        port: raw.to.port(),
+        buffer_bytes: BUFFER_BYTES as u16,
+    };
+    let answer = |change: fn(&mut Reply), key: &'static [u8]| {
+        connect_to(move |raw, id, asked| {
+            let mut reply = reply(raw);
+            change(&mut reply);
+            // The caller's queue pair is not known here, so that no proof is ever good.
+            id.answer(9, &reply.encode(key, &raw.parties(), asked, 9)).unwrap();
+        })
+    };
+    let unproven = answer(|_| {}, KEY);
+    assert_eq!(unproven.errno, Errno::CONNREFUSED);
+    assert!(unproven.reason.contains("does not prove"), "{}", unproven.reason);
+    let garbage = connect_to(|_, id, _| id.answer(9, &[1; 52]).unwrap());
+    assert_eq!(garbage.errno, Errno::OPNOTSUPP);
+    assert!(garbage.reason.contains("no kestrel"), "{}", garbage.reason);
+    let nonsense = answer(|reply| reply.incarnation = 0, KEY);
+    assert!(nonsense.reason.contains("an incarnation has the value 0"), "{}", nonsense.reason);
+    let version = connect_to(move |raw, id, asked| {
+        let mut bytes = reply(raw).encode(KEY, &raw.parties(), asked, 9);
+        bytes[4] = 99;
+        id.answer(9, &bytes).unwrap();
+    });
+    assert!(version.reason.contains("speaks version 2.99 "), "{}", version.reason);
+    for reason in [RejectReason::Key, RejectReason::Resources, RejectReason::Path] {
+        let refused = connect_to(move |_, id, _| id.refuse(&encode_refusal(reason)).unwrap());
+        assert!(refused.reason.contains(&reason.to_string()), "{}", refused.reason);
+    }
+}
+
+/// Where the connection manager cannot help, TCP does.
+#[test]
+fn tcp_is_taken_where_the_manager_cannot_help() {
+    let none = ManagerFaults::default();
+    let faults = [
+        ManagerFaults { no_route: true, ..none },
+        // After a second.
+        ManagerFaults { loses_requests: true, ..none },
+    ];
+    for faults in faults {
+        let fabric = FakeFabric::default();
+        let provider = managed_provider(&fabric, FakeOptions::default());
+        let (mut one, mut other) = (open(&provider), open(&provider));
+        fabric.set_manager_faults(faults);
+        connect(&mut one, &mut other, 0);
+        stream(&mut one, &mut other, 0, 50);
+        assert_eq!(fabric.tally().managed, 0, "{faults:?}");
+    }
+    // Only one of the two has it.
+    let fabric = FakeFabric::default();
+    let (ours, theirs) = (
+        managed_provider(&fabric, FakeOptions::default()),
+        provider(&fabric, FakeOptions::default()),
+    );
+    let (mut one, mut other) = (open(&ours), open(&theirs));
+    connect(&mut one, &mut other, 0);
+    connect(&mut other, &mut one, 0);
+    assert_eq!(fabric.tally().managed, 0);
+    // Neither has, although it was asked for.
+    fabric.set_manager_faults(ManagerFaults { absent: true, ..none });
+    let without = managed_provider(&fabric, FakeOptions::default());
+    let mut third = open(&without);
+    connect(&mut third, &mut one, 3);
+    assert_eq!(fabric.tally().managed, 0);
+}
+
+/// The last word of the handshake is lost: the first packet says as much.
+#[test]
+fn a_packet_stands_for_a_last_word_that_was_lost() {
+    let fabric = FakeFabric::default();
+    let provider = managed_provider(&fabric, FakeOptions::default());
+    let (mut one, mut other) = (open(&provider), open(&provider));
+    let loses_last_words = true;
+    fabric.set_manager_faults(ManagerFaults { loses_last_words, ..ManagerFaults::default() });
+    one.connect(0, other.address());
+    assert!(matches!(event(&mut one), TransportEvent::Connected { peer: 0, .. }));
+    for number in 0..3 {
+        assert!(push(&mut one, 0, number, 9));
+    }
+    adopt(&mut other, 7);
+    for number in 0..3 {
+        assert_eq!(take_soon(&mut other), (7, number, 9));
+    }
+}
+
+/// An endpoint that is not enabled yet is waited for.
+#[test]
+fn a_key_that_comes_later_is_waited_for() {
+    let fabric = FakeFabric::default();
+    let provider = managed_provider(&fabric, FakeOptions::default());
+    let open = || provider.open_as(Opening { keys_follow: true, ..Opening::default() }).unwrap();
+    let (mut here, mut there) = (open(), open());
+    here.take_keys(&Keyring::only(KEY));
+    here.connect(3, there.address());
+    std::thread::sleep(Duration::from_millis(100));
+    assert!(here.event().is_none());
+    there.take_keys(&Keyring::only(KEY));
+    assert!(matches!(event(&mut here), TransportEvent::Connected { peer: 3, .. }));
+    adopt(&mut there, 1);
+    assert_eq!(fabric.tally().managed, 1);
+}
+
+#[test]
+fn nobody_there_is_an_error_soon() {
+    let to = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let fabric = FakeFabric::default();
+    let provider = managed_provider(&fabric, FakeOptions::default());
+    let mut one = open(&provider);
+    one.connect(0, to.into());
+    let TransportEvent::Failed { peer: 0, reason } = event(&mut one) else { panic!("no failure") };
+    assert_eq!(reason.errno, Errno::HOSTUNREACH);
+    assert!(reason.reason.contains("no endpoint listens"), "{}", reason.reason);
+}
+
+/// Of endpoints of datagrams, and where TCP is asked for, nothing goes through the manager; of
+/// those that are connected everything does, unless something else is asked for.
+#[test]
+fn connected_endpoints_use_the_manager_by_themselves() {
+    let fabric = FakeFabric::default();
+    let provider = provider(&fabric, FakeOptions::default());
+    let connected = || provider.open_as(Opening { connected: true, ..Opening::default() }).unwrap();
+    let (mut one, mut other) = (open(&provider), open(&provider));
+    connect(&mut one, &mut other, 0);
+    assert_eq!(fabric.tally().managed, 0);
+    let (mut one, mut other) = (connected(), connected());
+    connect(&mut one, &mut other, 0);
+    connect(&mut other, &mut one, 0);
+    assert_eq!(fabric.tally().managed, 2);
+    stream(&mut one, &mut other, 0, 1000);
+    // An address that is taken is refused, whoever has it.
+    let refused = provider.open(Some(one.address()), &[]).err().unwrap();
+    assert_eq!(refused.errno, Errno::ADDRINUSE, "{}", refused.reason);
+}
