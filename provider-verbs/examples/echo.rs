@@ -4,6 +4,10 @@
 //!   echo ask 10.9.0.2:7000 COUNT           checks COUNT answers, and closes
 //!   echo ask 10.9.0.2:7000 COUNT idle      then waits, silent, for the peer's end
 //!   echo ask 10.9.0.2:7000 COUNT busy      the same, still asking
+//!
+//! FI_KESTREL_CONNECT_BY chooses what connects; with ECHO_LOG it says what it does.
+
+mod log;
 
 use std::{
     env, process,
@@ -12,6 +16,7 @@ use std::{
 
 use kestrel_core::{
     address::Address,
+    config::Config,
     memory::Piece,
     transport::{PeerIndex, Provider, Transport, TransportEvent},
     wire::{Head, Kind},
@@ -23,9 +28,14 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const LENGTHS: [usize; 5] = [0, 8, 200, 1500, 8000];
 
 fn main() {
+    if env::var_os("ECHO_LOG").is_some() {
+        log::start();
+    }
     let arguments: Vec<String> = env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let provider = VerbsProvider::new(VerbsOptions::default()).unwrap_or_else(|e| fail(&e.reason));
+    let config = Config::from_lookup(|name| env::var(name).ok()).unwrap();
+    let provider =
+        VerbsProvider::new(VerbsOptions::from(&config)).unwrap_or_else(|e| fail(&e.reason));
     match words[..] {
         ["serve", own] => serve(&provider, address(own)),
         ["ask", to, count] => ask(&provider, address(to), count.parse().unwrap(), None),

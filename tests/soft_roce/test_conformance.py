@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 
 import pytest
 
-from lab import ROOT, run
+from lab import HERE, ROOT, run
 
 pytestmark = pytest.mark.usefixtures("ready")
+
+# How many connections rdma_cm has confirmed.
+CONFIRMED = "/sys/class/infiniband/$SOFT_ROCE_DEVICE/ports/1/cm_tx_msgs/rtu"
 
 # The suite in parts, so that no part takes long where the machine is emulated. A bounded run takes
 # the first.
@@ -66,6 +71,10 @@ def test_the_parts_are_the_whole_suite(suite: str) -> None:
 def test_the_conformance_suite_passes(suite: str, cases: list[str]) -> None:
     names = [f"exclusive::{case}::" for case in cases]
     env = {**os.environ, "KESTREL_TEST_SCALE": "quick"}
-    done = run("--", suite, "--test-threads", 1, *names, env=env)
+    command = shlex.join([suite, "--test-threads", "1", *names])
+    done = run("--", "bash", "-c", f"{command} && echo confirmed $(cat {CONFIRMED})", env=env)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    if "connections" in cases and not HERE:
+        confirmed = re.search(r"^confirmed (\d+)$", done.stdout, re.MULTILINE)
+        assert confirmed and int(confirmed[1]) > 0, "rdma_cm has made no connection"
     assert " 0 passed" not in done.stdout and "SKIPPED" not in done.stdout, done.stdout

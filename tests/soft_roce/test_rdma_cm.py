@@ -1,0 +1,166 @@
+"""Connections through the kernel's connection manager: on one host and on two, with loss, and when
+the cable, a process or the manager itself is gone."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from lab import example, needs_guest, run_script
+
+pytestmark = [pytest.mark.usefixtures("ready"), needs_guest]
+
+# The bounds of docs/verbs.md, and some time for an emulated machine.
+BUSY_MS_MAX = 8_000 + 10_000
+SILENT_MS_MAX = 3_000 + 10_000
+
+# Shell functions: how often connections of this host were confirmed through rdma_cm, as the kernel
+# counts it, and a server on the other host.
+COUNTING = """
+export ECHO_LOG=1
+counters=/sys/class/infiniband/rxe0/ports/1
+confirmed() { echo "confirmed $(cat $counters/cm_tx_msgs/rtu) $(cat $counters/cm_rx_msgs/rtu)"; }
+"""
+
+
+@pytest.fixture(scope="session")
+def echo() -> str:
+    """The example that asks and answers, built."""
+    return example("kestrel-verbs", "echo")
+
+
+@pytest.fixture(scope="session")
+def streams() -> str:
+    """The same over socket endpoints, which stand on connected ones."""
+    return example("kestrel-tests", "socket_echo")
+
+
+def managed(echo: str, *options: object, script: str) -> str:
+    """What a script prints whose endpoints connect through rdma_cm."""
+    start = f"""
+    export FI_KESTREL_CONNECT_BY=rdma_cm
+    echo={echo}
+    serve() {{ on-peer $echo serve 10.9.0.2:$1 2>/tmp/serve & peer_listening $1; }}
+    """
+    return run_script(*options, script=COUNTING + start + script)
+
+
+def confirmed(output: str) -> list[tuple[int, int]]:
+    """Connections that were confirmed so far, by this host and to it."""
+    found = re.findall(r"^confirmed (\d+) (\d+)$", output, re.MULTILINE)
+    return [(int(sent), int(received)) for sent, received in found]
+
+
+def test_rdma_cm_makes_connections_on_one_host(echo: str) -> None:
+    """And where it cannot be opened TCP does."""
+    output = managed(
+        echo,
+        script="""
+        $echo serve $SOFT_ROCE_ADDRESS:7000 2>/tmp/serve & listening 7000
+        $echo ask $SOFT_ROCE_ADDRESS:7000 100 2>&1; confirmed
+        rm /dev/infiniband/rdma_cm
+        $echo ask $SOFT_ROCE_ADDRESS:7000 50 2>&1; confirmed
+        """,
+    )
+    assert "100 answers" in output and "50 answers" in output
+    assert output.count("connected through rdma_cm") == 1, output
+    assert "connections are made over TCP: rxe0: no connection manager (rdma_cm)" in output
+    # There, and back; then by nobody.
+    first, second = confirmed(output)
+    assert first == (2, 2) and second[0] == 2, output
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("options", [[], ["--loss", "1%"]], ids=["whole", "lossy"])
+def test_two_hosts_ask_and_answer(echo: str, options: list[str]) -> None:
+    output = managed(
+        echo, "--two", *options, script="serve 7000; $echo ask 10.9.0.2:7000 500 2>&1; confirmed"
+    )
+    assert "500 answers" in output
+    if not options:
+        assert confirmed(output) == [(1, 1)], output
+
+
+@pytest.mark.full
+def test_a_stream_between_hosts_goes_through_rdma_cm(streams: str) -> None:
+    """Connected endpoints do without being told to. A peer that is killed is noticed."""
+    output = run_script(
+        "--two",
+        script=f"""{COUNTING}
+        on-peer {streams} serve 10.9.0.2:7000 & peer_listening 7000
+        {streams} ask 10.9.0.1:7001 10.9.0.2:7000 1000000; confirmed
+        {streams} ask 10.9.0.1:7002 10.9.0.2:7000 1000000000 >/tmp/asked 2>&1 & asks=$!
+        sleep 4; on-peer sh -c 'kill -9 $(pidof socket_echo)'
+        ! wait $asks; cat /tmp/asked
+        """,
+    )
+    assert "1000000 bytes came back" in output
+    ((sent, received),) = confirmed(output)
+    assert sent >= 1 and received >= 1, output
+    assert "the peer is gone" in output, output
+
+
+@pytest.mark.full
+def test_a_killed_process_is_noticed_and_a_new_one_takes_its_place(echo: str) -> None:
+    output = managed(
+        echo,
+        "--two",
+        script="""
+        serve 7000
+        $echo ask 10.9.0.2:7000 50 idle >/tmp/idle & idle=$!
+        says answers /tmp/idle
+        $echo ask 10.9.0.2:7000 50 busy >/tmp/busy & busy=$!
+        says answers /tmp/busy
+        on-peer sh -c 'kill -9 $(pidof echo)'; killed=$(date +%s%3N)
+        wait $idle $busy; echo "after $(($(date +%s%3N) - killed)) ms"; cat /tmp/idle /tmp/busy
+        serve 7000
+        $echo ask 10.9.0.2:7000 50; confirmed
+        """,
+    )
+    assert re.findall(r"ended \d+ ms after the last answer: (\w+)", output) == ["Died"] * 2
+    first, _, second = re.findall(r"incarnation (\w+)", output)
+    assert first != second
+    after = re.search(r"after (\d+) ms\n", output)
+    assert after and int(after[1]) < SILENT_MS_MAX, output
+    assert confirmed(output) == [(3, 3)], output
+
+
+@pytest.mark.full
+def test_a_pulled_cable_is_noticed_and_a_plugged_one_works(echo: str) -> None:
+    output = managed(
+        echo,
+        "--two",
+        script="""
+        serve 7000
+        $echo ask 10.9.0.2:7000 100 busy >/tmp/busy & busy=$!
+        $echo ask 10.9.0.2:7000 100 idle >/tmp/idle & idle=$!
+        says answers /tmp/busy; says answers /tmp/idle
+        cable pull; pulled=$(date +%s%3N)
+        wait $busy; cat /tmp/busy; wait $idle; echo "idle after $(($(date +%s%3N) - pulled)) ms"
+        grep ended /tmp/idle
+        cable plug
+        $echo ask 10.9.0.2:7000 50 2>&1
+        """,
+    )
+    ends = re.findall(r"ended (\d+) ms after the last answer: (\w+)", output)
+    assert [how for _, how in ends] == ["Died", "Died"], output
+    assert int(ends[0][0]) < BUSY_MS_MAX, output
+    silent = re.search(r"idle after (\d+) ms", output)
+    assert silent and int(silent[1]) < BUSY_MS_MAX, output
+    assert "50 answers" in output and "connected through rdma_cm" in output
+
+
+@pytest.mark.full
+def test_a_host_without_rdma_cm_is_reached_over_tcp(echo: str) -> None:
+    output = managed(
+        echo,
+        "--two",
+        script="""
+        on-peer rm /dev/infiniband/rdma_cm
+        serve 7000; $echo ask 10.9.0.2:7000 50 2>&1; confirmed
+        """,
+    )
+    assert "50 answers" in output and "connected through rdma_cm" not in output
+    assert confirmed(output) == [(0, 0)], output
+    assert "no endpoint listens" not in output
