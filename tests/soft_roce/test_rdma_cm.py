@@ -27,13 +27,13 @@ confirmed() { echo "confirmed $(cat $counters/cm_tx_msgs/rtu) $(cat $counters/cm
 @pytest.fixture(scope="session")
 def echo() -> str:
     """The example that asks and answers, built."""
-    return example("kestrel-verbs", "echo")
+    return example("echo")
 
 
 @pytest.fixture(scope="session")
 def streams() -> str:
     """The same over socket endpoints, which stand on connected ones."""
-    return example("kestrel-tests", "socket_echo")
+    return example("socket_echo")
 
 
 def managed(echo: str, *options: object, script: str) -> str:
