@@ -6,6 +6,7 @@ use std::time::Duration;
 use kestrel_core::{address_vector::FI_ADDR_UNSPEC, error::Errno};
 use kestrel_shm::ShmOptions;
 use kestrel_tests::{
+    bed::pattern,
     figures,
     node::{Node, NodeOptions},
     process::{Peer, child_role, eventually},
@@ -199,8 +200,8 @@ fn what_is_injected_needs_no_chunk() {
         }
     }
     let to = sender.insert(live.address());
-    for length in [10usize, 4_000, 7_000, 10_000, 16_000] {
-        let bytes: Vec<u8> = (0..length).map(|index| (index * 7 / 5) as u8).collect();
+    for length in [10, 4_000, 7_000, 10_000, 16_000] {
+        let bytes = pattern(5, length);
         live.endpoint.receive(vec![0; length], FI_ADDR_UNSPEC, 1).unwrap();
         let (mut left, mut received) = (false, None);
         eventually("it is injected, and received", || {

@@ -5,8 +5,6 @@
 //! asked for is parked by the receiver as long as there is a place; both are counted, and a
 //! dropped send completes like any other.
 
-use std::time::{Duration, Instant};
-
 use crate::{
     endpoint::PostError,
     engine::{
@@ -15,7 +13,6 @@ use crate::{
     },
     memory::{Piece, Pieces},
     operation::{SendOperation, SendPost, StoredPieces, in_one_piece},
-    primitive::yield_now,
     protocol::{members::HeldForMembers, multicast::Group},
     transport::{PeerIndex, Transport},
     wire::{self, Head, Kind},
@@ -26,9 +23,6 @@ use crate::{
 const PARKED_MAX: u64 = CREDIT_FIRST;
 /// Sends that wait for one peer to be found. More are dropped, so that others can be sent to.
 pub(crate) const HELD_MAX: usize = 64;
-/// How long an endpoint that closes waits for what it holds to leave. On one host a peer is found in
-/// far less than a millisecond.
-const LINGER_MAX: Duration = Duration::from_secs(1);
 
 /// Datagrams that were dropped, for want of room or of a peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -185,16 +179,9 @@ impl<T: Transport> Engine<T> {
 
     /// Lets datagrams leave that are held while peers, or members of a group, are looked for: to who
     /// sent them they have left, if they were injected or sent to a group, and nobody polls us any
-    /// more. What is not found within [`LINGER_MAX`] is dropped.
+    /// more. What is not found within a second is dropped.
     pub(crate) fn let_datagrams_leave(&mut self) {
-        let start = Instant::now();
-        while self.holds_datagrams() && start.elapsed() < LINGER_MAX {
-            if self.transport.has_event() {
-                self.take_events();
-            } else if !self.push_backlog(false) {
-                yield_now();
-            }
-        }
+        self.take_events_while(Self::holds_datagrams, |engine| engine.push_backlog(false));
     }
 
     fn holds_datagrams(&self) -> bool {

@@ -143,6 +143,13 @@ impl<T: Transport> Engine<T> {
         pushed
     }
 
+    /// The head's flag of a packet that is shown while it is copied in, if its receiver waits for it.
+    #[inline(always)]
+    pub(crate) fn shown_flag(&self, peer: PeerIndex) -> u8 {
+        let waits = self.datagrams.is_none() && !self.peers[peer as usize].is_streaming();
+        if waits { wire::WAITS } else { 0 }
+    }
+
     /// Whether a message is known to go as one packet.
     #[inline]
     pub(crate) fn goes_whole(&mut self, peer: PeerIndex, total: usize) -> bool {
@@ -206,8 +213,8 @@ impl<T: Transport> Engine<T> {
         }
         // Who is told of the match is told when all of it is there.
         let shown = piece.len() > self.limits.short && !send.flags.contains(Flags::MATCH_COMPLETE);
-        let waits = shown && self.datagrams.is_none() && !self.peers[peer as usize].is_streaming();
-        let head = Head::new(Kind::Eager, send.head_flags() | if waits { wire::WAITS } else { 0 });
+        let shown = if shown { self.shown_flag(peer) } else { 0 };
+        let head = Head::new(Kind::Eager, send.head_flags() | shown);
         self.confirm_last(peer, index, piece.len());
         let tag = self.sends[index].tag;
         if !self.transport.push(peer, head, tag, &words[..count], piece) {

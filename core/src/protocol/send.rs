@@ -113,9 +113,7 @@ impl<T: Transport> Engine<T> {
         if !goes || !self.has_credit(peer, cost) {
             return false;
         }
-        let waits = self.datagrams.is_none() && !self.peers[peer as usize].is_streaming();
-        let head_flags = if waits { wire::WAITS } else { 0 };
-        if !self.push_whole_message(peer, head_flags, flags, tag, data, piece) {
+        if !self.push_whole_message(peer, self.shown_flag(peer), flags, tag, data, piece) {
             return false;
         }
         let record = &mut self.peers[peer as usize];
