@@ -7,8 +7,6 @@
 //!
 //! FI_KESTREL_CONNECT_BY chooses what connects; with ECHO_LOG it says what it does.
 
-mod log;
-
 use std::{
     env, process,
     time::{Duration, Instant},
@@ -29,7 +27,8 @@ const LENGTHS: [usize; 5] = [0, 8, 200, 1500, 8000];
 
 fn main() {
     if env::var_os("ECHO_LOG").is_some() {
-        log::start();
+        let log = tracing_subscriber::fmt().with_max_level(tracing::Level::DEBUG);
+        log.with_writer(std::io::stderr).without_time().init();
     }
     let arguments: Vec<String> = env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();

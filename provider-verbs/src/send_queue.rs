@@ -106,18 +106,19 @@ impl<V: Verbs> SendQueue<V> {
         if self.unsignalled == 0 {
             return true;
         }
-        let nowhere = RemoteMemory { address: 0, key: 0 };
-        self.has_room(pool)
-            && self.post(pool, SendPool::<V>::INLINE, 0, Verb::Write(nowhere), true).is_ok()
+        self.write_nothing(pool)
     }
 
     /// Asks the peer's device for a sign of life, unless one is awaited: a write of nothing, with a
     /// signal. Whether it was posted.
     pub fn probe(&mut self, pool: &mut SendPool<V>) -> bool {
         let awaited = !self.is_idle() && self.unsignalled == 0;
+        !awaited && self.write_nothing(pool)
+    }
+
+    fn write_nothing(&mut self, pool: &mut SendPool<V>) -> bool {
         let nowhere = RemoteMemory { address: 0, key: 0 };
-        !awaited
-            && self.has_room(pool)
+        self.has_room(pool)
             && self.post(pool, SendPool::<V>::INLINE, 0, Verb::Write(nowhere), true).is_ok()
     }
 

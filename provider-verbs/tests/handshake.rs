@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{FakeTransport, adopt, connect, event, open, provider, provider_with, stream};
+use common::{KEY, Scene, adopt, event, open, provider, provider_with};
 use kestrel_core::{
     address::Address,
     auth_key::{AuthKey, Keyring},
@@ -26,8 +26,6 @@ use kestrel_verbs::{
     },
     verbs::{PathEnd, RemoteMemory},
 };
-
-const KEY: &[u8] = b"job 17";
 
 /// A raw connection to an endpoint.
 struct Raw {
@@ -106,38 +104,9 @@ fn signed(hello: Hello, key: &[u8], theirs: &Nonce) -> Vec<u8> {
     bytes
 }
 
-/// Two endpoints with a key, to one of which things are done.
-struct Scene {
-    fabric: FakeFabric,
-    victim: FakeTransport,
-    friend: FakeTransport,
-    _provider: kestrel_verbs::RcProvider<kestrel_verbs::fake::FakeDevice>,
-}
-
-impl Scene {
-    fn new() -> Scene {
-        let fabric = FakeFabric::default();
-        let provider = provider(&fabric, FakeOptions::default());
-        let (mut victim, mut friend) =
-            (provider.open(None, KEY).unwrap(), provider.open(None, KEY).unwrap());
-        connect(&mut friend, &mut victim, 0);
-        Scene { fabric, victim, friend, _provider: provider }
-    }
-
-    /// Nobody else has noticed anything.
-    #[track_caller]
-    fn ends_well(mut self) {
-        assert!(self.victim.event().is_none());
-        stream(&mut self.friend, &mut self.victim, 0, 100);
-        connect(&mut self.victim, &mut self.friend, 0);
-        stream(&mut self.victim, &mut self.friend, 0, 100);
-        assert_eq!(self.fabric.tally().not_ready, 0);
-    }
-}
-
 #[test]
 fn garbage_is_dropped_and_nobody_else_notices() {
-    let scene = Scene::new();
+    let scene = Scene::on(provider);
     let mut random = 1u64;
     for length in [1, 11, 12, 100, 200, 5000] {
         let mut raw = Raw::connect(scene.victim.address());
@@ -165,7 +134,7 @@ fn a_lying_hello_is_refused_with_the_reason() {
         (|hello| hello.service = Service::Datagrams, RejectReason::Service),
         (|hello| hello.end.link_layer = LinkLayer::InfiniBand, RejectReason::Path),
     ];
-    let scene = Scene::new();
+    let scene = Scene::on(provider);
     for (lie, reason) in lies {
         let mut raw = Raw::connect(scene.victim.address());
         let nonce = raw.greeting();
@@ -180,7 +149,7 @@ fn a_lying_hello_is_refused_with_the_reason() {
 
 #[test]
 fn a_proof_of_another_key_or_another_time_is_refused() {
-    let scene = Scene::new();
+    let scene = Scene::on(provider);
     let mut raw = Raw::connect(scene.victim.address());
     let nonce = raw.greeting();
     let hello = raw.hello(scene.victim.address());
@@ -223,7 +192,7 @@ fn a_key_that_comes_later_is_waited_for() {
 
 #[test]
 fn another_version_is_refused_by_name() {
-    let scene = Scene::new();
+    let scene = Scene::on(provider);
     let ours = kestrel_core::wire::VERSION.to_le_bytes()[0];
     // Of the packets, one older, and of the handshake.
     for (at, version) in [(4, ours - 1), (5, 0)] {
@@ -241,7 +210,7 @@ fn another_version_is_refused_by_name() {
 /// A handshake byte by byte, and the process gone right after it, or a word first.
 #[test]
 fn a_connection_that_ends_is_told_from_one_that_is_closed() {
-    let mut scene = Scene::new();
+    let mut scene = Scene::on(provider);
     for in_order in [false, true] {
         let mut raw = Raw::connect(scene.victim.address());
         let nonce = raw.greeting();
@@ -272,7 +241,7 @@ fn a_connection_that_ends_is_told_from_one_that_is_closed() {
 /// Between ACCEPT and CONFIRM the peer goes away: its queue pair goes, too.
 #[test]
 fn what_was_not_confirmed_leaves_nothing_behind() {
-    let mut scene = Scene::new();
+    let mut scene = Scene::on(provider);
     let before = scene.fabric.tally();
     for _ in 0..100 {
         let mut raw = Raw::connect(scene.victim.address());
@@ -292,7 +261,7 @@ fn what_was_not_confirmed_leaves_nothing_behind() {
 /// More silent connections than are answered at a time hold an honest peer up, but not for ever.
 #[test]
 fn silence_holds_nobody_for_ever() {
-    let scene = Scene::new();
+    let scene = Scene::on(provider);
     let silent: Vec<_> = (0..300).map(|_| Raw::connect(scene.victim.address())).collect();
     scene.ends_well();
     drop(silent);

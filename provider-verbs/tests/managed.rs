@@ -9,7 +9,7 @@ use std::{
 };
 
 use common::{
-    FakeTransport, PATIENCE, adopt, connect, event, managed_provider, open, provider, push, stream,
+    KEY, PATIENCE, Scene, adopt, connect, event, managed_provider, open, provider, push, stream,
     take_soon,
 };
 use kestrel_core::{
@@ -18,8 +18,7 @@ use kestrel_core::{
     transport::{Opening, Provider, Transport, TransportEvent, Unreachable},
 };
 use kestrel_verbs::{
-    RcProvider,
-    fake::{FakeDevice, FakeFabric, FakeId, FakeManager, FakeOptions, ManagerFaults},
+    fake::{FakeFabric, FakeId, FakeManager, FakeOptions, ManagerFaults},
     manager::{Happening, ManagedId, Manager},
     testing::{
         BUFFER_BYTES,
@@ -29,40 +28,11 @@ use kestrel_verbs::{
     verbs::{RemoteMemory, Verbs},
 };
 
-const KEY: &[u8] = b"job 17";
-
-/// Two endpoints with a key, to one of which things are done.
-struct Scene {
-    fabric: FakeFabric,
-    victim: FakeTransport,
-    friend: FakeTransport,
-    _provider: RcProvider<FakeDevice>,
-}
-
-impl Scene {
-    fn new() -> Scene {
-        let fabric = FakeFabric::default();
-        let provider = managed_provider(&fabric, FakeOptions::default());
-        let (mut victim, mut friend) =
-            (provider.open(None, KEY).unwrap(), provider.open(None, KEY).unwrap());
-        connect(&mut friend, &mut victim, 0);
-        assert_eq!(fabric.tally().managed, 1);
-        Scene { fabric, victim, friend, _provider: provider }
-    }
-
-    /// Nobody else has noticed anything.
-    #[track_caller]
-    fn ends_well(mut self) {
-        assert!(self.victim.event().is_none());
-        stream(&mut self.friend, &mut self.victim, 0, 100);
-        connect(&mut self.victim, &mut self.friend, 0);
-        stream(&mut self.victim, &mut self.friend, 0, 100);
-        assert_eq!(self.fabric.tally().not_ready, 0);
-    }
-
-    fn raw(&self) -> Raw {
-        Raw::on(&self.fabric, self.victim.address().socket_addr())
-    }
+/// Two that are connected through the manager.
+fn scene() -> Scene {
+    let scene = Scene::on(managed_provider);
+    assert_eq!(scene.fabric.tally().managed, 1);
+    scene
 }
 
 /// A peer that is no kestrel, or pretends to be one.
@@ -118,7 +88,7 @@ impl Raw {
 
 #[test]
 fn an_end_in_order_is_told_from_a_death() {
-    let mut scene = Scene::new();
+    let mut scene = scene();
     stream(&mut scene.friend, &mut scene.victim, 0, 300);
     // Who sent goes.
     drop(scene.friend);
@@ -138,7 +108,7 @@ fn an_end_in_order_is_told_from_a_death() {
 #[test]
 fn who_sent_hears_how_much_came() {
     for probed in [false, true] {
-        let mut scene = Scene::new();
+        let mut scene = scene();
         stream(&mut scene.friend, &mut scene.victim, 0, 10);
         if probed {
             let start = Instant::now();
@@ -166,7 +136,7 @@ fn who_sent_hears_how_much_came() {
 /// asked for does not come.
 #[test]
 fn an_end_that_gets_lost_is_noticed() {
-    let mut scene = Scene::new();
+    let mut scene = scene();
     stream(&mut scene.friend, &mut scene.victim, 0, 10);
     let loses_ends = true;
     scene.fabric.set_manager_faults(ManagerFaults { loses_ends, ..ManagerFaults::default() });
@@ -179,7 +149,7 @@ fn an_end_that_gets_lost_is_noticed() {
 /// The same of a peer that had no last word.
 #[test]
 fn a_silent_peer_is_asked_for_a_sign_of_life() {
-    let mut scene = Scene::new();
+    let mut scene = scene();
     stream(&mut scene.friend, &mut scene.victim, 0, 10);
     scene.fabric.break_queue_pairs();
     assert!(matches!(event(&mut scene.friend), TransportEvent::Died { peer: 0 }));
@@ -188,7 +158,7 @@ fn a_silent_peer_is_asked_for_a_sign_of_life() {
 
 #[test]
 fn goodbye_needs_no_credit_of_the_packets() {
-    let mut scene = Scene::new();
+    let mut scene = scene();
     let mut sent = 0;
     while push(&mut scene.friend, 0, sent, 100) {
         sent += 1;
@@ -209,8 +179,8 @@ fn goodbye_needs_no_credit_of_the_packets() {
 /// Every way in which a request can be wrong has its answer.
 #[test]
 fn a_wrong_request_is_refused_with_the_reason() {
-    let scene = Scene::new();
-    let raw = scene.raw();
+    let scene = scene();
+    let raw = Raw::on(&scene.fabric, scene.victim.address().socket_addr());
     let good = raw.question();
     let signed = |ask: Ask| ask.encode(KEY, &raw.parties());
     assert_eq!(raw.refusal(&[0x5a; 56]), None);
@@ -231,9 +201,9 @@ fn a_wrong_request_is_refused_with_the_reason() {
 /// Between our answer and its last word the peer goes away: its queue pair goes, too.
 #[test]
 fn what_was_not_confirmed_leaves_nothing_behind() {
-    let mut scene = Scene::new();
+    let mut scene = scene();
     let before = scene.fabric.tally();
-    let raw = scene.raw();
+    let raw = Raw::on(&scene.fabric, scene.victim.address().socket_addr());
     for _ in 0..100 {
         let (id, answered) = raw.ask(&raw.question().encode(KEY, &raw.parties()));
         assert!(matches!(answered, Happening::Answered { .. }));

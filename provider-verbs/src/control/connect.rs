@@ -234,8 +234,8 @@ impl<V: Verbs> ControlThread<V> {
         };
         if Instant::now() < outgoing.deadline {
             if matches!(outgoing.step, Step::Resolving(_) | Step::Asking(_)) {
-                tracing::debug!(to = %outgoing.to, "TCP is tried: {}", outgoing.obstacle);
-                outgoing.by_manager = false;
+                let why = outgoing.obstacle.clone();
+                outgoing.leave_manager(&why);
                 outgoing.step = Step::Pausing;
             }
             return self.attempt(id);

@@ -11,7 +11,6 @@ use rustix::event::epoll::{self, EventFlags};
 
 use super::{
     Bound,
-    line::Line,
     thread::{ControlThread, Token},
 };
 use crate::{
@@ -26,8 +25,9 @@ const LISTENS: u64 = 1 << 63;
 /// they are: the device has said within two seconds more that there is none.
 pub(super) const PROBE: u64 = u64::MAX;
 const PROBE_EVERY: Duration = Duration::from_secs(1);
-/// How long the last word on a connection may take, until it is ended without.
-const LAST_WORD_MAX: Duration = Duration::from_secs(1);
+/// How long the last word on a connection may take, until it is ended without: a packet that is lost
+/// is repeated several times until then.
+pub const LAST_WORD_MAX: Duration = Duration::from_secs(1);
 
 /// What an id is called that listens for a station.
 pub fn listener_name(station: u64) -> u64 {
@@ -111,7 +111,7 @@ impl<V: Verbs> ControlThread<V> {
 
     pub(super) fn probe(&mut self) {
         let mut any = false;
-        for link in self.links.values().filter(|link| matches!(link.line, Line::Managed(_))) {
+        for link in self.links.values().filter(|link| link.line.is_managed()) {
             if let Some(record) = self.stations.get(&link.station) {
                 record.shared.ask_to_probe();
                 any = true;

@@ -38,7 +38,9 @@ use kestrel_core::{
 };
 
 pub use self::{
-    accept::WRITES_MAX as CREDIT_WRITES_MAX, connect::SENDS_MAX, managed::listener_name,
+    accept::WRITES_MAX as CREDIT_WRITES_MAX,
+    connect::SENDS_MAX,
+    managed::{LAST_WORD_MAX, listener_name},
     offer::path_end,
 };
 use crate::{bell::EventBell, fork_guard, manager::Manager, station::StationShared, verbs::Verbs};

@@ -7,7 +7,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use super::{
-    proof,
+    proof::{self, Speaker},
     wire::{Reader, RejectReason, VERSION, WireError, Writer, address_bytes},
 };
 use crate::{
@@ -107,7 +107,7 @@ impl Ask {
         out.u64(self.credit.address);
         out.u32(self.credit.key);
         out.u64(self.nonce);
-        let proof = proof::of_request(key, &[&parties.bytes(), &out.0]);
+        let proof = proof::of_parts(key, Speaker::Asks, &[&parties.bytes(), &out.0]);
         out.bytes(&proof[..REQUEST_PROOF_BYTES]);
         out.0
     }
@@ -127,7 +127,7 @@ impl Ask {
         else {
             return false;
         };
-        proof::is_of_request(key, &[&parties.bytes(), says], proof)
+        proof::is_of_parts(key, Speaker::Asks, &[&parties.bytes(), says], proof)
     }
 }
 
@@ -140,7 +140,7 @@ impl Reply {
         out.u16(self.buffer_bytes);
         out.u16(0);
         let parts = [&parties.bytes()[..], request_of(asked), &queue_pair.to_le_bytes(), &out.0];
-        let proof = proof::of_answer(key, &parts);
+        let proof = proof::of_parts(key, Speaker::Answers, &parts);
         out.bytes(&proof);
         out.0
     }
@@ -166,7 +166,7 @@ impl Reply {
             return false;
         };
         let parts = [&parties.bytes()[..], request_of(asked), &queue_pair.to_le_bytes(), says];
-        proof::is_of_answer(key, &parts, proof)
+        proof::is_of_parts(key, Speaker::Answers, &parts, proof)
     }
 }
 

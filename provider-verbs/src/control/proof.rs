@@ -17,14 +17,26 @@ use crate::verbs::group_gid;
 pub enum Speaker {
     Connects,
     Accepts,
+    /// Through the connection manager.
+    Asks,
+    Answers,
+}
+
+impl Speaker {
+    fn label(self) -> &'static [u8] {
+        match self {
+            Speaker::Connects => b"kestrel-verbs connects",
+            Speaker::Accepts => b"kestrel-verbs accepts",
+            Speaker::Asks => b"kestrel-verbs asks",
+            Speaker::Answers => b"kestrel-verbs answers",
+        }
+    }
 }
 
 /// The key of queue pairs of datagrams whose endpoints have this key: others' packets are dropped
 /// by the device. The highest bit, which asks for a privilege, is not set.
 pub fn queue_key(key: &[u8]) -> u32 {
-    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of any length");
-    mac.update(b"kestrel-verbs datagrams");
-    let digest = mac.finalize().into_bytes();
+    let digest = mac_over(key, b"kestrel-verbs datagrams", &[]).finalize().into_bytes();
     u32::from_le_bytes([digest[0], digest[1], digest[2], digest[3] & 0x7f])
 }
 
@@ -44,16 +56,8 @@ fn first_word(key: &[u8], parts: &[&[u8]]) -> u64 {
     u64::from_le_bytes(*digest.first_chunk().expect("a digest is longer"))
 }
 
-/// What the proofs of messages through the connection manager begin with.
-const REQUEST: &[u8] = b"kestrel-verbs asks";
-const ANSWER: &[u8] = b"kestrel-verbs answers";
-
 fn mac_of(key: &[u8], speaker: Speaker, nonces: [&Nonce; 2], message: &[u8]) -> Hmac<Sha256> {
-    let label: &[u8] = match speaker {
-        Speaker::Connects => b"kestrel-verbs connects",
-        Speaker::Accepts => b"kestrel-verbs accepts",
-    };
-    mac_over(key, label, &[nonces[0], nonces[1], &message[..message.len() - NONCE_BYTES]])
+    mac_over(key, speaker.label(), &[nonces[0], nonces[1], &message[..message.len() - NONCE_BYTES]])
 }
 
 /// Writes the proof over the last bytes of `message`. The nonces are those of the side that
@@ -77,24 +81,14 @@ fn mac_over(key: &[u8], label: &[u8], parts: &[&[u8]]) -> Hmac<Sha256> {
     mac
 }
 
-/// The proof of a request through the connection manager, of which the first part is sent.
-pub fn of_request(key: &[u8], parts: &[&[u8]]) -> [u8; NONCE_BYTES] {
-    mac_over(key, REQUEST, parts).finalize().into_bytes().into()
+/// The proof of what stands in these parts, of which the first bytes may do.
+pub fn of_parts(key: &[u8], speaker: Speaker, parts: &[&[u8]]) -> [u8; NONCE_BYTES] {
+    mac_over(key, speaker.label(), parts).finalize().into_bytes().into()
 }
 
-/// Whether `proof` is the first part of that, compared in constant time.
-pub fn is_of_request(key: &[u8], parts: &[&[u8]], proof: &[u8]) -> bool {
-    mac_over(key, REQUEST, parts).verify_truncated_left(proof).is_ok()
-}
-
-/// The proof of an answer through the connection manager.
-pub fn of_answer(key: &[u8], parts: &[&[u8]]) -> [u8; NONCE_BYTES] {
-    mac_over(key, ANSWER, parts).finalize().into_bytes().into()
-}
-
-/// Whether `proof` is that, compared in constant time.
-pub fn is_of_answer(key: &[u8], parts: &[&[u8]], proof: &[u8]) -> bool {
-    mac_over(key, ANSWER, parts).verify_slice(proof).is_ok()
+/// Whether `proof` is that, or as much of its beginning, compared in constant time.
+pub fn is_of_parts(key: &[u8], speaker: Speaker, parts: &[&[u8]], proof: &[u8]) -> bool {
+    mac_over(key, speaker.label(), parts).verify_truncated_left(proof).is_ok()
 }
 
 #[cfg(test)]

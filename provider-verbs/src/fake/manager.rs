@@ -70,17 +70,8 @@ struct End {
     stands: bool,
 }
 
-enum Said {
-    AddressResolved,
-    RouteResolved,
-    Asked { passive: u64, from: SocketAddr, queue_pair: u32, data: Vec<u8> },
-    Answered { queue_pair: u32, data: Vec<u8> },
-    Nobody,
-    Refused { data: Vec<u8> },
-    Failed,
-    Established,
-    Disconnected,
-}
+/// What an end is told, of which others are known by their numbers.
+type Said = Happening<u64>;
 
 impl Exchange {
     /// Connections that were made, and ids that exist.
@@ -146,7 +137,7 @@ impl Exchange {
         self.end(caller).peer = Some(passive);
         let mut data = data.to_vec();
         data.resize(REQUEST_BYTES_MAX, 0);
-        self.say(listener, Said::Asked { passive, from, queue_pair, data });
+        self.say(listener, Said::Asked { id: passive, from, queue_pair, data });
     }
 
     /// An end goes: the other one hears of it, and so do those who had asked it.
@@ -158,7 +149,7 @@ impl Exchange {
         let mut turned_away = Vec::new();
         if let Some(channel) = self.channels.get_mut(&end.channel) {
             channel.events.retain(|(to, said)| {
-                if let (true, Said::Asked { passive, .. }) = (*to == id, said) {
+                if let (true, Said::Asked { id: passive, .. }) = (*to == id, said) {
                     turned_away.push(*passive);
                 }
                 *to != id
@@ -261,7 +252,7 @@ impl Manager<FakeDevice> for FakeManager {
         let happening = match said {
             Said::AddressResolved => Happening::AddressResolved,
             Said::RouteResolved => Happening::RouteResolved,
-            Said::Asked { passive: id, from, queue_pair, data } => Happening::Asked {
+            Said::Asked { id, from, queue_pair, data } => Happening::Asked {
                 id: FakeId { manager: self.clone(), id },
                 from,
                 queue_pair,
@@ -270,7 +261,7 @@ impl Manager<FakeDevice> for FakeManager {
             Said::Answered { queue_pair, data } => Happening::Answered { queue_pair, data },
             Said::Nobody => Happening::Nobody,
             Said::Refused { data } => Happening::Refused { data },
-            Said::Failed => Happening::Failed("the test says so".into()),
+            Said::Failed(why) => Happening::Failed(why),
             Said::Established => Happening::Established,
             Said::Disconnected => Happening::Disconnected,
         };
@@ -320,7 +311,8 @@ impl ManagedId<FakeDevice> for FakeId {
     fn resolve_route(&self, _within: Duration) -> Result<(), VerbsError> {
         self.with(|exchange| {
             let failed = exchange.faults.no_route;
-            exchange.say(self.id, if failed { Said::Failed } else { Said::RouteResolved });
+            let no_route = Said::Failed("the test says so".into());
+            exchange.say(self.id, if failed { no_route } else { Said::RouteResolved });
         });
         Ok(())
     }

@@ -18,6 +18,7 @@ use rdma_core_sys::{rdmacm::*, verbs::IBV_EVENT_COMM_EST};
 
 use super::{
     Rdma,
+    queue_pair::{NOT_READY_RETRIES, RETRIES},
     socket_address::{SocketAddress, address_at},
 };
 use crate::{
@@ -253,8 +254,8 @@ impl RdmaId {
             responder_resources: 1,
             initiator_depth: 1,
             flow_control: 0,
-            retry_count: 6,
-            rnr_retry_count: 6,
+            retry_count: RETRIES,
+            rnr_retry_count: NOT_READY_RETRIES,
             srq: 1,
             qp_num: queue_pair,
         }

@@ -20,9 +20,9 @@ use crate::{
 const TIMEOUT: u8 = 16;
 /// Retries after that, so that nobody answers within 2 s is an error. 7 would mean for ever on
 /// rxe.
-const RETRIES: u8 = 6;
+pub(super) const RETRIES: u8 = 6;
 /// The same for a receiver without buffers, which credit keeps from happening.
-const NOT_READY_RETRIES: u8 = 6;
+pub(super) const NOT_READY_RETRIES: u8 = 6;
 /// How long a receiver asks to wait then: 0.64 ms.
 const NOT_READY_TIMER: u8 = 12;
 /// Sends of one chain at most.

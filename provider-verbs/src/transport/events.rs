@@ -28,6 +28,12 @@ impl<V: Verbs> RcTransport<V> {
         self.events.push_back(Told { event, end: None });
     }
 
+    /// The peer's connection is over: it was closed in order, or it died.
+    pub(super) fn tell_end(&mut self, peer: PeerIndex, in_order: bool) {
+        let (closed, died) = (TransportEvent::Closed { peer }, TransportEvent::Died { peer });
+        self.tell(if in_order { closed } else { died });
+    }
+
     pub(super) fn next_event(&mut self) -> Option<TransportEvent> {
         while self.events.is_empty() {
             let event = self.shared.pop()?;
@@ -75,11 +81,11 @@ impl<V: Verbs> RcTransport<V> {
                     self.tell(TransportEvent::Closed { peer });
                 }
             }
-            StationEvent::Disconnected { link } => match self.managed_end(link) {
-                Some((peer, true)) => self.tell(TransportEvent::Closed { peer }),
-                Some((peer, false)) => self.tell(TransportEvent::Died { peer }),
-                None => {}
-            },
+            StationEvent::Disconnected { link } => {
+                if let Some((peer, in_order)) = self.managed_end(link) {
+                    self.tell_end(peer, in_order);
+                }
+            }
             StationEvent::Probe => {
                 self.shared.note_probe();
                 self.probe();

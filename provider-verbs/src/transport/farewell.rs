@@ -4,7 +4,7 @@
 //! the queue pair: who received writes how many packets came, behind the credit, and who sent says
 //! goodbye by a packet of nothing. Where there is no last word, the peer died.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use kestrel_core::{memory::Piece, transport::PeerIndex};
 
@@ -13,7 +13,7 @@ use super::{
     lane::{COUNT_BYTES, count_word},
 };
 use crate::{
-    control::Command,
+    control::{Command, LAST_WORD_MAX},
     fork_guard,
     receive_pool::BUFFER_BYTES,
     send_pool::SendPool,
@@ -21,9 +21,6 @@ use crate::{
     station::StationEvent,
     verbs::{RemoteMemory, Verb, Verbs},
 };
-
-/// How long last words may take: a packet that is lost is repeated several times until then.
-const LAST_WORD_MAX: Duration = Duration::from_secs(1);
 
 const _: () = assert!(COUNT_BYTES <= BUFFER_BYTES);
 

@@ -169,9 +169,8 @@ impl<V: Verbs> RcTransport<V> {
         if status == Status::RETRIES_EXCEEDED || status == Status::FLUSHED {
             tracing::info!(peer, "a connection failed: {status}");
             // What the manager has to say of it may be on its way, or lost.
-            let is_over = self.had_last_word(owner);
-            let (closed, died) = (TransportEvent::Closed { peer }, TransportEvent::Died { peer });
-            return self.tell(if is_over { closed } else { died });
+            let in_order = self.had_last_word(owner);
+            return self.tell_end(peer, in_order);
         }
         let reason = format!("the connection failed: {status}");
         let reason = Unreachable { errno: Errno::CONNABORTED, reason };

@@ -130,3 +130,36 @@ pub fn stream(from: &mut FakeTransport, to: &mut FakeTransport, peer: PeerIndex,
         assert!(start.elapsed() < PATIENCE, "in vain: {received} of {count} messages");
     }
 }
+
+/// The key of a scene's endpoints.
+pub const KEY: &[u8] = b"job 17";
+
+/// Two endpoints with a key, to one of which things are done.
+pub struct Scene {
+    pub fabric: FakeFabric,
+    pub victim: FakeTransport,
+    pub friend: FakeTransport,
+    _provider: RcProvider<FakeDevice>,
+}
+
+impl Scene {
+    /// On a provider that is made like that.
+    pub fn on(make: impl Fn(&FakeFabric, FakeOptions) -> RcProvider<FakeDevice>) -> Scene {
+        let fabric = FakeFabric::default();
+        let provider = make(&fabric, FakeOptions::default());
+        let (mut victim, mut friend) =
+            (provider.open(None, KEY).unwrap(), provider.open(None, KEY).unwrap());
+        connect(&mut friend, &mut victim, 0);
+        Scene { fabric, victim, friend, _provider: provider }
+    }
+
+    /// Nobody else has noticed anything.
+    #[track_caller]
+    pub fn ends_well(mut self) {
+        assert!(self.victim.event().is_none());
+        stream(&mut self.friend, &mut self.victim, 0, 100);
+        connect(&mut self.victim, &mut self.friend, 0);
+        stream(&mut self.victim, &mut self.friend, 0, 100);
+        assert_eq!(self.fabric.tally().not_ready, 0);
+    }
+}

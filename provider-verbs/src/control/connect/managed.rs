@@ -41,6 +41,14 @@ pub(super) struct Asking<V: Verbs> {
     request: Vec<u8>,
 }
 
+impl<V: Verbs> Outgoing<V> {
+    /// The next attempt goes over TCP.
+    pub(super) fn leave_manager(&mut self, why: &str) {
+        tracing::debug!(to = %self.to, "TCP is tried: {why}");
+        self.by_manager = false;
+    }
+}
+
 impl<V: Verbs> ControlThread<V> {
     /// Begins an attempt through the connection manager.
     pub(super) fn attempt_managed(&mut self, id: u64) {
@@ -74,8 +82,7 @@ impl<V: Verbs> ControlThread<V> {
     /// The connection manager cannot help.
     fn manager_failed(&mut self, id: u64, why: String) {
         if let Some(outgoing) = self.outgoing.get_mut(&id) {
-            tracing::debug!(to = %outgoing.to, "TCP is tried: {why}");
-            outgoing.by_manager = false;
+            outgoing.leave_manager(&why);
             self.try_again(id, why);
         }
     }
@@ -186,9 +193,9 @@ impl<V: Verbs> ControlThread<V> {
         let proved = key
             .is_some_and(|key| Reply::is_proved(data, key.bytes(), &parties, &request, queue_pair));
         let from = SocketAddr::new(to.ip(), reply.port);
-        let wanted = SocketAddr::new(to.ip(), to.port());
-        let joined = check_answer(to, proved, from == wanted, from, reply.buffer_bytes.into())
-            .and_then(|()| {
+        let is_meant = from == parties.wanted;
+        let joined =
+            check_answer(to, proved, is_meant, from, reply.buffer_bytes.into()).and_then(|()| {
                 let joined = offer.join_managed(&managed, record.shared.dscp);
                 joined.map_err(|source| ConnectError::Verbs { to, source })
             });
