@@ -2,7 +2,7 @@
 
 import pytest
 
-from lab import HERE, run
+from lab import HERE, example, run
 
 
 @pytest.fixture(scope="session")
@@ -14,3 +14,9 @@ def ready() -> None:
     if done.returncode == 125:
         pytest.skip(done.stderr.strip().splitlines()[-1])
     assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="session")
+def echo() -> str:
+    """The example that asks and answers, built."""
+    return example("echo")

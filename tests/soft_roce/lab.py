@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -126,3 +127,23 @@ def latencies(output: str, size: int) -> tuple[float, float]:
         if len(fields) >= 9 and fields[0] == str(size):
             return float(fields[2]), float(fields[4])
     pytest.fail(f"no row for {size} bytes:\n{output}")
+
+
+# What two who ask see of a cable that is pulled, one busy and one silent, and of one that is plugged.
+# `serve` and `$echo` are the test's.
+PULL_AND_PLUG = """serve 7000
+$echo ask 10.9.0.2:7000 100 busy >/tmp/busy & busy=$!
+$echo ask 10.9.0.2:7000 100 idle >/tmp/idle & idle=$!
+says answers /tmp/busy; says answers /tmp/idle
+cable pull; pulled=$(date +%s%3N)
+wait $busy; cat /tmp/busy; wait $idle; echo "idle after $(($(date +%s%3N) - pulled)) ms"
+grep ended /tmp/idle
+cable plug
+$echo ask 10.9.0.2:7000 50 2>&1
+"""
+
+
+def ended(output: str) -> list[tuple[int, str]]:
+    """After how many milliseconds connections of the echo example ended, and how."""
+    found = re.findall(r"ended (\d+) ms after the last answer: (\w+)", output)
+    return [(int(ms), how) for ms, how in found]

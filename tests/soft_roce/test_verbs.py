@@ -9,19 +9,13 @@ import re
 
 import pytest
 
-from lab import example, needs_guest, run_script
+from lab import PULL_AND_PLUG, ended, needs_guest, run_script
 
 pytestmark = [pytest.mark.usefixtures("ready"), needs_guest]
 
 # The bounds of docs/verbs.md for a cable that is pulled, and some time for an emulated machine.
 BUSY_MS_MAX = 8_000 + 10_000
 SILENT_MS_MAX = 5_000 + 10_000
-
-
-@pytest.fixture(scope="session")
-def echo() -> str:
-    """The example that asks and answers, built."""
-    return example("echo")
 
 
 def between_hosts(echo: str, *options: object, script: str) -> str:
@@ -31,12 +25,6 @@ def between_hosts(echo: str, *options: object, script: str) -> str:
     serve() {{ on-peer $echo serve 10.9.0.2:$1 & peer_listening $1; }}
     """
     return run_script("--two", *options, script=start + script)
-
-
-def ended(output: str) -> list[tuple[int, str]]:
-    """After how many milliseconds connections ended, and how."""
-    found = re.findall(r"ended (\d+) ms after the last answer: (\w+)", output)
-    return [(int(ms), how) for ms, how in found]
 
 
 WHOLE = pytest.param([], id="whole", marks=pytest.mark.full)
@@ -58,20 +46,7 @@ def test_two_hosts_ask_and_answer(echo: str, options: list[str]) -> None:
 
 
 def test_a_pulled_cable_is_noticed_and_a_plugged_one_works(echo: str) -> None:
-    output = between_hosts(
-        echo,
-        script="""
-        serve 7000
-        $echo ask 10.9.0.2:7000 100 busy >/tmp/busy & busy=$!
-        $echo ask 10.9.0.2:7000 100 idle >/tmp/idle & idle=$!
-        says answers /tmp/busy; says answers /tmp/idle
-        cable pull; pulled=$(date +%s%3N)
-        wait $busy; cat /tmp/busy; wait $idle; echo "idle after $(($(date +%s%3N) - pulled)) ms"
-        grep ended /tmp/idle
-        cable plug
-        $echo ask 10.9.0.2:7000 50
-        """,
-    )
+    output = between_hosts(echo, script=PULL_AND_PLUG)
     (busy, how_busy), (_, how_idle) = ended(output)
     assert (how_busy, how_idle) == ("Died", "Died")
     assert busy < BUSY_MS_MAX, output
