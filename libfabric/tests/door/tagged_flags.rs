@@ -106,6 +106,14 @@ fn receive_from_two(directed: bool) {
     // SAFETY: the info is libfabric's.
     assert_eq!(unsafe { (*world.info).caps } & DIRECTED_RECV != 0, directed);
     let to = nodes[2];
+    // Who is connected is heard within a poll, so that one sender's messages are there before the other's.
+    for from in [0, 1] {
+        let mut greeting = [0_u8; 8];
+        let into = Message { to: u64::MAX, ..Message::of(&mut greeting, 5) };
+        assert_eq!(into.receive(to, 0), 0);
+        inject(&nodes, from, true);
+        assert_eq!(world.completion(to).len, 8);
+    }
     for (tagged, early) in [(true, true), (true, false), (false, true), (false, false)] {
         let mut rooms = [[0_u8; 8]; 3];
         // The second sender's receive comes first, then anybody's, then the first sender's.
