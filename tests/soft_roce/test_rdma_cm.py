@@ -77,6 +77,29 @@ def test_two_hosts_ask_and_answer(echo: str, options: list[str]) -> None:
 
 
 @pytest.mark.full
+def test_hosts_of_ipv6_alone_reach_each_other(echo: str) -> None:
+    """Over TCP and through rdma_cm, from the one GID that has such an address and is not of a link alone."""
+    output = managed(
+        echo,
+        "--two",
+        script="""
+        change() { echo "ip addr del 10.9.0.$1/24 dev eth0; ip addr add fd09::$1/64 dev eth0"; }
+        eval "$(change 1)"; on-peer sh -c "$(change 2)"
+        for way in tcp rdma_cm; do
+            export FI_KESTREL_CONNECT_BY=$way
+            on-peer $echo serve [fd09::2]:7000 2>/tmp/serve & serves=$!; peer_listening 7000
+            $echo ask [fd09::2]:7000 50 2>&1; confirmed
+            on-peer sh -c 'kill $(pidof echo)'; ! wait $serves
+        done
+        """,
+    )
+    assert output.count("50 answers") == 2, output
+    assert output.count("uses GID 1: fd09::1") == 2, output
+    assert output.count("connected through rdma_cm to=[fd09::2]:7000") == 1, output
+    assert confirmed(output) == [(0, 0), (1, 1)], output
+
+
+@pytest.mark.full
 def test_a_stream_between_hosts_goes_through_rdma_cm(streams: str) -> None:
     """Connected endpoints do without being told to. A peer that is killed is noticed."""
     output = run_script(
