@@ -7,14 +7,14 @@ pub use std::sync::atomic::{Ordering, compiler_fence};
 pub use loom::{
     cell::UnsafeCell,
     hint::spin_loop,
-    sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, fence},
+    sync::atomic::{AtomicBool, AtomicIsize, AtomicU32, AtomicU64, AtomicUsize, fence},
     thread::yield_now,
 };
 
 #[cfg(not(loom))]
 pub use std::{
     hint::spin_loop,
-    sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, fence},
+    sync::atomic::{AtomicBool, AtomicIsize, AtomicU32, AtomicU64, AtomicUsize, fence},
     thread::yield_now,
 };
 

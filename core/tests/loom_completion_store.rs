@@ -221,6 +221,31 @@ fn an_error_that_one_reader_met_can_be_taken_by_another() {
 }
 
 #[test]
+fn an_error_that_nobody_met_is_taken_once() {
+    explore("an error that is taken before its mark", 2, || {
+        let (store, _) = Store::new();
+        let other = store.clone();
+        let pushing = thread::spawn(move || {
+            other.push(1);
+            other.push_error(2);
+            other.push(3);
+        });
+        store.turns.take();
+        let early = store.store.pop_error().map(|error| error.context);
+        let mut taken = store.reads(2);
+        pushing.join().unwrap();
+        taken.extend(store.reads(4));
+        let whole = if early.is_some() { [1, 3].as_slice() } else { &[1, 2, 3] };
+        assert_eq!((early.unwrap_or(2), &*taken), (2, whole));
+        assert!(store.store.is_empty());
+        // The next one stops a reader as ever.
+        store.push_error(4);
+        assert!(matches!(store.store.pop(&mut [Entry::default()]), Head::Error));
+        assert_eq!((store.read(), store.store.is_empty()), (Some(4), true));
+    });
+}
+
+#[test]
 fn who_falls_asleep_sees_the_entry_or_is_seen() {
     explore("a sleeper beside a push", 5, || {
         let (store, bell) = Store::new();

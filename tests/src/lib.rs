@@ -153,6 +153,7 @@ macro_rules! conformance {
             counters:
                 every_success_counts_once,
                 errors_count_apart_and_end_waits,
+                an_error_is_there_when_its_counter_tells_of_it,
                 a_wait_times_out,
                 a_bound_counter_does_not_close;
             triggered:

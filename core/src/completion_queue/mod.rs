@@ -181,7 +181,9 @@ impl<P: Provider> CompletionQueue<P> {
         ReadError::Empty
     }
 
-    /// Takes the error at the head of the queue; none if there is none.
+    /// Takes the earliest error. No read need have met it, since a counter may have told of it.
+    /// Reference: fi_cq(3), `fi_cq_readerr`: "If no error completions are available to read from the
+    /// CQ, returns -FI_EAGAIN".
     pub fn read_error(&self) -> Option<ErrorEntry> {
         self.store.pop_error()
     }

@@ -2,7 +2,8 @@
 //!
 //! Never overruns: beyond its size it grows. Errors keep their place among the
 //! successes: a mark in the queue stands for each, and reading stops at it
-//! (fi_cq(3): "-FI_EAVAIL").
+//! (fi_cq(3): "-FI_EAVAIL"). Who asks for an error gets it though nobody met its mark:
+//! a counter may have told of it. The mark is stepped over later.
 
 use std::{cell::UnsafeCell, marker::PhantomData};
 
@@ -11,7 +12,7 @@ use super::{
     entry_ring::EntryRing,
 };
 use crate::{
-    primitive::{AtomicUsize, Ordering, SegQueue, fence},
+    primitive::{AtomicIsize, AtomicUsize, Ordering, SegQueue, fence},
     ring::mpmc::{Popped, Ring},
     transport::Bell,
 };
@@ -45,7 +46,9 @@ enum Queue {
 pub struct CompletionStore {
     queue: Queue,
     errors: SegQueue<ErrorEntry>,
-    errors_ready: AtomicUsize,
+    /// Marks that were met, less the errors that were taken. Above 0 an error is to be read before
+    /// anything else; below, so many marks stand for errors that were taken before.
+    errors_met: AtomicIsize,
     sleepers: AtomicUsize,
     wake: Box<dyn Bell>,
 }
@@ -66,6 +69,19 @@ pub enum Head {
     Error,
 }
 
+impl Head {
+    /// So many entries were taken, and nothing follows.
+    #[inline(always)]
+    fn after(taken: usize) -> Head {
+        if taken == 0 { Head::Empty } else { Head::Taken(taken) }
+    }
+
+    /// The same, and an error follows.
+    fn at_error(taken: usize) -> Head {
+        if taken == 0 { Head::Error } else { Head::Taken(taken) }
+    }
+}
+
 impl CompletionStore {
     /// A store that holds `size` entries before it has to grow.
     pub fn new(sharing: Sharing, size: usize, wake: Box<dyn Bell>) -> Self {
@@ -76,7 +92,7 @@ impl CompletionStore {
         CompletionStore {
             queue,
             errors: SegQueue::new(),
-            errors_ready: AtomicUsize::new(0),
+            errors_met: AtomicIsize::new(0),
             sleepers: AtomicUsize::new(0),
             wake,
         }
@@ -111,27 +127,27 @@ impl CompletionStore {
     /// Moves completions over `entries`, as many as are there and fit.
     #[inline(always)]
     pub fn pop(&self, entries: &mut [Entry]) -> Head {
-        if self.errors_ready.load(Ordering::Relaxed) > 0 {
+        if self.errors_met.load(Ordering::Relaxed) > 0 {
             return Head::Error;
         }
         let mut taken = 0;
-        for entry in entries {
-            if !self.pop_into(entry) {
-                break;
+        while let Some(entry) = entries.get_mut(taken)
+            && self.pop_into(entry)
+        {
+            if entry.flags & ERROR_MARK == 0 {
+                taken += 1;
+            } else if self.meets_error() {
+                return Head::at_error(taken);
             }
-            if entry.flags & ERROR_MARK != 0 {
-                return self.met_error(taken);
-            }
-            taken += 1;
         }
-        if taken == 0 { Head::Empty } else { Head::Taken(taken) }
+        Head::after(taken)
     }
 
     /// Hands up to `count` completions to `take`, one after the other, each with
     /// its position: for readers that keep them in another form.
     #[inline(always)]
     pub fn pop_each(&self, count: usize, take: impl FnMut(usize, &Entry)) -> Head {
-        if self.errors_ready.load(Ordering::Relaxed) > 0 {
+        if self.errors_met.load(Ordering::Relaxed) > 0 {
             return Head::Error;
         }
         match &self.queue {
@@ -154,36 +170,39 @@ impl CompletionStore {
         while taken < count
             && let Some(entry) = queue.front()
         {
-            if entry.flags & ERROR_MARK != 0 {
+            if entry.flags & ERROR_MARK == 0 {
+                take(taken, entry);
                 queue.drop_front();
-                return self.met_error(taken);
+                taken += 1;
+                continue;
             }
-            take(taken, entry);
             queue.drop_front();
-            taken += 1;
+            if self.meets_error() {
+                return Head::at_error(taken);
+            }
         }
-        if taken == 0 { Head::Empty } else { Head::Taken(taken) }
+        Head::after(taken)
     }
 
     fn pop_copies(&self, count: usize, mut take: impl FnMut(usize, &Entry)) -> Head {
         let mut entry = Entry::default();
         let mut taken = 0;
         while taken < count && self.pop_into(&mut entry) {
-            if entry.flags & ERROR_MARK != 0 {
-                return self.met_error(taken);
+            if entry.flags & ERROR_MARK == 0 {
+                take(taken, &entry);
+                taken += 1;
+            } else if self.meets_error() {
+                return Head::at_error(taken);
             }
-            take(taken, &entry);
-            taken += 1;
         }
-        if taken == 0 { Head::Empty } else { Head::Taken(taken) }
+        Head::after(taken)
     }
 
-    /// The mark of an error was taken after so many entries.
+    /// A mark was taken from the queue. Whether its error is still to be read.
     #[cold]
-    fn met_error(&self, taken: usize) -> Head {
+    fn meets_error(&self) -> bool {
         // R7: pairs with A7 in `pop_error`: the error was there before its mark.
-        self.errors_ready.fetch_add(1, Ordering::Release);
-        if taken == 0 { Head::Error } else { Head::Taken(taken) }
+        self.errors_met.fetch_add(1, Ordering::Release) >= 0
     }
 
     /// Runs `produce` and moves what it completes over `entries`, as many as fit.
@@ -218,34 +237,14 @@ impl CompletionStore {
         }
     }
 
-    /// Takes the error at the head, if one is there.
+    /// Takes the earliest error, if there is one.
     pub fn pop_error(&self) -> Option<ErrorEntry> {
-        if self.errors_ready.load(Ordering::Relaxed) == 0 {
-            let mark = self.peek_mark();
-            if !mark {
-                return None;
-            }
-        }
-        let claim = |ready: usize| ready.checked_sub(1);
-        // A7: pairs with R7 in `pop`.
-        self.errors_ready.fetch_update(Ordering::Acquire, Ordering::Relaxed, claim).ok()?;
-        self.errors.pop()
-    }
-
-    /// Steps over an error mark at the head, so that an error can be read
-    /// without a `read` before it.
-    fn peek_mark(&self) -> bool {
-        let Queue::Exclusive(queue) = &self.queue else {
-            return false;
-        };
-        // SAFETY: exclusive use, as `Sharing::Exclusive` says.
-        let queue = unsafe { &mut *queue.get() };
-        if queue.front().is_none_or(|entry| entry.flags & ERROR_MARK == 0) {
-            return false;
-        }
-        queue.pop_into(&mut Entry::default());
-        self.errors_ready.fetch_add(1, Ordering::Relaxed);
-        true
+        // A7: pairs with R7 in `meets_error`: who was told of an error by a reader finds it.
+        self.errors_met.load(Ordering::Acquire);
+        // Not before it is taken: a reader would step over the mark of one that is still there.
+        let error = self.errors.pop()?;
+        self.errors_met.fetch_sub(1, Ordering::Relaxed);
+        Some(error)
     }
 
     /// Whether nothing can be read.
@@ -256,7 +255,7 @@ impl CompletionStore {
             Queue::Exclusive(queue) => unsafe { (*queue.get()).is_empty() },
             Queue::Shared { ring, overflow } => !ring.is_ready() && overflow.is_empty(),
         };
-        entries && self.errors_ready.load(Ordering::Relaxed) == 0
+        entries && self.errors_met.load(Ordering::Relaxed) <= 0
     }
 
     /// Announces a sleeper, who must look once more before sleeping.

@@ -19,7 +19,6 @@ use crate::{
 };
 
 const MIN_MULTI_RECV: c_int = 0;
-const CANCELED: c_int = 125;
 const CONNRESET: c_int = 104;
 const UNSPEC: u64 = u64::MAX;
 /// More than leaves without its receiver's consent.
@@ -109,7 +108,7 @@ fn what_is_canceled_or_set_is_a_contexts_own() {
     assert_eq!(receive(pair.receive.ep, &mut received, 5), 0);
     assert_eq!(cancel(pair.receive.ep, 5), 0);
     assert_eq!(pair.receive.read().err(), Some(code::AVAIL));
-    assert_eq!(pair.receive.read_error().unwrap().err, CANCELED);
+    assert_eq!(pair.receive.read_error().unwrap().err, -code::CANCELED);
     pair.close();
     assert_eq!(close(av), 0);
 }

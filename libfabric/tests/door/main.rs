@@ -68,6 +68,7 @@ mod code {
     pub const OPNOTSUPP: i32 = -95;
     pub const CONNABORTED: i32 = -103;
     pub const TIMEDOUT: i32 = -110;
+    pub const CANCELED: i32 = -125;
     pub const TOOSMALL: i32 = -257;
     pub const OPBADSTATE: i32 = -258;
     pub const AVAIL: i32 = -259;

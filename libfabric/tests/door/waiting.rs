@@ -301,6 +301,34 @@ fn a_waiter_is_woken_by_what_another_thread_counts() {
     assert_eq!((close(to.ep), close(counter), close(to.cq)), (0, 0, 0));
 }
 
+/// fi_cq(3), of `fi_cq_readerr`: "If no error completions are available to read from the CQ, returns
+/// -FI_EAGAIN". There is one, though nobody has read the success in front of it.
+#[test]
+fn an_error_is_there_when_its_counter_tells_of_it() {
+    let Some(host) = host("an_error_is_there_when_its_counter_tells_of_it") else { return };
+    let mut world = World::new(host, 1);
+    let (counter, to) = counted_node(&mut world, flag::RECV);
+    expect(&world);
+    send(world.nodes[0]);
+    let mut room = [0_u8; 8];
+    let room = room.as_mut_ptr().cast::<c_void>();
+    // SAFETY: the objects are open, and the buffer outlives its receive.
+    unsafe {
+        let ops = &*(*counter).ops;
+        assert_eq!((ops.wait)(counter, 1, 10_000), 0);
+        assert_eq!(((*(*to.ep).msg).recv)(to.ep, room, 8, null_mut(), u64::MAX, room), 0);
+        assert_eq!(((*(*to.ep).ops).cancel)(to.ep.cast(), room), 0);
+        assert_eq!(((ops.read)(counter), (ops.readerr)(counter)), (1, 1));
+    }
+    let error = to.read_error().unwrap();
+    assert_eq!((error.err, error.op_context), (-code::CANCELED, room));
+    assert_eq!(to.read_error().err(), Some(code::AGAIN));
+    assert_eq!(to.read().map(|entry| entry.flags), Ok(flag::MSG | flag::RECV));
+    assert_eq!(to.read().err(), Some(code::AGAIN));
+    world.nodes.pop();
+    assert_eq!((close(to.ep), close(counter), close(to.cq)), (0, 0, 0));
+}
+
 #[test]
 fn a_poll_set_names_who_has_something() {
     let Some(host) = host("a_poll_set_names_who_has_something") else { return };

@@ -1,10 +1,13 @@
 //! Counters. Reference: fi_cntr(3).
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use kestrel_core::{
     completion_counter::{CompletionCounter, WaitError},
-    completion_queue::CompletionQueue,
+    completion_queue::{CompletionQueue, Entry, ErrorEntry, ReadError},
     endpoint::{Endpoint, EndpointOptions},
     error::{Errno, HasErrno},
     flags::Flags,
@@ -18,23 +21,27 @@ struct Counted<P: Provider> {
     endpoint: Arc<Endpoint<P>>,
     sends: Arc<CompletionCounter<P>>,
     receives: Arc<CompletionCounter<P>>,
-    _queue: Arc<CompletionQueue<P>>,
+    queue: Arc<CompletionQueue<P>>,
 }
 
+/// An endpoint that is its own peer, and reports successes in its queue if that is asked for.
 fn counted<P: Provider>(bed: &Bed<P>) -> Counted<P> {
+    counted_and_reported(bed, Flags::SELECTIVE_COMPLETION)
+}
+
+fn counted_and_reported<P: Provider>(bed: &Bed<P>, reported: Flags) -> Counted<P> {
     let domain = bed.domain(Default::default());
     let endpoint = Endpoint::open(&domain, EndpointOptions::default()).unwrap();
     let (sends, receives) = (CompletionCounter::open(&domain), CompletionCounter::open(&domain));
     let queue = CompletionQueue::open(&domain, 0).unwrap();
-    let both = Flags::TRANSMIT | Flags::RECV | Flags::SELECTIVE_COMPLETION;
-    endpoint.bind_completion_queue(&queue, both).unwrap();
+    endpoint.bind_completion_queue(&queue, Flags::TRANSMIT | Flags::RECV | reported).unwrap();
     endpoint.bind_counter(&sends, Flags::SEND).unwrap();
     endpoint.bind_counter(&receives, Flags::RECV).unwrap();
     let vector = open_vector();
     endpoint.bind_address_vector(&vector).unwrap();
     vector.insert_one(endpoint.address()).unwrap();
     endpoint.enable().unwrap();
-    Counted { endpoint, sends, receives, _queue: queue }
+    Counted { endpoint, sends, receives, queue }
 }
 
 pub fn every_success_counts_once<P: Provider>(bed: &Bed<P>) {
@@ -81,6 +88,29 @@ pub fn errors_count_apart_and_end_waits<P: Provider>(bed: &Bed<P>) {
     endpoint.receive(vec![0; 4], 0, 5).unwrap();
     endpoint.cancel(5).unwrap();
     assert_eq!(receives.counter().read_error(), 2);
+}
+
+/// fi_cq(3), of `fi_cq_readerr`: "If no error completions are available to read from the CQ, returns
+/// -FI_EAGAIN". Here nobody has read the entries in front of it, and the reads after it find them.
+pub fn an_error_is_there_when_its_counter_tells_of_it<P: Provider>(bed: &Bed<P>) {
+    let Counted { endpoint, receives, queue, .. } = counted_and_reported(bed, Flags::empty());
+    for (context, room) in [(1, 8), (2, 4), (3, 8), (4, 4)] {
+        endpoint.receive(vec![0; room], 0, context).unwrap();
+        endpoint.inject(&[1; 8], 0).unwrap();
+        let start = Instant::now();
+        while receives.read() + receives.counter().read_error() < context {
+            assert!(start.elapsed() < PATIENCE);
+        }
+    }
+    let context = |error: ErrorEntry| (error.context, error.errno);
+    assert_eq!(queue.read_error().map(context), Some((2, Errno::TRUNC)));
+    let mut entries: [Entry; 4] = Default::default();
+    assert_eq!(queue.read(&mut entries), Ok(2), "what stands between the errors that are left");
+    assert_eq!((entries[0].context, entries[1].context), (1, 3));
+    assert_eq!(queue.read(&mut entries), Err(ReadError::ErrorAvailable));
+    assert_eq!(queue.read_error().map(context), Some((4, Errno::TRUNC)));
+    assert!(queue.read_error().is_none());
+    assert_eq!(queue.read(&mut entries), Err(ReadError::Empty));
 }
 
 pub fn a_wait_times_out<P: Provider>(bed: &Bed<P>) {
