@@ -26,6 +26,7 @@ mod forks;
 mod host;
 mod life_cycle;
 mod mixed_contexts;
+mod multicast;
 mod names;
 mod one_sided;
 mod refusals;
