@@ -31,7 +31,6 @@ const AV_AUTH_KEY: usize = usize::MAX;
 const AUTH_KEY: u64 = 1 << 57;
 const USER_ID: u64 = 1 << 41;
 const SOURCE_ERR: u64 = 1 << 50;
-const DIRECTED_RECV: u64 = 1 << 59;
 const RMA: u64 = 1 << 2;
 /// A mode of memory regions.
 const VIRT_ADDR: i32 = 1 << 2;
@@ -40,7 +39,7 @@ const VIRT_ADDR: i32 = 1 << 2;
 fn keyed() -> Option<World> {
     let host = host("authorization keys in address vectors")?;
     Some(World::empty(host, |hints| {
-        hints.caps = flag::MSG | flag::TAGGED | RMA | flag::SOURCE | DIRECTED_RECV;
+        hints.caps = flag::MSG | flag::TAGGED | RMA | flag::SOURCE | flag::DIRECTED_RECV;
         ask(hints);
     }))
 }
@@ -255,7 +254,7 @@ fn receives_are_directed_by_key() {
 fn shared_receives_are_directed_by_key() {
     let Some(host) = host("shared_receives_are_directed_by_key") else { return };
     let world = World::empty(host, |hints| {
-        hints.caps = flag::MSG | flag::TAGGED | flag::SOURCE | DIRECTED_RECV;
+        hints.caps = flag::MSG | flag::TAGGED | flag::SOURCE | flag::DIRECTED_RECV;
         ask(hints);
         // SAFETY: hints have all attributes.
         unsafe { (*hints.ep_attr).rx_ctx_cnt = SHARED };

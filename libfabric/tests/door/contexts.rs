@@ -18,7 +18,6 @@ pub const NAMED_RX_CTX: u64 = 1 << 58;
 const BITS: c_int = 2;
 pub const SHARED: usize = usize::MAX;
 const MIN_MULTI_RECV: c_int = 0;
-const MULTI_RECV: u64 = 1 << 16;
 const UNSPEC: u64 = u64::MAX;
 const CANCELED: c_int = 125;
 
@@ -427,7 +426,7 @@ fn one_buffer_takes_the_messages_of_several_endpoints() {
         let iov = crate::abi::attributes::Iovec { base: (&raw mut buffer).cast(), len: 16 };
         let mut msg: crate::abi::message::Msg = mem::zeroed();
         (msg.msg_iov, msg.iov_count, msg.addr) = (&raw const iov, 1, UNSPEC);
-        assert_eq!(((*(*srx).msg).recvmsg)(srx, &raw const msg, MULTI_RECV), 0);
+        assert_eq!(((*(*srx).msg).recvmsg)(srx, &raw const msg, flag::MULTI_RECV), 0);
     }
     let (mut messages, mut released) = (0, 0);
     for (to, sent) in [(1, &5), (0, &6)] {
@@ -437,7 +436,7 @@ fn one_buffer_takes_the_messages_of_several_endpoints() {
     while (messages, released) != (2, 1) {
         for node in &nodes {
             match node.read() {
-                Ok(entry) if entry.flags & MULTI_RECV != 0 => released += 1,
+                Ok(entry) if entry.flags & flag::MULTI_RECV != 0 => released += 1,
                 Ok(entry) if entry.flags & flag::RECV != 0 => messages += 1,
                 Ok(_) | Err(code::AGAIN) => {}
                 Err(status) => panic!("{status}"),

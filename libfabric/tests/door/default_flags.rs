@@ -8,10 +8,9 @@ use crate::{
     code, flag,
     host::host,
     one_sided::register,
-    world::{Node, World, cq_attr},
+    world::{World, cq_attr},
 };
 
-const MULTI_RECV: u64 = 1 << 16;
 const INJECT: u64 = 1 << 25;
 const DELIVERY_COMPLETE: u64 = 1 << 28;
 const NONE: *mut c_void = null_mut();
@@ -115,15 +114,6 @@ fn operands_are_free_at_once() {
     }
 }
 
-fn send(node: Node, to: u64, bytes: &[u8]) {
-    // SAFETY: the endpoint is open, and the bytes live until the completion.
-    let sent = unsafe {
-        let send = (*(*node.ep).msg).send;
-        send(node.ep, bytes.as_ptr().cast(), bytes.len(), NONE, to, NONE)
-    };
-    assert_eq!(sent, 0);
-}
-
 /// "FI_DELIVERY_COMPLETE: Indicates that a completion should be generated when the operation has
 /// been processed by the destination endpoint(s)."
 #[test]
@@ -133,9 +123,9 @@ fn a_send_completes_when_it_is_delivered() {
         let world = world(host, flags, 0);
         let [from, to] = [world.nodes[0], world.nodes[1]];
         // The peer is connected by then.
-        send(from, 1, b"first");
+        assert_eq!(from.send(b"first", 1, 0), 0);
         world.completion(from);
-        send(from, 1, b"second");
+        assert_eq!(from.send(b"second", 1, 0), 0);
         let told = (0..1000).any(|_| from.read().is_ok());
         assert_eq!(told, early, "the peer's engine was not driven");
         if !told {
@@ -150,7 +140,7 @@ fn a_send_completes_when_it_is_delivered() {
 #[test]
 fn a_receive_takes_several_messages() {
     let Some(host) = host("a_receive_takes_several_messages") else { return };
-    let world = world(host, 0, MULTI_RECV);
+    let world = world(host, 0, flag::MULTI_RECV);
     let [from, to] = [world.nodes[0], world.nodes[1]];
     let mut buffer = [0_u8; 256];
     // SAFETY: the endpoint is open, and the buffer outlives it.
@@ -160,10 +150,10 @@ fn a_receive_takes_several_messages() {
     };
     assert_eq!(posted, 0);
     let messages: [&[u8]; 3] = [b"one", b"two", &[7; 200]];
-    for (bytes, released) in messages.into_iter().zip([0, 0, MULTI_RECV]) {
-        send(from, 1, bytes);
+    for (bytes, released) in messages.into_iter().zip([0, 0, flag::MULTI_RECV]) {
+        assert_eq!(from.send(bytes, 1, 0), 0);
         let entry = world.completion(to);
-        assert_eq!((entry.len, entry.flags & MULTI_RECV), (bytes.len(), released));
+        assert_eq!((entry.len, entry.flags & flag::MULTI_RECV), (bytes.len(), released));
         // SAFETY: so much of the buffer was filled.
         let filled = unsafe { std::slice::from_raw_parts(entry.buf.cast::<u8>(), entry.len) };
         assert_eq!(filled, bytes);

@@ -77,6 +77,7 @@ mod code {
     pub const NOEQ: i32 = -261;
     pub const DOMAIN: i32 = -262;
     pub const NOCQ: i32 = -263;
+    pub const TRUNC: i32 = -265;
 }
 
 /// Types of endpoints.
@@ -98,11 +99,14 @@ mod flag {
     pub const SEND: u64 = 1 << 11;
     pub const REMOTE_READ: u64 = 1 << 12;
     pub const REMOTE_WRITE: u64 = 1 << 13;
+    pub const MULTI_RECV: u64 = 1 << 16;
     pub const REMOTE_CQ_DATA: u64 = 1 << 17;
     pub const PEEK: u64 = 1 << 19;
     pub const COMMIT_COMPLETE: u64 = 1 << 30;
     pub const RMA_PMEM: u64 = 1 << 49;
     pub const SOURCE: u64 = 1 << 57;
+    /// As a capability.
+    pub const DIRECTED_RECV: u64 = 1 << 59;
     /// As a binding flag.
     pub const SELECTIVE_COMPLETION: u64 = 1 << 59;
     /// As a flag of fi_getinfo.

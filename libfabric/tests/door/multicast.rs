@@ -16,7 +16,7 @@ use crate::{
     flag,
     host::host,
     vectors::{next_event, open_eq},
-    world::{self, Node, World, bind, cq_attr, enable},
+    world::{self, World, bind, cq_attr},
 };
 
 const MULTICAST: u64 = 1 << 5;
@@ -40,13 +40,9 @@ fn add_members(world: &mut World, count: usize) -> *mut FidEq {
     let eq = open_eq(world);
     world.queue = eq;
     for _ in 0..count {
-        let node = Node { cq: world.open_cq(&mut cq_attr()).unwrap(), ep: world.open_ep() };
-        assert_eq!(bind(node.ep, node.cq, flag::SEND | flag::RECV), 0);
-        assert_eq!(bind(node.ep, world.av, 0), 0);
-        assert_eq!(bind(node.ep, eq, 0), 0);
-        assert_eq!(enable(node.ep), 0);
-        assert_eq!(world.insert(node.ep), world.nodes.len() as u64);
-        world.nodes.push(node);
+        let ep = world.open_ep();
+        assert_eq!(bind(ep, eq, 0), 0);
+        world.add(ep, &mut cq_attr(), 0);
     }
     eq
 }

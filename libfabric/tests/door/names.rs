@@ -87,12 +87,12 @@ impl Drop for Place {
     }
 }
 
-fn bytes(text: &str) -> Vec<u8> {
+pub fn bytes(text: &str) -> Vec<u8> {
     Address::from(text.parse::<SocketAddr>().unwrap()).to_bytes().to_vec()
 }
 
 /// `fi_setname`, of a passive or an active endpoint: both begin alike, up to this table.
-fn set_name<T>(endpoint: *mut T, bytes: &[u8]) -> c_int {
+pub fn set_name<T>(endpoint: *mut T, bytes: &[u8]) -> c_int {
     let endpoint = endpoint.cast::<FidPep>();
     // SAFETY: the endpoint is open, and the address is there.
     unsafe {

@@ -84,11 +84,11 @@ fn connected(host: &'static Host) -> (Place, End, End) {
     (place, caller, acceptor)
 }
 
-fn iovec(buffer: &mut [u8]) -> Iovec {
+pub fn iovec(buffer: &mut [u8]) -> Iovec {
     Iovec { base: buffer.as_mut_ptr().cast(), len: buffer.len() }
 }
 
-fn message(iov: &[Iovec]) -> Msg {
+pub fn message(iov: &[Iovec]) -> Msg {
     // SAFETY: zeroes and null pointers are a message without bytes.
     let empty: Msg = unsafe { std::mem::zeroed() };
     Msg { msg_iov: iov.as_ptr(), iov_count: iov.len(), ..empty }

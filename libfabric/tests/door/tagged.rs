@@ -73,16 +73,7 @@ impl Message {
 
 /// What a peek, a claim or a discard completes with: an entry, or an error's number.
 fn outcome(world: &World, node: Node) -> Result<CqTaggedEntry, i32> {
-    let start = Instant::now();
-    loop {
-        match node.read() {
-            Ok(entry) => return Ok(entry),
-            Err(code::AGAIN) => world.nodes.iter().for_each(|node| node.progress()),
-            Err(code::AVAIL) => return Err(node.read_error().unwrap().err),
-            Err(status) => panic!("{status}"),
-        }
-        assert!(start.elapsed() < PATIENCE, "no completion came");
-    }
+    node.outcome(&world.nodes).map_err(|error| error.err)
 }
 
 /// Asks until the message is there.

@@ -15,7 +15,6 @@ use crate::{
 };
 
 const NONE: *mut c_void = null_mut();
-const DIRECTED_RECV: u64 = 1 << 59;
 
 /// Waits until the bytes have come, while both are driven; then nothing more comes.
 fn await_bytes(nodes: [Node; 2], place: &[u8; 8], expected: &[u8; 8]) {
@@ -100,11 +99,11 @@ fn inject(nodes: &[Node; 3], from: usize, tagged: bool) {
 fn receive_from_two(directed: bool) {
     let Some(host) = host("receives from one of two senders") else { return };
     let mut world = World::empty(host, |hints| {
-        hints.caps = flag::MSG | flag::TAGGED | if directed { DIRECTED_RECV } else { 0 };
+        hints.caps = flag::MSG | flag::TAGGED | if directed { flag::DIRECTED_RECV } else { 0 };
     });
     let nodes = [(); 3].map(|()| world.add_node(&mut cq_attr(), 0));
     // SAFETY: the info is libfabric's.
-    assert_eq!(unsafe { (*world.info).caps } & DIRECTED_RECV != 0, directed);
+    assert_eq!(unsafe { (*world.info).caps } & flag::DIRECTED_RECV != 0, directed);
     let to = nodes[2];
     // Who is connected is heard within a poll, so that one sender's messages are there before the other's.
     for from in [0, 1] {

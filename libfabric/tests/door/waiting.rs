@@ -10,9 +10,12 @@ use crate::{
     abi::{
         attributes::{CntrAttr, CqTaggedEntry, EqAttr, EqEntry, WaitAttr},
         fid::{Fid, FidCntr, FidCq, FidEq, FidPoll, FidWait},
+        info::Info,
     },
-    code, flag,
-    host::host,
+    code,
+    datagrams::asks_for_datagrams,
+    flag,
+    host::{Host, host},
     world::{Node, PATIENCE, World, bind, close, cq_attr, enable},
 };
 
@@ -21,8 +24,12 @@ const WAIT_SET: u32 = 2;
 const WAIT_FD: u32 = 3;
 const GETWAIT: c_int = 5;
 
-fn waiting_world(host: &'static crate::host::Host, wait_obj: u32) -> World {
-    let mut world = World::empty(host, |_| {});
+fn waiting_world(host: &'static Host, wait_obj: u32) -> World {
+    waiting_world_of(host, wait_obj, |_| {})
+}
+
+fn waiting_world_of(host: &'static Host, wait_obj: u32, change: fn(&mut Info)) -> World {
+    let mut world = World::empty(host, change);
     for _ in 0..2 {
         let mut attr = cq_attr();
         attr.wait_obj = wait_obj;
@@ -63,7 +70,7 @@ fn blocking_read(node: Node, timeout_ms: c_int) -> isize {
 }
 
 /// The objects are C's own: libfabric says that threads may share them (FI_THREAD_SAFE).
-struct Shared(World);
+pub struct Shared(pub World);
 // SAFETY: as said.
 unsafe impl Sync for Shared {}
 
@@ -71,21 +78,34 @@ unsafe impl Sync for Shared {}
 fn a_blocking_read_ends_by_message_time_or_signal() {
     let Some(host) = host("a_blocking_read_ends_by_message_time_or_signal") else { return };
     let world = Shared(waiting_world(host, WAIT_UNSPEC));
-    let world = &world;
     assert_eq!(blocking_read(world.0.nodes[1], 20), code::AGAIN as isize);
-    expect(&world.0);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            let Shared(world) = world;
-            send(world.nodes[0]);
-        });
-        assert_eq!(blocking_read(world.0.nodes[1], 20_000), 1);
-    });
+    is_woken_by_a_message(&world);
     // SAFETY: the queue is open.
     unsafe { ((*(*world.0.nodes[1].cq).ops).signal)(world.0.nodes[1].cq) };
     let start = Instant::now();
     assert_eq!(blocking_read(world.0.nodes[1], 20_000), code::AGAIN as isize);
     assert!(start.elapsed() < Duration::from_secs(10));
+}
+
+/// Node 1 sleeps when node 0 sends to it.
+fn is_woken_by_a_message(world: &Shared) {
+    expect(&world.0);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let Shared(world) = world;
+            std::thread::sleep(Duration::from_millis(20));
+            send(world.nodes[0]);
+        });
+        assert_eq!(blocking_read(world.0.nodes[1], 20_000), 1);
+    });
+}
+
+/// Also the first one of a peer that nothing was heard of.
+#[test]
+fn a_datagram_wakes_a_sleeper() {
+    let Some(host) = host("a_datagram_wakes_a_sleeper") else { return };
+    let world = Shared(waiting_world_of(host, WAIT_UNSPEC, asks_for_datagrams));
+    (0..3).for_each(|_| is_woken_by_a_message(&world));
 }
 
 #[test]

@@ -178,8 +178,13 @@ impl World {
 
     /// Opens an endpoint, enables it and inserts its address.
     pub fn add_node(&mut self, attr: &mut CqAttr, flags: u64) -> Node {
-        let cq = self.open_cq(attr).expect("a queue");
         let ep = self.open_ep();
+        self.add(ep, attr, flags)
+    }
+
+    /// The same with one that is open, and bound to whatever others are not.
+    pub fn add(&mut self, ep: *mut FidEp, attr: &mut CqAttr, flags: u64) -> Node {
+        let cq = self.open_cq(attr).expect("a queue");
         assert_eq!(bind(ep, cq, flag::SEND | flag::RECV | flags), 0);
         assert_eq!(bind(ep, self.av, 0), 0);
         assert_eq!(enable(ep), 0);
@@ -202,19 +207,11 @@ impl World {
     }
 
     /// Reads from `node`'s queue until there is something, driving all the others.
+    #[track_caller]
     pub fn completion(&self, node: Node) -> CqTaggedEntry {
-        let start = Instant::now();
-        loop {
-            match node.read() {
-                Ok(entry) => return entry,
-                Err(code::AGAIN) => {}
-                Err(status) => panic!("reading a completion: {status}"),
-            }
-            // With manual progress each endpoint is driven by its own queue.
-            for other in self.nodes.iter().filter(|other| other.cq != node.cq) {
-                other.progress();
-            }
-            assert!(start.elapsed() < PATIENCE, "no completion came");
+        match node.outcome(&self.nodes) {
+            Ok(entry) => entry,
+            Err(error) => panic!("an operation failed: {}", error.err),
         }
     }
 }
@@ -229,6 +226,42 @@ impl Node {
                 status => Err(status as c_int),
             }
         }
+    }
+
+    /// What comes next, an entry or an error. With manual progress each endpoint is driven by its
+    /// own queue: those of `others` are, until then.
+    #[track_caller]
+    pub fn outcome(self, others: &[Node]) -> Result<CqTaggedEntry, CqErrEntry> {
+        let start = Instant::now();
+        loop {
+            match self.read() {
+                Ok(entry) => return Ok(entry),
+                Err(code::AGAIN) => others.iter().for_each(|other| other.progress()),
+                Err(code::AVAIL) => return Err(self.read_error().expect("an error's entry")),
+                Err(status) => panic!("reading a completion: {status}"),
+            }
+            assert!(start.elapsed() < PATIENCE, "no completion came");
+        }
+    }
+
+    /// `fi_send`, of bytes that outlive its completion.
+    pub fn send(self, bytes: &[u8], to: u64, context: usize) -> isize {
+        let (start, context) = (bytes.as_ptr().cast(), context as *mut c_void);
+        // SAFETY: the endpoint is open, and the bytes stay as long as is said above.
+        unsafe { ((*(*self.ep).msg).send)(self.ep, start, bytes.len(), null_mut(), to, context) }
+    }
+
+    /// `fi_recv`, into room that outlives its completion.
+    pub fn receive(self, room: &mut [u8], from: u64, context: usize) -> isize {
+        let (start, context) = (room.as_mut_ptr().cast(), context as *mut c_void);
+        // SAFETY: as above.
+        unsafe { ((*(*self.ep).msg).recv)(self.ep, start, room.len(), null_mut(), from, context) }
+    }
+
+    /// `fi_cancel`.
+    pub fn cancel(self, context: usize) -> c_int {
+        // SAFETY: the endpoint is open; a context is only compared.
+        unsafe { ((*(*self.ep).ops).cancel)(self.ep.cast(), context as *mut c_void) as c_int }
     }
 
     /// Drives progress, reading nothing.
