@@ -12,13 +12,17 @@ use crate::{
         message::Msg,
     },
     code,
+    contexts::completion,
     datagrams::{asks_for_datagrams, datagrams},
     flag,
-    host::host,
+    host::{Host, host},
+    sockets::{iovec, message},
     vectors::{next_event, open_eq},
-    world::{self, World, bind, cq_attr},
+    world::{Node, World, auth_key, bind, close, cq_attr},
 };
 
+/// FI_ADDR_UNSPEC and FI_ADDR_NOTAVAIL.
+const ANY: u64 = u64::MAX;
 const MULTICAST: u64 = 1 << 5;
 
 pub fn asks_for_groups(hints: &mut Info) {
@@ -67,6 +71,32 @@ fn is_joined(eq: *mut FidEq, mc: *mut FidMc) {
     assert_eq!(entry.context as usize, 0x77);
 }
 
+/// A world with so many members, of which the hints say more.
+fn members(host: &'static Host, count: usize, change: impl FnOnce(&mut Info)) -> World {
+    let mut world = World::empty(host, |hints| {
+        asks_for_groups(hints);
+        change(hints);
+    });
+    add_members(&mut world, count);
+    world
+}
+
+/// One of them sends to a group, and sees it leave.
+fn say(nodes: &[Node], from: usize, to: *mut FidMc, mut word: [u8; 8]) {
+    let (node, iov) = (nodes[from], [iovec(&mut word)]);
+    // SAFETY: the group is joined; the word stays until its completion has come.
+    let sent = unsafe {
+        let msg = Msg { addr: (*to).fi_addr, ..message(&iov) };
+        ((*(*node.ep).msg).sendmsg)(node.ep, &raw const msg, MULTICAST)
+    };
+    let done = node.outcome(nodes).map(|entry| entry.flags);
+    assert_eq!((sent, done.ok()), (0, Some(flag::MSG | flag::SEND)));
+}
+
+fn leave(groups: impl IntoIterator<Item = *mut FidMc>) {
+    groups.into_iter().for_each(|mc| assert_eq!(close(mc), 0));
+}
+
 /// fi_cm(3), `fi_join`, and `fi_mc_addr` with FI_MULTICAST.
 #[test]
 fn a_group_is_joined_sent_to_and_left() {
@@ -85,36 +115,21 @@ fn a_group_is_joined_sent_to_and_left() {
     let mut received = [[0_u8; 8]; 3];
     for (from, word) in words.iter().enumerate() {
         let others: Vec<_> = (0..3).filter(|&to| to != from).collect();
-        // SAFETY: all buffers live until their completions have come.
-        unsafe {
-            for &to in &others {
-                let (ep, place) = (world.nodes[to].ep, received[to].as_mut_ptr().cast::<c_void>());
-                let recv = (*(*ep).msg).recv;
-                assert_eq!(recv(ep, place, 8, null_mut(), u64::MAX, place), 0);
-            }
-            let (ep, mc_addr) = (world.nodes[from].ep, (*joined[from]).fi_addr);
-            let iov = libc::iovec { iov_base: word.as_ptr().cast_mut().cast(), iov_len: 8 };
-            let msg = Msg {
-                msg_iov: (&raw const iov).cast(),
-                iov_count: 1,
-                addr: mc_addr,
-                ..std::mem::zeroed()
-            };
-            let sendmsg = (*(*ep).msg).sendmsg;
-            assert_eq!(sendmsg(ep, &raw const msg, MULTICAST), 0);
+        for &to in &others {
+            assert_eq!(world.nodes[to].receive(&mut received[to], ANY, 0), 0);
         }
-        assert_eq!(world.completion(world.nodes[from]).flags, flag::MSG | flag::SEND);
+        say(&world.nodes, from, joined[from], *word);
         for to in others {
             assert_eq!(world.completion(world.nodes[to]).len, 8);
             assert_eq!(received[to], *word);
         }
     }
     // Who has joined keeps its endpoint open, and leaves by closing the group.
-    assert_eq!(world::close(world.nodes[0].ep), code::BUSY);
-    joined.into_iter().for_each(|mc| assert_eq!(world::close(mc), 0));
+    assert_eq!(close(world.nodes[0].ep), code::BUSY);
+    leave(joined);
     let again = join(world.nodes[0].ep, &group(1), flag::SEND).unwrap();
     is_joined(eq, again);
-    assert_eq!(world::close(again), 0);
+    assert_eq!(close(again), 0);
 }
 
 /// "The endpoint must be configured for transmit operations to use this flag, or an error will
@@ -135,7 +150,7 @@ fn a_group_is_joined_as_far_as_an_endpoint_goes() {
         for flags in [0, direction] {
             let mc = join(ep, &group(3), flags).unwrap();
             is_joined(eq, mc);
-            assert_eq!(world::close(mc), 0);
+            assert_eq!(close(mc), 0);
         }
     }
 }
@@ -168,5 +183,158 @@ fn what_is_no_group_is_not_joined() {
     });
     add_members(&mut without, 1);
     assert_eq!(join(without.nodes[0].ep, &group(2), 0), Err(code::OPNOTSUPP));
-    assert_eq!(world::close(mc), 0);
+    assert_eq!(close(mc), 0);
+}
+
+/// "An endpoint may begin receiving messages from the multicast group as soon as the join completes":
+/// and nothing of before.
+#[test]
+fn who_joins_later_hears_what_follows() {
+    let Some(host) = host("who_joins_later_hears_what_follows") else { return };
+    let world = members(host, 4, |_| {});
+    let (nodes, mut rooms) = (&world.nodes, [[0_u8; 8]; 4]);
+    let mut joined = vec![join(nodes[0].ep, &group(4), flag::SEND).unwrap()];
+    for (node, room) in nodes.iter().zip(&mut rooms) {
+        assert_eq!(node.receive(room, ANY, 0), 0);
+    }
+    // Nobody is there, which is no error.
+    say(nodes, 0, joined[0], [9; 8]);
+    for round in 1..4 {
+        joined.push(join(nodes[round].ep, &group(4), flag::RECV).unwrap());
+        let word = [round as u8; 8];
+        say(nodes, 0, joined[0], word);
+        for hearer in 1..=round {
+            assert_eq!((world.completion(nodes[hearer]).len, rooms[hearer]), (8, word));
+            assert_eq!(nodes[hearer].receive(&mut rooms[hearer], ANY, 0), 0);
+        }
+    }
+    leave(joined);
+}
+
+/// What is complete has left, although its sender had yet to find who is there.
+#[test]
+fn who_closes_at_once_is_heard() {
+    let Some(host) = host("who_closes_at_once_is_heard") else { return };
+    let mut world = members(host, 4, |_| {});
+    let mut rooms = [[0_u8; 8]; 3];
+    let mut hear = Vec::new();
+    for (node, room) in world.nodes[1..].iter().zip(&mut rooms) {
+        hear.push(join(node.ep, &group(5), flag::RECV).unwrap());
+        assert_eq!(node.receive(room, ANY, 0), 0);
+    }
+    let speaks = join(world.nodes[0].ep, &group(5), flag::SEND).unwrap();
+    say(&world.nodes[..1], 0, speaks, [3; 8]);
+    let from = world.nodes.remove(0);
+    assert_eq!((close(speaks), close(from.ep)), (0, 0));
+    for &node in &world.nodes {
+        assert_eq!(world.completion(node).len, 8);
+    }
+    assert_eq!((rooms, close(from.cq)), ([[3; 8]; 3], 0));
+    leave(hear);
+}
+
+/// Who was never heard of is heard; and who sends to one alone as well is the same peer.
+#[test]
+fn senders_are_told_apart() {
+    let Some(host) = host("senders_are_told_apart") else { return };
+    let worlds = [(); 2].map(|()| members(host, 1, |hints| hints.caps |= flag::SOURCE));
+    let nodes = worlds.each_ref().map(|world| world.nodes[0]);
+    let speaks = join(nodes[0].ep, &group(6), flag::SEND).unwrap();
+    let hears = join(nodes[1].ep, &group(6), flag::RECV).unwrap();
+    let mut room = [0_u8; 8];
+    let mut is_heard = |source: u64, alone: Option<u64>| {
+        assert_eq!(nodes[1].receive(&mut room, ANY, 0), 0);
+        let word = [4; 8];
+        match alone {
+            None => say(&nodes, 0, speaks, word),
+            Some(to) => {
+                assert_eq!(nodes[0].send(&word, to, 0), 0);
+                assert!(nodes[0].outcome(&nodes).is_ok());
+            }
+        }
+        assert_eq!(completion(nodes[1], &nodes).1, source);
+        assert_eq!(std::mem::take(&mut room), word);
+    };
+    is_heard(ANY, None);
+    let known = worlds[1].insert(nodes[0].ep);
+    is_heard(known, None);
+    let to = worlds[0].insert(nodes[1].ep);
+    for _ in 0..3 {
+        is_heard(known, Some(to));
+        is_heard(known, None);
+    }
+    leave([speaks, hears]);
+}
+
+/// fi_endpoint(3): "Only peer endpoints that are programmed to use the same authorization key may
+/// communicate."
+#[test]
+fn other_keys_are_other_groups() {
+    let Some(host) = host("other_keys_are_other_groups") else { return };
+    let worlds = [&b"one"[..], b"other", b"one", b"other"].map(|key| {
+        members(host, 1, |hints| {
+            // SAFETY: hints have all attributes.
+            let attr = unsafe { &mut *hints.ep_attr };
+            (attr.auth_key, attr.auth_key_size) = auth_key(key);
+        })
+    });
+    let nodes = worlds.each_ref().map(|world| world.nodes[0]);
+    let joined = nodes.map(|node| join(node.ep, &group(7), 0).unwrap());
+    let mut rooms = [[0_u8; 8]; 4];
+    for (node, room) in nodes.iter().zip(&mut rooms) {
+        assert_eq!(node.receive(room, ANY, 0), 0);
+    }
+    // The first that each hears is of its own key.
+    for (from, to) in [(0, 2), (3, 1)] {
+        say(&nodes, from, joined[from], [from as u8 + 1; 8]);
+        assert!(nodes[to].outcome(&nodes).is_ok());
+    }
+    assert_eq!(rooms, [[0; 8], [4; 8], [1; 8], [0; 8]]);
+    leave(joined);
+}
+
+/// "Any fi_addr_t passed into a data transfer operation will be treated as a multicast address", but
+/// "operations that take flags as input override the op_flags".
+#[test]
+fn calls_without_flags_may_mean_groups() {
+    let Some(host) = host("calls_without_flags_may_mean_groups") else { return };
+    let world = members(host, 3, |hints| {
+        // SAFETY: hints have all attributes.
+        unsafe { (*hints.tx_attr).op_flags = MULTICAST }
+    });
+    let [other, hears, speaks] = [world.nodes[0], world.nodes[1], world.nodes[2]];
+    let joined = [
+        join(speaks.ep, &group(8), flag::SEND).unwrap(),
+        join(hears.ep, &group(8), flag::RECV).unwrap(),
+    ];
+    // SAFETY: the group is joined.
+    let to = unsafe { (*joined[0]).fi_addr };
+    assert_eq!(to, 0, "the other one's number, where it is an address");
+    let (mut bytes, mut rooms) = ([5_u8; 8], [[0_u8; 8]; 2]);
+    assert_eq!(other.receive(&mut rooms[0], ANY, 0), 0);
+    let (word, none, iov) = (bytes.as_ptr().cast(), null_mut(), [iovec(&mut bytes)]);
+    for call in 0..5 {
+        assert_eq!(hears.receive(&mut rooms[1], ANY, 0), 0);
+        let (ep, iov) = (speaks.ep, iov.as_ptr());
+        // SAFETY: the endpoint is open, and the word outlives it.
+        let (sent, data) = unsafe {
+            let ops = &*(*ep).msg;
+            match call {
+                0 => ((ops.send)(ep, word, 8, none, to, none), 0),
+                1 => ((ops.sendv)(ep, iov, null_mut(), 1, to, none), 0),
+                2 => ((ops.senddata)(ep, word, 8, none, 7, to, none), 7),
+                3 => ((ops.inject)(ep, word, 8, to), 0),
+                _ => ((ops.injectdata)(ep, word, 8, 8, to), 8),
+            }
+        };
+        let entry = world.completion(hears);
+        assert_eq!((sent, entry.data, entry.len), (0, data, 8), "call {call}");
+        assert_eq!(std::mem::take(&mut rooms[1]), [5; 8]);
+    }
+    let mut last = [6_u8; 8];
+    let iov = [iovec(&mut last)];
+    // SAFETY: as above.
+    let sent = unsafe { ((*(*hears.ep).msg).sendmsg)(hears.ep, &message(&iov), 0) };
+    assert_eq!((sent, world.completion(other).len, rooms[0]), (0, 8, last));
+    leave(joined);
 }
