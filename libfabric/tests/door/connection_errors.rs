@@ -9,7 +9,7 @@ use crate::{
     abi::fid::{Fid, FidEq},
     code,
     connections::{
-        BACKLOG, CONNECTED, CONNREFUSED, Place, drive_until_error, has_event, name, read_error,
+        BACKLOG, CONNECTED, CONNREFUSED, Place, are_told, drive_until_error, name, read_error,
     },
     host::host,
 };
@@ -101,7 +101,7 @@ fn a_request_is_rejected_after_its_endpoint_failed() {
         let acceptor = place.acceptor(&request);
         if accepts {
             assert_eq!((acceptor.accept(&[]), place.reject(handle, b"")), (0, code::INVAL));
-            while !has_event(caller.eq) | !has_event(acceptor.eq) {}
+            are_told([caller, acceptor]);
             assert_eq!((caller.sees(CONNECTED), acceptor.sees(CONNECTED)), (vec![], vec![]));
             acceptor.close();
         } else {

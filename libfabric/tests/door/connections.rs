@@ -27,7 +27,6 @@ pub const BACKLOG: c_int = 7;
 const CM_DATA_SIZE: c_int = 1;
 pub const CONNREFUSED: i32 = 111;
 const ISCONN: c_int = -106;
-const NOTCONN: c_int = -107;
 
 /// An event of a connection.
 pub struct Event {
@@ -63,7 +62,7 @@ impl Place {
     }
 
     /// For endpoints of type `kind`.
-    fn of(host: &'static Host, kind: u32) -> Place {
+    pub fn of(host: &'static Host, kind: u32) -> Place {
         let info = world::info(host, |hints| {
             // SAFETY: hints have all attributes.
             unsafe { (*hints.ep_attr).kind = kind }
@@ -109,15 +108,14 @@ impl Place {
         eq
     }
 
-    /// Opens an endpoint, with a handle or without.
-    pub fn open_ep(&self, info: *mut Info) -> Result<End, c_int> {
-        let mut end = End { ep: null_mut(), cq: null_mut(), eq: self.open_eq() };
+    /// Opens an endpoint without an event queue, with a handle or without.
+    pub fn open_alone(&self, info: *mut Info) -> Result<End, c_int> {
+        let mut end = End { ep: null_mut(), cq: null_mut(), eq: null_mut() };
         // SAFETY: the domain is open, the info libfabric's.
         unsafe {
             let ops = &*(*self.domain).ops;
             let status = (ops.endpoint)(self.domain, info, &raw mut end.ep, null_mut());
             if status != 0 {
-                assert_eq!(close(end.eq), 0);
                 return Err(status);
             }
             if self.kind == kind::MSG {
@@ -126,8 +124,27 @@ impl Place {
                 assert_eq!(bind(end.ep, end.cq, flag::SEND | flag::RECV), 0);
             }
         }
-        assert_eq!(bind(end.ep, end.eq, 0), 0);
         Ok(end)
+    }
+
+    /// The same with an event queue of its own.
+    pub fn open_ep(&self, info: *mut Info) -> Result<End, c_int> {
+        let end = self.open_alone(info)?;
+        let eq = self.open_eq();
+        assert_eq!(bind(end.ep, eq, 0), 0);
+        Ok(End { eq, ..end })
+    }
+
+    /// An endpoint that takes a passive one over.
+    pub fn instead_of(&self, reserved: &Place) -> End {
+        // SAFETY: the copy is libfabric's, and freed when it was used; the passive endpoint is open.
+        unsafe {
+            let info = (self.host.dupinfo)(self.info);
+            (*info).handle = reserved.pep.cast();
+            let end = self.open_ep(info).expect("an endpoint instead of the passive one");
+            (self.host.freeinfo)(info);
+            end
+        }
     }
 
     /// An endpoint that asks the passive one, with `data`.
@@ -137,11 +154,11 @@ impl Place {
         end
     }
 
-    /// The next request, which has to be `caller`'s: it is driven as well.
-    pub fn request(&self, caller: End) -> Event {
-        let start = Instant::now();
+    /// The next request. A caller in this process is driven as well.
+    pub fn request(&self, caller: impl Into<Option<End>>) -> Event {
+        let (caller, start) = (caller.into(), Instant::now());
         while !has_event(self.events) {
-            has_event(caller.eq);
+            caller.map(|caller| has_event(caller.eq));
             assert!(start.elapsed() < PATIENCE, "no request came");
         }
         let event = read(self.events);
@@ -185,6 +202,10 @@ impl Place {
 }
 
 impl End {
+    pub fn node(self) -> Node {
+        Node { cq: self.cq, ep: self.ep }
+    }
+
     pub fn connect(self, address: &[u8], data: &[u8]) -> c_int {
         let (address, param) = (address.as_ptr().cast(), data.as_ptr().cast());
         // SAFETY: the endpoint is open, and address and data are there.
@@ -288,13 +309,9 @@ fn a_connection_is_asked_for_accepted_used_and_shut_down() {
     let request = place.request(caller);
     assert_eq!(request.data, b"hello");
     let acceptor = place.acceptor(&request);
-    assert_eq!(caller.peer(64), Err((NOTCONN, 64)));
+    assert_eq!(caller.peer(64), Err((code::NOTCONN, 64)));
     assert_eq!(acceptor.accept(b"welcome"), 0);
-    // Each side sleeps on its own queue, so the other one is driven by its reads: in turns.
-    let start = Instant::now();
-    while !has_event(caller.eq) | !has_event(acceptor.eq) {
-        assert!(start.elapsed() < PATIENCE, "no connection came about");
-    }
+    are_told([caller, acceptor]);
     assert_eq!(caller.sees(CONNECTED), b"welcome");
     assert_eq!(acceptor.sees(CONNECTED), b"");
     // As with sockets: the acceptor goes by the address that was asked.
@@ -313,6 +330,16 @@ fn a_connection_is_asked_for_accepted_used_and_shut_down() {
     place.close();
 }
 
+/// Each side sleeps on its own queue, so the other one is driven by its reads: in turns, until both
+/// have an event.
+#[track_caller]
+pub fn are_told(ends: [End; 2]) {
+    let start = Instant::now();
+    while !has_event(ends[0].eq) | !has_event(ends[1].eq) {
+        assert!(start.elapsed() < PATIENCE, "no connection came about");
+    }
+}
+
 /// `fi_eq_read` with FI_PEEK: drives, and takes nothing.
 pub fn has_event(eq: *mut FidEq) -> bool {
     let (mut code, mut bytes) = (0, [0_u8; 1024]);
@@ -326,24 +353,13 @@ pub fn has_event(eq: *mut FidEq) -> bool {
     status > 0
 }
 
+/// "Ignored for connected endpoints", an address here and there.
 fn pass_a_message(from: End, to: End) {
-    let (mut buffer, message) = ([0_u8; 16], *b"over here");
-    // SAFETY: the endpoints are open; the buffers live until both have completed.
-    unsafe {
-        let receive = (*(*to.ep).msg).recv;
-        let (room, context): (*mut c_void, _) = (buffer.as_mut_ptr().cast(), null_mut());
-        // "Ignored for connected endpoints", here and there.
-        assert_eq!(receive(to.ep, room, 16, null_mut(), 4711, context), 0);
-        let send = (*(*from.ep).msg).send;
-        let (bytes, length) = (message.as_ptr().cast(), message.len());
-        assert_eq!(send(from.ep, bytes, length, null_mut(), 4711, null_mut()), 0);
-    }
-    for end in [from, to] {
-        let (start, node) = (Instant::now(), Node { cq: end.cq, ep: end.ep });
-        while node.read().is_err() {
-            Node { cq: from.cq, ep: from.ep }.progress();
-            assert!(start.elapsed() < PATIENCE, "no completion came");
-        }
+    let (mut buffer, message, nodes) = ([0_u8; 16], *b"over here", [from.node(), to.node()]);
+    assert_eq!(nodes[1].receive(&mut buffer, 4711, 0), 0);
+    assert_eq!(nodes[0].send(&message, 4711, 0), 0);
+    for node in nodes {
+        assert!(node.outcome(&nodes).is_ok());
     }
     assert_eq!(&buffer[..message.len()], message);
 }
@@ -421,7 +437,7 @@ fn a_passive_endpoint_has_a_name_and_a_backlog() {
         // What RDM endpoints and those that are not connected answer.
         let end = place.open_ep(place.info).expect("an endpoint");
         assert_eq!(((*(*end.ep).cm).accept)(end.ep, null(), 0), code::INVAL);
-        assert_eq!(end.shutdown(0), NOTCONN);
+        assert_eq!(end.shutdown(0), code::NOTCONN);
         end.close();
     }
     place.close();
@@ -432,11 +448,7 @@ fn an_active_endpoint_takes_a_passive_one_over() {
     let Some(host) = host("an_active_endpoint_takes_a_passive_one_over") else { return };
     let (place, mut reserved) = (Place::listening(host), Place::new(host));
     let address = name(reserved.pep);
-    // SAFETY: the copy is libfabric's and freed below.
-    let info = unsafe { (host.dupinfo)(place.info) };
-    // SAFETY: as above; the passive endpoint is open.
-    unsafe { (*info).handle = reserved.pep.cast() };
-    let end = place.open_ep(info).expect("an endpoint instead of the passive one");
+    let end = place.instead_of(&reserved);
     assert_eq!(name(end.ep), address);
     assert_eq!(reserved.listen(), code::OPBADSTATE);
     // "The passive endpoint is no longer bound to any fabric resources".
@@ -445,11 +457,8 @@ fn an_active_endpoint_takes_a_passive_one_over() {
     assert_eq!(bind(reserved.pep, reserved.events, 0), code::OPBADSTATE);
     assert_eq!(end.connect(&name(place.pep), &[]), 0);
     let request = place.request(end);
-    // SAFETY: both infos are not used any more; closing answers the request.
-    unsafe {
-        (host.freeinfo)(request.info);
-        (host.freeinfo)(info);
-    }
+    // SAFETY: the info is not used any more; closing answers the request.
+    unsafe { (host.freeinfo)(request.info) };
     end.close();
     reserved.close();
     place.close();

@@ -4,12 +4,12 @@ use std::ptr::null_mut;
 
 use crate::{
     code,
-    connections::{CONNECTED, End, Place, has_event},
+    connections::{CONNECTED, End, Place, are_told},
     flag,
     host::host,
     one_sided::register,
     vectors::{AV_COMPLETE, EVENT, Vector, next_event, open_eq},
-    world::{World, bind, close, cq_attr},
+    world::{World, bind, close},
 };
 
 const MR_COMPLETE: u32 = 4;
@@ -54,26 +54,12 @@ fn registrations_are_reported_to_who_asks() {
     }
 }
 
-/// An endpoint of the place's domain without an event queue.
-fn open(place: &Place, info: *mut crate::abi::info::Info) -> End {
-    let mut end = End { ep: null_mut(), cq: null_mut(), eq: null_mut() };
-    // SAFETY: the domain is open, the info libfabric's.
-    unsafe {
-        let ops = &*(*place.domain).ops;
-        let attr = &mut cq_attr();
-        assert_eq!((ops.endpoint)(place.domain, info, &raw mut end.ep, null_mut()), 0);
-        assert_eq!((ops.cq_open)(place.domain, attr, &raw mut end.cq, null_mut()), 0);
-    }
-    assert_eq!(bind(end.ep, end.cq, flag::SEND | flag::RECV), 0);
-    end
-}
-
 #[test]
 fn connections_are_reported_to_their_domain() {
     let Some(host) = host("connections_are_reported_to_their_domain") else { return };
     let place = Place::listening(host);
     let (address, events) = (crate::connections::name(place.pep), place.open_eq());
-    let caller = open(&place, place.info);
+    let caller = place.open_alone(place.info).unwrap();
     assert_eq!(caller.connect(&address, &[]), code::NOEQ);
     assert_eq!(bind(place.domain, events, 0), 0);
     // One has a queue of its own, which goes first.
@@ -82,11 +68,11 @@ fn connections_are_reported_to_their_domain() {
     assert_eq!(caller.connect(&address, b""), 0);
     assert_eq!(bind(caller.ep, own, 0), code::OPBADSTATE);
     let request = place.request(caller);
-    let acceptor = End { eq: own, ..open(&place, request.info) };
+    let acceptor = End { eq: own, ..place.open_alone(request.info).unwrap() };
     // SAFETY: the info is not used any more.
     unsafe { (host.freeinfo)(request.info) };
     assert_eq!((bind(acceptor.ep, own, 0), acceptor.accept(b"hello")), (0, 0));
-    while !has_event(caller.eq) | !has_event(acceptor.eq) {}
+    are_told([caller, acceptor]);
     assert_eq!(caller.sees(CONNECTED), b"hello");
     assert_eq!(acceptor.sees(CONNECTED), b"");
     for end in [caller, acceptor] {

@@ -50,6 +50,7 @@ use kestrel_fi_abi as abi;
 fn child() {
     forks::child();
     vector_use::child();
+    connection_ends::child();
 }
 
 /// Error numbers, as calls return them.
@@ -68,6 +69,7 @@ mod code {
     pub const NOPROTOOPT: i32 = -92;
     pub const OPNOTSUPP: i32 = -95;
     pub const CONNABORTED: i32 = -103;
+    pub const NOTCONN: i32 = -107;
     pub const TIMEDOUT: i32 = -110;
     pub const CANCELED: i32 = -125;
     pub const TOOSMALL: i32 = -257;

@@ -14,7 +14,8 @@ use crate::{
         message::Msg,
     },
     code,
-    connections::{CONNECTED, End, Place, SHUTDOWN, has_event, name},
+    connection_ends::connect,
+    connections::{End, Place, SHUTDOWN, name},
     flag,
     host::{Host, host},
     kind,
@@ -72,15 +73,7 @@ fn wait(ep: *mut FidEp, events: i16) {
 
 fn connected(host: &'static Host) -> (Place, End, End) {
     let place = Place::listening_as(host, kind::SOCK_STREAM);
-    let caller = place.caller(b"");
-    let acceptor = place.acceptor(&place.request(caller));
-    assert_eq!(acceptor.accept(b""), 0);
-    let start = Instant::now();
-    while !has_event(caller.eq) | !has_event(acceptor.eq) {
-        assert!(start.elapsed() < PATIENCE, "no connection came about");
-    }
-    caller.sees(CONNECTED);
-    acceptor.sees(CONNECTED);
+    let ([caller, acceptor], _) = connect(&place, b"", b"");
     (place, caller, acceptor)
 }
 
