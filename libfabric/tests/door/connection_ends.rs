@@ -21,6 +21,7 @@ use crate::{
     host::host,
     kind,
     names::bytes,
+    socket_losses::say_for_ever,
     world::{PATIENCE, bind, close, enable},
 };
 
@@ -242,7 +243,7 @@ fn is_left(end: End, go: impl FnOnce()) {
 }
 
 /// A process that has connected to the place, which listens, and the endpoint here.
-fn connected_process(place: &Place, kind: u32) -> (Peer, End) {
+pub fn connected_process(place: &Place, kind: u32) -> (Peer, End) {
     let address = Address::from_bytes(&name(place.pep)).unwrap().socket_addr();
     let peer = Peer::start(&format!("connects {kind} {address}"));
     let acceptor = place.acceptor(&place.request(None));
@@ -260,6 +261,9 @@ pub fn child() {
     let end = place.open_ep(place.info).unwrap();
     assert_eq!(end.connect(&bytes(&role[2]), b""), 0);
     assert_eq!(end.sees(CONNECTED), b"");
+    if end.cq.is_null() {
+        say_for_ever(end.ep);
+    }
     loop {
         std::thread::sleep(PATIENCE);
     }

@@ -31,6 +31,7 @@ mod names;
 mod one_sided;
 mod refusals;
 mod shared_receives;
+mod socket_losses;
 mod sockets;
 mod storm;
 mod tagged;
@@ -69,6 +70,7 @@ mod code {
     pub const NOPROTOOPT: i32 = -92;
     pub const OPNOTSUPP: i32 = -95;
     pub const CONNABORTED: i32 = -103;
+    pub const CONNRESET: i32 = -104;
     pub const NOTCONN: i32 = -107;
     pub const TIMEDOUT: i32 = -110;
     pub const CANCELED: i32 = -125;

@@ -6,6 +6,8 @@ use std::{
     time::Instant,
 };
 
+use kestrel_tests::bed::pattern;
+
 use crate::{
     abi::{
         attributes::Iovec,
@@ -15,7 +17,7 @@ use crate::{
     },
     code,
     connection_ends::connect,
-    connections::{End, Place, SHUTDOWN, name},
+    connections::{CONNECTED, End, Place, SHUTDOWN, are_told, name},
     flag,
     host::{Host, host},
     kind,
@@ -26,12 +28,12 @@ const GETWAIT: c_int = 5;
 const GETWAITOBJ: c_int = 16;
 const WAIT_FD: c_int = 3;
 const BACKLOG: c_int = 7;
-const AGAIN: isize = -11;
+pub const AGAIN: isize = -11;
 const SHUT: isize = -108;
 const MSGSIZE: isize = -90;
 const REFUSED_FLAGS: isize = -260;
 
-fn send(ep: *mut FidEp, bytes: &[u8], to: u64) -> isize {
+pub fn send(ep: *mut FidEp, bytes: &[u8], to: u64) -> isize {
     // SAFETY: the endpoint is open, and the bytes are there.
     unsafe {
         let send = (*(*ep).msg).send;
@@ -39,7 +41,7 @@ fn send(ep: *mut FidEp, bytes: &[u8], to: u64) -> isize {
     }
 }
 
-fn receive(ep: *mut FidEp, room: usize) -> Result<Vec<u8>, isize> {
+pub fn receive(ep: *mut FidEp, room: usize) -> Result<Vec<u8>, isize> {
     let mut buffer = vec![0_u8; room];
     // SAFETY: the endpoint is open, and the buffer has that length.
     let count = unsafe {
@@ -58,7 +60,7 @@ fn control(ep: *mut FidEp, command: c_int) -> Result<c_int, c_int> {
 }
 
 /// Waits on the descriptor until poll(2) says this.
-fn wait(ep: *mut FidEp, events: i16) {
+pub fn wait(ep: *mut FidEp, events: i16) {
     let (fd, start) = (control(ep, GETWAIT).unwrap(), Instant::now());
     loop {
         let mut entry = libc::pollfd { fd, events, revents: 0 };
@@ -71,7 +73,7 @@ fn wait(ep: *mut FidEp, events: i16) {
     }
 }
 
-fn connected(host: &'static Host) -> (Place, End, End) {
+pub fn connected(host: &'static Host) -> (Place, End, End) {
     let place = Place::listening_as(host, kind::SOCK_STREAM);
     let ([caller, acceptor], _) = connect(&place, b"", b"");
     (place, caller, acceptor)
@@ -176,6 +178,96 @@ fn a_descriptor_tells_of_room_and_of_data() {
     assert!(found == bytes);
     caller.close();
     acceptor.close();
+    place.close();
+}
+
+/// "Unlike UNIX sockets, socket endpoint must still be declared as either active or passive": one
+/// takes a passive one over.
+#[test]
+fn a_stream_takes_a_passive_endpoint_over() {
+    let Some(host) = host("a_stream_takes_a_passive_endpoint_over") else { return };
+    let place = Place::listening_as(host, kind::SOCK_STREAM);
+    let reserved = Place::of(host, kind::SOCK_STREAM);
+    let address = name(reserved.pep);
+    let caller = place.instead_of(&reserved);
+    assert_eq!((name(caller.ep), reserved.listen()), (address.clone(), code::OPBADSTATE));
+    assert_eq!(caller.connect(&name(place.pep), b""), 0);
+    let acceptor = place.acceptor(&place.request(caller));
+    assert_eq!(acceptor.accept(b""), 0);
+    are_told([caller, acceptor]);
+    assert_eq!((caller.sees(CONNECTED), acceptor.sees(CONNECTED)), (vec![], vec![]));
+    assert_eq!((caller.peer(64), acceptor.peer(64)), (Ok(name(acceptor.ep)), Ok(address)));
+    assert_eq!(send(acceptor.ep, b"hello", 0), 5);
+    wait(caller.ep, libc::POLLIN);
+    assert_eq!(receive(caller.ep, 8).unwrap(), b"hello");
+    [caller, acceptor].into_iter().for_each(End::close);
+    [reserved, place].into_iter().for_each(Place::close);
+}
+
+/// "Socket endpoints behave like non-blocking sockets": no call waits for a peer that does nothing.
+#[test]
+fn a_full_stream_and_an_empty_one_answer_at_once() {
+    let Some(host) = host("a_full_stream_and_an_empty_one_answer_at_once") else { return };
+    let (place, caller, acceptor) = connected(host);
+    assert_eq!(receive(acceptor.ep, 8), Err(AGAIN));
+    let bytes = pattern(1, 64 << 20);
+    let taken = fill(caller.ep, &bytes);
+    let mut found = Vec::new();
+    while found.len() < taken {
+        wait(acceptor.ep, libc::POLLIN);
+        found.extend(receive(acceptor.ep, taken).unwrap());
+    }
+    assert!(found == bytes[..taken]);
+    assert_eq!(receive(acceptor.ep, 8), Err(AGAIN));
+    wait(caller.ep, libc::POLLOUT);
+    assert_eq!(send(caller.ep, b"more", 0), 4);
+    [caller, acceptor].into_iter().for_each(End::close);
+    place.close();
+}
+
+/// Sends until there is no room; how much was taken.
+pub fn fill(ep: *mut FidEp, bytes: &[u8]) -> usize {
+    let mut taken = 0;
+    loop {
+        match send(ep, &bytes[taken..], 0) {
+            AGAIN => return taken,
+            count => taken += usize::try_from(count).unwrap(),
+        }
+        assert!(taken < bytes.len(), "there is no end to what is taken");
+    }
+}
+
+/// "In order to support select and poll semantics": one thread, and one poll(2), for all of them.
+#[test]
+fn many_streams_share_a_domain() {
+    let Some(host) = host("many_streams_share_a_domain") else { return };
+    const COUNT: usize = 12;
+    const LENGTH: usize = 30_000;
+    let place = Place::listening_as(host, kind::SOCK_STREAM);
+    let pairs = [(); COUNT].map(|()| connect(&place, b"", b"").0);
+    for (number, [caller, _]) in pairs.iter().enumerate() {
+        assert_eq!(send(caller.ep, &pattern(number as u64, LENGTH), 0), LENGTH as isize);
+    }
+    let mut descriptors = pairs.map(|[_, acceptor]| libc::pollfd {
+        fd: control(acceptor.ep, GETWAIT).unwrap(),
+        events: libc::POLLIN,
+        revents: 0,
+    });
+    let (mut found, start) = ([(); COUNT].map(|()| Vec::new()), Instant::now());
+    while found.iter().any(|found| found.len() < LENGTH) {
+        // SAFETY: so many entries are there.
+        let ready = unsafe { libc::poll(descriptors.as_mut_ptr(), COUNT as u64, 1000) };
+        assert!(ready > 0 || start.elapsed() < PATIENCE, "nothing comes");
+        for (number, entry) in descriptors.iter().enumerate() {
+            if entry.revents & libc::POLLIN != 0 {
+                found[number].extend(receive(pairs[number][1].ep, LENGTH).unwrap());
+            }
+        }
+    }
+    for (number, found) in found.iter().enumerate() {
+        assert!(*found == pattern(number as u64, LENGTH), "a stream's own bytes");
+    }
+    pairs.into_iter().flatten().for_each(End::close);
     place.close();
 }
 
