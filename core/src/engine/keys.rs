@@ -67,4 +67,15 @@ impl<T: Transport> Engine<T> {
             _ => PostError::UnknownAddress { address },
         }
     }
+
+    /// What is wrong with whom a receive is from. Where a key is meant it is none of ours, whatever
+    /// an address of that number was inserted for.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn no_source(&self, address: u64, flags: Flags) -> PostError {
+        if flags.contains(Flags::AUTH_KEY) {
+            return PostError::UnknownAddress { address };
+        }
+        self.no_peer(address)
+    }
 }

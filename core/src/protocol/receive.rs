@@ -40,7 +40,7 @@ impl<T: Transport> Engine<T> {
     #[inline(always)]
     pub fn receive(&mut self, post: ReceivePost<'_>) -> Result<(), PostError> {
         let Some(source) = self.source_at(post.from, post.flags) else {
-            return Err(self.no_peer(post.from));
+            return Err(self.no_source(post.from, post.flags));
         };
         if post.flags.intersects(SPECIAL) {
             return self.receive_special(source, post);
