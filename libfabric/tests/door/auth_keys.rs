@@ -4,13 +4,11 @@
 use std::{
     ffi::{c_int, c_void},
     ptr::null_mut,
-    time::Instant,
 };
 
 use crate::{
     abi::{
-        attributes::{Iovec, MrAttr, MrAuthKey},
-        fid::FidMr,
+        attributes::Iovec,
         info::Info,
         message::{Msg, MsgTagged},
     },
@@ -20,23 +18,23 @@ use crate::{
     host::host,
     kind,
     multicast::asks_for_groups,
+    sockets::{iovec, message},
     vector_use::{insert_name, name_of, next_of, node_with},
     vectors::Vector,
-    world::{Node, PATIENCE, World, auth_key, close, info},
+    world::{Node, World, auth_key, close, cq_attr, info},
 };
 
 const NONE: *mut c_void = null_mut();
+const CONNREFUSED: c_int = 111;
 const ANY: u64 = u64::MAX;
 const AV_AUTH_KEY: usize = usize::MAX;
-const AUTH_KEY: u64 = 1 << 57;
+pub const AUTH_KEY: u64 = 1 << 57;
 const USER_ID: u64 = 1 << 41;
 const SOURCE_ERR: u64 = 1 << 50;
 const RMA: u64 = 1 << 2;
-/// A mode of memory regions.
-const VIRT_ADDR: i32 = 1 << 2;
 
 /// A domain whose keys are in address vectors.
-fn keyed() -> Option<World> {
+pub fn keyed() -> Option<World> {
     let host = host("authorization keys in address vectors")?;
     Some(World::empty(host, |hints| {
         hints.caps = flag::MSG | flag::TAGGED | RMA | flag::SOURCE | flag::DIRECTED_RECV;
@@ -49,7 +47,7 @@ fn ask(hints: &mut Info) {
     unsafe { (*hints.domain_attr).auth_key_size = AV_AUTH_KEY };
 }
 
-fn insert_key(vector: &Vector, key: &[u8], flags: u64) -> Result<u64, c_int> {
+pub fn insert_key(vector: &Vector, key: &[u8], flags: u64) -> Result<u64, c_int> {
     let mut handle = 7;
     // SAFETY: the vector is open, the key has that size.
     let status = unsafe {
@@ -76,27 +74,27 @@ fn remove(vector: &Vector, mut fi_addr: u64, flags: u64) -> c_int {
 }
 
 /// Inserts an endpoint's name for a key.
-fn meet(vector: &Vector, node: Node, handle: u64) -> u64 {
+pub fn meet(vector: &Vector, node: Node, handle: u64) -> u64 {
     let mut fi_addr = handle;
     assert_eq!(insert_name(vector, &name_of(node.ep), &mut fi_addr, AUTH_KEY), 1);
     fi_addr
 }
 
 /// A vector with two keys.
-struct Keys {
-    vector: Vector,
-    handles: [u64; 2],
+pub struct Keys {
+    pub vector: Vector,
+    pub handles: [u64; 2],
 }
 
 impl Keys {
-    fn insert(world: &World) -> Keys {
+    pub fn insert(world: &World) -> Keys {
         let vector = Vector::open(world, 0);
         let handles = [b"blue", b"pink"].map(|key| insert_key(&vector, key, 0).unwrap());
         Keys { vector, handles }
     }
 
     /// Inserts an endpoint's name for each key.
-    fn meet(&self, node: Node) -> [u64; 2] {
+    pub fn meet(&self, node: Node) -> [u64; 2] {
         self.handles.map(|handle| meet(&self.vector, node, handle))
     }
 }
@@ -377,96 +375,91 @@ fn services_are_inserted_for_keys() {
     assert_eq!(fi_addrs, [5, ANY]);
 }
 
+/// "Later authorization key insertions will not propagate to already enabled endpoints."
 #[test]
-fn regions_are_registered_for_keys() {
+fn only_the_keys_of_the_enabling_count() {
     let Some(world) = keyed() else { return };
-    let (ours, theirs) = (Keys::insert(&world), Keys::insert(&world));
-    let (us, them) = (node_with(&world, &ours.vector), node_with(&world, &theirs.vector));
-    let to = ours.meet(them);
-    let one = meet(&theirs.vector, us, theirs.handles[1]);
-    let (mut memory, word) = (0_u64, 4711_u64);
-    let base = (&raw mut memory).cast::<c_void>();
-    let iov = Iovec { base, len: 8 };
-    let mut mr: *mut FidMr = null_mut();
-    // SAFETY: the memory outlives the regions, the words their operations.
-    unsafe {
-        let ops = &*(*world.domain).mr;
-        let domain = world.domain.cast();
-        let status = (ops.reg)(domain, base, 8, flag::REMOTE_WRITE, 0, 1, 0, &raw mut mr, NONE);
-        assert_eq!(status, code::NOSYS, "fi_mr_regattr must be used");
-        let register = |source: u64, size: usize, flags: u64| {
-            let mut key = MrAuthKey { av: theirs.vector.av, src_addr: source };
-            let mut attr: MrAttr = std::mem::zeroed();
-            (attr.mr_iov, attr.iov_count) = (&raw const iov, 1);
-            attr.access = flag::REMOTE_WRITE;
-            (attr.auth_key, attr.auth_key_size) = ((&raw mut key).cast(), size);
-            let mut mr: *mut FidMr = null_mut();
-            match (ops.regattr)(domain, &raw const attr, flags, &raw mut mr) {
-                0 => Ok(mr),
-                status => Err(status),
-            }
+    let (ours, theirs) = (Vector::open(&world, 0), Keys::insert(&world));
+    let blue = insert_key(&ours, b"blue", 0).unwrap();
+    let (us, them) = (node_with(&world, &ours), node_with(&world, &theirs.vector));
+    let pink = insert_key(&ours, b"pink", 0).unwrap();
+    let (late, mut none) = (meet(&ours, them, pink), 0);
+    assert_eq!(insert_name(&ours, &name_of(them.ep), &mut none, 0), 1);
+    let (word, mut room) = ([1_u8; 8], [0_u8; 8]);
+    for (fi_addr, expected) in [
+        (late, code::NOKEY),
+        (none, code::NOKEY),
+        // "Otherwise, the fi_addr_t will be treated as an fi_addr_t returned from the fi_av_insert".
+        (blue, code::INVAL),
+        (pink, code::INVAL),
+    ] {
+        // SAFETY: the endpoint is open, and the word is there.
+        let written = unsafe {
+            let write = (*(*us.ep).rma).write;
+            write(us.ep, word.as_ptr().cast(), 8, NONE, fi_addr, 0, 0, NONE)
         };
-        let size = size_of::<MrAuthKey>();
-        assert_eq!(register(ANY, 0, 0), Err(code::INVAL), "a key must be given");
-        assert_eq!(register(theirs.handles[0], size, 0), Err(code::INVAL), "a key is no address");
-        for (source, flags, permitted) in [
-            (ANY, 0, [true, true]),
-            (theirs.handles[0], AUTH_KEY, [true, false]),
-            (one, 0, [false, true]),
-        ] {
-            let region = register(source, size, flags).unwrap();
-            for (to, permitted) in to.into_iter().zip(permitted) {
-                let virtual_addresses = (*(*world.info).domain_attr).mr_mode & VIRT_ADDR != 0;
-                let at = if virtual_addresses { base as u64 } else { 0 };
-                let write = (*(*us.ep).rma).write;
-                let source = (&raw const word).cast();
-                let status = write(us.ep, source, 8, NONE, to, at, (*region).key, NONE);
-                assert_eq!(status, 0);
-                let start = Instant::now();
-                let found = loop {
-                    match us.read() {
-                        Ok(_) => break true,
-                        Err(code::AGAIN) => them.progress(),
-                        Err(code::AVAIL) => {
-                            assert_eq!(us.read_error().unwrap().err, -code::ACCES);
-                            break false;
-                        }
-                        Err(status) => panic!("{status}"),
-                    }
-                    assert!(start.elapsed() < PATIENCE);
-                };
-                assert_eq!((found, memory), (permitted, if permitted { word } else { 0 }));
-                memory = 0;
-            }
-            assert_eq!(close(region), 0);
-        }
+        let posted = [us.send(&word, fi_addr, 0), us.receive(&mut room, fi_addr, 0), written];
+        assert_eq!(posted, [expected as isize; 3], "{fi_addr:#x}");
     }
-    for object in [us, them] {
-        assert_eq!((close(object.ep), close(object.cq)), (0, 0));
+    let known = meet(&ours, them, blue);
+    let iov = [iovec(&mut room)];
+    let mut receive_by = |addr: u64| {
+        let post = Msg { addr, context: 5 as *mut c_void, ..message(&iov) };
+        // SAFETY: the room outlives the endpoint's use of it.
+        unsafe { ((*(*us.ep).msg).recvmsg)(us.ep, &raw const post, AUTH_KEY) as c_int }
+    };
+    assert_eq!([pink, known, blue].map(&mut receive_by), [code::INVAL, code::INVAL, 0]);
+    let [back, _] = theirs.meet(us);
+    assert_eq!(them.send(&word, back, 0), 0);
+    assert_eq!((completion(us, them).0[0], room), (5, word));
+    // Who is enabled now has both.
+    let other = node_with(&world, &ours);
+    assert_eq!(them.receive(&mut room, ANY, 6), 0);
+    assert_eq!(other.send(&[2; 8], late, 7), 0);
+    assert!([other, them].iter().all(|node| node.outcome(&[other, them]).is_ok()));
+    for node in [us, them, other] {
+        assert_eq!((close(node.ep), close(node.cq)), (0, 0));
     }
 }
 
-/// "If resources are still associated with the AV when attempting to close, the call will return
-/// -FI_EBUSY."
+/// "Only peer endpoints that are programmed to use the same authorization key may communicate"
+/// (fi_endpoint(3)): wherever they have it from.
 #[test]
-fn a_vector_closes_after_the_regions_for_its_keys() {
+fn who_proves_no_key_is_not_heard() {
     let Some(world) = keyed() else { return };
-    let vector = Vector::open(&world, 0);
-    insert_key(&vector, b"blue", 0).unwrap();
-    let mut memory = 0_u64;
-    let iov = Iovec { base: (&raw mut memory).cast(), len: 8 };
-    let mut mr: *mut FidMr = null_mut();
-    // SAFETY: the memory outlives the region.
-    unsafe {
-        let mut key = MrAuthKey { av: vector.av, src_addr: ANY };
-        let mut attr: MrAttr = std::mem::zeroed();
-        (attr.mr_iov, attr.iov_count, attr.access) = (&raw const iov, 1, flag::REMOTE_WRITE);
-        (attr.auth_key, attr.auth_key_size) = ((&raw mut key).cast(), size_of::<MrAuthKey>());
-        let regattr = (*(*world.domain).mr).regattr;
-        // What was not registered is no use of the vector.
-        let refused = regattr(world.domain.cast(), &raw const attr, 1 << 40, &raw mut mr);
-        assert_eq!(refused, code::BADFLAGS);
-        assert_eq!(regattr(world.domain.cast(), &raw const attr, 0, &raw mut mr), 0);
+    let host = host("who_proves_no_key_is_not_heard").unwrap();
+    let theirs = Keys::insert(&world);
+    let them = node_with(&world, &theirs.vector);
+    let (words, mut room) = ([[1_u8; 8], [2; 8]], [0_u8; 8]);
+    assert_eq!(them.receive(&mut room, ANY, 0), 0);
+    let is_refused = |node: Node, to: u64| {
+        assert_eq!(node.send(&words[0], to, 0), 0);
+        let error = node.outcome(&[them]).err().expect("they have no key in common");
+        assert_eq!(error.err, CONNREFUSED);
+    };
+    // By a key that it has, and the other one has not.
+    let ours = Vector::open(&world, 0);
+    let [third, _] = [&b"third"[..], b"blue"].map(|key| insert_key(&ours, key, 0).unwrap());
+    let us = node_with(&world, &ours);
+    is_refused(us, meet(&ours, them, third));
+    // Endpoints with a key of their own, or without one.
+    for key in [&b"fourth"[..], b"", b"blue"] {
+        let mut plain = World::empty(host, |hints| {
+            // SAFETY: hints have all attributes.
+            let attr = unsafe { &mut *hints.ep_attr };
+            (attr.auth_key, attr.auth_key_size) = auth_key(key);
+        });
+        let node = plain.add_node(&mut cq_attr(), 0);
+        let to = plain.insert(them.ep);
+        if key != b"blue" {
+            is_refused(node, to);
+            continue;
+        }
+        let [known, _] = theirs.meet(node);
+        assert_eq!(node.send(&words[1], to, 0), 0);
+        assert_eq!((completion(them, node).1, room), (known, words[1]));
     }
-    assert_eq!((close(vector.av), close(mr), close(vector.av)), (code::BUSY, 0, 0));
+    for node in [us, them] {
+        assert_eq!((close(node.ep), close(node.cq)), (0, 0));
+    }
 }

@@ -4,6 +4,7 @@
 //! Where libfabric is missing, each test says so and is skipped.
 
 mod aliases;
+mod auth_key_regions;
 mod auth_keys;
 mod bad_input;
 mod buffered;
@@ -82,6 +83,7 @@ mod code {
     pub const DOMAIN: i32 = -262;
     pub const NOCQ: i32 = -263;
     pub const TRUNC: i32 = -265;
+    pub const NOKEY: i32 = -266;
 }
 
 /// Types of endpoints.
