@@ -2,18 +2,22 @@
 
 use std::{
     ffi::{CStr, CString, c_int, c_void},
-    net::Ipv4Addr,
+    net::{IpAddr, Ipv4Addr},
     ptr::null_mut,
     time::Instant,
 };
 
+use kestrel_core::address::Address;
 use kestrel_tests::process::{Peer, child_role, listen_to_parent, say};
 
 use crate::{
-    abi::{attributes::AvAttr, fid::FidEp},
-    code, flag,
+    abi::{attributes::AvAttr, fid::FidEp, info::Info},
+    code,
+    connections::name,
+    contexts::completion,
+    flag,
     host::host,
-    vectors::Vector,
+    vectors::{STRINGS, SYMMETRIC, Vector},
     world::{Node, PATIENCE, World, av_attr, bind, close, cq_attr, enable},
 };
 
@@ -187,6 +191,113 @@ fn completions_tell_user_ids() {
     assert_eq!((set(&vector, 0, 4712, 0), source_of_own(node, 0)), (0, 4712));
     assert_eq!((set(&vector, 1, 5, 0), set(&vector, 0, 5, 1)), (code::INVAL, code::BADFLAGS));
     assert_eq!((close(node.ep), close(node.cq)), (0, 0));
+}
+
+/// "Attempting to insert a duplicate copy of the same address into an AV may result in undefined
+/// behavior": here each leads to the peer, in one order, and the lowest is told of it.
+#[test]
+fn duplicates_reach_the_same_peer() {
+    let Some(host) = host("duplicates_reach_the_same_peer") else { return };
+    let world = World::empty(host, told_and_directed);
+    let vectors = [Vector::open(&world, 0), Vector::open(&world, 0)];
+    let nodes @ [us, them] = vectors.each_ref().map(|vector| node_with(&world, vector));
+    let insert = |vector: &Vector, node: Node| {
+        let mut fi_addr = NOTAVAIL;
+        assert_eq!(insert_name(vector, &name_of(node.ep), &mut fi_addr, 0), 1);
+        fi_addr
+    };
+    assert_eq!([insert(&vectors[0], them), insert(&vectors[0], them)], [0, 1]);
+    assert_eq!(insert(&vectors[1], us), 0);
+    let words = [[1_u8; 8], [2; 8], [3; 8], [4; 8]];
+    let mut room = [0_u8; 8];
+    for (word, to) in words.iter().zip([0, 1, 0, 1]) {
+        assert_eq!(us.send(word, to, 0), 0);
+    }
+    for word in words {
+        assert_eq!((them.receive(&mut room, NOTAVAIL, 0), completion(them, &nodes).1), (0, 0));
+        assert_eq!(room, word);
+        completion(us, &nodes);
+    }
+    // A receive that is directed at either takes from it; and what is removed leaves the other.
+    for (directed, source) in [(1, 0), (0, 0), (1, 1)] {
+        if source == 1 {
+            assert_eq!(vectors[0].remove(&mut [0]), 0);
+        }
+        assert_eq!((us.receive(&mut room, directed, 0), them.send(&words[0], 0, 0)), (0, 0));
+        assert_eq!(completion(us, &nodes).1, source);
+        completion(them, &nodes);
+    }
+    assert_eq!((us.send(&words[1], 1, 0), them.receive(&mut room, 0, 0)), (0, 0));
+    completion(them, &nodes);
+    assert_eq!(room, words[1]);
+    for node in nodes {
+        assert_eq!((close(node.ep), close(node.cq)), (0, 0));
+    }
+}
+
+fn told_and_directed(hints: &mut Info) {
+    hints.caps = flag::MSG | flag::SOURCE | flag::DIRECTED_RECV;
+}
+
+/// An address of IPv4 is the same where it is written as one of IPv6: as a target, as a source and as
+/// what receives are directed at. Strings can be of either family.
+#[test]
+fn a_mapped_address_is_the_same_peer() {
+    let Some(host) = host("a_mapped_address_is_the_same_peer") else { return };
+    let world = World::empty(host, |hints| {
+        told_and_directed(hints);
+        hints.addr_format = STRINGS;
+    });
+    for flags in [0, SYMMETRIC] {
+        let vectors = [Vector::open(&world, flags), Vector::open(&world, flags)];
+        let nodes = vectors.each_ref().map(|vector| node_with(&world, vector));
+        let texts = nodes.map(|node| mapped(&name(node.ep)));
+        // Numbers that are not the same at both.
+        assert_eq!(insert_text(&vectors[0], c"fi_sockaddr_in://10.0.0.1:1"), 0);
+        let numbers = [insert_text(&vectors[0], &texts[1]), insert_text(&vectors[1], &texts[0])];
+        assert_eq!(numbers, [1, 0]);
+        let (word, mut room) = ([7_u8; 8], [0_u8; 8]);
+        // The first time nothing was sent to the other one, nor was anything directed at it.
+        for (at, directed) in [(1, false), (1, true), (0, true), (0, false)] {
+            let (node, peer) = (nodes[at], nodes[1 - at]);
+            let from = if directed { numbers[at] } else { NOTAVAIL };
+            assert_eq!(node.receive(&mut room, from, 0), 0);
+            assert_eq!(peer.send(&word, numbers[1 - at], 0), 0);
+            assert_eq!((completion(node, &nodes).1, room), (numbers[at], word));
+            completion(peer, &nodes);
+        }
+        // It is told as it was inserted.
+        let (mut text, mut length) = ([0_u8; 64], 64);
+        // SAFETY: the vector is open, and the buffer has that length.
+        let status = unsafe {
+            let (av, place) = (vectors[0].av, text.as_mut_ptr().cast());
+            ((*(*av).ops).lookup)(av, 1, place, &raw mut length)
+        };
+        assert_eq!((status, &text[..length]), (0, texts[1].to_bytes_with_nul()));
+        for node in nodes {
+            assert_eq!((close(node.ep), close(node.cq)), (0, 0));
+        }
+    }
+}
+
+/// An address string of IPv4 as one of IPv6.
+fn mapped(text: &[u8]) -> CString {
+    let address: Address =
+        CStr::from_bytes_with_nul(text).unwrap().to_str().unwrap().parse().unwrap();
+    let IpAddr::V4(ip) = address.ip() else { panic!("{address} is not of IPv4") };
+    let (ip, port) = (ip.to_ipv6_mapped(), address.port());
+    CString::new(format!("fi_sockaddr_in6://[{ip}]:{port}")).unwrap()
+}
+
+fn insert_text(vector: &Vector, text: &CStr) -> u64 {
+    let (list, mut fi_addr) = ([text.as_ptr()], NOTAVAIL);
+    // SAFETY: the vector is open, and has strings.
+    let count = unsafe {
+        let insert = (*(*vector.av).ops).insert;
+        insert(vector.av, list.as_ptr().cast(), 1, &raw mut fi_addr, 0, NONE)
+    };
+    assert_eq!(count, 1);
+    fi_addr
 }
 
 fn named(name: &CStr, flags: u64) -> AvAttr {

@@ -27,12 +27,12 @@ const NOTAVAIL: u64 = u64::MAX;
 const MAP: u32 = 1;
 const TABLE: u32 = 2;
 /// FI_ADDR_STR.
-const STRINGS: u32 = 9;
+pub const STRINGS: u32 = 9;
 pub const AV_COMPLETE: u32 = 5;
 const MORE: u64 = 1 << 18;
 pub const EVENT: u64 = 1 << 24;
 const SYNC_ERR: u64 = 1 << 58;
-const SYMMETRIC: u64 = 1 << 59;
+pub const SYMMETRIC: u64 = 1 << 59;
 
 /// The bytes of `sockaddr_in`s, one after the other.
 fn bytes(addresses: &[&str]) -> Vec<u8> {
