@@ -203,7 +203,7 @@ fn keys_part(open: impl Fn(&[u8]) -> World) {
         let (failed, arrived) = loop {
             match (node.read().err(), peer.read()) {
                 (Some(code::AGAIN), Err(code::AGAIN)) => {
-                    assert!(start.elapsed() < crate::world::PATIENCE);
+                    assert!(start.elapsed() < crate::world::PATIENCE, "refused: {refused}");
                 }
                 (failed, arrived) => break (failed == Some(code::AVAIL), arrived.is_ok()),
             }
