@@ -23,7 +23,7 @@ MODULES = (
     # rdma_rxe asks for these by their algorithm's name, which no dependency shows.
     *("crc32_generic", "crc32c_generic"),
     *("ib_uverbs", "rdma_rxe", "rdma_cm", "rdma_ucm"),
-    *("dummy", "veth", "virtio_net", "sch_netem"),
+    *("dummy", "veth", "virtio_net", "sch_netem", "sch_prio", "cls_u32"),
 )
 FOLDERS = ("bin", "dev", "proc", "sys", "modules", "host", "tools", "writes", "new")
 

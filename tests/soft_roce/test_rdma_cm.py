@@ -99,6 +99,40 @@ def test_hosts_of_ipv6_alone_reach_each_other(echo: str) -> None:
     assert confirmed(output) == [(0, 0), (1, 1)], output
 
 
+# Shell: loses what a host sends to say that an answer came. Of the IPv4 packet: the UDP port of RoCE,
+# the queue pair of management, and the attribute of the datagram behind the headers (RTU is 0x14).
+LOSES_LAST_WORDS = """
+loses_last_words() {
+    . /run/soft-roce/settings
+    tc qdisc replace dev $network root handle 1: prio bands 2 priomap 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0
+    tc qdisc add dev $network parent 1:2 handle 2: netem loss 100%
+    tc filter add dev $network parent 1: protocol ip u32 \
+        match u16 4791 0xffff at 22 match u32 1 0x00ffffff at 32 match u16 0x0014 0xffff at 64 \
+        flowid 1:2
+}
+lost() { tc -s qdisc show dev $network | grep -A 1 netem; }
+"""
+
+
+@pytest.mark.full
+def test_a_packet_stands_for_a_last_word_that_was_lost(streams: str) -> None:
+    """The host that was asked never hears that its answer came: what is sent to it says as much."""
+    output = run_script(
+        "--two",
+        script=f"""{COUNTING}{LOSES_LAST_WORDS}
+        loses_last_words
+        on-peer {streams} serve 10.9.0.2:7000 & peer_listening 7000
+        {streams} ask 10.9.0.1:7001 10.9.0.2:7000 100000; confirmed; lost
+        echo "heard $(on-peer cat $counters/cm_rx_msgs/rtu)"
+        """,
+    )
+    assert "100000 bytes came back" in output
+    assert confirmed(output)[0][0] >= 1, output
+    lost = re.search(r"dropped (\d+)", output)
+    assert lost and int(lost[1]) >= 1, output
+    assert "heard 0" in output, output
+
+
 @pytest.mark.full
 def test_a_stream_between_hosts_goes_through_rdma_cm(streams: str) -> None:
     """Connected endpoints do without being told to. A peer that is killed is noticed."""
