@@ -298,6 +298,7 @@ impl<V: Verbs> Provider for RcProvider<V> {
             either,
             sends,
             shared,
+            manages_groups: self.connect_by == ConnectBy::RdmaCm,
         })))
     }
 

@@ -16,12 +16,34 @@ pub const GRH_BYTES: usize = 40;
 /// The queue pair number that stands for all who hear a group.
 pub const EVERYBODY: u32 = 0xff_ffff;
 
-/// A multicast group as devices call it: an IP address like any other.
+/// A multicast group as devices on Ethernet call it: an IP address like any other.
 pub fn group_gid(group: IpAddr) -> [u8; 16] {
     match group {
         IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
         IpAddr::V6(v6) => v6.octets(),
     }
+}
+
+/// A multicast group that is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct GroupRequest {
+    pub group: IpAddr,
+    /// The endpoint's own address: connection managers find the device by it.
+    pub own: IpAddr,
+    /// Datagrams of others to the group are let through to this host.
+    pub hears: bool,
+    /// Datagrams to the group carry that code point.
+    pub dscp: u8,
+    /// The connection manager is to join where the host could do without.
+    pub managed: bool,
+}
+
+/// A multicast group as a queue pair is attached to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct GroupAddress {
+    pub gid: [u8; 16],
+    /// Of InfiniBand alone: the subnet's name for the group. 0 elsewhere.
+    pub lid: u16,
 }
 
 /// Completions that one poll fetches at most.
@@ -235,11 +257,6 @@ pub enum VerbsError {
         "{device} reaches nobody in partition {theirs:#06x}: it is used in partition {ours:#06x}"
     )]
     Partitions { device: String, ours: u16, theirs: u16 },
-    #[error(
-        "{device} joins no multicast group: on InfiniBand that takes the subnet manager, which is \
-         not asked"
-    )]
-    NoGroups { device: String },
     #[error("{device} cannot join {group}: {source}")]
     Group { device: String, group: IpAddr, source: io::Error },
     #[error("{device}: no connection manager (rdma_cm): {reason}")]
@@ -264,7 +281,7 @@ impl VerbsError {
         match self {
             VerbsError::Call { source, .. } => Errno(source.raw_os_error().unwrap_or(Errno::IO.0)),
             VerbsError::Group { source, .. } => Errno(source.raw_os_error().unwrap_or(Errno::IO.0)),
-            VerbsError::NoGroups { .. } | VerbsError::NoManager { .. } => Errno::OPNOTSUPP,
+            VerbsError::NoManager { .. } => Errno::OPNOTSUPP,
             VerbsError::LockedMemory { .. } => Errno::NOMEM,
             VerbsError::LinkLayers { .. }
             | VerbsError::Partitions { .. }
@@ -287,6 +304,7 @@ pub trait Verbs: Send + Sync + Sized + 'static {
     type Queues: Queues;
     type QueuePair: QueuePair;
     type AddressHandle: AddressHandle;
+    type Group: Group;
     type Manager: Manager<Self>;
 
     /// The device's name, for messages.
@@ -342,12 +360,19 @@ pub trait Verbs: Send + Sync + Sized + 'static {
         dscp: u8,
     ) -> Result<Self::AddressHandle, VerbsError>;
 
-    /// Makes the way to all who hear a multicast group.
-    fn create_group_handle(
-        self: &Arc<Self>,
-        group: IpAddr,
-        dscp: u8,
-    ) -> Result<Self::AddressHandle, VerbsError>;
+    /// Joins a multicast group, which takes as long as a subnet's manager takes to answer: seconds
+    /// at most.
+    fn join_group(self: &Arc<Self>, request: GroupRequest) -> Result<Self::Group, VerbsError>;
+}
+
+/// A multicast group that was joined, left with the value: the way to all who hear it. No datagram
+/// that names it is under way when it is dropped.
+pub trait Group: Send + 'static {
+    /// What work requests call the way to it.
+    fn name(&self) -> u64;
+
+    /// What a queue pair is attached to that hears it.
+    fn address(&self) -> GroupAddress;
 }
 
 /// The way to a peer, which datagrams name. No datagram that names it is under way when it is
@@ -419,11 +444,11 @@ pub trait QueuePair: Send + Sync + 'static {
     /// Puts it into the error state: what is posted is flushed.
     fn fail(&self);
 
-    /// Has one of datagrams hear a multicast group.
-    fn attach(&self, group: IpAddr) -> Result<(), VerbsError>;
+    /// Has one of datagrams hear a multicast group, which its device has joined.
+    fn attach(&self, group: GroupAddress) -> Result<(), VerbsError>;
 
     /// The end of that: it has to come before the queue pair goes.
-    fn detach(&self, group: IpAddr);
+    fn detach(&self, group: GroupAddress);
 
     /// Makes one of datagrams usable again that is in error, and has nothing under way.
     fn renew(&self) -> Result<(), VerbsError>;

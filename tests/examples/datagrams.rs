@@ -6,6 +6,8 @@
 //!   datagrams hear ADDRESS GROUP COUNT   hears so many messages to a multicast group, or those
 //!                                        that come, each whole and once
 //!   datagrams speak ADDRESS GROUP COUNT  sends so many there
+//!
+//! With DATAGRAMS_LOG it says what it does.
 
 use std::{
     collections::HashSet,
@@ -21,6 +23,7 @@ use kestrel::{
 };
 use kestrel_core::info::EndpointType;
 use kestrel_tests::{bed::pattern, hints::with_class};
+use tracing_subscriber::filter::LevelFilter;
 
 /// After so long without an answer it is lost.
 const LOST_AFTER: Duration = Duration::from_secs(2);
@@ -34,6 +37,10 @@ const SEND: u64 = u64::MAX;
 type Failure = Box<dyn std::error::Error>;
 
 fn main() -> ExitCode {
+    if std::env::var_os("DATAGRAMS_LOG").is_some() {
+        let log = tracing_subscriber::fmt().with_max_level(LevelFilter::INFO);
+        log.with_writer(std::io::stderr).without_time().init();
+    }
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match words[..] {

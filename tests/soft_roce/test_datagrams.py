@@ -81,17 +81,22 @@ def test_a_killed_peer_is_found_again(datagrams: str) -> None:
     assert answers(output)[1] > QUESTIONS * 0.9, output
 
 
-def test_both_hosts_hear_a_group(datagrams: str) -> None:
-    """Who is on the speaker's host hears it, and who is beyond the cable."""
+@pytest.mark.parametrize("manager", ["auto", pytest.param("rdma_cm", marks=pytest.mark.full)])
+def test_both_hosts_hear_a_group(datagrams: str, manager: str) -> None:
+    """Who is on the speaker's host hears it, and who is beyond the cable: by sockets, and by the
+    kernel's connection manager, as on InfiniBand."""
     output = between_hosts(
         datagrams,
         script=f"""
-        on-peer $datagrams hear 10.9.0.2:7000 239.9.8.7 {QUESTIONS} >/tmp/there & there=$!
-        $datagrams hear 10.9.0.1:7001 239.9.8.7 {QUESTIONS} >/tmp/here & here=$!
+        export FI_KESTREL_CONNECT_BY={manager} DATAGRAMS_LOG=1
+        on-peer $datagrams hear 10.9.0.2:7000 239.9.8.7 {QUESTIONS} >/tmp/there 2>&1 & there=$!
+        $datagrams hear 10.9.0.1:7001 239.9.8.7 {QUESTIONS} >/tmp/here 2>&1 & here=$!
         says hears /tmp/there; says hears /tmp/here
-        $datagrams speak 10.9.0.1:7002 239.9.8.7 {QUESTIONS}
+        $datagrams speak 10.9.0.1:7002 239.9.8.7 {QUESTIONS} 2>&1
         wait $there; wait $here; cat /tmp/there /tmp/here
         """,
     )
+    joined = output.count("joined through rdma_cm")
+    assert joined == (3 if manager == "rdma_cm" else 0), output
     heard = [int(count) for count in re.findall(rf"heard (\d+) of {QUESTIONS} messages", output)]
     assert len(heard) == 2 and min(heard) > QUESTIONS * 0.9, output

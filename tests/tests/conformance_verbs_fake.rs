@@ -62,8 +62,8 @@ impl Drop for Watched {
         if !std::thread::panicking() {
             let tally = self.fabric.tally();
             assert_eq!(tally.not_ready, 0, "sends that found no buffer");
-            let left = (tally.queue_pairs, tally.registered, tally.address_handles);
-            assert_eq!(left, (0, 0, 0), "left behind");
+            let left = (tally.queue_pairs, tally.registered, tally.address_handles, tally.members);
+            assert_eq!(left, (0, 0, 0, 0), "left behind");
         }
     }
 }
@@ -107,6 +107,7 @@ mod tight {
 
     conformance!(bed(options(), Sharing::Shared));
     conformance!(datagrams over bed(options(), Sharing::Shared));
+    conformance!(multicast over bed(options(), Sharing::Shared));
     conformance!(adapter_atomics over bed_with(options(), Sharing::Shared, true));
 }
 

@@ -193,7 +193,8 @@ pub static PARAMETERS: [Parameter; 17] = [
         unit: Unit::None,
         help: "How reliable endpoints connect over an RDMA device. tcp: by a handshake over TCP. \
                rdma_cm: through the kernel's connection manager, where both hosts have it, else \
-               over TCP. auto: rdma_cm for connected endpoints, tcp for the others.",
+               over TCP; multicast groups are joined through it, too. auto: rdma_cm for \
+               connected endpoints and InfiniBand's groups, tcp for the others.",
         store: |config, value| {
             use ConnectBy::{Auto, RdmaCm, Tcp};
             config.connect_by = [Auto, Tcp, RdmaCm][value.choice()];

@@ -19,11 +19,12 @@ use kestrel_core::{
 
 use super::{
     HEAD_BYTES, UdTransport,
+    peers::Unused,
     receiving::{Packet, Stranger},
 };
 use crate::{
     control::{proof, wire},
-    verbs::{AddressHandle, Destination, EVERYBODY, QueuePair, Verbs},
+    verbs::{Destination, EVERYBODY, Group, GroupRequest, QueuePair, Verbs},
 };
 
 /// Bytes behind the head of a datagram to a group: the sender's incarnation and address.
@@ -41,7 +42,7 @@ pub(super) struct Groups<V: Verbs> {
 }
 
 struct Membership<V: Verbs> {
-    handle: V::AddressHandle,
+    group: V::Group,
     pass: u64,
     receives: bool,
 }
@@ -71,26 +72,32 @@ impl<V: Verbs> UdTransport<V> {
             let reason = format!("{ip} was joined already, by another port");
             return Err(Unreachable { errno: kestrel_core::error::Errno::INVAL, reason });
         }
-        let handle = self.shared.device.create_group_handle(ip, self.shared.dscp)?;
+        let group = self.shared.device.join_group(GroupRequest {
+            group: ip,
+            own: self.address.ip(),
+            hears: receives,
+            dscp: self.shared.dscp,
+            managed: self.manages_groups,
+        })?;
         let pass = proof::group_pass(&self.auth_key, ip);
         if receives {
-            self.queue.pair().attach(ip)?;
+            self.queue.pair().attach(group.address())?;
             self.groups.passes.insert(pass, ip);
         }
-        self.groups.joined.insert(ip, Membership { handle, pass, receives });
+        self.groups.joined.insert(ip, Membership { group, pass, receives });
         Ok(Spread::Carried)
     }
 
     pub(super) fn leave_group(&mut self, group: Address) {
         let ip = group.ip();
-        let Some(Membership { handle, pass, receives }) = self.groups.joined.remove(&ip) else {
+        let Some(Membership { group, pass, receives }) = self.groups.joined.remove(&ip) else {
             return;
         };
         if receives {
             self.groups.passes.remove(&pass);
-            self.queue.pair().detach(ip);
+            self.queue.pair().detach(group.address());
         }
-        self.retire_handle(handle);
+        self.retire(Unused::Group(group));
     }
 
     pub(super) fn leave_all_groups(&mut self) {
@@ -109,7 +116,7 @@ impl<V: Verbs> UdTransport<V> {
         let Some(membership) = self.groups.joined.get(&group.ip()) else {
             return false;
         };
-        let (handle, pass) = (membership.handle.name(), membership.pass);
+        let (handle, pass) = (membership.group.name(), membership.pass);
         let to = Destination { handle, queue_pair: EVERYBODY, key: self.key };
         let mut front = Vec::with_capacity(SOURCE_BYTES / 8 + words.len());
         front.push(self.incarnation);

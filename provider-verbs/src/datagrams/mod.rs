@@ -93,6 +93,8 @@ pub struct UdTransport<V: Verbs> {
     /// Those of senders that nobody has adopted yet.
     strangers: VecDeque<Stranger>,
     groups: Groups<V>,
+    /// The connection manager joins them, wherever it can.
+    manages_groups: bool,
     /// Those that were dropped because nobody knows their sender, or because of their form.
     strays: u64,
     current: Option<Packet>,
@@ -125,6 +127,7 @@ pub(crate) struct Parts<V: Verbs> {
     pub either: EitherBell,
     pub sends: SendPool<V>,
     pub shared: Arc<StationShared<V>>,
+    pub manages_groups: bool,
 }
 
 impl<V: Verbs> UdTransport<V> {
@@ -145,6 +148,7 @@ impl<V: Verbs> UdTransport<V> {
             arrived: VecDeque::new(),
             strangers: VecDeque::new(),
             groups: Groups::default(),
+            manages_groups: parts.manages_groups,
             strays: 0,
             current: None,
             returned: Vec::new(),

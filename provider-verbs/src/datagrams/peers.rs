@@ -32,9 +32,15 @@ struct Heard {
     pass: u64,
 }
 
+/// What is not used any more, but may still be named.
+pub(super) enum Unused<V: Verbs> {
+    Way(V::AddressHandle),
+    Group(V::Group),
+}
+
 /// A way that is not used any more.
 pub(super) struct Retired<V: Verbs> {
-    _handle: V::AddressHandle,
+    _unused: Unused<V>,
     /// The last send that may name it.
     last: u32,
 }
@@ -139,12 +145,12 @@ impl<V: Verbs> UdTransport<V> {
             return;
         };
         self.end_link(way.link);
-        self.retire_handle(way.handle);
+        self.retire(Unused::Way(way.handle));
     }
 
-    /// A handle goes when nothing that is under way names it.
-    pub(super) fn retire_handle(&mut self, handle: V::AddressHandle) {
-        self.retired.push(Retired { _handle: handle, last: self.queue.posted() });
+    /// A way goes when nothing that is under way names it.
+    pub(super) fn retire(&mut self, unused: Unused<V>) {
+        self.retired.push(Retired { _unused: unused, last: self.queue.posted() });
         self.bury_ways();
     }
 
@@ -173,7 +179,7 @@ impl<V: Verbs> UdTransport<V> {
         });
     }
 
-    /// Destroys the handles that nothing under way names.
+    /// Destroys the ways that nothing under way names.
     pub(super) fn bury_ways(&mut self) {
         let over = self.queue.over();
         self.retired.retain(|retired| (over.wrapping_sub(retired.last) as i32) < 0);

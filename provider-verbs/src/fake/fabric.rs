@@ -8,10 +8,10 @@ use std::{
 use kestrel_core::{memory::Piece, window::Change};
 use rustix::fd::OwnedFd;
 
-use super::{Tally, manager::Exchange};
+use super::{Tally, group::Subnet, manager::Exchange};
 use crate::verbs::{
-    Completion, Destination, EVERYBODY, GRH_BYTES, ReceiveRequest, RemoteAccess, RemoteMemory,
-    Role, Segment, SendRequest, Status, Verb,
+    Completion, Destination, EVERYBODY, GRH_BYTES, GroupAddress, ReceiveRequest, RemoteAccess,
+    RemoteMemory, Role, Segment, SendRequest, Status, Verb,
 };
 
 /// A stretch of registered memory: what its key allows.
@@ -57,9 +57,11 @@ pub(super) struct State {
     pub queues: HashMap<u64, QueueState>,
     pub pairs: HashMap<u32, Pair>,
     /// Address handles that exist, and where they lead.
-    pub handles: HashMap<u64, [u8; 16]>,
+    pub handles: HashMap<u64, GroupAddress>,
     /// Who hears which group.
-    pub groups: HashSet<([u8; 16], u32)>,
+    pub groups: HashSet<(GroupAddress, u32)>,
+    /// What the manager of InfiniBand's subnet knows.
+    pub subnet: Subnet,
     /// No memory of applications can be registered.
     pub refusing: bool,
     /// No atomic operation is carried out.
@@ -93,8 +95,8 @@ impl State {
         let registered = self.regions.values().map(|region| region.bytes).sum();
         let address_handles = self.handles.len();
         let (managed, ids) = self.exchange.count();
-        let queue_pairs = self.pairs.len();
-        Tally { queue_pairs, registered, address_handles, managed, ids, ..self.tally }
+        let (queue_pairs, members) = (self.pairs.len(), self.subnet.members());
+        Tally { queue_pairs, registered, address_handles, managed, ids, members, ..self.tally }
     }
 
     pub(super) fn add_pair(&mut self, queues: u64, sends_max: usize, role: Role) -> u32 {
@@ -254,8 +256,8 @@ impl State {
             return;
         }
         if to.queue_pair == EVERYBODY {
-            let gid = self.handles[&to.handle];
-            let hears = |(group, pair): &([u8; 16], u32)| (*group == gid).then_some(*pair);
+            let place = self.handles[&to.handle];
+            let hears = |(group, pair): &(GroupAddress, u32)| (*group == place).then_some(*pair);
             let all: Vec<u32> = self.groups.iter().filter_map(hears).collect();
             for queue_pair in all {
                 self.take_datagram(Destination { queue_pair, ..to }, bytes);

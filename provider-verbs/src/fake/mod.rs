@@ -5,19 +5,20 @@
 //! buffers). What a device does at unpredictable moments happens when a test says so.
 
 mod fabric;
+mod group;
 mod manager;
 mod objects;
 
-use std::{
-    net::IpAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::{
     device::LinkLayer,
-    verbs::{Depths, LocalPort, PathEnd, RemoteAccess, Role, Status, Verbs, VerbsError},
+    verbs::{
+        Depths, GroupRequest, LocalPort, PathEnd, RemoteAccess, Role, Status, Verbs, VerbsError,
+    },
 };
 use fabric::State;
+pub use group::FakeGroup;
 use kestrel_core::memory::Piece;
 pub use manager::{FakeId, FakeManager, ManagerFaults};
 pub use objects::{FakeAddressHandle, FakeQueuePair, FakeQueues, FakeRegion, FakeRegistration};
@@ -89,6 +90,8 @@ pub struct Tally {
     pub managed: u64,
     /// Ids of connection managers that exist.
     pub ids: usize,
+    /// How many are in groups through a connection manager, each counted in each.
+    pub members: usize,
 }
 
 impl FakeFabric {
@@ -187,6 +190,7 @@ impl Verbs for FakeDevice {
     type Queues = FakeQueues;
     type QueuePair = FakeQueuePair;
     type AddressHandle = FakeAddressHandle;
+    type Group = FakeGroup;
     type Manager = FakeManager;
 
     fn name(&self) -> &str {
@@ -252,12 +256,8 @@ impl Verbs for FakeDevice {
         FakeAddressHandle::new(self, peer)
     }
 
-    fn create_group_handle(
-        self: &Arc<Self>,
-        group: IpAddr,
-        dscp: u8,
-    ) -> Result<FakeAddressHandle, VerbsError> {
-        self.fabric.lock().code_points.insert(dscp);
-        FakeAddressHandle::to_group(self, group)
+    fn join_group(self: &Arc<Self>, request: GroupRequest) -> Result<FakeGroup, VerbsError> {
+        self.fabric.lock().code_points.insert(request.dscp);
+        FakeGroup::join(self, &request)
     }
 }

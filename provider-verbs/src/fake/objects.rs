@@ -3,7 +3,6 @@
 use std::{
     collections::{HashSet, VecDeque},
     io,
-    net::IpAddr,
     os::fd::{AsRawFd, RawFd},
     sync::Arc,
 };
@@ -22,8 +21,8 @@ use crate::{
     device::LinkLayer,
     memory::Memory,
     verbs::{
-        AddressHandle, Completion, Depths, POLL_BURST, PathEnd, QueuePair, Queues, ReceiveRequest,
-        Region, Registration, RemoteAccess, Role, SendRequest, VerbsError, group_gid,
+        AddressHandle, Completion, Depths, GroupAddress, POLL_BURST, PathEnd, QueuePair, Queues,
+        ReceiveRequest, Region, Registration, RemoteAccess, Role, SendRequest, VerbsError,
     },
 };
 
@@ -225,14 +224,6 @@ fn check_path(device: &FakeDevice, peer: &PathEnd) -> Result<(), VerbsError> {
     Ok(())
 }
 
-/// Whether there are groups.
-fn check_groups(device: &FakeDevice) -> Result<(), VerbsError> {
-    match device.port.link_layer {
-        LinkLayer::InfiniBand => Err(VerbsError::NoGroups { device: device.name.clone() }),
-        _ => Ok(()),
-    }
-}
-
 /// An address handle of the fake.
 pub struct FakeAddressHandle {
     device: Arc<FakeDevice>,
@@ -242,19 +233,14 @@ pub struct FakeAddressHandle {
 impl FakeAddressHandle {
     pub(super) fn new(device: &Arc<FakeDevice>, peer: &PathEnd) -> Result<Self, VerbsError> {
         check_path(device, peer)?;
-        Ok(Self::to(device, peer.gid))
+        Ok(Self::to(device, GroupAddress { gid: peer.gid, lid: peer.lid }))
     }
 
-    /// The way to a group.
-    pub(super) fn to_group(device: &Arc<FakeDevice>, group: IpAddr) -> Result<Self, VerbsError> {
-        check_groups(device)?;
-        Ok(Self::to(device, group_gid(group)))
-    }
-
-    fn to(device: &Arc<FakeDevice>, gid: [u8; 16]) -> Self {
+    /// The way to a group, or to whoever is there.
+    pub(super) fn to(device: &Arc<FakeDevice>, place: GroupAddress) -> Self {
         let mut state = device.fabric.lock();
         let name = u64::from(state.number());
-        state.handles.insert(name, gid);
+        state.handles.insert(name, place);
         drop(state);
         FakeAddressHandle { device: device.clone(), name }
     }
@@ -332,14 +318,18 @@ impl QueuePair for FakeQueuePair {
         self.device.fabric.lock().fail(self.number);
     }
 
-    fn attach(&self, group: IpAddr) -> Result<(), VerbsError> {
-        check_groups(&self.device)?;
-        self.device.fabric.lock().groups.insert((group_gid(group), self.number));
+    fn attach(&self, group: GroupAddress) -> Result<(), VerbsError> {
+        let mut state = self.device.fabric.lock();
+        assert!(
+            state.subnet.has(group, self.device.port.link_layer),
+            "nobody has joined {group:?}"
+        );
+        state.groups.insert((group, self.number));
         Ok(())
     }
 
-    fn detach(&self, group: IpAddr) {
-        self.device.fabric.lock().groups.remove(&(group_gid(group), self.number));
+    fn detach(&self, group: GroupAddress) {
+        self.device.fabric.lock().groups.remove(&(group, self.number));
     }
 
     fn renew(&self) -> Result<(), VerbsError> {

@@ -1,37 +1,170 @@
-//! Multicast groups on Ethernet: the queue pair is attached to the group, and the host joins it as
-//! for any socket, so that switches and the network interface let its packets through.
+//! Multicast groups that a device joins, and the ways to all who hear them.
+//!
+//! On Ethernet a group's GID is its IP address, and the host joins it as for any socket, so that
+//! switches and the network interface let its packets through. On InfiniBand it is the subnet's
+//! manager that makes groups and names them; the kernel's connection manager asks it.
 
 use std::{
-    collections::HashMap,
     io,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket},
-    sync::{Mutex, MutexGuard, PoisonError},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
+    ptr,
+    sync::Arc,
+    time::{Duration, Instant},
 };
 
-use rdma_core_sys::verbs::*;
+use rdma_core_sys::{rdmacm::*, verbs::*};
 
-use super::Rdma;
+use super::{Rdma, RdmaAddressHandle, RdmaManager, manager::RdmaId, socket_address::SocketAddress};
 use crate::{
+    bell::wait_any,
     device::LinkLayer,
-    verbs::{VerbsError, group_gid},
+    manager::Manager,
+    verbs::{AddressHandle, Group, GroupAddress, GroupRequest, VerbsError, group_gid},
 };
 
-impl Rdma {
-    /// Whether groups can be joined.
-    pub(super) fn check_groups(&self) -> Result<(), VerbsError> {
-        match self.port.link_layer {
-            LinkLayer::InfiniBand => Err(VerbsError::NoGroups { device: self.open.name.clone() }),
-            _ => Ok(()),
+/// How long a subnet's manager may take to answer. The kernel asks it more than once in that time.
+const ANSWER_MAX: Duration = Duration::from_secs(5);
+
+/// A group that was joined.
+pub struct RdmaGroup {
+    handle: RdmaAddressHandle,
+    address: GroupAddress,
+    /// Dropped last.
+    _membership: Membership,
+}
+
+/// How this host is in a group.
+enum Membership {
+    /// It only sends there, for which nobody has to be asked.
+    None,
+    /// By a socket, as long as it is open.
+    Socket {
+        _open: UdpSocket,
+    },
+    Managed {
+        _joined: ManagedMembership,
+    },
+}
+
+impl RdmaGroup {
+    pub(super) fn join(device: &Arc<Rdma>, request: &GroupRequest) -> Result<Self, VerbsError> {
+        let infiniband = device.port.link_layer == LinkLayer::InfiniBand;
+        if !infiniband && !request.managed {
+            return Self::join_by_socket(device, request);
+        }
+        match Self::join_managed(device, request) {
+            Err(error) if !infiniband => {
+                tracing::info!(group = %request.group, "it is joined by a socket: {error}");
+                Self::join_by_socket(device, request)
+            }
+            joined => joined,
         }
     }
 
-    pub(super) fn no_group(&self, group: IpAddr, source: io::Error) -> VerbsError {
+    fn join_by_socket(device: &Arc<Rdma>, request: &GroupRequest) -> Result<Self, VerbsError> {
+        let failed = |source| device.no_group(request.group, source);
+        let address = GroupAddress { gid: group_gid(request.group), lid: 0 };
+        let path = device.path_by_gid(address.gid, request.dscp);
+        let handle = RdmaAddressHandle::along(device, path).map_err(failed)?;
+        let membership = match request.hears {
+            true => Membership::Socket { _open: device.enter(request.group).map_err(failed)? },
+            false => Membership::None,
+        };
+        Ok(RdmaGroup { handle, address, _membership: membership })
+    }
+
+    /// On InfiniBand who only sends joins as well: there is no way to a group before.
+    fn join_managed(device: &Arc<Rdma>, request: &GroupRequest) -> Result<Self, VerbsError> {
+        let manager = Arc::new(RdmaManager::new(device)?);
+        let joined = ManagedMembership::ask(&manager, request)?;
+        let failed = |source| device.no_group(request.group, source);
+        let told = answer(&manager).map_err(failed)?;
+        // SAFETY: the bytes of a GID, whichever way they are looked at.
+        let address = GroupAddress { gid: unsafe { told.grh.dgid.raw }, lid: told.dlid };
+        let mut path = device.path_by_gid(address.gid, request.dscp);
+        // The group's, and not ours to choose.
+        (path.dlid, path.sl, path.static_rate) = (told.dlid, told.sl, told.static_rate);
+        let handle = RdmaAddressHandle::along(device, path).map_err(failed)?;
+        let (gid, lid) = (Ipv6Addr::from(address.gid), address.lid);
+        tracing::info!(group = %request.group, %gid, lid, "joined through rdma_cm");
+        let membership = Membership::Managed { _joined: joined };
+        Ok(RdmaGroup { handle, address, _membership: membership })
+    }
+}
+
+impl Group for RdmaGroup {
+    fn name(&self) -> u64 {
+        self.handle.name()
+    }
+
+    fn address(&self) -> GroupAddress {
+        self.address
+    }
+}
+
+/// An id of the connection manager that is in a group, or has asked for it.
+struct ManagedMembership {
+    id: RdmaId,
+    group: SocketAddr,
+}
+
+impl ManagedMembership {
+    fn ask(manager: &Arc<RdmaManager>, request: &GroupRequest) -> Result<Self, VerbsError> {
+        let id = manager.bind_in(RDMA_PS_UDP, 0, SocketAddr::new(request.own, 0))?;
+        let group = SocketAddr::new(request.group, 0);
+        let mut address = SocketAddress::from(group);
+        // SAFETY: the id is alive, and the address is one.
+        id.call("rdma_join_multicast", unsafe {
+            let at = address.as_mut_ptr();
+            manager.cm().rdma_join_multicast(id.as_ptr(), at, ptr::null_mut())
+        })?;
+        Ok(ManagedMembership { id, group })
+    }
+}
+
+impl Drop for ManagedMembership {
+    fn drop(&mut self) {
+        let mut address = SocketAddress::from(self.group);
+        // SAFETY: the id is alive, and has asked for the group; its events are acknowledged.
+        let failed = unsafe {
+            self.id.manager().cm().rdma_leave_multicast(self.id.as_ptr(), address.as_mut_ptr())
+        };
+        if failed != 0 {
+            tracing::debug!("rdma_leave_multicast: {}", io::Error::last_os_error());
+        }
+    }
+}
+
+/// The way to a group, as the connection manager tells it once it has joined.
+fn answer(manager: &RdmaManager) -> io::Result<ibv_ah_attr> {
+    let deadline = Instant::now() + ANSWER_MAX;
+    loop {
+        let read = manager.take(|event| match event.event {
+            // SAFETY: the event has these parameters.
+            RDMA_CM_EVENT_MULTICAST_JOIN => Some(Ok(unsafe { event.param.ud.ah_attr })),
+            RDMA_CM_EVENT_MULTICAST_ERROR => {
+                Some(Err(io::Error::from_raw_os_error(event.status.abs())))
+            }
+            _ => None,
+        });
+        if let Some(told) = read.flatten() {
+            return told;
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::Error::from_raw_os_error(libc::ETIMEDOUT));
+        }
+        wait_any(&[manager.channel()], Some(left));
+    }
+}
+
+impl Rdma {
+    fn no_group(&self, group: IpAddr, source: io::Error) -> VerbsError {
         VerbsError::Group { device: self.open.name.clone(), group, source }
     }
 
-    /// A socket by which the host is in the group, on the device's own network: as long as it is
-    /// open.
-    pub(super) fn membership(&self, group: IpAddr) -> io::Result<UdpSocket> {
+    /// A socket by which the host is in the group, on the device's own network.
+    fn enter(&self, group: IpAddr) -> io::Result<UdpSocket> {
         match group {
             IpAddr::V4(group) => {
                 let own = Ipv6Addr::from(self.port.gid).to_ipv4_mapped();
@@ -46,29 +179,4 @@ impl Rdma {
             }
         }
     }
-}
-
-/// How the host is in the groups that a queue pair hears.
-#[derive(Default)]
-pub(super) struct Memberships(Mutex<HashMap<IpAddr, UdpSocket>>);
-
-impl Memberships {
-    fn lock(&self) -> MutexGuard<'_, HashMap<IpAddr, UdpSocket>> {
-        // Nothing panics under it.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn keep(&self, group: IpAddr, membership: UdpSocket) {
-        self.lock().insert(group, membership);
-    }
-
-    /// Whether there was one.
-    pub(super) fn end(&self, group: IpAddr) -> bool {
-        self.lock().remove(&group).is_some()
-    }
-}
-
-/// The group as the device is told.
-pub(super) fn gid_of(group: IpAddr) -> ibv_gid {
-    ibv_gid { raw: group_gid(group) }
 }

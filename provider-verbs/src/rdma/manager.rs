@@ -75,20 +75,55 @@ impl RdmaManager {
         unsafe { (*self.channel.as_ptr()).fd }
     }
 
+    pub(super) fn cm(&self) -> &'static rdmacm {
+        self.cm
+    }
+
     fn error(&self, call: &'static str) -> VerbsError {
         self.device.error(call)
     }
 
-    fn create(self: &Arc<Self>, name: u64) -> Result<RdmaId, VerbsError> {
+    fn create(self: &Arc<Self>, name: u64, space: rdma_port_space) -> Result<RdmaId, VerbsError> {
         let mut id = ptr::null_mut();
         // SAFETY: the channel is alive; the name is no pointer to anybody but us.
         let failed = unsafe {
             let (channel, name) = (self.channel.as_ptr(), name as usize as *mut _);
-            self.cm.rdma_create_id(channel, &mut id, name, RDMA_PS_TCP)
+            self.cm.rdma_create_id(channel, &mut id, name, space)
         };
         match NonNull::new(id) {
             Some(id) if failed == 0 => Ok(RdmaId { id, manager: self.clone() }),
             _ => Err(self.error("rdma_create_id")),
+        }
+    }
+
+    /// An id of that port space at an address of our device.
+    pub(super) fn bind_in(
+        self: &Arc<Self>,
+        space: rdma_port_space,
+        name: u64,
+        at: SocketAddr,
+    ) -> Result<RdmaId, VerbsError> {
+        let id = self.create(name, space)?;
+        let mut at_bytes = SocketAddress::from(at);
+        // SAFETY: the id is alive, and the address is one.
+        id.call("rdma_bind_addr", unsafe {
+            self.cm.rdma_bind_addr(id.id.as_ptr(), at_bytes.as_mut_ptr())
+        })?;
+        id.check_device(at)?;
+        Ok(id)
+    }
+
+    /// Takes the next event, if there is one.
+    pub(super) fn take<R>(&self, read: impl FnOnce(&rdma_cm_event) -> R) -> Option<R> {
+        let mut event = ptr::null_mut();
+        // SAFETY: the channel is alive, and does not block; the event is acknowledged once.
+        unsafe {
+            if self.cm.rdma_get_cm_event(self.channel.as_ptr(), &mut event) != 0 {
+                return None;
+            }
+            let read = read(&*event);
+            self.cm.rdma_ack_cm_event(event);
+            Some(read)
         }
     }
 
@@ -145,14 +180,7 @@ impl Manager<Rdma> for RdmaManager {
     }
 
     fn bind(self: &Arc<Self>, name: u64, at: SocketAddr) -> Result<RdmaId, VerbsError> {
-        let id = self.create(name)?;
-        let mut at_bytes = SocketAddress::from(at);
-        // SAFETY: the id is alive, and the address is one.
-        id.call("rdma_bind_addr", unsafe {
-            self.cm.rdma_bind_addr(id.id.as_ptr(), at_bytes.as_mut_ptr())
-        })?;
-        id.check_device(at)?;
-        Ok(id)
+        self.bind_in(RDMA_PS_TCP, name, at)
     }
 
     fn resolve(
@@ -163,7 +191,7 @@ impl Manager<Rdma> for RdmaManager {
         dscp: u8,
         within: Duration,
     ) -> Result<RdmaId, VerbsError> {
-        let id = self.create(name)?;
+        let id = self.create(name, RDMA_PS_TCP)?;
         let mut class = dscp << 2;
         // SAFETY: the id is alive; the option is one byte.
         id.call("rdma_set_option", unsafe {
@@ -184,18 +212,8 @@ impl Manager<Rdma> for RdmaManager {
 
     fn next_event(self: &Arc<Self>) -> Option<ManagerEvent<RdmaId>> {
         loop {
-            let mut event = ptr::null_mut();
-            // SAFETY: the channel is alive, and does not block.
-            if unsafe { self.cm.rdma_get_cm_event(self.channel.as_ptr(), &mut event) } != 0 {
-                return None;
-            }
-            // SAFETY: it was fetched just now; what it points to is copied before it is
-            // acknowledged, once.
-            let read = unsafe {
-                let read = self.read(&*event);
-                self.cm.rdma_ack_cm_event(event);
-                read
-            };
+            // SAFETY: it was fetched just now, and is acknowledged when it is read.
+            let read = self.take(|event| unsafe { self.read(event) })?;
             if let Some((name, happening)) = read {
                 return Some(ManagerEvent { name, happening });
             }
@@ -220,7 +238,15 @@ pub struct RdmaId {
 unsafe impl Send for RdmaId {}
 
 impl RdmaId {
-    fn call(&self, call: &'static str, failed: i32) -> Result<(), VerbsError> {
+    pub(super) fn as_ptr(&self) -> *mut rdma_cm_id {
+        self.id.as_ptr()
+    }
+
+    pub(super) fn manager(&self) -> &RdmaManager {
+        &self.manager
+    }
+
+    pub(super) fn call(&self, call: &'static str, failed: i32) -> Result<(), VerbsError> {
         if failed == 0 { Ok(()) } else { Err(self.manager.error(call)) }
     }
 

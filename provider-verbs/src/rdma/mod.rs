@@ -25,6 +25,7 @@ use kestrel_core::{error::HasErrno, memory::Piece, transport::Unreachable};
 use rdma_core_sys::{Library, verbs::*};
 
 pub use self::{
+    group::RdmaGroup,
     manager::RdmaManager,
     path::RdmaAddressHandle,
     queue_pair::RdmaQueuePair,
@@ -35,9 +36,7 @@ use crate::{
     device::{DeviceError, LinkLayer, query},
     gid,
     provider::{RcProvider, VerbsOptions},
-    verbs::{
-        Depths, EVERYBODY, LocalPort, PathEnd, RemoteAccess, Role, Verbs, VerbsError, group_gid,
-    },
+    verbs::{Depths, GroupRequest, LocalPort, PathEnd, RemoteAccess, Role, Verbs, VerbsError},
 };
 
 /// A device, opened, with a protection domain.
@@ -211,6 +210,7 @@ impl Verbs for Rdma {
     type Queues = RdmaQueues;
     type QueuePair = RdmaQueuePair;
     type AddressHandle = RdmaAddressHandle;
+    type Group = RdmaGroup;
     type Manager = RdmaManager;
 
     fn name(&self) -> &str {
@@ -284,26 +284,7 @@ impl Verbs for Rdma {
         RdmaAddressHandle::new(self, peer, dscp)
     }
 
-    fn create_group_handle(
-        self: &Arc<Self>,
-        group: IpAddr,
-        dscp: u8,
-    ) -> Result<RdmaAddressHandle, VerbsError> {
-        self.check_groups()?;
-        let port = &self.port;
-        RdmaAddressHandle::new(
-            self,
-            &PathEnd {
-                queue_pair: EVERYBODY,
-                first_packet: 0,
-                lid: 0,
-                partition_key: port.partition_key,
-                link_layer: port.link_layer,
-                gid: group_gid(group),
-                mtu_bytes: port.mtu_bytes,
-                reads_max: port.reads_max,
-            },
-            dscp,
-        )
+    fn join_group(self: &Arc<Self>, request: GroupRequest) -> Result<RdmaGroup, VerbsError> {
+        RdmaGroup::join(self, &request)
     }
 }

@@ -18,19 +18,29 @@ impl Rdma {
     /// upper part of the traffic class that headers carry, and its upper half the service level.
     pub(super) fn path_to(&self, peer: &PathEnd, dscp: u8) -> ibv_ah_attr {
         let port = &self.port;
+        let same_subnet = peer.gid[..8] == port.gid[..8];
+        if port.link_layer != LinkLayer::InfiniBand || !same_subnet {
+            return ibv_ah_attr { dlid: peer.lid, ..self.path_by_gid(peer.gid, dscp) };
+        }
         // SAFETY: the structure holds integers only, which may be zero.
         let mut path: ibv_ah_attr = unsafe { mem::zeroed() };
         path.port_num = port.number;
         path.dlid = peer.lid;
         path.sl = dscp >> 3;
-        let same_subnet = peer.gid[..8] == port.gid[..8];
-        if port.link_layer != LinkLayer::InfiniBand || !same_subnet {
-            path.is_global = 1;
-            path.grh.dgid.raw = peer.gid;
-            path.grh.sgid_index = port.gid_index;
-            path.grh.hop_limit = HOPS;
-            path.grh.traffic_class = dscp << 2;
-        }
+        path
+    }
+
+    /// The way that packets with a global route header take.
+    pub(super) fn path_by_gid(&self, gid: [u8; 16], dscp: u8) -> ibv_ah_attr {
+        // SAFETY: as above.
+        let mut path: ibv_ah_attr = unsafe { mem::zeroed() };
+        path.port_num = self.port.number;
+        path.sl = dscp >> 3;
+        path.is_global = 1;
+        path.grh.dgid.raw = gid;
+        path.grh.sgid_index = self.port.gid_index;
+        path.grh.hop_limit = HOPS;
+        path.grh.traffic_class = dscp << 2;
         path
     }
 
@@ -74,14 +84,19 @@ unsafe impl Send for RdmaAddressHandle {}
 impl RdmaAddressHandle {
     pub(super) fn new(device: &Arc<Rdma>, peer: &PathEnd, dscp: u8) -> Result<Self, VerbsError> {
         device.check_path(peer)?;
-        let mut path = device.path_to(peer, dscp);
+        let path = device.path_to(peer, dscp);
+        Self::along(device, path).map_err(|source| device.no_path(peer, source))
+    }
+
+    /// One that goes that way.
+    pub(super) fn along(device: &Arc<Rdma>, mut path: ibv_ah_attr) -> io::Result<Self> {
         // SAFETY: the domain is alive, and the path is readable.
         let handle = unsafe {
             let verbs = device.verbs();
             let handle = verbs.ibv_create_ah(device.domain.as_ptr(), &mut path);
             Handle::new(handle, verbs.ibv_destroy_ah, "ibv_destroy_ah")
         };
-        let handle = handle.ok_or_else(|| device.no_path(peer, io::Error::last_os_error()))?;
+        let handle = handle.ok_or_else(io::Error::last_os_error)?;
         Ok(RdmaAddressHandle { handle, _device: device.clone() })
     }
 }

@@ -1,19 +1,17 @@
 //! Queue pairs: reliable connected ones, and those of datagrams.
 
-use std::{io, mem, net::IpAddr, ptr, sync::Arc};
+use std::{io, mem, ptr, sync::Arc};
 
 use kestrel_core::window::Change;
 use rdma_core_sys::{inline, verbs::*};
 
-use super::{
-    Rdma, RdmaQueues,
-    group::{Memberships, gid_of},
-    queues::Handle,
-    registration::access_flags,
-};
+use super::{Rdma, RdmaQueues, queues::Handle, registration::access_flags};
 use crate::{
     device::LinkLayer,
-    verbs::{Destination, PathEnd, QueuePair, RemoteMemory, Role, SendRequest, Verb, VerbsError},
+    verbs::{
+        Destination, GroupAddress, PathEnd, QueuePair, RemoteMemory, Role, SendRequest, Verb,
+        VerbsError,
+    },
 };
 
 /// Local acknowledgement timeout: 4.096 µs · 2^16, 0.27 s.
@@ -34,8 +32,6 @@ pub struct RdmaQueuePair {
     number: u32,
     inline_bytes_max: usize,
     role: Role,
-    /// The groups that it hears, and how the host is in them.
-    groups: Memberships,
     /// Dropped after the pair.
     _queues: Arc<RdmaQueues>,
     device: Arc<Rdma>,
@@ -87,9 +83,7 @@ impl RdmaQueuePair {
         let number = unsafe { (*pair.as_ptr()).qp_num };
         let inline_bytes_max = attributes.cap.max_inline_data as usize;
         let (queues, device) = (queues.clone(), device.clone());
-        let groups = Memberships::default();
-        let made =
-            RdmaQueuePair { pair, number, inline_bytes_max, role, groups, _queues: queues, device };
+        let made = RdmaQueuePair { pair, number, inline_bytes_max, role, _queues: queues, device };
         made.initialize()?;
         if let Role::Datagrams { .. } = role {
             made.get_ready()?;
@@ -267,29 +261,19 @@ impl QueuePair for RdmaQueuePair {
         }
     }
 
-    fn attach(&self, group: IpAddr) -> Result<(), VerbsError> {
-        self.device.check_groups()?;
-        let failed = |source| self.device.no_group(group, source);
-        let membership = self.device.membership(group).map_err(failed)?;
-        let gid = gid_of(group);
+    fn attach(&self, GroupAddress { gid, lid }: GroupAddress) -> Result<(), VerbsError> {
+        let gid = ibv_gid { raw: gid };
         // SAFETY: the pair is alive, and the group is readable.
-        let refused = unsafe { self.device.verbs().ibv_attach_mcast(self.pair.as_ptr(), &gid, 0) };
-        if refused != 0 {
-            return Err(failed(io::Error::from_raw_os_error(refused.abs())));
-        }
-        self.groups.keep(group, membership);
-        Ok(())
+        let failed = unsafe { self.device.verbs().ibv_attach_mcast(self.pair.as_ptr(), &gid, lid) };
+        if failed == 0 { Ok(()) } else { Err(self.device.refusal("ibv_attach_mcast", failed)) }
     }
 
-    fn detach(&self, group: IpAddr) {
-        if !self.groups.end(group) {
-            return;
-        }
-        let gid = gid_of(group);
-        // SAFETY: as above; it is attached.
-        let refused = unsafe { self.device.verbs().ibv_detach_mcast(self.pair.as_ptr(), &gid, 0) };
-        if refused != 0 {
-            tracing::debug!(%group, "ibv_detach_mcast: {refused}");
+    fn detach(&self, GroupAddress { gid, lid }: GroupAddress) {
+        let gid = ibv_gid { raw: gid };
+        // SAFETY: as above.
+        let failed = unsafe { self.device.verbs().ibv_detach_mcast(self.pair.as_ptr(), &gid, lid) };
+        if failed != 0 {
+            tracing::debug!("{}", self.device.refusal("ibv_detach_mcast", failed));
         }
     }
 

@@ -55,7 +55,6 @@ pub const ALLOWED: &[(&str, &str)] = &[
     ("provider-shm/src/group_table/mod.rs", "multicast groups that are joined"),
     ("provider-shm/src/station.rs", "the list of connections refused to children after fork"),
     ("provider-verbs/src/fake/mod.rs", "a device for tests only"),
-    ("provider-verbs/src/rdma/group.rs", "multicast groups that are joined and left"),
 ];
 
 pub fn check(tree: &Tree, allowed: &[(&str, &str)]) -> Vec<Finding> {
