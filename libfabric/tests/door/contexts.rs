@@ -27,10 +27,10 @@ pub fn named(fi_addr: u64, index: u64) -> u64 {
 }
 
 /// A scalable endpoint, with queues for each context.
-struct Portal {
-    sep: *mut FidEp,
-    transmit: Vec<Node>,
-    receive: Vec<Node>,
+pub struct Portal {
+    pub sep: *mut FidEp,
+    pub transmit: Vec<Node>,
+    pub receive: Vec<Node>,
 }
 
 pub fn open_sep(world: &World) -> Result<*mut FidEp, c_int> {
@@ -59,8 +59,13 @@ pub fn rx_context(sep: *mut FidEp, index: c_int, attr: *mut RxAttr) -> Result<*m
 
 /// A domain for scalable endpoints of two contexts each way.
 pub fn scalable_world(host: &'static crate::host::Host) -> World {
+    scalable_world_that(host, flag::MSG | flag::TAGGED | flag::SOURCE)
+}
+
+/// Such a domain for endpoints that can do this.
+pub fn scalable_world_that(host: &'static crate::host::Host, caps: u64) -> World {
     World::empty(host, |hints| {
-        hints.caps = flag::MSG | flag::TAGGED | NAMED_RX_CTX | flag::SOURCE;
+        hints.caps = caps | NAMED_RX_CTX;
         // SAFETY: hints have all attributes.
         unsafe {
             (*hints.ep_attr).tx_ctx_cnt = 2;
@@ -81,7 +86,7 @@ pub fn open_av(world: &World) -> *mut FidAv {
 }
 
 impl Portal {
-    fn open(world: &World, av: *mut FidAv) -> Portal {
+    pub fn open(world: &World, av: *mut FidAv) -> Portal {
         let sep = open_sep(world).expect("a scalable endpoint");
         assert_eq!(bind(sep, av, 0), 0);
         assert_eq!(enable(sep), 0);
@@ -97,13 +102,17 @@ impl Portal {
         Portal { sep, transmit: transmit.collect(), receive: receive.collect() }
     }
 
-    fn close(self) {
-        for node in self.transmit.iter().chain(&self.receive) {
+    pub fn nodes(&self) -> impl Iterator<Item = Node> {
+        self.transmit.iter().chain(&self.receive).copied()
+    }
+
+    pub fn close(self) {
+        for node in self.nodes() {
             assert_eq!(close(self.sep), code::BUSY, "a context is open");
             assert_eq!(close(node.ep), 0);
         }
         assert_eq!(close(self.sep), 0);
-        for node in self.transmit.iter().chain(&self.receive) {
+        for node in self.nodes() {
             assert_eq!(close(node.cq), 0);
         }
     }
@@ -168,10 +177,7 @@ fn contexts_have_an_index_and_a_queue_each() {
     let world = scalable_world(host);
     let av = open_av(&world);
     let [ours, theirs] = [Portal::open(&world, av), Portal::open(&world, av)];
-    let all: Vec<Node> = [&ours, &theirs]
-        .iter()
-        .flat_map(|portal| portal.transmit.iter().chain(&portal.receive).copied())
-        .collect();
+    let all: Vec<Node> = ours.nodes().chain(theirs.nodes()).collect();
     assert_eq!(insert(av, &name(ours.sep)), 0);
     assert_eq!(insert(av, &name(theirs.sep)), 1);
     // "The transmit and receive contexts share the transport-level address."

@@ -23,6 +23,7 @@ mod deferred_work;
 mod discovery;
 mod domain_events;
 mod endpoint_attributes;
+mod fences;
 mod forks;
 mod host;
 mod life_cycle;

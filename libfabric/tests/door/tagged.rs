@@ -9,7 +9,7 @@ use crate::{
     },
     code, flag,
     host::host,
-    world::{Node, PATIENCE, World},
+    world::{Node, PATIENCE, World, cq_attr},
 };
 
 const NONE: *mut c_void = null_mut();
@@ -140,6 +140,70 @@ fn every_call_sends_and_every_call_receives() {
             assert_eq!(world.completion(from).flags, flag::TAGGED | flag::SEND);
         }
         assert_eq!(received, expected);
+    }
+}
+
+/// "Posted receives are searched in the order in which they were posted in order to match sends."
+#[test]
+fn the_earliest_receive_takes_a_message() {
+    let Some(host) = host("the_earliest_receive_takes_a_message") else { return };
+    let mut world = World::empty(host, |hints| {
+        hints.caps = flag::MSG | flag::TAGGED | flag::DIRECTED_RECV;
+    });
+    let nodes = [(); 3].map(|()| world.add_node(&mut cq_attr(), 0));
+    let to = nodes[2];
+    // Of one sender; of anybody, with any tag; of the other sender, with either of two tags; and
+    // of anybody again.
+    let receives = [(0, 5, 0), (ANYBODY, 0, u64::MAX), (1, 4, 1), (ANYBODY, 5, 0)];
+    for (context, (from, tag, ignore)) in receives.into_iter().enumerate() {
+        // SAFETY: the endpoint is open; there is no buffer.
+        let status = unsafe {
+            let recv = (*(*to.ep).tagged).recv;
+            recv(to.ep, NONE, 0, NONE, from, tag, ignore, context as *mut c_void)
+        };
+        assert_eq!(status, 0);
+    }
+    for (from, earliest) in [(1, 1), (0, 0), (1, 2), (1, 3)] {
+        Message { to: 2, ..Message::of(&mut [], 5) }.send(nodes[from], 0);
+        assert_eq!(world.completion(to).op_context as usize, earliest);
+        world.completion(nodes[from]);
+    }
+}
+
+/// However long each is: in one packet, in several, or read where it lies.
+#[test]
+fn messages_of_one_tag_keep_their_order() {
+    let Some(host) = host("messages_of_one_tag_keep_their_order") else { return };
+    const LENGTHS: [usize; 7] = [8, 70_000, 0, 300, 5_000, 200_000, 1];
+    let mut words: Vec<Vec<u8>> =
+        (1..=42_u8).map(|nth| vec![nth; LENGTHS[nth as usize % 7]]).collect();
+    for posted_first in [true, false] {
+        let world = World::new(host, 2);
+        let [from, to] = [world.nodes[0], world.nodes[1]];
+        let mut rooms: Vec<Vec<u8>> = words.iter().map(|word| vec![0; word.len()]).collect();
+        let mut post = || {
+            for (nth, room) in rooms.iter_mut().enumerate() {
+                let into = Message { context: nth as *mut c_void, ..Message::of(room, 5) };
+                assert_eq!(into.receive(to, 0), 0);
+            }
+        };
+        if posted_first {
+            post();
+        }
+        words.iter_mut().for_each(|word| Message::of(word, 5).send(from, 0));
+        if !posted_first {
+            find(&world, to, &Message::of(&mut [], 5), 0);
+            post();
+        }
+        // Each has the room of its own message and no other.
+        for _ in 0..words.len() {
+            let done = outcome(&world, to).expect("what overtakes another does not fit");
+            assert_eq!(done.len, words[done.op_context as usize].len());
+        }
+        assert!(rooms == words, "posted first: {posted_first}");
+        for _ in 0..words.len() {
+            world.completion(from);
+        }
     }
 }
 
