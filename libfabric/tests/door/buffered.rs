@@ -1,7 +1,10 @@
 //! Messages that the provider buffers and announces: FI_BUFFERED_RECV and FI_VARIABLE_MSG, for
 //! applications of version 1 of the interface. Reference: fi_msg(3), fi_tagged(3).
 
-use std::{ffi::c_void, ptr::null_mut};
+use std::{
+    ffi::c_void,
+    ptr::{null_mut, without_provenance_mut},
+};
 
 use crate::{
     abi::{
@@ -17,11 +20,11 @@ use crate::{
 
 const BUFFERED_RECV: u64 = 1 << 51;
 const VARIABLE_MSG: u64 = 1 << 48;
-const MORE: u64 = 1 << 18;
-const DISCARD: u64 = 1 << 58;
-const CLAIM: u64 = 1 << 59;
+pub const MORE: u64 = 1 << 18;
+pub const DISCARD: u64 = 1 << 58;
+pub const CLAIM: u64 = 1 << 59;
 const BUFFERED_MIN: i32 = 2;
-const BUFFERED_LIMIT: i32 = 3;
+pub const BUFFERED_LIMIT: i32 = 3;
 const NONE: *mut c_void = null_mut();
 const ANYBODY: u64 = u64::MAX;
 
@@ -33,7 +36,7 @@ struct RecvContext {
 }
 
 /// Two endpoints that buffer, because the hints say so.
-fn world(host: &'static Host, change: impl FnOnce(&mut Info)) -> World {
+pub fn world(host: &'static Host, change: impl FnOnce(&mut Info)) -> World {
     let mut world = World::empty(host, change);
     for _ in 0..2 {
         world.add_node(&mut cq_attr(), 0);
@@ -41,7 +44,7 @@ fn world(host: &'static Host, change: impl FnOnce(&mut Info)) -> World {
     world
 }
 
-fn buffering(info: &mut Info) {
+pub fn buffering(info: &mut Info) {
     info.mode |= BUFFERED_RECV;
 }
 
@@ -50,18 +53,18 @@ fn variable(info: &mut Info) {
 }
 
 /// A byte of every message, by its place.
-fn bytes(length: usize) -> Vec<u8> {
+pub fn bytes(length: usize) -> Vec<u8> {
     (0..length).map(|at| (at * 7 + length) as u8).collect()
 }
 
-fn starts_with(announced: &CqTaggedEntry, expected: &[u8]) {
+pub fn starts_with(announced: &CqTaggedEntry, expected: &[u8]) {
     // SAFETY: so much is there until the message is taken.
     let found = unsafe { std::slice::from_raw_parts(announced.buf.cast::<u8>(), expected.len()) };
     assert_eq!(found, expected);
 }
 
 /// `fi_recvmsg` or `fi_trecvmsg` into `room`, for what was announced.
-fn take(node: Node, announced: &CqTaggedEntry, room: &mut [u8], flags: u64) -> isize {
+pub fn take(node: Node, announced: &CqTaggedEntry, room: &mut [u8], flags: u64) -> isize {
     let iov = Iovec { base: room.as_mut_ptr().cast(), len: room.len() };
     let (msg_iov, desc, iov_count, addr) = (&raw const iov, null_mut(), 1, ANYBODY);
     let context = announced.op_context;
@@ -77,7 +80,7 @@ fn take(node: Node, announced: &CqTaggedEntry, room: &mut [u8], flags: u64) -> i
     }
 }
 
-fn send(node: Node, bytes: &[u8], tag: Option<u64>) {
+pub fn send(node: Node, bytes: &[u8], tag: Option<u64>) {
     let (place, length) = (bytes.as_ptr().cast(), bytes.len());
     // SAFETY: the endpoint is open, and callers keep the bytes.
     let status = unsafe {
@@ -167,6 +170,84 @@ fn variable_messages_are_announced_claimed_and_discarded() {
     messages_are_announced(host, variable);
 }
 
+/// "When the claim operation completes, a standard receive completion entry will be generated": it is
+/// an error's where the room is too small, as a receive's would be.
+#[test]
+fn what_does_not_fit_a_claim_is_an_error() {
+    let Some(host) = host("what_does_not_fit_a_claim_is_an_error") else { return };
+    let world = world(host, buffering);
+    let [from, to] = [world.nodes[0], world.nodes[1]];
+    let ours = (&raw const world) as *mut c_void;
+    for (length, tag) in
+        [300, 9_000, 200_000].into_iter().flat_map(|it| [(it, None), (it, Some(9))])
+    {
+        let bytes = bytes(length);
+        for room in [0, 50, length - 1, length] {
+            if let Some(tag) = tag {
+                post_tag(to, 0, tag, NONE);
+            }
+            send(from, &bytes, tag);
+            let announced = world.completion(to);
+            // SAFETY: the context of an announcement is such a struct until the message is taken.
+            unsafe { (*announced.op_context.cast::<RecvContext>()).context = ours };
+            let mut place = vec![0; room];
+            assert_eq!(take(to, &announced, &mut place, CLAIM), 0);
+            match to.outcome(&world.nodes) {
+                Ok(claimed) => {
+                    assert_eq!((claimed.op_context, claimed.len, room), (ours, length, length));
+                }
+                Err(cut) => {
+                    assert_eq!((cut.err, cut.op_context), (-code::TRUNC, ours));
+                    assert_eq!((cut.len, cut.olen, room < length), (room, length - room, true));
+                }
+            }
+            assert!(place == bytes[..room], "{room} of {length} bytes");
+            world.completion(from);
+            assert_eq!(take(to, &announced, &mut [], CLAIM), code::INVAL as isize, "it is gone");
+        }
+    }
+}
+
+/// "The handling of buffered receives follows all message ordering restrictions assigned to an
+/// endpoint": also where a short message is here before a long one that was sent first.
+#[test]
+fn announcements_keep_the_order_of_messages() {
+    let Some(host) = host("announcements_keep_the_order_of_messages") else { return };
+    const LENGTHS: [usize; 7] = [8, 200_000, 0, 300, 16 << 10, 70_000, 9_000];
+    let world = world(host, buffering);
+    let [from, to] = [world.nodes[0], world.nodes[1]];
+    for tag in [None, Some(9)] {
+        let sent: Vec<Vec<u8>> = (0..42).map(|nth| bytes(LENGTHS[nth % 7])).collect();
+        // Tags are matched in the order of their posting, so that they are told in it, too.
+        for nth in (0..sent.len()).filter(|_| tag.is_some()) {
+            post_tag(to, nth, 9, without_provenance_mut(nth));
+        }
+        sent.iter().for_each(|bytes| send(from, bytes, tag));
+        let mut kept = Vec::new();
+        for (nth, bytes) in sent.iter().enumerate() {
+            let announced = world.completion(to);
+            assert_eq!(announced.len, bytes.len(), "message {nth}");
+            // SAFETY: the context of an announcement is such a struct until the message is taken.
+            let context = unsafe { (*announced.op_context.cast::<RecvContext>()).context };
+            assert_eq!(context as usize, if tag.is_some() { nth } else { 0 });
+            match nth % 2 {
+                0 => assert_eq!(take(to, &announced, &mut [], DISCARD), 0),
+                _ => kept.push((announced, bytes)),
+            }
+        }
+        // Claims come in any order.
+        for (announced, bytes) in kept.into_iter().rev() {
+            let mut room = vec![0; bytes.len()];
+            assert_eq!(take(to, &announced, &mut room, CLAIM), 0);
+            assert_eq!(world.completion(to).len, bytes.len());
+            assert!(room == *bytes);
+        }
+        for _ in &sent {
+            world.completion(from);
+        }
+    }
+}
+
 #[test]
 fn nobody_buffers_who_did_not_ask() {
     let Some(host) = host("nobody_buffers_who_did_not_ask") else { return };
@@ -204,13 +285,13 @@ fn untagged_receives_are_not_posted() {
     }
 }
 
-fn set(ep: *mut FidEp, name: i32, mut value: usize) -> i32 {
+pub fn set(ep: *mut FidEp, name: i32, mut value: usize) -> i32 {
     let place = (&raw mut value).cast();
     // SAFETY: the endpoint is open, the value a `size_t`.
     unsafe { ((*(*ep).ops).setopt)(ep.cast(), 0, name, place, 8) }
 }
 
-fn get(ep: *mut FidEp, name: i32) -> Result<usize, i32> {
+pub fn get(ep: *mut FidEp, name: i32) -> Result<usize, i32> {
     let (mut value, mut length) = (0_usize, 8);
     let place = (&raw mut value).cast();
     // SAFETY: as above.

@@ -63,9 +63,15 @@ impl Place {
 
     /// For endpoints of type `kind`.
     pub fn of(host: &'static Host, kind: u32) -> Place {
+        Place::that(host, kind, |_| {})
+    }
+
+    /// The same with hints that say more.
+    pub fn that(host: &'static Host, kind: u32, change: fn(&mut Info)) -> Place {
         let info = world::info(host, |hints| {
             // SAFETY: hints have all attributes.
             unsafe { (*hints.ep_attr).kind = kind }
+            change(hints);
         })
         .expect("kestrel offers connected endpoints");
         let (mut fabric, mut domain, mut pep) = (null_mut(), null_mut(), null_mut());

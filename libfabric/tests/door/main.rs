@@ -8,6 +8,7 @@ mod auth_key_regions;
 mod auth_keys;
 mod bad_input;
 mod buffered;
+mod buffered_peers;
 mod calls;
 mod completion_order;
 mod connection_ends;
