@@ -5,7 +5,7 @@ use std::{ffi::c_int, mem, ptr::null_mut, time::Instant};
 use crate::{
     abi::{
         attributes::{AvAttr, CqTaggedEntry},
-        fid::{FidAv, FidCq, FidEp, FidStx, class},
+        fid::{FidAv, FidCq, FidDomain, FidEp, FidStx, class},
         info::{Info, RxAttr, TxAttr},
     },
     code, flag,
@@ -296,15 +296,23 @@ pub fn share(hints: &mut Info, kind: u32) {
 }
 
 pub fn open_shared(world: &World) -> (*mut FidStx, *mut FidEp) {
-    let (mut stx, mut srx) = (null_mut(), null_mut());
+    let mut stx = null_mut();
     // SAFETY: the domain is open, the attributes libfabric's.
     unsafe {
-        let (ops, domain) = (&*(*world.domain).ops, world.domain);
-        let (tx, rx) = ((*world.info).tx_attr, (*world.info).rx_attr);
-        assert_eq!((ops.stx_ctx)(domain, tx, &raw mut stx, null_mut()), 0);
-        assert_eq!((ops.srx_ctx)(domain, rx, &raw mut srx, null_mut()), 0);
+        let (open, tx) = ((*(*world.domain).ops).stx_ctx, (*world.info).tx_attr);
+        assert_eq!(open(world.domain, tx, &raw mut stx, null_mut()), 0);
     }
-    (stx, srx)
+    (stx, open_srx(world.domain, world.info))
+}
+
+pub fn open_srx(domain: *mut FidDomain, info: *mut Info) -> *mut FidEp {
+    let mut srx = null_mut();
+    // SAFETY: as above.
+    unsafe {
+        let (open, rx) = ((*(*domain).ops).srx_ctx, (*info).rx_attr);
+        assert_eq!(open(domain, rx, &raw mut srx, null_mut()), 0);
+    }
+    srx
 }
 
 /// Two endpoints that share both.

@@ -14,6 +14,7 @@ mod completion_order;
 mod connection_ends;
 mod connection_errors;
 mod connections;
+mod context_memory;
 mod context_pairs;
 mod contexts;
 mod control;

@@ -37,7 +37,7 @@ fn mixed_world(host: &'static Host, transmit: usize, receive: usize) -> World {
 const RMA: u64 = 1 << 2;
 
 /// A context with a queue of its own, enabled.
-fn enabled(world: &World, ep: *mut FidEp, direction: u64) -> Node {
+pub fn enabled(world: &World, ep: *mut FidEp, direction: u64) -> Node {
     let cq = world.open_cq(&mut cq_attr()).unwrap();
     assert_eq!((bind(ep, cq, direction), enable(ep)), (0, 0));
     Node { cq, ep }

@@ -1,20 +1,27 @@
 //! What is posted to a shared receive context beside plain receives. Reference: fi_endpoint(3),
 //! "SHARED CONTEXTS".
 
-use std::{ffi::c_void, time::Instant};
+use std::{ffi::c_void, ptr::null_mut, time::Instant};
 
 use crate::{
-    abi::{attributes::CqTaggedEntry, fid::FidEp},
+    abi::{attributes::CqTaggedEntry, fid::FidEp, info::Info},
     code,
-    contexts::{close_sharers, open_shared, open_sharers, share, sharing_world},
+    connections::{CONNECTED, End, Place, SHUTDOWN, are_told},
+    contexts::{
+        SHARED, close_sharers, completion, open_shared, open_sharers, open_srx, share,
+        sharing_world,
+    },
     control::flags_of,
     flag,
     host::host,
     kind,
     tagged::{CLAIM, DISCARD, Message, NOMSG},
     triggered::{TRIGGER, add, counter, iovec, msg, nothing, when},
-    world::{Node, PATIENCE, World, close},
+    vectors::Vector,
+    world::{Node, PATIENCE, World, bind, close, cq_attr, enable},
 };
+
+const ANY: u64 = u64::MAX;
 
 /// Posts the peek until its message is there: the second endpoint tells of that, and the first
 /// one of misses.
@@ -151,5 +158,108 @@ fn what_has_no_context_stays_posted() {
     assert!(world.completion(nodes[1]).op_context.is_null(), "it was received");
     let flags = [flag::RECV, flag::RECV | 1 << 24].map(|asked| flags_of(srx, asked));
     assert_eq!(flags, [0, 0]);
+    close_sharers(&mut world, stx, srx);
+}
+
+/// "The buffers usable by any endpoint bound to the shared receive context": by connections, here.
+#[test]
+fn connections_share_receives() {
+    let Some(host) = host("connections_share_receives") else { return };
+    let shares = |hints: &mut Info| {
+        // SAFETY: hints have all attributes.
+        unsafe { (*hints.ep_attr).rx_ctx_cnt = SHARED }
+    };
+    let place = Place::that(host, kind::MSG, shares);
+    assert_eq!(place.listen(), 0);
+    let srx = open_srx(place.domain, place.info);
+    // SAFETY: the info is libfabric's. Who calls receives by itself.
+    unsafe { (*(*place.info).ep_attr).rx_ctx_cnt = 1 };
+    let pairs = [(); 3].map(|()| sharing_connection(&place, srx));
+    for length in [8, 5_000, 300_000] {
+        let mut rooms = [(); 3].map(|()| vec![0_u8; length]);
+        // Of a connection "this field is ignored".
+        for (context, (room, source)) in rooms.iter_mut().zip([u64::MAX, 0, 4711]).enumerate() {
+            assert_eq!(Node { ep: srx, cq: null_mut() }.receive(room, source, context), 0);
+        }
+        // The earliest posted goes first, whichever connection has a message.
+        for (turn, [caller, acceptor]) in pairs.iter().rev().map(|it| it.map(End::node)).enumerate()
+        {
+            let bytes = vec![1 + turn as u8; length];
+            assert_eq!(caller.send(&bytes, 0, 9), 0);
+            let entry = acceptor.outcome(&[caller]).ok().expect("a message");
+            assert_eq!((entry.op_context as usize, entry.len), (turn, length));
+            assert!(caller.outcome(&[acceptor]).is_ok());
+            assert!(rooms[turn] == bytes, "{length} bytes");
+        }
+    }
+    let [ended, [caller, acceptor], rest] = pairs;
+    let mut rooms = [[0_u8; 8]; 2];
+    assert_eq!(Node { ep: srx, cq: null_mut() }.receive(&mut rooms[0], 0, 3), 0);
+    assert_eq!(ended[0].shutdown(0), 0);
+    assert_eq!(ended[1].sees(SHUTDOWN), b"");
+    ended.into_iter().for_each(End::close);
+    // It took no receive along, and the others go on, both ways.
+    assert_eq!(caller.node().receive(&mut rooms[1], 0, 4), 0);
+    let nodes = [caller.node(), acceptor.node()];
+    for (from, to, context) in [(0, 1, 3), (1, 0, 4)] {
+        assert_eq!(nodes[from].send(&[7; 8], 0, 9), 0);
+        for (node, expected) in [(to, context), (from, 9)] {
+            let done = nodes[node].outcome(&nodes).ok().expect("it completes");
+            assert_eq!(done.op_context as usize, expected);
+        }
+    }
+    assert_eq!((rooms, close(srx)), ([[7; 8]; 2], code::BUSY));
+    [caller, acceptor].into_iter().chain(rest).for_each(End::close);
+    assert_eq!(close(srx), 0);
+    place.close();
+}
+
+/// Who calls, and who accepts and takes its receives from there.
+fn sharing_connection(place: &Place, srx: *mut FidEp) -> [End; 2] {
+    let caller = place.caller(b"");
+    let acceptor = place.acceptor(&place.request(caller));
+    assert_eq!((bind(acceptor.ep, srx, 0), acceptor.accept(b"")), (0, 0));
+    are_told([caller, acceptor]);
+    assert_eq!((caller.sees(CONNECTED), acceptor.sees(CONNECTED)), (vec![], vec![]));
+    [caller, acceptor]
+}
+
+/// "All connectionless endpoints associated with a shared receive context must also share the same
+/// address vector": so that a source is the same for all of them.
+#[test]
+fn endpoints_that_share_receives_share_a_vector() {
+    let Some(host) = host("endpoints_that_share_receives_share_a_vector") else { return };
+    let mut world = World::empty(host, |hints| {
+        hints.caps = flag::MSG | flag::SOURCE | flag::DIRECTED_RECV;
+        share(hints, kind::RDM);
+    });
+    let (stx, srx) = open_shared(&world);
+    open_sharers(&mut world, stx, srx);
+    let other = Vector::open(&world, 0);
+    let (ep, cq) = (world.open_ep(), world.open_cq(&mut cq_attr()).unwrap());
+    assert_eq!(bind(ep, cq, flag::SEND | flag::RECV), 0);
+    assert_eq!([bind(ep, stx, 0), bind(ep, srx, 0), bind(ep, other.av, 0)], [0; 3]);
+    assert_eq!([enable(ep), close(ep), close(cq)], [code::INVAL, 0, 0]);
+    // SAFETY: the info is libfabric's. Who sends shares nothing.
+    unsafe { ((*(*world.info).ep_attr).tx_ctx_cnt, (*(*world.info).ep_attr).rx_ctx_cnt) = (1, 1) };
+    let (one, two) = (2, 3);
+    for _ in [one, two] {
+        world.add_node(&mut cq_attr(), 0);
+    }
+    let (nodes, asked) = (world.nodes.clone(), Node { ep: srx, cq: null_mut() });
+    let mut rooms = [[0_u8; 8]; 3];
+    for member in [0, 1] {
+        for (room, (source, context)) in rooms.iter_mut().zip([(two, 2), (one, 1), (ANY, 3)]) {
+            assert_eq!(asked.receive(room, source, context), 0);
+        }
+        for (from, context) in [(one, 1), (one, 3), (two, 2)] {
+            assert_eq!(nodes[from as usize].send(&[7; 8], member, 9), 0);
+            let (entry, source) = completion(nodes[member as usize], &nodes);
+            assert_eq!((entry.op_context as usize, source), (context, from));
+            world.completion(nodes[from as usize]);
+        }
+    }
+    // Nobody is called that.
+    assert_eq!(asked.receive(&mut rooms[0], 77, 0), code::INVAL as isize);
     close_sharers(&mut world, stx, srx);
 }
