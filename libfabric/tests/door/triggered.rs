@@ -15,7 +15,8 @@ use crate::{
     host::host,
     kind,
     one_sided::register,
-    world::{World, close, cq_attr, info},
+    tagged::INJECT,
+    world::{World, bind, close, cq_attr, info},
 };
 
 const ATOMIC: u64 = 1 << 4;
@@ -25,11 +26,16 @@ const XPU: u32 = 1;
 const UINT64: u32 = 7;
 const SUM: u32 = 2;
 
-/// A domain with two endpoints that can be triggered.
-pub fn world(host: &'static crate::host::Host) -> World {
-    let mut world = World::empty(host, |hints| {
+/// A domain whose endpoints can be triggered.
+fn domain(host: &'static crate::host::Host) -> World {
+    World::empty(host, |hints| {
         hints.caps = flag::MSG | flag::TAGGED | RMA | ATOMIC | TRIGGER;
-    });
+    })
+}
+
+/// Such a domain with two endpoints.
+pub fn world(host: &'static crate::host::Host) -> World {
+    let mut world = domain(host);
     for _ in 0..2 {
         world.add_node(&mut cq_attr(), 0);
     }
@@ -53,10 +59,38 @@ pub fn add(cntr: *mut FidCntr, value: u64) {
     assert_eq!(unsafe { ((*(*cntr).ops).add)(cntr, value) }, 0);
 }
 
+/// `fi_cntr_set`.
+fn set(cntr: *mut FidCntr, value: u64) {
+    // SAFETY: the counter is open.
+    assert_eq!(unsafe { ((*(*cntr).ops).set)(cntr, value) }, 0);
+}
+
+/// `fi_cntr_adderr`.
+pub fn add_errors(cntr: *mut FidCntr, value: u64) {
+    // SAFETY: the counter is open.
+    assert_eq!(unsafe { ((*(*cntr).ops).adderr)(cntr, value) }, 0);
+}
+
+/// `fi_cntr_read`.
+pub fn value(cntr: *mut FidCntr) -> u64 {
+    // SAFETY: the counter is open.
+    unsafe { ((*(*cntr).ops).read)(cntr) }
+}
+
 /// What an operation with the flag FI_TRIGGER has for its context.
 pub fn when(cntr: *mut FidCntr, threshold: usize) -> Box<TriggeredContext> {
     let threshold = TriggerThreshold { cntr, threshold };
     Box::new(TriggeredContext { event_type: 0, trigger: Trigger { threshold } })
+}
+
+/// The same for several thresholds, and where each is.
+fn conditions(
+    cntr: *mut FidCntr,
+    thresholds: impl IntoIterator<Item = usize>,
+) -> (Vec<Box<TriggeredContext>>, Vec<*mut c_void>) {
+    let mut all: Vec<_> = thresholds.into_iter().map(|threshold| when(cntr, threshold)).collect();
+    let at = all.iter_mut().map(|each| (&raw mut **each).cast()).collect();
+    (all, at)
 }
 
 pub fn iovec(bytes: &mut [u64]) -> Iovec {
@@ -109,9 +143,7 @@ fn messages_wait_for_their_threshold() {
     let cntr = counter(&world);
     let (mut sent, mut received) = ([1_u64, 2, 3, 4], [0_u64; 4]);
     let (out, into) = (iovec(&mut sent), iovec(&mut received));
-    let mut contexts: Vec<_> = [2, 3, 2, 1].map(|threshold| when(cntr, threshold)).into();
-    let at: Vec<*mut c_void> =
-        contexts.iter_mut().map(|context| (&raw mut **context).cast()).collect();
+    let (_contexts, at) = conditions(cntr, [2, 3, 2, 1]);
     // SAFETY: buffers and contexts live until the completions have come.
     unsafe {
         let (ops, tagged_ops) = (&*(*from.ep).msg, &*(*from.ep).tagged);
@@ -149,9 +181,7 @@ fn one_sided_operations_wait_for_their_threshold() {
     let (out, into) = (iovec(&mut sent), iovec(&mut read));
     let operand = Ioc { addr: sent.as_mut_ptr().cast(), count: 1 };
     let mut result = Ioc { addr: old.as_mut_ptr().cast(), count: 1 };
-    let mut contexts: Vec<_> = (1..=4).map(|threshold| when(cntr, threshold)).collect();
-    let at: Vec<*mut c_void> =
-        contexts.iter_mut().map(|context| (&raw mut **context).cast()).collect();
+    let (_contexts, at) = conditions(cntr, 1..=4);
     let (iov, ioc) = (RmaIov { addr: 0, len: 8, key: 17 }, RmaIoc { addr: 0, count: 1, key: 17 });
     // SAFETY: buffers, contexts and the region live until the completions have come.
     unsafe {
@@ -172,6 +202,130 @@ fn one_sided_operations_wait_for_their_threshold() {
     assert_eq!((close(mr), close(cntr)), (0, 0));
 }
 
+/// "If the condition is met when the request is made": then nothing waits for the counter.
+#[test]
+fn what_is_due_already_starts_at_once() {
+    let Some(host) = host("what_is_due_already_starts_at_once") else { return };
+    let world = world(host);
+    let [from, to] = [world.nodes[0], world.nodes[1]];
+    let [due, later] = [(); 2].map(|()| counter(&world));
+    let (mut sent, mut received) = ([7_u64], [0_u64]);
+    let (out, into) = (iovec(&mut sent), iovec(&mut received));
+    let ((_due, at), mut last) = (conditions(due, [9, 4]), when(later, 10));
+    let last: *mut c_void = (&raw mut *last).cast();
+    [due, later].into_iter().for_each(|cntr| set(cntr, 9));
+    // SAFETY: buffers and contexts live until the completions have come.
+    let send =
+        |context| unsafe { ((*(*from.ep).msg).sendmsg)(from.ep, &msg(&out, 1, context), TRIGGER) };
+    // SAFETY: as above.
+    unsafe {
+        let receive = (*(*to.ep).msg).recvmsg;
+        assert_eq!(receive(to.ep, &msg(&into, 0, at[0]), TRIGGER), 0);
+    }
+    assert_eq!((send(at[1]), send(last)), (0, 0));
+    assert_eq!((close(due), close(later)), (0, code::BUSY));
+    assert_eq!(world.completion(from).op_context, at[1]);
+    assert_eq!(world.completion(to).op_context, at[0]);
+    assert_eq!(received, sent);
+    add_errors(later, 1);
+    nothing(&world);
+    set(later, 10);
+    assert_eq!(world.completion(from).op_context, last);
+    assert_eq!(close(later), 0);
+}
+
+/// Each link is counted where the next one waits: the initiator's operations, then what its peer has
+/// received.
+#[test]
+fn an_operation_starts_the_next() {
+    let Some(host) = host("an_operation_starts_the_next") else { return };
+    let mut world = domain(host);
+    let [done, heard] = [(); 2].map(|()| counter(&world));
+    let counted = flag::SEND | flag::READ | flag::WRITE;
+    let [from, to] = [(done, counted), (heard, flag::RECV)].map(|(cntr, flags)| {
+        let ep = world.open_ep();
+        assert_eq!(bind(ep, cntr, flags), 0);
+        world.add(ep, &mut cq_attr(), 0)
+    });
+    let mut memory = [40_u64];
+    let mr = register(&world, &mut memory, flag::REMOTE_READ | flag::REMOTE_WRITE);
+    let (mut five, mut old, mut read) = ([5_u64], [0_u64], [0_u64]);
+    let (mut passed, mut back) = ([0_u64], [0_u8; 8]);
+    let (out, into, on) = (iovec(&mut five), iovec(&mut read), iovec(&mut passed));
+    let operand = Ioc { addr: out.base, count: 1 };
+    let mut result = Ioc { addr: old.as_mut_ptr().cast(), count: 1 };
+    let (iov, ioc) = (RmaIov { addr: 0, len: 8, key: 17 }, RmaIoc { addr: 0, count: 1, key: 17 });
+    let ((_done, at), mut answer) = (conditions(done, 1..=4), when(heard, 1));
+    let answer: *mut c_void = (&raw mut *answer).cast();
+    let none = null_mut::<c_void>();
+    // SAFETY: buffers, contexts and the region live until the completions have come.
+    unsafe {
+        let (ops, rmas, atomics) = (&*(*to.ep).msg, &*(*from.ep).rma, &*(*from.ep).atomic);
+        assert_eq!((ops.sendmsg)(to.ep, &msg(&on, 0, answer), TRIGGER), 0);
+        assert_eq!((ops.recvmsg)(to.ep, &msg(&on, 0, none), 0), 0);
+        assert_eq!(from.receive(&mut back, 1, 6), 0);
+        let ops = &*(*from.ep).msg;
+        assert_eq!((ops.sendmsg)(from.ep, &msg(&into, 1, at[3]), TRIGGER), 0);
+        assert_eq!((rmas.readmsg)(from.ep, &rma(&into, &iov, at[2]), TRIGGER), 0);
+        let fetch = atomic(&operand, &ioc, at[1]);
+        let place = &raw mut result;
+        assert_eq!((atomics.readwritemsg)(from.ep, &fetch, place, null_mut(), 1, TRIGGER), 0);
+        assert_eq!((rmas.writemsg)(from.ep, &rma(&out, &iov, at[0]), TRIGGER), 0);
+        nothing(&world);
+        assert_eq!((rmas.write)(from.ep, out.base, 0, none, 1, 0, 17, none), 0);
+    }
+    for context in [none, at[0], at[1], at[2], at[3], 6 as *mut c_void] {
+        assert_eq!(world.completion(from).op_context, context);
+    }
+    assert_eq!([none, answer].map(|_| world.completion(to).op_context), [none, answer]);
+    assert_eq!((memory, old, read, passed), ([10], [5], [10], [10]));
+    assert_eq!((back, value(done), value(heard)), (10_u64.to_ne_bytes(), 5, 1));
+    world.nodes.drain(..).for_each(|node| assert_eq!((close(node.ep), close(node.cq)), (0, 0)));
+    assert_eq!((close(mr), close(done), close(heard)), (0, 0, 0));
+}
+
+#[test]
+fn an_injected_buffer_is_free_while_it_waits() {
+    let Some(host) = host("an_injected_buffer_is_free_while_it_waits") else { return };
+    let world = world(host);
+    let [from, to] = [world.nodes[0], world.nodes[1]];
+    let cntr = counter(&world);
+    let mut memory = [0_u64];
+    let mr = register(&world, &mut memory, flag::REMOTE_READ | flag::REMOTE_WRITE);
+    let (mut word, mut plain, mut other) = ([0_u64], [0_u64], [0_u64]);
+    let (out, into, into_other) = (iovec(&mut word), iovec(&mut plain), iovec(&mut other));
+    let operand = Ioc { addr: out.base, count: 1 };
+    let (iov, ioc) = (RmaIov { addr: 0, len: 8, key: 17 }, RmaIoc { addr: 0, count: 1, key: 17 });
+    let (_contexts, at) = conditions(cntr, 1..=4);
+    // SAFETY: the word is there; what is posted may not look at it any more.
+    let put = |value: u64| unsafe { out.base.cast::<u64>().write_volatile(value) };
+    let posted = |value: u64, post: &dyn Fn() -> isize| {
+        put(value);
+        assert_eq!(post(), 0);
+        put(99);
+    };
+    // SAFETY: buffers, contexts and the region live until the completions have come.
+    unsafe {
+        let (messages, tags) = (&*(*from.ep).msg, &*(*from.ep).tagged);
+        let (rmas, atomics) = (&*(*from.ep).rma, &*(*from.ep).atomic);
+        let (ep, flags, none) = (from.ep, TRIGGER | INJECT, null_mut());
+        assert_eq!((messages.recvmsg)(to.ep, &msg(&into, 0, none), 0), 0);
+        assert_eq!((tags.recvmsg)(to.ep, &tagged(&into_other, 0, 3, none), 0), 0);
+        posted(5, &|| (rmas.writemsg)(ep, &rma(&out, &iov, at[0]), flags));
+        posted(6, &|| (atomics.writemsg)(ep, &atomic(&operand, &ioc, at[1]), flags));
+        posted(7, &|| (messages.sendmsg)(ep, &msg(&out, 1, at[2]), flags));
+        posted(8, &|| (tags.sendmsg)(ep, &tagged(&out, 1, 3, at[3]), flags));
+    }
+    nothing(&world);
+    for context in at {
+        add(cntr, 1);
+        assert_eq!(world.completion(from).op_context, context);
+    }
+    [to, to].into_iter().for_each(|node| drop(world.completion(node)));
+    assert_eq!((memory, plain, other), ([11], [7], [8]));
+    assert_eq!((close(mr), close(cntr)), (0, 0));
+}
+
 /// "fi_ep_alias": with the flag, every call's context says when.
 #[test]
 fn an_alias_may_trigger_all_its_operations() {
@@ -184,9 +338,7 @@ fn an_alias_may_trigger_all_its_operations() {
     let mut memory = [40_u64];
     let mr = register(&world, &mut memory, flag::REMOTE_READ | flag::REMOTE_WRITE);
     let (mut sent, mut read, mut received) = ([5_u64], [0_u64], [0_u64]);
-    let mut contexts: Vec<_> = (1..=5).map(|threshold| when(cntr, threshold)).collect();
-    let at: Vec<*mut c_void> =
-        contexts.iter_mut().map(|context| (&raw mut **context).cast()).collect();
+    let (_contexts, at) = conditions(cntr, 1..=5);
     let (out, none) = (sent.as_mut_ptr().cast::<c_void>(), null_mut());
     // SAFETY: buffers, contexts and the region live until the completions have come.
     unsafe {
