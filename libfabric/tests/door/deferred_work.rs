@@ -10,7 +10,7 @@ use crate::{
     abi::{
         atomic::{Ioc, MsgCompare, MsgFetch, RmaIoc},
         fid::FidCntr,
-        message::RmaIov,
+        message::{MsgRma, RmaIov},
         trigger::{
             DeferredWork, Op, OpAtomic, OpCntr, OpCompareAtomic, OpFetchAtomic, OpMsg, OpRma,
             OpTagged, op,
@@ -19,7 +19,7 @@ use crate::{
     code, flag,
     host::host,
     one_sided::register,
-    triggered::{add, atomic, counter, iovec, msg, nothing, rma, tagged, world},
+    triggered::{add, add_errors, atomic, counter, iovec, msg, nothing, rma, tagged, value, world},
     world::{PATIENCE, World, close},
 };
 
@@ -49,9 +49,9 @@ fn work(
     Box::new(DeferredWork { context, threshold, triggering_cntr, completion_cntr, op_type, op })
 }
 
-fn value(cntr: *mut FidCntr) -> u64 {
+fn errors(cntr: *mut FidCntr) -> u64 {
     // SAFETY: the counter is open.
-    unsafe { ((*(*cntr).ops).read)(cntr) }
+    unsafe { ((*(*cntr).ops).readerr)(cntr) }
 }
 
 /// Waits for a counter: reading it drives all endpoints.
@@ -140,6 +140,43 @@ fn one_sided_operations_are_work() {
     assert_eq!((old, older, read, memory[0]), ([10], [15], [99], 99));
     nothing(&world);
     assert_eq!((close(mr), close(start), close(done)), (0, 0, 0));
+}
+
+/// "Success plus error counter values", and what fails is an error of the completion counter.
+#[test]
+fn errors_trigger_and_are_counted() {
+    let Some(host) = host("errors_trigger_and_are_counted") else { return };
+    const NOBODY: u64 = 55;
+    let world = world(host);
+    let [from, to] = [world.nodes[0], world.nodes[1]];
+    let [start, done] = [(); 2].map(|()| counter(&world));
+    let (mut out, mut room) = ([3_u64], [0_u8; 8]);
+    let (iov, segment) = (iovec(&mut out), RmaIov { addr: 0, len: 8, key: 17 });
+    let contexts = [1, 2].map(|context| context as *mut c_void);
+    let mut lost = OpMsg { ep: from.ep, msg: msg(&iov, NOBODY, contexts[0]), flags: 0 };
+    let write = MsgRma { addr: NOBODY, ..rma(&iov, &segment, contexts[1]) };
+    let mut lost_too = OpRma { ep: from.ep, msg: write, flags: 0 };
+    let mut sent = OpMsg { ep: from.ep, msg: msg(&iov, 1, null_mut()), flags: 0 };
+    let mut works = [
+        work((start, 2), done, op::SEND, Op { msg: &raw mut lost }),
+        work((start, 2), done, op::WRITE, Op { rma: &raw mut lost_too }),
+        work((start, 2), done, op::SEND, Op { msg: &raw mut sent }),
+    ];
+    queue_all(&world, &mut works);
+    assert_eq!(to.receive(&mut room, 0, 0), 0);
+    add(start, 1);
+    nothing(&world);
+    add_errors(start, 1);
+    for context in contexts {
+        let error = from.outcome(&world.nodes).err().expect("nobody has this address");
+        assert_eq!((error.op_context, error.err), (context, -code::INVAL));
+    }
+    world.completion(to);
+    reaches(done, 1);
+    nothing(&world);
+    assert_eq!((value(done), errors(done), value(start), errors(start)), (1, 2, 1, 1));
+    assert_eq!(room, 3_u64.to_ne_bytes());
+    assert_eq!((close(start), close(done)), (0, 0));
 }
 
 #[test]
