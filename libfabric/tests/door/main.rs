@@ -4,6 +4,7 @@
 //! Where libfabric is missing, each test says so and is skipped.
 
 mod aliases;
+mod atomics;
 mod auth_key_regions;
 mod auth_keys;
 mod bad_input;
