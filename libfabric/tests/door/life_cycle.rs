@@ -6,8 +6,11 @@ use std::{
 };
 
 use crate::{
-    code, flag,
+    code,
+    completion_order::{LONG, completed, connected, post},
+    flag,
     host::host,
+    tagged::{MATCH_COMPLETE, Message},
     world::{World, bind, close, cq_attr, enable},
 };
 
@@ -32,6 +35,42 @@ fn what_is_in_use_does_not_close() {
     assert_eq!(close(world.nodes[0].cq), 0);
     // The rest closes when the world is dropped.
     world.nodes.clear();
+}
+
+/// "Outstanding operations posted to the endpoint when fi_close is called will be discarded.
+/// Discarded operations will silently be dropped, with no completions reported."
+#[test]
+fn what_is_outstanding_is_dropped_silently() {
+    let Some(host) = host("what_is_outstanding_is_dropped_silently") else { return };
+    for closes_sender in [false, true] {
+        let (mut long, mut short) = (vec![1; LONG], [2; 8]);
+        let (mut long_into, mut short_into) = (vec![0; LONG], [0; 8]);
+        let (mut world, [from, to]) = connected(host, (0, 0));
+        // A receive and a send that wait for nobody, and a long message under way.
+        post(to, &mut short_into, 3, false);
+        let unmatched = Message { context: 2 as *mut _, ..Message::of(&mut short, 2) };
+        unmatched.send(from, MATCH_COMPLETE);
+        post(to, &mut long_into, 1, false);
+        post(from, &mut long, 1, true);
+        assert!(completed(to, &[]).is_empty(), "without its sender the long one does not come");
+        let (gone, left) = if closes_sender { (from, to) } else { (to, from) };
+        assert_eq!((close(gone.cq), close(world.av)), (code::BUSY, code::BUSY));
+        assert_eq!(close(gone.ep), 0);
+        long_into.fill(9);
+        for _ in 0..200 {
+            left.progress();
+            assert_eq!(gone.read().err(), Some(code::AGAIN), "silently");
+        }
+        assert_eq!(close(gone.cq), 0);
+        world.nodes.retain(|node| node.ep == left.ep);
+        // Who is left is told, and nobody writes where nobody receives.
+        let expected: &[usize] = if closes_sender { &[1] } else { &[1, 2] };
+        let failure = |_: &usize| left.outcome(&[]).err().map(|error| error.op_context as usize);
+        let mut failed: Vec<_> = expected.iter().filter_map(failure).collect();
+        failed.sort_unstable();
+        assert_eq!(failed, expected);
+        assert!(closes_sender || long_into.iter().all(|&byte| byte == 9));
+    }
 }
 
 #[test]
