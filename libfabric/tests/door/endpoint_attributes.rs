@@ -11,6 +11,7 @@ use crate::{
     host::host,
     kind,
     one_sided::register,
+    tagged::Message,
     world::{Node, World, auth_key, bind, close, cq_attr, enable, info, info_of},
 };
 
@@ -109,6 +110,39 @@ fn sizes_have_a_default_and_a_maximum() {
         assert_eq!(asked(size), Ok([told; 2]), "{size}");
     }
     assert_eq!(asked(MOST + 1), Err(code::NODATA));
+}
+
+/// "A provider must return a tag format that supports the requested number of fields, with each field
+/// being at least the size requested"; "a series of bits set to 0" in front would be bits "which are
+/// ignored by the provider", of which there are none.
+#[test]
+fn tags_have_the_fields_that_are_asked_for() {
+    let Some(host) = host("tags_have_the_fields_that_are_asked_for") else { return };
+    const TOP: u64 = 1 << 63;
+    let open = |asked| {
+        // SAFETY: hints have all attributes.
+        World::empty(host, |hints| unsafe { (*hints.ep_attr).mem_tag_format = asked })
+    };
+    for (asked, told) in [(0x30ff, 0xffff_ffff_ffff_f0ff), (TOP, TOP), (1, u64::MAX)] {
+        // SAFETY: answers have all attributes.
+        let answer = unsafe { (*(*open(asked).info).ep_attr).mem_tag_format };
+        assert_eq!(answer, told, "{asked:#x}");
+    }
+    let mut world = open(0x30ff);
+    let [from, to] = [(); 2].map(|()| world.add_node(&mut cq_attr(), 0));
+    let mut rooms = [[0_u8; 8]; 3];
+    let [masked, other, top] = &mut rooms;
+    let masked = Message { ignore: 0x0f00, ..Message::of(masked, 0x3a55) };
+    for receive in [masked, Message::of(other, 0x3055), Message::of(top, TOP | 0x3055)] {
+        assert_eq!(receive.receive(to, 0), 0);
+    }
+    for (tag, byte) in [(TOP | 0x3055, 1), (0x3055, 2), (0x3055, 3)] {
+        let mut sent = [byte; 8];
+        Message::of(&mut sent, tag).send(from, 0);
+        assert_eq!(world.completion(to).tag, tag);
+        world.completion(from);
+    }
+    assert_eq!(rooms.map(|room| room[0]), [2, 3, 1]);
 }
 
 /// "It is a hint to the provider of the total available space that may be needed to buffer messages

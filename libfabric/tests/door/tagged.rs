@@ -20,9 +20,9 @@ const MORE: u64 = 1 << 18;
 pub const FENCE: u64 = 1 << 21;
 pub const COMPLETION: u64 = 1 << 24;
 pub const INJECT: u64 = 1 << 25;
-const INJECT_COMPLETE: u64 = 1 << 26;
-const TRANSMIT_COMPLETE: u64 = 1 << 27;
-const DELIVERY_COMPLETE: u64 = 1 << 28;
+pub const INJECT_COMPLETE: u64 = 1 << 26;
+pub const TRANSMIT_COMPLETE: u64 = 1 << 27;
+pub const DELIVERY_COMPLETE: u64 = 1 << 28;
 pub const MATCH_COMPLETE: u64 = 1 << 31;
 pub const DISCARD: u64 = 1 << 58;
 pub const CLAIM: u64 = 1 << 59;
@@ -77,7 +77,7 @@ fn outcome(world: &World, node: Node) -> Result<CqTaggedEntry, i32> {
 }
 
 /// Asks until the message is there.
-fn find(world: &World, node: Node, message: &Message, flags: u64) -> CqTaggedEntry {
+pub fn find(world: &World, node: Node, message: &Message, flags: u64) -> CqTaggedEntry {
     let start = Instant::now();
     loop {
         assert_eq!(message.receive(node, flag::PEEK | flags), 0);
