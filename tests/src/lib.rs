@@ -90,6 +90,7 @@ macro_rules! conformance {
             fences:
                 a_fence_waits_for_every_context_of_its_peer,
                 a_fence_waits_for_every_key_of_its_peer,
+                a_canceled_fence_keeps_nothing_back,
                 one_sided_operations_wait_for_every_context;
             completion_order:
                 sends_complete_in_the_order_of_submission,

@@ -19,6 +19,7 @@ use crate::{
 /// What was posted before a fenced operation, and after the fences before that.
 pub(crate) struct Fence {
     endpoint: Address,
+    fenced: Earlier,
     /// What is complete is taken off from behind, so the last is not, when it was looked at.
     before: Vec<Earlier>,
 }
@@ -38,10 +39,10 @@ impl Peer {
 }
 
 impl<T: Transport> Engine<T> {
-    /// An operation with a fence is about to be queued for `peer`.
+    /// An operation with a fence is about to be queued for `peer`, with this name.
     #[cold]
     #[inline(never)]
-    pub(crate) fn note_fence(&mut self, peer: PeerIndex) {
+    pub(crate) fn note_fence(&mut self, peer: PeerIndex, fenced: Earlier) {
         if !self.setup.names_contexts && self.setup.keys.is_none() {
             return;
         }
@@ -53,12 +54,26 @@ impl<T: Transport> Engine<T> {
         let sends = sends.map(|send| Earlier::Send(self.sends.name(send)));
         let remotes = self.remotes.indices().filter(|&at| goes_there(self.remotes[at].peer));
         let remotes = remotes.map(|at| Earlier::OneSided(self.remotes.name(at)));
-        let before = sends.chain(remotes).filter(|operation| !known.contains(operation));
-        let before: Vec<Earlier> = before.collect();
+        let is_new = |operation: &Earlier| *operation != fenced && !known.contains(operation);
+        let before: Vec<Earlier> = sends.chain(remotes).filter(is_new).collect();
         if !before.is_empty() {
-            self.fences.push(Fence { endpoint, before });
+            self.fences.push(Fence { endpoint, fenced, before });
             self.fence_off(endpoint, true);
         }
+    }
+
+    /// An operation for `peer` is canceled. If it has a fence, that keeps nothing any more; what it
+    /// kept the next one waits for.
+    pub(crate) fn drop_fence(&mut self, peer: PeerIndex, canceled: Earlier) {
+        let Some(at) = self.fences.iter().position(|fence| fence.fenced == canceled) else {
+            return;
+        };
+        let Fence { endpoint, mut before, .. } = self.fences.remove(at);
+        if let Some(next) = self.fences[at..].iter_mut().find(|fence| fence.endpoint == endpoint) {
+            next.before.append(&mut before);
+        }
+        // Where it was the last, nobody waits.
+        self.oldest_fence(peer);
     }
 
     /// Whether a fence keeps the operation at the head of its peer's queue from leaving.

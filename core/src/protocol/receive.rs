@@ -10,6 +10,7 @@ use crate::{
     flags::Flags,
     memory::Pieces,
     operation::{ReceiveOperation, ReceivePost, StoredPieces, Target, Unexpected},
+    protocol::fence::Earlier,
     scalable_endpoint::pair::Direction,
     tag_match::{Matcher, STICKY},
     transport::{Transport, Unreachable},
@@ -210,6 +211,7 @@ impl<T: Transport> Engine<T> {
         let peer = self.sends[send].peer;
         self.peers[peer as usize].queue.retain(|&queued| queued != send);
         self.leave_line(send);
+        self.drop_fence(peer, Earlier::Send(self.sends.name(send)));
         self.fail_send(send, &canceled());
         self.note_backlog(peer);
         Ok(())

@@ -14,6 +14,7 @@ use crate::{
     flags::Flags,
     memory::{Piece, Pieces},
     operation::{SendOperation, SendPost, SendStage, StoredPieces},
+    protocol::fence::Earlier,
     transport::{PeerIndex, Room, Transport, Unreachable},
     wire::{self, ENVELOPE_COST, Head, Kind},
 };
@@ -254,10 +255,11 @@ impl<T: Transport> Engine<T> {
     }
 
     fn enqueue(&mut self, peer: PeerIndex, post: SendPost<'_>) {
-        if post.flags.contains(Flags::FENCE) {
-            self.note_fence(peer);
-        }
+        let is_fenced = post.flags.contains(Flags::FENCE);
         let index = self.sends.insert(SendOperation::from_post(peer, post));
+        if is_fenced {
+            self.note_fence(peer, Earlier::Send(self.sends.name(index)));
+        }
         self.enter_line(peer, index);
         self.peers[peer as usize].queue.push_back(index);
         self.pump(peer);

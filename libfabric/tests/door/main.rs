@@ -12,6 +12,7 @@ mod binding;
 mod buffered;
 mod buffered_peers;
 mod calls;
+mod cancel;
 mod completion_order;
 mod connection_ends;
 mod connection_errors;

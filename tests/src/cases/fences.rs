@@ -7,6 +7,7 @@ use kestrel_core::{
     address_vector::{FI_ADDR_UNSPEC, Marks},
     domain::DomainOptions,
     endpoint::PostError,
+    error::Errno,
     flags::Flags,
     memory_region::{MemoryRange, MemoryRegionAttributes},
     one_sided::{RemoteSegment, RmaPost},
@@ -121,6 +122,43 @@ pub fn a_fence_waits_for_every_key_of_its_peer<P: Provider>(bed: &Bed<P>) {
     }
 }
 
+pub fn a_canceled_fence_keeps_nothing_back<P: Provider>(bed: &Bed<P>) {
+    let bytes = Memory::from(pattern(1, 8));
+    let [ours, theirs] = two(bed, counts(1, 1), counts(1, 3));
+    let (all, sender) = ([&ours, &theirs], &ours.transmit[0]);
+    let post = |to, flags, context| {
+        sender.endpoint.post_send(message(&bytes, flags, context).post(named(1, to))).unwrap();
+    };
+    let cancel = |context| {
+        sender.endpoint.cancel(context).unwrap();
+        assert_eq!(next(sender, &all).bad(Errno::CANCELED).context, context);
+    };
+    post(0, Flags::MATCH_COMPLETE, 1);
+    for (fenced, behind) in [(2, 3), (4, 5), (6, 7)] {
+        post(1, Flags::FENCE, fenced);
+        post(2, Flags::empty(), behind);
+    }
+    nothing_more(&all);
+    cancel(4);
+    nothing_more(&all);
+    cancel(2);
+    let mut free = [next(sender, &all).context(), next(sender, &all).context()];
+    free.sort_unstable();
+    assert_eq!(free, [3, 5]);
+    // The fence that is left waits for what they waited for.
+    nothing_more(&all);
+    cancel(6);
+    assert_eq!(next(sender, &all).context(), 7);
+    nothing_more(&all);
+    for at in [0, 2, 2, 2] {
+        let receiver = &theirs.receive[at];
+        receiver.endpoint.receive(vec![0; 8], FI_ADDR_UNSPEC, 9).unwrap();
+        assert_eq!(next(receiver, &all).context(), 9);
+    }
+    assert_eq!(next(sender, &all).context(), 1);
+    nothing_more(&all);
+}
+
 pub fn one_sided_operations_wait_for_every_context<P: Provider>(bed: &Bed<P>) {
     let (memory, bytes) = (Memory::zeroed(4_096), Memory::from(pattern(1, 4_096)));
     let ours = Portal::open(bed, counts(1, 1));
@@ -157,6 +195,17 @@ pub fn one_sided_operations_wait_for_every_context<P: Provider>(bed: &Bed<P>) {
     let done: Vec<u64> = (0..3).map(|_| next(sender, &all).context()).collect();
     assert_eq!(done, [1, 2, 3]);
     same(&memory.bytes(), &bytes.bytes(), "written");
+    next(&theirs.receive[0], &all).good();
+    // One that is canceled keeps nothing back.
+    sender.endpoint.post_send(slow.post(named(0, 0))).unwrap();
+    write(Flags::FENCE, 2);
+    write(Flags::empty(), 3);
+    nothing_more(&all);
+    sender.endpoint.cancel(2).unwrap();
+    assert_eq!(next(sender, &all).bad(Errno::CANCELED).context, 2);
+    assert_eq!(next(sender, &all).context(), 3);
+    theirs.receive[0].endpoint.receive(vec![0; 4_096], FI_ADDR_UNSPEC, 9).unwrap();
+    assert_eq!(next(sender, &all).context(), 1);
     next(&theirs.receive[0], &all).good();
     domain.close_memory(&region).unwrap();
 }

@@ -8,7 +8,7 @@ use crate::{
     one_sided::{Action, RemoteOperation, RemoteStage},
     operation::StoredPieces,
     owned::Owner,
-    protocol::receive::canceled,
+    protocol::{fence::Earlier, receive::canceled},
     transport::{Arrival, PeerIndex, Transport, Unreachable},
 };
 
@@ -240,6 +240,7 @@ impl<T: Transport> Engine<T> {
         let peer = self.remotes[index].peer;
         self.peers[peer as usize].queue.retain(|&queued| queued != index | ONE_SIDED);
         self.leave_line(index | ONE_SIDED);
+        self.drop_fence(peer, Earlier::OneSided(self.remotes.name(index)));
         self.fail_remote(index, &canceled());
         self.note_backlog(peer);
     }

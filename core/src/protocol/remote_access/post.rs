@@ -9,7 +9,7 @@ use crate::{
     error::HasErrno,
     flags::Flags,
     one_sided::{RemoteOperation, RemotePost},
-    protocol::window::Way,
+    protocol::{fence::Earlier, window::Way},
     transport::{PeerIndex, Transport, Unreachable},
 };
 
@@ -46,12 +46,12 @@ impl<T: Transport> Engine<T> {
     fn start_remote(&mut self, peer: PeerIndex, operation: RemoteOperation) {
         let mut clear = self.peers[peer as usize].clear;
         let is_fenced = operation.flags.contains(Flags::FENCE);
-        if is_fenced {
-            self.note_fence(peer);
-        }
         let is_behind = self.peers[peer as usize].fenced;
         let mut waits = is_fenced || is_behind || self.must_wait(peer, &operation);
         let index = self.remotes.insert(operation);
+        if is_fenced {
+            self.note_fence(peer, Earlier::OneSided(self.remotes.name(index)));
+        }
         if self.transmit_order.is_some() {
             self.enter_line(peer, index | ONE_SIDED);
             clear = self.peers[peer as usize].is_open();
