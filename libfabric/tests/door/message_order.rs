@@ -16,6 +16,8 @@ const KEY: u64 = 17;
 const UINT64: u32 = 7;
 const SUM: u32 = 2;
 const ATOMIC_WRITE: u32 = 11;
+/// So many words are written and read in many pieces, between which others may have their turn.
+const STRETCHES: usize = 1 << 18;
 
 /// The orders of both sides in the answer to hints of this one.
 fn answered(host: &Host, kind: u32, asked: u64) -> Result<[u64; 2], i32> {
@@ -77,7 +79,7 @@ fn bytes(nth: usize) -> Vec<u8> {
 /// Sends the message of that number, by one call or another.
 fn send(world: &World, nth: usize, bytes: &[u8], is_tagged: bool) {
     let (ep, start, size) = (world.nodes[0].ep, bytes.as_ptr().cast(), bytes.len());
-    let is_injected = size <= 48 && nth % 2 == 0;
+    let is_injected = size <= 48 && nth.is_multiple_of(2);
     // SAFETY: the endpoint is open, and the bytes outlive their operation.
     insist(&world.nodes, || unsafe {
         let (msg, tagged) = (&*(*ep).msg, &*(*ep).tagged);
@@ -95,7 +97,7 @@ fn send(world: &World, nth: usize, bytes: &[u8], is_tagged: bool) {
 #[test]
 fn messages_of_one_tag_keep_their_order() {
     let Some(host) = host("messages_of_one_tag_keep_their_order") else { return };
-    const COUNT: usize = 44;
+    const COUNT: usize = 330;
     for (is_tagged, is_expected) in [(true, true), (true, false), (false, true), (false, false)] {
         let world = World::new(host, 2);
         let to = world.nodes[1];
@@ -141,14 +143,13 @@ fn messages_of_one_tag_keep_their_order() {
 #[test]
 fn reads_and_writes_follow_each_other() {
     let Some(host) = host("reads_and_writes_follow_each_other") else { return };
-    const ROUNDS: usize = 40;
-    for words in [1, 40, 2_500, 40_000] {
+    for (words, rounds) in [(1, 40), (40, 40), (2_500, 40), (40_000, 40), (STRETCHES, 4)] {
         let world = World::new(host, 2);
         let from = world.nodes[0];
         let mut memory = vec![0_u64; words];
         let mr = register(&world, &mut memory, flag::REMOTE_READ | flag::REMOTE_WRITE);
-        let sources: Vec<Vec<u64>> = (1..=ROUNDS).map(|round| vec![round as u64; words]).collect();
-        let mut results = vec![vec![0_u64; words]; ROUNDS];
+        let sources: Vec<Vec<u64>> = (0..rounds).map(|round| vec![round + 1; words]).collect();
+        let mut results = vec![vec![0_u64; words]; sources.len()];
         for (source, result) in sources.iter().zip(&mut results) {
             let (out, into) = (source.as_ptr().cast(), result.as_mut_ptr().cast());
             // SAFETY: the endpoint is open, and the words outlive their operations.
@@ -158,7 +159,7 @@ fn reads_and_writes_follow_each_other() {
                 insist(&world.nodes, || (ops.read)(ep, into, 8 * words, NONE, 1, 0, KEY, NONE));
             }
         }
-        for _ in 0..2 * ROUNDS {
+        for _ in 0..2 * rounds {
             world.completion(from);
         }
         // Each behind its write, and before the next one: all of one value.
@@ -213,7 +214,7 @@ fn atomic_operations_follow_each_other() {
 #[test]
 fn a_message_follows_the_writes_before_it() {
     let Some(host) = host("a_message_follows_the_writes_before_it") else { return };
-    for words in [1, 40, 2_500, 40_000] {
+    for words in [1, 40, 2_500, 40_000, STRETCHES] {
         let world = World::new(host, 2);
         let [from, to] = [world.nodes[0], world.nodes[1]];
         let mut memory = vec![0_u64; words];
@@ -226,14 +227,16 @@ fn a_message_follows_the_writes_before_it() {
             insist(&world.nodes, || unsafe {
                 ((*(*from.ep).rma).write)(from.ep, out, 8 * words, NONE, 1, 0, KEY, NONE)
             });
-            // SAFETY: the endpoint is open, and what is sent is copied.
-            insist(&world.nodes, || unsafe { ((*(*from.ep).msg).inject)(from.ep, out, 8, 1) });
+            let told = round.to_ne_bytes();
+            insist(&world.nodes, || from.send(&told, 1, 0));
             world.completion(to);
             // SAFETY: the words are there.
             let word = |at: usize| unsafe { memory.as_ptr().add(at).read_volatile() };
             assert!((0..words).all(|at| word(at) == round), "written before the message");
             assert_eq!(u64::from_ne_bytes(room), round);
-            world.completion(from);
+            for _ in 0..2 {
+                world.completion(from);
+            }
         }
         assert_eq!(close(mr), 0);
     }
