@@ -10,11 +10,11 @@ use crate::{
         message::{Msg, MsgRma, RmaIov},
     },
     code,
-    completion_order::{LONG, connected},
+    completion_order::{LONG, completed, connected},
     flag,
     host::{Host, host},
     one_sided::register,
-    tagged::{INJECT, INJECT_COMPLETE, Message},
+    tagged::{FENCE, INJECT, INJECT_COMPLETE, MATCH_COMPLETE, Message},
     triggered::{msg, rma},
     world::{PATIENCE, World, close},
 };
@@ -68,8 +68,8 @@ fn post(name: &str, ep: *mut FidEp, bytes: &mut [u8]) -> isize {
     }
 }
 
-/// Injects to an endpoint that nobody is connected to yet, so that nothing can leave during the call,
-/// and uses the buffer for something else. The sender is driven on, or is not.
+/// Injects to an endpoint that nobody is connected to yet, and uses the buffer for something else. The
+/// sender is driven on, or is not.
 fn arrives(host: &'static Host, call: &Injection, length: usize, is_driven: bool) {
     let world = World::new(host, 2);
     let [from, to] = [world.nodes[0], world.nodes[1]];
@@ -153,4 +153,33 @@ fn a_buffer_is_free_when_its_inject_completion_comes() {
         assert_eq!(world.completion(to).len, length);
         assert!(room.iter().all(|&byte| byte == 7), "{length} bytes");
     }
+}
+
+/// The same of one that cannot leave yet, since it waits for a message that nobody has received.
+#[test]
+fn an_injected_write_that_waits_has_its_bytes() {
+    let Some(host) = host("an_injected_write_that_waits_has_its_bytes") else { return };
+    let (world, [from, to]) = connected(host, (0, 0));
+    let mut memory = vec![0_u64; 5];
+    let mr = register(&world, &mut memory, flag::REMOTE_WRITE);
+    // SAFETY: the words are there.
+    let written = |at: usize| unsafe { memory.as_ptr().add(at).read_volatile() };
+    let (mut sent, mut room, mut words) = ([1; 8], [0; 8], [7_u64; 5]);
+    Message::of(&mut sent, TAG).send(from, MATCH_COMPLETE);
+    let length = size_of_val(&words);
+    let iov = Iovec { base: words.as_mut_ptr().cast(), len: length };
+    let target = RmaIov { addr: 0, len: length, key: KEY };
+    let write: MsgRma = rma(&iov, &target, std::ptr::null_mut());
+    // SAFETY: the endpoint is open, and an injected write needs its words for the call alone.
+    let posted = unsafe { ((*(*from.ep).rma).writemsg)(from.ep, &write, INJECT | FENCE) };
+    assert_eq!(posted, 0);
+    words.fill(0xee);
+    assert!(completed(from, &[to]).is_empty(), "the message is first");
+    assert!((0..5).all(|at| written(at) == 0), "the message is first");
+    assert_eq!(Message::of(&mut room, TAG).receive(to, 0), 0);
+    for node in [to, from, from] {
+        world.completion(node);
+    }
+    assert!((0..5).all(|at| written(at) == 7), "what was there when it was posted");
+    assert_eq!(close(mr), 0);
 }
