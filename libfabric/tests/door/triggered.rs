@@ -87,9 +87,9 @@ pub fn when(cntr: *mut FidCntr, threshold: usize) -> Box<TriggeredContext> {
 fn conditions(
     cntr: *mut FidCntr,
     thresholds: impl IntoIterator<Item = usize>,
-) -> (Vec<Box<TriggeredContext>>, Vec<*mut c_void>) {
-    let mut all: Vec<_> = thresholds.into_iter().map(|threshold| when(cntr, threshold)).collect();
-    let at = all.iter_mut().map(|each| (&raw mut **each).cast()).collect();
+) -> (Vec<TriggeredContext>, Vec<*mut c_void>) {
+    let mut all: Vec<_> = thresholds.into_iter().map(|threshold| *when(cntr, threshold)).collect();
+    let at = all.iter_mut().map(|each| (&raw mut *each).cast()).collect();
     (all, at)
 }
 
@@ -321,7 +321,9 @@ fn an_injected_buffer_is_free_while_it_waits() {
         add(cntr, 1);
         assert_eq!(world.completion(from).op_context, context);
     }
-    [to, to].into_iter().for_each(|node| drop(world.completion(node)));
+    for _ in 0..2 {
+        world.completion(to);
+    }
     assert_eq!((memory, plain, other), ([11], [7], [8]));
     assert_eq!((close(mr), close(cntr)), (0, 0));
 }
