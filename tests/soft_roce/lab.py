@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -88,14 +89,28 @@ def run_script(*options: object, script: str) -> str:
     return done.stdout
 
 
-def example(name: str) -> str:
-    """An example program, built with the features of the whole workspace, as the tests are."""
+def cargo(*arguments: str) -> str:
+    """What cargo prints, run with the features of the whole workspace, as for the tests."""
     if not shutil.which("cargo"):
         pytest.skip("cargo is not here")
-    command = ["cargo", "build", "--workspace", "--example", name]
+    command = ["cargo", *arguments, "--workspace"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def example(name: str) -> str:
+    """An example program, built."""
+    cargo("build", "--example", name)
     return str(ROOT / "target" / "debug" / "examples" / name)
+
+
+def program_of_tests(name: str) -> str:
+    """A program of tests, built."""
+    printed = cargo("test", "--test", name, "--no-run", "--message-format=json")
+    messages = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+    built = [message["executable"] for message in messages if message.get("executable")]
+    return built[-1]
 
 
 def qemu_of(process: subprocess.Popen) -> list[int]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
-import shutil
 import subprocess
 
 import pytest
 
-from lab import HERE, ROOT, run
+from lab import HERE, run, program_of_tests
 
 pytestmark = pytest.mark.usefixtures("ready")
 
@@ -46,17 +44,7 @@ PARTS = [
 
 @pytest.fixture(scope="session")
 def suite() -> str:
-    """The test program, built."""
-    if not shutil.which("cargo"):
-        pytest.skip("cargo is not here")
-    command = ["cargo", "test", "--workspace", "--test", "conformance_verbs", "--no-run"]
-    done = subprocess.run(
-        [*command, "--message-format=json"], cwd=ROOT, capture_output=True, text=True, timeout=1200
-    )
-    assert done.returncode == 0, done.stderr
-    messages = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    built = [message["executable"] for message in messages if message.get("executable")]
-    return built[-1]
+    return program_of_tests("conformance_verbs")
 
 
 def test_the_parts_are_the_whole_suite(suite: str) -> None:

@@ -232,7 +232,7 @@ fn an_injected_buffer_may_change_at_once() {
     let mut word = [0_u8; 8];
     let mut taken = 0_u8;
     // Not driving the receiver, so that some wait here for room, until there is no place for one.
-    for number in 0..=u8::MAX {
+    for number in 0..u8::MAX {
         word = [number; 8];
         let out = Message::of(&mut word, 5).raw();
         // SAFETY: the endpoint is open, and the word is copied.

@@ -1,0 +1,80 @@
+"""What C programs call, through stock libfabric, where the way between endpoints is a device."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+
+import pytest
+
+from lab import cargo, program_of_tests, run
+
+pytestmark = pytest.mark.usefixtures("ready")
+
+# The modules of libfabric/tests/door in parts, so that no part takes long where the machine is
+# emulated. A bounded run takes the first.
+PARTS = [
+    pytest.param(["levels", "multicast"], id="levels"),
+    pytest.param(
+        ["tagged", "tagged_flags", "transfer", "cancel", "injections", "completion_order"]
+        + ["data_order", "message_order", "fences"],
+        id="messages",
+        marks=pytest.mark.full,
+    ),
+    pytest.param(
+        ["atomics", "auth_key_regions", "counters", "deferred_work", "one_sided", "triggered"],
+        id="memory",
+        marks=pytest.mark.full,
+    ),
+    pytest.param(
+        ["connection_ends", "connection_errors", "connections", "datagrams", "socket_losses"]
+        + ["sockets"],
+        id="connections",
+        marks=pytest.mark.full,
+    ),
+    pytest.param(
+        ["auth_keys", "buffered", "buffered_peers", "context_memory", "context_pairs", "contexts"]
+        + ["mixed_contexts", "shared_receives"],
+        id="contexts",
+        marks=pytest.mark.full,
+    ),
+    pytest.param(
+        ["aliases", "bad_input", "binding", "control", "default_flags", "domain_events"]
+        + ["endpoint_attributes", "life_cycle", "refusals", "vector_use", "waiting"],
+        id="objects",
+        marks=pytest.mark.full,
+    ),
+]
+# These name addresses of any host, or load the processor for long.
+ELSEWHERE = {"discovery", "forks", "names", "threads", "vectors"}
+
+
+@pytest.fixture(scope="session")
+def door() -> str:
+    """The test program, built, and the library beside it."""
+    cargo("build", "--lib")
+    return program_of_tests("door")
+
+
+def test_the_parts_are_all_modules(door: str) -> None:
+    listed = subprocess.run(
+        [door, "--list", "--format=terse"], capture_output=True, text=True, timeout=60, check=True
+    )
+    whole = set(re.findall(r"^(\w+)::", listed.stdout, re.MULTILINE))
+    parts = [module for part in PARTS for module in part.values[0]]
+    assert len(parts) == len(set(parts)) and whole == {*parts, *ELSEWHERE}
+
+
+@pytest.mark.parametrize("modules", PARTS)
+def test_the_door_leads_to_a_device(door: str, modules: list[str]) -> None:
+    env = {**os.environ, "KESTREL_DOOR_BUILT": "1", "FI_KESTREL_TRANSPORT": "verbs"}
+    names = [f"{module}::" for module in modules]
+    command = shlex.join([door, "--test-threads", "1", "--show-output", *names])
+    packets = "/sys/class/infiniband/$SOFT_ROCE_DEVICE/ports/1/hw_counters/rcvd_pkts"
+    done = run("--", "bash", "-c", f"{command} && echo packets $(cat {packets})", env=env)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert " 0 passed" not in done.stdout and "SKIPPED" not in done.stdout, done.stdout
+    packets = re.search(r"^packets (\d+)$", done.stdout, re.MULTILINE)
+    assert packets and int(packets[1]) > 0, "nothing came by the device"
