@@ -16,6 +16,9 @@ pytestmark = pytest.mark.usefixtures("ready")
 # How many connections rdma_cm has confirmed.
 CONFIRMED = "/sys/class/infiniband/$SOFT_ROCE_DEVICE/ports/1/cm_tx_msgs/rtu"
 
+# Far more than a part takes beside another: unoptimized, the longest takes more than four minutes.
+PART_SECONDS_MAX = 1200
+
 # The suite in parts, so that no part takes long where the machine is emulated. A bounded run takes
 # the first.
 PARTS = [
@@ -60,7 +63,9 @@ def test_the_conformance_suite_passes(suite: str, cases: list[str]) -> None:
     names = [f"exclusive::{case}::" for case in cases]
     env = {**os.environ, "KESTREL_TEST_SCALE": "quick"}
     command = shlex.join([suite, "--test-threads", "1", *names])
-    done = run("--", "bash", "-c", f"{command} && echo confirmed $(cat {CONFIRMED})", env=env)
+    script = f"{command} && echo confirmed $(cat {CONFIRMED})"
+    limits = ("--timeout", PART_SECONDS_MAX)
+    done = run(*limits, "--", "bash", "-c", script, seconds_max=PART_SECONDS_MAX + 60, env=env)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     if "connections" in cases and not HERE:
         confirmed = re.search(r"^confirmed (\d+)$", done.stdout, re.MULTILINE)
