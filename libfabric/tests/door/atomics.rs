@@ -18,7 +18,7 @@ use crate::{
     },
     code, flag,
     host::host,
-    one_sided::register,
+    one_sided::{KEY, register},
     world::{PATIENCE, World, close},
 };
 
@@ -36,8 +36,6 @@ const BEFORE: [i8; COUNT] = [-6, 6, 0, 2];
 const OPERANDS: [i8; COUNT] = [5, 3, 4, 7];
 const COMPARE: [i8; COUNT] = [-6, 5, 9, -3];
 
-const ATOMIC: u64 = 1 << 4;
-const KEY: u64 = 17;
 const NONE: *mut c_void = null_mut();
 
 type Words = [u64; COUNT];
@@ -195,7 +193,7 @@ impl Play {
             return;
         }
         let direction = if call.form == Form::Base { flag::WRITE } else { flag::READ };
-        assert_eq!(world.completion(from).flags, ATOMIC | direction, "{call:?}, {way:?}");
+        assert_eq!(world.completion(from).flags, flag::ATOMIC | direction, "{call:?}, {way:?}");
         assert_eq!(found(), after, "{call:?}, {way:?}");
         let fetched = if call.form == Form::Base { [0; COUNT] } else { before };
         assert_eq!(self.results, fetched, "{call:?}, {way:?}: what was there before");

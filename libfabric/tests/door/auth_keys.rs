@@ -31,13 +31,12 @@ const AV_AUTH_KEY: usize = usize::MAX;
 pub const AUTH_KEY: u64 = 1 << 57;
 const USER_ID: u64 = 1 << 41;
 const SOURCE_ERR: u64 = 1 << 50;
-const RMA: u64 = 1 << 2;
 
 /// A domain whose keys are in address vectors.
 pub fn keyed() -> Option<World> {
     let host = host("authorization keys in address vectors")?;
     Some(World::empty(host, |hints| {
-        hints.caps = flag::MSG | flag::TAGGED | RMA | flag::SOURCE | flag::DIRECTED_RECV;
+        hints.caps = flag::MSG | flag::TAGGED | flag::RMA | flag::SOURCE | flag::DIRECTED_RECV;
         ask(hints);
     }))
 }

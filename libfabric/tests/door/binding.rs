@@ -3,7 +3,7 @@
 use crate::{
     code, flag,
     host::host,
-    one_sided::register,
+    one_sided::{KEY, register},
     triggered::counter,
     vectors::Vector,
     world::{Node, World, bind, close, cq_attr, enable},
@@ -86,8 +86,8 @@ fn completions_go_to_the_queue_of_their_direction() {
     // SAFETY: the endpoint is open, and the words outlive their operations.
     unsafe {
         let (rma, at) = (&*(*ep).rma, (&raw mut word).cast());
-        assert_eq!((rma.read)(ep, at, 8, none, 0, 0, 17, 3 as *mut _), 0);
-        assert_eq!((rma.write)(ep, sent.as_ptr().cast(), 8, none, 0, 0, 17, 4 as *mut _), 0);
+        assert_eq!((rma.read)(ep, at, 8, none, 0, 0, KEY, 3 as *mut _), 0);
+        assert_eq!((rma.write)(ep, sent.as_ptr().cast(), 8, none, 0, 0, KEY, 4 as *mut _), 0);
     }
     let next = |node: Node, other: Node| match node.outcome(&[other]) {
         Ok(entry) => entry.op_context as usize,

@@ -15,14 +15,12 @@ use crate::{
     },
     code, flag,
     host::{Host, host},
+    tagged::{CLAIM, DISCARD, MORE},
     world::{Node, World, cq_attr, info},
 };
 
 const BUFFERED_RECV: u64 = 1 << 51;
 const VARIABLE_MSG: u64 = 1 << 48;
-pub const MORE: u64 = 1 << 18;
-pub const DISCARD: u64 = 1 << 58;
-pub const CLAIM: u64 = 1 << 59;
 const BUFFERED_MIN: i32 = 2;
 pub const BUFFERED_LIMIT: i32 = 3;
 const NONE: *mut c_void = null_mut();

@@ -5,10 +5,7 @@ use std::collections::VecDeque;
 
 use crate::{
     abi::attributes::CqTaggedEntry,
-    buffered::{
-        BUFFERED_LIMIT, CLAIM, DISCARD, MORE, buffering, bytes, get, send, set, starts_with, take,
-        world,
-    },
+    buffered::{BUFFERED_LIMIT, buffering, bytes, get, send, set, starts_with, take, world},
     code,
     connection_ends::connect,
     connections::{End, Place},
@@ -16,6 +13,7 @@ use crate::{
     flag,
     host::host,
     kind,
+    tagged::{CLAIM, DISCARD, MORE},
     world::{Node, World, close, cq_attr},
 };
 

@@ -13,15 +13,12 @@ use crate::{
     flag,
     host::host,
     mixed_contexts::enabled,
-    one_sided::register,
+    one_sided::{KEY, register},
     world::{Node, World, bind, close},
 };
 
-const RMA: u64 = 1 << 2;
-const ATOMIC: u64 = 1 << 4;
 const UINT64: u32 = 7;
 const SUM: u32 = 2;
-const KEY: u64 = 17;
 /// Words of an operation that its initiator may do by itself.
 const LONG: usize = 2_000;
 
@@ -74,7 +71,7 @@ fn ends(words: *const u64, count: usize) -> [u64; 2] {
 #[test]
 fn every_context_reaches_every_context() {
     let Some(host) = host("every_context_reaches_every_context") else { return };
-    let world = scalable_world_that(host, flag::MSG | RMA | ATOMIC);
+    let world = scalable_world_that(host, flag::MSG | flag::RMA | flag::ATOMIC);
     let av = open_av(&world);
     let [ours, theirs] = [Portal::open(&world, av), Portal::open(&world, av)];
     let all: Vec<Node> = ours.nodes().chain(theirs.nodes()).collect();
@@ -111,7 +108,7 @@ fn every_context_reaches_every_context() {
 #[test]
 fn a_context_permits_what_it_can() {
     let Some(host) = host("a_context_permits_what_it_can") else { return };
-    let world = scalable_world_that(host, flag::MSG | RMA | ATOMIC);
+    let world = scalable_world_that(host, flag::MSG | flag::RMA | flag::ATOMIC);
     let av = open_av(&world);
     let (ours, sep) = (Portal::open(&world, av), open_sep(&world).unwrap());
     assert_eq!((bind(sep, av, 0), insert(av, &name(sep))), (0, 0));
@@ -149,6 +146,6 @@ fn a_context_permits_what_it_can() {
 fn permits(world: &World, sep: *mut FidEp, index: i32, caps: u64) -> Node {
     // SAFETY: attributes of zeroes ask for nothing.
     let mut attr: RxAttr = unsafe { std::mem::zeroed() };
-    attr.caps = flag::MSG | flag::RECV | RMA | ATOMIC | NAMED_RX_CTX | caps;
+    attr.caps = flag::MSG | flag::RECV | flag::RMA | flag::ATOMIC | NAMED_RX_CTX | caps;
     enabled(world, rx_context(sep, index, &raw mut attr).unwrap(), flag::RECV)
 }

@@ -6,20 +6,16 @@ use crate::{
     abi::fid::{FidCntr, FidEp},
     flag,
     host::host,
-    one_sided::register,
+    one_sided::{KEY, register},
     triggered::counter,
     world::{Node, PATIENCE, World, bind, close, cq_attr},
 };
 
-const ATOMIC: u64 = 1 << 4;
-const RMA: u64 = 1 << 2;
 const RMA_EVENT: u64 = 1 << 56;
 const UINT64: u32 = 7;
 const SUM: u32 = 2;
 const CSWAP: u32 = 12;
 const NONE: *mut c_void = null_mut();
-/// Of a region; that of nobody is another one.
-const KEY: u64 = 17;
 
 /// Successes and errors.
 pub fn counts(cntr: *mut FidCntr) -> (u64, u64) {
@@ -123,7 +119,8 @@ const WRITES: [Call; 4] = [
 #[test]
 fn both_ends_count_reads_and_writes_apart() {
     let Some(host) = host("both_ends_count_reads_and_writes_apart") else { return };
-    let mut world = World::empty(host, |hints| hints.caps = flag::MSG | RMA | ATOMIC | RMA_EVENT);
+    let mut world =
+        World::empty(host, |hints| hints.caps = flag::MSG | flag::RMA | flag::ATOMIC | RMA_EVENT);
     let [reads, writes] = add_counted(&mut world, [flag::READ, flag::WRITE]);
     let [remote_reads, remote_writes] =
         add_counted(&mut world, [flag::REMOTE_READ, flag::REMOTE_WRITE]);
@@ -155,7 +152,8 @@ fn both_ends_count_reads_and_writes_apart() {
 #[test]
 fn failed_reads_and_writes_are_counted_as_errors() {
     let Some(host) = host("failed_reads_and_writes_are_counted_as_errors") else { return };
-    let mut world = World::empty(host, |hints| hints.caps = flag::MSG | RMA | ATOMIC | RMA_EVENT);
+    let mut world =
+        World::empty(host, |hints| hints.caps = flag::MSG | flag::RMA | flag::ATOMIC | RMA_EVENT);
     let [reads, writes] = add_counted(&mut world, [flag::READ, flag::WRITE]);
     let [remote_reads, remote_writes] =
         add_counted(&mut world, [flag::REMOTE_READ, flag::REMOTE_WRITE]);

@@ -15,7 +15,6 @@ use crate::{
     world::{Node, World, auth_key, bind, close, cq_attr, enable, info, info_of},
 };
 
-const RMA: u64 = 1 << 2;
 const NONE: *mut c_void = null_mut();
 
 /// "A value of -1 guarantees ordering for any data size."
@@ -75,11 +74,11 @@ fn what_a_side_leaves_open_is_the_infos() {
     // SAFETY: answers have all attributes.
     unsafe {
         let found = info(host, |hints| {
-            (hints.caps, hints.mode) = (flag::MSG | RMA, CONTEXT);
+            (hints.caps, hints.mode) = (flag::MSG | flag::RMA, CONTEXT);
         })
         .unwrap();
         let (tx, rx) = (&*(*found).tx_attr, &*(*found).rx_attr);
-        let both = flag::MSG | RMA;
+        let both = flag::MSG | flag::RMA;
         let transmits = both | flag::SEND | flag::READ | flag::WRITE;
         let receives = both | flag::RECV | flag::REMOTE_READ | flag::REMOTE_WRITE;
         assert_eq!(tx.caps & (transmits | receives), transmits);
@@ -243,7 +242,7 @@ fn a_receive_queue_is_that_of_remote_writes() {
             assert_eq!(writedata(from.ep, at, 8, NONE, 99, 1, 0, 17, NONE), 0);
         }
         let told = world.completion(to);
-        let flags = RMA | flag::REMOTE_WRITE | flag::REMOTE_CQ_DATA;
+        let flags = flag::RMA | flag::REMOTE_WRITE | flag::REMOTE_CQ_DATA;
         assert_eq!((told.flags, told.data), (flags, 99));
         assert_eq!(sends.read().err(), Some(code::AGAIN));
         assert_eq!(close(mr), 0);

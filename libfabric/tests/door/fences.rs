@@ -12,14 +12,12 @@ use crate::{
     contexts::{Portal, insert, named, open_av, scalable_world, scalable_world_that},
     flag,
     host::host,
-    one_sided::register,
+    one_sided::{KEY, register},
     tagged::{FENCE, MATCH_COMPLETE, Message},
     triggered::{iovec, rma},
     vector_use::node_with,
     world::{Node, PATIENCE, World, close},
 };
-
-const RMA: u64 = 1 << 2;
 
 /// Sends a message that is told by its tag, which is its context too.
 fn send(from: Node, word: &mut [u8; 8], tag: usize, to: u64, flags: u64) {
@@ -151,7 +149,7 @@ fn a_fence_waits_for_every_key_of_its_peer() {
 #[test]
 fn one_sided_operations_wait_for_every_context() {
     let Some(host) = host("one_sided_operations_wait_for_every_context") else { return };
-    let world = scalable_world_that(host, flag::MSG | flag::TAGGED | RMA);
+    let world = scalable_world_that(host, flag::MSG | flag::TAGGED | flag::RMA);
     let av = open_av(&world);
     let [ours, theirs] = [Portal::open(&world, av), Portal::open(&world, av)];
     let all: Vec<Node> = ours.nodes().chain(theirs.nodes()).collect();
@@ -168,7 +166,7 @@ fn one_sided_operations_wait_for_every_context() {
         send(from, &mut word, 1, named(them, 0), MATCH_COMPLETE);
         for (at, flags) in [fence, 0].into_iter().enumerate() {
             let iov = iovec(&mut source[at..=at]);
-            let target = RmaIov { addr: 8 * at as u64, len: 8, key: 17 };
+            let target = RmaIov { addr: 8 * at as u64, len: 8, key: KEY };
             let context = (2 + at) as *mut c_void;
             let post = MsgRma { addr: named(them, 1), ..rma(&iov, &target, context) };
             // SAFETY: the endpoint is open, and source and region live until all is over.

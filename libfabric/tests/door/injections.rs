@@ -13,7 +13,7 @@ use crate::{
     completion_order::{LONG, completed, connected},
     flag,
     host::{Host, host},
-    one_sided::register,
+    one_sided::{KEY, register},
     tagged::{FENCE, INJECT, INJECT_COMPLETE, MATCH_COMPLETE, Message},
     triggered::{msg, rma},
     world::{PATIENCE, World, close},
@@ -21,7 +21,6 @@ use crate::{
 
 const ANYBODY: u64 = u64::MAX;
 const TAG: u64 = 5;
-const KEY: u64 = 17;
 
 /// A call that injects.
 struct Injection {

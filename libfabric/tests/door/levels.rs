@@ -9,7 +9,7 @@ use crate::{
     completion_order::connected,
     flag,
     host::host,
-    one_sided::register,
+    one_sided::{KEY, register},
     tagged::{
         DELIVERY_COMPLETE, DISCARD, INJECT_COMPLETE, MATCH_COMPLETE, Message, TRANSMIT_COMPLETE,
         find,
@@ -121,7 +121,7 @@ fn a_delivered_write_is_in_memory() {
         let mr = register(&world, &mut memory, flag::REMOTE_WRITE);
         let length = size_of_val(&sent[..]);
         let iov = Iovec { base: sent.as_mut_ptr().cast(), len: length };
-        let target = RmaIov { addr: 0, len: length, key: 17 };
+        let target = RmaIov { addr: 0, len: length, key: KEY };
         // SAFETY: the endpoint is open, and the words outlive the operation.
         unsafe {
             let writemsg = (*(*from.ep).rma).writemsg;

@@ -117,8 +117,7 @@ fn enabling_needs_a_queue() {
 #[test]
 fn a_counter_does_not_stand_for_a_queue() {
     let Some(host) = host("a_counter_does_not_stand_for_a_queue") else { return };
-    const RMA: u64 = 1 << 2;
-    for caps in [flag::MSG, RMA] {
+    for caps in [flag::MSG, flag::RMA] {
         let world = World::empty(host, |hints| hints.caps = caps);
         let (ep, mut counter) = (world.open_ep(), null_mut());
         // SAFETY: the domain is open.

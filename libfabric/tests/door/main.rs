@@ -108,7 +108,9 @@ mod kind {
 /// Flags and capabilities.
 mod flag {
     pub const MSG: u64 = 1 << 1;
+    pub const RMA: u64 = 1 << 2;
     pub const TAGGED: u64 = 1 << 3;
+    pub const ATOMIC: u64 = 1 << 4;
     pub const READ: u64 = 1 << 8;
     pub const WRITE: u64 = 1 << 9;
     pub const RECV: u64 = 1 << 10;

@@ -6,13 +6,12 @@ use crate::{
     code, flag,
     host::{Host, host},
     kind,
-    one_sided::register,
+    one_sided::{KEY, register},
     world::{Node, PATIENCE, World, close, info},
 };
 
 const NONE: *mut c_void = null_mut();
 const ANYBODY: u64 = u64::MAX;
-const KEY: u64 = 17;
 const UINT64: u32 = 7;
 const SUM: u32 = 2;
 const ATOMIC_WRITE: u32 = 11;
@@ -76,10 +75,15 @@ fn bytes(nth: usize) -> Vec<u8> {
     (0..length(nth)).map(|at| (at * 7 + nth) as u8).collect()
 }
 
+/// Whether the message of that number is injected, and has no completion.
+fn is_injected(nth: usize) -> bool {
+    length(nth) <= 48 && nth.is_multiple_of(2)
+}
+
 /// Sends the message of that number, by one call or another.
 fn send(world: &World, nth: usize, bytes: &[u8], is_tagged: bool) {
     let (ep, start, size) = (world.nodes[0].ep, bytes.as_ptr().cast(), bytes.len());
-    let is_injected = size <= 48 && nth.is_multiple_of(2);
+    let is_injected = is_injected(nth);
     // SAFETY: the endpoint is open, and the bytes outlive their operation.
     insist(&world.nodes, || unsafe {
         let (msg, tagged) = (&*(*ep).msg, &*(*ep).tagged);
@@ -135,6 +139,9 @@ fn messages_of_one_tag_keep_their_order() {
             assert_eq!(entry.len, length(entry.op_context as usize));
         }
         assert!(rooms == sent, "{is_tagged}, {is_expected}");
+        for _ in (0..COUNT).filter(|&nth| !is_injected(nth)) {
+            world.completion(world.nodes[0]);
+        }
     }
 }
 

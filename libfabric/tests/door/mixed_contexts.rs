@@ -33,9 +33,6 @@ fn mixed_world(host: &'static Host, transmit: usize, receive: usize) -> World {
     world
 }
 
-/// FI_RMA.
-const RMA: u64 = 1 << 2;
-
 /// A context with a queue of its own, enabled.
 pub fn enabled(world: &World, ep: *mut FidEp, direction: u64) -> Node {
     let cq = world.open_cq(&mut cq_attr()).unwrap();
@@ -115,10 +112,10 @@ fn transmit_contexts_stand_beside_a_shared_receive_context() {
 fn a_side_shares_what_its_own_attributes_say() {
     let Some(host) = host("a_side_shares_what_its_own_attributes_say") else { return };
     let world = World::empty(host, |hints| {
-        hints.caps = flag::MSG | RMA;
+        hints.caps = flag::MSG | flag::RMA;
         // SAFETY: hints have all attributes.
         unsafe {
-            (*hints.tx_attr).caps = RMA | flag::WRITE;
+            (*hints.tx_attr).caps = flag::RMA | flag::WRITE;
             (*hints.rx_attr).caps = flag::MSG | flag::RECV;
             ((*hints.ep_attr).tx_ctx_cnt, (*hints.ep_attr).rx_ctx_cnt) = (SHARED, SHARED);
         }

@@ -14,8 +14,11 @@ use crate::{
     world::{World, bind, close, cq_attr},
 };
 
+/// Of the region that `register` makes.
+pub const KEY: u64 = 17;
+
 pub fn register(world: &World, memory: &mut [u64], access: u64) -> *mut FidMr {
-    register_as(world, memory, access, 17, 0)
+    register_as(world, memory, access, KEY, 0)
 }
 
 fn register_as(world: &World, memory: &mut [u64], access: u64, key: u64, flags: u64) -> *mut FidMr {
@@ -215,11 +218,10 @@ fn a_key_is_given_once() {
 #[test]
 fn a_side_can_what_its_own_attributes_say() {
     let Some(host) = host("a_side_can_what_its_own_attributes_say") else { return };
-    const RMA: u64 = 1 << 2;
     let mut world = World::empty(host, |hints| {
-        hints.caps = flag::MSG | RMA;
+        hints.caps = flag::MSG | flag::RMA;
         // SAFETY: hints have all attributes.
-        unsafe { (*hints.rx_attr).caps = flag::MSG | flag::RECV | RMA | flag::REMOTE_READ };
+        unsafe { (*hints.rx_attr).caps = flag::MSG | flag::RECV | flag::RMA | flag::REMOTE_READ };
     });
     let from = world.add_node(&mut cq_attr(), 0);
     world.add_node(&mut cq_attr(), 0);

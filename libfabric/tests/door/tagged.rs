@@ -16,7 +16,7 @@ const NONE: *mut c_void = null_mut();
 const ANYBODY: u64 = u64::MAX;
 pub const NOMSG: i32 = 42;
 
-const MORE: u64 = 1 << 18;
+pub const MORE: u64 = 1 << 18;
 pub const FENCE: u64 = 1 << 21;
 pub const COMPLETION: u64 = 1 << 24;
 pub const INJECT: u64 = 1 << 25;
@@ -167,43 +167,6 @@ fn the_earliest_receive_takes_a_message() {
         Message { to: 2, ..Message::of(&mut [], 5) }.send(nodes[from], 0);
         assert_eq!(world.completion(to).op_context as usize, earliest);
         world.completion(nodes[from]);
-    }
-}
-
-/// However long each is: in one packet, in several, or read where it lies.
-#[test]
-fn messages_of_one_tag_keep_their_order() {
-    let Some(host) = host("messages_of_one_tag_keep_their_order") else { return };
-    const LENGTHS: [usize; 7] = [8, 70_000, 0, 300, 5_000, 200_000, 1];
-    let mut words: Vec<Vec<u8>> =
-        (1..=42_u8).map(|nth| vec![nth; LENGTHS[nth as usize % 7]]).collect();
-    for posted_first in [true, false] {
-        let world = World::new(host, 2);
-        let [from, to] = [world.nodes[0], world.nodes[1]];
-        let mut rooms: Vec<Vec<u8>> = words.iter().map(|word| vec![0; word.len()]).collect();
-        let mut post = || {
-            for (nth, room) in rooms.iter_mut().enumerate() {
-                let into = Message { context: nth as *mut c_void, ..Message::of(room, 5) };
-                assert_eq!(into.receive(to, 0), 0);
-            }
-        };
-        if posted_first {
-            post();
-        }
-        words.iter_mut().for_each(|word| Message::of(word, 5).send(from, 0));
-        if !posted_first {
-            find(&world, to, &Message::of(&mut [], 5), 0);
-            post();
-        }
-        // Each has the room of its own message and no other.
-        for _ in 0..words.len() {
-            let done = outcome(&world, to).expect("what overtakes another does not fit");
-            assert_eq!(done.len, words[done.op_context as usize].len());
-        }
-        assert!(rooms == words, "posted first: {posted_first}");
-        for _ in 0..words.len() {
-            world.completion(from);
-        }
     }
 }
 

@@ -14,13 +14,11 @@ use crate::{
     code, flag,
     host::host,
     kind,
-    one_sided::register,
+    one_sided::{KEY, register},
     tagged::INJECT,
     world::{World, bind, close, cq_attr, info},
 };
 
-const ATOMIC: u64 = 1 << 4;
-const RMA: u64 = 1 << 2;
 pub const TRIGGER: u64 = 1 << 20;
 const XPU: u32 = 1;
 const UINT64: u32 = 7;
@@ -29,7 +27,7 @@ const SUM: u32 = 2;
 /// A domain whose endpoints can be triggered.
 fn domain(host: &'static crate::host::Host) -> World {
     World::empty(host, |hints| {
-        hints.caps = flag::MSG | flag::TAGGED | RMA | ATOMIC | TRIGGER;
+        hints.caps = flag::MSG | flag::TAGGED | flag::RMA | flag::ATOMIC | TRIGGER;
     })
 }
 
@@ -182,7 +180,7 @@ fn one_sided_operations_wait_for_their_threshold() {
     let operand = Ioc { addr: sent.as_mut_ptr().cast(), count: 1 };
     let mut result = Ioc { addr: old.as_mut_ptr().cast(), count: 1 };
     let (_contexts, at) = conditions(cntr, 1..=4);
-    let (iov, ioc) = (RmaIov { addr: 0, len: 8, key: 17 }, RmaIoc { addr: 0, count: 1, key: 17 });
+    let (iov, ioc) = (RmaIov { addr: 0, len: 8, key: KEY }, RmaIoc { addr: 0, count: 1, key: KEY });
     // SAFETY: buffers, contexts and the region live until the completions have come.
     unsafe {
         let (ops, atomics) = (&*(*from.ep).rma, &*(*from.ep).atomic);
@@ -254,7 +252,7 @@ fn an_operation_starts_the_next() {
     let (out, into, on) = (iovec(&mut five), iovec(&mut read), iovec(&mut passed));
     let operand = Ioc { addr: out.base, count: 1 };
     let mut result = Ioc { addr: old.as_mut_ptr().cast(), count: 1 };
-    let (iov, ioc) = (RmaIov { addr: 0, len: 8, key: 17 }, RmaIoc { addr: 0, count: 1, key: 17 });
+    let (iov, ioc) = (RmaIov { addr: 0, len: 8, key: KEY }, RmaIoc { addr: 0, count: 1, key: KEY });
     let ((_done, at), mut answer) = (conditions(done, 1..=4), when(heard, 1));
     let answer: *mut c_void = (&raw mut *answer).cast();
     let none = null_mut::<c_void>();
@@ -272,7 +270,7 @@ fn an_operation_starts_the_next() {
         assert_eq!((atomics.readwritemsg)(from.ep, &fetch, place, null_mut(), 1, TRIGGER), 0);
         assert_eq!((rmas.writemsg)(from.ep, &rma(&out, &iov, at[0]), TRIGGER), 0);
         nothing(&world);
-        assert_eq!((rmas.write)(from.ep, out.base, 0, none, 1, 0, 17, none), 0);
+        assert_eq!((rmas.write)(from.ep, out.base, 0, none, 1, 0, KEY, none), 0);
     }
     for context in [none, at[0], at[1], at[2], at[3], 6 as *mut c_void] {
         assert_eq!(world.completion(from).op_context, context);
@@ -295,7 +293,7 @@ fn an_injected_buffer_is_free_while_it_waits() {
     let (mut word, mut plain, mut other) = ([0_u64], [0_u64], [0_u64]);
     let (out, into, into_other) = (iovec(&mut word), iovec(&mut plain), iovec(&mut other));
     let operand = Ioc { addr: out.base, count: 1 };
-    let (iov, ioc) = (RmaIov { addr: 0, len: 8, key: 17 }, RmaIoc { addr: 0, count: 1, key: 17 });
+    let (iov, ioc) = (RmaIov { addr: 0, len: 8, key: KEY }, RmaIoc { addr: 0, count: 1, key: KEY });
     let (_contexts, at) = conditions(cntr, 1..=4);
     // SAFETY: the word is there; what is posted may not look at it any more.
     let put = |value: u64| unsafe { out.base.cast::<u64>().write_volatile(value) };
@@ -350,13 +348,13 @@ fn an_alias_may_trigger_all_its_operations() {
         let send = (*(*sends).msg).send;
         assert_eq!(send(sends, out, 8, none, 1, at[4]), 0);
         let into = read.as_mut_ptr().cast();
-        assert_eq!((rma.read)(sends, into, 8, none, 1, 0, 17, at[2]), 0);
+        assert_eq!((rma.read)(sends, into, 8, none, 1, 0, KEY, at[2]), 0);
         let write = atomics.write;
-        assert_eq!(write(sends, out, 1, none, 1, 0, 17, UINT64, SUM, at[1]), 0);
-        assert_eq!((rma.write)(sends, out, 8, none, 1, 0, 17, at[0]), 0);
+        assert_eq!(write(sends, out, 1, none, 1, 0, KEY, UINT64, SUM, at[1]), 0);
+        assert_eq!((rma.write)(sends, out, 8, none, 1, 0, KEY, at[0]), 0);
         // The endpoint's own calls are as they were, and what has no context is done at once.
-        assert_eq!(((*(*from.ep).rma).write)(from.ep, out, 0, none, 1, 0, 17, none), 0);
-        assert_eq!((rma.inject)(sends, out, 8, 1, 0, 17), 0);
+        assert_eq!(((*(*from.ep).rma).write)(from.ep, out, 0, none, 1, 0, KEY, none), 0);
+        assert_eq!((rma.inject)(sends, out, 8, 1, 0, KEY), 0);
     }
     assert_eq!(world.completion(from).op_context, none);
     nothing(&world);
