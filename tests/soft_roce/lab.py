@@ -20,6 +20,9 @@ SCRIPT = ROOT / "scripts" / "soft-roce"
 HERE = os.environ.get("SOFT_ROCE_HERE") == "1"
 # Far more than any test takes alone: it only ends what hangs.
 SECONDS_MAX = 240
+# The same of a part of a suite: unoptimized and emulated, beside another one, the longest takes more
+# than four minutes.
+PART_SECONDS_MAX = 1200
 
 needs_guest = pytest.mark.skipif(HERE, reason="SOFT_ROCE_HERE=1: needs a virtual machine")
 
@@ -111,6 +114,28 @@ def program_of_tests(name: str) -> str:
     messages = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
     built = [message["executable"] for message in messages if message.get("executable")]
     return built[-1]
+
+
+def modules_of(program: str) -> set[str]:
+    """The modules that the tests of a program stand in."""
+    command = [program, "--list", "--format=terse"]
+    listed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    paths = [line.split("::") for line in listed.stdout.splitlines() if "::" in line]
+    return {path[-2] for path in paths}
+
+
+def run_tests(program: str, modules: list[str], say: str, env: dict[str, str]) -> str:
+    """What a program of tests prints in the guest, where its tests in these modules must be there and
+    pass, and then what the shell makes of `say`."""
+    command = shlex.join([program, "--test-threads", "1", "--show-output", *modules])
+    done = run(
+        *("--timeout", PART_SECONDS_MAX, "--", "bash", "-c", f"{command} && echo {say}"),
+        seconds_max=PART_SECONDS_MAX + 60,
+        env={**os.environ, **env},
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert " 0 passed" not in done.stdout and "SKIPPED" not in done.stdout, done.stdout
+    return done.stdout
 
 
 def qemu_of(process: subprocess.Popen) -> list[int]:

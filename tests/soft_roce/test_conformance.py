@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shlex
-import subprocess
 
 import pytest
 
-from lab import HERE, run, program_of_tests
+from lab import HERE, modules_of, program_of_tests, run_tests
 
 pytestmark = pytest.mark.usefixtures("ready")
 
 # How many connections rdma_cm has confirmed.
 CONFIRMED = "/sys/class/infiniband/$SOFT_ROCE_DEVICE/ports/1/cm_tx_msgs/rtu"
-
-# Far more than a part takes beside another: unoptimized, the longest takes more than four minutes.
-PART_SECONDS_MAX = 1200
 
 # The suite in parts, so that no part takes long where the machine is emulated. A bounded run takes
 # the first.
@@ -51,23 +45,14 @@ def suite() -> str:
 
 
 def test_the_parts_are_the_whole_suite(suite: str) -> None:
-    listed = subprocess.run(
-        [suite, "--list", "--format=terse"], capture_output=True, text=True, timeout=60, check=True
-    )
-    whole = {line.split("::")[1] for line in listed.stdout.splitlines() if "::" in line}
-    assert whole == {case for part in PARTS for case in part.values[0]}
+    assert modules_of(suite) == {case for part in PARTS for case in part.values[0]}
 
 
 @pytest.mark.parametrize("cases", PARTS)
 def test_the_conformance_suite_passes(suite: str, cases: list[str]) -> None:
     names = [f"exclusive::{case}::" for case in cases]
-    env = {**os.environ, "KESTREL_TEST_SCALE": "quick"}
-    command = shlex.join([suite, "--test-threads", "1", *names])
-    script = f"{command} && echo confirmed $(cat {CONFIRMED})"
-    limits = ("--timeout", PART_SECONDS_MAX)
-    done = run(*limits, "--", "bash", "-c", script, seconds_max=PART_SECONDS_MAX + 60, env=env)
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    say = f"confirmed $(cat {CONFIRMED})"
+    printed = run_tests(suite, names, say, {"KESTREL_TEST_SCALE": "quick"})
     if "connections" in cases and not HERE:
-        confirmed = re.search(r"^confirmed (\d+)$", done.stdout, re.MULTILINE)
+        confirmed = re.search(r"^confirmed (\d+)$", printed, re.MULTILINE)
         assert confirmed and int(confirmed[1]) > 0, "rdma_cm has made no connection"
-    assert " 0 passed" not in done.stdout and "SKIPPED" not in done.stdout, done.stdout
