@@ -6,7 +6,7 @@ use std::{
 };
 
 use kestrel::Provider;
-use kestrel_core::{endpoint::Group, flags::Flags};
+use kestrel_core::{endpoint::Group, error::Errno, flags::Flags};
 
 use crate::{
     abi::{
@@ -52,6 +52,11 @@ pub unsafe extern "C" fn join(
     context: *mut c_void,
 ) -> c_int {
     done("fi_join", || {
+        let flags = Flags::from_bits_retain(flags);
+        // Then `target` is no address, but a struct fi_collective_addr.
+        if flags.contains(Flags::COLLECTIVE) {
+            return Err(Failure::new(Errno::NOSYS, "FI_COLLECTIVE: kestrel has no collectives"));
+        }
         // SAFETY: C passes an open endpoint, an address in its format and a valid place, or null.
         let (place, parent) = unsafe { (object::out(mc)?, object::owned(ep)?) };
         // SAFETY: as above.
@@ -60,7 +65,6 @@ pub unsafe extern "C" fn join(
         let state = State { group: OnceLock::new(), _endpoint: Use::of(parent.uses())? };
         // The event that tells of it names the object, which is there before.
         let object = object::create(FidMc { fid, fi_addr: u64::MAX }, state);
-        let flags = Flags::from_bits_retain(flags);
         match parent.endpoint.join(group, flags, object as u64, context as u64) {
             Ok(joined) => {
                 // SAFETY: made just now, and nobody else knows it yet.

@@ -41,8 +41,9 @@ PARTS = [
         marks=pytest.mark.full,
     ),
     pytest.param(
-        ["aliases", "bad_input", "binding", "control", "default_flags", "domain_events"]
-        + ["endpoint_attributes", "life_cycle", "refusals", "vector_use", "waiting"],
+        ["aliases", "bad_input", "binding", "collectives", "control", "default_flags"]
+        + ["domain_events", "endpoint_attributes", "life_cycle", "refusals", "vector_use"]
+        + ["waiting"],
         id="objects",
         marks=pytest.mark.full,
     ),

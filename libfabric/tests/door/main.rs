@@ -13,6 +13,7 @@ mod buffered;
 mod buffered_peers;
 mod calls;
 mod cancel;
+mod collectives;
 mod completion_order;
 mod connection_ends;
 mod connection_errors;
