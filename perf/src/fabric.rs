@@ -65,6 +65,8 @@ pub enum FabricError {
     Open(String),
     #[error("no address: {0}")]
     Address(String),
+    #[error("no message came any more")]
+    Stalled,
     #[error("a post was refused: {0}")]
     Post(PostError),
     #[error("an operation failed: {reason} ({errno:?})")]

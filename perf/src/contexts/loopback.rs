@@ -1,0 +1,62 @@
+//! The transmit and the receive context of one index, of which each message goes to the other.
+
+use super::Lane;
+use super::endpoint::{Context, Contexts, TAG, at_context, receive_word};
+use crate::fabric::FabricError;
+use kestrel::Domain;
+use kestrel_core::completion_queue::Entry;
+use kestrel_core::scalable_endpoint::ContextCounts;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Messages between two looks at whether to stop.
+const BATCH: u64 = 16;
+
+pub struct Loopback {
+    transmit: Context,
+    receive: Context,
+    /// The receive context.
+    own: u64,
+}
+
+impl Loopback {
+    /// All pairs of contexts of one endpoint.
+    pub fn open(domain: &Arc<Domain>, count: usize) -> Result<Vec<Self>, FabricError> {
+        let contexts = Contexts::open(domain, ContextCounts { transmit: count, receive: count })?;
+        let own = contexts.learn(&contexts)?;
+        let pair = |index| {
+            let (transmit, receive) = (contexts.transmit(index)?, contexts.receive(index)?);
+            Ok(Loopback { transmit, receive, own: at_context(own, index) })
+        };
+        (0..count).map(pair).collect()
+    }
+
+    /// One message from the transmit context to the receive context.
+    #[inline(always)]
+    fn exchange(&self) -> Result<(), FabricError> {
+        let mut word = 0_u64;
+        // SAFETY: the word outlives the receive: its completion is waited for.
+        let receive = unsafe { receive_word(&raw mut word, 0) };
+        self.receive.endpoint.post_receive(receive).map_err(FabricError::Post)?;
+        while self.transmit.endpoint.inject_tagged(&7_u64.to_ne_bytes(), self.own, TAG).is_err() {
+            let _ = self.transmit.queue.read(&mut [Entry::default()]);
+        }
+        while self.receive.queue.read(&mut [Entry::default()]).is_err() {}
+        assert_eq!(word, 7);
+        Ok(())
+    }
+}
+
+impl Lane for Loopback {
+    const THREADS: usize = 1;
+    const WHAT: &str = "contexts that send to themselves";
+
+    fn work(&self, _: usize, stop: &AtomicBool) -> Result<u64, FabricError> {
+        let mut moved = 0;
+        while !stop.load(Ordering::Relaxed) {
+            (0..BATCH).try_for_each(|_| self.exchange())?;
+            moved += BATCH;
+        }
+        Ok(moved)
+    }
+}

@@ -1,0 +1,114 @@
+//! A transmit context of one endpoint that sends to a receive context of another one, each driven by
+//! a thread of its own.
+
+use super::Lane;
+use super::endpoint::{Context, Contexts, TAG, at_context, receive_word};
+use crate::fabric::FabricError;
+use kestrel::Domain;
+use kestrel_core::completion_queue::Entry;
+use kestrel_core::endpoint::PostError;
+use kestrel_core::scalable_endpoint::ContextCounts;
+use std::cell::UnsafeCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Receives that are posted at any time.
+const WINDOW: usize = 64;
+/// What the sender has sent, as long as it sends.
+const SENDING: u64 = u64::MAX;
+/// So many polls without a message, each of which may give the core away, and the sender is taken
+/// for dead.
+const EMPTY_MAX: u32 = 1 << 26;
+
+pub struct OneWay {
+    transmit: Context,
+    /// The receive context.
+    to: u64,
+    receive: Context,
+    /// Where messages go. Dropped behind the context that has the receives.
+    words: Box<[UnsafeCell<u64>; WINDOW]>,
+    /// What the sender has sent in this round, once it has stopped.
+    sent: AtomicU64,
+    /// Whether the receiver has ended this round.
+    is_over: AtomicBool,
+}
+
+// SAFETY: the words are written by the engine of the receive context, and read by nobody.
+unsafe impl Sync for OneWay {}
+
+impl OneWay {
+    /// All ways from one endpoint to another.
+    pub fn open(domain: &Arc<Domain>, count: usize) -> Result<Vec<Self>, FabricError> {
+        let source = Contexts::open(domain, ContextCounts { transmit: count, receive: 1 })?;
+        let target = Contexts::open(domain, ContextCounts { transmit: 1, receive: count })?;
+        let known = source.learn(&target)?;
+        let way = |index| {
+            let (transmit, receive) = (source.transmit(index)?, target.receive(index)?);
+            let words = Box::new(std::array::from_fn(|_| UnsafeCell::new(0)));
+            let (to, sent) = (at_context(known, index), AtomicU64::new(SENDING));
+            let way = OneWay { transmit, to, receive, words, sent, is_over: false.into() };
+            (0..WINDOW as u64).try_for_each(|slot| way.post(slot))?;
+            Ok(way)
+        };
+        (0..count).map(way).collect()
+    }
+
+    #[inline(always)]
+    fn post(&self, slot: u64) -> Result<(), FabricError> {
+        // SAFETY: the word is the receive's alone, and is dropped after the context.
+        let receive = unsafe { receive_word(self.words[slot as usize].get(), slot) };
+        self.receive.endpoint.post_receive(receive).map_err(FabricError::Post)
+    }
+
+    /// Sends until told to stop, and says how many that were.
+    fn send(&self, stop: &AtomicBool) -> Result<u64, FabricError> {
+        let mut sent = 0_u64;
+        while !stop.load(Ordering::Relaxed) {
+            match self.transmit.endpoint.inject_tagged(&sent.to_ne_bytes(), self.to, TAG) {
+                Ok(()) => sent += 1,
+                Err(PostError::Again) => drop(self.transmit.queue.read(&mut [Entry::default()])),
+                Err(refused) => return Err(FabricError::Post(refused)),
+            }
+        }
+        Ok(sent)
+    }
+
+    /// Receives all that is sent, and counts it.
+    fn receive(&self) -> Result<u64, FabricError> {
+        let mut entries: [Entry; 16] = Default::default();
+        let (mut received, mut empty) = (0, 0);
+        while self.sent.load(Ordering::Relaxed) != received {
+            let Ok(count) = self.receive.queue.read(&mut entries) else {
+                empty += 1;
+                if empty == EMPTY_MAX {
+                    return Err(FabricError::Stalled);
+                }
+                continue;
+            };
+            entries[..count].iter().try_for_each(|entry| self.post(entry.context))?;
+            (received, empty) = (received + count as u64, 0);
+        }
+        Ok(received)
+    }
+}
+
+impl Lane for OneWay {
+    const THREADS: usize = 2;
+    const WHAT: &str = "contexts that send one way to another endpoint's";
+
+    fn work(&self, thread: usize, stop: &AtomicBool) -> Result<u64, FabricError> {
+        if thread == 1 {
+            let received = self.receive();
+            self.is_over.store(true, Ordering::Relaxed);
+            return received;
+        }
+        let sent = self.send(stop)?;
+        self.sent.store(sent, Ordering::Relaxed);
+        // The last ones may need the sender to be driven.
+        while !self.is_over.swap(false, Ordering::Relaxed) {
+            let _ = self.transmit.queue.read(&mut [Entry::default()]);
+        }
+        self.sent.store(SENDING, Ordering::Relaxed);
+        Ok(0)
+    }
+}
