@@ -63,16 +63,17 @@ pub unsafe extern "C" fn join(
         let group = unsafe { named(parent.format(), target, None) }?;
         let fid = object::fid::<FidMc>(class::MC, context);
         let state = State { group: OnceLock::new(), _endpoint: Use::of(parent.uses())? };
-        // The event that tells of it names the object, which is there before.
         let object = object::create(FidMc { fid, fi_addr: u64::MAX }, state);
-        match parent.endpoint.join(group, flags, object as u64, context as u64) {
+        match parent.endpoint.join(group, flags) {
             Ok(joined) => {
                 // SAFETY: made just now, and nobody else knows it yet.
                 unsafe {
                     (*object).fi_addr = joined.address();
-                    let _ = object::owned(object)?.group.set(joined);
+                    *place = object;
+                    let group = &object::owned(object)?.group;
+                    // Who reads of it may use it, or close it, at once.
+                    group.get_or_init(|| joined).announce(object as u64, context as u64);
                 }
-                *place = object;
                 Ok(())
             }
             Err(error) => {

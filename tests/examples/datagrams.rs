@@ -167,7 +167,7 @@ impl Node {
 
     fn hear(&self, group: &str, count: &str) -> Result<(), Failure> {
         let (group, count): (IpAddr, u64) = (group.parse()?, count.parse()?);
-        let _joined = self.endpoint.join(Address::new(group, 0), Flags::RECV, 0, 0)?;
+        let _joined = self.endpoint.join(Address::new(group, 0), Flags::RECV)?;
         println!("hears");
         let (mut heard, mut patience) = (HashSet::new(), PATIENCE);
         while (heard.len() as u64) < count {
@@ -186,7 +186,7 @@ impl Node {
 
     fn speak(&self, group: &str, count: &str) -> Result<(), Failure> {
         let (group, count): (IpAddr, u64) = (group.parse()?, count.parse()?);
-        let joined = self.endpoint.join(Address::new(group, 0), Flags::SEND, 0, 0)?;
+        let joined = self.endpoint.join(Address::new(group, 0), Flags::SEND)?;
         self.endpoint.set_default_flags(Flags::TRANSMIT | Flags::MULTICAST)?;
         for number in 0..count {
             self.endpoint.send(self.message(number), joined.address(), SEND)?;

@@ -45,7 +45,7 @@ fn options(address: Option<Address>) -> Options {
 }
 
 fn join<P: Provider>(node: &Node<P>, group: Address, flags: Flags) -> Group<P> {
-    node.endpoint.join(group, flags, 0, 0).unwrap()
+    node.endpoint.join(group, flags).unwrap()
 }
 
 /// A group of this process, one for each test.

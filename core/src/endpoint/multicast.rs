@@ -6,7 +6,7 @@ use super::{Endpoint, PostError};
 use crate::{
     address::Address,
     error::{Errno, HasErrno},
-    event_queue::Event,
+    event_queue::{Event, EventQueue},
     flags::Flags,
     operation::SendPost,
     transport::{Provider, Unreachable},
@@ -70,6 +70,8 @@ impl From<Unreachable> for GroupError {
 pub struct Group<P: Provider> {
     endpoint: Arc<Endpoint<P>>,
     number: u64,
+    /// Where it is told that it is joined.
+    events: Arc<EventQueue>,
 }
 
 impl<P: Provider> Group<P> {
@@ -77,6 +79,12 @@ impl<P: Provider> Group<P> {
     /// Reference: fi_cm(3), `fi_mc_addr`.
     pub fn address(&self) -> u64 {
         self.number
+    }
+
+    /// Tells that it is joined, as an event of the object `fid`: of whoever reads it that object may
+    /// be at once.
+    pub fn announce(&self, fid: u64, context: u64) {
+        self.events.push(Event::JoinComplete { fid, context, data: 0 });
     }
 }
 
@@ -91,18 +99,13 @@ impl<P: Provider> Drop for Group<P> {
 
 impl<P: Provider> Endpoint<P> {
     /// Joins a multicast group: to send and to receive as far as the endpoint can, or with `SEND`
-    /// or `RECV` to do that alone. An event tells that it is done, as one of the object `fid`.
+    /// or `RECV` to do that alone. It is done when this returns, and who has asked for it tells the
+    /// event queue ([`Group::announce`]).
     /// Reference: fi_cm(3), `fi_join`.
     ///
     /// # Errors
     /// The endpoint cannot, or the group cannot be joined; nothing has happened then.
-    pub fn join(
-        self: &Arc<Self>,
-        group: Address,
-        flags: Flags,
-        fid: u64,
-        context: u64,
-    ) -> Result<Group<P>, GroupError> {
+    pub fn join(self: &Arc<Self>, group: Address, flags: Flags) -> Result<Group<P>, GroupError> {
         if !self.options.capabilities.contains(Flags::MULTICAST) {
             return Err(GroupError::NotForThisType);
         }
@@ -118,8 +121,7 @@ impl<P: Provider> Endpoint<P> {
         let events = self.reporter_queue().ok_or(GroupError::NoEventQueue)?;
         let (sends, receives) = (wanted.contains(Flags::SEND), wanted.contains(Flags::RECV));
         let number = self.unit()?.with(|engine| engine.join_group(group, sends, receives))??;
-        events.push(Event::JoinComplete { fid, context, data: 0 });
-        Ok(Group { endpoint: self.clone(), number })
+        Ok(Group { endpoint: self.clone(), number, events })
     }
 
     /// Posts a send to a group, whose flags were checked.

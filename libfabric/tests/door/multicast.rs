@@ -3,6 +3,7 @@
 use std::{
     ffi::{c_int, c_void},
     ptr::{null, null_mut},
+    time::Instant,
 };
 
 use crate::{
@@ -18,7 +19,7 @@ use crate::{
     host::{Host, host},
     sockets::{iovec, message},
     vectors::{next_event, open_eq},
-    world::{Node, World, auth_key, bind, close, cq_attr},
+    world::{Node, PATIENCE, World, auth_key, bind, close, cq_attr},
 };
 
 /// FI_ADDR_UNSPEC and FI_ADDR_NOTAVAIL.
@@ -336,5 +337,59 @@ fn calls_without_flags_may_mean_groups() {
     // SAFETY: as above.
     let sent = unsafe { ((*(*hears.ep).msg).sendmsg)(hears.ep, &message(&iov), 0) };
     assert_eq!((sent, world.completion(other).len, rooms[0]), (0, 8, last));
+    leave(joined);
+}
+
+/// "The result of the join operation will be reported to the EQ": whoever reads of it may use what it
+/// names, or close it, while the call that made it has yet to return.
+#[test]
+fn a_group_is_whole_when_its_event_is_read() {
+    let Some(host) = host("a_group_is_whole_when_its_event_is_read") else { return };
+    const ROUNDS: u32 = 300;
+    let mut world = World::empty(host, asks_for_groups);
+    let eq = add_members(&mut world, 1) as usize;
+    let (ep, group) = (world.nodes[0].ep, group(8));
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(move || {
+            for _ in 0..ROUNDS {
+                let start = Instant::now();
+                let fid = loop {
+                    match next_event(eq as *mut FidEq) {
+                        Ok((_, entry)) => break entry.fid.cast::<FidMc>(),
+                        Err(status) => assert_eq!(status, code::AGAIN),
+                    }
+                    assert!(start.elapsed() < PATIENCE, "no event came");
+                };
+                // SAFETY: the event names it, so it is there.
+                assert_ne!(unsafe { (*fid).fi_addr }, u64::MAX);
+                assert_eq!(close(fid), 0);
+            }
+        });
+        for _ in 0..ROUNDS {
+            let start = Instant::now();
+            // As long as the reader has not left it, it is joined already.
+            while let Err(status) = join(ep, &group, 0) {
+                assert_eq!(status, code::INVAL);
+                assert!(start.elapsed() < PATIENCE, "the group was not left");
+            }
+        }
+        reader.join().unwrap();
+    });
+    assert!(next_event(eq as *mut FidEq).is_err());
+}
+
+/// FI_SEND and FI_RECV together are as neither of them.
+#[test]
+fn both_directions_may_be_named() {
+    let Some(host) = host("both_directions_may_be_named") else { return };
+    let world = members(host, 2, |_| {});
+    let mut room = [0_u8; 8];
+    let joined = [0, 1].map(|at| {
+        let ep = world.nodes[at].ep;
+        join(ep, &group(9), flag::SEND | flag::RECV).unwrap()
+    });
+    assert_eq!(world.nodes[1].receive(&mut room, ANY, 0), 0);
+    say(&world.nodes, 0, joined[0], [3; 8]);
+    assert_eq!((world.completion(world.nodes[1]).len, room), (8, [3; 8]));
     leave(joined);
 }

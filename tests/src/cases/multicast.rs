@@ -44,7 +44,9 @@ fn new_group() -> Address {
 }
 
 fn join<P: Provider>(node: &Node<P>, group: Address, flags: Flags) -> Group<P> {
-    node.endpoint.join(group, flags, 5, CONTEXT).unwrap()
+    let joined = node.endpoint.join(group, flags).unwrap();
+    joined.announce(5, CONTEXT);
+    joined
 }
 
 fn send<P: Provider>(world: &World<P>, from: usize, to: &Group<P>, bytes: &[u8], context: u64) {
@@ -112,7 +114,7 @@ pub fn an_endpoint_joins_as_far_as_it_goes<P: Provider>(bed: &Bed<P>) {
     let world = World { nodes: nodes.into() };
     world.introduce();
     for (node, flags) in [(0, Flags::RECV), (1, Flags::SEND), (0, Flags::SEND | Flags::RECV)] {
-        let refused = world.nodes[node].endpoint.join(group, flags, 5, CONTEXT).err();
+        let refused = world.nodes[node].endpoint.join(group, flags).err();
         assert_eq!(refused, Some(GroupError::BadFlags { flags }));
     }
     let groups = [0, 1, 2].map(|node| join(&world.nodes[node], group, Flags::empty()));
@@ -132,7 +134,7 @@ pub fn joining_is_reported_or_refused<P: Provider>(bed: &Bed<P>) {
     let group = new_group();
     let (world, queue) = world(bed, 1);
     let endpoint = &world.nodes[0].endpoint;
-    let refused = |flags, group| endpoint.join(group, flags, 5, CONTEXT).err().unwrap();
+    let refused = |flags, group| endpoint.join(group, flags).err().unwrap();
     let one = Address::new([127, 0, 0, 1].into(), 0);
     assert_eq!(refused(Flags::empty(), one), GroupError::NoGroup { group: one });
     let flags = Flags::SEND | Flags::READ;
@@ -144,15 +146,15 @@ pub fn joining_is_reported_or_refused<P: Provider>(bed: &Bed<P>) {
     assert_eq!(refused(Flags::empty(), group), GroupError::Joined { group });
     assert!(queue.is_empty());
     let without = bed.stranger(&options(None));
-    let refused = without.endpoint.join(group, Flags::empty(), 5, 0).err().unwrap();
+    let refused = without.endpoint.join(group, Flags::empty()).err().unwrap();
     assert_eq!(refused, GroupError::NoEventQueue);
     // Nothing says which key of its vector a message proves.
     let keys = vec![b"key".to_vec()];
     let keyed = bed.stranger(&Options { keys, ..options(Some(&queue)) });
-    let refused = keyed.endpoint.join(group, Flags::empty(), 5, 0).err().unwrap();
+    let refused = keyed.endpoint.join(group, Flags::empty()).err().unwrap();
     assert_eq!(refused, GroupError::NotForThisType);
     let reliable = bed.stranger(&Options::default());
-    let refused = reliable.endpoint.join(group, Flags::empty(), 5, 0).err().unwrap();
+    let refused = reliable.endpoint.join(group, Flags::empty()).err().unwrap();
     assert_eq!(refused, GroupError::NotForThisType);
     let word = Send { flags: Flags::MULTICAST, ..Send::default() };
     let missing = Flags::MULTICAST;
