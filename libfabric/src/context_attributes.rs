@@ -1,5 +1,5 @@
 //! The attributes that a context is opened with: those of what it is part of, or others that are
-//! held against them. "Providers will return the actual attributes assigned to the context
+//! held against them. A shared context is part of nothing, and its endpoints are held against it. "Providers will return the actual attributes assigned to the context
 //! through the attr parameter, if provided" (fi_endpoint(3)).
 
 use kestrel::discovery;
@@ -8,8 +8,8 @@ use kestrel_core::{
     error::Errno,
     flags::Flags,
     info::{
-        self, ApiVersion, Hints, ReceiveAttributes, ReceiveHints, Rejection, TransmitAttributes,
-        TransmitHints,
+        self, ApiVersion, EndpointType, Hints, ReceiveAttributes, ReceiveHints, Rejection,
+        TransmitAttributes, TransmitHints,
     },
 };
 
@@ -19,7 +19,7 @@ use crate::{
     outcome::Failure,
 };
 
-/// What a context is part of: an endpoint, or a domain.
+/// What a context is part of: an endpoint, or, of a shared one, a domain.
 pub struct Whole<'a> {
     pub info: &'a info::Info,
     pub config: &'a Config,
@@ -40,6 +40,64 @@ impl Whole<'_> {
     fn agree(&self, hints: &Hints) -> Result<info::Info, Failure> {
         discovery::agree(self.config, self.version, hints)
             .map_err(|rejections| Failure::new(Errno::INVAL, Rejection::summary(&rejections)))
+    }
+
+    /// What the attributes of a shared context are held against: all that an endpoint can do, or what
+    /// of it `caps` names. "Endpoints associated with a shared transmit context must use a subset of
+    /// the transmit context's attributes. Note that this is the reverse of the requirement for
+    /// transmit contexts for scalable endpoints": what the domain was opened with is no bound.
+    fn widened(&self, caps: Flags) -> Result<info::Info, Failure> {
+        let offered = |kind, caps| {
+            let mut hints = self.hints();
+            (hints.caps, hints.endpoint.kind) = (caps, kind);
+            self.agree(&hints)
+        };
+        let own = self.info.endpoint.kind;
+        let caps = match caps.is_empty() {
+            true => offered(own, caps)?.caps | self.info.caps,
+            false => caps,
+        };
+        // What the domain's own type has not, others may have.
+        let others = [EndpointType::Rdm, EndpointType::Dgram].map(|kind| offered(kind, caps));
+        let agreed = others.into_iter().fold(offered(own, caps), Result::or)?;
+        let mut wide = self.info.clone();
+        wide.endpoint.kind = agreed.endpoint.kind;
+        wide.caps = agreed.caps;
+        wide.transmit.caps = agreed.transmit.caps;
+        wide.receive.caps = agreed.receive.caps;
+        Ok(wide)
+    }
+
+    /// The info of a shared transmit context: as [`Self::transmit`].
+    ///
+    /// # Safety
+    /// `attr` is null or valid.
+    pub unsafe fn shared_transmit(&self, attr: *mut TxAttr) -> Result<info::Info, Failure> {
+        // SAFETY: the caller vouches for it.
+        let asked = unsafe { attr.as_ref() };
+        let mut wide =
+            self.widened(asked.map_or(Flags::empty(), |attr| hints::transmit(attr).caps))?;
+        if asked.is_some() {
+            wide.transmit.op_flags = Flags::empty();
+        }
+        // SAFETY: as above.
+        unsafe { Whole { info: &wide, ..*self }.transmit(attr) }
+    }
+
+    /// The info of a shared receive context: as [`Self::receive`].
+    ///
+    /// # Safety
+    /// `attr` is null or valid.
+    pub unsafe fn shared_receive(&self, attr: *mut RxAttr) -> Result<info::Info, Failure> {
+        // SAFETY: the caller vouches for it.
+        let asked = unsafe { attr.as_ref() };
+        let mut wide =
+            self.widened(asked.map_or(Flags::empty(), |attr| hints::receive(attr).caps))?;
+        if asked.is_some() {
+            wide.receive.op_flags = Flags::empty();
+        }
+        // SAFETY: as above.
+        unsafe { Whole { info: &wide, ..*self }.receive(attr) }
     }
 
     /// The info of a transmit context with these attributes, which are told then.

@@ -118,7 +118,7 @@ pub unsafe extern "C" fn open(
         // SAFETY: C passes an open domain and valid pointers or null.
         unsafe {
             let (place, parent) = (object::out(srx)?, object::owned(domain)?);
-            let info = parent.whole().receive(attr)?;
+            let info = parent.whole().shared_receive(attr)?;
             let in_use = Use::of(&parent.uses)?;
             let options = objects::endpoint_options(&info);
             let opened = SharedReceive::open(&parent.domain, options)?;

@@ -58,7 +58,7 @@ pub unsafe extern "C" fn open(
         // SAFETY: C passes an open domain and valid pointers or null.
         unsafe {
             let (place, parent) = (object::out(stx)?, object::owned(domain)?);
-            let info = parent.whole().transmit(attr)?;
+            let info = parent.whole().shared_transmit(attr)?;
             let in_use = Use::of(&parent.uses)?;
             let options = objects::endpoint_options(&info);
             let opened = SharedTransmit::open(&parent.domain, options)?;

@@ -18,7 +18,7 @@ use crate::{
     tagged::{CLAIM, DISCARD, Message, NOMSG},
     triggered::{TRIGGER, add, counter, iovec, msg, nothing, when},
     vectors::Vector,
-    world::{Node, PATIENCE, World, bind, close, cq_attr, enable},
+    world::{Node, PATIENCE, World, bind, close, cq_attr, enable, info},
 };
 
 const ANY: u64 = u64::MAX;
@@ -222,6 +222,45 @@ fn sharing_connection(place: &Place, srx: *mut FidEp) -> [End; 2] {
     are_told([caller, acceptor]);
     assert_eq!((caller.sees(CONNECTED), acceptor.sees(CONNECTED)), (vec![], vec![]));
     [caller, acceptor]
+}
+
+/// "Endpoints associated with a shared receive context must use a subset of the receive context's
+/// attributes. Note that this is the reverse of the requirement for receive contexts for scalable
+/// endpoints": what the domain was opened with is no bound, and a context without attributes can do
+/// what endpoints can.
+#[test]
+fn a_shared_context_can_do_more_than_the_domain_was_opened_for() {
+    let Some(host) = host("a_shared_context_can_do_more_than_the_domain_was_opened_for") else {
+        return;
+    };
+    let asks = |caps: u64| {
+        move |hints: &mut Info| {
+            hints.caps = caps;
+            share(hints, kind::RDM);
+        }
+    };
+    let mut world = World::empty(host, asks(flag::MSG));
+    let tagged = info(host, asks(flag::TAGGED | flag::SOURCE | flag::DIRECTED_RECV)).unwrap();
+    // SAFETY: both lists are libfabric's; the objects are open.
+    unsafe {
+        let ops = &*(*world.domain).ops;
+        let attrs = [((*tagged).tx_attr, (*tagged).rx_attr), (null_mut(), null_mut())];
+        let first = std::mem::replace(&mut world.info, tagged);
+        for (tx, rx) in attrs {
+            let (mut stx, mut srx) = (null_mut(), null_mut());
+            assert_eq!((ops.stx_ctx)(world.domain, tx, &raw mut stx, null_mut()), 0);
+            assert_eq!((ops.srx_ctx)(world.domain, rx, &raw mut srx, null_mut()), 0);
+            let nodes = open_sharers(&mut world, stx, srx);
+            let (mut sent, mut room) = ([7_u8; 8], [0_u8; 8]);
+            let asked = Node { ep: srx, cq: nodes[1].cq };
+            assert_eq!(Message::of(&mut room, 5).receive(asked, 0), 0);
+            let to = world.insert(nodes[1].ep);
+            Message { to, ..Message::of(&mut sent, 5) }.send(nodes[0], 0);
+            assert_eq!((world.completion(nodes[1]).len, room), (8, sent));
+            close_sharers(&mut world, stx, srx);
+        }
+        (host.freeinfo)(first);
+    }
 }
 
 /// "All connectionless endpoints associated with a shared receive context must also share the same
