@@ -21,7 +21,7 @@ PARTS = [
         ["sizes", "multi_receive", "peek", "cancel", "queues"], id="sizes", marks=pytest.mark.full
     ),
     pytest.param(["counters", "binding", "addresses", "atomic"], id="counters", marks=pytest.mark.full),
-    pytest.param(["rma", "persistence", "progress"], id="rma"),
+    pytest.param(["rma", "remote_data", "persistence", "progress"], id="rma"),
     pytest.param(["adapter_atomics"], id="atomics"),
     pytest.param(["datagrams", "datagram_contexts", "multicast"], id="datagrams"),
     pytest.param(["load", "connections", "connection_events"], id="load", marks=pytest.mark.full),

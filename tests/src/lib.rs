@@ -139,7 +139,10 @@ macro_rules! conformance {
                 what_is_claimed_is_one_receivers,
                 what_is_discarded_is_gone,
                 discarding_gives_the_credit_back,
-                a_peek_into_a_short_buffer_is_no_error;
+                a_peek_into_a_short_buffer_is_no_error,
+                a_context_claims_one_message,
+                what_is_claimed_of_a_sender_that_closes_fails,
+                a_discard_of_a_claim_may_be_silent;
             queues:
                 read_takes_what_fits_in_order,
                 reading_nothing_drives_progress,
@@ -246,7 +249,6 @@ macro_rules! conformance {
                 nothing_is_a_length_too,
                 a_closed_region_is_out_of_reach,
                 keys_are_chosen_or_given,
-                remote_data_needs_no_receive,
                 operations_follow_each_other,
                 a_message_follows_the_writes_before_it,
                 a_fenced_operation_waits,
@@ -254,6 +256,9 @@ macro_rules! conformance {
                 a_safe_buffer_comes_back,
                 suppressed_operations_complete_all_the_same,
                 both_ends_count;
+            remote_data:
+                remote_data_needs_no_receive,
+                what_is_refused_in_part_tells_no_data;
             persistence:
                 what_is_committed_has_arrived,
                 atomic_operations_commit_too,
@@ -353,7 +358,8 @@ macro_rules! conformance {
                 what_is_claimed_is_one_receivers,
                 what_is_discarded_is_gone,
                 a_miss_is_told_by_the_first_endpoint,
-                threads_claim_each_message_once;
+                threads_claim_each_message_once,
+                a_claim_outlives_its_sender;
             progress:
                 a_sleeping_helper_delivers,
                 a_delivery_completes_while_its_receiver_sleeps,

@@ -69,6 +69,33 @@ fn a_send_is_complete_when_its_peer_has_it() {
     }
 }
 
+/// "Operations that fail asynchronously will still generate completions, even if a completion is not
+/// requested", and who asks for this level asks for the failure.
+#[test]
+fn what_is_injected_and_suppressed_fails_all_the_same() {
+    let (bed, fabric) = fake_bed(VerbsOptions::default());
+    let options = Options { bind: Flags::SELECTIVE_COMPLETION, ..Options::default() };
+    let world = bed.world_with(2, &options);
+    world.warm_up();
+    let memory = Memory::from(pattern(1, LENGTHS[0]));
+    fabric.hold(true);
+    let transmitted = Flags::INJECT | Flags::TRANSMIT_COMPLETE;
+    for flags in [Flags::INJECT, transmitted, transmitted | Flags::INJECT_COMPLETE] {
+        let context = flags.bits();
+        let send = Send { pieces: memory.all(), flags, context, ..Send::default() };
+        world.nodes[0].post_send(1, &send).unwrap();
+    }
+    world.poll(100);
+    world.nothing_more();
+    fabric.fail_sends(1, Status::RETRIES_EXCEEDED);
+    fabric.hold(false);
+    let failed = [(); 2].map(|()| world.sent(0));
+    assert!(failed.iter().all(|done| done.errno.is_some()), "{failed:?}");
+    let told = failed.map(|done| done.context);
+    assert_eq!(told, [transmitted, transmitted | Flags::INJECT_COMPLETE].map(|flags| flags.bits()));
+    world.nothing_more();
+}
+
 #[test]
 fn what_its_peer_did_not_get_fails() {
     for length in LENGTHS {

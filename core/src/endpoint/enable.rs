@@ -38,7 +38,6 @@ impl<P: Provider> Endpoint<P> {
         }
         self.adopt_shared(&mut bindings)?;
         self.check_bound(&bindings)?;
-        self.adopt_events(&mut bindings)?;
         let (address_vector, manager) = self.peers(&bindings)?;
         let setup = self.setup(&bindings, address_vector)?;
         let shared = self.shared_seat(&bindings, &setup)?;
@@ -51,6 +50,7 @@ impl<P: Provider> Endpoint<P> {
             Some(seat) => seat.join(setup)?,
             None => self.new_unit(&mut bindings, setup, manager)?,
         };
+        self.adopt_events(&mut bindings)?;
         // Set once: the lock is held and `open_bindings` saw no unit.
         let is_closed = AtomicBool::new(false);
         let enabled = Enabled { unit: unit.clone(), send, receive, is_closed, to_mask, from_any };
@@ -103,11 +103,19 @@ impl<P: Provider> Endpoint<P> {
     /// "An event queue bound to a domain will be the default EQ … Endpoints may direct their control
     /// events to alternate EQs by binding directly with the EQ" (fi_domain(3)).
     fn adopt_events(&self, bindings: &mut Bindings<P>) -> Result<(), EndpointError> {
-        if let (None, Some(queue)) = (&bindings.reporter, self.domain.event_queue()) {
-            queue.binds().bind().map_err(|_| EndpointError::Closed { object: "event queue" })?;
-            bindings.reporter = Some(Reporter { queue: queue.clone(), fid: self.known_as() });
+        if bindings.reporter.is_none()
+            && let Some(reporter) = self.default_reporter()
+        {
+            let object = "event queue";
+            reporter.queue.binds().bind().map_err(|_| EndpointError::Closed { object })?;
+            bindings.reporter = Some(reporter);
         }
         Ok(())
+    }
+
+    fn default_reporter(&self) -> Option<Reporter> {
+        let queue = self.domain.event_queue()?.clone();
+        Some(Reporter { queue, fid: self.known_as() })
     }
 
     /// "If the endpoint supports any outbound transfers (sends, RMA, atomics, etc.), then it
@@ -224,7 +232,8 @@ impl<P: Provider> Endpoint<P> {
             let vector = bindings.address_vector.clone();
             return Ok((vector.ok_or(EndpointError::NoAddressVector)?, None));
         }
-        let reporter = bindings.reporter.clone().ok_or(EndpointError::NoEventQueue)?;
+        let reporter = bindings.reporter.clone().or_else(|| self.default_reporter());
+        let reporter = reporter.ok_or(EndpointError::NoEventQueue)?;
         let vector = empty_vector();
         let connection = Connection::new(reporter, vector.clone());
         Ok((vector, Some(Box::new(Manager::Connection(connection)))))

@@ -131,6 +131,13 @@ pub enum PostError {
         /// As given.
         context: u64,
     },
+    /// "The same fi_context structure used for an FI_PEEK + FI_CLAIM operation must be used by the
+    /// paired FI_CLAIM request" (fi_tagged(3)): it can name one message.
+    #[error("a message is claimed with context {context:#x} already")]
+    ClaimedBefore {
+        /// As given.
+        context: u64,
+    },
     /// The process is a forked child of the one that opened the endpoint.
     #[error("a forked child cannot use its parent's endpoint")]
     ForkedChild,
@@ -150,7 +157,8 @@ impl HasErrno for PostError {
             PostError::UnknownAddress { .. }
             | PostError::NothingToPost
             | PostError::CountedChange
-            | PostError::NothingClaimed { .. } => Errno::INVAL,
+            | PostError::NothingClaimed { .. }
+            | PostError::ClaimedBefore { .. } => Errno::INVAL,
             PostError::InjectTooLarge { .. } | PostError::TooLong { .. } => Errno::MSGSIZE,
             PostError::TooManyPieces { .. }
             | PostError::LengthsDiffer { .. }

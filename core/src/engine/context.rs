@@ -110,7 +110,7 @@ impl<T: Transport> Engine<T> {
         }
         let parked = self.unexpected.indices().collect();
         self.refuse_parked(&parked);
-        self.forget_unexpected(&parked);
+        self.forget_unexpected(&parked, why);
         (self.buffering, self.offers) = (None, false);
         self.line_up_receives();
     }

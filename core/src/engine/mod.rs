@@ -39,6 +39,7 @@ use crate::{
     operation::{Incoming, ReceiveOperation, SendOperation, Unexpected},
     pool::Pool,
     protocol::{
+        claim::Claimed,
         contest::Contests,
         datagram::Datagrams,
         fence::Fence,
@@ -154,7 +155,7 @@ pub struct Engine<T: Transport> {
     /// Whether packets are faster than what goes from buffer to buffer.
     pub(crate) contests: Contests,
     /// Messages claimed by a peek, by context.
-    pub(crate) claimed: HashMap<u64, u32>,
+    pub(crate) claimed: HashMap<u64, Claimed>,
     /// What there is of messages that are announced: nothing in an endpoint that buffers none.
     pub(crate) buffering: Option<Box<Buffering>>,
     /// Where receives are posted, if not here.

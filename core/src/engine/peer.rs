@@ -110,6 +110,8 @@ pub struct Peer {
     pub long_reads: u32,
     /// What goes through a window to it.
     pub window: PeerWindow,
+    /// Its write that was refused, and whose last packet is yet to come.
+    pub refused_write: Option<u64>,
     /// What the peer asked to read and has not wholly got.
     pub serving: VecDeque<Serving>,
     /// Replies that found no room yet.
@@ -227,6 +229,7 @@ impl Peer {
             reads: 0,
             long_reads: 0,
             window: PeerWindow::default(),
+            refused_write: None,
             serving: VecDeque::new(),
             replies: VecDeque::new(),
             control: None,

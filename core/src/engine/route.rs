@@ -19,7 +19,7 @@ use crate::{
     memory::Piece,
     operation::{SendStage, Target},
     primitive::yield_now,
-    protocol::{receive::Posted, window::PeerWindow},
+    protocol::{claim::Claimed, receive::Posted, window::PeerWindow},
     scalable_endpoint::context_address,
     tag_match::{ANY_SOURCE, STICKY, SourceIndex},
     transport::{PeerIndex, Transport, TransportEvent, Unreachable},
@@ -288,20 +288,20 @@ impl<T: Transport> Engine<T> {
     fn peer_broke(&mut self, peer: PeerIndex, why: &Unreachable) {
         tracing::warn!(address = %self.peers[peer as usize].address, "{}", why.reason);
         self.part_with(peer, why);
-        self.forget_liar(peer);
+        self.forget_liar(peer, why);
     }
 
     /// What a peer that breaks the protocol had sent, and nobody has asked for, is dropped: it
     /// would come again and again, and leave as much behind each time.
-    fn forget_liar(&mut self, peer: PeerIndex) {
-        let claimed: HashSet<u32> = self.claimed.values().copied().collect();
+    fn forget_liar(&mut self, peer: PeerIndex, why: &Unreachable) {
+        let claimed: HashSet<u32> = self.claimed.values().filter_map(Claimed::message).collect();
         let is_left = |&index: &u32| {
             self.unexpected[index].peer == peer
                 && !claimed.contains(&index)
                 && !self.is_buffered(index)
         };
         let left = self.unexpected.indices().filter(is_left).collect();
-        self.forget_unexpected(&left);
+        self.forget_unexpected(&left, why);
     }
 
     /// The peer said something that the protocol does not allow.
@@ -411,7 +411,7 @@ impl<T: Transport> Engine<T> {
             }
         }
         self.end_line_of_data(peer, &mut parked, why);
-        self.forget_unexpected(&parked);
+        self.forget_unexpected(&parked, why);
         self.close_flow(peer);
         self.buffer_on(peer);
     }

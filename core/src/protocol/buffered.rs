@@ -26,8 +26,7 @@ impl<T: Transport> Engine<T> {
     ) -> Result<(), PostError> {
         let flags = post.flags;
         if flags.contains(Flags::PEEK) {
-            self.peek(source, &post);
-            return Ok(());
+            return self.peek(source, &post);
         }
         if flags.intersects(Flags::CLAIM | Flags::DISCARD) {
             let found = self.buffering.as_ref().and_then(|all| all.find(post.context));
@@ -260,11 +259,9 @@ impl<T: Transport> Engine<T> {
 
     /// Retrieves a message that a peek claimed.
     fn claim_peeked(&mut self, post: ReceivePost<'_>) -> Result<(), PostError> {
-        let Some(parked) = self.claimed.remove(&post.context) else {
-            return Err(PostError::NothingClaimed { context: post.context });
-        };
+        let Some((parked, post)) = self.take_claimed(post)? else { return Ok(()) };
         match post.flags.contains(Flags::DISCARD) {
-            true => self.discard_claimed(parked, &post),
+            true => self.discard(parked),
             false => self.claim_parked(parked, post),
         }
         Ok(())

@@ -13,9 +13,32 @@ use crate::{
     flags::Flags,
     operation::{ReceiveOperation, ReceivePost, Target},
     tag_match::SourceIndex,
-    transport::Transport,
+    transport::{Transport, Unreachable},
     wire::Kind,
 };
+
+/// Whether a peek with these flags claims what it finds.
+pub(crate) fn claims(flags: Flags) -> bool {
+    flags & (Flags::PEEK | Flags::CLAIM | Flags::DISCARD) == Flags::PEEK | Flags::CLAIM
+}
+
+/// What a peek has claimed, until it is retrieved or discarded.
+#[derive(Debug)]
+pub(crate) enum Claimed {
+    /// A parked message.
+    Here(u32),
+    /// Its sender has gone with what was missing.
+    Lost(Unreachable),
+}
+
+impl Claimed {
+    pub(crate) fn message(&self) -> Option<u32> {
+        match self {
+            Claimed::Here(parked) => Some(*parked),
+            Claimed::Lost(_) => None,
+        }
+    }
+}
 
 impl<T: Transport> Engine<T> {
     #[cold]
@@ -32,8 +55,7 @@ impl<T: Transport> Engine<T> {
             return self.receive_multi(source, post);
         }
         if post.flags.contains(Flags::PEEK) {
-            self.peek(source, &post);
-            return Ok(());
+            return self.peek(source, &post);
         }
         if !post.flags.contains(Flags::CLAIM) {
             return Err(PostError::BadFlags { flags: post.flags });
@@ -43,9 +65,7 @@ impl<T: Transport> Engine<T> {
 
     /// Receives or drops a message that a peek claimed.
     pub(crate) fn claim(&mut self, post: ReceivePost<'_>) -> Result<(), PostError> {
-        let Some(parked) = self.claimed.remove(&post.context) else {
-            return Err(PostError::NothingClaimed { context: post.context });
-        };
+        let Some((parked, post)) = self.take_claimed(post)? else { return Ok(()) };
         if post.flags.contains(Flags::DISCARD) {
             self.discard_claimed(parked, &post);
         } else {
@@ -55,23 +75,56 @@ impl<T: Transport> Engine<T> {
         Ok(())
     }
 
-    /// Drops a message that a peek claimed.
-    pub(crate) fn discard_claimed(&mut self, parked: u32, post: &ReceivePost<'_>) {
-        self.report_peek(parked, post, 0);
+    /// The message that a peek claimed with the post's context. Where its sender has gone, the post
+    /// completes as failed, and nothing is left to do.
+    pub(crate) fn take_claimed<'a>(
+        &mut self,
+        post: ReceivePost<'a>,
+    ) -> Result<Option<(u32, ReceivePost<'a>)>, PostError> {
+        match self.claimed.remove(&post.context) {
+            Some(Claimed::Here(parked)) => Ok(Some((parked, post))),
+            Some(Claimed::Lost(why)) => {
+                self.fail_receive(ReceiveOperation::from_post(post), None, 0, &why);
+                Ok(None)
+            }
+            None => Err(PostError::NothingClaimed { context: post.context }),
+        }
+    }
+
+    /// Drops a message that a peek claimed, which completes as receives do.
+    fn discard_claimed(&mut self, parked: u32, post: &ReceivePost<'_>) {
+        if post.flags.contains(Flags::COMPLETION) {
+            self.report_peek(parked, post, 0);
+        }
         self.discard(parked);
     }
 
-    pub(crate) fn peek(&mut self, source: SourceIndex, post: &ReceivePost<'_>) {
+    /// A context names one claimed message: another one would be lost with its name.
+    fn check_claim(&self, post: &ReceivePost<'_>) -> Result<(), PostError> {
+        match claims(post.flags) && self.claimed.contains_key(&post.context) {
+            true => Err(PostError::ClaimedBefore { context: post.context }),
+            false => Ok(()),
+        }
+    }
+
+    pub(crate) fn peek(
+        &mut self,
+        source: SourceIndex,
+        post: &ReceivePost<'_>,
+    ) -> Result<(), PostError> {
+        self.check_claim(post)?;
         let tagged = post.flags.contains(Flags::TAGGED);
         self.look_for_arrivals(tagged, source, post);
         let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
         let Some((place, parked)) = matcher.find_unexpected(source, post.tag, post.ignore) else {
-            return self.report_no_message(post);
+            self.report_no_message(post);
+            return Ok(());
         };
         if post.flags.intersects(Flags::CLAIM | Flags::DISCARD) {
             matcher.remove_unexpected(place);
         }
         self.tell_peeked(parked, post);
+        Ok(())
     }
 
     /// Reports what a peek has found, which is out of the matcher if it is claimed or discarded.
@@ -83,7 +136,7 @@ impl<T: Transport> Engine<T> {
         let buffer = self.copy_peeked(parked, post);
         self.report_peek(parked, post, buffer);
         if post.flags.contains(Flags::CLAIM) {
-            self.claimed.insert(post.context, parked);
+            self.claimed.insert(post.context, Claimed::Here(parked));
         }
     }
 
@@ -132,10 +185,7 @@ impl<T: Transport> Engine<T> {
     }
 
     pub(crate) fn report_no_message(&mut self, post: &ReceivePost<'_>) {
-        let Some(queue) = &self.setup.receive.queue else {
-            return;
-        };
-        queue.push_error(ErrorEntry {
+        self.setup.receive.fail(ErrorEntry {
             context: post.context,
             flags: (post.flags & (Flags::TAGGED | Flags::MSG)) | Flags::RECV,
             length: 0,

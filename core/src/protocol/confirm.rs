@@ -12,10 +12,10 @@ use crate::{
 };
 
 /// Whether a send is complete as soon as its buffer is free: it says so, or there is no completion
-/// that could be too early.
+/// that could be too early, and none is asked for that could be an error.
 pub(crate) fn needs_no_confirmation(flags: Flags) -> bool {
-    flags.contains(Flags::INJECT_COMPLETE)
-        || flags & (Flags::INJECT | Flags::COMPLETION) == Flags::INJECT
+    let untold = flags & (Flags::INJECT | Flags::COMPLETION) == Flags::INJECT;
+    (flags.contains(Flags::INJECT_COMPLETE) || untold) && !flags.contains(Flags::TRANSMIT_COMPLETE)
 }
 
 impl<T: Transport> Engine<T> {

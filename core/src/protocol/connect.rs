@@ -317,6 +317,7 @@ impl<T: Transport> Engine<T> {
         connection.reporter.fail(Errno::CONNREFUSED, reason, data);
         self.over = true;
         self.set_control(peer, Control::HangUp);
+        self.fail_all_posted(&canceled("the connection was rejected"));
         true
     }
 

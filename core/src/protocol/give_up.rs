@@ -95,7 +95,7 @@ impl<T: Transport> Engine<T> {
         let why = Unreachable { errno: Errno::CONNRESET, reason };
         self.peers[peer as usize].incoming.remove(&operation);
         if let Some(parked) = self.fail_incoming(index, &why) {
-            self.forget_unexpected(&HashSet::from([parked]));
+            self.forget_unexpected(&HashSet::from([parked]), &why);
         }
         self.buffer_on(peer);
     }
@@ -127,7 +127,7 @@ impl<T: Transport> Engine<T> {
             }
         }
         self.refuse_parked(&parked);
-        self.forget_unexpected(&parked);
+        self.forget_unexpected(&parked, why);
     }
 
     /// Tells the senders of parked messages, which wait for them to be matched, that nobody will.

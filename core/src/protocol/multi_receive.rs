@@ -25,6 +25,10 @@ impl<T: Transport> Engine<T> {
     ) -> Result<(), PostError> {
         let tagged = post.flags.contains(Flags::TAGGED);
         let (tag, ignore) = (post.tag, post.ignore);
+        let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
+        if self.over && matcher.find_unexpected(source, tag, ignore).is_none() {
+            return Err(PostError::NotConnected);
+        }
         let receive = self.receives.insert(ReceiveOperation::from_post(post));
         loop {
             let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
@@ -36,6 +40,11 @@ impl<T: Transport> Engine<T> {
             if self.receives.get(receive).is_none_or(|operation| operation.exhausted) {
                 return Ok(());
             }
+        }
+        if self.over {
+            // What had come is in it, and no more comes.
+            self.fail_multi(receive, &canceled());
+            return Ok(());
         }
         let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
         matcher.post(source, tag, ignore, receive | STICKY);
@@ -142,15 +151,16 @@ impl<T: Transport> Engine<T> {
         }
     }
 
-    /// Reports that a multi-receive buffer is the application's again: always.
+    /// Reports that a multi-receive buffer is the application's again: always. "If other flag bits are
+    /// zero, the provider is reporting that the multi-recv buffer has been released, and the
+    /// completion entry is not associated with a received message" (fi_cq(3)).
     pub(crate) fn release_buffer(&mut self, buffer: ReceiveOperation) {
         if buffer.canceled {
             return self.fail_receive(buffer, None, 0, &canceled());
         }
-        let kind = buffer.flags & (Flags::TAGGED | Flags::MSG);
         let entry = Entry {
             context: buffer.context,
-            flags: (kind | Flags::RECV | Flags::MULTI_RECV).bits(),
+            flags: Flags::MULTI_RECV.bits(),
             owner: buffer.owner,
             ..Entry::default()
         };

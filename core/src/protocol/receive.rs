@@ -10,7 +10,7 @@ use crate::{
     flags::Flags,
     memory::Pieces,
     operation::{ReceiveOperation, ReceivePost, StoredPieces, Target, Unexpected},
-    protocol::fence::Earlier,
+    protocol::{claim::Claimed, fence::Earlier},
     scalable_endpoint::pair::Direction,
     tag_match::{Matcher, STICKY},
     transport::{Transport, Unreachable},
@@ -123,9 +123,9 @@ impl<T: Transport> Engine<T> {
         self.close_receive(place, receive, &message.summary(), start, room);
     }
 
-    /// Drops parked messages that their sender can no longer finish. Looks once
-    /// through everything that is parked, however many they are.
-    pub(crate) fn forget_unexpected(&mut self, parked: &HashSet<u32>) {
+    /// Drops parked messages that their sender can no longer finish, which whoever has claimed one
+    /// is told. Looks once through everything that is parked, however many they are.
+    pub(crate) fn forget_unexpected(&mut self, parked: &HashSet<u32>, why: &Unreachable) {
         if parked.is_empty() {
             return;
         }
@@ -139,7 +139,11 @@ impl<T: Transport> Engine<T> {
             let gone = |message: u64| parked.contains(&(message as u32));
             shared.pool.lock().forget(shared.member, gone);
         }
-        self.claimed.retain(|_, claimed| !parked.contains(claimed));
+        for claimed in self.claimed.values_mut() {
+            if matches!(claimed, Claimed::Here(message) if parked.contains(message)) {
+                *claimed = Claimed::Lost(why.clone());
+            }
+        }
         for &index in parked {
             let message = self.unexpected.remove(index);
             self.release_charge(message.peer, message.cost);

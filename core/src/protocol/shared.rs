@@ -162,7 +162,7 @@ impl<T: Transport> Engine<T> {
             self.give_up_arriving(peer, &why);
         }
         if let Some(shared) = self.shared.take() {
-            shared.pool.lock().forget(shared.member, |_| true);
+            shared.pool.lock().forget_member(shared.member);
         }
         self.is_deaf = true;
     }

@@ -8,7 +8,7 @@
 use super::{pool::Envelope, receive::SharedReceive};
 use crate::{
     endpoint::PostError, engine::BURST_MAX, flags::Flags, operation::ReceivePost,
-    transport::Provider,
+    protocol::claim::claims, transport::Provider,
 };
 
 impl<P: Provider> SharedReceive<P> {
@@ -33,6 +33,9 @@ impl<P: Provider> SharedReceive<P> {
     /// There is no endpoint, whose queue it could be available in.
     fn peek(&self, envelope: Envelope, post: &ReceivePost<'_>) -> Result<(), PostError> {
         let first = self.first_member().ok_or(PostError::NotEnabled)?;
+        if claims(post.flags) && self.pool.lock().is_claimed(post.context) {
+            return Err(PostError::ClaimedBefore { context: post.context });
+        }
         self.look_for_arrivals(envelope);
         while let Some((member, message)) = self.find(envelope, post) {
             let asked = self.member(member).map(|unit| {
@@ -43,7 +46,11 @@ impl<P: Provider> SharedReceive<P> {
                 return Ok(());
             }
             // It has gone with its endpoint, or its sender.
-            self.pool.lock().forget(member, |gone| gone == message);
+            let mut pool = self.pool.lock();
+            pool.forget(member, |gone| gone == message);
+            if claims(post.flags) {
+                pool.take_claimed(post.context);
+            }
         }
         first.with(|engine| engine.report_no_message(post))
     }
@@ -56,7 +63,7 @@ impl<P: Provider> SharedReceive<P> {
             true => pool.take_parked(envelope),
             false => pool.find_parked(envelope),
         }?;
-        if post.flags.contains(Flags::CLAIM) && !post.flags.contains(Flags::DISCARD) {
+        if claims(post.flags) {
             pool.claim(post.context, found);
         }
         Some((found.member, found.message))

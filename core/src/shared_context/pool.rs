@@ -166,6 +166,11 @@ impl State {
         Some(self.parked[index])
     }
 
+    /// Whether a message is claimed with `context`.
+    pub(crate) fn is_claimed(&self, context: u64) -> bool {
+        self.claimed.contains_key(&context)
+    }
+
     /// Keeps a message that was taken for who has claimed it with `context`.
     pub(crate) fn claim(&mut self, context: u64, parked: Parked) {
         self.claimed.insert(context, parked);
@@ -176,9 +181,14 @@ impl State {
         self.claimed.remove(&context)
     }
 
-    /// Forgets the messages of `member` that are gone.
+    /// Forgets all messages of `member`, which leaves, also those that are claimed.
+    pub(crate) fn forget_member(&mut self, member: u32) {
+        self.claimed.retain(|_, parked| parked.member != member);
+        self.forget(member, |_| true);
+    }
+
+    /// Forgets the messages of `member` that are gone. Of one that is claimed its engine tells.
     pub(crate) fn forget(&mut self, member: u32, is_gone: impl Fn(u64) -> bool) {
-        self.claimed.retain(|_, parked| parked.member != member || !is_gone(parked.message));
         for tagged in [true, false] {
             for (place, index, _) in self.matcher(tagged).unexpected() {
                 let parked = self.parked[index];

@@ -117,6 +117,9 @@ fn flags_and_kinds_that_nobody_knows() {
         assert_eq!((ops.getopt)(ep.cast(), 0, 99, place, &raw mut length), code::NOPROTOOPT);
         assert_eq!((ops.getopt)(ep.cast(), 7, 0, place, &raw mut length), code::NOPROTOOPT);
         assert_eq!((ops.getopt)(ep.cast(), 0, 0, place, &raw mut length), 0);
+        length = 3;
+        let told = (ops.getopt)(ep.cast(), 0, 0, place, &raw mut length);
+        assert_eq!((told, length), (code::TOOSMALL, 8), "and how much it takes");
         assert_eq!((ops.setopt)(ep.cast(), 0, 0, place, 3), code::INVAL);
         assert_eq!(((*(*ep).fid.ops).control)(ep.cast(), 1234, none), code::NOSYS);
         let ops = &*(*world.domain).ops;
@@ -130,6 +133,8 @@ fn flags_and_kinds_that_nobody_knows() {
             code::BADFLAGS
         );
         let ops = &*(*world.fabric).ops;
+        let listens = (ops.passive_ep)(world.fabric, world.info, &mut null_mut(), none);
+        assert_eq!(listens, code::INVAL, "endpoints of type RDM do not");
         let mut attr = EqAttr { flags: 1 << 40, ..std::mem::zeroed() };
         assert_eq!((ops.eq_open)(world.fabric, &mut attr, &mut null_mut(), none), code::BADFLAGS);
         assert_eq!(

@@ -1,7 +1,10 @@
 //! What an endpoint is bound to. Reference: fi_endpoint(3), `fi_ep_bind`.
 
 use crate::{
-    code, flag,
+    code,
+    connections::Place,
+    contexts::open_sep,
+    flag,
     host::host,
     one_sided::{KEY, register},
     triggered::counter,
@@ -65,6 +68,14 @@ fn what_is_bound_wrongly_or_late_is_refused() {
     assert_eq!(bind(ep, world.av, 0), code::OPBADSTATE);
     world.nodes.clear();
     assert_eq!([close(cq), close(cntr), close(ep), close(node.cq)], [0; 4]);
+    // Flags are of queues and counters; an endpoint that listens has an event queue, and nothing else.
+    let sep = open_sep(&world).unwrap();
+    assert_eq!(bind(sep, world.av, flag::SEND), code::BADFLAGS);
+    let place = Place::listening(host);
+    assert_eq!(bind(place.pep, place.events, flag::SEND), code::BADFLAGS);
+    assert_eq!(bind(place.pep, world.av, 0), code::INVAL);
+    assert_eq!(close(sep), 0);
+    place.close();
 }
 
 /// "An active endpoint may direct asynchronous completions to different CQs, based on the type of

@@ -9,7 +9,8 @@ use crate::{
     abi::fid::{Fid, FidEq},
     code,
     connections::{
-        BACKLOG, CONNECTED, CONNREFUSED, Place, are_told, drive_until_error, name, read_error,
+        BACKLOG, CONNECTED, CONNREFUSED, ISCONN, Place, are_told, drive_until_error, name,
+        read_error,
     },
     host::host,
 };
@@ -53,6 +54,10 @@ fn errors_are_told_in_words() {
     }
     drive_until_error(place.events, waits.eq);
     assert_eq!(read_error(waits.eq), (CONNREFUSED, b"no".to_vec()));
+    // fi_connect "may only be called on an endpoint once in its lifetime", whatever became of it; and
+    // nothing comes for what is posted any more.
+    assert_eq!(waits.connect(&name(place.pep), &[]), ISCONN);
+    assert_eq!(waits.node().receive(&mut [0; 8], 0, 0), code::NOTCONN as isize);
     let rejected = words(waits.eq, CONNREFUSED, 256);
     assert!(rejected.contains("application"), "{rejected}");
     // Where nobody is any more.

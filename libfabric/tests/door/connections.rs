@@ -26,7 +26,7 @@ pub const SHUTDOWN: u32 = 3;
 pub const BACKLOG: c_int = 7;
 const CM_DATA_SIZE: c_int = 1;
 pub const CONNREFUSED: i32 = 111;
-const ISCONN: c_int = -106;
+pub const ISCONN: c_int = -106;
 
 /// An event of a connection.
 pub struct Event {
@@ -235,6 +235,17 @@ impl End {
         event.data
     }
 
+    /// What is written where there is room for so many bytes, and what lies behind it.
+    fn peer_in(self, mut room: usize) -> Vec<u8> {
+        let mut bytes = vec![0x5a; room + 8];
+        // SAFETY: the endpoint is open, and the buffer is longer than its length says.
+        unsafe {
+            let getpeer = (*(*self.ep).cm).getpeer;
+            getpeer(self.ep, bytes.as_mut_ptr().cast(), &raw mut room);
+        }
+        bytes
+    }
+
     pub fn peer(self, room: usize) -> Result<Vec<u8>, (c_int, usize)> {
         let (mut bytes, mut length) = (vec![0_u8; 64], room);
         // SAFETY: the endpoint is open, and the buffer is longer than its length says.
@@ -316,6 +327,7 @@ fn a_connection_is_asked_for_accepted_used_and_shut_down() {
     assert_eq!(request.data, b"hello");
     let acceptor = place.acceptor(&request);
     assert_eq!(caller.peer(64), Err((code::NOTCONN, 64)));
+    assert_eq!(caller.connect(&name(place.pep), &[]), ISCONN, "once in its lifetime");
     assert_eq!(acceptor.accept(b"welcome"), 0);
     are_told([caller, acceptor]);
     assert_eq!(caller.sees(CONNECTED), b"welcome");
@@ -323,8 +335,9 @@ fn a_connection_is_asked_for_accepted_used_and_shut_down() {
     // As with sockets: the acceptor goes by the address that was asked.
     assert_eq!(caller.peer(64), Ok(name(place.pep)));
     assert_eq!(name(acceptor.ep), name(place.pep));
-    let whole = name(caller.ep).len();
-    assert_eq!(acceptor.peer(8), Err((code::TOOSMALL, whole)));
+    let whole = name(caller.ep);
+    assert_eq!(acceptor.peer(8), Err((code::TOOSMALL, whole.len())));
+    assert_eq!(acceptor.peer_in(8), [&whole[..8], &[0x5a; 8]].concat(), "what fits, and no more");
     pass_a_message(caller, acceptor);
     assert_eq!(caller.connect(&name(place.pep), &[]), ISCONN);
     assert_eq!(acceptor.accept(&[]), ISCONN);

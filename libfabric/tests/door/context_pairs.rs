@@ -10,15 +10,14 @@ use crate::{
     code,
     connections::name,
     contexts::{
-        completion, insert, named, open_av, open_sep, receive, rx_context, scalable_world, send,
-        tx_context,
+        MIN_MULTI_RECV, completion, insert, named, open_av, open_sep, receive, rx_context,
+        scalable_world, send, tx_context,
     },
     flag,
     host::host,
     world::{Node, World, bind, close, cq_attr, enable},
 };
 
-const MIN_MULTI_RECV: c_int = 0;
 const CONNRESET: c_int = 104;
 const UNSPEC: u64 = u64::MAX;
 /// More than leaves without its receiver's consent.

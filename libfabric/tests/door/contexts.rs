@@ -17,7 +17,7 @@ use crate::{
 pub const NAMED_RX_CTX: u64 = 1 << 58;
 const BITS: c_int = 2;
 pub const SHARED: usize = usize::MAX;
-const MIN_MULTI_RECV: c_int = 0;
+pub const MIN_MULTI_RECV: c_int = 0;
 const UNSPEC: u64 = u64::MAX;
 const CANCELED: c_int = 125;
 
@@ -450,7 +450,10 @@ fn one_buffer_takes_the_messages_of_several_endpoints() {
     while (messages, released) != (2, 1) {
         for node in &nodes {
             match node.read() {
-                Ok(entry) if entry.flags & flag::MULTI_RECV != 0 => released += 1,
+                Ok(entry) if entry.flags & flag::MULTI_RECV != 0 => {
+                    assert_eq!(entry.flags, flag::MULTI_RECV, "no message came with it");
+                    released += 1;
+                }
                 Ok(entry) if entry.flags & flag::RECV != 0 => messages += 1,
                 Ok(_) | Err(code::AGAIN) => {}
                 Err(status) => panic!("{status}"),

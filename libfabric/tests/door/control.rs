@@ -73,6 +73,9 @@ fn what_is_left_can_be_posted() {
     // SAFETY: hints have all attributes.
     let world = World::empty(host, |hints| unsafe { (*hints.tx_attr).size = 8 });
     let (ep, cq) = (world.open_ep(), world.open_cq(&mut cq_attr()).unwrap());
+    // SAFETY: the endpoint is open; there is nothing to tell of it before it is enabled.
+    let both = unsafe { [((*(*ep).ops).tx_size_left)(ep), ((*(*ep).ops).rx_size_left)(ep)] };
+    assert_eq!(both, [code::OPBADSTATE as isize; 2]);
     assert_eq!((bind(ep, cq, flag::SEND | flag::RECV), bind(ep, world.av, 0)), (0, 0));
     assert_eq!(enable(ep), 0);
     // SAFETY: the endpoint is open.

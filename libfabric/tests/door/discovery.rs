@@ -12,7 +12,7 @@ use crate::{
         info::{FabricAttr, Info, TxAttr},
     },
     code,
-    contexts::{NAMED_RX_CTX, open_sep, tx_context},
+    contexts::{NAMED_RX_CTX, SHARED, open_sep, tx_context},
     flag,
     host::{Host, host},
     kind,
@@ -151,6 +151,14 @@ fn hints_that_cannot_be_met_find_nothing() {
     unsafe {
         refused(|hints| (*hints.ep_attr).kind = 77);
         refused(|hints| (*hints.tx_attr).inject_size = 1 << 40);
+        refused(|hints| (*hints.tx_attr).rma_iov_limit = 9);
+        for kind in [kind::SOCK_STREAM, kind::SOCK_DGRAM] {
+            let shared = info(host, |hints| {
+                (*hints.ep_attr).kind = kind;
+                (*hints.ep_attr).rx_ctx_cnt = SHARED;
+            });
+            assert_eq!(shared, Err(code::NODATA), "sockets share nothing");
+        }
         refused(|hints| (*hints.domain_attr).mr_key_size = 100);
         refused(|hints| (*hints.domain_attr).threading = 4_000_000);
         refused(|hints| hints.caps = 1 << 47);

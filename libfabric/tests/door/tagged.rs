@@ -7,7 +7,9 @@ use crate::{
         attributes::{CqTaggedEntry, Iovec},
         message::MsgTagged,
     },
-    code, flag,
+    code,
+    contexts::MIN_MULTI_RECV,
+    flag,
     host::host,
     world::{Node, PATIENCE, World, cq_attr},
 };
@@ -177,8 +179,11 @@ fn a_peek_tells_what_is_there_and_copies_it() {
     let [from, to] = [world.nodes[0], world.nodes[1]];
     let (mut sent, mut room) = ([7_u8; 40], [0_u8; 64]);
     let nothing = Message::of(&mut [], 5);
-    assert_eq!(nothing.receive(to, flag::PEEK), 0);
-    assert_eq!(outcome(&world, to).err(), Some(NOMSG));
+    let context = (&raw const nothing) as *mut c_void;
+    assert_eq!(Message { context, ..Message::of(&mut [], 5) }.receive(to, flag::PEEK), 0);
+    let missed = to.outcome(&world.nodes).err().unwrap();
+    assert_eq!((missed.err, missed.op_context, missed.len), (NOMSG, context, 0));
+    assert_eq!((missed.flags, missed.tag), (flag::TAGGED | flag::RECV, 5));
     Message { data: 3, ..Message::of(&mut sent, 5) }.send(from, flag::REMOTE_CQ_DATA);
     let told = find(&world, to, &nothing, 0);
     assert_eq!((told.len, told.tag, told.data, told.buf), (40, 5, 3, NONE));
@@ -191,6 +196,14 @@ fn a_peek_tells_what_is_there_and_copies_it() {
         assert_eq!((told.len, told.buf), (40, place.cast()));
         assert_eq!((&room[..copied], &room[copied..]), (&[7; 64][..copied], &[9; 64][copied..]));
     }
+    // Into several.
+    let mut rooms = [[9_u8; 30]; 2];
+    let iov = rooms.each_mut().map(|room| Iovec { base: room.as_mut_ptr().cast(), len: 30 });
+    let both = MsgTagged { msg_iov: iov.as_ptr(), iov_count: 2, addr: ANYBODY, ..nothing.raw() };
+    // SAFETY: the endpoint is open, and both live until the completion.
+    let asked = unsafe { ((*(*to.ep).tagged).recvmsg)(to.ep, &raw const both, flag::PEEK) };
+    assert_eq!((asked, world.completion(to).len), (0, 40));
+    assert_eq!((rooms[0], &rooms[1][..10], rooms[1][10]), ([7; 30], &[7; 10][..], 9));
     room.fill(0);
     assert_eq!(Message::of(&mut room, 5).receive(to, 0), 0);
     assert_eq!((world.completion(to).len, &room[..40]), (40, &sent[..]));
@@ -224,6 +237,52 @@ fn a_claim_is_paired_by_its_context() {
     assert_eq!((done.op_context, done.len, room), (ours, 40, first));
     assert_eq!(claim.receive(to, CLAIM), code::INVAL as isize, "once");
     assert_eq!([world.completion(from).len, world.completion(from).len], [0, 0]);
+    // A context names one message: a second one that it claimed would be nobody's.
+    Message::of(&mut first, 5).send(from, 0);
+    Message::of(&mut second, 5).send(from, 0);
+    let peeked = Message { context: ours, ..Message::of(&mut room, 5) };
+    let told = find(&world, to, &peeked, CLAIM);
+    // "An application may supply a buffer if it desires to receive data as a part of the peek".
+    assert_eq!((told.len, told.buf, room), (40, peeked.iov.base, first));
+    assert_eq!(asked.receive(to, flag::PEEK | CLAIM), code::INVAL as isize);
+    // A claim receives: what does not fit is cut, and the length of the rest told.
+    let short = Message { context: ours, ..Message::of(&mut room[..8], 5) };
+    assert_eq!(short.receive(to, CLAIM), 0);
+    let cut = to.outcome(&world.nodes).err().unwrap();
+    assert_eq!((cut.err, cut.len, cut.olen, cut.op_context), (-code::TRUNC, 8, 32, ours));
+    room.fill(0);
+    assert_eq!(Message::of(&mut room, 5).receive(to, 0), 0);
+    assert_eq!((world.completion(to).len, room), (40, second));
+    assert_eq!([world.completion(from).len, world.completion(from).len], [0, 0]);
+}
+
+/// FI_MULTI_RECV of messages with a tag: one buffer takes them, and goes back with the last one.
+#[test]
+fn one_buffer_takes_tagged_messages() {
+    let Some(host) = host("one_buffer_takes_tagged_messages") else { return };
+    let world = World::new(host, 2);
+    let [from, to] = [world.nodes[0], world.nodes[1]];
+    let (mut sent, mut room, mut least) = ([1_u8; 40], [0_u8; 100], 30_usize);
+    // SAFETY: the endpoint is open, the value a `size_t`.
+    unsafe {
+        let (setopt, value) = ((*(*to.ep).ops).setopt, (&raw mut least).cast());
+        assert_eq!(setopt(to.ep.cast(), 0, MIN_MULTI_RECV, value, 8), 0);
+    }
+    let into = Message::of(&mut room, 5);
+    assert_eq!(into.receive(to, flag::MULTI_RECV), 0);
+    for (at, released) in [(0, 0), (40, flag::MULTI_RECV)] {
+        let mut other = [0_u8; 40];
+        Message::of(&mut sent, 6).send(from, 0);
+        assert_eq!(Message::of(&mut other, 6).receive(to, 0), 0);
+        assert_eq!(world.completion(to).tag, 6, "it is no message of the buffer's");
+        Message::of(&mut sent, 5).send(from, 0);
+        let done = world.completion(to);
+        assert_eq!((done.tag, done.len), (5, 40));
+        assert_eq!(done.flags, flag::TAGGED | flag::RECV | released);
+        assert_eq!(done.buf as usize - into.iov.base as usize, at);
+    }
+    assert_eq!((&room[..80], &room[80..]), (&[1; 80][..], &[0; 20][..]));
+    assert_eq!([(); 4].map(|()| world.completion(from).len), [0; 4]);
 }
 
 #[test]
@@ -256,6 +315,12 @@ fn what_is_discarded_is_gone() {
     (nowhere.iov.base, nowhere.iov.len) = (null_mut(), 40);
     assert_eq!(find(&world, to, &nowhere, DISCARD).len, 40);
     world.completion(from);
+    // A peek that claims and discards at once discards.
+    Message::of(&mut sent, 5).send(from, MATCH_COMPLETE);
+    let both = Message { context, ..Message::of(&mut room, 5) };
+    assert_eq!(find(&world, to, &both, CLAIM | DISCARD).len, 40);
+    world.completion(from);
+    assert_eq!(both.receive(to, CLAIM), code::INVAL as isize, "nothing is claimed");
     // Discarding is of a peek or of a claim.
     assert_eq!(Message::of(&mut room, 5).receive(to, DISCARD), code::BADFLAGS as isize);
 }

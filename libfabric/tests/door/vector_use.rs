@@ -14,10 +14,12 @@ use crate::{
     abi::{attributes::AvAttr, fid::FidEp, info::Info},
     code,
     connections::name,
-    contexts::completion,
+    contexts::{completion, open_sep},
     flag,
     host::host,
-    vectors::{STRINGS, SYMMETRIC, Vector},
+    kind,
+    one_sided::register,
+    vectors::{EVENT, STRINGS, SYMMETRIC, Vector, next_event, open_eq},
     world::{Node, PATIENCE, World, av_attr, bind, close, cq_attr, enable},
 };
 
@@ -344,6 +346,65 @@ fn a_named_vector_is_shared_between_processes() {
     assert_eq!(peer.hear(), "closed");
     assert_eq!(Vector::try_open(&world, &mut attr).err(), Some(code::NOENT), "nothing is left");
     peer.succeed();
+}
+
+/// Names that the application gives come with asynchronous insertions, too.
+#[test]
+fn asynchronous_insertions_take_ids() {
+    let Some(host) = host("asynchronous_insertions_take_ids") else { return };
+    let world = World::empty(host, |hints| hints.caps = flag::MSG | flag::SOURCE | USER_ID);
+    let (vector, eq) = (Vector::open(&world, EVENT), open_eq(&world));
+    assert_eq!(bind(vector.av, eq, 0), 0);
+    let (from, to) = (node_with(&world, &vector), node_with(&world, &vector));
+    for (node, id) in [(from, 70_u64), (to, 71)] {
+        let mut fi_addr = id;
+        assert_eq!(insert_name(&vector, &name_of(node.ep), &mut fi_addr, USER_ID), 0);
+        assert_eq!((fi_addr, next_event(eq).unwrap().1.data), (id - 70, 1));
+    }
+    let mut room = [0_u8; 8];
+    assert_eq!(to.receive(&mut room, u64::MAX, 0), 0);
+    assert_eq!(from.send(&[5; 8], 1, 0), 0);
+    let (_, _, source) = next_of(to, from);
+    assert_eq!((source, room), (70, [5; 8]));
+    for node in [from, to] {
+        assert_eq!((close(node.ep), close(node.cq)), (0, 0));
+    }
+    drop(vector);
+    assert_eq!(close(eq), 0);
+}
+
+/// "The map_addr field is ignored if name is NULL."
+#[test]
+fn a_vector_without_a_name_is_nowhere() {
+    let Some(host) = host("a_vector_without_a_name_is_nowhere") else { return };
+    let world = World::empty(host, |_| {});
+    let nowhere = 0x1000 as *mut c_void;
+    let mut attr = AvAttr { map_addr: nowhere, ..av_attr() };
+    let vector = Vector::try_open(&world, &mut attr).unwrap();
+    assert_eq!(attr.map_addr, nowhere, "as it was");
+    assert_eq!(vector.insert(&["10.0.0.1:1"], &mut [], 0, NONE), 1);
+}
+
+/// "-FI_EDOMAIN: A resource domain was not bound to the endpoint or an attempt was made to bind
+/// multiple domains."
+#[test]
+fn another_domains_objects_are_refused() {
+    let Some(host) = host("another_domains_objects_are_refused") else { return };
+    let [here, there] = [World::new(host, 0), World::new(host, 0)];
+    let sep = open_sep(&here).unwrap();
+    assert_eq!([bind(sep, there.av, 0), bind(sep, here.av, 0)], [code::DOMAIN, 0]);
+    // SAFETY: hints have all attributes.
+    let sockets = World::empty(host, |hints| unsafe { (*hints.ep_attr).kind = kind::SOCK_DGRAM });
+    let socket = sockets.open_ep();
+    assert_eq!([bind(socket, here.av, 0), bind(socket, sockets.av, 0)], [code::DOMAIN, 0]);
+    let (mut ours, mut theirs) = ([0_u64; 2], [0_u64; 2]);
+    let ours = register(&here, &mut ours, flag::REMOTE_READ);
+    let theirs = register(&there, &mut theirs, flag::REMOTE_READ);
+    let ep = here.open_ep();
+    assert_eq!([bind(ep, theirs, 0), bind(ep, ours, 0)], [code::DOMAIN, 0]);
+    assert_eq!([bind(theirs, ep, 0), bind(ours, ep, 0)], [code::DOMAIN, 0]);
+    let all = [ep, socket, sep, ours.cast::<FidEp>(), theirs.cast()];
+    assert_eq!(all.map(close), [0; 5]);
 }
 
 /// What [`Peer`] starts.

@@ -284,6 +284,12 @@ pub fn a_domains_event_queue_is_the_default<P: Provider>(bed: &Bed<P>) {
     caller.announce_as(4711);
     let queue = CompletionQueue::open(&domain, 0).unwrap();
     caller.bind_completion_queue(&queue, Flags::TRANSMIT | Flags::RECV).unwrap();
+    // One that could not be enabled has not taken it yet.
+    let (other, own) = (Endpoint::open(&domain, Default::default()).unwrap(), link::events());
+    other.bind_completion_queue(&queue, Flags::TRANSMIT | Flags::RECV).unwrap();
+    assert_eq!(other.enable(), Err(EndpointError::NoAddressVector));
+    other.bind_event_queue(&own, 1).unwrap();
+    other.close();
     caller.connect(listener.passive.address(), &[]).unwrap();
     link::drive("a request", &[], || {
         events.progress();

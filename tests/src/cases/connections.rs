@@ -111,9 +111,15 @@ fn one_sided<P: Provider>(one: &End<P>, other: &End<P>, memory: &Memory, operand
 pub fn a_rejection_carries_its_data<P: Provider>(bed: &Bed<P>) {
     let listener = Listener::listening(bed);
     let caller = End::calling(bed, listener.passive.address(), b"please");
+    caller.endpoint.receive(vec![0; 16], 0, 1).unwrap();
     let asked = listener.request(&[&caller]);
     listener.passive.reject(asked.handle, b"not today").unwrap();
     assert_eq!(caller.fails(Errno::CONNREFUSED, &[&listener]), b"not today");
+    // Nothing will come for what is posted, and nothing is posted any more.
+    let done = caller.done(&[]);
+    assert_eq!((done.errno, done.context), (Some(Errno::CANCELED), 1));
+    let again = caller.endpoint.connect(listener.passive.address(), &[]);
+    assert_eq!(again, Err(ConnectionError::ConnectedBefore), "once in its lifetime");
     let again = listener.passive.reject(asked.handle, b"").unwrap_err();
     assert_eq!(again, ConnectionError::RequestOver { handle: asked.handle });
     assert_eq!(caller.endpoint.peer(), Err(ConnectionError::NotConnected));
@@ -197,6 +203,8 @@ pub fn once_in_a_lifetime<P: Provider>(bed: &Bed<P>) {
 pub fn nothing_is_sent_without_a_connection<P: Provider>(bed: &Bed<P>) {
     let listener = Listener::listening(bed);
     let caller = End::calling(bed, listener.passive.address(), &[]);
+    let again = caller.endpoint.connect(listener.passive.address(), &[]);
+    assert_eq!(again, Err(ConnectionError::ConnectedBefore), "once in its lifetime");
     assert_eq!(caller.endpoint.inject(b"early", 0), Err(PostError::NotConnected));
     assert_eq!(caller.endpoint.shutdown(), Err(ConnectionError::NotConnected));
     caller.endpoint.receive(vec![0; 16], 0, 1).unwrap();
@@ -228,6 +236,8 @@ pub fn shutdown_cancels_and_is_seen<P: Provider>(bed: &Bed<P>) {
     caller.endpoint.shutdown().unwrap();
     assert_eq!(caller.endpoint.inject(b"late", 0), Err(PostError::NotConnected));
     let late = caller.endpoint.receive(vec![0; 16], 0, 2);
+    assert_eq!(late.unwrap_err().error, PostError::NotConnected);
+    let late = caller.endpoint.receive_multi(vec![0; 16], 0, 2);
     assert_eq!(late.unwrap_err().error, PostError::NotConnected);
     acceptor.sees_shutdown(&[&caller]);
     let failed = [acceptor.done(&[]), acceptor.done(&[])];

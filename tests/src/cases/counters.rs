@@ -14,7 +14,7 @@ use kestrel_core::{
     transport::Provider,
 };
 
-use crate::bed::{Bed, open_vector};
+use crate::bed::{Bed, Receive, open_vector};
 use crate::scale::PATIENCE;
 
 struct Counted<P: Provider> {
@@ -88,6 +88,12 @@ pub fn errors_count_apart_and_end_waits<P: Provider>(bed: &Bed<P>) {
     endpoint.receive(vec![0; 4], 0, 5).unwrap();
     endpoint.cancel(5).unwrap();
     assert_eq!(receives.counter().read_error(), 2);
+    // "Operations that complete with an error increment the error counter": so does a peek that finds
+    // nothing.
+    let flags = Flags::PEEK | Flags::TAGGED;
+    let post = Receive { flags, tag: Some((9, 0)), ..Receive::default() }.post();
+    endpoint.post_receive(post).unwrap();
+    assert_eq!((receives.read(), receives.counter().read_error()), (0, 3));
 }
 
 /// fi_cq(3), of `fi_cq_readerr`: "If no error completions are available to read from the CQ, returns

@@ -29,6 +29,7 @@ pub mod peek;
 pub mod persistence;
 pub mod progress;
 pub mod queues;
+pub mod remote_data;
 pub mod rma;
 pub mod scalable;
 pub mod shared_contexts;

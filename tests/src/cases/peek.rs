@@ -12,7 +12,7 @@ use kestrel_core::{
     transport::Provider,
 };
 
-use crate::bed::{Bed, Memory, Receive, Send, World, pattern, same};
+use crate::bed::{Bed, Memory, Options, Receive, Send, World, pattern, same};
 use crate::completion::{Done, read_all};
 use crate::scale::PATIENCE;
 
@@ -220,4 +220,81 @@ pub fn a_peek_into_a_short_buffer_is_no_error<P: Provider>(bed: &Bed<P>) {
     world.nodes[1].receive(300, Some(5), 0);
     world.received(1).good();
     world.sent(0).good();
+}
+
+/// "The same fi_context structure used for an FI_PEEK + FI_CLAIM operation must be used by the paired
+/// FI_CLAIM request": while it names one message it cannot name another.
+pub fn a_context_claims_one_message<P: Provider>(bed: &Bed<P>) {
+    let world = bed.world(2);
+    let bytes = [Memory::from(pattern(1, 300)), Memory::from(pattern(2, 300))];
+    bytes.iter().for_each(|bytes| send(&world, bytes, 5));
+    let receive = Receive { tag: Some((5, 0)), context: 70, ..Receive::default() };
+    find(&world, Flags::CLAIM, receive);
+    let again = Receive { flags: Flags::PEEK | Flags::CLAIM, ..receive };
+    match world.nodes[1].post_receive(&again) {
+        Ok(()) => drop(world.received(1).bad(Errno::INVAL)),
+        Err(error) => assert_eq!(error, PostError::ClaimedBefore { context: 70 }),
+    }
+    // Nothing is lost: neither the one nor the other.
+    let into = Memory::zeroed(300);
+    let claim = Receive { flags: Flags::CLAIM, pieces: into.all(), ..receive };
+    for (number, bytes) in bytes.iter().enumerate() {
+        if number > 0 {
+            find(&world, Flags::CLAIM, receive);
+        }
+        world.nodes[1].post_receive(&claim).unwrap();
+        assert_eq!(world.received(1).context(), 70);
+        same(&into.bytes(), &bytes.bytes(), "the claimed one");
+        world.sent(0).good();
+    }
+    world.nothing_more();
+}
+
+/// A claim of what its sender did not live to send completes, and says why.
+pub fn what_is_claimed_of_a_sender_that_closes_fails<P: Provider>(bed: &Bed<P>) {
+    for discard in [Flags::empty(), Flags::DISCARD] {
+        let lengths = [300, 1 << 20];
+        let bytes = lengths.map(|length| Memory::from(pattern(1, length)));
+        let mut world = bed.world(2);
+        let receive = Receive { tag: Some((5, 0)), ..Receive::default() };
+        for (bytes, context) in bytes.iter().zip(70..) {
+            send(&world, bytes, 5);
+            find(&world, Flags::CLAIM, Receive { context, ..receive });
+        }
+        drop(world.nodes.remove(0));
+        world.poll(500);
+        for (bytes, context) in bytes.iter().zip(70..) {
+            let into = Memory::zeroed(bytes.bytes().len());
+            let flags = Flags::CLAIM | discard;
+            let claim = Receive { flags, pieces: into.all(), context, ..receive };
+            world.nodes[0].post_receive(&claim).unwrap();
+            let claimed = world.received(0);
+            assert_eq!(claimed.context, context);
+            match claimed.errno {
+                Some(errno) => assert_eq!((errno, context), (Errno::CONNRESET, 71)),
+                None if discard.is_empty() => same(&into.bytes(), &bytes.bytes(), "all had come"),
+                None => {}
+            }
+        }
+        world.nothing_more();
+    }
+}
+
+/// What is discarded completes as receives do: not at all, where completions are selective.
+pub fn a_discard_of_a_claim_may_be_silent<P: Provider>(bed: &Bed<P>) {
+    let options = Options { bind: Flags::SELECTIVE_COMPLETION, ..Options::default() };
+    let world = bed.world_with(2, &options);
+    let bytes = Memory::from(pattern(1, 300));
+    let receive = Receive { tag: Some((5, 0)), context: 70, ..Receive::default() };
+    for told in [Flags::empty(), Flags::COMPLETION] {
+        send(&world, &bytes, 5);
+        // What a peek finds is its result, whatever completions are.
+        find(&world, Flags::CLAIM, receive);
+        let flags = Flags::CLAIM | Flags::DISCARD | told;
+        world.nodes[1].post_receive(&Receive { flags, ..receive }).unwrap();
+        if !told.is_empty() {
+            assert_eq!(world.received(1).context(), 70);
+        }
+        world.nothing_more();
+    }
 }

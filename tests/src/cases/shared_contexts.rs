@@ -225,6 +225,7 @@ pub fn messages_of_all_endpoints_fill_one_buffer<P: Provider>(bed: &Bed<P>) {
             let (at, done) = sharers.next(|| world.poll(1));
             assert_eq!((done.context, done.errno), (3, None), "{done:?}");
             if done.flags.contains(Flags::MULTI_RECV) {
+                assert_eq!(done.flags, Flags::MULTI_RECV, "no message came with it");
                 buffer = done.returned;
                 // What the other endpoint has taken is in its queue by now.
                 for (at, member) in sharers.members.iter().enumerate() {

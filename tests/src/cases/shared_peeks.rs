@@ -315,3 +315,38 @@ pub fn threads_claim_each_message_once<P: Provider>(bed: &Bed<P>) {
     assert_eq!(found.len(), wanted);
     assert_eq!(found.into_iter().collect::<HashSet<_>>().len(), wanted, "each of them once");
 }
+
+/// A context names one message, whichever endpoint has it, and a claim of what its sender did not
+/// live to send completes there.
+pub fn a_claim_outlives_its_sender<P: Provider>(bed: &Bed<P>) {
+    let lengths = [300, 1 << 20];
+    let bytes = lengths.map(|length| Memory::from(pattern(1, length)));
+    let (sharers, mut world) = open(bed);
+    let asked = Receive { tag: Some((0, u64::MAX)), ..Receive::default() };
+    for (number, bytes) in bytes.iter().enumerate() {
+        let both = (&sharers, &world);
+        send(both, number as u64, bytes, 5);
+        let context = 70 + number as u64;
+        let (at, _) = find(both, Flags::CLAIM, Receive { context, ..asked });
+        assert_eq!(at, number);
+        let again = Receive { flags: Flags::PEEK | Flags::CLAIM, context, ..asked };
+        let refused = sharers.shared.post_receive(again.post());
+        assert_eq!(refused, Err(PostError::ClaimedBefore { context }));
+    }
+    drop(world.nodes.remove(0));
+    for _ in 0..500 {
+        sharers.poll();
+    }
+    for (number, bytes) in bytes.iter().enumerate() {
+        let into = Memory::zeroed(bytes.bytes().len());
+        let context = 70 + number as u64;
+        let claim = Receive { flags: Flags::CLAIM, pieces: into.all(), context, ..asked };
+        sharers.shared.post_receive(claim.post()).unwrap();
+        let (at, done) = sharers.next(|| ());
+        assert_eq!((at, done.context), (number, context));
+        match done.errno {
+            None => same(&into.bytes(), &bytes.bytes(), "all had come"),
+            errno => assert_eq!((errno, number), (Some(Errno::CONNRESET), 1)),
+        }
+    }
+}

@@ -101,10 +101,17 @@ impl<T: Transport> Engine<T> {
         data: Option<u64>,
         placed: Result<(), Refusal>,
     ) {
+        let last = arrival.head.flags & wire::LAST != 0;
         if let Err(refusal) = placed {
+            let rest = if last { None } else { Some(arrival.word) };
+            self.peers[arrival.peer as usize].refused_write = rest;
             return self.answer(arrival.peer, arrival.word, refusal.errno().0 as u64);
         }
-        if arrival.head.flags & wire::LAST == 0 {
+        if !last {
+            return;
+        }
+        // Of a write of several segments one was refused before, and told to its initiator.
+        if self.peers[arrival.peer as usize].refused_write.take() == Some(arrival.word) {
             return;
         }
         self.count_remote(Flags::REMOTE_WRITE);
@@ -148,10 +155,11 @@ impl<T: Transport> Engine<T> {
         let (peer, name) = (arrival.peer, arrival.word);
         let [key, address, length, offset] =
             std::array::from_fn(|index| self.transport.word(index));
-        if length == 0 {
-            return self.answer(peer, name, 0);
-        }
         let last = arrival.head.flags & wire::LAST != 0;
+        if length == 0 {
+            self.answer(peer, name, 0);
+            return self.served(last);
+        }
         let stretch = Stretch { key, address, length, commits: false };
         let served = match self.read_now(peer, name, stretch, offset) {
             Ok(true) => return self.served(last),
