@@ -231,7 +231,7 @@ unsafe extern "C" fn tx_ctx(
         unsafe {
             let (place, state) = (object::out(tx)?, object::owned(sep.cast::<FidSep>())?);
             let info = state.whole(&state.inherited()).transmit(attr)?;
-            let options = objects::endpoint_options(&info);
+            let options = endpoint::setup::options_with(&info, context);
             let opened = state.endpoint.transmit_context(place_of(index)?, options)?;
             let in_use = Use::of(&state.domain)?;
             *place = endpoint::setup::create(class::TX_CTX, context, opened, &info, in_use);
@@ -253,7 +253,7 @@ unsafe extern "C" fn rx_ctx(
         unsafe {
             let (place, state) = (object::out(rx)?, object::owned(sep.cast::<FidSep>())?);
             let info = state.whole(&state.inherited()).receive(attr)?;
-            let options = objects::endpoint_options(&info);
+            let options = endpoint::setup::options_with(&info, context);
             let opened = state.endpoint.receive_context(place_of(index)?, options)?;
             let in_use = Use::of(&state.domain)?;
             *place = endpoint::setup::create(class::RX_CTX, context, opened, &info, in_use);

@@ -22,6 +22,8 @@ const MULTI_RECEIVE_MIN_DEFAULT: usize = 64;
 pub struct EndpointOptions {
     /// Where to listen; none, or port 0: the provider chooses.
     pub address: Option<Address>,
+    /// What failures of operations tell that have no context of their own, but 0: opaque here.
+    pub context: u64,
     /// "Only peer endpoints that are programmed to use the same authorization key may
     /// communicate." At most 512 bytes; empty: the provider's own.
     pub auth_key: Vec<u8>,
@@ -102,6 +104,7 @@ impl Default for EndpointOptions {
         let config = Config::default();
         EndpointOptions {
             address: None,
+            context: 0,
             auth_key: Vec::new(),
             vector_keys: false,
             capabilities: Flags::MSG

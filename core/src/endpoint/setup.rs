@@ -68,8 +68,8 @@ impl<P: Provider> Bindings<P> {
         let transmit = self.shared_transmit.as_ref().is_some_and(|it| it.is_in_order());
         let receive = self.shared_receive.as_ref().is_some_and(|it| it.is_in_order());
         let data = self.shared_receive.as_ref().is_some_and(|it| it.is_data_in_order());
-        let transmit = self.transmit.side(options.transmits_in_order || transmit);
-        let mut receive = self.receive.side(options.receives_in_order || receive);
+        let transmit = self.transmit.side(options, options.transmits_in_order || transmit);
+        let mut receive = self.receive.side(options, options.receives_in_order || receive);
         receive.data_in_order = options.data_in_order || data;
         (transmit, receive)
     }
@@ -82,9 +82,10 @@ impl<P: Provider> Bindings<P> {
 }
 
 impl<P: Provider> Direction<P> {
-    fn side(&self, in_order: bool) -> Side {
+    fn side(&self, options: &EndpointOptions, in_order: bool) -> Side {
         Side {
             in_order,
+            context: options.context,
             data_in_order: false,
             queue: self.queue.as_ref().map(|queue| queue.store().clone()),
             selective: self.selective,

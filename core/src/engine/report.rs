@@ -26,6 +26,8 @@ pub struct Side {
     pub selective: bool,
     /// The counter.
     pub counter: Option<Arc<Counter>>,
+    /// The endpoint's context: see [`Self::blame`].
+    pub context: u64,
     /// Completions keep the order of what was submitted, or matched (`FI_ORDER_STRICT`).
     pub in_order: bool,
     /// What is received is written into memory in order (`FI_ORDER_DATA`).
@@ -68,8 +70,16 @@ impl Side {
     fn fail_counted_by(&self, counter: Option<&Counter>, mut error: ErrorEntry) {
         count_failure(Owner::take_tally(&mut error.owner), counter);
         if let Some(queue) = &self.queue {
+            error.context = self.blame(error.context);
             queue.push_error(error);
         }
+    }
+
+    /// The context that the failure of an operation with this one tells. "Operations that complete in
+    /// error that are not associated with valid operational context will use the endpoint context in
+    /// any error reporting structures" (fi_endpoint(3)).
+    pub fn blame(&self, context: u64) -> u64 {
+        if context == 0 { self.context } else { context }
     }
 }
 

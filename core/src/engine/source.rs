@@ -40,7 +40,7 @@ impl<T: Transport> Engine<T> {
             return queue.push(entry);
         }
         queue.push_error(ErrorEntry {
-            context: entry.context,
+            context: self.setup.receive.blame(entry.context),
             flags: Flags::from_bits_retain(entry.flags),
             length: entry.length,
             buffer: entry.buffer,

@@ -7,7 +7,7 @@ use std::{
 
 use kestrel::{Domain, Endpoint, objects};
 use kestrel_core::{
-    endpoint::DefaultFlags,
+    endpoint::{DefaultFlags, EndpointOptions},
     error::Errno,
     flags::Flags,
     info::{self, EndpointType},
@@ -68,7 +68,7 @@ pub unsafe extern "C" fn open_with_flags(
             return Ok(());
         }
         // SAFETY: as above.
-        let (endpoint, request) = unsafe { open_core(&parent.domain, &info) }?;
+        let (endpoint, request) = unsafe { open_core(&parent.domain, &info, context) }?;
         *place = create_for(class::EP, context, endpoint, &info, in_use, Request::of(request));
         Ok(())
     })
@@ -113,6 +113,11 @@ fn create_for(
     created
 }
 
+/// What an endpoint, or a context of one, is opened with.
+pub fn options_with(info: &info::Info, context: *mut c_void) -> EndpointOptions {
+    EndpointOptions { context: context as u64, ..objects::endpoint_options(info) }
+}
+
 /// A connected endpoint may have a handle: what it is opened from.
 ///
 /// # Safety
@@ -120,14 +125,15 @@ fn create_for(
 unsafe fn open_core(
     domain: &Arc<Domain>,
     info: &info::Info,
+    context: *mut c_void,
 ) -> Result<(Arc<Endpoint>, Option<Handle>), Failure> {
+    let options = || options_with(info, context);
     if info.endpoint.kind != EndpointType::Msg {
-        return Ok((objects::open_endpoint(domain, info)?, None));
+        return Ok((Endpoint::open(domain, options())?, None));
     }
-    let options = || objects::endpoint_options(info);
     // SAFETY: the caller vouches for it.
     Ok(match unsafe { Origin::of(info.handle as *mut Fid) }? {
-        Origin::None => (objects::open_endpoint(domain, info)?, None),
+        Origin::None => (Endpoint::open(domain, options())?, None),
         Origin::Passive(passive) => (Endpoint::open_instead_of(domain, options(), passive)?, None),
         Origin::Request(request, handle) => {
             (Endpoint::open_for(domain, options(), request)?, Some(handle))

@@ -264,3 +264,38 @@ fn a_failed_injection_has_the_endpoints_context() {
     }
     assert_eq!(from.read_error().unwrap().op_context, here);
 }
+
+/// The same of operations that were posted without a context. Those that succeed have none.
+#[test]
+fn what_has_no_context_fails_with_the_endpoints() {
+    let Some(host) = host("what_has_no_context_fails_with_the_endpoints") else { return };
+    let mut world = World::new(host, 1);
+    let (here, none) = ((&raw const world).cast_mut().cast::<c_void>(), null_mut::<c_void>());
+    let mut ep = null_mut();
+    // SAFETY: the domain is open, the info libfabric's.
+    let status = unsafe {
+        let open = (*(*world.domain).ops).endpoint;
+        open(world.domain, world.info, &raw mut ep, here)
+    };
+    assert_eq!(status, 0);
+    let (node, other) = (world.add(ep, &mut cq_attr(), 0), world.nodes[0]);
+    let (mut room, word) = ([0_u8; 4], [7_u8; 8]);
+    for (length, context) in [(4, none), (8, here)] {
+        // SAFETY: the endpoints are open; the room and the word live until both have completed.
+        unsafe {
+            let recv = (*(*ep).msg).recv;
+            assert_eq!(recv(ep, room.as_mut_ptr().cast(), 4, none, u64::MAX, none), 0);
+        }
+        assert_eq!(other.send(&word[..length], 1, 0), 0);
+        let told = node.outcome(&world.nodes);
+        let told = told.map_or_else(|error| error.op_context, |entry| entry.op_context);
+        assert_eq!(told, context, "{length} bytes into 4");
+        world.completion(other);
+    }
+    // SAFETY: as above; no region has this key.
+    unsafe {
+        let write = (*(*ep).rma).write;
+        assert_eq!(write(ep, word.as_ptr().cast(), 8, none, 0, 0, 99, none), 0);
+    }
+    assert_eq!(node.outcome(&world.nodes).err().unwrap().op_context, here);
+}
