@@ -148,6 +148,8 @@ const RELIABLE_FLAGS: Flags =
     Flags::DELIVERY_COMPLETE.union(Flags::MATCH_COMPLETE).union(Flags::FENCE);
 pub(crate) const CLAIM_FLAGS: Flags = Flags::PEEK.union(Flags::CLAIM).union(Flags::DISCARD);
 const RECEIVE_FLAGS: Flags = Flags::COMPLETION
+    // Of receives it asks for less than they give: "Applies to fi_sendmsg and fi_recvmsg" (fi_msg(3)).
+    .union(Flags::TRANSMIT_COMPLETE)
     .union(Flags::MORE)
     .union(Flags::PEEK)
     .union(Flags::CLAIM)

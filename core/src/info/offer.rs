@@ -172,7 +172,7 @@ impl Offer {
         for caps in [&mut maximum.caps, &mut maximum.receive.caps] {
             *caps |= Flags::SOURCE_ERR;
         }
-        maximum.receive.op_flags = Flags::COMPLETION | Flags::MULTI_RECV;
+        maximum.receive.op_flags = Flags::COMPLETION | Flags::MULTI_RECV | Flags::TRANSMIT_COMPLETE;
         maximum.domain.control_progress = Progress::Auto;
         maximum.domain.data_progress = Progress::Auto;
         Offer {

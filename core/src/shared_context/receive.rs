@@ -29,8 +29,11 @@ use crate::{
 };
 
 const FAMILY: Flags = Flags::TAGGED.union(Flags::MSG);
-const FLAGS: Flags =
-    CLAIM_FLAGS.union(Flags::COMPLETION).union(Flags::MORE).union(Flags::MULTI_RECV);
+const FLAGS: Flags = CLAIM_FLAGS
+    .union(Flags::COMPLETION)
+    .union(Flags::MORE)
+    .union(Flags::MULTI_RECV)
+    .union(Flags::TRANSMIT_COMPLETE);
 
 /// A receive context that endpoints share.
 pub struct SharedReceive<P: Provider> {

@@ -336,7 +336,9 @@ fn every_flag_of_a_send_is_taken() {
         for hint in [0, MORE, FENCE, COMPLETION, INJECT, MORE | FENCE | INJECT] {
             room.fill(0);
             Message::of(&mut sent, 5).send(from, level | hint);
-            assert_eq!(Message::of(&mut room, 5).receive(to, hint & COMPLETION), 0);
+            // "Applies to fi_sendmsg and fi_recvmsg" (fi_msg(3)).
+            let receive = hint & COMPLETION | level & TRANSMIT_COMPLETE;
+            assert_eq!(Message::of(&mut room, 5).receive(to, receive), 0);
             assert_eq!((world.completion(to).len, room), (8, sent));
             assert_eq!(world.completion(from).flags, flag::TAGGED | flag::SEND);
         }
