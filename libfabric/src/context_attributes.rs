@@ -47,6 +47,9 @@ impl Whole<'_> {
     /// the transmit context's attributes. Note that this is the reverse of the requirement for
     /// transmit contexts for scalable endpoints": what the domain was opened with is no bound.
     fn widened(&self, caps: Flags) -> Result<info::Info, Failure> {
+        if !caps.is_empty() && self.info.caps.contains(caps) {
+            return Ok(self.info.clone());
+        }
         let offered = |kind, caps| {
             let mut hints = self.hints();
             (hints.caps, hints.endpoint.kind) = (caps, kind);
@@ -74,30 +77,26 @@ impl Whole<'_> {
     /// `attr` is null or valid.
     pub unsafe fn shared_transmit(&self, attr: *mut TxAttr) -> Result<info::Info, Failure> {
         // SAFETY: the caller vouches for it.
-        let asked = unsafe { attr.as_ref() };
-        let mut wide =
-            self.widened(asked.map_or(Flags::empty(), |attr| hints::transmit(attr).caps))?;
-        if asked.is_some() {
-            wide.transmit.op_flags = Flags::empty();
-        }
+        let asked = unsafe { attr.as_ref() }.map(|attr| hints::transmit(attr).caps);
+        let wide = self.widened(asked.unwrap_or_default())?;
         // SAFETY: as above.
         unsafe { Whole { info: &wide, ..*self }.transmit(attr) }
     }
 
-    /// The info of a shared receive context: as [`Self::receive`].
+    /// The info of a shared receive context, as [`Self::receive`], and whether the application has
+    /// said that its receives may be for one peer: the context by itself, or its domain.
     ///
     /// # Safety
     /// `attr` is null or valid.
-    pub unsafe fn shared_receive(&self, attr: *mut RxAttr) -> Result<info::Info, Failure> {
+    pub unsafe fn shared_receive(&self, attr: *mut RxAttr) -> Result<(info::Info, bool), Failure> {
         // SAFETY: the caller vouches for it.
-        let asked = unsafe { attr.as_ref() };
-        let mut wide =
-            self.widened(asked.map_or(Flags::empty(), |attr| hints::receive(attr).caps))?;
-        if asked.is_some() {
-            wide.receive.op_flags = Flags::empty();
-        }
+        let asked = unsafe { attr.as_ref() }.map(|attr| hints::receive(attr).caps);
+        let asked = asked.unwrap_or_default();
+        let wide = self.widened(asked)?;
+        let named = if asked.is_empty() { self.info.caps } else { asked };
         // SAFETY: as above.
-        unsafe { Whole { info: &wide, ..*self }.receive(attr) }
+        let found = unsafe { Whole { info: &wide, ..*self }.receive(attr) }?;
+        Ok((found, named.contains(Flags::DIRECTED_RECV)))
     }
 
     /// The info of a transmit context with these attributes, which are told then.

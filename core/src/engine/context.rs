@@ -111,6 +111,8 @@ impl<T: Transport> Engine<T> {
         let parked = self.unexpected.indices().collect();
         self.refuse_parked(&parked);
         self.forget_unexpected(&parked, why);
+        // Who opens a context of this index again has claimed nothing.
+        self.claimed.clear();
         (self.buffering, self.offers) = (None, false);
         self.line_up_receives();
     }

@@ -259,6 +259,7 @@ impl<T: Transport> Engine<T> {
         let record = &mut self.peers[peer as usize];
         record.incarnation = Some(incarnation);
         record.withdrawn_by_it = 0;
+        record.refused_write = None;
         self.count_as(peer, peer);
         if self.hears(peer) {
             self.open_flow(peer);

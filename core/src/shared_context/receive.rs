@@ -46,6 +46,8 @@ pub struct SharedReceive<P: Provider> {
     vector: OnceLock<Arc<AddressVector>>,
     /// Whether it is for connected endpoints, as far as is known.
     connected: AtomicBool,
+    /// Whether receives may be for one peer, as far as is known.
+    directed: AtomicBool,
     members: Mutex<Members<P>>,
     binds: BindCount,
     /// Its receives that wait for a counter.
@@ -68,6 +70,7 @@ impl<P: Provider> SharedReceive<P> {
             domain: domain.clone(),
             defaults: DefaultFlags::new(options.transmit_flags, options.receive_flags),
             connected: AtomicBool::new(options.connected),
+            directed: AtomicBool::new(options.capabilities.contains(Flags::DIRECTED_RECV)),
             options,
             pool: Arc::new(pool),
             vector: OnceLock::new(),
@@ -124,6 +127,8 @@ impl<P: Provider> SharedReceive<P> {
         }
         within(endpoint.receive_capabilities, endpoint, &self.options)?;
         self.connected.fetch_or(endpoint.connected, Ordering::Relaxed);
+        let directed = endpoint.capabilities.contains(Flags::DIRECTED_RECV);
+        self.directed.fetch_or(directed, Ordering::Relaxed);
         self.binds.bind().map_err(|_| EndpointError::Closed { object })
     }
 
@@ -145,7 +150,9 @@ impl<P: Provider> SharedReceive<P> {
         let mut members = self.members();
         let member = members.next;
         members.next += 1;
-        let has_sources = vector.is_some() && self.is_directed();
+        // Also if nobody has said so yet: who does later finds where its messages came from.
+        let directed = self.capabilities().contains(Flags::DIRECTED_RECV);
+        let has_sources = vector.is_some() && directed;
         Ok(SharedSeat { pool: self.pool.clone(), member, has_sources, slices: HashMap::new() })
     }
 
@@ -168,8 +175,13 @@ impl<P: Provider> SharedReceive<P> {
     /// Whether receives may be for one peer: their source "applies only to connectionless endpoints
     /// with the FI_DIRECTED_RECV capability enabled, otherwise this field is ignored" (fi_tagged(3)).
     fn is_directed(&self) -> bool {
-        let connected = self.connected.load(Ordering::Relaxed);
-        self.capabilities().contains(Flags::DIRECTED_RECV) && !connected
+        self.directed.load(Ordering::Relaxed) && !self.connected.load(Ordering::Relaxed)
+    }
+
+    /// Has receives be for anybody, until an endpoint is bound that can say whom they are for: for who
+    /// has not said so when the context was opened.
+    pub fn ignore_sources(&self) {
+        self.directed.store(false, Ordering::Relaxed);
     }
 
     /// Posts a receive of either family, for a message of any endpoint that is bound.

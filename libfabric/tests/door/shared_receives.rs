@@ -263,6 +263,37 @@ fn a_shared_context_can_do_more_than_the_domain_was_opened_for() {
     }
 }
 
+/// A source is "ignored" without FI_DIRECTED_RECV (fi_tagged(3)), also at a context that was opened
+/// without attributes.
+#[test]
+fn who_asked_for_no_sources_hears_everybody() {
+    let Some(host) = host("who_asked_for_no_sources_hears_everybody") else { return };
+    let mut world = World::empty(host, |hints| {
+        hints.caps = flag::MSG;
+        share(hints, kind::RDM);
+    });
+    let (mut stx, mut srx) = (null_mut(), null_mut());
+    // SAFETY: the domain is open.
+    unsafe {
+        let (ops, none) = (&*(*world.domain).ops, null_mut());
+        assert_eq!((ops.stx_ctx)(world.domain, null_mut(), &raw mut stx, none), 0);
+        assert_eq!((ops.srx_ctx)(world.domain, null_mut(), &raw mut srx, none), 0);
+    }
+    let mut rooms = [[0_u8; 8]; 2];
+    let asked = Node { ep: srx, cq: null_mut() };
+    // Before anybody is bound, and after.
+    assert_eq!(asked.receive(&mut rooms[0], 0, 1), 0);
+    let nodes = open_sharers(&mut world, stx, srx);
+    assert_eq!(asked.receive(&mut rooms[1], 0, 2), 0);
+    for context in [1, 2] {
+        assert_eq!(nodes[1].send(&[7; 8], 0, 9), 0);
+        assert_eq!(world.completion(nodes[0]).op_context as usize, context);
+        world.completion(nodes[1]);
+    }
+    assert_eq!(rooms, [[7; 8]; 2]);
+    close_sharers(&mut world, stx, srx);
+}
+
 /// "All connectionless endpoints associated with a shared receive context must also share the same
 /// address vector": so that a source is the same for all of them.
 #[test]
