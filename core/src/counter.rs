@@ -28,6 +28,8 @@ pub struct Counter {
 #[derive(Default)]
 struct Rare {
     errors: AtomicU64,
+    /// How often either count was set: it may be what it was before, and has changed all the same.
+    sets: AtomicU64,
     /// Who wants to hear of changes: sleepers, and [`DEFERRED`] for each operation that waits.
     watchers: AtomicU64,
     /// Made by the first sleeper.
@@ -66,6 +68,11 @@ impl Counter {
         self.rare.errors.load(Ordering::Acquire) // C1: pairs with C2
     }
 
+    /// How often a count was set.
+    pub fn sets(&self) -> u64 {
+        self.rare.sets.load(Ordering::Acquire) // C1: pairs with C2
+    }
+
     /// Adds to the count, wrapping around. Cost: one atomic instruction and a load; no lock,
     /// and no system call unless somebody sleeps.
     #[inline(always)]
@@ -83,12 +90,14 @@ impl Counter {
     /// Sets the count. What is added meanwhile may be lost: "applications
     /// should ensure that the value of a counter is stable".
     pub fn set(&self, value: u64) {
+        self.rare.sets.fetch_add(1, Ordering::SeqCst); // C2: pairs with C1
         self.value.swap(value, Ordering::SeqCst); // C2: pairs with C1
         self.tell_watchers();
     }
 
     /// Sets the error count, with the same warning.
     pub fn set_error(&self, value: u64) {
+        self.rare.sets.fetch_add(1, Ordering::SeqCst); // C2: pairs with C1
         self.rare.errors.swap(value, Ordering::SeqCst); // C2: pairs with C1
         self.tell_watchers();
     }

@@ -225,6 +225,7 @@ impl EventQueue {
 
     /// What [`read`](Self::read) would take, left where it is (FI_PEEK).
     pub fn peek(&self) -> EventRead {
+        self.progress();
         let queues = self.lock();
         if !queues.errors.is_empty() {
             return EventRead::ErrorAvailable;

@@ -42,11 +42,13 @@ pub struct State {
 struct Watched {
     counter: Arc<Counter>,
     seen: (AtomicU64, AtomicU64),
+    /// How often it had been set when it was last looked at.
+    sets: AtomicU64,
 }
 
 impl Watched {
     fn new(counter: &Arc<Counter>) -> Watched {
-        Watched { counter: counter.clone(), seen: Default::default() }
+        Watched { counter: counter.clone(), seen: Default::default(), sets: AtomicU64::new(0) }
     }
 
     fn seen(&self) -> (u64, u64) {
@@ -61,11 +63,19 @@ impl Waitable for Watched {
             self.seen.0.swap(now.0, Ordering::Relaxed),
             self.seen.1.swap(now.1, Ordering::Relaxed),
         );
-        seen != now
+        let sets = self.counter.counter().sets();
+        let was_set = self.sets.swap(sets, Ordering::Relaxed) != sets;
+        was_set || seen != now
+    }
+
+    fn drive(&self) {
+        self.counter.read();
     }
 
     fn arm(&self) -> Option<Box<dyn Armed>> {
-        Some(Box::new(Waiting(self.counter.prepare_wait(self.seen())?)))
+        let wait = self.counter.prepare_wait(self.seen())?;
+        let was_set = self.sets.load(Ordering::Relaxed) != self.counter.counter().sets();
+        if was_set { None } else { Some(Box::new(Waiting(wait))) }
     }
 }
 
@@ -191,6 +201,8 @@ unsafe extern "C" fn read(cntr: *mut FidCntr) -> u64 {
 unsafe extern "C" fn readerr(cntr: *mut FidCntr) -> u64 {
     // SAFETY: as above.
     let state = unsafe { object::state(cntr) };
+    // Who reads nothing else drives progress, too.
+    state.counter.read();
     let errors = state.counter.counter().read_error();
     if let Some((_, watched)) = &state.outside {
         watched.seen.1.store(errors, Ordering::Relaxed);

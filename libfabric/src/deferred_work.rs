@@ -25,6 +25,7 @@ use crate::{
     },
     object::{self, Header},
     outcome::{Failure, guarded, posted},
+    raw_keys,
 };
 
 /// Reference: fi_trigger(3): `fi_control` of a domain, with the commands for work.
@@ -54,6 +55,10 @@ pub unsafe extern "C" fn control(domain: *mut Fid, command: c_int, argument: *mu
                 state.domain.flush_work(counter.as_ref());
                 Ok(0)
             }
+            // SAFETY: as above, but for what these take.
+            command::MAP_RAW_MR => unsafe { raw_keys::map(argument.cast()) }.map(|()| 0),
+            // A key that was mapped is the region's own: there is nothing to forget.
+            command::UNMAP_KEY => Ok(0),
             _ => Err(Failure::new(Errno::NOSYS, format!("command {command} of a domain"))),
         }
     })

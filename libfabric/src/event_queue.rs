@@ -2,6 +2,7 @@
 
 use std::{
     ffi::{c_char, c_int, c_void},
+    ptr::null_mut,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
@@ -11,6 +12,7 @@ use kestrel_core::{
     error::Errno,
     event_queue::{ErrorEvent, Event, EventQueue, EventQueueAttributes, EventRead, EventWait},
     flags::Flags,
+    info::ApiVersion,
 };
 
 use crate::{
@@ -20,7 +22,7 @@ use crate::{
         control::{OpsEq, OpsFid},
         fid::{Fid, FidEq, FidFabric, class},
     },
-    connection_request,
+    connection_request, fabric,
     object::{self, FID_NOSYS, Header, Use},
     outcome::{Failure, done, guarded},
     wait_set::{self, Membership},
@@ -38,6 +40,7 @@ pub struct State {
     /// What FI_GETWAIT gives: readable with the signal, and with what has to be driven.
     outside: Option<Outside>,
     wait_obj: u32,
+    version: ApiVersion,
     uses: Arc<BindCount>,
     /// The error read last, whose data is "available until the next time the EQ is read".
     last_error: Mutex<Option<ErrorEvent>>,
@@ -108,9 +111,14 @@ impl Waitable for Shared {
         !self.queue.is_empty()
     }
 
+    fn drive(&self) {
+        self.queue.progress();
+    }
+
     fn arm(&self) -> Option<Box<dyn Armed>> {
         self.settle();
-        let wait = self.queue.prepare_wait()?;
+        // Who waits for room at a peer has to look again by itself.
+        let wait = self.queue.prepare_wait().filter(|wait| !wait.waits_for_room())?;
         Some(Box::new(Listening { signal: self.signal.clone(), wait }))
     }
 }
@@ -195,6 +203,8 @@ pub unsafe extern "C" fn open(
             kind,
             outside,
             wait_obj,
+            // SAFETY: C passes an open fabric.
+            version: unsafe { fabric::version(fabric) },
             uses: Arc::default(),
             last_error: Mutex::default(),
             _set: set,
@@ -251,6 +261,15 @@ fn bytes_of(event: &Event) -> Vec<u8> {
 
 const _: () = assert!(size_of::<EqEntry>() == 3 * size_of::<u64>());
 
+/// The least that there has to be room for: "Any application data … is limited to the buffer space
+/// provided by the application".
+fn least_of(event: &Event) -> usize {
+    match event {
+        Event::ConnectionRequest { .. } | Event::Connected { .. } => 2 * size_of::<u64>(),
+        _ => bytes_of(event).len(),
+    }
+}
+
 fn is_peek(call: &str, flags: u64) -> Result<bool, Failure> {
     match Flags::from_bits_retain(flags) {
         flags if flags.is_empty() => Ok(false),
@@ -274,11 +293,12 @@ unsafe fn read_once(
         outside.end();
     }
     let queue = state.queue();
-    let fits = |event: &Event| bytes_of(event).len() <= length;
+    let fits = |event: &Event| least_of(event) <= length;
     let outcome = if peek { queue.peek() } else { queue.read_if(fits) };
     match outcome {
         EventRead::Event(found) if fits(&found) => {
             let mut bytes = bytes_of(&found);
+            bytes.truncate(length);
             if let (Event::ConnectionRequest { fid, info, .. }, false) = (&found, peek) {
                 // SAFETY: events of a closed passive endpoint are discarded when it is closed.
                 let info = unsafe { connection_request::describe(*fid as *mut Fid, info) }?;
@@ -361,10 +381,13 @@ unsafe extern "C" fn readerr(eq: *mut FidEq, buffer: *mut EqErrEntry, flags: u64
         // Nothing in here panics half-way.
         let mut last = state.last_error.lock().unwrap_or_else(PoisonError::into_inner);
         let kept = &mut last.insert(error).error_data;
-        let given = entry.err_data_size;
+        // "If err_data_size is 0 on input, or the fabric was opened with release < 1.5, then any
+        // buffer referenced by err_data will be ignored on input."
+        let given = if state.version < ApiVersion::new(1, 5) { 0 } else { entry.err_data_size };
         entry.err_data_size = if given == 0 { kept.len() } else { kept.len().min(given) };
         if given == 0 || entry.err_data.is_null() {
-            entry.err_data = kept.as_mut_ptr().cast();
+            let nothing = kept.is_empty();
+            entry.err_data = if nothing { null_mut() } else { kept.as_mut_ptr().cast() };
         } else {
             let target = entry.err_data.cast::<u8>();
             // SAFETY: the application's buffer has the size that it said.

@@ -37,6 +37,7 @@ pub mod hints;
 pub mod address;
 pub mod object;
 pub mod outcome;
+mod raw_keys;
 mod refused;
 pub mod waiting;
 pub mod words;

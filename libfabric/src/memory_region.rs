@@ -12,6 +12,7 @@ use kestrel_core::{
     error::Errno,
     event_queue::Event,
     flags::Flags,
+    info::ApiVersion,
     memory_region::{MemoryRange, MemoryRegion, MemoryRegionAttributes, audience::Audience},
 };
 
@@ -25,6 +26,7 @@ use crate::{
     domain,
     object::{self, FID_NOSYS, Header, Use},
     outcome::{Failure, done},
+    raw_keys,
 };
 
 /// What we keep of a region.
@@ -165,7 +167,12 @@ unsafe fn audience(
     flags: u64,
 ) -> Result<(Option<Audience>, u64), Failure> {
     // SAFETY: the caller vouches for it.
-    let keyed = unsafe { object::checked::<FidDomain>(domain) }?.info.domain.vector_keys;
+    let parent = unsafe { object::checked::<FidDomain>(domain) }?;
+    let keyed = parent.info.domain.vector_keys;
+    // "This field is ignored unless the fabric is opened with API version 1.5 or greater."
+    if parent.version < ApiVersion::new(1, 5) {
+        return Ok((None, flags));
+    }
     let expected = if keyed { size_of::<MrAuthKey>() } else { 0 };
     if attr.auth_key_size != expected {
         let reason = format!("a key of {} bytes: it has {expected} here", attr.auth_key_size);
@@ -195,10 +202,7 @@ unsafe extern "C" fn regattr(
     done("fi_mr_regattr", || {
         // SAFETY: C passes valid attributes, of version 1.17 at least; no more is read.
         let attr = unsafe { attr.as_ref() }.ok_or_else(|| Failure::null("the attributes"))?;
-        if attr.iface != 0 {
-            let reason = format!("memory of interface {} is not supported", attr.iface);
-            return Err(Failure::new(Errno::NOSYS, reason));
-        }
+        // The interface "is ignored unless the application has requested the FI_HMEM capability".
         // SAFETY: C passes an open domain, and as many buffers as it says.
         unsafe {
             let (audience, flags) = audience(fid, attr, flags)?;
@@ -238,9 +242,16 @@ unsafe extern "C" fn bind(mr: *mut Fid, other: *mut Fid, flags: u64) -> c_int {
 }
 
 /// A region is enabled from the start; enabling it is allowed all the same.
-unsafe extern "C" fn control(_: *mut Fid, command: c_int, _: *mut c_void) -> c_int {
+unsafe extern "C" fn control(mr: *mut Fid, command: c_int, argument: *mut c_void) -> c_int {
     done("fi_control", || match command {
         command::ENABLE => Ok(()),
+        command::GET_RAW_MR => {
+            // SAFETY: C passes an open region, and what the command takes.
+            unsafe {
+                let region = &object::owned(mr.cast::<FidMr>())?.region;
+                raw_keys::tell(region.base(), region.key(), argument.cast())
+            }
+        }
         _ => Err(Failure::new(Errno::NOSYS, format!("command {command} of a memory region"))),
     })
 }

@@ -124,8 +124,10 @@ unsafe extern "C" fn poll(poll: *mut FidPoll, contexts: *mut *mut c_void, count:
         let state = unsafe { object::owned(poll) }?;
         let mut found = 0;
         for member in state.members().iter() {
+            // "Progresses all completion queues and counters associated with a poll set".
             if found == count {
-                break;
+                member.waitable.drive();
+                continue;
             }
             if member.waitable.is_ready() {
                 // SAFETY: the array has `count` places.

@@ -25,6 +25,7 @@ use crate::{
 pub struct State {
     members: Arc<Members>,
     outside: Option<Outside>,
+    wait_obj: u32,
     uses: Arc<BindCount>,
     _fabric: Use,
 }
@@ -94,6 +95,7 @@ pub unsafe extern "C" fn open(
         let state = State {
             members: Arc::default(),
             outside,
+            wait_obj,
             uses: Arc::default(),
             _fabric: Use::of(&parent.uses)?,
         };
@@ -181,7 +183,14 @@ unsafe extern "C" fn control(wait: *mut Fid, command: c_int, argument: *mut c_vo
                 unsafe { argument.cast::<c_int>().write(outside.fd()) };
                 Ok(())
             }
-            (command::GETWAIT, Some(_)) => Err(Failure::null("the argument")),
+            (command::GETWAITOBJ, _) if !argument.is_null() => {
+                // SAFETY: the argument of this command is an `enum fi_wait_obj *`.
+                unsafe { argument.cast::<u32>().write(state.wait_obj) };
+                Ok(())
+            }
+            (command::GETWAIT, Some(_)) | (command::GETWAITOBJ, _) => {
+                Err(Failure::null("the argument"))
+            }
             _ => Err(Failure::new(Errno::NOSYS, format!("command {command}"))),
         }
     })

@@ -67,6 +67,8 @@ pub trait Armed: Send {
 pub trait Waitable: Send + Sync {
     /// Drives progress, and answers whether there is something to see.
     fn is_ready(&self) -> bool;
+    /// Drives progress alone.
+    fn drive(&self);
     /// None: something may be there, look again before waiting.
     fn arm(&self) -> Option<Box<dyn Armed>>;
 }

@@ -102,9 +102,7 @@ impl<P: Provider> CompletionQueue<P> {
 
     /// Drives progress, and answers whether a read would find something.
     pub fn poll(&self) -> bool {
-        if self.store.is_empty() {
-            self.units.progress(BURST_MAX);
-        }
+        self.units.progress(BURST_MAX);
         !self.store.is_empty()
     }
 
@@ -122,6 +120,10 @@ impl<P: Provider> CompletionQueue<P> {
             return None;
         }
         let wait = self.begin_wait();
+        // Who waits outside is told once, too: the next one may wait.
+        if self.signaled.swap(false, Ordering::AcqRel) {
+            return None;
+        }
         self.nothing_yet(&wait).then_some(wait)
     }
 }

@@ -100,6 +100,25 @@ pub struct MrAuthKey {
     pub src_addr: u64,
 }
 
+/// `struct fi_mr_raw_attr`.
+#[repr(C)]
+pub struct MrRawAttr {
+    pub flags: u64,
+    pub base_addr: *mut u64,
+    pub raw_key: *mut u8,
+    pub key_size: *mut usize,
+}
+
+/// `struct fi_mr_map_raw`.
+#[repr(C)]
+pub struct MrMapRaw {
+    pub flags: u64,
+    pub base_addr: u64,
+    pub raw_key: *mut u8,
+    pub key_size: usize,
+    pub key: *mut u64,
+}
+
 /// `struct fi_cq_tagged_entry`, of which the smaller formats are the beginning.
 #[repr(C)]
 pub struct CqTaggedEntry {

@@ -28,6 +28,9 @@ pub mod command {
     pub const GETWAIT: c_int = 5;
     pub const ENABLE: c_int = 6;
     pub const BACKLOG: c_int = 7;
+    pub const GET_RAW_MR: c_int = 8;
+    pub const MAP_RAW_MR: c_int = 9;
+    pub const UNMAP_KEY: c_int = 10;
     pub const QUEUE_WORK: c_int = 11;
     pub const CANCEL_WORK: c_int = 12;
     pub const FLUSH_WORK: c_int = 13;

@@ -87,6 +87,8 @@ fn sizes_of_objects() -> Vec<(&'static str, usize, usize, usize)> {
         EqAttr = fi_eq_attr: 32, 32;
         WaitAttr = fi_wait_attr: 16, 16;
         MrAttr = fi_mr_attr: 80, 112;
+        MrRawAttr = fi_mr_raw_attr: 32, 32;
+        MrMapRaw = fi_mr_map_raw: 40, 40;
         CqTaggedEntry = fi_cq_tagged_entry: 48, 48;
         CqErrEntry = fi_cq_err_entry: 80, 88;
         EqEntry = fi_eq_entry: 24, 24;
@@ -145,6 +147,8 @@ fn attributes() -> Vec<Fact> {
         CntrAttr = fi_cntr_attr { events, wait_obj, wait_set, flags }
         EqAttr = fi_eq_attr { size, flags, wait_obj, signaling_vector, wait_set }
         WaitAttr = fi_wait_attr { wait_obj, flags }
+        MrRawAttr = fi_mr_raw_attr { flags, base_addr, raw_key, key_size }
+        MrMapRaw = fi_mr_map_raw { flags, base_addr, raw_key, key_size, key }
         MrAttr = fi_mr_attr { mr_iov, iov_count, access, offset, requested_key, context,
             auth_key_size, auth_key, iface, device }
     }

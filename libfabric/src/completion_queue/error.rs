@@ -6,11 +6,13 @@ use std::{
     sync::PoisonError,
 };
 
-use kestrel_core::{completion_queue::ErrorEntry, error::Errno, info::ApiVersion};
+use kestrel_core::{
+    address::AddressFormat, completion_queue::ErrorEntry, error::Errno, info::ApiVersion,
+};
 
 use crate::{
     abi::{attributes::CqErrEntry, fid::FidCq},
-    object,
+    address, object,
     outcome::{Failure, guarded},
     words,
 };
@@ -62,7 +64,7 @@ pub unsafe extern "C" fn read(cq: *mut FidCq, place: *mut CqErrEntry, flags: u64
         };
         // Nothing in here panics half-way.
         let mut last = state.last_error.lock().unwrap_or_else(PoisonError::into_inner);
-        *last = Last::of(&error);
+        *last = Last::of(&error, state.address_format);
         // SAFETY: the caller's own buffer, if it has one, has the size that it says.
         unsafe { fill(&mut entry, &error, &mut last, known) };
         // SAFETY: as above.
@@ -72,12 +74,12 @@ pub unsafe extern "C" fn read(cq: *mut FidCq, place: *mut CqErrEntry, flags: u64
 }
 
 impl Last {
-    fn of(error: &ErrorEntry) -> Last {
+    fn of(error: &ErrorEntry, format: AddressFormat) -> Last {
         let unknown = error.source_address.filter(|_| error.errno == Errno::ADDRNOTAVAIL);
         Last {
             errno: error.errno.0,
             reason: error.reason.clone(),
-            data: unknown.map(|address| address.to_bytes().to_vec()).unwrap_or_default(),
+            data: unknown.map(|unknown| address::write(format, &unknown)).unwrap_or_default(),
         }
     }
 }

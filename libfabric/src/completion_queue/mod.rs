@@ -12,6 +12,7 @@ use std::{
 use kestrel::CompletionQueue;
 use kestrel::Provider;
 use kestrel_core::{
+    address::AddressFormat,
     completion_queue::QueueWait,
     error::Errno,
     info::{ApiVersion, CompletionFormat},
@@ -44,6 +45,8 @@ pub struct State {
     kind: WaitKind,
     wait_obj: u32,
     version: ApiVersion,
+    /// How addresses are written on its domain.
+    address_format: AddressFormat,
     /// The error read last, for `fi_cq_strerror`.
     last_error: Mutex<error::Last>,
     _set: Option<Membership>,
@@ -56,6 +59,10 @@ struct Watched(Arc<CompletionQueue>);
 impl Waitable for Watched {
     fn is_ready(&self) -> bool {
         self.0.poll()
+    }
+
+    fn drive(&self) {
+        self.0.poll();
     }
 
     fn arm(&self) -> Option<Box<dyn Armed>> {
@@ -117,7 +124,8 @@ pub unsafe extern "C" fn open(
             return Err(Failure::flags("fi_cq_open", attr.flags));
         }
         let kind = WaitKind::of(attr.wait_obj)?;
-        if attr.wait_cond > COND_THRESHOLD {
+        // "This field is ignored if wait_obj is FI_WAIT_NONE."
+        if kind != WaitKind::None && attr.wait_cond > COND_THRESHOLD {
             let reason = format!("wait condition {} is neither NONE nor THRESHOLD", attr.wait_cond);
             return Err(Failure::new(Errno::INVAL, reason));
         }
@@ -140,6 +148,7 @@ pub unsafe extern "C" fn open(
             kind,
             wait_obj: attr.wait_obj,
             version: parent.version,
+            address_format: parent.address_format(),
             last_error: Mutex::default(),
             _set: membership,
             _domain: Use::of(&parent.uses)?,

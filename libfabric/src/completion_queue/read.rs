@@ -1,10 +1,15 @@
 //! Reading completions: the calls of one table for each format.
 
-use std::ffi::{c_int, c_void};
+use std::{
+    ffi::{c_int, c_void},
+    time::Duration,
+};
 
 use kestrel_core::{
+    address_vector::FI_ADDR_NOTAVAIL,
     completion_queue::{Entry, ReadError},
     error::{Errno, HasErrno},
+    flags::Flags,
 };
 
 use super::{State, error, format::Format};
@@ -48,6 +53,15 @@ fn answer(outcome: Result<usize, ReadError>) -> isize {
     }
 }
 
+/// Flags of what came from a peer.
+const RECEIVED: Flags = Flags::RECV.union(Flags::REMOTE_WRITE).union(Flags::REMOTE_READ);
+
+/// "If fi_cq_readfrom is called on an endpoint for which source addressing data is not available, the
+/// source address will be set to FI_ADDR_NOTAVAIL": so it is of what nobody has sent.
+fn source_of(entry: &Entry) -> u64 {
+    if entry.flags & RECEIVED.bits() != 0 { entry.source } else { FI_ADDR_NOTAVAIL }
+}
+
 /// Reads into an array of entries and, if there is one, an array of sources.
 ///
 /// # Safety
@@ -70,7 +84,7 @@ unsafe fn read_into<F: Format>(
         unsafe {
             put::<F>(buffer, at, entry);
             if !sources.is_null() {
-                sources.add(at).write(entry.source);
+                sources.add(at).write(source_of(entry));
             }
         }
     }))
@@ -123,13 +137,14 @@ unsafe extern "C" fn read_blocking_from<F: Format>(
         if let Some(outside) = &state.outside {
             outside.end();
         }
-        let timeout = waiting::timeout(timeout_ms);
+        // Who asks for nothing waits for nothing.
+        let timeout = if count == 0 { Some(Duration::ZERO) } else { waiting::timeout(timeout_ms) };
         Ok(answer(state.queue.read_with_blocking(count, timeout, |at, entry| {
             // SAFETY: both arrays have `count` entries, and `at` is less.
             unsafe {
                 put::<F>(buffer, at, entry);
                 if !sources.is_null() {
-                    sources.add(at).write(entry.source);
+                    sources.add(at).write(source_of(entry));
                 }
             }
         })))

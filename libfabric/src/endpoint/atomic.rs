@@ -168,7 +168,7 @@ pub unsafe fn with_post(
     // SAFETY: the caller vouches for it.
     let lists = unsafe {
         (
-            List::of_elements(msg.msg_iov, msg.iov_count, size),
+            List::of_elements(msg.msg_iov, operands_of(call, msg.iov_count), size),
             List::of_elements(compare, compare_count, size),
             List::of_elements(results, result_count, size),
             Segments::of_elements(msg.rma_iov, msg.rma_iov_count, size),
@@ -181,6 +181,12 @@ pub unsafe fn with_post(
         Sides { operands: operands.pieces(), compare: compare.pieces(), results: results.pieces() };
     let what = of_sides(call, sides, msg.addr, segments.as_slice(), msg.context, flags);
     post(AtomicPost { data: msg.data, ..what })
+}
+
+/// How many operand buffers count: of FI_ATOMIC_READ "the source buffer operand … is ignored and may
+/// be NULL" (fi_atomic(3)).
+fn operands_of(call: AtomicCall, count: usize) -> usize {
+    if call.operation == AtomicOperation::Read { 0 } else { count }
 }
 
 /// Posts an operation with lists of buffers.
@@ -201,7 +207,7 @@ unsafe fn post_lists(
     // SAFETY: the caller vouches for it.
     let (state, lists) = unsafe {
         let lists = (
-            List::of_elements(iov, count, size),
+            List::of_elements(iov, operands_of(call, count), size),
             List::of_elements(compare, compare_count, size),
             List::of_elements(results, result_count, size),
         );

@@ -11,6 +11,7 @@ use kestrel_core::address::Address;
 use kestrel_tests::process::{Peer, child_role, listen_to_parent};
 
 use crate::{
+    abi::{attributes::EqErrEntry, info::Info},
     calls::{self, Arguments},
     code,
     connections::{
@@ -297,5 +298,41 @@ fn a_connection_is_told_of_before_the_next_request() {
     let next = place.acceptor(&place.request(second));
     [first, second, next].into_iter().for_each(End::close);
     assert_eq!((close(acceptor.ep), close(acceptor.cq)), (0, 0));
+    place.close();
+}
+
+/// Who only peeks at a queue drives what is to come into it; and "application data … is limited to the
+/// buffer space provided" (fi_eq(3)).
+#[test]
+fn a_peek_finds_a_request_and_a_short_read_takes_it() {
+    let Some(host) = host("a_peek_finds_a_request_and_a_short_read_takes_it") else { return };
+    let place = Place::listening(host);
+    let caller = place.caller(b"hello");
+    let (mut event, mut room, start) = (0_u32, [0_u8; 64], Instant::now());
+    // SAFETY: the queue is open, and the buffer has these lengths.
+    unsafe {
+        let (read, at) = ((*(*place.events).ops).read, room.as_mut_ptr().cast());
+        while read(place.events, &raw mut event, at, 64, flag::PEEK) < 0 {
+            caller.node().progress();
+            assert!(start.elapsed() < PATIENCE, "no request came");
+        }
+        assert_eq!(read(place.events, &raw mut event, at, 8, 0), code::TOOSMALL as isize);
+        at.cast::<u8>().write_bytes(0, 64);
+        assert_eq!(read(place.events, &raw mut event, at, 18, 0), 18);
+        assert_eq!(&room[16..20], b"he\0\0");
+        let info = u64::from_ne_bytes(room[8..16].try_into().unwrap()) as *mut Info;
+        assert_eq!(place.reject((*info).handle, b""), 0);
+        (host.freeinfo)(info);
+    }
+    drive_until_error(place.events, caller.eq);
+    // Without data there is none to point at.
+    // SAFETY: the queue is open, and there is room for the entry.
+    let entry = unsafe {
+        let mut entry: EqErrEntry = std::mem::zeroed();
+        assert!(((*(*caller.eq).ops).readerr)(caller.eq, &raw mut entry, 0) > 0);
+        entry
+    };
+    assert_eq!((entry.err, entry.err_data.is_null(), entry.err_data_size), (CONNREFUSED, true, 0));
+    caller.close();
     place.close();
 }

@@ -4,18 +4,25 @@ use std::{ffi::c_void, ptr::null_mut};
 
 use crate::{
     abi::{
-        atomic::AtomicAttr,
-        attributes::Iovec,
+        atomic::{AtomicAttr, Ioc},
+        attributes::{Iovec, MrMapRaw, MrRawAttr},
+        constants::command::{GET_RAW_MR, MAP_RAW_MR, UNMAP_KEY},
         fid::FidMr,
         message::{MsgRma, RmaIov},
     },
-    code, flag,
+    code,
+    counters::counts,
+    flag,
     host::host,
+    triggered::counter,
     world::{World, bind, close, cq_attr},
 };
 
 /// Of the region that `register` makes.
 pub const KEY: u64 = 17;
+/// FI_UINT64 and FI_ATOMIC_READ.
+const UINT64: u32 = 7;
+const READ: u32 = 10;
 
 pub fn register(world: &World, memory: &mut [u64], access: u64) -> *mut FidMr {
     register_as(world, memory, access, KEY, 0)
@@ -151,13 +158,14 @@ fn a_target_waits_for_no_initiator() {
 #[test]
 fn a_peer_adds_and_compares() {
     let Some(host) = host("a_peer_adds_and_compares") else { return };
-    const UINT64: u32 = 7;
     const SUM: u32 = 2;
     const CSWAP: u32 = 12;
     let world = World::new(host, 2);
     let from = world.nodes[0];
     let mut memory = vec![40_u64];
     let mr = register(&world, &mut memory, flag::REMOTE_READ | flag::REMOTE_WRITE);
+    let changes = counter(&world);
+    assert_eq!(bind(mr, changes, flag::REMOTE_WRITE), 0);
     // SAFETY: as above.
     unsafe {
         let (ops, key, none) = (&*(*from.ep).atomic, (*mr).key, null_mut::<c_void>());
@@ -176,6 +184,8 @@ fn a_peer_adds_and_compares() {
         assert_eq!(status, 0);
         world.completion(from);
         assert_eq!((before, (&raw const memory[0]).read_volatile()), (42, 7));
+        // "whenever a remote RMA write or atomic operation modifies the memory region" (fi_mr(3)).
+        assert_eq!(counts(changes), (2, 0));
         let mut count = 0;
         assert_eq!((ops.readwritevalid)(from.ep, UINT64, SUM, &raw mut count), 0);
         assert!(count >= 1);
@@ -186,7 +196,7 @@ fn a_peer_adds_and_compares() {
         assert_eq!(attr.size, 8);
         assert_eq!(query(world.domain, UINT64, CSWAP, null_mut(), 1 << 59), code::INVAL);
     }
-    assert_eq!(close(mr), 0);
+    assert_eq!((close(mr), close(changes)), (0, 0));
 }
 
 #[test]
@@ -298,4 +308,76 @@ fn what_has_no_context_fails_with_the_endpoints() {
         assert_eq!(write(ep, word.as_ptr().cast(), 8, none, 0, 0, 99, none), 0);
     }
     assert_eq!(node.outcome(&world.nodes).err().unwrap().op_context, here);
+}
+
+/// fi_mr(3): "The raw key support functions are usable with all registered memory regions".
+#[test]
+fn keys_have_a_raw_form() {
+    let Some(host) = host("keys_have_a_raw_form") else { return };
+    let world = World::new(host, 0);
+    let mut memory = [0_u64; 4];
+    let mr = register(&world, &mut memory, flag::REMOTE_READ);
+    let (mut base, mut bytes, mut size, mut key) = (7_u64, [0_u8; 16], 4_usize, 0_u64);
+    let mut raw = MrRawAttr {
+        flags: 0,
+        base_addr: &raw mut base,
+        raw_key: bytes.as_mut_ptr(),
+        key_size: &raw mut size,
+    };
+    // SAFETY: the objects are open; what the commands take is there.
+    unsafe {
+        let of_region = (*(*mr).fid.ops).control;
+        let told = of_region(mr.cast(), GET_RAW_MR, (&raw mut raw).cast());
+        assert_eq!((told, size), (code::TOOSMALL, 8), "and how much it takes");
+        assert_eq!(of_region(mr.cast(), GET_RAW_MR, (&raw mut raw).cast()), 0);
+        assert_eq!(size, 8);
+        raw.flags = 1;
+        assert_eq!(of_region(mr.cast(), GET_RAW_MR, (&raw mut raw).cast()), code::BADFLAGS);
+        let (raw_key, place) = (bytes.as_mut_ptr(), &raw mut key);
+        let mut map = MrMapRaw { flags: 0, base_addr: base, raw_key, key_size: 8, key: place };
+        let of_domain = (*(*world.domain).fid.ops).control;
+        assert_eq!(of_domain(world.domain.cast(), MAP_RAW_MR, (&raw mut map).cast()), 0);
+        assert_eq!(key, (*mr).key);
+        assert_eq!(of_domain(world.domain.cast(), UNMAP_KEY, (&raw mut key).cast()), 0);
+        map.key_size = 4;
+        let refused = of_domain(world.domain.cast(), MAP_RAW_MR, (&raw mut map).cast());
+        assert_eq!(refused, code::INVAL);
+    }
+    assert_eq!(close(mr), 0);
+}
+
+/// Of FI_ATOMIC_READ "the source buffer operand … is ignored and may be NULL" (fi_atomic(3)), and so
+/// is a list of such.
+#[test]
+fn a_read_has_no_operands() {
+    let Some(host) = host("a_read_has_no_operands") else { return };
+    let world = World::new(host, 1);
+    let (node, none) = (world.nodes[0], null_mut::<c_void>());
+    let (mut memory, mut found) = ([42_u64; 1], 0_u64);
+    let mr = register(&world, &mut memory, flag::REMOTE_READ);
+    let mut results = Ioc { addr: (&raw mut found).cast(), count: 1 };
+    // SAFETY: the endpoint is open, and the result outlives the operation.
+    unsafe {
+        let fetch = (*(*node.ep).atomic).readwritev;
+        let (nowhere, place) = (std::ptr::null(), &raw mut results);
+        let posted = fetch(
+            node.ep,
+            nowhere,
+            null_mut(),
+            1,
+            place,
+            null_mut(),
+            1,
+            0,
+            0,
+            KEY,
+            UINT64,
+            READ,
+            none,
+        );
+        assert_eq!(posted, 0);
+    }
+    world.completion(node);
+    assert_eq!(found, 42);
+    assert_eq!(close(mr), 0);
 }

@@ -23,6 +23,7 @@ const WAIT_UNSPEC: u32 = 1;
 const WAIT_SET: u32 = 2;
 const WAIT_FD: u32 = 3;
 const GETWAIT: c_int = 5;
+const GETWAITOBJ: c_int = 16;
 
 fn waiting_world(host: &'static Host, wait_obj: u32) -> World {
     waiting_world_of(host, wait_obj, |_| {})
@@ -395,6 +396,10 @@ fn a_wait_set_wakes_for_a_member() {
         assert_eq!(wait(set, 10), code::TIMEDOUT);
         assert_eq!(try_wait(&world, set.cast()), 0);
         assert!(!is_readable(descriptor(set), 0));
+        let mut kind = 0_u32;
+        let control = (*(*set).fid.ops).control;
+        assert_eq!(control(set.cast(), GETWAITOBJ, (&raw mut kind).cast()), 0);
+        assert_eq!(kind, WAIT_FD);
         let entry: EqEntry = zeroed();
         assert_eq!(((*(*eq).ops).write)(eq, 1, (&raw const entry).cast(), 24, 0), 24);
         assert!(is_readable(descriptor(set), 0));
@@ -403,4 +408,53 @@ fn a_wait_set_wakes_for_a_member() {
         assert_eq!(close(set), code::BUSY);
         assert_eq!((close(eq), close(cq), close(set)), (0, 0, 0));
     }
+}
+
+/// fi_poll(3): "changed since the last call to … fi_cntr_set": a count that is what it was, because it
+/// was set, has changed all the same.
+#[test]
+fn a_counter_that_was_set_has_changed() {
+    let Some(host) = host("a_counter_that_was_set_has_changed") else { return };
+    let world = World::new(host, 0);
+    let mut attr = CntrAttr { wait_obj: WAIT_FD, ..zeroed() };
+    let counter = open_counter(&world, &mut attr);
+    let (mut poll, mut found): (*mut FidPoll, _) = (null_mut(), null_mut());
+    // SAFETY: the objects are open, and there is room for one context.
+    unsafe {
+        let open = (*(*world.domain).ops).poll_open;
+        assert_eq!(open(world.domain, null_mut(), &raw mut poll), 0);
+        let (sets, counts) = (&*(*poll).ops, &*(*counter).ops);
+        assert_eq!((sets.poll_add)(poll, counter.cast(), 0), 0);
+        for _ in 0..3 {
+            assert_eq!(((counts.set)(counter, 0), (counts.add)(counter, 5)), (0, 0));
+            assert_eq!(try_wait(&world, counter.cast()), code::AGAIN);
+            assert_eq!(try_wait(&world, counter.cast()), 0, "it is known by now");
+            assert_eq!((sets.poll)(poll, &raw mut found, 1), 1);
+            assert_eq!((sets.poll)(poll, &raw mut found, 1), 0);
+            assert_eq!((counts.read)(counter), 5);
+        }
+    }
+    assert_eq!((close(poll), close(counter)), (0, 0));
+}
+
+/// A signal is one signal, also for who waits on a descriptor.
+#[test]
+fn a_signal_keeps_nobody_awake() {
+    let Some(host) = host("a_signal_keeps_nobody_awake") else { return };
+    let world = waiting_world(host, WAIT_FD);
+    let node = world.nodes[1];
+    // SAFETY: the queue is open.
+    assert_eq!(unsafe { ((*(*node.cq).ops).signal)(node.cq) }, 0);
+    assert_eq!(try_wait(&world, node.cq.cast()), code::AGAIN, "look");
+    assert_eq!(try_wait(&world, node.cq.cast()), 0, "and wait");
+    assert!(!is_readable(descriptor(node.cq), 0));
+    // Who asks for no entries waits for none.
+    let start = Instant::now();
+    // SAFETY: as above; nothing is written.
+    let read = unsafe {
+        let sread = (*(*node.cq).ops).sread;
+        sread(node.cq, null_mut(), 0, std::ptr::null(), -1)
+    };
+    assert_eq!(read, code::AGAIN as isize);
+    assert!(start.elapsed() < PATIENCE);
 }

@@ -261,8 +261,11 @@ impl<T: Transport> Engine<T> {
             access.commit(start, stretch.length)?;
         }
         drop(access);
-        let fetches = call.form != Form::Base;
-        region.count(if fetches { Flags::REMOTE_READ } else { Flags::REMOTE_WRITE });
+        // "whenever a remote RMA write or atomic operation modifies the memory region" (fi_mr(3)).
+        [Flags::REMOTE_READ, Flags::REMOTE_WRITE]
+            .into_iter()
+            .filter(|&kind| needs.contains(kind))
+            .for_each(|kind| region.count(kind));
         Ok(())
     }
 
