@@ -96,7 +96,8 @@ def cargo(*arguments: str) -> str:
     """What cargo prints, run with the features of the whole workspace, as for the tests."""
     if not shutil.which("cargo"):
         pytest.skip("cargo is not here")
-    command = ["cargo", *arguments, "--workspace"]
+    options = os.environ.get("KESTREL_TEST_CARGO", "").split()
+    command = ["cargo", *arguments, "--workspace", *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stderr
     return done.stdout
