@@ -157,7 +157,7 @@ def test_the_cable_loses_and_delays_what_it_is_told_to() -> None:
     slow, fast = latencies(output, 2), latencies(output, 4)
     # Half of a round trip goes one way, and each way is delayed by 3 ms.
     assert slow[0] >= 2900
-    assert fast[0] < 2900
+    assert fast[0] < slow[0]
 
 
 @needs_guest
