@@ -150,7 +150,8 @@ impl<P: Provider> CompletionCounter<P> {
     fn begin_wait(&self, seen: (u64, u64)) -> CounterWait<P> {
         let bell = self.counter.enter_sleep(|| self.domain.provider().new_bell());
         let bell = bell.map(Bell::fd);
-        CounterWait { counter: self.counter.clone(), armed: self.driven().arm(), bell, seen }
+        let sets = self.counter.sets();
+        CounterWait { counter: self.counter.clone(), armed: self.driven().arm(), bell, seen, sets }
     }
 
     /// Makes ready for a wait outside, for something else than the value and error count
@@ -176,6 +177,8 @@ pub struct CounterWait<P: Provider> {
     armed: Armed<P>,
     bell: Option<RawFd>,
     seen: (u64, u64),
+    /// How often the counter had been set.
+    sets: u64,
 }
 
 impl<P: Provider> CounterWait<P> {
@@ -197,6 +200,6 @@ impl<P: Provider> CounterWait<P> {
 
 impl<P: Provider> Drop for CounterWait<P> {
     fn drop(&mut self) {
-        self.counter.leave_sleep(self.seen);
+        self.counter.leave_sleep(self.seen, self.sets);
     }
 }

@@ -174,14 +174,14 @@ impl Counter {
         (self.value.load(Ordering::SeqCst), self.rare.errors.load(Ordering::SeqCst))
     }
 
-    /// The sleeper that saw `before` is awake. The bell falls silent, unless it rang for
-    /// others, too.
-    pub fn leave_sleep(&self, before: (u64, u64)) {
+    /// The sleeper that saw `before`, and that many `sets`, is awake. The bell falls silent, unless it
+    /// rang for others, too.
+    pub fn leave_sleep(&self, before: (u64, u64), sets: u64) {
         if let Some(bell) = self.rare.bell.get() {
             bell.drain();
         }
         let others = self.rare.watchers.fetch_sub(1, Ordering::SeqCst) - 1; // C4: pairs with C3
-        if sleepers_of(others) > 0 && self.now() != before {
+        if sleepers_of(others) > 0 && (self.now() != before || self.sets() != sets) {
             self.ring();
         }
     }
@@ -251,7 +251,7 @@ mod tests {
         counter.set(9);
         counter.set_error(0);
         assert_eq!(rung(), 4);
-        counter.leave_sleep((1, 0));
+        counter.leave_sleep((1, 0), counter.sets());
         assert_eq!((rung(), bell.drained.load(Ordering::Relaxed)), (4, 1));
         counter.add(1);
         assert_eq!(rung(), 4, "nobody sleeps any more");
@@ -263,13 +263,13 @@ mod tests {
         let make = || Ok::<Box<dyn Bell>, ()>(Box::new(bell.clone()));
         counter.enter_sleep(make);
         counter.enter_sleep(make);
-        counter.leave_sleep((0, 0));
+        counter.leave_sleep((0, 0), counter.sets());
         assert_eq!(bell.rung.load(Ordering::Relaxed), 0, "nothing has changed");
         counter.enter_sleep(make);
         counter.add(1);
-        counter.leave_sleep((0, 0));
+        counter.leave_sleep((0, 0), counter.sets());
         assert_eq!(bell.rung.load(Ordering::Relaxed), 2);
-        counter.leave_sleep((0, 0));
+        counter.leave_sleep((0, 0), counter.sets());
         assert_eq!(bell.rung.load(Ordering::Relaxed), 2, "nobody else sleeps");
     }
 
@@ -278,7 +278,7 @@ mod tests {
         let counter = Counter::new();
         assert!(counter.enter_sleep(|| Err(())).is_none());
         counter.add(1);
-        counter.leave_sleep((0, 0));
+        counter.leave_sleep((0, 0), counter.sets());
         assert_eq!(counter.read(), 1);
     }
 

@@ -98,7 +98,10 @@ fn contexts_are_measured() {
     let output = run("contexts");
     assert!(output.status.success(), "{}", error_of(&output));
     let found = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(["one thread", "threads", "ratio"].iter().all(|word| found.contains(word)), "{found}");
+    assert!(
+        ["1 thread", "2 threads", "ratio", "one way"].iter().all(|word| found.contains(word)),
+        "{found}"
+    );
 }
 
 #[test]

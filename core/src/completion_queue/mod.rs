@@ -10,7 +10,7 @@ mod waiting;
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, Ordering},
+    atomic::{AtomicBool, AtomicUsize, Ordering},
 };
 
 pub use entry::{Entry, ErrorEntry};
@@ -68,6 +68,8 @@ pub struct CompletionQueue<P: Provider> {
     units: PollSet<P>,
     idle: Idle,
     signaled: AtomicBool,
+    /// Threads that are blocked in a read.
+    blocked: AtomicUsize,
     bound: BindCount,
 }
 
@@ -94,6 +96,7 @@ impl<P: Provider> CompletionQueue<P> {
             units: PollSet::new(sharing),
             idle: Idle::default(),
             signaled: AtomicBool::new(false),
+            blocked: AtomicUsize::new(0),
             bound: BindCount::default(),
         }))
     }

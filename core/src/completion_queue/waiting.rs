@@ -3,7 +3,10 @@
 
 use std::{
     os::fd::RawFd,
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -51,6 +54,7 @@ impl<P: Provider> CompletionQueue<P> {
     ) -> Result<usize, ReadError> {
         let start = Instant::now();
         let mut slept = false;
+        let _blocked = Blocked::count(&self.blocked);
         let outcome = loop {
             match self.read_by(BURST_MAX, &mut pop) {
                 Err(ReadError::Empty) => {}
@@ -120,11 +124,33 @@ impl<P: Provider> CompletionQueue<P> {
             return None;
         }
         let wait = self.begin_wait();
-        // Who waits outside is told once, too: the next one may wait.
-        if self.signaled.swap(false, Ordering::AcqRel) {
+        if self.signaled.load(Ordering::Acquire) {
+            drop(wait);
+            // Who waits outside is told once, too, and may wait the next time; but a signal is first of
+            // all for those who are blocked in a read, whose bell this has silenced.
+            match self.blocked.load(Ordering::Acquire) {
+                0 => self.signaled.store(false, Ordering::Release),
+                _ => self.store.wake_sleepers(),
+            }
             return None;
         }
         self.nothing_yet(&wait).then_some(wait)
+    }
+}
+
+/// A thread that is blocked in a read, while this lives.
+struct Blocked<'a>(&'a AtomicUsize);
+
+impl<'a> Blocked<'a> {
+    fn count(blocked: &'a AtomicUsize) -> Self {
+        blocked.fetch_add(1, Ordering::AcqRel);
+        Blocked(blocked)
+    }
+}
+
+impl Drop for Blocked<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

@@ -25,15 +25,14 @@ impl Events {
 }
 
 impl MemoryRegion {
-    /// A peer has read the region, or written to it (`REMOTE_READ`, `REMOTE_WRITE`).
+    /// A peer has read the region, or written to it (`REMOTE_READ`, `REMOTE_WRITE`), or both at once:
+    /// then a counter of both counts it once.
     #[inline(always)]
-    pub(crate) fn count(&self, kind: Flags) {
-        let bound = if kind.contains(Flags::REMOTE_WRITE) {
-            self.events.write.get()
-        } else {
-            self.events.read.get()
-        };
-        if let Some(counter) = bound {
+    pub(crate) fn count(&self, kinds: Flags) {
+        let written = self.events.write.get().filter(|_| kinds.contains(Flags::REMOTE_WRITE));
+        let read = self.events.read.get().filter(|_| kinds.contains(Flags::REMOTE_READ));
+        let is_written_too = |read: &&Arc<Counter>| written.is_some_and(|it| Arc::ptr_eq(it, read));
+        for counter in written.into_iter().chain(read.filter(|read| !is_written_too(read))) {
             counter.add(1);
         }
     }

@@ -458,3 +458,23 @@ fn a_signal_keeps_nobody_awake() {
     assert_eq!(read, code::AGAIN as isize);
     assert!(start.elapsed() < PATIENCE);
 }
+
+/// "fi_cq_signal … Unblock any thread waiting in fi_cq_sread": whoever else waits for the queue.
+#[test]
+fn a_signal_is_for_who_is_blocked() {
+    let Some(host) = host("a_signal_is_for_who_is_blocked") else { return };
+    let world = Shared(waiting_world(host, WAIT_FD));
+    std::thread::scope(|scope| {
+        let world = &world;
+        let blocked = scope.spawn(move || blocking_read(world.0.nodes[1], -1));
+        let (cq, start) = (world.0.nodes[1].cq, Instant::now());
+        std::thread::sleep(Duration::from_millis(50));
+        // SAFETY: the queue is open.
+        assert_eq!(unsafe { ((*(*cq).ops).signal)(cq) }, 0);
+        while !blocked.is_finished() {
+            try_wait(&world.0, cq.cast());
+            assert!(start.elapsed() < PATIENCE, "nobody was woken");
+        }
+        assert_eq!(blocked.join().unwrap(), code::AGAIN as isize);
+    });
+}

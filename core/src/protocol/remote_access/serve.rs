@@ -262,10 +262,7 @@ impl<T: Transport> Engine<T> {
         }
         drop(access);
         // "whenever a remote RMA write or atomic operation modifies the memory region" (fi_mr(3)).
-        [Flags::REMOTE_READ, Flags::REMOTE_WRITE]
-            .into_iter()
-            .filter(|&kind| needs.contains(kind))
-            .for_each(|kind| region.count(kind));
+        region.count(needs);
         Ok(())
     }
 
