@@ -5,7 +5,8 @@
 //!   echo ask 10.9.0.2:7000 COUNT idle      then waits, silent, for the peer's end
 //!   echo ask 10.9.0.2:7000 COUNT busy      the same, still asking
 //!
-//! FI_KESTREL_CONNECT_BY chooses what connects; with ECHO_LOG it says what it does.
+//! FI_KESTREL_CONNECT_BY chooses what connects, FI_KESTREL_PEER_TIMEOUT how long an answer is waited
+//! for; with ECHO_LOG it says what it does.
 
 use std::{
     env, process,
@@ -23,6 +24,8 @@ use kestrel_verbs::{VerbsOptions, VerbsProvider, VerbsTransport};
 
 /// The end of every wait.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// So long without an answer is worth a line.
+const LONG: Duration = Duration::from_secs(1);
 const LENGTHS: [usize; 5] = [0, 8, 200, 1500, 8000];
 
 fn main() {
@@ -167,6 +170,9 @@ fn ask(provider: &VerbsProvider, to: Address, count: u64, then: Option<bool>) {
                 fail("an answer is out of order");
             }
             answered += 1;
+            if told && last.elapsed() > LONG {
+                println!("goes on after {} ms", last.elapsed().as_millis());
+            }
             last = Instant::now();
         }
         if answered >= count && !told {

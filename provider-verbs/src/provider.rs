@@ -51,6 +51,8 @@ pub struct VerbsOptions {
     pub connect_by: ConnectBy,
     /// How long connecting may take.
     pub connect_timeout: Duration,
+    /// How long at least a peer may not answer.
+    pub peer_timeout: Duration,
     /// The shortest message that the receiver's device reads where it lies. Units: bytes.
     pub fetch_min: usize,
     /// Atomic operations are for devices alone, as the user declares it.
@@ -72,6 +74,7 @@ impl From<&Config> for VerbsOptions {
             auth_key: Vec::new(),
             connect_by: config.connect_by,
             connect_timeout: Duration::from_millis(config.connect_timeout_ms),
+            peer_timeout: Duration::from_millis(config.peer_timeout_ms),
             fetch_min: config.fetch_min,
             nic_atomics: config.nic_atomics,
         }
@@ -87,6 +90,7 @@ pub struct RcProvider<V: Verbs> {
     /// Opened for the first endpoint that uses it; none: there is none, and why was logged.
     manager: OnceLock<Option<Arc<V::Manager>>>,
     connect_timeout: Duration,
+    peer_timeout: Duration,
     fetch_min: usize,
     adapter_atomics: bool,
     control: Arc<Control<V>>,
@@ -114,6 +118,7 @@ impl<V: Verbs> RcProvider<V> {
             connect_by: options.connect_by,
             manager: OnceLock::new(),
             connect_timeout: options.connect_timeout,
+            peer_timeout: options.peer_timeout,
             fetch_min: options.fetch_min,
             control: Arc::new(control),
             forks: fork_guard::forks(),
@@ -276,6 +281,7 @@ impl<V: Verbs> Provider for RcProvider<V> {
             incarnation,
             keys: (!opening.keys_follow).then(|| Keyring::only(key)),
             connect_timeout: self.connect_timeout,
+            silence_max: self.peer_timeout.max(socket::SILENCE),
             shared: shared.clone(),
             datagrams: datagrams.as_ref().map(|(queue_pair, _)| queue_pair.number()),
             managed,

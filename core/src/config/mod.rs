@@ -85,6 +85,7 @@ pub struct Config {
     pub copy: CopyRoutine,
     pub connect_by: ConnectBy,
     pub connect_timeout_ms: u64,
+    pub peer_timeout_ms: u64,
     pub spin_us: u64,
     pub tx_size: usize,
     pub rx_size: usize,
@@ -106,7 +107,7 @@ const COPY: &[&str] = &["auto", "memcpy", "avx2", "avx512", "movsb"];
 const NIC_ATOMICS: &[&str] = &["off", "exclusive"];
 
 /// All parameters, in the order of the manual page.
-pub static PARAMETERS: [Parameter; 17] = [
+pub static PARAMETERS: [Parameter; 18] = [
     Parameter {
         name: "FI_KESTREL_TRANSPORT",
         kind: Kind::Choice(TRANSPORT),
@@ -207,6 +208,16 @@ pub static PARAMETERS: [Parameter; 17] = [
         unit: Unit::Milliseconds,
         help: "How long a connection may take. After that, what waits for it fails and says why.",
         store: |config, value| config.connect_timeout_ms = value.integer(),
+    },
+    Parameter {
+        name: "FI_KESTREL_PEER_TIMEOUT",
+        kind: Kind::Integer { min: 100, max: 3_600_000 },
+        default: "1500",
+        unit: Unit::Milliseconds,
+        help: "How long an RDMA device at least tries to reach a peer that does not answer, until \
+               the connection fails. It sends seven times in this time, so that longer values \
+               outlast longer outages, and take longer to repeat a packet that was lost.",
+        store: |config, value| config.peer_timeout_ms = value.integer(),
     },
     Parameter {
         name: "FI_KESTREL_SPIN",
@@ -352,6 +363,7 @@ impl Config {
             copy: CopyRoutine::Auto,
             connect_by: ConnectBy::Auto,
             connect_timeout_ms: 0,
+            peer_timeout_ms: 0,
             spin_us: 0,
             tx_size: 0,
             rx_size: 0,

@@ -21,6 +21,7 @@ fn defaults_are_within_their_own_bounds() {
         copy: CopyRoutine::Auto,
         connect_by: ConnectBy::Auto,
         connect_timeout_ms: 5000,
+        peer_timeout_ms: 1500,
         spin_us: 50,
         tx_size: 1024,
         rx_size: 1024,
@@ -48,6 +49,7 @@ fn each_parameter_sets_its_own_value() {
         ("COPY", "avx512"),
         ("CONNECT_BY", "rdma_cm"),
         ("CONNECT_TIMEOUT", "100"),
+        ("PEER_TIMEOUT", "30000"),
         ("SPIN", "0"),
         ("TX_SIZE", "65536"),
         ("RX_SIZE", "1"),
@@ -71,6 +73,7 @@ fn each_parameter_sets_its_own_value() {
     expected.copy = CopyRoutine::Avx512;
     expected.connect_by = ConnectBy::RdmaCm;
     expected.connect_timeout_ms = 100;
+    expected.peer_timeout_ms = 30_000;
     expected.spin_us = 0;
     expected.tx_size = 65_536;
     expected.rx_size = 1;

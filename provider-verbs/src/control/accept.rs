@@ -83,7 +83,7 @@ impl<V: Verbs> ControlThread<V> {
             let Some(record) = self.stations.get(&station) else {
                 return;
             };
-            match socket::accept(&record.listener) {
+            match socket::accept(&record.listener, record.silence_max) {
                 Ok(socket) => self.greet(station, socket),
                 Err(Errno::AGAIN) => return,
                 // The connection was over before it was accepted.

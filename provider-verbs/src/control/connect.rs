@@ -159,7 +159,7 @@ impl<V: Verbs> ControlThread<V> {
             return self.attempt_managed(id);
         }
         let (to, deadline) = (outgoing.to, outgoing.deadline);
-        match socket::begin_connect(record.address, to) {
+        match socket::begin_connect(record.address, to, record.silence_max) {
             Ok(socket) => {
                 let watched = self.watch(id, &socket, EventFlags::OUT);
                 if let Some(outgoing) = self.outgoing.get_mut(&id) {

@@ -94,6 +94,8 @@ pub struct StationRecord<V: Verbs> {
     /// None until they are told.
     pub keys: Option<Keyring>,
     pub connect_timeout: Duration,
+    /// How long its peers may be silent on TCP.
+    pub silence_max: Duration,
     pub shared: Arc<StationShared<V>>,
     /// The queue pair of an endpoint of datagrams, by its number.
     pub datagrams: Option<u32>,

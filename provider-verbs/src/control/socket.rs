@@ -21,9 +21,11 @@ use super::wire::{HEAD_BYTES, MESSAGE_BYTES_MAX, Message, WireError};
 
 /// Connections that may wait to be accepted; the kernel takes net.core.somaxconn if that is less.
 const BACKLOG: i32 = 4096;
-/// After so long without a sign of life a peer's host counts as gone: a probe each second, and
-/// as long for what was sent and is not acknowledged.
-pub const SILENCE_MAX: Duration = Duration::from_secs(5);
+/// After so long without a sign of life a peer's host counts as gone, where a device does not
+/// try for longer.
+pub const SILENCE: Duration = Duration::from_secs(5);
+/// Probes in such a time, less the first.
+const PROBES: u32 = 4;
 
 fn new_socket(address: SocketAddr) -> Result<OwnedFd, Errno> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
@@ -48,20 +50,24 @@ fn address_with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
 }
 
 /// Takes the next connection, if one waits: it, and where it comes from.
-pub fn accept(listener: &OwnedFd) -> Result<TcpStream, Errno> {
+pub fn accept(listener: &OwnedFd, silence_max: Duration) -> Result<TcpStream, Errno> {
     let socket = accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
-    prepare(&socket)?;
+    prepare(&socket, silence_max)?;
     Ok(TcpStream::from(socket))
 }
 
 /// Begins to connect from the IP address of `own` to `to`.
-pub fn begin_connect(own: SocketAddr, to: SocketAddr) -> Result<TcpStream, Errno> {
+pub fn begin_connect(
+    own: SocketAddr,
+    to: SocketAddr,
+    silence_max: Duration,
+) -> Result<TcpStream, Errno> {
     let socket = new_socket(to)?;
     if own.is_ipv4() == to.is_ipv4() {
         // The peer compares: an endpoint's connections come from its own IP address.
         bind_without_port(&socket, address_with_port(own, 0))?;
     }
-    prepare(&socket)?;
+    prepare(&socket, silence_max)?;
     match connect(&socket, &to) {
         Ok(()) | Err(Errno::INPROGRESS) => Ok(TcpStream::from(socket)),
         Err(errno) => Err(errno),
@@ -85,14 +91,17 @@ fn bind_without_port(socket: &OwnedFd, own: SocketAddr) -> Result<(), Errno> {
     bind(socket, &own)
 }
 
-/// Small messages at once, and a bound on how long a silent peer is believed in.
-fn prepare(socket: &OwnedFd) -> Result<(), Errno> {
+/// Small messages at once, and a bound on how long a silent peer is believed in: on probes, and on
+/// what was sent and is not acknowledged.
+fn prepare(socket: &OwnedFd, silence_max: Duration) -> Result<(), Errno> {
+    // The kernel counts whole seconds.
+    let apart = Duration::from_secs((silence_max / (PROBES + 1)).as_secs_f64().ceil() as u64);
     sockopt::set_tcp_nodelay(socket, true)?;
     sockopt::set_socket_keepalive(socket, true)?;
-    sockopt::set_tcp_keepidle(socket, Duration::from_secs(1))?;
-    sockopt::set_tcp_keepintvl(socket, Duration::from_secs(1))?;
-    sockopt::set_tcp_keepcnt(socket, 4)?;
-    sockopt::set_tcp_user_timeout(socket, SILENCE_MAX.as_millis() as u32)
+    sockopt::set_tcp_keepidle(socket, apart)?;
+    sockopt::set_tcp_keepintvl(socket, apart)?;
+    sockopt::set_tcp_keepcnt(socket, PROBES)?;
+    sockopt::set_tcp_user_timeout(socket, silence_max.as_millis() as u32)
 }
 
 /// Sends a message whole. They are few and short, so that a socket without room for one has a

@@ -19,6 +19,7 @@ use std::{
         Arc,
         atomic::{AtomicU32, Ordering},
     },
+    time::Duration,
 };
 
 use kestrel_core::{error::HasErrno, memory::Piece, transport::Unreachable};
@@ -45,6 +46,8 @@ pub struct Rdma {
     port: LocalPort,
     depths_max: Depths,
     has_atomics: bool,
+    /// How long at least a queue pair tries to reach its peer.
+    peer_timeout: Duration,
     /// The longest inline request that the device was found to grant.
     inline_bytes: AtomicU32,
     /// Dropped last.
@@ -132,7 +135,16 @@ impl Rdma {
         };
         let inline_bytes = AtomicU32::new(INLINE_BYTES_WANTED);
         let has_atomics = attributes.atomic_cap != IBV_ATOMIC_NONE;
-        Ok((Rdma { domain, port: local, depths_max, has_atomics, inline_bytes, open }, ip))
+        let rdma = Rdma {
+            domain,
+            port: local,
+            depths_max,
+            has_atomics,
+            peer_timeout: options.peer_timeout,
+            inline_bytes,
+            open,
+        };
+        Ok((rdma, ip))
     }
 
     fn verbs(&self) -> &'static verbs {

@@ -1,6 +1,6 @@
 //! Queue pairs: reliable connected ones, and those of datagrams.
 
-use std::{io, mem, ptr, sync::Arc};
+use std::{io, mem, ptr, sync::Arc, time::Duration};
 
 use kestrel_core::window::Change;
 use rdma_core_sys::{inline, verbs::*};
@@ -14,10 +14,7 @@ use crate::{
     },
 };
 
-/// Local acknowledgement timeout: 4.096 µs · 2^16, 0.27 s.
-const TIMEOUT: u8 = 16;
-/// Retries after that, so that nobody answers within 2 s is an error. 7 would mean for ever on
-/// rxe.
+/// How often a packet is sent again. 7 would mean for ever on rxe.
 pub(super) const RETRIES: u8 = 6;
 /// The same for a receiver without buffers, which credit keeps from happening.
 pub(super) const NOT_READY_RETRIES: u8 = 6;
@@ -155,7 +152,7 @@ impl RdmaQueuePair {
 
     /// How long and how often it is tried to reach the peer.
     fn bound_waiting(&self, sends: &mut ibv_qp_attr) {
-        sends.timeout = TIMEOUT;
+        sends.timeout = timeout_for(self.device.peer_timeout);
         sends.retry_cnt = RETRIES;
         sends.rnr_retry = NOT_READY_RETRIES;
     }
@@ -182,6 +179,14 @@ impl RdmaQueuePair {
     fn refused(&self, call: &'static str, source: io::Error) -> VerbsError {
         VerbsError::Call { device: self.device.open.name.clone(), call, source }
     }
+}
+
+/// The local acknowledgement timeout, t for 4.096 µs · 2^t, of which all tries together take
+/// `peer_timeout`, and less than twice as long.
+fn timeout_for(peer_timeout: Duration) -> u8 {
+    let each = peer_timeout.as_nanos().div_ceil(u128::from(RETRIES) + 1);
+    // 0 would mean for ever, and 31 is the largest that there is.
+    each.div_ceil(4096).next_power_of_two().ilog2().clamp(1, 31) as u8
 }
 
 /// The header counts powers of two from 256 (1) to 4096 (5).
@@ -336,5 +341,15 @@ mod tests {
     fn bytes_become_mtu_codes() {
         assert_eq!([256, 1024, 4096].map(mtu_of), [IBV_MTU_256, IBV_MTU_1024, IBV_MTU_4096]);
         assert_eq!([0, 9000].map(mtu_of), [IBV_MTU_256, IBV_MTU_4096]);
+    }
+
+    #[test]
+    fn all_tries_take_as_long_as_was_asked_for_and_less_than_twice() {
+        for ms in [100, 1_500, 1_879, 1_880, 30_000, 3_600_000] {
+            let taken = 4.096e-3 * f64::from(1_u32 << timeout_for(Duration::from_millis(ms))) * 7.0;
+            assert!(taken >= ms as f64 && taken < 2.0 * ms as f64, "{ms} ms: {taken} ms");
+        }
+        assert_eq!([0, 1 << 40].map(|ms| timeout_for(Duration::from_millis(ms))), [1, 31]);
+        assert_eq!(timeout_for(Duration::from_millis(1_500)), 16, "0.27 s");
     }
 }
