@@ -436,6 +436,11 @@ pub trait Transport: Send + Sized + 'static {
         false
     }
 
+    /// How many such packets find room now, at least.
+    fn group_room(&self) -> usize {
+        usize::MAX
+    }
+
     /// Whether `event` has something. Cost: one load.
     fn has_event(&self) -> bool;
 

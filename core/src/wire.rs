@@ -130,6 +130,8 @@ pub const FULL: u8 = 1;
 /// Of a rejection: the listener, or the endpoint that was opened for the request, was closed
 /// without an answer.
 pub const UNANSWERED: u8 = 2;
+/// Of a rejection: who had accepted went before the connection stood.
+pub const WITHDRAWN: u8 = 3;
 /// The bits that core uses; the rest is the transport's.
 pub const CORE_FLAGS: u8 = 0x1f;
 

@@ -47,8 +47,11 @@ impl Whole<'_> {
     /// the transmit context's attributes. Note that this is the reverse of the requirement for
     /// transmit contexts for scalable endpoints": what the domain was opened with is no bound.
     fn widened(&self, caps: Flags) -> Result<info::Info, Failure> {
-        if !caps.is_empty() && self.info.caps.contains(caps) {
-            return Ok(self.info.clone());
+        let mut wide = self.info.clone();
+        // It is no part of what its domain was opened for, and inherits no flags.
+        (wide.transmit.op_flags, wide.receive.op_flags) = (Flags::empty(), Flags::empty());
+        if !caps.is_empty() && wide.caps.contains(caps) {
+            return Ok(wide);
         }
         let offered = |kind, caps| {
             let mut hints = self.hints();
@@ -63,7 +66,6 @@ impl Whole<'_> {
         // What the domain's own type has not, others may have.
         let others = [EndpointType::Rdm, EndpointType::Dgram].map(|kind| offered(kind, caps));
         let agreed = others.into_iter().fold(offered(own, caps), Result::or)?;
-        let mut wide = self.info.clone();
         wide.endpoint.kind = agreed.endpoint.kind;
         wide.caps = agreed.caps;
         wide.transmit.caps = agreed.transmit.caps;

@@ -183,9 +183,13 @@ fn open_core(info: &info::Info, config: &Config) -> Result<Arc<Domain>, Failure>
     options.memory_region_mode = info.domain.memory_region_mode;
     tracing::info!("a domain with {} and {}", info.domain.threading, info.domain.data_progress);
     let manual = info.domain.data_progress != Progress::Auto;
-    Ok(if manual && info.domain.threading == Threading::Domain {
+    // Reading an event queue drives the connected endpoints that report to it, and it belongs to
+    // the fabric: one thread may read it while another one is at the domain.
+    let apart = info.endpoint.kind != EndpointType::Msg;
+    Ok(if apart && manual && info.domain.threading == Threading::Domain {
         // SAFETY: FI_THREAD_DOMAIN: "the application must serialize access to all objects
-        // belonging to a domain" (fi_domain(3)); nothing else calls, with manual progress.
+        // belonging to a domain" (fi_domain(3)); nothing else calls, with manual progress, and
+        // connected endpoints are not opened there.
         unsafe { Domain::open_exclusive(provider, options) }
     } else {
         Domain::open(provider, options)

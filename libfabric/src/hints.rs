@@ -25,6 +25,9 @@ use crate::{
     outcome::Failure,
 };
 
+/// "This field is ignored unless the fabric is opened with API version 1.5 or greater": keys, of
+/// endpoints and of domains.
+const WITH_KEYS: ApiVersion = ApiVersion::new(1, 5);
 /// Since when attributes of a domain say how many keys an endpoint has.
 const WITH_VECTOR_KEYS: ApiVersion = ApiVersion::new(1, 20);
 
@@ -124,8 +127,7 @@ unsafe fn endpoint(attr: &EpAttr, version: ApiVersion) -> Result<EndpointHints, 
         tag_format: (attr.mem_tag_format != 0).then_some(attr.mem_tag_format),
         tx_ctx_count: unless_zero(attr.tx_ctx_cnt),
         rx_ctx_count: unless_zero(attr.rx_ctx_cnt),
-        // "This field is ignored unless the fabric is opened with API version 1.5 or greater."
-        auth_key: match version >= ApiVersion::new(1, 5) {
+        auth_key: match version >= WITH_KEYS {
             // SAFETY: the caller vouches for it.
             true => unsafe { auth_key(attr.auth_key, attr.auth_key_size) }?,
             false => Vec::new(),
@@ -161,11 +163,12 @@ fn progress(value: u32) -> Result<Progress, Failure> {
 /// that version.
 unsafe fn domain(attr: &DomainAttr, version: ApiVersion) -> Result<DomainHints, Failure> {
     let has_count = version >= WITH_VECTOR_KEYS;
-    let vector_keys = attr.auth_key_size == AV_AUTH_KEY;
+    let stated_size = if version >= WITH_KEYS { attr.auth_key_size } else { 0 };
+    let vector_keys = stated_size == AV_AUTH_KEY;
     if vector_keys && !attr.auth_key.is_null() {
         return Err(Failure::new(Errno::INVAL, "FI_AV_AUTH_KEY, and a key beside it"));
     }
-    let key_size = if vector_keys { 0 } else { attr.auth_key_size };
+    let key_size = if vector_keys { 0 } else { stated_size };
     Ok(DomainHints {
         // SAFETY: the caller vouches for it.
         name: unsafe { text(attr.name) },

@@ -260,6 +260,10 @@ impl<V: Verbs> Transport for Carrier<V> {
         either!(self, it => it.push_to_group(group, head, word, words, payload))
     }
 
+    fn group_room(&self) -> usize {
+        either!(self, it => it.group_room())
+    }
+
     #[inline(always)]
     fn has_event(&self) -> bool {
         either!(self, it => it.has_event())

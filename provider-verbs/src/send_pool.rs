@@ -43,6 +43,11 @@ impl<V: Verbs> SendPool<V> {
         self.under_way < self.under_way_max
     }
 
+    /// How many more requests may be under way.
+    pub fn places(&self) -> usize {
+        (self.under_way_max - self.under_way) as usize
+    }
+
     /// A request with this buffer was posted.
     #[inline(always)]
     pub fn note_posted(&mut self) {
@@ -86,6 +91,11 @@ impl<V: Verbs> SendPool<V> {
     #[inline(always)]
     pub fn has_free(&self) -> bool {
         !self.free.is_empty()
+    }
+
+    /// How many buffers are free.
+    pub fn free_count(&self) -> usize {
+        self.free.len()
     }
 
     /// Whether so much is out that each send has to be signalled.

@@ -53,6 +53,11 @@ impl<V: Verbs> SendQueue<V> {
         self.under_way.len() < self.depth && pool.has_place()
     }
 
+    /// How many more requests can be posted.
+    pub fn room(&self, pool: &SendPool<V>) -> usize {
+        (self.depth - self.under_way.len()).min(pool.places())
+    }
+
     pub fn is_idle(&self) -> bool {
         self.under_way.is_empty()
     }

@@ -398,6 +398,10 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
         })
     }
 
+    fn group_room(&self) -> usize {
+        self.far.as_ref().map_or(usize::MAX, |far| far.transport.group_room())
+    }
+
     #[inline(always)]
     fn has_event(&self) -> bool {
         if let Some(far) = &self.far

@@ -203,6 +203,7 @@ macro_rules! conformance {
             binding:
                 other_keys_do_not_talk,
                 what_is_bound_twice_is_refused,
+                a_side_can_what_its_own_attributes_say,
                 a_domains_class_is_the_default,
                 another_domains_objects_are_refused,
                 enabling_needs_queues_and_a_vector,
@@ -273,7 +274,8 @@ macro_rules! conformance {
                 what_is_not_supported_is_refused,
                 operations_play_in_order;
             connection_events:
-                a_connection_is_told_of_before_the_next_request;
+                a_connection_is_told_of_before_the_next_request,
+                who_accepts_and_goes_is_told_of;
             connections:
                 data_travels_both_ways,
                 every_call_works_over_a_connection,
@@ -333,6 +335,8 @@ macro_rules! conformance {
                 a_closed_receive_context_refuses_what_comes,
                 closing_a_context_keeps_its_siblings_one_sided_operations,
                 what_is_canceled_is_the_contexts_own,
+                a_context_that_is_opened_again_names_by_itself,
+                contexts_have_the_keys_of_the_first,
                 the_least_of_a_buffer_is_the_receive_contexts;
             shared_contexts:
                 every_endpoint_takes_shared_receives,
@@ -350,6 +354,8 @@ macro_rules! conformance {
                 receives_scale_beside_a_shared_transmit_context,
                 transmits_scale_beside_a_shared_receive_context,
                 what_came_before_its_context_takes_a_shared_receive,
+                a_shared_receive_is_due_within_a_poll,
+                endpoints_of_two_types_share_receives,
                 an_endpoint_shares_one_side_of_what_it_can,
                 what_a_scalable_endpoint_cannot_share_is_refused;
             shared_peeks:
@@ -428,6 +434,7 @@ macro_rules! conformance {
                 calls_without_flags_may_mean_groups,
                 who_joins_later_hears_what_follows,
                 a_send_to_many_is_one_operation,
+                what_is_left_may_be_sent_to_a_group,
                 who_closes_at_once_is_heard;
         }
     };

@@ -94,7 +94,9 @@ impl Runs {
     pub(super) fn append(&self, address: Address, known: &mut RunIndex) -> bool {
         let len = self.len();
         if let Some((_, last)) = self.last()
-            && last.range.nth((len - u64::from(last.first)) as usize) == Some(address)
+            && let Some(next) = last.range.nth((len - u64::from(last.first)) as usize)
+            // As it is written: that is how it is looked up.
+            && next.socket_addr() == address.socket_addr()
         {
             known.note(&last.range, address);
             self.cover(len + 1);
@@ -238,6 +240,18 @@ mod tests {
         for text in ["10.0.0.5:8", "10.0.0.1:10", "[::10.0.0.1]:8"] {
             assert_eq!(found(text), [], "{text}");
         }
+    }
+
+    /// "The returned address is the same format as those stored by the AV."
+    #[test]
+    fn an_address_is_looked_up_as_it_is_written() {
+        let (runs, mut known) = (Runs::new(), RunIndex::default());
+        for text in ["10.0.0.1:7", "[::ffff:10.0.0.1]:8", "[::ffff:10.0.0.1]:9"] {
+            assert!(runs.append(address(text), &mut known));
+        }
+        let written = [0, 1, 2].map(|index| runs.get(index).unwrap().ip().is_ipv6());
+        assert_eq!(written, [false, true, true]);
+        assert_eq!(runs.find(&address("10.0.0.1:8"), &known), [1]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What an engine keeps of connections: a listener's requests, or one connection's stage.
 
-use std::{any::Any, collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc};
 
 use super::request::Answer;
 use crate::{
@@ -159,6 +159,12 @@ impl Stage {
     }
 }
 
+/// What an acceptor has promised to a caller. It keeps the listener's lane to it open; and if it is
+/// dropped, not kept, the caller hears by that lane that nobody is there any more.
+pub(crate) trait Promise: Send {
+    fn keep(self: Box<Self>);
+}
+
 /// One connection.
 pub struct Connection {
     pub(crate) reporter: Reporter,
@@ -174,8 +180,8 @@ pub struct Connection {
     pub(crate) data: Vec<u8>,
     /// The peer is its only entry, while the connection stands.
     pub(crate) vector: Arc<AddressVector>,
-    /// Keeps the listener's lane open until the caller has heard of the acceptor.
-    pub(crate) keeps: Option<Box<dyn Any + Send>>,
+    /// Until the caller has heard of the acceptor.
+    pub(crate) promise: Option<Box<dyn Promise>>,
 }
 
 impl Connection {
@@ -190,7 +196,7 @@ impl Connection {
             asked_at: None,
             data: Vec::new(),
             vector,
-            keeps: None,
+            promise: None,
         }
     }
 

@@ -6,7 +6,10 @@ use std::sync::{
 };
 
 use crate::{
-    address::Address, connection::ConnectionError, engine::unit::Unit, transport::Provider,
+    address::Address,
+    connection::{ConnectionError, manager::Promise},
+    engine::unit::Unit,
+    transport::Provider,
 };
 
 /// A request that was taken from its passive endpoint, which can still reject it. Dropped without
@@ -69,16 +72,40 @@ impl<P: Provider> ConnectionRequest<P> {
         self.is_returned = true;
     }
 
-    /// For the endpoint that accepts: who asks, and what the answer names. What is returned
-    /// beside that keeps the listener's lane open while it lives.
+    /// For the endpoint that accepts: who asks, what the answer names, and what it promises.
     ///
     /// # Errors
     /// [`ConnectionError::RequestOver`]: it was rejected meanwhile.
-    pub(crate) fn accept(self) -> Result<(Address, u64, Arc<Unit<P>>), ConnectionError> {
+    pub(crate) fn accept(self) -> Result<(Address, u64, Box<dyn Promise>), ConnectionError> {
         if !self.asked.answer.give() {
             return Err(ConnectionError::RequestOver { handle: self.handle });
         }
-        Ok((self.asked.address, self.asked.nonce, self.unit.clone()))
+        let (unit, handle) = (self.unit.clone(), self.handle);
+        let promise = Acceptance { unit, handle, is_kept: false };
+        Ok((self.asked.address, self.asked.nonce, Box::new(promise)))
+    }
+}
+
+/// The promise of who accepted a request.
+struct Acceptance<P: Provider> {
+    /// The listener's.
+    unit: Arc<Unit<P>>,
+    handle: u64,
+    is_kept: bool,
+}
+
+impl<P: Provider> Promise for Acceptance<P> {
+    fn keep(mut self: Box<Self>) {
+        self.is_kept = true;
+    }
+}
+
+impl<P: Provider> Drop for Acceptance<P> {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            // If the listener is gone, so is its lane, which the caller sees.
+            let _ = self.unit.with(|engine| engine.withdraw(self.handle));
+        }
     }
 }
 

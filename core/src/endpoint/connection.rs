@@ -108,8 +108,8 @@ impl<P: Provider> Endpoint<P> {
             true => ConnectionError::ConnectedBefore,
             false => ConnectionError::NoRequest,
         })?;
-        let (address, nonce, listener) = request.accept()?;
-        unit.with(|engine| engine.accept(address, nonce, truncated(data), Box::new(listener)))?
+        let (address, nonce, promise) = request.accept()?;
+        unit.with(|engine| engine.accept(address, nonce, truncated(data), promise))?
     }
 
     /// Leaves the peer, which is told. What is posted here is canceled, and completed as

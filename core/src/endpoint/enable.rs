@@ -57,7 +57,7 @@ impl<P: Provider> Endpoint<P> {
         let _ = self.enabled.set(enabled);
         if let (Some(context), Some(shared)) = (&bindings.shared_receive, shared) {
             // Who is given the name of a message there has to find the engine that keeps it.
-            context.add_unit(shared.member, &unit);
+            context.add_unit(shared.member, &unit, connected);
             // If it is closed by now it takes nothing from there.
             let _ = unit.with(|engine| engine.share(shared));
         }
@@ -97,7 +97,7 @@ impl<P: Provider> Endpoint<P> {
     ) -> Result<Option<SharedSeat>, EndpointError> {
         let Some(context) = &bindings.shared_receive else { return Ok(None) };
         let vector = (!self.options.connected).then_some(&setup.address_vector);
-        context.seat(vector, setup.keys.as_ref()).map(Some)
+        context.seat(vector, setup.keys.as_deref()).map(Some)
     }
 
     /// "An event queue bound to a domain will be the default EQ … Endpoints may direct their control
@@ -169,12 +169,17 @@ impl<P: Provider> Endpoint<P> {
         })
     }
 
-    /// The keys of an endpoint that has them from its vector: from now on, and no other.
-    fn hold_keys(&self, vector: &Arc<AddressVector>) -> Result<Option<HeldKeys>, EndpointError> {
-        match (self.options.vector_keys, vector.has_auth_keys()) {
-            (false, false) => Ok(None),
-            (true, true) => Ok(Some(vector.hold_auth_keys()?)),
-            (wanted, _) => Err(EndpointError::OtherKeys { wanted }),
+    /// The keys of an endpoint that has them from its vector: from now on, and no other. Contexts
+    /// have those of the first of them.
+    fn hold_keys(
+        &self,
+        vector: &Arc<AddressVector>,
+    ) -> Result<Option<Arc<HeldKeys>>, EndpointError> {
+        match (self.options.vector_keys, vector.has_auth_keys(), &self.seat) {
+            (false, false, _) => Ok(None),
+            (true, true, None) => Ok(Some(Arc::new(vector.hold_auth_keys()?))),
+            (true, true, Some(seat)) => Ok(Some(seat.hold_keys(vector)?)),
+            (wanted, ..) => Err(EndpointError::OtherKeys { wanted }),
         }
     }
 
@@ -187,13 +192,16 @@ impl<P: Provider> Endpoint<P> {
 
     /// What is plain for each direction: nothing, where there is none.
     fn rules(&self, setup: &Setup) -> (Rules, Rules) {
-        let family = self.options.capabilities & FAMILY;
-        let send =
-            if self.lacks(Flags::SEND) { Flags::empty() } else { self.send_flags() | family };
+        let [send_family, receive_family] =
+            [Flags::SEND, Flags::RECV].map(|side| self.options.side(side) & FAMILY);
+        let send = match self.lacks(Flags::SEND) {
+            true => Flags::empty(),
+            false => self.send_flags() | send_family,
+        };
         let receives_here = !self.lacks(Flags::RECV) && !self.options.shares_receive;
         let buffers = setup.buffering.is_some();
         let receive = match receives_here && !buffers {
-            true => RECEIVE_FLAGS.difference(CLAIM_FLAGS) | family,
+            true => RECEIVE_FLAGS.difference(CLAIM_FLAGS) | receive_family,
             false => Flags::empty(),
         };
         let mut receive = Rules::new(receive, setup.receive.selective);

@@ -374,8 +374,8 @@ impl<P: Provider> Endpoint<P> {
             return Err(PostError::BadFlags { flags });
         }
         let needed = flags & (FAMILY | Flags::MULTICAST);
-        if !self.options.capabilities.contains(needed) {
-            let missing = needed.difference(self.options.capabilities);
+        let missing = needed.difference(self.options.side(direction));
+        if !missing.is_empty() {
             return Err(PostError::NotCapable { missing });
         }
         match direction == Flags::RECV && self.buffers() {

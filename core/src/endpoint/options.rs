@@ -93,6 +93,17 @@ impl EndpointOptions {
         Opening { address, auth_key, keys_follow, incarnation: None, service, connected, dscp }
     }
 
+    /// What it can do on one side, `SEND` or `RECV`: "fine grained control over the transmit
+    /// capabilities associated with an endpoint" (fi_endpoint(3)).
+    #[inline]
+    pub(crate) fn side(&self, direction: Flags) -> Flags {
+        self.capabilities
+            & match direction == Flags::RECV {
+                true => self.receive_capabilities,
+                false => self.transmit_capabilities,
+            }
+    }
+
     /// Whether messages are announced, and nothing but tags is posted for them.
     pub(crate) fn buffers(&self) -> bool {
         self.buffered || self.capabilities.contains(Flags::VARIABLE_MSG)

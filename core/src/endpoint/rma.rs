@@ -121,8 +121,8 @@ impl<P: Provider> Endpoint<P> {
         needed: Flags,
         segments: &[RemoteSegment],
     ) -> Result<usize, PostError> {
-        if !self.options.capabilities.contains(needed) {
-            let missing = needed.difference(self.options.capabilities);
+        let missing = needed.difference(self.options.side(Flags::SEND));
+        if !missing.is_empty() {
             return Err(PostError::NotCapable { missing });
         }
         let (count, limit) = (segments.len(), RMA_IOV_LIMIT);

@@ -70,7 +70,7 @@ pub struct Setup {
     /// Who the peers are.
     pub address_vector: Arc<AddressVector>,
     /// The keys that it is enabled with, if it has them from the address vector.
-    pub keys: Option<HeldKeys>,
+    pub keys: Option<Arc<HeldKeys>>,
     /// What counts one-sided operations.
     pub one_sided: OneSidedCounters,
     /// `REMOTE_READ`, `REMOTE_WRITE`: what peers may do to us at all.
@@ -340,7 +340,8 @@ impl<T: Transport> Engine<T> {
 
     /// How many sends or one-sided operations fit beside those under way.
     pub fn sends_left(&self) -> usize {
-        self.setup.transmit_size.saturating_sub(self.under_way())
+        let left = self.setup.transmit_size.saturating_sub(self.under_way());
+        if self.sends_to_carried_groups() { left.min(self.transport.group_room()) } else { left }
     }
 
     /// Whether something here waits for room at a peer, or for what rings no bell, so that a

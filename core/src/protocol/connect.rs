@@ -8,7 +8,7 @@ use crate::{
     auth_key::ONLY_KEY,
     connection::{
         CM_DATA_SIZE, ConnectionError,
-        manager::{Connection, Control, Link, Manager, Pending, Stage},
+        manager::{Connection, Control, Link, Manager, Pending, Promise, Stage},
         nonce,
         request::{Answer, AskedFor},
     },
@@ -18,7 +18,7 @@ use crate::{
     event_queue::Event,
     memory::Piece,
     transport::{PeerIndex, Transport, Unreachable},
-    wire::{FULL, Head, Kind, UNANSWERED},
+    wire::{FULL, Head, Kind, UNANSWERED, WITHDRAWN},
 };
 
 impl<T: Transport> Engine<T> {
@@ -55,7 +55,7 @@ impl<T: Transport> Engine<T> {
         address: Address,
         nonce: u64,
         data: Vec<u8>,
-        keeps: Box<dyn std::any::Any + Send>,
+        promise: Box<dyn Promise>,
     ) -> Result<(), ConnectionError> {
         let peer = self.peer_of(address, ONLY_KEY);
         let connection =
@@ -63,7 +63,7 @@ impl<T: Transport> Engine<T> {
         connection.stage = Stage::Answering;
         connection.nonce = nonce;
         connection.peer = Some(peer);
-        connection.keeps = Some(keeps);
+        connection.promise = Some(promise);
         self.say(peer, Kind::Accept, nonce, data);
         Ok(())
     }
@@ -106,6 +106,15 @@ impl<T: Transport> Engine<T> {
         let flags = if unanswered { UNANSWERED } else { 0 };
         self.say_with(peer, Kind::Reject, flags, nonce, data);
         Ok(())
+    }
+
+    /// Turns a request down that was accepted: who did went before the caller heard of it.
+    pub(crate) fn withdraw(&mut self, handle: u64) {
+        let listener = self.manager.as_deref_mut().and_then(Manager::listener);
+        // A caller that has let go of us has heard of it.
+        if let Some(pending) = listener.and_then(|listener| listener.pending.remove(&handle)) {
+            self.say_with(pending.peer, Kind::Reject, WITHDRAWN, pending.nonce, Vec::new());
+        }
     }
 
     /// Turns every request down that no endpoint was opened from.
@@ -302,16 +311,22 @@ impl<T: Transport> Engine<T> {
 
     fn arrive_reject(&mut self, peer: PeerIndex, flags: u8, nonce: u64, data: Vec<u8>) -> bool {
         let listener = self.peers[peer as usize].address;
-        let asked = self.connection_in(Stage::Asked);
-        let asked = asked.filter(|asked| asked.nonce == nonce && asked.listener == Some(peer));
-        let Some(connection) = asked else {
+        let Some(connection) = self.connection().filter(|it| it.nonce == nonce) else {
             return false;
         };
+        if connection.stage != Stage::Asked {
+            // Who had accepted has gone, which its own lane said first.
+            return flags == WITHDRAWN;
+        }
+        if connection.listener != Some(peer) {
+            return false;
+        }
         connection.stage = Stage::Over;
         connection.listener = None;
         let reason = match flags {
             FULL => format!("as many requests wait at {listener} as its backlog allows"),
             UNANSWERED => format!("{listener} was closed without an answer to the request"),
+            WITHDRAWN => format!("who accepted the request at {listener} went at once"),
             _ => format!("the application at {listener} rejected the request"),
         };
         connection.reporter.fail(Errno::CONNREFUSED, reason, data);
@@ -337,7 +352,9 @@ impl<T: Transport> Engine<T> {
             return;
         };
         connection.stage = Stage::Connected;
-        connection.keeps = None;
+        if let Some(promise) = connection.promise.take() {
+            promise.keep();
+        }
         if let Some(peer) = connection.peer {
             // An empty vector takes one address.
             let _ = connection.vector.insert_one(self.peers[peer as usize].address);
@@ -428,7 +445,7 @@ impl<T: Transport> Engine<T> {
             }
         }
         connection.listener = None;
-        connection.keeps = None;
+        drop(connection.promise.take());
         self.over = true;
         self.fail_all_posted(&canceled("the connection is over"));
     }

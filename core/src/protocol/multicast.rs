@@ -67,6 +67,12 @@ impl<T: Transport> Engine<T> {
         self.datagrams.as_mut()?.groups.get_mut(place)?.as_mut()
     }
 
+    /// Whether it has joined groups whose datagrams the transport carries, and holds none of them.
+    pub(crate) fn sends_to_carried_groups(&self) -> bool {
+        let groups = self.datagrams.as_ref().map(|datagrams| datagrams.groups.iter().flatten());
+        groups.into_iter().flatten().any(|group| group.sends && group.spread == Spread::Carried)
+    }
+
     /// Sends to a group: to whoever is there and takes it.
     #[cold]
     pub(crate) fn send_to_group(&mut self, post: SendPost<'_>) -> Result<(), PostError> {

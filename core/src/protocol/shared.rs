@@ -7,7 +7,7 @@ use crate::{
     error::Errno,
     flags::Flags,
     operation::ReceivePost,
-    shared_context::pool::{Envelope, Matched, Parked, SharedSeat},
+    shared_context::pool::{Envelope, Matched, NO_SOURCE, Parked, SharedSeat},
     transport::{PeerIndex, Transport, Unreachable},
 };
 
@@ -40,7 +40,10 @@ impl<T: Transport> Engine<T> {
         let has_sources = shared.has_sources;
         let key = self.peers[peer as usize].key;
         let mut pool = pool.lock();
-        let source = if has_sources { pool.source_of(self.source_address(peer), key) } else { 0 };
+        let source = match has_sources {
+            true => pool.source_of(self.source_address(peer), key),
+            false => NO_SOURCE,
+        };
         let tagged = flags.contains(Flags::TAGGED);
         let matched = pool.take(Envelope { tagged, source, tag, ignore: 0 }, total)?;
         drop(pool);
@@ -83,7 +86,7 @@ impl<T: Transport> Engine<T> {
         let (address, key) =
             (self.source_address(message.peer), self.peers[message.peer as usize].key);
         let mut pool = pool.lock();
-        let source = if has_sources { pool.source_of(address, key) } else { 0 };
+        let source = if has_sources { pool.source_of(address, key) } else { NO_SOURCE };
         let envelope = Envelope { tagged, source, tag, ignore: 0 };
         let Some(matched) = pool.take(envelope, total) else {
             let message = self.unexpected.name(index);

@@ -15,11 +15,11 @@ pub mod pair;
 mod row;
 mod shared;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::{
     address::Address,
-    address_vector::AddressVector,
+    address_vector::{AddressVector, HeldKeys},
     bind_count::BindCount,
     domain::{Domain, OpenError},
     endpoint::{Endpoint, EndpointError, EndpointOptions},
@@ -66,6 +66,8 @@ pub struct ScalableEndpoint<P: Provider> {
     options: EndpointOptions,
     counts: ContextCounts,
     vector: OnceLock<Arc<AddressVector>>,
+    /// Those of its vector when the first of its contexts was enabled.
+    keys: Mutex<Option<Arc<HeldKeys>>>,
     shared: SharedContexts<P>,
     pairs: Vec<Pair<P>>,
     /// The contexts that are open, and aliases.
@@ -101,6 +103,7 @@ impl<P: Provider> ScalableEndpoint<P> {
             options,
             counts,
             vector: OnceLock::new(),
+            keys: Mutex::default(),
             shared: SharedContexts::default(),
             pairs: pairs.collect(),
             uses: Arc::default(),
@@ -148,6 +151,11 @@ impl<P: Provider> ScalableEndpoint<P> {
     /// What it is closed after: its contexts, and what else its user counts.
     pub fn uses(&self) -> &Arc<BindCount> {
         &self.uses
+    }
+
+    fn held_keys(&self) -> MutexGuard<'_, Option<Arc<HeldKeys>>> {
+        // They are set whole.
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Binds the address vector of all contexts. Reference: fi_endpoint(3),
@@ -249,6 +257,7 @@ impl<P: Provider> ScalableEndpoint<P> {
             pair.close(&self.domain);
         }
         self.shared.release();
+        *self.held_keys() = None;
         // Both were counted when it was opened or bound.
         if let Some(vector) = self.vector.get() {
             let _ = vector.binds().unbind();

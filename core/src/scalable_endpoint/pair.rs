@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use super::{ContextCounts, ScalableEndpoint, context_address, row::open_beside};
 use crate::{
     address::Address,
-    address_vector::AddressVector,
+    address_vector::{AddressVector, HeldKeys},
     completion_queue::store::Sharing,
     domain::{Domain, OpenError},
     endpoint::{Endpoint, EndpointError, EndpointOptions},
@@ -211,11 +211,24 @@ impl<P: Provider> Seat<P> {
         self.endpoint.address_vector()
     }
 
+    /// The keys of all contexts: those that the vector has now, if this is the first that is enabled.
+    pub(crate) fn hold_keys(
+        &self,
+        vector: &Arc<AddressVector>,
+    ) -> Result<Arc<HeldKeys>, EndpointError> {
+        match &mut *self.endpoint.held_keys() {
+            Some(held) => Ok(held.clone()),
+            none => Ok(none.insert(Arc::new(vector.hold_auth_keys()?)).clone()),
+        }
+    }
+
     /// The context is enabled: the pair's unit, which has its direction from now on.
     pub(crate) fn join(&self, setup: Setup) -> Result<Arc<Unit<P>>, EndpointError> {
         let (pair, domain) = (&self.endpoint.pairs[self.index], &self.endpoint.domain);
-        // As for an endpoint without contexts.
-        let triggers = self.capabilities().contains(Flags::TRIGGER);
+        // As for an endpoint without contexts; but the unit may be made before the shared context is
+        // bound, of which it would be asked whether it is triggered.
+        let triggers =
+            self.capabilities().contains(Flags::TRIGGER) || self.endpoint.options.shares_receive;
         let sharing = if triggers { Sharing::Shared } else { domain.sharing() };
         pair.join(domain, sharing, self.direction, setup)
     }

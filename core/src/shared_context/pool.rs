@@ -60,6 +60,10 @@ pub struct SharedSeat {
     pub(crate) slices: HashMap<u32, u32>,
 }
 
+/// The source of messages that no receive is directed at: those over connections, or wherever
+/// nobody directs.
+pub(crate) const NO_SOURCE: SourceIndex = 0;
+
 /// What engines and the context itself share.
 #[derive(Default)]
 pub struct SharedPool(Mutex<State>);
@@ -98,7 +102,8 @@ impl State {
         if let Some(&known) = self.sources.get(&(address, key)) {
             return known;
         }
-        let source = source_in(self.group_of(key), self.sources.len() as SourceIndex);
+        let next = self.sources.len() as SourceIndex + NO_SOURCE + 1;
+        let source = source_in(self.group_of(key), next);
         self.sources.insert((address, key), source);
         source
     }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use super::{
@@ -41,11 +41,10 @@ pub struct SharedReceive<P: Provider> {
     options: EndpointOptions,
     defaults: DefaultFlags,
     pub(super) pool: Arc<SharedPool>,
-    /// "All connectionless endpoints associated with a shared receive context must also share
-    /// the same address vector": that of the first.
-    vector: OnceLock<Arc<AddressVector>>,
     /// Whether it is for connected endpoints, as far as is known.
     connected: AtomicBool,
+    /// Whether a connectionless endpoint was bound to it.
+    connectionless: AtomicBool,
     /// Whether receives may be for one peer, as far as is known.
     directed: AtomicBool,
     members: Mutex<Members<P>>,
@@ -57,7 +56,31 @@ pub struct SharedReceive<P: Provider> {
 /// The endpoints that are enabled.
 struct Members<P: Provider> {
     next: u32,
-    units: HashMap<u32, Arc<Unit<P>>>,
+    seats: HashMap<u32, Seat<P>>,
+    /// "All connectionless endpoints associated with a shared receive context must also share
+    /// the same address vector": that of the first of those that are open.
+    vector: Option<Arc<AddressVector>>,
+}
+
+struct Seat<P: Provider> {
+    unit: Arc<Unit<P>>,
+    is_connected: bool,
+}
+
+impl<P: Provider> Members<P> {
+    /// Takes `vector` for that of the connectionless endpoints, if none of them is left.
+    fn agree_on(&mut self, vector: &Arc<AddressVector>) -> Result<(), EndpointError> {
+        let alone = self.seats.values().all(|seat| seat.is_connected);
+        match &self.vector {
+            Some(ours) if !alone && !Arc::ptr_eq(ours, vector) => {
+                Err(EndpointError::OtherAddressVector)
+            }
+            _ => {
+                self.vector = Some(vector.clone());
+                Ok(())
+            }
+        }
+    }
 }
 
 impl<P: Provider> SharedReceive<P> {
@@ -70,11 +93,11 @@ impl<P: Provider> SharedReceive<P> {
             domain: domain.clone(),
             defaults: DefaultFlags::new(options.transmit_flags, options.receive_flags),
             connected: AtomicBool::new(options.connected),
+            connectionless: AtomicBool::new(false),
             directed: AtomicBool::new(options.capabilities.contains(Flags::DIRECTED_RECV)),
             options,
             pool: Arc::new(pool),
-            vector: OnceLock::new(),
-            members: Mutex::new(Members { next: 0, units: HashMap::new() }),
+            members: Mutex::new(Members { next: 0, seats: HashMap::new(), vector: None }),
             binds: BindCount::default(),
             deferrals: Arc::default(),
         }))
@@ -127,6 +150,7 @@ impl<P: Provider> SharedReceive<P> {
         }
         within(endpoint.receive_capabilities, endpoint, &self.options)?;
         self.connected.fetch_or(endpoint.connected, Ordering::Relaxed);
+        self.connectionless.fetch_or(!endpoint.connected, Ordering::Relaxed);
         let directed = endpoint.capabilities.contains(Flags::DIRECTED_RECV);
         self.directed.fetch_or(directed, Ordering::Relaxed);
         self.binds.bind().map_err(|_| EndpointError::Closed { object })
@@ -139,15 +163,13 @@ impl<P: Provider> SharedReceive<P> {
         vector: Option<&Arc<AddressVector>>,
         keys: Option<&HeldKeys>,
     ) -> Result<SharedSeat, EndpointError> {
-        if let Some(vector) = vector
-            && !Arc::ptr_eq(self.vector.get_or_init(|| vector.clone()), vector)
-        {
-            return Err(EndpointError::OtherAddressVector);
+        let mut members = self.members();
+        if let Some(vector) = vector {
+            members.agree_on(vector)?;
         }
         if let Some(keys) = keys {
             self.pool.lock().learn_keys(&keys.ring)?;
         }
-        let mut members = self.members();
         let member = members.next;
         members.next += 1;
         // Also if nobody has said so yet: who does later finds where its messages came from.
@@ -156,14 +178,20 @@ impl<P: Provider> SharedReceive<P> {
         Ok(SharedSeat { pool: self.pool.clone(), member, has_sources, slices: HashMap::new() })
     }
 
-    pub(crate) fn add_unit(&self, member: u32, unit: &Arc<Unit<P>>) {
-        self.members().units.insert(member, unit.clone());
+    pub(crate) fn add_unit(&self, member: u32, unit: &Arc<Unit<P>>, is_connected: bool) {
+        let seat = Seat { unit: unit.clone(), is_connected };
+        self.members().seats.insert(member, seat);
     }
 
     /// Takes an endpoint off that is about to be closed. What was arriving there for a receive
     /// of this context completes as canceled; what waits there for one is dropped.
     pub(crate) fn remove_unit(&self, unit: &Arc<Unit<P>>) {
-        self.members().units.retain(|_, known| !Arc::ptr_eq(known, unit));
+        let mut members = self.members();
+        members.seats.retain(|_, seat| !Arc::ptr_eq(&seat.unit, unit));
+        if members.seats.is_empty() {
+            members.vector = None;
+        }
+        drop(members);
         // If it is closed there is nothing to let go of.
         let _ = unit.with(|engine| engine.leave_shared());
     }
@@ -174,8 +202,11 @@ impl<P: Provider> SharedReceive<P> {
 
     /// Whether receives may be for one peer: their source "applies only to connectionless endpoints
     /// with the FI_DIRECTED_RECV capability enabled, otherwise this field is ignored" (fi_tagged(3)).
+    /// Where there are endpoints of both kinds, what is for one peer comes to the connectionless ones.
     fn is_directed(&self) -> bool {
-        self.directed.load(Ordering::Relaxed) && !self.connected.load(Ordering::Relaxed)
+        let sources =
+            self.connectionless.load(Ordering::Relaxed) || !self.connected.load(Ordering::Relaxed);
+        self.directed.load(Ordering::Relaxed) && sources
     }
 
     /// Has receives be for anybody, until an endpoint is bound that can say whom they are for: for who
@@ -224,6 +255,7 @@ impl<P: Provider> SharedReceive<P> {
         }
         if let Pieces::Many(pieces) = &post.pieces
             && pieces.len() > IOV_LIMIT
+            && !post.flags.contains(Flags::DISCARD)
         {
             return Err(PostError::TooManyPieces { count: pieces.len(), limit: IOV_LIMIT });
         }
@@ -243,7 +275,7 @@ impl<P: Provider> SharedReceive<P> {
             let key = auth_key_number(address).ok_or(unknown)?;
             return self.pool.lock().source_by(key).ok_or(unknown);
         }
-        let vector = self.vector.get().ok_or(unknown)?;
+        let vector = self.members().vector.clone().ok_or(unknown)?;
         let known = vector.get(address).ok_or(unknown)?;
         let key = vector.key_of(address).ok_or(unknown)?;
         let mut pool = self.pool.lock();
@@ -335,19 +367,19 @@ impl<P: Provider> SharedReceive<P> {
 
     /// The endpoint of that name, while it is open.
     pub(super) fn member(&self, member: u32) -> Option<Arc<Unit<P>>> {
-        self.members().units.get(&member).cloned()
+        self.members().seats.get(&member).map(|seat| seat.unit.clone())
     }
 
     /// All endpoints that are open.
     pub(super) fn all_members(&self) -> Vec<Arc<Unit<P>>> {
-        self.members().units.values().cloned().collect()
+        self.members().seats.values().map(|seat| seat.unit.clone()).collect()
     }
 
     /// The one that was enabled first, of those that are open.
     pub(super) fn first_member(&self) -> Option<Arc<Unit<P>>> {
         let members = self.members();
-        let first = members.units.iter().min_by_key(|(member, _)| **member);
-        first.map(|(_, unit)| unit.clone())
+        let first = members.seats.iter().min_by_key(|(member, _)| **member);
+        first.map(|(_, seat)| seat.unit.clone())
     }
 
     /// The value of an option. Units: bytes.

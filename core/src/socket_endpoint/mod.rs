@@ -338,6 +338,7 @@ fn options_for(kind: SocketKind, options: EndpointOptions) -> EndpointOptions {
         receive_flags: Flags::empty(),
         shares_transmit: false,
         shares_receive: false,
+        buffered: false,
         connected: kind == SocketKind::Stream,
         datagrams: kind == SocketKind::Datagram,
         under_socket: true,

@@ -149,6 +149,9 @@ unsafe fn insert_each(
     let mut id_at = |at: usize| unsafe { fi_addr.add(at).read() };
     // "Because insertions occur at a pre-determined index, the fi_addr parameter may be NULL."
     let mut marks = if fi_addr.is_null() { Marks::Places } else { Marks::None };
+    if flags.contains(AddressVectorFlags::AUTH_KEY) && !state.vector.has_auth_keys() {
+        return Err(AddressVectorError::NoAuthKeys.into());
+    }
     if flags.contains(AddressVectorFlags::USER_ID) {
         if fi_addr.is_null() {
             return Err(Failure::null("where the user ids are"));
@@ -160,9 +163,6 @@ unsafe fn insert_each(
     } else if flags.contains(AddressVectorFlags::AUTH_KEY) {
         if fi_addr.is_null() {
             return Err(Failure::null("where the handles of the keys are"));
-        }
-        if !state.vector.has_auth_keys() {
-            return Err(AddressVectorError::NoAuthKeys.into());
         }
         marks = Marks::AuthKeys(&mut id_at);
     }

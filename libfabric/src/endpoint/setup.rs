@@ -7,6 +7,7 @@ use std::{
 
 use kestrel::{Domain, Endpoint, objects};
 use kestrel_core::{
+    completion_queue::store::Sharing,
     endpoint::{DefaultFlags, EndpointOptions},
     error::Errno,
     flags::Flags,
@@ -130,6 +131,11 @@ unsafe fn open_core(
     let options = || options_with(info, context);
     if info.endpoint.kind != EndpointType::Msg {
         return Ok((Endpoint::open(domain, options())?, None));
+    }
+    if domain.sharing() == Sharing::Exclusive {
+        // Its completion queues are for one thread, and who reads an event queue is another.
+        let reason = "the domain was opened with FI_THREAD_DOMAIN for another type of endpoint";
+        return Err(Failure::new(Errno::INVAL, reason));
     }
     // SAFETY: the caller vouches for it.
     Ok(match unsafe { Origin::of(info.handle as *mut Fid) }? {

@@ -120,3 +120,21 @@ fn a_request_is_rejected_after_its_endpoint_failed() {
     assert_eq!(place.reject(null_mut(), b""), code::INVAL);
     place.close();
 }
+
+/// "A rejected or failed connection request will generate an error event", also if who accepted it is
+/// closed before its caller has heard of it.
+#[test]
+fn who_accepts_and_goes_is_told_of() {
+    let Some(host) = host("who_accepts_and_goes_is_told_of") else { return };
+    let place = Place::listening(host);
+    let caller = place.caller(b"");
+    let acceptor = place.acceptor(&place.request(caller));
+    assert_eq!(acceptor.accept(&[]), 0);
+    acceptor.close();
+    drive_until_error(place.events, caller.eq);
+    assert_eq!(read_error(caller.eq), (CONNREFUSED, Vec::new()));
+    let why = words(caller.eq, CONNREFUSED, 256);
+    assert!(why.contains("went at once"), "{why}");
+    caller.close();
+    place.close();
+}

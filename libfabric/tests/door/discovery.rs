@@ -133,10 +133,12 @@ fn older_applications_have_no_keys() {
             let hints = (host.dupinfo)(null());
             let attr = &mut *(*hints).ep_attr;
             (attr.auth_key, attr.auth_key_size) = auth_key(b"key");
+            set_domain_key(&mut *hints, b"key");
             (*(*hints).fabric_attr).prov_name = libc::strdup(c"kestrel".as_ptr());
             let place = &raw mut found;
             assert_eq!((host.getinfo)(version, null(), null(), 0, hints, place), 0);
             assert_eq!((*(*found).ep_attr).auth_key_size, size);
+            assert_eq!((*(*found).domain_attr).auth_key_size, size);
             (host.freeinfo)(hints);
             (host.freeinfo)(found);
         }

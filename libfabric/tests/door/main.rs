@@ -17,6 +17,7 @@ mod collectives;
 mod completion_order;
 mod connection_ends;
 mod connection_errors;
+mod connection_threads;
 mod connections;
 mod context_memory;
 mod context_pairs;

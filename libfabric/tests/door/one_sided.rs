@@ -230,9 +230,13 @@ fn a_key_is_given_once() {
 fn a_side_can_what_its_own_attributes_say() {
     let Some(host) = host("a_side_can_what_its_own_attributes_say") else { return };
     let mut world = World::empty(host, |hints| {
-        hints.caps = flag::MSG | flag::RMA;
+        hints.caps = flag::MSG | flag::TAGGED | flag::RMA;
+        let messages = flag::MSG | flag::SEND;
         // SAFETY: hints have all attributes.
-        unsafe { (*hints.rx_attr).caps = flag::MSG | flag::RECV | flag::RMA | flag::REMOTE_READ };
+        unsafe {
+            (*hints.tx_attr).caps = messages | flag::RMA | flag::READ | flag::WRITE;
+            (*hints.rx_attr).caps = flag::TAGGED | flag::RECV | flag::RMA | flag::REMOTE_READ;
+        }
     });
     let from = world.add_node(&mut cq_attr(), 0);
     world.add_node(&mut cq_attr(), 0);
@@ -250,6 +254,13 @@ fn a_side_can_what_its_own_attributes_say() {
         assert_eq!((ops.read)(from.ep, place, 8, none, 1, 0, 17, none), 0);
         world.completion(from);
         assert_eq!((&raw const word).read_volatile(), 0, "read, and not written before");
+        // Messages are what it sends, and tagged ones what it receives.
+        let (ops, tagged) = (&*(*from.ep).msg, &*(*from.ep).tagged);
+        let refused = code::OPNOTSUPP as isize;
+        assert_eq!((tagged.inject)(from.ep, place, 8, 1, 5), refused);
+        assert_eq!((ops.recv)(from.ep, place, 8, none, u64::MAX, none), refused);
+        assert_eq!((tagged.recv)(from.ep, place, 8, none, u64::MAX, 5, 0, none), 0);
+        assert_eq!((ops.inject)(from.ep, place, 8, 1), 0);
     }
     assert_eq!(close(mr), 0);
 }

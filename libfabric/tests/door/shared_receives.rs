@@ -8,7 +8,7 @@ use crate::{
     code,
     connections::{CONNECTED, End, Place, SHUTDOWN, are_told},
     contexts::{
-        SHARED, close_sharers, completion, open_shared, open_sharers, open_srx, share,
+        SHARED, close_sharers, completion, open_shared, open_sharer, open_sharers, open_srx, share,
         sharing_world,
     },
     control::flags_of,
@@ -331,5 +331,44 @@ fn endpoints_that_share_receives_share_a_vector() {
     }
     // Nobody is called that.
     assert_eq!(asked.receive(&mut rooms[0], 77, 0), code::INVAL as isize);
+    // When they are closed, others may have another one.
+    for node in world.nodes.drain(..) {
+        assert_eq!((close(node.ep), close(node.cq)), (0, 0));
+    }
+    // SAFETY: as above.
+    unsafe {
+        ((*(*world.info).ep_attr).tx_ctx_cnt, (*(*world.info).ep_attr).rx_ctx_cnt) =
+            (SHARED, SHARED);
+    }
+    let next = open_sharer(&world, &[other.av.cast(), stx.cast(), srx]);
+    world.nodes.push(next);
+    close_sharers(&mut world, stx, srx);
+}
+
+/// "Flags that control the operation of operations submitted against the context": its own, and not
+/// those of what its domain was opened with.
+#[test]
+fn a_shared_context_inherits_no_flags() {
+    let Some(host) = host("a_shared_context_inherits_no_flags") else { return };
+    let mut world = World::empty(host, |hints| {
+        share(hints, kind::RDM);
+        hints.caps = flag::MSG | flag::MULTI_RECV;
+        // SAFETY: hints have all attributes.
+        unsafe { (*hints.rx_attr).op_flags = flag::MULTI_RECV };
+    });
+    // SAFETY: the info has all attributes.
+    unsafe { (*(*world.info).rx_attr).op_flags = 0 };
+    let (stx, srx) = open_shared(&world);
+    let nodes = open_sharers(&mut world, stx, srx);
+    let (asked, mut rooms) = (Node { ep: srx, cq: null_mut() }, [[0_u8; 1 << 10]; 2]);
+    for (context, room) in rooms.iter_mut().enumerate() {
+        assert_eq!(asked.receive(room, ANY, context), 0);
+    }
+    for context in [0, 1] {
+        assert_eq!(nodes[0].send(&[7; 8], 1, 9), 0);
+        let (entry, _) = completion(nodes[1], &nodes);
+        assert_eq!((entry.op_context as usize, entry.flags & flag::MULTI_RECV), (context, 0));
+        world.completion(nodes[0]);
+    }
     close_sharers(&mut world, stx, srx);
 }

@@ -12,6 +12,7 @@ use kestrel_tests::process::{Peer, child_role, listen_to_parent, say};
 
 use crate::{
     abi::{attributes::AvAttr, fid::FidEp, info::Info},
+    auth_keys::AUTH_KEY,
     code,
     connections::name,
     contexts::{completion, open_sep},
@@ -154,6 +155,9 @@ fn completions_tell_user_ids() {
     let vector = Vector::open(&world, 0);
     let node = node_with(&world, &vector);
     let mut fi_addr = 4711;
+    let keyed = insert_name(&vector, &name_of(node.ep), &mut fi_addr, USER_ID | AUTH_KEY);
+    assert_eq!(keyed, code::INVAL, "a vector without keys");
+    fi_addr = 4711;
     assert_eq!(insert_name(&vector, &name_of(node.ep), &mut fi_addr, USER_ID), 1);
     assert_eq!((fi_addr, source_of_own(node, 0)), (0, 4711));
     // By its service, and among those of its node, as well.

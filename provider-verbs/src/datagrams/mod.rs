@@ -337,6 +337,10 @@ impl<V: Verbs> Transport for UdTransport<V> {
         self.send_to_group(group, head, word, words, payload)
     }
 
+    fn group_room(&self) -> usize {
+        if self.failed { 0 } else { self.queue.room(&self.sends).min(self.sends.free_count()) }
+    }
+
     fn has_event(&self) -> bool {
         self.shared.events_pending() || !self.events.is_empty()
     }

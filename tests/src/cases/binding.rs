@@ -9,6 +9,7 @@ use kestrel_core::{
     event_queue::{Event, EventRead},
     flags::Flags,
     info::traffic_class_of_dscp,
+    protocol::atomic::{AtomicCall, AtomicOperation, Datatype, Form},
     scalable_endpoint::ScalableEndpoint,
     transport::Provider,
 };
@@ -17,6 +18,7 @@ use crate::bed::{Bed, Options, open_vector, pattern, same};
 use crate::completion::read_each;
 use crate::contexts::counts;
 use crate::link::{self, End, Listener};
+use crate::one_sided::Atomic;
 
 const BOTH: Flags = Flags::TRANSMIT.union(Flags::RECV);
 
@@ -41,6 +43,34 @@ pub fn what_is_bound_twice_is_refused<P: Provider>(bed: &Bed<P>) {
         let refused = endpoint.bind_completion_queue(&queue, flags).unwrap_err();
         assert_eq!(refused.errno(), Errno::BADFLAGS);
     }
+}
+
+/// tx_attr and rx_attr give "fine grained control over the … capabilities associated with an endpoint":
+/// what one side can is nothing to the other.
+pub fn a_side_can_what_its_own_attributes_say<P: Provider>(bed: &Bed<P>) {
+    let transmits = Flags::MSG | Flags::RMA | Flags::READ | Flags::SEND;
+    let receives = Flags::TAGGED | Flags::ATOMIC | Flags::REMOTE_READ | Flags::RECV;
+    let options = Options {
+        endpoint: EndpointOptions {
+            capabilities: transmits | receives,
+            transmit_capabilities: transmits,
+            receive_capabilities: receives,
+            ..EndpointOptions::default()
+        },
+        ..Options::default()
+    };
+    let world = bed.world_with(1, &options);
+    let endpoint = &world.nodes[0].endpoint;
+    let cannot = |missing| PostError::NotCapable { missing };
+    assert_eq!(endpoint.inject_tagged(&[1], 0, 5), Err(cannot(Flags::TAGGED)));
+    let refused = endpoint.receive(vec![0; 8], 0, 1).unwrap_err().error;
+    assert_eq!(refused, cannot(Flags::MSG));
+    let (datatype, form) = (Datatype::Uint64, Form::Fetch);
+    let fetch = Atomic::new(AtomicCall { operation: AtomicOperation::Read, datatype, form });
+    assert_eq!(world.nodes[0].post_atomic(0, &fetch), Err(cannot(Flags::ATOMIC)));
+    assert_eq!(cannot(Flags::ATOMIC).errno(), Errno::OPNOTSUPP);
+    endpoint.inject(&[1], 0).unwrap();
+    endpoint.receive_tagged(vec![0; 8], 0, 5, 0, 3).unwrap();
 }
 
 pub fn another_domains_objects_are_refused<P: Provider>(bed: &Bed<P>) {

@@ -2,29 +2,102 @@
 //! the other. Reference: fi_endpoint(3), "SCALABLE ENDPOINTS": "Transmit contexts are independent
 //! transmit queues"; `fi_close`, `fi_cancel`, options.
 
+use std::{sync::Arc, time::Instant};
+
 use kestrel_core::{
+    address_vector::{AddressVector, AddressVectorAttributes, FI_ADDR_UNSPEC},
     completion_queue::Entry,
     domain::DomainOptions,
-    endpoint::{Endpoint, EndpointError, OptionName, PostError},
+    endpoint::{Endpoint, EndpointError, EndpointOptions, OptionName, PostError},
     error::{Errno, HasErrno},
     flags::Flags,
     memory_region::{MemoryRange, MemoryRegionAttributes},
     operation::SendPost,
+    scalable_endpoint::ScalableEndpoint,
     transport::Provider,
 };
 
 use crate::{
-    bed::{Bed, Memory, pattern, same},
+    bed::{Bed, Memory, Receive, pattern, same},
     completion::Done,
-    contexts::{Context, Portal, counts, naming, next, nothing_more, two},
+    contexts::{Context, Portal, counts, named, naming, next, nothing_more, two},
     node::says_gone,
-    scale::scaled,
+    scale::{PATIENCE, scaled},
 };
 
 const LONG: usize = 4 << 20;
 
 /// Whom the other one of [`two`] knows as 1.
 const OTHER: u64 = 1;
+
+/// A context that does not name receive contexts sends to the first, whatever an address names; and
+/// neither it nor the one that comes after it goes where the other has gone.
+pub fn a_context_that_is_opened_again_names_by_itself<P: Provider>(bed: &Bed<P>) {
+    let [ours, theirs] = two(bed, counts(1, 1), counts(1, 2));
+    let Portal { endpoint, vector: _vector, mut transmit, receive } = ours;
+    let names = |context: &Context<P>| {
+        context.endpoint.inject(&[1; 8], named(OTHER, 1)).unwrap();
+        for into in &theirs.receive {
+            into.endpoint.receive(vec![0; 8], FI_ADDR_UNSPEC, 3).unwrap();
+        }
+        let start = Instant::now();
+        let index = loop {
+            [context, &receive[0]].into_iter().for_each(Context::poll);
+            theirs.poll();
+            if let Some(index) = theirs.receive.iter().position(|into| into.taken().is_some()) {
+                break index;
+            }
+            assert!(start.elapsed() < PATIENCE, "in vain: a message");
+        };
+        theirs.receive[1 - index].endpoint.cancel(3).unwrap();
+        let canceled = next(&theirs.receive[1 - index], &[&theirs]);
+        assert_eq!(canceled.bad(Errno::CANCELED).context, 3);
+        index
+    };
+    assert_eq!(names(&transmit[0]), 1);
+    for (options, expected) in [(EndpointOptions::default(), 0), (naming(), 1)] {
+        transmit.pop().unwrap().endpoint.close();
+        let again = endpoint.transmit_context(0, options).unwrap();
+        transmit.push(Context::enabled(again, Flags::TRANSMIT));
+        assert_eq!(names(&transmit[0]), expected);
+    }
+}
+
+/// The contexts of an endpoint have the same keys: those of its vector when the first was enabled, which
+/// are not removed before the endpoint is closed.
+pub fn contexts_have_the_keys_of_the_first<P: Provider>(bed: &Bed<P>) {
+    let domain = bed.domain(DomainOptions::default());
+    let attributes = AddressVectorAttributes { auth_keys: true, ..Default::default() };
+    let vector = Arc::new(AddressVector::open(attributes).unwrap());
+    let options = EndpointOptions { vector_keys: true, ..EndpointOptions::default() };
+    let endpoint = ScalableEndpoint::open(&domain, options.clone(), counts(2, 2)).unwrap();
+    endpoint.bind_address_vector(&vector).unwrap();
+    let first = vector.insert_auth_key(b"first").unwrap();
+    let transmit = endpoint.transmit_context(0, options.clone()).unwrap();
+    let transmit = Context::enabled(transmit, Flags::TRANSMIT);
+    let later = vector.insert_auth_key(b"later").unwrap();
+    let receive = [0, 1].map(|index| {
+        let context = endpoint.receive_context(index, options.clone()).unwrap();
+        Context::enabled(context, Flags::RECV)
+    });
+    let memory = Memory::zeroed(8);
+    for context in &receive {
+        let by_key = |from| {
+            let flags = Flags::AUTH_KEY;
+            let post = Receive { pieces: memory.all(), from, flags, ..Receive::default() };
+            context.endpoint.post_receive(post.post())
+        };
+        assert_eq!(by_key(later), Err(PostError::UnknownAddress { address: later }));
+        by_key(first).unwrap();
+    }
+    vector.remove_auth_keys(&[later]).unwrap();
+    for context in receive.iter().chain([&transmit]) {
+        context.endpoint.close();
+    }
+    assert_eq!(vector.remove_auth_keys(&[first]).unwrap_err().errno(), Errno::BUSY);
+    endpoint.close().unwrap();
+    vector.remove_auth_keys(&[first]).unwrap();
+}
 
 /// Polls both so often, which leaves what is under way at another point each time.
 fn poll_some<P: Provider>(all: &[&Portal<P>], rounds: usize) {

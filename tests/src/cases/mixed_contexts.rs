@@ -1,11 +1,12 @@
 //! A shared context of one direction beside several contexts of the other. Reference: fi_endpoint(3),
 //! "SHARED CONTEXTS": "an endpoint may use a shared context of one type, but a scalable set of
-//! contexts of the alternate type."
+//! contexts of the alternate type." And a context that endpoints of different types share.
 
 use std::sync::Arc;
 
 use kestrel_core::{
     address_vector::FI_ADDR_UNSPEC,
+    completion_counter::CompletionCounter,
     completion_queue::CompletionQueue,
     domain::{Domain, DomainOptions},
     endpoint::{Endpoint, EndpointError, EndpointOptions, PostError},
@@ -14,11 +15,13 @@ use kestrel_core::{
     scalable_endpoint::ScalableEndpoint,
     shared_context::{SharedTransmit, receive::SharedReceive},
     transport::Provider,
+    triggered::Threshold,
 };
 
-use crate::bed::{Bed, open_vector, pattern, same};
+use crate::bed::{Bed, Memory, Options, Receive, open_vector, pattern, same};
 use crate::completion::Done;
 use crate::contexts::{Context, Portal, counts, named, naming, next, nothing_more, sharing};
+use crate::link::{self, End, Listener};
 use crate::scale::PATIENCE;
 
 const LENGTHS: [usize; 3] = [8, 5_000, 300_000];
@@ -210,6 +213,93 @@ pub fn what_came_before_its_context_takes_a_shared_receive<P: Provider>(bed: &Be
     assert_eq!(shared.close().unwrap_err().errno(), Errno::BUSY, "the endpoint is open");
     endpoint.close().unwrap();
     shared.close().unwrap();
+}
+
+/// A receive that waits for a counter may be due within a poll of the engine that it goes to.
+pub fn a_shared_receive_is_due_within_a_poll<P: Provider>(bed: &Bed<P>) {
+    let domain = bed.domain(DomainOptions::default());
+    let triggered =
+        EndpointOptions { capabilities: naming().capabilities | Flags::TRIGGER, ..naming() };
+    let shared = SharedReceive::open(&domain, triggered).unwrap();
+    let options = EndpointOptions { shares_receive: true, ..naming() };
+    let endpoint = ScalableEndpoint::open(&domain, options.clone(), counts(1, 1)).unwrap();
+    let vector = open_vector();
+    endpoint.bind_address_vector(&vector).unwrap();
+    // The context that transmits comes first, before anything says what receives are like.
+    let transmit = endpoint.transmit_context(0, options.clone()).unwrap();
+    let transmit = Context::enabled(transmit, Flags::TRANSMIT);
+    endpoint.bind_shared_receive(&shared).unwrap();
+    let receive = endpoint.receive_context(0, options).unwrap();
+    let counter = CompletionCounter::open(&domain);
+    receive.bind_counter(&counter, Flags::RECV).unwrap();
+    let receive = Context::enabled(receive, Flags::RECV);
+    vector.insert_one(endpoint.address()).unwrap();
+    let send = |tag: u64| {
+        transmit.endpoint.inject_tagged(&[tag as u8; 8], 0, tag).unwrap();
+        (0..50).for_each(|_| [&transmit, &receive].into_iter().for_each(Context::poll));
+    };
+    send(7);
+    let into = Memory::zeroed(8);
+    let due = Receive { pieces: into.all(), tag: Some((7, 0)), context: 7, ..Receive::default() };
+    let when = Threshold { counter: counter.clone(), value: 1, work: None };
+    shared.trigger_receive(due.post(), &when).unwrap();
+    shared.receive_tagged(vec![0; 8], FI_ADDR_UNSPEC, 9, 0, 9).unwrap();
+    send(9);
+    let start = std::time::Instant::now();
+    let mut found = Vec::new();
+    while found.len() < 2 {
+        found.extend(receive.taken().map(Done::context));
+        transmit.poll();
+        assert!(start.elapsed() < PATIENCE, "in vain: {found:?}");
+    }
+    found.sort_unstable();
+    assert_eq!((found, into.bytes(), counter.read()), (vec![7, 9], vec![7; 8], 2));
+}
+
+/// "Applies only to connectionless endpoints": what is for one peer comes to those that are, and what
+/// is for anybody comes to all.
+pub fn endpoints_of_two_types_share_receives<P: Provider>(bed: &Bed<P>) {
+    let domain = bed.domain(DomainOptions::default());
+    let shared = SharedReceive::open(&domain, EndpointOptions::default()).unwrap();
+    let listener = Listener::listening(bed);
+    let caller = End::calling(bed, listener.passive.address(), &[]);
+    let request = listener.take(&[&caller]);
+    let accepting = EndpointOptions { shares_receive: true, ..link::options() };
+    let acceptor = Endpoint::open_for(&domain, accepting, request).unwrap();
+    acceptor.bind_shared_receive(&shared).unwrap();
+    let acceptor = End::over(&domain, acceptor);
+    acceptor.endpoint.accept(&[]).unwrap();
+    caller.connected(&[&acceptor, &listener]);
+    acceptor.connected(&[&caller, &listener]);
+    let plain = Endpoint::open(&domain, sharing()).unwrap();
+    let vector = open_vector();
+    plain.bind_shared_receive(&shared).unwrap();
+    plain.bind_address_vector(&vector).unwrap();
+    let plain = Context::enabled(plain, Flags::TRANSMIT | Flags::RECV);
+    let senders = [(); 2].map(|()| bed.stranger(&Options::default()));
+    for sender in &senders {
+        assert_eq!(sender.vector.insert_one(plain.endpoint.address()), Ok(0));
+        vector.insert_one(sender.endpoint.address()).unwrap();
+    }
+    let comes_from = |source: usize| {
+        senders[source].endpoint.inject(&[1; 8], 0).unwrap();
+        let start = std::time::Instant::now();
+        loop {
+            senders[source].poll();
+            if let Some(done) = plain.taken() {
+                assert_eq!(done.source, source as u64);
+                break done.context();
+            }
+            assert!(start.elapsed() < PATIENCE, "in vain: a message from {source}");
+        }
+    };
+    shared.receive(vec![0; 8], 0, 1).unwrap();
+    shared.receive(vec![0; 8], FI_ADDR_UNSPEC, 2).unwrap();
+    assert_eq!(comes_from(1), 2, "the first receive is for another");
+    shared.receive(vec![0; 8], FI_ADDR_UNSPEC, 3).unwrap();
+    caller.endpoint.inject(&[2; 8], 0).unwrap();
+    assert_eq!(acceptor.done(&[&caller]).context(), 3);
+    assert_eq!(comes_from(0), 1);
 }
 
 /// "Endpoints associated with a shared transmit context must use a subset of the transmit context's

@@ -57,6 +57,26 @@ fn send<P: Provider>(world: &World<P>, from: usize, to: &Group<P>, bytes: &[u8],
     assert_eq!(world.sent(from).context(), context);
 }
 
+/// "A lower bound on the number of transmit operations that may be posted … without that operation
+/// returning -FI_EAGAIN" (fi_endpoint(3), `fi_tx_size_left`), to groups as well.
+pub fn what_is_left_may_be_sent_to_a_group<P: Provider>(bed: &Bed<P>) {
+    let (world, _queue) = world(bed, 2);
+    let [from, to] = &world.nodes[..] else { unreachable!("there are two") };
+    let group = new_group();
+    let (ours, _theirs) = (join(from, group, Flags::empty()), join(to, group, Flags::empty()));
+    let memory = Memory::from(pattern(1, 500));
+    let send = Send { pieces: memory.all(), flags: Flags::MULTICAST, ..Send::default() };
+    let mut sent = 0;
+    // More than any queue of a device's has places.
+    while sent < 5_000 {
+        for _ in 0..from.endpoint.sends_left().unwrap() {
+            from.post_send(ours.address(), &send).unwrap();
+            sent += 1;
+        }
+        world.poll(1);
+    }
+}
+
 /// All who have joined hear it, once, from its sender; who has not does not, nor does the sender.
 pub fn a_group_hears_what_is_sent_to_it<P: Provider>(bed: &Bed<P>) {
     let group = new_group();

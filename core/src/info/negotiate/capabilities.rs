@@ -6,6 +6,7 @@ use crate::info::modes::{MemoryRegionMode, Mode};
 use crate::info::offer::UNKEYED_CAPS;
 use crate::info::rejection::bits_text;
 use crate::info::values::ApiVersion;
+use crate::socket_endpoint::SocketKind;
 
 /// "Primary capabilities must explicitly be requested by an application, and a provider must
 /// enable support for only those primary capabilities which were selected."
@@ -112,12 +113,14 @@ impl Negotiation<'_> {
 
     /// Messages are buffered for applications that say that they can handle it: "applications
     /// that can handle message processing from network allocated data buffers can set this mode
-    /// bit". Who sets bits that mean nothing, as with `~0`, asks for nothing in particular.
+    /// bit". Who sets bits that mean nothing, as with `~0`, asks for nothing in particular. Calls
+    /// of sockets are over when they return, so that nothing could announce a message.
     pub(super) fn buffering(&mut self, api_version: ApiVersion) {
         let (whole, receive) = (self.hints.mode, self.hints.receive.mode);
         let narrowed = receive.is_empty() || receive.contains(Mode::BUFFERED_RECV);
         let asked = whole.contains(Mode::BUFFERED_RECV) && narrowed && Mode::all().contains(whole);
-        if asked && api_version.major() < 2 {
+        let announced = SocketKind::of(self.offer.maximum.endpoint.kind).is_none();
+        if asked && announced && api_version.major() < 2 {
             self.info.mode |= Mode::BUFFERED_RECV;
             self.info.receive.mode |= Mode::BUFFERED_RECV;
         }

@@ -134,10 +134,19 @@ impl Negotiation<'_> {
             let offered = "no shared receives where messages are buffered";
             self.reject("ep_attr->rx_ctx_cnt", "FI_SHARED_CONTEXT", offered);
         }
-        // Any mask of any bits is matched, so whatever fields are asked for exist. No bit is
-        // ignored: the first field is all that is left above the others.
-        if let Some(format) = asked.tag_format.filter(|&format| format != 0) {
-            self.info.endpoint.tag_format = format | u64::MAX << format.ilog2();
+        self.tag_format(asked.tag_format.unwrap_or(0));
+    }
+
+    /// Any mask of any bits is matched, so whatever fields are asked for exist where there are
+    /// tags. No bit is ignored: the first field is all that is left above the others.
+    fn tag_format(&mut self, asked: u64) {
+        let tags = self.offer.maximum.endpoint.tag_format != 0;
+        match asked.checked_ilog2() {
+            Some(first) if tags => self.info.endpoint.tag_format = asked | u64::MAX << first,
+            Some(_) => {
+                self.reject("ep_attr->mem_tag_format", format!("{asked:#x}"), "no tags");
+            }
+            None => {}
         }
     }
 

@@ -249,6 +249,16 @@ fn messages_are_buffered_for_who_asks_until_version_two() {
         assert_eq!(accepted(hints).mode, Mode::empty(), "{hints:?}");
     }
     assert_eq!(negotiate(&Offer::rdm(), Some(&buffered), V2).unwrap().mode, Mode::empty());
+    for sockets in [Offer::stream(), Offer::socket_datagrams(1 << 12)] {
+        let mut hints = buffered.clone();
+        hints.endpoint.kind = sockets.maximum.endpoint.kind;
+        let info = negotiate(&sockets, Some(&hints), V1_17).unwrap();
+        assert_eq!(
+            (info.mode, info.receive.mode),
+            (Mode::empty(), Mode::empty()),
+            "no completions"
+        );
+    }
     let variable = Hints::new().caps(Flags::MSG | Flags::VARIABLE_MSG);
     let info = accepted(&variable);
     assert!(info.caps.contains(Flags::VARIABLE_MSG) && info.receive.caps == info.caps & RX_CAPS);
@@ -426,6 +436,8 @@ fn contexts_names_and_the_rest() {
     assert_eq!(answer, 0xffff_ffff_ffff_f0ff, "leading zeroes are bits that are ignored");
     tags.endpoint.tag_format = Some(1 << 63);
     assert_eq!(negotiate(&offer, Some(&tags), V1_17).unwrap().endpoint.tag_format, 1 << 63);
+    let refused = negotiate(&Offer::datagrams(4096), Some(&tags), V1_17).unwrap_err();
+    assert_eq!(refused[0].field, "ep_attr->mem_tag_format", "datagrams have no tags");
 }
 
 /// The hints of Open MPI 4.1's `mtl/ofi` and of MPICH's `ch4:ofi`, as `notes/clients.md` has them.
