@@ -81,7 +81,7 @@ def test_pair(line: str, tmp_path: Path) -> None:
 
 
 @not_quick
-@pytest.mark.parametrize("line", MORE)
+@pytest.mark.parametrize("line", parameters(MORE))
 def test_pair_that_no_list_has(line: str, tmp_path: Path) -> None:
     play_pair(line, tmp_path)
 
