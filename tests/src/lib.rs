@@ -275,7 +275,8 @@ macro_rules! conformance {
                 operations_play_in_order;
             connection_events:
                 a_connection_is_told_of_before_the_next_request,
-                who_accepts_and_goes_is_told_of;
+                who_accepts_and_goes_is_told_of,
+                who_accepted_goes_while_the_listener_is_driven;
             connections:
                 data_travels_both_ways,
                 every_call_works_over_a_connection,

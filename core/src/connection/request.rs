@@ -8,7 +8,7 @@ use std::sync::{
 use crate::{
     address::Address,
     connection::{ConnectionError, manager::Promise},
-    engine::unit::Unit,
+    engine::{submission::Submission, unit::Unit},
     transport::Provider,
 };
 
@@ -103,8 +103,9 @@ impl<P: Provider> Promise for Acceptance<P> {
 impl<P: Provider> Drop for Acceptance<P> {
     fn drop(&mut self) {
         if !self.is_kept {
-            // If the listener is gone, so is its lane, which the caller sees.
-            let _ = self.unit.with(|engine| engine.withdraw(self.handle));
+            // Maybe from within that very engine, which lets acceptors catch up. If the listener is
+            // gone, so is its lane, which the caller sees.
+            self.unit.submit_due(Submission::Withdrawn(self.handle));
         }
     }
 }

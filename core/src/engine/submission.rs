@@ -31,6 +31,8 @@ pub(crate) enum Submission {
     },
     /// A receive of a shared context, for a message that waits here.
     Handed(Box<Handed>),
+    /// The name of a request that was accepted, by an endpoint that has gone.
+    Withdrawn(u64),
     /// Operations that found no room here wait beside.
     Overflow,
 }
@@ -96,7 +98,7 @@ impl<'a> Unowned<'a> {
         match &self.submission {
             Submission::Send { post, .. } | Submission::Receive { post, .. } => post.context,
             Submission::Remote { operation, .. } => operation.context,
-            Submission::Handed(_) | Submission::Overflow => 0,
+            Submission::Handed(_) | Submission::Withdrawn(_) | Submission::Overflow => 0,
         }
     }
 
@@ -150,7 +152,7 @@ impl Submission {
                 Some(&mut post.owner)
             }
             Submission::Remote { operation, .. } => Some(&mut operation.owner),
-            Submission::Handed(_) | Submission::Overflow => None,
+            Submission::Handed(_) | Submission::Withdrawn(_) | Submission::Overflow => None,
         }
     }
 }
@@ -169,6 +171,7 @@ impl<T: Transport> Engine<T> {
             }
             Submission::Remote { operation, to } => self.remote_submitted(to, *operation),
             Submission::Handed(handed) => handed.give(self),
+            Submission::Withdrawn(handle) => self.withdraw(handle),
             Submission::Overflow => {}
         }
     }
@@ -185,7 +188,7 @@ impl<T: Transport> Engine<T> {
                 self.fail_receive(receive, None, 0, why);
             }
             Submission::Remote { operation, .. } => self.fail_unsent_remote(*operation, why),
-            Submission::Handed(_) | Submission::Overflow => {}
+            Submission::Handed(_) | Submission::Withdrawn(_) | Submission::Overflow => {}
         }
     }
 }

@@ -292,10 +292,18 @@ impl<T: Transport> Engine<T> {
     }
 
     fn arrive_accept(&mut self, peer: PeerIndex, nonce: u64, data: Vec<u8>) -> bool {
-        let asked = self.connection_in(Stage::Asked).filter(|asked| asked.nonce == nonce);
-        let Some(connection) = asked else {
+        let Some(connection) = self.connection().filter(|it| it.nonce == nonce) else {
             return false;
         };
+        match connection.stage {
+            Stage::Asked => {}
+            // Who sent this has gone, and the listener's word of it was faster.
+            Stage::Over => {
+                self.set_control(peer, Control::HangUp);
+                return true;
+            }
+            _ => return false,
+        }
         connection.stage = Stage::Confirming;
         connection.peer = Some(peer);
         connection.data = data;
@@ -315,7 +323,7 @@ impl<T: Transport> Engine<T> {
             return false;
         };
         if connection.stage != Stage::Asked {
-            // Who had accepted has gone, which its own lane said first.
+            // Who had accepted has gone, which its own lane tells, or has told.
             return flags == WITHDRAWN;
         }
         if connection.listener != Some(peer) {

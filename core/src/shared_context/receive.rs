@@ -60,6 +60,8 @@ struct Members<P: Provider> {
     /// "All connectionless endpoints associated with a shared receive context must also share
     /// the same address vector": that of the first of those that are open.
     vector: Option<Arc<AddressVector>>,
+    /// How many more are about to be enabled with it.
+    coming: usize,
 }
 
 struct Seat<P: Provider> {
@@ -68,18 +70,18 @@ struct Seat<P: Provider> {
 }
 
 impl<P: Provider> Members<P> {
-    /// Takes `vector` for that of the connectionless endpoints, if none of them is left.
+    /// Takes `vector` for that of the connectionless endpoints, if none of them is left. Keys that
+    /// receives may be directed at are numbers of one vector, so that with keys there is no other.
     fn agree_on(&mut self, vector: &Arc<AddressVector>) -> Result<(), EndpointError> {
-        let alone = self.seats.values().all(|seat| seat.is_connected);
-        match &self.vector {
-            Some(ours) if !alone && !Arc::ptr_eq(ours, vector) => {
-                Err(EndpointError::OtherAddressVector)
-            }
-            _ => {
-                self.vector = Some(vector.clone());
-                Ok(())
-            }
+        let alone = self.coming == 0 && self.seats.values().all(|seat| seat.is_connected);
+        if let Some(ours) = &self.vector
+            && !Arc::ptr_eq(ours, vector)
+            && (!alone || ours.has_auth_keys() || vector.has_auth_keys())
+        {
+            return Err(EndpointError::OtherAddressVector);
         }
+        self.vector = Some(vector.clone());
+        Ok(())
     }
 }
 
@@ -97,7 +99,12 @@ impl<P: Provider> SharedReceive<P> {
             directed: AtomicBool::new(options.capabilities.contains(Flags::DIRECTED_RECV)),
             options,
             pool: Arc::new(pool),
-            members: Mutex::new(Members { next: 0, seats: HashMap::new(), vector: None }),
+            members: Mutex::new(Members {
+                next: 0,
+                seats: HashMap::new(),
+                vector: None,
+                coming: 0,
+            }),
             binds: BindCount::default(),
             deferrals: Arc::default(),
         }))
@@ -172,6 +179,7 @@ impl<P: Provider> SharedReceive<P> {
         }
         let member = members.next;
         members.next += 1;
+        members.coming += usize::from(vector.is_some());
         // Also if nobody has said so yet: who does later finds where its messages came from.
         let directed = self.capabilities().contains(Flags::DIRECTED_RECV);
         let has_sources = vector.is_some() && directed;
@@ -180,7 +188,9 @@ impl<P: Provider> SharedReceive<P> {
 
     pub(crate) fn add_unit(&self, member: u32, unit: &Arc<Unit<P>>, is_connected: bool) {
         let seat = Seat { unit: unit.clone(), is_connected };
-        self.members().seats.insert(member, seat);
+        let mut members = self.members();
+        members.seats.insert(member, seat);
+        members.coming -= usize::from(!is_connected);
     }
 
     /// Takes an endpoint off that is about to be closed. What was arriving there for a receive
@@ -189,7 +199,7 @@ impl<P: Provider> SharedReceive<P> {
         let mut members = self.members();
         members.seats.retain(|_, seat| !Arc::ptr_eq(&seat.unit, unit));
         if members.seats.is_empty() {
-            members.vector = None;
+            members.vector.take_if(|vector| !vector.has_auth_keys());
         }
         drop(members);
         // If it is closed there is nothing to let go of.

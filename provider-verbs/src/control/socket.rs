@@ -24,7 +24,7 @@ const BACKLOG: i32 = 4096;
 /// After so long without a sign of life a peer's host counts as gone, where a device does not
 /// try for longer.
 pub const SILENCE: Duration = Duration::from_secs(5);
-/// Probes in such a time, less the first.
+/// Probes that may stay without an answer, after as long a silence as there is between them.
 const PROBES: u32 = 4;
 
 fn new_socket(address: SocketAddr) -> Result<OwnedFd, Errno> {

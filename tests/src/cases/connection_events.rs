@@ -1,12 +1,19 @@
 //! The order of what is told of connections. Reference: fi_cm(3).
 
-use std::time::{Duration, Instant};
+use std::{
+    os::fd::RawFd,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
 use kestrel_core::{
     domain::DomainOptions,
     endpoint::Endpoint,
     error::Errno,
-    event_queue::{Event, EventRead},
+    event_queue::{self, Event, EventRead},
     transport::Provider,
 };
 
@@ -70,4 +77,51 @@ pub fn who_accepts_and_goes_is_told_of<P: Provider>(bed: &Bed<P>) {
         assert_eq!((done.errno, done.context), (Some(Errno::CANCELED), 1));
     }
     assert!(listener.has_nothing());
+}
+
+/// Closes an endpoint once it was driven so often.
+struct Closing<P: Provider> {
+    endpoint: Arc<Endpoint<P>>,
+    rounds: AtomicUsize,
+}
+
+impl<P: Provider> event_queue::Driven for Closing<P> {
+    fn drive(&self) -> bool {
+        let now = self.rounds.fetch_add(1, Ordering::Relaxed) == 1;
+        if now {
+            self.endpoint.close();
+        }
+        now
+    }
+    fn arm(&self) -> bool {
+        true
+    }
+    fn disarm(&self) {}
+    fn bell(&self) -> Option<RawFd> {
+        None
+    }
+    fn waits_for_room(&self) -> bool {
+        false
+    }
+}
+
+/// A listener has those who accepted there catch up before it tells of a further request: if one of them
+/// goes then, the listener is in the middle of something, and says so afterwards.
+pub fn who_accepted_goes_while_the_listener_is_driven<P: Provider>(bed: &Bed<P>) {
+    let listener = Listener::listening(bed);
+    let first = End::calling(bed, listener.passive.address(), &[]);
+    let acceptor = End::acceptor(bed, listener.take(&[&first]));
+    acceptor.endpoint.accept(&[]).unwrap();
+    let second = End::calling(bed, listener.passive.address(), &[]);
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(50) {
+        second.drive();
+    }
+    // Driven first by the queue, and then by the listener.
+    let closing = Closing { endpoint: acceptor.endpoint.clone(), rounds: AtomicUsize::new(0) };
+    let closing = Arc::new(closing);
+    listener.events.add_driven(closing.clone());
+    listener.request(&[&second]);
+    assert!(first.refusal(&[&listener]).contains("went at once"));
+    listener.events.remove_driven(&closing);
 }
