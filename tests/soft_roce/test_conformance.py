@@ -16,11 +16,13 @@ CONFIRMED = "/sys/class/infiniband/$SOFT_ROCE_DEVICE/ports/1/cm_tx_msgs/rtu"
 # The suite in parts, so that no part takes long where the machine is emulated. A bounded run takes
 # the first.
 PARTS = [
-    pytest.param(["messages", "truncation", "levels", "order"], id="messages"),
+    pytest.param(["messages", "truncation", "order"], id="messages"),
     pytest.param(
         ["sizes", "multi_receive", "peek", "cancel", "queues"], id="sizes", marks=pytest.mark.full
     ),
-    pytest.param(["counters", "binding", "addresses", "atomic"], id="counters", marks=pytest.mark.full),
+    pytest.param(
+        ["levels", "counters", "binding", "addresses", "atomic"], id="counters", marks=pytest.mark.full
+    ),
     pytest.param(["rma", "remote_data", "persistence", "progress"], id="rma"),
     pytest.param(["adapter_atomics"], id="atomics"),
     pytest.param(["datagrams", "datagram_contexts", "multicast"], id="datagrams"),

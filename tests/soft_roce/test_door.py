@@ -29,8 +29,8 @@ PARTS = [
         marks=pytest.mark.full,
     ),
     pytest.param(
-        ["connection_ends", "connection_errors", "connections", "datagrams", "socket_losses"]
-        + ["sockets"],
+        ["connection_ends", "connection_errors", "connection_threads", "connections"]
+        + ["datagrams", "socket_losses", "sockets"],
         id="connections",
         marks=pytest.mark.full,
     ),
