@@ -281,7 +281,7 @@ impl<V: Verbs> Provider for RcProvider<V> {
             incarnation,
             keys: (!opening.keys_follow).then(|| Keyring::only(key)),
             connect_timeout: self.connect_timeout,
-            silence_max: self.peer_timeout.max(socket::SILENCE),
+            silence_max: socket::silence_max(self.peer_timeout),
             shared: shared.clone(),
             datagrams: datagrams.as_ref().map(|(queue_pair, _)| queue_pair.number()),
             managed,

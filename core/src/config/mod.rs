@@ -214,9 +214,10 @@ pub static PARAMETERS: [Parameter; 18] = [
         kind: Kind::Integer { min: 100, max: 3_600_000 },
         default: "1500",
         unit: Unit::Milliseconds,
-        help: "How long an RDMA device at least tries to reach a peer that does not answer, until \
-               the connection fails. It sends seven times in this time, so that longer values \
-               outlast longer outages, and take longer to repeat a packet that was lost.",
+        help: "How long a peer of an RDMA device at least may not answer, until the connection \
+               fails. The device sends seven times, the last time after so long or up to twice \
+               that, so that longer values outlast longer outages, and take longer to repeat a \
+               packet that was lost.",
         store: |config, value| config.peer_timeout_ms = value.integer(),
     },
     Parameter {

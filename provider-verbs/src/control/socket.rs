@@ -21,11 +21,18 @@ use super::wire::{HEAD_BYTES, MESSAGE_BYTES_MAX, Message, WireError};
 
 /// Connections that may wait to be accepted; the kernel takes net.core.somaxconn if that is less.
 const BACKLOG: i32 = 4096;
-/// After so long without a sign of life a peer's host counts as gone, where a device does not
-/// try for longer.
-pub const SILENCE: Duration = Duration::from_secs(5);
+/// After so long without a sign of life a peer's host counts as gone, where a peer need not be
+/// believed in for longer.
+const SILENCE: Duration = Duration::from_secs(5);
 /// Probes that may stay without an answer, after as long a silence as there is between them.
 const PROBES: u32 = 4;
+
+/// How long a silent peer is believed in, so that one that does not answer for `peer_timeout` is still
+/// there: TCP repeats what is not acknowledged after 0.2 s and then after twice as long each time, and
+/// gives up at the end without a last try.
+pub fn silence_max(peer_timeout: Duration) -> Duration {
+    (2 * peer_timeout + Duration::from_secs(1)).max(SILENCE)
+}
 
 fn new_socket(address: SocketAddr) -> Result<OwnedFd, Errno> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
@@ -154,4 +161,22 @@ pub fn receive(mut socket: &TcpStream, input: &mut Vec<u8>) -> Received {
 pub fn hang_up(socket: &TcpStream) {
     // ENOTCONN: the peer was quicker.
     let _ = socket.shutdown(std::net::Shutdown::Both);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tcp_tries_again_after_a_peer_may_have_been_silent() {
+        for ms in [100, 1_500, 2_000, 3_200, 12_000, 30_000, 3_600_000] {
+            let (peer_timeout, given_up) =
+                (Duration::from_millis(ms), silence_max(Duration::from_millis(ms)));
+            let first = Duration::from_millis(200);
+            let tries = (1..32).map(|n| first * ((1_u64 << n) - 1) as u32);
+            let last = tries.take_while(|at| *at < given_up).last().unwrap();
+            assert!(last >= peer_timeout, "{ms} ms: last try at {last:?} of {given_up:?}");
+        }
+        assert_eq!(silence_max(Duration::from_millis(1_500)), SILENCE);
+    }
 }
