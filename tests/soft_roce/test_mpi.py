@@ -57,7 +57,7 @@ def job(program: list[str], folder: Path, seconds_max: int, mpi: Mpi = MPICH) ->
 
 def test_every_byte_is_checked() -> None:
     """Messages of all kinds, collectives and communicators."""
-    text = job([build(MPICH, "exchange"), {"quick": "4096", "default": "16384", "full": "65536"}[SCALE]], ROOT, 400)
+    text = job([build(MPICH, "exchange"), {"quick": "4096", "default": "8192", "full": "65536"}[SCALE]], ROOT, 400)
     assert re.search(r"[1-9]\d* checks passed on 4 ranks", text), text[-4000:]
 
 
