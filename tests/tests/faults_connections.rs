@@ -19,9 +19,10 @@ use kestrel_core::{
 use kestrel_shm::{ShmOptions, ShmProvider};
 use kestrel_tests::{
     bed::Bed,
+    figures,
     link::{self, Driven, End, Link, Listener},
     process::{Peer, child_role, listen_to_parent, say},
-    scale::PATIENCE,
+    scale::{PATIENCE, scaled},
 };
 
 #[test]
@@ -29,6 +30,7 @@ fn child() {
     match child_role().as_deref() {
         None => {}
         Some([role]) if role == "listens" => accept_all(),
+        Some([role]) if role == "calls" => call_oneself(),
         other => panic!("{other:?}"),
     }
 }
@@ -85,6 +87,37 @@ fn a_killed_peer_is_a_shutdown() {
     assert_eq!((receive.context, receive.errno), (1, Some(Errno::CANCELED)));
     assert_eq!(send.context, 2);
     assert!(send.errno.is_some(), "{send:?}");
+}
+
+/// Connects to its own listener again and again, and says what has stayed mapped or open since the first
+/// few times.
+fn call_oneself() {
+    let bed = shm();
+    let listener = Listener::listening(&bed);
+    let round = || {
+        let caller = End::calling(&bed, listener.passive.address(), &[]);
+        let acceptor = End::acceptor(&bed, listener.take(&[&caller]));
+        acceptor.endpoint.accept(&[]).unwrap();
+        caller.connected(&[&acceptor]);
+        acceptor.connected(&[&caller]);
+        drop(caller);
+        acceptor.sees_shutdown(&[&listener]);
+    };
+    let taken = || figures::mappings("memfd:") + figures::descriptors();
+    (0..4).for_each(|_| round());
+    let before = taken();
+    (0..scaled(16, 32, 1100)).for_each(|_| round());
+    link::drive("the listener lets go of all", &[&listener], || taken() < before + 8);
+    say("nothing stays");
+}
+
+/// "A successfully accepted connection request will result in the active (connecting) endpoint seeing an
+/// FI_CONNECTED event", and leaves nothing with the listener. Of one process it has room for 1,024.
+#[test]
+fn a_listener_keeps_nothing_of_who_was_accepted() {
+    let mut alone = Peer::start("calls");
+    assert_eq!(alone.hear(), "nothing stays");
+    alone.succeed();
 }
 
 fn mock() -> Bed<MockProvider> {

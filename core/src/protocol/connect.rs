@@ -230,10 +230,10 @@ impl<T: Transport> Engine<T> {
         true
     }
 
-    /// Lets go of a peer that nothing is left to say to.
+    /// Lets go of a peer that nothing else is left to say to, which lets go of us when it hears so.
     fn hang_up(&mut self, peer: PeerIndex) {
         let reason = "there is nothing left to say".to_owned();
-        self.part_with(peer, &Unreachable { errno: Errno::CONNRESET, reason });
+        self.let_go(peer, &Unreachable { errno: Errno::CONNRESET, reason });
     }
 
     /// A packet about connections. Its data is bounded, its words are checked.
