@@ -13,6 +13,7 @@ use kestrel_core::error::{Errno, HasErrno};
 use kestrel_shm::named_memory::{NAME_BYTES_MAX, Opening};
 use kestrel_shm::{NamedMemory, NamedMemoryError};
 use kestrel_tests::figures::{descriptors, files_left, mappings};
+use kestrel_tests::fork::fork;
 use kestrel_tests::process::{Peer, child_role, listen_to_parent, say};
 
 /// A name that no other test has.
@@ -195,6 +196,27 @@ fn a_lock_is_one_holders() {
         }
     });
     assert_eq!(sum.into_inner(), 150);
+}
+
+/// A forked child has copies of the sockets, and neither the memory nor anything to say.
+#[test]
+fn a_forked_child_keeps_nothing() {
+    let name = new_name();
+    let memory = open(&name);
+    let child = fork(|| {
+        thread::sleep(kestrel_tests::scale::PATIENCE);
+        0
+    });
+    drop(memory);
+    assert!(is_gone(&name));
+    let ours = writable(&name);
+    ours.insert_one(nth(1)).unwrap();
+    assert_eq!(writable(&name).len(), 1);
+    // SAFETY: ends and reaps the one process that was forked here, by its id.
+    unsafe {
+        libc::kill(child, libc::SIGKILL);
+        libc::waitpid(child, std::ptr::null_mut(), 0);
+    }
 }
 
 #[test]

@@ -19,7 +19,8 @@ use crate::control::socket::{self, Received};
 use crate::doorbell::Doorbell;
 use crate::{fork_guard, sys};
 
-/// How many processes can hold one memory and be found; further ones have it all the same.
+/// How many holders of one memory can be found. There are no others: who comes when all that are found
+/// have gone would make another memory beside theirs.
 const HOLDERS_MAX: u32 = 1024;
 /// How long a holder may take to answer. It sleeps until it is asked.
 const ANSWER_WAIT: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
@@ -131,14 +132,14 @@ pub(super) struct Holder {
 }
 
 impl Holder {
-    /// Starts to hold; as one who is not found where too many hold it already.
+    /// Starts to hold.
+    ///
+    /// # Errors
+    /// So many hold it that no further one would be found; no descriptor or thread is left.
     pub(super) fn start(name: Name<'_>, memory: OwnedFd) -> Result<Holder, NamedMemoryError> {
         let generation = fork_guard::generation();
         let stop = Doorbell::new().map_err(system("eventfd"))?;
-        let Some(listener) = listen(name)? else {
-            tracing::info!("{name} is held by {HOLDERS_MAX} processes: no more are found");
-            return Ok(Holder { stop, thread: None, generation });
-        };
+        let listener = listen(name)?;
         let (bell, said) = (stop.clone(), greeting(name));
         let builder =
             Builder::new().name(format!("kestrel-{}", name.kind())).stack_size(STACK_BYTES);
@@ -161,15 +162,16 @@ impl Drop for Holder {
     }
 }
 
-fn listen(name: Name<'_>) -> Result<Option<OwnedFd>, NamedMemoryError> {
+fn listen(name: Name<'_>) -> Result<OwnedFd, NamedMemoryError> {
     for number in 0..HOLDERS_MAX {
         match socket::listen_as(&socket_name(name, &number.to_string())) {
-            Ok(listener) => return Ok(Some(listener)),
+            Ok(listener) => return Ok(listener),
             Err(Errno::ADDRINUSE) => {}
             Err(errno) => return Err(system("bind")(errno)),
         }
     }
-    Ok(None)
+    let what = "it is open 1024 times, and a further holder would not be found";
+    Err(NamedMemoryError::Kept { name: name.to_string(), what })
 }
 
 fn serve(listener: &OwnedFd, stop: &Doorbell, memory: BorrowedFd<'_>, greeting: &[u8]) {
@@ -177,7 +179,8 @@ fn serve(listener: &OwnedFd, stop: &Doorbell, memory: BorrowedFd<'_>, greeting: 
         let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
         let _ = poll(&mut fds, None);
         if stop.drain() {
-            return;
+            // A forked child may have a copy, which would have whoever asks wait for an answer.
+            return socket::hang_up(listener);
         }
         match socket::accept(listener.as_fd()) {
             Ok(asker) => {

@@ -81,3 +81,16 @@ fn a_silent_holder_is_not_replaced() {
     drop(opening);
     assert!(NamedMemory::open(&name, 0, Opening::Write).is_ok());
 }
+
+/// Whoever holds it without being found would have it beside those who find nobody.
+#[test]
+fn who_would_not_be_found_is_refused() {
+    let name = new_name("full");
+    let number = |number: u32| socket_name(Name::Vector(&name), &number.to_string());
+    let taken: Vec<OwnedFd> = (0..1024).map(|n| socket::take_name(&number(n)).unwrap()).collect();
+    let error = refusal(&name);
+    assert_eq!(error.errno(), Errno::BUSY);
+    assert!(error.to_string().contains("1024 times"), "{error}");
+    drop(taken);
+    assert!(NamedMemory::open(&name, 0, Opening::Write).is_ok());
+}
