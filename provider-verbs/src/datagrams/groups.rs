@@ -21,6 +21,7 @@ use super::{
     HEAD_BYTES, UdTransport,
     peers::Unused,
     receiving::{Packet, Stranger},
+    sources::Sources,
 };
 use crate::{
     control::{proof, wire},
@@ -29,16 +30,14 @@ use crate::{
 
 /// Bytes behind the head of a datagram to a group: the sender's incarnation and address.
 pub(super) const SOURCE_BYTES: usize = 8 + wire::ADDRESS_BYTES;
-/// Senders to groups that are remembered. More are not heard, until some are forgotten.
-const SOURCES_MAX: usize = 4096;
 
 /// The groups of an endpoint.
 pub(super) struct Groups<V: Verbs> {
     joined: HashMap<IpAddr, Membership<V>>,
     /// What datagrams of the groups that are heard carry.
     passes: HashMap<u64, IpAddr>,
-    /// Who sent to them, by incarnation; none until the engine has recognized it.
-    sources: HashMap<u64, Option<PeerIndex>>,
+    /// Boxed, so that an endpoint of datagrams is not larger than others.
+    sources: Box<Sources>,
 }
 
 struct Membership<V: Verbs> {
@@ -95,6 +94,9 @@ impl<V: Verbs> UdTransport<V> {
         };
         if receives {
             self.groups.passes.remove(&pass);
+            if self.groups.passes.is_empty() {
+                *self.groups.sources = Sources::default();
+            }
             self.queue.pair().detach(group.address());
         }
         self.retire(Unused::Group(group));
@@ -133,8 +135,8 @@ impl<V: Verbs> UdTransport<V> {
         if incarnation == self.incarnation {
             return self.give_back(buffer);
         }
-        match self.groups.sources.get(&incarnation) {
-            Some(&Some(peer)) => {
+        match self.groups.sources.get(incarnation) {
+            Some(Some(peer)) => {
                 let front = HEAD_BYTES + SOURCE_BYTES;
                 return self.arrived.push_back(Packet { peer, buffer, front, bytes });
             }
@@ -143,9 +145,6 @@ impl<V: Verbs> UdTransport<V> {
                 let Some(address) = self.source_of(buffer) else {
                     return self.drop_stray(buffer);
                 };
-                if self.groups.sources.len() >= SOURCES_MAX {
-                    return self.drop_stray(buffer);
-                }
                 self.groups.sources.insert(incarnation, None);
                 let address = Address::from(address);
                 self.tell(TransportEvent::Overheard { ticket: incarnation, address });
@@ -170,6 +169,6 @@ impl<V: Verbs> UdTransport<V> {
 
     /// A peer was let go of: should it send again, it is recognized anew.
     pub(super) fn forget_source(&mut self, peer: PeerIndex) {
-        self.groups.sources.retain(|_, source| *source != Some(peer));
+        self.groups.sources.forget(peer);
     }
 }

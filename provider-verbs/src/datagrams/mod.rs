@@ -13,6 +13,7 @@ mod groups;
 mod peers;
 mod receiving;
 mod sending;
+mod sources;
 
 use std::{
     collections::{HashMap, VecDeque},
