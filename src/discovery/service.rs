@@ -13,10 +13,11 @@ pub(super) fn port(service: &str) -> Result<u16, String> {
     if !service.is_empty() && service.bytes().all(|byte| byte.is_ascii_digit()) {
         return service.parse().map_err(|error| format!("no port number: {error}"));
     }
-    let name = CString::new(service).map_err(|error| format!("no name of a service: {error}"))?;
-    if name.is_empty() {
+    // The resolver takes "+70000" for a number, and what is left of it in 16 bits for a port.
+    if !service.bytes().any(|byte| byte.is_ascii_alphabetic()) {
         return Err("a service has a name or a number".into());
     }
+    let name = CString::new(service).map_err(|error| format!("no name of a service: {error}"))?;
     named(&name)
 }
 

@@ -35,7 +35,7 @@ fn a_node_and_a_service_become_an_address() {
 fn services_have_numbers_and_names() {
     let port = |service| resolve(None, Some(service)).map(|address| address.port()).ok();
     assert_eq!((port("0"), port("4711"), port("65535")), (Some(0), Some(4711), Some(65535)));
-    for unknown in ["", "65536", "99999999", "-1", "no such service"] {
+    for unknown in ["", "65536", "99999999", "-1", "+70000", " 70000", "no such service"] {
         assert!(port(unknown).is_none(), "{unknown}");
     }
     let names = std::fs::read_to_string("/etc/services").unwrap_or_default();
