@@ -47,6 +47,12 @@ impl SendPost<'_> {
     }
 }
 
+/// Whether a cancel that names `context` can mean an operation with these flags: the calls that inject
+/// name none, which is 0.
+pub(crate) fn can_be_named(flags: Flags, context: u64) -> bool {
+    context != 0 || !flags.contains(Flags::INJECT)
+}
+
 /// The message in one piece, and its bytes if they had to be gathered.
 pub(crate) fn in_one_piece(pieces: Pieces<'_>) -> (Piece, Option<Box<[u8]>>) {
     if let Pieces::One(piece) = pieces {

@@ -105,9 +105,10 @@ pub unsafe extern "C" fn open(
         let mut info = unsafe { hints::agree(info, &parent.config, parent.version) }?;
         parent.settle(&mut info)?;
         let in_use = Use::of(&parent.uses)?;
+        let endpoint = objects::open_scalable_endpoint(&parent.domain, &info)?;
         let state = State {
-            endpoint: objects::open_scalable_endpoint(&parent.domain, &info)?,
-            defaults: DefaultFlags::new(info.transmit.op_flags, info.receive.op_flags),
+            defaults: DefaultFlags::of(endpoint.options()),
+            endpoint,
             is_alias: false,
             info,
             config: parent.config.clone(),

@@ -79,7 +79,8 @@ macro_rules! conformance {
                 one_of_several_is_canceled,
                 what_has_completed_is_unaffected,
                 a_matched_receive_is_not_canceled,
-                sends_that_still_queue_are_canceled;
+                sends_that_still_queue_are_canceled,
+                an_injected_send_is_canceled_by_its_context;
             order:
                 messages_of_one_tag_keep_their_order,
                 matching_takes_the_earliest_receive,
@@ -156,6 +157,7 @@ macro_rules! conformance {
                 each_producers_entries_stay_in_order;
             counters:
                 every_success_counts_once,
+                what_is_injected_counts_at_its_default_level,
                 errors_count_apart_and_end_waits,
                 an_error_is_there_when_its_counter_tells_of_it,
                 a_wait_times_out,
@@ -358,6 +360,7 @@ macro_rules! conformance {
                 a_shared_receive_is_due_within_a_poll,
                 endpoints_of_two_types_share_receives,
                 an_endpoint_shares_one_side_of_what_it_can,
+                a_receive_is_directed_before_an_endpoint_is_enabled,
                 what_a_scalable_endpoint_cannot_share_is_refused;
             shared_peeks:
                 a_peek_finds_what_waits_at_any_endpoint,

@@ -204,9 +204,9 @@ impl<P: Provider> Endpoint<P> {
             true => RECEIVE_FLAGS.difference(CLAIM_FLAGS) | receive_family,
             false => Flags::empty(),
         };
-        let mut receive = Rules::new(receive, setup.receive.selective);
+        let mut receive = Rules::new(receive, &setup.receive);
         receive.added.set(BUFFERED, buffers);
-        (Rules::new(send, setup.transmit.selective), receive)
+        (Rules::new(send, &setup.transmit), receive)
     }
 
     fn new_unit(

@@ -3,7 +3,7 @@
 //! A safe call takes the buffer over and its completion hands it back. On an
 //! error the buffer comes back with it.
 
-use super::{Endpoint, PostError};
+use super::{DefaultFlags, Endpoint, PostError};
 use crate::{
     flags::Flags,
     memory::{Piece, Pieces},
@@ -133,7 +133,7 @@ impl<P: Provider> Endpoint<P> {
         // SAFETY: an injected message is copied before the call returns, and the
         // engine never writes to a piece that is sent.
         let piece = unsafe { Piece::new(bytes.as_ptr().cast_mut(), bytes.len()) };
-        let mut flags = family | Flags::INJECT | self.default_send_flags() & Flags::MULTICAST;
+        let mut flags = family | DefaultFlags::injected(self.default_send_flags());
         flags.set(Flags::REMOTE_CQ_DATA, data.is_some());
         let post = SendPost {
             pieces: Pieces::One(piece),

@@ -33,7 +33,7 @@ use crate::{
     address::Address,
     connection::request::ConnectionRequest,
     domain::{Domain, OpenError},
-    engine::unit::Unit,
+    engine::{report::Side, unit::Unit},
     flags::Flags,
     info::{DATAGRAM_CAPS, UNKEYED_CAPS},
     memory::Pieces,
@@ -108,12 +108,15 @@ struct Rules {
     /// What each operation has beside its own flags: `COMPLETION` where the binding is not
     /// selective.
     added: Flags,
+    /// Completion levels that nobody sees of what writes no entry: all, where no counter counts it.
+    unseen: Flags,
 }
 
 impl Rules {
-    fn new(plain: Flags, selective: bool) -> Rules {
-        let added = if selective { Flags::empty() } else { Flags::COMPLETION };
-        Rules { plain: AtomicU64::new(plain.bits()), added }
+    fn new(plain: Flags, side: &Side) -> Rules {
+        let added = if side.selective { Flags::empty() } else { Flags::COMPLETION };
+        let unseen = if side.counter.is_some() { Flags::empty() } else { LEVELS };
+        Rules { plain: AtomicU64::new(plain.bits()), added, unseen }
     }
 
     /// Whether an operation with these flags asks for nothing out of the ordinary.
@@ -140,6 +143,9 @@ const SEND_FLAGS: Flags = Flags::REMOTE_CQ_DATA
     .union(Flags::DELIVERY_COMPLETE)
     .union(Flags::MATCH_COMPLETE)
     .union(Flags::FENCE);
+/// When a send is complete.
+const LEVELS: Flags =
+    Flags::TRANSMIT_COMPLETE.union(Flags::DELIVERY_COMPLETE).union(Flags::MATCH_COMPLETE);
 /// What transmit calls may have by default, each as far as it means something for it.
 const TRANSMIT_FLAGS: Flags =
     SEND_FLAGS.union(Flags::MULTICAST).union(Flags::COMMIT_COMPLETE).union(Flags::TRANSMIT);
@@ -211,7 +217,7 @@ impl<P: Provider> Endpoint<P> {
             has_request: request.is_some(),
             request: Mutex::new(request),
             seat,
-            defaults: DefaultFlags::new(options.transmit_flags, options.receive_flags),
+            defaults: DefaultFlags::of(&options),
             multi_receive_min: options.multi_receive_min.into(),
             buffering: BufferingOptions::new(&options),
             options,
@@ -312,11 +318,13 @@ impl<P: Provider> Endpoint<P> {
         self.post_send_by(enabled, post)
     }
 
-    /// Posts a send that writes an entry when it succeeds only if its flags say
-    /// `COMPLETION`: what the inject calls come down to.
+    /// Posts a send, without `COMPLETION`, that writes no entry when it succeeds: what the inject calls
+    /// come down to. It waits for no answer that nothing would tell of.
     #[inline(always)]
-    pub fn post_unreported(&self, post: SendPost<'_>) -> Result<(), PostError> {
-        self.post_send_by(self.enabled()?, post)
+    pub fn post_unreported(&self, mut post: SendPost<'_>) -> Result<(), PostError> {
+        let enabled = self.enabled()?;
+        post.flags = post.flags.difference(enabled.send.unseen);
+        self.post_send_by(enabled, post)
     }
 
     #[inline(always)]

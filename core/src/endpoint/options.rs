@@ -1,7 +1,7 @@
 //! What an endpoint is opened with, and what can be changed later.
 //! Reference: fi_endpoint(3), `fi_getopt`, `fi_setopt`.
 
-use super::{Endpoint, EndpointError, RECEIVE_FLAGS, TRANSMIT_FLAGS};
+use super::{CLAIM_FLAGS, Endpoint, EndpointError, RECEIVE_FLAGS, RELIABLE_FLAGS, TRANSMIT_FLAGS};
 use crate::{
     address::Address,
     config::Config,
@@ -189,9 +189,10 @@ impl<P: Provider> Endpoint<P> {
     /// a transmit context has no receive buffers, and those of the receive context beside it are
     /// not its own.
     fn check_receives(&self, name: OptionName) -> Result<(), EndpointError> {
-        match self.seat.as_ref().map(Seat::direction) {
-            Some(Direction::Transmit) => Err(EndpointError::UnknownOption { option: name as i32 }),
-            _ => Ok(()),
+        let transmits = self.seat.as_ref().map(Seat::direction) == Some(Direction::Transmit);
+        match transmits || self.options.shares_receive {
+            true => Err(EndpointError::UnknownOption { option: name as i32 }),
+            false => Ok(()),
         }
     }
 
@@ -247,6 +248,8 @@ impl<P: Provider> Endpoint<P> {
 pub struct DefaultFlags {
     transmit: AtomicU64,
     receive: AtomicU64,
+    /// What can be set of transmit calls.
+    offered: Flags,
 }
 
 fn bad_flags(flags: Flags) -> EndpointError {
@@ -255,15 +258,25 @@ fn bad_flags(flags: Flags) -> EndpointError {
 
 impl Clone for DefaultFlags {
     fn clone(&self) -> Self {
-        DefaultFlags::new(self.transmit(), self.receive())
+        let [transmit, receive] = [self.transmit(), self.receive()].map(|it| it.bits().into());
+        DefaultFlags { transmit, receive, offered: self.offered }
     }
 }
 
 impl DefaultFlags {
-    /// `tx_attr.op_flags` and `rx_attr.op_flags`.
-    pub fn new(transmit: Flags, receive: Flags) -> Self {
-        let [transmit, receive] = [transmit, receive].map(|flags| AtomicU64::new(flags.bits()));
-        DefaultFlags { transmit, receive }
+    /// Those that an endpoint is opened with, `tx_attr.op_flags` and `rx_attr.op_flags`.
+    pub fn of(options: &EndpointOptions) -> Self {
+        // What each call says by itself is not for all.
+        let mut offered = TRANSMIT_FLAGS.difference(Flags::REMOTE_CQ_DATA);
+        if options.datagrams {
+            offered.remove(RELIABLE_FLAGS | Flags::COMMIT_COMPLETE);
+        }
+        if !options.capabilities.contains(Flags::MULTICAST) {
+            offered.remove(Flags::MULTICAST);
+        }
+        let [transmit, receive] =
+            [options.transmit_flags, options.receive_flags].map(|flags| flags.bits().into());
+        DefaultFlags { transmit, receive, offered }
     }
 
     /// All of transmit calls.
@@ -298,6 +311,14 @@ impl DefaultFlags {
         self.atomic().difference(Flags::INJECT | Flags::COMMIT_COMPLETE)
     }
 
+    /// What an inject call has of the flags of the same call without: it "behaves as if the FI_INJECT
+    /// transfer flag were set, selective completions are enabled, and the FI_COMPLETION flag is not
+    /// specified" (fi_msg(3)). It has no context that would say when it is triggered.
+    #[inline(always)]
+    pub fn injected(flags: Flags) -> Flags {
+        flags.difference(Flags::COMPLETION | Flags::TRIGGER) | Flags::INJECT
+    }
+
     /// Of receive calls.
     #[inline(always)]
     pub fn receive(&self) -> Flags {
@@ -319,6 +340,9 @@ impl DefaultFlags {
     /// Sets those of one direction: the one whose bit, `TRANSMIT` or `RECV`, is set.
     /// Reference: fi_endpoint(3), FI_SETOPSFLAG: "setting FI_TRANSMIT or FI_RECV … it is
     /// an error to set both"; and `fi_ep_alias`.
+    ///
+    /// # Errors
+    /// No direction, or both; a flag that no such call can have here.
     pub fn set(&self, flags: Flags) -> Result<(), EndpointError> {
         self.set_with(flags, Flags::empty())
     }
@@ -326,8 +350,10 @@ impl DefaultFlags {
     /// The same, with flags that a caller has a meaning for which posts have none for.
     pub fn set_with(&self, flags: Flags, more: Flags) -> Result<(), EndpointError> {
         let (target, allowed) = match Direction::of(flags) {
-            Some(Direction::Transmit) => (&self.transmit, TRANSMIT_FLAGS),
-            Some(Direction::Receive) => (&self.receive, RECEIVE_FLAGS | Flags::RECV),
+            Some(Direction::Transmit) => (&self.transmit, self.offered),
+            Some(Direction::Receive) => {
+                (&self.receive, RECEIVE_FLAGS.difference(CLAIM_FLAGS) | Flags::RECV)
+            }
             None => return Err(bad_flags(flags)),
         };
         if !(allowed | more).contains(flags) {

@@ -3,7 +3,7 @@
 //! The calls with pieces are what everything comes down to, the C door's calls
 //! included. The safe ones take the buffer over, and their completion hands it back.
 
-use super::{Endpoint, PostError, message::Refused};
+use super::{DefaultFlags, Endpoint, PostError, message::Refused};
 use crate::{
     flags::Flags,
     memory::{Piece, Pieces},
@@ -196,7 +196,7 @@ impl<P: Provider> Endpoint<P> {
             segments: &[RemoteSegment { address, length: bytes.len() as u64, key }],
             data: 0,
             context: 0,
-            flags: Flags::INJECT,
+            flags: DefaultFlags::injected(self.defaults.write()),
             owner: None,
         })
     }

@@ -63,6 +63,13 @@ impl<P: Provider> Bindings<P> {
         self.one_sided.add_unit(unit);
     }
 
+    /// Tells who shares its receives of the address vector.
+    fn expect_vector(&self) {
+        if let (Some(context), Some(vector)) = (&self.shared_receive, &self.address_vector) {
+            context.expect(vector);
+        }
+    }
+
     /// What the completions of each direction need. Whoever shares a context has its order, too.
     pub(super) fn sides(&self, options: &EndpointOptions) -> (Side, Side) {
         let transmit = self.shared_transmit.as_ref().is_some_and(|it| it.is_in_order());
@@ -205,6 +212,7 @@ impl<P: Provider> Endpoint<P> {
         }
         vector.binds().bind().map_err(|_| EndpointError::Closed { object })?;
         bindings.address_vector = Some(vector.clone());
+        bindings.expect_vector();
         Ok(())
     }
 
@@ -278,6 +286,7 @@ impl<P: Provider> Endpoint<P> {
     ) -> Result<(), EndpointError> {
         context.join(&self.domain, &self.options)?;
         bindings.shared_receive = Some(context.clone());
+        bindings.expect_vector();
         Ok(())
     }
 

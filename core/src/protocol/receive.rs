@@ -192,7 +192,7 @@ impl<T: Transport> Engine<T> {
     }
 
     fn cancel_send(&mut self, context: u64) -> Result<(), PostError> {
-        use crate::operation::SendStage;
+        use crate::operation::{SendStage, can_be_named};
         let sends = &self.sends;
         let remotes = &self.remotes;
         let matches = |&send: &u32| {
@@ -202,7 +202,7 @@ impl<T: Transport> Engine<T> {
             let send = &sends[send];
             send.stage == SendStage::Queued
                 && send.context == context
-                && !send.flags.contains(Flags::INJECT)
+                && can_be_named(send.flags, context)
         };
         let found = self.peers.iter().find_map(|peer| peer.queue.iter().copied().find(matches));
         let Some(send) = found else {

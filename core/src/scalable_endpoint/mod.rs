@@ -168,7 +168,9 @@ impl<P: Provider> ScalableEndpoint<P> {
             // Counted a moment ago, so this cannot fail.
             let _ = vector.binds().unbind();
             EndpointError::AlreadyBound { object, flags: Flags::empty() }
-        })
+        })?;
+        self.shared.expect(vector);
+        Ok(())
     }
 
     pub(crate) fn address_vector(&self) -> Result<&Arc<AddressVector>, EndpointError> {

@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::ScalableEndpoint;
 use crate::{
+    address_vector::AddressVector,
     endpoint::EndpointError,
     flags::Flags,
     shared_context::{SharedTransmit, receive::SharedReceive},
@@ -37,6 +38,13 @@ impl<P: Provider> SharedContexts<P> {
 
     pub(super) fn receive(&self) -> Option<&Arc<SharedReceive<P>>> {
         self.receive.get()
+    }
+
+    /// Tells who shares its receives of the address vector.
+    pub(super) fn expect(&self, vector: &Arc<AddressVector>) {
+        if let Some(context) = self.receive() {
+            context.expect(vector);
+        }
     }
 
     /// The endpoint is closed.
@@ -83,6 +91,8 @@ impl<P: Provider> ScalableEndpoint<P> {
             let _ = context.binds().unbind();
             let object = "shared receive context";
             EndpointError::AlreadyBound { object, flags: Flags::RECV }
-        })
+        })?;
+        self.vector.get().into_iter().for_each(|vector| context.expect(vector));
+        Ok(())
     }
 }

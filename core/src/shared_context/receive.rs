@@ -70,13 +70,17 @@ struct Seat<P: Provider> {
 }
 
 impl<P: Provider> Members<P> {
+    /// Whether any vector will do: none of the connectionless endpoints is open and enabled.
+    fn may_choose(&self) -> bool {
+        self.coming == 0 && self.seats.values().all(|seat| seat.is_connected)
+    }
+
     /// Takes `vector` for that of the connectionless endpoints, if none of them is left. Keys that
     /// receives may be directed at are numbers of one vector, so that with keys there is no other.
     fn agree_on(&mut self, vector: &Arc<AddressVector>) -> Result<(), EndpointError> {
-        let alone = self.coming == 0 && self.seats.values().all(|seat| seat.is_connected);
         if let Some(ours) = &self.vector
             && !Arc::ptr_eq(ours, vector)
-            && (!alone || ours.has_auth_keys() || vector.has_auth_keys())
+            && (!self.may_choose() || ours.has_auth_keys() || vector.has_auth_keys())
         {
             return Err(EndpointError::OtherAddressVector);
         }
@@ -93,7 +97,7 @@ impl<P: Provider> SharedReceive<P> {
         pool.lock().multi_receive_min = options.multi_receive_min;
         Ok(Arc::new(SharedReceive {
             domain: domain.clone(),
-            defaults: DefaultFlags::new(options.transmit_flags, options.receive_flags),
+            defaults: DefaultFlags::of(&options),
             connected: AtomicBool::new(options.connected),
             connectionless: AtomicBool::new(false),
             directed: AtomicBool::new(options.capabilities.contains(Flags::DIRECTED_RECV)),
@@ -161,6 +165,16 @@ impl<P: Provider> SharedReceive<P> {
         let directed = endpoint.capabilities.contains(Flags::DIRECTED_RECV);
         self.directed.fetch_or(directed, Ordering::Relaxed);
         self.binds.bind().map_err(|_| EndpointError::Closed { object })
+    }
+
+    /// An endpoint is bound, and to this vector, and not enabled yet: receives may be for who is there.
+    /// Which keys it has is known when it is enabled.
+    pub(crate) fn expect(&self, vector: &Arc<AddressVector>) {
+        let mut members = self.members();
+        let keyed = |vector: &Arc<AddressVector>| vector.has_auth_keys();
+        if members.may_choose() && !keyed(vector) && !members.vector.as_ref().is_some_and(keyed) {
+            members.vector = Some(vector.clone());
+        }
     }
 
     /// What the engine of a further endpoint needs; `vector` is a connectionless one's, `keys` are

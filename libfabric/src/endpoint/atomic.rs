@@ -1,8 +1,9 @@
 //! Atomic operations. Reference: fi_atomic(3).
 
-use std::ffi::c_void;
+use std::{ffi::c_void, ptr::null_mut};
 
 use kestrel_core::{
+    endpoint::DefaultFlags,
     error::Errno,
     flags::Flags,
     memory::Pieces,
@@ -285,14 +286,13 @@ unsafe extern "C" fn inject(
     let Some(call) = call(datatype, op, Form::Base) else { return unknown(datatype, op) };
     let size = call.datatype.size();
     // SAFETY: as said above.
-    let (state, context, operands) = unsafe {
-        let operands = Pieces::One(post::elements(buffer, count, size));
-        (post::state(ep), post::endpoint_context(ep), operands)
-    };
+    let (state, operands) =
+        unsafe { (post::state(ep), Pieces::One(post::elements(buffer, count, size))) };
     let length = (count as u64).saturating_mul(size as u64);
     let segments = [RemoteSegment { address, length, key }];
     let sides = Sides { operands, compare: NONE, results: NONE };
-    let post = of_sides(call, sides, peer, &segments, context, Flags::INJECT);
+    let flags = DefaultFlags::injected(state.defaults.atomic());
+    let post = of_sides(call, sides, peer, &segments, null_mut(), flags);
     posted(state.endpoint.post_atomic_unreported(post))
 }
 

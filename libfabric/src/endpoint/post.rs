@@ -4,7 +4,7 @@
 use std::{ffi::c_void, mem::MaybeUninit, slice};
 
 use kestrel_core::{
-    endpoint::PostError,
+    endpoint::{DefaultFlags, PostError},
     flags::Flags,
     memory::{Piece, Pieces},
     operation::{IOV_LIMIT, ReceivePost, SendPost},
@@ -275,11 +275,8 @@ pub unsafe fn inject(
     }
     // SAFETY: the caller vouches for both; an injected message is copied before the
     // call returns.
-    let (state, context, piece) = unsafe {
-        (state(ep), endpoint_context(ep), Piece::new(buffer.cast::<u8>().cast_mut(), length))
-    };
-    // "Any fi_addr_t passed into a data transfer operation will be treated as a multicast address".
-    let mut flags = Flags::INJECT | tag.family | state.defaults.send() & Flags::MULTICAST;
+    let (state, piece) = unsafe { (state(ep), Piece::new(buffer.cast::<u8>().cast_mut(), length)) };
+    let mut flags = tag.family | DefaultFlags::injected(state.defaults.send());
     if data.is_some() {
         flags |= Flags::REMOTE_CQ_DATA;
     }
@@ -288,21 +285,10 @@ pub unsafe fn inject(
         to,
         tag: tag.tag,
         data: data.unwrap_or(0),
-        context: context as u64,
+        context: 0,
         flags,
         owner: None,
     }))
-}
-
-/// "Operations that complete in error that are not associated with valid operational context will
-/// use the endpoint context in any error reporting structures" (fi_endpoint(3)).
-///
-/// # Safety
-/// `ep` is open.
-#[inline(always)]
-pub unsafe fn endpoint_context(ep: *mut FidEp) -> *mut c_void {
-    // SAFETY: the caller vouches for it.
-    unsafe { (*ep).fid.context }
 }
 
 /// Receives into one buffer with the default flags. A null buffer has no room, whatever its length

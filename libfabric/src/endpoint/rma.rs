@@ -1,8 +1,9 @@
 //! One-sided reads and writes. Reference: fi_rma(3).
 
-use std::ffi::c_void;
+use std::{ffi::c_void, ptr::null_mut};
 
 use kestrel_core::{
+    endpoint::DefaultFlags,
     flags::Flags,
     memory::{Piece, Pieces},
     one_sided::{RemoteSegment, RmaPost},
@@ -287,11 +288,11 @@ unsafe fn inject_one(
     target: Target,
 ) -> isize {
     // SAFETY: the caller vouches for both; an injected write is copied at once.
-    let (state, context, piece) =
-        unsafe { (post::state(ep), post::endpoint_context(ep), piece(buffer, length)) };
+    let (state, piece) = unsafe { (post::state(ep), piece(buffer, length)) };
     let Some(piece) = piece else { return missing() };
     let segments = [target.segment(length)];
-    let mut post = of_pieces(Pieces::One(piece), target.peer, &segments, context, Flags::INJECT);
+    let flags = DefaultFlags::injected(state.defaults.write());
+    let mut post = of_pieces(Pieces::One(piece), target.peer, &segments, null_mut(), flags);
     if let Some(data) = data {
         post.data = data;
         post.flags |= Flags::REMOTE_CQ_DATA;

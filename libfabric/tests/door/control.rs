@@ -6,12 +6,14 @@ use crate::{
     abi::fid::FidEp,
     code, flag,
     host::host,
+    tagged::CLAIM,
     world::{World, bind, close, cq_attr, enable},
 };
 
 const GETOPSFLAG: i32 = 2;
 const SETOPSFLAG: i32 = 3;
 const COMPLETION: u64 = 1 << 24;
+const MULTICAST: u64 = 1 << 5;
 
 fn control(ep: *mut FidEp, command: i32, flags: &mut u64) -> i32 {
     let flags: *mut u64 = flags;
@@ -59,7 +61,12 @@ fn operation_flags_are_told_and_changed() {
             assert_eq!(control(node.ep, command, &mut flags), code::BADFLAGS, "{flags:#x}");
         }
     }
-    assert_eq!(control(node.ep, SETOPSFLAG, &mut (flag::RECV | 1 << 62)), code::BADFLAGS);
+    // What each call says by itself, and what an endpoint of this type cannot do.
+    let not_for_all = [flag::RECV | 1 << 62, flag::RECV | CLAIM, flag::RECV | flag::PEEK];
+    let not_here = [flag::SEND | flag::REMOTE_CQ_DATA, flag::SEND | MULTICAST];
+    for mut flags in not_for_all.into_iter().chain(not_here) {
+        assert_eq!(control(node.ep, SETOPSFLAG, &mut flags), code::BADFLAGS, "{flags:#x}");
+    }
     assert_eq!(control(node.ep, 77, &mut 0), code::NOSYS);
     // SAFETY: the endpoint is open; what is null is what is tested.
     let null = unsafe { ((*(*node.ep).fid.ops).control)(node.ep.cast(), GETOPSFLAG, null_mut()) };

@@ -122,3 +122,30 @@ pub fn sends_that_still_queue_are_canceled<P: Provider>(bed: &Bed<P>) {
     assert_eq!(errors, canceled);
     world.nothing_more();
 }
+
+/// "If it is still pending, complete it as having been canceled" (fi_endpoint(3)): what has a context,
+/// wherever its bytes are.
+pub fn an_injected_send_is_canceled_by_its_context<P: Provider>(bed: &Bed<P>) {
+    let world = bed.world(2);
+    world.warm_up();
+    let word = Memory::from(pattern(1, 8));
+    let send = Send { pieces: word.all(), tag: Some(1), ..Send::default() };
+    let unmatched = Send { flags: Flags::MATCH_COMPLETE, context: 1, ..send };
+    world.nodes[0].post_send(1, &unmatched).unwrap();
+    // What is fenced off waits for it.
+    let fenced = Flags::FENCE | Flags::INJECT;
+    world.nodes[0].post_send(1, &Send { flags: fenced, context: 2, ..send }).unwrap();
+    world.nodes[0].post_send(1, &Send { flags: fenced, context: 0, ..send }).unwrap();
+    let endpoint = &world.nodes[0].endpoint;
+    assert!(endpoint.cancel(0).is_err(), "what is injected without a context has no name");
+    endpoint.cancel(2).unwrap();
+    let canceled = world.sent(0).bad(Errno::CANCELED);
+    assert_eq!(canceled.context, 2);
+    assert!(endpoint.cancel(2).is_err());
+    for context in [1, 0] {
+        world.nodes[1].receive(8, Some(1), 3);
+        assert_eq!(world.received(1).context(), 3);
+        assert_eq!(world.sent(0).context(), context);
+    }
+    world.nothing_more();
+}

@@ -78,6 +78,25 @@ pub fn every_success_counts_once<P: Provider>(bed: &Bed<P>) {
     assert_eq!(receives.read(), expected + 3);
 }
 
+/// An inject call "behaves as if the FI_INJECT transfer flag were set" (fi_msg(3)), and has the other
+/// default flags as any call has.
+pub fn what_is_injected_counts_at_its_default_level<P: Provider>(bed: &Bed<P>) {
+    let Counted { endpoint, sends, receives, queue } = counted(bed);
+    let level = Flags::MATCH_COMPLETE | Flags::COMPLETION;
+    endpoint.set_default_flags(Flags::TRANSMIT | level).unwrap();
+    endpoint.inject_tagged(b"late", 0, 5).unwrap();
+    for _ in 0..100 {
+        assert_eq!(sends.read(), 0, "nobody has matched it");
+    }
+    endpoint.receive_tagged(vec![0; 4], 0, 5, 0, 1).unwrap();
+    sends.wait(1, Some(PATIENCE)).unwrap();
+    receives.wait(1, Some(PATIENCE)).unwrap();
+    let mut entries: [Entry; 4] = Default::default();
+    assert_eq!(queue.read(&mut entries), Ok(1), "the receive's");
+    assert_eq!(entries[0].context, 1);
+    assert_eq!(queue.read(&mut entries), Err(ReadError::Empty), "it writes no entry");
+}
+
 pub fn errors_count_apart_and_end_waits<P: Provider>(bed: &Bed<P>) {
     let Counted { endpoint, receives, .. } = counted(bed);
     endpoint.receive(vec![0; 4], 0, 1).unwrap();

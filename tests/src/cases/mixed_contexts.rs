@@ -9,7 +9,7 @@ use kestrel_core::{
     completion_counter::CompletionCounter,
     completion_queue::CompletionQueue,
     domain::{Domain, DomainOptions},
-    endpoint::{Endpoint, EndpointError, EndpointOptions, PostError},
+    endpoint::{Endpoint, EndpointError, EndpointOptions, OptionName, PostError},
     error::{Errno, HasErrno},
     flags::Flags,
     scalable_endpoint::ScalableEndpoint,
@@ -382,4 +382,46 @@ pub fn what_a_scalable_endpoint_cannot_share_is_refused<P: Provider>(bed: &Bed<P
     ours.close().unwrap();
     stx.close().unwrap();
     srx.close().unwrap();
+}
+
+/// "Users post receive buffers directly to a shared receive context, with the buffers usable by any
+/// endpoint bound to the shared receive context": also before one is enabled, and for one peer.
+pub fn a_receive_is_directed_before_an_endpoint_is_enabled<P: Provider>(bed: &Bed<P>) {
+    let world = bed.world(2);
+    for vector_first in [true, false] {
+        let domain = bed.domain(DomainOptions::default());
+        let shared = SharedReceive::open(&domain, EndpointOptions::default()).unwrap();
+        let endpoint = Endpoint::open(&domain, sharing()).unwrap();
+        let vector = open_vector();
+        if vector_first {
+            endpoint.bind_address_vector(&vector).unwrap();
+        }
+        endpoint.bind_shared_receive(&shared).unwrap();
+        if !vector_first {
+            endpoint.bind_address_vector(&vector).unwrap();
+        }
+        let nodes = world.nodes.iter();
+        vector.insert(&nodes.map(|node| node.endpoint.address()).collect::<Vec<_>>());
+        shared.receive(vec![0; 8], 1, 1).unwrap();
+        shared.receive(vec![0; 8], 0, 0).unwrap();
+        // Their room is not the endpoint's to release.
+        let refused = endpoint.set_option(OptionName::MinMultiRecv, 8).unwrap_err();
+        assert!(matches!(refused, EndpointError::UnknownOption { .. }), "{refused}");
+        assert!(endpoint.option(OptionName::MinMultiRecv).is_err());
+        let context = Context::enabled(endpoint, Flags::TRANSMIT | Flags::RECV);
+        for (sender, node) in world.nodes.iter().enumerate() {
+            let to = node.vector.insert_one(context.endpoint.address()).unwrap();
+            node.endpoint.inject(&[sender as u8; 8], to).unwrap();
+            let start = std::time::Instant::now();
+            let done = loop {
+                node.poll();
+                if let Some(done) = context.taken() {
+                    break done.good();
+                }
+                assert!(start.elapsed() < PATIENCE);
+            };
+            assert_eq!((done.context, done.source), (sender as u64, sender as u64));
+            assert_eq!(done.returned.unwrap(), [sender as u8; 8]);
+        }
+    }
 }

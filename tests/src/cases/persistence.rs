@@ -156,6 +156,9 @@ pub fn by_default_everything_commits_that_can<P: Provider>(bed: &Bed<P>) {
     world.sent(0).good();
     endpoint.write(vec![5; 8], 1, volatile.base(), volatile.key(), 2).unwrap();
     world.sent(0).bad(Errno::OPNOTSUPP);
+    endpoint.inject_write(&[5; 8], 1, persistent.base(), persistent.key()).unwrap();
+    endpoint.inject_write(&[5; 8], 1, volatile.base(), volatile.key()).unwrap();
+    world.sent(0).bad(Errno::OPNOTSUPP);
     endpoint.read(vec![0; 8], 1, volatile.base(), volatile.key(), 3).unwrap();
     assert_eq!(world.sent(0).good().returned, Some(vec![5; 8]));
     node.receive(8, None, 4);

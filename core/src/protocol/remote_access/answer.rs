@@ -6,7 +6,7 @@ use crate::{
     error::Errno,
     flags::Flags,
     one_sided::{Action, RemoteOperation, RemoteStage},
-    operation::StoredPieces,
+    operation::{StoredPieces, can_be_named},
     owned::Owner,
     protocol::{fence::Earlier, receive::canceled},
     transport::{Arrival, PeerIndex, Transport, Unreachable},
@@ -22,7 +22,7 @@ impl RemoteOperation {
     /// Whether a cancel with `context` finds it.
     pub(crate) fn can_be_canceled(&self, context: u64) -> bool {
         let queued = self.stage == RemoteStage::Queued;
-        queued && self.context == context && !self.flags.contains(Flags::INJECT)
+        queued && self.context == context && can_be_named(self.flags, context)
     }
 }
 
