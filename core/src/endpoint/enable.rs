@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use super::{
-    CLAIM_FLAGS, Enabled, Endpoint, EndpointError, FAMILY, RECEIVE_FLAGS, Rules, setup::Bindings,
+    Endpoint, EndpointError,
+    posting::{CLAIM_FLAGS, Enabled, FAMILY, RECEIVE_FLAGS, Rules},
+    setup::Bindings,
 };
 use crate::{
     address_vector::{AddressVector, FI_ADDR_UNSPEC, HeldKeys},

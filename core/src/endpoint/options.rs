@@ -1,7 +1,10 @@
 //! What an endpoint is opened with, and what can be changed later.
 //! Reference: fi_endpoint(3), `fi_getopt`, `fi_setopt`.
 
-use super::{CLAIM_FLAGS, Endpoint, EndpointError, RECEIVE_FLAGS, RELIABLE_FLAGS, TRANSMIT_FLAGS};
+use super::{
+    Endpoint, EndpointError,
+    posting::{CLAIM_FLAGS, RECEIVE_FLAGS, RELIABLE_FLAGS, TRANSMIT_FLAGS},
+};
 use crate::{
     address::Address,
     config::Config,
