@@ -12,6 +12,7 @@ use crate::{
     buffering::Buffering,
     error::Errno,
     flags::Flags,
+    protocol::claimed::ClaimedMessages,
     scalable_endpoint::pair::Direction,
     transport::{PeerIndex, Transport, Unreachable},
 };
@@ -116,7 +117,7 @@ impl<T: Transport> Engine<T> {
         self.refuse_parked(&parked);
         self.forget_unexpected(&parked, why);
         // Who opens a context of this index again has claimed nothing.
-        self.claimed.clear();
+        self.claimed = ClaimedMessages::default();
         (self.buffering, self.offers) = (None, false);
         self.line_up_receives();
     }

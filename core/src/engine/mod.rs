@@ -39,7 +39,7 @@ use crate::{
     operation::{Incoming, ReceiveOperation, SendOperation, Unexpected},
     pool::Pool,
     protocol::{
-        claim::Claimed,
+        claimed::ClaimedMessages,
         contest::Contests,
         datagram::Datagrams,
         fence::Fence,
@@ -155,7 +155,7 @@ pub struct Engine<T: Transport> {
     /// Whether packets are faster than what goes from buffer to buffer.
     pub(crate) contests: Contests,
     /// Messages claimed by a peek, by context.
-    pub(crate) claimed: HashMap<u64, Claimed>,
+    pub(crate) claimed: ClaimedMessages,
     /// What there is of messages that are announced: nothing in an endpoint that buffers none.
     pub(crate) buffering: Option<Box<Buffering>>,
     /// Where receives are posted, if not here.
@@ -217,7 +217,7 @@ impl<T: Transport> Engine<T> {
             fetches: Vec::new(),
             helps: VecDeque::new(),
             contests: Contests::default(),
-            claimed: HashMap::new(),
+            claimed: ClaimedMessages::default(),
             shared: None,
             offers: setup.buffering.is_some(),
             buffering: Buffering::new(setup.buffering.as_ref()),

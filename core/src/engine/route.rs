@@ -19,7 +19,7 @@ use crate::{
     memory::Piece,
     operation::{SendStage, Target},
     primitive::yield_now,
-    protocol::{claim::Claimed, receive::Posted, window::PeerWindow},
+    protocol::{receive::Posted, window::PeerWindow},
     scalable_endpoint::context_address,
     tag_match::{ANY_SOURCE, STICKY, SourceIndex},
     transport::{PeerIndex, Transport, TransportEvent, Unreachable},
@@ -295,7 +295,7 @@ impl<T: Transport> Engine<T> {
     /// What a peer that breaks the protocol had sent, and nobody has asked for, is dropped: it
     /// would come again and again, and leave as much behind each time.
     fn forget_liar(&mut self, peer: PeerIndex, why: &Unreachable) {
-        let claimed: HashSet<u32> = self.claimed.values().filter_map(Claimed::message).collect();
+        let claimed: HashSet<u32> = self.claimed.messages().collect();
         let is_left = |&index: &u32| {
             self.unexpected[index].peer == peer
                 && !claimed.contains(&index)

@@ -12,7 +12,7 @@ use crate::{
     engine::Engine,
     flags::Flags,
     operation::{Body, Incoming, ReceiveOperation, ReceivePost, StoredPieces, Target},
-    protocol::{claim::Claimed, single_copy::STRETCH},
+    protocol::single_copy::STRETCH,
     tag_match::SourceIndex,
     transport::{PeerIndex, Transport, Unreachable},
 };
@@ -260,8 +260,8 @@ impl<T: Transport> Engine<T> {
     /// Retrieves a message that a peek claimed.
     fn claim_peeked(&mut self, post: ReceivePost<'_>) -> Result<(), PostError> {
         let discards = post.flags.contains(Flags::DISCARD);
-        if discards && matches!(self.claimed.get(&post.context), Some(Claimed::Lost(_))) {
-            self.claimed.remove(&post.context);
+        if discards && self.claimed.is_lost(post.context) {
+            self.claimed.take(post.context);
             return Ok(());
         }
         let Some((parked, post)) = self.take_claimed(post)? else { return Ok(()) };

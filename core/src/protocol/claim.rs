@@ -12,32 +12,15 @@ use crate::{
     error::Errno,
     flags::Flags,
     operation::{ReceiveOperation, ReceivePost, Target},
+    protocol::claimed::Claimed,
     tag_match::SourceIndex,
-    transport::{Transport, Unreachable},
+    transport::Transport,
     wire::Kind,
 };
 
 /// Whether a peek with these flags claims what it finds.
 pub(crate) fn claims(flags: Flags) -> bool {
     flags & (Flags::PEEK | Flags::CLAIM | Flags::DISCARD) == Flags::PEEK | Flags::CLAIM
-}
-
-/// What a peek has claimed, until it is retrieved or discarded.
-#[derive(Debug)]
-pub(crate) enum Claimed {
-    /// A parked message.
-    Here(u32),
-    /// Its sender has gone with what was missing.
-    Lost(Unreachable),
-}
-
-impl Claimed {
-    pub(crate) fn message(&self) -> Option<u32> {
-        match self {
-            Claimed::Here(parked) => Some(*parked),
-            Claimed::Lost(_) => None,
-        }
-    }
 }
 
 impl<T: Transport> Engine<T> {
@@ -81,7 +64,7 @@ impl<T: Transport> Engine<T> {
         &mut self,
         post: ReceivePost<'a>,
     ) -> Result<Option<(u32, ReceivePost<'a>)>, PostError> {
-        match self.claimed.remove(&post.context) {
+        match self.claimed.take(post.context) {
             Some(Claimed::Here(parked)) => Ok(Some((parked, post))),
             Some(Claimed::Lost(why)) => {
                 self.fail_receive(ReceiveOperation::from_post(post), None, 0, &why);
@@ -101,7 +84,7 @@ impl<T: Transport> Engine<T> {
 
     /// A context names one claimed message: another one would be lost with its name.
     fn check_claim(&self, post: &ReceivePost<'_>) -> Result<(), PostError> {
-        match claims(post.flags) && self.claimed.contains_key(&post.context) {
+        match claims(post.flags) && self.claimed.contains(post.context) {
             true => Err(PostError::ClaimedBefore { context: post.context }),
             false => Ok(()),
         }
@@ -136,7 +119,7 @@ impl<T: Transport> Engine<T> {
         let buffer = self.copy_peeked(parked, post);
         self.report_peek(parked, post, buffer);
         if post.flags.contains(Flags::CLAIM) {
-            self.claimed.insert(post.context, Claimed::Here(parked));
+            self.claimed.insert(post.context, parked);
         }
     }
 

@@ -11,6 +11,7 @@ pub mod arrive;
 pub mod atomic;
 pub mod buffered;
 pub mod claim;
+pub mod claimed;
 pub mod confirm;
 pub mod connect;
 pub mod contest;

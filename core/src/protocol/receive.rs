@@ -10,7 +10,7 @@ use crate::{
     flags::Flags,
     memory::Pieces,
     operation::{ReceiveOperation, ReceivePost, StoredPieces, Target, Unexpected},
-    protocol::{claim::Claimed, fence::Earlier},
+    protocol::fence::Earlier,
     scalable_endpoint::pair::Direction,
     tag_match::{Matcher, STICKY},
     transport::{Transport, Unreachable},
@@ -139,11 +139,7 @@ impl<T: Transport> Engine<T> {
             let gone = |message: u64| parked.contains(&(message as u32));
             shared.pool.lock().forget(shared.member, gone);
         }
-        for claimed in self.claimed.values_mut() {
-            if matches!(claimed, Claimed::Here(message) if parked.contains(message)) {
-                *claimed = Claimed::Lost(why.clone());
-            }
-        }
+        self.claimed.lose(parked, why);
         for &index in parked {
             let message = self.unexpected.remove(index);
             self.release_charge(message.peer, message.cost);

@@ -223,6 +223,11 @@ impl Expected {
         Some(self.detach_unless_sticky(found?))
     }
 
+    /// The tag of the receive `id`.
+    pub(super) fn tag(&self, PostedId(id): PostedId) -> u64 {
+        self.pool.nodes()[id as usize].tag
+    }
+
     /// Removes the receive `id`.
     pub(super) fn remove(&mut self, PostedId(id): PostedId) -> u32 {
         let posted = self.pool.nodes()[id as usize];

@@ -149,6 +149,11 @@ impl Matcher {
         self.expected.iter()
     }
 
+    /// The tag that a posted receive asks for, in the bits that it does not ignore.
+    pub fn posted_tag(&self, id: PostedId) -> u64 {
+        self.expected.tag(id)
+    }
+
     /// How many receives are posted.
     #[inline]
     pub fn posted_len(&self) -> usize {
