@@ -14,7 +14,7 @@ use std::sync::{
 };
 
 pub use entry::{Entry, ErrorEntry};
-use store::{CompletionStore, Head, Sharing};
+use store::{CompletionStore, Head, Sharing, Window};
 pub use waiting::QueueWait;
 
 use crate::{
@@ -128,7 +128,12 @@ impl<P: Provider> CompletionQueue<P> {
             Head::Empty => {}
         }
         let most = entries.len().max(BURST_MIN);
-        let (head, moved) = self.store.collect(entries, || self.units.progress(most));
+        let window = self.store.open_window(entries);
+        let moved = self.units.progress(most);
+        let head = match window.map_or(0, Window::close) {
+            0 => self.store.pop(entries),
+            taken => Head::Taken(taken),
+        };
         self.answer(head, moved)
     }
 

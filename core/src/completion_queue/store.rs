@@ -205,19 +205,13 @@ impl CompletionStore {
         self.errors_met.fetch_add(1, Ordering::Release) >= 0
     }
 
-    /// Runs `produce` and moves what it completes over `entries`, as many as fit.
-    /// Nothing was there before. Also returns what `produce` returned.
+    /// Lets what completes from now on go straight to `entries`, as many as fit, until the window is
+    /// closed. Nothing was there before. None where threads share the queue.
     #[inline(always)]
-    pub fn collect<R>(&self, entries: &mut [Entry], produce: impl FnOnce() -> R) -> (Head, R) {
-        let Queue::Exclusive(queue) = &self.queue else {
-            let produced = produce();
-            return (self.pop(entries), produced);
-        };
-        let window = Window::open(queue, entries);
-        let produced = produce();
-        match window.close() {
-            0 => (self.pop(entries), produced),
-            taken => (Head::Taken(taken), produced),
+    pub(super) fn open_window<'a>(&'a self, entries: &'a mut [Entry]) -> Option<Window<'a>> {
+        match &self.queue {
+            Queue::Exclusive(queue) => Some(Window::open(queue, entries)),
+            Queue::Shared { .. } => None,
         }
     }
 
@@ -289,7 +283,7 @@ impl CompletionStore {
 
 /// A reader's entries while they are filled directly. Dropped if a poll panics, so that nothing
 /// points at them any more.
-struct Window<'a> {
+pub(super) struct Window<'a> {
     queue: &'a UnsafeCell<EntryRing>,
     start: *mut Entry,
     _entries: PhantomData<&'a mut [Entry]>,
@@ -307,7 +301,7 @@ impl<'a> Window<'a> {
 
     /// How many entries were filled.
     #[inline(always)]
-    fn close(self) -> usize {
+    pub(super) fn close(self) -> usize {
         // SAFETY: exclusive use, as `Sharing::Exclusive` says.
         let next = unsafe { (*self.queue.get()).close_window() };
         // SAFETY: both are in the slice that the window was opened over.

@@ -92,12 +92,20 @@ impl<P: Provider> Unit<P> {
             return false;
         }
         if self.sharing == Sharing::Exclusive {
-            return self.owned().is_some_and(|engine| engine.progress_with(most));
+            return match self.owned() {
+                Some(engine) => engine.progress_with(most),
+                None => false,
+            };
         }
         if !self.ownership.try_acquire() {
             return false;
         }
         self.drain();
+        self.progress_shared(most)
+    }
+
+    #[inline(never)]
+    fn progress_shared(&self, most: usize) -> bool {
         let moved = self.owned().is_some_and(|engine| engine.progress_with(most));
         self.release();
         moved

@@ -47,14 +47,18 @@ pub fn ping_pong<P: Port>(
         let began = if each_timed { clock::ticks() } else { 0 };
         if first {
             pump.send(other, size, TAG)?;
-        }
-        pump.await_received(i + 1)?;
-        // The next receive is posted before its message can come.
-        if i + 1 < total {
-            pump.receive(Some(other), size, TAG, 0)?;
-        }
-        if !first {
+            // Posted behind the send, as whoever waits for an answer does: on its way to a peer and back
+            // the answer needs longer. The first one was posted before.
+            if i > 0 {
+                pump.receive(Some(other), size, TAG, 0)?;
+            }
+            pump.await_received(i + 1)?;
+        } else {
+            pump.await_received(i + 1)?;
             pump.send(other, size, TAG)?;
+            if i + 1 < total {
+                pump.receive(Some(other), size, TAG, 0)?;
+            }
         }
         pump.await_sent()?;
         if each_timed && first && i >= warmup {

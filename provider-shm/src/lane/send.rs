@@ -260,10 +260,15 @@ impl SendLane {
         Ok(true)
     }
 
-    /// See [`LaneProducer::prepare`]; the same for where a payload would lie.
+    /// See [`LaneProducer::prepare`].
     #[inline(always)]
-    pub fn prepare(&self, pool: &ChunkPool) {
+    pub fn prepare(&self) {
         self.producer.prepare();
+    }
+
+    /// The same for where a payload would lie, whose lines nobody polls.
+    #[inline(always)]
+    pub fn prepare_payload(&self, pool: &ChunkPool) {
         pool.prepare(&self.loan);
     }
 

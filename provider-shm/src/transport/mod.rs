@@ -287,7 +287,7 @@ impl Transport for ShmTransport {
             && let Some(lane) = &self.peers[active.peer as usize].send
         {
             // The first packet after a silence is likely to be answered.
-            lane.prepare(&self.pool);
+            lane.prepare_payload(&self.pool);
         }
         self.take(active, head)
     }
@@ -311,6 +311,9 @@ impl Transport for ShmTransport {
             // SAFETY: `current` points at a boxed lane that is open: whatever closes
             // a lane clears it.
             unsafe { lane.as_mut() }.consume();
+        }
+        if self.streak == 1 {
+            self.prepare_answer();
         }
     }
 

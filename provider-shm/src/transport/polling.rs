@@ -64,6 +64,19 @@ impl ShmTransport {
         None
     }
 
+    /// Has the cache fetch the line of an answer to the first packet after a silence.
+    ///
+    /// When the packet has been taken, not when it comes: whoever waits for the answer polls that
+    /// line, and would have taken it back before it is written.
+    #[inline(always)]
+    pub(super) fn prepare_answer(&self) {
+        if let Some(active) = self.active.get(self.turn)
+            && let Some(lane) = &self.peers[active.peer as usize].send
+        {
+            lane.prepare();
+        }
+    }
+
     /// The active lane whose turn it is, and its packet's head, if it has one.
     #[inline(always)]
     fn look_at_turn(&self) -> Option<(Active, Head)> {
