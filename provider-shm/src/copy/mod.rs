@@ -24,6 +24,9 @@ use std::fmt;
 /// from a [`Copier`] or [`Routine::function`], which check that.
 pub type CopyFunction = unsafe fn(destination: *mut u8, source: *const u8, len: usize);
 
+/// AMD's first family whose `rep movsb` empties chunks well.
+const ZEN_5: u32 = 26;
+
 /// Lengths up to this are worth no call: [`Copier`] serves them inline.
 pub const SMALL_BYTES_MAX: usize = 512;
 
@@ -158,16 +161,17 @@ impl Copier {
     ///
     /// In: `rep movsb` where it is fast, since its microcode takes ownership of
     /// a line that it will overwrite whole without fetching the old content
-    /// from the peer's cache. Out: the widest plain loads; on AMD's only as long as they are few,
-    /// since its microcode runs further ahead of what the peer's cache has to give.
+    /// from the peer's cache. Out: the widest plain loads; on AMD's Zen 5 only as long as they are few,
+    /// since its microcode runs further ahead of what the peer's cache has to give. On Zen 4 it
+    /// gains nothing, and takes twice as long for minutes at a time, which vector loads never do.
     fn best() -> Copier {
         let first = |wanted: &[Routine]| {
             wanted.iter().copied().find(|routine| routine.is_available()).unwrap_or(Routine::Memcpy)
         };
         let routine_in = first(&[Routine::RepMovsb, Routine::Avx512, Routine::Avx2]);
-        let routine_out = match routines::is_amd() {
-            true => first(&[Routine::Graded, Routine::Avx512, Routine::Avx2]),
-            false => first(&[Routine::Avx512, Routine::Avx2]),
+        let routine_out = match routines::amd_family() {
+            Some(ZEN_5..) => first(&[Routine::Graded, Routine::Avx512, Routine::Avx2]),
+            _ => first(&[Routine::Avx512, Routine::Avx2]),
         };
         Copier::of(routine_in, routine_out).expect("only available routines were considered")
     }

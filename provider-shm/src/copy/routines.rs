@@ -13,12 +13,12 @@ pub(super) fn lookup(routine: Routine) -> Option<CopyFunction> {
     }
 }
 
-/// Whether AMD made the CPU.
-pub(super) fn is_amd() -> bool {
+/// The family of an AMD CPU: 25 is Zen 3 and 4, 26 is Zen 5.
+pub(super) fn amd_family() -> Option<u32> {
     #[cfg(target_arch = "x86_64")]
-    return x86::is_amd();
+    return x86::amd_family();
     #[cfg(not(target_arch = "x86_64"))]
-    false
+    None
 }
 
 /// # Safety
@@ -46,9 +46,13 @@ mod x86 {
         }
     }
 
-    pub(super) fn is_amd() -> bool {
+    pub(super) fn amd_family() -> Option<u32> {
         let CpuidResult { ebx, ecx, edx, .. } = __cpuid(0);
-        [ebx, edx, ecx].map(u32::to_le_bytes).concat() == b"AuthenticAMD"
+        let is_amd = [ebx, edx, ecx].map(u32::to_le_bytes).concat() == b"AuthenticAMD";
+        // CPUID leaf 1, EAX: the family in bits 8 to 11, and from 15 on what bits 20 to 27 add.
+        let signature = __cpuid(1).eax;
+        let (base, more) = (signature >> 8 & 0xf, signature >> 20 & 0xff);
+        is_amd.then_some(if base == 0xf { base + more } else { base })
     }
 
     /// CPUID leaf 7: the extended features.
