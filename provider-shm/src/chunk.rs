@@ -1,16 +1,20 @@
-//! The chunk pool: one bounded pool per endpoint, lent to its lanes.
+//! Chunk pools: one bounded pool per endpoint, lent to its lanes, or a small one of a lane's own.
 //!
 //! A lane fills a chunk with one payload after the other and hands it back when
 //! the receiver has consumed the last of them. Chunks are reused first in, first
 //! out: one that the receiver has just read is still in its cache, and writing
 //! to it at once would wait for that (measured: last in, first out doubles the
 //! half round trip at 2 KiB; a turn of 256 KiB or 1 MiB instead of 2 costs a stream a tenth).
+//!
+//! A lane's own chunks are few. Their lines come back: the receiver writes to each that it has read,
+//! so that the sender, which overwrites it, gets it from whoever wrote it last. On AMD's processors
+//! that is several times faster than to write what the other side has but read (docs/performance.md).
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, ptr::NonNull};
 
 use kestrel_core::prefetch::{self, LINE_BYTES};
 
-use crate::region::PoolMemory;
+use crate::region::{LANE_CHUNK_BYTES, LaneMemory, PoolMemory};
 
 /// Payloads start at multiples of this. Units: bytes.
 pub const GRAIN: usize = 64;
@@ -18,16 +22,21 @@ pub const GRAIN: usize = 64;
 /// How much of the next payload's place is fetched ahead. Units: bytes.
 const PREPARED_BYTES: usize = 16 * LINE_BYTES;
 
-/// The free chunks of an endpoint.
+/// A lane has no chunks of its own if they were fewer.
+const OWN_COUNT_MIN: usize = 4;
+
+/// The free chunks of an endpoint, or of a lane.
 pub struct ChunkPool {
-    start: *mut u8,
+    start: NonNull<u8>,
     chunk_bytes: usize,
     count: usize,
+    /// Whether other lanes want some, too.
+    is_shared: bool,
     free: VecDeque<u32>,
 }
 
-// SAFETY: the pool's memory is owned by the endpoint and touched by its engine
-// alone; peers can only read it.
+// SAFETY: the pool's memory is owned by the endpoint, or the lane, and touched by its engine alone;
+// what peers can do to it harms only what is sent to them.
 unsafe impl Send for ChunkPool {}
 
 /// Memory of a chunk, for one payload.
@@ -57,14 +66,19 @@ struct Open {
 impl ChunkPool {
     /// All of `memory`, in chunks of `chunk_bytes` (a multiple of [`GRAIN`]).
     pub fn new(memory: &PoolMemory, chunk_bytes: usize) -> ChunkPool {
+        ChunkPool::over(memory.as_ptr(), memory.len(), chunk_bytes, true)
+    }
+
+    /// The chunks of a lane's own; none if they were too large to have some.
+    pub fn of_lane(memory: &LaneMemory, chunk_bytes: usize) -> Option<ChunkPool> {
+        let fit = LANE_CHUNK_BYTES / chunk_bytes >= OWN_COUNT_MIN;
+        fit.then(|| ChunkPool::over(memory.chunks(), LANE_CHUNK_BYTES, chunk_bytes, false))
+    }
+
+    fn over(start: NonNull<u8>, bytes: usize, chunk_bytes: usize, is_shared: bool) -> ChunkPool {
         assert!(chunk_bytes.is_multiple_of(GRAIN) && chunk_bytes > 0);
-        let count = memory.len() / chunk_bytes;
-        ChunkPool {
-            start: memory.as_ptr().as_ptr(),
-            chunk_bytes,
-            count,
-            free: (0..count as u32).collect(),
-        }
+        let count = bytes / chunk_bytes;
+        ChunkPool { start, chunk_bytes, count, is_shared, free: (0..count as u32).collect() }
     }
 
     /// The largest payload. Units: bytes.
@@ -81,7 +95,7 @@ impl ChunkPool {
     /// Whether `loan` may have one chunk more: always if it has none, else as
     /// long as it has at most as many as are free, so that nobody takes all.
     fn may_lend(&self, loan: &Loan) -> bool {
-        !self.free.is_empty() && loan.full.len() <= self.free.len()
+        !self.free.is_empty() && (!self.is_shared || loan.full.len() <= self.free.len())
     }
 
     /// Asks the cache for the lines of the next payload, to write to them: as for the lane's own
@@ -93,7 +107,7 @@ impl ChunkPool {
         {
             let start = open.chunk as usize * self.chunk_bytes + open.filled;
             for line in (start..start + PREPARED_BYTES).step_by(LINE_BYTES) {
-                prefetch::to_write(self.start.wrapping_add(line));
+                prefetch::to_write(self.start.as_ptr().wrapping_add(line));
             }
         }
     }
@@ -108,7 +122,11 @@ impl ChunkPool {
                 if let Some(open) = loan.current.take() {
                     if loan.full.capacity() == 0 {
                         // All that a lane can have, so that a stream never makes it grow.
-                        loan.full.reserve_exact(self.count / 2 + 1);
+                        loan.full.reserve_exact(if self.is_shared {
+                            self.count / 2 + 1
+                        } else {
+                            self.count
+                        });
                     }
                     loan.full.push_back((open.chunk, open.last));
                 }
@@ -122,7 +140,7 @@ impl ChunkPool {
         loan.current = Some(open);
         debug_assert!(offset + length <= self.count * self.chunk_bytes);
         // SAFETY: the chunk's number came from the pool, so the offset is inside it.
-        let start = unsafe { self.start.add(offset) };
+        let start = unsafe { self.start.add(offset) }.as_ptr();
         Some(Grant { start, grain: (offset / GRAIN) as u32 })
     }
 
@@ -189,6 +207,27 @@ mod tests {
         assert!(pool.place(&mut loan, 4096, 2).is_some());
         pool.take_back(&mut loan, 3);
         assert!(!loan.is_lent());
+    }
+
+    #[test]
+    fn a_lane_may_take_all_of_its_own() {
+        let (memory, _) = LaneMemory::create().unwrap();
+        let mut own = ChunkPool::of_lane(&memory, LANE_CHUNK_BYTES / 8).unwrap();
+        let mut loan = Loan::default();
+        for position in 0..8 {
+            let grant = own.place(&mut loan, own.chunk_bytes(), position).unwrap();
+            assert_eq!(
+                grant.start,
+                memory.chunks().as_ptr().wrapping_add(grant.grain as usize * GRAIN)
+            );
+        }
+        assert!(!own.can_place(&loan, 1) && own.place(&mut loan, 1, 8).is_none());
+        own.take_back(&mut loan, 1);
+        assert!(own.place(&mut loan, 1, 8).is_some());
+        assert!(
+            ChunkPool::of_lane(&memory, LANE_CHUNK_BYTES / 2).is_none(),
+            "too few to send ahead"
+        );
     }
 
     #[test]

@@ -63,7 +63,9 @@ pub use doorbell::{Doorbell, DoorbellError};
 pub use named_memory::{NamedMemory, NamedMemoryError};
 pub use process::ProcessId;
 pub use provider::{ShmOptions, ShmProvider};
-pub use region::{LANE_BYTES, LaneMemory, PoolMemory, PoolView, RegionError};
+pub use region::{
+    LANE_BYTES, LANE_CHUNK_BYTES, LANE_HEAD_BYTES, LaneMemory, PoolMemory, PoolView, RegionError,
+};
 pub use station::{
     ConnectError, PeerIdentity, Station, StationError, StationEvent, StationOptions,
 };

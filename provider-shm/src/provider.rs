@@ -9,14 +9,14 @@ use std::{
 };
 
 use kestrel_core::{
-    config::{CmaPolicy, Config, CopyRoutine},
+    config::{CmaPolicy, Config, CopyRoutine, LaneChunks},
     error::Errno,
     transport::{Bell, CoreClaim, Limits, Opening, Provider, Unreachable},
 };
 
 use crate::{
     chunk::ChunkPool,
-    copy::Copier,
+    copy::{self, Copier},
     doorbell::Doorbell,
     fork_guard,
     group_table::GroupTables,
@@ -49,6 +49,8 @@ pub struct ShmOptions {
     pub chunk_count: usize,
     /// Which copy routines: `auto`, or as [`Copier::choose`] names them.
     pub copy: String,
+    /// Whether lanes have chunks of their own, whose lines the receiver hands back.
+    pub lane_chunks: LaneChunks,
     /// Whether the kernel may copy between processes, and does where packets would be faster.
     pub cma: CmaPolicy,
     /// How long connecting may take.
@@ -76,6 +78,7 @@ impl From<&Config> for ShmOptions {
             chunk_bytes: config.chunk_size,
             chunk_count: config.chunk_count,
             copy: copy_name(config.copy).into(),
+            lane_chunks: config.lane_chunks,
             cma: config.cma,
             connect_timeout: Duration::from_millis(config.connect_timeout_ms),
         }
@@ -96,6 +99,8 @@ fn copy_name(routine: CopyRoutine) -> &'static str {
 pub struct ShmProvider {
     options: ShmOptions,
     copier: Copier,
+    /// Whether lanes have chunks of their own.
+    lane_chunks: bool,
     generation: u32,
     groups: Arc<GroupTables>,
 }
@@ -117,8 +122,13 @@ impl ShmProvider {
             return Err(Unreachable { errno: Errno::INVAL, reason });
         }
         Ok(ShmProvider {
-            options,
             copier,
+            lane_chunks: match options.lane_chunks {
+                LaneChunks::Auto => copy::gains_by_lines_back(),
+                LaneChunks::On => true,
+                LaneChunks::Off => false,
+            },
+            options,
             generation: fork_guard::generation(),
             groups: Arc::default(),
         })
@@ -162,7 +172,7 @@ impl Provider for ShmProvider {
             contested: self.options.cma == CmaPolicy::Auto,
         };
         let groups = Groups::new(self.groups.clone(), own);
-        Ok(ShmTransport::new(station, pool, self.copier, limits, groups))
+        Ok(ShmTransport::new(station, pool, self.lane_chunks, self.copier, limits, groups))
     }
 
     fn new_bell(&self) -> Result<Box<dyn Bell>, Unreachable> {

@@ -28,9 +28,13 @@ use rustix::fs::{
 use rustix::io::Errno;
 use thiserror::Error;
 
-/// Bytes of one lane: a page of control lines, written by the receiver, then 128 slots of 64
-/// bytes, written by the sender.
-pub const LANE_BYTES: usize = 12 << 10;
+/// Bytes that every lane uses: a page of control lines, written by the receiver, then 128 slots of
+/// 64 bytes, written by the sender.
+pub const LANE_HEAD_BYTES: usize = 12 << 10;
+/// Bytes for chunks of the lane's own, behind them. They have pages when they are used at last.
+pub const LANE_CHUNK_BYTES: usize = 256 << 10;
+/// Bytes of one lane.
+pub const LANE_BYTES: usize = LANE_HEAD_BYTES + LANE_CHUNK_BYTES;
 
 /// The smallest pool that is accepted from a peer.
 pub const POOL_BYTES_MIN: usize = 4 << 10;
@@ -116,6 +120,13 @@ fn start_of(map: &MmapRaw) -> NonNull<u8> {
     NonNull::new(map.as_mut_ptr()).expect("mmap never places a mapping at address zero")
 }
 
+/// Makes the pages of a mapping. What they hold does not change.
+fn populate(start: NonNull<u8>, bytes: usize) {
+    // An error is an older kernel's: there each page is made when it is first written.
+    // SAFETY: this changes nothing that is in memory, and what is not mapped is refused.
+    unsafe { libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_POPULATE_WRITE) };
+}
+
 /// One lane, mapped readable and writable, unmapped on drop.
 ///
 /// The other side writes to it at any time: no reference into it may ever be made.
@@ -151,6 +162,17 @@ impl LaneMemory {
     #[allow(clippy::len_without_is_empty, reason = "a lane is never empty")]
     pub fn len(&self) -> usize {
         LANE_BYTES
+    }
+
+    /// The first byte of `LANE_CHUNK_BYTES`, on a page boundary.
+    pub fn chunks(&self) -> NonNull<u8> {
+        // SAFETY: the mapping is that much longer.
+        unsafe { self.as_ptr().add(LANE_HEAD_BYTES) }
+    }
+
+    /// Makes the pages of its chunks, and this side's way to them: as [`PoolMemory::make_pages`].
+    pub(crate) fn make_chunk_pages(&self) {
+        populate(self.chunks(), LANE_CHUNK_BYTES);
     }
 }
 
@@ -209,10 +231,7 @@ impl PoolMemory {
     pub(crate) fn make_pages(&self) {
         let PoolInner { map, pages, .. } = &*self.inner;
         pages.call_once(|| {
-            let bytes = map.len().min(MADE_BYTES_MAX);
-            // An error is an older kernel's: there each page is made when it is first written.
-            // SAFETY: the bytes are our own mapping's, and they do not change.
-            unsafe { libc::madvise(map.as_mut_ptr().cast(), bytes, libc::MADV_POPULATE_WRITE) };
+            populate(start_of(map), map.len().min(MADE_BYTES_MAX));
         });
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kestrel_core::{
     completion_queue::{Entry, store::Sharing},
-    config::CmaPolicy,
+    config::{CmaPolicy, LaneChunks},
 };
 use kestrel_shm::{ShmOptions, ShmProvider};
 use kestrel_tests::{bed::Bed, conformance};
@@ -15,9 +15,15 @@ fn bed(options: ShmOptions, sharing: Sharing) -> Bed<ShmProvider> {
 
 mod exclusive {
     use super::*;
-    conformance!(bed(ShmOptions::default(), Sharing::Exclusive));
-    conformance!(datagrams over bed(ShmOptions::default(), Sharing::Exclusive));
-    conformance!(multicast over bed(ShmOptions::default(), Sharing::Exclusive));
+
+    /// Whatever the processor gains by.
+    fn options() -> ShmOptions {
+        ShmOptions { lane_chunks: LaneChunks::On, ..ShmOptions::default() }
+    }
+
+    conformance!(bed(options(), Sharing::Exclusive));
+    conformance!(datagrams over bed(options(), Sharing::Exclusive));
+    conformance!(multicast over bed(options(), Sharing::Exclusive));
 }
 
 mod shared {
@@ -27,6 +33,7 @@ mod shared {
         ShmOptions {
             chunk_bytes: 8 << 10,
             chunk_count: 8,
+            lane_chunks: LaneChunks::Off,
             cma: CmaPolicy::Off,
             ..ShmOptions::default()
         }

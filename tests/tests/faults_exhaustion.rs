@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use kestrel_core::{address_vector::FI_ADDR_UNSPEC, error::Errno};
+use kestrel_core::{address_vector::FI_ADDR_UNSPEC, config::LaneChunks, error::Errno};
 use kestrel_shm::ShmOptions;
 use kestrel_tests::{
     bed::pattern,
@@ -45,6 +45,7 @@ fn quick() -> NodeOptions {
         connect_timeout: Duration::from_millis(700),
         chunk_bytes: 4096,
         chunk_count: 16,
+        lane_chunks: LaneChunks::Off,
         ..ShmOptions::default()
     };
     NodeOptions { shm, ..NodeOptions::default() }
@@ -188,7 +189,8 @@ fn catch_up(node: &Node, sender: &Node) -> usize {
 #[test]
 fn what_is_injected_needs_no_chunk() {
     let few = || {
-        let shm = ShmOptions { chunk_count: 4, ..ShmOptions::default() };
+        let lane_chunks = LaneChunks::Off;
+        let shm = ShmOptions { chunk_count: 4, lane_chunks, ..ShmOptions::default() };
         Node::with(&NodeOptions { shm, ..NodeOptions::default() })
     };
     let (sender, live) = (few(), few());
@@ -219,7 +221,12 @@ fn what_is_injected_needs_no_chunk() {
 fn stalled_receivers_do_not_starve_the_others() {
     const STALLED: usize = 200;
     let small = |count| {
-        let shm = ShmOptions { chunk_bytes: 4096, chunk_count: count, ..ShmOptions::default() };
+        let shm = ShmOptions {
+            chunk_bytes: 4096,
+            chunk_count: count,
+            lane_chunks: LaneChunks::Off,
+            ..ShmOptions::default()
+        };
         NodeOptions { shm, ..NodeOptions::default() }
     };
     for chunks in [2, 16] {

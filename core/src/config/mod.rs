@@ -51,6 +51,15 @@ pub enum ConnectBy {
     RdmaCm,
 }
 
+/// Shared chunks of a lane's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LaneChunks {
+    /// Where the processor gains by it.
+    Auto,
+    On,
+    Off,
+}
+
 /// Sharing a message's bytes with a peer's process through the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CmaPolicy {
@@ -81,6 +90,7 @@ pub struct Config {
     pub unexpected_budget_bytes: usize,
     pub chunk_size: usize,
     pub chunk_count: usize,
+    pub lane_chunks: LaneChunks,
     pub cma: CmaPolicy,
     pub copy: CopyRoutine,
     pub connect_by: ConnectBy,
@@ -102,12 +112,13 @@ const GIB: u64 = 1 << 30;
 
 const TRANSPORT: &[&str] = &["auto", "shm", "verbs"];
 const CONNECT_BY: &[&str] = &["auto", "tcp", "rdma_cm"];
+const LANE_CHUNKS: &[&str] = &["auto", "on", "off"];
 const CMA: &[&str] = &["auto", "on", "off"];
 const COPY: &[&str] = &["auto", "memcpy", "avx2", "avx512", "movsb"];
 const NIC_ATOMICS: &[&str] = &["off", "exclusive"];
 
 /// All parameters, in the order of the manual page.
-pub static PARAMETERS: [Parameter; 18] = [
+pub static PARAMETERS: [Parameter; 19] = [
     Parameter {
         name: "FI_KESTREL_TRANSPORT",
         kind: Kind::Choice(TRANSPORT),
@@ -163,6 +174,19 @@ pub static PARAMETERS: [Parameter; 18] = [
         unit: Unit::None,
         help: "How many shared chunks an endpoint has, for all its peers together.",
         store: |config, value| config.chunk_count = value.size(),
+    },
+    Parameter {
+        name: "FI_KESTREL_LANE_CHUNKS",
+        kind: Kind::Choice(LANE_CHUNKS),
+        default: "auto",
+        unit: Unit::None,
+        help: "Whether each peer of one host that larger messages are sent to has 256 KiB of shared \
+               chunks of its own, instead of some of the endpoint's: its cache lines come back from \
+               the receiver written to. auto: on AMD processors since Zen 3, which gain by that.",
+        store: |config, value| {
+            config.lane_chunks =
+                [LaneChunks::Auto, LaneChunks::On, LaneChunks::Off][value.choice()];
+        },
     },
     Parameter {
         name: "FI_KESTREL_CMA",
@@ -360,6 +384,7 @@ impl Config {
             unexpected_budget_bytes: 0,
             chunk_size: 0,
             chunk_count: 0,
+            lane_chunks: LaneChunks::Auto,
             cma: CmaPolicy::Auto,
             copy: CopyRoutine::Auto,
             connect_by: ConnectBy::Auto,

@@ -17,6 +17,7 @@ fn defaults_are_within_their_own_bounds() {
         unexpected_budget_bytes: 64 << 20,
         chunk_size: 32 << 10,
         chunk_count: 64,
+        lane_chunks: LaneChunks::Auto,
         cma: CmaPolicy::Auto,
         copy: CopyRoutine::Auto,
         connect_by: ConnectBy::Auto,
@@ -45,6 +46,7 @@ fn each_parameter_sets_its_own_value() {
         ("UNEXPECTED_BUDGET", "1G"),
         ("CHUNK_SIZE", "8192"),
         ("CHUNK_COUNT", "12"),
+        ("LANE_CHUNKS", "on"),
         ("CMA", "off"),
         ("COPY", "avx512"),
         ("CONNECT_BY", "rdma_cm"),
@@ -69,6 +71,7 @@ fn each_parameter_sets_its_own_value() {
     expected.unexpected_budget_bytes = 1 << 30;
     expected.chunk_size = 8192;
     expected.chunk_count = 12;
+    expected.lane_chunks = LaneChunks::On;
     expected.cma = CmaPolicy::Off;
     expected.copy = CopyRoutine::Avx512;
     expected.connect_by = ConnectBy::RdmaCm;

@@ -26,6 +26,13 @@ pub type CopyFunction = unsafe fn(destination: *mut u8, source: *const u8, len: 
 
 /// AMD's first family whose `rep movsb` empties chunks well.
 const ZEN_5: u32 = 26;
+/// AMD's first family with the caches of those that were measured.
+const ZEN_3: u32 = 25;
+
+/// Whether a line is overwritten faster if the other side, which has read it, wrote to it as well.
+pub fn gains_by_lines_back() -> bool {
+    matches!(routines::amd_family(), Some(ZEN_3..))
+}
 
 /// Lengths up to this are worth no call: [`Copier`] serves them inline.
 pub const SMALL_BYTES_MAX: usize = 512;

@@ -2,7 +2,7 @@
 //! chunks, and what is checked of one that a peer wrote.
 //!
 //! A packet's content (its words, then its payload) lies in the first line if it
-//! fits; a longer payload in a chunk of the sender's pool, and the line says where.
+//! fits; a longer payload in a chunk, of the sender's pool or of the lane, and the line says where.
 //! Where no chunk is left, continuation lines carry it in small pieces. They are
 //! no place for more: the receiver polls the line beside, and its cache takes
 //! neighbours along, so that each costs the sender a trip (docs/performance.md).
@@ -26,7 +26,7 @@ pub use crate::lane_error::LaneError;
 pub use receive::ReceiveLane;
 pub use send::SendLane;
 
-use crate::region::LaneMemory;
+use crate::{chunk::GRAIN, region::LaneMemory};
 
 /// Lines in a lane.
 pub const LINES: usize = 128;
@@ -57,12 +57,39 @@ const FILLED_IN_SIGHT: u8 = 0x80;
 /// The inline word that says where.
 const CHUNK_WORD: usize = INLINE_WORDS - 1;
 
-const _: () = assert!(LINES_OFFSET + LINES * size_of::<Line>() == crate::region::LANE_BYTES);
+const _: () = assert!(LINES_OFFSET + LINES * size_of::<Line>() == crate::region::LANE_HEAD_BYTES);
 const _: () = assert!(size_of::<LaneControl>() <= FILLING_OFFSET);
 const _: () = assert!(FILLING_OFFSET + size_of::<Filling>() <= CLAIMS_OFFSET);
 const _: () = assert!(CLAIMS_OFFSET + size_of::<Claims>() <= LEASES_OFFSET);
 const _: () = assert!(LEASES_OFFSET + size_of::<Leases>() <= LINES_OFFSET);
 const _: () = assert!(80 + 1 + RESERVED_LINES as usize + LINES / 4 <= LINES);
+
+/// Where a payload lies that is in a chunk: what that word says.
+#[derive(Clone, Copy, Debug)]
+struct ChunkPlace {
+    /// From the start of the chunks. Units: bytes.
+    offset: usize,
+    /// Units: bytes.
+    length: usize,
+    /// In the lane's own chunks, not in the sender's pool.
+    is_own: bool,
+}
+
+impl ChunkPlace {
+    /// No payload is so long.
+    const OWN: u32 = 1 << 31;
+
+    fn to_word(self) -> u64 {
+        let own = if self.is_own { ChunkPlace::OWN } else { 0 };
+        ((self.offset / GRAIN) as u64) << 32 | u64::from(self.length as u32 | own)
+    }
+
+    fn from_word(word: u64) -> ChunkPlace {
+        let (offset, low) = ((word >> 32) as usize * GRAIN, word as u32);
+        let length = (low & !ChunkPlace::OWN) as usize;
+        ChunkPlace { offset, length, is_own: low & ChunkPlace::OWN != 0 }
+    }
+}
 
 /// The ends of a lane's memory.
 fn parts(memory: &LaneMemory) -> (NonNull<Line>, NonNull<LaneControl>) {

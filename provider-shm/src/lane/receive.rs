@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use kestrel_core::{
     memory::Piece,
+    prefetch::LINE_BYTES,
     ring::{
         claims::Claims,
         lane::{CONTINUATION_BYTES, INLINE_BYTES, INLINE_WORDS, LaneConsumer},
@@ -12,16 +13,18 @@ use kestrel_core::{
 };
 
 use super::{
-    CHUNK_WORD, CHUNKED, FILLED_IN_SIGHT, LINES, LaneError, PREFETCH_AHEAD, SPILL_MAX, SPILLED,
-    claims, filling, parts,
+    CHUNK_WORD, CHUNKED, ChunkPlace, FILLED_IN_SIGHT, LINES, LaneError, PREFETCH_AHEAD, SPILL_MAX,
+    SPILLED, claims, filling, parts,
 };
 use crate::{
-    chunk::GRAIN,
     copy::Copier,
     doorbell::Doorbell,
-    region::{LaneMemory, PoolView},
+    region::{LANE_CHUNK_BYTES, LaneMemory, PoolView},
     station::PeerIdentity,
 };
+
+/// Units: bytes.
+const HANDED_BACK_AT_ONCE: usize = 4 << 10;
 
 /// Where a packet's payload lies.
 #[derive(Clone, Copy, Debug)]
@@ -30,8 +33,39 @@ enum Place {
     Inline,
     /// In continuation lines.
     Spilled,
-    /// In the sender's pool.
-    Chunk { offset: usize, length: usize },
+    /// In a chunk.
+    Chunk(ChunkPlace),
+}
+
+/// Copies in pieces that are in the first-level cache still when their lines are handed back.
+///
+/// # Safety
+/// As [`Copier::copy_out`] and [`hand_back`].
+unsafe fn copy_out_and_hand_back(copier: &Copier, to: *mut u8, from: *mut u8, length: usize) {
+    for done in (0..length).step_by(HANDED_BACK_AT_ONCE) {
+        let piece = (length - done).min(HANDED_BACK_AT_ONCE);
+        // SAFETY: the caller vouches for both ranges.
+        unsafe {
+            copier.copy_out(to.add(done), from.add(done), piece);
+            hand_back(from.add(done), piece);
+        }
+    }
+}
+
+/// Writes to each line of what was read, what is there: the sender, which writes them next, gets them
+/// as those of whoever wrote them last (docs/performance.md).
+///
+/// # Safety
+/// `length` bytes from `from` on are mapped and writable.
+#[inline(always)]
+unsafe fn hand_back(from: *mut u8, length: usize) {
+    let lead = from.align_offset(LINE_BYTES);
+    let starts = (length > 0).then_some(0).into_iter();
+    for at in starts.chain((lead..length).step_by(LINE_BYTES)) {
+        // SAFETY: less than `length`. Volatile, since the sender writes there, too: parts that are on
+        // their way still, but none of these bytes.
+        unsafe { from.add(at).write_volatile(from.add(at).read_volatile()) };
+    }
 }
 
 /// The receiving end.
@@ -45,6 +79,8 @@ pub struct ReceiveLane {
     lines: u64,
     /// Of one in a chunk: whether its payload may be on its way there.
     in_sight: bool,
+    /// Whether the lane's own chunks have their pages here.
+    has_pages: bool,
     /// Wakes the sender when this end closes.
     bell: Doorbell,
     /// Position at the last look whether the lane is quiet; none is that of one never looked at.
@@ -73,6 +109,7 @@ impl ReceiveLane {
             words: 0,
             lines: 0,
             in_sight: false,
+            has_pages: false,
             bell,
             looked_at: u64::MAX,
             peer,
@@ -147,13 +184,17 @@ impl ReceiveLane {
     }
 
     fn next_in_chunk(&mut self) -> Result<usize, LaneError> {
-        let place = self.consumer.word(1 + CHUNK_WORD);
-        let (offset, length) = ((place >> 32) as usize * GRAIN, place as u32 as usize);
-        let pool = self.pool.len();
+        let place = ChunkPlace::from_word(self.consumer.word(1 + CHUNK_WORD));
+        let ChunkPlace { offset, length, is_own } = place;
+        let pool = if is_own { LANE_CHUNK_BYTES } else { self.pool.len() };
         if offset + length > pool || length == 0 {
             return Err(LaneError::OutsidePool { offset, length, pool });
         }
-        self.place = Place::Chunk { offset, length };
+        if is_own && !self.has_pages {
+            self.memory.make_chunk_pages();
+            self.has_pages = true;
+        }
+        self.place = Place::Chunk(place);
         Ok(length)
     }
 
@@ -161,7 +202,7 @@ impl ReceiveLane {
     #[inline(always)]
     pub fn placed(&self) -> usize {
         match self.place {
-            Place::Chunk { length, .. } if self.in_sight => {
+            Place::Chunk(ChunkPlace { length, .. }) if self.in_sight => {
                 filling(&self.memory).filled(self.position(), length)
             }
             _ => usize::MAX,
@@ -194,14 +235,19 @@ impl ReceiveLane {
         match self.place {
             Place::Inline => self.copy_inline(offset, to),
             Place::Spilled => self.copy_spilled(offset, to),
-            Place::Chunk { offset: start, length } => {
-                let length = to.len().min(length.saturating_sub(offset));
+            Place::Chunk(place) => {
+                let length = to.len().min(place.length.saturating_sub(offset));
+                let chunks = if place.is_own { self.memory.chunks() } else { self.pool.as_ptr() };
                 // SAFETY: `next` checked the chunk against the mapping, which lives as
                 // long as the lane; the piece is writable until its operation
-                // completes; `length` is within both.
+                // completes; `length` is within both. Only the lane's own are written to.
                 unsafe {
-                    let from = self.pool.as_ptr().as_ptr().add(start + offset);
-                    copier.copy_out(to.as_ptr(), from, length);
+                    let from = chunks.as_ptr().add(place.offset + offset);
+                    if place.is_own {
+                        copy_out_and_hand_back(copier, to.as_ptr(), from, length);
+                    } else {
+                        copier.copy_out(to.as_ptr(), from, length);
+                    }
                 }
             }
         }
@@ -230,7 +276,7 @@ impl ReceiveLane {
     #[inline(always)]
     pub fn consume(&mut self) {
         self.consumer.advance(self.lines);
-        let chunked = matches!(self.place, Place::Chunk { .. });
+        let chunked = matches!(self.place, Place::Chunk(_));
         if chunked || self.consumer.unpublished() >= LINES as u64 / 4 {
             self.consumer.publish_head();
         }
@@ -250,5 +296,22 @@ impl ReceiveLane {
     /// Tells the sender whether to ring.
     pub fn set_attention(&self, wish: u32) {
         self.consumer.set_attention(wish);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Of any part of a buffer.
+    #[test]
+    fn lines_are_handed_back_as_they_are() {
+        let content: Vec<u8> = (0..1000).map(|index| (index * 7 / 3) as u8).collect();
+        for (from, length) in [(0, 0), (0, 1), (3, 61), (3, 62), (64, 64), (5, 900), (63, 130)] {
+            let mut bytes = content.clone();
+            // SAFETY: within the buffer.
+            unsafe { hand_back(bytes.as_mut_ptr().add(from), length) };
+            assert_eq!(bytes, content);
+        }
     }
 }

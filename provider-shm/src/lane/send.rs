@@ -14,11 +14,11 @@ use kestrel_core::{
 };
 
 use super::{
-    CHUNK_WORD, CHUNKED, FILLED_IN_SIGHT, LINES, LaneError, RESERVED_LINES, SPILL_MAX, SPILL_PIECE,
-    SPILLED, claims, leases, parts,
+    CHUNK_WORD, CHUNKED, ChunkPlace, FILLED_IN_SIGHT, LINES, LaneError, RESERVED_LINES, SPILL_MAX,
+    SPILL_PIECE, SPILLED, claims, leases, parts,
 };
 use crate::{
-    chunk::{ChunkPool, Loan},
+    chunk::{ChunkPool, GRAIN, Grant, Loan},
     copy::Copier,
     doorbell::Doorbell,
     region::LaneMemory,
@@ -28,6 +28,10 @@ use crate::{
 /// The sending end.
 pub struct SendLane {
     producer: LaneProducer,
+    /// Its own chunks, if it has some; else it has them of the endpoint's pool.
+    own: Option<ChunkPool>,
+    /// Whether its own have their pages.
+    has_pages: bool,
     loan: Loan,
     bell: Doorbell,
     /// The receiver fences for us, so we need not.
@@ -40,15 +44,21 @@ pub struct SendLane {
 }
 
 impl SendLane {
-    /// The sending end of a lane that was just connected.
-    pub fn new(memory: LaneMemory, bell: Doorbell, peer: PeerIdentity) -> SendLane {
+    /// The sending end of a lane that was just connected, with chunks of its own of that many bytes.
+    pub fn new(
+        memory: LaneMemory,
+        bell: Doorbell,
+        peer: PeerIdentity,
+        own_chunk_bytes: Option<usize>,
+    ) -> SendLane {
         let (lines, control) = parts(&memory);
         // SAFETY: the memory is kept as long as the producer, and this side of a
         // new lane has no other producer.
         let producer = unsafe { LaneProducer::new(lines, LINES, control) };
         let asymmetric = peer.asymmetric && crate::barrier::asymmetric();
-        let loan = Loan::default();
-        SendLane { producer, loan, bell, asymmetric, answered: 0, peer, memory }
+        let own = own_chunk_bytes.and_then(|bytes| ChunkPool::of_lane(&memory, bytes));
+        let (has_pages, loan) = (false, Loan::default());
+        SendLane { producer, own, has_pages, loan, bell, asymmetric, answered: 0, peer, memory }
     }
 
     /// How much of `wanted` bytes of payload one packet can carry now.
@@ -61,11 +71,11 @@ impl SendLane {
             return Ok(None);
         }
         let wanted = wanted.min(pool.chunk_bytes());
-        if wanted == 0 || pool.can_place(&self.loan, wanted) {
+        if wanted == 0 || self.can_place(pool, wanted) {
             return Ok(Some(wanted));
         }
         self.refresh(pool)?;
-        if pool.can_place(&self.loan, wanted) {
+        if self.can_place(pool, wanted) {
             return Ok(Some(wanted));
         }
         // Our own chunks will come back; if the others have them all, the lines
@@ -79,10 +89,24 @@ impl SendLane {
         Ok(room.then_some(wanted))
     }
 
+    fn can_place(&self, pool: &ChunkPool, wanted: usize) -> bool {
+        self.own.as_ref().unwrap_or(pool).can_place(&self.loan, wanted)
+    }
+
     fn refresh(&mut self, pool: &mut ChunkPool) -> Result<(), LaneError> {
         self.producer.refresh()?;
+        let pool = self.own.as_mut().unwrap_or(pool);
         pool.take_back(&mut self.loan, self.producer.head());
         Ok(())
+    }
+
+    fn place(&mut self, pool: &mut ChunkPool, length: usize) -> Option<Grant> {
+        if self.own.is_some() && !self.has_pages {
+            self.memory.make_chunk_pages();
+            self.has_pages = true;
+        }
+        let pool = self.own.as_mut().unwrap_or(pool);
+        pool.place(&mut self.loan, length, self.producer.position())
     }
 
     /// Pushes a packet if there is room for it.
@@ -177,11 +201,10 @@ impl SendLane {
         if !self.producer.has_room(1 + RESERVED_LINES)? {
             return Ok(false);
         }
-        let position = self.producer.position();
-        let mut place = pool.place(&mut self.loan, payload.len(), position);
+        let mut place = self.place(pool, payload.len());
         if place.is_none() {
             self.refresh(pool)?;
-            place = pool.place(&mut self.loan, payload.len(), position);
+            place = self.place(pool, payload.len());
         }
         let Some(grant) = place else {
             // As in `room`: the others have all chunks, and may never give them back.
@@ -190,7 +213,8 @@ impl SendLane {
             }
             return Ok(false);
         };
-        let place = u64::from(grant.grain) << 32 | payload.len() as u64;
+        let (offset, is_own) = (grant.grain as usize * GRAIN, self.own.is_some());
+        let place = ChunkPlace { offset, length: payload.len(), is_own }.to_word();
         let head = Head { flags: head.flags | CHUNKED, ..head };
         if head.kind == Kind::Eager as u8 && head.flags & wire::WAITS != 0 {
             self.put_words(word, words, place);
@@ -269,7 +293,7 @@ impl SendLane {
     /// The same for where a payload would lie, whose lines nobody polls.
     #[inline(always)]
     pub fn prepare_payload(&self, pool: &ChunkPool) {
-        pool.prepare(&self.loan);
+        self.own.as_ref().unwrap_or(pool).prepare(&self.loan);
     }
 
     /// What the receiver lets us send.
@@ -291,7 +315,9 @@ impl SendLane {
 
     /// Gives the pool back what the lane has of it.
     pub fn close(mut self, pool: &mut ChunkPool) -> PeerIdentity {
-        pool.take_all(&mut self.loan);
+        if self.own.is_none() {
+            pool.take_all(&mut self.loan);
+        }
         self.peer
     }
 }

@@ -1,6 +1,7 @@
 //! What becomes of lanes: how they come into use, and how they end.
 
 use super::*;
+use crate::{doorbell::Doorbell, region::LaneMemory, station::PeerIdentity};
 
 impl ShmTransport {
     #[cold]
@@ -46,13 +47,18 @@ impl ShmTransport {
         }
     }
 
+    fn sending(&self, lane: LaneMemory, bell: Doorbell, peer: PeerIdentity) -> SendLane {
+        let own = self.lane_chunks.then(|| self.pool.chunk_bytes());
+        SendLane::new(lane, bell, peer, own)
+    }
+
     pub(super) fn translate(&mut self, event: StationEvent) {
         match event {
             StationEvent::Connected { request, lane, bell, peer } => {
                 let incarnation = peer.incarnation;
                 self.peer(request).connecting = false;
                 let event = TransportEvent::Connected { peer: request, incarnation };
-                self.events.push_back((event, Some(SendLane::new(lane, bell, peer))));
+                self.events.push_back((event, Some(self.sending(lane, bell, peer))));
             }
             StationEvent::Failed { request, error } => {
                 self.peer(request).connecting = false;

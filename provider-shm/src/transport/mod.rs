@@ -76,6 +76,8 @@ pub struct ShmTransport {
     limits: Limits,
     copier: Copier,
     pool: ChunkPool,
+    /// Whether lanes have chunks of their own.
+    lane_chunks: bool,
     peers: Vec<Peer>,
     /// Peers whose receiving lanes are polled, and whose turn it is.
     active: Vec<Active>,
@@ -111,6 +113,7 @@ impl ShmTransport {
     pub(crate) fn new(
         station: Station,
         pool: ChunkPool,
+        lane_chunks: bool,
         copier: Copier,
         limits: Limits,
         groups: Groups,
@@ -121,6 +124,7 @@ impl ShmTransport {
             limits,
             copier,
             pool,
+            lane_chunks,
             peers: Vec::new(),
             active: Vec::new(),
             turn: 0,

@@ -9,7 +9,8 @@ use std::{
 
 use kestrel_core::{ring::lane::WISH_CLOSED, transport::Service, wire};
 use kestrel_shm::{
-    Doorbell, LANE_BYTES, LaneMemory, PoolMemory, Station, StationEvent, StationOptions,
+    Doorbell, LANE_BYTES, LANE_HEAD_BYTES, LaneMemory, PoolMemory, Station, StationEvent,
+    StationOptions,
 };
 use kestrel_tests::{process::say, random::Random, scale::PATIENCE};
 
@@ -19,6 +20,8 @@ use super::GARBAGE_TAG;
 const LINES_OFFSET: usize = 4096;
 const LINES: u64 = 128;
 const WORDS: usize = LANE_BYTES / 8;
+/// Those that say something; behind them are chunks.
+const HEAD_WORDS: usize = LANE_HEAD_BYTES / 8;
 const POOL_BYTES: usize = 64 << 10;
 /// How long each round lasts, and one that floods.
 const ROUND: Duration = Duration::from_millis(12);
@@ -83,7 +86,7 @@ fn nasty(random: &mut Random) -> u64 {
         2 => 1 << random.below(64),
         3 => random.below(256),
         4 => random.below(1 << 20),
-        5 => random.below(4) << 32 | random.below(64),
+        5 => random.below(4) << 32 | random.below(2) << 31 | random.below(64),
         6 => GARBAGE_TAG + random.below(100),
         7 => 1 << 63 | random.below(1 << 16),
         _ => random.number(),
@@ -128,7 +131,8 @@ impl Attacker {
 
     fn random_words(&mut self) {
         for _ in 0..256 {
-            let (index, word) = (self.random.below(WORDS as u64) as usize, nasty(&mut self.random));
+            let words = if self.random.once_in(4) { WORDS } else { HEAD_WORDS };
+            let (index, word) = (self.random.below(words as u64) as usize, nasty(&mut self.random));
             self.out.word(index).store(word, Ordering::Relaxed);
             for lane in &self.back {
                 lane.word(index).store(word, Ordering::Relaxed);

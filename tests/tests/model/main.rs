@@ -13,6 +13,7 @@ use std::{collections::HashMap, sync::Arc};
 use kestrel_core::{
     address_vector::FI_ADDR_UNSPEC,
     completion_queue::store::Sharing,
+    config::LaneChunks,
     error::Errno,
     flags::Flags,
     mock::{MockOptions, MockProvider},
@@ -454,7 +455,9 @@ fn tight() -> MockOptions {
 }
 
 fn shm() -> Bed<ShmProvider> {
-    let options = ShmOptions { chunk_bytes: 8 << 10, chunk_count: 4, ..ShmOptions::default() };
+    let lane_chunks = LaneChunks::Off;
+    let options =
+        ShmOptions { chunk_bytes: 8 << 10, chunk_count: 4, lane_chunks, ..ShmOptions::default() };
     Bed { provider: Arc::new(ShmProvider::new(options).unwrap()), sharing: Sharing::Exclusive }
 }
 
