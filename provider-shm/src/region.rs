@@ -132,6 +132,7 @@ fn populate(start: NonNull<u8>, bytes: usize) {
 /// The other side writes to it at any time: no reference into it may ever be made.
 pub struct LaneMemory {
     map: MmapRaw,
+    chunk_pages: Once,
 }
 
 impl LaneMemory {
@@ -141,7 +142,7 @@ impl LaneMemory {
         fcntl_add_seals(&fd, size_seals())
             .map_err(|e| RegionError::Create { bytes: LANE_BYTES, source: e.into() })?;
         let map = MmapOptions::new().len(LANE_BYTES).map_raw(&fd).map_err(map_error(LANE_BYTES))?;
-        Ok((LaneMemory { map }, fd))
+        Ok((LaneMemory { map, chunk_pages: Once::new() }, fd))
     }
 
     /// Maps the lane that a peer passed, if its size is sealed and exact.
@@ -151,7 +152,7 @@ impl LaneMemory {
             return Err(RegionError::LaneSize { have });
         }
         let map = MmapOptions::new().len(LANE_BYTES).map_raw(&fd).map_err(map_error(LANE_BYTES))?;
-        Ok(LaneMemory { map })
+        Ok(LaneMemory { map, chunk_pages: Once::new() })
     }
 
     /// The first byte of `LANE_BYTES`, on a page boundary.
@@ -170,9 +171,11 @@ impl LaneMemory {
         unsafe { self.as_ptr().add(LANE_HEAD_BYTES) }
     }
 
-    /// Makes the pages of its chunks, and this side's way to them: as [`PoolMemory::make_pages`].
+    /// Makes the pages of its chunks, and this side's way to them, the first time that it is called:
+    /// as [`PoolMemory::make_pages`].
+    #[inline(always)]
     pub(crate) fn make_chunk_pages(&self) {
-        populate(self.chunks(), LANE_CHUNK_BYTES);
+        self.chunk_pages.call_once(|| populate(self.chunks(), LANE_CHUNK_BYTES));
     }
 }
 

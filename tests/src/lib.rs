@@ -29,6 +29,7 @@ pub mod process;
 pub mod random;
 pub mod scale;
 pub mod socket;
+pub mod station;
 pub mod trace;
 pub mod traffic;
 pub mod watched;

@@ -3,12 +3,12 @@
 
 use std::{ptr::NonNull, time::Duration};
 
-use kestrel_core::{memory::Piece, transport::Service};
+use kestrel_core::memory::Piece;
 use kestrel_shm::{
     LANE_CHUNK_BYTES, LANE_HEAD_BYTES, PoolMemory, Station, StationEvent, StationOptions,
     copy::Copier, lane::ReceiveLane,
 };
-use kestrel_tests::scale::scaled;
+use kestrel_tests::{scale::scaled, station};
 use proptest::{
     collection::vec,
     prelude::any,
@@ -23,20 +23,12 @@ const POOL: usize = 16 << 10;
 
 /// A connected pair of stations: the sender's end of the lane, raw, and what the receiver got.
 fn lane() -> (kestrel_shm::LaneMemory, ReceiveLane, PoolMemory, [Station; 2]) {
-    let pool = PoolMemory::create(POOL).unwrap();
-    let options = |pool: &PoolMemory| StationOptions {
-        address: None,
-        default_ip: [127, 0, 0, 1].into(),
-        auth_key: Vec::new(),
-        keys_follow: false,
-        service: Service::Reliable,
-        incarnation: None,
-        pool: pool.clone(),
-        connect_timeout: Duration::from_secs(10),
-        cma: false,
+    let open = || {
+        let connect_timeout = Duration::from_secs(10);
+        let options = StationOptions { connect_timeout, ..station::options(POOL) };
+        (options.pool.clone(), Station::open(options).unwrap())
     };
-    let (from, to) =
-        (Station::open(options(&pool)).unwrap(), Station::open(options(&pool)).unwrap());
+    let ((pool, from), (_, to)) = (open(), open());
     from.connect(1, to.address());
     let wait = |station: &Station| loop {
         if let Some(event) = station.next_event() {

@@ -6,15 +6,13 @@ use std::{
     time::Duration,
 };
 
-use kestrel_core::{
-    address_vector::FI_ADDR_UNSPEC, config::CmaPolicy, flags::Flags, transport::Service, wire,
-};
-use kestrel_shm::{PoolMemory, Station, StationEvent, StationOptions};
+use kestrel_core::{address_vector::FI_ADDR_UNSPEC, config::CmaPolicy, flags::Flags, wire};
+use kestrel_shm::{Station, StationEvent, StationOptions};
 use kestrel_tests::{
     node::{Done, Node, NodeOptions, Wait},
     process::{Peer, child_role, eventually, forbid_call, listen_to_parent, say},
     scale::{PATIENCE, skip},
-    traffic,
+    station, traffic,
 };
 
 const LENGTHS: [usize; 4] = [9_000, 100_000, 700_000, 1_000_000];
@@ -120,18 +118,7 @@ fn one_side_or_none_permits() {
 /// where the message lies.
 fn address_told(ours: bool, theirs: bool) -> u64 {
     const LONG: u8 = wire::Kind::Long as u8;
-    let peer = Station::open(StationOptions {
-        address: None,
-        default_ip: [127, 0, 0, 1].into(),
-        auth_key: Vec::new(),
-        keys_follow: false,
-        service: Service::Reliable,
-        incarnation: None,
-        pool: PoolMemory::create(4096).unwrap(),
-        connect_timeout: PATIENCE,
-        cma: theirs,
-    })
-    .unwrap();
+    let peer = Station::open(StationOptions { cma: theirs, ..station::options(4096) }).unwrap();
     let node = open(ours);
     let to = node.insert_text(&peer.address().to_string());
     let content = traffic::content(100_000);

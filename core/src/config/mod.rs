@@ -112,8 +112,7 @@ const GIB: u64 = 1 << 30;
 
 const TRANSPORT: &[&str] = &["auto", "shm", "verbs"];
 const CONNECT_BY: &[&str] = &["auto", "tcp", "rdma_cm"];
-const LANE_CHUNKS: &[&str] = &["auto", "on", "off"];
-const CMA: &[&str] = &["auto", "on", "off"];
+const AUTO_ON_OFF: &[&str] = &["auto", "on", "off"];
 const COPY: &[&str] = &["auto", "memcpy", "avx2", "avx512", "movsb"];
 const NIC_ATOMICS: &[&str] = &["off", "exclusive"];
 
@@ -177,7 +176,7 @@ pub static PARAMETERS: [Parameter; 19] = [
     },
     Parameter {
         name: "FI_KESTREL_LANE_CHUNKS",
-        kind: Kind::Choice(LANE_CHUNKS),
+        kind: Kind::Choice(AUTO_ON_OFF),
         default: "auto",
         unit: Unit::None,
         help: "Whether each peer of one host that larger messages are sent to has 256 KiB of shared \
@@ -190,7 +189,7 @@ pub static PARAMETERS: [Parameter; 19] = [
     },
     Parameter {
         name: "FI_KESTREL_CMA",
-        kind: Kind::Choice(CMA),
+        kind: Kind::Choice(AUTO_ON_OFF),
         default: "auto",
         unit: Unit::None,
         help: "Whether the kernel may copy between processes of one host (process_vm_readv). \

@@ -67,8 +67,8 @@ const _: () = assert!(80 + 1 + RESERVED_LINES as usize + LINES / 4 <= LINES);
 /// Where a payload lies that is in a chunk: what that word says.
 #[derive(Clone, Copy, Debug)]
 struct ChunkPlace {
-    /// From the start of the chunks. Units: bytes.
-    offset: usize,
+    /// From the start of the chunks. Units: [`GRAIN`].
+    grain: u32,
     /// Units: bytes.
     length: usize,
     /// In the lane's own chunks, not in the sender's pool.
@@ -81,13 +81,18 @@ impl ChunkPlace {
 
     fn to_word(self) -> u64 {
         let own = if self.is_own { ChunkPlace::OWN } else { 0 };
-        ((self.offset / GRAIN) as u64) << 32 | u64::from(self.length as u32 | own)
+        u64::from(self.grain) << 32 | u64::from(self.length as u32 | own)
+    }
+
+    /// From the start of the chunks. Units: bytes.
+    fn offset(self) -> usize {
+        self.grain as usize * GRAIN
     }
 
     fn from_word(word: u64) -> ChunkPlace {
-        let (offset, low) = ((word >> 32) as usize * GRAIN, word as u32);
+        let (grain, low) = ((word >> 32) as u32, word as u32);
         let length = (low & !ChunkPlace::OWN) as usize;
-        ChunkPlace { offset, length, is_own: low & ChunkPlace::OWN != 0 }
+        ChunkPlace { grain, length, is_own: low & ChunkPlace::OWN != 0 }
     }
 }
 

@@ -23,7 +23,7 @@ use crate::{
     station::PeerIdentity,
 };
 
-/// Units: bytes.
+/// What is copied before its lines are handed back. Units: bytes.
 const HANDED_BACK_AT_ONCE: usize = 4 << 10;
 
 /// Where a packet's payload lies.
@@ -79,8 +79,6 @@ pub struct ReceiveLane {
     lines: u64,
     /// Of one in a chunk: whether its payload may be on its way there.
     in_sight: bool,
-    /// Whether the lane's own chunks have their pages here.
-    has_pages: bool,
     /// Wakes the sender when this end closes.
     bell: Doorbell,
     /// Position at the last look whether the lane is quiet; none is that of one never looked at.
@@ -109,7 +107,6 @@ impl ReceiveLane {
             words: 0,
             lines: 0,
             in_sight: false,
-            has_pages: false,
             bell,
             looked_at: u64::MAX,
             peer,
@@ -185,14 +182,13 @@ impl ReceiveLane {
 
     fn next_in_chunk(&mut self) -> Result<usize, LaneError> {
         let place = ChunkPlace::from_word(self.consumer.word(1 + CHUNK_WORD));
-        let ChunkPlace { offset, length, is_own } = place;
+        let (offset, ChunkPlace { length, is_own, .. }) = (place.offset(), place);
         let pool = if is_own { LANE_CHUNK_BYTES } else { self.pool.len() };
         if offset + length > pool || length == 0 {
             return Err(LaneError::OutsidePool { offset, length, pool });
         }
-        if is_own && !self.has_pages {
+        if is_own {
             self.memory.make_chunk_pages();
-            self.has_pages = true;
         }
         self.place = Place::Chunk(place);
         Ok(length)
@@ -242,7 +238,7 @@ impl ReceiveLane {
                 // long as the lane; the piece is writable until its operation
                 // completes; `length` is within both. Only the lane's own are written to.
                 unsafe {
-                    let from = chunks.as_ptr().add(place.offset + offset);
+                    let from = chunks.as_ptr().add(place.offset() + offset);
                     if place.is_own {
                         copy_out_and_hand_back(copier, to.as_ptr(), from, length);
                     } else {

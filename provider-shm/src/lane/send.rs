@@ -18,7 +18,7 @@ use super::{
     SPILL_PIECE, SPILLED, claims, leases, parts,
 };
 use crate::{
-    chunk::{ChunkPool, GRAIN, Grant, Loan},
+    chunk::{ChunkPool, Grant, Loan},
     copy::Copier,
     doorbell::Doorbell,
     region::LaneMemory,
@@ -30,8 +30,6 @@ pub struct SendLane {
     producer: LaneProducer,
     /// Its own chunks, if it has some; else it has them of the endpoint's pool.
     own: Option<ChunkPool>,
-    /// Whether its own have their pages.
-    has_pages: bool,
     loan: Loan,
     bell: Doorbell,
     /// The receiver fences for us, so we need not.
@@ -57,8 +55,8 @@ impl SendLane {
         let producer = unsafe { LaneProducer::new(lines, LINES, control) };
         let asymmetric = peer.asymmetric && crate::barrier::asymmetric();
         let own = own_chunk_bytes.and_then(|bytes| ChunkPool::of_lane(&memory, bytes));
-        let (has_pages, loan) = (false, Loan::default());
-        SendLane { producer, own, has_pages, loan, bell, asymmetric, answered: 0, peer, memory }
+        let loan = Loan::default();
+        SendLane { producer, own, loan, bell, asymmetric, answered: 0, peer, memory }
     }
 
     /// How much of `wanted` bytes of payload one packet can carry now.
@@ -101,9 +99,8 @@ impl SendLane {
     }
 
     fn place(&mut self, pool: &mut ChunkPool, length: usize) -> Option<Grant> {
-        if self.own.is_some() && !self.has_pages {
+        if self.own.is_some() {
             self.memory.make_chunk_pages();
-            self.has_pages = true;
         }
         let pool = self.own.as_mut().unwrap_or(pool);
         pool.place(&mut self.loan, length, self.producer.position())
@@ -213,8 +210,8 @@ impl SendLane {
             }
             return Ok(false);
         };
-        let (offset, is_own) = (grant.grain as usize * GRAIN, self.own.is_some());
-        let place = ChunkPlace { offset, length: payload.len(), is_own }.to_word();
+        let (grain, is_own) = (grant.grain, self.own.is_some());
+        let place = ChunkPlace { grain, length: payload.len(), is_own }.to_word();
         let head = Head { flags: head.flags | CHUNKED, ..head };
         if head.kind == Kind::Eager as u8 && head.flags & wire::WAITS != 0 {
             self.put_words(word, words, place);

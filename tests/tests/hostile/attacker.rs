@@ -7,12 +7,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kestrel_core::{ring::lane::WISH_CLOSED, transport::Service, wire};
+use kestrel_core::{ring::lane::WISH_CLOSED, wire};
 use kestrel_shm::{
-    Doorbell, LANE_BYTES, LANE_HEAD_BYTES, LaneMemory, PoolMemory, Station, StationEvent,
-    StationOptions,
+    Doorbell, LANE_BYTES, LANE_HEAD_BYTES, LaneMemory, Station, StationEvent, StationOptions,
 };
-use kestrel_tests::{process::say, random::Random, scale::PATIENCE};
+use kestrel_tests::{process::say, random::Random, scale::PATIENCE, station};
 
 use super::GARBAGE_TAG;
 
@@ -282,13 +281,8 @@ pub fn attack(own: SocketAddr, victim: SocketAddr, seed: u64, count: u64) {
     let station = Station::open(StationOptions {
         address: Some(own),
         default_ip: own.ip(),
-        auth_key: Vec::new(),
-        keys_follow: false,
-        service: Service::Reliable,
-        incarnation: None,
-        pool: PoolMemory::create(POOL_BYTES).unwrap(),
-        connect_timeout: PATIENCE,
         cma: !seed.is_multiple_of(2),
+        ..station::options(POOL_BYTES)
     })
     .unwrap();
     let mut back = Vec::new();
