@@ -38,6 +38,13 @@ pub struct SendPost<'a> {
 }
 
 impl SendPost<'_> {
+    /// The same post at a place of its own, for a function that is not inlined: the post itself then need
+    /// not lie in memory, and most posts never do.
+    #[inline(always)]
+    pub(crate) fn set_down(self) -> Self {
+        self
+    }
+
     /// Refuses what is longer than a message may be. What fits a packet need not ask.
     pub fn check_length(&self, limit: usize) -> Result<(), PostError> {
         match self.pieces.total() {
@@ -86,6 +93,15 @@ pub struct ReceivePost<'a> {
     pub flags: Flags,
     /// The buffer of a safe operation: taken if the post succeeds.
     pub owner: Lent<'a>,
+}
+
+impl ReceivePost<'_> {
+    /// The same post at a place of its own, for a function that is not inlined: the post itself then need
+    /// not lie in memory, and most posts never do.
+    #[inline(always)]
+    pub(crate) fn set_down(self) -> Self {
+        self
+    }
 }
 
 /// Scatter-gather entries that outlive the post.

@@ -1,12 +1,16 @@
 //! Pools: records that live at a small index, so that an operation is named by
 //! a number that can cross the wire and come back stale without harm.
 
-/// A pool of records. Indices are reused, last freed first; each reuse has a new
-/// generation. Memory grows by doubling up to the most that was ever in use and
-/// is kept, so the steady state allocates nothing.
+/// A pool of records. Indices are reused, last freed first, and in memory order again once none was in
+/// use: whoever posts many after that walks through memory. Each reuse has a new generation. Memory grows by
+/// doubling up to the most that was ever in use and is kept, so the steady state allocates
+/// nothing.
 pub struct Pool<R> {
     records: Vec<Slot<R>>,
+    /// The list of those that were freed.
     free: u32,
+    /// From here on none was handed out since none was in use.
+    fresh: u32,
     used: u32,
 }
 
@@ -20,14 +24,14 @@ const NONE: u32 = u32::MAX;
 
 impl<R> Default for Pool<R> {
     fn default() -> Self {
-        Pool { records: Vec::new(), free: NONE, used: 0 }
+        Pool::with_capacity(0)
     }
 }
 
 impl<R> Pool<R> {
     /// A pool with memory for `capacity` records.
     pub fn with_capacity(capacity: usize) -> Self {
-        Pool { records: Vec::with_capacity(capacity), free: NONE, used: 0 }
+        Pool { records: Vec::with_capacity(capacity), free: NONE, fresh: 0, used: 0 }
     }
 
     /// Makes sure that there is memory for `capacity` records.
@@ -57,9 +61,28 @@ impl<R> Pool<R> {
             slot.record = Some(record);
             return index;
         }
-        let index = self.records.len() as u32;
-        self.records.push(Slot { generation: 0, next_free: NONE, record: Some(record) });
+        let index = self.fresh;
+        self.fresh += 1;
+        match self.records.get_mut(index as usize) {
+            Some(slot) => slot.record = Some(record),
+            None => {
+                self.records.push(Slot { generation: 0, next_free: NONE, record: Some(record) })
+            }
+        }
         index
+    }
+
+    /// The record at `index` is gone.
+    #[inline(always)]
+    fn free(&mut self, index: u32) {
+        let slot = &mut self.records[index as usize];
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.next_free = self.free;
+        self.free = index;
+        self.used -= 1;
+        if self.used == 0 {
+            (self.free, self.fresh) = (NONE, 0);
+        }
     }
 
     /// Takes the record at `index` out. Panics if there is none: an index inside
@@ -68,10 +91,7 @@ impl<R> Pool<R> {
     pub fn remove(&mut self, index: u32) -> R {
         let slot = &mut self.records[index as usize];
         let record = slot.record.take().expect("the index names a record in use");
-        slot.generation = slot.generation.wrapping_add(1);
-        slot.next_free = self.free;
-        self.free = index;
-        self.used -= 1;
+        self.free(index);
         record
     }
 
@@ -81,10 +101,7 @@ impl<R> Pool<R> {
         let slot = &mut self.records[index as usize];
         debug_assert!(slot.record.is_some());
         slot.record = None;
-        slot.generation = slot.generation.wrapping_add(1);
-        slot.next_free = self.free;
-        self.free = index;
-        self.used -= 1;
+        self.free(index);
     }
 
     /// The record at `index`.
@@ -163,5 +180,17 @@ mod tests {
         assert_eq!(pool.insert(11), indices[2]);
         assert_eq!(pool.insert(12), 4);
         assert!(pool.index_of(u64::MAX).is_none());
+    }
+
+    #[test]
+    fn an_emptied_pool_begins_anew() {
+        let mut pool = Pool::default();
+        let indices: Vec<_> = (0..5).map(|n| pool.insert(n)).collect();
+        let names: Vec<_> = indices.iter().map(|&index| pool.name(index)).collect();
+        for index in [3, 0, 4, 1, 2] {
+            pool.release(indices[index]);
+        }
+        assert_eq!((0..6).map(|n| pool.insert(n)).collect::<Vec<_>>(), [0, 1, 2, 3, 4, 5]);
+        assert!(names.into_iter().all(|name| pool.index_of(name).is_none()));
     }
 }

@@ -3,7 +3,7 @@
 #[path = "tag_match/model.rs"]
 mod model;
 
-use kestrel_core::tag_match::{ANY_SOURCE, Matcher};
+use kestrel_core::tag_match::{ANY_SOURCE, Matcher, STICKY};
 use model::{Alphabet, Pair, Step};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -100,21 +100,29 @@ fn the_earliest_message_wins_for_a_wildcard() {
 #[test]
 fn a_receive_that_stays_posted_is_found_again() {
     let mut matcher = Matcher::new();
-    let first = matcher.post(ANY_SOURCE, 1, 0, 10);
-    matcher.post(ANY_SOURCE, 1, 0, 11);
-    assert_eq!(matcher.find_posted(5, 1), Some((first, 10)));
-    assert_eq!(matcher.find_posted(6, 1), Some((first, 10)));
-    assert_eq!(matcher.remove_posted(first), 10);
-    assert_eq!(matcher.take_posted(5, 1), Some(11));
+    matcher.post(ANY_SOURCE, 1, 0, 10);
+    matcher.post(ANY_SOURCE, 1, 0, 11 | STICKY);
+    assert_eq!(matcher.find_posted(5, 1), Some(10));
+    assert_eq!(matcher.find_posted(6, 1), Some(10));
+    matcher.remove_posted(10);
+    // Of its own class, among several, and behind a receive of another tag.
+    for tag in [1, 2] {
+        matcher.post(3, tag, 0, 20);
+        assert_eq!(matcher.take_posted(5, 1), Some(11 | STICKY));
+        assert_eq!(matcher.take_posted(5, 1), Some(11 | STICKY));
+        matcher.remove_posted(20);
+    }
+    matcher.remove_posted(11 | STICKY);
+    assert_eq!((matcher.take_posted(5, 1), matcher.posted_len()), (None, 0));
 }
 
 #[test]
 fn receives_of_one_key_leave_in_posting_order() {
     let mut matcher = Matcher::new();
-    let ids: Vec<_> = (0..DEPTH).map(|n| matcher.post(1, 42, PROTOCOL_BITS, n)).collect();
+    (0..DEPTH).for_each(|n| matcher.post(1, 42, PROTOCOL_BITS, n));
     // From the middle, the front and the back.
     for gone in [DEPTH / 2, 0, DEPTH - 1] {
-        assert_eq!(matcher.remove_posted(ids[gone as usize]), gone);
+        matcher.remove_posted(gone);
     }
     for n in (1..DEPTH - 1).filter(|&n| n != DEPTH / 2) {
         assert_eq!(matcher.take_posted(1, 42 | 1 << 63), Some(n));
@@ -149,9 +157,9 @@ fn an_unknown_source_matches_undirected_receives_only() {
 #[test]
 fn more_classes_than_tables_keep_posting_order() {
     let mut matcher = Matcher::new();
-    let ids: Vec<_> = (0..60).map(|n| matcher.post(n % 2, 0, u64::from(n), n)).collect();
-    assert_eq!(matcher.remove_posted(ids[40]), 40);
-    assert!(matcher.posted().map(|(_, receive, _)| receive).eq((0..60).filter(|&n| n != 40)));
+    (0..60).for_each(|n| matcher.post(n % 2, 0, u64::from(n), n));
+    matcher.remove_posted(40);
+    assert!(matcher.posted().map(|(receive, _)| receive).eq((0..60).filter(|&n| n != 40)));
     for n in (0..60).step_by(2).filter(|&n| n != 40) {
         assert_eq!(matcher.take_posted(0, 0), Some(n));
     }
@@ -168,16 +176,16 @@ fn more_classes_than_tables_keep_posting_order() {
 #[should_panic(expected = "is not posted")]
 fn a_receive_cannot_be_removed_twice() {
     let mut matcher = Matcher::new();
-    let id = matcher.post(0, 0, 0, 0);
-    matcher.remove_posted(id);
-    matcher.remove_posted(id);
+    matcher.post(0, 0, 0, 7);
+    matcher.remove_posted(7);
+    matcher.remove_posted(7);
 }
 
 #[test]
 #[should_panic(expected = "is not parked")]
 fn a_message_cannot_be_removed_twice() {
     let mut matcher = Matcher::new();
-    let id = matcher.park(0, 0, 0);
-    matcher.remove_unexpected(id);
-    matcher.remove_unexpected(id);
+    matcher.park(0, 0, 7);
+    matcher.remove_unexpected(7);
+    matcher.remove_unexpected(7);
 }

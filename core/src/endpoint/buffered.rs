@@ -104,11 +104,9 @@ impl<P: Provider> Endpoint<P> {
         is_tag || flags.contains(Flags::DISCARD)
     }
 
-    /// Takes off a receive the buffers that nobody looks at, whatever they are.
-    pub(super) fn forget_ignored(&self, post: &mut ReceivePost<'_>) {
-        if self.is_tag_or_discard(post.flags) {
-            post.pieces = Pieces::One(Piece::EMPTY);
-        }
+    /// The buffers of a receive with these flags: none, where nobody looks at them, whatever they are.
+    pub(super) fn heeded<'a>(&self, pieces: Pieces<'a>, flags: Flags) -> Pieces<'a> {
+        if self.is_tag_or_discard(flags) { Pieces::One(Piece::EMPTY) } else { pieces }
     }
 
     /// What events call the endpoint where nobody says otherwise.

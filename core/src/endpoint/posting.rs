@@ -141,7 +141,7 @@ impl<P: Provider> Endpoint<P> {
         if !enabled.send.is_plain(post.flags) {
             self.check_flags(Flags::SEND, self.send_flags() | Flags::MULTICAST, post.flags)?;
             if post.flags.contains(Flags::MULTICAST) {
-                return self.post_to_group(post);
+                return self.post_to_group(post.set_down());
             }
         }
         self.check_sent(&post)?;
@@ -159,7 +159,7 @@ impl<P: Provider> Endpoint<P> {
         let enabled = self.enabled()?;
         if !enabled.receive.is_plain(post.flags) {
             self.check_flags(Flags::RECV, self.receive_flags(), post.flags)?;
-            self.forget_ignored(&mut post);
+            post.pieces = self.heeded(post.pieces, post.flags);
         }
         self.check_pieces(&post.pieces)?;
         post.from |= enabled.from_any;

@@ -69,7 +69,7 @@ impl<P: Provider> Endpoint<P> {
         if when.work.is_some() && post.flags.intersects(CLAIM_FLAGS | Flags::MULTI_RECV) {
             return Err(PostError::NotAsWork { what: "a peek, a claim or a multi-receive" });
         }
-        self.forget_ignored(&mut post);
+        post.pieces = self.heeded(post.pieces, post.flags);
         self.check_pieces(&post.pieces)?;
         post.from |= enabled.from_any;
         post.flags |= when.of_operations(enabled.receive.added);

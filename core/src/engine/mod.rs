@@ -103,6 +103,8 @@ pub struct Engine<T: Transport> {
     /// What is matched completes in order, or its data is written in order: so no message is placed, nor
     /// completes, before it was looked at whether its turn is now.
     pub(crate) receives_in_order: bool,
+    /// Something may keep a whole message from going straight to its receive: an order, or who sent it.
+    pub(crate) is_careful: bool,
     /// The connection is over: what no message is there for is not received any more.
     pub(crate) over: bool,
     /// Which pair of contexts of its endpoint it is: the first, of most endpoints the only one.
@@ -186,6 +188,7 @@ impl<T: Transport> Engine<T> {
             burst: 1,
             has_news: false,
             receives_in_order: false,
+            is_careful: false,
             over: false,
             context: 0,
             contexts: [false; 2],

@@ -36,9 +36,9 @@ impl<T: Transport> Engine<T> {
     /// The peer at `fi_addr`, or none if the address vector does not know it.
     #[inline(always)]
     pub(crate) fn peer_at(&mut self, fi_addr: u64) -> Option<PeerIndex> {
-        if self.routes_valid_for == self.setup.address_vector.removals()
-            && let Some(&peer) = self.routes.get(fi_addr as usize)
+        if let Some(&peer) = self.routes.get(fi_addr as usize)
             && peer != NO_ROUTE
+            && self.routes_valid_for == self.setup.address_vector.removals()
         {
             return Some(peer);
         }
@@ -442,10 +442,10 @@ impl<T: Transport> Engine<T> {
         for family in Posted::ALL {
             let posted = self.posted_in(family).map(|matcher| matcher.posted());
             let directed: Vec<_> =
-                posted.into_iter().flatten().filter(|&(_, _, source)| fails(source)).collect();
-            for (posted, receive, _) in directed {
+                posted.into_iter().flatten().filter(|&(_, source)| fails(source)).collect();
+            for (receive, _) in directed {
                 if let Some(matcher) = self.posted_in(family) {
-                    matcher.remove_posted(posted);
+                    matcher.remove_posted(receive);
                 }
                 self.fail_posted(receive & !STICKY, why);
             }

@@ -135,11 +135,11 @@ impl<P: Provider> Unit<P> {
             return self.owned().ok_or(PostError::Closed)?.send(post);
         }
         if !self.ownership.try_acquire() {
-            return self.submit_send(post);
+            return self.submit_send(post.set_down());
         }
         if !self.drain() {
             self.release();
-            return self.submit_send(post);
+            return self.submit_send(post.set_down());
         }
         let result = self.owned().map_or(Err(PostError::Closed), |engine| engine.send(post));
         self.release();
@@ -156,11 +156,11 @@ impl<P: Provider> Unit<P> {
             return self.owned().ok_or(PostError::Closed)?.receive(post);
         }
         if !self.ownership.try_acquire() {
-            return self.submit_receive(post);
+            return self.submit_receive(post.set_down());
         }
         if !self.drain() {
             self.release();
-            return self.submit_receive(post);
+            return self.submit_receive(post.set_down());
         }
         let result = self.owned().map_or(Err(PostError::Closed), |engine| engine.receive(post));
         self.release();

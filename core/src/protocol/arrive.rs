@@ -10,7 +10,7 @@ use crate::{
     info::TX_SIZE_MAX,
     operation::{Body, ReceiveOperation, StoredPieces, Target, Unexpected},
     protocol::datagram::Datagrams,
-    tag_match::{PostedId, STICKY},
+    tag_match::STICKY,
     transport::{Arrival, PeerIndex, Transport},
     wire::{self, ENVELOPE_COST, Head, Kind},
 };
@@ -48,13 +48,13 @@ impl<T: Transport> Engine<T> {
         };
         let matcher =
             if head.flags & wire::TAGGED != 0 { &mut self.tagged } else { &mut self.untagged };
-        let Some(found) = matcher.match_posted(from, tag) else {
+        let Some(receive) = matcher.take_posted(from, tag) else {
             return self.park_eager(peer, head, tag, length);
         };
         self.has_news = true;
         let message =
             Message { peer, flags: message_flags(head.flags), tag, data: 0, total: length };
-        self.receive_eager(found, message, tiny, source);
+        self.receive_eager(receive, message, tiny, source);
         true
     }
 
@@ -108,13 +108,13 @@ impl<T: Transport> Engine<T> {
             return true;
         };
         let matcher = if flags & wire::TAGGED != 0 { &mut self.tagged } else { &mut self.untagged };
-        let Some(found) = matcher.match_posted(from, arrival.word) else {
+        let Some(receive) = matcher.take_posted(from, arrival.word) else {
             let Arrival { peer, head, word, length, .. } = arrival;
             return self.park_eager(peer, head, word, length);
         };
         self.has_news = true;
         let message = self.eager_message(arrival);
-        self.receive_eager(found, message, None, source);
+        self.receive_eager(receive, message, None, source);
         self.acknowledge_taken(arrival.peer, arrival.head);
         true
     }
@@ -124,21 +124,14 @@ impl<T: Transport> Engine<T> {
     /// What is not inlined gets a copy of the message, made where it is called: one whose address
     /// is taken would be written to memory for every message.
     #[inline(always)]
-    fn receive_eager(
-        &mut self,
-        (posted, receive): (PostedId, u32),
-        message: Message,
-        tiny: Option<u64>,
-        source: u64,
-    ) {
+    fn receive_eager(&mut self, receive: u32, message: Message, tiny: Option<u64>, source: u64) {
         if receive & STICKY != 0 {
-            return self.place_in_multi(receive & !STICKY, posted, &{ message });
+            return self.place_in_multi(receive & !STICKY, &{ message });
         }
         let piece = match self.receives[receive].pieces {
             StoredPieces::One(piece)
                 if message.total <= piece.len()
-                    && !self.is_unknown(source)
-                    && !self.receives_in_order =>
+                    && !(self.is_careful && self.needs_care(source)) =>
             {
                 piece
             }
@@ -161,6 +154,12 @@ impl<T: Transport> Engine<T> {
             source,
             owner,
         });
+    }
+
+    /// Whether what comes from there, or anything, is not simply received.
+    #[cold]
+    fn needs_care(&self, source: u64) -> bool {
+        self.receives_in_order || self.is_unknown(source)
     }
 
     /// The same where the buffer is in several pieces, or too small, or the sender unknown, or

@@ -85,8 +85,8 @@ impl<T: Transport> Engine<T> {
     /// Takes over what came before the context that buffers was enabled.
     pub(crate) fn buffer_parked(&mut self) {
         if self.buffering.is_some() {
-            for (place, parked, _) in self.untagged.unexpected() {
-                self.untagged.remove_unexpected(place);
+            for (parked, _) in self.untagged.unexpected() {
+                self.untagged.remove_unexpected(parked);
                 self.line_up(parked, None);
             }
         }

@@ -99,12 +99,12 @@ impl<T: Transport> Engine<T> {
         let tagged = post.flags.contains(Flags::TAGGED);
         self.look_for_arrivals(tagged, source, post);
         let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
-        let Some((place, parked)) = matcher.find_unexpected(source, post.tag, post.ignore) else {
+        let Some(parked) = matcher.find_unexpected(source, post.tag, post.ignore) else {
             self.report_no_message(post);
             return Ok(());
         };
         if post.flags.intersects(Flags::CLAIM | Flags::DISCARD) {
-            matcher.remove_unexpected(place);
+            matcher.remove_unexpected(parked);
         }
         self.tell_peeked(parked, post);
         Ok(())

@@ -57,15 +57,15 @@ impl ClaimedMessages {
 
     /// The parked messages that are claimed. Cost: as [`Matcher::posted`].
     pub fn messages(&self) -> impl Iterator<Item = u32> {
-        self.here.posted().map(|(_, parked, _)| parked)
+        self.here.posted().map(|(parked, _)| parked)
     }
 
     /// Those of `parked` that are claimed are lost, and why.
     pub fn lose(&mut self, parked: &HashSet<u32>, why: &Unreachable) {
-        for (claim, message, _) in self.here.posted() {
+        for (message, _) in self.here.posted() {
             if parked.contains(&message) {
-                self.lost.insert(self.here.posted_tag(claim), why.clone());
-                self.here.remove_posted(claim);
+                self.lost.insert(self.here.posted_tag(message), why.clone());
+                self.here.remove_posted(message);
             }
         }
     }

@@ -64,13 +64,12 @@ impl<T: Transport> Engine<T> {
         };
         let tagged = head.flags & wire::TAGGED != 0;
         let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
-        let Some(found) = matcher.match_posted(from, tag) else {
+        let Some(receive) = matcher.take_posted(from, tag) else {
             // It is looked for again when it is whole.
             self.peers[peer as usize].flow.arrived -= cost;
             return false;
         };
         self.has_news = true;
-        let (posted, receive) = found;
         let message = self.eager_message(arrival);
         if receive & STICKY == 0
             && let StoredPieces::One(piece) = self.receives[receive].pieces
@@ -82,7 +81,7 @@ impl<T: Transport> Engine<T> {
             self.acknowledge_taken(peer, head);
             return true;
         }
-        let target = self.open_receive(receive & !STICKY, Some(posted), length);
+        let target = self.open_receive(receive & !STICKY, true, length);
         self.leave_in_sight(&message, target);
         false
     }

@@ -14,7 +14,7 @@ use crate::{
         fetch::Fetch,
         in_sight::IN_SIGHT,
     },
-    tag_match::{PostedId, STICKY},
+    tag_match::STICKY,
     transport::{Arrival, PeerIndex, Transport, Unreachable},
     wire::{self, ENVELOPE_COST, Kind, LONG_WORDS},
 };
@@ -126,18 +126,14 @@ impl<T: Transport> Engine<T> {
         self.grant_starved(peer);
     }
 
-    /// The receive for a message that begins to arrive, and where it is posted, if it still is.
-    fn find_receive(
-        &mut self,
-        incoming: &Incoming,
-        from: PeerIndex,
-    ) -> Option<(u32, Option<PostedId>)> {
+    /// The receive for a message that begins to arrive, and whether it may still be posted.
+    fn find_receive(&mut self, incoming: &Incoming, from: PeerIndex) -> Option<(u32, bool)> {
         let Incoming { peer, flags, tag, total, .. } = *incoming;
         let tagged = flags.contains(Flags::TAGGED);
         let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
-        match matcher.match_posted(from, tag) {
-            Some((posted, receive)) => Some((receive & !STICKY, Some(posted))),
-            None => Some((self.take_shared(peer, flags, tag, total)?, None)),
+        match matcher.take_posted(from, tag) {
+            Some(receive) => Some((receive & !STICKY, true)),
+            None => Some((self.take_shared(peer, flags, tag, total)?, false)),
         }
     }
 
@@ -171,12 +167,12 @@ impl<T: Transport> Engine<T> {
     fn hold_long(
         &mut self,
         index: u32,
-        (receive, posted): (u32, Option<PostedId>),
+        (receive, is_posted): (u32, bool),
         acknowledge: Option<u64>,
     ) {
         let message = self.not_placed(index, acknowledge);
         self.hold_charge(message.peer, message.cost);
-        let target = self.open_receive(receive, posted, message.total);
+        let target = self.open_receive(receive, is_posted, message.total);
         let parked = self.unexpected.insert(message);
         self.hold(target, parked);
     }
@@ -187,14 +183,14 @@ impl<T: Transport> Engine<T> {
         &mut self,
         index: u32,
         receive: u32,
-        posted: Option<PostedId>,
+        is_posted: bool,
         acknowledge: Option<u64>,
     ) -> bool {
         if self.waits_for_data(self.incoming[index].peer) {
-            self.hold_long(index, (receive, posted), acknowledge);
+            self.hold_long(index, (receive, is_posted), acknowledge);
             return true;
         }
-        let target = self.open_receive(receive, posted, self.incoming[index].total);
+        let target = self.open_receive(receive, is_posted, self.incoming[index].total);
         self.aim(index, target);
         self.matched(index, acknowledge)
     }
@@ -371,14 +367,9 @@ impl<T: Transport> Engine<T> {
 
     /// A directed or multi-receive buffer gets a message: where in it, and how
     /// much fits.
-    pub(crate) fn open_receive(
-        &mut self,
-        receive: u32,
-        posted: Option<PostedId>,
-        total: usize,
-    ) -> Target {
+    pub(crate) fn open_receive(&mut self, receive: u32, is_posted: bool, total: usize) -> Target {
         if self.receives[receive].flags.contains(Flags::MULTI_RECV) {
-            return self.open_multi(receive, posted, total);
+            return self.open_multi(receive, is_posted, total);
         }
         let room = self.receives[receive].pieces.view().total();
         Target::Receive { receive, start: 0, room }
@@ -386,7 +377,7 @@ impl<T: Transport> Engine<T> {
 
     /// The same for a receive that is not posted: it found its message waiting.
     pub(crate) fn open_unposted(&mut self, receive: u32, total: usize) -> Target {
-        self.open_receive(receive, None, total)
+        self.open_receive(receive, false, total)
     }
 
     /// All of a message is in its receive's buffer: of one that was `incoming`, or came at once.

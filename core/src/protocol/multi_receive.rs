@@ -12,7 +12,7 @@ use crate::{
     flags::Flags,
     operation::{ReceiveOperation, ReceivePost, Target},
     protocol::receive::canceled,
-    tag_match::{PostedId, STICKY, SourceIndex},
+    tag_match::{STICKY, SourceIndex},
     transport::{PeerIndex, Transport, Unreachable},
 };
 
@@ -53,12 +53,7 @@ impl<T: Transport> Engine<T> {
 
     /// Reserves room for a message of `total` bytes; takes the buffer off the
     /// matcher if what remains is less than the minimum.
-    pub(crate) fn open_multi(
-        &mut self,
-        receive: u32,
-        posted: Option<PostedId>,
-        total: usize,
-    ) -> Target {
+    pub(crate) fn open_multi(&mut self, receive: u32, is_posted: bool, total: usize) -> Target {
         let minimum = self.setup.multi_receive_min.max(1);
         let operation = &mut self.receives[receive];
         let capacity = operation.pieces.view().total();
@@ -68,18 +63,18 @@ impl<T: Transport> Engine<T> {
         operation.arriving += 1;
         if capacity - operation.filled < minimum {
             operation.exhausted = true;
-            if let Some(posted) = posted {
+            if is_posted {
                 let tagged = operation.flags.contains(Flags::TAGGED);
                 let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
-                matcher.remove_posted(posted);
+                matcher.remove_posted(receive);
             }
         }
         Target::Receive { receive, start, room }
     }
 
     /// Places a whole eager message.
-    pub(crate) fn place_in_multi(&mut self, receive: u32, posted: PostedId, message: &Message) {
-        let target = self.open_multi(receive, Some(posted), message.total);
+    pub(crate) fn place_in_multi(&mut self, receive: u32, message: &Message) {
+        let target = self.open_multi(receive, true, message.total);
         let Target::Receive { start, room, .. } = target else {
             return;
         };

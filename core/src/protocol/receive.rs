@@ -44,7 +44,7 @@ impl<T: Transport> Engine<T> {
             return Err(self.no_source(post.from, post.flags));
         };
         if post.flags.intersects(SPECIAL) {
-            return self.receive_special(source, post);
+            return self.receive_special(source, post.set_down());
         }
         let tagged = post.flags.contains(Flags::TAGGED);
         let (tag, ignore) = (post.tag, post.ignore);
@@ -130,9 +130,9 @@ impl<T: Transport> Engine<T> {
             return;
         }
         for matcher in [&mut self.tagged, &mut self.untagged] {
-            let found = matcher.unexpected().filter(|(_, message, _)| parked.contains(message));
-            for (place, ..) in found.collect::<Vec<_>>() {
-                matcher.remove_unexpected(place);
+            for (message, _) in matcher.unexpected().filter(|(message, _)| parked.contains(message))
+            {
+                matcher.remove_unexpected(message);
             }
         }
         if let Some(shared) = &self.shared {
@@ -175,10 +175,10 @@ impl<T: Transport> Engine<T> {
             let Some(matcher) = self.posted_in(family) else { continue };
             let mut posted = matcher.posted();
             let is_meant = |receive: u32| self.receives[receive & !STICKY].context == context;
-            let found = posted.find(|&(_, receive, _)| is_meant(receive));
-            if let Some((posted, receive, _)) = found {
+            let found = posted.find(|&(receive, _)| is_meant(receive));
+            if let Some((receive, _)) = found {
                 if let Some(matcher) = self.posted_in(family) {
-                    matcher.remove_posted(posted);
+                    matcher.remove_posted(receive);
                 }
                 self.fail_posted(receive & !STICKY, &canceled());
                 return true;

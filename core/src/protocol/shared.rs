@@ -19,9 +19,9 @@ impl<T: Transport> Engine<T> {
         self.offers = true;
         for tagged in [true, false] {
             let matcher = if tagged { &self.tagged } else { &self.untagged };
-            for (place, parked, _) in matcher.unexpected() {
+            for (parked, _) in matcher.unexpected() {
                 let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
-                matcher.remove_unexpected(place);
+                matcher.remove_unexpected(parked);
                 self.offer_parked(parked);
             }
         }

@@ -139,14 +139,14 @@ impl State {
     /// The earliest receive for a message of `total` bytes.
     pub(crate) fn take(&mut self, envelope: Envelope, total: usize) -> Option<Matched> {
         let matcher = self.matcher(envelope.tagged);
-        let (posted, receive) = matcher.match_posted(envelope.source, envelope.tag)?;
+        let receive = matcher.take_posted(envelope.source, envelope.tag)?;
         if receive & STICKY == 0 {
             return Some(Matched { operation: self.receives.remove(receive), buffer: None });
         }
         let buffer = receive & !STICKY;
         let matched = self.cut(buffer, total);
         if self.receives[buffer].exhausted {
-            self.matcher(envelope.tagged).remove_posted(posted);
+            self.matcher(envelope.tagged).remove_posted(buffer);
         }
         Some(matched)
     }
@@ -167,7 +167,7 @@ impl State {
     /// The same message, which stays.
     pub(crate) fn find_parked(&mut self, envelope: Envelope) -> Option<Parked> {
         let Envelope { tagged, source, tag, ignore } = envelope;
-        let (_, index) = self.matcher(tagged).find_unexpected(source, tag, ignore)?;
+        let index = self.matcher(tagged).find_unexpected(source, tag, ignore)?;
         Some(self.parked[index])
     }
 
@@ -195,10 +195,10 @@ impl State {
     /// Forgets the messages of `member` that are gone. Of one that is claimed its engine tells.
     pub(crate) fn forget(&mut self, member: u32, is_gone: impl Fn(u64) -> bool) {
         for tagged in [true, false] {
-            for (place, index, _) in self.matcher(tagged).unexpected() {
+            for (index, _) in self.matcher(tagged).unexpected() {
                 let parked = self.parked[index];
                 if parked.member == member && is_gone(parked.message) {
-                    self.matcher(tagged).remove_unexpected(place);
+                    self.matcher(tagged).remove_unexpected(index);
                     self.parked.remove(index);
                 }
             }
@@ -277,9 +277,9 @@ impl State {
             let posted = self.matcher(tagged).posted();
             let receives = &self.receives;
             let mut posted =
-                posted.filter(|(_, receive, _)| receives[*receive & !STICKY].context == context);
-            if let Some((place, receive, _)) = posted.next() {
-                self.matcher(tagged).remove_posted(place);
+                posted.filter(|(receive, _)| receives[*receive & !STICKY].context == context);
+            if let Some((receive, _)) = posted.next() {
+                self.matcher(tagged).remove_posted(receive);
                 return Some(self.retire(receive & !STICKY));
             }
         }
@@ -290,9 +290,9 @@ impl State {
     pub(crate) fn take_directed(&mut self, source: SourceIndex) -> Vec<ReceiveOperation> {
         let mut gone = Vec::new();
         for tagged in [true, false] {
-            for (place, receive, directed) in self.matcher(tagged).posted() {
+            for (receive, directed) in self.matcher(tagged).posted() {
                 if directed == source && source != ANY_SOURCE {
-                    self.matcher(tagged).remove_posted(place);
+                    self.matcher(tagged).remove_posted(receive);
                     gone.extend(self.retire(receive & !STICKY));
                 }
             }

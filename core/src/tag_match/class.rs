@@ -30,10 +30,12 @@ impl Class {
     /// The class of a receive from `source` (or `ANY_SOURCE`) that ignores the bits `ignore`.
     #[inline(always)]
     pub(super) fn of(source: SourceIndex, ignore: u64) -> Class {
-        let source_mask = match source {
-            ANY_SOURCE => u32::MAX,
-            group if group & WHO == WHO => WHO,
-            _ => 0,
+        let source_mask = if source == ANY_SOURCE {
+            u32::MAX
+        } else if source & WHO == WHO {
+            group_mask()
+        } else {
+            0
         };
         Class { significant: !ignore, source_mask }
     }
@@ -49,6 +51,12 @@ impl Class {
         let mixed = self.significant.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58;
         (mixed as usize ^ self.source_mask as usize) % HINT_COUNT
     }
+}
+
+/// Few ask for a group: those who do not need not compute it.
+#[cold]
+fn group_mask() -> u32 {
+    WHO
 }
 
 /// A class and what is kept for it, in one cache line.

@@ -1,18 +1,15 @@
 //! The expected side: posted receives that wait for their message.
 
-use super::bits::Bits;
 use super::class::{CLASS_COUNT_MAX, Class, NO_SLOT, Slot, Slots};
-use super::pool::{Node, Pool};
+use super::live::{Live, OVERFLOW_SLOT};
+use super::nodes::{Node, Nodes};
 use super::table::{Chains, Key, Link, NIL, Table};
-use super::{PostedId, STICKY, SourceIndex};
-
-/// Set in `live` while the overflow list holds receives; also the slot that those carry.
-const OVERFLOW_SLOT: usize = CLASS_COUNT_MAX;
+use super::{STICKY, SourceIndex};
 
 /// The order of a node that is in no list. No receive reaches it, as it stands for 2^56 - 1.
 const VACANT: u64 = u64::MAX;
 
-/// One posted receive; half a cache line, so that a match touches one line of the pool.
+/// One posted receive; half a cache line, so that a match touches one line of them.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(32))]
 struct Posted {
@@ -47,6 +44,14 @@ impl Posted {
 impl Node for Posted {
     const VACANT: Posted =
         Posted { order: VACANT, tag: 0, source: 0, receive: 0, link: Link::UNLINKED };
+
+    fn is_vacant(&self) -> bool {
+        self.order == VACANT
+    }
+
+    fn vacate(&mut self) {
+        self.order = VACANT;
+    }
 }
 
 impl Chains for [Posted] {
@@ -87,13 +92,9 @@ struct Place {
 /// All posted receives of one matcher.
 #[derive(Debug)]
 pub(super) struct Expected {
-    pool: Pool<Posted>,
+    nodes: Nodes<Posted>,
     slots: Slots<Table>,
-    /// One bit per slot whose table may hold receives, and one for the overflow list if it does.
-    ///
-    /// A table's bit outlives its last receive until a message meets several bits: clearing it in
-    /// every match would make each match wait for the one before, through this word.
-    live: u32,
+    live: Live,
     sequence: u64,
     /// In posting order, searched from the front.
     overflow: Vec<Overflowing>,
@@ -104,9 +105,9 @@ pub(super) struct Expected {
 impl Expected {
     pub(super) fn with_capacity(capacity: usize) -> Self {
         Expected {
-            pool: Pool::with_capacity(capacity),
+            nodes: Nodes::with_capacity(capacity),
             slots: Slots::new(Table::new),
-            live: 0,
+            live: Live::NONE,
             sequence: 0,
             overflow: Vec::new(),
             capacity,
@@ -115,17 +116,11 @@ impl Expected {
 
     #[inline]
     pub(super) fn len(&self) -> usize {
-        self.pool.len()
+        self.nodes.len()
     }
 
     #[inline(always)]
-    pub(super) fn post(
-        &mut self,
-        source: SourceIndex,
-        tag: u64,
-        ignore: u64,
-        receive: u32,
-    ) -> PostedId {
+    pub(super) fn post(&mut self, source: SourceIndex, tag: u64, ignore: u64, receive: u32) {
         let class = Class::of(source, ignore);
         let key = Key { tag: tag & !ignore, source };
         self.sequence += 1;
@@ -136,8 +131,9 @@ impl Expected {
                 return self.post_overflowing(class, key, receive);
             }
         }
-        let id = self.pool.allocate();
-        let nodes = self.pool.nodes_mut();
+        let id = receive & !STICKY;
+        self.nodes.occupy(id);
+        let nodes = self.nodes.as_mut_slice();
         let table = &mut self.slots.get_mut(slot).content;
         if table.is_full() {
             table.reserve(nodes, table.len() as usize + 1);
@@ -145,8 +141,7 @@ impl Expected {
         let link = table.append(nodes, table.bucket(key), id);
         let order = self.sequence << 8 | slot as u64;
         nodes[id as usize] = Posted::new(order, key, receive, link);
-        self.live |= 1 << slot;
-        PostedId(id)
+        self.live.mark(slot);
     }
 
     /// Finds a slot for a class that has none: an unused one, else one without receives.
@@ -165,88 +160,105 @@ impl Expected {
             return OVERFLOW_SLOT;
         };
         let table = self.slots.assign(slot, class);
-        table.reserve(self.pool.nodes_mut(), self.capacity);
+        table.reserve(self.nodes.as_mut_slice(), self.capacity);
         slot
     }
 
     #[cold]
     #[inline(never)]
-    fn post_overflowing(&mut self, class: Class, key: Key, receive: u32) -> PostedId {
+    fn post_overflowing(&mut self, class: Class, key: Key, receive: u32) {
         let order = self.sequence << 8 | OVERFLOW_SLOT as u64;
-        let id = self.pool.allocate();
-        self.pool.nodes_mut()[id as usize] = Posted::new(order, key, receive, Link::UNLINKED);
+        let id = receive & !STICKY;
+        self.nodes.occupy(id);
+        self.nodes.as_mut_slice()[id as usize] = Posted::new(order, key, receive, Link::UNLINKED);
         self.overflow.push(Overflowing { order, class, key, id });
-        self.live |= 1 << OVERFLOW_SLOT;
-        PostedId(id)
+        self.live.mark(OVERFLOW_SLOT);
     }
 
     /// The earliest receive that matches a message from `source` with `tag`.
     #[inline]
-    pub(super) fn find(&self, source: SourceIndex, tag: u64) -> Option<(PostedId, u32)> {
-        let place = match self.only_live_slot() {
-            Some(slot) => self.probe(slot, source, tag)?,
-            None => self.probe_all(source, tag).0?,
+    pub(super) fn find(&self, source: SourceIndex, tag: u64) -> Option<u32> {
+        let place = match self.live.sole() {
+            NO_SLOT => self.probe_all(source, tag).0?,
+            slot => self.probe(slot, source, tag)?,
         };
-        let receive = self.pool.nodes()[place.id as usize].receive;
-        Some((PostedId(place.id), receive))
+        Some(self.nodes.as_slice()[place.id as usize].receive)
     }
 
     /// The earliest receive that matches a message from `source` with `tag`, removed unless it
     /// is sticky.
     #[inline(always)]
-    pub(super) fn take(&mut self, source: SourceIndex, tag: u64) -> Option<(PostedId, u32)> {
-        match self.only_live_slot() {
-            Some(slot) => {
-                let place = self.probe(slot, source, tag)?;
-                Some(self.detach_unless_sticky(place))
-            }
-            None => self.take_among_several(source, tag),
+    pub(super) fn take(&mut self, source: SourceIndex, tag: u64) -> Option<u32> {
+        match self.live.sole() {
+            NO_SLOT => self.take_among_several(source, tag),
+            slot => self.take_from(slot, source, tag),
         }
     }
 
+    /// The same of one class. Most often it is the first of its bucket.
     #[inline(always)]
-    fn detach_unless_sticky(&mut self, place: Place) -> (PostedId, u32) {
-        let receive = self.pool.nodes()[place.id as usize].receive;
-        if receive & STICKY == 0 {
-            self.detach(place);
+    fn take_from(&mut self, slot: usize, source: SourceIndex, tag: u64) -> Option<u32> {
+        let Slot { class, content: table } = self.slots.get_mut(slot);
+        let key = class.key(source, tag);
+        let bucket = table.bucket(key);
+        let id = table.first(bucket);
+        if id == NIL {
+            return None;
         }
-        (PostedId(place.id), receive)
+        let posted = &self.nodes.as_slice()[id as usize];
+        if !posted.key().matches(key) {
+            return self.take_behind_first(slot, source, tag);
+        }
+        let receive = posted.receive;
+        if receive & STICKY == 0 {
+            self.nodes.release(id);
+            table.unlink_first(self.nodes.as_mut_slice(), bucket, id);
+        }
+        Some(receive)
     }
 
     #[inline(never)]
-    fn take_among_several(&mut self, source: SourceIndex, tag: u64) -> Option<(PostedId, u32)> {
-        let (found, vacant) = self.probe_all(source, tag);
-        // A branch, so that the next match need not wait for this one's answer.
-        if vacant != 0 {
-            self.live &= !vacant;
-        }
-        Some(self.detach_unless_sticky(found?))
+    fn take_behind_first(&mut self, slot: usize, source: SourceIndex, tag: u64) -> Option<u32> {
+        let place = self.probe(slot, source, tag)?;
+        Some(self.detach_unless_sticky(place))
     }
 
-    /// The tag of the receive `id`.
-    pub(super) fn tag(&self, PostedId(id): PostedId) -> u64 {
-        self.pool.nodes()[id as usize].tag
-    }
-
-    /// Removes the receive `id`.
-    pub(super) fn remove(&mut self, PostedId(id): PostedId) -> u32 {
-        let posted = self.pool.nodes()[id as usize];
-        assert!(posted.order != VACANT, "receive {id} is not posted");
-        let slot = posted.slot();
-        // The overflow list has no buckets, and its slot is out of range; any table will do.
-        let bucket = self.slots.get(slot).content.bucket(posted.key());
-        let receive = self.detach(Place { order: posted.order, slot, bucket, id });
-        if slot < CLASS_COUNT_MAX && self.slots.get(slot).content.len() == 0 {
-            self.live &= !(1 << slot);
+    #[inline(always)]
+    fn detach_unless_sticky(&mut self, place: Place) -> u32 {
+        let receive = self.nodes.as_slice()[place.id as usize].receive;
+        if receive & STICKY == 0 {
+            self.detach(place);
         }
         receive
     }
 
-    #[inline(always)]
-    fn only_live_slot(&self) -> Option<usize> {
-        let slot = self.live.trailing_zeros() as usize;
-        let others = self.live & self.live.wrapping_sub(1);
-        (others == 0 && slot < CLASS_COUNT_MAX).then_some(slot)
+    #[inline(never)]
+    fn take_among_several(&mut self, source: SourceIndex, tag: u64) -> Option<u32> {
+        let (found, vacant) = self.probe_all(source, tag);
+        // A branch, so that the next match need not wait for this one's answer.
+        if vacant != 0 {
+            self.live.clear(vacant);
+        }
+        Some(self.detach_unless_sticky(found?))
+    }
+
+    /// The tag of a receive.
+    pub(super) fn tag(&self, receive: u32) -> u64 {
+        self.nodes.as_slice()[(receive & !STICKY) as usize].tag
+    }
+
+    /// Removes a receive.
+    pub(super) fn remove(&mut self, receive: u32) {
+        let id = receive & !STICKY;
+        let posted = self.nodes.as_slice()[id as usize];
+        assert!(posted.order != VACANT, "receive {id} is not posted");
+        let slot = posted.slot();
+        // The overflow list has no buckets, and its slot is out of range; any table will do.
+        let bucket = self.slots.get(slot).content.bucket(posted.key());
+        self.detach(Place { order: posted.order, slot, bucket, id });
+        if slot < CLASS_COUNT_MAX && self.slots.get(slot).content.len() == 0 {
+            self.live.clear(1 << slot);
+        }
     }
 
     /// The earliest match in the table of `slot`.
@@ -255,11 +267,11 @@ impl Expected {
         let Slot { class, content: table } = self.slots.get(slot);
         let key = class.key(source, tag);
         let bucket = table.bucket(key);
-        let id = table.find(self.pool.nodes(), bucket, key);
+        let id = table.find(self.nodes.as_slice(), bucket, key);
         if id == NIL {
             return None;
         }
-        let order = self.pool.nodes()[id as usize].order;
+        let order = self.nodes.as_slice()[id as usize].order;
         Some(Place { order, slot, bucket, id })
     }
 
@@ -268,7 +280,7 @@ impl Expected {
     fn probe_all(&self, source: SourceIndex, tag: u64) -> (Option<Place>, u32) {
         let mut earliest: Option<Place> = None;
         let mut vacant = 0;
-        for slot in Bits(self.live) {
+        for slot in self.live.slots() {
             let found = if slot == OVERFLOW_SLOT {
                 self.probe_overflow(source, tag)
             } else if self.slots.get(slot).content.len() == 0 {
@@ -293,22 +305,19 @@ impl Expected {
         Some(Place { order: found.order, slot: OVERFLOW_SLOT, bucket: 0, id: found.id })
     }
 
-    /// Takes the receive at `place` out of its table and the pool.
+    /// Takes the receive at `place` out of its table and its place.
     #[inline(always)]
-    fn detach(&mut self, place: Place) -> u32 {
+    fn detach(&mut self, place: Place) {
         let Place { order, slot, bucket, id } = place;
-        let nodes = self.pool.nodes_mut();
+        // Its link stays.
+        self.nodes.release(id);
         if slot != OVERFLOW_SLOT {
-            self.slots.get_mut(slot).content.unlink(nodes, bucket, id);
+            let table = &mut self.slots.get_mut(slot).content;
+            table.unlink(self.nodes.as_mut_slice(), bucket, id);
         }
-        let posted = &mut nodes[id as usize];
-        posted.order = VACANT;
-        let receive = posted.receive;
-        self.pool.release(id);
         if slot == OVERFLOW_SLOT {
             self.detach_overflowing(order);
         }
-        receive
     }
 
     #[cold]
@@ -317,16 +326,16 @@ impl Expected {
         let at = self.overflow.partition_point(|entry| entry.order < order);
         self.overflow.remove(at);
         if self.overflow.is_empty() {
-            self.live &= !(1 << OVERFLOW_SLOT);
+            self.live.clear(1 << OVERFLOW_SLOT);
         }
     }
 
-    /// All receives in posting order. Cost: a scan of the pool, an allocation and a sort.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (PostedId, u32, SourceIndex)> + use<> {
-        let mut posted: Vec<_> = (0u32..)
-            .zip(self.pool.nodes())
-            .filter(|(_, posted)| posted.order != VACANT)
-            .map(|(id, posted)| (posted.order, (PostedId(id), posted.receive, posted.source)))
+    /// All receives in posting order. Cost: a look at every place, an allocation and a sort.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, SourceIndex)> + use<> {
+        let mut posted: Vec<_> = self
+            .nodes
+            .iter()
+            .map(|(_, posted)| (posted.order, (posted.receive, posted.source)))
             .collect();
         posted.sort_unstable_by_key(|&(order, _)| order);
         posted.into_iter().map(|(_, entry)| entry)

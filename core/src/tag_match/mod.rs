@@ -15,15 +15,17 @@
 //!   receive probes the table of its own class (`unexpected.rs`).
 //!
 //! Sixteen classes on each side have tables (`class.rs`); more are correct but slow. Tables are
-//! chains of nodes in a pool, linked by index (`table.rs`, `pool.rs`). Pools and tables grow by
-//! doubling and never shrink, so the steady state allocates nothing.
+//! chains of nodes, linked by the indices that the caller names its receives and messages by
+//! (`table.rs`, `nodes.rs`). All of it grows by doubling and never shrinks, so the steady state
+//! allocates nothing.
 //!
 //! # Reference  fi_tagged(3)
 
 mod bits;
 mod class;
 mod expected;
-mod pool;
+mod live;
+mod nodes;
 mod table;
 mod unexpected;
 
@@ -60,14 +62,6 @@ pub const fn group_source(group: u32) -> SourceIndex {
 /// Set in `receive` by a caller whose receive stays posted when it is matched
 /// (multi-receive).
 pub const STICKY: u32 = 1 << 31;
-
-/// Names a posted receive until it is removed; then it may name another one.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PostedId(u32);
-
-/// Names a parked message until it is removed; then it may name another one.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct UnexpectedId(u32);
 
 /// Matches messages with receives.
 ///
@@ -106,9 +100,11 @@ impl Matcher {
     /// Posts the receive `receive` for messages from `source`, or from everyone with
     /// [`ANY_SOURCE`], whose tag equals `tag` in all bits that are not in `ignore`.
     ///
-    /// Ownership: `receive` is the caller's and opaque. Cost: constant; allocates only to grow.
+    /// Ownership: `receive` is the caller's: the index of its record, which no other posted receive
+    /// has; memory grows with the largest. It may have [`STICKY`] beside it. Cost: constant;
+    /// allocates only to grow.
     #[inline(always)]
-    pub fn post(&mut self, source: SourceIndex, tag: u64, ignore: u64, receive: u32) -> PostedId {
+    pub fn post(&mut self, source: SourceIndex, tag: u64, ignore: u64, receive: u32) {
         self.expected.post(source, tag, ignore, receive)
     }
 
@@ -116,42 +112,36 @@ impl Matcher {
     ///
     /// Cost: constant for each class that holds receives.
     #[inline]
-    pub fn find_posted(&self, source: SourceIndex, tag: u64) -> Option<(PostedId, u32)> {
+    pub fn find_posted(&self, source: SourceIndex, tag: u64) -> Option<u32> {
         self.expected.find(source, tag)
     }
 
     /// The earliest posted receive that matches, taken off unless it is [`STICKY`].
+    ///
+    /// Cost: constant for each class that holds receives; no allocation.
     #[inline(always)]
-    pub fn match_posted(&mut self, source: SourceIndex, tag: u64) -> Option<(PostedId, u32)> {
+    pub fn take_posted(&mut self, source: SourceIndex, tag: u64) -> Option<u32> {
         self.expected.take(source, tag)
     }
 
-    /// Removes a posted receive and returns what was posted.
+    /// Removes the receive `receive`, with [`STICKY`] or without.
     ///
-    /// Cost: constant. Panics if `id` names no posted receive.
+    /// Cost: constant. Panics if it is not posted.
     #[inline]
-    pub fn remove_posted(&mut self, id: PostedId) -> u32 {
-        self.expected.remove(id)
+    pub fn remove_posted(&mut self, receive: u32) {
+        self.expected.remove(receive);
     }
 
-    /// Finds the earliest posted receive that matches a message, and removes it.
-    ///
-    /// Cost: constant for each class that holds receives; no allocation.
-    #[inline]
-    pub fn take_posted(&mut self, source: SourceIndex, tag: u64) -> Option<u32> {
-        self.expected.take(source, tag).map(|(_, receive)| receive)
-    }
-
-    /// All posted receives in posting order, each with what was posted and its source.
+    /// All posted receives in posting order, each with its source.
     ///
     /// Cost: allocates, and sorts; meant for cancelling and for the death of a peer.
-    pub fn posted(&self) -> impl Iterator<Item = (PostedId, u32, SourceIndex)> + use<> {
+    pub fn posted(&self) -> impl Iterator<Item = (u32, SourceIndex)> + use<> {
         self.expected.iter()
     }
 
     /// The tag that a posted receive asks for, in the bits that it does not ignore.
-    pub fn posted_tag(&self, id: PostedId) -> u64 {
-        self.expected.tag(id)
+    pub fn posted_tag(&self, receive: u32) -> u64 {
+        self.expected.tag(receive)
     }
 
     /// How many receives are posted.
@@ -162,33 +152,28 @@ impl Matcher {
 
     /// Parks a message that no posted receive matched.
     ///
-    /// Ownership: `message` is the caller's and opaque. Cost: constant for each class that was
-    /// searched for lately; allocates only to grow.
+    /// Ownership: `message` is the caller's: the index of its record, which no other parked message
+    /// has; memory grows with the largest. Cost: constant for each class that was searched for
+    /// lately; allocates only to grow.
     #[inline]
-    pub fn park(&mut self, source: SourceIndex, tag: u64, message: u32) -> UnexpectedId {
-        self.unexpected.park(source, tag, message)
+    pub fn park(&mut self, source: SourceIndex, tag: u64, message: u32) {
+        self.unexpected.park(source, tag, message);
     }
 
     /// Finds the earliest parked message that a receive matches, and leaves it parked.
     ///
     /// Cost: constant, except that the first search for a class visits every message.
     #[inline]
-    pub fn find_unexpected(
-        &mut self,
-        source: SourceIndex,
-        tag: u64,
-        ignore: u64,
-    ) -> Option<(UnexpectedId, u32)> {
+    pub fn find_unexpected(&mut self, source: SourceIndex, tag: u64, ignore: u64) -> Option<u32> {
         self.unexpected.find(source, tag, ignore)
     }
 
-    /// Removes a parked message and returns what was parked.
+    /// Removes the parked message `message`.
     ///
-    /// Cost: constant for each class that was searched for lately. Panics if `id` names no parked
-    /// message.
+    /// Cost: constant for each class that was searched for lately. Panics if it is not parked.
     #[inline]
-    pub fn remove_unexpected(&mut self, id: UnexpectedId) -> u32 {
-        self.unexpected.remove(id)
+    pub fn remove_unexpected(&mut self, message: u32) {
+        self.unexpected.remove(message);
     }
 
     /// Finds the earliest parked message that a receive matches, and removes it.
@@ -199,10 +184,10 @@ impl Matcher {
         self.unexpected.take(source, tag, ignore)
     }
 
-    /// All parked messages in order of arrival, each with what was parked and its source.
+    /// All parked messages in order of arrival, each with its source.
     ///
     /// Cost: allocates, and sorts; meant for discarding and for the death of a peer.
-    pub fn unexpected(&self) -> impl Iterator<Item = (UnexpectedId, u32, SourceIndex)> + use<> {
+    pub fn unexpected(&self) -> impl Iterator<Item = (u32, SourceIndex)> + use<> {
         self.unexpected.iter()
     }
 

@@ -105,6 +105,28 @@ impl Table {
         id
     }
 
+    /// The first entry of `bucket`, or `NIL`: what most often is looked for.
+    #[inline(always)]
+    pub(super) fn first(&self, bucket: usize) -> u32 {
+        self.heads[bucket]
+    }
+
+    /// Takes entry `id`, which is the first in `bucket`, out of its chain.
+    #[inline(always)]
+    pub(super) fn unlink_first(
+        &mut self,
+        chains: &mut (impl Chains + ?Sized),
+        bucket: usize,
+        id: u32,
+    ) {
+        let Link { next, prev } = chains.link(id);
+        self.heads[bucket] = next;
+        if next != NIL {
+            chains.link_mut(next).prev = prev;
+        }
+        self.len -= 1;
+    }
+
     /// Appends entry `id`, whose key belongs to `bucket`, and returns the link it must carry.
     #[inline(always)]
     #[must_use]
@@ -130,19 +152,15 @@ impl Table {
     /// Takes entry `id`, which is in `bucket`, out of its chain.
     #[inline(always)]
     pub(super) fn unlink(&mut self, chains: &mut (impl Chains + ?Sized), bucket: usize, id: u32) {
-        let Link { next, prev } = chains.link(id);
         let head = self.heads[bucket];
         if head == id {
-            self.heads[bucket] = next;
-            if next != NIL {
-                chains.link_mut(next).prev = prev;
-            }
-        } else {
-            chains.link_mut(prev).next = next;
-            // The last entry's neighbour is the first, which knows the last.
-            let after = if next == NIL { head } else { next };
-            chains.link_mut(after).prev = prev;
+            return self.unlink_first(chains, bucket, id);
         }
+        let Link { next, prev } = chains.link(id);
+        chains.link_mut(prev).next = next;
+        // The last entry's neighbour is the first, which knows the last.
+        let after = if next == NIL { head } else { next };
+        chains.link_mut(after).prev = prev;
         self.len -= 1;
     }
 

@@ -1,10 +1,10 @@
 //! The unexpected side: parked messages that wait for their receive.
 
+use super::SourceIndex;
 use super::bits::Bits;
 use super::class::{CLASS_COUNT_MAX, Class, NO_SLOT, Slot, Slots};
-use super::pool::{Node, Pool};
+use super::nodes::{Node, Nodes};
 use super::table::{Chains, Key, Link, NIL, Table};
-use super::{SourceIndex, UnexpectedId};
 
 /// The order of a node that holds no message. No message reaches it.
 const VACANT: u64 = u64::MAX;
@@ -22,18 +22,25 @@ struct Message {
     order: u64,
     tag: u64,
     source: u32,
-    message: u32,
 }
 
 impl Node for Message {
-    const VACANT: Message = Message { order: VACANT, tag: 0, source: 0, message: 0 };
+    const VACANT: Message = Message { order: VACANT, tag: 0, source: 0 };
+
+    fn is_vacant(&self) -> bool {
+        self.order == VACANT
+    }
+
+    fn vacate(&mut self) {
+        self.order = VACANT;
+    }
 }
 
 /// The messages as one class sees them.
 #[derive(Debug)]
 struct View {
     table: Table,
-    /// By index of the message, as long as the pool or shorter.
+    /// By index of the message, as many as there are places or fewer.
     links: Box<[Link]>,
 }
 
@@ -79,7 +86,7 @@ struct Place {
 /// dropped when many messages passed without another one.
 #[derive(Debug)]
 pub(super) struct Unexpected {
-    pool: Pool<Message>,
+    nodes: Nodes<Message>,
     slots: Slots<View>,
     /// One bit per slot whose table holds all parked messages.
     live: u32,
@@ -94,7 +101,7 @@ pub(super) struct Unexpected {
 impl Unexpected {
     pub(super) fn with_capacity(capacity: usize) -> Self {
         Unexpected {
-            pool: Pool::with_capacity(capacity),
+            nodes: Nodes::with_capacity(capacity),
             slots: Slots::new(View::new),
             live: 0,
             sequence: 0,
@@ -106,42 +113,34 @@ impl Unexpected {
 
     #[inline]
     pub(super) fn len(&self) -> usize {
-        self.pool.len()
+        self.nodes.len()
     }
 
     #[inline]
-    pub(super) fn park(&mut self, source: SourceIndex, tag: u64, message: u32) -> UnexpectedId {
+    pub(super) fn park(&mut self, source: SourceIndex, tag: u64, message: u32) {
         self.sequence += 1;
         if self.sequence.is_multiple_of(SWEEP_INTERVAL) {
             self.retire_idle();
         }
-        let id = self.pool.allocate();
-        let order = self.sequence;
-        self.pool.nodes_mut()[id as usize] = Message { order, tag, source, message };
+        let (id, order) = (message, self.sequence);
+        self.nodes.occupy(id);
+        self.nodes.as_mut_slice()[id as usize] = Message { order, tag, source };
         for slot in Bits(self.live) {
             let Slot { class, content: view } = self.slots.get_mut(slot);
             if view.table.is_full() || view.links.len() <= id as usize {
-                view.grow(self.pool.nodes(), *class);
+                view.grow(self.nodes.as_slice(), *class);
             }
             let bucket = view.table.bucket(class.key(source, tag));
-            let (table, mut chained) = view.chained(self.pool.nodes(), *class);
+            let (table, mut chained) = view.chained(self.nodes.as_slice(), *class);
             let link = table.append(&mut chained, bucket, id);
             *chained.link_mut(id) = link;
         }
-        UnexpectedId(id)
     }
 
     /// The earliest message that a receive of `source`, `tag` and `ignore` matches.
     #[inline]
-    pub(super) fn find(
-        &mut self,
-        source: SourceIndex,
-        tag: u64,
-        ignore: u64,
-    ) -> Option<(UnexpectedId, u32)> {
-        let place = self.locate(source, tag, ignore)?;
-        let message = self.pool.nodes()[place.id as usize].message;
-        Some((UnexpectedId(place.id), message))
+    pub(super) fn find(&mut self, source: SourceIndex, tag: u64, ignore: u64) -> Option<u32> {
+        Some(self.locate(source, tag, ignore)?.id)
     }
 
     /// Removes the earliest message that a receive of `source`, `tag` and `ignore` matches.
@@ -149,25 +148,26 @@ impl Unexpected {
     pub(super) fn take(&mut self, source: SourceIndex, tag: u64, ignore: u64) -> Option<u32> {
         let Place { slot, bucket, id } = self.locate(source, tag, ignore)?;
         if self.live != 1 << slot {
-            return Some(self.detach(id));
+            self.detach(id);
+            return Some(id);
         }
         let Slot { class, content: view } = self.slots.get_mut(slot);
-        let (table, mut chained) = view.chained(self.pool.nodes(), *class);
+        let (table, mut chained) = view.chained(self.nodes.as_slice(), *class);
         table.unlink(&mut chained, bucket, id);
-        Some(self.release(id))
+        self.nodes.release(id);
+        Some(id)
     }
 
     /// Removes the message `id`.
     #[inline]
-    pub(super) fn remove(&mut self, UnexpectedId(id): UnexpectedId) -> u32 {
-        let vacant = self.pool.nodes()[id as usize].order == VACANT;
-        assert!(!vacant, "message {id} is not parked");
-        self.detach(id)
+    pub(super) fn remove(&mut self, id: u32) {
+        assert!(!self.nodes.as_slice()[id as usize].is_vacant(), "message {id} is not parked");
+        self.detach(id);
     }
 
     #[inline]
     fn locate(&mut self, source: SourceIndex, tag: u64, ignore: u64) -> Option<Place> {
-        if self.pool.len() == 0 {
+        if self.nodes.len() == 0 {
             return None;
         }
         let class = Class::of(source, ignore);
@@ -181,32 +181,22 @@ impl Unexpected {
         }
         self.searched_at[slot % CLASS_COUNT_MAX] = self.sequence;
         let view = &mut self.slots.get_mut(slot).content;
-        let (table, chained) = view.chained(self.pool.nodes(), class);
+        let (table, chained) = view.chained(self.nodes.as_slice(), class);
         let bucket = table.bucket(key);
         let id = table.find(&chained, bucket, key);
         (id != NIL).then_some(Place { slot, bucket, id })
     }
 
-    /// Takes the message `id` out of every table and the pool.
-    fn detach(&mut self, id: u32) -> u32 {
-        let Message { source, tag, .. } = self.pool.nodes()[id as usize];
+    /// Takes the message `id` out of every table and its place.
+    fn detach(&mut self, id: u32) {
+        let Message { source, tag, .. } = self.nodes.as_slice()[id as usize];
         for slot in Bits(self.live) {
             let Slot { class, content: view } = self.slots.get_mut(slot);
             let bucket = view.table.bucket(class.key(source, tag));
-            let (table, mut chained) = view.chained(self.pool.nodes(), *class);
+            let (table, mut chained) = view.chained(self.nodes.as_slice(), *class);
             table.unlink(&mut chained, bucket, id);
         }
-        self.release(id)
-    }
-
-    /// Gives the place of message `id`, which is in no table any more, back to the pool.
-    #[inline]
-    fn release(&mut self, id: u32) -> u32 {
-        let node = &mut self.pool.nodes_mut()[id as usize];
-        node.order = VACANT;
-        let message = node.message;
-        self.pool.release(id);
-        message
+        self.nodes.release(id);
     }
 
     /// Builds a table for a class that has none, in an unused slot or that of an idle class.
@@ -223,8 +213,8 @@ impl Unexpected {
         self.collect_arrivals();
         let view = self.slots.assign(slot, class);
         self.searched_at[slot % CLASS_COUNT_MAX] = self.sequence;
-        view.reserve_links(self.pool.nodes().len());
-        let (table, mut chained) = view.chained(self.pool.nodes(), class);
+        view.reserve_links(self.nodes.as_slice().len());
+        let (table, mut chained) = view.chained(self.nodes.as_slice(), class);
         table.reserve(&mut chained, self.arrivals.len().max(self.capacity));
         for &(_, id) in &self.arrivals {
             let bucket = table.bucket(chained.key(id));
@@ -258,9 +248,8 @@ impl Unexpected {
     #[cold]
     #[inline(never)]
     fn scan(&self, class: Class, key: Key) -> Option<Place> {
-        (0u32..)
-            .zip(self.pool.nodes())
-            .filter(|(_, message)| message.order != VACANT)
+        self.nodes
+            .iter()
             .filter(|(_, message)| class.key(message.source, message.tag).matches(key))
             .min_by_key(|(_, message)| message.order)
             .map(|(id, _)| Place { slot: CLASS_COUNT_MAX, bucket: 0, id })
@@ -268,21 +257,15 @@ impl Unexpected {
 
     fn collect_arrivals(&mut self) {
         self.arrivals.clear();
-        let parked = (0u32..).zip(self.pool.nodes()).filter(|(_, message)| message.order != VACANT);
-        self.arrivals.extend(parked.map(|(id, message)| (message.order, id)));
+        self.arrivals.extend(self.nodes.iter().map(|(id, message)| (message.order, id)));
         // Nearly sorted already, unless messages were taken in a random order for long.
         self.arrivals.sort_unstable();
     }
 
-    /// All messages in order of arrival. Cost: a scan of the pool, an allocation and a sort.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (UnexpectedId, u32, SourceIndex)> + use<> {
-        let mut parked: Vec<_> = (0u32..)
-            .zip(self.pool.nodes())
-            .filter(|(_, message)| message.order != VACANT)
-            .map(|(id, message)| {
-                (message.order, (UnexpectedId(id), message.message, message.source))
-            })
-            .collect();
+    /// All messages in order of arrival. Cost: a look at every place, an allocation and a sort.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, SourceIndex)> + use<> {
+        let mut parked: Vec<_> =
+            self.nodes.iter().map(|(id, message)| (message.order, (id, message.source))).collect();
         parked.sort_unstable_by_key(|&(order, _)| order);
         parked.into_iter().map(|(_, entry)| entry)
     }

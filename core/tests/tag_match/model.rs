@@ -3,10 +3,9 @@
 //! `Pair` drives a `Matcher` and the model side by side and compares every answer, so that
 //! property tests and fuzzing share it: both only have to produce numbers for `Step::decode`.
 
-use kestrel_core::tag_match::{ANY_SOURCE, Matcher, PostedId, SourceIndex, UnexpectedId};
+use kestrel_core::tag_match::{ANY_SOURCE, Matcher, SourceIndex};
 
 struct Receive {
-    id: PostedId,
     source: SourceIndex,
     tag: u64,
     ignore: u64,
@@ -14,7 +13,6 @@ struct Receive {
 }
 
 struct Message {
-    id: UnexpectedId,
     source: SourceIndex,
     tag: u64,
     message: u32,
@@ -113,13 +111,15 @@ pub struct Pair {
     matcher: Matcher,
     receives: Vec<Receive>,
     messages: Vec<Message>,
-    /// Numbers the operations, so that any mix-up shows.
+    /// Receives and messages have different numbers, so that any mix-up shows.
     next: u32,
+    /// Numbers that nobody has any more. Every other one is used again, as pools do.
+    free: Vec<u32>,
 }
 
 impl Pair {
     pub fn new(matcher: Matcher) -> Self {
-        Pair { matcher, receives: Vec::new(), messages: Vec::new(), next: 0 }
+        Pair { matcher, receives: Vec::new(), messages: Vec::new(), next: 0, free: Vec::new() }
     }
 
     /// Takes one step on both sides. Panics where they differ.
@@ -164,6 +164,7 @@ impl Pair {
     fn message(&mut self, source: SourceIndex, tag: u64) {
         let at = self.position_of_receive(source, tag);
         let expected = at.map(|at| self.receives.remove(at).receive);
+        self.free.extend(expected);
         assert_eq!(self.matcher.take_posted(source, tag), expected);
         if expected.is_none() {
             self.park(source, tag);
@@ -172,27 +173,25 @@ impl Pair {
 
     fn post(&mut self, source: SourceIndex, tag: u64, ignore: u64) {
         let receive = self.number();
-        let id = self.matcher.post(source, tag, ignore, receive);
-        assert!(self.receives.iter().all(|other| other.id != id), "{id:?} is taken");
-        self.receives.push(Receive { id, source, tag, ignore, receive });
+        self.matcher.post(source, tag, ignore, receive);
+        self.receives.push(Receive { source, tag, ignore, receive });
     }
 
     fn park(&mut self, source: SourceIndex, tag: u64) {
         let message = self.number();
-        let id = self.matcher.park(source, tag, message);
-        assert!(self.messages.iter().all(|other| other.id != id), "{id:?} is taken");
-        self.messages.push(Message { id, source, tag, message });
+        self.matcher.park(source, tag, message);
+        self.messages.push(Message { source, tag, message });
     }
 
     fn find_posted(&mut self, source: SourceIndex, tag: u64) {
         let at = self.position_of_receive(source, tag);
-        let expected = at.map(|at| (self.receives[at].id, self.receives[at].receive));
+        let expected = at.map(|at| self.receives[at].receive);
         assert_eq!(self.matcher.find_posted(source, tag), expected);
     }
 
     fn peek(&mut self, source: SourceIndex, tag: u64, ignore: u64) -> Option<usize> {
         let at = self.position_of_message(source, tag, ignore);
-        let expected = at.map(|at| (self.messages[at].id, self.messages[at].message));
+        let expected = at.map(|at| self.messages[at].message);
         assert_eq!(self.matcher.find_unexpected(source, tag, ignore), expected);
         at
     }
@@ -206,6 +205,7 @@ impl Pair {
     fn take_unexpected(&mut self, source: SourceIndex, tag: u64, ignore: u64) -> bool {
         let at = self.position_of_message(source, tag, ignore);
         let expected = at.map(|at| self.messages.remove(at).message);
+        self.free.extend(expected);
         assert_eq!(self.matcher.take_unexpected(source, tag, ignore), expected);
         expected.is_some()
     }
@@ -213,21 +213,23 @@ impl Pair {
     fn cancel(&mut self, nth: usize) {
         if let Some(at) = nth.checked_rem(self.receives.len()) {
             let removed = self.receives.remove(at);
-            assert_eq!(self.matcher.remove_posted(removed.id), removed.receive);
+            self.matcher.remove_posted(removed.receive);
+            self.free.push(removed.receive);
         }
     }
 
     fn discard(&mut self, nth: usize) {
         if let Some(at) = nth.checked_rem(self.messages.len()) {
             let removed = self.messages.remove(at);
-            assert_eq!(self.matcher.remove_unexpected(removed.id), removed.message);
+            self.matcher.remove_unexpected(removed.message);
+            self.free.push(removed.message);
         }
     }
 
     fn list(&self) {
-        let receives = self.receives.iter().map(|entry| (entry.id, entry.receive, entry.source));
+        let receives = self.receives.iter().map(|entry| (entry.receive, entry.source));
         assert!(self.matcher.posted().eq(receives));
-        let messages = self.messages.iter().map(|entry| (entry.id, entry.message, entry.source));
+        let messages = self.messages.iter().map(|entry| (entry.message, entry.source));
         assert!(self.matcher.unexpected().eq(messages));
     }
 
@@ -244,6 +246,11 @@ impl Pair {
 
     fn number(&mut self) -> u32 {
         self.next += 1;
+        if self.next.is_multiple_of(2)
+            && let Some(number) = self.free.pop()
+        {
+            return number;
+        }
         self.next
     }
 }

@@ -31,6 +31,7 @@ impl<T: Transport> Engine<T> {
     pub(crate) fn line_up_receives(&mut self) {
         let Side { in_order, data_in_order, .. } = self.setup.receive;
         self.receives_in_order = in_order || data_in_order;
+        self.is_careful = self.receives_in_order || self.setup.source_errors;
         self.receive_order = in_order.then(|| Box::new(Order::new()));
         self.data_order = data_in_order.then(Box::<DataOrder>::default);
     }
