@@ -193,6 +193,8 @@ pub struct SendOperation {
     pub prefix: usize,
     /// Bytes of each part, where it leaves in parts. Decided when the first leaves.
     pub part: usize,
+    /// The packets of its prefix are shown to the receiver while they are copied in.
+    pub shown: bool,
     /// Consent came while the prefix was still leaving.
     pub consented: bool,
     /// It is timed.
@@ -309,6 +311,8 @@ pub struct Incoming {
     pub fetch: Fetch,
     /// The sender has nothing else to send.
     pub sender_waits: bool,
+    /// Its first packet was left where it is until all of that is there.
+    pub is_left: bool,
     /// Flags, tag and data of the message.
     pub flags: Flags,
     /// The tag.

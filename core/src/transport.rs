@@ -48,6 +48,12 @@ pub struct Limits {
 }
 
 impl Limits {
+    /// Whether what is long is shown to a receiver that waits for it while it is copied in.
+    #[inline(always)]
+    pub(crate) fn shows(&self) -> bool {
+        self.short < self.single
+    }
+
     /// From which length on a message is left for its receiver to read.
     pub(crate) fn single_copy_from(&self, streaming: bool) -> usize {
         if streaming { self.single_copy_streaming } else { self.single_copy }

@@ -5,7 +5,7 @@
 //! whole words in front of the payload.
 
 /// The protocol's version, exchanged when two endpoints connect.
-pub const VERSION: u16 = 6;
+pub const VERSION: u16 = 7;
 
 /// What a packet is. Anything else from a peer breaks the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,8 +122,8 @@ pub const ACK_MATCH: u8 = 8;
 pub const LAST: u8 = 4;
 /// Of one-sided packets: what they change is to be on its storage before it is answered.
 pub const COMMIT: u8 = 8;
-/// The sender has nothing else to send: it would help to copy what is read from its memory. Of a
-/// message that comes alone: its receiver waits for it, and may see it while it is copied in.
+/// The sender has nothing else to send: it would help to copy what is read from its memory. The
+/// receiver waits for the message, and may see payload of it while it is copied in.
 pub const WAITS: u8 = 16;
 /// Of a rejection: as many requests wait as the listener takes.
 pub const FULL: u8 = 1;
@@ -175,6 +175,15 @@ impl Head {
     pub const fn is_plain(self) -> bool {
         let beside_tagged = self.to_word() & !((TAGGED as u32) << 8) & 0xffff;
         beside_tagged == Kind::Eager as u32
+    }
+
+    /// Whether its payload may be copied in when the packet is published.
+    #[inline(always)]
+    pub const fn is_shown(self) -> bool {
+        let is_message = self.kind == Kind::Eager as u8
+            || self.kind == Kind::Long as u8
+            || self.kind == Kind::Part as u8;
+        is_message && self.flags & WAITS != 0
     }
 
     /// How many inline words precede the payload of a packet of this head's kind.

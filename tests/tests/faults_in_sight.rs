@@ -12,8 +12,10 @@ use kestrel_tests::{
     scale::{PATIENCE, scaled},
 };
 
-/// One packet, and long enough to be seen early.
+/// Of one packet, and long enough to be seen early.
 const LENGTH: usize = 8 << 10;
+/// Of two packets, each of them seen early.
+const LENGTH_LONG: usize = 60 << 10;
 /// What the survivor may need after a death.
 const WITHIN: Duration = Duration::from_secs(1);
 /// Contexts of the survivor's operations.
@@ -31,6 +33,11 @@ fn child() {
     }
 }
 
+/// How long the talker's messages are.
+fn length_of(number: u64) -> usize {
+    if (number / 2).is_multiple_of(2) { LENGTH } else { LENGTH_LONG }
+}
+
 /// Sends one message after the other to `address`, each when the one before was answered: its
 /// receiver waits for each.
 fn talk(address: &str) {
@@ -40,7 +47,7 @@ fn talk(address: &str) {
     say(&format!("ready {}", node.address().socket_addr()));
     for number in 0_u64.. {
         node.endpoint.receive(vec![0; 8], to, 1).unwrap();
-        let bytes = Memory::from(vec![number as u8; LENGTH]);
+        let bytes = Memory::from(vec![number as u8; length_of(number)]);
         // MPIs ask for this level.
         let flags = if number % 2 == 0 { Flags::empty() } else { Flags::DELIVERY_COMPLETE };
         let send = Send { pieces: bytes.all(), context: 2, flags, ..Send::default() };
@@ -80,7 +87,7 @@ impl Listener {
     }
 
     fn await_message(&self, from: u64) {
-        self.node.endpoint.receive(vec![0xff; LENGTH], from, MESSAGE).unwrap();
+        self.node.endpoint.receive(vec![0xff; LENGTH_LONG], from, MESSAGE).unwrap();
     }
 
     /// Takes what has come, and answers the talker.
@@ -89,7 +96,9 @@ impl Listener {
         match done.context() {
             MESSAGE => {
                 let bytes = done.well().take_buffer().unwrap();
-                assert_eq!(bytes, vec![self.heard as u8; LENGTH], "message {}", self.heard);
+                let (length, is_whole) = (length_of(self.heard), |&byte| byte == self.heard as u8);
+                assert!(bytes[..length].iter().all(is_whole), "message {}", self.heard);
+                assert!(bytes[length..].iter().all(|&byte| byte == 0xff), "beyond {length} bytes");
                 self.heard += 1;
                 self.await_message(from);
                 self.node.endpoint.send(vec![0; 8], from, ANSWER).unwrap();

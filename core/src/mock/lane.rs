@@ -10,7 +10,7 @@ use super::Station;
 use crate::{
     auth_key::KeyNumber,
     ring::{claims::Claims, lane::INLINE_WORDS},
-    wire::{self, Head, Kind},
+    wire::Head,
 };
 
 pub(super) struct Lane {
@@ -42,8 +42,7 @@ impl Packet {
     /// it is copied in, for a time that its tag decides: not at all, shortly, or so long that
     /// nobody waits for it.
     pub(super) fn new(head: Head, word: u64) -> Packet {
-        let in_sight = head.kind == Kind::Eager as u8 && head.flags & wire::WAITS != 0;
-        let looks = if in_sight { 700 * (word % 4) as u32 } else { 0 };
+        let looks = if head.is_shown() { 700 * (word % 4) as u32 } else { 0 };
         let (words, payload) = ([0; INLINE_WORDS], Vec::new());
         Packet { head, word, words, payload, looks: Cell::new(looks) }
     }

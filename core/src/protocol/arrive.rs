@@ -278,7 +278,7 @@ impl<T: Transport> Engine<T> {
         match kind {
             Some(Kind::Long) => return self.arrive_long(arrival),
             Some(Kind::Eager) => return self.arrive_eager(arrival),
-            Some(Kind::Part) => self.arrive_part(arrival),
+            Some(Kind::Part) => return self.arrive_part(arrival),
             Some(Kind::Consent) => {
                 let [from, to] = std::array::from_fn(|index| self.transport.word(index));
                 self.arrive_consent(peer, arrival.word, from, to);

@@ -4,8 +4,6 @@
 //! the other, or go as packets, copied in by its sender and out by its receiver. Which takes less
 //! depends on what the kernel asks for a page and on what two cores ask for a line: there are
 //! machines where the first is twice as fast, and others where the second is four times as fast.
-//! How many packets a message is best cut into depends on the same: few cost less, and many let
-//! both sides copy at once.
 //!
 //! So the operations of each length go each manner in turns, in rounds of up to eight, and
 //! the manner whose middle round took least is taken from then on. After a while they are compared
@@ -43,11 +41,9 @@ pub enum Manner {
     Direct,
     /// As packets.
     Packets,
-    /// As packets, few of them: not in a stream, whose packets are long as it is.
-    LongPackets,
 }
 
-const MANNERS: [Manner; 3] = [Manner::Direct, Manner::Packets, Manner::LongPackets];
+const MANNERS: [Manner; 2] = [Manner::Direct, Manner::Packets];
 
 /// An operation that is timed.
 #[derive(Clone, Copy, Debug)]
@@ -62,8 +58,6 @@ pub struct Run {
 pub(crate) struct Contest {
     /// What they are, for the log.
     kind: &'static str,
-    /// In how many manners one that goes alone can go.
-    manners: usize,
     /// Of those that go alone, and of those of a stream.
     lengths: [[Trial; LENGTHS]; 2],
 }
@@ -87,9 +81,9 @@ impl Contests {
 impl Default for Contests {
     fn default() -> Contests {
         Contests {
-            messages: Contest::new("messages", 3),
-            writes: Contest::new("writes", 2),
-            reads: Contest::new("reads", 2),
+            messages: Contest::new("messages"),
+            writes: Contest::new("writes"),
+            reads: Contest::new("reads"),
         }
     }
 }
@@ -134,16 +128,17 @@ impl Trial {
         self.last.1 < VALID_MIN && self.over == 0 && self.count == 0 && self.next == MANNERS[0]
     }
 
-    /// Adds a time. Answers what each of the first `manners` takes if that is known by now.
+    /// Adds a time, in rounds of `round` operations at least. Answers what each manner takes if that is
+    /// known by now.
     ///
     /// Several may end at once, and the time of all of them is that of the first, so a round is
     /// not over in the middle of them.
-    fn note(&mut self, manner: Manner, each: u64, terms: Terms) -> Option<[u64; MANNERS.len()]> {
+    fn note(&mut self, manner: Manner, each: u64, round: u64) -> Option<[u64; MANNERS.len()]> {
         // What was started in the round before is behind us.
         if manner != self.next {
             return None;
         }
-        let round = if self.is_outside(manner) { 1 } else { terms.round };
+        let round = if self.is_outside(manner) { 1 } else { round };
         if self.count < round || each < self.sum / self.count / 2 {
             self.count += 1;
             self.sum += each;
@@ -156,20 +151,19 @@ impl Trial {
         }
         self.rounds[manner as usize][self.over] = self.sum / self.count;
         (self.warm, self.count, self.sum) = (false, 0, 0);
-        let mut later = MANNERS[manner as usize + 1..terms.manners].iter();
+        let mut later = MANNERS[manner as usize + 1..].iter();
         if let Some(&next) = later.find(|&&manner| self.over == 0 || !self.is_outside(manner)) {
             self.next = next;
             return None;
         }
         if self.over == 0 {
-            self.let_in(terms.manners);
+            self.let_in();
         }
         self.over += 1;
-        let mut inside =
-            MANNERS[..terms.manners].iter().filter(|&&manner| !self.is_outside(manner));
+        let mut inside = MANNERS.iter().filter(|&&manner| !self.is_outside(manner));
         let (first, second) = (inside.next(), inside.next());
         if self.over == ROUNDS || second.is_none() {
-            return Some(self.decide(terms.manners));
+            return Some(self.decide());
         }
         self.next = *first.expect("whoever took least is inside");
         None
@@ -180,15 +174,15 @@ impl Trial {
     }
 
     /// Lets outsiders in whose operation took no more than the others'.
-    fn let_in(&mut self, manners: usize) {
+    fn let_in(&mut self) {
         let took = self.rounds.map(|rounds| rounds[0]);
-        let least = *took[..manners].iter().min().expect("there are some");
+        let least = *took.iter().min().expect("there are some");
         for (outside, took) in self.outsiders.iter_mut().zip(took) {
             *outside &= is_far(took, least);
         }
     }
 
-    fn decide(&mut self, manners: usize) -> [u64; MANNERS.len()] {
+    fn decide(&mut self) -> [u64; MANNERS.len()] {
         let took = std::array::from_fn(|manner| {
             let over = if self.outsiders[manner] { 1 } else { self.over };
             let rounds = &mut self.rounds[manner][..over];
@@ -200,7 +194,7 @@ impl Trial {
             Manner::Direct => took[0],
             &&packets => took[packets as usize].saturating_mul(11) / 10,
         };
-        let winner = *MANNERS[..manners].iter().min_by_key(cost).expect("there are some");
+        let winner = *MANNERS.iter().min_by_key(cost).expect("there are some");
         let (before, held) = self.last;
         let left = if before == winner { VALID_MAX.min(held * 2) } else { VALID_MIN };
         let outsiders = took.map(|each| is_far(each, took[winner as usize]));
@@ -214,18 +208,9 @@ fn is_far(took: u64, least: u64) -> bool {
     2 * took > 3 * least
 }
 
-/// What a trial of one length consists of.
-#[derive(Clone, Copy)]
-struct Terms {
-    /// Operations of a round, at least.
-    round: u64,
-    /// How many manners take part.
-    manners: usize,
-}
-
 impl Contest {
-    fn new(kind: &'static str, manners: usize) -> Contest {
-        Contest { kind, manners, lengths: [[Trial::NEW; LENGTHS]; 2] }
+    fn new(kind: &'static str) -> Contest {
+        Contest { kind, lengths: [[Trial::NEW; LENGTHS]; 2] }
     }
 
     /// How an operation of `total` bytes should go; and its time, if that is wanted at its end.
@@ -268,10 +253,9 @@ impl Contest {
         if trial.left > 0 {
             return;
         }
-        let manners = if streams { 2 } else { self.manners };
         let round = (ROUND_BYTES / total as u64).clamp(1, ROUND);
         let each = nanoseconds.saturating_mul(1000) / total as u64;
-        if let Some(took) = trial.note(manner, each, Terms { round, manners }) {
+        if let Some(took) = trial.note(manner, each, round) {
             let (kind, choice, outsiders) = (self.kind, trial.last.0, trial.outsiders);
             tracing::debug!(kind, bytes = total, streams, ?took, ?choice, "ps a byte");
             for other in lengths.iter_mut().filter(|other| other.is_new()) {
@@ -298,7 +282,7 @@ mod tests {
     type Costs = [u64; MANNERS.len()];
 
     /// Plays `count` operations, of which `batch` end at once; how many went each manner.
-    fn play(contest: &mut Contest, count: usize, batch: usize, costs: Costs) -> [usize; 3] {
+    fn play(contest: &mut Contest, count: usize, batch: usize, costs: Costs) -> Costs {
         play_at(contest, TOTAL, count, batch, costs)
     }
 
@@ -309,8 +293,8 @@ mod tests {
         count: usize,
         batch: usize,
         costs: Costs,
-    ) -> [usize; 3] {
-        let mut went = [0; MANNERS.len()];
+    ) -> Costs {
+        let mut went = Costs::default();
         let mut left = count;
         while left > 0 {
             let started: Vec<_> = (0..batch).map(|_| contest.choose(total, false)).collect();
@@ -327,13 +311,13 @@ mod tests {
     }
 
     fn new() -> Contest {
-        Contest::new("tests", 3)
+        Contest::new("tests")
     }
 
     #[test]
     fn the_fastest_manner_is_taken() {
         for batch in [1, 3, 16, 64] {
-            for costs in [[50, 100, 200], [100, 50, 200], [200, 100, 50]] {
+            for costs in [[50, 100], [100, 50], [200, 50]] {
                 let went = play(&mut new(), 100_000, batch, costs);
                 let fastest = costs.iter().position(|&cost| cost == 50).unwrap();
                 assert!((92_000..100_000).contains(&went[fastest]), "{batch}, {costs:?}: {went:?}");
@@ -344,43 +328,38 @@ mod tests {
 
     #[test]
     fn a_draw_is_direct() {
-        assert!(play(&mut new(), 100_000, 1, [100, 95, 92])[0] > 98_000);
-    }
-
-    #[test]
-    fn what_cannot_be_is_not_tried() {
-        assert_eq!(play(&mut Contest::new("tests", 2), 10_000, 1, [100, 50, 1])[2], 0);
+        assert!(play(&mut new(), 100_000, 1, [100, 92])[0] > 98_000);
     }
 
     #[test]
     fn what_changes_is_noticed() {
         let mut contest = new();
-        play(&mut contest, 100_000, 1, [100, 50, 70]);
-        play(&mut contest, 2 * VALID_MAX as usize, 1, [50, 100, 70]);
-        assert_eq!(play(&mut contest, 100, 1, [50, 100, 70]), [100, 0, 0]);
+        play(&mut contest, 100_000, 1, [100, 50]);
+        play(&mut contest, 2 * VALID_MAX as usize, 1, [50, 100]);
+        assert_eq!(play(&mut contest, 100, 1, [50, 100]), [100, 0]);
     }
 
     #[test]
     fn outsiders_are_tried_once() {
         let mut contest = new();
         // Three rounds, and then as much of each trial as tells that one is over.
-        let went = play(&mut contest, 100_000, 1, [100, 50, 60]);
+        let went = play(&mut contest, 100_000, 1, [100, 50]);
         assert!((27..27 + 3 * 10).contains(&went[0]), "{went:?}");
         // Nor are they tried where nothing is known but of other lengths.
-        let went = play_at(&mut contest, 16 * TOTAL, 200, 1, [100, 50, 60]);
+        let went = play_at(&mut contest, 16 * TOTAL, 200, 1, [100, 50]);
         assert_eq!(went[0], 3);
         // Unless they are none there.
-        let went = play_at(&mut contest, 256 * TOTAL, 200, 1, [40, 50, 60]);
+        let went = play_at(&mut contest, 256 * TOTAL, 200, 1, [40, 50]);
         assert!(went[0] > 100, "{went:?}");
     }
 
     #[test]
     fn one_that_waited_does_not_decide() {
-        let (mut trial, took) = (Trial::NEW, [100, 50, 70]);
+        let (mut trial, took) = (Trial::NEW, [100, 50]);
         let decided = (0..100).find_map(|at| {
             // The first two rounds have one each.
             let each = if at == 5 || at == 12 { 1_000_000 } else { took[trial.next as usize] };
-            trial.note(trial.next, each, Terms { round: ROUND, manners: 3 })
+            trial.note(trial.next, each, ROUND)
         });
         assert_eq!(decided, Some(took));
     }
@@ -391,13 +370,13 @@ mod tests {
         for _ in 0..1000 {
             contest.choose(TOTAL, false);
         }
-        assert!(play(&mut contest, 10_000, 1, [100, 50, 70])[1] > 9000);
+        assert!(play(&mut contest, 10_000, 1, [100, 50])[1] > 9000);
     }
 
     #[test]
     fn lengths_do_not_touch_each_other() {
         let mut contest = new();
-        play(&mut contest, 10_000, 1, [100, 50, 70]);
+        play(&mut contest, 10_000, 1, [100, 50]);
         assert_eq!(contest.choose(TOTAL, false).0, Manner::Packets);
         assert_eq!(contest.choose(TOTAL * 16, false).0, Manner::Direct);
         assert_eq!(contest.choose(TOTAL, true).0, Manner::Direct);

@@ -17,7 +17,8 @@ use crate::{
     wire::{self, ENVELOPE_COST, Head},
 };
 
-/// Looks at a message before it is left. Units: looks, of some nanoseconds each.
+/// Looks at a message of which nothing more comes before it is left. Units: looks, of some nanoseconds
+/// each.
 const LOOKS_MAX: u32 = 1_000;
 /// What a message in sight is called among those that are under way: no operation's name.
 pub(super) const IN_SIGHT: u64 = u64::MAX;
@@ -90,20 +91,57 @@ impl<T: Transport> Engine<T> {
     /// that was all.
     #[inline(always)]
     fn copy_as_it_comes(&mut self, place: Piece) -> bool {
-        let mut done = 0;
-        for _ in 0..LOOKS_MAX {
+        let (mut done, mut looks) = (0, 0);
+        while looks < LOOKS_MAX {
             let placed = self.transport.placed().min(place.len());
             if placed <= done {
                 std::hint::spin_loop();
+                looks += 1;
                 continue;
             }
             self.transport.copy_out(done, place.part(done, placed - done));
-            done = placed;
+            (done, looks) = (placed, 0);
             if done == place.len() {
                 return true;
             }
         }
         false
+    }
+
+    /// Takes a packet's part of a longer message, as far as it comes within a short time. Returns
+    /// whether that was all; else the packet is left, and taken from its start when it is met again.
+    #[inline]
+    pub(super) fn take_as_it_comes(&mut self, index: u32, length: usize) -> bool {
+        if self.transport.placed() >= length {
+            self.take_part(index, length);
+            return true;
+        }
+        let Incoming { target, received, .. } = self.incoming[index];
+        let Target::Receive { receive, start, room } = target else { return false };
+        let StoredPieces::One(piece) = self.receives[receive].pieces else { return false };
+        if received + length > room || !self.copy_as_it_comes(piece.part(start + received, length))
+        {
+            return false;
+        }
+        self.incoming[index].received += length;
+        self.finish_if_whole(index);
+        true
+    }
+
+    /// The first packet of a message is met again. Returns whether it has been taken.
+    #[cold]
+    pub(super) fn meet_again(&mut self, peer: PeerIndex, index: u32, length: usize) -> bool {
+        let Incoming { prefix, received, .. } = self.incoming[index];
+        if received != 0 || length > prefix {
+            self.violation(peer, "a message changes while it is copied in");
+            return true;
+        }
+        let is_whole = self.transport.placed() >= length;
+        if is_whole {
+            self.incoming[index].is_left = false;
+            self.take_part(index, length);
+        }
+        is_whole
     }
 
     /// Keeps a message with the receive that it has matched until all of it is there.
@@ -121,6 +159,7 @@ impl<T: Transport> Engine<T> {
             remote: 0,
             fetch: Fetch::of(0),
             sender_waits: false,
+            is_left: false,
             flags: message.flags,
             tag: message.tag,
             data: message.data,

@@ -48,6 +48,11 @@ impl<T: Transport> Engine<T> {
         let peer = arrival.peer;
         let [operation, total, prefix, data, remote] =
             std::array::from_fn::<_, LONG_WORDS, _>(|index| self.transport.word(index));
+        if let Some(&index) = self.peers[peer as usize].incoming.get(&operation)
+            && self.incoming[index].is_left
+        {
+            return self.meet_again(peer, index, arrival.length);
+        }
         let (prefix, key) = (prefix & u64::from(u32::MAX), (prefix >> 32) as u32);
         let valid = prefix <= total
             && arrival.length as u64 <= prefix
@@ -75,6 +80,7 @@ impl<T: Transport> Engine<T> {
             remote,
             fetch: Fetch::of(key),
             sender_waits: flags & wire::WAITS != 0,
+            is_left: false,
             flags: message_flags(flags),
             tag: arrival.word,
             data,
@@ -111,8 +117,11 @@ impl<T: Transport> Engine<T> {
                 }
             }
         }
-        self.take_part(index, arrival.length);
-        true
+        let taken = self.take_as_it_comes(index, arrival.length);
+        if !taken {
+            self.incoming[index].is_left = true;
+        }
+        taken
     }
 
     /// Whether more messages are under way from `peer` than anybody can send.
@@ -228,20 +237,22 @@ impl<T: Transport> Engine<T> {
         self.reply(peer, Reply { kind: Kind::Consent, operation, words });
     }
 
-    pub(crate) fn arrive_part(&mut self, arrival: Arrival) {
+    /// More of a message. Returns whether it has been taken: it may be copied in still.
+    pub(crate) fn arrive_part(&mut self, arrival: Arrival) -> bool {
         let peer = arrival.peer;
         // One that was discarded may still have parts on the way.
         let Some(&index) = self.peers[peer as usize].incoming.get(&arrival.word) else {
-            return;
+            return true;
         };
         let incoming = &self.incoming[index];
         let unasked = matches!(incoming.target, Target::Unexpected(_));
         let end = if unasked { incoming.prefix } else { incoming.end };
         let left = end.saturating_sub(incoming.received);
         if self.transport.word(0) != incoming.received as u64 || arrival.length > left {
-            return self.violation(peer, "a part is out of place");
+            self.violation(peer, "a part is out of place");
+            return true;
         }
-        self.take_part(index, arrival.length);
+        self.take_as_it_comes(index, arrival.length)
     }
 
     /// Places the packet's part of an incoming message, and finishes the message

@@ -27,8 +27,6 @@ pub(crate) struct Cut {
 impl Cut {
     /// For a receiver that waits.
     const SHORT: Cut = Cut { parts_min: 6, part_min: 1 << 10 };
-    /// The same where a packet costs more than what both sides gain by copying at once.
-    const LONG: Cut = Cut { parts_min: 4, part_min: 16 << 10 };
     /// For one that is busy with what came before.
     const BUSY: Cut = Cut { parts_min: 6, part_min: 16 << 10 };
 
@@ -120,7 +118,10 @@ impl<T: Transport> Engine<T> {
         let single = if streaming { fragment } else { single };
         let one_piece = contiguous.len() == total;
         let readable = one_piece && total > 0 && self.transport.is_readable_by(peer);
-        self.sends[index].part = Cut::to(streaming).part_of(total, fragment);
+        // What is shown is cut by the transport.
+        let shown = self.shown_flag(peer) != 0;
+        let part = if shown { fragment } else { Cut::to(streaming).part_of(total, fragment) };
+        (self.sends[index].part, self.sends[index].shown) = (part, shown);
         let lent = one_piece && self.lend(peer, index, contiguous);
         let readable = readable && total >= self.limits.single_copy_from(streaming) && !lent;
         let pushed = if lent || readable && self.leaves_to_read(index, streaming) {
@@ -146,7 +147,9 @@ impl<T: Transport> Engine<T> {
     /// The head's flag of a packet that is shown while it is copied in, if its receiver waits for it.
     #[inline(always)]
     pub(crate) fn shown_flag(&self, peer: PeerIndex) -> u8 {
-        let waits = self.datagrams.is_none() && !self.peers[peer as usize].is_streaming();
+        let waits = self.limits.shows()
+            && self.datagrams.is_none()
+            && !self.peers[peer as usize].is_streaming();
         if waits { wire::WAITS } else { 0 }
     }
 
@@ -158,14 +161,14 @@ impl<T: Transport> Engine<T> {
             return total <= single;
         }
         let streaming = self.peers[peer as usize].is_streaming();
+        let whole = streaming || self.limits.shows();
         if total < self.limits.single_copy_from(streaming) || !self.transport.is_readable_by(peer) {
-            return streaming;
+            return whole;
         }
         contested
             && self.contests.messages.take_settled(total, streaming, |manner| match manner {
                 Manner::Direct => false,
-                Manner::Packets => streaming,
-                Manner::LongPackets => true,
+                Manner::Packets => whole,
             })
     }
 
@@ -178,11 +181,6 @@ impl<T: Transport> Engine<T> {
         let send = &mut self.sends[index];
         let (manner, run) = self.contests.messages.choose(send.total, streaming);
         send.run = run;
-        if manner == Manner::LongPackets {
-            let Limits { fragment, .. } = self.limits;
-            let whole = send.total <= fragment;
-            send.part = if whole { send.total } else { Cut::LONG.part_of(send.total, fragment) };
-        }
         if manner != Manner::Direct && run.is_some() {
             // Reading ends with the receiver's word: packets are timed until the same moment.
             send.flags |= Flags::MATCH_COMPLETE;
@@ -314,7 +312,11 @@ impl<T: Transport> Engine<T> {
             return false;
         };
         let name = self.sends.name(index);
-        let head = Head::new(Kind::Part, 0);
+        // Further on both sides copy at once, each another packet: who looked at the one that is being
+        // filled would only take its lines away.
+        let send = &self.sends[index];
+        let flags = if send.shown && sent < send.prefix { wire::WAITS } else { 0 };
+        let head = Head::new(Kind::Part, flags);
         self.confirm_last(peer, index, sent + part.len());
         if !self.transport.push(peer, head, name, &[sent as u64], part) {
             return false;

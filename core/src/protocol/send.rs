@@ -325,6 +325,7 @@ impl SendOperation {
             prefix: 0,
             until: total,
             part: 0,
+            shown: false,
             consented: false,
             run: None,
             owner: post.owner.and_then(Option::take),

@@ -2,8 +2,8 @@
 //!
 //! A receiver that waits spends some time on a packet before it copies the payload out: it sees the
 //! line, matches the tag, finds the buffer. So a sender publishes the packet first, copies the
-//! payload in then, in two parts, and says when each is there. The receiver copies the first out
-//! while the sender copies the second in.
+//! payload in then, in some parts, and says when each is there. The receiver copies one out
+//! while the sender copies the next in, at a fraction of what packets of their size cost.
 //!
 //! Invariants:
 //! 1. A word for each part holds the position after the last packet whose part is in its place.
@@ -18,16 +18,19 @@
 
 use crate::primitive::{AtomicU64, Ordering};
 
-/// Parts of a payload.
-const PARTS: usize = 2;
-/// The second part begins at a multiple of this, so that no line is in both. Units: bytes.
+/// Parts of a payload: two at least, and more of a long one.
+const PARTS_MIN: usize = 2;
+const PARTS_MAX: usize = 8;
+/// How long parts are of which there are neither fewer nor more. Units: bytes.
+const PART_BYTES: usize = 8 << 10;
+/// Parts begin at multiples of this, so that no line is in two. Units: bytes.
 const GRAIN: usize = 64;
 
 /// Where a sender says what is filled: memory that only it writes, all zero at first.
 #[repr(C)]
 #[derive(Default)]
 pub struct Filling {
-    parts: [Part; PARTS],
+    parts: [Part; PARTS_MAX],
 }
 
 /// A line of its own: the receiver polls that of the part that it waits for.
@@ -38,8 +41,11 @@ struct Part {
 }
 
 /// Where the parts of `length` bytes end.
-pub fn ends(length: usize) -> [usize; PARTS] {
-    [(length / 2).next_multiple_of(GRAIN).min(length), length]
+#[inline(always)]
+pub fn ends(length: usize) -> impl Iterator<Item = usize> {
+    let count = (length / PART_BYTES).clamp(PARTS_MIN, PARTS_MAX);
+    let part = length.div_ceil(count).next_multiple_of(GRAIN);
+    (1..=count).map(move |parts| (parts * part).min(length))
 }
 
 impl Filling {
@@ -50,10 +56,9 @@ impl Filling {
         self.parts[index].after.store(position + 1, Ordering::Release);
     }
 
-    /// Whether all of the packet at `position` is in its place.
-    #[inline(always)]
-    pub fn is_filled(&self, position: u64) -> bool {
-        self.filled(position, usize::MAX) == usize::MAX
+    /// Whether all of the packet at `position`, of `length` bytes, is in its place.
+    pub fn is_filled(&self, position: u64, length: usize) -> bool {
+        self.filled(position, length) == length
     }
 
     /// How many of the `length` bytes of the packet at `position` are in their place.

@@ -10,11 +10,14 @@
 //! A [`Copier`] is chosen once, at start-up, from what the CPU has, or by name.
 //! Short lengths never reach it: [`copy_small`] is inlined at the caller.
 
+mod back;
 mod routines;
 #[cfg(test)]
 mod tests;
 
 use std::fmt;
+
+pub use back::CopyBackFunction;
 
 /// Copies `len` bytes from `source` to `destination`, which do not overlap.
 ///
@@ -109,6 +112,11 @@ impl Routine {
             .ok_or(CopyError::Unavailable { routine: self, feature: self.feature() })
     }
 
+    /// The function that hands the lines of its source back, if the routine has one of its own.
+    fn back(self) -> Option<CopyBackFunction> {
+        routines::lookup_back(self)
+    }
+
     fn from_name(name: &str) -> Option<Routine> {
         Routine::ALL.into_iter().find(|routine| routine.name() == name)
     }
@@ -127,6 +135,8 @@ pub struct Copier {
     pub into_shared: CopyFunction,
     /// A shared chunk into private memory, any length.
     pub out_of_shared: CopyFunction,
+    /// The same, which hands lines back: none if the routine is used piece by piece for that.
+    out_and_back: Option<CopyBackFunction>,
     routine_in: Routine,
     routine_out: Routine,
 }
@@ -159,6 +169,7 @@ impl Copier {
         Ok(Copier {
             into_shared: routine_in.function()?,
             out_of_shared: routine_out.function()?,
+            out_and_back: routine_out.back(),
             routine_in,
             routine_out,
         })
@@ -226,6 +237,27 @@ impl Copier {
         } else {
             // SAFETY: the caller vouches for both ranges; `of` checked the CPU.
             unsafe { (self.out_of_shared)(destination, source, len) }
+        }
+    }
+
+    /// Copies a shared chunk into private memory, and writes to each of its lines, what is there: the other
+    /// side, which overwrites them next, gets them as those of whoever wrote them last.
+    ///
+    /// Cost: as [`Copier::copy_in`]; the lines cost little beside their copy.
+    /// # Safety
+    /// As [`Copier::copy_out`]; `source` is writable, too.
+    #[inline]
+    pub unsafe fn copy_out_and_back(&self, destination: *mut u8, source: *mut u8, len: usize) {
+        // SAFETY: the caller vouches for both ranges; `of` checked the CPU.
+        unsafe {
+            if len <= SMALL_BYTES_MAX {
+                copy_small(destination, source, len);
+                back::hand_back(source, len);
+            } else if let Some(copy) = self.out_and_back {
+                copy(destination, source, len);
+            } else {
+                back::in_pieces(self.out_of_shared, destination, source, len);
+            }
         }
     }
 }

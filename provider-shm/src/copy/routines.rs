@@ -1,6 +1,6 @@
 //! The routines themselves, each behind the CPU feature that it needs.
 
-use super::{CopyFunction, Routine};
+use super::{CopyBackFunction, CopyFunction, Routine};
 
 /// The function of a routine, if this CPU can run it.
 pub(super) fn lookup(routine: Routine) -> Option<CopyFunction> {
@@ -11,6 +11,14 @@ pub(super) fn lookup(routine: Routine) -> Option<CopyFunction> {
         #[cfg(not(target_arch = "x86_64"))]
         _ => None,
     }
+}
+
+/// The function of a routine that hands the lines of its source back as it reads them, if it has one.
+pub(super) fn lookup_back(routine: Routine) -> Option<CopyBackFunction> {
+    #[cfg(target_arch = "x86_64")]
+    return x86::lookup_back(routine);
+    #[cfg(not(target_arch = "x86_64"))]
+    None
 }
 
 /// The family of an AMD CPU: 25 is Zen 3 and 4, 26 is Zen 5.
@@ -30,8 +38,13 @@ unsafe fn memcpy(destination: *mut u8, source: *const u8, len: usize) {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::super::{SMALL_BYTES_MAX, copy_small};
-    use super::{CopyFunction, Routine};
+    use super::super::{
+        SMALL_BYTES_MAX,
+        back::{hand_back, hand_back_from, touch},
+        copy_small,
+    };
+    use super::{CopyBackFunction, CopyFunction, Routine};
+    use kestrel_core::prefetch::LINE_BYTES;
     use std::arch::{asm, x86_64::*};
 
     pub(super) fn lookup(routine: Routine) -> Option<CopyFunction> {
@@ -44,6 +57,15 @@ mod x86 {
             Routine::Avx512 => avx512.then_some(avx512_copy as CopyFunction),
             Routine::Graded => (avx512 && has_erms()).then_some(graded as CopyFunction),
         }
+    }
+
+    pub(super) fn lookup_back(routine: Routine) -> Option<CopyBackFunction> {
+        let function = match routine {
+            Routine::Avx2 => avx2_copy_and_back as CopyBackFunction,
+            Routine::Avx512 => avx512_copy_and_back,
+            _ => return None,
+        };
+        lookup(routine).map(|_| function)
     }
 
     pub(super) fn amd_family() -> Option<u32> {
@@ -94,25 +116,52 @@ mod x86 {
 
     /// A loop of vector copies: unaligned loads, stores aligned to a vector,
     /// four vectors a turn; the head and the tail are one vector each that
-    /// overlaps what the loop wrote.
+    /// overlaps what the loop wrote. The second function hands the lines that it has read back.
     macro_rules! vector_copy {
-        ($name:ident, $feature:literal, $bytes:literal, $load:ident, $store_unaligned:ident,
-         $store:ident) => {
+        ($name:ident, $name_back:ident, $body:ident, $feature:literal, $bytes:literal,
+         $load:ident, $store_unaligned:ident, $store:ident) => {
             /// # Safety
             /// As [`CopyFunction`]; the CPU has the feature.
             #[target_feature(enable = $feature)]
             unsafe fn $name(destination: *mut u8, source: *const u8, len: usize) {
+                // SAFETY: the caller's. Nothing is written to the source.
+                unsafe { $body::<false>(destination, source.cast_mut(), len) }
+            }
+
+            /// # Safety
+            /// As [`CopyBackFunction`]; the CPU has the feature.
+            #[target_feature(enable = $feature)]
+            unsafe fn $name_back(destination: *mut u8, source: *mut u8, len: usize) {
+                // SAFETY: the caller's.
+                unsafe { $body::<true>(destination, source, len) }
+            }
+
+            /// # Safety
+            /// As [`CopyFunction`], and [`CopyBackFunction`] with `BACK`; the CPU has the feature.
+            #[inline]
+            #[target_feature(enable = $feature)]
+            unsafe fn $body<const BACK: bool>(destination: *mut u8, source: *mut u8, len: usize) {
                 if len <= SMALL_BYTES_MAX {
                     // SAFETY: the caller vouches for both ranges, and the length was just checked.
-                    return unsafe { copy_small(destination, source, len) };
+                    return unsafe {
+                        copy_small(destination, source, len);
+                        if BACK {
+                            hand_back(source, len);
+                        }
+                    };
                 }
                 // SAFETY: `done` starts below `len`, grows to at most `len`,
                 // and each step copies only where `done + step <= len`; head
                 // and tail are one vector, which `len > SMALL_BYTES_MAX` holds.
-                // From the first step on `destination + done` is aligned.
+                // From the first step on `destination + done` is aligned. `line`, the next line's
+                // start, is at most a line beyond `done`, so that a step has read what it touches.
                 unsafe {
                     $store_unaligned(destination.cast(), $load(source.cast()));
                     let mut done = $bytes - (destination as usize & ($bytes - 1));
+                    let mut line = source.align_offset(LINE_BYTES);
+                    if BACK && line > 0 {
+                        touch(source);
+                    }
                     while done + 4 * $bytes <= len {
                         let (from, to) = (source.add(done), destination.add(done));
                         let a = $load(from.cast());
@@ -124,6 +173,12 @@ mod x86 {
                         $store(to.add(2 * $bytes).cast(), c);
                         $store(to.add(3 * $bytes).cast(), d);
                         done += 4 * $bytes;
+                        if BACK {
+                            for nth in 0..4 * $bytes / LINE_BYTES {
+                                touch(source.add(line + nth * LINE_BYTES));
+                            }
+                            line += 4 * $bytes;
+                        }
                     }
                     while done + $bytes <= len {
                         $store(destination.add(done).cast(), $load(source.add(done).cast()));
@@ -133,6 +188,9 @@ mod x86 {
                         destination.add(len - $bytes).cast(),
                         $load(source.add(len - $bytes).cast()),
                     );
+                    if BACK {
+                        hand_back_from(source, line, len);
+                    }
                 }
             }
         };
@@ -140,6 +198,8 @@ mod x86 {
 
     vector_copy!(
         avx2_copy,
+        avx2_copy_and_back,
+        avx2_body,
         "avx2",
         32,
         _mm256_loadu_si256,
@@ -148,6 +208,8 @@ mod x86 {
     );
     vector_copy!(
         avx512_copy,
+        avx512_copy_and_back,
+        avx512_body,
         "avx512f",
         64,
         _mm512_loadu_si512,

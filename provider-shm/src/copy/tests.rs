@@ -33,6 +33,26 @@ fn check_all(len: usize, skew_to: usize, skew_from: usize) {
     check(|to, from, len| unsafe { copier.copy_in(to, from, len) }, len, skew_to, skew_from);
     // SAFETY: as above.
     check(|to, from, len| unsafe { copier.copy_out(to, from, len) }, len, skew_to, skew_from);
+    for routine in Routine::available() {
+        let copier = Copier::of(routine, routine).expect("available");
+        check_back(copier, len, skew_to, skew_from);
+    }
+}
+
+/// As [`check`], of what hands lines back: the source stays what it is, too.
+fn check_back(copier: Copier, len: usize, skew_to: usize, skew_from: usize) {
+    let copy = |to: *mut u8, from: *const u8, len: usize| {
+        // SAFETY: `check` passes a range of `len` bytes.
+        let content = unsafe { std::slice::from_raw_parts(from, len) };
+        let mut source = vec![GUARD; 128 + len];
+        let start = source.as_ptr().align_offset(64) + skew_from % 64;
+        source[start..start + len].copy_from_slice(content);
+        let before = source.clone();
+        // SAFETY: both ranges have `len` bytes, and are ours.
+        unsafe { copier.copy_out_and_back(to, source[start..].as_mut_ptr(), len) };
+        assert!(source == before, "{copier}: the source of {len} bytes changes");
+    };
+    check(copy, len, skew_to, skew_from);
 }
 
 #[test]

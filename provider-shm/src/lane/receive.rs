@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use kestrel_core::{
     memory::Piece,
-    prefetch::LINE_BYTES,
     ring::{
         claims::Claims,
         lane::{CONTINUATION_BYTES, INLINE_BYTES, INLINE_WORDS, LaneConsumer},
@@ -23,9 +22,6 @@ use crate::{
     station::PeerIdentity,
 };
 
-/// What is copied before its lines are handed back. Units: bytes.
-const HANDED_BACK_AT_ONCE: usize = 4 << 10;
-
 /// Where a packet's payload lies.
 #[derive(Clone, Copy, Debug)]
 enum Place {
@@ -35,37 +31,6 @@ enum Place {
     Spilled,
     /// In a chunk.
     Chunk(ChunkPlace),
-}
-
-/// Copies in pieces that are in the first-level cache still when their lines are handed back.
-///
-/// # Safety
-/// As [`Copier::copy_out`] and [`hand_back`].
-unsafe fn copy_out_and_hand_back(copier: &Copier, to: *mut u8, from: *mut u8, length: usize) {
-    for done in (0..length).step_by(HANDED_BACK_AT_ONCE) {
-        let piece = (length - done).min(HANDED_BACK_AT_ONCE);
-        // SAFETY: the caller vouches for both ranges.
-        unsafe {
-            copier.copy_out(to.add(done), from.add(done), piece);
-            hand_back(from.add(done), piece);
-        }
-    }
-}
-
-/// Writes to each line of what was read, what is there: the sender, which writes them next, gets them
-/// as those of whoever wrote them last (docs/performance.md).
-///
-/// # Safety
-/// `length` bytes from `from` on are mapped and writable.
-#[inline(always)]
-unsafe fn hand_back(from: *mut u8, length: usize) {
-    let lead = from.align_offset(LINE_BYTES);
-    let starts = (length > 0).then_some(0).into_iter();
-    for at in starts.chain((lead..length).step_by(LINE_BYTES)) {
-        // SAFETY: less than `length`. Volatile, since the sender writes there, too: parts that are on
-        // their way still, but none of these bytes.
-        unsafe { from.add(at).write_volatile(from.add(at).read_volatile()) };
-    }
 }
 
 /// The receiving end.
@@ -208,7 +173,9 @@ impl ReceiveLane {
     /// Whether a packet is there, and all of its payload.
     pub fn has_whole_packet(&self) -> bool {
         let is_whole = |head: Head| {
-            head.flags & FILLED_IN_SIGHT == 0 || filling(&self.memory).is_filled(self.position())
+            let length = || ChunkPlace::from_word(self.consumer.word(1 + CHUNK_WORD)).length;
+            head.flags & FILLED_IN_SIGHT == 0
+                || filling(&self.memory).is_filled(self.position(), length())
         };
         self.peek().is_some_and(is_whole)
     }
@@ -240,7 +207,7 @@ impl ReceiveLane {
                 unsafe {
                     let from = chunks.as_ptr().add(place.offset() + offset);
                     if place.is_own {
-                        copy_out_and_hand_back(copier, to.as_ptr(), from, length);
+                        copier.copy_out_and_back(to.as_ptr(), from, length);
                     } else {
                         copier.copy_out(to.as_ptr(), from, length);
                     }
@@ -292,22 +259,5 @@ impl ReceiveLane {
     /// Tells the sender whether to ring.
     pub fn set_attention(&self, wish: u32) {
         self.consumer.set_attention(wish);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Of any part of a buffer.
-    #[test]
-    fn lines_are_handed_back_as_they_are() {
-        let content: Vec<u8> = (0..1000).map(|index| (index * 7 / 3) as u8).collect();
-        for (from, length) in [(0, 0), (0, 1), (3, 61), (3, 62), (64, 64), (5, 900), (63, 130)] {
-            let mut bytes = content.clone();
-            // SAFETY: within the buffer.
-            unsafe { hand_back(bytes.as_mut_ptr().add(from), length) };
-            assert_eq!(bytes, content);
-        }
     }
 }

@@ -10,7 +10,7 @@ use kestrel_core::{
         },
         leases::Leases,
     },
-    wire::{self, Head, Kind},
+    wire::Head,
 };
 
 use super::{
@@ -213,7 +213,7 @@ impl SendLane {
         let (grain, is_own) = (grant.grain, self.own.is_some());
         let place = ChunkPlace { grain, length: payload.len(), is_own }.to_word();
         let head = Head { flags: head.flags | CHUNKED, ..head };
-        if head.kind == Kind::Eager as u8 && head.flags & wire::WAITS != 0 {
+        if head.is_shown() {
             self.put_words(word, words, place);
             self.publish_and_fill(copier, head, grant.start, payload);
             return Ok(true);
@@ -243,7 +243,7 @@ impl SendLane {
         let head = Head { flags: head.flags | FILLED_IN_SIGHT, ..head };
         self.producer.publish(head.to_word(), 1);
         let mut done = 0;
-        for (index, end) in filling::ends(payload.len()).into_iter().enumerate() {
+        for (index, end) in filling::ends(payload.len()).enumerate() {
             let part = payload.part(done, end - done);
             // SAFETY: the chunk was granted for the payload, of which this is a part, and the piece
             // is the application's for as long; they cannot overlap.
