@@ -2,7 +2,7 @@
 
 use super::region::{CHUNK_BYTES_MAX, CHUNK_COUNT_MAX};
 use super::{Floor, FloorError, Pattern, Plan, spin_until};
-use kestrel_shm::copy::CopyFunction;
+use kestrel_shm::copy::Copier;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -12,7 +12,8 @@ struct Lane {
     chunk_bytes: usize,
     /// A power of two.
     chunk_count: u64,
-    copy: CopyFunction,
+    copier: Copier,
+    hands_back: bool,
     next: u64,
     /// The producer may fill chunks below this index.
     limit: u64,
@@ -44,16 +45,16 @@ impl Floor {
             }
         }
         let copier = plan.copier()?;
-        let lane = |direction, copy| Lane {
+        let lane = |direction| Lane {
             direction,
             chunk_bytes: bytes,
             chunk_count: count as u64,
-            copy,
+            copier,
+            hands_back: plan.hands_back,
             next: 0,
             limit: count as u64,
         };
-        let mut out = lane(self.side, copier.into_shared);
-        let mut back = lane(1 - self.side, copier.out_of_shared);
+        let (mut out, mut back) = (lane(self.side), lane(1 - self.side));
         self.meet()?;
         let warmup = messages.div_ceil(8);
         let mut start = Instant::now();
@@ -105,7 +106,8 @@ impl Floor {
             // size of the chunks fit; the source holds MESSAGE_BYTES_MAX bytes,
             // which `run` checked `size` against; the copier checked the CPU.
             unsafe {
-                (lane.copy)(chunks.add(index * lane.chunk_bytes), self.source.at(done), piece);
+                let chunk = chunks.add(index * lane.chunk_bytes);
+                lane.copier.copy_in(chunk, self.source.at(done), piece);
             }
             lane.next += 1;
             // K1: pairs with K2.
@@ -128,11 +130,13 @@ impl Floor {
             spin_until(|| flag.load(Ordering::Acquire) == lane.next)?;
             // SAFETY: as in `fill`, with the destination instead of the source.
             unsafe {
-                (lane.copy)(
-                    self.destination.at_mut(done),
-                    chunks.add(index * lane.chunk_bytes),
-                    piece,
-                );
+                let (chunk, to) =
+                    (chunks.add(index * lane.chunk_bytes), self.destination.at_mut(done));
+                if lane.hands_back {
+                    lane.copier.copy_out_and_back(to, chunk, piece);
+                } else {
+                    lane.copier.copy_out(to, chunk, piece);
+                }
             }
             // K4: pairs with K3.
             self.region.consumed(lane.direction).store(lane.next, Ordering::Release);

@@ -1,7 +1,7 @@
 //! The grid of plans whose best is the floor: routines × chunk sizes × chunk counts.
 
 use super::region::{CHUNK_BYTES_MAX, CHUNK_COUNT_MAX};
-use kestrel_shm::copy::{Copier, CopyError, Routine};
+use kestrel_shm::copy::{Copier, CopyError, Routine, gains_by_lines_back};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -10,6 +10,8 @@ use std::fmt;
 pub struct Plan {
     /// The names of the copy routines, `IN/OUT`.
     pub routines: String,
+    /// Whoever empties a chunk writes to each of its lines, what is there.
+    pub hands_back: bool,
     pub chunk_bytes: usize,
     pub chunk_count: usize,
 }
@@ -24,8 +26,9 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} {} × {}",
+            "{}{} {} × {}",
             self.routines,
+            if self.hands_back { ", lines back," } else { "" },
             self.chunk_count,
             crate::units::bytes(self.chunk_bytes as u64)
         )
@@ -48,11 +51,12 @@ pub fn plans(size: usize) -> Vec<Plan> {
     };
     let mut plans = Vec::new();
     for routine_in in Routine::available() {
-        for routine_out in Routine::available() {
+        for (routine_out, hands_back) in emptying() {
             for chunk_bytes in powers(smallest, largest) {
                 for chunk_count in powers(2, CHUNK_COUNT_MAX) {
                     plans.push(Plan {
                         routines: format!("{routine_in}/{routine_out}"),
+                        hands_back,
                         chunk_bytes,
                         chunk_count,
                     });
@@ -61,6 +65,13 @@ pub fn plans(size: usize) -> Vec<Plan> {
         }
     }
     mixed(plans)
+}
+
+/// The routines that empty chunks, and whether they hand lines back: where that may be faster.
+fn emptying() -> Vec<(Routine, bool)> {
+    let plain = Routine::available().into_iter().map(|routine| (routine, false));
+    let back = Routine::available().into_iter().filter(|routine| routine.hands_back());
+    plain.chain(back.filter(|_| gains_by_lines_back()).map(|routine| (routine, true))).collect()
 }
 
 /// The same plans in an order in which every beginning is a fair sample.

@@ -112,7 +112,12 @@ impl Routine {
             .ok_or(CopyError::Unavailable { routine: self, feature: self.feature() })
     }
 
-    /// The function that hands the lines of its source back, if the routine has one of its own.
+    /// Whether the routine can hand the lines of its source back as it reads them, on this CPU.
+    pub fn hands_back(self) -> bool {
+        self.back().is_some()
+    }
+
+    /// The function that does, if the routine has one.
     fn back(self) -> Option<CopyBackFunction> {
         routines::lookup_back(self)
     }
