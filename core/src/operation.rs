@@ -311,7 +311,7 @@ pub struct Incoming {
     pub fetch: Fetch,
     /// The sender has nothing else to send.
     pub sender_waits: bool,
-    /// Its first packet was left where it is until all of that is there.
+    /// A packet of it, which is the next, was left where it is until all of that is there.
     pub is_left: bool,
     /// Flags, tag and data of the message.
     pub flags: Flags,

@@ -109,21 +109,28 @@ impl<T: Transport> Engine<T> {
     }
 
     /// Takes a packet's part of a longer message, as far as it comes within a short time. Returns
-    /// whether that was all; else the packet is left, and taken from its start when it is met again.
+    /// whether that was all; else the packet is left, and taken from its start once it is whole: whoever
+    /// copies it in may have lost its core, to us perhaps.
     #[inline]
     pub(super) fn take_as_it_comes(&mut self, index: u32, length: usize) -> bool {
-        if self.transport.placed() >= length {
+        let is_whole = self.transport.placed() >= length;
+        let incoming = &mut self.incoming[index];
+        let was_left = std::mem::replace(&mut incoming.is_left, !is_whole);
+        if is_whole {
             self.take_part(index, length);
             return true;
         }
-        let Incoming { target, received, .. } = self.incoming[index];
+        let Incoming { target, received, .. } = *incoming;
         let Target::Receive { receive, start, room } = target else { return false };
         let StoredPieces::One(piece) = self.receives[receive].pieces else { return false };
-        if received + length > room || !self.copy_as_it_comes(piece.part(start + received, length))
+        if was_left
+            || received + length > room
+            || !self.copy_as_it_comes(piece.part(start + received, length))
         {
             return false;
         }
-        self.incoming[index].received += length;
+        let incoming = &mut self.incoming[index];
+        (incoming.is_left, incoming.received) = (false, received + length);
         self.finish_if_whole(index);
         true
     }
@@ -136,12 +143,7 @@ impl<T: Transport> Engine<T> {
             self.violation(peer, "a message changes while it is copied in");
             return true;
         }
-        let is_whole = self.transport.placed() >= length;
-        if is_whole {
-            self.incoming[index].is_left = false;
-            self.take_part(index, length);
-        }
-        is_whole
+        self.take_as_it_comes(index, length)
     }
 
     /// Keeps a message with the receive that it has matched until all of it is there.

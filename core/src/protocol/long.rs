@@ -45,47 +45,20 @@ impl Incoming {
 
 impl<T: Transport> Engine<T> {
     pub(crate) fn arrive_long(&mut self, arrival: Arrival) -> bool {
-        let peer = arrival.peer;
-        let [operation, total, prefix, data, remote] =
-            std::array::from_fn::<_, LONG_WORDS, _>(|index| self.transport.word(index));
-        if let Some(&index) = self.peers[peer as usize].incoming.get(&operation)
-            && self.incoming[index].is_left
-        {
+        let (peer, flags) = (arrival.peer, arrival.head.flags);
+        let operation = self.transport.word(0);
+        let known = self.peers[peer as usize].incoming.get(&operation);
+        if let Some(&index) = known.filter(|&&index| self.incoming[index].is_left) {
             return self.meet_again(peer, index, arrival.length);
         }
-        let (prefix, key) = (prefix & u64::from(u32::MAX), (prefix >> 32) as u32);
-        let valid = prefix <= total
-            && arrival.length as u64 <= prefix
-            && prefix <= self.limits.prefix as u64
-            && (key == 0 || prefix == 0)
-            && operation != IN_SIGHT
-            && !self.peers[peer as usize].incoming.contains_key(&operation);
-        if !valid {
+        let Some(incoming) = self.begun_by(arrival, operation).filter(|_| known.is_none()) else {
             self.violation(peer, "a long message contradicts itself");
             return true;
-        }
+        };
         if self.has_too_many(peer) {
             self.violation(peer, "it has more messages under way than anybody can send");
             return true;
         }
-        let flags = arrival.head.flags;
-        let incoming = Incoming {
-            peer,
-            operation,
-            total: total as usize,
-            prefix: prefix as usize,
-            received: 0,
-            end: total as usize,
-            target: Target::Nowhere,
-            remote,
-            fetch: Fetch::of(key),
-            sender_waits: flags & wire::WAITS != 0,
-            is_left: false,
-            flags: message_flags(flags),
-            tag: arrival.word,
-            data,
-            acknowledge_whole: flags & (wire::ACK_DELIVERY | wire::ACK_MATCH) == wire::ACK_DELIVERY,
-        };
         let Some((from, _)) = self.charge_arrival(peer, incoming.cost()) else {
             self.violation(peer, "it sent more than its credit");
             return true;
@@ -97,7 +70,7 @@ impl<T: Transport> Engine<T> {
         if found.is_none() && self.leaves_for_later(peer, incoming.cost()) {
             return false;
         }
-        if prefix == 0 {
+        if incoming.prefix == 0 {
             self.heard_envelope(peer);
         }
         let acknowledge = (flags & wire::ACK_MATCH != 0).then_some(operation);
@@ -117,11 +90,38 @@ impl<T: Transport> Engine<T> {
                 }
             }
         }
-        let taken = self.take_as_it_comes(index, arrival.length);
-        if !taken {
-            self.incoming[index].is_left = true;
-        }
-        taken
+        self.take_as_it_comes(index, arrival.length)
+    }
+
+    /// The message that the last arrival begins. None if what it says of itself cannot be.
+    #[inline(always)]
+    fn begun_by(&self, arrival: Arrival, operation: u64) -> Option<Incoming> {
+        let [total, prefix, data, remote] =
+            std::array::from_fn::<_, { LONG_WORDS - 1 }, _>(|index| self.transport.word(1 + index));
+        let (prefix, key) = (prefix & u64::from(u32::MAX), (prefix >> 32) as u32);
+        let valid = prefix <= total
+            && arrival.length as u64 <= prefix
+            && prefix <= self.limits.prefix as u64
+            && (key == 0 || prefix == 0)
+            && operation != IN_SIGHT;
+        let flags = arrival.head.flags;
+        valid.then(|| Incoming {
+            peer: arrival.peer,
+            operation,
+            total: total as usize,
+            prefix: prefix as usize,
+            received: 0,
+            end: total as usize,
+            target: Target::Nowhere,
+            remote,
+            fetch: Fetch::of(key),
+            sender_waits: flags & wire::WAITS != 0,
+            is_left: false,
+            flags: message_flags(flags),
+            tag: arrival.word,
+            data,
+            acknowledge_whole: flags & (wire::ACK_DELIVERY | wire::ACK_MATCH) == wire::ACK_DELIVERY,
+        })
     }
 
     /// Whether more messages are under way from `peer` than anybody can send.
