@@ -9,7 +9,7 @@ use std::{
 };
 
 use kestrel_core::{
-    config::{CmaPolicy, Config, CopyRoutine, LaneChunks},
+    config::{CmaPolicy, Config, LaneChunks},
     error::Errno,
     transport::{Bell, CoreClaim, Limits, Opening, Provider, Unreachable},
 };
@@ -77,21 +77,11 @@ impl From<&Config> for ShmOptions {
             auth_key: Vec::new(),
             chunk_bytes: config.chunk_size,
             chunk_count: config.chunk_count,
-            copy: copy_name(config.copy).into(),
+            copy: config.copy.into(),
             lane_chunks: config.lane_chunks,
             cma: config.cma,
             connect_timeout: Duration::from_millis(config.connect_timeout_ms),
         }
-    }
-}
-
-fn copy_name(routine: CopyRoutine) -> &'static str {
-    match routine {
-        CopyRoutine::Auto => "auto",
-        CopyRoutine::Memcpy => "memcpy",
-        CopyRoutine::Avx2 => "avx2",
-        CopyRoutine::Avx512 => "avx512",
-        CopyRoutine::Movsb => "rep-movsb",
     }
 }
 

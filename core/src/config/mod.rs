@@ -70,16 +70,6 @@ pub enum CmaPolicy {
     Off,
 }
 
-/// Which routine copies a large message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CopyRoutine {
-    Auto,
-    Memcpy,
-    Avx2,
-    Avx512,
-    Movsb,
-}
-
 /// The values of all parameters. Its `Default` is the defaults of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
@@ -92,7 +82,8 @@ pub struct Config {
     pub chunk_count: usize,
     pub lane_chunks: LaneChunks,
     pub cma: CmaPolicy,
-    pub copy: CopyRoutine,
+    /// One of the table's names of routines.
+    pub copy: &'static str,
     pub connect_by: ConnectBy,
     pub connect_timeout_ms: u64,
     pub peer_timeout_ms: u64,
@@ -113,7 +104,7 @@ const GIB: u64 = 1 << 30;
 const TRANSPORT: &[&str] = &["auto", "shm", "verbs"];
 const CONNECT_BY: &[&str] = &["auto", "tcp", "rdma_cm"];
 const AUTO_ON_OFF: &[&str] = &["auto", "on", "off"];
-const COPY: &[&str] = &["auto", "memcpy", "avx2", "avx512", "movsb"];
+const COPY: &[&str] = &["auto", "memcpy", "rep-movsb", "avx2", "avx512", "graded"];
 const NIC_ATOMICS: &[&str] = &["off", "exclusive"];
 
 /// All parameters, in the order of the manual page.
@@ -204,11 +195,9 @@ pub static PARAMETERS: [Parameter; 19] = [
         kind: Kind::Choice(COPY),
         default: "auto",
         unit: Unit::None,
-        help: "The routine that copies larger messages. auto: the best that the CPU has.",
-        store: |config, value| {
-            use CopyRoutine::{Auto, Avx2, Avx512, Memcpy, Movsb};
-            config.copy = [Auto, Memcpy, Avx2, Avx512, Movsb][value.choice()];
-        },
+        help: "The routine that copies larger messages. auto: the best that the CPU has. graded: \
+               avx512 up to 8 KiB, rep-movsb beyond.",
+        store: |config, value| config.copy = COPY[value.choice()],
     },
     Parameter {
         name: "FI_KESTREL_CONNECT_BY",
@@ -385,7 +374,7 @@ impl Config {
             chunk_count: 0,
             lane_chunks: LaneChunks::Auto,
             cma: CmaPolicy::Auto,
-            copy: CopyRoutine::Auto,
+            copy: "auto",
             connect_by: ConnectBy::Auto,
             connect_timeout_ms: 0,
             peer_timeout_ms: 0,
