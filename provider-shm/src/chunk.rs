@@ -71,8 +71,13 @@ impl ChunkPool {
 
     /// The chunks of a lane's own; none if they were too large to have some.
     pub fn of_lane(memory: &LaneMemory, chunk_bytes: usize) -> Option<ChunkPool> {
-        let fit = LANE_CHUNK_BYTES / chunk_bytes >= OWN_COUNT_MIN;
-        fit.then(|| ChunkPool::over(memory.chunks(), LANE_CHUNK_BYTES, chunk_bytes, false))
+        ChunkPool::fits_lane(chunk_bytes)
+            .then(|| ChunkPool::over(memory.chunks(), LANE_CHUNK_BYTES, chunk_bytes, false))
+    }
+
+    /// Whether lanes can have chunks of their own that are so large.
+    pub fn fits_lane(chunk_bytes: usize) -> bool {
+        LANE_CHUNK_BYTES / chunk_bytes >= OWN_COUNT_MIN
     }
 
     fn over(start: NonNull<u8>, bytes: usize, chunk_bytes: usize, is_shared: bool) -> ChunkPool {

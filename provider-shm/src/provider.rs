@@ -139,6 +139,9 @@ impl Provider for ShmProvider {
         let bytes = self.options.chunk_bytes * self.options.chunk_count;
         let memory = PoolMemory::create(bytes)
             .map_err(|error| Unreachable { errno: Errno::NOMEM, reason: error.to_string() })?;
+        if self.lane_chunks && ChunkPool::fits_lane(self.options.chunk_bytes) {
+            memory.leave_pages();
+        }
         let pool = ChunkPool::new(&memory, self.options.chunk_bytes);
         let station = Station::open(StationOptions {
             address: address.map(|address| address.socket_addr()),

@@ -12,7 +12,8 @@
 //! 3. the size, exactly.
 //!
 //! Nothing is touched when it is made. A lane's pages come as the data path writes them; a pool's
-//! come all at once, with the first lane that its owner offers ([`PoolMemory::make_pages`]).
+//! come all at once, with the first lane that its owner offers ([`PoolMemory::make_pages`]), unless
+//! lanes have chunks of their own.
 
 use std::fmt;
 use std::io;
@@ -238,6 +239,11 @@ impl PoolMemory {
         });
     }
 
+    /// Its pages come one by one, as they are touched: there are other chunks, and few will be.
+    pub(crate) fn leave_pages(&self) {
+        self.inner.pages.call_once(|| {});
+    }
+
     /// The read-only view that a peer gets, made in this process.
     pub fn view(&self) -> Result<PoolView, RegionError> {
         PoolView::map(self.fd(), self.len() as u64)
@@ -292,5 +298,24 @@ impl PoolView {
 impl fmt::Debug for PoolView {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "PoolView({:p}, {} bytes)", self.map.as_ptr(), self.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Units: 512 bytes.
+    fn blocks(pool: &PoolMemory) -> u64 {
+        fstat(pool.fd()).unwrap().st_blocks as u64
+    }
+
+    #[test]
+    fn pages_are_made_at_once_or_left() {
+        let [made, left] = std::array::from_fn(|_| PoolMemory::create(1 << 20).unwrap());
+        assert_eq!((blocks(&made), blocks(&left)), (0, 0));
+        left.leave_pages();
+        [&made, &left].into_iter().for_each(PoolMemory::make_pages);
+        assert_eq!((blocks(&made), blocks(&left)), ((1 << 20) / 512, 0));
     }
 }
