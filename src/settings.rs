@@ -69,7 +69,7 @@ mod tests {
         endpoint::EndpointOptions,
         info::{EndpointType, Offer},
     };
-    use kestrel_shm::copy::Routine;
+    use kestrel_shm::copy::{Copier, CopyError, Routine};
 
     fn config(name: &'static str, value: &'static str) -> Result<Config, BadSettings> {
         Config::from_lookup(|asked| (asked == name).then(|| value.into())).map_err(BadSettings)
@@ -116,9 +116,11 @@ mod tests {
         };
         let names: Vec<_> = ["auto"].into_iter().chain(Routine::ALL.map(Routine::name)).collect();
         assert_eq!(choices, names);
-        for name in Routine::ALL.map(Routine::name) {
+        for &name in choices {
             let options = shm_options(&config("FI_KESTREL_COPY", name).unwrap());
             assert_eq!(options.copy, name);
+            let known = Copier::choose(&options.copy);
+            assert!(!matches!(known, Err(CopyError::Unknown { .. })), "{name}: {known:?}");
         }
     }
 

@@ -18,6 +18,13 @@ pub const MESSAGE_MAX: usize = 1 << 40;
 /// A safe operation's buffer, which stays with the caller if the post is refused.
 pub type Lent<'a> = Option<&'a mut Option<Owner>>;
 
+/// The same post at a place of its own, for a function that is not inlined: the post itself then need
+/// not lie in memory, and most posts never do.
+#[inline(always)]
+pub(crate) fn set_down<P>(post: P) -> P {
+    post
+}
+
 /// A send, as posted. Borrowed parts are copied if it cannot be sent at once.
 pub struct SendPost<'a> {
     /// The message.
@@ -38,13 +45,6 @@ pub struct SendPost<'a> {
 }
 
 impl SendPost<'_> {
-    /// The same post at a place of its own, for a function that is not inlined: the post itself then need
-    /// not lie in memory, and most posts never do.
-    #[inline(always)]
-    pub(crate) fn set_down(self) -> Self {
-        self
-    }
-
     /// Refuses what is longer than a message may be. What fits a packet need not ask.
     pub fn check_length(&self, limit: usize) -> Result<(), PostError> {
         match self.pieces.total() {
@@ -93,15 +93,6 @@ pub struct ReceivePost<'a> {
     pub flags: Flags,
     /// The buffer of a safe operation: taken if the post succeeds.
     pub owner: Lent<'a>,
-}
-
-impl ReceivePost<'_> {
-    /// The same post at a place of its own, for a function that is not inlined: the post itself then need
-    /// not lie in memory, and most posts never do.
-    #[inline(always)]
-    pub(crate) fn set_down(self) -> Self {
-        self
-    }
 }
 
 /// Scatter-gather entries that outlive the post.

@@ -33,7 +33,8 @@ pub struct Limits {
     /// Up to this length it is not worth while to show a message to its receiver while it is copied
     /// in. At most `single`.
     pub short: usize,
-    /// The largest message that travels as one packet.
+    /// The largest message that always travels as one packet; up to a fragment does in a stream, and where
+    /// it is shown.
     pub single: usize,
     /// The largest payload of any packet.
     pub fragment: usize,

@@ -9,7 +9,7 @@ use crate::{
     flags::Flags,
     memory::Pieces,
     one_sided::RemotePost,
-    operation::{IOV_LIMIT, ReceivePost, SendPost},
+    operation::{IOV_LIMIT, ReceivePost, SendPost, set_down},
     primitive::{AtomicBool, AtomicU64, Ordering},
     transport::Provider,
 };
@@ -141,7 +141,7 @@ impl<P: Provider> Endpoint<P> {
         if !enabled.send.is_plain(post.flags) {
             self.check_flags(Flags::SEND, self.send_flags() | Flags::MULTICAST, post.flags)?;
             if post.flags.contains(Flags::MULTICAST) {
-                return self.post_to_group(post.set_down());
+                return self.post_to_group(set_down(post));
             }
         }
         self.check_sent(&post)?;

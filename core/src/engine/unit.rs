@@ -11,7 +11,7 @@ use crate::{
     completion_queue::store::Sharing,
     endpoint::PostError,
     one_sided::RemotePost,
-    operation::{ReceivePost, SendPost},
+    operation::{ReceivePost, SendPost, set_down},
     primitive::{AtomicU32, Ordering, SegQueue, fence, yield_now},
     ring::mpmc::{Popped, Ring},
     transport::Provider,
@@ -135,11 +135,11 @@ impl<P: Provider> Unit<P> {
             return self.owned().ok_or(PostError::Closed)?.send(post);
         }
         if !self.ownership.try_acquire() {
-            return self.submit_send(post.set_down());
+            return self.submit_send(set_down(post));
         }
         if !self.drain() {
             self.release();
-            return self.submit_send(post.set_down());
+            return self.submit_send(set_down(post));
         }
         let result = self.owned().map_or(Err(PostError::Closed), |engine| engine.send(post));
         self.release();
@@ -156,11 +156,11 @@ impl<P: Provider> Unit<P> {
             return self.owned().ok_or(PostError::Closed)?.receive(post);
         }
         if !self.ownership.try_acquire() {
-            return self.submit_receive(post.set_down());
+            return self.submit_receive(set_down(post));
         }
         if !self.drain() {
             self.release();
-            return self.submit_receive(post.set_down());
+            return self.submit_receive(set_down(post));
         }
         let result = self.owned().map_or(Err(PostError::Closed), |engine| engine.receive(post));
         self.release();

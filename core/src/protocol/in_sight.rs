@@ -46,12 +46,11 @@ impl<T: Transport> Engine<T> {
                 self.violation(peer, "a message changes while it is copied in");
                 return true;
             }
-            let is_whole = self.transport.placed() >= length;
-            if is_whole {
-                self.take_part(index, length);
+            let taken = self.take_as_it_comes(index, length);
+            if taken {
                 self.acknowledge_taken(peer, head);
             }
-            return is_whole;
+            return taken;
         }
         // Who waits for the match would have to be told before all of it is there.
         let told_early = head.flags & wire::ACK_MATCH != 0;
@@ -161,7 +160,7 @@ impl<T: Transport> Engine<T> {
             remote: 0,
             fetch: Fetch::of(0),
             sender_waits: false,
-            is_left: false,
+            is_left: true,
             flags: message.flags,
             tag: message.tag,
             data: message.data,

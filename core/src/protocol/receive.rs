@@ -9,7 +9,7 @@ use crate::{
     error::{Errno, HasErrno},
     flags::Flags,
     memory::Pieces,
-    operation::{ReceiveOperation, ReceivePost, StoredPieces, Target, Unexpected},
+    operation::{ReceiveOperation, ReceivePost, StoredPieces, Target, Unexpected, set_down},
     protocol::fence::Earlier,
     scalable_endpoint::pair::Direction,
     tag_match::{Matcher, STICKY},
@@ -44,7 +44,7 @@ impl<T: Transport> Engine<T> {
             return Err(self.no_source(post.from, post.flags));
         };
         if post.flags.intersects(SPECIAL) {
-            return self.receive_special(source, post.set_down());
+            return self.receive_special(source, set_down(post));
         }
         let tagged = post.flags.contains(Flags::TAGGED);
         let (tag, ignore) = (post.tag, post.ignore);

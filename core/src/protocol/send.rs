@@ -13,7 +13,7 @@ use crate::{
     error::HasErrno,
     flags::Flags,
     memory::{Piece, Pieces},
-    operation::{SendOperation, SendPost, SendStage, StoredPieces},
+    operation::{SendOperation, SendPost, SendStage, StoredPieces, set_down},
     protocol::fence::Earlier,
     transport::{PeerIndex, Room, Transport, Unreachable},
     wire::{self, ENVELOPE_COST, Head, Kind},
@@ -53,7 +53,7 @@ impl<T: Transport> Engine<T> {
         };
         match post.pieces {
             Pieces::One(piece) => self.send_whole(peer, post, piece),
-            Pieces::Many(pieces) => self.send_gathered(peer, post.set_down(), pieces),
+            Pieces::Many(pieces) => self.send_gathered(peer, set_down(post), pieces),
         }
     }
 
@@ -72,22 +72,22 @@ impl<T: Transport> Engine<T> {
             }
             let whole = self.limits.single.max(self.injected_whole(post.flags));
             if piece.len() > whole || post.flags.intersects(NEEDS_RECORD) {
-                return self.send_queued(peer, post.set_down());
+                return self.send_queued(peer, set_down(post));
             }
         }
         let cost = piece.len() as u64 + ENVELOPE_COST;
         if !self.has_credit(peer, cost) {
-            return self.send_queued(peer, post.set_down());
+            return self.send_queued(peer, set_down(post));
         }
         if self.confirms(peer, post.flags) {
-            return self.send_queued(peer, post.set_down());
+            return self.send_queued(peer, set_down(post));
         }
         if self.peers[peer as usize].clear && self.push_eager(peer, &post, piece) {
             self.peers[peer as usize].charged += cost;
             self.report_sent(post.flags, post.context, post.owner.and_then(Option::take));
             return Ok(());
         }
-        self.send_later(peer, post.set_down(), piece)
+        self.send_later(peer, set_down(post), piece)
     }
 
     /// Pushes a message that is long enough to be shown while it is copied in, if nothing keeps it from

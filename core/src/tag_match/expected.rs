@@ -251,7 +251,7 @@ impl Expected {
     pub(super) fn remove(&mut self, receive: u32) {
         let id = receive & !STICKY;
         let posted = self.nodes.as_slice()[id as usize];
-        assert!(posted.order != VACANT, "receive {id} is not posted");
+        assert!(!posted.is_vacant(), "receive {id} is not posted");
         let slot = posted.slot();
         // The overflow list has no buckets, and its slot is out of range; any table will do.
         let bucket = self.slots.get(slot).content.bucket(posted.key());
@@ -311,13 +311,11 @@ impl Expected {
         let Place { order, slot, bucket, id } = place;
         // Its link stays.
         self.nodes.release(id);
-        if slot != OVERFLOW_SLOT {
-            let table = &mut self.slots.get_mut(slot).content;
-            table.unlink(self.nodes.as_mut_slice(), bucket, id);
-        }
         if slot == OVERFLOW_SLOT {
-            self.detach_overflowing(order);
+            return self.detach_overflowing(order);
         }
+        let table = &mut self.slots.get_mut(slot).content;
+        table.unlink(self.nodes.as_mut_slice(), bucket, id);
     }
 
     #[cold]

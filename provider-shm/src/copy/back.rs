@@ -12,7 +12,7 @@ use super::CopyFunction;
 ///
 /// # Safety
 /// As [`CopyFunction`]; `source` is writable, too.
-pub type CopyBackFunction = unsafe fn(destination: *mut u8, source: *mut u8, len: usize);
+pub(super) type CopyBackFunction = unsafe fn(destination: *mut u8, source: *mut u8, len: usize);
 
 /// What is copied before its lines are handed back, where that is not done line by line: it is in the
 /// first-level cache still. Units: bytes.

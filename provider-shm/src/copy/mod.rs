@@ -17,7 +17,7 @@ mod tests;
 
 use std::fmt;
 
-pub use back::CopyBackFunction;
+use back::CopyBackFunction;
 
 /// Copies `len` bytes from `source` to `destination`, which do not overlap.
 ///
@@ -137,9 +137,9 @@ impl fmt::Display for Routine {
 #[derive(Clone, Copy, Debug)]
 pub struct Copier {
     /// Private memory into a shared chunk, any length.
-    pub into_shared: CopyFunction,
+    into_shared: CopyFunction,
     /// A shared chunk into private memory, any length.
-    pub out_of_shared: CopyFunction,
+    out_of_shared: CopyFunction,
     /// The same, which hands lines back: none if the routine is used piece by piece for that.
     out_and_back: Option<CopyBackFunction>,
     routine_in: Routine,
