@@ -12,7 +12,7 @@ use kestrel_core::address_vector::{
 use kestrel_core::error::{Errno, HasErrno};
 use kestrel_shm::named_memory::{NAME_BYTES_MAX, Opening};
 use kestrel_shm::{NamedMemory, NamedMemoryError};
-use kestrel_tests::figures::{descriptors, files_left, mappings};
+use kestrel_tests::figures::{FilesBefore, descriptors, mappings};
 use kestrel_tests::fork::fork;
 use kestrel_tests::process::{Peer, child_role, listen_to_parent, say};
 
@@ -88,6 +88,7 @@ fn child() {
 
 #[test]
 fn a_table_outlives_its_maker_and_goes_with_the_last() {
+    let files = FilesBefore::now();
     let name = new_name();
     assert!(is_gone(&name));
     let mut maker = Peer::start(&format!("hold {name}"));
@@ -109,7 +110,7 @@ fn a_table_outlives_its_maker_and_goes_with_the_last() {
     third.kill();
     let _ = third.finish();
     assert!(is_gone(&name));
-    assert_eq!(files_left(), [] as [&str; 0]);
+    assert_eq!(files.left(), [] as [&str; 0]);
     assert_eq!(writable(&name).len(), 0, "a new one is empty");
 }
 

@@ -2,6 +2,7 @@
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
+    collections::BTreeSet,
     fs,
     sync::atomic::{AtomicI64, AtomicU64, Ordering},
 };
@@ -43,18 +44,34 @@ pub fn smaps_kib(word: &str, field: &str) -> u64 {
     sum
 }
 
-/// Files of kestrel where files could be left behind.
-pub fn files_left() -> Vec<String> {
-    let mut left = Vec::new();
+/// Files of kestrel that were where files could be left behind, before what is tested.
+///
+/// Only what came since counts: what a user put there with such a name is none of ours.
+pub struct FilesBefore(BTreeSet<String>);
+
+impl FilesBefore {
+    /// Those there are now.
+    pub fn now() -> FilesBefore {
+        FilesBefore(files())
+    }
+
+    /// Those that have come since.
+    pub fn left(&self) -> Vec<String> {
+        files().difference(&self.0).cloned().collect()
+    }
+}
+
+fn files() -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
     for folder in ["/dev/shm", "/tmp", "/run"] {
         for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             if name.contains("kestrel") {
-                left.push(format!("{folder}/{name}"));
+                found.insert(format!("{folder}/{name}"));
             }
         }
     }
-    left
+    found
 }
 
 /// The system's allocator, counting. A test binary makes it its global one.
