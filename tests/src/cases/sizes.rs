@@ -137,17 +137,23 @@ pub fn one_length_again_and_again<P: Provider>(bed: &Bed<P>) {
             for round in 0..84 / flight {
                 let bytes = |nth| pattern(1000 * round + nth, size);
                 for nth in 0..flight {
-                    world.nodes[1].receive(size, Some(nth), nth);
+                    world.nodes[1].receive(size, Some(0), nth);
                 }
                 for nth in 0..flight {
-                    world.nodes[0].send(bytes(nth), 1, Some(nth), nth);
+                    world.nodes[0].send(bytes(nth), 1, Some(0), nth);
                 }
-                for nth in 0..flight {
-                    let received = world.received(1).good();
-                    assert_eq!(received.tag, nth, "they follow each other");
-                    same(&received.returned.unwrap(), &bytes(nth), "again");
-                    same(&world.sent(0).good().returned.unwrap(), &bytes(nth), "returned");
+                // Each has the receive whose turn it is, but completes when it has been moved.
+                let (mut received, mut sent) = (0, 0);
+                for _ in 0..flight {
+                    let done = world.received(1).good();
+                    same(&done.returned.unwrap(), &bytes(done.context), "again");
+                    received |= 1 << done.context;
+                    let done = world.sent(0).good();
+                    same(&done.returned.unwrap(), &bytes(done.context), "returned");
+                    sent |= 1 << done.context;
                 }
+                let all = (1 << flight) - 1;
+                assert_eq!((received, sent), (all, all), "each once");
             }
         }
     }
