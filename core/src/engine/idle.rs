@@ -23,10 +23,10 @@ use crate::primitive::{AtomicU32, AtomicU64, Ordering, yield_now};
 const SPINS_ALONE: u32 = 2_000;
 /// Empty polls before a yield while the core is shared: whoever could answer does not run.
 const SPINS_SHARED: u32 = 2;
-/// The same where the caller was seen to give the core away by itself.
-const SPINS_POLITE: u32 = 200;
-/// How long this thread has not run is asked for at every so many yields, and at every so many late
-/// polls of a caller that was seen to yield, since it is a system call.
+/// Empty polls in a row before the next look whether the caller still gives the core away by itself:
+/// it was seen to.
+const SPINS_POLITE: u32 = 32;
+/// How long this thread has not run is asked for at every so many yields, since it is a system call.
 const ASKED: u32 = 32;
 /// A yield that took longer let somebody else run. Here one alone takes 0.25 to 0.5 µs, one of
 /// two processes on a core at least 1.5 µs, one of four 3.5 µs.
@@ -43,12 +43,10 @@ pub struct Idle {
     limit: AtomicU32,
     quick: AtomicU32,
     slow: AtomicU32,
-    /// When a polite caller polled last. Units: nanoseconds.
-    seen: AtomicU64,
     /// How long the thread had not run at the last look, or none if that was not asked. Units:
     /// nanoseconds.
     off: AtomicU64,
-    /// How often that could have been asked.
+    /// How many yields there were at which that could have been asked.
     asked: AtomicU32,
 }
 
@@ -59,7 +57,6 @@ impl Default for Idle {
             limit: AtomicU32::new(SPINS_ALONE),
             quick: AtomicU32::new(0),
             slow: AtomicU32::new(0),
-            seen: AtomicU64::new(0),
             off: AtomicU64::new(0),
             asked: AtomicU32::new(0),
         }
@@ -81,8 +78,8 @@ impl Idle {
         let empty = self.empty.load(Ordering::Relaxed) + 1;
         self.empty.store(empty, Ordering::Relaxed);
         let limit = self.limit.load(Ordering::Relaxed);
-        if empty >= limit || limit == SPINS_POLITE {
-            self.in_vain(empty, limit);
+        if empty >= limit {
+            self.in_vain(limit);
         }
     }
 
@@ -93,15 +90,12 @@ impl Idle {
 
     #[cold]
     #[inline(never)]
-    fn in_vain(&self, empty: u32, limit: u32) {
-        let given_way = match limit {
-            SPINS_POLITE => self.gave_way_again(now(), off_core),
-            _ => self.gave_way(off_core),
-        };
-        if given_way {
-            self.empty.store(0, Ordering::Relaxed);
-        } else if empty >= limit {
-            self.empty.store(0, Ordering::Relaxed);
+    fn in_vain(&self, limit: u32) {
+        self.empty.store(0, Ordering::Relaxed);
+        let before = self.off.load(Ordering::Relaxed);
+        // None: that was not asked for at the last yield.
+        let given_way = before != 0 && self.gave_way(before, off_core());
+        if !given_way && limit != SPINS_POLITE {
             self.give_way();
         }
     }
@@ -114,40 +108,14 @@ impl Idle {
         self.off.store(off, Ordering::Relaxed);
     }
 
-    /// Whether the caller has let others run since our last yield, as far as that was noted. `off`
-    /// says how long this thread has not run so far.
-    fn gave_way(&self, off: impl FnOnce() -> u64) -> bool {
-        let before = self.off.load(Ordering::Relaxed);
-        if before == 0 {
-            return false;
-        }
-        self.off.store(0, Ordering::Relaxed);
-        let others_ran = off().saturating_sub(before) >= nanoseconds(OTHERS_RAN);
-        if others_ran {
-            self.limit.store(SPINS_POLITE, Ordering::Relaxed);
-        }
+    /// Whether the caller has let others run since this thread had not run for `before`: it has not for
+    /// `off` so far. As long as it does that it is left to it.
+    fn gave_way(&self, before: u64, off: u64) -> bool {
+        let others_ran = off.saturating_sub(before) >= nanoseconds(OTHERS_RAN);
+        let (limit, off) = if others_ran { (SPINS_POLITE, off) } else { (SPINS_SHARED, 0) };
+        self.limit.store(limit, Ordering::Relaxed);
+        self.off.store(off, Ordering::Relaxed);
         others_ran
-    }
-
-    /// Whether a caller that was seen to let others run has done it since the last poll. It is
-    /// believed if the poll is late, but not always: one that computes between two polls is as late.
-    fn gave_way_again(&self, now: u64, off: impl FnOnce() -> u64) -> bool {
-        let before = self.seen.load(Ordering::Relaxed);
-        self.seen.store(now, Ordering::Relaxed);
-        if now.saturating_sub(before) < nanoseconds(OTHERS_RAN) {
-            return false;
-        }
-        if self.off.load(Ordering::Relaxed) == 0 {
-            if self.asks() {
-                self.off.store(off(), Ordering::Relaxed);
-            }
-            return true;
-        }
-        let again = self.gave_way(off);
-        if !again {
-            self.limit.store(SPINS_SHARED, Ordering::Relaxed);
-        }
-        again
     }
 
     /// Whether it is time to ask the system.
@@ -216,26 +184,34 @@ mod tests {
     }
 
     #[test]
-    fn who_gives_way_by_itself_need_not_be_made_to() {
+    fn who_gives_way_by_itself_is_left_to_it() {
         let (idle, late) = (Idle::default(), 2 * nanoseconds(OTHERS_RAN));
-        assert!(!idle.gave_way(|| 100), "nothing was noted before");
-        idle.off.store(100, Ordering::Relaxed);
-        assert!(!idle.gave_way(|| 100 + 10));
-        idle.off.store(100, Ordering::Relaxed);
-        assert!(idle.gave_way(|| 100 + late));
-        assert_eq!(idle.limit.load(Ordering::Relaxed), SPINS_POLITE);
-        // It is believed, but not for ever.
-        let computes = |at: &u64| idle.gave_way_again(at * late, || 100);
-        let believed = (1..1000).take_while(computes).count();
-        assert!((1..=2 * ASKED as usize).contains(&believed), "{believed}");
-        assert_eq!(idle.limit.load(Ordering::Relaxed), SPINS_SHARED);
+        let limit = || idle.limit.load(Ordering::Relaxed);
+        assert!(!idle.gave_way(100, 100 + 10));
+        assert_eq!((limit(), idle.off.load(Ordering::Relaxed)), (SPINS_SHARED, 0));
+        for turn in 1..100 {
+            assert!(idle.gave_way(turn * late, (turn + 1) * late));
+            assert_eq!(
+                (limit(), idle.off.load(Ordering::Relaxed)),
+                (SPINS_POLITE, (turn + 1) * late)
+            );
+        }
+        assert!(
+            !idle.gave_way(100 * late, 100 * late + 10),
+            "it computes, or looks again and again"
+        );
+        assert_eq!(limit(), SPINS_SHARED);
     }
 
     #[test]
-    fn a_polite_caller_is_believed_as_long_as_it_is_one() {
-        let (idle, late) = (Idle::default(), 2 * nanoseconds(OTHERS_RAN));
-        assert!((1..1000).all(|at| idle.gave_way_again(at * late, || 100 + at * late)));
-        assert!(!idle.gave_way_again(999 * late + 10, || 0), "it is not late");
+    fn a_caller_that_is_not_polite_any_more_is_found_out() {
+        let idle = Idle::default();
+        idle.limit.store(SPINS_POLITE, Ordering::Relaxed);
+        idle.off.store(off_core(), Ordering::Relaxed);
+        // Other processes may run in between, and be taken for its politeness.
+        let looks = (0..100_000).take_while(|_| idle.limit.load(Ordering::Relaxed) == SPINS_POLITE);
+        let looks = looks.map(|_| idle.idle()).count();
+        assert!((SPINS_POLITE as usize..100_000).contains(&looks), "{looks}");
     }
 
     #[test]
