@@ -9,6 +9,7 @@
 //! A lane's own chunks are few. Their lines come back: the receiver writes to each that it has read,
 //! so that the sender, which overwrites it, gets it from whoever wrote it last. On AMD's processors
 //! that is several times faster than to write what the other side has but read (docs/performance.md).
+//! Some are the receiver's for a time (`lane/given.rs`): taken one by one, and the first to be used again.
 
 use std::{collections::VecDeque, ptr::NonNull};
 
@@ -147,6 +148,17 @@ impl ChunkPool {
         // SAFETY: the chunk's number came from the pool, so the offset is inside it.
         let start = unsafe { self.start.add(offset) }.as_ptr();
         Some(Grant { start, grain: (offset / GRAIN) as u32 })
+    }
+
+    /// A whole chunk, apart from those that are lent.
+    pub fn take_alone(&mut self) -> Option<u32> {
+        self.free.pop_front()
+    }
+
+    /// A chunk that [`Self::take_alone`] took comes back, and is the next to be used.
+    pub fn put_back(&mut self, chunk: u32) {
+        debug_assert!((chunk as usize) < self.count && !self.free.contains(&chunk));
+        self.free.push_front(chunk);
     }
 
     /// Takes back what the receiver, whose head is `head`, has consumed.

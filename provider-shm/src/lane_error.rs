@@ -34,4 +34,20 @@ pub enum LaneError {
         /// Bytes of the pool.
         pool: usize,
     },
+    /// A chunk more than may be given.
+    #[error("a chunk at {offset} is given, and none of those given before has come back")]
+    TooManyGiven {
+        /// Where the chunk is said to start.
+        offset: usize,
+    },
+    /// A payload where no chunk was given.
+    #[error(
+        "a payload of {length} bytes is said to come back at {offset}, where nothing was given"
+    )]
+    NotGiven {
+        /// Where it is said to start.
+        offset: usize,
+        /// Bytes of payload.
+        length: usize,
+    },
 }

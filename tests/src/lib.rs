@@ -21,6 +21,7 @@ pub mod fake;
 pub mod figures;
 pub mod fork;
 pub mod hints;
+pub mod lanes;
 pub mod link;
 pub mod long_first;
 pub mod node;

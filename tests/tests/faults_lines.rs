@@ -1,47 +1,21 @@
 //! Arbitrary lines for the receiving end of a lane: nothing panics, and nothing is read or written
 //! out of bounds.
 
-use std::{ptr::NonNull, time::Duration};
+use std::ptr::NonNull;
 
 use kestrel_core::memory::Piece;
-use kestrel_shm::{
-    LANE_CHUNK_BYTES, LANE_HEAD_BYTES, PoolMemory, Station, StationEvent, StationOptions,
-    copy::Copier, lane::ReceiveLane,
+use kestrel_shm::{LANE_CHUNK_BYTES, copy::Copier};
+use kestrel_tests::{
+    lanes::{self, CHUNK_WORD, LANE_WORDS, LINES, LINES_FROM},
+    scale::scaled,
 };
-use kestrel_tests::{scale::scaled, station};
 use proptest::{
     collection::vec,
     prelude::any,
     test_runner::{Config, TestRunner},
 };
 
-const LANE_WORDS: usize = LANE_HEAD_BYTES / 8;
-/// Of where a chunk is: in the lane's own.
-const OWN: u64 = 1 << 31;
-const LINES_FROM: usize = 512;
 const POOL: usize = 16 << 10;
-
-/// A connected pair of stations: the sender's end of the lane, raw, and what the receiver got.
-fn lane() -> (kestrel_shm::LaneMemory, ReceiveLane, PoolMemory, [Station; 2]) {
-    let open = || {
-        let connect_timeout = Duration::from_secs(10);
-        let options = StationOptions { connect_timeout, ..station::options(POOL) };
-        (options.pool.clone(), Station::open(options).unwrap())
-    };
-    let ((pool, from), (_, to)) = (open(), open());
-    from.connect(1, to.address());
-    let wait = |station: &Station| loop {
-        if let Some(event) = station.next_event() {
-            return event;
-        }
-        std::thread::yield_now();
-    };
-    let StationEvent::Connected { lane, .. } = wait(&from) else { panic!() };
-    let StationEvent::Incoming { lane: theirs, pool: view, bell, peer } = wait(&to) else {
-        panic!()
-    };
-    (lane, ReceiveLane::new(theirs, view, bell, peer), pool, [from, to])
-}
 
 /// Fills chunks, and says with what.
 fn fill(start: NonNull<u8>, bytes: usize) -> Vec<u8> {
@@ -51,16 +25,19 @@ fn fill(start: NonNull<u8>, bytes: usize) -> Vec<u8> {
     content
 }
 
-/// A place in the lane's own chunks or in the pool that is nearly within.
-fn place(is_own: bool, offset: u64, length: u64) -> u64 {
-    let bytes = if is_own { LANE_CHUNK_BYTES } else { POOL } as u64;
-    let place = (offset % (bytes / 64)) << 32 | (length % (bytes + 64));
-    if is_own { place | OWN } else { place }
+/// A place in somebody's chunks that is nearly within.
+fn place(owner: u64, offset: u64, length: u64) -> u64 {
+    let bytes = if owner == lanes::POOL { POOL } else { LANE_CHUNK_BYTES } as u64;
+    let (offset, length) = (offset % (bytes / 64) * 64, length % (bytes + 64));
+    // Only where a chunk starts can it be one that goes to and fro.
+    let offset = if owner > lanes::LANE { offset & !0x7fff } else { offset };
+    lanes::place(owner, offset, length)
 }
 
 #[test]
 fn arbitrary_lines_are_refused_or_read_within_bounds() {
-    let (memory, mut lane, pool, _stations) = lane();
+    let [(pool, from), (_, to)] = [lanes::open(POOL), lanes::open(POOL)];
+    let lanes::Connected { memory, receive: mut lane, .. } = lanes::connect(&from, &to);
     let content = fill(pool.as_ptr(), POOL);
     // Handing lines back changes nothing of them.
     let own = fill(memory.chunks(), LANE_CHUNK_BYTES);
@@ -83,13 +60,13 @@ fn arbitrary_lines_are_refused_or_read_within_bounds() {
     let outcome = runner.run(&strategy, |(words, kind, flags, length, stamped, cut)| {
         let mut lane = lane.borrow_mut();
         let position = lane.position();
-        let line = |nth: u64| LINES_FROM + ((position + nth) % 128) as usize * 8;
+        let line = |nth: u64| LINES_FROM + ((position + nth) % LINES) as usize * 8;
         for (index, &word) in words.iter().enumerate() {
             write(line(index as u64 / 8) + index % 8, word);
         }
         // A place that is sometimes right.
         if flags & 1 == 0 {
-            write(line(0) + 7, place(flags & 4 == 0, words[7], words[6]));
+            write(line(0) + CHUNK_WORD, place(words[5] % 4, words[7], words[6]));
         }
         let short = if flags & 2 == 0 { length % 50 } else { length % 5000 };
         let meta = u64::from(kind) | u64::from(flags) << 8 | u64::from(short) << 16;
@@ -97,7 +74,7 @@ fn arbitrary_lines_are_refused_or_read_within_bounds() {
         write(line(0), meta << 32 | (stamp & 0xffff_ffff));
         let Some(head) = lane.peek() else { return Ok(()) };
         let plain = lane.next_plain(head);
-        let Ok(length) = lane.next(head) else { return Ok(()) };
+        let Ok(length) = lane.next(head, None) else { return Ok(()) };
         lane.tag();
         for index in 0..head.words() {
             lane.word(index);
@@ -116,9 +93,9 @@ fn arbitrary_lines_are_refused_or_read_within_bounds() {
         assert!(buffer[part..].iter().all(|&byte| byte == 0xa5), "written beyond the message");
         if head.flags & 0x60 == 0x40 {
             // SAFETY: within the mapping.
-            let place = unsafe { start.as_ptr().add(line(0) + 7).read_volatile() };
-            let from = (place >> 32) as usize * 64 + offset;
-            let content = if place & OWN != 0 { &own } else { &content };
+            let place = unsafe { start.as_ptr().add(line(0) + CHUNK_WORD).read_volatile() };
+            let from = lanes::offset(place) as usize + offset;
+            let content = if lanes::owner(place) == lanes::POOL { &content } else { &own };
             assert_eq!(&buffer[..part], &content[from..from + part]);
         }
         lane.consume();

@@ -9,22 +9,27 @@
 
 //!
 //! - [`send`], [`receive`]: the ends.
+//! - [`given`]: chunks that go to and fro between two of them.
 
+mod given;
 mod receive;
 mod send;
 
 use std::ptr::NonNull;
 
-use kestrel_core::ring::{
-    claims::Claims,
-    filling::Filling,
-    lane::{CONTINUATION_BYTES, INLINE_WORDS, LaneControl, Line},
-    leases::Leases,
+use kestrel_core::{
+    ring::{
+        claims::Claims,
+        filling::Filling,
+        lane::{CONTINUATION_BYTES, INLINE_WORDS, LaneControl, Line},
+        leases::Leases,
+    },
+    wire::Head,
 };
 
 pub use crate::lane_error::LaneError;
 pub use receive::ReceiveLane;
-pub use send::SendLane;
+pub use send::{Means, SendLane};
 
 use crate::{chunk::GRAIN, region::LaneMemory};
 
@@ -64,6 +69,12 @@ const _: () = assert!(CLAIMS_OFFSET + size_of::<Claims>() <= LEASES_OFFSET);
 const _: () = assert!(LEASES_OFFSET + size_of::<Leases>() <= LINES_OFFSET);
 const _: () = assert!(80 + 1 + RESERVED_LINES as usize + LINES / 4 <= LINES);
 
+/// Whether the payload of a packet with that head lies in a chunk.
+#[inline(always)]
+pub fn lies_in_chunk(head: Head) -> bool {
+    head.flags & CHUNKED != 0
+}
+
 /// Where a payload lies that is in a chunk: what that word says.
 #[derive(Clone, Copy, Debug)]
 struct ChunkPlace {
@@ -71,17 +82,31 @@ struct ChunkPlace {
     grain: u32,
     /// Units: bytes.
     length: usize,
-    /// In the lane's own chunks, not in the sender's pool.
-    is_own: bool,
+    /// Whose chunk it is.
+    owner: Owner,
+}
+
+/// Whose chunk a payload lies in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owner {
+    /// The sender's pool's.
+    Pool,
+    /// The lane's own.
+    Lane,
+    /// The lane's own as well, and the receiver's from then on.
+    Given,
+    /// The receiver's, who gave it: of the lane the other way.
+    Returned,
 }
 
 impl ChunkPlace {
     /// No payload is so long.
-    const OWN: u32 = 1 << 31;
+    const OWNER_SHIFT: u32 = 30;
+    const LENGTH: u32 = (1 << ChunkPlace::OWNER_SHIFT) - 1;
 
     fn to_word(self) -> u64 {
-        let own = if self.is_own { ChunkPlace::OWN } else { 0 };
-        u64::from(self.grain) << 32 | u64::from(self.length as u32 | own)
+        let owner = (self.owner as u32) << ChunkPlace::OWNER_SHIFT;
+        u64::from(self.grain) << 32 | u64::from(self.length as u32 | owner)
     }
 
     /// From the start of the chunks. Units: bytes.
@@ -91,8 +116,9 @@ impl ChunkPlace {
 
     fn from_word(word: u64) -> ChunkPlace {
         let (grain, low) = ((word >> 32) as u32, word as u32);
-        let length = (low & !ChunkPlace::OWN) as usize;
-        ChunkPlace { grain, length, is_own: low & ChunkPlace::OWN != 0 }
+        const OWNERS: [Owner; 4] = [Owner::Pool, Owner::Lane, Owner::Given, Owner::Returned];
+        let owner = OWNERS[(low >> ChunkPlace::OWNER_SHIFT) as usize];
+        ChunkPlace { grain, length: (low & ChunkPlace::LENGTH) as usize, owner }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The receiving end of a lane, and what is checked of a packet that a peer wrote.
 
-use std::sync::Arc;
+use std::{ptr::NonNull, sync::Arc};
 
 use kestrel_core::{
     memory::Piece,
@@ -12,8 +12,10 @@ use kestrel_core::{
 };
 
 use super::{
-    CHUNK_WORD, CHUNKED, ChunkPlace, FILLED_IN_SIGHT, LINES, LaneError, PREFETCH_AHEAD, SPILL_MAX,
-    SPILLED, claims, filling, parts,
+    CHUNK_WORD, CHUNKED, ChunkPlace, FILLED_IN_SIGHT, LINES, LaneError, Owner, PREFETCH_AHEAD,
+    SPILL_MAX, SPILLED, SendLane, claims, filling,
+    given::{self, GIVEN_BYTES, Giver, Kept},
+    parts,
 };
 use crate::{
     copy::Copier,
@@ -44,6 +46,10 @@ pub struct ReceiveLane {
     lines: u64,
     /// Of one in a chunk: whether its payload may be on its way there.
     in_sight: bool,
+    /// The chunks of this lane that are ours now.
+    kept: Kept,
+    /// The lane the other way, of which a chunk has come back here.
+    giver: Option<Arc<Giver>>,
     /// Wakes the sender when this end closes.
     bell: Doorbell,
     /// Position at the last look whether the lane is quiet; none is that of one never looked at.
@@ -72,6 +78,8 @@ impl ReceiveLane {
             words: 0,
             lines: 0,
             in_sight: false,
+            kept: Kept::default(),
+            giver: None,
             bell,
             looked_at: u64::MAX,
             peer,
@@ -121,8 +129,9 @@ impl ReceiveLane {
         Some((length, (length == 8).then_some(self.consumer.word(1))))
     }
 
-    /// How long the payload of the next packet is, whose head `peek` showed, if it is sound.
-    pub fn next(&mut self, head: Head) -> Result<usize, LaneError> {
+    /// How long the payload of the next packet is, whose head `peek` showed, if it is sound. It may
+    /// lie in a chunk of the lane the other way, `other_way`.
+    pub fn next(&mut self, head: Head, other_way: Option<&SendLane>) -> Result<usize, LaneError> {
         let (words, length) = (head.words(), head.length as usize);
         self.words = words;
         self.lines = 1;
@@ -136,7 +145,7 @@ impl ReceiveLane {
         }
         if head.flags & CHUNKED != 0 {
             self.in_sight = head.flags & FILLED_IN_SIGHT != 0;
-            return self.next_in_chunk();
+            return self.next_in_chunk(other_way);
         }
         self.place = Place::Inline;
         if words * 8 + length > INLINE_BYTES {
@@ -145,18 +154,42 @@ impl ReceiveLane {
         Ok(length)
     }
 
-    fn next_in_chunk(&mut self) -> Result<usize, LaneError> {
+    fn next_in_chunk(&mut self, other_way: Option<&SendLane>) -> Result<usize, LaneError> {
         let place = ChunkPlace::from_word(self.consumer.word(1 + CHUNK_WORD));
-        let (offset, ChunkPlace { length, is_own, .. }) = (place.offset(), place);
-        let pool = if is_own { LANE_CHUNK_BYTES } else { self.pool.len() };
-        if offset + length > pool || length == 0 {
+        let (offset, length) = (place.offset(), place.length);
+        let (pool, needed) = match place.owner {
+            Owner::Pool => (self.pool.len(), length),
+            Owner::Lane => (LANE_CHUNK_BYTES, length),
+            Owner::Given => (LANE_CHUNK_BYTES, length.max(GIVEN_BYTES)),
+            Owner::Returned => {
+                let giver = other_way.map(SendLane::giver);
+                let giver = giver.filter(|giver| giver.returning(offset, length).is_some());
+                let giver = giver.ok_or(LaneError::NotGiven { offset, length })?;
+                if !self.giver.as_ref().is_some_and(|known| Arc::ptr_eq(known, giver)) {
+                    self.giver = Some(Arc::clone(giver));
+                }
+                self.place = Place::Chunk(place);
+                return Ok(length);
+            }
+        };
+        if offset + needed > pool || length == 0 {
             return Err(LaneError::OutsidePool { offset, length, pool });
         }
-        if is_own {
+        if place.owner == Owner::Given && !self.kept.has_room() {
+            return Err(LaneError::TooManyGiven { offset });
+        }
+        if place.owner != Owner::Pool {
             self.memory.make_chunk_pages();
         }
         self.place = Place::Chunk(place);
         Ok(length)
+    }
+
+    /// A chunk that was given with a packet from here, for an answer of up to [`GIVEN_BYTES`]: its
+    /// grain, and where it lies.
+    pub(super) fn take_kept(&self) -> Option<(u32, NonNull<u8>)> {
+        let grain = self.kept.take()?;
+        Some((grain, given::place(&self.memory, grain)))
     }
 
     /// How much of the payload of the packet that `next` measured is in its place by now.
@@ -200,19 +233,29 @@ impl ReceiveLane {
             Place::Spilled => self.copy_spilled(offset, to),
             Place::Chunk(place) => {
                 let length = to.len().min(place.length.saturating_sub(offset));
-                let chunks = if place.is_own { self.memory.chunks() } else { self.pool.as_ptr() };
+                let Some(chunks) = self.chunks_of(place.owner) else { return };
                 // SAFETY: `next` checked the chunk against the mapping, which lives as
                 // long as the lane; the piece is writable until its operation
-                // completes; `length` is within both. Only the lane's own are written to.
+                // completes; `length` is within both. The sender's pool is not written to.
                 unsafe {
                     let from = chunks.as_ptr().add(place.offset() + offset);
-                    if place.is_own {
-                        copier.copy_out_and_back(to.as_ptr(), from, length);
-                    } else {
+                    if place.owner == Owner::Pool {
                         copier.copy_out(to.as_ptr(), from, length);
+                    } else {
+                        copier.copy_out_and_back(to.as_ptr(), from, length);
                     }
                 }
             }
+        }
+    }
+
+    /// None: the chunk came back, and `next` did not say so.
+    #[inline(always)]
+    fn chunks_of(&self, owner: Owner) -> Option<NonNull<u8>> {
+        match owner {
+            Owner::Pool => Some(self.pool.as_ptr()),
+            Owner::Lane | Owner::Given => Some(self.memory.chunks()),
+            Owner::Returned => self.giver.as_ref().map(|giver| giver.memory().chunks()),
         }
     }
 
@@ -239,9 +282,25 @@ impl ReceiveLane {
     #[inline(always)]
     pub fn consume(&mut self) {
         self.consumer.advance(self.lines);
-        let chunked = matches!(self.place, Place::Chunk(_));
-        if chunked || self.consumer.unpublished() >= LINES as u64 / 4 {
+        if let Place::Chunk(place) = self.place {
+            self.change_hands(place);
             self.consumer.publish_head();
+        } else if self.consumer.unpublished() >= LINES as u64 / 4 {
+            self.consumer.publish_head();
+        }
+    }
+
+    /// A chunk has been read: whose it is from now on.
+    #[inline(always)]
+    fn change_hands(&self, place: ChunkPlace) {
+        match (place.owner, &self.giver) {
+            (Owner::Given, _) => self.kept.keep(place.grain),
+            (Owner::Returned, Some(giver)) => {
+                if let Some(chunk) = giver.returning(place.offset(), place.length) {
+                    giver.take_back(chunk);
+                }
+            }
+            _ => {}
         }
     }
 

@@ -1,5 +1,7 @@
 //! The sending end of a lane.
 
+use std::sync::Arc;
+
 use kestrel_core::{
     memory::Piece,
     ring::{
@@ -14,8 +16,10 @@ use kestrel_core::{
 };
 
 use super::{
-    CHUNK_WORD, CHUNKED, ChunkPlace, FILLED_IN_SIGHT, LINES, LaneError, RESERVED_LINES, SPILL_MAX,
-    SPILL_PIECE, SPILLED, claims, leases, parts,
+    CHUNK_WORD, CHUNKED, ChunkPlace, FILLED_IN_SIGHT, LINES, LaneError, Owner, RESERVED_LINES,
+    ReceiveLane, SPILL_MAX, SPILL_PIECE, SPILLED, claims,
+    given::{self, GIVEN_BYTES, Giver},
+    leases, parts,
 };
 use crate::{
     chunk::{ChunkPool, Grant, Loan},
@@ -38,7 +42,17 @@ pub struct SendLane {
     answered: u32,
     /// Who receives.
     pub peer: PeerIdentity,
-    memory: LaneMemory,
+    giver: Arc<Giver>,
+}
+
+/// What a sender has besides its lane.
+pub struct Means<'a> {
+    /// The endpoint's chunks.
+    pub pool: &'a mut ChunkPool,
+    /// How it copies.
+    pub copier: &'a Copier,
+    /// The lane the other way, whose chunks may be here.
+    pub other_way: Option<&'a ReceiveLane>,
 }
 
 impl SendLane {
@@ -55,8 +69,9 @@ impl SendLane {
         let producer = unsafe { LaneProducer::new(lines, LINES, control) };
         let asymmetric = peer.asymmetric && crate::barrier::asymmetric();
         let own = own_chunk_bytes.and_then(|bytes| ChunkPool::of_lane(&memory, bytes));
+        let giver = Arc::new(Giver::new(memory, own.as_ref()));
         let loan = Loan::default();
-        SendLane { producer, own, loan, bell, asymmetric, answered: 0, peer, memory }
+        SendLane { producer, own, loan, bell, asymmetric, answered: 0, peer, giver }
     }
 
     /// How much of `wanted` bytes of payload one packet can carry now.
@@ -93,32 +108,40 @@ impl SendLane {
 
     fn refresh(&mut self, pool: &mut ChunkPool) -> Result<(), LaneError> {
         self.producer.refresh()?;
-        let pool = self.own.as_mut().unwrap_or(pool);
+        let pool = match &mut self.own {
+            Some(own) => {
+                self.giver.collect(own);
+                own
+            }
+            None => pool,
+        };
         pool.take_back(&mut self.loan, self.producer.head());
         Ok(())
     }
 
-    fn place(&mut self, pool: &mut ChunkPool, length: usize) -> Option<Grant> {
-        if self.own.is_some() {
-            self.memory.make_chunk_pages();
+    fn place(&mut self, pool: &mut ChunkPool, length: usize) -> Option<(ChunkPlace, *mut u8)> {
+        let owner = if self.own.is_some() { Owner::Lane } else { Owner::Pool };
+        if owner == Owner::Lane {
+            self.giver.memory().make_chunk_pages();
         }
         let pool = self.own.as_mut().unwrap_or(pool);
-        pool.place(&mut self.loan, length, self.producer.position())
+        let Grant { start, grain } =
+            pool.place(&mut self.loan, length, self.producer.position())?;
+        Some((ChunkPlace { grain, length, owner }, start))
     }
 
     /// Pushes a packet if there is room for it.
     #[inline(always)]
     pub fn push(
         &mut self,
-        pool: &mut ChunkPool,
-        copier: &Copier,
+        means: Means<'_>,
         head: Head,
         word: u64,
         words: &[u64],
         payload: Piece,
     ) -> Result<bool, LaneError> {
         if words.len() * 8 + payload.len() > INLINE_BYTES {
-            return self.push_outside(pool, copier, head, word, words, payload);
+            return self.push_outside(means, head, word, words, payload);
         }
         if !self.producer.has_room(1 + RESERVED_LINES)? {
             return Ok(false);
@@ -188,8 +211,7 @@ impl SendLane {
     #[inline(never)]
     fn push_outside(
         &mut self,
-        pool: &mut ChunkPool,
-        copier: &Copier,
+        means: Means<'_>,
         head: Head,
         word: u64,
         words: &[u64],
@@ -198,33 +220,55 @@ impl SendLane {
         if !self.producer.has_room(1 + RESERVED_LINES)? {
             return Ok(false);
         }
-        let mut place = self.place(pool, payload.len());
+        let Means { pool, copier, other_way } = means;
+        let mut place = self.place_to_and_fro(other_way, payload.len());
+        if place.is_none() {
+            place = self.place(pool, payload.len());
+        }
         if place.is_none() {
             self.refresh(pool)?;
             place = self.place(pool, payload.len());
         }
-        let Some(grant) = place else {
+        let Some((place, start)) = place else {
             // As in `room`: the others have all chunks, and may never give them back.
             if payload.len() <= SPILL_MAX && !self.loan.is_lent() {
                 return self.push_spilled(head, word, words, payload);
             }
             return Ok(false);
         };
-        let (grain, is_own) = (grant.grain, self.own.is_some());
-        let place = ChunkPlace { grain, length: payload.len(), is_own }.to_word();
         let head = Head { flags: head.flags | CHUNKED, ..head };
         if head.is_shown() {
-            self.put_words(word, words, place);
-            self.publish_and_fill(copier, head, grant.start, payload);
+            self.put_words(word, words, place.to_word());
+            self.publish_and_fill(copier, head, start, payload);
             return Ok(true);
         }
-        // SAFETY: the grant is for this many bytes of our own pool, and the piece
-        // is the application's for as long; they cannot overlap.
-        unsafe { copier.copy_in(grant.start, payload.as_ptr(), payload.len()) };
+        // SAFETY: the place is for this many bytes, and the piece is the application's for as long;
+        // they cannot overlap.
+        unsafe { copier.copy_in(start, payload.as_ptr(), payload.len()) };
         // The line comes last: in a stream the receiver asks for it meanwhile.
-        self.put_words(word, words, place);
+        self.put_words(word, words, place.to_word());
         self.publish(head, 1);
         Ok(true)
+    }
+
+    /// A chunk that came from the receiver, or one that may come back with the answer.
+    fn place_to_and_fro(
+        &mut self,
+        other_way: Option<&ReceiveLane>,
+        length: usize,
+    ) -> Option<(ChunkPlace, *mut u8)> {
+        if length > GIVEN_BYTES {
+            return None;
+        }
+        if let Some((grain, start)) = other_way.and_then(ReceiveLane::take_kept) {
+            return Some((ChunkPlace { grain, length, owner: Owner::Returned }, start.as_ptr()));
+        }
+        let own = self.own.as_mut()?;
+        self.giver.collect(own);
+        let grain = self.giver.give(own)?;
+        self.giver.memory().make_chunk_pages();
+        let start = given::place(self.giver.memory(), grain);
+        Some((ChunkPlace { grain, length, owner: Owner::Given }, start.as_ptr()))
     }
 
     #[inline(always)]
@@ -248,7 +292,7 @@ impl SendLane {
             // SAFETY: the chunk was granted for the payload, of which this is a part, and the piece
             // is the application's for as long; they cannot overlap.
             unsafe { copier.copy_in(start.add(done), part.as_ptr(), part.len()) };
-            super::filling(&self.memory).fill(index, position);
+            super::filling(self.giver.memory()).fill(index, position);
             done = end;
         }
         self.answer_wish();
@@ -301,13 +345,19 @@ impl SendLane {
 
     /// Where both ends claim what they copy together.
     pub fn claims(&self) -> &Claims {
-        claims(&self.memory)
+        claims(self.giver.memory())
     }
 
     /// What the receiver lends us of its memory.
     #[inline(always)]
     pub fn leases(&self) -> &Leases {
-        leases(&self.memory)
+        leases(self.giver.memory())
+    }
+
+    /// What this side has given of the lane.
+    #[inline(always)]
+    pub(super) fn giver(&self) -> &Arc<Giver> {
+        &self.giver
     }
 
     /// Gives the pool back what the lane has of it.

@@ -44,7 +44,7 @@ use crate::{
     chunk::ChunkPool,
     cma::PeerMemory,
     copy::Copier,
-    lane::{LaneError, ReceiveLane, SendLane},
+    lane::{self, LaneError, Means, ReceiveLane, SendLane},
     process::ProcessId,
     station::{Station, StationEvent},
 };
@@ -258,14 +258,15 @@ impl Transport for ShmTransport {
         words: &[u64],
         payload: Piece,
     ) -> bool {
-        let Some(lane) = self.peers.get_mut(peer as usize).and_then(|peer| peer.send.as_mut())
-        else {
+        let Some(Peer { send: Some(lane), receive, .. }) = self.peers.get_mut(peer as usize) else {
             return false;
         };
         if head.kind == Kind::Bye as u8 {
             return lane.push_last(head).unwrap_or(false);
         }
-        match lane.push(&mut self.pool, &self.copier, head, word, words, payload) {
+        let (pool, copier) = (&mut self.pool, &self.copier);
+        let means = Means { pool, copier, other_way: receive.as_deref() };
+        match lane.push(means, head, word, words, payload) {
             Ok(pushed) => pushed,
             Err(error) => {
                 self.broke(peer, error);
@@ -287,10 +288,12 @@ impl Transport for ShmTransport {
     #[inline(always)]
     fn arrival(&mut self) -> Option<Arrival> {
         let (active, head) = self.find_speaking()?;
+        // The first packet after a silence is likely to be answered; one whose chunk goes to and fro,
+        // in that chunk.
         if self.streak == 1
+            && !(self.lane_chunks && lane::lies_in_chunk(head))
             && let Some(lane) = &self.peers[active.peer as usize].send
         {
-            // The first packet after a silence is likely to be answered.
             lane.prepare_payload(&self.pool);
         }
         self.take(active, head)

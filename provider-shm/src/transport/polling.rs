@@ -40,8 +40,10 @@ impl ShmTransport {
 
     #[inline(never)]
     fn take_other(&mut self, Active { peer, mut lane }: Active, head: Head) -> Option<usize> {
+        let other_way = self.peers[peer as usize].send.as_ref();
         // SAFETY: as in `take`.
-        unsafe { lane.as_mut() }.next(head).map_err(|error| self.broke(peer, error)).ok()
+        let next = unsafe { lane.as_mut() }.next(head, other_way);
+        next.map_err(|error| self.broke(peer, error)).ok()
     }
 
     /// The next active lane that has a packet, and the packet's head.

@@ -78,7 +78,8 @@ fn lanes_that_never_spoke_cost_a_poll_no_more_than_the_few_that_are_always_looke
     let mut pool = ChunkPool::new(&memory, 4096);
     let copier = Copier::choose("memcpy").unwrap();
     let head = Head::new(Kind::Eager, 0);
-    assert!(sender.push(&mut pool, &copier, head, 5, &[], Piece::EMPTY).unwrap());
+    let means = Means { pool: &mut pool, copier: &copier, other_way: None };
+    assert!(sender.push(means, head, 5, &[], Piece::EMPTY).unwrap());
     let polls = (1..).find(|_| {
         let arrival = transport.arrival();
         arrival.is_some_and(|arrival| arrival.peer == 77 && arrival.word == 5)
