@@ -145,14 +145,19 @@ impl ChunkPool {
         open.last = position;
         loan.current = Some(open);
         debug_assert!(offset + length <= self.count * self.chunk_bytes);
-        // SAFETY: the chunk's number came from the pool, so the offset is inside it.
-        let start = unsafe { self.start.add(offset) }.as_ptr();
-        Some(Grant { start, grain: (offset / GRAIN) as u32 })
+        Some(self.grant(offset))
     }
 
-    /// A whole chunk, apart from those that are lent.
-    pub fn take_alone(&mut self) -> Option<u32> {
-        self.free.pop_front()
+    fn grant(&self, offset: usize) -> Grant {
+        // SAFETY: a chunk's number came from the pool, so the offset is inside it.
+        let start = unsafe { self.start.add(offset) }.as_ptr();
+        Grant { start, grain: (offset / GRAIN) as u32 }
+    }
+
+    /// A whole chunk, apart from those that are lent: its number, and where it is.
+    pub fn take_alone(&mut self) -> Option<(u32, Grant)> {
+        let chunk = self.free.pop_front()?;
+        Some((chunk, self.grant(chunk as usize * self.chunk_bytes)))
     }
 
     /// A chunk that [`Self::take_alone`] took comes back, and is the next to be used.

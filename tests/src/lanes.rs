@@ -1,6 +1,6 @@
 //! Lanes without an endpoint, for tests that look at what is in them.
 
-use std::{ptr::NonNull, time::Instant};
+use std::ptr::NonNull;
 
 use kestrel_core::{
     memory::Piece,
@@ -13,7 +13,7 @@ use kestrel_shm::{
     lane::{LaneError, Means, ReceiveLane, SendLane},
 };
 
-use crate::{scale::PATIENCE, station};
+use crate::station;
 
 /// Words of a lane that every lane uses.
 pub const LANE_WORDS: usize = LANE_HEAD_BYTES / 8;
@@ -61,23 +61,15 @@ pub fn open(pool_bytes: usize) -> (PoolMemory, Station) {
 /// Connects two stations one way.
 pub fn connect(from: &Station, to: &Station) -> Connected {
     from.connect(1, to.address());
-    let StationEvent::Connected { lane: memory, bell, peer, .. } = wait(from) else { panic!() };
-    let StationEvent::Incoming { lane, pool, bell: theirs, peer: sender } = wait(to) else {
+    let next_event = |station| station::next_event(station).expect("they connect");
+    let StationEvent::Connected { lane: memory, bell, peer, .. } = next_event(from) else {
+        panic!()
+    };
+    let StationEvent::Incoming { lane, pool, bell: theirs, peer: sender } = next_event(to) else {
         panic!()
     };
     let receive = ReceiveLane::new(lane, pool, theirs, sender);
     Connected { memory, receive, bell, peer }
-}
-
-fn wait(station: &Station) -> StationEvent {
-    let deadline = Instant::now() + PATIENCE;
-    while Instant::now() < deadline {
-        if let Some(event) = station.next_event() {
-            return event;
-        }
-        std::thread::yield_now();
-    }
-    panic!("nothing happens");
 }
 
 /// One of two that speak with each other.

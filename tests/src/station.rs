@@ -1,9 +1,12 @@
 //! Stations without an endpoint, for tests that play a peer themselves.
 
-use std::net::IpAddr;
+use std::{
+    net::IpAddr,
+    time::{Duration, Instant},
+};
 
 use kestrel_core::transport::Service;
-use kestrel_shm::{PoolMemory, StationOptions};
+use kestrel_shm::{PoolMemory, Station, StationEvent, StationOptions};
 
 use crate::scale::PATIENCE;
 
@@ -20,4 +23,16 @@ pub fn options(pool_bytes: usize) -> StationOptions {
         connect_timeout: PATIENCE,
         cma: false,
     }
+}
+
+/// The next event, if there is one before patience ends.
+pub fn next_event(station: &Station) -> Option<StationEvent> {
+    let deadline = Instant::now() + PATIENCE;
+    while Instant::now() < deadline {
+        if let Some(event) = station.next_event() {
+            return Some(event);
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    None
 }

@@ -10,8 +10,8 @@
 //!
 //! Many callers give the core away themselves: an MPI does so between its polls when it has more
 //! ranks than cores. A second yield would only send it through everybody else again: broadcasts
-//! among four ranks on two cores took twice as long. So in company a poller looks whether others
-//! ran since its last poll, and leaves the yielding to its caller if they did.
+//! among four ranks on two cores took twice as long. So in company a poller looks now and then
+//! whether others ran since its last yield, and leaves the yielding to its caller as long as they do.
 
 use std::time::{Duration, Instant};
 
@@ -145,16 +145,11 @@ fn nanoseconds(duration: Duration) -> u64 {
     duration.as_nanos() as u64
 }
 
-/// A clock. Units: nanoseconds.
-fn now() -> u64 {
-    read(ClockId::Monotonic)
-}
-
 /// How long this thread has not run, counted from some moment. Units: nanoseconds.
 ///
 /// Cost: a system call.
 fn off_core() -> u64 {
-    now().saturating_sub(read(ClockId::ThreadCPUTime))
+    read(ClockId::Monotonic).saturating_sub(read(ClockId::ThreadCPUTime))
 }
 
 fn read(clock: ClockId) -> u64 {

@@ -15,12 +15,11 @@
 
 use std::{
     cell::Cell,
-    ptr::NonNull,
     sync::atomic::{AtomicU32, Ordering::Relaxed},
 };
 
 use crate::{
-    chunk::{ChunkPool, GRAIN},
+    chunk::{ChunkPool, Grant},
     region::{LANE_CHUNK_BYTES, LaneMemory},
 };
 
@@ -58,16 +57,21 @@ impl Giver {
         &self.memory
     }
 
-    /// Takes a chunk of `pool` to give it away. Returns its grain, unless there is none to give.
-    pub(super) fn give(&self, pool: &mut ChunkPool) -> Option<u32> {
-        let chunk_bytes = self.chunk_bytes?;
+    /// Whether its chunks are given at all.
+    #[inline(always)]
+    pub(super) fn gives(&self) -> bool {
+        self.chunk_bytes.is_some()
+    }
+
+    /// Takes a chunk of `pool` to give it away, unless there is none to give.
+    pub(super) fn give(&self, pool: &mut ChunkPool) -> Option<Grant> {
         let away = self.away.load(Relaxed);
-        if away.count_ones() as usize >= GIVEN_MAX {
+        if !self.gives() || away.count_ones() as usize >= GIVEN_MAX {
             return None;
         }
-        let chunk = pool.take_alone()?;
+        let (chunk, grant) = pool.take_alone()?;
         self.away.store(away | 1 << chunk, Relaxed);
-        Some(chunk * (chunk_bytes / GRAIN) as u32)
+        Some(grant)
     }
 
     /// Puts those that have come back into `pool`, where they are the next to be taken.
@@ -84,8 +88,12 @@ impl Giver {
         self.back.store(0, Relaxed);
     }
 
-    /// Which chunk the receiver says it answers in, if that is its.
-    pub(super) fn returning(&self, offset: usize, length: usize) -> Option<u32> {
+    /// Whether the receiver may have answered there.
+    pub(super) fn is_away(&self, offset: usize, length: usize) -> bool {
+        self.chunk_away(offset, length).is_some()
+    }
+
+    fn chunk_away(&self, offset: usize, length: usize) -> Option<u32> {
         let chunk_bytes = self.chunk_bytes?;
         let chunk = (offset / chunk_bytes) as u32;
         let fits = offset.is_multiple_of(chunk_bytes)
@@ -94,8 +102,9 @@ impl Giver {
         (fits && self.away.load(Relaxed) & 1 << chunk != 0).then_some(chunk)
     }
 
-    /// What came back in `chunk` has been read.
-    pub(super) fn take_back(&self, chunk: u32) {
+    /// What came back there has been read.
+    pub(super) fn take_back(&self, offset: usize, length: usize) {
+        let Some(chunk) = self.chunk_away(offset, length) else { return };
         self.away.store(self.away.load(Relaxed) & !(1 << chunk), Relaxed);
         self.back.store(self.back.load(Relaxed) | 1 << chunk, Relaxed);
     }
@@ -130,12 +139,4 @@ impl Kept {
         self.count.set(left);
         Some(grain)
     }
-}
-
-/// Where a grain of a lane's own chunks lies, and what is there.
-pub(super) fn place(memory: &LaneMemory, grain: u32) -> NonNull<u8> {
-    let offset = grain as usize * GRAIN;
-    debug_assert!(offset < LANE_CHUNK_BYTES);
-    // SAFETY: grains are checked against the chunks' memory before they are kept or given.
-    unsafe { memory.chunks().add(offset) }
 }

@@ -71,7 +71,7 @@ const _: () = assert!(80 + 1 + RESERVED_LINES as usize + LINES / 4 <= LINES);
 
 /// Whether the payload of a packet with that head lies in a chunk.
 #[inline(always)]
-pub fn lies_in_chunk(head: Head) -> bool {
+fn lies_in_chunk(head: Head) -> bool {
     head.flags & CHUNKED != 0
 }
 

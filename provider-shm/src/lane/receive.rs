@@ -12,12 +12,13 @@ use kestrel_core::{
 };
 
 use super::{
-    CHUNK_WORD, CHUNKED, ChunkPlace, FILLED_IN_SIGHT, LINES, LaneError, Owner, PREFETCH_AHEAD,
-    SPILL_MAX, SPILLED, SendLane, claims, filling,
-    given::{self, GIVEN_BYTES, Giver, Kept},
-    parts,
+    CHUNK_WORD, ChunkPlace, FILLED_IN_SIGHT, LINES, LaneError, Owner, PREFETCH_AHEAD, SPILL_MAX,
+    SPILLED, SendLane, claims, filling,
+    given::{GIVEN_BYTES, Giver, Kept},
+    lies_in_chunk, parts,
 };
 use crate::{
+    chunk::{GRAIN, Grant},
     copy::Copier,
     doorbell::Doorbell,
     region::{LANE_CHUNK_BYTES, LaneMemory, PoolView},
@@ -143,7 +144,7 @@ impl ReceiveLane {
             self.lines = 1 + length.div_ceil(CONTINUATION_BYTES) as u64;
             return Ok(length);
         }
-        if head.flags & CHUNKED != 0 {
+        if lies_in_chunk(head) {
             self.in_sight = head.flags & FILLED_IN_SIGHT != 0;
             return self.next_in_chunk(other_way);
         }
@@ -163,7 +164,7 @@ impl ReceiveLane {
             Owner::Given => (LANE_CHUNK_BYTES, length.max(GIVEN_BYTES)),
             Owner::Returned => {
                 let giver = other_way.map(SendLane::giver);
-                let giver = giver.filter(|giver| giver.returning(offset, length).is_some());
+                let giver = giver.filter(|giver| giver.is_away(offset, length));
                 let giver = giver.ok_or(LaneError::NotGiven { offset, length })?;
                 if !self.giver.as_ref().is_some_and(|known| Arc::ptr_eq(known, giver)) {
                     self.giver = Some(Arc::clone(giver));
@@ -185,11 +186,12 @@ impl ReceiveLane {
         Ok(length)
     }
 
-    /// A chunk that was given with a packet from here, for an answer of up to [`GIVEN_BYTES`]: its
-    /// grain, and where it lies.
-    pub(super) fn take_kept(&self) -> Option<(u32, NonNull<u8>)> {
+    /// A chunk that was given with a packet from here, for an answer of up to [`GIVEN_BYTES`].
+    pub(super) fn take_kept(&self) -> Option<Grant> {
         let grain = self.kept.take()?;
-        Some((grain, given::place(&self.memory, grain)))
+        // SAFETY: `next` checked that the chunk is all within the lane's own.
+        let start = unsafe { self.memory.chunks().add(grain as usize * GRAIN) }.as_ptr();
+        Some(Grant { start, grain })
     }
 
     /// How much of the payload of the packet that `next` measured is in its place by now.
@@ -235,7 +237,7 @@ impl ReceiveLane {
                 let length = to.len().min(place.length.saturating_sub(offset));
                 let Some(chunks) = self.chunks_of(place.owner) else { return };
                 // SAFETY: `next` checked the chunk against the mapping, which lives as
-                // long as the lane; the piece is writable until its operation
+                // long as the lane or what it has of the other; the piece is writable until its operation
                 // completes; `length` is within both. The sender's pool is not written to.
                 unsafe {
                     let from = chunks.as_ptr().add(place.offset() + offset);
@@ -295,11 +297,7 @@ impl ReceiveLane {
     fn change_hands(&self, place: ChunkPlace) {
         match (place.owner, &self.giver) {
             (Owner::Given, _) => self.kept.keep(place.grain),
-            (Owner::Returned, Some(giver)) => {
-                if let Some(chunk) = giver.returning(place.offset(), place.length) {
-                    giver.take_back(chunk);
-                }
-            }
+            (Owner::Returned, Some(giver)) => giver.take_back(place.offset(), place.length),
             _ => {}
         }
     }

@@ -18,8 +18,8 @@ use kestrel_core::{
 use super::{
     CHUNK_WORD, CHUNKED, ChunkPlace, FILLED_IN_SIGHT, LINES, LaneError, Owner, RESERVED_LINES,
     ReceiveLane, SPILL_MAX, SPILL_PIECE, SPILLED, claims,
-    given::{self, GIVEN_BYTES, Giver},
-    leases, parts,
+    given::{GIVEN_BYTES, Giver},
+    leases, lies_in_chunk, parts,
 };
 use crate::{
     chunk::{ChunkPool, Grant, Loan},
@@ -119,15 +119,13 @@ impl SendLane {
         Ok(())
     }
 
-    fn place(&mut self, pool: &mut ChunkPool, length: usize) -> Option<(ChunkPlace, *mut u8)> {
+    fn place(&mut self, pool: &mut ChunkPool, length: usize) -> Option<(Owner, Grant)> {
         let owner = if self.own.is_some() { Owner::Lane } else { Owner::Pool };
         if owner == Owner::Lane {
             self.giver.memory().make_chunk_pages();
         }
         let pool = self.own.as_mut().unwrap_or(pool);
-        let Grant { start, grain } =
-            pool.place(&mut self.loan, length, self.producer.position())?;
-        Some((ChunkPlace { grain, length, owner }, start))
+        Some((owner, pool.place(&mut self.loan, length, self.producer.position())?))
     }
 
     /// Pushes a packet if there is room for it.
@@ -229,16 +227,17 @@ impl SendLane {
             self.refresh(pool)?;
             place = self.place(pool, payload.len());
         }
-        let Some((place, start)) = place else {
+        let Some((owner, Grant { start, grain })) = place else {
             // As in `room`: the others have all chunks, and may never give them back.
             if payload.len() <= SPILL_MAX && !self.loan.is_lent() {
                 return self.push_spilled(head, word, words, payload);
             }
             return Ok(false);
         };
+        let place = ChunkPlace { grain, length: payload.len(), owner }.to_word();
         let head = Head { flags: head.flags | CHUNKED, ..head };
         if head.is_shown() {
-            self.put_words(word, words, place.to_word());
+            self.put_words(word, words, place);
             self.publish_and_fill(copier, head, start, payload);
             return Ok(true);
         }
@@ -246,7 +245,7 @@ impl SendLane {
         // they cannot overlap.
         unsafe { copier.copy_in(start, payload.as_ptr(), payload.len()) };
         // The line comes last: in a stream the receiver asks for it meanwhile.
-        self.put_words(word, words, place.to_word());
+        self.put_words(word, words, place);
         self.publish(head, 1);
         Ok(true)
     }
@@ -256,19 +255,18 @@ impl SendLane {
         &mut self,
         other_way: Option<&ReceiveLane>,
         length: usize,
-    ) -> Option<(ChunkPlace, *mut u8)> {
+    ) -> Option<(Owner, Grant)> {
         if length > GIVEN_BYTES {
             return None;
         }
-        if let Some((grain, start)) = other_way.and_then(ReceiveLane::take_kept) {
-            return Some((ChunkPlace { grain, length, owner: Owner::Returned }, start.as_ptr()));
+        if let Some(grant) = other_way.and_then(ReceiveLane::take_kept) {
+            return Some((Owner::Returned, grant));
         }
         let own = self.own.as_mut()?;
         self.giver.collect(own);
-        let grain = self.giver.give(own)?;
+        let grant = self.giver.give(own)?;
         self.giver.memory().make_chunk_pages();
-        let start = given::place(self.giver.memory(), grain);
-        Some((ChunkPlace { grain, length, owner: Owner::Given }, start.as_ptr()))
+        Some((Owner::Given, grant))
     }
 
     #[inline(always)]
@@ -331,9 +329,13 @@ impl SendLane {
         self.producer.prepare();
     }
 
-    /// The same for where a payload would lie, whose lines nobody polls.
+    /// The same for where the payload of an answer to a packet with `head` would lie, whose lines nobody
+    /// polls: unless that is in the packet's own chunk.
     #[inline(always)]
-    pub fn prepare_payload(&self, pool: &ChunkPool) {
+    pub fn prepare_payload(&self, pool: &ChunkPool, head: Head) {
+        if lies_in_chunk(head) && self.giver.gives() {
+            return;
+        }
         self.own.as_ref().unwrap_or(pool).prepare(&self.loan);
     }
 

@@ -44,7 +44,7 @@ use crate::{
     chunk::ChunkPool,
     cma::PeerMemory,
     copy::Copier,
-    lane::{self, LaneError, Means, ReceiveLane, SendLane},
+    lane::{LaneError, Means, ReceiveLane, SendLane},
     process::ProcessId,
     station::{Station, StationEvent},
 };
@@ -288,13 +288,11 @@ impl Transport for ShmTransport {
     #[inline(always)]
     fn arrival(&mut self) -> Option<Arrival> {
         let (active, head) = self.find_speaking()?;
-        // The first packet after a silence is likely to be answered; one whose chunk goes to and fro,
-        // in that chunk.
         if self.streak == 1
-            && !(self.lane_chunks && lane::lies_in_chunk(head))
             && let Some(lane) = &self.peers[active.peer as usize].send
         {
-            lane.prepare_payload(&self.pool);
+            // The first packet after a silence is likely to be answered.
+            lane.prepare_payload(&self.pool, head);
         }
         self.take(active, head)
     }

@@ -8,19 +8,17 @@ use std::{
 };
 
 use kestrel_core::{ring::lane::WISH_CLOSED, wire};
-use kestrel_shm::{
-    Doorbell, LANE_BYTES, LANE_HEAD_BYTES, LaneMemory, Station, StationEvent, StationOptions,
+use kestrel_shm::{Doorbell, LANE_BYTES, LaneMemory, Station, StationEvent, StationOptions};
+use kestrel_tests::{
+    lanes::{self, LANE_WORDS, LINES, LINES_FROM},
+    process::say,
+    random::Random,
+    station::{self, next_event},
 };
-use kestrel_tests::{process::say, random::Random, scale::PATIENCE, station};
 
 use super::GARBAGE_TAG;
 
-/// Lines start here in a lane; what is before is the receiver's. Units: bytes.
-const LINES_OFFSET: usize = 4096;
-const LINES: u64 = 128;
 const WORDS: usize = LANE_BYTES / 8;
-/// Those that say something; behind them are chunks.
-const HEAD_WORDS: usize = LANE_HEAD_BYTES / 8;
 const POOL_BYTES: usize = 64 << 10;
 /// How long each round lasts, and one that floods.
 const ROUND: Duration = Duration::from_millis(12);
@@ -48,7 +46,7 @@ impl Words {
     }
 
     fn line(&self, position: u64, index: usize) -> &AtomicU64 {
-        self.word(LINES_OFFSET / 8 + (position % LINES) as usize * 8 + index)
+        self.word(LINES_FROM + (position % LINES) as usize * 8 + index)
     }
 
     /// Publishes a line with a right stamp, and moves on by `lines`.
@@ -85,7 +83,7 @@ fn nasty(random: &mut Random) -> u64 {
         2 => 1 << random.below(64),
         3 => random.below(256),
         4 => random.below(1 << 20),
-        5 => random.below(4) << 32 | random.below(2) << 31 | random.below(64),
+        5 => lanes::place(random.below(4), random.below(4) * 64, random.below(64)),
         6 => GARBAGE_TAG + random.below(100),
         7 => 1 << 63 | random.below(1 << 16),
         _ => random.number(),
@@ -130,7 +128,7 @@ impl Attacker {
 
     fn random_words(&mut self) {
         for _ in 0..256 {
-            let words = if self.random.once_in(4) { WORDS } else { HEAD_WORDS };
+            let words = if self.random.once_in(4) { WORDS } else { LANE_WORDS };
             let (index, word) = (self.random.below(words as u64) as usize, nasty(&mut self.random));
             self.out.word(index).store(word, Ordering::Relaxed);
             for lane in &self.back {
@@ -249,17 +247,6 @@ impl Attacker {
             self.out.publish(meta(1, flags, 0), words, 1);
         }
     }
-}
-
-fn next_event(station: &Station) -> Option<StationEvent> {
-    let deadline = Instant::now() + PATIENCE;
-    while Instant::now() < deadline {
-        if let Some(event) = station.next_event() {
-            return Some(event);
-        }
-        std::thread::sleep(Duration::from_micros(200));
-    }
-    None
 }
 
 /// Waits until there is a lane to the victim; lanes from it are kept.
