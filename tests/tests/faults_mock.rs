@@ -40,6 +40,32 @@ fn tight() -> MockOptions {
     }
 }
 
+/// Two manners of moving a message take turns until it is known which is faster: packets are tried as
+/// they will go, in sight of who waits for them.
+#[test]
+fn packets_are_tried_in_sight() {
+    const LENGTH: usize = 12 << 10;
+    // Fewer than a comparison takes.
+    const TURNS: u64 = 20;
+    let defaults = MockOptions::default();
+    let limits = Limits { short: 1 << 10, contested: true, ..defaults.limits };
+    let bed = bed_with(MockOptions { limits, read_remote: true, ..defaults });
+    let world = bed.world(2);
+    for turn in 0..2 * TURNS {
+        let (from, to) = ((turn % 2) as usize, (1 - turn % 2) as usize);
+        world.nodes[to].receive(LENGTH, Some(1), turn);
+        world.nodes[from].send(pattern(turn, LENGTH), to as u64, Some(1), turn);
+        same(&world.received(to).good().returned.unwrap(), &pattern(turn, LENGTH), "a turn");
+        world.sent(from).good();
+    }
+    for node in &world.nodes {
+        let address = node.endpoint.address();
+        let read = bed.provider.copied(address).0 / LENGTH;
+        let shown = bed.provider.shown(address);
+        assert!(read >= 8 && shown >= 8 && read + shown >= TURNS as usize - 1, "{read} {shown}");
+    }
+}
+
 const LENGTHS: [usize; 4] = [8, 300, 9_000, 200_000];
 
 #[test]

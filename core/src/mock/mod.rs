@@ -14,6 +14,7 @@ mod key;
 mod lane;
 mod peer;
 mod provider;
+mod pushes;
 
 use bell::MockBell;
 use event::{Event, What};
@@ -21,6 +22,7 @@ use foreign::Copies;
 use groups::{Groups, Joined};
 use lane::{Lane, Packet};
 use peer::Peer;
+use pushes::Pushes;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -107,8 +109,7 @@ struct Station {
     /// Threads that sleep, or are about to.
     armed: AtomicUsize,
     dead: AtomicBool,
-    /// Pushes to it that will find no room.
-    blocked: AtomicUsize,
+    pushes: Pushes,
     /// What it reads of others' memory, and writes to it.
     reads: Copies,
     writes: Copies,
@@ -141,12 +142,6 @@ impl Station {
                 false
             }
         }
-    }
-
-    /// Whether this push finds the way blocked.
-    fn blocks(&self) -> bool {
-        let one_less = |left: usize| left.checked_sub(1);
-        self.blocked.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok()
     }
 }
 
@@ -292,7 +287,7 @@ impl Transport for MockTransport {
             return Room::Full;
         };
         let full = lock(&lane.queue).packets.len() >= self.options.lane_packets;
-        if full || lane.to.blocks() {
+        if full || lane.to.pushes.blocks() {
             return Room::Full;
         }
         let fragment = self.options.limits.fragment.min(self.options.room_bytes);
@@ -314,7 +309,7 @@ impl Transport for MockTransport {
             return true;
         }
         let last = head.kind == Kind::Bye as u8;
-        if !last && lane.to.blocks() {
+        if !last && lane.to.pushes.blocks() {
             return false;
         }
         let mut queue = lock(&lane.queue);
@@ -328,6 +323,7 @@ impl Transport for MockTransport {
         assert!(payload.len() <= longest, "a packet of {} bytes", payload.len());
         payload.append_to(&mut packet.payload);
         queue.packets.push_back(packet);
+        lane.to.pushes.note(head, payload.len());
         drop(queue);
         if lane.to.armed.load(Ordering::SeqCst) > 0 {
             lane.to.bell.ring();

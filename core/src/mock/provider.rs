@@ -21,8 +21,14 @@ impl MockProvider {
     /// The next `count` pushes to `address` find no room.
     pub fn block(&self, address: Address, count: usize) {
         if let Some(station) = lock(&self.network).stations.get(&address) {
-            station.blocked.store(count, Ordering::Relaxed);
+            station.pushes.block(count);
         }
+    }
+
+    /// Packets on their way to `address` whose receiver could see their payload come.
+    pub fn shown(&self, address: Address) -> usize {
+        let network = lock(&self.network);
+        network.stations.get(&address).map_or(0, |station| station.pushes.shown())
     }
 
     /// After so many more reads of others' memory, and writes to it, the endpoint at `address` is
@@ -84,7 +90,7 @@ impl Provider for MockProvider {
             bell: MockBell::new()?,
             armed: AtomicUsize::new(0),
             dead: AtomicBool::new(false),
-            blocked: AtomicUsize::new(0),
+            pushes: Pushes::default(),
             reads: Copies::default(),
             writes: Copies::default(),
             events: Mutex::default(),

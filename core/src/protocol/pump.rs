@@ -183,7 +183,7 @@ impl<T: Transport> Engine<T> {
         send.run = run;
         if manner != Manner::Direct && run.is_some() {
             // Reading ends with the receiver's word: packets are timed until the same moment.
-            send.flags |= Flags::MATCH_COMPLETE;
+            send.flags |= Flags::DELIVERY_COMPLETE;
         }
         manner == Manner::Direct
     }
