@@ -64,6 +64,13 @@ struct Open {
     last: u64,
 }
 
+impl Grant {
+    /// Where it is in the pool. Units: bytes.
+    pub fn offset(&self) -> usize {
+        self.grain as usize * GRAIN
+    }
+}
+
 impl ChunkPool {
     /// All of `memory`, in chunks of `chunk_bytes` (a multiple of [`GRAIN`]).
     pub fn new(memory: &PoolMemory, chunk_bytes: usize) -> ChunkPool {

@@ -20,6 +20,7 @@ use crate::{
     doorbell::Doorbell,
     fork_guard,
     group_table::GroupTables,
+    lane::OwnChunks,
     lcore,
     region::PoolMemory,
     station::{Station, StationOptions},
@@ -49,7 +50,7 @@ pub struct ShmOptions {
     pub chunk_count: usize,
     /// Which copy routines: `auto`, or as [`Copier::choose`] names them.
     pub copy: String,
-    /// Whether lanes have chunks of their own, whose lines the receiver hands back.
+    /// What goes through chunks that lanes have of their own.
     pub lane_chunks: LaneChunks,
     /// Whether the kernel may copy between processes, and does where packets would be faster.
     pub cma: CmaPolicy,
@@ -89,8 +90,7 @@ impl From<&Config> for ShmOptions {
 pub struct ShmProvider {
     options: ShmOptions,
     copier: Copier,
-    /// Whether lanes have chunks of their own.
-    lane_chunks: bool,
+    lane_chunks: OwnChunks,
     generation: u32,
     groups: Arc<GroupTables>,
 }
@@ -114,9 +114,10 @@ impl ShmProvider {
         Ok(ShmProvider {
             copier,
             lane_chunks: match options.lane_chunks {
-                LaneChunks::Auto => copy::gains_by_lines_back(),
-                LaneChunks::On => true,
-                LaneChunks::Off => false,
+                LaneChunks::Auto if copy::gains_by_lines_back() => OwnChunks::All,
+                LaneChunks::On => OwnChunks::All,
+                LaneChunks::Auto | LaneChunks::Turns => OwnChunks::Turns,
+                LaneChunks::Off => OwnChunks::None,
             },
             options,
             generation: fork_guard::generation(),
@@ -139,7 +140,7 @@ impl Provider for ShmProvider {
         let bytes = self.options.chunk_bytes * self.options.chunk_count;
         let memory = PoolMemory::create(bytes)
             .map_err(|error| Unreachable { errno: Errno::NOMEM, reason: error.to_string() })?;
-        if self.lane_chunks && ChunkPool::fits_lane(self.options.chunk_bytes) {
+        if self.lane_chunks == OwnChunks::All && ChunkPool::fits_lane(self.options.chunk_bytes) {
             memory.leave_pages();
         }
         let pool = ChunkPool::new(&memory, self.options.chunk_bytes);

@@ -34,6 +34,8 @@ use thiserror::Error;
 pub const LANE_HEAD_BYTES: usize = 12 << 10;
 /// Bytes for chunks of the lane's own, behind them. They have pages when they are used at last.
 pub const LANE_CHUNK_BYTES: usize = 256 << 10;
+/// As many of them as two chunks that go to and fro take. Units: bytes.
+const LANE_CHUNK_BYTES_FIRST: usize = 64 << 10;
 /// Bytes of one lane.
 pub const LANE_BYTES: usize = LANE_HEAD_BYTES + LANE_CHUNK_BYTES;
 
@@ -133,6 +135,8 @@ fn populate(start: NonNull<u8>, bytes: usize) {
 /// The other side writes to it at any time: no reference into it may ever be made.
 pub struct LaneMemory {
     map: MmapRaw,
+    /// The pages of the chunks that are used first, and of all.
+    first_pages: Once,
     chunk_pages: Once,
 }
 
@@ -143,7 +147,7 @@ impl LaneMemory {
         fcntl_add_seals(&fd, size_seals())
             .map_err(|e| RegionError::Create { bytes: LANE_BYTES, source: e.into() })?;
         let map = MmapOptions::new().len(LANE_BYTES).map_raw(&fd).map_err(map_error(LANE_BYTES))?;
-        Ok((LaneMemory { map, chunk_pages: Once::new() }, fd))
+        Ok((LaneMemory::over(map), fd))
     }
 
     /// Maps the lane that a peer passed, if its size is sealed and exact.
@@ -153,7 +157,11 @@ impl LaneMemory {
             return Err(RegionError::LaneSize { have });
         }
         let map = MmapOptions::new().len(LANE_BYTES).map_raw(&fd).map_err(map_error(LANE_BYTES))?;
-        Ok(LaneMemory { map, chunk_pages: Once::new() })
+        Ok(LaneMemory::over(map))
+    }
+
+    fn over(map: MmapRaw) -> LaneMemory {
+        LaneMemory { map, first_pages: Once::new(), chunk_pages: Once::new() }
     }
 
     /// The first byte of `LANE_BYTES`, on a page boundary.
@@ -172,11 +180,15 @@ impl LaneMemory {
         unsafe { self.as_ptr().add(LANE_HEAD_BYTES) }
     }
 
-    /// Makes the pages of its chunks, and this side's way to them, the first time that it is called:
-    /// as [`PoolMemory::make_pages`].
+    /// Makes the pages of its chunks, as far as `end` at least, and this side's way to them, when it is
+    /// called first: as [`PoolMemory::make_pages`].
     #[inline(always)]
-    pub(crate) fn make_chunk_pages(&self) {
-        self.chunk_pages.call_once(|| populate(self.chunks(), LANE_CHUNK_BYTES));
+    pub(crate) fn make_chunk_pages(&self, end: usize) {
+        if end <= LANE_CHUNK_BYTES_FIRST {
+            self.first_pages.call_once(|| populate(self.chunks(), LANE_CHUNK_BYTES_FIRST));
+        } else {
+            self.chunk_pages.call_once(|| populate(self.chunks(), LANE_CHUNK_BYTES));
+        }
     }
 }
 
@@ -306,16 +318,27 @@ mod tests {
     use super::*;
 
     /// Units: 512 bytes.
-    fn blocks(pool: &PoolMemory) -> u64 {
-        fstat(pool.fd()).unwrap().st_blocks as u64
+    fn blocks(memory: BorrowedFd<'_>) -> u64 {
+        fstat(memory).unwrap().st_blocks as u64
+    }
+
+    #[test]
+    fn a_lane_that_is_spoken_on_in_turn_has_few_pages() {
+        let (lane, fd) = LaneMemory::create().unwrap();
+        let held = || blocks(fd.as_fd()) as usize * 512;
+        assert_eq!(held(), 0);
+        lane.make_chunk_pages(LANE_CHUNK_BYTES_FIRST);
+        assert_eq!(held(), LANE_CHUNK_BYTES_FIRST);
+        lane.make_chunk_pages(LANE_CHUNK_BYTES_FIRST + 1);
+        assert_eq!(held(), LANE_CHUNK_BYTES);
     }
 
     #[test]
     fn pages_are_made_at_once_or_left() {
         let [made, left] = std::array::from_fn(|_| PoolMemory::create(1 << 20).unwrap());
-        assert_eq!((blocks(&made), blocks(&left)), (0, 0));
+        assert_eq!((blocks(made.fd()), blocks(left.fd())), (0, 0));
         left.leave_pages();
         [&made, &left].into_iter().for_each(PoolMemory::make_pages);
-        assert_eq!((blocks(&made), blocks(&left)), ((1 << 20) / 512, 0));
+        assert_eq!((blocks(made.fd()), blocks(left.fd())), ((1 << 20) / 512, 0));
     }
 }

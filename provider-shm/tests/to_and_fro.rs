@@ -2,7 +2,10 @@
 
 use std::collections::VecDeque;
 
-use kestrel_shm::{LANE_CHUNK_BYTES, lane::LaneError};
+use kestrel_shm::{
+    LANE_CHUNK_BYTES,
+    lane::{LaneError, OwnChunks},
+};
 use kestrel_tests::{
     lanes::{self, GIVEN, LANE, POOL, RETURNED, Side, offset, owner, pair, place},
     scale::scaled,
@@ -10,12 +13,15 @@ use kestrel_tests::{
 use proptest::{
     collection::vec,
     prelude::{Strategy, any},
+    sample::select,
     test_runner::{Config, TestRunner},
 };
 
 const CHUNK: usize = 32 << 10;
 /// Chunks of a lane that may be the receiver's at a time.
 const GIVEN_MAX: usize = 2;
+/// Whose chunks are given.
+const GIVING: [OwnChunks; 2] = [OwnChunks::Turns, OwnChunks::All];
 
 fn content(seed: u8, length: usize) -> Vec<u8> {
     (0..length).map(|at| seed.wrapping_add((at * 31 / 7) as u8)).collect()
@@ -31,8 +37,9 @@ fn say(from: &mut Side, to: &mut Side, seed: u8, length: usize) -> (u64, u64) {
 
 #[test]
 fn an_answer_comes_in_the_chunk_that_was_read() {
-    for length in [49, 64, 1000, 4096, CHUNK / 2, CHUNK] {
-        let [mut one, mut other] = pair(CHUNK, true);
+    let lengths = [49, 64, 1000, 4096, CHUNK / 2, CHUNK].into_iter();
+    for (length, own) in lengths.flat_map(|length| GIVING.map(|own| (length, own))) {
+        let [mut one, mut other] = pair(CHUNK, own);
         let (_, first) = say(&mut one, &mut other, 0, length);
         assert_eq!(say(&mut other, &mut one, 1, length), (RETURNED, first));
         for turn in 2..100 {
@@ -45,7 +52,7 @@ fn an_answer_comes_in_the_chunk_that_was_read() {
 /// What was given for a short message is as long as for any.
 #[test]
 fn an_answer_may_be_longer_than_what_it_answers() {
-    let [mut one, mut other] = pair(CHUNK, true);
+    let [mut one, mut other] = pair(CHUNK, OwnChunks::All);
     let (_, first) = say(&mut one, &mut other, 0, 100);
     assert_eq!(say(&mut other, &mut one, 1, CHUNK), (RETURNED, first));
     assert_eq!(say(&mut one, &mut other, 2, CHUNK), (GIVEN, first));
@@ -54,19 +61,28 @@ fn an_answer_may_be_longer_than_what_it_answers() {
 
 #[test]
 fn a_receiver_that_never_answers_keeps_few() {
-    let [mut one, mut other] = pair(CHUNK, true);
-    let owners: Vec<u64> = (0..100).map(|turn| say(&mut one, &mut other, turn, CHUNK).0).collect();
-    assert_eq!(owners[..GIVEN_MAX], [GIVEN; GIVEN_MAX]);
-    assert!(owners[GIVEN_MAX..].iter().all(|&owner| owner == LANE));
-    // They come back, the oldest first, when it does; then it gives of its own.
-    let answers: Vec<u64> = (0..4).map(|turn| say(&mut other, &mut one, turn, CHUNK).0).collect();
-    assert_eq!(answers, [RETURNED, RETURNED, GIVEN, GIVEN]);
+    for (own, rest) in [(OwnChunks::All, LANE), (OwnChunks::Turns, POOL)] {
+        let [mut one, mut other] = pair(CHUNK, own);
+        let owners: Vec<u64> =
+            (0..100).map(|turn| say(&mut one, &mut other, turn, CHUNK).0).collect();
+        assert_eq!(owners[..GIVEN_MAX], [GIVEN; GIVEN_MAX]);
+        assert!(owners[GIVEN_MAX..].iter().all(|&owner| owner == rest));
+        // They come back, the oldest first, when it does; then it gives of its own.
+        let answers: Vec<u64> =
+            (0..4).map(|turn| say(&mut other, &mut one, turn, CHUNK).0).collect();
+        assert_eq!(answers, [RETURNED, RETURNED, GIVEN, GIVEN]);
+    }
 }
 
 #[test]
 fn short_chunks_and_those_of_a_pool_are_not_given() {
-    for (chunk_bytes, lane_chunks, expected) in [(CHUNK / 2, true, LANE), (CHUNK, false, POOL)] {
-        let [mut one, mut other] = pair(chunk_bytes, lane_chunks);
+    let cases = [
+        (CHUNK / 2, OwnChunks::All, LANE),
+        (CHUNK / 2, OwnChunks::Turns, POOL),
+        (CHUNK, OwnChunks::None, POOL),
+    ];
+    for (chunk_bytes, own, expected) in cases {
+        let [mut one, mut other] = pair(chunk_bytes, own);
         for turn in 0..20 {
             assert_eq!(say(&mut one, &mut other, turn, chunk_bytes).0, expected);
             assert_eq!(say(&mut other, &mut one, turn, chunk_bytes).0, expected);
@@ -83,8 +99,9 @@ fn whatever_the_order_each_message_arrives_as_it_was_sent() {
     let length =
         any::<usize>().prop_map(|raw| 49 + raw % if raw & 1 == 0 { 500 } else { CHUNK - 48 });
     let step = (any::<bool>(), any::<bool>(), any::<bool>(), length, any::<u8>());
-    let outcome = runner.run(&(any::<bool>(), vec(step, 1..400)), |(lane_chunks, steps)| {
-        let mut sides = pair(CHUNK, lane_chunks);
+    let own = select(&[OwnChunks::None, OwnChunks::Turns, OwnChunks::All][..]);
+    let outcome = runner.run(&(own, vec(step, 1..400)), |(own, steps)| {
+        let mut sides = pair(CHUNK, own);
         let mut under_way = [VecDeque::new(), VecDeque::new()];
         for (side, sends, shown, length, seed) in steps {
             let side = usize::from(side);
@@ -107,7 +124,7 @@ fn whatever_the_order_each_message_arrives_as_it_was_sent() {
 /// What a side hears whose peer says that its message lies there, after `turns` messages to and fro, and
 /// `given` more.
 fn hears(turns: u8, given: u8, said: impl Fn(u64) -> u64) -> Result<Option<Vec<u8>>, LaneError> {
-    let [mut one, mut liar] = pair(CHUNK, true);
+    let [mut one, mut liar] = pair(CHUNK, OwnChunks::All);
     for turn in 0..turns {
         say(&mut one, &mut liar, turn, CHUNK);
         say(&mut liar, &mut one, turn, CHUNK);
@@ -147,7 +164,7 @@ fn no_more_is_given_than_may_be() {
     let error = LaneError::OutsidePool { offset: outside, length: 1000, pool: LANE_CHUNK_BYTES };
     assert_eq!(hears(0, 0, |_| given(outside as u64)), Err(error));
     // More than two, none of which has come back.
-    let [mut one, mut liar] = pair(CHUNK, true);
+    let [mut one, mut liar] = pair(CHUNK, OwnChunks::All);
     let mut tell = |offset: u64| {
         liar.push(&content(1, 1000), false).unwrap();
         liar.tamper(lanes::place(GIVEN, offset, 1000));

@@ -10,7 +10,7 @@ use kestrel_shm::{
     Doorbell, LANE_HEAD_BYTES, LaneMemory, PeerIdentity, PoolMemory, Station, StationEvent,
     chunk::ChunkPool,
     copy::Copier,
-    lane::{LaneError, Means, ReceiveLane, SendLane},
+    lane::{LaneError, Means, OwnChunks, ReceiveLane, SendLane},
 };
 
 use crate::station;
@@ -47,8 +47,8 @@ pub struct Connected {
 
 impl Connected {
     /// The sender's end.
-    fn into_send(self, lane_chunks: Option<usize>) -> (SendLane, ReceiveLane) {
-        (SendLane::new(self.memory, self.bell, self.peer, lane_chunks), self.receive)
+    fn into_send(self, own: OwnChunks, chunk_bytes: usize) -> (SendLane, ReceiveLane) {
+        (SendLane::new(self.memory, self.bell, self.peer, own, chunk_bytes), self.receive)
     }
 }
 
@@ -58,8 +58,8 @@ pub fn open(pool_bytes: usize) -> (PoolMemory, Station) {
     (options.pool.clone(), Station::open(options).unwrap())
 }
 
-/// Connects two stations one way.
-pub fn connect(from: &Station, to: &Station) -> Connected {
+/// Connects two stations one way, by a lane with such chunks of its own.
+pub fn connect(from: &Station, to: &Station, own: OwnChunks) -> Connected {
     from.connect(1, to.address());
     let next_event = |station| station::next_event(station).expect("they connect");
     let StationEvent::Connected { lane: memory, bell, peer, .. } = next_event(from) else {
@@ -68,7 +68,7 @@ pub fn connect(from: &Station, to: &Station) -> Connected {
     let StationEvent::Incoming { lane, pool, bell: theirs, peer: sender } = next_event(to) else {
         panic!()
     };
-    let receive = ReceiveLane::new(lane, pool, theirs, sender);
+    let receive = ReceiveLane::new(lane, pool, theirs, sender, own);
     Connected { memory, receive, bell, peer }
 }
 
@@ -84,13 +84,14 @@ pub struct Side {
     _station: Station,
 }
 
-/// Two sides, connected both ways, with chunks of so many bytes: of their lanes, or of their pools.
-pub fn pair(chunk_bytes: usize, lane_chunks: bool) -> [Side; 2] {
+/// Two sides, connected both ways, with chunks of so many bytes: of their lanes as `own` says, and of
+/// their pools.
+pub fn pair(chunk_bytes: usize, own: OwnChunks) -> [Side; 2] {
     let [(pool, one), (other_pool, other)] = [open(1 << 20), open(1 << 20)];
-    let (there, back) = (connect(&one, &other), connect(&other, &one));
+    let (there, back) = (connect(&one, &other, own), connect(&other, &one, own));
     let lines = [&there, &back].map(|lane| lane.memory.as_ptr().cast());
-    let own = lane_chunks.then_some(chunk_bytes);
-    let ((there, heard), (back, answered)) = (there.into_send(own), back.into_send(own));
+    let [(there, heard), (back, answered)] =
+        [there, back].map(|lane| lane.into_send(own, chunk_bytes));
     let side = |pool: &PoolMemory, station, send, receive, lane| Side {
         send,
         receive,

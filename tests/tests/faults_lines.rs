@@ -4,7 +4,7 @@
 use std::ptr::NonNull;
 
 use kestrel_core::memory::Piece;
-use kestrel_shm::{LANE_CHUNK_BYTES, copy::Copier};
+use kestrel_shm::{LANE_CHUNK_BYTES, copy::Copier, lane::OwnChunks};
 use kestrel_tests::{
     lanes::{self, CHUNK_WORD, LANE_WORDS, LINES, LINES_FROM},
     scale::scaled,
@@ -37,7 +37,8 @@ fn place(owner: u64, offset: u64, length: u64) -> u64 {
 #[test]
 fn arbitrary_lines_are_refused_or_read_within_bounds() {
     let [(pool, from), (_, to)] = [lanes::open(POOL), lanes::open(POOL)];
-    let lanes::Connected { memory, receive: mut lane, .. } = lanes::connect(&from, &to);
+    let lanes::Connected { memory, receive: mut lane, .. } =
+        lanes::connect(&from, &to, OwnChunks::All);
     let content = fill(pool.as_ptr(), POOL);
     // Handing lines back changes nothing of them.
     let own = fill(memory.chunks(), LANE_CHUNK_BYTES);

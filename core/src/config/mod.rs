@@ -54,9 +54,12 @@ pub enum ConnectBy {
 /// Shared chunks of a lane's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LaneChunks {
-    /// Where the processor gains by it.
+    /// What the processor gains by.
     Auto,
+    /// For all that is longer than a line.
     On,
+    /// For what two sides say in turn.
+    Turns,
     Off,
 }
 
@@ -104,6 +107,7 @@ const GIB: u64 = 1 << 30;
 const TRANSPORT: &[&str] = &["auto", "shm", "verbs"];
 const CONNECT_BY: &[&str] = &["auto", "tcp", "rdma_cm"];
 const AUTO_ON_OFF: &[&str] = &["auto", "on", "off"];
+const LANE_CHUNKS: &[&str] = &["auto", "on", "turns", "off"];
 const COPY: &[&str] = &["auto", "memcpy", "rep-movsb", "avx2", "avx512", "graded"];
 const NIC_ATOMICS: &[&str] = &["off", "exclusive"];
 
@@ -167,15 +171,18 @@ pub static PARAMETERS: [Parameter; 19] = [
     },
     Parameter {
         name: "FI_KESTREL_LANE_CHUNKS",
-        kind: Kind::Choice(AUTO_ON_OFF),
+        kind: Kind::Choice(LANE_CHUNKS),
         default: "auto",
         unit: Unit::None,
-        help: "Whether each peer of one host that larger messages are sent to has 256 KiB of shared \
-               chunks of its own, instead of some of the endpoint's: its cache lines come back from \
-               the receiver written to. auto: on AMD processors since Zen 3, which gain by that.",
+        help: "What goes through shared chunks that each peer of one host has of its own, instead of \
+               the endpoint's. on: all that takes a chunk, and the cache lines come back from the \
+               receiver written to (256 KiB a peer). turns: what two sides say in turn, in chunks \
+               that go to and fro (64 KiB a peer). off: nothing. auto: on where the processor gains by \
+               lines that come back, AMD's since Zen 3; turns elsewhere.",
         store: |config, value| {
             config.lane_chunks =
-                [LaneChunks::Auto, LaneChunks::On, LaneChunks::Off][value.choice()];
+                [LaneChunks::Auto, LaneChunks::On, LaneChunks::Turns, LaneChunks::Off]
+                    [value.choice()];
         },
     },
     Parameter {

@@ -86,6 +86,17 @@ struct ChunkPlace {
     owner: Owner,
 }
 
+/// What a lane's own chunks are for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OwnChunks {
+    /// Nothing: there are none.
+    None,
+    /// What two sides say in turn, in chunks that go to and fro. The rest goes through the pool.
+    Turns,
+    /// All that takes a chunk. The receiver writes to each line that it has read.
+    All,
+}
+
 /// Whose chunk a payload lies in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {

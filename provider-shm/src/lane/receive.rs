@@ -12,8 +12,8 @@ use kestrel_core::{
 };
 
 use super::{
-    CHUNK_WORD, ChunkPlace, FILLED_IN_SIGHT, LINES, LaneError, Owner, PREFETCH_AHEAD, SPILL_MAX,
-    SPILLED, SendLane, claims, filling,
+    CHUNK_WORD, ChunkPlace, FILLED_IN_SIGHT, LINES, LaneError, OwnChunks, Owner, PREFETCH_AHEAD,
+    SPILL_MAX, SPILLED, SendLane, claims, filling,
     given::{GIVEN_BYTES, Giver, Kept},
     lies_in_chunk, parts,
 };
@@ -47,6 +47,8 @@ pub struct ReceiveLane {
     lines: u64,
     /// Of one in a chunk: whether its payload may be on its way there.
     in_sight: bool,
+    /// Whether lines of the lane's own chunks go back written to.
+    hands_back: bool,
     /// The chunks of this lane that are ours now.
     kept: Kept,
     /// The lane the other way, of which a chunk has come back here.
@@ -61,12 +63,14 @@ pub struct ReceiveLane {
 }
 
 impl ReceiveLane {
-    /// The receiving end of a lane that a peer connected.
+    /// The receiving end of a lane that a peer connected. `own` is what this side's lanes have: for the
+    /// peer it may be something else.
     pub fn new(
         memory: LaneMemory,
         pool: PoolView,
         bell: Doorbell,
         peer: PeerIdentity,
+        own: OwnChunks,
     ) -> ReceiveLane {
         let (lines, control) = parts(&memory);
         // SAFETY: the memory is kept as long as the consumer, and this side of a
@@ -79,6 +83,7 @@ impl ReceiveLane {
             words: 0,
             lines: 0,
             in_sight: false,
+            hands_back: own == OwnChunks::All,
             kept: Kept::default(),
             giver: None,
             bell,
@@ -180,7 +185,7 @@ impl ReceiveLane {
             return Err(LaneError::TooManyGiven { offset });
         }
         if place.owner != Owner::Pool {
-            self.memory.make_chunk_pages();
+            self.memory.make_chunk_pages(offset + needed);
         }
         self.place = Place::Chunk(place);
         Ok(length)
@@ -241,7 +246,7 @@ impl ReceiveLane {
                 // completes; `length` is within both. The sender's pool is not written to.
                 unsafe {
                     let from = chunks.as_ptr().add(place.offset() + offset);
-                    if place.owner == Owner::Pool {
+                    if place.owner == Owner::Pool || !self.hands_back {
                         copier.copy_out(to.as_ptr(), from, length);
                     } else {
                         copier.copy_out_and_back(to.as_ptr(), from, length);

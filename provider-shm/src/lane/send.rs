@@ -16,8 +16,8 @@ use kestrel_core::{
 };
 
 use super::{
-    CHUNK_WORD, CHUNKED, ChunkPlace, FILLED_IN_SIGHT, LINES, LaneError, Owner, RESERVED_LINES,
-    ReceiveLane, SPILL_MAX, SPILL_PIECE, SPILLED, claims,
+    CHUNK_WORD, CHUNKED, ChunkPlace, FILLED_IN_SIGHT, LINES, LaneError, OwnChunks, Owner,
+    RESERVED_LINES, ReceiveLane, SPILL_MAX, SPILL_PIECE, SPILLED, claims,
     given::{GIVEN_BYTES, Giver},
     leases, lies_in_chunk, parts,
 };
@@ -25,15 +25,17 @@ use crate::{
     chunk::{ChunkPool, Grant, Loan},
     copy::Copier,
     doorbell::Doorbell,
-    region::LaneMemory,
+    region::{LANE_CHUNK_BYTES, LaneMemory},
     station::PeerIdentity,
 };
 
 /// The sending end.
 pub struct SendLane {
     producer: LaneProducer,
-    /// Its own chunks, if it has some; else it has them of the endpoint's pool.
+    /// Its own chunks, if it has some.
     own: Option<ChunkPool>,
+    /// Whether they are for all of its packets. Else the endpoint's pool lends what is not given.
+    lends_own: bool,
     loan: Loan,
     bell: Doorbell,
     /// The receiver fences for us, so we need not.
@@ -56,22 +58,26 @@ pub struct Means<'a> {
 }
 
 impl SendLane {
-    /// The sending end of a lane that was just connected, with chunks of its own of that many bytes.
+    /// The sending end of a lane that was just connected, with such chunks of its own, which have as many
+    /// bytes as those of the pool.
     pub fn new(
         memory: LaneMemory,
         bell: Doorbell,
         peer: PeerIdentity,
-        own_chunk_bytes: Option<usize>,
+        own: OwnChunks,
+        chunk_bytes: usize,
     ) -> SendLane {
         let (lines, control) = parts(&memory);
         // SAFETY: the memory is kept as long as the producer, and this side of a
         // new lane has no other producer.
         let producer = unsafe { LaneProducer::new(lines, LINES, control) };
         let asymmetric = peer.asymmetric && crate::barrier::asymmetric();
-        let own = own_chunk_bytes.and_then(|bytes| ChunkPool::of_lane(&memory, bytes));
+        let lends_own = own == OwnChunks::All && ChunkPool::fits_lane(chunk_bytes);
+        let has_own = own != OwnChunks::None;
+        let own = has_own.then(|| ChunkPool::of_lane(&memory, chunk_bytes)).flatten();
         let giver = Arc::new(Giver::new(memory, own.as_ref()));
         let loan = Loan::default();
-        SendLane { producer, own, loan, bell, asymmetric, answered: 0, peer, giver }
+        SendLane { producer, own, lends_own, loan, bell, asymmetric, answered: 0, peer, giver }
     }
 
     /// How much of `wanted` bytes of payload one packet can carry now.
@@ -103,29 +109,35 @@ impl SendLane {
     }
 
     fn can_place(&self, pool: &ChunkPool, wanted: usize) -> bool {
-        self.own.as_ref().unwrap_or(pool).can_place(&self.loan, wanted)
+        self.lender(pool).can_place(&self.loan, wanted)
+    }
+
+    /// Whose chunks are lent.
+    #[inline(always)]
+    fn lender<'a>(&'a self, pool: &'a ChunkPool) -> &'a ChunkPool {
+        self.own.as_ref().filter(|_| self.lends_own).unwrap_or(pool)
     }
 
     fn refresh(&mut self, pool: &mut ChunkPool) -> Result<(), LaneError> {
         self.producer.refresh()?;
-        let pool = match &mut self.own {
-            Some(own) => {
-                self.giver.collect(own);
-                own
+        let mut lender = pool;
+        if let Some(own) = &mut self.own {
+            self.giver.collect(own);
+            if self.lends_own {
+                lender = own;
             }
-            None => pool,
-        };
-        pool.take_back(&mut self.loan, self.producer.head());
+        }
+        lender.take_back(&mut self.loan, self.producer.head());
         Ok(())
     }
 
     fn place(&mut self, pool: &mut ChunkPool, length: usize) -> Option<(Owner, Grant)> {
-        let owner = if self.own.is_some() { Owner::Lane } else { Owner::Pool };
-        if owner == Owner::Lane {
-            self.giver.memory().make_chunk_pages();
-        }
-        let pool = self.own.as_mut().unwrap_or(pool);
-        Some((owner, pool.place(&mut self.loan, length, self.producer.position())?))
+        let position = self.producer.position();
+        let Some(own) = self.own.as_mut().filter(|_| self.lends_own) else {
+            return Some((Owner::Pool, pool.place(&mut self.loan, length, position)?));
+        };
+        self.giver.memory().make_chunk_pages(LANE_CHUNK_BYTES);
+        Some((Owner::Lane, own.place(&mut self.loan, length, position)?))
     }
 
     /// Pushes a packet if there is room for it.
@@ -265,7 +277,7 @@ impl SendLane {
         let own = self.own.as_mut()?;
         self.giver.collect(own);
         let grant = self.giver.give(own)?;
-        self.giver.memory().make_chunk_pages();
+        self.giver.memory().make_chunk_pages(grant.offset() + GIVEN_BYTES);
         Some((Owner::Given, grant))
     }
 
@@ -336,7 +348,7 @@ impl SendLane {
         if lies_in_chunk(head) && self.giver.gives() {
             return;
         }
-        self.own.as_ref().unwrap_or(pool).prepare(&self.loan);
+        self.lender(pool).prepare(&self.loan);
     }
 
     /// What the receiver lets us send.
@@ -364,7 +376,7 @@ impl SendLane {
 
     /// Gives the pool back what the lane has of it.
     pub fn close(mut self, pool: &mut ChunkPool) -> PeerIdentity {
-        if self.own.is_none() {
+        if !self.lends_own {
             pool.take_all(&mut self.loan);
         }
         self.peer

@@ -48,8 +48,7 @@ impl ShmTransport {
     }
 
     fn sending(&self, lane: LaneMemory, bell: Doorbell, peer: PeerIdentity) -> SendLane {
-        let own = self.lane_chunks.then(|| self.pool.chunk_bytes());
-        SendLane::new(lane, bell, peer, own)
+        SendLane::new(lane, bell, peer, self.lane_chunks, self.pool.chunk_bytes())
     }
 
     pub(super) fn translate(&mut self, event: StationEvent) {
@@ -120,7 +119,7 @@ impl Drop for ShmTransport {
             }
         }
         for offer in std::mem::take(&mut self.offers).into_values() {
-            offer.open().close();
+            offer.open(self.lane_chunks).close();
         }
     }
 }

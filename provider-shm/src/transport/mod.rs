@@ -44,7 +44,7 @@ use crate::{
     chunk::ChunkPool,
     cma::PeerMemory,
     copy::Copier,
-    lane::{LaneError, Means, ReceiveLane, SendLane},
+    lane::{LaneError, Means, OwnChunks, ReceiveLane, SendLane},
     process::ProcessId,
     station::{Station, StationEvent},
 };
@@ -76,8 +76,8 @@ pub struct ShmTransport {
     limits: Limits,
     copier: Copier,
     pool: ChunkPool,
-    /// Whether lanes have chunks of their own.
-    lane_chunks: bool,
+    /// What lanes have chunks of their own for.
+    lane_chunks: OwnChunks,
     peers: Vec<Peer>,
     /// Peers whose receiving lanes are polled, and whose turn it is.
     active: Vec<Active>,
@@ -113,7 +113,7 @@ impl ShmTransport {
     pub(crate) fn new(
         station: Station,
         pool: ChunkPool,
-        lane_chunks: bool,
+        lane_chunks: OwnChunks,
         copier: Copier,
         limits: Limits,
         groups: Groups,
@@ -211,7 +211,7 @@ impl Transport for ShmTransport {
             return;
         };
         self.hang_up(peer);
-        let mut lane = Box::new(offer.open());
+        let mut lane = Box::new(offer.open(self.lane_chunks));
         if self.armed > 0 {
             lane.set_attention(self.wish);
         }

@@ -8,7 +8,7 @@ use super::window::Window;
 use crate::{
     doorbell::Doorbell,
     guest::Guest,
-    lane::{ReceiveLane, SendLane},
+    lane::{OwnChunks, ReceiveLane, SendLane},
     process::ProcessId,
     region::{LaneMemory, PoolView},
     station::PeerIdentity,
@@ -43,8 +43,8 @@ pub(super) struct Peer {
 }
 
 impl Offer {
-    pub(super) fn open(self) -> ReceiveLane {
-        ReceiveLane::new(self.lane, self.pool, self.bell, self.peer)
+    pub(super) fn open(self, own: OwnChunks) -> ReceiveLane {
+        ReceiveLane::new(self.lane, self.pool, self.bell, self.peer, own)
     }
 }
 

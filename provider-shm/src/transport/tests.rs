@@ -73,7 +73,7 @@ fn lanes_that_never_spoke_cost_a_poll_no_more_than_the_few_that_are_always_looke
     else {
         panic!("not connected");
     };
-    let mut sender = SendLane::new(lane, bell, peer, None);
+    let mut sender = SendLane::new(lane, bell, peer, OwnChunks::None, 4096);
     let memory = PoolMemory::create(1 << 16).unwrap();
     let mut pool = ChunkPool::new(&memory, 4096);
     let copier = Copier::choose("memcpy").unwrap();
