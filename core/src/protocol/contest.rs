@@ -98,9 +98,11 @@ struct Trial {
     rounds: [[u64; ROUNDS]; MANNERS.len()],
     /// Rounds of all manners that are over.
     over: usize,
-    /// Operations of the present round that were timed, and what all took together.
+    /// Operations of the present round that were timed, what all took together, and what the fastest
+    /// did.
     count: u64,
     sum: u64,
+    least: u64,
     /// The manner of the present round.
     next: Manner,
     /// For how many operations the last decision holds; none: a trial is under way.
@@ -119,6 +121,7 @@ impl Trial {
         over: 0,
         count: 0,
         sum: 0,
+        least: u64::MAX,
         next: Manner::Direct,
         left: 0,
         last: (Manner::Direct, 0),
@@ -134,9 +137,17 @@ impl Trial {
     /// Adds a time, in rounds of `round` operations at least. Answers what each manner takes if that is
     /// known by now.
     ///
-    /// Several may end at once, and the time of all of them is that of the first, so a round is
-    /// not over in the middle of them.
-    fn note(&mut self, manner: Manner, each: u64, round: u64) -> Option<[u64; MANNERS.len()]> {
+    /// Several of a stream may end at once, and the time of all of them is that of the first, so a
+    /// round is not over in the middle of them, and counts as what they take on average. One that
+    /// goes alone takes what the fastest does, and as much more as its peer was not at it: where
+    /// processes share a core, many times as much.
+    fn note(
+        &mut self,
+        manner: Manner,
+        each: u64,
+        round: u64,
+        streams: bool,
+    ) -> Option<[u64; MANNERS.len()]> {
         // What was started in the round before is behind us.
         if manner != self.next {
             return None;
@@ -145,15 +156,17 @@ impl Trial {
         if self.count < round || each < self.sum / self.count / 2 {
             self.count += 1;
             self.sum += each;
+            self.least = self.least.min(each);
             return None;
         }
         if self.is_outside(manner) && !self.warm {
             // Nothing was ready for the first. This is the next.
-            (self.warm, self.count, self.sum) = (true, 1, each);
+            (self.warm, self.count, self.sum, self.least) = (true, 1, each, each);
             return None;
         }
-        self.rounds[manner as usize][self.over] = self.sum / self.count;
-        (self.warm, self.count, self.sum) = (false, 0, 0);
+        let took = if streams { self.sum / self.count } else { self.least };
+        self.rounds[manner as usize][self.over] = took;
+        (self.warm, self.count, self.sum, self.least) = (false, 0, 0, u64::MAX);
         let mut later = MANNERS[manner as usize + 1..].iter();
         if let Some(&next) = later.find(|&&manner| self.over == 0 || !self.is_outside(manner)) {
             self.next = next;
@@ -262,7 +275,7 @@ impl Contest {
         }
         let round = (ROUND_BYTES / total as u64).clamp(1, ROUND);
         let each = nanoseconds.saturating_mul(1000) / total as u64;
-        if let Some(took) = trial.note(manner, each, round) {
+        if let Some(took) = trial.note(manner, each, round, streams) {
             let (kind, choice, outsiders) = (self.kind, trial.last.0, trial.outsiders);
             tracing::debug!(kind, bytes = total, streams, ?took, ?choice, "ps a byte");
             for other in lengths.iter_mut().filter(|other| other.is_new()) {
@@ -304,7 +317,7 @@ mod tests {
         let mut went = Costs::default();
         let mut left = count;
         while left > 0 {
-            let started: Vec<_> = (0..batch).map(|_| contest.choose(total, false)).collect();
+            let started: Vec<_> = (0..batch).map(|_| contest.choose(total, batch > 1)).collect();
             left = left.saturating_sub(batch);
             started.iter().for_each(|(manner, _)| went[*manner as usize] += 1);
             // They are served one after the other, and all of them are heard of with the last.
@@ -366,7 +379,19 @@ mod tests {
         let decided = (0..100).find_map(|at| {
             // The first two rounds have one each.
             let each = if at == 5 || at == 12 { 1_000_000 } else { took[trial.next as usize] };
-            trial.note(trial.next, each, ROUND)
+            trial.note(trial.next, each, ROUND, false)
+        });
+        assert_eq!(decided, Some(took));
+    }
+
+    #[test]
+    fn a_peer_that_shares_its_core_does_not_decide() {
+        let (mut trial, took) = (Trial::NEW, [50, 100]);
+        let decided = (0..100).find_map(|at| {
+            // It answers at once when it runs, and that is seldom; the slower manner is luckier.
+            let waits = if trial.next == MANNERS[0] { at % 4 > 0 } else { at % 2 > 0 };
+            let each = took[trial.next as usize] + if waits { 10_000 } else { 0 };
+            trial.note(trial.next, each, ROUND, false)
         });
         assert_eq!(decided, Some(took));
     }
