@@ -6,9 +6,9 @@
 //! to it at once would wait for that (measured: last in, first out doubles the
 //! half round trip at 2 KiB; a turn of 256 KiB or 1 MiB instead of 2 costs a stream a tenth).
 //!
-//! A lane's own chunks are few. Their lines come back: the receiver writes to each that it has read,
-//! so that the sender, which overwrites it, gets it from whoever wrote it last. On AMD's processors
-//! that is several times faster than to write what the other side has but read (docs/performance.md).
+//! A lane's own chunks are few. On AMD's processors their lines come back: the receiver writes to each that
+//! it has read, so that the sender, which overwrites it, gets it from whoever wrote it last. That is
+//! several times faster there than to write what the other side has but read (docs/performance.md).
 //! Some are the receiver's for a time (`lane/given.rs`): taken one by one, and the first to be used again.
 
 use std::{collections::VecDeque, ptr::NonNull};
@@ -19,6 +19,12 @@ use crate::region::{LANE_CHUNK_BYTES, LaneMemory, PoolMemory};
 
 /// Payloads start at multiples of this. Units: bytes.
 pub const GRAIN: usize = 64;
+
+/// Where a grain is, from the start of the chunks. Units: bytes.
+#[inline(always)]
+pub(crate) const fn offset_of(grain: u32) -> usize {
+    grain as usize * GRAIN
+}
 
 /// How much of the next payload's place is fetched ahead. Units: bytes.
 const PREPARED_BYTES: usize = 16 * LINE_BYTES;
@@ -62,13 +68,6 @@ struct Open {
     chunk: u32,
     filled: usize,
     last: u64,
-}
-
-impl Grant {
-    /// Where it is in the pool. Units: bytes.
-    pub fn offset(&self) -> usize {
-        self.grain as usize * GRAIN
-    }
 }
 
 impl ChunkPool {

@@ -35,7 +35,7 @@ pub const LANE_HEAD_BYTES: usize = 12 << 10;
 /// Bytes for chunks of the lane's own, behind them. They have pages when they are used at last.
 pub const LANE_CHUNK_BYTES: usize = 256 << 10;
 /// As many of them as two chunks that go to and fro take. Units: bytes.
-const LANE_CHUNK_BYTES_FIRST: usize = 64 << 10;
+pub(crate) const LANE_CHUNK_BYTES_FIRST: usize = 64 << 10;
 /// Bytes of one lane.
 pub const LANE_BYTES: usize = LANE_HEAD_BYTES + LANE_CHUNK_BYTES;
 

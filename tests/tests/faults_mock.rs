@@ -40,6 +40,8 @@ fn tight() -> MockOptions {
     }
 }
 
+const LENGTHS: [usize; 4] = [8, 300, 9_000, 200_000];
+
 /// Two manners of moving a message take turns until it is known which is faster: packets are tried as
 /// they will go, in sight of who waits for them.
 #[test]
@@ -65,8 +67,6 @@ fn packets_are_tried_in_sight() {
         assert!(read >= 8 && shown >= 8 && read + shown >= TURNS as usize - 1, "{read} {shown}");
     }
 }
-
-const LENGTHS: [usize; 4] = [8, 300, 9_000, 200_000];
 
 #[test]
 fn a_refused_connection_fails_what_waits_and_the_next_send_tries_again() {

@@ -379,7 +379,7 @@ mod tests {
         let decided = (0..100).find_map(|at| {
             // The first two rounds have one each.
             let each = if at == 5 || at == 12 { 1_000_000 } else { took[trial.next as usize] };
-            trial.note(trial.next, each, ROUND, false)
+            trial.note(trial.next, each, ROUND, true)
         });
         assert_eq!(decided, Some(took));
     }

@@ -20,7 +20,7 @@ use std::{
 
 use crate::{
     chunk::{ChunkPool, Grant},
-    region::{LANE_CHUNK_BYTES, LaneMemory},
+    region::{LANE_CHUNK_BYTES, LANE_CHUNK_BYTES_FIRST, LaneMemory},
 };
 
 /// How long an answer in a given chunk may be. Units: bytes.
@@ -28,6 +28,7 @@ pub(super) const GIVEN_BYTES: usize = 32 << 10;
 /// How many chunks of a lane may be the receiver's at a time.
 pub(super) const GIVEN_MAX: usize = 2;
 
+const _: () = assert!(LANE_CHUNK_BYTES_FIRST == GIVEN_MAX * GIVEN_BYTES);
 const _: () = assert!(LANE_CHUNK_BYTES / GIVEN_BYTES <= u32::BITS as usize);
 
 /// The sender's side: the lane's memory, and which of its chunks are the receiver's.

@@ -31,7 +31,7 @@ pub use crate::lane_error::LaneError;
 pub use receive::ReceiveLane;
 pub use send::{Means, SendLane};
 
-use crate::{chunk::GRAIN, region::LaneMemory};
+use crate::{chunk::offset_of, region::LaneMemory};
 
 /// Lines in a lane.
 pub const LINES: usize = 128;
@@ -78,7 +78,7 @@ fn lies_in_chunk(head: Head) -> bool {
 /// Where a payload lies that is in a chunk: what that word says.
 #[derive(Clone, Copy, Debug)]
 struct ChunkPlace {
-    /// From the start of the chunks. Units: [`GRAIN`].
+    /// From the start of the chunks. Units: [`crate::chunk::GRAIN`].
     grain: u32,
     /// Units: bytes.
     length: usize,
@@ -122,7 +122,7 @@ impl ChunkPlace {
 
     /// From the start of the chunks. Units: bytes.
     fn offset(self) -> usize {
-        self.grain as usize * GRAIN
+        offset_of(self.grain)
     }
 
     fn from_word(word: u64) -> ChunkPlace {

@@ -18,7 +18,7 @@ use super::{
     lies_in_chunk, parts,
 };
 use crate::{
-    chunk::{GRAIN, Grant},
+    chunk::{Grant, offset_of},
     copy::Copier,
     doorbell::Doorbell,
     region::{LANE_CHUNK_BYTES, LaneMemory, PoolView},
@@ -195,7 +195,7 @@ impl ReceiveLane {
     pub(super) fn take_kept(&self) -> Option<Grant> {
         let grain = self.kept.take()?;
         // SAFETY: `next` checked that the chunk is all within the lane's own.
-        let start = unsafe { self.memory.chunks().add(grain as usize * GRAIN) }.as_ptr();
+        let start = unsafe { self.memory.chunks().add(offset_of(grain)) }.as_ptr();
         Some(Grant { start, grain })
     }
 

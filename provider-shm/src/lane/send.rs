@@ -22,7 +22,7 @@ use super::{
     leases, lies_in_chunk, parts,
 };
 use crate::{
-    chunk::{ChunkPool, Grant, Loan},
+    chunk::{ChunkPool, Grant, Loan, offset_of},
     copy::Copier,
     doorbell::Doorbell,
     region::{LANE_CHUNK_BYTES, LaneMemory},
@@ -72,9 +72,12 @@ impl SendLane {
         // new lane has no other producer.
         let producer = unsafe { LaneProducer::new(lines, LINES, control) };
         let asymmetric = peer.asymmetric && crate::barrier::asymmetric();
-        let lends_own = own == OwnChunks::All && ChunkPool::fits_lane(chunk_bytes);
-        let has_own = own != OwnChunks::None;
-        let own = has_own.then(|| ChunkPool::of_lane(&memory, chunk_bytes)).flatten();
+        let lends_all = own == OwnChunks::All;
+        let own = match own {
+            OwnChunks::None => None,
+            OwnChunks::Turns | OwnChunks::All => ChunkPool::of_lane(&memory, chunk_bytes),
+        };
+        let lends_own = lends_all && own.is_some();
         let giver = Arc::new(Giver::new(memory, own.as_ref()));
         let loan = Loan::default();
         SendLane { producer, own, lends_own, loan, bell, asymmetric, answered: 0, peer, giver }
@@ -277,7 +280,7 @@ impl SendLane {
         let own = self.own.as_mut()?;
         self.giver.collect(own);
         let grant = self.giver.give(own)?;
-        self.giver.memory().make_chunk_pages(grant.offset() + GIVEN_BYTES);
+        self.giver.memory().make_chunk_pages(offset_of(grant.grain) + GIVEN_BYTES);
         Some((Owner::Given, grant))
     }
 
