@@ -19,7 +19,7 @@ from .prepare import Prepared
 
 GUEST = Path(__file__).resolve().parent / "guest"
 # Emulated processors are no faster for what guards against Meltdown and its like.
-KERNEL_ARGUMENTS = "console=ttyS0 quiet panic=-1 mitigations=off"
+KERNEL_ARGUMENTS = "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable"
 MONITOR_SECONDS_MAX = 10
 # RoCE packets carry 4096 bytes and their headers.
 CABLE_MTU = 4500
