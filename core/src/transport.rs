@@ -223,6 +223,12 @@ pub trait Transport: Send + Sized + 'static {
         payload: Piece,
     ) -> bool;
 
+    /// Has all that was pushed leave. A transport may keep packets back until then, so that it asks
+    /// its device once for several. Called at the end of each call that pushes, but for those that
+    /// announce that another follows at once (FI_MORE).
+    #[inline(always)]
+    fn flush(&mut self) {}
+
     /// Whether a packet to `peer` found no room for want of something of our own, which comes back
     /// without the peer. Where not, a datagram is dropped instead of waiting for it.
     fn waits_for_itself(&mut self, _peer: PeerIndex) -> bool {

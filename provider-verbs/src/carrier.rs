@@ -150,6 +150,13 @@ impl<V: Verbs> Transport for Carrier<V> {
     }
 
     #[inline(always)]
+    fn flush(&mut self) {
+        if let Some(it) = self.reliable_mut() {
+            it.flush();
+        }
+    }
+
+    #[inline(always)]
     fn windows_to(&self, peer: PeerIndex) -> Option<Worth> {
         self.reliable()?.windows_to(peer)
     }

@@ -3,6 +3,9 @@
 //! A buffer is the device's from its posting to its completion. Few sends ask for a completion,
 //! since a completion stands for all sends before it on its queue pair: one of 16, or every one
 //! while half of the pool is out, so that buffers which wait for a signal cannot use it up.
+//!
+//! What is posted inline is copied by the posting. Until then it lies in an inline place: requests
+//! are held back, to be posted as one chain.
 
 use std::sync::Arc;
 
@@ -15,15 +18,20 @@ use crate::{
 
 /// Buffers of an endpoint.
 const BUFFERS: usize = 64;
+/// The longest request that is posted inline. Units: bytes.
+pub const INLINE_BYTES_MAX: usize = 256;
+/// Requests that may be held back and go inline.
+const INLINE_PLACES: usize = BUFFER_BYTES / INLINE_BYTES_MAX;
 
-/// A send buffer's number.
+/// A send buffer's number: an inline place, or behind those a buffer.
 pub type SlotIndex = u32;
 
-/// The pool. One more buffer than can be out is for messages that are posted inline, which need
-/// theirs no longer than the posting takes.
+/// The pool. One more buffer than can be out is cut into the inline places.
 pub struct SendPool<V: Verbs> {
     region: V::Region,
     free: Vec<SlotIndex>,
+    /// Inline places that requests lie in which are held back: those below.
+    inline_taken: SlotIndex,
     /// Requests under way on all queue pairs, and how many may be: each may come back as an
     /// error of its own, and the completion queue must have room for all of them.
     under_way: u32,
@@ -33,8 +41,9 @@ pub struct SendPool<V: Verbs> {
 impl<V: Verbs> SendPool<V> {
     pub fn new(device: &Arc<V>, under_way_max: u32) -> Result<Self, VerbsError> {
         let region = device.allocate((BUFFERS + 1) * BUFFER_BYTES, false)?;
-        let free = (1..=BUFFERS as SlotIndex).collect();
-        Ok(SendPool { region, free, under_way: 0, under_way_max })
+        let first = INLINE_PLACES as SlotIndex;
+        let free = (first..first + BUFFERS as SlotIndex).collect();
+        Ok(SendPool { region, free, inline_taken: Self::INLINE + 1, under_way: 0, under_way_max })
     }
 
     /// Whether one more request may be under way.
@@ -61,8 +70,29 @@ impl<V: Verbs> SendPool<V> {
         self.give_back(slot);
     }
 
-    /// The buffer for inline messages.
+    /// The inline place of requests that are posted at once, and of those without bytes of ours.
     pub const INLINE: SlotIndex = 0;
+
+    /// Whether that is an inline place.
+    #[inline(always)]
+    pub fn is_inline(slot: SlotIndex) -> bool {
+        slot < INLINE_PLACES as SlotIndex
+    }
+
+    /// Takes an inline place for a request that is held back, if one is left.
+    #[inline(always)]
+    pub fn take_inline(&mut self) -> Option<SlotIndex> {
+        let place = self.inline_taken;
+        let is_there = Self::is_inline(place);
+        self.inline_taken += SlotIndex::from(is_there);
+        is_there.then_some(place)
+    }
+
+    /// Nothing is held back any more: all inline places can be taken again.
+    #[inline(always)]
+    pub fn free_inline(&mut self) {
+        self.inline_taken = Self::INLINE + 1;
+    }
 
     /// Takes a buffer.
     #[inline(always)]
@@ -70,7 +100,7 @@ impl<V: Verbs> SendPool<V> {
         self.free.pop()
     }
 
-    /// Takes a buffer for a packet. One that goes inline needs none of its own.
+    /// Takes a buffer for what is posted at once. If it goes inline it needs none of its own.
     #[inline(always)]
     pub fn take_for(&mut self, inline: bool) -> Option<SlotIndex> {
         if inline { Some(Self::INLINE) } else { self.take() }
@@ -107,7 +137,7 @@ impl<V: Verbs> SendPool<V> {
     /// Gives a buffer back.
     #[inline(always)]
     pub fn give_back(&mut self, slot: SlotIndex) {
-        if slot != Self::INLINE {
+        if !Self::is_inline(slot) {
             debug_assert!(!self.free.contains(&slot), "a buffer is given back once");
             self.free.push(slot);
         }
@@ -121,7 +151,10 @@ impl<V: Verbs> SendPool<V> {
     /// The memory of all, and where a buffer starts in it.
     #[inline(always)]
     pub fn buffer(&self, slot: SlotIndex) -> (&V::Region, usize) {
-        (&self.region, slot as usize * BUFFER_BYTES)
+        let slot = slot as usize;
+        let is_buffer = slot >= INLINE_PLACES;
+        let inline = slot * INLINE_BYTES_MAX;
+        (&self.region, if is_buffer { (slot - INLINE_PLACES + 1) * BUFFER_BYTES } else { inline })
     }
 
     /// The key of all.

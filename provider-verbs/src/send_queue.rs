@@ -1,24 +1,29 @@
 //! A queue pair's send side: what is under way on it, and which buffers that holds.
 //!
 //! Requests are numbered, and complete in order: a completion with number `n` stands for all up
-//! to `n`.
+//! to `n`. They may be held back, and are then posted as one chain: for the device several are as
+//! many doorbells, or system calls, as one.
 
 use std::collections::VecDeque;
 
 use crate::{
-    send_pool::{SendPool, SlotIndex},
+    send_pool::{INLINE_BYTES_MAX, SendPool, SlotIndex},
     verbs::{QueuePair, Region, RemoteMemory, Segment, SendRequest, Verb, Verbs, VerbsError},
 };
 
 /// One request of so many asks for a completion.
 const SIGNAL_EVERY: u32 = 16;
+/// Requests that are held back at most.
+const HELD_MAX: usize = 16;
 
 pub struct SendQueue<V: Verbs> {
     pair: V::QueuePair,
     depth: usize,
     inline_bytes_max: usize,
-    /// The buffers of what is under way, oldest first.
+    /// The buffers of what is under way or held back, oldest first.
     under_way: VecDeque<SlotIndex>,
+    /// What is held back, oldest first.
+    held: Vec<SendRequest>,
     /// The number of the last request.
     posted: u32,
     /// Requests since the last that asks for a completion.
@@ -29,8 +34,10 @@ impl<V: Verbs> SendQueue<V> {
     /// The send side of a queue pair that takes `depth` requests.
     pub fn new(pair: V::QueuePair, depth: u32) -> Self {
         let under_way = VecDeque::with_capacity(depth as usize);
-        let (depth, inline_bytes_max) = (depth as usize, pair.inline_bytes_max());
-        SendQueue { pair, depth, inline_bytes_max, under_way, posted: 0, unsignalled: 0 }
+        let (depth, inline_bytes_max) =
+            (depth as usize, pair.inline_bytes_max().min(INLINE_BYTES_MAX));
+        let held = Vec::new();
+        SendQueue { pair, depth, inline_bytes_max, under_way, held, posted: 0, unsignalled: 0 }
     }
 
     pub fn number(&self) -> u32 {
@@ -68,7 +75,8 @@ impl<V: Verbs> SendQueue<V> {
         bytes <= self.inline_bytes_max
     }
 
-    /// Posts the first `length` bytes of a buffer, as a SEND, a datagram or a write. There is room.
+    /// Posts the first `length` bytes of a buffer, as a SEND, a datagram or a write, behind all that
+    /// is held back. There is room. A refusal has no side effect where nothing was held back.
     #[inline(always)]
     pub fn post(
         &mut self,
@@ -78,6 +86,51 @@ impl<V: Verbs> SendQueue<V> {
         verb: Verb,
         signal: bool,
     ) -> Result<(), VerbsError> {
+        let (alone, unsignalled) = (self.holds_nothing(), self.unsignalled);
+        self.hold(pool, slot, length, verb, signal);
+        let posted = self.post_held();
+        if posted.is_err() && alone {
+            self.under_way.pop_back();
+            pool.note_over(slot);
+            (self.posted, self.unsignalled) = (self.posted.wrapping_sub(1), unsignalled);
+        }
+        posted
+    }
+
+    /// Whether nothing is held back.
+    #[inline(always)]
+    pub fn holds_nothing(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    /// Whether as much is held back as can be: [`Self::post_held`] comes before the next.
+    #[inline(always)]
+    pub fn is_held_full(&self) -> bool {
+        self.held.len() == HELD_MAX
+    }
+
+    /// Posts what is held back. Of what the device refuses the buffers come back when the queue is
+    /// destroyed.
+    #[inline(always)]
+    pub fn post_held(&mut self) -> Result<(), VerbsError> {
+        // SAFETY: buffers are registered, and none is taken again before its request completed, or
+        // before the queue pair is gone; inline places are copied by the call.
+        let posted = unsafe { self.pair.post_sends(&self.held) };
+        self.held.clear();
+        posted
+    }
+
+    /// As [`Self::post`], but the request is held back, until [`Self::post_held`] or the next that
+    /// is posted.
+    #[inline(always)]
+    pub fn hold(
+        &mut self,
+        pool: &mut SendPool<V>,
+        slot: SlotIndex,
+        length: usize,
+        verb: Verb,
+        signal: bool,
+    ) {
         let (region, start) = pool.buffer(slot);
         let signalled = signal || self.unsignalled + 1 >= SIGNAL_EVERY || pool.is_scarce();
         let number = self.posted.wrapping_add(1);
@@ -88,22 +141,16 @@ impl<V: Verbs> SendQueue<V> {
                 length: length as u32,
                 local_key: pool.local_key(),
             },
-            inline: slot == SendPool::<V>::INLINE,
+            inline: SendPool::<V>::is_inline(slot),
             signalled,
             fenced: false,
             verb,
         };
-        // SAFETY: the buffer is registered, and is not taken again before the request completed,
-        // or before the queue pair is gone; the one for inline requests is copied by the call.
-        if let Err(error) = unsafe { self.pair.post_sends(&[request]) } {
-            pool.give_back(slot);
-            return Err(error);
-        }
+        self.held.push(request);
         self.posted = number;
         self.unsignalled = if signalled { 0 } else { self.unsignalled + 1 };
         self.under_way.push_back(slot);
         pool.note_posted();
-        Ok(())
     }
 
     /// Has everything that is under way complete visibly: a write of nothing, with a signal.

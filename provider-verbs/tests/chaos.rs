@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{FakeTransport, PATIENCE, managed_provider, open, provider, push};
+use common::{FakeTransport, PATIENCE, hold, managed_provider, open, provider};
 use kestrel_core::{
     address::Address,
     transport::{PeerIndex, Transport, TransportEvent},
@@ -110,12 +110,13 @@ impl Node {
             if peer.connected {
                 let (number, length) = (peer.sent, peer.sent * 31 % 3000);
                 let fits = number < most
-                    && push(&mut self.transport, index as PeerIndex, number, length as usize);
+                    && hold(&mut self.transport, index as PeerIndex, number, length as usize);
                 peer.sent += u64::from(fits);
             } else if !std::mem::replace(&mut peer.connecting, true) {
                 self.transport.connect(index as PeerIndex, self.addresses[index]);
             }
         }
+        self.transport.flush();
     }
 
     fn is_done(&self) -> bool {

@@ -161,6 +161,14 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
     }
 
     #[inline(always)]
+    fn flush(&mut self) {
+        self.near.flush();
+        if let Some(far) = &mut self.far {
+            far.transport.flush();
+        }
+    }
+
+    #[inline(always)]
     fn arrival(&mut self) -> Option<Arrival> {
         if self.turn.get() != Turn::Near {
             return self.arrival_far_first();

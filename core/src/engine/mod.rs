@@ -245,6 +245,13 @@ impl<T: Transport> Engine<T> {
     /// As [`Self::progress`], for at most `most` packets.
     #[inline(always)]
     pub fn progress_with(&mut self, most: usize) -> bool {
+        let moved = self.take_and_push(most);
+        self.transport.flush();
+        moved
+    }
+
+    #[inline(always)]
+    fn take_and_push(&mut self, most: usize) -> bool {
         if self.transport.has_event() {
             self.take_events();
         }
@@ -321,6 +328,15 @@ impl<T: Transport> Engine<T> {
         if !record.in_backlog && record.has_work() {
             record.in_backlog = true;
             self.backlog.push(peer);
+        }
+    }
+
+    /// Has leave what was pushed, at the end of a call. Not if the call says in its `flags` that
+    /// another follows at once: whatever comes next, a poll as well, has it leave.
+    #[inline(always)]
+    pub(crate) fn flush_unless_more(&mut self, flags: Flags) {
+        if !flags.contains(Flags::MORE) {
+            self.transport.flush();
         }
     }
 

@@ -10,6 +10,7 @@ use super::{
 use crate::{
     completion_queue::store::Sharing,
     endpoint::PostError,
+    flags::Flags,
     one_sided::RemotePost,
     operation::{ReceivePost, SendPost, set_down},
     primitive::{AtomicU32, Ordering, SegQueue, fence, yield_now},
@@ -196,6 +197,11 @@ impl<P: Provider> Unit<P> {
         if self.provider.forked() {
             return Err(PostError::ForkedChild);
         }
+        let work = |engine: &mut Engine<P::Transport>| {
+            let result = work(engine);
+            engine.flush_unless_more(Flags::empty());
+            result
+        };
         if self.sharing == Sharing::Exclusive {
             return self.owned().map(work).ok_or(PostError::Closed);
         }

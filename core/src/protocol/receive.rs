@@ -44,7 +44,9 @@ impl<T: Transport> Engine<T> {
             return Err(self.no_source(post.from, post.flags));
         };
         if post.flags.intersects(SPECIAL) {
-            return self.receive_special(source, set_down(post));
+            let posted = self.receive_special(source, set_down(post));
+            self.transport.flush();
+            return posted;
         }
         let tagged = post.flags.contains(Flags::TAGGED);
         let (tag, ignore) = (post.tag, post.ignore);
@@ -54,6 +56,7 @@ impl<T: Transport> Engine<T> {
         {
             let receive = self.receives.insert(ReceiveOperation::from_post(post));
             self.receive_parked(receive, parked);
+            self.transport.flush();
             return Ok(());
         }
         if self.over {

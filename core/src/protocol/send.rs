@@ -51,10 +51,13 @@ impl<T: Transport> Engine<T> {
         let Some(peer) = self.peer_at(post.to) else {
             return Err(self.no_peer(post.to));
         };
-        match post.pieces {
+        let flags = post.flags;
+        let sent = match post.pieces {
             Pieces::One(piece) => self.send_whole(peer, post, piece),
             Pieces::Many(pieces) => self.send_gathered(peer, set_down(post), pieces),
-        }
+        };
+        self.flush_unless_more(flags);
+        sent
     }
 
     /// Sends a message that lies in one piece.

@@ -91,6 +91,11 @@ impl State {
         self.next
     }
 
+    /// Sends are about to be posted, so many at once.
+    pub(super) fn note_chain(&mut self, length: usize) {
+        self.tally.chains += u64::from(length > 0);
+    }
+
     pub(super) fn tally(&self) -> Tally {
         let registered = self.regions.values().map(|region| region.bytes).sum();
         let address_handles = self.handles.len();

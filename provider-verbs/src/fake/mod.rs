@@ -68,6 +68,8 @@ pub struct FakeFabric {
 /// What has happened on a fabric.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
+    /// Calls that posted sends, writes, reads or atomic operations: each a chain of them.
+    pub chains: u64,
     /// Sends that found no receive posted.
     pub not_ready: u64,
     /// Datagrams that found no receive posted.

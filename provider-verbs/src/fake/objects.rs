@@ -305,6 +305,7 @@ impl QueuePair for FakeQueuePair {
 
     unsafe fn post_sends(&self, requests: &[SendRequest]) -> Result<(), VerbsError> {
         let mut state = self.device.fabric.lock();
+        state.note_chain(requests.len());
         for request in requests {
             assert!(!request.inline || request.segment.length as usize <= self.inline_bytes_max());
             if !state.post_send(self.number, *request) {

@@ -1,6 +1,12 @@
 //! Queue pairs: reliable connected ones, and those of datagrams.
 
-use std::{io, mem, ptr, sync::Arc, time::Duration};
+use std::{
+    io,
+    mem::{self, MaybeUninit},
+    ptr,
+    sync::Arc,
+    time::Duration,
+};
 
 use kestrel_core::window::Change;
 use rdma_core_sys::{inline, verbs::*};
@@ -21,7 +27,7 @@ pub(super) const NOT_READY_RETRIES: u8 = 6;
 /// How long a receiver asks to wait then: 0.64 ms.
 const NOT_READY_TIMER: u8 = 12;
 /// Sends of one chain at most.
-const CHAIN_MAX: usize = 4;
+const CHAIN_MAX: usize = 16;
 
 /// A queue pair.
 pub struct RdmaQueuePair {
@@ -237,16 +243,17 @@ impl QueuePair for RdmaQueuePair {
     #[inline(always)]
     unsafe fn post_sends(&self, requests: &[SendRequest]) -> Result<(), VerbsError> {
         for chain in requests.chunks(CHAIN_MAX) {
-            let empty = ibv_sge { addr: 0, length: 0, lkey: 0 };
-            let mut segments = [empty; CHAIN_MAX];
-            // SAFETY: integers, null pointers and unions of them may be zero.
-            let mut work: [ibv_send_wr; CHAIN_MAX] = unsafe { mem::zeroed() };
-            let (segments, work) = (&mut segments[..chain.len()], &mut work[..chain.len()]);
+            // Most have one request: only what is used is written.
+            let mut segments = [const { MaybeUninit::uninit() }; CHAIN_MAX];
+            let mut work = [const { MaybeUninit::uninit() }; CHAIN_MAX];
             let mut next = ptr::null_mut();
-            for nth in (0..chain.len()).rev() {
-                fill(&mut work[nth], &mut segments[nth], &chain[nth]);
-                work[nth].next = next;
-                next = &mut work[nth];
+            for ((work, segment), request) in work.iter_mut().zip(&mut segments).zip(chain).rev() {
+                let segment = segment.write(ibv_sge { addr: 0, length: 0, lkey: 0 });
+                // SAFETY: integers, null pointers and unions of them may be zero.
+                let work = work.write(unsafe { mem::zeroed::<ibv_send_wr>() });
+                fill(work, segment, request);
+                work.next = next;
+                next = work;
             }
             let mut bad = ptr::null_mut();
             // SAFETY: the pair is alive, the chain is whole, and the caller vouches for what the

@@ -150,6 +150,7 @@ impl<V: Verbs> RcTransport<V> {
     }
 
     pub(super) fn drop_send_lane(&mut self, peer: PeerIndex) {
+        self.post_held();
         let Some(lane) = self.peers.get_mut(peer as usize).and_then(|peer| peer.send.take()) else {
             return;
         };

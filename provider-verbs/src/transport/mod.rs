@@ -127,6 +127,8 @@ pub struct RcTransport<V: Verbs> {
     current: Option<Current>,
     /// Buffers that are free and not posted yet.
     returned: Vec<BufferIndex>,
+    /// Queue pairs for which requests are held back.
+    holding: Vec<Owner>,
     /// Peers whose credit is to be written.
     due: Vec<PeerIndex>,
     looks: u32,
@@ -168,6 +170,7 @@ impl<V: Verbs> RcTransport<V> {
             early: HashMap::new(),
             current: None,
             returned: Vec::with_capacity(LOOKS_PER_ROUND as usize),
+            holding: Vec::new(),
             due: Vec::new(),
             looks: 0,
             offers: HashMap::new(),
@@ -290,6 +293,13 @@ impl<V: Verbs> Transport for RcTransport<V> {
         payload: Piece,
     ) -> bool {
         self.send_packet(peer, head, word, words, payload)
+    }
+
+    #[inline(always)]
+    fn flush(&mut self) {
+        if !self.holding.is_empty() {
+            self.post_held();
+        }
     }
 
     fn credit(&self, peer: PeerIndex) -> u64 {
@@ -449,6 +459,7 @@ impl<V: Verbs> Transport for RcTransport<V> {
 
     fn arm(&mut self) -> bool {
         self.armed += 1;
+        self.flush();
         self.ask_for_bell()
     }
 

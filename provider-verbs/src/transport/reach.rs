@@ -10,9 +10,9 @@ use kestrel_core::{
     window::{AtomicRequest, Direction, End, Finished, Request, Started},
 };
 
-use super::{BUFFER_BYTES, RcTransport, window::REACHES_MAX};
+use super::{BUFFER_BYTES, Owner, RcTransport, window::REACHES_MAX};
 use crate::{
-    send_pool::{SendPool, SlotIndex},
+    send_pool::{INLINE_BYTES_MAX, SendPool, SlotIndex},
     verbs::{
         Completion, QueuePair, Region, Registration, RemoteAccess, RemoteMemory, Segment,
         SendRequest, Status, Verb, Verbs,
@@ -24,7 +24,7 @@ pub struct UnderWay<V: Verbs> {
     /// What its completion is called: no other ever is.
     request: u64,
     pub(super) token: u64,
-    /// Its bounce buffer; that for inline requests if it has none.
+    /// Its bounce buffer; an inline place if it has none.
     pub(super) slot: SlotIndex,
     /// Where a read's bytes go from the bounce buffer.
     lands: Option<Piece>,
@@ -72,7 +72,7 @@ impl<V: Verbs> RcTransport<V> {
             Direction::Read => (Kind::Read, Verb::Read(at)),
         };
         match self.prepare(peer, request) {
-            Ok(local) => self.post_deed(peer, Deed { token: request.token, kind, verb }, local),
+            Ok(local) => self.hold_deed(peer, Deed { token: request.token, kind, verb }, local),
             Err(started) => started,
         }
     }
@@ -96,7 +96,7 @@ impl<V: Verbs> RcTransport<V> {
         let verb = Verb::Atomic(at, request.change);
         let deed = Deed { token: request.token, kind: Kind::Atomic, verb };
         let local = Local { slot, segment, inline: false, lands: None, registration: None };
-        self.post_deed(peer, deed, local)
+        self.hold_deed(peer, deed, local)
     }
 
     #[inline(always)]
@@ -123,10 +123,14 @@ impl<V: Verbs> RcTransport<V> {
         let inline_max = self.window_of(peer).map_or(0, |window| window.pair.inline_bytes_max());
         let address = request.local.as_ptr().addr() as u64;
         let segment = Segment { address, length: length as u32, local_key: 0 };
-        let inline = SendPool::<V>::INLINE;
-        if writes && length <= inline_max {
+        if writes && length <= inline_max.min(INLINE_BYTES_MAX) {
+            let slot = self.take_inline().ok_or(Started::NoRoom)?;
+            let (region, start) = self.sends.buffer(slot);
+            region.memory().copy_in(start, request.local);
+            let address = region.memory().address(start);
             let (lands, registration) = (None, None);
-            return Ok(Local { slot: inline, segment, inline: true, lands, registration });
+            let segment = Segment { address, ..segment };
+            return Ok(Local { slot, segment, inline: true, lands, registration });
         }
         if length > BUFFER_BYTES {
             let remote = RemoteAccess::default();
@@ -137,7 +141,8 @@ impl<V: Verbs> RcTransport<V> {
             let registration = made.map_err(|_| Started::Refused)?;
             let segment = Segment { local_key: registration.local_key(), ..segment };
             let registration = Some(registration);
-            return Ok(Local { slot: inline, segment, inline: false, lands: None, registration });
+            let slot = SendPool::<V>::INLINE;
+            return Ok(Local { slot, segment, inline: false, lands: None, registration });
         }
         let slot = self.take_slot()?;
         let (region, start) = self.sends.buffer(slot);
@@ -150,8 +155,9 @@ impl<V: Verbs> RcTransport<V> {
         Ok(Local { slot, segment, inline: false, lands, registration: None })
     }
 
+    /// Holds an operation back, as packets are.
     #[inline(always)]
-    fn post_deed(&mut self, peer: PeerIndex, deed: Deed, local: Local<V>) -> Started {
+    fn hold_deed(&mut self, peer: PeerIndex, deed: Deed, local: Local<V>) -> Started {
         let Deed { token, kind, verb } = deed;
         let Local { slot, segment, inline, lands, registration } = local;
         self.reached += 1;
@@ -170,14 +176,10 @@ impl<V: Verbs> RcTransport<V> {
             fenced: kind != Kind::Read && window.reads > 0,
             verb,
         };
-        // SAFETY: the segment is a bounce buffer, which is not taken again before the request is
-        // over or the queue pair is gone, or memory with a registration that is kept as long, or
-        // is copied by the call.
-        if let Err(error) = unsafe { window.pair.post_sends(&[work]) } {
-            tracing::info!("a window takes no request: {error}");
-            self.sends.give_back(slot);
-            return Started::Refused;
+        if window.held.is_empty() {
+            self.holding.push(Owner::Window(peer));
         }
+        window.held.push(work);
         window.reads += u32::from(kind == Kind::Read);
         let _registration = registration;
         window.under_way.push_back(UnderWay {
@@ -190,6 +192,24 @@ impl<V: Verbs> RcTransport<V> {
         });
         self.sends.note_posted();
         Started::Yes
+    }
+
+    /// Posts the operations that are held back, as one chain. What the device does not take is done in
+    /// another way.
+    #[inline(always)]
+    pub(super) fn post_deeds(&mut self, peer: PeerIndex) {
+        let Some(window) = &mut self.peers[peer as usize].window else {
+            return;
+        };
+        // SAFETY: segments are bounce buffers, which are not taken again before their request is
+        // over or the queue pair is gone, or memory with a registration that is kept as long, or
+        // are copied by the call.
+        let posted = unsafe { window.pair.post_sends(&window.held) };
+        window.held.clear();
+        if let Err(error) = posted {
+            tracing::info!("a window takes no request: {error}");
+            self.end_window(peer, false);
+        }
     }
 
     /// A completion of a window's queue pair.

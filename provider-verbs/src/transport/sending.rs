@@ -60,29 +60,56 @@ impl<V: Verbs> RcTransport<V> {
         if !self.can_send(peer, !inline) {
             return false;
         }
-        let Some(slot) = self.sends.take_for(inline) else {
+        let Some(slot) = (if inline { self.take_inline() } else { self.sends.take() }) else {
             return false;
         };
         self.sends.write(slot, &[head.to_word().into(), word], words, payload);
-        self.post_packet(peer, slot, length, head.kind == Kind::Bye as u8)
+        self.hold_packet(peer, slot, length, head.kind == Kind::Bye as u8)
     }
 
     #[inline(always)]
-    fn post_packet(&mut self, peer: PeerIndex, slot: SlotIndex, length: usize, last: bool) -> bool {
+    pub(super) fn take_inline(&mut self) -> Option<SlotIndex> {
+        self.sends.take_inline().or_else(|| {
+            self.post_held();
+            self.sends.take_inline()
+        })
+    }
+
+    /// Holds a packet back until the end of the call, or until as many are held back as can be.
+    #[inline(always)]
+    fn hold_packet(&mut self, peer: PeerIndex, slot: SlotIndex, length: usize, last: bool) -> bool {
         let Some(lane) = self.peers[peer as usize].send.as_mut() else {
             return false;
         };
         let signal = last || std::mem::take(&mut lane.confirms_next);
-        match lane.queue.post(&mut self.sends, slot, length, Verb::Send, signal) {
-            Ok(()) => {
-                lane.sent = lane.sent.wrapping_add(1);
-                true
-            }
-            Err(error) => {
-                self.post_failed(peer, &error);
-                false
+        if lane.queue.holds_nothing() {
+            self.holding.push(Owner::Send(peer));
+        }
+        lane.queue.hold(&mut self.sends, slot, length, Verb::Send, signal);
+        lane.sent = lane.sent.wrapping_add(1);
+        if last || lane.queue.is_held_full() {
+            self.post_held();
+        }
+        true
+    }
+
+    /// Posts what is held back, for each queue pair as one chain.
+    #[inline(always)]
+    pub(super) fn post_held(&mut self) {
+        while let Some(owner) = self.holding.pop() {
+            // None is there: its connection is over.
+            match owner {
+                Owner::Send(peer) => {
+                    let lane = self.peers[peer as usize].send.as_mut();
+                    if let Some(Err(error)) = lane.map(|lane| lane.queue.post_held()) {
+                        self.post_failed(peer, &error);
+                    }
+                }
+                Owner::Window(peer) => self.post_deeds(peer),
+                Owner::Receive(_) | Owner::Retired => {}
             }
         }
+        self.sends.free_inline();
     }
 
     #[cold]
@@ -180,6 +207,7 @@ impl<V: Verbs> RcTransport<V> {
     /// Waits until what was sent has reached the peers' devices, where it survives us.
     pub(super) fn linger(&mut self) {
         let deadline = Instant::now() + LINGER_MAX;
+        self.post_held();
         loop {
             self.reap_sends();
             let mut busy = false;

@@ -18,7 +18,7 @@ use crate::{
     device::LinkLayer,
     fork_guard,
     send_pool::SendPool,
-    verbs::{PathEnd, QueuePair, Registration, RemoteAccess, Role, Verbs, is_mtu},
+    verbs::{PathEnd, QueuePair, Registration, RemoteAccess, Role, SendRequest, Verbs, is_mtu},
 };
 
 /// Operations that a window can have under way.
@@ -32,8 +32,10 @@ pub struct Window<V: Verbs> {
     open: bool,
     /// The queue pair is in error, for no reason that closes the window alone.
     pub(super) failed: bool,
-    /// Oldest first.
+    /// Oldest first, with what is held back.
     pub(super) under_way: VecDeque<UnderWay<V>>,
+    /// What is held back, to be posted as one chain.
+    pub(super) held: Vec<SendRequest>,
     pub(super) reads: u32,
 }
 
@@ -120,7 +122,8 @@ impl<V: Verbs> RcTransport<V> {
         let (pair, first_packet, end) = self.make_pair(Role::Reaches)?;
         self.owners.insert(pair.number(), Owner::Window(peer));
         let under_way = VecDeque::with_capacity(REACHES_MAX as usize);
-        let window = Window { pair, first_packet, open: false, failed: false, under_way, reads: 0 };
+        let (open, failed, held, reads) = (false, false, Vec::new(), 0);
+        let window = Window { pair, first_packet, open, failed, under_way, held, reads };
         self.peer(peer).window = Some(window);
         Some(to_words(&end))
     }

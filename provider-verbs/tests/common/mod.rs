@@ -82,8 +82,15 @@ pub fn adopt(transport: &mut FakeTransport, peer: PeerIndex) {
     }
 }
 
-/// Pushes a numbered message of so many bytes, if there is room.
+/// Sends a numbered message of so many bytes, if there is room.
 pub fn push(transport: &mut FakeTransport, peer: PeerIndex, number: u64, length: usize) -> bool {
+    let pushed = hold(transport, peer, number, length);
+    transport.flush();
+    pushed
+}
+
+/// As [`push`], but it leaves with what is pushed next.
+pub fn hold(transport: &mut FakeTransport, peer: PeerIndex, number: u64, length: usize) -> bool {
     let mut bytes = vec![number as u8; length];
     let head = Head::new(Kind::Eager, 0);
     transport.push(peer, head, number, &[], Piece::of_owned(&mut bytes))

@@ -27,12 +27,14 @@ impl<T: Transport> Engine<T> {
         if self.under_way() >= self.setup.transmit_size {
             self.pump(peer);
             if self.under_way() >= self.setup.transmit_size {
+                self.transport.flush();
                 return Err(PostError::Again);
             }
         }
         let flags = post.flags;
         self.start_remote(peer, RemoteOperation::from_post(peer, post));
         self.let_leave(peer, flags);
+        self.flush_unless_more(flags);
         Ok(())
     }
 
