@@ -65,7 +65,9 @@ fn open(provider: &VerbsProvider, at: Option<Address>) -> VerbsTransport {
 fn push(transport: &mut VerbsTransport, peer: PeerIndex, number: u64, length: usize) -> bool {
     let mut bytes = vec![number as u8; length];
     let head = Head::new(Kind::Eager, 0);
-    transport.push(peer, head, number, &[], Piece::of_owned(&mut bytes))
+    let pushed = transport.push(peer, head, number, &[], Piece::of_owned(&mut bytes));
+    transport.flush();
+    pushed
 }
 
 /// Takes the next packet, checked: its sender, number and length.
