@@ -18,7 +18,8 @@ from .packages import tail
 from .prepare import Prepared
 
 GUEST = Path(__file__).resolve().parent / "guest"
-# Emulated processors are no faster for what guards against Meltdown and its like.
+# Emulated processors are no faster for what guards against Meltdown and its like. They do not say that
+# their time stamp counters agree, so that the kernel would take the slow HPET for its clock.
 KERNEL_ARGUMENTS = "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable"
 MONITOR_SECONDS_MAX = 10
 # RoCE packets carry 4096 bytes and their headers.

@@ -331,12 +331,18 @@ impl<T: Transport> Engine<T> {
         }
     }
 
-    /// Has leave what was pushed, at the end of a call. Not if the call says in its `flags` that
-    /// another follows at once: whatever comes next, a poll as well, has it leave.
+    /// Has leave what was pushed, at the end of a call.
+    #[inline(always)]
+    pub(crate) fn flush(&mut self) {
+        self.transport.flush();
+    }
+
+    /// The same, but not if the call says in its `flags` that another follows at once: whatever comes
+    /// next, a poll as well, has it leave.
     #[inline(always)]
     pub(crate) fn flush_unless_more(&mut self, flags: Flags) {
         if !flags.contains(Flags::MORE) {
-            self.transport.flush();
+            self.flush();
         }
     }
 

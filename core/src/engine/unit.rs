@@ -10,7 +10,6 @@ use super::{
 use crate::{
     completion_queue::store::Sharing,
     endpoint::PostError,
-    flags::Flags,
     one_sided::RemotePost,
     operation::{ReceivePost, SendPost, set_down},
     primitive::{AtomicU32, Ordering, SegQueue, fence, yield_now},
@@ -199,7 +198,7 @@ impl<P: Provider> Unit<P> {
         }
         let work = |engine: &mut Engine<P::Transport>| {
             let result = work(engine);
-            engine.flush_unless_more(Flags::empty());
+            engine.flush();
             result
         };
         if self.sharing == Sharing::Exclusive {
