@@ -123,6 +123,16 @@ pub struct Request {
     pub local: Piece,
 }
 
+impl Request {
+    /// In the token: its name is one of an incoming message.
+    pub(crate) const FETCHED: u64 = 1 << 31;
+
+    /// Whether it reads a message that its sender has announced.
+    pub fn is_fetch(&self) -> bool {
+        self.token & Self::FETCHED != 0
+    }
+}
+
 /// What an adapter does to a word of the target's memory in one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {

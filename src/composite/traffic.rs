@@ -3,7 +3,10 @@
 
 use std::fmt;
 
-use kestrel_core::wire::{Head, Kind};
+use kestrel_core::{
+    window::{Request, Started},
+    wire::{Head, Kind},
+};
 
 /// What one transport took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -13,6 +16,9 @@ pub struct Sent {
     /// The lengths of the messages, also where the receiver fetches the rest by itself, and the
     /// payload of one-sided operations, answers to the peers' reads included.
     pub bytes: u64,
+    /// One-sided operations of those messages that an adapter did: the device, or the kernel. What
+    /// a window could not do counts again as the packets that it went in.
+    pub by_adapter: u64,
 }
 
 /// What an endpoint sent, by transport.
@@ -33,6 +39,25 @@ impl Sent {
             self.bytes += bytes as u64;
         } else {
             self.count_other(head, words, bytes);
+        }
+    }
+
+    /// An adapter was asked for an operation. Its reads are counted here: their target hears of none. What
+    /// is fetched its sender has counted.
+    #[inline(always)]
+    pub(super) fn count_request(&mut self, request: &Request, started: Started) {
+        if !request.is_fetch() {
+            self.count_started(request.local.len(), started);
+        }
+    }
+
+    /// The same of an operation on that many bytes.
+    #[inline(always)]
+    pub(super) fn count_started(&mut self, bytes: usize, started: Started) {
+        if matches!(started, Started::Yes | Started::Done) {
+            self.messages += 1;
+            self.bytes += bytes as u64;
+            self.by_adapter += 1;
         }
     }
 
@@ -60,6 +85,11 @@ impl fmt::Display for Traffic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Traffic { near, far } = self;
         write!(f, "{} messages ({} bytes) through shared memory", near.messages, near.bytes)?;
-        write!(f, ", {} messages ({} bytes) through RDMA", far.messages, far.bytes)
+        write!(f, ", {} messages ({} bytes) through RDMA", far.messages, far.bytes)?;
+        write!(
+            f,
+            "; {} of these by the kernel and {} by the device",
+            near.by_adapter, far.by_adapter
+        )
     }
 }

@@ -42,6 +42,22 @@ macro_rules! leaves {
     (&$($rest:tt)+) => { by!(send, [&] $($rest)+) };
 }
 
+/// The same, and what that side has sent.
+macro_rules! leaving {
+    ($self:ident, $peer:ident, $it:ident => $call:expr) => {
+        match &mut $self.far {
+            Some(far) if far.route($peer).send == Some(Side::Far) => {
+                let $it = &mut far.transport;
+                ($call, &mut far.sent)
+            }
+            _ => {
+                let $it = &mut $self.near;
+                ($call, &mut $self.near_sent)
+            }
+        }
+    };
+}
+
 /// A call of the side that `peer`'s packets come by.
 macro_rules! comes {
     (&mut $($rest:tt)+) => { by!(receive, [&mut] $($rest)+) };
@@ -296,11 +312,15 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
 
     #[inline(always)]
     fn start(&mut self, peer: PeerIndex, request: &Request) -> Started {
-        leaves!(&mut self, peer, it => it.start(peer, request))
+        let (started, sent) = leaving!(self, peer, it => it.start(peer, request));
+        sent.count_request(request, started);
+        started
     }
 
     fn start_atomic(&mut self, peer: PeerIndex, request: &AtomicRequest) -> Started {
-        leaves!(&mut self, peer, it => it.start_atomic(peer, request))
+        let (started, sent) = leaving!(self, peer, it => it.start_atomic(peer, request));
+        sent.count_started(size_of::<u64>(), started);
+        started
     }
 
     fn finished(&mut self) -> Found {

@@ -1,7 +1,11 @@
 //! Endpoints with two transports: what is particular to having both. The far one is RC queue
 //! pairs over the fake of verbs, or a mock where a test needs faults at a moment of its choice.
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    net::IpAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use kestrel::composite::{CompositeProvider, Side};
 use kestrel_core::{
@@ -9,6 +13,7 @@ use kestrel_core::{
     address_vector::FI_ADDR_UNSPEC,
     completion_queue::{Entry, store::Sharing},
     error::Errno,
+    info::MemoryRegionMode,
     memory::Piece,
     mock::{MockOptions, MockProvider},
     transport::{Provider, Transport, TransportEvent, Unreachable},
@@ -16,8 +21,9 @@ use kestrel_core::{
 };
 use kestrel_shm::{ShmOptions, ShmProvider};
 use kestrel_tests::{
-    bed::{Bed, Options, World, pattern, same},
+    bed::{Bed, Memory, Options, World, pattern, same},
     fake::fake_provider,
+    one_sided::{BOTH, Rma, expose, options, segment},
     scale::PATIENCE,
 };
 use kestrel_verbs::{
@@ -133,6 +139,48 @@ fn one_matcher_serves_both_sides_in_the_order_of_each_sender() {
     let traffic = |node: usize| world.nodes[node].endpoint.inspect(|t| t.traffic()).unwrap();
     assert_eq!(traffic(1).near.bytes, bytes as u64);
     assert_eq!(traffic(2).far.bytes, bytes as u64);
+}
+
+/// One-sided operations that the device does, and those that the kernel does, are told: as many as
+/// were posted, with their bytes, whatever they came by.
+#[test]
+fn what_adapters_do_is_counted() {
+    const LENGTH: usize = 64 << 10;
+    let (target, source) = (Memory::zeroed(LENGTH), Memory::from(pattern(1, LENGTH)));
+    let fabric = FakeFabric::default();
+    for (has, is_far) in [(Has::Far, true), (Has::Both, false)] {
+        let bed =
+            |has| Bed { provider: Arc::new(provider(&fabric, has)), sharing: Sharing::Shared };
+        let options = options(MemoryRegionMode::empty());
+        let nodes = vec![bed(Has::Both).stranger(&options), bed(has).stranger(&options)];
+        let world = World { nodes };
+        world.introduce();
+        world.warm_up();
+        let sent = || {
+            let traffic = world.nodes[1].endpoint.inspect(|t| t.traffic()).unwrap();
+            if is_far { traffic.far } else { traffic.near }
+        };
+        let region = expose(&world.nodes[0], &target, BOTH, 4);
+        let (before, mut posted) = (sent(), 0);
+        let segments = [segment(&region, 0, LENGTH)];
+        let rma = Rma { pieces: source.all(), segments: &segments, ..Rma::default() };
+        let start = Instant::now();
+        // The first open the window.
+        while sent().by_adapter < before.by_adapter + 4 {
+            world.post(|| world.nodes[1].post_write(0, &rma));
+            world.sent(1).good();
+            world.post(|| world.nodes[1].post_read(0, &rma));
+            world.sent(1).good();
+            posted += 2;
+            assert!(start.elapsed() < PATIENCE, "no adapter is at work: {:?}", sent());
+        }
+        let counted = sent();
+        assert_eq!(counted.messages - before.messages, posted);
+        // The answers to reads by packets are the target's.
+        let bytes = (counted.bytes - before.bytes) as usize / LENGTH;
+        assert!((posted as usize / 2..=posted as usize).contains(&bytes), "{bytes} of {posted}");
+        world.nodes[0].domain.close_memory(&region).unwrap();
+    }
 }
 
 #[test]

@@ -22,9 +22,6 @@ use crate::{
     window::{Direction, Request, Started},
 };
 
-/// In the token of a request: the name is one of an incoming message.
-pub(crate) const FETCHED: u64 = 1 << 31;
-
 /// The longest message that an adapter reads at once. Units: bytes.
 const LENGTH_MAX: usize = 1 << 30;
 /// How long a window is kept for what others have under way there.
@@ -141,7 +138,7 @@ impl<T: Transport> Engine<T> {
             let local = self.receives[receive].pieces.view();
             let local = local.contiguous(start + started, end - started);
             let request = Request {
-                token: self.incoming.name(index) | FETCHED,
+                token: self.incoming.name(index) | Request::FETCHED,
                 direction: Direction::Read,
                 address: remote.wrapping_add(started as u64),
                 remote_key: key,

@@ -9,7 +9,7 @@ use crate::{
     flags::Flags,
     memory::Piece,
     one_sided::{Action, RemoteOperation, RemoteStage, StoredSegments},
-    protocol::{contest::Manner, fetch::FETCHED},
+    protocol::contest::Manner,
     transport::{PeerIndex, Transport},
     window::{Direction, End, Finished, Found, Request, Started},
 };
@@ -176,9 +176,11 @@ impl<T: Transport> Engine<T> {
 
     #[inline]
     fn take_one(&mut self, finished: Finished) {
-        if finished.token & FETCHED != 0 {
-            return self
-                .take_fetched(finished.token & !FETCHED, matches!(finished.end, End::Done(_)));
+        if finished.token & Request::FETCHED != 0 {
+            return self.take_fetched(
+                finished.token & !Request::FETCHED,
+                matches!(finished.end, End::Done(_)),
+            );
         }
         // An operation that failed with its peer is gone.
         let index = self.remotes.index_of(finished.token);
