@@ -10,6 +10,7 @@
 //! - [`reach`]: no Rust file that nothing compiles.
 //! - [`scripts`]: every script states its purpose and can be run.
 //! - [`conformance`]: every test that docs/conformance.md names exists and runs.
+//! - [`protocol`]: docs/protocol.md has the version, the sizes and the kinds of the code.
 //! - [`documents`]: the README's two commands, every document linked, no names of other places.
 //!
 //! [`tree`] reads the files, [`comments`] finds what the parser drops.
@@ -20,6 +21,7 @@ mod documents;
 mod lengths;
 mod locks;
 mod orderings;
+mod protocol;
 mod reach;
 mod safety;
 mod scripts;
@@ -87,6 +89,11 @@ fn every_test_that_conformance_names_runs() {
 #[test]
 fn every_group_of_the_suite_runs_on_soft_roce() {
     expect_none(conformance::check_parts(&Tree::of_workspace()));
+}
+
+#[test]
+fn the_protocol_is_the_one_that_is_documented() {
+    expect_none(protocol::check(&Tree::of_workspace()));
 }
 
 #[test]
