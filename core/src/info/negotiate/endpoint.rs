@@ -99,8 +99,9 @@ impl Negotiation<'_> {
                 format!("{:#x}", most.protocol),
             );
         }
-        if let Some(version) = asked.protocol_version.filter(|&v| v > most.protocol_version) {
-            self.reject("ep_attr->protocol_version", version, at_most(most.protocol_version));
+        // Endpoints of other versions are refused when they meet, so that none is promised here.
+        if let Some(version) = asked.protocol_version.filter(|&v| v != most.protocol_version) {
+            self.reject("ep_attr->protocol_version", version, most.protocol_version);
         }
         self.within("ep_attr->max_msg_size", asked.max_msg_size, most.max_msg_size);
         if self.info.caps.intersects(ONE_SIDED) {
