@@ -80,7 +80,8 @@ pub enum ProgressMode {
     Manual,
     /// One helper that sleeps on the bells (FI_PROGRESS_AUTO).
     Automatic,
-    /// Helpers that spin, one pinned to each of these cores.
+    /// One helper that spins, pinned to the first of these cores that nobody on this host has; one that
+    /// sleeps where there is none.
     Spinning(Vec<usize>),
 }
 
@@ -121,8 +122,8 @@ pub struct Domain<P: Provider> {
     sharing: Sharing,
     options: DomainOptions,
     units: Arc<PollSet<P>>,
-    /// Their `Drop` ends the threads.
-    helpers: Vec<Helper>,
+    /// Its `Drop` ends the thread.
+    helper: Option<Helper>,
     memory_regions: Arc<MemoryRegionRegistry>,
     /// Counters that drive all endpoints: their sleepers have to hear of a new one.
     watchers: Mutex<Vec<Weak<Counter>>>,
@@ -169,12 +170,11 @@ impl<P: Provider> Domain<P> {
             return Err(OpenError::ForkedChild);
         }
         let units = Arc::new(PollSet::new(sharing));
-        let helpers = match &options.progress {
-            ProgressMode::Manual => Vec::new(),
-            ProgressMode::Automatic => vec![Helper::sleeping(&provider, units.clone())?],
+        let helper = match &options.progress {
+            ProgressMode::Manual => None,
+            ProgressMode::Automatic => Some(Helper::sleeping(&provider, units.clone())?),
             ProgressMode::Spinning(cores) => {
-                let start = |&core| Helper::spinning(&provider, units.clone(), core);
-                cores.iter().map(start).collect::<Result<_, _>>()?
+                Some(Helper::spinning(&provider, units.clone(), cores)?)
             }
         };
         let open = BindCount::default();
@@ -187,7 +187,7 @@ impl<P: Provider> Domain<P> {
             sharing,
             options,
             units,
-            helpers,
+            helper,
             memory_regions,
             watchers,
             sockets,
@@ -295,7 +295,7 @@ impl<P: Provider> Domain<P> {
                 counter.tell_watchers();
             }
         }
-        for helper in &self.helpers {
+        if let Some(helper) = &self.helper {
             helper.nudge();
         }
     }

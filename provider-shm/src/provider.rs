@@ -208,10 +208,14 @@ impl Bell for OwnBell {
 struct ClaimedCore(lcore::CoreClaim);
 
 impl CoreClaim for ClaimedCore {
-    fn pin(&self) {
-        let core = core_affinity::CoreId { id: self.0.core() };
-        if !core_affinity::set_for_current(core) {
-            tracing::warn!(core = self.0.core(), "the progress thread could not be pinned");
+    fn pin(&self) -> Result<(), Unreachable> {
+        let core = self.0.core();
+        // The set of cores that is passed on holds no higher number, and panics.
+        let has_place = core < rustix::thread::CpuSet::MAX_CPU;
+        if has_place && core_affinity::set_for_current(core_affinity::CoreId { id: core }) {
+            return Ok(());
         }
+        let reason = format!("this process may not run on core {core}, or there is none");
+        Err(Unreachable { errno: Errno::INVAL, reason })
     }
 }

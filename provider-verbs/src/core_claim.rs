@@ -44,10 +44,15 @@ impl ClaimedCore {
 }
 
 impl CoreClaim for ClaimedCore {
-    fn pin(&self) {
-        if !core_affinity::set_for_current(core_affinity::CoreId { id: self.core }) {
-            tracing::warn!(core = self.core, "the progress thread could not be pinned");
+    fn pin(&self) -> Result<(), Unreachable> {
+        let core = self.core;
+        // The set of cores that is passed on holds no higher number, and panics.
+        let has_place = core < rustix::thread::CpuSet::MAX_CPU;
+        if has_place && core_affinity::set_for_current(core_affinity::CoreId { id: core }) {
+            return Ok(());
         }
+        let reason = format!("this process may not run on core {core}, or there is none");
+        Err(Unreachable { errno: Errno::INVAL, reason })
     }
 }
 

@@ -373,7 +373,7 @@ macro_rules! conformance {
                 threads_claim_each_message_once,
                 a_claim_outlives_its_sender;
             progress:
-                a_sleeping_helper_delivers,
+                a_sleeping_helper_delivers, a_spinning_helper_delivers,
                 a_delivery_completes_while_its_receiver_sleeps,
                 helpers_end_with_their_domain,
                 four_threads_post_poll_and_cancel,

@@ -139,8 +139,9 @@ pub static PARAMETERS: [Parameter; 19] = [
         kind: Kind::Cores,
         default: "",
         unit: Unit::None,
-        help: "Cores for threads that make progress by spinning, as in 2,4-7. Each core is \
-               claimed once on a host. Empty: no such threads.",
+        help: "Cores for threads that make progress by spinning, as in 2,4-7. Each domain with \
+               automatic progress takes the first that nobody on the host has; one that finds none \
+               has a thread that sleeps. Empty: all have.",
         store: |config, value| config.cores = value.cores(),
     },
     Parameter {

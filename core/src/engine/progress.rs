@@ -9,6 +9,7 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
+        mpsc,
     },
     thread::JoinHandle,
     time::Duration,
@@ -16,8 +17,9 @@ use std::{
 
 use crate::{
     domain::OpenError,
+    error::Errno,
     poll_set::PollSet,
-    transport::{Bell, Provider, Transport},
+    transport::{Bell, CoreClaim, Provider, Transport},
 };
 
 /// How long the helper stays away from an application that polls.
@@ -69,21 +71,45 @@ impl Helper {
         })
     }
 
-    /// Starts a helper that spins on `core`, run to completion.
+    /// Starts a helper that spins on the first of `cores` that nobody on this host has claimed, run to
+    /// completion. Where all are claimed it is one that sleeps: ranks that share their environment
+    /// name the same cores.
     pub fn spinning<P: Provider>(
         provider: &Arc<P>,
         units: Arc<PollSet<P>>,
-        core: usize,
+        cores: &[usize],
     ) -> Result<Helper, OpenError> {
-        let claim = provider.claim_core(core)?;
-        Helper::start(provider, "kestrel-lcore", move |stop, _| {
-            claim.pin();
-            while !stop.load(Ordering::Acquire) {
+        for &core in cores {
+            match provider.claim_core(core) {
+                Ok(claim) => return Helper::spinning_on(provider, units, claim),
+                Err(taken) if taken.errno == Errno::BUSY => tracing::info!("{}", taken.reason),
+                Err(reason) => return Err(reason.into()),
+            }
+        }
+        tracing::warn!("FI_KESTREL_CORES: all of {cores:?} are taken; progress sleeps instead");
+        Helper::sleeping(provider, units)
+    }
+
+    fn spinning_on<P: Provider>(
+        provider: &Arc<P>,
+        units: Arc<PollSet<P>>,
+        claim: Box<dyn CoreClaim>,
+    ) -> Result<Helper, OpenError> {
+        let (tell, pinned) = mpsc::channel();
+        let helper = Helper::start(provider, "kestrel-lcore", move |stop, _| {
+            let result = claim.pin();
+            let is_pinned = result.is_ok();
+            // Whoever started it waits for that.
+            let _ = tell.send(result);
+            while is_pinned && !stop.load(Ordering::Acquire) {
                 if !units.progress_by_helper() {
                     std::hint::spin_loop();
                 }
             }
-        })
+        })?;
+        let gone = |_| OpenError::NoThread("it ended at once".into());
+        pinned.recv().map_err(gone)??;
+        Ok(helper)
     }
 
     pub(crate) fn start<P: Provider>(

@@ -25,7 +25,7 @@ use peer::Peer;
 use pushes::Pushes;
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     os::fd::RawFd,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -96,6 +96,8 @@ struct Network {
     /// Looks that a connection takes to come about.
     connect_looks: usize,
     groups: Groups,
+    /// Cores that are taken.
+    cores: HashSet<usize>,
 }
 
 /// One endpoint, as the others see it.

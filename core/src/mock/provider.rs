@@ -114,8 +114,11 @@ impl Provider for MockProvider {
         Ok(Box::new(MockBell::new()?))
     }
 
-    fn claim_core(&self, _core: usize) -> Result<Box<dyn CoreClaim>, Unreachable> {
-        Ok(Box::new(AnyCore))
+    fn claim_core(&self, core: usize) -> Result<Box<dyn CoreClaim>, Unreachable> {
+        if lock(&self.network).cores.insert(core) {
+            return Ok(Box::new(MockCore { core, network: self.network.clone() }));
+        }
+        Err(Unreachable { errno: Errno::BUSY, reason: format!("core {core} is taken") })
     }
 
     fn forked(&self) -> bool {
@@ -123,8 +126,20 @@ impl Provider for MockProvider {
     }
 }
 
-struct AnyCore;
+/// A core that is taken in the mock's network; the thread runs anywhere.
+struct MockCore {
+    core: usize,
+    network: Arc<Mutex<Network>>,
+}
 
-impl CoreClaim for AnyCore {
-    fn pin(&self) {}
+impl CoreClaim for MockCore {
+    fn pin(&self) -> Result<(), Unreachable> {
+        Ok(())
+    }
+}
+
+impl Drop for MockCore {
+    fn drop(&mut self) {
+        lock(&self.network).cores.remove(&self.core);
+    }
 }

@@ -59,6 +59,13 @@ pub fn a_sleeping_helper_delivers<P: Provider>(bed: &Bed<P>) {
     received_while_asleep(bed, ProgressMode::Automatic);
 }
 
+/// One of the two domains spins, at most: the other finds the core taken.
+pub fn a_spinning_helper_delivers<P: Provider>(bed: &Bed<P>) {
+    let usable = core_affinity::get_core_ids().unwrap_or_default();
+    let core = usable.first().expect("this thread runs somewhere").id;
+    received_while_asleep(bed, ProgressMode::Spinning(vec![core]));
+}
+
 pub fn a_delivery_completes_while_its_receiver_sleeps<P: Provider>(bed: &Bed<P>) {
     let domain = DomainOptions { progress: ProgressMode::Automatic, ..DomainOptions::default() };
     let bytes = Memory::from(pattern(1, 5_000));

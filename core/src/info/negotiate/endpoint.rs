@@ -1,7 +1,7 @@
 //! Transmit and receive contexts, and the endpoint that they belong to.
 
+use super::Negotiation;
 use super::capabilities::{ONE_SIDED, grant, side};
-use super::{Negotiation, at_most};
 use crate::flags::Flags;
 use crate::info::attributes::SHARED_CONTEXT;
 use crate::info::hints::EndpointHints;

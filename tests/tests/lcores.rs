@@ -1,0 +1,66 @@
+//! Helpers that spin: where they run, who gets a core, and what is said of one that cannot be had.
+
+use std::{fs, sync::Arc, time::Instant};
+
+use kestrel_core::{
+    domain::{Domain, DomainOptions, OpenError, ProgressMode},
+    error::{Errno, HasErrno},
+};
+use kestrel_shm::{ShmOptions, ShmProvider};
+use kestrel_tests::scale::PATIENCE;
+
+/// More than any host has, and what the parameter takes at most.
+const NO_SUCH_CORE: usize = 8191;
+
+fn open(cores: &[usize]) -> Result<Arc<Domain<ShmProvider>>, OpenError> {
+    let provider = Arc::new(ShmProvider::new(ShmOptions::default()).unwrap());
+    let progress = ProgressMode::Spinning(cores.to_vec());
+    Domain::open(provider, DomainOptions { progress, ..DomainOptions::default() })
+}
+
+/// Where each thread of this process that has this name may run, sorted. The kernel keeps 15 bytes of a
+/// name.
+fn threads(name: &str) -> Vec<String> {
+    let read = |task: &fs::DirEntry, file: &str| fs::read_to_string(task.path().join(file));
+    let tasks = fs::read_dir("/proc/self/task").unwrap().map(Result::unwrap);
+    let named = tasks.filter(|task| read(task, "comm").is_ok_and(|comm| comm.trim() == name));
+    let allowed = |task: fs::DirEntry| {
+        let status = read(&task, "status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        line.unwrap().trim().to_owned()
+    };
+    let mut found: Vec<String> = named.map(allowed).collect();
+    found.sort();
+    found
+}
+
+/// All of it in one test: claims are the whole host's, and threads the whole process's.
+#[test]
+fn each_domain_takes_a_core_that_nobody_has() {
+    let usable: Vec<usize> =
+        core_affinity::get_core_ids().unwrap().into_iter().map(|core| core.id).collect();
+    let refused = open(&[NO_SUCH_CORE]).err().unwrap();
+    assert_eq!(refused.errno(), Errno::INVAL, "{refused}");
+    assert!(refused.to_string().contains(&format!("core {NO_SUCH_CORE}")), "{refused}");
+    assert!(threads("kestrel-lcore").is_empty(), "a helper that may not run there has ended");
+
+    let domains: Vec<_> = usable.iter().map(|_| open(&usable).unwrap()).collect();
+    let mut expected: Vec<String> = usable.iter().map(usize::to_string).collect();
+    expected.sort();
+    assert_eq!(threads("kestrel-lcore"), expected, "each is pinned to a core of its own");
+    // One more domain than cores: it works, and sleeps.
+    let late = open(&usable).unwrap();
+    assert_eq!(threads("kestrel-lcore"), expected);
+    // It gives itself its name when it runs.
+    let start = Instant::now();
+    while threads("kestrel-progres").len() != 1 {
+        assert!(start.elapsed() < PATIENCE, "in vain: a helper that sleeps");
+        std::thread::yield_now();
+    }
+    drop(domains);
+    assert!(threads("kestrel-lcore").is_empty());
+    // What is given back can be had again.
+    let again = open(&usable[..1]).unwrap();
+    assert_eq!(threads("kestrel-lcore"), [usable[0].to_string()]);
+    drop((late, again));
+}
