@@ -175,14 +175,16 @@ impl<T: Transport> Engine<T> {
 
     fn cancel_receive(&mut self, context: u64) -> bool {
         for family in Posted::ALL {
-            let Some(matcher) = self.posted_in(family) else { continue };
-            let mut posted = matcher.posted();
-            let is_meant = |receive: u32| self.receives[receive & !STICKY].context == context;
-            let found = posted.find(|&(receive, _)| is_meant(receive));
-            if let Some((receive, _)) = found {
-                if let Some(matcher) = self.posted_in(family) {
-                    matcher.remove_posted(receive);
-                }
+            let receives = &self.receives;
+            let is_meant = |receive: u32| receives[receive & !STICKY].context == context;
+            let matcher = match family {
+                Posted::Tagged => Some(&mut self.tagged),
+                Posted::Untagged => Some(&mut self.untagged),
+                Posted::Tags => self.buffering.as_mut().map(|buffering| &mut buffering.tags),
+            };
+            let Some(matcher) = matcher else { continue };
+            if let Some(receive) = matcher.earliest_posted(is_meant) {
+                matcher.remove_posted(receive);
                 self.fail_posted(receive & !STICKY, &canceled());
                 return true;
             }

@@ -274,12 +274,11 @@ impl State {
     /// a buffer that messages still arrive in, and is released as canceled when they have.
     pub(crate) fn cancel(&mut self, context: u64) -> Option<Option<ReceiveOperation>> {
         for tagged in [true, false] {
-            let posted = self.matcher(tagged).posted();
             let receives = &self.receives;
-            let mut posted =
-                posted.filter(|(receive, _)| receives[*receive & !STICKY].context == context);
-            if let Some((receive, _)) = posted.next() {
-                self.matcher(tagged).remove_posted(receive);
+            let is_meant = |receive: u32| receives[receive & !STICKY].context == context;
+            let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
+            if let Some(receive) = matcher.earliest_posted(is_meant) {
+                matcher.remove_posted(receive);
                 return Some(self.retire(receive & !STICKY));
             }
         }

@@ -328,6 +328,18 @@ impl Expected {
         }
     }
 
+    /// The earliest receive that `is_meant`. Cost: a look at every place.
+    pub(super) fn earliest(&self, mut is_meant: impl FnMut(u32) -> bool) -> Option<u32> {
+        let mut earliest: Option<(u64, u32)> = None;
+        for (_, posted) in self.nodes.iter() {
+            let is_earlier = earliest.is_none_or(|(order, _)| posted.order < order);
+            if is_earlier && is_meant(posted.receive) {
+                earliest = Some((posted.order, posted.receive));
+            }
+        }
+        earliest.map(|(_, receive)| receive)
+    }
+
     /// All receives in posting order. Cost: a look at every place, an allocation and a sort.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, SourceIndex)> + use<> {
         let mut posted: Vec<_> = self

@@ -134,9 +134,16 @@ impl Matcher {
 
     /// All posted receives in posting order, each with its source.
     ///
-    /// Cost: allocates, and sorts; meant for cancelling and for the death of a peer.
+    /// Cost: allocates, and sorts; meant for the death of a peer.
     pub fn posted(&self) -> impl Iterator<Item = (u32, SourceIndex)> + use<> {
         self.expected.iter()
+    }
+
+    /// The earliest posted receive that `is_meant`.
+    ///
+    /// Cost: a look at every posted receive; no allocation. Meant for cancelling.
+    pub fn earliest_posted(&self, is_meant: impl FnMut(u32) -> bool) -> Option<u32> {
+        self.expected.earliest(is_meant)
     }
 
     /// The tag that a posted receive asks for, in the bits that it does not ignore.

@@ -229,6 +229,12 @@ impl Pair {
     fn list(&self) {
         let receives = self.receives.iter().map(|entry| (entry.receive, entry.source));
         assert!(self.matcher.posted().eq(receives));
+        for rest in 0..3 {
+            let is_meant = |receive: u32| receive % 3 == rest;
+            let first = self.receives.iter().find(|entry| is_meant(entry.receive));
+            let found = self.matcher.earliest_posted(is_meant);
+            assert_eq!(found, first.map(|entry| entry.receive));
+        }
         let messages = self.messages.iter().map(|entry| (entry.message, entry.source));
         assert!(self.matcher.unexpected().eq(messages));
     }
