@@ -19,6 +19,7 @@ fn child() {
     match role[0].as_str() {
         "without-descriptors" => without_descriptors(),
         "without-memory" => without_memory(),
+        "unexpected-without-memory" => unexpected_without_memory(),
         "full-peer" => full_peer(),
         _ => panic!("{role:?}"),
     }
@@ -33,6 +34,11 @@ fn connecting_without_descriptors_fails_and_says_so() {
 #[test]
 fn connecting_without_memory_fails_and_says_so() {
     Peer::start("without-memory").succeed();
+}
+
+#[test]
+fn unexpected_messages_wait_for_memory() {
+    Peer::start("unexpected-without-memory").succeed();
 }
 
 #[test]
@@ -145,6 +151,57 @@ fn without_memory() {
     third.endpoint.receive(vec![0; 8], FI_ADDR_UNSPEC, 1).unwrap();
     pair.send(to).well();
     third.next().well();
+}
+
+/// Nobody has asked for what comes, and there is no memory for it: nothing is lost, and it arrives as
+/// soon as it is asked for.
+fn unexpected_without_memory() {
+    const COUNT: u64 = 300;
+    let (one, two) = (Node::open(), Node::open());
+    let to = one.insert(two.address());
+    for length in [8_000, 60_000] {
+        let buffers = |fill: u64| {
+            (0..COUNT).map(move |nth| vec![(nth * fill) as u8; length]).collect::<Vec<_>>()
+        };
+        // Before that with memory, so that what queues messages has grown: those that came, and those
+        // that wait to leave.
+        for (is_polled, has_memory) in [(true, true), (false, true), (true, false)] {
+            let (sources, targets) = (buffers(1), buffers(0));
+            let mut hog: Vec<Vec<u8>> = Vec::with_capacity(1 << 20);
+            if !has_memory {
+                limit(libc::RLIMIT_AS, figures::status_kib("VmSize") << 10, libc::RLIM_INFINITY);
+                hog.extend(std::iter::from_fn(|| {
+                    let mut bytes = Vec::new();
+                    bytes.try_reserve_exact(4_000).ok().map(|()| bytes)
+                }));
+            }
+            for source in sources {
+                one.endpoint.send(source, to, COUNT).unwrap();
+            }
+            let mut sent = 0;
+            for _ in 0..2_000 {
+                sent += u64::from(one.poll().is_some_and(|done| done.well().context == COUNT));
+                assert!(!is_polled || two.poll().is_none());
+            }
+            for (context, target) in (0..).zip(targets) {
+                two.endpoint.receive(target, FI_ADDR_UNSPEC, context).unwrap();
+            }
+            let mut received = 0;
+            eventually("all is received", || {
+                sent += u64::from(one.poll().is_some_and(|done| done.well().context == COUNT));
+                if let Some(done) = two.poll() {
+                    let mut entry = done.well();
+                    let bytes = entry.take_buffer().unwrap();
+                    assert!(bytes.iter().all(|&byte| byte == entry.context as u8), "{received}");
+                    assert_eq!(entry.context, received);
+                    received += 1;
+                }
+                (sent, received) == (COUNT, COUNT)
+            });
+            drop(hog);
+            limit(libc::RLIMIT_AS, libc::RLIM_INFINITY, libc::RLIM_INFINITY);
+        }
+    }
 }
 
 /// The other side is a process that cannot take a lane.

@@ -100,6 +100,8 @@ pub struct Engine<T: Transport> {
     burst: usize,
     /// A posted receive was matched in this pass: the application may post more when it returns.
     pub(crate) has_news: bool,
+    /// It has been said that an unexpected message found no memory.
+    pub(crate) lacks_memory: bool,
     /// What is matched completes in order, or its data is written in order: so no message is placed, nor
     /// completes, before it was looked at whether its turn is now.
     pub(crate) receives_in_order: bool,
@@ -187,6 +189,7 @@ impl<T: Transport> Engine<T> {
             transport,
             burst: 1,
             has_news: false,
+            lacks_memory: false,
             receives_in_order: false,
             is_careful: false,
             over: false,

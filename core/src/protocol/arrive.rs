@@ -211,9 +211,12 @@ impl<T: Transport> Engine<T> {
         if self.drops_unasked(peer, cost) {
             return true;
         }
+        let Some(body) = self.body_for(peer, length, cost) else {
+            return false;
+        };
         let message = self.eager_message(arrival);
         let acknowledge = operation.filter(|_| wanted & wire::ACK_MATCH != 0);
-        let parked = self.park(self.set_aside(&message, acknowledge));
+        let parked = self.park(self.set_aside(&message, body, acknowledge));
         let taken = self.offer_parked(parked);
         match operation.filter(|_| acknowledge.is_none()) {
             Some(operation) => self.acknowledge_arrival(message.peer, operation),
@@ -223,10 +226,27 @@ impl<T: Transport> Engine<T> {
         true
     }
 
+    /// Memory for a message that nobody has asked for. None where there is not as much: it stays with
+    /// the transport, and the next pass looks again.
+    pub(crate) fn body_for(&mut self, peer: PeerIndex, length: usize, cost: u64) -> Option<Body> {
+        let body = Body::try_new(length);
+        if body.is_none() {
+            self.peers[peer as usize].flow.arrived -= cost;
+            if !std::mem::replace(&mut self.lacks_memory, true) {
+                tracing::warn!(length, "no memory for an unexpected message: its sender waits");
+            }
+        }
+        body
+    }
+
     /// The last arrival, a whole message, in memory of ours.
-    pub(crate) fn set_aside(&self, message: &Message, acknowledge: Option<u64>) -> Unexpected {
+    pub(crate) fn set_aside(
+        &self,
+        message: &Message,
+        mut body: Body,
+        acknowledge: Option<u64>,
+    ) -> Unexpected {
         let Message { peer, flags, tag, data, total } = *message;
-        let mut body = Body::new(total);
         body.fill(&self.transport, 0, total);
         let cost = total as u64 + ENVELOPE_COST;
         Unexpected { peer, flags, tag, data, total, body, acknowledge, arriving: None, cost }

@@ -70,22 +70,30 @@ impl<T: Transport> Engine<T> {
         if found.is_none() && self.leaves_for_later(peer, incoming.cost()) {
             return false;
         }
+        // A receive, or memory to wait in for one.
+        let place = match found {
+            Some(receive) => Ok(receive),
+            None => match self.body_for(peer, incoming.prefix, incoming.cost()) {
+                Some(body) => Err(body),
+                None => return false,
+            },
+        };
         if incoming.prefix == 0 {
             self.heard_envelope(peer);
         }
         let acknowledge = (flags & wire::ACK_MATCH != 0).then_some(operation);
         let index = self.incoming.insert(incoming);
         self.peers[peer as usize].incoming.insert(operation, index);
-        match found {
-            Some((receive, posted)) => {
+        match place {
+            Ok((receive, posted)) => {
                 self.has_news = true;
                 if !self.give(index, receive, posted, acknowledge) {
                     return true;
                 }
             }
-            None => {
+            Err(body) => {
                 // Who got it meanwhile may have all of it by now.
-                if self.park_long(index, acknowledge) && arrival.length == 0 {
+                if self.park_long(index, body, acknowledge) && arrival.length == 0 {
                     return true;
                 }
             }
@@ -147,14 +155,14 @@ impl<T: Transport> Engine<T> {
     }
 
     /// Returns whether somebody got it at once: a shared receive, or who buffers messages.
-    fn park_long(&mut self, index: u32, acknowledge: Option<u64>) -> bool {
-        let parked = self.park(self.not_placed(index, acknowledge));
+    fn park_long(&mut self, index: u32, body: Body, acknowledge: Option<u64>) -> bool {
+        let parked = self.park(self.not_placed(index, body, acknowledge));
         self.incoming[index].target = Target::Unexpected(parked);
         self.offer_parked(parked)
     }
 
     /// What is kept of a message that begins to arrive and has no place in a buffer yet.
-    fn not_placed(&self, index: u32, acknowledge: Option<u64>) -> Unexpected {
+    fn not_placed(&self, index: u32, body: Body, acknowledge: Option<u64>) -> Unexpected {
         let incoming = &self.incoming[index];
         let whole = !incoming.is_rendezvous();
         Unexpected {
@@ -163,7 +171,7 @@ impl<T: Transport> Engine<T> {
             tag: incoming.tag,
             data: incoming.data,
             total: incoming.total,
-            body: Body::new(incoming.prefix),
+            body,
             acknowledge: if whole { acknowledge } else { None },
             arriving: Some(index),
             cost: incoming.cost(),
@@ -179,7 +187,8 @@ impl<T: Transport> Engine<T> {
         (receive, is_posted): (u32, bool),
         acknowledge: Option<u64>,
     ) {
-        let message = self.not_placed(index, acknowledge);
+        let body = Body::new(self.incoming[index].prefix);
+        let message = self.not_placed(index, body, acknowledge);
         self.hold_charge(message.peer, message.cost);
         let target = self.open_receive(receive, is_posted, message.total);
         let parked = self.unexpected.insert(message);

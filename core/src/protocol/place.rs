@@ -46,6 +46,17 @@ impl Body {
         if length <= 16 { Body::Small([0; 2]) } else { Body::Large(vec![0; length].into()) }
     }
 
+    /// The same; none if there is no memory for it.
+    pub fn try_new(length: usize) -> Option<Body> {
+        if length <= 16 {
+            return Some(Body::Small([0; 2]));
+        }
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(length).ok()?;
+        bytes.resize(length, 0);
+        Some(Body::Large(bytes.into()))
+    }
+
     /// Copies `length` bytes of the last arrival to byte `offset` of the body.
     pub fn fill<T: Transport>(&mut self, transport: &T, offset: usize, length: usize) {
         transport.copy_out(0, self.piece().part(offset, length));

@@ -25,7 +25,7 @@ use std::{
 use crate::{
     engine::{Engine, peer::NameHasher, report::Message},
     memory::Piece,
-    operation::{Target, Unexpected},
+    operation::{Body, Target, Unexpected},
     protocol::place,
     transport::{PeerIndex, Transport, Unreachable},
 };
@@ -102,7 +102,7 @@ impl<T: Transport> Engine<T> {
     #[cold]
     #[inline(never)]
     pub(crate) fn hold_whole(&mut self, target: Target, message: &Message) {
-        let unexpected = self.set_aside(message, None);
+        let unexpected = self.set_aside(message, Body::new(message.total), None);
         self.hold_charge(message.peer, unexpected.cost);
         let parked = self.unexpected.insert(unexpected);
         self.hold(target, parked);
