@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kestrel_core::{
-    domain::DomainOptions,
+    domain::{Domain, DomainOptions},
     endpoint::PostError,
     flags::Flags,
     info::MemoryRegionMode,
@@ -62,13 +62,24 @@ pub fn expose_as<P: Provider>(
     requested_key: u64,
     flags: Flags,
 ) -> Result<Arc<MemoryRegion>, MemoryRegionError> {
+    expose_in(&node.domain, pieces, access, requested_key, flags)
+}
+
+/// The same on a domain of any kind.
+pub fn expose_in<P: Provider>(
+    domain: &Arc<Domain<P>>,
+    pieces: &[Piece],
+    access: Flags,
+    requested_key: u64,
+    flags: Flags,
+) -> Result<Arc<MemoryRegion>, MemoryRegionError> {
     let range =
         |piece: &Piece| MemoryRange { address: piece.as_ptr() as u64, len: piece.len() as u64 };
     let ranges: Vec<MemoryRange> = pieces.iter().map(range).collect();
     let (ranges, rest) = (&ranges[..], MemoryRegionAttributes::default());
     let attributes = MemoryRegionAttributes { ranges, access, requested_key, flags, ..rest };
     // SAFETY: the memory outlives the world, since each case makes it first.
-    unsafe { node.domain.register_memory(&attributes) }
+    unsafe { domain.register_memory(&attributes) }
 }
 
 /// `length` bytes from byte `offset` of a region on.
