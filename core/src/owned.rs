@@ -17,6 +17,7 @@ pub struct Owner(Box<Held>);
 
 enum Held {
     Buffer(Vec<u8>),
+    Buffers(Vec<Vec<u8>>),
     Work(Tally),
 }
 
@@ -25,6 +26,10 @@ impl fmt::Debug for Owner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &*self.0 {
             Held::Buffer(buffer) => write!(f, "Owner({} bytes)", buffer.len()),
+            Held::Buffers(buffers) => {
+                let bytes: usize = buffers.iter().map(Vec::len).sum();
+                write!(f, "Owner({bytes} bytes in {} buffers)", buffers.len())
+            }
             Held::Work(_) => write!(f, "Owner(work)"),
         }
     }
@@ -35,6 +40,12 @@ impl Owner {
     pub(crate) fn new(mut buffer: Vec<u8>) -> (Owner, Piece) {
         let piece = Piece::of_owned(&mut buffer);
         (Owner(Box::new(Held::Buffer(buffer))), piece)
+    }
+
+    /// Takes several over, and the pieces that cover them.
+    pub(crate) fn of_several(mut buffers: Vec<Vec<u8>>) -> (Owner, Vec<Piece>) {
+        let pieces = buffers.iter_mut().map(|buffer| Piece::of_owned(buffer)).collect();
+        (Owner(Box::new(Held::Buffers(buffers))), pieces)
     }
 
     /// Has deferred work be counted.
@@ -53,7 +64,7 @@ impl Owner {
         let is_work = |owner: &mut Owner| matches!(*owner.0, Held::Work(_));
         match *owner.take_if(is_work)?.0 {
             Held::Work(tally) => Some(tally),
-            Held::Buffer(_) => None,
+            Held::Buffer(_) | Held::Buffers(_) => None,
         }
     }
 
@@ -62,10 +73,20 @@ impl Owner {
         owner.map(Owner::into_buffer).unwrap_or_default()
     }
 
-    /// Gives the buffer back.
+    /// Gives the buffer back; of several the bytes of all, copied.
     pub(crate) fn into_buffer(self) -> Vec<u8> {
         match *self.0 {
             Held::Buffer(buffer) => buffer,
+            Held::Buffers(buffers) => buffers.concat(),
+            Held::Work(_) => Vec::new(),
+        }
+    }
+
+    /// Gives all buffers back.
+    pub(crate) fn into_buffers(self) -> Vec<Vec<u8>> {
+        match *self.0 {
+            Held::Buffer(buffer) => vec![buffer],
+            Held::Buffers(buffers) => buffers,
             Held::Work(_) => Vec::new(),
         }
     }

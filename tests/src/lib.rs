@@ -44,6 +44,7 @@ macro_rules! conformance {
                 every_send_call_reaches_every_receive_call,
                 entries_tell_all_there_is,
                 vectors_of_any_cut_arrive_whole,
+                owned_buffers_come_back_as_they_were,
                 an_injected_buffer_is_free_at_once,
                 an_injected_message_needs_its_sender_no_more,
                 what_is_too_long_to_inject_is_refused,

@@ -34,9 +34,15 @@ impl Entry {
         Flags::from_bits_retain(self.flags)
     }
 
-    /// The buffer of a safe operation, back from the engine.
+    /// The buffer of a safe operation, back from the engine. Of several it is a copy of all their
+    /// bytes.
     pub fn take_buffer(&mut self) -> Option<Vec<u8>> {
         self.owner.take().map(Owner::into_buffer)
+    }
+
+    /// The buffers of a safe operation, as they were posted.
+    pub fn take_buffers(&mut self) -> Option<Vec<Vec<u8>>> {
+        self.owner.take().map(Owner::into_buffers)
     }
 }
 
@@ -88,8 +94,14 @@ impl ErrorEntry {
         }
     }
 
-    /// The buffer of a safe operation, back from the engine.
+    /// The buffer of a safe operation, back from the engine. Of several it is a copy of all their
+    /// bytes.
     pub fn take_buffer(&mut self) -> Option<Vec<u8>> {
         self.owner.take().map(Owner::into_buffer)
+    }
+
+    /// The buffers of a safe operation, as they were posted.
+    pub fn take_buffers(&mut self) -> Option<Vec<Vec<u8>>> {
+        self.owner.take().map(Owner::into_buffers)
     }
 }

@@ -15,6 +15,7 @@ pub mod message;
 pub mod multicast;
 pub mod one_sided;
 pub mod options;
+pub mod owned;
 mod posting;
 #[allow(unsafe_code)]
 pub mod rma;

@@ -1,8 +1,14 @@
 //! Every call of fi_msg(3) and fi_tagged(3).
 
+use std::time::Instant;
+
 use kestrel_core::{
     address_vector::FI_ADDR_UNSPEC,
-    endpoint::{EndpointOptions, PostError},
+    completion_queue::{CompletionQueue, Entry},
+    endpoint::{
+        EndpointOptions, PostError,
+        owned::{OwnedReceive, OwnedSend},
+    },
     error::{Errno, HasErrno},
     flags::Flags,
     memory::Pieces,
@@ -12,6 +18,7 @@ use kestrel_core::{
 use crate::{
     bed::{Bed, Memory, Options, Receive, Send, World, family, pattern, same},
     link,
+    scale::PATIENCE,
 };
 
 const TAG: u64 = 0xdead_beef_0123_4567;
@@ -169,6 +176,83 @@ pub fn entries_tell_all_there_is<P: Provider>(bed: &Bed<P>) {
             world.nothing_more();
         }
     }
+}
+
+/// The next entry of a queue as it is, with what it owns.
+fn entry<P: Provider>(world: &World<P>, queue: &CompletionQueue<P>) -> Entry {
+    let (mut entries, start) = ([Entry::default()], Instant::now());
+    while queue.read(&mut entries).is_err() {
+        // Drives the others, and takes nothing.
+        for node in &world.nodes {
+            let _ = node.sends.read(&mut []);
+        }
+        assert!(start.elapsed() < PATIENCE, "in vain: an entry");
+    }
+    std::mem::take(&mut entries[0])
+}
+
+/// Several buffers and flags of one operation, without a pointer: sent, received, looked for, claimed,
+/// discarded, refused.
+pub fn owned_buffers_come_back_as_they_were<P: Provider>(bed: &Bed<P>) {
+    let world = bed.world(2);
+    let [sender, receiver] = [0, 1].map(|node: usize| &world.nodes[node].endpoint);
+    let parts = || vec![pattern(1, 700), Vec::new(), pattern(2, 40_000)];
+    let message = |tag| OwnedSend {
+        buffers: parts(),
+        to: 1,
+        tag,
+        data: Some(DATA),
+        context: 5,
+        flags: Flags::COMPLETION | Flags::DELIVERY_COMPLETE,
+    };
+    let room = || vec![vec![0; 10], vec![0; 40_690]];
+    for tag in [None, Some(TAG)] {
+        let wanted = || OwnedReceive {
+            buffers: room(),
+            from: 0,
+            tag: tag.map(|tag| (tag, 1)),
+            context: 6,
+            ..OwnedReceive::default()
+        };
+        sender.send_message(message(tag)).unwrap();
+        receiver.receive_message(wanted()).unwrap();
+        let mut received = entry(&world, &world.nodes[1].receives);
+        assert_eq!((received.context, received.data, received.length), (6, DATA, 40_700));
+        let found = received.take_buffers().unwrap();
+        assert_eq!(found.iter().map(Vec::len).collect::<Vec<_>>(), [10, 40_690]);
+        same(&found.concat(), &parts().concat(), "the message");
+        let mut sent = entry(&world, &world.nodes[0].sends);
+        assert_eq!((sent.context, sent.take_buffers().unwrap()), (5, parts()));
+
+        // One is looked for, claimed, and received; another is discarded.
+        let look = |flags| OwnedReceive {
+            buffers: Vec::new(),
+            flags: Flags::COMPLETION | Flags::PEEK | flags,
+            ..wanted()
+        };
+        sender.send_message(message(tag)).unwrap();
+        world.poll(50);
+        receiver.receive_message(look(Flags::CLAIM)).unwrap();
+        assert_eq!(world.received(1).good().length, 40_700);
+        let flags = Flags::COMPLETION | Flags::CLAIM;
+        receiver.receive_message(OwnedReceive { flags, ..wanted() }).unwrap();
+        let claimed = world.received(1).good().returned.unwrap();
+        same(&claimed, &parts().concat(), "the claimed message");
+        world.sent(0).good();
+        sender.send_message(message(tag)).unwrap();
+        world.poll(50);
+        receiver.receive_message(look(Flags::DISCARD)).unwrap();
+        world.received(1).good();
+        world.sent(0).good();
+    }
+    // What is refused comes back.
+    let refused = sender.send_message(OwnedSend { to: 77, ..message(None) }).unwrap_err();
+    assert_eq!(refused.error, PostError::UnknownAddress { address: 77 });
+    assert_eq!(refused.buffers, parts());
+    let flags = Flags::COMPLETION | Flags::FENCE;
+    let refused = receiver.receive_message(OwnedReceive { flags, ..OwnedReceive::default() });
+    assert!(matches!(refused.unwrap_err().error, PostError::BadFlags { .. }));
+    world.nothing_more();
 }
 
 pub fn vectors_of_any_cut_arrive_whole<P: Provider>(bed: &Bed<P>) {
