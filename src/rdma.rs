@@ -121,6 +121,7 @@ pub(crate) mod tests {
             mtu_bytes: 1024,
             mtu_bytes_max: 4096,
             lid: 0,
+            grh_required: false,
             gids: gids.iter().enumerate().map(gid).collect(),
         };
         let node_type = NodeType::ChannelAdapter;

@@ -112,6 +112,8 @@ pub struct Port {
     pub mtu_bytes_max: u32,
     /// The local identifier on InfiniBand's own link layer; 0 on Ethernet.
     pub lid: u16,
+    /// Packets need a global route header within their subnet, too, as on virtual functions.
+    pub grh_required: bool,
     /// The entries of the GID table that are in use.
     pub gids: Vec<Gid>,
 }
@@ -227,6 +229,7 @@ mod tests {
                 mtu_bytes: 1024,
                 mtu_bytes_max: 4096,
                 lid: 0,
+                grh_required: false,
                 gids: vec![Gid {
                     index: 1,
                     kind: GidKind::RoceV2,

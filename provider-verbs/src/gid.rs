@@ -48,6 +48,7 @@ mod tests {
             mtu_bytes: 4096,
             mtu_bytes_max: 4096,
             lid: 0,
+            grh_required: false,
             gids: gids.iter().map(gid).collect(),
         }
     }

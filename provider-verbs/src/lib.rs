@@ -6,7 +6,7 @@
 //! 1. [`device`], [`gid`]: devices, their ports and GIDs, which of these is used, and why there
 //!    may be none.
 //! 2. [`verbs`]: what the transport asks of verbs, as traits; [`manager`]: what the control thread
-//!    asks of a connection manager; [`memory`]: what is registered.
+//!    asks of a connection manager; [`memory`]: what is registered; `path`: what routes packets.
 //! 3. `rdma`: verbs as they are, over the bindings of the crate `rdma-core-sys`, which loads
 //!    rdma-core at run time; [`fake`]: an in-process fake of them, for tests.
 //!
@@ -32,6 +32,7 @@ mod core_claim;
 #[allow(unsafe_code)]
 pub mod datagrams;
 pub mod device;
+mod error;
 #[allow(unsafe_code)]
 pub mod fake;
 #[allow(unsafe_code)]
@@ -40,6 +41,7 @@ pub mod gid;
 pub mod manager;
 #[allow(unsafe_code)]
 pub mod memory;
+mod path;
 #[allow(unsafe_code)]
 pub mod provider;
 #[allow(unsafe_code)]

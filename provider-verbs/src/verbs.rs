@@ -4,10 +4,11 @@
 //! The real thing ([`crate::rdma`]) and the in-process fake ([`crate::fake`]) both implement it,
 //! chosen by type: no message goes through a `dyn`.
 
-use std::{fmt, io, net::IpAddr, os::fd::RawFd, sync::Arc};
+use std::{fmt, net::IpAddr, os::fd::RawFd, sync::Arc};
 
-use kestrel_core::{error::Errno, memory::Piece, transport::Unreachable, window::Change};
+use kestrel_core::{memory::Piece, window::Change};
 
+pub use crate::error::VerbsError;
 use crate::{device::LinkLayer, manager::Manager, memory::Memory};
 
 /// In front of each datagram in its receive buffer: room for the packet's global route header.
@@ -216,6 +217,8 @@ pub struct LocalPort {
     pub gid_index: u8,
     pub gid: [u8; 16],
     pub mtu_bytes: u32,
+    /// Packets need a global route header within their subnet, too.
+    pub grh_required: bool,
     /// Reads that a queue pair may have under way, as their initiator and as their target.
     pub reads_max: u8,
 }
@@ -238,63 +241,6 @@ pub struct PathEnd {
 /// Whether a path can have this MTU.
 pub fn is_mtu(bytes: u32) -> bool {
     [256, 512, 1024, 2048, 4096].contains(&bytes)
-}
-
-/// Why verbs refused something.
-#[derive(Debug, thiserror::Error)]
-pub enum VerbsError {
-    #[error("{call} on {device} failed: {source}{}", advice(.call, .source))]
-    Call { device: String, call: &'static str, source: io::Error },
-    #[error(
-        "no memory of {bytes} bytes can be registered with {device}: {source}; the limit on locked \
-         memory (RLIMIT_MEMLOCK) is {limit}: raise it with ulimit -l, or in \
-         /etc/security/limits.conf"
-    )]
-    LockedMemory { device: String, bytes: usize, limit: String, source: io::Error },
-    #[error("{device} has an own link layer {ours:?}, and the peer's is {theirs:?}")]
-    LinkLayers { device: String, ours: LinkLayer, theirs: LinkLayer },
-    #[error(
-        "{device} reaches nobody in partition {theirs:#06x}: it is used in partition {ours:#06x}"
-    )]
-    Partitions { device: String, ours: u16, theirs: u16 },
-    #[error("{device} cannot join {group}: {source}")]
-    Group { device: String, group: IpAddr, source: io::Error },
-    #[error("{device}: no connection manager (rdma_cm): {reason}")]
-    NoManager { device: String, reason: String },
-    #[error("{at} is reached through {theirs}, and not through {device}")]
-    OtherDevice { device: String, at: IpAddr, theirs: String },
-    #[error("{gid} cannot be reached from GID {index} of {device}: {source}")]
-    Path { device: String, index: u8, gid: String, source: io::Error },
-}
-
-fn advice(call: &str, source: &io::Error) -> &'static str {
-    if call == "ibv_create_qp" && source.raw_os_error() == Some(libc::ENOMEM) {
-        " (the device has no queue pair left, or RLIMIT_MEMLOCK is too small: ulimit -l)"
-    } else {
-        ""
-    }
-}
-
-impl VerbsError {
-    /// The number that C callers know.
-    pub fn errno(&self) -> Errno {
-        match self {
-            VerbsError::Call { source, .. } => Errno(source.raw_os_error().unwrap_or(Errno::IO.0)),
-            VerbsError::Group { source, .. } => Errno(source.raw_os_error().unwrap_or(Errno::IO.0)),
-            VerbsError::NoManager { .. } => Errno::OPNOTSUPP,
-            VerbsError::LockedMemory { .. } => Errno::NOMEM,
-            VerbsError::LinkLayers { .. }
-            | VerbsError::Partitions { .. }
-            | VerbsError::OtherDevice { .. }
-            | VerbsError::Path { .. } => Errno::NETUNREACH,
-        }
-    }
-}
-
-impl From<VerbsError> for Unreachable {
-    fn from(error: VerbsError) -> Unreachable {
-        Unreachable { errno: error.errno(), reason: error.to_string() }
-    }
 }
 
 /// A device, opened, with a protection domain that everything made on it belongs to.

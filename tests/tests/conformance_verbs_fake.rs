@@ -100,8 +100,8 @@ mod tight {
             poll_burst: 3,
             registered_bytes_max: 100_000,
             mtu_bytes: 1024,
-            has_atomics: true,
             shuffle: Some(7),
+            ..FakeOptions::default()
         }
     }
 

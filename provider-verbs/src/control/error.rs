@@ -44,7 +44,10 @@ impl ConnectError {
         match self {
             ConnectError::Nobody { .. } | ConnectError::Route { .. } => Errno::HOSTUNREACH,
             ConnectError::TimedOut { .. } => Errno::TIMEDOUT,
-            ConnectError::Refused { reason: RejectReason::Path, .. } => Errno::NETUNREACH,
+            ConnectError::Refused {
+                reason: RejectReason::Path | RejectReason::Subnet | RejectReason::Partition,
+                ..
+            } => Errno::NETUNREACH,
             ConnectError::Refused { reason: RejectReason::Resources, .. } => Errno::NOBUFS,
             ConnectError::Refused { .. } | ConnectError::Unproven { .. } => Errno::CONNREFUSED,
             ConnectError::BadAnswer { .. }

@@ -204,6 +204,10 @@ pub fn path_end<V: Verbs>(device: &V, queue_pair: u32, first_packet: u32) -> Pat
 fn reason_of(error: &VerbsError) -> RejectReason {
     match error {
         VerbsError::Call { .. } | VerbsError::LockedMemory { .. } => RejectReason::Resources,
+        VerbsError::Subnets { .. } => RejectReason::Subnet,
+        VerbsError::Partitions { .. } | VerbsError::LimitedMembers { .. } => {
+            RejectReason::Partition
+        }
         _ => RejectReason::Path,
     }
 }

@@ -64,12 +64,19 @@ pub enum RejectReason {
     Limits = 7,
     #[error("it is an endpoint of another type")]
     Service = 8,
+    #[error(
+        "it is in another InfiniBand subnet: FI_KESTREL_CONNECT_BY=rdma_cm asks the subnet manager \
+         for the way, for connections"
+    )]
+    Subnet = 9,
+    #[error("it is in another partition, or a limited member of one as we are")]
+    Partition = 10,
 }
 
 impl RejectReason {
     pub fn of(value: u32) -> Option<RejectReason> {
         use RejectReason::*;
-        [Key, Version, Wanted, Address, Resources, Path, Limits, Service]
+        [Key, Version, Wanted, Address, Resources, Path, Limits, Service, Subnet, Partition]
             .into_iter()
             .find(|reason| *reason as u32 == value)
     }

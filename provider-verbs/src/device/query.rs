@@ -8,6 +8,9 @@ use rdma_core_sys::{Library, verbs::*};
 
 use super::{Device, DeviceError, Gid, GidKind, LinkLayer, NodeType, Port, PortState, absence};
 
+/// Of a port's flags: IBV_QPF_GRH_REQUIRED, which is no name that the bindings have.
+const GRH_REQUIRED: u8 = 1;
+
 /// Reads every device that can be opened; an error if that is none.
 pub fn devices(library: &'static Library) -> Result<Vec<Device>, DeviceError> {
     let Some(list) = DeviceList::get(library).filter(|list| list.count > 0) else {
@@ -165,6 +168,7 @@ impl OpenDevice {
             mtu_bytes: mtu_bytes_of(attributes.active_mtu),
             mtu_bytes_max: mtu_bytes_of(attributes.max_mtu),
             lid: attributes.lid,
+            grh_required: attributes.flags & GRH_REQUIRED != 0,
             gids: Vec::new(),
         };
         Ok((port, usize::try_from(attributes.gid_tbl_len).unwrap_or(0)))

@@ -9,9 +9,10 @@ use kestrel_core::{memory::Piece, window::Change};
 use rustix::fd::OwnedFd;
 
 use super::{Tally, group::Subnet, manager::Exchange};
+use crate::path::Route;
 use crate::verbs::{
-    Completion, Destination, EVERYBODY, GRH_BYTES, GroupAddress, ReceiveRequest, RemoteAccess,
-    RemoteMemory, Role, Segment, SendRequest, Status, Verb,
+    Completion, Destination, EVERYBODY, GRH_BYTES, GroupAddress, LocalPort, ReceiveRequest,
+    RemoteAccess, RemoteMemory, Role, Segment, SendRequest, Status, Verb,
 };
 
 /// A stretch of registered memory: what its key allows.
@@ -33,6 +34,9 @@ pub(super) struct QueueState {
 
 /// A queue pair.
 pub(super) struct Pair {
+    /// Its device's.
+    lid: u16,
+    gid: [u8; 16],
     pub queues: u64,
     pub sends_max: usize,
     pub role: Role,
@@ -104,13 +108,25 @@ impl State {
         Tally { queue_pairs, registered, address_handles, managed, ids, members, ..self.tally }
     }
 
-    pub(super) fn add_pair(&mut self, queues: u64, sends_max: usize, role: Role) -> u32 {
+    pub(super) fn add_pair(
+        &mut self,
+        LocalPort { lid, gid, .. }: LocalPort,
+        queues: u64,
+        sends_max: usize,
+        role: Role,
+    ) -> u32 {
         let number = self.number();
-        let waiting = VecDeque::new();
-        let (peer, failed, unsignalled) = (None, false, 0);
-        self.pairs
-            .insert(number, Pair { queues, sends_max, role, peer, failed, waiting, unsignalled });
+        let (peer, failed, waiting, unsignalled) = (None, false, VecDeque::new(), 0);
+        let pair = Pair { lid, gid, queues, sends_max, role, peer, failed, waiting, unsignalled };
+        self.pairs.insert(number, pair);
         number
+    }
+
+    /// Whether packets that go that way come to where the queue pair is. To nobody's any way leads.
+    pub(super) fn leads_to(&self, route: &Route, number: u32) -> bool {
+        self.pairs.get(&number).is_none_or(|pair| {
+            pair.lid == route.lid && route.global.is_none_or(|global| global.gid == pair.gid)
+        })
     }
 
     pub(super) fn break_all(&mut self) {

@@ -40,6 +40,12 @@ pub struct FakeOptions {
     pub mtu_bytes: u32,
     /// It has atomic operations.
     pub has_atomics: bool,
+    /// It finds no path to anybody, as where a peer's hardware address does not come.
+    pub reaches_nobody: bool,
+    /// Its port needs global route headers within its subnet, too.
+    pub grh_required: bool,
+    /// The prefix of its GIDs on InfiniBand.
+    pub subnet: u64,
     /// Completions of different queue pairs overtake each other, chosen by this seed.
     pub shuffle: Option<u64>,
 }
@@ -54,6 +60,9 @@ impl Default for FakeOptions {
             registered_bytes_max: 1 << 32,
             mtu_bytes: 4096,
             has_atomics: true,
+            reaches_nobody: false,
+            grh_required: false,
+            subnet: 0xfe80 << 48,
             shuffle: None,
         }
     }
@@ -103,7 +112,7 @@ impl FakeFabric {
         let infiniband = options.link_layer == LinkLayer::InfiniBand;
         let mut gid = [0; 16];
         if infiniband {
-            gid[..2].copy_from_slice(&[0xfe, 0x80]);
+            gid[..8].copy_from_slice(&options.subnet.to_be_bytes());
             gid[15] = ordinal as u8;
         } else {
             gid[10..].copy_from_slice(&[0xff, 0xff, 127, 0, 0, 1]);
@@ -117,6 +126,7 @@ impl FakeFabric {
             gid_index: 0,
             gid,
             mtu_bytes: options.mtu_bytes,
+            grh_required: options.grh_required,
             reads_max: 16,
         };
         FakeDevice { name: format!("fake{ordinal}"), fabric: self.clone(), options, port }
@@ -255,7 +265,7 @@ impl Verbs for FakeDevice {
         dscp: u8,
     ) -> Result<FakeAddressHandle, VerbsError> {
         self.fabric.lock().code_points.insert(dscp);
-        FakeAddressHandle::new(self, peer)
+        FakeAddressHandle::new(self, peer, dscp)
     }
 
     fn join_group(self: &Arc<Self>, request: GroupRequest) -> Result<FakeGroup, VerbsError> {

@@ -18,8 +18,8 @@ use super::{
     fabric::{QueueState, Registered},
 };
 use crate::{
-    device::LinkLayer,
     memory::Memory,
+    path,
     verbs::{
         AddressHandle, Completion, Depths, GroupAddress, POLL_BURST, PathEnd, QueuePair, Queues,
         ReceiveRequest, Region, Registration, RemoteAccess, Role, SendRequest, VerbsError,
@@ -207,19 +207,14 @@ impl Drop for FakeQueues {
     }
 }
 
-/// Whether there can be a way to a peer.
-fn check_path(device: &FakeDevice, peer: &PathEnd) -> Result<(), VerbsError> {
-    let (device, ours) = (device.name.clone(), device.port);
-    if peer.link_layer != ours.link_layer {
-        let (ours, theirs) = (ours.link_layer, peer.link_layer);
-        return Err(VerbsError::LinkLayers { device, ours, theirs });
-    }
-    if ours.link_layer == LinkLayer::InfiniBand {
-        if peer.partition_key != ours.partition_key {
-            let (ours, theirs) = (ours.partition_key, peer.partition_key);
-            return Err(VerbsError::Partitions { device, ours, theirs });
-        }
-        assert_ne!(peer.lid, 0, "a peer on InfiniBand has a LID");
+/// Whether there is a path to a peer, which leads to the queue pair that it names.
+fn check_path(device: &FakeDevice, peer: &PathEnd, dscp: u8) -> Result<(), VerbsError> {
+    path::check(&device.name, &device.port, peer)?;
+    let route = path::to_peer(&device.port, peer, dscp);
+    let leads = device.fabric.lock().leads_to(&route, peer.queue_pair);
+    if device.options.reaches_nobody || !leads {
+        let source = io::Error::from_raw_os_error(libc::EHOSTUNREACH);
+        return Err(path::none(&device.name, &device.port, peer, source));
     }
     Ok(())
 }
@@ -231,8 +226,12 @@ pub struct FakeAddressHandle {
 }
 
 impl FakeAddressHandle {
-    pub(super) fn new(device: &Arc<FakeDevice>, peer: &PathEnd) -> Result<Self, VerbsError> {
-        check_path(device, peer)?;
+    pub(super) fn new(
+        device: &Arc<FakeDevice>,
+        peer: &PathEnd,
+        dscp: u8,
+    ) -> Result<Self, VerbsError> {
+        check_path(device, peer, dscp)?;
         Ok(Self::to(device, GroupAddress { gid: peer.gid, lid: peer.lid }))
     }
 
@@ -273,7 +272,7 @@ impl FakeQueuePair {
         role: Role,
     ) -> FakeQueuePair {
         let mut state = device.fabric.lock();
-        let number = state.add_pair(queues.number, sends as usize, role);
+        let number = state.add_pair(device.port, queues.number, sends as usize, role);
         drop(state);
         FakeQueuePair { device: device.clone(), _queues: queues.clone(), number }
     }
@@ -298,7 +297,7 @@ impl QueuePair for FakeQueuePair {
     }
 
     fn connect(&self, _first_packet: u32, peer: &PathEnd, dscp: u8) -> Result<(), VerbsError> {
-        check_path(&self.device, peer)?;
+        check_path(&self.device, peer, dscp)?;
         self.join(peer.queue_pair, dscp);
         Ok(())
     }

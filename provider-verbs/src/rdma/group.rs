@@ -12,13 +12,17 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rdma_core_sys::{rdmacm::*, verbs::*};
+use rdma_core_sys::rdmacm::*;
 
-use super::{Rdma, RdmaAddressHandle, RdmaManager, manager::RdmaId, socket_address::SocketAddress};
+use super::{
+    Rdma, RdmaAddressHandle, RdmaManager, manager::RdmaId, path::of_c,
+    socket_address::SocketAddress,
+};
 use crate::{
     bell::wait_any,
     device::LinkLayer,
     manager::Manager,
+    path::{self, Route},
     verbs::{AddressHandle, Group, GroupAddress, GroupRequest, VerbsError, group_gid},
 };
 
@@ -64,8 +68,8 @@ impl RdmaGroup {
     fn join_by_socket(device: &Arc<Rdma>, request: &GroupRequest) -> Result<Self, VerbsError> {
         let failed = |source| device.no_group(request.group, source);
         let address = GroupAddress { gid: group_gid(request.group), lid: 0 };
-        let path = device.path_by_gid(address.gid, request.dscp);
-        let handle = RdmaAddressHandle::along(device, path).map_err(failed)?;
+        let route = path::by_gid(&device.port, address.gid, request.dscp);
+        let handle = RdmaAddressHandle::along(device, &route).map_err(failed)?;
         let membership = match request.hears {
             true => Membership::Socket { _open: device.enter(request.group).map_err(failed)? },
             false => Membership::None,
@@ -79,12 +83,13 @@ impl RdmaGroup {
         let joined = ManagedMembership::ask(&manager, request)?;
         let failed = |source| device.no_group(request.group, source);
         let told = answer(&manager).map_err(failed)?;
-        // SAFETY: the bytes of a GID, whichever way they are looked at.
-        let address = GroupAddress { gid: unsafe { told.grh.dgid.raw }, lid: told.dlid };
-        let mut path = device.path_by_gid(address.gid, request.dscp);
+        let global = told.global.ok_or_else(|| failed(io::ErrorKind::InvalidData.into()))?;
+        let address = GroupAddress { gid: global.gid, lid: told.lid };
+        let by_gid = path::by_gid(&device.port, address.gid, request.dscp);
         // The group's, and not ours to choose.
-        (path.dlid, path.sl, path.static_rate) = (told.dlid, told.sl, told.static_rate);
-        let handle = RdmaAddressHandle::along(device, path).map_err(failed)?;
+        let Route { lid, service_level, static_rate, .. } = told;
+        let route = Route { lid, service_level, static_rate, ..by_gid };
+        let handle = RdmaAddressHandle::along(device, &route).map_err(failed)?;
         let (gid, lid) = (Ipv6Addr::from(address.gid), address.lid);
         tracing::info!(group = %request.group, %gid, lid, "joined through rdma_cm");
         let membership = Membership::Managed { _joined: joined };
@@ -136,12 +141,12 @@ impl Drop for ManagedMembership {
 }
 
 /// The way to a group, as the connection manager tells it once it has joined.
-fn answer(manager: &RdmaManager) -> io::Result<ibv_ah_attr> {
+fn answer(manager: &RdmaManager) -> io::Result<Route> {
     let deadline = Instant::now() + ANSWER_MAX;
     loop {
         let read = manager.take(|event| match event.event {
             // SAFETY: the event has these parameters.
-            RDMA_CM_EVENT_MULTICAST_JOIN => Some(Ok(unsafe { event.param.ud.ah_attr })),
+            RDMA_CM_EVENT_MULTICAST_JOIN => Some(Ok(of_c(unsafe { &event.param.ud.ah_attr }))),
             RDMA_CM_EVENT_MULTICAST_ERROR => {
                 Some(Err(io::Error::from_raw_os_error(event.status.abs())))
             }

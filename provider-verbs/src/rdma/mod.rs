@@ -122,6 +122,7 @@ impl Rdma {
             gid_index: gid.index as u8,
             gid: gid.address.octets(),
             mtu_bytes: port.mtu_bytes.max(256),
+            grh_required: port.grh_required,
             reads_max: reads_max(&attributes),
         };
         let depth = |most: i32| most.clamp(1, i32::from(i16::MAX)) as u32;

@@ -1,73 +1,52 @@
-//! Ways to peers: address vectors of connections, and address handles of datagrams.
+//! Address vectors of connections, and address handles of datagrams.
 
-use std::{io, mem, net::Ipv6Addr, sync::Arc};
+use std::{io, mem, sync::Arc};
 
 use rdma_core_sys::verbs::*;
 
 use super::{Rdma, queues::Handle};
 use crate::{
-    device::LinkLayer,
+    path::{self, GlobalRoute, Route},
     verbs::{AddressHandle, PathEnd, VerbsError},
 };
 
-/// Hops that packets may take between routers.
-const HOPS: u8 = 64;
-
-impl Rdma {
-    /// The way to a peer: by LID within an InfiniBand subnet, else by GID. The code point is the
-    /// upper part of the traffic class that headers carry, and its upper half the service level.
-    pub(super) fn path_to(&self, peer: &PathEnd, dscp: u8) -> ibv_ah_attr {
-        let port = &self.port;
-        let same_subnet = peer.gid[..8] == port.gid[..8];
-        if port.link_layer != LinkLayer::InfiniBand || !same_subnet {
-            return ibv_ah_attr { dlid: peer.lid, ..self.path_by_gid(peer.gid, dscp) };
-        }
-        // SAFETY: the structure holds integers only, which may be zero.
-        let mut path: ibv_ah_attr = unsafe { mem::zeroed() };
-        path.port_num = port.number;
-        path.dlid = peer.lid;
-        path.sl = dscp >> 3;
-        path
-    }
-
-    /// The way that packets with a global route header take.
-    pub(super) fn path_by_gid(&self, gid: [u8; 16], dscp: u8) -> ibv_ah_attr {
-        // SAFETY: as above.
-        let mut path: ibv_ah_attr = unsafe { mem::zeroed() };
-        path.port_num = self.port.number;
-        path.sl = dscp >> 3;
+/// A route as libibverbs takes it.
+pub(super) fn to_c(route: &Route) -> ibv_ah_attr {
+    // SAFETY: the structure holds integers only, which may be zero.
+    let mut path: ibv_ah_attr = unsafe { mem::zeroed() };
+    path.port_num = route.port;
+    path.dlid = route.lid;
+    path.sl = route.service_level;
+    path.src_path_bits = route.source_path_bits;
+    path.static_rate = route.static_rate;
+    if let Some(global) = route.global {
         path.is_global = 1;
-        path.grh.dgid.raw = gid;
-        path.grh.sgid_index = self.port.gid_index;
-        path.grh.hop_limit = HOPS;
-        path.grh.traffic_class = dscp << 2;
-        path
+        path.grh.dgid.raw = global.gid;
+        path.grh.sgid_index = global.gid_index;
+        path.grh.flow_label = global.flow_label;
+        path.grh.hop_limit = global.hop_limit;
+        path.grh.traffic_class = global.traffic_class;
     }
+    path
+}
 
-    /// Whether there can be a way.
-    pub(super) fn check_path(&self, peer: &PathEnd) -> Result<(), VerbsError> {
-        let (device, port) = (self.open.name.clone(), &self.port);
-        let infiniband = |layer| layer == LinkLayer::InfiniBand;
-        if infiniband(port.link_layer) != infiniband(peer.link_layer) {
-            let (ours, theirs) = (port.link_layer, peer.link_layer);
-            return Err(VerbsError::LinkLayers { device, ours, theirs });
-        }
-        // The highest bit tells full from limited membership of the same partition.
-        if infiniband(port.link_layer) && (port.partition_key ^ peer.partition_key) & 0x7fff != 0 {
-            let (ours, theirs) = (port.partition_key, peer.partition_key);
-            return Err(VerbsError::Partitions { device, ours, theirs });
-        }
-        Ok(())
-    }
-
-    /// The device found no way.
-    pub(super) fn no_path(&self, peer: &PathEnd, source: io::Error) -> VerbsError {
-        VerbsError::Path {
-            device: self.open.name.clone(),
-            index: self.port.gid_index,
-            gid: Ipv6Addr::from(peer.gid).to_string(),
-            source,
-        }
+/// A route as libraries of rdma-core tell it.
+pub(super) fn of_c(path: &ibv_ah_attr) -> Route {
+    let global = || GlobalRoute {
+        // SAFETY: the bytes of a GID, whichever way they are looked at.
+        gid: unsafe { path.grh.dgid.raw },
+        gid_index: path.grh.sgid_index,
+        flow_label: path.grh.flow_label,
+        hop_limit: path.grh.hop_limit,
+        traffic_class: path.grh.traffic_class,
+    };
+    Route {
+        port: path.port_num,
+        lid: path.dlid,
+        service_level: path.sl,
+        source_path_bits: path.src_path_bits,
+        static_rate: path.static_rate,
+        global: (path.is_global != 0).then(global),
     }
 }
 
@@ -83,13 +62,15 @@ unsafe impl Send for RdmaAddressHandle {}
 
 impl RdmaAddressHandle {
     pub(super) fn new(device: &Arc<Rdma>, peer: &PathEnd, dscp: u8) -> Result<Self, VerbsError> {
-        device.check_path(peer)?;
-        let path = device.path_to(peer, dscp);
-        Self::along(device, path).map_err(|source| device.no_path(peer, source))
+        let (name, port) = (&device.open.name, &device.port);
+        path::check(name, port, peer)?;
+        let route = path::to_peer(port, peer, dscp);
+        Self::along(device, &route).map_err(|source| path::none(name, port, peer, source))
     }
 
     /// One that goes that way.
-    pub(super) fn along(device: &Arc<Rdma>, mut path: ibv_ah_attr) -> io::Result<Self> {
+    pub(super) fn along(device: &Arc<Rdma>, route: &Route) -> io::Result<Self> {
+        let mut path = to_c(route);
         // SAFETY: the domain is alive, and the path is readable.
         let handle = unsafe {
             let verbs = device.verbs();
@@ -104,5 +85,28 @@ impl RdmaAddressHandle {
 impl AddressHandle for RdmaAddressHandle {
     fn name(&self) -> u64 {
         self.handle.as_ptr().addr() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_route_survives_the_form_of_c() {
+        let global = GlobalRoute {
+            gid: std::array::from_fn(|nth| nth as u8),
+            gid_index: 3,
+            flow_label: 4,
+            hop_limit: 5,
+            traffic_class: 6,
+        };
+        let global = Some(global);
+        let (port, lid, service_level) = (2, 0xc001, 7);
+        let (source_path_bits, static_rate) = (1, 8);
+        let route = Route { port, lid, service_level, source_path_bits, static_rate, global };
+        assert_eq!(of_c(&to_c(&route)), route);
+        let local = Route { global: None, ..route };
+        assert_eq!(of_c(&to_c(&local)), local);
     }
 }

@@ -11,9 +11,10 @@ use std::{
 use kestrel_core::window::Change;
 use rdma_core_sys::{inline, verbs::*};
 
-use super::{Rdma, RdmaQueues, queues::Handle, registration::access_flags};
+use super::{Rdma, RdmaQueues, path::to_c, queues::Handle, registration::access_flags};
 use crate::{
     device::LinkLayer,
+    path,
     verbs::{
         Destination, GroupAddress, PathEnd, QueuePair, RemoteMemory, Role, SendRequest, Verb,
         VerbsError,
@@ -210,15 +211,16 @@ impl QueuePair for RdmaQueuePair {
     }
 
     fn connect(&self, first_packet: u32, peer: &PathEnd, dscp: u8) -> Result<(), VerbsError> {
-        self.device.check_path(peer)?;
-        let reads_max = self.role.reads_max(&self.device.port).min(peer.reads_max);
+        let (device, port) = (&self.device.open.name, &self.device.port);
+        path::check(device, port, peer)?;
+        let reads_max = self.role.reads_max(port).min(peer.reads_max);
         let mut ready = self.state(IBV_QPS_RTR);
-        ready.path_mtu = mtu_of(self.device.port.mtu_bytes.min(peer.mtu_bytes));
+        ready.path_mtu = mtu_of(port.mtu_bytes.min(peer.mtu_bytes));
         ready.dest_qp_num = peer.queue_pair;
         ready.rq_psn = peer.first_packet;
         ready.max_dest_rd_atomic = reads_max;
         ready.min_rnr_timer = NOT_READY_TIMER;
-        ready.ah_attr = self.device.path_to(peer, dscp);
+        ready.ah_attr = to_c(&path::to_peer(port, peer, dscp));
         let mask = IBV_QP_STATE
             | IBV_QP_AV
             | IBV_QP_PATH_MTU
@@ -226,7 +228,7 @@ impl QueuePair for RdmaQueuePair {
             | IBV_QP_RQ_PSN
             | IBV_QP_MAX_DEST_RD_ATOMIC
             | IBV_QP_MIN_RNR_TIMER;
-        self.modify(&mut ready, mask).map_err(|source| self.device.no_path(peer, source))?;
+        self.modify(&mut ready, mask).map_err(|source| path::none(device, port, peer, source))?;
         let mut sends = self.state(IBV_QPS_RTS);
         self.bound_waiting(&mut sends);
         sends.sq_psn = first_packet;

@@ -1,0 +1,216 @@
+//! Paths to peers: what routes packets to them, and whether there can be a path at all.
+//!
+//! Nothing here asks a device, so that the real one and the fake decide alike.
+
+use std::{io, net::Ipv6Addr};
+
+use crate::{
+    device::LinkLayer,
+    verbs::{LocalPort, PathEnd, VerbsError},
+};
+
+/// Hops that packets may take between routers.
+const HOPS: u8 = 64;
+/// Of a P_Key: its owner is a full member of the partition.
+const FULL_MEMBER: u16 = 0x8000;
+
+/// What routes packets: a device's address vector. Reference: ibv_create_ah(3)
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// The port that packets leave through.
+    pub port: u8,
+    /// Where they go to within the subnet. Of InfiniBand alone.
+    pub lid: u16,
+    pub service_level: u8,
+    pub source_path_bits: u8,
+    pub static_rate: u8,
+    /// Their global route header, if they have one.
+    pub global: Option<GlobalRoute>,
+}
+
+/// A global route header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GlobalRoute {
+    pub gid: [u8; 16],
+    /// The entry of the own port's GID table that stands for the sender.
+    pub gid_index: u8,
+    pub flow_label: u32,
+    pub hop_limit: u8,
+    pub traffic_class: u8,
+}
+
+/// The path to a peer: within an InfiniBand subnet by LID, with a global route header only where the
+/// port needs it; else by GID. The code point is the upper part of the traffic class that headers
+/// carry, and its upper half the service level.
+pub fn to_peer(port: &LocalPort, peer: &PathEnd, dscp: u8) -> Route {
+    let by_gid = Route { lid: peer.lid, ..by_gid(port, peer.gid, dscp) };
+    if port.link_layer == LinkLayer::InfiniBand && !port.grh_required {
+        return Route { global: None, ..by_gid };
+    }
+    by_gid
+}
+
+/// The path of packets with a global route header.
+pub fn by_gid(port: &LocalPort, gid: [u8; 16], dscp: u8) -> Route {
+    let (flow_label, hop_limit, traffic_class) = (0, HOPS, dscp << 2);
+    let gid_index = port.gid_index;
+    Route {
+        port: port.number,
+        lid: 0,
+        service_level: dscp >> 3,
+        source_path_bits: 0,
+        static_rate: 0,
+        global: Some(GlobalRoute { gid, gid_index, flow_label, hop_limit, traffic_class }),
+    }
+}
+
+/// Whether [`to_peer`] can lead to the peer.
+///
+/// # Errors
+/// Why not. Another subnet is one reason: the LID that packets need is then the router's, and the
+/// peer cannot tell it.
+pub fn check(device: &str, port: &LocalPort, peer: &PathEnd) -> Result<(), VerbsError> {
+    check_partition(device, port, peer)?;
+    let (ours, theirs) = (subnet_of(port.gid), subnet_of(peer.gid));
+    if port.link_layer == LinkLayer::InfiniBand && ours != theirs {
+        return Err(VerbsError::Subnets { device: device.into(), ours, theirs });
+    }
+    Ok(())
+}
+
+/// Whether packets that find a way are taken there.
+fn check_partition(device: &str, port: &LocalPort, peer: &PathEnd) -> Result<(), VerbsError> {
+    let device = || device.to_owned();
+    let infiniband = |layer| layer == LinkLayer::InfiniBand;
+    if infiniband(port.link_layer) != infiniband(peer.link_layer) {
+        let (ours, theirs) = (port.link_layer, peer.link_layer);
+        return Err(VerbsError::LinkLayers { device: device(), ours, theirs });
+    }
+    let (ours, theirs) = (port.partition_key, peer.partition_key);
+    if infiniband(port.link_layer) && (ours ^ theirs) & !FULL_MEMBER != 0 {
+        return Err(VerbsError::Partitions { device: device(), ours, theirs });
+    }
+    if infiniband(port.link_layer) && (ours | theirs) & FULL_MEMBER == 0 {
+        return Err(VerbsError::LimitedMembers { device: device(), ours, theirs });
+    }
+    Ok(())
+}
+
+/// The prefix of a GID.
+fn subnet_of(gid: [u8; 16]) -> u64 {
+    (u128::from_be_bytes(gid) >> 64) as u64
+}
+
+/// The device found no way.
+pub fn none(device: &str, port: &LocalPort, peer: &PathEnd, source: io::Error) -> VerbsError {
+    let gid = Ipv6Addr::from(peer.gid).to_string();
+    VerbsError::Path { device: device.into(), index: port.gid_index, gid, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gid(text: &str) -> [u8; 16] {
+        text.parse::<Ipv6Addr>().unwrap().octets()
+    }
+
+    fn port(link_layer: LinkLayer) -> LocalPort {
+        LocalPort {
+            number: 2,
+            link_layer,
+            lid: 17,
+            partition_key: 0xffff,
+            partition_key_index: 0,
+            gid_index: 3,
+            gid: gid("fe80::17"),
+            mtu_bytes: 4096,
+            grh_required: false,
+            reads_max: 16,
+        }
+    }
+
+    fn peer(link_layer: LinkLayer) -> PathEnd {
+        PathEnd {
+            queue_pair: 7,
+            first_packet: 0,
+            lid: 18,
+            partition_key: 0xffff,
+            link_layer,
+            gid: gid("fe80::18"),
+            mtu_bytes: 4096,
+            reads_max: 16,
+        }
+    }
+
+    #[test]
+    fn within_a_subnet_packets_go_by_lid() {
+        let (ours, theirs) = (port(LinkLayer::InfiniBand), peer(LinkLayer::InfiniBand));
+        let route = to_peer(&ours, &theirs, 46);
+        assert_eq!((route.port, route.lid, route.service_level), (2, 18, 5));
+        assert_eq!(route.global, None);
+        check("ib0", &ours, &theirs).unwrap();
+    }
+
+    #[test]
+    fn a_port_that_needs_the_global_header_has_lid_and_gid() {
+        let ours = LocalPort { grh_required: true, ..port(LinkLayer::InfiniBand) };
+        let route = to_peer(&ours, &peer(LinkLayer::InfiniBand), 46);
+        let global = route.global.unwrap();
+        assert_eq!((route.lid, global.gid, global.gid_index), (18, gid("fe80::18"), 3));
+        check("ib0", &ours, &peer(LinkLayer::InfiniBand)).unwrap();
+    }
+
+    #[test]
+    fn on_ethernet_packets_go_by_gid_whatever_its_prefix() {
+        let ours = LocalPort { lid: 0, ..port(LinkLayer::Ethernet) };
+        let far = gid("::ffff:10.9.0.1");
+        let theirs = PathEnd { lid: 0, gid: far, ..peer(LinkLayer::Ethernet) };
+        check("rxe0", &ours, &theirs).unwrap();
+        let route = to_peer(&ours, &theirs, 46);
+        let global = route.global.unwrap();
+        assert_eq!((route.lid, route.service_level), (0, 5));
+        assert_eq!((global.gid, global.gid_index, global.traffic_class), (far, 3, 46 << 2));
+        assert_eq!(by_gid(&ours, far, 46), route);
+    }
+
+    #[test]
+    fn another_subnet_is_an_error_that_names_both_and_who_knows() {
+        let theirs = PathEnd { gid: gid("fec0:0:0:9::18"), ..peer(LinkLayer::InfiniBand) };
+        let error = check("mlx5_0", &port(LinkLayer::InfiniBand), &theirs).unwrap_err();
+        let text = error.to_string();
+        for part in ["fe80000000000000", "fec0000000000009", "FI_KESTREL_CONNECT_BY=rdma_cm"] {
+            assert!(text.contains(part), "{text}");
+        }
+        assert_eq!(error.errno(), kestrel_core::error::Errno::NETUNREACH);
+    }
+
+    #[test]
+    fn one_member_of_a_partition_at_least_is_a_full_one() {
+        let between = |ours: u16, theirs: u16, layer| {
+            let ours = LocalPort { partition_key: ours, ..port(layer) };
+            let theirs = PathEnd { partition_key: theirs, ..peer(layer) };
+            check("mlx5_0", &ours, &theirs)
+        };
+        let infiniband = LinkLayer::InfiniBand;
+        for (ours, theirs) in [(0x8001, 0x8001), (0x8001, 0x0001), (0x0001, 0x8001)] {
+            between(ours, theirs, infiniband).unwrap();
+        }
+        let limited = between(0x0001, 0x0001, infiniband).unwrap_err().to_string();
+        assert!(limited.contains("both limited members"), "{limited}");
+        let other = between(0x8001, 0x8002, infiniband).unwrap_err().to_string();
+        assert!(other.contains("0x8001") && other.contains("0x8002"), "{other}");
+        between(0x0001, 0x0002, LinkLayer::Ethernet).unwrap();
+    }
+
+    #[test]
+    fn link_layers_have_to_be_the_same() {
+        for (ours, theirs) in [
+            (LinkLayer::InfiniBand, LinkLayer::Ethernet),
+            (LinkLayer::Ethernet, LinkLayer::InfiniBand),
+        ] {
+            let refused = check("rxe0", &port(ours), &peer(theirs));
+            assert!(matches!(refused, Err(VerbsError::LinkLayers { .. })), "{refused:?}");
+        }
+    }
+}
