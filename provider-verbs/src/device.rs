@@ -48,6 +48,11 @@ pub enum DeviceError {
     NotFound { wanted: String, found: String },
     #[error("port {port} of {device} has no GID that can be used: no address on its network?")]
     NoGid { device: String, port: u8 },
+    #[error(
+        "port {port} of {device} is not in partition {wanted:#06x} (FI_KESTREL_PKEY); its P_Key \
+         table: {table}"
+    )]
+    NoPartition { device: String, port: u8, wanted: u16, table: String },
     #[error("{call} on {device} failed: {source}")]
     Query { device: String, call: &'static str, source: std::io::Error },
 }
@@ -63,7 +68,8 @@ impl HasErrno for DeviceError {
             | Self::NoDeviceFile { .. }
             | Self::NoDriver { .. }
             | Self::NotFound { .. }
-            | Self::NoGid { .. } => Errno::NODEV,
+            | Self::NoGid { .. }
+            | Self::NoPartition { .. } => Errno::NODEV,
         }
     }
 }
@@ -213,6 +219,16 @@ mod tests {
                 assert!(error.to_string().len() > 20, "an explanation: {error}");
                 assert!([Errno::NODEV, Errno::ACCES, Errno::IO].contains(&error.errno()));
             }
+        }
+    }
+
+    #[test]
+    fn a_partition_that_is_missing_is_named_with_those_that_are_there() {
+        let table = "0xffff, 0x8001".to_owned();
+        let device = "mlx5_0".to_owned();
+        let error = DeviceError::NoPartition { device, port: 1, wanted: 0x8002, table };
+        for part in ["FI_KESTREL_PKEY", "0x8002", "0xffff, 0x8001", "port 1 of mlx5_0"] {
+            assert!(error.to_string().contains(part), "{error}");
         }
     }
 

@@ -6,7 +6,8 @@
 //! 1. [`device`], [`gid`]: devices, their ports and GIDs, which of these is used, and why there
 //!    may be none.
 //! 2. [`verbs`]: what the transport asks of verbs, as traits; [`manager`]: what the control thread
-//!    asks of a connection manager; [`memory`]: what is registered; `path`: what routes packets.
+//!    asks of a connection manager; [`memory`]: what is registered; `path`, `partition`: what
+//!    routes packets, and who takes them.
 //! 3. `rdma`: verbs as they are, over the bindings of the crate `rdma-core-sys`, which loads
 //!    rdma-core at run time; [`fake`]: an in-process fake of them, for tests.
 //!
@@ -41,6 +42,7 @@ pub mod gid;
 pub mod manager;
 #[allow(unsafe_code)]
 pub mod memory;
+mod partition;
 mod path;
 #[allow(unsafe_code)]
 pub mod provider;

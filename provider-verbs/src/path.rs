@@ -6,13 +6,12 @@ use std::{io, net::Ipv6Addr};
 
 use crate::{
     device::LinkLayer,
+    partition::{self, FULL_MEMBER},
     verbs::{LocalPort, PathEnd, VerbsError},
 };
 
 /// Hops that packets may take between routers.
 const HOPS: u8 = 64;
-/// Of a P_Key: its owner is a full member of the partition.
-const FULL_MEMBER: u16 = 0x8000;
 
 /// What routes packets: a device's address vector. Reference: ibv_create_ah(3)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +86,7 @@ fn check_partition(device: &str, port: &LocalPort, peer: &PathEnd) -> Result<(),
         return Err(VerbsError::LinkLayers { device: device(), ours, theirs });
     }
     let (ours, theirs) = (port.partition_key, peer.partition_key);
-    if infiniband(port.link_layer) && (ours ^ theirs) & !FULL_MEMBER != 0 {
+    if infiniband(port.link_layer) && !partition::is_same(ours, theirs) {
         return Err(VerbsError::Partitions { device: device(), ours, theirs });
     }
     if infiniband(port.link_layer) && (ours | theirs) & FULL_MEMBER == 0 {

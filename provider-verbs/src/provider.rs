@@ -43,6 +43,8 @@ pub struct VerbsOptions {
     pub device: Option<String>,
     /// The entry of its GID table to use; none: chosen, and the choice is logged.
     pub gid_index: Option<u8>,
+    /// The InfiniBand partition, by its P_Key; none: the first of the port's table.
+    pub partition_key: Option<u16>,
     /// The IP address of endpoints that ask for none; none: that of the device's network.
     pub default_ip: Option<IpAddr>,
     /// The key of endpoints that are given none: those with different keys refuse each other.
@@ -70,6 +72,7 @@ impl From<&Config> for VerbsOptions {
         VerbsOptions {
             device: None,
             gid_index: None,
+            partition_key: config.partition_key,
             default_ip: None,
             auth_key: Vec::new(),
             connect_by: config.connect_by,

@@ -87,6 +87,8 @@ pub struct Config {
     pub cma: CmaPolicy,
     /// One of the table's names of routines.
     pub copy: &'static str,
+    /// None: the first of the port's table.
+    pub partition_key: Option<u16>,
     pub connect_by: ConnectBy,
     pub connect_timeout_ms: u64,
     pub peer_timeout_ms: u64,
@@ -112,7 +114,7 @@ const COPY: &[&str] = &["auto", "memcpy", "rep-movsb", "avx2", "avx512", "graded
 const NIC_ATOMICS: &[&str] = &["off", "exclusive"];
 
 /// All parameters, in the order of the manual page.
-pub static PARAMETERS: [Parameter; 19] = [
+pub static PARAMETERS: [Parameter; 20] = [
     Parameter {
         name: "FI_KESTREL_TRANSPORT",
         kind: Kind::Choice(TRANSPORT),
@@ -206,6 +208,17 @@ pub static PARAMETERS: [Parameter; 19] = [
         help: "The routine that copies larger messages. auto: the best that the CPU has. graded: \
                avx512 up to 8 KiB, rep-movsb beyond.",
         store: |config, value| config.copy = COPY[value.choice()],
+    },
+    Parameter {
+        name: "FI_KESTREL_PKEY",
+        kind: Kind::PartitionKey,
+        default: "",
+        unit: Unit::None,
+        help: "The InfiniBand partition that RDMA devices are used in, by its P_Key: an entry of the \
+               port's table with the same lower 15 bits, a full member's before a limited one's. \
+               Connections through rdma_cm are in the partition of their IP addresses. Empty: \
+               the first entry.",
+        store: |config, value| config.partition_key = value.partition_key(),
     },
     Parameter {
         name: "FI_KESTREL_CONNECT_BY",
@@ -383,6 +396,7 @@ impl Config {
             lane_chunks: LaneChunks::Auto,
             cma: CmaPolicy::Auto,
             copy: "auto",
+            partition_key: None,
             connect_by: ConnectBy::Auto,
             connect_timeout_ms: 0,
             peer_timeout_ms: 0,

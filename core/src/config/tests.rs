@@ -20,6 +20,7 @@ fn defaults_are_within_their_own_bounds() {
         lane_chunks: LaneChunks::Auto,
         cma: CmaPolicy::Auto,
         copy: "auto",
+        partition_key: None,
         connect_by: ConnectBy::Auto,
         connect_timeout_ms: 5000,
         peer_timeout_ms: 1500,
@@ -49,6 +50,7 @@ fn each_parameter_sets_its_own_value() {
         ("LANE_CHUNKS", "on"),
         ("CMA", "off"),
         ("COPY", "avx512"),
+        ("PKEY", "0x8001"),
         ("CONNECT_BY", "rdma_cm"),
         ("CONNECT_TIMEOUT", "100"),
         ("PEER_TIMEOUT", "30000"),
@@ -74,6 +76,7 @@ fn each_parameter_sets_its_own_value() {
     expected.lane_chunks = LaneChunks::On;
     expected.cma = CmaPolicy::Off;
     expected.copy = "avx512";
+    expected.partition_key = Some(0x8001);
     expected.connect_by = ConnectBy::RdmaCm;
     expected.connect_timeout_ms = 100;
     expected.peer_timeout_ms = 30_000;

@@ -30,6 +30,8 @@ pub enum Kind {
     Cores,
     /// A device's name, as the kernel gives them; or nothing.
     Name,
+    /// A P_Key of InfiniBand, hexadecimal or decimal; or nothing.
+    PartitionKey,
 }
 
 /// A parsed value, of its parameter's kind.
@@ -40,6 +42,7 @@ pub enum Value {
     Choice(usize),
     Cores(CoreSet),
     Name(String),
+    PartitionKey(Option<u16>),
 }
 
 /// Some of a host's cores, in ascending order.
@@ -79,6 +82,10 @@ impl Value {
         if let Value::Name(name) = self { name } else { String::new() }
     }
 
+    pub(super) fn partition_key(self) -> Option<u16> {
+        if let Value::PartitionKey(key) = self { key } else { None }
+    }
+
     pub(super) fn cores(self) -> CoreSet {
         if let Value::Cores(cores) = self { cores } else { CoreSet::default() }
     }
@@ -101,6 +108,7 @@ impl Kind {
                 .ok_or("it is none of the choices"),
             Kind::Cores => parse_cores(text).map(Value::Cores),
             Kind::Name => parse_name(text).map(Value::Name),
+            Kind::PartitionKey => parse_partition_key(text).map(Value::PartitionKey),
         }
     }
 }
@@ -112,6 +120,24 @@ fn parse_name(text: &str) -> Result<String, &'static str> {
         return Ok(text.to_owned());
     }
     Err("no device has such a name")
+}
+
+/// The highest bit tells full from limited members, and the others the partition.
+fn parse_partition_key(text: &str) -> Result<Option<u16>, &'static str> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let hexadecimal = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
+    let (digits, radix) = hexadecimal.map_or((text, 10), |digits| (digits, 16));
+    // `from_str_radix` takes a sign as well.
+    if digits.is_empty() || !digits.chars().all(|digit| digit.is_digit(radix)) {
+        return Err("it is no number");
+    }
+    match u16::from_str_radix(digits, radix) {
+        Err(_) => Err("it is too large"),
+        Ok(key) if key & 0x7fff == 0 => Err("no partition has the number 0"),
+        Ok(key) => Ok(Some(key)),
+    }
 }
 
 fn parse_within(text: &str, min: u64, max: u64) -> Result<u64, &'static str> {
@@ -175,6 +201,7 @@ impl fmt::Display for Kind {
             Kind::Choice(words) => f.write_str(&words.join(", ")),
             Kind::Cores => f.write_str("a list of cores, as in 2,4-7"),
             Kind::Name => f.write_str("a device's name, as in mlx5_0"),
+            Kind::PartitionKey => f.write_str("a P_Key of 16 bits, as in 0x8001"),
         }
     }
 }
@@ -242,6 +269,23 @@ mod tests {
         for text in ["-1", "a b", "a/b", "_x", "ä", &"a".repeat(64)] {
             assert_eq!(Kind::Name.parse(text), Err("no device has such a name"), "{text}");
         }
+    }
+
+    #[test]
+    fn partition_keys_are_hexadecimal_or_decimal() {
+        let key = |text: &str| Kind::PartitionKey.parse(text).map(Value::partition_key);
+        for (text, expected) in
+            [("0x8001", 0x8001), ("0XfFfF", 0xffff), ("0x1", 1), ("32769", 0x8001), ("512", 512)]
+        {
+            assert_eq!(key(text), Ok(Some(expected)), "{text}");
+        }
+        assert_eq!(key(""), Ok(None));
+        for text in ["0x", "8001h", "-1", "+1", "0x+1", "ffff", "1K"] {
+            assert_eq!(key(text), Err("it is no number"), "{text}");
+        }
+        assert_eq!(key("0x10000"), Err("it is too large"));
+        assert_eq!(key("0x8000"), Err("no partition has the number 0"));
+        assert_eq!(key("0"), Err("no partition has the number 0"));
     }
 
     #[test]

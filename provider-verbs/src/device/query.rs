@@ -152,8 +152,7 @@ impl OpenDevice {
         Ok(attributes)
     }
 
-    /// A port without its GIDs, and the capacity of its GID table.
-    fn port(&self, number: u8) -> Result<(Port, usize), DeviceError> {
+    fn port_attributes(&self, number: u8) -> Result<ibv_port_attr, DeviceError> {
         // SAFETY: the structure holds integers only, which may be zero.
         let mut attributes: ibv_port_attr = unsafe { mem::zeroed() };
         // SAFETY: the context is open and the structure is writable.
@@ -161,6 +160,12 @@ impl OpenDevice {
             self.library.verbs.query_port(self.context.as_ptr(), number, &mut attributes)
         };
         self.check("ibv_query_port", status)?;
+        Ok(attributes)
+    }
+
+    /// A port without its GIDs, and the capacity of its GID table.
+    fn port(&self, number: u8) -> Result<(Port, usize), DeviceError> {
+        let attributes = self.port_attributes(number)?;
         let port = Port {
             number,
             link_layer: link_layer_of(attributes.link_layer, self.context),
@@ -172,6 +177,21 @@ impl OpenDevice {
             gids: Vec::new(),
         };
         Ok((port, usize::try_from(attributes.gid_tbl_len).unwrap_or(0)))
+    }
+
+    /// The P_Keys of a port, in order of their indices: all, or the first alone.
+    pub fn partition_keys(&self, port: u8, all: bool) -> Result<Vec<u16>, DeviceError> {
+        let count = if all { self.port_attributes(port)?.pkey_tbl_len } else { 1 };
+        let key_at = |index: u16| {
+            let mut key = 0;
+            // SAFETY: the context is open, and the key is writable.
+            let failed = unsafe {
+                let context = self.context.as_ptr();
+                self.library.verbs.ibv_query_pkey(context, port, index.into(), &mut key)
+            };
+            (failed == 0).then(|| u16::from_be(key))
+        };
+        Ok((0..count).map_while(key_at).collect())
     }
 
     fn gid_entries(&self, capacity: usize) -> Result<Vec<ibv_gid_entry>, DeviceError> {

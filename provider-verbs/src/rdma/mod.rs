@@ -36,6 +36,7 @@ pub use self::{
 use crate::{
     device::{DeviceError, LinkLayer, query},
     gid,
+    partition::{self, Partition},
     provider::{RcProvider, VerbsOptions},
     verbs::{Depths, GroupRequest, LocalPort, PathEnd, RemoteAccess, Role, Verbs, VerbsError},
 };
@@ -108,6 +109,7 @@ impl Rdma {
         };
         tracing::info!(device = %device.name, port = port.number, "uses {gid}");
         let attributes = open.attributes().map_err(refuse)?;
+        let partition = partition_of(&open, port.number, options.partition_key).map_err(refuse)?;
         // SAFETY: the context is open.
         let domain = unsafe { open.library.verbs.ibv_alloc_pd(open.context.as_ptr()) };
         let Some(domain) = NonNull::new(domain) else {
@@ -117,8 +119,8 @@ impl Rdma {
             number: port.number,
             link_layer: port.link_layer,
             lid: port.lid,
-            partition_key: partition_key(&open, port.number),
-            partition_key_index: 0,
+            partition_key: partition.key,
+            partition_key_index: partition.index,
             gid_index: gid.index as u8,
             gid: gid.address.octets(),
             mtu_bytes: port.mtu_bytes.max(256),
@@ -170,13 +172,19 @@ fn last_error(device: &str, call: &'static str) -> VerbsError {
     VerbsError::Call { device: device.into(), call, source: io::Error::last_os_error() }
 }
 
-/// The first partition of a port; the default one where there are none.
-fn partition_key(open: &query::OpenDevice, port: u8) -> u16 {
-    let mut key = 0;
-    // SAFETY: the context is open, and the key is writable.
-    let failed =
-        unsafe { open.library.verbs.ibv_query_pkey(open.context.as_ptr(), port, 0, &mut key) };
-    if failed == 0 && key != 0 { u16::from_be(key) } else { 0xffff }
+/// The partition that a port is used in.
+fn partition_of(
+    open: &query::OpenDevice,
+    port: u8,
+    asked: Option<u16>,
+) -> Result<Partition, DeviceError> {
+    let table = open.partition_keys(port, asked.is_some())?;
+    partition::choose(&table, asked).ok_or_else(|| DeviceError::NoPartition {
+        device: open.name.clone(),
+        port,
+        wanted: asked.unwrap_or_default(),
+        table: partition::list(&table),
+    })
 }
 
 /// An IP address of this host: where endpoints are if their device has none of its own.

@@ -1,0 +1,73 @@
+//! Which entry of a port's P_Key table packets carry, and who understands them.
+
+/// Of a P_Key: its owner is a full member of the partition.
+pub const FULL_MEMBER: u16 = 0x8000;
+/// The P_Key of the partition that every port is in at first.
+const DEFAULT: u16 = 0xffff;
+
+/// An entry of a port's P_Key table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Partition {
+    pub index: u16,
+    pub key: u16,
+}
+
+/// Whether both are of one partition, be it as full or as limited members.
+pub fn is_same(one: u16, other: u16) -> bool {
+    (one ^ other) & !FULL_MEMBER == 0
+}
+
+/// The entry of the partition that is asked for, a full member's before a limited one's; if none is
+/// asked for, the first.
+pub fn choose(table: &[u16], asked: Option<u16>) -> Option<Partition> {
+    let entries = (0..).zip(table).map(|(index, key)| Partition { index, key: *key });
+    let Some(asked) = asked else {
+        // Devices without partitions have no table, or an empty one.
+        let first = entries.take(1).find(|entry| entry.key != 0);
+        return Some(first.unwrap_or(Partition { index: 0, key: DEFAULT }));
+    };
+    let of_it = entries.filter(|entry| is_same(entry.key, asked));
+    of_it.min_by_key(|entry| (entry.key & FULL_MEMBER == 0, entry.index))
+}
+
+/// A table for readers, without the entries that are free.
+pub fn list(table: &[u16]) -> String {
+    let keys = table.iter().filter(|key| **key != 0);
+    let keys: Vec<String> = keys.map(|key| format!("{key:#06x}")).collect();
+    if keys.is_empty() { "empty".into() } else { keys.join(", ") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: [u16; 6] = [0xffff, 0x0001, 0, 0x8001, 0x8001, 0x0002];
+
+    #[test]
+    fn without_a_wish_the_first_is_used() {
+        let first = |table: &[u16]| choose(table, None).unwrap();
+        assert_eq!(first(&TABLE), Partition { index: 0, key: 0xffff });
+        assert_eq!(first(&[0x8005, 0xffff]), Partition { index: 0, key: 0x8005 });
+        for none in [&[][..], &[0], &[0, 0x8001]] {
+            assert_eq!(first(none), Partition { index: 0, key: 0xffff });
+        }
+    }
+
+    #[test]
+    fn full_membership_goes_before_limited_whichever_was_written() {
+        for asked in [0x8001, 0x0001] {
+            assert_eq!(choose(&TABLE, Some(asked)), Some(Partition { index: 3, key: 0x8001 }));
+        }
+        for asked in [0x8002, 0x0002] {
+            assert_eq!(choose(&TABLE, Some(asked)), Some(Partition { index: 5, key: 0x0002 }));
+        }
+        assert_eq!(choose(&TABLE, Some(0x7fff)), Some(Partition { index: 0, key: 0xffff }));
+        assert_eq!(choose(&TABLE, Some(0x8003)), None);
+    }
+
+    #[test]
+    fn a_table_is_listed_without_what_is_free() {
+        assert_eq!(list(&TABLE), "0xffff, 0x0001, 0x8001, 0x8001, 0x0002");
+        assert_eq!(list(&[0, 0]), "empty");
+    }
+}
