@@ -2,7 +2,10 @@
 
 use std::net::{IpAddr, Ipv6Addr};
 
-use crate::device::{Gid, GidKind, LinkLayer, Port};
+use crate::{
+    device::{Gid, GidKind, LinkLayer, Port},
+    verbs::LocalPort,
+};
 
 /// Chooses the GID of a port: what was asked for; on InfiniBand the first; on Ethernet RoCE v2
 /// before v1, and an address that is routed before one of the link alone.
@@ -10,18 +13,40 @@ pub fn choose(port: &Port, asked: Option<u8>) -> Option<&Gid> {
     if let Some(asked) = asked {
         return port.gids.iter().find(|gid| gid.index == u32::from(asked));
     }
-    // The index is a byte where it is used.
-    let usable = port.gids.iter().filter(|gid| gid.index <= u32::from(u8::MAX));
+    let usable = usable(port);
     if port.link_layer == LinkLayer::InfiniBand {
         return usable.min_by_key(|gid| gid.index);
     }
     usable.min_by_key(|gid| (gid.kind != GidKind::RoceV2, is_link_local(gid.address), gid.index))
 }
 
+/// The GID of an endpoint at that address: the one that is the address, of RoCE v2 before v1. None on
+/// InfiniBand, whose GIDs are no addresses of networks.
+pub fn at(port: &Port, own: IpAddr) -> Option<&Gid> {
+    let own = own.to_canonical();
+    let is_own = |gid: &&Gid| is_ip(gid) && IpAddr::V6(gid.address).to_canonical() == own;
+    usable(port).filter(is_own).min_by_key(|gid| (gid.kind != GidKind::RoceV2, gid.index))
+}
+
+/// A port as an endpoint at that address goes by it, if the table has a GID for it.
+pub fn port_at(default: &LocalPort, table: &Port, own: IpAddr) -> LocalPort {
+    let by =
+        |gid: &Gid| LocalPort { gid_index: gid.index as u8, gid: gid.address.octets(), ..*default };
+    at(table, own).map_or(*default, by)
+}
+
+/// The index is a byte where it is used.
+fn usable(port: &Port) -> impl Iterator<Item = &Gid> {
+    port.gids.iter().filter(|gid| gid.index <= u32::from(u8::MAX))
+}
+
+fn is_ip(gid: &Gid) -> bool {
+    matches!(gid.kind, GidKind::RoceV1 | GidKind::RoceV2)
+}
+
 /// The IP address that a GID stands for on Ethernet.
 pub fn ip_of(gid: &Gid) -> Option<IpAddr> {
-    let is_ip = matches!(gid.kind, GidKind::RoceV1 | GidKind::RoceV2);
-    (is_ip && !is_link_local(gid.address)).then(|| IpAddr::V6(gid.address).to_canonical())
+    (is_ip(gid) && !is_link_local(gid.address)).then(|| IpAddr::V6(gid.address).to_canonical())
 }
 
 fn is_link_local(address: Ipv6Addr) -> bool {
@@ -74,6 +99,31 @@ mod tests {
         assert_eq!(choose(&port, Some(9)), None);
         assert_eq!(ip_of(&port.gids[4]), Some([10, 9, 0, 1].into()));
         assert_eq!(ip_of(&port.gids[1]), None);
+    }
+
+    #[test]
+    fn an_address_goes_by_its_own_gid() {
+        use GidKind::{InfiniBand, RoceV1, RoceV2};
+        let all = [
+            (0, RoceV1, "::ffff:10.9.0.1"),
+            (1, RoceV2, "::ffff:10.9.0.1"),
+            (2, RoceV1, "::ffff:10.9.1.1"),
+            (3, RoceV2, "2001:db8::7"),
+            (4, RoceV2, "fe80::7"),
+            (256, RoceV2, "::ffff:10.9.2.1"),
+        ];
+        let port_of = |gids| port(LinkLayer::Ethernet, gids);
+        let ethernet = port_of(&all);
+        let index = |own: &str| at(&ethernet, own.parse().unwrap()).map(|gid| gid.index);
+        assert_eq!(index("10.9.0.1"), Some(1), "version 2 before 1");
+        assert_eq!(index("::ffff:10.9.0.1"), Some(1), "however it is written");
+        assert_eq!(index("10.9.1.1"), Some(2));
+        assert_eq!(index("2001:db8::7"), Some(3));
+        assert_eq!(index("fe80::7"), Some(4));
+        assert_eq!(index("10.9.2.1"), None, "an index is a byte");
+        assert_eq!(index("10.9.3.1"), None);
+        let infiniband = port(LinkLayer::InfiniBand, &[(0, InfiniBand, "fe80::7")]);
+        assert_eq!(at(&infiniband, "fe80::7".parse().unwrap()), None);
     }
 
     #[test]

@@ -6,7 +6,7 @@
 
 use std::{net::SocketAddr, os::fd::RawFd, sync::Arc, time::Duration};
 
-use crate::verbs::{Verbs, VerbsError};
+use crate::verbs::{Agreement, Verbs, VerbsError};
 
 /// Bytes that a request, an answer and a refusal can carry.
 pub const REQUEST_BYTES_MAX: usize = 56;
@@ -81,8 +81,8 @@ pub trait ManagedId<V: Verbs>: Send + 'static {
     fn ask(&self, queue_pair: u32, data: &[u8]) -> Result<(), VerbsError>;
 
     /// Joins a queue pair of ours with the peer's, once the peer has asked or answered. Our packets
-    /// carry that code point.
-    fn join(&self, pair: &V::QueuePair, dscp: u8) -> Result<(), VerbsError>;
+    /// carry that code point. What was agreed on holds for all that goes along with it.
+    fn join(&self, pair: &V::QueuePair, dscp: u8) -> Result<Agreement, VerbsError>;
 
     /// Tells the peer that its answer came.
     fn establish(&self) -> Result<(), VerbsError>;

@@ -7,7 +7,7 @@ use std::{io, net::Ipv6Addr};
 use crate::{
     device::LinkLayer,
     partition::{self, FULL_MEMBER},
-    verbs::{LocalPort, PathEnd, VerbsError},
+    verbs::{LocalPort, Origin, PathEnd, VerbsError},
 };
 
 /// Hops that packets may take between routers.
@@ -38,18 +38,31 @@ pub struct GlobalRoute {
     pub traffic_class: u8,
 }
 
-/// The path to a peer: within an InfiniBand subnet by LID, with a global route header only where the
-/// port needs it; else by GID. The code point is the upper part of the traffic class that headers
-/// carry, and its upper half the service level.
-pub fn to_peer(port: &LocalPort, peer: &PathEnd, dscp: u8) -> Route {
-    let by_gid = Route { lid: peer.lid, ..by_gid(port, peer.gid, dscp) };
-    if port.link_layer == LinkLayer::InfiniBand && !port.grh_required {
-        return Route { global: None, ..by_gid };
+/// The path to a peer: what the connection manager has said, or else, within an InfiniBand subnet, by
+/// LID, with a global route header only where the port needs it; elsewhere by GID.
+///
+/// # Errors
+/// Why there can be none. Another subnet is one reason: the LID that packets need is then the
+/// router's, and the peer cannot tell it.
+pub fn to_peer(device: &str, from: &Origin, peer: &PathEnd) -> Result<Route, VerbsError> {
+    let port = &from.port;
+    check_partition(device, port, peer)?;
+    if let Some(agreed) = from.agreed {
+        return Ok(agreed);
     }
-    by_gid
+    let by_gid = Route { lid: peer.lid, ..by_gid(port, peer.gid, from.dscp) };
+    if port.link_layer != LinkLayer::InfiniBand {
+        return Ok(by_gid);
+    }
+    let (ours, theirs) = (subnet_of(port.gid), subnet_of(peer.gid));
+    if ours != theirs {
+        return Err(VerbsError::Subnets { device: device.into(), ours, theirs });
+    }
+    Ok(if port.grh_required { by_gid } else { Route { global: None, ..by_gid } })
 }
 
-/// The path of packets with a global route header.
+/// The path of packets with a global route header. The code point is the upper part of the traffic
+/// class that headers carry, and its upper half the service level.
 pub fn by_gid(port: &LocalPort, gid: [u8; 16], dscp: u8) -> Route {
     let (flow_label, hop_limit, traffic_class) = (0, HOPS, dscp << 2);
     let gid_index = port.gid_index;
@@ -61,20 +74,6 @@ pub fn by_gid(port: &LocalPort, gid: [u8; 16], dscp: u8) -> Route {
         static_rate: 0,
         global: Some(GlobalRoute { gid, gid_index, flow_label, hop_limit, traffic_class }),
     }
-}
-
-/// Whether [`to_peer`] can lead to the peer.
-///
-/// # Errors
-/// Why not. Another subnet is one reason: the LID that packets need is then the router's, and the
-/// peer cannot tell it.
-pub fn check(device: &str, port: &LocalPort, peer: &PathEnd) -> Result<(), VerbsError> {
-    check_partition(device, port, peer)?;
-    let (ours, theirs) = (subnet_of(port.gid), subnet_of(peer.gid));
-    if port.link_layer == LinkLayer::InfiniBand && ours != theirs {
-        return Err(VerbsError::Subnets { device: device.into(), ours, theirs });
-    }
-    Ok(())
 }
 
 /// Whether packets that find a way are taken there.
@@ -109,6 +108,7 @@ pub fn none(device: &str, port: &LocalPort, peer: &PathEnd, source: io::Error) -
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::verbs::Agreement;
 
     fn gid(text: &str) -> [u8; 16] {
         text.parse::<Ipv6Addr>().unwrap().octets()
@@ -129,6 +129,10 @@ mod tests {
         }
     }
 
+    fn from(port: LocalPort) -> Origin {
+        Origin { port, dscp: 46, agreed: None }
+    }
+
     fn peer(link_layer: LinkLayer) -> PathEnd {
         PathEnd {
             queue_pair: 7,
@@ -144,20 +148,18 @@ mod tests {
 
     #[test]
     fn within_a_subnet_packets_go_by_lid() {
-        let (ours, theirs) = (port(LinkLayer::InfiniBand), peer(LinkLayer::InfiniBand));
-        let route = to_peer(&ours, &theirs, 46);
+        let ours = from(port(LinkLayer::InfiniBand));
+        let route = to_peer("ib0", &ours, &peer(LinkLayer::InfiniBand)).unwrap();
         assert_eq!((route.port, route.lid, route.service_level), (2, 18, 5));
         assert_eq!(route.global, None);
-        check("ib0", &ours, &theirs).unwrap();
     }
 
     #[test]
     fn a_port_that_needs_the_global_header_has_lid_and_gid() {
-        let ours = LocalPort { grh_required: true, ..port(LinkLayer::InfiniBand) };
-        let route = to_peer(&ours, &peer(LinkLayer::InfiniBand), 46);
+        let ours = from(LocalPort { grh_required: true, ..port(LinkLayer::InfiniBand) });
+        let route = to_peer("ib0", &ours, &peer(LinkLayer::InfiniBand)).unwrap();
         let global = route.global.unwrap();
         assert_eq!((route.lid, global.gid, global.gid_index), (18, gid("fe80::18"), 3));
-        check("ib0", &ours, &peer(LinkLayer::InfiniBand)).unwrap();
     }
 
     #[test]
@@ -165,8 +167,7 @@ mod tests {
         let ours = LocalPort { lid: 0, ..port(LinkLayer::Ethernet) };
         let far = gid("::ffff:10.9.0.1");
         let theirs = PathEnd { lid: 0, gid: far, ..peer(LinkLayer::Ethernet) };
-        check("rxe0", &ours, &theirs).unwrap();
-        let route = to_peer(&ours, &theirs, 46);
+        let route = to_peer("rxe0", &from(ours), &theirs).unwrap();
         let global = route.global.unwrap();
         assert_eq!((route.lid, route.service_level), (0, 5));
         assert_eq!((global.gid, global.gid_index, global.traffic_class), (far, 3, 46 << 2));
@@ -176,7 +177,8 @@ mod tests {
     #[test]
     fn another_subnet_is_an_error_that_names_both_and_who_knows() {
         let theirs = PathEnd { gid: gid("fec0:0:0:9::18"), ..peer(LinkLayer::InfiniBand) };
-        let error = check("mlx5_0", &port(LinkLayer::InfiniBand), &theirs).unwrap_err();
+        let ours = from(port(LinkLayer::InfiniBand));
+        let error = to_peer("mlx5_0", &ours, &theirs).unwrap_err();
         let text = error.to_string();
         for part in ["fe80000000000000", "fec0000000000009", "FI_KESTREL_CONNECT_BY=rdma_cm"] {
             assert!(text.contains(part), "{text}");
@@ -184,12 +186,30 @@ mod tests {
         assert_eq!(error.errno(), kestrel_core::error::Errno::NETUNREACH);
     }
 
+    /// The router's LID, the service level, the entries of tables: all as it was agreed on.
+    #[test]
+    fn what_the_connection_manager_said_leads_to_other_subnets_and_partitions() {
+        let theirs = PathEnd { gid: gid("fec0:0:0:9::18"), ..peer(LinkLayer::InfiniBand) };
+        let theirs = PathEnd { partition_key: 0x0005, ..theirs };
+        let ours = from(port(LinkLayer::InfiniBand));
+        let route = Route { lid: 99, service_level: 3, ..by_gid(&ours.port, theirs.gid, 0) };
+        let (partition_key, partition_key_index) = (0x8005, 4);
+        let agreement = Agreement { route, partition_key, partition_key_index };
+        let along = ours.along(Some(&agreement));
+        assert_eq!(along.port.partition_key_index, 4);
+        assert_eq!(to_peer("mlx5_0", &along, &theirs).unwrap(), route);
+        let other = PathEnd { partition_key: 0x8006, ..theirs };
+        let refused = to_peer("mlx5_0", &along, &other);
+        assert!(matches!(refused, Err(VerbsError::Partitions { .. })), "{refused:?}");
+        assert_eq!(ours.along(None), ours);
+    }
+
     #[test]
     fn one_member_of_a_partition_at_least_is_a_full_one() {
         let between = |ours: u16, theirs: u16, layer| {
-            let ours = LocalPort { partition_key: ours, ..port(layer) };
+            let ours = from(LocalPort { partition_key: ours, ..port(layer) });
             let theirs = PathEnd { partition_key: theirs, ..peer(layer) };
-            check("mlx5_0", &ours, &theirs)
+            to_peer("mlx5_0", &ours, &theirs)
         };
         let infiniband = LinkLayer::InfiniBand;
         for (ours, theirs) in [(0x8001, 0x8001), (0x8001, 0x0001), (0x0001, 0x8001)] {
@@ -208,7 +228,7 @@ mod tests {
             (LinkLayer::InfiniBand, LinkLayer::Ethernet),
             (LinkLayer::Ethernet, LinkLayer::InfiniBand),
         ] {
-            let refused = check("rxe0", &port(ours), &peer(theirs));
+            let refused = to_peer("rxe0", &from(port(ours)), &peer(theirs));
             assert!(matches!(refused, Err(VerbsError::LinkLayers { .. })), "{refused:?}");
         }
     }

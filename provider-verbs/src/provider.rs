@@ -27,7 +27,7 @@ use crate::{
     send_pool::SendPool,
     station::StationShared,
     transport::RcTransport,
-    verbs::{Depths, QueuePair, Queues, Role, Verbs, VerbsError},
+    verbs::{Depths, Origin, QueuePair, Queues, Role, Verbs, VerbsError},
 };
 
 /// Completions of sends that can wait at once.
@@ -215,7 +215,7 @@ impl<V: Verbs> RcProvider<V> {
     fn open_shared(
         &self,
         service: Service,
-        dscp: u8,
+        origin: Origin,
     ) -> Result<(Arc<StationShared<V>>, SendPool<V>), Unreachable> {
         let most = self.device.depths_max();
         let (wanted, slabs) = match service {
@@ -231,7 +231,7 @@ impl<V: Verbs> RcProvider<V> {
         let receives = ReceivePool::new(device, queues.clone(), depth, slabs)?;
         let sends = SendPool::new(&self.device, depths.sends)?;
         let bell = EventBell::new().map_err(|error| system("an eventfd", error))?;
-        let shared = StationShared::new(self.device.clone(), queues, receives, bell, dscp);
+        let shared = StationShared::new(self.device.clone(), queues, receives, bell, origin);
         Ok((Arc::new(shared), sends))
     }
 
@@ -263,7 +263,9 @@ impl<V: Verbs> Provider for RcProvider<V> {
     fn open_as(&self, opening: Opening<'_>) -> Result<Carrier<V>, Unreachable> {
         let station = self.control.next_station();
         let (listener, address, managed) = self.listen_both(station, &opening)?;
-        let (shared, sends) = self.open_shared(opening.service, opening.dscp)?;
+        let (port, dscp) = (self.device.port_at(address.ip()), opening.dscp);
+        let origin = Origin { port, dscp, agreed: None };
+        let (shared, sends) = self.open_shared(opening.service, origin)?;
         let key = match opening.auth_key {
             [] => &self.auth_key[..],
             key => key,

@@ -16,7 +16,7 @@ use crate::{
     bell::EventBell,
     control::error::ConnectError,
     receive_pool::ReceivePool,
-    verbs::{Queues, RemoteMemory, Verbs},
+    verbs::{Agreement, Origin, Queues, RemoteMemory, Verbs},
 };
 
 /// Who is at the other end of a connection.
@@ -38,8 +38,9 @@ pub struct SendEnd<V: Verbs> {
     /// Names the TCP connection to the control thread, or the connection manager's.
     pub link: u64,
     pub peer: PeerIdentity,
-    /// It was made by the connection manager, which says of an end no more than that it came.
-    pub managed: bool,
+    /// What was agreed on, if the connection manager made it, which says of an end no more than that
+    /// it came.
+    pub managed: Option<Box<Agreement>>,
 }
 
 /// The end of a connection that receives.
@@ -49,7 +50,7 @@ pub struct ReceiveEnd<V: Verbs> {
     pub credit: RemoteMemory,
     pub link: u64,
     pub peer: PeerIdentity,
-    pub managed: bool,
+    pub managed: Option<Box<Agreement>>,
 }
 
 /// The way to a peer that datagrams are sent to.
@@ -97,8 +98,8 @@ pub struct StationShared<V: Verbs> {
     pub receives: ReceivePool<V>,
     pub device: Arc<V>,
     pub queues: Arc<V::Queues>,
-    /// The code point that all packets carry.
-    pub dscp: u8,
+    /// How packets leave.
+    pub origin: Origin,
     /// That peers are to be asked for a sign of life was told, and not taken up yet.
     probing: AtomicBool,
 }
@@ -117,11 +118,11 @@ impl<V: Verbs> StationShared<V> {
         queues: Arc<V::Queues>,
         receives: ReceivePool<V>,
         bell: EventBell,
-        dscp: u8,
+        origin: Origin,
     ) -> Self {
         let (pending, events) = (CachePadded::new(AtomicUsize::new(0)), SegQueue::new());
         let probing = AtomicBool::new(false);
-        StationShared { pending, events, bell, receives, device, queues, dscp, probing }
+        StationShared { pending, events, bell, receives, device, queues, origin, probing }
     }
 
     /// Has the endpoint ask its peers for a sign of life, if it has not been told to already.

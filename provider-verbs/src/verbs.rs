@@ -8,8 +8,8 @@ use std::{fmt, net::IpAddr, os::fd::RawFd, sync::Arc};
 
 use kestrel_core::{memory::Piece, window::Change};
 
-pub use crate::error::VerbsError;
 use crate::{device::LinkLayer, manager::Manager, memory::Memory};
+pub use crate::{error::VerbsError, path::Route};
 
 /// In front of each datagram in its receive buffer: room for the packet's global route header.
 pub const GRH_BYTES: usize = 40;
@@ -223,6 +223,36 @@ pub struct LocalPort {
     pub reads_max: u8,
 }
 
+/// How packets leave an endpoint, or one of its connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The port, by those entries of its tables that the endpoint goes by.
+    pub port: LocalPort,
+    /// The code point that headers carry.
+    pub dscp: u8,
+    /// The route to the one peer that it is for, where the connection manager has said it.
+    pub agreed: Option<Route>,
+}
+
+/// What the connection manager has agreed on with the peer's: it asks who knows the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Agreement {
+    pub route: Route,
+    pub partition_key: u16,
+    pub partition_key_index: u16,
+}
+
+impl Origin {
+    /// The same for what goes along with a connection of which that was agreed on.
+    pub fn along(self, agreement: Option<&Agreement>) -> Origin {
+        let Some(&Agreement { route, partition_key, partition_key_index }) = agreement else {
+            return self;
+        };
+        let port = LocalPort { partition_key, partition_key_index, ..self.port };
+        Origin { port, agreed: Some(route), ..self }
+    }
+}
+
 /// What one side tells the other of its queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathEnd {
@@ -256,8 +286,12 @@ pub trait Verbs: Send + Sync + Sized + 'static {
     /// The device's name, for messages.
     fn name(&self) -> &str;
 
-    /// The port in use.
+    /// The port in use, as who has no address of its own goes by it.
     fn port(&self) -> &LocalPort;
+
+    /// The port as an endpoint at that address goes by it: by the GID of the address, if it has one,
+    /// and unless the user has named another.
+    fn port_at(&self, own: IpAddr) -> LocalPort;
 
     /// Whether atomic operations that come to memory by the device are atomic towards each other.
     fn has_atomics(&self) -> bool;
@@ -299,11 +333,11 @@ pub trait Verbs: Send + Sync + Sized + 'static {
     /// Opens a channel to the connection manager.
     fn open_manager(self: &Arc<Self>) -> Result<Self::Manager, VerbsError>;
 
-    /// Makes the way to a peer's queue pair of datagrams, which carry that code point.
+    /// Makes the way to a peer's queue pair of datagrams.
     fn create_address_handle(
         self: &Arc<Self>,
+        from: &Origin,
         peer: &PathEnd,
-        dscp: u8,
     ) -> Result<Self::AddressHandle, VerbsError>;
 
     /// Joins a multicast group, which takes as long as a subnet's manager takes to answer: seconds
@@ -377,9 +411,8 @@ pub trait QueuePair: Send + Sync + 'static {
     /// The longest request that can be posted inline. Units: bytes.
     fn inline_bytes_max(&self) -> usize;
 
-    /// Joins it with the peer's: INIT to RTR to RTS. Our own packets begin at `first_packet`, and
-    /// carry that code point.
-    fn connect(&self, first_packet: u32, peer: &PathEnd, dscp: u8) -> Result<(), VerbsError>;
+    /// Joins it with the peer's: INIT to RTR to RTS. Our own packets begin at `first_packet`.
+    fn connect(&self, first_packet: u32, from: &Origin, peer: &PathEnd) -> Result<(), VerbsError>;
 
     /// Posts sends as one chain.
     ///

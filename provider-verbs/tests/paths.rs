@@ -2,18 +2,20 @@
 
 mod common;
 
-use std::{sync::Arc, time::Duration};
+use std::{net::IpAddr, sync::Arc, time::Duration};
 
-use common::{FakeTransport, connect, event, provider_with, stream};
+use common::{FakeTransport, connect, event, managed_provider, provider_with, stream};
 use kestrel_core::{
+    address::Address,
     error::Errno,
     transport::{Opening, Provider, Service, Transport, TransportEvent, Unreachable},
+    window::Access,
 };
 use kestrel_verbs::{
     RcProvider, VerbsOptions,
     device::LinkLayer,
-    fake::{FakeDevice, FakeFabric, FakeOptions, FakeQueuePair},
-    verbs::{Depths, PathEnd, QueuePair, Role, Verbs, VerbsError},
+    fake::{FakeDevice, FakeFabric, FakeOptions, FakeQueuePair, ManagedPath},
+    verbs::{Depths, Origin, PathEnd, QueuePair, Role, Verbs, VerbsError},
 };
 
 /// A provider whose connects may take longer than any test waits: what fails fails by itself.
@@ -104,6 +106,10 @@ fn pair(device: &Arc<FakeDevice>) -> FakeQueuePair {
     device.create_queue_pair(&queues, 4, Role::Receives).unwrap()
 }
 
+fn from(device: &FakeDevice) -> Origin {
+    Origin { port: *device.port(), dscp: 0, agreed: None }
+}
+
 /// What a peer would say of that queue pair.
 fn end(device: &FakeDevice, pair: &FakeQueuePair) -> PathEnd {
     let port = device.port();
@@ -127,13 +133,113 @@ fn a_path_leads_to_the_queue_pair_that_it_names() {
     let (near, far) = (device(infiniband()), device(infiniband()));
     let (ours, theirs) = (pair(&near), pair(&far));
     let good = end(&far, &theirs);
-    assert!(ours.connect(0, &good, 0).is_ok());
-    let elsewhere = ours.connect(0, &PathEnd { lid: near.port().lid, ..good }, 0);
+    assert!(ours.connect(0, &from(&near), &good).is_ok());
+    let elsewhere = ours.connect(0, &from(&near), &PathEnd { lid: near.port().lid, ..good });
     assert!(matches!(elsewhere, Err(VerbsError::Path { .. })), "{elsewhere:?}");
     let (near, far) = (device(FakeOptions::default()), device(FakeOptions::default()));
     let (ours, theirs) = (pair(&near), pair(&far));
     let good = end(&far, &theirs);
-    assert!(ours.connect(0, &good, 0).is_ok());
-    let elsewhere = ours.connect(0, &PathEnd { gid: [7; 16], ..good }, 0);
+    assert!(ours.connect(0, &from(&near), &good).is_ok());
+    let elsewhere = ours.connect(0, &from(&near), &PathEnd { gid: [7; 16], ..good });
     assert!(matches!(elsewhere, Err(VerbsError::Path { .. })), "{elsewhere:?}");
+}
+
+const READ: Access = Access { read: true, write: false, atomic: false };
+
+/// Connects two, either way, and has the first reach the second's memory.
+#[track_caller]
+fn connect_and_reach(one: &mut FakeTransport, other: &mut FakeTransport) {
+    connect(one, other, 0);
+    connect(other, one, 0);
+    stream(one, other, 0, 20);
+    let invitation = one.invite(0).unwrap();
+    let answer = other.admit(0, invitation, READ).expect("the peer finds a path back");
+    assert!(one.open_window(0, answer), "a window");
+}
+
+fn at(last: u8) -> IpAddr {
+    [127, 0, 0, last].into()
+}
+
+/// The device's own choice would be the first address.
+fn several_addresses() -> FakeOptions {
+    FakeOptions { addresses: vec![at(1), at(2), at(3)], ..FakeOptions::default() }
+}
+
+fn open_at(provider: &RcProvider<FakeDevice>, service: Service, last: u8) -> FakeTransport {
+    let address = Some(Address::new(at(last), 0));
+    provider.open_as(Opening { address, service, ..Opening::default() }).unwrap()
+}
+
+/// The last bytes of the GIDs that packets came from, and went to.
+fn ways(fabric: &FakeFabric) -> Vec<(u8, u8)> {
+    let paths = fabric.paths().into_iter();
+    let mut ways: Vec<_> =
+        paths.map(|(port, route)| (port.gid[15], route.global.unwrap().gid[15])).collect();
+    ways.sort();
+    ways.dedup();
+    ways
+}
+
+#[test]
+fn an_endpoint_goes_by_the_gid_of_its_address() {
+    for managed in [false, true] {
+        let fabric = FakeFabric::default();
+        let provider = match managed {
+            true => managed_provider(&fabric, several_addresses()),
+            false => patient(&fabric, several_addresses()),
+        };
+        let mut one = open_at(&provider, Service::Reliable, 2);
+        let mut other = open_at(&provider, Service::Reliable, 3);
+        connect_and_reach(&mut one, &mut other);
+        assert_eq!(ways(&fabric), [(2, 3), (3, 2)], "managed: {managed}");
+        let indices: Vec<u8> = fabric.paths().iter().map(|(port, _)| port.gid_index).collect();
+        assert!(indices.iter().all(|index| [1, 2].contains(index)), "{indices:?}");
+        assert_eq!(fabric.tally().managed, if managed { 2 } else { 0 });
+    }
+}
+
+#[test]
+fn datagrams_and_groups_go_by_the_gid_of_the_address() {
+    let fabric = FakeFabric::default();
+    let provider = patient(&fabric, several_addresses());
+    let mut one = open_at(&provider, Service::Datagrams, 2);
+    let other = open_at(&provider, Service::Datagrams, 3);
+    one.connect(0, other.address());
+    assert!(matches!(event(&mut one), TransportEvent::Connected { peer: 0, .. }));
+    assert_eq!(ways(&fabric), [(2, 3)]);
+    one.join(Address::new([239, 9, 8, 7].into(), 0), false).unwrap();
+    assert_eq!(ways(&fabric), [(2, 3), (2, 7)]);
+}
+
+#[test]
+fn who_has_no_address_of_its_own_goes_by_the_devices_choice() {
+    let fabric = FakeFabric::default();
+    let device = fabric.device(several_addresses());
+    assert_eq!(device.port_at(at(2)).gid_index, 1);
+    assert_eq!(device.port_at(at(9)), *device.port());
+    let named = fabric.device(FakeOptions { gid_index: Some(2), ..several_addresses() });
+    assert_eq!((named.port().gid_index, named.port().gid[15]), (2, 3));
+    assert_eq!(named.port_at(at(2)), *named.port(), "the user has said which");
+}
+
+/// A connection through rdma_cm, and the windows beside it, go where TCP's cannot: to another subnet,
+/// in the partition and at the service level that were agreed on.
+#[test]
+fn windows_go_along_with_a_managed_connection() {
+    let fabric = FakeFabric::default();
+    let managed_path = Some(ManagedPath { partition_key: 0x8003, service_level: 3 });
+    let near = FakeOptions { partition_key: 0x8001, managed_path, ..infiniband() };
+    let subnet = 0xfec0_0000_0000_0009;
+    let far = FakeOptions { partition_key: 0x8002, subnet, managed_path, ..infiniband() };
+    let (near, far) = (managed_provider(&fabric, near), managed_provider(&fabric, far));
+    let (mut one, mut other) = (common::open(&near), common::open(&far));
+    connect_and_reach(&mut one, &mut other);
+    assert_eq!(fabric.tally().managed, 2);
+    let paths = fabric.paths();
+    assert_eq!(paths.len(), 6, "two ends of two connections and of a window");
+    for (port, route) in paths {
+        assert_eq!((port.partition_key, port.partition_key_index), (0x8003, 1));
+        assert_eq!(route.service_level, 3);
+    }
 }

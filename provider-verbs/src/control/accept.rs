@@ -257,9 +257,9 @@ impl<V: Verbs> ControlThread<V> {
         };
         let address = hello.from;
         let peer = PeerIdentity { address, incarnation: hello.incarnation, key: key.number };
-        let caller = Caller { peer, credit: hello.credit, managed: false };
+        let caller = Caller { peer, credit: hello.credit };
         let (made, end) = Answer::new(record, id, &caller, |pair, first_packet| {
-            pair.connect(first_packet, &hello.end, record.shared.dscp)
+            pair.connect(first_packet, &record.shared.origin, &hello.end).map(|()| None)
         })?;
         let accept = Accept {
             incarnation: record.incarnation,

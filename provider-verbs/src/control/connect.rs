@@ -24,7 +24,7 @@ use super::{
     random,
     socket::{self, Received},
     thread::ControlThread,
-    wire::{Accept, Hello, Message, Nonce, WireError},
+    wire::{Accept, Hello, Message, Nonce, RejectReason, WireError},
 };
 use crate::{
     receive_pool::BUFFER_BYTES,
@@ -61,6 +61,8 @@ pub(super) struct Outgoing<V: Verbs> {
     no_route: bool,
     /// The next attempt goes through the connection manager.
     by_manager: bool,
+    /// The last attempt through it found nobody, maybe since the peer was just being opened.
+    manager_was_early: bool,
     step: Step<V>,
 }
 
@@ -128,6 +130,7 @@ impl<V: Verbs> ControlThread<V> {
             obstacle: "it waits for its turn behind others".into(),
             no_route: false,
             by_manager,
+            manager_was_early: false,
             step: Step::Waiting,
         };
         self.outgoing.insert(id, outgoing);
@@ -207,6 +210,7 @@ impl<V: Verbs> ControlThread<V> {
         }
         let record = self.stations.get(&outgoing.station);
         let has_manager = record.is_some_and(|record| record.managed.is_some());
+        outgoing.manager_was_early = outgoing.by_manager;
         outgoing.by_manager = has_manager && !outgoing.by_manager;
         self.try_again(id, "nobody listens".into());
     }
@@ -297,9 +301,7 @@ impl<V: Verbs> ControlThread<V> {
             Received::Message(Message::Accept(accept), bytes) => {
                 self.accepted(id, &accept, &bytes);
             }
-            Received::Message(Message::Reject(reason), _) => {
-                self.fail(id, ConnectError::Refused { to, reason });
-            }
+            Received::Message(Message::Reject(reason), _) => self.refused(id, reason),
             Received::Message(..) => {
                 let source = WireError::Field { what: "an answer's kind", value: 0 };
                 self.fail(id, ConnectError::BadAnswer { to, source });
@@ -310,6 +312,21 @@ impl<V: Verbs> ControlThread<V> {
             }
             Received::Bad(source) => self.fail(id, ConnectError::BadAnswer { to, source }),
         }
+    }
+
+    /// The peer's own word, which counts; but where it has no path to us it is asked once more through
+    /// the connection manager, which may know one.
+    fn refused(&mut self, id: u64, reason: RejectReason) {
+        let Some(outgoing) = self.outgoing.get_mut(&id) else {
+            return;
+        };
+        let no_path = matches!(reason, RejectReason::Subnet | RejectReason::Partition);
+        if no_path && std::mem::take(&mut outgoing.manager_was_early) {
+            outgoing.by_manager = true;
+            return self.try_again(id, reason.to_string());
+        }
+        let to = outgoing.to;
+        self.fail(id, ConnectError::Refused { to, reason });
     }
 
     /// TCP is connected: the peer speaks first.
@@ -427,13 +444,12 @@ impl<V: Verbs> ControlThread<V> {
         self.set_timer(id, None);
         self.connecting -= 1;
         let peer = PeerIdentity { address: to, incarnation, key };
-        let managed = line.is_managed();
-        if managed {
+        if line.is_managed() {
             tracing::info!(%to, "connected through rdma_cm");
         }
         self.keep_link(id, station, line);
         if let Some(record) = self.stations.get(&station) {
-            record.shared.push(offer.taken(request, id, peer, joined, managed));
+            record.shared.push(offer.taken(request, id, peer, joined));
         }
         self.look_at_link(id);
     }

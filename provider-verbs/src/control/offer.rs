@@ -9,7 +9,9 @@ use crate::{
     receive_pool::WINDOW_MIN,
     station::{PeerIdentity, ReceiveEnd, SendEnd, StationEvent, StationShared, Way},
     transport::{COUNT_BYTES, CREDIT_BYTES},
-    verbs::{PathEnd, QueuePair, Region, RemoteMemory, Role, Verbs, VerbsError},
+    verbs::{
+        Agreement, LocalPort, PathEnd, QueuePair, Region, RemoteMemory, Role, Verbs, VerbsError,
+    },
 };
 
 /// What the side that connects has made for its peer.
@@ -18,8 +20,13 @@ pub(super) enum Offer<V: Verbs> {
     Datagrams { queue_pair: u32 },
 }
 
-/// What came of the peer's answer: of datagrams, the way to it.
-pub(super) type Joined<V> = Option<(<V as Verbs>::AddressHandle, PathEnd)>;
+/// What came of the peer's answer.
+pub(super) enum Joined<V: Verbs> {
+    /// A connection, and what the connection manager has agreed on if it has made it.
+    Connection(Option<Agreement>),
+    /// The way that datagrams take to the peer.
+    Datagrams(V::AddressHandle, PathEnd),
+}
 
 impl<V: Verbs> Offer<V> {
     pub fn new(record: &StationRecord<V>) -> Result<Self, VerbsError> {
@@ -40,7 +47,7 @@ impl<V: Verbs> Offer<V> {
             }
             Offer::Datagrams { queue_pair } => (*queue_pair, 0),
         };
-        path_end(&*record.shared.device, number, first_packet)
+        path_end(&record.shared.origin.port, number, first_packet)
     }
 
     /// Where our credit is to be written.
@@ -59,22 +66,25 @@ impl<V: Verbs> Offer<V> {
         record: &StationRecord<V>,
         theirs: &PathEnd,
     ) -> Result<Joined<V>, VerbsError> {
+        let StationShared { device, origin, .. } = &*record.shared;
         match self {
             Offer::Connection { queue_pair, first_packet, .. } => {
-                queue_pair.connect(*first_packet, theirs, record.shared.dscp)?;
-                Ok(None)
+                queue_pair.connect(*first_packet, origin, theirs)?;
+                Ok(Joined::Connection(None))
             }
             Offer::Datagrams { .. } => {
-                let StationShared { device, dscp, .. } = &*record.shared;
-                Ok(Some((device.create_address_handle(theirs, *dscp)?, *theirs)))
+                let handle = device.create_address_handle(origin, theirs)?;
+                Ok(Joined::Datagrams(handle, *theirs))
             }
         }
     }
 
     /// Joins it as the connection manager has agreed with the peer's.
-    pub fn join_managed(&self, id: &ManagedIdOf<V>, dscp: u8) -> Result<(), VerbsError> {
+    pub fn join_managed(&self, id: &ManagedIdOf<V>, dscp: u8) -> Result<Joined<V>, VerbsError> {
         match self {
-            Offer::Connection { queue_pair, .. } => id.join(queue_pair, dscp),
+            Offer::Connection { queue_pair, .. } => {
+                Ok(Joined::Connection(Some(id.join(queue_pair, dscp)?)))
+            }
             Offer::Datagrams { .. } => unreachable!("datagrams are found over TCP"),
         }
     }
@@ -86,18 +96,19 @@ impl<V: Verbs> Offer<V> {
         link: u64,
         peer: PeerIdentity,
         joined: Joined<V>,
-        managed: bool,
     ) -> StationEvent<V> {
         match (self, joined) {
-            (Offer::Connection { queue_pair, credit, .. }, _) => {
+            (Offer::Connection { queue_pair, credit, .. }, Joined::Connection(managed)) => {
+                let managed = managed.map(Box::new);
                 let end = SendEnd { queue_pair, credit, link, peer, managed };
                 StationEvent::Connected { request, end }
             }
-            (Offer::Datagrams { .. }, Some((handle, PathEnd { queue_pair, mtu_bytes, .. }))) => {
+            (Offer::Datagrams { .. }, Joined::Datagrams(handle, end)) => {
+                let PathEnd { queue_pair, mtu_bytes, .. } = end;
                 let way = Way { handle, queue_pair, mtu_bytes, link, peer };
                 StationEvent::Found { request, way }
             }
-            (Offer::Datagrams { .. }, None) => unreachable!("`join` makes a way to each peer"),
+            _ => unreachable!("`join` gives what the offer is for"),
         }
     }
 }
@@ -107,8 +118,6 @@ pub(super) struct Caller {
     pub peer: PeerIdentity,
     /// Where it wants its credit.
     pub credit: RemoteMemory,
-    /// It asks through the connection manager.
-    pub managed: bool,
 }
 
 /// What the side that is connected to has made for its peer.
@@ -124,12 +133,12 @@ impl<V: Verbs> Answer<V> {
         record: &StationRecord<V>,
         link: u64,
         caller: &Caller,
-        join: impl FnOnce(&V::QueuePair, u32) -> Result<(), VerbsError>,
+        join: impl FnOnce(&V::QueuePair, u32) -> Result<Option<Agreement>, VerbsError>,
     ) -> Result<(Self, PathEnd), (RejectReason, String)> {
         let shared = &record.shared;
-        let Caller { peer, credit, managed } = *caller;
+        let Caller { peer, credit } = *caller;
         if let Some(number) = record.datagrams {
-            let end = path_end(&*shared.device, number, 0);
+            let end = path_end(&shared.origin.port, number, 0);
             return Ok((Answer::Datagrams { link, peer }, end));
         }
         match shared.receives.reserve() {
@@ -143,14 +152,14 @@ impl<V: Verbs> Answer<V> {
         let first_packet = first_packet();
         let made = shared.device.create_queue_pair(&shared.queues, WRITES_MAX, Role::Receives);
         let joined = made.and_then(|pair| {
-            join(&pair, first_packet)?;
-            Ok(pair)
+            let agreement = join(&pair, first_packet)?;
+            Ok((pair, agreement.map(Box::new)))
         });
-        let queue_pair = joined.map_err(|error| {
+        let (queue_pair, managed) = joined.map_err(|error| {
             shared.receives.return_spare(WINDOW_MIN);
             (reason_of(&error), error.to_string())
         })?;
-        let end = path_end(&*shared.device, queue_pair.number(), first_packet);
+        let end = path_end(&shared.origin.port, queue_pair.number(), first_packet);
         Ok((Answer::Connection(ReceiveEnd { queue_pair, credit, link, peer, managed }), end))
     }
 
@@ -186,8 +195,7 @@ fn first_packet() -> u32 {
 }
 
 /// What we tell a peer of a queue pair of ours.
-pub fn path_end<V: Verbs>(device: &V, queue_pair: u32, first_packet: u32) -> PathEnd {
-    let port = device.port();
+pub fn path_end(port: &LocalPort, queue_pair: u32, first_packet: u32) -> PathEnd {
     PathEnd {
         queue_pair,
         first_packet,

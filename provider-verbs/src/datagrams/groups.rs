@@ -75,7 +75,7 @@ impl<V: Verbs> UdTransport<V> {
             group: ip,
             own: self.address.ip(),
             hears: receives,
-            dscp: self.shared.dscp,
+            dscp: self.shared.origin.dscp,
             managed: self.manages_groups,
         })?;
         let pass = proof::group_pass(&self.auth_key, ip);

@@ -199,7 +199,7 @@ impl<V: Verbs> Transport for UdTransport<V> {
     }
 
     fn limits(&self) -> Limits {
-        let longest = datagram_max(self.shared.device.port().mtu_bytes);
+        let longest = datagram_max(self.shared.origin.port.mtu_bytes);
         Limits {
             short: longest,
             single: longest,

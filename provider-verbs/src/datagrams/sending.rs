@@ -24,7 +24,7 @@ impl<V: Verbs> UdTransport<V> {
     /// The longest message to a peer, if the way to it is known: packets of the smaller MTU pass.
     pub(super) fn longest_to(&self, peer: PeerIndex) -> Option<usize> {
         let way = self.peers.get(peer as usize)?.way.as_ref()?;
-        Some(datagram_max(way.mtu_bytes.min(self.shared.device.port().mtu_bytes)))
+        Some(datagram_max(way.mtu_bytes.min(self.shared.origin.port.mtu_bytes)))
     }
 
     pub(super) fn send_datagram(

@@ -120,7 +120,7 @@ impl OpenDevice {
         }
     }
 
-    fn read(&self) -> Result<Device, DeviceError> {
+    pub fn read(&self) -> Result<Device, DeviceError> {
         let attributes = self.attributes()?;
         let mut ports = (1..=attributes.phys_port_cnt)
             .map(|number| self.port(number))
@@ -182,16 +182,18 @@ impl OpenDevice {
     /// The P_Keys of a port, in order of their indices: all, or the first alone.
     pub fn partition_keys(&self, port: u8, all: bool) -> Result<Vec<u16>, DeviceError> {
         let count = if all { self.port_attributes(port)?.pkey_tbl_len } else { 1 };
-        let key_at = |index: u16| {
-            let mut key = 0;
-            // SAFETY: the context is open, and the key is writable.
-            let failed = unsafe {
-                let context = self.context.as_ptr();
-                self.library.verbs.ibv_query_pkey(context, port, index.into(), &mut key)
-            };
-            (failed == 0).then(|| u16::from_be(key))
+        Ok((0..count).map_while(|index| self.partition_key(port, index)).collect())
+    }
+
+    /// One of them.
+    pub fn partition_key(&self, port: u8, index: u16) -> Option<u16> {
+        let mut key = 0;
+        // SAFETY: the context is open, and the key is writable.
+        let failed = unsafe {
+            let context = self.context.as_ptr();
+            self.library.verbs.ibv_query_pkey(context, port, index.into(), &mut key)
         };
-        Ok((0..count).map_while(key_at).collect())
+        (failed == 0).then(|| u16::from_be(key))
     }
 
     fn gid_entries(&self, capacity: usize) -> Result<Vec<ibv_gid_entry>, DeviceError> {

@@ -9,6 +9,8 @@ use kestrel_core::{memory::Piece, window::Change};
 use rustix::fd::OwnedFd;
 
 use super::{Tally, group::Subnet, manager::Exchange};
+use crate::device::Port;
+use crate::partition;
 use crate::path::Route;
 use crate::verbs::{
     Completion, Destination, EVERYBODY, GRH_BYTES, GroupAddress, LocalPort, ReceiveRequest,
@@ -36,16 +38,38 @@ pub(super) struct QueueState {
 pub(super) struct Pair {
     /// Its device's.
     lid: u16,
-    gid: [u8; 16],
+    gids: Vec<[u8; 16]>,
     pub queues: u64,
     pub sends_max: usize,
     pub role: Role,
-    pub peer: Option<u32>,
+    pub joined: Option<Joined>,
     pub failed: bool,
     /// Posted and not carried out; inline ones keep their bytes.
     waiting: VecDeque<Waiting>,
     /// Carried out without a signal since the last signal: they still take room.
     unsignalled: usize,
+}
+
+/// How a queue pair is joined with its peer's.
+#[derive(Clone, Copy)]
+pub(super) struct Joined {
+    pub peer: u32,
+    pub port: LocalPort,
+    pub route: Route,
+}
+
+impl Joined {
+    /// A device drops packets of other partitions, and those that come from elsewhere than what the
+    /// queue pair is joined with.
+    fn fits(&self, back: &Joined) -> bool {
+        partition::is_same(self.port.partition_key, back.port.partition_key)
+            && leads(&self.route, back.port.lid, &[back.port.gid])
+            && leads(&back.route, self.port.lid, &[self.port.gid])
+    }
+}
+
+fn leads(route: &Route, lid: u16, gids: &[[u8; 16]]) -> bool {
+    route.lid == lid && route.global.is_none_or(|global| gids.contains(&global.gid))
 }
 
 struct Waiting {
@@ -75,6 +99,8 @@ pub(super) struct State {
     pub failing: Option<(usize, Status)>,
     /// What ways were made with.
     pub code_points: BTreeSet<u8>,
+    /// By which ports ways were made, and how they go.
+    pub paths: Vec<(LocalPort, Route)>,
     held: bool,
     /// What is sent arrives, and who sent it is not told.
     pub unacknowledged: bool,
@@ -110,23 +136,28 @@ impl State {
 
     pub(super) fn add_pair(
         &mut self,
-        LocalPort { lid, gid, .. }: LocalPort,
+        port: &Port,
         queues: u64,
         sends_max: usize,
         role: Role,
     ) -> u32 {
         let number = self.number();
-        let (peer, failed, waiting, unsignalled) = (None, false, VecDeque::new(), 0);
-        let pair = Pair { lid, gid, queues, sends_max, role, peer, failed, waiting, unsignalled };
+        let (lid, gids) = (port.lid, port.gids.iter().map(|gid| gid.address.octets()).collect());
+        let (joined, failed, waiting, unsignalled) = (None, false, VecDeque::new(), 0);
+        let pair =
+            Pair { lid, gids, queues, sends_max, role, joined, failed, waiting, unsignalled };
         self.pairs.insert(number, pair);
         number
     }
 
     /// Whether packets that go that way come to where the queue pair is. To nobody's any way leads.
     pub(super) fn leads_to(&self, route: &Route, number: u32) -> bool {
-        self.pairs.get(&number).is_none_or(|pair| {
-            pair.lid == route.lid && route.global.is_none_or(|global| global.gid == pair.gid)
-        })
+        self.pairs.get(&number).is_none_or(|pair| leads(route, pair.lid, &pair.gids))
+    }
+
+    /// Where a queue pair is: its device's LID, and the first of its GIDs.
+    pub(super) fn place_of(&self, number: u32) -> Option<(u16, [u8; 16])> {
+        self.pairs.get(&number).map(|pair| (pair.lid, pair.gids[0]))
     }
 
     pub(super) fn break_all(&mut self) {
@@ -243,13 +274,15 @@ impl State {
             self.carry_datagram(to, &waiting.bytes);
             return Status::SUCCESS;
         }
-        let Some(to) = self.pairs.get(&number).and_then(|pair| pair.peer) else {
+        let Some(joined) = self.pairs.get(&number).and_then(|pair| pair.joined) else {
             return Status::RETRIES_EXCEEDED;
         };
+        let to = joined.peer;
         let Some(peer) = self.pairs.get(&to) else {
             return Status::RETRIES_EXCEEDED;
         };
-        if peer.failed || peer.peer != Some(number) {
+        let hears = |back: Joined| back.peer == number && joined.fits(&back);
+        if peer.failed || !peer.joined.is_some_and(hears) {
             return Status::RETRIES_EXCEEDED;
         }
         let (queues, role) = (peer.queues, peer.role);

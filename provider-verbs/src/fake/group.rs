@@ -5,7 +5,8 @@ use std::{collections::HashMap, io, net::IpAddr, sync::Arc};
 use super::{FakeAddressHandle, FakeDevice, FakeManager};
 use crate::{
     device::LinkLayer,
-    verbs::{AddressHandle, Group, GroupAddress, GroupRequest, VerbsError, group_gid},
+    path,
+    verbs::{AddressHandle, Group, GroupAddress, GroupRequest, Verbs, VerbsError, group_gid},
 };
 
 /// The first LID of groups.
@@ -77,6 +78,9 @@ impl FakeGroup {
             true => (enter_subnet(device, request)?, Some(device.clone())),
             false => (GroupAddress { gid: group_gid(request.group), lid: 0 }, None),
         };
+        let port = device.port_at(request.own);
+        let route = path::by_gid(&port, address.gid, request.dscp);
+        device.fabric.lock().paths.push((port, route));
         Ok(FakeGroup { handle: FakeAddressHandle::to(device, address), address, managed })
     }
 }

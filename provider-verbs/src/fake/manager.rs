@@ -13,13 +13,15 @@ use rustix::{
     fd::OwnedFd,
 };
 
-use super::{FakeDevice, FakeQueuePair, objects::refusal};
+use super::{FakeDevice, FakeQueuePair, ManagedPath, fabric::Joined, objects::refusal};
 use crate::{
+    device::LinkLayer,
     manager::{
         ANSWER_BYTES_MAX, Happening, ManagedId, Manager, ManagerEvent, REFUSAL_BYTES_MAX,
         REQUEST_BYTES_MAX,
     },
-    verbs::VerbsError,
+    path::{self, Route},
+    verbs::{Agreement, LocalPort, Verbs, VerbsError, group_gid},
 };
 
 /// What happens to managed connections on a fabric beyond what their ends do.
@@ -323,10 +325,26 @@ impl ManagedId<FakeDevice> for FakeId {
         Ok(())
     }
 
-    fn join(&self, pair: &FakeQueuePair, dscp: u8) -> Result<(), VerbsError> {
-        let peers_queue_pair = self.with(|exchange| exchange.end(self.id).peers_queue_pair);
-        pair.join(peers_queue_pair, dscp);
-        Ok(())
+    fn join(&self, pair: &FakeQueuePair, dscp: u8) -> Result<Agreement, VerbsError> {
+        let (own, to, peer) = self.with(|exchange| {
+            let end = exchange.end(self.id);
+            (end.at.ip(), end.to, end.peers_queue_pair)
+        });
+        let device = &self.manager.device;
+        let own_path =
+            ManagedPath { partition_key: device.port.partition_key, service_level: dscp >> 3 };
+        let ManagedPath { partition_key, service_level } =
+            device.options.managed_path.unwrap_or(own_path);
+        let partition_key_index = 1;
+        let port = LocalPort { partition_key, partition_key_index, ..device.port_at(own) };
+        let (lid, mut gid) = device.fabric.lock().place_of(peer).unwrap_or_default();
+        if let (LinkLayer::Ethernet, Some(to)) = (port.link_layer, to) {
+            gid = group_gid(to.ip());
+        }
+        let route = Route { lid, service_level, ..path::by_gid(&port, gid, dscp) };
+        device.fabric.lock().paths.push((port, route));
+        pair.join(Joined { peer, port, route }, dscp);
+        Ok(Agreement { route, partition_key, partition_key_index })
     }
 
     fn establish(&self) -> Result<(), VerbsError> {

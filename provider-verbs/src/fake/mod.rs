@@ -9,12 +9,18 @@ mod group;
 mod manager;
 mod objects;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    net::IpAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use crate::{
-    device::LinkLayer,
+    device::{Gid, GidKind, LinkLayer, Port, PortState},
+    gid,
+    path::Route,
     verbs::{
-        Depths, GroupRequest, LocalPort, PathEnd, RemoteAccess, Role, Status, Verbs, VerbsError,
+        Depths, GroupRequest, LocalPort, Origin, PathEnd, RemoteAccess, Role, Status, Verbs,
+        VerbsError, group_gid,
     },
 };
 use fabric::State;
@@ -23,6 +29,13 @@ use kestrel_core::memory::Piece;
 pub use manager::{FakeId, FakeManager, ManagerFaults};
 pub use objects::{FakeAddressHandle, FakeQueuePair, FakeQueues, FakeRegion, FakeRegistration};
 
+/// What the connection manager agrees on, which asks the subnet manager, whatever the device says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ManagedPath {
+    pub partition_key: u16,
+    pub service_level: u8,
+}
+
 /// How a fake fabric behaves.
 #[derive(Clone, Debug)]
 pub struct FakeOptions {
@@ -30,6 +43,12 @@ pub struct FakeOptions {
     pub link_layer: LinkLayer,
     /// The partition that the device is used in.
     pub partition_key: u16,
+    /// The addresses of its network on Ethernet, and so its GID table.
+    pub addresses: Vec<IpAddr>,
+    /// The user has named the GID that is used.
+    pub gid_index: Option<u8>,
+    /// None: what the device says itself.
+    pub managed_path: Option<ManagedPath>,
     /// The longest inline request: 0 for none.
     pub inline_bytes_max: usize,
     /// Completions that a poll fetches at most.
@@ -55,6 +74,9 @@ impl Default for FakeOptions {
         FakeOptions {
             link_layer: LinkLayer::Ethernet,
             partition_key: 0xffff,
+            addresses: vec![[127, 0, 0, 1].into()],
+            gid_index: None,
+            managed_path: None,
             inline_bytes_max: 220,
             poll_burst: usize::MAX,
             registered_bytes_max: 1 << 32,
@@ -109,27 +131,22 @@ impl FakeFabric {
     /// A device on this fabric.
     pub fn device(&self, options: FakeOptions) -> FakeDevice {
         let ordinal = self.lock().next_device();
-        let infiniband = options.link_layer == LinkLayer::InfiniBand;
-        let mut gid = [0; 16];
-        if infiniband {
-            gid[..8].copy_from_slice(&options.subnet.to_be_bytes());
-            gid[15] = ordinal as u8;
-        } else {
-            gid[10..].copy_from_slice(&[0xff, 0xff, 127, 0, 0, 1]);
-        }
+        let table = port_of(&options, ordinal);
+        let gid =
+            gid::choose(&table, options.gid_index).expect("the test names a GID that is there");
         let port = LocalPort {
-            number: 1,
-            link_layer: options.link_layer,
-            lid: if infiniband { 16 + ordinal as u16 } else { 0 },
+            number: table.number,
+            link_layer: table.link_layer,
+            lid: table.lid,
             partition_key: options.partition_key,
             partition_key_index: 0,
-            gid_index: 0,
-            gid,
+            gid_index: gid.index as u8,
+            gid: gid.address.octets(),
             mtu_bytes: options.mtu_bytes,
             grh_required: options.grh_required,
             reads_max: 16,
         };
-        FakeDevice { name: format!("fake{ordinal}"), fabric: self.clone(), options, port }
+        FakeDevice { name: format!("fake{ordinal}"), fabric: self.clone(), options, port, table }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -182,9 +199,39 @@ impl FakeFabric {
         self.lock().code_points.iter().copied().collect()
     }
 
+    /// By which ports, and which routes, anybody has reached somebody so far.
+    pub fn paths(&self) -> Vec<(LocalPort, Route)> {
+        self.lock().paths.clone()
+    }
+
     /// What has happened.
     pub fn tally(&self) -> Tally {
         self.lock().tally()
+    }
+}
+
+fn port_of(options: &FakeOptions, ordinal: usize) -> Port {
+    let link_layer = options.link_layer;
+    let infiniband = link_layer == LinkLayer::InfiniBand;
+    let own = u128::from(options.subnet) << 64 | ordinal as u128;
+    let gids = match infiniband {
+        true => vec![own.to_be_bytes()],
+        false => options.addresses.iter().copied().map(group_gid).collect(),
+    };
+    let kind = if infiniband { GidKind::InfiniBand } else { GidKind::RoceV2 };
+    let gid = |(index, bytes): (u32, [u8; 16])| {
+        let (address, interface) = (bytes.into(), None);
+        Gid { index, kind, address, interface }
+    };
+    Port {
+        number: 1,
+        link_layer,
+        state: PortState::Active,
+        mtu_bytes: options.mtu_bytes,
+        mtu_bytes_max: options.mtu_bytes,
+        lid: if infiniband { 16 + ordinal as u16 } else { 0 },
+        grh_required: options.grh_required,
+        gids: (0..).zip(gids).map(gid).collect(),
     }
 }
 
@@ -194,6 +241,7 @@ pub struct FakeDevice {
     fabric: FakeFabric,
     options: FakeOptions,
     port: LocalPort,
+    table: Port,
 }
 
 impl Verbs for FakeDevice {
@@ -211,6 +259,13 @@ impl Verbs for FakeDevice {
 
     fn port(&self) -> &LocalPort {
         &self.port
+    }
+
+    fn port_at(&self, own: IpAddr) -> LocalPort {
+        match self.options.gid_index {
+            Some(_) => self.port,
+            None => gid::port_at(&self.port, &self.table, own),
+        }
     }
 
     fn has_atomics(&self) -> bool {
@@ -261,11 +316,11 @@ impl Verbs for FakeDevice {
 
     fn create_address_handle(
         self: &Arc<Self>,
+        from: &Origin,
         peer: &PathEnd,
-        dscp: u8,
     ) -> Result<FakeAddressHandle, VerbsError> {
-        self.fabric.lock().code_points.insert(dscp);
-        FakeAddressHandle::new(self, peer, dscp)
+        self.fabric.lock().code_points.insert(from.dscp);
+        FakeAddressHandle::new(self, from, peer)
     }
 
     fn join_group(self: &Arc<Self>, request: GroupRequest) -> Result<FakeGroup, VerbsError> {

@@ -15,14 +15,14 @@ use rustix::{
 
 use super::{
     FakeDevice,
-    fabric::{QueueState, Registered},
+    fabric::{Joined, QueueState, Registered},
 };
 use crate::{
     memory::Memory,
-    path,
+    path::{self, Route},
     verbs::{
-        AddressHandle, Completion, Depths, GroupAddress, POLL_BURST, PathEnd, QueuePair, Queues,
-        ReceiveRequest, Region, Registration, RemoteAccess, Role, SendRequest, VerbsError,
+        AddressHandle, Completion, Depths, GroupAddress, Origin, POLL_BURST, PathEnd, QueuePair,
+        Queues, ReceiveRequest, Region, Registration, RemoteAccess, Role, SendRequest, VerbsError,
     },
 };
 
@@ -207,16 +207,16 @@ impl Drop for FakeQueues {
     }
 }
 
-/// Whether there is a path to a peer, which leads to the queue pair that it names.
-fn check_path(device: &FakeDevice, peer: &PathEnd, dscp: u8) -> Result<(), VerbsError> {
-    path::check(&device.name, &device.port, peer)?;
-    let route = path::to_peer(&device.port, peer, dscp);
-    let leads = device.fabric.lock().leads_to(&route, peer.queue_pair);
-    if device.options.reaches_nobody || !leads {
+/// The path to a peer, which leads to the queue pair that it names.
+fn find_path(device: &FakeDevice, from: &Origin, peer: &PathEnd) -> Result<Route, VerbsError> {
+    let route = path::to_peer(&device.name, from, peer)?;
+    let mut state = device.fabric.lock();
+    if device.options.reaches_nobody || !state.leads_to(&route, peer.queue_pair) {
         let source = io::Error::from_raw_os_error(libc::EHOSTUNREACH);
-        return Err(path::none(&device.name, &device.port, peer, source));
+        return Err(path::none(&device.name, &from.port, peer, source));
     }
-    Ok(())
+    state.paths.push((from.port, route));
+    Ok(route)
 }
 
 /// An address handle of the fake.
@@ -228,10 +228,10 @@ pub struct FakeAddressHandle {
 impl FakeAddressHandle {
     pub(super) fn new(
         device: &Arc<FakeDevice>,
+        from: &Origin,
         peer: &PathEnd,
-        dscp: u8,
     ) -> Result<Self, VerbsError> {
-        check_path(device, peer, dscp)?;
+        find_path(device, from, peer)?;
         Ok(Self::to(device, GroupAddress { gid: peer.gid, lid: peer.lid }))
     }
 
@@ -272,17 +272,17 @@ impl FakeQueuePair {
         role: Role,
     ) -> FakeQueuePair {
         let mut state = device.fabric.lock();
-        let number = state.add_pair(device.port, queues.number, sends as usize, role);
+        let number = state.add_pair(&device.table, queues.number, sends as usize, role);
         drop(state);
         FakeQueuePair { device: device.clone(), _queues: queues.clone(), number }
     }
 
     /// Joins it with a queue pair of the peer's.
-    pub(super) fn join(&self, peer: u32, dscp: u8) {
+    pub(super) fn join(&self, joined: Joined, dscp: u8) {
         let mut state = self.device.fabric.lock();
         state.code_points.insert(dscp);
         if let Some(pair) = state.pairs.get_mut(&self.number) {
-            pair.peer = Some(peer);
+            pair.joined = Some(joined);
         }
     }
 }
@@ -296,9 +296,9 @@ impl QueuePair for FakeQueuePair {
         self.device.options.inline_bytes_max
     }
 
-    fn connect(&self, _first_packet: u32, peer: &PathEnd, dscp: u8) -> Result<(), VerbsError> {
-        check_path(&self.device, peer, dscp)?;
-        self.join(peer.queue_pair, dscp);
+    fn connect(&self, _first_packet: u32, from: &Origin, peer: &PathEnd) -> Result<(), VerbsError> {
+        let route = find_path(&self.device, from, peer)?;
+        self.join(Joined { peer: peer.queue_pair, port: from.port, route }, from.dscp);
         Ok(())
     }
 

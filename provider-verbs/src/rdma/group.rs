@@ -23,7 +23,9 @@ use crate::{
     device::LinkLayer,
     manager::Manager,
     path::{self, Route},
-    verbs::{AddressHandle, Group, GroupAddress, GroupRequest, VerbsError, group_gid},
+    verbs::{
+        AddressHandle, Group, GroupAddress, GroupRequest, LocalPort, Verbs, VerbsError, group_gid,
+    },
 };
 
 /// How long a subnet's manager may take to answer. The kernel asks it more than once in that time.
@@ -68,10 +70,11 @@ impl RdmaGroup {
     fn join_by_socket(device: &Arc<Rdma>, request: &GroupRequest) -> Result<Self, VerbsError> {
         let failed = |source| device.no_group(request.group, source);
         let address = GroupAddress { gid: group_gid(request.group), lid: 0 };
-        let route = path::by_gid(&device.port, address.gid, request.dscp);
+        let port = device.port_at(request.own);
+        let route = path::by_gid(&port, address.gid, request.dscp);
         let handle = RdmaAddressHandle::along(device, &route).map_err(failed)?;
         let membership = match request.hears {
-            true => Membership::Socket { _open: device.enter(request.group).map_err(failed)? },
+            true => Membership::Socket { _open: enter(request.group, &port).map_err(failed)? },
             false => Membership::None,
         };
         Ok(RdmaGroup { handle, address, _membership: membership })
@@ -85,7 +88,7 @@ impl RdmaGroup {
         let told = answer(&manager).map_err(failed)?;
         let global = told.global.ok_or_else(|| failed(io::ErrorKind::InvalidData.into()))?;
         let address = GroupAddress { gid: global.gid, lid: told.lid };
-        let by_gid = path::by_gid(&device.port, address.gid, request.dscp);
+        let by_gid = path::by_gid(&device.port_at(request.own), address.gid, request.dscp);
         // The group's, and not ours to choose.
         let Route { lid, service_level, static_rate, .. } = told;
         let route = Route { lid, service_level, static_rate, ..by_gid };
@@ -167,21 +170,21 @@ impl Rdma {
     fn no_group(&self, group: IpAddr, source: io::Error) -> VerbsError {
         VerbsError::Group { device: self.open.name.clone(), group, source }
     }
+}
 
-    /// A socket by which the host is in the group, on the device's own network.
-    fn enter(&self, group: IpAddr) -> io::Result<UdpSocket> {
-        match group {
-            IpAddr::V4(group) => {
-                let own = Ipv6Addr::from(self.port.gid).to_ipv4_mapped();
-                let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-                socket.join_multicast_v4(&group, &own.unwrap_or(Ipv4Addr::UNSPECIFIED))?;
-                Ok(socket)
-            }
-            IpAddr::V6(group) => {
-                let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))?;
-                socket.join_multicast_v6(&group, 0)?;
-                Ok(socket)
-            }
+/// A socket by which the host is in the group, on the device's own network.
+fn enter(group: IpAddr, port: &LocalPort) -> io::Result<UdpSocket> {
+    match group {
+        IpAddr::V4(group) => {
+            let own = Ipv6Addr::from(port.gid).to_ipv4_mapped();
+            let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+            socket.join_multicast_v4(&group, &own.unwrap_or(Ipv4Addr::UNSPECIFIED))?;
+            Ok(socket)
+        }
+        IpAddr::V6(group) => {
+            let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))?;
+            socket.join_multicast_v6(&group, 0)?;
+            Ok(socket)
         }
     }
 }

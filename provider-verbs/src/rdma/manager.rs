@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     manager::{Happening, ManagedId, Manager, ManagerEvent},
-    verbs::VerbsError,
+    verbs::{Agreement, VerbsError},
 };
 
 /// Requests that may wait for the control thread.
@@ -321,7 +321,7 @@ impl ManagedId<Rdma> for RdmaId {
         self.call("rdma_connect", failed)
     }
 
-    fn join(&self, pair: &super::RdmaQueuePair, dscp: u8) -> Result<(), VerbsError> {
+    fn join(&self, pair: &super::RdmaQueuePair, dscp: u8) -> Result<Agreement, VerbsError> {
         pair.join_managed(dscp, |attributes| {
             let mut mask = 0;
             // SAFETY: the id is alive, and the attributes are writable.

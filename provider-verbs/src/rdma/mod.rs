@@ -38,13 +38,17 @@ use crate::{
     gid,
     partition::{self, Partition},
     provider::{RcProvider, VerbsOptions},
-    verbs::{Depths, GroupRequest, LocalPort, PathEnd, RemoteAccess, Role, Verbs, VerbsError},
+    verbs::{
+        Depths, GroupRequest, LocalPort, Origin, PathEnd, RemoteAccess, Role, Verbs, VerbsError,
+    },
 };
 
 /// A device, opened, with a protection domain.
 pub struct Rdma {
     domain: NonNull<ibv_pd>,
     port: LocalPort,
+    /// The user has said which GID is used, whatever an endpoint's address.
+    gid_is_named: bool,
     depths_max: Depths,
     has_atomics: bool,
     /// How long at least a queue pair tries to reach its peer.
@@ -141,6 +145,7 @@ impl Rdma {
         let rdma = Rdma {
             domain,
             port: local,
+            gid_is_named: options.gid_index.is_some(),
             depths_max,
             has_atomics,
             peer_timeout: options.peer_timeout,
@@ -242,6 +247,21 @@ impl Verbs for Rdma {
         &self.port
     }
 
+    fn port_at(&self, own: IpAddr) -> LocalPort {
+        if self.gid_is_named {
+            return self.port;
+        }
+        // Read anew, since addresses come and go.
+        let device = self.open.read().inspect_err(|error| tracing::debug!("{error}")).ok();
+        let ports = device.iter().flat_map(|device| &device.ports);
+        let port = ports.into_iter().find(|port| port.number == self.port.number);
+        let at = port.map_or(self.port, |port| gid::port_at(&self.port, port, own));
+        if at.gid_index != self.port.gid_index {
+            tracing::info!(device = %self.open.name, %own, "goes by GID {}", at.gid_index);
+        }
+        at
+    }
+
     fn has_atomics(&self) -> bool {
         self.has_atomics
     }
@@ -299,10 +319,10 @@ impl Verbs for Rdma {
 
     fn create_address_handle(
         self: &Arc<Self>,
+        from: &Origin,
         peer: &PathEnd,
-        dscp: u8,
     ) -> Result<RdmaAddressHandle, VerbsError> {
-        RdmaAddressHandle::new(self, peer, dscp)
+        RdmaAddressHandle::new(self, from, peer)
     }
 
     fn join_group(self: &Arc<Self>, request: GroupRequest) -> Result<RdmaGroup, VerbsError> {

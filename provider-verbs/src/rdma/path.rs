@@ -7,7 +7,7 @@ use rdma_core_sys::verbs::*;
 use super::{Rdma, queues::Handle};
 use crate::{
     path::{self, GlobalRoute, Route},
-    verbs::{AddressHandle, PathEnd, VerbsError},
+    verbs::{AddressHandle, Origin, PathEnd, VerbsError},
 };
 
 /// A route as libibverbs takes it.
@@ -61,11 +61,14 @@ pub struct RdmaAddressHandle {
 unsafe impl Send for RdmaAddressHandle {}
 
 impl RdmaAddressHandle {
-    pub(super) fn new(device: &Arc<Rdma>, peer: &PathEnd, dscp: u8) -> Result<Self, VerbsError> {
-        let (name, port) = (&device.open.name, &device.port);
-        path::check(name, port, peer)?;
-        let route = path::to_peer(port, peer, dscp);
-        Self::along(device, &route).map_err(|source| path::none(name, port, peer, source))
+    pub(super) fn new(
+        device: &Arc<Rdma>,
+        from: &Origin,
+        peer: &PathEnd,
+    ) -> Result<Self, VerbsError> {
+        let name = &device.open.name;
+        let route = path::to_peer(name, from, peer)?;
+        Self::along(device, &route).map_err(|source| path::none(name, &from.port, peer, source))
     }
 
     /// One that goes that way.

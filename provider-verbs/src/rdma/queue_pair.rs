@@ -11,13 +11,18 @@ use std::{
 use kestrel_core::window::Change;
 use rdma_core_sys::{inline, verbs::*};
 
-use super::{Rdma, RdmaQueues, path::to_c, queues::Handle, registration::access_flags};
+use super::{
+    Rdma, RdmaQueues,
+    path::{of_c, to_c},
+    queues::Handle,
+    registration::access_flags,
+};
 use crate::{
     device::LinkLayer,
     path,
     verbs::{
-        Destination, GroupAddress, PathEnd, QueuePair, RemoteMemory, Role, SendRequest, Verb,
-        VerbsError,
+        Agreement, Destination, GroupAddress, Origin, PathEnd, QueuePair, RemoteMemory, Role,
+        SendRequest, Verb, VerbsError,
     },
 };
 
@@ -88,17 +93,17 @@ impl RdmaQueuePair {
         let inline_bytes_max = attributes.cap.max_inline_data as usize;
         let (queues, device) = (queues.clone(), device.clone());
         let made = RdmaQueuePair { pair, number, inline_bytes_max, role, _queues: queues, device };
-        made.initialize()?;
+        made.initialize(made.device.port.partition_key_index)?;
         if let Role::Datagrams { .. } = role {
             made.get_ready()?;
         }
         Ok(made)
     }
 
-    /// From RESET to INIT.
-    fn initialize(&self) -> Result<(), VerbsError> {
+    /// From RESET, or from INIT, to INIT.
+    fn initialize(&self, partition_key_index: u16) -> Result<(), VerbsError> {
         let mut init = self.state(IBV_QPS_INIT);
-        init.pkey_index = self.device.port.partition_key_index;
+        init.pkey_index = partition_key_index;
         init.port_num = self.device.port.number;
         let last = match self.role {
             Role::Datagrams { key } => {
@@ -131,14 +136,13 @@ impl RdmaQueuePair {
         &self,
         dscp: u8,
         fill: impl Fn(&mut ibv_qp_attr) -> Result<u32, VerbsError>,
-    ) -> Result<(), VerbsError> {
+    ) -> Result<Agreement, VerbsError> {
         let port = &self.device.port;
         let mut init = self.state(IBV_QPS_INIT);
-        let mask = fill(&mut init)?;
-        if init.pkey_index != port.partition_key_index {
-            init.qp_access_flags = access_flags(self.role.admits());
-            self.modify(&mut init, mask)
-                .map_err(|source| self.refused("ibv_modify_qp (INIT)", source))?;
+        fill(&mut init)?;
+        let partition_key_index = init.pkey_index;
+        if partition_key_index != port.partition_key_index {
+            self.initialize(partition_key_index)?;
         }
         let mut ready = self.state(IBV_QPS_RTR);
         let mask = fill(&mut ready)?;
@@ -154,7 +158,12 @@ impl RdmaQueuePair {
         let mask = fill(&mut sends)?;
         self.bound_waiting(&mut sends);
         sends.max_rd_atomic = self.role.reads_max(port);
-        self.modify(&mut sends, mask).map_err(|source| self.refused("ibv_modify_qp (RTS)", source))
+        self.modify(&mut sends, mask)
+            .map_err(|source| self.refused("ibv_modify_qp (RTS)", source))?;
+        let partition_key = self.device.open.partition_key(port.number, partition_key_index);
+        let partition_key = partition_key.unwrap_or(port.partition_key);
+        let route = of_c(&ready.ah_attr);
+        Ok(Agreement { route, partition_key, partition_key_index })
     }
 
     /// How long and how often it is tried to reach the peer.
@@ -210,9 +219,12 @@ impl QueuePair for RdmaQueuePair {
         self.inline_bytes_max
     }
 
-    fn connect(&self, first_packet: u32, peer: &PathEnd, dscp: u8) -> Result<(), VerbsError> {
-        let (device, port) = (&self.device.open.name, &self.device.port);
-        path::check(device, port, peer)?;
+    fn connect(&self, first_packet: u32, from: &Origin, peer: &PathEnd) -> Result<(), VerbsError> {
+        let (device, port) = (&self.device.open.name, &from.port);
+        let route = path::to_peer(device, from, peer)?;
+        if port.partition_key_index != self.device.port.partition_key_index {
+            self.initialize(port.partition_key_index)?;
+        }
         let reads_max = self.role.reads_max(port).min(peer.reads_max);
         let mut ready = self.state(IBV_QPS_RTR);
         ready.path_mtu = mtu_of(port.mtu_bytes.min(peer.mtu_bytes));
@@ -220,7 +232,7 @@ impl QueuePair for RdmaQueuePair {
         ready.rq_psn = peer.first_packet;
         ready.max_dest_rd_atomic = reads_max;
         ready.min_rnr_timer = NOT_READY_TIMER;
-        ready.ah_attr = to_c(&path::to_peer(port, peer, dscp));
+        ready.ah_attr = to_c(&route);
         let mask = IBV_QP_STATE
             | IBV_QP_AV
             | IBV_QP_PATH_MTU
@@ -295,7 +307,7 @@ impl QueuePair for RdmaQueuePair {
         let mut reset = self.state(IBV_QPS_RESET);
         self.modify(&mut reset, IBV_QP_STATE)
             .map_err(|source| self.refused("ibv_modify_qp (RESET)", source))?;
-        self.initialize()?;
+        self.initialize(self.device.port.partition_key_index)?;
         self.get_ready()
     }
 }

@@ -27,7 +27,7 @@ const _: () = assert!(COUNT_BYTES <= BUFFER_BYTES);
 impl<V: Verbs> RcTransport<V> {
     /// Lets go of a lane with a last word; true if there is one.
     pub(super) fn part_from_receiver(&mut self, mut lane: SendLane<V>) -> Option<SendLane<V>> {
-        let may = lane.managed && !lane.failed && self.links.contains_key(&lane.link);
+        let may = lane.managed.is_some() && !lane.failed && self.links.contains_key(&lane.link);
         let goodbye = |queue: &mut SendQueue<V>, pool: &mut SendPool<V>| {
             let nothing = SendPool::<V>::INLINE;
             queue.has_room(pool) && queue.post(pool, nothing, 0, Verb::Send, true).is_ok()
@@ -41,7 +41,7 @@ impl<V: Verbs> RcTransport<V> {
 
     /// The same for one that receives.
     pub(super) fn part_from_sender(&mut self, mut lane: ReceiveLane<V>) -> Option<ReceiveLane<V>> {
-        let may = lane.managed
+        let may = lane.managed.is_some()
             && !lane.failed
             && self.links.contains_key(&lane.link)
             && lane.queue.has_room(&self.sends);
@@ -93,8 +93,8 @@ impl<V: Verbs> RcTransport<V> {
     /// Has the last word on all connections of the manager: with those first who sent to us.
     pub(super) fn say_last_words(&mut self) {
         let is_managed = |peer: &super::Peer<V>| {
-            peer.send.as_ref().is_some_and(|lane| lane.managed)
-                || peer.receive.as_ref().is_some_and(|lane| lane.managed)
+            peer.send.as_ref().is_some_and(|lane| lane.managed.is_some())
+                || peer.receive.as_ref().is_some_and(|lane| lane.managed.is_some())
         };
         let managed = |(peer, record)| is_managed(record).then_some(peer as PeerIndex);
         let managed: Vec<_> = self.peers.iter().enumerate().filter_map(managed).collect();
@@ -161,10 +161,14 @@ impl<V: Verbs> RcTransport<V> {
     /// there is nobody to give it.
     pub(super) fn probe(&mut self) {
         for peer in &mut self.peers {
-            if let Some(lane) = peer.send.as_mut().filter(|lane| lane.managed && !lane.failed) {
+            if let Some(lane) =
+                peer.send.as_mut().filter(|lane| lane.managed.is_some() && !lane.failed)
+            {
                 lane.probe(&mut self.sends);
             }
-            if let Some(lane) = peer.receive.as_mut().filter(|lane| lane.managed && !lane.failed) {
+            if let Some(lane) =
+                peer.receive.as_mut().filter(|lane| lane.managed.is_some() && !lane.failed)
+            {
                 lane.queue.probe(&mut self.sends);
             }
         }

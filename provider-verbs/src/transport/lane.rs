@@ -12,7 +12,7 @@ use crate::{
     send_pool::SendPool,
     send_queue::SendQueue,
     station::{PeerIdentity, ReceiveEnd, SendEnd},
-    verbs::{Region, RemoteMemory, Verbs},
+    verbs::{Agreement, Region, RemoteMemory, Verbs},
 };
 
 /// Bytes of the credit words.
@@ -40,8 +40,8 @@ pub struct SendLane<V: Verbs> {
     pub confirms_next: bool,
     /// That it is out of order was told.
     pub failed: bool,
-    /// The connection manager made it.
-    pub managed: bool,
+    /// What was agreed on, if the connection manager made it.
+    pub managed: Option<Box<Agreement>>,
     /// Of what is granted, kept back for goodbye.
     kept: u32,
     /// Requests that are no packets, the number of the last, and the packets before it.
@@ -53,7 +53,7 @@ pub struct SendLane<V: Verbs> {
 impl<V: Verbs> SendLane<V> {
     pub fn new(end: SendEnd<V>) -> Self {
         let SendEnd { queue_pair, credit, link, managed, .. } = end;
-        let kept = u32::from(managed);
+        let kept = u32::from(managed.is_some());
         let queue = SendQueue::new(queue_pair, SENDS_MAX);
         SendLane {
             queue,
@@ -99,7 +99,7 @@ impl<V: Verbs> SendLane<V> {
     pub fn take_count(&mut self) -> bool {
         let word = self.credit.memory().word(CREDIT_BYTES);
         let (count, complement) = (word as u32, (word >> 32) as u32);
-        let counted = self.managed && count == !complement;
+        let counted = self.managed.is_some() && count == !complement;
         if counted {
             self.confirm(count);
         }
@@ -160,8 +160,8 @@ pub struct ReceiveLane<V: Verbs> {
     pub failed: bool,
     /// The peer broke the protocol: what it sent counts no more.
     pub broken: bool,
-    /// The connection manager made it.
-    pub managed: bool,
+    /// What was agreed on, if the connection manager made it.
+    pub managed: Option<Box<Agreement>>,
     /// The peer said goodbye.
     goodbye: bool,
 }
@@ -191,7 +191,7 @@ impl<V: Verbs> ReceiveLane<V> {
     /// Takes a packet of nothing: by it the peer says goodbye, and nothing comes behind it.
     pub fn take_goodbye(&mut self) -> Option<BufferIndex> {
         let is_last = self.arrived.len() == 1 && self.arrived.front()?.bytes == 0;
-        if !self.managed || !is_last {
+        if self.managed.is_none() || !is_last {
             return None;
         }
         self.goodbye = true;
@@ -200,7 +200,8 @@ impl<V: Verbs> ReceiveLane<V> {
 
     /// Whether the peer has said goodbye, be it that nobody has come to read it.
     pub fn has_goodbye(&self) -> bool {
-        self.managed && (self.goodbye || self.arrived.back().is_some_and(|last| last.bytes == 0))
+        self.managed.is_some()
+            && (self.goodbye || self.arrived.back().is_some_and(|last| last.bytes == 0))
     }
 
     /// A packet came. False if there was no credit for it.

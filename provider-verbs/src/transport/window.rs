@@ -18,7 +18,9 @@ use crate::{
     device::LinkLayer,
     fork_guard,
     send_pool::SendPool,
-    verbs::{PathEnd, QueuePair, Registration, RemoteAccess, Role, SendRequest, Verbs, is_mtu},
+    verbs::{
+        Origin, PathEnd, QueuePair, Registration, RemoteAccess, Role, SendRequest, Verbs, is_mtu,
+    },
 };
 
 /// Operations that a window can have under way.
@@ -107,19 +109,31 @@ impl<V: Verbs> RcTransport<V> {
         self.peers.get(peer as usize)?.window.as_ref()
     }
 
-    fn make_pair(&self, role: Role) -> Option<(V::QueuePair, u32, PathEnd)> {
+    /// How packets of windows to a peer leave: as those of the connection that they belong to.
+    fn window_origin(&self, peer: PeerIndex) -> Option<Origin> {
+        let lane = self.send_lane(peer)?;
+        Some(self.shared.origin.along(lane.managed.as_deref()))
+    }
+
+    /// The same of windows that it reaches us through.
+    fn guest_origin(&self, peer: PeerIndex) -> Option<Origin> {
+        let lane = self.peers.get(peer as usize)?.receive.as_ref()?;
+        Some(self.shared.origin.along(lane.managed.as_deref()))
+    }
+
+    fn make_pair(&self, role: Role, from: &Origin) -> Option<(V::QueuePair, u32, PathEnd)> {
         let made = self.shared.device.create_queue_pair(&self.shared.queues, REACHES_MAX, role);
         let pair = made.inspect_err(|error| tracing::info!("no window: {error}")).ok()?;
         let first_packet = u32::from_le_bytes(random()) >> 8;
-        let end = crate::control::path_end(&*self.shared.device, pair.number(), first_packet);
+        let end = crate::control::path_end(&from.port, pair.number(), first_packet);
         Some((pair, first_packet, end))
     }
 
     /// Our end of a window, which is not joined yet.
     pub(super) fn make_window(&mut self, peer: PeerIndex) -> Option<Invitation> {
         self.drop_window(peer);
-        self.send_lane(peer)?;
-        let (pair, first_packet, end) = self.make_pair(Role::Reaches)?;
+        let from = self.window_origin(peer)?;
+        let (pair, first_packet, end) = self.make_pair(Role::Reaches, &from)?;
         self.owners.insert(pair.number(), Owner::Window(peer));
         let under_way = VecDeque::with_capacity(REACHES_MAX as usize);
         let (open, failed, held, reads) = (false, false, Vec::new(), 0);
@@ -129,7 +143,9 @@ impl<V: Verbs> RcTransport<V> {
     }
 
     pub(super) fn join_window(&mut self, peer: PeerIndex, theirs: Invitation) -> bool {
-        let dscp = self.shared.dscp;
+        let Some(from) = self.window_origin(peer) else {
+            return false;
+        };
         let Some(window) = self.peer(peer).window.as_mut() else {
             return false;
         };
@@ -137,7 +153,7 @@ impl<V: Verbs> RcTransport<V> {
             tracing::info!(peer, "no window: the peer's end is none");
             return false;
         };
-        let joined = window.pair.connect(window.first_packet, &end, dscp);
+        let joined = window.pair.connect(window.first_packet, &from, &end);
         window.open = joined.inspect_err(|error| tracing::info!("no window: {error}")).is_ok();
         window.open
     }
@@ -150,10 +166,10 @@ impl<V: Verbs> RcTransport<V> {
         permitted: Access,
     ) -> Option<Invitation> {
         self.peer(peer).guest = None;
-        self.peer(peer).receive.as_ref()?;
+        let from = self.guest_origin(peer)?;
         let end = from_words(theirs)?;
-        let (pair, first_packet, ours) = self.make_pair(Role::Admits(remote(permitted)))?;
-        let joined = pair.connect(first_packet, &end, self.shared.dscp);
+        let (pair, first_packet, ours) = self.make_pair(Role::Admits(remote(permitted)), &from)?;
+        let joined = pair.connect(first_packet, &from, &end);
         joined.inspect_err(|error| tracing::info!("no window: {error}")).ok()?;
         self.peer(peer).guest = Some(pair);
         Some(to_words(&ours))

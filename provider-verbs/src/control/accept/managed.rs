@@ -102,10 +102,11 @@ fn answer<V: Verbs>(
     let mut address = from;
     address.set_port(ask.port);
     let peer = PeerIdentity { address, incarnation: ask.incarnation, key: key.number };
-    let caller = Caller { peer, credit: ask.credit, managed: true };
-    let dscp = record.shared.dscp;
-    let (made, end) = Answer::new(record, id, &caller, |pair, _| managed.join(pair, dscp))
-        .map_err(|(reason, why)| (Some(reason), why))?;
+    let caller = Caller { peer, credit: ask.credit };
+    let dscp = record.shared.origin.dscp;
+    let (made, end) =
+        Answer::new(record, id, &caller, |pair, _| managed.join(pair, dscp).map(Some))
+            .map_err(|(reason, why)| (Some(reason), why))?;
     let reply = Reply {
         incarnation: record.incarnation,
         port: record.address.port(),

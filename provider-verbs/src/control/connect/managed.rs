@@ -61,7 +61,7 @@ impl<V: Verbs> ControlThread<V> {
         let Some(bound) = &record.managed else {
             return;
         };
-        let (own, dscp) = (record.address, record.shared.dscp);
+        let (own, dscp) = (record.address, record.shared.origin.dscp);
         match bound.manager.resolve(id, own, outgoing.to, dscp, RESOLVE_WAIT) {
             Ok(managed) => {
                 outgoing.step = Step::Resolving(managed);
@@ -196,14 +196,15 @@ impl<V: Verbs> ControlThread<V> {
         let is_meant = from == parties.wanted;
         let joined =
             check_answer(to, proved, is_meant, from, reply.buffer_bytes.into()).and_then(|()| {
-                let joined = offer.join_managed(&managed, record.shared.dscp);
+                let joined = offer.join_managed(&managed, record.shared.origin.dscp);
                 joined.map_err(|source| ConnectError::Verbs { to, source })
             });
-        if let Err(error) = joined {
-            return self.fail(id, error);
-        }
+        let joined = match joined {
+            Ok(joined) => joined,
+            Err(error) => return self.fail(id, error),
+        };
         match managed.establish() {
-            Ok(()) => self.finish(id, Line::Managed(managed), offer, reply.incarnation, None),
+            Ok(()) => self.finish(id, Line::Managed(managed), offer, reply.incarnation, joined),
             Err(error) => self.manager_failed(id, error.to_string()),
         }
     }
