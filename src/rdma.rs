@@ -7,7 +7,9 @@ use kestrel_core::{
     error::{Errno, HasErrno},
     transport::Unreachable,
 };
-use kestrel_verbs::{VerbsOptions, VerbsProvider, datagrams::datagram_max, device::LinkLayer, gid};
+use kestrel_verbs::{
+    Interfaces, VerbsOptions, VerbsProvider, datagrams::datagram_max, device::LinkLayer, gid,
+};
 
 /// A device that discovery offers a domain for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,15 +26,23 @@ pub struct RdmaDevice {
 
 impl RdmaDevice {
     /// What messages can use of a device, if there is anything: its port with an active link,
-    /// whose addresses stand in its GID table; on InfiniBand, which has none there, `others`.
-    fn of(device: &kestrel_verbs::Device, others: Option<IpAddr>) -> Option<RdmaDevice> {
+    /// whose addresses stand in its GID table; on InfiniBand, which has none there, those of IP over
+    /// InfiniBand, or else any of the host, at which TCP finds it.
+    fn of(device: &kestrel_verbs::Device, host: &Host) -> Option<RdmaDevice> {
         let port = device.active_port();
+        let infiniband = port.filter(|port| port.link_layer == LinkLayer::InfiniBand);
         let own = port.into_iter().flat_map(|port| port.gids.iter().filter_map(gid::ip_of));
         let mut addresses: Vec<IpAddr> = own.collect();
         addresses.sort_by_key(IpAddr::is_ipv6);
         addresses.dedup();
-        if port.is_some_and(|port| port.link_layer == LinkLayer::InfiniBand) {
-            addresses.extend(others);
+        // The connection manager finds a port by such an address alone.
+        let mut is_managed = false;
+        if let Some(port) = infiniband {
+            addresses = host.interfaces.over_infiniband(&device.name, port.number);
+            is_managed = host.has_manager && !addresses.is_empty();
+            if addresses.is_empty() {
+                addresses.extend(host.interfaces.first());
+            }
         }
         if addresses.is_empty() {
             tracing::info!("{} is not offered: no active port of it has an address", device.name);
@@ -40,9 +50,18 @@ impl RdmaDevice {
         }
         let mtu_bytes = port.map_or(0, |port| port.mtu_bytes);
         let datagram_max = datagram_max(mtu_bytes);
-        let has_groups = port.is_some_and(|port| port.link_layer == LinkLayer::Ethernet);
+        // On InfiniBand groups are the subnet manager's, whom the connection manager asks.
+        let has_groups =
+            is_managed || port.is_some_and(|port| port.link_layer == LinkLayer::Ethernet);
         Some(RdmaDevice { name: device.name.clone(), addresses, datagram_max, has_groups })
     }
+}
+
+/// What a host has besides devices.
+struct Host {
+    interfaces: Interfaces,
+    /// librdmacm is there.
+    has_manager: bool,
 }
 
 /// The devices that the parameters allow: never an empty list.
@@ -57,13 +76,18 @@ pub fn devices(config: &Config) -> Result<Vec<RdmaDevice>, Unreachable> {
     }
     let all = kestrel_verbs::devices()
         .map_err(|error| Unreachable { errno: error.errno(), reason: error.to_string() })?;
-    choose(&all, &config.device)
+    let host =
+        Host { interfaces: Interfaces::of_host(), has_manager: kestrel_verbs::has_manager() };
+    choose(&all, &config.device, &host)
 }
 
-fn choose(all: &[kestrel_verbs::Device], name: &str) -> Result<Vec<RdmaDevice>, Unreachable> {
+fn choose(
+    all: &[kestrel_verbs::Device],
+    name: &str,
+    host: &Host,
+) -> Result<Vec<RdmaDevice>, Unreachable> {
     let named = |device: &&kestrel_verbs::Device| name.is_empty() || device.name == name;
-    let others = kestrel_verbs::first_ip();
-    let of = |device| RdmaDevice::of(device, others);
+    let of = |device| RdmaDevice::of(device, host);
     let chosen: Vec<_> = all.iter().filter(named).filter_map(of).collect();
     if !chosen.is_empty() {
         return Ok(chosen);
@@ -104,8 +128,32 @@ pub(crate) fn verbs_options(config: &Config, name: &str, auth_key: &[u8]) -> Ver
 
 #[cfg(test)]
 pub(crate) mod tests {
+    use std::{fs, path::Path};
+
     use super::*;
-    use kestrel_verbs::device::{Device, Gid, GidKind, LinkLayer, NodeType, Port, PortState};
+    use kestrel_verbs::{
+        InterfaceAddress,
+        device::{Device, Gid, GidKind, LinkLayer, NodeType, Port, PortState},
+    };
+
+    fn running(interface: &str, ip: &str) -> InterfaceAddress {
+        let (interface, ip) = (interface.to_owned(), ip.parse().unwrap());
+        InterfaceAddress { interface, is_running: true, is_loopback: false, ip }
+    }
+
+    fn host(sysfs: &Path, has_manager: bool) -> Host {
+        let addresses = vec![
+            running("eth0", "10.0.0.1"),
+            running("ib0", "fd00::9"),
+            running("ib0", "10.9.0.1"),
+        ];
+        Host { interfaces: Interfaces::new(sysfs, addresses), has_manager }
+    }
+
+    /// One whose devices have no interface of their own.
+    fn plain() -> Host {
+        host(Path::new("/nowhere"), true)
+    }
 
     fn device(name: &str, state: PortState, gids: &[&str]) -> Device {
         let gid = |(index, text): (usize, &&str)| Gid {
@@ -132,10 +180,40 @@ pub(crate) mod tests {
     fn a_device_is_reached_at_what_is_routable_first_at_version_4() {
         let gids = ["fe80::1:2", "fe80::2", "2001:db8::7", "::ffff:10.9.0.1", "::ffff:10.9.0.1"];
         let all = [device("rxe0", PortState::Active, &gids)];
-        let found = choose(&all, "").unwrap();
+        let found = choose(&all, "", &plain()).unwrap();
         let expected: [IpAddr; 2] = [[10, 9, 0, 1].into(), "2001:db8::7".parse().unwrap()];
         assert_eq!(found[0].addresses, expected);
         assert_eq!((found[0].datagram_max, found[0].has_groups), (960, true));
+    }
+
+    fn infiniband(name: &str) -> Device {
+        let mut device = device(name, PortState::Active, &["fe80::2"]);
+        device.ports[0].link_layer = LinkLayer::InfiniBand;
+        device.ports[0].gids[0].kind = GidKind::InfiniBand;
+        device
+    }
+
+    /// Two devices do not share an address, and who has an own one joins groups, if somebody asks the
+    /// subnet manager.
+    #[test]
+    fn infiniband_is_reached_at_its_own_interfaces_first() {
+        let name = format!("kestrel-discovery-{}", std::process::id());
+        let sysfs = std::env::temp_dir().join(name);
+        let folder = sysfs.join("mlx5_0/device/net/ib0");
+        fs::create_dir_all(&folder).unwrap();
+        for (file, text) in [("type", "32\n"), ("dev_port", "0\n")] {
+            fs::write(folder.join(file), text).unwrap();
+        }
+        let all = [infiniband("mlx5_0"), infiniband("mlx5_1")];
+        let own: [IpAddr; 2] = [[10, 9, 0, 1].into(), "fd00::9".parse().unwrap()];
+        for has_manager in [true, false] {
+            let found = choose(&all, "", &host(&sysfs, has_manager)).unwrap();
+            assert_eq!(found[0].addresses, own);
+            assert_eq!(found[0].has_groups, has_manager);
+            assert_eq!(found[1].addresses, [IpAddr::from([10, 0, 0, 1])], "the last resort");
+            assert!(!found[1].has_groups, "the connection manager does not find the port there");
+        }
+        fs::remove_dir_all(&sysfs).unwrap();
     }
 
     fn several() -> [Device; 4] {
@@ -149,7 +227,7 @@ pub(crate) mod tests {
 
     /// What would be offered where there are several devices.
     pub(crate) fn chosen(config: &Config) -> Result<Vec<RdmaDevice>, Unreachable> {
-        choose(&several(), &config.device)
+        choose(&several(), &config.device, &plain())
     }
 
     #[test]
@@ -158,10 +236,10 @@ pub(crate) mod tests {
         let names = |found: Vec<RdmaDevice>| -> Vec<String> {
             found.into_iter().map(|device| device.name).collect()
         };
-        assert_eq!(names(choose(&all, "").unwrap()), ["rxe1", "rxe2"]);
-        assert_eq!(names(choose(&all, "rxe2").unwrap()), ["rxe2"]);
+        assert_eq!(names(choose(&all, "", &plain()).unwrap()), ["rxe1", "rxe2"]);
+        assert_eq!(names(choose(&all, "rxe2", &plain()).unwrap()), ["rxe2"]);
         for (name, told) in [("down0", "active port"), ("mlx5_0", "no such device")] {
-            let error = choose(&all, name).unwrap_err();
+            let error = choose(&all, name, &plain()).unwrap_err();
             assert_eq!(error.errno, Errno::NODEV);
             assert!(error.reason.contains(told), "{}", error.reason);
         }

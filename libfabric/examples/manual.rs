@@ -39,7 +39,8 @@ No mode is required of applications. Memory has to be registered only where peer
 it or write to it.
 .TP
 .B Multicast
-Datagram endpoints join groups, over shared memory and over RDMA devices on Ethernet. At most
+Datagram endpoints join groups, over shared memory and over RDMA devices; on InfiniBand those with an
+address of IP over InfiniBand, where librdmacm is installed. At most
 1024 endpoints of a user hear one group over shared memory.
 .SH LIMITATIONS
 Collectives and device memory are not supported: hints that ask for them find nothing, and calls

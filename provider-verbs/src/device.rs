@@ -4,6 +4,7 @@
 //! - [`Device`], [`Port`], [`Gid`]: plain data, read once; nothing stays open.
 
 mod absence;
+pub(crate) use absence::SYSFS;
 pub(crate) mod query;
 
 use std::{fmt, net::Ipv6Addr};

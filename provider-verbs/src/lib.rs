@@ -3,8 +3,8 @@
 //!
 //! In reading order, what it stands on:
 //!
-//! 1. [`device`], [`gid`]: devices, their ports and GIDs, which of these is used, and why there
-//!    may be none.
+//! 1. [`device`], [`gid`], `interfaces`: devices, their ports, GIDs and IP addresses, which of these
+//!    is used, and why there may be none.
 //! 2. [`verbs`]: what the transport asks of verbs, as traits; [`manager`]: what the control thread
 //!    asks of a connection manager; [`memory`]: what is registered; `path`, `partition`: what
 //!    routes packets, and who takes them.
@@ -39,6 +39,7 @@ pub mod fake;
 #[allow(unsafe_code)]
 mod fork_guard;
 pub mod gid;
+mod interfaces;
 pub mod manager;
 #[allow(unsafe_code)]
 pub mod memory;
@@ -61,8 +62,9 @@ pub mod verbs;
 
 pub use carrier::Carrier;
 pub use device::{Device, DeviceError, devices};
+pub use interfaces::{InterfaceAddress, Interfaces};
 pub use provider::{RcProvider, VerbsOptions};
-pub use rdma::{Rdma, first_ip};
+pub use rdma::{Rdma, has_manager};
 pub use transport::RcTransport;
 
 /// Opens transports on an RDMA device.

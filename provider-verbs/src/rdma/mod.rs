@@ -12,6 +12,7 @@ mod registration;
 mod socket_address;
 
 use std::{
+    ffi::CStr,
     io,
     net::IpAddr,
     ptr::NonNull,
@@ -25,6 +26,7 @@ use std::{
 use kestrel_core::{error::HasErrno, memory::Piece, transport::Unreachable};
 use rdma_core_sys::{Library, verbs::*};
 
+use self::socket_address::address_at;
 pub use self::{
     group::RdmaGroup,
     manager::RdmaManager,
@@ -36,6 +38,7 @@ pub use self::{
 use crate::{
     device::{DeviceError, LinkLayer, query},
     gid,
+    interfaces::{InterfaceAddress, Interfaces},
     partition::{self, Partition},
     provider::{RcProvider, VerbsOptions},
     verbs::{
@@ -79,7 +82,8 @@ impl RcProvider<Rdma> {
         let refuse =
             |error: DeviceError| Unreachable { errno: error.errno(), reason: error.to_string() };
         let (device, ip) = Rdma::open(&options)?;
-        let default_ip = options.default_ip.or(ip).or_else(first_ip).ok_or_else(|| {
+        let first = || Interfaces::of_host().first();
+        let default_ip = options.default_ip.or(ip).or_else(first).ok_or_else(|| {
             refuse(DeviceError::NoGid { device: device.name().into(), port: device.port.number })
         })?;
         RcProvider::on_device(Arc::new(device), default_ip, options)
@@ -138,7 +142,10 @@ impl Rdma {
         };
         let ip = match port.link_layer {
             LinkLayer::Ethernet => gid::ip_of(gid),
-            _ => None,
+            _ => {
+                let all = Interfaces::of_host().over_infiniband(&open.name, port.number);
+                all.first().copied()
+            }
         };
         let inline_bytes = AtomicU32::new(INLINE_BYTES_WANTED);
         let has_atomics = attributes.atomic_cap != IBV_ATOMIC_NONE;
@@ -192,33 +199,39 @@ fn partition_of(
     })
 }
 
-/// An IP address of this host: where endpoints are if their device has none of its own.
-pub fn first_ip() -> Option<IpAddr> {
+/// The addresses of this host's interfaces.
+pub fn interface_addresses() -> Vec<InterfaceAddress> {
     let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
     // SAFETY: the pointer is writable; the list is freed below.
     if unsafe { libc::getifaddrs(&mut first) } != 0 {
-        return None;
+        return Vec::new();
     }
-    let (mut at, mut found) = (first, None);
-    while !at.is_null() && found.is_none() {
+    let (mut at, mut found) = (first, Vec::new());
+    while !at.is_null() {
         // SAFETY: an element of the list, which lives until it is freed.
         let interface = unsafe { &*at };
-        let up = interface.ifa_flags & libc::IFF_UP as u32 != 0;
-        let loops = interface.ifa_flags & libc::IFF_LOOPBACK as u32 != 0;
-        if up && !loops && !interface.ifa_addr.is_null() {
-            // SAFETY: the address is as long as its family says.
-            unsafe {
-                if i32::from((*interface.ifa_addr).sa_family) == libc::AF_INET {
-                    let v4 = &*interface.ifa_addr.cast::<libc::sockaddr_in>();
-                    found = Some(IpAddr::from(v4.sin_addr.s_addr.to_ne_bytes()));
-                }
-            }
+        let has = |flag: i32| interface.ifa_flags & flag as u32 != 0;
+        if !interface.ifa_addr.is_null() {
+            // SAFETY: the name ends with a zero; the address is as long as its family says.
+            let (name, address) =
+                unsafe { (CStr::from_ptr(interface.ifa_name), address_at(interface.ifa_addr)) };
+            found.extend(address.map(|address| InterfaceAddress {
+                interface: name.to_string_lossy().into_owned(),
+                is_running: has(libc::IFF_UP) && has(libc::IFF_RUNNING),
+                is_loopback: has(libc::IFF_LOOPBACK),
+                ip: address.ip(),
+            }));
         }
         at = interface.ifa_next;
     }
     // SAFETY: the list of above, freed once.
     unsafe { libc::freeifaddrs(first) };
     found
+}
+
+/// Whether there is a connection manager to ask: librdmacm can be loaded.
+pub fn has_manager() -> bool {
+    Library::open().is_ok_and(|library| library.rdmacm().is_ok())
 }
 
 impl Drop for Rdma {
