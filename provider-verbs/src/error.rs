@@ -9,14 +9,16 @@ use crate::device::LinkLayer;
 /// Why verbs refused something.
 #[derive(Debug, thiserror::Error)]
 pub enum VerbsError {
-    #[error("{call} on {device} failed: {source}{}", advice(.call, .source))]
+    #[error("{call} on {device} failed: {source}")]
     Call { device: String, call: &'static str, source: io::Error },
+    /// Something that devices keep in memory of the process, which counts as locked.
+    #[error("{call} on {device} failed: {source}: {}", shortage(*.limit))]
+    Exhausted { device: String, call: &'static str, limit: Option<u64>, source: io::Error },
     #[error(
-        "no memory of {bytes} bytes can be registered with {device}: {source}; the limit on locked \
-         memory (RLIMIT_MEMLOCK) is {limit}: raise it with ulimit -l, or in \
-         /etc/security/limits.conf"
+        "no memory of {bytes} bytes can be registered with {device}: {source}: {}",
+        shortage(*.limit)
     )]
-    LockedMemory { device: String, bytes: usize, limit: String, source: io::Error },
+    LockedMemory { device: String, bytes: usize, limit: Option<u64>, source: io::Error },
     #[error("{device} has an own link layer {ours:?}, and the peer's is {theirs:?}")]
     LinkLayers { device: String, ours: LinkLayer, theirs: LinkLayer },
     #[error(
@@ -44,22 +46,52 @@ pub enum VerbsError {
     Path { device: String, index: u8, gid: String, source: io::Error },
 }
 
-fn advice(call: &str, source: &io::Error) -> &'static str {
-    if call == "ibv_create_qp" && source.raw_os_error() == Some(libc::ENOMEM) {
-        " (the device has no queue pair left, or RLIMIT_MEMLOCK is too small: ulimit -l)"
-    } else {
-        ""
+/// The limit on locked memory in bytes; none: there is none.
+pub fn locked_memory_max() -> Option<u64> {
+    rustix::process::getrlimit(rustix::process::Resource::Memlock).current
+}
+
+fn shortage(limit: Option<u64>) -> String {
+    match limit {
+        None => "the device or the host has no more of it; locked memory (RLIMIT_MEMLOCK) is \
+                 unlimited"
+            .into(),
+        Some(bytes) => format!(
+            "the limit on locked memory (RLIMIT_MEMLOCK) is {} KiB: raise it with ulimit -l, or in \
+             /etc/security/limits.conf",
+            bytes >> 10
+        ),
     }
 }
 
 impl VerbsError {
+    /// A call of libibverbs that failed.
+    pub fn of_call(device: &str, call: &'static str, source: io::Error) -> VerbsError {
+        VerbsError::of_limited_call(device, call, source, locked_memory_max())
+    }
+
+    /// The kernel says no more than ENOMEM of a limit that is reached.
+    fn of_limited_call(
+        device: &str,
+        call: &'static str,
+        source: io::Error,
+        limit: Option<u64>,
+    ) -> VerbsError {
+        let device = device.to_owned();
+        let makes = call.starts_with("ibv_create_") || call.starts_with("ibv_alloc_");
+        if makes && source.raw_os_error() == Some(libc::ENOMEM) {
+            return VerbsError::Exhausted { device, call, limit, source };
+        }
+        VerbsError::Call { device, call, source }
+    }
+
     /// The number that C callers know.
     pub fn errno(&self) -> Errno {
         match self {
             VerbsError::Call { source, .. } => Errno(source.raw_os_error().unwrap_or(Errno::IO.0)),
             VerbsError::Group { source, .. } => Errno(source.raw_os_error().unwrap_or(Errno::IO.0)),
             VerbsError::NoManager { .. } => Errno::OPNOTSUPP,
-            VerbsError::LockedMemory { .. } => Errno::NOMEM,
+            VerbsError::LockedMemory { .. } | VerbsError::Exhausted { .. } => Errno::NOMEM,
             VerbsError::LinkLayers { .. }
             | VerbsError::Partitions { .. }
             | VerbsError::LimitedMembers { .. }
@@ -73,5 +105,53 @@ impl VerbsError {
 impl From<VerbsError> for Unreachable {
     fn from(error: VerbsError) -> Unreachable {
         Unreachable { errno: error.errno(), reason: error.to_string() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAKING: [&str; 6] = [
+        "ibv_alloc_pd",
+        "ibv_create_comp_channel",
+        "ibv_create_cq",
+        "ibv_create_srq",
+        "ibv_create_qp",
+        "ibv_create_ah",
+    ];
+
+    fn failed(call: &'static str, number: i32, limit: Option<u64>) -> VerbsError {
+        let source = io::Error::from_raw_os_error(number);
+        VerbsError::of_limited_call("mlx5_0", call, source, limit)
+    }
+
+    #[test]
+    fn a_limit_that_is_reached_is_named_with_the_way_to_raise_it() {
+        for call in MAKING {
+            let error = failed(call, libc::ENOMEM, Some(64 << 10));
+            let text = error.to_string();
+            for part in [call, "mlx5_0", "RLIMIT_MEMLOCK) is 64 KiB", "ulimit -l", "limits.conf"] {
+                assert!(text.contains(part), "{text}");
+            }
+            assert_eq!(error.errno(), Errno::NOMEM);
+        }
+        let (bytes, limit) = (4096, Some(64 << 10));
+        let source = io::Error::from_raw_os_error(libc::ENOMEM);
+        let error = VerbsError::LockedMemory { device: "mlx5_0".into(), bytes, limit, source };
+        let text = error.to_string();
+        for part in ["4096 bytes", "RLIMIT_MEMLOCK) is 64 KiB", "ulimit -l"] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_limit_is_not_blamed_where_it_is_none() {
+        let unlimited = failed("ibv_create_cq", libc::ENOMEM, None).to_string();
+        assert!(unlimited.contains("unlimited") && !unlimited.contains("ulimit"), "{unlimited}");
+        for (call, number) in [("ibv_create_qp", libc::EINVAL), ("ibv_post_send", libc::ENOMEM)] {
+            let error = failed(call, number, Some(64 << 10));
+            assert!(matches!(error, VerbsError::Call { .. }), "{error}");
+        }
     }
 }

@@ -211,7 +211,9 @@ pub fn path_end(port: &LocalPort, queue_pair: u32, first_packet: u32) -> PathEnd
 /// Which refusal tells the peer of this.
 fn reason_of(error: &VerbsError) -> RejectReason {
     match error {
-        VerbsError::Call { .. } | VerbsError::LockedMemory { .. } => RejectReason::Resources,
+        VerbsError::Call { .. }
+        | VerbsError::Exhausted { .. }
+        | VerbsError::LockedMemory { .. } => RejectReason::Resources,
         VerbsError::Subnets { .. } => RejectReason::Subnet,
         VerbsError::Partitions { .. } | VerbsError::LimitedMembers { .. } => {
             RejectReason::Partition

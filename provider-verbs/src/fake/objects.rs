@@ -28,7 +28,7 @@ use crate::{
 
 pub(super) fn refusal(device: &FakeDevice, call: &'static str, number: i32) -> VerbsError {
     let source = io::Error::from_raw_os_error(number);
-    VerbsError::Call { device: device.name.clone(), call, source }
+    VerbsError::of_call(&device.name, call, source)
 }
 
 /// Registered memory of applications.

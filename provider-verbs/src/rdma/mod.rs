@@ -176,12 +176,12 @@ impl Rdma {
             -1 => io::Error::last_os_error(),
             number => io::Error::from_raw_os_error(number.abs()),
         };
-        VerbsError::Call { device: self.open.name.clone(), call, source }
+        VerbsError::of_call(&self.open.name, call, source)
     }
 }
 
 fn last_error(device: &str, call: &'static str) -> VerbsError {
-    VerbsError::Call { device: device.into(), call, source: io::Error::last_os_error() }
+    VerbsError::of_call(device, call, io::Error::last_os_error())
 }
 
 /// The partition that a port is used in.

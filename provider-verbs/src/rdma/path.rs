@@ -68,7 +68,10 @@ impl RdmaAddressHandle {
     ) -> Result<Self, VerbsError> {
         let name = &device.open.name;
         let route = path::to_peer(name, from, peer)?;
-        Self::along(device, &route).map_err(|source| path::none(name, &from.port, peer, source))
+        Self::along(device, &route).map_err(|source| match source.raw_os_error() {
+            Some(libc::ENOMEM) => VerbsError::of_call(name, "ibv_create_ah", source),
+            _ => path::none(name, &from.port, peer, source),
+        })
     }
 
     /// One that goes that way.

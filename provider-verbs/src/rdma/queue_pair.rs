@@ -193,7 +193,7 @@ impl RdmaQueuePair {
     }
 
     fn refused(&self, call: &'static str, source: io::Error) -> VerbsError {
-        VerbsError::Call { device: self.device.open.name.clone(), call, source }
+        VerbsError::of_call(&self.device.open.name, call, source)
     }
 }
 

@@ -7,6 +7,7 @@ use rdma_core_sys::verbs::*;
 
 use super::Rdma;
 use crate::{
+    error::locked_memory_max,
     memory::Memory,
     verbs::{Region, Registration, RemoteAccess, VerbsError},
 };
@@ -61,9 +62,7 @@ fn refused(device: &Rdma, bytes: usize, source: io::Error) -> VerbsError {
     if !matches!(source.raw_os_error(), Some(libc::ENOMEM | libc::EAGAIN | libc::EPERM)) {
         return VerbsError::Call { device, call: "ibv_reg_mr", source };
     }
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Memlock).current;
-    let limit = limit.map_or("unlimited".into(), |limit| format!("{} KiB", limit >> 10));
-    VerbsError::LockedMemory { device, bytes, limit, source }
+    VerbsError::LockedMemory { device, bytes, limit: locked_memory_max(), source }
 }
 
 impl Registration for RdmaRegistration {
