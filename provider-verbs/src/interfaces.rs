@@ -51,6 +51,12 @@ impl Interfaces {
         found
     }
 
+    /// The interface that has one of these addresses, the first that is found.
+    pub fn having(&self, wanted: &[IpAddr]) -> Option<&str> {
+        let holds = |ip: &IpAddr| self.addresses.iter().find(|at| at.ip == ip.to_canonical());
+        wanted.iter().find_map(holds).map(|at| at.interface.as_str())
+    }
+
     /// An address of this host: where endpoints are if their device has none of its own.
     pub fn first(&self) -> Option<IpAddr> {
         let serves = |at: &&InterfaceAddress| at.is_running && !at.is_loopback && at.ip.is_ipv4();
@@ -163,6 +169,16 @@ mod tests {
         };
         assert_eq!(first(&all), Some([10, 0, 1, 1].into()));
         assert_eq!(first(&all[..3]), None);
+    }
+
+    #[test]
+    fn an_interface_is_found_by_its_addresses() {
+        let all = vec![running("eth0", "10.0.0.1"), running("eth1", "fe80::7")];
+        let interfaces = Interfaces::new(Path::new("/nowhere"), all);
+        let having = |texts: &[&str]| interfaces.having(&ips(texts)).map(str::to_owned);
+        assert_eq!(having(&["10.0.0.2", "fe80::7", "10.0.0.1"]).as_deref(), Some("eth1"));
+        assert_eq!(having(&["::ffff:10.0.0.1"]).as_deref(), Some("eth0"));
+        assert_eq!(having(&["10.0.0.2"]), None);
     }
 
     #[test]

@@ -13,6 +13,7 @@ use std::{
 };
 
 use rdma_core_sys::rdmacm::*;
+use rustix::net::sockopt;
 
 use super::{
     Rdma, RdmaAddressHandle, RdmaManager, manager::RdmaId, path::of_c,
@@ -23,9 +24,7 @@ use crate::{
     device::LinkLayer,
     manager::Manager,
     path::{self, Route},
-    verbs::{
-        AddressHandle, Group, GroupAddress, GroupRequest, LocalPort, Verbs, VerbsError, group_gid,
-    },
+    verbs::{AddressHandle, Group, GroupAddress, GroupRequest, Verbs, VerbsError, group_gid},
 };
 
 /// How long a subnet's manager may take to answer. The kernel asks it more than once in that time.
@@ -74,7 +73,9 @@ impl RdmaGroup {
         let route = path::by_gid(&port, address.gid, request.dscp);
         let handle = RdmaAddressHandle::along(device, &route).map_err(failed)?;
         let membership = match request.hears {
-            true => Membership::Socket { _open: enter(request.group, &port).map_err(failed)? },
+            true => Membership::Socket {
+                _open: enter(request.group, device.interface_at(request.own)).map_err(failed)?,
+            },
             false => Membership::None,
         };
         Ok(RdmaGroup { handle, address, _membership: membership })
@@ -172,19 +173,66 @@ impl Rdma {
     }
 }
 
-/// A socket by which the host is in the group, on the device's own network.
-fn enter(group: IpAddr, port: &LocalPort) -> io::Result<UdpSocket> {
+/// A socket by which the host is in the group on that interface; 0: where the kernel sends it to.
+fn enter(group: IpAddr, interface: u32) -> io::Result<UdpSocket> {
     match group {
         IpAddr::V4(group) => {
-            let own = Ipv6Addr::from(port.gid).to_ipv4_mapped();
             let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
-            socket.join_multicast_v4(&group, &own.unwrap_or(Ipv4Addr::UNSPECIFIED))?;
+            // The standard library joins by an address alone, which an interface may not have.
+            sockopt::set_ip_add_membership_with_ifindex(
+                &socket,
+                &group,
+                &Ipv4Addr::UNSPECIFIED,
+                interface,
+            )?;
             Ok(socket)
         }
         IpAddr::V6(group) => {
             let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0))?;
-            socket.join_multicast_v6(&group, 0)?;
+            socket.join_multicast_v6(&group, interface)?;
             Ok(socket)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether the kernel says that the host is in the group on that interface.
+    fn is_member(group: IpAddr, interface: &str) -> bool {
+        let (file, address) = match group {
+            IpAddr::V4(v4) => {
+                ("/proc/net/igmp", format!("{:08X}", u32::from_ne_bytes(v4.octets())))
+            }
+            IpAddr::V6(v6) => ("/proc/net/igmp6", format!("{:032x}", v6.to_bits())),
+        };
+        let mut at = String::new();
+        std::fs::read_to_string(file).unwrap().lines().any(|line| {
+            let mut words = line.split_whitespace();
+            // Of version 4 an interface has a line of its own, in front of its groups'.
+            if !line.starts_with('\t') {
+                at = words.nth(1).unwrap_or_default().to_owned();
+            }
+            at == interface && words.any(|word| word == address)
+        })
+    }
+
+    #[test]
+    fn a_group_is_joined_on_the_interface_that_is_named() {
+        let index = crate::rdma::interface_index("lo");
+        assert_ne!(index, 0, "every network namespace has it");
+        for group in ["239.77.3.5", "ff15::4b53:5456"] {
+            let group: IpAddr = group.parse().unwrap();
+            let joined = enter(group, index);
+            if group.is_ipv6() && joined.is_err() {
+                println!("no IPv6 here: {joined:?}");
+                continue;
+            }
+            assert!(is_member(group, "lo"), "{group}");
+            drop(joined);
+            assert!(!is_member(group, "lo"), "{group}");
+        }
+        assert!(enter([239, 77, 3, 5].into(), u32::MAX >> 1).is_err(), "no such interface");
     }
 }

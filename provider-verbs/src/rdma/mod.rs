@@ -12,7 +12,7 @@ mod registration;
 mod socket_address;
 
 use std::{
-    ffi::CStr,
+    ffi::{CStr, CString},
     io,
     net::IpAddr,
     ptr::NonNull,
@@ -36,7 +36,7 @@ pub use self::{
     registration::{RdmaRegion, RdmaRegistration},
 };
 use crate::{
-    device::{DeviceError, LinkLayer, query},
+    device::{DeviceError, LinkLayer, Port, query},
     gid,
     interfaces::{InterfaceAddress, Interfaces},
     partition::{self, Partition},
@@ -162,6 +162,26 @@ impl Rdma {
         Ok((rdma, ip))
     }
 
+    /// The port with its GID table as it is now: addresses come and go.
+    fn read_port(&self) -> Option<Port> {
+        let device = self.open.read().inspect_err(|error| tracing::debug!("{error}")).ok()?;
+        device.ports.into_iter().find(|port| port.number == self.port.number)
+    }
+
+    /// The index of the network interface behind an endpoint at that address: of its GID, or of the
+    /// address; 0 if there is none.
+    fn interface_at(&self, own: IpAddr) -> u32 {
+        let at = self.port_at(own);
+        let gids = self.read_port().map_or(Vec::new(), |port| port.gids);
+        let gid = gids.into_iter().find(|gid| gid.index == u32::from(at.gid_index));
+        let named = gid.and_then(|gid| gid.interface);
+        let having = || {
+            let ip = IpAddr::from(at.gid);
+            Interfaces::of_host().having(&[ip, own]).map(str::to_owned)
+        };
+        named.or_else(having).map_or(0, |name| interface_index(&name))
+    }
+
     fn verbs(&self) -> &'static verbs {
         &self.open.library.verbs
     }
@@ -197,6 +217,15 @@ fn partition_of(
         wanted: asked.unwrap_or_default(),
         table: partition::list(&table),
     })
+}
+
+/// What the kernel calls an interface; 0 if there is none of that name.
+fn interface_index(name: &str) -> u32 {
+    let Ok(name) = CString::new(name) else {
+        return 0;
+    };
+    // SAFETY: the name ends with a zero.
+    unsafe { libc::if_nametoindex(name.as_ptr()) }
 }
 
 /// The addresses of this host's interfaces.
@@ -264,11 +293,8 @@ impl Verbs for Rdma {
         if self.gid_is_named {
             return self.port;
         }
-        // Read anew, since addresses come and go.
-        let device = self.open.read().inspect_err(|error| tracing::debug!("{error}")).ok();
-        let ports = device.iter().flat_map(|device| &device.ports);
-        let port = ports.into_iter().find(|port| port.number == self.port.number);
-        let at = port.map_or(self.port, |port| gid::port_at(&self.port, port, own));
+        let now = self.read_port();
+        let at = now.map_or(self.port, |now| gid::port_at(&self.port, &now, own));
         if at.gid_index != self.port.gid_index {
             tracing::info!(device = %self.open.name, %own, "goes by GID {}", at.gid_index);
         }
