@@ -30,6 +30,15 @@ pub fn choose(table: &[u16], asked: Option<u16>) -> Option<Partition> {
     of_it.min_by_key(|entry| (entry.key & FULL_MEMBER == 0, entry.index))
 }
 
+/// The partition of a group that IP over InfiniBand has named, or rdma_cm in the same way; none: the
+/// GID tells no partition. Reference: RFC 4391, section 4
+pub fn of_group(gid: [u8; 16]) -> Option<u16> {
+    let form = u16::from_be_bytes([gid[2], gid[3]]);
+    // rdma_cm has another signature (0x01) for ids of datagrams.
+    let names = gid[0] == 0xff && [0x401b, 0x601b, 0x4001, 0x6001].contains(&form);
+    names.then(|| u16::from_be_bytes([gid[4], gid[5]]))
+}
+
 /// A table for readers, without the entries that are free.
 pub fn list(table: &[u16]) -> String {
     let keys = table.iter().filter(|key| **key != 0);
@@ -63,6 +72,16 @@ mod tests {
         }
         assert_eq!(choose(&TABLE, Some(0x7fff)), Some(Partition { index: 0, key: 0xffff }));
         assert_eq!(choose(&TABLE, Some(0x8003)), None);
+    }
+
+    #[test]
+    fn groups_of_ip_over_infiniband_name_their_partition() {
+        let partition = |text: &str| of_group(text.parse::<std::net::Ipv6Addr>().unwrap().octets());
+        assert_eq!(partition("ff12:401b:8001::f09:807"), Some(0x8001));
+        assert_eq!(partition("ff15:601b:ffff::1"), Some(0xffff));
+        assert_eq!(partition("ff12:4001:8001::f09:807"), Some(0x8001), "as rdma_cm names it");
+        assert_eq!(partition("ff12:a01b:8001::1"), None, "which the subnet manager has assigned");
+        assert_eq!(partition("::ffff:239.9.8.7"), None);
     }
 
     #[test]

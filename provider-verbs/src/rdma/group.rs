@@ -23,6 +23,7 @@ use crate::{
     bell::wait_any,
     device::LinkLayer,
     manager::Manager,
+    partition,
     path::{self, Route},
     verbs::{AddressHandle, Group, GroupAddress, GroupRequest, Verbs, VerbsError, group_gid},
 };
@@ -89,6 +90,12 @@ impl RdmaGroup {
         let told = answer(&manager).map_err(failed)?;
         let global = told.global.ok_or_else(|| failed(io::ErrorKind::InvalidData.into()))?;
         let address = GroupAddress { gid: global.gid, lid: told.lid };
+        let (ours, theirs) = (device.port.partition_key, partition::of_group(global.gid));
+        // Our queue pairs are in one partition, and nobody of another would hear them.
+        if let Some(theirs) = theirs.filter(|theirs| !partition::is_same(ours, *theirs)) {
+            let device = device.open.name.clone();
+            return Err(VerbsError::Partitions { device, ours, theirs });
+        }
         let by_gid = path::by_gid(&device.port_at(request.own), address.gid, request.dscp);
         // The group's, and not ours to choose.
         let Route { lid, service_level, static_rate, .. } = told;
