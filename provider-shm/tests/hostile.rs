@@ -16,6 +16,7 @@ use kestrel_shm::testing::wire::{Confirm, Hello, Message, RejectReason, Reply};
 use kestrel_shm::{
     ConnectError, Doorbell, LANE_BYTES, LaneMemory, PoolMemory, Station, StationEvent,
 };
+use kestrel_tests::scale::skip;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::net::*;
 
@@ -42,6 +43,7 @@ fn child() {
             one.connect(1, two.address());
             say(&describe(&event(&one)));
         }
+        Some([role]) if role == "root" => refuse_another_user(),
         Some([role, to, claimed]) if role == "liar" => {
             let _own = listen_at(OWN.parse().unwrap());
             let claimed: SocketAddr = claimed.parse().unwrap();
@@ -59,11 +61,6 @@ fn child() {
         }
         other => panic!("{other:?}"),
     }
-}
-
-fn become_nobody() {
-    // SAFETY: setuid has no preconditions. It takes effect for every thread.
-    assert_eq!(unsafe { libc::setuid(65534) }, 0);
 }
 
 fn socket() -> OwnedFd {
@@ -464,22 +461,27 @@ fn pools_cannot_be_written_by_peers_nor_cut_off_by_anyone() {
     assert_eq!(rights(pool.as_ptr().as_ptr()), "rw-s");
 }
 
-fn root() -> bool {
-    rustix::process::geteuid().is_root()
-}
-
 #[test]
 fn another_user_is_refused_in_both_directions() {
     let _alone = alone();
-    if !root() {
-        return println!("skipped: not root, so nobody else can be played");
+    if rustix::process::geteuid().is_root() {
+        return refuse_another_user();
     }
+    // Only root can play somebody else, which an ordinary user is in a namespace of its own.
+    if let Some(reason) = forbidden(USERS_OF_OUR_OWN) {
+        return skip("another_user_is_refused_in_both_directions", &reason);
+    }
+    let mut root = Peer::start_unshared(USERS_OF_OUR_OWN, "root");
+    assert_eq!(root.finish(), Some(0));
+}
+
+fn refuse_another_user() {
     let target = Target::new();
     let mut nobody = Peer::start("child", "nobody");
     let there = nobody.ready();
     target.station.connect(3, there);
     let StationEvent::Failed { error, .. } = event(&target.station) else { panic!() };
-    assert!(matches!(error, ConnectError::WrongUser { theirs: 65534, ours: 0, .. }), "{error}");
+    assert!(matches!(error, ConnectError::WrongUser { theirs: NOBODY, ours: 0, .. }), "{error}");
     nobody.order(&target.address().to_string());
     let said = nobody.hear();
     assert!(said.contains("belongs to user 0"), "{said}");

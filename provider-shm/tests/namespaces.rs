@@ -2,11 +2,11 @@
 
 mod common;
 
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use common::*;
 use kestrel_shm::{ConnectError, StationEvent};
+use kestrel_tests::scale::skip;
 
 #[test]
 fn child() {
@@ -18,30 +18,20 @@ fn child() {
 }
 
 /// A peer under `unshare` with these flags, if they are permitted here.
-fn unshared(flags: &[&str]) -> Option<Peer> {
-    let mut wrapper = vec!["unshare"];
-    wrapper.extend(flags);
-    let permitted = Command::new("unshare").args(flags).arg("true").output();
-    match permitted {
-        Ok(output) if output.status.success() => {
-            Some(Peer::start_under(&wrapper, "child", "station"))
-        }
-        Ok(output) => {
-            println!("skipped {flags:?}: {}", String::from_utf8_lossy(&output.stderr).trim());
-            None
-        }
-        Err(error) => {
-            println!("skipped {flags:?}: unshare: {error}");
-            None
-        }
+fn unshared(test: &str, flags: &[&str]) -> Option<Peer> {
+    if let Some(reason) = forbidden(flags) {
+        skip(test, &reason);
+        return None;
     }
+    Some(Peer::start_unshared(flags, "station"))
 }
 
 const PID_NAMESPACE: &[&str] = &["--pid", "--fork", "--kill-child", "--mount-proc"];
 
 #[test]
 fn a_peer_in_a_child_pid_namespace_is_read_one_way_and_its_death_seen() {
-    let Some(mut peer) = unshared(PID_NAMESPACE) else {
+    const TEST: &str = "a_peer_in_a_child_pid_namespace_is_read_one_way_and_its_death_seen";
+    let Some(mut peer) = unshared(TEST, PID_NAMESPACE) else {
         return;
     };
     let there = peer.ready();
@@ -64,10 +54,11 @@ fn a_peer_in_a_child_pid_namespace_is_read_one_way_and_its_death_seen() {
 
 #[test]
 fn two_containers_that_both_say_one_connect_and_read_nothing() {
-    let Some(mut one) = unshared(PID_NAMESPACE) else {
+    const TEST: &str = "two_containers_that_both_say_one_connect_and_read_nothing";
+    let Some(mut one) = unshared(TEST, PID_NAMESPACE) else {
         return;
     };
-    let Some(mut two) = unshared(PID_NAMESPACE) else {
+    let Some(mut two) = unshared(TEST, PID_NAMESPACE) else {
         return;
     };
     let (first, second) = (one.ready(), two.ready());
@@ -80,7 +71,8 @@ fn two_containers_that_both_say_one_connect_and_read_nothing() {
 
 #[test]
 fn a_peer_in_another_network_namespace_is_unreachable_and_says_why() {
-    let Some(mut peer) = unshared(&["--net"]) else {
+    const TEST: &str = "a_peer_in_another_network_namespace_is_unreachable_and_says_why";
+    let Some(mut peer) = unshared(TEST, &["--net"]) else {
         return;
     };
     let there = peer.ready();
@@ -95,7 +87,8 @@ fn a_peer_in_another_network_namespace_is_unreachable_and_says_why() {
 
 #[test]
 fn a_peer_in_a_user_namespace_with_our_name_connects() {
-    let Some(mut peer) = unshared(&["--user", "--map-root-user"]) else {
+    const TEST: &str = "a_peer_in_a_user_namespace_with_our_name_connects";
+    let Some(mut peer) = unshared(TEST, &["--user", "--map-root-user"]) else {
         return;
     };
     let there = peer.ready();
@@ -111,7 +104,8 @@ fn a_peer_in_a_user_namespace_with_our_name_connects() {
 
 #[test]
 fn a_peer_in_a_user_namespace_without_a_name_trusts_nobody() {
-    let Some(mut peer) = unshared(&["--user"]) else {
+    const TEST: &str = "a_peer_in_a_user_namespace_without_a_name_trusts_nobody";
+    let Some(mut peer) = unshared(TEST, &["--user"]) else {
         return;
     };
     let _there = peer.ready();

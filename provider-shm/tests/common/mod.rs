@@ -83,6 +83,30 @@ pub fn describe(event: &StationEvent) -> String {
     }
 }
 
+/// Who "nobody" is: any user but root and the one that stands for users without a name.
+pub const NOBODY: u32 = 4321;
+
+/// Has this process belong to another user, for ever.
+pub fn become_nobody() {
+    // SAFETY: setuid has no preconditions. It takes effect for every thread.
+    assert_eq!(unsafe { libc::setuid(NOBODY) }, 0);
+}
+
+/// A user namespace in which whoever makes it is root, beside the users that it was lent.
+pub const USERS_OF_OUR_OWN: &[&str] = &["--user", "--map-root-user", "--map-auto"];
+
+/// Why `unshare` with these flags is not permitted here, if it is not.
+pub fn forbidden(flags: &[&str]) -> Option<String> {
+    match Command::new("unshare").args(flags).arg("true").output() {
+        Ok(output) if output.status.success() => None,
+        Ok(output) => {
+            let said = String::from_utf8_lossy(&output.stderr);
+            Some(said.lines().next().unwrap_or("unshare fails").to_owned())
+        }
+        Err(error) => Some(format!("unshare: {error}")),
+    }
+}
+
 pub fn open_descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
@@ -178,6 +202,11 @@ impl Peer {
         });
         let input = child.stdin.take();
         Peer { child, input, lines }
+    }
+
+    /// The same in namespaces of its own.
+    pub fn start_unshared(flags: &[&str], role: &str) -> Peer {
+        Self::start_under(&[&["unshare"], flags].concat(), "child", role)
     }
 
     pub fn pid(&self) -> u32 {
