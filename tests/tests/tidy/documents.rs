@@ -50,6 +50,23 @@ pub fn check_readme(tree: &Tree) -> Vec<Finding> {
     vec![readme.finding(line, format!("shell commands {found:?}, not exactly {COMMANDS:?}"))]
 }
 
+/// The README asks for the Rust that the manifest asks for.
+pub fn check_rust_version(tree: &Tree) -> Vec<Finding> {
+    let (Some(readme), Some(manifest)) = (tree.find("README.md"), tree.find("Cargo.toml")) else {
+        return vec!["README.md:1: it or Cargo.toml is not there".to_string()];
+    };
+    let key = "rust-version = \"";
+    let version = manifest.text.lines().find_map(|line| line.strip_prefix(key)?.strip_suffix('"'));
+    let Some(version) = version else {
+        return vec![manifest.finding(1, "names no rust-version")];
+    };
+    let sentence = format!("Rust {version} or newer");
+    if readme.text.contains(&sentence) {
+        return Vec::new();
+    }
+    vec![readme.finding(1, format!("does not say \"{sentence}\""))]
+}
+
 /// The commands in fenced blocks of shell, without prompts, comments and empty lines.
 fn shell_lines(text: &str) -> Vec<(usize, String)> {
     let (mut in_block, mut is_shell, mut commands) = (false, false, Vec::new());
@@ -154,6 +171,16 @@ mod tests {
             assert_eq!(check_readme(&Tree::of(&[("README.md", &bad)])).len(), 1, "{bad}");
         }
         assert_eq!(check_readme(&Tree::of(&[])).len(), 1);
+    }
+
+    #[test]
+    fn another_rust_than_the_manifests_is_found() {
+        let manifest = ("Cargo.toml", "[workspace.package]\nrust-version = \"1.2\"\n");
+        let readme = |text| check_rust_version(&Tree::of(&[manifest, ("README.md", text)])).len();
+        assert_eq!(readme("It needs Rust 1.2 or newer."), 0);
+        assert_eq!((readme("It needs Rust 1.20 or newer."), readme("")), (1, 1));
+        let without = Tree::of(&[("Cargo.toml", "[package]\n"), ("README.md", "")]);
+        assert_eq!(check_rust_version(&without).len(), 1);
     }
 
     #[test]

@@ -11,7 +11,7 @@
 //! - [`scripts`]: every script states its purpose and can be run.
 //! - [`conformance`]: every test that docs/conformance.md names exists and runs.
 //! - [`protocol`]: docs/protocol.md has the version, the sizes and the kinds of the code.
-//! - [`documents`]: the README's two commands, every document linked, no names of other places.
+//! - [`documents`]: the README's two commands and its Rust, every document linked, no names of other places.
 //!
 //! [`tree`] reads the files, [`comments`] finds what the parser drops.
 
@@ -74,6 +74,11 @@ fn every_script_states_its_purpose() {
 #[test]
 fn the_readme_has_exactly_the_two_commands() {
     expect_none(documents::check_readme(&Tree::of_workspace()));
+}
+
+#[test]
+fn the_readme_names_the_rust_of_the_manifest() {
+    expect_none(documents::check_rust_version(&Tree::of_workspace()));
 }
 
 #[test]
