@@ -3,13 +3,17 @@
 
 #[path = "fuzz/chaos.rs"]
 mod chaos;
+#[path = "fuzz/packet.rs"]
+mod packet;
+#[path = "fuzz/windows.rs"]
+mod windows;
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
 };
 
-use chaos::{Chaos, KEY, Packet, REGION, World};
+use chaos::{Chaos, World};
 use kestrel_core::{
     address::Address,
     address_vector::{AddressVector, AddressVectorAttributes, FI_ADDR_UNSPEC},
@@ -32,9 +36,9 @@ use kestrel_core::{
     operation::{MESSAGE_MAX, ReceivePost, SendPost},
     protocol::atomic::{ATOMIC_BYTES_MAX, AtomicCall, AtomicOperation, Datatype, Form},
     transport::{TransportEvent, Unreachable},
-    wire,
 };
-use kestrel_tests::{bed::Memory, one_sided, random::Random, scale::scaled};
+use kestrel_tests::{bed::Memory, one_sided, packets, random::Random, scale::scaled};
+use packet::{KEY, Packet, REGION, THEIR_KEY};
 
 /// An engine in a world of chaos, with what was posted to it.
 struct Rig {
@@ -96,7 +100,7 @@ impl Rig {
             message_max: MESSAGE_MAX,
             unexpected_budget: 1 << 20,
         };
-        let engine = Engine::new(world.transport(), setup);
+        let engine = Engine::new(world.transport(PEERS), setup);
         let (random, under_way, multi) = (Random::new(seed), HashMap::new(), Vec::new());
         Rig {
             engine,
@@ -155,11 +159,9 @@ impl Rig {
     fn reach(&mut self) {
         let (context, piece) = self.buffer(true);
         let none = Pieces::One(Piece::EMPTY);
-        let sum = AtomicCall {
-            operation: AtomicOperation::Sum,
-            datatype: Datatype::Uint8,
-            form: Form::Fetch,
-        };
+        // Words are what adapters can change.
+        let datatype = if piece.len() == 8 { Datatype::Uint64 } else { Datatype::Uint8 };
+        let sum = AtomicCall { operation: AtomicOperation::Sum, datatype, form: Form::Fetch };
         let atomic = piece.len() <= ATOMIC_BYTES_MAX && !piece.is_empty() && self.random.once_in(2);
         let (action, all) = match self.random.below(2) {
             _ if atomic => (Action::Atomic(sum), Pieces::One(piece)),
@@ -170,16 +172,19 @@ impl Rig {
         let inject = action == Action::Write;
         let flags = levels[self.random.below(2 + u64::from(inject)) as usize] | Flags::COMPLETION;
         let total = piece.len();
-        let cut = self.random.below(total as u64 + 1);
-        let segment = |length| RemoteSegment { address: 0, length, key: 1 };
-        let segments = [segment(cut), segment(total as u64 - cut)];
+        let segment = |length| RemoteSegment { address: 0, length, key: THEIR_KEY };
+        // An adapter does what has one segment.
+        let whole = datatype == Datatype::Uint64 || self.random.once_in(2);
+        let cut = if whole { total as u64 } else { self.random.below(total as u64 + 1) };
+        let two = [segment(cut), segment(total as u64 - cut)];
+        let segments = if whole { &two[..1] } else { &two[..] };
         let post = RemotePost {
             action,
             source: if action == Action::Read { none } else { all },
             compare: none,
             results: if action == Action::Write { none } else { all },
             to: self.random.below(PEERS + 1),
-            segments: &segments,
+            segments,
             total,
             data: 0,
             context,
@@ -255,8 +260,16 @@ impl Rig {
     }
 
     fn arrive(&mut self) {
-        let mut packet = Packet::arbitrary(&mut self.random, PEERS as u32);
-        if self.random.once_in(3) {
+        let peer = self.random.below(PEERS) as u32;
+        if !self.world.hears(peer) && self.random.once_in(2) {
+            self.come(peer);
+        }
+        if self.world.is_polite() && !self.random.once_in(20) {
+            // Windows are for who does little else.
+            return self.reach();
+        }
+        let mut packet = Packet::arbitrary(&mut self.random, peer);
+        if !self.random.once_in(4) {
             packet = packet.plausible(&mut self.random);
         }
         self.world.arrive(packet);
@@ -264,21 +277,27 @@ impl Rig {
 
     fn event(&mut self) {
         let peer = self.random.below(PEERS) as u32;
-        let event = match self.random.below(6) {
+        // Most of the time peers are there.
+        let event = match self.random.below(60) {
             0 => TransportEvent::Died { peer },
             1 => TransportEvent::Closed { peer },
             2 => TransportEvent::Broken { peer, reason: unreachable() },
-            _ => TransportEvent::Incoming {
-                ticket: 1,
-                address: address(peer.into()),
-                incarnation: 1 + self.random.below(2),
-                key: ONLY_KEY,
-            },
+            _ if self.world.hears(peer) && !self.random.once_in(20) => return,
+            _ => return self.come(peer),
         };
-        // Of peers that the engine does not know yet, a transport tells only that they come.
-        if matches!(event, TransportEvent::Incoming { .. }) || self.world.knows(peer) {
+        if self.world.knows(peer) {
             self.world.tell(event);
         }
+    }
+
+    /// A peer connects, maybe as another incarnation.
+    fn come(&mut self, peer: u32) {
+        self.world.tell(TransportEvent::Incoming {
+            ticket: 1,
+            address: address(peer.into()),
+            incarnation: 1 + self.random.below(2),
+            key: ONLY_KEY,
+        });
     }
 
     fn step(&mut self) {
@@ -289,7 +308,7 @@ impl Rig {
             4 if self.buffers => self.take(),
             4 => self.peek(),
             5..=10 => self.arrive(),
-            11 if self.random.once_in(8) => self.event(),
+            11 => self.event(),
             12 => {
                 let context = self.random.below(self.next + 1);
                 // Whether there is something to cancel is chance.
@@ -332,10 +351,8 @@ impl Rig {
     /// Everybody dies: no send is left.
     fn end(&mut self) {
         for _ in 0..3 {
-            for peer in 0..PEERS as u32 {
-                if self.world.knows(peer) {
-                    self.world.tell(TransportEvent::Died { peer });
-                }
+            for peer in self.world.known() {
+                self.world.tell(TransportEvent::Died { peer });
             }
             self.world.refuse_connections();
             for _ in 0..200 {
@@ -362,6 +379,8 @@ fn unreachable() -> Unreachable {
 #[test]
 fn arbitrary_packets_and_events_end_every_operation() {
     let mut ended = 0;
+    let mut reached = [0, 0];
+    let mut delivered = BTreeMap::<u8, u64>::new();
     for seed in 0..scaled(150, 1500, 50_000) as u64 {
         let mut rig = Rig::new(seed);
         // A panic says which seed it was.
@@ -371,9 +390,18 @@ fn arbitrary_packets_and_events_end_every_operation() {
         }
         rig.end();
         ended += rig.ended;
+        for (sum, count) in reached.iter_mut().zip(rig.world.reached()) {
+            *sum += count;
+        }
+        for (kind, count) in rig.world.delivered() {
+            *delivered.entry(kind).or_default() += count;
+        }
     }
-    println!("{ended} operations ended");
-    assert!(ended > 0 && wire::VERSION > 0);
+    println!("{ended} operations ended; reached: {reached:?}; packets by kind: {delivered:?}");
+    assert!(ended > 0 && reached.iter().all(|&count| count > 0));
+    for kind in packets::kinds() {
+        assert!(delivered.contains_key(&(kind as u8)), "no {kind:?} came");
+    }
 }
 
 /// Names the seed of a run that panics.

@@ -1,7 +1,7 @@
 //! A transport in which everything may happen at any time.
 
 use std::{
-    collections::{HashSet, VecDeque},
+    collections::{BTreeMap, HashSet, VecDeque},
     os::fd::RawFd,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -10,106 +10,19 @@ use std::{
 use kestrel_core::{
     address::Address,
     memory::Piece,
-    protocol::atomic::{AtomicCall, AtomicOperation, Datatype, Form},
+    ring::claims::Claims,
     transport::{Arrival, Bell, Limits, PeerIndex, Room, Transport, TransportEvent, Unreachable},
+    window::{
+        Access, AtomicRequest, Found, Invitation, Loan, Registration, Request, Started, Worth,
+    },
     wire::Head,
 };
 use kestrel_tests::random::Random;
 
-/// A packet as a peer may send it: right in form, arbitrary in content.
-#[derive(Clone, Debug)]
-pub struct Packet {
-    peer: PeerIndex,
-    head: Head,
-    word: u64,
-    words: [u64; 6],
-    length: usize,
-}
-
-/// Every kind but the goodbye, which is an event's affair, and one that does not exist.
-const KINDS: [u8; 14] = [0, 1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12, 13, 14];
-/// The key of the only region that a peer can reach, and its length.
-pub const KEY: u64 = 5;
-pub const REGION: u64 = 32 << 10;
-
-fn number(random: &mut Random) -> u64 {
-    match random.below(7) {
-        0 => 0,
-        1 => u64::MAX - random.below(4),
-        2 => 1 << random.below(64),
-        3 => random.below(3) << 32 | random.below(8),
-        4 => random.below(70_000),
-        5 => random.below(8),
-        _ => random.number(),
-    }
-}
-
-impl Packet {
-    pub fn arbitrary(random: &mut Random, peers: u32) -> Packet {
-        let length = [0, 1, 8, 40, 400, 4_000, 32_768][random.below(7) as usize];
-        let least = u64::from(!random.once_in(9));
-        Packet {
-            peer: random.below(peers.into()) as u32,
-            head: Head {
-                kind: KINDS[random.between(least, 13) as usize],
-                flags: random.number() as u8 & 0x1f,
-                length: 0,
-            },
-            word: number(random),
-            words: std::array::from_fn(|_| number(random)),
-            length,
-        }
-    }
-
-    /// The same with values that the protocol may well accept.
-    pub fn plausible(mut self, random: &mut Random) -> Packet {
-        let name = random.below(3) << 32 | random.below(6);
-        match self.head.kind {
-            1 => self.word = random.below(4),
-            2 => {
-                let total = random.below(100_000);
-                let prefix = if random.once_in(4) { 0 } else { total.min(65_536) };
-                self.length = self.length.min(prefix as usize);
-                (self.word, self.words[0]) = (random.below(4), name);
-                (self.words[1], self.words[2]) = (total, prefix);
-            }
-            3 => {
-                self.word = name;
-                self.words[0] = [0, 1, 8, 40, 400, 4_000, 32_768][random.below(7) as usize];
-            }
-            8..=12 => self.reach(random, name),
-            13 => (self.word, self.words[0]) = (name, random.below(3) * 8),
-            _ => (self.word, self.words[0]) = (name, random.below(2) * 5),
-        }
-        self
-    }
-
-    /// Something that a peer may do to our memory.
-    fn reach(&mut self, random: &mut Random, name: u64) {
-        self.word = name;
-        (self.words[0], self.words[1]) = (KEY, random.below(REGION));
-        match self.head.kind {
-            10 => {
-                self.words[2] = random.below(REGION);
-                self.length = self.length.min(self.words[2] as usize);
-                self.words[3] = random.below(self.words[2] - self.length as u64 + 1);
-            }
-            11 => (self.words[2], self.length) = (random.below(REGION), 0),
-            12 => {
-                let pick = |random: &mut Random, count: usize| random.below(count as u64) as usize;
-                let call = AtomicCall {
-                    operation: AtomicOperation::ALL[pick(random, AtomicOperation::ALL.len())],
-                    datatype: Datatype::ALL[pick(random, Datatype::ALL.len())],
-                    form: Form::ALL[pick(random, Form::ALL.len())],
-                };
-                let length = call.datatype.size() * random.between(1, 20) as usize;
-                self.words[2] = call.to_word(length, 0);
-                self.length = call.payload(length);
-            }
-            _ => {}
-        }
-    }
-}
+use crate::{
+    packet::{Packet, number},
+    windows::{self, Adapter, Claimed},
+};
 
 struct State {
     packets: VecDeque<Packet>,
@@ -121,6 +34,13 @@ struct State {
     sending: HashSet<PeerIndex>,
     receiving: HashSet<PeerIndex>,
     refuses: bool,
+    /// Peers answer, and seldom break the protocol: so connections live, and windows open.
+    polite: bool,
+    adapter: Adapter,
+    /// Packets that the engine took, by kind.
+    delivered: BTreeMap<u8, u64>,
+    /// Blocks of messages that it wrote into peers' memory.
+    written: u64,
 }
 
 /// What a test sees of the transport.
@@ -128,7 +48,11 @@ struct State {
 pub struct World(Arc<Mutex<State>>);
 
 /// What the engine sees of it.
-pub struct Chaos(World);
+pub struct Chaos {
+    world: World,
+    /// Where peers claim blocks of messages to us, and of ours to them.
+    claimed: Vec<[Claimed; 2]>,
+}
 
 impl World {
     pub fn new(seed: u64) -> World {
@@ -142,11 +66,21 @@ impl World {
             sending: HashSet::new(),
             receiving: HashSet::new(),
             refuses: false,
+            polite: seed.is_multiple_of(2),
+            adapter: Adapter::default(),
+            delivered: BTreeMap::new(),
+            written: 0,
         })))
     }
 
-    pub fn transport(&self) -> Chaos {
-        Chaos(self.clone())
+    pub fn transport(&self, peers: u64) -> Chaos {
+        let claimed = (0..peers).map(|_| Default::default()).collect();
+        Chaos { world: self.clone(), claimed }
+    }
+
+    /// How many packets of each kind the engine took.
+    pub fn delivered(&self) -> BTreeMap<u8, u64> {
+        self.state().delivered.clone()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -165,12 +99,45 @@ impl World {
         self.state().known.contains(&peer)
     }
 
+    /// Operations through windows, and blocks written into peers' memory.
+    pub fn reached(&self) -> [u64; 2] {
+        let state = self.state();
+        [state.adapter.started, state.written]
+    }
+
+    /// All whom the engine knows: contexts of the peers, too.
+    pub fn known(&self) -> Vec<PeerIndex> {
+        self.state().known.iter().copied().collect()
+    }
+
+    /// Whether there is a lane from `peer`.
+    pub fn hears(&self, peer: PeerIndex) -> bool {
+        self.state().receiving.contains(&peer)
+    }
+
+    pub fn is_polite(&self) -> bool {
+        self.state().polite
+    }
+
     pub fn refuse_connections(&self) {
         self.state().refuses = true;
     }
 }
 
+impl Chaos {
+    fn claims(&self, peer: PeerIndex, direction: usize) -> Option<&Claims> {
+        let claimed = &self.claimed.get(peer as usize)?[direction];
+        claimed.meddle(&mut self.world.state().random);
+        Some(claimed.claims())
+    }
+}
+
 impl State {
+    /// False once in `times`.
+    fn may(&mut self, times: u64) -> bool {
+        !self.random.once_in(times)
+    }
+
     fn take(&mut self, of: Option<PeerIndex>) -> Option<Arrival> {
         let receiving = &self.receiving;
         // Packets of peers without a lane are as if never sent.
@@ -182,13 +149,21 @@ impl State {
         let packet = self.packets.remove(at)?;
         let Packet { peer, head, word, length, .. } = packet;
         let tiny = (length == 8).then(|| number(&mut self.random));
+        *self.delivered.entry(head.kind).or_default() += 1;
         self.current = Some(packet);
         Some(Arrival { peer, head, word, length, tiny })
+    }
+
+    /// Most packets that want an answer get one.
+    fn answer(&mut self, to: &Packet) -> Option<Packet> {
+        let answer = Packet::answer(&mut self.random, to);
+        answer.filter(|_| self.may(4))
     }
 
     fn close(&mut self, peer: PeerIndex) {
         self.sending.remove(&peer);
         self.receiving.remove(&peer);
+        self.adapter.forget(peer);
         if self.current.as_ref().is_some_and(|packet| packet.peer == peer) {
             self.current = None;
         }
@@ -224,27 +199,27 @@ impl Transport for Chaos {
     }
 
     fn connect(&mut self, peer: PeerIndex, _address: Address) {
-        let mut state = self.0.state();
+        let mut state = self.world.state();
         state.known.insert(peer);
         state.connecting.push_back(peer);
     }
 
     fn adopt(&mut self, peer: PeerIndex, _ticket: u64) {
-        let mut state = self.0.state();
+        let mut state = self.world.state();
         state.known.insert(peer);
         state.receiving.insert(peer);
     }
 
     fn disconnect(&mut self, peer: PeerIndex) {
-        self.0.state().close(peer);
+        self.world.state().close(peer);
     }
 
     fn hang_up(&mut self, peer: PeerIndex) {
-        self.0.state().receiving.remove(&peer);
+        self.world.state().receiving.remove(&peer);
     }
 
     fn room(&mut self, peer: PeerIndex, wanted: usize) -> Room {
-        let mut state = self.0.state();
+        let mut state = self.world.state();
         if !state.sending.contains(&peer) || state.random.once_in(3) {
             return Room::Full;
         }
@@ -252,8 +227,15 @@ impl Transport for Chaos {
         Room::Bytes(wanted.min(most))
     }
 
-    fn push(&mut self, peer: PeerIndex, _: Head, _: u64, words: &[u64], piece: Piece) -> bool {
-        let mut state = self.0.state();
+    fn push(
+        &mut self,
+        peer: PeerIndex,
+        head: Head,
+        word: u64,
+        words: &[u64],
+        piece: Piece,
+    ) -> bool {
+        let mut state = self.world.state();
         if !state.sending.contains(&peer) {
             return false;
         }
@@ -261,7 +243,8 @@ impl Transport for Chaos {
         let mut bytes = Vec::new();
         piece.append_to(&mut bytes);
         assert!(words.len() <= 6 && bytes.len() <= 32 << 10);
-        if state.random.once_in(40) {
+        let seldom = if state.polite { 1000 } else { 40 };
+        if state.random.once_in(seldom) {
             // A head that cannot be true is found out while something is pushed.
             state.close(peer);
             let reason = Unreachable {
@@ -271,35 +254,46 @@ impl Transport for Chaos {
             state.events.push_back(TransportEvent::Broken { peer, reason });
             return false;
         }
-        !state.random.once_in(3)
+        let pushed = state.may(3);
+        if pushed {
+            let mut packet = Packet { peer, head, word, words: [0; 6], length: 0 };
+            packet.words[..words.len()].copy_from_slice(words);
+            if let Some(answer) = state.answer(&packet) {
+                if let Some(claimed) = self.claimed.get(peer as usize) {
+                    claimed[1].offer(&answer);
+                }
+                state.packets.push_back(answer);
+            }
+        }
+        pushed
     }
 
     fn credit(&self, _peer: PeerIndex) -> u64 {
-        let mut state = self.0.state();
+        let mut state = self.world.state();
         number(&mut state.random)
     }
 
     fn grant(&mut self, _peer: PeerIndex, _credit: u64) {}
 
     fn arrival(&mut self) -> Option<Arrival> {
-        self.0.state().take(None)
+        self.world.state().take(None)
     }
 
     fn arrival_from(&mut self, peer: PeerIndex) -> Option<Arrival> {
-        self.0.state().take(Some(peer))
+        self.world.state().take(Some(peer))
     }
 
     fn word(&self, index: usize) -> u64 {
-        self.0.state().current.as_ref().map_or(0, |packet| packet.words[index])
+        self.world.state().current.as_ref().map_or(0, |packet| packet.words[index])
     }
 
     fn placed(&self) -> usize {
-        let random = &mut self.0.state().random;
+        let random = &mut self.world.state().random;
         if random.once_in(3) { random.below(1 << 13) as usize } else { usize::MAX }
     }
 
     fn copy_out(&self, offset: usize, to: Piece) {
-        let state = self.0.state();
+        let state = self.world.state();
         if let Some(packet) = &state.current {
             assert!(offset + to.len() <= packet.length, "read beyond the packet");
             assert_eq!(to.fill(&vec![9; to.len()]), to.len());
@@ -307,11 +301,11 @@ impl Transport for Chaos {
     }
 
     fn consume(&mut self) {
-        self.0.state().current = None;
+        self.world.state().current = None;
     }
 
     fn read_remote(&mut self, _peer: PeerIndex, _remote: u64, to: Piece) -> bool {
-        let readable = !self.0.state().random.once_in(4);
+        let readable = !self.world.state().random.once_in(4);
         if readable {
             assert_eq!(to.fill(&vec![9; to.len()]), to.len());
         }
@@ -326,18 +320,103 @@ impl Transport for Chaos {
         true
     }
 
+    fn write_remote(&mut self, _peer: PeerIndex, _remote: u64, from: Piece) -> bool {
+        from.append_to(&mut Vec::new());
+        let mut state = self.world.state();
+        state.written += 1;
+        state.may(4)
+    }
+
+    fn claims_from(&self, peer: PeerIndex) -> Option<&Claims> {
+        self.claims(peer, 0)
+    }
+
+    fn claims_to(&self, peer: PeerIndex) -> Option<&Claims> {
+        self.claims(peer, 1)
+    }
+
+    fn windows_to(&self, _peer: PeerIndex) -> Option<Worth> {
+        Some(Worth { alone: 100, streaming: 5_000, contested: false })
+    }
+
+    fn is_window_open(&self, peer: PeerIndex) -> bool {
+        self.world.state().adapter.is_open(peer)
+    }
+
+    fn invite(&mut self, peer: PeerIndex) -> Option<Invitation> {
+        self.world.state().may(4).then_some([peer.into(), 1, 2, 3])
+    }
+
+    fn open_window(&mut self, peer: PeerIndex, _theirs: Invitation) -> bool {
+        let mut state = self.world.state();
+        let opens = state.may(4);
+        if opens {
+            state.adapter.open(peer);
+        }
+        opens
+    }
+
+    fn admit(&mut self, peer: PeerIndex, _: Invitation, _: Access) -> Option<Invitation> {
+        self.world.state().may(4).then_some([peer.into(), 1, 2, 3])
+    }
+
+    fn register(
+        &mut self,
+        _peer: PeerIndex,
+        _memory: Piece,
+        _access: Access,
+        _local_write: bool,
+    ) -> Option<Arc<dyn Registration>> {
+        self.world.state().may(4).then(windows::registration)
+    }
+
+    fn start(&mut self, peer: PeerIndex, request: &Request) -> Started {
+        let mut state = self.world.state();
+        let State { adapter, random, .. } = &mut *state;
+        adapter.start(peer, *request, random)
+    }
+
+    fn start_atomic(&mut self, peer: PeerIndex, request: &AtomicRequest) -> Started {
+        let mut state = self.world.state();
+        let State { adapter, random, .. } = &mut *state;
+        adapter.start_atomic(peer, request.token, random)
+    }
+
+    fn finished(&mut self) -> Found {
+        let mut state = self.world.state();
+        let State { adapter, random, .. } = &mut *state;
+        adapter.finished(random)
+    }
+
+    fn close_window(&mut self, peer: PeerIndex) {
+        self.world.state().adapter.break_window(peer);
+    }
+
+    fn lends_to(&self, peer: PeerIndex) -> Option<usize> {
+        peer.is_multiple_of(2).then_some(60_000)
+    }
+
+    fn lend(&mut self, _peer: PeerIndex, _message: Piece) -> Option<Loan> {
+        self.world.state().may(4).then(|| Loan::new(windows::registration()))
+    }
+
+    fn fetches_from(&self, _peer: PeerIndex) -> bool {
+        true
+    }
+
     fn has_event(&self) -> bool {
-        let state = self.0.state();
+        let state = self.world.state();
         !state.events.is_empty() || !state.connecting.is_empty()
     }
 
     fn event(&mut self) -> Option<TransportEvent> {
-        let mut state = self.0.state();
+        let mut state = self.world.state();
         if let Some(event) = state.events.pop_front() {
             return Some(event);
         }
         let peer = state.connecting.pop_front()?;
-        if state.refuses || state.random.once_in(4) {
+        let seldom = if state.polite { 40 } else { 4 };
+        if state.refuses || state.random.once_in(seldom) {
             let errno = kestrel_core::error::Errno::HOSTUNREACH;
             let reason = Unreachable { errno, reason: "nobody".into() };
             return Some(TransportEvent::Failed { peer, reason });

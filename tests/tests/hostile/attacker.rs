@@ -7,10 +7,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kestrel_core::{ring::lane::WISH_CLOSED, wire};
+use kestrel_core::{
+    ring::lane::WISH_CLOSED,
+    wire::{self, Kind},
+};
 use kestrel_shm::{Doorbell, LANE_BYTES, LaneMemory, Station, StationEvent, StationOptions};
 use kestrel_tests::{
     lanes::{self, LANE_WORDS, LINES, LINES_FROM},
+    packets,
     process::say,
     random::Random,
     station::{self, next_event},
@@ -94,6 +98,46 @@ fn meta(kind: u64, flags: u64, length: u64) -> u32 {
     (kind & 0xff) as u32 | ((flags & 0xff) as u32) << 8 | ((length & 0xffff) as u32) << 16
 }
 
+/// A packet's word and words as its kind has them, with a bad value here and there.
+fn plausible(kind: u8, random: &mut Random) -> [u64; 7] {
+    let name = random.below(6);
+    let mut words = [name, 0, 0, 0, 0, 0, 0];
+    let Some(kind) = Kind::from_byte(kind) else { return words };
+    let mut number = |right: u64| if random.once_in(3) { nasty(random) } else { right };
+    match kind {
+        Kind::Eager => words[0] = number(GARBAGE_TAG),
+        Kind::Long => {
+            let total = number(200_000);
+            words = [GARBAGE_TAG + name, name, total, number(total.min(65_536)), 7, number(0), 0];
+        }
+        Kind::Part => words[1] = number(0),
+        Kind::Consent => (words[1], words[2]) = (number(0), number(500_000)),
+        Kind::Finish | Kind::Acknowledge | Kind::Done | Kind::Withdraw => words[1] = number(0),
+        Kind::Bye => {}
+        Kind::Write | Kind::WriteData | Kind::WritePart | Kind::Read | Kind::Atomic => {
+            // The upper bits of an atomic's length and offset are where a call has them.
+            let third = number(if kind == Kind::Atomic { 8 << 32 | 2 << 8 } else { 4096 });
+            words = [name, number(0), number(4096), third, number(0), number(7), 0];
+        }
+        Kind::Data => words[1] = number(0),
+        Kind::Share => {
+            words = [name, number(0x100), number(1 << 20), number(500_000), number(65_536), 0, 0];
+        }
+        Kind::Wrote => words[1] = number(0),
+        Kind::Request | Kind::Accept | Kind::Reject | Kind::Established => words[0] = number(1),
+        Kind::Invite | Kind::Admit => {
+            words = [0, number(0), number(0), number(0), number(0), 0, 0];
+        }
+        Kind::Ask => words[0] = number(1),
+        Kind::Lease => {
+            let access = number(3 << 32 | 7);
+            words = [number(1), number(0), number(1 << 20), number(1 << 20), access, 0, 0];
+        }
+        Kind::Context => words[0] = number(1),
+    }
+    words
+}
+
 const SPILLED: u64 = 0x20;
 const CHUNKED: u64 = 0x40;
 
@@ -152,28 +196,17 @@ impl Attacker {
         let lines = if self.random.once_in(8) { self.random.between(1, 9) } else { 1 };
         let words = self.garbage();
         let random = &mut self.random;
-        let meta = meta(random.below(9), random.number(), nasty(random));
+        let kind = packets::kind(random);
+        let meta = meta(kind.into(), random.number(), nasty(random));
         self.out.publish(meta, words, lines);
     }
 
     /// Right in form, so that it reaches the protocol, with one or two bad values.
     fn nearly_right(&mut self) {
         let random = &mut self.random;
-        let mut words = [0u64; 7];
         let (mut flags, mut length) = (random.below(32), random.below(8));
-        let kind = random.between(1, 6);
-        let name = random.below(6);
-        words[0] = if kind <= 2 { GARBAGE_TAG + random.below(8) } else { name };
-        match kind {
-            1 => {}
-            2 => {
-                let total = if random.once_in(3) { nasty(random) } else { random.below(300_000) };
-                let prefix = if random.once_in(4) { nasty(random) } else { total.min(65_536) };
-                words[1..6].copy_from_slice(&[name, total, prefix, 7, nasty(random)]);
-            }
-            3 => words[1] = if random.once_in(3) { nasty(random) } else { 0 },
-            _ => words[1] = random.below(3),
-        }
+        let kind = packets::kind(random);
+        let mut words = plausible(kind, random);
         let mut lines = 1;
         match random.below(4) {
             0 => {
@@ -193,16 +226,16 @@ impl Attacker {
             }
             _ => {}
         }
-        self.out.publish(meta(kind, flags, length), words, lines);
+        self.out.publish(meta(kind.into(), flags, length), words, lines);
     }
 
     fn replies(&mut self) {
         let random = &mut self.random;
-        let kind = random.between(3, 7);
+        let kind = packets::kind(random);
+        let kind = if [Kind::Eager as u8, Kind::Long as u8].contains(&kind) { 4 } else { kind };
         let name = random.below(3) << 32 | random.below(48);
         let words = [name, random.below(200), 0, 0, 0, 0, 0];
-        let kind = if kind == 7 && !random.once_in(50) { 4 } else { kind };
-        self.out.publish(meta(kind, 0, 0), words, 1);
+        self.out.publish(meta(kind.into(), 0, 0), words, 1);
     }
 
     /// Messages without payload, which cost no credit, that nobody receives.
