@@ -404,6 +404,29 @@ fn arbitrary_packets_and_events_end_every_operation() {
     }
 }
 
+/// Of a message that says both where it lies and by which key it is lent, which is read: its sender
+/// gives it up, and no adapter had to do with it.
+#[test]
+fn a_message_that_is_read_although_it_is_lent_is_given_up() {
+    const LENGTH: usize = 3 << 20;
+    for seed in 0..100 {
+        let mut rig = Rig::new(seed);
+        let _guard = Seed(seed);
+        rig.come(0);
+        rig.engine.progress();
+        let mut bytes = vec![0; LENGTH];
+        // SAFETY: the bytes stay in `under_way`, and so where they are, until completion.
+        let pieces = Pieces::One(unsafe { Piece::new(bytes.as_mut_ptr(), LENGTH) });
+        rig.under_way.insert(1, (false, bytes));
+        let (from, flags) = (FI_ADDR_UNSPEC, Flags::MSG | Flags::COMPLETION);
+        let post = ReceivePost { pieces, from, tag: 0, ignore: 0, context: 1, flags, owner: None };
+        let _ = rig.engine.receive(post);
+        rig.world.arrive(Packet::lent(0, 5, LENGTH as u64));
+        rig.world.arrive(Packet::withdrawal(0, 5));
+        rig.end();
+    }
+}
+
 /// Names the seed of a run that panics.
 struct Seed(u64);
 

@@ -38,6 +38,18 @@ pub fn number(random: &mut Random) -> u64 {
 }
 
 impl Packet {
+    /// An untagged message that can be read, and is lent.
+    pub fn lent(peer: PeerIndex, operation: u64, total: u64) -> Packet {
+        let words = [operation, total, 7 << 32, 0, 1 << 20, 0];
+        Packet { peer, head: Head::new(Kind::Long, 0), word: 0, words, length: 0 }
+    }
+
+    /// Its sender gives it up.
+    pub fn withdrawal(peer: PeerIndex, operation: u64) -> Packet {
+        let head = Head::new(Kind::Withdraw, 0);
+        Packet { peer, head, word: operation, words: [0; 6], length: 0 }
+    }
+
     pub fn arbitrary(random: &mut Random, peer: PeerIndex) -> Packet {
         let length = [0, 1, 8, 40, 400, 4_000, 32_768][random.below(7) as usize];
         Packet {

@@ -73,6 +73,8 @@ impl<T: Transport> Engine<T> {
             return false;
         }
         incoming.end = incoming.total.min(room).max(incoming.received);
+        // No adapter reads it: what it lends, if it says so, is of no use.
+        incoming.fetch.key = 0;
         let share = self.offer_share(index);
         let pull = Pull { peer, incoming: index, share, waits: false, unreadable: false };
         self.pull_with(pull);
