@@ -341,7 +341,7 @@ impl Rig {
             if let Some((_, bytes)) = self.under_way.remove(&context) {
                 self.ended += 1;
                 assert!(self.seen.insert(context), "{context} ended twice");
-                drop(bytes);
+                assert!(!self.world.has_in_hand(&bytes), "an adapter has {context} in hand");
             } else {
                 assert!(!self.seen.contains(&context), "{context} ended twice");
             }
@@ -425,6 +425,28 @@ fn a_message_that_is_read_although_it_is_lent_is_given_up() {
         rig.world.arrive(Packet::withdrawal(0, 5));
         rig.end();
     }
+}
+
+/// A target has no word about what an adapter carries out, whose buffer is not the application's yet.
+#[test]
+fn what_an_adapter_carries_out_is_not_refused_by_its_target() {
+    let mut refused = 0;
+    for seed in (0..200).step_by(2) {
+        let mut rig = Rig::new(seed);
+        let _guard = Seed(seed);
+        (0..PEERS as u32).for_each(|peer| rig.come(peer));
+        for _ in 0..200 {
+            rig.reach();
+            rig.engine.progress();
+            rig.read();
+            if let Some((peer, operation)) = rig.world.in_hand() {
+                rig.world.arrive(Packet::refusal(peer, operation));
+                refused += 1;
+            }
+        }
+        rig.end();
+    }
+    assert!(refused > 0);
 }
 
 /// Names the seed of a run that panics.

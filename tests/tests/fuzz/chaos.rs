@@ -99,6 +99,16 @@ impl World {
         self.state().known.contains(&peer)
     }
 
+    /// Whose operation an adapter has in hand, and its name.
+    pub fn in_hand(&self) -> Option<(PeerIndex, u64)> {
+        self.state().adapter.in_hand()
+    }
+
+    /// Whether an adapter still has to do with any of `bytes`.
+    pub fn has_in_hand(&self, bytes: &[u8]) -> bool {
+        self.state().adapter.has_in_hand(bytes)
+    }
+
     /// Operations through windows, and blocks written into peers' memory.
     pub fn reached(&self) -> [u64; 2] {
         let state = self.state();
@@ -163,6 +173,7 @@ impl State {
     fn close(&mut self, peer: PeerIndex) {
         self.sending.remove(&peer);
         self.receiving.remove(&peer);
+        self.connecting.retain(|&other| other != peer);
         self.adapter.forget(peer);
         if self.current.as_ref().is_some_and(|packet| packet.peer == peer) {
             self.current = None;

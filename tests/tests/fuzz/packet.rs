@@ -50,6 +50,12 @@ impl Packet {
         Packet { peer, head, word: operation, words: [0; 6], length: 0 }
     }
 
+    /// An operation of ours is refused.
+    pub fn refusal(peer: PeerIndex, operation: u64) -> Packet {
+        let head = Head::new(Kind::Done, 0);
+        Packet { peer, head, word: operation, words: [5, 0, 0, 0, 0, 0], length: 0 }
+    }
+
     pub fn arbitrary(random: &mut Random, peer: PeerIndex) -> Packet {
         let length = [0, 1, 8, 40, 400, 4_000, 32_768][random.below(7) as usize];
         Packet {

@@ -35,8 +35,9 @@ pub fn registration() -> Arc<dyn Registration> {
 struct UnderWay {
     peer: PeerIndex,
     token: u64,
-    /// What it fills at its end.
-    into: Option<Piece>,
+    /// What it reads from or fills.
+    local: Piece,
+    fills: bool,
 }
 
 /// Carries operations out, now, later or never.
@@ -85,8 +86,9 @@ impl Adapter {
             return Started::Refused;
         }
         let Request { token, local, .. } = request;
-        let into = (request.direction == Direction::Read).then_some(local);
-        if into.is_none() {
+        let operation =
+            UnderWay { peer, token, local, fills: request.direction == Direction::Read };
+        if !operation.fills {
             // What is written must be there to be read.
             local.append_to(&mut Vec::new());
         }
@@ -96,15 +98,29 @@ impl Adapter {
             2 => Started::NoRoom,
             3 if !request.is_fetch() => {
                 self.started += 1;
-                fill(into);
+                operation.fill();
                 Started::Done
             }
             _ => {
                 self.started += 1;
-                self.under_way.push_back(UnderWay { peer, token, into });
+                self.under_way.push_back(operation);
                 Started::Yes
             }
         }
+    }
+
+    /// Whose operation it has in hand, and its name, if that is no message that is fetched.
+    pub fn in_hand(&self) -> Option<(PeerIndex, u64)> {
+        let named = |operation: &&UnderWay| operation.token < 1 << 31;
+        self.under_way.iter().find(named).map(|operation| (operation.peer, operation.token))
+    }
+
+    /// Whether any of `bytes` is still read or filled.
+    pub fn has_in_hand(&self, bytes: &[u8]) -> bool {
+        let within = |operation: &UnderWay| {
+            bytes.as_ptr_range().contains(&operation.local.as_ptr().cast_const())
+        };
+        self.under_way.iter().any(within)
     }
 
     pub fn start_atomic(&mut self, peer: PeerIndex, token: u64, random: &mut Random) -> Started {
@@ -114,7 +130,7 @@ impl Adapter {
         if random.once_in(4) {
             return Started::NoRoom;
         }
-        self.under_way.push_back(UnderWay { peer, token, into: None });
+        self.under_way.push_back(UnderWay { peer, token, local: Piece::EMPTY, fills: false });
         Started::Yes
     }
 
@@ -132,17 +148,19 @@ impl Adapter {
                 Found::Finished(over)
             }
             _ => {
-                let UnderWay { token, into, .. } = self.under_way.pop_front().expect("it is there");
-                fill(into);
-                Found::Finished(Finished { token, end: End::Done(random.number()) })
+                let operation = self.under_way.pop_front().expect("it is there");
+                operation.fill();
+                let end = End::Done(random.number());
+                Found::Finished(Finished { token: operation.token, end })
             }
         }
     }
 }
 
-fn fill(into: Option<Piece>) {
-    if let Some(piece) = into {
-        assert_eq!(piece.fill(&vec![9; piece.len()]), piece.len());
+impl UnderWay {
+    fn fill(&self) {
+        let length = if self.fills { self.local.len() } else { 0 };
+        assert_eq!(self.local.fill(&vec![9; length]), length);
     }
 }
 

@@ -64,10 +64,14 @@ impl<T: Transport> Engine<T> {
         let Some(index) = self.own_remote(peer, name) else {
             return;
         };
+        let operation = &self.remotes[index];
+        if operation.stage == RemoteStage::InWindow {
+            // Its buffer is not the application's before the adapter says so.
+            return self.violation(peer, "it finished an operation that an adapter carries out");
+        }
         if errno != 0 {
             return self.refused(index, errno);
         }
-        let operation = &self.remotes[index];
         let can_be = operation.stage == RemoteStage::Awaiting
             && (operation.total == 0 || !operation.action.fetches());
         if !can_be {
