@@ -41,8 +41,8 @@ pub fn report(session: &mut Session, cores: &[usize]) -> String {
         finding(Mark::Good, "caches", machine::caches(cores.first().copied().unwrap_or(0)), ""),
         copy_routines(),
         governor(cores),
-        single_copy(),
-        yama(),
+        single_copy(crate::probe::single_copy_permitted()),
+        yama(read("/proc/sys/kernel/yama/ptrace_scope").as_deref()),
         finding(
             Mark::Good,
             "/dev/shm",
@@ -156,9 +156,9 @@ fn governor(cores: &[usize]) -> Finding {
     }
 }
 
-/// Reads a word of a child process through `process_vm_readv`.
-fn single_copy() -> Finding {
-    match crate::probe::single_copy_permitted() {
+/// Whether a word of a child process could be read through `process_vm_readv`.
+fn single_copy(read: Result<(), std::io::Error>) -> Finding {
+    match read {
         Ok(()) => finding(
             Mark::Good,
             "single copy",
@@ -169,26 +169,26 @@ fn single_copy() -> Finding {
             Mark::Note,
             "single copy",
             format!("process_vm_readv is refused: {error}"),
-            "large messages go through shared chunks, which is faster anyway; in a container: --cap-add SYS_PTRACE, or a seccomp profile that allows it",
+            "long messages are copied in and out of shared chunks, twice instead of once: whether that is slower depends on the processor and the length (docs/performance.md); in a container: --cap-add SYS_PTRACE, or a seccomp profile that allows it",
         ),
     }
 }
 
-fn yama() -> Finding {
-    match read("/proc/sys/kernel/yama/ptrace_scope").as_deref() {
+fn yama(ptrace_scope: Option<&str>) -> Finding {
+    match ptrace_scope {
         None => finding(Mark::Good, "yama", "not present", ""),
         Some("0") => finding(Mark::Good, "yama", "ptrace_scope 0", ""),
         Some("1") => finding(
             Mark::Good,
             "yama",
-            "ptrace_scope 1: kestrel names its peers with PR_SET_PTRACER",
-            "",
+            "ptrace_scope 1: a process that opens an endpoint lets any process of its user read its memory (PR_SET_PTRACER_ANY)",
+            "FI_KESTREL_CMA=off does without (docs/security.md)",
         ),
         Some(other) => finding(
             Mark::Note,
             "yama",
             format!("ptrace_scope {other}"),
-            "single copy is not possible between unrelated processes; sysctl kernel.yama.ptrace_scope=1 allows it",
+            "the kernel copies for no process without CAP_SYS_PTRACE; sysctl kernel.yama.ptrace_scope=1 allows it (from 3 only a reboot leads back)",
         ),
     }
 }
@@ -289,4 +289,27 @@ fn transport_to_peer(session: &mut Session) -> Finding {
         }
     });
     finding(Mark::Good, WHAT, format!("is reached through {ways}"), "")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As `provider-shm` does it, and as docs/security.md says.
+    #[test]
+    fn whom_a_process_lets_read_it_is_told_as_it_is() {
+        let restricted = yama(Some("1"));
+        assert!(restricted.found.contains("any process of its user"), "{}", restricted.found);
+        assert!(restricted.advice.contains("FI_KESTREL_CMA=off"), "{}", restricted.advice);
+        assert!(yama(None).mark == Mark::Good && yama(Some("0")).mark == Mark::Good);
+        assert!(yama(Some("2")).mark == Mark::Note);
+    }
+
+    #[test]
+    fn two_copies_are_not_said_to_be_faster_than_one() {
+        let refused = single_copy(Err(std::io::ErrorKind::PermissionDenied.into()));
+        assert!(refused.mark == Mark::Note && !refused.advice.contains("faster"));
+        assert!(refused.advice.contains("depends on the processor"), "{}", refused.advice);
+        assert!(single_copy(Ok(())).advice.is_empty());
+    }
 }
