@@ -15,7 +15,7 @@ use kestrel_core::config::{Config, TransportChoice};
 use kestrel_core::domain::{DomainOptions, ProgressMode};
 use kestrel_core::endpoint::{EndpointOptions, PostError};
 use kestrel_core::flags::Flags;
-use kestrel_core::info::{ApiVersion, MemoryRegionMode};
+use kestrel_core::info::{ApiVersion, MemoryRegionMode, Progress};
 use kestrel_core::memory::{Piece, Pieces};
 use kestrel_core::memory_region::MemoryRegion;
 use kestrel_core::operation::{ReceivePost, SendPost};
@@ -30,10 +30,20 @@ pub struct FabricOptions {
     pub automatic_progress: bool,
 }
 
+/// What discovery and the settings say of a side that is opened: as the facade and the C door have it.
+pub struct Setup {
+    provider: Arc<kestrel::Provider>,
+    pub domain: DomainOptions,
+    pub endpoint: EndpointOptions,
+}
+
 impl FabricOptions {
     /// The settings of the environment, with the transport that the command line names.
     pub fn config(&self) -> Result<Config, FabricError> {
-        let mut config = kestrel::settings::from_environment().map_err(open)?;
+        self.with_transport(kestrel::settings::from_environment().map_err(open)?)
+    }
+
+    fn with_transport(&self, mut config: Config) -> Result<Config, FabricError> {
         config.transport = match self.provider.as_str() {
             "shm" => TransportChoice::Shm,
             "verbs" => TransportChoice::Verbs,
@@ -42,20 +52,47 @@ impl FabricOptions {
         Ok(config)
     }
 
-    /// A domain that any thread may use.
-    pub fn domain(&self) -> Result<Arc<Domain>, FabricError> {
-        let (provider, _) = self.transports()?;
-        Domain::open(Arc::new(provider), DomainOptions::default()).map_err(open)
+    /// As the environment's settings have it, for the process with this seat among those of its host.
+    pub fn setup(&self, seat: usize) -> Result<Setup, FabricError> {
+        self.setup_of(&self.config()?, seat)
     }
 
-    /// The best that discovery finds: what opens transports, and where.
-    fn transports(&self) -> Result<(kestrel::Provider, Option<Address>), FabricError> {
-        let config = self.config()?;
-        let found = kestrel::discovery::discover_with(&config, ApiVersion::NATIVE, None, None);
+    /// The best that discovery finds, which has the settings' sizes.
+    fn setup_of(&self, config: &Config, seat: usize) -> Result<Setup, FabricError> {
+        let found = kestrel::discovery::discover_with(config, ApiVersion::NATIVE, None, None);
         // An error is the only other answer: there is no empty one.
-        let info = found.map_err(open)?.swap_remove(0);
-        let provider = kestrel::objects::provider(&config, &info.domain.name, &[]);
-        Ok((provider.map_err(|error| FabricError::Open(error.reason))?, info.source))
+        let mut info = found.map_err(open)?.swap_remove(0);
+        if self.automatic_progress {
+            info.domain.data_progress = Progress::Auto;
+        }
+        let (provider, mut domain) = kestrel::objects::domain_parts(&info, config).map_err(open)?;
+        domain.progress = seated(domain.progress, seat);
+        let endpoint = EndpointOptions {
+            address: info.source,
+            transmit_size: info.transmit.size,
+            inject_size: info.transmit.inject_size,
+            ..EndpointOptions::default()
+        };
+        Ok(Setup { provider, domain, endpoint })
+    }
+}
+
+/// A core is claimed once on a host, and all ranks have the same environment: so the first of a host
+/// has the first core that is named, and so on; helpers of those that are left sleep.
+fn seated(progress: ProgressMode, seat: usize) -> ProgressMode {
+    match progress {
+        ProgressMode::Spinning(cores) => match cores.get(seat) {
+            Some(&core) => ProgressMode::Spinning(vec![core]),
+            None => ProgressMode::Automatic,
+        },
+        other => other,
+    }
+}
+
+impl Setup {
+    /// A domain that any thread may use.
+    pub fn open_domain(&self) -> Result<Arc<Domain>, FabricError> {
+        Domain::open(self.provider.clone(), self.domain.clone()).map_err(open)
     }
 }
 
@@ -83,22 +120,18 @@ pub struct Side {
 }
 
 impl Side {
-    pub fn open(options: &FabricOptions) -> Result<Side, FabricError> {
-        let progress =
-            if options.automatic_progress { ProgressMode::Automatic } else { ProgressMode::Manual };
-        let (provider, source) = options.transports()?;
-        let domain_options = DomainOptions {
-            progress,
+    /// Opens a side in the process with this seat among those of its host.
+    pub fn open(options: &FabricOptions, seat: usize) -> Result<Side, FabricError> {
+        let Setup { provider, domain, endpoint } = options.setup(seat)?;
+        let domain = DomainOptions {
             // The other side's memory is known by a key and an offset, without asking.
             memory_region_mode: MemoryRegionMode::empty(),
-            ..DomainOptions::default()
+            ..domain
         };
         // SAFETY: a `Side` that is opened here is used by the one thread that
         // opened it, and none of its objects leaves that thread.
-        let domain =
-            unsafe { Domain::open_exclusive(Arc::new(provider), domain_options) }.map_err(open)?;
-        let at = EndpointOptions { address: source, ..EndpointOptions::default() };
-        Side::of(&domain, at)
+        let domain = unsafe { Domain::open_exclusive(provider, domain) }.map_err(open)?;
+        Side::of(&domain, endpoint)
     }
 
     /// A side of a domain that is open.
@@ -257,4 +290,52 @@ fn outcome(posted: Result<(), PostError>) -> Result<Outcome, PortError> {
 
 fn open(error: impl std::fmt::Display) -> FabricError {
     FabricError::Open(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kestrel_core::config::PARAMETERS;
+
+    const OPTIONS: fn(bool) -> FabricOptions =
+        |automatic_progress| FabricOptions { provider: "shm".to_owned(), automatic_progress };
+
+    fn config(name: &str, value: &str) -> Config {
+        let lookup = |asked: &str| (asked == name).then(|| value.to_owned());
+        Config::from_lookup(lookup).expect("a value that the parameter takes")
+    }
+
+    /// Those that a domain or an endpoint is opened with; what transports are opened with is the
+    /// facade's, and tested there.
+    #[test]
+    fn settings_of_domains_and_endpoints_act() {
+        let opened = |config: &Config| {
+            let setup = OPTIONS(true).setup_of(config, 0).expect("shared memory is there");
+            format!("{:?} {:?}", setup.domain, setup.endpoint)
+        };
+        let usual = opened(&Config::default());
+        for (name, value) in [
+            ("FI_KESTREL_CORES", "1"),
+            ("FI_KESTREL_UNEXPECTED_BUDGET", "1M"),
+            ("FI_KESTREL_SPIN", "7"),
+            ("FI_KESTREL_TX_SIZE", "77"),
+            ("FI_KESTREL_INJECT_SIZE", "777"),
+        ] {
+            assert!(PARAMETERS.iter().any(|parameter| parameter.name == name), "{name}");
+            assert_ne!(opened(&config(name, value)), usual, "{name} changes nothing");
+        }
+    }
+
+    #[test]
+    fn each_rank_of_a_host_has_a_core_of_its_own() {
+        let of = |seat| {
+            let setup = OPTIONS(true).setup_of(&config("FI_KESTREL_CORES", "2,5"), seat);
+            setup.expect("shared memory is there").domain.progress
+        };
+        assert_eq!(of(0), ProgressMode::Spinning(vec![2]));
+        assert_eq!(of(1), ProgressMode::Spinning(vec![5]));
+        assert_eq!(of(2), ProgressMode::Automatic);
+        let manual = OPTIONS(false).setup_of(&config("FI_KESTREL_CORES", "2"), 0);
+        assert_eq!(manual.expect("shared memory is there").domain.progress, ProgressMode::Manual);
+    }
 }

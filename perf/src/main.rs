@@ -192,11 +192,21 @@ fn setup(session: &Session, leader: &Leader) -> Vec<(String, String)> {
         ("ranks", leader.how.clone()),
         ("cores", format!("{:?}", leader.cores)),
         ("provider", format!("{}, {progress} progress", fabric.provider)),
+        ("settings", settings()),
         ("copy routine", copier),
         ("floor", floor),
     ]
+    .into_iter()
+    .filter(|(_, value)| !value.is_empty())
     .map(|(name, value)| (name.to_owned(), value))
-    .to_vec()
+    .collect()
+}
+
+/// What the environment sets of kestrel's parameters.
+fn settings() -> String {
+    let names = kestrel_core::config::PARAMETERS.iter().map(|parameter| parameter.name);
+    let set = names.filter_map(|name| Some(format!("{name}={}", std::env::var(name).ok()?)));
+    set.collect::<Vec<_>>().join(" ")
 }
 
 fn render_again(path: &str, html: Option<&str>) -> Result<(), Failure> {

@@ -1,13 +1,12 @@
 //! What a peek and a claim cost beside a plain receive, by how many messages wait: an endpoint
 //! that sends to itself, so that no other core takes part.
 
-use crate::fabric::{FabricError, FabricOptions, Side};
+use crate::fabric::{FabricError, FabricOptions, Setup, Side};
 use crate::measure::matching::{DEPTHS, MESSAGES};
 use crate::statistics::median;
-use kestrel::{CompletionQueue, Domain, Endpoint};
+use kestrel::{CompletionQueue, Endpoint};
 use kestrel_core::address_vector::FI_ADDR_UNSPEC;
 use kestrel_core::completion_queue::Entry;
-use kestrel_core::endpoint::EndpointOptions;
 use kestrel_core::flags::Flags;
 use kestrel_core::memory::{Piece, Pieces};
 use kestrel_core::operation::ReceivePost;
@@ -42,7 +41,7 @@ struct Costs {
 /// # Errors
 /// The endpoint could not be opened, or a message was refused.
 pub fn run(options: &FabricOptions) -> Result<String, FabricError> {
-    let loopback = Loopback::open(&options.domain()?)?;
+    let loopback = Loopback::open(options.setup(0)?)?;
     let mut text = String::from(
         "unexpected messages of 8 bytes in the worst order, ns a message: median of the rounds\n\
          depth     receive   peek            peek to claim   claim\n",
@@ -64,8 +63,8 @@ pub fn run(options: &FabricOptions) -> Result<String, FabricError> {
 }
 
 impl Loopback {
-    fn open(domain: &Arc<Domain>) -> Result<Loopback, FabricError> {
-        let Side { endpoint, queue, vector } = Side::of(domain, EndpointOptions::default())?;
+    fn open(setup: Setup) -> Result<Loopback, FabricError> {
+        let Side { endpoint, queue, vector } = Side::of(&setup.open_domain()?, setup.endpoint)?;
         let own = vector.insert_one(endpoint.address());
         let own = own.map_err(|error| FabricError::Address(error.to_string()))?;
         Ok(Loopback { endpoint, queue, own })

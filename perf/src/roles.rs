@@ -72,7 +72,8 @@ pub fn take(flags: &Flags, ranks_wanted: usize) -> Result<Role, RoleError> {
         (None, Some(address)) => {
             eprintln!("kestrel-perf: rank 1, calling {address}");
             cores::pin(1, &cores);
-            Worker::new(1).serve(bootstrap::call(address, 1)?)?;
+            // Whether rank 0 is on this host shows when the floor is shared.
+            Worker::new(1, 0).serve(bootstrap::call(address, 1)?)?;
             Ok(Role::Served)
         }
         (None, None) => spawn(cores, ranks_wanted).map(Role::Leader),
@@ -85,7 +86,7 @@ fn take_launched(launched: &Launched, address: &str, cores: Vec<usize>) -> Resul
     let local = if cores.len() == 1 { 0 } else { rank };
     cores::pin(local, &cores);
     if rank > 0 {
-        Worker::new(rank).serve(bootstrap::call(address, rank)?)?;
+        Worker::new(rank, rank).serve(bootstrap::call(address, rank)?)?;
         return Ok(Role::Served);
     }
     let how = format!("{size} ranks by {by}, through rank 0's address {address}");
@@ -129,7 +130,7 @@ fn serve_spawned(spawned: &str) -> Result<(), RoleError> {
     cores::pin(rank, &cores);
     let channel = std::io::stdin().as_fd().try_clone_to_owned();
     let channel = channel.map_err(|source| RoleError::Spawn { rank, source })?;
-    match Worker::new(rank).serve(Link::from(UnixStream::from(channel))) {
+    match Worker::new(rank, rank).serve(Link::from(UnixStream::from(channel))) {
         // Rank 0 went away: it has said why.
         Ok(()) | Err(LinkError::Closed) => Ok(()),
         Err(error) => Err(error.into()),

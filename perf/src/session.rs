@@ -51,7 +51,7 @@ impl Session {
             options,
             bar,
             peer: None,
-            worker: Worker::new(0),
+            worker: Worker::new(0, 0),
             links,
             opened: 0,
             floor_missing: Some("not shared yet".to_owned()),

@@ -1,7 +1,7 @@
 //! The program as people run it: exit codes, messages, files, roles.
 
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 fn command(arguments: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_kestrel-perf"));
@@ -86,9 +86,10 @@ fn one_sided_operations_are_measured() {
         ("rma --size 8,64K --iterations 50", ["write, one at a time", "read, 16 at a time"]),
         ("atomics --iterations 50", ["fetch-add", "compare-swap"]),
     ] {
-        let output = run(job);
+        let output = command(job).env("FI_KESTREL_SPIN", "40").output().expect("it starts");
         assert!(output.status.success(), "{}", error_of(&output));
         let table = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(table.contains("settings: FI_KESTREL_SPIN=40"), "{table}");
         assert!(words.iter().all(|word| table.contains(word)), "{table}");
     }
 }
@@ -167,7 +168,7 @@ fn ranks_of_a_launcher_find_each_other() {
     let rank = |rank: usize| {
         let mut command = command("pairs --iterations 50");
         command.env("PMI_RANK", rank.to_string()).env("PMI_SIZE", "3").env("PMI_JOBID", &job);
-        command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command.spawn().expect("the program starts")
     };
     let others = [rank(2), rank(1)];
@@ -178,6 +179,34 @@ fn ranks_of_a_launcher_find_each_other() {
     for mut other in others {
         assert!(other.wait().expect("the rank ends").success());
     }
+}
+
+/// The names of the threads that a process has now.
+fn threads_of(process: u32) -> Vec<String> {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).ok();
+    tasks.filter_map(name).map(|name| name.trim().to_owned()).collect()
+}
+
+/// Of a core that no host has, so that whoever claims real ones meanwhile is not met: the helper goes
+/// unpinned then. Once it is seen nothing more is measured, since two ranks beside it need minutes on
+/// two cores.
+#[test]
+fn a_core_that_is_named_is_spun_on() {
+    let core = 4_096 + std::process::id() % 4_096;
+    let mut command = command("rate --provider shm --progress auto");
+    command.env("FI_KESTREL_CORES", core.to_string());
+    let mut child = command.stdout(Stdio::null()).spawn().expect("the program starts");
+    let mut spun = 0;
+    while spun == 0 && child.try_wait().expect("it is ours").is_none() {
+        let threads = threads_of(child.id());
+        spun = threads.iter().filter(|name| *name == "kestrel-lcore").count();
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    // Fails only if it has ended already. Its other rank ends when its link closes.
+    let _ = child.kill();
+    child.wait().expect("it has ended");
+    assert_eq!(spun, 1, "helpers that spin");
 }
 
 #[test]

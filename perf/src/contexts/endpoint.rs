@@ -36,10 +36,13 @@ fn failed(error: impl std::fmt::Display) -> FabricError {
 }
 
 impl Contexts {
-    pub fn open(domain: &Arc<Domain>, counts: ContextCounts) -> Result<Self, FabricError> {
-        let options = EndpointOptions::default();
+    pub fn open(
+        domain: &Arc<Domain>,
+        options: &EndpointOptions,
+        counts: ContextCounts,
+    ) -> Result<Self, FabricError> {
         let capabilities = options.capabilities | Flags::NAMED_RX_CTX;
-        let options = EndpointOptions { capabilities, ..options };
+        let options = EndpointOptions { capabilities, ..options.clone() };
         let endpoint = ScalableEndpoint::open(domain, options.clone(), counts).map_err(failed)?;
         let attributes = AddressVectorAttributes { rx_ctx_bits: BITS, ..Default::default() };
         let vector = Arc::new(AddressVector::open(attributes).map_err(failed)?);

@@ -5,6 +5,7 @@ use super::endpoint::{Context, Contexts, TAG, at_context, receive_word};
 use crate::fabric::FabricError;
 use kestrel::Domain;
 use kestrel_core::completion_queue::Entry;
+use kestrel_core::endpoint::EndpointOptions;
 use kestrel_core::scalable_endpoint::ContextCounts;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,8 +22,13 @@ pub struct Loopback {
 
 impl Loopback {
     /// All pairs of contexts of one endpoint.
-    pub fn open(domain: &Arc<Domain>, count: usize) -> Result<Vec<Self>, FabricError> {
-        let contexts = Contexts::open(domain, ContextCounts { transmit: count, receive: count })?;
+    pub fn open(
+        domain: &Arc<Domain>,
+        options: &EndpointOptions,
+        count: usize,
+    ) -> Result<Vec<Self>, FabricError> {
+        let counts = ContextCounts { transmit: count, receive: count };
+        let contexts = Contexts::open(domain, options, counts)?;
         let own = contexts.learn(&contexts)?;
         let pair = |index| {
             let (transmit, receive) = (contexts.transmit(index)?, contexts.receive(index)?);

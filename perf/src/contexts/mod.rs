@@ -35,15 +35,16 @@ trait Lane: Sync {
 /// # Errors
 /// The contexts could not be opened, or a message was refused.
 pub fn run(options: &FabricOptions, cores: &[usize]) -> Result<String, FabricError> {
-    let domain = options.domain()?;
+    let setup = options.setup(0)?;
+    let domain = &setup.open_domain()?;
     let threads = cores.len().clamp(2, endpoint::CONTEXTS_MAX);
-    let itself = compare(&Loopback::open(&domain, threads)?, cores)?;
+    let itself = compare(&Loopback::open(domain, &setup.endpoint, threads)?, cores)?;
     let ways = threads / OneWay::THREADS;
     if ways < 2 {
         let count = cores.len();
         return Ok(format!("{itself}\n{} needs 4 cores, and has {count}\n", OneWay::WHAT));
     }
-    Ok(format!("{itself}\n{}", compare(&OneWay::open(&domain, ways)?, cores)?))
+    Ok(format!("{itself}\n{}", compare(&OneWay::open(domain, &setup.endpoint, ways)?, cores)?))
 }
 
 /// The first lane alone and all of them, in turns.
@@ -112,10 +113,11 @@ mod tests {
     #[test]
     fn all_lanes_move_messages() {
         let options = FabricOptions { provider: "shm".to_owned(), automatic_progress: false };
-        let (domain, cores) = (options.domain().unwrap(), cores::usable(&[]).unwrap());
-        let found = rate(&Loopback::open(&domain, 2).unwrap(), &cores).unwrap();
+        let (setup, cores) = (options.setup(0).unwrap(), cores::usable(&[]).unwrap());
+        let (domain, endpoint) = (setup.open_domain().unwrap(), &setup.endpoint);
+        let found = rate(&Loopback::open(&domain, endpoint, 2).unwrap(), &cores).unwrap();
         assert!(found > 0.0);
-        let ways = OneWay::open(&domain, 2).unwrap();
+        let ways = OneWay::open(&domain, endpoint, 2).unwrap();
         for _ in 0..2 {
             assert!(rate(&ways[..1], &cores).unwrap() > 0.0);
             assert!(rate(&ways, &cores).unwrap() > 0.0);

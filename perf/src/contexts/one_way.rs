@@ -6,7 +6,7 @@ use super::endpoint::{Context, Contexts, TAG, at_context, receive_word};
 use crate::fabric::FabricError;
 use kestrel::Domain;
 use kestrel_core::completion_queue::Entry;
-use kestrel_core::endpoint::PostError;
+use kestrel_core::endpoint::{EndpointOptions, PostError};
 use kestrel_core::scalable_endpoint::ContextCounts;
 use std::cell::UnsafeCell;
 use std::sync::Arc;
@@ -38,9 +38,15 @@ unsafe impl Sync for OneWay {}
 
 impl OneWay {
     /// All ways from one endpoint to another.
-    pub fn open(domain: &Arc<Domain>, count: usize) -> Result<Vec<Self>, FabricError> {
-        let source = Contexts::open(domain, ContextCounts { transmit: count, receive: 1 })?;
-        let target = Contexts::open(domain, ContextCounts { transmit: 1, receive: count })?;
+    pub fn open(
+        domain: &Arc<Domain>,
+        options: &EndpointOptions,
+        count: usize,
+    ) -> Result<Vec<Self>, FabricError> {
+        let open = |transmit, receive| {
+            Contexts::open(domain, options, ContextCounts { transmit, receive })
+        };
+        let (source, target) = (open(count, 1)?, open(1, count)?);
         let known = source.learn(&target)?;
         let way = |index| {
             let (transmit, receive) = (source.transmit(index)?, target.receive(index)?);
