@@ -1,11 +1,15 @@
-//! The command line: what can be asked, and clear errors for what cannot.
+//! The command line: what can be asked, and clear errors for what cannot. Which flags a subcommand
+//! takes is in [`heeded`].
+
+mod heeded;
 
 use crate::compare;
 use crate::fabric::FabricOptions;
 use crate::measure::MESSAGE_BYTES_MAX;
 use crate::peer::{Peer, PeerError};
 use crate::units::parse_bytes;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
 
 /// The address of `--listen` without a value.
 pub const LISTEN_DEFAULT: &str = "0.0.0.0:7471";
@@ -21,6 +25,21 @@ pub struct Cli {
     pub job: Option<Job>,
     #[command(flatten)]
     pub flags: Flags,
+}
+
+impl Cli {
+    /// What a command line asks for.
+    ///
+    /// # Errors
+    /// Whatever cannot be had, flags that the subcommand does not heed among it.
+    pub fn read(
+        arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+    ) -> Result<Cli, clap::Error> {
+        let matches = Cli::command().try_get_matches_from(arguments)?;
+        let cli = Cli::from_arg_matches(&matches)?;
+        heeded::check(&cli, &matches)?;
+        Ok(cli)
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
@@ -62,6 +81,28 @@ pub enum Job {
         /// The report that an earlier run wrote
         path: String,
     },
+}
+
+impl Job {
+    /// As it is asked for.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Job::Latency => "latency",
+            Job::Bandwidth => "bandwidth",
+            Job::Rate => "rate",
+            Job::Matching => "matching",
+            Job::Pairs => "pairs",
+            Job::Rma => "rma",
+            Job::Atomics => "atomics",
+            Job::Contexts => "contexts",
+            Job::Peeks => "peeks",
+            Job::All => "all",
+            Job::Floor => "floor",
+            Job::Doctor => "doctor",
+            Job::Compare(_) => "compare",
+            Job::Report { .. } => "report",
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -192,29 +233,22 @@ impl Options {
 mod tests {
     use super::*;
 
+    fn read(line: &str) -> Result<Cli, clap::Error> {
+        Cli::read(std::iter::once("kestrel-perf").chain(line.split(' ')))
+    }
+
     #[test]
     fn the_definition_is_sound() {
-        use clap::CommandFactory;
         Cli::command().debug_assert();
     }
 
     #[test]
     fn flags_are_understood_before_and_after_the_subcommand() {
-        let cli = Cli::parse_from([
-            "kestrel-perf",
-            "latency",
-            "--size",
-            "8,64K",
-            "--cores=0,1",
-            "--listen",
-        ]);
+        let cli = read("latency --size 8,64K --cores=0,1 --listen").expect("a command line");
         assert_eq!(cli.job, Some(Job::Latency));
         assert_eq!(cli.flags.size, [8, 65536]);
         assert_eq!(cli.flags.listen.as_deref(), Some(LISTEN_DEFAULT));
-        assert_eq!(
-            Cli::parse_from(["kestrel-perf", "--window", "8", "rate"]).flags.window,
-            Some(8)
-        );
+        assert_eq!(read("--window 8 rate").expect("a command line").flags.window, Some(8));
     }
 
     #[test]
@@ -239,8 +273,7 @@ mod tests {
             "--frobnicate",
             "report",
         ] {
-            let arguments = std::iter::once("kestrel-perf").chain(bad.split(' '));
-            assert!(Cli::try_parse_from(arguments).is_err(), "{bad}");
+            assert!(read(bad).is_err(), "{bad}");
         }
     }
 }

@@ -36,7 +36,6 @@ mod table;
 mod units;
 mod worker;
 
-use clap::Parser;
 use cli::{Cli, Job, Options};
 use report::{Report, ReportError, Section};
 use roles::{Leader, Role, RoleError};
@@ -63,7 +62,7 @@ fn main() -> ExitCode {
     if probe::serve_if_probed() {
         return ExitCode::SUCCESS;
     }
-    let cli = Cli::parse();
+    let cli = Cli::read(std::env::args_os()).unwrap_or_else(|error| error.exit());
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {

@@ -32,6 +32,7 @@ fn what_cannot_be_done_is_said_clearly() {
         ("--listen nowhere", 2, "HOST:PORT"),
         ("compare --only tea", 2, "door, rma, ucx, imb"),
         ("compare --seconds 1", 2, "5..=800"),
+        ("atomics --size 64", 2, "64-bit types"),
     ] {
         let output = run(arguments);
         assert_eq!(output.status.code(), Some(code), "{arguments}: {}", error_of(&output));

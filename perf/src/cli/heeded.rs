@@ -1,0 +1,199 @@
+//! Which flags a subcommand heeds. Any other one is refused, never taken and forgotten.
+
+use super::{Cli, Job};
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{ArgMatches, CommandFactory};
+
+/// A flag, by the name of its field, and the subcommands that heed it. `all` heeds what any part does.
+struct Heeded {
+    flag: &'static str,
+    by: &'static [&'static str],
+    /// Why some others do not, where that is not plain.
+    but: &'static [(&'static str, &'static str)],
+}
+
+const EIGHT_BYTES: &str = "its messages have 8 bytes";
+const TIMED: &str = "its rounds take a given time, after one that connects";
+
+const FLAGS: [Heeded; 14] = [
+    Heeded {
+        flag: "size",
+        by: &["latency", "bandwidth", "rate", "rma", "floor", "compare"],
+        but: &[
+            ("atomics", "the operands of 64-bit types have 8 bytes"),
+            ("contexts", EIGHT_BYTES),
+            ("peeks", EIGHT_BYTES),
+        ],
+    },
+    Heeded {
+        flag: "iterations",
+        by: &[
+            "latency",
+            "bandwidth",
+            "rate",
+            "matching",
+            "pairs",
+            "rma",
+            "atomics",
+            "floor",
+            "compare",
+        ],
+        but: &[("contexts", TIMED)],
+    },
+    Heeded {
+        flag: "warmup",
+        by: &["latency", "bandwidth", "compare"],
+        but: &[("contexts", TIMED), ("floor", "its tasks bring their own")],
+    },
+    Heeded {
+        flag: "window",
+        by: &["bandwidth", "rate", "pairs", "rma", "atomics", "compare"],
+        but: &[("latency", "one message is under way at a time")],
+    },
+    Heeded { flag: "depth", by: &["matching"], but: &[] },
+    Heeded { flag: "processes", by: &["pairs"], but: &[] },
+    Heeded { flag: "provider", by: ENDPOINTS, but: &[("floor", NO_ENDPOINT)] },
+    Heeded { flag: "progress", by: ENDPOINTS, but: &[("floor", NO_ENDPOINT)] },
+    Heeded { flag: "cores", by: CORES, but: &[] },
+    Heeded {
+        flag: "peer",
+        by: &["latency", "rate"],
+        but: &[("compare", "UCX is one of its parts, see --only")],
+    },
+    Heeded { flag: "json", by: RANKS, but: &[] },
+    Heeded { flag: "html", by: PAGES, but: &[("doctor", "there is nothing to plot")] },
+    Heeded { flag: "listen", by: RANKS, but: &[] },
+    Heeded { flag: "connect", by: RANKS, but: &[] },
+];
+
+const NO_ENDPOINT: &str = "it is what the cores do without an endpoint";
+
+/// The subcommands that open an endpoint.
+const ENDPOINTS: &[&str] = &[
+    "latency",
+    "bandwidth",
+    "rate",
+    "matching",
+    "pairs",
+    "rma",
+    "atomics",
+    "contexts",
+    "peeks",
+    "doctor",
+    "compare",
+];
+
+/// The subcommands that have ranks.
+const RANKS: &[&str] = &[
+    "latency",
+    "bandwidth",
+    "rate",
+    "matching",
+    "pairs",
+    "rma",
+    "atomics",
+    "floor",
+    "doctor",
+    "compare",
+];
+
+/// Those that pin what they start.
+const CORES: &[&str] = &[
+    "latency",
+    "bandwidth",
+    "rate",
+    "matching",
+    "pairs",
+    "rma",
+    "atomics",
+    "contexts",
+    "floor",
+    "doctor",
+    "compare",
+];
+
+/// Those that have a page.
+const PAGES: &[&str] = &[
+    "latency",
+    "bandwidth",
+    "rate",
+    "matching",
+    "pairs",
+    "rma",
+    "atomics",
+    "floor",
+    "compare",
+    "report",
+];
+
+/// Refuses the first flag of the command line that its subcommand does not heed.
+pub fn check(cli: &Cli, matches: &ArgMatches) -> Result<(), clap::Error> {
+    let job = cli.job.as_ref().map_or("all", Job::name);
+    let given = |flag: &str| matches.value_source(flag) == Some(ValueSource::CommandLine);
+    let refused = FLAGS.iter().find(|it| given(it.flag) && job != "all" && !it.by.contains(&job));
+    refused.map_or(Ok(()), |refused| {
+        Err(Cli::command().error(ErrorKind::ArgumentConflict, refusal(refused, job)))
+    })
+}
+
+fn refusal(Heeded { flag, by, but }: &Heeded, job: &str) -> String {
+    let why = but.iter().find(|(other, _)| *other == job);
+    let why = why.map_or(String::new(), |(_, why)| format!(": {why}"));
+    format!("--{flag} does not go with {job}{why}\n\nIt goes with {}, and all.", by.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(line: &str) -> Result<Cli, String> {
+        let line = std::iter::once("kestrel-perf").chain(line.split(' '));
+        Cli::read(line).map_err(|error| error.to_string())
+    }
+
+    /// A flag that is new has to be here, and no other name is.
+    #[test]
+    fn the_table_has_every_flag_and_no_other_name() {
+        let command = Cli::command();
+        let mut flags: Vec<_> = command.get_arguments().map(|it| it.get_id().as_str()).collect();
+        flags.retain(|flag| !["help", "version"].contains(flag));
+        assert_eq!(FLAGS.map(|heeded| heeded.flag).as_slice(), flags);
+        let jobs: Vec<_> = command.get_subcommands().map(|it| it.get_name()).collect();
+        for Heeded { flag, by, but } in &FLAGS {
+            for job in by.iter().chain(but.iter().map(|(job, _)| job)) {
+                assert!(jobs.contains(job), "{flag}: {job}");
+            }
+            assert!(but.iter().all(|(job, _)| !by.contains(job)), "{flag}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_heeded_is_refused_before_and_after_the_subcommand() {
+        for line in ["--warmup 3 contexts", "contexts --warmup 3"] {
+            let error = read(line).expect_err("contexts warm up by themselves");
+            assert!(error.contains("--warmup does not go with contexts: its rounds"), "{error}");
+            assert!(error.contains("It goes with latency, "), "{error}");
+        }
+        for (line, why) in [
+            ("atomics --size 64", "64-bit types"),
+            ("latency --window 4", "at a time"),
+            ("report x --json y", "--json does not go with report"),
+            ("bandwidth --processes 8", "--processes"),
+            ("floor --progress manual", "without an endpoint"),
+            ("peeks --listen", "--listen"),
+            ("compare --peer ucx", "--only"),
+        ] {
+            let error = read(line).expect_err(line);
+            assert!(error.contains(why), "{line}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_any_part_heeds_goes_with_all_of_them() {
+        for line in ["--processes 4 --depth 64", "all --warmup 3 --window 8", "pairs --processes 4"]
+        {
+            read(line).expect(line);
+        }
+    }
+}
