@@ -62,7 +62,7 @@ pub enum Job {
     Contexts,
     /// Peeks and claims of messages that wait, beside plain receives, by how many there are
     Peeks,
-    /// Everything above that this version offers (the default)
+    /// Everything above (the default)
     All,
     /// What two cores can do without a protocol: bounce, slots, the grid of copies
     Floor,
@@ -132,7 +132,7 @@ pub struct Flags {
     /// Messages in flight, and receives posted ahead
     #[arg(long, global = true, value_parser = clap::value_parser!(u64).range(1..=65_536))]
     pub window: Option<u64>,
-    /// Queue depths of `matching`
+    /// Queue depths of `matching` and `peeks`
     #[arg(long, global = true, value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=4_194_304))]
     pub depth: Vec<u64>,
     /// Processes of `pairs`

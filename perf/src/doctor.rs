@@ -1,4 +1,4 @@
-//! What this machine offers to kestrel: a line each, with advice where there is any.
+//! What this machine offers to kestrel: a line each, with advice where there is any. As JSON, too.
 
 use crate::floor::Task;
 use crate::machine::{self, read};
@@ -6,22 +6,35 @@ use crate::measure::Work;
 use crate::session::Session;
 use crate::units;
 use kestrel_shm::copy::{Copier, Routine};
+use serde::Serialize;
 use std::fmt::Write;
 
 /// How a finding stands.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq, Serialize)]
 enum Mark {
+    #[serde(rename = "ok")]
     Good,
     /// Works, and could be better.
+    #[serde(rename = "note")]
     Note,
+    #[serde(rename = "bad")]
     Bad,
 }
 
+#[derive(Serialize)]
 struct Finding {
     mark: Mark,
     what: &'static str,
     found: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
     advice: String,
+}
+
+/// All that was found.
+#[derive(Serialize)]
+pub struct Findings {
+    version: &'static str,
+    findings: Vec<Finding>,
 }
 
 fn finding(
@@ -33,9 +46,9 @@ fn finding(
     Finding { mark, what, found: found.into(), advice: advice.into() }
 }
 
-/// Every finding, as text.
-pub fn report(session: &mut Session, cores: &[usize]) -> String {
-    let findings = [
+/// Looks at everything.
+pub fn examine(session: &mut Session, cores: &[usize]) -> Findings {
+    let findings = vec![
         cpu(cores),
         distance(session, cores),
         finding(Mark::Good, "caches", machine::caches(cores.first().copied().unwrap_or(0)), ""),
@@ -55,19 +68,29 @@ pub fn report(session: &mut Session, cores: &[usize]) -> String {
         rdma_devices(session),
         transport_to_peer(session),
     ];
-    let mut text = String::new();
-    for Finding { mark, what, found, advice } in findings {
-        let mark = match mark {
-            Mark::Good => "ok  ",
-            Mark::Note => "note",
-            Mark::Bad => "BAD ",
-        };
-        let _ = writeln!(text, "{mark}  {what:<16}  {found}");
-        if !advice.is_empty() {
-            let _ = writeln!(text, "      {:<16}  {advice}", "");
+    Findings { version: env!("CARGO_PKG_VERSION"), findings }
+}
+
+impl Findings {
+    pub fn render(&self) -> String {
+        let mut text = String::new();
+        for Finding { mark, what, found, advice } in &self.findings {
+            let mark = match mark {
+                Mark::Good => "ok  ",
+                Mark::Note => "note",
+                Mark::Bad => "BAD ",
+            };
+            let _ = writeln!(text, "{mark}  {what:<16}  {found}");
+            if !advice.is_empty() {
+                let _ = writeln!(text, "      {:<16}  {advice}", "");
+            }
         }
+        text
     }
-    text
+
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("findings hold nothing that JSON cannot")
+    }
 }
 
 fn cpu(cores: &[usize]) -> Finding {

@@ -2,7 +2,7 @@
 //!
 //! In reading order: [`cli`] what is asked; [`roles`] and [`bootstrap`] who we
 //! are; [`worker`] what every rank does; [`session`] what rank 0 directs;
-//! [`measure`] the workloads; [`floor`] what they are compared with; [`peer`]
+//! [`parts`] which measurements; [`measure`], [`contexts`], [`peeks`] the workloads; [`floor`] what they are compared with; [`peer`]
 //! and [`compare`] whom; [`report`], [`table`], [`html`] what comes out. What
 //! the workloads need of an endpoint is a [`port`]: kestrel itself is behind
 //! [`fabric`], libfabric behind [`door`].
@@ -22,6 +22,7 @@ mod html;
 mod link;
 mod machine;
 mod measure;
+mod parts;
 mod peeks;
 mod peer;
 mod plot;
@@ -51,8 +52,6 @@ enum Failure {
     #[error(transparent)]
     Session(#[from] SessionError),
     #[error(transparent)]
-    Fabric(#[from] fabric::FabricError),
-    #[error(transparent)]
     Report(#[from] ReportError),
     #[error(transparent)]
     Peer(#[from] peer::PeerError),
@@ -78,56 +77,72 @@ fn run(cli: Cli) -> Result<(), Failure> {
     if let Job::Report { path } = &job {
         return render_again(path, cli.flags.html.as_deref());
     }
-    if job == Job::Contexts {
-        let options = Options::new(cli.flags.clone());
-        let cores = cores::usable(&cli.flags.cores).map_err(RoleError::Cores)?;
-        say(&contexts::run(&options.fabric, &cores)?);
-        return Ok(());
-    }
-    if job == Job::Peeks {
-        say(&peeks::run(&Options::new(cli.flags.clone()).fabric)?);
-        return Ok(());
-    }
     for path in cli.flags.json.iter().chain(&cli.flags.html) {
         report::check_writable(path)?;
     }
     if let Job::Compare(request) = &job {
         request.prepare();
     }
-    let ranks =
-        if matches!(job, Job::Pairs | Job::All) { usize::from(cli.flags.processes) } else { 2 };
-    let Role::Leader(mut leader) = roles::take(&cli.flags, ranks)? else {
+    let role = if ranks_of(&job) < 2 {
+        Role::Leader(Leader::alone(&cli.flags)?)
+    } else {
+        let wanted = if matches!(job, Job::Pairs | Job::All) { cli.flags.processes } else { 2 };
+        roles::take(&cli.flags, usize::from(wanted))?
+    };
+    let Role::Leader(mut leader) = role else {
         return Ok(());
     };
-    let links = std::mem::take(&mut leader.links);
-    let mut session = Session::new(Options::new(cli.flags.clone()), links, progress::Bar::new());
+    let (links, cores) = (std::mem::take(&mut leader.links), leader.cores.clone());
+    let options = Options::new(cli.flags.clone());
+    let mut session = Session::new(options, cores, links, progress::Bar::new());
     let done = lead(&mut session, &leader, &job);
     session.bar.finish();
     session.quit();
     drop(session);
     drop(leader);
-    let Some(report) = done? else { return Ok(()) };
-    say(&table::render(&report));
     let default = |name: &str| suite.then(|| name.to_owned());
-    write_files(
-        &report,
-        cli.flags.json.or_else(|| default("kestrel-perf.json")),
-        cli.flags.html.or_else(|| default("kestrel-perf.html")),
-    )
+    match done? {
+        Found::Findings(findings) => {
+            say(&findings.render());
+            write_files(cli.flags.json.map(|path| (path, findings.to_json())), None)
+        }
+        Found::Report(report) => {
+            say(&table::render(&report));
+            let json = cli.flags.json.or_else(|| default("kestrel-perf.json"));
+            let html = cli.flags.html.or_else(|| default("kestrel-perf.html"));
+            write_files(
+                json.map(|path| (path, report.to_json())),
+                html.map(|path| (path, html::render(&report))),
+            )
+        }
+    }
 }
 
-/// Rank 0: runs the job. `doctor` prints its findings and leaves no report.
-fn lead(session: &mut Session, leader: &Leader, job: &Job) -> Result<Option<Report>, Failure> {
-    if session.ranks() < 2 {
-        return Err(SessionError::TooFewRanks { needed: 2, have: session.ranks() }.into());
+/// How many ranks a job needs at least.
+fn ranks_of(job: &Job) -> usize {
+    parts::of(job).iter().map(|part| part.ranks).max().unwrap_or(2)
+}
+
+/// What a job leaves.
+enum Found {
+    Report(Report),
+    Findings(doctor::Findings),
+}
+
+/// Rank 0: runs the job.
+fn lead(session: &mut Session, leader: &Leader, job: &Job) -> Result<Found, Failure> {
+    let needed = ranks_of(job);
+    if session.ranks() < needed {
+        return Err(SessionError::TooFewRanks { needed, have: session.ranks() }.into());
     }
-    session.share_floor()?;
+    if needed > 1 {
+        session.share_floor()?;
+    }
     if *job == Job::Doctor {
-        say(&doctor::report(session, &leader.cores));
-        return Ok(None);
+        return Ok(Found::Findings(doctor::examine(session, &leader.cores)));
     }
     session.peer = session.options.peer(&leader.cores)?;
-    if *job != Job::Floor {
+    if needed > 1 && *job != Job::Floor {
         session.open(2)?;
     }
     let mut report = Report::new(machine::describe(), setup(session, leader));
@@ -139,52 +154,26 @@ fn lead(session: &mut Session, leader: &Leader, job: &Job) -> Result<Option<Repo
             ("libfabric".to_owned(), format!("{version}, {}", request.libfabric().display()))
         }));
         report.setup.extend(found.left_out.into_iter().map(|who| ("left out".to_owned(), who)));
-        return Ok(Some(report));
     }
-    for (measure, seconds) in jobs(job) {
-        session.bar.limit((*job == Job::All).then(|| Duration::from_secs(seconds)));
-        report.sections.push(measure(session)?.without_gaps());
-    }
-    Ok(Some(report))
-}
-
-type Measure = fn(&mut Session) -> Result<Section, SessionError>;
-
-/// The measurements of a job, in the order in which they run, and the seconds
-/// of the suite's minute that each may use on a machine so busy that it needs
-/// them: the last samples are left out then.
-fn jobs(job: &Job) -> Vec<(Measure, u64)> {
-    match job {
-        Job::Latency => vec![(measure::latency::job, 8)],
-        Job::Bandwidth => vec![(measure::bandwidth::job, 26)],
-        Job::Rate => vec![(measure::rate::job, 4)],
-        Job::Matching => vec![(measure::matching::job, 10)],
-        Job::Pairs => vec![(measure::pairs::job, 6)],
-        Job::Rma => vec![(measure::one_sided::rma, 30)],
-        Job::Atomics => vec![(measure::one_sided::atomics, 4)],
-        Job::Floor => vec![(measure::floor::job, 30)],
-        Job::All => vec![
-            (measure::latency::job, 8),
-            (measure::rate::job, 4),
-            (measure::bandwidth::job, 26),
-            (measure::matching::job, 10),
-            (measure::pairs::job, 6),
-            (measure::one_sided::atomics, 2),
-        ],
-        Job::Contexts | Job::Peeks | Job::Doctor | Job::Compare(_) | Job::Report { .. } => {
-            Vec::new()
+    for part in parts::of(job) {
+        if part.ranks < 2 {
+            session.close()?;
         }
+        session.bar.limit((*job == Job::All).then(|| Duration::from_secs(part.seconds)));
+        report.sections.push((part.measure)(session)?.without_gaps());
     }
+    Ok(Found::Report(report))
 }
 
 /// How this run was set up, for the head of the report.
 fn setup(session: &Session, leader: &Leader) -> Vec<(String, String)> {
     let fabric = &session.options.fabric;
     let progress = if fabric.automatic_progress { "automatic" } else { "manual" };
-    let floor = session.floor_missing.as_ref().map_or_else(
-        || "measured alternately, by the same processes".to_owned(),
-        |reason| format!("none: the ranks share no memory ({reason})"),
-    );
+    let floor = match &session.floor_missing {
+        _ if session.ranks() < 2 => String::new(),
+        None => "measured alternately, by the same processes".to_owned(),
+        Some(reason) => format!("none: the ranks share no memory ({reason})"),
+    };
     let copier = kestrel_shm::copy::Copier::choose("auto")
         .map_or_else(|error| error.to_string(), |copier| copier.to_string());
     [
@@ -213,17 +202,18 @@ fn render_again(path: &str, html: Option<&str>) -> Result<(), Failure> {
     say(&table::render(&report));
     let beside =
         || std::path::Path::new(path).with_extension("html").to_string_lossy().into_owned();
-    write_files(&report, None, Some(html.map_or_else(beside, str::to_owned)))
+    let path = html.map_or_else(beside, str::to_owned);
+    write_files(None, Some((path, html::render(&report))))
 }
 
-fn write_files(report: &Report, json: Option<String>, html: Option<String>) -> Result<(), Failure> {
+/// Writes files, each a path and its text.
+fn write_files(
+    json: Option<(String, String)>,
+    html: Option<(String, String)>,
+) -> Result<(), Failure> {
     let mut written = Vec::new();
-    if let Some(path) = json {
-        report::write(&path, &report.to_json())?;
-        written.push(path);
-    }
-    if let Some(path) = html {
-        report::write(&path, &html::render(report))?;
+    for (path, text) in json.into_iter().chain(html) {
+        report::write(&path, &text)?;
         written.push(path);
     }
     if !written.is_empty() {

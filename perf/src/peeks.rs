@@ -1,8 +1,10 @@
 //! What a peek and a claim cost beside a plain receive, by how many messages wait: an endpoint
 //! that sends to itself, so that no other core takes part.
 
-use crate::fabric::{FabricError, FabricOptions, Setup, Side};
+use crate::fabric::{FabricError, Setup, Side};
 use crate::measure::matching::{DEPTHS, MESSAGES};
+use crate::report::{Aim, Row, Section};
+use crate::session::{Session, SessionError};
 use crate::statistics::median;
 use kestrel::{CompletionQueue, Endpoint};
 use kestrel_core::address_vector::FI_ADDR_UNSPEC;
@@ -10,12 +12,11 @@ use kestrel_core::completion_queue::Entry;
 use kestrel_core::flags::Flags;
 use kestrel_core::memory::{Piece, Pieces};
 use kestrel_core::operation::ReceivePost;
-use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Instant;
 
 /// Rounds of a depth at least.
-const ROUNDS: u64 = 9;
+const ROUNDS_MIN: u64 = 9;
 /// At any depth a peek, or a claim, may cost so many times a plain receive.
 const RATIO_MAX: f64 = 2.0;
 /// The tag behind all others.
@@ -28,38 +29,48 @@ struct Loopback {
     own: u64,
 }
 
-/// Nanoseconds a message.
-struct Costs {
-    plain: f64,
-    peek: f64,
-    claiming_peek: f64,
-    claim: f64,
-}
+/// What is done to each message: the first is what the others are compared with.
+const WAYS: [&str; 4] = ["receive", "peek", "peek to claim", "claim"];
 
-/// Measures, and says what was found.
-///
-/// # Errors
-/// The endpoint could not be opened, or a message was refused.
-pub fn run(options: &FabricOptions) -> Result<String, FabricError> {
-    let loopback = Loopback::open(options.setup(0)?)?;
-    let mut text = String::from(
-        "unexpected messages of 8 bytes in the worst order, ns a message: median of the rounds\n\
-         depth     receive   peek            peek to claim   claim\n",
-    );
-    for depth in DEPTHS {
-        let rounds = (MESSAGES / depth).max(ROUNDS);
-        let costs = (0..rounds).map(|_| loopback.round(depth)).collect::<Result<Vec<_>, _>>()?;
-        let of = |which: fn(&Costs) -> f64| median(&costs.iter().map(which).collect::<Vec<_>>());
-        let plain = of(|costs| costs.plain);
-        let beside = |ns: f64| format!("{ns:.0} ({:.2} x)", ns / plain);
-        let (peek, claim) = (of(|costs| costs.peek), of(|costs| costs.claim));
-        let claiming = beside(of(|costs| costs.claiming_peek));
-        let (peek, claim) = (beside(peek), beside(claim));
-        // Writing to a string cannot fail.
-        let _ = writeln!(text, "{depth:<9} {plain:<9.0} {peek:<15} {claiming:<15} {claim}");
+/// Rank 0: its process alone. A row for each way and depth.
+pub fn job(session: &mut Session) -> Result<Section, SessionError> {
+    let title = "Peeks and claims of unexpected messages in the worst order, a message";
+    let mut section = Section::new("peeks", title);
+    let loopback = Loopback::open(session.options.fabric.setup(0)?)?;
+    let depths = session.options.depths(&DEPTHS);
+    session.bar.begin("peeks", depths.len() as u64);
+    let mut worst = WAYS.map(|_| 0.0_f64);
+    for depth in depths {
+        let rounds = session.options.iterations(MESSAGES).div_ceil(depth).max(ROUNDS_MIN);
+        let mut costs = Vec::new();
+        for round in 0..rounds {
+            if round >= ROUNDS_MIN && session.bar.is_late() {
+                break;
+            }
+            costs.push(loopback.round(depth)?);
+        }
+        let median_of =
+            |way: usize| median(&costs.iter().map(|cost| cost[way]).collect::<Vec<_>>());
+        let plain = median_of(0);
+        for (way, name) in WAYS.into_iter().enumerate() {
+            let ns = median_of(way);
+            worst[way] = worst[way].max(ns / plain);
+            let beside = format!("{:.2} × a receive", ns / plain);
+            section.rows.push(Row {
+                depth: Some(depth),
+                ns: Some(ns),
+                messages_per_s: Some(1e9 / ns),
+                note: if way == 0 { String::new() } else { beside },
+                ..Row::new(name, &format!("{depth} deep"))
+            });
+        }
+        session.bar.advance(1);
     }
-    let _ = writeln!(text, "the aim: at most {RATIO_MAX} x a plain receive, at any depth");
-    Ok(text)
+    for (name, worst) in WAYS.into_iter().zip(worst).skip(1) {
+        let what = format!("{name}, of a plain receive, at the worst depth");
+        section.aims.push(Aim::at_most(&what, worst, RATIO_MAX));
+    }
+    Ok(section)
 }
 
 impl Loopback {
@@ -71,8 +82,8 @@ impl Loopback {
     }
 
     /// Each of `depth` messages is received as it is; then as many are peeked at, claimed by a
-    /// peek, and retrieved.
-    fn round(&self, depth: u64) -> Result<Costs, FabricError> {
+    /// peek, and retrieved. Nanoseconds a message, for each of the ways.
+    fn round(&self, depth: u64) -> Result<[f64; WAYS.len()], FabricError> {
         let none = Flags::empty();
         self.fill(depth)?;
         let plain = self.each(depth, none)?;
@@ -80,7 +91,7 @@ impl Loopback {
         let peek = self.each(depth, Flags::PEEK)?;
         let claiming_peek = self.each(depth, Flags::PEEK | Flags::CLAIM)?;
         let claim = self.each(depth, Flags::CLAIM)?;
-        Ok(Costs { plain, peek, claiming_peek, claim })
+        Ok([plain, peek, claiming_peek, claim])
     }
 
     /// Has `depth` messages wait.

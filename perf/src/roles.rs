@@ -46,6 +46,16 @@ pub struct Leader {
     children: Vec<Child>,
 }
 
+impl Leader {
+    /// This process, for what needs no other.
+    pub fn alone(flags: &Flags) -> Result<Leader, RoleError> {
+        let cores = cores::usable(&flags.cores).map_err(RoleError::Cores)?;
+        cores::pin(0, &cores);
+        let how = "this process alone".to_owned();
+        Ok(Leader { links: Vec::new(), cores, how, children: Vec::new() })
+    }
+}
+
 /// Finds the role and pins the process. Another rank than 0 returns only when
 /// it has served.
 pub fn take(flags: &Flags, ranks_wanted: usize) -> Result<Role, RoleError> {

@@ -2,7 +2,7 @@
 
 use crate::cli::Options;
 use crate::door::DoorOptions;
-use crate::fabric::FabricOptions;
+use crate::fabric::{FabricError, FabricOptions};
 use crate::floor::{Floor, Task};
 use crate::link::{Link, LinkError};
 use crate::measure::{Sample, Work};
@@ -26,6 +26,8 @@ pub enum SessionError {
     #[error("rank {rank}: {source}")]
     Link { rank: usize, source: LinkError },
     #[error(transparent)]
+    Fabric(#[from] FabricError),
+    #[error(transparent)]
     Peer(#[from] PeerError),
     #[error("rank {rank} answered something else than asked: another version?")]
     Confused { rank: usize },
@@ -36,6 +38,7 @@ pub enum SessionError {
 pub struct Session {
     pub options: Options,
     pub bar: Bar,
+    pub cores: Vec<usize>,
     pub peer: Option<Peer>,
     worker: Worker,
     /// To ranks 1, 2, …
@@ -46,10 +49,11 @@ pub struct Session {
 }
 
 impl Session {
-    pub fn new(options: Options, links: Vec<Link>, bar: Bar) -> Session {
+    pub fn new(options: Options, cores: Vec<usize>, links: Vec<Link>, bar: Bar) -> Session {
         Session {
             options,
             bar,
+            cores,
             peer: None,
             worker: Worker::new(0, 0),
             links,
@@ -89,9 +93,7 @@ impl Session {
         if count > self.ranks() {
             return Err(SessionError::TooFewRanks { needed: count, have: self.ranks() });
         }
-        if self.opened > 0 {
-            self.all(self.opened, &Order::Close)?;
-        }
+        self.close()?;
         let fabric: FabricOptions = self.options.fabric.clone();
         let mut addresses = Vec::new();
         for (rank, answer) in self.all(count, &Order::Open(fabric))?.into_iter().enumerate() {
@@ -103,6 +105,14 @@ impl Session {
         self.all(count, &Order::Connect(addresses))?;
         self.opened = count;
         Ok(())
+    }
+
+    /// Closes the endpoints that are open, with what only one may have at a time, as a core.
+    pub fn close(&mut self) -> Result<(), SessionError> {
+        match std::mem::take(&mut self.opened) {
+            0 => Ok(()),
+            count => self.all(count, &Order::Close).map(drop),
+        }
     }
 
     /// What rank 0 has sent since its endpoint was opened, and through which transport.

@@ -33,6 +33,7 @@ fn what_cannot_be_done_is_said_clearly() {
         ("compare --only tea", 2, "door, rma, ucx, imb"),
         ("compare --seconds 1", 2, "5..=800"),
         ("atomics --size 64", 2, "64-bit types"),
+        ("doctor --html /nonexistent/x.html", 2, "nothing to plot"),
     ] {
         let output = run(arguments);
         assert_eq!(output.status.code(), Some(code), "{arguments}: {}", error_of(&output));
@@ -95,26 +96,49 @@ fn one_sided_operations_are_measured() {
     }
 }
 
+/// Runs a job that leaves files, and says what it printed and wrote.
+fn report_of(job: &str) -> (String, serde_json::Value, String) {
+    // Jobs run side by side, each with files of its own.
+    let name = job.replace(' ', "_");
+    let (json, html) = (scratch(&format!("{name}.json")), scratch(&format!("{name}.html")));
+    let output = run(&format!("{job} --json {} --html {}", json.display(), html.display()));
+    assert!(output.status.success(), "{}", error_of(&output));
+    let read = |path| {
+        let text = std::fs::read_to_string(&path).expect("it was written");
+        std::fs::remove_file(path).expect("it was there");
+        text
+    };
+    let report = serde_json::from_str(&read(json)).expect("JSON");
+    (String::from_utf8_lossy(&output.stdout).into_owned(), report, read(html))
+}
+
 #[test]
 fn contexts_are_measured() {
-    let output = run("contexts");
-    assert!(output.status.success(), "{}", error_of(&output));
-    let found = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(
-        ["1 thread", "2 threads", "ratio", "one way"].iter().all(|word| found.contains(word)),
-        "{found}"
-    );
+    let (found, report, page) = report_of("contexts");
+    for words in ["1 thread", "2 threads", "ratio", "one way"] {
+        assert!(found.contains(words) && page.contains(words), "{words}: {found}");
+    }
+    let rows = &report["sections"][0]["rows"];
+    assert!(rows[0]["messages_per_s"].as_f64() > Some(0.0), "{report}");
+    assert_eq!(rows[1]["label"], "2 threads", "{report}");
 }
 
 #[test]
 fn peeks_are_measured() {
-    let output = run("peeks");
-    assert!(output.status.success(), "{}", error_of(&output));
-    let found = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(
-        ["receive", "peek", "claim", "131072"].iter().all(|word| found.contains(word)),
-        "{found}"
-    );
+    let (found, report, page) = report_of("peeks");
+    for words in ["receive", "peek", "claim", "131072"] {
+        assert!(found.contains(words) && page.contains(words), "{words}: {found}");
+    }
+    let section = &report["sections"][0];
+    assert_eq!(section["rows"].as_array().map(Vec::len), Some(5 * 4), "{report}");
+    assert_eq!(section["aims"].as_array().map(Vec::len), Some(3), "{report}");
+}
+
+#[test]
+fn peeks_are_measured_at_the_depths_that_are_asked_for() {
+    let (_, report, _) = report_of("peeks --depth 7 --iterations 70");
+    let rows = report["sections"][0]["rows"].as_array().cloned().unwrap_or_default();
+    assert!(rows.len() == 4 && rows.iter().all(|row| row["depth"] == 7), "{report}");
 }
 
 #[test]
@@ -212,12 +236,21 @@ fn a_core_that_is_named_is_spun_on() {
 
 #[test]
 fn the_doctor_speaks_of_everything() {
-    let output = run("doctor");
+    let json = scratch("doctor.json");
+    let output = run(&format!("doctor --json {}", json.display()));
     assert!(output.status.success(), "{}", error_of(&output));
+    let written = std::fs::read_to_string(&json).expect("findings");
+    std::fs::remove_file(json).expect("the file was there");
+    let written: serde_json::Value = serde_json::from_str(&written).expect("JSON");
+    let findings = written["findings"].as_array().expect("a list");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     for what in
         ["cores", "distance", "copy routine", "single copy", "/dev/shm", "memlock", "RDMA devices"]
     {
         assert!(text.contains(what), "{what} is missing:\n{text}");
+        let of = |finding: &&serde_json::Value| finding["what"] == what;
+        let finding = findings.iter().find(of).unwrap_or_else(|| panic!("{what}: {written}"));
+        assert!(text.contains(finding["found"].as_str().expect("words")), "{finding}");
+        assert!(["ok", "note", "bad"].iter().any(|mark| finding["mark"] == *mark), "{finding}");
     }
 }

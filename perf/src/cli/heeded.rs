@@ -5,12 +5,18 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory};
 
-/// A flag, by the name of its field, and the subcommands that heed it. `all` heeds what any part does.
+/// A flag, by the name of its field, and the subcommands that heed it, in words. `all` heeds what any part does.
 struct Heeded {
     flag: &'static str,
-    by: &'static [&'static str],
+    by: &'static str,
     /// Why some others do not, where that is not plain.
     but: &'static [(&'static str, &'static str)],
+}
+
+impl Heeded {
+    fn jobs(&self) -> impl Iterator<Item = &'static str> {
+        self.by.split(' ')
+    }
 }
 
 const EIGHT_BYTES: &str = "its messages have 8 bytes";
@@ -19,7 +25,7 @@ const TIMED: &str = "its rounds take a given time, after one that connects";
 const FLAGS: [Heeded; 14] = [
     Heeded {
         flag: "size",
-        by: &["latency", "bandwidth", "rate", "rma", "floor", "compare"],
+        by: "latency bandwidth rate rma floor compare",
         but: &[
             ("atomics", "the operands of 64-bit types have 8 bytes"),
             ("contexts", EIGHT_BYTES),
@@ -28,40 +34,30 @@ const FLAGS: [Heeded; 14] = [
     },
     Heeded {
         flag: "iterations",
-        by: &[
-            "latency",
-            "bandwidth",
-            "rate",
-            "matching",
-            "pairs",
-            "rma",
-            "atomics",
-            "floor",
-            "compare",
-        ],
+        by: "latency bandwidth rate matching pairs rma atomics peeks floor compare",
         but: &[("contexts", TIMED)],
     },
     Heeded {
         flag: "warmup",
-        by: &["latency", "bandwidth", "compare"],
+        by: "latency bandwidth compare",
         but: &[("contexts", TIMED), ("floor", "its tasks bring their own")],
     },
     Heeded {
         flag: "window",
-        by: &["bandwidth", "rate", "pairs", "rma", "atomics", "compare"],
+        by: "bandwidth rate pairs rma atomics compare",
         but: &[("latency", "one message is under way at a time")],
     },
-    Heeded { flag: "depth", by: &["matching"], but: &[] },
-    Heeded { flag: "processes", by: &["pairs"], but: &[] },
+    Heeded { flag: "depth", by: "matching peeks", but: &[] },
+    Heeded { flag: "processes", by: "pairs", but: &[] },
     Heeded { flag: "provider", by: ENDPOINTS, but: &[("floor", NO_ENDPOINT)] },
     Heeded { flag: "progress", by: ENDPOINTS, but: &[("floor", NO_ENDPOINT)] },
-    Heeded { flag: "cores", by: CORES, but: &[] },
+    Heeded { flag: "cores", by: RUN, but: &[] },
     Heeded {
         flag: "peer",
-        by: &["latency", "rate"],
+        by: "latency rate",
         but: &[("compare", "UCX is one of its parts, see --only")],
     },
-    Heeded { flag: "json", by: RANKS, but: &[] },
+    Heeded { flag: "json", by: RUN, but: &[] },
     Heeded { flag: "html", by: PAGES, but: &[("doctor", "there is nothing to plot")] },
     Heeded { flag: "listen", by: RANKS, but: &[] },
     Heeded { flag: "connect", by: RANKS, but: &[] },
@@ -70,77 +66,39 @@ const FLAGS: [Heeded; 14] = [
 const NO_ENDPOINT: &str = "it is what the cores do without an endpoint";
 
 /// The subcommands that open an endpoint.
-const ENDPOINTS: &[&str] = &[
-    "latency",
-    "bandwidth",
-    "rate",
-    "matching",
-    "pairs",
-    "rma",
-    "atomics",
-    "contexts",
-    "peeks",
-    "doctor",
-    "compare",
-];
+const ENDPOINTS: &str =
+    "latency bandwidth rate matching pairs rma atomics contexts peeks doctor compare";
 
-/// The subcommands that have ranks.
-const RANKS: &[&str] = &[
-    "latency",
-    "bandwidth",
-    "rate",
-    "matching",
-    "pairs",
-    "rma",
-    "atomics",
-    "floor",
-    "doctor",
-    "compare",
-];
+/// Those that have several ranks.
+const RANKS: &str = "latency bandwidth rate matching pairs rma atomics floor doctor compare";
 
-/// Those that pin what they start.
-const CORES: &[&str] = &[
-    "latency",
-    "bandwidth",
-    "rate",
-    "matching",
-    "pairs",
-    "rma",
-    "atomics",
-    "contexts",
-    "floor",
-    "doctor",
-    "compare",
-];
+/// Those that run anything.
+const RUN: &str =
+    "latency bandwidth rate matching pairs rma atomics contexts peeks floor doctor compare";
 
 /// Those that have a page.
-const PAGES: &[&str] = &[
-    "latency",
-    "bandwidth",
-    "rate",
-    "matching",
-    "pairs",
-    "rma",
-    "atomics",
-    "floor",
-    "compare",
-    "report",
-];
+const PAGES: &str =
+    "latency bandwidth rate matching pairs rma atomics contexts peeks floor compare report";
 
 /// Refuses the first flag of the command line that its subcommand does not heed.
 pub fn check(cli: &Cli, matches: &ArgMatches) -> Result<(), clap::Error> {
     let job = cli.job.as_ref().map_or("all", Job::name);
     let given = |flag: &str| matches.value_source(flag) == Some(ValueSource::CommandLine);
-    let refused = FLAGS.iter().find(|it| given(it.flag) && job != "all" && !it.by.contains(&job));
+    let refused = |it: &&Heeded| given(it.flag) && job != "all" && it.jobs().all(|by| by != job);
+    let refused = FLAGS.iter().find(refused);
     refused.map_or(Ok(()), |refused| {
         Err(Cli::command().error(ErrorKind::ArgumentConflict, refusal(refused, job)))
     })
 }
 
-fn refusal(Heeded { flag, by, but }: &Heeded, job: &str) -> String {
+fn refusal(heeded: &Heeded, job: &str) -> String {
+    let Heeded { flag, but, .. } = heeded;
     let why = but.iter().find(|(other, _)| *other == job);
     let why = why.map_or(String::new(), |(_, why)| format!(": {why}"));
-    format!("--{flag} does not go with {job}{why}\n\nIt goes with {}, and all.", by.join(", "))
+    format!(
+        "--{flag} does not go with {job}{why}\n\nIt goes with {}, and all.",
+        heeded.jobs().collect::<Vec<_>>().join(", ")
+    )
 }
 
 #[cfg(test)]
@@ -160,11 +118,13 @@ mod tests {
         flags.retain(|flag| !["help", "version"].contains(flag));
         assert_eq!(FLAGS.map(|heeded| heeded.flag).as_slice(), flags);
         let jobs: Vec<_> = command.get_subcommands().map(|it| it.get_name()).collect();
-        for Heeded { flag, by, but } in &FLAGS {
-            for job in by.iter().chain(but.iter().map(|(job, _)| job)) {
-                assert!(jobs.contains(job), "{flag}: {job}");
+        for heeded in &FLAGS {
+            let reasons = heeded.but.iter().map(|(job, _)| *job);
+            for job in heeded.jobs().chain(reasons.clone()) {
+                assert!(jobs.contains(&job), "{}: {job}", heeded.flag);
             }
-            assert!(but.iter().all(|(job, _)| !by.contains(job)), "{flag}");
+            let mut both = reasons.filter(|job| heeded.jobs().any(|by| by == *job));
+            assert_eq!(both.next(), None, "{}", heeded.flag);
         }
     }
 

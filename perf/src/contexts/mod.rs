@@ -7,9 +7,10 @@ mod loopback;
 mod one_way;
 
 use crate::cores;
-use crate::fabric::{FabricError, FabricOptions};
+use crate::fabric::FabricError;
+use crate::report::{Row, Section};
+use crate::session::{Session, SessionError};
 use crate::statistics::Ratio;
-use crate::units;
 use loopback::Loopback;
 use one_way::OneWay;
 use std::sync::Barrier;
@@ -19,6 +20,7 @@ use std::time::{Duration, Instant};
 /// How long one lane, or all of them, move messages in a round.
 const ROUND: Duration = Duration::from_millis(100);
 const ROUNDS: usize = 20;
+const ROUNDS_MIN: usize = 3;
 
 /// Contexts that messages move between, and the threads that move them.
 trait Lane: Sync {
@@ -30,53 +32,64 @@ trait Lane: Sync {
     fn work(&self, thread: usize, stop: &AtomicBool) -> Result<u64, FabricError>;
 }
 
-/// Measures, and says what was found.
-///
-/// # Errors
-/// The contexts could not be opened, or a message was refused.
-pub fn run(options: &FabricOptions, cores: &[usize]) -> Result<String, FabricError> {
-    let setup = options.setup(0)?;
-    let domain = &setup.open_domain()?;
-    let threads = cores.len().clamp(2, endpoint::CONTEXTS_MAX);
-    let itself = compare(&Loopback::open(domain, &setup.endpoint, threads)?, cores)?;
+/// Rank 0: its process alone.
+pub fn job(session: &mut Session) -> Result<Section, SessionError> {
+    let mut section =
+        Section::new("contexts", "Contexts of a scalable endpoint, a thread each: 8 bytes");
+    let setup = session.options.fabric.setup(0)?;
+    let (domain, options) = (&setup.open_domain()?, &setup.endpoint);
+    let threads = session.cores.len().clamp(2, endpoint::CONTEXTS_MAX);
     let ways = threads / OneWay::THREADS;
+    session.bar.begin("contexts", if ways < 2 { 1 } else { 2 });
+    compare(session, &Loopback::open(domain, options, threads)?, &mut section)?;
+    session.bar.advance(1);
     if ways < 2 {
-        let count = cores.len();
-        return Ok(format!("{itself}\n{} needs 4 cores, and has {count}\n", OneWay::WHAT));
+        let note = format!("needs 4 cores, and has {}", session.cores.len());
+        section.rows.push(Row { note, ..Row::new(OneWay::WHAT, "left out") });
+    } else {
+        compare(session, &OneWay::open(domain, options, ways)?, &mut section)?;
+        session.bar.advance(1);
     }
-    Ok(format!("{itself}\n{}", compare(&OneWay::open(domain, &setup.endpoint, ways)?, cores)?))
+    Ok(section)
 }
 
 /// The first lane alone and all of them, in turns.
-fn compare<L: Lane>(lanes: &[L], cores: &[usize]) -> Result<String, FabricError> {
-    let (mut ratios, mut best) = (Vec::new(), [0.0_f64; 2]);
+fn compare<L: Lane>(
+    session: &Session,
+    lanes: &[L],
+    section: &mut Section,
+) -> Result<(), FabricError> {
+    let (cores, mut ratios, mut best) = (&session.cores, Vec::new(), [0.0_f64; 2]);
     // The first round connects.
     rate(lanes, cores)?;
-    for _ in 0..ROUNDS {
+    for round in 0..ROUNDS {
+        if round >= ROUNDS_MIN && session.bar.is_late() {
+            break;
+        }
         let rates = [rate(&lanes[..1], cores)?, rate(lanes, cores)?];
         ratios.push(rates[1] / rates[0]);
         best = [best[0].max(rates[0]), best[1].max(rates[1])];
     }
     // There is one ratio at least.
     let ratio = Ratio::of(&ratios).ok_or_else(|| FabricError::Open("no round".to_owned()))?;
-    let [one, all] = best.map(units::count);
+    let Ratio { p10, median, p90, rounds } = ratio;
+    let notes = [
+        format!("the best of {rounds} rounds in turns"),
+        format!("ratio of the rates {median:.2} (median; p10 {p10:.2}, p90 {p90:.2})"),
+    ];
     let threads = [L::THREADS, L::THREADS * lanes.len()].map(|count| match count {
         1 => "1 thread".to_owned(),
         _ => format!("{count} threads"),
     });
-    Ok(format!(
-        "{}, 8 bytes, {ROUNDS} rounds in turns\n\
-         {:<16}{one}/s at best\n\
-         {:<16}{all}/s at best\n\
-         {:<16}{:.2} (median; p10 {:.2}, p90 {:.2})\n",
-        L::WHAT,
-        threads[0],
-        threads[1],
-        "ratio",
-        ratio.median,
-        ratio.p10,
-        ratio.p90,
-    ))
+    for ((rate, threads), note) in best.into_iter().zip(threads).zip(notes) {
+        section.rows.push(Row {
+            ns: Some(1e9 / rate),
+            messages_per_s: Some(rate),
+            note,
+            ..Row::new(L::WHAT, &threads)
+        });
+    }
+    Ok(())
 }
 
 /// Messages a second that all of `lanes` move.
@@ -108,6 +121,7 @@ fn rate<L: Lane>(lanes: &[L], cores: &[usize]) -> Result<f64, FabricError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fabric::FabricOptions;
 
     /// However many cores there are.
     #[test]
