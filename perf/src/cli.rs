@@ -126,7 +126,7 @@ pub struct Flags {
     /// Operations a sample (default: as many as take some milliseconds)
     #[arg(long, global = true, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub iterations: Option<u64>,
-    /// Operations before each sample that do not count
+    /// Operations before each sample that do not count (of queues: as many rounds as have so many)
     #[arg(long, global = true, value_parser = clap::value_parser!(u64).range(0..=1_000_000_000))]
     pub warmup: Option<u64>,
     /// Messages in flight, and receives posted ahead

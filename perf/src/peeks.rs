@@ -42,6 +42,9 @@ pub fn job(session: &mut Session) -> Result<Section, SessionError> {
     let mut worst = WAYS.map(|_| 0.0_f64);
     for depth in depths {
         let rounds = session.options.iterations(MESSAGES).div_ceil(depth).max(ROUNDS_MIN);
+        for _ in 0..session.options.warmup(0).div_ceil(depth) {
+            loopback.round(depth)?;
+        }
         let mut costs = Vec::new();
         for round in 0..rounds {
             if round >= ROUNDS_MIN && session.bar.is_late() {

@@ -13,6 +13,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+#[cfg(test)]
+mod tests;
+
 /// A rank that hears nothing for this long takes rank 0 for lost.
 const ORDERS_WAIT_MAX: Duration = Duration::from_secs(900);
 

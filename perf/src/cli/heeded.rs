@@ -39,7 +39,7 @@ const FLAGS: [Heeded; 14] = [
     },
     Heeded {
         flag: "warmup",
-        by: "latency bandwidth compare",
+        by: "latency bandwidth rate matching pairs rma atomics peeks compare",
         but: &[("contexts", TIMED), ("floor", "its tasks bring their own")],
     },
     Heeded {

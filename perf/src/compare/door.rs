@@ -90,7 +90,7 @@ fn one_way(
 ) -> Result<(), SessionError> {
     let window = session.options.window(rate::WINDOW);
     let messages = session.options.iterations(50_000);
-    let work = Work::OneWay { size: SMALL_BYTES, messages, window };
+    let work = rate::stream(session, SMALL_BYTES, messages, window);
     let floor = Task::Slots { messages: 100_000 };
     let series = contest.rounds(session, &work, &floor, ROUNDS_LARGE, findings)?;
     let what = format!("one way, window {window}");

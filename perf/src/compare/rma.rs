@@ -8,8 +8,7 @@ use super::contest::{self, Contest};
 use super::door::{BOUNCE, SHM, floor_of};
 use super::{Findings, Request};
 use crate::floor::{Pattern, Task};
-use crate::measure::Work;
-use crate::measure::one_sided::operations_for;
+use crate::measure::one_sided::{self, operations_for};
 use crate::port::Verb;
 use crate::report::{Aim, Section};
 use crate::session::{Session, SessionError};
@@ -79,7 +78,7 @@ impl Case<'_> {
     ) -> Result<(), SessionError> {
         let &Case { verb, size, window, copy } = self;
         let operations = session.options.iterations(operations_for(size).div_ceil(4));
-        let work = Work::OneSided { verb, size, operations, window };
+        let work = one_sided::work(session, verb, size, operations, window);
         let small = size < 1024;
         let slots = Task::Slots { messages: 100_000 };
         let floor = if small && window > 1 { &slots } else { copy };

@@ -86,7 +86,7 @@ fn measure(session: &mut Session, sizes: &[usize], section: &mut Section) -> Res
     }
     let window = session.options.window(rate::WINDOW);
     let messages = session.options.iterations(100_000);
-    let work = Work::OneWay { size: SMALL_BYTES, messages, window };
+    let work = rate::stream(session, SMALL_BYTES, messages, window);
     let floor = Task::Slots { messages: 100_000 };
     let series = rounds(session, &work, &floor, |session| session.peer_rate_ns(SMALL_BYTES))?;
     let label = units::bytes(SMALL_BYTES as u64);

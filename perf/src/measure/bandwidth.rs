@@ -1,7 +1,7 @@
 //! Large messages, streaming and in ping-pong, beside the best pipelined copy
 //! of the grid.
 
-use super::{Sample, Work};
+use super::{Sample, Work, rate};
 use crate::floor::{Pattern, Plan, Task, grid};
 use crate::report::{Aim, Row, Section};
 use crate::session::{Session, SessionError};
@@ -73,7 +73,7 @@ fn one_size(session: &mut Session, pattern: Pattern, size: usize) -> Result<Row,
     let messages = session.options.iterations(messages_for(size, 1_000));
     let window = session.options.window(WINDOW);
     let work = match pattern {
-        Pattern::Stream => Work::OneWay { size, messages, window },
+        Pattern::Stream => rate::stream(session, size, messages, window),
         Pattern::PingPong => Work::PingPong {
             size,
             iterations: messages.div_ceil(2),

@@ -84,24 +84,35 @@ impl Class {
     }
 }
 
+/// Rounds in which so many messages meet as many receives.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Deep {
+    pub depth: u64,
+    pub rounds: u64,
+    /// Rounds before, which do not count.
+    pub warmup: u64,
+    pub queue: Queue,
+    pub class: Class,
+}
+
 /// Rank 0 receives, rank 1 sends. The sample is the time of the phase in
 /// which messages meet receives.
 pub fn matching<P: Port>(
     pump: &mut Pump<'_, P>,
-    depth: u64,
-    rounds: u64,
-    queue: Queue,
-    class: Class,
+    Deep { depth, rounds, warmup, queue, class }: Deep,
 ) -> Result<Sample, MeasureError> {
     pump.doing("matching deep queues");
     let mut elapsed_ns = 0.0;
-    for _ in 0..rounds {
-        elapsed_ns += match (pump.rank(), queue) {
+    for round in 0..warmup + rounds {
+        let round_ns = match (pump.rank(), queue) {
             (0, Queue::Posted) => receive_posted(pump, depth, class)?,
             (0, Queue::Unexpected) => receive_unexpected(pump, depth, class)?,
             (_, Queue::Posted) => send_all(pump, (0..depth).rev(), class)?,
             (_, Queue::Unexpected) => send_all(pump, 0..depth, class)?,
         };
+        if round >= warmup {
+            elapsed_ns += round_ns;
+        }
     }
     Ok(Sample { ns: elapsed_ns / (rounds * depth) as f64, spread: None })
 }
@@ -172,7 +183,8 @@ pub fn job(session: &mut Session) -> Result<Section, SessionError> {
             let mut shallowest = None;
             for &depth in &depths {
                 let rounds = (session.options.iterations(MESSAGES) / depth).clamp(1, 256);
-                let work = Work::Matching { depth, rounds, queue, class };
+                let warmup = session.options.warmup(0).div_ceil(depth);
+                let work = Work::Matching(Deep { depth, rounds, warmup, queue, class });
                 let samples = session.several(3, &work)?;
                 let ns = median(&samples);
                 let (first_depth, first) = *shallowest.get_or_insert((depth, ns));

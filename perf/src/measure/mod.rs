@@ -19,15 +19,15 @@ use serde::{Deserialize, Serialize};
 /// The largest message that `--size` may ask for.
 pub const MESSAGE_BYTES_MAX: usize = 1 << 30;
 
-/// What the ranks do together.
+/// What the ranks do together. A warm-up is as many operations before, which do not count.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Work {
     PingPong { size: usize, iterations: u64, warmup: u64, each_timed: bool },
-    OneWay { size: usize, messages: u64, window: u64 },
-    Matching { depth: u64, rounds: u64, queue: matching::Queue, class: matching::Class },
-    AllToAll { messages: u64, window: u64 },
-    Barrier { rounds: u64 },
-    OneSided { verb: Verb, size: usize, operations: u64, window: u64 },
+    OneWay { size: usize, messages: u64, warmup: u64, window: u64 },
+    Matching(matching::Deep),
+    AllToAll { messages: u64, warmup: u64, window: u64 },
+    Barrier { rounds: u64, warmup: u64 },
+    OneSided { verb: Verb, size: usize, operations: u64, warmup: u64, window: u64 },
 }
 
 /// What rank 0 learns.
@@ -65,22 +65,24 @@ pub fn run<P: Port>(work: &Work, rank: Rank<'_, P>) -> Result<Sample, MeasureErr
         Work::PingPong { size, .. } | Work::OneWay { size, .. } => *size,
         // An atomic compares with what lies behind its operand.
         Work::OneSided { size, .. } => *size * 2,
-        Work::Matching { .. } | Work::AllToAll { .. } | Work::Barrier { .. } => 8,
+        Work::Matching(_) | Work::AllToAll { .. } | Work::Barrier { .. } => 8,
     };
     let pump = &mut Pump::new(rank, size);
     let sample = match *work {
         Work::PingPong { size, iterations, warmup, each_timed } => {
             latency::ping_pong(pump, size, iterations, warmup, each_timed)
         }
-        Work::OneWay { size, messages, window } => rate::one_way(pump, size, messages, window),
-        Work::Matching { depth, rounds, queue, class } => {
-            matching::matching(pump, depth, rounds, queue, class)
+        Work::OneWay { size, messages, warmup, window } => {
+            rate::one_way(pump, size, messages, warmup, window)
         }
-        Work::AllToAll { messages, window } => pairs::all_to_all(pump, messages, window),
-        Work::OneSided { verb, size, operations, window } => {
-            one_sided::reach(pump, verb, size, operations, window)
+        Work::Matching(deep) => matching::matching(pump, deep),
+        Work::AllToAll { messages, warmup, window } => {
+            pairs::all_to_all(pump, messages, warmup, window)
         }
-        Work::Barrier { rounds } => pairs::barrier(pump, rounds),
+        Work::OneSided { verb, size, operations, warmup, window } => {
+            one_sided::reach(pump, verb, size, operations, warmup, window)
+        }
+        Work::Barrier { rounds, warmup } => pairs::barrier(pump, rounds, warmup),
     }?;
     pump.finish()?;
     Ok(sample)

@@ -36,6 +36,7 @@ pub fn reach<P: Port>(
     verb: Verb,
     size: usize,
     operations: u64,
+    warmup: u64,
     window: u64,
 ) -> Result<Sample, MeasureError> {
     pump.doing("one-sided operations");
@@ -47,7 +48,7 @@ pub fn reach<P: Port>(
     }
     let grant = pump.await_grant(1)?;
     let reach = Reach { verb, grant, size };
-    run(pump, reach, operations / 10 + window.min(operations), window, |_| {})?;
+    run(pump, reach, warmup, window, |_| {})?;
     let mut histogram = statistics::histogram();
     let start = Instant::now();
     // Single operations are timed where only one is under way.
@@ -76,6 +77,12 @@ fn run<P: Port>(
         }
     }
     pump.await_sent()
+}
+
+/// So many operations, with the warm-up that fits them if nobody says.
+pub fn work(session: &Session, verb: Verb, size: usize, operations: u64, window: u64) -> Work {
+    let warmup = session.options.warmup(operations / 10 + window.min(operations));
+    Work::OneSided { verb, size, operations, warmup, window }
 }
 
 /// Rank 0: writes and reads, one at a time and many at a time.
@@ -124,7 +131,7 @@ fn affordable(
     window: u64,
     most: u64,
 ) -> Result<u64, SessionError> {
-    let first = Work::OneSided { verb, size, operations: OPERATIONS_FIRST, window };
+    let first = work(session, verb, size, OPERATIONS_FIRST, window);
     let ns = session.work(&first)?.ns.max(1.0);
     Ok(session.options.iterations(((SAMPLE_NS_MAX / ns) as u64).clamp(OPERATIONS_FIRST, most)))
 }
@@ -137,7 +144,7 @@ pub fn operations_for(size: usize) -> u64 {
 /// One operation at a time, beside two bounces: there and back.
 fn latency(session: &mut Session, verb: Verb, size: usize) -> Result<Row, SessionError> {
     let operations = affordable(session, verb, size, 1, operations_for(size))?;
-    let work = Work::OneSided { verb, size, operations, window: 1 };
+    let work = work(session, verb, size, operations, 1);
     let (mut ours, mut floors, mut spread) = (Vec::new(), Vec::new(), None);
     let began = Instant::now();
     for _ in 0..SAMPLES {
@@ -167,7 +174,7 @@ fn latency(session: &mut Session, verb: Verb, size: usize) -> Result<Row, Sessio
 fn stream(session: &mut Session, verb: Verb, size: usize) -> Result<Row, SessionError> {
     let window = session.options.window(if size < 1024 { 4 * WINDOW } else { WINDOW });
     let operations = affordable(session, verb, size, window, 4 * operations_for(size))?;
-    let work = Work::OneSided { verb, size, operations, window };
+    let work = work(session, verb, size, operations, window);
     let best = if size >= 4096 { best_plan(session, Pattern::Stream, size)? } else { None };
     let ns = median(&session.several(SAMPLES, &work)?);
     let floor = best.as_ref().map(|best| size as f64 / best.ns);

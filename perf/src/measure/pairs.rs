@@ -18,9 +18,22 @@ const ROUNDS: usize = 3;
 pub fn all_to_all<P: Port>(
     pump: &mut Pump<'_, P>,
     messages: u64,
+    warmup: u64,
     window: u64,
 ) -> Result<Sample, MeasureError> {
     pump.doing("all-to-all messages");
+    exchange(pump, warmup, window)?;
+    let elapsed_ns = exchange(pump, messages, window)?;
+    let total = messages * (pump.ranks() as u64 - 1);
+    Ok(Sample { ns: elapsed_ns / total as f64, spread: None })
+}
+
+/// Nanoseconds of all messages of this rank.
+fn exchange<P: Port>(
+    pump: &mut Pump<'_, P>,
+    messages: u64,
+    window: u64,
+) -> Result<f64, MeasureError> {
     let others: Vec<usize> = (0..pump.ranks()).filter(|rank| *rank != pump.rank()).collect();
     let total = messages * others.len() as u64;
     let ahead = window.min(messages) * others.len() as u64;
@@ -50,7 +63,7 @@ pub fn all_to_all<P: Port>(
     }
     let elapsed_ns = start.elapsed().as_nanos() as f64;
     pump.barrier()?;
-    Ok(Sample { ns: elapsed_ns / total as f64, spread: None })
+    Ok(elapsed_ns)
 }
 
 /// Messages to each peer in the next burst.
@@ -59,9 +72,13 @@ fn burst(messages: u64, window: u64, sent: u64, others: usize) -> u64 {
 }
 
 /// Rounds of a barrier over all ranks. Nanoseconds a barrier.
-pub fn barrier<P: Port>(pump: &mut Pump<'_, P>, rounds: u64) -> Result<Sample, MeasureError> {
+pub fn barrier<P: Port>(
+    pump: &mut Pump<'_, P>,
+    rounds: u64,
+    warmup: u64,
+) -> Result<Sample, MeasureError> {
     pump.doing("a barrier");
-    for _ in 0..rounds / 10 + 1 {
+    for _ in 0..warmup {
         pump.barrier()?;
     }
     let start = Instant::now();
@@ -84,7 +101,8 @@ pub fn job(session: &mut Session) -> Result<Section, SessionError> {
         session.open(count)?;
         let messages =
             session.options.iterations(200_000 / (count as u64 * (count as u64 - 1) / 2));
-        let work = Work::AllToAll { messages, window };
+        let warmup = session.options.warmup(0);
+        let work = Work::AllToAll { messages, warmup, window };
         let all = (count * (count - 1)) as f64 * messages as f64;
         let samples = (0..ROUNDS).map(|_| {
             // The slowest rank's time is the time of them all.
@@ -93,9 +111,9 @@ pub fn job(session: &mut Session) -> Result<Section, SessionError> {
         });
         rates.push(median(&samples.collect::<Result<Vec<_>, SessionError>>()?));
         session.bar.advance(1);
-        let work = Work::Barrier {
-            rounds: session.options.iterations(if count > 2 { 200 } else { 5_000 }),
-        };
+        let rounds = session.options.iterations(if count > 2 { 200 } else { 5_000 });
+        let warmup = session.options.warmup(rounds / 10 + 1);
+        let work = Work::Barrier { rounds, warmup };
         let samples = (0..ROUNDS).map(|_| session.work_slowest(&work));
         barriers.push(median(&samples.collect::<Result<Vec<_>, SessionError>>()?));
         session.bar.advance(1);

@@ -25,10 +25,10 @@ pub fn one_way<P: Port>(
     pump: &mut Pump<'_, P>,
     size: usize,
     messages: u64,
+    warmup: u64,
     window: u64,
 ) -> Result<Sample, MeasureError> {
     pump.doing("a one-way stream");
-    let warmup = messages / 10 + window;
     let start = if pump.rank() == 0 {
         pump.await_signal(1)?;
         stream_out(pump, size, warmup, window)?;
@@ -83,6 +83,12 @@ fn stream_in<P: Port>(
     Ok(())
 }
 
+/// What a stream does, with the warm-up that fits it if nobody says.
+pub fn stream(session: &Session, size: usize, messages: u64, window: u64) -> Work {
+    let warmup = session.options.warmup(messages / 10 + window);
+    Work::OneWay { size, messages, warmup, window }
+}
+
 /// Rank 0: the rate beside the bare slot ring, and beside the peer's where asked.
 pub fn job(session: &mut Session) -> Result<Section, SessionError> {
     let mut section = Section::new("rate", "Message rate: one way, tagged");
@@ -92,13 +98,14 @@ pub fn job(session: &mut Session) -> Result<Section, SessionError> {
     for size in sizes {
         let messages =
             session.options.iterations(100_000.min((1 << 30) / (size as u64 + 64)).max(100));
+        let work = stream(session, size, messages, window);
         let (mut ours, mut floors, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
         for round in 0..ROUNDS {
             if round >= ROUNDS_MIN && session.bar.is_late() {
                 break;
             }
             floors.push(session.floor(&Task::Slots { messages: 200_000 })?[0]);
-            ours.push(session.work(&Work::OneWay { size, messages, window })?.ns);
+            ours.push(session.work(&work)?.ns);
             if session.peer.is_some() && round % 4 == 0 {
                 theirs.push(session.peer_rate_ns(size)?);
             }

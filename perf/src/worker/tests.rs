@@ -1,0 +1,100 @@
+use super::*;
+use crate::measure::matching::{Class, Deep, Queue};
+use crate::port::Verb;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+/// Two ranks, each with a thread of its own: its endpoint is never another's.
+struct Ranks {
+    orders: Vec<Sender<Order>>,
+    /// Each answer, with what the rank has sent so far.
+    answers: Vec<Receiver<(Answer, Traffic)>>,
+    /// What both have sent so far: messages, and their bytes.
+    sent: (u64, u64),
+}
+
+impl Ranks {
+    fn open() -> Ranks {
+        let mut ranks = Ranks { orders: Vec::new(), answers: Vec::new(), sent: (0, 0) };
+        for rank in 0..2 {
+            let (orders, taken) = channel::<Order>();
+            let (answered, answers) = channel();
+            std::thread::spawn(move || {
+                let mut worker = Worker::new(rank, rank);
+                for order in taken {
+                    let answer = worker.obey(&order);
+                    // Nobody is left to hear it where a test has failed.
+                    let _ = answered.send((answer, worker.traffic().unwrap_or_default()));
+                }
+            });
+            ranks.orders.push(orders);
+            ranks.answers.push(answers);
+        }
+        let fabric = FabricOptions { provider: "shm".to_owned(), automatic_progress: false };
+        let addresses = ranks.all(&Order::Open(fabric)).map(|answer| match answer {
+            Answer::Address(address) => address,
+            other => panic!("no address: {other:?}"),
+        });
+        ranks.all(&Order::Connect(addresses.to_vec()));
+        ranks
+    }
+
+    fn all(&mut self, order: &Order) -> [Answer; 2] {
+        // What is sent to a rank in another process is this text.
+        let copy = || serde_json::from_str(&serde_json::to_string(order).unwrap()).unwrap();
+        self.orders.iter().for_each(|orders| orders.send(copy()).expect("the rank lives"));
+        self.sent = (0, 0);
+        [0, 1].map(|rank: usize| {
+            let (answer, Traffic { near, .. }) = self.answers[rank].recv().expect("an answer");
+            self.sent = (self.sent.0 + near.messages, self.sent.1 + near.bytes);
+            assert!(!matches!(answer, Answer::Failed(_)), "{order:?}: {answer:?}");
+            answer
+        })
+    }
+
+    /// What both send for it together: messages, and their bytes.
+    fn sent_for(&mut self, work: Work) -> (u64, u64) {
+        let (messages, bytes) = self.sent;
+        self.all(&Order::Work(work));
+        (self.sent.0 - messages, self.sent.1 - bytes)
+    }
+}
+
+/// A name, what is done with a warm-up of so many, and the messages of each of them.
+type Case = (&'static str, fn(u64) -> Work, u64);
+
+/// As much more is sent as the warm-up has operations, and nothing where it has none.
+#[test]
+fn a_warmup_is_done_by_every_workload() {
+    let mut ranks = Ranks::open();
+    let works: [Case; 7] = [
+        // A round trip is two messages.
+        (
+            "ping-pong",
+            |warmup| Work::PingPong { size: 8, iterations: 20, warmup, each_timed: false },
+            2,
+        ),
+        ("one way", |warmup| Work::OneWay { size: 8, messages: 20, warmup, window: 4 }, 1),
+        // Of 5 messages, and a signal each way.
+        (
+            "matching",
+            |warmup| {
+                let (queue, class) = (Queue::Posted, Class::Exact);
+                Work::Matching(Deep { depth: 5, rounds: 2, warmup, queue, class })
+            },
+            7,
+        ),
+        ("all-to-all", |warmup| Work::AllToAll { messages: 20, warmup, window: 8 }, 2),
+        ("barrier", |warmup| Work::Barrier { rounds: 5, warmup }, 2),
+        ("write", |warmup| one_sided(Verb::Write, warmup), 1),
+        ("fetch-add", |warmup| one_sided(Verb::FetchAdd, warmup), 1),
+    ];
+    for (name, work, a_warmup) in works {
+        let (without, _) = ranks.sent_for(work(0));
+        let (with, _) = ranks.sent_for(work(30));
+        assert_eq!(with - without, 30 * a_warmup, "{name}");
+    }
+}
+
+fn one_sided(verb: Verb, warmup: u64) -> Work {
+    Work::OneSided { verb, size: 8, operations: 20, warmup, window: 4 }
+}
