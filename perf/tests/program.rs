@@ -142,6 +142,20 @@ fn peeks_are_measured_at_the_depths_that_are_asked_for() {
 }
 
 #[test]
+fn many_processes_and_deep_queues_have_messages_of_the_size_that_is_asked_for() {
+    let sizes_of = |report: &serde_json::Value, series: &str| -> Vec<u64> {
+        let rows = report["sections"][0]["rows"].as_array().cloned().unwrap_or_default();
+        let of = |row: &&serde_json::Value| row["series"].as_str().unwrap().starts_with(series);
+        rows.iter().filter(of).filter_map(|row| row["size"].as_u64()).collect()
+    };
+    let (_, report, _) = report_of("pairs --processes 2 --size 64,20K --iterations 30");
+    assert_eq!(sizes_of(&report, "all-to-all"), [64, 20 << 10], "{report}");
+    let (found, report, _) = report_of("matching --size 8,20K --depth 16,4096 --iterations 16");
+    assert_eq!(sizes_of(&report, "unexpected, any"), [8, 8, 20 << 10, 20 << 10], "{report}");
+    assert!(found.contains("left out: longer than FI_KESTREL_UNEXPECTED_BUDGET"), "{found}");
+}
+
+#[test]
 fn whoever_is_missing_is_left_out_of_a_comparison() {
     let (json, html) = (scratch("compare.json"), scratch("compare.html"));
     let output = run(&format!(

@@ -25,7 +25,7 @@ const TIMED: &str = "its rounds take a given time, after one that connects";
 const FLAGS: [Heeded; 14] = [
     Heeded {
         flag: "size",
-        by: "latency bandwidth rate rma floor compare",
+        by: "latency bandwidth rate matching pairs rma floor compare",
         but: &[
             ("atomics", "the operands of 64-bit types have 8 bytes"),
             ("contexts", EIGHT_BYTES),

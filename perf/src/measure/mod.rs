@@ -25,7 +25,7 @@ pub enum Work {
     PingPong { size: usize, iterations: u64, warmup: u64, each_timed: bool },
     OneWay { size: usize, messages: u64, warmup: u64, window: u64 },
     Matching(matching::Deep),
-    AllToAll { messages: u64, warmup: u64, window: u64 },
+    AllToAll { size: usize, messages: u64, warmup: u64, window: u64 },
     Barrier { rounds: u64, warmup: u64 },
     OneSided { verb: Verb, size: usize, operations: u64, warmup: u64, window: u64 },
 }
@@ -62,10 +62,13 @@ pub struct Rank<'a, P: Port> {
 /// Does this rank's share of the work.
 pub fn run<P: Port>(work: &Work, rank: Rank<'_, P>) -> Result<Sample, MeasureError> {
     let size = match work {
-        Work::PingPong { size, .. } | Work::OneWay { size, .. } => *size,
+        Work::PingPong { size, .. }
+        | Work::OneWay { size, .. }
+        | Work::AllToAll { size, .. }
+        | Work::Matching(matching::Deep { size, .. }) => *size,
         // An atomic compares with what lies behind its operand.
         Work::OneSided { size, .. } => *size * 2,
-        Work::Matching(_) | Work::AllToAll { .. } | Work::Barrier { .. } => 8,
+        Work::Barrier { .. } => 0,
     };
     let pump = &mut Pump::new(rank, size);
     let sample = match *work {
@@ -76,8 +79,8 @@ pub fn run<P: Port>(work: &Work, rank: Rank<'_, P>) -> Result<Sample, MeasureErr
             rate::one_way(pump, size, messages, warmup, window)
         }
         Work::Matching(deep) => matching::matching(pump, deep),
-        Work::AllToAll { messages, warmup, window } => {
-            pairs::all_to_all(pump, messages, warmup, window)
+        Work::AllToAll { size, messages, warmup, window } => {
+            pairs::all_to_all(pump, size, messages, warmup, window)
         }
         Work::OneSided { verb, size, operations, warmup, window } => {
             one_sided::reach(pump, verb, size, operations, warmup, window)

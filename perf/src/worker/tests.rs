@@ -79,11 +79,11 @@ fn a_warmup_is_done_by_every_workload() {
             "matching",
             |warmup| {
                 let (queue, class) = (Queue::Posted, Class::Exact);
-                Work::Matching(Deep { depth: 5, rounds: 2, warmup, queue, class })
+                Work::Matching(Deep { size: 8, depth: 5, rounds: 2, warmup, queue, class })
             },
             7,
         ),
-        ("all-to-all", |warmup| Work::AllToAll { messages: 20, warmup, window: 8 }, 2),
+        ("all-to-all", |warmup| Work::AllToAll { size: 8, messages: 20, warmup, window: 8 }, 2),
         ("barrier", |warmup| Work::Barrier { rounds: 5, warmup }, 2),
         ("write", |warmup| one_sided(Verb::Write, warmup), 1),
         ("fetch-add", |warmup| one_sided(Verb::FetchAdd, warmup), 1),
@@ -97,4 +97,21 @@ fn a_warmup_is_done_by_every_workload() {
 
 fn one_sided(verb: Verb, warmup: u64) -> Work {
     Work::OneSided { verb, size: 8, operations: 20, warmup, window: 4 }
+}
+
+/// Handshakes have no bytes.
+#[test]
+fn messages_have_the_size_that_is_asked_for() {
+    let mut ranks = Ranks::open();
+    let all_to_all = |size| Work::AllToAll { size, messages: 20, warmup: 0, window: 8 };
+    let deep = |queue, size| {
+        let class = Class::FourMasks;
+        Work::Matching(Deep { size, depth: 20, rounds: 2, warmup: 0, queue, class })
+    };
+    for size in [0, 8, 1_000, 70_000] {
+        assert_eq!(ranks.sent_for(all_to_all(size)).1, 2 * 20 * size as u64, "{size}");
+        for queue in [Queue::Posted, Queue::Unexpected] {
+            assert_eq!(ranks.sent_for(deep(queue, size)).1, 2 * 20 * size as u64, "{queue:?}");
+        }
+    }
 }
