@@ -1,102 +1,31 @@
-//! How this process learns its rank, and how ranks find each other.
-//!
-//! Either rank 0 spawns the others, or two shells use `--listen` and
-//! `--connect`, or a launcher started them all and says so in the environment;
-//! then they meet at rank 0's TCP address: `--connect`, or a port of this host
-//! derived from the job's name.
+//! How ranks that rank 0 did not start find each other: at its TCP address, which `--listen` and
+//! `--connect` name, or the [launcher](crate::launcher).
 
 use crate::link::{Link, LinkError};
 use serde::{Deserialize, Serialize};
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::net::{TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 /// How long ranks look for each other.
 const MEET_MAX: Duration = Duration::from_secs(60);
 const HELLO_MAX: Duration = Duration::from_secs(5);
+const HINT: &str = " (ranks on several hosts: --connect HOST:PORT, an address of rank 0's host)";
 const GREETING: &str = concat!("kestrel-perf ", env!("CARGO_PKG_VERSION"));
-
-/// The environments of launchers: rank, size, and what they are.
-const LAUNCHERS: [(&str, &str, &str); 5] = [
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "Open MPI's environment"),
-    ("PMI_RANK", "PMI_SIZE", "the environment of PMI"),
-    ("PMIX_RANK", "OMPI_UNIVERSE_SIZE", "the environment of PMIx"),
-    ("PMIX_RANK", "SLURM_NTASKS", "the environment of PMIx under Slurm"),
-    ("SLURM_PROCID", "SLURM_NTASKS", "Slurm's environment"),
-];
-
-/// What names the job, the same in all its ranks on a host.
-const JOB_NAMES: [&str; 5] = [
-    "PMIX_NAMESPACE",
-    "OMPI_MCA_ess_base_jobid",
-    "OMPI_MCA_orte_ess_jobid",
-    "PMI_JOBID",
-    "SLURM_JOB_ID",
-];
 
 #[derive(Debug, thiserror::Error)]
 pub enum BootstrapError {
-    #[error("{variable}={value:?} is not a number")]
-    NotANumber { variable: &'static str, value: String },
-    #[error("the launcher says rank {rank} of {size}")]
-    BadRank { rank: usize, size: usize },
     #[error("cannot listen at {address}: {source}")]
     Listen { address: String, source: std::io::Error },
     #[error("no address for {address}: {source}")]
     Resolve { address: String, source: std::io::Error },
-    #[error("nobody answers at {address} ({last}); is rank 0 listening there?")]
+    #[error("nobody answers at {address} ({last}); is rank 0 listening there?{HINT}")]
     Connect { address: String, last: std::io::Error },
-    #[error("only {present} of {size} ranks came within {} s", MEET_MAX.as_secs())]
+    #[error("only {present} of {size} ranks came within {} s{HINT}", MEET_MAX.as_secs())]
     Missing { present: usize, size: usize },
     #[error(transparent)]
     Link(#[from] LinkError),
     #[error("rank 0 is {0:?}, and this is {GREETING}")]
     Version(String),
-}
-
-/// Who this process is, by the launcher's word.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Launched {
-    pub rank: usize,
-    pub size: usize,
-    pub by: &'static str,
-}
-
-/// Reads the launcher's environment; nothing if there is none, or one rank only.
-pub fn launched(
-    variable: impl Fn(&str) -> Option<String>,
-) -> Result<Option<Launched>, BootstrapError> {
-    for (rank_name, size_name, by) in LAUNCHERS {
-        let (Some(rank), Some(size)) = (variable(rank_name), variable(size_name)) else {
-            continue;
-        };
-        let number = |variable, value: String| {
-            value.parse::<usize>().map_err(|_| BootstrapError::NotANumber { variable, value })
-        };
-        let (rank, size) = (number(rank_name, rank)?, number(size_name, size)?);
-        if size == 1 {
-            return Ok(None);
-        }
-        if rank >= size {
-            return Err(BootstrapError::BadRank { rank, size });
-        }
-        return Ok(Some(Launched { rank, size, by }));
-    }
-    Ok(None)
-}
-
-/// Where rank 0 of this job listens if nobody says: this host, and a port made
-/// of the job's name, or of the launcher's process where it has none.
-pub fn default_address(variable: impl Fn(&str) -> Option<String>) -> String {
-    let mut hasher = DefaultHasher::new();
-    let named: Vec<String> = JOB_NAMES.iter().filter_map(|name| variable(name)).collect();
-    if named.is_empty() {
-        std::os::unix::process::parent_id().hash(&mut hasher);
-    } else {
-        named.hash(&mut hasher);
-        variable("SLURM_STEP_ID").hash(&mut hasher);
-    }
-    format!("127.0.0.1:{}", 20_000 + hasher.finish() % 12_000)
 }
 
 #[derive(Serialize, Deserialize)]
@@ -144,17 +73,11 @@ fn admit(stream: TcpStream, links: &mut [Option<Link>]) {
 
 /// Another rank: finds rank 0.
 pub fn call(address: &str, rank: usize) -> Result<Link, BootstrapError> {
+    let resolve = |source| BootstrapError::Resolve { address: address.to_owned(), source };
+    let places: Vec<SocketAddr> = address.to_socket_addrs().map_err(resolve)?.collect();
     let began = Instant::now();
-    let resolved = address
-        .to_socket_addrs()
-        .map_err(|source| BootstrapError::Resolve { address: address.to_owned(), source })?
-        .next()
-        .ok_or_else(|| BootstrapError::Resolve {
-            address: address.to_owned(),
-            source: std::io::ErrorKind::AddrNotAvailable.into(),
-        })?;
     let stream = loop {
-        match TcpStream::connect_timeout(&resolved, HELLO_MAX) {
+        match connect_any(&places) {
             Ok(stream) => break stream,
             Err(_) if began.elapsed() < MEET_MAX => std::thread::sleep(Duration::from_millis(20)),
             Err(last) => {
@@ -170,41 +93,21 @@ pub fn call(address: &str, rank: usize) -> Result<Link, BootstrapError> {
     if greeting == GREETING { Ok(link) } else { Err(BootstrapError::Version(greeting)) }
 }
 
+/// A name may have several addresses, not all of which rank 0 listens at.
+fn connect_any(places: &[SocketAddr]) -> std::io::Result<TcpStream> {
+    let mut last = std::io::ErrorKind::AddrNotAvailable.into();
+    for place in places {
+        match TcpStream::connect_timeout(place, HELLO_MAX) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn environment(pairs: &'static [(&str, &str)]) -> impl Fn(&str) -> Option<String> {
-        |name| pairs.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
-    }
-
-    #[test]
-    fn launchers_are_recognised() {
-        let ompi = environment(&[
-            ("OMPI_COMM_WORLD_RANK", "1"),
-            ("OMPI_COMM_WORLD_SIZE", "4"),
-            ("PMIX_RANK", "1"),
-        ]);
-        let found = launched(ompi).expect("numbers").expect("a launcher");
-        assert_eq!((found.rank, found.size), (1, 4));
-        let slurm = environment(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "2")]);
-        assert_eq!(
-            launched(slurm).expect("numbers").expect("a launcher").by,
-            "Slurm's environment"
-        );
-        let alone = environment(&[("SLURM_PROCID", "0"), ("SLURM_NTASKS", "1")]);
-        assert_eq!(launched(alone).expect("numbers"), None);
-        assert_eq!(launched(environment(&[])).expect("nothing"), None);
-        assert!(launched(environment(&[("PMI_RANK", "x"), ("PMI_SIZE", "2")])).is_err());
-        assert!(launched(environment(&[("PMI_RANK", "2"), ("PMI_SIZE", "2")])).is_err());
-    }
-
-    #[test]
-    fn the_default_port_is_the_same_in_one_job_and_another_elsewhere() {
-        let one = || environment(&[("SLURM_JOB_ID", "7")]);
-        assert_eq!(default_address(one()), default_address(one()));
-        assert_ne!(default_address(one()), default_address(environment(&[("SLURM_JOB_ID", "8")])));
-    }
 
     #[test]
     fn ranks_meet_and_strangers_do_not_matter() {
@@ -212,7 +115,7 @@ mod tests {
         let gathering = std::thread::spawn(|| gather(address, 3));
         std::thread::sleep(Duration::from_millis(50));
         drop(TcpStream::connect(address));
-        let second = std::thread::spawn(|| call(address, 2));
+        let second = std::thread::spawn(|| call("localhost:29475", 2));
         call(address, 1).expect("rank 1 comes in");
         second.join().expect("no panic").expect("rank 2 comes in");
         assert_eq!(gathering.join().expect("no panic").expect("all came").len(), 2);

@@ -1,6 +1,6 @@
 //! kestrel-perf: microbenchmarks of kestrel beside the physical floor.
 //!
-//! In reading order: [`cli`] what is asked; [`roles`] and [`bootstrap`] who we
+//! In reading order: [`cli`] what is asked; [`roles`], [`launcher`] and [`bootstrap`] who we
 //! are; [`worker`] what every rank does; [`session`] what rank 0 directs;
 //! [`parts`] which measurements; [`measure`], [`contexts`], [`peeks`] the workloads; [`floor`] what they are compared with; [`peer`]
 //! and [`compare`] whom; [`report`], [`table`], [`html`] what comes out. What
@@ -19,6 +19,7 @@ mod door;
 mod fabric;
 mod floor;
 mod html;
+mod launcher;
 mod link;
 mod machine;
 mod measure;

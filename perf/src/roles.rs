@@ -1,8 +1,9 @@
 //! Who this process is in the run: rank 0, which leads, or another, which serves.
 
-use crate::bootstrap::{self, BootstrapError, Launched};
+use crate::bootstrap::{self, BootstrapError};
 use crate::cli::Flags;
 use crate::cores;
+use crate::launcher::{self, Launched, LauncherError, Meeting};
 use crate::link::{Link, LinkError};
 use crate::worker::Worker;
 use std::os::fd::AsFd;
@@ -20,6 +21,8 @@ const END_MAX: Duration = Duration::from_secs(3);
 pub enum RoleError {
     #[error(transparent)]
     Bootstrap(#[from] BootstrapError),
+    #[error(transparent)]
+    Launcher(#[from] LauncherError),
     #[error(transparent)]
     Link(#[from] LinkError),
     #[error("{0}")]
@@ -74,10 +77,13 @@ pub fn take(flags: &Flags, ranks_wanted: usize) -> Result<Role, RoleError> {
         return Ok(Role::Leader(Leader { links, cores, how, children: Vec::new() }));
     }
     let variable = |name: &str| std::env::var(name).ok();
-    match (bootstrap::launched(variable)?, &flags.connect) {
+    match (launcher::launched(variable)?, &flags.connect) {
         (Some(launched), connect) => {
-            let address = connect.clone().unwrap_or_else(|| bootstrap::default_address(variable));
-            take_launched(&launched, &address, cores)
+            let meeting = match connect {
+                Some(address) => Meeting { listen: address.clone(), call: address.clone() },
+                None => launched.meeting(variable)?,
+            };
+            take_launched(&launched, &meeting, cores)
         }
         (None, Some(address)) => {
             eprintln!("kestrel-perf: rank 1, calling {address}");
@@ -90,29 +96,29 @@ pub fn take(flags: &Flags, ranks_wanted: usize) -> Result<Role, RoleError> {
     }
 }
 
-fn take_launched(launched: &Launched, address: &str, cores: Vec<usize>) -> Result<Role, RoleError> {
-    let Launched { rank, size, by } = *launched;
+fn take_launched(
+    launched: &Launched,
+    meeting: &Meeting,
+    cores: Vec<usize>,
+) -> Result<Role, RoleError> {
+    let Launched { rank, size, seat, by, .. } = *launched;
     // A launcher that binds its ranks leaves each its own cores: the first is ours then.
-    let local = if cores.len() == 1 { 0 } else { rank };
-    cores::pin(local, &cores);
+    cores::pin(if cores.len() == 1 { 0 } else { seat }, &cores);
     if rank > 0 {
-        Worker::new(rank, rank).serve(bootstrap::call(address, rank)?)?;
+        Worker::new(rank, seat).serve(bootstrap::call(&meeting.call, rank)?)?;
         return Ok(Role::Served);
     }
-    let how = format!("{size} ranks by {by}, through rank 0's address {address}");
+    let how = format!("{size} ranks by {by}, which meet at {}", meeting.call);
     eprintln!("kestrel-perf: {how}");
-    Ok(Role::Leader(Leader {
-        links: bootstrap::gather(address, size)?,
-        cores,
-        how,
-        children: Vec::new(),
-    }))
+    let links = bootstrap::gather(&meeting.listen, size)?;
+    Ok(Role::Leader(Leader { links, cores, how, children: Vec::new() }))
 }
 
 /// Starts ranks 1 to `count - 1` as children.
 fn spawn(cores: Vec<usize>, count: usize) -> Result<Leader, RoleError> {
     let list = cores.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
     let how = format!("{count} processes of its own");
+    eprintln!("kestrel-perf: {how}");
     let mut leader = Leader { links: Vec::new(), cores, how, children: Vec::new() };
     for rank in 1..count {
         let failed = |source| RoleError::Spawn { rank, source };

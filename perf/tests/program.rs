@@ -220,6 +220,56 @@ fn ranks_of_a_launcher_find_each_other() {
     }
 }
 
+/// As srun has them start on two hosts, both of which are this one here.
+#[test]
+fn ranks_of_a_step_over_hosts_meet_on_its_first() {
+    let job = std::process::id().to_string();
+    let rank = |rank: &str| {
+        let mut command = command("latency --size 8 --iterations 20");
+        let step = [
+            ("SLURM_JOB_ID", job.as_str()),
+            ("SLURM_PROCID", rank),
+            ("SLURM_STEP_ID", "0"),
+            ("SLURM_STEP_NUM_TASKS", "2"),
+            ("SLURM_STEP_NUM_NODES", "2"),
+            ("SLURM_STEP_NODELIST", "localhost,other[1-2]"),
+        ];
+        command.envs(step).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.spawn().expect("the program starts")
+    };
+    let mut second = rank("1");
+    let first = rank("0").wait_with_output().expect("rank 0 ends");
+    assert!(first.status.success(), "{}", error_of(&first));
+    assert!(error_of(&first).contains("2 ranks by Slurm's environment, which meet at localhost:"));
+    assert!(second.wait().expect("rank 1 ends").success());
+}
+
+#[test]
+fn a_launcher_that_says_too_little_is_told_what_is_missing() {
+    let with = |pairs: &[(&'static str, &'static str)]| {
+        command("rate").envs(pairs.iter().copied()).output().expect("the program starts")
+    };
+    for (pairs, words) in [
+        ([("PMIX_RANK", "0"), ("OMPI_UNIVERSE_SIZE", "2"), ("", "")], "PMIX_SIZE"),
+        ([("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("MPI_LOCALNRANKS", "1")], "--connect HOST:PORT"),
+    ] {
+        let pairs: Vec<_> = pairs.into_iter().filter(|(name, _)| !name.is_empty()).collect();
+        let output = with(&pairs);
+        assert_eq!(output.status.code(), Some(1), "{pairs:?}");
+        assert!(error_of(&output).contains(words), "{}", error_of(&output));
+    }
+}
+
+/// It has the rank and the size of its job, and nobody else comes.
+#[test]
+fn a_batch_script_measures_by_itself() {
+    let mut command = command("latency --size 8 --iterations 20");
+    command.envs([("SLURM_JOB_ID", "1"), ("SLURM_PROCID", "0"), ("SLURM_NTASKS", "2")]);
+    let output = command.output().expect("the program starts");
+    assert!(output.status.success(), "{}", error_of(&output));
+    assert!(error_of(&output).contains("2 processes of its own"), "{}", error_of(&output));
+}
+
 /// The names of the threads that a process has now.
 fn threads_of(process: u32) -> Vec<String> {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
