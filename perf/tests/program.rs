@@ -220,6 +220,23 @@ fn ranks_of_a_launcher_find_each_other() {
     }
 }
 
+#[test]
+fn two_shells_meet_by_an_address() {
+    // Nobody else's: ports of launchers' jobs are above 20000, those that systems choose above 32767.
+    let address = format!("127.0.0.1:{}", 10_000 + std::process::id() % 7_000);
+    let json = scratch("two-shells.json");
+    let job = "latency --size 8 --iterations 20";
+    let mut first = command(&format!("{job} --listen {address} --json {}", json.display()));
+    let first = first.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+    let second = run(&format!("--connect {address}"));
+    let first = first.wait_with_output().expect("rank 0 ends");
+    assert!(first.status.success() && second.status.success(), "{first:?} {second:?}");
+    let table = String::from_utf8_lossy(&first.stdout).into_owned();
+    assert!(table.contains(&format!("two shells, --listen {address}")), "{table}");
+    assert!(second.stdout.is_empty(), "rank 0 alone reports");
+    std::fs::remove_file(json).expect("rank 0 wrote it");
+}
+
 /// As srun has them start on two hosts, both of which are this one here.
 #[test]
 fn ranks_of_a_step_over_hosts_meet_on_its_first() {
