@@ -6,8 +6,51 @@
 //! [`discovery`] says what there is, [`settings`] what the environment asks for,
 //! [`objects`] opens domains and endpoints, [`address_vectors`] what they share with other
 //! processes. [`composite`] puts two transports behind
-//! one endpoint: shared memory, and RDMA ([`rdma`]). Everything else is re-exported
-//! from [`kestrel_core`], over those two.
+//! one endpoint: shared memory, and RDMA ([`rdma`]). What their calls take and return is
+//! re-exported from [`kestrel_core`], so that a program needs this crate alone.
+//!
+//! # Memory that peers reach
+//!
+//! Peers write and read registered memory by themselves, and with automatic progress
+//! the program need not call anything meanwhile. Here an endpoint is its own peer:
+//!
+//! ```
+//! use std::{sync::Arc, time::Duration};
+//! use kestrel::{
+//!     AddressVector, CompletionQueue, Entry, Flags, Hints, MemoryRange, MemoryRegionAttributes,
+//!     Progress, ProgressMode,
+//! };
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let hints = Hints::new().caps(Flags::RMA).data_progress(Progress::Auto);
+//! let info = kestrel::discover(Some(&hints))?.remove(0);
+//! let domain = kestrel::open_domain(&info)?;
+//! assert_ne!(domain.options().progress, ProgressMode::Manual);
+//! let endpoint = kestrel::open_endpoint(&domain, &info)?;
+//! let queue = CompletionQueue::open(&domain, 0)?;
+//! let peers = Arc::new(AddressVector::open(Default::default())?);
+//! endpoint.bind_completion_queue(&queue, Flags::TRANSMIT | Flags::RECV)?;
+//! endpoint.bind_address_vector(&peers)?;
+//! endpoint.enable()?;
+//! let me = peers.insert_one(endpoint.address())?;
+//!
+//! let mut memory = [0_u8; 4096];
+//! let place = memory.as_mut_ptr();
+//! let attributes = MemoryRegionAttributes {
+//!     ranges: &[MemoryRange { address: place as u64, len: memory.len() as u64 }],
+//!     access: Flags::REMOTE_READ | Flags::REMOTE_WRITE,
+//!     ..Default::default()
+//! };
+//! // SAFETY: the memory lives until the region is closed below, and nothing refers to it meanwhile.
+//! let region = unsafe { domain.register_memory(&attributes)? };
+//! endpoint.write(b"hello".to_vec(), me, region.base() + 8, region.key(), 1)?;
+//! let mut entries = [Entry::default()];
+//! queue.read_blocking(&mut entries, Some(Duration::from_secs(5)))?;
+//! domain.close_memory(&region)?;
+//! assert_eq!(&memory[8..13], b"hello");
+//! # Ok(())
+//! # }
+//! ```
 
 #![deny(unsafe_code)]
 
@@ -19,22 +62,70 @@ pub mod rdma;
 pub mod settings;
 
 pub use discovery::{DiscoveryError, discover, discover_at};
-pub use kestrel_core::{
-    address::Address,
-    address_vector::{AddressVector, AddressVectorAttributes, FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC},
-    completion_queue::{Entry, ErrorEntry, ReadError},
-    connection::ConnectionError,
-    endpoint::{OptionName, PostError},
-    error::{Errno, HasErrno},
-    event_queue::{EventQueue, EventQueueAttributes},
-    flags::Flags,
-    info::{Hints, Info},
-    memory::{Piece, Pieces},
-    operation::{ReceivePost, SendPost},
-    socket_endpoint::{Readiness, SocketError},
-};
 pub use objects::{
-    CompletionQueue, Counter, Domain, Endpoint, PassiveEndpoint, Provider, ScalableEndpoint,
-    SharedReceive, SharedTransmit, SocketEndpoint, open_domain, open_endpoint,
-    open_passive_endpoint, open_scalable_endpoint, open_socket, traffic,
+    CompletionQueue, ConnectionRequest, Counter, Domain, Endpoint, Group, PassiveEndpoint,
+    Provider, ScalableEndpoint, SharedReceive, SharedTransmit, SocketEndpoint, Threshold, Work,
+    open_domain, open_endpoint, open_passive_endpoint, open_scalable_endpoint, open_socket,
+    traffic,
+};
+
+// Addresses, and what is looked for.
+pub use kestrel_core::{
+    address::{Address, AddressError, AddressFormat},
+    address_vector::{
+        AddressVector, AddressVectorAttributes, AddressVectorError, AddressVectorFlags,
+        FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, FiAddr, fi_rx_addr,
+    },
+    flags::Flags,
+    info::{
+        AddressVectorKind, ApiVersion, CompletionFormat, CompletionOrder, DomainAttributes,
+        DomainHints, EndpointAttributes, EndpointHints, EndpointType, FabricAttributes,
+        FabricHints, Hints, Info, MemoryRegionMode, MessageOrder, Mode, Progress,
+        ReceiveAttributes, ReceiveHints, Rejection, ResourceManagement, SHARED_CONTEXT, Threading,
+        TransmitAttributes, TransmitHints,
+    },
+};
+
+// How objects are opened.
+pub use kestrel_core::{
+    completion_queue::store::Sharing,
+    config::{
+        CmaPolicy, Config, ConfigError, ConnectBy, CoreSet, LaneChunks, PARAMETERS, Parameter,
+        TransportChoice,
+    },
+    domain::{DomainOptions, ProgressMode},
+    endpoint::{DefaultFlags, EndpointOptions, OptionName},
+    event_queue::{EventQueue, EventQueueAttributes},
+    memory_region::{
+        KEY_NOTAVAIL, MemoryRange, MemoryRegion, MemoryRegionAttributes, audience::Audience,
+    },
+    scalable_endpoint::{CONTEXTS_MAX, ContextCounts},
+    socket_endpoint::{Readiness, SocketKind},
+};
+
+// Operations, and what they leave.
+pub use kestrel_core::{
+    completion_queue::{Entry, ErrorEntry},
+    event_queue::{ErrorEvent, Event, EventRead},
+    memory::{Piece, Pieces},
+    one_sided::{AtomicPost, RMA_IOV_LIMIT, RemoteSegment, RmaPost},
+    operation::{IOV_LIMIT, ReceivePost, SendPost},
+    protocol::atomic::{AtomicCall, AtomicOperation, Datatype, Form},
+    socket_endpoint::Received,
+    triggered::Change,
+};
+
+// What goes wrong.
+pub use kestrel_core::{
+    bind_count::BindError,
+    completion_counter::WaitError,
+    completion_queue::ReadError,
+    connection::ConnectionError,
+    domain::OpenError,
+    endpoint::{EndpointError, GroupError, PostError, message::Refused},
+    error::{Errno, HasErrno},
+    event_queue::EventQueueError,
+    memory_region::MemoryRegionError,
+    socket_endpoint::SocketError,
+    transport::Unreachable,
 };

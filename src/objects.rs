@@ -41,7 +41,15 @@ pub type SharedReceive = kestrel_core::shared_context::receive::SharedReceive<Pr
 pub type CompletionQueue = kestrel_core::completion_queue::CompletionQueue<Provider>;
 /// A counter; see [`kestrel_core::completion_counter::CompletionCounter`].
 pub type Counter = kestrel_core::completion_counter::CompletionCounter<Provider>;
-
+/// A multicast group that an endpoint has joined; see [`kestrel_core::endpoint::Group`].
+pub type Group = kestrel_core::endpoint::Group<Provider>;
+/// What a passive endpoint was asked for; see
+/// [`kestrel_core::connection::request::ConnectionRequest`].
+pub type ConnectionRequest = kestrel_core::connection::request::ConnectionRequest<Provider>;
+/// What triggers an operation; see [`kestrel_core::triggered::Threshold`].
+pub type Threshold = kestrel_core::triggered::Threshold<Provider>;
+/// Deferred work; see [`kestrel_core::triggered::Work`].
+pub type Work = kestrel_core::triggered::Work<Provider>;
 /// A socket endpoint; see [`kestrel_core::socket_endpoint::SocketEndpoint`].
 pub type SocketEndpoint = kestrel_core::socket_endpoint::SocketEndpoint<Provider>;
 

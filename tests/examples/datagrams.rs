@@ -18,10 +18,10 @@ use std::{
 };
 
 use kestrel::{
-    Address, AddressVector, AddressVectorAttributes, CompletionQueue, Endpoint, Entry, EventQueue,
-    EventQueueAttributes, FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, Flags, Hints, ReadError,
+    Address, AddressVector, AddressVectorAttributes, CompletionQueue, Endpoint, EndpointType,
+    Entry, EventQueue, EventQueueAttributes, FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, Flags, Hints,
+    ReadError,
 };
-use kestrel_core::info::EndpointType;
 use kestrel_tests::{bed::pattern, hints::with_class};
 use tracing_subscriber::filter::LevelFilter;
 
