@@ -132,6 +132,9 @@ pub struct Flags {
     /// Messages in flight, and receives posted ahead
     #[arg(long, global = true, value_parser = clap::value_parser!(u64).range(1..=65_536))]
     pub window: Option<u64>,
+    /// Write each buffer before it is sent and read it after it was received, within the time
+    #[arg(long, global = true)]
+    pub touch: bool,
     /// Queue depths of `matching` and `peeks`
     #[arg(long, global = true, value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=4_194_304))]
     pub depth: Vec<u64>,
@@ -222,6 +225,10 @@ impl Options {
 
     pub fn warmup(&self, default: u64) -> u64 {
         self.flags.warmup.unwrap_or(default)
+    }
+
+    pub fn touch(&self) -> bool {
+        self.flags.touch
     }
 
     pub fn window(&self, default: u64) -> u64 {

@@ -300,7 +300,8 @@ fn rdma_devices(session: &Session) -> Finding {
 /// Sends the other rank a few messages, and sees which way they went.
 fn transport_to_peer(session: &mut Session) -> Finding {
     const WHAT: &str = "this peer";
-    let work = Work::PingPong { size: 8, iterations: 10, warmup: 0, each_timed: false };
+    let (each_timed, touch) = (false, false);
+    let work = Work::PingPong { size: 8, iterations: 10, warmup: 0, each_timed, touch };
     if let Err(error) = session.open(2).and_then(|()| session.work(&work)) {
         return finding(Mark::Bad, WHAT, error.to_string(), "");
     }

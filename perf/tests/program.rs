@@ -221,11 +221,25 @@ fn ranks_of_a_launcher_find_each_other() {
 }
 
 #[test]
+fn buffers_are_touched_where_that_is_asked_for() {
+    let (found, report, _) = report_of("bandwidth --size 8K,64K --iterations 20 --touch");
+    assert!(found.contains("buffers written before and read after"), "{found}");
+    let section = &report["sections"][0];
+    let rows = section["rows"].as_array().expect("rows");
+    assert!(rows.iter().all(|row| row["ns"].as_f64() > Some(0.0)), "{report}");
+    // What is compared with writes and reads nothing.
+    assert!(rows.iter().all(|row| row["ratio"].is_null()), "{report}");
+    let (found, report, _) = report_of("latency --size 8,64K --iterations 20 --touch");
+    assert!(found.contains("buffers written before and read after"), "{found}");
+    assert_eq!(report["sections"][0]["rows"].as_array().map(Vec::len), Some(2), "{report}");
+}
+
+#[test]
 fn two_shells_meet_by_an_address() {
     // Nobody else's: ports of launchers' jobs are above 20000, those that systems choose above 32767.
     let address = format!("127.0.0.1:{}", 10_000 + std::process::id() % 7_000);
     let json = scratch("two-shells.json");
-    let job = "latency --size 8 --iterations 20";
+    let job = "latency --size 64 --iterations 20";
     let mut first = command(&format!("{job} --listen {address} --json {}", json.display()));
     let first = first.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
     let second = run(&format!("--connect {address}"));
@@ -242,7 +256,7 @@ fn two_shells_meet_by_an_address() {
 fn ranks_of_a_step_over_hosts_meet_on_its_first() {
     let job = std::process::id().to_string();
     let rank = |rank: &str| {
-        let mut command = command("latency --size 8 --iterations 20");
+        let mut command = command("latency --size 64 --iterations 20");
         let step = [
             ("SLURM_JOB_ID", job.as_str()),
             ("SLURM_PROCID", rank),
@@ -280,7 +294,7 @@ fn a_launcher_that_says_too_little_is_told_what_is_missing() {
 /// It has the rank and the size of its job, and nobody else comes.
 #[test]
 fn a_batch_script_measures_by_itself() {
-    let mut command = command("latency --size 8 --iterations 20");
+    let mut command = command("latency --size 64 --iterations 20");
     command.envs([("SLURM_JOB_ID", "1"), ("SLURM_PROCID", "0"), ("SLURM_NTASKS", "2")]);
     let output = command.output().expect("the program starts");
     assert!(output.status.success(), "{}", error_of(&output));

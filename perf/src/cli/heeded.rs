@@ -22,7 +22,7 @@ impl Heeded {
 const EIGHT_BYTES: &str = "its messages have 8 bytes";
 const TIMED: &str = "its rounds take a given time, after one that connects";
 
-const FLAGS: [Heeded; 14] = [
+const FLAGS: [Heeded; 15] = [
     Heeded {
         flag: "size",
         by: "latency bandwidth rate matching pairs rma floor compare",
@@ -46,6 +46,11 @@ const FLAGS: [Heeded; 14] = [
         flag: "window",
         by: "bandwidth rate pairs rma atomics compare",
         but: &[("latency", "one message is under way at a time")],
+    },
+    Heeded {
+        flag: "touch",
+        by: "latency bandwidth",
+        but: &[("compare", "others would have to do as much")],
     },
     Heeded { flag: "depth", by: "matching peeks", but: &[] },
     Heeded { flag: "processes", by: "pairs", but: &[] },

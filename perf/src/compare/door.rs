@@ -62,7 +62,7 @@ fn half_round_trip(
     let usual = if small { 2_000 } else { iterations_for(size).div_ceil(8) };
     let iterations = session.options.iterations(usual);
     let warmup = session.options.warmup(iterations / 10 + 2);
-    let work = Work::PingPong { size, iterations, warmup, each_timed: false };
+    let work = Work::PingPong { size, iterations, warmup, each_timed: false, touch: false };
     let rounds = if small { ROUNDS } else { ROUNDS_LARGE };
     let floor = floor_of(session, Pattern::PingPong, size)?;
     let series = contest.rounds(session, &work, &floor, rounds, findings)?;

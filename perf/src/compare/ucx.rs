@@ -71,7 +71,7 @@ fn measure(session: &mut Session, sizes: &[usize], section: &mut Section) -> Res
         let usual = if size < 1024 { 2_000 } else { iterations_for(size).div_ceil(8) };
         let iterations = session.options.iterations(usual);
         let warmup = session.options.warmup(iterations / 10 + 2);
-        let work = Work::PingPong { size, iterations, warmup, each_timed: false };
+        let work = Work::PingPong { size, iterations, warmup, each_timed: false, touch: false };
         let floor = floor_of(session, Pattern::PingPong, size)?;
         let series = rounds(session, &work, &floor, |session| session.peer_latency_ns(size))?;
         if size == SMALL_BYTES

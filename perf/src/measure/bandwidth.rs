@@ -1,6 +1,7 @@
 //! Large messages, streaming and in ping-pong, beside the best pipelined copy
 //! of the grid.
 
+use super::touch::{self, TOUCHED};
 use super::{Sample, Work, rate};
 use crate::floor::{Pattern, Plan, Task, grid};
 use crate::report::{Aim, Row, Section};
@@ -35,6 +36,9 @@ pub fn job(session: &mut Session) -> Result<Section, SessionError> {
         Section::new("bandwidth", "Bandwidth: tagged, beside the best pipelined copy");
     let sizes: Vec<usize> =
         session.options.sizes(&(10..=22).map(|power| 1 << power).collect::<Vec<_>>());
+    if session.options.touch() {
+        section.title += TOUCHED;
+    }
     session.bar.begin("bandwidth", 2 * sizes.len() as u64);
     for pattern in [Pattern::Stream, Pattern::PingPong] {
         let mut previous: Option<(usize, f64)> = None;
@@ -71,17 +75,20 @@ pub fn job(session: &mut Session) -> Result<Section, SessionError> {
 
 fn one_size(session: &mut Session, pattern: Pattern, size: usize) -> Result<Row, SessionError> {
     let messages = session.options.iterations(messages_for(size, 1_000));
-    let window = session.options.window(WINDOW);
+    let (window, touch) = (session.options.window(WINDOW), session.options.touch());
     let work = match pattern {
+        Pattern::Stream if touch => touch::stream(session, size, messages, window),
         Pattern::Stream => rate::stream(session, size, messages, window),
         Pattern::PingPong => Work::PingPong {
             size,
             iterations: messages.div_ceil(2),
             warmup: session.options.warmup(messages / 16 + 2),
             each_timed: false,
+            touch,
         },
     };
-    let best = best_plan(session, pattern, size)?;
+    // No copy of the grid writes its source, or reads what it has copied.
+    let best = if touch { None } else { best_plan(session, pattern, size)? };
     let (mut ours, mut floors, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     let began = Instant::now();
     for round in 0..ROUNDS {

@@ -2,6 +2,7 @@
 //! of one cache line.
 
 use super::pump::Pump;
+use super::touch::TOUCHED;
 use super::{MeasureError, Sample, Work};
 use crate::clock;
 use crate::floor::Task;
@@ -31,6 +32,7 @@ pub fn ping_pong<P: Port>(
     iterations: u64,
     warmup: u64,
     each_timed: bool,
+    touch: bool,
 ) -> Result<Sample, MeasureError> {
     pump.doing("ping-pong");
     let other = 1 - pump.rank();
@@ -46,6 +48,9 @@ pub fn ping_pong<P: Port>(
         }
         let began = if each_timed { clock::ticks() } else { 0 };
         if first {
+            if touch {
+                pump.write(size, 0, i);
+            }
             pump.send(other, size, TAG)?;
             // Posted behind the send, as whoever waits for an answer does: on its way to a peer and back
             // the answer needs longer. The first one was posted before.
@@ -53,8 +58,15 @@ pub fn ping_pong<P: Port>(
                 pump.receive(Some(other), size, TAG, 0)?;
             }
             pump.await_received(i + 1)?;
+            if touch {
+                pump.check(size, 0, Some(i))?;
+            }
         } else {
             pump.await_received(i + 1)?;
+            if touch {
+                pump.check(size, 0, Some(i))?;
+                pump.write(size, 0, i);
+            }
             pump.send(other, size, TAG)?;
             if i + 1 < total {
                 pump.receive(Some(other), size, TAG, 0)?;
@@ -95,7 +107,12 @@ pub fn job(session: &mut Session) -> Result<Section, SessionError> {
         4 << 20,
     ]);
     session.bar.begin("latency", sizes.len() as u64 + 4);
-    if sizes.contains(&HEADLINE_BYTES) {
+    let touch = session.options.touch();
+    if touch {
+        section.title += TOUCHED;
+    }
+    // The bounce has nothing to do with buffers.
+    if !touch && sizes.contains(&HEADLINE_BYTES) {
         section.rows.push(headline(session, &mut section.aims)?);
     }
     session.bar.advance(4);
@@ -103,10 +120,10 @@ pub fn job(session: &mut Session) -> Result<Section, SessionError> {
         let iterations = session.options.iterations(iterations_for(size));
         let warmup = session.options.warmup(iterations / 10 + 10);
         let work =
-            Work::PingPong { size, iterations: iterations.div_ceil(8), warmup, each_timed: false };
-        let plain = session.several(SAMPLES, &work)?;
+            |iterations, each_timed| Work::PingPong { size, iterations, warmup, each_timed, touch };
+        let plain = session.several(SAMPLES, &work(iterations.div_ceil(8), false))?;
         let ns = median(&plain);
-        let timed = session.work(&Work::PingPong { size, iterations, warmup, each_timed: true })?;
+        let timed = session.work(&work(iterations, true))?;
         section.rows.push(Row {
             size: Some(size as u64),
             ns: Some(ns),
@@ -127,6 +144,7 @@ fn headline(session: &mut Session, aims: &mut Vec<Aim>) -> Result<Row, SessionEr
         iterations,
         warmup: session.options.warmup(200),
         each_timed: false,
+        touch: false,
     };
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     let peer_every = session.peer.as_ref().map(|_| 20);

@@ -9,6 +9,7 @@ pub mod one_sided;
 pub mod pairs;
 mod pump;
 pub mod rate;
+mod touch;
 
 use crate::buffer::Buffer;
 use crate::port::{Port, PortError, Verb};
@@ -22,8 +23,8 @@ pub const MESSAGE_BYTES_MAX: usize = 1 << 30;
 /// What the ranks do together. A warm-up is as many operations before, which do not count.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Work {
-    PingPong { size: usize, iterations: u64, warmup: u64, each_timed: bool },
-    OneWay { size: usize, messages: u64, warmup: u64, window: u64 },
+    PingPong { size: usize, iterations: u64, warmup: u64, each_timed: bool, touch: bool },
+    OneWay { size: usize, messages: u64, warmup: u64, window: u64, touch: bool },
     Matching(matching::Deep),
     AllToAll { size: usize, messages: u64, warmup: u64, window: u64 },
     Barrier { rounds: u64, warmup: u64 },
@@ -47,6 +48,8 @@ pub enum MeasureError {
     Stalled { doing: &'static str },
     #[error("a completion came with context {context:#x}, which was never posted, while {doing}")]
     Stray { context: u64, doing: &'static str },
+    #[error("a message of {size} bytes is not what was written before it was sent")]
+    NotAsSent { size: usize },
 }
 
 /// One rank's means to take part.
@@ -62,6 +65,8 @@ pub struct Rank<'a, P: Port> {
 /// Does this rank's share of the work.
 pub fn run<P: Port>(work: &Work, rank: Rank<'_, P>) -> Result<Sample, MeasureError> {
     let size = match work {
+        // Each message under way has a buffer of its own then.
+        Work::OneWay { size, window, touch: true, .. } => *size * *window as usize,
         Work::PingPong { size, .. }
         | Work::OneWay { size, .. }
         | Work::AllToAll { size, .. }
@@ -72,11 +77,14 @@ pub fn run<P: Port>(work: &Work, rank: Rank<'_, P>) -> Result<Sample, MeasureErr
     };
     let pump = &mut Pump::new(rank, size);
     let sample = match *work {
-        Work::PingPong { size, iterations, warmup, each_timed } => {
-            latency::ping_pong(pump, size, iterations, warmup, each_timed)
+        Work::PingPong { size, iterations, warmup, each_timed, touch } => {
+            latency::ping_pong(pump, size, iterations, warmup, each_timed, touch)
         }
-        Work::OneWay { size, messages, warmup, window } => {
+        Work::OneWay { size, messages, warmup, window, touch: false } => {
             rate::one_way(pump, size, messages, warmup, window)
+        }
+        Work::OneWay { size, messages, warmup, window, touch: true } => {
+            touch::one_way(pump, size, messages, warmup, window)
         }
         Work::Matching(deep) => matching::matching(pump, deep),
         Work::AllToAll { size, messages, warmup, window } => {

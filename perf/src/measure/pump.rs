@@ -4,6 +4,7 @@
 use super::{MeasureError, Rank};
 use crate::buffer::Buffer;
 use crate::port::{Grant, Local, Outcome, Port, Verb};
+use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 /// With nothing completed for this long, the peer is taken for dead.
@@ -13,6 +14,10 @@ pub const STALL_MAX: Duration = Duration::from_secs(10);
 const SENT: u64 = 1;
 const RECEIVED: u64 = 2;
 const SIGNALLED: u64 = 3;
+
+/// With the number of a part of the buffers that is the operation's own: sent from, received into.
+const SENT_PART: u64 = 1 << 32;
+const RECEIVED_PART: u64 = 1 << 33;
 
 /// The tag of handshakes between phases; workloads use others.
 const TAG_PHASE: u64 = 0x7057;
@@ -29,6 +34,9 @@ pub struct Pump<'a, P: Port> {
     signals_posted: u64,
     /// Sends posted that will complete (injects do not).
     pub sends_posted: u64,
+    /// Parts that can be sent from, and those that a message has come into.
+    pub free: VecDeque<u64>,
+    pub landed: VecDeque<u64>,
     /// Empty polls since the last completion.
     idle: u32,
     idle_since: Option<Instant>,
@@ -53,6 +61,8 @@ impl<'a, P: Port> Pump<'a, P> {
             signalled: 0,
             signals_posted: 0,
             sends_posted: 0,
+            free: VecDeque::new(),
+            landed: VecDeque::new(),
             idle: 0,
             idle_since: None,
             doing: "measuring",
@@ -90,6 +100,14 @@ impl<'a, P: Port> Pump<'a, P> {
                 SENT => self.sent += 1,
                 RECEIVED => self.received += 1,
                 SIGNALLED => self.signalled += 1,
+                context if context & SENT_PART != 0 => {
+                    self.sent += 1;
+                    self.free.push_back(context ^ SENT_PART);
+                }
+                context if context & RECEIVED_PART != 0 => {
+                    self.received += 1;
+                    self.landed.push_back(context ^ RECEIVED_PART);
+                }
                 context => {
                     return Err(MeasureError::Stray { context, doing: self.doing });
                 }
@@ -115,6 +133,22 @@ impl<'a, P: Port> Pump<'a, P> {
         self.send_as(size <= self.inject_bytes_max, to, size, tag)
     }
 
+    /// As [`Self::send`], of a part of the buffer, which is free again once it is sent.
+    pub fn send_part(
+        &mut self,
+        to: usize,
+        size: usize,
+        tag: u64,
+        part: u64,
+    ) -> Result<(), MeasureError> {
+        let inject = size <= self.inject_bytes_max;
+        self.send_from(inject, to, (part as usize * size, size), tag, SENT_PART | part)?;
+        if inject {
+            self.free.push_back(part);
+        }
+        Ok(())
+    }
+
     #[inline(always)]
     fn send_as(
         &mut self,
@@ -123,15 +157,27 @@ impl<'a, P: Port> Pump<'a, P> {
         size: usize,
         tag: u64,
     ) -> Result<(), MeasureError> {
-        let (address, bytes) = (self.at.peers[to], self.at.outgoing.at(0));
+        self.send_from(inject, to, (0, size), tag, SENT)
+    }
+
+    #[inline(always)]
+    fn send_from(
+        &mut self,
+        inject: bool,
+        to: usize,
+        (offset, size): (usize, usize),
+        tag: u64,
+        context: u64,
+    ) -> Result<(), MeasureError> {
+        let (address, bytes) = (self.at.peers[to], self.at.outgoing.at(offset));
         loop {
-            // SAFETY: the outgoing buffer holds `size` bytes (`new`), lives as
-            // long as the side is used by this pump, and no workload writes it.
+            // SAFETY: the outgoing buffer holds the bytes (`new`), lives as long as the side
+            // is used by this pump, and no workload writes what is under way.
             let outcome = unsafe {
                 if inject {
                     self.at.side.inject(bytes, size, address, tag)?
                 } else {
-                    self.at.side.send(bytes, size, address, tag, SENT)?
+                    self.at.side.send(bytes, size, address, tag, context)?
                 }
             };
             if outcome == Outcome::Done {
@@ -151,24 +197,36 @@ impl<'a, P: Port> Pump<'a, P> {
         tag: u64,
         ignore: u64,
     ) -> Result<(), MeasureError> {
-        self.receive_counted(from, size, tag, ignore, RECEIVED)
+        self.receive_counted(from, (0, size), tag, ignore, RECEIVED)
+    }
+
+    /// As [`Self::receive`], into a part of the buffer.
+    pub fn receive_part(
+        &mut self,
+        from: usize,
+        size: usize,
+        tag: u64,
+        part: u64,
+    ) -> Result<(), MeasureError> {
+        let place = (part as usize * size, size);
+        self.receive_counted(Some(from), place, tag, 0, RECEIVED_PART | part)
     }
 
     #[inline(always)]
     fn receive_counted(
         &mut self,
         from: Option<usize>,
-        size: usize,
+        (offset, size): (usize, usize),
         tag: u64,
         ignore: u64,
         context: u64,
     ) -> Result<(), MeasureError> {
         let address = from.map(|rank| self.at.peers[rank]);
-        let bytes = self.at.incoming.at_mut(0);
+        let bytes = self.at.incoming.at_mut(offset);
         loop {
-            // SAFETY: the incoming buffer holds `size` bytes (`new`) and is
-            // replaced only when no receive is posted. Several receives share
-            // it: nobody looks at what arrives.
+            // SAFETY: the incoming buffer holds the bytes (`new`) and is
+            // replaced only when no receive is posted. Several receives may share
+            // them: nobody looks at what arrives then.
             let outcome =
                 unsafe { self.at.side.receive(bytes, size, address, tag, ignore, context)? };
             if outcome == Outcome::Done {
@@ -243,6 +301,37 @@ impl<'a, P: Port> Pump<'a, P> {
         Ok(())
     }
 
+    /// Writes `size` bytes of the outgoing buffer from `offset` on, all of them the number's last one.
+    /// They are not under way.
+    pub fn write(&mut self, size: usize, offset: usize, number: u64) {
+        assert!(offset + size <= self.at.outgoing.len());
+        // SAFETY: the bytes are the buffer's, and nothing else refers to them.
+        unsafe { self.at.outgoing.at_mut(offset).write_bytes(number as u8, size) };
+    }
+
+    /// Reads `size` bytes of the incoming buffer from `offset` on, where a message has come: they are
+    /// all the same, and those of that number, if it is known.
+    pub fn check(
+        &self,
+        size: usize,
+        offset: usize,
+        number: Option<u64>,
+    ) -> Result<(), MeasureError> {
+        assert!(offset + size <= self.at.incoming.len());
+        // SAFETY: the bytes are the buffer's, and no receive into them is posted any more.
+        let bytes = unsafe { std::slice::from_raw_parts(self.at.incoming.at(offset), size) };
+        let Some(&first) = bytes.first() else { return Ok(()) };
+        let (words, rest) = bytes.as_chunks::<8>();
+        let other = words.iter().fold(0, |other, word| {
+            other | (u64::from_ne_bytes(*word) ^ u64::from_ne_bytes([first; 8]))
+        });
+        let is_whole = other == 0 && rest.iter().all(|byte| *byte == first);
+        match is_whole && number.is_none_or(|number| first == number as u8) {
+            true => Ok(()),
+            false => Err(MeasureError::NotAsSent { size }),
+        }
+    }
+
     /// Tells `to` that this rank reached a phase.
     pub fn signal(&mut self, to: usize) -> Result<(), MeasureError> {
         self.send(to, 0, TAG_PHASE)
@@ -255,7 +344,7 @@ impl<'a, P: Port> Pump<'a, P> {
 
     /// As [`Self::await_signal`], for one with `size` bytes.
     fn await_phase(&mut self, from: usize, size: usize) -> Result<(), MeasureError> {
-        self.receive_counted(Some(from), size, TAG_PHASE, 0, SIGNALLED)?;
+        self.receive_counted(Some(from), (0, size), TAG_PHASE, 0, SIGNALLED)?;
         self.signals_posted += 1;
         while self.signalled < self.signals_posted {
             self.poll()?;

@@ -86,7 +86,7 @@ fn stream_in<P: Port>(
 /// What a stream does, with the warm-up that fits it if nobody says.
 pub fn stream(session: &Session, size: usize, messages: u64, window: u64) -> Work {
     let warmup = session.options.warmup(messages / 10 + window);
-    Work::OneWay { size, messages, warmup, window }
+    Work::OneWay { size, messages, warmup, window, touch: false }
 }
 
 /// Rank 0: the rate beside the bare slot ring, and beside the peer's where asked.

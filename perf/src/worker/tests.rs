@@ -66,14 +66,11 @@ type Case = (&'static str, fn(u64) -> Work, u64);
 #[test]
 fn a_warmup_is_done_by_every_workload() {
     let mut ranks = Ranks::open();
-    let works: [Case; 7] = [
+    let works: [Case; 8] = [
         // A round trip is two messages.
-        (
-            "ping-pong",
-            |warmup| Work::PingPong { size: 8, iterations: 20, warmup, each_timed: false },
-            2,
-        ),
-        ("one way", |warmup| Work::OneWay { size: 8, messages: 20, warmup, window: 4 }, 1),
+        ("ping-pong", |warmup| ping_pong(8, warmup, false), 2),
+        ("one way", |warmup| one_way(8, warmup, false), 1),
+        ("one way, touched", |warmup| one_way(8, warmup, true), 1),
         // Of 5 messages, and a signal each way.
         (
             "matching",
@@ -95,6 +92,14 @@ fn a_warmup_is_done_by_every_workload() {
     }
 }
 
+fn ping_pong(size: usize, warmup: u64, touch: bool) -> Work {
+    Work::PingPong { size, iterations: 20, warmup, each_timed: false, touch }
+}
+
+fn one_way(size: usize, warmup: u64, touch: bool) -> Work {
+    Work::OneWay { size, messages: 20, warmup, window: 4, touch }
+}
+
 fn one_sided(verb: Verb, warmup: u64) -> Work {
     Work::OneSided { verb, size: 8, operations: 20, warmup, window: 4 }
 }
@@ -113,5 +118,17 @@ fn messages_have_the_size_that_is_asked_for() {
         for queue in [Queue::Posted, Queue::Unexpected] {
             assert_eq!(ranks.sent_for(deep(queue, size)).1, 2 * 20 * size as u64, "{queue:?}");
         }
+    }
+}
+
+/// Whoever reads holds what it reads against what it should be: buffers begin with bytes that differ,
+/// so whatever is not written before it is sent, or not there when it is read, is found.
+#[test]
+fn what_is_written_before_it_is_sent_is_read_after_it_was_received() {
+    let mut ranks = Ranks::open();
+    for size in [0, 1, 8, 1_000, 20_000, 70_000, 300_001] {
+        let (messages, bytes) = ranks.sent_for(ping_pong(size, 5, true));
+        assert!(messages >= 50 && bytes == 50 * size as u64, "{size}: {messages}, {bytes}");
+        assert_eq!(ranks.sent_for(one_way(size, 5, true)).1, 25 * size as u64, "{size}");
     }
 }
