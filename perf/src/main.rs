@@ -82,7 +82,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         report::check_writable(path)?;
     }
     if let Job::Compare(request) = &job {
-        request.prepare();
+        request.prepare(&cli.flags.provider);
     }
     let role = if ranks_of(&job) < 2 {
         Role::Leader(Leader::alone(&cli.flags)?)

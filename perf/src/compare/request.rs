@@ -89,12 +89,16 @@ impl Request {
     }
 
     /// Tells the libfabric that this process and those that it starts will load
-    /// where its providers are. Called before there is a second thread.
-    pub fn prepare(&self) {
-        let Ok(folder) = self.library() else {
-            return;
-        };
-        let variables = providers::environment(&self.libfabric(), &folder, &self.providers);
+    /// where its providers are, and kestrel there of the transport. Called before there is a second
+    /// thread.
+    pub fn prepare(&self, transport: &str) {
+        let mut variables = Vec::new();
+        if transport != "auto" {
+            variables.push(("FI_KESTREL_TRANSPORT", transport.into()));
+        }
+        if let Ok(folder) = self.library() {
+            variables.extend(providers::environment(&self.libfabric(), &folder, &self.providers));
+        }
         for (name, value) in variables {
             // SAFETY: no other thread runs yet that could read the environment.
             unsafe { std::env::set_var(name, value) };

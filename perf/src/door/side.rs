@@ -33,6 +33,8 @@ pub struct DoorOptions {
     pub provider: String,
     /// Tagged messages always; remote memory access and atomics if asked for.
     pub one_sided: bool,
+    /// Whether the provider is to make progress by itself; who cannot is not offered.
+    pub automatic_progress: bool,
 }
 
 /// A completion as `fi_cq_read` writes it.
@@ -58,15 +60,16 @@ pub struct Side {
     inject_bytes_max: usize,
 }
 
-/// What an application on two cores asks for: one thread, which polls; messages in
+/// What an application on two cores asks for: one thread, which polls, if no other does; messages in
 /// order, as MPIs want them; receives from one source; keys and addresses as the
 /// provider likes them.
-fn fill(hints: &mut Info, provider: CString, one_sided: bool) {
+fn fill(hints: &mut Info, provider: CString, options: &DoorOptions) {
     let mut caps = Flags::TAGGED | Flags::DIRECTED_RECV;
-    if one_sided {
+    if options.one_sided {
         caps |= Flags::RMA | Flags::ATOMIC;
     }
     hints.caps = caps.bits();
+    let progress = if options.automatic_progress { Progress::Auto } else { Progress::Manual };
     let mr_mode =
         MemoryRegionMode::VIRT_ADDR | MemoryRegionMode::ALLOCATED | MemoryRegionMode::PROV_KEY;
     // SAFETY: libfabric has allocated every attribute; it frees the name as it
@@ -78,8 +81,8 @@ fn fill(hints: &mut Info, provider: CString, one_sided: bool) {
         (*hints.rx_attr).msg_order = MessageOrder::SAS.bits();
         let domain = &mut *hints.domain_attr;
         domain.threading = Threading::Domain.value();
-        domain.control_progress = Progress::Manual.value();
-        domain.data_progress = Progress::Manual.value();
+        domain.control_progress = progress.value();
+        domain.data_progress = progress.value();
         domain.resource_mgmt = ResourceManagement::Enabled.value();
         domain.av_type = AddressVectorKind::Table.value();
         domain.mr_mode = mr_mode.bits() as c_int;
@@ -92,7 +95,7 @@ impl Side {
         let name = CString::new(provider.as_str()).unwrap_or_default();
         // SAFETY: the hints stay as libfabric made them but for plain values and a
         // name that it may free.
-        let info = unsafe { library.info(|hints| fill(hints, name, options.one_sided)) };
+        let info = unsafe { library.info(|hints| fill(hints, name, options)) };
         let info = info.map_err(|status| DoorError::NotOffered {
             provider: provider.clone(),
             reason: library.reason(status.into()),
