@@ -42,6 +42,14 @@ pub enum DiscoveryError {
         /// The resolver's words.
         reason: String,
     },
+    /// A node that is an address of FI_ADDR_STR, and a service beside it.
+    #[error("{node} has its service, and {service:?} is given beside it")]
+    ServiceTwice {
+        /// The address.
+        node: Address,
+        /// As given.
+        service: String,
+    },
     /// RDMA alone was asked for, and there is no device.
     #[error("FI_KESTREL_TRANSPORT=verbs: {}", .0.reason)]
     NoDevice(Unreachable),
@@ -56,6 +64,7 @@ impl HasErrno for DiscoveryError {
             DiscoveryError::Rejected(_)
             | DiscoveryError::Unresolved { .. }
             | DiscoveryError::NoDevice(_) => Errno::NODATA,
+            DiscoveryError::ServiceTwice { .. } => Errno::INVAL,
             DiscoveryError::Settings(error) => error.errno(),
         }
     }
@@ -86,7 +95,8 @@ pub fn discover_at(
     hints: Option<&Hints>,
 ) -> Result<Vec<Info>, DiscoveryError> {
     let place = if node.is_some() || service.is_some() {
-        let address = resolve(node, service)?;
+        let format = hints.map_or(AddressFormat::Unspec, |hints| hints.address_format);
+        let address = resolve_as(format, node, service)?;
         Some(if source { Place::Ours(address) } else { Place::Peers(address) })
     } else {
         None
@@ -127,12 +137,13 @@ fn choose(
     let (mut found, mut rejected) = (Vec::new(), None);
     let kinds = kinds(hints);
     for (kind, reach) in kinds.iter().flat_map(|kind| reaches.iter().map(move |it| (kind, it))) {
-        match negotiate(&reach.offer(config, *kind), hints, api_version) {
-            Ok(mut info) => {
-                if reach.place(&mut info, hints, place) {
-                    found.push(info);
-                }
-            }
+        let agreed = negotiate(&reach.offer(config, *kind), hints, api_version);
+        let placed = agreed.and_then(|mut info| match reach.place(&mut info, hints, place) {
+            Ok(()) => Ok(info),
+            Err(rejection) => Err(vec![rejection]),
+        });
+        match placed {
+            Ok(info) => found.push(info),
             Err(rejections) => {
                 // Who asks for no type gets the others beside the usual one, if they fit.
                 if *kind == kinds[0] {
@@ -145,7 +156,7 @@ fn choose(
         }
     }
     if found.is_empty() {
-        return Err(DiscoveryError::Rejected(rejected.unwrap_or_else(|| nowhere(reaches, place))));
+        return Err(DiscoveryError::Rejected(rejected.unwrap_or_default()));
     }
     // Stable: of each type, what there is stays in order, behind what owns the address that
     // packets leave from.
@@ -165,17 +176,6 @@ fn kinds(hints: Option<&Hints>) -> &'static [EndpointType] {
         EndpointType::SockDgram => &[EndpointType::SockDgram],
         EndpointType::Rdm => &[EndpointType::Rdm],
     }
-}
-
-/// No domain has the address that was asked for.
-fn nowhere(reaches: &[Reach], place: Option<Place>) -> Vec<Rejection> {
-    let asked = match place {
-        Some(Place::Ours(address) | Place::Peers(address)) => address.to_string(),
-        None => "the addresses of the hints".into(),
-    };
-    let names: Vec<_> = reaches.iter().map(Reach::name).collect();
-    let offered = format!("addresses of {}", names.join(", "));
-    vec![Rejection { field: "src_addr", asked, offered }]
 }
 
 /// What an object is opened with, held against what there is: it need not be as it was found.
@@ -234,8 +234,11 @@ pub fn resolve(node: Option<&str>, service: Option<&str>) -> Result<Address, Dis
 
 /// As [`resolve`], to an address that `format` can tell: a name may have several.
 ///
+/// "Applications may also pass in an FI_ADDR_STR formatted address as the node parameter. In such
+/// cases, the service parameter must be NULL" (fi_getinfo(3)).
+///
 /// # Errors
-/// [`DiscoveryError::Unresolved`].
+/// [`DiscoveryError::Unresolved`], [`DiscoveryError::ServiceTwice`].
 pub fn resolve_as(
     format: AddressFormat,
     node: Option<&str>,
@@ -246,6 +249,16 @@ pub fn resolve_as(
         service: service.map(str::to_owned),
         reason,
     };
+    let other_family = || unresolved(format!("no address of {}", format.name()));
+    if let Some(address) = node.and_then(|node| node.parse::<Address>().ok()) {
+        return match service {
+            None if format.holds(&address) => Ok(address),
+            None => Err(other_family()),
+            Some(service) => {
+                Err(DiscoveryError::ServiceTwice { node: address, service: service.to_owned() })
+            }
+        };
+    }
     let port = match service {
         None => 0,
         Some(service) => service::port(service).map_err(unresolved)?,
@@ -260,5 +273,5 @@ pub fn resolve_as(
     let addresses =
         (node, port).to_socket_addrs().map_err(|error| unresolved(error.to_string()))?;
     let mut fitting = addresses.map(Address::from).filter(|address| format.holds(address));
-    fitting.next().ok_or_else(|| unresolved(format!("no address of {}", format.name())))
+    fitting.next().ok_or_else(other_family)
 }

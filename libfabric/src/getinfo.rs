@@ -70,7 +70,8 @@ fn find(
     // SAFETY: libfabric passes valid hints.
     let hints =
         asked.map(|asked| unsafe { hints::read(asked, version) }).transpose().map_err(no_data)?;
-    let place = place(node.as_deref(), service.as_deref(), flags)?;
+    let format = hints.as_ref().map_or(AddressFormat::Unspec, |hints| hints.address_format);
+    let place = place(node.as_deref(), service.as_deref(), flags, format)?;
     // Rejections are logged there, one line each.
     let mut found =
         discovery::discover_with(&config, version, hints.as_ref(), place).map_err(|error| {
@@ -86,13 +87,19 @@ fn find(
     Ok(list)
 }
 
-/// The address that node and service stand for: ours with FI_SOURCE, else the peer's.
-fn place(node: Option<&str>, service: Option<&str>, flags: u64) -> Result<Option<Place>, Failure> {
+/// The address that node and service stand for, of those that the hints' format can tell: ours with
+/// FI_SOURCE, else the peer's.
+fn place(
+    node: Option<&str>,
+    service: Option<&str>,
+    flags: u64,
+    format: AddressFormat,
+) -> Result<Option<Place>, Failure> {
     if node.is_none() && service.is_none() {
         return Ok(None);
     }
-    check_numeric(node, flags).map_err(no_data)?;
-    let address = discovery::resolve(node, service).map_err(|error| no_data(error.into()))?;
+    check_numeric(node, flags)?;
+    let address = discovery::resolve_as(format, node, service)?;
     let is_source = flags & Flags::SOURCE.bits() != 0;
     Ok(Some(if is_source { Place::Ours(address) } else { Place::Peers(address) }))
 }
@@ -118,11 +125,16 @@ fn log_bad_settings(error: &BadSettings) {
 /// address … Use of this flag will prohibit any form of name resolution."
 fn check_numeric(node: Option<&str>, flags: u64) -> Result<(), Failure> {
     match node {
-        Some(node) if flags & NUMERICHOST != 0 && node.parse::<IpAddr>().is_err() => {
+        Some(node) if flags & NUMERICHOST != 0 && !is_numeric(node) => {
             Err(Failure::new(Errno::NODATA, format!("node {node:?} is no number")))
         }
         _ => Ok(()),
     }
+}
+
+/// A number, alone or in an address of FI_ADDR_STR, which has no names.
+fn is_numeric(node: &str) -> bool {
+    node.parse::<IpAddr>().is_ok() || node.parse::<Address>().is_ok()
 }
 
 /// Core knows no unified control progress: it is manual progress, by another name.

@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use kestrel_core::{
     address::{Address, AddressFormat},
     config::{Config, TransportChoice},
-    info::{EndpointType, Hints, Info, Offer},
+    info::{EndpointType, Hints, Info, Offer, Rejection},
 };
 use kestrel_shm::ShmOptions;
 
@@ -69,35 +69,62 @@ impl Reach {
         super::finish(config, self.name(), offer)
     }
 
-    /// Sets the addresses of what was found. False if the endpoint cannot be where it is to be.
+    /// Sets the addresses of what was found.
+    ///
+    /// # Errors
+    /// The address that the endpoint cannot be at, or that its format cannot tell.
     pub(super) fn place(
         &self,
         info: &mut Info,
         hints: Option<&Hints>,
         place: Option<Place>,
-    ) -> bool {
+    ) -> Result<(), Rejection> {
         match place {
             Some(Place::Ours(address)) => info.source = Some(address),
             Some(Place::Peers(address)) => info.destination = Some(address),
             None => {}
         }
         let unsaid = hints.is_none_or(|hints| hints.address_format == AddressFormat::Unspec);
-        if let (true, Some(address)) = (unsaid, info.source.or(info.destination)) {
-            info.address_format = address.format();
-        }
-        let Reach::Rdma(device) = self else {
-            return true;
-        };
-        if let Some(source) = info.source {
-            return source.ip().is_unspecified() || device.addresses.contains(&source.ip());
+        if let (true, Some(format)) = (unsaid, info.format_of_addresses()) {
+            info.address_format = format;
         }
         let format = info.address_format;
-        let fits = |ip: &IpAddr| {
-            let family = info.destination.is_none_or(|peer| peer.ip().is_ipv4() == ip.is_ipv4());
-            family && format.holds(&Address::new(*ip, 0))
-        };
-        info.source = device.addresses.iter().copied().find(fits).map(|ip| Address::new(ip, 0));
-        info.source.is_some()
+        for (field, address) in [("src_addr", info.source), ("dest_addr", info.destination)] {
+            if let Some(address) = address.filter(|address| !format.holds(address)) {
+                return Err(misplaced(field, address, format!("{} addresses", format.name())));
+            }
+        }
+        match self {
+            Reach::Shm => Ok(()),
+            Reach::Rdma(device) => place_on(device, info),
+        }
+    }
+}
+
+fn misplaced(field: &'static str, asked: impl ToString, offered: String) -> Rejection {
+    Rejection { field, asked: asked.to_string(), offered }
+}
+
+/// Gives an endpoint an address of the device that it is on.
+fn place_on(device: &RdmaDevice, info: &mut Info) -> Result<(), Rejection> {
+    let format = info.address_format;
+    let own = || {
+        let all: Vec<_> = device.addresses.iter().map(IpAddr::to_string).collect();
+        format!("the addresses of {}: {}", device.name, all.join(", "))
+    };
+    if let Some(source) = info.source {
+        let is_own = source.ip().is_unspecified() || device.addresses.contains(&source.ip());
+        return if is_own { Ok(()) } else { Err(misplaced("src_addr", source, own())) };
+    }
+    let fits = |ip: &IpAddr| {
+        let family = info.destination.is_none_or(|peer| peer.ip().is_ipv4() == ip.is_ipv4());
+        family && format.holds(&Address::new(*ip, 0))
+    };
+    info.source = device.addresses.iter().copied().find(fits).map(|ip| Address::new(ip, 0));
+    match (info.source, info.destination) {
+        (Some(_), _) => Ok(()),
+        (None, Some(peer)) => Err(misplaced("dest_addr", peer, own())),
+        (None, None) => Err(misplaced("addr_format", format.name(), own())),
     }
 }
 

@@ -44,6 +44,33 @@ fn services_have_numbers_and_names() {
     }
     let here = resolve_as(AddressFormat::In6, None, Some("7")).unwrap();
     assert_eq!(here.to_string(), "fi_sockaddr_in6://[::1]:7");
+    let (text, format) = ("fi_sockaddr_in://127.0.0.1:7", AddressFormat::In);
+    assert_eq!(resolve_as(format, Some(text), None).unwrap().to_string(), text);
+    assert_eq!(
+        resolve_as(AddressFormat::In6, Some(text), None).unwrap_err().errno(),
+        Errno::NODATA
+    );
+    assert_eq!(resolve_as(format, Some(text), Some("7")).unwrap_err().errno(), Errno::INVAL);
+}
+
+#[test]
+fn a_node_becomes_an_address_of_the_hints_format() {
+    let ask = |format, node| {
+        let hints = Hints::new().address_format(format);
+        discover_at(Some(node), Some("7"), false, Some(&hints)).map(|found| found[0].destination)
+    };
+    assert!(ask(AddressFormat::In, "127.0.0.1").is_ok());
+    let refused = ask(AddressFormat::In, "::1").unwrap_err().to_string();
+    assert!(refused.contains("no address of FI_SOCKADDR_IN"), "{refused}");
+    // Also what comes with an address that was resolved before.
+    let mut hints = Hints::new().address_format(AddressFormat::In);
+    let place = Some(Place::Peers(address("[2001:db8::1]:4711")));
+    let found = choose(&machine(), &Config::default(), ApiVersion::NATIVE, Some(&hints), place);
+    assert!(found.unwrap_err().to_string().contains("dest_addr"));
+    hints.address_format = AddressFormat::Unspec;
+    hints.source = Some(address("192.0.2.1:0"));
+    let found = choose(&machine(), &Config::default(), ApiVersion::NATIVE, Some(&hints), place);
+    assert_eq!(found.unwrap()[0].address_format, AddressFormat::SockAddr);
 }
 
 #[test]

@@ -31,6 +31,18 @@ pub struct Info {
     pub fabric: FabricAttributes,
 }
 
+impl Info {
+    /// The format that says most about both addresses: where they are of two families FI_SOCKADDR,
+    /// whose "specific socket address format will be determined at run time"; none without any.
+    pub fn format_of_addresses(&self) -> Option<AddressFormat> {
+        let formats = [self.source, self.destination].map(|it| it.map(|address| address.format()));
+        match formats {
+            [Some(ours), Some(theirs)] if ours != theirs => Some(AddressFormat::SockAddr),
+            [ours, theirs] => ours.or(theirs),
+        }
+    }
+}
+
 /// Reference: `struct fi_tx_attr`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TransmitAttributes {

@@ -41,6 +41,7 @@ mod message_order;
 mod mixed_contexts;
 mod multicast;
 mod names;
+mod nodes;
 mod one_sided;
 mod refusals;
 mod shared_receives;

@@ -164,9 +164,8 @@ impl Negotiation<'_> {
         info.source = hints.source.or(info.source);
         info.destination = hints.destination.or(info.destination);
         info.handle = hints.handle;
-        info.address_format = match (asked, info.source.or(info.destination)) {
-            (AddressFormat::Unspec, Some(address)) => address.format(),
-            (AddressFormat::Unspec, None) => info.address_format,
+        info.address_format = match asked {
+            AddressFormat::Unspec => info.format_of_addresses().unwrap_or(info.address_format),
             _ => asked,
         };
     }

@@ -1,0 +1,136 @@
+//! What fi_getinfo makes of a node and a service: addresses that the rest of the interface takes.
+//! Reference: fi_getinfo(3).
+
+use std::{
+    ffi::{CString, c_int},
+    ptr::{null, null_mut},
+};
+
+use crate::{
+    abi::info::Info,
+    code, flag,
+    host::{Host, host},
+    world::{VERSION, World},
+};
+
+/// FI_SOCKADDR, FI_SOCKADDR_IN, FI_SOCKADDR_IN6 and FI_ADDR_STR.
+const ANY: u32 = 1;
+const IN: u32 = 2;
+const IN6: u32 = 3;
+const STRINGS: u32 = 9;
+
+/// What is found for a node, for hints that `change` makes of none.
+pub fn find_with(
+    host: &Host,
+    (node, service): (Option<&str>, Option<&str>),
+    flags: u64,
+    change: impl FnOnce(&mut Info),
+) -> Result<*mut Info, c_int> {
+    let [node, service] = [node, service].map(|text| text.map(|text| CString::new(text).unwrap()));
+    let pointer = |text: &Option<CString>| text.as_ref().map_or(null(), |text| text.as_ptr());
+    let mut found = null_mut();
+    // SAFETY: libfabric allocates hints with all attributes; all strings live on.
+    unsafe {
+        let hints = (host.dupinfo)(null());
+        (*(*hints).fabric_attr).prov_name = libc::strdup(c"kestrel".as_ptr());
+        change(&mut *hints);
+        let (node, service) = (pointer(&node), pointer(&service));
+        let status = (host.getinfo)(VERSION, node, service, flags, hints, &raw mut found);
+        (host.freeinfo)(hints);
+        if status == 0 { Ok(found) } else { Err(status) }
+    }
+}
+
+/// An info of fi_getinfo opens a domain and an endpoint, whatever the node and the format: a name has
+/// an address of the format's family, and a number of another family finds nothing.
+#[test]
+fn what_is_found_for_a_node_can_be_opened() {
+    let Some(host) = host("what_is_found_for_a_node_can_be_opened") else { return };
+    for (node, format, expected) in [
+        ("127.0.0.1", 0, Some(IN)),
+        ("127.0.0.1", IN, Some(IN)),
+        ("127.0.0.1", IN6, None),
+        ("127.0.0.1", ANY, Some(ANY)),
+        ("::1", 0, Some(IN6)),
+        ("::1", IN, None),
+        ("::1", IN6, Some(IN6)),
+        ("::1", STRINGS, Some(STRINGS)),
+        ("localhost", IN, Some(IN)),
+    ] {
+        for flags in [0, flag::SOURCE] {
+            let port = "0";
+            let found = find_with(host, (Some(node), Some(port)), flags, |hints| {
+                hints.addr_format = format;
+            });
+            // SAFETY: what was found has all attributes.
+            let told = found.map(|info| unsafe { (*info).addr_format });
+            assert_eq!(told, expected.ok_or(code::NODATA), "{node} as format {format}");
+            if let Ok(info) = found {
+                let world = World::over(host, info);
+                assert_eq!(crate::world::close(world.open_ep()), 0);
+            }
+        }
+    }
+}
+
+/// "Node, service, or hints may be provided, with any combination being supported": the source of the
+/// hints may be of another family than the node.
+#[test]
+fn addresses_of_two_families_have_a_format_for_both() {
+    let Some(host) = host("addresses_of_two_families_have_a_format_for_both") else { return };
+    let found = find_with(host, (Some("::1"), Some("4711")), 0, |hints| {
+        let source = libc::sockaddr_in {
+            sin_family: libc::AF_INET as u16,
+            sin_port: 0,
+            sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes([127, 0, 0, 1]) },
+            sin_zero: [0; 8],
+        };
+        // SAFETY: the copy has room for the address, and libfabric frees it.
+        unsafe {
+            let copy = libc::malloc(size_of_val(&source)).cast::<libc::sockaddr_in>();
+            copy.write(source);
+            (hints.src_addr, hints.src_addrlen) = (copy.cast(), size_of_val(&source));
+        }
+    });
+    let world = World::over(host, found.unwrap());
+    // SAFETY: the info has all attributes.
+    let info = unsafe { &*world.info };
+    assert_eq!((info.addr_format, info.src_addrlen, info.dest_addrlen), (ANY, 16, 28));
+}
+
+/// "Applications may also pass in an FI_ADDR_STR formatted address … as the node parameter. In such
+/// cases, the service parameter must be NULL": what fi_getname gives in that format as well.
+#[test]
+fn a_node_may_be_an_address_string() {
+    let Some(host) = host("a_node_may_be_an_address_string") else { return };
+    const NUMERIC: u64 = 1 << 55;
+    let strings = |hints: &mut Info| hints.addr_format = STRINGS;
+    let place = (Some("fi_sockaddr_in://127.0.0.1:0"), None);
+    let world = World::over(host, find_with(host, place, flag::SOURCE, strings).unwrap());
+    let ep = world.open_ep();
+    let name = crate::connections::name(ep);
+    let name = CString::from_vec_with_nul(name).unwrap().into_string().unwrap();
+    assert!(name.starts_with("fi_sockaddr_in://127.0.0.1:") && !name.ends_with(":0"), "{name}");
+    for flags in [0, NUMERIC] {
+        let found = find_with(host, (Some(&name), None), flags, strings).unwrap();
+        // SAFETY: libfabric's info; an address of this format is a string.
+        unsafe {
+            let peer = std::ffi::CStr::from_ptr((*found).dest_addr.cast());
+            assert_eq!((peer.to_str(), (*found).addr_format), (Ok(&name[..]), STRINGS));
+            (host.freeinfo)(found);
+        }
+        // Without a format that is asked for, it is that of the address.
+        let found = find_with(host, (Some(&name), None), flags, |_| {}).unwrap();
+        // SAFETY: as above.
+        unsafe {
+            assert_eq!(((*found).addr_format, (*found).dest_addrlen), (IN, 16));
+            (host.freeinfo)(found);
+        }
+    }
+    for (service, format) in [(None, IN6), (Some("7"), STRINGS)] {
+        let place = (Some(&name[..]), service);
+        let found = find_with(host, place, 0, |hints| hints.addr_format = format);
+        assert_eq!(found, Err(code::NODATA), "{service:?}");
+    }
+    assert_eq!(crate::world::close(ep), 0);
+}
