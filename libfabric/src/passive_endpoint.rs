@@ -100,7 +100,10 @@ impl Options for State {
     fn option(&self, name: c_int) -> Result<usize, Failure> {
         match OptionName::from_number(name)? {
             OptionName::CmDataSize => Ok(CM_DATA_SIZE),
-            OptionName::MinMultiRecv | OptionName::BufferedMin | OptionName::BufferedLimit => {
+            OptionName::MinMultiRecv
+            | OptionName::BufferedMin
+            | OptionName::BufferedLimit
+            | OptionName::SharedMemoryPermitted => {
                 Err(Failure::new(Errno::NOPROTOOPT, "a passive endpoint receives no messages"))
             }
         }

@@ -159,6 +159,7 @@ impl<N: Provider, F: Provider> Provider for CompositeProvider<N, F> {
         match &self.far {
             Err(why) => self.open_near(wanted, why.clone()),
             Ok((far, Policy::Far)) => self.open_far(far, wanted),
+            Ok((far, Policy::Both)) if wanted.apart => self.open_far(far, wanted),
             Ok((far, Policy::Both)) => self.open_both(far, wanted),
         }
     }
@@ -174,6 +175,10 @@ impl<N: Provider, F: Provider> Provider for CompositeProvider<N, F> {
     /// Peers that are near have their processors play.
     fn adapter_atomics(&self) -> bool {
         matches!(&self.far, Ok((far, Policy::Far)) if far.adapter_atomics())
+    }
+
+    fn can_be_apart(&self) -> bool {
+        self.far.is_ok()
     }
 
     #[inline(always)]

@@ -12,7 +12,9 @@ use kestrel_core::{
     address::Address,
     address_vector::FI_ADDR_UNSPEC,
     completion_queue::{Entry, store::Sharing},
-    error::Errno,
+    domain::DomainOptions,
+    endpoint::{Endpoint, EndpointError, EndpointOptions, OptionName},
+    error::{Errno, HasErrno},
     info::MemoryRegionMode,
     memory::Piece,
     mock::{MockOptions, MockProvider},
@@ -213,6 +215,38 @@ fn what_is_forced_goes_no_other_way() {
             assert_eq!(messages(&world, node), if near { (1, 0) } else { (0, 1) });
         }
     }
+}
+
+/// FI_OPT_SHARED_MEMORY_PERMITTED: one of two that could share memory is not to.
+#[test]
+fn an_endpoint_may_share_no_memory() {
+    let fabric = FakeFabric::default();
+    let bed = |has| {
+        let provider = Arc::new(provider(&fabric, has));
+        Bed { provider, sharing: Sharing::Shared }
+    };
+    let settings = vec![(OptionName::SharedMemoryPermitted, 0)];
+    let apart = Options { settings, ..Options::default() };
+    let nodes = vec![bed(Has::Both).stranger(&apart), bed(Has::Both).stranger(&Options::default())];
+    let world = World { nodes };
+    world.introduce();
+    world.warm_up();
+    assert_eq!((messages(&world, 0), messages(&world, 1)), ((0, 1), (0, 1)));
+    let late = world.nodes[1].endpoint.permit_shared_memory(false).unwrap_err();
+    assert!(matches!(late, EndpointError::Enabled { .. }), "{late}");
+    let open = |has| {
+        let domain = bed(has).domain(DomainOptions::default());
+        Endpoint::open(&domain, EndpointOptions::default()).unwrap()
+    };
+    let changes = open(Has::Both);
+    let address = changes.address();
+    for permitted in [false, true, false] {
+        changes.permit_shared_memory(permitted).unwrap();
+        assert_eq!(changes.address(), address);
+    }
+    let alone = open(Has::Near);
+    assert_eq!(alone.permit_shared_memory(false).unwrap_err().errno(), Errno::OPNOTSUPP);
+    alone.permit_shared_memory(true).unwrap();
 }
 
 #[test]

@@ -49,8 +49,19 @@ impl BufferingOptions {
         }
     }
 
+    /// "fi_getopt() will return the currently configured threshold, or the provider's default
+    /// threshold if one has not be set by the application" (fi_endpoint(3)): also where nothing is
+    /// buffered, and none can be set.
     pub(super) fn option(&self, name: OptionName) -> Result<usize, EndpointError> {
-        Ok(self.place(name)?.0.load(Ordering::Relaxed))
+        match name {
+            OptionName::BufferedLimit => Ok(self.limit.load(Ordering::Relaxed)),
+            name => Ok(self.place(name)?.0.load(Ordering::Relaxed)),
+        }
+    }
+
+    /// Whether it can be set here.
+    pub(super) fn check(&self, name: OptionName) -> Result<(), EndpointError> {
+        self.place(name).map(|_| ())
     }
 
     /// "If the provider cannot support the requested threshold, it will fail the fi_setopt() call

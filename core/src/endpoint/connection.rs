@@ -1,6 +1,7 @@
 //! Connected endpoints (`FI_EP_MSG`): how they come to their one peer, and leave it.
 //! Reference: fi_cm(3).
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use super::{Endpoint, EndpointError, EndpointOptions, PostError};
@@ -61,11 +62,50 @@ impl<P: Provider> Endpoint<P> {
             return Ok(());
         }
         self.replace_transport(|| {
-            let opening = Opening { address: Some(address), ..self.options.opening() };
-            let transport = self.domain.provider().open_as(opening)?;
+            let transport = self.open_transport(address, self.apart.load(Ordering::Relaxed))?;
             *self.lock_address() = transport.address();
             Ok(transport)
         })
+    }
+
+    /// Says whether memory may be shared with peers of this host, as it may be from the start. Without,
+    /// they are reached as peers elsewhere are.
+    /// Reference: fi_endpoint(3), FI_OPT_SHARED_MEMORY_PERMITTED.
+    ///
+    /// # Errors
+    /// There is no other way to them. The endpoint is enabled, closed, or a context, which has the
+    /// transport of its scalable endpoint.
+    pub fn permit_shared_memory(&self, permitted: bool) -> Result<(), EndpointError> {
+        if self.seat.is_some() {
+            return Err(EndpointError::NotForThisType { object: "transport of its own" });
+        }
+        if !permitted && !self.domain.provider().can_be_apart() {
+            return Err(EndpointError::SharedMemoryAlone);
+        }
+        let mut bindings = self.open_bindings("choosing the way to peers")?;
+        if self.apart.load(Ordering::Relaxed) != permitted {
+            return Ok(());
+        }
+        if bindings.transport.is_none() {
+            return Err(EndpointError::Closed { object: "endpoint" });
+        }
+        // The other transport is at the same port, which has to be free for it.
+        let address = self.address();
+        bindings.transport = None;
+        match self.open_transport(address, !permitted) {
+            Ok(transport) => bindings.transport = Some(transport),
+            Err(error) => {
+                bindings.transport = self.open_transport(address, permitted).ok();
+                return Err(error.into());
+            }
+        }
+        self.apart.store(!permitted, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn open_transport(&self, address: Address, apart: bool) -> Result<P::Transport, OpenError> {
+        let opening = Opening { address: Some(address), apart, ..self.options.opening() };
+        Ok(self.domain.provider().open_as(opening)?)
     }
 
     /// The unit of a connected endpoint, enabled now if it was not.

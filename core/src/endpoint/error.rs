@@ -281,6 +281,9 @@ pub enum EndpointError {
         /// As given.
         option: i32,
     },
+    /// Peers of this host are reached through shared memory, or not at all.
+    #[error("without shared memory there is no way to peers of this host")]
+    SharedMemoryAlone,
     /// The option's value is more than there can be.
     #[error("value {value} of {option} is more than {limit}")]
     OptionTooLarge {
@@ -327,6 +330,7 @@ impl HasErrno for EndpointError {
             EndpointError::NoCompletionQueue { .. } => Errno::NOCQ,
             EndpointError::NoAddressVector => Errno::NOAV,
             EndpointError::UnknownOption { .. } => Errno::NOPROTOOPT,
+            EndpointError::SharedMemoryAlone => Errno::OPNOTSUPP,
             EndpointError::OptionTooLarge { .. } => Errno::MSGSIZE,
         }
     }

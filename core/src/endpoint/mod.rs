@@ -23,6 +23,7 @@ pub mod setup;
 pub mod tagged;
 pub mod triggered;
 
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use buffered::BufferingOptions;
@@ -65,6 +66,8 @@ pub struct Endpoint<P: Provider> {
     defaults: DefaultFlags,
     multi_receive_min: std::sync::atomic::AtomicUsize,
     buffering: BufferingOptions,
+    /// It shares no memory with peers of its host.
+    apart: AtomicBool,
     /// Its operations that wait for a counter.
     deferrals: Arc<Deferrals>,
 }
@@ -127,6 +130,7 @@ impl<P: Provider> Endpoint<P> {
             defaults: DefaultFlags::of(&options),
             multi_receive_min: options.multi_receive_min.into(),
             buffering: BufferingOptions::new(&options),
+            apart: AtomicBool::new(false),
             options,
             enabled: OnceLock::new(),
             deferrals: Arc::default(),

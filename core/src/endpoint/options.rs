@@ -93,7 +93,7 @@ impl EndpointOptions {
         let (address, auth_key, keys_follow) = (self.address, &self.auth_key, self.vector_keys);
         let dscp = dscp_on_the_wire(self.traffic_class);
         let connected = self.connected;
-        Opening { address, auth_key, keys_follow, incarnation: None, service, connected, dscp }
+        Opening { address, auth_key, keys_follow, service, connected, dscp, ..Opening::default() }
     }
 
     /// What it can do on one side, `SEND` or `RECV`: "fine grained control over the transmit
@@ -168,6 +168,9 @@ pub enum OptionName {
     BufferedMin,
     /// FI_OPT_BUFFERED_LIMIT: the longest message that is announced whole.
     BufferedLimit,
+    /// FI_OPT_SHARED_MEMORY_PERMITTED, 0 or 1: see [`Endpoint::permit_shared_memory`]. "This option
+    /// only applies to the fi_setopt call."
+    SharedMemoryPermitted = 11,
 }
 
 impl OptionName {
@@ -178,6 +181,7 @@ impl OptionName {
             1 => Ok(OptionName::CmDataSize),
             2 => Ok(OptionName::BufferedMin),
             3 => Ok(OptionName::BufferedLimit),
+            11 => Ok(OptionName::SharedMemoryPermitted),
             _ => Err(EndpointError::UnknownOption { option }),
         }
     }
@@ -202,7 +206,7 @@ impl<P: Provider> Endpoint<P> {
     /// The value of an option. Units: bytes.
     ///
     /// # Errors
-    /// The endpoint does not buffer, and the option is of those that do. It is a transmit context,
+    /// The endpoint does not buffer, and asked is how much of a message. It is a transmit context,
     /// and the option is about receives.
     pub fn option(&self, name: OptionName) -> Result<usize, EndpointError> {
         Ok(match name {
@@ -213,13 +217,17 @@ impl<P: Provider> Endpoint<P> {
             OptionName::CmDataSize if self.options.connected => CM_DATA_SIZE,
             OptionName::CmDataSize => 0,
             OptionName::BufferedMin | OptionName::BufferedLimit => self.buffering.option(name)?,
+            OptionName::SharedMemoryPermitted => {
+                return Err(EndpointError::UnknownOption { option: name as i32 });
+            }
         })
     }
 
     /// Sets an option. Units: bytes.
     ///
     /// # Errors
-    /// As [`Self::option`]; it cannot have this value.
+    /// As [`Self::option`], and the endpoint does not buffer for either option of buffering; it
+    /// cannot have this value.
     pub fn set_option(&self, name: OptionName, value: usize) -> Result<(), EndpointError> {
         match name {
             OptionName::MinMultiRecv => {
@@ -236,12 +244,13 @@ impl<P: Provider> Endpoint<P> {
                 Err(EndpointError::BadOptionValue { option, value, bounds: "read-only" })
             }
             OptionName::BufferedMin | OptionName::BufferedLimit => {
-                self.buffering.option(name)?;
+                self.buffering.check(name)?;
                 // "The threshold must be set prior to enabling the endpoint."
                 let _bindings = self.open_bindings("setting how much is buffered")?;
                 let budget = self.domain.options().unexpected_budget;
                 self.buffering.set_option(name, value, budget as usize)
             }
+            OptionName::SharedMemoryPermitted => self.permit_shared_memory(value != 0),
         }
     }
 }

@@ -414,7 +414,9 @@ impl<P: Provider> SharedReceive<P> {
         match name {
             OptionName::MinMultiRecv => Ok(self.pool.lock().multi_receive_min),
             OptionName::CmDataSize => Ok(0),
-            OptionName::BufferedMin | OptionName::BufferedLimit => {
+            OptionName::BufferedMin
+            | OptionName::BufferedLimit
+            | OptionName::SharedMemoryPermitted => {
                 Err(EndpointError::UnknownOption { option: name as i32 })
             }
         }
@@ -431,7 +433,9 @@ impl<P: Provider> SharedReceive<P> {
                 let (option, bounds) = ("FI_OPT_CM_DATA_SIZE", "read-only");
                 Err(EndpointError::BadOptionValue { option, value, bounds })
             }
-            OptionName::BufferedMin | OptionName::BufferedLimit => {
+            OptionName::BufferedMin
+            | OptionName::BufferedLimit
+            | OptionName::SharedMemoryPermitted => {
                 Err(EndpointError::UnknownOption { option: name as i32 })
             }
         }

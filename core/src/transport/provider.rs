@@ -25,6 +25,9 @@ pub struct Opening<'a> {
     pub connected: bool,
     /// What packets carry in a network: a differentiated services code point, 6 bits.
     pub dscp: u8,
+    /// Peers of this host are not reached through memory that is shared with them, but as others
+    /// are: of a provider that has no other way it is refused ([`Provider::can_be_apart`]).
+    pub apart: bool,
 }
 
 /// Makes transports: one for each endpoint of a domain.
@@ -53,6 +56,11 @@ pub trait Provider: Send + Sync + 'static {
     /// Whether atomic operations are for adapters alone, as the user has declared it: see
     /// [`crate::protocol::window::atomic`].
     fn adapter_atomics(&self) -> bool {
+        false
+    }
+
+    /// Whether peers of this host can be reached otherwise than through shared memory.
+    fn can_be_apart(&self) -> bool {
         false
     }
 

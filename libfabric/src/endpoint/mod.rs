@@ -78,6 +78,8 @@ impl Drop for Request {
 #[derive(Clone, Copy)]
 struct Limits {
     message: usize,
+    rma: usize,
+    atomic: usize,
     inject: usize,
     receives: usize,
 }

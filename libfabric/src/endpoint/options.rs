@@ -24,11 +24,15 @@ pub static OPERATIONS: OpsEp = OpsEp {
     ..OpsEp::refusing::<NOSYS>()
 };
 
-/// Options of version 2.0 that only tell sizes.
+/// Options of version 2.0 that only tell sizes: none of them can be set (-FI_ENOPROTOOPT).
 const MAX_MSG_SIZE: c_int = 12;
 const MAX_TAGGED_SIZE: c_int = 13;
+const MAX_RMA_SIZE: c_int = 14;
+const MAX_ATOMIC_SIZE: c_int = 15;
 const INJECT_MSG_SIZE: c_int = 16;
 const INJECT_TAGGED_SIZE: c_int = 17;
+const INJECT_RMA_SIZE: c_int = 18;
+const INJECT_ATOMIC_SIZE: c_int = 19;
 
 fn check_level(level: c_int) -> Result<(), Failure> {
     if level == OPT_ENDPOINT {
@@ -53,7 +57,11 @@ impl Options for State {
     fn option(&self, name: c_int) -> Result<usize, Failure> {
         match name {
             MAX_MSG_SIZE | MAX_TAGGED_SIZE => Ok(self.limits.message),
+            MAX_RMA_SIZE => Ok(self.limits.rma),
+            MAX_ATOMIC_SIZE => Ok(self.limits.atomic),
             INJECT_MSG_SIZE | INJECT_TAGGED_SIZE => Ok(self.limits.inject),
+            INJECT_RMA_SIZE => Ok(self.limits.inject.min(self.limits.rma)),
+            INJECT_ATOMIC_SIZE => Ok(self.limits.inject.min(self.limits.atomic)),
             _ => Ok(self.endpoint.option(OptionName::from_number(name)?)?),
         }
     }
@@ -65,7 +73,7 @@ impl ChangeableOptions for State {
     }
 }
 
-/// Every option that we have is a `size_t`.
+/// Every option that we tell is a `size_t`.
 pub unsafe extern "C" fn getopt<H: Header<State: Options>>(
     fid: *mut Fid,
     level: c_int,
@@ -114,29 +122,33 @@ pub unsafe extern "C" fn setopt<H: Header<State: ChangeableOptions>>(
 ) -> c_int {
     done("fi_setopt", || {
         check_level(level)?;
-        let name = OptionName::from_number(name)?;
         // SAFETY: C passes an open object, and that many bytes.
         unsafe {
-            let value = given(value, length)?;
-            object::owned(fid.cast::<H>())?.set_option(name, value)
+            let state = object::owned(fid.cast::<H>())?;
+            let name = OptionName::from_number(name)?;
+            let value = match name {
+                OptionName::SharedMemoryPermitted => given::<u8>(value, length)?.into(),
+                _ => given::<usize>(value, length)?,
+            };
+            state.set_option(name, value)
         }
     })
 }
 
-/// The value that an option is given.
+/// The value that an option is given, a number.
 ///
 /// # Safety
-/// `value` is null or valid for reads of `length` bytes.
-unsafe fn given(value: *const c_void, length: usize) -> Result<usize, Failure> {
+/// `value` is null or valid for reads of `length` bytes, which are a `T` if they are as many.
+unsafe fn given<T: Copy>(value: *const c_void, length: usize) -> Result<T, Failure> {
     if value.is_null() {
         return Err(Failure::null("the value"));
     }
-    if length != size_of::<usize>() {
-        let reason = format!("the value takes 8 bytes, not {length}");
+    if length != size_of::<T>() {
+        let reason = format!("the value takes {} bytes, not {length}", size_of::<T>());
         return Err(Failure::new(Errno::INVAL, reason));
     }
-    // SAFETY: it has the size of a `size_t`.
-    Ok(unsafe { value.cast::<usize>().read_unaligned() })
+    // SAFETY: it has the size of one, and the caller vouches for the rest.
+    Ok(unsafe { value.cast::<T>().read_unaligned() })
 }
 
 unsafe extern "C" fn cancel(ep: *mut Fid, context: *mut c_void) -> isize {

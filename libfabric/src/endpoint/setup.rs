@@ -12,6 +12,7 @@ use kestrel_core::{
     error::Errno,
     flags::Flags,
     info::{self, EndpointType},
+    protocol::atomic::ATOMIC_BYTES_MAX,
     socket_endpoint::SocketKind,
 };
 
@@ -101,17 +102,26 @@ fn create_for(
         is_alias: false,
         format: info.address_format,
         request,
-        limits: Limits {
-            message: info.endpoint.max_msg_size,
-            inject: info.transmit.inject_size,
-            receives: info.receive.size,
-        },
+        limits: limits(info),
         _parent: parent,
     };
     let announced = state.endpoint.clone();
     let created = object::create(header(class, context), state);
     announced.announce_as(created as u64);
     created
+}
+
+/// The sizes of an endpoint: of operations that it cannot do they are 0.
+fn limits(info: &info::Info) -> Limits {
+    let message = info.endpoint.max_msg_size;
+    let with = |capability, size| if info.caps.contains(capability) { size } else { 0 };
+    Limits {
+        message,
+        rma: with(Flags::RMA, message),
+        atomic: with(Flags::ATOMIC, message.min(ATOMIC_BYTES_MAX)),
+        inject: info.transmit.inject_size,
+        receives: info.receive.size,
+    }
 }
 
 /// What an endpoint, or a context of one, is opened with.

@@ -77,9 +77,13 @@ impl Options for State {
         match (OptionName::from_number(name)?, self.socket.kind()) {
             (OptionName::CmDataSize, SocketKind::Stream) => Ok(CM_DATA_SIZE),
             (OptionName::CmDataSize, SocketKind::Datagram) => Ok(0),
-            (OptionName::MinMultiRecv | OptionName::BufferedMin | OptionName::BufferedLimit, _) => {
-                Err(Failure::new(Errno::NOPROTOOPT, "socket endpoints have no posted receives"))
-            }
+            (
+                OptionName::MinMultiRecv
+                | OptionName::BufferedMin
+                | OptionName::BufferedLimit
+                | OptionName::SharedMemoryPermitted,
+                _,
+            ) => Err(Failure::new(Errno::NOPROTOOPT, "socket endpoints have no posted receives")),
         }
     }
 }

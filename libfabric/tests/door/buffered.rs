@@ -313,6 +313,7 @@ fn how_much_is_buffered_is_an_option() {
     let enabled = world.nodes[0].ep;
     assert_eq!(set(enabled, BUFFERED_LIMIT, 1000), code::OPBADSTATE);
     let plain = World::new(host, 1);
+    assert_eq!(get(plain.nodes[0].ep, BUFFERED_LIMIT), Ok(16 << 10), "the provider's default");
     assert_eq!(get(plain.nodes[0].ep, BUFFERED_MIN), Err(code::NOPROTOOPT));
     assert_eq!(set(plain.nodes[0].ep, BUFFERED_LIMIT, 1000), code::NOPROTOOPT);
 }

@@ -169,18 +169,23 @@ fn what_is_buffered_is_a_hint() {
     assert_eq!(room, sent);
 }
 
-/// Options of version 2.0: FI_OPT_MAX_MSG_SIZE, FI_OPT_MAX_TAGGED_SIZE, FI_OPT_INJECT_MSG_SIZE and
-/// FI_OPT_INJECT_TAGGED_SIZE tell what the attributes say.
+/// Options of version 2.0: FI_OPT_MAX_MSG_SIZE, FI_OPT_MAX_TAGGED_SIZE, FI_OPT_MAX_RMA_SIZE,
+/// FI_OPT_INJECT_MSG_SIZE, FI_OPT_INJECT_TAGGED_SIZE, FI_OPT_INJECT_RMA_SIZE and
+/// FI_OPT_INJECT_ATOMIC_SIZE tell what the attributes say, FI_OPT_MAX_ATOMIC_SIZE the most that is
+/// atomic. "Providers that don't support this option will return -FI_ENOPROTOOPT": none is set.
 #[test]
 fn options_tell_the_sizes_of_the_attributes() {
     let Some(host) = host("options_tell_the_sizes_of_the_attributes") else { return };
     // SAFETY: hints have all attributes.
     let world = World::empty(host, |hints| unsafe { (*hints.tx_attr).inject_size = 100 });
+    const ATOMIC: usize = 4096;
     let ep = world.open_ep();
     // SAFETY: the endpoint is open, and the place is that long.
     unsafe {
         let message = (*(*world.info).ep_attr).max_msg_size;
-        for (option, told) in [(12, message), (13, message), (16, 100), (17, 100)] {
+        let told = [(12, message), (13, message), (14, message), (15, ATOMIC)];
+        let injected = [(16, 100), (17, 100), (18, 100), (19, 100)];
+        for (option, told) in told.into_iter().chain(injected) {
             let (mut value, mut length) = (0_usize, 8);
             let place = (&raw mut value).cast::<c_void>();
             let (ops, fid) = (&*(*ep).ops, ep.cast());
@@ -190,6 +195,53 @@ fn options_tell_the_sizes_of_the_attributes() {
         }
     }
     assert_eq!(close(ep), 0);
+}
+
+/// What an endpoint cannot do has no size.
+#[test]
+fn options_tell_no_size_of_what_an_endpoint_cannot_do() {
+    let Some(host) = host("options_tell_no_size_of_what_an_endpoint_cannot_do") else { return };
+    let world = World::empty(host, |hints| hints.caps = flag::MSG);
+    let ep = world.open_ep();
+    for option in [14, 15, 18, 19] {
+        let (mut value, mut length) = (usize::MAX, 8);
+        // SAFETY: the endpoint is open, and the place is that long.
+        unsafe {
+            let place = (&raw mut value).cast::<c_void>();
+            assert_eq!(((*(*ep).ops).getopt)(ep.cast(), 0, option, place, &raw mut length), 0);
+        }
+        assert_eq!(value, 0, "option {option}");
+    }
+    assert_eq!(close(ep), 0);
+}
+
+/// FI_OPT_SHARED_MEMORY_PERMITTED, a bool: "This option only applies to the fi_setopt call … When set
+/// to false, shared memory will not be used". Here is no other way to a peer.
+#[test]
+fn shared_memory_is_an_option() {
+    let Some(host) = host("shared_memory_is_an_option") else { return };
+    const PERMITTED: c_int = 11;
+    let mut world = World::empty(host, |_| {});
+    let ep = world.open_ep();
+    let set = |permitted: bool, length| {
+        let value = (&raw const permitted).cast::<c_void>();
+        // SAFETY: the endpoint is open; of another length nothing is read.
+        unsafe { ((*(*ep).ops).setopt)(ep.cast(), 0, PERMITTED, value, length) }
+    };
+    assert_eq!((set(true, 1), set(true, 8)), (0, code::INVAL));
+    // SAFETY: answers have all attributes; the name is a C string.
+    let name = unsafe { std::ffi::CStr::from_ptr((*(*world.info).domain_attr).name) };
+    let refused = if name == c"kestrel-shm" { code::OPNOTSUPP } else { 0 };
+    assert_eq!((set(false, 1), set(true, 1)), (refused, 0));
+    let (mut value, mut length) = (0_usize, 8);
+    // SAFETY: as above, and the place is that long.
+    unsafe {
+        let place = (&raw mut value).cast::<c_void>();
+        let getopt = (*(*ep).ops).getopt;
+        assert_eq!(getopt(ep.cast(), 0, PERMITTED, place, &raw mut length), code::NOPROTOOPT);
+    }
+    world.add(ep, &mut cq_attr(), 0);
+    assert_eq!(set(true, 1), code::OPBADSTATE, "it is enabled");
 }
 
 /// "This field is ignored unless the fabric is opened with API version 1.5 or greater": endpoints

@@ -297,8 +297,9 @@ pub fn the_limits_are_options<P: Provider>(bed: &Bed<P>) {
     assert!(matches!(late, EndpointError::Enabled { .. }), "{late}");
     assert_eq!(enabled.option(BufferedMin).unwrap(), MIN);
     let plain = Endpoint::open(&domain, EndpointOptions::default()).unwrap();
+    assert_eq!(plain.option(BufferedLimit), Ok(16 << 10), "the provider's default");
+    assert_eq!(plain.option(BufferedMin).unwrap_err().errno(), Errno::NOPROTOOPT);
     for name in [BufferedLimit, BufferedMin] {
-        assert_eq!(plain.option(name).unwrap_err().errno(), Errno::NOPROTOOPT);
         assert_eq!(plain.set_option(name, 100).unwrap_err().errno(), Errno::NOPROTOOPT);
     }
 }
