@@ -25,7 +25,9 @@ use crate::{
     },
     address_vector, completion_queue,
     context_attributes::Whole,
-    counter, deferred_work, endpoint, fabric, hints, memory_region,
+    counter, deferred_work, endpoint, fabric, hints,
+    instances::Known,
+    memory_region,
     object::{self, FID_NOSYS, Header, Use},
     outcome::{Failure, done},
     parameters, poll_set, scalable_endpoint, shared_receive, shared_transmit,
@@ -45,6 +47,8 @@ pub struct State {
     pub uses: Arc<BindCount>,
     /// The event queue that is bound to it, and whether registrations are reported there.
     event_queue: OnceLock<(Use, bool)>,
+    /// What discovery knows of it.
+    known: OnceLock<Known>,
     _fabric: Use,
 }
 
@@ -156,11 +160,15 @@ pub unsafe fn open(
             version,
             uses: Arc::default(),
             event_queue: OnceLock::new(),
+            known: OnceLock::new(),
             _fabric: in_use,
         };
+        let name = state.info.domain.name.clone();
         let fid = object::fid::<FidDomain>(class::DOMAIN, context);
         let header = FidDomain { fid, ops: &raw const OPERATIONS, mr: &raw const REGIONS };
         *place = object::create(header, state);
+        // SAFETY: just made; nobody else was first.
+        let _ = unsafe { object::state(*place) }.known.set(Known::domain(*place, fabric, &name));
         Ok(())
     })
 }

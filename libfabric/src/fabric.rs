@@ -3,7 +3,7 @@
 use std::{
     ffi::{CStr, c_int, c_void},
     slice,
-    sync::Arc,
+    sync::{Arc, OnceLock},
 };
 
 use kestrel::discovery::FABRIC;
@@ -17,6 +17,7 @@ use crate::{
         info::{FabricAttr, Info},
     },
     completion_queue, counter, domain, event_queue,
+    instances::Known,
     object::{self, FID_NOSYS, Header},
     outcome::{Failure, done},
     passive_endpoint, wait_set,
@@ -27,6 +28,8 @@ pub struct State {
     /// What is open on it.
     pub uses: Arc<BindCount>,
     version: ApiVersion,
+    /// What discovery knows of it.
+    known: OnceLock<Known>,
 }
 
 static FID: OpsFid = OpsFid { close: object::close::<FidFabric>, ..FID_NOSYS };
@@ -80,7 +83,10 @@ pub unsafe extern "C" fn fabric(
         let fid = object::fid::<FidFabric>(class::FABRIC, context);
         let header = FidFabric { fid, ops: &raw const OPERATIONS, api_version: attr.api_version };
         let version = ApiVersion(attr.api_version);
-        *place = object::create(header, State { uses: Arc::default(), version });
+        let state = State { uses: Arc::default(), version, known: OnceLock::new() };
+        *place = object::create(header, state);
+        // SAFETY: just made; nobody else was first.
+        let _ = unsafe { object::state(*place) }.known.set(Known::fabric(*place));
         Ok(())
     })
 }

@@ -4,6 +4,7 @@
 use std::{
     ffi::{c_char, c_int},
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    ptr::null_mut,
 };
 
 use kestrel::{
@@ -15,15 +16,16 @@ use kestrel_core::{
     address::{Address, AddressFormat},
     error::Errno,
     flags::Flags,
-    info::{ApiVersion, Info, Progress},
+    info::{ApiVersion, Hints, Info, Progress},
 };
 
 use crate::{
     abi::{
         constants::{CORE_PROVIDER_ONLY, NUMERICHOST, PROGRESS_CONTROL_UNIFIED, PROV_ATTR_ONLY},
+        fid::{FidDomain, FidFabric},
         info::{DomainAttr, Info as CInfo},
     },
-    answer, hints,
+    answer, hints, instances,
     outcome::{Failure, done},
     parameters,
 };
@@ -68,8 +70,9 @@ fn find(
 ) -> Result<*mut CInfo, Failure> {
     let config = parameters::config().inspect_err(log_bad_settings)?;
     // SAFETY: libfabric passes valid hints.
-    let hints =
+    let mut hints =
         asked.map(|asked| unsafe { hints::read(asked, version) }).transpose().map_err(no_data)?;
+    let instances = Instances::of(asked, hints.as_mut())?;
     let format = hints.as_ref().map_or(AddressFormat::Unspec, |hints| hints.address_format);
     let place = place(node.as_deref(), service.as_deref(), flags, format)?;
     // Rejections are logged there, one line each.
@@ -84,7 +87,77 @@ fn find(
     found.iter_mut().for_each(add_source);
     let list = answer::list(&found, asked.map_or(std::ptr::null_mut(), |asked| asked.handle))?;
     echo_control_progress(asked, list);
+    instances.name_in(list);
     Ok(list)
+}
+
+/// The objects that hints name, or null.
+struct Instances {
+    fabric: *mut FidFabric,
+    domain: *mut FidDomain,
+}
+
+impl Instances {
+    /// "On input to fi_getinfo, a user may set this to an opened domain instance to restrict output
+    /// to the given domain" (fi_domain(3)); and likewise with fabrics (fi_fabric(3)).
+    fn of(asked: Option<&CInfo>, hints: Option<&mut Hints>) -> Result<Instances, Failure> {
+        let (mut fabric, mut domain) = (null_mut(), null_mut());
+        // SAFETY: libfabric passes valid hints.
+        if let Some(attr) = asked.and_then(|asked| unsafe { asked.fabric_attr.as_ref() }) {
+            fabric = attr.fabric;
+        }
+        // SAFETY: as above.
+        if let Some(attr) = asked.and_then(|asked| unsafe { asked.domain_attr.as_ref() }) {
+            domain = attr.domain;
+        }
+        if !fabric.is_null() && !instances::has_fabric(fabric) {
+            return Err(no_instance("fabric_attr->fabric", "no fabric of kestrel that is open"));
+        }
+        if let (false, Some(hints)) = (domain.is_null(), hints) {
+            let Some((name, on)) = instances::domain(domain) else {
+                return Err(no_instance(
+                    "domain_attr->domain",
+                    "no domain of kestrel that is open",
+                ));
+            };
+            if !fabric.is_null() && on != fabric {
+                return Err(no_instance("domain_attr->domain", "a domain of another fabric"));
+            }
+            let asked = hints.domain.name.replace(name.clone());
+            if asked.is_some_and(|asked| asked != name) {
+                return Err(no_instance("domain_attr->domain", "a domain of another name"));
+            }
+            fabric = on;
+        }
+        Ok(Instances { fabric, domain })
+    }
+
+    /// "On output from fi_getinfo, if no domain was specified, but the user has an opened instance of
+    /// the named domain, this will reference the first opened instance."
+    fn name_in(&self, list: *mut CInfo) {
+        let fabric = match self.fabric.is_null() {
+            true => instances::first_fabric(),
+            false => self.fabric,
+        };
+        let mut next = list;
+        while !next.is_null() {
+            // SAFETY: the list was just made, with all attributes, and is ours alone; a domain has a
+            // name.
+            unsafe {
+                let (attr, domain) = (&mut *(*next).fabric_attr, &mut *(*next).domain_attr);
+                attr.fabric = fabric;
+                domain.domain = match (self.domain.is_null(), hints::text(domain.name)) {
+                    (true, Some(name)) => instances::first_domain(fabric, &name),
+                    _ => self.domain,
+                };
+                next = (*next).next;
+            }
+        }
+    }
+}
+
+fn no_instance(field: &str, what: &str) -> Failure {
+    Failure::new(Errno::NODATA, format!("hint {field} is {what}"))
 }
 
 /// The address that node and service stand for, of those that the hints' format can tell: ours with

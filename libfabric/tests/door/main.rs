@@ -35,6 +35,7 @@ mod fences;
 mod forks;
 mod host;
 mod injections;
+mod instances;
 mod levels;
 mod life_cycle;
 mod message_order;
@@ -64,6 +65,7 @@ use kestrel_fi_abi as abi;
 #[test]
 fn child() {
     forks::child();
+    instances::child();
     vector_use::child();
     connection_ends::child();
 }
