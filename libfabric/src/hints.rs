@@ -31,6 +31,9 @@ const WITH_KEYS: ApiVersion = ApiVersion::new(1, 5);
 /// Since when attributes of a domain say how many keys an endpoint has.
 const WITH_VECTOR_KEYS: ApiVersion = ApiVersion::new(1, 20);
 
+/// Since when attributes of a domain say how many groups of peers there are.
+const WITH_GROUPS: ApiVersion = ApiVersion::new(2, 0);
+
 /// "Hints that are set to zero are treated as a wildcard."
 fn unless_zero(number: usize) -> Option<usize> {
     (number != 0).then_some(number)
@@ -163,6 +166,7 @@ fn progress(value: u32) -> Result<Progress, Failure> {
 /// that version.
 unsafe fn domain(attr: &DomainAttr, version: ApiVersion) -> Result<DomainHints, Failure> {
     let has_count = version >= WITH_VECTOR_KEYS;
+    let has_groups = version >= WITH_GROUPS;
     let stated_size = if version >= WITH_KEYS { attr.auth_key_size } else { 0 };
     let vector_keys = stated_size == AV_AUTH_KEY;
     if vector_keys && !attr.auth_key.is_null() {
@@ -189,6 +193,7 @@ unsafe fn domain(attr: &DomainAttr, version: ApiVersion) -> Result<DomainHints, 
         max_ep_stx_ctx: unless_zero(attr.max_ep_stx_ctx),
         max_ep_srx_ctx: unless_zero(attr.max_ep_srx_ctx),
         counter_count: unless_zero(attr.cntr_cnt),
+        max_group_id: has_groups.then_some(attr.max_group_id).and_then(unless_zero_32),
         mr_iov_limit: unless_zero(attr.mr_iov_limit),
         caps: Flags::from_bits_retain(attr.caps),
         mode: Mode::from_bits_retain(attr.mode),

@@ -99,6 +99,8 @@ pub struct DomainHints {
     pub max_ep_stx_ctx: Option<usize>,
     pub max_ep_srx_ctx: Option<usize>,
     pub counter_count: Option<usize>,
+    /// The largest number of a group of peers (FI_PEER_GROUP), of which there are none.
+    pub max_group_id: Option<u32>,
     pub mr_iov_limit: Option<usize>,
     pub caps: Flags,
     /// Empty: that of [`Hints`] counts.

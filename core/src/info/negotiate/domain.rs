@@ -56,6 +56,10 @@ impl Negotiation<'_> {
         ] {
             self.within(field, asked, most);
         }
+        // "Providers that cannot meet the requested max_group_id will fail fi_getinfo()."
+        if let Some(group) = asked.max_group_id {
+            self.reject("domain_attr->max_group_id", group, "no groups of peers");
+        }
         self.traffic_class("domain_attr->tclass", asked.traffic_class);
         self.info.domain.auth_key = asked.auth_key.clone();
         self.vector_keys(asked);

@@ -8,13 +8,18 @@ use crate::info::hints::EndpointHints;
 use crate::info::modes::{CompletionOrder, MessageOrder, Mode};
 use crate::info::offer::{AUTH_KEY_SIZE_MAX, RX_CAPS, TX_CAPS};
 use crate::info::traffic_class::traffic_class_of_dscp;
-use crate::info::values::EndpointType;
+use crate::info::values::{ApiVersion, EndpointType};
 
 /// "Traffic classes can be a differentiated services code point (DSCP) value, one of the
 /// following defined labels, or a provider-specific definition": six bits of DSCP under the
 /// first, six labels from the second on. A transport that knows no classes serves all alike.
 const DSCP: std::ops::Range<u32> = traffic_class_of_dscp(0)..traffic_class_of_dscp(64);
 const LABELS: std::ops::Range<u32> = 0x200..0x206;
+
+/// FI_TAG_MPI and FI_TAG_CCL.
+const TAG_FORMATS: [u64; 2] = [1, 2];
+/// FI_TAG_MAX_FORMAT.
+const TAG_MAX_FORMAT: u64 = 1 << 16;
 
 impl Negotiation<'_> {
     pub(super) fn transmit(&mut self) {
@@ -87,7 +92,7 @@ impl Negotiation<'_> {
             asked.total_buffered_recv.unwrap_or(answer.total_buffered_recv);
     }
 
-    pub(super) fn endpoint(&mut self, asked: &EndpointHints) {
+    pub(super) fn endpoint(&mut self, asked: &EndpointHints, api_version: ApiVersion) {
         let most = &self.offer.maximum.endpoint;
         if asked.kind != EndpointType::Unspec && asked.kind != most.kind {
             self.reject("ep_attr->type", asked.kind, most.kind);
@@ -135,14 +140,24 @@ impl Negotiation<'_> {
             let offered = "no shared receives where messages are buffered";
             self.reject("ep_attr->rx_ctx_cnt", "FI_SHARED_CONTEXT", offered);
         }
-        self.tag_format(asked.tag_format.unwrap_or(0));
+        self.tag_format(asked.tag_format.unwrap_or(0), api_version);
     }
 
     /// Any mask of any bits is matched, so whatever fields are asked for exist where there are
     /// tags. No bit is ignored: the first field is all that is left above the others.
-    fn tag_format(&mut self, asked: u64) {
+    ///
+    /// Since version 2.0 small values are names of formats: "If the value of mem_tag_format is >=
+    /// FI_TAG_MAX_FORMAT, the tag format is treated as a set of bit fields" (fi_endpoint(3)). Each of
+    /// them is a "constrained usage of FI_TAG_BITS", whose name is 0.
+    fn tag_format(&mut self, asked: u64, api_version: ApiVersion) {
         let tags = self.offer.maximum.endpoint.tag_format != 0;
+        let is_name = api_version.major() >= 2 && (1..TAG_MAX_FORMAT).contains(&asked);
         match asked.checked_ilog2() {
+            Some(_) if tags && is_name && !TAG_FORMATS.contains(&asked) => {
+                let offered = "FI_TAG_BITS, FI_TAG_MPI, FI_TAG_CCL and bit fields";
+                self.reject("ep_attr->mem_tag_format", asked, offered);
+            }
+            Some(_) if tags && is_name => self.info.endpoint.tag_format = asked,
             Some(first) if tags => self.info.endpoint.tag_format = asked | u64::MAX << first,
             Some(_) => {
                 self.reject("ep_attr->mem_tag_format", format!("{asked:#x}"), "no tags");
@@ -172,5 +187,43 @@ impl Negotiation<'_> {
         if let Some(class) = asked.filter(|class| !known(class)) {
             self.reject(field, format!("{class:#x}"), "the labels FI_TC_… and DSCP values");
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::info::{Hints, Offer, TAG_FORMAT_GENERIC, negotiate};
+
+    const V1_17: ApiVersion = ApiVersion::new(1, 17);
+    const V2: ApiVersion = ApiVersion::new(2, 0);
+
+    /// FI_TAG_MPI, FI_TAG_CCL and FI_TAG_MAX_FORMAT.
+    #[test]
+    fn tag_formats_have_names_since_version_two() {
+        let ask = |format, version| {
+            let mut hints = Hints::new();
+            hints.endpoint.tag_format = Some(format);
+            let found = negotiate(&Offer::rdm(), Some(&hints), version);
+            found.map(|info| info.endpoint.tag_format).map_err(|rejections| rejections[0].field)
+        };
+        for name in [1, 2] {
+            assert_eq!(ask(name, V2), Ok(name));
+            assert_eq!(ask(name, V1_17), Ok(u64::MAX << (name - 1)));
+        }
+        assert_eq!(ask(0, V2), Ok(TAG_FORMAT_GENERIC));
+        for unknown in [3, 0x30ff, 0xffff] {
+            assert_eq!(ask(unknown, V2), Err("ep_attr->mem_tag_format"));
+            assert!(ask(unknown, V1_17).is_ok());
+        }
+        assert_eq!(ask(1 << 16, V2), Ok(u64::MAX << 16));
+    }
+
+    #[test]
+    fn there_are_no_groups_of_peers() {
+        let mut hints = Hints::new();
+        hints.domain.max_group_id = Some(1);
+        let rejected = negotiate(&Offer::rdm(), Some(&hints), V2).unwrap_err();
+        assert_eq!(rejected[0].field, "domain_attr->max_group_id");
     }
 }

@@ -49,7 +49,7 @@ pub fn negotiate(
     talks.addresses();
     talks.transmit();
     talks.receive();
-    talks.endpoint(&hints.endpoint);
+    talks.endpoint(&hints.endpoint, api_version);
     talks.models(&hints.domain);
     talks.domain(&hints.domain);
     talks.names();
