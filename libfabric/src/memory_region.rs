@@ -3,7 +3,7 @@
 use std::{
     ffi::{c_int, c_void},
     ptr, slice,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use kestrel::Domain;
@@ -23,7 +23,7 @@ use crate::{
         control::{OpsFid, OpsMr},
         fid::{Fid, FidAv, FidCntr, FidDomain, FidEp, FidMr, class},
     },
-    domain,
+    domain, endpoint,
     object::{self, FID_NOSYS, Header, Use},
     outcome::{Failure, done},
     raw_keys,
@@ -33,13 +33,59 @@ use crate::{
 pub struct State {
     region: Arc<MemoryRegion>,
     domain: Arc<Domain>,
+    /// The endpoints that are bound to it: "the MR must be closed before the endpoint" (fi_mr(3)).
+    endpoints: Mutex<Vec<Use>>,
+    _base: Option<Base>,
     _domain: Use,
+}
+
+/// The region that another one is part of. "When fi_close is called on the base MR, the call would
+/// fail if there are any outstanding sub-MRs" (fi_mr(3)).
+struct Base(Arc<MemoryRegion>);
+
+impl Base {
+    fn of(region: &Arc<MemoryRegion>) -> Result<Base, Failure> {
+        region.binds().bind()?;
+        Ok(Base(region.clone()))
+    }
+
+    /// "The sub-MR must be fully contained within the base MR."
+    fn check(&self, parts: &[MemoryRange]) -> Result<(), Failure> {
+        let holds = |all: &MemoryRange, part: &MemoryRange| {
+            let from = part.address.checked_sub(all.address);
+            from.is_some_and(|from| from <= all.len && part.len <= all.len - from)
+        };
+        let outside = |part: &&MemoryRange| !self.0.ranges().iter().any(|all| holds(all, part));
+        match parts.iter().find(outside) {
+            None => Ok(()),
+            Some(MemoryRange { address, len }) => {
+                let reason = format!("{len} bytes from {address:#x} on are not in the base region");
+                Err(Failure::new(Errno::INVAL, reason))
+            }
+        }
+    }
+}
+
+impl Drop for Base {
+    fn drop(&mut self) {
+        // Counted when it was made, so this cannot fail.
+        let _ = self.0.binds().unbind();
+    }
 }
 
 impl State {
     /// Whether an endpoint of `domain` may be bound to the region.
     pub fn check_domain(&self, domain: &Arc<Domain>) -> Result<(), Failure> {
         domain::check_domain(&self.domain, domain, "memory region")
+    }
+
+    /// Binds an endpoint, which changes nothing here but the order in which both are closed.
+    pub fn bind_endpoint(&self, endpoint: &endpoint::State) -> Result<(), Failure> {
+        self.check_domain(endpoint.endpoint.domain())?;
+        // Nothing that is done under it panics half-way.
+        let mut endpoints = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
+        endpoints.push(Use::of(endpoint.uses())?);
+        Ok(())
     }
 }
 
@@ -81,6 +127,7 @@ unsafe fn ranges(iov: *const Iovec, count: usize) -> Result<Vec<MemoryRange>, Fa
 unsafe fn register(
     domain: *mut Fid,
     attributes: &MemoryRegionAttributes<'_>,
+    base: Option<Base>,
     mr: *mut *mut FidMr,
     context: *mut c_void,
 ) -> Result<(), Failure> {
@@ -92,7 +139,9 @@ unsafe fn register(
     // puts up with what the access allows to peers.
     let region = unsafe { parent.domain.register_memory(attributes) }?;
     let key = region.key();
-    let state = State { region, domain: parent.domain.clone(), _domain: in_use };
+    let domain = parent.domain.clone();
+    let endpoints = Mutex::default();
+    let state = State { region, domain, endpoints, _base: base, _domain: in_use };
     let fid = object::fid::<FidMr>(class::MR, context);
     *place = object::create(FidMr { fid, mem_desc: ptr::null_mut(), key }, state);
     // Our own descriptor: what operations are given, and never look at.
@@ -150,7 +199,7 @@ unsafe extern "C" fn regv(
             if object::checked::<FidDomain>(fid)?.info.domain.vector_keys {
                 return Err(Failure::new(Errno::NOSYS, "the domain has FI_AV_AUTH_KEY"));
             }
-            register(fid, &attributes, mr, context)
+            register(fid, &attributes, None, mr, context)
         }
     })
 }
@@ -193,6 +242,30 @@ unsafe fn audience(
     Ok((Some(vector.audience(src_addr, marks)?), flags & !mark.bits()))
 }
 
+/// The region that one is to be part of: "If non-NULL, create a sub-MR from an existing memory region
+/// specified by the base_mr field" (fi_mr(3)), which attributes have since version 2.0.
+///
+/// # Safety
+/// `domain` is an open domain, the attributes are of its version, and the base is null or an object
+/// that is open.
+unsafe fn base(
+    domain: *mut Fid,
+    attr: &MrAttr,
+    ranges: &[MemoryRange],
+) -> Result<Option<Base>, Failure> {
+    // SAFETY: the caller vouches for it.
+    let parent = unsafe { object::checked::<FidDomain>(domain) }?;
+    if parent.version < ApiVersion::new(2, 0) || attr.base_mr.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: as above.
+    let whole = unsafe { object::checked::<FidMr>(attr.base_mr.cast_mut().cast()) }?;
+    whole.check_domain(&parent.domain)?;
+    let base = Base::of(&whole.region)?;
+    base.check(ranges)?;
+    Ok(Some(base))
+}
+
 unsafe extern "C" fn regattr(
     fid: *mut Fid,
     attr: *const MrAttr,
@@ -200,14 +273,17 @@ unsafe extern "C" fn regattr(
     mr: *mut *mut FidMr,
 ) -> c_int {
     done("fi_mr_regattr", || {
-        // SAFETY: C passes valid attributes, of version 1.17 at least; no more is read.
+        // SAFETY: C passes valid attributes, of version 1.17 at least; no more is read, unless the
+        // domain is of a later one.
         let attr = unsafe { attr.as_ref() }.ok_or_else(|| Failure::null("the attributes"))?;
         // The interface "is ignored unless the application has requested the FI_HMEM capability".
         // SAFETY: C passes an open domain, and as many buffers as it says.
         unsafe {
             let (audience, flags) = audience(fid, attr, flags)?;
+            let ranges = ranges(attr.mr_iov, attr.iov_count)?;
+            let base = base(fid, attr, &ranges)?;
             let attributes = MemoryRegionAttributes {
-                ranges: &ranges(attr.mr_iov, attr.iov_count)?,
+                ranges: &ranges,
                 access: Flags::from_bits_retain(attr.access),
                 offset: attr.offset,
                 requested_key: attr.requested_key,
@@ -215,12 +291,12 @@ unsafe extern "C" fn regattr(
                 context: attr.context as u64,
                 audience: audience.as_ref(),
             };
-            register(fid, &attributes, mr, attr.context)
+            register(fid, &attributes, base, mr, attr.context)
         }
     })
 }
 
-/// Binds an endpoint (which changes nothing here) or a counter.
+/// Binds an endpoint or a counter.
 /// Reference: fi_mr(3), `fi_mr_bind`.
 unsafe extern "C" fn bind(mr: *mut Fid, other: *mut Fid, flags: u64) -> c_int {
     done("fi_mr_bind", || {
@@ -231,8 +307,7 @@ unsafe extern "C" fn bind(mr: *mut Fid, other: *mut Fid, flags: u64) -> c_int {
         unsafe {
             let state = object::owned(mr.cast::<FidMr>())?;
             if (*other).ops == FidEp::operations() {
-                let endpoint = &object::checked::<FidEp>(other)?.endpoint;
-                return state.check_domain(endpoint.domain());
+                return state.bind_endpoint(object::checked::<FidEp>(other)?);
             }
             let counter = &object::checked::<FidCntr>(other)?.counter;
             let flags = Flags::from_bits_retain(flags);

@@ -201,7 +201,8 @@ pub unsafe extern "C" fn bind(ep: *mut Fid, other: *mut Fid, flags: u64) -> c_in
         let bits = Flags::from_bits_retain(flags);
         // SAFETY: C passes open objects, each of the kind whose table it points to.
         unsafe {
-            let endpoint = &object::owned(ep.cast::<FidEp>())?.endpoint;
+            let state = object::owned(ep.cast::<FidEp>())?;
+            let endpoint = &state.endpoint;
             let table = (*other).ops;
             if table == FidCq::operations() {
                 let queue = &object::checked::<FidCq>(other)?.queue;
@@ -221,9 +222,8 @@ pub unsafe extern "C" fn bind(ep: *mut Fid, other: *mut Fid, flags: u64) -> c_in
                 return Ok(endpoint.bind_address_vector(vector)?);
             }
             if table == FidMr::operations() {
-                // As fi_mr_bind, which changes nothing.
                 no_flags()?;
-                return object::checked::<FidMr>(other)?.check_domain(endpoint.domain());
+                return object::checked::<FidMr>(other)?.bind_endpoint(state);
             }
             if table == FidStx::operations() {
                 no_flags()?;

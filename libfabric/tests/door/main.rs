@@ -45,6 +45,7 @@ mod names;
 mod nodes;
 mod one_sided;
 mod refusals;
+mod regions;
 mod shared_receives;
 mod socket_losses;
 mod sockets;

@@ -407,7 +407,7 @@ fn another_domains_objects_are_refused() {
     let ep = here.open_ep();
     assert_eq!([bind(ep, theirs, 0), bind(ep, ours, 0)], [code::DOMAIN, 0]);
     assert_eq!([bind(theirs, ep, 0), bind(ours, ep, 0)], [code::DOMAIN, 0]);
-    let all = [ep, socket, sep, ours.cast::<FidEp>(), theirs.cast()];
+    let all = [ours.cast::<FidEp>(), theirs.cast(), ep, socket, sep];
     assert_eq!(all.map(close), [0; 5]);
 }
 
