@@ -30,11 +30,6 @@ use crate::{
     parameters,
 };
 
-/// The last answer to hints that cannot be met. libfabric takes it as "not me, then".
-fn no_data(failure: Failure) -> Failure {
-    Failure::new(Errno::NODATA, failure.reason)
-}
-
 /// Reference: fi_getinfo(3).
 pub unsafe extern "C" fn getinfo(
     version: u32,
@@ -70,20 +65,26 @@ fn find(
 ) -> Result<*mut CInfo, Failure> {
     let config = parameters::config().inspect_err(log_bad_settings)?;
     // SAFETY: libfabric passes valid hints.
-    let mut hints =
-        asked.map(|asked| unsafe { hints::read(asked, version) }).transpose().map_err(no_data)?;
+    let read = asked.map(|asked| unsafe { hints::read(asked, version) });
+    let (mut hints, unknown) = match read {
+        Some((hints, unknown)) => (Some(hints), unknown),
+        None => (None, Vec::new()),
+    };
+    for failure in &unknown {
+        tracing::info!("nothing was chosen: {}", failure.reason);
+    }
     let instances = Instances::of(asked, hints.as_mut())?;
     let format = hints.as_ref().map_or(AddressFormat::Unspec, |hints| hints.address_format);
     let place = place(node.as_deref(), service.as_deref(), flags, format)?;
-    // Rejections are logged there, one line each.
-    let mut found =
-        discovery::discover_with(&config, version, hints.as_ref(), place).map_err(|error| {
-            let reason = match error {
-                DiscoveryError::Rejected(_) => "the hints cannot be met".into(),
-                error => error.to_string(),
-            };
-            Failure::new(Errno::NODATA, reason)
-        })?;
+    // Rejections are logged there, one line each: also of hints beside others that nobody knows.
+    let found = discovery::discover_with(&config, version, hints.as_ref(), place);
+    let mut found = match found {
+        Ok(found) if unknown.is_empty() => found,
+        Ok(_) | Err(DiscoveryError::Rejected(_)) => {
+            return Err(Failure::new(Errno::NODATA, "the hints cannot be met"));
+        }
+        Err(error) => return Err(Failure::new(Errno::NODATA, error.to_string())),
+    };
     found.iter_mut().for_each(add_source);
     let list = answer::list(&found, asked.map_or(std::ptr::null_mut(), |asked| asked.handle))?;
     echo_control_progress(asked, list);

@@ -50,22 +50,41 @@ pub unsafe fn text(text: *const c_char) -> Option<String> {
     (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
 }
 
-/// What `info` asks for.
+/// Values that could not be read, one after the other: one that nobody knows does not keep the others
+/// from being looked at.
+#[derive(Default)]
+struct Reading(Vec<Failure>);
+
+impl Reading {
+    /// What was read, or the default of its kind.
+    fn take<T: Default, E: Into<Failure>>(&mut self, field: &str, read: Result<T, E>) -> T {
+        read.unwrap_or_else(|error| {
+            let Failure { errno, reason } = error.into();
+            self.0.push(Failure { errno, reason: format!("hint {field}: {reason}") });
+            T::default()
+        })
+    }
+}
+
+/// What `info` asks for, and every value in it that no version of the interface knows.
 ///
 /// # Safety
 /// `info` and what it points to is null or valid, as of `version`.
-///
-/// # Errors
-/// Values that no version of the interface knows.
-pub unsafe fn read(info: &Info, version: ApiVersion) -> Result<Hints, Failure> {
-    let mut hints = Hints::new();
+pub unsafe fn read(info: &Info, version: ApiVersion) -> (Hints, Vec<Failure>) {
+    let (mut hints, mut reading) = (Hints::new(), Reading::default());
     hints.caps = Flags::from_bits_retain(info.caps);
     hints.mode = Mode::from_bits_retain(info.mode);
-    hints.address_format = AddressFormat::try_from(info.addr_format)?;
+    let format = AddressFormat::try_from(info.addr_format);
+    let is_known = format.is_ok();
+    hints.address_format = reading.take("addr_format", format);
     // SAFETY: the caller vouches for pointers and lengths.
     unsafe {
-        hints.source = address::read(info.addr_format, info.src_addr, info.src_addrlen)?;
-        hints.destination = address::read(info.addr_format, info.dest_addr, info.dest_addrlen)?;
+        if is_known {
+            let source = address::read(info.addr_format, info.src_addr, info.src_addrlen);
+            hints.source = reading.take("src_addr", source);
+            let peer = address::read(info.addr_format, info.dest_addr, info.dest_addrlen);
+            hints.destination = reading.take("dest_addr", peer);
+        }
         if let Some(attr) = info.tx_attr.as_ref() {
             hints.transmit = transmit(attr);
         }
@@ -73,17 +92,17 @@ pub unsafe fn read(info: &Info, version: ApiVersion) -> Result<Hints, Failure> {
             hints.receive = receive(attr);
         }
         if let Some(attr) = info.ep_attr.as_ref() {
-            hints.endpoint = endpoint(attr, version)?;
+            hints.endpoint = endpoint(attr, version, &mut reading);
         }
         if let Some(attr) = info.domain_attr.as_ref() {
-            hints.domain = domain(attr, version)?;
+            hints.domain = domain(attr, version, &mut reading);
         }
         if let Some(attr) = info.fabric_attr.as_ref() {
             hints.fabric = fabric(attr);
         }
     }
     hints.handle = info.handle as u64;
-    Ok(hints)
+    (hints, reading.0)
 }
 
 /// What transmit attributes ask for.
@@ -118,9 +137,9 @@ pub fn receive(attr: &RxAttr) -> ReceiveHints {
 
 /// # Safety
 /// The attributes' key is null or has its size.
-unsafe fn endpoint(attr: &EpAttr, version: ApiVersion) -> Result<EndpointHints, Failure> {
-    Ok(EndpointHints {
-        kind: EndpointType::try_from(attr.kind)?,
+unsafe fn endpoint(attr: &EpAttr, version: ApiVersion, reading: &mut Reading) -> EndpointHints {
+    EndpointHints {
+        kind: reading.take("ep_attr->type", EndpointType::try_from(attr.kind)),
         protocol: unless_zero_32(attr.protocol),
         protocol_version: unless_zero_32(attr.protocol_version),
         max_msg_size: unless_zero(attr.max_msg_size),
@@ -131,11 +150,14 @@ unsafe fn endpoint(attr: &EpAttr, version: ApiVersion) -> Result<EndpointHints, 
         tx_ctx_count: unless_zero(attr.tx_ctx_cnt),
         rx_ctx_count: unless_zero(attr.rx_ctx_cnt),
         auth_key: match version >= WITH_KEYS {
-            // SAFETY: the caller vouches for it.
-            true => unsafe { auth_key(attr.auth_key, attr.auth_key_size) }?,
+            true => {
+                // SAFETY: the caller vouches for it.
+                let key = unsafe { auth_key(attr.auth_key, attr.auth_key_size) };
+                reading.take("ep_attr->auth_key", key)
+            }
             false => Vec::new(),
         },
-    })
+    }
 }
 
 /// # Safety
@@ -164,23 +186,30 @@ fn progress(value: u32) -> Result<Progress, Failure> {
 /// # Safety
 /// The attributes' name is null or a C string, and their key is null or has its size; they are of
 /// that version.
-unsafe fn domain(attr: &DomainAttr, version: ApiVersion) -> Result<DomainHints, Failure> {
+unsafe fn domain(attr: &DomainAttr, version: ApiVersion, reading: &mut Reading) -> DomainHints {
     let has_count = version >= WITH_VECTOR_KEYS;
     let has_groups = version >= WITH_GROUPS;
     let stated_size = if version >= WITH_KEYS { attr.auth_key_size } else { 0 };
     let vector_keys = stated_size == AV_AUTH_KEY;
-    if vector_keys && !attr.auth_key.is_null() {
-        return Err(Failure::new(Errno::INVAL, "FI_AV_AUTH_KEY, and a key beside it"));
-    }
-    let key_size = if vector_keys { 0 } else { stated_size };
-    Ok(DomainHints {
+    let key = match vector_keys {
+        true if !attr.auth_key.is_null() => {
+            Err(Failure::new(Errno::INVAL, "FI_AV_AUTH_KEY, and a key beside it"))
+        }
+        true => Ok(Vec::new()),
+        // SAFETY: the caller vouches for it.
+        false => unsafe { auth_key(attr.auth_key, stated_size) },
+    };
+    DomainHints {
         // SAFETY: the caller vouches for it.
         name: unsafe { text(attr.name) },
-        threading: Threading::try_from(attr.threading)?,
-        control_progress: progress(attr.control_progress)?,
-        data_progress: progress(attr.data_progress)?,
-        resource_management: ResourceManagement::try_from(attr.resource_mgmt)?,
-        address_vector_kind: AddressVectorKind::try_from(attr.av_type)?,
+        threading: reading.take("domain_attr->threading", Threading::try_from(attr.threading)),
+        control_progress: reading
+            .take("domain_attr->control_progress", progress(attr.control_progress)),
+        data_progress: reading.take("domain_attr->data_progress", progress(attr.data_progress)),
+        resource_management: reading
+            .take("domain_attr->resource_mgmt", ResourceManagement::try_from(attr.resource_mgmt)),
+        address_vector_kind: reading
+            .take("domain_attr->av_type", AddressVectorKind::try_from(attr.av_type)),
         memory_region_mode: MemoryRegionMode::from_bits_retain(attr.mr_mode as _),
         mr_key_size: unless_zero(attr.mr_key_size),
         cq_data_size: unless_zero(attr.cq_data_size),
@@ -200,11 +229,10 @@ unsafe fn domain(attr: &DomainAttr, version: ApiVersion) -> Result<DomainHints, 
         max_err_data: unless_zero(attr.max_err_data),
         mr_count: unless_zero(attr.mr_cnt),
         traffic_class: unless_zero_32(attr.tclass),
-        // SAFETY: the caller vouches for it.
-        auth_key: unsafe { auth_key(attr.auth_key, key_size) }?,
+        auth_key: reading.take("domain_attr->auth_key", key),
         vector_keys,
         max_ep_auth_key: has_count.then_some(attr.max_ep_auth_key).and_then(unless_zero),
-    })
+    }
 }
 
 /// # Safety
@@ -231,7 +259,11 @@ pub unsafe fn agree(
     // SAFETY: the caller vouches for it.
     let info = unsafe { info.as_ref() }.ok_or_else(|| Failure::null("info"))?;
     // SAFETY: as above.
-    let hints = unsafe { read(info, version) }?;
+    let (hints, unknown) = unsafe { read(info, version) };
+    if let Some(first) = unknown.first() {
+        let reasons: Vec<_> = unknown.iter().map(|failure| failure.reason.as_str()).collect();
+        return Err(Failure::new(first.errno, reasons.join("; ")));
+    }
     discovery::agree(config, version, &hints)
         .map_err(|rejections| Failure::new(Errno::INVAL, Rejection::summary(&rejections)))
 }

@@ -9,7 +9,7 @@ use std::{
     sync::atomic::{AtomicI32, AtomicU32, Ordering},
 };
 
-use crate::{abi::fid::Provider, fabric, getinfo, host, logging, parameters};
+use crate::{abi::fid::Provider, fabric, getinfo, host, logging, parameters, refused};
 
 /// The provider's name.
 pub const NAME: &CStr = c"kestrel";
@@ -59,6 +59,7 @@ pub extern "C" fn fi_prov_ini() -> *mut Provider {
         let version = host::connect();
         HOST_VERSION.store(version, Ordering::Relaxed);
         logging::install();
+        refused::install();
         parameters::define();
         version
     });

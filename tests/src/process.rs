@@ -13,7 +13,8 @@ use std::{
 
 use crate::scale::PATIENCE;
 
-const CHILD_VARIABLE: &str = "KESTREL_TEST_CHILD";
+/// The environment variable that a role is in.
+pub const CHILD_VARIABLE: &str = "KESTREL_TEST_CHILD";
 
 /// What this process is asked to be, if it is a child.
 pub fn child_role() -> Option<Vec<String>> {

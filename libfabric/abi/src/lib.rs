@@ -21,4 +21,4 @@ pub mod message;
 pub mod transfer;
 pub mod trigger;
 
-pub use operations::Refusal;
+pub use operations::{Refusal, Refused, on_refusal};

@@ -38,6 +38,7 @@ mod injections;
 mod instances;
 mod levels;
 mod life_cycle;
+mod logs;
 mod message_order;
 mod mixed_contexts;
 mod multicast;
@@ -67,6 +68,7 @@ use kestrel_fi_abi as abi;
 fn child() {
     forks::child();
     instances::child();
+    logs::child();
     vector_use::child();
     connection_ends::child();
 }
