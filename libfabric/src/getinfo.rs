@@ -21,7 +21,10 @@ use kestrel_core::{
 
 use crate::{
     abi::{
-        constants::{CORE_PROVIDER_ONLY, NUMERICHOST, PROGRESS_CONTROL_UNIFIED, PROV_ATTR_ONLY},
+        constants::{
+            CORE_PROVIDER_ONLY, HOST_FLAGS, NUMERICHOST, PROGRESS_CONTROL_UNIFIED, PROV_ATTR_ONLY,
+            RESCAN,
+        },
         fid::{FidDomain, FidFabric},
         info::{DomainAttr, Info as CInfo},
     },
@@ -45,6 +48,7 @@ pub unsafe extern "C" fn getinfo(
         if flags & CORE_PROVIDER_ONLY != 0 {
             return Err(Failure::new(Errno::NODATA, "kestrel serves applications only"));
         }
+        check_flags(flags, !node.is_null() || !service.is_null())?;
         // SAFETY: libfabric passes valid pointers or null.
         let (info, asked) = unsafe { (info.as_mut(), hints.as_ref()) };
         let info = info.ok_or_else(|| Failure::null("where the list goes"))?;
@@ -54,6 +58,20 @@ pub unsafe extern "C" fn getinfo(
         *info = find(ApiVersion(version), node, service, flags, asked)?;
         Ok(())
     })
+}
+
+/// "FI_SOURCE: … If specified, either the node and/or service parameter must be non-NULL." Devices
+/// are looked for each time, so that FI_RESCAN asks for nothing more.
+fn check_flags(flags: u64, has_place: bool) -> Result<(), Failure> {
+    let source = Flags::SOURCE.bits();
+    let known = NUMERICHOST | PROV_ATTR_ONLY | RESCAN | HOST_FLAGS | source;
+    if flags & !known != 0 {
+        return Err(Failure::flags("fi_getinfo", flags & !known));
+    }
+    if flags & source != 0 && !has_place {
+        return Err(Failure::new(Errno::INVAL, "FI_SOURCE, and neither a node nor a service"));
+    }
+    Ok(())
 }
 
 fn find(

@@ -4,6 +4,10 @@ use std::ffi::c_int;
 
 /// `fi_getinfo`: the node is a number; no resolver is to be asked.
 pub const NUMERICHOST: u64 = 1 << 55;
+/// `fi_getinfo`: interfaces may have come or gone since it was called last.
+pub const RESCAN: u64 = 1 << 35;
+/// `fi_getinfo`, from libfabric itself and its utility providers: what they say to each other.
+pub const HOST_FLAGS: u64 = 1 << 58 | CORE_PROVIDER_ONLY | 1 << 60 | 1 << 61;
 /// `fi_getinfo`: only the provider's own attributes are asked for.
 pub const PROV_ATTR_ONLY: u64 = 1 << 54;
 /// `fi_getinfo`, from utility providers that would layer themselves over us.

@@ -248,6 +248,32 @@ fn an_application_from_the_future_is_answered() {
     }
 }
 
+/// fi_getinfo(3), "FLAGS" and "ERRORS": "FI_EBADFLAGS: The specified endpoint or domain capability or
+/// operation flags are invalid"; FI_SOURCE: "either the node and/or service parameter must be
+/// non-NULL". libfabric answers -FI_ENODATA, since no provider has anything then.
+#[test]
+fn flags_that_mean_nothing_are_refused() {
+    let Some(host) = host("flags_that_mean_nothing_are_refused") else { return };
+    const RESCAN: u64 = 1 << 35;
+    const UNKNOWN: u64 = 1 << 20;
+    if let Ok(found) = find(host, None, None, RESCAN) {
+        // SAFETY: libfabric's list.
+        unsafe { (host.freeinfo)(found) };
+    } else {
+        panic!("FI_RESCAN finds what there is");
+    }
+    let getinfo = provider().getinfo;
+    for (flags, told) in
+        [(UNKNOWN, code::BADFLAGS), (RESCAN | UNKNOWN, code::BADFLAGS), (flag::SOURCE, code::INVAL)]
+    {
+        assert_eq!(find(host, None, None, flags), Err(code::NODATA));
+        let mut found = null_mut();
+        // SAFETY: libfabric passes null for what is not given; the place is valid.
+        let status = unsafe { getinfo(VERSION, null(), null(), flags, null(), &raw mut found) };
+        assert_eq!((status, found), (told, null_mut()), "{flags:#x}");
+    }
+}
+
 /// What libfabric holds of the library that it loaded.
 fn provider() -> &'static Provider {
     let folder = std::env::var("FI_PROVIDER_PATH").expect("set when libfabric was loaded");
