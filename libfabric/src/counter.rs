@@ -33,6 +33,7 @@ pub struct State {
     pub counter: Arc<Counter>,
     /// What the application waits on outside, if it asked for that, and what it has seen.
     outside: Option<(Outside, Watched)>,
+    kind: WaitKind,
     wait_obj: u32,
     _set: Option<Membership>,
     _domain: Use,
@@ -152,7 +153,7 @@ pub unsafe extern "C" fn open(
             _ => None,
         };
         let in_use = Use::of(&parent.uses)?;
-        let mut state = State { counter, outside, wait_obj, _set: None, _domain: in_use };
+        let mut state = State { counter, outside, kind, wait_obj, _set: None, _domain: in_use };
         if let (Some(attr), WaitKind::Set) = (attr, kind) {
             // SAFETY: C passes an open wait set or null.
             state._set = Some(unsafe { wait_set::join(attr.wait_set, waitable(&state)) }?);
@@ -178,6 +179,19 @@ unsafe extern "C" fn control(cntr: *mut Fid, command: c_int, argument: *mut c_vo
             (command::GETWAITOBJ, _) => {
                 // SAFETY: the argument of this command is an `enum fi_wait_obj *`.
                 unsafe { argument.cast::<u32>().write(state.wait_obj) };
+            }
+            // "Returns the current default operational flags associated with the counter", and
+            // "Modifies" them: no flag is defined for what counters do.
+            (command::GETOPSFLAG, _) => {
+                // SAFETY: the argument of these commands is a `uint64_t *`.
+                unsafe { argument.cast::<u64>().write(0) };
+            }
+            (command::SETOPSFLAG, _) => {
+                // SAFETY: as above.
+                let flags = unsafe { argument.cast::<u64>().read() };
+                if flags != 0 {
+                    return Err(Failure::flags("FI_SETOPSFLAG of a counter", flags));
+                }
             }
             _ => return Err(Failure::new(Errno::NOSYS, format!("command {command}"))),
         }
@@ -246,6 +260,7 @@ unsafe extern "C" fn wait(cntr: *mut FidCntr, threshold: u64, timeout_ms: c_int)
     guarded("fi_cntr_wait", || {
         // SAFETY: as above.
         let state = unsafe { object::owned(cntr) }?;
+        state.kind.check_blocking()?;
         if let Some((outside, _)) = &state.outside {
             outside.end();
         }

@@ -44,12 +44,15 @@ impl WaitKind {
         }
     }
 
-    /// The kind that a blocking read needs: any but none.
+    /// "It is invalid for applications to call this function if the EQ has been configured with a wait
+    /// object of FI_WAIT_NONE or FI_WAIT_SET" (fi_eq(3); fi_cq(3) and fi_cntr(3) say the same).
     pub fn check_blocking(self) -> Result<(), Failure> {
-        if self != WaitKind::None {
-            return Ok(());
-        }
-        Err(Failure::new(Errno::INVAL, "it was opened with FI_WAIT_NONE and cannot be waited for"))
+        let reason = match self {
+            WaitKind::Inside | WaitKind::Descriptor => return Ok(()),
+            WaitKind::None => "it was opened with FI_WAIT_NONE and cannot be waited for",
+            WaitKind::Set => "it was opened with FI_WAIT_SET: its wait set is waited for",
+        };
+        Err(Failure::new(Errno::INVAL, reason))
     }
 }
 

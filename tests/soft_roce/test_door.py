@@ -24,7 +24,8 @@ PARTS = [
         marks=pytest.mark.full,
     ),
     pytest.param(
-        ["atomics", "auth_key_regions", "counters", "deferred_work", "one_sided", "triggered"],
+        ["atomics", "auth_key_regions", "counters", "deferred_work", "one_sided", "regions"]
+        + ["triggered"],
         id="memory",
         marks=pytest.mark.full,
     ),
@@ -43,13 +44,13 @@ PARTS = [
     pytest.param(
         ["aliases", "bad_input", "binding", "collectives", "control", "default_flags"]
         + ["domain_events", "endpoint_attributes", "life_cycle", "refusals", "vector_use"]
-        + ["waiting"],
+        + ["wait_sets", "waiting"],
         id="objects",
         marks=pytest.mark.full,
     ),
 ]
 # These name addresses of any host, start other programs, or load the processor for long.
-ELSEWHERE = {"discovery", "forks", "names", "threads", "vectors"}
+ELSEWHERE = {"discovery", "forks", "instances", "logs", "names", "nodes", "threads", "vectors"}
 
 
 @pytest.fixture(scope="session")

@@ -58,6 +58,7 @@ mod transfer;
 mod triggered;
 mod vector_use;
 mod vectors;
+mod wait_sets;
 mod waiting;
 mod world;
 
