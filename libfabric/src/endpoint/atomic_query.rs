@@ -5,6 +5,7 @@ use std::ffi::c_int;
 use kestrel::Domain;
 use kestrel_core::{
     error::Errno,
+    flags::Flags,
     protocol::atomic::{AtomicCall, Form},
 };
 
@@ -22,6 +23,8 @@ use crate::{
 /// `fi_query_atomic`: the form that is asked about.
 const FETCH_ATOMIC: u64 = 1 << 58;
 const COMPARE_ATOMIC: u64 = 1 << 59;
+/// FI_TAGGED.
+const TAGGED: u64 = Flags::TAGGED.bits();
 
 /// The call and how many elements it may have; none if it is not supported.
 fn count_max(domain: &Domain, datatype: u32, op: u32, form: Form) -> Option<(AtomicCall, usize)> {
@@ -81,12 +84,19 @@ pub unsafe extern "C" fn query(
     flags: u64,
 ) -> c_int {
     done("fi_query_atomic", || {
-        let form = match flags {
+        // "If the FI_TAGGED bit is set, the provider will indicate if it supports atomic operations to
+        // tagged receive buffers. The FI_TAGGED bit may be used by itself, or in conjunction with the
+        // FI_FETCH_ATOMIC and FI_COMPARE_ATOMIC flags."
+        let form = match flags & !TAGGED {
             0 => Form::Base,
             FETCH_ATOMIC => Form::Fetch,
             COMPARE_ATOMIC => Form::Compare,
             _ => return Err(Failure::flags("fi_query_atomic", flags)),
         };
+        if flags & TAGGED != 0 {
+            let reason = "no atomic operation is on tagged receive buffers";
+            return Err(Failure::new(Errno::OPNOTSUPP, reason));
+        }
         // SAFETY: C passes a valid place or null.
         let attr = unsafe { attr.as_mut() }.ok_or_else(|| Failure::null("the attributes"))?;
         // SAFETY: C passes an open domain.

@@ -3,7 +3,7 @@
 use std::ptr::null_mut;
 
 use crate::{
-    abi::fid::FidEp,
+    abi::fid::{FidCntr, FidEp},
     code, flag,
     host::host,
     tagged::CLAIM,
@@ -25,6 +25,29 @@ fn control(ep: *mut FidEp, command: i32, flags: &mut u64) -> i32 {
 pub fn flags_of(ep: *mut FidEp, mut direction: u64) -> u64 {
     assert_eq!(control(ep, GETOPSFLAG, &mut direction), 0);
     direction
+}
+
+/// fi_cntr(3): FI_GETOPSFLAG "returns the current default operational flags associated with the
+/// counter", FI_SETOPSFLAG "modifies" them. There is no flag that would mean something.
+#[test]
+fn a_counter_has_no_operation_flags() {
+    let Some(host) = host("a_counter_has_no_operation_flags") else { return };
+    let world = World::new(host, 0);
+    let mut counter: *mut FidCntr = null_mut();
+    // SAFETY: the objects are open; zeroes are the defaults; these commands take a `uint64_t *`.
+    unsafe {
+        let (mut attr, open) = (std::mem::zeroed(), (*(*world.domain).ops).cntr_open);
+        assert_eq!(open(world.domain, &raw mut attr, &raw mut counter, null_mut()), 0);
+        let control = (*(*counter).fid.ops).control;
+        let mut flags = COMPLETION;
+        let place = (&raw mut flags).cast();
+        assert_eq!(control(counter.cast(), SETOPSFLAG, place), code::BADFLAGS);
+        assert_eq!(control(counter.cast(), GETOPSFLAG, place), 0);
+        assert_eq!(*place.cast::<u64>(), 0);
+        assert_eq!(control(counter.cast(), SETOPSFLAG, place), 0);
+        assert_eq!(control(counter.cast(), GETOPSFLAG, null_mut()), code::INVAL);
+    }
+    assert_eq!(close(counter), 0);
 }
 
 fn send(ep: *mut FidEp, context: usize) {

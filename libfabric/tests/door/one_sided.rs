@@ -196,6 +196,13 @@ fn a_peer_adds_and_compares() {
         assert_eq!(query(world.domain, UINT64, CSWAP, &raw mut attr, 1 << 59), 0);
         assert_eq!(attr.size, 8);
         assert_eq!(query(world.domain, UINT64, CSWAP, null_mut(), 1 << 59), code::INVAL);
+        // "If the FI_TAGGED bit is set, the provider will indicate if it supports atomic operations to
+        // tagged receive buffers" (fi_atomic(3)).
+        for flags in [flag::TAGGED, flag::TAGGED | 1 << 59] {
+            let (place, op) = (&raw mut attr, if flags == flag::TAGGED { SUM } else { CSWAP });
+            assert_eq!(query(world.domain, UINT64, op, place, flags), code::OPNOTSUPP);
+        }
+        assert_eq!(query(world.domain, UINT64, SUM, &raw mut attr, 3 << 58), code::BADFLAGS);
     }
     assert_eq!((close(mr), close(changes)), (0, 0));
 }
