@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use kestrel_core::{
     config::{Config, TransportChoice},
     error::{Errno, HasErrno},
+    info::Nic,
     transport::Unreachable,
 };
 use kestrel_verbs::{
@@ -22,6 +23,8 @@ pub struct RdmaDevice {
     pub datagram_max: usize,
     /// Whether it can join multicast groups.
     pub has_groups: bool,
+    /// What it is.
+    pub nic: Nic,
 }
 
 impl RdmaDevice {
@@ -53,7 +56,32 @@ impl RdmaDevice {
         // On InfiniBand groups are the subnet manager's, whom the connection manager asks.
         let has_groups =
             is_managed || port.is_some_and(|port| port.link_layer == LinkLayer::Ethernet);
-        Some(RdmaDevice { name: device.name.clone(), addresses, datagram_max, has_groups })
+        let (name, nic) = (device.name.clone(), nic(device));
+        Some(RdmaDevice { name, addresses, datagram_max, has_groups, nic })
+    }
+}
+
+/// What a device and its port with an active link are to who reads fi_nic(3).
+fn nic(device: &kestrel_verbs::Device) -> Nic {
+    let (port, model) = (device.active_port(), &device.model);
+    let number = |number: u32| if number == 0 { String::new() } else { format!("{number:#x}") };
+    Nic {
+        name: device.name.clone(),
+        device_id: number(model.part_id),
+        device_version: number(model.hardware_version),
+        vendor_id: number(model.vendor_id),
+        firmware: model.firmware.clone(),
+        address: port
+            .and_then(|port| port.gids.first())
+            .map_or_else(String::new, |gid| gid.address.to_string()),
+        mtu: port.map_or(0, |port| port.mtu_bytes as usize),
+        is_up: port.is_some(),
+        network: match port.map(|port| port.link_layer) {
+            Some(LinkLayer::InfiniBand) => "InfiniBand",
+            Some(LinkLayer::Ethernet) => "Ethernet",
+            Some(LinkLayer::Unspecified) | None => "",
+        }
+        .to_owned(),
     }
 }
 
@@ -133,7 +161,7 @@ pub(crate) mod tests {
     use super::*;
     use kestrel_verbs::{
         InterfaceAddress,
-        device::{Device, Gid, GidKind, LinkLayer, NodeType, Port, PortState},
+        device::{Device, Gid, GidKind, LinkLayer, Model, NodeType, Port, PortState},
     };
 
     fn running(interface: &str, ip: &str) -> InterfaceAddress {
@@ -173,7 +201,8 @@ pub(crate) mod tests {
             gids: gids.iter().enumerate().map(gid).collect(),
         };
         let node_type = NodeType::ChannelAdapter;
-        Device { name: name.into(), node_type, node_guid: 1, ports: vec![port] }
+        let model = Model { vendor_id: 0x15b3, part_id: 0x1017, ..Model::default() };
+        Device { name: name.into(), node_type, node_guid: 1, model, ports: vec![port] }
     }
 
     #[test]
@@ -184,6 +213,10 @@ pub(crate) mod tests {
         let expected: [IpAddr; 2] = [[10, 9, 0, 1].into(), "2001:db8::7".parse().unwrap()];
         assert_eq!(found[0].addresses, expected);
         assert_eq!((found[0].datagram_max, found[0].has_groups), (960, true));
+        let Nic { name, vendor_id, device_id, firmware, mtu, is_up, network, .. } = &found[0].nic;
+        let texts = [name, vendor_id, device_id, firmware, network].map(String::as_str);
+        assert_eq!(texts, ["rxe0", "0x15b3", "0x1017", "", "Ethernet"]);
+        assert_eq!((*mtu, *is_up), (1024, true));
     }
 
     fn infiniband(name: &str) -> Device {

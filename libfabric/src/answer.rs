@@ -14,7 +14,7 @@ use kestrel_core::{
 use crate::{
     abi::constants::AV_AUTH_KEY,
     abi::info::{DomainAttr, EpAttr, FabricAttr, Info, RxAttr, TxAttr},
-    address,
+    address, nic,
     outcome::Failure,
     provider::{NAME, VERSION},
 };
@@ -24,7 +24,7 @@ use crate::{
 ///
 /// # Safety
 /// All zeroes are a value of `T`.
-unsafe fn allocate<T>() -> Result<*mut T, Failure> {
+pub unsafe fn allocate<T>() -> Result<*mut T, Failure> {
     // SAFETY: calloc takes any sizes; what it returns is aligned for every C struct.
     let place = unsafe { libc::calloc(1, size_of::<T>()) }.cast::<T>();
     if place.is_null() { Err(out_of_memory()) } else { Ok(place) }
@@ -45,7 +45,8 @@ fn copy(bytes: &[u8]) -> Result<*mut c_void, Failure> {
     Ok(place)
 }
 
-fn copy_text(text: &str) -> Result<*mut c_char, Failure> {
+/// A string that `free` takes.
+pub fn copy_text(text: &str) -> Result<*mut c_char, Failure> {
     Ok(copy(&[text.as_bytes(), &[0]].concat())?.cast())
 }
 
@@ -91,6 +92,9 @@ fn one(found: &info::Info) -> Result<*mut Info, Failure> {
     info.ep_attr = endpoint(&found.endpoint)?;
     info.domain_attr = domain(&found.domain)?;
     info.fabric_attr = fabric(&found.fabric)?;
+    if let Some(found) = &found.nic {
+        info.nic = nic::create(found)?;
+    }
     Ok(place)
 }
 

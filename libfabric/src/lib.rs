@@ -3,7 +3,7 @@
 //! This crate translates and does nothing else; behaviour lives in `kestrel-core`.
 //! In reading order: how libfabric finds us ([`provider`]) and what we ask of it
 //! ([`host`], [`parameters`], [`logging`]); discovery ([`getinfo`], [`hints`],
-//! [`answer`], [`instances`]); the objects, one module each, over what all of them share
+//! [`answer`], [`nic`], [`instances`]); the objects, one module each, over what all of them share
 //! ([`object`], [`outcome`]); and libfabric's own types ([`abi`]).
 //!
 //! Calls of the data path are one cast away from core, and abort on a panic. All
@@ -33,6 +33,7 @@ pub mod context_attributes;
 pub mod getinfo;
 pub mod hints;
 mod instances;
+mod nic;
 
 // What all objects share.
 pub mod address;

@@ -82,6 +82,8 @@ pub struct Device {
     pub name: String,
     pub node_type: NodeType,
     pub node_guid: u64,
+    /// What its maker says of it.
+    pub model: Model,
     /// In order of their numbers, which start at 1.
     pub ports: Vec<Port>,
 }
@@ -91,6 +93,17 @@ impl Device {
     pub fn active_port(&self) -> Option<&Port> {
         self.ports.iter().find(|port| port.state == PortState::Active)
     }
+}
+
+/// Who made a device, and what it is, as its driver tells.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Model {
+    /// The maker's number among those of PCI.
+    pub vendor_id: u32,
+    /// The maker's number for the device.
+    pub part_id: u32,
+    pub hardware_version: u32,
+    pub firmware: String,
 }
 
 /// What a device is to its network.
@@ -239,6 +252,7 @@ mod tests {
             name: "rxe0".to_string(),
             node_type: NodeType::ChannelAdapter,
             node_guid: 0x12,
+            model: Model::default(),
             ports: vec![Port {
                 number: 1,
                 link_layer: LinkLayer::Ethernet,

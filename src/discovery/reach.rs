@@ -17,14 +17,14 @@ pub(super) enum Reach {
     /// Peers of this host alone.
     Shm,
     /// Peers of other hosts as well, through a device.
-    Rdma(RdmaDevice),
+    Rdma(Box<RdmaDevice>),
 }
 
 /// What there is, best first. A device reaches everybody, so it comes before shared memory alone.
 pub(super) fn all(config: &Config) -> Result<Vec<Reach>, DiscoveryError> {
     let mut reaches = Vec::new();
     match rdma::devices(config) {
-        Ok(devices) => reaches.extend(devices.into_iter().map(Reach::Rdma)),
+        Ok(devices) => reaches.extend(devices.into_iter().map(Box::new).map(Reach::Rdma)),
         Err(why) if config.transport == TransportChoice::Verbs => {
             return Err(DiscoveryError::NoDevice(why));
         }
@@ -107,6 +107,7 @@ fn misplaced(field: &'static str, asked: impl ToString, offered: String) -> Reje
 
 /// Gives an endpoint an address of the device that it is on.
 fn place_on(device: &RdmaDevice, info: &mut Info) -> Result<(), Rejection> {
+    info.nic = Some(device.nic.clone());
     let format = info.address_format;
     let own = || {
         let all: Vec<_> = device.addresses.iter().map(IpAddr::to_string).collect();

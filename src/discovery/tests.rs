@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::rdma::RdmaDevice;
-use kestrel_core::{address::AddressFormat, config::TransportChoice, flags::Flags};
+use kestrel_core::{address::AddressFormat, config::TransportChoice, flags::Flags, info::Nic};
 
 #[test]
 fn without_hints_there_is_shared_memory() {
@@ -82,12 +82,13 @@ fn what_cannot_be_resolved_is_told() {
 fn machine() -> [Reach; 3] {
     let device = |name: &str, addresses: &[&str]| {
         let addresses = addresses.iter().map(|ip| ip.parse().unwrap()).collect();
-        Reach::Rdma(RdmaDevice {
+        Reach::Rdma(Box::new(RdmaDevice {
             name: name.into(),
             addresses,
             datagram_max: 960,
             has_groups: true,
-        })
+            nic: Nic { name: name.into(), ..Nic::default() },
+        }))
     };
     [device("rxe0", &["192.0.2.1"]), device("rxe1", &["198.51.100.7", "2001:db8::7"]), Reach::Shm]
 }
@@ -153,6 +154,11 @@ fn a_device_reaches_all_so_it_comes_first() {
         told(SHM_DOMAIN, None),
     ];
     assert_eq!(find(None, None), all);
+    let found = choose(&machine(), &Config::default(), ApiVersion::NATIVE, None, None).unwrap();
+    for info in found {
+        let expected = (info.domain.name != SHM_DOMAIN).then_some(info.domain.name);
+        assert_eq!(info.nic.map(|nic| nic.name), expected);
+    }
     assert_eq!(find(Some(&Hints::new().caps(Flags::REMOTE_COMM | Flags::LOCAL_COMM)), None), all);
     let mut named = Hints::new();
     named.domain.name = Some("rxe1".into());

@@ -1,8 +1,7 @@
 //! What discovery returns: [`Info`] and the attributes in it. Reference:
 //! fi_getinfo(3), fi_endpoint(3), fi_domain(3), fi_fabric(3).
 //!
-//! The names are libfabric's, spelled out where they are short. The NIC's
-//! description is not here: kestrel has none to give.
+//! The names are libfabric's, spelled out where they are short.
 
 use super::modes::{CompletionOrder, MemoryRegionMode, MessageOrder, Mode};
 use super::values::{
@@ -29,6 +28,27 @@ pub struct Info {
     pub endpoint: EndpointAttributes,
     pub domain: DomainAttributes,
     pub fabric: FabricAttributes,
+    /// The adapter that its packets travel through, if they do.
+    pub nic: Option<Nic>,
+}
+
+/// An adapter, as far as it is known; texts are empty where they are not. Reference: fi_nic(3).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Nic {
+    /// The system's name of the device.
+    pub name: String,
+    pub device_id: String,
+    pub device_version: String,
+    pub vendor_id: String,
+    pub firmware: String,
+    /// The address of the link.
+    pub address: String,
+    /// How much one packet holds. Units: bytes.
+    pub mtu: usize,
+    /// Whether the link carries messages.
+    pub is_up: bool,
+    /// What the link is part of, as "Ethernet".
+    pub network: String,
 }
 
 impl Info {

@@ -33,7 +33,7 @@ mod traffic_class;
 mod values;
 
 pub use attributes::{
-    DomainAttributes, EndpointAttributes, FabricAttributes, Info, ReceiveAttributes,
+    DomainAttributes, EndpointAttributes, FabricAttributes, Info, Nic, ReceiveAttributes,
     SHARED_CONTEXT, TransmitAttributes,
 };
 pub use hints::{DomainHints, EndpointHints, FabricHints, Hints, ReceiveHints, TransmitHints};

@@ -357,6 +357,7 @@ fn rdm_template() -> Info {
             provider_version: ApiVersion::new(0, 1),
             api_version: ApiVersion::NATIVE,
         },
+        nic: None,
     }
 }
 

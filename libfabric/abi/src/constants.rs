@@ -38,6 +38,7 @@ pub mod command {
     pub const QUEUE_WORK: c_int = 11;
     pub const CANCEL_WORK: c_int = 12;
     pub const FLUSH_WORK: c_int = 13;
+    pub const DUP: c_int = 15;
     pub const GETWAITOBJ: c_int = 16;
 }
 

@@ -9,7 +9,7 @@ use super::{
         OpsAv, OpsCm, OpsCntr, OpsCq, OpsDomain, OpsEp, OpsEq, OpsFabric, OpsFid, OpsMr, OpsPoll,
         OpsWait,
     },
-    info::{FabricAttr, Info},
+    info::{BusAttr, DeviceAttr, FabricAttr, Info, LinkAttr},
     transfer::{OpsCollective, OpsMsg, OpsRma, OpsTagged},
 };
 
@@ -33,6 +33,7 @@ pub mod class {
     pub const POLL: usize = 17;
     pub const CONNREQ: usize = 18;
     pub const MC: usize = 19;
+    pub const NIC: usize = 20;
 }
 
 #[repr(C)]
@@ -105,6 +106,16 @@ pub struct FidMc {
     pub fid: Fid,
     /// What `fi_mc_addr` gives: it is inline in the header.
     pub fi_addr: u64,
+}
+
+/// Reference: fi_nic(3).
+#[repr(C)]
+pub struct FidNic {
+    pub fid: Fid,
+    pub device_attr: *mut DeviceAttr,
+    pub bus_attr: *mut BusAttr,
+    pub link_attr: *mut LinkAttr,
+    pub prov_attr: *mut c_void,
 }
 
 #[repr(C)]

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_char, c_int, c_void};
 
-use super::fid::{Fid, FidDomain, FidFabric};
+use super::fid::{Fid, FidDomain, FidFabric, FidNic};
 
 #[repr(C)]
 pub struct Info {
@@ -20,7 +20,7 @@ pub struct Info {
     pub ep_attr: *mut EpAttr,
     pub domain_attr: *mut DomainAttr,
     pub fabric_attr: *mut FabricAttr,
-    pub nic: *mut c_void,
+    pub nic: *mut FidNic,
 }
 
 #[repr(C)]
@@ -113,4 +113,35 @@ pub struct FabricAttr {
     pub prov_name: *mut c_char,
     pub prov_version: u32,
     pub api_version: u32,
+}
+
+/// `struct fi_device_attr`: texts, or null.
+#[repr(C)]
+pub struct DeviceAttr {
+    pub name: *mut c_char,
+    pub device_id: *mut c_char,
+    pub device_version: *mut c_char,
+    pub vendor_id: *mut c_char,
+    pub driver: *mut c_char,
+    pub firmware: *mut c_char,
+}
+
+/// `struct fi_bus_attr`, of whose union PCI is the only member.
+#[repr(C)]
+pub struct BusAttr {
+    pub bus_type: u32,
+    pub domain_id: u16,
+    pub bus_id: u8,
+    pub device_id: u8,
+    pub function_id: u8,
+}
+
+/// `struct fi_link_attr`.
+#[repr(C)]
+pub struct LinkAttr {
+    pub address: *mut c_char,
+    pub mtu: usize,
+    pub speed: usize,
+    pub state: u32,
+    pub network_type: *mut c_char,
 }

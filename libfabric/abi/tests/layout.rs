@@ -67,6 +67,9 @@ fn sizes_of_objects() -> Vec<(&'static str, usize, usize, usize)> {
         EpAttr = fi_ep_attr: 96, 104;
         DomainAttr = fi_domain_attr: 192, 232;
         FabricAttr = fi_fabric_attr: 32, 32;
+        DeviceAttr = fi_device_attr: 48, 48;
+        BusAttr = fi_bus_attr: 12, 12;
+        LinkAttr = fi_link_attr: 40, 40;
         Fid = fid: 24, 24;
         FidFabric = fid_fabric: 40, 40;
         FidDomain = fid_domain: 40, 40;
@@ -139,6 +142,9 @@ fn attributes() -> Vec<Fact> {
             max_ep_srx_ctx, cntr_cnt, mr_iov_limit, caps, mode, auth_key, auth_key_size,
             max_err_data, mr_cnt, tclass }
         FabricAttr = fi_fabric_attr { fabric, name, prov_name, prov_version, api_version }
+        DeviceAttr = fi_device_attr { name, device_id, device_version, vendor_id, driver, firmware }
+        LinkAttr = fi_link_attr { address, mtu, speed, state, network_type }
+        FidNic = fid_nic { fid, device_attr, bus_attr, link_attr, prov_attr }
         Provider = fi_provider { version, fi_version, context, name, getinfo, fabric, cleanup }
         AvAttr = fi_av_attr { kind = type, rx_ctx_bits, count, ep_per_node, name, map_addr,
             flags }
@@ -255,6 +261,8 @@ fn numbers() -> Vec<Fact> {
         ("FI_CLASS_CNTR", class::CNTR),
         ("FI_CLASS_WAIT", class::WAIT),
         ("FI_CLASS_POLL", class::POLL),
+        ("FI_CLASS_NIC", class::NIC),
+        ("FI_DUP", command::DUP as usize),
         ("FI_TRIGGER_THRESHOLD", event::THRESHOLD as usize),
         ("FI_QUEUE_WORK", command::QUEUE_WORK as usize),
         ("FI_CANCEL_WORK", command::CANCEL_WORK as usize),

@@ -6,7 +6,9 @@ use std::{ffi::CStr, io, mem, net::Ipv6Addr, path::Path, ptr::NonNull};
 
 use rdma_core_sys::{Library, verbs::*};
 
-use super::{Device, DeviceError, Gid, GidKind, LinkLayer, NodeType, Port, PortState, absence};
+use super::{
+    Device, DeviceError, Gid, GidKind, LinkLayer, Model, NodeType, Port, PortState, absence,
+};
 
 /// Of a port's flags: IBV_QPF_GRH_REQUIRED, which is no name that the bindings have.
 const GRH_REQUIRED: u8 = 1;
@@ -138,6 +140,7 @@ impl OpenDevice {
             name: self.name.clone(),
             node_type: node_type_of(node_type),
             node_guid: u64::from_be(attributes.node_guid),
+            model: model_of(&attributes),
             ports: ports.into_iter().map(|(port, _)| port).collect(),
         })
     }
@@ -235,6 +238,16 @@ impl Drop for OpenDevice {
         if unsafe { self.library.verbs.ibv_close_device(self.context.as_ptr()) } != 0 {
             tracing::warn!("ibv_close_device({}): {}", self.name, io::Error::last_os_error());
         }
+    }
+}
+
+fn model_of(attributes: &ibv_device_attr) -> Model {
+    let firmware = attributes.fw_ver.iter().map(|&byte| byte as u8).take_while(|&byte| byte != 0);
+    Model {
+        vendor_id: attributes.vendor_id,
+        part_id: attributes.vendor_part_id,
+        hardware_version: attributes.hw_ver,
+        firmware: String::from_utf8_lossy(&firmware.collect::<Vec<_>>()).into_owned(),
     }
 }
 
