@@ -1,38 +1,34 @@
-//! Prints the manual page `fi_kestrel.7`, of which the parameters come from the one table
-//! in `kestrel_core::config`.
+//! Prints the manual page `fi_kestrel.7`. Endpoint types, capabilities and address formats come from
+//! what discovery offers, and the parameters from the one table in `kestrel_core::config`.
 
-use kestrel_core::config::PARAMETERS;
+use kestrel_core::{
+    config::PARAMETERS,
+    flags::Flags,
+    info::{Offer, Threading},
+};
 
 const BEFORE: &str = r#".TH fi_kestrel 7 "" "kestrel" "Libfabric providers"
 .SH NAME
 fi_kestrel \- the kestrel fabric provider
 .SH OVERVIEW
-kestrel connects the processes of one host through shared memory. Applications of
-libfabric use it without change; messages, tagged messages, remote memory access and
-atomic operations are done in user space, without a system call for each.
+kestrel connects processes: those of one host through shared memory, and those of different hosts
+through RDMA devices. Applications of libfabric use it without change; messages, tagged messages,
+remote memory access and atomic operations are done in user space, without a system call for each.
 .SH SUPPORTED FEATURES
-.TP
-.B Endpoint types
-FI_EP_RDM: reliable datagrams, in order.
-.TP
-.B Capabilities
-FI_MSG, FI_TAGGED, FI_RMA, FI_ATOMIC, FI_DIRECTED_RECV, FI_MULTI_RECV, FI_SOURCE,
-FI_RMA_EVENT, FI_FENCE, FI_LOCAL_COMM and FI_REMOTE_COMM.
-.TP
-.B Addressing
-FI_SOCKADDR, FI_SOCKADDR_IN, FI_SOCKADDR_IN6 and FI_ADDR_STR. An endpoint that asks for
-no address listens at 127.0.0.1, at a port that is free. Endpoints find each other by the
-address and the port exactly as given, within one network namespace.
+"#;
+
+const FEATURES: &str = r#".TP
+.B Addresses
+An endpoint that asks for no address listens at one of its domain's device or, over shared memory
+alone, at 127.0.0.1, at a port that is free. Endpoints of one host find each other by the address and
+the port exactly as given, within one network namespace.
 .TP
 .B Progress
 FI_PROGRESS_MANUAL, unless FI_PROGRESS_AUTO is asked for.
 .TP
-.B Threading
-All models. FI_THREAD_DOMAIN with manual progress is the fastest.
-.TP
 .B Wait objects
-FI_WAIT_NONE, FI_WAIT_UNSPEC, FI_WAIT_FD (completion and event queues, wait sets),
-FI_WAIT_SET and FI_WAIT_YIELD.
+FI_WAIT_NONE, FI_WAIT_UNSPEC, FI_WAIT_FD, FI_WAIT_SET and FI_WAIT_YIELD, of completion queues, event
+queues and counters.
 .TP
 .B Modes
 No mode is required of applications. Memory has to be registered only where peers read
@@ -60,12 +56,42 @@ tells for each hint that cannot be met what was asked for and what there is.
 .BR fi_getinfo (3)
 "#;
 
+/// The longest datagram, which no list tells.
+const DATAGRAM_MAX: usize = 1 << 12;
+
 fn main() {
     print!("{BEFORE}");
+    let offers = [
+        Offer::rdm(),
+        Offer::msg(),
+        Offer::datagrams(DATAGRAM_MAX).with_groups(),
+        Offer::stream(),
+        Offer::socket_datagrams(DATAGRAM_MAX),
+    ];
+    for Offer { maximum, .. } in &offers {
+        let (kind, caps) = (maximum.endpoint.kind.name(), capabilities(maximum.caps));
+        println!(".TP\n.B {kind}\n{}", escaped(&caps));
+    }
+    let formats: Vec<_> = offers[0].address_formats.iter().map(|format| format.name()).collect();
+    println!(".TP\n.B Address formats\n{}", escaped(&formats.join(", ")));
+    println!(".TP\n.B Threading\n{}", escaped(&threading()));
+    print!("{FEATURES}");
     for parameter in &PARAMETERS {
         println!(".TP\n.B {}\n{}", parameter.name, escaped(&parameter.describe()));
     }
     print!("{AFTER}");
+}
+
+fn capabilities(caps: Flags) -> String {
+    assert!(Flags::all().contains(caps), "{caps:?} has bits without a name");
+    let names: Vec<_> = caps.iter_names().map(|(name, _)| format!("FI_{name}")).collect();
+    names.join(", ")
+}
+
+fn threading() -> String {
+    let models: Vec<_> = (0..).map_while(|value| Threading::try_from(value).ok()).collect();
+    let names: Vec<_> = models.into_iter().skip(1).map(Threading::name).collect();
+    format!("{}. FI_THREAD_DOMAIN with manual progress is the fastest.", names.join(", "))
 }
 
 /// A line of text in which troff sees no request and no escape.
