@@ -94,7 +94,10 @@ pub use kestrel_core::{
         TransportChoice,
     },
     domain::{DomainOptions, ProgressMode},
-    endpoint::{DefaultFlags, EndpointOptions, OptionName},
+    endpoint::{
+        DefaultFlags, EndpointOptions, OptionName,
+        owned::{OwnedReceive, OwnedSend},
+    },
     event_queue::{EventQueue, EventQueueAttributes},
     memory_region::{
         KEY_NOTAVAIL, MemoryRange, MemoryRegion, MemoryRegionAttributes, audience::Audience,
@@ -122,7 +125,7 @@ pub use kestrel_core::{
     completion_queue::ReadError,
     connection::ConnectionError,
     domain::OpenError,
-    endpoint::{EndpointError, GroupError, PostError, message::Refused},
+    endpoint::{EndpointError, GroupError, PostError, message::Refused, owned::RefusedBuffers},
     error::{Errno, HasErrno},
     event_queue::EventQueueError,
     memory_region::MemoryRegionError,

@@ -17,17 +17,16 @@ CONFIRMED = "/sys/class/infiniband/$SOFT_ROCE_DEVICE/ports/1/cm_tx_msgs/rtu"
 # those that are not marked.
 PARTS = [
     pytest.param(["messages", "truncation"], id="messages"),
-    pytest.param(
-        ["sizes", "multi_receive", "peek", "cancel", "queues"], id="sizes", marks=pytest.mark.full
-    ),
-    pytest.param(
-        ["levels", "counters", "binding", "addresses", "atomic"], id="counters", marks=pytest.mark.full
-    ),
-    pytest.param(["rma", "order", "progress"], id="rma", marks=pytest.mark.full),
+    pytest.param(["multi_receive", "peek", "cancel"], id="receives"),
+    pytest.param(["sizes", "queues"], id="sizes", marks=pytest.mark.full),
+    pytest.param(["levels", "counters", "atomic"], id="counters", marks=pytest.mark.full),
+    pytest.param(["rma"], id="rma"),
+    pytest.param(["order", "progress", "binding", "addresses"], id="order", marks=pytest.mark.full),
     pytest.param(["remote_data", "persistence"], id="data"),
     pytest.param(["adapter_atomics"], id="atomics"),
     pytest.param(["datagrams", "datagram_contexts", "multicast"], id="datagrams"),
-    pytest.param(["load", "connections", "connection_events"], id="load", marks=pytest.mark.full),
+    pytest.param(["connections", "connection_events"], id="connections"),
+    pytest.param(["load"], id="load", marks=pytest.mark.full),
     pytest.param(
         ["scalable", "context_pairs", "shared_contexts", "shared_peeks", "mixed_contexts", "fences"],
         id="contexts",
@@ -51,9 +50,18 @@ def test_the_parts_are_the_whole_suite(suite: str) -> None:
     assert modules_of(suite) == {case for part in PARTS for case in part.values[0]}
 
 
+# What one thread uses alone, and what several may: all of the latter is for whole runs.
+WAYS = ["exclusive", pytest.param("shared", marks=pytest.mark.full)]
+# What is made for one thread alone.
+EXCLUSIVE = {"adapter_atomics", "multicast"}
+
+
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("cases", PARTS)
-def test_the_conformance_suite_passes(suite: str, cases: list[str]) -> None:
-    names = [f"exclusive::{case}::" for case in cases]
+def test_the_conformance_suite_passes(suite: str, cases: list[str], way: str) -> None:
+    names = [f"{way}::{case}::" for case in cases if way == "exclusive" or case not in EXCLUSIVE]
+    if not names:
+        pytest.skip("one thread alone uses what these are about")
     say = f"confirmed $(cat {CONFIRMED})"
     printed = run_tests(suite, names, say, {"KESTREL_TEST_SCALE": "quick"})
     if "connections" in cases and not HERE:

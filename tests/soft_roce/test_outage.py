@@ -55,7 +55,7 @@ def looked_through(output: str, ms_max: int) -> None:
     assert re.search(r"reached again by attempt [1-9]", output), output
 
 
-DEVICE = pytest.param("FI_KESTREL_NIC_ATOMICS=exclusive", id="device")
+DEVICE = pytest.param("FI_KESTREL_NIC_ATOMICS=exclusive", id="device", marks=pytest.mark.full)
 
 
 @pytest.mark.parametrize("setting", [pytest.param("", id="packets"), DEVICE])
