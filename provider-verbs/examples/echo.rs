@@ -6,7 +6,7 @@
 //!   echo ask 10.9.0.2:7000 COUNT busy      the same, still asking
 //!
 //! FI_KESTREL_CONNECT_BY chooses what connects, FI_KESTREL_PEER_TIMEOUT how long an answer is waited
-//! for; with ECHO_LOG it says what it does.
+//! for, ECHO_DSCP the code point of its packets; with ECHO_LOG it says what it does.
 
 use std::{
     env, process,
@@ -17,7 +17,7 @@ use kestrel_core::{
     address::Address,
     config::Config,
     memory::Piece,
-    transport::{PeerIndex, Provider, Transport, TransportEvent},
+    transport::{Opening, PeerIndex, Provider, Transport, TransportEvent},
     wire::{Head, Kind},
 };
 use kestrel_verbs::{VerbsOptions, VerbsProvider, VerbsTransport};
@@ -58,7 +58,9 @@ fn address(text: &str) -> Address {
 }
 
 fn open(provider: &VerbsProvider, at: Option<Address>) -> VerbsTransport {
-    provider.open(at, &[]).unwrap_or_else(|error| fail(&error.reason))
+    let dscp = env::var("ECHO_DSCP").map_or(0, |dscp| dscp.parse().unwrap());
+    let opening = Opening { address: at, dscp, ..Opening::default() };
+    provider.open_as(opening).unwrap_or_else(|error| fail(&error.reason))
 }
 
 /// Sends one packet, numbered, of one byte over and over; whether there was room.

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from lab import PULL_AND_PLUG, ended, example, needs_guest, run_script
+from lab import HEARING, PULL_AND_PLUG, ended, example, needs_guest, run_script
 
 pytestmark = [pytest.mark.usefixtures("ready"), needs_guest]
 
@@ -74,6 +74,18 @@ def test_two_hosts_ask_and_answer(echo: str, options: list[str]) -> None:
     assert "500 answers" in output
     if not options:
         assert confirmed(output) == [(1, 1)], output
+
+
+def test_the_code_point_reaches_the_wire(echo: str) -> None:
+    """Every packet that comes to the other host has it, but for those by which the kernels connect."""
+    script = f"""{HEARING}
+    serve 7000; hear 300
+    ECHO_DSCP=46 $echo ask 10.9.0.2:7000 500 2>&1; confirmed; heard
+    """
+    output = managed(echo, "--two", script=script)
+    assert "500 answers" in output and confirmed(output) == [(1, 1)], output
+    heard = re.search(r"^code points (.*)$", output, re.MULTILINE)
+    assert heard and set(heard[1].split()) - {"0"} == {"46"}, output
 
 
 @pytest.mark.full
