@@ -163,7 +163,7 @@ pub struct Flags {
     #[arg(long, global = true, num_args = 0..=1, default_missing_value = LISTEN_DEFAULT, value_name = "HOST:PORT",
           value_parser = host_and_port, conflicts_with = "connect")]
     pub listen: Option<String>,
-    /// Be the second of two ranks; under mpirun or srun: where rank 0 listens (default: as the launcher says)
+    /// Be the second of two ranks; under mpirun or srun: where rank 0 listens
     #[arg(long, global = true, value_name = "HOST:PORT", value_parser = host_and_port)]
     pub connect: Option<String>,
 }

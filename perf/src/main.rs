@@ -1,11 +1,11 @@
 //! kestrel-perf: microbenchmarks of kestrel beside the physical floor.
 //!
-//! In reading order: [`cli`] what is asked; [`roles`], [`launcher`] and [`bootstrap`] who we
-//! are; [`worker`] what every rank does; [`session`] what rank 0 directs;
-//! [`parts`] which measurements; [`measure`], [`contexts`], [`peeks`] the workloads; [`floor`] what they are compared with; [`peer`]
-//! and [`compare`] whom; [`report`], [`table`], [`html`] what comes out. What
-//! the workloads need of an endpoint is a [`port`]: kestrel itself is behind
-//! [`fabric`], libfabric behind [`door`].
+//! In reading order: [`cli`] what is asked; [`roles`], [`launcher`] and [`bootstrap`]
+//! who we are; [`worker`] what every rank does; [`session`] what rank 0 directs;
+//! [`parts`] which measurements there are; [`measure`], [`contexts`], [`peeks`] the
+//! workloads; [`floor`] what they are compared with; [`peer`] and [`compare`] whom;
+//! [`report`], [`table`], [`html`] what comes out. What the workloads need of an
+//! endpoint is a [`port`]: kestrel itself is behind [`fabric`], libfabric behind [`door`].
 
 mod bootstrap;
 mod buffer;

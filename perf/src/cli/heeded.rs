@@ -5,7 +5,8 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, CommandFactory};
 
-/// A flag, by the name of its field, and the subcommands that heed it, in words. `all` heeds what any part does.
+/// A flag, by the name of its field, and the subcommands that heed it, in words. `all` heeds what any
+/// part does.
 struct Heeded {
     flag: &'static str,
     by: &'static str,

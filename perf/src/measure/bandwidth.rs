@@ -32,13 +32,13 @@ fn messages_for(size: usize, budget_us: u64) -> u64 {
 
 /// Rank 0: one row for each pattern and power of two.
 pub fn job(session: &mut Session) -> Result<Section, SessionError> {
-    let mut section =
-        Section::new("bandwidth", "Bandwidth: tagged, beside the best pipelined copy");
+    let title = match session.options.touch() {
+        true => format!("Bandwidth: tagged{TOUCHED}"),
+        false => "Bandwidth: tagged, beside the best pipelined copy".to_owned(),
+    };
+    let mut section = Section::new("bandwidth", &title);
     let sizes: Vec<usize> =
         session.options.sizes(&(10..=22).map(|power| 1 << power).collect::<Vec<_>>());
-    if session.options.touch() {
-        section.title += TOUCHED;
-    }
     session.bar.begin("bandwidth", 2 * sizes.len() as u64);
     for pattern in [Pattern::Stream, Pattern::PingPong] {
         let mut previous: Option<(usize, f64)> = None;
