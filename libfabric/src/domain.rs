@@ -163,12 +163,13 @@ pub unsafe fn open(
             known: OnceLock::new(),
             _fabric: in_use,
         };
-        let name = state.info.domain.name.clone();
+        let opened_with = state.info.clone();
         let fid = object::fid::<FidDomain>(class::DOMAIN, context);
         let header = FidDomain { fid, ops: &raw const OPERATIONS, mr: &raw const REGIONS };
         *place = object::create(header, state);
         // SAFETY: just made; nobody else was first.
-        let _ = unsafe { object::state(*place) }.known.set(Known::domain(*place, fabric, &name));
+        let _ =
+            unsafe { object::state(*place) }.known.set(Known::domain(*place, fabric, &opened_with));
         Ok(())
     })
 }

@@ -106,7 +106,7 @@ fn find(
     found.iter_mut().for_each(add_source);
     let list = answer::list(&found, asked.map_or(std::ptr::null_mut(), |asked| asked.handle))?;
     echo_control_progress(asked, list);
-    instances.name_in(list);
+    instances.name_in(&found, list);
     Ok(list)
 }
 
@@ -114,13 +114,15 @@ fn find(
 struct Instances {
     fabric: *mut FidFabric,
     domain: *mut FidDomain,
+    /// What the domain was opened with.
+    opened_with: Option<Info>,
 }
 
 impl Instances {
     /// "On input to fi_getinfo, a user may set this to an opened domain instance to restrict output
     /// to the given domain" (fi_domain(3)); and likewise with fabrics (fi_fabric(3)).
     fn of(asked: Option<&CInfo>, hints: Option<&mut Hints>) -> Result<Instances, Failure> {
-        let (mut fabric, mut domain) = (null_mut(), null_mut());
+        let (mut fabric, mut domain, mut opened_with) = (null_mut(), null_mut(), None);
         // SAFETY: libfabric passes valid hints.
         if let Some(attr) = asked.and_then(|asked| unsafe { asked.fabric_attr.as_ref() }) {
             fabric = attr.fabric;
@@ -133,7 +135,7 @@ impl Instances {
             return Err(no_instance("fabric_attr->fabric", "no fabric of kestrel that is open"));
         }
         if let (false, Some(hints)) = (domain.is_null(), hints) {
-            let Some((name, on)) = instances::domain(domain) else {
+            let Some((info, on)) = instances::domain(domain) else {
                 return Err(no_instance(
                     "domain_attr->domain",
                     "no domain of kestrel that is open",
@@ -142,32 +144,33 @@ impl Instances {
             if !fabric.is_null() && on != fabric {
                 return Err(no_instance("domain_attr->domain", "a domain of another fabric"));
             }
-            let asked = hints.domain.name.replace(name.clone());
-            if asked.is_some_and(|asked| asked != name) {
+            let asked = hints.domain.name.replace(info.domain.name.clone());
+            if asked.is_some_and(|asked| asked != info.domain.name) {
                 return Err(no_instance("domain_attr->domain", "a domain of another name"));
             }
-            fabric = on;
+            (fabric, opened_with) = (on, Some(info));
         }
-        Ok(Instances { fabric, domain })
+        Ok(Instances { fabric, domain, opened_with })
     }
 
     /// "On output from fi_getinfo, if no domain was specified, but the user has an opened instance of
-    /// the named domain, this will reference the first opened instance."
-    fn name_in(&self, list: *mut CInfo) {
+    /// the named domain, this will reference the first opened instance": some open on it what they
+    /// found, so that it has to be one that serves that.
+    fn name_in(&self, found: &[Info], list: *mut CInfo) {
         let fabric = match self.fabric.is_null() {
             true => instances::first_fabric(),
             false => self.fabric,
         };
         let mut next = list;
-        while !next.is_null() {
-            // SAFETY: the list was just made, with all attributes, and is ours alone; a domain has a
-            // name.
+        for info in found {
+            // SAFETY: the list was just made of what was found, with all attributes, and is ours alone.
             unsafe {
-                let (attr, domain) = (&mut *(*next).fabric_attr, &mut *(*next).domain_attr);
-                attr.fabric = fabric;
-                domain.domain = match (self.domain.is_null(), hints::text(domain.name)) {
-                    (true, Some(name)) => instances::first_domain(fabric, &name),
-                    _ => self.domain,
+                (*(*next).fabric_attr).fabric = fabric;
+                (*(*next).domain_attr).domain = match &self.opened_with {
+                    // One that was opened otherwise restricts the names alone: Open MPI 5 names that
+                    // of its messages when it asks for what registers memory, and opens another.
+                    Some(open) if instances::serves(open, info) => self.domain,
+                    _ => instances::first_domain(fabric, info),
                 };
                 next = (*next).next;
             }

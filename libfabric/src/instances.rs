@@ -9,6 +9,7 @@ use std::{
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
+use kestrel_core::info::{EndpointType, Info};
 use kestrel_shm::fork_guard;
 
 use crate::abi::fid::{FidDomain, FidFabric};
@@ -18,7 +19,8 @@ struct Instance {
     object: usize,
     /// The fabric of a domain; 0: it is a fabric.
     fabric: usize,
-    name: String,
+    /// What a domain was opened with.
+    info: Option<Info>,
     /// Tells a forked child that it is its parent's.
     generation: u32,
 }
@@ -36,16 +38,16 @@ pub struct Known(usize);
 
 impl Known {
     pub fn fabric(fabric: *mut FidFabric) -> Known {
-        Known::add(fabric as usize, 0, String::new())
+        Known::add(fabric as usize, 0, None)
     }
 
-    pub fn domain(domain: *mut FidDomain, fabric: *mut FidFabric, name: &str) -> Known {
-        Known::add(domain as usize, fabric as usize, name.to_owned())
+    pub fn domain(domain: *mut FidDomain, fabric: *mut FidFabric, info: &Info) -> Known {
+        Known::add(domain as usize, fabric as usize, Some(info.clone()))
     }
 
-    fn add(object: usize, fabric: usize, name: String) -> Known {
+    fn add(object: usize, fabric: usize, info: Option<Info>) -> Known {
         let generation = fork_guard::generation();
-        open().push(Instance { object, fabric, name, generation });
+        open().push(Instance { object, fabric, info, generation });
         Known(object)
     }
 }
@@ -67,10 +69,21 @@ pub fn first_fabric() -> *mut FidFabric {
     first.map_or(null_mut(), |object| object as *mut FidFabric)
 }
 
-/// The domain of that name on `fabric` that was opened first, of those that are open, or null.
-pub fn first_domain(fabric: *mut FidFabric, name: &str) -> *mut FidDomain {
+/// Whether endpoints that `found` describes can be opened on a domain that was opened with `open`, and
+/// are as it says: the domain says how memory is registered, who serialises and drives what, and how
+/// addresses are written.
+pub fn serves(open: &Info, found: &Info) -> bool {
+    let connected = |info: &Info| info.endpoint.kind == EndpointType::Msg;
+    open.domain == found.domain
+        && open.address_format == found.address_format
+        && connected(open) == connected(found)
+}
+
+/// The domain on `fabric` that was opened first, of those that serve `found`, or null.
+pub fn first_domain(fabric: *mut FidFabric, found: &Info) -> *mut FidDomain {
     let of_fabric = |it: &Instance| it.fabric != 0 && it.fabric == fabric as usize;
-    let first = find(|it| (of_fabric(it) && it.name == name).then_some(it.object));
+    let is_it = |it: &Instance| it.info.as_ref().is_some_and(|open| serves(open, found));
+    let first = find(|it| (of_fabric(it) && is_it(it)).then_some(it.object));
     first.map_or(null_mut(), |object| object as *mut FidDomain)
 }
 
@@ -79,8 +92,9 @@ pub fn has_fabric(fabric: *mut FidFabric) -> bool {
     find(|it| (it.fabric == 0 && it.object == fabric as usize).then_some(())).is_some()
 }
 
-/// The name and the fabric of a domain that is open.
-pub fn domain(domain: *mut FidDomain) -> Option<(String, *mut FidFabric)> {
-    let is_it = |it: &Instance| it.fabric != 0 && it.object == domain as usize;
-    find(|it| is_it(it).then(|| (it.name.clone(), it.fabric as *mut FidFabric)))
+/// What a domain that is open was opened with, and its fabric.
+pub fn domain(domain: *mut FidDomain) -> Option<(Info, *mut FidFabric)> {
+    let is_it = |it: &Instance| it.object == domain as usize;
+    let found = |it: &Instance| Some((it.info.clone()?, it.fabric as *mut FidFabric));
+    find(|it| if is_it(it) { found(it) } else { None })
 }

@@ -15,6 +15,9 @@ use crate::{
     world::{World, close, info},
 };
 
+/// FI_MR_VIRT_ADDR, FI_MR_ALLOCATED and FI_MR_PROV_KEY.
+const BASIC_EQUIVALENT: c_int = 1 << 4 | 1 << 5 | 1 << 6;
+
 /// A process of its own: here no other test opens or closes anything.
 #[test]
 fn answers_refer_to_what_is_open() {
@@ -59,6 +62,21 @@ pub fn child() {
         assert_eq!(told(host, world.fabric, world.domain), of(world));
     }
     assert_eq!(told(host, first.fabric, second.domain), Err(code::NODATA));
+    // An instance that was opened otherwise serves nobody who asks for something else.
+    // SAFETY: hints and answers have all attributes.
+    unsafe {
+        let registers = |hints: &mut Info| (*hints.domain_attr).mr_mode = BASIC_EQUIVALENT;
+        let found = info(host, registers).unwrap();
+        assert!((*(*found).domain_attr).domain.is_null());
+        assert_eq!((*(*found).fabric_attr).fabric, first.fabric);
+        (host.freeinfo)(found);
+        let found = info(host, |hints| {
+            registers(hints);
+            (*hints.domain_attr).domain = first.domain;
+        });
+        assert!((*(*found.unwrap()).domain_attr).domain.is_null());
+        (host.freeinfo)(found.unwrap());
+    }
     // An info that refers to a domain opens another one all the same.
     // SAFETY: the info has all attributes.
     unsafe { (*(*second.info).domain_attr).domain = first.domain };
