@@ -8,6 +8,7 @@ use kestrel_core::{
 };
 
 const BEFORE: &str = r#".TH fi_kestrel 7 "" "kestrel" "Libfabric providers"
+.nh
 .SH NAME
 fi_kestrel \- the kestrel fabric provider
 .SH OVERVIEW
