@@ -83,7 +83,11 @@ mod modelled {
         }
 
         pub fn is_empty(&self) -> bool {
-            self.length.load(Ordering::Acquire) == 0
+            self.len() == 0
+        }
+
+        pub fn len(&self) -> usize {
+            self.length.load(Ordering::Acquire)
         }
     }
 }

@@ -12,8 +12,8 @@ use crate::{
     endpoint::PostError,
     one_sided::RemotePost,
     operation::{ReceivePost, SendPost, set_down},
-    primitive::{AtomicU32, Ordering, SegQueue, fence, yield_now},
-    ring::mpmc::{Popped, Ring},
+    primitive::{AtomicU32, Ordering, yield_now},
+    ring::submissions::Submissions,
     transport::Provider,
 };
 
@@ -39,9 +39,8 @@ pub struct Unit<P: Provider> {
     provider: Arc<P>,
     sharing: Sharing,
     ownership: Ownership,
-    submissions: Ring<Submission>,
-    /// What was deferred, is due and found no room among the submissions.
-    overflow: SegQueue<Submission>,
+    /// What was deferred and is due is never refused.
+    submissions: Submissions<Submission>,
     /// Counts polls by the application, so that a helper knows to stay away.
     polls: AtomicU32,
     /// The longest message. Units: bytes.
@@ -63,8 +62,7 @@ impl<P: Provider> Unit<P> {
             provider,
             sharing,
             ownership: Ownership::new(),
-            submissions: Ring::new(SUBMISSIONS_MAX),
-            overflow: SegQueue::new(),
+            submissions: Submissions::new(SUBMISSIONS_MAX),
             polls: AtomicU32::new(0),
             message_max: engine.message_max(),
             engine: UnsafeCell::new(Some(engine)),
@@ -250,27 +248,7 @@ impl<P: Provider> Unit<P> {
     #[cold]
     #[inline(never)]
     fn drain_submissions(&self) -> bool {
-        let has_all = self.drain_ring();
-        // F11: pairs with F10 in `leave_due`.
-        fence(Ordering::SeqCst);
-        // What is left in the ring goes first, and has somebody look again.
-        while self.submissions.is_empty()
-            && let Some(submission) = self.overflow.pop()
-        {
-            self.take(submission);
-        }
-        has_all
-    }
-
-    fn drain_ring(&self) -> bool {
-        for _ in 0..SUBMISSIONS_MAX {
-            match self.submissions.pop() {
-                Popped::Item(submission) => self.take(submission),
-                Popped::Empty => return true,
-                Popped::Pending => return false,
-            }
-        }
-        true
+        self.submissions.drain(|submission| self.take(submission))
     }
 
     /// For the owner. A closed engine drops what was left for it.
@@ -328,24 +306,10 @@ impl<P: Provider> Unit<P> {
         if self.provider.forked() {
             return;
         }
-        self.leave_due(submission);
+        self.submissions.push_always(submission, Submission::Overflow);
         if self.ownership.submitted_from_within() {
             self.drain();
             self.release();
         }
-    }
-
-    /// In order: behind what waits for room already.
-    fn leave_due(&self, submission: Submission) {
-        let refused = match self.overflow.is_empty() {
-            true => self.submissions.push(submission).err(),
-            false => Some(submission),
-        };
-        let Some(refused) = refused else { return };
-        self.overflow.push(refused);
-        // F10: pairs with F11 in `drain_submissions`: either there is room for this by now, which
-        // has the owner look again, or whoever makes room sees the overflow.
-        fence(Ordering::SeqCst);
-        let _ = self.submissions.push(Submission::Overflow);
     }
 }
