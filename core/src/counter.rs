@@ -45,6 +45,14 @@ fn sleepers_of(watchers: u64) -> u64 {
     watchers & (DEFERRED - 1)
 }
 
+/// What the sequentially consistent accesses before and after it are to each other. Loom takes them
+/// for acquire and release, and has to be told.
+#[inline(always)]
+fn in_one_order() {
+    #[cfg(loom)]
+    fence(Ordering::SeqCst);
+}
+
 impl std::fmt::Debug for Counter {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (value, errors) = (self.read(), self.read_error());
@@ -108,6 +116,7 @@ impl Counter {
     /// sequentially consistent: either the watcher sees the change or we see the watcher.
     #[inline(always)]
     pub fn tell_watchers(&self) {
+        in_one_order();
         // C3: pairs with C4, in `enter_sleep`, `hold` and `now`.
         let watchers = self.rare.watchers.load(Ordering::SeqCst);
         if watchers != 0 {
@@ -170,6 +179,7 @@ impl Counter {
 
     /// Value and error count, for who has announced that it sleeps.
     pub fn now(&self) -> (u64, u64) {
+        in_one_order();
         // C4: pairs with C3.
         (self.value.load(Ordering::SeqCst), self.rare.errors.load(Ordering::SeqCst))
     }

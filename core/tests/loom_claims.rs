@@ -75,3 +75,45 @@ fn a_receiver_that_closes_has_its_memory_to_itself() {
         assert_eq!(later, expected);
     });
 }
+
+/// A sender withdraws its messages before their buffers change: a receiver that has read a byte from
+/// afterwards finds that out when it looks once more.
+#[test]
+fn what_was_read_of_a_withdrawn_message_is_not_believed() {
+    explore("withdrawal", 4, || {
+        let (claims, payload) = (Arc::new(Claims::default()), Arc::new(AtomicUsize::new(1)));
+        let sender = {
+            let (claims, payload) = (claims.clone(), payload.clone());
+            thread::spawn(move || {
+                claims.withdraw_in_all(1);
+                payload.store(2, Ordering::Relaxed);
+            })
+        };
+        let read = payload.load(Ordering::Relaxed);
+        let withdrawn = claims.is_withdrawn_beyond(0);
+        assert!(read == 1 || withdrawn, "the application's next message was believed");
+        sender.join().unwrap();
+        assert!(claims.is_withdrawn_beyond(0) && !claims.is_withdrawn_beyond(1));
+        assert!(!claims.is_all_withdrawn());
+    });
+}
+
+/// The same where the look has no fence: what must go wrong.
+#[test]
+#[should_panic(expected = "was believed")]
+fn a_look_without_a_fence_believes_what_was_withdrawn() {
+    explore("withdrawal without a fence", 4, || {
+        let (claims, payload) = (Arc::new(Claims::default()), Arc::new(AtomicUsize::new(1)));
+        let sender = {
+            let (claims, payload) = (claims.clone(), payload.clone());
+            thread::spawn(move || {
+                claims.withdraw();
+                payload.store(2, Ordering::Relaxed);
+            })
+        };
+        let read = payload.load(Ordering::Relaxed);
+        let withdrawn = claims.seems_withdrawn_beyond(0);
+        assert!(read == 1 || withdrawn, "the application's next message was believed");
+        sender.join().unwrap();
+    });
+}

@@ -274,7 +274,7 @@ impl AddressVector {
     }
 
     /// As [`Self::removals`], wherever the addresses are.
-    pub(crate) fn removals_everywhere(&self) -> u64 {
+    pub fn removals_everywhere(&self) -> u64 {
         match &self.table {
             Table::Own(_) => self.removals(),
             Table::Shared(table) => table.removals(),

@@ -10,12 +10,19 @@
 //! engine's poll. So starting waits for nobody (`Unit::submit_due`), and what it changes in turn
 //! is left for the outermost of the thread's calls, however long a chain is.
 
+#[cfg(all(test, loom))]
+mod loom_models;
 mod work;
+
+#[cfg(loom)]
+use loom::sync::{Mutex, MutexGuard};
+#[cfg(not(loom))]
+use std::sync::{Mutex, MutexGuard};
 
 use std::{
     cell::{Cell, RefCell},
     collections::{BTreeMap, VecDeque},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, PoisonError, Weak},
 };
 
 use crate::{
@@ -153,24 +160,36 @@ impl Triggers {
     }
 }
 
-thread_local! {
+/// What a thread starts, and what it has to start afterwards.
+#[derive(Default)]
+struct Turns {
     /// Counters whose turn comes when this thread has started what it is at.
-    static TURNS: RefCell<VecDeque<Arc<Counter>>> = const { RefCell::new(VecDeque::new()) };
-    static IS_STARTING: Cell<bool> = const { Cell::new(false) };
+    counters: RefCell<VecDeque<Arc<Counter>>>,
+    is_starting: Cell<bool>,
+}
+
+#[cfg(not(loom))]
+thread_local! {
+    static TURNS: Turns = Turns::default();
+}
+#[cfg(loom)]
+loom::thread_local! {
+    static TURNS: Turns = Turns::default();
 }
 
 /// Starts what is due at `counter`; from within a start, when that is over.
 fn in_turn(counter: Arc<Counter>) {
-    TURNS.with_borrow_mut(|turns| turns.push_back(counter));
-    if IS_STARTING.replace(true) {
+    let next = || TURNS.with(|turns| turns.counters.borrow_mut().pop_front());
+    TURNS.with(|turns| turns.counters.borrow_mut().push_back(counter));
+    if TURNS.with(|turns| turns.is_starting.replace(true)) {
         return;
     }
-    while let Some(counter) = TURNS.with_borrow_mut(VecDeque::pop_front) {
+    while let Some(counter) = next() {
         if let Some(triggers) = counter.triggers() {
             triggers.start_due(&counter);
         }
     }
-    IS_STARTING.set(false);
+    TURNS.with(|turns| turns.is_starting.set(false));
 }
 
 /// What one owner has deferred: an endpoint's operations go with it.
