@@ -6,13 +6,12 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use std::{fmt, io};
 
-use crossbeam_queue::SegQueue;
-use crossbeam_utils::CachePadded;
+use kestrel_core::ring::announced::Announced;
 use kestrel_core::{
     address::canonical,
     auth_key::{KeyNumber, Keyring, ONLY_KEY},
@@ -199,10 +198,8 @@ pub enum StationEvent {
 
 /// What the endpoint and the control thread share of a station.
 pub(crate) struct StationShared {
-    /// Events that were pushed, or are just about to be, and not yet taken. Alone on its line:
-    /// the data path reads it at every poll.
-    pending: CachePadded<AtomicUsize>,
-    events: SegQueue<(u64, StationEvent)>,
+    /// With their numbers. The data path looks at every poll whether there are any.
+    events: Announced<(u64, StationEvent)>,
     /// The number of the last event that was taken.
     taken: AtomicU64,
     pub bell: Doorbell,
@@ -211,9 +208,6 @@ pub(crate) struct StationShared {
 impl StationShared {
     /// Hands an event to the endpoint. `number` grows with each.
     pub(crate) fn push(&self, number: u64, event: StationEvent) {
-        // E1: counted before it is there, so that the count never falls below zero; pairs with
-        // E2 in `events_pending`. Who looks in between finds nothing, and looks again.
-        self.pending.fetch_add(1, Ordering::Release);
         self.events.push((number, event));
         self.bell.ring();
     }
@@ -251,8 +245,7 @@ impl Station {
         let control = control::acquire(options.cma)?;
         let opened = take_address(&options).and_then(|(listener, address)| {
             let shared = Arc::new(StationShared {
-                pending: CachePadded::new(AtomicUsize::new(0)),
-                events: SegQueue::new(),
+                events: Announced::default(),
                 taken: AtomicU64::new(0),
                 bell,
             });
@@ -352,8 +345,7 @@ impl Station {
     /// As `connect`, by the key of that number.
     pub fn connect_by(&self, request: u32, to: SocketAddr, key: KeyNumber) {
         if self.is_forked() {
-            // E1, as in `push`.
-            self.shared.pending.fetch_add(1, Ordering::Release);
+            self.shared.events.announce();
             self.child_failures.lock().expect("nothing panics under it").push(request);
             return;
         }
@@ -375,19 +367,17 @@ impl Station {
     /// Cost: one load of a line that is written only when there are events.
     #[inline]
     pub fn events_pending(&self) -> bool {
-        // E2: pairs with E1 in `push`.
-        self.shared.pending.load(Ordering::Acquire) != 0
+        self.shared.events.is_pending()
     }
 
     /// Takes the next event.
     pub fn next_event(&self) -> Option<StationEvent> {
         if self.is_forked() {
             let request = self.child_failures.lock().expect("nothing panics under it").pop()?;
-            self.shared.pending.fetch_sub(1, Ordering::Relaxed);
+            self.shared.events.settle();
             return Some(StationEvent::Failed { request, error: ConnectError::Forked });
         }
         let (number, event) = self.shared.events.pop()?;
-        self.shared.pending.fetch_sub(1, Ordering::Relaxed);
         self.shared.taken.fetch_max(number, Ordering::Relaxed);
         Some(event)
     }

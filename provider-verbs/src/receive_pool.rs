@@ -13,8 +13,10 @@
 
 use std::sync::{
     Arc, OnceLock,
-    atomic::{AtomicI64, AtomicUsize, Ordering},
+    atomic::{AtomicUsize, Ordering},
 };
+
+use kestrel_core::ring::allowance::Allowance;
 
 use crate::verbs::{Queues, ReceiveRequest, Region, Segment, Verbs, VerbsError};
 
@@ -43,7 +45,7 @@ pub struct ReceivePool<V: Verbs> {
     count: AtomicUsize,
     slabs_max: usize,
     /// Buffers that are posted and promised to nobody.
-    spare: AtomicI64,
+    spare: Allowance,
 }
 
 impl<V: Verbs> ReceivePool<V> {
@@ -56,7 +58,7 @@ impl<V: Verbs> ReceivePool<V> {
     ) -> Result<Self, VerbsError> {
         let slabs_max = (depth as usize / SLAB_BUFFERS).clamp(1, SLABS_MAX);
         let slabs = (0..slabs_max).map(|_| OnceLock::new()).collect();
-        let (count, spare) = (AtomicUsize::new(0), AtomicI64::new(0));
+        let (count, spare) = (AtomicUsize::new(0), Allowance::default());
         let pool = ReceivePool { device, queues, slabs, count, slabs_max, spare };
         for _ in 0..slabs_first {
             pool.add_slab()?;
@@ -76,8 +78,8 @@ impl<V: Verbs> ReceivePool<V> {
         let first = (nth * SLAB_BUFFERS) as BufferIndex;
         let buffers: Vec<BufferIndex> = (first..first + SLAB_BUFFERS as BufferIndex).collect();
         self.post(&buffers)?;
-        // P1: pairs with P2 in `take_spare`: who takes finds the buffers posted.
-        self.spare.fetch_add(SLAB_BUFFERS as i64, Ordering::Release);
+        // Who takes finds the buffers posted.
+        self.spare.put(SLAB_BUFFERS as u32);
         Ok(true)
     }
 
@@ -93,20 +95,17 @@ impl<V: Verbs> ReceivePool<V> {
 
     /// Takes buffers for a promise, if there are so many.
     pub fn take_spare(&self, count: u32) -> bool {
-        let take = |spare: i64| (spare >= i64::from(count)).then(|| spare - i64::from(count));
-        // P2: pairs with P1 in `add_slab` and `return_spare`.
-        self.spare.fetch_update(Ordering::Acquire, Ordering::Relaxed, take).is_ok()
+        self.spare.take(count)
     }
 
     /// Buffers of a promise that ended are promised to nobody.
     pub fn return_spare(&self, count: u32) {
-        // P1: pairs with P2 in `take_spare`.
-        self.spare.fetch_add(i64::from(count), Ordering::Release);
+        self.spare.put(count);
     }
 
     /// Buffers that are promised to nobody.
     pub fn spare(&self) -> u32 {
-        self.spare.load(Ordering::Relaxed).max(0) as u32
+        self.spare.left()
     }
 
     /// The memory of a buffer, and where it starts there.

@@ -4,13 +4,11 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
 };
 
-use crossbeam_queue::SegQueue;
-use crossbeam_utils::CachePadded;
-use kestrel_core::{auth_key::KeyNumber, transport::Bell as _};
+use kestrel_core::{auth_key::KeyNumber, ring::announced::Announced, transport::Bell as _};
 
 use crate::{
     bell::EventBell,
@@ -89,10 +87,8 @@ pub enum StationEvent<V: Verbs> {
 
 /// What both sides of a station use.
 pub struct StationShared<V: Verbs> {
-    /// Events that were pushed, or are just about to be, and not yet taken. Alone on its line:
-    /// the data path reads it at every poll.
-    pending: CachePadded<AtomicUsize>,
-    events: SegQueue<StationEvent<V>>,
+    /// The data path looks at every poll whether there are any.
+    events: Announced<StationEvent<V>>,
     pub bell: EventBell,
     /// Dropped after the events, which hold queue pairs.
     pub receives: ReceivePool<V>,
@@ -120,9 +116,8 @@ impl<V: Verbs> StationShared<V> {
         bell: EventBell,
         origin: Origin,
     ) -> Self {
-        let (pending, events) = (CachePadded::new(AtomicUsize::new(0)), SegQueue::new());
-        let probing = AtomicBool::new(false);
-        StationShared { pending, events, bell, receives, device, queues, origin, probing }
+        let (events, probing) = (Announced::default(), AtomicBool::new(false));
+        StationShared { events, bell, receives, device, queues, origin, probing }
     }
 
     /// Has the endpoint ask its peers for a sign of life, if it has not been told to already.
@@ -139,9 +134,6 @@ impl<V: Verbs> StationShared<V> {
 
     /// Hands an event to the endpoint.
     pub fn push(&self, event: StationEvent<V>) {
-        // E1: counted before it is there, so that the count never falls below zero; pairs with
-        // E2 in `events_pending`. Who looks in between finds nothing, and looks again.
-        self.pending.fetch_add(1, Ordering::Release);
         self.events.push(event);
         self.bell.ring();
     }
@@ -149,14 +141,11 @@ impl<V: Verbs> StationShared<V> {
     /// Whether `pop` is worth a call. Cost: one load.
     #[inline(always)]
     pub fn events_pending(&self) -> bool {
-        // E2: pairs with E1 in `push`.
-        self.pending.load(Ordering::Acquire) != 0
+        self.events.is_pending()
     }
 
     /// Takes the next event.
     pub fn pop(&self) -> Option<StationEvent<V>> {
-        let event = self.events.pop()?;
-        self.pending.fetch_sub(1, Ordering::Relaxed);
-        Some(event)
+        self.events.pop()
     }
 }

@@ -7,17 +7,12 @@
 //!
 //! Words, of 64 bits: 0 says what this is; 1 counts changes, and whoever sends looks whether it is
 //! as it was; from 8 on follow the slots, four words each: an incarnation, or 0 where nobody is,
-//! and an address as in a handshake. Invariants:
+//! and an address as in a handshake. Its invariants are
+//! those of [`members`], by which nobody waits for a lock to send or to leave: only a join holds the
+//! memory's.
 //!
-//! 1. Only who holds the memory's lock fills a slot, and only a vacant one: a join.
-//! 2. Anybody vacates a slot, by comparing and swapping the incarnation that was read: who
-//!    leaves, and who finds that a member is gone. So nobody waits for a lock to send or to leave.
-//! 3. The address's words change only while the slot is vacant.
-//! 4. Whoever has changed a slot counts that afterwards.
-//!
-//! So if a reader sees one incarnation before and after it reads the address, that is its own (3),
-//! incarnations being random. What a process that dies leaves behind is a slot that is filled or
-//! vacant, and at worst a change that was not counted, which only its own membership needed.
+//! What a process that dies leaves behind is a slot that is filled or vacant, and at worst a change
+//! that was not counted, which only its own membership needed.
 //!
 //! A process of our own user may write anything, at any time. Whatever a slot holds is a member or
 //! none, and slots are as many as there are, however many that process says.
@@ -27,7 +22,7 @@ mod tests;
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use hmac::{Hmac, KeyInit, Mac};
@@ -35,6 +30,7 @@ use kestrel_core::address::{Address, canonical};
 use kestrel_core::address_vector::SharedMemory;
 use kestrel_core::error::{Errno, HasErrno};
 use kestrel_core::group::Member;
+use kestrel_core::ring::members;
 use sha2::Sha256;
 use thiserror::Error;
 
@@ -49,7 +45,8 @@ const MAGIC: u64 = u64::from_le_bytes(*b"KSTLMC\0\x01");
 const WHAT: usize = 0;
 const CHANGES: usize = 1;
 const HEAD_WORDS: usize = 8;
-const SLOT_WORDS: usize = 1 + wire::ADDRESS_BYTES / size_of::<u64>();
+const ADDRESS_WORDS: usize = wire::ADDRESS_BYTES / size_of::<u64>();
+const SLOT_WORDS: usize = 1 + ADDRESS_WORDS;
 const TABLE_BYTES: usize = (HEAD_WORDS + MEMBERS_MAX * SLOT_WORDS) * size_of::<u64>();
 
 type Slot = [AtomicU64; SLOT_WORDS];
@@ -141,11 +138,11 @@ impl GroupTable {
 
     /// A number that is another one after each change. Cost: one load.
     pub(crate) fn changes(&self) -> u64 {
-        self.memory.words()[CHANGES].load(Ordering::Acquire) // G1: pairs with G2 in count_change()
+        members::changes(&self.memory.words()[CHANGES])
     }
 
     fn count_change(&self) {
-        self.memory.words()[CHANGES].fetch_add(1, Ordering::Release); // G2: pairs with G1 in changes()
+        members::count_change(&self.memory.words()[CHANGES]);
     }
 
     /// Who hears the group, but for `own`; each address once.
@@ -195,26 +192,19 @@ impl GroupTable {
                 Content::Nonsense(incarnation) => incarnation,
                 _ => continue,
             };
-            let (relaxed, vacant) = (Ordering::Relaxed, 0);
-            any |= slot[0].compare_exchange(incarnation, vacant, relaxed, relaxed).is_ok();
+            any |= members::vacate(slot, incarnation);
         }
         any
     }
 }
 
 fn read(slot: &Slot) -> Content {
-    let incarnation = slot[0].load(Ordering::Acquire); // G3: pairs with G4 in write()
-    if incarnation == 0 {
+    let Some((incarnation, words)) = members::read::<ADDRESS_WORDS>(slot) else {
         return Content::Vacant;
-    }
+    };
     let mut bytes = [0; wire::ADDRESS_BYTES];
-    for (part, word) in bytes.chunks_exact_mut(size_of::<u64>()).zip(&slot[1..]) {
-        part.copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
-    }
-    fence(Ordering::Acquire); // G5: pairs with G6 in write()
-    // It was vacant in between; who changed it counts that, or has left.
-    if slot[0].load(Ordering::Relaxed) != incarnation {
-        return Content::Vacant;
+    for (part, word) in bytes.chunks_exact_mut(size_of::<u64>()).zip(words) {
+        part.copy_from_slice(&word.to_le_bytes());
     }
     match wire::address_of(&bytes) {
         Ok(address) => {
@@ -227,11 +217,10 @@ fn read(slot: &Slot) -> Content {
 
 /// Fills a vacant slot. The caller holds the memory's lock.
 fn write(slot: &Slot, member: Member) {
-    fence(Ordering::Release); // G6: pairs with G5 in read(): whoever sees a word sees it vacant.
     let bytes = wire::address_bytes(&member.address.socket_addr());
-    for (word, part) in slot[1..].iter().zip(bytes.chunks_exact(size_of::<u64>())) {
-        let part = part.try_into().expect("eight bytes");
-        word.store(u64::from_le_bytes(part), Ordering::Relaxed);
+    let mut words = [0; ADDRESS_WORDS];
+    for (word, part) in words.iter_mut().zip(bytes.chunks_exact(size_of::<u64>())) {
+        *word = u64::from_le_bytes(part.try_into().expect("eight bytes"));
     }
-    slot[0].store(member.incarnation, Ordering::Release); // G4: pairs with G3 in read()
+    members::fill(slot, member.incarnation, &words);
 }
