@@ -6,10 +6,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kestrel_core::{address_vector::FI_ADDR_UNSPEC, error::Errno, flags::Flags};
+use kestrel_core::{
+    address_vector::FI_ADDR_UNSPEC,
+    domain::{DomainOptions, ProgressMode},
+    error::Errno,
+    flags::Flags,
+};
 use kestrel_tests::{
     figures::{self, Counting},
-    node::{Done, Node, Wait, says_gone},
+    node::{Done, Node, NodeOptions, Wait, says_gone},
     process::{Peer, child_role, listen_to_parent, say},
     random::Random,
     scale::{PATIENCE, scaled},
@@ -26,18 +31,39 @@ const WITHIN: Duration = Duration::from_secs(1);
 fn child() {
     match child_role().as_deref() {
         None => {}
-        Some([role, address, seed, silent]) if role == "victim" => {
-            victim(address, seed.parse().unwrap(), silent == "silent");
+        Some([role, address, seed, silent, driver]) if role == "victim" => {
+            let driver = if driver == "Helper" { Driver::Helper } else { Driver::Caller };
+            victim(address, seed.parse().unwrap(), silent == "silent", driver);
         }
         other => panic!("{other:?}"),
     }
 }
 
+/// Who drives the endpoints of both sides.
+#[derive(Clone, Copy, Debug)]
+enum Driver {
+    /// The thread that polls.
+    Caller,
+    /// A helper, beside it.
+    Helper,
+}
+
+impl Driver {
+    fn open(self) -> Node {
+        let progress = match self {
+            Driver::Caller => ProgressMode::Manual,
+            Driver::Helper => ProgressMode::Automatic,
+        };
+        let domain = DomainOptions { progress, ..DomainOptions::default() };
+        Node::with(&NodeOptions { domain, ..NodeOptions::default() })
+    }
+}
+
 /// Exchanges messages with `address` until it is killed. One that is silent
 /// sends nothing unasked, so that the survivor is the one who connects.
-fn victim(address: &str, seed: u64, silent: bool) {
+fn victim(address: &str, seed: u64, silent: bool, driver: Driver) {
     let _parent = listen_to_parent();
-    let node = Node::open();
+    let node = driver.open();
     let to = node.insert_text(address);
     let mut mix = Mix::default();
     if silent {
@@ -56,6 +82,7 @@ fn victim(address: &str, seed: u64, silent: bool) {
 
 /// Who lives through all deaths: one endpoint, and one beside it that sends to it.
 struct Survivor {
+    driver: Driver,
     node: Node,
     friend: Node,
     to_node: u64,
@@ -65,10 +92,11 @@ struct Survivor {
 }
 
 impl Survivor {
-    fn new(seed: u64) -> Survivor {
-        let (node, friend) = (Node::open(), Node::open());
+    fn new(seed: u64, driver: Driver) -> Survivor {
+        let (node, friend) = (driver.open(), driver.open());
         let to_node = friend.insert(node.address());
         let mut survivor = Survivor {
+            driver,
             node,
             friend,
             to_node,
@@ -102,7 +130,8 @@ impl Survivor {
     fn live_through(&mut self, moment: usize, wait: Wait) {
         let silent = if moment.is_multiple_of(3) { "silent" } else { "talks" };
         let address = self.node.address().socket_addr();
-        let mut peer = Peer::start(&format!("victim {address} {moment} {silent}"));
+        let role = format!("victim {address} {moment} {silent} {:?}", self.driver);
+        let mut peer = Peer::start(&role);
         let to = self.node.insert_text(&peer.hear_after("ready "));
         let mut traffic = Traffic::new(to, 1 + moment as u64, moment as u64, Mix::default());
         let alive = Duration::from_micros(self.random.below(20_000));
@@ -268,9 +297,9 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn deaths(count: usize, wait: Wait) {
+fn deaths(count: usize, wait: Wait, driver: Driver) {
     let _alone = alone();
-    let mut survivor = Survivor::new(count as u64);
+    let mut survivor = Survivor::new(count as u64, driver);
     // The first few grow pools and tables to what they need.
     for moment in 0..5 {
         survivor.live_through(moment, wait);
@@ -281,7 +310,7 @@ fn deaths(count: usize, wait: Wait) {
     }
     let after = Holdings::now();
     println!(
-        "{count} deaths, {wait:?}: {} messages, slowest end {:?}\n  before {before:?}\n  after  \
+        "{count} deaths, {wait:?}, {driver:?}: {} messages, slowest end {:?}\n  before {before:?}\n  after  \
          {after:?}",
         survivor.messages, survivor.slowest
     );
@@ -300,10 +329,20 @@ fn deaths(count: usize, wait: Wait) {
 
 #[test]
 fn survivors_that_poll_get_errors_and_keep_nothing() {
-    deaths(scaled(5, 50, 500), Wait::Polling);
+    deaths(scaled(5, 50, 500), Wait::Polling, Driver::Caller);
 }
 
 #[test]
 fn survivors_that_sleep_get_errors_and_keep_nothing() {
-    deaths(scaled(5, 50, 500), Wait::Sleeping);
+    deaths(scaled(5, 50, 500), Wait::Sleeping, Driver::Caller);
+}
+
+#[test]
+fn survivors_with_helpers_that_poll_get_errors_and_keep_nothing() {
+    deaths(scaled(3, 25, 250), Wait::Polling, Driver::Helper);
+}
+
+#[test]
+fn survivors_with_helpers_that_sleep_get_errors_and_keep_nothing() {
+    deaths(scaled(3, 25, 250), Wait::Sleeping, Driver::Helper);
 }
