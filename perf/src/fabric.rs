@@ -12,7 +12,7 @@ use kestrel_core::address::Address;
 use kestrel_core::address_vector::{AddressVector, AddressVectorAttributes, FI_ADDR_UNSPEC};
 use kestrel_core::completion_queue::{Entry, ReadError};
 use kestrel_core::config::{Config, TransportChoice};
-use kestrel_core::domain::{DomainOptions, ProgressMode};
+use kestrel_core::domain::DomainOptions;
 use kestrel_core::endpoint::{EndpointOptions, PostError};
 use kestrel_core::flags::Flags;
 use kestrel_core::info::{ApiVersion, MemoryRegionMode, Progress};
@@ -52,21 +52,20 @@ impl FabricOptions {
         Ok(config)
     }
 
-    /// As the environment's settings have it, for the process with this seat among those of its host.
-    pub fn setup(&self, seat: usize) -> Result<Setup, FabricError> {
-        self.setup_of(&self.config()?, seat)
+    /// As the environment's settings have it.
+    pub fn setup(&self) -> Result<Setup, FabricError> {
+        self.setup_of(&self.config()?)
     }
 
     /// The best that discovery finds, which has the settings' sizes.
-    fn setup_of(&self, config: &Config, seat: usize) -> Result<Setup, FabricError> {
+    fn setup_of(&self, config: &Config) -> Result<Setup, FabricError> {
         let found = kestrel::discovery::discover_with(config, ApiVersion::NATIVE, None, None);
         // An error is the only other answer: there is no empty one.
         let mut info = found.map_err(open)?.swap_remove(0);
         if self.automatic_progress {
             info.domain.data_progress = Progress::Auto;
         }
-        let (provider, mut domain) = kestrel::objects::domain_parts(&info, config).map_err(open)?;
-        domain.progress = seated(domain.progress, seat);
+        let (provider, domain) = kestrel::objects::domain_parts(&info, config).map_err(open)?;
         let endpoint = EndpointOptions {
             address: info.source,
             transmit_size: info.transmit.size,
@@ -74,18 +73,6 @@ impl FabricOptions {
             ..EndpointOptions::default()
         };
         Ok(Setup { provider, domain, endpoint })
-    }
-}
-
-/// A core is claimed once on a host, and all ranks have the same environment: so the first of a host
-/// has the first core that is named, and so on; helpers of those that are left sleep.
-fn seated(progress: ProgressMode, seat: usize) -> ProgressMode {
-    match progress {
-        ProgressMode::Spinning(cores) => match cores.get(seat) {
-            Some(&core) => ProgressMode::Spinning(vec![core]),
-            None => ProgressMode::Automatic,
-        },
-        other => other,
     }
 }
 
@@ -120,9 +107,9 @@ pub struct Side {
 }
 
 impl Side {
-    /// Opens a side in the process with this seat among those of its host.
-    pub fn open(options: &FabricOptions, seat: usize) -> Result<Side, FabricError> {
-        let Setup { provider, domain, endpoint } = options.setup(seat)?;
+    /// Opens a side.
+    pub fn open(options: &FabricOptions) -> Result<Side, FabricError> {
+        let Setup { provider, domain, endpoint } = options.setup()?;
         let domain = DomainOptions {
             // The other side's memory is known by a key and an offset, without asking.
             memory_region_mode: MemoryRegionMode::empty(),
@@ -294,6 +281,8 @@ fn open(error: impl std::fmt::Display) -> FabricError {
 
 #[cfg(test)]
 mod tests {
+    use kestrel_core::domain::ProgressMode;
+
     use super::*;
     use kestrel_core::config::PARAMETERS;
 
@@ -310,7 +299,7 @@ mod tests {
     #[test]
     fn settings_of_domains_and_endpoints_act() {
         let opened = |config: &Config| {
-            let setup = OPTIONS(true).setup_of(config, 0).expect("shared memory is there");
+            let setup = OPTIONS(true).setup_of(config).expect("shared memory is there");
             format!("{:?} {:?}", setup.domain, setup.endpoint)
         };
         let usual = opened(&Config::default());
@@ -327,15 +316,12 @@ mod tests {
     }
 
     #[test]
-    fn each_rank_of_a_host_has_a_core_of_its_own() {
-        let of = |seat| {
-            let setup = OPTIONS(true).setup_of(&config("FI_KESTREL_CORES", "2,5"), seat);
+    fn cores_are_for_automatic_progress() {
+        let of = |options: FabricOptions| {
+            let setup = options.setup_of(&config("FI_KESTREL_CORES", "2,5"));
             setup.expect("shared memory is there").domain.progress
         };
-        assert_eq!(of(0), ProgressMode::Spinning(vec![2]));
-        assert_eq!(of(1), ProgressMode::Spinning(vec![5]));
-        assert_eq!(of(2), ProgressMode::Automatic);
-        let manual = OPTIONS(false).setup_of(&config("FI_KESTREL_CORES", "2"), 0);
-        assert_eq!(manual.expect("shared memory is there").domain.progress, ProgressMode::Manual);
+        assert_eq!(of(OPTIONS(true)), ProgressMode::Spinning(vec![2, 5]));
+        assert_eq!(of(OPTIONS(false)), ProgressMode::Manual);
     }
 }

@@ -36,7 +36,7 @@ const WAYS: [&str; 4] = ["receive", "peek", "peek to claim", "claim"];
 pub fn job(session: &mut Session) -> Result<Section, SessionError> {
     let title = "Peeks and claims of unexpected messages in the worst order, a message";
     let mut section = Section::new("peeks", title);
-    let loopback = Loopback::open(session.options.fabric.setup(0)?)?;
+    let loopback = Loopback::open(session.options.fabric.setup()?)?;
     let depths = session.options.depths(&DEPTHS);
     session.bar.begin("peeks", depths.len() as u64);
     let mut worst = WAYS.map(|_| 0.0_f64);

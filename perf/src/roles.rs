@@ -89,7 +89,7 @@ pub fn take(flags: &Flags, ranks_wanted: usize) -> Result<Role, RoleError> {
             eprintln!("kestrel-perf: rank 1, calling {address}");
             cores::pin(1, &cores);
             // Whether rank 0 is on this host shows when the floor is shared.
-            Worker::new(1, 0).serve(bootstrap::call(address, 1)?)?;
+            Worker::new(1).serve(bootstrap::call(address, 1)?)?;
             Ok(Role::Served)
         }
         (None, None) => spawn(cores, ranks_wanted).map(Role::Leader),
@@ -105,7 +105,7 @@ fn take_launched(
     // A launcher that binds its ranks leaves each its own cores: the first is ours then.
     cores::pin(if cores.len() == 1 { 0 } else { seat }, &cores);
     if rank > 0 {
-        Worker::new(rank, seat).serve(bootstrap::call(&meeting.call, rank)?)?;
+        Worker::new(rank).serve(bootstrap::call(&meeting.call, rank)?)?;
         return Ok(Role::Served);
     }
     let how = format!("{size} ranks by {by}, which meet at {}", meeting.call);
@@ -146,7 +146,7 @@ fn serve_spawned(spawned: &str) -> Result<(), RoleError> {
     cores::pin(rank, &cores);
     let channel = std::io::stdin().as_fd().try_clone_to_owned();
     let channel = channel.map_err(|source| RoleError::Spawn { rank, source })?;
-    match Worker::new(rank, rank).serve(Link::from(UnixStream::from(channel))) {
+    match Worker::new(rank).serve(Link::from(UnixStream::from(channel))) {
         // Rank 0 went away: it has said why.
         Ok(()) | Err(LinkError::Closed) => Ok(()),
         Err(error) => Err(error.into()),

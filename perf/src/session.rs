@@ -55,7 +55,7 @@ impl Session {
             bar,
             cores,
             peer: None,
-            worker: Worker::new(0, 0),
+            worker: Worker::new(0),
             links,
             opened: 0,
             floor_missing: Some("not shared yet".to_owned()),

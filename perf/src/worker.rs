@@ -48,8 +48,6 @@ pub enum Answer {
 
 pub struct Worker {
     rank: usize,
-    /// Which of its host's ranks it is.
-    seat: usize,
     pub floor: Option<Floor>,
     side: Option<Side>,
     peers: Vec<u64>,
@@ -61,10 +59,9 @@ pub struct Worker {
 }
 
 impl Worker {
-    pub fn new(rank: usize, seat: usize) -> Worker {
+    pub fn new(rank: usize) -> Worker {
         Worker {
             rank,
-            seat,
             floor: None,
             side: None,
             peers: Vec::new(),
@@ -90,8 +87,6 @@ impl Worker {
         match order {
             Order::JoinFloor(token) => {
                 self.floor = Some(Floor::join(*token)?);
-                // Rank 0 is on this host, and has its first seat.
-                self.seat = self.seat.max(1);
                 Ok(Answer::Done)
             }
             Order::Floor(task) => match &mut self.floor {
@@ -100,7 +95,7 @@ impl Worker {
             },
             Order::Open(options) => {
                 self.side = None;
-                let side = Side::open(options, self.seat)?;
+                let side = Side::open(options)?;
                 let address = side.address()?;
                 self.side = Some(side);
                 Ok(Answer::Address(address))

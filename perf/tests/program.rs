@@ -301,21 +301,29 @@ fn a_batch_script_measures_by_itself() {
     assert!(error_of(&output).contains("2 processes of its own"), "{}", error_of(&output));
 }
 
-/// The names of the threads that a process has now.
+/// The names of the threads that a process and its children have now.
 fn threads_of(process: u32) -> Vec<String> {
     let tasks = std::fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
-    let name = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("comm")).ok();
-    tasks.filter_map(name).map(|name| name.trim().to_owned()).collect()
+    let mut names = Vec::new();
+    for task in tasks {
+        let said = |file: &str| std::fs::read_to_string(task.path().join(file)).unwrap_or_default();
+        names.push(said("comm").trim().to_owned());
+        let children = said("children");
+        let children = children.split_whitespace().filter_map(|child| child.parse().ok());
+        names.extend(children.flat_map(threads_of));
+    }
+    names
 }
 
-/// Of a core that no host has, so that whoever claims real ones meanwhile is not met: the helper goes
-/// unpinned then. Once it is seen nothing more is measured, since two ranks beside it need minutes on
-/// two cores.
+/// Once it is seen nothing more is measured, since two ranks beside a helper that spins need minutes on
+/// two cores. Which rank gets the core is not said.
 #[test]
 fn a_core_that_is_named_is_spun_on() {
-    let core = 4_096 + std::process::id() % 4_096;
+    let status = std::fs::read_to_string("/proc/self/status").expect("of this process");
+    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    let core = allowed.and_then(|list| list.trim().split(['-', ',']).next()).expect("one at least");
     let mut command = command("rate --provider shm --progress auto");
-    command.env("FI_KESTREL_CORES", core.to_string());
+    command.env("FI_KESTREL_CORES", core);
     let mut child = command.stdout(Stdio::null()).spawn().expect("the program starts");
     let mut spun = 0;
     while spun == 0 && child.try_wait().expect("it is ours").is_none() {
@@ -327,6 +335,15 @@ fn a_core_that_is_named_is_spun_on() {
     let _ = child.kill();
     child.wait().expect("it has ended");
     assert_eq!(spun, 1, "helpers that spin");
+}
+
+/// A core that no host has is refused, by name.
+#[test]
+fn a_core_that_is_not_there_is_refused() {
+    let mut command = command("rate --provider shm --progress auto --iterations 100");
+    let output = command.env("FI_KESTREL_CORES", "8191").output().expect("the program starts");
+    assert!(!output.status.success());
+    assert!(error_of(&output).contains("core 8191"), "{}", error_of(&output));
 }
 
 #[test]

@@ -36,7 +36,7 @@ trait Lane: Sync {
 pub fn job(session: &mut Session) -> Result<Section, SessionError> {
     let mut section =
         Section::new("contexts", "Contexts of a scalable endpoint, a thread each: 8 bytes");
-    let setup = session.options.fabric.setup(0)?;
+    let setup = session.options.fabric.setup()?;
     let (domain, options) = (&setup.open_domain()?, &setup.endpoint);
     let threads = session.cores.len().clamp(2, endpoint::CONTEXTS_MAX);
     let ways = threads / OneWay::THREADS;
@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn all_lanes_move_messages() {
         let options = FabricOptions { provider: "shm".to_owned(), automatic_progress: false };
-        let (setup, cores) = (options.setup(0).unwrap(), cores::usable(&[]).unwrap());
+        let (setup, cores) = (options.setup().unwrap(), cores::usable(&[]).unwrap());
         let (domain, endpoint) = (setup.open_domain().unwrap(), &setup.endpoint);
         let found = rate(&Loopback::open(&domain, endpoint, 2).unwrap(), &cores).unwrap();
         assert!(found > 0.0);

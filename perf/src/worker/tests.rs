@@ -19,7 +19,7 @@ impl Ranks {
             let (orders, taken) = channel::<Order>();
             let (answered, answers) = channel();
             std::thread::spawn(move || {
-                let mut worker = Worker::new(rank, rank);
+                let mut worker = Worker::new(rank);
                 for order in taken {
                     let answer = worker.obey(&order);
                     // Nobody is left to hear it where a test has failed.
