@@ -36,9 +36,10 @@ fn queue_pairs() -> RcProvider<FakeDevice> {
 }
 
 fn queue_pairs_with(nic_atomics: bool) -> RcProvider<FakeDevice> {
-    let device = Arc::new(FakeFabric::default().device(FakeOptions::default()));
     let [.., a, b, c] = RandomState::new().build_hasher().finish().to_ne_bytes();
     let ip = IpAddr::from([127, a.max(1), b, c.clamp(1, 254)]);
+    let options = FakeOptions { addresses: vec![ip], ..FakeOptions::default() };
+    let device = Arc::new(FakeFabric::default().device(options));
     let options = VerbsOptions { fetch_min: 32 << 10, nic_atomics, ..VerbsOptions::default() };
     RcProvider::on_device(device, ip, options).unwrap()
 }
