@@ -46,7 +46,7 @@ def build(mpi: Mpi, name: str) -> str:
 
 def play(mpi: Mpi, command: list[str], ranks: int, domains_per_rank: int) -> None:
     """Runs a program to its end, all of whose ranks opened so many domains on kestrel."""
-    text = mpi.start(ranks, command, 300).check(ranks * domains_per_rank)
+    text = mpi.start(ranks, command, 300).check(ranks, domains_per_rank)
     assert re.search(rf"[1-9]\d* checks passed on {ranks} ranks", text), text[-4000:]
 
 
