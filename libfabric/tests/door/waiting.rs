@@ -212,7 +212,7 @@ fn open_counter(world: &World, attr: &mut CntrAttr) -> *mut FidCntr {
 fn counters_count_and_wait() {
     let Some(host) = host("counters_count_and_wait") else { return };
     let world = World::new(host, 0);
-    let counter = open_counter(&world, &mut CntrAttr { wait_obj: WAIT_UNSPEC, ..zeroed() });
+    let counter = open_counter(&world, &mut zeroed());
     // SAFETY: the counter is open.
     unsafe {
         let ops = &*(*counter).ops;
