@@ -17,7 +17,7 @@ CONFIRMED = "/sys/class/infiniband/$SOFT_ROCE_DEVICE/ports/1/cm_tx_msgs/rtu"
 # those that are not marked.
 PARTS = [
     pytest.param(["messages", "truncation"], id="messages"),
-    pytest.param(["multi_receive", "peek", "cancel"], id="receives"),
+    pytest.param(["multi_receive", "peek", "cancel"], id="receives", marks=pytest.mark.full),
     pytest.param(["sizes", "queues"], id="sizes", marks=pytest.mark.full),
     pytest.param(["levels", "counters", "atomic"], id="counters", marks=pytest.mark.full),
     pytest.param(["rma"], id="rma"),
