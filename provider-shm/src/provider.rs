@@ -180,7 +180,7 @@ impl Provider for ShmProvider {
     fn claim_core(&self, core: usize) -> Result<Box<dyn CoreClaim>, Unreachable> {
         let claim = lcore::CoreClaim::new(core)
             .map_err(|error| Unreachable { errno: Errno::BUSY, reason: error.to_string() })?;
-        Ok(Box::new(ClaimedCore(claim)))
+        Ok(Box::new(claim))
     }
 
     #[inline(always)]
@@ -205,17 +205,4 @@ impl Bell for OwnBell {
     }
 }
 
-struct ClaimedCore(lcore::CoreClaim);
-
-impl CoreClaim for ClaimedCore {
-    fn pin(&self) -> Result<(), Unreachable> {
-        let core = self.0.core();
-        // The set of cores that is passed on holds no higher number, and panics.
-        let has_place = core < rustix::thread::CpuSet::MAX_CPU;
-        if has_place && core_affinity::set_for_current(core_affinity::CoreId { id: core }) {
-            return Ok(());
-        }
-        let reason = format!("this process may not run on core {core}, or there is none");
-        Err(Unreachable { errno: Errno::INVAL, reason })
-    }
-}
+impl CoreClaim for lcore::CoreClaim {}

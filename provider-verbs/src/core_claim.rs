@@ -14,7 +14,6 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, 
 /// A core that is ours until this is dropped.
 #[derive(Debug)]
 pub struct ClaimedCore {
-    core: usize,
     _name: OwnedFd,
 }
 
@@ -30,7 +29,7 @@ impl ClaimedCore {
             Ok(name)
         };
         match claim() {
-            Ok(name) => Ok(ClaimedCore { core, _name: name }),
+            Ok(name) => Ok(ClaimedCore { _name: name }),
             Err(rustix::io::Errno::ADDRINUSE) => Err(Unreachable {
                 errno: Errno::BUSY,
                 reason: format!("core {core} is claimed by another kestrel process of this host"),
@@ -43,18 +42,7 @@ impl ClaimedCore {
     }
 }
 
-impl CoreClaim for ClaimedCore {
-    fn pin(&self) -> Result<(), Unreachable> {
-        let core = self.core;
-        // The set of cores that is passed on holds no higher number, and panics.
-        let has_place = core < rustix::thread::CpuSet::MAX_CPU;
-        if has_place && core_affinity::set_for_current(core_affinity::CoreId { id: core }) {
-            return Ok(());
-        }
-        let reason = format!("this process may not run on core {core}, or there is none");
-        Err(Unreachable { errno: Errno::INVAL, reason })
-    }
-}
+impl CoreClaim for ClaimedCore {}
 
 #[cfg(test)]
 mod tests {

@@ -15,11 +15,13 @@ use std::{
     time::Duration,
 };
 
+use core_affinity::CoreId;
+
 use crate::{
     domain::OpenError,
     error::Errno,
     poll_set::PollSet,
-    transport::{Bell, CoreClaim, Provider, Transport},
+    transport::{Bell, CoreClaim, Provider, Transport, Unreachable},
 };
 
 /// How long the helper stays away from an application that polls.
@@ -81,7 +83,7 @@ impl Helper {
     ) -> Result<Helper, OpenError> {
         for &core in cores {
             match provider.claim_core(core) {
-                Ok(claim) => return Helper::spinning_on(provider, units, claim),
+                Ok(claim) => return Helper::spinning_on(provider, units, core, claim),
                 Err(taken) if taken.errno == Errno::BUSY => tracing::info!("{}", taken.reason),
                 Err(reason) => return Err(reason.into()),
             }
@@ -93,11 +95,14 @@ impl Helper {
     fn spinning_on<P: Provider>(
         provider: &Arc<P>,
         units: Arc<PollSet<P>>,
+        core: usize,
         claim: Box<dyn CoreClaim>,
     ) -> Result<Helper, OpenError> {
         let (tell, pinned) = mpsc::channel();
         let helper = Helper::start(provider, "kestrel-lcore", move |stop, _| {
-            let result = claim.pin();
+            // Ours as long as the thread runs.
+            let _claim = claim;
+            let result = pin(core);
             let is_pinned = result.is_ok();
             // Whoever started it waits for that.
             let _ = tell.send(result);
@@ -133,6 +138,17 @@ impl Helper {
     pub fn nudge(&self) {
         self.bell.ring();
     }
+}
+
+/// Pins the calling thread to a core.
+fn pin(core: usize) -> Result<(), Unreachable> {
+    // The set of cores that is passed on holds no higher number, and panics.
+    let has_place = core < rustix::thread::CpuSet::MAX_CPU;
+    if has_place && core_affinity::set_for_current(CoreId { id: core }) {
+        return Ok(());
+    }
+    let reason = format!("this process may not run on core {core}, or there is none");
+    Err(Unreachable { errno: Errno::INVAL, reason })
 }
 
 impl Drop for Helper {

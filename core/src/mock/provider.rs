@@ -126,17 +126,13 @@ impl Provider for MockProvider {
     }
 }
 
-/// A core that is taken in the mock's network; the thread runs anywhere.
+/// A core that is taken in the mock's network.
 struct MockCore {
     core: usize,
     network: Arc<Mutex<Network>>,
 }
 
-impl CoreClaim for MockCore {
-    fn pin(&self) -> Result<(), Unreachable> {
-        Ok(())
-    }
-}
+impl CoreClaim for MockCore {}
 
 impl Drop for MockCore {
     fn drop(&mut self) {

@@ -80,10 +80,4 @@ pub trait Bell: Send + Sync {
 }
 
 /// A core that this process has claimed; dropping it gives the core back.
-pub trait CoreClaim: Send {
-    /// Pins the calling thread to the core.
-    ///
-    /// # Errors
-    /// There is no such core, or this process may not run there.
-    fn pin(&self) -> Result<(), Unreachable>;
-}
+pub trait CoreClaim: Send {}
