@@ -249,7 +249,7 @@ impl<T: Transport> Engine<T> {
     #[inline(always)]
     pub fn progress_with(&mut self, most: usize) -> bool {
         let moved = self.take_and_push(most);
-        self.transport.flush();
+        self.flush();
         moved
     }
 

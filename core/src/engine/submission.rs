@@ -174,7 +174,7 @@ impl<T: Transport> Engine<T> {
             Submission::Withdrawn(handle) => self.withdraw(handle),
             Submission::Overflow => {}
         }
-        self.transport.flush();
+        self.flush();
     }
 
     /// Fails what was left and is not to be posted any more.

@@ -10,6 +10,7 @@ use crate::{
     flags::Flags,
     memory::Pieces,
     operation::{ReceiveOperation, ReceivePost, StoredPieces, Target, Unexpected, set_down},
+    pool::Pool,
     protocol::fence::Earlier,
     scalable_endpoint::pair::Direction,
     tag_match::{Matcher, STICKY},
@@ -45,7 +46,7 @@ impl<T: Transport> Engine<T> {
         };
         if post.flags.intersects(SPECIAL) {
             let posted = self.receive_special(source, set_down(post));
-            self.transport.flush();
+            self.flush();
             return posted;
         }
         let tagged = post.flags.contains(Flags::TAGGED);
@@ -56,7 +57,7 @@ impl<T: Transport> Engine<T> {
         {
             let receive = self.receives.insert(ReceiveOperation::from_post(post));
             self.receive_parked(receive, parked);
-            self.transport.flush();
+            self.flush();
             return Ok(());
         }
         if self.over {
@@ -152,11 +153,20 @@ impl<T: Transport> Engine<T> {
 
     /// The matcher that receives of this kind are posted to, if there are any.
     pub(crate) fn posted_in(&mut self, posted: Posted) -> Option<&mut Matcher> {
-        match posted {
-            Posted::Tagged => Some(&mut self.tagged),
-            Posted::Untagged => Some(&mut self.untagged),
-            Posted::Tags => self.buffering.as_mut().map(|buffering| &mut buffering.tags),
-        }
+        self.posted_and_receives(posted).map(|(matcher, _)| matcher)
+    }
+
+    /// The same, and the receives that it has the numbers of.
+    fn posted_and_receives(
+        &mut self,
+        posted: Posted,
+    ) -> Option<(&mut Matcher, &Pool<ReceiveOperation>)> {
+        let matcher = match posted {
+            Posted::Tagged => &mut self.tagged,
+            Posted::Untagged => &mut self.untagged,
+            Posted::Tags => &mut self.buffering.as_mut()?.tags,
+        };
+        Some((matcher, &self.receives))
     }
 
     /// Cancels the first operation posted with `context`. Reference:
@@ -175,14 +185,8 @@ impl<T: Transport> Engine<T> {
 
     fn cancel_receive(&mut self, context: u64) -> bool {
         for family in Posted::ALL {
-            let receives = &self.receives;
+            let Some((matcher, receives)) = self.posted_and_receives(family) else { continue };
             let is_meant = |receive: u32| receives[receive & !STICKY].context == context;
-            let matcher = match family {
-                Posted::Tagged => Some(&mut self.tagged),
-                Posted::Untagged => Some(&mut self.untagged),
-                Posted::Tags => self.buffering.as_mut().map(|buffering| &mut buffering.tags),
-            };
-            let Some(matcher) = matcher else { continue };
             if let Some(receive) = matcher.earliest_posted(is_meant) {
                 matcher.remove_posted(receive);
                 self.fail_posted(receive & !STICKY, &canceled());

@@ -83,9 +83,14 @@ fn stream_in<P: Port>(
     Ok(())
 }
 
-/// What a stream does, with the warm-up that fits it if nobody says.
+/// The warm-up that fits a stream if nobody says. Units: messages.
+pub fn warmup(session: &Session, messages: u64, window: u64) -> u64 {
+    session.options.warmup(messages / 10 + window)
+}
+
+/// What a stream does.
 pub fn stream(session: &Session, size: usize, messages: u64, window: u64) -> Work {
-    let warmup = session.options.warmup(messages / 10 + window);
+    let warmup = warmup(session, messages, window);
     Work::OneWay { size, messages, warmup, window, touch: false }
 }
 

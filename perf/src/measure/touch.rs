@@ -3,7 +3,7 @@
 //! its own, which are taken in turn.
 
 use super::pump::Pump;
-use super::{MeasureError, Sample, Work};
+use super::{MeasureError, Sample, Work, rate};
 use crate::port::Port;
 use crate::session::Session;
 use std::time::Instant;
@@ -18,7 +18,7 @@ pub const TOUCHED: &str = "; buffers written before and read after, within the t
 /// What a stream does, with as many messages under way as there is memory for.
 pub fn stream(session: &Session, size: usize, messages: u64, window: u64) -> Work {
     let window = window.min((BYTES / size.max(1)).max(2) as u64);
-    let warmup = session.options.warmup(messages / 10 + window);
+    let warmup = rate::warmup(session, messages, window);
     Work::OneWay { size, messages, warmup, window, touch: true }
 }
 

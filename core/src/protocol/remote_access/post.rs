@@ -27,7 +27,7 @@ impl<T: Transport> Engine<T> {
         if self.under_way() >= self.setup.transmit_size {
             self.pump(peer);
             if self.under_way() >= self.setup.transmit_size {
-                self.transport.flush();
+                self.flush();
                 return Err(PostError::Again);
             }
         }
