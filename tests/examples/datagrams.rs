@@ -18,11 +18,10 @@ use std::{
 };
 
 use kestrel::{
-    Address, AddressVector, AddressVectorAttributes, CompletionQueue, Endpoint, EndpointType,
-    Entry, EventQueue, EventQueueAttributes, FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, Flags, Hints,
-    ReadError,
+    Address, AddressVector, CompletionQueue, Endpoint, EndpointType, Entry, EventQueue,
+    EventQueueAttributes, FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, Flags, Hints, ReadError,
 };
-use kestrel_tests::{bed::pattern, hints::with_class};
+use kestrel_tests::{bed::pattern, hints::with_class, opened::Opened};
 use tracing_subscriber::filter::LevelFilter;
 
 /// After so long without an answer it is lost.
@@ -68,18 +67,10 @@ struct Node {
 
 impl Node {
     fn open(own: &str) -> Result<Node, Failure> {
-        let (node, port) = own.rsplit_once(':').ok_or("no port")?;
         let hints = with_class(Hints::new().endpoint_type(EndpointType::Dgram))?;
-        let found = kestrel::discover_at(Some(node), Some(port), true, Some(&hints))?;
-        let info = found.into_iter().next().ok_or("nothing was found")?;
+        let Opened { info, endpoint, queue, peers } = Opened::at(own, &hints)?;
         let longest = info.endpoint.max_msg_size;
         println!("domain {}, {longest} bytes at most", info.domain.name);
-        let domain = kestrel::open_domain(&info)?;
-        let endpoint = kestrel::open_endpoint(&domain, &info)?;
-        let queue = CompletionQueue::open(&domain, 0)?;
-        let peers = Arc::new(AddressVector::open(AddressVectorAttributes::default())?);
-        endpoint.bind_address_vector(&peers)?;
-        endpoint.bind_completion_queue(&queue, Flags::TRANSMIT | Flags::RECV)?;
         let events = Arc::new(EventQueue::open(EventQueueAttributes::default())?);
         endpoint.bind_event_queue(&events, 0)?;
         endpoint.enable()?;

@@ -14,10 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kestrel::{
-    Address, AddressVector, AddressVectorAttributes, CompletionQueue, Endpoint, Entry,
-    FI_ADDR_UNSPEC, Flags, Hints, ReadError,
-};
+use kestrel::{Address, CompletionQueue, Endpoint, Entry, FI_ADDR_UNSPEC, Flags, Hints, ReadError};
 use kestrel_core::{
     endpoint::PostError,
     error::{Errno, HasErrno},
@@ -27,6 +24,7 @@ use kestrel_core::{
 use kestrel_tests::{
     bed::{Memory, pattern},
     one_sided::{Atomic, BOTH, expose_in},
+    opened::Opened,
 };
 use tracing_subscriber::filter::LevelFilter;
 
@@ -103,15 +101,7 @@ type Ended = (u64, Result<Entry, String>);
 
 impl Node {
     fn open(own: &str, peer: &str) -> Result<Node, Failure> {
-        let (node, port) = own.rsplit_once(':').ok_or("no port")?;
-        let info = kestrel::discover_at(Some(node), Some(port), true, Some(&Hints::new()))?;
-        let info = info.into_iter().next().ok_or("nothing was found")?;
-        let domain = kestrel::open_domain(&info)?;
-        let endpoint = kestrel::open_endpoint(&domain, &info)?;
-        let queue = CompletionQueue::open(&domain, 0)?;
-        let peers = Arc::new(AddressVector::open(AddressVectorAttributes::default())?);
-        endpoint.bind_address_vector(&peers)?;
-        endpoint.bind_completion_queue(&queue, Flags::TRANSMIT | Flags::RECV)?;
+        let Opened { endpoint, queue, peers, .. } = Opened::at(own, &Hints::new())?;
         endpoint.enable()?;
         let peer = peers.insert_one(Address::from(peer.parse::<SocketAddr>()?))?;
         Ok(Node { endpoint, queue, peer })

@@ -8,11 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kestrel::{
-    Address, AddressVector, AddressVectorAttributes, CompletionQueue, Endpoint, Entry,
-    FI_ADDR_UNSPEC, Flags, Hints, ReadError,
-};
-use kestrel_tests::{bed::pattern, hints::with_class};
+use kestrel::{Address, CompletionQueue, Endpoint, Entry, FI_ADDR_UNSPEC, Hints, ReadError};
+use kestrel_tests::{bed::pattern, hints::with_class, opened::Opened};
 
 /// The longest that anything may take.
 const PATIENCE: Duration = Duration::from_secs(100);
@@ -72,22 +69,14 @@ struct Rank {
 
 impl Rank {
     fn open(own: usize, addresses: &[SocketAddr]) -> Result<Rank, Failure> {
-        let source = addresses[own].to_string();
-        let (node, port) = source.rsplit_once(':').ok_or("no port")?;
-        let info =
-            kestrel::discover_at(Some(node), Some(port), true, Some(&with_class(Hints::new())?))?
-                .swap_remove(0);
+        let hints = with_class(Hints::new())?;
+        let opened = Opened::at(&addresses[own].to_string(), &hints)?;
+        let Opened { info, endpoint, queue, peers } = opened;
         println!("rank {own}: domain {}", info.domain.name);
-        let domain = kestrel::open_domain(&info)?;
-        let endpoint = kestrel::open_endpoint(&domain, &info)?;
-        let queue = CompletionQueue::open(&domain, 0)?;
-        let vector = Arc::new(AddressVector::open(AddressVectorAttributes::default())?);
         let addresses: Vec<Address> = addresses.iter().copied().map(Address::from).collect();
-        if vector.insert(&addresses).count() != addresses.len() {
+        if peers.insert(&addresses).count() != addresses.len() {
             return Err("not all addresses are good".into());
         }
-        endpoint.bind_address_vector(&vector)?;
-        endpoint.bind_completion_queue(&queue, Flags::TRANSMIT | Flags::RECV)?;
         endpoint.enable()?;
         Ok(Rank { own: own as u64, count: addresses.len() as u64, endpoint, queue })
     }

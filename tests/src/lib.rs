@@ -26,6 +26,7 @@ pub mod link;
 pub mod long_first;
 pub mod node;
 pub mod one_sided;
+pub mod opened;
 pub mod packets;
 pub mod process;
 pub mod random;
