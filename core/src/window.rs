@@ -57,11 +57,14 @@ pub struct Worth {
     pub streaming: usize,
     /// Packets may be faster all the same: both are tried, and what is faster is done.
     pub contested: bool,
+    /// A write may carry 32 bits of data along ([`Request::data`]).
+    pub carries_data: bool,
 }
 
 impl Worth {
     /// Every operation that has a byte is.
-    pub const ALWAYS: Worth = Worth { alone: 1, streaming: 1, contested: false };
+    pub const ALWAYS: Worth =
+        Worth { alone: 1, streaming: 1, contested: false, carries_data: true };
 }
 
 /// What the target permits: part of its memory, by its own addresses.
@@ -121,6 +124,9 @@ pub struct Request {
     pub remote_key: u32,
     /// Our bytes: usable until the operation is over, or the peer is disconnected.
     pub local: Piece,
+    /// Of a write: what the target is told when it is done, as an arrival of
+    /// [`crate::wire::Kind::Written`].
+    pub data: Option<u32>,
 }
 
 impl Request {

@@ -5,7 +5,7 @@
 //! whole words in front of the payload.
 
 /// The protocol's version, exchanged when two endpoints connect.
-pub const VERSION: u16 = 8;
+pub const VERSION: u16 = 9;
 
 /// What a packet is. Anything else from a peer breaks the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +72,9 @@ pub enum Kind {
     Context = 25,
     /// The sender gives up a message that it had begun. Word: operation. No words.
     Withdraw = 26,
+    /// An adapter of the peer's has written to our memory, and given data along. Word: the data,
+    /// and the bytes that were written in the upper half. No words.
+    Written = 27,
 }
 
 impl Kind {
@@ -105,6 +108,7 @@ impl Kind {
             24 => Kind::Lease,
             25 => Kind::Context,
             26 => Kind::Withdraw,
+            27 => Kind::Written,
             _ => return None,
         })
     }

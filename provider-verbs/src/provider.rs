@@ -23,13 +23,16 @@ use crate::{
     datagrams::{self, Parts, UdTransport},
     fork_guard,
     manager::Manager,
-    receive_pool::{RECEIVES_MAX, ReceivePool},
+    receive_pool::{IMMEDIATES, RECEIVES_MAX, ReceivePool},
     send_pool::SendPool,
     station::StationShared,
     transport::RcTransport,
     verbs::{Depths, Origin, QueuePair, Queues, Role, Verbs, VerbsError},
 };
 
+/// What the queues of an endpoint on connections are like.
+const RELIABLE_DEPTHS: Depths =
+    Depths { receives: RECEIVES_MAX, immediates: IMMEDIATES, sends: SEND_COMPLETIONS };
 /// Completions of sends that can wait at once.
 const SEND_COMPLETIONS: u32 = 4096;
 
@@ -219,16 +222,17 @@ impl<V: Verbs> RcProvider<V> {
     ) -> Result<(Arc<StationShared<V>>, SendPool<V>), Unreachable> {
         let most = self.device.depths_max();
         let (wanted, slabs) = match service {
-            Service::Reliable => (Depths { receives: RECEIVES_MAX, sends: SEND_COMPLETIONS }, 1),
+            Service::Reliable => (RELIABLE_DEPTHS, 1),
             Service::Datagrams => (datagrams::DEPTHS, datagrams::SLABS),
         };
         let depths = Depths {
             receives: wanted.receives.min(most.receives),
+            immediates: wanted.immediates.min(most.immediates),
             sends: wanted.sends.min(most.sends),
         };
         let queues = Arc::new(self.device.open_queues(depths)?);
-        let (device, depth) = (self.device.clone(), depths.receives);
-        let receives = ReceivePool::new(device, queues.clone(), depth, slabs)?;
+        let device = self.device.clone();
+        let receives = ReceivePool::new(device, queues.clone(), depths, slabs)?;
         let sends = SendPool::new(&self.device, depths.sends)?;
         let bell = EventBell::new().map_err(|error| system("an eventfd", error))?;
         let shared = StationShared::new(self.device.clone(), queues, receives, bell, origin);

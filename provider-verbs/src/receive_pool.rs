@@ -18,7 +18,7 @@ use std::sync::{
 
 use kestrel_core::ring::allowance::Allowance;
 
-use crate::verbs::{Queues, ReceiveRequest, Region, Segment, Verbs, VerbsError};
+use crate::verbs::{Depths, Queues, ReceiveRequest, Region, Segment, Verbs, VerbsError};
 
 /// Bytes of a receive buffer, and so the longest packet. Part of the protocol.
 pub const BUFFER_BYTES: usize = 8192;
@@ -33,6 +33,11 @@ const SLABS_MAX: usize = 128;
 /// Receives that are posted at once at most.
 pub const RECEIVES_MAX: u32 = (SLAB_BUFFERS * SLABS_MAX) as u32;
 
+/// Writes with data that may have come, and that nobody has told of yet: all peers' together, and
+/// one's at most.
+pub const IMMEDIATES: u32 = 2048;
+const IMMEDIATES_EACH: u32 = 32;
+
 /// A buffer's number: slab and place.
 pub type BufferIndex = u32;
 
@@ -46,6 +51,8 @@ pub struct ReceivePool<V: Verbs> {
     slabs_max: usize,
     /// Buffers that are posted and promised to nobody.
     spare: Allowance,
+    /// Of [`IMMEDIATES`], those that no peer has.
+    immediates: Allowance,
 }
 
 impl<V: Verbs> ReceivePool<V> {
@@ -53,13 +60,15 @@ impl<V: Verbs> ReceivePool<V> {
     pub fn new(
         device: Arc<V>,
         queues: Arc<V::Queues>,
-        depth: u32,
+        depths: Depths,
         slabs_first: usize,
     ) -> Result<Self, VerbsError> {
-        let slabs_max = (depth as usize / SLAB_BUFFERS).clamp(1, SLABS_MAX);
+        let slabs_max = (depths.receives as usize / SLAB_BUFFERS).clamp(1, SLABS_MAX);
         let slabs = (0..slabs_max).map(|_| OnceLock::new()).collect();
         let (count, spare) = (AtomicUsize::new(0), Allowance::default());
-        let pool = ReceivePool { device, queues, slabs, count, slabs_max, spare };
+        let immediates = Allowance::default();
+        immediates.put(depths.immediates);
+        let pool = ReceivePool { device, queues, slabs, count, slabs_max, spare, immediates };
         for _ in 0..slabs_first {
             pool.add_slab()?;
         }
@@ -106,6 +115,17 @@ impl<V: Verbs> ReceivePool<V> {
     /// Buffers that are promised to nobody.
     pub fn spare(&self) -> u32 {
         self.spare.left()
+    }
+
+    /// Takes what a peer may have of writes with data that nobody has told of; 0 if there is too
+    /// little left.
+    pub fn take_immediates(&self) -> u32 {
+        if self.immediates.take(IMMEDIATES_EACH) { IMMEDIATES_EACH } else { 0 }
+    }
+
+    /// What a peer had is another's.
+    pub fn return_immediates(&self, count: u32) {
+        self.immediates.put(count);
     }
 
     /// The memory of a buffer, and where it starts there.

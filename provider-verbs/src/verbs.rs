@@ -89,11 +89,17 @@ pub struct Completion {
     /// queue pair.
     pub request: u64,
     pub status: Status,
-    /// Of a receive: the bytes that arrived, for datagrams with [`GRH_BYTES`] in front.
+    /// Of a receive: the bytes that arrived, for datagrams with [`GRH_BYTES`] in front; the bytes
+    /// that were written, if it is [`EMPTY`].
     pub bytes: u32,
+    /// What a write carried, if it is [`EMPTY`].
+    pub immediate: u32,
     /// The number of the queue pair, ours.
     pub queue_pair: u32,
 }
+
+/// What receives of nothing are called: one is taken by each write that carries data.
+pub const EMPTY: u64 = u64::MAX;
 
 /// A stretch of registered memory in a work request.
 #[derive(Clone, Copy, Debug)]
@@ -126,6 +132,9 @@ pub enum Verb {
     Send,
     Datagram(Destination),
     Write(RemoteMemory),
+    /// Carries data along, which takes an [`EMPTY`] receive of the peer's queue pair: while there is
+    /// none it waits.
+    WriteImmediate(RemoteMemory, u32),
     Read(RemoteMemory),
     /// Changes a word of 8 bytes in one step. What was there before comes back.
     Atomic(RemoteMemory, Change),
@@ -169,8 +178,9 @@ pub enum Role {
     Receives,
     /// It writes and reads the peer's memory.
     Reaches,
-    /// The peer writes and reads our memory through it.
-    Admits(RemoteAccess),
+    /// The peer writes and reads our memory through it, and so many of its writes can carry data
+    /// that nobody has taken yet.
+    Admits { access: RemoteAccess, immediates: u32 },
     /// It sends datagrams to anybody, and receives those that have its key into the shared queue.
     /// It is unreliable (UD), and ready once it is made.
     Datagrams { key: u32 },
@@ -181,8 +191,13 @@ impl Role {
     pub fn reads_max(self, port: &LocalPort) -> u8 {
         match self {
             Role::Sends | Role::Receives | Role::Datagrams { .. } => 1,
-            Role::Reaches | Role::Admits(_) => port.reads_max,
+            Role::Reaches | Role::Admits { .. } => port.reads_max,
         }
+    }
+
+    /// Receives of nothing that its own queue has room for.
+    pub fn immediates(self) -> u32 {
+        if let Role::Admits { immediates, .. } = self { immediates } else { 0 }
     }
 
     /// What the peer may do through it.
@@ -192,7 +207,7 @@ impl Role {
             // completion, and devices refuse it where none is admitted.
             Role::Sends | Role::Receives => RemoteAccess { write: true, ..RemoteAccess::default() },
             Role::Reaches | Role::Datagrams { .. } => RemoteAccess::default(),
-            Role::Admits(access) => access,
+            Role::Admits { access, .. } => access,
         }
     }
 }
@@ -200,8 +215,10 @@ impl Role {
 /// How deep an endpoint's queues are.
 #[derive(Clone, Copy, Debug)]
 pub struct Depths {
-    /// Receives that may be posted at once, and completions of receives.
+    /// Receives that the shared queue may have, and completions of them.
     pub receives: u32,
+    /// Completions, beside those, of writes that carry data.
+    pub immediates: u32,
     /// Completions of sends.
     pub sends: u32,
 }
@@ -419,6 +436,9 @@ pub trait QueuePair: Send + Sync + 'static {
     /// # Safety
     /// As [`Queues::post_receives`]; segments of inline requests need only live now.
     unsafe fn post_sends(&self, requests: &[SendRequest]) -> Result<(), VerbsError>;
+
+    /// Posts receives of nothing ([`EMPTY`]) to its own receive queue, if it has one ([`Role::Admits`]).
+    fn post_empty(&self, count: u32) -> Result<(), VerbsError>;
 
     /// Puts it into the error state: what is posted is flushed.
     fn fail(&self);

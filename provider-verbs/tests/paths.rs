@@ -102,7 +102,8 @@ fn a_port_that_needs_the_global_header_connects_within_its_subnet() {
 }
 
 fn pair(device: &Arc<FakeDevice>) -> FakeQueuePair {
-    let queues = Arc::new(device.open_queues(Depths { receives: 4, sends: 4 }).unwrap());
+    let queues =
+        Arc::new(device.open_queues(Depths { receives: 4, immediates: 0, sends: 4 }).unwrap());
     device.create_queue_pair(&queues, 4, Role::Receives).unwrap()
 }
 

@@ -30,6 +30,7 @@ pub mod opened;
 pub mod packets;
 pub mod process;
 pub mod random;
+pub mod reach;
 pub mod scale;
 pub mod socket;
 pub mod station;

@@ -8,77 +8,22 @@ use kestrel_core::{
     completion_queue::{Entry, ReadError, store::Sharing},
     error::Errno,
     flags::Flags,
-    info::MemoryRegionMode,
     memory::Pieces,
-    memory_region::{MemoryRange, MemoryRegion, MemoryRegionAttributes},
+    memory_region::{MemoryRange, MemoryRegionAttributes},
     one_sided::RemoteSegment,
 };
 use kestrel_tests::{
-    bed::{Bed, Memory, World, pattern, same},
-    completion::Done,
+    bed::{Bed, Memory, pattern, same},
     fake::fake_bed,
     link::{Driven, Link},
-    one_sided::{BOTH, Rma, expose, options, segment},
+    one_sided::{BOTH, Rma, expose, segment},
+    reach::Reach,
     scale::PATIENCE,
 };
-use kestrel_verbs::{
-    RcProvider, VerbsOptions,
-    fake::{FakeDevice, FakeFabric},
-    verbs::Status,
-};
-
-type Fake = RcProvider<FakeDevice>;
+use kestrel_verbs::{VerbsOptions, verbs::Status};
 
 /// Bytes that need the application's buffer to be registered, and bytes that do not.
 const LENGTHS: [usize; 4] = [8, 3000, 8192, 300_000];
-
-/// Node 0 reaches a region of node 1's.
-struct Reach {
-    world: World<Fake>,
-    fabric: FakeFabric,
-}
-
-impl Reach {
-    fn new() -> Reach {
-        let (bed, fabric) = fake_bed(VerbsOptions::default());
-        let world = bed.world_with(2, &options(MemoryRegionMode::empty()));
-        world.warm_up();
-        Reach { world, fabric }
-    }
-
-    fn write(&self, source: &Memory, segments: &[RemoteSegment]) {
-        let rma = Rma { pieces: source.all(), segments, ..Rma::default() };
-        self.world.post(|| self.world.nodes[0].post_write(1, &rma));
-    }
-
-    fn read(&self, into: &Memory, segments: &[RemoteSegment]) {
-        let rma = Rma { pieces: into.all(), segments, ..Rma::default() };
-        self.world.post(|| self.world.nodes[0].post_read(1, &rma));
-    }
-
-    /// Operations that went by the adapter so far.
-    fn reached(&self) -> u64 {
-        self.fabric.tally().reached
-    }
-
-    /// Writes the region's first byte until that goes by the adapter.
-    #[track_caller]
-    fn open_window(&self, region: &MemoryRegion) {
-        let byte = Memory::zeroed(1);
-        let (before, start) = (self.reached(), Instant::now());
-        while self.reached() == before {
-            self.write(&byte, &[segment(region, 0, 1)]);
-            self.world.sent(0).good();
-            assert!(start.elapsed() < PATIENCE, "in vain: a window");
-        }
-    }
-
-    /// The end of an operation of node 0, which alone is driven.
-    #[track_caller]
-    fn done_alone(&self) -> Done {
-        self.world.drive_sends_of(0)
-    }
-}
 
 #[test]
 fn a_target_that_does_not_progress_is_reached() {

@@ -318,7 +318,8 @@ impl<T: Transport> Engine<T> {
                 | Kind::Read
                 | Kind::Atomic
                 | Kind::Data
-                | Kind::Done,
+                | Kind::Done
+                | Kind::Written,
             ) => self.arrive_one_sided(arrival),
             Some(Kind::Invite | Kind::Admit | Kind::Ask | Kind::Lease) => {
                 self.arrive_window(arrival);

@@ -143,6 +143,7 @@ impl<T: Transport> Engine<T> {
                 address: remote.wrapping_add(started as u64),
                 remote_key: key,
                 local,
+                data: None,
             };
             let begun = match self.transport.start(peer, &request) {
                 Started::Yes => 1,

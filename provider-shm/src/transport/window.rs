@@ -109,7 +109,13 @@ impl Peer {
     #[inline(always)]
     pub(super) fn windows(&self, contested: bool) -> Option<Worth> {
         let permitted = self.send.as_ref().is_some_and(|lane| lane.peer.memory.is_some());
-        let worth = Worth { alone: ALONE, streaming: STREAMING, contested };
+        let worth = Worth {
+            alone: ALONE,
+            streaming: STREAMING,
+            contested,
+            // Who copies has no way to tell.
+            carries_data: false,
+        };
         (permitted && self.windows_failed < FAILURES_MAX).then_some(worth)
     }
 

@@ -60,7 +60,7 @@ pub(crate) const SENDS_MAX: u32 = 256;
 pub(crate) const SLABS: usize = 4;
 /// How deep its queues are: each buffer may complete, and each send.
 pub(crate) const DEPTHS: Depths =
-    Depths { receives: (SLABS * SLAB_BUFFERS) as u32, sends: SENDS_MAX };
+    Depths { receives: (SLABS * SLAB_BUFFERS) as u32, immediates: 0, sends: SENDS_MAX };
 /// Looks between two rounds of what is not urgent.
 const LOOKS_PER_ROUND: u32 = 64;
 /// How long closing waits until the device has sent what it was given.

@@ -5,24 +5,21 @@ use std::{
     sync::Arc,
 };
 
-use kestrel_core::{memory::Piece, window::Change};
 use rustix::fd::OwnedFd;
 
-use super::{Tally, group::Subnet, manager::Exchange};
+use super::{
+    Tally,
+    group::Subnet,
+    manager::Exchange,
+    memory::{Registered, piece_at},
+};
 use crate::device::Port;
 use crate::partition;
 use crate::path::Route;
 use crate::verbs::{
-    Completion, Destination, EVERYBODY, GRH_BYTES, GroupAddress, LocalPort, ReceiveRequest,
-    RemoteAccess, RemoteMemory, Role, Segment, SendRequest, Status, Verb,
+    Completion, Destination, EMPTY, EVERYBODY, GRH_BYTES, GroupAddress, LocalPort, ReceiveRequest,
+    Role, Segment, SendRequest, Status, Verb,
 };
-
-/// A stretch of registered memory: what its key allows.
-pub(super) struct Registered {
-    pub start: u64,
-    pub bytes: usize,
-    pub remote: RemoteAccess,
-}
 
 /// The queues of an endpoint.
 pub(super) struct QueueState {
@@ -44,6 +41,8 @@ pub(super) struct Pair {
     pub role: Role,
     pub joined: Option<Joined>,
     pub failed: bool,
+    /// Receives of nothing that are posted.
+    pub empty: u32,
     /// Posted and not carried out; inline ones keep their bytes.
     waiting: VecDeque<Waiting>,
     /// Carried out without a signal since the last signal: they still take room.
@@ -104,7 +103,7 @@ pub(super) struct State {
     held: bool,
     /// What is sent arrives, and who sent it is not told.
     pub unacknowledged: bool,
-    tally: Tally,
+    pub(super) tally: Tally,
     /// The connection managers.
     pub exchange: Exchange,
 }
@@ -143,9 +142,18 @@ impl State {
     ) -> u32 {
         let number = self.number();
         let (lid, gids) = (port.lid, port.gids.iter().map(|gid| gid.address.octets()).collect());
-        let (joined, failed, waiting, unsignalled) = (None, false, VecDeque::new(), 0);
-        let pair =
-            Pair { lid, gids, queues, sends_max, role, joined, failed, waiting, unsignalled };
+        let pair = Pair {
+            lid,
+            gids,
+            queues,
+            sends_max,
+            role,
+            joined: None,
+            failed: false,
+            empty: 0,
+            waiting: VecDeque::new(),
+            unsignalled: 0,
+        };
         self.pairs.insert(number, pair);
         number
     }
@@ -175,6 +183,12 @@ impl State {
     pub(super) fn fail(&mut self, number: u32) {
         if let Some(pair) = self.pairs.get_mut(&number) {
             pair.failed = true;
+            for _ in 0..std::mem::take(&mut pair.empty) {
+                self.complete_receive(number, EMPTY, Status::FLUSHED, 0, 0);
+            }
+            let Some(pair) = self.pairs.get_mut(&number) else {
+                return;
+            };
             for waiting in std::mem::take(&mut pair.waiting) {
                 self.complete_send(number, waiting.request.request, Status::FLUSHED);
             }
@@ -190,12 +204,6 @@ impl State {
         }
     }
 
-    /// Whether the segment lies in registered memory, as its key says.
-    pub(super) fn is_local(&self, segment: &Segment) -> bool {
-        let region = self.regions.get(&segment.local_key);
-        region.is_some_and(|region| region.holds(segment.address, segment.length as usize))
-    }
-
     /// Takes a request over; false if the queue is full.
     pub(super) fn post_send(&mut self, number: u32, request: SendRequest) -> bool {
         assert!(request.inline || request.segment.length == 0 || self.is_local(&request.segment));
@@ -208,7 +216,8 @@ impl State {
         if pair.waiting.len() + pair.unsignalled >= pair.sends_max {
             return false;
         }
-        let changes = matches!(request.verb, Verb::Write(_) | Verb::Atomic(..));
+        let changes =
+            matches!(request.verb, Verb::Write(_) | Verb::WriteImmediate(..) | Verb::Atomic(..));
         let reads = |waiting: &Waiting| matches!(waiting.request.verb, Verb::Read(_));
         let overtakes = changes && !request.fenced && pair.waiting.iter().any(reads);
         assert!(!overtakes, "a device may do it before the read in front of it");
@@ -232,6 +241,10 @@ impl State {
             && let Some(pair) = self.pairs.get_mut(&number)
             && let Some(mut waiting) = pair.waiting.pop_front()
         {
+            if self.must_wait(number, &waiting) {
+                self.pairs.get_mut(&number).expect("just there").waiting.push_front(waiting);
+                return;
+            }
             let Segment { address, length, .. } = waiting.request.segment;
             let sends = !matches!(waiting.request.verb, Verb::Read(_) | Verb::Atomic(..));
             if !waiting.request.inline && sends {
@@ -263,6 +276,25 @@ impl State {
         }
     }
 
+    /// Whether it needs a receive of nothing that the peer has yet to post.
+    fn must_wait(&self, number: u32, waiting: &Waiting) -> bool {
+        let peer_of = |number: u32| self.pairs.get(&self.pairs.get(&number)?.joined?.peer);
+        matches!(waiting.request.verb, Verb::WriteImmediate(..))
+            && peer_of(number).is_some_and(|peer| !peer.failed && peer.empty == 0)
+    }
+
+    /// More receives of nothing: who waits for them goes on.
+    pub(super) fn post_empty(&mut self, number: u32, count: u32) {
+        let Some(pair) = self.pairs.get_mut(&number) else {
+            return;
+        };
+        pair.empty += count;
+        assert!(pair.empty <= pair.role.immediates(), "more receives than the queue has room for");
+        if let Some(joined) = pair.joined {
+            self.carry(joined.peer);
+        }
+    }
+
     fn note_unsignalled(&mut self, number: u32) {
         if let Some(pair) = self.pairs.get_mut(&number) {
             pair.unsignalled += 1;
@@ -286,11 +318,18 @@ impl State {
             return Status::RETRIES_EXCEEDED;
         }
         let (queues, role) = (peer.queues, peer.role);
-        if matches!(role, Role::Admits(_)) {
+        if matches!(role, Role::Admits { .. }) {
             self.tally.reached += 1;
         }
         match waiting.request.verb {
             Verb::Write(remote) => self.write(remote, role.admits(), &waiting.bytes),
+            Verb::WriteImmediate(remote, data) => {
+                let status = self.write(remote, role.admits(), &waiting.bytes);
+                if status == Status::SUCCESS {
+                    self.tell_written(to, waiting.bytes.len() as u32, data);
+                }
+                status
+            }
             Verb::Read(remote) => self.read(remote, role.admits(), &waiting.request.segment),
             Verb::Atomic(remote, change) => {
                 self.change(remote, role.admits(), change, &waiting.request.segment)
@@ -338,69 +377,6 @@ impl State {
         self.deliver(to.queue_pair, queues, &whole);
     }
 
-    fn write(&mut self, remote: RemoteMemory, admits: RemoteAccess, bytes: &[u8]) -> Status {
-        if bytes.is_empty() {
-            return if admits.write { Status::SUCCESS } else { Status::REMOTE_INVALID };
-        }
-        let region = self.regions.get(&remote.key).filter(|region| region.remote.write);
-        if !admits.write || !region.is_some_and(|region| region.holds(remote.address, bytes.len()))
-        {
-            return Status::REMOTE_ACCESS;
-        }
-        if remote.address.is_multiple_of(8) && bytes.len().is_multiple_of(8) {
-            write_words(remote.address, bytes);
-        } else {
-            piece_at(remote.address, bytes.len() as u32).fill(bytes);
-        }
-        Status::SUCCESS
-    }
-
-    fn read(&mut self, remote: RemoteMemory, admits: RemoteAccess, to: &Segment) -> Status {
-        let length = to.length as usize;
-        let region = self.regions.get(&remote.key).filter(|region| region.remote.read);
-        if !admits.read || !region.is_some_and(|region| region.holds(remote.address, length)) {
-            return Status::REMOTE_ACCESS;
-        }
-        // What was registered when it was posted may not be any more.
-        if !self.is_local(to) {
-            return Status::LOCAL_PROTECTION;
-        }
-        piece_at(remote.address, to.length).copy_to(piece_at(to.address, to.length));
-        Status::SUCCESS
-    }
-
-    /// As a device does it: in one step towards other devices, not towards processors.
-    fn change(
-        &mut self,
-        remote: RemoteMemory,
-        admits: RemoteAccess,
-        change: Change,
-        to: &Segment,
-    ) -> Status {
-        if !remote.address.is_multiple_of(8) || self.refusing_atomics {
-            return Status::REMOTE_INVALID;
-        }
-        let region = self.regions.get(&remote.key).filter(|region| region.remote.atomic);
-        if !admits.atomic || !region.is_some_and(|region| region.holds(remote.address, 8)) {
-            return Status::REMOTE_ACCESS;
-        }
-        if !self.is_local(to) || to.length != 8 {
-            return Status::LOCAL_PROTECTION;
-        }
-        let mut bytes = Vec::new();
-        piece_at(remote.address, 8).append_to(&mut bytes);
-        let before = u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
-        let after = match change {
-            Change::Add(value) => before.wrapping_add(value),
-            Change::Swap { expected, value } if expected == before => value,
-            Change::Swap { .. } => before,
-        };
-        write_words(remote.address, &after.to_ne_bytes());
-        write_words(to.address, &before.to_ne_bytes());
-        self.tally.atomics += 1;
-        Status::SUCCESS
-    }
-
     fn deliver(&mut self, to: u32, queues: u64, bytes: &[u8]) -> Status {
         let Some(receive) = self.queues.get_mut(&queues).and_then(|q| q.posted.pop_front()) else {
             self.tally.not_ready += 1;
@@ -410,17 +386,32 @@ impl State {
             return Status::REMOTE_INVALID;
         }
         piece_at(receive.segment.address, receive.segment.length).fill(bytes);
-        let completion = Completion {
-            request: receive.request,
-            status: Status::SUCCESS,
-            bytes: bytes.len() as u32,
-            queue_pair: to,
-        };
+        self.complete_receive(to, receive.request, Status::SUCCESS, bytes.len() as u32, 0);
+        Status::SUCCESS
+    }
+
+    fn tell_written(&mut self, to: u32, bytes: u32, data: u32) {
+        if let Some(pair) = self.pairs.get_mut(&to) {
+            pair.empty -= 1;
+        }
+        self.tally.told += 1;
+        self.complete_receive(to, EMPTY, Status::SUCCESS, bytes, data);
+    }
+
+    fn complete_receive(
+        &mut self,
+        queue_pair: u32,
+        request: u64,
+        status: Status,
+        bytes: u32,
+        immediate: u32,
+    ) {
+        let queues = self.pairs.get(&queue_pair).map_or(0, |pair| pair.queues);
         if let Some(queues) = self.queues.get_mut(&queues) {
+            let completion = Completion { request, status, bytes, immediate, queue_pair };
             queues.receives.push_back(completion);
             queues.notify();
         }
-        Status::SUCCESS
     }
 
     fn complete_send(&mut self, number: u32, request: u64, status: Status) {
@@ -428,7 +419,7 @@ impl State {
             return;
         };
         pair.unsignalled = 0;
-        let completion = Completion { request, status, bytes: 0, queue_pair: number };
+        let completion = Completion { request, status, bytes: 0, immediate: 0, queue_pair: number };
         if let Some(queues) = self.queues.get_mut(&pair.queues) {
             queues.sends.push_back(completion);
             queues.notify();
@@ -442,33 +433,5 @@ impl QueueState {
             // The counter of an eventfd that is drained at each arming cannot fill up.
             let _ = rustix::io::write(&self.channel, &1u64.to_ne_bytes());
         }
-    }
-}
-
-impl Registered {
-    fn holds(&self, address: u64, length: usize) -> bool {
-        let offset = address.checked_sub(self.start);
-        offset.is_some_and(|offset| {
-            (offset as usize).checked_add(length).is_some_and(|end| end <= self.bytes)
-        })
-    }
-}
-
-/// A stretch of this process's memory that was checked against its key.
-fn piece_at(address: u64, length: u32) -> Piece {
-    // SAFETY: the caller has found the stretch in registered memory, which is deregistered under
-    // the lock that is held, or it is that of an inline request, whose poster waits.
-    unsafe { Piece::new(address as *mut u8, length as usize) }
-}
-
-/// Writes as a device does, whole words at a time: the other side may be reading.
-fn write_words(address: u64, bytes: &[u8]) {
-    for (nth, word) in bytes.chunks_exact(8).enumerate() {
-        let to = (address as usize + nth * 8) as *mut u64;
-        // SAFETY: the stretch was found in memory that is registered for writing, and is
-        // deregistered under the lock that is held; both sides use it as atomic words.
-        let to = unsafe { std::sync::atomic::AtomicU64::from_ptr(to) };
-        let word = u64::from_ne_bytes(word.try_into().expect("eight bytes"));
-        to.store(word, std::sync::atomic::Ordering::Release);
     }
 }

@@ -7,6 +7,7 @@
 mod fabric;
 mod group;
 mod manager;
+mod memory;
 mod objects;
 
 use std::{
@@ -18,6 +19,7 @@ use crate::{
     device::{Gid, GidKind, LinkLayer, Port, PortState},
     gid,
     path::Route,
+    receive_pool::IMMEDIATES,
     verbs::{
         Depths, GroupRequest, LocalPort, Origin, PathEnd, RemoteAccess, Role, Status, Verbs,
         VerbsError, group_gid,
@@ -55,6 +57,8 @@ pub struct FakeOptions {
     pub poll_burst: usize,
     /// The longest memory of an application that can be registered.
     pub registered_bytes_max: usize,
+    /// Writes with data that its queues have completions for.
+    pub immediates: u32,
     /// The port's MTU.
     pub mtu_bytes: u32,
     /// It has atomic operations.
@@ -79,6 +83,7 @@ impl Default for FakeOptions {
             managed_path: None,
             inline_bytes_max: 220,
             poll_burst: usize::MAX,
+            immediates: IMMEDIATES,
             registered_bytes_max: 1 << 32,
             mtu_bytes: 4096,
             has_atomics: true,
@@ -111,6 +116,8 @@ pub struct Tally {
     pub reached: u64,
     /// Of these, the atomic ones.
     pub atomics: u64,
+    /// Of these, the writes that carried data.
+    pub told: u64,
     /// Of these, the ones posted inline.
     pub inline: u64,
     /// Queue pairs that exist.
@@ -273,7 +280,7 @@ impl Verbs for FakeDevice {
     }
 
     fn depths_max(&self) -> Depths {
-        Depths { receives: 8192, sends: 8192 }
+        Depths { receives: 8192, immediates: self.options.immediates, sends: 8192 }
     }
 
     fn allocate(

@@ -15,7 +15,8 @@ use rustix::{
 
 use super::{
     FakeDevice,
-    fabric::{Joined, QueueState, Registered},
+    fabric::{Joined, QueueState},
+    memory::Registered,
 };
 use crate::{
     memory::Memory,
@@ -311,6 +312,11 @@ impl QueuePair for FakeQueuePair {
                 return Err(refusal(&self.device, "ibv_post_send", libc::ENOMEM));
             }
         }
+        Ok(())
+    }
+
+    fn post_empty(&self, count: u32) -> Result<(), VerbsError> {
+        self.device.fabric.lock().post_empty(self.number, count);
         Ok(())
     }
 

@@ -41,6 +41,7 @@ use crate::{
     interfaces::{InterfaceAddress, Interfaces},
     partition::{self, Partition},
     provider::{RcProvider, VerbsOptions},
+    receive_pool::IMMEDIATES,
     verbs::{
         Depths, GroupRequest, LocalPort, Origin, PathEnd, RemoteAccess, Role, Verbs, VerbsError,
     },
@@ -136,9 +137,12 @@ impl Rdma {
             reads_max: reads_max(&attributes),
         };
         let depth = |most: i32| most.clamp(1, i32::from(i16::MAX)) as u32;
+        let completions = depth(attributes.max_cqe);
+        let immediates = IMMEDIATES.min(completions / 4);
         let depths_max = Depths {
-            receives: depth(attributes.max_srq_wr).min(depth(attributes.max_cqe)),
-            sends: depth(attributes.max_cqe),
+            receives: depth(attributes.max_srq_wr).min(completions - immediates),
+            immediates,
+            sends: completions,
         };
         let ip = match port.link_layer {
             LinkLayer::Ethernet => gid::ip_of(gid),

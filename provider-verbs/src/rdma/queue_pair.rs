@@ -21,8 +21,8 @@ use crate::{
     device::LinkLayer,
     path,
     verbs::{
-        Agreement, Destination, GroupAddress, Origin, PathEnd, QueuePair, RemoteMemory, Role,
-        SendRequest, Verb, VerbsError,
+        Agreement, Destination, EMPTY, GroupAddress, Origin, PathEnd, QueuePair, RemoteMemory,
+        Role, SendRequest, Verb, VerbsError,
     },
 };
 
@@ -30,6 +30,9 @@ use crate::{
 pub(super) const RETRIES: u8 = 6;
 /// The same for a receiver without buffers, which credit keeps from happening.
 pub(super) const NOT_READY_RETRIES: u8 = 6;
+/// How often a write that carries data is sent again to a peer that has not taken what earlier ones
+/// carried: for ever, as a packet waits for credit. A peer that is gone does not even say that.
+const TAKEN_RETRIES: u8 = 7;
 /// How long a receiver asks to wait then: 0.64 ms.
 const NOT_READY_TIMER: u8 = 12;
 /// Sends of one chain at most.
@@ -70,7 +73,7 @@ impl RdmaQueuePair {
             },
             cap: ibv_qp_cap {
                 max_send_wr: sends,
-                max_recv_wr: 1,
+                max_recv_wr: role.immediates().max(1),
                 max_send_sge: 1,
                 max_recv_sge: 1,
                 max_inline_data: inline_bytes,
@@ -170,7 +173,10 @@ impl RdmaQueuePair {
     fn bound_waiting(&self, sends: &mut ibv_qp_attr) {
         sends.timeout = timeout_for(self.device.peer_timeout);
         sends.retry_cnt = RETRIES;
-        sends.rnr_retry = NOT_READY_RETRIES;
+        sends.rnr_retry = match self.role {
+            Role::Reaches => TAKEN_RETRIES,
+            _ => NOT_READY_RETRIES,
+        };
     }
 
     fn state(&self, state: ibv_qp_state) -> ibv_qp_attr {
@@ -280,6 +286,20 @@ impl QueuePair for RdmaQueuePair {
         Ok(())
     }
 
+    fn post_empty(&self, count: u32) -> Result<(), VerbsError> {
+        let (next, sg_list) = (ptr::null_mut(), ptr::null_mut());
+        for _ in 0..count {
+            let mut work = ibv_recv_wr { wr_id: EMPTY, next, sg_list, num_sge: 0 };
+            let mut bad = ptr::null_mut();
+            // SAFETY: the pair is alive, and the request names no memory.
+            let failed = unsafe { inline::ibv_post_recv(self.pair.as_ptr(), &mut work, &mut bad) };
+            if failed != 0 {
+                return Err(self.device.refusal("ibv_post_recv", failed));
+            }
+        }
+        Ok(())
+    }
+
     fn fail(&self) {
         let mut attributes = self.state(IBV_QPS_ERR);
         if let Err(error) = self.modify(&mut attributes, IBV_QP_STATE) {
@@ -346,6 +366,10 @@ fn fill(work: &mut ibv_send_wr, segment: &mut ibv_sge, request: &SendRequest) {
             (opcode, None)
         }
         Verb::Write(to) => (IBV_WR_RDMA_WRITE, Some(to)),
+        Verb::WriteImmediate(to, data) => {
+            work.__bindgen_anon_1.imm_data = data.to_be();
+            (IBV_WR_RDMA_WRITE_WITH_IMM, Some(to))
+        }
         Verb::Read(from) => (IBV_WR_RDMA_READ, Some(from)),
     };
     work.opcode = opcode;

@@ -5,7 +5,9 @@ use std::{io, mem, os::fd::RawFd, ptr, ptr::NonNull, sync::Arc};
 use rdma_core_sys::{inline, verbs::*};
 
 use super::Rdma;
-use crate::verbs::{Completion, Depths, POLL_BURST, Queues, ReceiveRequest, Status, VerbsError};
+use crate::verbs::{
+    Completion, Depths, EMPTY, POLL_BURST, Queues, ReceiveRequest, Status, VerbsError,
+};
 
 /// Receives of one chain at most.
 const CHAIN_MAX: usize = 16;
@@ -86,8 +88,10 @@ impl RdmaQueues {
             };
             queue.ok_or_else(|| device.error("ibv_create_cq"))
         };
-        let (receives, sends) =
-            (completion_queue(depths.receives)?, completion_queue(depths.sends)?);
+        let (receives, sends) = (
+            completion_queue(depths.receives + depths.immediates)?,
+            completion_queue(depths.sends)?,
+        );
         let attr = ibv_srq_attr { max_wr: depths.receives, max_sge: 1, srq_limit: 0 };
         let mut attributes = ibv_srq_init_attr { srq_context: ptr::null_mut(), attr };
         // SAFETY: the domain is alive, and the attributes are writable.
@@ -118,6 +122,12 @@ fn poll(queue: &Handle<ibv_cq>, into: &mut [Completion; POLL_BURST]) -> usize {
             request: from.wr_id,
             status: Status(from.status),
             bytes: from.byte_len,
+            immediate: if from.wr_id == EMPTY {
+                // SAFETY: nothing but a write with data takes such a receive.
+                u32::from_be(unsafe { from.__bindgen_anon_1.imm_data })
+            } else {
+                0
+            },
             queue_pair: from.qp_num,
         };
     }

@@ -7,7 +7,7 @@ use kestrel_core::{
     transport::{PeerIndex, TransportEvent},
 };
 
-use super::{Filled, Owner, Peer, RETIRED_FOR, RcTransport, ReceiveLane, Retired, SendLane};
+use super::{Owner, Peer, RETIRED_FOR, RcTransport, ReceiveLane, Retired, SendLane};
 use crate::{
     control::{CREDIT_WRITES_MAX, Command},
     receive_pool::WINDOW_MIN,
@@ -139,11 +139,8 @@ impl<V: Verbs> RcTransport<V> {
         for filled in early {
             covered &= lane.arrive(filled);
         }
-        let record = self.peer(peer);
-        record.receive = Some(lane);
-        if !std::mem::replace(&mut record.is_ready, true) {
-            self.ready.push_back(peer);
-        }
+        self.peer(peer).receive = Some(lane);
+        self.note_ready(peer);
         if !covered {
             self.broke(peer, "it sent more packets than it was granted");
         }
@@ -162,20 +159,18 @@ impl<V: Verbs> RcTransport<V> {
     }
 
     pub(super) fn drop_receive_lane(&mut self, peer: PeerIndex) {
-        let Some(record) = self.peers.get_mut(peer as usize) else {
+        let Some(lane) = self.peers.get_mut(peer as usize).and_then(|peer| peer.receive.take())
+        else {
             return;
         };
-        let Some(lane) = record.receive.take() else {
-            return;
-        };
-        record.guest = None;
+        self.dismiss_guest(peer);
         // Whatever was handed out is gone with its connection.
         self.current = None;
         let Some(lane) = self.part_from_sender(lane) else {
             return;
         };
         self.end_link(lane.link, lane.received);
-        self.returned.extend(lane.arrived.iter().map(|Filled { buffer, .. }| *buffer));
+        self.returned.extend(lane.buffers());
         self.retire(lane.queue, None, lane.window);
     }
 

@@ -9,7 +9,7 @@ use std::time::Instant;
 use kestrel_core::{memory::Piece, transport::PeerIndex};
 
 use super::{
-    CREDIT_BYTES, Filled, Owner, RETIRED_FOR, RcTransport, ReceiveLane, Retired, SendLane,
+    CREDIT_BYTES, Owner, RETIRED_FOR, RcTransport, ReceiveLane, Retired, SendLane,
     lane::{COUNT_BYTES, count_word},
 };
 use crate::{
@@ -55,7 +55,7 @@ impl<V: Verbs> RcTransport<V> {
         if lane.queue.post(&mut self.sends, slot, COUNT_BYTES, at, true).is_err() {
             return Some(lane);
         }
-        self.returned.extend(lane.arrived.iter().map(|Filled { buffer, .. }| *buffer));
+        self.returned.extend(lane.buffers());
         self.retire_with_word(lane.queue, None, lane.window, lane.link);
         None
     }

@@ -137,6 +137,37 @@ pub struct Filled {
     pub bytes: u32,
 }
 
+/// A write that carried data, and is done.
+#[derive(Clone, Copy, Debug)]
+pub struct Written {
+    /// The queue pair that it came on.
+    pub queue_pair: u32,
+    pub bytes: u32,
+    pub data: u32,
+}
+
+/// What a peer sent, in the order of its coming.
+#[derive(Clone, Copy, Debug)]
+pub enum Came {
+    Packet(Filled),
+    Written(Written),
+}
+
+impl Came {
+    /// The packet, if it is one.
+    pub fn packet(&self) -> Option<Filled> {
+        match *self {
+            Came::Packet(filled) => Some(filled),
+            Came::Written(_) => None,
+        }
+    }
+
+    /// Whether it is the packet of nothing that says goodbye.
+    fn is_goodbye(&self) -> bool {
+        self.packet().is_some_and(|filled| filled.bytes == 0)
+    }
+}
+
 /// The end that receives.
 pub struct ReceiveLane<V: Verbs> {
     /// For credit.
@@ -144,8 +175,8 @@ pub struct ReceiveLane<V: Verbs> {
     credit: RemoteMemory,
     pub link: u64,
     pub peer: PeerIdentity,
-    /// Packets that nobody has consumed, oldest first.
-    pub arrived: VecDeque<Filled>,
+    /// What nobody has consumed, oldest first.
+    pub arrived: VecDeque<Came>,
     /// Packets that came, were consumed, and may come in all.
     pub received: u32,
     pub consumed: u32,
@@ -190,18 +221,23 @@ impl<V: Verbs> ReceiveLane<V> {
 
     /// Takes a packet of nothing: by it the peer says goodbye, and nothing comes behind it.
     pub fn take_goodbye(&mut self) -> Option<BufferIndex> {
-        let is_last = self.arrived.len() == 1 && self.arrived.front()?.bytes == 0;
+        let is_last = self.arrived.len() == 1 && self.arrived.front()?.is_goodbye();
         if self.managed.is_none() || !is_last {
             return None;
         }
         self.goodbye = true;
-        Some(self.arrived.pop_front()?.buffer)
+        Some(self.arrived.pop_front()?.packet()?.buffer)
     }
 
     /// Whether the peer has said goodbye, be it that nobody has come to read it.
     pub fn has_goodbye(&self) -> bool {
         self.managed.is_some()
-            && (self.goodbye || self.arrived.back().is_some_and(|last| last.bytes == 0))
+            && (self.goodbye || self.arrived.back().is_some_and(Came::is_goodbye))
+    }
+
+    /// Buffers of packets that nobody has consumed.
+    pub fn buffers(&self) -> impl Iterator<Item = BufferIndex> {
+        self.arrived.iter().filter_map(|came| Some(came.packet()?.buffer))
     }
 
     /// A packet came. False if there was no credit for it.
@@ -209,7 +245,7 @@ impl<V: Verbs> ReceiveLane<V> {
     pub fn arrive(&mut self, filled: Filled) -> bool {
         let covered = self.received != self.granted;
         self.received = self.received.wrapping_add(1);
-        self.arrived.push_back(filled);
+        self.arrived.push_back(Came::Packet(filled));
         covered
     }
 

@@ -4,10 +4,12 @@
 //! - [`sending`]: packets into bounce buffers and onto queue pairs;
 //! - [`receiving`]: packets out of the shared receive queue, and credit back;
 //! - [`events`]: connections that come and go; [`farewell`]: how those of the manager do;
-//! - [`window`], [`reach`]: what the device does by itself, on queue pairs of their own.
+//! - [`window`], [`reach`]: what the device does by itself, on queue pairs of their own; [`guest`]:
+//!   the other end of these.
 
 mod events;
 mod farewell;
+mod guest;
 mod lane;
 mod reach;
 mod receiving;
@@ -37,7 +39,8 @@ use kestrel_core::{
 pub use self::lane::{COUNT_BYTES, CREDIT_BYTES};
 use self::{
     events::Told,
-    lane::{Filled, ReceiveLane, SendLane},
+    guest::Guest,
+    lane::{Came, Filled, ReceiveLane, SendLane},
     receiving::Current,
     window::Window,
 };
@@ -81,11 +84,11 @@ struct Peer<V: Verbs> {
     connecting: bool,
     /// Which key is proved to it.
     key: KeyNumber,
-    /// In the list of those with packets.
+    /// In `ready`.
     is_ready: bool,
     /// Where we reach its memory, and where it reaches ours.
     window: Option<Window<V>>,
-    guest: Option<V::QueuePair>,
+    guest: Option<Guest<V>>,
 }
 
 /// Whose a queue pair is.
@@ -118,9 +121,11 @@ pub struct RcTransport<V: Verbs> {
     peers: Vec<Peer<V>>,
     /// Queue pairs by number.
     owners: HashMap<u32, Owner>,
+    /// Who reaches our memory through which one.
+    guests: HashMap<u32, PeerIndex>,
     /// Connections by their TCP connection.
     links: HashMap<u64, Owner>,
-    /// Peers with packets, in turn.
+    /// Peers from which something waits, in turn.
     ready: VecDeque<PeerIndex>,
     /// Packets of queue pairs that nobody has adopted yet.
     early: HashMap<u32, Vec<Filled>>,
@@ -165,6 +170,7 @@ impl<V: Verbs> RcTransport<V> {
             forks: fork_guard::forks(),
             peers: Vec::new(),
             owners: HashMap::new(),
+            guests: HashMap::new(),
             links: HashMap::new(),
             ready: VecDeque::new(),
             early: HashMap::new(),
@@ -214,9 +220,8 @@ impl<V: Verbs> RcTransport<V> {
         self.reap_sends();
         for _ in 0..self.due.len() {
             let peer = self.due.swap_remove(0);
-            if let Some(lane) = &mut self.peers[peer as usize].receive
-                && std::mem::take(&mut lane.due)
-            {
+            let lane = self.peers[peer as usize].receive.as_mut();
+            if lane.is_some_and(|lane| std::mem::take(&mut lane.due)) {
                 self.write_credit(peer);
             }
         }

@@ -37,6 +37,8 @@ pub struct UnderWay<V: Verbs> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Write,
+    /// A write that carries data, which is not told twice.
+    Tells,
     Read,
     Atomic,
 }
@@ -67,9 +69,15 @@ impl<V: Verbs> RcTransport<V> {
             }
         }
         let at = RemoteMemory { address: request.address, key: request.remote_key };
-        let (kind, verb) = match request.direction {
-            Direction::Write => (Kind::Write, Verb::Write(at)),
-            Direction::Read => (Kind::Read, Verb::Read(at)),
+        let (kind, verb) = match (request.direction, request.data) {
+            (Direction::Read, _) => (Kind::Read, Verb::Read(at)),
+            (Direction::Write, None) => (Kind::Write, Verb::Write(at)),
+            (Direction::Write, Some(data)) => {
+                if !self.window_of(peer).is_some_and(|window| window.carries_data) {
+                    return Started::Refused;
+                }
+                (Kind::Tells, Verb::WriteImmediate(at, data))
+            }
         };
         match self.prepare(peer, request) {
             Ok(local) => self.hold_deed(peer, Deed { token: request.token, kind, verb }, local),
@@ -256,8 +264,8 @@ impl<V: Verbs> RcTransport<V> {
         self.end_window(peer, refused);
     }
 
-    /// Closes a window, and tells what was under way: atomic operations may be done again only if
-    /// the peer's device `refused` the oldest.
+    /// Closes a window, and tells what was under way: atomic operations, and writes that tell of
+    /// themselves, may be done again only if the peer's device `refused` the oldest.
     #[cold]
     pub(super) fn end_window(&mut self, peer: PeerIndex, refused: bool) {
         let window = self.peers.get_mut(peer as usize).and_then(|peer| peer.window.take());
@@ -265,7 +273,7 @@ impl<V: Verbs> RcTransport<V> {
             self.owners.remove(&window.pair.number());
             let undone = window.end(&mut self.sends).rev();
             self.finished.extend(undone.map(|UnderWay { token, kind, .. }| {
-                let known = refused || kind != Kind::Atomic;
+                let known = refused || matches!(kind, Kind::Write | Kind::Read);
                 Finished { token, end: if known { End::Undone } else { End::Unknown } }
             }));
         }

@@ -7,11 +7,11 @@ use kestrel_core::{
     wire::Head,
 };
 
-use super::{CREDIT_BYTES, Filled, HEAD_BYTES, Owner, RcTransport};
+use super::{CREDIT_BYTES, Came, Filled, HEAD_BYTES, Owner, RcTransport};
 use crate::{
     control::Command,
     receive_pool::BufferIndex,
-    verbs::{Completion, POLL_BURST, Queues, Region, Status, Verb, Verbs},
+    verbs::{Completion, EMPTY, POLL_BURST, Queues, Region, Status, Verb, Verbs},
 };
 
 /// Free buffers that wait at most until they are posted.
@@ -25,6 +25,13 @@ pub(super) struct Current {
     /// Where its payload starts, and where it ends, in the packet.
     payload: usize,
     bytes: usize,
+}
+
+impl Current {
+    /// What came without a packet of its own.
+    pub(super) fn without_packet(peer: PeerIndex) -> Current {
+        Current { peer, buffer: 0, payload: 0, bytes: 0 }
+    }
 }
 
 impl<V: Verbs> RcTransport<V> {
@@ -41,6 +48,9 @@ impl<V: Verbs> RcTransport<V> {
 
     #[inline(always)]
     fn receive_completed(&mut self, completion: &Completion) {
+        if completion.request == EMPTY {
+            return self.guest_wrote(completion);
+        }
         let buffer = completion.request as BufferIndex;
         let filled = Filled { buffer, bytes: completion.bytes };
         let owner = self.owners.get(&completion.queue_pair).copied();
@@ -55,9 +65,7 @@ impl<V: Verbs> RcTransport<V> {
             Some(Owner::Receive(peer)) => {
                 let record = &mut self.peers[peer as usize];
                 let covered = record.receive.as_mut().is_some_and(|lane| lane.arrive(filled));
-                if !std::mem::replace(&mut record.is_ready, true) {
-                    self.ready.push_back(peer);
-                }
+                self.note_ready(peer);
                 if !covered {
                     self.broke(peer, "it sent more packets than it was granted");
                 }
@@ -65,6 +73,14 @@ impl<V: Verbs> RcTransport<V> {
             Some(Owner::Retired | Owner::Send(_) | Owner::Window(_)) => self.returned.push(buffer),
             // It speaks before the engine has heard of it.
             None => self.arrived_early(completion.queue_pair, filled),
+        }
+    }
+
+    /// Something waits that came from a peer.
+    #[inline(always)]
+    pub(super) fn note_ready(&mut self, peer: PeerIndex) {
+        if !std::mem::replace(&mut self.peers[peer as usize].is_ready, true) {
+            self.ready.push_back(peer);
         }
     }
 
@@ -115,7 +131,10 @@ impl<V: Verbs> RcTransport<V> {
         if lane.broken {
             return None;
         }
-        let Filled { buffer, bytes } = *lane.arrived.front()?;
+        let Filled { buffer, bytes } = match *lane.arrived.front()? {
+            Came::Packet(filled) => filled,
+            Came::Written(written) => return Some(self.tell_written(peer, written)),
+        };
         let bytes = bytes as usize;
         let (region, start) = self.shared.receives.buffer(buffer);
         let memory = region.memory();
@@ -164,9 +183,12 @@ impl<V: Verbs> RcTransport<V> {
         let Some(lane) = &mut self.peers[peer as usize].receive else {
             return;
         };
-        lane.arrived.pop_front();
+        let consumed = lane.arrived.pop_front();
         if self.ready.len() > 1 && self.ready.front() == Some(&peer) {
             self.ready.rotate_left(1);
+        }
+        if let Some(Came::Written(written)) = consumed {
+            return self.written_was_told(peer, written);
         }
         lane.consumed = lane.consumed.wrapping_add(1);
         self.returned.push(buffer);

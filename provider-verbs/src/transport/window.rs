@@ -32,6 +32,8 @@ pub struct Window<V: Verbs> {
     pub(super) pair: V::QueuePair,
     first_packet: u32,
     open: bool,
+    /// The peer takes data with writes.
+    pub(super) carries_data: bool,
     /// The queue pair is in error, for no reason that closes the window alone.
     pub(super) failed: bool,
     /// Oldest first, with what is held back.
@@ -60,38 +62,40 @@ impl<V: Verbs> Window<V> {
     }
 }
 
-fn remote(access: Access) -> RemoteAccess {
+pub(super) fn remote(access: Access) -> RemoteAccess {
     RemoteAccess { write: access.write, read: access.read, atomic: access.atomic }
 }
 
-fn to_words(end: &PathEnd) -> Invitation {
+/// An end as it travels, and whether its writes may carry data.
+pub(super) fn to_words(end: &PathEnd, carries_data: bool) -> Invitation {
     let infiniband = u64::from(end.link_layer == LinkLayer::InfiniBand);
+    let kind = infiniband | u64::from(carries_data) << 1;
     let half = |at: usize| u64::from_le_bytes(std::array::from_fn(|nth| end.gid[at + nth]));
     let path = u64::from(end.lid) | u64::from(end.partition_key) << 16;
     [
         u64::from(end.queue_pair) | u64::from(end.first_packet) << 32,
-        path | infiniband << 32 | u64::from(end.mtu_bytes) << 40 | u64::from(end.reads_max) << 56,
+        path | kind << 32 | u64::from(end.mtu_bytes) << 40 | u64::from(end.reads_max) << 56,
         half(0),
         half(8),
     ]
 }
 
 /// None: no peer of ours says that.
-fn from_words([numbers, path, low, high]: Invitation) -> Option<PathEnd> {
+pub(super) fn from_words([numbers, path, low, high]: Invitation) -> Option<(PathEnd, bool)> {
     let (queue_pair, first_packet) = (numbers as u32, (numbers >> 32) as u32);
     let (mtu_bytes, reads_max) = (u32::from((path >> 40) as u16), (path >> 56) as u8);
     let sound =
         queue_pair >> 24 == 0 && first_packet >> 24 == 0 && reads_max != 0 && is_mtu(mtu_bytes);
-    let link_layer = match (path >> 32) as u8 {
-        0 => LinkLayer::Ethernet,
-        1 => LinkLayer::InfiniBand,
+    let (link_layer, carries_data) = match (path >> 32) as u8 {
+        kind @ (0 | 2) => (LinkLayer::Ethernet, kind == 2),
+        kind @ (1 | 3) => (LinkLayer::InfiniBand, kind == 3),
         _ => return None,
     };
     let mut gid = [0; 16];
     gid[..8].copy_from_slice(&low.to_le_bytes());
     gid[8..].copy_from_slice(&high.to_le_bytes());
     let (lid, partition_key) = (path as u16, (path >> 16) as u16);
-    sound.then_some(PathEnd {
+    let end = PathEnd {
         queue_pair,
         first_packet,
         lid,
@@ -100,7 +104,8 @@ fn from_words([numbers, path, low, high]: Invitation) -> Option<PathEnd> {
         gid,
         mtu_bytes,
         reads_max,
-    })
+    };
+    sound.then_some((end, carries_data))
 }
 
 impl<V: Verbs> RcTransport<V> {
@@ -115,13 +120,11 @@ impl<V: Verbs> RcTransport<V> {
         Some(self.shared.origin.along(lane.managed.as_deref()))
     }
 
-    /// The same of windows that it reaches us through.
-    fn guest_origin(&self, peer: PeerIndex) -> Option<Origin> {
-        let lane = self.peers.get(peer as usize)?.receive.as_ref()?;
-        Some(self.shared.origin.along(lane.managed.as_deref()))
-    }
-
-    fn make_pair(&self, role: Role, from: &Origin) -> Option<(V::QueuePair, u32, PathEnd)> {
+    pub(super) fn make_pair(
+        &self,
+        role: Role,
+        from: &Origin,
+    ) -> Option<(V::QueuePair, u32, PathEnd)> {
         let made = self.shared.device.create_queue_pair(&self.shared.queues, REACHES_MAX, role);
         let pair = made.inspect_err(|error| tracing::info!("no window: {error}")).ok()?;
         let first_packet = u32::from_le_bytes(random()) >> 8;
@@ -136,10 +139,18 @@ impl<V: Verbs> RcTransport<V> {
         let (pair, first_packet, end) = self.make_pair(Role::Reaches, &from)?;
         self.owners.insert(pair.number(), Owner::Window(peer));
         let under_way = VecDeque::with_capacity(REACHES_MAX as usize);
-        let (open, failed, held, reads) = (false, false, Vec::new(), 0);
-        let window = Window { pair, first_packet, open, failed, under_way, held, reads };
+        let window = Window {
+            pair,
+            first_packet,
+            open: false,
+            carries_data: false,
+            failed: false,
+            under_way,
+            held: Vec::new(),
+            reads: 0,
+        };
         self.peer(peer).window = Some(window);
-        Some(to_words(&end))
+        Some(to_words(&end, false))
     }
 
     pub(super) fn join_window(&mut self, peer: PeerIndex, theirs: Invitation) -> bool {
@@ -149,30 +160,14 @@ impl<V: Verbs> RcTransport<V> {
         let Some(window) = self.peer(peer).window.as_mut() else {
             return false;
         };
-        let Some(end) = from_words(theirs) else {
+        let Some((end, carries_data)) = from_words(theirs) else {
             tracing::info!(peer, "no window: the peer's end is none");
             return false;
         };
         let joined = window.pair.connect(window.first_packet, &from, &end);
+        window.carries_data = carries_data;
         window.open = joined.inspect_err(|error| tracing::info!("no window: {error}")).is_ok();
         window.open
-    }
-
-    /// The end at which a peer reaches our memory: the earlier one is over.
-    pub(super) fn make_guest(
-        &mut self,
-        peer: PeerIndex,
-        theirs: Invitation,
-        permitted: Access,
-    ) -> Option<Invitation> {
-        self.peer(peer).guest = None;
-        let from = self.guest_origin(peer)?;
-        let end = from_words(theirs)?;
-        let (pair, first_packet, ours) = self.make_pair(Role::Admits(remote(permitted)), &from)?;
-        let joined = pair.connect(first_packet, &from, &end);
-        joined.inspect_err(|error| tracing::info!("no window: {error}")).ok()?;
-        self.peer(peer).guest = Some(pair);
-        Some(to_words(&ours))
     }
 
     /// Closes a window; what was under way is not told.
@@ -237,10 +232,11 @@ mod tests {
             mtu_bytes: 4096,
             reads_max: 16,
         };
-        let words = to_words(&end);
-        assert_eq!(from_words(words), Some(end));
+        assert_eq!(from_words(to_words(&end, true)), Some((end, true)));
+        let words = to_words(&end, false);
+        assert_eq!(from_words(words), Some((end, false)));
         for (word, value) in
-            [(0, 1 << 24), (0, 1 << 56), (1, 2 << 32), (1, 0), (1, 16 << 56 | 3000 << 40)]
+            [(0, 1 << 24), (0, 1 << 56), (1, 4 << 32), (1, 0), (1, 16 << 56 | 3000 << 40)]
         {
             let mut bad = words;
             bad[word] = value;

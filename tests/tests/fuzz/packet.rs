@@ -112,6 +112,7 @@ impl Packet {
             }
             Kind::Bye => {}
             Kind::Context => self.word = random.between(1, 4),
+            Kind::Written => self.word = random.below(100_000) << 32 | random.below(8),
         }
         self
     }

@@ -134,6 +134,7 @@ fn plausible(kind: u8, random: &mut Random) -> [u64; 7] {
             words = [number(1), number(0), number(1 << 20), number(1 << 20), access, 0, 0];
         }
         Kind::Context => words[0] = number(1),
+        Kind::Written => words[0] = number(8 << 32 | 7),
     }
     words
 }

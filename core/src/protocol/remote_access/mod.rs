@@ -59,6 +59,7 @@ impl<T: Transport> Engine<T> {
             Some(Kind::Read) => self.arrive_read(arrival),
             Some(Kind::Atomic) => self.arrive_atomic(arrival),
             Some(Kind::Data) => self.arrive_data(arrival),
+            Some(Kind::Written) => self.arrive_written(arrival.peer, arrival.word),
             // The caller sends nothing else.
             _ => self.arrive_done(arrival.peer, arrival.word, self.transport.word(0)),
         }

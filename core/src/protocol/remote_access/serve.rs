@@ -121,6 +121,17 @@ impl<T: Transport> Engine<T> {
         self.answer(arrival.peer, arrival.word, 0);
     }
 
+    /// An adapter has written, and this came along. Nobody counts what adapters do: where it is
+    /// counted none is admitted.
+    #[inline(never)]
+    pub(super) fn arrive_written(&mut self, peer: PeerIndex, word: u64) {
+        if !self.setup.permitted.contains(Flags::REMOTE_WRITE) {
+            return self.violation(peer, "it tells of a write that nobody permits");
+        }
+        let (data, length) = (word & u64::from(u32::MAX), word >> 32);
+        self.report_remote_data(peer, length, data);
+    }
+
     #[inline]
     fn count_remote(&self, kind: Flags) {
         let counters = &self.setup.one_sided;

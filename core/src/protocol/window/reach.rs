@@ -24,12 +24,13 @@ struct Simple {
     key: u64,
     address: u64,
     local: Piece,
+    data: Option<u32>,
 }
 
 impl RemoteOperation {
-    /// What an adapter would have to do; none if it cannot.
+    /// What an adapter would have to do, which may carry data or not; none if it cannot.
     #[inline(always)]
-    fn simple(&self) -> Option<Simple> {
+    fn simple(&self, carries_data: bool) -> Option<Simple> {
         let StoredSegments::One(segment) = &self.segments else {
             return None;
         };
@@ -40,9 +41,24 @@ impl RemoteOperation {
         };
         let local = pieces.view().contiguous(0, self.total);
         let whole = local.len() == self.total && (1..=LENGTH_MAX).contains(&self.total);
-        // The target's processor tells of data, and has what is written stored.
-        let plain = whole && !self.flags.intersects(Flags::REMOTE_CQ_DATA | Flags::COMMIT_COMPLETE);
-        plain.then_some(Simple { direction, key: segment.key, address: segment.address, local })
+        // The target's processor has what is written stored.
+        if !whole || self.flags.contains(Flags::COMMIT_COMPLETE) {
+            return None;
+        }
+        let data = if self.flags.contains(Flags::REMOTE_CQ_DATA) {
+            Some(self.data_along().filter(|_| carries_data)?)
+        } else {
+            None
+        };
+        Some(Simple { direction, key: segment.key, address: segment.address, local, data })
+    }
+
+    /// Its data, if that is short enough to go along with what an adapter writes. The target's
+    /// adapter confirms the write, and does not wait until its processor has told of the data.
+    #[cold]
+    fn data_along(&self) -> Option<u32> {
+        let waits = self.flags.intersects(Flags::DELIVERY_COMPLETE | Flags::MATCH_COMPLETE);
+        u32::try_from(self.data).ok().filter(|_| !waits)
     }
 }
 
@@ -79,7 +95,9 @@ impl<T: Transport> Engine<T> {
         let record = &self.peers[peer as usize];
         // W1: what the window cannot do waits until it is empty.
         let otherwise = if record.window.under_way > 0 { Way::Wait } else { Way::Packets };
-        let Some(simple) = operation.simple().filter(|_| operation.total >= least) else {
+        let Some(simple) =
+            operation.simple(worth.carries_data).filter(|_| operation.total >= least)
+        else {
             return otherwise;
         };
         let lease = match record.window.leases.get(&simple.key) {
@@ -90,7 +108,7 @@ impl<T: Transport> Engine<T> {
                 return otherwise;
             }
         };
-        let Simple { direction, local, .. } = simple;
+        let Simple { direction, local, data, .. } = simple;
         let Some(address) = lease.locate(simple.address, local.len() as u64, direction) else {
             // The target refuses it, or the key means another region by now.
             self.renew_lease(peer, simple.key);
@@ -115,7 +133,7 @@ impl<T: Transport> Engine<T> {
         }
         let token = self.remotes.name(index);
         let remote_key = lease.remote_key;
-        let request = Request { token, direction, address, remote_key, local };
+        let request = Request { token, direction, address, remote_key, local, data };
         match self.transport.start(peer, &request) {
             Started::NoRoom => Way::Wait,
             Started::Refused => otherwise,

@@ -1,0 +1,76 @@
+//! One-sided operations by the adapter, on the fake of verbs.
+
+use std::{sync::Arc, time::Instant};
+
+use kestrel_core::{
+    completion_queue::store::Sharing, info::MemoryRegionMode, memory_region::MemoryRegion,
+    one_sided::RemoteSegment,
+};
+use kestrel_verbs::{
+    RcProvider, VerbsOptions,
+    fake::{FakeDevice, FakeFabric, FakeOptions},
+};
+
+use crate::{
+    bed::{Bed, Memory, World},
+    completion::Done,
+    fake::fake_provider,
+    one_sided::{Rma, options, segment},
+    scale::PATIENCE,
+};
+
+/// Node 0 reaches a region of node 1's.
+pub struct Reach {
+    pub world: World<RcProvider<FakeDevice>>,
+    pub fabric: FakeFabric,
+}
+
+impl Reach {
+    #[expect(clippy::new_without_default, reason = "a world is never a default")]
+    pub fn new() -> Reach {
+        Reach::on(FakeOptions::default())
+    }
+
+    /// The same on such a device.
+    pub fn on(device: FakeOptions) -> Reach {
+        let fabric = FakeFabric::default();
+        let provider = Arc::new(fake_provider(&fabric, device, VerbsOptions::default()));
+        let bed = Bed { provider, sharing: Sharing::Exclusive };
+        let world = bed.world_with(2, &options(MemoryRegionMode::empty()));
+        world.warm_up();
+        Reach { world, fabric }
+    }
+
+    pub fn write(&self, source: &Memory, segments: &[RemoteSegment]) {
+        let rma = Rma { pieces: source.all(), segments, ..Rma::default() };
+        self.world.post(|| self.world.nodes[0].post_write(1, &rma));
+    }
+
+    pub fn read(&self, into: &Memory, segments: &[RemoteSegment]) {
+        let rma = Rma { pieces: into.all(), segments, ..Rma::default() };
+        self.world.post(|| self.world.nodes[0].post_read(1, &rma));
+    }
+
+    /// Operations that went by the adapter so far.
+    pub fn reached(&self) -> u64 {
+        self.fabric.tally().reached
+    }
+
+    /// Writes the region's first byte until that goes by the adapter.
+    #[track_caller]
+    pub fn open_window(&self, region: &MemoryRegion) {
+        let byte = Memory::zeroed(1);
+        let (before, start) = (self.reached(), Instant::now());
+        while self.reached() == before {
+            self.write(&byte, &[segment(region, 0, 1)]);
+            self.world.sent(0).good();
+            assert!(start.elapsed() < PATIENCE, "in vain: a window");
+        }
+    }
+
+    /// The end of an operation of node 0, which alone is driven.
+    #[track_caller]
+    pub fn done_alone(&self) -> Done {
+        self.world.drive_sends_of(0)
+    }
+}
