@@ -131,8 +131,7 @@ impl<T: Transport> Engine<T> {
             }
             run = timed;
         }
-        let token = self.remotes.name(index);
-        let remote_key = lease.remote_key;
+        let (token, remote_key) = (self.remotes.name(index), lease.remote_key);
         let request = Request { token, direction, address, remote_key, local, data };
         match self.transport.start(peer, &request) {
             Started::NoRoom => Way::Wait,
