@@ -437,7 +437,8 @@ mod tests {
             mutated(hello, 0, b"HTTP"),
             WireError::Magic { found: u32::from_le_bytes(*b"HTTP") }
         );
-        assert_eq!(mutated(hello, 4, &[9, 0]), WireError::Version { found: 9 });
+        let found = VERSION + 1;
+        assert_eq!(mutated(hello, 4, &found.to_le_bytes()), WireError::Version { found });
         assert_eq!(mutated(hello, 6, &[7, 0]), WireError::Kind { found: 7 });
         assert_eq!(mutated(hello, 8, &[1, 0, 0, 0]), WireError::Length { said: 1, have: 123 });
         assert_eq!(mutated(hello, 12, &[0, 1, 0, 0]), WireError::Flags { found: 256 });
