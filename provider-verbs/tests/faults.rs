@@ -16,6 +16,7 @@ use common::{
 use kestrel_core::{
     error::Errno,
     transport::{Provider, Transport, TransportEvent},
+    window::Access,
 };
 use kestrel_verbs::{
     device::LinkLayer,
@@ -157,6 +158,34 @@ fn broken_queue_pairs_lose_no_buffer() {
         one.disconnect(0);
         other.disconnect(0);
         // Old queue pairs go after a while, and with them what they held.
+        std::thread::sleep(Duration::from_millis(25));
+        for _ in 0..64 {
+            assert!(one.arrival().is_none() && other.arrival().is_none());
+        }
+        registered.push(fabric.tally().registered);
+    }
+    assert!(registered.iter().all(|bytes| *bytes == registered[0]), "{registered:?}");
+    connect(&mut one, &mut other, 0);
+    stream(&mut one, &mut other, 0, 2000);
+    assert_eq!(fabric.tally().not_ready, 0);
+}
+
+/// Packets that came and that nobody has looked at when the connection goes, and its windows with it.
+#[test]
+fn connections_with_windows_lose_no_buffer() {
+    let fabric = FakeFabric::default();
+    let provider = provider(&fabric, tight());
+    let (mut one, mut other) = (open(&provider), open(&provider));
+    let access = Access { write: true, ..Access::default() };
+    let mut registered = Vec::new();
+    for _ in 0..40 {
+        connect(&mut one, &mut other, 0);
+        let theirs = one.invite(0).unwrap();
+        let ours = other.admit(0, theirs, access).unwrap();
+        assert!(one.open_window(0, ours));
+        while push(&mut one, 0, 1, 700) {}
+        other.disconnect(0);
+        one.disconnect(0);
         std::thread::sleep(Duration::from_millis(25));
         for _ in 0..64 {
             assert!(one.arrival().is_none() && other.arrival().is_none());

@@ -163,15 +163,15 @@ impl<V: Verbs> RcTransport<V> {
         else {
             return;
         };
-        self.dismiss_guest(peer);
         // Whatever was handed out is gone with its connection.
         self.current = None;
-        let Some(lane) = self.part_from_sender(lane) else {
-            return;
-        };
-        self.end_link(lane.link, lane.received);
-        self.returned.extend(lane.buffers());
-        self.retire(lane.queue, None, lane.window);
+        if let Some(lane) = self.part_from_sender(lane) {
+            self.end_link(lane.link, lane.received);
+            self.returned.extend(lane.buffers());
+            self.retire(lane.queue, None, lane.window);
+        }
+        // Packets that it comes across are nobody's by now, and their buffers come back.
+        self.dismiss_guest(peer);
     }
 
     fn end_link(&mut self, link: u64, received: u32) {
