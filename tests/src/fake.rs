@@ -22,7 +22,15 @@ pub fn fake_provider(
 
 /// A bed on a new fabric, with a device as devices are.
 pub fn fake_bed(options: VerbsOptions) -> (Bed<RcProvider<FakeDevice>>, FakeFabric) {
+    fake_bed_on(FakeOptions::default(), options)
+}
+
+/// The same with such a device.
+pub fn fake_bed_on(
+    fake: FakeOptions,
+    options: VerbsOptions,
+) -> (Bed<RcProvider<FakeDevice>>, FakeFabric) {
     let fabric = FakeFabric::default();
-    let provider = Arc::new(fake_provider(&fabric, FakeOptions::default(), options));
+    let provider = Arc::new(fake_provider(&fabric, fake, options));
     (Bed { provider, sharing: Sharing::Exclusive }, fabric)
 }

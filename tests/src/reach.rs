@@ -1,20 +1,17 @@
 //! One-sided operations by the adapter, on the fake of verbs.
 
-use std::{sync::Arc, time::Instant};
+use std::time::Instant;
 
-use kestrel_core::{
-    completion_queue::store::Sharing, info::MemoryRegionMode, memory_region::MemoryRegion,
-    one_sided::RemoteSegment,
-};
+use kestrel_core::{info::MemoryRegionMode, memory_region::MemoryRegion, one_sided::RemoteSegment};
 use kestrel_verbs::{
     RcProvider, VerbsOptions,
     fake::{FakeDevice, FakeFabric, FakeOptions},
 };
 
 use crate::{
-    bed::{Bed, Memory, World},
+    bed::{Memory, World},
     completion::Done,
-    fake::fake_provider,
+    fake::fake_bed_on,
     one_sided::{Rma, options, segment},
     scale::PATIENCE,
 };
@@ -33,9 +30,7 @@ impl Reach {
 
     /// The same on such a device.
     pub fn on(device: FakeOptions) -> Reach {
-        let fabric = FakeFabric::default();
-        let provider = Arc::new(fake_provider(&fabric, device, VerbsOptions::default()));
-        let bed = Bed { provider, sharing: Sharing::Exclusive };
+        let (bed, fabric) = fake_bed_on(device, VerbsOptions::default());
         let world = bed.world_with(2, &options(MemoryRegionMode::empty()));
         world.warm_up();
         Reach { world, fabric }

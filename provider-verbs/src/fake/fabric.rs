@@ -183,13 +183,12 @@ impl State {
     pub(super) fn fail(&mut self, number: u32) {
         if let Some(pair) = self.pairs.get_mut(&number) {
             pair.failed = true;
-            for _ in 0..std::mem::take(&mut pair.empty) {
+            let (empty, waiting) =
+                (std::mem::take(&mut pair.empty), std::mem::take(&mut pair.waiting));
+            for _ in 0..empty {
                 self.complete_receive(number, EMPTY, Status::FLUSHED, 0, 0);
             }
-            let Some(pair) = self.pairs.get_mut(&number) else {
-                return;
-            };
-            for waiting in std::mem::take(&mut pair.waiting) {
+            for waiting in waiting {
                 self.complete_send(number, waiting.request.request, Status::FLUSHED);
             }
         }
@@ -238,13 +237,10 @@ impl State {
     /// Carries out what waits.
     fn carry(&mut self, number: u32) {
         while !self.held
+            && !self.must_wait(number)
             && let Some(pair) = self.pairs.get_mut(&number)
             && let Some(mut waiting) = pair.waiting.pop_front()
         {
-            if self.must_wait(number, &waiting) {
-                self.pairs.get_mut(&number).expect("just there").waiting.push_front(waiting);
-                return;
-            }
             let Segment { address, length, .. } = waiting.request.segment;
             let sends = !matches!(waiting.request.verb, Verb::Read(_) | Verb::Atomic(..));
             if !waiting.request.inline && sends {
@@ -276,11 +272,15 @@ impl State {
         }
     }
 
-    /// Whether it needs a receive of nothing that the peer has yet to post.
-    fn must_wait(&self, number: u32, waiting: &Waiting) -> bool {
-        let peer_of = |number: u32| self.pairs.get(&self.pairs.get(&number)?.joined?.peer);
-        matches!(waiting.request.verb, Verb::WriteImmediate(..))
-            && peer_of(number).is_some_and(|peer| !peer.failed && peer.empty == 0)
+    /// Whether what comes next needs a receive of nothing that the peer has yet to post.
+    fn must_wait(&self, number: u32) -> bool {
+        let lacks_one = |pair: &Pair| {
+            let peer = self.pairs.get(&pair.joined?.peer)?;
+            let carries_data =
+                matches!(pair.waiting.front()?.request.verb, Verb::WriteImmediate(..));
+            Some(carries_data && !peer.failed && peer.empty == 0)
+        };
+        self.pairs.get(&number).and_then(lacks_one).unwrap_or(false)
     }
 
     /// More receives of nothing: who waits for them goes on.

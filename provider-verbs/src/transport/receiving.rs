@@ -63,8 +63,8 @@ impl<V: Verbs> RcTransport<V> {
         }
         match owner {
             Some(Owner::Receive(peer)) => {
-                let record = &mut self.peers[peer as usize];
-                let covered = record.receive.as_mut().is_some_and(|lane| lane.arrive(filled));
+                let lane = self.peers[peer as usize].receive.as_mut();
+                let covered = lane.is_some_and(|lane| lane.arrive(filled));
                 self.note_ready(peer);
                 if !covered {
                     self.broke(peer, "it sent more packets than it was granted");

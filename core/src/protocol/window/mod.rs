@@ -4,8 +4,8 @@
 //! is none, and for a lease of the region. Those that come after the answers go through the
 //! window, and the peer's processor has no part in them. What the window cannot do goes as
 //! packets for ever: remote data that it does not carry, several pieces or segments, regions whose
-//! use is counted, and all that the target has to refuse, since its engine says best why. So do atomics,
-//! unless they are declared to be for adapters alone.
+//! use is counted, and all that the target has to refuse, since its engine says best why. So do
+//! atomics, unless they are declared to be for adapters alone.
 //!
 //! An adapter that is slower than packets says so ([`crate::window::Worth`]), and one that is done
 //! when it has started leaves nothing under way.

@@ -45,10 +45,10 @@ impl RemoteOperation {
         if !whole || self.flags.contains(Flags::COMMIT_COMPLETE) {
             return None;
         }
-        let data = if self.flags.contains(Flags::REMOTE_CQ_DATA) {
-            Some(self.data_along().filter(|_| carries_data)?)
-        } else {
-            None
+        let data = match self.flags.contains(Flags::REMOTE_CQ_DATA) {
+            true if carries_data => Some(self.data_along()?),
+            true => return None,
+            false => None,
         };
         Some(Simple { direction, key: segment.key, address: segment.address, local, data })
     }
