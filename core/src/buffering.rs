@@ -118,6 +118,11 @@ impl Buffering {
         })
     }
 
+    /// Those whose messages wait to be announced.
+    pub(crate) fn peers(&self) -> impl Iterator<Item = PeerIndex> {
+        self.lines.keys().copied()
+    }
+
     /// How much of a message is buffered before it is announced. Units: bytes.
     pub(crate) fn wanted(&self, total: usize) -> usize {
         if total <= self.setup.limit { total } else { self.setup.min }

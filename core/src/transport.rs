@@ -20,8 +20,10 @@ use crate::{
     wire::Head,
 };
 
+mod event;
 mod provider;
 
+pub use event::TransportEvent;
 pub use provider::{Bell, CoreClaim, Opening, Provider};
 
 /// A peer inside one engine: a dense index, given by the engine.
@@ -87,61 +89,6 @@ pub struct Unreachable {
     pub reason: String,
 }
 
-/// What a transport tells its engine beside packets. All of it is cold.
-#[derive(Debug)]
-pub enum TransportEvent {
-    /// `connect` succeeded: packets can be pushed to the peer.
-    Connected {
-        /// The peer that `connect` named.
-        peer: PeerIndex,
-        /// Where its process lives, to tell a restarted peer from an old one.
-        incarnation: u64,
-    },
-    /// `connect` failed; nothing can be pushed.
-    Failed {
-        /// The peer that `connect` named.
-        peer: PeerIndex,
-        /// Why.
-        reason: Unreachable,
-    },
-    /// Somebody wants to send to us: the engine answers with `adopt`.
-    Incoming {
-        /// Names the offer in `adopt`.
-        ticket: u64,
-        /// The address that the peer goes by.
-        address: Address,
-        /// Its incarnation.
-        incarnation: u64,
-        /// The key that it has proved: of the keys that were taken, or `ONLY_KEY`.
-        key: KeyNumber,
-    },
-    /// Somebody sends to a group that was joined: the engine answers with `recognize`.
-    Overheard {
-        /// Names it in `recognize`.
-        ticket: u64,
-        /// The address that the peer goes by.
-        address: Address,
-    },
-    /// The peer's process is gone. What it had published is still readable.
-    Died {
-        /// The peer.
-        peer: PeerIndex,
-    },
-    /// The peer closed its endpoint, or its end of a lane; its process lives on.
-    /// What it had published is still readable.
-    Closed {
-        /// The peer.
-        peer: PeerIndex,
-    },
-    /// The peer broke the protocol; its lane is closed.
-    Broken {
-        /// The peer.
-        peer: PeerIndex,
-        /// What it did.
-        reason: Unreachable,
-    },
-}
-
 /// The audience of a registration that every peer with a window can reach, by a number that it
 /// may guess.
 pub const EVERYBODY: u64 = 0;
@@ -204,6 +151,13 @@ pub trait Transport: Send + Sized + 'static {
 
     /// Drops the receiving side of `peer` alone: it belongs to an earlier incarnation.
     fn hang_up(&mut self, _peer: PeerIndex) {}
+
+    /// Whether nothing that is still to come, event, packet or operation that is over, names `peer`,
+    /// which the engine knows nothing more of: its index is another one's then. What would have
+    /// named it and can be left out is. If not, the engine asks again some time. Cold.
+    fn forget_peer(&mut self, _peer: PeerIndex) -> bool {
+        false
+    }
 
     /// How much of `wanted` payload bytes, besides a full inline part, one
     /// packet to `peer` can carry now.

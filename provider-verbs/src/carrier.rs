@@ -84,6 +84,10 @@ impl<V: Verbs> Transport for Carrier<V> {
         either!(self, it => it.hang_up(peer));
     }
 
+    fn forget_peer(&mut self, peer: PeerIndex) -> bool {
+        either!(self, it => it.forget_peer(peer))
+    }
+
     #[inline(always)]
     fn room(&mut self, peer: PeerIndex, wanted: usize) -> Room {
         either!(self, it => it.room(peer, wanted))

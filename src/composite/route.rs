@@ -151,6 +151,21 @@ impl<F: Transport> Far<F> {
         self.route_mut(peer).send = None;
     }
 
+    /// Whether nothing here and nothing of the far side names a peer any more, that the near side
+    /// has nothing to say of.
+    pub(super) fn forget_peer(&mut self, peer: PeerIndex) -> bool {
+        let Route { send, receive, asked, .. } = *self.route(peer);
+        let is_there = [send, receive, asked].iter().any(Option::is_some);
+        if is_there || !self.transport.forget_peer(peer) {
+            return false;
+        }
+        self.forget_end(peer);
+        if let Some(route) = self.routes.get_mut(peer as usize) {
+            *route = Route::default();
+        }
+        true
+    }
+
     pub(super) fn hang_up(&mut self, peer: PeerIndex) {
         self.transport.hang_up(peer);
         self.receive_by(peer, None);
@@ -251,5 +266,20 @@ fn both(near: Option<Unreachable>, far: Unreachable) -> Unreachable {
             errno: far.errno,
             reason: format!("{}; through RDMA: {}", near.reason, far.reason),
         },
+    }
+}
+
+/// Nobody is there on this host: says why nowhere else was looked.
+pub(super) fn explain(event: TransportEvent, absence: Option<&Unreachable>) -> TransportEvent {
+    match (event, absence) {
+        (TransportEvent::Failed { peer, reason }, Some(absence))
+            if reason.errno == Errno::HOSTUNREACH =>
+        {
+            let text =
+                format!("{}; other hosts are out of reach: {}", reason.reason, absence.reason);
+            let reason = Unreachable { errno: reason.errno, reason: text };
+            TransportEvent::Failed { peer, reason }
+        }
+        (event, _) => event,
     }
 }

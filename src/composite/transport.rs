@@ -5,7 +5,6 @@ use std::{os::fd::RawFd, sync::Arc, time::Duration};
 use kestrel_core::{
     address::Address,
     auth_key::{KeyNumber, Keyring},
-    error::Errno,
     group::{Member, Spread},
     memory::Piece,
     ring::claims::Claims,
@@ -18,7 +17,7 @@ use kestrel_core::{
     wire::Head,
 };
 
-use super::{Composite, Side, Turn};
+use super::{Composite, Side, Turn, route::explain};
 
 /// A call of the side whose route of `peer` is far, or of the near one.
 macro_rules! by {
@@ -137,6 +136,10 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
         if let Some(far) = &mut self.far {
             far.hang_up(peer);
         }
+    }
+
+    fn forget_peer(&mut self, peer: PeerIndex) -> bool {
+        self.near.forget_peer(peer) && self.far.as_mut().is_none_or(|far| far.forget_peer(peer))
     }
 
     fn room(&mut self, peer: PeerIndex, wanted: usize) -> Room {
@@ -479,20 +482,5 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
     /// The bells of both sides are descriptors that poll(2) understands.
     fn sleep(bells: &[RawFd], timeout: Option<Duration>) {
         kestrel_shm::doorbell::wait_any(bells, timeout);
-    }
-}
-
-/// Nobody is there on this host: says why nowhere else was looked.
-fn explain(event: TransportEvent, absence: Option<&Unreachable>) -> TransportEvent {
-    match (event, absence) {
-        (TransportEvent::Failed { peer, reason }, Some(absence))
-            if reason.errno == Errno::HOSTUNREACH =>
-        {
-            let text =
-                format!("{}; other hosts are out of reach: {}", reason.reason, absence.reason);
-            let reason = Unreachable { errno: reason.errno, reason: text };
-            TransportEvent::Failed { peer, reason }
-        }
-        (event, _) => event,
     }
 }

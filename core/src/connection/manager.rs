@@ -83,6 +83,18 @@ impl Manager {
             Manager::Connection(_) => None,
         }
     }
+
+    /// Those that it has to do with.
+    pub(crate) fn peers(&self) -> Vec<PeerIndex> {
+        match self {
+            Manager::Listener(listener) => {
+                listener.pending.values().map(|pending| pending.peer).collect()
+            }
+            Manager::Connection(Connection { peer, listener, .. }) => {
+                peer.iter().chain(listener).copied().collect()
+            }
+        }
+    }
 }
 
 /// The requests that came to a passive endpoint.

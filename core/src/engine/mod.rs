@@ -7,6 +7,7 @@
 
 pub mod context;
 pub mod driven;
+mod gone;
 pub mod idle;
 pub mod keys;
 pub(crate) mod order;
@@ -50,6 +51,7 @@ use crate::{
     tag_match::Matcher,
     transport::{Limits, PeerIndex, Transport},
 };
+use gone::Vacancies;
 use order::{Order, data::DataOrder, receive::Receipt, transmit::Outcome};
 use peer::{NameHasher, Peer};
 use regions::KnownRegions;
@@ -118,6 +120,8 @@ pub struct Engine<T: Transport> {
     pub(crate) limits: Limits,
     pub(crate) setup: Setup,
     pub(crate) peers: Vec<Peer>,
+    /// Which of them nobody has.
+    vacancies: Vacancies,
     pub(crate) by_address: HashMap<(Address, KeyNumber), PeerIndex>,
     /// The peer of each address in the address vector, as far as it was used.
     pub(crate) routes: Vec<PeerIndex>,
@@ -199,6 +203,7 @@ impl<T: Transport> Engine<T> {
             manager: None,
             datagrams: None,
             peers: Vec::new(),
+            vacancies: Vacancies::default(),
             by_address: HashMap::new(),
             routes: Vec::new(),
             named_routes: HashMap::default(),
@@ -239,15 +244,24 @@ impl<T: Transport> Engine<T> {
         engine
     }
 
-    /// Takes a burst of packets and pushes what waits. Returns whether anything
-    /// moved. Cost: no system call, no allocation, no lock.
+    /// A poll in the middle of something else.
     pub fn progress(&mut self) -> bool {
-        self.progress_with(BURST_MAX)
+        if self.transport.has_event() {
+            self.take_events();
+        }
+        let moved = self.take_and_push(BURST_MAX);
+        self.flush();
+        moved
     }
 
-    /// As [`Self::progress`], for at most `most` packets.
+    /// Takes a burst of at most `most` packets, and pushes what waits. Returns whether anything
+    /// moved. Cost: no system call, no allocation, no lock.
     #[inline(always)]
     pub fn progress_with(&mut self, most: usize) -> bool {
+        if self.transport.has_event() {
+            self.take_events();
+            self.give_back_places();
+        }
         let moved = self.take_and_push(most);
         self.flush();
         moved
@@ -255,9 +269,6 @@ impl<T: Transport> Engine<T> {
 
     #[inline(always)]
     fn take_and_push(&mut self, most: usize) -> bool {
-        if self.transport.has_event() {
-            self.take_events();
-        }
         self.know_sources();
         let mut finished = self.in_windows > 0 && self.take_finished();
         if !self.confirming.is_empty() {

@@ -26,7 +26,7 @@ use crate::{
     wire::{Head, Kind},
 };
 
-const NO_ROUTE: PeerIndex = u32::MAX;
+pub(super) const NO_ROUTE: PeerIndex = u32::MAX;
 
 /// How long what nobody may poll for waits for its connection: what is injected, and what an endpoint
 /// holds that closes. On one host a peer is found in far less than a millisecond.
@@ -103,17 +103,13 @@ impl<T: Transport> Engine<T> {
         if let Some(&peer) = self.by_address.get(&(address, key)) {
             return peer;
         }
-        let peer = self.peers.len() as PeerIndex;
-        let mut record = Peer::new(address, key, peer);
-        record.flow = self.no_flow();
-        record.takes_turns = self.datagrams.is_some() && self.transmit_order.is_some();
-        self.peers.push(record);
+        let flow = self.no_flow();
+        let takes_turns = self.datagrams.is_some() && self.transmit_order.is_some();
+        let peer =
+            self.settle_peer(|place| Peer { flow, takes_turns, ..Peer::new(address, key, place) });
         self.by_address.insert((address, key), peer);
         self.note_named(peer, 0);
         self.count_as(peer, peer);
-        if key != ONLY_KEY {
-            self.transport.choose_key(peer, key);
-        }
         peer
     }
 

@@ -24,10 +24,13 @@ impl MockTransport {
         match what {
             What::Connected { peer, lane } => {
                 let incarnation = lane.to.incarnation;
-                self.peer(peer).send = Some(lane);
+                let record = self.peer(peer);
+                record.connecting -= 1;
+                record.send = Some(lane);
                 self.ready.push_back(TransportEvent::Connected { peer, incarnation });
             }
             What::Failed { peer, reason } => {
+                self.peer(peer).connecting -= 1;
                 self.ready.push_back(TransportEvent::Failed { peer, reason });
             }
             What::Incoming { lane } => {
@@ -52,5 +55,14 @@ impl MockTransport {
                 self.ready.extend(user.map(closed));
             }
         }
+    }
+
+    /// Whether nothing names a peer any more; the end of what it was is not told.
+    pub(super) fn forget_gone(&mut self, peer: PeerIndex) -> bool {
+        if self.peers.get(peer as usize).is_some_and(Peer::is_there) {
+            return false;
+        }
+        self.ready.retain(|event| event.end_of() != Some(peer));
+        !self.ready.iter().any(|event| event.outcome_of() == Some(peer))
     }
 }

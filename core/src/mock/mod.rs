@@ -249,7 +249,7 @@ impl Transport for MockTransport {
     }
 
     fn connect(&mut self, peer: PeerIndex, address: Address) {
-        self.peer(peer);
+        self.peer(peer).connecting += 1;
         let looks = lock(&self.network).connect_looks;
         let found = self.try_connect(address);
         let proved = found.and_then(|to| Ok((self.prove(peer, &to)?, to)));
@@ -282,6 +282,10 @@ impl Transport for MockTransport {
         if let Some(lane) = self.peer(peer).receive.take() {
             lane.from.clone().tell(0, What::HungUp { lane });
         }
+    }
+
+    fn forget_peer(&mut self, peer: PeerIndex) -> bool {
+        self.forget_gone(peer)
     }
 
     fn room(&mut self, peer: PeerIndex, wanted: usize) -> Room {

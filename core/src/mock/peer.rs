@@ -9,6 +9,8 @@ use crate::auth_key::KeyNumber;
 pub(super) struct Peer {
     pub(super) send: Option<Arc<Lane>>,
     pub(super) receive: Option<Arc<Lane>>,
+    /// Connects whose outcome is not told.
+    pub(super) connecting: usize,
     /// Which key is proved to it.
     pub(super) key: KeyNumber,
 }
@@ -21,6 +23,10 @@ impl Peer {
 
     pub(super) fn uses(&self, lane: &Arc<Lane>) -> bool {
         [&self.send, &self.receive].into_iter().flatten().any(|used| Arc::ptr_eq(used, lane))
+    }
+
+    pub(super) fn is_there(&self) -> bool {
+        self.send.is_some() || self.receive.is_some() || self.connecting > 0
     }
 
     /// Lets go of both lanes, and lets the other ends know.

@@ -13,7 +13,10 @@ use crate::{
     },
     memory::{Piece, Pieces},
     operation::{SendOperation, SendPost, StoredPieces, in_one_piece},
-    protocol::{members::HeldForMembers, multicast::Group},
+    protocol::{
+        members::{HeldForMembers, Listed},
+        multicast::Group,
+    },
     transport::{PeerIndex, Transport},
     wire::{self, Head, Kind},
 };
@@ -44,6 +47,12 @@ pub struct Datagrams {
 }
 
 impl Datagrams {
+    /// Those who are members of a group, or that something is held for.
+    pub(crate) fn peers(&self) -> impl Iterator<Item = PeerIndex> {
+        let members = self.groups.iter().flatten().flat_map(|group| &group.members);
+        members.map(Listed::peer).chain(self.held.keys().copied())
+    }
+
     /// Whether a packet may come to an endpoint of datagrams.
     pub(crate) fn admits(head: Head) -> bool {
         let answered = wire::ACK_DELIVERY | wire::ACK_MATCH;

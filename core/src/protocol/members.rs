@@ -36,6 +36,12 @@ pub(crate) struct Listed {
     asked: bool,
 }
 
+impl Listed {
+    pub(crate) fn peer(&self) -> PeerIndex {
+        self.peer
+    }
+}
+
 /// A datagram that is held for members.
 #[derive(Debug)]
 pub(crate) struct Held {
@@ -156,8 +162,8 @@ impl<T: Transport> Engine<T> {
         }
     }
 
-    /// A member that was not there before. Peers are for good, so nobody becomes one by standing
-    /// in a list alone.
+    /// A member that was not there before. A peer has a place as long as it is listed, so nobody
+    /// becomes one by standing in a list alone.
     fn new_member(&mut self, group: Address, member: Member) -> Option<Listed> {
         let is_known = self.by_address.contains_key(&(member.address, ONLY_KEY));
         if !is_known && self.transport.is_deserted(member.address) {

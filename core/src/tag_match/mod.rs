@@ -50,6 +50,11 @@ pub const fn source_in(group: u32, index: SourceIndex) -> SourceIndex {
     group << SOURCE_BITS | index
 }
 
+/// Who a source is, without the group: of [`ANY_SOURCE`] and of a whole group nobody.
+pub(crate) const fn who(source: SourceIndex) -> SourceIndex {
+    if source & WHO == WHO { ANY_SOURCE } else { source & WHO }
+}
+
 /// How many groups there can be beside group 0: everyone in one more would be [`ANY_SOURCE`].
 pub(crate) const GROUPS_MAX: usize = (ANY_SOURCE >> SOURCE_BITS) as usize - 1;
 

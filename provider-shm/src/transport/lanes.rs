@@ -47,6 +47,16 @@ impl ShmTransport {
         }
     }
 
+    /// Whether nothing names a peer any more: the control thread says of it nothing more, and what
+    /// it has said is told, or is about an end that nobody waits for.
+    pub(super) fn forget_gone(&mut self, gone: PeerIndex) -> bool {
+        if self.peers.get(gone as usize).is_some_and(Peer::is_there) {
+            return false;
+        }
+        self.events.retain(|(event, _)| event.end_of() != Some(gone));
+        !self.events.iter().any(|(event, _)| event.outcome_of() == Some(gone))
+    }
+
     fn sending(&self, lane: LaneMemory, bell: Doorbell, peer: PeerIdentity) -> SendLane {
         SendLane::new(lane, bell, peer, self.lane_chunks, self.pool.chunk_bytes())
     }
@@ -73,8 +83,10 @@ impl ShmTransport {
                 self.tell(TransportEvent::Incoming { ticket, address, incarnation, key });
             }
             StationEvent::Settled { request } => {
+                let record = self.peer(request);
+                record.settling -= 1;
                 // Another lane may have taken the place of the one that was closed.
-                if self.peer(request).seen_closed {
+                if record.seen_closed {
                     self.tell(TransportEvent::Closed { peer: request });
                 }
             }

@@ -234,6 +234,10 @@ impl Transport for ShmTransport {
         }
     }
 
+    fn forget_peer(&mut self, peer: PeerIndex) -> bool {
+        self.forget_gone(peer)
+    }
+
     fn room(&mut self, peer: PeerIndex, wanted: usize) -> Room {
         let Some(lane) = self.peers.get_mut(peer as usize).and_then(|peer| peer.send.as_mut())
         else {

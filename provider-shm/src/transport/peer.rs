@@ -34,6 +34,8 @@ pub(super) struct Peer {
     /// That the receiver closed its end of `send` was seen, and is told once the station has
     /// settled.
     pub(super) seen_closed: bool,
+    /// How often the station was asked to settle, and has not said that it did.
+    pub(super) settling: u32,
     /// How we reach its memory, and how many such ways have failed in a row.
     pub(super) window: Option<Window>,
     /// As above.
@@ -49,6 +51,12 @@ impl Offer {
 }
 
 impl Peer {
+    /// Whether there is a lane, or the station has something to say of it.
+    pub(super) fn is_there(&self) -> bool {
+        let lanes = self.send.is_some() || self.receive.is_some();
+        lanes || self.connecting || self.settling > 0
+    }
+
     pub(super) fn knows(&self, process: ProcessId) -> bool {
         self.send.as_ref().is_some_and(|lane| lane.peer.process == process)
             || self.receive.as_ref().is_some_and(|lane| lane.peer.process == process)

@@ -150,8 +150,9 @@ impl ShmTransport {
         peer.seen_closed = true;
         // It may have sent on a lane of its own before, which is not ours yet.
         let request = index as PeerIndex;
-        if !self.station.settle(request) {
-            self.tell(TransportEvent::Closed { peer: request });
+        match self.station.settle(request) {
+            true => self.peers[index].settling += 1,
+            false => self.tell(TransportEvent::Closed { peer: request }),
         }
     }
 

@@ -244,6 +244,10 @@ impl<V: Verbs> Transport for UdTransport<V> {
         self.drop_heard(peer);
     }
 
+    fn forget_peer(&mut self, peer: PeerIndex) -> bool {
+        self.forget_gone(peer)
+    }
+
     fn room(&mut self, peer: PeerIndex, wanted: usize) -> Room {
         match self.longest_to(peer) {
             Some(longest) if self.can_send(true) => Room::Bytes(wanted.min(longest)),

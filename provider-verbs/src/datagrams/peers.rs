@@ -26,6 +26,12 @@ pub(super) struct Peer<V: Verbs> {
     pub(super) connecting: bool,
 }
 
+impl<V: Verbs> Peer<V> {
+    fn is_there(&self) -> bool {
+        self.way.is_some() || self.heard.is_some() || self.connecting
+    }
+}
+
 #[derive(Clone, Copy)]
 struct Heard {
     link: u64,
@@ -173,10 +179,19 @@ impl<V: Verbs> UdTransport<V> {
 
     /// What was to be told of the end of what is gone by now.
     pub(super) fn forget_ends_of(&mut self, gone: PeerIndex) {
-        self.events.retain(|told| match told.event {
-            TransportEvent::Died { peer } | TransportEvent::Closed { peer } => peer != gone,
-            _ => true,
-        });
+        self.events.retain(|told| told.event.end_of() != Some(gone));
+    }
+
+    /// Whether nothing names a peer any more. Who was heard in a group alone is recognized anew,
+    /// should it send again.
+    pub(super) fn forget_gone(&mut self, gone: PeerIndex) -> bool {
+        let is_there = self.peers.get(gone as usize).is_some_and(Peer::is_there);
+        if is_there || self.arrived.iter().any(|packet| packet.peer == gone) {
+            return false;
+        }
+        self.forget_source(gone);
+        self.forget_ends_of(gone);
+        !self.events.iter().any(|told| told.event.outcome_of() == Some(gone))
     }
 
     /// Destroys the ways that nothing under way names.

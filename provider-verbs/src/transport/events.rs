@@ -7,7 +7,10 @@ use kestrel_core::{
     transport::{PeerIndex, TransportEvent},
 };
 
-use super::{Owner, Peer, RETIRED_FOR, RcTransport, ReceiveLane, Retired, SendLane};
+use super::{
+    Owner, Peer, RcTransport, ReceiveLane, SendLane,
+    farewell::{RETIRED_FOR, Retired},
+};
 use crate::{
     control::{CREDIT_WRITES_MAX, Command},
     receive_pool::WINDOW_MIN,
@@ -21,6 +24,14 @@ use crate::{
 pub(super) struct Told<V: Verbs> {
     event: TransportEvent,
     end: Option<SendEnd<V>>,
+}
+
+impl<V: Verbs> Peer<V> {
+    /// Whether there is a connection or a window, or it is looked for.
+    fn is_there(&self) -> bool {
+        let connected = self.send.is_some() || self.receive.is_some();
+        connected || self.connecting || self.window.is_some() || self.guest.is_some()
+    }
 }
 
 impl<V: Verbs> RcTransport<V> {
@@ -109,12 +120,17 @@ impl<V: Verbs> RcTransport<V> {
 
     /// What was to be told of the end of connections that are gone by now.
     pub(super) fn forget_ends_of(&mut self, gone: PeerIndex) {
-        self.events.retain(|told| match told.event {
-            TransportEvent::Died { peer }
-            | TransportEvent::Closed { peer }
-            | TransportEvent::Broken { peer, .. } => peer != gone,
-            _ => true,
-        });
+        self.events.retain(|told| told.event.end_of() != Some(gone));
+    }
+
+    /// Whether nothing names a peer any more. Its connections and windows are no longer called its
+    /// own where they are let go of; what then comes of them is nobody's.
+    pub(super) fn forget_gone(&mut self, gone: PeerIndex) -> bool {
+        if self.peers.get(gone as usize).is_some_and(Peer::is_there) {
+            return false;
+        }
+        self.forget_ends_of(gone);
+        !self.events.iter().any(|told| told.event.outcome_of() == Some(gone))
     }
 
     fn install(&mut self, peer: PeerIndex, end: SendEnd<V>) {

@@ -4,12 +4,12 @@
 //! the queue pair: who received writes how many packets came, behind the credit, and who sent says
 //! goodbye by a packet of nothing. Where there is no last word, the peer died.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use kestrel_core::{memory::Piece, transport::PeerIndex};
 
 use super::{
-    CREDIT_BYTES, Owner, RETIRED_FOR, RcTransport, ReceiveLane, Retired, SendLane,
+    CREDIT_BYTES, Owner, RcTransport, ReceiveLane, SendLane,
     lane::{COUNT_BYTES, count_word},
 };
 use crate::{
@@ -22,7 +22,23 @@ use crate::{
     verbs::{RemoteMemory, Verb, Verbs},
 };
 
+/// How long a queue pair that is in error is kept, so that all that it took off the shared queue
+/// has come back.
+pub(super) const RETIRED_FOR: Duration = Duration::from_millis(20);
+
 const _: () = assert!(COUNT_BYTES <= BUFFER_BYTES);
+
+/// A queue pair on its way out, in error.
+pub(super) struct Retired<V: Verbs> {
+    pub(super) queue: SendQueue<V>,
+    /// The memory that its peer could write to.
+    pub(super) _credit: Option<V::Region>,
+    /// Buffers that were promised to it.
+    pub(super) window: u32,
+    /// The connection that ends when the last word has arrived: not in error until then.
+    pub(super) saying: Option<u64>,
+    pub(super) until: Instant,
+}
 
 impl<V: Verbs> RcTransport<V> {
     /// Lets go of a lane with a last word; true if there is one.

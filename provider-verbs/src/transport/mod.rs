@@ -39,6 +39,7 @@ use kestrel_core::{
 pub use self::lane::{COUNT_BYTES, CREDIT_BYTES};
 use self::{
     events::Told,
+    farewell::Retired,
     guest::Guest,
     lane::{Came, Filled, ReceiveLane, SendLane},
     receiving::Current,
@@ -50,7 +51,6 @@ use crate::{
     fork_guard,
     receive_pool::{BUFFER_BYTES, BufferIndex},
     send_pool::SendPool,
-    send_queue::SendQueue,
     station::{ReceiveEnd, StationShared},
     verbs::Verbs,
 };
@@ -61,9 +61,6 @@ const HEAD_BYTES: usize = 16;
 const FRONT_BYTES: usize = 64;
 /// Looks between two rounds of what is not urgent.
 const LOOKS_PER_ROUND: u32 = 64;
-/// How long a queue pair that is in error is kept, so that all that it took off the shared queue
-/// has come back.
-const RETIRED_FOR: Duration = Duration::from_millis(20);
 
 /// What transports send as.
 pub(crate) const LIMITS: Limits = Limits {
@@ -98,18 +95,6 @@ enum Owner {
     Receive(PeerIndex),
     Window(PeerIndex),
     Retired,
-}
-
-/// A queue pair on its way out, in error.
-struct Retired<V: Verbs> {
-    queue: SendQueue<V>,
-    /// The memory that its peer could write to.
-    _credit: Option<V::Region>,
-    /// Buffers that were promised to it.
-    window: u32,
-    /// The connection that ends when the last word has arrived: not in error until then.
-    saying: Option<u64>,
-    until: Instant,
 }
 
 /// The verbs transport of one endpoint.
@@ -278,6 +263,10 @@ impl<V: Verbs> Transport for RcTransport<V> {
 
     fn hang_up(&mut self, peer: PeerIndex) {
         self.drop_receive_lane(peer);
+    }
+
+    fn forget_peer(&mut self, peer: PeerIndex) -> bool {
+        self.forget_gone(peer)
     }
 
     fn room(&mut self, peer: PeerIndex, wanted: usize) -> Room {

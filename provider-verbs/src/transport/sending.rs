@@ -9,7 +9,7 @@ use kestrel_core::{
     wire::{Head, Kind},
 };
 
-use super::{BUFFER_BYTES, HEAD_BYTES, Owner, RcTransport};
+use super::{BUFFER_BYTES, HEAD_BYTES, Owner, RcTransport, farewell::Retired};
 use crate::{
     send_pool::SlotIndex,
     verbs::{Completion, POLL_BURST, Queues, Status, Verb, Verbs, VerbsError},
@@ -160,9 +160,8 @@ impl<V: Verbs> RcTransport<V> {
             }
             Some(Owner::Window(peer)) => return self.reach_completed(peer, completion),
             Some(Owner::Retired) => {
-                let number_of = |retired: &&mut super::Retired<V>| {
-                    retired.queue.number() == completion.queue_pair
-                };
+                let number_of =
+                    |retired: &&mut Retired<V>| retired.queue.number() == completion.queue_pair;
                 if let Some(retired) = self.retired.iter_mut().find(number_of) {
                     retired.queue.completed(number, &mut self.sends);
                 }

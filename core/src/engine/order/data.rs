@@ -49,6 +49,13 @@ struct Line {
     held: VecDeque<Held>,
 }
 
+impl DataOrder {
+    /// Those that have begun a message.
+    pub(crate) fn peers(&self) -> impl Iterator<Item = PeerIndex> {
+        self.lines.keys().map(|&peer| peer as PeerIndex)
+    }
+}
+
 /// A message that was matched before its turn.
 struct Held {
     target: Target,

@@ -59,6 +59,11 @@ impl<T> Order<T> {
         self.lines.get(line as usize).is_none_or(|line| line.places.is_empty())
     }
 
+    /// The lines of which something is left to report.
+    pub fn lines_in_use(&self) -> impl Iterator<Item = u32> {
+        (0..self.lines.len() as u32).filter(|&line| !self.is_empty(line))
+    }
+
     /// Gives an operation that is under way the last place of a line.
     pub fn enter(&mut self, line: u32, operation: u32) {
         let at = self.line(line);

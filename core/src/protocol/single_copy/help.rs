@@ -25,6 +25,13 @@ pub struct Helping {
     written_from: usize,
 }
 
+impl Helping {
+    /// The receiver.
+    pub fn peer(&self) -> PeerIndex {
+        self.peer
+    }
+}
+
 /// How far a pass over a message came.
 #[derive(PartialEq, Eq)]
 enum Step {

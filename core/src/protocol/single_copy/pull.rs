@@ -38,6 +38,13 @@ pub struct Pull {
     unreadable: bool,
 }
 
+impl Pull {
+    /// The sender.
+    pub fn peer(&self) -> PeerIndex {
+        self.peer
+    }
+}
+
 /// What is offered to the sender.
 #[derive(Debug)]
 struct Share {

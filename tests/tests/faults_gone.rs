@@ -1,0 +1,320 @@
+//! Peers that come and go: what is kept of them stays bounded, and whoever gets the place of one that
+//! is gone is not taken for it.
+
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use kestrel::composite::CompositeProvider;
+use kestrel_core::{
+    address::Address,
+    completion_queue::store::Sharing,
+    endpoint::EndpointOptions,
+    mock::{MockOptions, MockProvider},
+    transport::{Opening, Provider, Transport, TransportEvent},
+};
+use kestrel_shm::{ShmOptions, ShmProvider};
+use kestrel_tests::{
+    bed::{Bed, Memory, Options, Receive, World, pattern, same},
+    fake::fake_provider,
+    figures::Counting,
+    scale::{PATIENCE, scaled},
+};
+use kestrel_verbs::{
+    RcProvider, VerbsOptions,
+    fake::{FakeDevice, FakeFabric, FakeOptions},
+};
+
+#[global_allocator]
+static MEMORY: Counting = Counting::new();
+
+/// Peers before memory is counted, so that all tables have the size that they keep.
+const WARM_UP: usize = 300;
+
+fn shm() -> ShmProvider {
+    ShmProvider::new(ShmOptions::default()).unwrap()
+}
+
+/// On a device of their own.
+fn queue_pairs() -> RcProvider<FakeDevice> {
+    fake_provider(&FakeFabric::default(), FakeOptions::default(), VerbsOptions::default())
+}
+
+/// What becomes of a visitor's address.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Known {
+    /// It is never inserted.
+    Unknown,
+    /// It stays in the address vector.
+    Kept,
+    /// It is removed when the visitor has gone.
+    Removed,
+}
+
+/// Somebody comes, sends, is answered if the host knows it, and goes.
+fn visit<P: Provider>(bed: &Bed<P>, host: &World<P>, options: &Options, known: Known) {
+    let visitor = bed.world_with(1, options);
+    let (guest, server) = (&visitor.nodes[0], &host.nodes[0]);
+    guest.vector.insert_one(server.endpoint.address()).unwrap();
+    let place = (known != Known::Unknown)
+        .then(|| server.vector.insert_one(guest.endpoint.address()).unwrap());
+    server.receive(100, Some(1), 1);
+    guest.receive(100, Some(2), 2);
+    guest.send(pattern(1, 100), 1, Some(1), 3);
+    let both = |what: &str, done: &dyn Fn() -> bool| {
+        host.drive(what, || {
+            visitor.poll(1);
+            done()
+        });
+    };
+    both("a visitor is heard", &|| host.waiting(0).1 > 0);
+    same(&host.received_already(0).good().returned.unwrap(), &pattern(1, 100), "a visitor's");
+    if let Some(place) = place {
+        server.send(pattern(2, 100), place, Some(2), 4);
+        both("a visitor is answered", &|| host.waiting(0).0 > 0 && visitor.waiting(0).1 > 0);
+        host.sent(0).good();
+        same(&visitor.received_already(0).good().returned.unwrap(), &pattern(2, 100), "the host's");
+    }
+    drop(visitor);
+    host.poll(4);
+    if let Some(place) = place.filter(|_| known == Known::Removed) {
+        server.vector.remove(&[place]).unwrap();
+    }
+}
+
+/// What so many visitors leave behind. Units: bytes.
+fn left_by<P: Provider>(bed: &Bed<P>, options: &Options, known: Known, count: usize) -> i64 {
+    // Memory is counted: one test at a time.
+    static ALONE: Mutex<()> = Mutex::new(());
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let host = bed.world_with(1, options);
+    let held = |visitors: usize| {
+        (0..visitors).for_each(|_| visit(bed, &host, options, known));
+        // Connections end, and queue pairs go, a little later.
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(100) {
+            host.poll(10);
+        }
+        MEMORY.bytes()
+    };
+    let before = held(WARM_UP);
+    held(count) - before
+}
+
+/// Of a peer that is gone nothing stays; of one that is in the address vector what one takes there that was
+/// never spoken to. Pools that depend on how many there are at once may grow by `slack` bytes.
+fn nothing_stays<P: Provider>(bed: &Bed<P>, options: &Options, count: usize, slack: i64) {
+    for (known, most) in [(Known::Unknown, 0), (Known::Removed, 0), (Known::Kept, 64)] {
+        let left = left_by(bed, options, known, count);
+        println!("{known:?}: {left} bytes by {count} visitors");
+        let most = most * count as i64 + slack;
+        assert!(left <= most, "{known:?}: {count} visitors leave {left} bytes");
+    }
+}
+
+#[test]
+fn of_visitors_over_the_mock_nothing_stays() {
+    let bed = mock_bed();
+    nothing_stays(&bed, &Options::default(), scaled(1_000, 2_000, 20_000), 32 << 10);
+}
+
+#[test]
+fn of_visitors_over_shared_memory_nothing_stays() {
+    let provider = Arc::new(shm());
+    let bed = Bed { provider, sharing: Sharing::Exclusive };
+    nothing_stays(&bed, &Options::default(), scaled(1_000, 2_000, 20_000), 32 << 10);
+}
+
+#[test]
+fn of_visitors_over_queue_pairs_nothing_stays() {
+    let bed = Bed { provider: Arc::new(queue_pairs()), sharing: Sharing::Exclusive };
+    // How many receive buffers there are depends on how many queue pairs wait for their end.
+    nothing_stays(&bed, &Options::default(), scaled(3_000, 3_000, 20_000), 4 << 20);
+}
+
+#[test]
+fn of_visitors_over_shared_memory_beside_a_device_nothing_stays() {
+    let provider = Arc::new(CompositeProvider::both(shm(), queue_pairs()));
+    let bed = Bed { provider, sharing: Sharing::Exclusive };
+    nothing_stays(&bed, &Options::default(), scaled(1_000, 2_000, 20_000), 256 << 10);
+}
+
+fn mock_bed() -> Bed<MockProvider> {
+    let provider = Arc::new(MockProvider::new(MockOptions::default()));
+    Bed { provider, sharing: Sharing::Exclusive }
+}
+
+/// As many visitors as it takes until each place was given to somebody else.
+fn visits(bed: &Bed<MockProvider>, host: &World<MockProvider>) {
+    (0..WARM_UP).for_each(|_| visit(bed, host, &Options::default(), Known::Unknown));
+}
+
+/// Somebody who comes to the host, which knows it by the number that comes with it.
+fn guest(
+    bed: &Bed<MockProvider>,
+    host: &World<MockProvider>,
+    address: Option<Address>,
+) -> (World<MockProvider>, u64) {
+    let endpoint = EndpointOptions { address, ..EndpointOptions::default() };
+    let guest = bed.world_with(1, &Options { endpoint, ..Options::default() });
+    let node = &guest.nodes[0];
+    assert_eq!(node.vector.insert_one(host.nodes[0].endpoint.address()).unwrap(), 1);
+    let known = host.nodes[0].vector.insert_one(node.endpoint.address()).unwrap();
+    (guest, known)
+}
+
+/// Sends from the guest, and drives both until it has left.
+fn say(host: &World<MockProvider>, guest: &World<MockProvider>, seed: u64, tag: u64) {
+    guest.nodes[0].send(pattern(seed, 300), 1, Some(tag), seed);
+    host.drive("a guest's message leaves", || {
+        guest.poll(1);
+        guest.waiting(0).0 > 0
+    });
+    guest.sent(0).good();
+    host.poll(4);
+}
+
+/// Posts a receive of what has that tag, from one sender.
+fn expect_from(host: &World<MockProvider>, into: &Memory, from: u64, tag: u64) {
+    let receive = Receive {
+        pieces: into.all(),
+        from,
+        tag: Some((tag, 0)),
+        context: tag,
+        ..Receive::default()
+    };
+    host.nodes[0].post_receive(&receive).unwrap();
+}
+
+/// What the dead had said is theirs for ever: it is not for a receive from whoever came after them.
+#[test]
+fn what_the_dead_left_is_of_nobody_else() {
+    let bed = mock_bed();
+    let into = Memory::zeroed(300);
+    let host = bed.world(1);
+    let (dead, by_dead) = guest(&bed, &host, None);
+    say(&host, &dead, 7, 77);
+    bed.provider.kill(dead.nodes[0].endpoint.address());
+    visits(&bed, &host);
+    for nth in 0..200 {
+        let (living, by_living) = guest(&bed, &host, None);
+        expect_from(&host, &into, by_living, 77);
+        say(&host, &living, nth, 77);
+        let received = host.received(0).good();
+        assert_eq!(received.source, by_living);
+        same(&into.bytes(), &pattern(nth, 300), "of the living");
+        bed.provider.kill(living.nodes[0].endpoint.address());
+        host.poll(4);
+    }
+    expect_from(&host, &into, by_dead, 77);
+    assert_eq!(host.received(0).good().source, by_dead);
+    same(&into.bytes(), &pattern(7, 300), "of the dead");
+    host.nothing_more();
+}
+
+/// A receive that was directed at somebody who is gone waits for him, and a message to him finds him when
+/// he has come back, whoever had his place meanwhile.
+#[test]
+fn who_comes_back_is_who_he_was() {
+    let bed = mock_bed();
+    let into = Memory::zeroed(300);
+    let host = bed.world(1);
+    let (dead, by_dead) = guest(&bed, &host, None);
+    let address = dead.nodes[0].endpoint.address();
+    say(&host, &dead, 1, 5);
+    host.nodes[0].receive(300, Some(5), 5);
+    host.received(0).good();
+    bed.provider.kill(address);
+    host.poll(4);
+    // Posted now, it waits for a new peer.
+    expect_from(&host, &into, by_dead, 6);
+    visits(&bed, &host);
+    for nth in 0..200 {
+        let (living, _) = guest(&bed, &host, None);
+        say(&host, &living, nth, 6);
+        bed.provider.kill(living.nodes[0].endpoint.address());
+        host.poll(4);
+    }
+    assert_eq!(host.waiting(0).1, 0, "it was not for them");
+    let (again, by_again) = guest(&bed, &host, Some(address));
+    say(&host, &again, 999, 6);
+    let received = host.received(0).good();
+    assert!([by_dead, by_again].contains(&received.source), "{received:?}");
+    same(&into.bytes(), &pattern(999, 300), "of who came back");
+    again.nodes[0].receive(300, Some(8), 8);
+    host.nodes[0].send(pattern(3, 300), by_dead, Some(8), 9);
+    host.drive("an answer", || {
+        again.poll(1);
+        again.waiting(0).1 > 0
+    });
+    same(&again.received_already(0).good().returned.unwrap(), &pattern(3, 300), "to him");
+    host.sent(0).good();
+}
+
+/// Waits for what is to happen to a transport that is looked at again and again.
+fn await_that(what: &str, mut happens: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !happens() {
+        assert!(start.elapsed() < PATIENCE, "in vain: {what}");
+        std::thread::yield_now();
+    }
+}
+
+fn next_event<T: Transport>(transport: &mut T) -> TransportEvent {
+    let mut event = None;
+    await_that("an event", || {
+        transport.has_event() && {
+            event = transport.event();
+            event.is_some()
+        }
+    });
+    event.unwrap()
+}
+
+/// A transport keeps the place of a peer that it may still name, told or not.
+fn a_place_is_kept_until_all_is_told<P: Provider>(provider: &P) {
+    let [mut one, mut other] = [0, 1].map(|_| provider.open_as(Opening::default()).unwrap());
+    let nowhere = provider.open_as(Opening::default()).unwrap().address();
+    assert!(one.forget_peer(5), "nobody has heard of it");
+    one.connect(5, nowhere);
+    assert!(!one.forget_peer(5), "it is looked for");
+    await_that("nobody is there", || one.has_event());
+    assert!(!one.forget_peer(5), "that it was not found is not told");
+    assert!(matches!(next_event(&mut one), TransportEvent::Failed { peer: 5, .. }));
+    assert!(one.forget_peer(5));
+
+    one.connect(5, other.address());
+    let TransportEvent::Incoming { ticket, .. } = next_event(&mut other) else {
+        panic!("nobody comes");
+    };
+    other.adopt(3, ticket);
+    await_that("somebody is there", || one.has_event());
+    assert!(!one.forget_peer(5), "that it was found is not told");
+    assert!(matches!(next_event(&mut one), TransportEvent::Connected { peer: 5, .. }));
+    assert!(!one.forget_peer(5) && !other.forget_peer(3), "they are connected");
+
+    // That the sender has gone is on its way, or there, when the receiver lets go of it.
+    one.disconnect(5);
+    await_that("a sender forgets", || one.forget_peer(5));
+    std::thread::sleep(Duration::from_millis(20));
+    other.disconnect(3);
+    await_that("a receiver forgets", || other.forget_peer(3));
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_millis(50) {
+        for transport in [&mut one, &mut other] {
+            assert!(transport.arrival().is_none());
+            let event = transport.has_event().then(|| transport.event()).flatten();
+            assert!(event.is_none(), "{event:?} of somebody who is forgotten");
+        }
+    }
+}
+
+#[test]
+fn every_transport_keeps_a_place_until_all_is_told() {
+    a_place_is_kept_until_all_is_told(&MockProvider::new(MockOptions::default()));
+    a_place_is_kept_until_all_is_told(&shm());
+    a_place_is_kept_until_all_is_told(&queue_pairs());
+    a_place_is_kept_until_all_is_told(&CompositeProvider::both(shm(), queue_pairs()));
+    a_place_is_kept_until_all_is_told(&CompositeProvider::far_only(shm(), queue_pairs()));
+}
