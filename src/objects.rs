@@ -189,6 +189,7 @@ pub fn endpoint_options(info: &Info) -> EndpointOptions {
         buffered: info.mode.contains(Mode::BUFFERED_RECV),
         connected: info.endpoint.kind == EndpointType::Msg,
         datagrams: info.endpoint.kind == EndpointType::Dgram,
+        message_order: info.transmit.message_order,
         transmits_in_order: is_strict(info.transmit.completion_order),
         receives_in_order: is_strict(info.receive.completion_order),
         data_in_order: info.receive.completion_order.contains(CompletionOrder::DATA),

@@ -8,8 +8,8 @@ use kestrel_core::{
     error::Errno,
     flags::Flags,
     info::{
-        self, ApiVersion, EndpointType, Hints, ReceiveAttributes, ReceiveHints, Rejection,
-        TransmitAttributes, TransmitHints,
+        self, ApiVersion, EndpointType, Hints, MessageOrder, ReceiveAttributes, ReceiveHints,
+        Rejection, TransmitAttributes, TransmitHints,
     },
 };
 
@@ -153,6 +153,7 @@ impl Whole<'_> {
 fn inherit_transmit(asked: TransmitHints, whole: &TransmitAttributes) -> TransmitHints {
     TransmitHints {
         caps: if asked.caps.is_empty() { whole.caps } else { asked.caps },
+        message_order: inherit_order(asked.message_order, whole.message_order),
         completion_order: asked.completion_order | whole.completion_order,
         size: asked.size.or(Some(whole.size)),
         inject_size: asked.inject_size.or(Some(whole.inject_size)),
@@ -164,9 +165,14 @@ fn inherit_transmit(asked: TransmitHints, whole: &TransmitAttributes) -> Transmi
 fn inherit_receive(asked: ReceiveHints, whole: &ReceiveAttributes) -> ReceiveHints {
     ReceiveHints {
         caps: if asked.caps.is_empty() { whole.caps } else { asked.caps },
+        message_order: inherit_order(asked.message_order, whole.message_order),
         completion_order: asked.completion_order | whole.completion_order,
         size: asked.size.or(Some(whole.size)),
         total_buffered_recv: asked.total_buffered_recv.or(Some(whole.total_buffered_recv)),
         ..asked
     }
+}
+
+fn inherit_order(asked: MessageOrder, whole: MessageOrder) -> MessageOrder {
+    if asked.is_empty() { whole } else { asked }
 }

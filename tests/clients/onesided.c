@@ -1,18 +1,20 @@
 /* One-sided operations of MPI, contents checked: put, get, accumulate and the atomics.
  *
  * Between fences, under a shared lock, and with all ranks adding to one counter at once. The window is
- * dynamic: with any other, Open MPI reaches its neighbours' memory itself, and past the provider.
- * Rank 0 says how many checks were right.
+ * "created" or "dynamic": with any but a dynamic one Open MPI reaches its neighbours' memory itself,
+ * and past the provider; with a dynamic one MPICH and Intel MPI send messages instead. Rank 0 says how
+ * many checks were right.
  */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { WORDS = 1 << 17, ROUNDS = 200 };
 
 static int me, ranks;
 static long checks;
-/* Where each rank's memory is, in its own addresses. */
+/* Where each rank's memory is in the window. */
 static MPI_Aint *places;
 
 static void expect(const char *what, long expected, long found)
@@ -105,21 +107,31 @@ static void count_together(MPI_Win window, long *memory)
 int main(int argc, char **argv)
 {
     long *memory, sum = 0;
+    int dynamic = argc == 2 && !strcmp(argv[1], "dynamic");
     MPI_Win window;
+    if (argc != 2 || (!dynamic && strcmp(argv[1], "created"))) {
+        fprintf(stderr, "usage: %s created|dynamic\n", argv[0]);
+        return 2;
+    }
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &me);
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
     memory = calloc(WORDS, sizeof *memory);
     places = calloc(ranks, sizeof *places);
-    MPI_Win_create_dynamic(MPI_INFO_NULL, MPI_COMM_WORLD, &window);
-    MPI_Win_attach(window, memory, WORDS * sizeof *memory);
-    MPI_Get_address(memory, &places[me]);
+    if (dynamic) {
+        MPI_Win_create_dynamic(MPI_INFO_NULL, MPI_COMM_WORLD, &window);
+        MPI_Win_attach(window, memory, WORDS * sizeof *memory);
+        MPI_Get_address(memory, &places[me]);
+    } else {
+        MPI_Win_create(memory, WORDS * sizeof *memory, 1, MPI_INFO_NULL, MPI_COMM_WORLD, &window);
+    }
     MPI_Allgather(MPI_IN_PLACE, 1, MPI_AINT, places, 1, MPI_AINT, MPI_COMM_WORLD);
     put_and_get(window, memory);
     accumulate(window, memory);
     count_together(window, memory);
     MPI_Barrier(MPI_COMM_WORLD);
-    MPI_Win_detach(window, memory);
+    if (dynamic)
+        MPI_Win_detach(window, memory);
     MPI_Win_free(&window);
     MPI_Reduce(&checks, &sum, 1, MPI_LONG, MPI_SUM, 0, MPI_COMM_WORLD);
     if (!me)

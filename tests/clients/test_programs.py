@@ -63,6 +63,6 @@ def test_one_sided(mpi: Mpi, ranks: int) -> None:
     program = build(mpi, "onesided")
     if mpi.name.startswith("openmpi"):
         one_sided = replace(mpi, arguments=mpi.arguments + OPEN_MPI_ONE_SIDED)
-        play(one_sided, [program], ranks, 2)
+        play(one_sided, [program, "dynamic"], ranks, 2)
     else:
-        play(mpi, [program], ranks, 1)
+        play(mpi, [program, "created"], ranks, 1)

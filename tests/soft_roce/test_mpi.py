@@ -29,11 +29,14 @@ LAUNCH = {
 }
 RANKS = ["-hosts", "10.9.0.1,10.9.0.2", "-ppn", "2", "-n", "4"]
 SCALE = os.environ.get("KESTREL_TEST_SCALE", "default")
+BY_DEVICE = re.compile(r"of these by the kernel and (\d+) by the device")
 SENT = re.compile(r"sent (\d+) messages \(\d+ bytes\) through shared memory, (\d+) messages")
 
 
-def job(program: list[str], folder: Path, seconds_max: int, mpi: Mpi = MPICH) -> str:
-    """What a program on four ranks printed, each of which has used both transports."""
+def job(program: list[str], folder: Path, seconds_max: int, mpi: Mpi = MPICH, reaching: int = 0) -> str:
+    """What a program on four ranks printed, each of which has used both transports, and so many of which
+    had the device read or write by itself.
+    """
     if not mpi.launcher.exists():
         pytest.skip(f"{mpi.name} is not there: {mpi.launcher} (scripts/clients)")
     library = ROOT / "target" / "release"
@@ -52,6 +55,8 @@ def job(program: list[str], folder: Path, seconds_max: int, mpi: Mpi = MPICH) ->
     assert text.count(PROOF) == 4, f"not all ranks on kestrel:\n{plain[-4000:]}"
     sent = [tuple(map(int, found)) for found in SENT.findall(text)]
     assert len(sent) == 4 and all(near > 0 and far > 0 for near, far in sent), sent
+    by_device = [int(found) for found in BY_DEVICE.findall(text)]
+    assert sum(count > 0 for count in by_device) >= reaching, by_device
     return plain
 
 
@@ -62,7 +67,8 @@ def test_every_byte_is_checked() -> None:
 
 
 def test_one_sided_operations() -> None:
-    text = job([build(MPICH, "onesided")], ROOT, 400)
+    """Two ranks have their right neighbour on the other host."""
+    text = job([build(MPICH, "onesided"), "created"], ROOT, 400, reaching=2)
     assert re.search(r"[1-9]\d* checks passed on 4 ranks", text), text[-4000:]
 
 

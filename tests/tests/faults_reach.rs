@@ -12,7 +12,7 @@ use kestrel_core::{
     config::CmaPolicy,
     error::Errno,
     flags::Flags,
-    info::MemoryRegionMode,
+    info::{MemoryRegionMode, MessageOrder},
     memory_region::MemoryRegion,
     one_sided::RemoteSegment,
     protocol::atomic::{AtomicCall, AtomicOperation, Datatype, Form},
@@ -31,6 +31,11 @@ const SHORT: usize = LENGTHS[0];
 const FETCH_ADD: AtomicCall =
     AtomicCall { operation: AtomicOperation::Sum, datatype: Datatype::Uint64, form: Form::Fetch };
 
+/// One-sided operations need no target.
+fn alone() -> ShmOptions {
+    ShmOptions { cma: CmaPolicy::On, ..ShmOptions::default() }
+}
+
 /// Node 0 reaches regions of node 1's.
 struct Reach {
     world: World<ShmProvider>,
@@ -38,13 +43,19 @@ struct Reach {
 
 impl Reach {
     fn new() -> Reach {
-        Reach::with(ShmOptions { cma: CmaPolicy::On, ..ShmOptions::default() })
+        Reach::with(alone())
     }
 
     fn with(shm: ShmOptions) -> Reach {
+        Reach::in_order(shm, MessageOrder::all())
+    }
+
+    fn in_order(shm: ShmOptions, message_order: MessageOrder) -> Reach {
         let provider = Arc::new(ShmProvider::new(shm).unwrap());
         let bed = Bed { provider, sharing: Sharing::Exclusive };
-        let world = bed.world_with(2, &options(MemoryRegionMode::empty()));
+        let mut options = options(MemoryRegionMode::empty());
+        options.endpoint.message_order = message_order;
+        let world = bed.world_with(2, &options);
         world.warm_up();
         Reach { world }
     }
@@ -253,6 +264,35 @@ fn a_write_does_not_overtake_a_message() {
     }
     same(&target.bytes(), &source.bytes(), "written");
     reach.close(&region);
+}
+
+/// Unless nobody has asked for that order: of reads and of writes, each for itself.
+#[test]
+fn what_need_not_follow_a_message_does_not_wait_for_its_receiver() {
+    let (writes, reads) = (MessageOrder::WAS, MessageOrder::RAS);
+    for left_out in [writes, reads, writes | reads] {
+        for order in [writes, reads] {
+            let target = Memory::zeroed(SHORT);
+            let memory = Memory::from(vec![9; SHORT]);
+            let reach = Reach::in_order(alone(), MessageOrder::all() - left_out);
+            let node = &reach.world.nodes[1];
+            let region = expose(node, &target, BOTH, 4);
+            reach.open_window(&region);
+            reach.world.nodes[0].send(vec![1; 8], 1, Some(1), 3);
+            reach.world.sent(0).good();
+            let segments = [segment(&region, 0, SHORT)];
+            match order == writes {
+                true => reach.write(&memory, &segments),
+                false => reach.read(&memory, &segments),
+            }
+            assert_eq!(reach.ends_alone(), left_out.contains(order), "{order:?} {left_out:?}");
+            node.receive(8, Some(1), 1);
+            reach.world.received(1).good();
+            reach.world.sent(0).good();
+            same(&memory.bytes(), &target.bytes(), "both have it");
+            reach.close(&region);
+        }
+    }
 }
 
 /// Short ones go as packets and long ones by themselves: each finds what was posted before it.

@@ -11,7 +11,7 @@ use crate::{
     connection::CM_DATA_SIZE,
     domain::DomainOptions,
     flags::Flags,
-    info::{RX_CAPS, TX_CAPS, dscp_on_the_wire},
+    info::{MessageOrder, RX_CAPS, TX_CAPS, dscp_on_the_wire},
     primitive::{AtomicU64, Ordering},
     scalable_endpoint::pair::{Direction, Seat},
     transport::{Opening, Provider, Service},
@@ -63,6 +63,9 @@ pub struct EndpointOptions {
     pub connected: bool,
     /// Whether its messages are datagrams (`FI_EP_DGRAM`): each is one packet, and may be lost.
     pub datagrams: bool,
+    /// Which operations to one peer keep their order (`tx_attr.msg_order`). All do but one-sided ones
+    /// behind messages, where that is not asked for (FI_ORDER_WAS, FI_ORDER_RAS).
+    pub message_order: MessageOrder,
     /// Whether what is submitted completes in that order (`tx_attr.comp_order` is
     /// FI_ORDER_STRICT): of operations to one peer, or of all datagrams.
     pub transmits_in_order: bool,
@@ -149,6 +152,7 @@ impl Default for EndpointOptions {
             buffered: false,
             connected: false,
             datagrams: false,
+            message_order: MessageOrder::all(),
             transmits_in_order: false,
             receives_in_order: false,
             data_in_order: false,

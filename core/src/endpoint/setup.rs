@@ -15,6 +15,7 @@ use crate::{
     engine::{Engine, report::Side, unit::Unit},
     event_queue::EventQueue,
     flags::Flags,
+    info::MessageOrder,
     shared_context::{SharedTransmit, receive::SharedReceive},
     transport::Provider,
 };
@@ -75,7 +76,9 @@ impl<P: Provider> Bindings<P> {
         let transmit = self.shared_transmit.as_ref().is_some_and(|it| it.is_in_order());
         let receive = self.shared_receive.as_ref().is_some_and(|it| it.is_in_order());
         let data = self.shared_receive.as_ref().is_some_and(|it| it.is_data_in_order());
-        let transmit = self.transmit.side(options, options.transmits_in_order || transmit);
+        let mut transmit = self.transmit.side(options, options.transmits_in_order || transmit);
+        let shared_order = self.shared_transmit.as_ref().map(|it| it.message_order());
+        transmit.message_order = options.message_order | shared_order.unwrap_or_default();
         let mut receive = self.receive.side(options, options.receives_in_order || receive);
         receive.data_in_order = options.data_in_order || data;
         (transmit, receive)
@@ -94,6 +97,7 @@ impl<P: Provider> Direction<P> {
             in_order,
             context: options.context,
             data_in_order: false,
+            message_order: MessageOrder::empty(),
             queue: self.queue.as_ref().map(|queue| queue.store().clone()),
             selective: self.selective,
             counter: self.counter.as_ref().map(|counter| counter.counter().clone()),

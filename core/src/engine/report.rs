@@ -11,6 +11,7 @@ use crate::{
     counter::Counter,
     error::Errno,
     flags::Flags,
+    info::MessageOrder,
     operation::{ReceiveOperation, SendOperation},
     owned::Owner,
     transport::{PeerIndex, Transport, Unreachable},
@@ -30,6 +31,8 @@ pub struct Side {
     pub context: u64,
     /// Completions keep the order of what was submitted, or matched (`FI_ORDER_STRICT`).
     pub in_order: bool,
+    /// Which operations to one peer keep their order (`tx_attr.msg_order`).
+    pub message_order: MessageOrder,
     /// What is received is written into memory in order (`FI_ORDER_DATA`).
     pub data_in_order: bool,
 }

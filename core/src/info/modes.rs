@@ -42,6 +42,14 @@ bitflags::bitflags! {
     }
 }
 
+impl MessageOrder {
+    /// What who asks for this gets: no more, since each order costs, and "FI_ORDER_NONE [...] may be
+    /// used as input in order to obtain the default message order supported by the provider".
+    pub(super) fn granted(self, default: MessageOrder) -> MessageOrder {
+        if self.is_empty() { default } else { self }
+    }
+}
+
 bitflags::bitflags! {
     /// In which order operations complete. Reference: fi_endpoint(3), "comp_order".
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]

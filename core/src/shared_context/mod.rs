@@ -19,6 +19,7 @@ use crate::{
     domain::{Domain, OpenError},
     endpoint::{EndpointError, EndpointOptions},
     flags::Flags,
+    info::MessageOrder,
     transport::Provider,
 };
 
@@ -45,6 +46,11 @@ impl<P: Provider> SharedTransmit<P> {
     /// The endpoints bound to it.
     pub fn binds(&self) -> &BindCount {
         &self.binds
+    }
+
+    /// Which operations keep their order.
+    pub(crate) fn message_order(&self) -> MessageOrder {
+        self.options.message_order
     }
 
     /// Whether what is submitted completes in that order.

@@ -49,6 +49,7 @@ impl Negotiation<'_> {
         let answer = &mut self.info.transmit;
         answer.caps = grant(asked.caps, offered);
         answer.op_flags = asked.op_flags;
+        answer.message_order = asked.message_order.granted(answer.message_order);
         answer.completion_order = order.granted();
         // Unset it stays: an endpoint has the class of the domain that it is opened on.
         answer.traffic_class = asked.traffic_class.unwrap_or_default();
@@ -82,6 +83,7 @@ impl Negotiation<'_> {
         let answer = &mut self.info.receive;
         answer.caps = grant(asked.caps, offered);
         answer.op_flags = asked.op_flags;
+        answer.message_order = asked.message_order.granted(answer.message_order);
         answer.completion_order = order.granted();
         if writes_in_order {
             answer.message_order.remove(MessageOrder::WAS);

@@ -163,8 +163,15 @@ fn sizes_are_granted_as_asked_up_to_the_maximum() {
 
 #[test]
 fn order_and_default_flags_must_be_offered() {
-    let info = accepted(&Hints::new().message_order(MessageOrder::SAS));
-    assert!(info.transmit.message_order.contains(MessageOrder::SAS));
+    // What is not asked for costs: nobody gets it who has named what he needs.
+    for (asked, told) in [
+        (MessageOrder::SAS, MessageOrder::SAS),
+        (MessageOrder::SAS | MessageOrder::WAW, MessageOrder::SAS | MessageOrder::WAW),
+        (MessageOrder::empty(), MessageOrder::all()),
+    ] {
+        let info = accepted(&Hints::new().message_order(asked));
+        assert_eq!([info.transmit.message_order, info.receive.message_order], [told; 2]);
+    }
     let unknown = MessageOrder::from_bits_retain(1 << 40);
     let hints = Hints::new().message_order(MessageOrder::SAS | unknown);
     assert_eq!(rejected(&hints), ["tx_attr->msg_order", "rx_attr->msg_order"]);

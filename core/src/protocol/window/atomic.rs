@@ -11,6 +11,7 @@ use super::{Way, lease::Wanted};
 use crate::{
     engine::Engine,
     flags::Flags,
+    info::MessageOrder,
     memory::{Piece, Pieces},
     one_sided::{Action, RemoteOperation, StoredSegments},
     protocol::{
@@ -77,7 +78,7 @@ impl<T: Transport> Engine<T> {
             return Way::Wait;
         }
         // W2, where a packet would say that the target has taken what left before.
-        if record.window.settled != record.epoch() {
+        if self.is_behind_messages(peer, MessageOrder::WAS | MessageOrder::RAS) {
             self.ask_for(peer, segment.key);
             return Way::Wait;
         }

@@ -17,7 +17,8 @@
 //! - W2: an operation enters the window when every one-sided packet is answered, and none of
 //!   our messages has left behind the last of them. So it finds done what was sent before it.
 //!   Behind a message an operation goes as packets, therefore, whose answer says that the
-//!   target has taken the message. So says the answer to a question.
+//!   target has taken the message. So says the answer to a question. Who has not asked for that order
+//!   (FI_ORDER_WAS for writes, FI_ORDER_RAS for reads) has operations that enter all the same.
 //!
 //! In reading order: [`lease`] asks and answers, [`reach`] starts operations and ends them,
 //! [`atomic`] does so with atomics.

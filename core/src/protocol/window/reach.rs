@@ -7,6 +7,7 @@ use crate::{
         peer::{ONE_SIDED, PeerState},
     },
     flags::Flags,
+    info::MessageOrder,
     memory::Piece,
     one_sided::{Action, RemoteOperation, RemoteStage, StoredSegments},
     protocol::contest::Manner,
@@ -17,6 +18,14 @@ use crate::{
 /// The longest operation that an adapter is given; longer ones go as packets. Every device that
 /// is known takes as much at once. Units: bytes.
 const LENGTH_MAX: usize = 1 << 30;
+
+/// The order that keeps an operation behind messages.
+fn order_behind(direction: Direction) -> MessageOrder {
+    match direction {
+        Direction::Write => MessageOrder::WAS,
+        Direction::Read => MessageOrder::RAS,
+    }
+}
 
 /// An operation as an adapter could do it.
 struct Simple {
@@ -118,7 +127,7 @@ impl<T: Transport> Engine<T> {
         if record.window.packets > 0 || record.window.alone {
             return Way::Wait;
         }
-        if record.window.settled != record.epoch() {
+        if self.is_behind_messages(peer, order_behind(direction)) {
             return otherwise;
         }
         let mut run = None;
@@ -151,6 +160,15 @@ impl<T: Transport> Engine<T> {
                 Way::Window
             }
         }
+    }
+
+    /// Whether the target may not have taken messages of ours that left since the last packet operation
+    /// was answered, and that an operation has to stay behind.
+    #[inline(always)]
+    pub(super) fn is_behind_messages(&self, peer: PeerIndex, order: MessageOrder) -> bool {
+        let record = &self.peers[peer as usize];
+        record.window.settled != record.epoch()
+            && self.setup.transmit.message_order.intersects(order)
     }
 
     /// Whether an operation is one of a stream: others are under way as packets, which it need not
