@@ -55,6 +55,12 @@ impl Piece {
         self.start
     }
 
+    /// Whether all bytes of `other` are among these.
+    pub(crate) fn contains(self, other: Piece) -> bool {
+        let offset = (other.as_ptr().addr()).wrapping_sub(self.as_ptr().addr());
+        offset <= self.len() && other.len() <= self.len() - offset
+    }
+
     /// At most `length` bytes from `offset` on.
     #[inline(always)]
     pub fn part(self, offset: usize, length: usize) -> Piece {

@@ -42,6 +42,9 @@ pub struct RmaPost<'a> {
     /// `REMOTE_CQ_DATA` (writes), `COMPLETION`, `INJECT` (writes), `FENCE`, `MORE`, a
     /// completion level. `COMPLETION` here means: write an entry.
     pub flags: Flags,
+    /// The region of our domain that the buffer is registered as, by its key: an adapter may use its
+    /// registration for longer operations, and need not make one each (`fi_mr_desc`).
+    pub region: Option<u64>,
     /// The buffer of a safe operation: taken if the post succeeds.
     pub owner: Lent<'a>,
 }
@@ -129,6 +132,8 @@ pub struct RemotePost<'a> {
     pub context: u64,
     /// As posted.
     pub flags: Flags,
+    /// As posted.
+    pub region: Option<u64>,
     /// The buffer of a safe operation.
     pub owner: Lent<'a>,
 }
@@ -202,6 +207,8 @@ pub struct RemoteOperation {
     pub data: u64,
     /// As posted.
     pub context: u64,
+    /// As posted.
+    pub region: Option<u64>,
     /// The target's memory.
     pub segments: StoredSegments,
     /// Bytes of it in all.
@@ -241,6 +248,7 @@ impl RemoteOperation {
             flags: post.flags,
             data: post.data,
             context: post.context,
+            region: post.region,
             segments: StoredSegments::store(post.segments),
             total: post.total,
             sent: 0,

@@ -306,6 +306,17 @@ pub trait Transport: Send + Sized + 'static {
         None
     }
 
+    /// Registers memory of the application for our own adapter, which reaches `peer`, and tells what
+    /// requests name it by. The memory stays valid until the registration is dropped.
+    fn register_own(
+        &mut self,
+        _peer: PeerIndex,
+        _memory: Piece,
+        _written: bool,
+    ) -> Option<(u32, Arc<dyn Registration>)> {
+        None
+    }
+
     /// Starts an operation through the window to `peer`. Operations to one peer take effect in the
     /// order of their starts.
     fn start(&mut self, _peer: PeerIndex, _request: &Request) -> Started {

@@ -59,12 +59,15 @@ pub struct Worth {
     pub contested: bool,
     /// A write may carry 32 bits of data along ([`Request::data`]).
     pub carries_data: bool,
+    /// The buffer of one of so many bytes is registered, unless it is ([`Request::local_key`]).
+    pub registers: usize,
 }
 
 impl Worth {
-    /// Every operation that has a byte is.
-    pub const ALWAYS: Worth =
-        Worth { alone: 1, streaming: 1, contested: false, carries_data: true };
+    /// Every operation that has a byte is, and the buffers of those of `registers` bytes are registered.
+    pub const fn always(registers: usize) -> Worth {
+        Worth { alone: 1, streaming: 1, contested: false, carries_data: true, registers }
+    }
 }
 
 /// What the target permits: part of its memory, by its own addresses.
@@ -127,6 +130,10 @@ pub struct Request {
     /// Of a write: what the target is told when it is done, as an arrival of
     /// [`crate::wire::Kind::Written`].
     pub data: Option<u32>,
+    /// What our adapter knows our bytes by, if they are registered ([`Transport::register_own`]).
+    ///
+    /// [`Transport::register_own`]: crate::transport::Transport::register_own
+    pub local_key: Option<u32>,
 }
 
 impl Request {

@@ -144,7 +144,7 @@ unsafe fn register(
     let state = State { region, domain, endpoints, _base: base, _domain: in_use };
     let fid = object::fid::<FidMr>(class::MR, context);
     *place = object::create(FidMr { fid, mem_desc: ptr::null_mut(), key }, state);
-    // Our own descriptor: what operations are given, and never look at.
+    // Our own descriptor, by which one-sided operations find the region.
     let object = *place;
     // SAFETY: just made.
     unsafe { (*object).mem_desc = object.cast() };

@@ -197,6 +197,15 @@ impl<V: Verbs> Transport for Carrier<V> {
         self.reliable_mut()?.register(peer, memory, access, local_write)
     }
 
+    fn register_own(
+        &mut self,
+        peer: PeerIndex,
+        memory: Piece,
+        written: bool,
+    ) -> Option<(u32, Arc<dyn Registration>)> {
+        self.reliable_mut()?.register_own(peer, memory, written)
+    }
+
     #[inline(always)]
     fn start(&mut self, peer: PeerIndex, request: &Request) -> Started {
         self.reliable_mut().map_or(Started::Refused, |it| it.start(peer, request))

@@ -313,6 +313,15 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
         comes!(&mut self, peer, it => it.register(peer, memory, access, local_write))
     }
 
+    fn register_own(
+        &mut self,
+        peer: PeerIndex,
+        memory: Piece,
+        written: bool,
+    ) -> Option<(u32, Arc<dyn Registration>)> {
+        leaves!(&mut self, peer, it => it.register_own(peer, memory, written))
+    }
+
     #[inline(always)]
     fn start(&mut self, peer: PeerIndex, request: &Request) -> Started {
         let (started, sent) = leaving!(self, peer, it => it.start(peer, request));

@@ -33,7 +33,7 @@ BY_DEVICE = re.compile(r"of these by the kernel and (\d+) by the device")
 SENT = re.compile(r"sent (\d+) messages \(\d+ bytes\) through shared memory, (\d+) messages")
 
 
-def job(program: list[str], folder: Path, seconds_max: int, mpi: Mpi = MPICH, reaching: int = 0) -> str:
+def job(program: list[str], folder: Path, seconds_max: int, mpi: Mpi = MPICH, reaching: int = 0, cable: tuple[str, ...] = ()) -> str:
     """What a program on four ranks printed, each of which has used both transports, and so many of which
     had the device read or write by itself.
     """
@@ -48,7 +48,7 @@ def job(program: list[str], folder: Path, seconds_max: int, mpi: Mpi = MPICH, re
     variables = [f"{name}={value}" for name, value in {**ours, **mpi.variables}.items()]
     command = ["env", *variables, str(mpi.launcher), *LAUNCH[mpi.name], *RANKS, *program]
     script = f"cd {shlex.quote(str(folder))} && exec {shlex.join(command)}"
-    done = run("--two", "--timeout", seconds_max, "--", "sh", "-c", script, seconds_max=seconds_max)
+    done = run("--two", *cable, "--timeout", seconds_max, "--", "sh", "-c", script, seconds_max=seconds_max)
     text = done.stdout + done.stderr
     plain = "\n".join(line for line in text.splitlines() if not line.startswith("libfabric:"))
     assert done.returncode == 0, f"{done.returncode}:\n{plain[-4000:]}"
@@ -69,6 +69,13 @@ def test_every_byte_is_checked() -> None:
 def test_one_sided_operations() -> None:
     """Two ranks have their right neighbour on the other host."""
     text = job([build(MPICH, "onesided"), "created"], ROOT, 400, reaching=2)
+    assert re.search(r"[1-9]\d* checks passed on 4 ranks", text), text[-4000:]
+
+
+@pytest.mark.full
+def test_one_sided_operations_with_loss() -> None:
+    """Some 3 min: what was lost is sent again when the device has waited long enough."""
+    text = job([build(MPICH, "onesided"), "created"], ROOT, 800, reaching=2, cable=("--loss", "1%"))
     assert re.search(r"[1-9]\d* checks passed on 4 ranks", text), text[-4000:]
 
 

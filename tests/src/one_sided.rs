@@ -96,12 +96,14 @@ pub struct Rma<'a> {
     pub data: Option<u64>,
     pub context: u64,
     pub flags: Flags,
+    pub region: Option<u64>,
 }
 
 impl Default for Rma<'_> {
     fn default() -> Self {
         let pieces = Pieces::One(Piece::EMPTY);
-        Rma { pieces, segments: &[], data: None, context: 0, flags: Flags::empty() }
+        let flags = Flags::empty();
+        Rma { pieces, segments: &[], data: None, context: 0, flags, region: None }
     }
 }
 
@@ -117,6 +119,7 @@ impl<'a> Rma<'a> {
             data: self.data.unwrap_or(0),
             context: self.context,
             flags,
+            region: self.region,
             owner: None,
         }
     }

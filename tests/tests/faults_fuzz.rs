@@ -189,6 +189,7 @@ impl Rig {
             data: 0,
             context,
             flags,
+            region: None,
             owner: None,
         };
         if self.engine.remote(post).is_err() {

@@ -71,6 +71,7 @@ fn storm(to: &str, writes: u64) {
             data: 0,
             context: nth,
             flags: Flags::COMPLETION,
+            region: None,
             owner: None,
         };
         node.endpoint.post_write(post).unwrap();

@@ -46,6 +46,43 @@ fn a_target_that_does_not_progress_is_reached() {
     reach.world.nodes[1].domain.close_memory(&region).unwrap();
 }
 
+/// A long operation whose buffer lies in a region of ours needs no registration of its own: the region
+/// has one for all of them, until it is closed, and what it does not permit or contain has none.
+#[test]
+fn a_buffer_that_is_registered_is_not_registered_again() {
+    let length = LENGTHS[3];
+    let (target, own) = (Memory::zeroed(length), Memory::from(pattern(7, length)));
+    let reach = Reach::new();
+    let region = expose(&reach.world.nodes[1], &target, BOTH, 4);
+    let source = expose(&reach.world.nodes[0], &own, Flags::WRITE, 5);
+    reach.open_window(&region);
+    let segments = [segment(&region, 0, length)];
+    let is_reached = |pieces, reads: bool| {
+        let before = reach.reached();
+        let rma = Rma { pieces, segments: &segments, region: Some(5), ..Rma::default() };
+        let node = &reach.world.nodes[0];
+        reach.world.post(|| if reads { node.post_read(1, &rma) } else { node.post_write(1, &rma) });
+        reach.world.sent(0).good();
+        reach.reached() > before
+    };
+    assert!(is_reached(own.all(), false), "it registers the region");
+    reach.fabric.refuse_registrations(true);
+    let registered = reach.fabric.tally().registered;
+    target.fill(0);
+    assert!(is_reached(own.all(), false), "the region is registered");
+    same(&target.bytes(), &own.bytes(), "written");
+    assert_eq!(reach.fabric.tally().registered, registered);
+    let other = Memory::from(pattern(8, length));
+    assert!(!is_reached(other.all(), false), "it does not lie in the region");
+    same(&target.bytes(), &other.bytes(), "written all the same");
+    assert!(!is_reached(own.all(), true), "the region may not be read into");
+    same(&own.bytes(), &other.bytes(), "read all the same");
+    reach.world.nodes[0].domain.close_memory(&source).unwrap();
+    assert!(reach.fabric.tally().registered < registered, "it goes with the region");
+    assert!(!is_reached(own.all(), false), "the region is closed");
+    reach.world.nodes[1].domain.close_memory(&region).unwrap();
+}
+
 /// The target is asked about a key that is nobody's yet, and answers; then it is a region's, before
 /// the operation itself is there.
 #[test]

@@ -118,6 +118,7 @@ impl Link {
             data: 0,
             context: 1,
             flags,
+            region: None,
             owner: None,
         };
         let atomic = |operation, form| AtomicPost {

@@ -78,6 +78,7 @@ impl<P: Provider> Endpoint<P> {
             data,
             context,
             flags,
+            region: None,
             owner: None,
         })
     }

@@ -90,7 +90,7 @@ impl<P: Provider> Endpoint<P> {
         if post.flags.contains(Flags::INJECT) {
             self.check_inject(post.pieces.total())?;
         }
-        let RmaPost { pieces, to, segments, data, context, flags, owner } = post;
+        let RmaPost { pieces, to, segments, data, context, flags, region, owner } = post;
         self.check_pieces(&pieces)?;
         let total = self.check_remote(needed, segments)?;
         if total != pieces.total() {
@@ -110,6 +110,7 @@ impl<P: Provider> Endpoint<P> {
             data,
             context,
             flags,
+            region,
             owner,
         })
     }
@@ -197,6 +198,7 @@ impl<P: Provider> Endpoint<P> {
             data: 0,
             context: 0,
             flags: DefaultFlags::injected(self.defaults.write()),
+            region: None,
             owner: None,
         })
     }
@@ -224,6 +226,7 @@ impl<P: Provider> Endpoint<P> {
             data: data.unwrap_or(0),
             context,
             flags,
+            region: None,
             owner: Some(&mut owner),
         };
         let result = self.post_rma(action, post);

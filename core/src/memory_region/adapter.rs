@@ -1,7 +1,8 @@
 //! A region as adapters know it, so that peers reach it without our processor.
 //!
 //! It is registered when a peer asks, with the access that the region has: once for all peers that
-//! share a registration, which are those of one device, or for a peer alone. When the region is
+//! share a registration, which are those of one device, or for a peer alone. And it is registered for
+//! our own operations, when the first long one says that its buffer lies in it. When the region is
 //! closed all of that ends, before the close returns. A region whose use is counted is not
 //! registered: an adapter counts nothing.
 
@@ -16,10 +17,18 @@ use crate::{
 
 /// What became of a region's registrations.
 enum State {
-    /// Those that there are, by their audiences.
-    Open(Vec<(u64, Arc<dyn Registration>)>),
+    /// Those that there are.
+    Open(Open),
     /// There may be none any more.
     Never,
+}
+
+#[derive(Default)]
+struct Open {
+    /// For peers, by their audiences.
+    leased: Vec<(u64, Arc<dyn Registration>)>,
+    /// For our own adapter alone, and what it knows the memory by.
+    own: Option<(u32, Arc<dyn Registration>)>,
 }
 
 /// A region's registrations with adapters.
@@ -29,7 +38,7 @@ pub struct Adapter {
 
 impl Default for Adapter {
     fn default() -> Self {
-        Adapter { state: Mutex::new(State::Open(Vec::new())) }
+        Adapter { state: Mutex::new(State::Open(Open::default())) }
     }
 }
 
@@ -48,12 +57,12 @@ impl Adapter {
     /// Deregisters for good: no adapter touches the memory when this returns.
     pub(super) fn revoke(&self) {
         let before = std::mem::replace(&mut *self.lock(), State::Never);
-        let State::Open(registrations) = before else {
+        let State::Open(Open { leased, own }) = before else {
             return;
         };
         // First all of them, then each is waited for: what waits is not the sum.
-        registrations.iter().for_each(|(_, registration)| registration.revoke());
-        drop(registrations);
+        leased.iter().for_each(|(_, registration)| registration.revoke());
+        drop((leased, own));
     }
 }
 
@@ -75,7 +84,7 @@ impl MemoryRegion {
         let counted = self.flags.contains(Flags::RMA_EVENT) || self.events.all().next().is_some();
         let fits = (access.read || access.write) && whole.len() as u64 == self.len;
         let mut state = self.adapter.lock();
-        let State::Open(registrations) = &mut *state else {
+        let State::Open(Open { leased: registrations, .. }) = &mut *state else {
             return None;
         };
         if counted || !fits {
@@ -101,5 +110,31 @@ impl MemoryRegion {
             remote_key,
             access,
         })
+    }
+    /// What our own adapter knows `piece` by, if the region has it, and may be read by operations of
+    /// ours, or `written`. The first time `register` registers all of the region for that, and for no
+    /// peer. It stays so until the region is closed; an operation that is under way then fails at the
+    /// adapter, as what was not registered does.
+    pub(crate) fn key_of_own(
+        &self,
+        piece: Piece,
+        written: bool,
+        register: impl FnOnce(Piece, bool) -> Option<(u32, Arc<dyn Registration>)>,
+    ) -> Option<u32> {
+        let kind = if written { Flags::READ } else { Flags::WRITE };
+        // Closing waits for this, and deregisters after it.
+        let entered = self.access_as(kind).ok()?;
+        let whole = entered.contiguous(0, self.len);
+        if whole.len() as u64 != self.len || !whole.contains(piece) {
+            return None;
+        }
+        let mut state = self.adapter.lock();
+        let State::Open(Open { own, .. }) = &mut *state else {
+            return None;
+        };
+        if own.is_none() {
+            *own = register(whole, self.access.intersects(Flags::RECV | Flags::READ));
+        }
+        own.as_ref().map(|(key, _)| *key)
     }
 }

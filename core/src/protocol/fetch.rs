@@ -138,6 +138,7 @@ impl<T: Transport> Engine<T> {
             let local = self.receives[receive].pieces.view();
             let local = local.contiguous(start + started, end - started);
             let request = Request {
+                local_key: None,
                 token: self.incoming.name(index) | Request::FETCHED,
                 direction: Direction::Read,
                 address: remote.wrapping_add(started as u64),

@@ -15,7 +15,12 @@ use super::{
     remote::Segments,
 };
 use crate::{
-    abi::{attributes::Iovec, fid::FidEp, message::MsgRma, transfer::OpsRma},
+    abi::{
+        attributes::Iovec,
+        fid::{FidEp, FidMr},
+        message::MsgRma,
+        transfer::OpsRma,
+    },
     outcome::{posted, refused_argument},
     triggered,
 };
@@ -61,7 +66,31 @@ fn of_pieces<'a>(
     context: Opaque,
     flags: Flags,
 ) -> RmaPost<'a> {
-    RmaPost { pieces, to, segments, data: 0, context: context as u64, flags, owner: None }
+    let (data, context, region) = (0, context as u64, None);
+    RmaPost { pieces, to, segments, data, context, flags, region, owner: None }
+}
+
+/// The region that a descriptor is of: what fi_mr_desc(3) gave, or none.
+///
+/// # Safety
+/// It is null, or the region is open.
+#[inline(always)]
+unsafe fn region_of(descriptor: Opaque) -> Option<u64> {
+    // SAFETY: the caller vouches for it.
+    unsafe { descriptor.cast::<FidMr>().as_ref() }.map(|region| region.key)
+}
+
+/// The region of a list of one buffer.
+///
+/// # Safety
+/// There are as many descriptors as buffers, or none; they are as in [`region_of`].
+#[inline(always)]
+unsafe fn region_of_list(descriptors: *const Opaque, count: usize) -> Option<u64> {
+    if descriptors.is_null() || count != 1 {
+        return None;
+    }
+    // SAFETY: the caller vouches for it.
+    unsafe { region_of(*descriptors) }
 }
 
 /// One buffer; none if it is missing.
@@ -86,7 +115,7 @@ unsafe extern "C" fn read(
     ep: *mut FidEp,
     buffer: *mut c_void,
     length: usize,
-    _: Opaque,
+    descriptor: Opaque,
     peer: u64,
     address: u64,
     key: u64,
@@ -96,15 +125,18 @@ unsafe extern "C" fn read(
     let (state, piece) = unsafe { (post::state(ep), piece(buffer, length)) };
     let Some(piece) = piece else { return missing() };
     let segments = [Target { peer, address, key }.segment(length)];
-    let post = of_pieces(Pieces::One(piece), peer, &segments, context, state.defaults.read());
+    let mut post = of_pieces(Pieces::One(piece), peer, &segments, context, state.defaults.read());
     // SAFETY: as said above.
-    unsafe { start_read(state, post) }
+    unsafe {
+        post.region = region_of(descriptor);
+        start_read(state, post)
+    }
 }
 
 unsafe extern "C" fn readv(
     ep: *mut FidEp,
     iov: *const Iovec,
-    _: *mut Opaque,
+    descriptors: *mut Opaque,
     count: usize,
     peer: u64,
     address: u64,
@@ -115,9 +147,12 @@ unsafe extern "C" fn readv(
     let (state, list) = unsafe { (post::state(ep), List::new(iov, count)) };
     let Some(list) = list else { return post::bad_list() };
     let segments = [Target { peer, address, key }.segment(list.pieces().total())];
-    let post = of_pieces(list.pieces(), peer, &segments, context, state.defaults.read());
+    let mut post = of_pieces(list.pieces(), peer, &segments, context, state.defaults.read());
     // SAFETY: as said above.
-    unsafe { start_read(state, post) }
+    unsafe {
+        post.region = region_of_list(descriptors, count);
+        start_read(state, post)
+    }
 }
 
 unsafe extern "C" fn readmsg(ep: *mut FidEp, msg: *const MsgRma, flags: u64) -> isize {
@@ -195,6 +230,8 @@ pub unsafe fn with_post(
         (List::new(msg.msg_iov, msg.iov_count), Segments::of_bytes(msg.rma_iov, msg.rma_iov_count))
     };
     let (Some(list), Some(segments)) = lists else { return post::bad_list() };
+    // SAFETY: as above.
+    let region = unsafe { region_of_list(msg.desc, msg.iov_count) };
     post(RmaPost {
         pieces: list.pieces(),
         to: msg.addr,
@@ -202,16 +239,17 @@ pub unsafe fn with_post(
         data: msg.data,
         context: msg.context as u64,
         flags,
+        region,
         owner: None,
     })
 }
 
 /// # Safety
-/// As [`piece`]; `ep` is open.
+/// As [`piece`] and [`region_of`]; `ep` is open.
 #[inline(always)]
 unsafe fn write_one(
     ep: *mut FidEp,
-    (buffer, length): (*const c_void, usize),
+    (buffer, length, descriptor): (*const c_void, usize, Opaque),
     data: Option<u64>,
     target: Target,
     context: Opaque,
@@ -227,42 +265,47 @@ unsafe fn write_one(
         post.flags |= Flags::REMOTE_CQ_DATA;
     }
     // SAFETY: the caller vouches for it.
-    unsafe { start_write(state, post) }
+    unsafe {
+        post.region = region_of(descriptor);
+        start_write(state, post)
+    }
 }
 
 unsafe extern "C" fn write(
     ep: *mut FidEp,
     buffer: *const c_void,
     length: usize,
-    _: Opaque,
+    descriptor: Opaque,
     peer: u64,
     address: u64,
     key: u64,
     context: Opaque,
 ) -> isize {
+    let buffer = (buffer, length, descriptor);
     // SAFETY: as said above.
-    unsafe { write_one(ep, (buffer, length), None, Target { peer, address, key }, context) }
+    unsafe { write_one(ep, buffer, None, Target { peer, address, key }, context) }
 }
 
 unsafe extern "C" fn writedata(
     ep: *mut FidEp,
     buffer: *const c_void,
     length: usize,
-    _: Opaque,
+    descriptor: Opaque,
     data: u64,
     peer: u64,
     address: u64,
     key: u64,
     context: Opaque,
 ) -> isize {
+    let buffer = (buffer, length, descriptor);
     // SAFETY: as said above.
-    unsafe { write_one(ep, (buffer, length), Some(data), Target { peer, address, key }, context) }
+    unsafe { write_one(ep, buffer, Some(data), Target { peer, address, key }, context) }
 }
 
 unsafe extern "C" fn writev(
     ep: *mut FidEp,
     iov: *const Iovec,
-    _: *mut Opaque,
+    descriptors: *mut Opaque,
     count: usize,
     peer: u64,
     address: u64,
@@ -273,9 +316,12 @@ unsafe extern "C" fn writev(
     let (state, list) = unsafe { (post::state(ep), List::new(iov, count)) };
     let Some(list) = list else { return post::bad_list() };
     let segments = [Target { peer, address, key }.segment(list.pieces().total())];
-    let post = of_pieces(list.pieces(), peer, &segments, context, state.defaults.write());
+    let mut post = of_pieces(list.pieces(), peer, &segments, context, state.defaults.write());
     // SAFETY: as said above.
-    unsafe { start_write(state, post) }
+    unsafe {
+        post.region = region_of_list(descriptors, count);
+        start_write(state, post)
+    }
 }
 
 /// # Safety

@@ -73,6 +73,54 @@ fn a_peer_writes_and_reads_registered_memory() {
     assert_eq!(close(mr), code::BADF);
 }
 
+/// "desc: Descriptor associated with the local data buffer" (fi_rma(3)): ours is fi_mr_desc's, and no call
+/// needs one. Buffers that do not lie in its region go as any others.
+#[test]
+fn operations_take_the_descriptors_of_their_buffers() {
+    let Some(host) = host("operations_take_the_descriptors_of_their_buffers") else { return };
+    let _alone = crate::life_cycle::alone();
+    let world = World::new(host, 2);
+    let from = world.nodes[0];
+    let (mut memory, mut own) = (vec![0_u64; 2000], vec![0xab_u64; 2000]);
+    let mr = register(&world, &mut memory, flag::REMOTE_READ | flag::REMOTE_WRITE);
+    let local = register_as(&world, &mut own, flag::READ | flag::WRITE, KEY + 1, 0);
+    let mut other = vec![0xcd_u64; 2000];
+    for start in [own.as_mut_ptr(), other.as_mut_ptr()] {
+        // SAFETY: buffers and regions live until the completions have come.
+        unsafe {
+            let (ops, none, start) =
+                (&*(*from.ep).rma, null_mut::<c_void>(), start.cast::<c_void>());
+            let mut desc = (*local).mem_desc;
+            assert!(!desc.is_null());
+            let sent = *start.cast::<u64>();
+            assert_eq!((ops.write)(from.ep, start, 16_000, desc, 1, 0, KEY, none), 0);
+            world.completion(from);
+            assert_eq!(memory, vec![sent; 2000]);
+            memory.fill(sent + 1);
+            let (iov, descs) = (Iovec { base: start, len: 16_000 }, &raw mut desc);
+            assert_eq!((ops.readv)(from.ep, &raw const iov, descs, 1, 1, 0, KEY, none), 0);
+            world.completion(from);
+            assert_eq!(*start.cast::<u64>(), sent + 1);
+            memory.fill(0);
+            let target = RmaIov { addr: 0, len: 16_000, key: KEY };
+            let msg = MsgRma {
+                msg_iov: &raw const iov,
+                desc: descs,
+                iov_count: 1,
+                addr: 1,
+                rma_iov: &raw const target,
+                rma_iov_count: 1,
+                context: none,
+                data: 0,
+            };
+            assert_eq!((ops.writemsg)(from.ep, &raw const msg, 1 << 24), 0);
+            world.completion(from);
+            assert_eq!(memory, vec![sent + 1; 2000]);
+        }
+    }
+    assert_eq!((close(local), close(mr)), (0, 0));
+}
+
 #[test]
 fn what_is_committed_is_in_persistent_memory() {
     let Some(host) = host("what_is_committed_is_in_persistent_memory") else { return };

@@ -26,7 +26,8 @@ impl Side {
         bytes: *mut u8,
         len: usize,
     ) -> Result<(*mut FidMr, Grant), DoorError> {
-        let access = (Flags::REMOTE_READ | Flags::REMOTE_WRITE).bits();
+        let access = Flags::REMOTE_READ | Flags::REMOTE_WRITE | Flags::READ | Flags::WRITE;
+        let access = access.bits();
         let (mut region, none) = (null_mut::<FidMr>(), null_mut::<c_void>());
         // SAFETY: the domain is open; the caller vouches for the range.
         let status = unsafe {

@@ -9,7 +9,7 @@ use kestrel_core::one_sided::{AtomicPost, RemoteSegment, RmaPost};
 use kestrel_core::protocol::atomic::{AtomicCall, AtomicOperation, Datatype, Form};
 use std::sync::Arc;
 
-/// The key of the one region that a side has.
+/// The key of the one region that a side has: for others to reach, or for what it sends or gets.
 const KEY: u64 = 0x6b65;
 
 /// The atomic that a verb is, if it is one.
@@ -32,7 +32,7 @@ impl Side {
     ) -> Result<(Arc<MemoryRegion>, Grant), FabricError> {
         let attributes = MemoryRegionAttributes {
             ranges: &[MemoryRange { address: bytes as u64, len: len as u64 }],
-            access: Flags::REMOTE_READ | Flags::REMOTE_WRITE,
+            access: Flags::REMOTE_READ | Flags::REMOTE_WRITE | Flags::READ | Flags::WRITE,
             requested_key: KEY,
             ..MemoryRegionAttributes::default()
         };
@@ -76,7 +76,8 @@ impl Side {
         }
         let pieces = Pieces::One(if verb == Verb::Read { results } else { source });
         let flags = Flags::empty();
-        let post = RmaPost { pieces, to, segments, data: 0, context, flags, owner: None };
+        let (data, region) = (0, Some(KEY));
+        let post = RmaPost { pieces, to, segments, data, context, flags, region, owner: None };
         outcome(match verb {
             Verb::Read => self.endpoint.post_read(post),
             _ => self.endpoint.post_write(post),

@@ -48,12 +48,14 @@ pub fn reach<P: Port>(
     }
     let grant = pump.await_grant(1)?;
     let reach = Reach { verb, grant, size };
+    let own = pump.register_own(verb, size)?;
     run(pump, reach, warmup, window, |_| {})?;
     let mut histogram = statistics::histogram();
     let start = Instant::now();
     // Single operations are timed where only one is under way.
     run(pump, reach, operations, window, |ticks| histogram.saturating_record(ticks))?;
     let ns = start.elapsed().as_nanos() as f64 / operations as f64;
+    pump.hide(own)?;
     pump.signal(1)?;
     let spread = (window == 1).then(|| Spread::of(&histogram, clock::ns_per_tick()));
     Ok(Sample { ns, spread })

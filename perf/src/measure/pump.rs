@@ -259,6 +259,22 @@ impl<'a, P: Port> Pump<'a, P> {
         }
     }
 
+    /// Registers what `verb` is to send or to bring, so that an adapter need not register it for each
+    /// operation.
+    pub fn register_own(&mut self, verb: Verb, size: usize) -> Result<P::Region, MeasureError> {
+        let own = match verb {
+            Verb::Write => self.at.outgoing.at_mut(0),
+            Verb::Read | Verb::FetchAdd | Verb::CompareSwap => self.at.incoming.at_mut(0),
+        };
+        // SAFETY: both buffers hold `size` bytes (`new`), and are not replaced before `hide`.
+        Ok(unsafe { self.at.side.expose(own, size)? }.0)
+    }
+
+    /// The counterpart of [`Self::register_own`].
+    pub fn hide(&mut self, region: P::Region) -> Result<(), MeasureError> {
+        Ok(self.at.side.hide(region)?)
+    }
+
     /// Lets rank 0 reach the first `size` bytes of the incoming buffer until it
     /// signals, and polls meanwhile.
     pub fn serve(&mut self, size: usize) -> Result<(), MeasureError> {

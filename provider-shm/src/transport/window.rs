@@ -115,6 +115,7 @@ impl Peer {
             contested,
             // Who copies has no way to tell.
             carries_data: false,
+            registers: usize::MAX,
         };
         (permitted && self.windows_failed < FAILURES_MAX).then_some(worth)
     }

@@ -43,7 +43,7 @@ use self::{
     guest::Guest,
     lane::{Came, Filled, ReceiveLane, SendLane},
     receiving::Current,
-    window::Window,
+    window::{Lent, Window},
 };
 use crate::{
     bell::{EitherBell, wait_any},
@@ -352,7 +352,7 @@ impl<V: Verbs> Transport for RcTransport<V> {
     #[inline(always)]
     fn windows_to(&self, peer: PeerIndex) -> Option<Worth> {
         let lane = self.send_lane(peer)?;
-        (!lane.failed).then_some(Worth::ALWAYS)
+        (!lane.failed).then_some(Worth::always(BUFFER_BYTES + 1))
     }
 
     #[inline(always)]
@@ -384,7 +384,17 @@ impl<V: Verbs> Transport for RcTransport<V> {
         access: Access,
         local_write: bool,
     ) -> Option<Arc<dyn Registration>> {
-        window::register(&self.shared.device, memory, access, local_write)
+        window::register(&self.shared.device, memory, access, local_write).map(Lent::shared)
+    }
+
+    fn register_own(
+        &mut self,
+        _peer: PeerIndex,
+        memory: Piece,
+        written: bool,
+    ) -> Option<(u32, Arc<dyn Registration>)> {
+        let made = window::register(&self.shared.device, memory, Access::default(), written)?;
+        Some((made.local_key(), made.shared()))
     }
 
     #[inline(always)]
@@ -435,7 +445,8 @@ impl<V: Verbs> Transport for RcTransport<V> {
 
     fn lend(&mut self, _peer: PeerIndex, message: Piece) -> Option<Loan> {
         let access = Access { read: true, ..Access::default() };
-        window::register(&self.shared.device, message, access, false).map(Loan::new)
+        let made = window::register(&self.shared.device, message, access, false)?;
+        Some(Loan::new(made.shared()))
     }
 
     fn fetches_from(&self, peer: PeerIndex) -> bool {

@@ -1,8 +1,8 @@
 //! Operations that go through a window: started, and ended by their completions.
 //!
 //! Short ones use a bounce buffer, or go inline. For a longer one the application's buffer is
-//! registered until it is over: nothing tells us when memory that stays registered for the next
-//! operation is unmapped and mapped again, so no registration is kept.
+//! registered until it is over, unless the application has registered it: nothing else tells us when
+//! memory that stays registered for the next operation is unmapped and mapped again.
 
 use kestrel_core::{
     memory::Piece,
@@ -140,6 +140,10 @@ impl<V: Verbs> RcTransport<V> {
             let segment = Segment { address, ..segment };
             return Ok(Local { slot, segment, inline: true, lands, registration });
         }
+        if let (true, Some(local_key)) = (length > BUFFER_BYTES, request.local_key) {
+            let (slot, segment) = (SendPool::<V>::INLINE, Segment { local_key, ..segment });
+            return Ok(Local { slot, segment, inline: false, lands: None, registration: None });
+        }
         if length > BUFFER_BYTES {
             let remote = RemoteAccess::default();
             // SAFETY: the piece is usable until the operation is over, or its window: the
@@ -210,8 +214,8 @@ impl<V: Verbs> RcTransport<V> {
             return;
         };
         // SAFETY: segments are bounce buffers, which are not taken again before their request is
-        // over or the queue pair is gone, or memory with a registration that is kept as long, or
-        // are copied by the call.
+        // over or the queue pair is gone, or memory with a registration that is kept as long, or the
+        // application's own, without which the device fails, or are copied by the call.
         let posted = unsafe { window.pair.post_sends(&window.held) };
         window.held.clear();
         if let Err(error) = posted {

@@ -181,9 +181,20 @@ impl<V: Verbs> RcTransport<V> {
 
 /// Memory of the application that peers reach. Left alone in a forked child, where it is the
 /// parent's.
-struct Lent<V: Verbs> {
+pub(super) struct Lent<V: Verbs> {
     registration: ManuallyDrop<V::Registration>,
     forks: u32,
+}
+
+impl<V: Verbs> Lent<V> {
+    pub(super) fn shared(self) -> Arc<dyn CoreRegistration> {
+        Arc::new(self)
+    }
+
+    /// What requests of ours name it by.
+    pub(super) fn local_key(&self) -> u32 {
+        self.registration.local_key()
+    }
 }
 
 impl<V: Verbs> CoreRegistration for Lent<V> {
@@ -207,13 +218,13 @@ pub(super) fn register<V: Verbs>(
     memory: Piece,
     access: Access,
     local_write: bool,
-) -> Option<Arc<dyn CoreRegistration>> {
+) -> Option<Lent<V>> {
     // SAFETY: the piece is promised to be valid until the registration is dropped
     // (`Transport::register`).
     let made = unsafe { device.register(memory, remote(access), local_write) };
     let registration = made.inspect_err(|error| tracing::info!("not leased: {error}")).ok()?;
     let registration = ManuallyDrop::new(registration);
-    Some(Arc::new(Lent::<V> { registration, forks: fork_guard::forks() }))
+    Some(Lent { registration, forks: fork_guard::forks() })
 }
 
 #[cfg(test)]

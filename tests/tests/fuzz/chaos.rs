@@ -347,7 +347,7 @@ impl Transport for Chaos {
     }
 
     fn windows_to(&self, _peer: PeerIndex) -> Option<Worth> {
-        Some(Worth { alone: 100, streaming: 5_000, contested: false, carries_data: true })
+        Some(Worth { alone: 100, streaming: 5_000, ..Worth::always(9_000) })
     }
 
     fn is_window_open(&self, peer: PeerIndex) -> bool {

@@ -139,6 +139,7 @@ impl Rank {
             data: (deed == Deed::WithData).then_some(id),
             context: id,
             flags: flags | self.told(false),
+            region: None,
         };
         self.post(|rank| match reads {
             true => rank.endpoint.post_read(rma.post(to as u64)),

@@ -12,7 +12,7 @@ use crate::{
     one_sided::{Action, RemoteOperation, RemoteStage, StoredSegments},
     protocol::contest::Manner,
     transport::{PeerIndex, Transport},
-    window::{Direction, End, Finished, Found, Request, Started},
+    window::{Direction, End, Finished, Found, Request, Started, Worth},
 };
 
 /// The longest operation that an adapter is given; longer ones go as packets. Every device that
@@ -100,12 +100,11 @@ impl<T: Transport> Engine<T> {
         }
         let streams = self.streams_to(peer);
         let least = if streams { worth.streaming } else { worth.alone };
-        let operation = &self.remotes[index];
         let record = &self.peers[peer as usize];
         // W1: what the window cannot do waits until it is empty.
         let otherwise = if record.window.under_way > 0 { Way::Wait } else { Way::Packets };
         let Some(simple) =
-            operation.simple(worth.carries_data).filter(|_| operation.total >= least)
+            self.remotes[index].simple(worth.carries_data).filter(|it| it.local.len() >= least)
         else {
             return otherwise;
         };
@@ -141,7 +140,8 @@ impl<T: Transport> Engine<T> {
             run = timed;
         }
         let (token, remote_key) = (self.remotes.name(index), lease.remote_key);
-        let request = Request { token, direction, address, remote_key, local, data };
+        let local_key = self.key_of_own(peer, index, &simple, worth);
+        let request = Request { token, direction, address, remote_key, local, data, local_key };
         match self.transport.start(peer, &request) {
             Started::NoRoom => Way::Wait,
             Started::Refused => otherwise,
@@ -160,6 +160,22 @@ impl<T: Transport> Engine<T> {
                 Way::Window
             }
         }
+    }
+
+    /// What our adapter knows a long operation's buffer by, if it lies in a region of ours.
+    #[inline(always)]
+    fn key_of_own(
+        &mut self,
+        peer: PeerIndex,
+        index: u32,
+        simple: &Simple,
+        worth: Worth,
+    ) -> Option<u32> {
+        let Simple { direction, local, .. } = *simple;
+        let region = self.remotes[index].region.filter(|_| local.len() >= worth.registers)?;
+        let (region, transport) = (self.regions.find(region).ok()?, &mut self.transport);
+        let register = |memory, written| transport.register_own(peer, memory, written);
+        region.key_of_own(local, direction == Direction::Read, register)
     }
 
     /// Whether the target may not have taken messages of ours that left since the last packet operation
