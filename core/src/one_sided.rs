@@ -11,6 +11,7 @@ use crate::{
         contest::Run,
     },
     transport::PeerIndex,
+    window::OwnRegistration,
 };
 
 /// At most this many remote segments in one operation (`rma_iov_limit`).
@@ -195,6 +196,8 @@ pub enum RemoteStage {
 /// A one-sided operation that the target has not answered yet.
 #[derive(Debug)]
 pub struct RemoteOperation {
+    /// Lets our adapter use its buffer. Dropped before the memory is anybody's else.
+    pub own: Option<OwnRegistration>,
     /// The target.
     pub peer: PeerIndex,
     /// How far it has come.
@@ -242,6 +245,7 @@ impl RemoteOperation {
     #[inline(always)]
     pub fn from_post(peer: PeerIndex, post: RemotePost<'_>) -> RemoteOperation {
         RemoteOperation {
+            own: None,
             peer,
             stage: RemoteStage::Queued,
             action: post.action,

@@ -15,7 +15,8 @@ use crate::{
     memory::Piece,
     ring::claims::Claims,
     window::{
-        Access, AtomicRequest, Found, Invitation, Loan, Registration, Request, Started, Worth,
+        Access, AtomicRequest, Found, Invitation, Loan, OwnRegistration, Registration, Request,
+        Started, Worth,
     },
     wire::Head,
 };
@@ -313,7 +314,7 @@ pub trait Transport: Send + Sized + 'static {
         _peer: PeerIndex,
         _memory: Piece,
         _written: bool,
-    ) -> Option<(u32, Arc<dyn Registration>)> {
+    ) -> Option<OwnRegistration> {
         None
     }
 

@@ -27,6 +27,31 @@ pub trait Registration: Send + Sync {
     fn revoke(&self) {}
 }
 
+/// Memory of the application as our own adapter knows it, until the last of these is dropped.
+#[derive(Clone)]
+pub struct OwnRegistration {
+    local_key: u32,
+    _registration: Arc<dyn Registration>,
+}
+
+impl OwnRegistration {
+    /// A registration that requests name so.
+    pub fn new(local_key: u32, registration: Arc<dyn Registration>) -> OwnRegistration {
+        OwnRegistration { local_key, _registration: registration }
+    }
+
+    /// What requests name it by.
+    pub fn local_key(&self) -> u32 {
+        self.local_key
+    }
+}
+
+impl fmt::Debug for OwnRegistration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("OwnRegistration").field(&self.local_key).finish()
+    }
+}
+
 /// What lets a peer's adapter read a message of ours, until it is dropped.
 pub struct Loan(Arc<dyn Registration>);
 

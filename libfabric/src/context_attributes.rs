@@ -8,8 +8,8 @@ use kestrel_core::{
     error::Errno,
     flags::Flags,
     info::{
-        self, ApiVersion, EndpointType, Hints, MessageOrder, ReceiveAttributes, ReceiveHints,
-        Rejection, TransmitAttributes, TransmitHints,
+        self, ApiVersion, CompletionOrder, EndpointType, Hints, MessageOrder, ReceiveAttributes,
+        ReceiveHints, Rejection, TransmitAttributes, TransmitHints,
     },
 };
 
@@ -70,6 +70,9 @@ impl Whole<'_> {
         wide.caps = agreed.caps;
         wide.transmit.caps = agreed.transmit.caps;
         wide.receive.caps = agreed.receive.caps;
+        // Datagrams have no order.
+        wide.transmit.message_order &= agreed.transmit.message_order;
+        wide.receive.message_order &= agreed.receive.message_order;
         Ok(wide)
     }
 
@@ -163,10 +166,16 @@ fn inherit_transmit(asked: TransmitHints, whole: &TransmitAttributes) -> Transmi
 
 /// The same of a receive context.
 fn inherit_receive(asked: ReceiveHints, whole: &ReceiveAttributes) -> ReceiveHints {
+    let completion_order = asked.completion_order | whole.completion_order;
+    // Who asks for data in order gets no such order, unless he asks for it, which is refused.
+    let without = match completion_order.contains(CompletionOrder::DATA) {
+        true => MessageOrder::WAS,
+        false => MessageOrder::empty(),
+    };
     ReceiveHints {
         caps: if asked.caps.is_empty() { whole.caps } else { asked.caps },
-        message_order: inherit_order(asked.message_order, whole.message_order),
-        completion_order: asked.completion_order | whole.completion_order,
+        message_order: inherit_order(asked.message_order, whole.message_order - without),
+        completion_order,
         size: asked.size.or(Some(whole.size)),
         total_buffered_recv: asked.total_buffered_recv.or(Some(whole.total_buffered_recv)),
         ..asked

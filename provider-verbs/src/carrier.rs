@@ -9,7 +9,8 @@ use kestrel_core::{
     memory::Piece,
     transport::{Arrival, Limits, PeerIndex, Room, Transport, TransportEvent, Unreachable},
     window::{
-        Access, AtomicRequest, Found, Invitation, Loan, Registration, Request, Started, Worth,
+        Access, AtomicRequest, Found, Invitation, Loan, OwnRegistration, Registration, Request,
+        Started, Worth,
     },
     wire::Head,
 };
@@ -202,7 +203,7 @@ impl<V: Verbs> Transport for Carrier<V> {
         peer: PeerIndex,
         memory: Piece,
         written: bool,
-    ) -> Option<(u32, Arc<dyn Registration>)> {
+    ) -> Option<OwnRegistration> {
         self.reliable_mut()?.register_own(peer, memory, written)
     }
 

@@ -12,7 +12,8 @@ use kestrel_core::{
         Arrival, Limits, PeerIndex, Room, Service, Transport, TransportEvent, Unreachable,
     },
     window::{
-        Access, AtomicRequest, Found, Invitation, Loan, Registration, Request, Started, Worth,
+        Access, AtomicRequest, Found, Invitation, Loan, OwnRegistration, Registration, Request,
+        Started, Worth,
     },
     wire::Head,
 };
@@ -318,7 +319,7 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
         peer: PeerIndex,
         memory: Piece,
         written: bool,
-    ) -> Option<(u32, Arc<dyn Registration>)> {
+    ) -> Option<OwnRegistration> {
         leaves!(&mut self, peer, it => it.register_own(peer, memory, written))
     }
 

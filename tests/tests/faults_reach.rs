@@ -295,6 +295,30 @@ fn what_need_not_follow_a_message_does_not_wait_for_its_receiver() {
     }
 }
 
+/// "The fenced operation [...] will be deferred until all previous operations targeting the same peer
+/// endpoint have completed", and finds what they did, also where nobody has asked for an order.
+#[test]
+fn what_is_fenced_follows_a_message_in_any_case() {
+    let target = Memory::zeroed(SHORT);
+    let source = Memory::from(vec![9; SHORT]);
+    let reach = Reach::in_order(alone(), MessageOrder::SAS);
+    let (ours, theirs) = (&reach.world.nodes[0], &reach.world.nodes[1]);
+    let region = expose(theirs, &target, BOTH, 4);
+    reach.open_window(&region);
+    ours.send(vec![1; 8], 1, Some(1), 3);
+    reach.world.sent(0).good();
+    let segments = &[segment(&region, 0, SHORT)];
+    let fenced = Rma { pieces: source.all(), segments, flags: Flags::FENCE, ..Rma::default() };
+    reach.world.post(|| ours.post_write(1, &fenced));
+    assert!(!reach.ends_alone(), "the target has not taken the message");
+    same(&target.bytes(), &vec![0; SHORT], "nor is anything written");
+    theirs.receive(8, Some(1), 1);
+    reach.world.received(1).good();
+    reach.world.sent(0).good();
+    same(&target.bytes(), &source.bytes(), "written");
+    reach.close(&region);
+}
+
 /// Short ones go as packets and long ones by themselves: each finds what was posted before it.
 #[test]
 fn both_ways_together_keep_the_order() {

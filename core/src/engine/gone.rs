@@ -105,9 +105,14 @@ impl<T: Transport> Engine<T> {
             return;
         }
         let Named(mut in_use) = self.named_peers();
-        for peer in 0..self.peers.len() as PeerIndex {
+        // Whose messages come from somebody else goes first: if it stays, so does who that is.
+        let (own, others): (Vec<PeerIndex>, Vec<PeerIndex>) = (0..self.peers.len() as PeerIndex)
+            .filter(|&peer| !in_use[peer as usize])
+            .partition(|&peer| self.peers[peer as usize].source == peer);
+        for peer in others.into_iter().chain(own) {
+            let source = self.peers[peer as usize].source;
             if !in_use[peer as usize] && !self.vacate(peer) {
-                in_use[peer as usize] = true;
+                (in_use[peer as usize], in_use[source as usize]) = (true, true);
             }
         }
         let in_use_after = self.peers.len() - self.vacancies.places.len();

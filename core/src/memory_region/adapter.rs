@@ -12,7 +12,7 @@ use super::MemoryRegion;
 use crate::{
     flags::Flags,
     memory::Piece,
-    window::{Access, Lease, Registration},
+    window::{Access, Lease, OwnRegistration, Registration},
 };
 
 /// What became of a region's registrations.
@@ -23,12 +23,22 @@ enum State {
     Never,
 }
 
+/// Whether our own adapter has the memory.
+#[derive(Default)]
+enum Own {
+    #[default]
+    NotYet,
+    Registered(OwnRegistration),
+    /// It cannot: not tried again, which could take long.
+    Refused,
+}
+
 #[derive(Default)]
 struct Open {
     /// For peers, by their audiences.
     leased: Vec<(u64, Arc<dyn Registration>)>,
-    /// For our own adapter alone, and what it knows the memory by.
-    own: Option<(u32, Arc<dyn Registration>)>,
+    /// For our own adapter alone.
+    own: Own,
 }
 
 /// A region's registrations with adapters.
@@ -111,16 +121,15 @@ impl MemoryRegion {
             access,
         })
     }
-    /// What our own adapter knows `piece` by, if the region has it, and may be read by operations of
-    /// ours, or `written`. The first time `register` registers all of the region for that, and for no
-    /// peer. It stays so until the region is closed; an operation that is under way then fails at the
-    /// adapter, as what was not registered does.
-    pub(crate) fn key_of_own(
+    /// The registration with our own adapter that `piece` lies in, if the region may be read by
+    /// operations of ours, or `written`. The first time `register` registers all of the region for that,
+    /// and for no peer. It ends with the region, and what is still under way then.
+    pub(crate) fn registered_as_own(
         &self,
         piece: Piece,
         written: bool,
-        register: impl FnOnce(Piece, bool) -> Option<(u32, Arc<dyn Registration>)>,
-    ) -> Option<u32> {
+        register: impl FnOnce(Piece, bool) -> Option<OwnRegistration>,
+    ) -> Option<OwnRegistration> {
         let kind = if written { Flags::READ } else { Flags::WRITE };
         // Closing waits for this, and deregisters after it.
         let entered = self.access_as(kind).ok()?;
@@ -132,9 +141,13 @@ impl MemoryRegion {
         let State::Open(Open { own, .. }) = &mut *state else {
             return None;
         };
-        if own.is_none() {
-            *own = register(whole, self.access.intersects(Flags::RECV | Flags::READ));
+        if let Own::NotYet = own {
+            let made = register(whole, self.access.intersects(Flags::RECV | Flags::READ));
+            *own = made.map_or(Own::Refused, Own::Registered);
         }
-        own.as_ref().map(|(key, _)| *key)
+        match own {
+            Own::Registered(registration) => Some(registration.clone()),
+            Own::NotYet | Own::Refused => None,
+        }
     }
 }

@@ -30,8 +30,8 @@ use kestrel_core::{
     memory::Piece,
     transport::{Arrival, Bell as _, Limits, PeerIndex, Room, Transport, TransportEvent},
     window::{
-        Access, AtomicRequest, Finished, Found, Invitation, Loan, Registration, Request, Started,
-        Worth,
+        Access, AtomicRequest, Finished, Found, Invitation, Loan, OwnRegistration, Registration,
+        Request, Started, Worth,
     },
     wire::Head,
 };
@@ -392,9 +392,9 @@ impl<V: Verbs> Transport for RcTransport<V> {
         _peer: PeerIndex,
         memory: Piece,
         written: bool,
-    ) -> Option<(u32, Arc<dyn Registration>)> {
+    ) -> Option<OwnRegistration> {
         let made = window::register(&self.shared.device, memory, Access::default(), written)?;
-        Some((made.local_key(), made.shared()))
+        Some(OwnRegistration::new(made.local_key(), made.shared()))
     }
 
     #[inline(always)]

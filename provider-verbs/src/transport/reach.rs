@@ -214,8 +214,8 @@ impl<V: Verbs> RcTransport<V> {
             return;
         };
         // SAFETY: segments are bounce buffers, which are not taken again before their request is
-        // over or the queue pair is gone, or memory with a registration that is kept as long, or the
-        // application's own, without which the device fails, or are copied by the call.
+        // over or the queue pair is gone, or memory with a registration that is kept as long, here or
+        // by core, or are copied by the call.
         let posted = unsafe { window.pair.post_sends(&window.held) };
         window.held.clear();
         if let Err(error) = posted {

@@ -18,7 +18,9 @@
 //!   our messages has left behind the last of them. So it finds done what was sent before it.
 //!   Behind a message an operation goes as packets, therefore, whose answer says that the
 //!   target has taken the message. So says the answer to a question. Who has not asked for that order
-//!   (FI_ORDER_WAS for writes, FI_ORDER_RAS for reads) has operations that enter all the same.
+//!   (FI_ORDER_WAS for writes, FI_ORDER_RAS for reads) has operations that enter all the same, unless
+//!   he fences: what is behind a fence has to find done what is before it, whether it is a message, and
+//!   complete, or not.
 //!
 //! In reading order: [`lease`] asks and answers, [`reach`] starts operations and ends them,
 //! [`atomic`] does so with atomics.
@@ -61,6 +63,8 @@ pub struct PeerWindow {
     /// that is known to be answered.
     left: Epoch,
     settled: Epoch,
+    /// There was an operation with a fence (FI_FENCE): operations stay behind messages from then on.
+    pub fences: bool,
     /// Whether it is asked for.
     invitation: Invited,
     /// What the peer said of its regions; none: not by window. And what it was asked.

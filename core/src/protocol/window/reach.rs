@@ -175,7 +175,10 @@ impl<T: Transport> Engine<T> {
         let region = self.remotes[index].region.filter(|_| local.len() >= worth.registers)?;
         let (region, transport) = (self.regions.find(region).ok()?, &mut self.transport);
         let register = |memory, written| transport.register_own(peer, memory, written);
-        region.key_of_own(local, direction == Direction::Read, register)
+        let own = region.registered_as_own(local, direction == Direction::Read, register)?;
+        let key = own.local_key();
+        self.remotes[index].own = Some(own);
+        Some(key)
     }
 
     /// Whether the target may not have taken messages of ours that left since the last packet operation
@@ -183,8 +186,9 @@ impl<T: Transport> Engine<T> {
     #[inline(always)]
     pub(super) fn is_behind_messages(&self, peer: PeerIndex, order: MessageOrder) -> bool {
         let record = &self.peers[peer as usize];
-        record.window.settled != record.epoch()
-            && self.setup.transmit.message_order.intersects(order)
+        let keeps_order =
+            record.window.fences || self.setup.transmit.message_order.intersects(order);
+        keeps_order && record.window.settled != record.epoch()
     }
 
     /// Whether an operation is one of a stream: others are under way as packets, which it need not
