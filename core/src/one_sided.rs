@@ -44,7 +44,9 @@ pub struct RmaPost<'a> {
     /// completion level. `COMPLETION` here means: write an entry.
     pub flags: Flags,
     /// The region of our domain that the buffer is registered as, by its key: an adapter may use its
-    /// registration for longer operations, and need not make one each (`fi_mr_desc`).
+    /// registration for longer operations, and need not make one each (`fi_mr_desc`). Cost, of an
+    /// operation that does: a lock of the region's, which others hold for a moment; the first waits
+    /// for the registration.
     pub region: Option<u64>,
     /// The buffer of a safe operation: taken if the post succeeds.
     pub owner: Lent<'a>,
