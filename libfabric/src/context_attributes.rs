@@ -8,8 +8,8 @@ use kestrel_core::{
     error::Errno,
     flags::Flags,
     info::{
-        self, ApiVersion, CompletionOrder, EndpointType, Hints, MessageOrder, ReceiveAttributes,
-        ReceiveHints, Rejection, TransmitAttributes, TransmitHints,
+        self, ApiVersion, EndpointType, Hints, ReceiveAttributes, ReceiveHints, Rejection,
+        TransmitAttributes, TransmitHints,
     },
 };
 
@@ -70,9 +70,6 @@ impl Whole<'_> {
         wide.caps = agreed.caps;
         wide.transmit.caps = agreed.transmit.caps;
         wide.receive.caps = agreed.receive.caps;
-        // Datagrams have no order.
-        wide.transmit.message_order &= agreed.transmit.message_order;
-        wide.receive.message_order &= agreed.receive.message_order;
         Ok(wide)
     }
 
@@ -116,6 +113,9 @@ impl Whole<'_> {
             let whole = &self.info.transmit;
             hints.transmit = inherit_transmit(hints::transmit(attr), whole);
             found.transmit = self.agree(&hints)?.transmit;
+            if hints.transmit.message_order.is_empty() {
+                found.transmit.message_order &= whole.message_order;
+            }
             if found.transmit.op_flags.is_empty() {
                 found.transmit.op_flags = whole.op_flags;
             }
@@ -136,12 +136,16 @@ impl Whole<'_> {
         // SAFETY: the caller vouches for it.
         if let Some(attr) = unsafe { attr.as_mut() } {
             let mut hints = self.hints();
-            hints.receive = inherit_receive(hints::receive(attr), &self.info.receive);
+            let whole = &self.info.receive;
+            hints.receive = inherit_receive(hints::receive(attr), whole);
             // A capability of those who name it; but programs also ask for it where it is named.
             hints.receive.caps -= self.info.caps & Flags::NAMED_RX_CTX;
             found.receive = self.agree(&hints)?.receive;
+            if hints.receive.message_order.is_empty() {
+                found.receive.message_order &= whole.message_order;
+            }
             if found.receive.op_flags.is_empty() {
-                found.receive.op_flags = self.info.receive.op_flags;
+                found.receive.op_flags = whole.op_flags;
             }
             *attr = answer::receive_attr(&found.receive);
         }
@@ -152,11 +156,11 @@ impl Whole<'_> {
 
 /// "By default, a transmit context inherits the properties of its associated endpoint": what is
 /// not asked for is the endpoint's. So are default flags, which need not be held against anything:
-/// an alias may have such as attributes cannot ask for.
+/// an alias may have such as attributes cannot ask for. And so are message orders, as far as the context's
+/// other attributes leave them.
 fn inherit_transmit(asked: TransmitHints, whole: &TransmitAttributes) -> TransmitHints {
     TransmitHints {
         caps: if asked.caps.is_empty() { whole.caps } else { asked.caps },
-        message_order: inherit_order(asked.message_order, whole.message_order),
         completion_order: asked.completion_order | whole.completion_order,
         size: asked.size.or(Some(whole.size)),
         inject_size: asked.inject_size.or(Some(whole.inject_size)),
@@ -166,22 +170,11 @@ fn inherit_transmit(asked: TransmitHints, whole: &TransmitAttributes) -> Transmi
 
 /// The same of a receive context.
 fn inherit_receive(asked: ReceiveHints, whole: &ReceiveAttributes) -> ReceiveHints {
-    let completion_order = asked.completion_order | whole.completion_order;
-    // Who asks for data in order gets no such order, unless he asks for it, which is refused.
-    let without = match completion_order.contains(CompletionOrder::DATA) {
-        true => MessageOrder::WAS,
-        false => MessageOrder::empty(),
-    };
     ReceiveHints {
         caps: if asked.caps.is_empty() { whole.caps } else { asked.caps },
-        message_order: inherit_order(asked.message_order, whole.message_order - without),
-        completion_order,
+        completion_order: asked.completion_order | whole.completion_order,
         size: asked.size.or(Some(whole.size)),
         total_buffered_recv: asked.total_buffered_recv.or(Some(whole.total_buffered_recv)),
         ..asked
     }
-}
-
-fn inherit_order(asked: MessageOrder, whole: MessageOrder) -> MessageOrder {
-    if asked.is_empty() { whole } else { asked }
 }

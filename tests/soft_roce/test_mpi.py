@@ -33,7 +33,14 @@ BY_DEVICE = re.compile(r"of these by the kernel and (\d+) by the device")
 SENT = re.compile(r"sent (\d+) messages \(\d+ bytes\) through shared memory, (\d+) messages")
 
 
-def job(program: list[str], folder: Path, seconds_max: int, mpi: Mpi = MPICH, reaching: int = 0, cable: tuple[str, ...] = ()) -> str:
+def job(
+    program: list[str],
+    folder: Path,
+    seconds_max: int,
+    mpi: Mpi = MPICH,
+    reaching: int = 0,
+    cable: tuple[str, ...] = (),
+) -> str:
     """What a program on four ranks printed, each of which has used both transports, and so many of which
     had the device read or write by itself.
     """
@@ -66,16 +73,15 @@ def test_every_byte_is_checked() -> None:
     assert re.search(r"[1-9]\d* checks passed on 4 ranks", text), text[-4000:]
 
 
-def test_one_sided_operations() -> None:
-    """Two ranks have their right neighbour on the other host."""
-    text = job([build(MPICH, "onesided"), "created"], ROOT, 400, reaching=2)
-    assert re.search(r"[1-9]\d* checks passed on 4 ranks", text), text[-4000:]
+LOSSY = pytest.param(("--loss", "1%"), 800, id="lossy", marks=pytest.mark.full)
 
 
-@pytest.mark.full
-def test_one_sided_operations_with_loss() -> None:
-    """Some 3 min: what was lost is sent again when the device has waited long enough."""
-    text = job([build(MPICH, "onesided"), "created"], ROOT, 800, reaching=2, cable=("--loss", "1%"))
+@pytest.mark.parametrize("cable, seconds_max", [pytest.param((), 400, id="whole"), LOSSY])
+def test_one_sided_operations(cable: tuple[str, ...], seconds_max: int) -> None:
+    """Two ranks have their right neighbour on the other host. With loss it takes some 3 min: what was lost
+    is sent again when the device has waited long enough.
+    """
+    text = job([build(MPICH, "onesided"), "created"], ROOT, seconds_max, reaching=2, cable=cable)
     assert re.search(r"[1-9]\d* checks passed on 4 ranks", text), text[-4000:]
 
 

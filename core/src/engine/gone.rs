@@ -29,7 +29,8 @@ use super::{
     route::NO_ROUTE,
 };
 use crate::{
-    auth_key::ONLY_KEY,
+    address::Address,
+    auth_key::{KeyNumber, ONLY_KEY},
     protocol::receive::Posted,
     tag_match::who,
     transport::{PeerIndex, Transport},
@@ -79,20 +80,18 @@ impl Named {
 
 impl<T: Transport> Engine<T> {
     /// A place for a new peer.
-    pub(super) fn settle_peer(&mut self, record: impl FnOnce(PeerIndex) -> Peer) -> PeerIndex {
-        let Some(place) = self.vacancies.places.pop() else {
-            let place = self.peers.len() as PeerIndex;
-            let record = record(place);
-            if record.key != ONLY_KEY {
-                self.transport.choose_key(place, record.key);
-            }
-            self.peers.push(record);
-            return place;
-        };
-        let record = record(place);
+    pub(super) fn settle_peer(&mut self, address: Address, key: KeyNumber) -> PeerIndex {
+        let vacant = self.vacancies.places.pop();
+        let place = vacant.unwrap_or(self.peers.len() as PeerIndex);
+        let record = Peer::new(address, key, place);
+        match vacant {
+            Some(place) => self.peers[place as usize] = record,
+            None => self.peers.push(record),
+        }
         // The one before may have had another key.
-        self.transport.choose_key(place, record.key);
-        self.peers[place as usize] = record;
+        if vacant.is_some() || key != ONLY_KEY {
+            self.transport.choose_key(place, key);
+        }
         place
     }
 

@@ -77,7 +77,7 @@ pub struct Peer {
     /// granted, and when to grant again.
     pub flow: ReceiveFlow,
     /// What had arrived from it when a send last left its queue.
-    pub(super) heard: u64,
+    heard: u64,
     /// Which receive context of its endpoint it is, as far as it was named as one.
     pub named: u16,
     /// What its source is called in the address vector, or `FI_ADDR_NOTAVAIL`.

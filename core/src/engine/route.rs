@@ -103,10 +103,11 @@ impl<T: Transport> Engine<T> {
         if let Some(&peer) = self.by_address.get(&(address, key)) {
             return peer;
         }
+        let peer = self.settle_peer(address, key);
         let flow = self.no_flow();
-        let takes_turns = self.datagrams.is_some() && self.transmit_order.is_some();
-        let peer =
-            self.settle_peer(|place| Peer { flow, takes_turns, ..Peer::new(address, key, place) });
+        let record = &mut self.peers[peer as usize];
+        record.flow = flow;
+        record.takes_turns = self.datagrams.is_some() && self.transmit_order.is_some();
         self.by_address.insert((address, key), peer);
         self.note_named(peer, 0);
         self.count_as(peer, peer);

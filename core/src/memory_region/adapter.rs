@@ -121,6 +121,7 @@ impl MemoryRegion {
             access,
         })
     }
+
     /// The registration with our own adapter that `piece` lies in, if the region may be read by
     /// operations of ours, or `written`. The first time `register` registers all of the region for that,
     /// and for no peer. It ends with the region, and what is still under way then.

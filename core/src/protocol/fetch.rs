@@ -138,13 +138,13 @@ impl<T: Transport> Engine<T> {
             let local = self.receives[receive].pieces.view();
             let local = local.contiguous(start + started, end - started);
             let request = Request {
-                local_key: None,
                 token: self.incoming.name(index) | Request::FETCHED,
                 direction: Direction::Read,
                 address: remote.wrapping_add(started as u64),
                 remote_key: key,
                 local,
                 data: None,
+                local_key: None,
             };
             let begun = match self.transport.start(peer, &request) {
                 Started::Yes => 1,

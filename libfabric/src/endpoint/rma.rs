@@ -60,13 +60,13 @@ impl Target {
 
 #[inline(always)]
 fn of_pieces<'a>(
-    pieces: Pieces<'a>,
+    (pieces, region): (Pieces<'a>, Option<u64>),
     to: u64,
     segments: &'a [RemoteSegment],
     context: Opaque,
     flags: Flags,
 ) -> RmaPost<'a> {
-    let (data, context, region) = (0, context as u64, None);
+    let (data, context) = (0, context as u64);
     RmaPost { pieces, to, segments, data, context, flags, region, owner: None }
 }
 
@@ -122,15 +122,14 @@ unsafe extern "C" fn read(
     context: Opaque,
 ) -> isize {
     // SAFETY: as said above.
-    let (state, piece) = unsafe { (post::state(ep), piece(buffer, length)) };
+    let (state, piece, region) =
+        unsafe { (post::state(ep), piece(buffer, length), region_of(descriptor)) };
     let Some(piece) = piece else { return missing() };
     let segments = [Target { peer, address, key }.segment(length)];
-    let mut post = of_pieces(Pieces::One(piece), peer, &segments, context, state.defaults.read());
+    let (local, flags) = ((Pieces::One(piece), region), state.defaults.read());
+    let post = of_pieces(local, peer, &segments, context, flags);
     // SAFETY: as said above.
-    unsafe {
-        post.region = region_of(descriptor);
-        start_read(state, post)
-    }
+    unsafe { start_read(state, post) }
 }
 
 unsafe extern "C" fn readv(
@@ -144,15 +143,14 @@ unsafe extern "C" fn readv(
     context: Opaque,
 ) -> isize {
     // SAFETY: as said above.
-    let (state, list) = unsafe { (post::state(ep), List::new(iov, count)) };
+    let (state, list, region) =
+        unsafe { (post::state(ep), List::new(iov, count), region_of_list(descriptors, count)) };
     let Some(list) = list else { return post::bad_list() };
     let segments = [Target { peer, address, key }.segment(list.pieces().total())];
-    let mut post = of_pieces(list.pieces(), peer, &segments, context, state.defaults.read());
+    let (local, flags) = ((list.pieces(), region), state.defaults.read());
+    let post = of_pieces(local, peer, &segments, context, flags);
     // SAFETY: as said above.
-    unsafe {
-        post.region = region_of_list(descriptors, count);
-        start_read(state, post)
-    }
+    unsafe { start_read(state, post) }
 }
 
 unsafe extern "C" fn readmsg(ep: *mut FidEp, msg: *const MsgRma, flags: u64) -> isize {
@@ -254,21 +252,19 @@ unsafe fn write_one(
     target: Target,
     context: Opaque,
 ) -> isize {
-    // SAFETY: the caller vouches for both.
-    let (state, piece) = unsafe { (post::state(ep), piece(buffer, length)) };
+    // SAFETY: the caller vouches for all of it.
+    let (state, piece, region) =
+        unsafe { (post::state(ep), piece(buffer, length), region_of(descriptor)) };
     let Some(piece) = piece else { return missing() };
     let segments = [target.segment(length)];
     let flags = state.defaults.write();
-    let mut post = of_pieces(Pieces::One(piece), target.peer, &segments, context, flags);
+    let mut post = of_pieces((Pieces::One(piece), region), target.peer, &segments, context, flags);
     if let Some(data) = data {
         post.data = data;
         post.flags |= Flags::REMOTE_CQ_DATA;
     }
     // SAFETY: the caller vouches for it.
-    unsafe {
-        post.region = region_of(descriptor);
-        start_write(state, post)
-    }
+    unsafe { start_write(state, post) }
 }
 
 unsafe extern "C" fn write(
@@ -313,15 +309,14 @@ unsafe extern "C" fn writev(
     context: Opaque,
 ) -> isize {
     // SAFETY: as said above.
-    let (state, list) = unsafe { (post::state(ep), List::new(iov, count)) };
+    let (state, list, region) =
+        unsafe { (post::state(ep), List::new(iov, count), region_of_list(descriptors, count)) };
     let Some(list) = list else { return post::bad_list() };
     let segments = [Target { peer, address, key }.segment(list.pieces().total())];
-    let mut post = of_pieces(list.pieces(), peer, &segments, context, state.defaults.write());
+    let (local, flags) = ((list.pieces(), region), state.defaults.write());
+    let post = of_pieces(local, peer, &segments, context, flags);
     // SAFETY: as said above.
-    unsafe {
-        post.region = region_of_list(descriptors, count);
-        start_write(state, post)
-    }
+    unsafe { start_write(state, post) }
 }
 
 /// # Safety
@@ -338,7 +333,7 @@ unsafe fn inject_one(
     let Some(piece) = piece else { return missing() };
     let segments = [target.segment(length)];
     let flags = DefaultFlags::injected(state.defaults.write());
-    let mut post = of_pieces(Pieces::One(piece), target.peer, &segments, null_mut(), flags);
+    let mut post = of_pieces((Pieces::One(piece), None), target.peer, &segments, null_mut(), flags);
     if let Some(data) = data {
         post.data = data;
         post.flags |= Flags::REMOTE_CQ_DATA;

@@ -3,7 +3,10 @@
 use std::{ffi::c_void, ptr::null_mut, time::Instant};
 
 use crate::{
-    code, flag,
+    abi::info::{RxAttr, TxAttr},
+    code,
+    contexts::sharing_world,
+    flag,
     host::{Host, host},
     kind,
     one_sided::{KEY, register},
@@ -53,6 +56,37 @@ fn every_order_is_for_who_asks() {
     for asked in orders {
         assert_eq!(answered(host, kind::DGRAM, asked), Err(code::NODATA), "{asked:#x}");
     }
+}
+
+/// "By default, a transmit context inherits the properties of its associated endpoint": of an order that
+/// nobody has named it gets what there is beside what it asks for.
+#[test]
+fn an_order_that_is_inherited_refuses_nothing() {
+    const DATA: u64 = 1 << 16;
+    const WAS: u64 = 1 << 5;
+    const MULTICAST: u64 = 1 << 5;
+    let Some(host) = host("an_order_that_is_inherited_refuses_nothing") else { return };
+    let world = sharing_world(host, kind::RDM);
+    let (mut srx, mut stx) = (null_mut(), null_mut());
+    // SAFETY: the domain is open; the attributes are whole.
+    unsafe {
+        assert_ne!((*(*world.info).rx_attr).msg_order & WAS, 0);
+        let ops = &*(*world.domain).ops;
+        let mut receive = RxAttr { comp_order: DATA, msg_order: 0, ..*(*world.info).rx_attr };
+        let status = (ops.srx_ctx)(world.domain, &raw mut receive, &raw mut srx, null_mut());
+        assert_eq!((status, receive.msg_order & WAS), (0, 0));
+        receive.msg_order = WAS;
+        let mut none = null_mut();
+        let status = (ops.srx_ctx)(world.domain, &raw mut receive, &raw mut none, null_mut());
+        assert_eq!(status, code::INVAL, "who names it gets it or nothing");
+        let caps = flag::MSG | MULTICAST;
+        let rest = &*(*world.info).tx_attr;
+        let (msg_order, inject_size, rma_iov_limit) = (0, 8, 0);
+        let mut transmit = TxAttr { caps, msg_order, inject_size, rma_iov_limit, ..*rest };
+        let status = (ops.stx_ctx)(world.domain, &raw mut transmit, &raw mut stx, null_mut());
+        assert_eq!((status, transmit.msg_order), (0, 0), "of datagrams");
+    }
+    assert_eq!((close(stx), close(srx)), (0, 0));
 }
 
 /// Posts until there is place.

@@ -287,7 +287,7 @@ impl<'a, P: Port> Pump<'a, P> {
         self.send(0, Grant::BYTES, TAG_PHASE)?;
         self.await_sent()?;
         let signalled = self.await_signal(0);
-        self.at.side.hide(region)?;
+        self.hide(region)?;
         signalled
     }
 

@@ -140,19 +140,9 @@ impl<V: Verbs> RcTransport<V> {
             let segment = Segment { address, ..segment };
             return Ok(Local { slot, segment, inline: true, lands, registration });
         }
-        if let (true, Some(local_key)) = (length > BUFFER_BYTES, request.local_key) {
-            let (slot, segment) = (SendPool::<V>::INLINE, Segment { local_key, ..segment });
-            return Ok(Local { slot, segment, inline: false, lands: None, registration: None });
-        }
         if length > BUFFER_BYTES {
-            let remote = RemoteAccess::default();
-            // SAFETY: the piece is usable until the operation is over, or its window: the
-            // registration ends before core hears of either.
-            let made = unsafe { self.shared.device.register(request.local, remote, !writes) };
-            let made = made.inspect_err(|error| tracing::info!("not registered: {error}"));
-            let registration = made.map_err(|_| Started::Refused)?;
-            let segment = Segment { local_key: registration.local_key(), ..segment };
-            let registration = Some(registration);
+            let (local_key, registration) = self.key_of(request)?;
+            let segment = Segment { local_key, ..segment };
             let slot = SendPool::<V>::INLINE;
             return Ok(Local { slot, segment, inline: false, lands: None, registration });
         }
@@ -165,6 +155,22 @@ impl<V: Verbs> RcTransport<V> {
         let segment = Segment { address, local_key: self.sends.local_key(), ..segment };
         let lands = (!writes).then_some(request.local);
         Ok(Local { slot, segment, inline: false, lands, registration: None })
+    }
+
+    /// What names the application's buffer: the key of its region, or of a registration for this
+    /// operation alone.
+    #[inline(always)]
+    fn key_of(&self, request: &Request) -> Result<(u32, Option<V::Registration>), Started> {
+        if let Some(key) = request.local_key {
+            return Ok((key, None));
+        }
+        let (remote, written) = (RemoteAccess::default(), request.direction == Direction::Read);
+        // SAFETY: the piece is usable until the operation is over, or its window: the
+        // registration ends before core hears of either.
+        let made = unsafe { self.shared.device.register(request.local, remote, written) };
+        let made = made.inspect_err(|error| tracing::info!("not registered: {error}"));
+        let registration = made.map_err(|_| Started::Refused)?;
+        Ok((registration.local_key(), Some(registration)))
     }
 
     /// Holds an operation back, as packets are.
