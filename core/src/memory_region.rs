@@ -19,6 +19,7 @@ use crate::info::MemoryRegionMode;
 pub mod access;
 pub mod adapter;
 pub mod audience;
+pub mod descriptor;
 #[allow(unsafe_code)]
 mod persistence;
 #[allow(unsafe_code)]

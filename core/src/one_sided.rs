@@ -4,6 +4,7 @@ use crate::{
     engine::report::Counted,
     flags::Flags,
     memory::{Piece, Pieces},
+    memory_region::descriptor::Descriptor,
     operation::{Lent, StoredPieces},
     owned::Owner,
     protocol::{
@@ -43,11 +44,11 @@ pub struct RmaPost<'a> {
     /// `REMOTE_CQ_DATA` (writes), `COMPLETION`, `INJECT` (writes), `FENCE`, `MORE`, a
     /// completion level. `COMPLETION` here means: write an entry.
     pub flags: Flags,
-    /// The region of our domain that the buffer is registered as, by its key: an adapter may use its
-    /// registration for longer operations, and need not make one each (`fi_mr_desc`). Cost, of an
+    /// The region of our domain that the buffer lies in: an adapter may use its
+    /// registration for longer operations, and need not make one each. Cost, of an
     /// operation that does: a lock of the region's, which others hold for a moment; the first waits
     /// for the registration.
-    pub region: Option<u64>,
+    pub region: Option<Descriptor>,
     /// The buffer of a safe operation: taken if the post succeeds.
     pub owner: Lent<'a>,
 }
@@ -136,7 +137,7 @@ pub struct RemotePost<'a> {
     /// As posted.
     pub flags: Flags,
     /// As posted.
-    pub region: Option<u64>,
+    pub region: Option<Descriptor>,
     /// The buffer of a safe operation.
     pub owner: Lent<'a>,
 }
@@ -213,7 +214,7 @@ pub struct RemoteOperation {
     /// As posted.
     pub context: u64,
     /// As posted.
-    pub region: Option<u64>,
+    pub region: Option<Descriptor>,
     /// The target's memory.
     pub segments: StoredSegments,
     /// Bytes of it in all.

@@ -2,12 +2,14 @@
 
 use crate::{
     endpoint::PostError,
+    engine::regions::Noted,
     flags::Flags,
     memory::{Piece, Pieces},
+    memory_region::descriptor::Descriptor,
     owned::Owner,
     protocol::{contest::Run, fetch::Fetch},
     transport::PeerIndex,
-    window::Loan,
+    window::{Loan, OwnRegistration},
 };
 
 /// At most this many scatter-gather entries in one operation (`iov_limit`).
@@ -40,6 +42,9 @@ pub struct SendPost<'a> {
     /// `TAGGED` or `MSG`, `REMOTE_CQ_DATA`, `COMPLETION`, `INJECT`, `FENCE`, a
     /// completion level. `COMPLETION` here means: write an entry.
     pub flags: Flags,
+    /// The region of our domain that the buffer lies in: an adapter may use its registration for longer
+    /// messages, and need not make one each.
+    pub region: Option<Descriptor>,
     /// The buffer of a safe operation: taken if the post succeeds.
     pub owner: Lent<'a>,
 }
@@ -91,6 +96,9 @@ pub struct ReceivePost<'a> {
     pub context: u64,
     /// `TAGGED` or `MSG`, `COMPLETION`, `MULTI_RECV`, `PEEK`, `CLAIM`, `DISCARD`.
     pub flags: Flags,
+    /// The region of our domain that the buffer lies in: an adapter may use its registration for longer
+    /// messages, and need not make one each.
+    pub region: Option<Descriptor>,
     /// The buffer of a safe operation: taken if the post succeeds.
     pub owner: Lent<'a>,
 }
@@ -191,6 +199,8 @@ pub struct SendOperation {
     /// It is timed.
     pub run: Option<Run>,
     /// As posted.
+    pub region: Option<Descriptor>,
+    /// As posted.
     pub owner: Option<Owner>,
 }
 
@@ -211,6 +221,8 @@ pub struct ReceiveOperation {
     pub exhausted: bool,
     /// Multi-receive: canceled while messages arrived, so the release says so.
     pub canceled: bool,
+    /// Where the engine remembers the region that its buffer lies in.
+    pub region: Option<Noted>,
     /// As posted.
     pub owner: Option<Owner>,
 }
@@ -226,6 +238,7 @@ impl ReceiveOperation {
             arriving: 0,
             exhausted: false,
             canceled: false,
+            region: None,
             owner: None,
         }
     }
@@ -300,6 +313,8 @@ pub struct Incoming {
     pub remote: u64,
     /// Whether and how far our adapter reads it.
     pub fetch: Fetch,
+    /// What our adapter knows the receive's buffer by, if that was registered before.
+    pub own: Option<OwnRegistration>,
     /// The sender has nothing else to send.
     pub sender_waits: bool,
     /// A packet of it, which is the next, was left where it is until all of that is there.

@@ -15,8 +15,8 @@ use crate::{
     memory::Piece,
     ring::claims::Claims,
     window::{
-        Access, AtomicRequest, Found, Invitation, Loan, OwnRegistration, Registration, Request,
-        Started, Worth,
+        Access, AtomicRequest, Found, Invitation, Loan, LoanWorth, OwnRegistration, Registration,
+        Request, Started, Worth,
     },
     wire::Head,
 };
@@ -339,9 +339,9 @@ pub trait Transport: Send + Sized + 'static {
     /// `finished` tells what was under way, as for a window that failed.
     fn close_window(&mut self, _peer: PeerIndex) {}
 
-    /// The shortest message that is lent to `peer`, whose adapter reads it, if any is: see
+    /// The shortest messages that are lent to `peer`, whose adapter reads them, if any are: see
     /// [`crate::protocol::fetch`].
-    fn lends_to(&self, _peer: PeerIndex) -> Option<usize> {
+    fn lends_to(&self, _peer: PeerIndex) -> Option<LoanWorth> {
         None
     }
 

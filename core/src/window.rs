@@ -53,18 +53,36 @@ impl fmt::Debug for OwnRegistration {
 }
 
 /// What lets a peer's adapter read a message of ours, until it is dropped.
-pub struct Loan(Arc<dyn Registration>);
+pub struct Loan {
+    remote_key: u32,
+    /// None if the peer may read it anyway.
+    _registration: Option<Arc<dyn Registration>>,
+}
 
 impl Loan {
-    /// A loan by that registration.
+    /// A loan by a registration for it alone.
     pub fn new(registration: Arc<dyn Registration>) -> Loan {
-        Loan(registration)
+        Loan { remote_key: registration.remote_key(), _registration: Some(registration) }
+    }
+
+    /// A loan of what lies in a region that is leased to the peer.
+    pub(crate) fn leased(lease: &Lease) -> Loan {
+        Loan { remote_key: lease.remote_key, _registration: None }
     }
 
     /// What the peer's adapter names the message by.
     pub fn remote_key(&self) -> u32 {
-        self.0.remote_key()
+        self.remote_key
     }
+}
+
+/// The shortest messages that are worth lending. Units: bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoanWorth {
+    /// One that is registered for itself alone, at either end.
+    pub alone: usize,
+    /// One of a stream whose buffers have been registered, at both.
+    pub registered: usize,
 }
 
 impl fmt::Debug for Loan {

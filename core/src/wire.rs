@@ -5,7 +5,11 @@
 //! whole words in front of the payload.
 
 /// The protocol's version, exchanged when two endpoints connect.
-pub const VERSION: u16 = 9;
+pub const VERSION: u16 = 10;
+
+/// Beside the error number of a `Finish`: the receiver's adapter has read the message into a buffer that
+/// was registered for that alone.
+pub const REGISTERED: u64 = 1 << 32;
 
 /// What a packet is. Anything else from a peer breaks the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +26,8 @@ pub enum Kind {
     /// The receiver wants some of the message in parts: all that is left, or the start of it
     /// first. Word: operation. Words: `from, to`.
     Consent = 4,
-    /// The receiver has it all, or gives it up. Word: operation. Words: `errno`.
+    /// The receiver has it all, or gives it up. Word: operation. Words: `errno`, with
+    /// [`REGISTERED`].
     Finish = 5,
     /// A message that asked for it was delivered or matched. Word: operation.
     Acknowledge = 6,

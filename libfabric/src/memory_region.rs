@@ -13,7 +13,10 @@ use kestrel_core::{
     event_queue::Event,
     flags::Flags,
     info::ApiVersion,
-    memory_region::{MemoryRange, MemoryRegion, MemoryRegionAttributes, audience::Audience},
+    memory_region::{
+        MemoryRange, MemoryRegion, MemoryRegionAttributes, audience::Audience,
+        descriptor::Descriptor,
+    },
 };
 
 use crate::{
@@ -122,6 +125,25 @@ unsafe fn ranges(iov: *const Iovec, count: usize) -> Result<Vec<MemoryRange>, Fa
     Ok(iov.iter().map(range).collect())
 }
 
+/// The region that a descriptor is of, which is no address and is followed nowhere; of null none.
+#[inline(always)]
+pub fn region_of(descriptor: *mut c_void) -> Option<Descriptor> {
+    Descriptor::from_word(descriptor.addr() as u64)
+}
+
+/// The region of a list of one buffer.
+///
+/// # Safety
+/// There are as many descriptors as buffers, or `descriptors` is null.
+#[inline(always)]
+pub unsafe fn region_of_list(descriptors: *const *mut c_void, count: usize) -> Option<Descriptor> {
+    if descriptors.is_null() || count != 1 {
+        return None;
+    }
+    // SAFETY: the caller vouches for it.
+    region_of(unsafe { *descriptors })
+}
+
 /// # Safety
 /// `domain` is a domain that is open.
 unsafe fn register(
@@ -138,16 +160,16 @@ unsafe fn register(
     // SAFETY: by registering memory an application promises that it stays, and that it
     // puts up with what the access allows to peers.
     let region = unsafe { parent.domain.register_memory(attributes) }?;
-    let key = region.key();
+    let (key, descriptor) = (region.key(), region.descriptor().map_or(0, Descriptor::to_word));
     let domain = parent.domain.clone();
     let endpoints = Mutex::default();
     let state = State { region, domain, endpoints, _base: base, _domain: in_use };
     let fid = object::fid::<FidMr>(class::MR, context);
-    *place = object::create(FidMr { fid, mem_desc: ptr::null_mut(), key }, state);
-    // Our own descriptor, by which one-sided operations find the region.
+    *place = object::create(
+        FidMr { fid, mem_desc: ptr::without_provenance_mut(descriptor as usize), key },
+        state,
+    );
     let object = *place;
-    // SAFETY: just made.
-    unsafe { (*object).mem_desc = object.cast() };
     if let (true, Some(queue)) = (parent.reports_regions(), parent.domain.event_queue()) {
         let (fid, context) = (object as u64, context as u64);
         queue.push(Event::MemoryRegionComplete { fid, context, data: 0 });

@@ -104,6 +104,7 @@ pub struct Side {
     pub endpoint: Arc<Endpoint>,
     pub queue: Arc<CompletionQueue>,
     pub vector: Arc<AddressVector>,
+    registered: one_sided::Registered,
 }
 
 impl Side {
@@ -130,7 +131,7 @@ impl Side {
         endpoint.bind_completion_queue(&queue, Flags::TRANSMIT | Flags::RECV).map_err(open)?;
         endpoint.bind_address_vector(&vector).map_err(open)?;
         endpoint.enable().map_err(open)?;
-        Ok(Side { endpoint, queue, vector })
+        Ok(Side { endpoint, queue, vector, registered: Default::default() })
     }
 
     /// The address that other sides insert.
@@ -203,6 +204,7 @@ impl Port for Side {
             data: 0,
             context,
             flags: Flags::TAGGED,
+            region: self.registered.sent,
             owner: None,
         }))
     }
@@ -226,6 +228,7 @@ impl Port for Side {
             ignore,
             context,
             flags: Flags::TAGGED,
+            region: self.registered.received,
             owner: None,
         }))
     }
@@ -250,6 +253,23 @@ impl Port for Side {
 
     fn hide(&mut self, region: Arc<MemoryRegion>) -> Result<(), PortError> {
         Ok(self.endpoint.domain().close_memory(&region).map_err(open)?)
+    }
+
+    unsafe fn register(
+        &mut self,
+        sent: (*mut u8, usize),
+        received: (*mut u8, usize),
+    ) -> Result<(), PortError> {
+        // SAFETY: the caller vouches for both.
+        unsafe { self.register_buffers(sent, received) }?;
+        Ok(())
+    }
+
+    fn deregister(&mut self) -> Result<(), PortError> {
+        for region in std::mem::take(&mut self.registered).regions {
+            self.hide(region)?;
+        }
+        Ok(())
     }
 
     #[inline(always)]

@@ -78,7 +78,7 @@ pub fn job(session: &mut Session) -> Result<Section, SessionError> {
 
 impl Loopback {
     fn open(setup: Setup) -> Result<Loopback, FabricError> {
-        let Side { endpoint, queue, vector } = Side::of(&setup.open_domain()?, setup.endpoint)?;
+        let Side { endpoint, queue, vector, .. } = Side::of(&setup.open_domain()?, setup.endpoint)?;
         let own = vector.insert_one(endpoint.address());
         let own = own.map_err(|error| FabricError::Address(error.to_string()))?;
         Ok(Loopback { endpoint, queue, own })
@@ -131,6 +131,7 @@ impl Loopback {
             ignore: 0,
             context: tag,
             flags: Flags::TAGGED | flags,
+            region: None,
             owner: None,
         };
         self.endpoint.post_receive(receive).map_err(FabricError::Post)?;

@@ -145,6 +145,24 @@ pub trait Port {
     /// The counterpart of [`Self::expose`].
     fn hide(&mut self, region: Self::Region) -> Result<(), PortError>;
 
+    /// Registers the buffers that messages are sent from and received into, where that is of use, so that
+    /// an adapter need not for each of them.
+    ///
+    /// # Safety
+    /// Both are valid for their lengths until [`Self::deregister`].
+    unsafe fn register(
+        &mut self,
+        _sent: (*mut u8, usize),
+        _received: (*mut u8, usize),
+    ) -> Result<(), PortError> {
+        Ok(())
+    }
+
+    /// The counterpart of [`Self::register`].
+    fn deregister(&mut self) -> Result<(), PortError> {
+        Ok(())
+    }
+
     /// Does `verb` to the start of the memory that `to` granted.
     ///
     /// # Safety

@@ -9,8 +9,8 @@ use kestrel_core::{
     memory::Piece,
     transport::{Arrival, Limits, PeerIndex, Room, Transport, TransportEvent, Unreachable},
     window::{
-        Access, AtomicRequest, Found, Invitation, Loan, OwnRegistration, Registration, Request,
-        Started, Worth,
+        Access, AtomicRequest, Found, Invitation, Loan, LoanWorth, OwnRegistration, Registration,
+        Request, Started, Worth,
     },
     wire::Head,
 };
@@ -246,7 +246,7 @@ impl<V: Verbs> Transport for Carrier<V> {
         self.reliable_mut().map_or(0, |it| it.confirmed(peer))
     }
 
-    fn lends_to(&self, peer: PeerIndex) -> Option<usize> {
+    fn lends_to(&self, peer: PeerIndex) -> Option<LoanWorth> {
         self.reliable()?.lends_to(peer)
     }
 

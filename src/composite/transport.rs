@@ -12,8 +12,8 @@ use kestrel_core::{
         Arrival, Limits, PeerIndex, Room, Service, Transport, TransportEvent, Unreachable,
     },
     window::{
-        Access, AtomicRequest, Found, Invitation, Loan, OwnRegistration, Registration, Request,
-        Started, Worth,
+        Access, AtomicRequest, Found, Invitation, Loan, LoanWorth, OwnRegistration, Registration,
+        Request, Started, Worth,
     },
     wire::Head,
 };
@@ -363,7 +363,7 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
         leaves!(&mut self, peer, it => it.confirmed(peer))
     }
 
-    fn lends_to(&self, peer: PeerIndex) -> Option<usize> {
+    fn lends_to(&self, peer: PeerIndex) -> Option<LoanWorth> {
         leaves!(&self, peer, it => it.lends_to(peer))
     }
 

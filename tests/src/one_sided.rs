@@ -8,6 +8,7 @@ use kestrel_core::{
     flags::Flags,
     info::MemoryRegionMode,
     memory::{Piece, Pieces},
+    memory_region::descriptor::Descriptor,
     memory_region::{MemoryRange, MemoryRegion, MemoryRegionAttributes, MemoryRegionError},
     one_sided::{AtomicPost, RemoteSegment, RmaPost},
     protocol::atomic::AtomicCall,
@@ -96,7 +97,7 @@ pub struct Rma<'a> {
     pub data: Option<u64>,
     pub context: u64,
     pub flags: Flags,
-    pub region: Option<u64>,
+    pub region: Option<Descriptor>,
 }
 
 impl Default for Rma<'_> {

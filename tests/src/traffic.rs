@@ -241,6 +241,7 @@ impl Traffic {
             data: 0,
             context,
             flags: Flags::TAGGED | level,
+            region: None,
             owner: None,
         });
         match posted {

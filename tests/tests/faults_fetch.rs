@@ -1,10 +1,17 @@
 //! Long messages that the receiver's adapter reads, on the fake: errors of the device, memory that
 //! cannot be registered, peers that go, and that nothing is written when it is not ours any more.
 
-use kestrel_core::{error::Errno, flags::Flags, memory::Pieces};
+use kestrel_core::{
+    error::Errno,
+    flags::Flags,
+    memory::Pieces,
+    memory_region::descriptor::Descriptor,
+    operation::{ReceivePost, SendPost},
+};
 use kestrel_tests::{
     bed::{Memory, Receive, Send, World, pattern, same},
     fake::fake_bed,
+    one_sided::expose,
 };
 use kestrel_verbs::{
     RcProvider, VerbsOptions,
@@ -26,8 +33,12 @@ struct Pull {
 
 impl Pull {
     fn new() -> Pull {
-        let (bed, fabric) =
-            fake_bed(VerbsOptions { fetch_min: LENGTHS[0], ..VerbsOptions::default() });
+        Pull::from(LENGTHS[0])
+    }
+
+    /// Messages are fetched from that length on.
+    fn from(fetch_min: usize) -> Pull {
+        let (bed, fabric) = fake_bed(VerbsOptions { fetch_min, ..VerbsOptions::default() });
         let world = bed.world(2);
         world.warm_up();
         Pull { world, fabric }
@@ -66,6 +77,29 @@ impl Pull {
         same(&into.bytes(), &source.bytes(), "received");
     }
 
+    /// One message from and into regions: the first bytes of what lies there.
+    #[track_caller]
+    fn exchange_in(
+        &self,
+        source: &Memory,
+        sent: Option<Descriptor>,
+        into: &Memory,
+        received: Option<Descriptor>,
+        length: usize,
+    ) {
+        let part = |memory: &Memory| Pieces::One(memory.piece().part(0, length));
+        let (flags, tag) = (Flags::empty(), Some(TAG));
+        let receive = Receive { pieces: part(into), tag: Some((TAG, 0)), ..Receive::default() };
+        let send = Send { pieces: part(source), tag, flags, ..Send::default() };
+        let [from, to] = [&self.world.nodes[0], &self.world.nodes[1]];
+        self.world
+            .post(|| to.endpoint.post_receive(ReceivePost { region: received, ..receive.post() }));
+        self.world.post(|| from.endpoint.post_send(SendPost { region: sent, ..send.post(1) }));
+        self.world.received(1).good();
+        self.world.sent(0).good();
+        same(&into.bytes()[..length], &source.bytes()[..length], "received");
+    }
+
     /// Messages that are matched, and that the adapter has begun to read: nothing moves before
     /// the fabric is let go.
     fn begin(&self, sources: &[Memory], into: &[Memory]) {
@@ -99,6 +133,66 @@ fn a_long_message_is_read_by_the_device_and_nothing_stays_registered() {
     // What is shorter costs less as packets.
     pull.exchange(9, LENGTHS[0] - 1);
     assert_eq!(pull.reached(), 3);
+}
+
+/// Buffers that have been registered, at both ends, cost a message of a stream nothing: shorter ones are
+/// read, too. The regions' registrations are used, and none is made for a message.
+#[test]
+fn what_lies_in_regions_is_read_from_a_quarter_of_the_length_on() {
+    const FETCH_MIN: usize = 256 << 10;
+    let length = FETCH_MIN / 4;
+    let (source, into) = (Memory::from(pattern(5, 2 * length)), Memory::zeroed(2 * length));
+    let pull = Pull::from(FETCH_MIN);
+    let [sender, receiver] = [&pull.world.nodes[0], &pull.world.nodes[1]];
+    let lent = expose(sender, &source, Flags::SEND | Flags::REMOTE_READ, 1);
+    let own = expose(receiver, &into, Flags::RECV, 2);
+    // Seen by peers, and not to be sent from; and the other way round.
+    let shown = expose(sender, &source, Flags::REMOTE_READ, 3);
+    let hidden = expose(sender, &source, Flags::SEND, 4);
+    let is_read = |sent: Option<Descriptor>, received: Option<Descriptor>, length: usize| {
+        let before = pull.reached();
+        into.fill(0);
+        pull.exchange_in(&source, sent, &into, received, length);
+        pull.reached() > before
+    };
+    let all = (lent.descriptor(), own.descriptor());
+    assert!(!is_read(all.0, all.1, length), "nothing went before: it may be an answer");
+    assert!(is_read(all.0, all.1, length), "with the first the regions are registered");
+    pull.fabric.refuse_registrations(true);
+    let registered = pull.fabric.tally().registered;
+    assert!(is_read(all.0, all.1, length));
+    assert!(is_read(all.0, all.1, 2 * length));
+    assert!(!is_read(all.0, all.1, length - 1), "that is too short");
+    assert!(!is_read(None, all.1, length), "the sender's is in no region");
+    assert!(!is_read(Descriptor::of(99), all.1, length), "the region is not there");
+    assert!(!is_read(shown.descriptor(), all.1, length), "nothing is sent from the region");
+    assert!(!is_read(hidden.descriptor(), all.1, length), "peers may not read the region");
+    assert!(is_read(all.0, all.1, length), "none of that is for good");
+    assert_eq!(pull.fabric.tally().registered, registered);
+    // A receiver that has to register reads this one, and then says so.
+    pull.fabric.refuse_registrations(false);
+    assert!(is_read(all.0, None, length));
+    assert!(!is_read(all.0, None, length), "it had to register");
+    assert!(!is_read(all.0, all.1, length), "nobody knows that it need not");
+    // What is long enough in any case shows that it need not any more.
+    pull.exchange(8, FETCH_MIN);
+    assert!(!is_read(all.0, all.1, length), "it had to, for that one");
+    let (long, place) = (Memory::from(pattern(6, FETCH_MIN)), Memory::zeroed(FETCH_MIN));
+    let whole = expose(receiver, &place, Flags::RECV, 5);
+    pull.exchange_in(&long, None, &place, whole.descriptor(), FETCH_MIN);
+    assert!(is_read(all.0, all.1, length));
+    let regions = [
+        (sender, &lent),
+        (sender, &shown),
+        (sender, &hidden),
+        (receiver, &own),
+        (receiver, &whole),
+    ];
+    for (node, region) in regions {
+        node.domain.close_memory(region).unwrap();
+    }
+    assert!(!is_read(all.0, all.1, length), "the regions are closed");
+    assert!(pull.fabric.tally().registered < registered, "they are not registered any more");
 }
 
 #[test]

@@ -149,7 +149,7 @@ impl Rig {
         let third = piece.len() / 3;
         let parts = [piece.part(0, third), piece.part(third, usize::MAX)];
         let pieces = if self.random.once_in(3) { Pieces::Many(&parts) } else { Pieces::One(piece) };
-        let post = SendPost { pieces, to, tag, data: 0, context, flags, owner: None };
+        let post = SendPost { pieces, to, tag, data: 0, context, flags, region: None, owner: None };
         if self.engine.send(post).is_err() {
             self.under_way.remove(&context);
         }
@@ -216,7 +216,8 @@ impl Rig {
             (0, 0)
         };
         let pieces = Pieces::One(piece);
-        let post = ReceivePost { pieces, from, tag, ignore, context, flags, owner: None };
+        let post =
+            ReceivePost { pieces, from, tag, ignore, context, flags, region: None, owner: None };
         if self.engine.receive(post).is_err() {
             self.under_way.remove(&context);
         }
@@ -235,6 +236,7 @@ impl Rig {
             ignore: 0,
             context,
             flags,
+            region: None,
             owner: None,
         };
         if self.random.once_in(2) {
@@ -256,7 +258,16 @@ impl Rig {
         let take = [Flags::CLAIM, Flags::DISCARD][self.random.below(2) as usize];
         let flags = Flags::MSG | Flags::COMPLETION | Flags::VARIABLE_MSG | take;
         let (pieces, from) = (Pieces::One(pieces), FI_ADDR_UNSPEC);
-        let post = ReceivePost { pieces, from, tag: 0, ignore: 0, context, flags, owner: None };
+        let post = ReceivePost {
+            pieces,
+            from,
+            tag: 0,
+            ignore: 0,
+            context,
+            flags,
+            region: None,
+            owner: None,
+        };
         assert!(self.engine.receive(post).is_ok() || context == 1, "it was announced");
     }
 
@@ -420,7 +431,16 @@ fn a_message_that_is_read_although_it_is_lent_is_given_up() {
         let pieces = Pieces::One(unsafe { Piece::new(bytes.as_mut_ptr(), LENGTH) });
         rig.under_way.insert(1, (false, bytes));
         let (from, flags) = (FI_ADDR_UNSPEC, Flags::MSG | Flags::COMPLETION);
-        let post = ReceivePost { pieces, from, tag: 0, ignore: 0, context: 1, flags, owner: None };
+        let post = ReceivePost {
+            pieces,
+            from,
+            tag: 0,
+            ignore: 0,
+            context: 1,
+            flags,
+            region: None,
+            owner: None,
+        };
         let _ = rig.engine.receive(post);
         rig.world.arrive(Packet::lent(0, 5, LENGTH as u64));
         rig.world.arrive(Packet::withdrawal(0, 5));

@@ -59,7 +59,8 @@ fn a_buffer_that_is_registered_is_not_registered_again() {
     let segments = [segment(&region, 0, length)];
     let is_reached = |pieces, reads: bool| {
         let before = reach.reached();
-        let rma = Rma { pieces, segments: &segments, region: Some(5), ..Rma::default() };
+        let rma =
+            Rma { pieces, segments: &segments, region: source.descriptor(), ..Rma::default() };
         let node = &reach.world.nodes[0];
         reach.world.post(|| if reads { node.post_read(1, &rma) } else { node.post_write(1, &rma) });
         reach.world.sent(0).good();

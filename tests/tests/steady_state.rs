@@ -86,6 +86,7 @@ impl Link {
             ignore: 0,
             context: 1,
             flags: self.family(),
+            region: None,
             owner: None,
         })
     }
@@ -106,6 +107,7 @@ impl Link {
             data: 0,
             context: 2,
             flags: self.family(),
+            region: None,
             owner: None,
         })
     }
@@ -181,6 +183,7 @@ fn threads() {
                             ignore: 0,
                             context: 1,
                             flags: Flags::TAGGED,
+                            region: None,
                             owner: None,
                         });
                         assert!(posted.is_ok() || posted == Err(PostError::Again));

@@ -148,7 +148,16 @@ impl<P: Provider> Endpoint<P> {
     ) -> Result<(), PostError> {
         let flags = Flags::TAGGED | self.default_receive_flags();
         let pieces = Pieces::One(Piece::EMPTY);
-        self.post_receive(ReceivePost { pieces, from, tag, ignore, context, flags, owner: None })
+        self.post_receive(ReceivePost {
+            pieces,
+            from,
+            tag,
+            ignore,
+            context,
+            flags,
+            region: None,
+            owner: None,
+        })
     }
 
     /// Shows `look` the context that the tag of a message was posted with, 0 if it has no tag, and
@@ -179,6 +188,7 @@ impl<P: Provider> Endpoint<P> {
             ignore: 0,
             context,
             flags: Flags::CLAIM | Flags::COMPLETION,
+            region: None,
             owner: Some(&mut owner),
         };
         let result =
@@ -198,6 +208,7 @@ impl<P: Provider> Endpoint<P> {
             ignore: 0,
             context: 0,
             flags: Flags::DISCARD,
+            region: None,
             owner: None,
         };
         self.unit()?.with(|engine| engine.claim_as(announced, post))?

@@ -91,6 +91,7 @@ impl<P: Provider> Endpoint<P> {
             data: data.unwrap_or(0),
             context,
             flags: flags | Flags::COMPLETION,
+            region: None,
             owner: Some(&mut owner),
         };
         let result = self.post_send(post);
@@ -115,6 +116,7 @@ impl<P: Provider> Endpoint<P> {
             ignore,
             context,
             flags: family | self.default_receive_flags() | Flags::COMPLETION,
+            region: None,
             owner: Some(&mut owner),
         };
         let result = self.post_receive(post);
@@ -142,6 +144,7 @@ impl<P: Provider> Endpoint<P> {
             data: data.unwrap_or(0),
             context: 0,
             flags,
+            region: None,
             owner: None,
         };
         self.post_unreported(post)

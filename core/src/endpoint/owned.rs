@@ -89,6 +89,7 @@ impl<P: Provider> Endpoint<P> {
             data: data.unwrap_or(0),
             context,
             flags: flags | family(tag.is_some()),
+            region: None,
             owner: Some(&mut owner),
         });
         result.map_err(|error| refused(error, owner))
@@ -111,6 +112,7 @@ impl<P: Provider> Endpoint<P> {
             ignore,
             context,
             flags: flags | family(tag.is_some()),
+            region: None,
             owner: Some(&mut owner),
         });
         result.map_err(|error| refused(error, owner))

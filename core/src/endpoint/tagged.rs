@@ -90,6 +90,7 @@ impl<P: Provider> Endpoint<P> {
             ignore,
             context,
             flags: Flags::TAGGED | Flags::PEEK | flags,
+            region: None,
             owner: None,
         })
     }

@@ -131,6 +131,8 @@ pub struct Peer {
     pub unfetchable: bool,
     /// As above.
     pub unfetched: bool,
+    /// It had to register the buffer of the last message of ours that it fetched.
+    pub registers: bool,
     /// It did not let us read its memory, or write to it.
     pub unreadable: bool,
     /// As above.
@@ -239,6 +241,7 @@ impl Peer {
             fetches: 0,
             unfetchable: false,
             unfetched: false,
+            registers: false,
             unreadable: false,
             unwritable: false,
             served: None,

@@ -1,6 +1,6 @@
 //! The regions that an engine has found by their keys: looked up without a lock.
 
-use std::sync::Arc;
+use std::{num::NonZeroU8, sync::Arc};
 
 use crate::memory_region::{MemoryRegion, MemoryRegionRegistry, access::Refusal};
 
@@ -14,6 +14,11 @@ pub struct KnownRegions {
     registry: Arc<MemoryRegionRegistry>,
     places: Box<[Option<Arc<MemoryRegion>>; PLACES]>,
 }
+
+/// Where an engine remembers a region. A receive keeps that instead of the key, since it is a byte: so
+/// another region may be there by then.
+#[derive(Clone, Copy, Debug)]
+pub struct Noted(NonZeroU8);
 
 #[inline(always)]
 fn place_of(key: u64) -> usize {
@@ -36,6 +41,17 @@ impl KnownRegions {
             look_up(place, &self.registry, key);
         }
         place.as_ref().filter(|known| known.key() == key).ok_or(Refusal::Key)
+    }
+
+    /// Remembers the region behind `key`, if there is one.
+    pub fn note(&mut self, key: u64) -> Option<Noted> {
+        self.find(key).ok()?;
+        NonZeroU8::new(place_of(key) as u8 + 1).map(Noted)
+    }
+
+    /// The region that is remembered there.
+    pub fn noted(&self, place: Noted) -> Option<&Arc<MemoryRegion>> {
+        self.places[usize::from(place.0.get()) - 1].as_ref()
     }
 }
 

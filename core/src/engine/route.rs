@@ -235,7 +235,7 @@ impl<T: Transport> Engine<T> {
         record.confirms = self.datagrams.is_none() && self.transport.confirms(peer);
         // Nobody grants credit for datagrams, and nobody waits for it.
         record.credit = if self.datagrams.is_some() { u64::MAX } else { CREDIT_FIRST };
-        (record.unwritable, record.unfetched) = (false, false);
+        (record.unwritable, record.unfetched, record.registers) = (false, false, false);
         if self.context > 0 {
             self.say(peer, Kind::Context, self.context, Vec::new());
         }

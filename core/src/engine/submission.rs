@@ -3,6 +3,7 @@
 use super::Engine;
 use crate::{
     flags::Flags,
+    memory_region::descriptor::Descriptor,
     one_sided::{RemoteOperation, RemotePost},
     operation::{Lent, ReceiveOperation, ReceivePost, SendPost, StoredPieces},
     owned::Owner,
@@ -42,22 +43,25 @@ pub(crate) struct Submitted {
     tag: u64,
     context: u64,
     flags: Flags,
+    region: Option<Descriptor>,
     owner: Option<Owner>,
 }
 
 impl Submitted {
     /// As it was posted.
     fn as_send(&mut self, to: u64, data: u64) -> SendPost<'_> {
-        let Submitted { pieces, tag, context, flags, owner } = self;
-        let (tag, context, flags) = (*tag, *context, *flags);
-        SendPost { pieces: pieces.view(), to, tag, data, context, flags, owner: Some(owner) }
+        let Submitted { pieces, tag, context, flags, region, owner } = self;
+        let (tag, context, flags, region) = (*tag, *context, *flags, *region);
+        let (pieces, owner) = (pieces.view(), Some(owner));
+        SendPost { pieces, to, tag, data, context, flags, region, owner }
     }
 
     /// As it was posted.
     fn as_receive(&mut self, from: u64, ignore: u64) -> ReceivePost<'_> {
-        let Submitted { pieces, tag, context, flags, owner } = self;
-        let (tag, context, flags) = (*tag, *context, *flags);
-        ReceivePost { pieces: pieces.view(), from, tag, ignore, context, flags, owner: Some(owner) }
+        let Submitted { pieces, tag, context, flags, region, owner } = self;
+        let (tag, context, flags, region) = (*tag, *context, *flags, *region);
+        let (pieces, owner) = (pieces.view(), Some(owner));
+        ReceivePost { pieces, from, tag, ignore, context, flags, region, owner }
     }
 }
 
@@ -71,16 +75,16 @@ impl<'a> Unowned<'a> {
     #[cold]
     pub fn send(post: SendPost<'a>) -> Self {
         let (pieces, copy) = StoredPieces::of_send(&post);
-        let SendPost { to, tag, data, context, flags, owner: lent, .. } = post;
-        let post = Submitted { pieces, tag, context, flags, owner: None };
+        let SendPost { to, tag, data, context, flags, region, owner: lent, .. } = post;
+        let post = Submitted { pieces, tag, context, flags, region, owner: None };
         Unowned { submission: Submission::Send { post, to, data, copy }, lent }
     }
 
     #[cold]
     pub fn receive(post: ReceivePost<'a>) -> Self {
         let pieces = StoredPieces::store(post.pieces);
-        let ReceivePost { from, tag, ignore, context, flags, owner: lent, .. } = post;
-        let post = Submitted { pieces, tag, context, flags, owner: None };
+        let ReceivePost { from, tag, ignore, context, flags, region, owner: lent, .. } = post;
+        let post = Submitted { pieces, tag, context, flags, region, owner: None };
         Unowned { submission: Submission::Receive { post, from, ignore }, lent }
     }
 

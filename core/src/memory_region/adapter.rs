@@ -122,16 +122,23 @@ impl MemoryRegion {
         })
     }
 
-    /// The registration with our own adapter that `piece` lies in, if the region may be read by
-    /// operations of ours, or `written`. The first time `register` registers all of the region for that,
+    /// Whether messages of ours may be read from `piece` as it lies in the region.
+    pub(crate) fn sends_from(&self, piece: Piece) -> bool {
+        self.access_as(Flags::SEND).is_ok_and(|entered| {
+            let whole = entered.contiguous(0, self.len);
+            whole.len() as u64 == self.len && whole.contains(piece)
+        })
+    }
+
+    /// The registration with our own adapter that `piece` lies in, if the region is for operations of
+    /// ours of that `kind`: `READ`, `WRITE` or `RECV`. The first time `register` registers all of the region for that,
     /// and for no peer. It ends with the region, and what is still under way then.
     pub(crate) fn registered_as_own(
         &self,
         piece: Piece,
-        written: bool,
+        kind: Flags,
         register: impl FnOnce(Piece, bool) -> Option<OwnRegistration>,
     ) -> Option<OwnRegistration> {
-        let kind = if written { Flags::READ } else { Flags::WRITE };
         // Closing waits for this, and deregisters after it.
         let entered = self.access_as(kind).ok()?;
         let whole = entered.contiguous(0, self.len);

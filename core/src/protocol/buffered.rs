@@ -231,7 +231,7 @@ impl<T: Transport> Engine<T> {
         } else if let Stage::Lost(why) = &message.stage {
             let mut lost = self.unexpected.remove(parked);
             lost.flags |= Flags::CLAIM;
-            let receive = self.receives.insert(ReceiveOperation::from_post(post));
+            let receive = self.keep_receive(post);
             self.release_charge(lost.peer, lost.cost);
             self.fail_arriving(None, receive, &lost.summary(), 0, why);
         } else {
@@ -253,7 +253,7 @@ impl<T: Transport> Engine<T> {
             incoming.flags |= Flags::CLAIM;
             incoming.end = incoming.total;
         }
-        let receive = self.receives.insert(ReceiveOperation::from_post(post));
+        let receive = self.keep_receive(post);
         self.receive_parked(receive, parked);
     }
 

@@ -52,7 +52,7 @@ impl<T: Transport> Engine<T> {
         if post.flags.contains(Flags::DISCARD) {
             self.discard_claimed(parked, &post);
         } else {
-            let receive = self.receives.insert(ReceiveOperation::from_post(post));
+            let receive = self.keep_receive(post);
             self.receive_parked(receive, parked);
         }
         Ok(())

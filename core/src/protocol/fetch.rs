@@ -14,12 +14,14 @@ use std::time::{Duration, Instant};
 
 use crate::{
     engine::{Engine, peer::PeerState},
+    flags::Flags,
     memory::Piece,
     operation::{Incoming, Target},
     primitive::yield_now,
     protocol::window::lease::Wanted,
     transport::{PeerIndex, Transport},
-    window::{Direction, Request, Started},
+    window::{Direction, Loan, LoanWorth, Request, Started},
+    wire,
 };
 
 /// The longest message that an adapter reads at once. Units: bytes.
@@ -60,20 +62,57 @@ enum Step {
     Parts,
 }
 
+impl Incoming {
+    /// What a Finish says of a message that has wholly come.
+    pub(crate) fn finish_word(&self) -> u64 {
+        let is_fetched = self.fetch.started > 0 && !self.fetch.failed;
+        if is_fetched && self.own.is_none() { wire::REGISTERED } else { 0 }
+    }
+}
+
 impl<T: Transport> Engine<T> {
     /// Lends a message of ours to its receiver, if that can fetch it and it is worth it.
-    pub(crate) fn lend(&mut self, peer: PeerIndex, index: u32, message: Piece) -> bool {
+    pub(crate) fn lend(
+        &mut self,
+        peer: PeerIndex,
+        index: u32,
+        message: Piece,
+        streaming: bool,
+    ) -> bool {
         if self.sends[index].lent.is_some() {
             return true;
         }
-        let least = self.transport.lends_to(peer);
-        let worth = least.is_some_and(|least| (least..=LENGTH_MAX).contains(&message.len()));
-        if !worth || self.peers[peer as usize].unfetched {
+        let Some(LoanWorth { alone, registered }) = self.transport.lends_to(peer) else {
+            return false;
+        };
+        let record = &self.peers[peer as usize];
+        let least = if streaming && !record.registers { registered.min(alone) } else { alone };
+        if record.unfetched || !(least..=LENGTH_MAX).contains(&message.len()) {
             return false;
         }
-        let lent = self.transport.lend(peer, message);
+        let lent = self.lend_registered(peer, index, message).or_else(|| {
+            let transport = &mut self.transport;
+            (message.len() >= alone).then(|| transport.lend(peer, message)).flatten()
+        });
         self.sends[index].lent = lent.filter(|loan| loan.remote_key() != 0);
         self.sends[index].lent.is_some()
+    }
+
+    /// Lends a message that lies in a region of ours, if its peer may read that in any case.
+    fn lend_registered(&mut self, peer: PeerIndex, index: u32, message: Piece) -> Option<Loan> {
+        let region = self.regions.find(self.sends[index].region?.key()).ok()?.clone();
+        if !region.sends_from(message) {
+            return None;
+        }
+        let lease = self.lease_of(peer, &region)?;
+        lease.access.read.then(|| Loan::leased(&lease))
+    }
+
+    /// A peer has all of a message of ours, and says in `word` how it came by it.
+    pub(crate) fn note_fetched(&mut self, peer: PeerIndex, index: u32, word: u64) {
+        if self.sends[index].lent.is_some() {
+            self.peers[peer as usize].registers = word & wire::REGISTERED != 0;
+        }
     }
 
     /// Begins to fetch a message whose receive is known, if its sender lends it.
@@ -137,6 +176,7 @@ impl<T: Transport> Engine<T> {
             let Fetch { key, started, .. } = self.incoming[index].fetch;
             let local = self.receives[receive].pieces.view();
             let local = local.contiguous(start + started, end - started);
+            let local_key = self.key_of_receive(peer, index, receive, local);
             let request = Request {
                 token: self.incoming.name(index) | Request::FETCHED,
                 direction: Direction::Read,
@@ -144,7 +184,7 @@ impl<T: Transport> Engine<T> {
                 remote_key: key,
                 local,
                 data: None,
-                local_key: None,
+                local_key,
             };
             let begun = match self.transport.start(peer, &request) {
                 Started::Yes => 1,
@@ -157,6 +197,24 @@ impl<T: Transport> Engine<T> {
             fetch.under_way += begun;
         }
         Step::Asked
+    }
+
+    /// What our adapter knows the buffer of a receive by, if it lies in a region of ours.
+    fn key_of_receive(
+        &mut self,
+        peer: PeerIndex,
+        index: u32,
+        receive: u32,
+        local: Piece,
+    ) -> Option<u32> {
+        let registers = self.transport.windows_to(peer)?.registers;
+        let region = self.receives[receive].region.filter(|_| local.len() >= registers)?;
+        let (region, transport) = (self.regions.noted(region)?, &mut self.transport);
+        let register = |memory, written| transport.register_own(peer, memory, written);
+        let own = region.registered_as_own(local, Flags::RECV, register)?;
+        let key = own.local_key();
+        self.incoming[index].own = Some(own);
+        Some(key)
     }
 
     /// Whether there is a window to `peer`: it is asked for where there is none.

@@ -159,6 +159,7 @@ impl<T: Transport> Engine<T> {
             target,
             remote: 0,
             fetch: Fetch::of(0),
+            own: None,
             sender_waits: false,
             is_left: true,
             flags: message.flags,

@@ -123,6 +123,7 @@ impl<T: Transport> Engine<T> {
             target: Target::Nowhere,
             remote,
             fetch: Fetch::of(key),
+            own: None,
             sender_waits: flags & wire::WAITS != 0,
             is_left: false,
             flags: message_flags(flags),
@@ -311,8 +312,8 @@ impl<T: Transport> Engine<T> {
         let incoming = self.incoming.remove(index);
         self.peers[incoming.peer as usize].incoming.remove(&incoming.operation);
         if incoming.is_rendezvous() {
-            let operation = incoming.operation;
-            self.reply(incoming.peer, Reply::new(Kind::Finish, operation, 0));
+            let (operation, word) = (incoming.operation, incoming.finish_word());
+            self.reply(incoming.peer, Reply::new(Kind::Finish, operation, word));
         } else if incoming.acknowledge_whole {
             self.acknowledge(incoming.peer, incoming.operation);
         }
@@ -353,7 +354,7 @@ impl<T: Transport> Engine<T> {
     }
 
     /// The receiver has all of one of our messages, or wants no more of it.
-    pub(crate) fn arrive_finish(&mut self, peer: PeerIndex, name: u64, errno: u64) {
+    pub(crate) fn arrive_finish(&mut self, peer: PeerIndex, name: u64, word: u64) {
         let Some(index) = self.own_send(peer, name) else {
             return;
         };
@@ -370,7 +371,9 @@ impl<T: Transport> Engine<T> {
             }
             SendStage::AwaitConsent | SendStage::AwaitFinish => record.awaiting -= 1,
         }
+        let errno = word & !wire::REGISTERED;
         if errno == 0 {
+            self.note_fetched(peer, index, word);
             self.finish_send(index);
         } else {
             let reason = format!("the receiver gave the message up (error {errno})");

@@ -68,6 +68,7 @@ impl Held {
             data: self.data,
             context: 0,
             flags: self.flags,
+            region: None,
             owner: None,
         }
     }

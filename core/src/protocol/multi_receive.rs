@@ -29,7 +29,7 @@ impl<T: Transport> Engine<T> {
         if self.over && matcher.find_unexpected(source, tag, ignore).is_none() {
             return Err(PostError::NotConnected);
         }
-        let receive = self.receives.insert(ReceiveOperation::from_post(post));
+        let receive = self.keep_receive(post);
         loop {
             let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
             let Some(parked) = matcher.take_unexpected(source, tag, ignore) else {

@@ -122,7 +122,7 @@ impl<T: Transport> Engine<T> {
         let shown = self.shown_flag(peer) != 0;
         let part = if shown { fragment } else { Cut::to(streaming).part_of(total, fragment) };
         (self.sends[index].part, self.sends[index].shown) = (part, shown);
-        let lent = one_piece && self.lend(peer, index, contiguous);
+        let lent = one_piece && self.lend(peer, index, contiguous, streaming);
         let readable = readable && total >= self.limits.single_copy_from(streaming) && !lent;
         let pushed = if lent || readable && self.leaves_to_read(index, streaming) {
             self.push_long(peer, index, 0, streaming)

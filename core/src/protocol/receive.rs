@@ -13,7 +13,7 @@ use crate::{
     pool::Pool,
     protocol::fence::Earlier,
     scalable_endpoint::pair::Direction,
-    tag_match::{Matcher, STICKY},
+    tag_match::{Matcher, STICKY, SourceIndex},
     transport::{Transport, Unreachable},
 };
 
@@ -49,13 +49,40 @@ impl<T: Transport> Engine<T> {
             self.flush();
             return posted;
         }
+        if post.region.is_some() {
+            return self.receive_in_region(source, set_down(post));
+        }
+        self.receive_as(source, post, |engine, post| {
+            engine.receives.insert(ReceiveOperation::from_post(post))
+        })
+    }
+
+    /// The same where the post says which region its buffer lies in. Apart, since the others would pay
+    /// for what they have not.
+    #[inline(never)]
+    fn receive_in_region(
+        &mut self,
+        source: SourceIndex,
+        post: ReceivePost<'_>,
+    ) -> Result<(), PostError> {
+        self.receive_as(source, post, Self::keep_receive)
+    }
+
+    /// Posts a receive that is no more than a buffer to be filled once, which `keep` makes the record of.
+    #[inline(always)]
+    fn receive_as(
+        &mut self,
+        source: SourceIndex,
+        post: ReceivePost<'_>,
+        keep: impl FnOnce(&mut Self, ReceivePost<'_>) -> u32,
+    ) -> Result<(), PostError> {
         let tagged = post.flags.contains(Flags::TAGGED);
         let (tag, ignore) = (post.tag, post.ignore);
         let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
         if matcher.unexpected_len() > 0
             && let Some(parked) = matcher.take_unexpected(source, tag, ignore)
         {
-            let receive = self.receives.insert(ReceiveOperation::from_post(post));
+            let receive = keep(self, post);
             self.receive_parked(receive, parked);
             self.flush();
             return Ok(());
@@ -63,10 +90,16 @@ impl<T: Transport> Engine<T> {
         if self.over {
             return Err(PostError::NotConnected);
         }
-        let receive = self.receives.insert(ReceiveOperation::from_post(post));
+        let receive = keep(self, post);
         let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
         matcher.post(source, tag, ignore, receive);
         Ok(())
+    }
+
+    /// The record of a receive: it is remembered which region its buffer lies in.
+    pub(crate) fn keep_receive(&mut self, post: ReceivePost<'_>) -> u32 {
+        let region = post.region.and_then(|region| self.regions.note(region.key()));
+        self.receives.insert(ReceiveOperation { region, ..ReceiveOperation::from_post(post) })
     }
 
     /// Takes a receive that was left for the owner: what is wrong with it becomes
@@ -287,6 +320,7 @@ impl ReceiveOperation {
             arriving: 0,
             exhausted: false,
             canceled: false,
+            region: None,
             owner: post.owner.and_then(Option::take),
         }
     }

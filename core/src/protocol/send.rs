@@ -331,6 +331,7 @@ impl SendOperation {
             shown: false,
             consented: false,
             run: None,
+            region: post.region,
             owner: post.owner.and_then(Option::take),
         }
     }

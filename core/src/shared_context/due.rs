@@ -150,6 +150,7 @@ mod tests {
             ignore: 0,
             context: number,
             flags: Flags::MSG,
+            region: None,
             owner: None,
         });
         let envelope = Envelope { tagged: false, source: ANY_SOURCE, tag: 0, ignore: 0 };

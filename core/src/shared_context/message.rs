@@ -50,6 +50,7 @@ impl<P: Provider> SharedReceive<P> {
             ignore,
             context,
             flags,
+            region: None,
             owner: Some(&mut owner),
         };
         let posted = self.post_receive(post);

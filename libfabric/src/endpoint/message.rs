@@ -14,6 +14,7 @@ use crate::{
         message::Msg,
         transfer::OpsMsg,
     },
+    memory_region::region_of_list,
     object::Header,
 };
 
@@ -47,25 +48,25 @@ unsafe extern "C" fn recv<H: Header<State: Receives>>(
     ep: *mut FidEp,
     buffer: *mut c_void,
     length: usize,
-    _: Opaque,
+    descriptor: Opaque,
     from: u64,
     context: Opaque,
 ) -> isize {
     // SAFETY: as said above.
-    unsafe { post::receive::<H>(ep, (buffer, length), from, Tag::NONE, context) }
+    unsafe { post::receive::<H>(ep, (buffer, length, descriptor), from, Tag::NONE, context) }
 }
 
 unsafe extern "C" fn recvv<H: Header<State: Receives>>(
     ep: *mut FidEp,
     iov: *const Iovec,
-    _: *mut Opaque,
+    descriptors: *mut Opaque,
     count: usize,
     from: u64,
     context: Opaque,
 ) -> isize {
     // SAFETY: as said above.
     unsafe {
-        let list = (iov, count);
+        let list = (iov, descriptors.cast_const(), count);
         post::receive_list(receiver::<H>(ep), list, from, Tag::NONE, context)
     }
 }
@@ -86,18 +87,18 @@ unsafe extern "C" fn send(
     ep: *mut FidEp,
     buffer: *const c_void,
     length: usize,
-    _: Opaque,
+    descriptor: Opaque,
     to: u64,
     context: Opaque,
 ) -> isize {
     // SAFETY: as said above.
-    unsafe { post::send(ep, (buffer, length), None, to, Tag::NONE, context) }
+    unsafe { post::send(ep, (buffer, length, descriptor), None, to, Tag::NONE, context) }
 }
 
 unsafe extern "C" fn sendv(
     ep: *mut FidEp,
     iov: *const Iovec,
-    _: *mut Opaque,
+    descriptors: *mut Opaque,
     count: usize,
     to: u64,
     context: Opaque,
@@ -107,7 +108,8 @@ unsafe extern "C" fn sendv(
         let Some(list) = List::new(iov, count) else { return post::bad_list() };
         let state = post::state(ep);
         let flags = state.defaults.send();
-        post::send_pieces(state, list.pieces(), None, to, Tag::NONE, context, flags)
+        let buffers = (list.pieces(), region_of_list(descriptors, count));
+        post::send_pieces(state, buffers, None, to, Tag::NONE, context, flags)
     }
 }
 
@@ -133,13 +135,13 @@ unsafe extern "C" fn senddata(
     ep: *mut FidEp,
     buffer: *const c_void,
     length: usize,
-    _: Opaque,
+    descriptor: Opaque,
     data: u64,
     to: u64,
     context: Opaque,
 ) -> isize {
     // SAFETY: as said above.
-    unsafe { post::send(ep, (buffer, length), Some(data), to, Tag::NONE, context) }
+    unsafe { post::send(ep, (buffer, length, descriptor), Some(data), to, Tag::NONE, context) }
 }
 
 unsafe extern "C" fn injectdata(

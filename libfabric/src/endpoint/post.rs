@@ -7,6 +7,7 @@ use kestrel_core::{
     endpoint::{DefaultFlags, PostError},
     flags::Flags,
     memory::{Piece, Pieces},
+    memory_region::descriptor::Descriptor,
     operation::{IOV_LIMIT, ReceivePost, SendPost},
 };
 
@@ -21,6 +22,7 @@ use crate::{
         fid::FidEp,
         message::{Msg, MsgTagged},
     },
+    memory_region::{region_of, region_of_list},
     object::{self, Header},
     outcome::{posted, refused_argument},
     triggered,
@@ -147,7 +149,7 @@ pub fn bad_list() -> isize {
 #[inline(always)]
 pub unsafe fn send(
     ep: *mut FidEp,
-    (buffer, length): (*const c_void, usize),
+    (buffer, length, descriptor): (*const c_void, usize, *mut c_void),
     data: Option<u64>,
     to: u64,
     tag: Tag,
@@ -160,7 +162,10 @@ pub unsafe fn send(
     let (state, piece) = unsafe { (state(ep), Piece::new(buffer.cast::<u8>().cast_mut(), length)) };
     let flags = state.defaults.send();
     // SAFETY: the pieces are the buffer.
-    unsafe { send_pieces(state, Pieces::One(piece), data, to, tag, context, flags) }
+    unsafe {
+        let buffer = (Pieces::One(piece), region_of(descriptor));
+        send_pieces(state, buffer, data, to, tag, context, flags)
+    }
 }
 
 /// Sends pieces with flags of their own.
@@ -170,7 +175,7 @@ pub unsafe fn send(
 #[inline(always)]
 pub unsafe fn send_pieces(
     state: &State,
-    pieces: Pieces<'_>,
+    (pieces, region): (Pieces<'_>, Option<Descriptor>),
     data: Option<u64>,
     to: u64,
     tag: Tag,
@@ -178,7 +183,10 @@ pub unsafe fn send_pieces(
     flags: Flags,
 ) -> isize {
     // SAFETY: the caller vouches for it.
-    unsafe { start_send(state, of_send(pieces, data, to, tag, context, flags)) }
+    unsafe {
+        let post = of_send(pieces, data, to, tag, context, flags);
+        start_send(state, SendPost { region, ..post })
+    }
 }
 
 /// Sends what a message says.
@@ -223,7 +231,10 @@ pub unsafe fn with_send(
     // SAFETY: the caller vouches for it.
     let Some(list) = (unsafe { List::new(msg.msg_iov, msg.iov_count) }) else { return bad_list() };
     let data = data_of(flags, msg.data);
-    post(of_send(list.pieces(), data, msg.addr, tag, msg.context, flags))
+    // SAFETY: as above.
+    let region = unsafe { region_of_list(msg.desc, msg.iov_count) };
+    let send = of_send(list.pieces(), data, msg.addr, tag, msg.context, flags);
+    post(SendPost { region, ..send })
 }
 
 /// A message that has no tag, as one with a tag that does not count.
@@ -254,6 +265,7 @@ fn of_send(
         data: data.unwrap_or(0),
         context: context as u64,
         flags,
+        region: None,
         owner: None,
     }
 }
@@ -287,6 +299,7 @@ pub unsafe fn inject(
         data: data.unwrap_or(0),
         context: 0,
         flags,
+        region: None,
         owner: None,
     }))
 }
@@ -299,7 +312,7 @@ pub unsafe fn inject(
 #[inline(always)]
 pub unsafe fn receive<H: Header<State: Receives>>(
     ep: *mut FidEp,
-    (buffer, length): (*mut c_void, usize),
+    (buffer, length, descriptor): (*mut c_void, usize, *mut c_void),
     from: u64,
     tag: Tag,
     context: *mut c_void,
@@ -309,7 +322,10 @@ pub unsafe fn receive<H: Header<State: Receives>>(
     let (state, piece) = unsafe { (receiver::<H>(ep), Piece::new(buffer.cast(), length)) };
     let flags = state.default_flags();
     // SAFETY: the pieces are the buffer.
-    unsafe { receive_pieces(state, Pieces::One(piece), from, tag, context, flags) }
+    unsafe {
+        let buffer = (Pieces::One(piece), region_of(descriptor));
+        receive_pieces(state, buffer, from, tag, context, flags)
+    }
 }
 
 /// Receives into a list of buffers with the default flags.
@@ -319,7 +335,7 @@ pub unsafe fn receive<H: Header<State: Receives>>(
 #[inline(always)]
 pub unsafe fn receive_list(
     state: &impl Receives,
-    (iov, count): (*const Iovec, usize),
+    (iov, descriptors, count): (*const Iovec, *const *mut c_void, usize),
     from: u64,
     tag: Tag,
     context: *mut c_void,
@@ -329,7 +345,8 @@ pub unsafe fn receive_list(
     // SAFETY: the caller vouches for it.
     unsafe {
         let Some(list) = List::new(iov, count) else { return bad_list() };
-        receive_pieces(state, list.pieces(), from, tag, context, flags)
+        let buffers = (list.pieces(), region_of_list(descriptors, count));
+        receive_pieces(state, buffers, from, tag, context, flags)
     }
 }
 
@@ -340,14 +357,17 @@ pub unsafe fn receive_list(
 #[inline(always)]
 unsafe fn receive_pieces(
     state: &impl Receives,
-    pieces: Pieces<'_>,
+    (pieces, region): (Pieces<'_>, Option<Descriptor>),
     from: u64,
     tag: Tag,
     context: *mut c_void,
     flags: Flags,
 ) -> isize {
     // SAFETY: the caller vouches for it.
-    unsafe { start_receive(state, of_receive(pieces, from, tag, context, flags)) }
+    unsafe {
+        let post = of_receive(pieces, from, tag, context, flags);
+        start_receive(state, ReceivePost { region, ..post })
+    }
 }
 
 /// Receives what a message says.
@@ -402,7 +422,10 @@ pub unsafe fn with_receive(
     let count = if ignores(flags | tag.family) { 0 } else { msg.iov_count };
     // SAFETY: the caller vouches for it.
     let Some(list) = (unsafe { List::new(msg.msg_iov, count) }) else { return bad_list() };
-    post(of_receive(list.pieces(), msg.addr, tag, msg.context, flags))
+    // SAFETY: as above.
+    let region = unsafe { region_of_list(msg.desc, count) };
+    let receive = of_receive(list.pieces(), msg.addr, tag, msg.context, flags);
+    post(ReceivePost { region, ..receive })
 }
 
 /// What is posted to receive one.
@@ -421,6 +444,7 @@ fn of_receive(
         ignore: tag.ignore,
         context: context as u64,
         flags: flags | tag.family,
+        region: None,
         owner: None,
     }
 }

@@ -6,6 +6,7 @@ use kestrel_core::{
     endpoint::DefaultFlags,
     flags::Flags,
     memory::{Piece, Pieces},
+    memory_region::descriptor::Descriptor,
     one_sided::{RemoteSegment, RmaPost},
 };
 
@@ -15,12 +16,8 @@ use super::{
     remote::Segments,
 };
 use crate::{
-    abi::{
-        attributes::Iovec,
-        fid::{FidEp, FidMr},
-        message::MsgRma,
-        transfer::OpsRma,
-    },
+    abi::{attributes::Iovec, fid::FidEp, message::MsgRma, transfer::OpsRma},
+    memory_region::{region_of, region_of_list},
     outcome::{posted, refused_argument},
     triggered,
 };
@@ -60,7 +57,7 @@ impl Target {
 
 #[inline(always)]
 fn of_pieces<'a>(
-    (pieces, region): (Pieces<'a>, Option<u64>),
+    (pieces, region): (Pieces<'a>, Option<Descriptor>),
     to: u64,
     segments: &'a [RemoteSegment],
     context: Opaque,
@@ -68,29 +65,6 @@ fn of_pieces<'a>(
 ) -> RmaPost<'a> {
     let (data, context) = (0, context as u64);
     RmaPost { pieces, to, segments, data, context, flags, region, owner: None }
-}
-
-/// The region that a descriptor is of: what fi_mr_desc(3) gave, or none.
-///
-/// # Safety
-/// It is null, or the region is open.
-#[inline(always)]
-unsafe fn region_of(descriptor: Opaque) -> Option<u64> {
-    // SAFETY: the caller vouches for it.
-    unsafe { descriptor.cast::<FidMr>().as_ref() }.map(|region| region.key)
-}
-
-/// The region of a list of one buffer.
-///
-/// # Safety
-/// There are as many descriptors as buffers, or none; they are as in [`region_of`].
-#[inline(always)]
-unsafe fn region_of_list(descriptors: *const Opaque, count: usize) -> Option<u64> {
-    if descriptors.is_null() || count != 1 {
-        return None;
-    }
-    // SAFETY: the caller vouches for it.
-    unsafe { region_of(*descriptors) }
 }
 
 /// One buffer; none if it is missing.

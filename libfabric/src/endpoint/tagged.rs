@@ -14,6 +14,7 @@ use crate::{
         message::MsgTagged,
         transfer::OpsTagged,
     },
+    memory_region::region_of_list,
     object::Header,
 };
 
@@ -47,20 +48,22 @@ unsafe extern "C" fn recv<H: Header<State: Receives>>(
     ep: *mut FidEp,
     buffer: *mut c_void,
     length: usize,
-    _: Opaque,
+    descriptor: Opaque,
     from: u64,
     tag: u64,
     ignore: u64,
     context: Opaque,
 ) -> isize {
     // SAFETY: as said above.
-    unsafe { post::receive::<H>(ep, (buffer, length), from, Tag::new(tag, ignore), context) }
+    unsafe {
+        post::receive::<H>(ep, (buffer, length, descriptor), from, Tag::new(tag, ignore), context)
+    }
 }
 
 unsafe extern "C" fn recvv<H: Header<State: Receives>>(
     ep: *mut FidEp,
     iov: *const Iovec,
-    _: *mut Opaque,
+    descriptors: *mut Opaque,
     count: usize,
     from: u64,
     tag: u64,
@@ -69,7 +72,7 @@ unsafe extern "C" fn recvv<H: Header<State: Receives>>(
 ) -> isize {
     // SAFETY: as said above.
     unsafe {
-        let list = (iov, count);
+        let list = (iov, descriptors.cast_const(), count);
         post::receive_list(receiver::<H>(ep), list, from, Tag::new(tag, ignore), context)
     }
 }
@@ -90,19 +93,19 @@ unsafe extern "C" fn send(
     ep: *mut FidEp,
     buffer: *const c_void,
     length: usize,
-    _: Opaque,
+    descriptor: Opaque,
     to: u64,
     tag: u64,
     context: Opaque,
 ) -> isize {
     // SAFETY: as said above.
-    unsafe { post::send(ep, (buffer, length), None, to, Tag::new(tag, 0), context) }
+    unsafe { post::send(ep, (buffer, length, descriptor), None, to, Tag::new(tag, 0), context) }
 }
 
 unsafe extern "C" fn sendv(
     ep: *mut FidEp,
     iov: *const Iovec,
-    _: *mut Opaque,
+    descriptors: *mut Opaque,
     count: usize,
     to: u64,
     tag: u64,
@@ -113,7 +116,8 @@ unsafe extern "C" fn sendv(
         let Some(list) = List::new(iov, count) else { return post::bad_list() };
         let state = post::state(ep);
         let flags = state.defaults.send();
-        post::send_pieces(state, list.pieces(), None, to, Tag::new(tag, 0), context, flags)
+        let buffers = (list.pieces(), region_of_list(descriptors, count));
+        post::send_pieces(state, buffers, None, to, Tag::new(tag, 0), context, flags)
     }
 }
 
@@ -140,14 +144,16 @@ unsafe extern "C" fn senddata(
     ep: *mut FidEp,
     buffer: *const c_void,
     length: usize,
-    _: Opaque,
+    descriptor: Opaque,
     data: u64,
     to: u64,
     tag: u64,
     context: Opaque,
 ) -> isize {
     // SAFETY: as said above.
-    unsafe { post::send(ep, (buffer, length), Some(data), to, Tag::new(tag, 0), context) }
+    unsafe {
+        post::send(ep, (buffer, length, descriptor), Some(data), to, Tag::new(tag, 0), context)
+    }
 }
 
 unsafe extern "C" fn injectdata(

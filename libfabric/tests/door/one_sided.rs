@@ -28,7 +28,13 @@ pub fn register(world: &World, memory: &mut [u64], access: u64) -> *mut FidMr {
     register_as(world, memory, access, KEY, 0)
 }
 
-fn register_as(world: &World, memory: &mut [u64], access: u64, key: u64, flags: u64) -> *mut FidMr {
+pub fn register_as(
+    world: &World,
+    memory: &mut [u64],
+    access: u64,
+    key: u64,
+    flags: u64,
+) -> *mut FidMr {
     let mut mr = null_mut();
     // SAFETY: the memory outlives the region, as every test here closes it.
     unsafe {

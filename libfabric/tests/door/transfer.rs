@@ -9,7 +9,8 @@ use crate::{
     abi::{attributes::Iovec, message::MsgTagged},
     code, flag,
     host::host,
-    world::{World, auth_key, cq_attr},
+    one_sided::register_as,
+    world::{World, auth_key, close, cq_attr},
 };
 
 fn bytes(length: usize) -> Vec<u8> {
@@ -213,5 +214,65 @@ fn keys_part(open: impl Fn(&[u8]) -> World) {
             const CONNREFUSED: i32 = 111;
             assert_eq!(node.read_error().unwrap().err, CONNREFUSED);
         }
+    }
+}
+
+/// "desc: Descriptor associated with the data buffer" (fi_msg(3)): ours is fi_mr_desc's. No call needs one,
+/// and what is none of a region's is not followed. Over queue pairs the later ones of these are read by
+/// the device without a registration of their own.
+#[test]
+fn messages_take_the_descriptors_of_their_buffers() {
+    let Some(host) = host("messages_take_the_descriptors_of_their_buffers") else { return };
+    let _alone = crate::life_cycle::alone();
+    let world = World::new(host, 2);
+    let [from, to] = [world.nodes[0], world.nodes[1]];
+    let length = 100_000;
+    let (mut sent, mut received) = (vec![0_u64; length / 8], vec![0_u64; length / 8]);
+    let access = flag::SEND | flag::RECV | flag::REMOTE_READ;
+    let regions = [(&mut sent, 5), (&mut received, 6)]
+        .map(|(memory, key)| register_as(&world, memory, access, key, 0));
+    // SAFETY: regions are open.
+    let own = regions.map(|region| unsafe { (*region).mem_desc });
+    assert!(own.iter().all(|desc| !desc.is_null()) && own[0] != own[1]);
+    let bad = [null_mut(), std::ptr::without_provenance_mut(99)];
+    let descriptors = [own, own, own, [own[1], own[0]], bad, [own[0], bad[1]], own];
+    for (nth, [mut source, mut place]) in descriptors.into_iter().enumerate() {
+        let tag = nth as u64;
+        sent.fill(tag + 1);
+        let message = |bytes: *mut u64, desc, addr| MsgTagged {
+            msg_iov: &Iovec { base: bytes.cast(), len: length },
+            desc,
+            iov_count: 1,
+            addr,
+            tag,
+            ignore: 0,
+            context: null_mut(),
+            data: 0,
+        };
+        let (bytes, into) = (sent.as_mut_ptr(), received.as_mut_ptr());
+        // SAFETY: the buffers live until the completions have come.
+        unsafe {
+            let (ops, none) = (&*(*to.ep).tagged, null_mut::<c_void>());
+            match nth % 2 {
+                0 => {
+                    let posted = (ops.recv)(to.ep, into.cast(), length, place, 0, tag, 0, none);
+                    assert_eq!(posted, 0);
+                    let bytes = bytes.cast();
+                    assert_eq!((ops.send)(from.ep, bytes, length, source, 1, tag, none), 0);
+                }
+                _ => {
+                    let receive = message(into, &raw mut place, 0);
+                    assert_eq!((ops.recvmsg)(to.ep, &raw const receive, 0), 0);
+                    let send = message(bytes, &raw mut source, 1);
+                    assert_eq!((ops.sendmsg)(from.ep, &raw const send, 1 << 24), 0);
+                }
+            }
+            world.completion(to);
+            world.completion(from);
+        }
+        assert!(received == sent, "message {nth}");
+    }
+    for region in regions {
+        assert_eq!(close(region), 0);
     }
 }

@@ -96,6 +96,7 @@ pub unsafe fn receive_word<'a>(place: *mut u64, context: u64) -> ReceivePost<'a>
         ignore: 0,
         context,
         flags: Flags::TAGGED,
+        region: None,
         owner: None,
     }
 }

@@ -76,6 +76,10 @@ pub fn run<P: Port>(work: &Work, rank: Rank<'_, P>) -> Result<Sample, MeasureErr
         Work::Barrier { .. } => 0,
     };
     let pump = &mut Pump::new(rank, size);
+    let messages = matches!(work, Work::PingPong { .. } | Work::OneWay { .. });
+    if messages {
+        pump.register_buffers(size)?;
+    }
     let sample = match *work {
         Work::PingPong { size, iterations, warmup, each_timed, touch } => {
             latency::ping_pong(pump, size, iterations, warmup, each_timed, touch)
@@ -96,5 +100,8 @@ pub fn run<P: Port>(work: &Work, rank: Rank<'_, P>) -> Result<Sample, MeasureErr
         Work::Barrier { rounds, warmup } => pairs::barrier(pump, rounds, warmup),
     }?;
     pump.finish()?;
+    if messages {
+        pump.deregister_buffers()?;
+    }
     Ok(sample)
 }

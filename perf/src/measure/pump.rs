@@ -259,6 +259,24 @@ impl<'a, P: Port> Pump<'a, P> {
         }
     }
 
+    /// Registers what messages of `size` bytes are sent from and received into, where they are too long to
+    /// inject.
+    pub fn register_buffers(&mut self, size: usize) -> Result<(), MeasureError> {
+        let Rank { side, outgoing, incoming, .. } = &mut self.at;
+        let (sent, received) =
+            ((outgoing.at_mut(0), outgoing.len()), (incoming.at_mut(0), incoming.len()));
+        if size > self.inject_bytes_max {
+            // SAFETY: neither is replaced before `deregister_buffers`.
+            unsafe { side.register(sent, received)? };
+        }
+        Ok(())
+    }
+
+    /// The counterpart of [`Self::register_buffers`].
+    pub fn deregister_buffers(&mut self) -> Result<(), MeasureError> {
+        Ok(self.at.side.deregister()?)
+    }
+
     /// Registers what `verb` is to send or to bring, so that an adapter need not register it for each
     /// operation.
     pub fn register_own(&mut self, verb: Verb, size: usize) -> Result<P::Region, MeasureError> {

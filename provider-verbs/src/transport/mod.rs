@@ -30,8 +30,8 @@ use kestrel_core::{
     memory::Piece,
     transport::{Arrival, Bell as _, Limits, PeerIndex, Room, Transport, TransportEvent},
     window::{
-        Access, AtomicRequest, Finished, Found, Invitation, Loan, OwnRegistration, Registration,
-        Request, Started, Worth,
+        Access, AtomicRequest, Finished, Found, Invitation, Loan, LoanWorth, OwnRegistration,
+        Registration, Request, Started, Worth,
     },
     wire::Head,
 };
@@ -43,7 +43,7 @@ use self::{
     guest::Guest,
     lane::{Came, Filled, ReceiveLane, SendLane},
     receiving::Current,
-    window::{Lent, Window},
+    window::{Lent, REGISTRATION_WORTH, Window},
 };
 use crate::{
     bell::{EitherBell, wait_any},
@@ -438,9 +438,9 @@ impl<V: Verbs> Transport for RcTransport<V> {
         self.send_lane(peer).map_or(0, |lane| lane.confirmed)
     }
 
-    fn lends_to(&self, peer: PeerIndex) -> Option<usize> {
-        let lane = self.send_lane(peer)?;
-        (!lane.failed).then_some(self.fetch_min)
+    fn lends_to(&self, peer: PeerIndex) -> Option<LoanWorth> {
+        let (lane, alone) = (self.send_lane(peer)?, self.fetch_min);
+        (!lane.failed).then_some(LoanWorth { alone, registered: alone / REGISTRATION_WORTH })
     }
 
     fn lend(&mut self, _peer: PeerIndex, message: Piece) -> Option<Loan> {

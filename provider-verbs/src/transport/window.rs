@@ -26,6 +26,10 @@ use crate::{
 /// Operations that a window can have under way.
 pub(super) const REACHES_MAX: u32 = 64;
 
+/// So many times as long as a message with registered buffers that is worth a read is one whose buffers
+/// have to be registered for it.
+pub(super) const REGISTRATION_WORTH: usize = 4;
+
 /// Our end of a window to a peer's memory. Fields drop in this order: the queue pair before the
 /// memory that is registered for what is under way on it.
 pub struct Window<V: Verbs> {

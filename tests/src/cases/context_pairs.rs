@@ -122,7 +122,16 @@ fn ended<P: Provider>(context: &Context<P>, posted: u64, all: &[&Portal<P>]) -> 
 
 fn post<P: Provider>(context: &Endpoint<P>, message: &Memory, flags: Flags, named: u64) {
     let (pieces, flags) = (message.all(), flags | Flags::COMPLETION);
-    let post = SendPost { pieces, to: OTHER, tag: 0, data: 0, context: named, flags, owner: None };
+    let post = SendPost {
+        pieces,
+        to: OTHER,
+        tag: 0,
+        data: 0,
+        context: named,
+        flags,
+        region: None,
+        owner: None,
+    };
     context.post_send(post).unwrap();
 }
 

@@ -13,7 +13,8 @@ use kestrel_core::{
     ring::claims::Claims,
     transport::{Arrival, Bell, Limits, PeerIndex, Room, Transport, TransportEvent, Unreachable},
     window::{
-        Access, AtomicRequest, Found, Invitation, Loan, Registration, Request, Started, Worth,
+        Access, AtomicRequest, Found, Invitation, Loan, LoanWorth, Registration, Request, Started,
+        Worth,
     },
     wire::Head,
 };
@@ -403,8 +404,8 @@ impl Transport for Chaos {
         self.world.state().adapter.break_window(peer);
     }
 
-    fn lends_to(&self, peer: PeerIndex) -> Option<usize> {
-        peer.is_multiple_of(2).then_some(60_000)
+    fn lends_to(&self, peer: PeerIndex) -> Option<LoanWorth> {
+        peer.is_multiple_of(2).then_some(LoanWorth { alone: 60_000, registered: 20_000 })
     }
 
     fn lend(&mut self, _peer: PeerIndex, _message: Piece) -> Option<Loan> {

@@ -116,7 +116,7 @@ impl<T: Transport> Engine<T> {
 
     /// What a peer may reach of a region by itself, if it may. Nobody says in which order it writes:
     /// where that counts it gets nothing, or words alone, which adapters change one by one.
-    fn lease_of(&mut self, peer: PeerIndex, region: &MemoryRegion) -> Option<Lease> {
+    pub(crate) fn lease_of(&mut self, peer: PeerIndex, region: &MemoryRegion) -> Option<Lease> {
         let counters = &self.setup.one_sided;
         let counted = counters.remote_read.is_some() || counters.remote_write.is_some();
         let (transport, permitted) = (&mut self.transport, self.setup.permitted);

@@ -173,9 +173,10 @@ impl<T: Transport> Engine<T> {
     ) -> Option<u32> {
         let Simple { direction, local, .. } = *simple;
         let region = self.remotes[index].region.filter(|_| local.len() >= worth.registers)?;
-        let (region, transport) = (self.regions.find(region).ok()?, &mut self.transport);
+        let (region, transport) = (self.regions.find(region.key()).ok()?, &mut self.transport);
         let register = |memory, written| transport.register_own(peer, memory, written);
-        let own = region.registered_as_own(local, direction == Direction::Read, register)?;
+        let kind = if direction == Direction::Read { Flags::READ } else { Flags::WRITE };
+        let own = region.registered_as_own(local, kind, register)?;
         let key = own.local_key();
         self.remotes[index].own = Some(own);
         Some(key)
