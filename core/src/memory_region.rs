@@ -203,6 +203,11 @@ impl MemoryRegionRegistry {
         MemoryRegionRegistry { mode, iov_limit, regions: Mutex::default() }
     }
 
+    /// Whether keys are ours to choose.
+    pub(crate) fn chooses_keys(&self) -> bool {
+        self.mode.contains(MemoryRegionMode::PROV_KEY)
+    }
+
     /// Registers ranges of memory under one key.
     ///
     /// Ownership: the memory stays the application's. Nothing is read here; who may
@@ -218,7 +223,7 @@ impl MemoryRegionRegistry {
     ) -> Result<Arc<MemoryRegion>, MemoryRegionError> {
         self.check(attributes)?;
         let mut regions = self.lock();
-        let key = if self.mode.contains(MemoryRegionMode::PROV_KEY) {
+        let key = if self.chooses_keys() {
             regions.next_key()
         } else if attributes.requested_key == KEY_NOTAVAIL {
             return Err(MemoryRegionError::ReservedKey { key: KEY_NOTAVAIL });

@@ -164,7 +164,8 @@ pub enum SendStage {
 /// A send that could not be finished at once.
 #[derive(Debug)]
 pub struct SendOperation {
-    /// Lets the receiver's adapter read it. Dropped before the memory is anybody's else.
+    /// Lets the receiver's adapter read it. Dropped, or taken back if it outlasts that, before the memory
+    /// is anybody's else.
     pub lent: Option<Loan>,
     /// The message.
     pub pieces: StoredPieces,

@@ -55,19 +55,24 @@ impl fmt::Debug for OwnRegistration {
 /// What lets a peer's adapter read a message of ours, until it is dropped.
 pub struct Loan {
     remote_key: u32,
-    /// None if the peer may read it anyway.
-    _registration: Option<Arc<dyn Registration>>,
+    /// None if the peer may read the region that it lies in: nothing ends with such a loan.
+    registration: Option<Arc<dyn Registration>>,
 }
 
 impl Loan {
     /// A loan by a registration for it alone.
     pub fn new(registration: Arc<dyn Registration>) -> Loan {
-        Loan { remote_key: registration.remote_key(), _registration: Some(registration) }
+        Loan { remote_key: registration.remote_key(), registration: Some(registration) }
     }
 
     /// A loan of what lies in a region that is leased to the peer.
     pub(crate) fn leased(lease: &Lease) -> Loan {
-        Loan { remote_key: lease.remote_key, _registration: None }
+        Loan { remote_key: lease.remote_key, registration: None }
+    }
+
+    /// Whether the peer can read on when it is dropped.
+    pub(crate) fn outlasts(&self) -> bool {
+        self.registration.is_none()
     }
 
     /// What the peer's adapter names the message by.

@@ -2,16 +2,21 @@
 //! cannot be registered, peers that go, and that nothing is written when it is not ours any more.
 
 use kestrel_core::{
+    completion_queue::store::Sharing,
+    domain::DomainOptions,
+    endpoint::Endpoint,
     error::Errno,
     flags::Flags,
+    info::MemoryRegionMode,
     memory::Pieces,
     memory_region::descriptor::Descriptor,
     operation::{ReceivePost, SendPost},
 };
 use kestrel_tests::{
-    bed::{Memory, Receive, Send, World, pattern, same},
+    bed::{Bed, Memory, Receive, Send, World, pattern, same},
     fake::fake_bed,
-    one_sided::expose,
+    link::{self, Driven, End, Listener},
+    one_sided::{expose, expose_in, options},
 };
 use kestrel_verbs::{
     RcProvider, VerbsOptions,
@@ -39,7 +44,7 @@ impl Pull {
     /// Messages are fetched from that length on.
     fn from(fetch_min: usize) -> Pull {
         let (bed, fabric) = fake_bed(VerbsOptions { fetch_min, ..VerbsOptions::default() });
-        let world = bed.world(2);
+        let world = bed.world_with(2, &options(MemoryRegionMode::empty()));
         world.warm_up();
         Pull { world, fabric }
     }
@@ -149,6 +154,7 @@ fn what_lies_in_regions_is_read_from_a_quarter_of_the_length_on() {
     // Seen by peers, and not to be sent from; and the other way round.
     let shown = expose(sender, &source, Flags::REMOTE_READ, 3);
     let hidden = expose(sender, &source, Flags::SEND, 4);
+    let written = expose(sender, &source, Flags::SEND | Flags::REMOTE_WRITE, 6);
     let is_read = |sent: Option<Descriptor>, received: Option<Descriptor>, length: usize| {
         let before = pull.reached();
         into.fill(0);
@@ -158,6 +164,13 @@ fn what_lies_in_regions_is_read_from_a_quarter_of_the_length_on() {
     let all = (lent.descriptor(), own.descriptor());
     assert!(!is_read(all.0, all.1, length), "nothing went before: it may be an answer");
     assert!(is_read(all.0, all.1, length), "with the first the regions are registered");
+    for (region, why) in [
+        (&shown, "nothing is sent from it"),
+        (&hidden, "peers may not reach it"),
+        (&written, "peers may not read it"),
+    ] {
+        assert!(!is_read(region.descriptor(), all.1, length), "{why}");
+    }
     pull.fabric.refuse_registrations(true);
     let registered = pull.fabric.tally().registered;
     assert!(is_read(all.0, all.1, length));
@@ -165,8 +178,6 @@ fn what_lies_in_regions_is_read_from_a_quarter_of_the_length_on() {
     assert!(!is_read(all.0, all.1, length - 1), "that is too short");
     assert!(!is_read(None, all.1, length), "the sender's is in no region");
     assert!(!is_read(Descriptor::of(99), all.1, length), "the region is not there");
-    assert!(!is_read(shown.descriptor(), all.1, length), "nothing is sent from the region");
-    assert!(!is_read(hidden.descriptor(), all.1, length), "peers may not read the region");
     assert!(is_read(all.0, all.1, length), "none of that is for good");
     assert_eq!(pull.fabric.tally().registered, registered);
     // A receiver that has to register reads this one, and then says so.
@@ -185,6 +196,7 @@ fn what_lies_in_regions_is_read_from_a_quarter_of_the_length_on() {
         (sender, &lent),
         (sender, &shown),
         (sender, &hidden),
+        (sender, &written),
         (receiver, &own),
         (receiver, &whole),
     ];
@@ -356,4 +368,80 @@ fn sends_fail_with_their_receiver() {
     }
     pull.fabric.hold(false);
     assert_eq!(into[0].bytes(), vec![0; LENGTHS[1]]);
+}
+
+/// A region whose key we chose is for those whom the application tells of it: a message that lies there is
+/// lent for itself.
+#[test]
+fn regions_with_secret_keys_are_not_lent() {
+    let (source, into) = (Memory::from(pattern(5, LENGTHS[1])), Memory::zeroed(LENGTHS[1]));
+    let (bed, fabric) = fake_bed(VerbsOptions { fetch_min: LENGTHS[1], ..VerbsOptions::default() });
+    let world = bed.world(2);
+    world.warm_up();
+    let pull = Pull { world, fabric };
+    let access = Flags::SEND | Flags::REMOTE_READ;
+    let lent = expose(&pull.world.nodes[0], &source, access, 0);
+    let own = expose(&pull.world.nodes[1], &into, Flags::RECV, 0);
+    let send = |length| {
+        let before = pull.reached();
+        pull.exchange_in(&source, lent.descriptor(), &into, own.descriptor(), length);
+        pull.reached() - before
+    };
+    send(1);
+    assert_eq!(send(LENGTHS[1] - 1), 0, "it would have been lent by its region");
+    let before = pull.fabric.tally().registered;
+    assert_eq!(send(LENGTHS[1]), 1, "it is long enough");
+    let registered = pull.fabric.tally().registered - before;
+    assert_eq!(registered, LENGTHS[1], "the receiver's region, and nothing of the sender's");
+    pull.world.nodes[0].domain.close_memory(&lent).unwrap();
+    pull.world.nodes[1].domain.close_memory(&own).unwrap();
+}
+
+/// "All canceled completions will be written before fi_shutdown returns" (fi_cm(3)): the buffer of a message
+/// that was lent by its region is the application's then, and what is written there reaches nobody.
+#[test]
+fn a_shutdown_takes_back_what_its_region_lent() {
+    let length = 100_000;
+    let (source, into) = (Memory::from(pattern(5, length)), Memory::zeroed(length));
+    let (bed, fabric) = fake_bed(VerbsOptions { fetch_min: length, ..VerbsOptions::default() });
+    let bed = Bed { sharing: Sharing::Shared, ..bed };
+    let listener = Listener::listening(&bed);
+    let memory_region_mode = MemoryRegionMode::empty();
+    let domain = bed.domain(DomainOptions { memory_region_mode, ..DomainOptions::default() });
+    let caller = End::over(&domain, Endpoint::open(&domain, link::options()).unwrap());
+    caller.endpoint.connect(listener.passive.address(), &[]).unwrap();
+    let acceptor = End::acceptor(&bed, listener.take(&[&caller]));
+    acceptor.endpoint.accept(&[]).unwrap();
+    caller.connected(&[&acceptor, &listener]);
+    acceptor.connected(&[&caller, &listener]);
+    let access = Flags::SEND | Flags::REMOTE_READ;
+    let lent = expose_in(&domain, &[source.piece()], access, 1, Flags::empty()).unwrap();
+    let send = || {
+        let send = Send { pieces: source.all(), ..Send::default() };
+        let post = SendPost { region: lent.descriptor(), ..send.post(0) };
+        caller.endpoint.post_send(post).unwrap();
+        let receive = Receive { pieces: into.all(), ..Receive::default() };
+        acceptor.endpoint.post_receive(receive.post()).unwrap();
+    };
+    send();
+    caller.done(&[&acceptor]).good();
+    acceptor.done(&[&caller]).good();
+    assert_eq!(fabric.tally().reached, 1, "by the device");
+    let registered = fabric.tally().registered;
+    fabric.hold(true);
+    send();
+    for _ in 0..50 {
+        caller.drive();
+        acceptor.drive();
+    }
+    caller.endpoint.shutdown().unwrap();
+    assert_eq!(caller.failed_already().errno, Some(Errno::CANCELED));
+    assert!(fabric.tally().registered < registered, "nobody reads there any more");
+    source.fill(9);
+    into.fill(7);
+    fabric.hold(false);
+    let ended = acceptor.done(&[&caller]);
+    assert!(ended.errno.is_some(), "nobody sent that");
+    same(&into.bytes(), &vec![7; length], "nothing of what is the application's again");
+    domain.close_memory(&lent).unwrap();
 }

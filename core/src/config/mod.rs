@@ -292,8 +292,8 @@ pub static PARAMETERS: [Parameter; 20] = [
         unit: Unit::Bytes,
         help: "The shortest message that an RDMA device reads out of the sender's buffer into the \
                receiver's. Shorter ones are copied at both ends; buffers of longer ones are \
-               registered for each. In a stream whose buffers lie in registered memory, a \
-               quarter of it.",
+               registered for each. In a stream whose buffers lie in registered memory \
+               (desc; of the sender with FI_REMOTE_READ), a quarter of it.",
         store: |config, value| config.fetch_min = value.size(),
     },
     Parameter {

@@ -131,6 +131,8 @@ pub struct Peer {
     pub unfetchable: bool,
     /// As above.
     pub unfetched: bool,
+    /// The region that cannot be leased to it, as was found last.
+    pub unlendable: Option<u64>,
     /// It had to register the buffer of the last message of ours that it fetched.
     pub registers: bool,
     /// It did not let us read its memory, or write to it.
@@ -241,6 +243,7 @@ impl Peer {
             fetches: 0,
             unfetchable: false,
             unfetched: false,
+            unlendable: None,
             registers: false,
             unreadable: false,
             unwritable: false,

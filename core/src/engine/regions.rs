@@ -32,6 +32,11 @@ impl KnownRegions {
         KnownRegions { registry, places: Box::new([const { None }; PLACES]) }
     }
 
+    /// Whether keys are ours to choose, so that nobody knows one but from the application.
+    pub fn keys_are_secret(&self) -> bool {
+        self.registry.chooses_keys()
+    }
+
     /// The region behind `key`. Cost: no lock if it was used lately.
     #[inline(always)]
     pub fn find(&mut self, key: u64) -> Result<&Arc<MemoryRegion>, Refusal> {

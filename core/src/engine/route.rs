@@ -236,6 +236,7 @@ impl<T: Transport> Engine<T> {
         // Nobody grants credit for datagrams, and nobody waits for it.
         record.credit = if self.datagrams.is_some() { u64::MAX } else { CREDIT_FIRST };
         (record.unwritable, record.unfetched, record.registers) = (false, false, false);
+        record.unlendable = None;
         if self.context > 0 {
             self.say(peer, Kind::Context, self.context, Vec::new());
         }

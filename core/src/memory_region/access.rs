@@ -112,7 +112,7 @@ impl MemoryRegion {
         self.gate.is_closed()
     }
 
-    /// Begins an access of `kind`, one or both of `REMOTE_READ` and `REMOTE_WRITE`.
+    /// Begins an access of `kind`, by operations of peers or of ours.
     #[inline(always)]
     pub(crate) fn access_as(&self, kind: Flags) -> Result<Access<'_>, Refusal> {
         if !self.access.contains(kind) {

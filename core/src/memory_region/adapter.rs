@@ -1,7 +1,8 @@
 //! A region as adapters know it, so that peers reach it without our processor.
 //!
-//! It is registered when a peer asks, with the access that the region has: once for all peers that
-//! share a registration, which are those of one device, or for a peer alone. And it is registered for
+//! It is registered when a peer asks, or gets a message that lies in it, with the access that the region
+//! has: once for all peers that share a registration, which are those of one device, or for a peer
+//! alone. And it is registered for
 //! our own operations, when the first long one says that its buffer lies in it. When the region is
 //! closed all of that ends, before the close returns. A region whose use is counted is not
 //! registered: an adapter counts nothing.
@@ -120,6 +121,15 @@ impl MemoryRegion {
             remote_key,
             access,
         })
+    }
+
+    /// Ends what peers of `audience` were leased: their adapters touch no memory of it when this returns.
+    /// Who asks again gets another lease.
+    #[cold]
+    pub(crate) fn end_lease(&self, audience: u64) {
+        if let State::Open(Open { leased, .. }) = &mut *self.adapter.lock() {
+            leased.retain(|(known, _)| *known != audience);
+        }
     }
 
     /// Whether messages of ours may be read from `piece` as it lies in the region.

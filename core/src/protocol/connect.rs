@@ -401,6 +401,7 @@ impl<T: Transport> Engine<T> {
             self.transport.close_window(peer);
         }
         self.take_confirmed_of(peer);
+        self.take_loans_back(peer);
         self.fail_operations(peer, &why);
         self.fail_all_posted(&why);
         if !told {

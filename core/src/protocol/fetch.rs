@@ -1,7 +1,7 @@
 //! Fetching: the receiver's adapter reads a long message where it lies, into the posted buffer.
 //!
-//! The sender lends the message: it registers the buffer for its peer's adapter, and sends the
-//! envelope alone, with the buffer's address and key. Once it is matched the receiver reads it
+//! The sender lends the message: it registers the buffer for its peer's adapter, unless that lies in a
+//! region which the peer may read, and sends the envelope alone, with the buffer's address and key. Once it is matched the receiver reads it
 //! through its window to the sender, which it asks for with the first such message, and ends it
 //! with Finish. Nothing is copied between, and the sender's processor has no part in it.
 //!
@@ -10,13 +10,17 @@
 //! either side cannot register its buffer or the window is refused or has failed, comes in parts,
 //! and so do those after it, as long as the connection lasts.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::HashSet,
+    time::{Duration, Instant},
+};
 
 use crate::{
     engine::{Engine, peer::PeerState},
     flags::Flags,
     memory::Piece,
-    operation::{Incoming, Target},
+    memory_region::descriptor::Descriptor,
+    operation::{Incoming, SendOperation, Target},
     primitive::yield_now,
     protocol::window::lease::Wanted,
     transport::{PeerIndex, Transport},
@@ -38,6 +42,8 @@ pub struct Fetch {
     started: usize,
     /// Requests that are under way.
     under_way: u32,
+    /// A buffer was registered for one.
+    registered: bool,
     /// One has failed.
     failed: bool,
     /// The sender has given it up.
@@ -65,8 +71,7 @@ enum Step {
 impl Incoming {
     /// What a Finish says of a message that has wholly come.
     pub(crate) fn finish_word(&self) -> u64 {
-        let is_fetched = self.fetch.started > 0 && !self.fetch.failed;
-        if is_fetched && self.own.is_none() { wire::REGISTERED } else { 0 }
+        if self.fetch.registered { wire::REGISTERED } else { 0 }
     }
 }
 
@@ -100,12 +105,37 @@ impl<T: Transport> Engine<T> {
 
     /// Lends a message that lies in a region of ours, if its peer may read that in any case.
     fn lend_registered(&mut self, peer: PeerIndex, index: u32, message: Piece) -> Option<Loan> {
-        let region = self.regions.find(self.sends[index].region?.key()).ok()?.clone();
+        let key = self.sends[index].region?.key();
+        // A key that is ours to give is for those whom the application tells of it.
+        if self.regions.keys_are_secret() || self.peers[peer as usize].unlendable == Some(key) {
+            return None;
+        }
+        let region = self.regions.find(key).ok()?.clone();
         if !region.sends_from(message) {
             return None;
         }
-        let lease = self.lease_of(peer, &region)?;
-        lease.access.read.then(|| Loan::leased(&lease))
+        let lease = self.lease_of(peer, &region).filter(|lease| lease.access.read);
+        if lease.is_none() {
+            // To try it again for each message could take long.
+            self.peers[peer as usize].unlendable = Some(key);
+        }
+        lease.map(|lease| Loan::leased(&lease))
+    }
+
+    /// Has the adapter of `peer` read no message any more that it has begun with, whose buffers are the
+    /// application's again. Of those that lie in regions it loses its leases, and asks for others.
+    pub(crate) fn take_loans_back(&mut self, peer: PeerIndex) {
+        let sends = self.sends.indices().map(|index| &self.sends[index]);
+        let lent = sends.filter(|send| send.has_begun_with(peer));
+        let outlasts = |send: &&SendOperation| send.lent.as_ref().is_some_and(Loan::outlasts);
+        let regions: HashSet<u64> =
+            lent.filter(outlasts).filter_map(|send| send.region.map(Descriptor::key)).collect();
+        let audience = self.transport.audience(peer);
+        for key in regions {
+            if let Ok(region) = self.regions.find(key) {
+                region.end_lease(audience);
+            }
+        }
     }
 
     /// A peer has all of a message of ours, and says in `word` how it came by it.
@@ -177,6 +207,7 @@ impl<T: Transport> Engine<T> {
             let local = self.receives[receive].pieces.view();
             let local = local.contiguous(start + started, end - started);
             let local_key = self.key_of_receive(peer, index, receive, local);
+            let registers = self.transport.windows_to(peer).map_or(usize::MAX, |it| it.registers);
             let request = Request {
                 token: self.incoming.name(index) | Request::FETCHED,
                 direction: Direction::Read,
@@ -195,6 +226,7 @@ impl<T: Transport> Engine<T> {
             let fetch = &mut self.incoming[index].fetch;
             fetch.started += local.len();
             fetch.under_way += begun;
+            fetch.registered |= local_key.is_none() && local.len() >= registers;
         }
         Step::Asked
     }

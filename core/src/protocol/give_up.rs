@@ -41,6 +41,7 @@ impl<T: Transport> Engine<T> {
         if let Some(claims) = self.transport.claims_to(peer).filter(|_| !names.is_empty()) {
             claims.withdraw_in_all(record.withdrawn);
         }
+        self.take_loans_back(peer);
         for send in begun {
             self.leave_stage(peer, send);
             self.fail_send(send, why);
