@@ -17,6 +17,7 @@ use kestrel_core::{
 use kestrel_shm::{ShmOptions, ShmProvider};
 use kestrel_tests::{
     bed::{Bed, Memory, Options, Receive, World, pattern, same},
+    contexts::{Portal, counts},
     fake::fake_provider,
     figures::Counting,
     scale::{PATIENCE, scaled},
@@ -83,14 +84,41 @@ fn visit<P: Provider>(bed: &Bed<P>, host: &World<P>, options: &Options, known: K
     }
 }
 
+/// An endpoint of several contexts comes, each of them sends, and it goes: what comes from a further one has
+/// the first one, a peer of its own, for its source.
+fn visit_by_contexts<P: Provider>(bed: &Bed<P>, host: &World<P>) {
+    let (visitor, server) = (Portal::open(bed, counts(3, 1)), &host.nodes[0]);
+    visitor.knows(&[server.endpoint.address()]);
+    let place = server.vector.insert_one(visitor.endpoint.address()).unwrap();
+    for (tag, context) in (0..).zip(&visitor.transmit) {
+        server.receive(100, Some(tag), tag);
+        context.endpoint.send_tagged(pattern(tag, 100), 0, tag, 1).unwrap();
+        host.drive("a visitor's context is heard", || {
+            visitor.poll();
+            host.waiting(0).1 > 0
+        });
+        let received = host.received_already(0).good();
+        assert_eq!(received.source, place, "whoever had that place before");
+        same(&received.returned.unwrap(), &pattern(tag, 100), "a visitor's");
+    }
+    drop(visitor);
+    host.poll(4);
+    server.vector.remove(&[place]).unwrap();
+}
+
 /// What so many visitors leave behind. Units: bytes.
-fn left_by<P: Provider>(bed: &Bed<P>, options: &Options, known: Known, count: usize) -> i64 {
+fn left_by<P: Provider>(
+    bed: &Bed<P>,
+    options: &Options,
+    visit: impl Fn(&World<P>),
+    count: usize,
+) -> i64 {
     // Memory is counted: one test at a time.
     static ALONE: Mutex<()> = Mutex::new(());
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let host = bed.world_with(1, options);
     let held = |visitors: usize| {
-        (0..visitors).for_each(|_| visit(bed, &host, options, known));
+        (0..visitors).for_each(|_| visit(&host));
         // Connections end, and queue pairs go, a little later.
         let start = Instant::now();
         while start.elapsed() < Duration::from_millis(100) {
@@ -106,7 +134,7 @@ fn left_by<P: Provider>(bed: &Bed<P>, options: &Options, known: Known, count: us
 /// never spoken to. Pools that depend on how many there are at once may grow by `slack` bytes.
 fn nothing_stays<P: Provider>(bed: &Bed<P>, options: &Options, count: usize, slack: i64) {
     for (known, most) in [(Known::Unknown, 0), (Known::Removed, 0), (Known::Kept, 64)] {
-        let left = left_by(bed, options, known, count);
+        let left = left_by(bed, options, |host| visit(bed, host, options, known), count);
         println!("{known:?}: {left} bytes by {count} visitors");
         let most = most * count as i64 + slack;
         assert!(left <= most, "{known:?}: {count} visitors leave {left} bytes");
@@ -138,6 +166,15 @@ fn of_visitors_over_shared_memory_beside_a_device_nothing_stays() {
     let provider = Arc::new(CompositeProvider::both(shm(), queue_pairs()));
     let bed = Bed { provider, sharing: Sharing::Exclusive };
     nothing_stays(&bed, &Options::default(), scaled(1_000, 2_000, 20_000), 256 << 10);
+}
+
+#[test]
+fn of_visitors_with_several_contexts_nothing_stays() {
+    let bed = Bed { provider: Arc::new(shm()), sharing: Sharing::Exclusive };
+    let count = scaled(500, 1_000, 5_000);
+    let left = left_by(&bed, &Options::default(), |host| visit_by_contexts(&bed, host), count);
+    println!("{left} bytes by {count} visitors of three contexts");
+    assert!(left <= 32 << 10, "{count} visitors leave {left} bytes");
 }
 
 fn mock_bed() -> Bed<MockProvider> {
