@@ -2,9 +2,6 @@
 //! cannot be registered, peers that go, and that nothing is written when it is not ours any more.
 
 use kestrel_core::{
-    completion_queue::store::Sharing,
-    domain::DomainOptions,
-    endpoint::Endpoint,
     error::Errno,
     flags::Flags,
     info::MemoryRegionMode,
@@ -13,10 +10,9 @@ use kestrel_core::{
     operation::{ReceivePost, SendPost},
 };
 use kestrel_tests::{
-    bed::{Bed, Memory, Receive, Send, World, pattern, same},
+    bed::{Memory, Receive, Send, World, pattern, same},
     fake::fake_bed,
-    link::{self, Driven, End, Listener},
-    one_sided::{expose, expose_in, options},
+    one_sided::{expose, options},
 };
 use kestrel_verbs::{
     RcProvider, VerbsOptions,
@@ -395,53 +391,4 @@ fn regions_with_secret_keys_are_not_lent() {
     assert_eq!(registered, LENGTHS[1], "the receiver's region, and nothing of the sender's");
     pull.world.nodes[0].domain.close_memory(&lent).unwrap();
     pull.world.nodes[1].domain.close_memory(&own).unwrap();
-}
-
-/// "All canceled completions will be written before fi_shutdown returns" (fi_cm(3)): the buffer of a message
-/// that was lent by its region is the application's then, and what is written there reaches nobody.
-#[test]
-fn a_shutdown_takes_back_what_its_region_lent() {
-    let length = 100_000;
-    let (source, into) = (Memory::from(pattern(5, length)), Memory::zeroed(length));
-    let (bed, fabric) = fake_bed(VerbsOptions { fetch_min: length, ..VerbsOptions::default() });
-    let bed = Bed { sharing: Sharing::Shared, ..bed };
-    let listener = Listener::listening(&bed);
-    let memory_region_mode = MemoryRegionMode::empty();
-    let domain = bed.domain(DomainOptions { memory_region_mode, ..DomainOptions::default() });
-    let caller = End::over(&domain, Endpoint::open(&domain, link::options()).unwrap());
-    caller.endpoint.connect(listener.passive.address(), &[]).unwrap();
-    let acceptor = End::acceptor(&bed, listener.take(&[&caller]));
-    acceptor.endpoint.accept(&[]).unwrap();
-    caller.connected(&[&acceptor, &listener]);
-    acceptor.connected(&[&caller, &listener]);
-    let access = Flags::SEND | Flags::REMOTE_READ;
-    let lent = expose_in(&domain, &[source.piece()], access, 1, Flags::empty()).unwrap();
-    let send = || {
-        let send = Send { pieces: source.all(), ..Send::default() };
-        let post = SendPost { region: lent.descriptor(), ..send.post(0) };
-        caller.endpoint.post_send(post).unwrap();
-        let receive = Receive { pieces: into.all(), ..Receive::default() };
-        acceptor.endpoint.post_receive(receive.post()).unwrap();
-    };
-    send();
-    caller.done(&[&acceptor]).good();
-    acceptor.done(&[&caller]).good();
-    assert_eq!(fabric.tally().reached, 1, "by the device");
-    let registered = fabric.tally().registered;
-    fabric.hold(true);
-    send();
-    for _ in 0..50 {
-        caller.drive();
-        acceptor.drive();
-    }
-    caller.endpoint.shutdown().unwrap();
-    assert_eq!(caller.failed_already().errno, Some(Errno::CANCELED));
-    assert!(fabric.tally().registered < registered, "nobody reads there any more");
-    source.fill(9);
-    into.fill(7);
-    fabric.hold(false);
-    let ended = acceptor.done(&[&caller]);
-    assert!(ended.errno.is_some(), "nobody sent that");
-    same(&into.bytes(), &vec![7; length], "nothing of what is the application's again");
-    domain.close_memory(&lent).unwrap();
 }

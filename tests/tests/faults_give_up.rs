@@ -1,0 +1,146 @@
+//! Messages that are given up while the peer's adapter reads them where they lie, lent by their region: the
+//! buffers are the application's again, and what it writes there reaches nobody. On the fake.
+
+use std::sync::Arc;
+
+use kestrel_core::{
+    completion_queue::store::Sharing,
+    domain::{Domain, DomainOptions},
+    endpoint::Endpoint,
+    error::Errno,
+    flags::Flags,
+    info::MemoryRegionMode,
+    memory_region::MemoryRegion,
+    operation::SendPost,
+};
+use kestrel_tests::{
+    bed::{Bed, Memory, Receive, Send, pattern, same},
+    completion::Done,
+    contexts::{Portal, counts, next},
+    fake::fake_bed,
+    link::{self, Driven, End, Listener},
+    one_sided::expose_in,
+};
+use kestrel_verbs::{
+    RcProvider, VerbsOptions,
+    fake::{FakeDevice, FakeFabric},
+};
+
+type Fake = RcProvider<FakeDevice>;
+
+const LENGTH: usize = 100_000;
+
+/// A message in a region that its receiver may read, and the place that it goes to.
+struct Lent {
+    bed: Bed<Fake>,
+    fabric: FakeFabric,
+    /// The sender's, whose keys are the application's.
+    domain: Arc<Domain<Fake>>,
+    source: Memory,
+    into: Memory,
+    region: Arc<MemoryRegion>,
+}
+
+impl Lent {
+    fn new() -> Lent {
+        let options = VerbsOptions { fetch_min: LENGTH, ..VerbsOptions::default() };
+        let (bed, fabric) = fake_bed(options);
+        let bed = Bed { sharing: Sharing::Shared, ..bed };
+        let memory_region_mode = MemoryRegionMode::empty();
+        let domain = bed.domain(DomainOptions { memory_region_mode, ..DomainOptions::default() });
+        let (source, into) = (Memory::from(pattern(5, LENGTH)), Memory::zeroed(LENGTH));
+        let access = Flags::SEND | Flags::REMOTE_READ;
+        let region = expose_in(&domain, &[source.piece()], access, 1, Flags::empty()).unwrap();
+        Lent { bed, fabric, domain, source, into, region }
+    }
+
+    fn send(&self, from: &Endpoint<Fake>, to: u64) {
+        let send = Send { pieces: self.source.all(), flags: Flags::COMPLETION, ..Send::default() };
+        from.post_send(SendPost { region: self.region.descriptor(), ..send.post(to) }).unwrap();
+    }
+
+    fn receive(&self, at: &Endpoint<Fake>) {
+        let receive =
+            Receive { pieces: self.into.all(), flags: Flags::COMPLETION, ..Receive::default() };
+        at.post_receive(receive.post()).unwrap();
+    }
+
+    /// The read of a further message has begun when `give_up` is called, and goes on when the buffers are
+    /// the application's. What became of the receive: `end` has it.
+    #[track_caller]
+    fn gives_up(&self, poll: impl Fn(), give_up: impl FnOnce(), end: impl FnOnce() -> Done) {
+        assert_eq!(self.fabric.tally().reached, 1, "one went by the device");
+        let registered = self.fabric.tally().registered;
+        (0..50).for_each(|_| poll());
+        give_up();
+        assert!(self.fabric.tally().registered < registered, "nobody reads there any more");
+        self.source.fill(9);
+        self.into.fill(7);
+        self.fabric.hold(false);
+        let ended = end();
+        assert!(ended.errno.is_some(), "nobody sent that");
+        same(&self.into.bytes(), &[7; LENGTH], "nothing of what is the application's again");
+        self.domain.close_memory(&self.region).unwrap();
+    }
+}
+
+/// "All canceled completions will be written before fi_shutdown returns" (fi_cm(3)).
+#[test]
+fn a_shutdown_takes_back_what_its_region_lent() {
+    let lent = Lent::new();
+    let listener = Listener::listening(&lent.bed);
+    let endpoint = Endpoint::open(&lent.domain, link::options()).unwrap();
+    let caller = End::over(&lent.domain, endpoint);
+    caller.endpoint.connect(listener.passive.address(), &[]).unwrap();
+    let acceptor = End::acceptor(&lent.bed, listener.take(&[&caller]));
+    acceptor.endpoint.accept(&[]).unwrap();
+    caller.connected(&[&acceptor, &listener]);
+    acceptor.connected(&[&caller, &listener]);
+    let send = || {
+        lent.send(&caller.endpoint, 0);
+        lent.receive(&acceptor.endpoint);
+    };
+    send();
+    caller.done(&[&acceptor]).good();
+    acceptor.done(&[&caller]).good();
+    lent.fabric.hold(true);
+    send();
+    let poll = || {
+        caller.drive();
+        acceptor.drive();
+    };
+    let give_up = || {
+        caller.endpoint.shutdown().unwrap();
+        assert_eq!(caller.failed_already().errno, Some(Errno::CANCELED));
+    };
+    lent.gives_up(poll, give_up, || acceptor.done(&[&caller]));
+}
+
+/// "Outstanding operations posted to the endpoint when fi_close is called will be discarded"
+/// (fi_endpoint(3)): of one context of a pair, and the other one goes on.
+#[test]
+fn a_context_that_closes_takes_back_what_its_region_lent() {
+    let lent = Lent::new();
+    let ours = Portal::on(&lent.domain, counts(1, 1));
+    let theirs = Portal::open(&lent.bed, counts(1, 1));
+    let all = [&ours, &theirs];
+    let [our_address, their_address] = all.map(|portal| portal.endpoint.address());
+    ours.knows(&[our_address, their_address]);
+    theirs.knows(&[their_address, our_address]);
+    let send = || {
+        lent.send(&ours.transmit[0].endpoint, 1);
+        lent.receive(&theirs.receive[0].endpoint);
+    };
+    send();
+    next(&ours.transmit[0], &all).good();
+    next(&theirs.receive[0], &all).good();
+    lent.fabric.hold(true);
+    send();
+    let poll = || all.iter().for_each(|portal| portal.poll());
+    let give_up = || ours.transmit[0].endpoint.close();
+    lent.gives_up(poll, give_up, || next(&theirs.receive[0], &all));
+    let bytes = pattern(3, 300);
+    ours.receive[0].endpoint.receive(vec![0; 300], 1, 8).unwrap();
+    theirs.transmit[0].endpoint.send(bytes.clone(), 1, 9).unwrap();
+    same(&next(&ours.receive[0], &all).good().returned.unwrap(), &bytes, "the other one goes on");
+}
