@@ -132,9 +132,9 @@ impl MemoryRegion {
         }
     }
 
-    /// Whether messages of ours may be read from `piece` as it lies in the region.
-    pub(crate) fn sends_from(&self, piece: Piece) -> bool {
-        self.access_as(Flags::SEND).is_ok_and(|entered| {
+    /// Whether messages of ours may be sent from `piece` as it lies in the region, and peers may read there.
+    pub(crate) fn lends(&self, piece: Piece) -> bool {
+        self.access_as(Flags::SEND | Flags::REMOTE_READ).is_ok_and(|entered| {
             let whole = entered.contiguous(0, self.len);
             whole.len() as u64 == self.len && whole.contains(piece)
         })

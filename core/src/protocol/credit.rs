@@ -84,7 +84,8 @@ impl<T: Transport> Engine<T> {
         self.windows += flow.window;
         let record = &mut self.peers[peer as usize];
         (record.flow, record.unreadable, record.offers.0) = (flow, false, 0);
-        record.unfetchable = false;
+        // What it may reach is asked of the way that it comes by, which is known now.
+        (record.unfetchable, record.unlendable) = (false, None);
     }
 
     /// The lane from `peer` is gone, and nothing more arrives in its flow. What it left behind

@@ -111,7 +111,7 @@ impl<T: Transport> Engine<T> {
             return None;
         }
         let region = self.regions.find(key).ok()?.clone();
-        if !region.sends_from(message) {
+        if !region.lends(message) {
             return None;
         }
         let lease = self.lease_of(peer, &region).filter(|lease| lease.access.read);
