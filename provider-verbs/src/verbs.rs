@@ -6,6 +6,7 @@
 
 use std::{fmt, net::IpAddr, os::fd::RawFd, sync::Arc};
 
+use arrayvec::ArrayVec;
 use kestrel_core::{memory::Piece, window::Change};
 
 use crate::{device::LinkLayer, manager::Manager, memory::Memory};
@@ -49,6 +50,9 @@ pub struct GroupAddress {
 
 /// Completions that one poll fetches at most.
 pub const POLL_BURST: usize = 16;
+
+/// What a poll fetches. An empty one costs nothing to make, as most polls find nothing.
+pub type Completions = ArrayVec<Completion, POLL_BURST>;
 
 /// How a work request ended. Reference: ibv_poll_cq(3)
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -396,11 +400,11 @@ pub trait Registration: Send + Sync + 'static {
 /// Two completion queues with one channel, and a shared receive queue. Any thread may call
 /// anything.
 pub trait Queues: Send + Sync + 'static {
-    /// Fetches completions of receives: how many.
-    fn poll_receives(&self, into: &mut [Completion; POLL_BURST]) -> usize;
+    /// Fetches completions of receives into `into`, which is empty.
+    fn poll_receives(&self, into: &mut Completions);
 
-    /// Fetches completions of sends: how many.
-    fn poll_sends(&self, into: &mut [Completion; POLL_BURST]) -> usize;
+    /// Fetches completions of sends, as well.
+    fn poll_sends(&self, into: &mut Completions);
 
     /// Posts receives as one chain.
     ///

@@ -24,7 +24,6 @@ pub mod unit;
 
 use std::{
     collections::{HashMap, VecDeque},
-    hash::BuildHasherDefault,
     sync::Arc,
 };
 
@@ -53,9 +52,10 @@ use crate::{
 };
 use gone::Vacancies;
 use order::{Order, data::DataOrder, receive::Receipt, transmit::Outcome};
-use peer::{NameHasher, Peer};
+use peer::Peer;
 use regions::KnownRegions;
 use report::{OneSidedCounters, Side};
+use rustc_hash::FxHashMap;
 
 /// Packets that one poll takes at most, so that a busy peer cannot keep the
 /// caller from its own work.
@@ -126,7 +126,7 @@ pub struct Engine<T: Transport> {
     /// The peer of each address in the address vector, as far as it was used.
     pub(crate) routes: Vec<PeerIndex>,
     /// The same of addresses that name a receive context.
-    pub(crate) named_routes: HashMap<u64, PeerIndex, BuildHasherDefault<NameHasher>>,
+    pub(crate) named_routes: FxHashMap<u64, PeerIndex>,
     /// The bits of an address that are not of a receive context.
     pub(crate) source_mask: u64,
     pub(crate) routes_valid_for: u64,
@@ -206,7 +206,7 @@ impl<T: Transport> Engine<T> {
             vacancies: Vacancies::default(),
             by_address: HashMap::new(),
             routes: Vec::new(),
-            named_routes: HashMap::default(),
+            named_routes: FxHashMap::default(),
             source_mask: setup.address_vector.source_mask(),
             routes_valid_for: 0,
             sources_valid_for: 0,

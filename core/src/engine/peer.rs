@@ -1,10 +1,8 @@
 //! What the engine knows of each active peer.
 
-use std::{
-    collections::{HashMap, VecDeque},
-    hash::{BuildHasherDefault, Hasher},
-    time::Instant,
-};
+use std::{collections::VecDeque, time::Instant};
+
+use rustc_hash::FxHashMap;
 
 use crate::{
     address::Address,
@@ -141,8 +139,9 @@ pub struct Peer {
     pub unwritable: bool,
     /// When the last operation with it that was timed was over.
     pub served: Option<Instant>,
-    /// Long messages from it that are under way: its name and our index.
-    pub incoming: HashMap<u64, u32, BuildHasherDefault<NameHasher>>,
+    /// Long messages from it that are under way: its name and our index. A peer that chooses names
+    /// that collide slows its own messages down.
+    pub incoming: FxHashMap<u64, u32>,
 }
 
 /// How much payload a peer may send that nobody has asked for yet.
@@ -248,7 +247,7 @@ impl Peer {
             unreadable: false,
             unwritable: false,
             served: None,
-            incoming: HashMap::default(),
+            incoming: FxHashMap::default(),
         }
     }
 
@@ -272,27 +271,5 @@ impl Peer {
     /// Recomputes `clear`.
     pub fn settle(&mut self) {
         self.clear = self.is_open() && !self.takes_turns;
-    }
-}
-
-/// Hashes names of operations, which are small indices with a generation above.
-/// A peer that chooses names that collide slows its own messages down.
-#[derive(Default)]
-pub struct NameHasher(u64);
-
-impl Hasher for NameHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            self.write_u64(byte.into());
-        }
-    }
-
-    #[inline(always)]
-    fn write_u64(&mut self, name: u64) {
-        self.0 = (self.0 ^ name).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
     }
 }

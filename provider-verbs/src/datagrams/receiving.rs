@@ -11,7 +11,7 @@ use kestrel_core::{
 use super::{HEAD_BYTES, UdTransport, groups::SOURCE_BYTES};
 use crate::{
     receive_pool::BufferIndex,
-    verbs::{Completion, GRH_BYTES, POLL_BURST, Queues, Region, Status, Verbs},
+    verbs::{Completion, Completions, GRH_BYTES, Queues, Region, Status, Verbs},
 };
 
 /// Free buffers that wait at most until they are posted.
@@ -39,12 +39,12 @@ pub(super) struct Stranger {
 impl<V: Verbs> UdTransport<V> {
     /// Fetches completions of receives. Returns whether there were any.
     pub(super) fn poll_receives(&mut self) -> bool {
-        let mut completions = [Completion::default(); POLL_BURST];
-        let count = self.shared.queues.poll_receives(&mut completions);
-        for completion in &completions[..count] {
+        let mut completions = Completions::new();
+        self.shared.queues.poll_receives(&mut completions);
+        for completion in &completions {
             self.receive_completed(completion);
         }
-        count > 0
+        !completions.is_empty()
     }
 
     fn receive_completed(&mut self, completion: &Completion) {

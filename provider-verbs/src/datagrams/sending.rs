@@ -3,9 +3,7 @@
 use kestrel_core::{memory::Piece, transport::PeerIndex, wire::Head};
 
 use super::{HEAD_BYTES, UdTransport, datagram_max};
-use crate::verbs::{
-    AddressHandle, Completion, Destination, POLL_BURST, Queues, Status, Verb, Verbs,
-};
+use crate::verbs::{AddressHandle, Completions, Destination, Queues, Status, Verb, Verbs};
 
 impl<V: Verbs> UdTransport<V> {
     /// Whether a packet could go now: a place in the queue, and a buffer if it needs one.
@@ -77,18 +75,18 @@ impl<V: Verbs> UdTransport<V> {
     /// Takes completions of sends. Once all that was posted on a queue pair in error has come
     /// back it is made usable again.
     pub(super) fn reap_sends(&mut self) {
-        let mut completions = [Completion::default(); POLL_BURST];
+        let mut completions = Completions::new();
         loop {
-            let count = self.shared.queues.poll_sends(&mut completions);
-            for completion in &completions[..count] {
+            self.shared.queues.poll_sends(&mut completions);
+            if completions.is_empty() {
+                break;
+            }
+            for completion in completions.drain(..) {
                 self.queue.completed(completion.request as u32, &mut self.sends);
                 if completion.status != Status::SUCCESS && !self.failed {
                     tracing::info!("datagrams are lost: {}", completion.status);
                     self.failed = true;
                 }
-            }
-            if count == 0 {
-                break;
             }
         }
         if self.failed && self.queue.is_idle() {

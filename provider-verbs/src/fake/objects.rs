@@ -22,8 +22,9 @@ use crate::{
     memory::Memory,
     path::{self, Route},
     verbs::{
-        AddressHandle, Completion, Depths, GroupAddress, Origin, POLL_BURST, PathEnd, QueuePair,
-        Queues, ReceiveRequest, Region, Registration, RemoteAccess, Role, SendRequest, VerbsError,
+        AddressHandle, Completion, Completions, Depths, GroupAddress, Origin, POLL_BURST, PathEnd,
+        QueuePair, Queues, ReceiveRequest, Region, Registration, RemoteAccess, Role, SendRequest,
+        VerbsError,
     },
 };
 
@@ -135,20 +136,17 @@ impl FakeQueues {
     fn fetch(
         &self,
         of: impl Fn(&mut QueueState) -> &mut VecDeque<Completion>,
-        into: &mut [Completion; POLL_BURST],
-    ) -> usize {
+        into: &mut Completions,
+    ) {
         let options = &self.device.options;
         self.with(|queues| {
             let queue = of(queues);
             let most = POLL_BURST.min(options.poll_burst);
-            let mut count = 0;
-            while count < most && !queue.is_empty() {
+            while into.len() < most && !queue.is_empty() {
                 let at = options.shuffle.map_or(0, |seed| pick(queue, seed));
-                into[count] = queue.remove(at).expect("an index within");
-                count += 1;
+                into.push(queue.remove(at).expect("an index within"));
             }
-            count
-        })
+        });
     }
 }
 
@@ -168,12 +166,12 @@ fn pick(queue: &VecDeque<Completion>, seed: u64) -> usize {
 }
 
 impl Queues for FakeQueues {
-    fn poll_receives(&self, into: &mut [Completion; POLL_BURST]) -> usize {
-        self.fetch(|queues| &mut queues.receives, into)
+    fn poll_receives(&self, into: &mut Completions) {
+        self.fetch(|queues| &mut queues.receives, into);
     }
 
-    fn poll_sends(&self, into: &mut [Completion; POLL_BURST]) -> usize {
-        self.fetch(|queues| &mut queues.sends, into)
+    fn poll_sends(&self, into: &mut Completions) {
+        self.fetch(|queues| &mut queues.sends, into);
     }
 
     unsafe fn post_receives(&self, requests: &[ReceiveRequest]) -> Result<(), VerbsError> {

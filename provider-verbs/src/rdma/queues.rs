@@ -6,7 +6,7 @@ use rdma_core_sys::{inline, verbs::*};
 
 use super::Rdma;
 use crate::verbs::{
-    Completion, Depths, EMPTY, POLL_BURST, Queues, ReceiveRequest, Status, VerbsError,
+    Completion, Completions, Depths, EMPTY, POLL_BURST, Queues, ReceiveRequest, Status, VerbsError,
 };
 
 /// Receives of one chain at most.
@@ -106,7 +106,7 @@ impl RdmaQueues {
 
 /// Fetches completions.
 #[inline(always)]
-fn poll(queue: &Handle<ibv_cq>, into: &mut [Completion; POLL_BURST]) -> usize {
+fn poll(queue: &Handle<ibv_cq>, into: &mut Completions) {
     // SAFETY: integers may hold anything; the device fills as many as it says.
     let mut found: [mem::MaybeUninit<ibv_wc>; POLL_BURST] =
         [const { mem::MaybeUninit::uninit() }; POLL_BURST];
@@ -115,10 +115,10 @@ fn poll(queue: &Handle<ibv_cq>, into: &mut [Completion; POLL_BURST]) -> usize {
         inline::ibv_poll_cq(queue.as_ptr(), POLL_BURST as i32, found.as_mut_ptr().cast())
     };
     let count = usize::try_from(count).unwrap_or(0);
-    for (to, from) in into.iter_mut().zip(&found[..count]) {
+    for from in &found[..count] {
         // SAFETY: the device has filled it. What is not valid beside an error is not used.
         let from = unsafe { from.assume_init_ref() };
-        *to = Completion {
+        into.push(Completion {
             request: from.wr_id,
             status: Status(from.status),
             bytes: from.byte_len,
@@ -129,20 +129,19 @@ fn poll(queue: &Handle<ibv_cq>, into: &mut [Completion; POLL_BURST]) -> usize {
                 0
             },
             queue_pair: from.qp_num,
-        };
+        });
     }
-    count
 }
 
 impl Queues for RdmaQueues {
     #[inline(always)]
-    fn poll_receives(&self, into: &mut [Completion; POLL_BURST]) -> usize {
-        poll(&self.receives, into)
+    fn poll_receives(&self, into: &mut Completions) {
+        poll(&self.receives, into);
     }
 
     #[inline(always)]
-    fn poll_sends(&self, into: &mut [Completion; POLL_BURST]) -> usize {
-        poll(&self.sends, into)
+    fn poll_sends(&self, into: &mut Completions) {
+        poll(&self.sends, into);
     }
 
     unsafe fn post_receives(&self, requests: &[ReceiveRequest]) -> Result<(), VerbsError> {

@@ -17,7 +17,7 @@ mod sending;
 mod window;
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::VecDeque,
     mem::ManuallyDrop,
     os::fd::RawFd,
     sync::Arc,
@@ -35,6 +35,7 @@ use kestrel_core::{
     },
     wire::Head,
 };
+use rustc_hash::FxHashMap;
 
 pub use self::lane::{COUNT_BYTES, CREDIT_BYTES};
 use self::{
@@ -105,15 +106,15 @@ pub struct RcTransport<V: Verbs> {
     forks: u32,
     peers: Vec<Peer<V>>,
     /// Queue pairs by number.
-    owners: HashMap<u32, Owner>,
+    owners: FxHashMap<u32, Owner>,
     /// Who reaches our memory through which one.
-    guests: HashMap<u32, PeerIndex>,
+    guests: FxHashMap<u32, PeerIndex>,
     /// Connections by their TCP connection.
-    links: HashMap<u64, Owner>,
+    links: FxHashMap<u64, Owner>,
     /// Peers from which something waits, in turn.
     ready: VecDeque<PeerIndex>,
     /// Packets of queue pairs that nobody has adopted yet.
-    early: HashMap<u32, Vec<Filled>>,
+    early: FxHashMap<u32, Vec<Filled>>,
     current: Option<Current>,
     /// Buffers that are free and not posted yet.
     returned: Vec<BufferIndex>,
@@ -122,7 +123,7 @@ pub struct RcTransport<V: Verbs> {
     /// Peers whose credit is to be written.
     due: Vec<PeerIndex>,
     looks: u32,
-    offers: HashMap<u64, ReceiveEnd<V>>,
+    offers: FxHashMap<u64, ReceiveEnd<V>>,
     events: VecDeque<Told<V>>,
     retired: Vec<Retired<V>>,
     /// Operations of windows that are over, and how many there have been.
@@ -154,17 +155,17 @@ impl<V: Verbs> RcTransport<V> {
             control,
             forks: fork_guard::forks(),
             peers: Vec::new(),
-            owners: HashMap::new(),
-            guests: HashMap::new(),
-            links: HashMap::new(),
+            owners: FxHashMap::default(),
+            guests: FxHashMap::default(),
+            links: FxHashMap::default(),
             ready: VecDeque::new(),
-            early: HashMap::new(),
+            early: FxHashMap::default(),
             current: None,
             returned: Vec::with_capacity(LOOKS_PER_ROUND as usize),
             holding: Vec::new(),
             due: Vec::new(),
             looks: 0,
-            offers: HashMap::new(),
+            offers: FxHashMap::default(),
             events: VecDeque::new(),
             retired: Vec::new(),
             finished: VecDeque::new(),
@@ -215,13 +216,6 @@ impl<V: Verbs> RcTransport<V> {
             self.let_go(now);
             self.bury(now);
         }
-    }
-
-    /// Whether a sleeper would have to wake, after a look at everything.
-    fn has_something(&mut self) -> bool {
-        self.go_round();
-        while self.poll_receives() {}
-        self.has_event() || self.has_ready_packet() || !self.finished.is_empty()
     }
 }
 
@@ -489,7 +483,9 @@ impl<V: Verbs> RcTransport<V> {
     /// whatever completed before is found by the look.
     fn ask_for_bell(&mut self) -> bool {
         self.shared.ask_for_bell();
-        !self.has_something()
+        self.go_round();
+        while self.poll_receives() {}
+        !self.has_event() && !self.has_ready_packet() && self.finished.is_empty()
     }
 
     /// The last that goes of a transport that is closed.

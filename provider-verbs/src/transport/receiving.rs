@@ -11,7 +11,7 @@ use super::{CREDIT_BYTES, Came, Filled, HEAD_BYTES, Owner, RcTransport};
 use crate::{
     control::Command,
     receive_pool::BufferIndex,
-    verbs::{Completion, EMPTY, POLL_BURST, Queues, Region, Status, Verb, Verbs},
+    verbs::{Completion, Completions, EMPTY, Queues, Region, Status, Verb, Verbs},
 };
 
 /// Free buffers that wait at most until they are posted.
@@ -38,12 +38,12 @@ impl<V: Verbs> RcTransport<V> {
     /// Fetches completions of receives. Returns whether there were any.
     #[inline(always)]
     pub(super) fn poll_receives(&mut self) -> bool {
-        let mut completions = [Completion::default(); POLL_BURST];
-        let count = self.shared.queues.poll_receives(&mut completions);
-        for completion in &completions[..count] {
+        let mut completions = Completions::new();
+        self.shared.queues.poll_receives(&mut completions);
+        for completion in &completions {
             self.receive_completed(completion);
         }
-        count > 0
+        !completions.is_empty()
     }
 
     #[inline(always)]

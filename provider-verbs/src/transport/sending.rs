@@ -12,7 +12,7 @@ use kestrel_core::{
 use super::{BUFFER_BYTES, HEAD_BYTES, Owner, RcTransport, farewell::Retired};
 use crate::{
     send_pool::SlotIndex,
-    verbs::{Completion, POLL_BURST, Queues, Status, Verb, Verbs, VerbsError},
+    verbs::{Completion, Completions, Queues, Status, Verb, Verbs, VerbsError},
 };
 
 /// How long closing waits for what was sent to be acknowledged.
@@ -132,12 +132,12 @@ impl<V: Verbs> RcTransport<V> {
     /// Takes a burst of them. Returns whether there was any.
     #[inline(always)]
     pub(super) fn reap_burst(&mut self) -> bool {
-        let mut completions = [Completion::default(); POLL_BURST];
-        let count = self.shared.queues.poll_sends(&mut completions);
-        for completion in &completions[..count] {
+        let mut completions = Completions::new();
+        self.shared.queues.poll_sends(&mut completions);
+        for completion in &completions {
             self.send_completed(completion);
         }
-        count > 0
+        !completions.is_empty()
     }
 
     #[inline(always)]

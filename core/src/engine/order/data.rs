@@ -17,13 +17,12 @@
 //!   bounds how much of it would have to be held. So a receive context that keeps the order of data
 //!   does not have FI_ORDER_WAS.
 
-use std::{
-    collections::{HashMap, HashSet, VecDeque},
-    hash::BuildHasherDefault,
-};
+use std::collections::{HashSet, VecDeque};
+
+use rustc_hash::FxHashMap;
 
 use crate::{
-    engine::{Engine, peer::NameHasher, report::Message},
+    engine::{Engine, report::Message},
     memory::Piece,
     operation::{Body, Target, Unexpected},
     protocol::place,
@@ -36,7 +35,7 @@ const HELD: u32 = 1 << 31;
 /// What is written into the buffers of receives, for each peer that has begun a message.
 #[derive(Default)]
 pub(crate) struct DataOrder {
-    lines: HashMap<u64, Line, BuildHasherDefault<NameHasher>>,
+    lines: FxHashMap<u64, Line>,
 }
 
 #[derive(Default)]

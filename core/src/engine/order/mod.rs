@@ -12,18 +12,15 @@ pub mod data;
 pub mod receive;
 pub mod transmit;
 
-use std::{
-    collections::{HashMap, VecDeque},
-    hash::BuildHasherDefault,
-};
+use std::collections::VecDeque;
 
-use super::peer::NameHasher;
+use rustc_hash::FxHashMap;
 
 /// Lines of operations, each told of by a `T`.
 pub(crate) struct Order<T> {
     lines: Vec<Line<T>>,
     /// Where an operation that is under way has its place: line, and number there.
-    places: HashMap<u64, (u32, u64), BuildHasherDefault<NameHasher>>,
+    places: FxHashMap<u64, (u32, u64)>,
     /// How many are over and wait for their turn.
     held: usize,
 }
@@ -46,7 +43,7 @@ enum Place<T> {
 
 impl<T> Order<T> {
     pub fn new() -> Self {
-        Order { lines: Vec::new(), places: HashMap::default(), held: 0 }
+        Order { lines: Vec::new(), places: FxHashMap::default(), held: 0 }
     }
 
     /// How many operations are over and not reported.

@@ -29,12 +29,9 @@ pub mod atomic;
 pub mod lease;
 pub mod reach;
 
-use std::{collections::HashMap, hash::BuildHasherDefault};
+use rustc_hash::FxHashMap;
 
-use crate::{
-    engine::peer::{NameHasher, Peer},
-    window::Lease,
-};
+use crate::{engine::peer::Peer, window::Lease};
 
 /// Leases of one peer's regions that are remembered.
 const LEASES_MAX: usize = 256;
@@ -68,7 +65,7 @@ pub struct PeerWindow {
     /// Whether it is asked for.
     invitation: Invited,
     /// What the peer said of its regions; none: not by window. And what it was asked.
-    leases: HashMap<u64, Option<Lease>, BuildHasherDefault<NameHasher>>,
+    leases: FxHashMap<u64, Option<Lease>>,
     asked: Option<u64>,
     /// What of our messages had left before the question.
     asked_at: Epoch,
