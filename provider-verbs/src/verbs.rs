@@ -51,7 +51,7 @@ pub struct GroupAddress {
 /// Completions that one poll fetches at most.
 pub const POLL_BURST: usize = 16;
 
-/// What a poll fetches. An empty one costs nothing to make, as most polls find nothing.
+/// What a poll fetches. Most polls find nothing, and to make an empty one writes nothing but its length.
 pub type Completions = ArrayVec<Completion, POLL_BURST>;
 
 /// How a work request ended. Reference: ibv_poll_cq(3)

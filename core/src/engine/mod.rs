@@ -27,6 +27,8 @@ use std::{
     sync::Arc,
 };
 
+use rustc_hash::FxHashMap;
+
 use crate::{
     address::Address,
     address_vector::{AddressVector, HeldKeys},
@@ -55,7 +57,6 @@ use order::{Order, data::DataOrder, receive::Receipt, transmit::Outcome};
 use peer::Peer;
 use regions::KnownRegions;
 use report::{OneSidedCounters, Side};
-use rustc_hash::FxHashMap;
 
 /// Packets that one poll takes at most, so that a busy peer cannot keep the
 /// caller from its own work.

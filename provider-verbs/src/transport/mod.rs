@@ -105,7 +105,7 @@ pub struct RcTransport<V: Verbs> {
     control: Arc<Control<V>>,
     forks: u32,
     peers: Vec<Peer<V>>,
-    /// Queue pairs by number.
+    /// Queue pairs by number. The device chooses the numbers, so a plain hash does.
     owners: FxHashMap<u32, Owner>,
     /// Who reaches our memory through which one.
     guests: FxHashMap<u32, PeerIndex>,
