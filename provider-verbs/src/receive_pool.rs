@@ -28,6 +28,8 @@ pub const WINDOW_MIN: u32 = 4;
 pub const WINDOW_MAX: u32 = 32;
 /// Buffers of a slab: registered together.
 pub const SLAB_BUFFERS: usize = 64;
+/// Units: bytes.
+pub const SLAB_BYTES: usize = SLAB_BUFFERS * BUFFER_BYTES;
 /// Slabs of an endpoint at most.
 const SLABS_MAX: usize = 128;
 /// Receives that are posted at once at most.
@@ -81,7 +83,7 @@ impl<V: Verbs> ReceivePool<V> {
         if nth == self.slabs_max {
             return Ok(false);
         }
-        let region = self.device.allocate(SLAB_BUFFERS * BUFFER_BYTES, false)?;
+        let region = self.device.allocate(SLAB_BYTES, false)?;
         let _ = self.slabs[nth].set(region);
         self.count.store(nth + 1, Ordering::Relaxed);
         let first = (nth * SLAB_BUFFERS) as BufferIndex;

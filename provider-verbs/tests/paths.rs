@@ -237,9 +237,8 @@ fn windows_go_along_with_a_managed_connection() {
     let (mut one, mut other) = (common::open(&near), common::open(&far));
     connect_and_reach(&mut one, &mut other);
     assert_eq!(fabric.tally().managed, 2);
-    let paths = fabric.paths();
-    assert_eq!(paths.len(), 6, "two ends of two connections and of a window");
-    for (port, route) in paths {
+    assert_eq!(fabric.tally().paths, 6, "two ends of two connections and of a window");
+    for (port, route) in fabric.paths() {
         assert_eq!((port.partition_key, port.partition_key_index), (0x8003, 1));
         assert_eq!(route.service_level, 3);
     }

@@ -2,7 +2,7 @@
 //! is gone is not taken for it.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -30,6 +30,12 @@ use kestrel_verbs::{
 #[global_allocator]
 static MEMORY: Counting = Counting::new();
 
+/// Memory is counted: one test at a time, also of those that count none.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Peers before memory is counted, so that all tables have the size that they keep.
 const WARM_UP: usize = 300;
 
@@ -37,9 +43,15 @@ fn shm() -> ShmProvider {
     ShmProvider::new(ShmOptions::default()).unwrap()
 }
 
-/// On a device of their own.
-fn queue_pairs() -> RcProvider<FakeDevice> {
-    fake_provider(&FakeFabric::default(), FakeOptions::default(), VerbsOptions::default())
+/// On a device of that fabric.
+fn queue_pairs(fabric: &FakeFabric) -> RcProvider<FakeDevice> {
+    fake_provider(fabric, FakeOptions::default(), VerbsOptions::default())
+}
+
+/// Memory that is held, less what the slabs of receive buffers on that fabric take: an endpoint keeps as
+/// many as there ever were connections, and queue pairs that wait for their end, at once. Units: bytes.
+fn beside_slabs(fabric: &FakeFabric) -> impl Fn() -> i64 {
+    || MEMORY.bytes() - fabric.tally().slabs as i64
 }
 
 /// What becomes of a visitor's address.
@@ -106,16 +118,14 @@ fn visit_by_contexts<P: Provider>(bed: &Bed<P>, host: &World<P>) {
     server.vector.remove(&[place]).unwrap();
 }
 
-/// What so many visitors leave behind. Units: bytes.
+/// What so many visitors leave behind of what `memory` counts. Units: bytes.
 fn left_by<P: Provider>(
     bed: &Bed<P>,
     options: &Options,
     visit: impl Fn(&World<P>),
     count: usize,
+    memory: impl Fn() -> i64,
 ) -> i64 {
-    // Memory is counted: one test at a time.
-    static ALONE: Mutex<()> = Mutex::new(());
-    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let host = bed.world_with(1, options);
     let held = |visitors: usize| {
         (0..visitors).for_each(|_| visit(&host));
@@ -124,17 +134,19 @@ fn left_by<P: Provider>(
         while start.elapsed() < Duration::from_millis(100) {
             host.poll(10);
         }
-        MEMORY.bytes()
+        memory()
     };
     let before = held(WARM_UP);
     held(count) - before
 }
 
 /// Of a peer that is gone nothing stays; of one that is in the address vector what one takes there that was
-/// never spoken to. Pools that depend on how many there are at once may grow by `slack` bytes.
-fn nothing_stays<P: Provider>(bed: &Bed<P>, options: &Options, count: usize, slack: i64) {
+/// never spoken to. Tables that depend on how many there are at once may grow by `slack` bytes.
+fn nothing_stays<P: Provider>(bed: &Bed<P>, count: usize, slack: i64, memory: impl Fn() -> i64) {
+    let options = Options::default();
     for (known, most) in [(Known::Unknown, 0), (Known::Removed, 0), (Known::Kept, 64)] {
-        let left = left_by(bed, options, |host| visit(bed, host, options, known), count);
+        let visit = |host: &World<P>| visit(bed, host, &options, known);
+        let left = left_by(bed, &options, visit, count, &memory);
         println!("{known:?}: {left} bytes by {count} visitors");
         let most = most * count as i64 + slack;
         assert!(left <= most, "{known:?}: {count} visitors leave {left} bytes");
@@ -143,36 +155,43 @@ fn nothing_stays<P: Provider>(bed: &Bed<P>, options: &Options, count: usize, sla
 
 #[test]
 fn of_visitors_over_the_mock_nothing_stays() {
+    let _alone = alone();
     let bed = mock_bed();
-    nothing_stays(&bed, &Options::default(), scaled(1_000, 2_000, 20_000), 32 << 10);
+    nothing_stays(&bed, scaled(1_000, 2_000, 20_000), 32 << 10, || MEMORY.bytes());
 }
 
 #[test]
 fn of_visitors_over_shared_memory_nothing_stays() {
+    let _alone = alone();
     let provider = Arc::new(shm());
     let bed = Bed { provider, sharing: Sharing::Exclusive };
-    nothing_stays(&bed, &Options::default(), scaled(1_000, 2_000, 20_000), 32 << 10);
+    nothing_stays(&bed, scaled(1_000, 2_000, 20_000), 32 << 10, || MEMORY.bytes());
 }
 
 #[test]
 fn of_visitors_over_queue_pairs_nothing_stays() {
-    let bed = Bed { provider: Arc::new(queue_pairs()), sharing: Sharing::Exclusive };
-    // How many receive buffers there are depends on how many queue pairs wait for their end.
-    nothing_stays(&bed, &Options::default(), scaled(3_000, 3_000, 20_000), 4 << 20);
+    let _alone = alone();
+    let fabric = FakeFabric::default();
+    let bed = Bed { provider: Arc::new(queue_pairs(&fabric)), sharing: Sharing::Exclusive };
+    nothing_stays(&bed, scaled(1_000, 2_000, 20_000), 128 << 10, beside_slabs(&fabric));
 }
 
 #[test]
 fn of_visitors_over_shared_memory_beside_a_device_nothing_stays() {
-    let provider = Arc::new(CompositeProvider::both(shm(), queue_pairs()));
+    let _alone = alone();
+    let fabric = FakeFabric::default();
+    let provider = Arc::new(CompositeProvider::both(shm(), queue_pairs(&fabric)));
     let bed = Bed { provider, sharing: Sharing::Exclusive };
-    nothing_stays(&bed, &Options::default(), scaled(1_000, 2_000, 20_000), 256 << 10);
+    nothing_stays(&bed, scaled(1_000, 2_000, 20_000), 256 << 10, beside_slabs(&fabric));
 }
 
 #[test]
 fn of_visitors_with_several_contexts_nothing_stays() {
+    let _alone = alone();
     let bed = Bed { provider: Arc::new(shm()), sharing: Sharing::Exclusive };
     let count = scaled(500, 1_000, 5_000);
-    let left = left_by(&bed, &Options::default(), |host| visit_by_contexts(&bed, host), count);
+    let (options, visit) = (Options::default(), |host: &World<_>| visit_by_contexts(&bed, host));
+    let left = left_by(&bed, &options, visit, count, || MEMORY.bytes());
     println!("{left} bytes by {count} visitors of three contexts");
     assert!(left <= 32 << 10, "{count} visitors leave {left} bytes");
 }
@@ -227,6 +246,7 @@ fn expect_from(host: &World<MockProvider>, into: &Memory, from: u64, tag: u64) {
 /// What the dead had said is theirs for ever: it is not for a receive from whoever came after them.
 #[test]
 fn what_the_dead_left_is_of_nobody_else() {
+    let _alone = alone();
     let bed = mock_bed();
     let into = Memory::zeroed(300);
     let host = bed.world(1);
@@ -254,6 +274,7 @@ fn what_the_dead_left_is_of_nobody_else() {
 /// he has come back, whoever had his place meanwhile.
 #[test]
 fn who_comes_back_is_who_he_was() {
+    let _alone = alone();
     let bed = mock_bed();
     let into = Memory::zeroed(300);
     let host = bed.world(1);
@@ -349,9 +370,11 @@ fn a_place_is_kept_until_all_is_told<P: Provider>(provider: &P) {
 
 #[test]
 fn every_transport_keeps_a_place_until_all_is_told() {
+    let _alone = alone();
     a_place_is_kept_until_all_is_told(&MockProvider::new(MockOptions::default()));
     a_place_is_kept_until_all_is_told(&shm());
-    a_place_is_kept_until_all_is_told(&queue_pairs());
-    a_place_is_kept_until_all_is_told(&CompositeProvider::both(shm(), queue_pairs()));
-    a_place_is_kept_until_all_is_told(&CompositeProvider::far_only(shm(), queue_pairs()));
+    let fabric = FakeFabric::default();
+    a_place_is_kept_until_all_is_told(&queue_pairs(&fabric));
+    a_place_is_kept_until_all_is_told(&CompositeProvider::both(shm(), queue_pairs(&fabric)));
+    a_place_is_kept_until_all_is_told(&CompositeProvider::far_only(shm(), queue_pairs(&fabric)));
 }

@@ -16,6 +16,7 @@ use super::{
 use crate::device::Port;
 use crate::partition;
 use crate::path::Route;
+use crate::receive_pool::SLAB_BYTES;
 use crate::verbs::{
     Completion, Destination, EMPTY, EVERYBODY, GRH_BYTES, GroupAddress, LocalPort, ReceiveRequest,
     Role, Segment, SendRequest, Status, Verb,
@@ -98,8 +99,8 @@ pub(super) struct State {
     pub failing: Option<(usize, Status)>,
     /// What ways were made with.
     pub code_points: BTreeSet<u8>,
-    /// By which ports ways were made, and how they go.
-    pub paths: Vec<(LocalPort, Route)>,
+    /// By which ports ways were made, and how they go: each once.
+    pub(super) paths: Vec<(LocalPort, Route)>,
     held: bool,
     /// What is sent arrives, and who sent it is not told.
     pub unacknowledged: bool,
@@ -125,12 +126,31 @@ impl State {
         self.tally.chains += u64::from(length > 0);
     }
 
+    /// An end has found its way.
+    pub(super) fn note_path(&mut self, port: LocalPort, route: Route) {
+        self.tally.paths += 1;
+        if !self.paths.contains(&(port, route)) {
+            self.paths.push((port, route));
+        }
+    }
+
     pub(super) fn tally(&self) -> Tally {
-        let registered = self.regions.values().map(|region| region.bytes).sum();
+        let bytes = || self.regions.values().map(|region| region.bytes);
+        let registered = bytes().sum();
+        let slabs = bytes().filter(|bytes| *bytes == SLAB_BYTES).sum();
         let address_handles = self.handles.len();
         let (managed, ids) = self.exchange.count();
         let (queue_pairs, members) = (self.pairs.len(), self.subnet.members());
-        Tally { queue_pairs, registered, address_handles, managed, ids, members, ..self.tally }
+        Tally {
+            queue_pairs,
+            registered,
+            slabs,
+            address_handles,
+            managed,
+            ids,
+            members,
+            ..self.tally
+        }
     }
 
     pub(super) fn add_pair(

@@ -80,7 +80,7 @@ impl FakeGroup {
         };
         let port = device.port_at(request.own);
         let route = path::by_gid(&port, address.gid, request.dscp);
-        device.fabric.lock().paths.push((port, route));
+        device.fabric.lock().note_path(port, route);
         Ok(FakeGroup { handle: FakeAddressHandle::to(device, address), address, managed })
     }
 }

@@ -342,7 +342,7 @@ impl ManagedId<FakeDevice> for FakeId {
             gid = group_gid(to.ip());
         }
         let route = Route { lid, service_level, ..path::by_gid(&port, gid, dscp) };
-        device.fabric.lock().paths.push((port, route));
+        device.fabric.lock().note_path(port, route);
         pair.join(Joined { peer, port, route }, dscp);
         Ok(Agreement { route, partition_key, partition_key_index })
     }

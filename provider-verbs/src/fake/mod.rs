@@ -124,8 +124,12 @@ pub struct Tally {
     pub queue_pairs: usize,
     /// Bytes that are registered.
     pub registered: usize,
+    /// Of these, the bytes of slabs of receive buffers, which an endpoint keeps.
+    pub slabs: usize,
     /// Address handles that exist.
     pub address_handles: usize,
+    /// Ends that found the way to their peers.
+    pub paths: u64,
     /// Connections that were made through a connection manager.
     pub managed: u64,
     /// Ids of connection managers that exist.
@@ -206,7 +210,7 @@ impl FakeFabric {
         self.lock().code_points.iter().copied().collect()
     }
 
-    /// By which ports, and which routes, anybody has reached somebody so far.
+    /// By which ports, and which routes, anybody has reached somebody so far: each once.
     pub fn paths(&self) -> Vec<(LocalPort, Route)> {
         self.lock().paths.clone()
     }

@@ -214,7 +214,7 @@ fn find_path(device: &FakeDevice, from: &Origin, peer: &PathEnd) -> Result<Route
         let source = io::Error::from_raw_os_error(libc::EHOSTUNREACH);
         return Err(path::none(&device.name, &from.port, peer, source));
     }
-    state.paths.push((from.port, route));
+    state.note_path(from.port, route);
     Ok(route)
 }
 
