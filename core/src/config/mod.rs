@@ -181,7 +181,7 @@ pub static PARAMETERS: [Parameter; 20] = [
                the endpoint's. on: all that takes a chunk, and the cache lines come back from the \
                receiver written to (256 KiB a peer). turns: what two sides say in turn, in chunks \
                that go to and fro (64 KiB a peer). off: nothing. auto: on where the processor gains by \
-               lines that come back, AMD's since Zen 3; turns elsewhere.",
+               lines that come back, AMD's Zen 3 and 4; turns elsewhere.",
         store: |config, value| {
             config.lane_chunks =
                 [LaneChunks::Auto, LaneChunks::On, LaneChunks::Turns, LaneChunks::Off]

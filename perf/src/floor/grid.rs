@@ -1,7 +1,7 @@
 //! The grid of plans whose best is the floor: routines × chunk sizes × chunk counts.
 
 use super::region::{CHUNK_BYTES_MAX, CHUNK_COUNT_MAX};
-use kestrel_shm::copy::{Copier, CopyError, Routine, gains_by_lines_back};
+use kestrel_shm::copy::{Copier, CopyError, Routine, may_gain_by_lines_back};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -71,7 +71,7 @@ pub fn plans(size: usize) -> Vec<Plan> {
 fn emptying() -> Vec<(Routine, bool)> {
     let plain = Routine::available().into_iter().map(|routine| (routine, false));
     let back = Routine::available().into_iter().filter(|routine| routine.hands_back());
-    plain.chain(back.filter(|_| gains_by_lines_back()).map(|routine| (routine, true))).collect()
+    plain.chain(back.filter(|_| may_gain_by_lines_back()).map(|routine| (routine, true))).collect()
 }
 
 /// The same plans in an order in which every beginning is a fair sample.

@@ -32,9 +32,16 @@ const ZEN_5: u32 = 26;
 /// AMD's first family with the caches of those that were measured.
 const ZEN_3: u32 = 25;
 
-/// Whether a line is overwritten faster if the other side, which has read it, wrote to it as well.
-pub fn gains_by_lines_back() -> bool {
+/// Whether a line may be overwritten faster if the other side, which has read it, wrote to it as well:
+/// the copy floor tries that, too.
+pub fn may_gain_by_lines_back() -> bool {
     matches!(routines::amd_family(), Some(ZEN_3..))
+}
+
+/// Whether lanes gain by that: Zen 5 overwrites what was but read nearly as fast, and what is read by
+/// `rep movsb` much faster than what must be written to.
+pub fn gains_by_lines_back() -> bool {
+    matches!(routines::amd_family(), Some(ZEN_3..ZEN_5))
 }
 
 /// Lengths up to this are worth no call: [`Copier`] serves them inline.
