@@ -273,22 +273,31 @@ impl RemoteOperation {
     }
 
     /// Copies what an injected operation sends, whose buffers are the caller's
-    /// again when the post returns.
+    /// again when the post returns, to where `room` has so many bytes for it.
+    ///
+    /// # Errors
+    /// Those of `room`.
     #[cold]
-    pub fn keep_injected(&mut self) {
+    pub fn keep_injected<E>(
+        &mut self,
+        room: impl FnOnce(usize) -> Result<Vec<u8>, E>,
+    ) -> Result<(), E> {
         if !self.flags.contains(Flags::INJECT) || self.copy.is_some() {
-            return;
+            return Ok(());
         }
         let (source, compare) = (self.source.view(), self.compare.view());
         let (length, rest) = (source.total(), compare.total());
-        let mut bytes = Vec::with_capacity(length + rest);
+        let mut bytes = room(length + rest)?;
         source.for_each_part(0, length, |_, part| part.append_to(&mut bytes));
         compare.for_each_part(0, rest, |_, part| part.append_to(&mut bytes));
+        // All of what there is: to cut it may take memory.
+        bytes.resize(bytes.capacity(), 0);
         let mut bytes = bytes.into_boxed_slice();
         let all = Piece::of_owned(&mut bytes);
         self.source = StoredPieces::One(all.part(0, length));
         self.compare = StoredPieces::One(all.part(length, rest));
         self.copy = Some(bytes);
+        Ok(())
     }
 
     /// Whether an adapter may have to try it several times.

@@ -50,6 +50,17 @@ pub struct SendPost<'a> {
 }
 
 impl SendPost<'_> {
+    /// A copy of the message, if it is injected.
+    ///
+    /// # Errors
+    /// There is no memory for it.
+    pub(crate) fn injected_copy(&self) -> Result<Option<Copied>, PostError> {
+        match self.flags.contains(Flags::INJECT) {
+            true => copied(self.pieces).map(|(_, bytes)| Some(bytes)),
+            false => Ok(None),
+        }
+    }
+
     /// Refuses what is longer than a message may be. What fits a packet need not ask.
     pub fn check_length(&self, limit: usize) -> Result<(), PostError> {
         match self.pieces.total() {
@@ -65,21 +76,40 @@ pub(crate) fn can_be_named(flags: Flags, context: u64) -> bool {
     context != 0 || !flags.contains(Flags::INJECT)
 }
 
+/// The bytes of a copy.
+pub(crate) type Copied = Box<[u8]>;
+
 /// The message in one piece, and its bytes if they had to be gathered.
-pub(crate) fn in_one_piece(pieces: Pieces<'_>) -> (Piece, Option<Box<[u8]>>) {
+///
+/// # Errors
+/// There is no memory for them.
+pub(crate) fn in_one_piece(pieces: Pieces<'_>) -> Result<(Piece, Option<Copied>), PostError> {
     if let Pieces::One(piece) = pieces {
-        return (piece, None);
+        return Ok((piece, None));
     }
-    let (piece, bytes) = copied(pieces);
-    (piece, Some(bytes))
+    let (piece, bytes) = copied(pieces)?;
+    Ok((piece, Some(bytes)))
 }
 
 /// A copy of a message: in one piece, which lives as long as its bytes.
-pub(crate) fn copied(pieces: Pieces<'_>) -> (Piece, Box<[u8]>) {
-    let mut bytes = Vec::with_capacity(pieces.total());
+///
+/// # Errors
+/// There is no memory for it.
+pub(crate) fn copied(pieces: Pieces<'_>) -> Result<(Piece, Copied), PostError> {
+    let mut bytes = room_for(pieces.total())?;
     pieces.for_each_part(0, pieces.total(), |_, part| part.append_to(&mut bytes));
     let mut bytes = bytes.into_boxed_slice();
-    (Piece::of_owned(&mut bytes), bytes)
+    Ok((Piece::of_owned(&mut bytes), bytes))
+}
+
+/// Room for a copy of so many bytes.
+///
+/// # Errors
+/// There is no memory for it.
+pub(crate) fn room_for(length: usize) -> Result<Vec<u8>, PostError> {
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(length).map_err(|_| PostError::NoMemory { length })?;
+    Ok(bytes)
 }
 
 /// A receive, as posted.
@@ -116,6 +146,14 @@ impl StoredPieces {
     /// No bytes.
     pub const EMPTY: StoredPieces = StoredPieces::One(Piece::EMPTY);
 
+    /// What a send is read from: its copy, if there is one.
+    pub(crate) fn of_send(pieces: Pieces<'_>, copy: &mut Option<Copied>) -> StoredPieces {
+        match copy {
+            Some(bytes) => StoredPieces::One(Piece::of_owned(bytes)),
+            None => StoredPieces::store(pieces),
+        }
+    }
+
     /// Copies the list, not what it points to.
     #[inline(always)]
     pub fn store(pieces: Pieces<'_>) -> StoredPieces {
@@ -123,15 +161,6 @@ impl StoredPieces {
             Pieces::One(piece) => StoredPieces::One(piece),
             Pieces::Many(pieces) => StoredPieces::Many(pieces.into()),
         }
-    }
-
-    /// What a send is read from: of an injected message a copy, which lives as long.
-    pub fn of_send(post: &SendPost<'_>) -> (StoredPieces, Option<Box<[u8]>>) {
-        if !post.flags.contains(Flags::INJECT) {
-            return (StoredPieces::store(post.pieces), None);
-        }
-        let (piece, bytes) = copied(post.pieces);
-        (StoredPieces::One(piece), Some(bytes))
     }
 
     /// As a view.
@@ -170,7 +199,7 @@ pub struct SendOperation {
     /// The message.
     pub pieces: StoredPieces,
     /// A copy of an injected message.
-    pub copy: Option<Box<[u8]>>,
+    pub copy: Option<Copied>,
     /// The receiver.
     pub peer: PeerIndex,
     /// How far it has come.

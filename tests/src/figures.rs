@@ -2,8 +2,9 @@
 
 use std::{
     alloc::{GlobalAlloc, Layout, System},
+    cell::Cell,
     collections::BTreeSet,
-    fs,
+    fs, ptr,
     sync::atomic::{AtomicI64, AtomicU64, Ordering},
 };
 
@@ -74,6 +75,24 @@ fn files() -> BTreeSet<String> {
     found
 }
 
+thread_local! {
+    /// What is as long as this, or longer, is not there for the thread. Units: bytes.
+    static SCARCE_FROM: Cell<usize> = const { Cell::new(usize::MAX) };
+}
+
+/// Runs `body` while this thread gets no `bytes`, nor more, at once from [`Counting`]. To panic takes
+/// memory: what is asserted is asserted after it.
+pub fn without_memory<R>(bytes: usize, body: impl FnOnce() -> R) -> R {
+    SCARCE_FROM.set(bytes);
+    let result = body();
+    SCARCE_FROM.set(usize::MAX);
+    result
+}
+
+fn is_scarce(layout: Layout) -> bool {
+    layout.size() >= SCARCE_FROM.get()
+}
+
 /// The system's allocator, counting. A test binary makes it its global one.
 pub struct Counting {
     calls: AtomicU64,
@@ -114,6 +133,9 @@ impl Counting {
 // that they handed out; we only count.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        if is_scarce(layout) {
+            return ptr::null_mut();
+        }
         self.count(layout.size() as i64);
         if self.arena.is_open() {
             return self.arena.alloc(layout);
@@ -123,6 +145,9 @@ unsafe impl GlobalAlloc for Counting {
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        if is_scarce(layout) {
+            return ptr::null_mut();
+        }
         self.count(layout.size() as i64);
         if self.arena.is_open() {
             return self.arena.alloc(layout);

@@ -98,6 +98,7 @@ impl Rig {
             transmit_size: 64,
             multi_receive_min: 64,
             message_max: MESSAGE_MAX,
+            inject_size: 0,
             unexpected_budget: 1 << 20,
         };
         let engine = Engine::new(world.transport(PEERS), setup);

@@ -193,6 +193,7 @@ impl<P: Provider> PassiveEndpoint<P> {
             transmit_size: 1,
             multi_receive_min: 1,
             message_max: MESSAGE_MAX,
+            inject_size: 0,
             unexpected_budget: 0,
         }
     }

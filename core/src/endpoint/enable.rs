@@ -167,6 +167,7 @@ impl<P: Provider> Endpoint<P> {
                 false => self.domain.options().unexpected_budget,
             },
             message_max: self.message_limit(),
+            inject_size: self.options.inject_size,
             address_vector,
         })
     }

@@ -47,6 +47,12 @@ pub enum PostError {
         /// Units: bytes.
         limit: usize,
     },
+    /// No memory for the copy that the operation needs.
+    #[error("no memory for a copy of {length} bytes")]
+    NoMemory {
+        /// Units: bytes.
+        length: usize,
+    },
     /// Longer than any message may be.
     #[error("a message of {length} bytes is longer than the limit of {limit}")]
     TooLong {
@@ -147,6 +153,7 @@ impl HasErrno for PostError {
     fn errno(&self) -> Errno {
         match self {
             PostError::Again => Errno::AGAIN,
+            PostError::NoMemory { .. } => Errno::NOMEM,
             PostError::NotEnabled | PostError::Closed | PostError::TriggerClosed => {
                 Errno::OPBADSTATE
             }

@@ -53,7 +53,7 @@ impl<P: Provider> Endpoint<P> {
         post.check_length(enabled.unit.message_max())?;
         post.flags |= when.of_operations(enabled.send.added);
         post.to &= enabled.to_mask;
-        self.trigger(Unowned::send(post), when)
+        self.trigger(Unowned::send(post)?, when)
     }
 
     /// Posts a receive once `when` has come: as [`Self::post_receive`].
@@ -111,7 +111,7 @@ impl<P: Provider> Endpoint<P> {
         let enabled = self.enabled()?;
         post.flags |= when.of_operations(enabled.send.added);
         post.to &= enabled.to_mask;
-        self.trigger(Unowned::remote(post), when)
+        self.trigger(Unowned::remote(post)?, when)
     }
 
     fn trigger(&self, post: Unowned<'_>, when: &Threshold<P>) -> Result<(), PostError> {

@@ -16,6 +16,7 @@ pub mod peer;
 pub mod progress;
 pub mod regions;
 pub mod report;
+pub(crate) mod reserve;
 pub mod route;
 mod source;
 pub(crate) mod submission;
@@ -41,6 +42,7 @@ use crate::{
     operation::{Incoming, ReceiveOperation, SendOperation, Unexpected},
     pool::Pool,
     protocol::{
+        atomic::ATOMIC_BYTES_MAX,
         claimed::ClaimedMessages,
         contest::Contests,
         datagram::Datagrams,
@@ -57,6 +59,7 @@ use order::{Order, data::DataOrder, receive::Receipt, transmit::Outcome};
 use peer::Peer;
 use regions::KnownRegions;
 use report::{OneSidedCounters, Side};
+use reserve::Reserve;
 
 /// Packets that one poll takes at most, so that a busy peer cannot keep the
 /// caller from its own work.
@@ -92,6 +95,8 @@ pub struct Setup {
     pub multi_receive_min: usize,
     /// The longest message. Units: bytes.
     pub message_max: usize,
+    /// The longest message or operation that is injected. Units: bytes.
+    pub inject_size: usize,
     /// Unexpected payload to hold at most. Units: bytes.
     pub unexpected_budget: u64,
 }
@@ -142,6 +147,8 @@ pub struct Engine<T: Transport> {
     pub(crate) unexpected: Pool<Unexpected>,
     pub(crate) incoming: Pool<Incoming>,
     pub(crate) remotes: Pool<RemoteOperation>,
+    /// For copies of what is injected.
+    pub(crate) reserve: Reserve,
     pub(crate) regions: KnownRegions,
     /// Operands and results of the atomic at hand; made with the first one.
     pub(crate) scratch: Scratch,
@@ -220,6 +227,8 @@ impl<T: Transport> Engine<T> {
             unexpected: Pool::default(),
             incoming: Pool::default(),
             remotes: Pool::default(),
+            // What an atomic operation sends and compares with is two operands.
+            reserve: Reserve::new(setup.inject_size.max(2 * ATOMIC_BYTES_MAX)),
             regions: KnownRegions::new(setup.memory_regions.clone()),
             scratch: Scratch::default(),
             backlog: Vec::new(),

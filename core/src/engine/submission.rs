@@ -2,10 +2,11 @@
 
 use super::Engine;
 use crate::{
+    endpoint::PostError,
     flags::Flags,
     memory_region::descriptor::Descriptor,
     one_sided::{RemoteOperation, RemotePost},
-    operation::{Lent, ReceiveOperation, ReceivePost, SendPost, StoredPieces},
+    operation::{Copied, Lent, ReceiveOperation, ReceivePost, SendPost, StoredPieces, room_for},
     owned::Owner,
     shared_context::due::Handed,
     transport::{Transport, Unreachable},
@@ -19,7 +20,7 @@ pub(crate) enum Submission {
         post: Submitted,
         to: u64,
         data: u64,
-        copy: Option<Box<[u8]>>,
+        copy: Option<Copied>,
     },
     Receive {
         post: Submitted,
@@ -72,12 +73,15 @@ pub(crate) struct Unowned<'a> {
 }
 
 impl<'a> Unowned<'a> {
+    /// # Errors
+    /// There is no memory for a copy of what is injected.
     #[cold]
-    pub fn send(post: SendPost<'a>) -> Self {
-        let (pieces, copy) = StoredPieces::of_send(&post);
+    pub fn send(post: SendPost<'a>) -> Result<Self, PostError> {
+        let mut copy = post.injected_copy()?;
+        let pieces = StoredPieces::of_send(post.pieces, &mut copy);
         let SendPost { to, tag, data, context, flags, region, owner: lent, .. } = post;
         let post = Submitted { pieces, tag, context, flags, region, owner: None };
-        Unowned { submission: Submission::Send { post, to, data, copy }, lent }
+        Ok(Unowned { submission: Submission::Send { post, to, data, copy }, lent })
     }
 
     #[cold]
@@ -88,13 +92,16 @@ impl<'a> Unowned<'a> {
         Unowned { submission: Submission::Receive { post, from, ignore }, lent }
     }
 
+    /// # Errors
+    /// As [`Self::send`].
     #[cold]
-    pub fn remote(mut post: RemotePost<'a>) -> Self {
-        let (to, lent) = (post.to, post.owner.take());
+    pub fn remote(mut post: RemotePost<'a>) -> Result<Self, PostError> {
+        let lent = post.owner.take();
+        let to = post.to;
         // The owner finds out who the peer is.
         let mut operation = Box::new(RemoteOperation::from_post(0, post));
-        operation.keep_injected();
-        Unowned { submission: Submission::Remote { operation, to }, lent }
+        operation.keep_injected(room_for)?;
+        Ok(Unowned { submission: Submission::Remote { operation, to }, lent })
     }
 
     /// As posted.
@@ -166,9 +173,8 @@ impl<T: Transport> Engine<T> {
     #[cold]
     pub(crate) fn take_submission(&mut self, submission: Submission) {
         match submission {
-            // The copy of an injected message lives until it is posted.
-            Submission::Send { mut post, to, data, copy: _copy } => {
-                self.send_submitted(post.as_send(to, data));
+            Submission::Send { mut post, to, data, copy } => {
+                self.send_submitted(post.as_send(to, data), copy);
             }
             Submission::Receive { mut post, from, ignore } => {
                 self.receive_submitted(post.as_receive(from, ignore));

@@ -262,7 +262,7 @@ impl<P: Provider> Unit<P> {
     #[inline(never)]
     fn submit_send(&self, post: SendPost<'_>) -> Result<(), PostError> {
         post.check_length(self.message_max)?;
-        self.submit(Unowned::send(post))
+        self.submit(Unowned::send(post)?)
     }
 
     #[cold]
@@ -274,7 +274,7 @@ impl<P: Provider> Unit<P> {
     #[cold]
     #[inline(never)]
     fn submit_remote(&self, post: RemotePost<'_>) -> Result<(), PostError> {
-        self.submit(Unowned::remote(post))
+        self.submit(Unowned::remote(post)?)
     }
 
     /// How many operations of one direction may be posted, whoever owns the engine by then: half of

@@ -11,8 +11,8 @@ use crate::{
         Engine,
         peer::{CREDIT_FIRST, PeerState},
     },
-    memory::{Piece, Pieces},
-    operation::{SendOperation, SendPost, StoredPieces, in_one_piece},
+    memory::Pieces,
+    operation::{Copied, SendOperation, SendPost, in_one_piece},
     protocol::{
         members::{HeldForMembers, Listed},
         multicast::Group,
@@ -103,7 +103,7 @@ impl<T: Transport> Engine<T> {
     ) -> Result<(), PostError> {
         post.check_length(self.message_max())?;
         let full = self.is_full_of_datagrams()?;
-        let (piece, gathered) = in_one_piece(post.pieces);
+        let (piece, gathered) = in_one_piece(post.pieces)?;
         let post = SendPost { pieces: Pieces::One(piece), ..post };
         let record = &self.peers[peer as usize];
         let is_ready = record.state == PeerState::Ready;
@@ -119,7 +119,11 @@ impl<T: Transport> Engine<T> {
             false => !full && self.peers[peer as usize].queue.len() < HELD_MAX,
         };
         if holds {
-            self.hold_datagram(peer, post, gathered);
+            let operation = match gathered {
+                Some(_) => SendOperation::kept(peer, post, gathered),
+                None => SendOperation::from_post(peer, post)?,
+            };
+            self.hold_datagram(peer, operation);
         } else {
             if !is_ready {
                 self.ensure_connection(peer);
@@ -142,17 +146,7 @@ impl<T: Transport> Engine<T> {
     }
 
     /// Queues a datagram until its peer is found, or we have room.
-    pub(crate) fn hold_datagram(
-        &mut self,
-        peer: PeerIndex,
-        post: SendPost<'_>,
-        gathered: Option<Box<[u8]>>,
-    ) {
-        let mut operation = SendOperation::from_post(peer, post);
-        if let Some(mut bytes) = gathered.filter(|_| operation.copy.is_none()) {
-            operation.pieces = StoredPieces::One(Piece::of_owned(&mut bytes));
-            operation.copy = Some(bytes);
-        }
+    fn hold_datagram(&mut self, peer: PeerIndex, operation: SendOperation) {
         let index = self.sends.insert(operation);
         self.enter_line(peer, index);
         self.peers[peer as usize].queue.push_back(index);
@@ -161,9 +155,19 @@ impl<T: Transport> Engine<T> {
     }
 
     /// Takes a datagram that was left for the owner, whose place was reserved.
-    pub(crate) fn datagram_submitted(&mut self, peer: PeerIndex, post: SendPost<'_>) {
-        let (piece, gathered) = in_one_piece(post.pieces);
-        self.hold_datagram(peer, SendPost { pieces: Pieces::One(piece), ..post }, gathered);
+    pub(crate) fn datagram_submitted(
+        &mut self,
+        peer: PeerIndex,
+        post: SendPost<'_>,
+        copy: Option<Copied>,
+    ) {
+        match in_one_piece(post.pieces) {
+            Ok((piece, gathered)) => {
+                let post = SendPost { pieces: Pieces::One(piece), ..post };
+                self.hold_datagram(peer, SendOperation::kept(peer, post, gathered.or(copy)));
+            }
+            Err(refused) => self.refuse_submitted(post, &refused),
+        }
     }
 
     /// Pushes the datagram at the head of the queue, or drops it. False if it has to wait.

@@ -54,9 +54,10 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    fn copy_of(post: &SendPost<'_>, piece: Piece) -> Held {
-        let (piece, bytes) = copied(Pieces::One(piece));
-        Held { flags: post.flags, tag: post.tag, data: post.data, piece, _bytes: bytes }
+    fn copy_of(post: &SendPost<'_>, piece: Piece) -> Option<Arc<Held>> {
+        let (piece, bytes) = copied(Pieces::One(piece)).ok()?;
+        let SendPost { flags, tag, data, .. } = *post;
+        Some(Arc::new(Held { flags, tag, data, piece, _bytes: bytes }))
     }
 
     /// What it was posted as, less what reports it.
@@ -116,11 +117,11 @@ impl<T: Transport> Engine<T> {
         }
         let Some(datagrams) = &mut self.datagrams else { return true };
         let held = datagrams.held.entry(peer).or_default();
-        if held.len() < HELD_MAX {
-            let copy = copy.get_or_insert_with(|| Arc::new(Held::copy_of(post, piece)));
-            held.push_back((member.incarnation, copy.clone()));
-        } else {
-            self.count_dropped_send();
+        // Without memory it is dropped, as datagrams may be.
+        *copy = copy.take().or_else(|| Held::copy_of(post, piece));
+        match copy.as_ref().filter(|_| held.len() < HELD_MAX) {
+            Some(copy) => held.push_back((member.incarnation, copy.clone())),
+            None => self.count_dropped_send(),
         }
         true
     }

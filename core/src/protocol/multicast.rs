@@ -83,7 +83,7 @@ impl<T: Transport> Engine<T> {
         };
         let (address, spread) = (group.address, group.spread);
         self.is_full_of_datagrams()?;
-        let (piece, _gathered) = in_one_piece(post.pieces);
+        let (piece, _gathered) = in_one_piece(post.pieces)?;
         let post = SendPost { pieces: Pieces::One(piece), ..post };
         match spread {
             Spread::Listed => self.send_to_members(place, &post, piece),

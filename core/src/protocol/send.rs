@@ -13,7 +13,7 @@ use crate::{
     error::HasErrno,
     flags::Flags,
     memory::{Piece, Pieces},
-    operation::{SendOperation, SendPost, SendStage, StoredPieces, set_down},
+    operation::{Copied, SendOperation, SendPost, SendStage, StoredPieces, set_down},
     protocol::fence::Earlier,
     transport::{PeerIndex, Room, Transport, Unreachable},
     wire::{self, ENVELOPE_COST, Head, Kind},
@@ -239,7 +239,7 @@ impl<T: Transport> Engine<T> {
         post.check_length(self.setup.message_max)?;
         self.check_place(peer)?;
         let flags = post.flags;
-        self.enqueue(peer, post);
+        self.enqueue(peer, SendOperation::from_post(peer, post)?);
         self.let_leave(peer, flags);
         Ok(())
     }
@@ -257,9 +257,9 @@ impl<T: Transport> Engine<T> {
         Ok(())
     }
 
-    fn enqueue(&mut self, peer: PeerIndex, post: SendPost<'_>) {
-        let is_fenced = post.flags.contains(Flags::FENCE);
-        let index = self.sends.insert(SendOperation::from_post(peer, post));
+    fn enqueue(&mut self, peer: PeerIndex, operation: SendOperation) {
+        let is_fenced = operation.flags.contains(Flags::FENCE);
+        let index = self.sends.insert(operation);
         if is_fenced {
             self.note_fence(peer, Earlier::Send(self.sends.name(index)));
         }
@@ -271,22 +271,27 @@ impl<T: Transport> Engine<T> {
 
     /// Takes a send that was left for the owner: its place was reserved when it
     /// was submitted, so it is queued whatever the transmit size says, and what
-    /// is wrong with it becomes an error completion.
+    /// is wrong with it becomes an error completion. An injected one lies in its `copy`.
     #[cold]
-    pub(crate) fn send_submitted(&mut self, post: SendPost<'_>) {
+    pub(crate) fn send_submitted(&mut self, post: SendPost<'_>, copy: Option<Copied>) {
         match self.peer_at(post.to) {
-            Some(peer) if self.datagrams.is_some() => self.datagram_submitted(peer, post),
-            Some(peer) => self.enqueue(peer, post),
+            Some(peer) if self.datagrams.is_some() => self.datagram_submitted(peer, post, copy),
+            Some(peer) => self.enqueue(peer, SendOperation::kept(peer, post, copy)),
             None => {
                 let refused = self.no_peer(post.to);
-                let reason = format!("before the send left: {refused}");
-                let error = post.failed(&Unreachable { errno: refused.errno(), reason });
-                let outcome = Outcome { counted: Counted::Sends, end: End::Failure(error) };
-                match self.datagrams.is_some() {
-                    true => self.report_behind(0, outcome),
-                    false => self.report(outcome),
-                }
+                self.refuse_submitted(post, &refused);
             }
+        }
+    }
+
+    /// Fails a send that was left for the owner, and cannot be taken.
+    pub(crate) fn refuse_submitted(&mut self, post: SendPost<'_>, refused: &PostError) {
+        let reason = format!("before the send left: {refused}");
+        let error = post.failed(&Unreachable { errno: refused.errno(), reason });
+        let outcome = Outcome { counted: Counted::Sends, end: End::Failure(error) };
+        match self.datagrams.is_some() {
+            true => self.report_behind(0, outcome),
+            false => self.report(outcome),
         }
     }
 
@@ -310,9 +315,24 @@ impl SendPost<'_> {
 }
 
 impl SendOperation {
-    pub(crate) fn from_post(peer: PeerIndex, post: SendPost<'_>) -> SendOperation {
+    /// # Errors
+    /// There is no memory for a copy of what is injected.
+    pub(crate) fn from_post(
+        peer: PeerIndex,
+        post: SendPost<'_>,
+    ) -> Result<SendOperation, PostError> {
+        let copy = post.injected_copy()?;
+        Ok(SendOperation::kept(peer, post, copy))
+    }
+
+    /// Of a message that lies in its `copy`, if it has one.
+    pub(crate) fn kept(
+        peer: PeerIndex,
+        post: SendPost<'_>,
+        mut copy: Option<Copied>,
+    ) -> SendOperation {
         let total = post.pieces.total();
-        let (pieces, copy) = StoredPieces::of_send(&post);
+        let pieces = StoredPieces::of_send(post.pieces, &mut copy);
         SendOperation {
             lent: None,
             pieces,

@@ -1,6 +1,8 @@
 //! Posting a one-sided operation: straight into the lane if nothing stands in
 //! the way, else into the peer's queue.
 
+use std::convert::Infallible;
+
 use super::push::Pushed;
 use crate::{
     completion_queue::ErrorEntry,
@@ -32,6 +34,9 @@ impl<T: Transport> Engine<T> {
             }
         }
         let flags = post.flags;
+        if flags.contains(Flags::INJECT) {
+            self.reserve.stock()?;
+        }
         self.start_remote(peer, RemoteOperation::from_post(peer, post));
         self.let_leave(peer, flags);
         self.flush_unless_more(flags);
@@ -73,10 +78,17 @@ impl<T: Transport> Engine<T> {
     #[cold]
     #[inline(never)]
     fn queue_remote(&mut self, peer: PeerIndex, index: u32) {
-        self.remotes[index].keep_injected();
+        self.keep_injected(index);
         self.peers[peer as usize].queue.push_back(index | ONE_SIDED);
         self.pump(peer);
         self.note_backlog(peer);
+    }
+
+    /// Copies what an injected operation sends, if that is not done.
+    #[inline(always)]
+    pub(crate) fn keep_injected(&mut self, index: u32) {
+        let (operation, reserve) = (&mut self.remotes[index], &mut self.reserve);
+        let Ok(()) = operation.keep_injected(|length| Ok::<_, Infallible>(reserve.take(length)));
     }
 
     /// Takes an operation that was left for the owner: its place was reserved when

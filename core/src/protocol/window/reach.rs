@@ -203,10 +203,9 @@ impl<T: Transport> Engine<T> {
 
     #[inline(always)]
     pub(super) fn note_started(&mut self, peer: PeerIndex, index: u32) {
-        let operation = &mut self.remotes[index];
         // If the window closes it starts again, when its buffer is the application's.
-        operation.keep_injected();
-        operation.stage = RemoteStage::InWindow;
+        self.keep_injected(index);
+        self.remotes[index].stage = RemoteStage::InWindow;
         let record = &mut self.peers[peer as usize];
         record.window.under_way += 1;
         record.clear = false;

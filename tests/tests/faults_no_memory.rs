@@ -1,0 +1,197 @@
+//! No memory for a copy of what was posted: the post is refused and says so, nothing has happened, and
+//! what was taken on before is done.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use kestrel_core::{
+    completion_counter::CompletionCounter,
+    completion_queue::store::Sharing,
+    config::CmaPolicy,
+    endpoint::{EndpointOptions, PostError},
+    error::{Errno, HasErrno},
+    flags::Flags,
+    memory::Pieces,
+    memory_region::MemoryRegion,
+    mock::{MockOptions, MockProvider},
+    transport::Provider,
+    triggered::Threshold,
+};
+use kestrel_shm::{ShmOptions, ShmProvider};
+use kestrel_tests::{
+    bed::{Bed, Memory, Options, Receive, Send, World, pattern, same},
+    fake::fake_bed,
+    figures::{Counting, without_memory},
+    one_sided::{BOTH, Rma, expose, segment},
+};
+use kestrel_verbs::VerbsOptions;
+
+#[global_allocator]
+static MEMORY: Counting = Counting::new();
+
+const LENGTH: usize = 12 << 10;
+/// More than a peer that does not look takes.
+const LONG: usize = 4 << 20;
+
+fn mock() -> Bed<MockProvider> {
+    let provider = Arc::new(MockProvider::new(MockOptions::default()));
+    Bed { provider, sharing: Sharing::Exclusive }
+}
+
+fn shm() -> Bed<ShmProvider> {
+    // What is long goes as packets, and fills the lane.
+    let options = ShmOptions { cma: CmaPolicy::Off, ..ShmOptions::default() };
+    let provider = Arc::new(ShmProvider::new(options).unwrap());
+    Bed { provider, sharing: Sharing::Exclusive }
+}
+
+fn injected(memory: &Memory, context: u64) -> Send<'static> {
+    Send { pieces: memory.all(), flags: Flags::INJECT, context, ..Send::default() }
+}
+
+#[track_caller]
+fn lacks_memory(refused: Result<(), PostError>) {
+    let error = refused.expect_err("there is no memory");
+    assert_eq!(error.errno(), Errno::NOMEM, "{error}");
+    assert!(error.to_string().starts_with("no memory for a copy of "), "{error}");
+}
+
+/// What is injected before there is a connection is copied.
+fn sends<P: Provider>(bed: &Bed<P>) {
+    let world = bed.world(2);
+    let (from, into) = (Memory::from(pattern(1, LENGTH)), Memory::zeroed(LENGTH));
+    world.nodes[1].post_receive(&Receive { pieces: into.all(), ..Receive::default() }).unwrap();
+    lacks_memory(without_memory(LENGTH, || world.nodes[0].post_send(1, &injected(&from, 1))));
+    world.nodes[0].post_send(1, &injected(&from, 2)).unwrap();
+    from.scribble();
+    assert_eq!((world.sent(0).good().context(), world.received(1).good().context()), (2, 0));
+    same(&into.bytes(), &pattern(1, LENGTH), "as it was when it was posted");
+    world.nothing_more();
+}
+
+struct Target {
+    memory: Memory,
+    region: Arc<MemoryRegion>,
+}
+
+impl Target {
+    fn at<P: Provider>(world: &World<P>) -> Target {
+        let memory = Memory::zeroed(3 * LENGTH + LONG);
+        let region = expose(&world.nodes[1], &memory, BOTH, 4);
+        Target { memory, region }
+    }
+
+    /// Injects a write of all of `from` to the `nth` place.
+    fn write<P: Provider>(
+        &self,
+        world: &World<P>,
+        from: &Memory,
+        nth: usize,
+    ) -> Result<(), PostError> {
+        let segments = [segment(&self.region, nth * LENGTH, LENGTH)];
+        let (flags, context) = (Flags::INJECT, nth as u64);
+        let rma = Rma { pieces: from.all(), segments: &segments, flags, context, ..Rma::default() };
+        world.nodes[0].post_write(1, &rma)
+    }
+}
+
+/// A one-sided operation is copied when it may have left in part: there is memory for one.
+fn writes<P: Provider>(bed: &Bed<P>) {
+    let world = bed.world(2);
+    world.warm_up();
+    let (from, target) = (Memory::from(pattern(2, LENGTH)), Target::at(&world));
+    let (zeroes, segments) = (Memory::zeroed(LONG), [segment(&target.region, 3 * LENGTH, LONG)]);
+    let long = Rma { pieces: zeroes.all(), segments: &segments, context: 9, ..Rma::default() };
+    world.nodes[0].post_write(1, &long).unwrap();
+    lacks_memory(without_memory(LENGTH, || target.write(&world, &from, 0)));
+    target.write(&world, &from, 0).unwrap();
+    let [second, third] =
+        without_memory(LENGTH, || [1, 2].map(|nth| target.write(&world, &from, nth)));
+    second.unwrap();
+    lacks_memory(third);
+    target.write(&world, &from, 2).unwrap();
+    from.scribble();
+    let contexts: BTreeSet<u64> = (0..4).map(|_| world.sent(0).good().context()).collect();
+    assert_eq!(contexts, BTreeSet::from([0, 1, 2, 9]));
+    let written = &target.memory.bytes()[..3 * LENGTH];
+    same(written, &pattern(2, LENGTH).repeat(3), "as it was when it was posted");
+    world.nothing_more();
+    world.nodes[1].domain.close_memory(&target.region).unwrap();
+}
+
+/// What is deferred is copied when it is posted.
+fn deferred<P: Provider>(bed: &Bed<P>) {
+    let capabilities = EndpointOptions::default().capabilities | Flags::TRIGGER;
+    let endpoint = EndpointOptions { capabilities, ..EndpointOptions::default() };
+    let world = bed.world_with(2, &Options { endpoint, ..Options::default() });
+    let counter = CompletionCounter::open(&world.nodes[0].domain);
+    let when = Threshold { counter: counter.clone(), value: 1, work: None };
+    let (from, into) = (Memory::from(pattern(3, LENGTH)), Memory::zeroed(LENGTH));
+    world.nodes[1].post_receive(&Receive { pieces: into.all(), ..Receive::default() }).unwrap();
+    let target = Target::at(&world);
+    let segments = [segment(&target.region, 0, LENGTH)];
+    let rma =
+        Rma { pieces: from.all(), segments: &segments, flags: Flags::INJECT, ..Rma::default() };
+    let endpoint = &world.nodes[0].endpoint;
+    let send = injected(&from, 1);
+    let refused =
+        || [endpoint.trigger_send(send.post(1), &when), endpoint.trigger_write(rma.post(1), &when)];
+    without_memory(LENGTH, refused).into_iter().for_each(lacks_memory);
+    endpoint.trigger_send(injected(&from, 2).post(1), &when).unwrap();
+    from.scribble();
+    counter.counter().add(1);
+    assert_eq!(world.sent(0).good().context(), 2);
+    world.received(1).good();
+    same(&into.bytes(), &pattern(3, LENGTH), "as it was when it was posted");
+    world.nothing_more();
+    counter.close().unwrap();
+    world.nodes[1].domain.close_memory(&target.region).unwrap();
+}
+
+/// A datagram of several pieces is gathered, and one that is injected is copied.
+fn datagrams<P: Provider>(bed: &Bed<P>) {
+    const SHORT: usize = 3_000;
+    let world = bed.world_with(2, &Options::datagrams());
+    let (from, into) = (Memory::from(pattern(4, SHORT)), Memory::zeroed(SHORT));
+    let pieces = from.cut(&[1_000, 2_000]);
+    let gathered = Send { pieces: Pieces::Many(&pieces), context: 1, ..Send::default() };
+    let copied = injected(&from, 2);
+    let post = |send: &Send<'_>| world.nodes[0].post_send(1, send);
+    let refused = without_memory(SHORT, || [&gathered, &copied].map(post));
+    refused.into_iter().for_each(lacks_memory);
+    for send in [gathered, copied] {
+        let receive = Receive { pieces: into.all(), ..Receive::default() };
+        world.nodes[1].post_receive(&receive).unwrap();
+        world.nodes[0].post_send(1, &send).unwrap();
+        assert_eq!(world.sent(0).good().context(), send.context);
+        world.received(1).good();
+        same(&into.bytes(), &pattern(4, SHORT), "all of it");
+        into.scribble();
+    }
+    world.nothing_more();
+}
+
+#[test]
+fn no_memory_for_an_injected_send() {
+    sends(&mock());
+    sends(&shm());
+    sends(&fake_bed(VerbsOptions::default()).0);
+}
+
+#[test]
+fn no_memory_for_an_injected_write() {
+    // The mock takes all packets at once.
+    writes(&shm());
+    writes(&fake_bed(VerbsOptions::default()).0);
+}
+
+#[test]
+fn no_memory_for_what_is_deferred() {
+    deferred(&mock());
+    deferred(&shm());
+}
+
+#[test]
+fn no_memory_for_a_datagram() {
+    datagrams(&mock());
+    datagrams(&shm());
+}
