@@ -41,18 +41,15 @@ pub fn job(session: &mut Session) -> Result<Section, SessionError> {
         session.options.sizes(&(10..=22).map(|power| 1 << power).collect::<Vec<_>>());
     session.bar.begin("bandwidth", 2 * sizes.len() as u64);
     for pattern in [Pattern::Stream, Pattern::PingPong] {
-        let mut previous: Option<(usize, f64)> = None;
         let mut growth_worst: Option<(f64, usize)> = None;
         for &size in &sizes {
-            let row = one_size(session, pattern, size)?;
-            let ns = row.ns.unwrap_or(f64::NAN);
-            if let Some((smaller, before)) = previous.filter(|(smaller, _)| 2 * smaller == size) {
-                let growth = ns / before;
-                if growth_worst.is_none_or(|(worst, _)| growth > worst) {
-                    growth_worst = Some((growth, smaller));
-                }
+            let half = sizes.contains(&(size / 2)).then_some(size / 2);
+            let (row, growth) = one_size(session, pattern, size, half)?;
+            if let Some((growth, smaller)) = growth.zip(half)
+                && growth_worst.is_none_or(|(worst, _)| growth > worst)
+            {
+                growth_worst = Some((growth, smaller));
             }
-            previous = Some((size, ns));
             if let Some(ratio) = row.ratio.filter(|_| AIM_SIZES.contains(&size)) {
                 let what =
                     format!("{} at {}, of the floor", pattern.name(), units::bytes(size as u64));
@@ -73,10 +70,11 @@ pub fn job(session: &mut Session) -> Result<Section, SessionError> {
     Ok(section)
 }
 
-fn one_size(session: &mut Session, pattern: Pattern, size: usize) -> Result<Row, SessionError> {
+/// Messages of one size, as many as a sample takes.
+fn work_of(session: &Session, pattern: Pattern, size: usize) -> Work {
     let messages = session.options.iterations(messages_for(size, 1_000));
     let (window, touch) = (session.options.window(WINDOW), session.options.touch());
-    let work = match pattern {
+    match pattern {
         Pattern::Stream if touch => touch::stream(session, size, messages, window),
         Pattern::Stream => rate::stream(session, size, messages, window),
         Pattern::PingPong => Work::PingPong {
@@ -86,10 +84,24 @@ fn one_size(session: &mut Session, pattern: Pattern, size: usize) -> Result<Row,
             each_timed: false,
             touch,
         },
-    };
+    }
+}
+
+/// The row of a size, and how many times longer it takes than `half` of it, alternately: what the
+/// machine does at other times has no part in that.
+fn one_size(
+    session: &mut Session,
+    pattern: Pattern,
+    size: usize,
+    half: Option<usize>,
+) -> Result<(Row, Option<f64>), SessionError> {
+    let touch = session.options.touch();
+    let work = work_of(session, pattern, size);
+    let half = half.map(|half| work_of(session, pattern, half));
     // No copy of the grid writes its source, or reads what it has copied.
     let best = if touch { None } else { best_plan(session, pattern, size)? };
     let (mut ours, mut floors, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    let mut growths = Vec::new();
     let began = Instant::now();
     for round in 0..ROUNDS {
         if round >= ROUNDS_MIN && session.is_enough(round, began) {
@@ -100,12 +112,15 @@ fn one_size(session: &mut Session, pattern: Pattern, size: usize) -> Result<Row,
             None => f64::NAN,
         };
         let Sample { ns, .. } = session.work(&work)?;
+        if let Some(half) = &half {
+            growths.push(ns / session.work(half)?.ns);
+        }
         ours.push(ns);
         floors.push(floor);
         ratios.push(floor / ns);
     }
     let (ns, floor) = (median(&ours), median(&floors));
-    Ok(Row {
+    let row = Row {
         size: Some(size as u64),
         ns: Some(ns),
         messages_per_s: (pattern == Pattern::Stream).then_some(1e9 / ns),
@@ -116,7 +131,8 @@ fn one_size(session: &mut Session, pattern: Pattern, size: usize) -> Result<Row,
             format!("floor: {}, best of {} plans", best.plan, best.plans)
         }),
         ..Row::new(pattern.name(), &units::bytes(size as u64))
-    })
+    };
+    Ok((row, half.map(|_| median(&growths))))
 }
 
 fn floor_ns(
