@@ -96,8 +96,7 @@ impl<'a> Unowned<'a> {
     /// As [`Self::send`].
     #[cold]
     pub fn remote(mut post: RemotePost<'a>) -> Result<Self, PostError> {
-        let lent = post.owner.take();
-        let to = post.to;
+        let (to, lent) = (post.to, post.owner.take());
         // The owner finds out who the peer is.
         let mut operation = Box::new(RemoteOperation::from_post(0, post));
         operation.keep_injected(room_for)?;

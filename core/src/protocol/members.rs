@@ -118,10 +118,13 @@ impl<T: Transport> Engine<T> {
         let Some(datagrams) = &mut self.datagrams else { return true };
         let held = datagrams.held.entry(peer).or_default();
         // Without memory it is dropped, as datagrams may be.
-        *copy = copy.take().or_else(|| Held::copy_of(post, piece));
-        match copy.as_ref().filter(|_| held.len() < HELD_MAX) {
-            Some(copy) => held.push_back((member.incarnation, copy.clone())),
-            None => self.count_dropped_send(),
+        let has_room = held.len() < HELD_MAX;
+        if has_room && copy.is_none() {
+            *copy = Held::copy_of(post, piece);
+        }
+        match copy {
+            Some(copy) if has_room => held.push_back((member.incarnation, copy.clone())),
+            _ => self.count_dropped_send(),
         }
         true
     }

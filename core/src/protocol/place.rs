@@ -3,7 +3,7 @@
 use crate::{
     engine::Engine,
     memory::{Piece, Pieces},
-    operation::Body,
+    operation::{Body, room_for},
     transport::Transport,
 };
 
@@ -51,8 +51,7 @@ impl Body {
         if length <= 16 {
             return Some(Body::Small([0; 2]));
         }
-        let mut bytes = Vec::new();
-        bytes.try_reserve_exact(length).ok()?;
+        let mut bytes = room_for(length).ok()?;
         bytes.resize(length, 0);
         Some(Body::Large(bytes.into()))
     }

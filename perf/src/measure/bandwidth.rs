@@ -43,7 +43,7 @@ pub fn job(session: &mut Session) -> Result<Section, SessionError> {
     for pattern in [Pattern::Stream, Pattern::PingPong] {
         let mut growth_worst: Option<(f64, usize)> = None;
         for &size in &sizes {
-            let half = sizes.contains(&(size / 2)).then_some(size / 2);
+            let half = sizes.iter().copied().find(|&half| half > 0 && 2 * half == size);
             let (row, growth) = one_size(session, pattern, size, half)?;
             if let Some((growth, smaller)) = growth.zip(half)
                 && growth_worst.is_none_or(|(worst, _)| growth > worst)

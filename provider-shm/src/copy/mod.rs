@@ -38,8 +38,8 @@ pub fn may_gain_by_lines_back() -> bool {
     matches!(routines::amd_family(), Some(ZEN_3..))
 }
 
-/// Whether lanes gain by that: Zen 5 overwrites what was but read nearly as fast, and what is read by
-/// `rep movsb` much faster than what must be written to.
+/// Whether lanes gain by that. On Zen 5 they lose: what must be written to is emptied in pieces that are
+/// too short for `rep movsb` (docs/performance.md).
 pub fn gains_by_lines_back() -> bool {
     matches!(routines::amd_family(), Some(ZEN_3..ZEN_5))
 }
