@@ -8,6 +8,11 @@
 //! something passed by, and who takes it for a shared core pays a system call in
 //! every wait from then on. Several in a row mean company.
 //!
+//! How long a yield takes that let somebody run depends on the machine: 3 µs between two processes on one,
+//! less than 1 on another, where a yield to nobody takes 0.5 on the first. So now and then, and before a
+//! core counts as ours again, the system is asked whether others ran, and what it says moves the bound
+//! for the yields at which nobody is asked.
+//!
 //! Many callers give the core away themselves: an MPI does so between its polls when it has more
 //! ranks than cores. A second yield would only send it through everybody else again: broadcasts
 //! among four ranks on two cores took twice as long. So in company a poller looks now and then
@@ -27,9 +32,9 @@ const SPINS_SHARED: u32 = 2;
 /// it was seen to.
 const SPINS_POLITE: u32 = 32;
 /// How long this thread has not run is asked for at every so many yields, since it is a system call.
-const ASKED: u32 = 32;
-/// A yield that took longer let somebody else run. Here one alone takes 0.25 to 0.5 µs, one of
-/// two processes on a core at least 1.5 µs, one of four 3.5 µs.
+const ASKED_ALONE: u32 = 4;
+const ASKED_SHARED: u32 = 32;
+/// A yield that took longer let somebody else run, and so may a shorter one have.
 const OTHERS_RAN: Duration = Duration::from_micros(1);
 /// Slow yields in a row after which the core counts as shared.
 const SLOW_MAX: u32 = 3;
@@ -43,6 +48,9 @@ pub struct Idle {
     limit: AtomicU32,
     quick: AtomicU32,
     slow: AtomicU32,
+    /// A yield that takes as long as this let somebody else run, by all that was seen. Units:
+    /// nanoseconds.
+    long: AtomicU64,
     /// How long the thread had not run at the last look, or none if that was not asked. Units:
     /// nanoseconds.
     off: AtomicU64,
@@ -57,6 +65,7 @@ impl Default for Idle {
             limit: AtomicU32::new(SPINS_ALONE),
             quick: AtomicU32::new(0),
             slow: AtomicU32::new(0),
+            long: AtomicU64::new(nanoseconds(OTHERS_RAN)),
             off: AtomicU64::new(0),
             asked: AtomicU32::new(0),
         }
@@ -101,33 +110,63 @@ impl Idle {
     }
 
     fn give_way(&self) {
+        let off = if self.asks() { off_core() } else { 0 };
         let before = Instant::now();
         yield_now();
-        self.learn(before.elapsed());
-        let off = if self.is_shared() && self.asks() { off_core() } else { 0 };
-        self.off.store(off, Ordering::Relaxed);
+        let elapsed = nanoseconds(before.elapsed());
+        let (others_ran, off) = match off {
+            0 => (elapsed >= self.long.load(Ordering::Relaxed), 0),
+            _ => {
+                let after = off_core();
+                (self.tell(elapsed, after.saturating_sub(off)), after)
+            }
+        };
+        self.learn(others_ran);
+        self.off.store(if self.is_shared() { off } else { 0 }, Ordering::Relaxed);
+    }
+
+    /// Whether others ran in a yield that took `elapsed`, of which the thread did not run for `off`. Moves
+    /// the bound for those of which less is known.
+    fn tell(&self, elapsed: u64, off: u64) -> bool {
+        let (long, most) = (self.long.load(Ordering::Relaxed), nanoseconds(OTHERS_RAN));
+        // What a switch takes is partly the thread's own time.
+        let others_ran = elapsed >= most || off >= elapsed / 3;
+        let seen = if others_ran {
+            long.min(elapsed - elapsed / 4)
+        } else {
+            long.max(elapsed + elapsed / 4).min(most)
+        };
+        if seen != long {
+            self.long.store(seen, Ordering::Relaxed);
+        }
+        others_ran
     }
 
     /// Whether the caller has let others run since this thread had not run for `before`: it has not for
     /// `off` so far. As long as it does that it is left to it.
     fn gave_way(&self, before: u64, off: u64) -> bool {
-        let others_ran = off.saturating_sub(before) >= nanoseconds(OTHERS_RAN);
+        let others_ran = off.saturating_sub(before) >= self.long.load(Ordering::Relaxed) / 2;
         let (limit, off) = if others_ran { (SPINS_POLITE, off) } else { (SPINS_SHARED, 0) };
         self.limit.store(limit, Ordering::Relaxed);
         self.off.store(off, Ordering::Relaxed);
         others_ran
     }
 
-    /// Whether it is time to ask the system.
+    /// Whether it is time to ask the system: now and then, and before the core counts as ours.
     fn asks(&self) -> bool {
         let asked = self.asked.load(Ordering::Relaxed).wrapping_add(1);
         self.asked.store(asked, Ordering::Relaxed);
-        asked.is_multiple_of(ASKED)
+        if self.is_shared() {
+            let is_last = self.quick.load(Ordering::Relaxed) + 1 >= QUICK_MAX;
+            is_last || asked.is_multiple_of(ASKED_SHARED)
+        } else {
+            asked.is_multiple_of(ASKED_ALONE)
+        }
     }
 
-    /// A yield took this long.
-    fn learn(&self, elapsed: Duration) {
-        let (now, other, most, limit) = if elapsed >= OTHERS_RAN {
+    /// Others ran in a yield, or did not.
+    fn learn(&self, others_ran: bool) {
+        let (now, other, most, limit) = if others_ran {
             (&self.slow, &self.quick, SLOW_MAX, SPINS_SHARED)
         } else {
             (&self.quick, &self.slow, QUICK_MAX, SPINS_ALONE)
@@ -163,19 +202,38 @@ mod tests {
 
     #[test]
     fn company_is_several_slow_yields_in_a_row() {
-        let (idle, quick) = (Idle::default(), OTHERS_RAN / 10);
+        let idle = Idle::default();
         for _ in 0..10 {
-            idle.learn(OTHERS_RAN);
-            idle.learn(OTHERS_RAN);
-            idle.learn(quick);
+            idle.learn(true);
+            idle.learn(true);
+            idle.learn(false);
             assert!(!idle.is_shared());
         }
-        (0..SLOW_MAX).for_each(|_| idle.learn(OTHERS_RAN));
+        (0..SLOW_MAX).for_each(|_| idle.learn(true));
         assert!(idle.is_shared());
-        (1..QUICK_MAX).for_each(|_| idle.learn(quick));
-        assert!(idle.is_shared());
-        idle.learn(quick);
+        (1..QUICK_MAX).for_each(|_| idle.learn(false));
+        assert!(idle.is_shared() && idle.asks(), "the last one is looked at");
+        idle.learn(false);
         assert!(!idle.is_shared());
+    }
+
+    #[test]
+    fn what_a_yield_takes_is_learned_from_the_system() {
+        let idle = Idle::default();
+        let long = || idle.long.load(Ordering::Relaxed);
+        assert!(!idle.tell(200, 10), "nobody ran");
+        assert_eq!(long(), 1_000, "that is less than anybody takes");
+        assert!(idle.tell(800, 400));
+        assert_eq!(long(), 600, "two that switch quickly");
+        assert!(
+            idle.tell(5_000, 4_000) && idle.tell(5_000, 0),
+            "far beyond it nothing else counts"
+        );
+        assert_eq!(long(), 600);
+        assert!(!idle.tell(700, 10), "an interrupt");
+        assert_eq!(long(), 875);
+        assert!(!idle.tell(999, 10));
+        assert_eq!(long(), 1_000);
     }
 
     #[test]
