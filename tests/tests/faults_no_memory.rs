@@ -13,6 +13,7 @@ use kestrel_core::{
     memory::Pieces,
     memory_region::MemoryRegion,
     mock::{MockOptions, MockProvider},
+    protocol::atomic::{AtomicCall, AtomicOperation, Datatype, Form},
     transport::Provider,
     triggered::Threshold,
 };
@@ -21,7 +22,7 @@ use kestrel_tests::{
     bed::{Bed, Memory, Options, Receive, Send, World, pattern, same},
     fake::fake_bed,
     figures::{Counting, without_memory},
-    one_sided::{BOTH, Rma, expose, segment},
+    one_sided::{Atomic, BOTH, Rma, expose, segment},
 };
 use kestrel_verbs::VerbsOptions;
 
@@ -168,6 +169,55 @@ fn datagrams<P: Provider>(bed: &Bed<P>) {
         into.scribble();
     }
     world.nothing_more();
+}
+
+/// What a peer reads is copied where it cannot leave at once; what it fetches may have to be.
+fn answers<P: Provider>(bed: &Bed<P>) {
+    const SHORT: usize = 3_000;
+    let world = bed.world(2);
+    world.warm_up();
+    let [reader, server] = [&world.nodes[0], &world.nodes[1]];
+    let poll_without = |bytes: usize| without_memory(bytes, || (0..64).for_each(|_| server.poll()));
+    let (source, into) = (Memory::from(pattern(5, SHORT)), Memory::zeroed(SHORT));
+    let (served, back) = (expose(server, &source, BOTH, 5), Memory::zeroed(LONG));
+    let (behind, zeroes) = (expose(reader, &back, BOTH, 6), Memory::zeroed(LONG));
+    let (segments, all) = ([segment(&served, 0, SHORT)], [segment(&behind, 0, LONG)]);
+    let read = Rma { pieces: into.all(), segments: &segments, ..Rma::default() };
+    let long = Rma { pieces: zeroes.all(), segments: &all, context: 9, ..Rma::default() };
+    server.post_write(0, &long).unwrap();
+    reader.post_read(1, &read).unwrap();
+    poll_without(SHORT);
+    world.sent(0).bad(Errno::NOMEM);
+    reader.post_read(1, &read).unwrap();
+    world.sent(0).good();
+    same(&into.bytes(), &pattern(5, SHORT), "with memory");
+    assert_eq!(world.sent(1).good().context(), 9);
+
+    let call = AtomicCall {
+        operation: AtomicOperation::Sum,
+        datatype: Datatype::Uint64,
+        form: Form::Fetch,
+    };
+    let (one, word) = (Memory::from(1u64.to_le_bytes().to_vec()), [segment(&served, 0, 8)]);
+    let (operands, results) = (one.all(), into.cut(&[8]));
+    let results = Pieces::Many(&results);
+    let add = Atomic { operands, results, segments: &word, ..Atomic::new(call) };
+    reader.post_atomic(1, &add).unwrap();
+    poll_without(LENGTH);
+    world.sent(0).bad(Errno::NOMEM);
+    same(&source.bytes(), &pattern(5, SHORT), "nothing was added");
+    reader.post_atomic(1, &add).unwrap();
+    world.sent(0).good();
+    assert_ne!(source.bytes(), pattern(5, SHORT));
+    world.nothing_more();
+    server.domain.close_memory(&served).unwrap();
+    reader.domain.close_memory(&behind).unwrap();
+}
+
+#[test]
+fn no_memory_for_an_answer() {
+    // The mock takes all packets at once.
+    answers(&shm());
 }
 
 #[test]

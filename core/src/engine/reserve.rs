@@ -3,7 +3,8 @@
 //! What is injected is copied where it cannot leave at once: its buffer is the caller's again when the
 //! post returns. A send is copied before anything of it has left, so that its post may fail. Of a
 //! one-sided operation that may turn out when a part has left, or an adapter has taken it. So such a
-//! post is refused unless there is memory for one more copy.
+//! post is refused unless there is memory for one more copy. What an atomic operation of a peer has
+//! fetched may have to be kept, too, and is not to be had again.
 
 use crate::{endpoint::PostError, operation::room_for};
 

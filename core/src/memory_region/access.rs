@@ -83,6 +83,8 @@ pub enum Refusal {
     Storage,
     /// An atomic operation that only an adapter may do.
     ForAdapters,
+    /// No memory for a copy of what it asked for.
+    Memory,
 }
 
 impl Refusal {
@@ -95,6 +97,7 @@ impl Refusal {
             Refusal::Volatile => Errno::OPNOTSUPP,
             Refusal::Storage => Errno::IO,
             Refusal::ForAdapters => Errno::OPNOTSUPP,
+            Refusal::Memory => Errno::NOMEM,
         }
     }
 }

@@ -259,6 +259,10 @@ impl<T: Transport> Engine<T> {
             return Err(Refusal::Access);
         }
         self.transport.copy_out(0, self.scratch.operands().part(0, payload));
+        if call.form != Form::Base {
+            // What was fetched may have to be kept.
+            self.reserve.stock().map_err(|_| Refusal::Memory)?;
+        }
         let region = self.regions.find(stretch.key)?;
         region.admit(|| self.setup.who(&self.peers, peer))?;
         let start = region.offset_of(stretch.address, stretch.length)?;

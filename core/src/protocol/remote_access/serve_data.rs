@@ -8,6 +8,7 @@ use crate::{
     flags::Flags,
     memory::Piece,
     memory_region::{MemoryRegion, access::Refusal},
+    operation::room_for,
     protocol::pump::{Cut, fit},
     transport::{PeerIndex, Transport},
     wire::{Head, Kind},
@@ -33,7 +34,7 @@ enum Source {
     /// A region's memory, from this byte on: looked at when it leaves.
     Region(Arc<MemoryRegion>, u64),
     /// What it was when its turn was.
-    Copy(Box<[u8]>),
+    Copy(Vec<u8>),
 }
 
 impl<T: Transport> Engine<T> {
@@ -61,7 +62,8 @@ impl<T: Transport> Engine<T> {
         Ok(())
     }
 
-    /// Keeps an atomic's results until there is room.
+    /// Keeps an atomic's results until there is room. They are not to be had again: there is memory
+    /// for them.
     #[cold]
     #[inline(never)]
     pub(super) fn hold_results(
@@ -72,9 +74,9 @@ impl<T: Transport> Engine<T> {
         results: Piece,
         last: bool,
     ) {
-        let mut copy = Vec::with_capacity(results.len());
+        let mut copy = self.reserve.take(results.len());
         results.append_to(&mut copy);
-        let source = Source::Copy(copy.into());
+        let source = Source::Copy(copy);
         let length = results.len();
         self.serve(peer, Serving { operation, offset, length, sent: 0, source, last });
     }
@@ -160,10 +162,10 @@ impl Serving {
 }
 
 /// What `length` bytes of a region are now.
-fn copy_of(region: &MemoryRegion, start: u64, length: u64) -> Result<Box<[u8]>, Refusal> {
+fn copy_of(region: &MemoryRegion, start: u64, length: u64) -> Result<Vec<u8>, Refusal> {
     let access = region.access_as(Flags::REMOTE_READ)?;
-    let mut copy = Vec::with_capacity(length as usize);
+    let mut copy = room_for(length as usize).map_err(|_| Refusal::Memory)?;
     access.for_each_part(start, length, |_, part| part.append_to(&mut copy));
     region.count(Flags::REMOTE_READ);
-    Ok(copy.into())
+    Ok(copy)
 }
