@@ -70,11 +70,14 @@ fn nic(device: &kestrel_verbs::Device) -> Nic {
         device_id: number(model.part_id),
         device_version: number(model.hardware_version),
         vendor_id: number(model.vendor_id),
+        driver: device.location.driver.clone(),
         firmware: model.firmware.clone(),
+        pci: device.location.pci,
         address: port
             .and_then(|port| port.gids.first())
             .map_or_else(String::new, |gid| gid.address.to_string()),
         mtu: port.map_or(0, |port| port.mtu_bytes as usize),
+        speed: port.map_or(0, |port| port.speed),
         is_up: port.is_some(),
         network: match port.map(|port| port.link_layer) {
             Some(LinkLayer::InfiniBand) => "InfiniBand",
@@ -159,9 +162,10 @@ pub(crate) mod tests {
     use std::{fs, path::Path};
 
     use super::*;
+    use kestrel_core::info::PciAddress;
     use kestrel_verbs::{
         InterfaceAddress,
-        device::{Device, Gid, GidKind, LinkLayer, Model, NodeType, Port, PortState},
+        device::{Device, Gid, GidKind, LinkLayer, Location, Model, NodeType, Port, PortState},
     };
 
     fn running(interface: &str, ip: &str) -> InterfaceAddress {
@@ -196,13 +200,16 @@ pub(crate) mod tests {
             state,
             mtu_bytes: 1024,
             mtu_bytes_max: 4096,
+            speed: 25_000_000_000,
             lid: 0,
             grh_required: false,
             gids: gids.iter().enumerate().map(gid).collect(),
         };
         let node_type = NodeType::ChannelAdapter;
         let model = Model { vendor_id: 0x15b3, part_id: 0x1017, ..Model::default() };
-        Device { name: name.into(), node_type, node_guid: 1, model, ports: vec![port] }
+        let pci = Some(PciAddress { domain: 0, bus: 0x3b, device: 0, function: 1 });
+        let location = Location { driver: "mlx5_core".into(), pci };
+        Device { name: name.into(), node_type, node_guid: 1, model, location, ports: vec![port] }
     }
 
     #[test]
@@ -217,6 +224,9 @@ pub(crate) mod tests {
         let texts = [name, vendor_id, device_id, firmware, network].map(String::as_str);
         assert_eq!(texts, ["rxe0", "0x15b3", "0x1017", "", "Ethernet"]);
         assert_eq!((*mtu, *is_up), (1024, true));
+        let pci = Some(PciAddress { domain: 0, bus: 0x3b, device: 0, function: 1 });
+        assert_eq!((found[0].nic.driver.as_str(), found[0].nic.pci), ("mlx5_core", pci));
+        assert_eq!(found[0].nic.speed, 25_000_000_000);
     }
 
     fn infiniband(name: &str) -> Device {

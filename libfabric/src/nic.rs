@@ -27,6 +27,8 @@ use crate::{
 /// FI_LINK_DOWN and FI_LINK_UP.
 const LINK_DOWN: u32 = 1;
 const LINK_UP: u32 = 2;
+/// FI_BUS_PCI. Of a bus that is not known all is zero.
+const BUS_PCI: u32 = 1;
 
 static FID: OpsFid = OpsFid { close, control, tostr, ..OpsFid::refusing::<NOSYS>() };
 
@@ -49,13 +51,22 @@ pub fn create(found: &info::Nic) -> Result<*mut FidNic, Failure> {
             device_id: or_null(&found.device_id)?,
             device_version: or_null(&found.device_version)?,
             vendor_id: or_null(&found.vendor_id)?,
-            driver: null_mut(),
+            driver: or_null(&found.driver)?,
             firmware: or_null(&found.firmware)?,
         });
+        if let Some(pci) = found.pci {
+            bus.write(BusAttr {
+                bus_type: BUS_PCI,
+                domain_id: pci.domain,
+                bus_id: pci.bus,
+                device_id: pci.device,
+                function_id: pci.function,
+            });
+        }
         link.write(LinkAttr {
             address: or_null(&found.address)?,
             mtu: found.mtu,
-            speed: 0, // Not known.
+            speed: found.speed as usize,
             state: if found.is_up { LINK_UP } else { LINK_DOWN },
             network_type: or_null(&found.network)?,
         });
@@ -116,7 +127,8 @@ unsafe extern "C" fn control(fid: *mut Fid, command: c_int, argument: *mut c_voi
 /// The parts of an adapter are null or valid, and its texts null or C strings.
 unsafe fn read(nic: &FidNic) -> info::Nic {
     // SAFETY: the caller vouches for it, here and below.
-    let (device, link) = unsafe { (nic.device_attr.as_ref(), nic.link_attr.as_ref()) };
+    let (device, bus, link) =
+        unsafe { (nic.device_attr.as_ref(), nic.bus_attr.as_ref(), nic.link_attr.as_ref()) };
     // SAFETY: as above.
     let text = |text: *mut c_char| unsafe { hints::text(text) }.unwrap_or_default();
     let mut found = info::Nic::default();
@@ -125,11 +137,19 @@ unsafe fn read(nic: &FidNic) -> info::Nic {
         found.device_id = text(device.device_id);
         found.device_version = text(device.device_version);
         found.vendor_id = text(device.vendor_id);
+        found.driver = text(device.driver);
         found.firmware = text(device.firmware);
     }
+    found.pci = bus.filter(|bus| bus.bus_type == BUS_PCI).map(|bus| info::PciAddress {
+        domain: bus.domain_id,
+        bus: bus.bus_id,
+        device: bus.device_id,
+        function: bus.function_id,
+    });
     if let Some(link) = link {
         found.address = text(link.address);
-        (found.mtu, found.is_up) = (link.mtu, link.state == LINK_UP);
+        (found.mtu, found.speed, found.is_up) =
+            (link.mtu, link.speed as u64, link.state == LINK_UP);
         found.network = text(link.network_type);
     }
     found
@@ -161,13 +181,27 @@ fn describe(nic: &info::Nic) -> String {
         ("device_id", &nic.device_id),
         ("device_version", &nic.device_version),
         ("vendor_id", &nic.vendor_id),
+        ("driver", &nic.driver),
         ("firmware", &nic.firmware),
     ] {
         lines.push(format!("        {name}: {}", or_null(value)));
     }
+    lines.push("    fi_bus_attr:".to_owned());
+    match nic.pci {
+        None => lines.push("        bus_type: FI_BUS_UNKNOWN".to_owned()),
+        Some(info::PciAddress { domain, bus, device, function }) => lines.extend([
+            "        bus_type: FI_BUS_PCI".to_owned(),
+            "        fi_pci_attr:".to_owned(),
+            format!("            domain_id: {domain}"),
+            format!("            bus_id: {bus}"),
+            format!("            device_id: {device}"),
+            format!("            function_id: {function}"),
+        ]),
+    }
     lines.push("    fi_link_attr:".to_owned());
     lines.push(format!("        address: {}", or_null(&nic.address)));
     lines.push(format!("        mtu: {}", nic.mtu));
+    lines.push(format!("        speed: {}", nic.speed));
     let state = if nic.is_up { "FI_LINK_UP" } else { "FI_LINK_DOWN" };
     lines.push(format!("        state: {state}"));
     lines.push(format!("        network_type: {}", or_null(&nic.network)));
@@ -185,7 +219,10 @@ mod tests {
             name: "rxe0".into(),
             vendor_id: "0x15b3".into(),
             address: "fe80::1".into(),
+            driver: "mlx5_core".into(),
+            pci: Some(info::PciAddress { domain: 1, bus: 0x3b, device: 2, function: 3 }),
             mtu: 4096,
+            speed: 400_000_000_000,
             is_up: true,
             network: "Ethernet".into(),
             ..info::Nic::default()
@@ -212,7 +249,19 @@ mod tests {
             let ops = &*(*copy).fid.ops;
             assert_eq!((ops.tostr)(copy.cast(), text.as_mut_ptr(), text.len()), 0);
             let text = CStr::from_ptr(text.as_ptr()).to_str().unwrap();
-            for line in ["name: rxe0", "vendor_id: 0x15b3", "firmware: (null)", "mtu: 4096"] {
+            for line in [
+                "name: rxe0",
+                "vendor_id: 0x15b3",
+                "driver: mlx5_core",
+                "firmware: (null)",
+                "bus_type: FI_BUS_PCI",
+                "domain_id: 1",
+                "bus_id: 59",
+                "device_id: 2",
+                "function_id: 3",
+                "mtu: 4096",
+                "speed: 400000000000",
+            ] {
                 assert!(text.contains(line), "{text}");
             }
             assert!(text.contains("state: FI_LINK_UP") && text.contains("Ethernet"), "{text}");

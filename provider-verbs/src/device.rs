@@ -5,6 +5,8 @@
 
 mod absence;
 pub(crate) use absence::SYSFS;
+mod location;
+pub use location::Location;
 pub(crate) mod query;
 
 use std::{fmt, net::Ipv6Addr};
@@ -84,6 +86,7 @@ pub struct Device {
     pub node_guid: u64,
     /// What its maker says of it.
     pub model: Model,
+    pub location: Location,
     /// In order of their numbers, which start at 1.
     pub ports: Vec<Port>,
 }
@@ -130,6 +133,8 @@ pub struct Port {
     /// The path MTU in use, in bytes; 0 if the device names none.
     pub mtu_bytes: u32,
     pub mtu_bytes_max: u32,
+    /// The data rate of all lanes together; 0 if its code is unknown. Units: bits per second.
+    pub speed: u64,
     /// The local identifier on InfiniBand's own link layer; 0 on Ethernet.
     pub lid: u16,
     /// Packets need a global route header within their subnet, too, as on virtual functions.
@@ -253,12 +258,14 @@ mod tests {
             node_type: NodeType::ChannelAdapter,
             node_guid: 0x12,
             model: Model::default(),
+            location: Location::default(),
             ports: vec![Port {
                 number: 1,
                 link_layer: LinkLayer::Ethernet,
                 state: PortState::Active,
                 mtu_bytes: 1024,
                 mtu_bytes_max: 4096,
+                speed: 100_000_000_000,
                 lid: 0,
                 grh_required: false,
                 gids: vec![Gid {

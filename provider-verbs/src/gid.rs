@@ -72,6 +72,7 @@ mod tests {
             state: PortState::Active,
             mtu_bytes: 4096,
             mtu_bytes_max: 4096,
+            speed: 100_000_000_000,
             lid: 0,
             grh_required: false,
             gids: gids.iter().map(gid).collect(),

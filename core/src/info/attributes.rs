@@ -40,15 +40,30 @@ pub struct Nic {
     pub device_id: String,
     pub device_version: String,
     pub vendor_id: String,
+    /// The system's name of what drives the hardware.
+    pub driver: String,
     pub firmware: String,
+    /// Where the hardware is, if it is on a PCI bus.
+    pub pci: Option<PciAddress>,
     /// The address of the link.
     pub address: String,
     /// How much one packet holds. Units: bytes.
     pub mtu: usize,
+    /// The data rate of the link as it is; 0 if that is not known. Units: bits per second.
+    pub speed: u64,
     /// Whether the link carries messages.
     pub is_up: bool,
     /// What the link is part of, as "Ethernet".
     pub network: String,
+}
+
+/// The place of a device on a PCI bus. Reference: `struct fi_pci_attr`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PciAddress {
+    pub domain: u16,
+    pub bus: u8,
+    pub device: u8,
+    pub function: u8,
 }
 
 impl Info {

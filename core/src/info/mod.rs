@@ -33,8 +33,8 @@ mod traffic_class;
 mod values;
 
 pub use attributes::{
-    DomainAttributes, EndpointAttributes, FabricAttributes, Info, Nic, ReceiveAttributes,
-    SHARED_CONTEXT, TransmitAttributes,
+    DomainAttributes, EndpointAttributes, FabricAttributes, Info, Nic, PciAddress,
+    ReceiveAttributes, SHARED_CONTEXT, TransmitAttributes,
 };
 pub use hints::{DomainHints, EndpointHints, FabricHints, Hints, ReceiveHints, TransmitHints};
 pub use modes::{CompletionOrder, MemoryRegionMode, MessageOrder, Mode};

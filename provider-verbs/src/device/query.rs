@@ -7,7 +7,8 @@ use std::{ffi::CStr, io, mem, net::Ipv6Addr, path::Path, ptr::NonNull};
 use rdma_core_sys::{Library, verbs::*};
 
 use super::{
-    Device, DeviceError, Gid, GidKind, LinkLayer, Model, NodeType, Port, PortState, absence,
+    Device, DeviceError, Gid, GidKind, LinkLayer, Location, Model, NodeType, Port, PortState,
+    absence,
 };
 
 /// Of a port's flags: IBV_QPF_GRH_REQUIRED, which is no name that the bindings have.
@@ -141,6 +142,7 @@ impl OpenDevice {
             node_type: node_type_of(node_type),
             node_guid: u64::from_be(attributes.node_guid),
             model: model_of(&attributes),
+            location: Location::of(Path::new(absence::SYSFS), &self.name),
             ports: ports.into_iter().map(|(port, _)| port).collect(),
         })
     }
@@ -175,6 +177,7 @@ impl OpenDevice {
             state: state_of(attributes.state),
             mtu_bytes: mtu_bytes_of(attributes.active_mtu),
             mtu_bytes_max: mtu_bytes_of(attributes.max_mtu),
+            speed: speed_of(attributes.active_width, attributes.active_speed),
             lid: attributes.lid,
             grh_required: attributes.flags & GRH_REQUIRED != 0,
             gids: Vec::new(),
@@ -319,9 +322,41 @@ fn mtu_bytes_of(value: ibv_mtu) -> u32 {
     }
 }
 
+/// Bits per second, by the codes that libibverbs has no names for: lanes, and what each carries (SDR,
+/// DDR, QDR, FDR10, FDR, EDR, HDR, NDR).
+fn speed_of(width: u8, speed: u8) -> u64 {
+    let lanes = match width {
+        1 => 1,
+        2 => 4,
+        4 => 8,
+        8 => 12,
+        16 => 2,
+        _ => 0,
+    };
+    let lane = match speed {
+        1 => 2_500_000_000,
+        2 => 5_000_000_000,
+        4 | 8 => 10_000_000_000,
+        16 => 14_000_000_000,
+        32 => 25_000_000_000,
+        64 => 50_000_000_000,
+        128 => 100_000_000_000,
+        _ => 0,
+    };
+    lanes * lane
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn codes_of_width_and_speed_become_a_rate() {
+        assert_eq!(speed_of(1, 1), 2_500_000_000, "soft-RoCE says 1x SDR");
+        assert_eq!(speed_of(2, 32), 100_000_000_000, "4x EDR");
+        assert_eq!(speed_of(2, 128), 400_000_000_000, "4x NDR");
+        assert_eq!((speed_of(0, 32), speed_of(2, 0)), (0, 0));
+    }
 
     #[test]
     fn mtu_codes_become_bytes() {

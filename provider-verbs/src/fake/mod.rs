@@ -240,6 +240,7 @@ fn port_of(options: &FakeOptions, ordinal: usize) -> Port {
         state: PortState::Active,
         mtu_bytes: options.mtu_bytes,
         mtu_bytes_max: options.mtu_bytes,
+        speed: 0,
         lid: if infiniband { 16 + ordinal as u16 } else { 0 },
         grh_required: options.grh_required,
         gids: (0..).zip(gids).map(gid).collect(),
