@@ -131,7 +131,8 @@ fn nobody_there_is_known_before_the_timeout_and_after_the_grace() {
 
 #[test]
 fn a_short_timeout_is_kept_even_when_nobody_is_there() {
-    let connect_timeout = Duration::from_millis(50);
+    // Shorter than the grace, and long enough for the connects of the tests beside this one.
+    let connect_timeout = Duration::from_millis(400);
     let station = Station::open(StationOptions { connect_timeout, ..options() }).unwrap();
     station.connect(5, "127.0.0.1:1".parse().unwrap());
     let StationEvent::Failed { error, .. } = event(&station) else { panic!() };
