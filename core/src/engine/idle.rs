@@ -13,6 +13,11 @@
 //! core counts as ours again, the system is asked whether others ran, and what it says moves the bound
 //! for the yields at which nobody is asked.
 //!
+//! Who computes keeps the core for a slice of milliseconds, and whom we wait for may be on another core
+//! all the while. So a poller that yielded after a few empty polls, and lost a slice each time, spins again
+//! as if it were alone. Pollers that spin look like that to each other, if they are many: so each of a
+//! host tries again at the same time, when a new stretch of the clock begins.
+//!
 //! Many callers give the core away themselves: an MPI does so between its polls when it has more
 //! ranks than cores. A second yield would only send it through everybody else again: broadcasts
 //! among four ranks on two cores took twice as long. So in company a poller looks now and then
@@ -36,6 +41,17 @@ const ASKED_ALONE: u32 = 4;
 const ASKED_SHARED: u32 = 32;
 /// A yield that took longer let somebody else run, and so may a shorter one have.
 const OTHERS_RAN: Duration = Duration::from_micros(1);
+/// A yield that took longer let somebody compute. The others that poll and yield take some microseconds
+/// each.
+const SLICE: Duration = Duration::from_millis(1);
+/// Such yields outweigh so many short ones each: the scheduler lets whoever gave a slice away run at once
+/// the next time or two.
+const SLICE_WEIGHT: u32 = 8;
+/// What they may outweigh the others by before a shared core is not given away that easily any more: a
+/// few may be due to others that have not found out yet that they share it.
+const LOST_MAX: u32 = 4 * SLICE_WEIGHT;
+/// How long that holds, at most.
+const STRETCH: Duration = Duration::from_millis(512);
 /// Slow yields in a row after which the core counts as shared.
 const SLOW_MAX: u32 = 3;
 /// Quick yields in a row after which the core counts as ours again.
@@ -46,8 +62,13 @@ const QUICK_MAX: u32 = 16;
 pub struct Idle {
     empty: AtomicU32,
     limit: AtomicU32,
+    /// Yields in a row to nobody, and to others.
     quick: AtomicU32,
     slow: AtomicU32,
+    /// By how much yields to who computes outweigh the others.
+    lost: AtomicU32,
+    /// The stretch of the clock in which those who compute were found to have the core; none yet.
+    taken: AtomicU64,
     /// A yield that takes as long as this let somebody else run, by all that was seen. Units:
     /// nanoseconds.
     long: AtomicU64,
@@ -65,6 +86,8 @@ impl Default for Idle {
             limit: AtomicU32::new(SPINS_ALONE),
             quick: AtomicU32::new(0),
             slow: AtomicU32::new(0),
+            lost: AtomicU32::new(0),
+            taken: AtomicU64::new(0),
             long: AtomicU64::new(nanoseconds(OTHERS_RAN)),
             off: AtomicU64::new(0),
             asked: AtomicU32::new(0),
@@ -92,7 +115,7 @@ impl Idle {
         }
     }
 
-    /// Whether the core is shared with somebody who wants it.
+    /// Whether the core is shared with somebody who polls as well.
     fn is_shared(&self) -> bool {
         self.limit.load(Ordering::Relaxed) != SPINS_ALONE
     }
@@ -121,7 +144,11 @@ impl Idle {
                 (self.tell(elapsed, after.saturating_sub(off)), after)
             }
         };
-        self.learn(others_ran);
+        match (others_ran, elapsed >= nanoseconds(SLICE)) {
+            (false, _) => self.learn_nobody(),
+            (true, false) => self.learn_others(None),
+            (true, true) => self.learn_others(Some(stretch())),
+        }
         self.off.store(if self.is_shared() { off } else { 0 }, Ordering::Relaxed);
     }
 
@@ -164,20 +191,63 @@ impl Idle {
         }
     }
 
-    /// Others ran in a yield, or did not.
-    fn learn(&self, others_ran: bool) {
-        let (now, other, most, limit) = if others_ran {
-            (&self.slow, &self.quick, SLOW_MAX, SPINS_SHARED)
-        } else {
-            (&self.quick, &self.slow, QUICK_MAX, SPINS_ALONE)
-        };
-        other.store(0, Ordering::Relaxed);
-        let in_a_row = now.load(Ordering::Relaxed).saturating_add(1);
-        now.store(in_a_row, Ordering::Relaxed);
-        if in_a_row >= most {
-            self.limit.store(limit, Ordering::Relaxed);
+    /// Nobody else ran in a yield.
+    fn learn_nobody(&self) {
+        self.slow.store(0, Ordering::Relaxed);
+        self.weigh(false);
+        if one_more(&self.quick) >= QUICK_MAX {
+            self.taken.store(0, Ordering::Relaxed);
+            self.limit.store(SPINS_ALONE, Ordering::Relaxed);
         }
     }
+
+    /// Others ran in a yield, for a slice in that stretch of the clock or shortly.
+    fn learn_others(&self, slice_in: Option<u64>) {
+        self.quick.store(0, Ordering::Relaxed);
+        let Some(stretch) = slice_in else {
+            self.weigh(false);
+            if one_more(&self.slow) >= SLOW_MAX {
+                self.limit.store(SPINS_SHARED, Ordering::Relaxed);
+            }
+            return;
+        };
+        if self.is_shared() {
+            if self.weigh(true) >= LOST_MAX {
+                self.lost.store(0, Ordering::Relaxed);
+                self.slow.store(0, Ordering::Relaxed);
+                self.taken.store(stretch, Ordering::Relaxed);
+                self.limit.store(SPINS_ALONE, Ordering::Relaxed);
+            }
+            return;
+        }
+        let taken = self.taken.load(Ordering::Relaxed);
+        if taken != stretch && (taken != 0 || one_more(&self.slow) >= SLOW_MAX) {
+            self.taken.store(0, Ordering::Relaxed);
+            self.limit.store(SPINS_SHARED, Ordering::Relaxed);
+        }
+    }
+
+    /// One more yield, to who computes or not.
+    fn weigh(&self, slice: bool) -> u32 {
+        let lost = self.lost.load(Ordering::Relaxed);
+        let now = if slice { lost + SLICE_WEIGHT } else { lost.saturating_sub(1) };
+        if now != lost {
+            self.lost.store(now, Ordering::Relaxed);
+        }
+        now
+    }
+}
+
+/// Counts one more in a row.
+fn one_more(row: &AtomicU32) -> u32 {
+    let count = row.load(Ordering::Relaxed).saturating_add(1);
+    row.store(count, Ordering::Relaxed);
+    count
+}
+
+/// The present stretch of the clock, the same for all of a host; never 0.
+fn stretch() -> u64 {
+    read(ClockId::Monotonic) / nanoseconds(STRETCH) + 1
 }
 
 fn nanoseconds(duration: Duration) -> u64 {
@@ -204,17 +274,45 @@ mod tests {
     fn company_is_several_slow_yields_in_a_row() {
         let idle = Idle::default();
         for _ in 0..10 {
-            idle.learn(true);
-            idle.learn(true);
-            idle.learn(false);
+            idle.learn_others(None);
+            idle.learn_others(Some(7));
+            idle.learn_nobody();
             assert!(!idle.is_shared());
         }
-        (0..SLOW_MAX).for_each(|_| idle.learn(true));
+        (0..SLOW_MAX).for_each(|_| idle.learn_others(None));
         assert!(idle.is_shared());
-        (1..QUICK_MAX).for_each(|_| idle.learn(false));
+        (1..QUICK_MAX).for_each(|_| idle.learn_nobody());
         assert!(idle.is_shared() && idle.asks(), "the last one is looked at");
-        idle.learn(false);
+        idle.learn_nobody();
         assert!(!idle.is_shared());
+    }
+
+    #[test]
+    fn who_computes_is_not_given_the_core_at_once() {
+        let idle = Idle::default();
+        // As the scheduler does it: a slice, and two yields that let nobody run.
+        let lose = |stretch| {
+            idle.learn_others(Some(stretch));
+            idle.learn_nobody();
+            idle.learn_others(None);
+        };
+        (0..SLOW_MAX).for_each(|_| idle.learn_others(Some(7)));
+        assert!(idle.is_shared(), "many that spin look the same");
+        for _ in 0..100 {
+            idle.learn_others(Some(7));
+            (0..SLICE_WEIGHT).for_each(|_| idle.learn_others(None));
+            assert!(idle.is_shared(), "one of several computes for a while");
+        }
+        let turns = (0..100).take_while(|_| idle.is_shared()).map(|_| lose(7)).count();
+        assert!((4..10).contains(&turns), "{turns}");
+        (0..100).for_each(|_| lose(7));
+        assert!(!idle.is_shared());
+        lose(8);
+        assert!(idle.is_shared(), "all try again");
+        (0..turns).for_each(|_| lose(8));
+        assert!(!idle.is_shared());
+        (0..SLOW_MAX).for_each(|_| idle.learn_others(None));
+        assert!(idle.is_shared(), "whoever computed is gone");
     }
 
     #[test]
