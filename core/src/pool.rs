@@ -39,6 +39,19 @@ impl<R> Pool<R> {
         self.records.reserve(capacity.saturating_sub(self.records.len()));
     }
 
+    /// The index that the next record gets.
+    #[inline(always)]
+    pub fn next_index(&self) -> u32 {
+        if self.free == NONE { self.fresh } else { self.free }
+    }
+
+    /// What the next record makes the pool grow by: mostly nothing. Units: bytes.
+    #[inline(always)]
+    pub fn growth(&self) -> usize {
+        let (index, capacity) = (self.next_index() as usize, self.records.capacity());
+        if index < capacity { 0 } else { (2 * capacity).max(4) * size_of::<Slot<R>>() }
+    }
+
     /// Records in use.
     #[inline(always)]
     pub fn len(&self) -> usize {

@@ -171,6 +171,30 @@ fn datagrams<P: Provider>(bed: &Bed<P>) {
     world.nothing_more();
 }
 
+/// Messages that nobody has asked for wait with the transport while there is no memory to name them.
+fn unexpected<P: Provider>(bed: &Bed<P>) {
+    const COUNT: u64 = 200;
+    let world = bed.world(2);
+    world.warm_up();
+    let [sender, receiver] = [&world.nodes[0], &world.nodes[1]];
+    let sources: Vec<Memory> = (0..COUNT).map(|nth| Memory::from(pattern(nth, 8))).collect();
+    for source in &sources {
+        world.post(|| sender.post_send(1, &injected(source, 0)));
+    }
+    without_memory(2_000, || (0..1_000).for_each(|_| receiver.poll()));
+    let targets: Vec<Memory> = (0..COUNT).map(|_| Memory::zeroed(8)).collect();
+    for (context, target) in (0..).zip(&targets) {
+        let receive = Receive { pieces: target.all(), context, ..Receive::default() };
+        world.post(|| receiver.post_receive(&receive));
+    }
+    for (context, target) in (0..).zip(&targets) {
+        world.sent(0).good();
+        assert_eq!(world.received(1).good().context(), context);
+        same(&target.bytes(), &pattern(context, 8), "in order");
+    }
+    world.nothing_more();
+}
+
 /// What a peer reads is copied where it cannot leave at once; what it fetches may have to be.
 fn answers<P: Provider>(bed: &Bed<P>) {
     const SHORT: usize = 3_000;
@@ -212,6 +236,13 @@ fn answers<P: Provider>(bed: &Bed<P>) {
     world.nothing_more();
     server.domain.close_memory(&served).unwrap();
     reader.domain.close_memory(&behind).unwrap();
+}
+
+#[test]
+fn no_memory_for_what_nobody_asked_for() {
+    unexpected(&mock());
+    unexpected(&shm());
+    unexpected(&fake_bed(VerbsOptions::default()).0);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use crate::{
     engine::{Engine, peer::Reply, report::Message},
     flags::Flags,
     info::TX_SIZE_MAX,
-    operation::{Body, ReceiveOperation, StoredPieces, Target, Unexpected},
+    operation::{Body, ReceiveOperation, StoredPieces, Target, Unexpected, room_for},
     protocol::datagram::Datagrams,
     tag_match::STICKY,
     transport::{Arrival, PeerIndex, Transport},
@@ -211,7 +211,7 @@ impl<T: Transport> Engine<T> {
         if self.drops_unasked(peer, cost) {
             return true;
         }
-        let Some(body) = self.body_for(peer, length, cost) else {
+        let Some(body) = self.body_for(peer, message_flags(flags), length, cost, 0) else {
             return false;
         };
         let message = self.eager_message(arrival);
@@ -226,10 +226,19 @@ impl<T: Transport> Engine<T> {
         true
     }
 
-    /// Memory for a message that nobody has asked for. None where there is not as much: it stays with
-    /// the transport, and the next pass looks again.
-    pub(crate) fn body_for(&mut self, peer: PeerIndex, length: usize, cost: u64) -> Option<Body> {
-        let body = Body::try_new(length);
+    /// Memory for a message that nobody has asked for, for naming it, and `beside` bytes for what else
+    /// has to grow. None where there is not as much: it stays with the transport, and the next pass looks
+    /// again.
+    pub(crate) fn body_for(
+        &mut self,
+        peer: PeerIndex,
+        flags: Flags,
+        length: usize,
+        cost: u64,
+        beside: usize,
+    ) -> Option<Body> {
+        let growth = self.growth_to_park(flags) + beside;
+        let body = Body::try_new(length).filter(|_| growth == 0 || room_for(growth).is_ok());
         if body.is_none() {
             self.peers[peer as usize].flow.arrived -= cost;
             if !std::mem::replace(&mut self.lacks_memory, true) {
@@ -237,6 +246,18 @@ impl<T: Transport> Engine<T> {
             }
         }
         body
+    }
+
+    /// What the tables take that name one more message that nobody has asked for: mostly nothing. They
+    /// grow where a piece of that length was just free, or a few that are shorter. Units: bytes.
+    #[inline]
+    fn growth_to_park(&self, flags: Flags) -> usize {
+        let records = self.unexpected.growth();
+        if self.offers {
+            return records;
+        }
+        let matcher = if flags.contains(Flags::TAGGED) { &self.tagged } else { &self.untagged };
+        records + matcher.growth_to_park(self.unexpected.next_index())
     }
 
     /// The last arrival, a whole message, in memory of ours.

@@ -73,10 +73,14 @@ impl<T: Transport> Engine<T> {
         // A receive, or memory to wait in for one.
         let place = match found {
             Some(receive) => Ok(receive),
-            None => match self.body_for(peer, incoming.prefix, incoming.cost()) {
-                Some(body) => Err(body),
-                None => return false,
-            },
+            None => {
+                let (prefix, cost, beside) =
+                    (incoming.prefix, incoming.cost(), self.incoming.growth());
+                match self.body_for(peer, incoming.flags, prefix, cost, beside) {
+                    Some(body) => Err(body),
+                    None => return false,
+                }
+            }
         };
         if incoming.prefix == 0 {
             self.heard_envelope(peer);

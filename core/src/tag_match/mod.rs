@@ -172,6 +172,12 @@ impl Matcher {
         self.unexpected.park(source, tag, message);
     }
 
+    /// What parking `message` makes the matcher grow by: mostly nothing. Units: bytes.
+    #[inline]
+    pub fn growth_to_park(&self, message: u32) -> usize {
+        self.unexpected.growth(message)
+    }
+
     /// Finds the earliest parked message that a receive matches, and leaves it parked.
     ///
     /// Cost: constant, except that the first search for a class visits every message.

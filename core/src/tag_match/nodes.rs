@@ -58,12 +58,19 @@ impl<T: Node> Nodes<T> {
         }
     }
 
+    /// What a place `id` makes them grow by: mostly nothing. Units: bytes.
+    #[inline(always)]
+    pub(super) fn growth(&self, id: u32) -> usize {
+        let grows = id as usize >= self.nodes.len();
+        if grows { length_for(id as usize + 1) * size_of::<T>() } else { 0 }
+    }
+
     #[cold]
     #[inline(never)]
     fn grow(&mut self, len: usize) {
         // The largest index stands for "none" in the chains.
         assert!(len < u32::MAX as usize, "a matcher names fewer than 2^32 - 1 entries");
-        self.nodes.resize(len.next_power_of_two().max(64), T::VACANT);
+        self.nodes.resize(length_for(len), T::VACANT);
     }
 
     /// Frees the place `id`, which is in use.
@@ -72,4 +79,9 @@ impl<T: Node> Nodes<T> {
         self.nodes[id as usize].vacate();
         self.used -= 1;
     }
+}
+
+/// How many places there are where `len` are needed.
+fn length_for(len: usize) -> usize {
+    len.next_power_of_two().max(64)
 }

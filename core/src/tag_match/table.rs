@@ -170,11 +170,17 @@ impl Table {
         self.len == self.len_max
     }
 
+    /// What `len` entries make the table grow by. Units: bytes.
+    pub(super) fn growth(&self, len: usize) -> usize {
+        let bucket_count = bucket_count_for(len);
+        if bucket_count > self.heads.len() { bucket_count * size_of::<u32>() } else { 0 }
+    }
+
     /// Makes room for `len` entries in all, and never less than there is.
     #[cold]
     #[inline(never)]
     pub(super) fn reserve(&mut self, chains: &mut (impl Chains + ?Sized), len: usize) {
-        let bucket_count = (len * BUCKETS_PER_ENTRY).next_power_of_two().max(BUCKET_COUNT_MIN);
+        let bucket_count = bucket_count_for(len);
         if bucket_count <= self.heads.len() {
             return;
         }
@@ -201,6 +207,11 @@ impl Table {
         self.heads.fill(NIL);
         self.len = 0;
     }
+}
+
+/// The buckets of a table of `len` entries.
+fn bucket_count_for(len: usize) -> usize {
+    (len * BUCKETS_PER_ENTRY).next_power_of_two().max(BUCKET_COUNT_MIN)
 }
 
 #[cfg(test)]

@@ -116,6 +116,15 @@ impl Unexpected {
         self.nodes.len()
     }
 
+    /// What parking `message` makes this grow by: mostly nothing. Units: bytes.
+    #[inline]
+    pub(super) fn growth(&self, message: u32) -> usize {
+        let nodes = self.nodes.growth(message);
+        let places = self.nodes.as_slice().len().max(nodes / size_of::<Message>());
+        let of_view = |slot| self.slots.get(slot).content.growth(message, places);
+        nodes + Bits(self.live).map(of_view).sum::<usize>()
+    }
+
     #[inline]
     pub(super) fn park(&mut self, source: SourceIndex, tag: u64, message: u32) {
         self.sequence += 1;
@@ -285,6 +294,16 @@ impl View {
     ) -> (&'a mut Table, Chained<'a>) {
         let View { table, links } = self;
         (table, Chained { messages, links, class })
+    }
+
+    /// What one more message makes the view grow by, where there are so many places for messages. Units:
+    /// bytes.
+    #[inline]
+    fn growth(&self, message: u32, places: usize) -> usize {
+        if !self.table.is_full() && (message as usize) < self.links.len() {
+            return 0;
+        }
+        places * size_of::<Link>() + self.table.growth(self.table.len() as usize + 1)
     }
 
     /// Makes room for one more message.
