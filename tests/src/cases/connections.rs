@@ -16,6 +16,7 @@ use kestrel_core::{
     transport::Provider,
 };
 
+use super::addresses::nobody_beside;
 use crate::{
     bed::{Bed, Memory, pattern, same},
     link::{self, Driven, End, LISTENER, Link, Listener},
@@ -140,7 +141,7 @@ pub fn a_rejection_carries_its_data<P: Provider>(bed: &Bed<P>) {
 
 /// Who asks where nobody listens, or where no endpoint is, hears of it.
 pub fn nobody_listens<P: Provider>(bed: &Bed<P>) {
-    let nobody = End::caller(bed).endpoint.address();
+    let nobody = nobody_beside(End::caller(bed).endpoint.address());
     let caller = End::calling(bed, nobody, &[]);
     let errno = caller.error(&[]).error;
     assert!([Errno::HOSTUNREACH, Errno::CONNREFUSED].contains(&errno), "{errno:?}");
@@ -316,7 +317,7 @@ pub fn errors_say_why<P: Provider>(bed: &Bed<P>) {
     drop(listener.take(&[&caller]));
     let forgotten = caller.refusal(&[&listener]);
     assert!(forgotten.contains("without an answer"), "{forgotten}");
-    let nobody = End::caller(bed).endpoint.address();
+    let nobody = nobody_beside(address);
     let reason = End::calling(bed, nobody, &[]).error(&[]).reason;
     assert!(reason.contains("nobody listens"), "{reason}");
 }
