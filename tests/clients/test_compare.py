@@ -3,7 +3,6 @@ judged."""
 
 import json
 import os
-import subprocess
 from pathlib import Path
 
 from client import INTEL_MPI, LIBRARY, ROOT, need, run
@@ -37,7 +36,7 @@ def test_intel_mpi(tmp_path: Path) -> None:
 
 def test_ucx(tmp_path: Path) -> None:
     """Which `scripts/peers` installs."""
-    installed = subprocess.run([ROOT / "scripts/peers"], capture_output=True, text=True, timeout=300)
-    assert installed.returncode == 0, installed.stderr
-    assert Path(installed.stdout.strip()).is_file()
+    installed = run([str(ROOT / "scripts/peers")], dict(os.environ), 300)
+    assert installed.status == 0, installed.output
+    assert Path(installed.output.splitlines()[-1]).is_file()
     assert against("ucx", tmp_path) == {"compare-ucx": {"UCX"}}

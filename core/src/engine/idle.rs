@@ -8,10 +8,9 @@
 //! something passed by, and who takes it for a shared core pays a system call in
 //! every wait from then on. Several in a row mean company.
 //!
-//! How long a yield takes that let somebody run depends on the machine: 3 µs between two processes on one,
-//! less than 1 on another, where a yield to nobody takes 0.5 on the first. So now and then, and before a
-//! core counts as ours again, the system is asked whether others ran, and what it says moves the bound
-//! for the yields at which nobody is asked.
+//! How long a yield takes that let somebody run depends on the machine. So now and then, and before a core
+//! counts as ours again, the system is asked whether others ran, and what it says moves the bound for the
+//! yields at which nobody is asked.
 //!
 //! Who computes keeps the core for a slice of milliseconds, and whom we wait for may be on another core
 //! all the while. So a poller that yielded after a few empty polls, and lost a slice each time, spins again
@@ -133,15 +132,15 @@ impl Idle {
     }
 
     fn give_way(&self) {
-        let off = if self.asks() { off_core() } else { 0 };
+        let off_before = self.asks().then(off_core);
         let before = Instant::now();
         yield_now();
         let elapsed = nanoseconds(before.elapsed());
-        let (others_ran, off) = match off {
-            0 => (elapsed >= self.long.load(Ordering::Relaxed), 0),
-            _ => {
-                let after = off_core();
-                (self.tell(elapsed, after.saturating_sub(off)), after)
+        let (others_ran, off) = match off_before {
+            None => (elapsed >= self.long.load(Ordering::Relaxed), 0),
+            Some(off_before) => {
+                let off = off_core();
+                (self.tell(elapsed, off.saturating_sub(off_before)), off)
             }
         };
         match (others_ran, elapsed >= nanoseconds(SLICE)) {

@@ -74,12 +74,12 @@ impl<T: Transport> Engine<T> {
         let place = match found {
             Some(receive) => Ok(receive),
             None => {
-                let (prefix, cost, beside) =
-                    (incoming.prefix, incoming.cost(), self.incoming.growth());
-                match self.body_for(peer, incoming.flags, prefix, cost, beside) {
-                    Some(body) => Err(body),
-                    None => return false,
-                }
+                let Incoming { flags, prefix, .. } = incoming;
+                let (cost, beside) = (incoming.cost(), self.incoming.growth());
+                let Some(body) = self.body_for(peer, flags, prefix, cost, beside) else {
+                    return false;
+                };
+                Err(body)
             }
         };
         if incoming.prefix == 0 {
