@@ -126,7 +126,8 @@ impl Idle {
         let before = self.off.load(Ordering::Relaxed);
         // None: that was not asked for at the last yield.
         let given_way = before != 0 && self.gave_way(before, off_core());
-        if !given_way && limit != SPINS_POLITE {
+        // Where threads share the policy, one may have taken away what another was polite by.
+        if !given_way && (limit != SPINS_POLITE || before == 0) {
             self.give_way();
         }
     }
@@ -147,6 +148,9 @@ impl Idle {
             (false, _) => self.learn_nobody(),
             (true, false) => self.learn_others(None),
             (true, true) => self.learn_others(Some(stretch())),
+        }
+        if self.limit.load(Ordering::Relaxed) == SPINS_POLITE {
+            self.limit.store(SPINS_SHARED, Ordering::Relaxed);
         }
         self.off.store(if self.is_shared() { off } else { 0 }, Ordering::Relaxed);
     }

@@ -153,6 +153,7 @@ impl<T: Transport> Engine<T> {
             Errno::INVAL => "that is not within its memory region, or not aligned",
             Errno::OPNOTSUPP if is_volatile => VOLATILE,
             Errno::OPNOTSUPP => FOR_ADAPTERS,
+            Errno::NOMEM => "it has no memory for what may have to wait",
             Errno::IO => "the storage behind its memory region did not take it",
             _ => "it did not say why",
         };

@@ -32,6 +32,8 @@ pub const SNAPSHOT_MAX: usize = 4096;
 /// Reads and fetching atomics that one peer may have under way with another, so
 /// that what waits for room is bounded.
 pub const READS_MAX: usize = 256;
+/// Segments of them.
+const SERVING_MAX: usize = READS_MAX * crate::one_sided::RMA_IOV_LIMIT;
 
 impl RemoteOperation {
     /// Whether the target serves it bit by bit.

@@ -1,7 +1,7 @@
 //! The target: what a peer wants of our memory is validated and done, at once
 //! and in the order of the lane.
 
-use super::{READS_MAX, SNAPSHOT_MAX};
+use super::{SERVING_MAX, SNAPSHOT_MAX};
 use crate::{
     completion_queue::Entry,
     engine::{
@@ -332,7 +332,7 @@ impl<T: Transport> Engine<T> {
     fn answer_later(&mut self, peer: PeerIndex, operation: u64, errno: u64) {
         self.reply(peer, Reply::new(Kind::Done, operation, errno));
         let record = &self.peers[peer as usize];
-        if record.replies.len() > UNDER_WAY_MAX || record.serving.len() > READS_MAX {
+        if record.replies.len() > UNDER_WAY_MAX || record.serving.len() > SERVING_MAX {
             self.violation(peer, "it has more operations under way than anybody can start");
         }
     }

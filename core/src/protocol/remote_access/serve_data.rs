@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{READS_MAX, SNAPSHOT_MAX, serve::Stretch};
+use super::{SERVING_MAX, SNAPSHOT_MAX, serve::Stretch};
 use crate::{
     engine::{Engine, peer::Reply},
     flags::Flags,
@@ -85,7 +85,7 @@ impl<T: Transport> Engine<T> {
         self.peers[peer as usize].serving.push_back(serving);
         self.pump(peer);
         self.note_backlog(peer);
-        if self.peers[peer as usize].serving.len() > READS_MAX * crate::one_sided::RMA_IOV_LIMIT {
+        if self.peers[peer as usize].serving.len() > SERVING_MAX {
             self.violation(peer, "it reads more at once than anybody can");
         }
     }
@@ -115,7 +115,8 @@ impl<T: Transport> Engine<T> {
                 self.served(last);
             }
             Err(refusal) => {
-                record.serving.pop_front();
+                // Nor the rest of it: what came behind the refusal would be data that nobody asked for.
+                record.serving.retain(|serving| serving.operation != operation);
                 let errno = refusal.errno().0 as u64;
                 record.replies.push_back(Reply::new(Kind::Done, operation, errno));
             }
