@@ -24,8 +24,8 @@ use kestrel_verbs::{VerbsOptions, VerbsProvider, VerbsTransport};
 
 /// The end of every wait.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// So long without an answer is worth a line.
-const LONG: Duration = Duration::from_secs(1);
+/// So long without an answer is worth a line; an emulated machine alone stops for a second or two.
+const LONG: Duration = Duration::from_secs(6);
 const LENGTHS: [usize; 5] = [0, 8, 200, 1500, 8000];
 
 fn main() {

@@ -222,13 +222,15 @@ impl Asker {
         node.endpoint.receive(vec![0; 16], FI_ADDR_UNSPEC, TOLD)?;
         node.endpoint.send(vec![0; 8], node.peer, HELLO)?;
         let start = Instant::now();
+        // Where a packet is lost, the answer may come before the question is known to have arrived.
+        let (mut asked, mut answer) = (false, None);
         while start.elapsed() < PATIENCE {
-            if let Some((context, ended)) = node.next()? {
-                let mut ended = ended?;
-                if context == HELLO {
-                    continue;
-                }
-                let told = ended.take_buffer().ok_or("a receive without its buffer")?;
+            match node.next()? {
+                Some((HELLO, ended)) => asked = ended.map(|_| true)?,
+                Some((_, ended)) => answer = ended?.take_buffer(),
+                None => {}
+            }
+            if let (true, Some(told)) = (asked, &answer) {
                 let word = |at| u64::from_le_bytes(told[at..at + 8].try_into().expect("8 bytes"));
                 return Ok((word(0), word(8)));
             }
