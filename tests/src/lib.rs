@@ -257,6 +257,7 @@ macro_rules! conformance {
                 an_endpoint_that_is_no_target_refuses,
                 nothing_is_a_length_too,
                 a_closed_region_is_out_of_reach,
+                a_region_that_closes_takes_no_other_along,
                 keys_are_chosen_or_given,
                 operations_follow_each_other,
                 a_message_follows_the_writes_before_it,

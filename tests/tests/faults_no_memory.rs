@@ -1,13 +1,17 @@
 //! No memory for a copy of what was posted: the post is refused and says so, nothing has happened, and
 //! what was taken on before is done.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use kestrel_core::{
     completion_counter::CompletionCounter,
     completion_queue::store::Sharing,
     config::CmaPolicy,
-    endpoint::{EndpointOptions, PostError},
+    endpoint::{Endpoint, EndpointOptions, PostError},
     error::{Errno, HasErrno},
     flags::Flags,
     memory::Pieces,
@@ -171,33 +175,98 @@ fn datagrams<P: Provider>(bed: &Bed<P>) {
     world.nothing_more();
 }
 
-/// Messages that nobody has asked for wait with the transport while there is no memory to name them.
-fn unexpected<P: Provider>(bed: &Bed<P>) {
+/// Messages that nobody has asked for wait with the transport while there is no memory to name them, nor
+/// for what is long of them.
+fn unexpected<P: Provider>(bed: &Bed<P>, tag: Option<u64>, length: usize) {
     const COUNT: u64 = 200;
     let world = bed.world(2);
     world.warm_up();
     let [sender, receiver] = [&world.nodes[0], &world.nodes[1]];
-    let sources: Vec<Memory> = (0..COUNT).map(|nth| Memory::from(pattern(nth, 8))).collect();
+    let receive_tag = tag.map(|tag| (tag, 0xff));
+    // Whatever it was looked for by before grows as well.
+    let one = Memory::zeroed(1);
+    sender.send(vec![1], 1, tag, 0);
+    world.sent(0).good();
+    world.poll(5);
+    let first = Receive { pieces: one.all(), tag: receive_tag, ..Receive::default() };
+    world.post(|| receiver.post_receive(&first));
+    world.received(1).good();
+
+    let sources: Vec<Memory> = (0..COUNT).map(|nth| Memory::from(pattern(nth, length))).collect();
+    let flags = if length > 4_096 { Flags::empty() } else { Flags::INJECT };
     for source in &sources {
-        world.post(|| sender.post_send(1, &injected(source, 0)));
+        let send = Send { pieces: source.all(), tag, flags, ..Send::default() };
+        world.post(|| sender.post_send(1, &send));
     }
     without_memory(2_000, || (0..1_000).for_each(|_| receiver.poll()));
-    let targets: Vec<Memory> = (0..COUNT).map(|_| Memory::zeroed(8)).collect();
+    let targets: Vec<Memory> = (0..COUNT).map(|_| Memory::zeroed(length)).collect();
     for (context, target) in (0..).zip(&targets) {
-        let receive = Receive { pieces: target.all(), context, ..Receive::default() };
+        let pieces = target.all();
+        let receive = Receive { pieces, context, tag: receive_tag, ..Receive::default() };
         world.post(|| receiver.post_receive(&receive));
     }
-    for (context, target) in (0..).zip(&targets) {
+    let mut contexts = BTreeSet::new();
+    for _ in &targets {
         world.sent(0).good();
-        assert_eq!(world.received(1).good().context(), context);
-        same(&target.bytes(), &pattern(context, 8), "in order");
+        contexts.insert(world.received(1).good().context());
+    }
+    assert!(contexts.into_iter().eq(0..COUNT), "each of them once");
+    for (nth, target) in (0..).zip(&targets) {
+        same(&target.bytes(), &pattern(nth, length), "in order");
     }
     world.nothing_more();
+}
+
+/// The same where the sender leaves: what finds memory, or a receive, in time is there, and else what is
+/// behind what finds neither.
+fn departed<P: Provider>(bed: &Bed<P>, in_time: bool, leaves: impl Fn(&Endpoint<P>)) {
+    /// More than what is taken to report an error.
+    const UNASKED: usize = 8_000;
+    let world = bed.world(2);
+    world.warm_up();
+    let [sender, receiver] = [&world.nodes[0], &world.nodes[1]];
+    receiver.receive(8, Some(7), 7);
+    let directed = Receive { from: 0, tag: Some((9, 0)), context: 9, ..Receive::default() };
+    receiver.post_receive(&directed).unwrap();
+    for (seed, length, tag) in [(1, UNASKED, 6), (2, 8, 7), (3, UNASKED, 8)] {
+        let memory = Memory::from(pattern(seed, length));
+        sender.post_send(1, &Send { tag: Some(tag), ..injected(&memory, 0) }).unwrap();
+    }
+    sender.poll();
+    leaves(&sender.endpoint);
+    let (start, wait) = (Instant::now(), Duration::from_millis(if in_time { 50 } else { 1_500 }));
+    without_memory(UNASKED, || {
+        while start.elapsed() < wait {
+            receiver.poll();
+        }
+    });
+    if !in_time {
+        assert_eq!(world.received_already(1).good().context(), 7);
+        world.received_already(1).bad(Errno::CONNRESET);
+    }
+    let targets = [6, 8].map(|tag| (tag, Memory::zeroed(UNASKED)));
+    for (tag, target) in &targets {
+        let (pieces, tag, context) = (target.all(), Some((*tag, 0)), *tag);
+        receiver.post_receive(&Receive { pieces, tag, context, ..Receive::default() }).unwrap();
+    }
+    if in_time {
+        let mut ended: Vec<_> = (0..4).map(|_| world.received(1)).collect();
+        ended.sort_by_key(|done| done.context);
+        ended.pop().unwrap().bad(Errno::CONNRESET);
+        assert!(ended.iter().map(|done| done.context).eq([6, 7, 8]), "{ended:?}");
+        assert!(ended.iter().all(|done| done.errno.is_none()), "{ended:?}");
+        same(&targets[0].1.bytes(), &pattern(1, UNASKED), "the first one");
+        same(&targets[1].1.bytes(), &pattern(3, UNASKED), "the last one");
+    }
+    world.poll(50);
+    assert_eq!(world.waiting(1), (0, 0), "what is lost stays so");
 }
 
 /// What a peer reads is copied where it cannot leave at once; what it fetches may have to be.
 fn answers<P: Provider>(bed: &Bed<P>) {
     const SHORT: usize = 3_000;
+    /// Of a fetch that takes memory.
+    const WORDS: usize = SHORT / 8;
     let world = bed.world(2);
     world.warm_up();
     let [reader, server] = [&world.nodes[0], &world.nodes[1]];
@@ -233,6 +302,22 @@ fn answers<P: Provider>(bed: &Bed<P>) {
     reader.post_atomic(1, &add).unwrap();
     world.sent(0).good();
     assert_ne!(source.bytes(), pattern(5, SHORT));
+
+    // There was memory for results when they were fetched; they may have to wait all the same, once.
+    let many = Memory::zeroed(WORDS * 8);
+    let words = [segment(&served, 0, WORDS * 8)];
+    let add = Atomic { operands: many.all(), segments: &words, results: into.all(), ..add };
+    let add = |context| Atomic { context, ..add };
+    reader.post_atomic(1, &add(1)).unwrap();
+    assert_eq!(world.sent(0).good().context(), 1);
+    server.post_write(0, &Rma { context: 10, ..long }).unwrap();
+    [2, 3].map(|context| reader.post_atomic(1, &add(context)).unwrap());
+    poll_without(WORDS * 8);
+    let mut ended: [_; 2] = std::array::from_fn(|_| world.sent(0));
+    ended.sort_by_key(|done| done.context);
+    assert_eq!(ended.map(|done| (done.context, done.errno)), [(2, None), (3, Some(Errno::NOMEM))]);
+    assert_eq!(into.bytes()[..WORDS * 8], source.bytes()[..WORDS * 8]);
+    assert_eq!(world.sent(1).good().context(), 10);
     world.nothing_more();
     server.domain.close_memory(&served).unwrap();
     reader.domain.close_memory(&behind).unwrap();
@@ -240,9 +325,24 @@ fn answers<P: Provider>(bed: &Bed<P>) {
 
 #[test]
 fn no_memory_for_what_nobody_asked_for() {
-    unexpected(&mock());
-    unexpected(&shm());
-    unexpected(&fake_bed(VerbsOptions::default()).0);
+    for (tag, length) in [(None, 8), (Some(0x100), 8), (Some(0x100), 3_000), (Some(0x100), 100_000)]
+    {
+        unexpected(&mock(), tag, length);
+        unexpected(&shm(), tag, length);
+        unexpected(&fake_bed(VerbsOptions::default()).0, tag, length);
+    }
+}
+
+#[test]
+fn no_memory_for_what_a_sender_left_behind() {
+    // A lane in shared memory that was closed stays as long as anything is in it.
+    departed(&shm(), true, Endpoint::close);
+    for in_time in [true, false] {
+        let mock = mock();
+        departed(&mock, in_time, Endpoint::close);
+        departed(&mock, in_time, |sender| mock.provider.kill(sender.address()));
+        departed(&fake_bed(VerbsOptions::default()).0, in_time, Endpoint::close);
+    }
 }
 
 #[test]

@@ -224,7 +224,12 @@ impl Idle {
             return;
         }
         let taken = self.taken.load(Ordering::Relaxed);
-        if taken != stretch && (taken != 0 || one_more(&self.slow) >= SLOW_MAX) {
+        if taken == stretch {
+            // Whoever computes is still there.
+            return self.slow.store(0, Ordering::Relaxed);
+        }
+        let all_try_again = taken != 0 && taken + 1 == stretch;
+        if all_try_again || one_more(&self.slow) >= SLOW_MAX {
             self.taken.store(0, Ordering::Relaxed);
             self.limit.store(SPINS_SHARED, Ordering::Relaxed);
         }
@@ -314,6 +319,8 @@ mod tests {
         assert!(idle.is_shared(), "all try again");
         (0..turns).for_each(|_| lose(8));
         assert!(!idle.is_shared());
+        lose(20);
+        assert!(!idle.is_shared(), "that was long ago");
         (0..SLOW_MAX).for_each(|_| idle.learn_others(None));
         assert!(idle.is_shared(), "whoever computed is gone");
     }
@@ -369,14 +376,26 @@ mod tests {
     }
 
     #[test]
+    fn without_anything_to_be_polite_by_it_yields() {
+        let idle = Idle::default();
+        // As another thread may leave it that shares the policy.
+        idle.limit.store(SPINS_POLITE, Ordering::Relaxed);
+        (0..SPINS_POLITE).for_each(|_| idle.idle());
+        assert_eq!(idle.limit.load(Ordering::Relaxed), SPINS_SHARED);
+    }
+
+    #[test]
     fn a_thread_that_sleeps_does_not_run() {
         let before = off_core();
         std::thread::sleep(Duration::from_millis(20));
         let between = off_core();
         assert!(between - before >= 19_000_000);
-        let start = Instant::now();
-        while start.elapsed() < Duration::from_millis(5) {}
-        // Other tests may run in between, and the two clocks do not tick as one.
-        assert!(off_core() + 1_000_000 >= between);
+        // Other tests run in between, but not always.
+        let runs = || {
+            let (before, start) = (off_core(), Instant::now());
+            while start.elapsed() < Duration::from_millis(2) {}
+            off_core().saturating_sub(before) < 1_000_000
+        };
+        assert!((0..5_000).any(|_| runs()), "it is not the time that passes");
     }
 }

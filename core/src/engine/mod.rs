@@ -18,6 +18,7 @@ pub mod regions;
 pub mod report;
 pub(crate) mod reserve;
 pub mod route;
+pub(crate) mod shortage;
 mod source;
 pub(crate) mod submission;
 #[allow(unsafe_code)]
@@ -60,6 +61,7 @@ use peer::Peer;
 use regions::KnownRegions;
 use report::{OneSidedCounters, Side};
 use reserve::Reserve;
+use shortage::Shortage;
 
 /// Packets that one poll takes at most, so that a busy peer cannot keep the
 /// caller from its own work.
@@ -108,8 +110,8 @@ pub struct Engine<T: Transport> {
     burst: usize,
     /// A posted receive was matched in this pass: the application may post more when it returns.
     pub(crate) has_news: bool,
-    /// It has been said that an unexpected message found no memory.
-    pub(crate) lacks_memory: bool,
+    /// What is known of messages that found no memory.
+    pub(crate) shortage: Shortage,
     /// What is matched completes in order, or its data is written in order: so no message is placed, nor
     /// completes, before it was looked at whether its turn is now.
     pub(crate) receives_in_order: bool,
@@ -201,7 +203,7 @@ impl<T: Transport> Engine<T> {
             transport,
             burst: 1,
             has_news: false,
-            lacks_memory: false,
+            shortage: Shortage::default(),
             receives_in_order: false,
             is_careful: false,
             over: false,
@@ -256,7 +258,7 @@ impl<T: Transport> Engine<T> {
 
     /// A poll in the middle of something else.
     pub fn progress(&mut self) -> bool {
-        if self.transport.has_event() {
+        if self.has_event() {
             self.take_events();
         }
         let moved = self.take_and_push(BURST_MAX);
@@ -268,7 +270,7 @@ impl<T: Transport> Engine<T> {
     /// moved. Cost: no system call, no allocation, no lock.
     #[inline(always)]
     pub fn progress_with(&mut self, most: usize) -> bool {
-        if self.transport.has_event() {
+        if self.has_event() {
             self.take_events();
             self.give_back_places();
         }

@@ -180,7 +180,7 @@ impl<T: Transport> Engine<T> {
     ) {
         let start = Instant::now();
         while waits(self) && start.elapsed() < CONNECT_WAIT {
-            if self.transport.has_event() {
+            if self.has_event() {
                 self.take_events();
             } else if !between(self) {
                 yield_now();
@@ -191,7 +191,7 @@ impl<T: Transport> Engine<T> {
     #[cold]
     #[inline(never)]
     pub(crate) fn take_events(&mut self) {
-        while let Some(event) = self.transport.event() {
+        while let Some(event) = self.next_event() {
             match event {
                 TransportEvent::Connected { peer, incarnation } => {
                     self.connected(peer, incarnation)
@@ -210,10 +210,7 @@ impl<T: Transport> Engine<T> {
                     self.transport.recognize(peer, ticket);
                 }
                 TransportEvent::Died { peer } => self.peer_died(peer),
-                TransportEvent::Closed { peer } => {
-                    self.drain(peer);
-                    self.peer_closed(peer);
-                }
+                TransportEvent::Closed { peer } => self.peer_closed(peer),
                 TransportEvent::Broken { peer, reason } => self.peer_broke(peer, &reason),
             }
         }
@@ -223,7 +220,6 @@ impl<T: Transport> Engine<T> {
         let record = &mut self.peers[peer as usize];
         if record.incarnation.is_some_and(|known| known != incarnation) {
             let why = died(record.address);
-            self.drain(peer);
             self.transport.hang_up(peer);
             self.fail_established(peer, &why);
         }
@@ -252,7 +248,6 @@ impl<T: Transport> Engine<T> {
         if restarted {
             self.peer_died(peer);
         }
-        self.drain(peer);
         self.fail_receiving(peer, &replaced(address));
         let record = &mut self.peers[peer as usize];
         record.incarnation = Some(incarnation);
@@ -265,10 +260,9 @@ impl<T: Transport> Engine<T> {
         self.transport.adopt(peer, ticket);
     }
 
-    /// The peer's process is gone: what it had sent is delivered, what depends
-    /// on it fails, and the next send finds a route anew.
+    /// The peer's process is gone, and all that it had sent was delivered: what depends on it fails, and
+    /// the next send finds a route anew.
     pub(crate) fn peer_died(&mut self, peer: PeerIndex) {
-        self.drain(peer);
         let why = died(self.peers[peer as usize].address);
         tracing::info!("{}", why.reason);
         self.part_with(peer, &why);
@@ -312,24 +306,6 @@ impl<T: Transport> Engine<T> {
         }
         let reason = format!("{} broke the protocol: {what}", self.peers[peer as usize].address);
         self.peer_broke(peer, &Unreachable { errno: Errno::CONNABORTED, reason });
-    }
-
-    /// Delivers what `peer` had published. Bounded by what a lane can hold.
-    fn drain(&mut self, peer: PeerIndex) {
-        const PACKETS_MAX: usize = 1 << 16;
-        for _ in 0..PACKETS_MAX {
-            let Some(arrival) = self.transport.arrival_from(peer) else {
-                return;
-            };
-            if arrival.head.kind == Kind::Bye as u8 {
-                return self.transport.consume();
-            }
-            self.has_news = false;
-            if !self.deliver(arrival) {
-                // All of it will never be there.
-                return;
-            }
-        }
     }
 
     /// Ends what connects us with `peer`: everything that depends on it fails.

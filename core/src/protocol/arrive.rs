@@ -8,7 +8,7 @@ use crate::{
     engine::{Engine, peer::Reply, report::Message},
     flags::Flags,
     info::TX_SIZE_MAX,
-    operation::{Body, ReceiveOperation, StoredPieces, Target, Unexpected, room_for},
+    operation::{Body, ReceiveOperation, StoredPieces, Target, Unexpected},
     protocol::datagram::Datagrams,
     tag_match::STICKY,
     transport::{Arrival, PeerIndex, Transport},
@@ -212,7 +212,7 @@ impl<T: Transport> Engine<T> {
             return true;
         }
         let Some(body) = self.body_for(peer, message_flags(flags), length, cost, 0) else {
-            return false;
+            return self.drops_for_memory();
         };
         let message = self.eager_message(arrival);
         let acknowledge = operation.filter(|_| wanted & wire::ACK_MATCH != 0);
@@ -237,13 +237,10 @@ impl<T: Transport> Engine<T> {
         cost: u64,
         beside: usize,
     ) -> Option<Body> {
-        let growth = self.growth_to_park(flags) + beside;
-        let body = Body::try_new(length).filter(|_| growth == 0 || room_for(growth).is_ok());
+        let beside = beside + self.growth_to_park(flags);
+        let body = self.memory_for(length, beside);
         if body.is_none() {
             self.peers[peer as usize].flow.arrived -= cost;
-            if !std::mem::replace(&mut self.lacks_memory, true) {
-                tracing::warn!(length, "no memory for an unexpected message: its sender waits");
-            }
         }
         body
     }
@@ -252,12 +249,15 @@ impl<T: Transport> Engine<T> {
     /// grow where a piece of that length was just free, or a few that are shorter. Units: bytes.
     #[inline]
     fn growth_to_park(&self, flags: Flags) -> usize {
-        let records = self.unexpected.growth();
-        if self.offers {
-            return records;
-        }
-        let matcher = if flags.contains(Flags::TAGGED) { &self.tagged } else { &self.untagged };
-        records + matcher.growth_to_park(self.unexpected.next_index())
+        let tagged = flags.contains(Flags::TAGGED);
+        let matcher = if tagged { &self.tagged } else { &self.untagged };
+        let names = match &self.shared {
+            Some(shared) if self.offers && self.buffering.is_none() => {
+                shared.pool.lock().growth_to_park(tagged)
+            }
+            _ => matcher.growth_to_park(self.unexpected.next_index()),
+        };
+        self.unexpected.growth() + names
     }
 
     /// The last arrival, a whole message, in memory of ours.

@@ -5,7 +5,7 @@
 //! A message whose prefix is the whole needs neither.
 
 use crate::{
-    engine::{Engine, order::receive::Receipt, peer::Reply, report::Message},
+    engine::{Engine, order::receive::Receipt, peer::Reply, report::Message, shortage::growth_of},
     error::Errno,
     flags::Flags,
     operation::{Body, Incoming, SendStage, Target, Unexpected},
@@ -75,9 +75,10 @@ impl<T: Transport> Engine<T> {
             Some(receive) => Ok(receive),
             None => {
                 let Incoming { flags, prefix, .. } = incoming;
-                let (cost, beside) = (incoming.cost(), self.incoming.growth());
+                let by_name = growth_of(&self.peers[peer as usize].incoming);
+                let (cost, beside) = (incoming.cost(), self.incoming.growth() + by_name);
                 let Some(body) = self.body_for(peer, flags, prefix, cost, beside) else {
-                    return false;
+                    return self.drops_for_memory();
                 };
                 Err(body)
             }

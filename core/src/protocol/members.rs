@@ -82,7 +82,7 @@ impl<T: Transport> Engine<T> {
     /// Sends a datagram to each member of a group.
     pub(super) fn send_to_members(&mut self, place: usize, post: &SendPost<'_>, piece: Piece) {
         // Who died or was found before the list is read is not taken for who is there by then.
-        if self.transport.has_event() {
+        if self.has_event() {
             self.take_events();
         }
         self.refresh_members(place);
@@ -143,6 +143,7 @@ impl<T: Transport> Engine<T> {
         }
         if state == PeerState::Ready {
             // Another one was there, as a rule until now: that it is gone is about to be told.
+            self.drain_whole(peer);
             self.peer_died(peer);
         }
         listed.asked = true;

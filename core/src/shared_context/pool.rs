@@ -151,6 +151,12 @@ impl State {
         Some(matched)
     }
 
+    /// What one more such name makes this grow by: mostly nothing. Units: bytes.
+    pub(crate) fn growth_to_park(&self, tagged: bool) -> usize {
+        let matcher = if tagged { &self.tagged } else { &self.untagged };
+        self.parked.growth() + matcher.growth_to_park(self.parked.next_index())
+    }
+
     /// Leaves the name of a message that found no receive.
     pub(crate) fn park(&mut self, envelope: Envelope, parked: Parked) {
         let index = self.parked.insert(parked);

@@ -1,0 +1,170 @@
+//! Where there is no memory for a message that nobody has asked for.
+//!
+//! It stays in its lane until there is, or until a receive is posted for it. A lane that ends would take
+//! it along: so the event that ends the lane is put off, half a second at most, and passes go on to look at
+//! the lane. Then what still finds neither is dropped, and said to be lost.
+
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
+
+use super::Engine;
+use crate::{
+    operation::{Body, room_for},
+    transport::{PeerIndex, Transport, TransportEvent},
+    wire::Kind,
+};
+
+/// How long an event waits for memory. Survivors are to know of a dead peer within a second.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// A map looks at so many of the bytes beside its places at once, also at the last ones. Units: bytes.
+const GROUP: usize = 16;
+
+/// What is known of the memory that there is not.
+#[derive(Debug, Default)]
+pub(crate) struct Shortage {
+    /// It has been said that a message waits.
+    told: bool,
+    /// The last message that found no memory is still in its lane.
+    waits: bool,
+    /// What finds no memory is dropped.
+    drops: bool,
+    /// The event that ends a lane which is not empty, and since when it is put off.
+    put_off: Option<(TransportEvent, Instant)>,
+}
+
+/// What one more entry makes a map grow by: mostly nothing. Units: bytes.
+pub(crate) fn growth_of<K, V, S>(map: &HashMap<K, V, S>) -> usize {
+    if map.len() < map.capacity() {
+        return 0;
+    }
+    // The places are a power of two, one in eight of them is free, and each has a byte beside it.
+    let places = ((map.capacity() + 1) * 8).div_ceil(7).next_power_of_two().max(4);
+    places * (size_of::<(K, V)>() + 1) + GROUP
+}
+
+impl<T: Transport> Engine<T> {
+    /// Memory for `length` bytes of a message that nobody has asked for, where there are `beside` more for
+    /// what else has to grow.
+    #[inline]
+    pub(crate) fn memory_for(&mut self, length: usize, beside: usize) -> Option<Body> {
+        let body = Body::try_new(length).filter(|_| beside == 0 || room_for(beside).is_ok());
+        if body.is_none() {
+            self.lack_memory(length);
+        }
+        body
+    }
+
+    #[cold]
+    fn lack_memory(&mut self, length: usize) {
+        self.shortage.waits = true;
+        if !self.shortage.drops && !std::mem::replace(&mut self.shortage.told, true) {
+            tracing::warn!(length, "no memory for an unexpected message: its sender waits");
+        }
+    }
+
+    /// Whether a message that found no memory is done with, since its lane ends.
+    #[cold]
+    pub(crate) fn drops_for_memory(&self) -> bool {
+        self.shortage.drops
+    }
+
+    /// Whether there is something to be told beside packets.
+    #[inline(always)]
+    pub(crate) fn has_event(&self) -> bool {
+        self.transport.has_event() || self.shortage.put_off.is_some()
+    }
+
+    /// What is to be told next. What ends a lane comes when all in it has been delivered.
+    pub(super) fn next_event(&mut self) -> Option<TransportEvent> {
+        let (event, since) = match self.shortage.put_off.take() {
+            Some((event, since)) => (event, Some(since)),
+            None => (self.transport.event()?, None),
+        };
+        let Some(peer) = self.ends_lane_of(&event) else {
+            return Some(event);
+        };
+        if since.is_some_and(|since| since.elapsed() >= PATIENCE) {
+            self.drain_whole(peer);
+        } else if !self.drain(peer) {
+            self.shortage.put_off = Some((event, since.unwrap_or_else(Instant::now)));
+            return None;
+        }
+        Some(event)
+    }
+
+    /// Whose lane to us is over with an event, if it is.
+    fn ends_lane_of(&self, event: &TransportEvent) -> Option<PeerIndex> {
+        match *event {
+            TransportEvent::Died { peer } | TransportEvent::Closed { peer } => Some(peer),
+            TransportEvent::Connected { peer, incarnation } => {
+                let known = self.peers[peer as usize].incarnation;
+                Some(peer).filter(|_| known.is_some_and(|known| known != incarnation))
+            }
+            TransportEvent::Incoming { address, key, .. } => {
+                self.by_address.get(&(address, key)).copied()
+            }
+            _ => None,
+        }
+    }
+
+    /// Delivers what `peer` had published; what there is no memory for is lost.
+    pub(crate) fn drain_whole(&mut self, peer: PeerIndex) {
+        self.shortage.drops = true;
+        self.drain(peer);
+        self.shortage.drops = false;
+    }
+
+    /// Delivers what `peer` had published. Bounded by what a lane can hold. Returns whether all of it was,
+    /// or never will be: what waits for memory may be.
+    fn drain(&mut self, peer: PeerIndex) -> bool {
+        const PACKETS_MAX: usize = 1 << 16;
+        let mut lost = 0;
+        for _ in 0..PACKETS_MAX {
+            let Some(arrival) = self.transport.arrival_from(peer) else {
+                break;
+            };
+            if arrival.head.kind == Kind::Bye as u8 {
+                self.transport.consume();
+                break;
+            }
+            (self.has_news, self.shortage.waits) = (false, false);
+            let delivered = self.deliver(arrival);
+            if !delivered {
+                // Unless it waits for memory, all of it will never be there.
+                return !self.shortage.waits;
+            }
+            lost += usize::from(self.shortage.waits);
+        }
+        if lost > 0 {
+            let address = self.peers[peer as usize].address;
+            tracing::error!(%address, lost, "no memory for the last messages of a peer that is gone");
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use super::growth_of;
+
+    #[test]
+    fn a_map_grows_when_it_is_full_to_twice_its_places() {
+        let mut map: HashMap<u64, u32> = HashMap::new();
+        let mut grown = Vec::new();
+        for name in 0..1_000 {
+            let (growth, capacity) = (growth_of(&map), map.capacity());
+            map.insert(name, 0);
+            assert_eq!(growth > 0, map.capacity() > capacity, "{name}");
+            grown.extend(Some(growth).filter(|&growth| growth > 0));
+        }
+        // A few places at first, then twice as many each time.
+        assert!(grown[0] <= 8 * 17 + 16, "{grown:?}");
+        assert!(grown[1..].is_sorted_by(|less, more| *more - 16 == 2 * (*less - 16)), "{grown:?}");
+        assert_eq!(grown.last(), Some(&(2_048 * 17 + 16)), "of seven eighths");
+    }
+}
