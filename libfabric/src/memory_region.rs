@@ -329,6 +329,9 @@ unsafe extern "C" fn bind(mr: *mut Fid, other: *mut Fid, flags: u64) -> c_int {
         unsafe {
             let state = object::owned(mr.cast::<FidMr>())?;
             if (*other).ops == FidEp::operations() {
+                if flags != 0 {
+                    return Err(Failure::flags("fi_mr_bind", flags));
+                }
                 return state.bind_endpoint(object::checked::<FidEp>(other)?);
             }
             let counter = &object::checked::<FidCntr>(other)?.counter;

@@ -194,8 +194,11 @@ mod tests {
         let ours = from(port(LinkLayer::InfiniBand));
         let route = Route { lid: 99, service_level: 3, ..by_gid(&ours.port, theirs.gid, 0) };
         let (partition_key, partition_key_index) = (0x8005, 4);
-        let agreement = Agreement { route, partition_key, partition_key_index };
+        let agreement = Agreement { route, partition_key, partition_key_index, mtu_bytes: 1024 };
         let along = ours.along(Some(&agreement));
+        assert_eq!(along.port.mtu_bytes, 1024, "narrower than both ends");
+        let wider = Agreement { mtu_bytes: 1 << 20, ..agreement };
+        assert_eq!(ours.along(Some(&wider)).port.mtu_bytes, ours.port.mtu_bytes);
         assert_eq!(along.port.partition_key_index, 4);
         assert_eq!(to_peer("mlx5_0", &along, &theirs).unwrap(), route);
         let other = PathEnd { partition_key: 0x8006, ..theirs };

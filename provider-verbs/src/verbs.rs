@@ -261,15 +261,19 @@ pub struct Agreement {
     pub route: Route,
     pub partition_key: u16,
     pub partition_key_index: u16,
+    /// The longest packets that the way takes.
+    pub mtu_bytes: u32,
 }
 
 impl Origin {
     /// The same for what goes along with a connection of which that was agreed on.
     pub fn along(self, agreement: Option<&Agreement>) -> Origin {
-        let Some(&Agreement { route, partition_key, partition_key_index }) = agreement else {
+        let Some(agreement) = agreement else {
             return self;
         };
-        let port = LocalPort { partition_key, partition_key_index, ..self.port };
+        let Agreement { route, partition_key, partition_key_index, mtu_bytes } = *agreement;
+        let mtu_bytes = mtu_bytes.min(self.port.mtu_bytes);
+        let port = LocalPort { partition_key, partition_key_index, mtu_bytes, ..self.port };
         Origin { port, agreed: Some(route), ..self }
     }
 }

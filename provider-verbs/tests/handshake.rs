@@ -355,3 +355,19 @@ fn nobody_there_is_an_error_soon() {
     assert_eq!(reason.errno, Errno::HOSTUNREACH);
     assert!(reason.reason.contains("no endpoint listens"), "{}", reason.reason);
 }
+
+/// It takes nobody's turn.
+#[test]
+fn what_fails_at_once_is_over() {
+    let fabric = FakeFabric::default();
+    let provider = provider(&fabric, FakeOptions::default());
+    let (mut one, mut other) = (open(&provider), open(&provider));
+    // From loopback's address nothing leaves this host, and the kernel says so at once.
+    let elsewhere: SocketAddr = "192.0.2.1:7000".parse().unwrap();
+    for peer in 0..100 {
+        one.connect(peer, elsewhere.into());
+        let failed = event(&mut one);
+        assert!(matches!(failed, TransportEvent::Failed { .. }), "{failed:?}");
+    }
+    common::connect(&mut one, &mut other, 200);
+}

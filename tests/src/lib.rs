@@ -121,7 +121,8 @@ macro_rules! conformance {
                 what_has_come_of_a_sender_that_goes_is_written,
                 shared_receives_are_written_in_order,
                 claims_are_written_in_order,
-                a_receive_context_has_an_order_of_its_own;
+                a_receive_context_has_an_order_of_its_own,
+                a_context_that_closes_ends_the_turns_of_its_messages;
             buffered:
                 messages_are_announced_and_claimed,
                 a_claim_completes_with_the_posted_tags_context,
@@ -257,7 +258,6 @@ macro_rules! conformance {
                 an_endpoint_that_is_no_target_refuses,
                 nothing_is_a_length_too,
                 a_closed_region_is_out_of_reach,
-                a_region_that_closes_takes_no_other_along,
                 keys_are_chosen_or_given,
                 operations_follow_each_other,
                 a_message_follows_the_writes_before_it,
@@ -435,6 +435,7 @@ macro_rules! conformance {
         $crate::conformance! { @each $bed;
             multicast:
                 a_group_hears_what_is_sent_to_it,
+                a_group_is_one_however_it_is_written,
                 a_member_may_only_send_or_only_receive,
                 an_endpoint_joins_as_far_as_it_goes,
                 joining_is_reported_or_refused,

@@ -392,3 +392,18 @@ fn regions_with_secret_keys_are_not_lent() {
     pull.world.nodes[0].domain.close_memory(&lent).unwrap();
     pull.world.nodes[1].domain.close_memory(&own).unwrap();
 }
+
+/// What was read for nobody keeps nobody awake.
+#[test]
+fn who_has_lost_a_sender_may_sleep() {
+    let (sources, into) = messages(2, LENGTHS[1]);
+    let mut pull = Pull::opened();
+    pull.begin(&sources, &into);
+    drop(pull.world.nodes.remove(0));
+    for _ in 0..2 {
+        pull.world.received(0).bad(Errno::CONNRESET);
+    }
+    pull.fabric.hold(false);
+    let receiver = &pull.world.nodes[0];
+    pull.world.drive("nothing is left to look at", || receiver.receives.prepare_wait().is_some());
+}

@@ -166,6 +166,48 @@ fn what_is_discarded_early_is_done_when_all_of_it_has_come() {
     }
 }
 
+/// The same of one that is still copied in, and lies in the lane until all of it is there.
+#[test]
+fn what_is_discarded_in_sight_does_not_come_again() {
+    for options in [MockOptions::default(), tight()] {
+        // Of which half is seen for a while, or so long that nobody waits for it.
+        for tag in [5, 6, 7] {
+            let bed = bed_with(options.clone());
+            let world = bed.world(2);
+            world.warm_up();
+            let address = world.nodes[1].endpoint.address();
+            let bytes = Memory::from(pattern(1, 200_000));
+            // Question and answer, until there is credit for the start of the next one.
+            for turn in 0..8 {
+                let (from, to) = (turn % 2, 1 - turn % 2);
+                world.nodes[to].receive(200_000, None, 9);
+                world.nodes[from].send(bytes.bytes(), to as u64, None, 9);
+                world.received(to).good();
+                world.sent(from).good();
+            }
+            let (send, shown) = (
+                Send { pieces: bytes.all(), tag: Some(tag), ..Send::default() },
+                bed.provider.shown(address),
+            );
+            world.nodes[0].post_send(1, &send).unwrap();
+            assert!(bed.provider.shown(address) > shown, "it can be seen");
+            let (flags, tag) = (Flags::PEEK | Flags::DISCARD, Some((tag, 0)));
+            let discard = Receive { tag, context: 7, flags, ..Receive::default() };
+            world.nodes[1].post_receive(&discard).unwrap();
+            assert_eq!(world.received(1).context(), 7);
+            world.sent(0).good();
+            world.poll(50);
+            world.nodes[1].post_receive(&discard).unwrap();
+            world.received(1).bad(Errno::NOMSG);
+            world.nodes[1].receive(200_000, None, 9);
+            world.nodes[0].send(bytes.bytes(), 1, None, 9);
+            world.sent(0).good();
+            same(&world.received(1).good().returned.unwrap(), &bytes.bytes(), "the next one");
+            world.nothing_more();
+        }
+    }
+}
+
 #[test]
 fn a_lane_without_room_only_delays() {
     let bed = bed_with(tight());

@@ -27,6 +27,7 @@ use kestrel_tests::{
     fake::fake_bed,
     figures::{Counting, without_memory},
     one_sided::{Atomic, BOTH, Rma, expose, segment},
+    scale::PATIENCE,
 };
 use kestrel_verbs::VerbsOptions;
 
@@ -262,6 +263,36 @@ fn departed<P: Provider>(bed: &Bed<P>, in_time: bool, leaves: impl Fn(&Endpoint<
     assert_eq!(world.waiting(1), (0, 0), "what is lost stays so");
 }
 
+/// However many leave without memory for what they said, nobody waits for it more than once.
+fn departed_together() {
+    const UNASKED: usize = 8_000;
+    const SENDERS: usize = 8;
+    let bed = mock();
+    let world = bed.world(SENDERS + 1);
+    world.warm_up();
+    let (senders, receiver) = (&world.nodes[..SENDERS], &world.nodes[SENDERS]);
+    let memory = Memory::from(pattern(1, UNASKED));
+    for (from, sender) in (0..).zip(senders) {
+        let directed = Receive { from, tag: Some((9, 0)), context: from, ..Receive::default() };
+        receiver.post_receive(&directed).unwrap();
+        let send = Send { tag: Some(6), ..injected(&memory, 0) };
+        sender.post_send(SENDERS as u64, &send).unwrap();
+        sender.poll();
+        bed.provider.kill(sender.endpoint.address());
+    }
+    let start = Instant::now();
+    without_memory(UNASKED, || {
+        while world.waiting(SENDERS).1 < SENDERS && start.elapsed() < PATIENCE {
+            receiver.poll();
+        }
+    });
+    let elapsed = start.elapsed();
+    assert!(elapsed < Duration::from_secs(3), "half a second each: {elapsed:?}");
+    for _ in senders {
+        world.received_already(SENDERS).bad(Errno::CONNRESET);
+    }
+}
+
 /// What a peer reads is copied where it cannot leave at once; what it fetches may have to be.
 fn answers<P: Provider>(bed: &Bed<P>) {
     const SHORT: usize = 3_000;
@@ -311,7 +342,7 @@ fn answers<P: Provider>(bed: &Bed<P>) {
     reader.post_atomic(1, &add(1)).unwrap();
     assert_eq!(world.sent(0).good().context(), 1);
     server.post_write(0, &Rma { context: 10, ..long }).unwrap();
-    [2, 3].map(|context| reader.post_atomic(1, &add(context)).unwrap());
+    [2, 3].iter().for_each(|&context| reader.post_atomic(1, &add(context)).unwrap());
     poll_without(WORDS * 8);
     let mut ended: [_; 2] = std::array::from_fn(|_| world.sent(0));
     ended.sort_by_key(|done| done.context);
@@ -337,6 +368,7 @@ fn no_memory_for_what_nobody_asked_for() {
 fn no_memory_for_what_a_sender_left_behind() {
     // A lane in shared memory that was closed stays as long as anything is in it.
     departed(&shm(), true, Endpoint::close);
+    departed_together();
     for in_time in [true, false] {
         let mock = mock();
         departed(&mock, in_time, Endpoint::close);

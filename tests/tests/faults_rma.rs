@@ -14,14 +14,15 @@ use kestrel_core::{
     error::Errno,
     flags::Flags,
     info::MemoryRegionMode,
+    memory::Pieces,
     memory_region::{MemoryRange, MemoryRegion, MemoryRegionAttributes},
     mock::{MockOptions, MockProvider},
     transport::Limits,
 };
 use kestrel_tests::{
-    bed::{Bed, Memory, pattern},
+    bed::{Bed, Memory, pattern, same},
     node::{Done, Node, NodeOptions, says_gone},
-    one_sided::{BOTH, Rma, expose, options, segment},
+    one_sided::{BOTH, Rma, expose, expose_ranges, options, segment},
     process::{Peer, child_role, listen_to_parent, say},
     scale::{PATIENCE, scaled},
 };
@@ -113,9 +114,9 @@ fn a_killed_target_fails_what_is_under_way() {
     }
 }
 
-#[test]
-fn a_dead_target_fails_what_is_under_way_whatever_came_through() {
-    let tight = MockOptions {
+/// Everything takes several packets, and there is no room for them.
+fn tight() -> MockOptions {
+    MockOptions {
         limits: Limits {
             short: 500,
             single: 500,
@@ -128,8 +129,46 @@ fn a_dead_target_fails_what_is_under_way_whatever_came_through() {
         lane_packets: 3,
         room_bytes: 1_300,
         read_remote: false,
-    };
-    for mock in [MockOptions::default(), tight] {
+    }
+}
+
+/// A read of two regions, of which one closes while it is answered, and one of the other.
+#[test]
+fn a_region_that_closes_takes_no_other_along() {
+    const SHARE: usize = 300_000;
+    for polls in [0, 1, 2, 5] {
+        let provider = Arc::new(MockProvider::new(tight()));
+        let bed = Bed { provider, sharing: Sharing::Exclusive };
+        let (memory, into) = (Memory::from(pattern(4, 2 * SHARE)), Memory::zeroed(2 * SHARE));
+        let world = bed.world_with(2, &options(MemoryRegionMode::empty()));
+        world.warm_up();
+        let [reader, target] = [&world.nodes[0], &world.nodes[1]];
+        let regions = [0, SHARE].map(|at| {
+            let (half, key) = (memory.piece().part(at, SHARE), 4 + at as u64);
+            expose_ranges(target, &[half], BOTH, key).unwrap()
+        });
+        let segments = regions.each_ref().map(|region| segment(region, 0, SHARE));
+        let both = Rma { pieces: into.all(), segments: &segments, ..Rma::default() };
+        let pieces = Pieces::One(into.piece().part(0, SHARE));
+        let alone = Rma { pieces, segments: &segments[1..], context: 1, ..both };
+        [&both, &alone].into_iter().for_each(|read| reader.post_read(1, read).unwrap());
+        (0..polls).for_each(|_| target.poll());
+        target.domain.close_memory(&regions[0]).unwrap();
+        for done in [world.sent(0), world.sent(0)] {
+            let refused = done.errno == Some(Errno::KEYREJECTED) && done.context == 0;
+            assert!(refused || done.errno.is_none(), "{done:?}");
+        }
+        reader.post_read(1, &alone).unwrap();
+        world.sent(0).good();
+        same(&into.bytes()[..SHARE], &memory.bytes()[SHARE..], "of the second region");
+        target.domain.close_memory(&regions[1]).unwrap();
+        world.nothing_more();
+    }
+}
+
+#[test]
+fn a_dead_target_fails_what_is_under_way_whatever_came_through() {
+    for mock in [MockOptions::default(), tight()] {
         for polls in [0, 1, 3, 10, 40] {
             let provider = Arc::new(MockProvider::new(mock.clone()));
             let bed = Bed { provider, sharing: Sharing::Exclusive };
@@ -140,7 +179,7 @@ fn a_dead_target_fails_what_is_under_way_whatever_came_through() {
             let region = expose(&world.nodes[1], &target, BOTH, KEY);
             let lengths = [8, 300, 4_000, 9_000, 300_000];
             for (nth, &length) in lengths.iter().enumerate() {
-                let pieces = kestrel_core::memory::Pieces::One(local.piece().part(0, length));
+                let pieces = Pieces::One(local.piece().part(0, length));
                 let segments = [segment(&region, 0, length)];
                 let rma = Rma { pieces, segments: &segments, ..Rma::default() };
                 let fenced = Rma { flags: Flags::FENCE, ..rma };

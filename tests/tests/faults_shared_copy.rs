@@ -176,3 +176,25 @@ fn buffers_in_pieces_and_many_at_once() {
     }
     world.nothing_more();
 }
+
+/// It is not asked for again, either: a receive from it waits for whoever comes in its place.
+#[test]
+fn a_receiver_that_died_is_helped_no_more() {
+    let bed = bed();
+    let world = bed.world(2);
+    world.warm_up();
+    let (bytes, into) = (Memory::from(pattern(1, LONG)), Memory::zeroed(LONG));
+    post(&world, &bytes, into.all());
+    world.nodes[1].poll();
+    world.nodes[0].poll();
+    let written = copied(&bed, &world).1;
+    assert!((1..LONG).contains(&written), "{written} bytes: it has begun");
+    bed.provider.delay_connections(50);
+    bed.provider.kill(world.nodes[1].endpoint.address());
+    world.nodes[0].poll();
+    world.sent(0).bad(Errno::CONNRESET);
+    let from = Receive { from: 1, context: 5, ..Receive::default() };
+    world.nodes[0].post_receive(&from).unwrap();
+    (0..100).for_each(|_| world.nodes[0].poll());
+    assert_eq!(world.waiting(0), (0, 0), "nobody looks for it");
+}

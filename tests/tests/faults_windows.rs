@@ -1,7 +1,7 @@
 //! One-sided operations by the adapter, on the fake: targets that do not progress, regions that
 //! close, errors of the device, peers that go.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use kestrel_core::{
     completion_counter::CompletionCounter,
@@ -122,6 +122,42 @@ fn an_injected_operation_needs_its_buffer_no_more() {
     reach.world.sent(0).good();
     same(&target.bytes(), &expected, "as it was when it was posted");
     reach.world.nodes[1].domain.close_memory(&region).unwrap();
+}
+
+/// Its sender was told that it is done, and may close at once, also where the target is late: the last of
+/// these wait until it has taken the data of the first.
+#[test]
+fn an_injected_operation_needs_its_sender_no_more() {
+    const COUNT: u64 = 100;
+    let target = Memory::zeroed(64);
+    let mut reach = Reach::new();
+    let region = expose(&reach.world.nodes[1], &target, BOTH, 4);
+    reach.open_window(&region);
+    let (source, before) = (Memory::from(pattern(1, 64)), reach.reached());
+    let segments = [segment(&region, 0, 64)];
+    for data in 0..COUNT {
+        let (flags, data) = (Flags::INJECT, Some(data));
+        let rma = Rma { pieces: source.all(), segments: &segments, flags, data, ..Rma::default() };
+        reach.world.nodes[0].post_write(1, &rma).unwrap();
+    }
+    let queue = reach.world.nodes[1].receives.clone();
+    let taken = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(50));
+        let (start, mut taken) = (Instant::now(), Vec::new());
+        while taken.len() < COUNT as usize && start.elapsed() < PATIENCE {
+            let mut entry = [Entry::default()];
+            if queue.read(&mut entry).is_ok() {
+                taken.push(entry[0].data);
+            }
+        }
+        taken
+    });
+    let sender = reach.world.nodes.remove(0);
+    drop(sender);
+    let taken = taken.join().unwrap();
+    assert!(taken.iter().copied().eq(0..COUNT), "all of them, in their order: {taken:?}");
+    assert!(reach.reached() - before > 0, "by the adapter");
+    reach.world.nodes[0].domain.close_memory(&region).unwrap();
 }
 
 /// The stale key ends the window, the target's engine says why, and nothing else suffers.

@@ -115,6 +115,8 @@ impl<P: Provider> Endpoint<P> {
         if !able.contains(wanted) {
             return Err(GroupError::BadFlags { flags });
         }
+        // However it is written.
+        let group = Address::from(group.canonical());
         if !group.ip().is_multicast() {
             return Err(GroupError::NoGroup { group });
         }

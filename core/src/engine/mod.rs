@@ -374,6 +374,7 @@ impl<T: Transport> Engine<T> {
 
     /// Asks peers for the bell. False if there is something to do already.
     pub fn arm(&mut self) -> bool {
+        self.drop_finished();
         // What the transport met on its way rings no more.
         self.transport.arm() && !self.take_confirmed()
     }
@@ -411,6 +412,7 @@ impl<T: Transport> Drop for Engine<T> {
         for peer in 0..self.peers.len() as PeerIndex {
             self.end_single_copy(peer);
         }
+        self.let_injected_leave();
         self.say_bye();
         self.tell_dropped();
     }

@@ -17,6 +17,7 @@ use crate::{
     error::Errno,
     flags::Flags,
     memory::Piece,
+    one_sided::RemoteStage,
     operation::{SendStage, Target},
     primitive::yield_now,
     protocol::{receive::Posted, window::PeerWindow},
@@ -171,6 +172,30 @@ impl<T: Transport> Engine<T> {
         self.take_events_while(|engine| engine.is_connecting(peer), |_| false);
     }
 
+    /// Lets what was injected leave, which its user was told is done: what waits for room, and what goes
+    /// through windows, which has no order with a goodbye. After a second the rest is dropped.
+    pub(super) fn let_injected_leave(&mut self) {
+        self.take_events_while(Self::holds_injected, |engine| {
+            let finished = engine.in_windows > 0 && engine.take_finished();
+            let moved = engine.push_backlog(finished);
+            engine.flush();
+            moved
+        });
+    }
+
+    fn holds_injected(&self) -> bool {
+        let in_window = |index: u32| self.remotes[index].stage == RemoteStage::InWindow;
+        let remote = |index: u32| self.remotes[index].flags.contains(Flags::INJECT);
+        let queued = |&queued: &u32| match queued & ONE_SIDED {
+            0 => self.sends[queued].flags.contains(Flags::INJECT),
+            _ => remote(queued & !ONE_SIDED),
+        };
+        let mut ready = self.peers.iter().filter(|peer| peer.state == PeerState::Ready);
+        ready.any(|peer| peer.queue.iter().any(queued))
+            || self.in_windows > 0
+                && self.remotes.indices().any(|index| in_window(index) && remote(index))
+    }
+
     /// Takes events as long as something `waits` for them, and does what is to be done between them,
     /// which tells whether there was anything. Until [`CONNECT_WAIT`] is over.
     pub(crate) fn take_events_while(
@@ -180,18 +205,20 @@ impl<T: Transport> Engine<T> {
     ) {
         let start = Instant::now();
         while waits(self) && start.elapsed() < CONNECT_WAIT {
-            if self.has_event() {
-                self.take_events();
-            } else if !between(self) {
+            let told = self.has_event() && self.take_events();
+            if !told && !between(self) {
                 yield_now();
             }
         }
     }
 
+    /// Whether there was one.
     #[cold]
     #[inline(never)]
-    pub(crate) fn take_events(&mut self) {
+    pub(crate) fn take_events(&mut self) -> bool {
+        let mut any = false;
         while let Some(event) = self.next_event() {
+            any = true;
             match event {
                 TransportEvent::Connected { peer, incarnation } => {
                     self.connected(peer, incarnation)
@@ -214,6 +241,7 @@ impl<T: Transport> Engine<T> {
                 TransportEvent::Broken { peer, reason } => self.peer_broke(peer, &reason),
             }
         }
+        any
     }
 
     fn connected(&mut self, peer: PeerIndex, incarnation: u64) {
@@ -312,6 +340,7 @@ impl<T: Transport> Engine<T> {
     #[cold]
     #[inline(never)]
     pub(crate) fn part_with(&mut self, peer: PeerIndex, why: &Unreachable) {
+        self.shortage.forget(peer);
         self.end_single_copy(peer);
         // What it has is not lost. Without a connection nobody knows.
         self.take_confirmed_of(peer);
@@ -371,8 +400,10 @@ impl<T: Transport> Engine<T> {
             self.fail_send(send, why);
         }
         self.fail_begun_remotes(peer, why);
-        self.peers[peer as usize].replies.clear();
+        self.helps.retain(|helping| helping.peer() != peer);
         self.fail_receiving(peer, why);
+        // Nobody is there whom they could be said to, those about what was just received neither.
+        self.peers[peer as usize].replies.clear();
     }
 
     /// Fails the messages that were under way from `peer`, whose lane is gone.

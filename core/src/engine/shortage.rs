@@ -2,7 +2,8 @@
 //!
 //! It stays in its lane until there is, or until a receive is posted for it. A lane that ends would take
 //! it along: so the event that ends the lane is put off, half a second at most, and passes go on to look at
-//! the lane. Then what still finds neither is dropped, and said to be lost.
+//! the lane. Then what still finds neither is dropped, and said to be lost. Events behind it wait as well:
+//! but as long as there is no memory only once.
 
 use std::{
     collections::HashMap,
@@ -31,8 +32,27 @@ pub(crate) struct Shortage {
     waits: bool,
     /// What finds no memory is dropped.
     drops: bool,
-    /// The event that ends a lane which is not empty, and since when it is put off.
-    put_off: Option<(TransportEvent, Instant)>,
+    /// The event that ends the lane of a peer, which is not empty.
+    put_off: Option<(TransportEvent, PeerIndex)>,
+    /// Since when there has been no memory for what was in such lanes.
+    since: Option<Instant>,
+}
+
+impl Shortage {
+    /// Whether the event that ends the lane of `peer` is put off.
+    pub(crate) fn puts_off(&self, peer: PeerIndex) -> bool {
+        self.put_off.as_ref().is_some_and(|&(_, of)| of == peer)
+    }
+
+    /// All with `peer` is over: there is nothing more for an event to end, nor to begin but by `adopt`.
+    pub(crate) fn forget(&mut self, peer: PeerIndex) {
+        let is_over = |(event, of): &(TransportEvent, PeerIndex)| {
+            *of == peer && !matches!(event, TransportEvent::Incoming { .. })
+        };
+        if self.put_off.as_ref().is_some_and(is_over) {
+            self.put_off = None;
+        }
+    }
 }
 
 /// What one more entry makes a map grow by: mostly nothing. Units: bytes.
@@ -79,17 +99,18 @@ impl<T: Transport> Engine<T> {
 
     /// What is to be told next. What ends a lane comes when all in it has been delivered.
     pub(super) fn next_event(&mut self) -> Option<TransportEvent> {
-        let (event, since) = match self.shortage.put_off.take() {
-            Some((event, since)) => (event, Some(since)),
-            None => (self.transport.event()?, None),
-        };
+        let put_off = self.shortage.put_off.take().map(|(event, _)| event);
+        let event = put_off.or_else(|| self.transport.event())?;
         let Some(peer) = self.ends_lane_of(&event) else {
             return Some(event);
         };
-        if since.is_some_and(|since| since.elapsed() >= PATIENCE) {
+        if self.shortage.since.is_some_and(|since| since.elapsed() >= PATIENCE) {
             self.drain_whole(peer);
-        } else if !self.drain(peer) {
-            self.shortage.put_off = Some((event, since.unwrap_or_else(Instant::now)));
+        } else if self.drain(peer).is_some() {
+            self.shortage.since = None;
+        } else {
+            self.shortage.since.get_or_insert_with(Instant::now);
+            self.shortage.put_off = Some((event, peer));
             return None;
         }
         Some(event)
@@ -113,13 +134,20 @@ impl<T: Transport> Engine<T> {
     /// Delivers what `peer` had published; what there is no memory for is lost.
     pub(crate) fn drain_whole(&mut self, peer: PeerIndex) {
         self.shortage.drops = true;
-        self.drain(peer);
+        let lost = self.drain(peer);
         self.shortage.drops = false;
+        match lost {
+            None | Some(0) => self.shortage.since = None,
+            Some(lost) => {
+                let address = self.peers[peer as usize].address;
+                tracing::error!(%address, lost, "no memory for the last messages of a peer that is gone");
+            }
+        }
     }
 
-    /// Delivers what `peer` had published. Bounded by what a lane can hold. Returns whether all of it was,
-    /// or never will be: what waits for memory may be.
-    fn drain(&mut self, peer: PeerIndex) -> bool {
+    /// Delivers what `peer` had published. Bounded by what a lane can hold. Returns how much of it was
+    /// dropped for want of memory, or none while it waits for that. What is not whole never will be.
+    fn drain(&mut self, peer: PeerIndex) -> Option<usize> {
         const PACKETS_MAX: usize = 1 << 16;
         let mut lost = 0;
         for _ in 0..PACKETS_MAX {
@@ -133,16 +161,11 @@ impl<T: Transport> Engine<T> {
             (self.has_news, self.shortage.waits) = (false, false);
             let delivered = self.deliver(arrival);
             if !delivered {
-                // Unless it waits for memory, all of it will never be there.
-                return !self.shortage.waits;
+                return Some(lost).filter(|_| !self.shortage.waits);
             }
             lost += usize::from(self.shortage.waits);
         }
-        if lost > 0 {
-            let address = self.peers[peer as usize].address;
-            tracing::error!(%address, lost, "no memory for the last messages of a peer that is gone");
-        }
-        true
+        Some(lost)
     }
 }
 

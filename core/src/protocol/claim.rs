@@ -197,7 +197,10 @@ impl<T: Transport> Engine<T> {
         };
         let incoming = &mut self.incoming[index];
         incoming.target = Target::Nowhere;
-        if incoming.is_rendezvous() {
+        if incoming.is_left {
+            // Its first packet is still in the lane, and is met again: it would be taken for another.
+            incoming.end = incoming.prefix;
+        } else if incoming.is_rendezvous() {
             return self.refuse_rest(index);
         }
         // Its sender stops at the acknowledgement. Before the last packet that would leave a

@@ -95,6 +95,10 @@ impl<T: Transport> Engine<T> {
     /// confirmed by now: the rest is known when it is, or when the connection has ended.
     #[cold]
     pub(crate) fn arrive_bye(&mut self, peer: PeerIndex) {
+        if self.shortage.puts_off(peer) {
+            // What ends its lane is known, and comes next.
+            return;
+        }
         let record = &mut self.peers[peer as usize];
         match record.unconfirmed.back() {
             Some(&(last, _)) => record.leaves_after = Some(last),

@@ -95,9 +95,12 @@ impl<T: Transport> Engine<T> {
         let reason = format!("{address} gave the message up: the context that sent it is closed");
         let why = Unreachable { errno: Errno::CONNRESET, reason };
         self.peers[peer as usize].incoming.remove(&operation);
-        if let Some(parked) = self.fail_incoming(index, &why) {
+        if let Some(parked) = self.fail_incoming(index, &why)
+            && !self.fail_held(peer, parked, &why)
+        {
             self.forget_unexpected(&HashSet::from([parked]), &why);
         }
+        self.write_next(peer, index);
         self.buffer_on(peer);
     }
 
@@ -128,6 +131,7 @@ impl<T: Transport> Engine<T> {
             }
         }
         self.refuse_parked(&parked);
+        self.end_line_of_data(peer, &mut parked, why);
         self.forget_unexpected(&parked, why);
     }
 

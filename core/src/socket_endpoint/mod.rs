@@ -40,7 +40,7 @@ use crate::{
     address_vector::AddressVector,
     completion_queue::{CompletionQueue, store::Sharing},
     connection::{manager::Link, passive_endpoint::PassiveEndpoint, request::ConnectionRequest},
-    domain::Domain,
+    domain::{Domain, OpenError},
     endpoint::{Endpoint, EndpointOptions},
     event_queue::EventQueue,
     flags::Flags,
@@ -88,6 +88,11 @@ impl SocketKind {
     }
 }
 
+/// "Socket endpoints are not associated with completion queues": this one is their own.
+fn own_queue<P: Provider>(domain: &Arc<Domain<P>>) -> Result<Arc<CompletionQueue<P>>, OpenError> {
+    CompletionQueue::open_for(domain, 2 * SEND_BUFFER / SEND_WEIGHT_MIN, Sharing::Shared)
+}
+
 /// A socket endpoint. It behaves like a socket that does not block.
 pub struct SocketEndpoint<P: Provider> {
     socket: Arc<Socket<P>>,
@@ -102,8 +107,8 @@ impl<P: Provider> SocketEndpoint<P> {
         kind: SocketKind,
         options: EndpointOptions,
     ) -> Result<Self, SocketError> {
-        let options = options_for(kind, options);
-        Self::over(kind, options.inject_size, Endpoint::open(domain, options)?)
+        let (options, queue) = (options_for(kind, options), own_queue(domain)?);
+        Self::over(kind, options.inject_size, Endpoint::open(domain, options)?, queue)
     }
 
     /// Opens a stream that can accept `request`; closed before it does, it rejects it.
@@ -114,7 +119,16 @@ impl<P: Provider> SocketEndpoint<P> {
     ) -> Result<Self, SocketError> {
         let options = options_for(SocketKind::Stream, options);
         let inject_size = options.inject_size;
-        Self::over(SocketKind::Stream, inject_size, Endpoint::open_for(domain, options, request)?)
+        // First what may fail: the request waits on, then.
+        let queue = match own_queue(domain) {
+            Ok(queue) => queue,
+            Err(error) => {
+                request.give_back();
+                return Err(error.into());
+            }
+        };
+        let endpoint = Endpoint::open_for(domain, options, request)?;
+        Self::over(SocketKind::Stream, inject_size, endpoint, queue)
     }
 
     /// Opens a stream with the address of a passive endpoint that does not listen: see
@@ -126,18 +140,18 @@ impl<P: Provider> SocketEndpoint<P> {
     ) -> Result<Self, SocketError> {
         let options = options_for(SocketKind::Stream, options);
         let inject_size = options.inject_size;
+        // First what may fail: the passive endpoint stays as it is, then.
+        let queue = own_queue(domain)?;
         let endpoint = Endpoint::open_instead_of(domain, options, passive)?;
-        Self::over(SocketKind::Stream, inject_size, endpoint)
+        Self::over(SocketKind::Stream, inject_size, endpoint, queue)
     }
 
-    /// "Socket endpoints are not associated with completion queues": this one is their own.
     fn over(
         kind: SocketKind,
         inject_size: usize,
         endpoint: Arc<Endpoint<P>>,
+        queue: Arc<CompletionQueue<P>>,
     ) -> Result<Self, SocketError> {
-        let size = 2 * SEND_BUFFER / SEND_WEIGHT_MIN;
-        let queue = CompletionQueue::open_for(endpoint.domain(), size, Sharing::Shared)?;
         endpoint.bind_completion_queue(&queue, Flags::TRANSMIT | Flags::RECV)?;
         let socket = Arc::new(Socket::new(kind, endpoint, queue));
         Ok(SocketEndpoint { socket, inject_size, is_closed: AtomicBool::new(false) })

@@ -78,6 +78,7 @@ impl Drop for Request {
 #[derive(Clone, Copy)]
 struct Limits {
     message: usize,
+    tagged: usize,
     rma: usize,
     atomic: usize,
     inject: usize,

@@ -56,10 +56,12 @@ pub trait ChangeableOptions {
 impl Options for State {
     fn option(&self, name: c_int) -> Result<usize, Failure> {
         match name {
-            MAX_MSG_SIZE | MAX_TAGGED_SIZE => Ok(self.limits.message),
+            MAX_MSG_SIZE => Ok(self.limits.message),
+            MAX_TAGGED_SIZE => Ok(self.limits.tagged),
             MAX_RMA_SIZE => Ok(self.limits.rma),
             MAX_ATOMIC_SIZE => Ok(self.limits.atomic),
-            INJECT_MSG_SIZE | INJECT_TAGGED_SIZE => Ok(self.limits.inject),
+            INJECT_MSG_SIZE => Ok(self.limits.inject.min(self.limits.message)),
+            INJECT_TAGGED_SIZE => Ok(self.limits.inject.min(self.limits.tagged)),
             INJECT_RMA_SIZE => Ok(self.limits.inject.min(self.limits.rma)),
             INJECT_ATOMIC_SIZE => Ok(self.limits.inject.min(self.limits.atomic)),
             _ => Ok(self.endpoint.option(OptionName::from_number(name)?)?),

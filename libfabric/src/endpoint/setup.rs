@@ -113,12 +113,13 @@ fn create_for(
 
 /// The sizes of an endpoint: of operations that it cannot do they are 0.
 fn limits(info: &info::Info) -> Limits {
-    let message = info.endpoint.max_msg_size;
+    let longest = info.endpoint.max_msg_size;
     let with = |capability, size| if info.caps.contains(capability) { size } else { 0 };
     Limits {
-        message,
-        rma: with(Flags::RMA, message),
-        atomic: with(Flags::ATOMIC, message.min(ATOMIC_BYTES_MAX)),
+        message: with(Flags::MSG, longest),
+        tagged: with(Flags::TAGGED, longest),
+        rma: with(Flags::RMA, longest),
+        atomic: with(Flags::ATOMIC, longest.min(ATOMIC_BYTES_MAX)),
         inject: info.transmit.inject_size,
         receives: info.receive.size,
     }

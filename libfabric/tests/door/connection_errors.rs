@@ -13,6 +13,7 @@ use crate::{
         read_error,
     },
     host::host,
+    world::close,
 };
 
 /// `fi_eq_strerror`, into a buffer of that length.
@@ -96,6 +97,17 @@ fn a_request_is_rejected_after_its_endpoint_failed() {
     assert_eq!(read_error(caller.eq), (CONNREFUSED, b"it failed".to_vec()));
     caller.close();
     acceptor.close();
+    // SAFETY: the info is not used any more.
+    unsafe { (host.freeinfo)(request.info) };
+    // The passive endpoint closes it, and nobody else.
+    let caller = place.caller(b"");
+    let request = place.request(caller);
+    let handle = handle_of(request.info);
+    assert_eq!(close(handle), code::NOSYS);
+    assert_eq!(place.reject(handle, b"it was asked for"), 0);
+    drive_until_error(place.events, caller.eq);
+    assert_eq!(read_error(caller.eq), (CONNREFUSED, b"it was asked for".to_vec()));
+    caller.close();
     // SAFETY: the info is not used any more.
     unsafe { (host.freeinfo)(request.info) };
     // What was accepted, or went with its endpoint, is no handle any more.

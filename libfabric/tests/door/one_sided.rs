@@ -305,6 +305,8 @@ fn a_side_can_what_its_own_attributes_say() {
     let mr = register(&world, &mut memory, flag::REMOTE_READ | flag::REMOTE_WRITE);
     let other = world.open_ep();
     assert_eq!(bind(other, mr, 0), 0, "as fi_mr_bind: it changes nothing");
+    let flagged = [bind(other, mr, flag::REMOTE_WRITE), bind(mr, other, flag::REMOTE_WRITE)];
+    assert_eq!(flagged, [code::BADFLAGS; 2]);
     assert_eq!(close(other), code::BUSY, "but the order in which both are closed");
     let (mut word, none) = (7_u64, null_mut::<c_void>());
     // SAFETY: buffer and region live until the completions have come.

@@ -21,6 +21,8 @@ impl ShmTransport {
             return;
         };
         let (send, receive) = (record.send.take(), record.receive.take());
+        // What is about to be told of it is of no concern any more.
+        record.seen_closed = false;
         record.dismiss_guest();
         self.forget_window(peer);
         self.active.retain(|active| active.peer != peer);

@@ -143,7 +143,9 @@ impl<V: Verbs> ControlThread<V> {
         while self.connecting < CONNECTING_MAX
             && let Some(id) = self.waiting.pop_front()
         {
-            if self.outgoing.contains_key(&id) {
+            if let Some(outgoing) = self.outgoing.get_mut(&id) {
+                // It may be over at once, and is counted then.
+                outgoing.step = Step::Pausing;
                 self.connecting += 1;
                 self.attempt(id);
             }

@@ -90,6 +90,9 @@ impl<V: Verbs> UdTransport<V> {
             }
         }
         if self.failed && self.queue.is_idle() {
+            // To renew it takes away what has come and was not looked at, with its buffers.
+            self.queue.fail();
+            while self.poll_receives() {}
             match self.queue.renew() {
                 Ok(()) => self.failed = false,
                 Err(error) => tracing::debug!("the queue pair stays in error: {error}"),

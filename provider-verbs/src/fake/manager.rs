@@ -344,7 +344,8 @@ impl ManagedId<FakeDevice> for FakeId {
         let route = Route { lid, service_level, ..path::by_gid(&port, gid, dscp) };
         device.fabric.lock().note_path(port, route);
         pair.join(Joined { peer, port, route }, dscp);
-        Ok(Agreement { route, partition_key, partition_key_index })
+        let mtu_bytes = port.mtu_bytes;
+        Ok(Agreement { route, partition_key, partition_key_index, mtu_bytes })
     }
 
     fn establish(&self) -> Result<(), VerbsError> {

@@ -166,7 +166,8 @@ impl RdmaQueuePair {
         let partition_key = self.device.open.partition_key(port.number, partition_key_index);
         let partition_key = partition_key.unwrap_or(port.partition_key);
         let route = of_c(&ready.ah_attr);
-        Ok(Agreement { route, partition_key, partition_key_index })
+        let mtu_bytes = bytes_of(ready.path_mtu);
+        Ok(Agreement { route, partition_key, partition_key_index, mtu_bytes })
     }
 
     /// How long and how often it is tried to reach the peer.
@@ -214,6 +215,10 @@ fn timeout_for(peer_timeout: Duration) -> u8 {
 /// The header counts powers of two from 256 (1) to 4096 (5).
 fn mtu_of(bytes: u32) -> ibv_mtu {
     bytes.clamp(256, 4096).ilog2() - 7
+}
+
+fn bytes_of(mtu: ibv_mtu) -> u32 {
+    1 << (mtu + 7)
 }
 
 impl QueuePair for RdmaQueuePair {

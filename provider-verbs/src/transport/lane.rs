@@ -219,9 +219,11 @@ impl<V: Verbs> ReceiveLane<V> {
         }
     }
 
-    /// Takes a packet of nothing: by it the peer says goodbye, and nothing comes behind it.
+    /// Takes a packet of nothing: by it the peer says goodbye, and no packet comes behind it. Of what it
+    /// wrote something may, since that goes another way.
     pub fn take_goodbye(&mut self) -> Option<BufferIndex> {
-        let is_last = self.arrived.len() == 1 && self.arrived.front()?.is_goodbye();
+        let packets = self.arrived.iter().filter(|came| came.packet().is_some()).count();
+        let is_last = packets == 1 && self.arrived.front()?.is_goodbye();
         if self.managed.is_none() || !is_last {
             return None;
         }
@@ -231,8 +233,8 @@ impl<V: Verbs> ReceiveLane<V> {
 
     /// Whether the peer has said goodbye, be it that nobody has come to read it.
     pub fn has_goodbye(&self) -> bool {
-        self.managed.is_some()
-            && (self.goodbye || self.arrived.back().is_some_and(Came::is_goodbye))
+        let mut packets = self.arrived.iter().rev().filter(|came| came.packet().is_some());
+        self.managed.is_some() && (self.goodbye || packets.next().is_some_and(Came::is_goodbye))
     }
 
     /// Buffers of packets that nobody has consumed.

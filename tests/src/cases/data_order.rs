@@ -223,6 +223,49 @@ pub fn what_has_come_of_a_sender_that_goes_is_written<P: Provider>(bed: &Bed<P>)
     }
 }
 
+/// "Outstanding operations posted to the endpoint when fi_close is called will be discarded"
+/// (fi_endpoint(3)): those behind them take their turns.
+pub fn a_context_that_closes_ends_the_turns_of_its_messages<P: Provider>(bed: &Bed<P>) {
+    for receives_in_order in [false, true] {
+        let long = long();
+        let (cut, more) = (long.cut(&[HALF, HALF]), Memory::from(vec![7; LONG]));
+        let options = EndpointOptions { data_in_order: true, receives_in_order, ..naming() };
+        let theirs = Portal::with(&bed.domain(DomainOptions::default()), counts(1, 1), &options);
+        let ours = Portal::open(bed, counts(2, 1));
+        ours.knows(&[theirs.endpoint.address()]);
+        let (all, [closes, stays]) = ([&ours, &theirs], &ours.transmit[..]) else {
+            unreachable!("there are two")
+        };
+        for (room, tag) in [(2 * HALF, FIRST), (LONG, 2), (8, 3), (8, 4), (8, 5)] {
+            let endpoint = &theirs.receive[0].endpoint;
+            endpoint.receive_tagged(vec![0; room], FI_ADDR_UNSPEC, tag, 0, tag).unwrap();
+        }
+        let bytes = Memory::from(vec![7; 8]);
+        // Both contexts are known before.
+        for (from, tag) in [(closes, 4), (stays, 5)] {
+            from.endpoint.post_send(short(&bytes, tag).post(0)).unwrap();
+            assert_eq!(next(from, &all).context(), tag);
+            assert_eq!(next(&theirs.receive[0], &all).context(), tag);
+        }
+        for send in [first(&cut), short(&more, 2), short(&bytes, 3)] {
+            closes.endpoint.post_send(send.post(0)).unwrap();
+        }
+        assert_eq!(next(closes, &all).context(), 3, "the last one has come");
+        assert!(theirs.receive[0].taken().is_none(), "and waits for its turn");
+        closes.endpoint.close();
+        let mut told: Vec<_> = (0..3)
+            .map(|_| next(&theirs.receive[0], &all[..]))
+            .map(|done| (done.context, done.errno.is_none()))
+            .collect();
+        told.sort();
+        assert_eq!(told, [(FIRST, false), (2, false), (3, true)]);
+        theirs.receive[0].endpoint.receive_tagged(vec![0; 8], FI_ADDR_UNSPEC, 6, 0, 6).unwrap();
+        stays.endpoint.post_send(short(&bytes, 6).post(0)).unwrap();
+        assert_eq!(next(&theirs.receive[0], &all).context(), 6);
+        assert_eq!(next(stays, &all).context(), 6);
+    }
+}
+
 /// The order is that of each endpoint, also for receives that are posted to a shared context.
 pub fn shared_receives_are_written_in_order<P: Provider>(bed: &Bed<P>) {
     let (long, bytes) = (long(), Memory::from(vec![7; 8]));

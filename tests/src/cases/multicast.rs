@@ -1,7 +1,7 @@
 //! Multicast groups. Reference: fi_cm(3), `fi_join`; fi_endpoint(3), FI_MULTICAST.
 
 use std::{
-    net::Ipv4Addr,
+    net::{IpAddr, Ipv4Addr},
     sync::{
         Arc,
         atomic::{AtomicU8, Ordering},
@@ -95,6 +95,24 @@ pub fn a_group_hears_what_is_sent_to_it<P: Provider>(bed: &Bed<P>) {
                 world.nodes[to].receive(100, None, round);
             }
         }
+    }
+    world.nothing_more();
+}
+
+/// An application that has IPv6 addresses writes a group of IPv4 as one.
+pub fn a_group_is_one_however_it_is_written<P: Provider>(bed: &Bed<P>) {
+    let group = new_group();
+    let IpAddr::V4(ip) = group.ip() else { panic!("{group} is not of IPv4") };
+    let mapped = Address::new(ip.to_ipv6_mapped().into(), 0);
+    let (world, _queue) = world(bed, 2);
+    let ours = join(&world.nodes[0], mapped, Flags::empty());
+    let theirs = join(&world.nodes[1], group, Flags::empty());
+    let again = world.nodes[0].endpoint.join(group, Flags::empty()).err();
+    assert_eq!(again, Some(GroupError::Joined { group }));
+    for (from, to, group) in [(0, 1, &ours), (1, 0, &theirs)] {
+        world.nodes[to].receive(8, None, 1);
+        send(&world, from, group, &[1; 8], 7);
+        assert_eq!(world.received(to).good().source, from as u64);
     }
     world.nothing_more();
 }

@@ -252,38 +252,6 @@ pub fn a_closed_region_is_out_of_reach<P: Provider>(bed: &Bed<P>) {
     }
 }
 
-pub fn a_region_that_closes_takes_no_other_along<P: Provider>(bed: &Bed<P>) {
-    const LENGTH: usize = 300_000;
-    for polls in [0, 1, 2, 5] {
-        let memory = Memory::from(pattern(4, 2 * LENGTH));
-        let into = Memory::zeroed(2 * LENGTH);
-        let world = bed.world_with(2, &options(MemoryRegionMode::empty()));
-        world.warm_up();
-        let halves = memory.cut(&[LENGTH, LENGTH]);
-        let [first, second] = [(0, 4), (1, 5)].map(|(nth, key)| {
-            expose_ranges(&world.nodes[1], &halves[nth..=nth], BOTH, key).unwrap()
-        });
-        let segments = [&first, &second].map(|region| segment(region, 0, LENGTH));
-        // Of each of them something may be under way.
-        let both = Rma { pieces: into.all(), segments: &segments, ..Rma::default() };
-        let pieces = into.cut(&[LENGTH]);
-        let alone = Rma { pieces: Pieces::Many(&pieces), segments: &segments[1..], ..both };
-        world.nodes[0].post_read(1, &both).unwrap();
-        world.nodes[0].post_read(1, &Rma { context: 1, ..alone }).unwrap();
-        (0..polls).for_each(|_| world.nodes[1].poll());
-        world.nodes[1].domain.close_memory(&first).unwrap();
-        let [one, other] = std::array::from_fn(|_| world.sent(0));
-        let (ended, alone_ended) = if one.context == 0 { (one, other) } else { (other, one) };
-        assert!(matches!(ended.errno, None | Some(Errno::KEYREJECTED)), "{ended:?}");
-        alone_ended.good();
-        world.nodes[0].post_read(1, &alone).unwrap();
-        world.sent(0).good();
-        same(&into.bytes()[..LENGTH], &memory.bytes()[LENGTH..], "of the second region");
-        world.nodes[1].domain.close_memory(&second).unwrap();
-        world.nothing_more();
-    }
-}
-
 pub fn keys_are_chosen_or_given<P: Provider>(bed: &Bed<P>) {
     let memory = Memory::zeroed(64);
     let chosen = bed.world_with(1, &options(MemoryRegionMode::empty()));

@@ -166,15 +166,29 @@ impl<T: Transport> Engine<T> {
     ) {
         let line = self.take_line_of_data(peer);
         for held in line.into_iter().flat_map(|line| line.held) {
-            let Target::Receive { receive, .. } = held.target else { continue };
-            if !lost.remove(&held.parked) {
+            if lost.remove(&held.parked) {
+                self.lose_held(&held, why);
+            } else {
                 self.write_held(&held);
-                continue;
             }
-            let message = self.unexpected.remove(held.parked);
-            self.release_charge(peer, message.cost);
-            let place = Some(held.parked | HELD);
-            self.fail_arriving(place, receive, &message.summary(), 0, why);
         }
+    }
+
+    /// The rest of a message of `peer` never comes. Returns whether it was held for a receive, which has
+    /// failed now.
+    pub(crate) fn fail_held(&mut self, peer: PeerIndex, parked: u32, why: &Unreachable) -> bool {
+        let held = self.line_of_data(peer).and_then(|line| {
+            let nth = line.held.iter().position(|held| held.parked == parked)?;
+            line.held.remove(nth)
+        });
+        held.inspect(|held| self.lose_held(held, why)).is_some()
+    }
+
+    fn lose_held(&mut self, held: &Held, why: &Unreachable) {
+        let Target::Receive { receive, .. } = held.target else { return };
+        let message = self.unexpected.remove(held.parked);
+        self.release_charge(message.peer, message.cost);
+        let place = Some(held.parked | HELD);
+        self.fail_arriving(place, receive, &message.summary(), 0, why);
     }
 }

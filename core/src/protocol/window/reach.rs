@@ -229,6 +229,11 @@ impl<T: Transport> Engine<T> {
         self.in_windows != before
     }
 
+    /// Forgets what has finished that nobody waits for any more: its peer is gone, or its context.
+    pub(crate) fn drop_finished(&mut self) {
+        while self.in_windows == 0 && matches!(self.transport.finished(), Found::Finished(_)) {}
+    }
+
     #[inline]
     fn take_one(&mut self, finished: Finished) {
         if finished.token & Request::FETCHED != 0 {
