@@ -157,7 +157,7 @@ fn nothing_stays<P: Provider>(bed: &Bed<P>, count: usize, slack: i64, memory: im
 fn of_visitors_over_the_mock_nothing_stays() {
     let _alone = alone();
     let bed = mock_bed();
-    nothing_stays(&bed, scaled(1_000, 2_000, 20_000), 32 << 10, || MEMORY.bytes());
+    nothing_stays(&bed, scaled(500, 1_000, 20_000), 32 << 10, || MEMORY.bytes());
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn of_visitors_over_shared_memory_nothing_stays() {
     let _alone = alone();
     let provider = Arc::new(shm());
     let bed = Bed { provider, sharing: Sharing::Exclusive };
-    nothing_stays(&bed, scaled(1_000, 2_000, 20_000), 32 << 10, || MEMORY.bytes());
+    nothing_stays(&bed, scaled(500, 1_000, 20_000), 32 << 10, || MEMORY.bytes());
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn of_visitors_over_queue_pairs_nothing_stays() {
     let _alone = alone();
     let fabric = FakeFabric::default();
     let bed = Bed { provider: Arc::new(queue_pairs(&fabric)), sharing: Sharing::Exclusive };
-    nothing_stays(&bed, scaled(1_000, 2_000, 20_000), 128 << 10, beside_slabs(&fabric));
+    nothing_stays(&bed, scaled(500, 1_000, 20_000), 128 << 10, beside_slabs(&fabric));
 }
 
 #[test]
@@ -182,14 +182,14 @@ fn of_visitors_over_shared_memory_beside_a_device_nothing_stays() {
     let fabric = FakeFabric::default();
     let provider = Arc::new(CompositeProvider::both(shm(), queue_pairs(&fabric)));
     let bed = Bed { provider, sharing: Sharing::Exclusive };
-    nothing_stays(&bed, scaled(1_000, 2_000, 20_000), 256 << 10, beside_slabs(&fabric));
+    nothing_stays(&bed, scaled(500, 1_000, 20_000), 256 << 10, beside_slabs(&fabric));
 }
 
 #[test]
 fn of_visitors_with_several_contexts_nothing_stays() {
     let _alone = alone();
     let bed = Bed { provider: Arc::new(shm()), sharing: Sharing::Exclusive };
-    let count = scaled(500, 1_000, 5_000);
+    let count = scaled(300, 500, 5_000);
     let (options, visit) = (Options::default(), |host: &World<_>| visit_by_contexts(&bed, host));
     let left = left_by(&bed, &options, visit, count, || MEMORY.bytes());
     println!("{left} bytes by {count} visitors of three contexts");

@@ -239,8 +239,8 @@ fn messages_take_the_descriptors_of_their_buffers() {
     for (nth, [mut source, mut place]) in descriptors.into_iter().enumerate() {
         let tag = nth as u64;
         sent.fill(tag + 1);
-        let message = |bytes: *mut u64, desc, addr| MsgTagged {
-            msg_iov: &Iovec { base: bytes.cast(), len: length },
+        let message = |iov: &Iovec, desc, addr| MsgTagged {
+            msg_iov: iov,
             desc,
             iov_count: 1,
             addr,
@@ -250,6 +250,8 @@ fn messages_take_the_descriptors_of_their_buffers() {
             data: 0,
         };
         let (bytes, into) = (sent.as_mut_ptr(), received.as_mut_ptr());
+        let [from_there, to_here] =
+            [bytes, into].map(|memory| Iovec { base: memory.cast(), len: length });
         // SAFETY: the buffers live until the completions have come.
         unsafe {
             let (ops, none) = (&*(*to.ep).tagged, null_mut::<c_void>());
@@ -261,9 +263,9 @@ fn messages_take_the_descriptors_of_their_buffers() {
                     assert_eq!((ops.send)(from.ep, bytes, length, source, 1, tag, none), 0);
                 }
                 _ => {
-                    let receive = message(into, &raw mut place, 0);
+                    let receive = message(&to_here, &raw mut place, 0);
                     assert_eq!((ops.recvmsg)(to.ep, &raw const receive, 0), 0);
-                    let send = message(bytes, &raw mut source, 1);
+                    let send = message(&from_there, &raw mut source, 1);
                     assert_eq!((ops.sendmsg)(from.ep, &raw const send, 1 << 24), 0);
                 }
             }

@@ -108,7 +108,7 @@ fn poll_some<P: Provider>(all: &[&Portal<P>], rounds: usize) {
 
 /// As many moments at which something is closed.
 fn moments() -> impl Iterator<Item = usize> {
-    (0..24).step_by(scaled(6, 4, 1)).chain([40, 200])
+    (0..24).step_by(scaled(12, 8, 1)).chain([40, 200])
 }
 
 /// The next completion of `context`, or of what is canceled there because nothing was heard of it.

@@ -115,7 +115,7 @@ pub fn four_threads_post_poll_and_cancel<P: Provider>(bed: &Bed<P>) {
     if bed.sharing == Sharing::Exclusive {
         return;
     }
-    let per_thread = scaled(300u64, 3_000, 30_000);
+    let per_thread = scaled(300u64, 1_000, 30_000);
     let world = bed.world(2);
     let counts = Arc::new(Counts::default());
     let start = Instant::now();
@@ -229,7 +229,7 @@ pub fn each_threads_messages_stay_in_order<P: Provider>(bed: &Bed<P>) {
     if bed.sharing == Sharing::Exclusive {
         return;
     }
-    let per_thread = scaled(2_000u64, 20_000, 200_000);
+    let per_thread = scaled(2_000u64, 6_000, 200_000);
     let world = bed.world(2);
     world.warm_up();
     let start = Instant::now();

@@ -463,12 +463,12 @@ fn shm() -> Bed<ShmProvider> {
 
 #[test]
 fn quiet_on_a_roomy_mock() {
-    run(|| mock(MockOptions::default()), scaled(150, 1_500, 50_000), 60, play_quietly);
+    run(|| mock(MockOptions::default()), scaled(150, 700, 50_000), 60, play_quietly);
 }
 
 #[test]
 fn quiet_on_a_tight_mock() {
-    run(|| mock(tight()), scaled(150, 1_000, 50_000), 60, play_quietly);
+    run(|| mock(tight()), scaled(150, 500, 50_000), 60, play_quietly);
 }
 
 #[test]
@@ -478,18 +478,18 @@ fn quiet_on_shared_memory() {
 
 #[test]
 fn hasty_on_a_roomy_mock() {
-    run(|| mock(MockOptions::default()), scaled(200, 2_000, 100_000), 80, play_hastily);
+    run(|| mock(MockOptions::default()), scaled(200, 1_000, 100_000), 80, play_hastily);
 }
 
 #[test]
 fn hasty_on_a_tight_mock() {
-    run(|| mock(tight()), scaled(200, 2_000, 100_000), 80, play_hastily);
+    run(|| mock(tight()), scaled(200, 1_000, 100_000), 80, play_hastily);
 }
 
 #[test]
 fn hasty_on_a_readable_mock() {
     let options = || MockOptions { read_remote: true, lane_packets: 4, ..MockOptions::default() };
-    run(|| mock(options()), scaled(200, 2_000, 100_000), 80, play_hastily);
+    run(|| mock(options()), scaled(200, 1_000, 100_000), 80, play_hastily);
 }
 
 #[test]

@@ -87,7 +87,7 @@ pub fn check(tree: &Tree, allowed: &[(&str, &str)]) -> Vec<Finding> {
 
 fn locks_of(file: &File) -> Vec<Ident> {
     let mut locks = Locks::default();
-    if let Some(syntax) = &file.syntax {
+    if let Some(syntax) = file.syntax() {
         locks.visit_file(syntax);
     }
     locks.0

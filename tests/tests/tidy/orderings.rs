@@ -19,7 +19,7 @@ struct Label<'a> {
 
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut crates: BTreeMap<&str, Vec<Label>> = BTreeMap::new();
-    for (file, _) in tree.rust() {
+    for file in tree.rust_files() {
         let package = tree.package_of(&file.path);
         crates.entry(package).or_default().extend(labels_of(file));
     }

@@ -8,12 +8,12 @@ use crate::tree::{Finding, Tree};
 
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut reached = BTreeSet::new();
-    for (file, _) in tree.files.iter().filter_map(|file| Some((file, file.syntax.as_ref()?))) {
+    for file in tree.files.iter().filter(|file| file.is_rust()) {
         if is_root(tree, &file.path) {
             follow(tree, &file.path, &mut reached);
         }
     }
-    let files = tree.files.iter().filter(|file| file.syntax.is_some());
+    let files = tree.files.iter().filter(|file| file.is_rust());
     let dead = files.filter(|file| !reached.contains(&file.path));
     dead.map(|file| file.finding(1, "no mod leads to this file")).collect()
 }
@@ -35,7 +35,7 @@ fn is_root(tree: &Tree, path: &str) -> bool {
 
 fn follow(tree: &Tree, path: &str, reached: &mut BTreeSet<String>) {
     let Some(file) = tree.find(path) else { return };
-    let Some(syntax) = &file.syntax else { return };
+    let Some(syntax) = file.syntax() else { return };
     if !reached.insert(path.to_string()) {
         return;
     }

@@ -1,6 +1,6 @@
-//! The files of the workspace, read and parsed once for a rule.
+//! The files of the workspace, read for a rule, and parsed if it looks at what that makes of them.
 
-use std::{fs, os::unix::fs::PermissionsExt, path::Path};
+use std::{cell::OnceCell, fs, os::unix::fs::PermissionsExt, path::Path};
 
 use walkdir::{DirEntry, WalkDir};
 
@@ -12,8 +12,7 @@ pub struct File {
     pub path: String,
     pub text: String,
     pub executable: bool,
-    /// What the parser made of a Rust file; `None` for any other.
-    pub syntax: Option<syn::File>,
+    syntax: OnceCell<syn::File>,
 }
 
 pub struct Tree {
@@ -22,11 +21,20 @@ pub struct Tree {
 
 impl File {
     fn new(path: String, text: String, executable: bool) -> Self {
-        let syntax = path.ends_with(".rs").then(|| match syn::parse_file(&text) {
+        Self { path, text, executable, syntax: OnceCell::new() }
+    }
+
+    pub fn is_rust(&self) -> bool {
+        self.path.ends_with(".rs")
+    }
+
+    /// What the parser makes of a Rust file; `None` for any other.
+    pub fn syntax(&self) -> Option<&syn::File> {
+        let parse = || match syn::parse_file(&self.text) {
             Ok(syntax) => syntax,
-            Err(error) => panic!("{path} does not parse: {error}"),
-        });
-        Self { path, text, executable, syntax }
+            Err(error) => panic!("{} does not parse: {error}", self.path),
+        };
+        self.is_rust().then(|| self.syntax.get_or_init(parse))
     }
 
     /// Written by a generator: nobody is expected to read it.
@@ -89,8 +97,12 @@ impl Tree {
 
     /// Rust files that people wrote, with what the parser made of them.
     pub fn rust(&self) -> impl Iterator<Item = (&File, &syn::File)> {
-        let written = self.files.iter().filter(|file| !file.is_generated());
-        written.filter_map(|file| Some((file, file.syntax.as_ref()?)))
+        self.rust_files().filter_map(|file| Some((file, file.syntax()?)))
+    }
+
+    /// The same, as they are written.
+    pub fn rust_files(&self) -> impl Iterator<Item = &File> {
+        self.files.iter().filter(|file| file.is_rust() && !file.is_generated())
     }
 }
 
