@@ -146,10 +146,9 @@ impl<T: Transport> Engine<T> {
     fn arrive_lease(&mut self, peer: PeerIndex, key: u64, words: [u64; 4]) {
         let window = &mut self.peers[peer as usize].window;
         // What is forgotten meanwhile is not believed any more.
-        if window.asked != Some(key) {
+        if !window.is_answered(key) {
             return;
         }
-        window.asked = None;
         // It has taken what left before the question.
         if window.packets == 0 {
             window.settled = window.asked_at;

@@ -67,6 +67,8 @@ pub struct PeerWindow {
     /// What the peer said of its regions; none: not by window. And what it was asked.
     leases: FxHashMap<u64, Option<Lease>>,
     asked: Option<u64>,
+    /// Answers on their way that are not believed any more.
+    stale: u32,
     /// What of our messages had left before the question.
     asked_at: Epoch,
     /// Whether an atomic waits for the answer, and which answer has come for one.
@@ -95,7 +97,18 @@ impl PeerWindow {
     /// The window has closed, and with it what the peer said of its regions.
     pub fn forget_leases(&mut self) {
         self.leases.clear();
+        self.stale += u32::from(self.asked.is_some());
         (self.asked, self.wanted, self.answered) = (None, None, None);
+    }
+
+    /// The next answer has come. Whether it is that to the present question, about `key`: the same may have
+    /// been asked before the window closed, and what left since then is behind that answer.
+    fn is_answered(&mut self, key: u64) -> bool {
+        if self.stale > 0 {
+            self.stale -= 1;
+            return false;
+        }
+        self.asked.take_if(|asked| *asked == key).is_some()
     }
 
     /// An operation is under way no more.
@@ -131,5 +144,23 @@ impl Peer {
     #[inline(always)]
     pub fn has_unfinished(&self) -> bool {
         self.awaiting > 0 || self.window.under_way > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::PeerWindow;
+
+    #[test]
+    fn an_answer_to_what_was_forgotten_is_not_believed() {
+        let mut window = PeerWindow { asked: Some(5), ..PeerWindow::default() };
+        window.forget_leases();
+        window.asked = Some(5);
+        assert!(!window.is_answered(5), "that is what was asked before");
+        assert!(window.is_answered(5));
+        assert!(!window.is_answered(5), "nothing is asked any more");
+        window.forget_leases();
+        window.asked = Some(6);
+        assert!(window.is_answered(6), "nothing was on its way");
     }
 }
