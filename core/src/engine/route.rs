@@ -401,8 +401,9 @@ impl<T: Transport> Engine<T> {
         }
         self.fail_begun_remotes(peer, why);
         self.helps.retain(|helping| helping.peer() != peer);
+        // Nobody is there whom they could be said to, nor those about what is received now.
+        self.peers[peer as usize].replies.clear();
         self.fail_receiving(peer, why);
-        // Nobody is there whom they could be said to, those about what was just received neither.
         self.peers[peer as usize].replies.clear();
     }
 
