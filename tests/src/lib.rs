@@ -24,6 +24,7 @@ pub mod hints;
 pub mod lanes;
 pub mod link;
 pub mod long_first;
+pub mod mock;
 pub mod node;
 pub mod one_sided;
 pub mod opened;

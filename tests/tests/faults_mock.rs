@@ -1,11 +1,8 @@
 //! Faults on demand: refused and late connections, no room, dying and returning
 //! peers.
 
-use std::sync::Arc;
-
 use kestrel_core::{
     address_vector::FI_ADDR_UNSPEC,
-    completion_queue::store::Sharing,
     domain::DomainOptions,
     endpoint::EndpointOptions,
     error::Errno,
@@ -13,31 +10,13 @@ use kestrel_core::{
     mock::{MockOptions, MockProvider},
     transport::Limits,
 };
-use kestrel_tests::bed::{Bed, Memory, Options, Receive, Send, World, pattern, same};
+use kestrel_tests::{
+    bed::{Bed, Memory, Options, Receive, Send, World, pattern, same},
+    mock::{mock_bed, tight},
+};
 
 fn bed() -> Bed<MockProvider> {
-    bed_with(MockOptions::default())
-}
-
-fn bed_with(options: MockOptions) -> Bed<MockProvider> {
-    Bed { provider: Arc::new(MockProvider::new(options)), sharing: Sharing::Exclusive }
-}
-
-fn tight() -> MockOptions {
-    MockOptions {
-        limits: Limits {
-            short: 500,
-            single: 500,
-            fragment: 4096,
-            prefix: 10_000,
-            single_copy: 2000,
-            single_copy_streaming: 5000,
-            contested: false,
-        },
-        lane_packets: 3,
-        room_bytes: 1_300,
-        read_remote: false,
-    }
+    mock_bed(MockOptions::default())
 }
 
 const LENGTHS: [usize; 4] = [8, 300, 9_000, 200_000];
@@ -51,7 +30,7 @@ fn packets_are_tried_in_sight() {
     const TURNS: u64 = 20;
     let defaults = MockOptions::default();
     let limits = Limits { short: 1 << 10, contested: true, ..defaults.limits };
-    let bed = bed_with(MockOptions { limits, read_remote: true, ..defaults });
+    let bed = mock_bed(MockOptions { limits, read_remote: true, ..defaults });
     let world = bed.world(2);
     for turn in 0..2 * TURNS {
         let (from, to) = ((turn % 2) as usize, (1 - turn % 2) as usize);
@@ -112,7 +91,7 @@ fn a_reply_that_cannot_be_sent_harms_nobody() {
 #[test]
 fn late_connections_keep_everything_in_order() {
     for options in [MockOptions::default(), tight()] {
-        let bed = bed_with(options);
+        let bed = mock_bed(options);
         bed.provider.delay_connections(100);
         let world = bed.world(3);
         for nth in 0..30u64 {
@@ -140,7 +119,7 @@ fn late_connections_keep_everything_in_order() {
 fn what_is_discarded_early_is_done_when_all_of_it_has_come() {
     for claim_first in [false, true] {
         for flags in [Flags::MATCH_COMPLETE, Flags::DELIVERY_COMPLETE] {
-            let bed = bed_with(tight());
+            let bed = mock_bed(tight());
             let world = bed.world(2);
             world.warm_up();
             let bytes = Memory::from(pattern(1, 9_000));
@@ -172,7 +151,7 @@ fn what_is_discarded_in_sight_does_not_come_again() {
     for options in [MockOptions::default(), tight()] {
         // Of which half is seen for a while, or so long that nobody waits for it.
         for tag in [5, 6, 7] {
-            let bed = bed_with(options.clone());
+            let bed = mock_bed(options.clone());
             let world = bed.world(2);
             world.warm_up();
             let address = world.nodes[1].endpoint.address();
@@ -210,7 +189,7 @@ fn what_is_discarded_in_sight_does_not_come_again() {
 
 #[test]
 fn a_lane_without_room_only_delays() {
-    let bed = bed_with(tight());
+    let bed = mock_bed(tight());
     let world = bed.world(2);
     world.warm_up();
     for round in 0..20u64 {
@@ -255,7 +234,7 @@ fn a_dead_peer_fails_what_depends_on_it() {
             let bytes: Vec<_> =
                 LENGTHS.iter().map(|&length| Memory::from(pattern(1, length))).collect();
             let into = Memory::zeroed(100);
-            let bed = bed_with(options.clone());
+            let bed = mock_bed(options.clone());
             let world = bed.world(3);
             world.warm_up();
             post_all(&world, &bytes, Flags::MATCH_COMPLETE);
@@ -295,7 +274,7 @@ fn a_dead_peer_fails_what_depends_on_it() {
 #[test]
 fn what_a_dead_peer_had_sent_is_delivered() {
     for options in [MockOptions::default(), tight()] {
-        let bed = bed_with(options);
+        let bed = mock_bed(options);
         let world = bed.world(2);
         world.warm_up();
         world.nodes[1].receive(8, Some(1), 1);
@@ -455,7 +434,7 @@ fn hundreds_of_dead_peers_leave_the_budget_whole() {
 
 #[test]
 fn a_sender_that_sleeps_is_read() {
-    let bed = bed_with(MockOptions { read_remote: true, ..MockOptions::default() });
+    let bed = mock_bed(MockOptions { read_remote: true, ..MockOptions::default() });
     let bytes = Memory::from(pattern(1, 12 << 20));
     let world = bed.world(2);
     world.warm_up();

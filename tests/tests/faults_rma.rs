@@ -9,18 +9,17 @@ use std::{
 };
 
 use kestrel_core::{
-    completion_queue::store::Sharing,
     domain::DomainOptions,
     error::Errno,
     flags::Flags,
     info::MemoryRegionMode,
     memory::Pieces,
     memory_region::{MemoryRange, MemoryRegion, MemoryRegionAttributes},
-    mock::{MockOptions, MockProvider},
-    transport::Limits,
+    mock::MockOptions,
 };
 use kestrel_tests::{
-    bed::{Bed, Memory, pattern, same},
+    bed::{Memory, pattern, same},
+    mock::{mock_bed, tight},
     node::{Done, Node, NodeOptions, says_gone},
     one_sided::{BOTH, Rma, expose, expose_ranges, options, segment},
     process::{Peer, child_role, listen_to_parent, say},
@@ -114,31 +113,12 @@ fn a_killed_target_fails_what_is_under_way() {
     }
 }
 
-/// Everything takes several packets, and there is no room for them.
-fn tight() -> MockOptions {
-    MockOptions {
-        limits: Limits {
-            short: 500,
-            single: 500,
-            fragment: 4096,
-            prefix: 10_000,
-            single_copy: 2000,
-            single_copy_streaming: 5000,
-            contested: false,
-        },
-        lane_packets: 3,
-        room_bytes: 1_300,
-        read_remote: false,
-    }
-}
-
 /// A read of two regions, of which one closes while it is answered, and one of the other.
 #[test]
 fn a_region_that_closes_takes_no_other_along() {
     const SHARE: usize = 300_000;
     for polls in [0, 1, 2, 5] {
-        let provider = Arc::new(MockProvider::new(tight()));
-        let bed = Bed { provider, sharing: Sharing::Exclusive };
+        let bed = mock_bed(tight());
         let (memory, into) = (Memory::from(pattern(4, 2 * SHARE)), Memory::zeroed(2 * SHARE));
         let world = bed.world_with(2, &options(MemoryRegionMode::empty()));
         world.warm_up();
@@ -170,8 +150,7 @@ fn a_region_that_closes_takes_no_other_along() {
 fn a_dead_target_fails_what_is_under_way_whatever_came_through() {
     for mock in [MockOptions::default(), tight()] {
         for polls in [0, 1, 3, 10, 40] {
-            let provider = Arc::new(MockProvider::new(mock.clone()));
-            let bed = Bed { provider, sharing: Sharing::Exclusive };
+            let bed = mock_bed(mock.clone());
             let local = Memory::from(pattern(1, 300_000));
             let target = Memory::zeroed(300_000);
             let world = bed.world_with(2, &options(MemoryRegionMode::empty()));

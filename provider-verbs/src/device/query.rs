@@ -315,7 +315,7 @@ fn state_of(value: ibv_port_state) -> PortState {
 }
 
 /// The header counts powers of two from 256 (1) to 4096 (5).
-fn mtu_bytes_of(value: ibv_mtu) -> u32 {
+pub(crate) fn mtu_bytes_of(value: ibv_mtu) -> u32 {
     match value {
         IBV_MTU_256..=IBV_MTU_4096 => 128 << value,
         _ => 0,

@@ -18,7 +18,7 @@ use super::{
     registration::access_flags,
 };
 use crate::{
-    device::LinkLayer,
+    device::{LinkLayer, query::mtu_bytes_of},
     path,
     verbs::{
         Agreement, Destination, EMPTY, GroupAddress, Origin, PathEnd, QueuePair, RemoteMemory,
@@ -166,7 +166,7 @@ impl RdmaQueuePair {
         let partition_key = self.device.open.partition_key(port.number, partition_key_index);
         let partition_key = partition_key.unwrap_or(port.partition_key);
         let route = of_c(&ready.ah_attr);
-        let mtu_bytes = bytes_of(ready.path_mtu);
+        let mtu_bytes = mtu_bytes_of(ready.path_mtu);
         Ok(Agreement { route, partition_key, partition_key_index, mtu_bytes })
     }
 
@@ -212,13 +212,9 @@ fn timeout_for(peer_timeout: Duration) -> u8 {
     each.div_ceil(4096).next_power_of_two().ilog2().clamp(1, 31) as u8
 }
 
-/// The header counts powers of two from 256 (1) to 4096 (5).
+/// The inverse of [`mtu_bytes_of`].
 fn mtu_of(bytes: u32) -> ibv_mtu {
     bytes.clamp(256, 4096).ilog2() - 7
-}
-
-fn bytes_of(mtu: ibv_mtu) -> u32 {
-    1 << (mtu + 7)
 }
 
 impl QueuePair for RdmaQueuePair {

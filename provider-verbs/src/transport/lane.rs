@@ -137,6 +137,13 @@ pub struct Filled {
     pub bytes: u32,
 }
 
+impl Filled {
+    /// Whether it is the packet of nothing that says goodbye.
+    fn is_goodbye(&self) -> bool {
+        self.bytes == 0
+    }
+}
+
 /// A write that carried data, and is done.
 #[derive(Clone, Copy, Debug)]
 pub struct Written {
@@ -160,11 +167,6 @@ impl Came {
             Came::Packet(filled) => Some(filled),
             Came::Written(_) => None,
         }
-    }
-
-    /// Whether it is the packet of nothing that says goodbye.
-    fn is_goodbye(&self) -> bool {
-        self.packet().is_some_and(|filled| filled.bytes == 0)
     }
 }
 
@@ -222,8 +224,7 @@ impl<V: Verbs> ReceiveLane<V> {
     /// Takes a packet of nothing: by it the peer says goodbye, and no packet comes behind it. Of what it
     /// wrote something may, since that goes another way.
     pub fn take_goodbye(&mut self) -> Option<BufferIndex> {
-        let packets = self.arrived.iter().filter(|came| came.packet().is_some()).count();
-        let is_last = packets == 1 && self.arrived.front()?.is_goodbye();
+        let is_last = self.packets().count() == 1 && self.arrived.front()?.packet()?.is_goodbye();
         if self.managed.is_none() || !is_last {
             return None;
         }
@@ -233,13 +234,18 @@ impl<V: Verbs> ReceiveLane<V> {
 
     /// Whether the peer has said goodbye, be it that nobody has come to read it.
     pub fn has_goodbye(&self) -> bool {
-        let mut packets = self.arrived.iter().rev().filter(|came| came.packet().is_some());
-        self.managed.is_some() && (self.goodbye || packets.next().is_some_and(Came::is_goodbye))
+        let is_last = || self.packets().next_back().is_some_and(|last| last.is_goodbye());
+        self.managed.is_some() && (self.goodbye || is_last())
     }
 
-    /// Buffers of packets that nobody has consumed.
+    /// Packets that nobody has consumed, oldest first.
+    fn packets(&self) -> impl DoubleEndedIterator<Item = Filled> {
+        self.arrived.iter().filter_map(Came::packet)
+    }
+
+    /// Their buffers.
     pub fn buffers(&self) -> impl Iterator<Item = BufferIndex> {
-        self.arrived.iter().filter_map(|came| Some(came.packet()?.buffer))
+        self.packets().map(|filled| filled.buffer)
     }
 
     /// A packet came. False if there was no credit for it.

@@ -16,12 +16,13 @@ use kestrel_core::{
     config::LaneChunks,
     error::Errno,
     flags::Flags,
-    mock::{MockOptions, MockProvider},
+    mock::MockOptions,
     transport::{Limits, Provider},
 };
 use kestrel_shm::{ShmOptions, ShmProvider};
 use kestrel_tests::bed::{Bed, Memory, Receive, Send, World, pattern, same};
 use kestrel_tests::completion::Done;
+use kestrel_tests::mock::{self, mock_bed};
 use kestrel_tests::scale::scaled;
 use proptest::{
     prelude::*,
@@ -433,25 +434,9 @@ fn run<P: Provider>(bed: impl Fn() -> Bed<P>, cases: u32, length: usize, play: f
     }
 }
 
-fn mock(options: MockOptions) -> Bed<MockProvider> {
-    Bed { provider: Arc::new(MockProvider::new(options)), sharing: Sharing::Exclusive }
-}
-
 fn tight() -> MockOptions {
-    MockOptions {
-        limits: Limits {
-            short: 50,
-            single: 500,
-            fragment: 4096,
-            prefix: 10_000,
-            single_copy: 2000,
-            single_copy_streaming: 5000,
-            contested: false,
-        },
-        lane_packets: 3,
-        room_bytes: 1_300,
-        read_remote: false,
-    }
+    let tight = mock::tight();
+    MockOptions { limits: Limits { short: 50, ..tight.limits }, ..tight }
 }
 
 fn shm() -> Bed<ShmProvider> {
@@ -463,12 +448,12 @@ fn shm() -> Bed<ShmProvider> {
 
 #[test]
 fn quiet_on_a_roomy_mock() {
-    run(|| mock(MockOptions::default()), scaled(150, 700, 50_000), 60, play_quietly);
+    run(|| mock_bed(MockOptions::default()), scaled(150, 700, 50_000), 60, play_quietly);
 }
 
 #[test]
 fn quiet_on_a_tight_mock() {
-    run(|| mock(tight()), scaled(150, 500, 50_000), 60, play_quietly);
+    run(|| mock_bed(tight()), scaled(150, 500, 50_000), 60, play_quietly);
 }
 
 #[test]
@@ -478,18 +463,18 @@ fn quiet_on_shared_memory() {
 
 #[test]
 fn hasty_on_a_roomy_mock() {
-    run(|| mock(MockOptions::default()), scaled(200, 1_000, 100_000), 80, play_hastily);
+    run(|| mock_bed(MockOptions::default()), scaled(200, 1_000, 100_000), 80, play_hastily);
 }
 
 #[test]
 fn hasty_on_a_tight_mock() {
-    run(|| mock(tight()), scaled(200, 1_000, 100_000), 80, play_hastily);
+    run(|| mock_bed(tight()), scaled(200, 1_000, 100_000), 80, play_hastily);
 }
 
 #[test]
 fn hasty_on_a_readable_mock() {
     let options = || MockOptions { read_remote: true, lane_packets: 4, ..MockOptions::default() };
-    run(|| mock(options()), scaled(200, 1_000, 100_000), 80, play_hastily);
+    run(|| mock_bed(options()), scaled(200, 1_000, 100_000), 80, play_hastily);
 }
 
 #[test]

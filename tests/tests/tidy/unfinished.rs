@@ -14,12 +14,11 @@ const PLACEHOLDERS: [&str; 3] = ["todo", "unimplemented", "dbg"];
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for file in tree.files.iter().filter(|file| !file.is_generated()) {
-        let lines: Vec<(usize, String)> = match file.is_rust() {
-            true => line_comments(&file.text)
-                .into_iter()
-                .map(|comment| (comment.line, comment.text))
-                .collect(),
-            false => (1..).zip(file.text.lines().map(str::to_string)).collect(),
+        let lines: Vec<(usize, String)> = if file.is_rust() {
+            let comments = line_comments(&file.text).into_iter();
+            comments.map(|comment| (comment.line, comment.text)).collect()
+        } else {
+            (1..).zip(file.text.lines().map(str::to_string)).collect()
         };
         for (line, text) in lines {
             let words = text.split(|letter: char| !letter.is_ascii_alphanumeric());
