@@ -318,7 +318,11 @@ unsafe fn read_once(
         EventRead::Event(_) | EventRead::Refused => {
             Err(Failure::new(Errno::TOOSMALL, format!("the event does not fit {length} bytes")))
         }
-        EventRead::Empty => Err(Failure::new(Errno::AGAIN, "no event")),
+        EventRead::Empty => {
+            // What it was raised for may be no event, or be gone.
+            state.shared.settle();
+            Err(Failure::new(Errno::AGAIN, "no event"))
+        }
         EventRead::ErrorAvailable => Err(Failure::new(Errno::AVAIL, "an error is to be read")),
     }
 }

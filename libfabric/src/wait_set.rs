@@ -18,12 +18,14 @@ use crate::{
     fabric,
     object::{self, FID_NOSYS, Header, Use},
     outcome::{Failure, done},
-    waiting::{self, Armed, Outside, WaitKind, Waitable},
+    waiting::{self, Armed, Outside, Signal, WaitKind, Waitable},
 };
 
 /// What we keep of a wait set.
 pub struct State {
     members: Arc<Members>,
+    /// Raised when there is a member more, which those who wait do not listen to.
+    joined: Signal,
     outside: Option<Outside>,
     wait_obj: u32,
     uses: Arc<BindCount>,
@@ -92,8 +94,13 @@ pub unsafe extern "C" fn open(
                 return Err(Failure::new(Errno::INVAL, reason));
             }
         };
+        let joined = Signal::new()?;
+        if let Some(outside) = &outside {
+            outside.add(joined.fd());
+        }
         let state = State {
             members: Arc::default(),
+            joined,
             outside,
             wait_obj,
             uses: Arc::default(),
@@ -114,6 +121,7 @@ pub unsafe fn join(set: *mut FidWait, member: Arc<dyn Waitable>) -> Result<Membe
     let state = unsafe { object::checked::<FidWait>(set.cast()) }?;
     let joined = Use::of(&state.uses)?;
     lock(&state.members).push(member.clone());
+    state.joined.raise();
     Ok(Membership { set: state.members.clone(), member, _set: joined })
 }
 
@@ -123,7 +131,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl State {
+    /// All of them: those who join from now on raise the signal.
     fn members(&self) -> Vec<Arc<dyn Waitable>> {
+        self.joined.lower();
         lock(&self.members).clone()
     }
 
@@ -157,7 +167,9 @@ impl State {
                 std::thread::yield_now();
                 continue;
             };
-            let descriptors: Vec<i32> = armed.iter().flat_map(|one| one.descriptors()).collect();
+            let mut descriptors: Vec<i32> =
+                armed.iter().flat_map(|one| one.descriptors()).collect();
+            descriptors.push(self.joined.fd());
             waiting::sleep(&descriptors, left);
         }
     }

@@ -153,7 +153,11 @@ impl Outside {
 }
 
 /// A descriptor that is readable as long as we say so.
-pub struct Signal(OwnedFd);
+pub struct Signal {
+    event: OwnedFd,
+    /// Whether it may be readable, or is about to be.
+    is_raised: AtomicBool,
+}
 
 impl Signal {
     pub fn new() -> Result<Signal, Failure> {
@@ -163,21 +167,30 @@ impl Signal {
             return Err(Failure::new(Errno::MFILE, "no descriptor is left to wait on"));
         }
         // SAFETY: a new descriptor, ours alone.
-        Ok(Signal(unsafe { OwnedFd::from_raw_fd(fd) }))
+        let event = unsafe { OwnedFd::from_raw_fd(fd) };
+        Ok(Signal { event, is_raised: AtomicBool::new(false) })
     }
 
     pub fn fd(&self) -> RawFd {
-        self.0.as_raw_fd()
+        self.event.as_raw_fd()
     }
 
     /// Makes it readable.
     pub fn raise(&self) {
         // SAFETY: an eventfd takes 8 bytes; a full counter is readable all the same.
         unsafe { libc::write(self.fd(), (&raw const ONE).cast(), size_of::<u64>()) };
+        // Afterwards: it is never readable for good while this says that it is not.
+        self.is_raised.store(true, Ordering::Release); // S1: pairs with S2
     }
 
-    /// Makes it silent.
+    /// Makes it silent. Who does so while others raise it looks afterwards whether it was for
+    /// something. Cost: a load, where it is silent.
     pub fn lower(&self) {
+        // S2: pairs with S1.
+        if !self.is_raised.load(Ordering::Relaxed) || !self.is_raised.swap(false, Ordering::Acquire)
+        {
+            return;
+        }
         let mut count = 0_u64;
         // SAFETY: an eventfd gives 8 bytes, or nothing if it is silent.
         unsafe { libc::read(self.fd(), (&raw mut count).cast(), size_of::<u64>()) };

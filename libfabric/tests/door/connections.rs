@@ -41,7 +41,7 @@ pub struct Place {
     host: &'static Host,
     kind: u32,
     pub info: *mut Info,
-    fabric: *mut FidFabric,
+    pub fabric: *mut FidFabric,
     pub domain: *mut FidDomain,
     pub pep: *mut FidPep,
     pub events: *mut FidEq,

@@ -1,15 +1,17 @@
-//! The event queue of a domain. Reference: fi_domain(3), `fi_domain_bind`.
+//! The event queue of a domain, and of endpoints. Reference: fi_domain(3), `fi_domain_bind`; fi_eq(3).
 
-use std::ptr::null_mut;
+use std::{ffi::c_int, ptr::null_mut};
 
 use crate::{
+    abi::{attributes::EqAttr, fid::FidEq},
     code,
     connections::{CONNECTED, End, Place, are_told},
     flag,
     host::host,
     one_sided::register,
     vectors::{AV_COMPLETE, EVENT, Vector, next_event, open_eq},
-    world::{World, bind, close},
+    waiting::is_readable,
+    world::{World, bind, close, enable},
 };
 
 const MR_COMPLETE: u32 = 4;
@@ -80,4 +82,32 @@ fn connections_are_reported_to_their_domain() {
     }
     assert_eq!((close(own), close(events)), (0, code::BUSY));
     place.close_with(events);
+}
+
+/// Also without `fi_trywait`, which not everybody calls: endpoints that come and go wake who sleeps, and
+/// leave nothing to be read.
+#[test]
+fn a_queue_that_was_read_empty_is_silent() {
+    let Some(host) = host("a_queue_that_was_read_empty_is_silent") else { return };
+    const WAIT_FD: u32 = 3;
+    const GETWAIT: c_int = 5;
+    let place = Place::listening(host);
+    let (mut events, mut fd): (*mut FidEq, c_int) = (null_mut(), -1);
+    // SAFETY: the fabric is open; zeroes are the defaults; the argument is an `int *`.
+    unsafe {
+        let mut attr = EqAttr { wait_obj: WAIT_FD, ..std::mem::zeroed() };
+        let open = (*(*place.fabric).ops).eq_open;
+        assert_eq!(open(place.fabric, &mut attr, &raw mut events, null_mut()), 0);
+        let control = (*(*events).fid.ops).control;
+        assert_eq!(control(events.cast(), GETWAIT, (&raw mut fd).cast()), 0);
+    }
+    let end = place.open_alone(place.info).unwrap();
+    assert_eq!((bind(end.ep, events, 0), enable(end.ep)), (0, 0));
+    assert_eq!(next_event(events).err(), Some(code::AGAIN));
+    assert!(!is_readable(fd, 0), "after the endpoint came");
+    assert_eq!((close(end.ep), close(end.cq)), (0, 0));
+    assert_eq!(next_event(events).err(), Some(code::AGAIN));
+    assert!(!is_readable(fd, 0), "after it went");
+    assert_eq!(close(events), 0);
+    place.close();
 }

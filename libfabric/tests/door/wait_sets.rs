@@ -4,6 +4,7 @@
 use std::{
     ffi::{c_int, c_void},
     ptr::{null, null_mut},
+    sync::atomic::{AtomicPtr, Ordering},
     time::{Duration, Instant},
 };
 
@@ -218,4 +219,31 @@ fn what_is_waited_for_elsewhere_or_not_at_all_blocks_nobody() {
         assert_eq!(waited.wait_for_count(1, -1), if is_set { code::INVAL } else { 0 });
         waited.close();
     }
+}
+
+/// Who waits for a set hears of those who join it meanwhile: also where nobody was in it.
+#[test]
+fn who_joins_a_set_is_heard_by_those_who_wait() {
+    let Some(host) = host("who_joins_a_set_is_heard_by_those_who_wait") else { return };
+    const UNSPEC: u32 = 1;
+    let waited = Waited::by(host, WAIT_SET, UNSPEC);
+    let late: AtomicPtr<FidEq> = AtomicPtr::default();
+    let join = |waited: &Waited| {
+        let mut attr =
+            EqAttr { wait_obj: WAIT_SET, wait_set: waited.set, flags: flag::WRITE, ..zeroed() };
+        let entry: EqEntry = zeroed();
+        let (fabric, mut queue) = (waited.world.0.fabric, null_mut());
+        // SAFETY: the objects are open, and the place is valid.
+        unsafe {
+            let place = &raw mut queue;
+            assert_eq!(((*(*fabric).ops).eq_open)(fabric, &mut attr, place, null_mut()), 0);
+            late.store(queue, Ordering::Relaxed);
+            // Whoever waits looks at the new one, and sleeps again.
+            std::thread::sleep(Duration::from_millis(20));
+            assert_eq!(((*(*queue).ops).write)(queue, 7, (&raw const entry).cast(), 24, 0), 24);
+        }
+    };
+    assert_eq!(waited.while_another(join, || waited.wait_on_set(FOREVER_MS)), 0);
+    assert_eq!(close(late.into_inner()), 0);
+    waited.close();
 }

@@ -130,7 +130,7 @@ fn descriptor<T>(object: *mut T) -> c_int {
     fd
 }
 
-fn is_readable(fd: c_int, timeout_ms: c_int) -> bool {
+pub fn is_readable(fd: c_int, timeout_ms: c_int) -> bool {
     let mut entry = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: one entry.
     unsafe { libc::poll(&raw mut entry, 1, timeout_ms) == 1 }
