@@ -4,6 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use crate::{
+    engine::peer::CREDIT_FIRST,
     flags::Flags,
     primitive::{AtomicU64, Ordering},
     tag_match::Matcher,
@@ -91,12 +92,15 @@ pub(crate) struct Buffering {
     messages: HashMap<u32, BufferedMessage>,
     /// Parked messages by their records' address.
     announced: HashMap<u64, u32>,
-    /// By peer: what is not announced yet, in the order in which it is going to be.
+    /// By peer: what is not announced yet, in the order in which it is going to be. Lines stay when they
+    /// are empty, of which there are no more than the engine has places for peers.
     lines: HashMap<PeerIndex, VecDeque<u32>>,
     /// What waits until others give back what was asked for.
     starved: VecDeque<u32>,
     /// Bytes that were asked for, of what the application has.
     in_use: u64,
+    /// The same, and of what is still arriving.
+    asked: u64,
     /// Records that no message has. Boxed, since applications hold their addresses.
     #[allow(clippy::vec_box)]
     unused: Vec<Box<ReceiveContext>>,
@@ -113,6 +117,7 @@ impl Buffering {
                 lines: HashMap::new(),
                 starved: VecDeque::new(),
                 in_use: 0,
+                asked: 0,
                 unused: Vec::new(),
             })
         })
@@ -120,7 +125,7 @@ impl Buffering {
 
     /// Those whose messages wait to be announced.
     pub(crate) fn peers(&self) -> impl Iterator<Item = PeerIndex> {
-        self.lines.keys().copied()
+        self.lines.iter().filter(|(_, line)| !line.is_empty()).map(|(&peer, _)| peer)
     }
 
     /// How much of a message is buffered before it is announced. Units: bytes.
@@ -193,8 +198,9 @@ impl Buffering {
     }
 
     /// Whether `bytes` more may be asked for; then they are. `others` is what else may have to be
-    /// held. The budget stops nobody for good: what is to be announced next may ask, unless the
-    /// application still has something that was asked for.
+    /// held. The budget stops nobody for good: what is to be announced next may ask unless something
+    /// else that was asked for is still to be given back; and for little, which each may send unasked
+    /// as well, unless the application is who has it.
     pub(crate) fn ask(
         &mut self,
         peer: PeerIndex,
@@ -203,10 +209,12 @@ impl Buffering {
         (others, budget): (u64, u64),
     ) -> bool {
         let is_next = self.lines.get(&peer).is_some_and(|line| line.front() == Some(&parked));
-        let may = others + bytes <= budget || (is_next && self.in_use == 0);
+        let little = if bytes <= CREDIT_FIRST { self.in_use } else { self.asked };
+        let may = others + bytes <= budget || (is_next && little == 0);
         let Some(message) = self.messages.get_mut(&parked) else { return false };
         if may {
             (message.stage, message.asked) = (Stage::Arriving, bytes);
+            self.asked += bytes;
         } else {
             message.stage = Stage::Starved;
             self.starved.push_back(parked);
@@ -235,6 +243,7 @@ impl Buffering {
     /// Forgets a message; its record may be another one's from now on.
     pub(crate) fn remove(&mut self, peer: PeerIndex, parked: u32) -> Option<BufferedMessage> {
         let message = self.messages.remove(&parked)?;
+        self.asked -= message.asked;
         if self.announced.remove(&message.record.address()).is_some() {
             self.in_use -= message.asked;
         } else {
@@ -249,5 +258,47 @@ impl Buffering {
     /// Takes back the record of a message that was removed.
     pub(crate) fn reuse(&mut self, record: Box<ReceiveContext>) {
         self.unused.push(record);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: u64 = 60 << 20;
+
+    fn buffering() -> Box<Buffering> {
+        let setup = BufferingSetup { limit: LIMIT as usize, min: 64, endpoint: 0 };
+        Buffering::new(Some(&setup)).unwrap()
+    }
+
+    #[test]
+    fn the_budget_holds_for_what_has_not_been_announced() {
+        const BUDGET: u64 = 64 << 20;
+        let (mut all, mut held) = (buffering(), 0);
+        for peer in 0..100 {
+            all.add(peer, peer, None);
+            if all.ask(peer, peer, LIMIT, (held, BUDGET)) {
+                held += LIMIT;
+            }
+        }
+        assert_eq!(held, LIMIT, "one of them");
+        // What is little holds nobody up, though somebody does not send what was asked for.
+        all.add(100, 100, None);
+        assert!(all.ask(100, 100, CREDIT_FIRST, (BUDGET, BUDGET)));
+        assert!(all.remove(0, 0).is_some_and(|message| message.asked == LIMIT));
+        assert!(all.remove(100, 100).is_some());
+        assert_eq!(all.starved_head(1), Some(1));
+        assert!(all.ask(1, 1, LIMIT, (BUDGET, BUDGET)), "all was given back");
+    }
+
+    #[test]
+    fn whose_messages_were_announced_is_not_waited_for() {
+        let mut all = buffering();
+        all.add(3, 7, None);
+        assert_eq!(all.peers().collect::<Vec<_>>(), [3]);
+        all.note_ready(7);
+        assert!(all.announce_next(3).is_some());
+        assert_eq!(all.peers().count(), 0);
     }
 }

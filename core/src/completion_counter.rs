@@ -82,14 +82,21 @@ impl<P: Provider> CompletionCounter<P> {
     pub(crate) fn drive_domain(&self) {
         self.drives_domain.store(true, Ordering::Relaxed);
         self.domain.tell_of_units(&self.counter);
+        // Who sleeps has not armed the domain's units.
+        self.tell_sleepers();
     }
 
     pub(crate) fn add_unit(&self, unit: &Arc<Unit<P>>) {
         self.units.add(unit);
-        // F9: pairs with F8 in `Counter::enter_sleep`: either the sleeper arms the new unit
+        self.tell_sleepers();
+    }
+
+    /// There is more to drive than they know of.
+    fn tell_sleepers(&self) {
+        // F9: pairs with F8 in `Counter::enter_sleep`: either the sleeper arms the new units
         // or we see the sleeper.
         fence(Ordering::SeqCst);
-        self.counter.tell_watchers();
+        self.counter.tell_of_units();
     }
 
     /// The endpoints that reading it drives.
@@ -150,8 +157,8 @@ impl<P: Provider> CompletionCounter<P> {
     fn begin_wait(&self, seen: (u64, u64)) -> CounterWait<P> {
         let bell = self.counter.enter_sleep(|| self.domain.provider().new_bell());
         let bell = bell.map(Bell::fd);
-        let sets = self.counter.sets();
-        CounterWait { counter: self.counter.clone(), armed: self.driven().arm(), bell, seen, sets }
+        let told = self.counter.told();
+        CounterWait { counter: self.counter.clone(), armed: self.driven().arm(), bell, seen, told }
     }
 
     /// Makes ready for a wait outside, for something else than the value and error count
@@ -177,8 +184,8 @@ pub struct CounterWait<P: Provider> {
     armed: Armed<P>,
     bell: Option<RawFd>,
     seen: (u64, u64),
-    /// How often the counter had been set.
-    sets: u64,
+    /// What had been heard of it beside that.
+    told: u64,
 }
 
 impl<P: Provider> CounterWait<P> {
@@ -200,6 +207,6 @@ impl<P: Provider> CounterWait<P> {
 
 impl<P: Provider> Drop for CounterWait<P> {
     fn drop(&mut self) {
-        self.counter.leave_sleep(self.seen, self.sets);
+        self.counter.leave_sleep(self.seen, self.told);
     }
 }

@@ -30,6 +30,8 @@ struct Rare {
     errors: AtomicU64,
     /// How often either count was set: it may be what it was before, and has changed all the same.
     sets: AtomicU64,
+    /// How often who reads it had more endpoints to drive than before.
+    units_added: AtomicU64,
     /// Who wants to hear of changes: sleepers, and [`DEFERRED`] for each operation that waits.
     watchers: AtomicU64,
     /// Made by the first sleeper.
@@ -81,6 +83,13 @@ impl Counter {
         self.rare.sets.load(Ordering::Acquire) // C1: pairs with C2
     }
 
+    /// How often there was something to hear of that the counts need not show. Of no use but to be
+    /// compared.
+    pub fn told(&self) -> u64 {
+        let units_added = self.rare.units_added.load(Ordering::Acquire); // C1: pairs with C2
+        self.sets().wrapping_add(units_added)
+    }
+
     /// Adds to the count, wrapping around. Cost: one atomic instruction and a load; no lock,
     /// and no system call unless somebody sleeps.
     #[inline(always)]
@@ -107,6 +116,12 @@ impl Counter {
     pub fn set_error(&self, value: u64) {
         self.rare.sets.fetch_add(1, Ordering::SeqCst); // C2: pairs with C1
         self.rare.errors.swap(value, Ordering::SeqCst); // C2: pairs with C1
+        self.tell_watchers();
+    }
+
+    /// Wakes those who sleep, since whoever reads the counter drives more endpoints than before.
+    pub(crate) fn tell_of_units(&self) {
+        self.rare.units_added.fetch_add(1, Ordering::SeqCst); // C2: pairs with C1
         self.tell_watchers();
     }
 
@@ -184,14 +199,14 @@ impl Counter {
         (self.value.load(Ordering::SeqCst), self.rare.errors.load(Ordering::SeqCst))
     }
 
-    /// The sleeper that saw `before`, and that many `sets`, is awake. The bell falls silent, unless it
+    /// The sleeper that saw `before`, and was [`Self::told`] so much, is awake. The bell falls silent, unless it
     /// rang for others, too.
-    pub fn leave_sleep(&self, before: (u64, u64), sets: u64) {
+    pub fn leave_sleep(&self, before: (u64, u64), told: u64) {
         if let Some(bell) = self.rare.bell.get() {
             bell.drain();
         }
         let others = self.rare.watchers.fetch_sub(1, Ordering::SeqCst) - 1; // C4: pairs with C3
-        if sleepers_of(others) > 0 && (self.now() != before || self.sets() != sets) {
+        if sleepers_of(others) > 0 && (self.now() != before || self.told() != told) {
             self.ring();
         }
     }
@@ -261,7 +276,7 @@ mod tests {
         counter.set(9);
         counter.set_error(0);
         assert_eq!(rung(), 4);
-        counter.leave_sleep((1, 0), counter.sets());
+        counter.leave_sleep((1, 0), counter.told());
         assert_eq!((rung(), bell.drained.load(Ordering::Relaxed)), (4, 1));
         counter.add(1);
         assert_eq!(rung(), 4, "nobody sleeps any more");
@@ -273,13 +288,13 @@ mod tests {
         let make = || Ok::<Box<dyn Bell>, ()>(Box::new(bell.clone()));
         counter.enter_sleep(make);
         counter.enter_sleep(make);
-        counter.leave_sleep((0, 0), counter.sets());
+        counter.leave_sleep((0, 0), counter.told());
         assert_eq!(bell.rung.load(Ordering::Relaxed), 0, "nothing has changed");
         counter.enter_sleep(make);
         counter.add(1);
-        counter.leave_sleep((0, 0), counter.sets());
+        counter.leave_sleep((0, 0), counter.told());
         assert_eq!(bell.rung.load(Ordering::Relaxed), 2);
-        counter.leave_sleep((0, 0), counter.sets());
+        counter.leave_sleep((0, 0), counter.told());
         assert_eq!(bell.rung.load(Ordering::Relaxed), 2, "nobody else sleeps");
     }
 
@@ -288,7 +303,7 @@ mod tests {
         let counter = Counter::new();
         assert!(counter.enter_sleep(|| Err(())).is_none());
         counter.add(1);
-        counter.leave_sleep((0, 0), counter.sets());
+        counter.leave_sleep((0, 0), counter.told());
         assert_eq!(counter.read(), 1);
     }
 

@@ -292,7 +292,7 @@ impl<P: Provider> Domain<P> {
         fence(Ordering::SeqCst);
         for watcher in self.watchers.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             if let Some(counter) = watcher.upgrade() {
-                counter.tell_watchers();
+                counter.tell_of_units();
             }
         }
         if let Some(helper) = &self.helper {

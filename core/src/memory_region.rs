@@ -92,6 +92,8 @@ pub enum MemoryRegionError {
     NotRegistered { key: u64 },
     #[error("a counter is bound to the region with key {key:#x} already")]
     CounterBound { key: u64 },
+    #[error("the counter belongs to another domain than the region")]
+    OtherDomain,
     #[error(transparent)]
     Bind(#[from] BindError),
 }
@@ -101,6 +103,7 @@ impl HasErrno for MemoryRegionError {
         match self {
             MemoryRegionError::KeyInUse { .. } => Errno::NOKEY,
             MemoryRegionError::UnsupportedFlags { .. } => Errno::BADFLAGS,
+            MemoryRegionError::OtherDomain => Errno::DOMAIN,
             MemoryRegionError::Bind(error) => error.errno(),
             MemoryRegionError::RangeCount { .. }
             | MemoryRegionError::BadRange { .. }

@@ -359,6 +359,22 @@ pub struct Incoming {
     pub acknowledge_whole: bool,
 }
 
+impl Incoming {
+    /// What stays of one that is given up while a packet of it is left where it is, and is met again: it
+    /// would be taken for that of another message.
+    pub fn left_behind(&self) -> Incoming {
+        Incoming {
+            end: self.prefix,
+            target: Target::Nowhere,
+            remote: 0,
+            fetch: Fetch::of(0),
+            own: None,
+            acknowledge_whole: false,
+            ..*self
+        }
+    }
+}
+
 /// Where an incoming message's bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {

@@ -41,7 +41,7 @@ impl Bell for Counting {
     }
 
     fn drain(&self) {
-        self.0.store(0, Ordering::SeqCst);
+        self.0.swap(0, Ordering::SeqCst);
     }
 
     fn fd(&self) -> RawFd {
@@ -254,8 +254,22 @@ fn who_falls_asleep_sees_the_entry_or_is_seen() {
         let sleeps = store.falls_asleep();
         pushing.join().unwrap();
         assert!(!sleeps || bell.rings() > 0, "asleep for ever");
-        store.store.leave_sleep();
+        store.store.leave_sleep(0);
         assert_eq!(store.read(), Some(1));
+    });
+}
+
+#[test]
+fn who_silences_the_bell_rings_it_for_the_others() {
+    explore("a sleeper that leaves beside a push", 3, || {
+        let (store, bell) = Store::new();
+        let units_added = store.store.enter_sleep();
+        let sleeps = store.falls_asleep();
+        let other = store.clone();
+        let pushing = thread::spawn(move || other.push(1));
+        store.store.leave_sleep(units_added);
+        pushing.join().unwrap();
+        assert!(sleeps && bell.rings() > 0, "asleep for ever");
     });
 }
 

@@ -113,10 +113,10 @@ fn who_wakes_does_not_put_another_to_rest() {
     explore("two sleepers", 3, || {
         let counted = counted();
         counted.announce();
-        let sets = counted.counter.sets();
+        let told = counted.counter.told();
         let other = {
             let counted = counted.clone();
-            thread::spawn(move || counted.counter.leave_sleep((0, 0), sets))
+            thread::spawn(move || counted.counter.leave_sleep((0, 0), told))
         };
         let adding = {
             let counted = counted.clone();

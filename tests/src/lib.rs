@@ -169,6 +169,7 @@ macro_rules! conformance {
                 errors_count_apart_and_end_waits,
                 an_error_is_there_when_its_counter_tells_of_it,
                 a_wait_times_out,
+                who_sleeps_drives_what_the_counter_is_bound_to,
                 a_bound_counter_does_not_close;
             triggered:
                 a_send_waits_for_its_threshold,
@@ -359,6 +360,7 @@ macro_rules! conformance {
                 what_is_not_shared_is_refused,
                 a_context_is_closed_after_its_endpoints,
                 a_closed_endpoint_takes_nothing_along,
+                who_is_bound_says_whom_receives_are_for,
                 threads_post_and_poll_at_once,
                 endpoints_send_by_a_shared_context;
             mixed_contexts:

@@ -112,3 +112,27 @@ fn a_peer_that_is_late_is_waited_for() {
     }
     assert_eq!(late.join().unwrap(), Some(8));
 }
+
+/// What is injected waits for its first connection: once, however often nobody is there.
+#[test]
+fn who_goes_on_injecting_does_not_wait_each_time() {
+    const CALLS: usize = 100;
+    let node = Node::open();
+    let address = Node::open().address();
+    let to = node.insert(address);
+    let (start, mut accepted) = (Instant::now(), 0);
+    for _ in 0..CALLS {
+        accepted += usize::from(node.endpoint.inject(&[3; 8], to).is_ok());
+        let _ = node.poll();
+    }
+    assert!(accepted > 0);
+    assert!(start.elapsed() < Duration::from_secs(20), "{:?} for {CALLS} calls", start.elapsed());
+    // Somebody is there again: the next one that finds nobody is waited for as before.
+    let late = Node::with(&NodeOptions::at(address));
+    let deadline = Instant::now() + PATIENCE;
+    late.endpoint.receive(vec![0; 8], FI_ADDR_UNSPEC, 1).unwrap();
+    while late.poll().is_none() {
+        let _ = (node.endpoint.inject(&[3; 8], to), node.poll());
+        assert!(Instant::now() < deadline);
+    }
+}

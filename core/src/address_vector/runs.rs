@@ -72,7 +72,8 @@ impl Runs {
 
     /// The run that covers `index`, which is below `len`.
     fn covering(&self, index: u32) -> Option<(u32, &Run)> {
-        let (mut low, mut high) = (0, self.count.load(Ordering::Relaxed) as u32);
+        // Q3: pairs with Q4 in begin(): there may be more runs than cover anything yet.
+        let (mut low, mut high) = (0, self.count.load(Ordering::Acquire) as u32);
         while high - low > 1 {
             let middle = low + (high - low) / 2;
             if self.run(middle)?.first <= index { low = middle } else { high = middle }
@@ -142,8 +143,8 @@ impl Runs {
         let written = self.segments[segment].get().and_then(|runs| runs.get(offset));
         let _ = written.map(|place| place.set(Run { first, range }));
         known.nodes.insert((node_number(range.base().ip()), number));
-        // Before `len`, which readers look at first: see Q2.
-        self.count.store(u64::from(number) + 1, Ordering::Relaxed);
+        // Before `len`, which readers look at first: see Q2. Q4: pairs with Q3 in covering().
+        self.count.store(u64::from(number) + 1, Ordering::Release);
         true
     }
 

@@ -136,6 +136,8 @@ impl EntryRing {
         while self.pop_into(&mut entry) {
             larger.push_back(std::mem::take(&mut entry));
         }
+        // Its reader asks how far it was filled.
+        (larger.window, larger.window_end) = (self.window, self.window_end);
         *self = larger;
     }
 }
@@ -174,6 +176,30 @@ mod tests {
         }
         assert_eq!(next_in, next_out);
         assert!(ring.is_empty() && ring.front().is_none());
+    }
+
+    #[test]
+    fn a_window_outlives_growth() {
+        for stopped in [false, true] {
+            let mut ring = EntryRing::with_capacity(2);
+            let mut entries = [Entry::default(), Entry::default()];
+            let start = entries.as_mut_ptr();
+            // SAFETY: only the window touches the entries until it is closed.
+            unsafe { ring.open_window(&raw mut entries[..]) };
+            let entry = |context| Entry { context, ..Entry::default() };
+            ring.push_back(entry(0));
+            if stopped {
+                ring.stop_window();
+            }
+            (1..20).for_each(|context| ring.push_back(entry(context)));
+            let filled = if stopped { 1 } else { 2 };
+            assert_eq!(ring.close_window(), start.wrapping_add(filled));
+            let mut found: Vec<u64> = entries[..filled].iter().map(|entry| entry.context).collect();
+            while ring.pop_into(&mut entries[0]) {
+                found.push(entries[0].context);
+            }
+            assert_eq!(found, (0..20).collect::<Vec<u64>>());
+        }
     }
 
     #[test]

@@ -210,8 +210,7 @@ impl<P: Provider> CompletionQueue<P> {
 
     pub(crate) fn add_unit(&self, unit: &Arc<Unit<P>>) {
         self.units.add(unit);
-        // Who sleeps does not know it yet. Nobody else need hear of it.
-        self.store.wake_sleepers();
+        self.store.tell_of_unit();
     }
 
     pub(crate) fn remove_unit(&self, unit: &Arc<Unit<P>>) {

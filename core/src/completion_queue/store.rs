@@ -50,6 +50,8 @@ pub struct CompletionStore {
     /// anything else; below, so many marks stand for errors that were taken before.
     errors_met: AtomicIsize,
     sleepers: AtomicUsize,
+    /// How often there was an endpoint more that reports here.
+    units_added: AtomicUsize,
     wake: Box<dyn Bell>,
 }
 
@@ -94,6 +96,7 @@ impl CompletionStore {
             errors: SegQueue::new(),
             errors_met: AtomicIsize::new(0),
             sleepers: AtomicUsize::new(0),
+            units_added: AtomicUsize::new(0),
             wake,
         }
     }
@@ -252,16 +255,28 @@ impl CompletionStore {
         entries && self.errors_met.load(Ordering::Relaxed) <= 0
     }
 
-    /// Announces a sleeper, who must look once more before sleeping.
-    pub fn enter_sleep(&self) {
+    /// Announces a sleeper, who must look once more before sleeping. Returns what
+    /// [`Self::leave_sleep`] wants to know.
+    pub fn enter_sleep(&self) -> usize {
         self.sleepers.fetch_add(1, Ordering::Relaxed);
         // F1: pairs with F2 in `wake_sleepers`.
         fence(Ordering::SeqCst);
+        self.units_added.load(Ordering::Relaxed)
     }
 
-    /// The sleeper is awake again.
-    pub fn leave_sleep(&self) {
+    /// The sleeper is awake again. The bell falls silent, unless it may have rung for others, too.
+    pub fn leave_sleep(&self, units_added: usize) {
+        self.wake.drain();
         self.sleepers.fetch_sub(1, Ordering::Relaxed);
+        if !self.is_empty() || self.units_added.load(Ordering::Relaxed) != units_added {
+            self.wake_sleepers();
+        }
+    }
+
+    /// There is an endpoint more, which those who sleep do not listen to.
+    pub fn tell_of_unit(&self) {
+        self.units_added.fetch_add(1, Ordering::Relaxed);
+        self.wake_sleepers();
     }
 
     /// The bell that wakes sleepers.

@@ -77,7 +77,7 @@ impl<P: Provider> CompletionQueue<P> {
             }
         };
         // The bell that we silenced may have rung for others, too.
-        if slept && (self.signaled.load(Ordering::Acquire) || !self.store.is_empty()) {
+        if slept && self.signaled.load(Ordering::Acquire) {
             self.store.wake_sleepers();
         }
         outcome
@@ -96,8 +96,8 @@ impl<P: Provider> CompletionQueue<P> {
     }
 
     fn begin_wait(&self) -> QueueWait<P> {
-        self.store.enter_sleep();
-        QueueWait { armed: self.units.arm(), store: self.store.clone() }
+        let units_added = self.store.enter_sleep();
+        QueueWait { armed: self.units.arm(), store: self.store.clone(), units_added }
     }
 
     fn nothing_yet(&self, wait: &QueueWait<P>) -> bool {
@@ -158,6 +158,7 @@ impl Drop for Blocked<'_> {
 pub struct QueueWait<P: Provider> {
     armed: Armed<P>,
     store: Arc<CompletionStore>,
+    units_added: usize,
 }
 
 impl<P: Provider> QueueWait<P> {
@@ -177,7 +178,6 @@ impl<P: Provider> QueueWait<P> {
 impl<P: Provider> Drop for QueueWait<P> {
     /// The bells fall silent; each unit's own does after this, with its `Armed`.
     fn drop(&mut self) {
-        self.store.wake().drain();
-        self.store.leave_sleep();
+        self.store.leave_sleep(self.units_added);
     }
 }

@@ -57,9 +57,9 @@ impl<P: Provider> Endpoint<P> {
         let is_closed = AtomicBool::new(false);
         let enabled = Enabled { unit: unit.clone(), send, receive, is_closed, to_mask, from_any };
         let _ = self.enabled.set(enabled);
-        if let (Some(context), Some(shared)) = (&bindings.shared_receive, shared) {
+        if let (Some(context), Some(mut shared)) = (&bindings.shared_receive, shared) {
             // Who is given the name of a message there has to find the engine that keeps it.
-            context.add_unit(shared.member, &unit, connected);
+            context.add_unit(&mut shared, &unit, connected);
             // If it is closed by now it takes nothing from there.
             let _ = unit.with(|engine| engine.share(shared));
         }

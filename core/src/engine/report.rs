@@ -49,16 +49,17 @@ pub enum Counted {
 }
 
 impl Side {
-    /// Reports a success: an entry if one is `wanted`, and the counter always.
+    /// Reports a success: an entry if one is `wanted`, and the counter always. Here and wherever
+    /// something is reported the counter comes last: who hears of it finds the entry.
     #[inline(always)]
     pub fn succeed_if(&self, wanted: bool, entry: impl FnOnce() -> Entry) {
-        if let Some(counter) = &self.counter {
-            counter.add(1);
-        }
         if let Some(queue) = &self.queue
             && wanted
         {
             queue.push(entry());
+        }
+        if let Some(counter) = &self.counter {
+            counter.add(1);
         }
     }
 
@@ -71,11 +72,12 @@ impl Side {
 
     /// The same of what has a counter of its own.
     fn fail_counted_by(&self, counter: Option<&Counter>, mut error: ErrorEntry) {
-        count_failure(Owner::take_tally(&mut error.owner), counter);
+        let tally = Owner::take_tally(&mut error.owner);
         if let Some(queue) = &self.queue {
             error.context = self.blame(error.context);
             queue.push_error(error);
         }
+        count_failure(tally, counter);
     }
 
     /// The context that the failure of an operation with this one tells. "Operations that complete in
@@ -264,7 +266,7 @@ impl<T: Transport> Engine<T> {
         let Some(receive) = self.receives.get_mut(index) else {
             return;
         };
-        count_success(Owner::take_tally(&mut receive.owner), self.setup.receive.counter.as_deref());
+        let tally = Owner::take_tally(&mut receive.owner);
         let entry = receive.flags.contains(Flags::COMPLETION).then(|| Entry {
             context: receive.context,
             flags: (message.flags | Flags::RECV).bits(),
@@ -279,6 +281,7 @@ impl<T: Transport> Engine<T> {
             self.push_received(message.peer, entry);
         }
         self.receives.release(index);
+        count_success(tally, self.setup.receive.counter.as_deref());
     }
 
     #[cold]

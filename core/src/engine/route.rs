@@ -154,7 +154,7 @@ impl<T: Transport> Engine<T> {
     #[inline(always)]
     pub(crate) fn let_leave(&mut self, peer: PeerIndex, flags: Flags) {
         if flags.contains(Flags::INJECT) && self.is_connecting(peer) {
-            self.await_connection(peer);
+            self.await_first_connection(peer);
         }
     }
 
@@ -165,11 +165,17 @@ impl<T: Transport> Engine<T> {
     /// Waits until a peer is connected, and what is queued for it leaves, or is known not to be.
     ///
     /// Peers are connected without their engines, in far less than a millisecond on one host, so
-    /// this is short, and comes once for each. After a second what is queued stays so.
+    /// this is short, and comes once for each: also of one that is not there. After a second what is
+    /// queued stays so.
     #[cold]
     #[inline(never)]
-    fn await_connection(&mut self, peer: PeerIndex) {
+    fn await_first_connection(&mut self, peer: PeerIndex) {
+        if self.peers[peer as usize].unanswered {
+            return;
+        }
         self.take_events_while(|engine| engine.is_connecting(peer), |_| false);
+        let record = &mut self.peers[peer as usize];
+        record.unanswered = record.state != PeerState::Ready;
     }
 
     /// Lets what was injected leave, which its user was told is done: what waits for room, and what goes
@@ -190,8 +196,8 @@ impl<T: Transport> Engine<T> {
             0 => self.sends[queued].flags.contains(Flags::INJECT),
             _ => remote(queued & !ONE_SIDED),
         };
-        let mut ready = self.peers.iter().filter(|peer| peer.state == PeerState::Ready);
-        ready.any(|peer| peer.queue.iter().any(queued))
+        let mut there = self.peers.iter().filter(|peer| peer.state != PeerState::Idle);
+        there.any(|peer| peer.queue.iter().any(queued))
             || self.in_windows > 0
                 && self.remotes.indices().any(|index| in_window(index) && remote(index))
     }
@@ -253,7 +259,7 @@ impl<T: Transport> Engine<T> {
         }
         let record = &mut self.peers[peer as usize];
         record.incarnation = Some(incarnation);
-        record.state = PeerState::Ready;
+        (record.state, record.unanswered) = (PeerState::Ready, false);
         (record.charged, record.withdrawn) = (0, 0);
         record.window = PeerWindow::default();
         record.confirms = self.datagrams.is_none() && self.transport.confirms(peer);

@@ -109,6 +109,7 @@ impl<P: Provider> Domain<P> {
     /// Reading the counter drives every endpoint of the domain from now on.
     /// # Errors
     /// [`MemoryRegionError::UnsupportedFlags`] for other flags,
+    /// [`MemoryRegionError::OtherDomain`] for a counter of another domain,
     /// [`MemoryRegionError::CounterBound`] if one is bound already.
     /// # Reference
     /// fi_mr(3), `fi_mr_bind`
@@ -121,6 +122,9 @@ impl<P: Provider> Domain<P> {
         let known = Flags::REMOTE_READ | Flags::REMOTE_WRITE;
         if flags.is_empty() || !known.contains(flags) {
             return Err(MemoryRegionError::UnsupportedFlags { flags: flags.bits() });
+        }
+        if !std::ptr::eq(&**counter.domain(), self) {
+            return Err(MemoryRegionError::OtherDomain);
         }
         let places = [
             (Flags::REMOTE_READ, &region.events.read),

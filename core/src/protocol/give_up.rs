@@ -124,8 +124,13 @@ impl<T: Transport> Engine<T> {
             let incoming = &self.incoming[index];
             let operation = incoming.operation;
             let waits = incoming.is_rendezvous() || incoming.acknowledge_whole;
+            let left_behind = incoming.is_left.then(|| incoming.left_behind());
             self.peers[peer as usize].incoming.remove(&operation);
             parked.extend(self.fail_incoming(index, why));
+            if let Some(left_behind) = left_behind {
+                let index = self.incoming.insert(left_behind);
+                self.peers[peer as usize].incoming.insert(operation, index);
+            }
             if waits {
                 self.refuse(peer, operation);
             }

@@ -119,23 +119,30 @@ impl<T: Transport> Engine<T> {
         operation.arriving -= 1;
         let last = operation.exhausted && operation.arriving == 0;
         let wanted = operation.flags.contains(Flags::COMPLETION);
-        if let (Some(counter), Some(_)) = (&self.setup.receive.counter, &message) {
+        let received = message.is_some();
+        let message = message.filter(|_| wanted);
+        if last {
+            let buffer = self.receives.remove(receive);
+            self.push_last_message(message, buffer);
+        } else {
+            self.push_message(message);
+        }
+        if let (Some(counter), true) = (&self.setup.receive.counter, received) {
             counter.add(1);
         }
-        let message = message.filter(|_| wanted);
-        if !last {
-            return self.push_message(message);
-        }
-        let operation = self.receives.remove(receive);
+    }
+
+    /// Releases the buffer, with the message if there is one that says so.
+    fn push_last_message(&mut self, message: Option<(Entry, PeerIndex)>, buffer: ReceiveOperation) {
         match message {
-            Some((mut entry, peer)) if !operation.canceled => {
+            Some((mut entry, peer)) if !buffer.canceled => {
                 entry.flags |= Flags::MULTI_RECV.bits();
-                entry.owner = operation.owner;
+                entry.owner = buffer.owner;
                 self.push_received(peer, entry);
             }
             message => {
                 self.push_message(message);
-                self.release_buffer(operation);
+                self.release_buffer(buffer);
             }
         }
     }

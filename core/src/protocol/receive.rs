@@ -180,7 +180,12 @@ impl<T: Transport> Engine<T> {
         for &index in parked {
             let message = self.unexpected.remove(index);
             self.release_charge(message.peer, message.cost);
-            self.unbuffer(message.peer, index);
+            // The posted tag that it matched goes with it.
+            let buffered = self.unbuffer(message.peer, index);
+            if let Some(receive) = buffered.and_then(|buffered| buffered.receive) {
+                let operation = self.receives.remove(receive);
+                self.fail_receive(operation, None, 0, why);
+            }
         }
     }
 

@@ -7,7 +7,10 @@ use crate::{
     error::Errno,
     flags::Flags,
     operation::ReceivePost,
-    shared_context::pool::{Envelope, Matched, NO_SOURCE, Parked, SharedSeat},
+    shared_context::{
+        pool::{Envelope, Matched, Parked, SharedSeat},
+        sources::Source,
+    },
     transport::{PeerIndex, Transport, Unreachable},
 };
 
@@ -36,22 +39,20 @@ impl<T: Transport> Engine<T> {
         total: usize,
     ) -> Option<u32> {
         let shared = self.shared.as_ref()?;
-        let pool = shared.pool.clone();
-        let has_sources = shared.has_sources;
-        let key = self.peers[peer as usize].key;
-        let mut pool = pool.lock();
-        let source = match has_sources {
-            true => pool.source_of(self.source_address(peer), key),
-            false => NO_SOURCE,
-        };
+        let source = self.shared_source(shared, peer);
         let tagged = flags.contains(Flags::TAGGED);
-        let matched = pool.take(Envelope { tagged, source, tag, ignore: 0 }, total)?;
-        drop(pool);
+        let envelope = Envelope { tagged, source, tag, ignore: 0 };
+        let matched = shared.pool.lock().take(envelope, total)?;
         Some(self.take_in(matched))
     }
 
-    fn source_address(&self, peer: PeerIndex) -> crate::address::Address {
-        self.peers[self.peers[peer as usize].source as usize].address
+    /// Whom messages of `peer` are from, where receives can be directed.
+    fn shared_source(&self, shared: &SharedSeat, peer: PeerIndex) -> Source {
+        let Peer { source, key, .. } = self.peers[peer as usize];
+        match shared.has_sources {
+            true => Source::Peer(self.peers[source as usize].address, key),
+            false => Source::Nobody,
+        }
     }
 
     fn take_in(&mut self, matched: Matched) -> u32 {
@@ -79,15 +80,13 @@ impl<T: Transport> Engine<T> {
         let Some(shared) = &self.shared else {
             return false;
         };
-        let (pool, member, has_sources) = (shared.pool.clone(), shared.member, shared.has_sources);
+        let member = shared.member;
         let message = &self.unexpected[index];
         let (tag, total) = (message.tag, message.total);
         let tagged = message.flags.contains(Flags::TAGGED);
-        let (address, key) =
-            (self.source_address(message.peer), self.peers[message.peer as usize].key);
-        let mut pool = pool.lock();
-        let source = if has_sources { pool.source_of(address, key) } else { NO_SOURCE };
+        let source = self.shared_source(shared, message.peer);
         let envelope = Envelope { tagged, source, tag, ignore: 0 };
+        let mut pool = shared.pool.lock();
         let Some(matched) = pool.take(envelope, total) else {
             let message = self.unexpected.name(index);
             pool.park(envelope, Parked { member, message, total });
@@ -148,10 +147,7 @@ impl<T: Transport> Engine<T> {
             return;
         };
         let Peer { address, key, .. } = self.peers[source as usize];
-        let mut pool = shared.pool.lock();
-        let source = pool.source_of(address, key);
-        let gone = pool.take_directed(source);
-        drop(pool);
+        let gone = shared.pool.lock().take_directed(address, key);
         for operation in gone {
             self.fail_receive(operation, None, 0, why);
         }

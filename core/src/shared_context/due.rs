@@ -131,8 +131,9 @@ impl<P: Provider> SharedReceive<P> {
 mod tests {
     use std::sync::Mutex;
 
+    use super::super::sources::Source;
     use super::*;
-    use crate::{memory::Pieces, tag_match::ANY_SOURCE};
+    use crate::memory::Pieces;
 
     struct Posts(Mutex<Vec<u64>>);
 
@@ -153,7 +154,7 @@ mod tests {
             region: None,
             owner: None,
         });
-        let envelope = Envelope { tagged: false, source: ANY_SOURCE, tag: 0, ignore: 0 };
+        let envelope = Envelope { tagged: false, source: Source::Anybody, tag: 0, ignore: 0 };
         let matched = Some(Matched { operation, buffer: None });
         Handed { matched, message: 0, envelope, context }
     }

@@ -11,6 +11,7 @@ pub(crate) mod due;
 pub mod message;
 pub mod pool;
 pub mod receive;
+pub(crate) mod sources;
 
 use std::sync::Arc;
 

@@ -12,6 +12,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use super::sources::{NOBODY, Source, Sources};
 use crate::{
     address::Address,
     address_vector::AddressVectorError,
@@ -19,14 +20,16 @@ use crate::{
     flags::Flags,
     operation::{ReceiveOperation, StoredPieces},
     pool::Pool,
-    tag_match::{ANY_SOURCE, GROUPS_MAX, Matcher, STICKY, SourceIndex, group_source, source_in},
+    tag_match::{
+        ANY_SOURCE, GROUPS_MAX, Matcher, STICKY, SourceIndex, group_source, source_in, who,
+    },
 };
 
 /// What matches: the family, the source, the tag, and the bits of it that do not count.
 #[derive(Clone, Copy)]
 pub(crate) struct Envelope {
     pub(crate) tagged: bool,
-    pub(crate) source: SourceIndex,
+    pub(crate) source: Source,
     pub(crate) tag: u64,
     pub(crate) ignore: u64,
 }
@@ -58,11 +61,9 @@ pub struct SharedSeat {
     pub(crate) has_sources: bool,
     /// Receives of the engine's that are part of a multi-receive buffer there.
     pub(crate) slices: HashMap<u32, u32>,
+    /// Until a connectionless endpoint is enabled, or cannot be.
+    pub(super) coming: Option<Arc<()>>,
 }
-
-/// The source of messages that no receive is directed at: those over connections, or wherever
-/// nobody directs.
-pub(crate) const NO_SOURCE: SourceIndex = 0;
 
 /// What engines and the context itself share.
 #[derive(Default)]
@@ -84,7 +85,7 @@ pub(crate) struct State {
     parked: Pool<Parked>,
     /// Messages that peeks have claimed, by context: of no other use for anybody.
     claimed: HashMap<u64, Parked>,
-    sources: HashMap<(Address, KeyNumber), SourceIndex>,
+    sources: Sources,
     /// The keys that its endpoints were enabled with, of those that are in their address vector.
     /// In the matcher, those who have proved one are a group, to whichever endpoint.
     keys: Vec<KeyNumber>,
@@ -97,21 +98,47 @@ impl State {
         if tagged { &mut self.tagged } else { &mut self.untagged }
     }
 
-    /// The source that messages from `address` have for every endpoint, by the key that was proved.
-    pub(crate) fn source_of(&mut self, address: Address, key: KeyNumber) -> SourceIndex {
-        if let Some(&known) = self.sources.get(&(address, key)) {
-            return known;
+    /// What the matchers call a source that is going to be in one of them.
+    fn source_index(&mut self, source: Source) -> SourceIndex {
+        if let Source::Peer(address, key) = source
+            && self.sources.get(address, key).is_none()
+        {
+            if self.sources.is_full() {
+                self.forget_sources();
+            }
+            self.sources.insert(address, key, self.group_of(key));
         }
-        let next = self.sources.len() as SourceIndex + NO_SOURCE + 1;
-        let source = source_in(self.group_of(key), next);
-        self.sources.insert((address, key), source);
-        source
+        self.known_index(source)
     }
 
-    /// The source of a receive from all who have proved a key; none if no endpoint has it.
-    pub(crate) fn source_by(&self, key: KeyNumber) -> Option<SourceIndex> {
-        let group = Some(self.group_of(key)).filter(|&group| group > 0)?;
-        Some(group_source(group))
+    /// The same of one that need not be in any: who is not is called as nobody is.
+    fn known_index(&self, source: Source) -> SourceIndex {
+        match source {
+            Source::Nobody => NOBODY,
+            Source::Anybody => ANY_SOURCE,
+            Source::Key(key) => group_source(self.group_of(key)),
+            Source::Peer(address, key) => {
+                let known = self.sources.get(address, key);
+                known.unwrap_or_else(|| source_in(self.group_of(key), NOBODY))
+            }
+        }
+    }
+
+    /// Forgets the sources that are in no matcher.
+    #[cold]
+    fn forget_sources(&mut self) {
+        let matchers = [&self.tagged, &self.untagged];
+        let sources = matchers.into_iter().flat_map(|matcher| {
+            let posted = matcher.posted().map(|(_, source)| source);
+            posted.chain(matcher.unexpected().map(|(_, source)| source))
+        });
+        let in_use = sources.map(who).collect();
+        self.sources.keep_only(&in_use);
+    }
+
+    /// Whether receives can be for all who have proved a key: an endpoint has it.
+    pub(crate) fn knows_key(&self, key: KeyNumber) -> bool {
+        self.group_of(key) > 0
     }
 
     /// Which group those are who have proved a key.
@@ -138,8 +165,8 @@ impl State {
 
     /// The earliest receive for a message of `total` bytes.
     pub(crate) fn take(&mut self, envelope: Envelope, total: usize) -> Option<Matched> {
-        let matcher = self.matcher(envelope.tagged);
-        let receive = matcher.take_posted(envelope.source, envelope.tag)?;
+        let source = self.known_index(envelope.source);
+        let receive = self.matcher(envelope.tagged).take_posted(source, envelope.tag)?;
         if receive & STICKY == 0 {
             return Some(Matched { operation: self.receives.remove(receive), buffer: None });
         }
@@ -160,19 +187,22 @@ impl State {
     /// Leaves the name of a message that found no receive.
     pub(crate) fn park(&mut self, envelope: Envelope, parked: Parked) {
         let index = self.parked.insert(parked);
-        self.matcher(envelope.tagged).park(envelope.source, envelope.tag, index);
+        let source = self.source_index(envelope.source);
+        self.matcher(envelope.tagged).park(source, envelope.tag, index);
     }
 
     /// The earliest message that a receive matches.
     pub(crate) fn take_parked(&mut self, envelope: Envelope) -> Option<Parked> {
-        let Envelope { tagged, source, tag, ignore } = envelope;
+        let Envelope { tagged, tag, ignore, .. } = envelope;
+        let source = self.known_index(envelope.source);
         let index = self.matcher(tagged).take_unexpected(source, tag, ignore)?;
         Some(self.parked.remove(index))
     }
 
     /// The same message, which stays.
     pub(crate) fn find_parked(&mut self, envelope: Envelope) -> Option<Parked> {
-        let Envelope { tagged, source, tag, ignore } = envelope;
+        let Envelope { tagged, tag, ignore, .. } = envelope;
+        let source = self.known_index(envelope.source);
         let index = self.matcher(tagged).find_unexpected(source, tag, ignore)?;
         Some(self.parked[index])
     }
@@ -213,7 +243,8 @@ impl State {
 
     /// Posts a receive of one message.
     pub(crate) fn post(&mut self, envelope: Envelope, operation: ReceiveOperation) {
-        let Envelope { tagged, source, tag, ignore } = envelope;
+        let Envelope { tagged, tag, ignore, .. } = envelope;
+        let source = self.source_index(envelope.source);
         let receive = self.receives.insert(operation);
         self.matcher(tagged).post(source, tag, ignore, receive);
     }
@@ -226,8 +257,9 @@ impl State {
 
     /// Posts it, unless it is full.
     pub(crate) fn post_buffer(&mut self, envelope: Envelope, buffer: u32) {
-        let Envelope { tagged, source, tag, ignore } = envelope;
+        let Envelope { tagged, tag, ignore, .. } = envelope;
         if !self.receives[buffer].exhausted {
+            let source = self.source_index(envelope.source);
             self.matcher(tagged).post(source, tag, ignore, buffer | STICKY);
         }
     }
@@ -291,12 +323,17 @@ impl State {
         None
     }
 
-    /// Takes the receives off that are directed at `source`, which is gone.
-    pub(crate) fn take_directed(&mut self, source: SourceIndex) -> Vec<ReceiveOperation> {
+    /// Takes the receives off that are directed at an address, where nobody is any more.
+    pub(crate) fn take_directed(
+        &mut self,
+        address: Address,
+        key: KeyNumber,
+    ) -> Vec<ReceiveOperation> {
         let mut gone = Vec::new();
+        let Some(source) = self.sources.get(address, key) else { return gone };
         for tagged in [true, false] {
             for (receive, directed) in self.matcher(tagged).posted() {
-                if directed == source && source != ANY_SOURCE {
+                if directed == source {
                     self.matcher(tagged).remove_posted(receive);
                     gone.extend(self.retire(receive & !STICKY));
                 }
@@ -329,9 +366,28 @@ mod tests {
         let mut state = State::default();
         state.learn_keys(&ring(1..=253)).unwrap();
         assert!(state.learn_keys(&ring(253..=255)).is_err());
-        assert_eq!(state.source_by(254), None, "a refusal has no side effect");
+        assert!(!state.knows_key(254), "a refusal has no side effect");
         state.learn_keys(&ring(1..=254)).unwrap();
-        assert!(state.source_by(254).is_some_and(|source| source != ANY_SOURCE));
+        assert!(state.knows_key(254) && state.known_index(Source::Key(254)) != ANY_SOURCE);
         assert!(state.learn_keys(&ring(255..=255)).is_err());
+    }
+
+    #[test]
+    fn who_is_in_no_matcher_is_forgotten() {
+        let mut state = State::default();
+        let from = |port: u16| {
+            let address = Address::from(std::net::SocketAddr::from(([10, 0, 0, 1], port)));
+            Envelope { tagged: true, source: Source::Peer(address, 0), tag: 7, ignore: 0 }
+        };
+        let parked = |message| Parked { member: 0, message, total: 0 };
+        state.park(from(1), parked(1));
+        for port in 2..10_000 {
+            assert!(state.take(from(port), 0).is_none());
+            state.park(from(port), parked(u64::from(port)));
+            let found = state.take_parked(from(port)).map(|parked| parked.message);
+            assert_eq!(found, Some(u64::from(port)));
+        }
+        assert!(state.sources.len() < 200, "{} are known", state.sources.len());
+        assert_eq!(state.find_parked(from(1)).map(|parked| parked.message), Some(1));
     }
 }

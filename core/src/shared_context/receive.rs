@@ -7,6 +7,7 @@ use std::{
 
 use super::{
     pool::{Envelope, Matched, Parked, SharedPool, SharedSeat},
+    sources::Source,
     within,
 };
 use crate::{
@@ -23,7 +24,6 @@ use crate::{
     operation::{IOV_LIMIT, ReceiveOperation, ReceivePost},
     primitive::{AtomicBool, Ordering},
     protocol::receive::canceled,
-    tag_match::{ANY_SOURCE, SourceIndex},
     transport::Provider,
     triggered::Deferrals,
 };
@@ -60,8 +60,8 @@ struct Members<P: Provider> {
     /// "All connectionless endpoints associated with a shared receive context must also share
     /// the same address vector": that of the first of those that are open.
     vector: Option<Arc<AddressVector>>,
-    /// How many more are about to be enabled with it.
-    coming: usize,
+    /// Each that is about to be enabled with it holds this as well.
+    coming: Arc<()>,
 }
 
 struct Seat<P: Provider> {
@@ -72,7 +72,11 @@ struct Seat<P: Provider> {
 impl<P: Provider> Members<P> {
     /// Whether any vector will do: none of the connectionless endpoints is open and enabled.
     fn may_choose(&self) -> bool {
-        self.coming == 0 && self.seats.values().all(|seat| seat.is_connected)
+        !self.has_coming() && self.seats.values().all(|seat| seat.is_connected)
+    }
+
+    fn has_coming(&self) -> bool {
+        Arc::strong_count(&self.coming) > 1
     }
 
     /// Takes `vector` for that of the connectionless endpoints, if none of them is left. Keys that
@@ -107,7 +111,7 @@ impl<P: Provider> SharedReceive<P> {
                 next: 0,
                 seats: HashMap::new(),
                 vector: None,
-                coming: 0,
+                coming: Arc::default(),
             }),
             binds: BindCount::default(),
             deferrals: Arc::default(),
@@ -193,18 +197,19 @@ impl<P: Provider> SharedReceive<P> {
         }
         let member = members.next;
         members.next += 1;
-        members.coming += usize::from(vector.is_some());
+        let coming = vector.map(|_| members.coming.clone());
         // Also if nobody has said so yet: who does later finds where its messages came from.
         let directed = self.capabilities().contains(Flags::DIRECTED_RECV);
         let has_sources = vector.is_some() && directed;
-        Ok(SharedSeat { pool: self.pool.clone(), member, has_sources, slices: HashMap::new() })
+        let pool = self.pool.clone();
+        Ok(SharedSeat { pool, member, has_sources, slices: HashMap::new(), coming })
     }
 
-    pub(crate) fn add_unit(&self, member: u32, unit: &Arc<Unit<P>>, is_connected: bool) {
-        let seat = Seat { unit: unit.clone(), is_connected };
+    /// The endpoint of `seat` is enabled.
+    pub(crate) fn add_unit(&self, seat: &mut SharedSeat, unit: &Arc<Unit<P>>, is_connected: bool) {
         let mut members = self.members();
-        members.seats.insert(member, seat);
-        members.coming -= usize::from(!is_connected);
+        members.seats.insert(seat.member, Seat { unit: unit.clone(), is_connected });
+        seat.coming = None;
     }
 
     /// Takes an endpoint off that is about to be closed. What was arriving there for a receive
@@ -212,7 +217,9 @@ impl<P: Provider> SharedReceive<P> {
     pub(crate) fn remove_unit(&self, unit: &Arc<Unit<P>>) {
         let mut members = self.members();
         members.seats.retain(|_, seat| !Arc::ptr_eq(&seat.unit, unit));
-        if members.seats.is_empty() {
+        // Receives may be for who is in the vector of one that is still bound, and going to be enabled.
+        let is_last = self.binds.count() <= 1;
+        if members.seats.is_empty() && is_last {
             members.vector.take_if(|vector| !vector.has_auth_keys());
         }
         drop(members);
@@ -289,23 +296,23 @@ impl<P: Provider> SharedReceive<P> {
 
     /// Who may match: anybody, an address with the key that it was inserted with, or, with
     /// FI_AUTH_KEY, all who have proved a key.
-    fn source_at(&self, post: &ReceivePost<'_>) -> Result<SourceIndex, PostError> {
+    fn source_at(&self, post: &ReceivePost<'_>) -> Result<Source, PostError> {
         let address = post.from;
         if address == FI_ADDR_UNSPEC || !self.is_directed() {
-            return Ok(ANY_SOURCE);
+            return Ok(Source::Anybody);
         }
         let unknown = PostError::UnknownAddress { address };
         if post.flags.contains(Flags::AUTH_KEY) {
             let key = auth_key_number(address).ok_or(unknown)?;
-            return self.pool.lock().source_by(key).ok_or(unknown);
+            let known = self.pool.lock().knows_key(key);
+            return Some(Source::Key(key)).filter(|_| known).ok_or(unknown);
         }
         let vector = self.members().vector.clone().ok_or(unknown)?;
         let known = vector.get(address).ok_or(unknown)?;
         let key = vector.key_of(address).ok_or(unknown)?;
-        let mut pool = self.pool.lock();
-        match vector.has_auth_keys() && pool.source_by(key).is_none() {
+        match vector.has_auth_keys() && !self.pool.lock().knows_key(key) {
             true => Err(PostError::NotByOurKeys { address }),
-            false => Ok(pool.source_of(known, key)),
+            false => Ok(Source::Peer(known, key)),
         }
     }
 

@@ -243,7 +243,9 @@ fn who_joins_a_set_is_heard_by_those_who_wait() {
             assert_eq!(((*(*queue).ops).write)(queue, 7, (&raw const entry).cast(), 24, 0), 24);
         }
     };
+    let start = Instant::now();
     assert_eq!(waited.while_another(join, || waited.wait_on_set(FOREVER_MS)), 0);
+    assert!(start.elapsed() < PATIENCE / 2, "not before the time was over");
     assert_eq!(close(late.into_inner()), 0);
     waited.close();
 }

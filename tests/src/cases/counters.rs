@@ -7,14 +7,15 @@ use std::{
 
 use kestrel_core::{
     completion_counter::{CompletionCounter, WaitError},
-    completion_queue::{CompletionQueue, Entry, ErrorEntry, ReadError},
+    completion_queue::{CompletionQueue, Entry, ErrorEntry, ReadError, store::Sharing},
     endpoint::{Endpoint, EndpointOptions},
     error::{Errno, HasErrno},
     flags::Flags,
     transport::Provider,
 };
 
-use crate::bed::{Bed, Receive, open_vector};
+use crate::bed::{Bed, Memory, Options, Receive, open_vector};
+use crate::one_sided::{BOTH, expose};
 use crate::scale::PATIENCE;
 
 struct Counted<P: Provider> {
@@ -155,4 +156,32 @@ pub fn a_bound_counter_does_not_close<P: Provider>(bed: &Bed<P>) {
     endpoint.close();
     sends.close().unwrap();
     receives.close().unwrap();
+}
+
+/// A counter that is bound to a region drives the domain from then on, also for who sleeps already.
+/// One of another domain would drive that.
+pub fn who_sleeps_drives_what_the_counter_is_bound_to<P: Provider>(bed: &Bed<P>) {
+    let world = bed.world_with(2, &Options::default());
+    let [target, writer] = &world.nodes[..] else { unreachable!() };
+    let memory = Memory::zeroed(64);
+    let region = expose(target, &memory, BOTH, 7);
+    let stranger = CompletionCounter::open(&writer.domain);
+    let refused = target.domain.bind_memory_counter(&region, &stranger, Flags::REMOTE_WRITE);
+    assert_eq!(refused.unwrap_err().errno(), Errno::DOMAIN);
+    stranger.close().unwrap();
+    if bed.sharing == Sharing::Exclusive {
+        return;
+    }
+    let counter = CompletionCounter::open(&target.domain);
+    std::thread::scope(|scope| {
+        let sleeper = scope.spawn(|| counter.wait(1, Some(PATIENCE)));
+        std::thread::sleep(Duration::from_millis(20));
+        target.domain.bind_memory_counter(&region, &counter, Flags::REMOTE_WRITE).unwrap();
+        writer.endpoint.write(vec![5; 64], 0, region.base(), region.key(), 1).unwrap();
+        while !sleeper.is_finished() {
+            writer.poll();
+        }
+        assert_eq!(sleeper.join().unwrap(), Ok(()));
+    });
+    target.domain.close_memory(&region).unwrap();
 }
