@@ -37,6 +37,8 @@ SOFT_ROCE_HERE=1 is --here. SOFT_ROCE_CACHE names the folder for downloads and t
 (~/.cache/soft-roce). The manual is docs/soft-roce.md.
 """
 COMMAND_SECONDS_MAX = 600.0
+# A year. Some calls of the system do not take much more.
+TIMEOUT_SECONDS_MAX = 366 * 86400.0
 STATUS_BROKEN_PIPE = 128 + signal.SIGPIPE
 
 
@@ -91,6 +93,12 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     options.here = options.here or os.environ.get("SOFT_ROCE_HERE") == "1"
     if options.here and not options.prepare and (options.two or not options.command):
         parser.error("--here takes a command, and has no second host")
+    if options.timeout is not None and not 0 <= options.timeout <= TIMEOUT_SECONDS_MAX:
+        parser.error(f"--timeout: {options.timeout:g} is not from 0 to {TIMEOUT_SECONDS_MAX:.0f}")
+    if options.cpus is not None and options.cpus < 1:
+        parser.error(f"--cpus: {options.cpus} is less than 1")
+    if options.memory < 1:
+        parser.error(f"--memory: {options.memory} is less than 1")
     if options.timeout is None:
         options.timeout = COMMAND_SECONDS_MAX if options.command else 0
     if options.writable and not options.writable.is_dir():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import signal
@@ -17,16 +18,12 @@ DEVICES = Path("/sys/class/infiniband")
 
 def run(arguments: list[str], seconds_max: float) -> int:
     """Runs a command here, with the environment that it would find in a guest."""
+    given = {**os.environ, **environment()}
     try:
-        process = subprocess.Popen(
-            arguments, env={**os.environ, **environment()}, start_new_session=True
-        )
-    except FileNotFoundError:
-        say(f"{arguments[0]}: No such file or directory")
-        return 127
-    except PermissionError:
-        say(f"{arguments[0]}: Permission denied")
-        return 126
+        process = subprocess.Popen(arguments, env=given, start_new_session=True)
+    except OSError as error:
+        say(f"{arguments[0]}: {error.strerror}")
+        return 127 if error.errno == errno.ENOENT else 126
     try:
         status = process.wait(seconds_max or None)
     except subprocess.TimeoutExpired:
@@ -52,7 +49,7 @@ def environment() -> dict[str, str]:
         )
     for device in devices:
         port = device / "ports" / "1"
-        if "ACTIVE" not in (port / "state").read_text():
+        if "ACTIVE" not in state_of(port):
             continue
         for index in range(16):
             address = ipv4_of(port / "gids" / str(index))
@@ -65,6 +62,14 @@ def environment() -> dict[str, str]:
                 }
     names = ", ".join(device.name for device in devices)
     raise SetupError(f"none of {names} has an active port 1 with an IPv4 address")
+
+
+def state_of(port: Path) -> str:
+    """What the kernel calls a port's state; nothing, of a port that is not there."""
+    try:
+        return (port / "state").read_text()
+    except OSError:
+        return ""
 
 
 def ipv4_of(gid: Path) -> str | None:

@@ -81,7 +81,12 @@ def test_here_without_a_device_says_how_to_make_one() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--loss", "1%"], ["--here", "--two"], ["--writable", "/no/such"], ["--unknown"]]
+    "arguments",
+    [
+        *(["--loss", "1%"], ["--here", "--two"], ["--writable", "/no/such"], ["--unknown"]),
+        *(["--timeout", "-1"], ["--timeout", "nan"], ["--timeout", "inf"]),
+        *(["--cpus", "0"], ["--cpus", "-1"], ["--memory", "0"]),
+    ],
 )
 def test_options_that_do_not_fit_are_refused(arguments: list[str]) -> None:
     done = run(*arguments, "--", "true")
