@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import SetupError
-from .packages import say
+from .packages import say, unpacking_error
 
 BUILDER = Path(__file__)
 INIT = BUILDER.parent / "guest" / "init"
@@ -47,13 +47,17 @@ def build(cache: Path, kernel_package: Path, busybox_tree: Path) -> Image:
         key.update(part.encode() + b"\0")
     folder = cache / f"image-{key.hexdigest()[:16]}"
     image = Image(folder / "kernel", folder / "initramfs")
-    if folder.is_dir():
+    if image.kernel.exists() and image.initramfs.exists():
         return image
+    shutil.rmtree(folder, ignore_errors=True)
     say(f"building the image from {kernel_package.name.split('_')[0]}")
     partial = cache / "image.partial"
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
-    kernel, modules = pick(kernel_package)
+    try:
+        kernel, modules = pick(kernel_package)
+    except tarfile.TarError as error:
+        raise unpacking_error(kernel_package, str(error)) from error
     (partial / image.kernel.name).write_bytes(unpacked(kernel))
     busybox = (busybox_tree / "bin" / "busybox").read_bytes()
     (partial / image.initramfs.name).write_bytes(archive(busybox, modules))
@@ -103,7 +107,7 @@ def members(package: Path) -> Iterator[tuple[str, Callable[[], bytes]]]:
                 if file.isfile():
                     yield file.name.rsplit("/", 1)[-1], files.extractfile(file).read
     if unpacked.returncode:
-        raise SetupError(f"{package.name} cannot be unpacked; delete it to have it fetched again")
+        raise unpacking_error(package, f"dpkg-deb ended with {unpacked.returncode}")
 
 
 def module_name(file: str) -> str:

@@ -45,6 +45,8 @@ class Store:
         self.folder = folder
         self.downloads = folder / "packages"
         self._own_lists = False
+        # What was compared with apt's lists.
+        self._sound: set[Path] = set()
 
     def check(self) -> None:
         """Fails early, with a reason, where packages cannot be had."""
@@ -92,6 +94,7 @@ class Store:
 
     def fetch(self, packages: list[tuple[str, str]]) -> list[Path]:
         """Downloads what is not in the cache yet: the paths of the packages."""
+        self._remove_damaged(packages)
         absent = [package for package in packages if not self._find(*package)]
         if absent:
             say(f"downloading {', '.join(dict.fromkeys(name for name, _ in absent))}")
@@ -108,12 +111,13 @@ class Store:
                 raise SetupError(f"apt said that it downloaded {name} {version}, but did not")
         return files
 
-    def unpack(self, kind: str, packages: list[tuple[str, str]]) -> Path:
-        """A tree with the contents of these packages, made once."""
+    def unpack(self, kind: str, packages: list[tuple[str, str]], proof: str = ".") -> Path:
+        """A tree with the contents of these packages, made once, and anew if `proof` is gone from it."""
         names = "".join(f"{name}={version}\n" for name, version in packages)
         tree = self.folder / f"{kind}-{hashlib.sha256(names.encode()).hexdigest()[:16]}"
-        if tree.is_dir():
+        if (tree / proof).exists():
             return tree
+        shutil.rmtree(tree, ignore_errors=True)
         files = self.fetch(packages)
         partial = self.folder / f"{kind}.partial"
         shutil.rmtree(partial, ignore_errors=True)
@@ -131,6 +135,25 @@ class Store:
         for file in self.downloads.glob(f"{glob_quoted(stem)}_*.deb"):
             return file
         return None
+
+    def _remove_damaged(self, packages: list[tuple[str, str]]) -> None:
+        """Removes from the cache what is not as apt's lists say, such as half a download. What they do
+        not say, unpacking tells."""
+        files = {file: package for package in packages if (file := self._find(*package))}
+        unseen = {file: files[file] for file in files.keys() - self._sound}
+        if not unseen:
+            return
+        asked = [f"{name}={version}" for name, version in unseen.values()]
+        _, output = self._run(["apt-cache", "show", *asked])
+        sums = set(re.findall(r"^SHA256: (\S+)$", output, re.MULTILINE))
+        named = set(re.findall(r"^Filename: .*?([^/_\s]+)_[^/\s]+\.deb$", output, re.MULTILINE))
+        for file, (name, _) in unseen.items():
+            is_known = name.split(":")[0] in named
+            if is_known and hashlib.sha256(file.read_bytes()).hexdigest() not in sums:
+                say(f"{file.name} is damaged: it is fetched again")
+                file.unlink()
+            else:
+                self._sound.add(file)
 
     def _ask(self, command: list[str], complaint: str) -> str:
         """What apt says; with lists of our own if those of the system do not do."""
@@ -190,7 +213,20 @@ def unpack_one(package: Path, tree: Path) -> None:
             text=True,
         )
     if archive.returncode or done.returncode:
-        raise SetupError(f"unpacking {package.name} failed: {tail(done.stderr)}")
+        raise unpacking_error(package, tail(done.stderr))
+
+
+def unpacking_error(package: Path, reason: str) -> SetupError:
+    """The error of a package that was not unpacked. If it cannot be read at all, it is removed: it would
+    fail in every run."""
+    try:
+        command = ["dpkg-deb", "--fsys-tarfile", package]
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        subprocess.run(command, check=True, **quiet)
+    except subprocess.CalledProcessError:
+        package.unlink()
+        reason = f"it is damaged, and is removed: run this again to have it fetched\n{reason}"
+    return SetupError(f"unpacking {package.name} failed: {reason}")
 
 
 def glob_quoted(text: str) -> str:

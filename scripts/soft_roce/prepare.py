@@ -16,6 +16,7 @@ from .errors import SetupError
 from .packages import StaleLists, Store, say
 
 QEMU = "qemu-system-x86_64"
+QEMU_IN_TREE = f"usr/bin/{QEMU}"
 QEMU_PACKAGES = ["qemu-system-x86"]
 GUEST_PACKAGES = [
     *("libibverbs1", "ibverbs-providers", "librdmacm1"),
@@ -42,7 +43,11 @@ def cache_folder() -> Path:
     named = os.environ.get("SOFT_ROCE_CACHE")
     if named:
         return Path(named).absolute()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "soft-roce"
+    caches = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return (Path(caches) if caches else Path.home() / ".cache") / "soft-roce"
+    except RuntimeError as error:
+        raise SetupError(f"{error}; SOFT_ROCE_CACHE names a folder for downloads") from error
 
 
 def prepare(refresh: bool) -> Prepared:
@@ -65,10 +70,10 @@ def prepare(refresh: bool) -> Prepared:
 def prepare_locked(cache: Path, refresh: bool) -> Prepared:
     """Reads what was prepared for this machine, or prepares it."""
     record = cache / f"prepared-{inputs()}.json"
-    if record.exists() and not refresh:
-        found = prepared_from(json.loads(record.read_text()))
-        if all(path.exists() for path in (found.tools, found.image.kernel, Path(found.qemu[0]))):
-            return found
+    if not refresh:
+        paths = recorded(record)
+        if paths:
+            return prepared_from(paths)
     store = Store(cache)
     store.check()
     try:
@@ -80,6 +85,18 @@ def prepare_locked(cache: Path, refresh: bool) -> Prepared:
     partial.rename(record)
     say(f"prepared in {cache}")
     return prepared_from(paths)
+
+
+def recorded(record: Path) -> dict[str, str] | None:
+    """What was prepared, if it is all there still."""
+    try:
+        paths = json.loads(record.read_text())
+        needed = [Path(paths[name]) for name in ("kernel", "initramfs", "tools")]
+        if "qemu" in paths:
+            needed.append(Path(paths["qemu"]) / QEMU_IN_TREE)
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+    return paths if all(path.exists() for path in needed) else None
 
 
 def inputs() -> str:
@@ -100,15 +117,16 @@ def fetch_all(cache: Path, store: Store) -> dict[str, Path]:
     qemu = [] if shutil.which(QEMU) else store.missing(QEMU_PACKAGES)
     # All downloads in one go; unpacking finds them there.
     store.fetch([kernel, busybox, *tools, *qemu])
-    built = image.build(cache, store.fetch([kernel])[0], store.unpack("busybox", [busybox]))
+    tree = store.unpack("busybox", [busybox], "bin/busybox")
+    built = image.build(cache, store.fetch([kernel])[0], tree)
     paths = {
         "kernel": built.kernel,
         "initramfs": built.initramfs,
         "tools": store.unpack("tools", tools),
     }
     if not shutil.which(QEMU):
-        paths["qemu"] = store.unpack("qemu", qemu)
-        if not (paths["qemu"] / "usr" / "bin" / QEMU).exists():
+        paths["qemu"] = store.unpack("qemu", qemu, QEMU_IN_TREE)
+        if not (paths["qemu"] / QEMU_IN_TREE).exists():
             raise SetupError(f"no QEMU: {', '.join(QEMU_PACKAGES)} did not bring {QEMU}")
     return paths
 
@@ -124,7 +142,7 @@ def prepared_from(paths: dict[str, str | Path]) -> Prepared:
         "LD_LIBRARY_PATH": str(libraries),
         "QEMU_MODULE_DIR": str(libraries / "qemu"),
     }
-    command = [str(tree / "usr" / "bin" / QEMU)]
+    command = [str(tree / QEMU_IN_TREE)]
     # A C library of its own goes with its own loader.
     loader = tree / "lib64" / "ld-linux-x86-64.so.2"
     if loader.exists():

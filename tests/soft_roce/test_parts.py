@@ -1,0 +1,117 @@
+"""What the parts of scripts/soft-roce do with what is missing or damaged, without a machine."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from lab import SCRIPT
+
+sys.path.append(str(SCRIPT.parent))
+
+from soft_roce import here, prepare  # noqa: E402
+from soft_roce.errors import SetupError  # noqa: E402
+from soft_roce.packages import Store, unpacking_error  # noqa: E402
+
+GID = "0000:0000:0000:0000:0000:ffff:0a09:0001"
+
+
+@pytest.fixture
+def device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A device that has no port, and behind it one that is active."""
+    monkeypatch.setattr(here, "DEVICES", tmp_path / "devices")
+    (tmp_path / "devices/a0").mkdir(parents=True)
+    port = tmp_path / "devices/b0/ports/1"
+    (port / "gids").mkdir(parents=True)
+    (port / "state").write_text("4: ACTIVE\n")
+    (port / "gids/0").write_text(GID + "\n")
+    return tmp_path
+
+
+def test_a_device_without_a_port_is_passed_over(device: Path) -> None:
+    assert here.environment()["SOFT_ROCE_DEVICE"] == "b0"
+    (device / "devices/b0/ports/1/state").unlink()
+    with pytest.raises(SetupError, match="none of a0, b0 has an active port"):
+        here.run(["true"], 10)
+
+
+def test_what_cannot_be_run_here_is_named(
+    device: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program = device / "program"
+    program.write_text("neither a program nor a script\n")
+    assert here.run([str(device / "none")], 10) == 127
+    assert here.run([str(program)], 10) == 126
+    program.chmod(0o755)
+    assert here.run([str(program)], 10) == 126
+    said = capfd.readouterr().err
+    for reason in ("No such file or directory", "Permission denied", "Exec format error"):
+        assert reason in said, said
+
+
+def test_what_was_prepared_is_used_while_all_of_it_is_there(tmp_path: Path) -> None:
+    names = {name: str(tmp_path / name) for name in ("kernel", "initramfs", "tools", "qemu")}
+    record = tmp_path / "record"
+    assert prepare.recorded(record) is None
+    record.write_text(json.dumps(names))
+    qemu = tmp_path / "qemu" / prepare.QEMU_IN_TREE
+    qemu.parent.mkdir(parents=True)
+    files = [*(tmp_path / name for name in ("kernel", "initramfs", "tools")), qemu]
+    for file in files:
+        file.touch()
+    assert prepare.recorded(record) == names
+    for file in files:
+        file.unlink()
+        assert prepare.recorded(record) is None, file
+        file.touch()
+    record.write_text(record.read_text()[:20])
+    assert prepare.recorded(record) is None
+
+
+def stub(folder: Path, name: str, text: str) -> None:
+    """A program that does what a line of shell says."""
+    (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+    (folder / name).chmod(0o755)
+
+
+def test_a_damaged_package_is_fetched_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of one, which the lists tell; and one that they do not know, which unpacking tells."""
+    whole = hashlib.sha256(b"whole\n").hexdigest()
+    stub(tmp_path, "apt-cache", f"echo Filename: pool/b/b_1_all.deb; echo SHA256: {whole}")
+    stub(tmp_path, "apt-get", "echo whole >b_1_all.deb; echo fetched >>../fetched")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    store = Store(tmp_path)
+    store.downloads.mkdir()
+    (store.downloads / "b_1_all.deb").write_text("who")
+    (store.downloads / "c_1_all.deb").write_text("unknown")
+    fetched = store.fetch([("b", "1"), ("c", "1")])
+    assert [file.read_text() for file in fetched] == ["whole\n", "unknown"]
+    store.fetch([("b", "1")])
+    Store(tmp_path).fetch([("b", "1")])
+    assert (tmp_path / "fetched").read_text() == "fetched\n"
+    stub(tmp_path, "dpkg-deb", "exit 0")
+    assert "no space" in str(unpacking_error(fetched[1], "no space")) and fetched[1].exists()
+    stub(tmp_path, "dpkg-deb", "exit 2")
+    assert "is removed" in str(unpacking_error(fetched[1], "end of file"))
+    assert not fetched[1].exists()
+
+
+def test_a_tree_from_which_its_program_is_gone_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub(tmp_path, "apt-cache", "exit 1")
+    stub(tmp_path, "dpkg-deb", f"touch {tmp_path}/program; cd {tmp_path}; exec tar -c program")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    store = Store(tmp_path)
+    store.downloads.mkdir()
+    (store.downloads / "b_1_all.deb").touch()
+    tree = store.unpack("kind", [("b", "1")], "program")
+    (tree / "program").unlink()
+    assert store.unpack("kind", [("b", "1")], "program") == tree
+    assert (tree / "program").exists()
