@@ -21,7 +21,9 @@ from client import ROOT, Outcome, environment
 PREFIX = ROOT / "target" / "fabtests" / "prefix"
 SCRIPT = PREFIX / "bin" / "runfabtests.sh"
 CONFIGURATIONS = PREFIX / "share" / "fabtests" / "test_configs"
-HOST = "127.0.0.1"
+# Those who run tests at once, one of which this is, are hosts of their own: servers take the same ports.
+WORKER = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
+HOST = f"127.0.0.{1 + int(WORKER.removeprefix('gw'))}"
 # Far more than any test takes alone: it only ends what hangs.
 SECONDS_MAX = 600
 # For what is known to hang.

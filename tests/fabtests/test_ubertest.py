@@ -86,6 +86,8 @@ def judge(outcome: Outcome) -> Counter[str]:
     return counts
 
 
+# The server listens for its orders at one port of all addresses.
+@pytest.mark.xdist_group("ubertest")
 @pytest.mark.parametrize(
     "name", [*SHARE, *(pytest.param(name, marks=pytest.mark.full) for name in FULL)]
 )

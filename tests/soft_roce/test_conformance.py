@@ -13,19 +13,19 @@ pytestmark = pytest.mark.usefixtures("ready")
 # How many connections rdma_cm has confirmed.
 CONFIRMED = "/sys/class/infiniband/$SOFT_ROCE_DEVICE/ports/1/cm_tx_msgs/rtu"
 
-# The suite in parts, so that no part takes long where the machine is emulated. A bounded run takes
-# those that are not marked.
+# The suite in parts, so that no part takes long where the machine is emulated; but to boot that takes
+# longer than most. A bounded run takes those that are not marked.
 PARTS = [
-    pytest.param(["messages", "truncation"], id="messages"),
+    pytest.param(["messages", "truncation", "remote_data", "persistence"], id="messages"),
     pytest.param(["multi_receive", "peek", "cancel"], id="receives", marks=pytest.mark.full),
     pytest.param(["sizes", "queues"], id="sizes", marks=pytest.mark.full),
     pytest.param(["levels", "counters", "atomic"], id="counters", marks=pytest.mark.full),
-    pytest.param(["rma"], id="rma"),
+    pytest.param(["rma", "adapter_atomics"], id="rma"),
     pytest.param(["order", "progress", "binding", "addresses"], id="order", marks=pytest.mark.full),
-    pytest.param(["remote_data", "persistence"], id="data"),
-    pytest.param(["adapter_atomics"], id="atomics"),
-    pytest.param(["datagrams", "datagram_contexts", "multicast"], id="datagrams"),
-    pytest.param(["connections", "connection_events"], id="connections"),
+    pytest.param(
+        ["datagrams", "datagram_contexts", "multicast", "connections", "connection_events"],
+        id="others",
+    ),
     pytest.param(["load"], id="load", marks=pytest.mark.full),
     pytest.param(
         ["scalable", "context_pairs", "shared_contexts", "shared_peeks", "mixed_contexts", "fences"],
