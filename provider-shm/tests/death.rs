@@ -9,7 +9,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use common::*;
-use kestrel_shm::{ProcessId, StationEvent};
+use kestrel_core::transport::{Provider, Transport, TransportEvent};
+use kestrel_shm::{ProcessId, ShmOptions, ShmProvider, StationEvent};
 
 /// Descriptors are counted, so one test at a time.
 fn alone() -> MutexGuard<'static, ()> {
@@ -140,6 +141,41 @@ fn a_forgotten_peer_dies_unnoticed_unless_a_lane_came_meanwhile() {
     peer.kill();
     assert!(matches!(event(&here), StationEvent::Incoming { .. }));
     assert!(matches!(event(&here), StationEvent::Died { process } if process == them.process));
+}
+
+/// The second lane's event is taken when the first one ends, but the lane is not in use yet.
+#[test]
+fn a_death_is_told_although_a_lane_ended_while_the_next_one_waited() {
+    let _alone = alone();
+    for parts_first in [false, true] {
+        let options = ShmOptions { auth_key: options().auth_key, ..ShmOptions::default() };
+        let mut here = ShmProvider::new(options).unwrap().open(None, &[]).unwrap();
+        let mut peer = Peer::start("child", "station");
+        peer.ready();
+        for nth in 0..2 {
+            peer.order(&here.address().socket_addr().to_string());
+            let TransportEvent::Incoming { ticket, .. } = transport_event(&mut here) else {
+                panic!("it connects");
+            };
+            if nth > 0 && parts_first {
+                here.disconnect(0);
+            }
+            here.adopt(0, ticket);
+        }
+        // Its closing waits until what was ordered before is done.
+        drop(station());
+        peer.kill();
+        assert!(matches!(transport_event(&mut here), TransportEvent::Died { peer: 0 }));
+    }
+}
+
+fn transport_event(transport: &mut impl Transport) -> TransportEvent {
+    let mut told = None;
+    eventually("the transport tells of something", || {
+        told = transport.event();
+        told.is_some()
+    });
+    told.unwrap()
 }
 
 fn iterations() -> u64 {

@@ -40,13 +40,31 @@ impl ShmTransport {
         self.forget(processes);
     }
 
-    /// Processes with which a lane was closed need not be watched if it was the last.
-    pub(super) fn forget(&self, processes: Vec<ProcessId>) {
+    /// Processes with which a lane was closed need not be watched if it was the last. A lane that
+    /// waits to go into use counts: the station takes its event for dealt with.
+    pub(super) fn forget(&self, processes: impl IntoIterator<Item = ProcessId>) {
         for process in processes {
-            if !self.peers.iter().any(|peer| peer.knows(process)) {
+            let waits = |lane: &SendLane| lane.peer.process == process;
+            let has_lane = self.peers.iter().any(|peer| peer.knows(process))
+                || self.offers.values().any(|offer| offer.peer.process == process)
+                || self.events.iter().any(|(_, lane)| lane.as_ref().is_some_and(waits));
+            if !has_lane {
                 self.station.forget(process);
             }
         }
+    }
+
+    /// Ends what comes from a peer. Returns the process that it came from, which is to be
+    /// forgotten once whatever takes the lane's place is there.
+    pub(super) fn end_receiving(&mut self, peer: PeerIndex) -> Option<ProcessId> {
+        self.active.retain(|active| active.peer != peer);
+        self.quiet.retain(|&quiet| quiet != peer);
+        self.current = None;
+        let record = self.peer(peer);
+        record.dismiss_guest();
+        let lane = record.receive.take()?;
+        lane.close();
+        Some(lane.peer.process)
     }
 
     /// Whether nothing names a peer any more: the control thread says of it nothing more, and what
@@ -105,10 +123,10 @@ impl ShmTransport {
     pub(super) fn install(&mut self, peer: PeerIndex, lane: SendLane) {
         let record = self.peer(peer);
         record.seen_closed = false;
-        if let Some(old) = record.send.replace(lane) {
-            old.close(&mut self.pool);
-        }
+        let old = record.send.replace(lane);
         self.forget_window(peer);
+        let old = old.map(|old| old.close(&mut self.pool).process);
+        self.forget(old);
     }
 }
 

@@ -210,13 +210,14 @@ impl Transport for ShmTransport {
         let Some(offer) = self.offers.remove(&ticket) else {
             return;
         };
-        self.hang_up(peer);
+        let old = self.end_receiving(peer);
         let mut lane = Box::new(offer.open(self.lane_chunks));
         if self.armed > 0 {
             lane.set_attention(self.wish);
         }
         self.active.push(Active { peer, lane: NonNull::from(&mut *lane) });
         self.peer(peer).receive = Some(lane);
+        self.forget(old);
     }
 
     fn disconnect(&mut self, peer: PeerIndex) {
@@ -224,14 +225,8 @@ impl Transport for ShmTransport {
     }
 
     fn hang_up(&mut self, peer: PeerIndex) {
-        self.active.retain(|active| active.peer != peer);
-        self.quiet.retain(|&quiet| quiet != peer);
-        self.current = None;
-        self.peer(peer).dismiss_guest();
-        if let Some(lane) = self.peer(peer).receive.take() {
-            lane.close();
-            self.forget(vec![lane.peer.process]);
-        }
+        let old = self.end_receiving(peer);
+        self.forget(old);
     }
 
     fn forget_peer(&mut self, peer: PeerIndex) -> bool {
