@@ -131,8 +131,9 @@ impl ShmTransport {
 }
 
 impl Drop for ShmTransport {
-    /// Tells the senders that nobody receives any more. Not in a forked child,
-    /// which shares their memory with the endpoint's owner.
+    /// Tells the senders that nobody receives any more, and the receivers of lanes that never went
+    /// into use that nothing comes: they would keep those for ever. Not in a forked child, which
+    /// shares their memory with the endpoint's owner.
     fn drop(&mut self) {
         let forked = self.station.is_forked();
         self.leave_all_groups();
@@ -152,6 +153,10 @@ impl Drop for ShmTransport {
         }
         for offer in std::mem::take(&mut self.offers).into_values() {
             offer.open(self.lane_chunks).close();
+        }
+        for lane in self.events.iter_mut().filter_map(|(_, lane)| lane.as_mut()) {
+            // A lane that has nothing in it has room.
+            let _ = lane.push_last(Head::new(Kind::Bye, 0));
         }
     }
 }

@@ -96,6 +96,25 @@ fn few_lanes_stay_where_they_are() {
     assert_eq!((transport.active.len(), transport.quiet.len()), (ACTIVE_MAX, 0));
 }
 
+/// The lane is there before the endpoint that asked for it knows: the receiver hears of the close all
+/// the same.
+#[test]
+fn a_lane_that_never_went_into_use_ends_with_a_goodbye() {
+    let provider = ShmProvider::new(ShmOptions::default()).unwrap();
+    let [mut from, mut to] = [0, 1].map(|_| provider.open(None, &[]).unwrap());
+    from.connect(0, to.address());
+    while !from.has_event() {
+        std::thread::yield_now();
+    }
+    drop(from);
+    let TransportEvent::Incoming { ticket, .. } = next_event(&mut to) else {
+        panic!("nobody connects");
+    };
+    to.adopt(0, ticket);
+    let arrival = to.arrival().expect("it says goodbye");
+    assert_eq!((arrival.peer, arrival.head.kind), (0, Kind::Bye as u8));
+}
+
 /// It has its parent's lists before it, and neither leaves groups nor drops out of them.
 #[test]
 fn a_forked_child_takes_nobody_out_of_a_list() {
