@@ -7,8 +7,8 @@
 
 use std::{
     sync::{
-        Arc,
-        atomic::{AtomicU32, AtomicU64, Ordering},
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     thread::yield_now,
     time::{Duration, Instant},
@@ -20,7 +20,8 @@ use kestrel_core::{
 };
 
 use crate::{
-    cma::NONCE_BYTES, fork_guard, lane, permit::Permit, process::Life, region::LaneMemory,
+    cma::NONCE_BYTES, control::shares::Share, fork_guard, lane, permit::Permit, process::Life,
+    region::LaneMemory,
 };
 
 /// How long a guest may take for a copy before it loses its permit. A copy is of a megabyte at
@@ -38,6 +39,14 @@ pub(crate) struct Guest {
     permit: Permit,
     number: u64,
     generation: u32,
+    /// Nothing is lent any more, and nothing will be.
+    is_dismissed: AtomicBool,
+    /// The same, and no copy was under way then: what the guest writes in its lane since is not
+    /// believed.
+    is_gone: AtomicBool,
+    /// Of its lane, which ended while it copied or lied about that: it has us keep no more of those
+    /// than its process may have lanes.
+    share: OnceLock<Share>,
 }
 
 impl Guest {
@@ -46,7 +55,9 @@ impl Guest {
         static NUMBER: AtomicU64 = AtomicU64::new(1);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let (permit, generation) = (Permit::new()?, fork_guard::generation());
-        Ok(Guest { memory, life, permit, number, generation })
+        let (is_dismissed, is_gone) = (AtomicBool::new(false), AtomicBool::new(false));
+        let share = OnceLock::new();
+        Ok(Guest { memory, life, permit, number, generation, is_dismissed, is_gone, share })
     }
 
     /// What tells it from all others of this process. Never 0.
@@ -78,11 +89,25 @@ impl Guest {
         Some(Loan { guest: self.clone(), lease })
     }
 
-    /// Nothing is lent any more. Who needs memory back drops the loan of it, and waits there.
-    pub fn dismiss(&self) {
-        for place in 0..LEASES {
-            self.leases().clear(place as u8);
+    /// Nothing is lent any more. Who needs memory back drops the loan of it, and waits there. The
+    /// share is that of its lane.
+    pub fn dismiss(&self, share: Option<Share>) {
+        let copies = (0..LEASES).filter(|&place| !self.leases().clear(place as u8)).count();
+        if copies == 0 {
+            // G1: pairs with G2 in `is_gone`: what its last copies did is behind us.
+            self.is_gone.store(true, Ordering::Release);
+        } else if let Some(share) = share {
+            let _ = self.share.set(share);
         }
+        // Relaxed: who sees it asks the kernel.
+        self.is_dismissed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether it has reached our memory for the last time.
+    fn is_gone(&self) -> bool {
+        // G2: pairs with G1 in `dismiss`.
+        self.is_gone.load(Ordering::Acquire)
+            || self.is_dismissed.load(Ordering::Relaxed) && self.life.has_ended()
     }
 
     /// Waits for the end of a copy under a lease that was taken back.
@@ -91,7 +116,7 @@ impl Guest {
         let begun = Instant::now();
         let mut permitted = true;
         for looks in 1_u32.. {
-            if !self.leases().is_in_use(lease) || self.life.has_ended() {
+            if !self.leases().is_in_use(lease) || self.is_gone() || self.life.has_ended() {
                 return;
             }
             if !looks.is_multiple_of(LOOKS) {
@@ -129,9 +154,10 @@ impl Registration for Loan {
         self.lease.to_key()
     }
 
+    /// Who was killed in the middle of a copy never says that it is over.
     fn is_over(&self) -> bool {
         let leases = self.guest.leases();
-        !leases.is_lent(self.lease) && !leases.is_in_use(self.lease)
+        !leases.is_lent(self.lease) && !leases.is_in_use(self.lease) || self.guest.is_gone()
     }
 
     fn revoke(&self) {
@@ -154,7 +180,11 @@ impl Drop for Loan {
 #[allow(unsafe_code)]
 mod tests {
     use super::*;
-    use crate::cma::PeerMemory;
+    use crate::{
+        cma::PeerMemory,
+        control::shares::{LANES_PER_PROCESS_MAX, Shares},
+        process::ProcessId,
+    };
     use std::{
         process::{Command, Stdio},
         sync::atomic::AtomicBool,
@@ -222,6 +252,45 @@ mod tests {
     }
 
     #[test]
+    fn a_guest_that_was_killed_in_a_copy_has_no_loan_any_more() {
+        let mut child = Command::new("cat").stdin(Stdio::piped()).spawn().unwrap();
+        let guest = guest(Life::of(child.id()));
+        let loan = guest.lend().unwrap();
+        assert!(guest.leases().take(LeaseName::from_key(loan.remote_key())));
+        guest.dismiss(None);
+        assert!(!loan.is_over(), "it may be at it still");
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(loan.is_over());
+    }
+
+    #[test]
+    fn a_guest_that_pretends_to_copy_counts_as_a_lane_until_nothing_is_left_of_it() {
+        let process = ProcessId::from_u64(1).unwrap();
+        let mut shares = Shares::default();
+        let _others: Vec<_> = (1..LANES_PER_PROCESS_MAX).map(|_| shares.take(process)).collect();
+        for begins_too_late in [false, true] {
+            let mut share = shares.take(process);
+            assert!(share.is_some(), "there is one left");
+            let memory = Arc::new(LaneMemory::create().unwrap().0);
+            let guest = Arc::new(Guest::admit(memory, own()).unwrap());
+            let loan = guest.lend().unwrap();
+            let lease = LeaseName::from_key(loan.remote_key());
+            if begins_too_late {
+                guest.dismiss(share.take());
+                guest.leases().lend(lease);
+            }
+            assert!(guest.leases().take(lease));
+            guest.dismiss(share.take());
+            assert_eq!(loan.is_over(), begins_too_late);
+            assert_eq!(shares.take(process).is_some(), begins_too_late);
+            guest.leases().give_back(lease);
+            drop((loan, guest));
+            assert!(shares.take(process).is_some());
+        }
+    }
+
+    #[test]
     fn the_oldest_loan_makes_room() {
         let guest = guest(own());
         let loans: Vec<Loan> = (0..LEASES).map(|_| guest.lend().unwrap()).collect();
@@ -235,7 +304,7 @@ mod tests {
         let lost = over(&loans) + over(&more);
         assert_eq!((lost, loans[3].is_over()), (LEASES / 2, false));
         guest.leases().give_back(used);
-        guest.dismiss();
+        guest.dismiss(None);
         assert!(loans.iter().chain(&more).all(|loan| loan.is_over()));
     }
 }

@@ -177,8 +177,8 @@ pub struct PeerIdentity {
     pub asymmetric: bool,
     /// Of a lane that its process sends on: the key that it has proved.
     pub key: KeyNumber,
-    /// Of a lane that its process sends on: counts it until the last copy is dropped.
-    pub(crate) _share: Option<Share>,
+    /// Of a lane that its process sends on: counts it as long as there is something of it.
+    pub(crate) share: Option<Share>,
 }
 
 /// What the control plane has to tell an endpoint.

@@ -407,7 +407,7 @@ impl ControlThread {
         let station = handshake.station;
         match self.establish(handshake, id, &peer, memory, keep_socket) {
             Ok(peer) => {
-                let peer = PeerIdentity { key, _share: share, ..peer };
+                let peer = PeerIdentity { key, share, ..peer };
                 let Some(record) = self.stations.get_mut(&station) else {
                     return Ok(());
                 };

@@ -188,7 +188,7 @@ impl ControlThread {
             reads_us: peer.reads_you,
             asymmetric: peer.asymmetric,
             key: ONLY_KEY,
-            _share: None,
+            share: None,
         })
     }
 

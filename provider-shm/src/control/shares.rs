@@ -10,11 +10,17 @@ use crate::process::ProcessId;
 /// refuse, and each comes from an endpoint of that process: no program has so many.
 pub(crate) const LANES_PER_PROCESS_MAX: usize = 1024;
 
-/// Kept with a lane as long as there is something of it. It counts by the copies that there are,
-/// not by a lock: a forked child drops its copies, too.
+/// Kept with a lane as long as there is something of it: however many copies, they are one lane. It
+/// counts by references, not by a lock: a forked child drops its copies, too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Share {
-    _counted: Arc<()>,
+    _lane: Arc<Counted>,
+}
+
+/// One lane among those of its process.
+#[derive(Debug, PartialEq, Eq)]
+struct Counted {
+    _of_process: Arc<()>,
 }
 
 /// The lanes of each process.
@@ -31,7 +37,7 @@ impl Shares {
         }
         let lanes = self.0.entry(process).or_default();
         let free = Arc::strong_count(lanes) <= LANES_PER_PROCESS_MAX;
-        free.then(|| Share { _counted: lanes.clone() })
+        free.then(|| Share { _lane: Arc::new(Counted { _of_process: lanes.clone() }) })
     }
 }
 
@@ -53,6 +59,12 @@ mod tests {
         held.pop();
         held.push(shares.take(process(1)).unwrap());
         assert!(shares.take(process(1)).is_none());
+        let copy = held.pop();
+        let other = copy.clone();
+        drop(copy);
+        assert!(shares.take(process(1)).is_none(), "something of it is left");
+        drop(other);
+        assert!(shares.take(process(1)).is_some());
     }
 
     #[test]

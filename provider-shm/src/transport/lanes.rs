@@ -20,10 +20,10 @@ impl ShmTransport {
         let Some(record) = self.peers.get_mut(peer as usize) else {
             return;
         };
+        record.dismiss_guest();
         let (send, receive) = (record.send.take(), record.receive.take());
         // What is about to be told of it is of no concern any more.
         record.seen_closed = false;
-        record.dismiss_guest();
         self.forget_window(peer);
         self.active.retain(|active| active.peer != peer);
         self.quiet.retain(|&quiet| quiet != peer);

@@ -120,10 +120,10 @@ impl Peer {
         (permitted && self.windows_failed < FAILURES_MAX).then_some(worth)
     }
 
-    /// Nobody reaches our memory any more who came by the lane that ends now.
+    /// Nobody reaches our memory any more who came by the lane that ends now, but is there still.
     pub(super) fn dismiss_guest(&mut self) {
         if let Some(guest) = self.guest.take() {
-            guest.dismiss();
+            guest.dismiss(self.receive.as_ref().and_then(|lane| lane.peer.share.clone()));
         }
     }
 }
