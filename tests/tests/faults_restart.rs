@@ -3,10 +3,12 @@
 
 use std::time::Instant;
 
-use kestrel_core::{address_vector::FI_ADDR_UNSPEC, error::Errno, flags::Flags};
+use kestrel_core::{
+    address_vector::FI_ADDR_UNSPEC, error::Errno, flags::Flags, transport::Transport,
+};
 use kestrel_tests::{
     node::{Done, Node, NodeOptions, Wait, says_gone},
-    process::{Peer, child_role, listen_to_parent, say},
+    process::{Peer, child_role, eventually, listen_to_parent, say},
     scale::{PATIENCE, scaled},
     traffic::{Mix, Operation, Traffic},
 };
@@ -18,7 +20,21 @@ fn child() {
         Some([role, own, parent, life]) if role == "again" => {
             again(own.parse().unwrap(), parent, life.parse().unwrap());
         }
+        Some([role, own, parent]) if role == "twice" => twice(own.parse().unwrap(), parent),
         other => panic!("{other:?}"),
+    }
+}
+
+/// Two endpoints of one process at a fixed address, one after the other, that send a message each.
+fn twice(own: std::net::SocketAddr, parent: &str) {
+    let orders = listen_to_parent();
+    loop {
+        let node = Node::with(&NodeOptions::at(own.into()));
+        let to = node.insert_text(parent);
+        node.endpoint.send_tagged(vec![1; 8], to, QUESTION, 1).unwrap();
+        node.next().well();
+        say("sent");
+        orders.recv().unwrap();
     }
 }
 
@@ -157,4 +173,31 @@ fn a_restarted_peer_is_another_one() {
     let flood = read_flood(&node);
     println!("{lives} lives; {} messages of the last ones were still there", flood.len());
     assert!(flood.is_sorted());
+}
+
+/// The lane of the second endpoint is there before the end of the first one is heard.
+#[test]
+fn a_process_that_opened_its_endpoint_anew_is_missed_when_it_dies() {
+    let node = Node::open();
+    let own = node.address().socket_addr();
+    let address = Node::open().address().socket_addr();
+    let to = node.insert(address.into());
+    let receive = |context| {
+        node.endpoint.receive_tagged(vec![0; 8], to, QUESTION, 0, context).unwrap();
+    };
+    let mut peer = Peer::start(&format!("twice {address} {own}"));
+    receive(1);
+    assert_eq!(node.next().well().context, 1);
+    assert_eq!(peer.hear(), "sent");
+    peer.order("again");
+    assert_eq!(peer.hear(), "sent");
+    eventually("the second lane is there", || {
+        node.endpoint.inspect(|transport| transport.has_event()).unwrap()
+    });
+    assert!(node.poll().is_none());
+    receive(2);
+    assert_eq!(node.next().well().context, 2);
+    receive(3);
+    peer.kill();
+    expect_end(&node, 3);
 }
