@@ -246,6 +246,12 @@ pub trait Transport: Send + Sized + 'static {
         false
     }
 
+    /// Whether the process that `peer` sends from is known to have ended: nothing of it writes to our
+    /// memory any more. May be so before `event` tells of it. Cost: a system call.
+    fn has_ended(&self, _peer: PeerIndex) -> bool {
+        false
+    }
+
     /// Where we and `peer` claim blocks of the messages that it sends to us, if it can help.
     fn claims_from(&self, _peer: PeerIndex) -> Option<&Claims> {
         None

@@ -257,6 +257,10 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
         leaves!(&mut self, peer, it => it.write_remote(peer, remote, from))
     }
 
+    fn has_ended(&self, peer: PeerIndex) -> bool {
+        comes!(&self, peer, it => it.has_ended(peer))
+    }
+
     fn claims_from(&self, peer: PeerIndex) -> Option<&Claims> {
         comes!(&self, peer, it => it.claims_from(peer))
     }

@@ -8,10 +8,16 @@ use std::{
 
 use kestrel_core::{
     address_vector::FI_ADDR_UNSPEC,
+    config::CmaPolicy,
     domain::{DomainOptions, ProgressMode},
     error::Errno,
     flags::Flags,
+    memory::Piece,
+    ring::claims::{CLAIMS, Help},
+    transport::{Provider, Transport, TransportEvent},
+    wire::{Head, Kind, WAITS},
 };
+use kestrel_shm::{ShmOptions, ShmProvider};
 use kestrel_tests::{
     figures::{self, Counting},
     node::{Done, Node, NodeOptions, Wait, says_gone},
@@ -35,6 +41,7 @@ fn child() {
             let driver = if driver == "Helper" { Driver::Helper } else { Driver::Caller };
             victim(address, seed.parse().unwrap(), silent == "silent", driver);
         }
+        Some([role, address]) if role == "claims" => claims(address.parse().unwrap()),
         other => panic!("{other:?}"),
     }
 }
@@ -77,6 +84,44 @@ fn victim(address: &str, seed: u64, silent: bool, driver: Driver) {
         while let Some(done) = node.poll() {
             assert!(traffic.take(done).is_none());
         }
+    }
+}
+
+/// Bytes of a message that both sides copy: many polls' worth, in blocks of one MiB.
+const LONG: usize = 32 << 20;
+const BLOCKS: u32 = 32;
+
+/// Announces messages to `address`, and claims a block of each, which it does not write.
+fn claims(address: std::net::SocketAddr) {
+    let _parent = listen_to_parent();
+    let options = ShmOptions { cma: CmaPolicy::On, ..ShmOptions::default() };
+    let mut transport = ShmProvider::new(options).unwrap().open(None, &[]).unwrap();
+    say(&format!("ready {}", transport.address().socket_addr()));
+    transport.connect(0, address.into());
+    let mut lanes = 0;
+    while lanes < 2 {
+        match transport.event() {
+            Some(TransportEvent::Incoming { ticket, .. }) => transport.adopt(0, ticket),
+            Some(TransportEvent::Connected { .. }) => {}
+            Some(other) => panic!("{other:?}"),
+            None => continue,
+        }
+        lanes += 1;
+    }
+    let message = vec![0_u8; LONG];
+    for name in 0..CLAIMS as u64 {
+        let words = [name, LONG as u64, 0, 0, message.as_ptr() as u64];
+        assert!(transport.push(0, Head::new(Kind::Long, WAITS), 0, &words, Piece::EMPTY));
+    }
+    for slot in 0..CLAIMS {
+        let mut help = Help::new(slot, slot as u16 + 1, BLOCKS).unwrap();
+        while help.take(transport.claims_to(0).unwrap()).is_none() {
+            std::hint::spin_loop();
+        }
+    }
+    say("claimed");
+    loop {
+        std::thread::park();
     }
 }
 
@@ -345,4 +390,38 @@ fn survivors_with_helpers_that_poll_get_errors_and_keep_nothing() {
 #[test]
 fn survivors_with_helpers_that_sleep_get_errors_and_keep_nothing() {
     deaths(scaled(3, 25, 250), Wait::Sleeping, Driver::Helper);
+}
+
+/// Nobody writes what it had claimed: to wait for that would hold up all peers, for each message anew.
+#[test]
+fn a_sender_killed_while_it_writes_is_not_waited_for() {
+    let _alone = alone();
+    let shm = ShmOptions { cma: CmaPolicy::On, ..ShmOptions::default() };
+    let node = Node::with(&NodeOptions { shm, ..NodeOptions::default() });
+    let mut peer = Peer::start(&format!("claims {}", node.address().socket_addr()));
+    let to = node.insert_text(&peer.hear_after("ready "));
+    for context in 0..CLAIMS as u64 {
+        node.endpoint.receive(vec![0; LONG], to, context).unwrap();
+    }
+    node.endpoint.send(vec![1; 8], to, 9).unwrap();
+    assert_eq!(node.next().well().context, 9);
+    while peer.heard().is_none_or(|said| said != "claimed") {
+        assert!(node.poll().is_none());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    peer.kill();
+    let (mut left, mut longest) = (CLAIMS, Duration::ZERO);
+    let killed = Instant::now();
+    while left > 0 {
+        let start = Instant::now();
+        let done = node.poll();
+        longest = longest.max(start.elapsed());
+        assert!(killed.elapsed() < PATIENCE, "{left} receives do not fail");
+        if let Some(done) = done {
+            assert!(says_gone(done.badly().errno));
+            left -= 1;
+        }
+    }
+    // A sender that lives has 200 ms, for each.
+    assert!(longest < Duration::from_millis(400), "a poll took {longest:?}");
 }

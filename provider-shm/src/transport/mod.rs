@@ -45,7 +45,7 @@ use crate::{
     cma::PeerMemory,
     copy::Copier,
     lane::{LaneError, Means, OwnChunks, ReceiveLane, SendLane},
-    process::ProcessId,
+    process::{Life, ProcessId},
     station::{Station, StationEvent},
 };
 
@@ -361,6 +361,11 @@ impl Transport for ShmTransport {
         // SAFETY: the piece is readable for its length; the kernel checks the other side.
         let written = unsafe { memory.write(remote, from.as_ptr(), from.len()) };
         done(memory, written)
+    }
+
+    fn has_ended(&self, peer: PeerIndex) -> bool {
+        let life = self.receive_lane(peer).and_then(|lane| lane.peer.life.as_ref());
+        life.is_some_and(Life::has_ended)
     }
 
     fn claims_from(&self, peer: PeerIndex) -> Option<&Claims> {

@@ -303,7 +303,8 @@ impl<T: Transport> Engine<T> {
             quiet = share.offer.is_quiet(claims);
             while !quiet && Instant::now() < deadline {
                 yield_now();
-                quiet = share.offer.is_quiet(claims);
+                // Who was killed in the middle of a block never says that it is written.
+                quiet = share.offer.is_quiet(claims) || self.transport.has_ended(pull.peer);
             }
         }
         self.end_share(&mut pull);
