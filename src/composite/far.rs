@@ -6,6 +6,7 @@ use std::{cell::Cell, collections::VecDeque, time::Instant};
 use kestrel_core::{
     memory::Piece,
     transport::{Arrival, PeerIndex, Service, Transport},
+    window::Found,
     wire::Head,
 };
 
@@ -44,6 +45,9 @@ pub(super) struct Far<F: Transport> {
     /// Polls since the last look.
     passed: Cell<u32>,
     streak: u32,
+    /// The near side has gone on with its operations, and what the far one has finished is being
+    /// taken.
+    near_went_on: bool,
 }
 
 impl<F: Transport> Far<F> {
@@ -63,6 +67,7 @@ impl<F: Transport> Far<F> {
             rest: 0,
             passed: Cell::new(0),
             streak: 0,
+            near_went_on: false,
         }
     }
 
@@ -82,6 +87,21 @@ impl<F: Transport> Far<F> {
         }
         self.sent.count(head, words, bytes);
         true
+    }
+
+    /// What either side has finished. The near side goes on with a long operation by being asked,
+    /// once for all that the far side has finished.
+    pub(super) fn finished(&mut self, near: &mut impl Transport) -> Found {
+        if !std::mem::take(&mut self.near_went_on) {
+            match near.finished() {
+                Found::Progress => {}
+                Found::Nothing => return self.transport.finished(),
+                finished => return finished,
+            }
+        }
+        let found = self.transport.finished();
+        self.near_went_on = matches!(found, Found::Finished(_));
+        if self.near_went_on { found } else { Found::Progress }
     }
 
     /// Looks for a packet.

@@ -341,9 +341,9 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
     }
 
     fn finished(&mut self) -> Found {
-        match (self.near.finished(), &mut self.far) {
-            (Found::Nothing, Some(far)) => far.transport.finished(),
-            (near, _) => near,
+        match &mut self.far {
+            Some(far) => far.finished(&mut self.near),
+            None => self.near.finished(),
         }
     }
 

@@ -12,11 +12,12 @@ use kestrel_core::{
     address::Address,
     address_vector::FI_ADDR_UNSPEC,
     completion_queue::{Entry, store::Sharing},
+    config::CmaPolicy,
     domain::DomainOptions,
     endpoint::{Endpoint, EndpointError, EndpointOptions, OptionName},
     error::{Errno, HasErrno},
     info::MemoryRegionMode,
-    memory::Piece,
+    memory::{Piece, Pieces},
     mock::{MockOptions, MockProvider},
     transport::{Provider, Transport, TransportEvent, Unreachable},
     wire::{Head, Kind},
@@ -182,6 +183,55 @@ fn what_adapters_do_is_counted() {
         let bytes = (counted.bytes - before.bytes) as usize / LENGTH;
         assert!((posted as usize / 2..=posted as usize).contains(&bytes), "{bytes} of {posted}");
         world.nodes[0].domain.close_memory(&region).unwrap();
+    }
+}
+
+/// What a device has finished is told beside a near operation of many polls, not behind it.
+#[test]
+fn a_long_operation_near_keeps_nothing_of_the_far_side_waiting() {
+    const LONG: usize = 32 << 20;
+    const LENGTH: usize = 64 << 10;
+    let fabric = FakeFabric::default();
+    let bed = |far: bool| {
+        let options = ShmOptions { cma: CmaPolicy::On, ..ShmOptions::default() };
+        let near = ShmProvider::new(options).unwrap();
+        let make = if far { Real::far_only } else { Real::both };
+        Bed { provider: Arc::new(make(near, verbs(&fabric))), sharing: Sharing::Shared }
+    };
+    let [near_target, far_target, local] = [LONG, LENGTH, LONG].map(Memory::zeroed);
+    let options = options(MemoryRegionMode::empty());
+    let nodes = [false, false, true].map(|far| bed(far).stranger(&options)).into();
+    let world: World<Real> = World { nodes };
+    world.introduce();
+    world.warm_up();
+    let regions = [
+        expose(&world.nodes[1], &near_target, BOTH, 4),
+        expose(&world.nodes[2], &far_target, BOTH, 4),
+    ];
+    let read = |to: usize, length, context| {
+        let segments = [segment(&regions[to - 1], 0, length)];
+        let pieces = Pieces::One(local.piece().part(0, length));
+        let rma = Rma { pieces, segments: &segments, context, ..Rma::default() };
+        world.post(|| world.nodes[0].post_read(to as u64, &rma));
+    };
+    let by_adapter = |to: usize| {
+        let traffic = world.nodes[0].endpoint.inspect(|t| t.traffic()).unwrap();
+        [traffic.near, traffic.far][to - 1].by_adapter
+    };
+    for to in [1, 2] {
+        // The first open the window.
+        let (start, before) = (Instant::now(), by_adapter(to));
+        while by_adapter(to) == before {
+            read(to, LENGTH, 0);
+            world.sent(0).good();
+            assert!(start.elapsed() < PATIENCE, "no adapter is at work");
+        }
+    }
+    read(1, LONG, 1);
+    read(2, LENGTH, 2);
+    assert_eq!([world.sent(0).context(), world.sent(0).context()], [2, 1]);
+    for (node, region) in regions.iter().enumerate() {
+        world.nodes[node + 1].domain.close_memory(region).unwrap();
     }
 }
 

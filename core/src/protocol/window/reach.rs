@@ -216,17 +216,19 @@ impl<T: Transport> Engine<T> {
     #[inline(never)]
     pub(crate) fn take_finished(&mut self) -> bool {
         let before = self.in_windows;
-        while self.in_windows > 0 {
+        let mut moved = false;
+        while self.in_windows > 0 && !moved {
             match self.transport.finished() {
                 Found::Finished(finished) => self.take_one(finished),
-                Found::Progress => return true,
+                Found::Progress => moved = true,
                 Found::Nothing => break,
             }
         }
+        // Also beside a long operation, which would keep them waiting until its end.
         if !self.fetches.is_empty() {
             self.fetch_on();
         }
-        self.in_windows != before
+        moved || self.in_windows != before
     }
 
     /// Forgets what has finished that nobody waits for any more: its peer is gone, or its context.
