@@ -163,6 +163,8 @@ struct Running {
     control: Arc<Control>,
     thread: JoinHandle<()>,
     stations: usize,
+    /// Whether peers were given leave to read this process's memory.
+    is_readable: bool,
 }
 
 static RUNNING: Mutex<Option<Running>> = Mutex::new(None);
@@ -210,19 +212,21 @@ pub(crate) fn acquire(cma: bool) -> Result<Arc<Control>, StationError> {
         // The parent's: its thread is not here, and its memory may be half-written.
         std::mem::forget(running.take());
     }
-    if let Some(present) = running.as_mut() {
-        present.stations += 1;
-        return Ok(present.control.clone());
+    if running.is_none() {
+        limits::raise_open_files();
+        barrier::register();
     }
-    limits::raise_open_files();
-    barrier::register();
-    if cma {
+    let present = match running.take() {
+        Some(present) => present,
+        None => start()?,
+    };
+    let present = running.insert(present);
+    // The first station may be one that does without.
+    if cma && !std::mem::replace(&mut present.is_readable, true) {
         cma::permit_peers();
     }
-    let started = start()?;
-    let control = started.control.clone();
-    *running = Some(started);
-    Ok(control)
+    present.stations += 1;
+    Ok(present.control.clone())
 }
 
 fn start() -> Result<Running, StationError> {
@@ -247,7 +251,7 @@ fn start() -> Result<Running, StationError> {
     let system = |error| StationError::system("starting the control thread", error, 0);
     let thread = crate::sys::with_signals_blocked(|| builder.spawn(serve)).map_err(system)?;
     started.recv().map_err(|error| system(std::io::Error::other(error)))??;
-    Ok(Running { control, thread, stations: 1 })
+    Ok(Running { control, thread, stations: 0, is_readable: false })
 }
 
 /// Counts one station less, and ends the thread with the last.
