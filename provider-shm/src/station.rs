@@ -179,6 +179,8 @@ pub struct PeerIdentity {
     pub key: KeyNumber,
     /// Of a lane that its process sends on: counts it as long as there is something of it.
     pub(crate) share: Option<Share>,
+    /// Keeps the handshake's socket open, where the peer knows our death by that.
+    pub(crate) _kept: Option<Arc<()>>,
 }
 
 /// What the control plane has to tell an endpoint.

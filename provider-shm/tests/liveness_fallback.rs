@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use common::*;
@@ -14,6 +15,12 @@ const OFFERS: [(&str, Offered); 3] = [
     ("pidfd_open", Offered::PidfdOpen),
     ("peer_pidfd", Offered::PeerPidfd),
 ];
+
+/// What the kernel offers is so for the whole process, and descriptors are counted.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 #[test]
 fn child() {
@@ -31,6 +38,7 @@ fn child() {
 /// Either side, or both, may lack what the other has.
 #[test]
 fn a_killed_peer_is_known_whatever_the_kernel_offers() {
+    let _alone = alone();
     for (ours, theirs) in OFFERS.into_iter().flat_map(|one| OFFERS.map(|two| (one.1, two.0))) {
         pretend_kernel_offers(ours);
         let by_socket = ours == Offered::Socket;
@@ -53,4 +61,29 @@ fn a_killed_peer_is_known_whatever_the_kernel_offers() {
         drop((bell, again, peer));
         eventually("no descriptor is left", || open_descriptors() <= before);
     }
+}
+
+/// The peer has its end open still: how many of them it has is its own affair.
+#[test]
+fn a_socket_is_kept_for_a_peer_as_long_as_the_lane() {
+    const LANES: usize = 8;
+    let _alone = alone();
+    pretend_kernel_offers(Offered::PeerPidfd);
+    let here = station();
+    let mut peer = Peer::start("child", "socket");
+    peer.ready();
+    let mut next_lane = || {
+        peer.order(&here.address().to_string());
+        let lane = event(&here);
+        assert!(matches!(lane, StationEvent::Incoming { .. }));
+        lane
+    };
+    let _first = next_lane();
+    let before = open_descriptors();
+    (0..LANES).for_each(|_| drop(next_lane()));
+    assert!(open_descriptors() <= before + 1, "{} of {before}", open_descriptors());
+    // For the peer we are dead in each but the first, which there is, and the last one.
+    let said: Vec<_> = (0..1 + LANES + LANES - 1).map(|_| peer.hear()).collect();
+    let died = said.iter().filter(|line| *line == "died").count();
+    assert_eq!(died, LANES - 1, "{said:?}");
 }

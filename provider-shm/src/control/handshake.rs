@@ -157,6 +157,7 @@ impl ControlThread {
     ) -> std::io::Result<PeerIdentity> {
         let holder = Holder::Station(handshake.station);
         let pid = handshake.credentials.and_then(|peer| peer.pid);
+        let mut kept = None;
         let process = match (handshake.process, handshake.socket) {
             (Some(process), socket) => {
                 self.processes.hold(process, holder);
@@ -164,7 +165,9 @@ impl ControlThread {
                     self.unwatch(watch);
                 }
                 match socket {
-                    Some(socket) if keep_socket => self.keep_for_peer(handshake.station, socket),
+                    Some(socket) if keep_socket => {
+                        kept = Some(self.keep_for_peer(handshake.station, socket));
+                    }
                     socket => self.close_socket(socket),
                 }
                 process
@@ -189,6 +192,7 @@ impl ControlThread {
             asymmetric: peer.asymmetric,
             key: ONLY_KEY,
             share: None,
+            _kept: kept,
         })
     }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use rustix::buffer::spare_capacity;
@@ -66,6 +66,14 @@ pub(super) enum Timer {
     ResumeAccepting,
 }
 
+/// A socket that stays open.
+struct Kept {
+    station: u64,
+    socket: OwnedFd,
+    /// Of which there is something as long as there is something of our end of the lane.
+    lane: Weak<()>,
+}
+
 /// Everything that the control thread owns.
 pub(super) struct ControlThread {
     control: Arc<Control>,
@@ -86,8 +94,8 @@ pub(super) struct ControlThread {
     pub(super) accept_paused: bool,
     pub(super) told_out_of_descriptors: bool,
     pub(super) refused_users: HashSet<u32>,
-    /// Sockets that stay open since the peer knows our death by them, and whose station's.
-    kept: HashMap<u64, (u64, OwnedFd)>,
+    /// Sockets that stay open since the peer knows our death by them.
+    kept: HashMap<u64, Kept>,
     /// What a peer that can read our memory finds at its address.
     pub(super) nonce: Box<[u8; NONCE_BYTES]>,
     /// What a peer that reads our memory knows our end by: this thread's.
@@ -234,10 +242,7 @@ impl ControlThread {
                 self.unwatch(watch);
             }
         }
-        let mine = |kept: &u64| self.kept[kept].0 == station;
-        for kept in self.kept.keys().copied().filter(mine).collect::<Vec<_>>() {
-            self.drop_kept(kept);
-        }
+        self.drop_kept_where(|kept| kept.station == station);
     }
 
     fn handshakes_where(&self, which: impl Fn(&Handshake) -> bool) -> Vec<u64> {
@@ -348,17 +353,28 @@ impl ControlThread {
         let _ = epoll::delete(&self.epoll, &*watch.fd);
     }
 
-    /// Keeps a socket open by which the peer will know our death.
-    pub(super) fn keep_for_peer(&mut self, station: u64, socket: OwnedFd) {
-        let id = self.next_id();
+    /// Keeps a socket open by which the peer will know our death, as long as something is left of
+    /// what this returns: our end of the lane.
+    pub(super) fn keep_for_peer(&mut self, station: u64, socket: OwnedFd) -> Arc<()> {
+        // A peer that never hangs up has us keep no more sockets than it has lanes.
+        self.drop_kept_where(|kept| kept.lane.strong_count() == 0);
+        let (id, lane) = (self.next_id(), Arc::new(()));
         let _ = epoll::delete(&self.epoll, &socket);
         if epoll::add(&self.epoll, &socket, Token::Kept(id).data(), EventFlags::empty()).is_ok() {
-            self.kept.insert(id, (station, socket));
+            self.kept.insert(id, Kept { station, socket, lane: Arc::downgrade(&lane) });
+        }
+        lane
+    }
+
+    fn drop_kept_where(&mut self, which: impl Fn(&Kept) -> bool) {
+        let found = self.kept.iter().filter(|(_, kept)| which(kept)).map(|(id, _)| *id);
+        for id in found.collect::<Vec<_>>() {
+            self.drop_kept(id);
         }
     }
 
     fn drop_kept(&mut self, id: u64) {
-        let socket = self.kept.remove(&id).map(|(_, socket)| socket);
+        let socket = self.kept.remove(&id).map(|kept| kept.socket);
         self.close_socket(socket);
     }
 }
