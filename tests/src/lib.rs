@@ -223,7 +223,8 @@ macro_rules! conformance {
                 closing_drops_what_is_pending,
                 a_closed_receiver_fails_its_senders,
                 an_address_is_reopened,
-                a_domains_event_queue_is_the_default;
+                a_domains_event_queue_is_the_default,
+                who_is_bound_to_a_shared_context_says_whom_receives_are_for;
             addresses:
                 a_removed_address_is_unknown,
                 duplicates_reach_the_same_peer,
@@ -360,7 +361,6 @@ macro_rules! conformance {
                 what_is_not_shared_is_refused,
                 a_context_is_closed_after_its_endpoints,
                 a_closed_endpoint_takes_nothing_along,
-                who_is_bound_says_whom_receives_are_for,
                 threads_post_and_poll_at_once,
                 endpoints_send_by_a_shared_context;
             mixed_contexts:

@@ -15,8 +15,9 @@ use kestrel_core::{
 };
 
 use crate::bed::{Bed, Options, open_vector, pattern, same};
+use crate::cases::shared_contexts::senders_with;
 use crate::completion::read_each;
-use crate::contexts::counts;
+use crate::contexts::{Context, counts, sharing};
 use crate::link::{self, End, Listener};
 use crate::one_sided::Atomic;
 
@@ -353,4 +354,21 @@ pub fn a_domains_class_is_the_default<P: Provider>(bed: &Bed<P>) {
         let endpoint = ScalableEndpoint::open(&domain, options, counts(1, 1)).unwrap();
         assert_eq!(endpoint.options().traffic_class, expected);
     }
+}
+
+/// Whom receives of a shared context are for: also by one that is not enabled yet, when all others have
+/// gone.
+pub fn who_is_bound_to_a_shared_context_says_whom_receives_are_for<P: Provider>(bed: &Bed<P>) {
+    let (mut sharers, world) = senders_with(bed, 1, 1, &Options::default());
+    let next = Endpoint::open(&sharers.domain, sharing()).unwrap();
+    next.bind_address_vector(&sharers.vector).unwrap();
+    next.bind_shared_receive(&sharers.shared).unwrap();
+    sharers.members.pop().unwrap().endpoint.close();
+    sharers.shared.receive(vec![0; 8], 0, 3).unwrap();
+    let member = Context::enabled(next, Flags::TRANSMIT | Flags::RECV);
+    let to = world.nodes[0].vector.insert_one(member.endpoint.address()).unwrap();
+    sharers.members.push(member);
+    world.nodes[0].endpoint.inject(&[4; 8], to).unwrap();
+    let (_, done) = sharers.next(|| world.poll(1));
+    assert_eq!((done.context, done.returned.unwrap()), (3, vec![4; 8]));
 }

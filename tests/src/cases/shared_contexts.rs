@@ -393,22 +393,6 @@ pub fn a_closed_endpoint_takes_nothing_along<P: Provider>(bed: &Bed<P>) {
     assert_eq!((done.context, done.returned.unwrap().len()), (4, long));
 }
 
-/// Also one that is not enabled yet, when all others have gone.
-pub fn who_is_bound_says_whom_receives_are_for<P: Provider>(bed: &Bed<P>) {
-    let (mut sharers, world) = senders(bed, 1, 1);
-    let next = Endpoint::open(&sharers.domain, sharing()).unwrap();
-    next.bind_address_vector(&sharers.vector).unwrap();
-    next.bind_shared_receive(&sharers.shared).unwrap();
-    sharers.members.pop().unwrap().endpoint.close();
-    sharers.shared.receive(vec![0; 8], 0, 3).unwrap();
-    let member = Context::enabled(next, Flags::TRANSMIT | Flags::RECV);
-    let to = world.nodes[0].vector.insert_one(member.endpoint.address()).unwrap();
-    sharers.members.push(member);
-    world.nodes[0].endpoint.inject(&[4; 8], to).unwrap();
-    let (_, done) = sharers.next(|| world.poll(1));
-    assert_eq!((done.context, done.returned.unwrap()), (3, vec![4; 8]));
-}
-
 pub fn threads_post_and_poll_at_once<P: Provider>(bed: &Bed<P>) {
     if bed.sharing == Sharing::Exclusive {
         return;
