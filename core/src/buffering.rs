@@ -83,6 +83,45 @@ pub(crate) struct BufferedMessage {
     pub(crate) asked: u64,
 }
 
+/// Messages of one peer that are not announced yet.
+#[derive(Default)]
+struct Line {
+    /// All of them, in the order in which they are going to be.
+    waiting: VecDeque<u32>,
+    /// Those that are starved. What is given back is for the first: if those behind it had it, who would
+    /// give it back before the first is announced?
+    starved: VecDeque<u32>,
+}
+
+impl Line {
+    /// Whether it is the turn of `parked` to be announced.
+    fn is_next(&self, parked: u32) -> bool {
+        self.waiting.front() == Some(&parked)
+    }
+
+    /// Whether it may ask: nothing before it is starved.
+    fn may_ask(&self, parked: u32) -> bool {
+        self.is_next(parked) || self.starved.front().is_none_or(|&first| first == parked)
+    }
+
+    fn starve(&mut self, parked: u32) {
+        if self.is_next(parked) && self.starved.front() != Some(&parked) {
+            self.feed(parked);
+            self.starved.push_front(parked);
+        } else if !self.starved.contains(&parked) {
+            self.starved.push_back(parked);
+        }
+    }
+
+    fn feed(&mut self, parked: u32) {
+        if self.starved.front() == Some(&parked) {
+            self.starved.pop_front();
+        } else {
+            self.starved.retain(|&starved| starved != parked);
+        }
+    }
+}
+
 /// What an engine keeps of buffered messages.
 pub(crate) struct Buffering {
     pub(crate) setup: BufferingSetup,
@@ -92,15 +131,15 @@ pub(crate) struct Buffering {
     messages: HashMap<u32, BufferedMessage>,
     /// Parked messages by their records' address.
     announced: HashMap<u64, u32>,
-    /// By peer: what is not announced yet, in the order in which it is going to be. Lines stay when they
-    /// are empty, of which there are no more than the engine has places for peers.
-    lines: HashMap<PeerIndex, VecDeque<u32>>,
-    /// What waits until others give back what was asked for.
-    starved: VecDeque<u32>,
+    /// By peer: what is not announced yet. Lines stay when they are empty, of which there are no more than
+    /// the engine has places for peers.
+    lines: HashMap<PeerIndex, Line>,
+    /// Whose lines have something that waits until others give back what was asked for.
+    starved: VecDeque<PeerIndex>,
     /// Bytes that were asked for, of what the application has.
     in_use: u64,
-    /// The same, and of what is still arriving.
-    asked: u64,
+    /// What was asked for beyond the budget, until it is given back.
+    beyond: Option<u32>,
     /// Records that no message has. Boxed, since applications hold their addresses.
     #[allow(clippy::vec_box)]
     unused: Vec<Box<ReceiveContext>>,
@@ -117,7 +156,7 @@ impl Buffering {
                 lines: HashMap::new(),
                 starved: VecDeque::new(),
                 in_use: 0,
-                asked: 0,
+                beyond: None,
                 unused: Vec::new(),
             })
         })
@@ -125,7 +164,7 @@ impl Buffering {
 
     /// Those whose messages wait to be announced.
     pub(crate) fn peers(&self) -> impl Iterator<Item = PeerIndex> {
-        self.lines.iter().filter(|(_, line)| !line.is_empty()).map(|(&peer, _)| peer)
+        self.lines.iter().filter(|(_, line)| !line.waiting.is_empty()).map(|(&peer, _)| peer)
     }
 
     /// How much of a message is buffered before it is announced. Units: bytes.
@@ -150,7 +189,7 @@ impl Buffering {
         let receive = tag.map(|(receive, _)| receive);
         let message = BufferedMessage { record, stage: Stage::Arriving, receive, asked: 0 };
         self.messages.insert(parked, message);
-        self.lines.entry(peer).or_default().push_back(parked);
+        self.lines.entry(peer).or_default().waiting.push_back(parked);
     }
 
     pub(crate) fn get(&self, parked: u32) -> Option<&BufferedMessage> {
@@ -184,12 +223,12 @@ impl Buffering {
     /// and the posted tag.
     pub(crate) fn announce_next(&mut self, peer: PeerIndex) -> Option<(u32, u64, Option<u32>)> {
         let line = self.lines.get_mut(&peer)?;
-        let parked = *line.front()?;
+        let parked = *line.waiting.front()?;
         let message = self.messages.get_mut(&parked)?;
         if !matches!(message.stage, Stage::Ready) {
             return None;
         }
-        line.pop_front();
+        line.waiting.pop_front();
         message.stage = Stage::Announced;
         let address = message.record.address();
         self.announced.insert(address, parked);
@@ -198,9 +237,9 @@ impl Buffering {
     }
 
     /// Whether `bytes` more may be asked for; then they are. `others` is what else may have to be
-    /// held. The budget stops nobody for good: what is to be announced next may ask unless something
-    /// else that was asked for is still to be given back; and for little, which each may send unasked
-    /// as well, unless the application is who has it.
+    /// held. The budget stops nobody for good: what is to be announced next may ask unless the
+    /// application still has something that was asked for; one at a time, or for what is little, which
+    /// each may send unasked as well.
     pub(crate) fn ask(
         &mut self,
         peer: PeerIndex,
@@ -208,48 +247,70 @@ impl Buffering {
         bytes: u64,
         (others, budget): (u64, u64),
     ) -> bool {
-        let is_next = self.lines.get(&peer).is_some_and(|line| line.front() == Some(&parked));
-        let little = if bytes <= CREDIT_FIRST { self.in_use } else { self.asked };
-        let may = others + bytes <= budget || (is_next && little == 0);
         let Some(message) = self.messages.get_mut(&parked) else { return false };
+        let line = self.lines.entry(peer).or_default();
+        let fits = others + bytes <= budget;
+        let is_little = bytes <= CREDIT_FIRST;
+        let in_turn =
+            line.is_next(parked) && self.in_use == 0 && (is_little || self.beyond.is_none());
+        let may = line.may_ask(parked) && (fits || in_turn);
         if may {
             (message.stage, message.asked) = (Stage::Arriving, bytes);
-            self.asked += bytes;
+            line.feed(parked);
+            if !fits && !is_little {
+                self.beyond = Some(parked);
+            }
         } else {
             message.stage = Stage::Starved;
-            self.starved.push_back(parked);
+            if line.starved.is_empty() {
+                self.starved.push_back(peer);
+            }
+            line.starve(parked);
         }
         may
     }
 
-    /// How many messages wait for others to give back.
+    /// How many peers have messages that wait for others to give back.
     pub(crate) fn starved_len(&self) -> usize {
         self.starved.len()
     }
 
-    /// The one of them that has waited longest, which waits no more.
-    pub(crate) fn next_starved(&mut self) -> Option<u32> {
+    /// The one of them that has waited longest; see [`Self::is_served`].
+    pub(crate) fn next_starved(&mut self) -> Option<PeerIndex> {
         self.starved.pop_front()
     }
 
-    /// The same of the message of `peer` that is to be announced next.
-    pub(crate) fn starved_head(&mut self, peer: PeerIndex) -> Option<u32> {
-        let parked = *self.lines.get(&peer)?.front()?;
-        let is_starved = matches!(self.get(parked)?.stage, Stage::Starved);
-        self.starved.retain(|&starved| !(is_starved && starved == parked));
-        is_starved.then_some(parked)
+    /// Who was [`Self::next_starved`] has got what there was; it waits on for what is left.
+    pub(crate) fn is_served(&mut self, peer: PeerIndex) {
+        let is_starved = self.first_starved(peer).is_some();
+        if is_starved && !self.starved.contains(&peer) {
+            self.starved.push_back(peer);
+        }
+    }
+
+    /// The message of `peer` that what is given back is for.
+    pub(crate) fn first_starved(&self, peer: PeerIndex) -> Option<u32> {
+        self.lines.get(&peer)?.starved.front().copied()
+    }
+
+    /// The same if it is the one that is to be announced next.
+    pub(crate) fn starved_head(&self, peer: PeerIndex) -> Option<u32> {
+        let first = *self.lines.get(&peer)?.waiting.front()?;
+        matches!(self.get(first)?.stage, Stage::Starved).then_some(first)
     }
 
     /// Forgets a message; its record may be another one's from now on.
     pub(crate) fn remove(&mut self, peer: PeerIndex, parked: u32) -> Option<BufferedMessage> {
         let message = self.messages.remove(&parked)?;
-        self.asked -= message.asked;
+        if self.beyond == Some(parked) {
+            self.beyond = None;
+        }
         if self.announced.remove(&message.record.address()).is_some() {
             self.in_use -= message.asked;
         } else {
-            self.starved.retain(|&starved| starved != parked);
             if let Some(line) = self.lines.get_mut(&peer) {
-                line.retain(|&waiting| waiting != parked);
+                line.waiting.retain(|&waiting| waiting != parked);
+                line.feed(parked);
             }
         }
         Some(message)
@@ -282,14 +343,40 @@ mod tests {
                 held += LIMIT;
             }
         }
-        assert_eq!(held, LIMIT, "one of them");
+        assert_eq!(held, 2 * LIMIT, "one of them, and one in its turn");
         // What is little holds nobody up, though somebody does not send what was asked for.
         all.add(100, 100, None);
         assert!(all.ask(100, 100, CREDIT_FIRST, (BUDGET, BUDGET)));
-        assert!(all.remove(0, 0).is_some_and(|message| message.asked == LIMIT));
-        assert!(all.remove(100, 100).is_some());
-        assert_eq!(all.starved_head(1), Some(1));
-        assert!(all.ask(1, 1, LIMIT, (BUDGET, BUDGET)), "all was given back");
+        assert!(all.remove(1, 1).is_some_and(|message| message.asked == LIMIT));
+        assert_eq!(
+            (all.starved_len(), all.next_starved(), all.starved_head(2)),
+            (98, Some(2), Some(2))
+        );
+        assert!(all.ask(2, 2, LIMIT, (BUDGET, BUDGET)), "what was beyond it is given back");
+    }
+
+    #[test]
+    fn what_is_given_back_is_for_the_first_of_a_line() {
+        const BUDGET: u64 = 2 * LIMIT;
+        let mut all = buffering();
+        (0..4).for_each(|parked| all.add(7, parked, None));
+        for (parked, asked) in [(0, true), (1, true), (2, false), (3, false)] {
+            assert_eq!(
+                all.ask(7, parked, LIMIT, (u64::from(parked).min(2) * LIMIT, BUDGET)),
+                asked
+            );
+        }
+        (0..2).for_each(|parked| all.note_ready(parked));
+        let announced = [(); 2].map(|()| all.announce_next(7).map(|(parked, ..)| parked));
+        assert_eq!(announced, [Some(0), Some(1)]);
+        assert!(all.remove(7, 0).is_some());
+        assert!(!all.ask(7, 3, LIMIT, (LIMIT, BUDGET)), "the first is starved");
+        assert_eq!((all.first_starved(7), all.starved_head(7)), (Some(2), Some(2)));
+        assert!(all.ask(7, 2, LIMIT, (LIMIT, BUDGET)));
+        assert_eq!(all.first_starved(7), Some(3));
+        assert!(all.remove(7, 1).is_some());
+        assert!(all.ask(7, 3, LIMIT, (LIMIT, BUDGET)));
+        assert_eq!(all.first_starved(7), None);
     }
 
     #[test]

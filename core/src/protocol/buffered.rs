@@ -277,10 +277,15 @@ impl<T: Transport> Engine<T> {
         let starved = self.buffering.as_ref().map_or(0, |buffering| buffering.starved_len());
         for _ in 0..starved {
             let next = self.buffering.as_mut().and_then(|buffering| buffering.next_starved());
-            let Some(parked) = next else { return };
-            let Some(index) = self.unexpected[parked].arriving else { continue };
-            if self.ask_more(index, parked) {
-                self.announce_from(self.unexpected[parked].peer);
+            let Some(peer) = next else { return };
+            while let Some(parked) = self.buffering.as_ref().and_then(|all| all.first_starved(peer))
+                && let Some(index) = self.unexpected[parked].arriving
+                && self.ask_more(index, parked)
+            {
+                self.announce_from(peer);
+            }
+            if let Some(buffering) = &mut self.buffering {
+                buffering.is_served(peer);
             }
         }
     }
