@@ -1,6 +1,7 @@
 //! A clock cheap enough to stand inside a measured loop.
 
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Once, OnceLock};
 use std::time::{Duration, Instant};
 
 /// The time stamp counter, or nanoseconds where there is none.
@@ -30,4 +31,49 @@ pub fn ns_per_tick() -> f64 {
         let elapsed_ns = start.elapsed().as_nanos() as f64;
         elapsed_ns / (ticks() - first).max(1) as f64
     })
+}
+
+const WHILE: Duration = Duration::from_millis(250);
+/// How many of them have passed.
+static WHILES: AtomicU32 = AtomicU32::new(0);
+
+/// Says that a while has passed, for one load of a word that hardly ever changes: where something is to be
+/// done now and then, however long what is measured in between may take.
+pub struct Reminder {
+    seen: u32,
+}
+
+impl Reminder {
+    pub fn new() -> Reminder {
+        static STARTED: Once = Once::new();
+        STARTED.call_once(|| {
+            let count = || loop {
+                std::thread::sleep(WHILE);
+                WHILES.fetch_add(1, Ordering::Relaxed);
+            };
+            // Where there is no thread for it, nobody is reminded.
+            let _ = std::thread::Builder::new().name("perf-reminder".to_owned()).spawn(count);
+        });
+        Reminder { seen: WHILES.load(Ordering::Relaxed) }
+    }
+
+    #[inline(always)]
+    pub fn is_due(&mut self) -> bool {
+        let now = WHILES.load(Ordering::Relaxed);
+        std::mem::replace(&mut self.seen, now) != now
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_reminder_comes_once_a_while() {
+        let mut reminder = Reminder::new();
+        while !reminder.is_due() {
+            std::hint::spin_loop();
+        }
+        assert!(Reminder::new().seen > 0);
+    }
 }

@@ -6,6 +6,7 @@
 mod one_sided;
 
 use crate::port::{Grant, Local, Outcome, Port, PortError, Verb};
+use crate::stall::{STALL_MAX, Stall};
 use kestrel::composite::Traffic;
 use kestrel::{CompletionQueue, Domain, Endpoint};
 use kestrel_core::address::Address;
@@ -89,7 +90,7 @@ pub enum FabricError {
     Open(String),
     #[error("no address: {0}")]
     Address(String),
-    #[error("no message came any more")]
+    #[error("no message came, or could be sent, for {} s", STALL_MAX.as_secs())]
     Stalled,
     #[error("a post was refused: {0}")]
     Post(PostError),
@@ -149,13 +150,60 @@ impl Side {
             .map_err(|error| FabricError::Address(error.to_string()))?;
         self.vector.insert_one(address).map_err(|error| FabricError::Address(error.to_string()))
     }
+}
 
-    #[cold]
-    #[inline(never)]
-    fn read_failed(&self, error: ReadError) -> FabricError {
-        match self.queue.read_error() {
-            Some(entry) => FabricError::Operation { errno: entry.errno, reason: entry.reason },
-            None => FabricError::Read(error),
+/// Reads completions; how many, which may be none.
+#[inline(always)]
+pub fn read(queue: &CompletionQueue, entries: &mut [Entry]) -> Result<usize, FabricError> {
+    match queue.read(entries) {
+        Ok(count) => Ok(count),
+        Err(ReadError::Empty) => Ok(0),
+        Err(error) => Err(read_failed(queue, error)),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn read_failed(queue: &CompletionQueue, error: ReadError) -> FabricError {
+    match queue.read_error() {
+        Some(entry) => FabricError::Operation { errno: entry.errno, reason: entry.reason },
+        None => FabricError::Read(error),
+    }
+}
+
+/// Waits for the next completion, but not for ever.
+#[inline(always)]
+pub fn await_one(queue: &CompletionQueue) -> Result<Entry, FabricError> {
+    let (mut entry, mut stall) = ([Entry::default()], Stall::default());
+    while read(queue, &mut entry)? == 0 {
+        if stall.is_too_long() {
+            return Err(FabricError::Stalled);
+        }
+    }
+    let [entry] = entry;
+    Ok(entry)
+}
+
+/// Injects a word, and polls the endpoint's queue for as long as there is no room, but not for ever. Nothing
+/// is to complete there meanwhile.
+#[inline(always)]
+pub fn inject_word(
+    endpoint: &Endpoint,
+    queue: &CompletionQueue,
+    word: u64,
+    to: u64,
+    tag: u64,
+) -> Result<(), FabricError> {
+    let mut stall = Stall::default();
+    loop {
+        match endpoint.inject_tagged(&word.to_ne_bytes(), to, tag) {
+            Ok(()) => return Ok(()),
+            Err(PostError::Again) => {}
+            Err(refused) => return Err(FabricError::Post(refused)),
+        }
+        read(queue, &mut [Entry::default()])?;
+        if stall.is_too_long() {
+            return Err(FabricError::Stalled);
         }
     }
 }
@@ -235,11 +283,7 @@ impl Port for Side {
 
     #[inline(always)]
     fn poll(&mut self, entries: &mut [Entry]) -> Result<usize, PortError> {
-        match self.queue.read(entries) {
-            Ok(count) => Ok(count),
-            Err(ReadError::Empty) => Ok(0),
-            Err(error) => Err(self.read_failed(error).into()),
-        }
+        Ok(read(&self.queue, entries)?)
     }
 
     unsafe fn expose(

@@ -33,6 +33,7 @@ mod progress;
 mod report;
 mod roles;
 mod session;
+mod stall;
 mod statistics;
 mod table;
 mod units;

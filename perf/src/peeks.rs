@@ -1,14 +1,13 @@
 //! What a peek and a claim cost beside a plain receive, by how many messages wait: an endpoint
 //! that sends to itself, so that no other core takes part.
 
-use crate::fabric::{FabricError, Setup, Side};
-use crate::measure::matching::{DEPTHS, MESSAGES};
+use crate::fabric::{FabricError, Setup, Side, await_one, inject_word};
+use crate::measure::matching::{DEPTHS, MESSAGES, Queue, refusal};
 use crate::report::{Aim, Row, Section};
 use crate::session::{Session, SessionError};
 use crate::statistics::median;
 use kestrel::{CompletionQueue, Endpoint};
 use kestrel_core::address_vector::FI_ADDR_UNSPEC;
-use kestrel_core::completion_queue::Entry;
 use kestrel_core::flags::Flags;
 use kestrel_core::memory::{Piece, Pieces};
 use kestrel_core::operation::ReceivePost;
@@ -40,7 +39,17 @@ pub fn job(session: &mut Session) -> Result<Section, SessionError> {
     let depths = session.options.depths(&DEPTHS);
     session.bar.begin("peeks", depths.len() as u64);
     let mut worst = WAYS.map(|_| 0.0_f64);
+    let config = session.options.fabric.config()?;
     for depth in depths {
+        if let Some(why) = refusal(&config, Queue::Unexpected, size_of::<u64>(), depth + 1) {
+            section.rows.extend(WAYS.map(|name| Row {
+                depth: Some(depth),
+                note: why.to_owned(),
+                ..Row::new(name, &format!("{depth} deep"))
+            }));
+            session.bar.advance(1);
+            continue;
+        }
         let rounds = session.options.iterations(MESSAGES).div_ceil(depth).max(ROUNDS_MIN);
         for _ in 0..session.options.warmup(0).div_ceil(depth) {
             loopback.round(depth)?;
@@ -69,7 +78,8 @@ pub fn job(session: &mut Session) -> Result<Section, SessionError> {
         }
         session.bar.advance(1);
     }
-    for (name, worst) in WAYS.into_iter().zip(worst).skip(1) {
+    // None was measured where no depth was.
+    for (name, worst) in WAYS.into_iter().zip(worst).skip(1).filter(|(_, worst)| *worst > 0.0) {
         let what = format!("{name}, of a plain receive, at the worst depth");
         section.aims.push(Aim::at_most(&what, worst, RATIO_MAX));
     }
@@ -100,9 +110,7 @@ impl Loopback {
     /// Has `depth` messages wait.
     fn fill(&self, depth: u64) -> Result<(), FabricError> {
         for tag in (0..depth).chain([LAST]) {
-            while self.endpoint.inject_tagged(&tag.to_ne_bytes(), self.own, tag).is_err() {
-                let _ = self.queue.read(&mut [Entry::default()]);
-            }
+            inject_word(&self.endpoint, &self.queue, tag, self.own, tag)?;
         }
         // Messages keep their order, so all are there when the last one is.
         self.post(LAST, Flags::empty())
@@ -135,9 +143,8 @@ impl Loopback {
             owner: None,
         };
         self.endpoint.post_receive(receive).map_err(FabricError::Post)?;
-        let mut entry = [Entry::default()];
-        while self.queue.read(&mut entry).is_err() {}
-        assert!(entry[0].context == tag && (asks || word == tag), "a message went astray");
+        let entry = await_one(&self.queue)?;
+        assert!(entry.context == tag && (asks || word == tag), "a message went astray");
         Ok(())
     }
 }

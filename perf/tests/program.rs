@@ -141,6 +141,18 @@ fn peeks_are_measured_at_the_depths_that_are_asked_for() {
     assert!(rows.len() == 4 && rows.iter().all(|row| row["depth"] == 7), "{report}");
 }
 
+/// Where less may wait than a depth needs, it would wait for room for ever.
+#[test]
+fn peeks_at_more_than_may_wait_are_left_out() {
+    let mut command = command("peeks --depth 64,32768 --iterations 64");
+    let output = command.env("FI_KESTREL_UNEXPECTED_BUDGET", "64K").output().expect("it starts");
+    assert!(output.status.success(), "{}", error_of(&output));
+    let table = String::from_utf8_lossy(&output.stdout).into_owned();
+    let left_out = "left out: longer than FI_KESTREL_UNEXPECTED_BUDGET holds";
+    assert_eq!(table.matches(left_out).count(), 4, "{table}");
+    assert!(table.contains("64 deep") && table.contains("ns"), "{table}");
+}
+
 #[test]
 fn many_processes_and_deep_queues_have_messages_of_the_size_that_is_asked_for() {
     let sizes_of = |report: &serde_json::Value, series: &str| -> Vec<u64> {
@@ -335,6 +347,29 @@ fn a_core_that_is_named_is_spun_on() {
     let _ = child.kill();
     child.wait().expect("it has ended");
     assert_eq!(spun, 1, "helpers that spin");
+}
+
+/// Nothing completes at whoever injects, so that it has to look.
+#[test]
+fn a_stream_ends_with_an_error_when_its_receiver_dies() {
+    let mut command = command("rate --provider shm --iterations 1000000000");
+    command.stdout(Stdio::null()).stderr(Stdio::piped());
+    let first = command.spawn().expect("the program starts");
+    let children = format!("/proc/{0}/task/{0}/children", first.id());
+    let second = loop {
+        let found = std::fs::read_to_string(&children).unwrap_or_default();
+        if let Some(second) = found.split_whitespace().next().and_then(|child| child.parse().ok()) {
+            break second;
+        }
+    };
+    // It streams by then. Whenever it dies, rank 0 is to end.
+    std::thread::sleep(std::time::Duration::from_millis(1_500));
+    // SAFETY: the process is this one's grandchild, which nobody reaps before it ends.
+    assert_eq!(unsafe { libc::kill(second, libc::SIGKILL) }, 0);
+    let output = first.wait_with_output().expect("rank 0 ends");
+    assert_eq!(output.status.code(), Some(1));
+    let text = error_of(&output);
+    assert!(text.contains("rank 0: an operation failed") || text.contains("rank 1"), "{text}");
 }
 
 /// A core that no host has is refused, by name.

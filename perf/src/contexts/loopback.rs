@@ -2,9 +2,8 @@
 
 use super::Lane;
 use super::endpoint::{Context, Contexts, TAG, at_context, receive_word};
-use crate::fabric::FabricError;
+use crate::fabric::{FabricError, await_one, inject_word};
 use kestrel::Domain;
-use kestrel_core::completion_queue::Entry;
 use kestrel_core::endpoint::EndpointOptions;
 use kestrel_core::scalable_endpoint::ContextCounts;
 use std::sync::Arc;
@@ -44,10 +43,8 @@ impl Loopback {
         // SAFETY: the word outlives the receive: its completion is waited for.
         let receive = unsafe { receive_word(&raw mut word, 0) };
         self.receive.endpoint.post_receive(receive).map_err(FabricError::Post)?;
-        while self.transmit.endpoint.inject_tagged(&7_u64.to_ne_bytes(), self.own, TAG).is_err() {
-            let _ = self.transmit.queue.read(&mut [Entry::default()]);
-        }
-        while self.receive.queue.read(&mut [Entry::default()]).is_err() {}
+        inject_word(&self.transmit.endpoint, &self.transmit.queue, 7, self.own, TAG)?;
+        await_one(&self.receive.queue)?;
         assert_eq!(word, 7);
         Ok(())
     }

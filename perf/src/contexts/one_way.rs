@@ -3,7 +3,8 @@
 
 use super::Lane;
 use super::endpoint::{Context, Contexts, TAG, at_context, receive_word};
-use crate::fabric::FabricError;
+use crate::fabric::{FabricError, read};
+use crate::stall::Stall;
 use kestrel::Domain;
 use kestrel_core::completion_queue::Entry;
 use kestrel_core::endpoint::{EndpointOptions, PostError};
@@ -16,9 +17,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 const WINDOW: usize = 64;
 /// What the sender has sent, as long as it sends.
 const SENDING: u64 = u64::MAX;
-/// So many polls without a message, each of which may give the core away, and the sender is taken
-/// for dead.
-const EMPTY_MAX: u32 = 1 << 26;
 
 pub struct OneWay {
     transmit: Context,
@@ -72,7 +70,9 @@ impl OneWay {
         while !stop.load(Ordering::Relaxed) {
             match self.transmit.endpoint.inject_tagged(&sent.to_ne_bytes(), self.to, TAG) {
                 Ok(()) => sent += 1,
-                Err(PostError::Again) => drop(self.transmit.queue.read(&mut [Entry::default()])),
+                Err(PostError::Again) => {
+                    read(&self.transmit.queue, &mut [Entry::default()])?;
+                }
                 Err(refused) => return Err(FabricError::Post(refused)),
             }
         }
@@ -82,17 +82,18 @@ impl OneWay {
     /// Receives all that is sent, and counts it.
     fn receive(&self) -> Result<u64, FabricError> {
         let mut entries: [Entry; 16] = Default::default();
-        let (mut received, mut empty) = (0, 0);
+        let (mut received, mut stall) = (0, Stall::default());
         while self.sent.load(Ordering::Relaxed) != received {
-            let Ok(count) = self.receive.queue.read(&mut entries) else {
-                empty += 1;
-                if empty == EMPTY_MAX {
+            let count = read(&self.receive.queue, &mut entries)?;
+            if count == 0 {
+                if stall.is_too_long() {
                     return Err(FabricError::Stalled);
                 }
                 continue;
-            };
+            }
             entries[..count].iter().try_for_each(|entry| self.post(entry.context))?;
-            (received, empty) = (received + count as u64, 0);
+            received += count as u64;
+            stall.end();
         }
         Ok(received)
     }

@@ -6,12 +6,14 @@
 
 use super::pump::Pump;
 use super::{MeasureError, Sample, Work};
+use crate::clock::Reminder;
 use crate::port::Port;
 use crate::report::{Aim, Row, Section};
 use crate::session::{Session, SessionError};
 use crate::statistics::median;
 use crate::units;
 use kestrel_core::config::Config;
+use kestrel_core::wire::ENVELOPE_COST;
 use serde::{Deserialize, Serialize};
 use std::time::Instant;
 
@@ -165,8 +167,12 @@ fn send_all<P: Port>(
     Deep { size, class, .. }: Deep,
 ) -> Result<f64, MeasureError> {
     pump.await_signal(0)?;
+    let mut reminder = Reminder::new();
     for index in indices {
         pump.send(0, size, tag(index) | class.protocol_bits(index))?;
+        if reminder.is_due() {
+            pump.look()?;
+        }
     }
     pump.signal(0)?;
     Ok(0.0)
@@ -178,7 +184,7 @@ fn tag(index: u64) -> u64 {
 }
 
 /// Why a queue cannot be made so deep.
-fn refusal(config: &Config, queue: Queue, size: usize, depth: u64) -> Option<&'static str> {
+pub fn refusal(config: &Config, queue: Queue, size: usize, depth: u64) -> Option<&'static str> {
     let bytes = size as u64 * depth;
     if bytes > BYTES_MAX {
         return Some("left out: a round of it would move more than 8 GiB");
@@ -186,7 +192,7 @@ fn refusal(config: &Config, queue: Queue, size: usize, depth: u64) -> Option<&'s
     if queue == Queue::Posted {
         return None;
     }
-    if bytes > config.unexpected_budget_bytes as u64 {
+    if bytes + depth * ENVELOPE_COST > config.unexpected_budget_bytes as u64 {
         return Some("left out: longer than FI_KESTREL_UNEXPECTED_BUDGET holds");
     }
     // What is not injected is outstanding until a receive is posted, which comes after all of them.
@@ -272,6 +278,8 @@ mod tests {
         assert_eq!(refused(Queue::Unexpected, 64 << 10, 512), "");
         assert!(refused(Queue::Posted, 1 << 30, 64).contains("8 GiB"));
         assert!(refused(Queue::Unexpected, 1024, 131_072).contains("UNEXPECTED_BUDGET"));
+        // A message takes more than its bytes.
+        assert!(refused(Queue::Unexpected, SIZE, 1 << 20).contains("UNEXPECTED_BUDGET"));
         assert!(refused(Queue::Unexpected, 32 << 10, 1_024).contains("TX_SIZE"));
     }
 }

@@ -13,6 +13,7 @@ mod touch;
 
 use crate::buffer::Buffer;
 use crate::port::{Port, PortError, Verb};
+use crate::stall::STALL_MAX;
 use crate::statistics::Spread;
 use pump::Pump;
 use serde::{Deserialize, Serialize};
@@ -44,7 +45,7 @@ pub struct Sample {
 pub enum MeasureError {
     #[error(transparent)]
     Port(#[from] PortError),
-    #[error("nothing arrived for {} s while {doing}", pump::STALL_MAX.as_secs())]
+    #[error("nothing arrived for {} s while {doing}", STALL_MAX.as_secs())]
     Stalled { doing: &'static str },
     #[error("a completion came with context {context:#x}, which was never posted, while {doing}")]
     Stray { context: u64, doing: &'static str },

@@ -4,11 +4,8 @@
 use super::{MeasureError, Rank};
 use crate::buffer::Buffer;
 use crate::port::{Grant, Local, Outcome, Port, Verb};
+use crate::stall::Stall;
 use std::collections::VecDeque;
-use std::time::{Duration, Instant};
-
-/// With nothing completed for this long, the peer is taken for dead.
-pub const STALL_MAX: Duration = Duration::from_secs(10);
 
 /// The contexts of operations: what to count when they complete.
 const SENT: u64 = 1;
@@ -37,9 +34,8 @@ pub struct Pump<'a, P: Port> {
     /// Parts that can be sent from, and those that a message has come into.
     pub free: VecDeque<u64>,
     pub landed: VecDeque<u64>,
-    /// Empty polls since the last completion.
-    idle: u32,
-    idle_since: Option<Instant>,
+    /// Of completions, and of posts where nothing completes.
+    stall: Stall,
     doing: &'static str,
 }
 
@@ -63,8 +59,7 @@ impl<'a, P: Port> Pump<'a, P> {
             sends_posted: 0,
             free: VecDeque::new(),
             landed: VecDeque::new(),
-            idle: 0,
-            idle_since: None,
+            stall: Stall::default(),
             doing: "measuring",
         }
     }
@@ -87,14 +82,12 @@ impl<'a, P: Port> Pump<'a, P> {
     pub fn poll(&mut self) -> Result<(), MeasureError> {
         let count = self.at.side.poll(&mut self.entries)?;
         if count == 0 {
-            self.idle += 1;
-            if self.idle >= 100_000 {
-                self.idle_long()?;
-            }
-            return Ok(());
+            return match self.stall.is_too_long() {
+                true => Err(MeasureError::Stalled { doing: self.doing }),
+                false => Ok(()),
+            };
         }
-        self.idle = 0;
-        self.idle_since = None;
+        self.stall.end();
         for entry in &self.entries[..count] {
             match P::context(entry) {
                 SENT => self.sent += 1,
@@ -116,14 +109,11 @@ impl<'a, P: Port> Pump<'a, P> {
         Ok(())
     }
 
-    #[cold]
-    #[inline(never)]
-    fn idle_long(&mut self) -> Result<(), MeasureError> {
-        self.idle = 0;
-        if self.idle_since.get_or_insert_with(Instant::now).elapsed() > STALL_MAX {
-            return Err(MeasureError::Stalled { doing: self.doing });
-        }
-        Ok(())
+    /// One poll among sends that are taken. Injected ones complete nowhere: that nothing completes is no
+    /// stall, and what fails is seen here alone.
+    pub fn look(&mut self) -> Result<(), MeasureError> {
+        self.stall.end();
+        self.poll()
     }
 
     /// Sends the first `size` bytes of the outgoing buffer: an inject where

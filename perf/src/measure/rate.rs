@@ -2,6 +2,7 @@
 
 use super::pump::Pump;
 use super::{MeasureError, Sample, Work};
+use crate::clock::Reminder;
 use crate::floor::Task;
 use crate::port::Port;
 use crate::report::{Aim, Row, Section};
@@ -57,11 +58,15 @@ fn stream_out<P: Port>(
     messages: u64,
     window: u64,
 ) -> Result<(), MeasureError> {
+    let mut reminder = Reminder::new();
     for _ in 0..messages {
         while pump.sends_posted - pump.sent >= window {
             pump.poll()?;
         }
         pump.send(1, size, TAG)?;
+        if reminder.is_due() {
+            pump.look()?;
+        }
     }
     pump.await_sent()
 }
@@ -134,4 +139,95 @@ pub fn job(session: &mut Session) -> Result<Section, SessionError> {
         });
     }
     Ok(section)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Rank;
+    use super::*;
+    use crate::buffer::Buffer;
+    use crate::door::DoorError;
+    use crate::port::{Grant, Local, Outcome, PortError, Verb};
+
+    /// Takes whatever is sent, and says that it failed to who looks.
+    struct Dead;
+
+    impl Port for Dead {
+        type Entry = ();
+        type Region = ();
+
+        fn context((): &()) -> u64 {
+            0
+        }
+
+        fn inject_bytes_max(&self) -> usize {
+            SIZE
+        }
+
+        unsafe fn inject(
+            &mut self,
+            _: *const u8,
+            _: usize,
+            _: u64,
+            _: u64,
+        ) -> Result<Outcome, PortError> {
+            Ok(Outcome::Done)
+        }
+
+        unsafe fn send(
+            &mut self,
+            _: *const u8,
+            _: usize,
+            _: u64,
+            _: u64,
+            _: u64,
+        ) -> Result<Outcome, PortError> {
+            Ok(Outcome::Again)
+        }
+
+        unsafe fn receive(
+            &mut self,
+            _: *mut u8,
+            _: usize,
+            _: Option<u64>,
+            _: u64,
+            _: u64,
+            _: u64,
+        ) -> Result<Outcome, PortError> {
+            Ok(Outcome::Again)
+        }
+
+        fn poll(&mut self, _: &mut [()]) -> Result<usize, PortError> {
+            Err(DoorError::Operation("the peer is gone".to_owned()).into())
+        }
+
+        unsafe fn expose(&mut self, _: *mut u8, _: usize) -> Result<((), Grant), PortError> {
+            Ok(((), Grant { address: 0, key: 0 }))
+        }
+
+        fn hide(&mut self, (): ()) -> Result<(), PortError> {
+            Ok(())
+        }
+
+        unsafe fn reach(
+            &mut self,
+            _: Verb,
+            _: Local,
+            _: Grant,
+            _: u64,
+            _: u64,
+        ) -> Result<Outcome, PortError> {
+            Ok(Outcome::Again)
+        }
+    }
+
+    /// An injected message completes nowhere.
+    #[test]
+    fn a_peer_that_dies_ends_a_stream_of_injected_messages() {
+        let (outgoing, incoming) = (&mut Buffer::new(64), &mut Buffer::new(64));
+        let rank = Rank { side: &mut Dead, rank: 0, peers: &[0, 1], outgoing, incoming };
+        let pump = &mut Pump::new(rank, SIZE);
+        let error = stream_out(pump, SIZE, u64::MAX, WINDOW).expect_err("it is gone").to_string();
+        assert!(error.contains("the peer is gone"), "{error}");
+    }
 }

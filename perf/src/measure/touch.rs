@@ -4,6 +4,7 @@
 
 use super::pump::Pump;
 use super::{MeasureError, Sample, Work, rate};
+use crate::clock::Reminder;
 use crate::port::Port;
 use crate::session::Session;
 use std::time::Instant;
@@ -50,6 +51,7 @@ fn write_out<P: Port>(
     size: usize,
     numbers: std::ops::Range<u64>,
 ) -> Result<(), MeasureError> {
+    let mut reminder = Reminder::new();
     for number in numbers {
         let part = loop {
             match pump.free.pop_front() {
@@ -59,6 +61,9 @@ fn write_out<P: Port>(
         };
         pump.write(size, part as usize * size, number);
         pump.send_part(1, size, TAG, part)?;
+        if reminder.is_due() {
+            pump.look()?;
+        }
     }
     pump.await_sent()
 }
