@@ -54,13 +54,12 @@ fn aims(page: &mut String, report: &Report) {
     *page += "<h2>What kestrel sets out to reach</h2>\n<table><tr><th>aim</th><th>bound</th><th>here</th><th></th></tr>";
     for aim in aims {
         let relation = if aim.at_least { "≥" } else { "≤" };
+        let [value, bound] = aim.figures();
         let (class, verdict) = if aim.is_met() { ("met", "reached") } else { ("missed", "missed") };
         let _ = write!(
             page,
-            "<tr><td>{}</td><td>{relation} {:.2}</td><td>{:.2}</td><td class=\"{class}\">{verdict}</td></tr>",
+            "<tr><td>{}</td><td>{relation} {bound}</td><td>{value}</td><td class=\"{class}\">{verdict}</td></tr>",
             escape(&aim.what),
-            aim.bound,
-            aim.value
         );
     }
     *page += "</table>\n";
@@ -174,6 +173,16 @@ fn axes_of_size(y: &'static str, y_logarithmic: bool, y_text: fn(f64) -> String)
     Axes { x: "message size", y, y_logarithmic, x_text, y_text }
 }
 
+/// A row's floor in the unit of the plot, of which a row with a bandwidth has one.
+fn floor(row: &Row, by_bandwidth: bool) -> Option<f64> {
+    let is_time = row.gb_per_s.is_none();
+    match by_bandwidth || is_time {
+        true => row.floor,
+        // A gigabyte a second is a byte a nanosecond.
+        false => Some(row.size? as f64 / row.floor?),
+    }
+}
+
 /// The plot that suits the section's rows: by size or by depth.
 fn plot(section: &Section) -> Option<String> {
     let by_bandwidth = section.rows.iter().all(|row| row.gb_per_s.is_some());
@@ -203,15 +212,31 @@ fn plot(section: &Section) -> Option<String> {
         if points.len() >= 2 {
             lines.push(Line { name: name.to_owned(), colour, dashed: false, points });
         }
-        let floor: Vec<_> = rows().filter_map(|row| Some((x(row)?, row.floor?))).collect();
-        if floor.len() >= 2 {
+        let floors: Vec<_> =
+            rows().filter_map(|row| Some((x(row)?, floor(row, by_bandwidth)?))).collect();
+        if floors.len() >= 2 {
             lines.push(Line {
                 name: format!("{name}, floor"),
                 colour,
                 dashed: true,
-                points: floor,
+                points: floors,
             });
         }
     }
     chart(&axes, &lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where some rows have a bandwidth and others have none, times are plotted.
+    #[test]
+    fn a_floor_has_the_unit_of_its_plot() {
+        let row = Row { size: Some(4096), floor: Some(8.0), ..Row::new("x", "x") };
+        let stream = Row { gb_per_s: Some(4.0), ..row.clone() };
+        assert_eq!(floor(&row, false), Some(8.0));
+        assert_eq!(floor(&stream, false), Some(512.0));
+        assert_eq!(floor(&stream, true), Some(8.0));
+    }
 }

@@ -4,6 +4,10 @@ use crate::statistics::{Ratio, Spread};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
+/// Digits behind the point of an aim's figures, and the most that a difference may need.
+const DIGITS: usize = 2;
+const DIGITS_MAX: usize = 9;
+
 /// Readers refuse a report of another format.
 pub const FORMAT: u32 = 1;
 
@@ -115,6 +119,18 @@ impl Aim {
 
     pub fn at_least(what: &str, value: f64, bound: f64) -> Aim {
         Aim { what: what.to_owned(), value, bound, at_least: true }
+    }
+
+    /// The value and the bound as they are printed: with a digit more where a bound that is missed would look
+    /// the same.
+    pub fn figures(&self) -> [String; 2] {
+        let with = |digits| [self.value, self.bound].map(|figure| format!("{figure:.digits$}"));
+        let apart = |digits: &usize| {
+            let [value, bound] = with(*digits);
+            value != bound
+        };
+        let digits = if self.is_met() { None } else { (DIGITS..DIGITS_MAX).find(apart) };
+        with(digits.unwrap_or(DIGITS))
     }
 
     pub fn is_met(&self) -> bool {

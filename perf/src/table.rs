@@ -24,7 +24,7 @@ pub const COLUMNS: [Column; 16] = [
     ("messages/s", |row| row.messages_per_s.map(units::count)),
     ("GB/s", |row| row.gb_per_s.map(|value| format!("{value:.2}"))),
     ("floor", floor),
-    ("ratio", |row| row.ratio.map(|value| format!("{value:.2}"))),
+    ("of the floor's", ratio),
     ("note", |row| (!row.note.is_empty()).then(|| row.note.clone())),
 ];
 
@@ -38,6 +38,12 @@ fn floor(row: &Row) -> Option<String> {
         Some(_) => format!("{floor:.2} GB/s"),
         None => units::nanoseconds(floor),
     })
+}
+
+/// More is worse of a time, and better of a rate: a section may have both.
+fn ratio(row: &Row) -> Option<String> {
+    let what = if row.gb_per_s.is_some() { "GB/s" } else { "time" };
+    row.ratio.map(|value| format!("{what} × {value:.2}"))
 }
 
 /// The filled columns of a section, and its cells.
@@ -70,10 +76,8 @@ pub fn render(report: &Report) -> String {
     for aim in aims {
         let verdict = if aim.is_met() { "reached" } else { "MISSED" };
         let relation = if aim.at_least { "at least" } else { "at most" };
-        text += &format!(
-            "  {verdict:<8} {:.2} ({relation} {:.2})  {}\n",
-            aim.value, aim.bound, aim.what
-        );
+        let [value, bound] = aim.figures();
+        text += &format!("  {verdict:<8} {value} ({relation} {bound})  {}\n", aim.what);
     }
     text
 }
@@ -99,4 +103,34 @@ fn align(titles: &[String], lines: &[Vec<String>]) -> String {
         text += &format!("  {}\n", padded.collect::<Vec<_>>().join("  ").trim_end());
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Aim;
+
+    #[test]
+    fn what_is_missed_by_little_looks_missed() {
+        let figures = |value, bound| Aim::at_most("x", value, bound).figures();
+        assert_eq!(figures(1.154, 1.15), ["1.154", "1.150"]);
+        assert_eq!(figures(1.15004, 1.15), ["1.15004", "1.15000"]);
+        assert_eq!(figures(1.2, 1.15), ["1.20", "1.15"]);
+        assert_eq!(figures(1.15, 1.15), ["1.15", "1.15"]);
+        assert_eq!(Aim::at_least("x", 0.8496, 0.85).figures(), ["0.8496", "0.8500"]);
+        let mut report = Report::new(Vec::new(), Vec::new());
+        let mut section = Section::new("x", "x");
+        section.aims.push(Aim::at_most("a time", 1.154, 1.15));
+        report.sections.push(section);
+        assert!(render(&report).contains("MISSED   1.154 (at most 1.150)  a time"));
+        assert!(crate::html::render(&report).contains("1.154</td>"));
+    }
+
+    #[test]
+    fn a_ratio_says_of_what_it_is() {
+        let row = Row { ratio: Some(0.5), ..Row::new("x", "x") };
+        assert_eq!(ratio(&row).as_deref(), Some("time × 0.50"));
+        let row = Row { gb_per_s: Some(1.0), ..row };
+        assert_eq!(ratio(&row).as_deref(), Some("GB/s × 0.50"));
+    }
 }

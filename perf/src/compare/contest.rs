@@ -168,12 +168,14 @@ pub fn rows(series: &[Series], what: &str, label: &str, size: usize) -> Vec<Row>
         let ratio = Ratio::of(&of(|pair| pair.0.value / pair.1.value))?;
         let against =
             Against { name: theirs.name.clone(), ns: median(&of(|pair| pair.1.value)), ratio };
-        let doubt = if steady { "" } else { ", the floor unsteady" };
+        // Ranks on different hosts have none.
+        let floor = Some(floor).filter(|floor| floor.is_finite());
+        let doubt = if steady || floor.is_none() { "" } else { ", the floor unsteady" };
         Some(Row {
             size: Some(size as u64),
             ns: Some(ns),
-            floor: Some(floor),
-            ratio: Some(ns / floor),
+            floor,
+            ratio: floor.map(|floor| ns / floor),
             against: Some(against),
             note: format!("{} of {} rounds{doubt}", pairs.len(), ours.samples.len()),
             ..Row::new(what, label)
@@ -182,14 +184,15 @@ pub fn rows(series: &[Series], what: &str, label: &str, size: usize) -> Vec<Row>
     others.iter().filter_map(row).collect()
 }
 
-/// What the first takes above the floor, as a share of what another takes above it.
+/// What the first takes above the floor, as a share of what another takes above it. Nothing where one took
+/// less than the floor, on a machine so noisy that there is nothing to compare.
 pub fn excess_of(series: &[Series], name: &str) -> Option<f64> {
     let (ours, others) = series.split_first()?;
     let theirs = others.iter().find(|series| series.name == name)?;
     let (pairs, _) = pairs(ours, theirs);
     let ours = median(&pairs.iter().map(|pair| pair.0.excess()).collect::<Vec<_>>());
     let theirs = median(&pairs.iter().map(|pair| pair.1.excess()).collect::<Vec<_>>());
-    Some(ours / theirs)
+    (ours > 0.0 && theirs > 0.0).then_some(ours / theirs)
 }
 
 /// The median ratio of the row against `name`.
@@ -226,6 +229,27 @@ mod tests {
         assert_eq!(ratio_to(&rows, "tcp"), None);
         assert_eq!(excess_of(&all, "shm"), Some(50.0 / 150.0));
         assert_eq!(excess_of(&all, "tcp"), None);
+    }
+
+    #[test]
+    fn an_excess_below_the_floor_is_compared_with_nothing() {
+        let of = |ours, theirs| {
+            let one = |value| [(50.0, value, 50.0)];
+            excess_of(&[series("kestrel", &one(ours)), series("shm", &one(theirs))], "shm")
+        };
+        assert_eq!(of(60.0, 70.0), Some(0.5));
+        for (ours, theirs) in [(40.0, 70.0), (60.0, 40.0), (40.0, 30.0), (60.0, 50.0)] {
+            assert_eq!(of(ours, theirs), None, "{ours}, {theirs}");
+        }
+        assert_eq!(of(60.0, f64::NAN), None);
+    }
+
+    #[test]
+    fn nothing_is_said_of_a_floor_that_is_not_there() {
+        let none = [(f64::NAN, 100.0, f64::NAN); 3];
+        let all = [series("kestrel", &none), series("shm", &none)];
+        let row = &rows(&all, "x", "8 B", 8)[0];
+        assert_eq!((row.note.as_str(), row.floor, row.ratio), ("3 of 3 rounds", None, None));
     }
 
     #[test]

@@ -157,37 +157,51 @@ fn headline(session: &mut Session, aims: &mut Vec<Aim>) -> Result<Row, SessionEr
             theirs.push(beside_bounce(session, |session| session.peer_latency_ns(HEADLINE_BYTES))?);
         }
     }
-    let (kept, steady) = believable(&ours);
-    let ns = median(&kept.iter().map(|sample| sample.value).collect::<Vec<_>>());
-    let bounce = median(&kept.iter().map(Beside::floor).collect::<Vec<_>>());
-    let excess = median(&kept.iter().map(Beside::excess).collect::<Vec<_>>());
+    let (row, aim) = beside(&ours, &theirs);
+    aims.extend(aim);
+    Ok(row)
+}
+
+/// What the rounds of ours say, and of the peer's if there are any. The excess over the bounce is said and
+/// compared where there is a bounce.
+fn beside(ours: &[Beside], theirs: &[Beside]) -> (Row, Option<Aim>) {
+    let of = |samples: &[Beside], value: fn(&Beside) -> f64| {
+        median(&samples.iter().map(value).collect::<Vec<_>>())
+    };
+    let has_floor = ours.iter().all(|sample| sample.floor().is_finite());
+    let row = |series: &str| Row {
+        size: Some(HEADLINE_BYTES as u64),
+        ..Row::new(series, &crate::units::bytes(HEADLINE_BYTES as u64))
+    };
+    if !has_floor {
+        let mut note = format!("{} rounds", ours.len());
+        if !theirs.is_empty() {
+            note += &format!("; UCX {:.1} ns", of(theirs, |sample| sample.value));
+        }
+        let ns = Some(of(ours, |sample| sample.value));
+        return (Row { ns, note, ..row("in short rounds") }, None);
+    }
+    let (kept, steady) = believable(ours);
+    let (ns, bounce) = (of(&kept, |sample| sample.value), of(&kept, Beside::floor));
+    let excess = of(&kept, Beside::excess);
     let mut note = format!(
         "bounce {bounce:.1} ns, excess {excess:.1} ns; {} of {} rounds kept{}",
         kept.len(),
         ours.len(),
         if steady { "" } else { " (none was steady: the machine is noisy)" }
     );
+    let mut aim = None;
     if !theirs.is_empty() {
-        let (kept, _) = believable(&theirs);
-        let peer_excess = median(&kept.iter().map(Beside::excess).collect::<Vec<_>>());
+        let peer_excess = of(&believable(theirs).0, Beside::excess);
         note += &format!("; UCX excess {peer_excess:.1} ns");
         // On a machine so noisy that the bounce took longer there is nothing to compare.
-        if excess > 0.0 && peer_excess > 0.0 {
-            aims.push(Aim::at_most(
-                "excess over the bounce, of UCX's excess",
-                excess / peer_excess,
-                UCX_EXCESS_MAX,
-            ));
-        }
+        aim = (excess > 0.0 && peer_excess > 0.0).then(|| {
+            let what = "excess over the bounce, of UCX's excess";
+            Aim::at_most(what, excess / peer_excess, UCX_EXCESS_MAX)
+        });
     }
-    Ok(Row {
-        size: Some(HEADLINE_BYTES as u64),
-        ns: Some(ns),
-        floor: Some(bounce),
-        ratio: Some(ns / bounce),
-        note,
-        ..Row::new("beside the bounce", "8 B")
-    })
+    let (floor, ratio) = (Some(bounce), Some(ns / bounce));
+    (Row { ns: Some(ns), floor, ratio, note, ..row("beside the bounce") }, aim)
 }
 
 /// One measurement between two bounces; without a floor, its place is NaN.
@@ -200,4 +214,31 @@ fn beside_bounce(
     let value = measure(session)?;
     let after = session.floor(&task)?[0];
     Ok(Beside { before, value, after })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn samples(floor: f64, value: f64) -> [Beside; 3] {
+        [Beside { before: floor, value, after: floor }; 3]
+    }
+
+    #[test]
+    fn the_excess_is_said_beside_a_bounce() {
+        let (row, aim) = beside(&samples(50.0, 100.0), &samples(50.0, 150.0));
+        assert!(row.note.starts_with("bounce 50.0 ns, excess 50.0 ns; 3 of 3"), "{}", row.note);
+        assert_eq!((row.ns, row.floor, row.ratio), (Some(100.0), Some(50.0), Some(2.0)));
+        assert_eq!(aim.expect("both took longer").value, 0.5);
+        let (row, aim) = beside(&samples(50.0, 100.0), &[]);
+        assert!(aim.is_none() && !row.note.contains("UCX"), "{}", row.note);
+    }
+
+    #[test]
+    fn without_a_bounce_nothing_is_said_of_it() {
+        let (row, aim) = beside(&samples(f64::NAN, 100.0), &samples(f64::NAN, 150.0));
+        assert_eq!(row.note, "3 rounds; UCX 150.0 ns");
+        assert_eq!((row.series.as_str(), row.ns), ("in short rounds", Some(100.0)));
+        assert!(row.floor.is_none() && row.ratio.is_none() && aim.is_none());
+    }
 }

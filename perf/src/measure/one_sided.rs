@@ -160,7 +160,7 @@ fn latency(session: &mut Session, verb: Verb, size: usize) -> Result<Row, Sessio
         }
     }
     let (ns, floor) = (median(&ours), median(&floors));
-    let small = size <= 64;
+    let small = size <= 64 && session.has_floor();
     Ok(Row {
         size: Some(size as u64),
         ns: Some(ns),

@@ -122,7 +122,10 @@ pub fn job(session: &mut Session) -> Result<Section, SessionError> {
         }
         session.bar.advance(1);
         let (ns, floor) = (median(&ours), median(&floors));
-        let mut note = format!("window {window}; floor: a bare ring of 64-byte slots");
+        let mut note = format!("window {window}");
+        if session.has_floor() {
+            note += "; floor: a bare ring of 64-byte slots";
+        }
         if !theirs.is_empty() {
             let peer = median(&theirs);
             note += &format!("; UCX {}/s", crate::units::count(1e9 / peer));
