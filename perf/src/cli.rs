@@ -7,6 +7,7 @@ use crate::compare;
 use crate::fabric::FabricOptions;
 use crate::measure::MESSAGE_BYTES_MAX;
 use crate::peer::{Peer, PeerError};
+use crate::roles::Origin;
 use crate::units::parse_bytes;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use std::ffi::OsString;
@@ -25,6 +26,9 @@ pub struct Cli {
     pub job: Option<Job>,
     #[command(flatten)]
     pub flags: Flags,
+    /// The flags that the command line names, the subcommand's own among them.
+    #[arg(skip)]
+    given: Vec<String>,
 }
 
 impl Cli {
@@ -36,9 +40,18 @@ impl Cli {
         arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>,
     ) -> Result<Cli, clap::Error> {
         let matches = Cli::command().try_get_matches_from(arguments)?;
-        let cli = Cli::from_arg_matches(&matches)?;
-        heeded::check(&cli, &matches)?;
+        let mut cli = Cli::from_arg_matches(&matches)?;
+        cli.given = heeded::given(&matches);
+        heeded::check(&cli)?;
         Ok(cli)
+    }
+
+    /// Refuses what a process that comes from there would take and forget.
+    ///
+    /// # Errors
+    /// The first flag of that kind.
+    pub fn check_heeded_by(&self, origin: &Origin) -> Result<(), clap::Error> {
+        heeded::check_origin(self, origin)
     }
 }
 
@@ -62,7 +75,7 @@ pub enum Job {
     Contexts,
     /// Peeks and claims of messages that wait, beside plain receives, by how many there are
     Peeks,
-    /// Everything above (the default)
+    /// Everything above, in less than a minute, with both files: as without a subcommand
     All,
     /// What two cores can do without a protocol: bounce, slots, the grid of copies
     Floor,
@@ -138,7 +151,7 @@ pub struct Flags {
     /// Queue depths of `matching` and `peeks`
     #[arg(long, global = true, value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=4_194_304))]
     pub depth: Vec<u64>,
-    /// Processes of `pairs`
+    /// Processes of `pairs` (two shells are two, a launcher's ranks as many as it starts)
     #[arg(long, global = true, default_value_t = 8, value_parser = clap::value_parser!(u16).range(2..=1024))]
     pub processes: u16,
     /// The transport: shm, verbs, or auto
@@ -213,6 +226,13 @@ impl Options {
 
     pub fn sizes(&self, default: &[usize]) -> Vec<usize> {
         if self.flags.size.is_empty() { default.to_vec() } else { self.flags.size.clone() }
+    }
+
+    /// Of those, what has a byte at least.
+    pub fn sizes_with_bytes(&self, default: &[usize]) -> Vec<usize> {
+        let mut sizes = self.sizes(default);
+        sizes.retain(|size| *size > 0);
+        sizes
     }
 
     pub fn depths(&self, default: &[u64]) -> Vec<u64> {

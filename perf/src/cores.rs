@@ -22,3 +22,11 @@ pub fn pin(rank: usize, cores: &[usize]) -> Option<usize> {
     let core = *cores.get(rank % cores.len().max(1))?;
     core_affinity::set_for_current(CoreId { id: core }).then_some(core)
 }
+
+/// The core of the calling thread, if it may run on one alone.
+pub fn only() -> Option<usize> {
+    match core_affinity::get_core_ids().unwrap_or_default().as_slice() {
+        [core] => Some(core.id),
+        _ => None,
+    }
+}

@@ -4,7 +4,7 @@
 //! who we are; [`worker`] what every rank does; [`session`] what rank 0 directs;
 //! [`parts`] which measurements there are; [`measure`], [`contexts`], [`peeks`] the
 //! workloads; [`floor`] what they are compared with; [`peer`] and [`compare`] whom;
-//! [`report`], [`table`], [`html`] what comes out. What the workloads need of an
+//! [`report`], [`table`], [`html`], [`outputs`] what comes out. What the workloads need of an
 //! endpoint is a [`port`]: kestrel itself is behind [`fabric`], libfabric behind [`door`].
 
 mod bootstrap;
@@ -23,6 +23,7 @@ mod launcher;
 mod link;
 mod machine;
 mod measure;
+mod outputs;
 mod parts;
 mod peeks;
 mod peer;
@@ -40,8 +41,9 @@ mod units;
 mod worker;
 
 use cli::{Cli, Job, Options};
+use outputs::{OutputError, Outputs};
 use report::{Report, ReportError, Section};
-use roles::{Leader, Role, RoleError};
+use roles::{Leader, Origin, Role, RoleError};
 use session::{Session, SessionError};
 use std::io::Write;
 use std::process::ExitCode;
@@ -56,6 +58,10 @@ enum Failure {
     #[error(transparent)]
     Report(#[from] ReportError),
     #[error(transparent)]
+    Output(#[from] OutputError),
+    #[error(transparent)]
+    CommandLine(#[from] clap::Error),
+    #[error(transparent)]
     Peer(#[from] peer::PeerError),
 }
 
@@ -66,6 +72,7 @@ fn main() -> ExitCode {
     let cli = Cli::read(std::env::args_os()).unwrap_or_else(|error| error.exit());
     match run(cli) {
         Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::CommandLine(error)) => error.exit(),
         Err(failure) => {
             eprintln!("kestrel-perf: {failure}");
             ExitCode::FAILURE
@@ -74,48 +81,52 @@ fn main() -> ExitCode {
 }
 
 fn run(cli: Cli) -> Result<(), Failure> {
-    let suite = cli.job.is_none();
-    let job = cli.job.unwrap_or(Job::All);
+    let job = cli.job.clone().unwrap_or(Job::All);
     if let Job::Report { path } = &job {
-        return render_again(path, cli.flags.html.as_deref());
+        return render_again(path, cli.flags.html);
     }
-    for path in cli.flags.json.iter().chain(&cli.flags.html) {
-        report::check_writable(path)?;
+    let origin = Origin::of(&cli.flags)?;
+    cli.check_heeded_by(&origin)?;
+    let outputs = Outputs::of(&cli.flags, &job);
+    if origin.is_first() {
+        outputs.check()?;
     }
-    if let Job::Compare(request) = &job {
-        request.prepare(&cli.flags.provider);
-    }
-    let role = if ranks_of(&job) < 2 {
-        Role::Leader(Leader::alone(&cli.flags)?)
-    } else {
-        let wanted = if matches!(job, Job::Pairs | Job::All) { cli.flags.processes } else { 2 };
-        roles::take(&cli.flags, usize::from(wanted))?
+    let libfabric = match &job {
+        Job::Compare(request) => {
+            request.prepare(&cli.flags.provider);
+            Some(request.libfabric())
+        }
+        _ => None,
+    };
+    let role = match origin {
+        Origin::Launched(launched) if ranks_of(&job) < 2 && launched.rank > 0 => {
+            eprintln!("kestrel-perf: rank {}: rank 0 alone does {}", launched.rank, job.name());
+            return Ok(());
+        }
+        _ if ranks_of(&job) < 2 => Role::Leader(Leader::alone(&cli.flags)?),
+        origin => {
+            let wanted = if parts::has_many_ranks(&job) { cli.flags.processes } else { 2 };
+            origin.take(&cli.flags, usize::from(wanted), libfabric.clone())?
+        }
     };
     let Role::Leader(mut leader) = role else {
         return Ok(());
     };
     let (links, cores) = (std::mem::take(&mut leader.links), leader.cores.clone());
-    let options = Options::new(cli.flags.clone());
-    let mut session = Session::new(options, cores, links, progress::Bar::new());
+    let mut session = Session::new(Options::new(cli.flags), cores, links, libfabric);
     let done = lead(&mut session, &leader, &job);
     session.bar.finish();
     session.quit();
     drop(session);
     drop(leader);
-    let default = |name: &str| suite.then(|| name.to_owned());
     match done? {
         Found::Findings(findings) => {
             say(&findings.render());
-            write_files(cli.flags.json.map(|path| (path, findings.to_json())), None)
+            write_files(&outputs, Some(findings.to_json()), None)
         }
         Found::Report(report) => {
             say(&table::render(&report));
-            let json = cli.flags.json.or_else(|| default("kestrel-perf.json"));
-            let html = cli.flags.html.or_else(|| default("kestrel-perf.html"));
-            write_files(
-                json.map(|path| (path, report.to_json())),
-                html.map(|path| (path, html::render(&report))),
-            )
+            write_files(&outputs, Some(report.to_json()), Some(html::render(&report)))
         }
     }
 }
@@ -139,6 +150,9 @@ fn lead(session: &mut Session, leader: &Leader, job: &Job) -> Result<Found, Fail
     }
     if needed > 1 {
         session.share_floor()?;
+        if let Some(reason) = &session.floor_missing {
+            eprintln!("kestrel-perf: no floor: {reason}");
+        }
     }
     if *job == Job::Doctor {
         return Ok(Found::Findings(doctor::examine(session, &leader.cores)));
@@ -174,7 +188,7 @@ fn setup(session: &Session, leader: &Leader) -> Vec<(String, String)> {
     let floor = match &session.floor_missing {
         _ if session.ranks() < 2 => String::new(),
         None => "measured alternately, by the same processes".to_owned(),
-        Some(reason) => format!("none: the ranks share no memory ({reason})"),
+        Some(reason) => format!("none ({reason})"),
     };
     let copier = kestrel_shm::copy::Copier::choose("auto")
         .map_or_else(|error| error.to_string(), |copier| copier.to_string());
@@ -199,29 +213,25 @@ fn settings() -> String {
     set.collect::<Vec<_>>().join(" ")
 }
 
-fn render_again(path: &str, html: Option<&str>) -> Result<(), Failure> {
+fn render_again(path: &str, html: Option<String>) -> Result<(), Failure> {
     let report = Report::read(path)?;
+    let outputs = Outputs::beside(path, html);
+    outputs.check()?;
     say(&table::render(&report));
-    let beside =
-        || std::path::Path::new(path).with_extension("html").to_string_lossy().into_owned();
-    let path = html.map_or_else(beside, str::to_owned);
-    write_files(None, Some((path, html::render(&report))))
+    write_files(&outputs, None, Some(html::render(&report)))
 }
 
-/// Writes files, each a path and its text.
+/// Writes what is wanted of the two, and says which files those are.
 fn write_files(
-    json: Option<(String, String)>,
-    html: Option<(String, String)>,
+    outputs: &Outputs,
+    json: Option<String>,
+    html: Option<String>,
 ) -> Result<(), Failure> {
-    let mut written = Vec::new();
-    for (path, text) in json.into_iter().chain(html) {
-        report::write(&path, &text)?;
-        written.push(path);
-    }
+    let (written, result) = outputs.write(json, html);
     if !written.is_empty() {
         say(&format!("\nwritten: {}\n", written.join(", ")));
     }
-    Ok(())
+    Ok(result?)
 }
 
 /// Prints; a reader that has seen enough (`| head`) is no error.

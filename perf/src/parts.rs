@@ -44,6 +44,11 @@ pub const SUITE: [Part; 9] = [
 /// The floor stands beside the figures of the suite, and is no part of it.
 const FLOOR: Part = part(Job::Floor, measure::floor::job, 2, 0);
 
+/// Whether it has a part of as many ranks as are asked for.
+pub fn has_many_ranks(job: &Job) -> bool {
+    matches!(job, Job::Pairs | Job::All)
+}
+
 /// What a subcommand measures.
 pub fn of(job: &Job) -> Vec<Part> {
     let mut parts: Vec<Part> = SUITE.into_iter().chain([FLOOR]).collect();

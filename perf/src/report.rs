@@ -2,7 +2,6 @@
 
 use crate::statistics::{Ratio, Spread};
 use serde::{Deserialize, Serialize};
-use std::path::Path;
 
 /// Digits behind the point of an aim's figures, and the most that a difference may need.
 const DIGITS: usize = 2;
@@ -142,8 +141,6 @@ impl Aim {
 pub enum ReportError {
     #[error("cannot read {path}: {source}")]
     Read { path: String, source: std::io::Error },
-    #[error("cannot write {path}: {source}")]
-    Write { path: String, source: std::io::Error },
     #[error("{path} is not a report of kestrel-perf: {source}")]
     NotAReport { path: String, source: serde_json::Error },
     #[error("{path} has format {found}; this version reads format {FORMAT}")]
@@ -177,20 +174,4 @@ impl Report {
     pub fn to_json(&self) -> String {
         serde_json::to_string_pretty(self).expect("reports hold nothing that JSON cannot")
     }
-}
-
-/// Refuses a path whose folder does not exist, before a minute of measuring.
-pub fn check_writable(path: &str) -> Result<(), ReportError> {
-    let folder = Path::new(path).parent().filter(|folder| !folder.as_os_str().is_empty());
-    if folder.is_some_and(|folder| !folder.is_dir()) || Path::new(path).is_dir() {
-        let source = std::io::ErrorKind::NotFound.into();
-        return Err(ReportError::Write { path: path.to_owned(), source });
-    }
-    Ok(())
-}
-
-/// Writes a file, with an error that names it.
-pub fn write(path: &str, text: &str) -> Result<(), ReportError> {
-    std::fs::write(path, text)
-        .map_err(|source| ReportError::Write { path: path.to_owned(), source })
 }

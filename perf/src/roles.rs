@@ -8,6 +8,7 @@ use crate::link::{Link, LinkError};
 use crate::worker::Worker;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -59,40 +60,85 @@ impl Leader {
     }
 }
 
-/// Finds the role and pins the process. Another rank than 0 returns only when
-/// it has served.
-pub fn take(flags: &Flags, ranks_wanted: usize) -> Result<Role, RoleError> {
-    if let Ok(spawned) = std::env::var(SPAWNED) {
-        serve_spawned(&spawned)?;
-        return Ok(Role::Served);
-    }
-    let cores = cores::usable(&flags.cores).map_err(RoleError::Cores)?;
-    if let Some(address) = &flags.listen {
-        eprintln!(
-            "kestrel-perf: rank 0, waiting at {address} for `kestrel-perf --connect HOST:PORT`"
-        );
-        cores::pin(0, &cores);
-        let links = bootstrap::gather(address, 2)?;
-        let how = format!("two shells, --listen {address}");
-        return Ok(Role::Leader(Leader { links, cores, how, children: Vec::new() }));
-    }
-    let variable = |name: &str| std::env::var(name).ok();
-    match (launcher::launched(variable)?, &flags.connect) {
-        (Some(launched), connect) => {
-            let meeting = match connect {
-                Some(address) => Meeting { listen: address.clone(), call: address.clone() },
-                None => launched.meeting(variable)?,
-            };
-            take_launched(&launched, &meeting, cores)
+/// Where a process comes from, before it has met any other.
+pub enum Origin {
+    /// Rank 0 started it, and said so.
+    Spawned(String),
+    /// The first of two shells, which listens there.
+    First(String),
+    /// The second one, which calls there.
+    Second(String),
+    Launched(Launched),
+    /// It starts the others.
+    Alone,
+}
+
+fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+impl Origin {
+    pub fn of(flags: &Flags) -> Result<Origin, RoleError> {
+        if let Some(spawned) = variable(SPAWNED) {
+            return Ok(Origin::Spawned(spawned));
         }
-        (None, Some(address)) => {
-            eprintln!("kestrel-perf: rank 1, calling {address}");
-            cores::pin(1, &cores);
-            // Whether rank 0 is on this host shows when the floor is shared.
-            Worker::new(1).serve(bootstrap::call(address, 1)?)?;
-            Ok(Role::Served)
+        if let Some(address) = &flags.listen {
+            return Ok(Origin::First(address.clone()));
         }
-        (None, None) => spawn(cores, ranks_wanted).map(Role::Leader),
+        let second = || flags.connect.clone().map_or(Origin::Alone, Origin::Second);
+        Ok(launcher::launched(variable)?.map_or_else(second, Origin::Launched))
+    }
+
+    /// Whether this is rank 0.
+    pub fn is_first(&self) -> bool {
+        match self {
+            Origin::First(_) | Origin::Alone => true,
+            Origin::Launched(launched) => launched.rank == 0,
+            Origin::Spawned(_) | Origin::Second(_) => false,
+        }
+    }
+
+    /// Takes its role and pins the process. Another rank than 0 returns only when
+    /// it has served; `libfabric` is what it may load.
+    pub fn take(
+        self,
+        flags: &Flags,
+        ranks_wanted: usize,
+        libfabric: Option<PathBuf>,
+    ) -> Result<Role, RoleError> {
+        if let Origin::Spawned(spawned) = &self {
+            serve_spawned(spawned, libfabric)?;
+            return Ok(Role::Served);
+        }
+        let cores = cores::usable(&flags.cores).map_err(RoleError::Cores)?;
+        match self {
+            Origin::Spawned(_) | Origin::Alone => spawn(cores, ranks_wanted).map(Role::Leader),
+            Origin::First(address) => {
+                let compare = if libfabric.is_some() { "compare " } else { "" };
+                eprintln!(
+                    "kestrel-perf: rank 0, waiting at {address} for `kestrel-perf \
+                     {compare}--connect HOST:PORT`"
+                );
+                cores::pin(0, &cores);
+                let links = bootstrap::gather(&address, 2)?;
+                let how = format!("two shells, --listen {address}");
+                Ok(Role::Leader(Leader { links, cores, how, children: Vec::new() }))
+            }
+            Origin::Second(address) => {
+                eprintln!("kestrel-perf: rank 1, calling {address}");
+                cores::pin(1, &cores);
+                // Whether rank 0 is on this host shows when the floor is shared.
+                Worker::new(1, libfabric).serve(bootstrap::call(&address, 1)?)?;
+                Ok(Role::Served)
+            }
+            Origin::Launched(launched) => {
+                let meeting = match &flags.connect {
+                    Some(address) => Meeting { listen: address.clone(), call: address.clone() },
+                    None => launched.meeting(variable)?,
+                };
+                take_launched(&launched, &meeting, cores, libfabric)
+            }
+        }
     }
 }
 
@@ -100,12 +146,13 @@ fn take_launched(
     launched: &Launched,
     meeting: &Meeting,
     cores: Vec<usize>,
+    libfabric: Option<PathBuf>,
 ) -> Result<Role, RoleError> {
     let Launched { rank, size, seat, by, .. } = *launched;
     // A launcher that binds its ranks leaves each its own cores: the first is ours then.
     cores::pin(if cores.len() == 1 { 0 } else { seat }, &cores);
     if rank > 0 {
-        Worker::new(rank).serve(bootstrap::call(&meeting.call, rank)?)?;
+        Worker::new(rank, libfabric).serve(bootstrap::call(&meeting.call, rank)?)?;
         return Ok(Role::Served);
     }
     let how = format!("{size} ranks by {by}, which meet at {}", meeting.call);
@@ -125,6 +172,8 @@ fn spawn(cores: Vec<usize>, count: usize) -> Result<Leader, RoleError> {
         let (ours, theirs) = UnixStream::pair().map_err(failed)?;
         let program = std::env::current_exe().map_err(failed)?;
         let child = Command::new(program)
+            // What a rank may load it takes from its own command line.
+            .args(std::env::args_os().skip(1))
             .env(SPAWNED, format!("{rank} {list}"))
             .stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs)))
             .stdout(Stdio::null())
@@ -138,7 +187,7 @@ fn spawn(cores: Vec<usize>, count: usize) -> Result<Leader, RoleError> {
     Ok(leader)
 }
 
-fn serve_spawned(spawned: &str) -> Result<(), RoleError> {
+fn serve_spawned(spawned: &str, libfabric: Option<PathBuf>) -> Result<(), RoleError> {
     let bad = || RoleError::NotSpawned(spawned.to_owned());
     let (rank, list) = spawned.split_once(' ').ok_or_else(bad)?;
     let rank: usize = rank.parse().map_err(|_| bad())?;
@@ -146,7 +195,7 @@ fn serve_spawned(spawned: &str) -> Result<(), RoleError> {
     cores::pin(rank, &cores);
     let channel = std::io::stdin().as_fd().try_clone_to_owned();
     let channel = channel.map_err(|source| RoleError::Spawn { rank, source })?;
-    match Worker::new(rank).serve(Link::from(UnixStream::from(channel))) {
+    match Worker::new(rank, libfabric).serve(Link::from(UnixStream::from(channel))) {
         // Rank 0 went away: it has said why.
         Ok(()) | Err(LinkError::Closed) => Ok(()),
         Err(error) => Err(error.into()),

@@ -10,6 +10,7 @@ use crate::peer::{Peer, PeerError};
 use crate::progress::Bar;
 use crate::worker::{Answer, Order, Worker};
 use kestrel::composite::Traffic;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// The longest that a rank may take for one order.
@@ -49,13 +50,18 @@ pub struct Session {
 }
 
 impl Session {
-    pub fn new(options: Options, cores: Vec<usize>, links: Vec<Link>, bar: Bar) -> Session {
+    pub fn new(
+        options: Options,
+        cores: Vec<usize>,
+        links: Vec<Link>,
+        libfabric: Option<PathBuf>,
+    ) -> Session {
         Session {
             options,
-            bar,
+            bar: Bar::new(),
             cores,
             peer: None,
-            worker: Worker::new(0),
+            worker: Worker::new(0, libfabric),
             links,
             opened: 0,
             floor_missing: Some("not shared yet".to_owned()),
@@ -70,8 +76,8 @@ impl Session {
         self.floor_missing.is_none()
     }
 
-    /// Shares memory with rank 1. Ranks of different hosts have no floor: the
-    /// reason is kept, and ratios stay away.
+    /// Shares memory with rank 1. Ranks of different hosts, or of one core, have no
+    /// floor: the reason is kept, and ratios stay away.
     pub fn share_floor(&mut self) -> Result<(), SessionError> {
         let (floor, token) = match Floor::create() {
             Ok(created) => created,
@@ -82,7 +88,7 @@ impl Session {
         };
         self.worker.floor = Some(floor);
         self.floor_missing = match self.tell(1, &Order::JoinFloor(token))? {
-            Answer::Failed(reason) => Some(reason),
+            Answer::Failed { reason, .. } => Some(reason),
             _ => None,
         };
         Ok(())
@@ -129,6 +135,11 @@ impl Session {
     /// or a transport is so slow that more of them would take minutes.
     pub fn is_enough(&self, samples: usize, began: Instant) -> bool {
         self.bar.is_late() || samples >= SAMPLES_MIN && began.elapsed() > ROW_MAX
+    }
+
+    /// As [`Self::is_enough`], where a peer's turns take part of the time: those are not ours to cut.
+    pub fn is_enough_of_ours(&self, samples: usize, began: Instant) -> bool {
+        self.bar.is_late() || self.peer.is_none() && self.is_enough(samples, began)
     }
 
     /// Up to `count` measurements, fewer if time is short; rank 0's figures.
@@ -216,7 +227,7 @@ impl Session {
     }
 
     /// Gives ranks 0 to `count - 1` the same order at once. Every answer is
-    /// awaited, also when one failed; the first failure is returned.
+    /// awaited, also when one failed.
     fn all(&mut self, count: usize, order: &Order) -> Result<Vec<Answer>, SessionError> {
         let links = &mut self.links[..count - 1];
         for (index, link) in links.iter_mut().enumerate() {
@@ -227,13 +238,7 @@ impl Session {
             let answer = link.receive(ANSWER_WAIT_MAX);
             answers.push(answer.map_err(|source| SessionError::Link { rank: index + 1, source }));
         }
-        answers
-            .into_iter()
-            .map(|answer| match answer? {
-                Answer::Failed(reason) => Err(SessionError::Rank(reason)),
-                answer => Ok(answer),
-            })
-            .collect()
+        unless_failed(answers)
     }
 
     fn tell(&mut self, rank: usize, order: &Order) -> Result<Answer, SessionError> {
@@ -245,5 +250,42 @@ impl Session {
         link.send(order)
             .and_then(|()| link.receive(ANSWER_WAIT_MAX))
             .map_err(|source| SessionError::Link { rank, source })
+    }
+}
+
+/// The answers, or the first failure: of those who did not merely wait for the one that failed, if there
+/// are any.
+fn unless_failed(answers: Vec<Result<Answer, SessionError>>) -> Result<Vec<Answer>, SessionError> {
+    let (mut found, mut stall) = (Vec::new(), None);
+    for answer in answers {
+        match answer? {
+            Answer::Failed { reason, stalled: true } => {
+                stall.get_or_insert(reason);
+            }
+            Answer::Failed { reason, stalled: false } => return Err(SessionError::Rank(reason)),
+            answer => found.push(answer),
+        }
+    }
+    stall.map_or(Ok(found), |reason| Err(SessionError::Rank(reason)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_cause_is_told_rather_than_who_waited_for_it() {
+        let failed =
+            |reason: &str, stalled| Ok(Answer::Failed { reason: reason.to_owned(), stalled });
+        let told = |answers| unless_failed(answers).expect_err("one failed").to_string();
+        assert_eq!(told(vec![failed("waited", true), failed("broke", false)]), "broke");
+        assert_eq!(told(vec![failed("waited", true), Ok(Answer::Done)]), "waited");
+        let gone = || Err(SessionError::Link { rank: 1, source: LinkError::Closed });
+        assert!(
+            told(vec![failed("waited", true), gone()]).contains("rank 1: the other rank is gone")
+        );
+        assert!(
+            unless_failed(vec![Ok(Answer::Done), Ok(Answer::Done)]).is_ok_and(|it| it.len() == 2)
+        );
     }
 }

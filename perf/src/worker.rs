@@ -2,15 +2,18 @@
 //! its share of each measurement.
 
 use crate::buffer::Buffer;
+use crate::cores;
 use crate::door::{self, DoorOptions, Library};
 use crate::fabric::{FabricOptions, Side};
 use crate::floor::region::RegionToken;
-use crate::floor::{Floor, Task};
+use crate::floor::{Floor, FloorError, Task};
 use crate::link::Link;
-use crate::measure::{self, Rank, Sample, Work};
+use crate::measure::{self, MeasureError, Rank, Sample, Work};
 use kestrel::composite::Traffic;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::error::Error;
+use std::path::PathBuf;
 use std::time::Duration;
 
 #[cfg(test)]
@@ -18,6 +21,9 @@ mod tests;
 
 /// A rank that hears nothing for this long takes rank 0 for lost.
 const ORDERS_WAIT_MAX: Duration = Duration::from_secs(900);
+
+const NOT_FOR_COMPARE: &str = "it was not started for a comparison, and so loads no libfabric: start it by \
+     kestrel-perf compare --connect HOST:PORT, with the --libfabric and --library of its host";
 
 /// Rank 0's orders.
 #[derive(Debug, Serialize, Deserialize)]
@@ -43,7 +49,16 @@ pub enum Answer {
     Figures(Vec<f64>),
     Address(Vec<u8>),
     Sample(Sample),
-    Failed(String),
+    /// Whether it only waited in vain: another rank knows the cause then.
+    Failed {
+        reason: String,
+        stalled: bool,
+    },
+}
+
+fn is_stall(error: &(dyn Error + 'static)) -> bool {
+    matches!(error.downcast_ref(), Some(MeasureError::Stalled { .. }))
+        || matches!(error.downcast_ref(), Some(FloorError::Stalled))
 }
 
 pub struct Worker {
@@ -54,12 +69,15 @@ pub struct Worker {
     /// What is open behind libfabric, with its peers.
     doors: BTreeMap<usize, (door::Side, Vec<u64>)>,
     pub library: Option<Library>,
+    /// Where that is, by this rank's own command line: whoever gives orders names no file to load.
+    libfabric: Option<PathBuf>,
     outgoing: Buffer,
     incoming: Buffer,
 }
 
 impl Worker {
-    pub fn new(rank: usize) -> Worker {
+    /// `libfabric` is what may be loaded; none for whom nothing may.
+    pub fn new(rank: usize, libfabric: Option<PathBuf>) -> Worker {
         Worker {
             rank,
             floor: None,
@@ -67,6 +85,7 @@ impl Worker {
             peers: Vec::new(),
             doors: BTreeMap::new(),
             library: None,
+            libfabric,
             outgoing: Buffer::new(1 << 20),
             incoming: Buffer::new(1 << 20),
         }
@@ -79,14 +98,20 @@ impl Worker {
 
     /// Carries an order out. Failures are sentences: they may have to travel.
     pub fn obey(&mut self, order: &Order) -> Answer {
-        self.try_obey(order)
-            .unwrap_or_else(|error| Answer::Failed(format!("rank {}: {error}", self.rank)))
+        self.try_obey(order).unwrap_or_else(|error| Answer::Failed {
+            reason: format!("rank {}: {error}", self.rank),
+            stalled: is_stall(&*error),
+        })
     }
 
-    fn try_obey(&mut self, order: &Order) -> Result<Answer, Box<dyn std::error::Error>> {
+    fn try_obey(&mut self, order: &Order) -> Result<Answer, Box<dyn Error>> {
         match order {
             Order::JoinFloor(token) => {
-                self.floor = Some(Floor::join(*token)?);
+                let floor = Floor::join(*token)?;
+                if let Some(core) = token.core.filter(|core| cores::only() == Some(*core)) {
+                    return Err(format!("it shares core {core} with rank 0").into());
+                }
+                self.floor = Some(floor);
                 Ok(Answer::Done)
             }
             Order::Floor(task) => match &mut self.floor {
@@ -131,14 +156,17 @@ impl Worker {
         }
     }
 
-    fn try_obey_at_door(&mut self, order: &Order) -> Result<Answer, Box<dyn std::error::Error>> {
+    fn try_obey_at_door(&mut self, order: &Order) -> Result<Answer, Box<dyn Error>> {
         let unknown = "no such door is open";
         match order {
             Order::OpenDoor(number, options) => {
                 self.doors.remove(number);
                 let library = match self.library {
                     Some(library) => library,
-                    None => *self.library.insert(Library::open(&options.library)?),
+                    None => {
+                        let path = self.libfabric.as_deref().ok_or(NOT_FOR_COMPARE)?;
+                        *self.library.insert(Library::open(path)?)
+                    }
                 };
                 let side = door::Side::open(library, options)?;
                 let address = side.address()?;

@@ -29,6 +29,11 @@ fn what_cannot_be_done_is_said_clearly() {
         ("--cores 100000 rate", 1, "core 100000"),
         ("report /nonexistent/report.json", 1, "/nonexistent/report.json"),
         ("rate --json /nonexistent/folder/x.json", 1, "/nonexistent/folder"),
+        ("rate --json .", 1, "it is a folder"),
+        ("rate --json x --html x", 1, "both name"),
+        ("rma --size 0", 2, "nothing to write or read"),
+        ("rate --json x --connect 127.0.0.1:1", 2, "--json does not go with --connect"),
+        ("pairs --processes 8 --listen", 2, "two shells are two"),
         ("--listen nowhere", 2, "HOST:PORT"),
         ("compare --only tea", 2, "door, rma, ucx, imb"),
         ("compare --seconds 1", 2, "5..=800"),
@@ -80,6 +85,47 @@ fn a_report_is_written_and_rendered_again() {
     for path in [json, html] {
         std::fs::remove_file(path).expect("the file was there");
     }
+}
+
+/// What can be written is, whatever becomes of the rest: here a file that has no room.
+#[test]
+fn a_page_is_left_where_the_report_cannot_be() {
+    let html = scratch("left.html");
+    let output = run(&format!("rate --iterations 20 --json /dev/full --html {}", html.display()));
+    assert_eq!(output.status.code(), Some(1));
+    assert!(error_of(&output).contains("cannot write \"/dev/full\""), "{}", error_of(&output));
+    let table = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(table.contains(&format!("written: {}", html.display())), "{table}");
+    assert!(std::fs::read_to_string(&html).expect("a page").contains("</html>"));
+    std::fs::remove_file(html).expect("the file was there");
+}
+
+/// Before a minute of measuring, where nobody named a file.
+#[test]
+fn a_suite_that_could_leave_no_report_does_not_begin() {
+    let folder = scratch("suite");
+    std::fs::create_dir_all(folder.join("kestrel-perf.json")).expect("a folder in the way");
+    let output = command("all").current_dir(&folder).output().expect("the program starts");
+    assert_eq!(output.status.code(), Some(1));
+    let text = error_of(&output);
+    assert!(text.contains("\"kestrel-perf.json\": it is a folder") && text.contains("--json PATH"));
+    std::fs::remove_dir_all(folder).expect("the folder was there");
+}
+
+/// They would take turns on the core: nothing would be told of the floor, nor soon.
+#[test]
+fn ranks_that_share_a_core_have_no_floor() {
+    let status = std::fs::read_to_string("/proc/self/status").expect("of this process");
+    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    let core = allowed.and_then(|list| list.trim().split(['-', ',']).next()).expect("one at least");
+    let output = run(&format!("latency --size 8,64 --iterations 20 --cores {core}"));
+    assert!(output.status.success(), "{}", error_of(&output));
+    let why = format!("it shares core {core} with rank 0");
+    let table = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(error_of(&output).contains(&why) && table.contains(&why), "{table}");
+    assert!(table.contains("in short rounds") && !table.contains("NaN"), "{table}");
+    let output = run(&format!("floor --cores {core}"));
+    assert!(!output.status.success() && error_of(&output).contains(&why), "{output:?}");
 }
 
 #[test]
@@ -229,6 +275,19 @@ fn ranks_of_a_launcher_find_each_other() {
     assert!(error_of(&first).contains("PMI"), "the bootstrap is named");
     for mut other in others {
         assert!(other.wait().expect("the rank ends").success());
+    }
+}
+
+/// What one process does alone is not done by as many as a launcher starts, on the same cores.
+#[test]
+fn a_launcher_s_other_ranks_leave_alone_what_one_does() {
+    for job in ["contexts", "peeks"] {
+        let mut command = command(job);
+        command.env("PMI_RANK", "1").env("PMI_SIZE", "3");
+        let output = command.output().expect("the program starts");
+        assert!(output.status.success() && output.stdout.is_empty(), "{output:?}");
+        let words = format!("rank 1: rank 0 alone does {job}");
+        assert!(error_of(&output).contains(&words), "{}", error_of(&output));
     }
 }
 

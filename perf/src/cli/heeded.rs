@@ -1,9 +1,10 @@
 //! Which flags a subcommand heeds. Any other one is refused, never taken and forgotten.
 
 use super::{Cli, Job};
+use crate::roles::Origin;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{ArgMatches, CommandFactory};
+use clap::{ArgMatches, Command, CommandFactory};
 
 /// A flag, by the name of its field, and the subcommands that heed it, in words. `all` heeds what any
 /// part does.
@@ -86,15 +87,78 @@ const RUN: &str =
 const PAGES: &str =
     "latency bandwidth rate matching pairs rma atomics contexts peeks floor compare report";
 
+/// Those that do nothing with a message of no bytes, and why.
+const BYTES_NEEDED: [(&str, &str); 3] = [
+    ("bandwidth", "it has no bandwidth"),
+    ("rma", "there is nothing to write or read"),
+    ("floor", "there is nothing to copy"),
+];
+
+/// What the second of two shells heeds. All else is the first one's to say.
+const OF_SECOND: [&str; 2] = ["connect", "cores"];
+/// In a comparison it finds its own libfabric, and kestrel in it, as well.
+const OF_SECOND_COMPARING: [&str; 5] =
+    ["provider", "libfabric", "library", "providers", "intel_mpi"];
+
+/// The flags of the command line, before and behind the subcommand.
+pub fn given(matches: &ArgMatches) -> Vec<String> {
+    let of = |command: &Command, matches: &ArgMatches| {
+        let ids = command.get_arguments().map(|argument| argument.get_id().as_str());
+        let given = ids.filter(|id| matches.value_source(id) == Some(ValueSource::CommandLine));
+        given.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let command = Cli::command();
+    let mut given = of(&command, matches);
+    if let Some((name, matches)) = matches.subcommand()
+        && let Some(command) = command.find_subcommand(name)
+    {
+        given.extend(of(command, matches));
+    }
+    given
+}
+
+fn refuse(words: String) -> Result<(), clap::Error> {
+    Err(Cli::command().error(ErrorKind::ArgumentConflict, words))
+}
+
 /// Refuses the first flag of the command line that its subcommand does not heed.
-pub fn check(cli: &Cli, matches: &ArgMatches) -> Result<(), clap::Error> {
+pub fn check(cli: &Cli) -> Result<(), clap::Error> {
     let job = cli.job.as_ref().map_or("all", Job::name);
-    let given = |flag: &str| matches.value_source(flag) == Some(ValueSource::CommandLine);
+    let given = |flag: &str| cli.given.iter().any(|given| given == flag);
     let refused = |it: &&Heeded| given(it.flag) && job != "all" && it.jobs().all(|by| by != job);
-    let refused = FLAGS.iter().find(refused);
-    refused.map_or(Ok(()), |refused| {
-        Err(Cli::command().error(ErrorKind::ArgumentConflict, refusal(refused, job)))
-    })
+    if let Some(refused) = FLAGS.iter().find(refused) {
+        return refuse(refusal(refused, job));
+    }
+    match BYTES_NEEDED.iter().find(|(by, _)| *by == job && cli.flags.size.contains(&0)) {
+        Some((_, why)) => refuse(format!("--size 0 does not go with {job}: {why}")),
+        None => Ok(()),
+    }
+}
+
+/// Refuses the first flag that goes with the subcommand, and that a process from there does not heed.
+pub fn check_origin(cli: &Cli, origin: &Origin) -> Result<(), clap::Error> {
+    let comparing = matches!(cli.job, Some(Job::Compare(_)));
+    let is_heeded =
+        |flag: &str| OF_SECOND.contains(&flag) || comparing && OF_SECOND_COMPARING.contains(&flag);
+    let processes = cli.flags.processes;
+    let is_asked = cli.given.iter().any(|flag| flag == "processes");
+    match origin {
+        Origin::Second(_) => match cli.given.iter().find(|flag| !is_heeded(flag)) {
+            Some(flag) => refuse(format!(
+                "--{} does not go with --connect: the first shell says what is done, and reports",
+                flag.replace('_', "-")
+            )),
+            None => Ok(()),
+        },
+        Origin::First(_) if is_asked && processes != 2 => {
+            refuse(format!("--processes {processes} does not go with --listen: two shells are two"))
+        }
+        Origin::Launched(launched) if is_asked && usize::from(processes) != launched.size => {
+            let size = launched.size;
+            refuse(format!("--processes {processes} does not go with the launcher's {size} ranks"))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn refusal(heeded: &Heeded, job: &str) -> String {
@@ -161,5 +225,49 @@ mod tests {
         {
             read(line).expect(line);
         }
+    }
+
+    #[test]
+    fn messages_of_no_bytes_are_refused_where_nothing_is_done_with_them() {
+        for job in ["rma", "bandwidth", "floor"] {
+            let error = read(&format!("{job} --size 8,0")).expect_err(job);
+            assert!(error.contains(&format!("--size 0 does not go with {job}: ")), "{error}");
+        }
+        for job in ["latency", "rate", "pairs", "matching", "compare", "all"] {
+            read(&format!("{job} --size 0,8")).expect(job);
+        }
+    }
+
+    #[test]
+    fn what_another_shell_says_is_refused() {
+        let of = |origin: &Origin, line: &str| {
+            let cli = read(line).expect(line);
+            cli.check_heeded_by(origin).map_err(|error| error.to_string())
+        };
+        let second = |line| of(&Origin::Second("a:1".to_owned()), line);
+        for line in [
+            "--connect a:1",
+            "rate --connect a:1 --cores 0",
+            "compare --connect a:1 --provider shm --libfabric x --library y --providers shm,tcp",
+        ] {
+            second(line).expect(line);
+        }
+        for (line, flag) in [
+            ("rate --json x --connect a:1", "--json"),
+            ("rate --connect a:1 --size 64", "--size"),
+            ("rate --connect a:1 --provider shm", "--provider"),
+            ("compare --connect a:1 --seconds 9", "--seconds"),
+            ("compare --connect a:1 --only rma", "--only"),
+        ] {
+            let error = second(line).expect_err(line);
+            assert!(error.contains(&format!("{flag} does not go with --connect")), "{error}");
+        }
+        let first = |line| of(&Origin::First("a:1".to_owned()), line);
+        first("pairs --listen a:1 --size 64 --json x").expect("the first shell says all that");
+        first("pairs --listen a:1 --processes 2").expect("those are two");
+        assert!(
+            first("pairs --listen a:1 --processes 8").is_err_and(|it| it.contains("two shells"))
+        );
+        of(&Origin::Alone, "pairs --processes 8").expect("they are started");
     }
 }

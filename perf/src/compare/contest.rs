@@ -52,14 +52,12 @@ impl Contest {
             findings.leave_out("libfabric's C interface", reason);
             return None;
         }
-        let library = request.libfabric();
         let mut contenders = Vec::new();
         let names = std::iter::once(KESTREL).chain(request.providers.iter().map(String::as_str));
         for (number, name) in names.enumerate() {
             let provider = name.to_owned();
             let automatic_progress = session.options.fabric.automatic_progress;
-            let library = library.clone();
-            let options = DoorOptions { library, provider, one_sided, automatic_progress };
+            let options = DoorOptions { provider, one_sided, automatic_progress };
             if let Err(error) = session.open_door(number, &options) {
                 findings.leave_out(name, error);
                 // Where one rank could open it and the other could not.

@@ -36,7 +36,10 @@ pub fn run(
     };
     let title = "One-sided operations through libfabric's C interface: kestrel against others";
     let mut section = Section::new("compare-rma", title);
-    let sizes = session.options.sizes(&SIZES);
+    let sizes = session.options.sizes_with_bytes(&SIZES);
+    if session.options.sizes(&SIZES).contains(&0) {
+        findings.leave_out("writes and reads of 0 B", "there is nothing to write or read");
+    }
     let reads = [Verb::Write, Verb::Read].into_iter();
     let mut cases: Vec<(Verb, usize)> =
         reads.flat_map(|verb| sizes.iter().map(move |size| (verb, *size))).collect();

@@ -14,7 +14,6 @@ use kestrel_fi_abi::fid::{Fid, FidAv, FidCq, FidDomain, FidEp, FidFabric, FidMr}
 use kestrel_fi_abi::info::Info;
 use serde::{Deserialize, Serialize};
 use std::ffi::{CString, c_int, c_void};
-use std::path::PathBuf;
 use std::ptr::null_mut;
 
 /// `-FI_EAGAIN` and `-FI_EAVAIL`.
@@ -28,8 +27,6 @@ const ADDRESS_BYTES_MAX: usize = 512;
 /// Which endpoint to open.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DoorOptions {
-    /// The libfabric, as a path or as a name for the loader.
-    pub library: PathBuf,
     pub provider: String,
     /// Tagged messages always; remote memory access and atomics if asked for.
     pub one_sided: bool,

@@ -1,6 +1,7 @@
 //! The memory that the two sides of the floor share: one memfd, no name.
 
 use super::FloorError;
+use crate::cores;
 use memmap2::{MmapOptions, MmapRaw};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
@@ -28,6 +29,9 @@ const REGION_BYTES: usize = CHUNKS_AT + 2 * CHUNKS_BYTES;
 pub struct RegionToken {
     pub process_id: u32,
     pub descriptor: i32,
+    /// The creator's, if it may run on one alone: whoever shares that takes turns with it, and neither has
+    /// a floor.
+    pub core: Option<usize>,
 }
 
 pub struct Region {
@@ -69,7 +73,8 @@ impl Region {
     }
 
     pub fn token(&self) -> RegionToken {
-        RegionToken { process_id: std::process::id(), descriptor: self.file.as_raw_fd() }
+        let (process_id, descriptor) = (std::process::id(), self.file.as_raw_fd());
+        RegionToken { process_id, descriptor, core: cores::only() }
     }
 
     /// The 64-bit word at the start of the line at `offset`.

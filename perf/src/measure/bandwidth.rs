@@ -38,7 +38,7 @@ pub fn job(session: &mut Session) -> Result<Section, SessionError> {
     };
     let mut section = Section::new("bandwidth", &title);
     let sizes: Vec<usize> =
-        session.options.sizes(&(10..=22).map(|power| 1 << power).collect::<Vec<_>>());
+        session.options.sizes_with_bytes(&(10..=22).map(|power| 1 << power).collect::<Vec<_>>());
     session.bar.begin("bandwidth", 2 * sizes.len() as u64);
     for pattern in [Pattern::Stream, Pattern::PingPong] {
         let mut growth_worst: Option<(f64, usize)> = None;

@@ -12,10 +12,11 @@ const ROUNDS: usize = 5;
 /// Rank 0: bounce, slots, and the best of the grid for each size and pattern.
 pub fn job(session: &mut Session) -> Result<Section, SessionError> {
     if let Some(reason) = &session.floor_missing {
-        return Err(SessionError::Rank(format!("the two ranks share no memory: {reason}")));
+        return Err(SessionError::Rank(format!("there is no floor: {reason}")));
     }
     let mut section = Section::new("floor", "The floor: what two cores can do without a protocol");
-    let sizes = session.options.sizes(&(12..=22).map(|power| 1 << power).collect::<Vec<_>>());
+    let sizes =
+        session.options.sizes_with_bytes(&(12..=22).map(|power| 1 << power).collect::<Vec<_>>());
     session.bar.begin("floor", 2 + 2 * sizes.len() as u64);
     let lines = [
         (

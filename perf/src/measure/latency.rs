@@ -148,8 +148,9 @@ fn headline(session: &mut Session, aims: &mut Vec<Aim>) -> Result<Row, SessionEr
     };
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     let peer_every = session.peer.as_ref().map(|_| 20);
+    let began = Instant::now();
     for round in 0..ROUNDS {
-        if round >= ROUNDS_MIN && session.bar.is_late() {
+        if round >= ROUNDS_MIN && session.is_enough_of_ours(round, began) {
             break;
         }
         ours.push(beside_bounce(session, |session| Ok(session.work(&work)?.ns))?);

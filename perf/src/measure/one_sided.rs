@@ -91,8 +91,9 @@ pub fn work(session: &Session, verb: Verb, size: usize, operations: u64, window:
 pub fn rma(session: &mut Session) -> Result<Section, SessionError> {
     let title = "RMA: a write until it is acknowledged, a read until the data is here";
     let mut section = Section::new("rma", title);
-    let latencies = session.options.sizes(&[8, 64, 256, 1024, 4096, 65536, 1 << 20]);
-    let streams = session.options.sizes(&[8, 1024, 4096, 16384, 65536, 262_144, 1 << 20, 4 << 20]);
+    let latencies = session.options.sizes_with_bytes(&[8, 64, 256, 1024, 4096, 65536, 1 << 20]);
+    let streams =
+        session.options.sizes_with_bytes(&[8, 1024, 4096, 16384, 65536, 262_144, 1 << 20, 4 << 20]);
     session.bar.begin("rma", 2 * (latencies.len() + streams.len()) as u64);
     for verb in [Verb::Write, Verb::Read] {
         for &size in &latencies {

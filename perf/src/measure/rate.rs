@@ -110,8 +110,9 @@ pub fn job(session: &mut Session) -> Result<Section, SessionError> {
             session.options.iterations(100_000.min((1 << 30) / (size as u64 + 64)).max(100));
         let work = stream(session, size, messages, window);
         let (mut ours, mut floors, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
+        let began = Instant::now();
         for round in 0..ROUNDS {
-            if round >= ROUNDS_MIN && session.bar.is_late() {
+            if round >= ROUNDS_MIN && session.is_enough_of_ours(round, began) {
                 break;
             }
             floors.push(session.floor(&Task::Slots { messages: 200_000 })?[0]);

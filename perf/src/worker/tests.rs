@@ -19,7 +19,7 @@ impl Ranks {
             let (orders, taken) = channel::<Order>();
             let (answered, answers) = channel();
             std::thread::spawn(move || {
-                let mut worker = Worker::new(rank);
+                let mut worker = Worker::new(rank, None);
                 for order in taken {
                     let answer = worker.obey(&order);
                     // Nobody is left to hear it where a test has failed.
@@ -46,7 +46,7 @@ impl Ranks {
         [0, 1].map(|rank: usize| {
             let (answer, Traffic { near, .. }) = self.answers[rank].recv().expect("an answer");
             self.sent = (self.sent.0 + near.messages, self.sent.1 + near.bytes);
-            assert!(!matches!(answer, Answer::Failed(_)), "{order:?}: {answer:?}");
+            assert!(!matches!(answer, Answer::Failed { .. }), "{order:?}: {answer:?}");
             answer
         })
     }
@@ -131,4 +131,30 @@ fn what_is_written_before_it_is_sent_is_read_after_it_was_received() {
         assert!(messages >= 50 && bytes == 50 * size as u64, "{size}: {messages}, {bytes}");
         assert_eq!(ranks.sent_for(one_way(size, 5, true)).1, 25 * size as u64, "{size}");
     }
+}
+
+/// Whoever answers where ranks meet names no file that a rank loads.
+#[test]
+fn a_rank_that_was_not_started_for_a_comparison_loads_nothing() {
+    let provider = "kestrel".to_owned();
+    let options = DoorOptions { provider, one_sided: false, automatic_progress: false };
+    let open = |libfabric: Option<&str>| {
+        let mut worker = Worker::new(1, libfabric.map(PathBuf::from));
+        match worker.obey(&Order::OpenDoor(0, options.clone())) {
+            Answer::Failed { reason, stalled: false } => reason,
+            other => panic!("{other:?}"),
+        }
+    };
+    let reason = open(None);
+    assert!(reason.contains("kestrel-perf compare --connect HOST:PORT"), "{reason}");
+    let reason = open(Some("/nonexistent/libfabric.so"));
+    assert!(reason.contains("cannot load \"/nonexistent/libfabric.so\""), "{reason}");
+}
+
+#[test]
+fn who_waited_in_vain_is_told_from_who_failed() {
+    assert!(
+        is_stall(&MeasureError::Stalled { doing: "waiting" }) && is_stall(&FloorError::Stalled)
+    );
+    assert!(!is_stall(&MeasureError::NotAsSent { size: 8 }));
 }
