@@ -1,13 +1,17 @@
 //! A peer to compare with: UCX's `ucx_perftest`, run on the same two cores
 //! while our ranks sleep.
 
+use std::io::Read;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 const RUN_MAX: Duration = Duration::from_secs(30);
 const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// Of what a program says before it fails, so many lines are told.
+const COMPLAINT_LINES: usize = 3;
 
 #[derive(Debug, thiserror::Error)]
 pub enum PeerError {
@@ -34,13 +38,53 @@ pub struct Peer {
 }
 
 /// A process that ends with this handle.
-struct Running(Child);
+struct Running {
+    child: Child,
+    /// Reads what it complains of, since a pipe that is full would hold it up.
+    complaints: Option<JoinHandle<String>>,
+}
+
+impl Running {
+    fn of(mut child: Child) -> Running {
+        let pipe = child.stderr.take();
+        let complaints = pipe.map(|pipe| std::thread::spawn(move || read_all(pipe)));
+        Running { child, complaints }
+    }
+
+    /// What it complained of, once it has ended.
+    fn complaints(&mut self) -> String {
+        self.complaints.take().and_then(|reader| reader.join().ok()).unwrap_or_default()
+    }
+
+    /// Why it has ended, if it has.
+    fn failure(&mut self) -> Option<String> {
+        let status = self.child.try_wait().ok()??;
+        Some(format!("its server: {}", complaint(status, &self.complaints(), "")))
+    }
+}
 
 impl Drop for Running {
     fn drop(&mut self) {
         // Both fail only if the process has ended already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn read_all(mut pipe: impl Read) -> String {
+    let mut bytes = Vec::new();
+    // What has been read until an error is all there is.
+    let _ = pipe.read_to_end(&mut bytes);
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// The last lines of what a program said before it failed; how it ended, if it said nothing.
+fn complaint(status: ExitStatus, complaints: &str, printed: &str) -> String {
+    let lines = [printed, complaints].into_iter().flat_map(str::lines).map(str::trim);
+    let lines: Vec<&str> = lines.filter(|line| !line.is_empty()).collect();
+    match lines.as_slice() {
+        [] => status.to_string(),
+        lines => lines[lines.len().saturating_sub(COMPLAINT_LINES)..].join("; "),
     }
 }
 
@@ -88,18 +132,21 @@ impl Peer {
                 ["-p", &port.to_string(), "-c", &core(index), "-f", "-v"].map(str::to_owned);
             common.into_iter().chain(place)
         };
-        let _server = Running(self.start(arguments(1).collect(), Stdio::null())?);
+        let mut server = Running::of(self.start(arguments(1).collect(), Stdio::null())?);
         let began = Instant::now();
         loop {
             let client = vec!["127.0.0.1".to_owned()].into_iter().chain(arguments(0)).collect();
-            let output = finish(Running(self.start(client, Stdio::piped())?))?;
+            let output = finish(Running::of(self.start(client, Stdio::piped())?))?;
             match output {
                 Ok(text) => return Ok(text),
-                // The server takes a while to listen.
-                Err(error) if error.contains("refused") && began.elapsed() < CONNECT_MAX => {
+                Err(Failed { last, is_refused: true }) if began.elapsed() < CONNECT_MAX => {
+                    if let Some(reason) = server.failure() {
+                        return Err(PeerError::Failed(format!("{last}; {reason}")));
+                    }
+                    // The server takes a while to listen.
                     std::thread::sleep(Duration::from_millis(20));
                 }
-                Err(error) => return Err(PeerError::Failed(error)),
+                Err(Failed { last, .. }) => return Err(PeerError::Failed(last)),
             }
         }
     }
@@ -124,18 +171,26 @@ impl Peer {
             .env("UCX_WARN_UNUSED_ENV_VARS", "n")
             .stdin(Stdio::null())
             .stdout(output)
-            .stderr(Stdio::null())
+            .stderr(Stdio::piped())
             .spawn()
             .map_err(|source| PeerError::Start { program: self.program.clone(), source })
     }
 }
 
+/// A program that failed.
+#[derive(Debug, PartialEq)]
+struct Failed {
+    /// What it said last.
+    last: String,
+    /// Whether nobody listens, as it says somewhere.
+    is_refused: bool,
+}
+
 /// Waits for the end, and gives what was printed, or the complaint.
-fn finish(mut client: Running) -> Result<Result<String, String>, PeerError> {
-    use std::io::Read;
+fn finish(mut client: Running) -> Result<Result<String, Failed>, PeerError> {
     let began = Instant::now();
     let status = loop {
-        match client.0.try_wait() {
+        match client.child.try_wait() {
             Ok(Some(status)) => break status,
             Ok(None) if began.elapsed() > RUN_MAX => return Err(PeerError::TooLong),
             Ok(None) => std::thread::sleep(Duration::from_millis(10)),
@@ -143,11 +198,13 @@ fn finish(mut client: Running) -> Result<Result<String, String>, PeerError> {
         }
     };
     // The output is a few lines, so the pipe has held it all.
-    let mut text = String::new();
-    if let Some(mut output) = client.0.stdout.take() {
-        let _ = output.read_to_string(&mut text);
+    let text = client.child.stdout.take().map(read_all).unwrap_or_default();
+    if status.success() {
+        return Ok(Ok(text));
     }
-    Ok(if status.success() { Ok(text) } else { Err(text) })
+    let complaints = client.complaints();
+    let is_refused = [&text, &complaints].iter().any(|said| said.contains("refused"));
+    Ok(Err(Failed { last: complaint(status, &complaints, &text), is_refused }))
 }
 
 /// A column of the last line.
@@ -194,5 +251,27 @@ mod tests {
         assert_eq!(median_ns_of(text).expect("a median"), 183.0);
         assert!(matches!(rate_ns_of("nonsense"), Err(PeerError::Unreadable(_))));
         assert!(matches!(median_ns_of(""), Err(PeerError::Unreadable(_))));
+    }
+
+    #[test]
+    fn what_a_program_complains_of_is_told() {
+        let run = |script: &str| {
+            let mut command = Command::new("/bin/sh");
+            command.args(["-c", script]).stdout(Stdio::piped()).stderr(Stdio::piped());
+            finish(Running::of(command.spawn().expect("a shell"))).expect("it ends")
+        };
+        assert_eq!(run("echo one; echo two >&2"), Ok("one\n".to_owned()));
+        let error = run("echo refused; seq 5 >&2; exit 3").expect_err("it fails");
+        assert_eq!(error, Failed { last: "3; 4; 5".to_owned(), is_refused: true });
+        let error = run("exit 3").expect_err("it fails");
+        assert!(error.last.contains("exit status: 3") && !error.is_refused, "{error:?}");
+        // More than a pipe holds.
+        let long = run("head -c 300000 /dev/zero | tr '\\0' x >&2; exit 1").expect_err("it fails");
+        assert_eq!(long.last.len(), 300_000);
+        let mut command = Command::new("/bin/sh");
+        let command = command.args(["-c", "echo no device >&2; exit 1"]).stderr(Stdio::piped());
+        let mut server = Running::of(command.spawn().expect("a shell"));
+        server.child.wait().expect("it ends");
+        assert_eq!(server.failure().as_deref(), Some("its server: no device"));
     }
 }

@@ -82,6 +82,9 @@ pub fn run(
     match found {
         Ok(found) => {
             let mut section = ping_pong(&found.rounds);
+            if let Some((who, why)) = missing(&setting.sizes, &section.rows, found.given_up) {
+                findings.leave_out(&who, why);
+            }
             for row in &mut section.rows {
                 let floor = |floors: &BTreeMap<u64, f64>| floors.get(&row.size?).copied();
                 row.floor =
@@ -117,6 +120,17 @@ fn ping_pong(rounds: &[Round]) -> Section {
         }
     }
     section
+}
+
+/// The sizes that PingPong has no row of, and why, if there are any.
+fn missing(sizes: &[u64], rows: &[Row], given_up: usize) -> Option<(String, String)> {
+    let absent = |size: &&u64| rows.iter().all(|row| row.size != Some(**size));
+    let absent: Vec<String> = sizes.iter().filter(absent).map(|&size| units::bytes(size)).collect();
+    let why = match given_up {
+        0 => "IMB printed no time above zero of both".to_owned(),
+        times => format!("IMB ran out of its time {times} times"),
+    };
+    (!absent.is_empty()).then(|| (format!("IMB {PING_PONG} of {}", absent.join(", ")), why))
 }
 
 fn collectives(
@@ -389,5 +403,15 @@ mod tests {
         let against = rows[0].against.as_ref().expect("a ratio");
         assert_eq!((rows[0].ns, against.ns, against.ratio.median), (Some(2e3), 3e3, 0.625));
         assert_eq!(against.ratio.rounds, 2);
+    }
+
+    #[test]
+    fn sizes_that_are_missing_are_told() {
+        let rows: Vec<Row> =
+            [8, 64].map(|size| Row { size: Some(size), ..Row::new("x", "x") }).into();
+        assert_eq!(missing(&[8, 64], &rows, 0), None);
+        let (who, why) = missing(&[8, 4096, 64, 1 << 20], &rows, 2).expect("two are missing");
+        assert_eq!(who, "IMB PingPong of 4 KiB, 1 MiB");
+        assert!(why.contains("2 times"), "{why}");
     }
 }
