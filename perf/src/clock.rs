@@ -1,7 +1,6 @@
 //! A clock cheap enough to stand inside a measured loop.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Once, OnceLock};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// The time stamp counter, or nanoseconds where there is none.
@@ -33,34 +32,27 @@ pub fn ns_per_tick() -> f64 {
     })
 }
 
-const WHILE: Duration = Duration::from_millis(250);
-/// How many of them have passed.
-static WHILES: AtomicU32 = AtomicU32::new(0);
+/// How often something is done before it is time for the other.
+const CALLS: u32 = 4096;
 
-/// Says that a while has passed, for one load of a word that hardly ever changes: where something is to be
-/// done now and then, however long what is measured in between may take.
+/// Says when something is to be done that has no place in a measured loop but now and then.
 pub struct Reminder {
-    seen: u32,
+    left: u32,
 }
 
 impl Reminder {
     pub fn new() -> Reminder {
-        static STARTED: Once = Once::new();
-        STARTED.call_once(|| {
-            let count = || loop {
-                std::thread::sleep(WHILE);
-                WHILES.fetch_add(1, Ordering::Relaxed);
-            };
-            // Where there is no thread for it, nobody is reminded.
-            let _ = std::thread::Builder::new().name("perf-reminder".to_owned()).spawn(count);
-        });
-        Reminder { seen: WHILES.load(Ordering::Relaxed) }
+        Reminder { left: CALLS }
     }
 
     #[inline(always)]
     pub fn is_due(&mut self) -> bool {
-        let now = WHILES.load(Ordering::Relaxed);
-        std::mem::replace(&mut self.seen, now) != now
+        self.left -= 1;
+        let is_due = self.left == 0;
+        if is_due {
+            self.left = CALLS;
+        }
+        is_due
     }
 }
 
@@ -69,11 +61,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reminder_comes_once_a_while() {
+    fn a_reminder_comes_once_in_so_many_calls() {
         let mut reminder = Reminder::new();
-        while !reminder.is_due() {
-            std::hint::spin_loop();
-        }
-        assert!(Reminder::new().seen > 0);
+        assert_eq!((0..3 * CALLS).filter(|_| reminder.is_due()).count(), 3);
     }
 }
