@@ -360,18 +360,17 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// What stays of one that is given up while a packet of it is left where it is, and is met again: it
-    /// would be taken for that of another message.
-    pub fn left_behind(&self) -> Incoming {
-        Incoming {
-            end: self.prefix,
-            target: Target::Nowhere,
+    /// What stays of one that is given up while its first packet is left where it is, and is met again: it
+    /// would be taken for another message's. Of later packets nobody asks.
+    pub fn left_behind(&self) -> Option<Incoming> {
+        (self.is_left && self.received == 0).then(|| Incoming {
+            target: Target::GivenUp,
             remote: 0,
             fetch: Fetch::of(0),
             own: None,
             acknowledge_whole: false,
             ..*self
-        }
+        })
     }
 }
 
@@ -394,4 +393,6 @@ pub enum Target {
     Buffered(u32),
     /// Nowhere.
     Nowhere,
+    /// Nowhere, and its sender knows: it is forgotten when its first packet has been taken.
+    GivenUp,
 }

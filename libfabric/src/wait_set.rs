@@ -24,8 +24,10 @@ use crate::{
 /// What we keep of a wait set.
 pub struct State {
     members: Arc<Members>,
-    /// Raised when there is a member more, which those who wait do not listen to.
+    /// Raised when there is a member more, which those who wait do not listen to: for those outside.
     joined: Signal,
+    /// The same for each that waits inside.
+    waiting: Waiting,
     outside: Option<Outside>,
     wait_obj: u32,
     uses: Arc<BindCount>,
@@ -34,6 +36,28 @@ pub struct State {
 
 /// What was opened with a set, and is not closed.
 type Members = Mutex<Vec<Arc<dyn Waitable>>>;
+
+type Waiting = Mutex<Vec<Arc<Signal>>>;
+
+/// One that waits inside, until this is dropped.
+struct Waiter<'a> {
+    waiting: &'a Waiting,
+    joined: Arc<Signal>,
+}
+
+impl<'a> Waiter<'a> {
+    fn of(waiting: &'a Waiting) -> Result<Waiter<'a>, Failure> {
+        let joined = Arc::new(Signal::new()?);
+        lock(waiting).push(joined.clone());
+        Ok(Waiter { waiting, joined })
+    }
+}
+
+impl Drop for Waiter<'_> {
+    fn drop(&mut self) {
+        lock(self.waiting).retain(|signal| !Arc::ptr_eq(signal, &self.joined));
+    }
+}
 
 /// An object's place in a set, which it leaves when this is dropped.
 pub struct Membership {
@@ -101,6 +125,7 @@ pub unsafe extern "C" fn open(
         let state = State {
             members: Arc::default(),
             joined,
+            waiting: Waiting::default(),
             outside,
             wait_obj,
             uses: Arc::default(),
@@ -122,6 +147,7 @@ pub unsafe fn join(set: *mut FidWait, member: Arc<dyn Waitable>) -> Result<Membe
     let joined = Use::of(&state.uses)?;
     lock(&state.members).push(member.clone());
     state.joined.raise();
+    lock(&state.waiting).iter().for_each(|waiter| waiter.raise());
     Ok(Membership { set: state.members.clone(), member, _set: joined })
 }
 
@@ -131,9 +157,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl State {
-    /// All of them: those who join from now on raise the signal.
-    fn members(&self) -> Vec<Arc<dyn Waitable>> {
-        self.joined.lower();
+    /// All of them: those who join from now on raise the signal that is lowered.
+    fn members(&self, joined: Option<&Signal>) -> Vec<Arc<dyn Waitable>> {
+        joined.inspect(|joined| joined.lower());
         lock(&self.members).clone()
     }
 
@@ -142,25 +168,32 @@ impl State {
         let outside = self.outside.as_ref().ok_or_else(|| {
             Failure::new(Errno::INVAL, "the wait set was not opened with FI_WAIT_FD")
         })?;
-        let members = self.members();
+        // Another one that waits on the descriptor hears whatever is armed from now on.
+        let members = self.members(Some(&self.joined));
         Ok(outside.begin(members.iter().map(|member| &**member)))
     }
 
     /// Waits for any member. False: the time is over.
-    fn wait(&self, timeout_ms: c_int) -> bool {
+    fn wait(&self, timeout_ms: c_int) -> Result<bool, Failure> {
         if let Some(outside) = &self.outside {
             outside.end();
         }
         let (start, timeout) = (Instant::now(), waiting::timeout(timeout_ms));
+        let mut waiter: Option<Waiter> = None;
         loop {
-            let members = self.members();
+            let members = self.members(waiter.as_ref().map(|waiter| &*waiter.joined));
             if members.iter().any(|member| member.is_ready()) {
-                return true;
+                return Ok(true);
             }
             let left = timeout.map(|timeout| timeout.saturating_sub(start.elapsed()));
             if left.is_some_and(|left| left.is_zero()) {
-                return false;
+                return Ok(false);
             }
+            let Some(waiter) = &waiter else {
+                // Who has joined since is looked at once more.
+                waiter = Some(Waiter::of(&self.waiting)?);
+                continue;
+            };
             let armed: Option<Vec<Box<dyn Armed>>> =
                 members.iter().map(|member| member.arm()).collect();
             let Some(armed) = armed else {
@@ -169,7 +202,7 @@ impl State {
             };
             let mut descriptors: Vec<i32> =
                 armed.iter().flat_map(|one| one.descriptors()).collect();
-            descriptors.push(self.joined.fd());
+            descriptors.push(waiter.joined.fd());
             waiting::sleep(&descriptors, left);
         }
     }
@@ -178,7 +211,7 @@ impl State {
 unsafe extern "C" fn wait(wait: *mut FidWait, timeout_ms: c_int) -> c_int {
     done("fi_wait", || {
         // SAFETY: C passes an open wait set.
-        match unsafe { object::owned(wait) }?.wait(timeout_ms) {
+        match unsafe { object::owned(wait) }?.wait(timeout_ms)? {
             true => Ok(()),
             false => Err(Failure::new(Errno::TIMEDOUT, "nothing happened in time")),
         }

@@ -21,9 +21,10 @@ from client import ROOT, Outcome, environment
 PREFIX = ROOT / "target" / "fabtests" / "prefix"
 SCRIPT = PREFIX / "bin" / "runfabtests.sh"
 CONFIGURATIONS = PREFIX / "share" / "fabtests" / "test_configs"
-# Those who run tests at once, one of which this is, are hosts of their own: servers take the same ports.
+# Those who run tests at once, one of which this is, are hosts of their own, since servers take the same
+# ports; and none of them is the one that programs take where nobody names any.
 WORKER = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
-HOST = f"127.0.0.{1 + int(WORKER.removeprefix('gw'))}"
+HOST = f"127.0.0.{2 + int(WORKER.removeprefix('gw'))}"
 # Far more than any test takes alone: it only ends what hangs.
 SECONDS_MAX = 600
 # For what is known to hang.

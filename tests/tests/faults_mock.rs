@@ -12,6 +12,7 @@ use kestrel_core::{
 };
 use kestrel_tests::{
     bed::{Bed, Memory, Options, Receive, Send, World, pattern, same},
+    contexts::{Portal, counts, next, nothing_more, two},
     mock::{mock_bed, tight},
 };
 
@@ -184,6 +185,43 @@ fn what_is_discarded_in_sight_does_not_come_again() {
             same(&world.received(1).good().returned.unwrap(), &bytes.bytes(), "the next one");
             world.nothing_more();
         }
+    }
+}
+
+/// A receive context closes while a message for one of its receives lies half copied in: whoever waits
+/// for it is told, and its lane goes on.
+#[test]
+fn what_is_given_up_in_sight_is_refused() {
+    for length in [2_000, 200_000] {
+        let bed = mock_bed(MockOptions::default());
+        let [mut ours, theirs] = two(&bed, counts(1, 1), counts(1, 1));
+        let bytes = Memory::from(pattern(1, length));
+        let turn = |from: &Portal<_>, to: &Portal<_>, all: &[&Portal<_>]| {
+            to.receive[0].endpoint.receive(vec![0; 200_000], FI_ADDR_UNSPEC, 9).unwrap();
+            from.transmit[0].endpoint.send(bytes.bytes(), 1, 9).unwrap();
+            next(&to.receive[0], all).good();
+            next(&from.transmit[0], all).good();
+        };
+        for _ in 0..4 {
+            turn(&theirs, &ours, &[&ours, &theirs]);
+            turn(&ours, &theirs, &[&ours, &theirs]);
+        }
+        let context = ours.receive.pop().unwrap();
+        context.endpoint.receive_tagged(vec![0; length], FI_ADDR_UNSPEC, 7, 0, 1).unwrap();
+        let shown = bed.provider.shown(ours.endpoint.address());
+        let flags = Flags::TAGGED | Flags::DELIVERY_COMPLETE;
+        let send = Send { pieces: bytes.all(), tag: Some(7), flags, context: 2, ..Send::default() };
+        theirs.transmit[0].endpoint.post_send(send.post(1)).unwrap();
+        assert!(bed.provider.shown(ours.endpoint.address()) > shown, "it can be seen");
+        // Half of it is seen, for so long that nobody waits for the rest.
+        context.poll();
+        context.endpoint.close();
+        assert_eq!(next(&theirs.transmit[0], &[&ours, &theirs]).bad(Errno::CONNRESET).context, 2);
+        nothing_more(&[&ours, &theirs]);
+        theirs.receive[0].endpoint.receive(vec![0; length], FI_ADDR_UNSPEC, 3).unwrap();
+        ours.transmit[0].endpoint.send(bytes.bytes(), 1, 4).unwrap();
+        let done = next(&theirs.receive[0], &[&ours, &theirs]).good();
+        same(&done.returned.unwrap(), &bytes.bytes(), "the next one");
     }
 }
 

@@ -65,9 +65,9 @@ pub struct Peer {
     pub confirms: bool,
     /// Whether packets can be pushed.
     pub state: PeerState,
-    /// Something injected has waited for a connection in vain. Nothing waits again before there is one:
-    /// who goes on injecting for a peer that is gone would stand still each time.
-    pub unanswered: bool,
+    /// When something injected had waited for a connection in vain: see
+    /// [`super::Engine::let_leave`].
+    pub unanswered: Option<Instant>,
     /// In the engine's backlog.
     pub in_backlog: bool,
     /// Credit used so far, and the last credit seen.
@@ -215,7 +215,7 @@ impl Peer {
             fenced: false,
             confirms: false,
             state: PeerState::Idle,
-            unanswered: false,
+            unanswered: None,
             in_backlog: false,
             charged: 0,
             credit: CREDIT_FIRST,

@@ -33,6 +33,9 @@ pub(super) const NO_ROUTE: PeerIndex = u32::MAX;
 /// holds that closes. On one host a peer is found in far less than a millisecond.
 const CONNECT_WAIT: Duration = Duration::from_secs(1);
 
+/// Where that was in vain, for how long nothing waits for the same peer.
+const AFTER_CONNECT_WAIT: Duration = Duration::from_secs(10);
+
 impl<T: Transport> Engine<T> {
     /// The peer at `fi_addr`, or none if the address vector does not know it.
     #[inline(always)]
@@ -154,7 +157,7 @@ impl<T: Transport> Engine<T> {
     #[inline(always)]
     pub(crate) fn let_leave(&mut self, peer: PeerIndex, flags: Flags) {
         if flags.contains(Flags::INJECT) && self.is_connecting(peer) {
-            self.await_first_connection(peer);
+            self.await_connection(peer);
         }
     }
 
@@ -165,17 +168,18 @@ impl<T: Transport> Engine<T> {
     /// Waits until a peer is connected, and what is queued for it leaves, or is known not to be.
     ///
     /// Peers are connected without their engines, in far less than a millisecond on one host, so
-    /// this is short, and comes once for each: also of one that is not there. After a second what is
-    /// queued stays so.
+    /// this is short, and comes once for each. After a second what is queued stays so, and nothing waits
+    /// again for a while: who goes on injecting for a peer that is gone would stand still each time.
     #[cold]
     #[inline(never)]
-    fn await_first_connection(&mut self, peer: PeerIndex) {
-        if self.peers[peer as usize].unanswered {
+    fn await_connection(&mut self, peer: PeerIndex) {
+        let before = self.peers[peer as usize].unanswered;
+        if before.is_some_and(|in_vain| in_vain.elapsed() < AFTER_CONNECT_WAIT) {
             return;
         }
         self.take_events_while(|engine| engine.is_connecting(peer), |_| false);
         let record = &mut self.peers[peer as usize];
-        record.unanswered = record.state != PeerState::Ready;
+        record.unanswered = Some(Instant::now()).filter(|_| record.state != PeerState::Ready);
     }
 
     /// Lets what was injected leave, which its user was told is done: what waits for room, and what goes
@@ -259,7 +263,7 @@ impl<T: Transport> Engine<T> {
         }
         let record = &mut self.peers[peer as usize];
         record.incarnation = Some(incarnation);
-        (record.state, record.unanswered) = (PeerState::Ready, false);
+        (record.state, record.unanswered) = (PeerState::Ready, None);
         (record.charged, record.withdrawn) = (0, 0);
         record.window = PeerWindow::default();
         record.confirms = self.datagrams.is_none() && self.transport.confirms(peer);
@@ -440,7 +444,7 @@ impl<T: Transport> Engine<T> {
             }
             Target::Unexpected(parked) => return Some(parked),
             Target::Buffered(parked) => return self.lose_buffered(parked, &incoming, why),
-            Target::Nowhere => {}
+            Target::Nowhere | Target::GivenUp => {}
         }
         None
     }

@@ -283,10 +283,22 @@ impl<T: Transport> Engine<T> {
     /// Answers the last arrival, an eager message that was received, if its sender waits for that.
     #[inline(always)]
     pub(crate) fn acknowledge_taken(&mut self, peer: PeerIndex, head: Head) {
-        if head.flags & (wire::ACK_DELIVERY | wire::ACK_MATCH) != 0 {
-            let operation = self.transport.word(head.words() - 1);
+        if let Some(operation) = self.awaited_of(head) {
             self.acknowledge_arrival(peer, operation);
         }
+    }
+
+    /// The same of one whose receive was given up meanwhile: whoever waits for it is told.
+    #[cold]
+    pub(crate) fn refuse_taken(&mut self, peer: PeerIndex, head: Head) {
+        self.refuse_arrival(peer, self.awaited_of(head));
+    }
+
+    /// The sender's name for the message that the last arrival is, if it waits for a word about it.
+    #[inline(always)]
+    fn awaited_of(&self, head: Head) -> Option<u64> {
+        let is_awaited = head.flags & (wire::ACK_DELIVERY | wire::ACK_MATCH) != 0;
+        is_awaited.then(|| self.transport.word(head.words() - 1))
     }
 
     /// Holds a message until it is asked for. Where receives are shared, or messages announced, it

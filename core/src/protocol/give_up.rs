@@ -108,7 +108,8 @@ impl<T: Transport> Engine<T> {
     /// buffer any more when this returns.
     pub(crate) fn give_up_arriving(&mut self, peer: PeerIndex, why: &Unreachable) {
         self.let_windows_end(peer);
-        let wanted = |&index: &u32| self.incoming[index].target != Target::Nowhere;
+        let is_wanted = |target| !matches!(target, Target::Nowhere | Target::GivenUp);
+        let wanted = |&index: &u32| is_wanted(self.incoming[index].target);
         let arriving = self.peers[peer as usize].incoming.values().copied().filter(wanted);
         let arriving: Vec<u32> = arriving.collect();
         if arriving.is_empty() {
@@ -124,7 +125,7 @@ impl<T: Transport> Engine<T> {
             let incoming = &self.incoming[index];
             let operation = incoming.operation;
             let waits = incoming.is_rendezvous() || incoming.acknowledge_whole;
-            let left_behind = incoming.is_left.then(|| incoming.left_behind());
+            let left_behind = incoming.left_behind();
             self.peers[peer as usize].incoming.remove(&operation);
             parked.extend(self.fail_incoming(index, why));
             if let Some(left_behind) = left_behind {

@@ -46,9 +46,12 @@ impl<T: Transport> Engine<T> {
                 self.violation(peer, "a message changes while it is copied in");
                 return true;
             }
+            let given_up = self.incoming[index].target == Target::GivenUp;
             let taken = self.take_as_it_comes(index, length);
-            if taken {
-                self.acknowledge_taken(peer, head);
+            match (taken, given_up) {
+                (true, false) => self.acknowledge_taken(peer, head),
+                (true, true) => self.refuse_taken(peer, head),
+                (false, _) => {}
             }
             return taken;
         }

@@ -277,6 +277,7 @@ impl<T: Transport> Engine<T> {
         let at = incoming.received;
         incoming.received += length;
         match incoming.target {
+            Target::GivenUp => return self.forget_given_up(index),
             Target::Receive { receive, start, room } if length > 0 => {
                 let pieces = self.receives[receive].pieces.view();
                 let room = room.saturating_sub(at);
@@ -308,8 +309,16 @@ impl<T: Transport> Engine<T> {
                 self.close_receive(Some(index), receive, &message, start, room);
             }
             Target::Nowhere => self.close_incoming(index),
-            Target::Unexpected(_) => {}
+            Target::Unexpected(_) | Target::GivenUp => {}
         }
+    }
+
+    /// The first packet of a message that was given up has been taken: whatever else comes of it finds
+    /// nobody.
+    #[cold]
+    fn forget_given_up(&mut self, index: u32) {
+        let Incoming { peer, operation, .. } = self.incoming.remove(index);
+        self.peers[peer as usize].incoming.remove(&operation);
     }
 
     /// Forgets an incoming message and tells a sender that waits for it.

@@ -111,7 +111,8 @@ impl State {
         self.known_index(source)
     }
 
-    /// The same of one that need not be in any: who is not is called as nobody is.
+    /// The same of one that need not be in any. Who is not is called as nobody is whom a receive is for:
+    /// so messages can be, and receives cannot, since those of nobody in particular are called so, too.
     fn known_index(&self, source: Source) -> SourceIndex {
         match source {
             Source::Nobody => NOBODY,
@@ -121,6 +122,14 @@ impl State {
                 let known = self.sources.get(address, key);
                 known.unwrap_or_else(|| source_in(self.group_of(key), NOBODY))
             }
+        }
+    }
+
+    /// What messages that a receive for `source` may have are called, if there can be any.
+    fn parked_index(&self, source: Source) -> Option<SourceIndex> {
+        match source {
+            Source::Peer(address, key) => self.sources.get(address, key),
+            _ => Some(self.known_index(source)),
         }
     }
 
@@ -194,7 +203,7 @@ impl State {
     /// The earliest message that a receive matches.
     pub(crate) fn take_parked(&mut self, envelope: Envelope) -> Option<Parked> {
         let Envelope { tagged, tag, ignore, .. } = envelope;
-        let source = self.known_index(envelope.source);
+        let source = self.parked_index(envelope.source)?;
         let index = self.matcher(tagged).take_unexpected(source, tag, ignore)?;
         Some(self.parked.remove(index))
     }
@@ -202,7 +211,7 @@ impl State {
     /// The same message, which stays.
     pub(crate) fn find_parked(&mut self, envelope: Envelope) -> Option<Parked> {
         let Envelope { tagged, tag, ignore, .. } = envelope;
-        let source = self.known_index(envelope.source);
+        let source = self.parked_index(envelope.source)?;
         let index = self.matcher(tagged).find_unexpected(source, tag, ignore)?;
         Some(self.parked[index])
     }
@@ -389,5 +398,17 @@ mod tests {
         }
         assert!(state.sources.len() < 200, "{} are known", state.sources.len());
         assert_eq!(state.find_parked(from(1)).map(|parked| parked.message), Some(1));
+    }
+
+    #[test]
+    fn what_came_over_a_connection_is_for_no_receive_from_somebody() {
+        let mut state = State::default();
+        let envelope = |source| Envelope { tagged: true, source, tag: 7, ignore: 0 };
+        state.park(envelope(Source::Nobody), Parked { member: 0, message: 5, total: 0 });
+        let address = Address::from(std::net::SocketAddr::from(([10, 0, 0, 1], 1)));
+        let from_somebody = envelope(Source::Peer(address, 0));
+        assert!(state.find_parked(from_somebody).is_none());
+        assert!(state.take_parked(from_somebody).is_none());
+        assert!(state.take_parked(envelope(Source::Anybody)).is_some());
     }
 }
