@@ -192,8 +192,10 @@ fn what_is_discarded_in_sight_does_not_come_again() {
 /// for it is told, and its lane goes on.
 #[test]
 fn what_is_given_up_in_sight_is_refused() {
-    for length in [2_000, 200_000] {
-        let bed = mock_bed(MockOptions::default());
+    let defaults = MockOptions::default();
+    let limits = Limits { short: 1 << 10, ..defaults.limits };
+    for length in [4_000, 200_000] {
+        let bed = mock_bed(MockOptions { limits, ..defaults.clone() });
         let [mut ours, theirs] = two(&bed, counts(1, 1), counts(1, 1));
         let bytes = Memory::from(pattern(1, length));
         let turn = |from: &Portal<_>, to: &Portal<_>, all: &[&Portal<_>]| {
@@ -212,7 +214,7 @@ fn what_is_given_up_in_sight_is_refused() {
         let flags = Flags::TAGGED | Flags::DELIVERY_COMPLETE;
         let send = Send { pieces: bytes.all(), tag: Some(7), flags, context: 2, ..Send::default() };
         theirs.transmit[0].endpoint.post_send(send.post(1)).unwrap();
-        assert!(bed.provider.shown(ours.endpoint.address()) > shown, "it can be seen");
+        assert!(bed.provider.shown(ours.endpoint.address()) > shown, "{length}: it can be seen");
         // Half of it is seen, for so long that nobody waits for the rest.
         context.poll();
         context.endpoint.close();
