@@ -13,7 +13,7 @@ use crate::{
     domain::Domain,
     engine::{BURST_MAX, idle::Idle, unit::Unit},
     poll_set::{Armed, PollSet},
-    primitive::{AtomicBool, Ordering, fence},
+    primitive::{AtomicBool, Ordering},
     transport::{Bell, Provider, Transport},
 };
 
@@ -83,19 +83,11 @@ impl<P: Provider> CompletionCounter<P> {
         self.drives_domain.store(true, Ordering::Relaxed);
         self.domain.tell_of_units(&self.counter);
         // Who sleeps has not armed the domain's units.
-        self.tell_sleepers();
+        self.counter.tell_of_units();
     }
 
     pub(crate) fn add_unit(&self, unit: &Arc<Unit<P>>) {
         self.units.add(unit);
-        self.tell_sleepers();
-    }
-
-    /// There is more to drive than they know of.
-    fn tell_sleepers(&self) {
-        // F9: pairs with F8 in `Counter::enter_sleep`: either the sleeper arms the new units
-        // or we see the sleeper.
-        fence(Ordering::SeqCst);
         self.counter.tell_of_units();
     }
 

@@ -121,6 +121,9 @@ impl Counter {
 
     /// Wakes those who sleep, since whoever reads the counter drives more endpoints than before.
     pub(crate) fn tell_of_units(&self) {
+        // F9: pairs with F8 in `enter_sleep`: either the sleeper arms the new units or we see the
+        // sleeper.
+        fence(Ordering::SeqCst);
         self.rare.units_added.fetch_add(1, Ordering::SeqCst); // C2: pairs with C1
         self.tell_watchers();
     }
@@ -187,7 +190,7 @@ impl Counter {
             let _ = make().map(|bell| self.rare.bell.set(bell));
         }
         self.rare.watchers.fetch_add(1, Ordering::SeqCst); // C4: pairs with C3
-        // F8: pairs with F9 in `CompletionCounter::add_unit`.
+        // F8: pairs with F9 in `tell_of_units`.
         fence(Ordering::SeqCst);
         self.rare.bell.get().map(|bell| &**bell)
     }

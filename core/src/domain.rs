@@ -18,7 +18,6 @@ use crate::{
     memory_region::MemoryRegionRegistry,
     operation::IOV_LIMIT,
     poll_set::PollSet,
-    primitive::{Ordering, fence},
     protocol::atomic::AtomicCall,
     socket_endpoint::driver::SocketDriver,
     transport::{Provider, Unreachable},
@@ -288,8 +287,6 @@ impl<P: Provider> Domain<P> {
 
     pub(crate) fn add_unit(&self, unit: &Arc<Unit<P>>) {
         self.units.add(unit);
-        // F9: pairs with F8 in `Counter::enter_sleep`.
-        fence(Ordering::SeqCst);
         for watcher in self.watchers.lock().unwrap_or_else(PoisonError::into_inner).iter() {
             if let Some(counter) = watcher.upgrade() {
                 counter.tell_of_units();

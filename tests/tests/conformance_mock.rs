@@ -11,7 +11,7 @@ use kestrel_core::{
 };
 use kestrel_tests::{
     bed::{Bed, Options},
-    conformance,
+    conformance, mock,
 };
 
 fn bed(options: MockOptions, sharing: Sharing) -> Bed<MockProvider> {
@@ -32,18 +32,9 @@ mod tight {
     /// copied in.
     fn options() -> MockOptions {
         MockOptions {
-            limits: Limits {
-                short: 60,
-                single: 600,
-                fragment: 4096,
-                prefix: 10_000,
-                single_copy: 2000,
-                single_copy_streaming: 5000,
-                contested: false,
-            },
-            lane_packets: 3,
+            limits: Limits { short: 60, single: 600, ..mock::tight().limits },
             room_bytes: 1500,
-            read_remote: false,
+            ..mock::tight()
         }
     }
 
