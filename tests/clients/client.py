@@ -85,7 +85,7 @@ def run(
         return Outcome(None, output)
 
 
-@dataclass
+@dataclass(eq=False)
 class Mpi:
     """One MPI, with what puts it onto kestrel and nothing else."""
 

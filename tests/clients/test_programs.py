@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -30,17 +32,21 @@ EACH = pytest.mark.parametrize("mpi", ALL, ids=lambda mpi: mpi.name)
 RANKS = pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.full)])
 
 
+@functools.cache
 def build(mpi: Mpi, name: str) -> str:
-    """Compiles one of the programs beside this file, and says where it is."""
+    """Compiles one of the programs beside this file, once, and says where it is."""
     need(mpi)
     if not COMPILERS[mpi.name].exists():
         pytest.skip(f"a compiler for {mpi.name} is not there (scripts/clients)")
     PROGRAMS.mkdir(exist_ok=True)
     source = Path(__file__).with_name(f"{name}.c")
     program = PROGRAMS / f"{name}-{mpi.name}"
-    command = [str(COMPILERS[mpi.name]), "-O2", "-Wall", "-o", str(program), str(source)]
+    # Another process of tests may be running it.
+    made = PROGRAMS / f"{program.name}-{os.getpid()}"
+    command = [str(COMPILERS[mpi.name]), "-O2", "-Wall", "-o", str(made), str(source)]
     outcome = run(command, environment(), 120)
     assert outcome.status == 0, outcome.text()
+    made.replace(program)
     return str(program)
 
 

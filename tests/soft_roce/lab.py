@@ -85,11 +85,15 @@ def run(
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
 
 
-def run_script(*options: object, script: str) -> str:
-    """Runs a bash script that must succeed: what it printed."""
-    done = run(*options, "--", "bash", "-c", FUNCTIONS + script)
+def printed_by(done: subprocess.CompletedProcess) -> str:
+    """What a command printed that must have succeeded."""
     assert done.returncode == 0, f"{done.returncode}:\n{done.stdout}\n{done.stderr}"
     return done.stdout
+
+
+def run_alone(*options: object, script: str) -> str:
+    """Runs a bash script that must succeed on hosts of its own: what it printed."""
+    return printed_by(run(*options, "--", "bash", "-c", FUNCTIONS + script))
 
 
 def cargo(*arguments: str) -> str:
@@ -123,20 +127,6 @@ def modules_of(program: str) -> set[str]:
     listed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     paths = [line.split("::") for line in listed.stdout.splitlines() if "::" in line]
     return {path[-2] for path in paths}
-
-
-def run_tests(program: str, modules: list[str], say: str, env: dict[str, str]) -> str:
-    """What a program of tests prints in the guest, where its tests in these modules must be there and
-    pass, and then what the shell makes of `say`."""
-    command = shlex.join([program, "--test-threads", "1", "--show-output", *modules])
-    done = run(
-        *("--timeout", PART_SECONDS_MAX, "--", "bash", "-c", f"{command} && echo {say}"),
-        seconds_max=PART_SECONDS_MAX + 60,
-        env={**os.environ, **env},
-    )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    assert " 0 passed" not in done.stdout and "SKIPPED" not in done.stdout, done.stdout
-    return done.stdout
 
 
 def qemu_of(process: subprocess.Popen) -> list[int]:

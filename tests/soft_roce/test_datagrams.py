@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from lab import HEARING, example, needs_guest, run_script
+from hosts import run_script
+from lab import HEARING, example, needs_guest
 
 pytestmark = [pytest.mark.usefixtures("ready"), needs_guest]
 
@@ -21,13 +22,13 @@ def datagrams() -> str:
     return example("datagrams")
 
 
-def between_hosts(datagrams: str, *options: object, script: str) -> str:
+def between_hosts(datagrams: str, netem: str = "", *, script: str) -> str:
     """What a script prints that runs beside an endpoint on the other host."""
     start = f"""
     datagrams={datagrams}
     serve() {{ on-peer $datagrams serve 10.9.0.2:7000 & peer_listening 7000; }}
     """
-    return run_script("--two", *options, script=start + script)
+    return run_script(start + script, netem=netem)
 
 
 def answers(output: str) -> list[int]:
@@ -50,8 +51,7 @@ def test_what_is_lost_holds_nothing_up(datagrams: str) -> None:
     question carries the traffic class."""
     output = between_hosts(
         datagrams,
-        "--loss",
-        "1%",
+        "loss 1%",
         script=f"""{HEARING}
         hear 100
         serve

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
 import sys
 from pathlib import Path
 
 import pytest
 
-from lab import ROOT, needs_guest, run
+from hosts import run
+from lab import ROOT, needs_guest
 
 sys.path.append(str(ROOT / "tests" / "clients"))
 
@@ -39,7 +39,7 @@ def job(
     seconds_max: int,
     mpi: Mpi = MPICH,
     reaching: int = 0,
-    cable: tuple[str, ...] = (),
+    netem: str = "",
 ) -> str:
     """What a program on four ranks printed, each of which has used both transports, and so many of which
     had the device read or write by itself.
@@ -54,8 +54,7 @@ def job(
     ours["FI_KESTREL_PEER_TIMEOUT"] = "30000"
     variables = [f"{name}={value}" for name, value in {**ours, **mpi.variables}.items()]
     command = ["env", *variables, str(mpi.launcher), *LAUNCH[mpi.name], *RANKS, *program]
-    script = f"cd {shlex.quote(str(folder))} && exec {shlex.join(command)}"
-    done = run("--two", *cable, "--timeout", seconds_max, "--", "sh", "-c", script, seconds_max=seconds_max)
+    done = run(command, folder=folder, netem=netem, seconds_max=seconds_max)
     text = done.stdout + done.stderr
     plain = "\n".join(line for line in text.splitlines() if not line.startswith("libfabric:"))
     assert done.returncode == 0, f"{done.returncode}:\n{plain[-4000:]}"
@@ -73,15 +72,15 @@ def test_every_byte_is_checked() -> None:
     assert re.search(r"[1-9]\d* checks passed on 4 ranks", text), text[-4000:]
 
 
-LOSSY = pytest.param(("--loss", "1%"), 800, id="lossy", marks=pytest.mark.full)
+LOSSY = pytest.param("loss 1%", 800, id="lossy", marks=pytest.mark.full)
 
 
-@pytest.mark.parametrize("cable, seconds_max", [pytest.param((), 400, id="whole"), LOSSY])
-def test_one_sided_operations(cable: tuple[str, ...], seconds_max: int) -> None:
+@pytest.mark.parametrize("netem, seconds_max", [pytest.param("", 400, id="whole"), LOSSY])
+def test_one_sided_operations(netem: str, seconds_max: int) -> None:
     """Two ranks have their right neighbour on the other host. With loss it takes some 3 min: what was lost
     is sent again when the device has waited long enough.
     """
-    text = job([build(MPICH, "onesided"), "created"], ROOT, seconds_max, reaching=2, cable=cable)
+    text = job([build(MPICH, "onesided"), "created"], ROOT, seconds_max, reaching=2, netem=netem)
     assert re.search(r"[1-9]\d* checks passed on 4 ranks", text), text[-4000:]
 
 

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from lab import example, needs_guest, run_script
+from hosts import run_script
+from lab import example, needs_guest
 
 pytestmark = [pytest.mark.usefixtures("ready"), needs_guest]
 
@@ -23,7 +24,7 @@ def outage() -> str:
     return example("outage")
 
 
-def between_hosts(outage: str, *options: object, setting: str = "", script: str) -> str:
+def between_hosts(outage: str, netem: str = "", *, setting: str = "", script: str) -> str:
     """What a script prints that begins when operations of every kind are under way to the other host."""
     start = f"""
     export FI_KESTREL_TRANSPORT=verbs {setting}
@@ -41,7 +42,7 @@ def between_hosts(outage: str, *options: object, setting: str = "", script: str)
     }}
     asked "are under way"
     """
-    return run_script("--two", *options, script=start + script)
+    return run_script(start + script, netem=netem)
 
 
 def looked_through(output: str, ms_max: int) -> None:
@@ -74,7 +75,7 @@ def test_operations_of_all_kinds_pass_a_lossy_cable(outage: str) -> None:
     """Some of each kind, and what is read is compared."""
     # The time of both hosts is shared with other tests; what is lost is sent again after an eighth of this.
     setting = "FI_KESTREL_PEER_TIMEOUT=8000"
-    output = between_hosts(outage, "--loss", "1%", setting=setting, script="kill $asker; cat /tmp/asked")
+    output = between_hosts(outage, "loss 1%", setting=setting, script="kill $asker; cat /tmp/asked")
     assert "all kinds are under way" in output and "failed after" not in output, output
 
 

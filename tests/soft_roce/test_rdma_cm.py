@@ -7,7 +7,8 @@ import re
 
 import pytest
 
-from lab import HEARING, PULL_AND_PLUG, ended, example, needs_guest, run_script
+from hosts import run_script
+from lab import HEARING, PULL_AND_PLUG, ended, example, needs_guest, run_alone
 
 pytestmark = [pytest.mark.usefixtures("ready"), needs_guest]
 
@@ -15,12 +16,16 @@ pytestmark = [pytest.mark.usefixtures("ready"), needs_guest]
 BUSY_MS_MAX = 8_000 + 10_000
 SILENT_MS_MAX = 3_000 + 10_000
 
-# Shell functions: how often connections of this host were confirmed through rdma_cm, as the kernel
-# counts it, and a server on the other host.
+# Shell function: how often connections of this host have been confirmed through rdma_cm since the script
+# began, as the kernel counts it.
 COUNTING = """
 export ECHO_LOG=1
 counters=/sys/class/infiniband/rxe0/ports/1
-confirmed() { echo "confirmed $(cat $counters/cm_tx_msgs/rtu) $(cat $counters/cm_rx_msgs/rtu)"; }
+sent_before=$(cat $counters/cm_tx_msgs/rtu) received_before=$(cat $counters/cm_rx_msgs/rtu)
+confirmed() {
+    echo confirmed $(($(cat $counters/cm_tx_msgs/rtu) - sent_before)) \
+        $(($(cat $counters/cm_rx_msgs/rtu) - received_before))
+}
 """
 
 
@@ -30,14 +35,14 @@ def streams() -> str:
     return example("socket_echo")
 
 
-def managed(echo: str, *options: object, script: str) -> str:
-    """What a script prints whose endpoints connect through rdma_cm."""
-    start = f"""
+def managed(echo: str, script: str) -> str:
+    """A script whose endpoints connect through rdma_cm, with a server on the other host."""
+    return f"""{COUNTING}
     export FI_KESTREL_CONNECT_BY=rdma_cm
     echo={echo}
     serve() {{ on-peer $echo serve 10.9.0.2:$1 2>/tmp/serve & peer_listening $1; }}
+    {script}
     """
-    return run_script(*options, script=COUNTING + start + script)
 
 
 def confirmed(output: str) -> list[tuple[int, int]]:
@@ -48,15 +53,13 @@ def confirmed(output: str) -> list[tuple[int, int]]:
 
 def test_rdma_cm_makes_connections_on_one_host(echo: str) -> None:
     """And where it cannot be opened TCP does."""
-    output = managed(
-        echo,
-        script="""
+    script = """
         $echo serve $SOFT_ROCE_ADDRESS:7000 2>/tmp/serve & listening 7000
         $echo ask $SOFT_ROCE_ADDRESS:7000 100 2>&1; confirmed
         rm /dev/infiniband/rdma_cm
         $echo ask $SOFT_ROCE_ADDRESS:7000 50 2>&1; confirmed
-        """,
-    )
+        """
+    output = run_alone(script=managed(echo, script))
     assert "100 answers" in output and "50 answers" in output
     assert output.count("connected through rdma_cm") == 1, output
     assert "connections are made over TCP: rxe0: no connection manager (rdma_cm)" in output
@@ -66,13 +69,12 @@ def test_rdma_cm_makes_connections_on_one_host(echo: str) -> None:
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("options", [[], ["--loss", "1%"]], ids=["whole", "lossy"])
-def test_two_hosts_ask_and_answer(echo: str, options: list[str]) -> None:
-    output = managed(
-        echo, "--two", *options, script="serve 7000; $echo ask 10.9.0.2:7000 500 2>&1; confirmed"
-    )
+@pytest.mark.parametrize("netem", ["", "loss 1%"], ids=["whole", "lossy"])
+def test_two_hosts_ask_and_answer(echo: str, netem: str) -> None:
+    script = "serve 7000; $echo ask 10.9.0.2:7000 500 2>&1; confirmed"
+    output = run_script(managed(echo, script), netem=netem)
     assert "500 answers" in output
-    if not options:
+    if not netem:
         assert confirmed(output) == [(1, 1)], output
 
 
@@ -84,7 +86,7 @@ def test_the_code_point_reaches_the_wire(echo: str) -> None:
     serve 7000; hear 300
     ECHO_DSCP=46 $echo ask 10.9.0.2:7000 500 2>&1; confirmed; heard
     """
-    output = managed(echo, "--two", script=script)
+    output = run_script(managed(echo, script))
     assert "500 answers" in output and confirmed(output) == [(1, 1)], output
     heard = re.search(r"^code points (.*)$", output, re.MULTILINE)
     assert heard and set(heard[1].split()) - {"0"} == {"46"}, output
@@ -93,10 +95,7 @@ def test_the_code_point_reaches_the_wire(echo: str) -> None:
 @pytest.mark.full
 def test_hosts_of_ipv6_alone_reach_each_other(echo: str) -> None:
     """Over TCP and through rdma_cm, from the one GID that has such an address and is not of a link alone."""
-    output = managed(
-        echo,
-        "--two",
-        script="""
+    script = """
         change() { echo "ip addr del 10.9.0.$1/24 dev eth0; ip addr add fd09::$1/64 dev eth0"; }
         eval "$(change 1)"; on-peer sh -c "$(change 2)"
         for way in tcp rdma_cm; do
@@ -105,8 +104,8 @@ def test_hosts_of_ipv6_alone_reach_each_other(echo: str) -> None:
             $echo ask [fd09::2]:7000 50 2>&1; confirmed
             on-peer sh -c 'kill $(pidof echo)'; ! wait $serves
         done
-        """,
-    )
+        """
+    output = run_alone("--two", script=managed(echo, script))
     assert output.count("50 answers") == 2, output
     assert output.count("uses GID 1: fd09::1") == 2, output
     assert output.count("connected through rdma_cm to=[fd09::2]:7000") == 1, output
@@ -131,7 +130,7 @@ lost() { tc -s qdisc show dev $network | grep -A 1 netem; }
 @pytest.mark.full
 def test_a_packet_stands_for_a_last_word_that_was_lost(streams: str) -> None:
     """The host that was asked never hears that its answer came: what is sent to it says as much."""
-    output = run_script(
+    output = run_alone(
         "--two",
         script=f"""{COUNTING}{LOSES_LAST_WORDS}
         loses_last_words
@@ -151,8 +150,7 @@ def test_a_packet_stands_for_a_last_word_that_was_lost(streams: str) -> None:
 def test_a_stream_between_hosts_goes_through_rdma_cm(streams: str) -> None:
     """Connected endpoints do without being told to. A peer that is killed is noticed."""
     output = run_script(
-        "--two",
-        script=f"""{COUNTING}
+        f"""{COUNTING}
         on-peer {streams} serve 10.9.0.2:7000 & peer_listening 7000
         {streams} ask 10.9.0.1:7001 10.9.0.2:7000 1000000; confirmed
         {streams} ask 10.9.0.1:7002 10.9.0.2:7000 1000000000 >/tmp/asked 2>&1 & asks=$!
@@ -168,10 +166,7 @@ def test_a_stream_between_hosts_goes_through_rdma_cm(streams: str) -> None:
 
 @pytest.mark.full
 def test_a_killed_process_is_noticed_and_a_new_one_takes_its_place(echo: str) -> None:
-    output = managed(
-        echo,
-        "--two",
-        script="""
+    script = """
         serve 7000
         $echo ask 10.9.0.2:7000 50 idle >/tmp/idle & idle=$!
         says answers /tmp/idle
@@ -181,8 +176,8 @@ def test_a_killed_process_is_noticed_and_a_new_one_takes_its_place(echo: str) ->
         wait $idle $busy; echo "after $(($(date +%s%3N) - killed)) ms"; cat /tmp/idle /tmp/busy
         serve 7000
         $echo ask 10.9.0.2:7000 50; confirmed
-        """,
-    )
+        """
+    output = run_script(managed(echo, script))
     assert [how for _, how in ended(output)] == ["Died"] * 2
     first, _, second = re.findall(r"incarnation (\w+)", output)
     assert first != second
@@ -193,7 +188,7 @@ def test_a_killed_process_is_noticed_and_a_new_one_takes_its_place(echo: str) ->
 
 @pytest.mark.full
 def test_a_pulled_cable_is_noticed_and_a_plugged_one_works(echo: str) -> None:
-    output = managed(echo, "--two", script=PULL_AND_PLUG)
+    output = run_script(managed(echo, PULL_AND_PLUG))
     (busy, how_busy), (_, how_idle) = ended(output)
     assert (how_busy, how_idle) == ("Died", "Died"), output
     assert busy < BUSY_MS_MAX, output
@@ -204,14 +199,11 @@ def test_a_pulled_cable_is_noticed_and_a_plugged_one_works(echo: str) -> None:
 
 @pytest.mark.full
 def test_a_host_without_rdma_cm_is_reached_over_tcp(echo: str) -> None:
-    output = managed(
-        echo,
-        "--two",
-        script="""
+    script = """
         on-peer rm /dev/infiniband/rdma_cm
         serve 7000; $echo ask 10.9.0.2:7000 50 2>&1; confirmed
-        """,
-    )
+        """
+    output = run_alone("--two", script=managed(echo, script))
     assert "50 answers" in output and "connected through rdma_cm" not in output
     assert confirmed(output) == [(0, 0)], output
     assert "no endpoint listens" not in output

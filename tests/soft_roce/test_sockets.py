@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lab import example, needs_guest, run_script
+from hosts import run_script
+from lab import example, needs_guest
 
 pytestmark = [pytest.mark.usefixtures("ready"), needs_guest]
 
@@ -20,16 +21,14 @@ def echo() -> str:
 def test_two_hosts_echo_a_stream_and_datagrams(echo: str) -> None:
     """Every byte comes back, in order, and then the end, also with a lossy cable; of datagrams most."""
     output = run_script(
-        "--two",
-        "--loss",
-        "1%",
-        script=f"""
+        f"""
         on-peer {echo} serve 10.9.0.2:7000 & peer_listening 7000
         {echo} ask 10.9.0.1:7001 10.9.0.2:7000 {BYTES}
         {echo} ask 10.9.0.1:7002 10.9.0.2:7000 1
         on-peer {echo} serve-datagrams 10.9.0.2:7005 & peer_listening 7005
         {echo} ask-datagrams 10.9.0.1:7003 10.9.0.2:7005 100
         """,
+        netem="loss 1%",
     )
     assert f"{BYTES} bytes came back" in output, output
     assert "\n1 bytes came back" in output, output

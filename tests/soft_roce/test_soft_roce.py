@@ -22,7 +22,7 @@ from lab import (
     needs_guest,
     qemu_of,
     run,
-    run_script,
+    run_alone,
     start,
     wait_until,
 )
@@ -59,7 +59,7 @@ def test_a_command_runs_as_it_would_here(tmp_path: Path) -> None:
 
 
 def test_one_host_has_a_device_that_works() -> None:
-    output = run_script(
+    output = run_alone(
         script=f"""
         ibv_devinfo -d "$SOFT_ROCE_DEVICE"
         ib_send_lat -n 500 >/dev/null & listening 18515
@@ -136,7 +136,7 @@ def test_a_shell_has_a_terminal() -> None:
 
 @needs_guest
 def test_the_cable_loses_and_delays_what_it_is_told_to() -> None:
-    output = run_script(
+    output = run_alone(
         "--two",
         "--loss",
         "2%",
@@ -167,7 +167,7 @@ def test_the_cable_loses_and_delays_what_it_is_told_to() -> None:
 
 @needs_guest
 def test_two_hosts_a_pulled_cable_and_a_dead_peer() -> None:
-    output = run_script(
+    output = run_alone(
         "--two",
         script="""
         hostname; on-peer hostname

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from lab import HEARING, example, needs_guest, run_script
+from hosts import run_script
+from lab import HEARING, example, needs_guest
 
 pytestmark = [pytest.mark.usefixtures("ready"), needs_guest]
 
@@ -22,7 +23,7 @@ def rank() -> str:
     return example("rank")
 
 
-def job(rank: str, *options: object, setting: str) -> tuple[list[tuple[int, int]], str]:
+def job(rank: str, netem: str = "", *, setting: str) -> tuple[list[tuple[int, int]], str]:
     """Messages through shared memory and through RDMA that each rank sent, and the code points of
     the packets that came to the other host."""
     addresses = "10.9.0.1:7000 10.9.0.1:7001 10.9.0.2:7000 10.9.0.2:7001"
@@ -36,7 +37,7 @@ def job(rank: str, *options: object, setting: str) -> tuple[list[tuple[int, int]
     for pid in $zero $one $two $three; do wait $pid; done
     heard
     """
-    output = run_script("--two", *options, script=script)
+    output = run_script(script, netem=netem)
     assert output.count("domain rxe0") == 4, output
     line = r"rank (\d): (\d+) messages \(\d+ bytes\) through shared memory, (\d+) messages"
     found = sorted(tuple(map(int, groups)) for groups in re.findall(line, output))
@@ -45,12 +46,12 @@ def job(rank: str, *options: object, setting: str) -> tuple[list[tuple[int, int]
     return [(near, far) for _, near, far in found], *code_points
 
 
-LOSSY = pytest.param(["--loss", "1%"], id="lossy", marks=pytest.mark.full)
+LOSSY = pytest.param("loss 1%", id="lossy", marks=pytest.mark.full)
 
 
-@pytest.mark.parametrize("options", [pytest.param([], id="whole"), LOSSY])
-def test_neighbours_go_near_and_others_far(rank: str, options: list[str]) -> None:
-    sent = job(rank, *options, setting="FI_KESTREL_TRANSPORT=auto")
+@pytest.mark.parametrize("netem", [pytest.param("", id="whole"), LOSSY])
+def test_neighbours_go_near_and_others_far(rank: str, netem: str) -> None:
+    sent = job(rank, netem, setting="FI_KESTREL_TRANSPORT=auto")
     assert sent == ([(MESSAGES, 2 * MESSAGES)] * 4, "0")
 
 

@@ -9,7 +9,8 @@ import re
 
 import pytest
 
-from lab import PULL_AND_PLUG, ended, needs_guest, run_script
+from hosts import run_script
+from lab import PULL_AND_PLUG, ended, needs_guest, run_alone
 
 pytestmark = [pytest.mark.usefixtures("ready"), needs_guest]
 
@@ -18,24 +19,24 @@ BUSY_MS_MAX = 8_000 + 10_000
 SILENT_MS_MAX = 5_000 + 10_000
 
 
-def between_hosts(echo: str, *options: object, script: str) -> str:
+def between_hosts(echo: str, netem: str = "", *, script: str) -> str:
     """What a script prints that runs beside an endpoint on the other host."""
     start = f"""
     echo={echo}
     serve() {{ on-peer $echo serve 10.9.0.2:$1 & peer_listening $1; }}
     """
-    return run_script("--two", *options, script=start + script)
+    return run_script(start + script, netem=netem)
 
 
-WHOLE = pytest.param([], id="whole", marks=pytest.mark.full)
+WHOLE = pytest.param("", id="whole", marks=pytest.mark.full)
 
 
-@pytest.mark.parametrize("options", [WHOLE, pytest.param(["--loss", "1%"], id="lossy")])
-def test_two_hosts_ask_and_answer(echo: str, options: list[str]) -> None:
+@pytest.mark.parametrize("netem", [WHOLE, pytest.param("loss 1%", id="lossy")])
+def test_two_hosts_ask_and_answer(echo: str, netem: str) -> None:
     """And a host or an endpoint that is not there is an error."""
     output = between_hosts(
         echo,
-        *options,
+        netem,
         script="""
         serve 7000; $echo ask 10.9.0.2:7000 500
         ! $echo ask 10.9.0.77:7000 1 2>&1; ! $echo ask 10.9.0.2:7999 1 2>&1
@@ -118,7 +119,7 @@ def test_what_is_missing_is_named(echo: str) -> None:
     rdma link delete rxe0
     ! /tmp/echo serve $SOFT_ROCE_ADDRESS:7000 2>&1
     """
-    output = run_script(script=script)
+    output = run_alone(script=script)
     assert "(RLIMIT_MEMLOCK) is 64 KiB: raise it with ulimit -l" in output
     assert "(RLIMIT_MEMLOCK) is 800 KiB" in output
     assert "no permission to open /dev/infiniband/uverbs0" in output
