@@ -14,6 +14,7 @@ use crate::{
     engine::{BURST_MAX, idle::Idle, unit::Unit},
     poll_set::{Armed, PollSet},
     primitive::{AtomicBool, Ordering},
+    sleepers::Entered,
     transport::{Bell, Provider, Transport},
 };
 
@@ -147,10 +148,9 @@ impl<P: Provider> CompletionCounter<P> {
     }
 
     fn begin_wait(&self, seen: (u64, u64)) -> CounterWait<P> {
-        let bell = self.counter.enter_sleep(|| self.domain.provider().new_bell());
-        let bell = bell.map(Bell::fd);
-        let told = self.counter.told();
-        CounterWait { counter: self.counter.clone(), armed: self.driven().arm(), bell, seen, told }
+        let (bell, entered) = self.counter.enter_sleep(|| self.domain.provider().new_bell());
+        let (bell, counter) = (bell.map(Bell::fd), self.counter.clone());
+        CounterWait { counter, armed: self.driven().arm(), bell, seen, entered }
     }
 
     /// Makes ready for a wait outside, for something else than the value and error count
@@ -176,8 +176,7 @@ pub struct CounterWait<P: Provider> {
     armed: Armed<P>,
     bell: Option<RawFd>,
     seen: (u64, u64),
-    /// What had been heard of it beside that.
-    told: u64,
+    entered: Entered,
 }
 
 impl<P: Provider> CounterWait<P> {
@@ -199,6 +198,6 @@ impl<P: Provider> CounterWait<P> {
 
 impl<P: Provider> Drop for CounterWait<P> {
     fn drop(&mut self) {
-        self.counter.leave_sleep(self.seen, self.told);
+        self.counter.leave_sleep(self.entered);
     }
 }

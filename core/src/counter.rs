@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::bind_count::{BindCount, BindError};
 use crate::primitive::{AtomicU64, Ordering, fence};
+use crate::sleepers::{Entered, Sleepers};
 use crate::transport::Bell;
 use crate::triggered::Triggers;
 
@@ -30,10 +31,10 @@ struct Rare {
     errors: AtomicU64,
     /// How often either count was set: it may be what it was before, and has changed all the same.
     sets: AtomicU64,
-    /// How often who reads it had more endpoints to drive than before.
-    units_added: AtomicU64,
     /// Who wants to hear of changes: sleepers, and [`DEFERRED`] for each operation that waits.
     watchers: AtomicU64,
+    /// Which of the sleepers the last change is still to reach.
+    sleepers: Sleepers,
     /// Made by the first sleeper.
     bell: OnceLock<Box<dyn Bell>>,
     /// Made by the first operation that is deferred.
@@ -83,13 +84,6 @@ impl Counter {
         self.rare.sets.load(Ordering::Acquire) // C1: pairs with C2
     }
 
-    /// How often there was something to hear of that the counts need not show. Of no use but to be
-    /// compared.
-    pub fn told(&self) -> u64 {
-        let units_added = self.rare.units_added.load(Ordering::Acquire); // C1: pairs with C2
-        self.sets().wrapping_add(units_added)
-    }
-
     /// Adds to the count, wrapping around. Cost: one atomic instruction and a load; no lock,
     /// and no system call unless somebody sleeps.
     #[inline(always)]
@@ -124,7 +118,6 @@ impl Counter {
         // F9: pairs with F8 in `enter_sleep`: either the sleeper arms the new units or we see the
         // sleeper.
         fence(Ordering::SeqCst);
-        self.rare.units_added.fetch_add(1, Ordering::SeqCst); // C2: pairs with C1
         self.tell_watchers();
     }
 
@@ -174,25 +167,29 @@ impl Counter {
 
     #[cold]
     fn ring(&self) {
+        self.rare.sleepers.call();
         if let Some(bell) = self.rare.bell.get() {
             bell.ring();
         }
     }
 
     /// Announces a sleeper, who looks with [`Self::now`] before it sleeps, and answers the
-    /// bell that will wake it. `make` makes that for the first sleeper; none if it cannot.
+    /// bell that will wake it, beside what [`Self::leave_sleep`] wants to know. `make` makes the
+    /// bell for the first sleeper; none if it cannot.
     pub fn enter_sleep<E>(
         &self,
         make: impl FnOnce() -> Result<Box<dyn Bell>, E>,
-    ) -> Option<&dyn Bell> {
+    ) -> (Option<&dyn Bell>, Entered) {
         if self.rare.bell.get().is_none() {
             // Another thread may be faster: then its bell is as good.
             let _ = make().map(|bell| self.rare.bell.set(bell));
         }
         self.rare.watchers.fetch_add(1, Ordering::SeqCst); // C4: pairs with C3
+        // Behind that: a change that is not told to it comes before it looks.
+        let entered = self.rare.sleepers.enter();
         // F8: pairs with F9 in `tell_of_units`.
         fence(Ordering::SeqCst);
-        self.rare.bell.get().map(|bell| &**bell)
+        (self.rare.bell.get().map(|bell| &**bell), entered)
     }
 
     /// Value and error count, for who has announced that it sleeps.
@@ -202,15 +199,16 @@ impl Counter {
         (self.value.load(Ordering::SeqCst), self.rare.errors.load(Ordering::SeqCst))
     }
 
-    /// The sleeper that saw `before`, and was [`Self::told`] so much, is awake. The bell falls silent, unless it
-    /// rang for others, too.
-    pub fn leave_sleep(&self, before: (u64, u64), told: u64) {
-        if let Some(bell) = self.rare.bell.get() {
+    /// A sleeper is awake. The bell falls silent, unless it rang for others, too, who have not
+    /// answered: what this one has seen says nothing of them.
+    pub fn leave_sleep(&self, entered: Entered) {
+        let bell = self.rare.bell.get();
+        if let Some(bell) = bell {
             bell.drain();
         }
-        let others = self.rare.watchers.fetch_sub(1, Ordering::SeqCst) - 1; // C4: pairs with C3
-        if sleepers_of(others) > 0 && (self.now() != before || self.told() != told) {
-            self.ring();
+        self.rare.watchers.fetch_sub(1, Ordering::SeqCst); // C4: pairs with C3
+        if let (true, Some(bell)) = (self.rare.sleepers.leave(entered), bell) {
+            bell.ring();
         }
     }
 
@@ -272,14 +270,15 @@ mod tests {
         let rung = || bell.rung.load(Ordering::Relaxed);
         let make = || Ok::<Box<dyn Bell>, ()>(Box::new(bell.clone()));
         counter.add(1);
-        assert_eq!(counter.enter_sleep(make).map(Bell::fd), Some(7));
+        let (sleeper, entered) = counter.enter_sleep(make);
+        assert_eq!(sleeper.map(Bell::fd), Some(7));
         assert_eq!((counter.now(), rung()), ((1, 0), 0));
         counter.add(1);
         counter.add_error(1);
         counter.set(9);
         counter.set_error(0);
         assert_eq!(rung(), 4);
-        counter.leave_sleep((1, 0), counter.told());
+        counter.leave_sleep(entered);
         assert_eq!((rung(), bell.drained.load(Ordering::Relaxed)), (4, 1));
         counter.add(1);
         assert_eq!(rung(), 4, "nobody sleeps any more");
@@ -288,25 +287,30 @@ mod tests {
     #[test]
     fn who_silences_the_bell_rings_it_for_the_others() {
         let (counter, bell) = (Counter::new(), Arc::new(Counted::default()));
-        let make = || Ok::<Box<dyn Bell>, ()>(Box::new(bell.clone()));
-        counter.enter_sleep(make);
-        counter.enter_sleep(make);
-        counter.leave_sleep((0, 0), counter.told());
-        assert_eq!(bell.rung.load(Ordering::Relaxed), 0, "nothing has changed");
-        counter.enter_sleep(make);
+        let rung = || bell.rung.load(Ordering::Relaxed);
+        let enter = || counter.enter_sleep(|| Ok::<Box<dyn Bell>, ()>(Box::new(bell.clone()))).1;
+        let (first, second) = (enter(), enter());
+        counter.leave_sleep(first);
+        assert_eq!(rung(), 0, "nothing has changed");
+        let first = enter();
         counter.add(1);
-        counter.leave_sleep((0, 0), counter.told());
-        assert_eq!(bell.rung.load(Ordering::Relaxed), 2);
-        counter.leave_sleep((0, 0), counter.told());
-        assert_eq!(bell.rung.load(Ordering::Relaxed), 2, "nobody else sleeps");
+        counter.leave_sleep(first);
+        assert_eq!(rung(), 2);
+        // One that sleeps for more.
+        let first = enter();
+        counter.leave_sleep(first);
+        assert_eq!(rung(), 3, "the second has not heard of the change");
+        counter.leave_sleep(second);
+        assert_eq!(rung(), 3, "nobody else sleeps");
     }
 
     #[test]
     fn a_counter_without_a_bell_still_counts() {
         let counter = Counter::new();
-        assert!(counter.enter_sleep(|| Err(())).is_none());
+        let (bell, entered) = counter.enter_sleep(|| Err(()));
+        assert!(bell.is_none());
         counter.add(1);
-        counter.leave_sleep((0, 0), counter.told());
+        counter.leave_sleep(entered);
         assert_eq!(counter.read(), 1);
     }
 

@@ -56,6 +56,7 @@ pub mod prefetch;
 pub mod primitive;
 #[allow(unsafe_code)]
 pub mod ring;
+pub mod sleepers;
 
 // What tests drive it all with. Not an interface.
 #[allow(unsafe_code)]

@@ -14,6 +14,7 @@ use kestrel_core::{
     },
     error::Errno,
     flags::Flags,
+    sleepers::Entered,
     transport::Bell,
 };
 use loom::{
@@ -92,10 +93,10 @@ impl Store {
     }
 
     /// Announces a sleeper, who looks once more. Whether it sleeps.
-    fn falls_asleep(&self) -> bool {
-        self.store.enter_sleep();
+    fn falls_asleep(&self) -> (bool, Entered) {
+        let entered = self.store.enter_sleep();
         self.turns.take();
-        self.store.is_empty()
+        (self.store.is_empty(), entered)
     }
 }
 
@@ -251,10 +252,10 @@ fn who_falls_asleep_sees_the_entry_or_is_seen() {
         let (store, bell) = Store::new();
         let other = store.clone();
         let pushing = thread::spawn(move || other.push(1));
-        let sleeps = store.falls_asleep();
+        let (sleeps, entered) = store.falls_asleep();
         pushing.join().unwrap();
         assert!(!sleeps || bell.rings() > 0, "asleep for ever");
-        store.store.leave_sleep(0);
+        store.store.leave_sleep(entered);
         assert_eq!(store.read(), Some(1));
     });
 }
@@ -263,11 +264,11 @@ fn who_falls_asleep_sees_the_entry_or_is_seen() {
 fn who_silences_the_bell_rings_it_for_the_others() {
     explore("a sleeper that leaves beside a push", 3, || {
         let (store, bell) = Store::new();
-        let units_added = store.store.enter_sleep();
-        let sleeps = store.falls_asleep();
+        let leaver = store.store.enter_sleep();
+        let (sleeps, _) = store.falls_asleep();
         let other = store.clone();
         let pushing = thread::spawn(move || other.push(1));
-        store.store.leave_sleep(units_added);
+        store.store.leave_sleep(leaver);
         pushing.join().unwrap();
         assert!(sleeps && bell.rings() > 0, "asleep for ever");
     });
@@ -283,7 +284,7 @@ fn who_falls_asleep_beside_two_producers_is_seen() {
         };
         let producers = [start(1), start(2)];
         store.read();
-        let sleeps = store.falls_asleep();
+        let (sleeps, _) = store.falls_asleep();
         for producer in producers {
             producer.join().unwrap();
         }
@@ -304,5 +305,21 @@ fn a_sleeper_that_does_not_look_once_more_is_lost() {
         store.store.enter_sleep();
         pushing.join().unwrap();
         assert!(!sleeps || bell.rings() > 0, "asleep for ever");
+    });
+}
+
+/// One that hears of an endpoint more, and falls asleep again before the other has heard of it.
+#[test]
+fn a_fresh_sleeper_does_not_silence_what_another_is_called_for() {
+    explore("a sleeper that enters behind an endpoint more", 3, || {
+        let (store, bell) = Store::new();
+        let (_sleeps_on, first) = (store.store.enter_sleep(), store.store.enter_sleep());
+        let other = store.clone();
+        let telling = thread::spawn(move || other.store.tell_of_unit());
+        store.store.leave_sleep(first);
+        let (_, again) = store.falls_asleep();
+        store.store.leave_sleep(again);
+        telling.join().unwrap();
+        assert!(bell.rings() > 0, "asleep for ever");
     });
 }

@@ -5,7 +5,7 @@
 
 mod models;
 
-use kestrel_core::{counter::Counter, transport::Bell};
+use kestrel_core::{counter::Counter, sleepers::Entered, transport::Bell};
 use loom::{
     sync::{
         Arc,
@@ -44,16 +44,18 @@ fn counted() -> Arc<Counted> {
     let bell = Eventfd(Arc::new(AtomicUsize::new(0)));
     let counted = Counted { counter: Counter::new(), bell };
     // The first sleeper made the bell, and is awake.
-    counted.announce();
-    counted.counter.leave_sleep((0, 0), 0);
+    let first = counted.announce();
+    counted.counter.leave_sleep(first);
     Arc::new(counted)
 }
 
 impl Counted {
-    fn announce(&self) {
+    fn announce(&self) -> Entered {
         let bell = self.bell.clone();
         let make = || Ok::<Box<dyn Bell>, ()>(Box::new(bell));
-        assert!(self.counter.enter_sleep(make).is_some());
+        let (bell, entered) = self.counter.enter_sleep(make);
+        assert!(bell.is_some());
+        entered
     }
 
     fn rings(&self) -> bool {
@@ -112,11 +114,10 @@ fn who_looks_before_it_announces_itself_may_sleep_for_ever() {
 fn who_wakes_does_not_put_another_to_rest() {
     explore("two sleepers", 3, || {
         let counted = counted();
-        counted.announce();
-        let told = counted.counter.told();
+        let leaver = counted.announce();
         let other = {
             let counted = counted.clone();
-            thread::spawn(move || counted.counter.leave_sleep((0, 0), told))
+            thread::spawn(move || counted.counter.leave_sleep(leaver))
         };
         let adding = {
             let counted = counted.clone();
@@ -127,6 +128,68 @@ fn who_wakes_does_not_put_another_to_rest() {
         other.join().unwrap();
         adding.join().unwrap();
         assert!(!sleeps || counted.rings(), "asleep for ever");
+        assert_eq!(counted.counter.read(), 1);
+    });
+}
+
+/// One that waits for more falls asleep again behind the change, and gives up, before the one that
+/// waits for just that has its core: its own look found nothing new.
+#[test]
+fn who_falls_asleep_again_does_not_silence_what_another_is_called_for() {
+    explore("a sleeper that enters twice", 3, || {
+        let counted = counted();
+        let (_sleeps_on, first) = (counted.announce(), counted.announce());
+        let adding = {
+            let counted = counted.clone();
+            thread::spawn(move || counted.counter.add(1))
+        };
+        counted.counter.leave_sleep(first);
+        let again = counted.announce();
+        counted.counter.leave_sleep(again);
+        adding.join().unwrap();
+        assert!(counted.rings(), "asleep for ever");
+    });
+}
+
+/// The same of one who sleeps for the first time, beside the leaving of one who was called.
+#[test]
+fn who_falls_asleep_behind_a_change_does_not_answer_it() {
+    explore("a sleeper that enters behind a change", 3, || {
+        let counted = counted();
+        let (_sleeps_on, called) = (counted.announce(), counted.announce());
+        counted.counter.add(1);
+        let fresh = {
+            let counted = counted.clone();
+            thread::spawn(move || {
+                let fresh = counted.announce();
+                counted.counter.leave_sleep(fresh);
+            })
+        };
+        counted.counter.leave_sleep(called);
+        fresh.join().unwrap();
+        assert!(counted.rings(), "asleep for ever");
+    });
+}
+
+/// Who has answered is not rung for again: sleepers would keep each other awake.
+#[test]
+fn nobody_is_rung_for_twice() {
+    explore("sleepers that have all answered", 3, || {
+        let counted = counted();
+        let (first, second) = (counted.announce(), counted.announce());
+        counted.counter.add(1);
+        let other = {
+            let counted = counted.clone();
+            thread::spawn(move || {
+                counted.counter.leave_sleep(first);
+                counted.announce()
+            })
+        };
+        counted.counter.leave_sleep(second);
+        let (again, other) = (counted.announce(), other.join().unwrap());
+        counted.counter.leave_sleep(again);
+        assert!(!counted.rings(), "awake for ever");
+        counted.counter.leave_sleep(other);
         assert_eq!(counted.counter.read(), 1);
     });
 }

@@ -12,8 +12,9 @@ use super::{
     entry_ring::EntryRing,
 };
 use crate::{
-    primitive::{AtomicIsize, AtomicUsize, Ordering, SegQueue, fence},
+    primitive::{AtomicIsize, Ordering, SegQueue, fence},
     ring::mpmc::{Popped, Ring},
+    sleepers::{Entered, Sleepers},
     transport::Bell,
 };
 
@@ -49,9 +50,7 @@ pub struct CompletionStore {
     /// Marks that were met, less the errors that were taken. Above 0 an error is to be read before
     /// anything else; below, so many marks stand for errors that were taken before.
     errors_met: AtomicIsize,
-    sleepers: AtomicUsize,
-    /// How often there was an endpoint more that reports here.
-    units_added: AtomicUsize,
+    sleepers: Sleepers,
     wake: Box<dyn Bell>,
 }
 
@@ -95,8 +94,7 @@ impl CompletionStore {
             queue,
             errors: SegQueue::new(),
             errors_met: AtomicIsize::new(0),
-            sleepers: AtomicUsize::new(0),
-            units_added: AtomicUsize::new(0),
+            sleepers: Sleepers::default(),
             wake,
         }
     }
@@ -257,25 +255,25 @@ impl CompletionStore {
 
     /// Announces a sleeper, who must look once more before sleeping. Returns what
     /// [`Self::leave_sleep`] wants to know.
-    pub fn enter_sleep(&self) -> usize {
-        self.sleepers.fetch_add(1, Ordering::Relaxed);
+    pub fn enter_sleep(&self) -> Entered {
+        let entered = self.sleepers.enter();
         // F1: pairs with F2 in `wake_sleepers`.
         fence(Ordering::SeqCst);
-        self.units_added.load(Ordering::Relaxed)
+        entered
     }
 
-    /// The sleeper is awake again. The bell falls silent, unless it may have rung for others, too.
-    pub fn leave_sleep(&self, units_added: usize) {
+    /// The sleeper is awake again. The bell falls silent, unless it may have rung for others, too:
+    /// for whoever takes what is there, or for all, and some have not answered.
+    pub fn leave_sleep(&self, entered: Entered) {
         self.wake.drain();
-        self.sleepers.fetch_sub(1, Ordering::Relaxed);
-        if !self.is_empty() || self.units_added.load(Ordering::Relaxed) != units_added {
+        if self.sleepers.leave(entered) || !self.is_empty() {
             self.wake_sleepers();
         }
     }
 
-    /// There is an endpoint more, which those who sleep do not listen to.
+    /// There is an endpoint more, which none of those who sleep listens to.
     pub fn tell_of_unit(&self) {
-        self.units_added.fetch_add(1, Ordering::Relaxed);
+        self.sleepers.call();
         self.wake_sleepers();
     }
 
@@ -290,7 +288,7 @@ impl CompletionStore {
         // F2: pairs with F1 in `enter_sleep`: either the sleeper sees the entry
         // or we see the sleeper.
         fence(Ordering::SeqCst);
-        if self.sleepers.load(Ordering::Relaxed) != 0 {
+        if self.sleepers.any() {
             self.wake.ring();
         }
     }

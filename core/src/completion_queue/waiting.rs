@@ -17,6 +17,7 @@ use super::{
 use crate::{
     engine::BURST_MAX,
     poll_set::Armed,
+    sleepers::Entered,
     transport::{Provider, Transport},
 };
 
@@ -96,8 +97,8 @@ impl<P: Provider> CompletionQueue<P> {
     }
 
     fn begin_wait(&self) -> QueueWait<P> {
-        let units_added = self.store.enter_sleep();
-        QueueWait { armed: self.units.arm(), store: self.store.clone(), units_added }
+        let entered = self.store.enter_sleep();
+        QueueWait { armed: self.units.arm(), store: self.store.clone(), entered }
     }
 
     fn nothing_yet(&self, wait: &QueueWait<P>) -> bool {
@@ -158,7 +159,7 @@ impl Drop for Blocked<'_> {
 pub struct QueueWait<P: Provider> {
     armed: Armed<P>,
     store: Arc<CompletionStore>,
-    units_added: usize,
+    entered: Entered,
 }
 
 impl<P: Provider> QueueWait<P> {
@@ -178,6 +179,6 @@ impl<P: Provider> QueueWait<P> {
 impl<P: Provider> Drop for QueueWait<P> {
     /// The bells fall silent; each unit's own does after this, with its `Armed`.
     fn drop(&mut self) {
-        self.store.leave_sleep(self.units_added);
+        self.store.leave_sleep(self.entered);
     }
 }

@@ -1,0 +1,115 @@
+//! Threads that sleep on one bell, and a call that each of them has to hear.
+//!
+//! A bell is an eventfd: the first sleeper to wake silences it for all of them. So a call counts
+//! those whom it is for, and whoever wakes rings again as long as one of them has not answered.
+//! Who fell asleep since the call is none of them: it looked behind what it was called for, and its
+//! own look says nothing of what the others have seen.
+
+use crate::primitive::{AtomicU64, Ordering};
+
+/// As many as a system has threads.
+const COUNT_BITS: u32 = 22;
+const COUNT_MASK: u64 = (1 << COUNT_BITS) - 1;
+/// Above how many sleep: how many of them have not answered, and then how often they were called.
+const OWED_SHIFT: u32 = COUNT_BITS;
+const CALLS_SHIFT: u32 = 2 * COUNT_BITS;
+
+fn owed_of(state: u64) -> u64 {
+    state >> OWED_SHIFT & COUNT_MASK
+}
+
+/// How many threads sleep on a bell, and how many of them a call is still to reach.
+#[derive(Debug, Default)]
+pub struct Sleepers {
+    /// All in one word: who enters is counted by a call, or sees it, and never both.
+    state: AtomicU64,
+}
+
+/// How often there had been a call when a sleeper entered. It wraps around after a million, which
+/// nobody sleeps through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entered(u64);
+
+impl Sleepers {
+    /// Whether anybody sleeps.
+    #[inline(always)]
+    pub fn any(&self) -> bool {
+        self.state.load(Ordering::Relaxed) & COUNT_MASK != 0
+    }
+
+    /// Announces a sleeper, who looks once more before it sleeps.
+    pub fn enter(&self) -> Entered {
+        // N1: pairs with N2 in `call`: what a call is about that does not count it is seen behind this.
+        Entered(self.state.fetch_add(1, Ordering::SeqCst) >> CALLS_SHIFT)
+    }
+
+    /// Has everyone answer who sleeps now. The bell is to be rung after this.
+    pub fn call(&self) {
+        let called = |state: u64| {
+            let (count, calls) = (state & COUNT_MASK, (state >> CALLS_SHIFT).wrapping_add(1));
+            Some(calls << CALLS_SHIFT | count << OWED_SHIFT | count)
+        };
+        // N2: pairs with N1 and N3. It never answers none, so it succeeds.
+        let _ = self.state.fetch_update(Ordering::SeqCst, Ordering::Relaxed, called);
+    }
+
+    /// A sleeper is awake, and has silenced the bell. Whether somebody is to be rung for again, who
+    /// was called and has not answered.
+    pub fn leave(&self, entered: Entered) -> bool {
+        let left = |state: u64| {
+            let owes = state >> CALLS_SHIFT != entered.0;
+            Some(state - 1 - (u64::from(owes) << OWED_SHIFT))
+        };
+        // N3: pairs with N2 in `call`, whose ring may be the one that was silenced.
+        let before = self.state.fetch_update(Ordering::SeqCst, Ordering::Relaxed, left);
+        before.ok().and_then(left).is_some_and(|after| owed_of(after) > 0)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_was_called_is_rung_for_until_it_answers() {
+        let sleepers = Sleepers::default();
+        let (first, second) = (sleepers.enter(), sleepers.enter());
+        sleepers.call();
+        assert!(sleepers.leave(first), "the second has not answered");
+        let again = sleepers.enter();
+        assert!(sleepers.leave(again), "who comes later does not answer for it");
+        assert!(!sleepers.leave(second));
+        assert!(!sleepers.any());
+    }
+
+    #[test]
+    fn who_was_not_called_is_not_rung_for() {
+        let sleepers = Sleepers::default();
+        sleepers.call();
+        let (first, second) = (sleepers.enter(), sleepers.enter());
+        assert!(!sleepers.leave(first), "nobody was called");
+        assert!(!sleepers.leave(second));
+    }
+
+    #[test]
+    fn a_second_call_is_answered_once() {
+        let sleepers = Sleepers::default();
+        let first = sleepers.enter();
+        sleepers.call();
+        let second = sleepers.enter();
+        sleepers.call();
+        assert!(sleepers.leave(first), "the second was called, too");
+        assert!(!sleepers.leave(second));
+    }
+
+    #[test]
+    fn calls_wrap_around() {
+        let sleepers = Sleepers::default();
+        sleepers.state.fetch_or(u64::MAX << CALLS_SHIFT, Ordering::Relaxed);
+        let (first, second) = (sleepers.enter(), sleepers.enter());
+        sleepers.call();
+        assert!(sleepers.leave(first));
+        assert!(!sleepers.leave(second));
+        assert!(!sleepers.any());
+    }
+}
