@@ -76,12 +76,18 @@ impl Owning for Careless {
     }
 }
 
+/// What was done, until it is closed.
+struct Engine {
+    done: Vec<u32>,
+    is_closed: bool,
+}
+
 /// A unit whose engine writes down what it is asked to do. The cell is loom's: two
 /// owners at once are a race, and it says so.
 struct Unit<O> {
     ownership: O,
     submissions: Ring<u32>,
-    engine: UnsafeCell<Vec<u32>>,
+    engine: UnsafeCell<Engine>,
     /// The most drains that one release took.
     drains_most: &'static AtomicUsize,
 }
@@ -95,14 +101,19 @@ impl<O: Owning> Unit<O> {
     }
 
     fn counting(submissions: usize, drains_most: &'static AtomicUsize) -> Arc<Self> {
-        let engine = UnsafeCell::new(Vec::with_capacity(8));
+        let engine = UnsafeCell::new(Engine { done: Vec::with_capacity(8), is_closed: false });
         let submissions = Ring::new(submissions);
         Arc::new(Unit { ownership: O::new(), submissions, engine, drains_most })
     }
 
     fn execute(&self, operation: u32) {
-        // SAFETY: called by the owner only, which is what the model checks.
-        self.engine.with_mut(|done| unsafe { (*done).push(operation) });
+        self.engine.with_mut(|engine| {
+            // SAFETY: called by the owner only, which is what the model checks.
+            let engine = unsafe { &mut *engine };
+            if !engine.is_closed {
+                engine.done.push(operation);
+            }
+        });
     }
 
     /// `Unit::drain`.
@@ -161,8 +172,47 @@ impl<O: Owning> Unit<O> {
     fn done(&self) -> Vec<u32> {
         assert!(self.submissions.is_empty(), "stranded");
         // SAFETY: nobody else is left.
-        self.engine.with(|done| unsafe { (*done).clone() })
+        self.engine.with(|engine| unsafe { (*engine).done.clone() })
     }
+}
+
+impl Unit<Waiting> {
+    /// `Unit::close`, by who `drains` what was left, or does not.
+    fn close(&self, drains: bool) {
+        self.ownership.acquire();
+        while drains && !self.drain() {
+            thread::yield_now();
+        }
+        // SAFETY: called by the owner only.
+        self.engine.with_mut(|engine| unsafe { (*engine).is_closed = true });
+        self.release();
+    }
+}
+
+/// One posts to an engine that another owns, and closes it.
+fn close_beside_an_owner(drains: bool) {
+    let unit = Unit::<Waiting>::new(2);
+    assert!(unit.ownership.try_acquire());
+    let other = unit.clone();
+    let closing = thread::spawn(move || {
+        assert!(other.post(10));
+        other.close(drains);
+    });
+    unit.execute(1);
+    unit.release();
+    closing.join().unwrap();
+    assert_eq!(unit.done(), [1, 10], "lost");
+}
+
+#[test]
+fn what_was_posted_is_done_before_a_close() {
+    explore("a close beside an owner", 3, || close_beside_an_owner(true));
+}
+
+#[test]
+#[should_panic(expected = "lost")]
+fn a_close_that_does_not_drain_loses_what_was_posted() {
+    explore("a hasty close", 3, || close_beside_an_owner(false));
 }
 
 /// Threads that post their operations; the last of these are posted here. Answers

@@ -202,28 +202,34 @@ impl<P: Provider> Unit<P> {
         if self.sharing == Sharing::Exclusive {
             return self.owned().map(work).ok_or(PostError::Closed);
         }
-        self.ownership.acquire();
-        while !self.drain() {
-            yield_now();
-        }
+        self.acquire();
         let result = self.owned().map(work).ok_or(PostError::Closed);
         self.release();
         result
     }
 
-    /// Drops the engine. Later calls answer [`PostError::Closed`].
+    /// Drops the engine, which has been given what was left for its owner: what was injected is
+    /// done for its sender, and leaves before the goodbye. Later calls answer [`PostError::Closed`].
     pub fn close(&self) {
         if self.provider.forked() {
             return;
         }
         if self.sharing == Sharing::Shared {
-            self.ownership.acquire();
+            self.acquire();
         }
         // SAFETY: we are the owner, or the exclusive thread.
         let engine = unsafe { (*self.engine.get()).take() };
         drop(engine);
         if self.sharing == Sharing::Shared {
             self.release();
+        }
+    }
+
+    /// Becomes the owner, waiting for the present one, and takes all that was left for it.
+    fn acquire(&self) {
+        self.ownership.acquire();
+        while !self.drain() {
+            yield_now();
         }
     }
 
@@ -311,5 +317,70 @@ impl<P: Provider> Unit<P> {
             self.drain();
             self.release();
         }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use crate::{
+        address_vector::AddressVector,
+        completion_queue::{CompletionQueue, Entry},
+        domain::{Domain, DomainOptions},
+        endpoint::{Endpoint, EndpointOptions},
+        flags::Flags,
+        mock::{MockOptions, MockProvider},
+    };
+    use std::sync::Arc;
+
+    struct Node {
+        endpoint: Arc<Endpoint<MockProvider>>,
+        queue: Arc<CompletionQueue<MockProvider>>,
+        vector: Arc<AddressVector>,
+    }
+
+    impl Node {
+        fn open(provider: &Arc<MockProvider>) -> Node {
+            let domain = Domain::open(provider.clone(), DomainOptions::default()).unwrap();
+            let endpoint = Endpoint::open(&domain, EndpointOptions::default()).unwrap();
+            let queue = CompletionQueue::open(&domain, 0).unwrap();
+            let vector = Arc::new(AddressVector::open(Default::default()).unwrap());
+            endpoint.bind_address_vector(&vector).unwrap();
+            endpoint.bind_completion_queue(&queue, Flags::TRANSMIT | Flags::RECV).unwrap();
+            endpoint.enable().unwrap();
+            Node { endpoint, queue, vector }
+        }
+
+        /// Polls until nothing more happens, for the mock is never late; the receives that are done.
+        fn received(&self) -> Vec<u64> {
+            let mut done = Vec::new();
+            for _ in 0..100 {
+                let mut entry = [Entry::default()];
+                if self.queue.read(&mut entry) == Ok(1) {
+                    done.push(entry[0].context);
+                }
+            }
+            done
+        }
+    }
+
+    /// An owner that has let go, and lost the race for what was left for it meanwhile to one who
+    /// closes.
+    #[test]
+    fn what_was_left_for_an_owner_leaves_before_the_endpoint_closes() {
+        let provider = Arc::new(MockProvider::new(MockOptions::default()));
+        let (from, to) = (Node::open(&provider), Node::open(&provider));
+        let peer = from.vector.insert_one(to.endpoint.address()).unwrap();
+        for context in 1..=2 {
+            to.endpoint.receive(vec![0; 8], u64::MAX, context).unwrap();
+        }
+        from.endpoint.inject(&[1; 8], peer).unwrap();
+        assert_eq!(to.received(), [1], "they are connected");
+        let unit = from.endpoint.unit().unwrap();
+        assert!(unit.ownership.try_acquire());
+        from.endpoint.inject(&[2; 8], peer).unwrap();
+        assert_eq!(to.received(), [], "its owner is busy");
+        unit.ownership.release(|| false, || {});
+        from.endpoint.close();
+        assert_eq!(to.received(), [2]);
     }
 }
