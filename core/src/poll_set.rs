@@ -6,7 +6,7 @@ use arc_swap::ArcSwap;
 
 use crate::{
     completion_queue::store::Sharing,
-    engine::{BURST_MAX, unit::Unit},
+    engine::{BURST_MAX, sleep::Sleep, unit::Unit},
     transport::Provider,
 };
 
@@ -110,17 +110,17 @@ impl<P: Provider> PollSet<P> {
 
     /// Asks the peers of every unit for bells, until what this answers is dropped.
     pub fn arm(&self) -> Armed<P> {
-        let mut armed = Armed { units: self.read(<[_]>::to_vec), armed: 0, quiet: true };
-        for unit in &armed.units {
+        let units = self.read(<[_]>::to_vec);
+        let mut sleeps = Vec::with_capacity(units.len());
+        for unit in &units {
             // A closed unit has nobody to ask.
-            let quiet = unit.with(|engine| engine.arm()).unwrap_or(true);
-            armed.armed += 1;
-            if !quiet {
-                armed.quiet = false;
+            let sleep = unit.with(|engine| engine.arm()).unwrap_or(Sleep::Sound);
+            sleeps.push(sleep);
+            if sleep == Sleep::Awake {
                 break;
             }
         }
-        armed
+        Armed { units, sleeps }
     }
 }
 
@@ -132,15 +132,14 @@ fn progress_shared<P: Provider>(units: &[Arc<Unit<P>>], most: usize) -> bool {
 /// The units of the moment when a thread wanted to sleep: their peers ring.
 pub struct Armed<P: Provider> {
     units: Vec<Arc<Unit<P>>>,
-    /// How many of them were asked.
-    armed: usize,
-    quiet: bool,
+    /// What those of them answered that were asked.
+    sleeps: Vec<Sleep>,
 }
 
 impl<P: Provider> Armed<P> {
     /// Whether there was nothing to do, so that the thread may sleep.
     pub fn is_quiet(&self) -> bool {
-        self.quiet
+        !self.sleeps.contains(&Sleep::Awake)
     }
 
     /// What a sleeper waits for.
@@ -148,18 +147,17 @@ impl<P: Provider> Armed<P> {
         self.units.iter().filter_map(|unit| unit.with(|engine| engine.bell()).ok()).collect()
     }
 
-    /// Whether a unit waits for room at a peer.
+    /// Whether a unit waits for room at a peer, so that the thread looks again by itself.
     pub fn waits_for_room(&self) -> bool {
-        let waits = |unit: &Arc<Unit<P>>| unit.with(|engine| engine.waits_for_room());
-        self.units.iter().any(|unit| waits(unit).unwrap_or(false))
+        self.sleeps.contains(&Sleep::Nap)
     }
 }
 
 impl<P: Provider> Drop for Armed<P> {
     fn drop(&mut self) {
-        for unit in &self.units[..self.armed] {
+        for (unit, &sleep) in self.units.iter().zip(&self.sleeps) {
             // A unit that was closed meanwhile has nobody to tell.
-            let _ = unit.with(|engine| engine.disarm());
+            let _ = unit.with(|engine| engine.disarm(sleep));
         }
     }
 }

@@ -442,6 +442,9 @@ pub trait Transport: Send + Sized + 'static {
     /// there, whose ring may have been silenced, the bell rings for them.
     fn disarm(&mut self);
 
+    /// Rings the bell for our own sleepers.
+    fn ring(&self);
+
     /// What a sleeper waits for: readable when the bell rings.
     fn bell(&self) -> RawFd;
 

@@ -302,6 +302,10 @@ impl<V: Verbs> Transport for Carrier<V> {
         either!(self, it => it.disarm());
     }
 
+    fn ring(&self) {
+        either!(self, it => it.ring());
+    }
+
     fn bell(&self) -> RawFd {
         either!(self, it => it.bell())
     }

@@ -106,9 +106,7 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
 
     fn choose_key(&mut self, peer: PeerIndex, key: KeyNumber) {
         self.near.choose_key(peer, key);
-        if let Some(far) = &mut self.far {
-            far.transport.choose_key(peer, key);
-        }
+        self.far.iter_mut().for_each(|far| far.transport.choose_key(peer, key));
     }
 
     fn connect(&mut self, peer: PeerIndex, address: Address) {
@@ -484,9 +482,11 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
 
     fn disarm(&mut self) {
         self.near.disarm();
-        if let Some(far) = &mut self.far {
-            far.transport.disarm();
-        }
+        self.far.iter_mut().for_each(|far| far.transport.disarm());
+    }
+
+    fn ring(&self) {
+        self.near.ring();
     }
 
     fn bell(&self) -> RawFd {

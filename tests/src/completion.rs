@@ -1,8 +1,11 @@
 //! Completions as the cases look at them: good ones and errors alike.
 
+use std::time::Duration;
+
+use crate::socket::{IN, poll};
 use kestrel_core::{
     address::Address,
-    completion_queue::{CompletionQueue, Entry, ErrorEntry, ReadError},
+    completion_queue::{CompletionQueue, Entry, ErrorEntry, QueueWait, ReadError},
     error::Errno,
     flags::Flags,
     transport::Provider,
@@ -97,4 +100,10 @@ pub fn read_all<P: Provider>(queue: &CompletionQueue<P>, mut take: impl FnMut(Do
             Err(error) => panic!("{error}"),
         }
     }
+}
+
+/// Whether a sleeper would be woken now.
+pub fn is_rung<P: Provider>(wait: &QueueWait<P>) -> bool {
+    let bells: Vec<_> = wait.descriptors().into_iter().map(|bell| (bell, IN)).collect();
+    poll(&bells, Duration::ZERO).into_iter().any(|shown| shown != 0)
 }

@@ -21,6 +21,7 @@ use kestrel_core::{
 use kestrel_shm::{ShmOptions, ShmProvider};
 use kestrel_tests::{
     bed::{Bed, Memory, World, pattern, same},
+    completion::is_rung,
     one_sided::{Atomic, BOTH, Rma, expose, expose_ranges, options, segment},
     scale::PATIENCE,
 };
@@ -438,6 +439,29 @@ fn where_it_is_switched_off_the_target_is_needed() {
         reach.world.sent(0).good();
         std::thread::sleep(Duration::from_millis(1));
     }
+    same(&target.bytes(), &source.bytes(), "written");
+    reach.close(&region);
+}
+
+/// What one call does not copy whoever polls goes on with, and no peer rings for it.
+#[test]
+fn who_sleeps_is_told_of_an_operation_that_is_half_copied() {
+    let long = LENGTHS[3];
+    let (target, source) = (Memory::zeroed(long), Memory::from(pattern(1, long)));
+    let reach = Reach::new();
+    let region = expose(&reach.world.nodes[1], &target, BOTH, 4);
+    reach.open_window(&region);
+    reach.world.poll(50);
+    let node = &reach.world.nodes[0];
+    let waits = [&node.receives, &node.sends].map(|queue| queue.prepare_wait());
+    let [first, second] = waits.map(|wait| wait.expect("there is nothing to do"));
+    assert!(!is_rung(&first));
+    reach.write(&source, &[segment(&region, 0, long)]);
+    assert!(is_rung(&first), "it sleeps on, and nobody copies the rest");
+    drop(first);
+    assert!(is_rung(&second), "one that woke silenced the bell");
+    drop(second);
+    reach.done_alone();
     same(&target.bytes(), &source.bytes(), "written");
     reach.close(&region);
 }

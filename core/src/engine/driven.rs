@@ -2,7 +2,7 @@
 
 use std::os::fd::RawFd;
 
-use super::{BURST_MAX, unit::Unit};
+use super::{BURST_MAX, sleep::Sleep, unit::Unit};
 use crate::{event_queue::Driven, transport::Provider};
 
 impl<P: Provider> Driven for Unit<P> {
@@ -11,19 +11,15 @@ impl<P: Provider> Driven for Unit<P> {
     }
 
     // A closed unit has nobody to ask, here and below.
-    fn arm(&self) -> bool {
-        self.with(|engine| engine.arm()).unwrap_or(true)
+    fn arm(&self) -> Sleep {
+        self.with(|engine| engine.arm()).unwrap_or(Sleep::Sound)
     }
 
-    fn disarm(&self) {
-        let _ = self.with(|engine| engine.disarm());
+    fn disarm(&self, sleep: Sleep) {
+        let _ = self.with(|engine| engine.disarm(sleep));
     }
 
     fn bell(&self) -> Option<RawFd> {
         self.with(|engine| engine.bell()).ok()
-    }
-
-    fn waits_for_room(&self) -> bool {
-        self.with(|engine| engine.waits_for_room()).unwrap_or(false)
     }
 }

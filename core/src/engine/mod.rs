@@ -19,6 +19,7 @@ pub mod report;
 pub(crate) mod reserve;
 pub mod route;
 pub(crate) mod shortage;
+pub mod sleep;
 mod source;
 pub(crate) mod submission;
 #[allow(unsafe_code)]
@@ -158,6 +159,8 @@ pub struct Engine<T: Transport> {
     pub(crate) manager: Option<Box<Manager>>,
     /// What there is of datagrams: nothing in an endpoint whose messages are not.
     pub(crate) datagrams: Option<Box<Datagrams>>,
+    /// Threads that sleep until the bell rings: see [`sleep`].
+    sound_sleepers: u32,
     /// Peers with something to push.
     pub(crate) backlog: Vec<PeerIndex>,
     /// Operations that go through windows, and messages that are fetched through them.
@@ -233,6 +236,7 @@ impl<T: Transport> Engine<T> {
             reserve: Reserve::new(setup.inject_size.max(2 * ATOMIC_BYTES_MAX)),
             regions: KnownRegions::new(setup.memory_regions.clone()),
             scratch: Scratch::default(),
+            sound_sleepers: 0,
             backlog: Vec::new(),
             in_windows: 0,
             confirming: Vec::new(),
@@ -354,6 +358,7 @@ impl<T: Transport> Engine<T> {
         if !record.in_backlog && record.has_work() {
             record.in_backlog = true;
             self.backlog.push(peer);
+            self.wake_sound_sleepers();
         }
     }
 
@@ -372,36 +377,10 @@ impl<T: Transport> Engine<T> {
         }
     }
 
-    /// Asks peers for the bell. False if there is something to do already.
-    pub fn arm(&mut self) -> bool {
-        self.drop_finished();
-        // What the transport met on its way rings no more.
-        self.transport.arm() && !self.take_confirmed()
-    }
-
-    /// One sleeper less: the counterpart of each `arm`.
-    pub fn disarm(&mut self) {
-        self.transport.disarm();
-        self.take_confirmed();
-    }
-
-    /// What a sleeper waits for.
-    pub fn bell(&self) -> std::os::fd::RawFd {
-        self.transport.bell()
-    }
-
     /// How many sends or one-sided operations fit beside those under way.
     pub fn sends_left(&self) -> usize {
         let left = self.setup.transmit_size.saturating_sub(self.under_way());
         if self.sends_to_carried_groups() { left.min(self.transport.group_room()) } else { left }
-    }
-
-    /// Whether something here waits for room at a peer, or for what rings no bell, so that a
-    /// sleeper must look again by itself.
-    pub fn waits_for_room(&self) -> bool {
-        let copies = !(self.pulls.is_empty() && self.helps.is_empty());
-        let waits = !(self.backlog.is_empty() && self.fetches.is_empty());
-        copies || waits
     }
 }
 

@@ -6,19 +6,18 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
 
 use super::EventQueue;
+use crate::engine::sleep::Sleep;
 
 /// An endpoint that an event queue drives.
 pub trait Driven: Send + Sync {
     /// Moves it forward, unless somebody else does. Returns whether anything moved.
     fn drive(&self) -> bool;
-    /// Asks for the bell. False if there is something to do already; `disarm` follows anyhow.
-    fn arm(&self) -> bool;
-    /// The counterpart of each `arm`.
-    fn disarm(&self);
+    /// Asks for the bell; `disarm` follows in any case.
+    fn arm(&self) -> Sleep;
+    /// The counterpart of each `arm`, with its answer.
+    fn disarm(&self, sleep: Sleep);
     /// What a sleeper waits for; none of a closed one.
     fn bell(&self) -> Option<RawFd>;
-    /// Whether it waits for room at a peer, so that a sleeper must look again by itself.
-    fn waits_for_room(&self) -> bool;
 }
 
 /// All that a queue drives.
@@ -31,7 +30,8 @@ pub(super) struct All {
 /// A wait for a queue's events: while it lives, peers ring.
 pub struct EventWait {
     driven: Vec<Arc<dyn Driven>>,
-    armed: usize,
+    /// What those of them answered that were asked.
+    sleeps: Vec<Sleep>,
 }
 
 impl EventWait {
@@ -42,13 +42,15 @@ impl EventWait {
 
     /// Whether a sleeper must look again by itself, soon.
     pub fn waits_for_room(&self) -> bool {
-        self.driven.iter().any(|driven| driven.waits_for_room())
+        self.sleeps.contains(&Sleep::Nap)
     }
 }
 
 impl Drop for EventWait {
     fn drop(&mut self) {
-        self.driven[..self.armed].iter().for_each(|driven| driven.disarm());
+        for (driven, &sleep) in self.driven.iter().zip(&self.sleeps) {
+            driven.disarm(sleep);
+        }
     }
 }
 
@@ -114,10 +116,11 @@ impl EventQueue {
     /// Makes ready to sleep until something happens. None: look again first.
     pub fn prepare_wait(&self) -> Option<EventWait> {
         self.progress();
-        let mut wait = EventWait { driven: self.driven(), armed: 0 };
+        let mut wait = EventWait { driven: self.driven(), sleeps: Vec::new() };
         for driven in &wait.driven {
-            wait.armed += 1;
-            if !driven.arm() {
+            let sleep = driven.arm();
+            wait.sleeps.push(sleep);
+            if sleep == Sleep::Awake {
                 return None;
             }
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{MockTransport, lane::Lane, peer::Peer};
+use super::{MockTransport, lane::Lane, lock, peer::Peer};
 use crate::transport::{PeerIndex, TransportEvent, Unreachable};
 
 pub(super) struct Event {
@@ -20,6 +20,17 @@ pub(super) enum What {
 }
 
 impl MockTransport {
+    fn has_packet(&self) -> bool {
+        let lanes = self.peers.iter().filter_map(|peer| peer.receive.as_ref());
+        lanes.into_iter().any(|lane| !lock(&lane.queue).packets.is_empty())
+    }
+
+    /// Whether a sleeper would have to wake.
+    pub(super) fn has_something(&self) -> bool {
+        let event = !self.ready.is_empty() || !lock(&self.station.events).is_empty();
+        event || self.has_packet()
+    }
+
     pub(super) fn translate(&mut self, what: What) {
         match what {
             What::Connected { peer, lane } => {

@@ -214,17 +214,6 @@ impl MockTransport {
         })?;
         Ok(to)
     }
-
-    fn has_packet(&self) -> bool {
-        let lanes = self.peers.iter().filter_map(|peer| peer.receive.as_ref());
-        lanes.into_iter().any(|lane| !lock(&lane.queue).packets.is_empty())
-    }
-
-    /// Whether a sleeper would have to wake.
-    fn has_something(&self) -> bool {
-        let event = !self.ready.is_empty() || !lock(&self.station.events).is_empty();
-        event || self.has_packet()
-    }
 }
 
 impl Transport for MockTransport {
@@ -475,6 +464,10 @@ impl Transport for MockTransport {
         if others > 0 && self.has_something() {
             self.station.bell.ring();
         }
+    }
+
+    fn ring(&self) {
+        self.station.bell.ring();
     }
 
     fn bell(&self) -> RawFd {

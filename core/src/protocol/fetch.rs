@@ -162,6 +162,9 @@ impl<T: Transport> Engine<T> {
         if self.fetches.len() == 1 {
             self.fetch_more(index);
         }
+        if !self.fetches.is_empty() {
+            self.wake_sound_sleepers();
+        }
         true
     }
 

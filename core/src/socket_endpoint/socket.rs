@@ -23,6 +23,7 @@ use crate::{
     completion_queue::{CompletionQueue, Entry, QueueWait, ReadError},
     connection::manager::Link,
     endpoint::{Endpoint, PostError, message::Refused},
+    engine::sleep::Sleep,
     error::Errno,
     event_queue::Driven,
     flags::Flags,
@@ -351,21 +352,17 @@ impl<P: Provider> Driven for Socket<P> {
     }
 
     // The helper sleeps on the bell as well, and passes on what it finds.
-    fn arm(&self) -> bool {
-        self.endpoint.unit().map_or(true, |unit| Driven::arm(&**unit))
+    fn arm(&self) -> Sleep {
+        self.endpoint.unit().map_or(Sleep::Sound, |unit| Driven::arm(&**unit))
     }
 
-    fn disarm(&self) {
+    fn disarm(&self, sleep: Sleep) {
         if let Ok(unit) = self.endpoint.unit() {
-            Driven::disarm(&**unit);
+            Driven::disarm(&**unit, sleep);
         }
     }
 
     fn bell(&self) -> Option<std::os::fd::RawFd> {
         self.endpoint.unit().ok().and_then(|unit| Driven::bell(&**unit))
-    }
-
-    fn waits_for_room(&self) -> bool {
-        self.endpoint.unit().is_ok_and(|unit| Driven::waits_for_room(&**unit))
     }
 }

@@ -474,19 +474,15 @@ impl Transport for ShmTransport {
 
     fn arm(&mut self) -> bool {
         self.armed += 1;
-        self.ask_for_bell() && self.long.is_empty()
+        self.ask_for_bell()
     }
 
     fn disarm(&mut self) {
-        self.armed -= 1;
-        if self.armed > 0 {
-            if !self.ask_for_bell() {
-                self.station.bell().ring();
-            }
-            return;
-        }
-        self.set_attention(0);
-        self.wake_quiet_lanes();
+        self.one_sleeper_less();
+    }
+
+    fn ring(&self) {
+        self.station.bell().ring();
     }
 
     fn bell(&self) -> RawFd {

@@ -213,7 +213,18 @@ impl ShmTransport {
         // Of one that is being filled its sender rings at the end.
         let lane = |peer: PeerIndex| self.peers[peer as usize].receive.as_ref();
         let packet = lanes.any(|peer| lane(peer).is_some_and(|lane| lane.has_whole_packet()));
-        !packet && !self.has_event()
+        !packet && !self.has_event() && self.long.is_empty()
+    }
+
+    /// Asks no more once nobody sleeps. Others sleep on: a ring that this silences was for them, too.
+    pub(super) fn one_sleeper_less(&mut self) {
+        self.armed -= 1;
+        if self.armed == 0 {
+            self.set_attention(0);
+            self.wake_quiet_lanes();
+        } else if !self.ask_for_bell() {
+            self.ring();
+        }
     }
 
     pub(super) fn set_attention(&mut self, wish: u32) {

@@ -181,6 +181,10 @@ impl ShmTransport {
             Reached::To(done) => {
                 (window.is_busy, window.worked) = (true, true);
                 self.long.push_back(Long { peer, request: *request, done });
+                if self.armed > 0 {
+                    // Nobody else goes on with it.
+                    self.station.bell().ring();
+                }
                 Started::Yes
             }
             Reached::Ended => Started::Ended,

@@ -366,6 +366,10 @@ impl<V: Verbs> Transport for UdTransport<V> {
         }
     }
 
+    fn ring(&self) {
+        self.shared.bell.ring();
+    }
+
     fn bell(&self) -> RawFd {
         self.either.fd()
     }

@@ -469,6 +469,10 @@ impl<V: Verbs> Transport for RcTransport<V> {
         }
     }
 
+    fn ring(&self) {
+        self.shared.bell.ring();
+    }
+
     fn bell(&self) -> RawFd {
         self.either.fd()
     }

@@ -12,6 +12,7 @@ use std::{
 use kestrel_core::{
     domain::DomainOptions,
     endpoint::Endpoint,
+    engine::sleep::Sleep,
     error::Errno,
     event_queue::{self, Event, EventRead},
     transport::Provider,
@@ -93,15 +94,12 @@ impl<P: Provider> event_queue::Driven for Closing<P> {
         }
         now
     }
-    fn arm(&self) -> bool {
-        true
+    fn arm(&self) -> Sleep {
+        Sleep::Sound
     }
-    fn disarm(&self) {}
+    fn disarm(&self, _: Sleep) {}
     fn bell(&self) -> Option<RawFd> {
         None
-    }
-    fn waits_for_room(&self) -> bool {
-        false
     }
 }
 

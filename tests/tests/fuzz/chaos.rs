@@ -444,6 +444,8 @@ impl Transport for Chaos {
 
     fn disarm(&mut self) {}
 
+    fn ring(&self) {}
+
     fn bell(&self) -> RawFd {
         -1
     }

@@ -73,7 +73,10 @@ impl<T: Transport> Engine<T> {
 
     fn help_with(&mut self, mut helping: Helping) {
         match self.write_on(&mut helping) {
-            Step::More => self.helps.push_back(helping),
+            Step::More => {
+                self.helps.push_back(helping);
+                self.wake_sound_sleepers();
+            }
             Step::Over if helping.help.has_any() => {
                 let reply = Reply::new(Kind::Wrote, helping.name, helping.written_from as u64);
                 self.reply(helping.peer, reply);

@@ -106,25 +106,31 @@ impl<T: Transport> Engine<T> {
     fn pull_with(&mut self, mut pull: Pull) {
         let index = pull.incoming;
         if self.seems_withdrawn(pull.peer) {
-            return self.pulls.push_back(pull);
+            return self.pull_later(pull);
         }
         match self.read_on(&mut pull) {
             // Whether it is this message that is given up will be told, and fails it then.
-            Step::Done if self.is_withdrawn(pull.peer) => self.pulls.push_back(pull),
+            Step::Done if self.is_withdrawn(pull.peer) => self.pull_later(pull),
             Step::Done => {
                 self.end_share(&mut pull);
                 self.finish_if_whole(index);
             }
-            Step::More => self.pulls.push_back(pull),
+            Step::More => self.pull_later(pull),
             Step::Waits => {
                 pull.waits = true;
-                self.pulls.push_back(pull);
+                self.pull_later(pull);
             }
             Step::Unreadable => self.fall_back(pull),
             Step::Contradiction => {
                 self.violation(pull.peer, "it claims blocks that are not there");
             }
         }
+    }
+
+    /// Keeps a message that is not wholly read, for those who poll.
+    fn pull_later(&mut self, pull: Pull) {
+        self.pulls.push_back(pull);
+        self.wake_sound_sleepers();
     }
 
     fn read_on(&mut self, pull: &mut Pull) -> Step {
@@ -199,7 +205,7 @@ impl<T: Transport> Engine<T> {
             pull.waits = share.offer.back() < share.offer.blocks();
         }
         if pull.waits {
-            return self.pulls.push_back(pull);
+            return self.pull_later(pull);
         }
         self.end_share(&mut pull);
         self.consent(pull.incoming);

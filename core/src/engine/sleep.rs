@@ -1,0 +1,70 @@
+//! Who sleeps on an engine's bell.
+//!
+//! Peers ring it. What waits for room at one of them, or is copied piece by piece, rings nothing: a
+//! sleeper that finds such work only naps, and looks again by itself. One that found none sleeps
+//! soundly, and is rung for by whoever leaves some behind, in a post or a poll of another thread.
+
+use super::Engine;
+use crate::transport::Transport;
+
+/// How a thread may sleep that has asked for the bell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sleep {
+    /// Not at all: there is something to do already.
+    Awake,
+    /// For a moment: something waits for what rings no bell.
+    Nap,
+    /// Until the bell rings.
+    Sound,
+}
+
+impl<T: Transport> Engine<T> {
+    /// Asks peers for the bell.
+    pub fn arm(&mut self) -> Sleep {
+        self.drop_finished();
+        // What the transport met on its way rings no more.
+        if !self.transport.arm() || self.take_confirmed() {
+            return Sleep::Awake;
+        }
+        if !self.waits_for_room() {
+            self.sound_sleepers += 1;
+            return Sleep::Sound;
+        }
+        // The ring that this has silenced may not have reached them yet.
+        self.wake_sound_sleepers();
+        Sleep::Nap
+    }
+
+    /// One sleeper less: the counterpart of each `arm`, with its answer.
+    pub fn disarm(&mut self, sleep: Sleep) {
+        self.transport.disarm();
+        self.take_confirmed();
+        if sleep == Sleep::Sound {
+            self.sound_sleepers -= 1;
+        }
+        if self.waits_for_room() {
+            // As above.
+            self.wake_sound_sleepers();
+        }
+    }
+
+    /// What a sleeper waits for.
+    pub fn bell(&self) -> std::os::fd::RawFd {
+        self.transport.bell()
+    }
+
+    /// Rings for who would not look at what is left behind here.
+    #[inline(always)]
+    pub(crate) fn wake_sound_sleepers(&mut self) {
+        if self.sound_sleepers > 0 {
+            self.transport.ring();
+        }
+    }
+
+    /// Whether something here waits for room at a peer, or for what rings no bell.
+    fn waits_for_room(&self) -> bool {
+        let copies = !(self.pulls.is_empty() && self.helps.is_empty());
+        let waits = !(self.backlog.is_empty() && self.fetches.is_empty());
+        copies || waits
+    }
+}
