@@ -52,13 +52,17 @@ impl Reach {
     }
 
     fn in_order(shm: ShmOptions, message_order: MessageOrder) -> Reach {
+        let reach = Reach::of_strangers(shm, message_order);
+        reach.world.warm_up();
+        reach
+    }
+
+    fn of_strangers(shm: ShmOptions, message_order: MessageOrder) -> Reach {
         let provider = Arc::new(ShmProvider::new(shm).unwrap());
         let bed = Bed { provider, sharing: Sharing::Exclusive };
         let mut options = options(MemoryRegionMode::empty());
         options.endpoint.message_order = message_order;
-        let world = bed.world_with(2, &options);
-        world.warm_up();
-        Reach { world }
+        Reach { world: bed.world_with(2, &options) }
     }
 
     fn write(&self, source: &Memory, segments: &[RemoteSegment]) {
@@ -320,6 +324,37 @@ fn what_is_fenced_follows_a_message_in_any_case() {
     reach.close(&region);
 }
 
+/// The same of what waits for its connection together with the messages: the first write asks for the
+/// window, and is answered while some of them are left in the lane.
+#[test]
+fn what_is_fenced_before_there_is_a_connection_follows_messages() {
+    let target = Memory::zeroed(16 * SHORT);
+    let (before, behind) = (Memory::from(vec![7; SHORT]), Memory::from(vec![9; 16 * SHORT]));
+    let reach = Reach::of_strangers(alone(), MessageOrder::SAS);
+    let (ours, theirs) = (&reach.world.nodes[0], &reach.world.nodes[1]);
+    let region = expose(theirs, &target, BOTH, 4);
+    // It can answer at once from now on.
+    theirs.send(vec![1; 8], 0, Some(1), 0);
+    ours.receive(8, Some(1), 0);
+    assert_eq!((reach.world.sent(1).context(), reach.world.received(0).context()), (0, 0));
+    reach.world.poll(50);
+    reach.write(&before, &[segment(&region, 0, SHORT)]);
+    let segments = &[segment(&region, 0, 16 * SHORT)];
+    (0..12).for_each(|context| ours.send(vec![1; 8], 1, Some(1), context));
+    let fenced = Rma { pieces: behind.all(), segments, flags: Flags::FENCE, ..Rma::default() };
+    reach.world.post(|| ours.post_write(1, &fenced));
+    let (start, is_written) = (Instant::now(), || target.bytes().starts_with(&before.bytes()));
+    while !is_written() && start.elapsed() < PATIENCE {
+        ours.poll();
+        theirs.receives.poll();
+    }
+    (0..50).for_each(|_| ours.poll());
+    same(&target.bytes()[..SHORT], &before.bytes(), "the target has not taken the messages");
+    (0..14).for_each(|_| drop(reach.world.sent(0).good()));
+    same(&target.bytes(), &behind.bytes(), "written");
+    reach.close(&region);
+}
+
 /// Short ones go as packets and long ones by themselves: each finds what was posted before it.
 #[test]
 fn both_ways_together_keep_the_order() {
@@ -449,13 +484,11 @@ fn who_sleeps_is_told_of_an_operation_that_is_half_copied() {
     let long = LENGTHS[3];
     let (target, source) = (Memory::zeroed(long), Memory::from(pattern(1, long)));
     let reach = Reach::new();
-    let region = expose(&reach.world.nodes[1], &target, BOTH, 4);
+    let [node, other] = &reach.world.nodes[..] else { unreachable!() };
+    let region = expose(other, &target, BOTH, 4);
     reach.open_window(&region);
     reach.world.poll(50);
-    let node = &reach.world.nodes[0];
-    let waits = [&node.receives, &node.sends].map(|queue| queue.prepare_wait());
-    let [first, second] = waits.map(|wait| wait.expect("there is nothing to do"));
-    assert!(!is_rung(&first));
+    let [first, second] = [&node.receives, &node.sends].map(|queue| queue.prepare_wait().unwrap());
     reach.write(&source, &[segment(&region, 0, long)]);
     assert!(is_rung(&first), "it sleeps on, and nobody copies the rest");
     drop(first);

@@ -61,6 +61,9 @@ pub struct Peer {
     pub takes_turns: bool,
     /// There may be a fence before it: see [`crate::protocol::fence`].
     pub fenced: bool,
+    /// There was an operation with a fence (FI_FENCE), maybe before there was a connection: operations
+    /// in its window stay behind messages from then on.
+    pub fences: bool,
     /// Packets that were pushed to it may still be lost: see [`crate::protocol::confirm`].
     pub confirms: bool,
     /// Whether packets can be pushed.
@@ -213,6 +216,7 @@ impl Peer {
             clear: false,
             takes_turns: false,
             fenced: false,
+            fences: false,
             confirms: false,
             state: PeerState::Idle,
             unanswered: None,

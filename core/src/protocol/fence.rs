@@ -43,7 +43,7 @@ impl<T: Transport> Engine<T> {
     #[cold]
     #[inline(never)]
     pub(crate) fn note_fence(&mut self, peer: PeerIndex, fenced: Earlier) {
-        self.peers[peer as usize].window.fences = true;
+        self.peers[peer as usize].fences = true;
         if !self.setup.names_contexts && self.setup.keys.is_none() {
             return;
         }

@@ -60,8 +60,6 @@ pub struct PeerWindow {
     /// that is known to be answered.
     left: Epoch,
     settled: Epoch,
-    /// There was an operation with a fence (FI_FENCE): operations stay behind messages from then on.
-    pub fences: bool,
     /// Whether it is asked for.
     invitation: Invited,
     /// What the peer said of its regions; none: not by window. And what it was asked.

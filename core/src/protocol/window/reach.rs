@@ -187,8 +187,7 @@ impl<T: Transport> Engine<T> {
     #[inline(always)]
     pub(super) fn is_behind_messages(&self, peer: PeerIndex, order: MessageOrder) -> bool {
         let record = &self.peers[peer as usize];
-        let keeps_order =
-            record.window.fences || self.setup.transmit.message_order.intersects(order);
+        let keeps_order = record.fences || self.setup.transmit.message_order.intersects(order);
         keeps_order && record.window.settled != record.epoch()
     }
 
