@@ -328,11 +328,13 @@ mod tests {
         domain::{Domain, DomainOptions},
         endpoint::{Endpoint, EndpointOptions},
         flags::Flags,
+        memory_region::{MemoryRange, MemoryRegionAttributes},
         mock::{MockOptions, MockProvider},
     };
     use std::sync::Arc;
 
     struct Node {
+        domain: Arc<Domain<MockProvider>>,
         endpoint: Arc<Endpoint<MockProvider>>,
         queue: Arc<CompletionQueue<MockProvider>>,
         vector: Arc<AddressVector>,
@@ -347,7 +349,7 @@ mod tests {
             endpoint.bind_address_vector(&vector).unwrap();
             endpoint.bind_completion_queue(&queue, Flags::TRANSMIT | Flags::RECV).unwrap();
             endpoint.enable().unwrap();
-            Node { endpoint, queue, vector }
+            Node { domain, endpoint, queue, vector }
         }
 
         /// Polls until nothing more happens, for the mock is never late; the receives that are done.
@@ -361,6 +363,35 @@ mod tests {
             }
             done
         }
+    }
+
+    /// Its sender was told that it is done, and may make no progress from then on.
+    #[test]
+    fn what_was_injected_for_a_busy_owner_leaves_when_that_lets_go() {
+        let provider = Arc::new(MockProvider::new(MockOptions::default()));
+        let (one, other, to) = (0, 1, 2);
+        let nodes = [one, other, to].map(|_| Node::open(&provider));
+        let mut memory = vec![0_u8; 8];
+        let address = memory.as_mut_ptr() as u64;
+        let ranges = &[MemoryRange { address, len: 8 }];
+        let access = Flags::REMOTE_WRITE;
+        let attributes = MemoryRegionAttributes { ranges, access, ..Default::default() };
+        // SAFETY: the memory outlives the region, and is looked at when nobody writes there.
+        let region = unsafe { nodes[to].domain.register_memory(&attributes) }.unwrap();
+        nodes[to].endpoint.receive(vec![0; 8], u64::MAX, 1).unwrap();
+        for from in [one, other] {
+            let peer = nodes[from].vector.insert_one(nodes[to].endpoint.address()).unwrap();
+            let (endpoint, unit) = (&nodes[from].endpoint, nodes[from].endpoint.unit().unwrap());
+            assert!(unit.ownership.try_acquire());
+            match from == one {
+                true => endpoint.inject(&[2; 8], peer).unwrap(),
+                false => endpoint.inject_write(&[3; 8], peer, region.base(), region.key()).unwrap(),
+            }
+            unit.release();
+        }
+        assert_eq!(nodes[to].received(), [1]);
+        nodes[to].domain.close_memory(&region).unwrap();
+        assert_eq!(memory, [3; 8]);
     }
 
     /// An owner that has let go, and lost the race for what was left for it meanwhile to one who

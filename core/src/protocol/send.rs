@@ -276,7 +276,11 @@ impl<T: Transport> Engine<T> {
     pub(crate) fn send_submitted(&mut self, post: SendPost<'_>, copy: Option<Copied>) {
         match self.peer_at(post.to) {
             Some(peer) if self.datagrams.is_some() => self.datagram_submitted(peer, post, copy),
-            Some(peer) => self.enqueue(peer, SendOperation::kept(peer, post, copy)),
+            Some(peer) => {
+                let flags = post.flags;
+                self.enqueue(peer, SendOperation::kept(peer, post, copy));
+                self.let_leave(peer, flags);
+            }
             None => {
                 let refused = self.no_peer(post.to);
                 self.refuse_submitted(post, &refused);

@@ -97,7 +97,9 @@ impl<T: Transport> Engine<T> {
     pub(crate) fn remote_submitted(&mut self, to: u64, mut operation: RemoteOperation) {
         if let Some(peer) = self.peer_at(to) {
             operation.peer = peer;
-            return self.start_remote(peer, operation);
+            let flags = operation.flags;
+            self.start_remote(peer, operation);
+            return self.let_leave(peer, flags);
         }
         let refused = self.no_peer(to);
         let reason = format!("before the operation left: {refused}");
