@@ -208,6 +208,10 @@ pub trait Transport: Send + Sized + 'static {
         None
     }
 
+    /// The packet that `arrival` answered stays in its lane, and comes again with the next poll. For
+    /// transports that look at some of their peers only when no other has a packet.
+    fn pass_over(&mut self) {}
+
     /// The next packet of `peer` alone: used to drain a lane before it closes.
     fn arrival_from(&mut self, peer: PeerIndex) -> Option<Arrival>;
 

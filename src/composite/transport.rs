@@ -99,9 +99,7 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
 
     fn take_keys(&mut self, keys: &Keyring) {
         self.near.take_keys(keys);
-        if let Some(far) = &mut self.far {
-            far.transport.take_keys(keys);
-        }
+        self.far.iter_mut().for_each(|far| far.transport.take_keys(keys));
     }
 
     fn choose_key(&mut self, peer: PeerIndex, key: KeyNumber) {
@@ -125,16 +123,12 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
 
     fn disconnect(&mut self, peer: PeerIndex) {
         self.near.disconnect(peer);
-        if let Some(far) = &mut self.far {
-            far.disconnect(peer);
-        }
+        self.far.iter_mut().for_each(|far| far.disconnect(peer));
     }
 
     fn hang_up(&mut self, peer: PeerIndex) {
         self.near.hang_up(peer);
-        if let Some(far) = &mut self.far {
-            far.hang_up(peer);
-        }
+        self.far.iter_mut().for_each(|far| far.hang_up(peer));
     }
 
     fn forget_peer(&mut self, peer: PeerIndex) -> bool {
@@ -201,6 +195,12 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
     #[inline(always)]
     fn arrival_elsewhere(&mut self) -> Option<Arrival> {
         if self.turn.get() == Turn::Far { None } else { self.near.arrival_elsewhere() }
+    }
+
+    fn pass_over(&mut self) {
+        if self.turn.get() != Turn::Far {
+            self.near.pass_over();
+        }
     }
 
     fn arrival_from(&mut self, peer: PeerIndex) -> Option<Arrival> {

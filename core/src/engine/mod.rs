@@ -301,6 +301,7 @@ impl<T: Transport> Engine<T> {
                 if !self.has_news {
                     // Its sender may be away for long: others are not kept waiting.
                     packets += self.take_elsewhere(burst - packets);
+                    self.transport.pass_over();
                 }
                 break;
             }

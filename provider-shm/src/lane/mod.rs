@@ -142,7 +142,7 @@ fn parts(memory: &LaneMemory) -> (NonNull<Line>, NonNull<LaneControl>) {
 }
 
 /// Where the sender says what is filled.
-fn filling(memory: &LaneMemory) -> &Filling {
+pub(crate) fn filling(memory: &LaneMemory) -> &Filling {
     // SAFETY: the mapping is LANE_BYTES long, aligned to a page and lives as long as `memory`; it
     // holds atomics alone, so that the peer may write there at any time.
     unsafe { memory.as_ptr().add(FILLING_OFFSET).cast().as_ref() }

@@ -301,6 +301,10 @@ impl Transport for ShmTransport {
         if self.active.len() > 1 { self.look_elsewhere() } else { None }
     }
 
+    fn pass_over(&mut self) {
+        self.note_in_vain();
+    }
+
     fn arrival_from(&mut self, peer: PeerIndex) -> Option<Arrival> {
         let lane = self.peers.get_mut(peer as usize)?.receive.as_mut()?;
         let head = lane.peek()?;

@@ -59,11 +59,18 @@ impl ShmTransport {
             }
             self.pass_the_word_on();
         }
+        self.note_in_vain();
+        None
+    }
+
+    /// A poll has found nothing, or nothing that could be taken: a packet whose sender was stopped in
+    /// the middle of it may stay where it is for long.
+    #[inline(always)]
+    pub(super) fn note_in_vain(&mut self) {
         self.empty_polls += 1;
         if self.empty_polls >= POLLS_PER_QUIET {
             self.look_at_quiet();
         }
-        None
     }
 
     /// Has the cache fetch the line of an answer to the first packet after a silence.
@@ -109,7 +116,7 @@ impl ShmTransport {
         self.turn = if self.turn + 1 < self.active.len() { self.turn + 1 } else { 0 };
     }
 
-    /// Nothing in any active lane: looks at a quiet one now and then. A lane that
+    /// Nothing to be taken from any active lane: looks at a quiet one now and then. A lane that
     /// speaks again is polled first from now on.
     #[cold]
     #[inline(never)]

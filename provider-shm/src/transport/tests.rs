@@ -2,11 +2,20 @@
 
 use std::net::IpAddr;
 
-use kestrel_core::transport::{Opening, Provider, Service};
+use kestrel_core::{
+    address_vector::{AddressVector, AddressVectorAttributes, FI_ADDR_UNSPEC},
+    completion_queue::{CompletionQueue, Entry},
+    domain::{Domain, DomainOptions},
+    endpoint::{Endpoint, EndpointOptions},
+    flags::Flags,
+    ring::filling::Filling,
+    transport::{Opening, Provider, Service},
+    wire::{TAGGED, WAITS},
+};
 use kestrel_tests::fork::{fork, wait};
 
 use super::*;
-use crate::{PoolMemory, ShmOptions, ShmProvider, StationOptions};
+use crate::{PoolMemory, ShmOptions, ShmProvider, StationOptions, lane::filling};
 
 const LANES: u32 = 200;
 
@@ -49,6 +58,59 @@ fn open_station() -> Station {
     .unwrap()
 }
 
+/// An endpoint over shared memory, and where its operations complete.
+fn open_endpoint() -> (Arc<Endpoint<ShmProvider>>, Arc<CompletionQueue<ShmProvider>>) {
+    let provider = Arc::new(ShmProvider::new(ShmOptions::default()).unwrap());
+    let domain = Domain::open(provider, DomainOptions::default()).unwrap();
+    let endpoint = Endpoint::open(&domain, EndpointOptions::default()).unwrap();
+    let queue = CompletionQueue::open(&domain, 0).unwrap();
+    let vector = Arc::new(AddressVector::open(AddressVectorAttributes::default()).unwrap());
+    endpoint.bind_address_vector(&vector).unwrap();
+    endpoint.bind_completion_queue(&queue, Flags::TRANSMIT | Flags::RECV).unwrap();
+    endpoint.enable().unwrap();
+    (endpoint, queue)
+}
+
+/// The sending end of a lane, without an endpoint.
+struct Sender {
+    lane: SendLane,
+    pool: ChunkPool,
+    filling: NonNull<Filling>,
+    _pool_memory: PoolMemory,
+}
+
+impl Sender {
+    /// Of a station that has asked for a connection.
+    fn connected(station: &Station) -> Sender {
+        let event = std::iter::repeat_with(|| station.next_event()).flatten().next();
+        let Some(StationEvent::Connected { lane, bell, peer, .. }) = event else {
+            panic!("not connected");
+        };
+        let pool_memory = PoolMemory::create(1 << 16).unwrap();
+        let pool = ChunkPool::new(&pool_memory, 4096);
+        let filling = NonNull::from(filling(&lane));
+        let lane = SendLane::new(lane, bell, peer, OwnChunks::None, 4096);
+        Sender { lane, pool, filling, _pool_memory: pool_memory }
+    }
+
+    fn push(&mut self, tag: u64, flags: u8, content: &[u8]) {
+        let mut content = content.to_vec();
+        // SAFETY: the content lives through the call.
+        let piece = unsafe { Piece::new(content.as_mut_ptr(), content.len()) };
+        let copier = Copier::choose("memcpy").unwrap();
+        let means = Means { pool: &mut self.pool, copier: &copier, other_way: None };
+        let head = Head::new(Kind::Eager, flags);
+        assert!(self.lane.push(means, head, tag, &[], piece).unwrap());
+    }
+
+    /// The second packet, which is shown while it is copied in, is not there yet after all.
+    fn take_back(&self) {
+        // SAFETY: it lies in the lane's memory, which lives as long as the lane.
+        let filling = unsafe { self.filling.as_ref() };
+        (0..2).for_each(|part| filling.fill(part, 0));
+    }
+}
+
 /// What `polls` empty polls look at: every active lane each time, and one quiet one now and then.
 fn lanes_looked_at(transport: &mut ShmTransport, polls: u32) -> usize {
     let mut looked = 0;
@@ -69,17 +131,7 @@ fn lanes_that_never_spoke_cost_a_poll_no_more_than_the_few_that_are_always_looke
     let polls = 1000;
     assert_eq!(lanes_looked_at(&mut transport, polls), (polls / POLLS_PER_QUIET) as usize);
     // They are heard all the same, after no more polls than it takes to go round.
-    let StationEvent::Connected { lane, bell, peer, .. } = stations[77].next_event().unwrap()
-    else {
-        panic!("not connected");
-    };
-    let mut sender = SendLane::new(lane, bell, peer, OwnChunks::None, 4096);
-    let memory = PoolMemory::create(1 << 16).unwrap();
-    let mut pool = ChunkPool::new(&memory, 4096);
-    let copier = Copier::choose("memcpy").unwrap();
-    let head = Head::new(Kind::Eager, 0);
-    let means = Means { pool: &mut pool, copier: &copier, other_way: None };
-    assert!(sender.push(means, head, 5, &[], Piece::EMPTY).unwrap());
+    Sender::connected(&stations[77]).push(5, 0, &[]);
     let polls = (1..).find(|_| {
         let arrival = transport.arrival();
         arrival.is_some_and(|arrival| arrival.peer == 77 && arrival.word == 5)
@@ -94,6 +146,37 @@ fn few_lanes_stay_where_they_are() {
     let (mut transport, _stations) = with_lanes(ACTIVE_MAX as u32);
     lanes_looked_at(&mut transport, 3 * SWEEPS_PER_LOOK * POLLS_PER_QUIET);
     assert_eq!((transport.active.len(), transport.quiet.len()), (ACTIVE_MAX, 0));
+}
+
+/// A peer that was stopped while it copies in a message: the packet comes again with every poll, and
+/// is found each time before the lanes that are quiet.
+#[test]
+fn who_is_stopped_in_the_middle_of_a_packet_keeps_no_quiet_lane_waiting() {
+    const PEERS: usize = ACTIVE_MAX + 4;
+    let (endpoint, queue) = open_endpoint();
+    let stations: Vec<Station> = (0..PEERS).map(|_| open_station()).collect();
+    let read = || queue.read(&mut [Entry::default()]);
+    let mut lanes = Vec::new();
+    for station in &stations {
+        station.connect(0, endpoint.address().socket_addr());
+        lanes.push(Sender::connected(station));
+    }
+    let (stopped, quiet) = (0, PEERS - 1);
+    endpoint.receive_tagged(vec![0; 8], FI_ADDR_UNSPEC, 1, 0, 1).unwrap();
+    lanes[stopped].push(1, TAGGED, &[]);
+    // All of them are known, and have been silent for two looks.
+    for _ in 0..3 * SWEEPS_PER_LOOK * POLLS_PER_QUIET {
+        let _ = read();
+    }
+    lanes[stopped].push(2, TAGGED | WAITS, &[1; 4 << 10]);
+    lanes[stopped].take_back();
+    let polls = (PEERS as u32 + 2) * POLLS_PER_QUIET;
+    for _ in 0..polls {
+        assert!(read().is_err(), "nobody asks for it, and it is not all there");
+    }
+    endpoint.receive_tagged(vec![0; 8], FI_ADDR_UNSPEC, 3, 0, 3).unwrap();
+    lanes[quiet].push(3, TAGGED, &[]);
+    assert!((0..polls).any(|_| read().is_ok()), "it is never looked at");
 }
 
 /// The lane is there before the endpoint that asked for it knows: the receiver hears of the close all
