@@ -97,7 +97,8 @@ pub struct DomainOptions {
     /// Reference: fi_domain(3), `tclass`.
     pub traffic_class: u32,
     /// What the application does when it registers memory, as negotiated: with
-    /// `PROV_KEY` keys are ours, with `VIRT_ADDR` remote addresses are the target's own.
+    /// `PROV_KEY` keys are ours, with `VIRT_ADDR` remote addresses are the target's own, and with
+    /// `ALLOCATED` devices reach the memory, which keeps its pages while it is registered.
     pub memory_region_mode: MemoryRegionMode,
 }
 

@@ -126,6 +126,10 @@ pub struct MemoryRegion {
     context: u64,
     base: u64,
     len: u64,
+    /// Whether the application maps nothing else there, as it has agreed. "When unset [...] the
+    /// underlying virtual address to physical page mapping is allowed to change, and the provider
+    /// will ensure the corresponding MR is updated accordingly" (fi_mr(3), FI_MR_ALLOCATED).
+    keeps_pages: bool,
     binds: BindCount,
     gate: Gate,
     events: Events,
@@ -245,6 +249,7 @@ impl MemoryRegionRegistry {
             context: attributes.context,
             base: attributes.ranges.first().filter(|_| by_address).map_or(0, |range| range.address),
             len: attributes.ranges.iter().map(|range| range.len).sum(),
+            keeps_pages: self.mode.contains(MemoryRegionMode::ALLOCATED),
             binds: BindCount::default(),
             gate: Gate::default(),
             events: Events::default(),

@@ -16,7 +16,7 @@ use crate::{
     ring::claims::Claims,
     window::{
         Access, AtomicRequest, Found, Invitation, Loan, LoanWorth, OwnRegistration, Registration,
-        Request, Started, Worth,
+        RegistrationRequest, Request, Started, Worth,
     },
     wire::Head,
 };
@@ -310,9 +310,7 @@ pub trait Transport: Send + Sized + 'static {
     fn register(
         &mut self,
         _peer: PeerIndex,
-        _memory: Piece,
-        _access: Access,
-        _local_write: bool,
+        _request: &RegistrationRequest,
     ) -> Option<Arc<dyn Registration>> {
         None
     }

@@ -27,6 +27,19 @@ pub trait Registration: Send + Sync {
     fn revoke(&self) {}
 }
 
+/// Memory of the application for an adapter to reach.
+pub struct RegistrationRequest {
+    /// Where it lies.
+    pub memory: Piece,
+    /// What peers may do to it.
+    pub access: Access,
+    /// Whether our own adapter writes to it.
+    pub local_write: bool,
+    /// Whether the application maps nothing else there meanwhile: else a device, which goes on with the
+    /// pages that memory had when it was registered, has to leave it alone.
+    pub keeps_pages: bool,
+}
+
 /// Memory of the application as our own adapter knows it, until the last of these is dropped.
 #[derive(Clone)]
 pub struct OwnRegistration {

@@ -114,7 +114,7 @@ impl Side {
         let Setup { provider, domain, endpoint } = options.setup()?;
         let domain = DomainOptions {
             // The other side's memory is known by a key and an offset, without asking.
-            memory_region_mode: MemoryRegionMode::empty(),
+            memory_region_mode: MemoryRegionMode::ALLOCATED,
             ..domain
         };
         // SAFETY: a `Side` that is opened here is used by the one thread that

@@ -10,7 +10,7 @@ use kestrel_core::{
     transport::{Arrival, Limits, PeerIndex, Room, Transport, TransportEvent, Unreachable},
     window::{
         Access, AtomicRequest, Found, Invitation, Loan, LoanWorth, OwnRegistration, Registration,
-        Request, Started, Worth,
+        RegistrationRequest, Request, Started, Worth,
     },
     wire::Head,
 };
@@ -191,11 +191,9 @@ impl<V: Verbs> Transport for Carrier<V> {
     fn register(
         &mut self,
         peer: PeerIndex,
-        memory: Piece,
-        access: Access,
-        local_write: bool,
+        request: &RegistrationRequest,
     ) -> Option<Arc<dyn Registration>> {
-        self.reliable_mut()?.register(peer, memory, access, local_write)
+        self.reliable_mut()?.register(peer, request)
     }
 
     fn register_own(

@@ -13,7 +13,7 @@ use kestrel_core::{
     },
     window::{
         Access, AtomicRequest, Found, Invitation, Loan, LoanWorth, OwnRegistration, Registration,
-        Request, Started, Worth,
+        RegistrationRequest, Request, Started, Worth,
     },
     wire::Head,
 };
@@ -309,11 +309,9 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
     fn register(
         &mut self,
         peer: PeerIndex,
-        memory: Piece,
-        access: Access,
-        local_write: bool,
+        request: &RegistrationRequest,
     ) -> Option<Arc<dyn Registration>> {
-        comes!(&mut self, peer, it => it.register(peer, memory, access, local_write))
+        comes!(&mut self, peer, it => it.register(peer, request))
     }
 
     fn register_own(

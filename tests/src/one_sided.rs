@@ -27,10 +27,11 @@ pub fn options(memory_region_mode: MemoryRegionMode) -> Options {
 }
 
 /// The modes that make a difference.
-pub const MODES: [MemoryRegionMode; 4] = [
+pub const MODES: [MemoryRegionMode; 5] = [
     MemoryRegionMode::BASIC_EQUIVALENT,
     MemoryRegionMode::VIRT_ADDR,
     MemoryRegionMode::PROV_KEY,
+    MemoryRegionMode::ALLOCATED,
     MemoryRegionMode::empty(),
 ];
 

@@ -30,8 +30,15 @@ impl Reach {
 
     /// The same on such a device.
     pub fn on(device: FakeOptions) -> Reach {
+        Reach::between([MemoryRegionMode::ALLOCATED; 2], device)
+    }
+
+    /// The same, where node 0 and node 1 register like this.
+    pub fn between(modes: [MemoryRegionMode; 2], device: FakeOptions) -> Reach {
         let (bed, fabric) = fake_bed_on(device, VerbsOptions::default());
-        let world = bed.world_with(2, &options(MemoryRegionMode::empty()));
+        let nodes = modes.into_iter().map(|mode| bed.stranger(&options(mode))).collect();
+        let world = World { nodes };
+        world.introduce();
         world.warm_up();
         Reach { world, fabric }
     }

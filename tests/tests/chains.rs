@@ -23,7 +23,7 @@ struct Chains {
 impl Chains {
     fn new() -> Chains {
         let (bed, fabric) = fake_bed(VerbsOptions::default());
-        let world = bed.world_with(2, &options(MemoryRegionMode::empty()));
+        let world = bed.world_with(2, &options(MemoryRegionMode::ALLOCATED));
         world.warm_up();
         world.poll(100);
         Chains { world, fabric }

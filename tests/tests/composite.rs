@@ -154,7 +154,7 @@ fn what_adapters_do_is_counted() {
     for (has, is_far) in [(Has::Far, true), (Has::Both, false)] {
         let bed =
             |has| Bed { provider: Arc::new(provider(&fabric, has)), sharing: Sharing::Shared };
-        let options = options(MemoryRegionMode::empty());
+        let options = options(MemoryRegionMode::ALLOCATED);
         let nodes = vec![bed(Has::Both).stranger(&options), bed(has).stranger(&options)];
         let world = World { nodes };
         world.introduce();
@@ -199,7 +199,7 @@ fn a_long_operation_near_keeps_nothing_of_the_far_side_waiting() {
         Bed { provider: Arc::new(make(near, verbs(&fabric))), sharing: Sharing::Shared }
     };
     let [near_target, far_target, local] = [LONG, LENGTH, LONG].map(Memory::zeroed);
-    let options = options(MemoryRegionMode::empty());
+    let options = options(MemoryRegionMode::ALLOCATED);
     let nodes = [false, false, true].map(|far| bed(far).stranger(&options)).into();
     let world: World<Real> = World { nodes };
     world.introduce();

@@ -40,7 +40,7 @@ impl Pull {
     /// Messages are fetched from that length on.
     fn from(fetch_min: usize) -> Pull {
         let (bed, fabric) = fake_bed(VerbsOptions { fetch_min, ..VerbsOptions::default() });
-        let world = bed.world_with(2, &options(MemoryRegionMode::empty()));
+        let world = bed.world_with(2, &options(MemoryRegionMode::ALLOCATED));
         world.warm_up();
         Pull { world, fabric }
     }

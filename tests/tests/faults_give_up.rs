@@ -46,7 +46,7 @@ impl Lent {
         let options = VerbsOptions { fetch_min: LENGTH, ..VerbsOptions::default() };
         let (bed, fabric) = fake_bed(options);
         let bed = Bed { sharing: Sharing::Shared, ..bed };
-        let memory_region_mode = MemoryRegionMode::empty();
+        let memory_region_mode = MemoryRegionMode::ALLOCATED;
         let domain = bed.domain(DomainOptions { memory_region_mode, ..DomainOptions::default() });
         let (source, into) = (Memory::from(pattern(5, LENGTH)), Memory::zeroed(LENGTH));
         let access = Flags::SEND | Flags::REMOTE_READ;

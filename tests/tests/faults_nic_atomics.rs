@@ -63,7 +63,7 @@ impl Reach {
     /// With what each side declares.
     fn with(declared: [bool; 2], fake: FakeOptions) -> Reach {
         let fabric = FakeFabric::default();
-        let opened = options(MemoryRegionMode::empty());
+        let opened = options(MemoryRegionMode::ALLOCATED);
         let node = |declared| bed(&fabric, fake.clone(), declared).stranger(&opened);
         let world = World { nodes: declared.into_iter().map(node).collect() };
         world.introduce();
@@ -122,7 +122,7 @@ fn initiators_in_threads_lose_no_update() {
     let rounds = scaled(300, 3_000, 30_000) as u64;
     let target = Memory::zeroed(16);
     let fabric = FakeFabric::default();
-    let opened = options(MemoryRegionMode::empty());
+    let opened = options(MemoryRegionMode::ALLOCATED);
     let owner = bed(&fabric, FakeOptions::default(), true).stranger(&opened);
     let region = expose(&owner, &target, BOTH, 4);
     let address = owner.endpoint.address();

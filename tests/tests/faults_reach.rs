@@ -60,7 +60,7 @@ impl Reach {
     fn of_strangers(shm: ShmOptions, message_order: MessageOrder) -> Reach {
         let provider = Arc::new(ShmProvider::new(shm).unwrap());
         let bed = Bed { provider, sharing: Sharing::Exclusive };
-        let mut options = options(MemoryRegionMode::empty());
+        let mut options = options(MemoryRegionMode::ALLOCATED);
         options.endpoint.message_order = message_order;
         Reach { world: bed.world_with(2, &options) }
     }

@@ -120,7 +120,7 @@ fn a_region_that_closes_takes_no_other_along() {
     for polls in [0, 1, 2, 5] {
         let bed = mock_bed(tight());
         let (memory, into) = (Memory::from(pattern(4, 2 * SHARE)), Memory::zeroed(2 * SHARE));
-        let world = bed.world_with(2, &options(MemoryRegionMode::empty()));
+        let world = bed.world_with(2, &options(MemoryRegionMode::ALLOCATED));
         world.warm_up();
         let [reader, target] = [&world.nodes[0], &world.nodes[1]];
         let regions = [0, SHARE].map(|at| {
@@ -153,7 +153,7 @@ fn a_dead_target_fails_what_is_under_way_whatever_came_through() {
             let bed = mock_bed(mock.clone());
             let local = Memory::from(pattern(1, 300_000));
             let target = Memory::zeroed(300_000);
-            let world = bed.world_with(2, &options(MemoryRegionMode::empty()));
+            let world = bed.world_with(2, &options(MemoryRegionMode::ALLOCATED));
             world.warm_up();
             let region = expose(&world.nodes[1], &target, BOTH, KEY);
             let lengths = [8, 300, 4_000, 9_000, 300_000];

@@ -8,6 +8,7 @@ use kestrel_core::{
     completion_queue::{Entry, ReadError, store::Sharing},
     error::Errno,
     flags::Flags,
+    info::MemoryRegionMode,
     memory::Pieces,
     memory_region::{MemoryRange, MemoryRegionAttributes},
     one_sided::RemoteSegment,
@@ -20,7 +21,7 @@ use kestrel_tests::{
     reach::Reach,
     scale::PATIENCE,
 };
-use kestrel_verbs::{VerbsOptions, verbs::Status};
+use kestrel_verbs::{VerbsOptions, fake::FakeOptions, verbs::Status};
 
 /// Bytes that need the application's buffer to be registered, and bytes that do not.
 const LENGTHS: [usize; 4] = [8, 3000, 8192, 300_000];
@@ -396,4 +397,36 @@ fn a_shutdown_gives_the_buffers_of_reads_back() {
     }
     same(&into.bytes(), &[7; 303_000], "what is the application's again");
     acceptor.domain.close_memory(&region).unwrap();
+}
+
+/// Whoever does not agree to FI_MR_ALLOCATED may map other pages where a region lies. The device, which
+/// would go on with the first ones, keeps none of it registered, for peers or for our own operations.
+#[test]
+fn memory_that_may_lose_its_pages_is_left_alone() {
+    const STAYS: MemoryRegionMode = MemoryRegionMode::ALLOCATED;
+    const MAY_GO: MemoryRegionMode = MemoryRegionMode::VIRT_ADDR;
+    let length = LENGTHS[3];
+    let (target, own) = (Memory::zeroed(length), Memory::from(pattern(7, length)));
+    for (modes, kept) in [([STAYS, MAY_GO], false), ([MAY_GO, STAYS], true), ([MAY_GO; 2], false)] {
+        target.fill(0);
+        let reach = Reach::between(modes, FakeOptions::default());
+        let region = expose(&reach.world.nodes[1], &target, BOTH, 4);
+        let source = expose(&reach.world.nodes[0], &own, Flags::WRITE, 5);
+        let (before, reached) = (reach.fabric.tally().registered, reach.reached());
+        for length in [LENGTHS; 10].into_iter().flatten() {
+            let segments = [segment(&region, 0, length)];
+            let pieces = Pieces::One(own.piece().part(0, length));
+            let region = source.descriptor();
+            let rma = Rma { pieces, segments: &segments, region, ..Rma::default() };
+            reach.world.post(|| reach.world.nodes[0].post_write(1, &rma));
+            reach.world.sent(0).good();
+        }
+        same(&target.bytes(), &own.bytes(), "written all the same");
+        assert_eq!(reach.reached() > reached, kept, "by the adapter");
+        let registered = reach.fabric.tally().registered - before;
+        assert_eq!(registered, if kept { length } else { 0 }, "the target's region alone");
+        for (node, region) in [(1, region), (0, source)] {
+            reach.world.nodes[node].domain.close_memory(&region).unwrap();
+        }
+    }
 }

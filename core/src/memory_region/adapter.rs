@@ -5,7 +5,7 @@
 //! alone. And it is registered for
 //! our own operations, when the first long one says that its buffer lies in it. When the region is
 //! closed all of that ends, before the close returns. A region whose use is counted is not
-//! registered: an adapter counts nothing.
+//! registered: an adapter counts nothing. Nor does a device get one whose pages may change.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,7 +13,7 @@ use super::MemoryRegion;
 use crate::{
     flags::Flags,
     memory::Piece,
-    window::{Access, Lease, OwnRegistration, Registration},
+    window::{Access, Lease, OwnRegistration, Registration, RegistrationRequest},
 };
 
 /// What became of a region's registrations.
@@ -85,7 +85,7 @@ impl MemoryRegion {
         permitted: Flags,
         atomics: bool,
         audience: u64,
-        register: impl FnOnce(Piece, Access, bool) -> Option<Arc<dyn Registration>>,
+        register: impl FnOnce(&RegistrationRequest) -> Option<Arc<dyn Registration>>,
     ) -> Option<Lease> {
         let access = Access::of(self.access & permitted, atomics);
         let kind = if access.write { Flags::REMOTE_WRITE } else { Flags::REMOTE_READ };
@@ -106,9 +106,12 @@ impl MemoryRegion {
         let remote_key = match known {
             Some((_, registration)) => registration.remote_key(),
             None => {
-                let allowed = Access::of(self.access, atomics);
-                let local_write = self.access.intersects(Flags::RECV | Flags::READ);
-                let registration = register(whole, allowed, local_write)?;
+                let registration = register(&RegistrationRequest {
+                    memory: whole,
+                    access: Access::of(self.access, atomics),
+                    local_write: self.access.intersects(Flags::RECV | Flags::READ),
+                    keeps_pages: self.keeps_pages,
+                })?;
                 let remote_key = registration.remote_key();
                 registrations.push((audience, registration));
                 remote_key
@@ -142,7 +145,7 @@ impl MemoryRegion {
 
     /// The registration with our own adapter that `piece` lies in, if the region is for operations of
     /// ours of that `kind`: `READ`, `WRITE` or `RECV`. The first time `register` registers all of the region for that,
-    /// and for no peer. It ends with the region, and what is still under way then.
+    /// and for no peer: with a device, so that the memory has to keep its pages. It ends with the region, and what is still under way then.
     pub(crate) fn registered_as_own(
         &self,
         piece: Piece,
@@ -152,7 +155,7 @@ impl MemoryRegion {
         // Closing waits for this, and deregisters after it.
         let entered = self.access_as(kind).ok()?;
         let whole = entered.contiguous(0, self.len);
-        if whole.len() as u64 != self.len || !whole.contains(piece) {
+        if !self.keeps_pages || whole.len() as u64 != self.len || !whole.contains(piece) {
             return None;
         }
         let mut state = self.adapter.lock();

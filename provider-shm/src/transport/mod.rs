@@ -31,7 +31,9 @@ use kestrel_core::{
     memory::Piece,
     ring::claims::Claims,
     transport::{Arrival, Limits, PeerIndex, Room, Transport, TransportEvent, Unreachable},
-    window::{Access, Found, Invitation, Registration, Request, Started, Worth},
+    window::{
+        Access, Found, Invitation, Registration, RegistrationRequest, Request, Started, Worth,
+    },
     wire::{Head, Kind},
 };
 
@@ -419,10 +421,9 @@ impl Transport for ShmTransport {
     fn register(
         &mut self,
         peer: PeerIndex,
-        _memory: Piece,
-        _access: Access,
-        _local_write: bool,
+        _request: &RegistrationRequest,
     ) -> Option<Arc<dyn Registration>> {
+        // The kernel copies by addresses: whatever the memory is then.
         self.lend(peer)
     }
 

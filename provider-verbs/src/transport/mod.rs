@@ -31,7 +31,7 @@ use kestrel_core::{
     transport::{Arrival, Bell as _, Limits, PeerIndex, Room, Transport, TransportEvent},
     window::{
         Access, AtomicRequest, Finished, Found, Invitation, Loan, LoanWorth, OwnRegistration,
-        Registration, Request, Started, Worth,
+        Registration, RegistrationRequest, Request, Started, Worth,
     },
     wire::Head,
 };
@@ -374,10 +374,12 @@ impl<V: Verbs> Transport for RcTransport<V> {
     fn register(
         &mut self,
         _peer: PeerIndex,
-        memory: Piece,
-        access: Access,
-        local_write: bool,
+        request: &RegistrationRequest,
     ) -> Option<Arc<dyn Registration>> {
+        let &RegistrationRequest { memory, access, local_write, keeps_pages } = request;
+        if !keeps_pages {
+            return None;
+        }
         window::register(&self.shared.device, memory, access, local_write).map(Lent::shared)
     }
 

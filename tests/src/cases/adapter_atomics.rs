@@ -60,7 +60,7 @@ pub fn what_is_refused_is_refused_as_ever<P: Provider>(bed: &Bed<P>) {
 /// target knows it says: that a word is not aligned, or lies in memory that no adapter changes.
 pub fn what_no_adapter_does_is_not_offered<P: Provider>(bed: &Bed<P>) {
     let (memory, a, b, c) = (Memory::zeroed(64), word(1), word(2), word(3));
-    let world = bed.world_with(2, &options(MemoryRegionMode::empty()));
+    let world = bed.world_with(2, &options(MemoryRegionMode::ALLOCATED));
     let region = expose(&world.nodes[1], &memory, BOTH, 3);
     let written = expose(&world.nodes[1], &memory, Flags::REMOTE_WRITE, 4);
     let errno = |call, segments: &[RemoteSegment]| {

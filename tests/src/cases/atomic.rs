@@ -200,7 +200,7 @@ pub fn sums_of_many_add_up<P: Provider>(bed: &Bed<P>) {
 
 pub fn what_is_not_supported_is_refused<P: Provider>(bed: &Bed<P>) {
     let memory = Memory::zeroed(8192);
-    let world = bed.world_with(2, &options(kestrel_core::info::MemoryRegionMode::empty()));
+    let world = bed.world_with(2, &options(kestrel_core::info::MemoryRegionMode::ALLOCATED));
     let node = &world.nodes[0];
     let region = expose(&world.nodes[1], &memory, BOTH, 3);
     let read_only = expose(&world.nodes[1], &memory, Flags::REMOTE_READ, 4);

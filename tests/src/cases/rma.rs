@@ -48,7 +48,8 @@ pub fn every_size_is_written_and_read<P: Provider>(bed: &Bed<P>) {
 pub fn one_length_is_written_and_read_again_and_again<P: Provider>(bed: &Bed<P>) {
     for length in [3_000, 70_000] {
         let (target, source) = (Memory::zeroed(7 * length), Memory::zeroed(7 * length));
-        let world = bed.world_with(2, &options(MemoryRegionMode::VIRT_ADDR));
+        let world =
+            bed.world_with(2, &options(MemoryRegionMode::VIRT_ADDR | MemoryRegionMode::ALLOCATED));
         let region = expose(&world.nodes[1], &target, BOTH, 77);
         for flight in [1, 7] {
             let cut = vec![length; flight];
@@ -79,7 +80,8 @@ pub fn vectors_meet_vectors<P: Provider>(bed: &Bed<P>) {
         let target = Memory::zeroed(length);
         let from = Memory::from(pattern(3, length));
         let into = Memory::zeroed(length);
-        let world = bed.world_with(2, &options(MemoryRegionMode::VIRT_ADDR));
+        let world =
+            bed.world_with(2, &options(MemoryRegionMode::VIRT_ADDR | MemoryRegionMode::ALLOCATED));
         let third = length / 3;
         let ranges = target.cut(&[third, 7, length - third - 7]);
         let region = expose_ranges(&world.nodes[1], &ranges, BOTH, 1).unwrap();
@@ -134,7 +136,7 @@ pub fn what_is_not_allowed_is_refused<P: Provider>(bed: &Bed<P>) {
     for length in [8, 300, 100_000] {
         let target = Memory::from(pattern(9, length));
         let local = Memory::from(pattern(1, length));
-        let world = bed.world_with(2, &options(MemoryRegionMode::empty()));
+        let world = bed.world_with(2, &options(MemoryRegionMode::ALLOCATED));
         let node = &world.nodes[0];
         let all = |address, key| [RemoteSegment { address, length: length as u64, key }];
         let region = expose(&world.nodes[1], &target, Flags::REMOTE_READ, 7);
@@ -224,7 +226,7 @@ pub fn a_closed_region_is_out_of_reach<P: Provider>(bed: &Bed<P>) {
         let target = Memory::zeroed(length);
         let source = Memory::from(vec![1; length]);
         let into = Memory::zeroed(length);
-        let world = bed.world_with(2, &options(MemoryRegionMode::empty()));
+        let world = bed.world_with(2, &options(MemoryRegionMode::ALLOCATED));
         world.warm_up();
         let region = expose(&world.nodes[1], &target, BOTH, 4);
         let segments = [segment(&region, 0, length)];
@@ -254,7 +256,7 @@ pub fn a_closed_region_is_out_of_reach<P: Provider>(bed: &Bed<P>) {
 
 pub fn keys_are_chosen_or_given<P: Provider>(bed: &Bed<P>) {
     let memory = Memory::zeroed(64);
-    let chosen = bed.world_with(1, &options(MemoryRegionMode::empty()));
+    let chosen = bed.world_with(1, &options(MemoryRegionMode::ALLOCATED));
     let node = &chosen.nodes[0];
     let region = expose(node, &memory, BOTH, 0xc0ffee);
     assert_eq!((region.key(), region.base()), (0xc0ffee, 0));

@@ -32,7 +32,7 @@ fn capable() -> EndpointOptions {
 }
 
 pub(super) fn triggers() -> Options {
-    Options { endpoint: capable(), ..options(MemoryRegionMode::empty()) }
+    Options { endpoint: capable(), ..options(MemoryRegionMode::ALLOCATED) }
 }
 
 /// Two endpoints that know each other, and a counter of the first one's.

@@ -13,8 +13,8 @@ use kestrel_core::{
     ring::claims::Claims,
     transport::{Arrival, Bell, Limits, PeerIndex, Room, Transport, TransportEvent, Unreachable},
     window::{
-        Access, AtomicRequest, Found, Invitation, Loan, LoanWorth, Registration, Request, Started,
-        Worth,
+        Access, AtomicRequest, Found, Invitation, Loan, LoanWorth, Registration,
+        RegistrationRequest, Request, Started, Worth,
     },
     wire::Head,
 };
@@ -375,9 +375,7 @@ impl Transport for Chaos {
     fn register(
         &mut self,
         _peer: PeerIndex,
-        _memory: Piece,
-        _access: Access,
-        _local_write: bool,
+        _request: &RegistrationRequest,
     ) -> Option<Arc<dyn Registration>> {
         self.world.state().may(4).then(windows::registration)
     }

@@ -31,7 +31,7 @@ pub(super) const ONE_SIDED_TARGET: Flags = Flags::REMOTE_READ.union(Flags::REMOT
 pub(super) const ONE_SIDED_DIRECTIONS: Flags =
     ONE_SIDED_TARGET.union(Flags::READ).union(Flags::WRITE);
 
-/// Registration modes that concern nobody but a target of one-sided operations.
+/// Registration modes that are required of nobody but a target of one-sided operations.
 pub(super) const TARGET_MODES: MemoryRegionMode = MemoryRegionMode::RAW
     .union(MemoryRegionMode::VIRT_ADDR)
     .union(MemoryRegionMode::ALLOCATED)
@@ -130,11 +130,13 @@ impl Negotiation<'_> {
         let asked = self.hints.domain.memory_region_mode;
         let required = relevant(self.offer.memory_region_mode_required, self.info.caps);
         let usual = self.offer.template.domain.memory_region_mode;
+        // Regions are registered for operations of ours as well, whose memory has to keep its pages.
+        let ours = relevant(usual, self.info.caps) | (usual & MemoryRegionMode::ALLOCATED);
         let speaks_bits = api_version >= MR_MODE_BITS_SINCE;
         let answer = match asked {
             MemoryRegionMode::BASIC | MemoryRegionMode::SCALABLE => Some(asked),
             _ if asked.intersects(MemoryRegionMode::LEGACY) => None,
-            _ if speaks_bits => Some(relevant(usual, self.info.caps) & asked),
+            _ if speaks_bits => Some(ours & asked),
             _ if asked.is_empty() => Some(legacy_mode(usual)),
             _ => None,
         };

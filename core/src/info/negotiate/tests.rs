@@ -291,9 +291,10 @@ fn registration_modes_are_ours_and_the_hints() {
     assert_eq!(mode(Modes::PROV_KEY, Flags::RMA), Ok(Modes::PROV_KEY));
     // A hint of 0 is answered with 0: offsets from zero and keys of the user's choice.
     assert_eq!(mode(Modes::empty(), Flags::RMA), Ok(Modes::empty()));
-    // Nobody's target: nothing about registration matters.
-    assert_eq!(mode(all, Flags::TAGGED), Ok(Modes::empty()));
-    assert_eq!(mode(all, Flags::RMA | Flags::READ), Ok(Modes::empty()));
+    // Nobody's target: devices still go by the regions that its own operations name.
+    assert_eq!(mode(all, Flags::TAGGED), Ok(Modes::ALLOCATED));
+    assert_eq!(mode(all, Flags::RMA | Flags::READ), Ok(Modes::ALLOCATED));
+    assert_eq!(mode(Modes::ENDPOINT, Flags::TAGGED), Ok(Modes::empty()));
     assert_eq!(mode(Modes::BASIC, Flags::RMA), Ok(Modes::BASIC));
     assert_eq!(mode(Modes::SCALABLE, Flags::RMA), Ok(Modes::SCALABLE));
     for mixed in

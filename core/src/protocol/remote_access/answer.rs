@@ -16,7 +16,7 @@ use crate::{
 const VOLATILE: &str = "its memory region was not registered as persistent memory";
 /// Why a target plays no atomic operation.
 const FOR_ADAPTERS: &str = "atomic operations on its memory are for adapters alone \
-    (FI_KESTREL_NIC_ATOMICS), and none of ours can do this one";
+    (FI_KESTREL_NIC_ATOMICS) and need FI_MR_ALLOCATED: none of ours can do this one";
 
 impl RemoteOperation {
     /// Whether a cancel with `context` finds it.

@@ -11,7 +11,7 @@ use crate::{
     one_sided::{RemoteOperation, StoredSegments},
     protocol::arrive::UNDER_WAY_MAX,
     transport::{Arrival, EVERYBODY, PeerIndex, Transport},
-    window::{Access, Invitation, Lease, NO_REGION},
+    window::{Access, Invitation, Lease, NO_REGION, RegistrationRequest},
     wire::{Head, Kind},
 };
 
@@ -129,8 +129,7 @@ impl<T: Transport> Engine<T> {
         if counted || !fits || (in_order && !atomics) || region.admit(who).is_err() {
             return None;
         }
-        let register =
-            |memory, access, local_write| transport.register(peer, memory, access, local_write);
+        let register = |request: &RegistrationRequest| transport.register(peer, request);
         let mut lease = region.lease(permitted, atomics, audience, register)?;
         lease.access.write &= !in_order;
         Some(lease)
