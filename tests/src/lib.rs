@@ -165,6 +165,7 @@ macro_rules! conformance {
                 each_producers_entries_stay_in_order;
             counters:
                 every_success_counts_once,
+                a_discarded_claim_counts_and_a_peek_does_not,
                 what_is_injected_counts_at_its_default_level,
                 errors_count_apart_and_end_waits,
                 an_error_is_there_when_its_counter_tells_of_it,

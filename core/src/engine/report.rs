@@ -73,11 +73,16 @@ impl Side {
     /// The same of what has a counter of its own.
     fn fail_counted_by(&self, counter: Option<&Counter>, mut error: ErrorEntry) {
         let tally = Owner::take_tally(&mut error.owner);
+        self.fail_uncounted(error);
+        count_failure(tally, counter);
+    }
+
+    /// The same of a peek, which receives nothing, so that no counter counts it.
+    pub fn fail_uncounted(&self, mut error: ErrorEntry) {
         if let Some(queue) = &self.queue {
             error.context = self.blame(error.context);
             queue.push_error(error);
         }
-        count_failure(tally, counter);
     }
 
     /// The context that the failure of an operation with this one tells. "Operations that complete in

@@ -8,7 +8,7 @@
 use crate::{
     completion_queue::{Entry, ErrorEntry},
     endpoint::PostError,
-    engine::{Engine, peer::Reply},
+    engine::{Engine, peer::Reply, report::count_success},
     error::Errno,
     flags::Flags,
     operation::{ReceiveOperation, ReceivePost, Target},
@@ -80,6 +80,7 @@ impl<T: Transport> Engine<T> {
             self.report_peek(parked, post, 0);
         }
         self.discard(parked);
+        count_success(None, self.setup.receive.counter.as_deref());
     }
 
     /// A context names one claimed message: another one would be lost with its name.
@@ -168,7 +169,7 @@ impl<T: Transport> Engine<T> {
     }
 
     pub(crate) fn report_no_message(&mut self, post: &ReceivePost<'_>) {
-        self.setup.receive.fail(ErrorEntry {
+        self.setup.receive.fail_uncounted(ErrorEntry {
             context: post.context,
             flags: (post.flags & (Flags::TAGGED | Flags::MSG)) | Flags::RECV,
             length: 0,
