@@ -188,7 +188,8 @@ macro_rules! conformance {
                 what_cannot_be_triggered_is_refused,
                 an_injected_buffer_is_free_while_it_waits,
                 any_thread_starts_what_waits,
-                a_shutdown_cancels_what_waits;
+                a_shutdown_cancels_what_waits,
+                what_starts_without_a_connection_fails;
             deferred_work:
                 operations_are_counted_by_a_counter_of_their_own,
                 one_sided_work_is_counted_too,

@@ -34,16 +34,7 @@ impl<P: Provider> Enabled<P> {
             return Err(PostError::Closed);
         }
         post.to &= self.to_mask;
-        self.unit.remote(post).map_err(|error| self.explain(error))
-    }
-
-    /// What is wrong if a connected endpoint's only address is not known.
-    #[cold]
-    fn explain(&self, error: PostError) -> PostError {
-        match error {
-            PostError::UnknownAddress { .. } if self.to_mask == 0 => PostError::NotConnected,
-            error => error,
-        }
+        self.unit.remote(post)
     }
 }
 
@@ -146,7 +137,7 @@ impl<P: Provider> Endpoint<P> {
         }
         self.check_sent(&post)?;
         post.to &= enabled.to_mask;
-        enabled.unit.send(post).map_err(|error| enabled.explain(error))
+        enabled.unit.send(post)
     }
 
     /// Posts a receive of either family: what every receive call comes down to.

@@ -10,6 +10,7 @@ use crate::{
     address::Address,
     address_vector::auth_key_number,
     auth_key::{AuthKey, KeyNumber, ONLY_KEY},
+    connection::manager::Manager,
     endpoint::PostError,
     flags::Flags,
     tag_match::{SourceIndex, group_source},
@@ -57,10 +58,13 @@ impl<T: Transport> Engine<T> {
         }
     }
 
-    /// What is wrong with an address that has no peer.
+    /// What is wrong with an address that has no peer: a connection looks at none.
     #[cold]
     #[inline(never)]
     pub(crate) fn no_peer(&self, address: u64) -> PostError {
+        if matches!(self.manager.as_deref(), Some(Manager::Connection(_))) {
+            return PostError::NotConnected;
+        }
         let known = self.setup.address_vector.get(address).is_some();
         match &self.setup.keys {
             Some(_) if known => PostError::NotByOurKeys { address },

@@ -463,3 +463,26 @@ pub fn a_shutdown_cancels_what_waits<P: Provider>(bed: &Bed<P>) {
     assert_eq!((done.errno, done.context), (Some(Errno::NOTCONN), 3), "{done:?}");
     counter.close().unwrap();
 }
+
+/// "Outbound data transfers cannot be initiated on a connection-oriented endpoint until an FI_CONNECTED
+/// event has been generated" (fi_cm(3)), nor after its end: who is told later is told why as well.
+pub fn what_starts_without_a_connection_fails<P: Provider>(bed: &Bed<P>) {
+    let listener = Listener::listening(bed);
+    let options = EndpointOptions { connected: true, ..capable() };
+    let caller = End::open(bed, |domain| Endpoint::open(domain, options).unwrap());
+    let counter = CompletionCounter::open(&caller.domain);
+    let fails = |context| {
+        let send = Send { context, ..Send::default() };
+        caller.endpoint.trigger_send(send.post(0), &at(&counter, 0)).unwrap();
+        let done = caller.done(&[]);
+        assert_eq!((done.errno, done.context), (Some(Errno::NOTCONN), context), "{done:?}");
+    };
+    caller.endpoint.connect(listener.passive.address(), &[]).unwrap();
+    fails(1);
+    let acceptor = End::acceptor(bed, listener.take(&[&caller]));
+    acceptor.endpoint.accept(&[]).unwrap();
+    caller.connected(&[&acceptor, &listener]);
+    caller.endpoint.shutdown().unwrap();
+    fails(2);
+    counter.close().unwrap();
+}
