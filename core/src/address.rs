@@ -242,7 +242,7 @@ impl fmt::Display for Address {
 /// Parses the string form. `fi_sockaddr://` takes either family; node and
 /// service may be missing, as fi_getinfo(3) allows:
 /// `address_format[://[node][:[service][/[field3]...][?[key=value]...]]]`.
-/// Further fields and keys mean nothing to kestrel and are refused.
+/// Further fields and keys mean nothing to kestrel and are ignored, as libfabric ignores them.
 impl FromStr for Address {
     type Err = AddressError;
 
@@ -266,6 +266,7 @@ impl FromStr for Address {
 
 /// Parses `[node][:[service]]`; an absent node is the wildcard of the family that `prefer_v4` says.
 fn parse_place(place: &str, prefer_v4: bool) -> Option<SocketAddr> {
+    let place = place.split(['/', '?']).next().unwrap_or_default();
     // A bracketed IPv6 node has colons of its own, so the service starts after the bracket.
     let node_end = match place.rfind(']') {
         Some(bracket) => bracket + 1,
@@ -408,6 +409,8 @@ mod tests {
         assert_eq!("fi_sockaddr_in://1.2.3.4".parse(), Ok(address("1.2.3.4:0")));
         assert_eq!("fi_sockaddr_in6://[fe80::1%3]:9".parse(), Ok(address("[fe80::1%3]:9")));
         assert_eq!("fi_sockaddr_in6".parse(), Ok(address("[::]:0")));
+        assert_eq!("fi_sockaddr://10.31.6.12:7471?qos=3".parse(), Ok(address("10.31.6.12:7471")));
+        assert_eq!("fi_sockaddr://[::1]:1/2?three=4".parse(), Ok(address("[::1]:1")));
     }
 
     #[test]
@@ -420,7 +423,6 @@ mod tests {
             "fi_sockaddr_in6://1.2.3.4:5",
             "fi_sockaddr_in://1.2.3.4:65536",
             "fi_sockaddr_in://1.2.3.4:+5",
-            "fi_sockaddr_in://1.2.3.4:5?qos=3",
             "fi_sockaddr_in://host:5",
             "fi_sockaddr_in6://[::1]5",
             "fi_sockaddr_in6://::1:5",
