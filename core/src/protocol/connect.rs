@@ -4,7 +4,7 @@
 //! what it can hurt is its own request.
 
 use crate::{
-    address::Address,
+    address::{Address, AddressFormat},
     auth_key::ONLY_KEY,
     connection::{
         CM_DATA_SIZE, ConnectionError,
@@ -285,6 +285,10 @@ impl<T: Transport> Engine<T> {
         info.handle = handle;
         info.source = Some(own.with_port(0));
         info.destination = Some(address);
+        if !(info.address_format.holds(&own) && info.address_format.holds(&address)) {
+            // The caller's may be of another family than the one that we listen at.
+            info.address_format = AddressFormat::SockAddr;
+        }
         let reporter = &listener.reporter;
         reporter.queue.catch_up();
         reporter.push(Event::ConnectionRequest { fid: reporter.fid, info, data });

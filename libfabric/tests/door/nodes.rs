@@ -3,13 +3,17 @@
 
 use std::{
     ffi::{CString, c_int},
+    net::Ipv6Addr,
     ptr::{null, null_mut},
 };
 
 use crate::{
     abi::info::Info,
-    code, flag,
+    code,
+    connections::{Place, are_told, name},
+    flag,
     host::{Host, host},
+    kind,
     world::{VERSION, World},
 };
 
@@ -71,6 +75,46 @@ fn what_is_found_for_a_node_can_be_opened() {
             }
         }
     }
+}
+
+/// A caller of another family than its listener's: the request's format can tell both addresses, so
+/// that an endpoint is opened for it, and says who its peer is.
+#[test]
+fn a_caller_of_another_family_is_accepted() {
+    let Some(host) = host("a_caller_of_another_family_is_accepted") else { return };
+    let place = Place::listening(host);
+    let own = find_with(host, (Some("::1"), Some("0")), flag::SOURCE, |hints| {
+        hints.addr_format = IN6;
+        // SAFETY: hints have all attributes.
+        unsafe { (*hints.ep_attr).kind = kind::MSG };
+    });
+    let own = own.unwrap();
+    let caller = place.open_ep(own).unwrap();
+    let listener = name(place.pep);
+    let mut mapped = [0; 28];
+    mapped[..2].copy_from_slice(&10_u16.to_ne_bytes());
+    mapped[2..4].copy_from_slice(&listener[2..4]);
+    mapped[18..20].fill(0xff);
+    mapped[20..24].copy_from_slice(&listener[4..8]);
+    assert_eq!(caller.connect(&mapped, b""), 0);
+    let request = place.request(caller);
+    // SAFETY: the infos are libfabric's, and the first is not used any more.
+    unsafe {
+        (host.freeinfo)(own);
+        let info = &*request.info;
+        assert_eq!((info.addr_format, info.src_addrlen, info.dest_addrlen), (ANY, 16, 28));
+    }
+    let acceptor = place.acceptor(&request);
+    assert_eq!(acceptor.accept(b""), 0);
+    are_told([caller, acceptor]);
+    let peer = acceptor.peer(64).unwrap();
+    assert_eq!(
+        (&peer[..2], &peer[8..24]),
+        (&10_u16.to_ne_bytes()[..], &Ipv6Addr::LOCALHOST.octets()[..])
+    );
+    caller.close();
+    acceptor.close();
+    place.close();
 }
 
 /// "Node, service, or hints may be provided, with any combination being supported": the source of the
