@@ -2,9 +2,9 @@
 //! Reference: fi_getinfo(3).
 
 use std::{
-    ffi::{c_char, c_int},
+    ffi::{CString, c_char, c_int},
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
-    ptr::null_mut,
+    ptr::{null, null_mut},
 };
 
 use kestrel::{
@@ -28,7 +28,9 @@ use crate::{
         fid::{FidDomain, FidFabric},
         info::{DomainAttr, Info as CInfo},
     },
-    answer, hints, instances,
+    answer,
+    hints::{self, Ignored},
+    instances,
     outcome::{Failure, done},
     parameters,
 };
@@ -74,6 +76,17 @@ fn check_flags(flags: u64, has_place: bool) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Which address of the hints a node or a service stands instead of: "src_addr […] will be ignored in
+/// hints if FI_SOURCE flag is set", and "dest_addr […] will be ignored in hints unless the node and
+/// service parameters are NULL or FI_SOURCE flag is set."
+fn ignored(flags: u64, has_place: bool) -> Ignored {
+    match flags & Flags::SOURCE.bits() != 0 {
+        true => Ignored::Source,
+        false if has_place => Ignored::Destination,
+        false => Ignored::Nothing,
+    }
+}
+
 fn find(
     version: ApiVersion,
     node: Option<String>,
@@ -82,8 +95,9 @@ fn find(
     asked: Option<&CInfo>,
 ) -> Result<*mut CInfo, Failure> {
     let config = parameters::config().inspect_err(log_bad_settings)?;
+    let ignored = ignored(flags, node.is_some() || service.is_some());
     // SAFETY: libfabric passes valid hints.
-    let read = asked.map(|asked| unsafe { hints::read(asked, version) });
+    let read = asked.map(|asked| unsafe { hints::read(asked, ignored, version) });
     let (mut hints, unknown) = match read {
         Some((hints, unknown)) => (Some(hints), unknown),
         None => (None, Vec::new()),
@@ -227,9 +241,24 @@ fn check_numeric(node: Option<&str>, flags: u64) -> Result<(), Failure> {
     }
 }
 
-/// A number, alone or in an address of FI_ADDR_STR, which has no names.
+/// A number, alone, with a scope or in a short form, or in an address of FI_ADDR_STR, which has no names.
 fn is_numeric(node: &str) -> bool {
-    node.parse::<IpAddr>().is_ok() || node.parse::<Address>().is_ok()
+    if node.parse::<Address>().is_ok() {
+        return true;
+    }
+    let Ok(node) = CString::new(node) else {
+        return false;
+    };
+    // SAFETY: zeroes are the defaults, the node is a string, and what is found is freed once.
+    unsafe {
+        let hints = libc::addrinfo { ai_flags: libc::AI_NUMERICHOST, ..std::mem::zeroed() };
+        let mut found = null_mut();
+        let status = libc::getaddrinfo(node.as_ptr(), null(), &raw const hints, &raw mut found);
+        if status == 0 {
+            libc::freeaddrinfo(found);
+        }
+        status == 0
+    }
 }
 
 /// Core knows no unified control progress: it is manual progress, by another name.

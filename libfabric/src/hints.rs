@@ -66,11 +66,19 @@ impl Reading {
     }
 }
 
+/// The address of hints that is not looked at, since another stands instead of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Ignored {
+    Nothing,
+    Source,
+    Destination,
+}
+
 /// What `info` asks for, and every value in it that no version of the interface knows.
 ///
 /// # Safety
 /// `info` and what it points to is null or valid, as of `version`.
-pub unsafe fn read(info: &Info, version: ApiVersion) -> (Hints, Vec<Failure>) {
+pub unsafe fn read(info: &Info, ignored: Ignored, version: ApiVersion) -> (Hints, Vec<Failure>) {
     let (mut hints, mut reading) = (Hints::new(), Reading::default());
     hints.caps = Flags::from_bits_retain(info.caps);
     hints.mode = Mode::from_bits_retain(info.mode);
@@ -79,9 +87,11 @@ pub unsafe fn read(info: &Info, version: ApiVersion) -> (Hints, Vec<Failure>) {
     hints.address_format = reading.take("addr_format", format);
     // SAFETY: the caller vouches for pointers and lengths.
     unsafe {
-        if is_known {
+        if is_known && ignored != Ignored::Source {
             let source = address::read(info.addr_format, info.src_addr, info.src_addrlen);
             hints.source = reading.take("src_addr", source);
+        }
+        if is_known && ignored != Ignored::Destination {
             let peer = address::read(info.addr_format, info.dest_addr, info.dest_addrlen);
             hints.destination = reading.take("dest_addr", peer);
         }
@@ -259,7 +269,7 @@ pub unsafe fn agree(
     // SAFETY: the caller vouches for it.
     let info = unsafe { info.as_ref() }.ok_or_else(|| Failure::null("info"))?;
     // SAFETY: as above.
-    let (hints, unknown) = unsafe { read(info, version) };
+    let (hints, unknown) = unsafe { read(info, Ignored::Nothing, version) };
     if let Some(first) = unknown.first() {
         let reasons: Vec<_> = unknown.iter().map(|failure| failure.reason.as_str()).collect();
         return Err(Failure::new(first.errno, reasons.join("; ")));

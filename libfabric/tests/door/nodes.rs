@@ -2,7 +2,7 @@
 //! Reference: fi_getinfo(3).
 
 use std::{
-    ffi::{CString, c_int},
+    ffi::{CString, c_int, c_void},
     net::Ipv6Addr,
     ptr::{null, null_mut},
 };
@@ -22,6 +22,8 @@ const ANY: u32 = 1;
 const IN: u32 = 2;
 const IN6: u32 = 3;
 const STRINGS: u32 = 9;
+/// FI_NUMERICHOST.
+const NUMERIC: u64 = 1 << 55;
 
 /// What is found for a node, for hints that `change` makes of none.
 pub fn find_with(
@@ -77,6 +79,76 @@ fn what_is_found_for_a_node_can_be_opened() {
     }
 }
 
+/// 127.0.0.1, as hints have it, and its length.
+fn loopback() -> (*mut c_void, usize) {
+    let address = libc::sockaddr_in {
+        sin_family: libc::AF_INET as u16,
+        sin_port: 0,
+        sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes([127, 0, 0, 1]) },
+        sin_zero: [0; 8],
+    };
+    // SAFETY: the copy has room for the address, and libfabric frees it.
+    unsafe {
+        let copy = libc::malloc(size_of_val(&address)).cast::<libc::sockaddr_in>();
+        copy.write(address);
+        (copy.cast(), size_of_val(&address))
+    }
+}
+
+/// "src_addr … will be ignored in hints if FI_SOURCE flag is set", and dest_addr "unless the node and
+/// service parameters are NULL or FI_SOURCE flag is set": also where the format cannot tell them.
+#[test]
+fn addresses_that_a_node_stands_instead_of_are_ignored() {
+    let Some(host) = host("addresses_that_a_node_stands_instead_of_are_ignored") else { return };
+    for (flags, ours) in [(flag::SOURCE, true), (0, false)] {
+        for ignored in [true, false] {
+            let found = find_with(host, (Some("::1"), Some("7000")), flags, |hints| {
+                hints.addr_format = IN6;
+                if ours == ignored {
+                    (hints.src_addr, hints.src_addrlen) = loopback();
+                } else {
+                    (hints.dest_addr, hints.dest_addrlen) = loopback();
+                }
+            });
+            assert_eq!(found.is_ok(), ignored, "flags {flags:#x}");
+            if let Ok(found) = found {
+                // SAFETY: libfabric's info.
+                unsafe { (host.freeinfo)(found) };
+            }
+        }
+    }
+}
+
+/// FI_NUMERICHOST: "the node parameter is a numeric string representation of a fabric address": with a
+/// scope as well, and in the short forms of inet_aton(3).
+#[test]
+fn numbers_have_scopes_and_short_forms() {
+    let Some(host) = host("numbers_have_scopes_and_short_forms") else { return };
+    for (node, expected) in [
+        ("127.1", Ok(&[2, 0, 27, 88, 127, 0, 0, 1][..])),
+        ("fe80::1%lo", Ok(&[10, 0, 27, 88, 0, 0, 0, 0, 0xfe, 0x80][..])),
+        ("localhost", Err(code::NODATA)),
+    ] {
+        let found = find_with(host, (Some(node), Some("7000")), flag::SOURCE | NUMERIC, |_| {});
+        let told = found.map(|found| {
+            // SAFETY: libfabric's info, whose address is that long.
+            unsafe {
+                let length = (*found).src_addrlen;
+                let source = std::slice::from_raw_parts((*found).src_addr.cast(), length).to_vec();
+                (host.freeinfo)(found);
+                source
+            }
+        });
+        let start = told.as_ref().map(|told| &told[..expected.map_or(0, <[u8]>::len)]);
+        assert_eq!(start.map_err(|&status| status), expected, "{node}");
+        // SAFETY: a name of an interface.
+        let lo = unsafe { libc::if_nametoindex(c"lo".as_ptr()) };
+        if let (28, Ok(told)) = (told.as_ref().map_or(0, Vec::len), &told) {
+            assert_eq!(told[24..], lo.to_ne_bytes(), "the scope");
+        }
+    }
+}
+
 /// A caller of another family than its listener's: the request's format can tell both addresses, so
 /// that an endpoint is opened for it, and says who its peer is.
 #[test]
@@ -123,18 +195,7 @@ fn a_caller_of_another_family_is_accepted() {
 fn addresses_of_two_families_have_a_format_for_both() {
     let Some(host) = host("addresses_of_two_families_have_a_format_for_both") else { return };
     let found = find_with(host, (Some("::1"), Some("4711")), 0, |hints| {
-        let source = libc::sockaddr_in {
-            sin_family: libc::AF_INET as u16,
-            sin_port: 0,
-            sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes([127, 0, 0, 1]) },
-            sin_zero: [0; 8],
-        };
-        // SAFETY: the copy has room for the address, and libfabric frees it.
-        unsafe {
-            let copy = libc::malloc(size_of_val(&source)).cast::<libc::sockaddr_in>();
-            copy.write(source);
-            (hints.src_addr, hints.src_addrlen) = (copy.cast(), size_of_val(&source));
-        }
+        (hints.src_addr, hints.src_addrlen) = loopback();
     });
     let world = World::over(host, found.unwrap());
     // SAFETY: the info has all attributes.
@@ -147,7 +208,6 @@ fn addresses_of_two_families_have_a_format_for_both() {
 #[test]
 fn a_node_may_be_an_address_string() {
     let Some(host) = host("a_node_may_be_an_address_string") else { return };
-    const NUMERIC: u64 = 1 << 55;
     let strings = |hints: &mut Info| hints.addr_format = STRINGS;
     let place = (Some("fi_sockaddr_in://127.0.0.1:0"), None);
     let world = World::over(host, find_with(host, place, flag::SOURCE, strings).unwrap());
