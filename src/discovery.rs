@@ -82,8 +82,9 @@ pub fn discover(hints: Option<&Hints>) -> Result<Vec<Info>, DiscoveryError> {
 
 /// As [`discover`], with an address: the peer's, or ours if `source` is set.
 ///
-/// A service without a node stands for this host, 127.0.0.1: that is where
-/// endpoints are that ask for no address. Endpoints of one host find each other
+/// A peer's service without a node stands for this host, 127.0.0.1: that is where
+/// endpoints are that ask for no address. Our own without a node is for any address that there
+/// is: the device's, or 127.0.0.1 where there is shared memory alone. Endpoints of one host find each other
 /// by address and port exactly as they were given, within one network namespace.
 ///
 /// # Errors
@@ -96,8 +97,10 @@ pub fn discover_at(
 ) -> Result<Vec<Info>, DiscoveryError> {
     let place = if node.is_some() || service.is_some() {
         let format = hints.map_or(AddressFormat::Unspec, |hints| hints.address_format);
-        let address = resolve_as(format, node, service)?;
-        Some(if source { Place::Ours(address) } else { Place::Peers(address) })
+        Some(match source {
+            true => Place::Ours(resolve_source(format, node, service)?),
+            false => Place::Peers(resolve_as(format, node, service)?),
+        })
     } else {
         None
     };
@@ -244,6 +247,35 @@ pub fn resolve_as(
     node: Option<&str>,
     service: Option<&str>,
 ) -> Result<Address, DiscoveryError> {
+    let here = match format {
+        AddressFormat::In6 => Ipv6Addr::LOCALHOST.into(),
+        _ => Ipv4Addr::LOCALHOST.into(),
+    };
+    resolve_or(here, format, node, service)
+}
+
+/// As [`resolve_as`], where an endpoint of ours is to be: without a node, wherever it may be.
+///
+/// # Errors
+/// As [`resolve_as`].
+pub fn resolve_source(
+    format: AddressFormat,
+    node: Option<&str>,
+    service: Option<&str>,
+) -> Result<Address, DiscoveryError> {
+    let anywhere = match format {
+        AddressFormat::In6 => Ipv6Addr::UNSPECIFIED.into(),
+        _ => Ipv4Addr::UNSPECIFIED.into(),
+    };
+    resolve_or(anywhere, format, node, service)
+}
+
+fn resolve_or(
+    no_node: IpAddr,
+    format: AddressFormat,
+    node: Option<&str>,
+    service: Option<&str>,
+) -> Result<Address, DiscoveryError> {
     let unresolved = |reason: String| DiscoveryError::Unresolved {
         node: node.map(str::to_owned),
         service: service.map(str::to_owned),
@@ -264,11 +296,7 @@ pub fn resolve_as(
         Some(service) => service::port(service).map_err(unresolved)?,
     };
     let Some(node) = node else {
-        let here: IpAddr = match format {
-            AddressFormat::In6 => Ipv6Addr::LOCALHOST.into(),
-            _ => Ipv4Addr::LOCALHOST.into(),
-        };
-        return Ok(Address::new(here, port));
+        return Ok(Address::new(no_node, port));
     };
     let addresses =
         (node, port).to_socket_addrs().map_err(|error| unresolved(error.to_string()))?;

@@ -208,9 +208,10 @@ fn place(
         return Ok(None);
     }
     check_numeric(node, flags)?;
-    let address = discovery::resolve_as(format, node, service)?;
-    let is_source = flags & Flags::SOURCE.bits() != 0;
-    Ok(Some(if is_source { Place::Ours(address) } else { Place::Peers(address) }))
+    Ok(Some(match flags & Flags::SOURCE.bits() != 0 {
+        true => Place::Ours(discovery::resolve_source(format, node, service)?),
+        false => Place::Peers(discovery::resolve_as(format, node, service)?),
+    }))
 }
 
 /// Tells where endpoints listen that are asked for nowhere: applications print it, some

@@ -18,7 +18,7 @@
 mod bell;
 mod far;
 pub mod provider;
-mod route;
+pub(crate) mod route;
 pub mod traffic;
 mod transport;
 

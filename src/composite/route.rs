@@ -6,7 +6,7 @@
 
 use std::{
     fmt,
-    net::{IpAddr, UdpSocket},
+    net::UdpSocket,
     time::{Duration, Instant},
 };
 
@@ -64,9 +64,9 @@ impl Route {
     }
 }
 
-/// Whether `ip` is an address of this host: those alone can be bound.
-fn is_here(ip: IpAddr) -> bool {
-    UdpSocket::bind((ip, 0)).is_ok()
+/// Whether the address is one of this host: those alone can be bound.
+pub(crate) fn is_here(address: Address) -> bool {
+    UdpSocket::bind(address.with_port(0).socket_addr()).is_ok()
 }
 
 fn not_here(address: Address) -> Unreachable {
@@ -107,7 +107,7 @@ impl<F: Transport> Far<F> {
         route.address = Some(to);
         if route.asked.is_none() {
             route.not_near = match policy {
-                Policy::Both if is_here(to.ip()) || near.finds(to) => None,
+                Policy::Both if is_here(to) || near.finds(to) => None,
                 Policy::Both => Some(not_here(to)),
                 Policy::Far => Some(not_wanted()),
             };

@@ -10,7 +10,10 @@ use kestrel_core::{
 use kestrel_shm::ShmOptions;
 
 use super::{DiscoveryError, Place, SHM_DOMAIN};
-use crate::rdma::{self, RdmaDevice};
+use crate::{
+    composite::route::is_here,
+    rdma::{self, RdmaDevice},
+};
 
 /// One way out of a process.
 pub(super) enum Reach {
@@ -95,7 +98,7 @@ impl Reach {
             }
         }
         match self {
-            Reach::Shm => Ok(()),
+            Reach::Shm => place_here(info),
             Reach::Rdma(device) => place_on(device, info),
         }
     }
@@ -105,7 +108,25 @@ fn misplaced(field: &'static str, asked: impl ToString, offered: String) -> Reje
     Rejection { field, asked: asked.to_string(), offered }
 }
 
-/// Gives an endpoint an address of the device that it is on.
+/// Peers of other hosts are out of reach. Whoever is to be anywhere is where shared memory is asked for.
+fn place_here(info: &mut Info) -> Result<(), Rejection> {
+    if let Some(source) = info.source.filter(|source| !source.names_a_host()) {
+        let ip: IpAddr = match source.ip() {
+            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        };
+        info.source = Some(Address::new(ip, source.port()));
+    }
+    match info.destination {
+        // A group has members on every host.
+        Some(peer) if !peer.ip().is_multicast() && !is_here(peer) => {
+            Err(misplaced("dest_addr", peer, "the addresses of this host".into()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Gives an endpoint an address of the device that it is on, with the port that it is to have anywhere.
 fn place_on(device: &RdmaDevice, info: &mut Info) -> Result<(), Rejection> {
     info.nic = Some(device.nic.clone());
     let format = info.address_format;
@@ -113,19 +134,25 @@ fn place_on(device: &RdmaDevice, info: &mut Info) -> Result<(), Rejection> {
         let all: Vec<_> = device.addresses.iter().map(IpAddr::to_string).collect();
         format!("the addresses of {}: {}", device.name, all.join(", "))
     };
-    if let Some(source) = info.source {
-        let is_own = source.ip().is_unspecified() || device.addresses.contains(&source.ip());
-        return if is_own { Ok(()) } else { Err(misplaced("src_addr", source, own())) };
-    }
+    let anywhere = match info.source {
+        Some(source) if device.addresses.contains(&source.ip()) => return Ok(()),
+        Some(source) if source.names_a_host() => {
+            return Err(misplaced("src_addr", source, own()));
+        }
+        anywhere => anywhere,
+    };
     let fits = |ip: &IpAddr| {
-        let family = info.destination.is_none_or(|peer| peer.ip().is_ipv4() == ip.is_ipv4());
+        let like = anywhere.or(info.destination);
+        let family = like.is_none_or(|address| address.ip().is_ipv4() == ip.is_ipv4());
         family && format.holds(&Address::new(*ip, 0))
     };
-    info.source = device.addresses.iter().copied().find(fits).map(|ip| Address::new(ip, 0));
-    match (info.source, info.destination) {
-        (Some(_), _) => Ok(()),
-        (None, Some(peer)) => Err(misplaced("dest_addr", peer, own())),
-        (None, None) => Err(misplaced("addr_format", format.name(), own())),
+    let port = anywhere.map_or(0, |source| source.port());
+    info.source = device.addresses.iter().copied().find(fits).map(|ip| Address::new(ip, port));
+    match (info.source, anywhere, info.destination) {
+        (Some(_), _, _) => Ok(()),
+        (None, Some(source), _) => Err(misplaced("src_addr", source, own())),
+        (None, None, Some(peer)) => Err(misplaced("dest_addr", peer, own())),
+        (None, None, None) => Err(misplaced("addr_format", format.name(), own())),
     }
 }
 

@@ -176,7 +176,19 @@ fn a_source_chooses_the_device_that_owns_it() {
     assert_eq!(at(six), [told("rxe1", Some(six)), told(SHM_DOMAIN, Some(six))]);
     let nobody = "127.0.0.1:4711";
     assert_eq!(at(nobody), [told(SHM_DOMAIN, Some(nobody))]);
-    assert_eq!(at("0.0.0.0:4711").len(), 3, "a port alone can be had anywhere");
+    let anywhere = |format| Place::Ours(resolve_source(format, None, Some("4711")).unwrap());
+    let found = [
+        told("rxe0", Some("192.0.2.1:4711")),
+        told("rxe1", Some("198.51.100.7:4711")),
+        told(SHM_DOMAIN, Some("127.0.0.1:4711")),
+    ];
+    let four = Some(anywhere(AddressFormat::Unspec));
+    assert_eq!(find(None, four), found, "a port alone can be had anywhere");
+    let six = Some(anywhere(AddressFormat::In6));
+    let found = [told("rxe1", Some("[2001:db8::7]:4711")), told(SHM_DOMAIN, Some("[::1]:4711"))];
+    assert_eq!(find(None, six), found, "where there is an address of that family");
+    let found = discover_at(None, Some("4711"), true, None).unwrap();
+    assert_eq!(found.last().unwrap().source, Some(address("127.0.0.1:4711")));
     let mut hints = Hints::new();
     hints.source = Some(address(here));
     assert_eq!(find(Some(&hints), None), at(here));
@@ -189,10 +201,28 @@ fn the_source_is_of_the_peers_family() {
         found.into_iter().map(|(name, source)| format!("{name} {source:?}")).collect()
     };
     let six = names(to("[2001:db8::1]:4711"));
-    assert_eq!(six, ["rxe1 Some(\"[2001:db8::7]:0\")", "kestrel-shm None"]);
+    assert_eq!(six, ["rxe1 Some(\"[2001:db8::7]:0\")"]);
     let mut hints = Hints::new();
     hints.address_format = AddressFormat::In6;
     assert_eq!(find(Some(&hints), None).len(), 2, "rxe0 has no such address");
+}
+
+/// Shared memory is "for reaching a specified node" of this host alone.
+#[test]
+fn a_peer_of_another_host_is_reached_by_devices_alone() {
+    let names = |text| -> Vec<String> {
+        let found = find(None, Some(Place::Peers(address(text))));
+        found.into_iter().map(|(name, _)| name).collect()
+    };
+    assert_eq!(names("192.0.2.9:4711"), ["rxe0", "rxe1"]);
+    for here in ["127.0.0.1:4711", "127.0.0.9:0", "0.0.0.0:4711"] {
+        assert!(names(here).contains(&SHM_DOMAIN.to_owned()), "{here}");
+    }
+    let elsewhere = Some(Place::Peers(address("192.0.2.9:4711")));
+    let config = Config::default();
+    let found = choose(&[Reach::Shm], &config, ApiVersion::NATIVE, None, elsewhere);
+    let told = found.unwrap_err().to_string();
+    assert!(told.contains("dest_addr") && told.contains("192.0.2.9"), "{told}");
 }
 
 #[test]
