@@ -14,7 +14,7 @@ use crate::{
     bell::EventBell,
     control::error::ConnectError,
     receive_pool::ReceivePool,
-    verbs::{Agreement, Origin, Queues, RemoteMemory, Verbs},
+    verbs::{Agreement, Origin, PathEnd, Queues, RemoteMemory, Verbs},
 };
 
 /// Who is at the other end of a connection.
@@ -36,6 +36,8 @@ pub struct SendEnd<V: Verbs> {
     /// Names the TCP connection to the control thread, or the connection manager's.
     pub link: u64,
     pub peer: PeerIdentity,
+    /// Where the peer said that its port is, if the connection was made without the connection manager.
+    pub place: Option<PathEnd>,
     /// What was agreed on, if the connection manager made it, which says of an end no more than that
     /// it came.
     pub managed: Option<Box<Agreement>>,
@@ -48,6 +50,7 @@ pub struct ReceiveEnd<V: Verbs> {
     pub credit: RemoteMemory,
     pub link: u64,
     pub peer: PeerIdentity,
+    pub place: Option<PathEnd>,
     pub managed: Option<Box<Agreement>>,
 }
 
@@ -72,6 +75,8 @@ pub enum StationEvent<V: Verbs> {
     Found { request: u32, way: Way<V> },
     /// A peer that will send datagrams.
     Heard { link: u64, peer: PeerIdentity },
+    /// A connection whose peer has ended it before it confirmed it: it stood if packets have come of it.
+    Left { end: ReceiveEnd<V> },
     /// A queue pair that receives, of a connection that came to nothing. A window was promised.
     Abandoned { queue_pair: V::QueuePair },
     /// The peer closed the connection, or its endpoint, after so many packets had come to it.

@@ -96,8 +96,8 @@ pub struct Completion {
     /// Of a receive: the bytes that arrived, for datagrams with [`GRH_BYTES`] in front; the bytes
     /// that were written, if it is [`EMPTY`].
     pub bytes: u32,
-    /// What a write carried, if it is [`EMPTY`].
-    pub immediate: u32,
+    /// What a write carried that took this receive; none, if it was taken by a send.
+    pub immediate: Option<u32>,
     /// The number of the queue pair, ours.
     pub queue_pair: u32,
 }
@@ -291,6 +291,13 @@ pub struct PathEnd {
     pub mtu_bytes: u32,
     /// Reads that may be under way at once.
     pub reads_max: u8,
+}
+
+impl PathEnd {
+    /// Whether the same path leads there: to the same port of the same device.
+    pub fn is_beside(&self, other: &PathEnd) -> bool {
+        (self.lid, self.gid) == (other.lid, other.gid)
+    }
 }
 
 /// Whether a path can have this MTU.

@@ -4,11 +4,15 @@ mod common;
 
 use std::{
     io::{Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use common::{KEY, Scene, adopt, event, open, provider, provider_with};
+use common::{
+    KEY, Scene, adopt, event, open, provider, provider_with,
+    raw::{Raw, path_end, signed},
+};
 use kestrel_core::{
     address::Address,
     auth_key::{AuthKey, Keyring},
@@ -16,93 +20,15 @@ use kestrel_core::{
     transport::{Opening, Provider, Service, Transport, TransportEvent, Unreachable},
 };
 use kestrel_verbs::{
-    VerbsOptions,
+    RcProvider, VerbsOptions,
     device::LinkLayer,
     fake::{FakeFabric, FakeOptions},
     testing::{
         BUFFER_BYTES,
         proof::{self, Speaker},
-        wire::{Accept, Hello, Message, Nonce, RejectReason},
+        wire::{Accept, Hello, Message, RejectReason},
     },
-    verbs::{PathEnd, RemoteMemory},
 };
-
-/// A raw connection to an endpoint.
-struct Raw {
-    socket: TcpStream,
-    input: Vec<u8>,
-    own: SocketAddr,
-}
-
-impl Raw {
-    fn connect(to: Address) -> Raw {
-        let socket = TcpStream::connect(to.socket_addr()).unwrap();
-        socket.set_read_timeout(Some(common::PATIENCE)).unwrap();
-        socket.set_nodelay(true).unwrap();
-        let own = SocketAddr::new(socket.local_addr().unwrap().ip(), 7);
-        Raw { socket, input: Vec::new(), own }
-    }
-
-    /// The next message, with its bytes; none if the other side hung up.
-    fn read(&mut self) -> Option<(Message, Vec<u8>)> {
-        loop {
-            if let Some((message, length)) = Message::decode(&self.input).unwrap() {
-                return Some((message, self.input.drain(..length).collect()));
-            }
-            let mut buffer = [0; 256];
-            match self.socket.read(&mut buffer) {
-                Ok(0) => return None,
-                Ok(count) => self.input.extend_from_slice(&buffer[..count]),
-                Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return None,
-                Err(error) => panic!("{error}"),
-            }
-        }
-    }
-
-    fn greeting(&mut self) -> Nonce {
-        match self.read() {
-            Some((Message::Greeting(nonce), _)) => nonce,
-            other => panic!("{other:?}"),
-        }
-    }
-
-    fn hello(&self, wanted: Address) -> Hello {
-        Hello {
-            incarnation: 5,
-            from: self.own,
-            wanted: wanted.socket_addr(),
-            end: path_end(),
-            buffer_bytes: BUFFER_BYTES as u32,
-            credit: RemoteMemory { address: 4096, key: 1 },
-            nonce: [9; 32],
-            service: Service::Reliable,
-        }
-    }
-
-    fn say(&mut self, bytes: &[u8]) {
-        self.socket.write_all(bytes).unwrap();
-    }
-}
-
-fn path_end() -> PathEnd {
-    PathEnd {
-        queue_pair: 0xabcdef,
-        first_packet: 1,
-        lid: 0,
-        partition_key: 0xffff,
-        link_layer: LinkLayer::Ethernet,
-        gid: [0; 16],
-        mtu_bytes: 1024,
-        reads_max: 1,
-    }
-}
-
-fn signed(hello: Hello, key: &[u8], theirs: &Nonce) -> Vec<u8> {
-    let ours = hello.nonce;
-    let mut bytes = Message::Hello(Box::new(hello)).encode();
-    proof::sign(key, Speaker::Connects, [theirs, &ours], &mut bytes);
-    bytes
-}
 
 #[test]
 fn garbage_is_dropped_and_nobody_else_notices() {
@@ -145,6 +71,28 @@ fn a_lying_hello_is_refused_with_the_reason() {
         assert!(raw.read().is_none());
     }
     scene.ends_well();
+}
+
+/// Which number a host gives to a link is its own: no two need to agree on it.
+#[test]
+fn the_scope_of_an_address_is_each_hosts_own() {
+    let scene = Scene::on(|fabric, fake| {
+        let device = Arc::new(fabric.device(fake));
+        RcProvider::on_device(device, Ipv6Addr::LOCALHOST.into(), VerbsOptions::default()).unwrap()
+    });
+    let mut raw = Raw::connect(scene.victim.address());
+    let mut hello = raw.hello(scene.victim.address());
+    for address in [&mut hello.wanted, &mut hello.from] {
+        let SocketAddr::V6(v6) = address else { panic!("{address}") };
+        v6.set_scope_id(5);
+    }
+    raw.introduce(hello);
+    raw.say(&Message::Confirm.encode());
+    let Scene { mut victim, .. } = scene;
+    match event(&mut victim) {
+        TransportEvent::Incoming { address, .. } => assert_eq!(address.socket_addr(), raw.own),
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]

@@ -132,6 +132,37 @@ fn who_sent_hears_how_much_came() {
     }
 }
 
+/// What the device has acknowledged counts as sent, however late it is looked at: also where what is known
+/// of the end of the connection goes beyond it.
+#[test]
+fn what_was_acknowledged_is_not_forgotten() {
+    for make in [provider as fn(&_, _) -> _, managed_provider] {
+        for unread in [1, 20] {
+            let mut scene = Scene::on(make);
+            stream(&mut scene.friend, &mut scene.victim, 0, 300);
+            let mut send = |number| {
+                scene.friend.confirm_next(0);
+                assert!(push(&mut scene.friend, 0, number, 100));
+                assert_eq!(take_soon(&mut scene.victim), (0, number, 100));
+            };
+            (0..unread).for_each(&mut send);
+            scene.fabric.lose_acknowledgements(true);
+            send(unread);
+            let pushed = scene.friend.pushed(0);
+            drop(scene.victim);
+            let start = Instant::now();
+            while !scene.friend.has_event() {
+                assert!(start.elapsed() < PATIENCE, "in vain: the end");
+                std::thread::yield_now();
+            }
+            let ended = scene.friend.event();
+            assert!(matches!(ended, Some(TransportEvent::Closed { peer: 0 })), "{ended:?}");
+            assert_eq!(scene.friend.confirmed(0), pushed, "{unread} unread");
+            scene.fabric.lose_acknowledgements(false);
+        }
+    }
+}
+
 /// What tells of the end is lost, and it was in order all the same: the next sign of life that is
 /// asked for does not come.
 #[test]
@@ -326,6 +357,32 @@ fn a_packet_stands_for_a_last_word_that_was_lost() {
     for number in 0..3 {
         assert_eq!(take_soon(&mut other), (7, number, 9));
     }
+}
+
+/// And where the peer is gone before anybody has looked, what it sent comes, and then its end.
+#[test]
+fn who_leaves_without_a_last_word_has_sent_all_the_same() {
+    let fabric = FakeFabric::default();
+    let provider = managed_provider(&fabric, FakeOptions::default());
+    let (mut one, mut other) = (open(&provider), open(&provider));
+    let loses_last_words = true;
+    fabric.set_manager_faults(ManagerFaults { loses_last_words, ..ManagerFaults::default() });
+    one.connect(0, other.address());
+    assert!(matches!(event(&mut one), TransportEvent::Connected { peer: 0, .. }));
+    for number in 0..3 {
+        assert!(push(&mut one, 0, number, 9));
+    }
+    drop(one);
+    let start = Instant::now();
+    while !other.has_event() {
+        assert!(start.elapsed() < PATIENCE, "in vain: the end");
+        std::thread::yield_now();
+    }
+    adopt(&mut other, 7);
+    for number in 0..3 {
+        assert_eq!(take_soon(&mut other), (7, number, 9));
+    }
+    assert!(matches!(event(&mut other), TransportEvent::Closed { peer: 7 }));
 }
 
 /// An endpoint that is not enabled yet is waited for.

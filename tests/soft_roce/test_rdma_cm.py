@@ -112,6 +112,36 @@ def test_hosts_of_ipv6_alone_reach_each_other(echo: str) -> None:
     assert confirmed(output) == [(0, 0), (1, 1)], output
 
 
+# Shell: nothing of TCP leaves a host, nor at first of UDP, which carries RoCE. Of the IPv4 packet: its protocol.
+LOSES_TCP = """
+loses_tcp() {
+    . /run/soft-roce/settings
+    tc qdisc replace dev $network root handle 1: prio bands 2 priomap 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0 0
+    tc qdisc add dev $network parent 1:2 handle 2: netem loss 100%
+    tc filter add dev $network parent 1: prio 1 protocol ip u32 match u8 6 0xff at 9 flowid 1:2
+    tc filter add dev $network parent 1: prio 2 protocol ip u32 match u8 17 0xff at 9 flowid 1:2
+}
+lets_udp_pass() { tc filter del dev $network parent 1: prio 2; }
+"""
+
+
+@pytest.mark.full
+def test_a_network_that_lets_no_tcp_pass_does(echo: str) -> None:
+    """Also where the first request is lost: TCP is tried for a second, and then rdma_cm again."""
+    script = f"""{LOSES_TCP}
+        export FI_KESTREL_CONNECT_TIMEOUT=30000
+        serve 7000; loses_tcp
+        $echo ask 10.9.0.2:7000 50 >/tmp/asked 2>&1 & asks=$!
+        says "GID" /tmp/asked; sleep 2; lets_udp_pass
+        wait $asks || {{ cat /tmp/asked; exit 1; }}
+        cat /tmp/asked; confirmed; tc -s qdisc show dev $network
+        """
+    output = run_alone("--two", script=managed(echo, script))
+    assert "50 answers" in output and "connected through rdma_cm" in output, output
+    assert confirmed(output) == [(1, 1)], output
+    assert re.search(r"netem[^\n]*loss 100%\n[^\n]*dropped [1-9]", output), output
+
+
 # Shell: loses what a host sends to say that an answer came. Of the IPv4 packet: the UDP port of RoCE,
 # the queue pair of management, and the attribute of the datagram behind the headers (RTU is 0x14).
 LOSES_LAST_WORDS = """

@@ -316,6 +316,30 @@ fn operations_fail_with_their_peer() {
     }
 }
 
+/// What the adapter has done before its peer closes is done, also if nobody has looked until then.
+#[test]
+fn what_was_done_before_the_end_is_done() {
+    for length in LENGTHS {
+        let target = Memory::zeroed(length);
+        let source = Memory::from(pattern(3, length));
+        let mut reach = Reach::new();
+        let region = expose(&reach.world.nodes[1], &target, BOTH, 4);
+        reach.open_window(&region);
+        let before = reach.reached();
+        for _ in 0..3 {
+            reach.write(&source, &[segment(&region, 0, length)]);
+        }
+        assert_eq!(reach.reached() - before, 3, "by the adapter: {length} bytes");
+        drop(reach.world.nodes.remove(1));
+        // The news of the end comes from another thread, and is there when the operations are looked at.
+        std::thread::sleep(Duration::from_millis(100));
+        for _ in 0..3 {
+            reach.world.sent(0).good();
+        }
+        same(&target.bytes(), &source.bytes(), "written");
+    }
+}
+
 /// A device counts nothing, so a counter takes the region away from it.
 #[test]
 fn a_counter_that_is_bound_to_a_leased_region_counts() {

@@ -352,8 +352,11 @@ impl<T: Transport> Engine<T> {
     pub(crate) fn part_with(&mut self, peer: PeerIndex, why: &Unreachable) {
         self.shortage.forget(peer);
         self.end_single_copy(peer);
-        // What it has is not lost. Without a connection nobody knows.
+        // What it has is not lost, nor what was done at it. Without a connection nobody knows.
         self.take_confirmed_of(peer);
+        if self.in_windows > 0 {
+            self.take_finished();
+        }
         self.transport.disconnect(peer);
         self.fail_operations(peer, why);
         self.peers[peer as usize].give_room_back();

@@ -21,7 +21,7 @@ use super::{
     random,
     socket::{self, Received},
     thread::{ControlThread, RESUME},
-    wire::{Accept, Hello, Message, Nonce, RejectReason, WireError},
+    wire::{Accept, Hello, Message, Nonce, RejectReason, WireError, is_one_place},
 };
 use crate::{
     receive_pool::BUFFER_BYTES,
@@ -212,7 +212,7 @@ impl<V: Verbs> ControlThread<V> {
         let Some(key) = proved else {
             return self.reject(id, RejectReason::Key, &RejectReason::Key.to_string());
         };
-        let refused = if hello.wanted != record.address {
+        let refused = if !is_one_place(hello.wanted, record.address) {
             Some(RejectReason::Wanted)
         } else if hello.service != record.service() {
             Some(RejectReason::Service)
@@ -255,9 +255,11 @@ impl<V: Verbs> ControlThread<V> {
         let Asker::Tcp { nonce, .. } = &incoming.asker else {
             return Err(GONE);
         };
-        let address = hello.from;
+        // By which link it is reached is this host's to say.
+        let mut address = incoming.from;
+        address.set_port(hello.from.port());
         let peer = PeerIdentity { address, incarnation: hello.incarnation, key: key.number };
-        let caller = Caller { peer, credit: hello.credit };
+        let caller = Caller { peer, credit: hello.credit, place: Some(hello.end) };
         let (made, end) = Answer::new(record, id, &caller, |pair, first_packet| {
             pair.connect(first_packet, &record.shared.origin, &hello.end).map(|()| None)
         })?;

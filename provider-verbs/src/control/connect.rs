@@ -14,7 +14,7 @@ use rustix::{event::epoll::EventFlags, io::Errno};
 
 mod managed;
 
-use self::managed::Asking;
+use self::managed::{Asking, STEP_WAIT};
 use super::{
     ManagedIdOf,
     error::ConnectError,
@@ -24,7 +24,7 @@ use super::{
     random,
     socket::{self, Received},
     thread::ControlThread,
-    wire::{Accept, Hello, Message, Nonce, RejectReason, WireError},
+    wire::{Accept, Hello, Message, Nonce, RejectReason, WireError, is_one_place},
 };
 use crate::{
     receive_pool::BUFFER_BYTES,
@@ -163,7 +163,11 @@ impl<V: Verbs> ControlThread<V> {
         if outgoing.by_manager {
             return self.attempt_managed(id);
         }
-        let (to, deadline) = (outgoing.to, outgoing.deadline);
+        let (to, mut until) = (outgoing.to, outgoing.deadline);
+        if record.managed.is_some() {
+            // TCP may not pass between the hosts.
+            until = until.min(Instant::now() + STEP_WAIT);
+        }
         match socket::begin_connect(record.address, to, record.silence_max) {
             Ok(socket) => {
                 let watched = self.watch(id, &socket, EventFlags::OUT);
@@ -171,7 +175,7 @@ impl<V: Verbs> ControlThread<V> {
                     outgoing.step = Step::Connecting(socket);
                     outgoing.obstacle = "its host is silent".into();
                 }
-                self.set_timer(id, Some(deadline));
+                self.set_timer(id, Some(until));
                 if let Err(source) = watched {
                     let call = "epoll_ctl";
                     self.fail(id, ConnectError::System { to, call, source });
@@ -193,10 +197,19 @@ impl<V: Verbs> ControlThread<V> {
             }
             Some(Errno::HOSTUNREACH) => {
                 outgoing.no_route = true;
+                self.ask_manager_next(id);
                 self.try_again(id, source.to_string());
             }
             Some(Errno::NETUNREACH) => self.fail(id, ConnectError::Route { to, source }),
             _ => self.fail(id, ConnectError::System { to, call: "connecting", source }),
+        }
+    }
+
+    /// TCP has not led to the peer: the next attempt goes through the connection manager, if there is one.
+    fn ask_manager_next(&mut self, id: u64) {
+        if let Some(outgoing) = self.outgoing.get_mut(&id) {
+            let record = self.stations.get(&outgoing.station);
+            outgoing.by_manager = record.is_some_and(|record| record.managed.is_some());
         }
     }
 
@@ -239,10 +252,16 @@ impl<V: Verbs> ControlThread<V> {
             return;
         };
         if Instant::now() < outgoing.deadline {
-            if matches!(outgoing.step, Step::Resolving(_) | Step::Asking(_)) {
-                let why = outgoing.obstacle.clone();
-                outgoing.leave_manager(&why);
-                outgoing.step = Step::Pausing;
+            match std::mem::replace(&mut outgoing.step, Step::Pausing) {
+                Step::Resolving(_) | Step::Asking(_) => {
+                    let why = outgoing.obstacle.clone();
+                    outgoing.leave_manager(&why);
+                }
+                Step::Connecting(socket) => {
+                    self.close(&socket);
+                    self.ask_manager_next(id);
+                }
+                _ => {}
             }
             return self.attempt(id);
         }
@@ -338,6 +357,7 @@ impl<V: Verbs> ControlThread<V> {
         };
         outgoing.nobody_since = None;
         outgoing.no_route = false;
+        let deadline = outgoing.deadline;
         outgoing.obstacle = "it does not greet".into();
         let Step::Connecting(socket) = std::mem::replace(&mut outgoing.step, Step::Pausing) else {
             return;
@@ -347,8 +367,10 @@ impl<V: Verbs> ControlThread<V> {
         outgoing.step = Step::Greeting(socket, Vec::new());
         if let Err(errno) = watched {
             let to = outgoing.to;
-            self.fail(id, ConnectError::System { to, call: "epoll_ctl", source: errno.into() });
+            return self
+                .fail(id, ConnectError::System { to, call: "epoll_ctl", source: errno.into() });
         }
+        self.set_timer(id, Some(deadline));
     }
 
     fn greeted(&mut self, id: u64, theirs: Nonce) {
@@ -412,11 +434,11 @@ impl<V: Verbs> ControlThread<V> {
         let proves =
             |key: &AuthKey| proof::is_signed(key.bytes(), Speaker::Accepts, [theirs, ours], bytes);
         let (proved, from) = (key.is_some_and(proves), accept.from);
-        let joined =
-            check_answer(to, proved, from == to, from, accept.buffer_bytes).and_then(|()| {
-                let joined = asked.offer.join(record, &accept.end);
-                joined.map_err(|source| ConnectError::Verbs { to, source })
-            });
+        let is_meant = is_one_place(from, to);
+        let joined = check_answer(to, proved, is_meant, from, accept.buffer_bytes).and_then(|()| {
+            let joined = asked.offer.join(record, &accept.end);
+            joined.map_err(|source| ConnectError::Verbs { to, source })
+        });
         let joined = match joined {
             Ok(joined) => joined,
             Err(error) => return self.fail(id, error),

@@ -22,8 +22,10 @@ pub(super) enum Offer<V: Verbs> {
 
 /// What came of the peer's answer.
 pub(super) enum Joined<V: Verbs> {
-    /// A connection, and what the connection manager has agreed on if it has made it.
-    Connection(Option<Agreement>),
+    /// A connection with what the peer said of its end.
+    Connection(PathEnd),
+    /// One that the connection manager has made, and what it has agreed on.
+    Managed(Box<Agreement>),
     /// The way that datagrams take to the peer.
     Datagrams(V::AddressHandle, PathEnd),
 }
@@ -70,7 +72,7 @@ impl<V: Verbs> Offer<V> {
         match self {
             Offer::Connection { queue_pair, first_packet, .. } => {
                 queue_pair.connect(*first_packet, origin, theirs)?;
-                Ok(Joined::Connection(None))
+                Ok(Joined::Connection(*theirs))
             }
             Offer::Datagrams { .. } => {
                 let handle = device.create_address_handle(origin, theirs)?;
@@ -83,7 +85,7 @@ impl<V: Verbs> Offer<V> {
     pub fn join_managed(&self, id: &ManagedIdOf<V>, dscp: u8) -> Result<Joined<V>, VerbsError> {
         match self {
             Offer::Connection { queue_pair, .. } => {
-                Ok(Joined::Connection(Some(id.join(queue_pair, dscp)?)))
+                Ok(Joined::Managed(Box::new(id.join(queue_pair, dscp)?)))
             }
             Offer::Datagrams { .. } => unreachable!("datagrams are found over TCP"),
         }
@@ -98,15 +100,19 @@ impl<V: Verbs> Offer<V> {
         joined: Joined<V>,
     ) -> StationEvent<V> {
         match (self, joined) {
-            (Offer::Connection { queue_pair, credit, .. }, Joined::Connection(managed)) => {
-                let managed = managed.map(Box::new);
-                let end = SendEnd { queue_pair, credit, link, peer, managed };
-                StationEvent::Connected { request, end }
-            }
             (Offer::Datagrams { .. }, Joined::Datagrams(handle, end)) => {
                 let PathEnd { queue_pair, mtu_bytes, .. } = end;
                 let way = Way { handle, queue_pair, mtu_bytes, link, peer };
                 StationEvent::Found { request, way }
+            }
+            (Offer::Connection { queue_pair, credit, .. }, joined) => {
+                let (place, managed) = match joined {
+                    Joined::Connection(end) => (Some(end), None),
+                    Joined::Managed(agreement) => (None, Some(agreement)),
+                    Joined::Datagrams(..) => unreachable!("`join` gives what the offer is for"),
+                };
+                let end = SendEnd { queue_pair, credit, link, peer, place, managed };
+                StationEvent::Connected { request, end }
             }
             _ => unreachable!("`join` gives what the offer is for"),
         }
@@ -118,6 +124,8 @@ pub(super) struct Caller {
     pub peer: PeerIdentity,
     /// Where it wants its credit.
     pub credit: RemoteMemory,
+    /// What it said of its end, if it was to.
+    pub place: Option<PathEnd>,
 }
 
 /// What the side that is connected to has made for its peer.
@@ -136,7 +144,7 @@ impl<V: Verbs> Answer<V> {
         join: impl FnOnce(&V::QueuePair, u32) -> Result<Option<Agreement>, VerbsError>,
     ) -> Result<(Self, PathEnd), (RejectReason, String)> {
         let shared = &record.shared;
-        let Caller { peer, credit } = *caller;
+        let Caller { peer, credit, place } = *caller;
         if let Some(number) = record.datagrams {
             let end = path_end(&shared.origin.port, number, 0);
             return Ok((Answer::Datagrams { link, peer }, end));
@@ -160,7 +168,8 @@ impl<V: Verbs> Answer<V> {
             (reason_of(&error), error.to_string())
         })?;
         let end = path_end(&shared.origin.port, queue_pair.number(), first_packet);
-        Ok((Answer::Connection(ReceiveEnd { queue_pair, credit, link, peer, managed }), end))
+        let taken = ReceiveEnd { queue_pair, credit, link, peer, place, managed };
+        Ok((Answer::Connection(taken), end))
     }
 
     /// The number of the queue pair that was made for it.
@@ -176,6 +185,14 @@ impl<V: Verbs> Answer<V> {
         match self {
             Answer::Connection(end) => StationEvent::Incoming { end },
             Answer::Datagrams { link, peer } => StationEvent::Heard { link, peer },
+        }
+    }
+
+    /// What the endpoint is told if its peer ends the connection before it has confirmed it.
+    pub fn left(self) -> Option<StationEvent<V>> {
+        match self {
+            Answer::Connection(end) => Some(StationEvent::Left { end }),
+            Answer::Datagrams { .. } => None,
         }
     }
 

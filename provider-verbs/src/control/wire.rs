@@ -255,6 +255,12 @@ pub fn address_bytes(address: SocketAddr) -> [u8; ADDRESS_BYTES] {
     out.0.try_into().expect("an address has that many bytes")
 }
 
+/// Whether two addresses are one endpoint's. Which of its links an address belongs to each host says in its
+/// own way.
+pub fn is_one_place(one: SocketAddr, other: SocketAddr) -> bool {
+    (one.ip(), one.port()) == (other.ip(), other.port())
+}
+
 /// The address that bytes stand for.
 pub fn address_of(bytes: &[u8; ADDRESS_BYTES]) -> Result<SocketAddr, WireError> {
     Reader(bytes).address()

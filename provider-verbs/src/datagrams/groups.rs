@@ -130,14 +130,13 @@ impl<V: Verbs> UdTransport<V> {
 
     /// A datagram to a group: its sender's, or of one that is to be recognized first.
     pub(super) fn group_arrived(&mut self, stranger: Stranger) {
-        let Stranger { buffer, bytes, .. } = stranger;
+        let Stranger { buffer, front, bytes, .. } = stranger;
         let incarnation = self.word_of(buffer, HEAD_BYTES);
         if incarnation == self.incarnation {
             return self.give_back(buffer);
         }
         match self.groups.sources.get(incarnation) {
             Some(Some(peer)) => {
-                let front = HEAD_BYTES + SOURCE_BYTES;
                 return self.arrived.push_back(Packet { peer, buffer, front, bytes });
             }
             Some(None) => {}

@@ -130,6 +130,7 @@ impl<V: Verbs> UdTransport<V> {
             // Of reliable endpoints alone.
             StationEvent::Connected { .. }
             | StationEvent::Incoming { .. }
+            | StationEvent::Left { .. }
             | StationEvent::Abandoned { .. } => {}
         }
     }

@@ -31,8 +31,11 @@ pub(super) struct Packet {
 
 /// A datagram whose sender nobody knows yet.
 pub(super) struct Stranger {
+    /// What its sender is known by: its pass, or the incarnation of one who speaks to a group.
     pub(super) pass: u64,
     pub(super) buffer: BufferIndex,
+    /// Bytes in front of its words: with a group's there are more.
+    pub(super) front: usize,
     pub(super) bytes: usize,
 }
 
@@ -60,7 +63,7 @@ impl<V: Verbs> UdTransport<V> {
         if bytes < front + head.words() * 8 {
             return self.drop_stray(buffer);
         }
-        let stranger = Stranger { pass, buffer, bytes };
+        let stranger = Stranger { pass, buffer, front, bytes };
         match self.passes.get(&pass) {
             _ if is_to_group => self.group_arrived(stranger),
             Some(&peer) => self.arrived.push_back(Packet { peer, buffer, front, bytes }),
@@ -103,8 +106,10 @@ impl<V: Verbs> UdTransport<V> {
 
     /// `peer` has been adopted: what it sent before that is there.
     pub(super) fn admit_strangers(&mut self, pass: u64, peer: PeerIndex, front: usize) {
+        // A pass may be what somebody else calls its incarnation.
+        let is_its = |it: &Stranger| it.pass == pass && it.front == front;
         let (known, unknown): (VecDeque<_>, _) =
-            std::mem::take(&mut self.strangers).into_iter().partition(|it| it.pass == pass);
+            std::mem::take(&mut self.strangers).into_iter().partition(is_its);
         self.strangers = unknown;
         let packet =
             |Stranger { buffer, bytes, .. }: Stranger| Packet { peer, buffer, front, bytes };

@@ -206,7 +206,7 @@ impl State {
             let (empty, waiting) =
                 (std::mem::take(&mut pair.empty), std::mem::take(&mut pair.waiting));
             for _ in 0..empty {
-                self.complete_receive(number, EMPTY, Status::FLUSHED, 0, 0);
+                self.complete_receive(number, EMPTY, Status::FLUSHED, 0, None);
             }
             for waiting in waiting {
                 self.complete_send(number, waiting.request.request, Status::FLUSHED);
@@ -298,7 +298,8 @@ impl State {
             let peer = self.pairs.get(&pair.joined?.peer)?;
             let carries_data =
                 matches!(pair.waiting.front()?.request.verb, Verb::WriteImmediate(..));
-            Some(carries_data && !peer.failed && peer.empty == 0)
+            let takes_packets = peer.role == Role::Receives;
+            Some(carries_data && !peer.failed && !takes_packets && peer.empty == 0)
         };
         self.pairs.get(&number).and_then(lacks_one).unwrap_or(false)
     }
@@ -346,7 +347,7 @@ impl State {
             Verb::WriteImmediate(remote, data) => {
                 let status = self.write(remote, role.admits(), &waiting.bytes);
                 if status == Status::SUCCESS {
-                    self.tell_written(to, waiting.bytes.len() as u32, data);
+                    return self.tell_written(to, waiting.bytes.len() as u32, data);
                 }
                 status
             }
@@ -406,16 +407,28 @@ impl State {
             return Status::REMOTE_INVALID;
         }
         piece_at(receive.segment.address, receive.segment.length).fill(bytes);
-        self.complete_receive(to, receive.request, Status::SUCCESS, bytes.len() as u32, 0);
+        self.complete_receive(to, receive.request, Status::SUCCESS, bytes.len() as u32, None);
         Status::SUCCESS
     }
 
-    fn tell_written(&mut self, to: u32, bytes: u32, data: u32) {
-        if let Some(pair) = self.pairs.get_mut(&to) {
+    /// A write with data takes a receive: of its own queue pair, or of the shared ones where that takes
+    /// packets.
+    fn tell_written(&mut self, to: u32, bytes: u32, data: u32) -> Status {
+        let pair = self.pairs.get_mut(&to).filter(|pair| pair.empty > 0);
+        let request = if let Some(pair) = pair {
             pair.empty -= 1;
-        }
+            EMPTY
+        } else {
+            let queues = self.pairs.get(&to).map_or(0, |pair| pair.queues);
+            let receive = self.queues.get_mut(&queues).and_then(|queues| queues.posted.pop_front());
+            let Some(receive) = receive else {
+                return Status::RECEIVER_NOT_READY;
+            };
+            receive.request
+        };
         self.tally.told += 1;
-        self.complete_receive(to, EMPTY, Status::SUCCESS, bytes, data);
+        self.complete_receive(to, request, Status::SUCCESS, bytes, Some(data));
+        Status::SUCCESS
     }
 
     fn complete_receive(
@@ -424,7 +437,7 @@ impl State {
         request: u64,
         status: Status,
         bytes: u32,
-        immediate: u32,
+        immediate: Option<u32>,
     ) {
         let queues = self.pairs.get(&queue_pair).map_or(0, |pair| pair.queues);
         if let Some(queues) = self.queues.get_mut(&queues) {
@@ -439,7 +452,8 @@ impl State {
             return;
         };
         pair.unsignalled = 0;
-        let completion = Completion { request, status, bytes: 0, immediate: 0, queue_pair: number };
+        let completion =
+            Completion { request, status, bytes: 0, immediate: None, queue_pair: number };
         if let Some(queues) = self.queues.get_mut(&pair.queues) {
             queues.sends.push_back(completion);
             queues.notify();

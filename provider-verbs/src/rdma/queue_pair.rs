@@ -28,11 +28,11 @@ use crate::{
 
 /// How often a packet is sent again. 7 would mean for ever on rxe.
 pub(super) const RETRIES: u8 = 6;
-/// The same for a receiver without buffers, which credit keeps from happening.
-pub(super) const NOT_READY_RETRIES: u8 = 6;
-/// How often a write that carries data is sent again to a peer that has not taken what earlier ones
-/// carried: for ever, as a packet waits for credit. A peer that is gone does not even say that.
-const TAKEN_RETRIES: u8 = 7;
+/// The same for a receiver without buffers: for ever. Where a packet has credit there is one, unless another
+/// sender took more than it was granted; and a write that carries data waits until the peer has taken what
+/// earlier ones carried, as a packet waits for credit. A peer that is gone does not even say that it is not
+/// ready.
+pub(super) const NOT_READY_RETRIES: u8 = 7;
 /// How long a receiver asks to wait then: 0.64 ms.
 const NOT_READY_TIMER: u8 = 12;
 /// Sends of one chain at most.
@@ -174,10 +174,7 @@ impl RdmaQueuePair {
     fn bound_waiting(&self, sends: &mut ibv_qp_attr) {
         sends.timeout = timeout_for(self.device.peer_timeout);
         sends.retry_cnt = RETRIES;
-        sends.rnr_retry = match self.role {
-            Role::Reaches => TAKEN_RETRIES,
-            _ => NOT_READY_RETRIES,
-        };
+        sends.rnr_retry = NOT_READY_RETRIES;
     }
 
     fn state(&self, state: ibv_qp_state) -> ibv_qp_attr {

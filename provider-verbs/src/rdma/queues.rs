@@ -6,7 +6,7 @@ use rdma_core_sys::{inline, verbs::*};
 
 use super::Rdma;
 use crate::verbs::{
-    Completion, Completions, Depths, EMPTY, POLL_BURST, Queues, ReceiveRequest, Status, VerbsError,
+    Completion, Completions, Depths, POLL_BURST, Queues, ReceiveRequest, Status, VerbsError,
 };
 
 /// Receives of one chain at most.
@@ -118,16 +118,13 @@ fn poll(queue: &Handle<ibv_cq>, into: &mut Completions) {
     for from in &found[..count] {
         // SAFETY: the device has filled it. What is not valid beside an error is not used.
         let from = unsafe { from.assume_init_ref() };
+        // SAFETY: the device has filled in what the write carried.
+        let carried = || u32::from_be(unsafe { from.__bindgen_anon_1.imm_data });
         into.push(Completion {
             request: from.wr_id,
             status: Status(from.status),
             bytes: from.byte_len,
-            immediate: if from.wr_id == EMPTY {
-                // SAFETY: nothing but a write with data takes such a receive.
-                u32::from_be(unsafe { from.__bindgen_anon_1.imm_data })
-            } else {
-                0
-            },
+            immediate: (from.opcode == IBV_WC_RECV_RDMA_WITH_IMM).then(carried),
             queue_pair: from.qp_num,
         });
     }

@@ -15,8 +15,8 @@ use crate::{
     control::{CREDIT_WRITES_MAX, Command},
     receive_pool::WINDOW_MIN,
     send_queue::SendQueue,
-    station::{PeerIdentity, SendEnd, StationEvent},
-    verbs::Verbs,
+    station::{PeerIdentity, ReceiveEnd, SendEnd, StationEvent},
+    verbs::{QueuePair, Verbs},
 };
 
 /// An event, and the connection that goes into use when it is told: what comes before it is
@@ -69,17 +69,16 @@ impl<V: Verbs> RcTransport<V> {
                 self.peer(peer).connecting = false;
                 self.tell(TransportEvent::Failed { peer, reason: error.into() });
             }
-            StationEvent::Incoming { end } => {
-                let PeerIdentity { incarnation, key, .. } = end.peer;
-                let ticket = end.link;
-                let address = Address::from(end.peer.address);
-                self.offers.insert(ticket, end);
-                self.tell(TransportEvent::Incoming { ticket, address, incarnation, key });
+            StationEvent::Incoming { end } => self.offer(end),
+            StationEvent::Left { end } => {
+                while self.poll_receives() {}
+                if self.early.contains_key(&end.queue_pair.number()) {
+                    self.offer(end);
+                } else {
+                    self.abandon(end.queue_pair);
+                }
             }
-            StationEvent::Abandoned { queue_pair } => {
-                let queue = SendQueue::new(queue_pair, CREDIT_WRITES_MAX);
-                self.retire(queue, None, WINDOW_MIN);
-            }
+            StationEvent::Abandoned { queue_pair } => self.abandon(queue_pair),
             // Of endpoints of datagrams alone.
             StationEvent::Found { .. } | StationEvent::Heard { .. } => {}
             StationEvent::Closed { link, received } => {
@@ -90,11 +89,13 @@ impl<V: Verbs> RcTransport<V> {
                 }
                 if let Some(peer) = self.peer_of_link(link) {
                     self.tell(TransportEvent::Closed { peer });
+                    self.learn_what_went();
                 }
             }
             StationEvent::Disconnected { link } => {
                 if let Some((peer, in_order)) = self.managed_end(link) {
                     self.tell_end(peer, in_order);
+                    self.learn_what_went();
                 }
             }
             StationEvent::Probe => {
@@ -105,9 +106,31 @@ impl<V: Verbs> RcTransport<V> {
                 if let Some(peer) = self.peer_of_link(link) {
                     tracing::debug!(peer, "a connection was lost: {reason}");
                     self.tell(TransportEvent::Died { peer });
+                    self.learn_what_went();
                 }
             }
         }
+    }
+
+    /// Somebody has connected.
+    fn offer(&mut self, end: ReceiveEnd<V>) {
+        let PeerIdentity { incarnation, key, .. } = end.peer;
+        let ticket = end.link;
+        let address = Address::from(end.peer.address);
+        self.offers.insert(ticket, end);
+        self.tell(TransportEvent::Incoming { ticket, address, incarnation, key });
+    }
+
+    /// Nothing comes of a connection that somebody began.
+    fn abandon(&mut self, queue_pair: V::QueuePair) {
+        let queue = SendQueue::new(queue_pair, CREDIT_WRITES_MAX);
+        self.retire(queue, None, WINDOW_MIN);
+    }
+
+    /// Before it is told that a connection is over: all that the peer's device has acknowledged counts as
+    /// sent, however long ago it was. What else is found comes behind that news.
+    fn learn_what_went(&mut self) {
+        self.reap_sends();
     }
 
     /// Whose connection has ended; nobody's, if this end let go of it first.

@@ -15,7 +15,7 @@ use super::{
     Came, RcTransport,
     lane::Written,
     receiving::Current,
-    window::{from_words, remote, to_words},
+    window::{from_words, leads_to_peer, remote, to_words},
 };
 use crate::verbs::{Completion, Origin, PathEnd, QueuePair, Role, Status, Verbs};
 
@@ -26,12 +26,6 @@ pub struct Guest<V: Verbs> {
 }
 
 impl<V: Verbs> RcTransport<V> {
-    /// How packets of windows leave through which a peer reaches us: as those of its connection.
-    fn guest_origin(&self, peer: PeerIndex) -> Option<Origin> {
-        let lane = self.peers.get(peer as usize)?.receive.as_ref()?;
-        Some(self.shared.origin.along(lane.managed.as_deref()))
-    }
-
     /// The end at which a peer reaches our memory: the earlier one is over.
     pub(super) fn make_guest(
         &mut self,
@@ -40,8 +34,13 @@ impl<V: Verbs> RcTransport<V> {
         permitted: Access,
     ) -> Option<Invitation> {
         self.dismiss_guest(peer);
-        let from = self.guest_origin(peer)?;
+        let lane = self.peers.get(peer as usize)?.receive.as_ref()?;
+        let from = self.shared.origin.along(lane.managed.as_deref());
         let (end, _) = from_words(theirs)?;
+        if !leads_to_peer(&end, lane.place.as_ref()) {
+            tracing::info!(peer, "no window: the peer's end is elsewhere");
+            return None;
+        }
         let taken = if permitted.write { self.shared.receives.take_immediates() } else { 0 };
         let made = self.join_guest(&from, &end, permitted, taken);
         let Some((guest, ours)) = made else {
@@ -94,9 +93,14 @@ impl<V: Verbs> RcTransport<V> {
             return;
         };
         let lane = self.peers[peer as usize].receive.as_mut();
-        if let (Status::SUCCESS, Some(lane)) = (status, lane) {
+        let (Status::SUCCESS, Some(lane)) = (status, lane) else {
+            return;
+        };
+        if let Some(data) = data {
             lane.arrived.push_back(Came::Written(Written { queue_pair, bytes, data }));
             self.note_ready(peer);
+        } else {
+            self.broke(peer, "it sent a packet where it may write");
         }
     }
 

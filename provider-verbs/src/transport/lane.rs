@@ -12,7 +12,7 @@ use crate::{
     send_pool::SendPool,
     send_queue::SendQueue,
     station::{PeerIdentity, ReceiveEnd, SendEnd},
-    verbs::{Agreement, Region, RemoteMemory, Verbs},
+    verbs::{Agreement, PathEnd, Region, RemoteMemory, Verbs},
 };
 
 /// Bytes of the credit words.
@@ -40,6 +40,8 @@ pub struct SendLane<V: Verbs> {
     pub confirms_next: bool,
     /// That it is out of order was told.
     pub failed: bool,
+    /// Where the peer said that its port is.
+    pub place: Option<PathEnd>,
     /// What was agreed on, if the connection manager made it.
     pub managed: Option<Box<Agreement>>,
     /// Of what is granted, kept back for goodbye.
@@ -52,7 +54,7 @@ pub struct SendLane<V: Verbs> {
 
 impl<V: Verbs> SendLane<V> {
     pub fn new(end: SendEnd<V>) -> Self {
-        let SendEnd { queue_pair, credit, link, managed, .. } = end;
+        let SendEnd { queue_pair, credit, link, place, managed, .. } = end;
         let kept = u32::from(managed.is_some());
         let queue = SendQueue::new(queue_pair, SENDS_MAX);
         SendLane {
@@ -64,6 +66,7 @@ impl<V: Verbs> SendLane<V> {
             confirmed: 0,
             confirms_next: false,
             failed: false,
+            place,
             managed,
             kept,
             probes: 0,
@@ -79,8 +82,15 @@ impl<V: Verbs> SendLane<V> {
         let behind_probe = left < self.sent.wrapping_sub(self.sent_before_probe);
         let probes = if behind_probe { self.probes } else { self.probes.saturating_sub(1) };
         let request = received.wrapping_add(probes);
-        let posted = self.queue.posted();
-        if posted.wrapping_sub(request) < posted.wrapping_sub(self.confirmed) {
+        if self.queue.posted().wrapping_sub(request) as i32 >= 0 {
+            self.confirm_request(request);
+        }
+    }
+
+    /// The peer's device has a request. Of one in front of it the completion may come later.
+    #[inline(always)]
+    pub fn confirm_request(&mut self, request: u32) {
+        if request.wrapping_sub(self.confirmed) as i32 > 0 {
             self.confirmed = request;
         }
     }
@@ -193,6 +203,8 @@ pub struct ReceiveLane<V: Verbs> {
     pub failed: bool,
     /// The peer broke the protocol: what it sent counts no more.
     pub broken: bool,
+    /// Where the peer said that its port is.
+    pub place: Option<PathEnd>,
     /// What was agreed on, if the connection manager made it.
     pub managed: Option<Box<Agreement>>,
     /// The peer said goodbye.
@@ -201,7 +213,7 @@ pub struct ReceiveLane<V: Verbs> {
 
 impl<V: Verbs> ReceiveLane<V> {
     pub fn new(end: ReceiveEnd<V>) -> Self {
-        let ReceiveEnd { queue_pair, credit, link, peer, managed } = end;
+        let ReceiveEnd { queue_pair, credit, link, peer, place, managed } = end;
         ReceiveLane {
             queue: SendQueue::new(queue_pair, CREDIT_WRITES_MAX),
             credit,
@@ -216,6 +228,7 @@ impl<V: Verbs> ReceiveLane<V> {
             due: false,
             failed: false,
             broken: false,
+            place,
             managed,
             goodbye: false,
         }

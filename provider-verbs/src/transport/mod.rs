@@ -204,10 +204,8 @@ impl<V: Verbs> RcTransport<V> {
     #[inline(never)]
     fn go_round(&mut self) {
         self.reap_sends();
-        for _ in 0..self.due.len() {
-            let peer = self.due.swap_remove(0);
-            let lane = self.peers[peer as usize].receive.as_mut();
-            if lane.is_some_and(|lane| std::mem::take(&mut lane.due)) {
+        for peer in std::mem::take(&mut self.due) {
+            if self.is_credit_due(peer) {
                 self.write_credit(peer);
             }
         }

@@ -61,6 +61,9 @@ impl<V: Verbs> RcTransport<V> {
             }
             return;
         }
+        if completion.immediate.is_some() {
+            return self.wrote_astray(owner, buffer);
+        }
         match owner {
             Some(Owner::Receive(peer)) => {
                 let lane = self.peers[peer as usize].receive.as_mut();
@@ -73,6 +76,16 @@ impl<V: Verbs> RcTransport<V> {
             Some(Owner::Retired | Owner::Send(_) | Owner::Window(_)) => self.returned.push(buffer),
             // It speaks before the engine has heard of it.
             None => self.arrived_early(completion.queue_pair, filled),
+        }
+    }
+
+    /// A write has taken a buffer, and put nothing into it: it went where its key let it.
+    #[cold]
+    #[inline(never)]
+    fn wrote_astray(&mut self, owner: Option<Owner>, buffer: BufferIndex) {
+        self.returned.push(buffer);
+        if let Some(Owner::Receive(peer)) = owner {
+            self.broke(peer, "it wrote with data where packets come");
         }
     }
 
@@ -224,6 +237,12 @@ impl<V: Verbs> RcTransport<V> {
         }
         lane.granted = lane.consumed.wrapping_add(lane.window);
         self.write_credit(peer);
+    }
+
+    /// Whether a peer's credit found no room, and is to be written now.
+    pub(super) fn is_credit_due(&mut self, peer: PeerIndex) -> bool {
+        let lane = self.peers[peer as usize].receive.as_mut();
+        lane.is_some_and(|lane| std::mem::take(&mut lane.due))
     }
 
     /// Writes a peer's credit into its memory, now or when there is room to.

@@ -149,7 +149,7 @@ impl<V: Verbs> RcTransport<V> {
                 if let Some(lane) = &mut self.peers[peer as usize].send {
                     lane.queue.completed(number, &mut self.sends);
                     if completion.status == Status::SUCCESS {
-                        lane.confirmed = number;
+                        lane.confirm_request(number);
                     }
                 }
             }

@@ -84,6 +84,12 @@ pub(super) fn to_words(end: &PathEnd, carries_data: bool) -> Invitation {
     ]
 }
 
+/// Whether an end is where the peer said that its connection's is. Elsewhere may be nobody, for whom the
+/// kernel would look for a second in each call that joins it.
+pub(super) fn leads_to_peer(end: &PathEnd, place: Option<&PathEnd>) -> bool {
+    place.is_none_or(|place| place.is_beside(end))
+}
+
 /// None: no peer of ours says that.
 pub(super) fn from_words([numbers, path, low, high]: Invitation) -> Option<(PathEnd, bool)> {
     let (queue_pair, first_packet) = (numbers as u32, (numbers >> 32) as u32);
@@ -158,13 +164,15 @@ impl<V: Verbs> RcTransport<V> {
     }
 
     pub(super) fn join_window(&mut self, peer: PeerIndex, theirs: Invitation) -> bool {
-        let Some(from) = self.window_origin(peer) else {
+        let Some(lane) = self.send_lane(peer) else {
             return false;
         };
+        let (from, place) = (self.shared.origin.along(lane.managed.as_deref()), lane.place);
         let Some(window) = self.peer(peer).window.as_mut() else {
             return false;
         };
-        let Some((end, carries_data)) = from_words(theirs) else {
+        let end = from_words(theirs).filter(|(end, _)| leads_to_peer(end, place.as_ref()));
+        let Some((end, carries_data)) = end else {
             tracing::info!(peer, "no window: the peer's end is none");
             return false;
         };

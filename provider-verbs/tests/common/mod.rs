@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test file uses some of it")]
 
+pub mod raw;
+
 use std::{
     sync::Arc,
     time::{Duration, Instant},

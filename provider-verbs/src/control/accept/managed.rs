@@ -13,7 +13,7 @@ use crate::{
     },
     manager::{Happening, ManagedId},
     receive_pool::BUFFER_BYTES,
-    station::PeerIdentity,
+    station::{PeerIdentity, StationEvent},
     verbs::Verbs,
 };
 
@@ -70,9 +70,28 @@ impl<V: Verbs> ControlThread<V> {
     ) {
         match happening {
             Happening::Established => self.confirmed(id),
+            Happening::Disconnected => self.left_early(id),
             Happening::Failed(why) => self.drop_incoming(id, &why),
             _ => self.drop_incoming(id, "it hung up"),
         }
+    }
+}
+
+impl<V: Verbs> ControlThread<V> {
+    /// The peer has let go of a connection before its last word of the handshake came: if that was lost,
+    /// what it sent has come all the same.
+    fn left_early(&mut self, id: u64) {
+        let Some(Incoming { station, answer, .. }) = self.incoming.remove(&id) else {
+            return;
+        };
+        self.set_timer(id, None);
+        if let (Some(event), Some(record)) =
+            (answer.and_then(Answer::left), self.stations.get(&station))
+        {
+            record.shared.push(event);
+            record.shared.push(StationEvent::Disconnected { link: id });
+        }
+        self.resume_listening();
     }
 }
 
@@ -102,7 +121,7 @@ fn answer<V: Verbs>(
     let mut address = from;
     address.set_port(ask.port);
     let peer = PeerIdentity { address, incarnation: ask.incarnation, key: key.number };
-    let caller = Caller { peer, credit: ask.credit };
+    let caller = Caller { peer, credit: ask.credit, place: None };
     let dscp = record.shared.origin.dscp;
     let (made, end) =
         Answer::new(record, id, &caller, |pair, _| managed.join(pair, dscp).map(Some))

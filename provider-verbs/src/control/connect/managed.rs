@@ -25,9 +25,9 @@ use crate::{
     verbs::Verbs,
 };
 
-/// How long each step may take until TCP is tried: the manager repeats a message that was lost
-/// after seconds.
-const STEP_WAIT: Duration = Duration::from_secs(1);
+/// How long each step may take until TCP is tried, and TCP until this is again: the manager repeats a
+/// message that was lost after seconds.
+pub(super) const STEP_WAIT: Duration = Duration::from_secs(1);
 /// How long the kernel looks for a peer's hardware address at a time, and how often it does before
 /// TCP is tried. It looks whether it has come only when that time is over.
 const RESOLVE_WAIT: Duration = Duration::from_millis(100);

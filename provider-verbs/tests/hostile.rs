@@ -1,0 +1,190 @@
+//! Peers that have the key and do what no kestrel does, on queue pairs of their own.
+
+mod common;
+
+use std::{net::IpAddr, sync::Arc};
+
+use common::{
+    FakeTransport, KEY, Scene, adopt, event, provider,
+    raw::{Raw, path_end},
+    stream, take, take_soon,
+};
+use kestrel_core::{
+    address::Address,
+    group::Spread,
+    memory::Piece,
+    transport::{Opening, Provider, Service, Transport, TransportEvent},
+    window::{Access, Invitation, RegistrationRequest},
+    wire::{Head, Kind},
+};
+use kestrel_verbs::{
+    device::LinkLayer,
+    fake::{FakeDevice, FakeFabric, FakeOptions},
+    memory::Memory,
+    testing::{
+        proof,
+        wire::{self, Message},
+    },
+    verbs::{
+        AddressHandle, Depths, Destination, EVERYBODY, Group, GroupRequest, Origin, PathEnd,
+        QueuePair, Region, RemoteMemory, Role, Segment, SendRequest, Verb, Verbs,
+    },
+};
+
+const DEPTHS: Depths = Depths { receives: 16, immediates: 0, sends: 16 };
+const HOME: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
+/// A queue pair of a peer's, by which it sends what it likes.
+struct Intruder {
+    device: Arc<FakeDevice>,
+    pair: <FakeDevice as Verbs>::QueuePair,
+}
+
+impl Intruder {
+    fn on(fabric: &FakeFabric, options: FakeOptions, role: Role) -> Intruder {
+        let device = Arc::new(fabric.device(options));
+        let queues = Arc::new(device.open_queues(DEPTHS).unwrap());
+        let pair = device.create_queue_pair(&queues, DEPTHS.sends, role).unwrap();
+        Intruder { device, pair }
+    }
+
+    fn origin(&self) -> Origin {
+        Origin { port: self.device.port_at(HOME), dscp: 0, agreed: None }
+    }
+
+    fn end(&self) -> PathEnd {
+        let port = self.origin().port;
+        PathEnd {
+            queue_pair: self.pair.number(),
+            lid: port.lid,
+            partition_key: port.partition_key,
+            link_layer: port.link_layer,
+            gid: port.gid,
+            ..path_end()
+        }
+    }
+
+    /// Posts what is in a region of its own, and waits until the fake has carried it.
+    fn post(&self, bytes: usize, fill: impl FnOnce(&Memory), verb: Verb) {
+        let region = self.device.allocate(bytes, false).unwrap();
+        fill(region.memory());
+        let (address, local_key) = (region.memory().address(0), region.local_key());
+        let segment = Segment { address, length: bytes as u32, local_key };
+        let (inline, signalled, fenced) = (false, true, false);
+        let request = SendRequest { request: 1, segment, inline, signalled, fenced, verb };
+        // SAFETY: the fake has carried it when the call returns, and the region lives until then.
+        unsafe { self.pair.post_sends(&[request]) }.unwrap();
+    }
+
+    /// Sends words as a datagram.
+    fn send_words(&self, words: &[u64], to: Destination) {
+        let fill = |memory: &Memory| {
+            (0..words.len()).for_each(|nth| memory.set_word(nth * 8, words[nth]));
+        };
+        self.post(words.len() * 8, fill, Verb::Datagram(to));
+    }
+}
+
+/// It is permitted to write somewhere, and does so where packets come: that takes one of the buffers, in
+/// which there is still what another peer sent. And it says that more was written than a buffer holds.
+#[test]
+fn a_write_with_data_where_packets_come_is_no_packet() {
+    let mut scene = Scene::on(provider);
+    stream(&mut scene.friend, &mut scene.victim, 0, 300);
+    let intruder = Intruder::on(&scene.fabric, FakeOptions::default(), Role::Sends);
+    let mut raw = Raw::connect(scene.victim.address());
+    let hello = raw.hello(scene.victim.address());
+    let accept = raw.introduce(wire::Hello { end: intruder.end(), ..hello });
+    intruder.pair.connect(path_end().first_packet, &intruder.origin(), &accept.end).unwrap();
+    raw.say(&Message::Confirm.encode());
+    adopt(&mut scene.victim, 3);
+    let mut memory = vec![0; 60_000];
+    let access = Access { write: true, ..Access::default() };
+    let piece = Piece::of_owned(&mut memory);
+    let request =
+        RegistrationRequest { memory: piece, access, local_write: true, keeps_pages: true };
+    let lent = scene.victim.register(3, &request).unwrap();
+    let at = RemoteMemory { address: memory.as_ptr().addr() as u64, key: lent.remote_key() };
+    intruder.post(memory.len(), |_| (), Verb::WriteImmediate(at, 1));
+    assert!(scene.victim.arrival().is_none(), "nothing was sent");
+    match event(&mut scene.victim) {
+        TransportEvent::Broken { peer: 3, reason } => {
+            assert!(reason.reason.contains("wrote"), "{}", reason.reason);
+        }
+        other => panic!("{other:?}"),
+    }
+    scene.victim.disconnect(3);
+    drop(lent);
+    scene.ends_well();
+}
+
+/// A window may only lead to the port that the peer's connection comes from: for a port that nobody has,
+/// the kernel would look for seconds, and the engine with it.
+#[test]
+fn an_end_of_a_window_that_is_elsewhere_is_refused() {
+    let mut scene = Scene::on(provider);
+    let access = Access { read: true, ..Access::default() };
+    // There is somebody, too.
+    let addresses = vec![[127, 0, 0, 9].into()];
+    let options = FakeOptions { addresses, ..FakeOptions::default() };
+    let intruder = Intruder::on(&scene.fabric, options, Role::Reaches);
+    let elsewhere = intruder.end();
+    let half = |at| u64::from_le_bytes(elsewhere.gid[at..at + 8].try_into().unwrap());
+    let lie = |[_, path, ..]: Invitation| [elsewhere.queue_pair.into(), path, half(0), half(8)];
+
+    let theirs = scene.friend.invite(0).unwrap();
+    assert!(scene.victim.admit(0, lie(theirs), access).is_none());
+    let ours = scene.victim.admit(0, theirs, access).unwrap();
+    assert_ne!(lie(ours), ours);
+    assert!(!scene.friend.open_window(0, lie(ours)));
+    assert!(scene.friend.open_window(0, ours));
+}
+
+fn group() -> Address {
+    Address::new([239, 9, 8, 7].into(), 0)
+}
+
+fn open_for_datagrams(fabric: &FakeFabric, options: &FakeOptions) -> FakeTransport {
+    let service = Service::Datagrams;
+    let opening = Opening { service, auth_key: KEY, ..Opening::default() };
+    provider(fabric, options.clone()).open_as(opening).unwrap()
+}
+
+/// One who speaks to a group calls itself what it has just called its pass in datagrams of its own. These
+/// are shorter than what stands in front of a message to a group.
+#[test]
+fn a_pass_is_no_incarnation() {
+    const NAME: u64 = 77;
+    let fabric = FakeFabric::default();
+    let options = FakeOptions { link_layer: LinkLayer::InfiniBand, ..FakeOptions::default() };
+    let mut hearer = open_for_datagrams(&fabric, &options);
+    assert_eq!(hearer.join(group(), true), Ok(Spread::Carried));
+    let key = proof::queue_key(KEY);
+    let intruder = Intruder::on(&fabric, options, Role::Datagrams { key });
+    let mut raw = Raw::connect(hearer.address());
+    let service = Service::Datagrams;
+    let accept = raw.introduce(wire::Hello { service, ..raw.hello(hearer.address()) });
+    let way = intruder.device.create_address_handle(&intruder.origin(), &accept.end).unwrap();
+    let to = Destination { handle: way.name(), queue_pair: accept.end.queue_pair, key };
+    let head = u64::from(Head::new(Kind::Eager, 0).to_word());
+    intruder.send_words(&[head, NAME, 1], to);
+
+    let ip = group().ip();
+    let request = GroupRequest { group: ip, own: HOME, hears: false, dscp: 0, managed: true };
+    let joined = intruder.device.join_group(request).unwrap();
+    let to = Destination { handle: joined.name(), queue_pair: EVERYBODY, key };
+    let from = wire::address_bytes(raw.own);
+    let from = from.chunks_exact(8).map(|word| u64::from_le_bytes(word.try_into().unwrap()));
+    let front = [head, proof::group_pass(KEY, ip), 2, NAME];
+    let words: Vec<u64> =
+        front.into_iter().chain(from).chain([2 * 0x0101_0101_0101_0101]).collect();
+    intruder.send_words(&words, to);
+
+    assert_eq!(take(&mut hearer), None, "nobody knows who it is");
+    match event(&mut hearer) {
+        TransportEvent::Overheard { ticket: NAME, .. } => hearer.recognize(0, NAME),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(take_soon(&mut hearer), (0, 2, 8));
+    assert_eq!(take(&mut hearer), None);
+}
