@@ -290,6 +290,12 @@ impl MemoryRegionRegistry {
         Ok(())
     }
 
+    /// Ends what peers of `audience` were leased of any region, as [`MemoryRegion::end_lease`] does.
+    pub(crate) fn end_leases(&self, audience: u64) {
+        let regions: Vec<_> = self.lock().by_key.values().cloned().collect();
+        regions.iter().for_each(|region| region.end_lease(audience));
+    }
+
     /// How many regions are registered: a domain with any does not close.
     pub fn len(&self) -> usize {
         self.lock().by_key.len()

@@ -1,7 +1,7 @@
 //! What makes an engine that of a pair of contexts: each direction comes when its context is
 //! enabled, and goes when that is closed. Reference: fi_endpoint(3), "SCALABLE ENDPOINTS".
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 use super::{
     Engine, Setup,
@@ -113,6 +113,7 @@ impl<T: Transport> Engine<T> {
         for peer in 0..self.peers.len() as PeerIndex {
             self.give_up_arriving(peer, why);
         }
+        self.take_leases_back();
         let parked = self.unexpected.indices().collect();
         self.refuse_parked(&parked);
         self.forget_unexpected(&parked, why);
@@ -120,6 +121,14 @@ impl<T: Transport> Engine<T> {
         self.claimed = ClaimedMessages::default();
         (self.buffering, self.offers) = (None, false);
         self.line_up_receives();
+    }
+
+    /// What peers were leased is as the context permitted and counted it that closes. Who shares a lease
+    /// with them asks for another.
+    fn take_leases_back(&mut self) {
+        let peers = 0..self.peers.len() as PeerIndex;
+        let audiences: HashSet<u64> = peers.map(|peer| self.transport.audience(peer)).collect();
+        audiences.into_iter().for_each(|audience| self.regions.end_leases(audience));
     }
 
     /// Nobody polls a pair without contexts: who waits for more than has left by now is told by

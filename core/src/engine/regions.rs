@@ -48,6 +48,11 @@ impl KnownRegions {
         place.as_ref().filter(|known| known.key() == key).ok_or(Refusal::Key)
     }
 
+    /// Ends what peers of `audience` were leased of any region of the domain.
+    pub fn end_leases(&self, audience: u64) {
+        self.registry.end_leases(audience);
+    }
+
     /// Remembers the region behind `key`, if there is one.
     pub fn note(&mut self, key: u64) -> Option<Noted> {
         self.find(key).ok()?;

@@ -9,6 +9,7 @@ use crate::{
     connections::name,
     contexts::{
         NAMED_RX_CTX, Portal, insert, named, open_av, open_sep, rx_context, scalable_world_that,
+        tx_context,
     },
     flag,
     host::host,
@@ -137,6 +138,50 @@ fn a_context_permits_what_it_can() {
     assert_eq!(close(region), 0);
     ours.close();
     for node in theirs {
+        assert_eq!((close(node.ep), close(node.cq)), (0, 0));
+    }
+    assert_eq!((close(sep), close(av)), (0, 0));
+}
+
+/// What a peer does by itself it may do for as long as the context is open that let it; and another one
+/// of the same index says anew what it may.
+#[test]
+fn a_closed_context_permits_nothing() {
+    let Some(host) = host("a_closed_context_permits_nothing") else { return };
+    let world = scalable_world_that(host, flag::MSG | flag::RMA | flag::ATOMIC);
+    let av = open_av(&world);
+    let (ours, sep) = (Portal::open(&world, av), open_sep(&world).unwrap());
+    assert_eq!((bind(sep, av, 0), insert(av, &name(sep))), (0, 0));
+    // Whoever drives it is there also when its sibling is closed.
+    let sender = enabled(&world, tx_context(sep, 0, null_mut()).unwrap(), flag::SEND);
+    let mut memory = vec![0_u64; LONG];
+    let place = memory.as_ptr();
+    let region = register(&world, &mut memory, flag::REMOTE_READ | flag::REMOTE_WRITE);
+    let drivers: Vec<Node> = ours.nodes().chain([sender]).collect();
+    let (refused, mut result) = (Err(code::ACCES), vec![0; LONG]);
+    let mut write = |number: u64, all: &[Node]| {
+        let what = (Kind::Write, ours.transmit[0], named(0, 0));
+        operate(what, &[number; LONG], &mut result, all)
+    };
+    let open = |caps| {
+        let receiver = permits(&world, sep, 0, caps);
+        (receiver, [&drivers[..], &[receiver]].concat())
+    };
+    let (receiver, all) = open(flag::REMOTE_WRITE);
+    // The first goes as packets and asks; then they need the target no more, where that can be.
+    (1..=4).for_each(|number| assert_eq!(write(number, &all), Ok(())));
+    assert_eq!((close(receiver.ep), close(receiver.cq)), (0, 0));
+    assert_eq!(write(5, &drivers), refused);
+    let (receiver, all) = open(flag::REMOTE_READ);
+    assert_eq!(write(6, &all), refused);
+    assert_eq!((close(receiver.ep), close(receiver.cq)), (0, 0));
+    assert_eq!(ends(place, LONG), [4, 4]);
+    let (receiver, all) = open(flag::REMOTE_WRITE);
+    assert_eq!(write(7, &all), Ok(()));
+    assert_eq!(ends(place, LONG), [7, 7]);
+    assert_eq!(close(region), 0);
+    ours.close();
+    for node in [receiver, sender] {
         assert_eq!((close(node.ep), close(node.cq)), (0, 0));
     }
     assert_eq!((close(sep), close(av)), (0, 0));
