@@ -112,12 +112,12 @@ impl Whole<'_> {
             let mut hints = self.hints();
             let whole = &self.info.transmit;
             hints.transmit = inherit_transmit(hints::transmit(attr), whole);
+            let flags = hints.transmit.op_flags;
+            hints.transmit.op_flags -= whole.op_flags;
             found.transmit = self.agree(&hints)?.transmit;
+            found.transmit.op_flags = if flags.is_empty() { whole.op_flags } else { flags };
             if hints.transmit.message_order.is_empty() {
                 found.transmit.message_order &= whole.message_order;
-            }
-            if found.transmit.op_flags.is_empty() {
-                found.transmit.op_flags = whole.op_flags;
             }
             // All contexts have one transport-level address, and its class.
             found.transmit.traffic_class = whole.traffic_class;
@@ -138,14 +138,14 @@ impl Whole<'_> {
             let mut hints = self.hints();
             let whole = &self.info.receive;
             hints.receive = inherit_receive(hints::receive(attr), whole);
+            let flags = hints.receive.op_flags;
+            hints.receive.op_flags -= whole.op_flags;
             // A capability of those who name it; but programs also ask for it where it is named.
             hints.receive.caps -= self.info.caps & Flags::NAMED_RX_CTX;
             found.receive = self.agree(&hints)?.receive;
+            found.receive.op_flags = if flags.is_empty() { whole.op_flags } else { flags };
             if hints.receive.message_order.is_empty() {
                 found.receive.message_order &= whole.message_order;
-            }
-            if found.receive.op_flags.is_empty() {
-                found.receive.op_flags = whole.op_flags;
             }
             *attr = answer::receive_attr(&found.receive);
         }
@@ -155,8 +155,8 @@ impl Whole<'_> {
 }
 
 /// "By default, a transmit context inherits the properties of its associated endpoint": what is
-/// not asked for is the endpoint's. So are default flags, which need not be held against anything:
-/// an alias may have such as attributes cannot ask for. And so are message orders, as far as the context's
+/// not asked for is the endpoint's. So are default flags, and those that the endpoint has are not held
+/// against anything: an alias may have such as attributes cannot ask for. And so are message orders, as far as the context's
 /// other attributes leave them.
 fn inherit_transmit(asked: TransmitHints, whole: &TransmitAttributes) -> TransmitHints {
     TransmitHints {

@@ -120,8 +120,8 @@ impl<P: Provider> Endpoint<P> {
         if self.is_tag_or_discard(flags) { Pieces::One(Piece::EMPTY) } else { pieces }
     }
 
-    /// What events call the endpoint where nobody says otherwise.
-    pub(super) fn known_as(&self) -> u64 {
+    /// What events call the endpoint where nobody says otherwise: see [`Self::announce_as`].
+    pub fn known_as(&self) -> u64 {
         self.buffering.announced_as.load(Ordering::Relaxed)
     }
 

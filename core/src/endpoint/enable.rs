@@ -124,11 +124,15 @@ impl<P: Provider> Endpoint<P> {
     /// must be bound to a completion queue"; a counter "is in addition" to that. "If an endpoint
     /// is using a shared transmit and/or receive context, the shared contexts must be bound".
     fn check_bound(&self, bindings: &Bindings<P>) -> Result<(), EndpointError> {
-        for (direction, capabilities, name) in [
-            (&bindings.transmit, Flags::SEND | Flags::READ | Flags::WRITE, "transmit"),
-            (&bindings.receive, Flags::RECV, "receive"),
+        let capabilities = self.options.capabilities;
+        let one_sided = capabilities.intersects(Flags::READ | Flags::WRITE);
+        let messages = capabilities
+            .intersects(Flags::MSG | Flags::TAGGED | Flags::MULTICAST | Flags::SEND | Flags::RECV);
+        for (direction, transfers, name) in [
+            (&bindings.transmit, one_sided || messages && !self.lacks(Flags::SEND), "transmit"),
+            (&bindings.receive, messages && !self.lacks(Flags::RECV), "receive"),
         ] {
-            if self.options.capabilities.intersects(capabilities) && direction.queue.is_none() {
+            if transfers && direction.queue.is_none() {
                 return Err(EndpointError::NoCompletionQueue { direction: name });
             }
         }

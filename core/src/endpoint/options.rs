@@ -264,8 +264,8 @@ impl<P: Provider> Endpoint<P> {
 pub struct DefaultFlags {
     transmit: AtomicU64,
     receive: AtomicU64,
-    /// What can be set of transmit calls.
-    offered: Flags,
+    /// What can be set of transmit calls, and of receives.
+    offered: [Flags; 2],
 }
 
 fn bad_flags(flags: Flags) -> EndpointError {
@@ -283,13 +283,19 @@ impl DefaultFlags {
     /// Those that an endpoint is opened with, `tx_attr.op_flags` and `rx_attr.op_flags`.
     pub fn of(options: &EndpointOptions) -> Self {
         // What each call says by itself is not for all.
-        let mut offered = TRANSMIT_FLAGS.difference(Flags::REMOTE_CQ_DATA);
+        let mut transmits = TRANSMIT_FLAGS.difference(Flags::REMOTE_CQ_DATA);
         if options.datagrams {
-            offered.remove(RELIABLE_FLAGS | Flags::COMMIT_COMPLETE);
+            transmits.remove(RELIABLE_FLAGS | Flags::COMMIT_COMPLETE);
         }
         if !options.capabilities.contains(Flags::MULTICAST) {
-            offered.remove(Flags::MULTICAST);
+            transmits.remove(Flags::MULTICAST);
         }
+        let mut receives = RECEIVE_FLAGS.difference(CLAIM_FLAGS) | Flags::RECV;
+        if options.buffers() {
+            // Its receives are posted tags, which have no buffer.
+            receives.remove(Flags::MULTI_RECV);
+        }
+        let offered = [transmits, receives];
         let [transmit, receive] =
             [options.transmit_flags, options.receive_flags].map(|flags| flags.bits().into());
         DefaultFlags { transmit, receive, offered }
@@ -366,10 +372,8 @@ impl DefaultFlags {
     /// The same, with flags that a caller has a meaning for which posts have none for.
     pub fn set_with(&self, flags: Flags, more: Flags) -> Result<(), EndpointError> {
         let (target, allowed) = match Direction::of(flags) {
-            Some(Direction::Transmit) => (&self.transmit, self.offered),
-            Some(Direction::Receive) => {
-                (&self.receive, RECEIVE_FLAGS.difference(CLAIM_FLAGS) | Flags::RECV)
-            }
+            Some(Direction::Transmit) => (&self.transmit, self.offered[0]),
+            Some(Direction::Receive) => (&self.receive, self.offered[1]),
             None => return Err(bad_flags(flags)),
         };
         if !(allowed | more).contains(flags) {

@@ -239,7 +239,8 @@ pub unsafe extern "C" fn bind(ep: *mut Fid, other: *mut Fid, flags: u64) -> c_in
             if table == FidEq::operations() {
                 no_flags()?;
                 let queue = object::checked::<FidEq>(other)?.queue();
-                return Ok(endpoint.bind_event_queue(queue, ep as u64)?);
+                // The events of an endpoint name it, and not an alias by which it was bound.
+                return Ok(endpoint.bind_event_queue(queue, endpoint.known_as())?);
             }
         }
         Err(Failure::new(Errno::INVAL, "an object that endpoints cannot be bound to"))

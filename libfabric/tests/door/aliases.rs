@@ -10,7 +10,7 @@ use crate::{
         info::TxAttr,
     },
     code,
-    connections::name,
+    connections::{CONNECTED, End, Place, are_told, name},
     contexts::{open_sep, rx_context, scalable_world, tx_context},
     control::flags_of,
     flag,
@@ -132,6 +132,28 @@ fn a_context_has_aliases() {
     assert_eq!([close(sends.cq), close(receives.cq)], [0; 2]);
 }
 
+/// "An alias EP differs from its parent endpoint only by its default data transfer flags": events name the
+/// endpoint, by whichever way its queue was bound.
+#[test]
+fn events_name_the_endpoint_and_not_an_alias() {
+    let Some(host) = host("events_name_the_endpoint_and_not_an_alias") else { return };
+    let place = Place::listening(host);
+    let end = End { eq: place.open_eq(), ..place.open_alone(place.info).unwrap() };
+    let other = alias(end.ep, flag::SEND).unwrap();
+    assert_eq!((bind(other, end.eq, 0), close(other)), (0, 0));
+    assert_eq!(end.connect(&name(place.pep), &[]), 0);
+    let request = place.request(end);
+    let acceptor = place.acceptor(&request);
+    assert_eq!(acceptor.accept(&[]), 0);
+    are_told([end, acceptor]);
+    for end in [end, acceptor] {
+        end.sees(CONNECTED);
+    }
+    end.close();
+    acceptor.close();
+    place.close();
+}
+
 /// "By default, a transmit context inherits the properties of its associated endpoint": an alias's
 /// flags are those of the contexts that are opened by it.
 #[test]
@@ -153,6 +175,10 @@ fn contexts_inherit_the_flags_of_an_alias() {
     let [plain, ours] = [(0, sep, 0), (1, other, expected)].map(|(index, by, flags)| {
         // SAFETY: attributes of zeroes are valid.
         let mut attr: TxAttr = unsafe { std::mem::zeroed() };
+        let context = tx_context(by, index, &raw mut attr).unwrap();
+        assert_eq!((attr.op_flags, flags_of(context, flag::SEND)), (flags, flags));
+        // What was told can be asked for.
+        assert_eq!(close(context), 0);
         let context = tx_context(by, index, &raw mut attr).unwrap();
         assert_eq!((attr.op_flags, flags_of(context, flag::SEND)), (flags, flags));
         context

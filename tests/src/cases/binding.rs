@@ -109,6 +109,14 @@ pub fn enabling_needs_queues_and_a_vector<P: Provider>(bed: &Bed<P>) {
     assert_eq!(endpoint.enable().unwrap_err().errno(), Errno::OPBADSTATE);
     let late = endpoint.bind_completion_queue(&queue, BOTH).unwrap_err();
     assert_eq!(late.errno(), Errno::OPBADSTATE);
+    // Who names no direction has both.
+    let capabilities = Flags::MSG;
+    let both = EndpointOptions { capabilities, ..EndpointOptions::default() };
+    let both = Endpoint::open(&domain, both).unwrap();
+    both.bind_address_vector(&vector).unwrap();
+    assert_eq!(both.enable().unwrap_err().errno(), Errno::NOCQ);
+    both.bind_completion_queue(&queue, BOTH).unwrap();
+    both.enable().unwrap();
     // A side that the endpoint does not have needs no queue.
     let only_sends =
         EndpointOptions { capabilities: Flags::MSG | Flags::SEND, ..EndpointOptions::default() };

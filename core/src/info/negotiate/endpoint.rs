@@ -26,7 +26,9 @@ impl Negotiation<'_> {
         let (asked, most) = (&self.hints.transmit, &self.offer.maximum.transmit);
         let offered = side(self.info.caps, TX_CAPS);
         self.flags_within("tx_attr->caps", asked.caps, offered);
-        self.flags_within("tx_attr->op_flags", asked.op_flags, most.op_flags);
+        // What the endpoint cannot do no call of it does by default.
+        let cannot = Flags::MULTICAST.difference(self.info.caps);
+        self.flags_within("tx_attr->op_flags", asked.op_flags, most.op_flags.difference(cannot));
         self.bits_within(
             "tx_attr->msg_order",
             "FI_ORDER_",
@@ -61,7 +63,9 @@ impl Negotiation<'_> {
         let (asked, most) = (&self.hints.receive, &self.offer.maximum.receive);
         let offered = side(self.info.caps, RX_CAPS);
         self.flags_within("rx_attr->caps", asked.caps, offered);
-        self.flags_within("rx_attr->op_flags", asked.op_flags, most.op_flags);
+        // Nor where messages are buffered: what is posted there are tags, without buffers.
+        let cannot = if self.buffers() { Flags::MULTI_RECV } else { Flags::empty() };
+        self.flags_within("rx_attr->op_flags", asked.op_flags, most.op_flags.difference(cannot));
         let order = asked.completion_order;
         self.bits_within(
             "rx_attr->msg_order",
@@ -136,13 +140,16 @@ impl Negotiation<'_> {
         let rx = (asked.rx_ctx_count, domain.max_ep_rx_ctx, domain.max_ep_srx_ctx);
         self.info.endpoint.tx_ctx_count = self.contexts("ep_attr->tx_ctx_cnt", tx);
         self.info.endpoint.rx_ctx_count = self.contexts("ep_attr->rx_ctx_cnt", rx);
-        let buffers = self.info.mode.contains(Mode::BUFFERED_RECV)
-            || self.info.caps.contains(Flags::VARIABLE_MSG);
-        if buffers && self.info.endpoint.rx_ctx_count == SHARED_CONTEXT {
+        if self.buffers() && self.info.endpoint.rx_ctx_count == SHARED_CONTEXT {
             let offered = "no shared receives where messages are buffered";
             self.reject("ep_attr->rx_ctx_cnt", "FI_SHARED_CONTEXT", offered);
         }
         self.tag_format(asked.tag_format.unwrap_or(0), api_version);
+    }
+
+    /// Whether messages are buffered until the application asks for them.
+    fn buffers(&self) -> bool {
+        self.info.mode.contains(Mode::BUFFERED_RECV) || self.info.caps.contains(Flags::VARIABLE_MSG)
     }
 
     /// Any mask of any bits is matched, so whatever fields are asked for exist where there are

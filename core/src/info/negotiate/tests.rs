@@ -179,6 +179,19 @@ fn order_and_default_flags_must_be_offered() {
     assert_eq!(accepted(&Hints::new().tx_op_flags(flags)).transmit.op_flags, flags);
     assert_eq!(accepted(&Hints::new()).transmit.op_flags, Flags::empty());
     assert_eq!(rejected(&Hints::new().tx_op_flags(Flags::MULTICAST)), ["tx_attr->op_flags"]);
+    let multi = Hints::new().rx_op_flags(Flags::MULTI_RECV);
+    assert_eq!(accepted(&multi).receive.op_flags, Flags::MULTI_RECV);
+    // What is posted there are tags, without buffers.
+    let buffered = multi.clone().mode(Mode::BUFFERED_RECV | Mode::CONTEXT);
+    assert_eq!(rejected(&buffered), ["rx_attr->op_flags"]);
+    // A type that has multicast needs the capability for it.
+    let offer = Offer::datagrams(1 << 12).with_groups();
+    let mut hints = Hints::new().caps(Flags::MSG).tx_op_flags(Flags::MULTICAST);
+    hints.endpoint.kind = offer.maximum.endpoint.kind;
+    let refused = negotiate(&offer, Some(&hints), V1_17).unwrap_err();
+    assert_eq!(refused.iter().map(|it| it.field).collect::<Vec<_>>(), ["tx_attr->op_flags"]);
+    hints.caps = Flags::MSG | Flags::MULTICAST;
+    assert_eq!(negotiate(&offer, Some(&hints), V1_17).err(), None);
 }
 
 /// "This flag requires that FI_RMA be set" (fi_getinfo(3), FI_RMA_PMEM).
