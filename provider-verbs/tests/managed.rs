@@ -9,8 +9,8 @@ use std::{
 };
 
 use common::{
-    KEY, PATIENCE, Scene, adopt, connect, event, managed_provider, open, provider, push, stream,
-    take_soon,
+    FakeTransport, KEY, PATIENCE, Scene, adopt, connect, event, managed_provider, open, provider,
+    push, stream, take_soon,
 };
 use kestrel_core::{
     auth_key::Keyring,
@@ -340,12 +340,11 @@ fn tcp_is_taken_where_the_manager_cannot_help() {
     assert_eq!(fabric.tally().managed, 0);
 }
 
-/// The last word of the handshake is lost: the first packet says as much.
-#[test]
-fn a_packet_stands_for_a_last_word_that_was_lost() {
+/// Two that are connected where the last word of the handshake is lost, and what the first sends.
+fn without_last_word() -> (FakeTransport, FakeTransport) {
     let fabric = FakeFabric::default();
     let provider = managed_provider(&fabric, FakeOptions::default());
-    let (mut one, mut other) = (open(&provider), open(&provider));
+    let (mut one, other) = (open(&provider), open(&provider));
     let loses_last_words = true;
     fabric.set_manager_faults(ManagerFaults { loses_last_words, ..ManagerFaults::default() });
     one.connect(0, other.address());
@@ -353,6 +352,13 @@ fn a_packet_stands_for_a_last_word_that_was_lost() {
     for number in 0..3 {
         assert!(push(&mut one, 0, number, 9));
     }
+    (one, other)
+}
+
+/// The last word of the handshake is lost: the first packet says as much.
+#[test]
+fn a_packet_stands_for_a_last_word_that_was_lost() {
+    let (_one, mut other) = without_last_word();
     adopt(&mut other, 7);
     for number in 0..3 {
         assert_eq!(take_soon(&mut other), (7, number, 9));
@@ -362,16 +368,7 @@ fn a_packet_stands_for_a_last_word_that_was_lost() {
 /// And where the peer is gone before anybody has looked, what it sent comes, and then its end.
 #[test]
 fn who_leaves_without_a_last_word_has_sent_all_the_same() {
-    let fabric = FakeFabric::default();
-    let provider = managed_provider(&fabric, FakeOptions::default());
-    let (mut one, mut other) = (open(&provider), open(&provider));
-    let loses_last_words = true;
-    fabric.set_manager_faults(ManagerFaults { loses_last_words, ..ManagerFaults::default() });
-    one.connect(0, other.address());
-    assert!(matches!(event(&mut one), TransportEvent::Connected { peer: 0, .. }));
-    for number in 0..3 {
-        assert!(push(&mut one, 0, number, 9));
-    }
+    let (one, mut other) = without_last_word();
     drop(one);
     let start = Instant::now();
     while !other.has_event() {
