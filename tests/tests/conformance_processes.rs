@@ -98,7 +98,7 @@ fn perform(seed: u64, variant: &str) {
 
 #[test]
 fn processes_play_one_script() {
-    for seed in 0..scaled(3, 12, 200) {
+    for seed in 0..scaled(3, 8, 200) {
         perform(seed, "any");
     }
 }
@@ -106,7 +106,7 @@ fn processes_play_one_script() {
 /// What `FI_KESTREL_CMA=off` means: everything goes through chunks.
 #[test]
 fn the_kernel_copies_nothing_between_processes() {
-    for seed in 1_000..1_000 + scaled(1, 3, 50) {
+    for seed in 1_000..1_000 + scaled(1, 2, 50) {
         perform(seed, "copied");
     }
 }
@@ -114,7 +114,7 @@ fn the_kernel_copies_nothing_between_processes() {
 /// Helpers drive, and one rank sleeps while the others reach it.
 #[test]
 fn helpers_drive_processes_that_make_no_call() {
-    for seed in 2_000..2_000 + scaled(1, 4, 50) {
+    for seed in 2_000..2_000 + scaled(1, 3, 50) {
         perform(seed, "helped");
     }
 }

@@ -53,7 +53,7 @@ pub fn one_length_is_written_and_read_again_and_again<P: Provider>(bed: &Bed<P>)
         let region = expose(&world.nodes[1], &target, BOTH, 77);
         for flight in [1, 7] {
             let cut = vec![length; flight];
-            for round in 0..scaled(42, 84, 84) / flight {
+            for round in 0..scaled(14, 84, 84) / flight {
                 let from = Memory::from(pattern(round as u64, flight * length));
                 for (local, reads) in [(&from, false), (&source, true)] {
                     for (nth, piece) in local.cut(&cut).into_iter().enumerate() {
@@ -273,11 +273,11 @@ pub fn keys_are_chosen_or_given<P: Provider>(bed: &Bed<P>) {
 
 pub fn operations_follow_each_other<P: Provider>(bed: &Bed<P>) {
     for length in [8, 300, 20_000, 300_000] {
-        const ROUNDS: usize = 40;
+        let rounds = scaled(10, 40, 40);
         let target = Memory::zeroed(length);
         let sources: Vec<Memory> =
-            (0..ROUNDS).map(|n| Memory::from(vec![n as u8 + 1; length])).collect();
-        let results: Vec<Memory> = (0..ROUNDS).map(|_| Memory::zeroed(length)).collect();
+            (0..rounds).map(|n| Memory::from(vec![n as u8 + 1; length])).collect();
+        let results: Vec<Memory> = (0..rounds).map(|_| Memory::zeroed(length)).collect();
         let world = bed.world(2);
         let region = expose(&world.nodes[1], &target, BOTH, 0);
         let segments = [segment(&region, 0, length)];
@@ -286,7 +286,7 @@ pub fn operations_follow_each_other<P: Provider>(bed: &Bed<P>) {
             world.post(|| world.nodes[0].post_write(1, &write));
             world.post(|| world.nodes[0].post_read(1, &Rma { pieces: result.all(), ..write }));
         }
-        for _ in 0..2 * ROUNDS {
+        for _ in 0..2 * rounds {
             world.sent(0).good();
         }
         for (round, result) in results.iter().enumerate() {
@@ -300,7 +300,8 @@ pub fn operations_follow_each_other<P: Provider>(bed: &Bed<P>) {
 pub fn a_message_follows_the_writes_before_it<P: Provider>(bed: &Bed<P>) {
     for length in [8, 300, 20_000, 300_000] {
         let target = Memory::zeroed(length);
-        let sources: Vec<Memory> = (0..20).map(|n| Memory::from(vec![n + 1; length])).collect();
+        let rounds = scaled(6, 20, 20);
+        let sources: Vec<Memory> = (0..rounds).map(|n| Memory::from(vec![n + 1; length])).collect();
         let world = bed.world(2);
         let region = expose(&world.nodes[1], &target, BOTH, 0);
         let segments = [segment(&region, 0, length)];
