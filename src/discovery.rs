@@ -84,8 +84,8 @@ pub fn discover(hints: Option<&Hints>) -> Result<Vec<Info>, DiscoveryError> {
 ///
 /// A peer's service without a node stands for this host, 127.0.0.1: that is where
 /// endpoints are that ask for no address. Our own without a node is for any address that there
-/// is: the device's, or 127.0.0.1 where there is shared memory alone. Endpoints of one host find each other
-/// by address and port exactly as they were given, within one network namespace.
+/// is: the device's, or 127.0.0.1 where there is shared memory alone. Endpoints of one host find each
+/// other by address and port exactly as they were given, within one network namespace.
 ///
 /// # Errors
 /// As [`discover`], and [`DiscoveryError::Unresolved`].

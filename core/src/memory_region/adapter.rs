@@ -144,8 +144,9 @@ impl MemoryRegion {
     }
 
     /// The registration with our own adapter that `piece` lies in, if the region is for operations of
-    /// ours of that `kind`: `READ`, `WRITE` or `RECV`. The first time `register` registers all of the region for that,
-    /// and for no peer: with a device, so that the memory has to keep its pages. It ends with the region, and what is still under way then.
+    /// ours of that `kind`: `READ`, `WRITE` or `RECV`. The first time `register` registers all of the
+    /// region for that, and for no peer: with a device, so that the memory has to keep its pages. It ends
+    /// with the region, and what is still under way then.
     pub(crate) fn registered_as_own(
         &self,
         piece: Piece,
