@@ -95,15 +95,8 @@ pub fn discover_at(
     source: bool,
     hints: Option<&Hints>,
 ) -> Result<Vec<Info>, DiscoveryError> {
-    let place = if node.is_some() || service.is_some() {
-        let format = hints.map_or(AddressFormat::Unspec, |hints| hints.address_format);
-        Some(match source {
-            true => Place::Ours(resolve_source(format, node, service)?),
-            false => Place::Peers(resolve_as(format, node, service)?),
-        })
-    } else {
-        None
-    };
+    let format = hints.map_or(AddressFormat::Unspec, |hints| hints.address_format);
+    let place = Place::resolve(format, node, service, source)?;
     discover_with(&settings::from_environment()?, ApiVersion::NATIVE, hints, place)
 }
 
@@ -114,6 +107,28 @@ pub enum Place {
     Ours(Address),
     /// Where the peer is.
     Peers(Address),
+}
+
+impl Place {
+    /// What node and service stand for, of the addresses that `format` can tell: the peer's, or ours if
+    /// `source` is set. None without either.
+    ///
+    /// # Errors
+    /// As [`resolve_as`].
+    pub fn resolve(
+        format: AddressFormat,
+        node: Option<&str>,
+        service: Option<&str>,
+        source: bool,
+    ) -> Result<Option<Place>, DiscoveryError> {
+        if node.is_none() && service.is_none() {
+            return Ok(None);
+        }
+        Ok(Some(match source {
+            true => Place::Ours(resolve_source(format, node, service)?),
+            false => Place::Peers(resolve_as(format, node, service)?),
+        }))
+    }
 }
 
 /// As [`discover`], with settings that were read already, for an application
@@ -255,10 +270,7 @@ pub fn resolve_as(
 }
 
 /// As [`resolve_as`], where an endpoint of ours is to be: without a node, wherever it may be.
-///
-/// # Errors
-/// As [`resolve_as`].
-pub fn resolve_source(
+fn resolve_source(
     format: AddressFormat,
     node: Option<&str>,
     service: Option<&str>,

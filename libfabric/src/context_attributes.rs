@@ -156,8 +156,8 @@ impl Whole<'_> {
 
 /// "By default, a transmit context inherits the properties of its associated endpoint": what is
 /// not asked for is the endpoint's. So are default flags, and those that the endpoint has are not held
-/// against anything: an alias may have such as attributes cannot ask for. And so are message orders, as far as the context's
-/// other attributes leave them.
+/// against anything: an alias may have such as attributes cannot ask for. And so are message orders, as
+/// far as the context's other attributes leave them.
 fn inherit_transmit(asked: TransmitHints, whole: &TransmitAttributes) -> TransmitHints {
     TransmitHints {
         caps: if asked.caps.is_empty() { whole.caps } else { asked.caps },

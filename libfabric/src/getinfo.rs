@@ -204,14 +204,8 @@ fn place(
     flags: u64,
     format: AddressFormat,
 ) -> Result<Option<Place>, Failure> {
-    if node.is_none() && service.is_none() {
-        return Ok(None);
-    }
     check_numeric(node, flags)?;
-    Ok(Some(match flags & Flags::SOURCE.bits() != 0 {
-        true => Place::Ours(discovery::resolve_source(format, node, service)?),
-        false => Place::Peers(discovery::resolve_as(format, node, service)?),
-    }))
+    Ok(Place::resolve(format, node, service, flags & Flags::SOURCE.bits() != 0)?)
 }
 
 /// Tells where endpoints listen that are asked for nowhere: applications print it, some

@@ -11,7 +11,7 @@ use std::{io, sync::Arc};
 use kestrel_core::{
     memory::Piece,
     ring::leases::LeaseName,
-    transport::PeerIndex,
+    transport::{PeerIndex, Transport},
     window::{Direction, End, Finished, Found, Invitation, Registration, Request, Started, Worth},
 };
 
@@ -183,7 +183,7 @@ impl ShmTransport {
                 self.long.push_back(Long { peer, request: *request, done });
                 if self.armed > 0 {
                     // Nobody else goes on with it.
-                    self.station.bell().ring();
+                    self.ring();
                 }
                 Started::Yes
             }

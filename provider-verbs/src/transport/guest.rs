@@ -15,7 +15,7 @@ use super::{
     Came, RcTransport,
     lane::Written,
     receiving::Current,
-    window::{from_words, leads_to_peer, remote, to_words},
+    window::{end_of_peer, remote, to_words},
 };
 use crate::verbs::{Completion, Origin, PathEnd, QueuePair, Role, Status, Verbs};
 
@@ -36,11 +36,7 @@ impl<V: Verbs> RcTransport<V> {
         self.dismiss_guest(peer);
         let lane = self.peers.get(peer as usize)?.receive.as_ref()?;
         let from = self.shared.origin.along(lane.managed.as_deref());
-        let (end, _) = from_words(theirs)?;
-        if !leads_to_peer(&end, lane.place.as_ref()) {
-            tracing::info!(peer, "no window: the peer's end is elsewhere");
-            return None;
-        }
+        let (end, _) = end_of_peer(theirs, lane.place.as_ref())?;
         let taken = if permitted.write { self.shared.receives.take_immediates() } else { 0 };
         let made = self.join_guest(&from, &end, permitted, taken);
         let Some((guest, ours)) = made else {

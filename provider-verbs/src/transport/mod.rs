@@ -205,9 +205,7 @@ impl<V: Verbs> RcTransport<V> {
     fn go_round(&mut self) {
         self.reap_sends();
         for peer in std::mem::take(&mut self.due) {
-            if self.is_credit_due(peer) {
-                self.write_credit(peer);
-            }
+            self.write_due_credit(peer);
         }
         if !self.retired.is_empty() {
             let now = Instant::now();

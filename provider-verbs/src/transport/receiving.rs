@@ -239,10 +239,12 @@ impl<V: Verbs> RcTransport<V> {
         self.write_credit(peer);
     }
 
-    /// Whether a peer's credit found no room, and is to be written now.
-    pub(super) fn is_credit_due(&mut self, peer: PeerIndex) -> bool {
+    /// Writes credit of a peer that found no room, unless a later one has.
+    pub(super) fn write_due_credit(&mut self, peer: PeerIndex) {
         let lane = self.peers[peer as usize].receive.as_mut();
-        lane.is_some_and(|lane| std::mem::take(&mut lane.due))
+        if lane.is_some_and(|lane| std::mem::take(&mut lane.due)) {
+            self.write_credit(peer);
+        }
     }
 
     /// Writes a peer's credit into its memory, now or when there is room to.

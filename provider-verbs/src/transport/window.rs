@@ -84,14 +84,19 @@ pub(super) fn to_words(end: &PathEnd, carries_data: bool) -> Invitation {
     ]
 }
 
-/// Whether an end is where the peer said that its connection's is. Elsewhere may be nobody, for whom the
-/// kernel would look for a second in each call that joins it.
-pub(super) fn leads_to_peer(end: &PathEnd, place: Option<&PathEnd>) -> bool {
-    place.is_none_or(|place| place.is_beside(end))
+/// The end that a peer tells of, where it said that its connection's is. Elsewhere may be nobody, for whom
+/// the kernel would look for a second in each call that joins it.
+pub(super) fn end_of_peer(theirs: Invitation, place: Option<&PathEnd>) -> Option<(PathEnd, bool)> {
+    let is_there = |end: &PathEnd| place.is_none_or(|place| place.is_beside(end));
+    let end = from_words(theirs).filter(|(end, _)| is_there(end));
+    if end.is_none() {
+        tracing::info!("no window: the peer's end is none, or elsewhere");
+    }
+    end
 }
 
 /// None: no peer of ours says that.
-pub(super) fn from_words([numbers, path, low, high]: Invitation) -> Option<(PathEnd, bool)> {
+fn from_words([numbers, path, low, high]: Invitation) -> Option<(PathEnd, bool)> {
     let (queue_pair, first_packet) = (numbers as u32, (numbers >> 32) as u32);
     let (mtu_bytes, reads_max) = (u32::from((path >> 40) as u16), (path >> 56) as u8);
     let sound =
@@ -171,9 +176,7 @@ impl<V: Verbs> RcTransport<V> {
         let Some(window) = self.peer(peer).window.as_mut() else {
             return false;
         };
-        let end = from_words(theirs).filter(|(end, _)| leads_to_peer(end, place.as_ref()));
-        let Some((end, carries_data)) = end else {
-            tracing::info!(peer, "no window: the peer's end is none");
+        let Some((end, carries_data)) = end_of_peer(theirs, place.as_ref()) else {
             return false;
         };
         let joined = window.pair.connect(window.first_packet, &from, &end);
