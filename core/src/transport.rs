@@ -6,26 +6,28 @@
 //! payload; reliably and in order per peer. Matching, completions, flow control
 //! of payload and large messages are core's.
 
-use std::{os::fd::RawFd, sync::Arc, time::Duration};
+use std::{os::fd::RawFd, time::Duration};
 
 use crate::{
     address::Address,
     auth_key::{KeyNumber, Keyring},
-    group::{Member, Spread},
     memory::Piece,
-    ring::claims::Claims,
-    window::{
-        Access, AtomicRequest, Found, Invitation, Loan, LoanWorth, OwnRegistration, Registration,
-        RegistrationRequest, Request, Started, Worth,
-    },
     wire::Head,
 };
 
+mod confirmation;
 mod event;
+mod multicast;
 mod provider;
+mod single_copy;
+mod windows;
 
+pub use confirmation::Confirmation;
 pub use event::TransportEvent;
+pub use multicast::Multicast;
 pub use provider::{Bell, CoreClaim, Opening, Provider};
+pub use single_copy::SingleCopy;
+pub use windows::Windows;
 
 /// A peer inside one engine: a dense index, given by the engine.
 pub type PeerIndex = u32;
@@ -113,8 +115,11 @@ pub enum Room {
     Bytes(usize),
 }
 
-/// One endpoint's way to its peers.
-pub trait Transport: Send + Sized + 'static {
+/// One endpoint's way to its peers: packets, connections and bells. What only some transports can do
+/// stands apart.
+pub trait Transport:
+    SingleCopy + Windows + Confirmation + Multicast + Send + Sized + 'static
+{
     /// The address that peers insert to reach this endpoint.
     fn address(&self) -> Address;
 
@@ -232,201 +237,6 @@ pub trait Transport: Send + Sized + 'static {
 
     /// Gives the memory of the last arrival back to its sender.
     fn consume(&mut self);
-
-    /// Reads `length` bytes at `remote` in the peer's memory into `to`, if this
-    /// transport and this peer permit it. Returns false if not.
-    fn read_remote(&mut self, peer: PeerIndex, remote: u64, to: Piece) -> bool;
-
-    /// Whether `read_remote` can work for `peer`.
-    fn can_read_remote(&self, peer: PeerIndex) -> bool;
-
-    /// Whether `peer` said that its own `read_remote` works for our memory: where it does not,
-    /// no address of ours is told.
-    fn is_readable_by(&self, peer: PeerIndex) -> bool;
-
-    /// Writes all of `from` at `remote` in the peer's memory, where the peer asked for it. Returns
-    /// false if that is not permitted, or has failed.
-    fn write_remote(&mut self, _peer: PeerIndex, _remote: u64, _from: Piece) -> bool {
-        false
-    }
-
-    /// Whether the process that `peer` sends from is known to have ended: nothing of it writes to our
-    /// memory any more. May be so before `event` tells of it. Cost: a system call.
-    fn has_ended(&self, _peer: PeerIndex) -> bool {
-        false
-    }
-
-    /// Where we and `peer` claim blocks of the messages that it sends to us, if it can help.
-    fn claims_from(&self, _peer: PeerIndex) -> Option<&Claims> {
-        None
-    }
-
-    /// The same for the messages that we send to it.
-    fn claims_to(&self, _peer: PeerIndex) -> Option<&Claims> {
-        None
-    }
-
-    /// What goes through a window to `peer`, if any can be opened: see [`crate::window`]. All that
-    /// follows, up to `finished`, is for those who answer something.
-    #[inline(always)]
-    fn windows_to(&self, _peer: PeerIndex) -> Option<Worth> {
-        None
-    }
-
-    /// Whether the window to `peer` is open.
-    fn is_window_open(&self, _peer: PeerIndex) -> bool {
-        false
-    }
-
-    /// Makes our end of a window to `peer`, and says what its end has to know. The earlier one
-    /// is given up.
-    fn invite(&mut self, _peer: PeerIndex) -> Option<Invitation> {
-        None
-    }
-
-    /// The peer's end exists: the window is open if this returns true.
-    fn open_window(&mut self, _peer: PeerIndex, _theirs: Invitation) -> bool {
-        false
-    }
-
-    /// Makes the end at which `peer` reaches our memory, in the ways that are permitted to all.
-    fn admit(
-        &mut self,
-        _peer: PeerIndex,
-        _theirs: Invitation,
-        _permitted: Access,
-    ) -> Option<Invitation> {
-        None
-    }
-
-    /// For whom a registration is that `peer` asked for: those with the same number share it, and
-    /// with [`EVERYBODY`] whoever has a window.
-    fn audience(&self, _peer: PeerIndex) -> u64 {
-        EVERYBODY
-    }
-
-    /// Registers memory of the application, for peers with a window to reach: `peer`, and those
-    /// who share its registrations. The memory stays valid until the registration is dropped.
-    fn register(
-        &mut self,
-        _peer: PeerIndex,
-        _request: &RegistrationRequest,
-    ) -> Option<Arc<dyn Registration>> {
-        None
-    }
-
-    /// Registers memory of the application for our own adapter, which reaches `peer`, and tells what
-    /// requests name it by. The memory stays valid until the registration is dropped.
-    fn register_own(
-        &mut self,
-        _peer: PeerIndex,
-        _memory: Piece,
-        _written: bool,
-    ) -> Option<OwnRegistration> {
-        None
-    }
-
-    /// Starts an operation through the window to `peer`. Operations to one peer take effect in the
-    /// order of their starts.
-    fn start(&mut self, _peer: PeerIndex, _request: &Request) -> Started {
-        Started::Refused
-    }
-
-    /// Starts an atomic operation through the window to `peer`, as [`Self::start`] does others. It
-    /// is under way, finds no room, or is refused.
-    fn start_atomic(&mut self, _peer: PeerIndex, _request: &AtomicRequest) -> Started {
-        Started::Refused
-    }
-
-    /// Looks for an operation that is over. Those of a peer that was disconnected need not be told.
-    fn finished(&mut self) -> Found {
-        Found::Nothing
-    }
-
-    /// Ends the window to `peer`: the adapter touches no memory of ours for it when this returns.
-    /// `finished` tells what was under way, as for a window that failed.
-    fn close_window(&mut self, _peer: PeerIndex) {}
-
-    /// The shortest messages that are lent to `peer`, whose adapter reads them, if any are: see
-    /// [`crate::protocol::fetch`].
-    fn lends_to(&self, _peer: PeerIndex) -> Option<LoanWorth> {
-        None
-    }
-
-    /// Lends a message to `peer`. Its memory stays valid until the loan is dropped.
-    fn lend(&mut self, _peer: PeerIndex, _message: Piece) -> Option<Loan> {
-        None
-    }
-
-    /// Whether a window to `peer`, which is connected, reaches what it lends.
-    fn fetches_from(&self, _peer: PeerIndex) -> bool {
-        false
-    }
-
-    /// Whether a packet to `peer`, which is connected, may still be lost after [`Self::push`] took
-    /// it: if the connection fails, or this process ends.
-    fn confirms(&self, _peer: PeerIndex) -> bool {
-        false
-    }
-
-    /// Has the next packet to `peer` be confirmed without others behind it.
-    fn confirm_next(&mut self, _peer: PeerIndex) {}
-
-    /// How many packets were pushed to `peer`, wrapping.
-    fn pushed(&self, _peer: PeerIndex) -> u32 {
-        0
-    }
-
-    /// How many of them the peer is known to have: nothing that happens to us takes them back.
-    fn confirmed(&mut self, _peer: PeerIndex) -> u32 {
-        0
-    }
-
-    /// Joins a multicast group, to hear it if `receives`. Sending takes joining as well. Whoever
-    /// sends to it from when this has returned is heard. Cold.
-    fn join(&mut self, group: Address, _receives: bool) -> Result<Spread, Unreachable> {
-        let reason = format!("nothing carries datagrams to {group}");
-        Err(Unreachable { errno: crate::error::Errno::OPNOTSUPP, reason })
-    }
-
-    /// Who hears a group that is listed, but for ourselves, if that has changed since the last
-    /// call; each address once. Cost: one load if it has not.
-    fn members(&mut self, _group: Address) -> Option<Vec<Member>> {
-        None
-    }
-
-    /// Takes a member that is gone from the list of its group, for everybody. Cold.
-    fn expel(&mut self, _group: Address, _member: Member) {}
-
-    /// Whether certainly nobody is at `address`, where a listed member was. Cold.
-    fn is_deserted(&self, _address: Address) -> bool {
-        false
-    }
-
-    /// Leaves a group that was joined.
-    fn leave(&mut self, _group: Address) {}
-
-    /// Takes up a [`TransportEvent::Overheard`] as `peer`: datagrams to groups are told apart by
-    /// their senders.
-    fn recognize(&mut self, _peer: PeerIndex, _ticket: u64) {}
-
-    /// Pushes a datagram to all who hear a group that is carried, but for ourselves. Returns false
-    /// if there is no room now.
-    fn push_to_group(
-        &mut self,
-        _group: Address,
-        _head: Head,
-        _word: u64,
-        _words: &[u64],
-        _payload: Piece,
-    ) -> bool {
-        false
-    }
-
-    /// How many such packets find room now, at least.
-    fn group_room(&self) -> usize {
-        usize::MAX
-    }
 
     /// Whether `event` has something. Cost: one load.
     fn has_event(&self) -> bool;

@@ -7,7 +7,10 @@ use kestrel_core::{
     auth_key::{KeyNumber, Keyring},
     group::Spread,
     memory::Piece,
-    transport::{Arrival, Limits, PeerIndex, Room, Transport, TransportEvent, Unreachable},
+    transport::{
+        Arrival, Confirmation, Limits, Multicast, PeerIndex, Room, SingleCopy, Transport,
+        TransportEvent, Unreachable, Windows,
+    },
     window::{
         Access, AtomicRequest, Found, Invitation, Loan, LoanWorth, OwnRegistration, Registration,
         RegistrationRequest, Request, Started, Worth,
@@ -142,6 +145,44 @@ impl<V: Verbs> Transport for Carrier<V> {
         either!(self, it => it.consume());
     }
 
+    #[inline(always)]
+    fn flush(&mut self) {
+        if let Some(it) = self.reliable_mut() {
+            it.flush();
+        }
+    }
+
+    #[inline(always)]
+    fn has_event(&self) -> bool {
+        either!(self, it => it.has_event())
+    }
+
+    fn event(&mut self) -> Option<TransportEvent> {
+        either!(self, it => it.event())
+    }
+
+    fn arm(&mut self) -> bool {
+        either!(self, it => it.arm())
+    }
+
+    fn disarm(&mut self) {
+        either!(self, it => it.disarm());
+    }
+
+    fn ring(&self) {
+        either!(self, it => it.ring());
+    }
+
+    fn bell(&self) -> RawFd {
+        either!(self, it => it.bell())
+    }
+
+    fn sleep(bells: &[RawFd], timeout: Option<Duration>) {
+        wait_any(bells, timeout);
+    }
+}
+
+impl<V: Verbs> SingleCopy for Carrier<V> {
     fn read_remote(&mut self, peer: PeerIndex, remote: u64, to: Piece) -> bool {
         either!(self, it => it.read_remote(peer, remote, to))
     }
@@ -153,14 +194,9 @@ impl<V: Verbs> Transport for Carrier<V> {
     fn is_readable_by(&self, peer: PeerIndex) -> bool {
         either!(self, it => it.is_readable_by(peer))
     }
+}
 
-    #[inline(always)]
-    fn flush(&mut self) {
-        if let Some(it) = self.reliable_mut() {
-            it.flush();
-        }
-    }
-
+impl<V: Verbs> Windows for Carrier<V> {
     #[inline(always)]
     fn windows_to(&self, peer: PeerIndex) -> Option<Worth> {
         self.reliable()?.windows_to(peer)
@@ -226,6 +262,20 @@ impl<V: Verbs> Transport for Carrier<V> {
         }
     }
 
+    fn lends_to(&self, peer: PeerIndex) -> Option<LoanWorth> {
+        self.reliable()?.lends_to(peer)
+    }
+
+    fn lend(&mut self, peer: PeerIndex, message: Piece) -> Option<Loan> {
+        self.reliable_mut()?.lend(peer, message)
+    }
+
+    fn fetches_from(&self, peer: PeerIndex) -> bool {
+        self.reliable().is_some_and(|it| it.fetches_from(peer))
+    }
+}
+
+impl<V: Verbs> Confirmation for Carrier<V> {
     fn confirms(&self, peer: PeerIndex) -> bool {
         self.reliable().is_some_and(|it| it.confirms(peer))
     }
@@ -243,19 +293,9 @@ impl<V: Verbs> Transport for Carrier<V> {
     fn confirmed(&mut self, peer: PeerIndex) -> u32 {
         self.reliable_mut().map_or(0, |it| it.confirmed(peer))
     }
+}
 
-    fn lends_to(&self, peer: PeerIndex) -> Option<LoanWorth> {
-        self.reliable()?.lends_to(peer)
-    }
-
-    fn lend(&mut self, peer: PeerIndex, message: Piece) -> Option<Loan> {
-        self.reliable_mut()?.lend(peer, message)
-    }
-
-    fn fetches_from(&self, peer: PeerIndex) -> bool {
-        self.reliable().is_some_and(|it| it.fetches_from(peer))
-    }
-
+impl<V: Verbs> Multicast for Carrier<V> {
     fn join(&mut self, group: Address, receives: bool) -> Result<Spread, Unreachable> {
         either!(self, it => it.join(group, receives))
     }
@@ -281,34 +321,5 @@ impl<V: Verbs> Transport for Carrier<V> {
 
     fn group_room(&self) -> usize {
         either!(self, it => it.group_room())
-    }
-
-    #[inline(always)]
-    fn has_event(&self) -> bool {
-        either!(self, it => it.has_event())
-    }
-
-    fn event(&mut self) -> Option<TransportEvent> {
-        either!(self, it => it.event())
-    }
-
-    fn arm(&mut self) -> bool {
-        either!(self, it => it.arm())
-    }
-
-    fn disarm(&mut self) {
-        either!(self, it => it.disarm());
-    }
-
-    fn ring(&self) {
-        either!(self, it => it.ring());
-    }
-
-    fn bell(&self) -> RawFd {
-        either!(self, it => it.bell())
-    }
-
-    fn sleep(bells: &[RawFd], timeout: Option<Duration>) {
-        wait_any(bells, timeout);
     }
 }

@@ -15,7 +15,7 @@ use common::{
 };
 use kestrel_core::{
     error::Errno,
-    transport::{Provider, Transport, TransportEvent},
+    transport::{Provider, Transport, TransportEvent, Windows as _},
     window::Access,
 };
 use kestrel_verbs::{

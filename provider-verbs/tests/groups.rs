@@ -10,7 +10,7 @@ use kestrel_core::{
     error::Errno,
     group::Spread,
     memory::Piece,
-    transport::{Opening, Provider, Service, Transport, TransportEvent},
+    transport::{Multicast as _, Opening, Provider, Service, Transport, TransportEvent},
     wire::{Head, Kind},
 };
 use kestrel_verbs::{

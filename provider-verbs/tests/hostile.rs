@@ -13,7 +13,9 @@ use kestrel_core::{
     address::Address,
     group::Spread,
     memory::Piece,
-    transport::{Opening, Provider, Service, Transport, TransportEvent},
+    transport::{
+        Multicast as _, Opening, Provider, Service, Transport, TransportEvent, Windows as _,
+    },
     window::{Access, Invitation, RegistrationRequest},
     wire::{Head, Kind},
 };

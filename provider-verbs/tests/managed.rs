@@ -15,7 +15,7 @@ use common::{
 use kestrel_core::{
     auth_key::Keyring,
     error::Errno,
-    transport::{Opening, Provider, Transport, TransportEvent, Unreachable},
+    transport::{Confirmation as _, Opening, Provider, Transport, TransportEvent, Unreachable},
 };
 use kestrel_verbs::{
     fake::{FakeFabric, FakeId, FakeManager, FakeOptions, ManagerFaults},

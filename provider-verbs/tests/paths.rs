@@ -8,7 +8,10 @@ use common::{FakeTransport, connect, event, managed_provider, provider_with, str
 use kestrel_core::{
     address::Address,
     error::Errno,
-    transport::{Opening, Provider, Service, Transport, TransportEvent, Unreachable},
+    transport::{
+        Multicast as _, Opening, Provider, Service, Transport, TransportEvent, Unreachable,
+        Windows as _,
+    },
     window::Access,
 };
 use kestrel_verbs::{

@@ -3,7 +3,7 @@
 //!
 //! In reading order: how endpoints are opened at one address of both ([`provider`]), which of
 //! the two a peer is reached by ([`route`]), what the endpoint keeps of its far side ([`far`]), which
-//! side each call is for ([`transport`]), one bell for both ([`bell`]), and what was sent through
+//! side each call is for ([`transport`], [`windows`], [`multicast`]; by [`sides`]), one bell for both ([`bell`]), and what was sent through
 //! each ([`traffic`]).
 //!
 //! The near side is the fast one, so it pays nothing for the far one: a packet is offered to it
@@ -17,10 +17,13 @@
 #[allow(unsafe_code)]
 mod bell;
 mod far;
+mod multicast;
 pub mod provider;
 pub(crate) mod route;
+mod sides;
 pub mod traffic;
 mod transport;
+mod windows;
 
 use std::cell::Cell;
 

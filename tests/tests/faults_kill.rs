@@ -14,7 +14,7 @@ use kestrel_core::{
     flags::Flags,
     memory::Piece,
     ring::claims::{CLAIMS, Help},
-    transport::{Provider, Transport, TransportEvent},
+    transport::{Provider, SingleCopy as _, Transport, TransportEvent},
     wire::{Head, Kind, WAITS},
 };
 use kestrel_shm::{ShmOptions, ShmProvider};

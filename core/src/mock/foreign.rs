@@ -2,6 +2,13 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use super::MockTransport;
+use crate::{
+    memory::Piece,
+    ring::claims::Claims,
+    transport::{PeerIndex, SingleCopy},
+};
+
 /// Copies of one kind: reads, or writes.
 pub(super) struct Copies {
     /// Until they are refused.
@@ -34,5 +41,53 @@ impl Copies {
     /// Bytes that were copied.
     pub fn bytes(&self) -> usize {
         self.bytes.load(Ordering::SeqCst)
+    }
+}
+
+impl SingleCopy for MockTransport {
+    fn read_remote(&mut self, peer: PeerIndex, remote: u64, to: Piece) -> bool {
+        // What was withdrawn may be freed; another process's memory would only not be there.
+        let withdrawn = self.claims_from(peer).is_some_and(Claims::is_all_withdrawn);
+        if withdrawn || !self.can_read_remote(peer) || !self.station.reads.permit(to.len()) {
+            return false;
+        }
+        // SAFETY: the sender is in this process and keeps its buffer until the
+        // receiver has finished the message, which it has not yet.
+        unsafe { std::ptr::copy(remote as *const u8, to.as_ptr(), to.len()) };
+        true
+    }
+
+    fn write_remote(&mut self, peer: PeerIndex, remote: u64, from: Piece) -> bool {
+        let lane = self.send_lane(peer);
+        if !self.options.read_remote || lane.is_none_or(|lane| lane.to.dead.load(Ordering::SeqCst))
+        {
+            return false;
+        }
+        if !self.station.writes.permit(from.len()) {
+            return false;
+        }
+        // SAFETY: the receiver is in this process and keeps its buffer until all that the sender
+        // has claimed is written, which this is not yet.
+        unsafe { std::ptr::copy(from.as_ptr(), remote as *mut u8, from.len()) };
+        true
+    }
+
+    fn claims_from(&self, peer: PeerIndex) -> Option<&Claims> {
+        let lane = self.peers.get(peer as usize)?.receive.as_ref();
+        lane.filter(|_| self.options.read_remote).map(|lane| &lane.claims)
+    }
+
+    fn claims_to(&self, peer: PeerIndex) -> Option<&Claims> {
+        self.send_lane(peer).filter(|_| self.options.read_remote).map(|lane| &lane.claims)
+    }
+
+    fn can_read_remote(&self, peer: PeerIndex) -> bool {
+        let lane = self.peers.get(peer as usize).and_then(|peer| peer.receive.as_ref());
+        // The memory of a process that is gone is not there to be read.
+        self.options.read_remote && lane.is_some_and(|lane| !lane.from.dead.load(Ordering::SeqCst))
+    }
+
+    fn is_readable_by(&self, _peer: PeerIndex) -> bool {
+        self.options.read_remote
     }
 }

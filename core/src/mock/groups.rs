@@ -7,7 +7,7 @@ use crate::{
     address::Address,
     error::Errno,
     group::{Member, Spread},
-    transport::Unreachable,
+    transport::{Multicast, Transport as _, Unreachable},
 };
 
 /// The groups of a network. Those with another key are others.
@@ -51,11 +51,20 @@ impl MockTransport {
         Member { address, incarnation }
     }
 
-    pub(super) fn join_group(
-        &mut self,
-        group: Address,
-        receives: bool,
-    ) -> Result<Spread, Unreachable> {
+    pub(super) fn leave_all_groups(&mut self) {
+        let all: Vec<IpAddr> = self.joined.seen.keys().copied().collect();
+        all.into_iter().for_each(|ip| self.leave(Address::new(ip, 0)));
+    }
+
+    pub(super) fn remove_member(&self, group: Address, member: Member) {
+        if let Some(list) = lock(&self.network).groups.get_mut(&self.joined.name(group)) {
+            list.remove(member);
+        }
+    }
+}
+
+impl Multicast for MockTransport {
+    fn join(&mut self, group: Address, receives: bool) -> Result<Spread, Unreachable> {
         if self.joined.seen.insert(group.ip(), None).is_some() {
             let reason = format!("{} was joined already, by another port", group.ip());
             return Err(Unreachable { errno: Errno::INVAL, reason });
@@ -69,7 +78,7 @@ impl MockTransport {
         Ok(Spread::Listed)
     }
 
-    pub(super) fn leave_group(&mut self, group: Address) {
+    fn leave(&mut self, group: Address) {
         self.joined.seen.remove(&group.ip());
         // Who is killed leaves nothing: it stays in the list.
         if !self.dead() {
@@ -77,18 +86,7 @@ impl MockTransport {
         }
     }
 
-    pub(super) fn leave_all_groups(&mut self) {
-        let all: Vec<IpAddr> = self.joined.seen.keys().copied().collect();
-        all.into_iter().for_each(|ip| self.leave_group(Address::new(ip, 0)));
-    }
-
-    pub(super) fn remove_member(&self, group: Address, member: Member) {
-        if let Some(list) = lock(&self.network).groups.get_mut(&self.joined.name(group)) {
-            list.remove(member);
-        }
-    }
-
-    pub(super) fn read_members(&mut self, group: Address) -> Option<Vec<Member>> {
+    fn members(&mut self, group: Address) -> Option<Vec<Member>> {
         let (network, itself) = (lock(&self.network), self.itself());
         let list = network.groups.get(&self.joined.name(group));
         let changes = list.map_or(0, |list| list.changes);
@@ -98,5 +96,13 @@ impl MockTransport {
         }
         let members = list.map_or(&[][..], |list| &list.members);
         Some(members.iter().copied().filter(|&member| member != itself).collect())
+    }
+
+    fn expel(&mut self, group: Address, member: Member) {
+        self.remove_member(group, member);
+    }
+
+    fn is_deserted(&self, address: Address) -> bool {
+        !self.finds(address)
     }
 }

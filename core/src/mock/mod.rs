@@ -38,12 +38,10 @@ use crate::{
     address::Address,
     auth_key::{KeyNumber, Keyring},
     error::Errno,
-    group::{Member, Spread},
     memory::Piece,
-    ring::claims::Claims,
     transport::{
-        Arrival, Bell, CoreClaim, Limits, Opening, PeerIndex, Provider, Room, Service, Transport,
-        TransportEvent, Unreachable,
+        Arrival, Bell, Confirmation, CoreClaim, Limits, Opening, PeerIndex, Provider, Room,
+        Service, Transport, TransportEvent, Unreachable, Windows,
     },
     wire::{Head, Kind},
 };
@@ -371,72 +369,6 @@ impl Transport for MockTransport {
         }
     }
 
-    fn read_remote(&mut self, peer: PeerIndex, remote: u64, to: Piece) -> bool {
-        // What was withdrawn may be freed; another process's memory would only not be there.
-        let withdrawn = self.claims_from(peer).is_some_and(Claims::is_all_withdrawn);
-        if withdrawn || !self.can_read_remote(peer) || !self.station.reads.permit(to.len()) {
-            return false;
-        }
-        // SAFETY: the sender is in this process and keeps its buffer until the
-        // receiver has finished the message, which it has not yet.
-        unsafe { std::ptr::copy(remote as *const u8, to.as_ptr(), to.len()) };
-        true
-    }
-
-    fn write_remote(&mut self, peer: PeerIndex, remote: u64, from: Piece) -> bool {
-        let lane = self.send_lane(peer);
-        if !self.options.read_remote || lane.is_none_or(|lane| lane.to.dead.load(Ordering::SeqCst))
-        {
-            return false;
-        }
-        if !self.station.writes.permit(from.len()) {
-            return false;
-        }
-        // SAFETY: the receiver is in this process and keeps its buffer until all that the sender
-        // has claimed is written, which this is not yet.
-        unsafe { std::ptr::copy(from.as_ptr(), remote as *mut u8, from.len()) };
-        true
-    }
-
-    fn claims_from(&self, peer: PeerIndex) -> Option<&Claims> {
-        let lane = self.peers.get(peer as usize)?.receive.as_ref();
-        lane.filter(|_| self.options.read_remote).map(|lane| &lane.claims)
-    }
-
-    fn claims_to(&self, peer: PeerIndex) -> Option<&Claims> {
-        self.send_lane(peer).filter(|_| self.options.read_remote).map(|lane| &lane.claims)
-    }
-
-    fn can_read_remote(&self, peer: PeerIndex) -> bool {
-        let lane = self.peers.get(peer as usize).and_then(|peer| peer.receive.as_ref());
-        // The memory of a process that is gone is not there to be read.
-        self.options.read_remote && lane.is_some_and(|lane| !lane.from.dead.load(Ordering::SeqCst))
-    }
-
-    fn is_readable_by(&self, _peer: PeerIndex) -> bool {
-        self.options.read_remote
-    }
-
-    fn join(&mut self, group: Address, receives: bool) -> Result<Spread, Unreachable> {
-        self.join_group(group, receives)
-    }
-
-    fn leave(&mut self, group: Address) {
-        self.leave_group(group);
-    }
-
-    fn members(&mut self, group: Address) -> Option<Vec<Member>> {
-        self.read_members(group)
-    }
-
-    fn expel(&mut self, group: Address, member: Member) {
-        self.remove_member(group, member);
-    }
-
-    fn is_deserted(&self, address: Address) -> bool {
-        !self.finds(address)
-    }
-
     fn has_event(&self) -> bool {
         !self.dead() && (!self.ready.is_empty() || self.station.look())
     }
@@ -478,6 +410,10 @@ impl Transport for MockTransport {
         bell::sleep(bells, timeout);
     }
 }
+
+impl Windows for MockTransport {}
+
+impl Confirmation for MockTransport {}
 
 impl Drop for MockTransport {
     fn drop(&mut self) {

@@ -6,7 +6,7 @@ use kestrel_core::{
     address::Address,
     error::{Errno, HasErrno},
     group::{Member, Spread},
-    transport::Unreachable,
+    transport::{Multicast, Unreachable},
 };
 
 use super::ShmTransport;
@@ -37,11 +37,14 @@ impl ShmTransport {
         Member { address: self.address, incarnation: self.station.incarnation() }
     }
 
-    pub(super) fn join_group(
-        &mut self,
-        group: Address,
-        receives: bool,
-    ) -> Result<Spread, Unreachable> {
+    pub(super) fn leave_all_groups(&mut self) {
+        let all: Vec<IpAddr> = self.groups.joined.keys().copied().collect();
+        all.into_iter().for_each(|ip| self.leave(Address::new(ip, 0)));
+    }
+}
+
+impl Multicast for ShmTransport {
+    fn join(&mut self, group: Address, receives: bool) -> Result<Spread, Unreachable> {
         let ip = group.ip().to_canonical();
         if self.groups.joined.contains_key(&ip) {
             let reason = format!("{ip} was joined already, by another port");
@@ -60,7 +63,7 @@ impl ShmTransport {
         Ok(Spread::Listed)
     }
 
-    pub(super) fn leave_group(&mut self, group: Address) {
+    fn leave(&mut self, group: Address) {
         if let Some(joined) = self.groups.joined.remove(&group.ip().to_canonical())
             && joined.receives
             // A forked child has its parent's lists before it.
@@ -70,12 +73,7 @@ impl ShmTransport {
         }
     }
 
-    pub(super) fn leave_all_groups(&mut self) {
-        let all: Vec<IpAddr> = self.groups.joined.keys().copied().collect();
-        all.into_iter().for_each(|ip| self.leave_group(Address::new(ip, 0)));
-    }
-
-    pub(super) fn read_members(&mut self, group: Address) -> Option<Vec<Member>> {
+    fn members(&mut self, group: Address) -> Option<Vec<Member>> {
         let joined = self.groups.joined.get_mut(&group.ip().to_canonical())?;
         // Before the list is read, so that whoever joins meanwhile is read the next time.
         let changes = joined.table.changes();
@@ -85,10 +83,14 @@ impl ShmTransport {
         Some(joined.table.members(self.address))
     }
 
-    pub(super) fn expel_member(&mut self, group: Address, member: Member) {
+    fn expel(&mut self, group: Address, member: Member) {
         if let Some(joined) = self.groups.joined.get(&group.ip().to_canonical()) {
             tracing::info!(address = %member.address, "a member of {group} is gone");
             joined.table.remove(member);
         }
+    }
+
+    fn is_deserted(&self, address: Address) -> bool {
+        self.station.is_deserted(address.socket_addr())
     }
 }

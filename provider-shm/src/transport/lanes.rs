@@ -1,5 +1,7 @@
 //! What becomes of lanes: how they come into use, and how they end.
 
+use kestrel_core::transport::Windows as _;
+
 use super::*;
 use crate::{doorbell::Doorbell, region::LaneMemory, station::PeerIdentity};
 
@@ -24,7 +26,7 @@ impl ShmTransport {
         let (send, receive) = (record.send.take(), record.receive.take());
         // What is about to be told of it is of no concern any more.
         record.seen_closed = false;
-        self.forget_window(peer);
+        self.close_window(peer);
         self.active.retain(|active| active.peer != peer);
         self.quiet.retain(|&quiet| quiet != peer);
         // Whatever was handed out is gone with its lane.
@@ -124,7 +126,7 @@ impl ShmTransport {
         let record = self.peer(peer);
         record.seen_closed = false;
         let old = record.send.replace(lane);
-        self.forget_window(peer);
+        self.close_window(peer);
         let old = old.map(|old| old.close(&mut self.pool).process);
         self.forget(old);
     }

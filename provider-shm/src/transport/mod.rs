@@ -9,17 +9,16 @@ mod groups;
 mod lanes;
 mod peer;
 mod polling;
+mod single_copy;
 #[cfg(test)]
 mod tests;
 mod window;
 
 use std::{
     collections::{HashMap, VecDeque},
-    io,
     mem::ManuallyDrop,
     os::fd::{AsRawFd, RawFd},
     ptr::NonNull,
-    sync::Arc,
     time::Duration,
 };
 
@@ -27,12 +26,9 @@ use kestrel_core::{
     address::Address,
     auth_key::{KeyNumber, Keyring},
     error::Errno,
-    group::{Member, Spread},
     memory::Piece,
-    ring::claims::Claims,
-    transport::{Arrival, Limits, PeerIndex, Room, Transport, TransportEvent, Unreachable},
-    window::{
-        Access, Found, Invitation, Registration, RegistrationRequest, Request, Started, Worth,
+    transport::{
+        Arrival, Confirmation, Limits, PeerIndex, Room, Transport, TransportEvent, Unreachable,
     },
     wire::{Head, Kind},
 };
@@ -44,10 +40,9 @@ use window::Long;
 use crate::{
     barrier,
     chunk::ChunkPool,
-    cma::PeerMemory,
     copy::Copier,
     lane::{LaneError, Means, OwnChunks, ReceiveLane, SendLane},
-    process::{Life, ProcessId},
+    process::ProcessId,
     station::{Station, StationEvent},
 };
 
@@ -163,14 +158,6 @@ impl ShmTransport {
     fn receive_lane(&self, peer: PeerIndex) -> Option<&ReceiveLane> {
         self.peers.get(peer as usize)?.receive.as_deref()
     }
-}
-
-/// Whether a copy across processes was permitted.
-fn done(memory: &PeerMemory, copied: io::Result<()>) -> bool {
-    if let Err(error) = &copied {
-        tracing::debug!(%error, pid = memory.pid(), "single-copy failed");
-    }
-    copied.is_ok()
 }
 
 impl Transport for ShmTransport {
@@ -347,119 +334,6 @@ impl Transport for ShmTransport {
         }
     }
 
-    fn read_remote(&mut self, peer: PeerIndex, remote: u64, to: Piece) -> bool {
-        let Some(lane) = self.receive_lane(peer) else {
-            return false;
-        };
-        let Some(memory) = &lane.peer.memory else {
-            return false;
-        };
-        // SAFETY: the piece is writable for its length; the kernel checks the other side.
-        let read = unsafe { memory.read(remote, to.as_ptr(), to.len()) };
-        done(memory, read)
-    }
-
-    fn write_remote(&mut self, peer: PeerIndex, remote: u64, from: Piece) -> bool {
-        let lane = self.peers[peer as usize].send.as_ref();
-        let Some(memory) = lane.and_then(|lane| lane.peer.memory.as_ref()) else {
-            return false;
-        };
-        // SAFETY: the piece is readable for its length; the kernel checks the other side.
-        let written = unsafe { memory.write(remote, from.as_ptr(), from.len()) };
-        done(memory, written)
-    }
-
-    fn has_ended(&self, peer: PeerIndex) -> bool {
-        let life = self.receive_lane(peer).and_then(|lane| lane.peer.life.as_ref());
-        life.is_some_and(Life::has_ended)
-    }
-
-    fn claims_from(&self, peer: PeerIndex) -> Option<&Claims> {
-        self.peers.get(peer as usize)?.receive.as_ref().map(|lane| lane.claims())
-    }
-
-    fn claims_to(&self, peer: PeerIndex) -> Option<&Claims> {
-        self.peers.get(peer as usize)?.send.as_ref().map(SendLane::claims)
-    }
-
-    fn can_read_remote(&self, peer: PeerIndex) -> bool {
-        self.receive_lane(peer).is_some_and(|lane| lane.peer.memory.is_some())
-    }
-
-    fn is_readable_by(&self, peer: PeerIndex) -> bool {
-        self.send_lane(peer).is_some_and(|lane| lane.peer.reads_us)
-    }
-
-    #[inline(always)]
-    fn windows_to(&self, peer: PeerIndex) -> Option<Worth> {
-        self.peers.get(peer as usize)?.windows(self.limits.contested)
-    }
-
-    #[inline(always)]
-    fn is_window_open(&self, peer: PeerIndex) -> bool {
-        self.peers.get(peer as usize).is_some_and(|peer| peer.window.is_some())
-    }
-
-    /// All that there is to say is that we are here.
-    fn invite(&mut self, peer: PeerIndex) -> Option<Invitation> {
-        self.windows_to(peer).map(|_| Invitation::default())
-    }
-
-    fn open_window(&mut self, peer: PeerIndex, theirs: Invitation) -> bool {
-        self.make_window(peer, theirs)
-    }
-
-    fn admit(&mut self, peer: PeerIndex, _: Invitation, _: Access) -> Option<Invitation> {
-        self.make_guest(peer)
-    }
-
-    fn audience(&self, peer: PeerIndex) -> u64 {
-        let guest = self.peers.get(peer as usize).and_then(|peer| peer.guest.as_ref());
-        guest.map_or(u64::MAX, |guest| guest.number())
-    }
-
-    fn register(
-        &mut self,
-        peer: PeerIndex,
-        _request: &RegistrationRequest,
-    ) -> Option<Arc<dyn Registration>> {
-        // The kernel copies by addresses: whatever the memory is then.
-        self.lend(peer)
-    }
-
-    fn close_window(&mut self, peer: PeerIndex) {
-        self.forget_window(peer);
-    }
-
-    #[inline]
-    fn start(&mut self, peer: PeerIndex, request: &Request) -> Started {
-        self.start_request(peer, request)
-    }
-
-    fn finished(&mut self) -> Found {
-        self.go_on()
-    }
-
-    fn join(&mut self, group: Address, receives: bool) -> Result<Spread, Unreachable> {
-        self.join_group(group, receives)
-    }
-
-    fn leave(&mut self, group: Address) {
-        self.leave_group(group);
-    }
-
-    fn members(&mut self, group: Address) -> Option<Vec<Member>> {
-        self.read_members(group)
-    }
-
-    fn expel(&mut self, group: Address, member: Member) {
-        self.expel_member(group, member);
-    }
-
-    fn is_deserted(&self, address: Address) -> bool {
-        self.station.is_deserted(address.socket_addr())
-    }
-
     #[inline(always)]
     fn has_event(&self) -> bool {
         self.station.events_pending() || !self.events.is_empty()
@@ -498,3 +372,5 @@ impl Transport for ShmTransport {
         crate::doorbell::wait_any(bells, timeout);
     }
 }
+
+impl Confirmation for ShmTransport {}

@@ -1,6 +1,6 @@
 //! Which lanes a poll looks at, by counting them; and what a forked child does to groups.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::Arc};
 
 use kestrel_core::{
     address_vector::{AddressVector, AddressVectorAttributes, FI_ADDR_UNSPEC},
@@ -8,8 +8,9 @@ use kestrel_core::{
     domain::{Domain, DomainOptions},
     endpoint::{Endpoint, EndpointOptions},
     flags::Flags,
+    group::Spread,
     ring::filling::Filling,
-    transport::{Opening, Provider, Service},
+    transport::{Multicast as _, Opening, Provider, Service},
     wire::{TAGGED, WAITS},
 };
 use kestrel_tests::fork::{fork, wait};

@@ -11,11 +11,14 @@ use std::{io, sync::Arc};
 use kestrel_core::{
     memory::Piece,
     ring::leases::LeaseName,
-    transport::{PeerIndex, Transport},
-    window::{Direction, End, Finished, Found, Invitation, Registration, Request, Started, Worth},
+    transport::{PeerIndex, Transport, Windows},
+    window::{
+        Access, Direction, End, Finished, Found, Invitation, Registration, RegistrationRequest,
+        Request, Started, Worth,
+    },
 };
 
-use super::{Peer, ShmTransport, done};
+use super::{Peer, ShmTransport, single_copy::done};
 use crate::{
     cma::PeerMemory,
     guest::{Guest, permit_of},
@@ -129,8 +132,33 @@ impl Peer {
 }
 
 impl ShmTransport {
+    #[cold]
+    fn end_window(&mut self, peer: PeerIndex) {
+        let record = self.peer(peer);
+        // Who takes its memory back from one who was stopped ends a window that was good.
+        let worked = record.window.take().is_some_and(|window| window.worked);
+        record.windows_failed = if worked { 0 } else { record.windows_failed + 1 };
+    }
+}
+
+impl Windows for ShmTransport {
+    #[inline(always)]
+    fn windows_to(&self, peer: PeerIndex) -> Option<Worth> {
+        self.peers.get(peer as usize)?.windows(self.limits.contested)
+    }
+
+    #[inline(always)]
+    fn is_window_open(&self, peer: PeerIndex) -> bool {
+        self.peers.get(peer as usize).is_some_and(|peer| peer.window.is_some())
+    }
+
+    /// All that there is to say is that we are here.
+    fn invite(&mut self, peer: PeerIndex) -> Option<Invitation> {
+        self.windows_to(peer).map(|_| Invitation::default())
+    }
+
     /// The peer's permit has come.
-    pub(super) fn make_window(&mut self, peer: PeerIndex, theirs: Invitation) -> bool {
+    fn open_window(&mut self, peer: PeerIndex, theirs: Invitation) -> bool {
         let record = self.peer(peer);
         let memory = record.send.as_ref().and_then(|lane| lane.peer.memory.as_ref());
         let (Some(memory), Some((address, nonce))) = (memory, permit_of(theirs)) else {
@@ -144,7 +172,7 @@ impl ShmTransport {
     }
 
     /// Gives a peer leave to reach what it will be lent: what an earlier guest had is over.
-    pub(super) fn make_guest(&mut self, peer: PeerIndex) -> Option<Invitation> {
+    fn admit(&mut self, peer: PeerIndex, _: Invitation, _: Access) -> Option<Invitation> {
         let record = self.peer(peer);
         record.dismiss_guest();
         let lane = record.receive.as_ref()?;
@@ -157,14 +185,31 @@ impl ShmTransport {
         Some(invitation)
     }
 
-    /// Lends memory to the one peer that asked for it.
-    pub(super) fn lend(&mut self, peer: PeerIndex) -> Option<Arc<dyn Registration>> {
+    fn audience(&self, peer: PeerIndex) -> u64 {
+        let guest = self.peers.get(peer as usize).and_then(|peer| peer.guest.as_ref());
+        guest.map_or(u64::MAX, |guest| guest.number())
+    }
+
+    /// Lends memory to the one peer that asked for it. The kernel copies by addresses: whatever the
+    /// memory is then.
+    fn register(
+        &mut self,
+        peer: PeerIndex,
+        _: &RegistrationRequest,
+    ) -> Option<Arc<dyn Registration>> {
         let guest = self.peers.get(peer as usize)?.guest.as_ref()?;
         Some(Arc::new(guest.lend()?))
     }
 
+    /// The lane to a peer is gone, or another: its window was for the old one.
+    fn close_window(&mut self, peer: PeerIndex) {
+        let record = self.peer(peer);
+        (record.window, record.windows_failed) = (None, 0);
+        self.long.retain(|long| long.peer != peer);
+    }
+
     #[inline]
-    pub(super) fn start_request(&mut self, peer: PeerIndex, request: &Request) -> Started {
+    fn start(&mut self, peer: PeerIndex, request: &Request) -> Started {
         let Some(Peer { send: Some(lane), window: Some(window), .. }) =
             self.peers.get_mut(peer as usize)
         else {
@@ -196,7 +241,7 @@ impl ShmTransport {
     }
 
     /// Copies some more of the operation whose turn it is.
-    pub(super) fn go_on(&mut self) -> Found {
+    fn finished(&mut self) -> Found {
         let Some(mut long) = self.long.pop_front() else {
             return Found::Nothing;
         };
@@ -221,20 +266,5 @@ impl ShmTransport {
         };
         window.is_busy = false;
         Found::Finished(Finished { token, end })
-    }
-
-    #[cold]
-    fn end_window(&mut self, peer: PeerIndex) {
-        let record = self.peer(peer);
-        // Who takes its memory back from one who was stopped ends a window that was good.
-        let worked = record.window.take().is_some_and(|window| window.worked);
-        record.windows_failed = if worked { 0 } else { record.windows_failed + 1 };
-    }
-
-    /// The lane to a peer is gone, or another: its window was for the old one.
-    pub(super) fn forget_window(&mut self, peer: PeerIndex) {
-        let record = self.peer(peer);
-        (record.window, record.windows_failed) = (None, 0);
-        self.long.retain(|long| long.peer != peer);
     }
 }

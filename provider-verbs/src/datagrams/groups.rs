@@ -13,7 +13,7 @@ use kestrel_core::{
     address::Address,
     group::Spread,
     memory::Piece,
-    transport::{PeerIndex, TransportEvent, Unreachable},
+    transport::{Multicast, PeerIndex, TransportEvent, Unreachable},
     wire::Head,
 };
 
@@ -61,71 +61,9 @@ impl<V: Verbs> Groups<V> {
 }
 
 impl<V: Verbs> UdTransport<V> {
-    pub(super) fn join_group(
-        &mut self,
-        group: Address,
-        receives: bool,
-    ) -> Result<Spread, Unreachable> {
-        let ip = group.ip();
-        if self.groups.joined.contains_key(&ip) {
-            let reason = format!("{ip} was joined already, by another port");
-            return Err(Unreachable { errno: kestrel_core::error::Errno::INVAL, reason });
-        }
-        let group = self.shared.device.join_group(GroupRequest {
-            group: ip,
-            own: self.address.ip(),
-            hears: receives,
-            dscp: self.shared.origin.dscp,
-            managed: self.manages_groups,
-        })?;
-        let pass = proof::group_pass(&self.auth_key, ip);
-        if receives {
-            self.queue.pair().attach(group.address())?;
-            self.groups.passes.insert(pass, ip);
-        }
-        self.groups.joined.insert(ip, Membership { group, pass, receives });
-        Ok(Spread::Carried)
-    }
-
-    pub(super) fn leave_group(&mut self, group: Address) {
-        let ip = group.ip();
-        let Some(Membership { group, pass, receives }) = self.groups.joined.remove(&ip) else {
-            return;
-        };
-        if receives {
-            self.groups.passes.remove(&pass);
-            if self.groups.passes.is_empty() {
-                *self.groups.sources = Sources::default();
-            }
-            self.queue.pair().detach(group.address());
-        }
-        self.retire(Unused::Group(group));
-    }
-
     pub(super) fn leave_all_groups(&mut self) {
         let all: Vec<IpAddr> = self.groups.joined.keys().copied().collect();
-        all.into_iter().for_each(|ip| self.leave_group(Address::new(ip, 0)));
-    }
-
-    pub(super) fn send_to_group(
-        &mut self,
-        group: Address,
-        head: Head,
-        word: u64,
-        words: &[u64],
-        payload: Piece,
-    ) -> bool {
-        let Some(membership) = self.groups.joined.get(&group.ip()) else {
-            return false;
-        };
-        let (handle, pass) = (membership.group.name(), membership.pass);
-        let to = Destination { handle, queue_pair: EVERYBODY, key: self.key };
-        let mut front = Vec::with_capacity(SOURCE_BYTES / 8 + words.len());
-        front.push(self.incarnation);
-        let own = wire::address_bytes(self.address.socket_addr());
-        front.extend(own.chunks_exact(8).map(|it| u64::from_le_bytes(it.try_into().expect("8"))));
-        front.extend_from_slice(words);
-        self.post_datagram(to, [head.to_word().into(), pass, word], &front, payload)
+        all.into_iter().for_each(|ip| self.leave(Address::new(ip, 0)));
     }
 
     /// A datagram to a group: its sender's, or of one that is to be recognized first.
@@ -161,13 +99,77 @@ impl<V: Verbs> UdTransport<V> {
         wire::address_of(&bytes).ok()
     }
 
-    pub(super) fn recognize_source(&mut self, peer: PeerIndex, incarnation: u64) {
+    /// A peer was let go of: should it send again, it is recognized anew.
+    pub(super) fn forget_source(&mut self, peer: PeerIndex) {
+        self.groups.sources.forget(peer);
+    }
+}
+
+impl<V: Verbs> Multicast for UdTransport<V> {
+    fn join(&mut self, group: Address, receives: bool) -> Result<Spread, Unreachable> {
+        let ip = group.ip();
+        if self.groups.joined.contains_key(&ip) {
+            let reason = format!("{ip} was joined already, by another port");
+            return Err(Unreachable { errno: kestrel_core::error::Errno::INVAL, reason });
+        }
+        let group = self.shared.device.join_group(GroupRequest {
+            group: ip,
+            own: self.address.ip(),
+            hears: receives,
+            dscp: self.shared.origin.dscp,
+            managed: self.manages_groups,
+        })?;
+        let pass = proof::group_pass(&self.auth_key, ip);
+        if receives {
+            self.queue.pair().attach(group.address())?;
+            self.groups.passes.insert(pass, ip);
+        }
+        self.groups.joined.insert(ip, Membership { group, pass, receives });
+        Ok(Spread::Carried)
+    }
+
+    fn leave(&mut self, group: Address) {
+        let ip = group.ip();
+        let Some(Membership { group, pass, receives }) = self.groups.joined.remove(&ip) else {
+            return;
+        };
+        if receives {
+            self.groups.passes.remove(&pass);
+            if self.groups.passes.is_empty() {
+                *self.groups.sources = Sources::default();
+            }
+            self.queue.pair().detach(group.address());
+        }
+        self.retire(Unused::Group(group));
+    }
+
+    fn recognize(&mut self, peer: PeerIndex, incarnation: u64) {
         self.groups.sources.insert(incarnation, Some(peer));
         self.admit_strangers(incarnation, peer, HEAD_BYTES + SOURCE_BYTES);
     }
 
-    /// A peer was let go of: should it send again, it is recognized anew.
-    pub(super) fn forget_source(&mut self, peer: PeerIndex) {
-        self.groups.sources.forget(peer);
+    fn push_to_group(
+        &mut self,
+        group: Address,
+        head: Head,
+        word: u64,
+        words: &[u64],
+        payload: Piece,
+    ) -> bool {
+        let Some(membership) = self.groups.joined.get(&group.ip()) else {
+            return false;
+        };
+        let (handle, pass) = (membership.group.name(), membership.pass);
+        let to = Destination { handle, queue_pair: EVERYBODY, key: self.key };
+        let mut front = Vec::with_capacity(SOURCE_BYTES / 8 + words.len());
+        front.push(self.incarnation);
+        let own = wire::address_bytes(self.address.socket_addr());
+        front.extend(own.chunks_exact(8).map(|it| u64::from_le_bytes(it.try_into().expect("8"))));
+        front.extend_from_slice(words);
+        self.post_datagram(to, [head.to_word().into(), pass, word], &front, payload)
+    }
+
+    fn group_room(&self) -> usize {
+        if self.failed { 0 } else { self.queue.room(&self.sends).min(self.sends.free_count()) }
     }
 }

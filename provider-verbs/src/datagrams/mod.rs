@@ -26,10 +26,10 @@ use std::{
 use kestrel_core::{
     address::Address,
     auth_key::{KeyNumber, Keyring},
-    group::Spread,
     memory::Piece,
     transport::{
-        Arrival, Bell as _, Limits, PeerIndex, Room, Transport, TransportEvent, Unreachable,
+        Arrival, Bell as _, Confirmation, Limits, PeerIndex, Room, SingleCopy, Transport,
+        TransportEvent, Windows,
     },
     wire::{Head, Kind},
 };
@@ -307,45 +307,6 @@ impl<V: Verbs> Transport for UdTransport<V> {
         self.consume_current();
     }
 
-    fn read_remote(&mut self, _peer: PeerIndex, _remote: u64, _to: Piece) -> bool {
-        false
-    }
-
-    fn can_read_remote(&self, _peer: PeerIndex) -> bool {
-        false
-    }
-
-    fn is_readable_by(&self, _peer: PeerIndex) -> bool {
-        false
-    }
-
-    fn join(&mut self, group: Address, receives: bool) -> Result<Spread, Unreachable> {
-        self.join_group(group, receives)
-    }
-
-    fn leave(&mut self, group: Address) {
-        self.leave_group(group);
-    }
-
-    fn recognize(&mut self, peer: PeerIndex, ticket: u64) {
-        self.recognize_source(peer, ticket);
-    }
-
-    fn push_to_group(
-        &mut self,
-        group: Address,
-        head: Head,
-        word: u64,
-        words: &[u64],
-        payload: Piece,
-    ) -> bool {
-        self.send_to_group(group, head, word, words, payload)
-    }
-
-    fn group_room(&self) -> usize {
-        if self.failed { 0 } else { self.queue.room(&self.sends).min(self.sends.free_count()) }
-    }
-
     fn has_event(&self) -> bool {
         self.shared.events_pending() || !self.events.is_empty()
     }
@@ -378,6 +339,12 @@ impl<V: Verbs> Transport for UdTransport<V> {
         wait_any(bells, timeout);
     }
 }
+
+impl<V: Verbs> SingleCopy for UdTransport<V> {}
+
+impl<V: Verbs> Windows for UdTransport<V> {}
+
+impl<V: Verbs> Confirmation for UdTransport<V> {}
 
 impl<V: Verbs> Drop for UdTransport<V> {
     /// Says goodbye. Not in a forked child, where all of it is the parent's.

@@ -28,11 +28,11 @@ use kestrel_core::{
     address::Address,
     auth_key::{KeyNumber, Keyring, ONLY_KEY},
     memory::Piece,
-    transport::{Arrival, Bell as _, Limits, PeerIndex, Room, Transport, TransportEvent},
-    window::{
-        Access, AtomicRequest, Finished, Found, Invitation, Loan, LoanWorth, OwnRegistration,
-        Registration, RegistrationRequest, Request, Started, Worth,
+    transport::{
+        Arrival, Bell as _, Confirmation, Limits, Multicast, PeerIndex, Room, SingleCopy,
+        Transport, TransportEvent,
     },
+    window::Finished,
     wire::Head,
 };
 use rustc_hash::FxHashMap;
@@ -44,7 +44,7 @@ use self::{
     guest::Guest,
     lane::{Came, Filled, ReceiveLane, SendLane},
     receiving::Current,
-    window::{Lent, REGISTRATION_WORTH, Window},
+    window::Window,
 };
 use crate::{
     bell::{EitherBell, wait_any},
@@ -327,124 +327,6 @@ impl<V: Verbs> Transport for RcTransport<V> {
         self.copy_current(offset, to);
     }
 
-    fn read_remote(&mut self, _peer: PeerIndex, _remote: u64, _to: Piece) -> bool {
-        false
-    }
-
-    fn can_read_remote(&self, _peer: PeerIndex) -> bool {
-        false
-    }
-
-    fn is_readable_by(&self, _peer: PeerIndex) -> bool {
-        false
-    }
-
-    #[inline(always)]
-    fn windows_to(&self, peer: PeerIndex) -> Option<Worth> {
-        let lane = self.send_lane(peer)?;
-        (!lane.failed).then_some(Worth::always(BUFFER_BYTES + 1))
-    }
-
-    #[inline(always)]
-    fn is_window_open(&self, peer: PeerIndex) -> bool {
-        self.window_of(peer).is_some_and(Window::is_open)
-    }
-
-    fn invite(&mut self, peer: PeerIndex) -> Option<Invitation> {
-        self.make_window(peer)
-    }
-
-    fn open_window(&mut self, peer: PeerIndex, theirs: Invitation) -> bool {
-        self.join_window(peer, theirs)
-    }
-
-    fn admit(
-        &mut self,
-        peer: PeerIndex,
-        theirs: Invitation,
-        permitted: Access,
-    ) -> Option<Invitation> {
-        self.make_guest(peer, theirs, permitted)
-    }
-
-    fn register(
-        &mut self,
-        _peer: PeerIndex,
-        request: &RegistrationRequest,
-    ) -> Option<Arc<dyn Registration>> {
-        let &RegistrationRequest { memory, access, local_write, keeps_pages } = request;
-        if !keeps_pages {
-            return None;
-        }
-        window::register(&self.shared.device, memory, access, local_write).map(Lent::shared)
-    }
-
-    fn register_own(
-        &mut self,
-        _peer: PeerIndex,
-        memory: Piece,
-        written: bool,
-    ) -> Option<OwnRegistration> {
-        let made = window::register(&self.shared.device, memory, Access::default(), written)?;
-        Some(OwnRegistration::new(made.local_key(), made.shared()))
-    }
-
-    #[inline(always)]
-    fn start(&mut self, peer: PeerIndex, request: &Request) -> Started {
-        self.start_request(peer, request)
-    }
-
-    #[inline(always)]
-    fn start_atomic(&mut self, peer: PeerIndex, request: &AtomicRequest) -> Started {
-        self.start_change(peer, request)
-    }
-
-    #[inline(always)]
-    fn finished(&mut self) -> Found {
-        if self.finished.is_empty() {
-            self.reap_burst();
-        }
-        self.finished.pop_front().map_or(Found::Nothing, Found::Finished)
-    }
-
-    fn close_window(&mut self, peer: PeerIndex) {
-        self.end_window(peer, false);
-    }
-
-    fn confirms(&self, _peer: PeerIndex) -> bool {
-        true
-    }
-
-    fn confirm_next(&mut self, peer: PeerIndex) {
-        if let Some(lane) = self.peers.get_mut(peer as usize).and_then(|peer| peer.send.as_mut()) {
-            lane.confirms_next = true;
-        }
-    }
-
-    fn pushed(&self, peer: PeerIndex) -> u32 {
-        self.send_lane(peer).map_or(0, |lane| lane.queue.posted())
-    }
-
-    fn confirmed(&mut self, peer: PeerIndex) -> u32 {
-        self.reap_burst();
-        self.send_lane(peer).map_or(0, |lane| lane.confirmed)
-    }
-
-    fn lends_to(&self, peer: PeerIndex) -> Option<LoanWorth> {
-        let (lane, alone) = (self.send_lane(peer)?, self.fetch_min);
-        (!lane.failed).then_some(LoanWorth { alone, registered: alone / REGISTRATION_WORTH })
-    }
-
-    fn lend(&mut self, _peer: PeerIndex, message: Piece) -> Option<Loan> {
-        let access = Access { read: true, ..Access::default() };
-        let made = window::register(&self.shared.device, message, access, false)?;
-        Some(Loan::new(made.shared()))
-    }
-
-    fn fetches_from(&self, peer: PeerIndex) -> bool {
-        self.windows_to(peer).is_some()
-    }
-
     #[inline(always)]
     fn has_event(&self) -> bool {
         self.shared.events_pending() || !self.events.is_empty()
@@ -479,6 +361,31 @@ impl<V: Verbs> Transport for RcTransport<V> {
         wait_any(bells, timeout);
     }
 }
+
+impl<V: Verbs> SingleCopy for RcTransport<V> {}
+
+impl<V: Verbs> Confirmation for RcTransport<V> {
+    fn confirms(&self, _peer: PeerIndex) -> bool {
+        true
+    }
+
+    fn confirm_next(&mut self, peer: PeerIndex) {
+        if let Some(lane) = self.peers.get_mut(peer as usize).and_then(|peer| peer.send.as_mut()) {
+            lane.confirms_next = true;
+        }
+    }
+
+    fn pushed(&self, peer: PeerIndex) -> u32 {
+        self.send_lane(peer).map_or(0, |lane| lane.queue.posted())
+    }
+
+    fn confirmed(&mut self, peer: PeerIndex) -> u32 {
+        self.reap_burst();
+        self.send_lane(peer).map_or(0, |lane| lane.confirmed)
+    }
+}
+
+impl<V: Verbs> Multicast for RcTransport<V> {}
 
 impl<V: Verbs> RcTransport<V> {
     /// Silences the bell, asks for it, and looks. Whatever completes after the asking rings;

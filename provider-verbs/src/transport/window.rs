@@ -8,8 +8,11 @@ use std::{collections::VecDeque, mem::ManuallyDrop, sync::Arc};
 
 use kestrel_core::{
     memory::Piece,
-    transport::PeerIndex,
-    window::{Access, Invitation, Registration as CoreRegistration},
+    transport::{PeerIndex, Windows},
+    window::{
+        Access, AtomicRequest, Found, Invitation, Loan, LoanWorth, OwnRegistration,
+        Registration as CoreRegistration, RegistrationRequest, Request, Started, Worth,
+    },
 };
 
 use super::{Owner, RcTransport, reach::UnderWay};
@@ -17,6 +20,7 @@ use crate::{
     control::random,
     device::LinkLayer,
     fork_guard,
+    receive_pool::BUFFER_BYTES,
     send_pool::SendPool,
     verbs::{
         Origin, PathEnd, QueuePair, Registration, RemoteAccess, Role, SendRequest, Verbs, is_mtu,
@@ -240,6 +244,95 @@ pub(super) fn register<V: Verbs>(
     let registration = made.inspect_err(|error| tracing::info!("not leased: {error}")).ok()?;
     let registration = ManuallyDrop::new(registration);
     Some(Lent { registration, forks: fork_guard::forks() })
+}
+
+impl<V: Verbs> Windows for RcTransport<V> {
+    #[inline(always)]
+    fn windows_to(&self, peer: PeerIndex) -> Option<Worth> {
+        let lane = self.send_lane(peer)?;
+        (!lane.failed).then_some(Worth::always(BUFFER_BYTES + 1))
+    }
+
+    #[inline(always)]
+    fn is_window_open(&self, peer: PeerIndex) -> bool {
+        self.window_of(peer).is_some_and(Window::is_open)
+    }
+
+    fn invite(&mut self, peer: PeerIndex) -> Option<Invitation> {
+        self.make_window(peer)
+    }
+
+    fn open_window(&mut self, peer: PeerIndex, theirs: Invitation) -> bool {
+        self.join_window(peer, theirs)
+    }
+
+    fn admit(
+        &mut self,
+        peer: PeerIndex,
+        theirs: Invitation,
+        permitted: Access,
+    ) -> Option<Invitation> {
+        self.make_guest(peer, theirs, permitted)
+    }
+
+    fn register(
+        &mut self,
+        _peer: PeerIndex,
+        request: &RegistrationRequest,
+    ) -> Option<Arc<dyn CoreRegistration>> {
+        let &RegistrationRequest { memory, access, local_write, keeps_pages } = request;
+        if !keeps_pages {
+            return None;
+        }
+        register(&self.shared.device, memory, access, local_write).map(Lent::shared)
+    }
+
+    fn register_own(
+        &mut self,
+        _peer: PeerIndex,
+        memory: Piece,
+        written: bool,
+    ) -> Option<OwnRegistration> {
+        let made = register(&self.shared.device, memory, Access::default(), written)?;
+        Some(OwnRegistration::new(made.local_key(), made.shared()))
+    }
+
+    #[inline(always)]
+    fn start(&mut self, peer: PeerIndex, request: &Request) -> Started {
+        self.start_request(peer, request)
+    }
+
+    #[inline(always)]
+    fn start_atomic(&mut self, peer: PeerIndex, request: &AtomicRequest) -> Started {
+        self.start_change(peer, request)
+    }
+
+    #[inline(always)]
+    fn finished(&mut self) -> Found {
+        if self.finished.is_empty() {
+            self.reap_burst();
+        }
+        self.finished.pop_front().map_or(Found::Nothing, Found::Finished)
+    }
+
+    fn close_window(&mut self, peer: PeerIndex) {
+        self.end_window(peer, false);
+    }
+
+    fn lends_to(&self, peer: PeerIndex) -> Option<LoanWorth> {
+        let (lane, alone) = (self.send_lane(peer)?, self.fetch_min);
+        (!lane.failed).then_some(LoanWorth { alone, registered: alone / REGISTRATION_WORTH })
+    }
+
+    fn lend(&mut self, _peer: PeerIndex, message: Piece) -> Option<Loan> {
+        let access = Access { read: true, ..Access::default() };
+        let made = register(&self.shared.device, message, access, false)?;
+        Some(Loan::new(made.shared()))
+    }
+
+    fn fetches_from(&self, peer: PeerIndex) -> bool {
+        self.windows_to(peer).is_some()
+    }
 }
 
 #[cfg(test)]

@@ -11,7 +11,10 @@ use kestrel_core::{
     address::Address,
     memory::Piece,
     ring::claims::Claims,
-    transport::{Arrival, Bell, Limits, PeerIndex, Room, Transport, TransportEvent, Unreachable},
+    transport::{
+        Arrival, Bell, Confirmation, Limits, Multicast, PeerIndex, Room, SingleCopy, Transport,
+        TransportEvent, Unreachable, Windows,
+    },
     window::{
         Access, AtomicRequest, Found, Invitation, Loan, LoanWorth, Registration,
         RegistrationRequest, Request, Started, Worth,
@@ -316,6 +319,44 @@ impl Transport for Chaos {
         self.world.state().current = None;
     }
 
+    fn has_event(&self) -> bool {
+        let state = self.world.state();
+        !state.events.is_empty() || !state.connecting.is_empty()
+    }
+
+    fn event(&mut self) -> Option<TransportEvent> {
+        let mut state = self.world.state();
+        if let Some(event) = state.events.pop_front() {
+            return Some(event);
+        }
+        let peer = state.connecting.pop_front()?;
+        let seldom = if state.polite { 40 } else { 4 };
+        if state.refuses || state.random.once_in(seldom) {
+            let errno = kestrel_core::error::Errno::HOSTUNREACH;
+            let reason = Unreachable { errno, reason: "nobody".into() };
+            return Some(TransportEvent::Failed { peer, reason });
+        }
+        state.sending.insert(peer);
+        let incarnation = 1 + state.random.below(2);
+        Some(TransportEvent::Connected { peer, incarnation })
+    }
+
+    fn arm(&mut self) -> bool {
+        false
+    }
+
+    fn disarm(&mut self) {}
+
+    fn ring(&self) {}
+
+    fn bell(&self) -> RawFd {
+        -1
+    }
+
+    fn sleep(_bells: &[RawFd], _timeout: Option<Duration>) {}
+}
+
+impl SingleCopy for Chaos {
     fn read_remote(&mut self, _peer: PeerIndex, _remote: u64, to: Piece) -> bool {
         let readable = !self.world.state().random.once_in(4);
         if readable {
@@ -346,7 +387,9 @@ impl Transport for Chaos {
     fn claims_to(&self, peer: PeerIndex) -> Option<&Claims> {
         self.claims(peer, 1)
     }
+}
 
+impl Windows for Chaos {
     fn windows_to(&self, _peer: PeerIndex) -> Option<Worth> {
         Some(Worth { alone: 100, streaming: 5_000, ..Worth::always(9_000) })
     }
@@ -413,40 +456,8 @@ impl Transport for Chaos {
     fn fetches_from(&self, _peer: PeerIndex) -> bool {
         true
     }
-
-    fn has_event(&self) -> bool {
-        let state = self.world.state();
-        !state.events.is_empty() || !state.connecting.is_empty()
-    }
-
-    fn event(&mut self) -> Option<TransportEvent> {
-        let mut state = self.world.state();
-        if let Some(event) = state.events.pop_front() {
-            return Some(event);
-        }
-        let peer = state.connecting.pop_front()?;
-        let seldom = if state.polite { 40 } else { 4 };
-        if state.refuses || state.random.once_in(seldom) {
-            let errno = kestrel_core::error::Errno::HOSTUNREACH;
-            let reason = Unreachable { errno, reason: "nobody".into() };
-            return Some(TransportEvent::Failed { peer, reason });
-        }
-        state.sending.insert(peer);
-        let incarnation = 1 + state.random.below(2);
-        Some(TransportEvent::Connected { peer, incarnation })
-    }
-
-    fn arm(&mut self) -> bool {
-        false
-    }
-
-    fn disarm(&mut self) {}
-
-    fn ring(&self) {}
-
-    fn bell(&self) -> RawFd {
-        -1
-    }
-
-    fn sleep(_bells: &[RawFd], _timeout: Option<Duration>) {}
 }
+
+impl Confirmation for Chaos {}
+
+impl Multicast for Chaos {}

@@ -1,0 +1,26 @@
+//! What a peer is known to have.
+
+use super::PeerIndex;
+
+/// For transports whose packets leave this process after they are pushed. Unless one says otherwise,
+/// what is pushed is in the peer's reach.
+pub trait Confirmation {
+    /// Whether a packet to `peer`, which is connected, may still be lost after [`Self::push`] took
+    /// it: if the connection fails, or this process ends.
+    fn confirms(&self, _peer: PeerIndex) -> bool {
+        false
+    }
+
+    /// Has the next packet to `peer` be confirmed without others behind it.
+    fn confirm_next(&mut self, _peer: PeerIndex) {}
+
+    /// How many packets were pushed to `peer`, wrapping.
+    fn pushed(&self, _peer: PeerIndex) -> u32 {
+        0
+    }
+
+    /// How many of them the peer is known to have: nothing that happens to us takes them back.
+    fn confirmed(&mut self, _peer: PeerIndex) -> u32 {
+        0
+    }
+}
