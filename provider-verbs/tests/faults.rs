@@ -233,6 +233,30 @@ fn closing_does_not_wait_for_ever() {
     assert!(matches!(event(&mut other), TransportEvent::Closed { peer: 0 }));
 }
 
+#[test]
+fn closing_does_not_wait_for_who_has_closed() {
+    let fabric = FakeFabric::default();
+    let provider = provider(&fabric, FakeOptions::default());
+    let waits = |news_is_told: bool| {
+        let (mut one, mut other) = (open(&provider), open(&provider));
+        connect(&mut one, &mut other, 0);
+        fabric.hold(true);
+        assert!(push(&mut one, 0, 0, 3000));
+        drop(other);
+        while news_is_told && !one.has_event() {
+            std::thread::yield_now();
+        }
+        let start = Instant::now();
+        drop(one);
+        fabric.hold(false);
+        start.elapsed() >= Duration::from_secs(1)
+    };
+    // A busy machine may take a second for it now and then.
+    for news_is_told in [true, false] {
+        assert!((0..5).any(|_| !waits(news_is_told)), "it waits: {news_is_told}");
+    }
+}
+
 /// A ping-pong of sleepers: a wake-up that is lost shows as a sleep that ends by itself.
 #[test]
 fn no_wake_up_is_lost() {

@@ -22,7 +22,7 @@ use crate::{
 /// An event, and the connection that goes into use when it is told: what comes before it is
 /// about earlier ones.
 pub(super) struct Told<V: Verbs> {
-    event: TransportEvent,
+    pub(super) event: TransportEvent,
     end: Option<SendEnd<V>>,
 }
 

@@ -124,17 +124,40 @@ impl<V: Verbs> RcTransport<V> {
         while self.retired.iter().any(|retired| retired.saying.is_some()) {
             self.reap_sends();
             self.let_go(Instant::now());
-            while let Some(event) = self.shared.pop() {
-                if let StationEvent::Disconnected { link } = event {
-                    self.nobody_hears(link);
-                }
-            }
+            self.hear_ends();
             if Instant::now() > deadline {
                 break;
             }
             std::thread::yield_now();
         }
         self.let_go(deadline + LAST_WORD_MAX);
+    }
+
+    /// What was told of the end of connections, and the engine has not heard: it is about to go.
+    pub(super) fn forsake_ended(&mut self) {
+        for peer in self.events.iter().filter_map(|told| told.event.end_of()) {
+            if let Some(lane) = &mut self.peers[peer as usize].send {
+                lane.failed = true;
+            }
+        }
+    }
+
+    /// Takes the news of connections that end while we go ourselves; there is no use for other news.
+    pub(super) fn hear_ends(&mut self) {
+        while let Some(event) = self.shared.pop() {
+            let (StationEvent::Closed { link, .. }
+            | StationEvent::Disconnected { link }
+            | StationEvent::Lost { link, .. }) = event
+            else {
+                continue;
+            };
+            if let Some(Owner::Send(peer)) = self.links.remove(&link)
+                && let Some(lane) = &mut self.peers[peer as usize].send
+            {
+                lane.failed = true;
+            }
+            self.nobody_hears(link);
+        }
     }
 
     /// The peer of a connection that was to have a last word is gone by itself.

@@ -203,11 +203,14 @@ impl<V: Verbs> RcTransport<V> {
         self.tell(TransportEvent::Broken { peer, reason });
     }
 
-    /// Waits until what was sent has reached the peers' devices, where it survives us.
+    /// Waits until what was sent has reached the peers' devices, where it survives us. Of who is gone
+    /// nothing is awaited: where many close one after the other, each would wait for those before it.
     pub(super) fn linger(&mut self) {
         let deadline = Instant::now() + LINGER_MAX;
         self.post_held();
+        self.forsake_ended();
         loop {
+            self.hear_ends();
             self.reap_sends();
             let mut busy = false;
             for lane in self.peers.iter_mut().filter_map(|peer| peer.send.as_mut()) {
