@@ -107,7 +107,7 @@ impl Worker {
     fn try_obey(&mut self, order: &Order) -> Result<Answer, Box<dyn Error>> {
         match order {
             Order::JoinFloor(token) => {
-                let floor = Floor::join(*token)?;
+                let floor = Floor::join(token)?;
                 if let Some(core) = token.core.filter(|core| cores::only() == Some(*core)) {
                     return Err(format!("it shares core {core} with rank 0").into());
                 }

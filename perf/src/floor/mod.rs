@@ -35,6 +35,8 @@ const STALL_MAX: Duration = Duration::from_secs(10);
 pub enum FloorError {
     #[error("cannot share memory for the floor: {0}")]
     Region(#[source] std::io::Error),
+    #[error("the ranks are on two hosts, which share no memory")]
+    OtherHost,
     #[error(
         "what the other rank shares has {bytes} bytes instead of {expected}: different versions?"
     )]
@@ -94,7 +96,7 @@ impl Floor {
     }
 
     /// The second side.
-    pub fn join(token: RegionToken) -> Result<Floor, FloorError> {
+    pub fn join(token: &RegionToken) -> Result<Floor, FloorError> {
         Ok(Floor::with(Region::join(token)?, 1))
     }
 

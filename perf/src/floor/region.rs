@@ -25,13 +25,20 @@ const REGION_BYTES: usize = CHUNKS_AT + 2 * CHUNKS_BYTES;
 
 /// How the other side finds the region: the creator's descriptor, reached
 /// through `/proc`, so that ranks with any parent can share it.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RegionToken {
+    /// The creator's host since it was booted: another one has a process of that number as well.
+    pub boot: String,
     pub process_id: u32,
     pub descriptor: i32,
     /// The creator's, if it may run on one alone: whoever shares that takes turns with it, and neither has
     /// a floor.
     pub core: Option<usize>,
+}
+
+/// What the kernel calls this boot of this host; nothing where it does not say.
+fn boot() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default()
 }
 
 pub struct Region {
@@ -53,7 +60,10 @@ impl Region {
         Region::map(file)
     }
 
-    pub fn join(token: RegionToken) -> Result<Region, FloorError> {
+    pub fn join(token: &RegionToken) -> Result<Region, FloorError> {
+        if token.boot != boot() {
+            return Err(FloorError::OtherHost);
+        }
         let path = format!("/proc/{}/fd/{}", token.process_id, token.descriptor);
         let file = File::options().read(true).write(true).open(path).map_err(FloorError::Region)?;
         let bytes = file.metadata().map_err(FloorError::Region)?.len();
@@ -74,7 +84,7 @@ impl Region {
 
     pub fn token(&self) -> RegionToken {
         let (process_id, descriptor) = (std::process::id(), self.file.as_raw_fd());
-        RegionToken { process_id, descriptor, core: cores::only() }
+        RegionToken { boot: boot(), process_id, descriptor, core: cores::only() }
     }
 
     /// The 64-bit word at the start of the line at `offset`.

@@ -1,0 +1,52 @@
+"""`kestrel-perf` on queue pairs, a rank on each of two hosts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hosts import run_script
+from lab import ROOT, needs_guest
+
+pytestmark = [pytest.mark.usefixtures("ready"), needs_guest]
+
+# What to measure, and what the report says of it: more than zero of each.
+RUNS = [
+    pytest.param("latency --size 8 --iterations 20", ["half round trip"], id="latency"),
+    pytest.param(
+        "bandwidth --size 64K --iterations 4", ["streaming", "ping-pong"], id="bandwidth"
+    ),
+    pytest.param("rate --iterations 200", ["one way"], id="rate", marks=pytest.mark.full),
+    pytest.param("rma --size 8,64K --iterations 4", ["write", "read"], id="rma"),
+    pytest.param("atomics --iterations 4", ["fetch-add"], id="atomics", marks=pytest.mark.full),
+]
+
+
+@pytest.fixture(scope="session")
+def perf() -> Path:
+    program = ROOT / "target" / "release" / "kestrel-perf"
+    if not program.exists():
+        pytest.skip(f"{program} is not built (cargo build --release --workspace)")
+    return program
+
+
+@pytest.mark.parametrize(("words", "rows"), RUNS)
+def test_two_shells_on_two_hosts(perf: Path, words: str, rows: list[str]) -> None:
+    """The one that listens writes the report; there is no floor between two hosts, and it says so."""
+    output = run_script(
+        f"""
+        perf() {{ {perf} {words} --provider verbs "$@"; }}
+        on-peer {perf} --connect 10.9.0.1:7000 >/tmp/connected 2>&1 & connects=$!
+        perf --listen 10.9.0.1:7000 --json /tmp/report.json --html /tmp/report.html
+        wait $connects || {{ cat /tmp/connected; exit 1; }}
+        test -s /tmp/report.html; cat /tmp/report.json
+        """
+    )
+    table, _, report = output.partition("\n{")
+    assert "provider: verbs" in table, output
+    assert "floor: none (rank 1: the ranks are on two hosts, which share no memory)" in table, output
+    for row in rows:
+        assert row in table, output
+    print(json.loads("{" + report))
