@@ -335,6 +335,9 @@ pub struct Incoming {
     pub prefix: usize,
     /// Bytes that have come, or were read.
     pub received: usize,
+    /// Where what may come in packets ends: its prefix, or what we have asked for. What is read from the
+    /// sender's memory may not come in packets as well.
+    pub asked: usize,
     /// Where it ends for us: what is beyond we have, or do not want.
     pub end: usize,
     /// Where the rest goes.

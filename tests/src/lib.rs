@@ -22,6 +22,7 @@ pub mod figures;
 pub mod fork;
 pub mod hints;
 pub mod lanes;
+pub mod liar;
 pub mod link;
 pub mod long_first;
 pub mod mock;

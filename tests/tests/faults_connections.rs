@@ -12,17 +12,18 @@ use kestrel_core::{
     error::Errno,
     event_queue::Event,
     memory::Piece,
-    mock::{MockOptions, MockProvider, MockTransport},
-    transport::{Provider, Transport, TransportEvent},
+    mock::{MockOptions, MockProvider},
+    transport::{Transport, TransportEvent},
     wire::{Head, Kind},
 };
 use kestrel_shm::{ShmOptions, ShmProvider};
 use kestrel_tests::{
     bed::Bed,
     figures,
+    liar::Liar,
     link::{self, Driven, End, Link, Listener},
     process::{Peer, child_role, listen_to_parent, say},
-    scale::{PATIENCE, scaled},
+    scale::scaled,
 };
 
 #[test]
@@ -123,40 +124,6 @@ fn a_listener_keeps_nothing_of_who_was_accepted() {
 fn mock() -> Bed<MockProvider> {
     let provider = MockProvider::new(MockOptions::default());
     Bed { provider: Arc::new(provider), sharing: Sharing::Shared }
-}
-
-/// A peer that says what it likes.
-struct Liar(MockTransport);
-
-impl Liar {
-    fn new(bed: &Bed<MockProvider>, victim: Address) -> Liar {
-        let mut transport = bed.provider.open(None, &[]).unwrap();
-        transport.connect(0, victim);
-        let connected = transport.event();
-        assert!(matches!(connected, Some(TransportEvent::Connected { .. })), "{connected:?}");
-        Liar(transport)
-    }
-
-    fn say(&mut self, kind: Kind, nonce: u64, length: usize) {
-        let mut bytes = vec![7; length];
-        let (head, payload) = (Head::new(kind, 0), Piece::of_owned(&mut bytes));
-        let words = vec![0; head.words()];
-        assert!(self.0.push(0, head, nonce, &words, payload));
-    }
-
-    /// Whether the victim has let go of it.
-    fn is_cut_off(&mut self, victim: &dyn Driven) -> bool {
-        let start = Instant::now();
-        while start.elapsed() < PATIENCE {
-            victim.drive();
-            match self.0.event() {
-                Some(TransportEvent::Closed { .. }) => return true,
-                Some(TransportEvent::Incoming { ticket, .. }) => self.0.adopt(0, ticket),
-                _ => {}
-            }
-        }
-        false
-    }
 }
 
 /// Where an acceptor is itself, which goes by its listener's address.

@@ -158,6 +158,7 @@ impl<T: Transport> Engine<T> {
             total,
             prefix: total,
             received: 0,
+            asked: total,
             end: total,
             target,
             remote: 0,

@@ -115,7 +115,7 @@ impl<T: Transport> Engine<T> {
         let valid = prefix <= total
             && arrival.length as u64 <= prefix
             && prefix <= self.limits.prefix as u64
-            && (key == 0 || prefix == 0)
+            && (prefix == 0 || (key == 0 && remote == 0))
             && operation != IN_SIGHT;
         let flags = arrival.head.flags;
         valid.then(|| Incoming {
@@ -124,6 +124,7 @@ impl<T: Transport> Engine<T> {
             total: total as usize,
             prefix: prefix as usize,
             received: 0,
+            asked: prefix as usize,
             end: total as usize,
             target: Target::Nowhere,
             remote,
@@ -245,8 +246,10 @@ impl<T: Transport> Engine<T> {
 
     /// Asks the sender for what has not come yet. With that its loan is over.
     pub(crate) fn consent(&mut self, index: u32) {
-        self.incoming[index].fetch.key = 0;
-        let Incoming { peer, operation, received, prefix, end, .. } = self.incoming[index];
+        let incoming = &mut self.incoming[index];
+        incoming.fetch.key = 0;
+        incoming.asked = incoming.end;
+        let Incoming { peer, operation, received, prefix, end, .. } = *incoming;
         let from = received.max(prefix) as u64;
         let words = [from, end as u64, 0, 0];
         self.reply(peer, Reply { kind: Kind::Consent, operation, words });
@@ -259,11 +262,11 @@ impl<T: Transport> Engine<T> {
         let Some(&index) = self.peers[peer as usize].incoming.get(&arrival.word) else {
             return true;
         };
-        let incoming = &self.incoming[index];
-        let unasked = matches!(incoming.target, Target::Unexpected(_));
-        let end = if unasked { incoming.prefix } else { incoming.end };
-        let left = end.saturating_sub(incoming.received);
-        if self.transport.word(0) != incoming.received as u64 || arrival.length > left {
+        let Incoming { received, asked, .. } = self.incoming[index];
+        // Nothing is left to come of what was not asked for, or is read from the sender's memory: not
+        // even an empty part.
+        let fits = received < asked && arrival.length <= asked - received;
+        if self.transport.word(0) != received as u64 || !fits {
             self.violation(peer, "a part is out of place");
             return true;
         }

@@ -1,0 +1,76 @@
+//! A peer on the mock that says what it likes.
+
+use std::time::Instant;
+
+use kestrel_core::{
+    address::Address,
+    memory::Piece,
+    mock::{MockProvider, MockTransport},
+    ring::claims::Offer,
+    transport::{Provider, SingleCopy, Transport, TransportEvent},
+    wire::{Head, Kind},
+};
+
+use crate::{bed::Bed, link::Driven, scale::PATIENCE};
+
+/// What it calls its victim.
+const VICTIM: u32 = 0;
+
+/// One that is connected to its victim, as far as lanes go.
+pub struct Liar(pub MockTransport);
+
+impl Liar {
+    /// One at a place of its own.
+    pub fn new(bed: &Bed<MockProvider>, victim: Address) -> Liar {
+        let mut transport = bed.provider.open(None, &[]).unwrap();
+        transport.connect(VICTIM, victim);
+        let connected = transport.event();
+        assert!(matches!(connected, Some(TransportEvent::Connected { .. })), "{connected:?}");
+        Liar(transport)
+    }
+
+    /// Says something of `kind` whose words are zeroes.
+    pub fn say(&mut self, kind: Kind, word: u64, length: usize) {
+        let words = vec![0; Head::new(kind, 0).words()];
+        self.say_all(kind, word, &words, length);
+    }
+
+    /// Says something with all there is to say, and some payload.
+    pub fn say_all(&mut self, kind: Kind, word: u64, words: &[u64], length: usize) {
+        let mut bytes = vec![7; length];
+        let payload = Piece::of_owned(&mut bytes);
+        assert!(self.0.push(VICTIM, Head::new(kind, 0), word, words, payload));
+    }
+
+    /// Claims that it has given up so many messages.
+    pub fn withdraw_in_all(&self, count: u64) {
+        self.0.claims_to(VICTIM).unwrap().withdraw_in_all(count);
+    }
+
+    /// Opens an offer of so many blocks, in the first place that there is for one.
+    pub fn offer(&self, generation: u16, blocks: u32) {
+        Offer::open(self.0.claims_from(VICTIM).unwrap(), 0, generation, blocks);
+    }
+
+    /// Takes what happens: the victim's lane, once it makes one. Returns whether it has let go.
+    pub fn hear(&mut self) -> bool {
+        match self.0.event() {
+            Some(TransportEvent::Closed { .. }) => return true,
+            Some(TransportEvent::Incoming { ticket, .. }) => self.0.adopt(VICTIM, ticket),
+            _ => {}
+        }
+        false
+    }
+
+    /// Whether the victim has let go of it.
+    pub fn is_cut_off(&mut self, victim: &dyn Driven) -> bool {
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            victim.drive();
+            if self.hear() {
+                return true;
+            }
+        }
+        false
+    }
+}

@@ -1,0 +1,75 @@
+//! Peers that connect properly, and then say of their messages what cannot be: each costs its sender the
+//! connection, and what it had begun, and nobody else anything.
+
+use kestrel_core::{
+    error::Errno,
+    mock::{MockOptions, MockProvider},
+    wire::Kind,
+};
+use kestrel_tests::{
+    bed::{Bed, World},
+    liar::Liar,
+    mock::mock_bed,
+};
+
+const LENGTH: usize = 9_000;
+/// What a liar calls its message.
+const NAME: u64 = 5;
+
+fn bed() -> Bed<MockProvider> {
+    mock_bed(MockOptions { read_remote: true, ..MockOptions::default() })
+}
+
+/// The words of a long message's first packet.
+fn long(total: usize, prefix: usize, remote: &[u8]) -> [u64; 5] {
+    [NAME, total as u64, prefix as u64, 0, remote.as_ptr() as u64]
+}
+
+/// The liar has lost its connection, and the receive that its message had matched fails; an honest peer's
+/// message finds the next one.
+fn is_refused(world: &World<MockProvider>, liar: &mut Liar) {
+    let victim = &world.nodes[1];
+    assert!(liar.is_cut_off(victim));
+    world.received(1).bad(Errno::CONNABORTED);
+    victim.receive(LENGTH, None, 2);
+    world.nodes[0].send(vec![3; LENGTH], 1, None, 3);
+    assert_eq!(world.received(1).context(), 2);
+    world.sent(0).good();
+    world.nothing_more();
+}
+
+/// A message is read from its sender's memory, or comes in packets. One that comes both ways would be over
+/// while it is read, and its place another's.
+#[test]
+fn what_is_read_does_not_come_in_packets_as_well() {
+    let message = vec![1; LENGTH];
+    for part in [LENGTH, 0] {
+        let bed = bed();
+        let world = bed.world(2);
+        world.warm_up();
+        let victim = &world.nodes[1];
+        let mut liar = Liar::new(&bed, victim.endpoint.address());
+        victim.receive(LENGTH, None, 1);
+        // So it is not read at once.
+        liar.withdraw_in_all(1);
+        liar.say_all(Kind::Long, 0, &long(LENGTH, 0, &message), 0);
+        liar.say_all(Kind::Part, NAME, &[0], part);
+        victim.poll();
+        liar.withdraw_in_all(0);
+        is_refused(&world, &mut liar);
+    }
+}
+
+/// Where a message lies is told in the place of a prefix.
+#[test]
+fn what_has_a_prefix_is_not_read() {
+    let message = vec![1; LENGTH];
+    let bed = bed();
+    let world = bed.world(2);
+    world.warm_up();
+    let victim = &world.nodes[1];
+    let mut liar = Liar::new(&bed, victim.endpoint.address());
+    liar.say_all(Kind::Long, 0, &long(LENGTH, 8, &message), 8);
+    assert!(liar.is_cut_off(victim));
+    world.nothing_more();
+}
