@@ -7,7 +7,7 @@ use std::{
 
 use kestrel_core::{
     address::Address,
-    completion_queue::store::Sharing,
+    completion_queue::{Entry, ReadError, store::Sharing},
     connection::CM_DATA_SIZE,
     error::Errno,
     event_queue::Event,
@@ -145,6 +145,10 @@ fn a_listener_survives_nonsense() {
         (Kind::Eager, 8),
         (Kind::Read, 0),
         (Kind::Finish, 0),
+        (Kind::Invite, 0),
+        (Kind::Ask, 0),
+        (Kind::Withdraw, 0),
+        (Kind::Written, 0),
     ] {
         let mut liar = Liar::new(&bed, address);
         liar.say(kind, 1, length);
@@ -163,18 +167,21 @@ fn a_listener_survives_nonsense() {
     assert!(listener.has_nothing());
 }
 
-/// Whoever does not know the nonce speaks for no listener.
+/// Whoever does not know the nonce speaks for no listener, nor reaches any memory.
 #[test]
 fn a_caller_believes_its_own_listener_alone() {
     let bed = mock();
     let listener = Listener::listening(&bed);
     let caller = End::calling(&bed, listener.passive.address(), &[]);
     let request = listener.take(&[&caller]);
-    for kind in [Kind::Accept, Kind::Reject, Kind::Established, Kind::Request, Kind::Eager] {
+    let about = [Kind::Accept, Kind::Reject, Kind::Established, Kind::Request];
+    let beside = [Kind::Eager, Kind::Invite, Kind::Ask, Kind::Withdraw, Kind::Written];
+    for kind in about.into_iter().chain(beside) {
         let mut liar = Liar::new(&bed, caller.endpoint.address());
         liar.say(kind, 12345, 0);
         assert!(liar.is_cut_off(&caller), "{kind:?}");
         assert!(caller.events.is_empty(), "{kind:?}");
+        assert_eq!(caller.queue.read(&mut [Entry::default()]), Err(ReadError::Empty), "{kind:?}");
     }
     let acceptor = End::acceptor(&bed, request);
     acceptor.endpoint.accept(&[]).unwrap();

@@ -176,8 +176,10 @@ impl<T: Transport> Engine<T> {
     /// Whether a packet that is no plain message may come from `peer`, where connections are.
     #[cold]
     pub(crate) fn admits(&mut self, peer: PeerIndex, kind: Option<Kind>) -> bool {
-        let about_connections =
-            kind.is_none_or(|kind| kind == Kind::Bye || kind as u8 >= Kind::Request as u8);
+        let about_connections = kind.is_none_or(|kind| {
+            use Kind::{Accept, Bye, Established, Reject, Request};
+            matches!(kind, Bye | Request | Accept | Reject | Established)
+        });
         if about_connections || self.hears(peer) {
             return true;
         }
