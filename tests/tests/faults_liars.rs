@@ -1,18 +1,24 @@
 //! Peers that connect properly, and then say of their messages what cannot be: each costs its sender the
 //! connection, and what it had begun, and nobody else anything.
 
+use std::time::Instant;
+
 use kestrel_core::{
     error::Errno,
     mock::{MockOptions, MockProvider},
+    transport::Transport,
     wire::Kind,
 };
 use kestrel_tests::{
     bed::{Bed, World},
     liar::Liar,
     mock::mock_bed,
+    scale::PATIENCE,
 };
 
 const LENGTH: usize = 9_000;
+/// More than is copied at a few polls.
+const LONG: usize = 16 << 20;
 /// What a liar calls its message.
 const NAME: u64 = 5;
 
@@ -71,5 +77,48 @@ fn what_has_a_prefix_is_not_read() {
     let mut liar = Liar::new(&bed, victim.endpoint.address());
     liar.say_all(Kind::Long, 0, &long(LENGTH, 8, &message), 8);
     assert!(liar.is_cut_off(victim));
+    world.nothing_more();
+}
+
+/// A liar, and the name of the message of `length` bytes that has come to it.
+fn receiver(bed: &Bed<MockProvider>, world: &World<MockProvider>, length: usize) -> (Liar, u64) {
+    let sender = &world.nodes[0];
+    let mut liar = Liar::new(bed, sender.endpoint.address());
+    let to = sender.vector.insert_one(liar.0.address()).unwrap();
+    sender.send(vec![1; length], to, None, 1);
+    let start = Instant::now();
+    loop {
+        sender.poll();
+        liar.hear();
+        if let Some(arrival) = liar.0.arrival() {
+            assert_eq!(arrival.head.kind, Kind::Long as u8);
+            let name = liar.0.word(0);
+            liar.0.consume();
+            return (liar, name);
+        }
+        assert!(start.elapsed() < PATIENCE, "nothing comes");
+    }
+}
+
+/// Whoever reads a message offers its sender one share of it. The sender keeps what it has not come to the
+/// end of, so it would keep more and more of them.
+#[test]
+fn a_message_is_shared_once() {
+    let bed = bed();
+    let world = bed.world(2);
+    world.warm_up();
+    let (mut liar, name) = receiver(&bed, &world, LONG);
+    let buffer = vec![0_u8; LONG];
+    for generation in 1..=2 {
+        // As long as what a sender copies at once.
+        let block = 1 << 20;
+        liar.offer(generation, (LONG / block) as u32);
+        let claim = u64::from(generation) << 8;
+        let words = [claim, buffer.as_ptr() as u64, LONG as u64, block as u64];
+        liar.say_all(Kind::Share, name, &words, 0);
+        world.nodes[0].poll();
+    }
+    assert!(liar.is_cut_off(&world.nodes[0]));
+    world.sent(0).bad(Errno::CONNABORTED);
     world.nothing_more();
 }

@@ -49,6 +49,10 @@ impl<T: Transport> Engine<T> {
         else {
             return;
         };
+        // What a sender has not come to the end of is kept: one share of each message, and no more.
+        if self.helps.iter().any(|helping| helping.name == name) {
+            return self.violation(peer, "it offered a share of a message twice");
+        }
         let send = &self.sends[index];
         let blocks = wanted.checked_div(block).map_or(0, |whole| whole + (wanted % block).min(1));
         let help = Help::new(claim as u8 as usize, (claim >> 8) as u16, blocks as u32)
