@@ -10,7 +10,7 @@ use kestrel_core::{
     completion_queue::{Entry, ReadError, store::Sharing},
     connection::CM_DATA_SIZE,
     error::Errno,
-    event_queue::Event,
+    event_queue::{Event, EventRead},
     memory::Piece,
     mock::{MockOptions, MockProvider},
     transport::{Transport, TransportEvent},
@@ -215,4 +215,24 @@ fn a_connected_liar_is_a_shutdown() {
     acceptor.connected(&[]);
     assert!(liar.0.push(1, established, 99, &[], Piece::EMPTY));
     acceptor.sees_shutdown(&[]);
+}
+
+/// Nobody knows the name of an endpoint that is closed: also what its last second brings is forgotten, when
+/// what was injected waits for room at a peer that goes.
+#[test]
+fn nothing_is_told_of_a_closed_endpoint() {
+    let bed = mock();
+    let Link { caller, acceptor, listener: _listener } = Link::new(&bed);
+    let peer = place_of(&acceptor);
+    bed.provider.block(peer, usize::MAX);
+    caller.endpoint.inject_write(&[1; 8], 0, 0, 0).unwrap();
+    let provider = bed.provider.clone();
+    let killer = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(50));
+        provider.kill(peer);
+    });
+    caller.endpoint.close();
+    killer.join().unwrap();
+    assert_eq!(caller.events.read(), EventRead::Empty);
+    assert_eq!(caller.queue.read(&mut [Entry::default()]), Err(ReadError::Empty));
 }

@@ -262,6 +262,7 @@ impl<P: Provider> Endpoint<P> {
             self.domain.remove_unit(unit);
             unit.close();
         }
+        self.unbind_events();
         if let Some(shared) = shared {
             // Counted when it was bound, so this cannot fail.
             let _ = shared.binds().unbind();

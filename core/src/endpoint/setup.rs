@@ -320,8 +320,8 @@ impl<P: Provider> Endpoint<P> {
         Ok(())
     }
 
-    /// Releases everything bound, and the transport if it was never enabled. False if that was
-    /// done before.
+    /// Releases everything bound but the event queue, and the transport if it was never enabled. False if
+    /// that was done before.
     pub(super) fn unbind_all(&self) -> bool {
         if let Some(Enabled { unit, .. }) = self.enabled.get().filter(|_| self.options.datagrams) {
             // One that is closed holds nothing, and a forked child has none.
@@ -336,12 +336,10 @@ impl<P: Provider> Endpoint<P> {
         if let Some(vector) = bindings.address_vector.take() {
             let _ = vector.binds().unbind();
         }
-        if let Some(Reporter { queue, fid }) = bindings.reporter.take() {
-            if let Some(unit) = unit.filter(|_| self.options.connected) {
-                queue.remove_driven(unit);
-                queue.discard(fid);
-            }
-            let _ = queue.binds().unbind();
+        if let Some(Reporter { queue, .. }) = &bindings.reporter
+            && let Some(unit) = unit.filter(|_| self.options.connected)
+        {
+            queue.remove_driven(unit);
         }
         if let Some(context) = bindings.shared_transmit.take() {
             let _ = context.binds().unbind();
@@ -356,5 +354,16 @@ impl<P: Provider> Endpoint<P> {
         }
         bindings.transport = None;
         is_first
+    }
+
+    /// Releases the event queue, once nothing can tell of the endpoint any more: what its last moments
+    /// had to tell is forgotten, too.
+    pub(super) fn unbind_events(&self) {
+        let Some(Reporter { queue, fid }) = self.lock_bindings().reporter.take() else { return };
+        if self.options.connected {
+            queue.discard(fid);
+        }
+        // Counted when it was bound, so this cannot fail.
+        let _ = queue.binds().unbind();
     }
 }

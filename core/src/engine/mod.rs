@@ -386,9 +386,11 @@ impl<T: Transport> Engine<T> {
 }
 
 impl<T: Transport> Drop for Engine<T> {
-    /// Says goodbye to connected peers; what is pending is dropped silently, as
-    /// fi_endpoint(3) has it for `fi_close`.
+    /// Says goodbye to connected peers. "Discarded operations will silently be dropped, with no
+    /// completions reported" (fi_endpoint(3)): also those that fail while others leave.
     fn drop(&mut self) {
+        self.setup.transmit.queue = None;
+        self.setup.receive.queue = None;
         for peer in 0..self.peers.len() as PeerIndex {
             self.end_single_copy(peer);
         }
