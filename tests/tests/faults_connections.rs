@@ -1,6 +1,7 @@
 //! Connections whose peer is killed, and listeners that hear nonsense.
 
 use std::{
+    os::fd::RawFd,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -8,9 +9,10 @@ use std::{
 use kestrel_core::{
     address::Address,
     completion_queue::{Entry, ReadError, store::Sharing},
-    connection::CM_DATA_SIZE,
+    connection::{CM_DATA_SIZE, passive_endpoint::PassiveEndpoint},
+    engine::sleep::Sleep,
     error::Errno,
-    event_queue::{Event, EventRead},
+    event_queue::{self, Event, EventRead},
     memory::Piece,
     mock::{MockOptions, MockProvider},
     transport::{Transport, TransportEvent},
@@ -235,4 +237,37 @@ fn nothing_is_told_of_a_closed_endpoint() {
     killer.join().unwrap();
     assert_eq!(caller.events.read(), EventRead::Empty);
     assert_eq!(caller.queue.read(&mut [Entry::default()]), Err(ReadError::Empty));
+}
+
+/// Closes a listener as soon as it is driven.
+struct Closing(Arc<PassiveEndpoint<MockProvider>>);
+
+impl event_queue::Driven for Closing {
+    fn drive(&self) -> bool {
+        self.0.close();
+        true
+    }
+    fn arm(&self) -> Sleep {
+        Sleep::Sound
+    }
+    fn disarm(&self, _: Sleep) {}
+    fn bell(&self) -> Option<RawFd> {
+        None
+    }
+}
+
+/// A reader may be about to drive a listener when another thread closes it.
+#[test]
+fn a_closed_listener_tells_of_no_request() {
+    let bed = mock();
+    let listener = Listener::listening(&bed);
+    let caller = End::calling(&bed, listener.passive.address(), &[]);
+    caller.drive();
+    // It comes before the listener.
+    let closing = Arc::new(Closing(listener.passive.clone()));
+    listener.events.add_driven(closing.clone());
+    assert_eq!(listener.events.read(), EventRead::Empty);
+    listener.events.remove_driven(&closing);
+    assert_eq!(listener.events.read(), EventRead::Empty);
+    caller.fails(Errno::CONNREFUSED, &[]);
 }

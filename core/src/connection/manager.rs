@@ -99,7 +99,8 @@ impl Manager {
 
 /// The requests that came to a passive endpoint.
 pub struct Listener {
-    pub(crate) reporter: Reporter,
+    /// None of one that is closed, and refuses whoever comes.
+    pub(crate) reporter: Option<Reporter>,
     /// What an endpoint for a request is opened with, but for its address and its handle.
     pub(crate) info: Box<Info>,
     pub(crate) backlog: usize,
@@ -123,7 +124,8 @@ pub struct Pending {
 impl Listener {
     /// A listener that has heard nothing.
     pub fn new(reporter: Reporter, info: Box<Info>, backlog: usize) -> Listener {
-        Listener { reporter, info, backlog, pending: HashMap::new(), last_handle: 0 }
+        let (reporter, pending) = (Some(reporter), HashMap::new());
+        Listener { reporter, info, backlog, pending, last_handle: 0 }
     }
 
     pub(crate) fn is_full(&self) -> bool {

@@ -228,7 +228,8 @@ impl<P: Provider> PassiveEndpoint<P> {
     }
 
     /// Closes it. Requests that no endpoint was opened from are refused; the others, and
-    /// the connections that came of them, are not concerned.
+    /// the connections that came of them, are not concerned. As long as one of those holds its place,
+    /// the event queue drives it, which refuses whoever asks there.
     pub fn close(&self) {
         let mut state = self.lock();
         let (unit, reporter) = (state.unit.take(), state.reporter.take());
@@ -238,6 +239,7 @@ impl<P: Provider> PassiveEndpoint<P> {
             if let Some(unit) = &unit {
                 linger(unit);
                 reporter.queue.remove_driven(unit);
+                reporter.queue.add_closed_listener(unit);
             }
             reporter.let_go();
         }

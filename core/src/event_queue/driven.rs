@@ -3,7 +3,7 @@
 
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 
 use super::EventQueue;
 use crate::engine::sleep::Sleep;
@@ -25,6 +25,14 @@ pub trait Driven: Send + Sync {
 pub(super) struct All {
     connections: Vec<Arc<dyn Driven>>,
     listeners: Vec<Arc<dyn Driven>>,
+    /// Listeners that are closed, for as long as others hold them.
+    closed: Vec<Weak<dyn Driven>>,
+}
+
+impl All {
+    fn is_empty(&self) -> bool {
+        self.connections.is_empty() && self.listeners.is_empty() && self.closed.is_empty()
+    }
 }
 
 /// A wait for a queue's events: while it lives, peers ring.
@@ -75,8 +83,13 @@ impl EventQueue {
     }
 
     fn driven(&self) -> Vec<Arc<dyn Driven>> {
-        let all = self.lock_driven();
-        all.connections.iter().chain(&all.listeners).cloned().collect()
+        let mut all = self.lock_driven();
+        if !all.closed.is_empty() {
+            all.closed.retain(|closed| closed.strong_count() > 0);
+            self.drives.store(!all.is_empty(), Ordering::Release);
+        }
+        let open = all.connections.iter().chain(&all.listeners).cloned();
+        open.chain(all.closed.iter().filter_map(Weak::upgrade)).collect()
     }
 
     fn lock_driven(&self) -> MutexGuard<'_, All> {
@@ -96,6 +109,14 @@ impl EventQueue {
         self.drive_from_now_on();
     }
 
+    /// Has reads drive a listener that is closed, as long as others hold its place: it refuses whoever
+    /// asks there.
+    pub(crate) fn add_closed_listener<D: Driven + 'static>(&self, listener: &Arc<D>) {
+        let listener: Arc<dyn Driven> = listener.clone();
+        self.lock_driven().closed.push(Arc::downgrade(&listener));
+        self.drive_from_now_on();
+    }
+
     fn drive_from_now_on(&self) {
         self.drives.store(true, Ordering::Release);
         // Who sleeps does not know its bell yet.
@@ -105,12 +126,12 @@ impl EventQueue {
     /// Has reads drive it no more.
     pub fn remove_driven<D: Driven>(&self, driven: &Arc<D>) {
         let place = Arc::as_ptr(driven).cast::<()>();
-        let All { connections, listeners } = &mut *self.lock_driven();
-        for list in [&mut *connections, &mut *listeners] {
+        let mut all = self.lock_driven();
+        let All { connections, listeners, .. } = &mut *all;
+        for list in [connections, listeners] {
             list.retain(|known| Arc::as_ptr(known).cast::<()>() != place);
         }
-        let any = !connections.is_empty() || !listeners.is_empty();
-        self.drives.store(any, Ordering::Release);
+        self.drives.store(!all.is_empty(), Ordering::Release);
     }
 
     /// Makes ready to sleep until something happens. None: look again first.

@@ -117,11 +117,14 @@ impl<T: Transport> Engine<T> {
         }
     }
 
-    /// Turns every request down that no endpoint was opened from.
+    /// Tells of no request any more, and turns every one down that no endpoint was opened from, and
+    /// whoever comes.
     pub(crate) fn refuse_all(&mut self) {
-        let listener = self.manager.as_deref_mut().and_then(Manager::listener);
-        let pending = listener.into_iter().flat_map(|listener| &listener.pending);
-        let waiting = pending.filter(|(_, pending)| !pending.taken);
+        let Some(listener) = self.manager.as_deref_mut().and_then(Manager::listener) else {
+            return;
+        };
+        listener.reporter = None;
+        let waiting = listener.pending.iter().filter(|(_, pending)| !pending.taken);
         let handles: Vec<u64> = waiting.map(|(&handle, _)| handle).collect();
         for handle in handles {
             // It was there a moment ago.
@@ -274,6 +277,10 @@ impl<T: Transport> Engine<T> {
         if listener.pending.values().any(|pending| pending.peer == peer) {
             return false;
         }
+        let Some(reporter) = listener.reporter.clone() else {
+            self.say_with(peer, Kind::Reject, UNANSWERED, nonce, Vec::new());
+            return true;
+        };
         if listener.is_full() {
             tracing::info!("the backlog is full: a request of {address} is rejected");
             self.say_with(peer, Kind::Reject, FULL, nonce, Vec::new());
@@ -291,7 +298,6 @@ impl<T: Transport> Engine<T> {
             // The caller's may be of another family than the one that we listen at.
             info.address_format = AddressFormat::SockAddr;
         }
-        let reporter = &listener.reporter;
         reporter.queue.catch_up();
         reporter.push(Event::ConnectionRequest { fid: reporter.fid, info, data });
         true

@@ -123,3 +123,21 @@ pub fn who_accepted_goes_while_the_listener_is_driven<P: Provider>(bed: &Bed<P>)
     assert!(first.refusal(&[&listener]).contains("went at once"));
     listener.events.remove_driven(&closing);
 }
+
+/// A request that an endpoint was opened from holds its listener's place when that is closed. Nobody
+/// listens there any more, and who asks is told so, while the one that was taken is accepted.
+pub fn who_asks_a_closed_listener_is_refused<P: Provider>(bed: &Bed<P>) {
+    let listener = Listener::listening(bed);
+    let address = listener.passive.address();
+    let first = End::calling(bed, address, &[]);
+    let acceptor = End::acceptor(bed, listener.take(&[&first]));
+    listener.passive.close();
+    let late = End::calling(bed, address, &[]);
+    late.fails(Errno::CONNREFUSED, &[&listener]);
+    acceptor.endpoint.accept(b"yes").unwrap();
+    let later = End::calling(bed, address, &[]);
+    later.fails(Errno::CONNREFUSED, &[&listener]);
+    assert_eq!(first.connected(&[&acceptor]), b"yes");
+    acceptor.connected(&[&first]);
+    assert!(listener.has_nothing());
+}
