@@ -265,6 +265,14 @@ impl EventQueue {
         });
     }
 
+    /// Forgets a request for a connection that nobody has read of: who asked has gone.
+    pub(crate) fn retract_request(&self, passive: u64, handle: u64) {
+        self.lock().events.retain(|event| match event {
+            Event::ConnectionRequest { fid, info, .. } => (*fid, info.handle) != (passive, handle),
+            _ => true,
+        });
+    }
+
     /// Has `notify` called after everything that is added, from the thread
     /// that adds it and outside the queue's mutex; at once, if something is
     /// there already. It replaces the hook before.

@@ -271,3 +271,21 @@ fn a_closed_listener_tells_of_no_request() {
     assert_eq!(listener.events.read(), EventRead::Empty);
     caller.fails(Errno::CONNREFUSED, &[]);
 }
+
+/// "The number of outstanding connection requests that can be queued at an endpoint is limited": callers
+/// that go leave nothing behind.
+#[test]
+fn a_request_goes_with_its_caller() {
+    let bed = mock();
+    let listener = Listener::open(&bed);
+    listener.passive.set_backlog(2).unwrap();
+    listener.passive.listen().unwrap();
+    for _ in 0..20 {
+        let caller = End::calling(&bed, listener.passive.address(), &[]);
+        link::drive("a request comes", &[&caller], || !listener.has_nothing());
+        drop(caller);
+        link::drive("it is gone", &[], || listener.has_nothing());
+    }
+    let caller = End::calling(&bed, listener.passive.address(), b"last");
+    assert_eq!(listener.request(&[&caller]).data, b"last");
+}

@@ -8,7 +8,7 @@ use crate::{
     auth_key::ONLY_KEY,
     connection::{
         CM_DATA_SIZE, ConnectionError,
-        manager::{Connection, Control, Link, Manager, Pending, Promise, Stage},
+        manager::{Connection, Control, Link, Listener, Manager, Pending, Promise, Stage},
         nonce,
         request::{Answer, AskedFor},
     },
@@ -428,7 +428,14 @@ impl<T: Transport> Engine<T> {
         match self.manager.as_deref_mut() {
             None => {}
             Some(Manager::Listener(listener)) => {
-                listener.pending.retain(|_, pending| pending.peer != peer);
+                let Listener { pending, reporter, .. } = listener;
+                pending.retain(|&handle, pending| {
+                    let stays = pending.peer != peer;
+                    if let Some(reporter) = reporter.as_ref().filter(|_| !stays) {
+                        reporter.queue.retract_request(reporter.fid, handle);
+                    }
+                    stays
+                });
             }
             Some(Manager::Connection(connection)) => {
                 let (listener, other) = (connection.listener, connection.peer);
