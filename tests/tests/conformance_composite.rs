@@ -19,6 +19,7 @@ use kestrel_shm::{ShmOptions, ShmProvider};
 use kestrel_tests::{
     bed::{Bed, Node},
     cases, conformance,
+    link::{End, Listener},
 };
 use kestrel_verbs::{
     RcProvider, VerbsOptions,
@@ -126,4 +127,26 @@ fn who_has_peers_on_both_sides_leaves_atomics_to_processors() {
     let provider = Arc::new(CompositeProvider::both(near_to_half(far.default_ip()), far));
     assert!(!provider.adapter_atomics());
     cases::atomic::sums_of_many_add_up(&Bed { provider, sharing: Sharing::Exclusive });
+}
+
+/// FI_OPT_SHARED_MEMORY_PERMITTED, of who accepts: it goes by its listener's address, and is at one of its
+/// own.
+#[test]
+fn who_accepts_may_share_no_memory() {
+    let provider = Arc::new(CompositeProvider::both(shm(), queue_pairs()));
+    let bed = Bed { provider, sharing: Sharing::Shared };
+    let listener = Listener::listening(&bed);
+    let address = listener.passive.address();
+    let caller = End::calling(&bed, address, &[]);
+    let acceptor = End::acceptor(&bed, listener.take(&[&caller]));
+    for permitted in [false, true, false] {
+        acceptor.endpoint.permit_shared_memory(permitted).unwrap();
+        assert_eq!(acceptor.endpoint.address(), address);
+    }
+    acceptor.endpoint.accept(b"apart").unwrap();
+    assert_eq!(caller.connected(&[&acceptor, &listener]), b"apart");
+    acceptor.connected(&[&caller, &listener]);
+    acceptor.endpoint.inject(b"hello", 0).unwrap();
+    caller.endpoint.receive(vec![0; 16], 0, 1).unwrap();
+    assert_eq!(caller.done(&[&acceptor]).good().length, 5);
 }

@@ -86,12 +86,13 @@ impl<P: Provider> Endpoint<P> {
         if self.apart.load(Ordering::Relaxed) != permitted {
             return Ok(());
         }
-        if bindings.transport.is_none() {
+        let Some(transport) = bindings.transport.take() else {
             return Err(EndpointError::Closed { object: "endpoint" });
-        }
-        // The other transport is at the same port, which has to be free for it.
-        let address = self.address();
-        bindings.transport = None;
+        };
+        // The other transport is at the same port, which has to be free for it. Who accepts goes by its
+        // listener's address, and is elsewhere.
+        let address = transport.address();
+        drop(transport);
         match self.open_transport(address, !permitted) {
             Ok(transport) => bindings.transport = Some(transport),
             Err(error) => {
