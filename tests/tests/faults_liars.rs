@@ -122,3 +122,18 @@ fn a_message_is_shared_once() {
     world.sent(0).bad(Errno::CONNABORTED);
     world.nothing_more();
 }
+
+/// What a receiver gives up a message for is an error. 0 is none, and nor is what no error number is.
+#[test]
+fn a_message_is_given_up_for_an_error() {
+    for errno in [0x1000, 0x7fff_f000, 1 << 33] {
+        let bed = bed();
+        let world = bed.world(2);
+        world.warm_up();
+        let (mut liar, name) = receiver(&bed, &world, LONG);
+        liar.say_all(Kind::Finish, name, &[errno], 0);
+        assert!(liar.is_cut_off(&world.nodes[0]));
+        world.sent(0).bad(Errno::CONNABORTED);
+        world.nothing_more();
+    }
+}

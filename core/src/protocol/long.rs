@@ -19,6 +19,9 @@ use crate::{
     wire::{self, ENVELOPE_COST, Kind, LONG_WORDS},
 };
 
+/// The last number that the kernel and libfabric have for an error.
+const ERRNO_MAX: u64 = 4095;
+
 impl Incoming {
     /// What its completion will say.
     pub(crate) fn message(&self) -> Message {
@@ -375,6 +378,10 @@ impl<T: Transport> Engine<T> {
         let Some(index) = self.own_send(peer, name) else {
             return;
         };
+        let errno = word & !wire::REGISTERED;
+        if errno > ERRNO_MAX {
+            return self.violation(peer, "it gave a message up for what is no error");
+        }
         let record = &mut self.peers[peer as usize];
         match self.sends[index].stage {
             SendStage::Queued | SendStage::AwaitConfirmation => {
@@ -388,13 +395,12 @@ impl<T: Transport> Engine<T> {
             }
             SendStage::AwaitConsent | SendStage::AwaitFinish => record.awaiting -= 1,
         }
-        let errno = word & !wire::REGISTERED;
         if errno == 0 {
             self.note_fetched(peer, index, word);
             self.finish_send(index);
         } else {
             let reason = format!("the receiver gave the message up (error {errno})");
-            self.fail_send(index, &Unreachable { errno: Errno(errno as i32 & 0xfff), reason });
+            self.fail_send(index, &Unreachable { errno: Errno(errno as i32), reason });
         }
         // A fenced send may have waited for this.
         self.note_backlog(peer);
