@@ -23,6 +23,10 @@ impl<T: Transport> Engine<T> {
         for tagged in [true, false] {
             let matcher = if tagged { &self.tagged } else { &self.untagged };
             for (parked, _) in matcher.unexpected() {
+                // A peer that turns out to break the protocol takes those of its messages along that wait.
+                if self.unexpected.get(parked).is_none() {
+                    continue;
+                }
                 let matcher = if tagged { &mut self.tagged } else { &mut self.untagged };
                 matcher.remove_unexpected(parked);
                 self.offer_parked(parked);
