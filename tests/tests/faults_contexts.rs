@@ -7,13 +7,18 @@ use kestrel_core::{
     address::Address,
     address_vector::FI_ADDR_UNSPEC,
     endpoint::EndpointOptions,
+    error::Errno,
     memory::Piece,
+    mock::MockOptions,
     scalable_endpoint::{ContextCounts, ScalableEndpoint},
     transport::{Provider, Transport, TransportEvent},
     wire::{Head, Kind},
 };
 use kestrel_shm::{ShmOptions, ShmProvider};
 use kestrel_tests::{
+    bed::Options,
+    contexts::Sharers,
+    mock::mock_bed,
     node::{Node, NodeOptions, Wait},
     process::{Peer, child_role, say},
     scale::PATIENCE,
@@ -122,4 +127,35 @@ fn a_context_of_the_same_process_is() {
     let _honest = Peer::start(&role);
     let done = victim.within(PATIENCE, Wait::Polling).expect("a message comes").well();
     assert_eq!((done.context, done.source), (1, 0));
+}
+
+/// A receive of a shared context that is directed at somebody fails when no endpoint is connected with him
+/// any more, and not with the first way to him that fails.
+#[test]
+fn a_directed_receive_waits_while_any_endpoint_is_connected() {
+    const BY: [usize; 2] = [0, 1];
+    let bed = mock_bed(MockOptions::default());
+    let sharers = Sharers::open(&bed, BY.len(), &Options::default());
+    let peer = bed.stranger(&Options::default());
+    peer.vector.insert(&sharers.addresses());
+    let from = sharers.vector.insert_one(peer.endpoint.address()).unwrap();
+    let next = || sharers.next(|| peer.poll());
+    // It is connected with the second one.
+    sharers.shared.receive(vec![0; 8], from, 1).unwrap();
+    peer.endpoint.inject(&[1; 8], 1).unwrap();
+    assert_eq!(next().1.context(), 1);
+    sharers.shared.receive(vec![0; 8], from, 2).unwrap();
+    // The first one does not get to it.
+    bed.provider.refuse(peer.endpoint.address(), 1, Errno::CONNREFUSED);
+    sharers.members[0].endpoint.send(vec![1; 8], from, 3).unwrap();
+    let (at, done) = next();
+    assert_eq!((at, done.bad(Errno::CONNREFUSED).context), (0, 3));
+    peer.endpoint.inject(&[2; 8], 1).unwrap();
+    let (at, done) = next();
+    assert_eq!((at, done.context()), (1, 2));
+    // Nor does anybody.
+    sharers.shared.receive(vec![0; 8], from, 4).unwrap();
+    bed.provider.kill(peer.endpoint.address());
+    let (at, done) = next();
+    assert_eq!((at, done.bad(Errno::CONNRESET).context), (1, 4));
 }

@@ -274,6 +274,7 @@ impl<T: Transport> Engine<T> {
         if self.context > 0 {
             self.say(peer, Kind::Context, self.context, Vec::new());
         }
+        self.note_shared_source(peer);
         self.member_connected(peer, incarnation);
         self.note_backlog(peer);
         self.pump(peer);
@@ -292,6 +293,7 @@ impl<T: Transport> Engine<T> {
         record.withdrawn_by_it = 0;
         record.refused_write = None;
         self.count_as(peer, peer);
+        self.note_shared_source(peer);
         if self.hears(peer) {
             self.open_flow(peer);
         }

@@ -25,7 +25,9 @@ impl<T: Transport> Engine<T> {
         };
         let key = self.peers[peer as usize].key;
         let source = self.peer_of(endpoint, key);
+        self.forget_shared_source(peer);
         self.count_as(peer, source);
+        self.note_shared_source(peer);
     }
 
     /// What `peer` sends comes from `source`.

@@ -20,6 +20,11 @@ impl<T: Transport> Engine<T> {
     pub(crate) fn share(&mut self, shared: SharedSeat) {
         self.shared = Some(shared);
         self.offers = true;
+        for peer in 0..self.peers.len() as PeerIndex {
+            if self.peers[peer as usize].incarnation.is_some() {
+                self.note_shared_source(peer);
+            }
+        }
         for tagged in [true, false] {
             let matcher = if tagged { &self.tagged } else { &self.untagged };
             for (parked, _) in matcher.unexpected() {
@@ -145,9 +150,31 @@ impl<T: Transport> Engine<T> {
         }
     }
 
-    /// `source` is gone, and with it whatever shared receives are directed at it wait for.
+    /// `peer` is connected: shared receives that are directed at it may have messages by this endpoint.
+    #[cold]
+    pub(crate) fn note_shared_source(&self, peer: PeerIndex) {
+        // Receives of datagrams wait for whoever comes.
+        if let Some(shared) = self.shared.as_ref().filter(|_| self.datagrams.is_none())
+            && let Source::Peer(address, key) = self.shared_source(shared, peer)
+        {
+            shared.pool.lock().note_connected(address, key, shared.member);
+        }
+    }
+
+    /// It turns out to be part of another source, or is gone. Returns whether it still is connected with
+    /// another endpoint of the shared context.
+    #[cold]
+    pub(crate) fn forget_shared_source(&self, source: PeerIndex) -> bool {
+        let Peer { address, key, .. } = self.peers[source as usize];
+        let shared = self.shared.as_ref();
+        shared.is_some_and(|shared| shared.pool.lock().note_apart(address, key, shared.member))
+    }
+
+    /// `source` is gone, and with it whatever shared receives are directed at it wait for, unless they may
+    /// have it by another endpoint.
     pub(crate) fn fail_shared_from(&mut self, source: PeerIndex, why: &Unreachable) {
-        let Some(shared) = self.shared.as_ref().filter(|shared| shared.has_sources) else {
+        let is_elsewhere = self.forget_shared_source(source);
+        let Some(shared) = self.shared.as_ref().filter(|it| it.has_sources && !is_elsewhere) else {
             return;
         };
         let Peer { address, key, .. } = self.peers[source as usize];

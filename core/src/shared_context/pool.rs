@@ -86,6 +86,8 @@ pub(crate) struct State {
     /// Messages that peeks have claimed, by context: of no other use for anybody.
     claimed: HashMap<u64, Parked>,
     sources: Sources,
+    /// The endpoints that are connected with whoever is at an address, and has proved a key. None has none.
+    connected: HashMap<(Address, KeyNumber), Vec<u32>>,
     /// The keys that its endpoints were enabled with, of those that are in their address vector.
     /// In the matcher, those who have proved one are a group, to whichever endpoint.
     keys: Vec<KeyNumber>,
@@ -231,8 +233,31 @@ impl State {
         self.claimed.remove(&context)
     }
 
+    /// `member` is connected with whoever is at an address.
+    pub(crate) fn note_connected(&mut self, address: Address, key: KeyNumber, member: u32) {
+        let members = self.connected.entry((address, key)).or_default();
+        if !members.contains(&member) {
+            members.push(member);
+        }
+    }
+
+    /// It is no more. Returns whether others are.
+    pub(crate) fn note_apart(&mut self, address: Address, key: KeyNumber, member: u32) -> bool {
+        let Some(members) = self.connected.get_mut(&(address, key)) else { return false };
+        members.retain(|&other| other != member);
+        if members.is_empty() {
+            self.connected.remove(&(address, key));
+            return false;
+        }
+        true
+    }
+
     /// Forgets all messages of `member`, which leaves, also those that are claimed.
     pub(crate) fn forget_member(&mut self, member: u32) {
+        self.connected.retain(|_, members| {
+            members.retain(|&other| other != member);
+            !members.is_empty()
+        });
         self.claimed.retain(|_, parked| parked.member != member);
         self.forget(member, |_| true);
     }
@@ -332,7 +357,7 @@ impl State {
         None
     }
 
-    /// Takes the receives off that are directed at an address, where nobody is any more.
+    /// Takes the receives off that are directed at an address, which no message can come from any more.
     pub(crate) fn take_directed(
         &mut self,
         address: Address,
