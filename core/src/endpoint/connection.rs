@@ -43,9 +43,15 @@ impl<P: Provider> Endpoint<P> {
         options: EndpointOptions,
         passive: &PassiveEndpoint<P>,
     ) -> Result<Arc<Self>, ConnectionError> {
-        let transport = passive.give_up()?;
+        // Once it has given up nothing can fail: the domain stays open so long.
+        domain.uses().bind().map_err(|_| OpenError::Closed)?;
         let options = EndpointOptions { connected: true, ..options }.on(domain.options());
-        Ok(Self::open_over(domain, options, transport, None)?)
+        let opened = passive
+            .give_up()
+            .and_then(|transport| Ok(Self::open_over(domain, options, transport, None)?));
+        // Counted above, so this cannot fail.
+        let _ = domain.uses().unbind();
+        opened
     }
 
     /// Gives an endpoint that is not enabled another address. A host or a port that `address`
