@@ -2,9 +2,11 @@
 //! with.
 
 use std::{
+    io,
     net::IpAddr,
     os::fd::{AsRawFd, RawFd},
     sync::Arc,
+    thread::{Builder, JoinHandle},
     time::Duration,
 };
 
@@ -24,6 +26,7 @@ use crate::{
     lcore,
     region::PoolMemory,
     station::{Station, StationOptions},
+    sys::with_signals_blocked,
     transport::{Groups, ShmTransport},
 };
 
@@ -167,6 +170,14 @@ impl Provider for ShmProvider {
         };
         let groups = Groups::new(self.groups.clone(), own);
         Ok(ShmTransport::new(station, pool, self.lane_chunks, self.copier, limits, groups))
+    }
+
+    fn start_thread(
+        &self,
+        thread: Builder,
+        run: Box<dyn FnOnce() + Send>,
+    ) -> io::Result<JoinHandle<()>> {
+        with_signals_blocked(|| thread.spawn(run))
     }
 
     fn new_bell(&self) -> Result<Box<dyn Bell>, Unreachable> {

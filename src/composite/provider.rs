@@ -3,6 +3,7 @@
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, UdpSocket},
+    thread::{Builder, JoinHandle},
 };
 
 use kestrel_core::{
@@ -166,6 +167,14 @@ impl<N: Provider, F: Provider> Provider for CompositeProvider<N, F> {
 
     fn new_bell(&self) -> Result<Box<dyn Bell>, Unreachable> {
         self.near.new_bell()
+    }
+
+    fn start_thread(
+        &self,
+        thread: Builder,
+        run: Box<dyn FnOnce() + Send>,
+    ) -> io::Result<JoinHandle<()>> {
+        self.near.start_thread(thread, run)
     }
 
     fn claim_core(&self, core: usize) -> Result<Box<dyn CoreClaim>, Unreachable> {

@@ -18,18 +18,22 @@ fn open(cores: &[usize]) -> Result<Arc<Domain<ShmProvider>>, OpenError> {
     Domain::open(provider, DomainOptions { progress, ..DomainOptions::default() })
 }
 
-/// Where each thread of this process that has this name may run, sorted. The kernel keeps 15 bytes of a
-/// name.
+/// Where each thread of this process that has this name may run, sorted.
 fn threads(name: &str) -> Vec<String> {
+    told_of(name, "Cpus_allowed_list:")
+}
+
+/// What the kernel tells of each of them. It keeps 15 bytes of a name.
+fn told_of(name: &str, what: &str) -> Vec<String> {
     let read = |task: &fs::DirEntry, file: &str| fs::read_to_string(task.path().join(file));
     let tasks = fs::read_dir("/proc/self/task").unwrap().map(Result::unwrap);
     let named = tasks.filter(|task| read(task, "comm").is_ok_and(|comm| comm.trim() == name));
-    let allowed = |task: fs::DirEntry| {
+    let line = |task: fs::DirEntry| {
         let status = read(&task, "status").unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        let line = status.lines().find_map(|line| line.strip_prefix(what));
         line.unwrap().trim().to_owned()
     };
-    let mut found: Vec<String> = named.map(allowed).collect();
+    let mut found: Vec<String> = named.map(line).collect();
     found.sort();
     found
 }
@@ -56,6 +60,12 @@ fn each_domain_takes_a_core_that_nobody_has() {
     while threads("kestrel-progres").len() != 1 {
         assert!(start.elapsed() < PATIENCE, "in vain: a helper that sleeps");
         std::thread::yield_now();
+    }
+    // An application's handlers run on its own threads: all that can be blocked is.
+    for name in ["kestrel-lcore", "kestrel-progres"] {
+        let blocked = told_of(name, "SigBlk:");
+        let all = |mask: &String| u64::from_str_radix(mask, 16).unwrap().count_ones() >= 60;
+        assert!(blocked.iter().all(all), "{name}: {blocked:?}");
     }
     drop(domains);
     assert!(threads("kestrel-lcore").is_empty());

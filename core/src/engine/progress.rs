@@ -125,9 +125,10 @@ impl Helper {
         let stop = Arc::new(AtomicBool::new(false));
         let bell: Arc<dyn Bell> = Arc::from(provider.new_bell()?);
         let (thread_stop, thread_bell) = (stop.clone(), bell.clone());
-        let thread = std::thread::Builder::new()
-            .name(name.into())
-            .spawn(move || run(&thread_stop, &*thread_bell))
+        let builder = std::thread::Builder::new().name(name.into());
+        let run = Box::new(move || run(&thread_stop, &*thread_bell));
+        let thread = provider
+            .start_thread(builder, run)
             .map_err(|error| OpenError::NoThread(error.to_string()))?;
         Ok(Helper { stop, bell, thread: Some(thread), process: std::process::id() })
     }
