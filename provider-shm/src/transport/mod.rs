@@ -1,8 +1,8 @@
 //! The transport: an endpoint's station, its lanes and its chunk pool.
 //!
 //! Polling follows the lanes that speak. A lane that has been silent while many
-//! others speak becomes quiet: it is looked at in turn, one at every few empty
-//! polls, and its sender is asked for a bell, so that it also wakes a sleeper.
+//! others speak becomes quiet: it is looked at in turn, one at every few rounds of
+//! the others, and its sender is asked for a bell, so that it also wakes a sleeper.
 //! So two hundred idle lanes cost the hot path one load now and then.
 
 mod groups;
@@ -48,10 +48,10 @@ use crate::{
 
 /// Lanes that are polled at every poll, before any becomes quiet.
 const ACTIVE_MAX: usize = 16;
-/// Empty sweeps between two looks for lanes that have become quiet.
-const SWEEPS_PER_LOOK: u32 = 1024;
-/// Empty polls between two looks at a quiet lane.
-const POLLS_PER_QUIET: u32 = 4;
+/// How often a quiet lane is looked at before it is seen which others have become quiet.
+const LOOKS_PER_QUIETENING: u32 = 1024;
+/// Rounds of the active lanes between two looks at a quiet one. A poll that finds nothing is one.
+const ROUNDS_PER_QUIET: u32 = 4;
 /// Packets in a row from one lane while others may wait.
 const STREAK_MAX: u32 = 32;
 
@@ -83,8 +83,10 @@ pub struct ShmTransport {
     quiet: Vec<PeerIndex>,
     quiet_turn: usize,
     closed_turn: usize,
-    empty_polls: u32,
-    empty_sweeps: u32,
+    /// Rounds of the active lanes since a quiet one was looked at.
+    rounds: u32,
+    /// Looks at quiet lanes since it was seen which others have become quiet.
+    looks: u32,
     /// The lane whose packet was last handed out, unless it was closed since.
     current: Option<NonNull<ReceiveLane>>,
     wish: u32,
@@ -129,8 +131,8 @@ impl ShmTransport {
             quiet: Vec::new(),
             quiet_turn: 0,
             closed_turn: 0,
-            empty_polls: 0,
-            empty_sweeps: 0,
+            rounds: 0,
+            looks: 0,
             current: None,
             wish: 0,
             armed: 0,
@@ -291,7 +293,8 @@ impl Transport for ShmTransport {
     }
 
     fn pass_over(&mut self) {
-        self.note_in_vain();
+        // The packet may stay where it is for long, and its lane speak at each poll.
+        self.rounds += 1;
     }
 
     fn arrival_from(&mut self, peer: PeerIndex) -> Option<Arrival> {

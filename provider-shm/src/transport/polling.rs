@@ -52,6 +52,9 @@ impl ShmTransport {
         if self.streak >= STREAK_MAX {
             self.pass_the_word_on();
         }
+        if self.rounds >= ROUNDS_PER_QUIET {
+            self.look_at_quiet();
+        }
         for _ in 0..self.active.len() {
             if let Some(found) = self.look_at_turn() {
                 self.streak += 1;
@@ -59,18 +62,10 @@ impl ShmTransport {
             }
             self.pass_the_word_on();
         }
-        self.note_in_vain();
-        None
-    }
-
-    /// A poll has found nothing, or nothing that could be taken: a packet whose sender was stopped in
-    /// the middle of it may stay where it is for long.
-    #[inline(always)]
-    pub(super) fn note_in_vain(&mut self) {
-        self.empty_polls += 1;
-        if self.empty_polls >= POLLS_PER_QUIET {
-            self.look_at_quiet();
+        if self.active.is_empty() {
+            self.rounds += 1;
         }
+        None
     }
 
     /// Has the cache fetch the line of an answer to the first packet after a silence.
@@ -110,22 +105,28 @@ impl ShmTransport {
         None
     }
 
+    /// Rounds are counted, not polls that find nothing: where one lane or other always has a packet
+    /// there are none of those, and quiet lanes would wait for ever.
     #[inline(always)]
     fn pass_the_word_on(&mut self) {
         self.streak = 0;
-        self.turn = if self.turn + 1 < self.active.len() { self.turn + 1 } else { 0 };
+        self.turn += 1;
+        if self.turn >= self.active.len() {
+            self.turn = 0;
+            self.rounds += 1;
+        }
     }
 
-    /// Nothing to be taken from any active lane: looks at a quiet one now and then. A lane that
-    /// speaks again is polled first from now on.
+    /// The active lanes have had their turns: looks at a quiet one. A lane that speaks again is polled
+    /// first from now on.
     #[cold]
     #[inline(never)]
-    pub(super) fn look_at_quiet(&mut self) {
-        self.empty_polls = 0;
-        self.empty_sweeps += 1;
+    fn look_at_quiet(&mut self) {
+        self.rounds = 0;
+        self.looks += 1;
         self.look_for_closed();
-        if self.active.len() > ACTIVE_MAX && self.empty_sweeps >= SWEEPS_PER_LOOK {
-            self.empty_sweeps = 0;
+        if self.active.len() > ACTIVE_MAX && self.looks >= LOOKS_PER_QUIETENING {
+            self.looks = 0;
             self.quieten();
         }
         if self.quiet.is_empty() {
@@ -133,7 +134,7 @@ impl ShmTransport {
         }
         self.quiet_turn = (self.quiet_turn + 1) % self.quiet.len();
         if self.lane_has_packet(self.quiet[self.quiet_turn]) {
-            self.turn = self.active.len();
+            (self.turn, self.streak) = (self.active.len(), 0);
             self.wake_lane(self.quiet_turn);
         }
     }

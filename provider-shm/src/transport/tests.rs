@@ -116,7 +116,7 @@ impl Sender {
 fn lanes_looked_at(transport: &mut ShmTransport, polls: u32) -> usize {
     let mut looked = 0;
     for _ in 0..polls {
-        let quiet = usize::from(transport.empty_polls + 1 >= POLLS_PER_QUIET);
+        let quiet = usize::from(transport.rounds >= ROUNDS_PER_QUIET);
         looked += transport.active.len() + quiet * transport.quiet.len().min(1);
         assert!(transport.arrival().is_none());
     }
@@ -127,17 +127,17 @@ fn lanes_looked_at(transport: &mut ShmTransport, polls: u32) -> usize {
 fn lanes_that_never_spoke_cost_a_poll_no_more_than_the_few_that_are_always_looked_at() {
     let (mut transport, stations) = with_lanes(LANES);
     // Two looks apart: the first notes where each lane stands, the second finds it there.
-    lanes_looked_at(&mut transport, 2 * SWEEPS_PER_LOOK * POLLS_PER_QUIET + POLLS_PER_QUIET);
+    lanes_looked_at(&mut transport, 2 * LOOKS_PER_QUIETENING * ROUNDS_PER_QUIET + ROUNDS_PER_QUIET);
     assert_eq!((transport.active.len(), transport.quiet.len()), (0, LANES as usize));
     let polls = 1000;
-    assert_eq!(lanes_looked_at(&mut transport, polls), (polls / POLLS_PER_QUIET) as usize);
+    assert_eq!(lanes_looked_at(&mut transport, polls), (polls / ROUNDS_PER_QUIET) as usize);
     // They are heard all the same, after no more polls than it takes to go round.
     Sender::connected(&stations[77]).push(5, 0, &[]);
     let polls = (1..).find(|_| {
         let arrival = transport.arrival();
         arrival.is_some_and(|arrival| arrival.peer == 77 && arrival.word == 5)
     });
-    assert!(polls.unwrap() <= (LANES + 2) * POLLS_PER_QUIET);
+    assert!(polls.unwrap() <= (LANES + 2) * ROUNDS_PER_QUIET);
     transport.consume();
     assert_eq!(transport.active.len(), 1, "who speaks is polled from now on");
 }
@@ -145,8 +145,47 @@ fn lanes_that_never_spoke_cost_a_poll_no_more_than_the_few_that_are_always_looke
 #[test]
 fn few_lanes_stay_where_they_are() {
     let (mut transport, _stations) = with_lanes(ACTIVE_MAX as u32);
-    lanes_looked_at(&mut transport, 3 * SWEEPS_PER_LOOK * POLLS_PER_QUIET);
+    lanes_looked_at(&mut transport, 3 * LOOKS_PER_QUIETENING * ROUNDS_PER_QUIET);
     assert_eq!((transport.active.len(), transport.quiet.len()), (ACTIVE_MAX, 0));
+}
+
+/// Whether a quiet lane is heard while each of `loud` lanes has a packet whenever it is looked at, or but
+/// for the time right after one was taken.
+fn is_heard_beside(loud: &[usize], always: bool) -> bool {
+    let (mut transport, stations) = with_lanes(ACTIVE_MAX as u32 + 4);
+    lanes_looked_at(&mut transport, 3 * LOOKS_PER_QUIETENING * ROUNDS_PER_QUIET);
+    let mut senders: Vec<_> = loud.iter().map(|&peer| Sender::connected(&stations[peer])).collect();
+    // Those that are loud are heard: nothing else speaks yet.
+    senders.iter_mut().for_each(|sender| sender.push(1, 0, &[]));
+    for _ in 0..loud.len() {
+        assert!(std::iter::repeat_with(|| transport.arrival()).flatten().next().is_some());
+        transport.consume();
+    }
+    assert_eq!(transport.active.len(), loud.len());
+    senders.iter_mut().for_each(|sender| sender.push(1, 0, &[]));
+    let quiet = ACTIVE_MAX + 3;
+    Sender::connected(&stations[quiet]).push(2, 0, &[]);
+    let mut taken = None;
+    let arrivals = (ACTIVE_MAX + 6) * loud.len() * (ROUNDS_PER_QUIET * STREAK_MAX) as usize;
+    (0..arrivals).any(|_| {
+        let peer = if always { taken.take() } else { None };
+        peer.into_iter().for_each(|peer: usize| senders[peer].push(1, 0, &[]));
+        let speaking = transport.arrival().expect("somebody always speaks").peer as usize;
+        transport.consume();
+        if speaking == quiet {
+            return true;
+        }
+        taken.replace(speaking).into_iter().for_each(|peer| senders[peer].push(1, 0, &[]));
+        false
+    })
+}
+
+/// No poll ever finds nothing.
+#[test]
+fn a_flood_keeps_no_quiet_lane_waiting() {
+    assert!(is_heard_beside(&[0], true), "one lane, whose streak goes on and on");
+    assert!(is_heard_beside(&[0, 1, 2], true), "several, streak by streak");
+    assert!(is_heard_beside(&[0, 1, 2], false), "several, a packet each in turn");
 }
 
 /// A peer that was stopped while it copies in a message: the packet comes again with every poll, and
@@ -166,12 +205,12 @@ fn who_is_stopped_in_the_middle_of_a_packet_keeps_no_quiet_lane_waiting() {
     endpoint.receive_tagged(vec![0; 8], FI_ADDR_UNSPEC, 1, 0, 1).unwrap();
     lanes[stopped].push(1, TAGGED, &[]);
     // All of them are known, and have been silent for two looks.
-    for _ in 0..3 * SWEEPS_PER_LOOK * POLLS_PER_QUIET {
+    for _ in 0..3 * LOOKS_PER_QUIETENING * ROUNDS_PER_QUIET {
         let _ = read();
     }
     lanes[stopped].push(2, TAGGED | WAITS, &[1; 4 << 10]);
     lanes[stopped].take_back();
-    let polls = (PEERS as u32 + 2) * POLLS_PER_QUIET;
+    let polls = (PEERS as u32 + 2) * ROUNDS_PER_QUIET;
     for _ in 0..polls {
         assert!(read().is_err(), "nobody asks for it, and it is not all there");
     }
