@@ -114,6 +114,41 @@ fn a_table_outlives_its_maker_and_goes_with_the_last() {
     assert_eq!(writable(&name).len(), 0, "a new one is empty");
 }
 
+/// A signal of the application's ends no wait for who has the table.
+#[test]
+fn a_handled_signal_makes_no_holder_silent() {
+    extern "C" fn nothing(_: libc::c_int) {}
+    let name = new_name();
+    let mut holder = Peer::start(&format!("hold {name}"));
+    assert_eq!(holder.hear(), "has 0");
+    let pid = holder.pid();
+    // SAFETY: the PID is that of a child that was not waited for.
+    let tell = |signal| assert_eq!(unsafe { libc::kill(pid, signal) }, 0);
+    tell(libc::SIGSTOP);
+    // SAFETY: says when all of it has stopped, and reaps nothing before it ends.
+    unsafe { libc::waitpid(pid, std::ptr::null_mut(), libc::WUNTRACED) };
+    let handler = nothing as extern "C" fn(libc::c_int);
+    // SAFETY: the handler does nothing, and no other test has to do with this signal.
+    unsafe { libc::signal(libc::SIGUSR1, handler as libc::sighandler_t) };
+    // SAFETY: asks for our own name.
+    let asker = unsafe { libc::pthread_self() };
+    let opened = AtomicU32::new(0);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..30 {
+                thread::sleep(Duration::from_millis(10));
+                // SAFETY: that thread is there until the scope ends.
+                unsafe { libc::pthread_kill(asker, libc::SIGUSR1) };
+            }
+            assert_eq!(opened.load(Ordering::Relaxed), 0, "nobody answers yet");
+            tell(libc::SIGCONT);
+        });
+        let memory = NamedMemory::open(&name, 0, Opening::Write);
+        opened.store(1, Ordering::Relaxed);
+        assert!(memory.is_ok(), "{:?}", memory.err());
+    });
+}
+
 #[test]
 fn many_processes_insert_at_once() {
     let name = new_name();

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 use rustix::time::Timespec;
 
-use super::{Name, NamedMemoryError, PAUSE, system};
+use super::{Name, NamedMemoryError, PATIENCE, PAUSE, system};
 use crate::control::socket::{self, Received};
 use crate::doorbell::Doorbell;
 use crate::{fork_guard, sys};
@@ -23,8 +23,9 @@ use crate::{fork_guard, sys};
 /// have gone would make another memory beside theirs.
 const HOLDERS_MAX: u32 = 1024;
 /// How long a holder may take to answer. It sleeps until it is asked.
-const ANSWER_WAIT: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
-/// After an accept that failed for want of descriptors: long enough not to spin.
+const ANSWER_WAIT: Duration = Duration::from_secs(2);
+/// After an accept that failed for want of descriptors, or an answer that did not come for want of
+/// them: long enough not to spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// A handful of frames; nothing recurses.
 const STACK_BYTES: usize = 128 << 10;
@@ -69,14 +70,20 @@ pub(super) fn open_alone(name: Name<'_>, patience: Duration) -> Result<OwnedFd, 
     }
 }
 
-/// The memory, from whoever has it; none if nobody does.
+/// The memory, from whoever has it; none if nobody does. However many are silent, that takes no
+/// longer than others wait for us.
 pub(super) fn ask_all(name: Name<'_>) -> Result<Option<OwnedFd>, NamedMemoryError> {
+    let deadline = Instant::now() + PATIENCE;
     let mut silent = false;
     for number in 0..HOLDERS_MAX {
-        match ask(name, number)? {
+        let now = Instant::now();
+        if silent && now >= deadline {
+            break;
+        }
+        match ask(name, number, deadline.min(now + ANSWER_WAIT))? {
             Answer::Memory(memory) => return Ok(Some(memory)),
             Answer::Silence => silent = true,
-            Answer::Nobody => {}
+            Answer::HungUp | Answer::Nobody => {}
         }
     }
     if silent {
@@ -90,10 +97,26 @@ pub(super) fn ask_all(name: Name<'_>) -> Result<Option<OwnedFd>, NamedMemoryErro
 enum Answer {
     Memory(OwnedFd),
     Silence,
+    /// It closed the connection without a word.
+    HungUp,
     Nobody,
 }
 
-fn ask(name: Name<'_>, number: u32) -> Result<Answer, NamedMemoryError> {
+/// Asks one holder, again if it hangs up: it lets go at this moment, or died, and then nobody listens
+/// any more; or it has the memory, and could not pass it (unix(7), ETOOMANYREFS).
+fn ask(name: Name<'_>, number: u32, until: Instant) -> Result<Answer, NamedMemoryError> {
+    let mut pause = Duration::ZERO;
+    loop {
+        match ask_once(name, number, until)? {
+            Answer::HungUp if Instant::now() < until => sleep(pause),
+            Answer::HungUp => return Ok(Answer::Silence),
+            answer => return Ok(answer),
+        }
+        pause = ACCEPT_PAUSE;
+    }
+}
+
+fn ask_once(name: Name<'_>, number: u32, until: Instant) -> Result<Answer, NamedMemoryError> {
     let holder = match socket::connect_to(&socket_name(name, &number.to_string())) {
         Ok(holder) => holder,
         Err(Errno::CONNREFUSED) => return Ok(Answer::Nobody),
@@ -105,12 +128,10 @@ fn ask(name: Name<'_>, number: u32) -> Result<Answer, NamedMemoryError> {
         let uid = credentials.uid;
         return Err(NamedMemoryError::OtherUser { name: name.to_string(), uid });
     }
-    let mut fds = [PollFd::new(&holder, PollFlags::IN)];
-    let _ = poll(&mut fds, Some(&ANSWER_WAIT));
+    wait_for_answer(&holder, until);
     match socket::receive(holder.as_fd()) {
         Received::Empty => Ok(Answer::Silence),
-        // It lets go at this moment, or died.
-        Received::Closed => Ok(Answer::Nobody),
+        Received::Closed => Ok(Answer::HungUp),
         Received::Message(mut packet) => {
             let memory = packet.descriptors.pop().filter(|_| packet.descriptors.is_empty());
             match memory {
@@ -120,6 +141,19 @@ fn ask(name: Name<'_>, number: u32) -> Result<Answer, NamedMemoryError> {
                     Err(NamedMemoryError::Kept { name: name.to_string(), what })
                 }
             }
+        }
+    }
+}
+
+/// Waits until `holder` says something. We are in a thread of the application's, whose signals do not
+/// end that (signal(7): poll is "never restarted").
+fn wait_for_answer(holder: &OwnedFd, until: Instant) {
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        let mut fds = [PollFd::new(holder, PollFlags::IN)];
+        if poll(&mut fds, Some(&left)) != Err(Errno::INTR) {
+            return;
         }
     }
 }

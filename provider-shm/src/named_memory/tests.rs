@@ -1,6 +1,7 @@
 //! What a process of our own user may do where the memory is looked for.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::thread;
 
 use super::holders::{greeting, socket_name};
@@ -80,6 +81,28 @@ fn a_silent_holder_is_not_replaced() {
     assert_eq!(refusal(&name).errno(), Errno::BUSY, "somebody has been opening it for long");
     drop(opening);
     assert!(NamedMemory::open(&name, 0, Opening::Write).is_ok());
+}
+
+/// Whoever has it and cannot pass it is asked again, and not replaced either.
+#[test]
+fn a_holder_that_hangs_up_is_not_replaced() {
+    let name = new_name("hangs-up");
+    let listener = socket::listen_as(&socket_name(Name::Vector(&name), "0")).unwrap();
+    let over = Arc::new(AtomicBool::new(false));
+    let stop = Arc::clone(&over);
+    let asked = thread::spawn(move || {
+        let mut asked = 0;
+        while !stop.load(Ordering::Relaxed) {
+            asked += u32::from(socket::accept(listener.as_fd()).is_ok());
+            sleep(PAUSE);
+        }
+        asked
+    });
+    let error = refusal(&name);
+    assert_eq!(error.errno(), Errno::BUSY, "{error}");
+    over.store(true, Ordering::Relaxed);
+    assert!(asked.join().unwrap() > 1);
+    assert!(NamedMemory::open(&name, 0, Opening::Write).is_ok(), "it does not listen any more");
 }
 
 /// Whoever holds it without being found would have it beside those who find nobody.
