@@ -302,11 +302,13 @@ impl Station {
         &self.pool
     }
 
-    /// Whether somebody listens at `address` on this host now.
+    /// Whether somebody of our user listens at `address` on this host now. Anybody may take the name of
+    /// another host's address, and would keep us from who is there.
     ///
     /// Cost: a few system calls; who listens sees a connection that ends at once.
     pub fn finds(&self, address: SocketAddr) -> bool {
-        socket::open_connection(self.service, canonical(address)).is_ok()
+        let there = socket::open_connection(self.service, canonical(address));
+        there.is_ok_and(|there| sys::peer_credentials(there.as_fd()).is_ok_and(socket::same_user))
     }
 
     /// Whether nobody listens at `address` on this host now; not where that cannot be told.
