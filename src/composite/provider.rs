@@ -2,7 +2,7 @@
 
 use std::{
     io,
-    net::{IpAddr, Ipv4Addr, UdpSocket},
+    net::{IpAddr, Ipv4Addr},
     thread::{Builder, JoinHandle},
 };
 
@@ -12,7 +12,7 @@ use kestrel_core::{
     transport::{Bell, CoreClaim, Opening, Provider, Service, Transport, Unreachable},
 };
 
-use super::{Composite, bell::Bells, far::Far};
+use super::{Composite, bell::Bells, far::Far, route::is_here};
 
 /// Ports that are tried until one is free on both sides.
 const PORT_ATTEMPTS: usize = 64;
@@ -128,16 +128,12 @@ fn join<N: Transport, F: Transport>(
 /// Refuses an address of another host. Shared memory would take any, as a name, and nobody who
 /// looks for it elsewhere would find it.
 fn check_is_here(address: Option<Address>) -> Result<(), Unreachable> {
-    let Some(address) = address.filter(|it| it.names_a_host() && !it.ip().is_loopback()) else {
-        return Ok(());
-    };
-    match UdpSocket::bind(address.with_port(0).socket_addr()) {
-        Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {
+    match address.filter(|it| it.names_a_host() && !is_here(*it)) {
+        Some(address) => {
             let reason = format!("{address} is no address of this host");
             Err(Unreachable { errno: Errno::ADDRNOTAVAIL, reason })
         }
-        // Whatever else it may be says nothing about the address.
-        _ => Ok(()),
+        None => Ok(()),
     }
 }
 

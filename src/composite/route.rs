@@ -5,7 +5,7 @@
 //! there and refuses is not asked again elsewhere. Each look has its side's own deadline.
 
 use std::{
-    fmt,
+    fmt, io,
     net::UdpSocket,
     time::{Duration, Instant},
 };
@@ -64,9 +64,19 @@ impl Route {
     }
 }
 
-/// Whether the address is one of this host: those alone can be bound.
+/// Whether the address is one of this host: those alone can be bound. Where that cannot be told, for want
+/// of descriptors say, it is.
 pub(crate) fn is_here(address: Address) -> bool {
-    UdpSocket::bind(address.with_port(0).socket_addr()).is_ok()
+    if address.ip().is_loopback() {
+        return true;
+    }
+    match UdpSocket::bind(address.with_port(0).socket_addr()) {
+        Ok(_) => true,
+        Err(error) => {
+            let has_no_such_family = error.raw_os_error() == Some(libc::EAFNOSUPPORT);
+            error.kind() != io::ErrorKind::AddrNotAvailable && !has_no_such_family
+        }
+    }
 }
 
 fn not_here(address: Address) -> Unreachable {

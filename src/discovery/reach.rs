@@ -108,7 +108,8 @@ fn misplaced(field: &'static str, asked: impl ToString, offered: String) -> Reje
     Rejection { field, asked: asked.to_string(), offered }
 }
 
-/// Peers of other hosts are out of reach. Whoever is to be anywhere is where shared memory is asked for.
+/// Peers of other hosts are out of reach, and their addresses are not ours to be at. Whoever is to be
+/// anywhere is where shared memory is asked for.
 fn place_here(info: &mut Info) -> Result<(), Rejection> {
     if let Some(source) = info.source.filter(|source| !source.names_a_host()) {
         let ip: IpAddr = match source.ip() {
@@ -117,13 +118,14 @@ fn place_here(info: &mut Info) -> Result<(), Rejection> {
         };
         info.source = Some(Address::new(ip, source.port()));
     }
-    match info.destination {
-        // A group has members on every host.
-        Some(peer) if !peer.ip().is_multicast() && !is_here(peer) => {
-            Err(misplaced("dest_addr", peer, "the addresses of this host".into()))
+    // A group has members on every host.
+    let destination = info.destination.filter(|peer| !peer.ip().is_multicast());
+    for (field, address) in [("src_addr", info.source), ("dest_addr", destination)] {
+        if let Some(elsewhere) = address.filter(|address| !is_here(*address)) {
+            return Err(misplaced(field, elsewhere, "the addresses of this host".into()));
         }
-        _ => Ok(()),
     }
+    Ok(())
 }
 
 /// Gives an endpoint an address of the device that it is on, with the port that it is to have anywhere.
