@@ -14,6 +14,8 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, eventfd};
 use thiserror::Error;
 
+use crate::limits::is_out_of_descriptors;
+
 /// A bell, ours or a peer's. Clones share the descriptor.
 #[derive(Clone, Debug)]
 pub struct Doorbell {
@@ -29,6 +31,13 @@ pub enum DoorbellError {
     Blocks { flags: u32 },
     #[error("cannot tell what the descriptor is, since /proc cannot be read: {source}")]
     Unknown { source: io::Error },
+}
+
+impl DoorbellError {
+    /// Whether it says nothing about the bell: we had no descriptor left to look with.
+    pub(crate) fn out_of_descriptors(&self) -> bool {
+        matches!(self, DoorbellError::Unknown { source } if is_out_of_descriptors(source))
+    }
 }
 
 impl Doorbell {

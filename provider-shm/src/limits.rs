@@ -1,5 +1,7 @@
 //! The limit on open files, which every peer costs some of.
 
+use std::io;
+
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use thiserror::Error;
 
@@ -21,6 +23,11 @@ impl OutOfDescriptors {
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         OutOfDescriptors { limit, need }
     }
+}
+
+/// Whether a call failed for want of descriptors: the process's, or the system's.
+pub(crate) fn is_out_of_descriptors(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
 }
 
 /// Raises the soft limit on open files to the hard one, which needs no privilege.

@@ -142,7 +142,7 @@ impl Provider for ShmProvider {
         let own = if auth_key.is_empty() { &self.options.auth_key[..] } else { auth_key };
         let bytes = self.options.chunk_bytes * self.options.chunk_count;
         let memory = PoolMemory::create(bytes)
-            .map_err(|error| Unreachable { errno: Errno::NOMEM, reason: error.to_string() })?;
+            .map_err(|error| Unreachable { errno: error.errno(), reason: error.to_string() })?;
         if self.lane_chunks == OwnChunks::All && ChunkPool::fits_lane(self.options.chunk_bytes) {
             memory.leave_pages();
         }

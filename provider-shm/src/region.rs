@@ -29,6 +29,8 @@ use rustix::fs::{
 use rustix::io::Errno;
 use thiserror::Error;
 
+use crate::limits;
+
 /// Bytes that every lane uses: a page of control lines, written by the receiver, then 128 slots of
 /// 64 bytes, written by the sender.
 pub const LANE_HEAD_BYTES: usize = 12 << 10;
@@ -78,8 +80,15 @@ impl RegionError {
         let (RegionError::Create { source, .. } | RegionError::Map { source, .. }) = self else {
             return false;
         };
-        let errno = source.raw_os_error();
-        errno == Some(libc::EMFILE) || errno == Some(libc::ENFILE)
+        limits::is_out_of_descriptors(source)
+    }
+
+    /// The error number that C callers know.
+    pub(crate) fn errno(&self) -> kestrel_core::error::Errno {
+        match self.out_of_descriptors() {
+            true => kestrel_core::error::Errno::MFILE,
+            false => kestrel_core::error::Errno::NOMEM,
+        }
     }
 }
 

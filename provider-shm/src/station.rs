@@ -149,7 +149,7 @@ impl ConnectError {
             ConnectError::BadAnswer { .. }
             | ConnectError::BadDoorbell { .. }
             | ConnectError::OtherVersion { .. } => libc::EPROTO,
-            ConnectError::Memory { .. } => libc::ENOMEM,
+            ConnectError::Memory { source, .. } => source.errno().0,
             ConnectError::OutOfDescriptors { .. } => libc::EMFILE,
             ConnectError::System { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
             ConnectError::Closed => libc::ESHUTDOWN,

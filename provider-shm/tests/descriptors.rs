@@ -3,10 +3,18 @@
 mod common;
 
 use std::fs::File;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use common::*;
-use kestrel_shm::{ConnectError, Station, StationError, StationEvent, StationOptions};
+use common::{raw::*, *};
+use kestrel_core::error::{Errno, HasErrno};
+use kestrel_core::transport::Provider;
+use kestrel_shm::named_memory::Opening;
+use kestrel_shm::testing::wire::{Message, Reply};
+use kestrel_shm::{
+    ConnectError, Doorbell, NamedMemory, ShmOptions, ShmProvider, Station, StationError,
+    StationEvent, StationOptions,
+};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 #[test]
@@ -17,6 +25,9 @@ fn child() {
         Some([role]) if role == "stations" => too_many_stations(),
         Some([role]) if role == "receiver" => receiver(),
         Some([role, to]) if role == "sender" => sender(to.parse().unwrap()),
+        Some([role]) if role == "answered" => answered(),
+        Some([role]) if role == "opening" => opening(),
+        Some([role, name]) if role == "asker" => asker(name),
         other => panic!("{other:?}"),
     }
 }
@@ -97,6 +108,78 @@ fn sender(to: std::net::SocketAddr) {
     station.connect(2, to);
     assert!(matches!(event(&station), StationEvent::Connected { .. }));
     say("fine");
+}
+
+/// All that is left but so many.
+fn all_descriptors_but(left: usize) -> Vec<File> {
+    let mut hoard = all_descriptors();
+    hoard.truncate(hoard.len() - left);
+    hoard
+}
+
+/// Has no room for all that an ACCEPT passes, or to look at it.
+fn answered() {
+    limit(60, 60);
+    let (there, station) = ("127.0.0.1:4".parse().unwrap(), station());
+    let listener = listen_at(there);
+    let (bell, (_, _, mark)) = (Doorbell::new().unwrap(), parcel());
+    let accepts = Message::Accept(Reply { address: there, ..reply() }).encode();
+    for left in 0..=2 {
+        station.connect(left as u32, there);
+        let raw = rustix::net::accept(&listener).unwrap();
+        // When its control thread does the next thing it has said HELLO, and closed what it passed.
+        station.settle(9);
+        assert!(matches!(event(&station), StationEvent::Settled { request: 9 }));
+        let hoard = all_descriptors_but(left);
+        send(raw.as_fd(), &accepts, &[bell.as_fd(), mark.as_fd()]).unwrap();
+        let StationEvent::Failed { error, .. } = event(&station) else { panic!() };
+        drop(hoard);
+        assert!(matches!(error, ConnectError::OutOfDescriptors { .. }), "{left}: {error}");
+    }
+    say("fine");
+}
+
+/// Has none for the first thing that an endpoint, or a name, takes.
+fn opening() {
+    limit(60, 60);
+    let provider = ShmProvider::new(ShmOptions::default()).unwrap();
+    let hoard = all_descriptors();
+    let refused = provider.open(None, &[]).err().map(|error| error.errno);
+    let unnamed = NamedMemory::open("descriptors", 0, Opening::Write).err();
+    drop(hoard);
+    assert_eq!(refused, Some(Errno::MFILE));
+    assert_eq!(unnamed.map(|error| error.errno()), Some(Errno::MFILE));
+    assert!(provider.open(None, &[]).is_ok());
+    say("fine");
+}
+
+/// Can ask for memory, and has no room for it.
+fn asker(name: &str) {
+    limit(60, 60);
+    let hoard = all_descriptors_but(2);
+    let error = NamedMemory::open(name, 0, Opening::Write).err();
+    drop(hoard);
+    let error = error.expect("no room for it");
+    assert_eq!(error.errno(), Errno::MFILE, "{error}");
+    assert!(NamedMemory::open(name, 0, Opening::Write).is_ok());
+    say("fine");
+}
+
+#[test]
+fn who_has_no_room_for_an_answer_says_that() {
+    assert_eq!(Peer::start("child", "answered").hear(), "fine");
+}
+
+#[test]
+fn who_has_no_room_for_the_first_descriptor_says_that() {
+    assert_eq!(Peer::start("child", "opening").hear(), "fine");
+}
+
+#[test]
+fn who_has_no_room_for_named_memory_says_that() {
+    let name = format!("descriptors/{}", std::process::id());
+    let _here = NamedMemory::open(&name, 0, Opening::Write).unwrap();
+    assert_eq!(Peer::start("child", &format!("asker {name}")).hear(), "fine");
 }
 
 #[test]

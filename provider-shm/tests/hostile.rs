@@ -3,25 +3,18 @@
 mod common;
 
 use std::fs::File;
-use std::io::{IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use common::*;
-use kestrel_core::transport::Service;
-use kestrel_shm::testing::abstract_name;
-use kestrel_shm::testing::wire::{Confirm, Hello, Message, RejectReason, Reply};
+use common::{raw::*, *};
+use kestrel_shm::testing::wire::{Confirm, Message, RejectReason, Reply};
 use kestrel_shm::{
     ConnectError, Doorbell, LANE_BYTES, LaneMemory, PoolMemory, Station, StationEvent,
 };
 use kestrel_tests::scale::skip;
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
-use rustix::net::*;
-
-/// The address that a raw peer goes by.
-const OWN: &str = "127.0.0.1:3";
+use rustix::fs::{SealFlags, ftruncate};
+use rustix::net::{RecvFlags, accept, recv};
 
 /// Descriptors are counted, so one test at a time.
 fn alone() -> MutexGuard<'static, ()> {
@@ -63,81 +56,6 @@ fn child() {
     }
 }
 
-fn socket() -> OwnedFd {
-    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
-}
-
-fn name(address: SocketAddr) -> SocketAddrUnix {
-    SocketAddrUnix::new_abstract_name(abstract_name(Service::Reliable, address).as_bytes()).unwrap()
-}
-
-/// Takes the name of `address`, as its endpoint would.
-fn listen_at(address: SocketAddr) -> OwnedFd {
-    let listener = socket();
-    bind(&listener, &name(address)).unwrap();
-    listen(&listener, 10).unwrap();
-    listener
-}
-
-fn raw_connect(to: SocketAddr) -> OwnedFd {
-    let socket = socket();
-    connect(&socket, &name(to)).unwrap();
-    socket
-}
-
-fn send(
-    socket: BorrowedFd<'_>,
-    bytes: &[u8],
-    descriptors: &[BorrowedFd<'_>],
-) -> rustix::io::Result<usize> {
-    let mut space = vec![MaybeUninit::uninit(); 2048];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !descriptors.is_empty() {
-        assert!(control.push(SendAncillaryMessage::ScmRights(descriptors)));
-    }
-    sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)
-}
-
-/// Everything that the other side says until it closes: the test fails by its harness's own limit
-/// if it never does.
-fn read_all(socket: &OwnedFd) -> Vec<Message> {
-    let mut messages = Vec::new();
-    let mut resets = 0;
-    loop {
-        let mut bytes = [0; 2048];
-        let mut none = RecvAncillaryBuffer::default();
-        match recvmsg(socket, &mut [IoSliceMut::new(&mut bytes)], &mut none, RecvFlags::empty()) {
-            Ok(message) if message.bytes > 0 => {
-                messages.push(Message::parse(&bytes[..message.bytes]).unwrap());
-            }
-            Err(rustix::io::Errno::CONNRESET) if resets == 0 => resets = 1,
-            _ => return messages,
-        }
-    }
-}
-
-fn reply() -> Reply {
-    Reply {
-        asymmetric: false,
-        keep_socket: false,
-        reads_you: false,
-        incarnation: 77,
-        address: OWN.parse().unwrap(),
-        nonce_address: 0,
-        nonce: [0; 16],
-    }
-}
-
-fn hello(to: SocketAddr) -> Message {
-    Message::Hello(Hello {
-        from: reply(),
-        to,
-        pool_bytes: 4096,
-        lane_bytes: LANE_BYTES as u32,
-        key: b"test".to_vec(),
-    })
-}
-
 /// Says a HELLO with which nothing is wrong but, perhaps, the address that it claims.
 fn greet_as(raw: &OwnedFd, to: SocketAddr, claimed: SocketAddr) {
     let Message::Hello(mut hello) = hello(to) else { unreachable!() };
@@ -146,28 +64,6 @@ fn greet_as(raw: &OwnedFd, to: SocketAddr, claimed: SocketAddr) {
     let bell = Doorbell::new().unwrap();
     let descriptors = [lane.as_fd(), pool.as_fd(), bell.as_fd(), mark.as_fd()];
     send(raw.as_fd(), &Message::Hello(hello).encode(), &descriptors).unwrap();
-}
-
-fn next_message(raw: &OwnedFd) -> Option<Message> {
-    let mut bytes = [0; 2048];
-    let (_, len) = recv(raw, &mut bytes[..], RecvFlags::empty()).unwrap();
-    Message::parse(&bytes[..len]).ok()
-}
-
-fn memfd(bytes: usize, seals: SealFlags) -> OwnedFd {
-    let fd = memfd_create("test", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
-    ftruncate(&fd, bytes as u64).unwrap();
-    fcntl_add_seals(&fd, seals).unwrap();
-    fd
-}
-
-/// What passes with a HELLO beside the bell: lane, pool and the mark of the sender's end.
-fn parcel() -> (OwnedFd, OwnedFd, OwnedFd) {
-    (memfd(LANE_BYTES, sealed()), memfd(4096, sealed()), memfd(4096, sealed()))
-}
-
-fn sealed() -> SealFlags {
-    SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL
 }
 
 /// A station under attack, and what it should look like afterwards.

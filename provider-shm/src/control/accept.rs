@@ -84,6 +84,7 @@ impl Objection {
                     _ => RejectReason::Descriptors,
                 }
             }
+            Objection::Bell(error) if error.out_of_descriptors() => RejectReason::OutOfDescriptors,
             Objection::Bell(_) => RejectReason::Descriptors,
             Objection::OutOfDescriptors => RejectReason::OutOfDescriptors,
             Objection::NotItsAddress { .. } => RejectReason::NotOurAddress,

@@ -370,13 +370,16 @@ impl ControlThread {
             }
         };
         let found = packet.descriptors.len();
-        if packet.descriptors_lost && found == 0 {
+        if packet.descriptors_lost && found < 2 {
             return Err(Obstacle::Final(out_of_descriptors(to)));
         }
         let Ok([bell, end_mark]) = <[_; 2]>::try_from(packet.descriptors) else {
             return Err(bad(WireError::DescriptorCount { found, expected: 2 }));
         };
         let bell = self.bells.accept(bell).map_err(|source| {
+            if source.out_of_descriptors() {
+                return Obstacle::Final(out_of_descriptors(to));
+            }
             tracing::warn!(peer = %to, "bad doorbell: {source}");
             Obstacle::Final(ConnectError::BadDoorbell { to, source })
         })?;

@@ -132,6 +132,10 @@ fn ask_once(name: Name<'_>, number: u32, until: Instant) -> Result<Answer, Named
     match socket::receive(holder.as_fd()) {
         Received::Empty => Ok(Answer::Silence),
         Received::Closed => Ok(Answer::HungUp),
+        // We lack a descriptor for it.
+        Received::Message(packet) if packet.descriptors_lost && packet.descriptors.is_empty() => {
+            Err(system("recvmsg")(Errno::MFILE))
+        }
         Received::Message(mut packet) => {
             let memory = packet.descriptors.pop().filter(|_| packet.descriptors.is_empty());
             match memory {

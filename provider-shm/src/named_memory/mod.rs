@@ -31,6 +31,7 @@ use thiserror::Error;
 
 use self::holders::Holder;
 use self::mapping::Mapping;
+use crate::limits::is_out_of_descriptors;
 use crate::region::{RegionError, size_seals, unsealed_memfd};
 
 /// How many addresses a table has room for, if nobody expects more. Memory is paid for as it is
@@ -70,7 +71,11 @@ impl HasErrno for NamedMemoryError {
             NamedMemoryError::NameTooLong { .. } => Errno::INVAL,
             NamedMemoryError::Kept { .. } => Errno::BUSY,
             NamedMemoryError::OtherUser { .. } => Errno::ACCES,
-            NamedMemoryError::Region(_) | NamedMemoryError::System { .. } => Errno::NOMEM,
+            NamedMemoryError::Region(error) => error.errno(),
+            NamedMemoryError::System { source, .. } if is_out_of_descriptors(source) => {
+                Errno::MFILE
+            }
+            NamedMemoryError::System { .. } => Errno::NOMEM,
         }
     }
 }
