@@ -113,7 +113,8 @@ impl PeerMemory {
     ///
     /// An error means that what lies at `remote` now does not count, or is nobody's any more.
     ///
-    /// Cost: one system call for each two gigabytes. May wait for the peer's pages.
+    /// Cost: one system call, which takes two gigabytes at most: nobody writes a tenth of that at a
+    /// time. May wait for the peer's pages.
     ///
     /// # Safety
     /// `local` must be valid for reads of `len` bytes.
@@ -121,17 +122,30 @@ impl PeerMemory {
     /// # Reference
     /// process_vm_writev(2)
     pub unsafe fn write(&self, remote: u64, local: *const u8, len: usize) -> io::Result<()> {
+        // SAFETY: what the caller promises.
+        unsafe { self.write_by(libc::process_vm_writev, remote, local, len) }
+    }
+
+    /// In one call: what is left of a copy that ended early has no nonce in front.
+    ///
+    /// # Safety
+    /// As `write`.
+    unsafe fn write_by(
+        &self,
+        call: Call,
+        remote: u64,
+        local: *const u8,
+        len: usize,
+    ) -> io::Result<()> {
         let mut nonce = self.nonce;
         let local = [
             libc::iovec { iov_base: nonce.as_mut_ptr().cast(), iov_len: NONCE_BYTES },
             libc::iovec { iov_base: local.cast_mut().cast(), iov_len: len },
         ];
-        let remote = [
-            RemoteSlice { address: self.nonce_address, len: NONCE_BYTES },
-            RemoteSlice { address: remote, len },
-        ];
+        let nonce = RemoteSlice { address: self.nonce_address, len: NONCE_BYTES };
+        let remote = [nonce, RemoteSlice { address: remote, len }].map(|slice| slice.piece());
         // SAFETY: the first piece is ours, the second what the caller promises; both are only read.
-        let copied = unsafe { transfer::<2>(libc::process_vm_writev, self.pid, &remote, &local) }?;
+        let copied = unsafe { call_once(call, self.pid, &remote, &local) }?;
         match copied == len + NONCE_BYTES {
             true => Ok(()),
             false => Err(io::Error::from_raw_os_error(libc::EFAULT)),
@@ -253,29 +267,50 @@ unsafe fn transfer<const N: usize>(
         if local_count == 0 || remote_count == 0 {
             return Ok(done);
         }
-        // SAFETY: the local pieces are what is left of the caller's, which it promises are
-        // valid; the counts say how many entries of both arrays were filled. Remote addresses
-        // are checked by the kernel, which answers EFAULT.
+        // SAFETY: the local pieces are what is left of the caller's, which it promises are valid; the
+        // counts say how many entries of both arrays were filled.
+        let copied = unsafe {
+            call_once(call, pid, &remote_batch[..remote_count], &local_batch[..local_count])
+        };
+        match copied {
+            Ok(0) => return Ok(done),
+            Ok(copied) => done += copied,
+            Err(error) if done == 0 => return Err(error),
+            Err(_) => return Ok(done),
+        }
+    }
+}
+
+/// One call: how many bytes were copied, which may be fewer than there are. A signal that came before
+/// the first of them is no error.
+///
+/// # Safety
+/// As [`transfer`].
+unsafe fn call_once(
+    call: Call,
+    pid: i32,
+    remote: &[libc::iovec],
+    local: &[libc::iovec],
+) -> io::Result<usize> {
+    loop {
+        // SAFETY: the caller promises that the local pieces are valid. Remote addresses are checked by
+        // the kernel, which answers EFAULT.
         let copied = unsafe {
             call(
                 pid,
-                local_batch.as_ptr(),
-                local_count as libc::c_ulong,
-                remote_batch.as_ptr(),
-                remote_count as libc::c_ulong,
+                local.as_ptr(),
+                local.len() as libc::c_ulong,
+                remote.as_ptr(),
+                remote.len() as libc::c_ulong,
                 0,
             )
         };
-        match copied {
-            1.. => done += copied as usize,
-            0 => return Ok(done),
-            _ => {
-                let error = io::Error::last_os_error();
-                if error.kind() == io::ErrorKind::Interrupted {
-                    continue;
-                }
-                return if done == 0 { Err(error) } else { Ok(done) };
-            }
+        if let Ok(copied) = usize::try_from(copied) {
+            return Ok(copied);
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
         }
     }
 }
@@ -308,6 +343,7 @@ fn rest<const N: usize>(
 mod tests {
     use super::*;
     use crate::end_mark::EndMark;
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
     fn own_pid() -> i32 {
         std::process::id() as i32
@@ -389,6 +425,30 @@ mod tests {
         assert_eq!((write(8), there()), (Err(libc::EFAULT), false));
         let place = Box::new(std::cell::UnsafeCell::new(nonce));
         assert_eq!((write(place.get() as u64), there()), (Ok(()), true));
+    }
+
+    /// The rest would have no nonce in front, and the memory may be another's by then.
+    #[test]
+    fn a_write_that_ends_early_is_not_gone_on_with() {
+        static CALLS: AtomicU32 = AtomicU32::new(0);
+        /// As where a page in the middle cannot be written at that moment.
+        unsafe extern "C" fn copy_half(
+            _: libc::pid_t,
+            local: *const libc::iovec,
+            _: libc::c_ulong,
+            _: *const libc::iovec,
+            _: libc::c_ulong,
+            _: libc::c_ulong,
+        ) -> isize {
+            CALLS.fetch_add(1, Relaxed);
+            // SAFETY: the list has an entry at least.
+            unsafe { (*local).iov_len as isize + 32 }
+        }
+        let (mark, source) = (EndMark::of_this_thread().unwrap(), [7u8; 64]);
+        // SAFETY: nothing is written.
+        let written = unsafe { memory(&mark).write_by(copy_half, 8, source.as_ptr(), 64) };
+        assert_eq!(written.unwrap_err().raw_os_error(), Some(libc::EFAULT));
+        assert_eq!(CALLS.load(Relaxed), 1);
     }
 
     /// As after the peer's death, when its PID is another's, or after it executed a program.
