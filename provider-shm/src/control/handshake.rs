@@ -173,10 +173,8 @@ impl ControlThread {
                 process
             }
             (None, Some(socket)) => {
-                let _ = epoll::delete(&self.epoll, &socket);
                 let process = self.processes.watch_socket(socket, holder);
-                // No flags: a hang-up is always told, and what the peer may send is not read.
-                self.watch_process(process, epoll::EventFlags::empty())?;
+                self.watch_by_socket(process)?;
                 process
             }
             (None, None) => return Err(std::io::ErrorKind::NotConnected.into()),

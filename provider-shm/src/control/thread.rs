@@ -347,6 +347,21 @@ impl ControlThread {
         Ok(added?)
     }
 
+    /// Tells epoll that a handshake's socket is a watch from now on. Nothing is added, for which there
+    /// might be no memory, or too many watches: the peer counts on the lane by now.
+    pub(super) fn watch_by_socket(&mut self, process: ProcessId) -> std::io::Result<()> {
+        let Some(watch) = self.processes.get(process) else {
+            return Ok(());
+        };
+        // No flags: a hang-up is always told, and what the peer may send is not read.
+        let (token, none) = (Token::Process(process), EventFlags::empty());
+        let changed = epoll::modify(&self.epoll, &*watch.fd, token.data(), none);
+        if changed.is_err() {
+            self.processes.remove(process);
+        }
+        Ok(changed?)
+    }
+
     /// Ends a watch. A forked child may still have its descriptor open, and epoll would go on
     /// telling of it: so say that it is over, rather than closing it alone.
     pub(super) fn unwatch(&self, watch: Watch) {
@@ -359,10 +374,11 @@ impl ControlThread {
         // A peer that never hangs up has us keep no more sockets than it has lanes.
         self.drop_kept_where(|kept| kept.lane.strong_count() == 0);
         let (id, lane) = (self.next_id(), Arc::new(()));
-        let _ = epoll::delete(&self.epoll, &socket);
-        if epoll::add(&self.epoll, &socket, Token::Kept(id).data(), EventFlags::empty()).is_ok() {
-            self.kept.insert(id, Kept { station, socket, lane: Arc::downgrade(&lane) });
-        }
+        // The handshake's own watch, changed, since there might be no room for another. Whatever comes of
+        // it, to close the socket would be our death to the peer.
+        let (token, none) = (Token::Kept(id), EventFlags::empty());
+        let _ = epoll::modify(&self.epoll, &socket, token.data(), none);
+        self.kept.insert(id, Kept { station, socket, lane: Arc::downgrade(&lane) });
         lane
     }
 
