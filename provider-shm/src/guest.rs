@@ -268,9 +268,10 @@ mod tests {
     fn a_guest_that_pretends_to_copy_counts_as_a_lane_until_nothing_is_left_of_it() {
         let process = ProcessId::from_u64(1).unwrap();
         let mut shares = Shares::default();
-        let _others: Vec<_> = (1..LANES_PER_PROCESS_MAX).map(|_| shares.take(process)).collect();
+        let _others: Vec<_> =
+            (1..LANES_PER_PROCESS_MAX).map(|_| shares.take(process, 0, 0)).collect();
         for begins_too_late in [false, true] {
-            let mut share = shares.take(process);
+            let mut share = shares.take(process, 0, 0).ok();
             assert!(share.is_some(), "there is one left");
             let memory = Arc::new(LaneMemory::create().unwrap().0);
             let guest = Arc::new(Guest::admit(memory, own()).unwrap());
@@ -283,10 +284,10 @@ mod tests {
             assert!(guest.leases().take(lease));
             guest.dismiss(share.take());
             assert_eq!(loan.is_over(), begins_too_late);
-            assert_eq!(shares.take(process).is_some(), begins_too_late);
+            assert_eq!(shares.take(process, 0, 0).is_ok(), begins_too_late);
             guest.leases().give_back(lease);
             drop((loan, guest));
-            assert!(shares.take(process).is_some());
+            assert!(shares.take(process, 0, 0).is_ok());
         }
     }
 

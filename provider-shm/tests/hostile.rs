@@ -250,6 +250,34 @@ fn a_good_hello_is_accepted_and_without_confirm_comes_to_nothing() {
     target.unharmed();
 }
 
+/// Whoever first touches a page of it is charged for that, and the one who reads is us.
+#[test]
+fn a_process_passes_so_much_of_pools_and_no_more() {
+    let _alone = alone();
+    let target = Target::new();
+    {
+        let _own = listen_at(OWN.parse().unwrap());
+        let (bell, (lane, _, mark)) = (Doorbell::new().unwrap(), parcel());
+        let greet = |pool_bytes: usize| {
+            let Message::Hello(mut hello) = hello(target.address()) else { unreachable!() };
+            hello.pool_bytes = pool_bytes as u64;
+            let (raw, pool) = (raw_connect(target.address()), memfd(pool_bytes, sealed()));
+            let descriptors = [lane.as_fd(), pool.as_fd(), bell.as_fd(), mark.as_fd()];
+            send(raw.as_fd(), &Message::Hello(hello).encode(), &descriptors).unwrap();
+            let said = next_message(&raw).unwrap();
+            (raw, said)
+        };
+        assert_eq!(greet(5 << 30).1, Message::Reject(RejectReason::Memory));
+        let (first, said) = greet(3 << 30);
+        assert!(matches!(said, Message::Accept(_)), "{said:?}");
+        assert_eq!(greet(3 << 30).1, Message::Reject(RejectReason::Memory));
+        let (_second, said) = greet(1 << 20);
+        assert!(matches!(said, Message::Accept(_)), "{said:?}");
+        drop(first);
+    }
+    target.unharmed();
+}
+
 #[test]
 fn wrong_address_key_and_version_are_named() {
     let _alone = alone();

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use thiserror::Error;
 
 use super::handshake::{Accepted, Handshake, Peer, Stage};
-use super::shares::{LANES_PER_PROCESS_MAX, Share};
+use super::shares::{self, Excess, LANES_PER_PROCESS_MAX, Share};
 use super::socket::{self, DESCRIPTORS_MAX, Liveness, Packet, Received};
 use super::thread::{ControlThread, Timer, Token};
 use super::wire::{Hello, Message, RejectReason, Reply, WireError};
@@ -52,6 +52,10 @@ enum Objection {
     NotItsAddress { claimed: SocketAddr },
     #[error("its process has {LANES_PER_PROCESS_MAX} lanes to this endpoint already")]
     TooManyLanes,
+    #[error(
+        "the pools that its process has passed to this endpoint would have more than {most} bytes"
+    )]
+    TooLargePools { most: usize },
     #[error("{claimed}, which it goes by, cannot be asked now")]
     AddressBusy { claimed: SocketAddr },
     #[error("the lane: {0}")]
@@ -89,6 +93,7 @@ impl Objection {
             Objection::OutOfDescriptors => RejectReason::OutOfDescriptors,
             Objection::NotItsAddress { .. } => RejectReason::NotOurAddress,
             Objection::TooManyLanes => RejectReason::TooManyLanes,
+            Objection::TooLargePools { .. } => RejectReason::Memory,
             // It tries again.
             Objection::AddressBusy { .. } | Objection::NoKeyYet => return None,
             Objection::Wire(_) | Objection::Gone | Objection::System { .. } => return None,
@@ -278,7 +283,7 @@ impl ControlThread {
         };
         hello.from.address = canonical(hello.from.address);
         self.check_address(id, hello.from.address)?;
-        let share = self.take_share(id)?;
+        let share = self.take_share(id, pool.len())?;
         let memory = self.probe(station, credentials, &hello.from, end_mark);
         let Some(own) = self.introduce(station, by_socket) else {
             return Ok(());
@@ -359,15 +364,21 @@ impl ControlThread {
         Err(Objection::NotItsAddress { claimed })
     }
 
-    /// Counts one more lane of the peer's process. Not where its death shows at the socket only:
-    /// there each connection counts as a process of its own.
-    fn take_share(&mut self, id: u64) -> Result<Option<Share>, Objection> {
+    /// Counts one more lane of the peer's process, and its pool. Not where its death shows at the socket
+    /// only: there each connection counts as a process of its own.
+    fn take_share(&mut self, id: u64, pool_bytes: usize) -> Result<Option<Share>, Objection> {
         let handshake = self.handshakes.get(&id).ok_or(Objection::Gone)?;
-        let Some(process) = handshake.process else {
-            return Ok(None);
-        };
         let record = self.stations.get_mut(&handshake.station).ok_or(Objection::Gone)?;
-        record.shares.take(process).map(Some).ok_or(Objection::TooManyLanes)
+        let most = shares::pool_bytes_max(record.pool.len());
+        let share = match handshake.process {
+            Some(process) => record.shares.take(process, pool_bytes, most).map(Some),
+            None if pool_bytes > most => Err(Excess::Pools),
+            None => Ok(None),
+        };
+        share.map_err(|excess| match excess {
+            Excess::Lanes => Objection::TooManyLanes,
+            Excess::Pools => Objection::TooLargePools { most },
+        })
     }
 
     fn send_accept(&mut self, id: u64, station: u64, own: Reply) -> Result<(), Objection> {
