@@ -2,9 +2,9 @@
 //! which may reach all others. Generic over both, and chosen without `dyn`.
 //!
 //! In reading order: how endpoints are opened at one address of both ([`provider`]), which of
-//! the two a peer is reached by ([`route`]), what the endpoint keeps of its far side ([`far`]), which
-//! side each call is for ([`transport`], [`windows`], [`multicast`]; by [`sides`]), one bell for both ([`bell`]), and what was sent through
-//! each ([`traffic`]).
+//! the two a peer is reached by ([`route`]), and which addresses are this host's ([`here`]), what the
+//! endpoint keeps of its far side ([`far`]), which side each call is for ([`transport`], [`windows`],
+//! [`multicast`]; by [`sides`]), one bell for both ([`bell`]), and what was sent through each ([`traffic`]).
 //!
 //! The near side is the fast one, so it pays nothing for the far one: a packet is offered to it
 //! first, and it answers for its own peers alone; a poll looks at it first. Whether there is a
@@ -17,6 +17,7 @@
 #[allow(unsafe_code)]
 mod bell;
 mod far;
+pub(crate) mod here;
 mod multicast;
 pub mod provider;
 pub(crate) mod route;

@@ -12,7 +12,7 @@ use kestrel_core::{
     transport::{Bell, CoreClaim, Opening, Provider, Service, Transport, Unreachable},
 };
 
-use super::{Composite, bell::Bells, far::Far, route::is_here};
+use super::{Composite, bell::Bells, far::Far, here::is_here};
 
 /// Ports that are tried until one is free on both sides.
 const PORT_ATTEMPTS: usize = 64;

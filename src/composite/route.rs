@@ -5,8 +5,7 @@
 //! there and refuses is not asked again elsewhere. Each look has its side's own deadline.
 
 use std::{
-    fmt, io,
-    net::UdpSocket,
+    fmt,
     time::{Duration, Instant},
 };
 
@@ -16,7 +15,7 @@ use kestrel_core::{
     transport::{PeerIndex, Transport, TransportEvent, Unreachable},
 };
 
-use super::{far::Far, provider::Policy};
+use super::{far::Far, here::is_here, provider::Policy};
 
 /// In a ticket: the offer is the far side's.
 const FAR_TICKET: u64 = 1 << 63;
@@ -61,21 +60,6 @@ pub(super) struct Route {
 impl Route {
     fn uses(&self, side: Side) -> bool {
         [self.send, self.receive, self.asked].contains(&Some(side))
-    }
-}
-
-/// Whether the address is one of this host: those alone can be bound. Where that cannot be told, for want
-/// of descriptors say, it is.
-pub(crate) fn is_here(address: Address) -> bool {
-    if address.ip().is_loopback() {
-        return true;
-    }
-    match UdpSocket::bind(address.with_port(0).socket_addr()) {
-        Ok(_) => true,
-        Err(error) => {
-            let has_no_such_family = error.raw_os_error() == Some(libc::EAFNOSUPPORT);
-            error.kind() != io::ErrorKind::AddrNotAvailable && !has_no_such_family
-        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! What reaches peers: shared memory, and each RDMA device; and at which addresses.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use kestrel_core::{
     address::{Address, AddressFormat},
@@ -11,7 +11,7 @@ use kestrel_shm::ShmOptions;
 
 use super::{DiscoveryError, Place, SHM_DOMAIN};
 use crate::{
-    composite::route::is_here,
+    composite::here::{is_here, source_to},
     rdma::{self, RdmaDevice},
 };
 
@@ -166,14 +166,5 @@ pub(super) fn is_on_the_way(info: &Info) -> bool {
         (Some(peer), None) => return peer.ip().is_loopback(),
         (Some(peer), Some(ours)) => (peer, ours),
     };
-    let any: IpAddr = match peer.ip() {
-        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    };
-    // Connecting a datagram socket sends nothing; it asks the kernel for the way.
-    let way = UdpSocket::bind((any, 0)).and_then(|socket| {
-        socket.connect((peer.ip(), peer.port().max(1)))?;
-        socket.local_addr()
-    });
-    way.is_ok_and(|from| from.ip().to_canonical() == ours.ip())
+    source_to(peer).is_ok_and(|from| from == ours.ip())
 }
