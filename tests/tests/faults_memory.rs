@@ -1,5 +1,6 @@
 //! What peers cost: at most 64 bytes for one that was inserted and never spoken
-//! to, at most 16 KiB for an idle lane, counted on both sides.
+//! to, at most 16 KiB for an idle lane whose messages all fitted its lines, and the chunks that were
+//! used besides for one that carried a longer one; counted on both sides.
 
 use kestrel_core::{address::Address, address_vector::FI_ADDR_UNSPEC};
 use kestrel_tests::{
@@ -13,8 +14,13 @@ static MEMORY: Counting = Counting::new();
 
 const INSERTED: usize = 100_000;
 const LANES: usize = 200;
-/// More messages than a lane has lines, so that every page of it was touched.
+/// More messages than a lane has lines, so that every page of its lines was touched. Its chunks have no
+/// pages: what fits a line touches none.
 const MESSAGES: usize = 150;
+/// What takes a chunk, and is too short to be left to its receiver to read. Units: bytes.
+const CHUNKED: usize = 8 << 10;
+/// The pages that the first chunk of a lane makes. Units: bytes.
+const FIRST_CHUNKS: f64 = 65536.0;
 
 /// One test, since all memory of the process is counted.
 #[test]
@@ -43,12 +49,12 @@ fn held() -> (u64, i64) {
     (shared << 10, MEMORY.bytes())
 }
 
-/// Sends `count` messages to each spoke, one at a time.
-fn speak(hub: &Node, spokes: &[(Node, u64)], count: usize) {
+/// Sends `count` messages of so many bytes to each spoke, one at a time.
+fn speak(hub: &Node, spokes: &[(Node, u64)], count: usize, length: usize) {
     for (spoke, to) in spokes {
         for _ in 0..count {
-            spoke.endpoint.receive(vec![0; 8], FI_ADDR_UNSPEC, 1).unwrap();
-            hub.endpoint.inject(&[1; 8], *to).unwrap();
+            spoke.endpoint.receive(vec![0; length], FI_ADDR_UNSPEC, 1).unwrap();
+            hub.endpoint.inject(&vec![1; length], *to).unwrap();
             eventually("the message arrives", || {
                 (0..1000).any(|_| {
                     assert!(hub.poll().is_none());
@@ -70,23 +76,28 @@ fn idle_lanes() {
     let spokes: Vec<_> = (0..LANES).map(open).collect();
     // What an endpoint needs for the first lane of its life is its own, not the lane's.
     let first = held();
-    speak(&other, &spokes, 1);
-    speak(&hub, &spokes[..1], 1);
+    speak(&other, &spokes, 1, 8);
+    speak(&hub, &spokes[..1], 1, 8);
     let before = held();
     let endpoint = (before.1 - first.1) as f64 / LANES as f64;
-    speak(&hub, &spokes, 1);
+    speak(&hub, &spokes, 1, 8);
     let spoken = held();
-    speak(&hub, &spokes, MESSAGES);
+    speak(&hub, &spokes, MESSAGES, 8);
     let after = held();
+    speak(&hub, &spokes, 1, CHUNKED);
+    let chunked = held();
     let each = |now: (u64, i64)| {
         let shared = (now.0 - before.0) as f64 / LANES as f64;
         let heap = (now.1 - before.1) as f64 / LANES as f64;
         (shared, heap, shared + heap)
     };
-    let (once, worn) = (each(spoken), each(after));
+    let (once, worn, chunked) = (each(spoken), each(after), each(chunked));
     println!("a lane that carried one message: {once:.0?} bytes: shared, heap of both sides, sum");
     println!("the first lane of an endpoint: {endpoint:.0} bytes of heap of both sides");
-    println!("a lane of which every page was used: {worn:.0?} bytes");
+    println!("a lane of which every page of lines was used: {worn:.0?} bytes");
+    println!("a lane that carried {CHUNKED} bytes at a time: {chunked:.0?} bytes");
     assert!(worn.2 <= 16384.0, "{worn:?}");
+    assert!(chunked.2 > FIRST_CHUNKS, "it took no chunk of the lane's own: {chunked:?}");
+    assert!(chunked.2 <= 16384.0 + FIRST_CHUNKS, "{chunked:?}");
     assert_eq!(figures::mappings("kestrel-lane"), 4 * LANES);
 }
