@@ -17,6 +17,7 @@
 
 use std::fmt;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::{Arc, Once};
@@ -45,6 +46,9 @@ pub const LANE_BYTES: usize = LANE_HEAD_BYTES + LANE_CHUNK_BYTES;
 pub const POOL_BYTES_MIN: usize = 4 << 10;
 /// The largest pool that is accepted from a peer.
 pub const POOL_BYTES_MAX: usize = 64 << 30;
+
+/// What pages are given back in. Units: bytes.
+const PAGE_BYTES: usize = 4 << 10;
 
 /// How much of a pool gets its pages at once. Units: bytes.
 const MADE_BYTES_MAX: usize = 8 << 20;
@@ -199,6 +203,36 @@ impl LaneMemory {
             self.chunk_pages.call_once(|| populate(self.chunks(), LANE_CHUNK_BYTES));
         }
     }
+
+    /// Pages that there are of its chunks, whoever made them.
+    #[cfg(test)]
+    pub(crate) fn chunk_pages(&self) -> usize {
+        let mut there = [0; LANE_CHUNK_BYTES / PAGE_BYTES];
+        // SAFETY: the range is the mapping's, and the answer has a byte for each page of it.
+        let failed = unsafe {
+            libc::mincore(self.chunks().as_ptr().cast(), LANE_CHUNK_BYTES, there.as_mut_ptr())
+        };
+        assert_eq!(failed, 0);
+        there.iter().filter(|&&page| page & 1 != 0).count()
+    }
+
+    /// Gives the pages of some of its chunks' bytes back, if there are any. What lay there is gone: zeros, and
+    /// pages that come one by one, for both sides, as they are touched.
+    ///
+    /// Cost: a system call, which has other cores forget the pages.
+    pub(crate) fn give_chunk_pages_back(&self, bytes: Range<usize>) {
+        let start = bytes.start.next_multiple_of(PAGE_BYTES);
+        let end = bytes.end.min(LANE_CHUNK_BYTES) / PAGE_BYTES * PAGE_BYTES;
+        let any = self.first_pages.is_completed() || self.chunk_pages.is_completed();
+        if any && start < end {
+            // Where pages are larger it may be refused, and they stay.
+            // SAFETY: within the mapping, in which no reference points.
+            unsafe {
+                let from = self.chunks().add(start).as_ptr();
+                libc::madvise(from.cast(), end - start, libc::MADV_REMOVE)
+            };
+        }
+    }
 }
 
 impl fmt::Debug for LaneMemory {
@@ -340,6 +374,18 @@ mod tests {
         assert_eq!(held(), LANE_CHUNK_BYTES_FIRST);
         lane.make_chunk_pages(LANE_CHUNK_BYTES_FIRST + 1);
         assert_eq!(held(), LANE_CHUNK_BYTES);
+    }
+
+    #[test]
+    fn pages_of_chunks_are_given_back_whole() {
+        let (lane, fd) = LaneMemory::create().unwrap();
+        let held = || blocks(fd.as_fd()) as usize * 512;
+        lane.give_chunk_pages_back(0..LANE_CHUNK_BYTES);
+        lane.make_chunk_pages(LANE_CHUNK_BYTES_FIRST);
+        lane.give_chunk_pages_back(100..3 * PAGE_BYTES + 100);
+        assert_eq!(held(), LANE_CHUNK_BYTES_FIRST - 2 * PAGE_BYTES);
+        lane.give_chunk_pages_back(PAGE_BYTES..usize::MAX);
+        assert_eq!(held(), PAGE_BYTES);
     }
 
     #[test]

@@ -105,6 +105,9 @@ fn whatever_the_order_each_message_arrives_as_it_was_sent() {
         let mut under_way = [VecDeque::new(), VecDeque::new()];
         for (side, sends, shown, length, seed) in steps {
             let side = usize::from(side);
+            if seed < 16 {
+                sides[side].rest();
+            }
             if sends {
                 let said = content(seed, length);
                 if sides[side].push(&said, shown).is_some() {
@@ -119,6 +122,40 @@ fn whatever_the_order_each_message_arrives_as_it_was_sent() {
         Ok(())
     });
     outcome.unwrap();
+}
+
+/// Each side gives the pages of those chunks back that are its own for the moment: no payload is lost,
+/// and no answer.
+#[test]
+fn lanes_that_rest_keep_what_is_under_way_alone() {
+    const PAGES: usize = CHUNK / 4096;
+    for own in GIVING {
+        let [mut one, mut other] = pair(CHUNK, own);
+        let said: Vec<_> = (0..4).map(|seed| content(seed, CHUNK)).collect();
+        for (seed, said) in said.iter().enumerate() {
+            one.push(said, seed % 2 == 0).unwrap();
+        }
+        let lent = if own == OwnChunks::All { 2 } else { 0 };
+        assert_eq!(one.rest(), own == OwnChunks::Turns, "what lies in the lane's own is unread");
+        other.rest();
+        let pages = (GIVEN_MAX + lent) * PAGES;
+        assert!(
+            (pages..=LANE_CHUNK_BYTES / 4096).contains(&one.chunk_pages()),
+            "nothing was taken"
+        );
+        for said in &said {
+            assert_eq!(other.take(), Ok(Some(said.clone())));
+        }
+        one.rest();
+        assert_eq!(one.chunk_pages(), GIVEN_MAX * PAGES, "an answer may come there");
+        other.rest();
+        assert_eq!(one.chunk_pages(), 0);
+        say(&mut other, &mut one, 7, CHUNK);
+        assert_eq!(one.chunk_pages(), PAGES);
+        say(&mut one, &mut other, 8, CHUNK);
+        assert!(one.rest() && other.rest());
+        assert_eq!([one.chunk_pages(), other.chunk_pages()], [0, 0]);
+    }
 }
 
 /// What a side hears whose peer says that its message lies there, after `turns` messages to and fro, and

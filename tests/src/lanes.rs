@@ -7,7 +7,8 @@ use kestrel_core::{
     wire::{Head, Kind, WAITS},
 };
 use kestrel_shm::{
-    Doorbell, LANE_HEAD_BYTES, LaneMemory, PeerIdentity, PoolMemory, Station, StationEvent,
+    Doorbell, LANE_CHUNK_BYTES, LANE_HEAD_BYTES, LaneMemory, PeerIdentity, PoolMemory, Station,
+    StationEvent,
     chunk::ChunkPool,
     copy::Copier,
     lane::{LaneError, Means, OwnChunks, ReceiveLane, SendLane},
@@ -126,6 +127,24 @@ impl Side {
     pub fn tamper(&mut self, place: u64) {
         // SAFETY: within the lane; the receiver reads it later.
         unsafe { self.last_place().write_volatile(place) };
+    }
+
+    /// Nothing has gone either way for long. False if what it has sent is not all read.
+    pub fn rest(&mut self) -> bool {
+        self.receive.give_pages_back();
+        self.send.give_pages_back(&mut self.pool)
+    }
+
+    /// Pages that there are of the chunks of the lane that it sends on.
+    pub fn chunk_pages(&self) -> usize {
+        let mut there = [0; LANE_CHUNK_BYTES / 4096];
+        // SAFETY: the range is the lane's, and the answer has a byte for each page of it.
+        let failed = unsafe {
+            let chunks = self.lane.as_ptr().byte_add(LANE_HEAD_BYTES);
+            libc::mincore(chunks.cast(), LANE_CHUNK_BYTES, there.as_mut_ptr())
+        };
+        assert_eq!(failed, 0);
+        there.iter().filter(|&&page| page & 1 != 0).count()
     }
 
     fn last_place(&self) -> *mut u64 {

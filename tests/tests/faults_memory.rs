@@ -1,6 +1,7 @@
 //! What peers cost: at most 64 bytes for one that was inserted and never spoken
-//! to, at most 16 KiB for an idle lane whose messages all fitted its lines, and the chunks that were
-//! used besides for one that carried a longer one; counted on both sides.
+//! to, at most 16 KiB for an idle lane whose messages all fitted its lines, counted on both sides. One that
+//! has carried a longer one has the chunks that were used besides, until nothing has gone over it for a while
+//! (provider-shm/src/transport/tests.rs).
 
 use kestrel_core::{address::Address, address_vector::FI_ADDR_UNSPEC};
 use kestrel_tests::{

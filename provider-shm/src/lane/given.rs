@@ -64,6 +64,11 @@ impl Giver {
         self.chunk_bytes.is_some()
     }
 
+    /// Whether chunk number `chunk` is the receiver's.
+    pub(super) fn has_given(&self, chunk: usize) -> bool {
+        self.gives() && self.away.load(Relaxed) & 1 << chunk != 0
+    }
+
     /// Takes a chunk of `pool` to give it away, unless there is none to give.
     pub(super) fn give(&self, pool: &mut ChunkPool) -> Option<Grant> {
         let away = self.away.load(Relaxed);
@@ -128,6 +133,11 @@ impl Kept {
     pub(super) fn keep(&self, grain: u32) {
         self.grains[self.count.get()].set(grain);
         self.count.set(self.count.get() + 1);
+    }
+
+    /// The grains of all.
+    pub(super) fn grains(&self) -> impl Iterator<Item = u32> + '_ {
+        self.grains[..self.count.get()].iter().map(Cell::get)
     }
 
     /// The grain of the chunk that was kept longest.

@@ -199,6 +199,13 @@ impl ReceiveLane {
         Some(Grant { start, grain })
     }
 
+    /// Gives the pages of those chunks back: whatever comes there is an answer.
+    pub fn give_pages_back(&self) {
+        for start in self.kept.grains().map(offset_of) {
+            self.memory.give_chunk_pages_back(start..start + GIVEN_BYTES);
+        }
+    }
+
     /// How much of the payload of the packet that `next` measured is in its place by now.
     #[inline(always)]
     pub fn placed(&self) -> usize {

@@ -377,6 +377,32 @@ impl SendLane {
         &self.giver
     }
 
+    /// Where the next packet will be.
+    pub fn position(&self) -> u64 {
+        self.producer.position()
+    }
+
+    /// Gives the pages of its own chunks back, but of those that the receiver may answer in. False if it has
+    /// not read yet what lies in others.
+    pub fn give_pages_back(&mut self, pool: &mut ChunkPool) -> bool {
+        if self.refresh(pool).is_err() {
+            // It broke: whoever uses it finds out.
+            return true;
+        }
+        if self.lends_own && self.loan.is_lent() {
+            return false;
+        }
+        let Some(bytes) = self.own.as_ref().map(ChunkPool::chunk_bytes) else { return true };
+        let (count, mut from) = (LANE_CHUNK_BYTES / bytes, 0);
+        for chunk in 0..=count {
+            if chunk == count || self.giver.has_given(chunk) {
+                self.giver.memory().give_chunk_pages_back(from * bytes..chunk * bytes);
+                from = chunk + 1;
+            }
+        }
+        true
+    }
+
     /// Gives the pool back what the lane has of it.
     pub fn close(mut self, pool: &mut ChunkPool) -> PeerIdentity {
         if !self.lends_own {

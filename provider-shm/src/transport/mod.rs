@@ -52,6 +52,9 @@ const ACTIVE_MAX: usize = 16;
 const LOOKS_PER_QUIETENING: u32 = 1024;
 /// Rounds of the active lanes between two looks at a quiet one. A poll that finds nothing is one.
 const ROUNDS_PER_QUIET: u32 = 4;
+/// How long nothing goes to or from a peer before the pages of its lanes' chunks are given back: to make
+/// them again takes as long as dozens of messages.
+const SILENCE: Duration = Duration::from_secs(10);
 /// Packets in a row from one lane while others may wait.
 const STREAK_MAX: u32 = 32;
 
@@ -83,6 +86,7 @@ pub struct ShmTransport {
     quiet: Vec<PeerIndex>,
     quiet_turn: usize,
     closed_turn: usize,
+    silent_turn: usize,
     /// Rounds of the active lanes since a quiet one was looked at.
     rounds: u32,
     /// Looks at quiet lanes since it was seen which others have become quiet.
@@ -131,6 +135,7 @@ impl ShmTransport {
             quiet: Vec::new(),
             quiet_turn: 0,
             closed_turn: 0,
+            silent_turn: 0,
             rounds: 0,
             looks: 0,
             current: None,

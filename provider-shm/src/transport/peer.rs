@@ -1,11 +1,15 @@
 //! What a transport keeps of a peer.
 
-use std::sync::Arc;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use kestrel_core::auth_key::KeyNumber;
 
 use super::window::Window;
 use crate::{
+    chunk::ChunkPool,
     doorbell::Doorbell,
     guest::Guest,
     lane::{OwnChunks, ReceiveLane, SendLane},
@@ -42,6 +46,30 @@ pub(super) struct Peer {
     pub(super) windows_failed: u32,
     /// How it reaches ours.
     pub(super) guest: Option<Arc<Guest>>,
+    pub(super) silence: Silence,
+}
+
+/// How long nothing has gone either way.
+#[derive(Default)]
+pub(super) struct Silence {
+    /// Where both lanes stood, as a sum.
+    position: u64,
+    pub(super) since: Option<Instant>,
+    is_told: bool,
+}
+
+impl Silence {
+    /// Whether it has lasted so long by now; said once of each.
+    fn has_come(&mut self, position: u64, least: Duration) -> bool {
+        if position != self.position {
+            *self = Silence { position, ..Silence::default() };
+        }
+        if self.is_told {
+            return false;
+        }
+        self.is_told = self.since.get_or_insert_with(Instant::now).elapsed() >= least;
+        self.is_told
+    }
 }
 
 impl Offer {
@@ -55,6 +83,22 @@ impl Peer {
     pub(super) fn is_there(&self) -> bool {
         let lanes = self.send.is_some() || self.receive.is_some();
         lanes || self.connecting || self.settling > 0
+    }
+
+    /// Looks how long both lanes have been silent. Pages of chunks that were used once are given back, by
+    /// the side whose the chunks are, when that was `least`.
+    pub(super) fn look_for_silence(&mut self, pool: &mut ChunkPool, least: Duration) {
+        let sent = self.send.as_ref().map_or(0, SendLane::position);
+        let received = self.receive.as_ref().map_or(0, |lane| lane.position());
+        if !self.silence.has_come(sent.wrapping_add(received), least) {
+            return;
+        }
+        if let Some(lane) = &self.receive {
+            lane.give_pages_back();
+        }
+        if self.send.as_mut().is_some_and(|lane| !lane.give_pages_back(pool)) {
+            self.silence = Silence::default();
+        }
     }
 
     pub(super) fn knows(&self, process: ProcessId) -> bool {

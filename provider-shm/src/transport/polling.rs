@@ -125,9 +125,12 @@ impl ShmTransport {
         self.rounds = 0;
         self.looks += 1;
         self.look_for_closed();
-        if self.active.len() > ACTIVE_MAX && self.looks >= LOOKS_PER_QUIETENING {
+        if self.looks >= LOOKS_PER_QUIETENING {
             self.looks = 0;
-            self.quieten();
+            self.look_for_silence();
+            if self.active.len() > ACTIVE_MAX {
+                self.quieten();
+            }
         }
         if self.quiet.is_empty() {
             return;
@@ -146,6 +149,17 @@ impl ShmTransport {
             self.closed_turn = 0;
         }
         self.tell_if_closed(self.closed_turn);
+    }
+
+    /// Looks whether nothing has gone to and from one of the peers, each in turn, for long.
+    fn look_for_silence(&mut self) {
+        self.silent_turn += 1;
+        if self.silent_turn >= self.peers.len() {
+            self.silent_turn = 0;
+        }
+        if let Some(peer) = self.peers.get_mut(self.silent_turn) {
+            peer.look_for_silence(&mut self.pool, SILENCE);
+        }
     }
 
     pub(super) fn tell_if_closed(&mut self, index: usize) {

@@ -16,7 +16,10 @@ use kestrel_core::{
 use kestrel_tests::fork::{fork, wait};
 
 use super::*;
-use crate::{PoolMemory, ShmOptions, ShmProvider, StationOptions, lane::filling};
+use crate::{
+    PoolMemory, ShmOptions, ShmProvider, StationOptions, lane::filling,
+    region::LANE_CHUNK_BYTES_FIRST,
+};
 
 const LANES: u32 = 200;
 
@@ -217,6 +220,41 @@ fn who_is_stopped_in_the_middle_of_a_packet_keeps_no_quiet_lane_waiting() {
     endpoint.receive_tagged(vec![0; 8], FI_ADDR_UNSPEC, 3, 0, 3).unwrap();
     lanes[quiet].push(3, TAGGED, &[]);
     assert!((0..polls).any(|_| read().is_ok()), "it is never looked at");
+}
+
+/// Each side gives those back that are its own, one after the other.
+#[test]
+fn lanes_that_fell_silent_give_the_pages_of_their_chunks_back() {
+    const PAGES: usize = LANE_CHUNK_BYTES_FIRST / 4096;
+    let provider = ShmProvider::new(ShmOptions::default()).unwrap();
+    let [mut from, mut to] = [0, 1].map(|_| provider.open(None, &[]).unwrap());
+    from.connect(0, to.address());
+    assert!(matches!(next_event(&mut from), TransportEvent::Connected { .. }));
+    let TransportEvent::Incoming { ticket, .. } = next_event(&mut to) else {
+        panic!("nobody connects");
+    };
+    to.adopt(0, ticket);
+    let memory = Arc::clone(to.peers[0].receive.as_ref().unwrap().memory());
+    let mut content = vec![1; 8 << 10];
+    // SAFETY: the content lives through the call.
+    let piece = unsafe { Piece::new(content.as_mut_ptr(), content.len()) };
+    assert!(from.push(0, Head::new(Kind::Eager, 0), 1, &[], piece));
+    assert_eq!(to.arrival().map(|arrival| arrival.length), Some(8 << 10));
+    to.consume();
+    // As long as it takes to look at each of one peer.
+    let quiet = |transport: &mut ShmTransport| {
+        for _ in 0..=LOOKS_PER_QUIETENING * ROUNDS_PER_QUIET {
+            assert!(transport.arrival().is_none());
+        }
+    };
+    [&mut from, &mut to].into_iter().for_each(quiet);
+    for (transport, left) in [(&mut from, PAGES / 2), (&mut to, 0)] {
+        assert_eq!(memory.chunk_pages(), left + PAGES / 2, "not so soon");
+        let since = &mut transport.peers[0].silence.since;
+        *since = since.expect("it was looked at").checked_sub(SILENCE);
+        quiet(transport);
+        assert_eq!(memory.chunk_pages(), left);
+    }
 }
 
 /// The lane is there before the endpoint that asked for it knows: the receiver hears of the close all
