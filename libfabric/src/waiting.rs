@@ -7,7 +7,7 @@
 use std::{
     os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
     sync::{
-        Mutex, PoisonError,
+        Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -88,11 +88,36 @@ pub fn sleep(descriptors: &[RawFd], left: Option<Duration>) -> bool {
 }
 
 /// One descriptor that stands for many: what FI_GETWAIT gives an application that waits
-/// outside. Between a successful `fi_trywait` and the next look everything is armed.
+/// outside. Between a successful `fi_trywait` and its thread's next look everything is armed.
 pub struct Outside {
     epoll: OwnedFd,
-    armed: Mutex<Vec<Box<dyn Armed>>>,
+    armed: Mutex<Watch>,
     is_armed: AtomicBool,
+}
+
+/// Who may be asleep on the descriptor, and what is armed for all of them: once for any number, since
+/// they share the descriptor. A thread that looks wakes no other, so what is armed stays for those.
+#[derive(Default)]
+struct Watch {
+    armed: Vec<Box<dyn Armed>>,
+    threads: Vec<usize>,
+}
+
+impl Watch {
+    /// The calling thread is awake. Nothing rings any more once all are.
+    fn leave(&mut self, thread: usize) {
+        self.threads.retain(|&other| other != thread);
+        if self.threads.is_empty() {
+            self.armed.clear();
+        }
+    }
+}
+
+/// What tells the calling thread from others. A thread that begins later may have that of one that is
+/// over, and so takes its place.
+fn this_thread() -> usize {
+    thread_local!(static HERE: u8 = const { 0 });
+    HERE.with(|here| std::ptr::from_ref(here).addr())
 }
 
 impl Outside {
@@ -113,20 +138,29 @@ impl Outside {
 
     /// Arms everything. False: the application must look before it waits.
     pub fn begin<'a>(&self, all: impl Iterator<Item = &'a dyn Waitable>) -> bool {
-        self.end();
-        // Nothing in here panics half-way.
-        let mut armed = self.armed.lock().unwrap_or_else(PoisonError::into_inner);
-        for waitable in all {
-            let one = if waitable.is_ready() { None } else { waitable.arm() };
-            let Some(one) = one else {
-                armed.clear();
-                return false;
-            };
-            one.descriptors().into_iter().for_each(|fd| self.add(fd));
-            armed.push(one);
+        let (thread, mut watch) = (this_thread(), self.watch());
+        watch.leave(thread);
+        let armed: Option<Vec<_>> = all.map(|waitable| self.arm(waitable)).collect();
+        let answer = armed.is_some();
+        if let Some(armed) = armed {
+            // What others sleep on is dropped now, and not before all of it is armed anew.
+            watch.armed = armed;
+            watch.threads.push(thread);
         }
-        self.is_armed.store(true, Ordering::Relaxed);
-        true
+        self.is_armed.store(!watch.threads.is_empty(), Ordering::Relaxed);
+        answer
+    }
+
+    /// None: there is something to see.
+    fn arm(&self, waitable: &dyn Waitable) -> Option<Box<dyn Armed>> {
+        let armed = if waitable.is_ready() { None } else { waitable.arm() }?;
+        armed.descriptors().into_iter().for_each(|fd| self.add(fd));
+        Some(armed)
+    }
+
+    fn watch(&self) -> MutexGuard<'_, Watch> {
+        // Nothing that is done under it panics half-way.
+        self.armed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds a descriptor that may be there already; closing it takes it off.
@@ -136,8 +170,8 @@ impl Outside {
         unsafe { libc::epoll_ctl(self.fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event) };
     }
 
-    /// The application looks: nobody need ring any more. Cost: one load, where it did
-    /// not wait.
+    /// The application looks: nobody need ring for this thread any more. Cost: one load, where none
+    /// waits.
     #[inline(always)]
     pub fn end(&self) {
         if self.is_armed.load(Ordering::Relaxed) {
@@ -147,8 +181,9 @@ impl Outside {
 
     #[cold]
     fn disarm(&self) {
-        self.is_armed.store(false, Ordering::Relaxed);
-        self.armed.lock().unwrap_or_else(PoisonError::into_inner).clear();
+        let mut watch = self.watch();
+        watch.leave(this_thread());
+        self.is_armed.store(!watch.threads.is_empty(), Ordering::Relaxed);
     }
 }
 

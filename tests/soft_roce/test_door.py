@@ -42,8 +42,8 @@ PARTS = [
     ),
     pytest.param(
         ["aliases", "bad_input", "binding", "collectives", "control", "default_flags"]
-        + ["domain_events", "endpoint_attributes", "life_cycle", "refusals", "vector_use"]
-        + ["wait_sets", "waiting"],
+        + ["descriptors", "domain_events", "endpoint_attributes", "life_cycle", "refusals"]
+        + ["vector_use", "wait_sets", "waiting"],
         id="objects",
         marks=pytest.mark.full,
     ),

@@ -28,6 +28,7 @@ mod data_order;
 mod datagrams;
 mod default_flags;
 mod deferred_work;
+mod descriptors;
 mod discovery;
 mod domain_events;
 mod endpoint_attributes;

@@ -21,11 +21,11 @@ use crate::{
 
 const WAIT_UNSPEC: u32 = 1;
 const WAIT_SET: u32 = 2;
-const WAIT_FD: u32 = 3;
+pub const WAIT_FD: u32 = 3;
 const GETWAIT: c_int = 5;
 const GETWAITOBJ: c_int = 16;
 
-fn waiting_world(host: &'static Host, wait_obj: u32) -> World {
+pub fn waiting_world(host: &'static Host, wait_obj: u32) -> World {
     waiting_world_of(host, wait_obj, |_| {})
 }
 
@@ -40,7 +40,7 @@ fn waiting_world_of(host: &'static Host, wait_obj: u32, change: fn(&mut Info)) -
 }
 
 /// Posts a receive of nothing at node 1.
-fn expect(world: &World) {
+pub fn expect(world: &World) {
     let ep = world.nodes[1].ep;
     // SAFETY: there is no buffer.
     let status = unsafe { ((*(*ep).msg).recv)(ep, null_mut(), 0, null_mut(), 0, null_mut()) };
@@ -48,7 +48,7 @@ fn expect(world: &World) {
 }
 
 /// Sends nothing from node 0 to node 1, and sees it leave.
-fn send(node: Node) {
+pub fn send(node: Node) {
     let start = Instant::now();
     // SAFETY: there is no buffer.
     while unsafe { ((*(*node.ep).msg).inject)(node.ep, null_mut(), 0, 1) } != 0 {
@@ -117,12 +117,12 @@ fn a_queue_that_is_only_polled_cannot_be_waited_for() {
     assert_eq!(try_wait(&world, world.nodes[0].cq.cast()), code::INVAL);
 }
 
-fn try_wait(world: &World, mut fid: *mut Fid) -> c_int {
+pub fn try_wait(world: &World, mut fid: *mut Fid) -> c_int {
     // SAFETY: both objects are open.
     unsafe { ((*(*world.fabric).ops).trywait)(world.fabric, &raw mut fid, 1) }
 }
 
-fn descriptor<T>(object: *mut T) -> c_int {
+pub fn descriptor<T>(object: *mut T) -> c_int {
     let (fid, mut fd) = (object.cast::<Fid>(), -1);
     // SAFETY: the object is open; the command writes an `int`.
     let status = unsafe { ((*(*fid).ops).control)(fid, GETWAIT, (&raw mut fd).cast::<c_void>()) };
@@ -242,7 +242,7 @@ fn enabling_rings_for_nobody_who_does_not_sleep() {
 }
 
 /// A counter with a descriptor, bound to an endpoint of its own.
-fn counted_node(world: &mut World, flags: u64) -> (*mut FidCntr, Node) {
+pub fn counted_node(world: &mut World, flags: u64) -> (*mut FidCntr, Node) {
     let counter = open_counter(world, &mut CntrAttr { wait_obj: WAIT_FD, ..zeroed() });
     let (ep, cq) = (world.open_ep(), world.open_cq(&mut cq_attr()).unwrap());
     assert_eq!(bind(ep, cq, flag::SEND | flag::RECV), 0);
