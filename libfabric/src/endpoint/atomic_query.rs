@@ -6,6 +6,7 @@ use kestrel::Domain;
 use kestrel_core::{
     error::Errno,
     flags::Flags,
+    info::EndpointType::{Dgram, SockDgram, SockStream},
     protocol::atomic::{AtomicCall, Form},
 };
 
@@ -31,11 +32,19 @@ fn count_max(domain: &Domain, datatype: u32, op: u32, form: Form) -> Option<(Ato
     call(datatype, op, form).and_then(|call| Some((call, domain.atomic_count_max(call)?)))
 }
 
+/// What an endpoint needs for calls of this form.
+fn needed(form: Form) -> Flags {
+    Flags::ATOMIC | if form == Form::Base { Flags::WRITE } else { Flags::READ }
+}
+
 /// Applications ask for everything there is: that something is not supported is no news.
 unsafe fn valid(ep: *mut FidEp, datatype: u32, op: u32, form: Form, count: *mut usize) -> c_int {
     // SAFETY: C passes an open endpoint, and a valid place or null.
     let (state, count) = unsafe { (post::state(ep), count.as_mut()) };
-    match (count, count_max(state.endpoint.domain(), datatype, op, form)) {
+    let options = state.endpoint.options();
+    let can = options.capabilities & options.transmit_capabilities;
+    let domain = can.contains(needed(form)).then(|| state.endpoint.domain());
+    match (count, domain.and_then(|domain| count_max(domain, datatype, op, form))) {
         (None, _) => c_int::refusal(Errno::INVAL.0),
         (_, None) => c_int::refusal(Errno::OPNOTSUPP.0),
         (Some(place), Some((_, count))) => {
@@ -100,8 +109,12 @@ pub unsafe extern "C" fn query(
         // SAFETY: C passes a valid place or null.
         let attr = unsafe { attr.as_mut() }.ok_or_else(|| Failure::null("the attributes"))?;
         // SAFETY: C passes an open domain.
-        let domain = &unsafe { object::owned(domain) }?.domain;
-        let (call, count) = count_max(domain, datatype, op, form).ok_or_else(|| {
+        let parent = unsafe { object::owned(domain) }?;
+        if matches!(parent.info.endpoint.kind, Dgram | SockStream | SockDgram) {
+            let reason = format!("{} has no atomic operations", parent.info.endpoint.kind);
+            return Err(Failure::new(Errno::OPNOTSUPP, reason));
+        }
+        let (call, count) = count_max(&parent.domain, datatype, op, form).ok_or_else(|| {
             let reason = format!("operation {op} on type {datatype} is not supported as {form:?}");
             Failure::new(Errno::OPNOTSUPP, reason)
         })?;

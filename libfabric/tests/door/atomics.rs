@@ -13,11 +13,12 @@ use kestrel_tests::arithmetic;
 
 use crate::{
     abi::{
-        atomic::{Ioc, MsgAtomic, RmaIoc},
+        atomic::{AtomicAttr, Ioc, MsgAtomic, RmaIoc},
         fid::FidEp,
     },
     code, flag,
     host::host,
+    kind,
     one_sided::{KEY, register},
     world::{PATIENCE, World, close},
 };
@@ -223,4 +224,53 @@ fn every_operation_on_8_bytes_does_what_it_says() {
         }
     }
     assert_eq!(close(mr), 0);
+}
+
+/// "Needed operations not supported by the provider must be emulated by the application": so are those
+/// without the capability or its direction, since posting one would be refused.
+#[test]
+fn what_cannot_be_posted_is_not_valid() {
+    let Some(host) = host("what_cannot_be_posted_is_not_valid") else { return };
+    let all = [(flag::MSG, [code::OPNOTSUPP; 3])].into_iter().chain([
+        (flag::ATOMIC | flag::WRITE, [0, code::OPNOTSUPP, code::OPNOTSUPP]),
+        (flag::ATOMIC | flag::READ, [code::OPNOTSUPP, 0, 0]),
+        (flag::ATOMIC, [0; 3]),
+        (flag::ATOMIC | flag::REMOTE_WRITE, [code::OPNOTSUPP; 3]),
+    ]);
+    for (caps, expected) in all {
+        let world = World::empty(host, |hints| hints.caps = caps);
+        let ep = world.open_ep();
+        let (mut count, sum, cswap) = (0, 2, 12);
+        // SAFETY: the endpoint is open.
+        let found = unsafe {
+            let ops = &*(*ep).atomic;
+            [
+                (ops.writevalid)(ep, 7, sum, &raw mut count),
+                (ops.readwritevalid)(ep, 7, sum, &raw mut count),
+                (ops.compwritevalid)(ep, 7, cswap, &raw mut count),
+            ]
+        };
+        assert_eq!(found, expected, "{caps:#x}");
+        assert_eq!(close(ep), 0);
+    }
+}
+
+/// A domain for endpoints that have no atomic operations.
+#[test]
+fn datagrams_have_no_atomic_operation() {
+    let Some(host) = host("datagrams_have_no_atomic_operation") else { return };
+    for (kind, expected) in [(kind::RDM, 0), (kind::DGRAM, code::OPNOTSUPP)]
+        .into_iter()
+        .chain([(kind::SOCK_STREAM, code::OPNOTSUPP), (kind::SOCK_DGRAM, code::OPNOTSUPP)])
+    {
+        // SAFETY: hints have all attributes.
+        let world = World::empty(host, |hints| unsafe { (*hints.ep_attr).kind = kind });
+        let mut attr = AtomicAttr { count: 0, size: 0 };
+        // SAFETY: the domain is open.
+        let found = unsafe {
+            let query = (*(*world.domain).ops).query_atomic;
+            query(world.domain, 7, 2, &raw mut attr, 0)
+        };
+        assert_eq!(found, expected, "type {kind}");
+    }
 }
