@@ -36,6 +36,8 @@ bitflags::bitflags! {
         const COMMIT_COMPLETE = 1 << 30;
         const MATCH_COMPLETE = 1 << 31;
         const AV_USER_ID = 1 << 41;
+        /// Since version 2.1, as FI_MULTI_RECV of receives with a tag.
+        const TAGGED_MULTI_RECV = 1 << 46;
         const VARIABLE_MSG = 1 << 48;
         const RMA_PMEM = 1 << 49;
         const SOURCE_ERR = 1 << 50;

@@ -71,8 +71,8 @@ impl Header for FidSrx {
 
 impl Receives for State {
     #[inline(always)]
-    fn default_flags(&self) -> Flags {
-        self.context.default_flags().receive()
+    fn default_flags(&self, family: Flags) -> Flags {
+        self.context.default_flags().receive_of(family)
     }
 
     #[inline(always)]

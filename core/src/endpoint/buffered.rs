@@ -146,7 +146,7 @@ impl<P: Provider> Endpoint<P> {
         ignore: u64,
         context: u64,
     ) -> Result<(), PostError> {
-        let flags = Flags::TAGGED | self.default_receive_flags();
+        let flags = Flags::TAGGED | self.default_receive_flags(Flags::TAGGED);
         let pieces = Pieces::One(Piece::EMPTY);
         self.post_receive(ReceivePost {
             pieces,

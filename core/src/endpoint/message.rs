@@ -115,7 +115,7 @@ impl<P: Provider> Endpoint<P> {
             tag,
             ignore,
             context,
-            flags: family | self.default_receive_flags() | Flags::COMPLETION,
+            flags: family | self.default_receive_flags(family) | Flags::COMPLETION,
             region: None,
             owner: Some(&mut owner),
         };

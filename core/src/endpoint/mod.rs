@@ -195,10 +195,11 @@ impl<P: Provider> Endpoint<P> {
         self.defaults.send()
     }
 
-    /// The flags of a receive call that names none (`rx_attr.op_flags`).
+    /// The flags of a receive call of one family, `MSG` or `TAGGED`, that names none
+    /// (`rx_attr.op_flags`).
     #[inline(always)]
-    pub fn default_receive_flags(&self) -> Flags {
-        self.defaults.receive()
+    pub fn default_receive_flags(&self, family: Flags) -> Flags {
+        self.defaults.receive_of(family)
     }
 
     /// Sets the default flags of one direction: see [`DefaultFlags::set`].

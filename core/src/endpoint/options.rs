@@ -266,6 +266,8 @@ pub struct DefaultFlags {
     receive: AtomicU64,
     /// What can be set of transmit calls, and of receives.
     offered: [Flags; 2],
+    /// Those of receives that tagged ones do not have.
+    untagged: Flags,
 }
 
 fn bad_flags(flags: Flags) -> EndpointError {
@@ -275,7 +277,7 @@ fn bad_flags(flags: Flags) -> EndpointError {
 impl Clone for DefaultFlags {
     fn clone(&self) -> Self {
         let [transmit, receive] = [self.transmit(), self.receive()].map(|it| it.bits().into());
-        DefaultFlags { transmit, receive, offered: self.offered }
+        DefaultFlags { transmit, receive, offered: self.offered, untagged: self.untagged }
     }
 }
 
@@ -298,7 +300,9 @@ impl DefaultFlags {
         let offered = [transmits, receives];
         let [transmit, receive] =
             [options.transmit_flags, options.receive_flags].map(|flags| flags.bits().into());
-        DefaultFlags { transmit, receive, offered }
+        let has_many = options.side(Flags::RECV).contains(Flags::TAGGED_MULTI_RECV);
+        let untagged = if has_many { Flags::empty() } else { Flags::MULTI_RECV };
+        DefaultFlags { transmit, receive, offered, untagged }
     }
 
     /// All of transmit calls.
@@ -345,6 +349,15 @@ impl DefaultFlags {
     #[inline(always)]
     pub fn receive(&self) -> Flags {
         Flags::from_bits_retain(self.receive.load(Ordering::Relaxed))
+    }
+
+    /// Of receive calls of one family. With a tag, FI_MULTI_RECV "applies to posted tagged receive
+    /// operations when the FI_TAGGED_MULTI_RECV capability is enabled" (fi_tagged(3)): who does not know
+    /// of that has a buffer back with its first message.
+    #[inline(always)]
+    pub fn receive_of(&self, family: Flags) -> Flags {
+        let left = if family.contains(Flags::TAGGED) { self.untagged } else { Flags::empty() };
+        self.receive().difference(left)
     }
 
     /// Those of one direction: "The control argument must include FI_TRANSMIT or FI_RECV (not both)

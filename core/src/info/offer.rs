@@ -44,6 +44,7 @@ pub const RX_CAPS: Flags = Flags::MSG
     .union(Flags::DIRECTED_RECV)
     .union(Flags::VARIABLE_MSG)
     .union(Flags::MULTI_RECV)
+    .union(Flags::TAGGED_MULTI_RECV)
     .union(Flags::SOURCE)
     .union(Flags::RMA_EVENT)
     .union(Flags::RMA_PMEM)
@@ -168,9 +169,9 @@ impl Offer {
         // Completions that wait for each other are for who needs that, and data that comes in packets.
         maximum.transmit.completion_order = CompletionOrder::STRICT;
         maximum.receive.completion_order = CompletionOrder::STRICT | CompletionOrder::DATA;
-        // Nor does anybody want errors that has not asked for them.
+        // Nor does anybody want errors that has not asked for them, or buffers that come back late.
         for caps in [&mut maximum.caps, &mut maximum.receive.caps] {
-            *caps |= Flags::SOURCE_ERR;
+            *caps |= Flags::SOURCE_ERR | Flags::TAGGED_MULTI_RECV;
         }
         maximum.receive.op_flags = Flags::COMPLETION | Flags::MULTI_RECV | Flags::TRANSMIT_COMPLETE;
         maximum.domain.control_progress = Progress::Auto;

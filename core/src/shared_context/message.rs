@@ -42,7 +42,7 @@ impl<P: Provider> SharedReceive<P> {
     ) -> Result<(), Refused> {
         let (owner, piece) = Owner::new(buffer);
         let mut owner = Some(owner);
-        let flags = self.default_flags().receive() | kind | Flags::COMPLETION;
+        let flags = self.default_flags().receive_of(kind) | kind | Flags::COMPLETION;
         let post = ReceivePost {
             pieces: Pieces::One(piece),
             from,

@@ -320,7 +320,7 @@ pub unsafe fn receive<H: Header<State: Receives>>(
     let length = if buffer.is_null() { 0 } else { length };
     // SAFETY: the caller vouches for both.
     let (state, piece) = unsafe { (receiver::<H>(ep), Piece::new(buffer.cast(), length)) };
-    let flags = state.default_flags();
+    let flags = state.default_flags(tag.family);
     // SAFETY: the pieces are the buffer.
     unsafe {
         let buffer = (Pieces::One(piece), region_of(descriptor));
@@ -340,7 +340,7 @@ pub unsafe fn receive_list(
     tag: Tag,
     context: *mut c_void,
 ) -> isize {
-    let flags = state.default_flags();
+    let flags = state.default_flags(tag.family);
     let count = if state.ignores_buffers(flags | tag.family) { 0 } else { count };
     // SAFETY: the caller vouches for it.
     unsafe {

@@ -13,8 +13,8 @@ use crate::{
 
 /// What receives are posted to: an endpoint, or a context that endpoints share.
 pub trait Receives {
-    /// The flags of calls that name none.
-    fn default_flags(&self) -> Flags;
+    /// The flags of calls that name none, of this family: `MSG` or `TAGGED`.
+    fn default_flags(&self, family: Flags) -> Flags;
     /// Whether the buffers of a receive with these flags, its family's among them, are not looked at.
     fn ignores_buffers(&self, flags: Flags) -> bool;
     fn post_receive(&self, post: ReceivePost<'_>) -> Result<(), PostError>;
@@ -28,8 +28,8 @@ pub trait Receives {
 
 impl Receives for State {
     #[inline(always)]
-    fn default_flags(&self) -> Flags {
-        self.defaults.receive()
+    fn default_flags(&self, family: Flags) -> Flags {
+        self.defaults.receive_of(family)
     }
 
     #[inline(always)]

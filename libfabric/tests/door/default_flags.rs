@@ -1,10 +1,13 @@
 //! What calls without flags do by an endpoint's default flags. Reference: fi_endpoint(3),
 //! "OPERATION FLAGS".
 
-use std::{ffi::c_void, ptr::null_mut};
+use std::{
+    ffi::c_void,
+    ptr::{null_mut, without_provenance_mut},
+};
 
 use crate::{
-    abi::{atomic::Ioc, fid::FidEp},
+    abi::{atomic::Ioc, attributes::Iovec, fid::FidEp},
     code, flag,
     host::host,
     one_sided::register,
@@ -160,4 +163,66 @@ fn a_receive_takes_several_messages() {
         world.completion(from);
     }
     assert_eq!(to.read().err(), Some(code::AGAIN));
+}
+
+/// Posts two receives of one tag, by `fi_trecv` and `fi_trecvv`, and has two messages of it come.
+/// Answers the contexts of the entries, and how many say that a buffer is released.
+fn two_tagged(world: &World) -> ([usize; 2], usize) {
+    let [from, to] = [world.nodes[0], world.nodes[1]];
+    let mut rooms = [[0_u8; 256]; 2];
+    let [first, second] = rooms.each_mut().map(|room| room.as_mut_ptr().cast::<c_void>());
+    let list = Iovec { base: second, len: 256 };
+    // SAFETY: the endpoint is open, and the buffers outlive the receives or the messages that come.
+    unsafe {
+        let (ops, [one, two]) = (&*(*to.ep).tagged, [1, 2].map(without_provenance_mut));
+        assert_eq!((ops.recv)(to.ep, first, 256, NONE, u64::MAX, 7, 0, one), 0);
+        let none = null_mut();
+        assert_eq!((ops.recvv)(to.ep, &raw const list, none, 1, u64::MAX, 7, 0, two), 0);
+    }
+    let mut released = 0;
+    let contexts = [b"one", b"two"].map(|bytes| {
+        let start = bytes.as_ptr().cast();
+        // SAFETY: the endpoint is open, and the bytes are constants.
+        let sent = unsafe { ((*(*from.ep).tagged).send)(from.ep, start, 3, NONE, 1, 7, NONE) };
+        assert_eq!(sent, 0);
+        let entry = world.completion(to);
+        assert_eq!(entry.len, 3);
+        released += usize::from(entry.flags & flag::MULTI_RECV != 0);
+        world.completion(from);
+        entry.op_context as usize
+    });
+    (contexts, released)
+}
+
+/// fi_tagged(3) of version 1.17 knows of no FI_MULTI_RECV: who takes several messages by a default flag
+/// gets one tagged message from each receive, into a buffer that is its own again.
+#[test]
+fn a_tagged_receive_takes_one_message() {
+    let Some(host) = host("a_tagged_receive_takes_one_message") else { return };
+    let world = world(host, 0, flag::MULTI_RECV);
+    assert_eq!(two_tagged(&world), ([1, 2], 0));
+}
+
+/// "Applies to posted tagged receive operations when the FI_TAGGED_MULTI_RECV capability is enabled":
+/// since version 2.1, and for who asked.
+#[test]
+fn a_tagged_receive_takes_several_where_that_was_asked_for() {
+    let Some(host) = host("a_tagged_receive_takes_several_where_that_was_asked_for") else {
+        return;
+    };
+    for (asked, contexts) in [(0, [1, 2]), (flag::TAGGED_MULTI_RECV, [1, 1])] {
+        let mut world = World::empty(host, |_| {});
+        world.reopen_as(2 << 16 | 1);
+        // SAFETY: the info has all attributes.
+        unsafe {
+            let receive = &mut *(*world.info).rx_attr;
+            (*world.info).caps |= asked;
+            receive.caps |= asked;
+            receive.op_flags = flag::MULTI_RECV;
+        }
+        for _ in 0..2 {
+            world.add_node(&mut cq_attr(), 0);
+        }
+        assert_eq!(two_tagged(&world), (contexts, 0));
+    }
 }

@@ -274,8 +274,38 @@ fn flags_that_mean_nothing_are_refused() {
     }
 }
 
+/// FI_TAGGED_MULTI_RECV is of version 2.1, whatever libfabric is installed. Neither device memory nor
+/// other providers' objects are of any version that we know of.
+#[test]
+fn some_capabilities_came_with_a_version() {
+    let Some(host) = host("some_capabilities_came_with_a_version") else { return };
+    const PEER: u64 = 1 << 43;
+    const HMEM: u64 = 1 << 47;
+    let getinfo = provider().getinfo;
+    for version in [VERSION, 2 << 16, 2 << 16 | 1, 2 << 16 | 6] {
+        let ask = |caps: u64, answered: u64| {
+            let mut found = null_mut();
+            // SAFETY: zeroes are hints without attributes; answers are libfabric's to free.
+            unsafe {
+                let mut hints: Info = mem::zeroed();
+                hints.caps = flag::TAGGED | flag::MSG | caps;
+                let status = getinfo(version, null(), null(), 0, &raw const hints, &raw mut found);
+                if status == 0 {
+                    assert_eq!((*found).caps & (caps | answered), answered, "{version:#x}");
+                    (host.freeinfo)(found);
+                }
+                status
+            }
+        };
+        let since = if version > 2 << 16 { 0 } else { code::NODATA };
+        assert_eq!(ask(flag::TAGGED_MULTI_RECV, flag::TAGGED_MULTI_RECV), since);
+        assert_eq!(ask(0, 0), 0);
+        assert_eq!((ask(HMEM, 0), ask(PEER, 0)), (code::NODATA, code::NODATA));
+    }
+}
+
 /// What libfabric holds of the library that it loaded.
-fn provider() -> &'static Provider {
+pub fn provider() -> &'static Provider {
     let folder = std::env::var("FI_PROVIDER_PATH").expect("set when libfabric was loaded");
     let path = CString::new(format!("{folder}/libkestrel_fi.so")).unwrap();
     // SAFETY: the library is there already, and its entry has this type; libfabric called it

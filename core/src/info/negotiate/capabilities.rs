@@ -21,8 +21,8 @@ pub(super) const PRIMARY: Flags = Flags::MSG
     .union(Flags::COLLECTIVE);
 
 /// "A provider may choose to enable additional secondary capabilities if doing so would not
-/// compromise performance": these would.
-const ON_REQUEST: Flags = Flags::TRIGGER.union(Flags::SOURCE_ERR);
+/// compromise performance": these would, or have a default flag mean more than it did.
+const ON_REQUEST: Flags = Flags::TRIGGER.union(Flags::SOURCE_ERR).union(Flags::TAGGED_MULTI_RECV);
 
 pub(super) const MESSAGES: Flags = Flags::MSG.union(Flags::TAGGED);
 pub(super) const MESSAGE_DIRECTIONS: Flags = Flags::SEND.union(Flags::RECV);
@@ -42,6 +42,9 @@ pub(super) const TARGET_MODES: MemoryRegionMode = MemoryRegionMode::RAW
 
 /// What version 2.0 does not know any more. Some bits have other meanings since.
 const UNTIL_TWO: Flags = Flags::VARIABLE_MSG;
+
+/// What earlier versions do not know. Its bit is theirs for other things.
+const SINCE_TWO_ONE: Flags = Flags::TAGGED_MULTI_RECV;
 
 /// `mr_mode` became a set of bits in this version.
 pub(super) const MR_MODE_BITS_SINCE: ApiVersion = ApiVersion::new(1, 5);
@@ -67,6 +70,9 @@ pub(super) fn grant(asked: Flags, offered: Flags) -> Flags {
     }
     if !granted.contains(Flags::RMA) {
         granted.remove(Flags::RMA_PMEM);
+    }
+    if !granted.contains(Flags::TAGGED | Flags::RECV) {
+        granted.remove(Flags::TAGGED_MULTI_RECV);
     }
     granted
 }
@@ -99,6 +105,9 @@ impl Negotiation<'_> {
         let mut offered = self.offer.maximum.caps;
         if api_version.major() >= 2 {
             offered.remove(UNTIL_TWO);
+        }
+        if api_version < ApiVersion::new(2, 1) {
+            offered.remove(SINCE_TWO_ONE);
         }
         if self.hints.domain.vector_keys {
             offered.remove(UNKEYED_CAPS);

@@ -5,6 +5,7 @@ use crate::flags::Flags;
 use crate::info::*;
 use std::net::SocketAddr;
 
+mod multi_receives;
 mod orders;
 
 const V1_4: ApiVersion = ApiVersion::new(1, 4);

@@ -1,0 +1,34 @@
+//! Receives that take several messages, with a tag as well.
+
+use super::*;
+
+/// The bit of FI_TAGGED_MULTI_RECV means that since version 2.1. Nobody has it unasked: a default flag
+/// FI_MULTI_RECV would be tagged receives' as well.
+#[test]
+fn tagged_multi_receives_are_for_who_asks() {
+    const V2_1: ApiVersion = ApiVersion::new(2, 1);
+    let many = Flags::TAGGED_MULTI_RECV;
+    let hints = Hints::new().caps(Flags::TAGGED | many);
+    for version in [V1_17, ApiVersion::new(2, 0)] {
+        let rejections = negotiate(&Offer::rdm(), Some(&hints), version).unwrap_err();
+        assert_eq!(rejections[0].field, "caps");
+    }
+    for offer in [Offer::rdm(), Offer::msg()] {
+        let ask = |hints: Hints| negotiate(&offer, Some(&hints), V2_1).unwrap();
+        let found = ask(hints.clone());
+        assert!(found.caps.contains(many) && found.receive.caps.contains(many));
+        assert!(!found.transmit.caps.contains(many));
+        let all = [
+            Hints::new().caps(Flags::TAGGED | Flags::MULTI_RECV),
+            Hints::new(),
+            // It is a modifier of tagged receives.
+            Hints::new().caps(Flags::MSG | many),
+            Hints::new().caps(Flags::TAGGED | Flags::SEND | many),
+        ];
+        for hints in all {
+            assert!(!ask(hints).caps.contains(many));
+        }
+        assert!(!negotiate(&offer, None, V2_1).unwrap().caps.contains(many));
+    }
+    assert!(negotiate(&Offer::datagrams(4096), Some(&hints), V2_1).is_err());
+}
