@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,9 @@ from client import ROOT, Outcome, environment, run
 VERSION = re.search(r'^version = "(.*)"', (ROOT / "Cargo.toml").read_text(), re.MULTILINE)[1]
 # What discovery offers; the manual page has a paragraph for each.
 ENDPOINTS = ("FI_EP_RDM", "FI_EP_MSG", "FI_EP_DGRAM", "FI_EP_SOCK_STREAM", "FI_EP_SOCK_DGRAM")
+
+# Where programs are, without cargo.
+SYSTEM = "/usr/bin:/bin"
 
 
 def install(folder: Path, *arguments: str) -> Outcome:
@@ -82,3 +87,125 @@ def test_what_was_installed_is_removed(installed: tuple[Path, str]) -> None:
     prefix, _ = installed
     install(prefix.parent, "--prefix", "here", "--uninstall")
     assert [path for path in prefix.rglob("*") if path.is_file()] == []
+
+
+@dataclass
+class Staged:
+    """A root of its own, in which libfabric looks for providers beside its library, and what cargo would
+    have built. There is no cargo, and nothing of the host's is looked at or changed."""
+
+    folder: Path
+
+    def __post_init__(self) -> None:
+        self.target, self.root = self.folder / "target", self.folder / "root"
+        (self.target / "release/examples").mkdir(parents=True)
+        (self.target / "release/libkestrel_fi.so").write_text("the library")
+        self.program(self.target / "release/examples/manual", "echo the page")
+        # What the dynamic linker knows is a link, as in Debian; the library names the other folder.
+        libraries, links = self.folder / "libraries", self.folder / "links"
+        libraries.mkdir()
+        links.mkdir()
+        (libraries / "libfabric.so.1.20").write_text(f"\0{libraries}/libfabric\0")
+        (links / "libfabric.so.1").symlink_to(libraries / "libfabric.so.1.20")
+        (self.folder / "bin").mkdir()
+        self.providers = libraries / "libfabric"
+        self.knows(f"\tlibfabric.so.1 (libc6,x86-64) => {links}/libfabric.so.1")
+
+    def program(self, path: Path, line: str) -> None:
+        path.write_text(f"#!/bin/sh\n{line}\n")
+        path.chmod(0o755)
+
+    def knows(self, line: str) -> None:
+        """What the dynamic linker finds."""
+        self.program(self.folder / "bin/ldconfig", f"cat <<'END'\n{line}\nEND")
+
+    def run(self, *arguments: str) -> Outcome:
+        """Runs the script from the folder that DESTDIR is seen from."""
+        env = {
+            "PATH": f"{self.folder}/bin:{SYSTEM}",
+            "HOME": str(self.folder),
+            "CARGO_TARGET_DIR": str(self.target),
+            "DESTDIR": "root",
+        }
+        return run([str(ROOT / "scripts/install"), *arguments], env, 60, self.folder)
+
+    def files(self) -> set[str]:
+        """What lies in the root, as seen from there."""
+        found = (path for path in self.root.rglob("*") if not path.is_dir())
+        return {f"/{path.relative_to(self.root)}" for path in found}
+
+    def installed(self) -> set[str]:
+        """What the script installs without a prefix."""
+        return {
+            f"{self.providers}/libkestrel-fi.so",
+            "/usr/local/share/man/man7/fi_kestrel.7",
+            "/usr/local/lib/pkgconfig/kestrel-fi.pc",
+        }
+
+
+@pytest.fixture
+def staged() -> Iterator[Staged]:
+    if shutil.which("cargo", path=f"{SYSTEM}:/usr/sbin:/sbin") is not None:
+        pytest.skip("cargo is among the system's own programs")
+    (ROOT / "target").mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="sta ged", dir=ROOT / "target") as folder:
+        yield Staged(Path(folder).resolve())
+
+
+def test_it_goes_where_libfabric_looks(staged: Staged) -> None:
+    """Under DESTDIR, which the paths that are told do not begin with; what was built, without cargo."""
+    outcome = staged.run()
+    assert outcome.status == 0, outcome.output
+    assert staged.files() == staged.installed()
+    library = staged.root / str(staged.providers)[1:] / "libkestrel-fi.so"
+    assert library.read_text() == "the library" and os.access(library, os.X_OK)
+    assert (staged.root / "usr/local/share/man/man7/fi_kestrel.7").read_text() == "the page\n"
+    description = (staged.root / "usr/local/lib/pkgconfig/kestrel-fi.pc").read_text()
+    assert f"providerdir={staged.providers}\n" in description
+    assert "cargo is not found: installing what was built on" in outcome.output
+    assert "export" not in outcome.output, "libfabric needs no line"
+
+
+def test_what_lies_where_libfabric_looked_is_removed(staged: Staged) -> None:
+    """Also when there is no libfabric any more; what others have put beside it stays."""
+    assert staged.run().status == 0
+    other = staged.root / str(staged.providers)[1:] / "libother-fi.so"
+    other.write_text("another one")
+    staged.knows("")
+    outcome = staged.run("--uninstall")
+    assert outcome.status == 0, outcome.output
+    assert staged.files() == {f"{staged.providers}/libother-fi.so"}
+    assert outcome.output.count("removed ") == 3
+    outcome = staged.run("--uninstall")
+    assert (outcome.status, outcome.output) == (0, "nothing of kestrel is installed\n")
+
+
+def refused(staged: Staged, reason: str) -> None:
+    """Nothing was installed, and a line says how to do without."""
+    before = staged.files()
+    outcome = staged.run()
+    assert outcome.status == 1, outcome.output
+    assert f"# nothing is installed: {reason}" in outcome.output
+    export = next(line for line in outcome.output.splitlines() if line.startswith("export "))
+    assert shlex.split(export) == ["export", f"FI_PROVIDER_PATH={staged.target}/release"]
+    assert staged.files() == before
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused(staged: Staged) -> None:
+    """Not even by root: there is a file in its place."""
+    place = staged.root / str(staged.providers)[1:]
+    place.parent.mkdir(parents=True)
+    place.write_text("no folder")
+    refused(staged, f"{place} cannot be written to")
+
+
+def test_without_libfabric_there_is_no_folder(staged: Staged) -> None:
+    staged.knows("\tlibother.so.1 (libc6,x86-64) => /nowhere/libother.so.1")
+    refused(staged, "no libfabric that says where it looks for providers is installed")
+
+
+def test_what_was_not_built_needs_cargo(staged: Staged) -> None:
+    (staged.target / "release/examples/manual").unlink()
+    outcome = staged.run()
+    assert outcome.status == 1 and staged.files() == set(), outcome.output
+    assert "call this first: cargo build --release -p kestrel-fi" in outcome.output
