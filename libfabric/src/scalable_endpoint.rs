@@ -11,7 +11,7 @@ use kestrel_core::{
     address::{Address, AddressFormat},
     bind_count::BindCount,
     config::Config,
-    endpoint::DefaultFlags,
+    endpoint::{DefaultFlags, OptionName},
     error::Errno,
     flags::Flags,
     info::{self, ApiVersion},
@@ -29,6 +29,8 @@ use crate::{
         self,
         connection::{self, Named},
         defaults::{self, Aliased},
+        limits::Limits,
+        options::{ChangeableOptions, Options, getopt, setopt},
     },
     hints,
     object::{self, FID_NOSYS, Header, Use},
@@ -40,6 +42,8 @@ use crate::{
 pub struct State {
     endpoint: Arc<ScalableEndpoint>,
     info: info::Info,
+    /// What `fi_getopt` tells.
+    limits: Limits,
     config: Config,
     version: ApiVersion,
     /// The flags that contexts inherit: each alias has its own.
@@ -52,7 +56,13 @@ pub struct State {
 }
 
 static FID: OpsFid = OpsFid { close: object::close::<FidSep>, bind, control, ..FID_NOSYS };
-static OPERATIONS: OpsEp = OpsEp { tx_ctx, rx_ctx, ..OpsEp::refusing::<NOSYS>() };
+static OPERATIONS: OpsEp = OpsEp {
+    getopt: getopt::<FidSep>,
+    setopt: setopt::<FidSep>,
+    tx_ctx,
+    rx_ctx,
+    ..OpsEp::refusing::<NOSYS>()
+};
 static CM: OpsCm = connection::names::<FidSep>();
 
 /// The address of all contexts.
@@ -65,6 +75,22 @@ impl Named for State {
     }
     fn set_address(&self, address: Address) -> Result<(), Failure> {
         Ok(self.endpoint.set_address(address)?)
+    }
+}
+
+/// What it is not asked about is a context's.
+impl Options for State {
+    fn option(&self, name: c_int) -> Result<usize, Failure> {
+        match self.limits.option(name) {
+            Some(size) => Ok(size),
+            None => Ok(self.endpoint.option(OptionName::from_number(name)?)?),
+        }
+    }
+}
+
+impl ChangeableOptions for State {
+    fn set_option(&self, name: OptionName, value: usize) -> Result<(), Failure> {
+        Ok(self.endpoint.set_option(name, value)?)
     }
 }
 
@@ -110,6 +136,7 @@ pub unsafe extern "C" fn open(
             defaults: DefaultFlags::of(endpoint.options()),
             endpoint,
             is_alias: false,
+            limits: Limits::of(&info),
             info,
             config: parent.config.clone(),
             version: parent.version,
@@ -148,6 +175,7 @@ impl Aliased for FidSep {
         let other = State {
             endpoint: state.endpoint.clone(),
             info: state.info.clone(),
+            limits: state.limits,
             config: state.config.clone(),
             version: state.version,
             defaults,

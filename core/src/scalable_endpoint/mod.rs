@@ -11,11 +11,12 @@
 //! A context is an [`Endpoint`] with one direction: everything that is posted, bound and
 //! enabled is there. A direction whose context is shared ([`shared`]) has one.
 
+mod options;
 pub mod pair;
 mod row;
 mod shared;
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, atomic::AtomicBool};
 
 use crate::{
     address::Address,
@@ -64,6 +65,8 @@ impl ContextCounts {
 pub struct ScalableEndpoint<P: Provider> {
     domain: Arc<Domain<P>>,
     options: EndpointOptions,
+    /// Whether peers of this host are reached as others are.
+    apart: AtomicBool,
     counts: ContextCounts,
     vector: OnceLock<Arc<AddressVector>>,
     /// Those of its vector when the first of its contexts was enabled.
@@ -94,13 +97,14 @@ impl<P: Provider> ScalableEndpoint<P> {
         let counts = counts.specified(&options)?;
         let count = counts.transmit.max(counts.receive);
         let options = options.on(domain.options());
-        let transports = open_row(&**domain.provider(), &options, count)?;
+        let transports = open_row(&**domain.provider(), options.opening(), count)?;
         domain.uses().bind().map_err(|_| OpenError::Closed)?;
         let pairs = transports.into_iter().enumerate();
         let pairs = pairs.map(|(index, transport)| Pair::new(index, transport, counts));
         Ok(Arc::new(ScalableEndpoint {
             domain: domain.clone(),
             options,
+            apart: AtomicBool::new(false),
             counts,
             vector: OnceLock::new(),
             keys: Mutex::default(),
@@ -130,7 +134,7 @@ impl<P: Provider> ScalableEndpoint<P> {
         if self.domain.provider().forked() {
             return Err(OpenError::ForkedChild.into());
         }
-        pair::move_all(&self.pairs, &**self.domain.provider(), &self.options, address)
+        pair::move_all(&self.pairs, &**self.domain.provider(), self.opening(), address)
     }
 
     /// The domain that it was opened on.

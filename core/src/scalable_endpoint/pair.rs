@@ -1,18 +1,24 @@
 //! The transmit and the receive context of one index: they share an engine.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError, Weak,
+    atomic::{AtomicBool, Ordering},
+};
 
-use super::{ContextCounts, ScalableEndpoint, context_address, row::open_beside};
+use super::{
+    ContextCounts, ScalableEndpoint, context_address,
+    row::{open_at, open_beside},
+};
 use crate::{
     address::Address,
     address_vector::{AddressVector, HeldKeys},
     completion_queue::store::Sharing,
     domain::{Domain, OpenError},
-    endpoint::{Endpoint, EndpointError, EndpointOptions},
+    endpoint::{Endpoint, EndpointError},
     engine::{Engine, Setup, unit::Unit},
     flags::Flags,
     shared_context::{SharedTransmit, receive::SharedReceive},
-    transport::{Provider, Transport},
+    transport::{Opening, Provider, Transport, Unreachable},
 };
 
 /// Which context of a pair.
@@ -145,19 +151,12 @@ impl<P: Provider> Pair<P> {
 pub(super) fn move_all<P: Provider>(
     pairs: &[Pair<P>],
     provider: &P,
-    options: &EndpointOptions,
+    opening: Opening<'_>,
     address: Address,
 ) -> Result<(), EndpointError> {
-    // All of them until it is done, so that no context is enabled at the old address meanwhile.
-    let mut states: Vec<_> = pairs.iter().map(Pair::lock).collect();
-    if states.iter().any(|state| state.unit.is_some()) {
-        return Err(EndpointError::Enabled { what: "changing the address" });
-    }
-    if states.iter().any(|state| state.transport.is_none()) {
-        return Err(EndpointError::Closed { object: "scalable endpoint" });
-    }
+    let mut states = lock_all(pairs, "changing the address")?;
     let row: Vec<Address> = states.iter().map(|state| state.address).collect();
-    let opened = open_beside(provider, options, &row, address).map_err(OpenError::from)?;
+    let opened = open_beside(provider, opening, &row, address).map_err(OpenError::from)?;
     let mut left: Vec<_> = states.iter_mut().map(|state| state.transport.take()).collect();
     for (index, (state, opened)) in states.iter_mut().zip(opened).enumerate() {
         let place = context_address(address, index as u64);
@@ -167,6 +166,51 @@ pub(super) fn move_all<P: Provider>(
             state.address = transport.address();
         }
     }
+    Ok(())
+}
+
+/// The states of the pairs of an endpoint none of whose contexts was enabled, nor will be while they are
+/// held: `what` is about to happen to their transports.
+fn lock_all<'a, P: Provider>(
+    pairs: &'a [Pair<P>],
+    what: &'static str,
+) -> Result<Vec<MutexGuard<'a, State<P>>>, EndpointError> {
+    let states: Vec<_> = pairs.iter().map(Pair::lock).collect();
+    if states.iter().any(|state| state.unit.is_some()) {
+        return Err(EndpointError::Enabled { what });
+    }
+    if states.iter().any(|state| state.transport.is_none()) {
+        return Err(EndpointError::Closed { object: "scalable endpoint" });
+    }
+    Ok(states)
+}
+
+/// Has the transports of an endpoint be apart, or not: opened anew at the same ports, which have to be
+/// free for them. What cannot be opened so is as it was.
+pub(super) fn set_apart<P: Provider>(
+    pairs: &[Pair<P>],
+    provider: &P,
+    opening: Opening<'_>,
+    (apart, wanted): (&AtomicBool, bool),
+) -> Result<(), EndpointError> {
+    let mut states = lock_all(pairs, "choosing the way to peers")?;
+    if apart.load(Ordering::Relaxed) == wanted {
+        return Ok(());
+    }
+    let mut reopen = |count: usize, apart| -> Result<(), (usize, Unreachable)> {
+        for (index, state) in states[..count].iter_mut().enumerate() {
+            state.transport = None;
+            let opened = open_at(provider, Opening { apart, ..opening }, state.address);
+            state.transport = Some(opened.map_err(|error| (index, error))?);
+        }
+        Ok(())
+    };
+    if let Err((index, error)) = reopen(pairs.len(), wanted) {
+        // If somebody has taken a port meanwhile, the endpoint is good for nothing any more.
+        let _ = reopen(index + 1, !wanted);
+        return Err(OpenError::from(error).into());
+    }
+    apart.store(wanted, Ordering::Relaxed);
     Ok(())
 }
 

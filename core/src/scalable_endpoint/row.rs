@@ -2,7 +2,6 @@
 
 use crate::{
     address::Address,
-    endpoint::EndpointOptions,
     error::Errno,
     transport::{Opening, Provider, Transport, Unreachable},
 };
@@ -13,15 +12,15 @@ const ROW_ATTEMPTS: usize = 64;
 /// Opens a transport for each pair, at consecutive ports.
 pub(super) fn open_row<P: Provider>(
     provider: &P,
-    options: &EndpointOptions,
+    opening: Opening<'_>,
     count: usize,
 ) -> Result<Vec<P::Transport>, Unreachable> {
-    let is_ours_to_choose = options.address.is_none_or(|address| address.port() == 0);
+    let is_ours_to_choose = opening.address.is_none_or(|address| address.port() == 0);
     // Held until a row is found, so that none is tried twice.
     let mut taken = Vec::new();
     loop {
-        let mut row = vec![provider.open_as(options.opening())?];
-        match extend(provider, options, &mut row, count) {
+        let mut row = vec![provider.open_as(opening)?];
+        match extend(provider, opening, &mut row, count) {
             Ok(()) => return Ok(row),
             Err(error) => {
                 let again = is_ours_to_choose && error.errno == Errno::ADDRINUSE;
@@ -37,14 +36,14 @@ pub(super) fn open_row<P: Provider>(
 
 fn extend<P: Provider>(
     provider: &P,
-    options: &EndpointOptions,
+    opening: Opening<'_>,
     row: &mut Vec<P::Transport>,
     count: usize,
 ) -> Result<(), Unreachable> {
     let first = row[0].address();
     while row.len() < count {
         let next = place_in_row(first, row.len(), count)?;
-        row.push(open_at(provider, options, next)?);
+        row.push(open_at(provider, opening, next)?);
     }
     Ok(())
 }
@@ -53,23 +52,23 @@ fn extend<P: Provider>(
 /// one of them is there already.
 pub(super) fn open_beside<P: Provider>(
     provider: &P,
-    options: &EndpointOptions,
+    opening: Opening<'_>,
     row: &[Address],
     address: Address,
 ) -> Result<Vec<Option<P::Transport>>, Unreachable> {
     let opened = (0..row.len()).map(|index| {
         let next = place_in_row(address, index, row.len())?;
-        (!row.contains(&next)).then(|| open_at(provider, options, next)).transpose()
+        (!row.contains(&next)).then(|| open_at(provider, opening, next)).transpose()
     });
     opened.collect()
 }
 
-fn open_at<P: Provider>(
+pub(super) fn open_at<P: Provider>(
     provider: &P,
-    options: &EndpointOptions,
+    opening: Opening<'_>,
     address: Address,
 ) -> Result<P::Transport, Unreachable> {
-    provider.open_as(Opening { address: Some(address), ..options.opening() })
+    provider.open_as(Opening { address: Some(address), ..opening })
 }
 
 fn place_in_row(first: Address, index: usize, count: usize) -> Result<Address, Unreachable> {

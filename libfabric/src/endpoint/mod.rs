@@ -7,6 +7,7 @@ pub mod atomic;
 pub mod atomic_query;
 pub mod connection;
 pub mod defaults;
+pub mod limits;
 pub mod message;
 pub mod options;
 pub mod post;
@@ -21,6 +22,7 @@ use std::sync::Arc;
 use kestrel::Endpoint;
 use kestrel_core::{address::AddressFormat, bind_count::BindCount, endpoint::DefaultFlags};
 
+use self::limits::Limits;
 use crate::{
     abi::{
         control::OpsFid,
@@ -72,17 +74,6 @@ impl Drop for Request {
     fn drop(&mut self) {
         self.settle();
     }
-}
-
-/// The sizes that an endpoint was opened with. Units: bytes, and receives.
-#[derive(Clone, Copy)]
-struct Limits {
-    message: usize,
-    tagged: usize,
-    rma: usize,
-    atomic: usize,
-    inject: usize,
-    receives: usize,
 }
 
 static FID: OpsFid = OpsFid {

@@ -24,16 +24,6 @@ pub static OPERATIONS: OpsEp = OpsEp {
     ..OpsEp::refusing::<NOSYS>()
 };
 
-/// Options of version 2.0 that only tell sizes: none of them can be set (-FI_ENOPROTOOPT).
-const MAX_MSG_SIZE: c_int = 12;
-const MAX_TAGGED_SIZE: c_int = 13;
-const MAX_RMA_SIZE: c_int = 14;
-const MAX_ATOMIC_SIZE: c_int = 15;
-const INJECT_MSG_SIZE: c_int = 16;
-const INJECT_TAGGED_SIZE: c_int = 17;
-const INJECT_RMA_SIZE: c_int = 18;
-const INJECT_ATOMIC_SIZE: c_int = 19;
-
 fn check_level(level: c_int) -> Result<(), Failure> {
     if level == OPT_ENDPOINT {
         return Ok(());
@@ -55,16 +45,9 @@ pub trait ChangeableOptions {
 
 impl Options for State {
     fn option(&self, name: c_int) -> Result<usize, Failure> {
-        match name {
-            MAX_MSG_SIZE => Ok(self.limits.message),
-            MAX_TAGGED_SIZE => Ok(self.limits.tagged),
-            MAX_RMA_SIZE => Ok(self.limits.rma),
-            MAX_ATOMIC_SIZE => Ok(self.limits.atomic),
-            INJECT_MSG_SIZE => Ok(self.limits.inject.min(self.limits.message)),
-            INJECT_TAGGED_SIZE => Ok(self.limits.inject.min(self.limits.tagged)),
-            INJECT_RMA_SIZE => Ok(self.limits.inject.min(self.limits.rma)),
-            INJECT_ATOMIC_SIZE => Ok(self.limits.inject.min(self.limits.atomic)),
-            _ => Ok(self.endpoint.option(OptionName::from_number(name)?)?),
+        match self.limits.option(name) {
+            Some(size) => Ok(size),
+            None => Ok(self.endpoint.option(OptionName::from_number(name)?)?),
         }
     }
 }

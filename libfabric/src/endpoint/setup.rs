@@ -12,13 +12,13 @@ use kestrel_core::{
     error::Errno,
     flags::Flags,
     info::{self, EndpointType},
-    protocol::atomic::ATOMIC_BYTES_MAX,
     socket_endpoint::SocketKind,
 };
 
 use super::{
-    Limits, Request, State, atomic, connection,
+    Request, State, atomic, connection,
     defaults::{self, Aliased},
+    limits::Limits,
     message, options, rma, tagged,
 };
 use crate::{
@@ -102,27 +102,13 @@ fn create_for(
         is_alias: false,
         format: info.address_format,
         request,
-        limits: limits(info),
+        limits: Limits::of(info),
         _parent: parent,
     };
     let announced = state.endpoint.clone();
     let created = object::create(header(class, context), state);
     announced.announce_as(created as u64);
     created
-}
-
-/// The sizes of an endpoint: of operations that it cannot do they are 0.
-fn limits(info: &info::Info) -> Limits {
-    let longest = info.endpoint.max_msg_size;
-    let with = |capability, size| if info.caps.contains(capability) { size } else { 0 };
-    Limits {
-        message: with(Flags::MSG, longest),
-        tagged: with(Flags::TAGGED, longest),
-        rma: with(Flags::RMA, longest),
-        atomic: with(Flags::ATOMIC, longest.min(ATOMIC_BYTES_MAX)),
-        inject: info.transmit.inject_size,
-        receives: info.receive.size,
-    }
 }
 
 /// What an endpoint, or a context of one, is opened with.

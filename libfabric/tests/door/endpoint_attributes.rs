@@ -7,7 +7,10 @@ use std::{
 };
 
 use crate::{
-    code, flag,
+    abi::fid::FidEp,
+    code,
+    contexts::{NAMED_RX_CTX, open_sep, tx_context},
+    flag,
     host::host,
     kind,
     one_sided::register,
@@ -216,6 +219,26 @@ fn options_tell_no_size_of_what_an_endpoint_cannot_do() {
     assert_eq!(close(ep), 0);
 }
 
+/// FI_OPT_SEND_BUF_SIZE, FI_OPT_RECV_BUF_SIZE, FI_OPT_TX_SIZE, FI_OPT_RX_SIZE, and those of devices:
+/// FI_OPT_FI_HMEM_P2P, FI_OPT_XPU_TRIGGER, FI_OPT_CUDA_API_PERMITTED.
+#[test]
+fn options_of_what_there_is_not_are_refused() {
+    let Some(host) = host("options_of_what_there_is_not_are_refused") else { return };
+    let world = World::empty(host, |_| {});
+    let ep = world.open_ep();
+    for option in (4..=10).chain([20, 99, -1]) {
+        let (mut value, mut length) = (0_usize, 8);
+        // SAFETY: the endpoint is open, and the place is that long.
+        let answers = unsafe {
+            let (place, ops) = ((&raw mut value).cast::<c_void>(), &*(*ep).ops);
+            let told = (ops.getopt)(ep.cast(), 0, option, place, &raw mut length);
+            [told, (ops.setopt)(ep.cast(), 0, option, place, 8)]
+        };
+        assert_eq!(answers, [code::NOPROTOOPT; 2], "option {option}");
+    }
+    assert_eq!(close(ep), 0);
+}
+
 /// FI_OPT_SHARED_MEMORY_PERMITTED, a bool: "This option only applies to the fi_setopt call … When set
 /// to false, shared memory will not be used". Here is no other way to a peer.
 #[test]
@@ -243,6 +266,53 @@ fn shared_memory_is_an_option() {
     }
     world.add(ep, &mut cq_attr(), 0);
     assert_eq!(set(true, 1), code::OPBADSTATE, "it is enabled");
+}
+
+/// The options of a scalable endpoint: whether its contexts share memory, which none of them says by
+/// itself, and sizes. What there is for receives alone is a receive context's.
+#[test]
+fn a_scalable_endpoint_has_options_for_all_contexts() {
+    let Some(host) = host("a_scalable_endpoint_has_options_for_all_contexts") else { return };
+    const PERMITTED: c_int = 11;
+    let world = World::empty(host, |hints| hints.caps = flag::MSG | NAMED_RX_CTX);
+    let sep = open_sep(&world).unwrap();
+    let set = |ep: *mut FidEp, name, permitted: bool, length| {
+        let value = [usize::from(permitted)];
+        // SAFETY: the endpoint is open; as much as is read is there.
+        unsafe { ((*(*ep).ops).setopt)(ep.cast(), 0, name, value.as_ptr().cast(), length) }
+    };
+    let get = |name| {
+        let (mut value, mut length) = (usize::MAX, 8);
+        let place = (&raw mut value).cast::<c_void>();
+        // SAFETY: as above, and the place is that long.
+        match unsafe { ((*(*sep).ops).getopt)(sep.cast(), 0, name, place, &raw mut length) } {
+            0 => Ok(value),
+            status => Err(status),
+        }
+    };
+    // SAFETY: answers have all attributes; the name is a C string.
+    let name = unsafe { std::ffi::CStr::from_ptr((*(*world.info).domain_attr).name) };
+    let refused = if name == c"kestrel-shm" { code::OPNOTSUPP } else { 0 };
+    assert_eq!(set(sep, PERMITTED, false, 1), refused);
+    assert_eq!((set(sep, PERMITTED, true, 1), set(sep, PERMITTED, true, 8)), (0, code::INVAL));
+    // FI_OPT_CM_DATA_SIZE, which nobody sets, and the sizes of messages and of what there is none of.
+    assert_eq!((get(1), set(sep, 1, true, 8)), (Ok(0), code::INVAL));
+    // SAFETY: as above.
+    let longest = unsafe { (*(*world.info).ep_attr).max_msg_size };
+    assert_eq!((get(12), get(13), get(17)), (Ok(longest), Ok(0), Ok(0)));
+    for name in (2..=10).chain([0, 20]) {
+        let unknown = code::NOPROTOOPT;
+        assert_eq!((get(name), set(sep, name, true, 8)), (Err(unknown), unknown), "option {name}");
+    }
+    assert_eq!(get(PERMITTED), Err(code::NOPROTOOPT));
+    let context = tx_context(sep, 0, null_mut()).unwrap();
+    assert_eq!(set(context, PERMITTED, true, 1), code::INVAL, "it is the whole endpoint's");
+    assert_eq!(set(sep, PERMITTED, true, 1), 0, "none is enabled");
+    let cq = world.open_cq(&mut cq_attr()).unwrap();
+    assert_eq!((bind(sep, world.av, 0), bind(context, cq, flag::SEND), enable(context)), (0, 0, 0));
+    assert_eq!(set(sep, PERMITTED, true, 1), code::OPBADSTATE, "one is enabled");
+    assert_eq!((close(context), close(cq), close(sep)), (0, 0, 0));
+    assert_eq!(set(sep, PERMITTED, true, 1), code::BADF);
 }
 
 /// "This field is ignored unless the fabric is opened with API version 1.5 or greater": endpoints
