@@ -4,15 +4,14 @@
 //! An application may pass a pointer to something that it has closed, so that nothing here looks
 //! into an object: pointers are compared with those of what is open.
 
-use std::{
-    ptr::null_mut,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::ptr::null_mut;
 
 use kestrel_core::info::{EndpointType, Info};
-use kestrel_shm::fork_guard;
 
-use crate::abi::fid::{FidDomain, FidFabric};
+use crate::{
+    abi::fid::{FidDomain, FidFabric},
+    per_process::PerProcess,
+};
 
 /// A fabric or a domain that is open.
 struct Instance {
@@ -21,17 +20,10 @@ struct Instance {
     fabric: usize,
     /// What a domain was opened with.
     info: Option<Info>,
-    /// Tells a forked child that it is its parent's.
-    generation: u32,
 }
 
-/// In the order in which they were opened.
-static OPEN: Mutex<Vec<Instance>> = Mutex::new(Vec::new());
-
-fn open() -> MutexGuard<'static, Vec<Instance>> {
-    // Nothing in here panics half-way.
-    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
-}
+/// In the order in which they were opened. What a parent has opened is not for its forked children.
+static OPEN: PerProcess<Vec<Instance>> = PerProcess::new();
 
 /// An object that is known to be open, until this is dropped.
 pub struct Known(usize);
@@ -46,21 +38,19 @@ impl Known {
     }
 
     fn add(object: usize, fabric: usize, info: Option<Info>) -> Known {
-        let generation = fork_guard::generation();
-        open().push(Instance { object, fabric, info, generation });
+        OPEN.lock().push(Instance { object, fabric, info });
         Known(object)
     }
 }
 
 impl Drop for Known {
     fn drop(&mut self) {
-        open().retain(|instance| instance.object != self.0);
+        OPEN.lock().retain(|instance| instance.object != self.0);
     }
 }
 
 fn find<R>(ask: impl Fn(&Instance) -> Option<R>) -> Option<R> {
-    let open = open();
-    open.iter().filter(|instance| !fork_guard::forked(instance.generation)).find_map(ask)
+    OPEN.lock().iter().find_map(ask)
 }
 
 /// The fabric that was opened first, of those that are open, or null.

@@ -39,6 +39,7 @@ mod nic;
 pub mod address;
 pub mod object;
 pub mod outcome;
+mod per_process;
 mod raw_keys;
 mod refused;
 pub mod waiting;

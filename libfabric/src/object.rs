@@ -12,7 +12,7 @@ use std::{
     collections::VecDeque,
     ffi::{c_int, c_void},
     mem::ManuallyDrop,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
 };
 
 use kestrel_core::{bind_count::BindCount, error::Errno};
@@ -25,6 +25,7 @@ use crate::{
         fid::Fid,
     },
     outcome::{Failure, done},
+    per_process::PerProcess,
 };
 
 /// How many closed objects are remembered.
@@ -138,11 +139,10 @@ struct Tomb {
 // SAFETY: a tomb alone knows its allocation, but for users of closed objects.
 unsafe impl Send for Tomb {}
 
-static TOMBS: Mutex<VecDeque<Tomb>> = Mutex::new(VecDeque::new());
+static TOMBS: PerProcess<VecDeque<Tomb>> = PerProcess::new();
 
 fn bury(object: *mut u8, layout: Layout) {
-    // Nothing in here panics half-way.
-    let mut tombs = TOMBS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut tombs = TOMBS.lock();
     tombs.push_back(Tomb { object, layout });
     if tombs.len() > TOMBS_MAX
         && let Some(oldest) = tombs.pop_front()

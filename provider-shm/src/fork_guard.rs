@@ -18,6 +18,7 @@ static REGISTERED: Once = Once::new();
 extern "C" fn in_child() {
     // A child has one thread, and the others of the parent are not here to see this: relaxed.
     GENERATION.fetch_add(1, Ordering::Relaxed);
+    kestrel_core::protocol::atomic::cell::release_in_child();
 }
 
 /// The current generation, to be kept by an object and given to [`forked`] later.
@@ -27,7 +28,7 @@ pub fn generation() -> u32 {
     REGISTERED.call_once(|| {
         // SAFETY: pthread_atfork takes optional function pointers. `in_child` is a plain function
         // of this image: glibc drops the registration when the image is unloaded. In the child it
-        // does one atomic addition, which is async-signal-safe.
+        // does an atomic addition and a few stores, which is async-signal-safe.
         let failed = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
         if failed != 0 {
             tracing::warn!(errno = failed, "forks will not be noticed: pthread_atfork failed");

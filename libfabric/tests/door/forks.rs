@@ -1,7 +1,11 @@
 //! Forked children of a process that uses kestrel through libfabric: they exit, exec and
 //! call, and the parent's messages go on.
 
-use std::{ffi::c_void, ptr::null_mut};
+use std::{
+    ffi::c_void,
+    ptr::null_mut,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use kestrel_tests::{
     fork::{fork, wait},
@@ -12,9 +16,12 @@ use crate::{
     abi::{
         attributes::{CntrAttr, EqAttr},
         fid::{Fid, FidCntr, FidEq, FidWait},
+        info::FabricAttr,
     },
     calls::{self, Arguments},
-    code, flag,
+    code,
+    discovery::provider,
+    flag,
     host::host,
     world::{World, bind, close, cq_attr, enable},
 };
@@ -32,6 +39,48 @@ fn forked_children_exit_exec_and_call() {
     let mut parent = Peer::start("forks");
     assert_eq!(parent.hear(), "done");
     parent.succeed();
+}
+
+/// A fork while another thread opens and closes: its child opens and closes as well, whatever lock
+/// that thread held.
+#[test]
+fn a_child_finds_no_lock_held() {
+    if host("a_child_finds_no_lock_held").is_none() {
+        return;
+    }
+    let mut parent = Peer::start("busy-forks");
+    assert_eq!(parent.hear(), "done");
+    parent.succeed();
+}
+
+/// The same, for a test of its own.
+pub fn busy_child() {
+    let Some(_) = child_role().filter(|role| role[0] == "busy-forks") else { return };
+    let host = host("busy_child").expect("it was there a moment ago");
+    // libfabric loads the library when it is asked for what there is.
+    drop(World::empty(host, |_| {}));
+    // Our own call, asked for once: libfabric has a lock as well, which a child inherits.
+    let open = provider().fabric;
+    let open_and_close = move || {
+        let mut fabric = null_mut();
+        // SAFETY: zeroes are no name and no version; the fabric is closed once.
+        unsafe {
+            let mut attr: FabricAttr = std::mem::zeroed();
+            open(&raw mut attr, &raw mut fabric, NONE) + close(fabric)
+        }
+    };
+    static IS_OVER: AtomicBool = AtomicBool::new(false);
+    let busy = std::thread::spawn(move || {
+        while !IS_OVER.load(Ordering::Relaxed) {
+            open_and_close();
+        }
+    });
+    for _ in 0..100 {
+        assert_eq!(wait(fork(|| (0..100).map(|_| open_and_close()).sum())), 0);
+    }
+    IS_OVER.store(true, Ordering::Relaxed);
+    busy.join().unwrap();
+    say("done");
 }
 
 /// What [`Peer`] starts.

@@ -69,6 +69,7 @@ use kestrel_fi_abi as abi;
 #[test]
 fn child() {
     forks::child();
+    forks::busy_child();
     instances::child();
     logs::child();
     vector_use::child();

@@ -100,17 +100,37 @@ by_lock!(LongDouble, Complex<LongDouble>);
 
 /// Locks by address: a region may be registered twice, so none is a region's own.
 const LOCKS: usize = 64;
-static HELD: [AtomicBool; LOCKS] = [const { AtomicBool::new(false) }; LOCKS];
+static HELD: Locks = Locks([const { AtomicBool::new(false) }; LOCKS]);
+
+struct Locks([AtomicBool; LOCKS]);
+
+impl Locks {
+    fn hold(&self, address: usize) -> &AtomicBool {
+        let lock = &self.0[(address / 16) % LOCKS];
+        // L1: pairs with L2 in `update_locked`. Held for a few instructions, by engines alone.
+        while lock.compare_exchange_weak(false, true, Acquire, Relaxed).is_err() {
+            yield_now();
+        }
+        lock
+    }
+
+    fn release_all(&self) {
+        // A forked child has one thread, which sees what it writes itself.
+        self.0.iter().for_each(|lock| lock.store(false, Relaxed));
+    }
+}
+
+/// For handlers of forks, in the child: whichever threads of its parent held a lock are not there to
+/// release it. Async-signal-safe: a few stores.
+pub fn release_in_child() {
+    HELD.release_all();
+}
 
 #[cold]
 #[inline(never)]
 fn update_locked<V: Cell>(at: Piece, change: impl Fn(V) -> Option<V>) -> V {
     assert!(at.len() == size_of::<V>());
-    let lock = &HELD[(at.as_ptr() as usize / 16) % LOCKS];
-    // L1: pairs with L2 at the end. Held for a few instructions, by engines alone.
-    while lock.compare_exchange_weak(false, true, Acquire, Relaxed).is_err() {
-        yield_now();
-    }
+    let lock = HELD.hold(at.as_ptr() as usize);
     // SAFETY: the piece is valid for its size, and only the lock's holder updates it so.
     let current = unsafe { at.as_ptr().cast::<V>().read_unaligned() };
     if let Some(mut next) = change(current) {
@@ -119,7 +139,21 @@ fn update_locked<V: Cell>(at: Piece, change: impl Fn(V) -> Option<V>) -> V {
         // Who looks without the lock, in the order of data, finds no byte before those in front.
         next.copy_in_order_to(at);
     }
-    // L2: pairs with L1 above.
+    // L2: pairs with L1 in `hold`.
     lock.store(false, Release);
     current
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_parent_held_is_free_in_its_child() {
+        let locks = Locks([const { AtomicBool::new(false) }; LOCKS]);
+        let all = || (0..LOCKS).map(|at| locks.hold(at * 16).load(Relaxed)).filter(|held| *held);
+        assert_eq!(all().count(), LOCKS);
+        locks.release_all();
+        assert_eq!(all().count(), LOCKS, "each is held again, and nobody waited");
+    }
 }
