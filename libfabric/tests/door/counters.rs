@@ -53,6 +53,34 @@ pub fn close_counted(world: &mut World, counters: &[*mut FidCntr]) {
     counters.iter().for_each(|&cntr| assert_eq!(close(cntr), 0));
 }
 
+/// "Use of this flag requires that the endpoint be created using FI_RMA_EVENT", of FI_REMOTE_READ and
+/// FI_REMOTE_WRITE: whoever can be a target has it without asking, and whoever cannot is refused nothing
+/// by it, since one counter is often bound for all kinds at once.
+#[test]
+fn who_can_be_a_target_has_its_events() {
+    let Some(host) = host("who_can_be_a_target_has_its_events") else { return };
+    const KINDS: [u64; 3] = [flag::REMOTE_READ, flag::REMOTE_WRITE, flag::SEND | flag::RECV];
+    for (caps, has) in [
+        (flag::MSG | flag::RMA, RMA_EVENT),
+        (flag::MSG | flag::ATOMIC | flag::REMOTE_WRITE, RMA_EVENT),
+        (flag::MSG | flag::RMA | flag::READ | flag::WRITE | RMA_EVENT, 0),
+        (flag::MSG, 0),
+    ] {
+        let mut world = World::empty(host, |hints| hints.caps = caps);
+        // SAFETY: the info is libfabric's.
+        assert_eq!(unsafe { (*world.info).caps } & RMA_EVENT, has, "{caps:#x}");
+        let counters = add_counted(&mut world, KINDS);
+        let [node] = world.nodes[..] else { unreachable!() };
+        let nothing = [].as_mut_slice();
+        if caps & (flag::READ | flag::WRITE | flag::REMOTE_WRITE) == 0 {
+            assert_eq!((node.receive(nothing, u64::MAX, 0), node.send(&[], 0, 0)), (0, 0));
+            awaits(counters[2], (2, 0), &[node]);
+        }
+        assert_eq!([counts(counters[0]), counts(counters[1])], [(0, 0); 2], "{caps:#x}");
+        close_counted(&mut world, &counters);
+    }
+}
+
 /// What reads and writes here, and is read and written there.
 struct Words {
     local: Vec<u64>,
