@@ -19,7 +19,7 @@ use kestrel_tests::{
     contexts::{Portal, counts, next},
     fake::fake_bed,
     link::{self, Driven, End, Listener},
-    one_sided::expose_in,
+    one_sided::{Rma, expose_in, segment},
 };
 use kestrel_verbs::{
     RcProvider, VerbsOptions,
@@ -143,4 +143,41 @@ fn a_context_that_closes_takes_back_what_its_region_lent() {
     ours.receive[0].endpoint.receive(vec![0; 300], 1, 8).unwrap();
     theirs.transmit[0].endpoint.send(bytes.clone(), 1, 9).unwrap();
     same(&next(&ours.receive[0], &all).good().returned.unwrap(), &bytes, "the other one goes on");
+}
+
+/// A receive context closes while the window that its message asked for is not there yet: the context that
+/// is left has it.
+#[test]
+fn a_window_that_comes_behind_the_close_of_its_context_is_the_others() {
+    let lent = Lent::new();
+    let theirs = Portal::on(&lent.domain, counts(1, 1));
+    let ours = Portal::open(&lent.bed, counts(1, 1));
+    let all = [&ours, &theirs];
+    let addresses = all.map(|portal| portal.endpoint.address());
+    all.into_iter().for_each(|portal| portal.knows(&addresses));
+    for (from, to, peer) in [(&ours, &theirs, 1), (&theirs, &ours, 0)] {
+        to.receive[0].endpoint.receive(vec![0; 8], 1 - peer, 1).unwrap();
+        from.transmit[0].endpoint.send(vec![1; 8], peer, 2).unwrap();
+        next(&from.transmit[0], &all).good();
+        next(&to.receive[0], &all).good();
+    }
+    lent.send(&theirs.transmit[0].endpoint, 0);
+    (0..50).for_each(|_| all.iter().for_each(|portal| portal.poll()));
+    let before = lent.fabric.tally().queue_pairs;
+    lent.receive(&ours.receive[0].endpoint);
+    (0..50).for_each(|_| ours.poll());
+    assert_eq!(lent.fabric.tally().queue_pairs - before, 1, "it has asked for a window");
+    ours.receive[0].endpoint.close();
+    assert!(next(&theirs.transmit[0], &all).errno.is_some(), "nobody receives it");
+    let (byte, mut reads) = (Memory::zeroed(1), 0);
+    let segments = [segment(&lent.region, 0, 1)];
+    while lent.fabric.tally().reached == 0 {
+        let flags = Flags::COMPLETION;
+        let read = Rma { pieces: byte.all(), segments: &segments, flags, ..Rma::default() };
+        ours.transmit[0].endpoint.post_read(read.post(1)).unwrap();
+        next(&ours.transmit[0], &all).good();
+        reads += 1;
+        assert!(reads < 100, "in vain: a window");
+    }
+    lent.domain.close_memory(&lent.region).unwrap();
 }

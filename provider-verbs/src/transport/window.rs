@@ -316,7 +316,10 @@ impl<V: Verbs> Windows for RcTransport<V> {
     }
 
     fn close_window(&mut self, peer: PeerIndex) {
-        self.end_window(peer, false);
+        // In one that the peer has yet to admit nothing is under way, and it will be used.
+        if self.is_window_open(peer) {
+            self.end_window(peer, false);
+        }
     }
 
     fn lends_to(&self, peer: PeerIndex) -> Option<LoanWorth> {
