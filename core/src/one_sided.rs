@@ -194,6 +194,10 @@ pub enum RemoteStage {
     Awaiting,
     /// The adapter carries it out.
     InWindow,
+    /// In its peer's queue: the adapter may have carried it out, and the target is asked about it.
+    Doubtful,
+    /// The target was asked, and its word is awaited.
+    Asked,
 }
 
 /// A one-sided operation that the target has not answered yet.

@@ -277,8 +277,8 @@ pub enum End {
     Done(u64),
     /// Nothing of it has happened that may not happen again.
     Undone,
-    /// An atomic one may have been done, or not.
-    Unknown,
+    /// It may have been done, or not: it fails, for the target's reason if that refuses it.
+    Doubtful,
 }
 
 /// What travels for a key that is no region's: it may be one's at any moment, and its operations

@@ -315,6 +315,25 @@ fn what_cannot_be_registered_comes_in_parts() {
     assert_eq!(pull.reached(), 1, "the one before");
 }
 
+/// A refusal that nobody heard, or an answer.
+#[test]
+fn messages_survive_a_window_that_nobody_answers_on() {
+    for length in LENGTHS {
+        let (sources, into) = messages(4, length);
+        let pull = Pull::opened();
+        pull.begin(&sources, &into);
+        pull.fabric.lose_answers(1);
+        pull.fabric.hold(false);
+        for _ in 0..4 {
+            pull.world.received(1).good();
+            pull.world.sent(0).good();
+        }
+        for (into, source) in into.iter().zip(&sources) {
+            same(&into.bytes(), &source.bytes(), "in parts");
+        }
+    }
+}
+
 /// A peer that nobody hears of any more fails what was under way from it.
 #[test]
 fn receives_fail_with_their_sender() {
@@ -322,7 +341,7 @@ fn receives_fail_with_their_sender() {
         let (sources, into) = messages(3, length);
         let pull = Pull::opened();
         pull.begin(&sources, &into);
-        pull.fabric.fail_sends(1, Status::RETRIES_EXCEEDED);
+        pull.fabric.fail_sends(2, Status::RETRIES_EXCEEDED);
         pull.fabric.hold(false);
         for _ in 0..3 {
             pull.world.received(1).bad(Errno::CONNRESET);

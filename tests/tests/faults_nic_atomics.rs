@@ -401,7 +401,7 @@ fn atomics_fail_with_their_peer() {
         reach.open_window(&region);
         reach.fabric.hold(true);
         (0..2).for_each(|_| reach.post(call, [&operand, &result], &region));
-        reach.fabric.fail_sends(1, Status::RETRIES_EXCEEDED);
+        reach.fabric.fail_sends(2, Status::RETRIES_EXCEEDED);
         reach.fabric.hold(false);
         (0..2).for_each(|_| drop(reach.world.sent(0).bad(Errno::CONNRESET)));
         reach.world.nodes[1].domain.close_memory(&region).unwrap();
@@ -428,5 +428,36 @@ fn an_injected_atomic_needs_its_operand_no_more() {
         reach.world.sent(0).good();
         assert_eq!(value(&target), left, "as it was when it was posted");
         reach.world.nodes[1].domain.close_memory(&region).unwrap();
+    }
+}
+
+/// Nobody heard whether it was played: then it is not tried again, and its target tells whether it is
+/// refused.
+#[test]
+fn an_atomic_that_was_played_unheard_is_not_played_again() {
+    for (call, left) in CALLS.into_iter().zip([8, 5 ^ 3]) {
+        for closes in [false, true] {
+            let (target, operand, result) = (word(5), word(3), word(0));
+            let reach = Reach::new();
+            let node = &reach.world.nodes[1];
+            let region = expose(node, &target, BOTH, 4);
+            reach.open_window(&region);
+            reach.fabric.hold(true);
+            reach.post(call, [&operand, &result], &region);
+            if closes {
+                node.domain.close_memory(&region).unwrap();
+            }
+            reach.fabric.lose_answers(1);
+            reach.fabric.hold(false);
+            let errno = if closes { Errno::KEYREJECTED } else { Errno::IO };
+            reach.world.sent(0).bad(errno);
+            // The first swap of two looks what is there.
+            let played = call == SUM && !closes;
+            assert_eq!(value(&target), if played { left } else { 5 });
+            if !closes {
+                reach.open_window(&region);
+                node.domain.close_memory(&region).unwrap();
+            }
+        }
     }
 }

@@ -304,7 +304,7 @@ fn operations_fail_with_their_peer() {
         reach.fabric.hold(true);
         reach.write(&source, &segments);
         reach.read(&into, &segments);
-        reach.fabric.fail_sends(1, Status::RETRIES_EXCEEDED);
+        reach.fabric.fail_sends(2, Status::RETRIES_EXCEEDED);
         reach.fabric.hold(false);
         for _ in 0..2 {
             let done = reach.world.sent(0);

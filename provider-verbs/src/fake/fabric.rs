@@ -1,36 +1,22 @@
 //! What happens on the fabric: everything under one lock.
 
-use std::{
-    collections::{BTreeSet, HashMap, HashSet, VecDeque},
-    sync::Arc,
-};
-
-use rustix::fd::OwnedFd;
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
 use super::{
     Tally,
     group::Subnet,
     manager::Exchange,
     memory::{Registered, piece_at},
+    objects::QueueState,
 };
 use crate::device::Port;
 use crate::partition;
 use crate::path::Route;
 use crate::receive_pool::SLAB_BYTES;
 use crate::verbs::{
-    Completion, Destination, EMPTY, EVERYBODY, GRH_BYTES, GroupAddress, LocalPort, ReceiveRequest,
-    Role, Segment, SendRequest, Status, Verb,
+    Completion, Destination, EMPTY, EVERYBODY, GRH_BYTES, GroupAddress, LocalPort, Role, Segment,
+    SendRequest, Status, Verb,
 };
-
-/// The queues of an endpoint.
-pub(super) struct QueueState {
-    pub receives_max: usize,
-    pub posted: VecDeque<ReceiveRequest>,
-    pub receives: VecDeque<Completion>,
-    pub sends: VecDeque<Completion>,
-    pub armed: bool,
-    pub channel: Arc<OwnedFd>,
-}
 
 /// A queue pair.
 pub(super) struct Pair {
@@ -97,6 +83,8 @@ pub(super) struct State {
     /// Datagrams that will be lost.
     pub losing: usize,
     pub failing: Option<(usize, Status)>,
+    /// Operations of windows whose answers will be lost.
+    pub losing_answers: usize,
     /// What ways were made with.
     pub code_points: BTreeSet<u8>,
     /// By which ports ways were made, and how they go: each once.
@@ -203,14 +191,25 @@ impl State {
     pub(super) fn fail(&mut self, number: u32) {
         if let Some(pair) = self.pairs.get_mut(&number) {
             pair.failed = true;
-            let (empty, waiting) =
-                (std::mem::take(&mut pair.empty), std::mem::take(&mut pair.waiting));
+            let (empty, waiting, joined) =
+                (std::mem::take(&mut pair.empty), std::mem::take(&mut pair.waiting), pair.joined);
             for _ in 0..empty {
                 self.complete_receive(number, EMPTY, Status::FLUSHED, 0, None);
             }
             for waiting in waiting {
                 self.complete_send(number, waiting.request.request, Status::FLUSHED);
             }
+            if let Some(joined) = joined {
+                // Who waits for a receive of nothing is not answered any more.
+                self.carry(joined.peer);
+            }
+        }
+    }
+
+    /// It exists no more: who waits for it goes on, and is not answered.
+    pub(super) fn remove_pair(&mut self, number: u32) {
+        if let Some(joined) = self.pairs.remove(&number).and_then(|pair| pair.joined) {
+            self.carry(joined.peer);
         }
     }
 
@@ -266,12 +265,17 @@ impl State {
             if !waiting.request.inline && sends {
                 piece_at(address, length).append_to(&mut waiting.bytes);
             }
+            let mut refused = false;
             let status = match &mut self.failing {
                 Some((count, status)) if *count > 0 => {
                     *count -= 1;
                     *status
                 }
-                _ => self.carry_one(number, &waiting),
+                _ => {
+                    let status = self.carry_one(number, &waiting);
+                    refused = matches!(status, Status::REMOTE_ACCESS | Status::REMOTE_INVALID);
+                    self.heard(number, status)
+                }
             };
             if status == Status::SUCCESS {
                 self.tally.carried += 1;
@@ -289,7 +293,21 @@ impl State {
             if status != Status::SUCCESS {
                 self.fail(number);
             }
+            if refused && let Some(joined) = self.pairs.get(&number).and_then(|pair| pair.joined) {
+                // So is who refuses, and answers nothing any more.
+                self.fail(joined.peer);
+            }
         }
+    }
+
+    /// What a queue pair hears of how its request ended.
+    fn heard(&mut self, number: u32, status: Status) -> Status {
+        let reaches = self.pairs.get(&number).is_some_and(|pair| pair.role == Role::Reaches);
+        if self.losing_answers == 0 || !reaches {
+            return status;
+        }
+        self.losing_answers -= 1;
+        Status::RETRIES_EXCEEDED
     }
 
     /// Whether what comes next needs a receive of nothing that the peer has yet to post.
@@ -457,15 +475,6 @@ impl State {
         if let Some(queues) = self.queues.get_mut(&pair.queues) {
             queues.sends.push_back(completion);
             queues.notify();
-        }
-    }
-}
-
-impl QueueState {
-    pub(super) fn notify(&mut self) {
-        if std::mem::take(&mut self.armed) {
-            // The counter of an eventfd that is drained at each arming cannot fill up.
-            let _ = rustix::io::write(&self.channel, &1u64.to_ne_bytes());
         }
     }
 }

@@ -170,6 +170,11 @@ impl FakeFabric {
         self.lock().failing = Some((count, status));
     }
 
+    /// The next `count` operations of windows are carried out, or refused, and nobody hears of it.
+    pub fn lose_answers(&self, count: usize) {
+        self.lock().losing_answers = count;
+    }
+
     /// The next `count` datagrams of anybody are lost.
     pub fn lose_datagrams(&self, count: usize) {
         self.lock().losing = count;

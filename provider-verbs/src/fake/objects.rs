@@ -13,11 +13,7 @@ use rustix::{
     fd::OwnedFd,
 };
 
-use super::{
-    FakeDevice,
-    fabric::{Joined, QueueState},
-    memory::Registered,
-};
+use super::{FakeDevice, fabric::Joined, memory::Registered};
 use crate::{
     memory::Memory,
     path::{self, Route},
@@ -97,6 +93,25 @@ impl Region for FakeRegion {
 
     fn remote_key(&self) -> u32 {
         self.registration.key
+    }
+}
+
+/// What queues of an endpoint hold.
+pub(super) struct QueueState {
+    pub receives_max: usize,
+    pub posted: VecDeque<ReceiveRequest>,
+    pub receives: VecDeque<Completion>,
+    pub sends: VecDeque<Completion>,
+    pub armed: bool,
+    pub channel: Arc<OwnedFd>,
+}
+
+impl QueueState {
+    pub(super) fn notify(&mut self) {
+        if std::mem::take(&mut self.armed) {
+            // The counter of an eventfd that is drained at each arming cannot fill up.
+            let _ = rustix::io::write(&self.channel, &1u64.to_ne_bytes());
+        }
     }
 }
 
@@ -345,7 +360,7 @@ impl QueuePair for FakeQueuePair {
 impl Drop for FakeQueuePair {
     fn drop(&mut self) {
         let mut state = self.device.fabric.lock();
-        state.pairs.remove(&self.number);
+        state.remove_pair(self.number);
         assert!(state.groups.iter().all(|(_, pair)| *pair != self.number), "it hears a group");
     }
 }

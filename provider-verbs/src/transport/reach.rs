@@ -6,7 +6,7 @@
 
 use kestrel_core::{
     memory::Piece,
-    transport::{PeerIndex, TransportEvent},
+    transport::PeerIndex,
     window::{AtomicRequest, Direction, End, Finished, Request, Started},
 };
 
@@ -41,6 +41,29 @@ enum Kind {
     Tells,
     Read,
     Atomic,
+}
+
+/// Why a window has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// The peer's device refused the oldest operation. It has not done that, nor what came behind it.
+    Refused,
+    /// The peer's device did not answer.
+    Unanswered,
+    /// We closed it, or our device did.
+    Otherwise,
+}
+
+impl Ended {
+    /// Whether what was under way can be done again.
+    fn repeats(self, kind: Kind) -> bool {
+        match kind {
+            Kind::Read => true,
+            // Where nobody answered for seconds its owner may have seen it, and written there since.
+            Kind::Write => self != Ended::Unanswered,
+            Kind::Tells | Kind::Atomic => self == Ended::Refused,
+        }
+    }
 }
 
 /// What an operation is called, and what it does.
@@ -117,9 +140,7 @@ impl<V: Verbs> RcTransport<V> {
 
     #[inline(always)]
     fn has_place_in_window(&self, peer: PeerIndex) -> bool {
-        let place = |window: &super::Window<V>| {
-            !window.failed && window.under_way.len() < REACHES_MAX as usize
-        };
+        let place = |window: &super::Window<V>| window.under_way.len() < REACHES_MAX as usize;
         self.window_of(peer).is_some_and(place) && self.sends.has_place()
     }
 
@@ -226,7 +247,7 @@ impl<V: Verbs> RcTransport<V> {
         window.held.clear();
         if let Err(error) = posted {
             tracing::info!("a window takes no request: {error}");
-            self.end_window(peer, false);
+            self.end_window(peer, Ended::Otherwise);
         }
     }
 
@@ -256,35 +277,31 @@ impl<V: Verbs> RcTransport<V> {
         }
     }
 
-    /// The queue pair of a window is in error. The peer is gone, or refuses what is under way:
-    /// then the window is closed, and all that had not been done can be done again.
+    /// The queue pair of a window is in error: the window is closed.
     #[cold]
     #[inline(never)]
     fn window_failed(&mut self, peer: PeerIndex, status: Status) {
-        let Some(window) = &mut self.peers[peer as usize].window else {
-            return;
-        };
         tracing::info!(peer, "a window failed: {status}");
-        if status == Status::RETRIES_EXCEEDED {
-            window.failed = true;
-            return self.tell(TransportEvent::Died { peer });
-        }
-        // What the peer's device refused it has not done, nor what came behind it.
-        let refused = status == Status::REMOTE_ACCESS || status == Status::REMOTE_INVALID;
-        self.end_window(peer, refused);
+        let why = match status {
+            Status::REMOTE_ACCESS | Status::REMOTE_INVALID => Ended::Refused,
+            // The peer is gone, which the queue pair of its packets finds; or its device has refused, is in
+            // error for that, and was not heard; or it has done what is under way, and was not heard.
+            Status::RETRIES_EXCEEDED => Ended::Unanswered,
+            _ => Ended::Otherwise,
+        };
+        self.end_window(peer, why);
     }
 
-    /// Closes a window, and tells what was under way: atomic operations, and writes that tell of
-    /// themselves, may be done again only if the peer's device `refused` the oldest.
+    /// Closes a window, and tells what was under way.
     #[cold]
-    pub(super) fn end_window(&mut self, peer: PeerIndex, refused: bool) {
+    pub(super) fn end_window(&mut self, peer: PeerIndex, why: Ended) {
         let window = self.peers.get_mut(peer as usize).and_then(|peer| peer.window.take());
         if let Some(window) = window {
             self.owners.remove(&window.pair.number());
             let undone = window.end(&mut self.sends).rev();
             self.finished.extend(undone.map(|UnderWay { token, kind, .. }| {
-                let known = refused || matches!(kind, Kind::Write | Kind::Read);
-                Finished { token, end: if known { End::Undone } else { End::Unknown } }
+                let end = if why.repeats(kind) { End::Undone } else { End::Doubtful };
+                Finished { token, end }
             }));
         }
     }

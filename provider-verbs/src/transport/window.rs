@@ -15,7 +15,10 @@ use kestrel_core::{
     },
 };
 
-use super::{Owner, RcTransport, reach::UnderWay};
+use super::{
+    Owner, RcTransport,
+    reach::{Ended, UnderWay},
+};
 use crate::{
     control::random,
     device::LinkLayer,
@@ -42,8 +45,6 @@ pub struct Window<V: Verbs> {
     open: bool,
     /// The peer takes data with writes.
     pub(super) carries_data: bool,
-    /// The queue pair is in error, for no reason that closes the window alone.
-    pub(super) failed: bool,
     /// Oldest first, with what is held back.
     pub(super) under_way: VecDeque<UnderWay<V>>,
     /// What is held back, to be posted as one chain.
@@ -163,7 +164,6 @@ impl<V: Verbs> RcTransport<V> {
             first_packet,
             open: false,
             carries_data: false,
-            failed: false,
             under_way,
             held: Vec::new(),
             reads: 0,
@@ -318,7 +318,7 @@ impl<V: Verbs> Windows for RcTransport<V> {
     fn close_window(&mut self, peer: PeerIndex) {
         // In one that the peer has yet to admit nothing is under way, and it will be used.
         if self.is_window_open(peer) {
-            self.end_window(peer, false);
+            self.end_window(peer, Ended::Otherwise);
         }
     }
 

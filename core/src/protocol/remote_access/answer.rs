@@ -74,6 +74,9 @@ impl<T: Transport> Engine<T> {
         }
         let can_be = operation.stage == RemoteStage::Awaiting
             && (operation.total == 0 || !operation.action.fetches());
+        if operation.stage == RemoteStage::Asked {
+            return self.lose_remote(index);
+        }
         if !can_be {
             return self.violation(peer, "it finished an operation that is under way");
         }
@@ -109,10 +112,10 @@ impl<T: Transport> Engine<T> {
         let record = &mut self.peers[operation.peer as usize];
         match operation.stage {
             RemoteStage::Queued => return operation,
-            RemoteStage::Leaving => {
+            RemoteStage::Leaving | RemoteStage::Doubtful => {
                 record.queue.retain(|&queued| queued != index | ONE_SIDED);
             }
-            RemoteStage::Awaiting => {
+            RemoteStage::Awaiting | RemoteStage::Asked => {
                 record.awaiting -= 1;
                 record.packet_answered();
             }
@@ -128,7 +131,8 @@ impl<T: Transport> Engine<T> {
                 return operation;
             }
         }
-        if operation.action.fetches() {
+        let asks = matches!(operation.stage, RemoteStage::Doubtful | RemoteStage::Asked);
+        if operation.action.fetches() && !asks {
             record.reads -= 1;
             record.long_reads -= u32::from(operation.is_long_read());
         }
@@ -164,7 +168,7 @@ impl<T: Transport> Engine<T> {
         self.report_failed(index, operation, &Unreachable { errno, reason });
     }
 
-    /// The window closed over an atomic operation: it may have been done, so it is not tried again.
+    /// The window closed over an operation that the target permits: it may have been done.
     #[cold]
     pub(crate) fn lose_remote(&mut self, index: u32) {
         let operation = self.take_remote(index);
@@ -225,7 +229,7 @@ impl<T: Transport> Engine<T> {
         for index in begun {
             let operation = &mut self.remotes[index];
             let reads = operation.action == Action::Read;
-            if operation.stage == RemoteStage::InWindow
+            if matches!(operation.stage, RemoteStage::InWindow | RemoteStage::Doubtful)
                 || operation.stage == RemoteStage::Leaving && !reads
             {
                 let operation = self.take_remote(index);

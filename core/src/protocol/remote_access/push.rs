@@ -77,6 +77,8 @@ impl<T: Transport> Engine<T> {
                 Way::Wait => return false,
                 Way::Packets => {}
             }
+        } else if operation.stage == RemoteStage::Doubtful {
+            return self.ask_about(peer, index);
         }
         let operation = &self.remotes[index];
         let before = (operation.stage, operation.sent);

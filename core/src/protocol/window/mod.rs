@@ -23,9 +23,10 @@
 //!   complete, or not.
 //!
 //! In reading order: [`lease`] asks and answers, [`reach`] starts operations and ends them,
-//! [`atomic`] does so with atomics.
+//! [`atomic`] does so with atomics, [`doubt`] sees to what may have been done.
 
 pub mod atomic;
+pub mod doubt;
 pub mod lease;
 pub mod reach;
 

@@ -253,7 +253,7 @@ impl<T: Transport> Engine<T> {
             (End::Done(before), Action::Atomic(call)) => self.atomic_over(index, call, before),
             (End::Done(_), _) => self.finish_remote(index),
             (End::Undone, _) => self.start_again(index),
-            (End::Unknown, _) => self.lose_remote(index),
+            (End::Doubtful, _) => self.doubt(index),
         }
     }
 
@@ -261,7 +261,7 @@ impl<T: Transport> Engine<T> {
     /// comes first, and all were started before what waits.
     #[cold]
     #[inline(never)]
-    fn start_again(&mut self, index: u32) {
+    pub(super) fn start_again(&mut self, index: u32) {
         let window = &mut self.peers[self.remotes[index].peer as usize].window;
         window.forget_leases();
         self.remotes[index].refusals += 1;
