@@ -257,6 +257,27 @@ fn a_silent_listener_is_an_error_within_the_deadline() {
     assert!(reason.reason.contains("it does not greet"), "{}", reason.reason);
 }
 
+/// More of them than have a turn at a time.
+#[test]
+fn silent_listeners_hold_up_nobody_else() {
+    let silent: Vec<_> = (0..40).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    let provider = provider(&FakeFabric::default(), FakeOptions::default());
+    let (mut one, two) = (open(&provider), open(&provider));
+    for (peer, listener) in (0..).zip(&silent) {
+        one.connect(peer, Address::from(listener.local_addr().unwrap()));
+    }
+    one.connect(40, two.address());
+    match event(&mut one) {
+        TransportEvent::Connected { peer: 40, .. } => {}
+        other => panic!("before the one that answers: {other:?}"),
+    }
+    for _ in &silent {
+        let TransportEvent::Failed { reason, .. } = event(&mut one) else { panic!() };
+        assert_eq!(reason.errno, Errno::TIMEDOUT);
+        assert!(reason.reason.contains("greet"), "{}", reason.reason);
+    }
+}
+
 #[test]
 fn a_listener_of_another_version_is_named() {
     let reason = connect_to(|mut socket| {

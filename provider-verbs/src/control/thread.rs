@@ -88,9 +88,9 @@ pub(super) struct ControlThread<V: Verbs> {
     /// One for each handshake.
     timers: BTreeSet<(Instant, u64)>,
     timer_of: HashMap<u64, Instant>,
-    /// Connects that have no socket yet, in the order of their asking.
+    /// Connects that wait for their turn, in the order that it comes.
     pub(super) waiting: VecDeque<u64>,
-    /// Connects that have one.
+    /// Connects that have it.
     pub(super) connecting: usize,
     /// Listeners that epoll is not told of, since too many handshakes are under way.
     pub(super) deaf: bool,

@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Outgoing, Step, check_answer};
+use super::{Outgoing, Step, check_answer, way::STEP_WAIT};
 use crate::{
     control::{
         ManagedIdOf,
@@ -25,9 +25,6 @@ use crate::{
     verbs::Verbs,
 };
 
-/// How long each step may take until TCP is tried, and TCP until this is again: the manager repeats a
-/// message that was lost after seconds.
-pub(super) const STEP_WAIT: Duration = Duration::from_secs(1);
 /// How long the kernel looks for a peer's hardware address at a time, and how often it does before
 /// TCP is tried. It looks whether it has come only when that time is over.
 const RESOLVE_WAIT: Duration = Duration::from_millis(100);
@@ -45,7 +42,7 @@ impl<V: Verbs> Outgoing<V> {
     /// The next attempt goes over TCP.
     pub(super) fn leave_manager(&mut self, why: &str) {
         tracing::debug!(to = %self.to, "TCP is tried: {why}");
-        self.by_manager = false;
+        self.way.manager_failed();
     }
 }
 
@@ -75,7 +72,7 @@ impl<V: Verbs> ControlThread<V> {
     fn wait_for_step(&mut self, id: u64) {
         if let Some(outgoing) = self.outgoing.get(&id) {
             let at = outgoing.deadline.min(Instant::now() + STEP_WAIT);
-            self.set_timer(id, Some(at));
+            self.wait_until(id, at);
         }
     }
 
