@@ -10,7 +10,7 @@ use std::{
 };
 
 use common::{
-    KEY, Scene, adopt, event, open, provider, provider_with,
+    KEY, Scene, adopt, connect, event, open, provider, provider_with,
     raw::{Raw, path_end, signed},
 };
 use kestrel_core::{
@@ -206,12 +206,34 @@ fn what_was_not_confirmed_leaves_nothing_behind() {
     scene.ends_well();
 }
 
-/// More silent connections than are answered at a time hold an honest peer up, but not for ever.
+/// A host that never says its last word leaves places to others, and is answered again when it has left.
 #[test]
-fn silence_holds_nobody_for_ever() {
+fn a_host_has_a_share_of_the_handshakes() {
     let scene = Scene::on(provider);
-    let silent: Vec<_> = (0..300).map(|_| Raw::connect(scene.victim.address())).collect();
+    let begun: Vec<_> = (0..128)
+        .map(|_| {
+            let mut raw = Raw::connect(scene.victim.address());
+            let hello = raw.hello(scene.victim.address());
+            raw.introduce(hello);
+            raw
+        })
+        .collect();
+    let mut raw = Raw::connect(scene.victim.address());
+    let nonce = raw.greeting();
+    let hello = raw.hello(scene.victim.address());
+    raw.say(&signed(hello, KEY, &nonce));
+    assert!(raw.read().is_none(), "one too many is answered");
+    drop(begun);
     scene.ends_well();
+}
+
+/// More silent connections of a host than handshakes come to their end in the time that a connect has.
+#[test]
+fn silence_holds_nobody_up() {
+    let provider = provider(&FakeFabric::default(), FakeOptions::default());
+    let (mut victim, mut honest) = (open(&provider), open(&provider));
+    let silent: Vec<_> = (0..900).map(|_| Raw::connect(victim.address())).collect();
+    connect(&mut honest, &mut victim, 0);
     drop(silent);
 }
 

@@ -12,7 +12,9 @@ use rustix::{
 };
 
 mod managed;
+mod shares;
 
+use self::shares::SILENCE_MAX;
 use super::{
     ManagedIdOf,
     line::Line,
@@ -44,6 +46,7 @@ pub(super) struct Incoming<V: Verbs> {
     pub station: u64,
     asker: Asker<V>,
     from: SocketAddr,
+    since: Instant,
     /// Once the HELLO was good: what was made for the peer, which may already send.
     answer: Option<Answer<V>>,
 }
@@ -79,7 +82,7 @@ impl<V: Verbs> Incoming<V> {
 
 impl<V: Verbs> ControlThread<V> {
     pub(super) fn listener_readable(&mut self, station: u64) {
-        while self.incoming.len() < ACCEPTING_MAX {
+        while self.has_place() {
             let Some(record) = self.stations.get(&station) else {
                 return;
             };
@@ -95,6 +98,7 @@ impl<V: Verbs> ControlThread<V> {
                 }
             }
         }
+        self.set_timer(RESUME, Some(Instant::now() + SILENCE_MAX));
         self.stop_listening();
     }
 
@@ -119,8 +123,9 @@ impl<V: Verbs> ControlThread<V> {
         }
         let from = canonical(from);
         let asker = Asker::Tcp { socket, input: Vec::new(), nonce };
-        self.incoming.insert(id, Incoming { station, asker, from, answer: None });
-        self.set_timer(id, Some(Instant::now() + HELLO_WAIT));
+        let since = Instant::now();
+        self.incoming.insert(id, Incoming { station, asker, from, since, answer: None });
+        self.set_timer(id, Some(since + HELLO_WAIT));
     }
 
     pub(super) fn incoming_timer(&mut self, id: u64) {
@@ -204,6 +209,9 @@ impl<V: Verbs> ControlThread<V> {
             return;
         };
         let nonces = [nonce, &hello.nonce];
+        if !self.may_answer(incoming.from.ip()) {
+            return self.drop_incoming(id, "too many handshakes of its host are under way");
+        }
         let Some(keys) = &record.keys else {
             return self.drop_incoming(id, "the endpoint is not enabled, and has no key yet");
         };

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Instant};
 
-use super::{ACCEPTING_MAX, Asker, CONFIRM_WAIT, Incoming};
+use super::{Asker, CONFIRM_WAIT, Incoming};
 use crate::{
     control::{
         ManagedIdOf, StationRecord,
@@ -37,7 +37,7 @@ impl<V: Verbs> ControlThread<V> {
         queue_pair: u32,
         data: &[u8],
     ) {
-        if self.incoming.len() >= ACCEPTING_MAX {
+        if !self.may_answer(from.ip()) || !self.has_place() {
             // It hears that we have let go of it, and comes again.
             return tracing::debug!(%from, "too many handshakes are under way");
         }
@@ -49,8 +49,9 @@ impl<V: Verbs> ControlThread<V> {
         match answer(record, id, &managed, &Request { from, queue_pair, data }) {
             Ok(answer) => {
                 let (asker, answer) = (Asker::Managed(managed), Some(answer));
-                self.incoming.insert(id, Incoming { station, asker, from, answer });
-                self.set_timer(id, Some(Instant::now() + CONFIRM_WAIT));
+                let since = Instant::now();
+                self.incoming.insert(id, Incoming { station, asker, from, since, answer });
+                self.set_timer(id, Some(since + CONFIRM_WAIT));
             }
             Err((reason, why)) => {
                 tracing::info!(%from, "a connection was dropped: {why}");

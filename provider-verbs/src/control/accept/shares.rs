@@ -1,0 +1,61 @@
+//! What of the handshakes that are answered at a time one host may take up.
+//!
+//! Nothing is proved of who has just connected. So a host with many connections that say nothing makes room
+//! for others when all places are taken, and one that never says its last word gets half of them at most.
+//! Whoever is hung up on by that tries again.
+
+use std::{
+    collections::HashMap,
+    net::IpAddr,
+    time::{Duration, Instant},
+};
+
+use super::{ACCEPTING_MAX, Incoming};
+use crate::{control::thread::ControlThread, verbs::Verbs};
+
+/// Handshakes of a host that nobody else makes room for.
+const HOST_SHARE: usize = ACCEPTING_MAX / 4;
+/// Handshakes of a host at most that have been answered, and wait for its last word.
+const ANSWERED_MAX: usize = ACCEPTING_MAX / 2;
+/// How long a host may be silent, where others wait.
+pub(super) const SILENCE_MAX: Duration = Duration::from_millis(100);
+
+impl<V: Verbs> Incoming<V> {
+    fn is_silent_since(&self, moment: Instant) -> bool {
+        self.answer.is_none() && self.since <= moment
+    }
+}
+
+impl<V: Verbs> ControlThread<V> {
+    /// Whether one more handshake may begin. It may be for a silent one that it takes the place of.
+    pub(super) fn has_place(&mut self) -> bool {
+        self.incoming.len() < ACCEPTING_MAX || self.end_a_silent_one()
+    }
+
+    /// Ends the oldest that is silent, of those hosts that have more than their share.
+    fn end_a_silent_one(&mut self) -> bool {
+        let Some(moment) = Instant::now().checked_sub(SILENCE_MAX) else {
+            return false;
+        };
+        let mut of_host: HashMap<IpAddr, usize> = HashMap::new();
+        for incoming in self.incoming.values() {
+            *of_host.entry(incoming.from.ip()).or_default() += 1;
+        }
+        let ends = |incoming: &Incoming<V>| {
+            incoming.is_silent_since(moment) && of_host[&incoming.from.ip()] > HOST_SHARE
+        };
+        let silent = self.incoming.iter().filter(|(_, incoming)| ends(incoming));
+        let Some(oldest) = silent.map(|(id, _)| *id).min() else {
+            return false;
+        };
+        self.drop_incoming(oldest, "it is silent, and others wait");
+        true
+    }
+
+    /// Whether one more handshake of a host may be answered.
+    pub(super) fn may_answer(&self, host: IpAddr) -> bool {
+        let answered =
+            |incoming: &&Incoming<V>| incoming.answer.is_some() && incoming.from.ip() == host;
+        self.incoming.values().filter(answered).count() < ANSWERED_MAX
+    }
+}
