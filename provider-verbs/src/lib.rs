@@ -15,7 +15,7 @@
 //!
 //! 4. `control`: the one sleeping thread that makes connections and notices their end.
 //! 5. `station`: what it shares with an endpoint.
-//! 6. `bell`, `core_claim`, `fork_guard`: sleeping, cores, forked children.
+//! 6. `bell`, `core_claim`, `fork_guard`, `signals`: sleeping, cores, forked children, handlers.
 //!
 //! And the data path:
 //!
@@ -54,6 +54,8 @@ mod receive_pool;
 mod send_pool;
 #[allow(unsafe_code)]
 mod send_queue;
+#[allow(unsafe_code)]
+mod signals;
 mod station;
 #[allow(unsafe_code)]
 pub mod transport;

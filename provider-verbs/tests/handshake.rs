@@ -206,6 +206,19 @@ fn what_was_not_confirmed_leaves_nothing_behind() {
     scene.ends_well();
 }
 
+/// Who makes us meet a bug has no connection, and others have theirs.
+#[test]
+fn a_bug_of_ours_ends_no_other_handshake() {
+    let scene = Scene::on(provider);
+    let mut raw = Raw::connect(scene.victim.address());
+    let nonce = raw.greeting();
+    let hello = raw.hello(scene.victim.address());
+    scene.fabric.meet_a_bug();
+    raw.say(&signed(hello, KEY, &nonce));
+    assert!(raw.read().is_none());
+    scene.ends_well();
+}
+
 /// A host that never says its last word leaves places to others, and is answered again when it has left.
 #[test]
 fn a_host_has_a_share_of_the_handshakes() {

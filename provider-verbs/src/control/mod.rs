@@ -43,7 +43,10 @@ pub use self::{
     managed::{LAST_WORD_MAX, listener_name},
     offer::path_end,
 };
-use crate::{bell::EventBell, fork_guard, manager::Manager, station::StationShared, verbs::Verbs};
+use crate::{
+    bell::EventBell, fork_guard, manager::Manager, signals::with_signals_blocked,
+    station::StationShared, verbs::Verbs,
+};
 
 /// The control thread never blocks; if it has not answered by then it never will.
 const UNREGISTER_WAIT: Duration = Duration::from_secs(10);
@@ -138,8 +141,8 @@ impl<V: Verbs> Control<V> {
         raise_open_files();
         let orders = Arc::new(Orders { commands: SegQueue::new(), wake: EventBell::new()? });
         let mut thread = thread::ControlThread::new(orders.clone())?;
-        let thread =
-            std::thread::Builder::new().name("kestrel-verbs".into()).spawn(move || thread.run())?;
+        let builder = std::thread::Builder::new().name("kestrel-verbs".into());
+        let thread = with_signals_blocked(|| builder.spawn(move || thread.run()))?;
         let (last_id, forks) = (AtomicU64::new(0), fork_guard::forks());
         Ok(Control { orders, last_id, thread: Some(thread), forks })
     }
@@ -204,4 +207,40 @@ pub fn random<const N: usize>() -> [u8; N] {
         }
     }
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, time::Instant};
+
+    use super::*;
+    use crate::fake::FakeDevice;
+
+    /// What the kernel says of the threads that make connections: the signals that each blocks.
+    fn blocked() -> Vec<u64> {
+        let tasks = fs::read_dir("/proc/self/task").unwrap();
+        let mask = |task: io::Result<fs::DirEntry>| {
+            let status = fs::read_to_string(task.ok()?.path().join("status")).ok()?;
+            let field = |name| status.lines().find_map(|line| line.strip_prefix(name));
+            let mask = || u64::from_str_radix(field("SigBlk:")?.trim(), 16).ok();
+            if field("Name:")?.trim() == "kestrel-verbs" { mask() } else { None }
+        };
+        tasks.filter_map(mask).collect()
+    }
+
+    #[test]
+    fn the_thread_runs_no_handler_of_the_application() {
+        let control = Control::<FakeDevice>::start().unwrap();
+        let start = Instant::now();
+        // It gives itself its name.
+        while blocked().is_empty() {
+            assert!(start.elapsed() < Duration::from_secs(10), "no such thread");
+        }
+        let handled = [libc::SIGINT, libc::SIGTERM, libc::SIGUSR1, libc::SIGALRM, libc::SIGCHLD];
+        for signal in handled {
+            let bit = 1 << (signal - 1);
+            assert!(blocked().iter().all(|mask| mask & bit != 0), "{signal}");
+        }
+        drop(control);
+    }
 }

@@ -5,6 +5,7 @@ use std::{
     io,
     net::TcpStream,
     os::fd::{AsFd, OwnedFd},
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -30,6 +31,8 @@ use super::{
 use crate::{manager::ManagedId, station::StationEvent, verbs::Verbs};
 
 const EVENTS_AT_ONCE: usize = 64;
+/// After a panic, which is a bug: long enough not to spin, short enough to serve on.
+const PANIC_PAUSE: Duration = Duration::from_millis(100);
 
 /// The timer after which connections are taken again.
 pub(super) const RESUME: u64 = 0;
@@ -123,29 +126,43 @@ impl<V: Verbs> ControlThread<V> {
     pub(super) fn run(&mut self) {
         let mut events = Vec::with_capacity(EVENTS_AT_ONCE);
         while !self.stop {
-            let timeout = self.timers.first().map(|(at, _)| {
-                let left = at.saturating_duration_since(Instant::now());
-                // Rounded up, so that the timer has run out when we wake.
-                let left = left + Duration::from_millis(1);
-                Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
-            });
-            events.clear();
-            let spare = rustix::buffer::spare_capacity(&mut events);
-            match epoll::wait(&self.epoll, spare, timeout.as_ref()) {
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(errno) => panic!("epoll_wait: {errno}"),
+            // A bug that one handshake meets must not take all others with it.
+            let turn = catch_unwind(AssertUnwindSafe(|| self.turn(&mut events)));
+            if turn.is_err() {
+                tracing::error!("the control thread met a bug, and goes on");
+                std::thread::sleep(PANIC_PAUSE);
             }
-            for event in &events {
-                match Token::of(event.data) {
-                    Token::Wake => self.take_orders(),
-                    Token::Listener(station) => self.listener_readable(station),
-                    Token::Handshake(id) => self.handshake_ready(id),
-                    Token::Link(id) => self.link_readable(id),
-                    Token::Manager => self.manager_readable(),
-                }
+        }
+    }
+
+    /// First what a turn that met a bug may have left, then what comes.
+    fn turn(&mut self, events: &mut Vec<epoll::Event>) {
+        self.take_orders();
+        self.run_timers();
+        self.begin_waiting();
+        if self.stop {
+            return;
+        }
+        let timeout = self.timers.first().map(|(at, _)| {
+            let left = at.saturating_duration_since(Instant::now());
+            // Rounded up, so that the timer has run out when we wake.
+            let left = left + Duration::from_millis(1);
+            Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() }
+        });
+        events.clear();
+        let spare = rustix::buffer::spare_capacity(events);
+        match epoll::wait(&self.epoll, spare, timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(errno) => panic!("epoll_wait: {errno}"),
+        }
+        for event in events.iter() {
+            match Token::of(event.data) {
+                Token::Wake => self.orders.wake.drain(),
+                Token::Listener(station) => self.listener_readable(station),
+                Token::Handshake(id) => self.handshake_ready(id),
+                Token::Link(id) => self.link_readable(id),
+                Token::Manager => self.manager_readable(),
             }
-            self.run_timers();
-            self.begin_waiting();
         }
     }
 
@@ -155,7 +172,6 @@ impl<V: Verbs> ControlThread<V> {
     }
 
     fn take_orders(&mut self) {
-        self.orders.wake.drain();
         while let Some(command) = self.orders.commands.pop() {
             match command {
                 Command::Register(record) => {

@@ -78,6 +78,8 @@ pub(super) struct State {
     pub subnet: Subnet,
     /// No memory of applications can be registered.
     pub refusing: bool,
+    /// The next queue pair is not made, but a bug is met.
+    pub buggy: bool,
     /// No atomic operation is carried out.
     pub refusing_atomics: bool,
     /// Datagrams that will be lost.

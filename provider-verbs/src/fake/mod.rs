@@ -175,6 +175,11 @@ impl FakeFabric {
         self.lock().losing_answers = count;
     }
 
+    /// Whoever makes the next queue pair meets a bug.
+    pub fn meet_a_bug(&self) {
+        self.lock().buggy = true;
+    }
+
     /// The next `count` datagrams of anybody are lost.
     pub fn lose_datagrams(&self, count: usize) {
         self.lock().losing = count;
@@ -324,6 +329,8 @@ impl Verbs for FakeDevice {
         sends: u32,
         role: Role,
     ) -> Result<FakeQueuePair, VerbsError> {
+        let buggy = std::mem::take(&mut self.fabric.lock().buggy);
+        assert!(!buggy, "a bug that a test asked for");
         Ok(FakeQueuePair::new(self, queues, sends, role))
     }
 
