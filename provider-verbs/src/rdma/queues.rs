@@ -1,6 +1,12 @@
 //! Completion queues, their channel, and the shared receive queue.
 
-use std::{io, mem, os::fd::RawFd, ptr, ptr::NonNull, sync::Arc};
+use std::{
+    io, mem,
+    os::fd::RawFd,
+    ptr,
+    ptr::NonNull,
+    sync::{Arc, Once},
+};
 
 use rdma_core_sys::{inline, verbs::*};
 
@@ -104,6 +110,15 @@ impl RdmaQueues {
     }
 }
 
+/// A queue is in error: nothing completes any more. That is said once, since it is found at each poll.
+#[cold]
+#[inline(never)]
+fn cannot_be_polled(answer: i32) -> usize {
+    static SAID: Once = Once::new();
+    SAID.call_once(|| tracing::error!("ibv_poll_cq: {answer}: a completion queue is in error"));
+    0
+}
+
 /// Fetches completions.
 #[inline(always)]
 fn poll(queue: &Handle<ibv_cq>, into: &mut Completions) {
@@ -114,7 +129,7 @@ fn poll(queue: &Handle<ibv_cq>, into: &mut Completions) {
     let count = unsafe {
         inline::ibv_poll_cq(queue.as_ptr(), POLL_BURST as i32, found.as_mut_ptr().cast())
     };
-    let count = usize::try_from(count).unwrap_or(0);
+    let count = usize::try_from(count).unwrap_or_else(|_| cannot_be_polled(count));
     for from in &found[..count] {
         // SAFETY: the device has filled it. What is not valid beside an error is not used.
         let from = unsafe { from.assume_init_ref() };

@@ -199,6 +199,8 @@ impl<V: Verbs> RcTransport<V> {
     /// Asks the devices of peers for a sign of life, where none is awaited anyway: it fails, if
     /// there is nobody to give it.
     pub(super) fn probe(&mut self) {
+        // What the device refuses is told by those whose it is.
+        self.post_held();
         for peer in &mut self.peers {
             if let Some(lane) =
                 peer.send.as_mut().filter(|lane| lane.managed.is_some() && !lane.failed)
