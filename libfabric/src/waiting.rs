@@ -95,21 +95,16 @@ pub struct Outside {
     is_armed: AtomicBool,
 }
 
-/// Who may be asleep on the descriptor, and what is armed for all of them: once for any number, since
-/// they share the descriptor. A thread that looks wakes no other, so what is armed stays for those.
+/// What is armed, by the thread that may be asleep on the descriptor. Each has its own, though they share
+/// the descriptor: what one thread has seen and disarms may be news to another.
 #[derive(Default)]
-struct Watch {
-    armed: Vec<Box<dyn Armed>>,
-    threads: Vec<usize>,
-}
+struct Watch(Vec<(usize, Vec<Box<dyn Armed>>)>);
 
 impl Watch {
-    /// The calling thread is awake. Nothing rings any more once all are.
-    fn leave(&mut self, thread: usize) {
-        self.threads.retain(|&other| other != thread);
-        if self.threads.is_empty() {
-            self.armed.clear();
-        }
+    /// The calling thread is awake: what was armed for it. Nothing rings any more once all are.
+    fn leave(&mut self, thread: usize) -> Option<Vec<Box<dyn Armed>>> {
+        let place = self.0.iter().position(|(other, _)| *other == thread)?;
+        Some(self.0.swap_remove(place).1)
     }
 }
 
@@ -139,15 +134,13 @@ impl Outside {
     /// Arms everything. False: the application must look before it waits.
     pub fn begin<'a>(&self, all: impl Iterator<Item = &'a dyn Waitable>) -> bool {
         let (thread, mut watch) = (this_thread(), self.watch());
-        watch.leave(thread);
+        let earlier = watch.leave(thread);
         let armed: Option<Vec<_>> = all.map(|waitable| self.arm(waitable)).collect();
         let answer = armed.is_some();
-        if let Some(armed) = armed {
-            // What others sleep on is dropped now, and not before all of it is armed anew.
-            watch.armed = armed;
-            watch.threads.push(thread);
-        }
-        self.is_armed.store(!watch.threads.is_empty(), Ordering::Relaxed);
+        watch.0.extend(armed.map(|armed| (thread, armed)));
+        // Not before all of it is armed anew.
+        drop(earlier);
+        self.is_armed.store(!watch.0.is_empty(), Ordering::Relaxed);
         answer
     }
 
@@ -182,8 +175,8 @@ impl Outside {
     #[cold]
     fn disarm(&self) {
         let mut watch = self.watch();
-        watch.leave(this_thread());
-        self.is_armed.store(!watch.threads.is_empty(), Ordering::Relaxed);
+        drop(watch.leave(this_thread()));
+        self.is_armed.store(!watch.0.is_empty(), Ordering::Relaxed);
     }
 }
 

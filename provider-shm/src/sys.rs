@@ -58,19 +58,37 @@ pub(crate) fn peer_pidfd(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(found) })
 }
 
-/// Runs `start` with every signal blocked, so that a thread begun there never runs one of the
-/// application's handlers.
+/// Runs `start` with the signals blocked that are sent, so that a thread begun there never runs the
+/// application's handlers of those. Faults of the thread's own, which some applications mend by a handler,
+/// stay as they are: the kernel ends a process whose thread has blocked them.
 pub(crate) fn with_signals_blocked<R>(start: impl FnOnce() -> R) -> R {
-    let mut all = MaybeUninit::<libc::sigset_t>::uninit();
+    let mut sent = MaybeUninit::<libc::sigset_t>::uninit();
     let mut before = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: sigfillset initialises the set that it is given. pthread_sigmask reads it, writes
-    // the previous mask of this thread alone to `before`, and fails only for a bad `how`.
+    // SAFETY: sigfillset initialises the set that it is given, of which sigdelset takes some.
+    // pthread_sigmask reads it, writes the previous mask of this thread alone to `before`, and fails
+    // only for a bad `how`.
     unsafe {
-        libc::sigfillset(all.as_mut_ptr());
-        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
+        libc::sigfillset(sent.as_mut_ptr());
+        for fault in FAULTS {
+            libc::sigdelset(sent.as_mut_ptr(), fault);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, sent.as_ptr(), before.as_mut_ptr());
     }
-    let result = start();
     // SAFETY: `before` was written above.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), std::ptr::null_mut()) };
-    result
+    let _restored = Mask(unsafe { before.assume_init() });
+    start()
+}
+
+/// What a thread does to itself.
+const FAULTS: [libc::c_int; 6] =
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
+
+/// The mask that this thread gets back, also if `start` panics.
+struct Mask(libc::sigset_t);
+
+impl Drop for Mask {
+    fn drop(&mut self) {
+        // SAFETY: the set is one that the kernel gave.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &self.0, std::ptr::null_mut()) };
+    }
 }

@@ -15,10 +15,11 @@ pub(crate) fn is_here(address: Address) -> bool {
         return true;
     }
     match UdpSocket::bind(address.with_port(0).socket_addr()) {
-        Ok(_) => leads_to_itself(address) || !anything_can_be_bound(address.ip()),
+        Ok(_) => !anything_can_be_bound(address.ip()) || is_assigned(address.ip()),
+        // There is no such family, or the address is of a link and does not say of which.
         Err(error) => {
-            let has_no_such_family = error.raw_os_error() == Some(libc::EAFNOSUPPORT);
-            error.kind() != ErrorKind::AddrNotAvailable && !has_no_such_family
+            error.kind() != ErrorKind::AddrNotAvailable
+                && ![Some(libc::EAFNOSUPPORT), Some(libc::EINVAL)].contains(&error.raw_os_error())
         }
     }
 }
@@ -35,8 +36,20 @@ pub(crate) fn source_to(peer: Address) -> io::Result<IpAddr> {
     Ok(socket.local_addr()?.ip().to_canonical())
 }
 
-fn leads_to_itself(address: Address) -> bool {
-    source_to(address).is_ok_and(|from| from == address.ip())
+/// Whether an interface has the address, as the kernel lists them for this thread's network.
+fn is_assigned(ip: IpAddr) -> bool {
+    let listed = |name: &str| fs::read_to_string(format!("/proc/thread-self/net/{name}"));
+    match ip {
+        IpAddr::V4(ip) => listed("fib_trie").is_ok_and(|trie| {
+            let lines: Vec<&str> = trie.lines().map(str::trim).collect();
+            let leaf = format!("|-- {ip}");
+            lines.windows(2).any(|pair| pair[0] == leaf && pair[1] == "/32 host LOCAL")
+        }),
+        IpAddr::V6(ip) => {
+            let digits = format!("{:032x}", ip.to_bits());
+            listed("if_inet6").is_ok_and(|list| list.lines().any(|line| line.starts_with(&digits)))
+        }
+    }
 }
 
 /// Whether the network namespace lets processes bind addresses that it does not have, as hosts are set
@@ -50,7 +63,7 @@ fn anything_can_be_bound(ip: IpAddr) -> bool {
 #[cfg(test)]
 #[allow(unsafe_code)]
 mod tests {
-    use std::{net::SocketAddr, thread};
+    use std::{net::SocketAddr, process::Command, thread};
 
     use rustix::thread::{UnshareFlags, unshare_unsafe};
 
@@ -63,12 +76,19 @@ mod tests {
         let look = move || {
             // SAFETY: what is the thread's own from here on is its network, which no memory depends on.
             unsafe { unshare_unsafe(UnshareFlags::NEWNET) }?;
+            let ip = |words: &str| Command::new("ip").args(words.split(' ')).status();
+            for words in
+                ["link set lo up", "addr add 10.77.0.1/24 dev lo", "addr add 10.77.0.2/24 dev lo"]
+            {
+                assert!(ip(words)?.success(), "ip {words}");
+            }
             fs::write("/proc/sys/net/ipv4/ip_nonlocal_bind", "1")?;
             UdpSocket::bind("192.0.2.9:0").expect("anything can be bound");
-            io::Result::Ok(["192.0.2.9:7", "127.0.0.1:7", "0.0.0.0:7"].map(address).map(is_here))
+            let asked = ["192.0.2.9:7", "10.77.0.3:7", "10.77.0.1:7", "10.77.0.2:7", "0.0.0.0:7"];
+            io::Result::Ok(asked.map(address).map(is_here))
         };
         match thread::spawn(look).join().unwrap() {
-            Ok(found) => assert_eq!(found, [false, true, true]),
+            Ok(found) => assert_eq!(found, [false, false, true, true, true]),
             Err(error) => println!("SKIPPED: no network namespace of our own: {error}"),
         }
     }

@@ -159,3 +159,25 @@ fn a_directed_receive_waits_while_any_endpoint_is_connected() {
     let (at, done) = next();
     assert_eq!((at, done.bad(Errno::CONNRESET).context), (1, 4));
 }
+
+/// The last endpoint that is connected with somebody goes, and has not heard that he is gone.
+#[test]
+fn a_directed_receive_fails_with_the_endpoint_that_is_closed() {
+    let bed = mock_bed(MockOptions::default());
+    let sharers = Sharers::open(&bed, 2, &Options::default());
+    let peer = bed.stranger(&Options::default());
+    peer.vector.insert(&sharers.addresses());
+    let from = sharers.vector.insert_one(peer.endpoint.address()).unwrap();
+    for to in [0, 1] {
+        sharers.shared.receive(vec![0; 8], from, to).unwrap();
+        peer.endpoint.inject(&[1; 8], to).unwrap();
+        let (at, done) = sharers.next(|| peer.poll());
+        assert_eq!((at as u64, done.context()), (to, to));
+    }
+    sharers.shared.receive(vec![0; 8], from, 2).unwrap();
+    bed.provider.kill(peer.endpoint.address());
+    assert!((0..10).all(|_| sharers.members[0].taken().is_none()), "the other one may have it");
+    sharers.members[1].endpoint.close();
+    let (_, done) = sharers.next(|| ());
+    assert_eq!(done.bad(Errno::CONNRESET).context, 2);
+}

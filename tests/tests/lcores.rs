@@ -61,10 +61,11 @@ fn each_domain_takes_a_core_that_nobody_has() {
         assert!(start.elapsed() < PATIENCE, "in vain: a helper that sleeps");
         std::thread::yield_now();
     }
-    // An application's handlers run on its own threads: all that can be blocked is.
+    // An application's handlers of what is sent run on its own threads: of 64 signals all are blocked but two
+    // that cannot be, the two that are the C library's, and six faults.
     for name in ["kestrel-lcore", "kestrel-progres"] {
         let blocked = told_of(name, "SigBlk:");
-        let all = |mask: &String| u64::from_str_radix(mask, 16).unwrap().count_ones() >= 60;
+        let all = |mask: &String| u64::from_str_radix(mask, 16).unwrap().count_ones() >= 54;
         assert!(blocked.iter().all(all), "{name}: {blocked:?}");
     }
     drop(domains);

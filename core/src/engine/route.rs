@@ -292,7 +292,7 @@ impl<T: Transport> Engine<T> {
         record.incarnation = Some(incarnation);
         record.withdrawn_by_it = 0;
         record.refused_write = None;
-        self.count_as(peer, peer);
+        self.count_alone(peer);
         self.note_shared_source(peer);
         if self.hears(peer) {
             self.open_flow(peer);

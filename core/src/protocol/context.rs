@@ -30,6 +30,15 @@ impl<T: Transport> Engine<T> {
         self.note_shared_source(peer);
     }
 
+    /// `peer` comes anew: whose context it is it has to say again.
+    pub(crate) fn count_alone(&mut self, peer: PeerIndex) {
+        let source = self.peers[peer as usize].source;
+        if source != peer && !self.has_other_contexts(peer) {
+            self.forget_shared_source(source);
+        }
+        self.count_as(peer, peer);
+    }
+
     /// What `peer` sends comes from `source`.
     pub(crate) fn count_as(&mut self, peer: PeerIndex, source: PeerIndex) {
         let Peer { address, key, .. } = self.peers[source as usize];

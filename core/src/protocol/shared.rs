@@ -191,9 +191,18 @@ impl<T: Transport> Engine<T> {
         for peer in 0..self.peers.len() as PeerIndex {
             self.give_up_arriving(peer, &why);
         }
-        if let Some(shared) = self.shared.take() {
-            shared.pool.lock().forget_member(shared.member);
+        if let Some(shared) = &self.shared {
+            let pool = shared.pool.clone();
+            let lost = pool.lock().forget_member(shared.member);
+            for (address, key) in lost {
+                let reason =
+                    format!("{address} is gone, and so is the last endpoint that it spoke to");
+                let why = Unreachable { errno: Errno::CONNRESET, reason };
+                let gone = pool.lock().take_directed(address, key);
+                gone.into_iter().for_each(|operation| self.fail_receive(operation, None, 0, &why));
+            }
         }
+        self.shared = None;
         self.is_deaf = true;
     }
 }

@@ -134,7 +134,7 @@ impl<P: Provider> ScalableEndpoint<P> {
         if self.domain.provider().forked() {
             return Err(OpenError::ForkedChild.into());
         }
-        pair::move_all(&self.pairs, &**self.domain.provider(), self.opening(), address)
+        pair::move_all(&self.pairs, &**self.domain.provider(), || self.opening(), address)
     }
 
     /// The domain that it was opened on.

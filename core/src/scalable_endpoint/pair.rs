@@ -148,13 +148,15 @@ impl<P: Provider> Pair<P> {
 /// Gives the pairs of an endpoint other transports: those of a row at `address`. Where the two rows
 /// overlap a transport goes from one pair to another, since nobody else could have its port.
 /// Reference: fi_cm(3), `fi_setname`.
-pub(super) fn move_all<P: Provider>(
+pub(super) fn move_all<'a, P: Provider>(
     pairs: &[Pair<P>],
     provider: &P,
-    opening: Opening<'_>,
+    opening: impl FnOnce() -> Opening<'a>,
     address: Address,
 ) -> Result<(), EndpointError> {
     let mut states = lock_all(pairs, "changing the address")?;
+    // Nobody changes it any more.
+    let opening = opening();
     let row: Vec<Address> = states.iter().map(|state| state.address).collect();
     let opened = open_beside(provider, opening, &row, address).map_err(OpenError::from)?;
     let mut left: Vec<_> = states.iter_mut().map(|state| state.transport.take()).collect();

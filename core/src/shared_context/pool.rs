@@ -76,6 +76,14 @@ impl SharedPool {
     }
 }
 
+/// The endpoints that are connected with somebody.
+#[derive(Default)]
+struct Connected {
+    members: Vec<u32>,
+    /// Another one has been, and lost them.
+    lost: bool,
+}
+
 /// What the lock protects.
 #[derive(Default)]
 pub(crate) struct State {
@@ -87,7 +95,7 @@ pub(crate) struct State {
     claimed: HashMap<u64, Parked>,
     sources: Sources,
     /// The endpoints that are connected with whoever is at an address, and has proved a key. None has none.
-    connected: HashMap<(Address, KeyNumber), Vec<u32>>,
+    connected: HashMap<(Address, KeyNumber), Connected>,
     /// The keys that its endpoints were enabled with, of those that are in their address vector.
     /// In the matcher, those who have proved one are a group, to whichever endpoint.
     keys: Vec<KeyNumber>,
@@ -235,7 +243,8 @@ impl State {
 
     /// `member` is connected with whoever is at an address.
     pub(crate) fn note_connected(&mut self, address: Address, key: KeyNumber, member: u32) {
-        let members = self.connected.entry((address, key)).or_default();
+        let Connected { members, lost } = self.connected.entry((address, key)).or_default();
+        *lost = false;
         if !members.contains(&member) {
             members.push(member);
         }
@@ -243,23 +252,30 @@ impl State {
 
     /// It is no more. Returns whether others are.
     pub(crate) fn note_apart(&mut self, address: Address, key: KeyNumber, member: u32) -> bool {
-        let Some(members) = self.connected.get_mut(&(address, key)) else { return false };
-        members.retain(|&other| other != member);
-        if members.is_empty() {
+        let Some(connected) = self.connected.get_mut(&(address, key)) else { return false };
+        connected.members.retain(|&other| other != member);
+        connected.lost = true;
+        if connected.members.is_empty() {
             self.connected.remove(&(address, key));
             return false;
         }
         true
     }
 
-    /// Forgets all messages of `member`, which leaves, also those that are claimed.
-    pub(crate) fn forget_member(&mut self, member: u32) {
-        self.connected.retain(|_, members| {
-            members.retain(|&other| other != member);
-            !members.is_empty()
+    /// Forgets all messages of `member`, which leaves, also those that are claimed. Returns with whom it was
+    /// the last that is connected, while others have lost them: nobody else will tell that they are gone.
+    pub(crate) fn forget_member(&mut self, member: u32) -> Vec<(Address, KeyNumber)> {
+        let mut lost = Vec::new();
+        self.connected.retain(|&source, connected| {
+            connected.members.retain(|&other| other != member);
+            if connected.members.is_empty() && connected.lost {
+                lost.push(source);
+            }
+            !connected.members.is_empty()
         });
         self.claimed.retain(|_, parked| parked.member != member);
         self.forget(member, |_| true);
+        lost
     }
 
     /// Forgets the messages of `member` that are gone. Of one that is claimed its engine tells.

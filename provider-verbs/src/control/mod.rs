@@ -48,7 +48,7 @@ use crate::{
     station::StationShared, verbs::Verbs,
 };
 
-/// The control thread never blocks; if it has not answered by then it never will.
+/// The control thread blocks for a moment at most; if it has not answered by then it never will.
 const UNREGISTER_WAIT: Duration = Duration::from_secs(10);
 
 /// What a transport orders.
@@ -177,7 +177,7 @@ impl<V: Verbs> Drop for Control<V> {
             return;
         }
         self.command(Command::Stop);
-        // A thread that panicked has said so.
+        // It goes on after a bug of ours, having said so.
         let _ = thread.join();
     }
 }

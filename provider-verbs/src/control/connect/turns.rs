@@ -35,6 +35,8 @@ impl<V: Verbs> ControlThread<V> {
                 outgoing.step = Step::Pausing;
                 outgoing.has_turn = true;
                 self.connecting += 1;
+                // Should a bug of ours end the attempt, its turn ends all the same.
+                self.wait_until(id, Instant::now() + SLOW_ANSWER);
                 self.attempt(id);
             }
         }
