@@ -5,7 +5,7 @@
 use std::{ffi::c_int, time::Instant};
 
 use crate::{
-    abi::fid::{Fid, FidCntr},
+    abi::fid::FidCntr,
     code, flag,
     host::host,
     waiting::{
@@ -80,36 +80,84 @@ fn who_is_told_to_look_leaves_others_asleep() {
     });
 }
 
-#[test]
-fn a_count_that_is_read_leaves_others_asleep() {
-    let Some(host) = host("a_count_that_is_read_leaves_others_asleep") else { return };
+/// A counter of messages.
+#[derive(Clone, Copy)]
+struct Count(*mut FidCntr);
+
+// SAFETY: any thread may call with it while it is open.
+unsafe impl Send for Count {}
+// SAFETY: as above.
+unsafe impl Sync for Count {}
+
+impl Count {
+    fn read(self) -> u64 {
+        // SAFETY: the counter is open.
+        unsafe { ((*(*self.0).ops).read)(self.0) }
+    }
+
+    fn try_wait(self, world: &World) -> c_int {
+        try_wait(world, self.0.cast())
+    }
+
+    /// Waits until it is so much.
+    fn await_count(self, world: &World, count: u64) {
+        let start = Instant::now();
+        while self.read() < count {
+            world.nodes[0].progress();
+            assert!(start.elapsed() < PATIENCE);
+        }
+    }
+}
+
+/// A sleeper on the descriptor of a counter of messages that is at 1 is woken, whatever another thread did
+/// meanwhile, and whatever was then `done` here. Messages come from node 0, and what they need is there.
+fn is_woken_of_counts(
+    test: &str,
+    what: impl Fn(&World, Count) + Sync,
+    done: impl Fn(&World, Count),
+) {
+    let Some(host) = host(test) else { return };
     let mut world = World::new(host, 1);
     let (counter, to) = counted_node(&mut world, flag::RECV);
     let world = Shared(world);
-    let (fd, address) = (descriptor(counter), counter as usize);
-    // SAFETY: the counter is open.
-    let read = move || unsafe {
-        let counter = address as *mut FidCntr;
-        ((*(*counter).ops).read)(counter)
-    };
+    let (fd, count) = (descriptor(counter), Count(counter));
     // As above.
     expect(&world.0);
     send(world.0.nodes[0]);
     let start = Instant::now();
-    while read() == 0 || try_wait(&world.0, address as *mut Fid) != 0 || is_readable(fd, 10) {
+    while count.read() == 0 || count.try_wait(&world.0) != 0 || is_readable(fd, 10) {
         world.0.nodes[0].progress();
         assert!(start.elapsed() < PATIENCE);
     }
     expect(&world.0);
-    elsewhere(&world, |_| assert_eq!(read(), 1));
-    assert!(!is_readable(fd, 0), "there is nothing yet");
-    send(world.0.nodes[0]);
+    elsewhere(&world, |world| what(world, count));
+    done(&world.0, count);
     assert!(is_readable(fd, 20_000), "the message was not announced");
-    while read() < 2 {
-        world.0.nodes[0].progress();
-        assert!(start.elapsed() < PATIENCE);
-    }
+    count.await_count(&world.0, 2);
     let Shared(mut world) = world;
     world.nodes.pop();
     assert_eq!((close(to.ep), close(counter), close(to.cq)), (0, 0, 0));
+}
+
+#[test]
+fn a_count_that_is_read_leaves_others_asleep() {
+    let look = |_: &World, count: Count| assert_eq!(count.read(), 1);
+    is_woken_of_counts("a_count_that_is_read_leaves_others_asleep", look, |world, count| {
+        assert!(!is_readable(descriptor(count.0), 0), "there is nothing yet");
+        send(world.nodes[0]);
+    });
+}
+
+/// It has changed since the sleeper asked, whoever has seen that, and sleeps on the same descriptor since.
+#[test]
+fn a_count_that_was_seen_elsewhere_wakes_all_the_same() {
+    let see = |world: &World, count: Count| {
+        send(world.nodes[0]);
+        count.await_count(world, 2);
+        let start = Instant::now();
+        while count.try_wait(world) != 0 {
+            assert!(start.elapsed() < PATIENCE);
+        }
+    };
+    is_woken_of_counts("a_count_that_was_seen_elsewhere_wakes_all_the_same", see, |_, _| ());
 }
