@@ -58,6 +58,12 @@ pub mod primitive;
 pub mod ring;
 pub mod sleepers;
 
+// Forked children, and threads of ours.
+#[allow(unsafe_code)]
+pub mod fork_guard;
+#[allow(unsafe_code)]
+pub mod threads;
+
 // What tests drive it all with. Not an interface.
 #[allow(unsafe_code)]
 #[doc(hidden)]

@@ -15,8 +15,8 @@ use std::{
     sync::Arc,
 };
 
+use kestrel_core::fork_guard;
 use kestrel_core::{bind_count::BindCount, error::Errno};
-use kestrel_shm::fork_guard;
 
 use crate::{
     abi::{

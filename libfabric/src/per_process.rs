@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicPtr, Ordering},
 };
 
-use kestrel_shm::fork_guard;
+use kestrel_core::fork_guard;
 
 /// A value that a forked child has none of: it begins with an empty one. Another thread of its parent
 /// may have held the lock of what it has inherited, and would hold it for ever.

@@ -15,12 +15,13 @@ use std::{
 };
 
 use kestrel_core::{
+    fork_guard,
     ring::leases::{LEASES, LeaseName, Leases},
     window::{Invitation, Registration},
 };
 
 use crate::{
-    cma::NONCE_BYTES, control::shares::Share, fork_guard, lane, permit::Permit, process::Life,
+    cma::NONCE_BYTES, control::shares::Share, lane, permit::Permit, process::Life,
     region::LaneMemory,
 };
 

@@ -9,7 +9,7 @@
 //! 5. [`process`]: who a peer process is, and how its death is noticed.
 //! 6. [`cma`]: reading a peer's memory, and the probe that says whether we may; `end_mark`: the
 //!    word by which a reader knows that it was the peer's.
-//! 7. [`barrier`], [`fork_guard`], [`lcore`], [`limits`]: what a process arranges once.
+//! 7. [`barrier`], [`lcore`], [`limits`]: what a process arranges once.
 //!
 //! 8. [`named_memory`]: memory with a name, for address vectors that processes share;
 //!    `group_table`: who hears a multicast group.
@@ -35,8 +35,6 @@ pub mod copy;
 pub mod doorbell;
 #[allow(unsafe_code)]
 mod end_mark;
-#[allow(unsafe_code)]
-pub mod fork_guard;
 mod group_table;
 mod guest;
 #[allow(unsafe_code)]

@@ -10,7 +10,8 @@ use std::io;
 
 use memmap2::{Advice, MmapOptions, MmapRaw};
 
-use crate::{cma::NONCE_BYTES, control, fork_guard};
+use crate::{cma::NONCE_BYTES, control};
+use kestrel_core::fork_guard;
 
 /// No page is smaller. Units: bytes.
 const PAGE_BYTES: usize = 4096;

@@ -2,17 +2,16 @@
 //! with.
 
 use std::{
-    io,
     net::IpAddr,
     os::fd::{AsRawFd, RawFd},
     sync::Arc,
-    thread::{Builder, JoinHandle},
     time::Duration,
 };
 
 use kestrel_core::{
     config::{CmaPolicy, Config, LaneChunks},
-    error::Errno,
+    error::{Errno, HasErrno},
+    fork_guard,
     transport::{Bell, CoreClaim, Limits, Opening, Provider, Unreachable},
 };
 
@@ -20,13 +19,11 @@ use crate::{
     chunk::ChunkPool,
     copy::{self, Copier},
     doorbell::Doorbell,
-    fork_guard,
     group_table::GroupTables,
     lane::OwnChunks,
     lcore,
     region::PoolMemory,
     station::{Station, StationOptions},
-    sys::with_signals_blocked,
     transport::{Groups, ShmTransport},
 };
 
@@ -170,14 +167,6 @@ impl Provider for ShmProvider {
         };
         let groups = Groups::new(self.groups.clone(), own);
         Ok(ShmTransport::new(station, pool, self.lane_chunks, self.copier, limits, groups))
-    }
-
-    fn start_thread(
-        &self,
-        thread: Builder,
-        run: Box<dyn FnOnce() + Send>,
-    ) -> io::Result<JoinHandle<()>> {
-        with_signals_blocked(|| thread.spawn(run))
     }
 
     fn new_bell(&self) -> Result<Box<dyn Bell>, Unreachable> {

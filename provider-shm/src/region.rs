@@ -22,12 +22,12 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::{Arc, Once};
 
+use kestrel_core::error::{Errno, HasErrno};
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{
     MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate,
     memfd_create,
 };
-use rustix::io::Errno;
 use thiserror::Error;
 
 use crate::limits;
@@ -86,13 +86,11 @@ impl RegionError {
         };
         limits::is_out_of_descriptors(source)
     }
+}
 
-    /// The error number that C callers know.
-    pub(crate) fn errno(&self) -> kestrel_core::error::Errno {
-        match self.out_of_descriptors() {
-            true => kestrel_core::error::Errno::MFILE,
-            false => kestrel_core::error::Errno::NOMEM,
-        }
+impl HasErrno for RegionError {
+    fn errno(&self) -> Errno {
+        if self.out_of_descriptors() { Errno::MFILE } else { Errno::NOMEM }
     }
 }
 
@@ -106,13 +104,13 @@ pub(crate) fn unsealed_memfd(name: &str, bytes: usize) -> Result<OwnedFd, Region
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let fd = match memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
             // Before Linux 6.3 the flag is unknown, and the memory is executable by chmod only.
-            Err(Errno::INVAL) => memfd_create(name, flags)?,
+            Err(rustix::io::Errno::INVAL) => memfd_create(name, flags)?,
             other => other?,
         };
         ftruncate(&fd, bytes as u64)?;
         Ok(fd)
     };
-    create().map_err(|errno: Errno| RegionError::Create { bytes, source: errno.into() })
+    create().map_err(|errno: rustix::io::Errno| RegionError::Create { bytes, source: errno.into() })
 }
 
 /// Checks what no peer may leave to chance, and returns the size.
@@ -268,7 +266,7 @@ impl PoolMemory {
         // Linux before 5.1 does not know it; peers could then write what we send, and harm only
         // the messages that we send them.
         let sealed = match fcntl_add_seals(&fd, size_seals() | SealFlags::FUTURE_WRITE) {
-            Err(Errno::INVAL) => fcntl_add_seals(&fd, size_seals()),
+            Err(rustix::io::Errno::INVAL) => fcntl_add_seals(&fd, size_seals()),
             other => other,
         };
         sealed.map_err(|e| RegionError::Create { bytes, source: e.into() })?;

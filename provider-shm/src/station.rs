@@ -15,6 +15,8 @@ use kestrel_core::ring::announced::Announced;
 use kestrel_core::{
     address::canonical,
     auth_key::{KeyNumber, Keyring, ONLY_KEY},
+    error::HasErrno,
+    fork_guard,
     transport::Service,
 };
 use rustix::io::Errno;
@@ -25,8 +27,7 @@ use crate::control::shares::Share;
 use crate::control::wire::{KEY_BYTES_MAX, RejectReason, VERSION, WireError};
 use crate::control::{self, Command, Control, StationRecord, socket};
 use crate::doorbell::{Doorbell, DoorbellError};
-use crate::fork_guard;
-use crate::limits::OutOfDescriptors;
+use crate::limits::{OutOfDescriptors, is_out_of_descriptors};
 use crate::process::{Life, ProcessId};
 use crate::region::{LaneMemory, PoolMemory, PoolView, RegionError};
 use crate::sys;
@@ -80,11 +81,9 @@ pub enum StationError {
 
 impl StationError {
     pub(crate) fn system(call: &'static str, source: io::Error, need: u32) -> StationError {
-        match source.raw_os_error() {
-            Some(libc::EMFILE | libc::ENFILE) => {
-                StationError::OutOfDescriptors(OutOfDescriptors::needing(need))
-            }
-            _ => StationError::System { call, source },
+        match is_out_of_descriptors(&source) {
+            true => StationError::OutOfDescriptors(OutOfDescriptors::needing(need)),
+            false => StationError::System { call, source },
         }
     }
 

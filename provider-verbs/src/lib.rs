@@ -15,7 +15,7 @@
 //!
 //! 4. `control`: the one sleeping thread that makes connections and notices their end.
 //! 5. `station`: what it shares with an endpoint.
-//! 6. `bell`, `core_claim`, `fork_guard`, `signals`: sleeping, cores, forked children, handlers.
+//! 6. `bell`, `core_claim`: sleeping, cores.
 //!
 //! And the data path:
 //!
@@ -36,8 +36,6 @@ pub mod device;
 mod error;
 #[allow(unsafe_code)]
 pub mod fake;
-#[allow(unsafe_code)]
-mod fork_guard;
 pub mod gid;
 mod interfaces;
 pub mod manager;
@@ -54,8 +52,6 @@ mod receive_pool;
 mod send_pool;
 #[allow(unsafe_code)]
 mod send_queue;
-#[allow(unsafe_code)]
-mod signals;
 mod station;
 #[allow(unsafe_code)]
 pub mod transport;

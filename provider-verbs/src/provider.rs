@@ -12,6 +12,7 @@ use kestrel_core::{
     auth_key::Keyring,
     config::{Config, ConnectBy},
     error::Errno,
+    fork_guard,
     transport::{Bell, CoreClaim, Opening, Provider, Service, Unreachable},
 };
 
@@ -21,7 +22,6 @@ use crate::{
     control::{Bound, Command, Control, StationRecord, listener_name, proof, random, socket},
     core_claim::ClaimedCore,
     datagrams::{self, Parts, UdTransport},
-    fork_guard,
     manager::Manager,
     receive_pool::{IMMEDIATES, RECEIVES_MAX, ReceivePool},
     send_pool::SendPool,
@@ -127,7 +127,7 @@ impl<V: Verbs> RcProvider<V> {
             peer_timeout: options.peer_timeout,
             fetch_min: options.fetch_min,
             control: Arc::new(control),
-            forks: fork_guard::forks(),
+            forks: fork_guard::generation(),
         })
     }
 
@@ -254,7 +254,7 @@ impl<V: Verbs> RcProvider<V> {
 impl<V: Verbs> Drop for RcProvider<V> {
     /// In a forked child the device is the parent's, who still needs it.
     fn drop(&mut self) {
-        if fork_guard::forked_since(self.forks) {
+        if fork_guard::forked(self.forks) {
             std::mem::forget(self.device.clone());
             std::mem::forget(self.manager.take());
         }
@@ -331,7 +331,7 @@ impl<V: Verbs> Provider for RcProvider<V> {
 
     #[inline(always)]
     fn forked(&self) -> bool {
-        fork_guard::forked_since(self.forks)
+        fork_guard::forked(self.forks)
     }
 }
 

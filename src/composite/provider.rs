@@ -1,10 +1,6 @@
 //! The provider: endpoints at one address of both sides.
 
-use std::{
-    io,
-    net::{IpAddr, Ipv4Addr},
-    thread::{Builder, JoinHandle},
-};
+use std::net::{IpAddr, Ipv4Addr};
 
 use kestrel_core::{
     address::Address,
@@ -163,14 +159,6 @@ impl<N: Provider, F: Provider> Provider for CompositeProvider<N, F> {
 
     fn new_bell(&self) -> Result<Box<dyn Bell>, Unreachable> {
         self.near.new_bell()
-    }
-
-    fn start_thread(
-        &self,
-        thread: Builder,
-        run: Box<dyn FnOnce() + Send>,
-    ) -> io::Result<JoinHandle<()>> {
-        self.near.start_thread(thread, run)
     }
 
     fn claim_core(&self, core: usize) -> Result<Box<dyn CoreClaim>, Unreachable> {

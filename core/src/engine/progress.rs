@@ -21,6 +21,7 @@ use crate::{
     domain::OpenError,
     error::Errno,
     poll_set::PollSet,
+    threads,
     transport::{Bell, CoreClaim, Provider, Transport, Unreachable},
 };
 
@@ -126,9 +127,7 @@ impl Helper {
         let bell: Arc<dyn Bell> = Arc::from(provider.new_bell()?);
         let (thread_stop, thread_bell) = (stop.clone(), bell.clone());
         let builder = std::thread::Builder::new().name(name.into());
-        let run = Box::new(move || run(&thread_stop, &*thread_bell));
-        let thread = provider
-            .start_thread(builder, run)
+        let thread = threads::start(builder, move || run(&thread_stop, &*thread_bell))
             .map_err(|error| OpenError::NoThread(error.to_string()))?;
         Ok(Helper { stop, bell, thread: Some(thread), process: std::process::id() })
     }

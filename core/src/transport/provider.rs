@@ -1,10 +1,6 @@
 //! What makes transports, and what else a domain needs of the system.
 
-use std::{
-    io,
-    os::fd::RawFd,
-    thread::{Builder, JoinHandle},
-};
+use std::os::fd::RawFd;
 
 use super::{Service, Transport, Unreachable};
 use crate::address::Address;
@@ -56,16 +52,6 @@ pub trait Provider: Send + Sync + 'static {
 
     /// Claims a core for a spinning helper: one a host.
     fn claim_core(&self, core: usize) -> Result<Box<dyn CoreClaim>, Unreachable>;
-
-    /// Starts a thread of ours: one that runs none of the application's signal handlers, where the provider
-    /// knows how to have that.
-    fn start_thread(
-        &self,
-        thread: Builder,
-        run: Box<dyn FnOnce() + Send>,
-    ) -> io::Result<JoinHandle<()>> {
-        thread.spawn(run)
-    }
 
     /// Whether atomic operations are for adapters alone, as the user has declared it: see
     /// [`crate::protocol::window::atomic`].

@@ -16,7 +16,7 @@ use super::socket::{self, Packet, Received};
 use super::thread::ControlThread;
 use super::wire::{Confirm, Hello, Message, RejectReason, Reply, WireError};
 use crate::end_mark::PeerEndMark;
-use crate::limits::OutOfDescriptors;
+use crate::limits::{OutOfDescriptors, is_out_of_descriptors};
 use crate::region::{LANE_BYTES, LaneMemory};
 use crate::station::{ConnectError, StationEvent};
 use crate::sys;
@@ -70,9 +70,9 @@ impl Connecting {
 type Attempt<T> = Result<T, Obstacle>;
 
 fn failed(to: SocketAddr, call: &'static str, source: std::io::Error) -> Obstacle {
-    Obstacle::Final(match source.raw_os_error() {
-        Some(libc::EMFILE | libc::ENFILE) => out_of_descriptors(to),
-        _ => ConnectError::System { to, call, source },
+    Obstacle::Final(match is_out_of_descriptors(&source) {
+        true => out_of_descriptors(to),
+        false => ConnectError::System { to, call, source },
     })
 }
 

@@ -27,6 +27,7 @@ use std::time::{Duration, Instant};
 use crossbeam_queue::SegQueue;
 use kestrel_core::{
     auth_key::{KeyNumber, Keyring},
+    fork_guard, threads,
     transport::Service,
 };
 
@@ -35,7 +36,7 @@ use crate::doorbell::Doorbell;
 use crate::process::ProcessId;
 use crate::region::PoolMemory;
 use crate::station::{StationError, StationEvent, StationOptions, StationShared};
-use crate::{barrier, cma, fork_guard, limits};
+use crate::{barrier, cma, limits};
 
 /// How long a forked child waits for a lock that the fork may have frozen.
 const FORKED_LOCK_WAIT: Duration = Duration::from_millis(500);
@@ -249,7 +250,7 @@ fn start() -> Result<Running, StationError> {
         }
     };
     let system = |error| StationError::system("starting the control thread", error, 0);
-    let thread = crate::sys::with_signals_blocked(|| builder.spawn(serve)).map_err(system)?;
+    let thread = threads::start(builder, serve).map_err(system)?;
     started.recv().map_err(|error| system(std::io::Error::other(error)))??;
     Ok(Running { control, thread, stations: 0, is_readable: false })
 }

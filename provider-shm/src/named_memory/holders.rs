@@ -17,7 +17,8 @@ use rustix::time::Timespec;
 use super::{Name, NamedMemoryError, PATIENCE, PAUSE, system};
 use crate::control::socket::{self, Received};
 use crate::doorbell::Doorbell;
-use crate::{fork_guard, sys};
+use crate::sys;
+use kestrel_core::{fork_guard, threads};
 
 /// How many holders of one memory can be found. There are no others: who comes when all that are found
 /// have gone would make another memory beside theirs.
@@ -182,8 +183,7 @@ impl Holder {
         let builder =
             Builder::new().name(format!("kestrel-{}", name.kind())).stack_size(STACK_BYTES);
         let serving = move || serve(&listener, &bell, memory.as_fd(), &said);
-        let thread = sys::with_signals_blocked(|| builder.spawn(serving))
-            .map_err(system("starting a thread"))?;
+        let thread = threads::start(builder, serving).map_err(system("starting a thread"))?;
         Ok(Holder { stop, thread: Some(thread), generation })
     }
 }

@@ -34,6 +34,7 @@ use std::{
 use crossbeam_queue::SegQueue;
 use kestrel_core::{
     auth_key::{KeyNumber, Keyring},
+    fork_guard, threads,
     transport::{Bell as _, Service},
 };
 
@@ -43,10 +44,7 @@ pub use self::{
     managed::{LAST_WORD_MAX, listener_name},
     offer::path_end,
 };
-use crate::{
-    bell::EventBell, fork_guard, manager::Manager, signals::with_signals_blocked,
-    station::StationShared, verbs::Verbs,
-};
+use crate::{bell::EventBell, manager::Manager, station::StationShared, verbs::Verbs};
 
 /// The control thread blocks for a moment at most; if it has not answered by then it never will.
 const UNREGISTER_WAIT: Duration = Duration::from_secs(10);
@@ -142,8 +140,8 @@ impl<V: Verbs> Control<V> {
         let orders = Arc::new(Orders { commands: SegQueue::new(), wake: EventBell::new()? });
         let mut thread = thread::ControlThread::new(orders.clone())?;
         let builder = std::thread::Builder::new().name("kestrel-verbs".into());
-        let thread = with_signals_blocked(|| builder.spawn(move || thread.run()))?;
-        let (last_id, forks) = (AtomicU64::new(0), fork_guard::forks());
+        let thread = threads::start(builder, move || thread.run())?;
+        let (last_id, forks) = (AtomicU64::new(0), fork_guard::generation());
         Ok(Control { orders, last_id, thread: Some(thread), forks })
     }
 
@@ -171,7 +169,7 @@ impl<V: Verbs> Control<V> {
 impl<V: Verbs> Drop for Control<V> {
     fn drop(&mut self) {
         let Some(thread) = self.thread.take() else { return };
-        if fork_guard::forked_since(self.forks) {
+        if fork_guard::forked(self.forks) {
             // There is no thread in the child to wait for, and the queue may be half-written.
             std::mem::forget((thread, self.orders.clone()));
             return;

@@ -26,6 +26,7 @@ use std::{
 use kestrel_core::{
     address::Address,
     auth_key::{KeyNumber, Keyring},
+    fork_guard,
     memory::Piece,
     transport::{
         Arrival, Bell as _, Confirmation, Limits, PeerIndex, Room, SingleCopy, Transport,
@@ -42,7 +43,6 @@ use self::{
 use crate::{
     bell::{EitherBell, wait_any},
     control::{Command, Control},
-    fork_guard,
     receive_pool::{BUFFER_BYTES, BufferIndex, SLAB_BUFFERS},
     send_pool::SendPool,
     send_queue::SendQueue,
@@ -139,7 +139,7 @@ impl<V: Verbs> UdTransport<V> {
             incarnation: parts.incarnation,
             station: parts.station,
             control: parts.control,
-            forks: fork_guard::forks(),
+            forks: fork_guard::generation(),
             key: parts.key,
             auth_key: parts.auth_key,
             keys: None,
@@ -349,7 +349,7 @@ impl<V: Verbs> Confirmation for UdTransport<V> {}
 impl<V: Verbs> Drop for UdTransport<V> {
     /// Says goodbye. Not in a forked child, where all of it is the parent's.
     fn drop(&mut self) {
-        if fork_guard::forked_since(self.forks) {
+        if fork_guard::forked(self.forks) {
             std::mem::forget(std::mem::take(&mut self.peers));
             std::mem::forget(std::mem::take(&mut self.retired));
             std::mem::forget(std::mem::take(&mut self.events));

@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use kestrel_core::{memory::Piece, transport::PeerIndex};
+use kestrel_core::{fork_guard, memory::Piece, transport::PeerIndex};
 
 use super::{
     CREDIT_BYTES, Owner, RcTransport, ReceiveLane, SendLane,
@@ -14,7 +14,6 @@ use super::{
 };
 use crate::{
     control::{Command, LAST_WORD_MAX},
-    fork_guard,
     receive_pool::BUFFER_BYTES,
     send_pool::SendPool,
     send_queue::SendQueue,
@@ -219,7 +218,7 @@ impl<V: Verbs> RcTransport<V> {
 impl<V: Verbs> Drop for RcTransport<V> {
     /// Says goodbye. Not in a forked child, where all of it is the parent's.
     fn drop(&mut self) {
-        if fork_guard::forked_since(self.forks) {
+        if fork_guard::forked(self.forks) {
             std::mem::forget(std::mem::take(&mut self.peers));
             std::mem::forget(std::mem::take(&mut self.retired));
             std::mem::forget(std::mem::take(&mut self.offers));

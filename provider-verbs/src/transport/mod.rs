@@ -27,6 +27,7 @@ use std::{
 use kestrel_core::{
     address::Address,
     auth_key::{KeyNumber, Keyring, ONLY_KEY},
+    fork_guard,
     memory::Piece,
     transport::{
         Arrival, Bell as _, Confirmation, Limits, Multicast, PeerIndex, Room, SingleCopy,
@@ -49,7 +50,6 @@ use self::{
 use crate::{
     bell::{EitherBell, wait_any},
     control::{Command, Control},
-    fork_guard,
     receive_pool::{BUFFER_BYTES, BufferIndex},
     send_pool::SendPool,
     station::{ReceiveEnd, StationShared},
@@ -153,7 +153,7 @@ impl<V: Verbs> RcTransport<V> {
             address,
             station,
             control,
-            forks: fork_guard::forks(),
+            forks: fork_guard::generation(),
             peers: Vec::new(),
             owners: FxHashMap::default(),
             guests: FxHashMap::default(),

@@ -7,6 +7,7 @@
 use std::{collections::VecDeque, mem::ManuallyDrop, sync::Arc};
 
 use kestrel_core::{
+    fork_guard,
     memory::Piece,
     transport::{PeerIndex, Windows},
     window::{
@@ -22,7 +23,6 @@ use super::{
 use crate::{
     control::random,
     device::LinkLayer,
-    fork_guard,
     receive_pool::BUFFER_BYTES,
     send_pool::SendPool,
     verbs::{
@@ -224,7 +224,7 @@ impl<V: Verbs> CoreRegistration for Lent<V> {
 
 impl<V: Verbs> Drop for Lent<V> {
     fn drop(&mut self) {
-        if !fork_guard::forked_since(self.forks) {
+        if !fork_guard::forked(self.forks) {
             // SAFETY: dropped once, here.
             unsafe { ManuallyDrop::drop(&mut self.registration) };
         }
@@ -243,7 +243,7 @@ pub(super) fn register<V: Verbs>(
     let made = unsafe { device.register(memory, remote(access), local_write) };
     let registration = made.inspect_err(|error| tracing::info!("not leased: {error}")).ok()?;
     let registration = ManuallyDrop::new(registration);
-    Some(Lent { registration, forks: fork_guard::forks() })
+    Some(Lent { registration, forks: fork_guard::generation() })
 }
 
 impl<V: Verbs> Windows for RcTransport<V> {

@@ -120,9 +120,9 @@ impl Locks {
     }
 }
 
-/// For handlers of forks, in the child: whichever threads of its parent held a lock are not there to
+/// For the handler of forks, in the child: whichever threads of its parent held a lock are not there to
 /// release it. Async-signal-safe: a few stores.
-pub fn release_in_child() {
+pub(crate) fn release_in_child() {
     HELD.release_all();
 }
 

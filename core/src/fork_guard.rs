@@ -8,8 +8,12 @@
 //! Not noticed: a raw `clone(2)` or glibc's `_Fork`, which run no handlers. `vfork` and
 //! `posix_spawn` run none either, and need none, since only `exec` or `_exit` may follow.
 
-use std::sync::Once;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{
+    Once,
+    atomic::{AtomicU32, Ordering},
+};
+
+use crate::protocol::atomic::cell;
 
 /// Counts the forks between the first process and this one.
 static GENERATION: AtomicU32 = AtomicU32::new(1);
@@ -18,7 +22,7 @@ static REGISTERED: Once = Once::new();
 extern "C" fn in_child() {
     // A child has one thread, and the others of the parent are not here to see this: relaxed.
     GENERATION.fetch_add(1, Ordering::Relaxed);
-    kestrel_core::protocol::atomic::cell::release_in_child();
+    cell::release_in_child();
 }
 
 /// The current generation, to be kept by an object and given to [`forked`] later.
@@ -46,6 +50,6 @@ pub fn forked(created: u32) -> bool {
 }
 
 /// Whether this process was forked from one that used kestrel.
-pub(crate) fn is_child() -> bool {
+pub fn is_child() -> bool {
     forked(1)
 }
