@@ -97,8 +97,8 @@ static OPERATIONS: OpsEp =
 static CONNECTIONS: OpsCm = OpsCm { listen, reject, ..connection::names::<FidPep>() };
 
 impl Options for State {
-    fn option(&self, name: c_int) -> Result<usize, Failure> {
-        match OptionName::from_number(name)? {
+    fn option(&self, name: OptionName) -> Result<usize, Failure> {
+        match name {
             OptionName::CmDataSize => Ok(CM_DATA_SIZE),
             OptionName::MinMultiRecv
             | OptionName::BufferedMin

@@ -80,11 +80,11 @@ impl Named for State {
 
 /// What it is not asked about is a context's.
 impl Options for State {
-    fn option(&self, name: c_int) -> Result<usize, Failure> {
-        match self.limits.option(name) {
-            Some(size) => Ok(size),
-            None => Ok(self.endpoint.option(OptionName::from_number(name)?)?),
-        }
+    fn limits(&self) -> Option<&Limits> {
+        Some(&self.limits)
+    }
+    fn option(&self, name: OptionName) -> Result<usize, Failure> {
+        Ok(self.endpoint.option(name)?)
     }
 }
 

@@ -96,8 +96,8 @@ impl Receives for State {
 }
 
 impl Options for State {
-    fn option(&self, name: c_int) -> Result<usize, Failure> {
-        Ok(self.context.option(OptionName::from_number(name)?)?)
+    fn option(&self, name: OptionName) -> Result<usize, Failure> {
+        Ok(self.context.option(name)?)
     }
 }
 

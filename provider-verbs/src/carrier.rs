@@ -182,19 +182,7 @@ impl<V: Verbs> Transport for Carrier<V> {
     }
 }
 
-impl<V: Verbs> SingleCopy for Carrier<V> {
-    fn read_remote(&mut self, peer: PeerIndex, remote: u64, to: Piece) -> bool {
-        either!(self, it => it.read_remote(peer, remote, to))
-    }
-
-    fn can_read_remote(&self, peer: PeerIndex) -> bool {
-        either!(self, it => it.can_read_remote(peer))
-    }
-
-    fn is_readable_by(&self, peer: PeerIndex) -> bool {
-        either!(self, it => it.is_readable_by(peer))
-    }
-}
+impl<V: Verbs> SingleCopy for Carrier<V> {}
 
 impl<V: Verbs> Windows for Carrier<V> {
     #[inline(always)]

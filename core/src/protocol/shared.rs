@@ -2,13 +2,15 @@
 //! endpoint that they come to. Reference: fi_endpoint(3), "SHARED CONTEXTS".
 
 use crate::{
+    address::Address,
+    auth_key::KeyNumber,
     endpoint::PostError,
     engine::{Engine, peer::Peer},
     error::Errno,
     flags::Flags,
     operation::ReceivePost,
     shared_context::{
-        pool::{Envelope, Matched, Parked, SharedSeat},
+        pool::{Envelope, Matched, Parked, SharedPool, SharedSeat},
         sources::Source,
     },
     transport::{PeerIndex, Transport, Unreachable},
@@ -178,10 +180,18 @@ impl<T: Transport> Engine<T> {
             return;
         };
         let Peer { address, key, .. } = self.peers[source as usize];
-        let gone = shared.pool.lock().take_directed(address, key);
-        for operation in gone {
-            self.fail_receive(operation, None, 0, why);
-        }
+        self.fail_directed(&shared.pool.clone(), (address, key), why);
+    }
+
+    /// Fails the shared receives that are directed at an address.
+    fn fail_directed(
+        &mut self,
+        pool: &SharedPool,
+        (address, key): (Address, KeyNumber),
+        why: &Unreachable,
+    ) {
+        let gone = pool.lock().take_directed(address, key);
+        gone.into_iter().for_each(|operation| self.fail_receive(operation, None, 0, why));
     }
 
     /// The endpoint is about to be closed.
@@ -194,12 +204,12 @@ impl<T: Transport> Engine<T> {
         if let Some(shared) = &self.shared {
             let pool = shared.pool.clone();
             let lost = pool.lock().forget_member(shared.member);
-            for (address, key) in lost {
+            for source in lost {
+                let address = source.0;
                 let reason =
                     format!("{address} is gone, and so is the last endpoint that it spoke to");
                 let why = Unreachable { errno: Errno::CONNRESET, reason };
-                let gone = pool.lock().take_directed(address, key);
-                gone.into_iter().for_each(|operation| self.fail_receive(operation, None, 0, &why));
+                self.fail_directed(&pool, source, &why);
             }
         }
         self.shared = None;

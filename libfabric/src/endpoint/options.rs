@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 
 use kestrel_core::{endpoint::OptionName, error::Errno};
 
-use super::State;
+use super::{State, limits::Limits};
 use crate::{
     abi::{
         constants::{NOSYS, OPT_ENDPOINT},
@@ -33,8 +33,12 @@ fn check_level(level: c_int) -> Result<(), Failure> {
 
 /// Whoever has options.
 pub trait Options {
-    /// The value of one.
-    fn option(&self, name: c_int) -> Result<usize, Failure>;
+    /// The sizes that some options tell, of who has them.
+    fn limits(&self) -> Option<&Limits> {
+        None
+    }
+    /// The value of any other.
+    fn option(&self, name: OptionName) -> Result<usize, Failure>;
 }
 
 /// Whoever has options that can be changed.
@@ -44,11 +48,11 @@ pub trait ChangeableOptions {
 }
 
 impl Options for State {
-    fn option(&self, name: c_int) -> Result<usize, Failure> {
-        match self.limits.option(name) {
-            Some(size) => Ok(size),
-            None => Ok(self.endpoint.option(OptionName::from_number(name)?)?),
-        }
+    fn limits(&self) -> Option<&Limits> {
+        Some(&self.limits)
+    }
+    fn option(&self, name: OptionName) -> Result<usize, Failure> {
+        Ok(self.endpoint.option(name)?)
     }
 }
 
@@ -70,7 +74,10 @@ pub unsafe extern "C" fn getopt<H: Header<State: Options>>(
         check_level(level)?;
         // SAFETY: C passes an open object, and a valid length or null.
         let (state, length) = unsafe { (object::owned(fid.cast::<H>())?, length.as_mut()) };
-        let found = state.option(name)?;
+        let found = match state.limits().and_then(|limits| limits.option(name)) {
+            Some(size) => size,
+            None => state.option(OptionName::from_number(name)?)?,
+        };
         // SAFETY: as above; the value is as long as the length says.
         unsafe { tell(found, value, length) }
     })

@@ -73,8 +73,8 @@ impl Header for FidSocket {
 }
 
 impl Options for State {
-    fn option(&self, name: c_int) -> Result<usize, Failure> {
-        match (OptionName::from_number(name)?, self.socket.kind()) {
+    fn option(&self, name: OptionName) -> Result<usize, Failure> {
+        match (name, self.socket.kind()) {
             (OptionName::CmDataSize, SocketKind::Stream) => Ok(CM_DATA_SIZE),
             (OptionName::CmDataSize, SocketKind::Datagram) => Ok(0),
             (

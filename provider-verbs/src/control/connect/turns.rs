@@ -18,9 +18,8 @@ impl<V: Verbs> ControlThread<V> {
     pub(super) fn line_up(&mut self, id: u64) {
         if let Some(outgoing) = self.outgoing.get_mut(&id) {
             outgoing.step = Step::Waiting;
-            outgoing.until = outgoing.deadline;
             let deadline = outgoing.deadline;
-            self.set_timer(id, Some(deadline));
+            self.wait_until(id, deadline);
             self.waiting.push_back(id);
         }
     }
