@@ -1,6 +1,6 @@
 //! One-sided operations by the adapter, on the fake of verbs.
 
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 
 use kestrel_core::{info::MemoryRegionMode, memory_region::MemoryRegion, one_sided::RemoteSegment};
 use kestrel_verbs::{
@@ -12,7 +12,7 @@ use crate::{
     bed::{Memory, World},
     completion::Done,
     fake::fake_bed_on,
-    one_sided::{Rma, options, segment},
+    one_sided::{BOTH, Rma, expose, options, segment},
     scale::PATIENCE,
 };
 
@@ -68,6 +68,14 @@ impl Reach {
             self.world.sent(0).good();
             assert!(start.elapsed() < PATIENCE, "in vain: a window");
         }
+    }
+
+    /// A region of all of `target` at node 1, with a window that is open.
+    #[track_caller]
+    pub fn expose(&self, target: &Memory) -> Arc<MemoryRegion> {
+        let region = expose(&self.world.nodes[1], target, BOTH, 4);
+        self.open_window(&region);
+        region
     }
 
     /// The end of an operation of node 0, which alone is driven.

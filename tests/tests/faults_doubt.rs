@@ -64,8 +64,7 @@ fn what_may_have_been_written_is_not_written_again() {
             let source = Memory::from(pattern(7, length));
             let reach = Reach::new();
             let node = &reach.world.nodes[1];
-            let region = expose(node, &target, BOTH, 4);
-            reach.open_window(&region);
+            let region = reach.expose(&target);
             let segments = [segment(&region, 0, length)];
             let write = Rma { pieces: source.all(), segments: &segments, data, ..Rma::default() };
             reach.fabric.lose_answers(1);
@@ -106,8 +105,7 @@ fn what_is_behind_it_keeps_its_place() {
     let (first, second) = (Memory::from(pattern(1, 64)), Memory::from(pattern(2, 64)));
     let reach = Reach::new();
     let node = &reach.world.nodes[1];
-    let region = expose(node, &target, BOTH, 4);
-    reach.open_window(&region);
+    let region = reach.expose(&target);
     reach.fabric.lose_answers(1);
     reach.write(&first, &[segment(&region, 0, 64)]);
     node.receive(8, Some(1), 1);

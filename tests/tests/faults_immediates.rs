@@ -99,8 +99,7 @@ fn a_message_is_behind_the_writes_before_it() {
     let target = Memory::zeroed(8);
     let reach = Reach::new();
     let node = &reach.world.nodes[1];
-    let region = expose(node, &target, BOTH, 4);
-    reach.open_window(&region);
+    let region = reach.expose(&target);
     let source = Memory::from(pattern(1, 8));
     node.receive(8, Some(1), 1);
     for data in 0..3 {

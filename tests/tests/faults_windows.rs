@@ -169,8 +169,7 @@ fn a_region_that_closes_under_way_is_refused_and_messages_pass() {
         let source = Memory::from(pattern(7, length));
         let reach = Reach::new();
         let node = &reach.world.nodes[1];
-        let region = expose(node, &target, BOTH, 4);
-        reach.open_window(&region);
+        let region = reach.expose(&target);
         let segments = [segment(&region, 0, length)];
         reach.fabric.hold(true);
         for _ in 0..3 {
@@ -188,8 +187,7 @@ fn a_region_that_closes_under_way_is_refused_and_messages_pass() {
         assert_eq!(reach.world.received(1).good().context, 5);
         assert_eq!(reach.world.sent(0).good().context, 6);
         // The same key, and another window.
-        let region = expose(node, &target, BOTH, 4);
-        reach.open_window(&region);
+        let region = reach.expose(&target);
         reach.write(&source, &[segment(&region, 0, length)]);
         reach.done_alone().good();
         same(&target.bytes(), &source.bytes(), "written");
@@ -250,8 +248,7 @@ fn a_message_waits_for_the_writes_before_it() {
         let source = Memory::from(pattern(3, length));
         let reach = Reach::new();
         let node = &reach.world.nodes[1];
-        let region = expose(node, &target, BOTH, 4);
-        reach.open_window(&region);
+        let region = reach.expose(&target);
         node.receive(8, Some(1), 1);
         reach.fabric.hold(true);
         reach.write(&source, &[segment(&region, 0, length)]);
@@ -272,8 +269,7 @@ fn a_write_does_not_overtake_a_message() {
     let source = Memory::from(vec![9; 8]);
     let reach = Reach::new();
     let node = &reach.world.nodes[1];
-    let region = expose(node, &target, BOTH, 4);
-    reach.open_window(&region);
+    let region = reach.expose(&target);
     reach.world.nodes[0].send(vec![1; 8], 1, Some(1), 2);
     for _ in 0..3 {
         reach.write(&source, &[segment(&region, 0, 8)]);
