@@ -11,7 +11,7 @@ use crate::{
     verbs::{QueuePair, Region, RemoteMemory, Segment, SendRequest, Verb, Verbs, VerbsError},
 };
 
-/// One request of so many asks for a completion.
+/// One request of so many asks for a completion, or of half as many as can be under way.
 const SIGNAL_EVERY: u32 = 16;
 /// Requests that are held back at most.
 const HELD_MAX: usize = 16;
@@ -19,6 +19,7 @@ const HELD_MAX: usize = 16;
 pub struct SendQueue<V: Verbs> {
     pair: V::QueuePair,
     depth: usize,
+    signal_every: u32,
     inline_bytes_max: usize,
     /// The buffers of what is under way or held back, oldest first.
     under_way: VecDeque<SlotIndex>,
@@ -36,8 +37,18 @@ impl<V: Verbs> SendQueue<V> {
         let under_way = VecDeque::with_capacity(depth as usize);
         let (depth, inline_bytes_max) =
             (depth as usize, pair.inline_bytes_max().min(INLINE_BYTES_MAX));
-        let held = Vec::new();
-        SendQueue { pair, depth, inline_bytes_max, under_way, held, posted: 0, unsignalled: 0 }
+        let (signal_every, held) = (SIGNAL_EVERY.min(depth as u32 / 2).max(1), Vec::new());
+        let (posted, unsignalled) = (0, 0);
+        SendQueue {
+            pair,
+            depth,
+            signal_every,
+            inline_bytes_max,
+            under_way,
+            held,
+            posted,
+            unsignalled,
+        }
     }
 
     pub fn number(&self) -> u32 {
@@ -132,7 +143,7 @@ impl<V: Verbs> SendQueue<V> {
         signal: bool,
     ) {
         let (region, start) = pool.buffer(slot);
-        let signalled = signal || self.unsignalled + 1 >= SIGNAL_EVERY || pool.is_scarce();
+        let signalled = signal || self.unsignalled + 1 >= self.signal_every || pool.is_scarce();
         let number = self.posted.wrapping_add(1);
         let request = SendRequest {
             request: u64::from(number),

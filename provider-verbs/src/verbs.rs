@@ -190,6 +190,9 @@ pub enum Role {
     Datagrams { key: u32 },
 }
 
+/// What a queue pair takes inline that writes credit. Unit: bytes.
+pub const WORDS_INLINE: u32 = 32;
+
 impl Role {
     /// Reads that may be under way at once, of those that the port takes.
     pub fn reads_max(self, port: &LocalPort) -> u8 {
@@ -202,6 +205,16 @@ impl Role {
     /// Receives of nothing that its own queue has room for.
     pub fn immediates(self) -> u32 {
         if let Role::Admits { immediates, .. } = self { immediates } else { 0 }
+    }
+
+    /// The longest request that it is to take inline, of those that the device does. Devices make room for
+    /// as much in each request that a queue pair can have.
+    pub fn inline_bytes(self, device: u32) -> u32 {
+        match self {
+            Role::Sends | Role::Reaches | Role::Datagrams { .. } => device,
+            Role::Receives => device.min(WORDS_INLINE),
+            Role::Admits { .. } => 0,
+        }
     }
 
     /// What the peer may do through it.

@@ -38,8 +38,9 @@ const HELLO_WAIT: Duration = Duration::from_secs(2);
 const CONFIRM_WAIT: Duration = Duration::from_secs(5);
 /// How long no connection is taken when one could not be, for want of descriptors say.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Credit writes that a connection can have under way.
-pub const WRITES_MAX: u32 = 16;
+/// Credit writes that a connection can have under way: one less than a power of two, as with
+/// [`super::SENDS_MAX`].
+pub const WRITES_MAX: u32 = 15;
 
 /// A handshake that a peer began.
 pub(super) struct Incoming<V: Verbs> {

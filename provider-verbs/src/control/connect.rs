@@ -36,8 +36,8 @@ const NOBODY_MAX: Duration = Duration::from_millis(500);
 /// Between two attempts: at first, and at last.
 const PAUSE_MIN: Duration = Duration::from_millis(2);
 const PAUSE_MAX: Duration = Duration::from_millis(64);
-/// Sends that a connection can have under way.
-pub const SENDS_MAX: u32 = 64;
+/// Sends that a connection can have under way. Devices make room for one more, and for a power of two.
+pub const SENDS_MAX: u32 = 63;
 
 /// A connect of ours.
 pub(super) struct Outgoing<V: Verbs> {

@@ -343,7 +343,7 @@ impl Verbs for Rdma {
     ) -> Result<RdmaQueuePair, VerbsError> {
         let mut inline = self.inline_bytes.load(Ordering::Relaxed);
         loop {
-            match RdmaQueuePair::new(self, queues, sends, role, inline) {
+            match RdmaQueuePair::new(self, queues, sends, role, role.inline_bytes(inline)) {
                 // Devices grant different lengths, and refuse instead of saying which.
                 Err(VerbsError::Call { source, .. })
                     if inline > 0 && source.raw_os_error() == Some(libc::EINVAL) =>

@@ -12,11 +12,12 @@ use crate::{
     send_pool::SendPool,
     send_queue::SendQueue,
     station::{PeerIdentity, ReceiveEnd, SendEnd},
-    verbs::{Agreement, PathEnd, Region, RemoteMemory, Verbs},
+    verbs::{Agreement, PathEnd, Region, RemoteMemory, Verbs, WORDS_INLINE},
 };
 
 /// Bytes of the credit words.
 pub const CREDIT_BYTES: usize = 24;
+const _: () = assert!(CREDIT_BYTES <= WORDS_INLINE as usize);
 /// Bytes of the word behind them, by which the receiver says how many packets came when it lets go
 /// of a connection of the connection manager: with its complement, so that 0 is no count.
 pub const COUNT_BYTES: usize = 8;
