@@ -75,6 +75,8 @@ pub enum Job {
     Contexts,
     /// Peeks and claims of messages that wait, beside plain receives, by how many there are
     Peeks,
+    /// Peers that are inserted, or connected and idle: what messages between two others cost beside them
+    Peers,
     /// Everything above, in less than a minute, with both files: as without a subcommand
     All,
     /// What two cores can do without a protocol: bounce, slots, the grid of copies
@@ -109,6 +111,7 @@ impl Job {
             Job::Atomics => "atomics",
             Job::Contexts => "contexts",
             Job::Peeks => "peeks",
+            Job::Peers => "peers",
             Job::All => "all",
             Job::Floor => "floor",
             Job::Doctor => "doctor",
@@ -154,6 +157,9 @@ pub struct Flags {
     /// Processes of `pairs` (two shells are two, a launcher's ranks as many as it starts)
     #[arg(long, global = true, default_value_t = 8, value_parser = clap::value_parser!(u16).range(2..=1024))]
     pub processes: u16,
+    /// Connected peers of `peers` that are idle
+    #[arg(long, global = true, default_value_t = 200, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub peers: u16,
     /// The transport: shm, verbs, or auto
     #[arg(long, global = true, default_value = "auto", value_parser = ["auto", "shm", "verbs"])]
     pub provider: String,
@@ -247,6 +253,10 @@ impl Options {
         self.flags.warmup.unwrap_or(default)
     }
 
+    pub fn peers(&self) -> u16 {
+        self.flags.peers
+    }
+
     pub fn touch(&self) -> bool {
         self.flags.touch
     }
@@ -295,6 +305,7 @@ mod tests {
             "--listen x:0",
             "--listen a:1 --connect b:2",
             "--processes 1",
+            "--peers 0",
             "--cores a",
             "--peer mpi",
             "--frobnicate",

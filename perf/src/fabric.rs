@@ -146,9 +146,8 @@ impl Side {
     }
 
     pub fn insert(&mut self, address: &[u8]) -> Result<u64, FabricError> {
-        let address = Address::from_bytes(address)
-            .map_err(|error| FabricError::Address(error.to_string()))?;
-        self.vector.insert_one(address).map_err(|error| FabricError::Address(error.to_string()))
+        let address = Address::from_bytes(address).map_err(no_address)?;
+        self.vector.insert_one(address).map_err(no_address)
     }
 }
 
@@ -337,6 +336,10 @@ fn outcome(posted: Result<(), PostError>) -> Result<Outcome, PortError> {
         Err(PostError::Again) => Ok(Outcome::Again),
         Err(error) => Err(FabricError::Post(error).into()),
     }
+}
+
+pub fn no_address(error: impl std::fmt::Display) -> FabricError {
+    FabricError::Address(error.to_string())
 }
 
 fn open(error: impl std::fmt::Display) -> FabricError {

@@ -2,8 +2,8 @@
 //!
 //! In reading order: [`cli`] what is asked; [`roles`], [`launcher`] and [`bootstrap`]
 //! who we are; [`worker`] what every rank does; [`session`] what rank 0 directs;
-//! [`parts`] which measurements there are; [`measure`], [`contexts`], [`peeks`] the
-//! workloads; [`floor`] what they are compared with; [`peer`] and [`compare`] whom;
+//! [`parts`] which measurements there are; [`measure`], and in a process alone [`contexts`],
+//! [`peeks`], [`peers`], the workloads; [`floor`] what they are compared with; [`peer`] and [`compare`] whom;
 //! [`report`], [`table`], [`html`], [`outputs`] what comes out. What the workloads need of an
 //! endpoint is a [`port`]: kestrel itself is behind [`fabric`], libfabric behind [`door`].
 
@@ -16,6 +16,7 @@ mod contexts;
 mod cores;
 mod doctor;
 mod door;
+mod end;
 mod fabric;
 mod floor;
 mod html;
@@ -27,6 +28,7 @@ mod outputs;
 mod parts;
 mod peeks;
 mod peer;
+mod peers;
 mod plot;
 mod port;
 mod probe;

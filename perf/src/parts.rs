@@ -3,7 +3,7 @@
 use crate::cli::Job;
 use crate::report::Section;
 use crate::session::{Session, SessionError};
-use crate::{contexts, measure, peeks};
+use crate::{contexts, measure, peeks, peers};
 
 /// The suite ends within it.
 #[cfg(test)]
@@ -29,16 +29,17 @@ const fn part(job: Job, measure: Measure, ranks: usize, seconds: u64) -> Part {
 }
 
 /// All parts of the suite, in the order in which they run: those of one rank at the end.
-pub const SUITE: [Part; 9] = [
+pub const SUITE: [Part; 10] = [
     part(Job::Latency, measure::latency::job, 2, 7),
     part(Job::Rate, measure::rate::job, 2, 3),
-    part(Job::Bandwidth, measure::bandwidth::job, 2, 20),
+    part(Job::Bandwidth, measure::bandwidth::job, 2, 18),
     part(Job::Matching, measure::matching::job, 2, 8),
     part(Job::Pairs, measure::pairs::job, 2, 5),
-    part(Job::Rma, measure::one_sided::rma, 2, 7),
+    part(Job::Rma, measure::one_sided::rma, 2, 6),
     part(Job::Atomics, measure::one_sided::atomics, 2, 2),
     part(Job::Contexts, contexts::job, 1, 2),
     part(Job::Peeks, peeks::job, 1, 2),
+    part(Job::Peers, peers::job, 1, 3),
 ];
 
 /// The floor stands beside the figures of the suite, and is no part of it.

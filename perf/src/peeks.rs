@@ -1,7 +1,7 @@
 //! What a peek and a claim cost beside a plain receive, by how many messages wait: an endpoint
 //! that sends to itself, so that no other core takes part.
 
-use crate::fabric::{FabricError, Setup, Side, await_one, inject_word};
+use crate::fabric::{FabricError, Setup, Side, await_one, inject_word, no_address};
 use crate::measure::matching::{DEPTHS, MESSAGES, Queue, refusal};
 use crate::report::{Aim, Row, Section};
 use crate::session::{Session, SessionError};
@@ -89,8 +89,7 @@ pub fn job(session: &mut Session) -> Result<Section, SessionError> {
 impl Loopback {
     fn open(setup: Setup) -> Result<Loopback, FabricError> {
         let Side { endpoint, queue, vector, .. } = Side::of(&setup.open_domain()?, setup.endpoint)?;
-        let own = vector.insert_one(endpoint.address());
-        let own = own.map_err(|error| FabricError::Address(error.to_string()))?;
+        let own = vector.insert_one(endpoint.address()).map_err(no_address)?;
         Ok(Loopback { endpoint, queue, own })
     }
 

@@ -50,6 +50,9 @@ pub struct Row {
     pub messages_per_s: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gb_per_s: Option<f64>,
+    /// Bytes of memory that one of what the row counts takes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<f64>,
     /// The floor in the unit of the row: GB/s where it has a bandwidth, else nanoseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub floor: Option<f64>,
@@ -94,6 +97,7 @@ impl Section {
                 &mut row.ns,
                 &mut row.messages_per_s,
                 &mut row.gb_per_s,
+                &mut row.bytes,
                 &mut row.floor,
                 &mut row.ratio,
             ] {

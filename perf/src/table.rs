@@ -9,7 +9,7 @@ type Column = (&'static str, fn(&Row) -> Option<String>);
 pub const WORDS: [&str; 2] = ["against", "note"];
 
 /// The columns of every section; those that stay empty are left out.
-pub const COLUMNS: [Column; 16] = [
+pub const COLUMNS: [Column; 17] = [
     ("what", |row| Some(row.series.clone())),
     ("", |row| Some(row.label.clone())),
     ("against", |row| row.against.as_ref().map(|other| other.name.clone())),
@@ -23,6 +23,7 @@ pub const COLUMNS: [Column; 16] = [
     ("max", |row| row.spread.map(|spread| units::nanoseconds(spread.max_ns))),
     ("messages/s", |row| row.messages_per_s.map(units::count)),
     ("GB/s", |row| row.gb_per_s.map(|value| format!("{value:.2}"))),
+    ("bytes", |row| row.bytes.map(|bytes| format!("{bytes:.0}"))),
     ("floor", floor),
     ("of the floor's", ratio),
     ("note", |row| (!row.note.is_empty()).then(|| row.note.clone())),

@@ -181,6 +181,23 @@ fn peeks_are_measured() {
 }
 
 #[test]
+fn peers_that_are_not_spoken_to_are_measured() {
+    let (found, report, page) = report_of("peers --peers 5");
+    for words in ["alone", "inserted", "5 connected, idle", "bytes"] {
+        assert!(found.contains(words) && page.contains(words), "{words}: {found}");
+    }
+    let section = &report["sections"][0];
+    let rows = section["rows"].as_array().cloned().unwrap_or_default();
+    assert!(
+        rows.len() == 6 && rows[..4].iter().all(|row| row["ns"].as_f64() > Some(0.0)),
+        "{report}"
+    );
+    let bytes: Vec<_> = rows[4..].iter().map(|row| row["bytes"].as_f64()).collect();
+    assert!(bytes.iter().all(|bytes| *bytes > Some(8.0)), "{report}");
+    assert_eq!(section["aims"].as_array().map(Vec::len), Some(4), "{report}");
+}
+
+#[test]
 fn peeks_are_measured_at_the_depths_that_are_asked_for() {
     let (_, report, _) = report_of("peeks --depth 7 --iterations 70");
     let rows = report["sections"][0]["rows"].as_array().cloned().unwrap_or_default();
@@ -281,7 +298,7 @@ fn ranks_of_a_launcher_find_each_other() {
 /// What one process does alone is not done by as many as a launcher starts, on the same cores.
 #[test]
 fn a_launcher_s_other_ranks_leave_alone_what_one_does() {
-    for job in ["contexts", "peeks"] {
+    for job in ["contexts", "peeks", "peers"] {
         let mut command = command(job);
         command.env("PMI_RANK", "1").env("PMI_SIZE", "3");
         let output = command.output().expect("the program starts");

@@ -24,7 +24,7 @@ impl Heeded {
 const EIGHT_BYTES: &str = "its messages have 8 bytes";
 const TIMED: &str = "its rounds take a given time, after one that connects";
 
-const FLAGS: [Heeded; 15] = [
+const FLAGS: [Heeded; 16] = [
     Heeded {
         flag: "size",
         by: "latency bandwidth rate matching pairs rma floor compare",
@@ -32,17 +32,18 @@ const FLAGS: [Heeded; 15] = [
             ("atomics", "the operands of 64-bit types have 8 bytes"),
             ("contexts", EIGHT_BYTES),
             ("peeks", EIGHT_BYTES),
+            ("peers", EIGHT_BYTES),
         ],
     },
     Heeded {
         flag: "iterations",
         by: "latency bandwidth rate matching pairs rma atomics peeks floor compare",
-        but: &[("contexts", TIMED)],
+        but: &[("contexts", TIMED), ("peers", TIMED)],
     },
     Heeded {
         flag: "warmup",
         by: "latency bandwidth rate matching pairs rma atomics peeks compare",
-        but: &[("contexts", TIMED), ("floor", "its tasks bring their own")],
+        but: &[("contexts", TIMED), ("peers", TIMED), ("floor", "its tasks bring their own")],
     },
     Heeded {
         flag: "window",
@@ -56,6 +57,7 @@ const FLAGS: [Heeded; 15] = [
     },
     Heeded { flag: "depth", by: "matching peeks", but: &[] },
     Heeded { flag: "processes", by: "pairs", but: &[] },
+    Heeded { flag: "peers", by: "peers", but: &[] },
     Heeded { flag: "provider", by: ENDPOINTS, but: &[("floor", NO_ENDPOINT)] },
     Heeded { flag: "progress", by: ENDPOINTS, but: &[("floor", NO_ENDPOINT)] },
     Heeded { flag: "cores", by: RUN, but: &[] },
@@ -74,18 +76,18 @@ const NO_ENDPOINT: &str = "it is what the cores do without an endpoint";
 
 /// The subcommands that open an endpoint.
 const ENDPOINTS: &str =
-    "latency bandwidth rate matching pairs rma atomics contexts peeks doctor compare";
+    "latency bandwidth rate matching pairs rma atomics contexts peeks peers doctor compare";
 
 /// Those that have several ranks.
 const RANKS: &str = "latency bandwidth rate matching pairs rma atomics floor doctor compare";
 
 /// Those that run anything.
 const RUN: &str =
-    "latency bandwidth rate matching pairs rma atomics contexts peeks floor doctor compare";
+    "latency bandwidth rate matching pairs rma atomics contexts peeks peers floor doctor compare";
 
 /// Those that have a page.
 const PAGES: &str =
-    "latency bandwidth rate matching pairs rma atomics contexts peeks floor compare report";
+    "latency bandwidth rate matching pairs rma atomics contexts peeks peers floor compare report";
 
 /// Those that do nothing with a message of no bytes, and why.
 const BYTES_NEEDED: [(&str, &str); 3] = [

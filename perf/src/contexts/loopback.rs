@@ -1,7 +1,8 @@
 //! The transmit and the receive context of one index, of which each message goes to the other.
 
 use super::Lane;
-use super::endpoint::{Context, Contexts, TAG, at_context, receive_word};
+use super::endpoint::{Contexts, at_context};
+use crate::end::{End, TAG};
 use crate::fabric::{FabricError, await_one, inject_word};
 use kestrel::Domain;
 use kestrel_core::endpoint::EndpointOptions;
@@ -13,8 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const BATCH: u64 = 16;
 
 pub struct Loopback {
-    transmit: Context,
-    receive: Context,
+    transmit: End,
+    receive: End,
     /// The receive context.
     own: u64,
 }
@@ -41,8 +42,7 @@ impl Loopback {
     fn exchange(&self) -> Result<(), FabricError> {
         let mut word = 0_u64;
         // SAFETY: the word outlives the receive: its completion is waited for.
-        let receive = unsafe { receive_word(&raw mut word, 0) };
-        self.receive.endpoint.post_receive(receive).map_err(FabricError::Post)?;
+        unsafe { self.receive.receive(&raw mut word, 0)? };
         inject_word(&self.transmit.endpoint, &self.transmit.queue, 7, self.own, TAG)?;
         await_one(&self.receive.queue)?;
         assert_eq!(word, 7);

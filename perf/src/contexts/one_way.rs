@@ -2,7 +2,8 @@
 //! a thread of its own.
 
 use super::Lane;
-use super::endpoint::{Context, Contexts, TAG, at_context, receive_word};
+use super::endpoint::{Contexts, at_context};
+use crate::end::{End, TAG};
 use crate::fabric::{FabricError, read};
 use crate::stall::Stall;
 use kestrel::Domain;
@@ -19,10 +20,10 @@ const WINDOW: usize = 64;
 const SENDING: u64 = u64::MAX;
 
 pub struct OneWay {
-    transmit: Context,
+    transmit: End,
     /// The receive context.
     to: u64,
-    receive: Context,
+    receive: End,
     /// Where messages go. Dropped behind the context that has the receives.
     words: Box<[UnsafeCell<u64>; WINDOW]>,
     /// What the sender has sent in this round, once it has stopped.
@@ -60,8 +61,7 @@ impl OneWay {
     #[inline(always)]
     fn post(&self, slot: u64) -> Result<(), FabricError> {
         // SAFETY: the word is the receive's alone, and is dropped after the context.
-        let receive = unsafe { receive_word(self.words[slot as usize].get(), slot) };
-        self.receive.endpoint.post_receive(receive).map_err(FabricError::Post)
+        unsafe { self.receive.receive(self.words[slot as usize].get(), slot) }
     }
 
     /// Sends until told to stop, and says how many that were.

@@ -1,0 +1,200 @@
+//! What peers cost that are not spoken to: messages of 8 bytes to and fro between two endpoints that know
+//! nobody else, beside two that have many inserted peers, and two that have many connected ones besides.
+
+mod crowd;
+mod ping_pong;
+
+use crate::fabric::FabricError;
+use crate::report::{Against, Aim, Row, Section};
+use crate::session::{Session, SessionError};
+use crate::statistics::{Ratio, median};
+use crate::units;
+use crowd::Crowd;
+use kestrel_core::config::TransportChoice;
+use ping_pong::PingPong;
+use std::time::Duration;
+
+/// Peers that are inserted and never spoken to: many more than the 2,000 that are to cost nothing, so that
+/// their bytes can be told from what the process has besides.
+const INSERTED: u32 = 65_536;
+/// Messages of each connected peer, more than a lane of shared memory has lines: all its pages are touched.
+const MESSAGES: u64 = 150;
+const ROUND: Duration = Duration::from_millis(5);
+const ROUNDS: usize = 40;
+const ROUNDS_MIN: usize = 5;
+
+/// What two endpoints take that know many, of the time of two that know nobody else.
+const RATIO_MAX: f64 = 1.05;
+/// Of a peer that was inserted and never spoken to. Unit: bytes.
+const INSERTED_BYTES_MAX: f64 = 64.0;
+/// Of a peer that is connected and idle: of a lane both ends together, of queue pairs either. Unit: bytes.
+const LANE_BYTES_MAX: f64 = 16384.0;
+const QUEUE_PAIR_BYTES_MAX: f64 = 65536.0;
+
+const SERIES: &str = "half a round trip";
+
+/// Rank 0: its process alone.
+pub fn job(session: &mut Session) -> Result<Section, SessionError> {
+    let mut section = Section::new("peers", "Peers that are not spoken to: 8 bytes beside them");
+    let (setup, count) = (session.options.fabric.setup()?, session.options.peers());
+    session.bar.begin("peers", 3);
+    let alone = PingPong::open(&setup)?;
+    let inserted = PingPong::open(&setup)?;
+    let bytes_inserted = cost_of(2 * u64::from(INSERTED), || know_strangers(&inserted))?;
+    session.bar.advance(1);
+    let connected = PingPong::open(&setup)?;
+    know_strangers(&connected)?;
+    let crowd = Crowd::open(&setup, count)?;
+    let [(hub, _), (other, _)] = connected.ends();
+    // What an endpoint needs for the first peer of its life is its own.
+    crowd.speak_to(other, MESSAGES)?;
+    let mut took = Duration::ZERO;
+    let bytes_connected = cost_of(count.into(), || {
+        took = crowd.speak_to(hub, 1)?;
+        crowd.speak_to(hub, MESSAGES).map(drop)
+    })?;
+    session.bar.advance(1);
+    let another = PingPong::open(&setup)?;
+    let (many, crowded) =
+        (format!("{INSERTED} peers inserted"), format!("and {count} connected, idle"));
+    let pairs = [
+        ("alone", alone),
+        ("another two alone", another),
+        (&many, inserted),
+        (&crowded, connected),
+    ];
+    beside_each_other(session, &pairs, &mut section)?;
+    session.bar.advance(1);
+    let each = took.as_nanos() as f64 / f64::from(count);
+    section.rows.extend([
+        Row { bytes: bytes_inserted, ..Row::new("peer", "inserted") },
+        Row {
+            ns: Some(each),
+            bytes: bytes_connected,
+            note: format!(
+                "{count} to one in {}; bytes of both ends",
+                units::nanoseconds(each * f64::from(count))
+            ),
+            ..Row::new("peer", "connected, idle")
+        },
+    ]);
+    let transport = session.options.fabric.config()?.transport;
+    section.aims.extend(aims(bytes_inserted, bytes_connected, transport));
+    Ok(section)
+}
+
+fn aims(
+    inserted: Option<f64>,
+    connected: Option<f64>,
+    transport: TransportChoice,
+) -> impl Iterator<Item = Aim> {
+    let (ends, each, bound) = match transport {
+        TransportChoice::Verbs => ("an end", 0.5, QUEUE_PAIR_BYTES_MAX),
+        _ => ("both ends", 1.0, LANE_BYTES_MAX),
+    };
+    let what = |what: &str| format!("bytes of a peer that {what}");
+    let inserted = inserted.map(|bytes| {
+        Aim::at_most(&what("was inserted and never spoken to"), bytes, INSERTED_BYTES_MAX)
+    });
+    let connected = connected.map(|bytes| {
+        Aim::at_most(&what(&format!("is connected and idle, {ends}")), bytes * each, bound)
+    });
+    inserted.into_iter().chain(connected)
+}
+
+fn know_strangers(pair: &PingPong) -> Result<(), FabricError> {
+    pair.ends().into_iter().try_for_each(|(_, vector)| crowd::insert_strangers(vector, INSERTED))
+}
+
+/// The rows of all pairs, which work in turns. The first is what the others are compared with.
+fn beside_each_other(
+    session: &Session,
+    pairs: &[(&str, PingPong)],
+    section: &mut Section,
+) -> Result<(), FabricError> {
+    let half_trip = |pair: &PingPong| pair.half_trip(&session.cores, ROUND);
+    // The first round connects.
+    pairs.iter().try_for_each(|(_, pair)| half_trip(pair).map(drop))?;
+    let mut times = vec![Vec::new(); pairs.len()];
+    for round in 0..ROUNDS {
+        if round >= ROUNDS_MIN && session.bar.is_late() {
+            break;
+        }
+        for ((_, pair), times) in pairs.iter().zip(&mut times) {
+            times.push(half_trip(pair)?);
+        }
+    }
+    let alone = &times[0];
+    for (index, ((label, _), times)) in pairs.iter().zip(&times).enumerate() {
+        let ratios: Vec<f64> = times.iter().zip(alone).map(|(time, alone)| time / alone).collect();
+        let ratio = Ratio::of(&ratios).filter(|_| index > 0);
+        let against =
+            ratio.map(|ratio| Against { name: pairs[0].0.to_owned(), ns: median(alone), ratio });
+        let note =
+            if index > 0 { String::new() } else { format!("{} rounds in turns", times.len()) };
+        section.rows.push(Row {
+            ns: Some(median(times)),
+            against,
+            note,
+            ..Row::new(SERIES, label)
+        });
+        // What two differ by that are alike is not what peers cost.
+        if let Some(ratio) = ratio.filter(|_| index > 1) {
+            let what = format!("{SERIES}, {label}, of the time alone");
+            section.aims.push(Aim::at_most(&what, ratio.median, RATIO_MAX));
+        }
+    }
+    Ok(())
+}
+
+/// Bytes of this process that `work` leaves for each of `count`; nothing if the kernel does not say.
+fn cost_of(
+    count: u64,
+    work: impl FnOnce() -> Result<(), FabricError>,
+) -> Result<Option<f64>, FabricError> {
+    let before = held_bytes();
+    work()?;
+    let of = |before, after| (after - before) / count as f64;
+    Ok(before.zip(held_bytes()).map(|(before, after)| of(before, after)))
+}
+
+/// The pages that this process has in memory, its share of those that it maps several times.
+fn held_bytes() -> Option<f64> {
+    let smaps = std::fs::read_to_string("/proc/self/smaps_rollup").ok()?;
+    let kib = smaps.lines().find_map(|line| line.strip_prefix("Pss:"))?;
+    let kib: f64 = kib.trim().trim_end_matches(" kB").parse().ok()?;
+    Some(kib * 1024.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cores;
+    use crate::fabric::FabricOptions;
+
+    #[test]
+    fn what_is_kept_is_counted() {
+        const BYTES: u64 = 32 << 20;
+        let mut kept = Vec::new();
+        let each = cost_of(BYTES, || {
+            kept = vec![1_u8; BYTES as usize];
+            Ok(())
+        });
+        let each = each.unwrap().expect("the kernel says it");
+        assert!((0.9..1.1).contains(&each), "{each} bytes for one");
+        assert_eq!(std::hint::black_box(&kept).len() as u64, BYTES);
+    }
+
+    #[test]
+    fn messages_go_to_and_fro_beside_a_crowd() {
+        let options = FabricOptions { provider: "shm".to_owned(), automatic_progress: false };
+        let (setup, cores) = (options.setup().unwrap(), cores::usable(&[]).unwrap());
+        let pair = PingPong::open(&setup).unwrap();
+        let [(hub, vector), _] = pair.ends();
+        crowd::insert_strangers(vector, 100).unwrap();
+        Crowd::open(&setup, 3).unwrap().speak_to(hub, 5).unwrap();
+        for _ in 0..2 {
+            assert!(pair.half_trip(&cores, ROUND).unwrap() > 0.0);
+        }
+    }
+}
