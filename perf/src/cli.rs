@@ -6,7 +6,6 @@ mod heeded;
 use crate::compare;
 use crate::fabric::FabricOptions;
 use crate::measure::MESSAGE_BYTES_MAX;
-use crate::peer::{Peer, PeerError};
 use crate::roles::Origin;
 use crate::units::parse_bytes;
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
@@ -223,15 +222,12 @@ impl Options {
     }
 
     /// The peer to compare with, if one was asked for.
-    pub fn peer(&self, cores: &[usize]) -> Result<Option<Peer>, PeerError> {
-        match self.flags.peer {
-            Some(PeerName::Ucx) => Peer::find(cores).map(Some),
-            None => Ok(None),
-        }
+    pub fn peer(&self) -> Option<PeerName> {
+        self.flags.peer
     }
 
     pub fn sizes(&self, default: &[usize]) -> Vec<usize> {
-        if self.flags.size.is_empty() { default.to_vec() } else { self.flags.size.clone() }
+        in_order(if self.flags.size.is_empty() { default } else { &self.flags.size })
     }
 
     /// Of those, what has a byte at least.
@@ -242,7 +238,7 @@ impl Options {
     }
 
     pub fn depths(&self, default: &[u64]) -> Vec<u64> {
-        if self.flags.depth.is_empty() { default.to_vec() } else { self.flags.depth.clone() }
+        in_order(if self.flags.depth.is_empty() { default } else { &self.flags.depth })
     }
 
     pub fn iterations(&self, default: u64) -> u64 {
@@ -266,6 +262,14 @@ impl Options {
     }
 }
 
+/// Each of them once, the least first: what is said of one is often said of the one before.
+fn in_order<T: Copy + Ord>(values: &[T]) -> Vec<T> {
+    let mut values = values.to_vec();
+    values.sort_unstable();
+    values.dedup();
+    values
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -286,6 +290,13 @@ mod tests {
         assert_eq!(cli.flags.size, [8, 65536]);
         assert_eq!(cli.flags.listen.as_deref(), Some(LISTEN_DEFAULT));
         assert_eq!(read("--window 8 rate").expect("a command line").flags.window, Some(8));
+    }
+
+    #[test]
+    fn sizes_and_depths_are_measured_once_the_least_first() {
+        let options = Options::new(read("--size 8K,8,8K --depth 131072,64").expect("both").flags);
+        assert_eq!(options.sizes(&[1]), [8, 8192]);
+        assert_eq!(options.depths(&[1]), [64, 131_072]);
     }
 
     #[test]

@@ -5,7 +5,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Longer frames are refused: nothing that ranks say comes near.
 const FRAME_BYTES_MAX: u32 = 16 << 20;
@@ -60,29 +60,59 @@ impl Link {
         sent.map_err(|error| explain(error, 0))
     }
 
-    /// Waits at most `limit` for the next message.
+    /// Waits at most `limit` for the next message, all of it.
     pub fn receive<T: DeserializeOwned>(&mut self, limit: Duration) -> Result<T, LinkError> {
-        let mut header = [0; 4];
-        self.read(&mut header, limit)?;
+        self.receive_up_to(FRAME_BYTES_MAX, limit)
+    }
+
+    /// As [`Self::receive`], where a message of more bytes is refused.
+    pub fn receive_up_to<T: DeserializeOwned>(
+        &mut self,
+        bytes_max: u32,
+        limit: Duration,
+    ) -> Result<T, LinkError> {
+        let (began, mut header) = (Instant::now(), [0; 4]);
+        self.read(&mut header, began, limit)?;
         let len = u32::from_le_bytes(header);
-        if len > FRAME_BYTES_MAX {
+        if len > bytes_max {
             return Err(LinkError::TooLong(len));
         }
         let mut body = vec![0; len as usize];
-        self.read(&mut body, limit)?;
+        self.read(&mut body, began, limit)?;
         Ok(serde_json::from_slice(&body)?)
     }
 
-    fn read(&mut self, bytes: &mut [u8], limit: Duration) -> Result<(), LinkError> {
-        let read = match &mut self.stream {
+    /// All of `bytes`, within the time: who sends one now and then does not begin it anew.
+    fn read(
+        &mut self,
+        mut bytes: &mut [u8],
+        began: Instant,
+        limit: Duration,
+    ) -> Result<(), LinkError> {
+        while !bytes.is_empty() {
+            let left = limit.saturating_sub(began.elapsed());
+            if left.is_zero() {
+                return Err(LinkError::Silent(limit.as_secs()));
+            }
+            match self.read_some(bytes, left) {
+                Ok(0) => return Err(LinkError::Closed),
+                Ok(count) => bytes = &mut bytes[count..],
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(explain(error, limit.as_secs())),
+            }
+        }
+        Ok(())
+    }
+
+    fn read_some(&mut self, bytes: &mut [u8], limit: Duration) -> std::io::Result<usize> {
+        match &mut self.stream {
             Stream::Unix(stream) => {
-                stream.set_read_timeout(Some(limit)).and_then(|()| stream.read_exact(bytes))
+                stream.set_read_timeout(Some(limit)).and_then(|()| stream.read(bytes))
             }
             Stream::Tcp(stream) => {
-                stream.set_read_timeout(Some(limit)).and_then(|()| stream.read_exact(bytes))
+                stream.set_read_timeout(Some(limit)).and_then(|()| stream.read(bytes))
             }
-        };
-        read.map_err(|error| explain(error, limit.as_secs()))
+        }
     }
 }
 
@@ -99,6 +129,23 @@ fn explain(error: std::io::Error, waited_s: u64) -> LinkError {
 mod tests {
     use super::*;
 
+    /// Who sends a byte now and then is not waited for longer than who sends none.
+    #[test]
+    fn a_drip_ends_with_its_limit() {
+        let (mut drips, end) = UnixStream::pair().expect("a pair");
+        let dripping = std::thread::spawn(move || {
+            while drips.write_all(&[3]).is_ok() {
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        let mut link = Link::from(end);
+        // 0x03030303 bytes are announced: fewer than this limit, and they take a week.
+        let found = link.receive_up_to::<u64>(u32::MAX, Duration::from_millis(300));
+        assert!(matches!(found, Err(LinkError::Silent(_))), "{found:?}");
+        drop(link);
+        dripping.join().expect("it ends with its peer");
+    }
+
     #[test]
     fn messages_cross_and_bad_ones_are_named() {
         let (a, b) = UnixStream::pair().expect("a pair");
@@ -111,6 +158,11 @@ mod tests {
         assert!(matches!(b.receive::<u64>(Duration::from_secs(1)), Err(LinkError::Garbled(_))));
         raw.write_all(&[0xff; 4]).expect("written");
         assert!(matches!(b.receive::<u64>(Duration::from_secs(1)), Err(LinkError::TooLong(_))));
+        raw.write_all(&[200, 0, 0, 0]).expect("written");
+        assert!(matches!(
+            b.receive_up_to::<u64>(100, Duration::from_secs(1)),
+            Err(LinkError::TooLong(200))
+        ));
         drop((a, raw));
         assert!(matches!(b.receive::<u64>(Duration::from_secs(1)), Err(LinkError::Closed)));
     }

@@ -42,8 +42,9 @@ mod table;
 mod units;
 mod worker;
 
-use cli::{Cli, Job, Options};
+use cli::{Cli, Job, Options, PeerName};
 use outputs::{OutputError, Outputs};
+use peer::Peer;
 use report::{Report, ReportError, Section};
 use roles::{Leader, Origin, Role, RoleError};
 use session::{Session, SessionError};
@@ -65,6 +66,10 @@ enum Failure {
     CommandLine(#[from] clap::Error),
     #[error(transparent)]
     Peer(#[from] peer::PeerError),
+    #[error("cannot write to standard output: {0}")]
+    Standard(std::io::Error),
+    #[error("the suite ended with {part}, which failed: {source}")]
+    Part { part: &'static str, source: SessionError },
 }
 
 fn main() -> ExitCode {
@@ -76,7 +81,8 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(Failure::CommandLine(error)) => error.exit(),
         Err(failure) => {
-            eprintln!("kestrel-perf: {failure}");
+            // Nobody is left to tell where that fails.
+            let _ = writeln!(std::io::stderr(), "kestrel-perf: {failure}");
             ExitCode::FAILURE
         }
     }
@@ -123,12 +129,13 @@ fn run(cli: Cli) -> Result<(), Failure> {
     drop(leader);
     match done? {
         Found::Findings(findings) => {
-            say(&findings.render());
+            say(&findings.render())?;
             write_files(&outputs, Some(findings.to_json()), None)
         }
-        Found::Report(report) => {
-            say(&table::render(&report));
-            write_files(&outputs, Some(report.to_json()), Some(html::render(&report)))
+        Found::Report(report, failure) => {
+            let said = say(&table::render(&report));
+            write_files(&outputs, Some(report.to_json()), Some(html::render(&report)))?;
+            failure.map_or(said, Err)
         }
     }
 }
@@ -140,7 +147,8 @@ fn ranks_of(job: &Job) -> usize {
 
 /// What a job leaves.
 enum Found {
-    Report(Report),
+    /// With what it ended, if a part of it failed.
+    Report(Report, Option<Failure>),
     Findings(doctor::Findings),
 }
 
@@ -157,15 +165,18 @@ fn lead(session: &mut Session, leader: &Leader, job: &Job) -> Result<Found, Fail
         }
     }
     if *job == Job::Doctor {
-        return Ok(Found::Findings(doctor::examine(session, &leader.cores)));
+        let cores = session.cores_of_pair();
+        return Ok(Found::Findings(doctor::examine(session, &cores)));
     }
-    session.peer = session.options.peer(&leader.cores)?;
+    if let Some(PeerName::Ucx) = session.options.peer() {
+        session.peer = Some(Peer::find(&session.cores_for_peer()?)?);
+    }
     if needed > 1 && *job != Job::Floor {
         session.open(2)?;
     }
     let mut report = Report::new(machine::describe(), setup(session, leader));
     if let Job::Compare(request) = job {
-        let found = compare::run(session, request, &leader.cores)?;
+        let found = compare::run(session, request)?;
         report.sections.extend(found.sections.into_iter().map(Section::without_gaps));
         let version = session.libfabric_version();
         report.setup.extend(version.map(|version| {
@@ -174,13 +185,30 @@ fn lead(session: &mut Session, leader: &Leader, job: &Job) -> Result<Found, Fail
         report.setup.extend(found.left_out.into_iter().map(|who| ("left out".to_owned(), who)));
     }
     for part in parts::of(job) {
-        if part.ranks < 2 {
-            session.close()?;
+        match measure(session, &part, *job == Job::All) {
+            Ok(section) => report.sections.push(section.without_gaps()),
+            Err(source) if report.sections.is_empty() => return Err(source.into()),
+            // What was measured until then is not lost.
+            Err(source) => {
+                let failure = Failure::Part { part: part.job.name(), source };
+                report.setup.push(("failed".to_owned(), failure.to_string()));
+                return Ok(Found::Report(report, Some(failure)));
+            }
         }
-        session.bar.limit((*job == Job::All).then(|| Duration::from_secs(part.seconds)));
-        report.sections.push((part.measure)(session)?.without_gaps());
     }
-    Ok(Found::Report(report))
+    Ok(Found::Report(report, None))
+}
+
+fn measure(
+    session: &mut Session,
+    part: &parts::Part,
+    in_suite: bool,
+) -> Result<Section, SessionError> {
+    if part.ranks < 2 {
+        session.close()?;
+    }
+    session.bar.limit(in_suite.then(|| Duration::from_secs(part.seconds)));
+    (part.measure)(session)
 }
 
 /// How this run was set up, for the head of the report.
@@ -196,7 +224,7 @@ fn setup(session: &Session, leader: &Leader) -> Vec<(String, String)> {
         .map_or_else(|error| error.to_string(), |copier| copier.to_string());
     [
         ("ranks", leader.how.clone()),
-        ("cores", format!("{:?}", leader.cores)),
+        ("cores", format!("{:?}", session.cores_of_pair())),
         ("provider", format!("{}, {progress} progress", fabric.provider)),
         ("settings", settings()),
         ("copy routine", copier),
@@ -219,7 +247,7 @@ fn render_again(path: &str, html: Option<String>) -> Result<(), Failure> {
     let report = Report::read(path)?;
     let outputs = Outputs::beside(path, html);
     outputs.check()?;
-    say(&table::render(&report));
+    say(&table::render(&report))?;
     write_files(&outputs, None, Some(html::render(&report)))
 }
 
@@ -231,12 +259,18 @@ fn write_files(
 ) -> Result<(), Failure> {
     let (written, result) = outputs.write(json, html);
     if !written.is_empty() {
-        say(&format!("\nwritten: {}\n", written.join(", ")));
+        say(&format!("\nwritten: {}\n", written.join(", ")))?;
     }
     Ok(result?)
 }
 
 /// Prints; a reader that has seen enough (`| head`) is no error.
-fn say(text: &str) {
-    let _ = std::io::stdout().write_all(text.as_bytes());
+fn say(text: &str) -> Result<(), Failure> {
+    let mut output = std::io::stdout();
+    match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Failure::Standard(error))
+        }
+        _ => Ok(()),
+    }
 }

@@ -3,7 +3,7 @@
 use crate::cli::{Flags, Job};
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 #[derive(Debug, thiserror::Error)]
 pub enum OutputError {
@@ -11,6 +11,10 @@ pub enum OutputError {
     Unwritable { path: String, reason: String, is_default: bool },
     #[error("--json and --html both name {0:?}")]
     Same(String),
+    #[error(
+        "the page would replace {0:?}, the report that it is made of: --html PATH names another"
+    )]
+    Source(String),
 }
 
 fn advice(is_default: bool) -> &'static str {
@@ -28,6 +32,8 @@ struct Output {
 pub struct Outputs {
     json: Option<Output>,
     html: Option<Output>,
+    /// The report that is rendered again.
+    source: Option<String>,
 }
 
 impl Outputs {
@@ -41,6 +47,7 @@ impl Outputs {
         Outputs {
             json: of(&flags.json, "kestrel-perf.json"),
             html: of(&flags.html, "kestrel-perf.html"),
+            source: None,
         }
     }
 
@@ -48,7 +55,8 @@ impl Outputs {
     pub fn beside(report: &str, html: Option<String>) -> Outputs {
         let beside = || Path::new(report).with_extension("html").to_string_lossy().into_owned();
         let (path, is_default) = (html.unwrap_or_else(beside), false);
-        Outputs { json: None, html: Some(Output { path, is_default }) }
+        let source = Some(report.to_owned());
+        Outputs { json: None, html: Some(Output { path, is_default }), source }
     }
 
     fn all(&self) -> impl Iterator<Item = &Output> {
@@ -62,10 +70,11 @@ impl Outputs {
                 return Err(output.unwritable(reason));
             }
         }
-        match (&self.json, &self.html) {
-            (Some(json), Some(html)) if json.path == html.path => {
-                Err(OutputError::Same(json.path.clone()))
-            }
+        let page = self.html.as_ref().map(|html| place_of(&html.path));
+        let is_page = |path: &str| page.as_ref() == Some(&place_of(path));
+        match (&self.json, &self.source) {
+            (Some(json), _) if is_page(&json.path) => Err(OutputError::Same(json.path.clone())),
+            (_, Some(source)) if is_page(source) => Err(OutputError::Source(source.clone())),
             _ => Ok(()),
         }
     }
@@ -93,6 +102,15 @@ impl Output {
     fn unwritable(&self, reason: String) -> OutputError {
         OutputError::Unwritable { path: self.path.clone(), reason, is_default: self.is_default }
     }
+}
+
+/// The file that a name is of, however it is spelled.
+fn place_of(path: &str) -> PathBuf {
+    let named = Path::new(path);
+    let folder = named.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new(".")).canonicalize();
+    let beside = || Some(folder.ok()?.join(named.file_name()?));
+    named.canonicalize().ok().or_else(beside).unwrap_or_else(|| named.to_owned())
 }
 
 /// Why no file of this name can be written, if that is plain.
@@ -132,7 +150,7 @@ mod tests {
 
     fn outputs(json: &str, html: &str) -> Outputs {
         let output = |path: &str| Some(Output { path: path.to_owned(), is_default: false });
-        Outputs { json: output(json), html: output(html) }
+        Outputs { json: output(json), html: output(html), source: None }
     }
 
     #[test]
@@ -164,7 +182,9 @@ mod tests {
             let error = outputs(path, "x.html").check().expect_err(path).to_string();
             assert!(error.contains(reason), "{path}: {error}");
         }
-        assert!(matches!(outputs("x", "x").check(), Err(OutputError::Same(_))));
+        for other in ["x", "./x", "../perf/x"] {
+            assert!(matches!(outputs("x", other).check(), Err(OutputError::Same(_))), "{other}");
+        }
         outputs("/dev/null", "nobody.html").check().expect("both can be written");
     }
 
@@ -177,5 +197,15 @@ mod tests {
         assert!(result.expect_err("no folder").to_string().contains("/nonexistent/x.json"));
         assert_eq!(std::fs::read_to_string(&page).expect("it was written"), "page");
         std::fs::remove_file(page).expect("it was there");
+    }
+
+    /// What took a minute to measure.
+    #[test]
+    fn a_page_never_replaces_its_report() {
+        for (report, html) in [("x.json", Some("./x.json")), ("x.html", None)] {
+            let outputs = Outputs::beside(report, html.map(str::to_owned));
+            assert!(matches!(outputs.check(), Err(OutputError::Source(_))), "{report}");
+        }
+        Outputs::beside("x.json", None).check().expect("x.html is another");
     }
 }

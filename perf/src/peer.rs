@@ -1,8 +1,10 @@
 //! A peer to compare with: UCX's `ucx_perftest`, run on the same two cores
 //! while our ranks sleep.
 
+use crate::fabric::FabricError;
 use std::io::Read;
 use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
@@ -23,6 +25,12 @@ pub enum PeerError {
     NotAFile(PathBuf),
     #[error("cannot run {program:?}: {source}")]
     Start { program: PathBuf, source: std::io::Error },
+    #[error(
+        "ucx_perftest has two cores of one host, and its shared memory, and the ranks have not: {0}"
+    )]
+    Apart(String),
+    #[error(transparent)]
+    Settings(#[from] FabricError),
     #[error("ucx_perftest failed: {0}")]
     Failed(String),
     #[error("ucx_perftest has not finished after {} s", RUN_MAX.as_secs())]
@@ -157,15 +165,20 @@ impl Peer {
             command.env("UCX_TLS", "posix,cma,self");
         }
         // The wheel keeps its libraries beside its programs and sets no path.
-        if let Some(libraries) =
-            self.program.parent().and_then(Path::parent).map(|root| root.join("lib"))
+        if let Some(libraries) = self
+            .program
+            .parent()
+            .and_then(Path::parent)
+            .map(|root| root.join("lib"))
+            .filter(|lib| lib.is_dir())
         {
-            let mut paths = vec![libraries];
-            paths.extend(std::env::split_paths(
-                &std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default(),
-            ));
+            let set = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
+            // An empty one would be the current folder.
+            let others = std::env::split_paths(&set).filter(|path| !path.as_os_str().is_empty());
+            let paths: Vec<PathBuf> = std::iter::once(libraries).chain(others).collect();
             command.env("LD_LIBRARY_PATH", std::env::join_paths(paths).unwrap_or_default());
         }
+        end_with_us(&mut command);
         command
             .args(arguments)
             .env("UCX_WARN_UNUSED_ENV_VARS", "n")
@@ -174,6 +187,22 @@ impl Peer {
             .stderr(Stdio::piped())
             .spawn()
             .map_err(|source| PeerError::Start { program: self.program.clone(), source })
+    }
+}
+
+/// Ends the child with this process, however that ends: a server waits for its client for ever.
+pub fn end_with_us(command: &mut Command) {
+    let parent = std::process::id();
+    // SAFETY: between fork and exec only system calls are made: no allocation, no lock.
+    unsafe {
+        command.pre_exec(move || {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
+            // It may have ended before it was asked to tell.
+            if libc::getppid() as u32 == parent {
+                return Ok(());
+            }
+            Err(std::io::ErrorKind::Interrupted.into())
+        });
     }
 }
 

@@ -133,7 +133,9 @@ impl Origin {
             }
             Origin::Launched(launched) => {
                 let meeting = match &flags.connect {
-                    Some(address) => Meeting { listen: address.clone(), call: address.clone() },
+                    Some(address) => {
+                        Meeting { listen: bootstrap::reachable(address), call: address.clone() }
+                    }
                     None => launched.meeting(variable)?,
                 };
                 take_launched(&launched, &meeting, cores, libfabric)

@@ -10,6 +10,7 @@ use crate::peer::{Peer, PeerError};
 use crate::progress::Bar;
 use crate::worker::{Answer, Order, Worker};
 use kestrel::composite::Traffic;
+use kestrel_core::config::TransportChoice;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -47,6 +48,8 @@ pub struct Session {
     /// How many ranks have an open endpoint.
     opened: usize,
     pub floor_missing: Option<String>,
+    /// The cores that ranks 0 and 1 are pinned to, if they are of one host and have one each.
+    pair: Option<[usize; 2]>,
 }
 
 impl Session {
@@ -65,6 +68,7 @@ impl Session {
             links,
             opened: 0,
             floor_missing: Some("not shared yet".to_owned()),
+            pair: None,
         }
     }
 
@@ -87,11 +91,33 @@ impl Session {
             }
         };
         self.worker.floor = Some(floor);
-        self.floor_missing = match self.tell(1, &Order::JoinFloor(token))? {
-            Answer::Failed { reason, .. } => Some(reason),
-            _ => None,
+        let own = token.core;
+        (self.floor_missing, self.pair) = match self.tell(1, &Order::JoinFloor(token))? {
+            Answer::Failed { reason, .. } => (Some(reason), None),
+            Answer::Joined(other) => (None, own.zip(other).map(|(own, other)| [own, other])),
+            _ => return Err(SessionError::Confused { rank: 1 }),
         };
         Ok(())
+    }
+
+    /// The cores that ranks 0 and 1 sit on, as far as that is known: a launcher, or the second of two shells,
+    /// has its own.
+    pub fn cores_of_pair(&self) -> Vec<usize> {
+        self.pair.map_or_else(|| self.cores.clone(), Vec::from)
+    }
+
+    /// The cores for a peer that takes the ranks' place.
+    ///
+    /// # Errors
+    /// Why it could not take it.
+    pub fn cores_for_peer(&self) -> Result<Vec<usize>, PeerError> {
+        if let Some(reason) = &self.floor_missing {
+            return Err(PeerError::Apart(reason.clone()));
+        }
+        match self.options.fabric.config()?.transport {
+            TransportChoice::Verbs => Err(PeerError::Apart("the ranks use verbs".to_owned())),
+            _ => Ok(self.cores_of_pair()),
+        }
     }
 
     /// Opens and connects endpoints of ranks 0 to `count - 1`.
@@ -144,10 +170,22 @@ impl Session {
 
     /// Up to `count` measurements, fewer if time is short; rank 0's figures.
     pub fn several(&mut self, count: usize, work: &Work) -> Result<Vec<f64>, SessionError> {
-        let began = Instant::now();
-        let mut figures = vec![self.work(work)?.ns];
+        self.figures(count, |session| Ok(session.work(work)?.ns))
+    }
+
+    /// As [`Self::several`]; the figures of the slowest rank.
+    pub fn several_slowest(&mut self, count: usize, work: &Work) -> Result<Vec<f64>, SessionError> {
+        self.figures(count, |session| session.work_slowest(work))
+    }
+
+    fn figures(
+        &mut self,
+        count: usize,
+        measure: impl Fn(&mut Session) -> Result<f64, SessionError>,
+    ) -> Result<Vec<f64>, SessionError> {
+        let (began, mut figures) = (Instant::now(), vec![measure(self)?]);
         while figures.len() < count && !self.is_enough(figures.len(), began) {
-            figures.push(self.work(work)?.ns);
+            figures.push(measure(self)?);
         }
         Ok(figures)
     }

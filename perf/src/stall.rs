@@ -8,13 +8,29 @@ pub const STALL_MAX: Duration = Duration::from_secs(10);
 const POLLS_A_LOOK: u32 = 100_000;
 
 /// The empty polls since something moved.
-#[derive(Default)]
 pub struct Stall {
     polls: u32,
     since: Option<Instant>,
+    limit: Duration,
+}
+
+impl Default for Stall {
+    fn default() -> Stall {
+        Stall::of(STALL_MAX)
+    }
 }
 
 impl Stall {
+    /// Of something that moves now and then, at least that often.
+    pub fn of(limit: Duration) -> Stall {
+        Stall { polls: 0, since: None, limit }
+    }
+
+    /// How long nothing may move.
+    pub fn limit(&self) -> Duration {
+        self.limit
+    }
+
     /// Something has moved.
     #[inline(always)]
     pub fn end(&mut self) {
@@ -33,7 +49,7 @@ impl Stall {
     #[inline(never)]
     fn look(&mut self) -> bool {
         self.polls = 0;
-        self.since.get_or_insert_with(Instant::now).elapsed() > STALL_MAX
+        self.since.get_or_insert_with(Instant::now).elapsed() > self.limit
     }
 }
 

@@ -46,6 +46,8 @@ pub enum Order {
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Answer {
     Done,
+    /// To [`Order::JoinFloor`]: the core that the rank is pinned to.
+    Joined(Option<usize>),
     Figures(Vec<f64>),
     Address(Vec<u8>),
     Sample(Sample),
@@ -108,11 +110,12 @@ impl Worker {
         match order {
             Order::JoinFloor(token) => {
                 let floor = Floor::join(token)?;
-                if let Some(core) = token.core.filter(|core| cores::only() == Some(*core)) {
+                let own = cores::only();
+                if let Some(core) = token.core.filter(|core| own == Some(*core)) {
                     return Err(format!("it shares core {core} with rank 0").into());
                 }
                 self.floor = Some(floor);
-                Ok(Answer::Done)
+                Ok(Answer::Joined(own))
             }
             Order::Floor(task) => match &mut self.floor {
                 Some(floor) => Ok(Answer::Figures(floor.run(task)?)),

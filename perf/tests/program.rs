@@ -78,9 +78,8 @@ fn a_report_is_written_and_rendered_again() {
 
     let again = run(&format!("report {}", json.display()));
     assert!(again.status.success(), "{}", error_of(&again));
-    assert!(table.starts_with(
-        String::from_utf8_lossy(&again.stdout).split("\nwritten").next().unwrap_or("?")
-    ));
+    let found = |table: &str| table.split("\nwritten").next().map(str::to_owned);
+    assert_eq!(found(&table), found(&String::from_utf8_lossy(&again.stdout)));
     assert_eq!(std::fs::read_to_string(json.with_extension("html")).expect("a page"), page);
     for path in [json, html] {
         std::fs::remove_file(path).expect("the file was there");
@@ -270,7 +269,8 @@ fn another_program_is_compared_with() {
     }
     let again = run(&format!("report {}", json.display()));
     let printed = String::from_utf8_lossy(&again.stdout).into_owned();
-    assert!(table.starts_with(printed.split("\nwritten").next().unwrap_or("?")), "{printed}");
+    let found = |table: &str| table.split("\nwritten").next().map(str::to_owned);
+    assert_eq!(found(&table), found(&printed));
     for path in [script, json.with_extension("html"), json] {
         std::fs::remove_file(path).expect("the file was there");
     }
@@ -430,9 +430,10 @@ fn a_core_that_is_named_is_spun_on() {
 fn a_stream_ends_with_an_error_when_its_receiver_dies() {
     let mut command = command("rate --provider shm --iterations 1000000000");
     command.stdout(Stdio::null()).stderr(Stdio::piped());
-    let first = command.spawn().expect("the program starts");
+    let mut first = command.spawn().expect("the program starts");
     let children = format!("/proc/{0}/task/{0}/children", first.id());
     let second = loop {
+        assert!(first.try_wait().expect("it is ours").is_none(), "it has ended before rank 1 came");
         let found = std::fs::read_to_string(&children).unwrap_or_default();
         if let Some(second) = found.split_whitespace().next().and_then(|child| child.parse().ok()) {
             break second;

@@ -1,6 +1,7 @@
 //! Which flags a subcommand heeds. Any other one is refused, never taken and forgotten.
 
 use super::{Cli, Job};
+use crate::measure::latency::HEADLINE_BYTES;
 use crate::roles::Origin;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
@@ -131,6 +132,12 @@ pub fn check(cli: &Cli) -> Result<(), clap::Error> {
     if let Some(refused) = FLAGS.iter().find(refused) {
         return refuse(refusal(refused, job));
     }
+    let flags = &cli.flags;
+    let is_small = flags.size.is_empty() || flags.size.contains(&HEADLINE_BYTES);
+    if job == "latency" && given("peer") && (flags.touch || !is_small) {
+        let why = format!("UCX is measured beside {HEADLINE_BYTES} bytes, which are not touched");
+        return refuse(format!("--peer does not go with these flags: {why}"));
+    }
     match BYTES_NEEDED.iter().find(|(by, _)| *by == job && cli.flags.size.contains(&0)) {
         Some((_, why)) => refuse(format!("--size 0 does not go with {job}: {why}")),
         None => Ok(()),
@@ -215,6 +222,8 @@ mod tests {
             ("floor --progress manual", "without an endpoint"),
             ("peeks --listen", "--listen"),
             ("compare --peer ucx", "--only"),
+            ("latency --peer ucx --size 64", "beside 8 bytes"),
+            ("latency --peer ucx --touch", "beside 8 bytes"),
         ] {
             let error = read(line).expect_err(line);
             assert!(error.contains(why), "{line}: {error}");
@@ -223,8 +232,12 @@ mod tests {
 
     #[test]
     fn what_any_part_heeds_goes_with_all_of_them() {
-        for line in ["--processes 4 --depth 64", "all --warmup 3 --window 8", "pairs --processes 4"]
-        {
+        for line in [
+            "latency --peer ucx",
+            "--processes 4 --depth 64",
+            "all --warmup 3 --window 8",
+            "pairs --processes 4",
+        ] {
             read(line).expect(line);
         }
     }

@@ -142,6 +142,8 @@ impl Contest {
     }
 }
 
+/// Messages from here on are beside a copy. Unit: bytes.
+pub const LONG: usize = 1024;
 /// So many steady rounds outweigh all the others.
 const STEADY_MIN: usize = 5;
 
@@ -154,11 +156,13 @@ fn pairs(ours: &Series, theirs: &Series) -> (Vec<(Beside, Beside)>, bool) {
     if steady.len() < STEADY_MIN { (all().collect(), false) } else { (steady, true) }
 }
 
-/// The first of `series` against each of the others. The rows' floor is a time.
-pub fn rows(series: &[Series], what: &str, label: &str, size: usize) -> Vec<Row> {
+/// The first of `series` against each of the others, of messages of `size` bytes. The rows' floor is a time
+/// that `task` took, if that is one of as much: a bounce is none of long messages.
+pub fn rows(series: &[Series], what: &str, (label, size): (&str, usize), task: &Task) -> Vec<Row> {
     let Some((ours, others)) = series.split_first() else {
         return Vec::new();
     };
+    let is_floor = size < LONG || !matches!(task, Task::Bounce { .. });
     let row = |theirs: &Series| {
         let (pairs, steady) = pairs(ours, theirs);
         let of = |value: fn(&(Beside, Beside)) -> f64| pairs.iter().map(value).collect::<Vec<_>>();
@@ -167,8 +171,9 @@ pub fn rows(series: &[Series], what: &str, label: &str, size: usize) -> Vec<Row>
         let against =
             Against { name: theirs.name.clone(), ns: median(&of(|pair| pair.1.value)), ratio };
         // Ranks on different hosts have none.
-        let floor = Some(floor).filter(|floor| floor.is_finite());
-        let doubt = if steady || floor.is_none() { "" } else { ", the floor unsteady" };
+        let measured = Some(floor).filter(|floor| floor.is_finite());
+        let floor = measured.filter(|_| is_floor);
+        let doubt = if steady || measured.is_none() { "" } else { ", the floor unsteady" };
         Some(Row {
             size: Some(size as u64),
             ns: Some(ns),
@@ -201,6 +206,7 @@ pub fn ratio_to(rows: &[Row], name: &str) -> Option<f64> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::door::BOUNCE;
     use super::*;
 
     fn series(name: &str, samples: &[(f64, f64, f64)]) -> Series {
@@ -216,7 +222,7 @@ mod tests {
         ours.extend([(50.0, 900.0, 90.0), (50.0, 110.0, 50.0), (60.0, 110.0, 60.0)]);
         theirs.extend([(90.0, 200.0, 90.0), (50.0, 900.0, 20.0), (60.0, 210.0, 60.0)]);
         let all = [series("kestrel", &ours), series("shm", &theirs)];
-        let rows = rows(&all, "half round trip", "8 B", 8);
+        let rows = rows(&all, "half round trip", ("8 B", 8), &BOUNCE);
         assert_eq!(rows.len(), 1);
         assert_eq!((rows[0].ns, rows[0].floor), (Some(100.0), Some(50.0)));
         assert_eq!(rows[0].note, "5 of 7 rounds");
@@ -246,8 +252,16 @@ mod tests {
     fn nothing_is_said_of_a_floor_that_is_not_there() {
         let none = [(f64::NAN, 100.0, f64::NAN); 3];
         let all = [series("kestrel", &none), series("shm", &none)];
-        let row = &rows(&all, "x", "8 B", 8)[0];
+        let row = &rows(&all, "x", ("8 B", 8), &BOUNCE)[0];
         assert_eq!((row.note.as_str(), row.floor, row.ratio), ("3 of 3 rounds", None, None));
+    }
+
+    #[test]
+    fn a_bounce_is_no_floor_of_long_messages() {
+        let samples = [(50.0, 100.0, 50.0); 5];
+        let all = [series("kestrel", &samples), series("shm", &samples)];
+        let row = &rows(&all, "x", ("8 MiB", 8 << 20), &BOUNCE)[0];
+        assert_eq!((row.note.as_str(), row.floor, row.ratio), ("5 of 5 rounds", None, None));
     }
 
     #[test]
@@ -255,7 +269,7 @@ mod tests {
         let ours = [(50.0, 100.0, 50.0), (50.0, 100.0, 80.0), (50.0, 100.0, 80.0)];
         let theirs = [(50.0, 200.0, 50.0), (50.0, 400.0, 80.0), (50.0, 400.0, 80.0)];
         let all = [series("kestrel", &ours), series("shm", &theirs)];
-        let row = &rows(&all, "x", "8 B", 8)[0];
+        let row = &rows(&all, "x", ("8 B", 8), &BOUNCE)[0];
         assert!(row.note.starts_with("3 of 3") && row.note.contains("unsteady"), "{}", row.note);
         assert_eq!(row.against.as_ref().map(|against| against.ratio.median), Some(0.25));
     }

@@ -66,7 +66,8 @@ fn half_round_trip(
     let rounds = if small { ROUNDS } else { ROUNDS_LARGE };
     let floor = floor_of(session, Pattern::PingPong, size)?;
     let series = contest.rounds(session, &work, &floor, rounds, findings)?;
-    let rows = contest::rows(&series, "half round trip", &units::bytes(size as u64), size);
+    let rows =
+        contest::rows(&series, "half round trip", (&units::bytes(size as u64), size), &floor);
     if size == SMALL_BYTES {
         let aims = &mut section.aims;
         if let Some(ratio) = contest::ratio_to(&rows, NATIVE) {
@@ -94,7 +95,8 @@ fn one_way(
     let floor = Task::Slots { messages: 100_000 };
     let series = contest.rounds(session, &work, &floor, ROUNDS_LARGE, findings)?;
     let what = format!("one way, window {window}");
-    let mut rows = contest::rows(&series, &what, &units::bytes(SMALL_BYTES as u64), SMALL_BYTES);
+    let mut rows =
+        contest::rows(&series, &what, (&units::bytes(SMALL_BYTES as u64), SMALL_BYTES), &floor);
     for row in &mut rows {
         row.messages_per_s = row.ns.map(|ns| 1e9 / ns);
     }
@@ -112,7 +114,7 @@ pub fn floor_of(
     pattern: Pattern,
     size: usize,
 ) -> Result<Task, SessionError> {
-    if size < 1024 {
+    if size < contest::LONG {
         return Ok(BOUNCE);
     }
     let best = best_plan(session, pattern, size)?;

@@ -45,12 +45,11 @@ struct Found {
 pub fn run(
     session: &mut Session,
     request: &Request,
-    cores: &[usize],
     share: Duration,
     findings: &mut Findings,
 ) -> Result<(), SessionError> {
-    let found = request.library();
-    let mpi = found.and_then(|library| IntelMpi::find(request.intel_mpi(), library, cores));
+    let (found, cores) = (request.library(), session.cores_of_pair());
+    let mpi = found.and_then(|library| IntelMpi::find(request.intel_mpi(), library, &cores));
     let mpi = match mpi {
         Ok(mpi) => mpi,
         Err(reason) => {

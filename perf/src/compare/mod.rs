@@ -39,11 +39,7 @@ impl Findings {
 }
 
 /// Rank 0: the parts that were asked for, each in its share of the time.
-pub fn run(
-    session: &mut Session,
-    request: &Request,
-    cores: &[usize],
-) -> Result<Findings, SessionError> {
+pub fn run(session: &mut Session, request: &Request) -> Result<Findings, SessionError> {
     let mut findings = Findings { sections: Vec::new(), left_out: Vec::new() };
     let parts = request.parts();
     let weights: u32 = parts.iter().map(|part| part.weight()).sum();
@@ -52,8 +48,8 @@ pub fn run(
         match part {
             Part::Door => door::run(session, request, share, &mut findings)?,
             Part::Rma => rma::run(session, request, share, &mut findings)?,
-            Part::Ucx => ucx::run(session, cores, share, &mut findings)?,
-            Part::Imb => imb::run(session, request, cores, share, &mut findings)?,
+            Part::Ucx => ucx::run(session, share, &mut findings)?,
+            Part::Imb => imb::run(session, request, share, &mut findings)?,
         }
     }
     Ok(findings)

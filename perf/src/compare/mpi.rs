@@ -1,5 +1,6 @@
 //! Intel MPI, started on kestrel or on something else, with the proof of where it was.
 
+use crate::peer::end_with_us;
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
@@ -113,10 +114,10 @@ fn provider_of(output: &str) -> Option<&str> {
 /// Gives the child these cores only (this process sits on one of them), and ends
 /// it with this process.
 fn confine(command: &mut Command, cores: Vec<usize>) {
+    end_with_us(command);
     // SAFETY: between fork and exec only system calls are made: no allocation, no lock.
     unsafe {
         command.pre_exec(move || {
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
             let mut set: libc::cpu_set_t = std::mem::zeroed();
             for &core in &cores {
                 libc::CPU_SET(core, &mut set);

@@ -44,7 +44,8 @@ pub fn run(
     let mut cases: Vec<(Verb, usize)> =
         reads.flat_map(|verb| sizes.iter().map(move |size| (verb, *size))).collect();
     cases.extend([(Verb::FetchAdd, WORD), (Verb::CompareSwap, WORD)]);
-    let windows = [1, session.options.window(WINDOW)];
+    let mut windows = vec![1, session.options.window(WINDOW)];
+    windows.dedup();
     session.bar.limit(Some(share));
     session.bar.begin("rma", (cases.len() * windows.len() + sizes.len()) as u64);
     let mut copies = BTreeMap::new();
@@ -53,7 +54,7 @@ pub fn run(
         session.bar.advance(1);
     }
     for (verb, size) in cases {
-        for window in windows {
+        for &window in &windows {
             let case = Case { verb, size, window, copy: copies.get(&size).unwrap_or(&BOUNCE) };
             case.run(session, &mut contest, &mut section, findings)?;
             session.bar.advance(1);
@@ -82,7 +83,7 @@ impl Case<'_> {
         let &Case { verb, size, window, copy } = self;
         let operations = session.options.iterations(operations_for(size).div_ceil(4));
         let work = one_sided::work(session, verb, size, operations, window);
-        let small = size < 1024;
+        let small = size < contest::LONG;
         let slots = Task::Slots { messages: 100_000 };
         let floor = if small && window > 1 { &slots } else { copy };
         let mut series = contest.rounds(session, &work, floor, ROUNDS, findings)?;
@@ -96,7 +97,7 @@ impl Case<'_> {
         let how = if window == 1 { "one".to_owned() } else { window.to_string() };
         let what = format!("{}, {how} at a time", verb.name());
         let label = units::bytes(size as u64);
-        let rows = contest::rows(&series, &what, &label, size);
+        let rows = contest::rows(&series, &what, (&label, size), floor);
         if let Some(ratio) = contest::ratio_to(&rows, SHM).filter(|_| window == 1) {
             let what = format!("{} of {label}: time, of shm's", verb.name());
             section.aims.push(Aim::at_most(&what, ratio, OF_SHM_MAX));

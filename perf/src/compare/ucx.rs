@@ -39,11 +39,10 @@ impl From<SessionError> for Failure {
 
 pub fn run(
     session: &mut Session,
-    cores: &[usize],
     share: Duration,
     findings: &mut Findings,
 ) -> Result<(), SessionError> {
-    session.peer = match Peer::find(cores) {
+    session.peer = match session.cores_for_peer().and_then(|cores| Peer::find(&cores)) {
         Ok(peer) => Some(peer),
         Err(error) => {
             findings.leave_out(NAME, error);
@@ -81,7 +80,7 @@ fn measure(session: &mut Session, sizes: &[usize], section: &mut Section) -> Res
             section.aims.push(Aim::at_most(what, excess, UCX_EXCESS_MAX));
         }
         let label = units::bytes(size as u64);
-        section.rows.extend(contest::rows(&series, "half round trip", &label, size));
+        section.rows.extend(contest::rows(&series, "half round trip", (&label, size), &floor));
         session.bar.advance(1);
     }
     let window = session.options.window(rate::WINDOW);
@@ -90,7 +89,7 @@ fn measure(session: &mut Session, sizes: &[usize], section: &mut Section) -> Res
     let floor = Task::Slots { messages: 100_000 };
     let series = rounds(session, &work, &floor, |session| session.peer_rate_ns(SMALL_BYTES))?;
     let label = units::bytes(SMALL_BYTES as u64);
-    let mut rows = contest::rows(&series, "one way", &label, SMALL_BYTES);
+    let mut rows = contest::rows(&series, "one way", (&label, SMALL_BYTES), &floor);
     for row in &mut rows {
         row.messages_per_s = row.ns.map(|ns| 1e9 / ns);
     }

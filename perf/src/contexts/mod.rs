@@ -113,8 +113,8 @@ fn rate<L: Lane>(lanes: &[L], cores: &[usize]) -> Result<f64, FabricError> {
         start.wait();
         std::thread::sleep(ROUND);
         stop.store(true, Ordering::Relaxed);
-        // A thread that panicked has said why.
-        threads.into_iter().map(|thread| thread.join().unwrap_or(Ok(0.0))).sum()
+        let ended = |_| FabricError::Open("a thread panicked".to_owned());
+        threads.into_iter().map(|thread| thread.join().map_err(ended)?).sum()
     })
 }
 

@@ -19,6 +19,15 @@ const WINDOW: usize = 64;
 /// What the sender has sent, as long as it sends.
 const SENDING: u64 = u64::MAX;
 
+/// Tells the sender that its receiver has ended, however it did.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 pub struct OneWay {
     transmit: End,
     /// The receive context.
@@ -105,9 +114,8 @@ impl Lane for OneWay {
 
     fn work(&self, thread: usize, stop: &AtomicBool) -> Result<u64, FabricError> {
         if thread == 1 {
-            let received = self.receive();
-            self.is_over.store(true, Ordering::Relaxed);
-            return received;
+            let _over = Over(&self.is_over);
+            return self.receive();
         }
         let sent = self.send(stop)?;
         self.sent.store(sent, Ordering::Relaxed);

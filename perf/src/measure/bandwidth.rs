@@ -8,6 +8,7 @@ use crate::report::{Aim, Row, Section};
 use crate::session::{Session, SessionError};
 use crate::statistics::median;
 use crate::units;
+use kestrel_core::config::TransportChoice;
 use std::time::Instant;
 
 /// Short ones: what disturbs a machine then spoils few of them.
@@ -166,7 +167,7 @@ pub fn best_plan(
     size: usize,
 ) -> Result<Option<Best>, SessionError> {
     // What two cores copy through memory that they share says nothing of a device.
-    let device = session.options.fabric.provider == "verbs";
+    let device = session.options.fabric.config()?.transport == TransportChoice::Verbs;
     if device || !session.has_floor() || size > crate::floor::MESSAGE_BYTES_MAX {
         return Ok(None);
     }

@@ -17,13 +17,17 @@ const TAG: u64 = 0x11;
 /// Short ones: what disturbs a machine then spoils few of them.
 const ROUNDS: usize = 200;
 const ROUNDS_MIN: usize = 20;
+/// Of the peer's runs there are so many at least, since the aim is a ratio to them.
+const PEER_MIN: usize = 5;
+/// Steps of the bar that the headline takes.
+const HEADLINE_STEPS: u64 = 4;
 const BOUNCES: u64 = 3_000;
 /// Samples whose median is a size's figure.
 const SAMPLES: usize = 9;
 /// The excess over the bounce, of UCX's.
 pub const UCX_EXCESS_MAX: f64 = 0.75;
 /// The size of the headline figure.
-const HEADLINE_BYTES: usize = 8;
+pub const HEADLINE_BYTES: usize = 8;
 
 /// Both ranks: rank 0 sends and waits for the answer.
 pub fn ping_pong<P: Port>(
@@ -106,7 +110,8 @@ pub fn job(session: &mut Session) -> Result<Section, SessionError> {
         1 << 20,
         4 << 20,
     ]);
-    session.bar.begin("latency", sizes.len() as u64 + 4);
+    session.bar.begin("latency", sizes.len() as u64 + HEADLINE_STEPS);
+    session.bar.weigh(HEADLINE_STEPS);
     let touch = session.options.touch();
     if touch {
         section.title += TOUCHED;
@@ -115,7 +120,7 @@ pub fn job(session: &mut Session) -> Result<Section, SessionError> {
     if !touch && sizes.contains(&HEADLINE_BYTES) {
         section.rows.push(headline(session, &mut section.aims)?);
     }
-    session.bar.advance(4);
+    session.bar.advance_weighed();
     for &size in &sizes {
         let iterations = session.options.iterations(iterations_for(size));
         let warmup = session.options.warmup(iterations / 10 + 10);
@@ -147,10 +152,11 @@ fn headline(session: &mut Session, aims: &mut Vec<Aim>) -> Result<Row, SessionEr
         touch: false,
     };
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-    let peer_every = session.peer.as_ref().map(|_| 20);
+    let (peer_every, peer_min) = session.peer.as_ref().map_or((None, 0), |_| (Some(20), PEER_MIN));
     let began = Instant::now();
     for round in 0..ROUNDS {
-        if round >= ROUNDS_MIN && session.is_enough_of_ours(round, began) {
+        let has_enough = theirs.len() >= peer_min && session.is_enough_of_ours(round, began);
+        if round >= ROUNDS_MIN && has_enough {
             break;
         }
         ours.push(beside_bounce(session, |session| Ok(session.work(&work)?.ns))?);

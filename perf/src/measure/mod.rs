@@ -13,7 +13,6 @@ mod touch;
 
 use crate::buffer::Buffer;
 use crate::port::{Port, PortError, Verb};
-use crate::stall::STALL_MAX;
 use crate::statistics::Spread;
 use pump::Pump;
 use serde::{Deserialize, Serialize};
@@ -45,8 +44,8 @@ pub struct Sample {
 pub enum MeasureError {
     #[error(transparent)]
     Port(#[from] PortError),
-    #[error("nothing arrived for {} s while {doing}", STALL_MAX.as_secs())]
-    Stalled { doing: &'static str },
+    #[error("nothing arrived for {seconds} s while {doing}")]
+    Stalled { doing: &'static str, seconds: u64 },
     #[error("a completion came with context {context:#x}, which was never posted, while {doing}")]
     Stray { context: u64, doing: &'static str },
     #[error("a message of {size} bytes is not what was written before it was sent")]

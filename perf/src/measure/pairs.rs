@@ -129,18 +129,15 @@ fn measure(session: &mut Session, count: usize, sizes: &[usize]) -> Result<Figur
         let messages = session.options.iterations(usual.max(1));
         let warmup = session.options.warmup(0);
         let work = Work::AllToAll { size, messages, warmup, window };
-        let samples = (0..ROUNDS).map(|_| {
-            // The slowest rank's time is the time of them all.
-            let slowest = session.work_slowest(&work)?;
-            Ok(count as f64 / slowest * 1e9)
-        });
-        rates.push(median(&samples.collect::<Result<Vec<_>, SessionError>>()?));
+        // The slowest rank's time is the time of them all.
+        let slowest = session.several_slowest(ROUNDS, &work)?;
+        let rate_of = |ns: &f64| count as f64 / ns * 1e9;
+        rates.push(median(&slowest.iter().map(rate_of).collect::<Vec<_>>()));
         session.bar.advance(1);
     }
     let rounds = session.options.iterations(if count > 2 { 200 } else { 5_000 });
     let work = Work::Barrier { rounds, warmup: session.options.warmup(rounds / 10 + 1) };
-    let samples = (0..ROUNDS).map(|_| session.work_slowest(&work));
-    let barrier_ns = median(&samples.collect::<Result<Vec<_>, SessionError>>()?);
+    let barrier_ns = median(&session.several_slowest(ROUNDS, &work)?);
     session.bar.advance(1);
     Ok(Figures { count, rates, barrier_ns })
 }

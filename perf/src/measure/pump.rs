@@ -4,8 +4,9 @@
 use super::{MeasureError, Rank};
 use crate::buffer::Buffer;
 use crate::port::{Grant, Local, Outcome, Port, Verb};
-use crate::stall::Stall;
+use crate::stall::{STALL_MAX, Stall};
 use std::collections::VecDeque;
+use std::time::Duration;
 
 /// The contexts of operations: what to count when they complete.
 const SENT: u64 = 1;
@@ -15,6 +16,11 @@ const SIGNALLED: u64 = 3;
 /// With the number of a part of the buffers that is the operation's own: sent from, received into.
 const SENT_PART: u64 = 1 << 32;
 const RECEIVED_PART: u64 = 1 << 33;
+
+/// A transport so slow, in bytes a second, is waited for: longer messages may take longer to come.
+const SLOWEST: u64 = 10_000_000;
+/// How long at most a rank serves whose memory another one reaches, which it sees nothing of.
+const SERVE_MAX: Duration = Duration::from_secs(110);
 
 /// The tag of handshakes between phases; workloads use others.
 const TAG_PHASE: u64 = 0x7057;
@@ -59,7 +65,7 @@ impl<'a, P: Port> Pump<'a, P> {
             sends_posted: 0,
             free: VecDeque::new(),
             landed: VecDeque::new(),
-            stall: Stall::default(),
+            stall: Stall::of(STALL_MAX + Duration::from_secs(size as u64 / SLOWEST)),
             doing: "measuring",
         }
     }
@@ -83,7 +89,7 @@ impl<'a, P: Port> Pump<'a, P> {
         let count = self.at.side.poll(&mut self.entries)?;
         if count == 0 {
             return match self.stall.is_too_long() {
-                true => Err(MeasureError::Stalled { doing: self.doing }),
+                true => Err(self.stalled()),
                 false => Ok(()),
             };
         }
@@ -107,6 +113,11 @@ impl<'a, P: Port> Pump<'a, P> {
             }
         }
         Ok(())
+    }
+
+    #[cold]
+    fn stalled(&self) -> MeasureError {
+        MeasureError::Stalled { doing: self.doing, seconds: self.stall.limit().as_secs() }
     }
 
     /// One poll among sends that are taken. Injected ones complete nowhere: that nothing completes is no
@@ -294,7 +305,9 @@ impl<'a, P: Port> Pump<'a, P> {
         unsafe { place.cast::<[u8; Grant::BYTES]>().write(grant.to_bytes()) };
         self.send(0, Grant::BYTES, TAG_PHASE)?;
         self.await_sent()?;
+        let usual = std::mem::replace(&mut self.stall, Stall::of(SERVE_MAX));
         let signalled = self.await_signal(0);
+        self.stall = usual;
         self.hide(region)?;
         signalled
     }

@@ -154,7 +154,8 @@ fn a_rank_that_was_not_started_for_a_comparison_loads_nothing() {
 #[test]
 fn who_waited_in_vain_is_told_from_who_failed() {
     assert!(
-        is_stall(&MeasureError::Stalled { doing: "waiting" }) && is_stall(&FloorError::Stalled)
+        is_stall(&MeasureError::Stalled { doing: "waiting", seconds: 10 })
+            && is_stall(&FloorError::Stalled)
     );
     assert!(!is_stall(&MeasureError::NotAsSent { size: 8 }));
 }
