@@ -9,6 +9,7 @@ import platform
 import select
 import shutil
 import socket
+import stat
 import tempfile
 import time
 from collections.abc import Callable
@@ -25,8 +26,10 @@ from .prepare import Prepared, cache_folder
 KVM_SECONDS_MAX = 15
 BOOT_SECONDS_MAX = 180
 TURN_SECONDS_MAX = 0.2
-FOLDER_PREFIX = "soft-roce-"
-FOLDER_SECONDS_MIN = 60
+FOLDERS_IN = Path("/tmp")
+FOLDER_PREFIX = "soft-roce-run-"
+# The file by which a run knows the folders of others.
+MARKER = "made-by-soft-roce"
 # Called with the kind and the payload of each frame of a session.
 Handler = Callable[[int, bytes], None]
 
@@ -79,25 +82,36 @@ class Link:
 def claim_folder() -> tuple[Path, int]:
     """A folder for this run's settings and logs, with a lock that says that the run is alive. What
     runs left behind that were killed is removed."""
-    for folder in Path("/tmp").glob(f"{FOLDER_PREFIX}*"):
+    for folder in FOLDERS_IN.glob(f"{FOLDER_PREFIX}*"):
         try:
-            # A young one may be between its making and its locking.
-            if folder.is_symlink() or time.time() - folder.stat().st_mtime < FOLDER_SECONDS_MIN:
-                continue
-            lock = os.open(folder, os.O_RDONLY)
+            # Anybody may have made what has such a name, a pipe too.
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK
+            lock = os.open(folder, flags)
         except OSError:
             continue  # another user's, or just removed
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
+            if is_ours(lock):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
         except BlockingIOError:
             pass  # that run is alive
         finally:
             os.close(lock)
-    folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir="/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=FOLDERS_IN))
     lock = os.open(folder, os.O_RDONLY)
     fcntl.flock(lock, fcntl.LOCK_EX)
+    # Last: who sees it may try the lock.
+    (folder / MARKER).write_text("made by scripts/soft-roce, which removes this folder\n")
     return folder, lock
+
+
+def is_ours(folder: int) -> bool:
+    """Whether a run of this user's has made a folder, given as a descriptor."""
+    try:
+        marker = os.stat(MARKER, dir_fd=folder, follow_symlinks=False)
+    except OSError:
+        return False
+    return stat.S_ISREG(marker.st_mode) and marker.st_uid == os.fstat(folder).st_uid == os.geteuid()
 
 
 class Lab:

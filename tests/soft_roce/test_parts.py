@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from lab import SCRIPT
 
 sys.path.append(str(SCRIPT.parent))
 
-from soft_roce import here, prepare  # noqa: E402
+from soft_roce import here, lab, prepare  # noqa: E402
 from soft_roce.errors import SetupError  # noqa: E402
 from soft_roce.packages import Store, unpacking_error  # noqa: E402
 
@@ -70,6 +72,33 @@ def test_what_was_prepared_is_used_while_all_of_it_is_there(tmp_path: Path) -> N
         file.touch()
     record.write_text(record.read_text()[:20])
     assert prepare.recorded(record) is None
+
+
+def test_what_killed_runs_left_is_removed_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that only has such a name stays, however old; a pipe is not waited for."""
+    monkeypatch.setattr(lab, "FOLDERS_IN", tmp_path)
+    names = ("killed", "alive", "other", "linked")
+    killed, alive, other, linked = (tmp_path / f"{lab.FOLDER_PREFIX}{name}" for name in names)
+    for folder in (killed, alive, other):
+        folder.mkdir()
+        (folder / "file").touch()
+        os.utime(folder, (0, 0))
+    for folder in (killed, alive):
+        (folder / lab.MARKER).touch()
+    linked.symlink_to(killed)
+    os.mkfifo(tmp_path / f"{lab.FOLDER_PREFIX}pipe")
+    owner = os.open(alive, os.O_RDONLY)
+    fcntl.flock(owner, fcntl.LOCK_EX)
+    folder, lock = lab.claim_folder()
+    os.close(owner)
+    assert not killed.exists()
+    assert (alive / "file").exists() and (other / "file").exists() and linked.is_symlink()
+    os.close(lock)
+    next_one, lock = lab.claim_folder()
+    os.close(lock)
+    assert not alive.exists() and not folder.exists() and next_one.is_dir()
 
 
 def stub(folder: Path, name: str, text: str) -> None:
