@@ -34,8 +34,9 @@ def test_a_command_runs_as_it_would_here(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     kept.mkdir()
     (tmp_path / "input").write_text("seen")
-    script = """
+    script = r"""
         pwd; cat input; echo "$1" "$VALUE"; cat
+        sed -n 's/^SigIgn:\t//p' /proc/self/status
         echo complaint >&2
         echo gone > input; echo stays > kept/file
         exit 7
@@ -46,7 +47,9 @@ def test_a_command_runs_as_it_would_here(tmp_path: Path) -> None:
         cwd=tmp_path,
         env={**os.environ, "VALUE": "a\nb"},
     )
-    assert done.stdout == f"{tmp_path}\nseentwo  words a\nb\nfrom outside\n", done.stderr
+    # No signal is ignored.
+    printed = f"{tmp_path}\nseentwo  words a\nb\nfrom outside\n{0:016}\n"
+    assert done.stdout == printed, done.stderr
     # The first run of all may have to say before that KVM does not work here.
     assert done.returncode == 7 and done.stderr.endswith("complaint\n")
     assert done.stderr.count("\n") == 1 + ("KVM does not work" in done.stderr)

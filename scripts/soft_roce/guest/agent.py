@@ -163,8 +163,12 @@ def execute(ends, terminal, folder, arguments, environment):
             import termios
 
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        import _signal
         import resource
 
+        # Python ignores these, and what it executes would too: `yes | head` complained.
+        for number in (_signal.SIGPIPE, _signal.SIGXFSZ):
+            _signal.signal(number, _signal.SIG_DFL)
         # Registered memory is locked memory.
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY,) * 2)
         attempted = folder
