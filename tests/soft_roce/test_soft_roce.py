@@ -174,6 +174,9 @@ def test_two_hosts_a_pulled_cable_and_a_dead_peer() -> None:
         hostname; on-peer hostname
         on-peer sh -c 'echo "$SOFT_ROCE_HOST $SOFT_ROCE_PEER"; echo aside >&2; exit 3' || echo "status $?"
         on-peer no-such-program || echo "status $?"
+        on-peer cat; echo "cat has ended"
+        # Who goes on writing keeps nobody.
+        on-peer sh -c 'yes >&2 & sleep 0.1; exit 4' 2>/dev/null || echo "status $?"
 
         on-peer ib_send_lat -n 300 >/dev/null & peer_listening 18515
         ib_send_lat -n 300 host-b; wait $!
@@ -207,7 +210,7 @@ def test_two_hosts_a_pulled_cable_and_a_dead_peer() -> None:
         on-peer true || echo "status $?"
     """,
     )
-    assert output.startswith("host-a\nhost-b\nb 10.9.0.1\nstatus 3\nstatus 127\n")
+    assert output.startswith("host-a\nhost-b\nb 10.9.0.1\nstatus 3\nstatus 127\ncat has ended\nstatus 4\n")
     assert latencies(output, 2)[0] > 0
     _, pulled = output.split("pulled\n", 1)
     pulled, plugged = pulled.split("plugged\n", 1)
