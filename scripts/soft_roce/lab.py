@@ -124,6 +124,7 @@ class Lab:
         self._links: dict[str, Link] = {}
         # More descriptors to wait for, by those who run a command: descriptor, what to call.
         self.readers: dict[int, Callable[[], None]] = {}
+        self.writers: dict[int, Callable[[], None]] = {}
 
     def __enter__(self) -> Lab:
         return self
@@ -205,15 +206,17 @@ class Lab:
             poll.register(
                 link.machine.channel, select.POLLIN | bool(link.outgoing) * select.POLLOUT
             )
-        for descriptor in self.readers:
-            poll.register(descriptor, select.POLLIN)
+        for waiting, event in ((self.readers, select.POLLIN), (self.writers, select.POLLOUT)):
+            for descriptor in waiting:
+                poll.register(descriptor, event)
         ready = {descriptor for descriptor, _ in poll.poll(max(0, seconds_max) * 1000)}
         for role, link in list(self._links.items()):
             if link.machine.channel.fileno() in ready:
                 link.flush()
                 self._receive(role, link)
-        for descriptor in ready & self.readers.keys():
-            self.readers[descriptor]()
+        for waiting in (self.readers, self.writers):
+            for descriptor in ready & waiting.keys():
+                waiting[descriptor]()
 
     def _receive(self, role: str, link: Link) -> None:
         try:

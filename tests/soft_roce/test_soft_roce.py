@@ -93,6 +93,22 @@ def test_output_comes_while_the_command_runs_and_the_limit_ends_it() -> None:
 
 
 @needs_guest
+@pytest.mark.parametrize("blocks", [True, pytest.param(False, marks=pytest.mark.full)])
+def test_the_limit_holds_where_nobody_reads(blocks: bool) -> None:
+    """Whether a write to the pipe that is full waits, or fails. A busy machine may not come to print anything."""
+    reads, writes = os.pipe()
+    os.set_blocking(writes, blocks)
+    process = start("--timeout", 5, "--", "yes", stdout=writes)
+    try:
+        assert process.wait(SECONDS_MAX) == 124
+    finally:
+        process.kill()
+        os.close(writes)
+        os.close(reads)
+    assert "stopped after 5 s" in process.stderr.read()
+
+
+@needs_guest
 @pytest.mark.parametrize(
     "number", [pytest.param(signal.SIGINT, marks=pytest.mark.full), signal.SIGKILL]
 )
