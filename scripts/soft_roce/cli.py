@@ -121,7 +121,10 @@ def main(arguments: list[str]) -> int:
         say(str(error))
         return frames.STATUS_FAILED
     except BrokenPipeError:
-        return STATUS_BROKEN_PIPE
+        return STATUS_BROKEN_PIPE  # of the standard streams: the others' are SetupErrors
+    except OSError as error:
+        say(f"it could not be run: {error}")
+        return frames.STATUS_FAILED
     except Interrupted as interrupted:
         return 128 + interrupted.number
 

@@ -15,8 +15,9 @@ from lab import SCRIPT
 
 sys.path.append(str(SCRIPT.parent))
 
-from soft_roce import here, lab, prepare  # noqa: E402
+from soft_roce import here, lab, machine, prepare  # noqa: E402
 from soft_roce.errors import SetupError  # noqa: E402
+from soft_roce.machine import Machine, Shape  # noqa: E402
 from soft_roce.packages import Store, unpacking_error  # noqa: E402
 
 GID = "0000:0000:0000:0000:0000:ffff:0a09:0001"
@@ -99,6 +100,21 @@ def test_what_killed_runs_left_is_removed_and_nothing_else(
     next_one, lock = lab.claim_folder()
     os.close(lock)
     assert not alive.exists() and not folder.exists() and next_one.is_dir()
+
+
+def test_a_monitor_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is silent, and one that is gone: the command was not run, and its output is no pipe that broke."""
+    monkeypatch.setattr(machine, "MONITOR_SECONDS_MAX", 0.1)
+    monkeypatch.setattr(Machine, "ended", lambda _: False)
+    silent = Machine("a", "tcg", prepare.Prepared([], {}, Path(), None), Shape(1, 1, None))
+    with pytest.raises(SetupError, match="QEMU's monitor does not take set_link: timed out"):
+        silent.set_link(True)
+    gone = Machine("a", "tcg", prepare.Prepared([], {}, Path(), None), Shape(1, 1, None))
+    gone._monitor_end.close()
+    with pytest.raises(SetupError, match="QEMU's monitor does not take set_link: .*Broken pipe"):
+        gone.set_link(True)
+    silent.kill()
+    gone.kill()
 
 
 def stub(folder: Path, name: str, text: str) -> None:
