@@ -52,3 +52,19 @@ def test_a_step_that_was_killed_is_not_said_to_have_been_slow(checkout: Checkout
     done = checkout.run("fmt")
     assert "0 passed, 1 failed, 0 skipped" in done.output, done.output
     assert "killed after" in done.output and "stopped after" not in done.output, done.output
+
+
+@pytest.mark.parametrize("step", ["clients", "fabtests", "soft-roce", "perf"])
+def test_what_was_built_before_is_not_tested(checkout: Checkout, step: str) -> None:
+    """Where it cannot be built any more; all else that the step needs is there."""
+    for script in ("clients", "fabtests", "soft-roce", "peers"):
+        checkout.program(f"scripts/{script}", "exit 0")
+    checkout.program("target/clients/pytest/bin/python", "echo == 9 passed in 1.00s ==")
+    checkout.program("target/clients/pytest/prepared", "")
+    done = checkout.run(step)
+    if step != "perf":
+        assert "9 passed, 0 failed, 0 skipped" in done.output, done.output
+    checkout.program("bin/cargo", 'case "$*" in *build*) echo "could not compile"; exit 101 ;; esac')
+    done = checkout.run(step)
+    assert done.output.endswith("\n0 passed, 1 failed, 0 skipped\n"), done.output
+    assert "| could not compile" in done.output, done.output
