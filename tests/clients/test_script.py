@@ -2,35 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from pathlib import Path
 
 import pytest
 
-from client import ROOT, Outcome, run
-
-
-class Checkout:
-    """The script, and programs that do as a line of shell says in place of those that it starts."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        shutil.copytree(ROOT / "scripts/parts", folder / "scripts/parts")
-        shutil.copy(ROOT / "scripts/test", folder / "scripts/test")
-        for name in ("cargo", "rustc", "apt-get", "sudo"):
-            self.program(f"bin/{name}", "exit 0")
-
-    def program(self, name: str, line: str) -> None:
-        path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"#!/bin/sh\n{line}\n")
-        path.chmod(0o755)
-
-    def run(self, *steps: str, **environment: str) -> Outcome:
-        given = {name: value for name, value in os.environ.items() if name != "KESTREL_TEST_REQUIRE"}
-        given["PATH"] = f"{self.folder}/bin:{os.environ['PATH']}"
-        return run([str(self.folder / "scripts/test"), "--quick", *steps], {**given, **environment}, 120)
+from checkout import Checkout, await_end
 
 
 @pytest.fixture
@@ -41,15 +17,14 @@ def checkout(tmp_path: Path) -> Checkout:
 def test_what_a_step_leaves_behind_is_ended(checkout: Checkout) -> None:
     number = checkout.folder / "number"
     checkout.program("bin/cargo", f'case "$*" in *check*) setsid sleep 1000 & echo $! >{number} ;; esac')
-    done = checkout.run("fmt")
+    done = checkout.test("fmt")
     assert done.status == 0 and "1 passed, 0 failed, 0 skipped" in done.output, done.output
-    left = Path(f"/proc/{number.read_text().strip()}/cmdline")
-    assert not left.exists() or not left.read_text(), "it is neither gone nor a zombie"
+    await_end(number.read_text().strip())
 
 
 def test_a_step_that_was_killed_is_not_said_to_have_been_slow(checkout: Checkout) -> None:
     checkout.program("bin/cargo", 'case "$*" in *check*) kill -9 $PPID; kill -9 $$ ;; esac')
-    done = checkout.run("fmt")
+    done = checkout.test("fmt")
     assert "0 passed, 1 failed, 0 skipped" in done.output, done.output
     assert "killed after" in done.output and "stopped after" not in done.output, done.output
 
@@ -61,10 +36,10 @@ def test_what_was_built_before_is_not_tested(checkout: Checkout, step: str) -> N
         checkout.program(f"scripts/{script}", "exit 0")
     checkout.program("target/clients/pytest/bin/python", "echo == 9 passed in 1.00s ==")
     checkout.program("target/clients/pytest/prepared", "")
-    done = checkout.run(step)
+    done = checkout.test(step)
     if step != "perf":
         assert "9 passed, 0 failed, 0 skipped" in done.output, done.output
     checkout.program("bin/cargo", 'case "$*" in *build*) echo "could not compile"; exit 101 ;; esac')
-    done = checkout.run(step)
+    done = checkout.test(step)
     assert done.output.endswith("\n0 passed, 1 failed, 0 skipped\n"), done.output
     assert "| could not compile" in done.output, done.output
