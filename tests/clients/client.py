@@ -9,6 +9,7 @@ import subprocess
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -118,11 +119,19 @@ class Mpi:
         return str(self.folder / "bin" / "python")
 
 
+def unavailable(reason: str, **more: bool) -> NoReturn:
+    """Skips a test, or a whole file, that lacks what scripts fetch and build. Where KESTREL_TEST_REQUIRE=1
+    says that all of that can be had, it fails."""
+    if os.environ.get("KESTREL_TEST_REQUIRE") == "1":
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason, **more)
+
+
 def need(mpi: Mpi) -> None:
-    """Skips the test, with the reason, where the client is not there."""
+    """The test runs only where the client is there."""
     reason = mpi.absent()
     if reason:
-        pytest.skip(reason)
+        unavailable(reason)
 
 
 # "cm" is Open MPI's layer for libraries that match tags themselves, "ofi" the one for libfabric.

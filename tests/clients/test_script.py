@@ -29,6 +29,30 @@ def test_a_step_that_was_killed_is_not_said_to_have_been_slow(checkout: Checkout
     assert "killed after" in done.output and "stopped after" not in done.output, done.output
 
 
+# Each by what a script of this name ends with: what cannot be fetched is skipped, unless it is required; what
+# does not build fails.
+LACKING = [
+    *(("clients", "clients", 1), ("fabtests", "clients", 1), ("soft-roce", "clients", 1)),
+    *(("fabtests", "fabtests", 1), ("door", "fabtests", 1), ("fabtests", "fabtests", 3), ("door", "fabtests", 3)),
+]
+
+
+@pytest.mark.parametrize(("step", "script", "status"), LACKING)
+@pytest.mark.parametrize("required", [False, True])
+def test_what_is_lacking_is_skipped_or_fails(
+    checkout: Checkout, step: str, script: str, status: int, required: bool
+) -> None:
+    for name in ("clients", "fabtests", "soft-roce", "peers"):
+        checkout.program(f"scripts/{name}", f"echo MISSING: not there; exit {status if name == script else 0}")
+    if script != "clients":
+        checkout.program("target/clients/pytest/prepared", "")
+    more = {"KESTREL_TEST_REQUIRE": "1"} if required else {}
+    done = checkout.test("fmt", step, **more)
+    fails = required or status == 3
+    assert done.output.endswith(f"\n1 passed, {fails:d} failed, {not fails:d} skipped\n"), done.output
+    assert done.status == fails and "not there" in done.output, done.output
+
+
 @pytest.mark.parametrize("step", ["clients", "fabtests", "soft-roce", "perf"])
 def test_what_was_built_before_is_not_tested(checkout: Checkout, step: str) -> None:
     """Where it cannot be built any more; all else that the step needs is there."""

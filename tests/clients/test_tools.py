@@ -8,7 +8,7 @@ import subprocess
 
 import pytest
 
-from client import ROOT, Outcome, environment, run
+from client import ROOT, Outcome, environment, run, unavailable
 
 # What fi_pingpong sends with "-S all": powers of two and one and a half of them, up to 6 MiB, or as
 # many as a datagram holds.
@@ -31,7 +31,7 @@ def tool(name: str) -> str:
     """The path of one of libfabric's tools."""
     path = shutil.which(name)
     if path is None:
-        pytest.skip(f"{name} is not there (scripts/clients)")
+        unavailable(f"{name} is not there (scripts/clients)")
     return path
 
 

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from client import unavailable
 from suite import CONFIGURATIONS, HOST, Outcome, Process, absent, command
 
 if absent():
-    pytest.skip(str(absent()), allow_module_level=True)
+    unavailable(str(absent()), allow_module_level=True)
 
 KNOWN = tomllib.loads(Path(__file__).with_name("known_failures.toml").read_text())["ubertest"]
 RUNS_MAX = 10

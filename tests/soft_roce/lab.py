@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from client import unavailable
+
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "soft-roce"
 # Commands run on this machine's own device, as scripts/soft-roce --here runs them.
@@ -99,7 +101,7 @@ def run_alone(*options: object, script: str) -> str:
 def cargo(*arguments: str) -> str:
     """What cargo prints, run with the features of the whole workspace, as for the tests."""
     if not shutil.which("cargo"):
-        pytest.skip("cargo is not here")
+        unavailable("cargo is not here")
     options = os.environ.get("KESTREL_TEST_CARGO", "").split()
     command = ["cargo", *arguments, "--workspace", *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1200)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from client import unavailable
 from hosts import run_script
 from lab import ROOT, needs_guest
 
@@ -28,7 +29,7 @@ RUNS = [
 def perf() -> Path:
     program = ROOT / "target" / "release" / "kestrel-perf"
     if not program.exists():
-        pytest.skip(f"{program} is not built (cargo build --release --workspace)")
+        unavailable(f"{program} is not built (cargo build --release --workspace)")
     return program
 
 
