@@ -14,6 +14,20 @@ def checkout(tmp_path: Path) -> Checkout:
     return Checkout(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["with space", "quo'te", "a:b", "a$b", "back\\slash"])
+def test_a_path_that_builds_do_not_take_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    done = Checkout(tmp_path / name).test("fmt")
+    assert done.status == 1 and "move this checkout" in done.output, done.output
+    assert not (tmp_path / name / "target").exists()
+
+
+def test_builds_go_where_the_tests_look(checkout: Checkout) -> None:
+    checkout.program("bin/cargo", 'case "$*" in *check*) test "$CARGO_TARGET_DIR" = "$PWD/target" ;; esac')
+    done = checkout.test("fmt", CARGO_TARGET_DIR="/elsewhere")
+    assert done.status == 0, done.output
+
+
 def test_what_a_step_leaves_behind_is_ended(checkout: Checkout) -> None:
     number = checkout.folder / "number"
     checkout.program("bin/cargo", f'case "$*" in *check*) setsid sleep 1000 & echo $! >{number} ;; esac')
