@@ -65,7 +65,8 @@ def environment(**more: str) -> dict[str, str]:
 def run(
     command: list[str], env: dict[str, str], seconds_max: float, folder: Path | None = None
 ) -> Outcome:
-    """Runs a command in a session of its own, and ends all of that session at the limit."""
+    """Runs a command in a session of its own, and ends all of that session at the limit, or when the test
+    ends meanwhile."""
     process = subprocess.Popen(
         command,
         env=env,
@@ -84,6 +85,11 @@ def run(
         os.killpg(process.pid, signal.SIGKILL)
         output, _ = process.communicate(timeout=30)
         return Outcome(None, output)
+    except BaseException:
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        raise
 
 
 @dataclass(eq=False)

@@ -81,10 +81,20 @@ def run(
     try:
         output, errors = process.communicate(stdin, timeout=seconds_max)
     except subprocess.TimeoutExpired:
-        process.terminate()
+        end(process)
         output, errors = process.communicate(timeout=30)
         pytest.fail(f"stopped after {seconds_max} s:\n{output}\n{errors}")
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+
+def end(process: subprocess.Popen) -> None:
+    """Ends the script, and with it its machines, however busy it is."""
+    process.terminate()
+    try:
+        process.wait(timeout=30)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def printed_by(done: subprocess.CompletedProcess) -> str:

@@ -83,10 +83,13 @@ def test_one_host_has_a_device_that_works() -> None:
 @needs_guest
 def test_output_comes_while_the_command_runs_and_the_limit_ends_it() -> None:
     process = start("--timeout", 5, "--", "sh", "-c", "echo first; sleep 1000; echo last")
-    assert process.stdout.readline() == "first\n"
-    machines = qemu_of(process)
-    assert len(machines) == 1
-    output, errors = process.communicate(timeout=SECONDS_MAX)
+    try:
+        assert process.stdout.readline() == "first\n"
+        machines = qemu_of(process)
+        assert len(machines) == 1
+        output, errors = process.communicate(timeout=SECONDS_MAX)
+    finally:
+        process.kill()
     assert (process.returncode, output) == (124, "")
     assert "stopped after 5 s" in errors
     assert not command_of(machines[0])
@@ -114,10 +117,13 @@ def test_the_limit_holds_where_nobody_reads(blocks: bool) -> None:
 )
 def test_no_machine_outlives_the_script(number: signal.Signals) -> None:
     process = start("--two", "--", "sleep", "1000")
-    wait_until("two machines run", lambda: len(qemu_of(process)) == 2)
-    machines = qemu_of(process)
-    process.send_signal(number)
-    process.communicate(timeout=SECONDS_MAX)
+    try:
+        wait_until("two machines run", lambda: len(qemu_of(process)) == 2)
+        machines = qemu_of(process)
+        process.send_signal(number)
+        process.communicate(timeout=SECONDS_MAX)
+    finally:
+        process.kill()
     assert process.returncode == (130 if number == signal.SIGINT else -number)
     wait_until("they are gone", lambda: not any(map(command_of, machines)))
 
