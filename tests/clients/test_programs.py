@@ -15,7 +15,7 @@ from client import ALL, CLIENTS, ROOT, Mpi, environment, need, run, unavailable
 # Intel's package runs programs and has no compiler: it takes what MPICH's makes, whose binary
 # interface it shares.
 COMPILERS = {
-    "openmpi4": Path("/usr/bin/mpicc.openmpi"),
+    "openmpi": Path("/usr/bin/mpicc.openmpi"),
     "openmpi5": CLIENTS / "openmpi5/bin/mpicc",
     "mpich": CLIENTS / "mpich/bin/mpicc",
     "intelmpi": CLIENTS / "mpich/bin/mpicc",
