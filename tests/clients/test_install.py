@@ -83,9 +83,11 @@ def test_the_manual_page_is_of_this_version(installed: tuple[Path, str]) -> None
         assert word in text, f"{word} is missing:\n{text}"
 
 
-def test_what_was_installed_is_removed(installed: tuple[Path, str]) -> None:
-    prefix, _ = installed
-    install(prefix.parent, "--prefix", "here", "--uninstall")
+def test_what_was_installed_is_removed(caller: Path) -> None:
+    prefix = caller / "removed"
+    install(caller, "--prefix", "removed")
+    assert (prefix / "lib/libfabric/libkestrel-fi.so").is_file()
+    install(caller, "--prefix", "removed", "--uninstall")
     assert [path for path in prefix.rglob("*") if path.is_file()] == []
 
 

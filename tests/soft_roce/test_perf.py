@@ -50,4 +50,5 @@ def test_two_shells_on_two_hosts(perf: Path, words: str, rows: list[str]) -> Non
     assert "floor: none (rank 1: the ranks are on two hosts, which share no memory)" in table, output
     for row in rows:
         assert row in table, output
-    print(json.loads("{" + report))
+    measured = [row for section in json.loads("{" + report)["sections"] for row in section["rows"]]
+    assert measured and all(row["ns"] > 0 for row in measured), measured
