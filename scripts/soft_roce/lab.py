@@ -20,7 +20,7 @@ from . import frames
 from .errors import BootError, SetupError
 from .machine import Machine, Shape, settings
 from .packages import say
-from .prepare import Prepared, cache_folder
+from .prepare import NO_KVM_PREFIX, Prepared, cache_folder
 
 # With KVM the kernel reaches init in a second or two, or never.
 KVM_SECONDS_MAX = 15
@@ -165,7 +165,7 @@ class Lab:
         """Exists where KVM is offered and hangs, as it does inside some virtual machines: so that
         this kernel and this QEMU need not try again."""
         place = f"{platform.release()} {platform.version()} {self._prepared.qemu[0]}"
-        return cache_folder() / f"no-kvm-{hashlib.sha256(place.encode()).hexdigest()[:16]}"
+        return cache_folder() / f"{NO_KVM_PREFIX}{hashlib.sha256(place.encode()).hexdigest()[:16]}"
 
     def _start(self, accelerator: str) -> None:
         plan, roles = self._plan, ("a", "b") if self._plan.two else ("a",)

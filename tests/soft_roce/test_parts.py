@@ -117,6 +117,54 @@ def test_a_monitor_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch
     gone.kill()
 
 
+def prepared_for(system: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Prepares for a machine with such packages, while apt finds what there is."""
+    paths = {name: str(cache / f"{name}-{system}") for name in ("kernel", "initramfs", "tools", "qemu")}
+    (cache / f"qemu-{system}" / prepare.QEMU_IN_TREE).mkdir(parents=True)
+    for name in ("kernel", "initramfs", "tools"):
+        Path(paths[name]).touch()
+    monkeypatch.setattr(prepare, "system", lambda: system)
+    monkeypatch.setattr(prepare, "fetch", lambda _: paths)
+    prepare.prepare_locked(cache, refresh=False)
+    return paths
+
+
+def test_without_apt_what_was_prepared_for_other_packages_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The newest that is whole; but not where newer packages are asked for."""
+
+    def offline(_: Path) -> None:
+        raise SetupError("apt cannot be asked")
+
+    for age, system in ((30, "old"), (20, "newer"), (10, "broken")):
+        prepared_for(system, tmp_path, monkeypatch)
+        record = next(tmp_path.glob(f"prepared-*-{system}.json"))
+        os.utime(record, (record.stat().st_mtime - age,) * 2)
+    (tmp_path / "tools-broken").unlink()
+    monkeypatch.setattr(prepare, "system", lambda: "today")
+    monkeypatch.setattr(prepare, "fetch", offline)
+    assert prepare.prepare_locked(tmp_path, refresh=False).tools == tmp_path / "tools-newer"
+    assert "apt cannot be asked" in capfd.readouterr().err
+    (tmp_path / "no-kvm-here").touch()
+    with pytest.raises(SetupError, match="apt cannot be asked"):
+        prepare.prepare_locked(tmp_path, refresh=True)
+    assert not (tmp_path / "no-kvm-here").exists()
+
+
+def test_who_prepares_is_waited_for_and_not_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(prepare, "WAIT_SECONDS_MAX", 1)
+    monkeypatch.setattr(prepare, "SAID_AFTER_SECONDS", 0)
+    monkeypatch.setattr(prepare, "cache_folder", lambda: tmp_path)
+    with open(tmp_path / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(SetupError, match="another run has been preparing for 1 s"):
+            prepare.prepare(refresh=False)
+    assert "waiting for another run" in capfd.readouterr().err
+
+
 def stub(folder: Path, name: str, text: str) -> None:
     """A program that does what a line of shell says."""
     (folder / name).write_text(f"#!/bin/sh\n{text}\n")
