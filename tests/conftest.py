@@ -1,8 +1,12 @@
 """How much to run, for all tests that pytest runs."""
 
 import os
+from pathlib import Path
 
 import pytest
+
+# What cargo builds for the tests lies where they look, wherever else this user's builds go.
+os.environ["CARGO_TARGET_DIR"] = str(Path(__file__).resolve().parents[1] / "target")
 
 
 @pytest.fixture(scope="session")

@@ -82,7 +82,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     option("--here", action="store_true", help="on this machine and its RDMA device; no guest")
     option("--prepare", action="store_true", help="download and build what is missing, no more")
-    option("--refresh", action="store_true", help="look for newer packages first")
+    option("--refresh", action="store_true", help="look for newer packages, and try KVM again")
     option("--verbose", action="store_true", help="say how long booting took, and on what")
     option("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
@@ -121,7 +121,10 @@ def main(arguments: list[str]) -> int:
         say(str(error))
         return frames.STATUS_FAILED
     except BrokenPipeError:
-        return STATUS_BROKEN_PIPE
+        return STATUS_BROKEN_PIPE  # of the standard streams: the others' are SetupErrors
+    except OSError as error:
+        say(f"it could not be run: {error}")
+        return frames.STATUS_FAILED
     except Interrupted as interrupted:
         return 128 + interrupted.number
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 import termios
@@ -24,6 +25,8 @@ class Command:
         self._lab = lab
         self._status: int | None = None
         self._terminal = terminal
+        # By descriptor: what is to be written there.
+        self._output: dict[int, bytearray] = {1: bytearray(), 2: bytearray()}
         payload = frames.pack_command(
             terminal_size() if terminal else b"",
             os.fsencode(os.getcwd()),
@@ -43,9 +46,9 @@ class Command:
         if self._terminal:
             saved = termios.tcgetattr(0)
             tty.setraw(0)
-            signal.signal(signal.SIGWINCH, lambda *_: self._send(frames.RESIZE, terminal_size()))
+            self._follow_size()
         try:
-            while self._status is None:
+            while self._status is None or any(self._output.values()):
                 left = TURN_SECONDS_MAX if deadline is None else deadline - time.monotonic()
                 if left <= 0:
                     break
@@ -53,7 +56,7 @@ class Command:
         finally:
             if saved:
                 termios.tcsetattr(0, termios.TCSADRAIN, saved)
-        if self._status is None:
+        if self._status is None or any(self._output.values()):
             say(f"stopped after {seconds_max:g} s")
             return STATUS_TIMED_OUT
         return self._status
@@ -65,9 +68,36 @@ class Command:
             self._lab.readers[0] = self._read_input
         else:
             descriptor = 1 if kind == frames.OUTPUT else 2
-            while payload:
-                payload = payload[os.write(descriptor, payload) :]
+            self._output[descriptor] += payload
+            self._lab.writers[descriptor] = lambda: self._write(descriptor, kind)
+
+    def _write(self, descriptor: int, kind: int) -> None:
+        """Writes as much as goes at once; when all is written, asks for more. Whoever is behind a pipe may
+        have stopped reading, and the limit and the other host are not to wait for that."""
+        waiting = self._output[descriptor]
+        try:
+            # So much has room where poll() says that there is some.
+            del waiting[: os.write(descriptor, waiting[: select.PIPE_BUF])]
+        except BlockingIOError:
+            return
+        if not waiting:
+            del self._lab.writers[descriptor]
             self._send(frames.ACK, bytes([kind]))
+
+    def _follow_size(self) -> None:
+        """Has the terminal in the guest follow this one's size. A handler of signals may come in the middle
+        of sending, so what sends is the next turn."""
+        resized, wakes = os.pipe()
+        os.set_blocking(resized, False)
+        os.set_blocking(wakes, False)
+
+        def tell() -> None:
+            os.read(resized, 4096)
+            self._send(frames.RESIZE, terminal_size())
+
+        self._lab.readers[resized] = tell
+        signal.set_wakeup_fd(wakes)
+        signal.signal(signal.SIGWINCH, lambda *_: None)
 
     def _read_input(self) -> None:
         """Sends some of standard input, and waits for it to be taken before more is read."""

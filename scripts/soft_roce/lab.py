@@ -9,6 +9,7 @@ import platform
 import select
 import shutil
 import socket
+import stat
 import tempfile
 import time
 from collections.abc import Callable
@@ -19,14 +20,16 @@ from . import frames
 from .errors import BootError, SetupError
 from .machine import Machine, Shape, settings
 from .packages import say
-from .prepare import Prepared, cache_folder
+from .prepare import NO_KVM_PREFIX, Prepared, cache_folder
 
 # With KVM the kernel reaches init in a second or two, or never.
 KVM_SECONDS_MAX = 15
 BOOT_SECONDS_MAX = 180
 TURN_SECONDS_MAX = 0.2
-FOLDER_PREFIX = "soft-roce-"
-FOLDER_SECONDS_MIN = 60
+FOLDERS_IN = Path("/tmp")
+FOLDER_PREFIX = "soft-roce-run-"
+# The file by which a run knows the folders of others.
+MARKER = "made-by-soft-roce"
 # Called with the kind and the payload of each frame of a session.
 Handler = Callable[[int, bytes], None]
 
@@ -79,25 +82,36 @@ class Link:
 def claim_folder() -> tuple[Path, int]:
     """A folder for this run's settings and logs, with a lock that says that the run is alive. What
     runs left behind that were killed is removed."""
-    for folder in Path("/tmp").glob(f"{FOLDER_PREFIX}*"):
+    for folder in FOLDERS_IN.glob(f"{FOLDER_PREFIX}*"):
         try:
-            # A young one may be between its making and its locking.
-            if folder.is_symlink() or time.time() - folder.stat().st_mtime < FOLDER_SECONDS_MIN:
-                continue
-            lock = os.open(folder, os.O_RDONLY)
+            # Anybody may have made what has such a name, a pipe too.
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK
+            lock = os.open(folder, flags)
         except OSError:
             continue  # another user's, or just removed
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(folder, ignore_errors=True)
+            if is_ours(lock):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
         except BlockingIOError:
             pass  # that run is alive
         finally:
             os.close(lock)
-    folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir="/tmp"))
+    folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX, dir=FOLDERS_IN))
     lock = os.open(folder, os.O_RDONLY)
     fcntl.flock(lock, fcntl.LOCK_EX)
+    # Last: who sees it may try the lock.
+    (folder / MARKER).write_text("made by scripts/soft-roce, which removes this folder\n")
     return folder, lock
+
+
+def is_ours(folder: int) -> bool:
+    """Whether a run of this user's has made a folder, given as a descriptor."""
+    try:
+        marker = os.stat(MARKER, dir_fd=folder, follow_symlinks=False)
+    except OSError:
+        return False
+    return stat.S_ISREG(marker.st_mode) and marker.st_uid == os.fstat(folder).st_uid == os.geteuid()
 
 
 class Lab:
@@ -110,6 +124,7 @@ class Lab:
         self._links: dict[str, Link] = {}
         # More descriptors to wait for, by those who run a command: descriptor, what to call.
         self.readers: dict[int, Callable[[], None]] = {}
+        self.writers: dict[int, Callable[[], None]] = {}
 
     def __enter__(self) -> Lab:
         return self
@@ -150,7 +165,7 @@ class Lab:
         """Exists where KVM is offered and hangs, as it does inside some virtual machines: so that
         this kernel and this QEMU need not try again."""
         place = f"{platform.release()} {platform.version()} {self._prepared.qemu[0]}"
-        return cache_folder() / f"no-kvm-{hashlib.sha256(place.encode()).hexdigest()[:16]}"
+        return cache_folder() / f"{NO_KVM_PREFIX}{hashlib.sha256(place.encode()).hexdigest()[:16]}"
 
     def _start(self, accelerator: str) -> None:
         plan, roles = self._plan, ("a", "b") if self._plan.two else ("a",)
@@ -191,15 +206,17 @@ class Lab:
             poll.register(
                 link.machine.channel, select.POLLIN | bool(link.outgoing) * select.POLLOUT
             )
-        for descriptor in self.readers:
-            poll.register(descriptor, select.POLLIN)
+        for waiting, event in ((self.readers, select.POLLIN), (self.writers, select.POLLOUT)):
+            for descriptor in waiting:
+                poll.register(descriptor, event)
         ready = {descriptor for descriptor, _ in poll.poll(max(0, seconds_max) * 1000)}
         for role, link in list(self._links.items()):
             if link.machine.channel.fileno() in ready:
                 link.flush()
                 self._receive(role, link)
-        for descriptor in ready & self.readers.keys():
-            self.readers[descriptor]()
+        for waiting in (self.readers, self.writers):
+            for descriptor in ready & waiting.keys():
+                waiting[descriptor]()
 
     def _receive(self, role: str, link: Link) -> None:
         try:

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from .errors import SetupError
@@ -21,7 +22,8 @@ GUEST = Path(__file__).resolve().parent / "guest"
 # Emulated processors are no faster for what guards against Meltdown and its like. They do not say that
 # their time stamp counters agree, so that the kernel would take the slow HPET for its clock.
 KERNEL_ARGUMENTS = "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable"
-MONITOR_SECONDS_MAX = 10
+# To pull the cable takes a busy, emulated machine up to ten seconds.
+MONITOR_SECONDS_MAX = 60
 # RoCE packets carry 4096 bytes and their headers.
 CABLE_MTU = 4500
 PR_SET_PDEATHSIG = 1
@@ -73,7 +75,7 @@ class Machine:
             pass_fds=handed_on,
             # Ctrl-C is for the driver, which then ends this process by its own hand.
             start_new_session=True,
-            preexec_fn=die_with_parent,
+            preexec_fn=partial(die_with, os.getpid()),
         )
         errors.close()
         # Only QEMU holds these now, so that its end is seen as the end of the channel.
@@ -122,12 +124,19 @@ class Machine:
             self._ask("set_link", {"name": "port", "up": up})
 
     def _ask(self, command: str, arguments: dict) -> None:
-        """One command to QEMU's monitor. It greets with a line of its own, and may report events."""
+        """One command to QEMU's monitor."""
+        try:
+            self._converse(command, arguments)
+        except OSError as error:
+            raise SetupError(f"QEMU's monitor does not take {command}: {error}") from error
+
+    def _converse(self, command: str, arguments: dict) -> None:
+        """It greets with a line of its own, and may report events."""
         self._monitor.settimeout(MONITOR_SECONDS_MAX)
         if not hasattr(self, "_replies"):
             self._replies = self._monitor.makefile("r")
             self._replies.readline()
-            self._ask("qmp_capabilities", {})
+            self._converse("qmp_capabilities", {})
         message = {"execute": command, "arguments": arguments}
         self._monitor.sendall(json.dumps(message).encode() + b"\n")
         for line in self._replies:
@@ -179,9 +188,11 @@ def printable(text: str) -> str:
     return "\n".join(line for line in text.splitlines() if line.strip())
 
 
-def die_with_parent() -> None:
-    """In the child: the kernel kills it when this process is gone, however that came about."""
+def die_with(parent: int) -> None:
+    """In the child: the kernel kills it when its parent is gone, however that came about."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)  # it was gone before
 
 
 def settings(role: str, folder: Path, netem: str, cable: bool, writable: Path | None) -> dict:

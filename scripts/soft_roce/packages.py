@@ -7,6 +7,7 @@ packages installed. Works for any user: apt then keeps its lists in the cache to
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -34,8 +35,9 @@ class StaleLists(Exception):
 
 
 def say(text: str) -> None:
-    """One line about what takes a while."""
-    os.write(2, f"soft-roce: {text}\n".encode())
+    """One line about what takes a while, or went wrong; the status tells the latter as well."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"soft-roce: {text}\n".encode())
 
 
 class Store:

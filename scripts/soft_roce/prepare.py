@@ -8,8 +8,10 @@ import json
 import os
 import platform
 import shutil
+import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 from . import image
 from .errors import SetupError
@@ -25,6 +27,11 @@ GUEST_PACKAGES = [
 KERNEL_PACKAGE = "linux-image-amd64"
 BUSYBOX_PACKAGE = "busybox-static"
 INSTALLED = Path("/var/lib/dpkg/status")
+# Names of files in the cache that say that KVM does not work here: see lab.py.
+NO_KVM_PREFIX = "no-kvm-"
+# The first time takes a minute or two, much more where the mirror is slow.
+WAIT_SECONDS_MAX = 1800
+SAID_AFTER_SECONDS = 2
 
 
 @dataclass(frozen=True)
@@ -59,7 +66,7 @@ def prepare(refresh: bool) -> Prepared:
         cache.mkdir(parents=True, exist_ok=True)
         with open(cache / "lock", "w") as lock:
             # Two runs at once, the first time: one prepares and the other waits for it.
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            take(lock)
             return prepare_locked(cache, refresh)
     except OSError as error:
         raise SetupError(
@@ -67,19 +74,35 @@ def prepare(refresh: bool) -> Prepared:
         ) from error
 
 
+def take(lock: TextIO) -> None:
+    """Takes the lock of the cache; says so where it has to wait, and gives up where the other run hangs."""
+    for waited in range(WAIT_SECONDS_MAX):
+        try:
+            return fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if waited == SAID_AFTER_SECONDS:
+                say("waiting for another run that prepares")
+            time.sleep(1)
+    raise SetupError(f"another run has been preparing for {WAIT_SECONDS_MAX} s: {lock.name} is locked")
+
+
 def prepare_locked(cache: Path, refresh: bool) -> Prepared:
     """Reads what was prepared for this machine, or prepares it."""
-    record = cache / f"prepared-{inputs()}.json"
-    if not refresh:
-        paths = recorded(record)
-        if paths:
-            return prepared_from(paths)
-    store = Store(cache)
-    store.check()
+    record = cache / f"prepared-{parts()}-{system()}.json"
+    if refresh:
+        # Whether KVM works is looked for as well.
+        for file in cache.glob(f"{NO_KVM_PREFIX}*"):
+            file.unlink(missing_ok=True)
+    elif paths := recorded(record):
+        return prepared_from(paths)
     try:
-        paths = fetch_all(cache, store)
-    except StaleLists:
-        paths = fetch_all(cache, store)
+        paths = fetch(cache)
+    except SetupError as error:
+        paths = None if refresh else of_another_time(cache)
+        if not paths:
+            raise
+        say(f"using what was prepared before the installed packages changed: {error}")
+        return prepared_from(paths)
     partial = record.with_suffix(".partial")
     partial.write_text(json.dumps({name: str(path) for name, path in paths.items()}))
     partial.rename(record)
@@ -99,14 +122,41 @@ def recorded(record: Path) -> dict[str, str] | None:
     return paths if all(path.exists() for path in needed) else None
 
 
-def inputs() -> str:
-    """A digest of what decides which packages are missing and what is built from them."""
-    digest = hashlib.sha256()
-    digest.update((INSTALLED.read_bytes() if INSTALLED.exists() else b"") + b"\0")
-    digest.update(f"{shutil.which(QEMU)}\0".encode())
-    for name in ("prepare.py", "packages.py", "image.py", "guest/init"):
-        digest.update((Path(__file__).parent / name).read_bytes() + b"\0")
-    return digest.hexdigest()[:16]
+def of_another_time(cache: Path) -> dict[str, str] | None:
+    """The newest of what these scripts have prepared for other packages, for a machine that cannot ask."""
+    records = sorted(cache.glob(f"prepared-{parts()}-*.json"), key=lambda file: file.stat().st_mtime)
+    for record in reversed(records):
+        paths = recorded(record)
+        if paths and ("qemu" in paths or shutil.which(QEMU)):
+            return paths
+    return None
+
+
+def parts() -> str:
+    """A digest of the parts of this script that decide what is fetched and what is built from it."""
+    names = ("prepare.py", "packages.py", "image.py", "guest/init")
+    return digest(*((Path(__file__).parent / name).read_bytes() for name in names))
+
+
+def system() -> str:
+    """A digest of what decides which packages are missing on this machine."""
+    installed = INSTALLED.read_bytes() if INSTALLED.exists() else b""
+    return digest(installed, f"{shutil.which(QEMU)}".encode())
+
+
+def digest(*inputs: bytes) -> str:
+    """Sixteen digits for some bytes."""
+    return hashlib.sha256(b"".join(part + b"\0" for part in inputs)).hexdigest()[:16]
+
+
+def fetch(cache: Path) -> dict[str, Path]:
+    """Fetches all; once more where the system's lists turn out to be old."""
+    store = Store(cache)
+    store.check()
+    try:
+        return fetch_all(cache, store)
+    except StaleLists:
+        return fetch_all(cache, store)
 
 
 def fetch_all(cache: Path, store: Store) -> dict[str, Path]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from client import ALL, LIBRARY, Mpi, need
+from client import ALL, EXPORT, LIBRARY, Mpi, need, open_mpi_of
 
 SIZE = 8
 
@@ -26,3 +26,14 @@ def test_ranks_find_each_other(mpi: Mpi, tmp_path: Path) -> None:
     rows = [row for section in sections for row in section["rows"]]
     assert {row["size"] for row in rows} == {SIZE} and all(row["ns"] > 0 for row in rows), rows
     assert outcome.text().count("written: ") == 1, "rank 0 alone reports"
+
+
+@pytest.mark.parametrize(("says", "exports"), [("OpenRTE) 4.1.4", False), ("Open MPI) 5.0.7", True)])
+def test_open_mpi_is_told_by_its_version(tmp_path: Path, says: str, exports: bool) -> None:
+    """Which of them Debian has depends on Debian."""
+    launcher = tmp_path / "mpirun"
+    launcher.write_text(f"#!/bin/sh\necho 'mpirun ({says}'\n")
+    launcher.chmod(0o755)
+    mpi = open_mpi_of(launcher)
+    assert mpi.known == ("openmpi5" if exports else "openmpi4")
+    assert (mpi.arguments[-len(EXPORT) :] == EXPORT) == exports

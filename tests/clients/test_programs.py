@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from client import ALL, CLIENTS, ROOT, Mpi, environment, need, run
+from client import ALL, CLIENTS, ROOT, Mpi, environment, need, run, unavailable
 
 # Intel's package runs programs and has no compiler: it takes what MPICH's makes, whose binary
 # interface it shares.
 COMPILERS = {
-    "openmpi4": Path("/usr/bin/mpicc.openmpi"),
+    "openmpi": Path("/usr/bin/mpicc.openmpi"),
     "openmpi5": CLIENTS / "openmpi5/bin/mpicc",
     "mpich": CLIENTS / "mpich/bin/mpicc",
     "intelmpi": CLIENTS / "mpich/bin/mpicc",
@@ -37,7 +37,7 @@ def build(mpi: Mpi, name: str) -> str:
     """Compiles one of the programs beside this file, once, and says where it is."""
     need(mpi)
     if not COMPILERS[mpi.name].exists():
-        pytest.skip(f"a compiler for {mpi.name} is not there (scripts/clients)")
+        unavailable(f"a compiler for {mpi.name} is not there (scripts/clients)")
     PROGRAMS.mkdir(exist_ok=True)
     source = Path(__file__).with_name(f"{name}.c")
     program = PROGRAMS / f"{name}-{mpi.name}"

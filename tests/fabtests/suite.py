@@ -21,10 +21,9 @@ from client import ROOT, Outcome, environment
 PREFIX = ROOT / "target" / "fabtests" / "prefix"
 SCRIPT = PREFIX / "bin" / "runfabtests.sh"
 CONFIGURATIONS = PREFIX / "share" / "fabtests" / "test_configs"
-# Those who run tests at once, one of which this is, are hosts of their own, since servers take the same
-# ports; and none of them is the one that programs take where nobody names any.
-WORKER = os.environ.get("PYTEST_XDIST_WORKER", "gw0")
-HOST = f"127.0.0.{2 + int(WORKER.removeprefix('gw'))}"
+# Processes that run tests at once, of one checkout or of two, are hosts of their own, since servers take the
+# same ports; and none of them is the one that programs take where nobody names any.
+HOST = f"127.{64 + (os.getpid() >> 16 & 63)}.{os.getpid() >> 8 & 255}.{os.getpid() & 255}"
 # Far more than any test takes alone: it only ends what hangs.
 SECONDS_MAX = 600
 # For what is known to hang.

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from client import environment, run
+from client import environment, run, unavailable
 from suite import CONFIGURATIONS, HOST, KNOWN, Process, absent
 from suite import command, judge, limit, listed, parameters, play
 
 if absent():
-    pytest.skip(str(absent()), allow_module_level=True)
+    unavailable(str(absent()), allow_module_level=True)
 
 LISTED = listed()
 SCALE = os.environ.get("KESTREL_TEST_SCALE", "default")

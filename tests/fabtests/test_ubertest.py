@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import re
+import tempfile
 import tomllib
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from client import unavailable
 from suite import CONFIGURATIONS, HOST, Outcome, Process, absent, command
 
 if absent():
-    pytest.skip(str(absent()), allow_module_level=True)
+    unavailable(str(absent()), allow_module_level=True)
 
 KNOWN = tomllib.loads(Path(__file__).with_name("known_failures.toml").read_text())["ubertest"]
 RUNS_MAX = 10
 SECONDS_MAX = 1500
+# So many tests that may fail do not all fail: in a run of tcp/all 13 of 23 did.
+MANY = 10
 SHARE = ["tcp/all"]
 # That of udp takes datagrams to be lost that come late: see what is known of it.
 FULL = ["udp/quick", "shm/quick", "shm/verify", "shm/all", "sockets/quick", "sockets/verify", "sockets/all"]
@@ -74,6 +81,8 @@ def run_part(name: str, orders: str, folder: Path) -> Outcome:
 def judge(outcome: Outcome) -> Counter[str]:
     """What the client counted in a part, of which nothing failed in a way that is not known."""
     text = outcome.text()
+    # That tests failed is a status as well; that it crashed or was stopped is another one.
+    assert outcome.status is not None and outcome.status >= 0, f"ended by {outcome.status}:\n{text[-3000:]}"
     ended = ENDED.findall(text)
     sums = re.findall(r"^(\w+)\s*: (\d+)$", text, re.MULTILINE)
     counts = Counter({what: int(count) for what, count in sums})
@@ -83,7 +92,18 @@ def judge(outcome: Outcome) -> Counter[str]:
     assert counts and ended, f"exit status {outcome.status}, and no sum:\n{text[-3000:]}"
     assert counts["Success"] + counts["Skipped"] + len(failed) == int(ended[-1][0]), counts
     assert outcome.domains() >= len(ended), f"{outcome.domains()} domains on kestrel for {len(ended)} tests"
+    counts["known"] = len(failed)
+    counts["may fail"] = sum(bool(re.search(KNOWN["may_fail"], what)) for _, what, _ in ended)
     return counts
+
+
+@pytest.fixture
+def machine() -> Iterator[None]:
+    """One at a time on this machine, other checkouts' too: the server listens for its orders at one port of all
+    addresses."""
+    with open(Path(tempfile.gettempdir()) / f"kestrel-ubertest-{os.getuid()}", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 # The server listens for its orders at one port of all addresses.
@@ -91,10 +111,12 @@ def judge(outcome: Outcome) -> Counter[str]:
 @pytest.mark.parametrize(
     "name", [*SHARE, *(pytest.param(name, marks=pytest.mark.full) for name in FULL)]
 )
-def test_ubertest(name: str, tmp_path: Path) -> None:
+def test_ubertest(name: str, tmp_path: Path, machine: None) -> None:
     orders = parts(name)
     assert orders, f"{name} has no sets"
     counts = Counter()
     for number, part in enumerate(orders):
         counts += judge(run_part(name, part, tmp_path / str(number)))
+    # Which of them fail is chance.
+    assert counts["known"] < counts["may fail"] or counts["may fail"] < MANY, counts
     print(f"{name}: {dict(counts)} in {len(orders)} runs")

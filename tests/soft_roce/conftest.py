@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 import hosts
+from client import unavailable
 from lab import HERE, example, run
 
 
@@ -15,7 +16,7 @@ def ready() -> Iterator[None]:
     if not HERE:
         done = run("--prepare")
         if done.returncode == 125:
-            pytest.skip(done.stderr.strip().splitlines()[-1])
+            unavailable(done.stderr.strip().splitlines()[-1])
         assert done.returncode == 0, done.stderr
     yield
     hosts.pool.drop()

@@ -48,7 +48,7 @@ class Hosts:
         # Past the file's own buffer, of which select() knows nothing.
         descriptor = self._process.stdout.fileno()
         while not received.endswith(b"\n"):
-            if not select.select([descriptor], [], [], deadline - time.monotonic())[0]:
+            if not select.select([descriptor], [], [], max(0, deadline - time.monotonic()))[0]:
                 pytest.fail(f"the hosts do not answer:\n{self._said()}")
             data = os.read(descriptor, 1 << 20)
             if not data:
@@ -67,8 +67,7 @@ class Hosts:
         try:
             self._process.wait(timeout=10)
         except subprocess.TimeoutExpired:
-            self._process.terminate()
-            self._process.wait(timeout=30)
+            lab.end(self._process)
         self._process.stdout.close()
         self._errors.close()
 

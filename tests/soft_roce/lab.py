@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from client import unavailable
+
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "scripts" / "soft-roce"
 # Commands run on this machine's own device, as scripts/soft-roce --here runs them.
@@ -79,10 +81,20 @@ def run(
     try:
         output, errors = process.communicate(stdin, timeout=seconds_max)
     except subprocess.TimeoutExpired:
-        process.terminate()
+        end(process)
         output, errors = process.communicate(timeout=30)
         pytest.fail(f"stopped after {seconds_max} s:\n{output}\n{errors}")
     return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+
+def end(process: subprocess.Popen) -> None:
+    """Ends the script, and with it its machines, however busy it is."""
+    process.terminate()
+    try:
+        process.wait(timeout=30)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def printed_by(done: subprocess.CompletedProcess) -> str:
@@ -99,7 +111,7 @@ def run_alone(*options: object, script: str) -> str:
 def cargo(*arguments: str) -> str:
     """What cargo prints, run with the features of the whole workspace, as for the tests."""
     if not shutil.which("cargo"):
-        pytest.skip("cargo is not here")
+        unavailable("cargo is not here")
     options = os.environ.get("KESTREL_TEST_CARGO", "").split()
     command = ["cargo", *arguments, "--workspace", *options]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1200)

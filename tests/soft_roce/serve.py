@@ -19,20 +19,21 @@ from pathlib import Path
 
 # Where commands leave files.
 FOLDERS = (Path("/tmp"), Path("/dev/shm"))
+# What lay there on the peer when it was swept first.
+RECORD = Path("/run/soft_roce_tests")
 SWEEP_SECONDS_MAX = 10
 STATUS_TIMED_OUT = 124
 
 
 def serve() -> None:
     """Until nobody asks any more."""
+    sweep_on_peer()
     for line in sys.stdin:
         request = json.loads(line)
         before = entries()
         answer = execute(**request)
         answer["left"] = sweep()
-        sweep_peer = ["on-peer", sys.executable, "-B", __file__, "sweep"]
-        peer = subprocess.run(sweep_peer, capture_output=True, text=True)
-        answer["left"] += peer.stdout + peer.stderr
+        answer["left"] += sweep_on_peer()
         for path in entries() - before:
             remove(path)
         print(json.dumps(answer), flush=True)
@@ -90,6 +91,24 @@ def sweep() -> str:
         time.sleep(0.02)
 
 
+def sweep_on_peer() -> str:
+    """The same on the other host; and what it finds there for the first time it leaves there later on."""
+    command = ["on-peer", sys.executable, "-B", __file__, "sweep"]
+    peer = subprocess.run(command, capture_output=True, text=True)
+    return peer.stdout + peer.stderr
+
+
+def sweep_files() -> None:
+    """Removes what commands have left on the peer. Not by its age: what has become younger since may be this
+    machine's own, such as the folder that the checkout lies in. Nor what pytest makes there."""
+    if not RECORD.exists():
+        RECORD.write_text("".join(f"{entry}\n" for entry in entries()))
+    known = set(RECORD.read_text().splitlines())
+    for entry in entries():
+        if str(entry) not in known and not entry.name.startswith("pytest-"):
+            remove(entry)
+
+
 def processes() -> list[Path]:
     """All of this host but the agent and this one."""
     mine = {"1", str(os.getpid())}
@@ -131,5 +150,6 @@ def remove(path: Path) -> None:
 if __name__ == "__main__":
     if sys.argv[1:] == ["sweep"]:
         print(sweep(), end="")
+        sweep_files()
     else:
         serve()

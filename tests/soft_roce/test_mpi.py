@@ -14,7 +14,7 @@ from lab import ROOT, needs_guest
 
 sys.path.append(str(ROOT / "tests" / "clients"))
 
-from client import INTEL_MPI, MPICH, PROOF, Mpi  # noqa: E402
+from client import INTEL_MPI, MPICH, PROOF, Mpi, unavailable  # noqa: E402
 from test_benchmarks import LIMITS  # noqa: E402
 from test_mpi4py import SHARE, SUITE  # noqa: E402
 from test_programs import build  # noqa: E402
@@ -45,10 +45,10 @@ def job(
     had the device read or write by itself.
     """
     if not mpi.launcher.exists():
-        pytest.skip(f"{mpi.name} is not there: {mpi.launcher} (scripts/clients)")
+        unavailable(f"{mpi.name} is not there: {mpi.launcher} (scripts/clients)")
     library = ROOT / "target" / "release"
     if not (library / "libkestrel_fi.so").exists():
-        pytest.skip(f"{library}/libkestrel_fi.so is not built (cargo build --release)")
+        unavailable(f"{library}/libkestrel_fi.so is not built (cargo build --release)")
     ours = {"FI_PROVIDER_PATH": library, "FI_LOG_LEVEL": "info", "FI_LOG_PROV": "kestrel"}
     # Two ranks keep all of a host's time to themselves, and its kernel plays the device.
     ours["FI_KESTREL_PEER_TIMEOUT"] = "30000"
@@ -88,7 +88,7 @@ def test_one_sided_operations(netem: str, seconds_max: int) -> None:
 @pytest.mark.parametrize("module", SHARE)
 def test_mpi4py(module: str) -> None:
     if not (SUITE / "prepared").exists():
-        pytest.skip("mpi4py's tests are not there (scripts/clients)")
+        unavailable("mpi4py's tests are not there (scripts/clients)")
     text = job([MPICH.python(), "test/main.py", "-i", rf"test_{module}\.py"], SUITE, 3600)
     assert "\nOK" in text and re.search(r"Ran [1-9]\d* tests? in", text), text[-4000:]
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -13,8 +15,9 @@ from lab import SCRIPT
 
 sys.path.append(str(SCRIPT.parent))
 
-from soft_roce import here, prepare  # noqa: E402
+from soft_roce import here, lab, machine, prepare  # noqa: E402
 from soft_roce.errors import SetupError  # noqa: E402
+from soft_roce.machine import Machine, Shape  # noqa: E402
 from soft_roce.packages import Store, unpacking_error  # noqa: E402
 
 GID = "0000:0000:0000:0000:0000:ffff:0a09:0001"
@@ -70,6 +73,96 @@ def test_what_was_prepared_is_used_while_all_of_it_is_there(tmp_path: Path) -> N
         file.touch()
     record.write_text(record.read_text()[:20])
     assert prepare.recorded(record) is None
+
+
+def test_what_killed_runs_left_is_removed_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that only has such a name stays, however old; a pipe is not waited for."""
+    monkeypatch.setattr(lab, "FOLDERS_IN", tmp_path)
+    names = ("killed", "alive", "other", "linked")
+    killed, alive, other, linked = (tmp_path / f"{lab.FOLDER_PREFIX}{name}" for name in names)
+    for folder in (killed, alive, other):
+        folder.mkdir()
+        (folder / "file").touch()
+        os.utime(folder, (0, 0))
+    for folder in (killed, alive):
+        (folder / lab.MARKER).touch()
+    linked.symlink_to(killed)
+    os.mkfifo(tmp_path / f"{lab.FOLDER_PREFIX}pipe")
+    owner = os.open(alive, os.O_RDONLY)
+    fcntl.flock(owner, fcntl.LOCK_EX)
+    folder, lock = lab.claim_folder()
+    os.close(owner)
+    assert not killed.exists()
+    assert (alive / "file").exists() and (other / "file").exists() and linked.is_symlink()
+    os.close(lock)
+    next_one, lock = lab.claim_folder()
+    os.close(lock)
+    assert not alive.exists() and not folder.exists() and next_one.is_dir()
+
+
+def test_a_monitor_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is silent, and one that is gone: the command was not run, and its output is no pipe that broke."""
+    monkeypatch.setattr(machine, "MONITOR_SECONDS_MAX", 0.1)
+    monkeypatch.setattr(Machine, "ended", lambda _: False)
+    silent = Machine("a", "tcg", prepare.Prepared([], {}, Path(), None), Shape(1, 1, None))
+    with pytest.raises(SetupError, match="QEMU's monitor does not take set_link: timed out"):
+        silent.set_link(True)
+    gone = Machine("a", "tcg", prepare.Prepared([], {}, Path(), None), Shape(1, 1, None))
+    gone._monitor_end.close()
+    with pytest.raises(SetupError, match="QEMU's monitor does not take set_link: .*Broken pipe"):
+        gone.set_link(True)
+    silent.kill()
+    gone.kill()
+
+
+def prepared_for(system: str, cache: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Prepares for a machine with such packages, while apt finds what there is."""
+    paths = {name: str(cache / f"{name}-{system}") for name in ("kernel", "initramfs", "tools", "qemu")}
+    (cache / f"qemu-{system}" / prepare.QEMU_IN_TREE).mkdir(parents=True)
+    for name in ("kernel", "initramfs", "tools"):
+        Path(paths[name]).touch()
+    monkeypatch.setattr(prepare, "system", lambda: system)
+    monkeypatch.setattr(prepare, "fetch", lambda _: paths)
+    prepare.prepare_locked(cache, refresh=False)
+    return paths
+
+
+def test_without_apt_what_was_prepared_for_other_packages_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The newest that is whole; but not where newer packages are asked for."""
+
+    def offline(_: Path) -> None:
+        raise SetupError("apt cannot be asked")
+
+    for age, system in ((30, "old"), (20, "newer"), (10, "broken")):
+        prepared_for(system, tmp_path, monkeypatch)
+        record = next(tmp_path.glob(f"prepared-*-{system}.json"))
+        os.utime(record, (record.stat().st_mtime - age,) * 2)
+    (tmp_path / "tools-broken").unlink()
+    monkeypatch.setattr(prepare, "system", lambda: "today")
+    monkeypatch.setattr(prepare, "fetch", offline)
+    assert prepare.prepare_locked(tmp_path, refresh=False).tools == tmp_path / "tools-newer"
+    assert "apt cannot be asked" in capfd.readouterr().err
+    (tmp_path / "no-kvm-here").touch()
+    with pytest.raises(SetupError, match="apt cannot be asked"):
+        prepare.prepare_locked(tmp_path, refresh=True)
+    assert not (tmp_path / "no-kvm-here").exists()
+
+
+def test_who_prepares_is_waited_for_and_not_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(prepare, "WAIT_SECONDS_MAX", 1)
+    monkeypatch.setattr(prepare, "SAID_AFTER_SECONDS", 0)
+    monkeypatch.setattr(prepare, "cache_folder", lambda: tmp_path)
+    with open(tmp_path / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(SetupError, match="another run has been preparing for 1 s"):
+            prepare.prepare(refresh=False)
+    assert "waiting for another run" in capfd.readouterr().err
 
 
 def stub(folder: Path, name: str, text: str) -> None:

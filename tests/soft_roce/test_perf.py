@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from client import unavailable
 from hosts import run_script
 from lab import ROOT, needs_guest
 
@@ -28,7 +29,7 @@ RUNS = [
 def perf() -> Path:
     program = ROOT / "target" / "release" / "kestrel-perf"
     if not program.exists():
-        pytest.skip(f"{program} is not built (cargo build --release --workspace)")
+        unavailable(f"{program} is not built (cargo build --release --workspace)")
     return program
 
 
@@ -49,4 +50,5 @@ def test_two_shells_on_two_hosts(perf: Path, words: str, rows: list[str]) -> Non
     assert "floor: none (rank 1: the ranks are on two hosts, which share no memory)" in table, output
     for row in rows:
         assert row in table, output
-    print(json.loads("{" + report))
+    measured = [row for section in json.loads("{" + report)["sections"] for row in section["rows"]]
+    assert measured and all(row["ns"] > 0 for row in measured), measured

@@ -55,6 +55,16 @@ def test_a_qemu_that_fails_is_quoted(tmp_path: Path, ready: None) -> None:
 
 
 @needs_guest
+def test_what_the_system_refuses_is_said(ready: None) -> None:
+    """Here descriptors, of which QEMU and the sockets to it need some more."""
+    command = ["sh", "-c", 'ulimit -n 8; exec "$@"', "sh", sys.executable, str(SCRIPT)]
+    done = subprocess.run([*command, "--", "true"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 125, done.stderr
+    assert "soft-roce: it could not be run: [Errno 24] Too many open files" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@needs_guest
 def test_without_space_the_error_says_where(tmp_path: Path) -> None:
     small = tmp_path / "small"
     small.mkdir()

@@ -8,7 +8,6 @@ import re
 import select
 import signal
 import sys
-import tempfile
 import time
 from pathlib import Path
 
@@ -35,10 +34,9 @@ def test_a_command_runs_as_it_would_here(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     kept.mkdir()
     (tmp_path / "input").write_text("seen")
-    left = Path(tempfile.mkdtemp(prefix="soft-roce-", dir="/tmp"))
-    os.utime(left, (0, 0))
-    script = """
+    script = r"""
         pwd; cat input; echo "$1" "$VALUE"; cat
+        sed -n 's/^SigIgn:\t//p' /proc/self/status
         echo complaint >&2
         echo gone > input; echo stays > kept/file
         exit 7
@@ -49,13 +47,14 @@ def test_a_command_runs_as_it_would_here(tmp_path: Path) -> None:
         cwd=tmp_path,
         env={**os.environ, "VALUE": "a\nb"},
     )
-    assert done.stdout == f"{tmp_path}\nseentwo  words a\nb\nfrom outside\n", done.stderr
+    # No signal is ignored.
+    printed = f"{tmp_path}\nseentwo  words a\nb\nfrom outside\n{0:016}\n"
+    assert done.stdout == printed, done.stderr
     # The first run of all may have to say before that KVM does not work here.
     assert done.returncode == 7 and done.stderr.endswith("complaint\n")
     assert done.stderr.count("\n") == 1 + ("KVM does not work" in done.stderr)
     assert (tmp_path / "input").read_text() == "seen"
     assert (kept / "file").read_text() == "stays\n"
-    assert not left.exists(), "what a killed run left stays"
 
 
 def test_one_host_has_a_device_that_works() -> None:
@@ -84,13 +83,32 @@ def test_one_host_has_a_device_that_works() -> None:
 @needs_guest
 def test_output_comes_while_the_command_runs_and_the_limit_ends_it() -> None:
     process = start("--timeout", 5, "--", "sh", "-c", "echo first; sleep 1000; echo last")
-    assert process.stdout.readline() == "first\n"
-    machines = qemu_of(process)
-    assert len(machines) == 1
-    output, errors = process.communicate(timeout=SECONDS_MAX)
+    try:
+        assert process.stdout.readline() == "first\n"
+        machines = qemu_of(process)
+        assert len(machines) == 1
+        output, errors = process.communicate(timeout=SECONDS_MAX)
+    finally:
+        process.kill()
     assert (process.returncode, output) == (124, "")
     assert "stopped after 5 s" in errors
     assert not command_of(machines[0])
+
+
+@needs_guest
+@pytest.mark.parametrize("blocks", [True, pytest.param(False, marks=pytest.mark.full)])
+def test_the_limit_holds_where_nobody_reads(blocks: bool) -> None:
+    """Whether a write to the pipe that is full waits, or fails. A busy machine may not come to print anything."""
+    reads, writes = os.pipe()
+    os.set_blocking(writes, blocks)
+    process = start("--timeout", 5, "--", "yes", stdout=writes)
+    try:
+        assert process.wait(SECONDS_MAX) == 124
+    finally:
+        process.kill()
+        os.close(writes)
+        os.close(reads)
+    assert "stopped after 5 s" in process.stderr.read()
 
 
 @needs_guest
@@ -99,10 +117,13 @@ def test_output_comes_while_the_command_runs_and_the_limit_ends_it() -> None:
 )
 def test_no_machine_outlives_the_script(number: signal.Signals) -> None:
     process = start("--two", "--", "sleep", "1000")
-    wait_until("two machines run", lambda: len(qemu_of(process)) == 2)
-    machines = qemu_of(process)
-    process.send_signal(number)
-    process.communicate(timeout=SECONDS_MAX)
+    try:
+        wait_until("two machines run", lambda: len(qemu_of(process)) == 2)
+        machines = qemu_of(process)
+        process.send_signal(number)
+        process.communicate(timeout=SECONDS_MAX)
+    finally:
+        process.kill()
     assert process.returncode == (130 if number == signal.SIGINT else -number)
     wait_until("they are gone", lambda: not any(map(command_of, machines)))
 
@@ -175,6 +196,9 @@ def test_two_hosts_a_pulled_cable_and_a_dead_peer() -> None:
         hostname; on-peer hostname
         on-peer sh -c 'echo "$SOFT_ROCE_HOST $SOFT_ROCE_PEER"; echo aside >&2; exit 3' || echo "status $?"
         on-peer no-such-program || echo "status $?"
+        on-peer cat; echo "cat has ended"
+        # Who goes on writing keeps nobody.
+        on-peer sh -c 'yes >&2 & sleep 0.1; exit 4' 2>/dev/null || echo "status $?"
 
         on-peer ib_send_lat -n 300 >/dev/null & peer_listening 18515
         ib_send_lat -n 300 host-b; wait $!
@@ -208,7 +232,7 @@ def test_two_hosts_a_pulled_cable_and_a_dead_peer() -> None:
         on-peer true || echo "status $?"
     """,
     )
-    assert output.startswith("host-a\nhost-b\nb 10.9.0.1\nstatus 3\nstatus 127\n")
+    assert output.startswith("host-a\nhost-b\nb 10.9.0.1\nstatus 3\nstatus 127\ncat has ended\nstatus 4\n")
     assert latencies(output, 2)[0] > 0
     _, pulled = output.split("pulled\n", 1)
     pulled, plugged = pulled.split("plugged\n", 1)

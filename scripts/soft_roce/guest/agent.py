@@ -62,6 +62,7 @@ class Command:
         terminal, folder, arguments, environment = frames.unpack_command(payload)
         self.streams = {}  # descriptor: kind of its frames
         self.unacknowledged = set()
+        self.left = {}  # descriptor: how much is still to be sent of what it had written when it ended
         self.input_data = b""
         self.status = None
         environment.update(agent.environment(environment))
@@ -89,15 +90,18 @@ class Command:
         if self.status is None:
             yield self.watch, select.POLLIN
         for descriptor, kind in self.streams.items():
-            if kind not in self.unacknowledged:
+            if kind not in self.unacknowledged and self.left.get(descriptor) != 0:
                 yield descriptor, select.POLLIN
         if self.input_data:
             yield self.input, select.POLLOUT
 
     def forward(self, descriptor):
         """Sends on what the command wrote; whether there was anything."""
+        size = min(self.left.get(descriptor, frames.DATA_SIZE_MAX), frames.DATA_SIZE_MAX)
+        if size == 0:
+            return False
         try:
-            data = os.read(descriptor, frames.DATA_SIZE_MAX)
+            data = os.read(descriptor, size)
         except BlockingIOError:
             return False
         except OSError:
@@ -107,6 +111,8 @@ class Command:
             if descriptor != self.input:
                 os.close(descriptor)
             return False
+        if descriptor in self.left:
+            self.left[descriptor] -= len(data)
         kind = self.streams[descriptor]
         self.unacknowledged.add(kind)
         self.agent.driver.send(kind, self.session, data)
@@ -134,9 +140,20 @@ class Command:
             os.close(self.input)
             self.input = None
 
+    def ended(self, status):
+        """It has ended. What processes write from now on that it left behind is not sent, or they could
+        keep it from being over. A terminal hangs up on them by itself."""
+        import fcntl
+        import termios
+
+        code = os.waitstatus_to_exitcode(status)
+        self.status = code if code >= 0 else 128 - code
+        for descriptor in self.streams.keys() - {self.input}:
+            size = fcntl.ioctl(descriptor, termios.FIONREAD, bytes(4))
+            self.left[descriptor] = int.from_bytes(size, "little")
+
     def over(self):
-        """Whether it ended and all that it wrote was sent and taken. What processes write that it
-        left behind is not waited for."""
+        """Whether it ended and all that it wrote was sent and taken."""
         if self.status is None or self.unacknowledged:
             return False
         return not any([self.forward(descriptor) for descriptor in list(self.streams)])
@@ -163,8 +180,12 @@ def execute(ends, terminal, folder, arguments, environment):
             import termios
 
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        import _signal
         import resource
 
+        # Python ignores these, and what it executes would too: `yes | head` complained.
+        for number in (_signal.SIGPIPE, _signal.SIGXFSZ):
+            _signal.signal(number, _signal.SIG_DFL)
         # Registered memory is locked memory.
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY,) * 2)
         attempted = folder
@@ -266,8 +287,7 @@ class Agent:
                 break
             for command in self.commands.values():
                 if command.pid == pid:
-                    code = os.waitstatus_to_exitcode(status)
-                    command.status = code if code >= 0 else 128 - code
+                    command.ended(status)
         for session, command in list(self.commands.items()):
             if command.over():
                 self.driver.send(frames.EXIT, session, b"%d" % command.status)

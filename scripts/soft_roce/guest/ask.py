@@ -29,6 +29,8 @@ def main():
         arguments = [os.fsencode(argument) for argument in sys.argv[2:]]
         payload = frames.pack_command(b"", os.fsencode(os.getcwd()), arguments, os.environb)
     agent.sendall(frames.pack(kind, 0, payload))
+    if kind == frames.EXECUTE:
+        agent.sendall(frames.pack(frames.INPUT, 0))  # it is at its end
     received = bytearray()
     while True:
         data = agent.recv(65536)
