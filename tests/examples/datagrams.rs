@@ -167,6 +167,9 @@ impl Node {
             };
             patience = LOST_AFTER;
             let number = u64::from_le_bytes(bytes[..8].try_into()?);
+            if number >= count {
+                return Err(format!("message {number} of {count} was never sent").into());
+            }
             if bytes != self.message(number) || !heard.insert(number) {
                 return Err(format!("message {number} is another, or came twice").into());
             }
