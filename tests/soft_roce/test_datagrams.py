@@ -14,6 +14,10 @@ pytestmark = [pytest.mark.usefixtures("ready"), needs_guest]
 QUESTIONS = 300
 # Messages to a group where one in a hundred is lost on its way: that none is has a chance of one in 100,000.
 SPOKEN = 1200
+# A send waits for its peer to be found until FI_KESTREL_CONNECT_TIMEOUT; and some time for an emulated machine.
+SEND_MS_MAX = 5_000 + 10_000
+# Until a plugged cable carries datagrams again: what tries to find the peer then tries on for so long.
+AGAIN_MS_MAX = 5_000 + 10_000
 # As fi_tc_dscp_set() has it.
 CODE_POINT_46 = 0x100 | 46
 
@@ -120,3 +124,31 @@ def heard(output: str, count: int) -> list[int]:
     found = [int(number) for number in re.findall(rf"heard (\d+) of {count} messages", output)]
     assert len(found) == 2, output
     return found
+
+
+# As long as the connection that tells of a peer's end outlasts silence, and longer; see docs/verbs.md.
+OUTAGES = [pytest.param(0, id="short", marks=pytest.mark.full), pytest.param(8, id="long")]
+
+
+@pytest.mark.parametrize("seconds", OUTAGES)
+def test_sends_end_while_the_cable_is_pulled_and_arrive_again(datagrams: str, seconds: int) -> None:
+    """Each completes, or fails and says for whom, whether or not the peer is given up meanwhile."""
+    output = between_hosts(
+        datagrams,
+        script=f"""
+        serve
+        $datagrams outlast 10.9.0.1:7001 10.9.0.2:7000 5 >/tmp/asked 2>&1 & asks=$!
+        says_there() {{ until grep -q "$1" /tmp/asked; do kill -0 $asks || break; sleep 0.1; done; }}
+        says_there "answers come"; cable pull
+        says_there "no answers come"; sleep {seconds}; cable plug; plugged=$(date +%s%3N)
+        says_there "come again"; echo "after $(($(date +%s%3N) - plugged)) ms"
+        wait $asks || status=$?; cat /tmp/asked; exit ${{status:-0}}
+        """,
+    )
+    longest = re.search(r"the longest took (\d+) ms", output)
+    assert longest and int(longest[1]) < SEND_MS_MAX, output
+    sends = re.search(r"of (\d+) sends (\d+) failed", output)
+    assert sends and int(sends[1]) > 100, output
+    assert sends[2] == "0" or re.search(r"failed for: .*10\.9\.0\.2:7000", output), output
+    again = re.search(r"^after (\d+) ms", output, re.MULTILINE)
+    assert again and int(again[1]) < AGAIN_MS_MAX, output
