@@ -50,3 +50,18 @@ def test_two_shells_on_two_hosts(perf: Path, words: str, rows: list[str]) -> Non
     for row in rows:
         assert row in table, output
     print(json.loads("{" + report))
+
+
+def test_the_doctor_names_the_gid_of_the_port(perf: Path) -> None:
+    """The one that belongs to the guest's address; then, without an address, what is to be done about it."""
+    output = run_script(
+        f"""
+        {perf} doctor 2>&1 | grep -A 1 GID; echo
+        ip addr flush dev eth0; {perf} doctor 2>&1 | grep -A 1 GID
+        ip addr add 10.9.0.1/24 dev eth0
+        """
+    )
+    whole, bare = output.split("\n\n", 1)
+    assert "rxe0 port 1 goes by GID 1: ::ffff:10.9.0.1 (RoCE v2, eth0)" in whole, output
+    assert whole.startswith("ok "), output
+    assert bare.startswith("BAD ") and "ip addr add" in bare, output
