@@ -8,8 +8,12 @@ use kestrel_core::{
     info::Nic,
     transport::Unreachable,
 };
+pub use kestrel_verbs::device::{Gid, GidKind, LinkLayer};
 use kestrel_verbs::{
-    Interfaces, VerbsOptions, VerbsProvider, datagrams::datagram_max, device::LinkLayer, gid,
+    Device, Interfaces, VerbsOptions, VerbsProvider,
+    datagrams::datagram_max,
+    device::{Port, PortState},
+    gid,
 };
 
 /// A device that discovery offers a domain for.
@@ -31,7 +35,7 @@ impl RdmaDevice {
     /// What messages can use of a device, if there is anything: its port with an active link,
     /// whose addresses stand in its GID table; on InfiniBand, which has none there, those of IP over
     /// InfiniBand, or else any of the host, at which TCP finds it.
-    fn of(device: &kestrel_verbs::Device, host: &Host) -> Option<RdmaDevice> {
+    fn of(device: &Device, host: &Host) -> Option<RdmaDevice> {
         let port = device.active_port();
         let infiniband = port.filter(|port| port.link_layer == LinkLayer::InfiniBand);
         let own = port.into_iter().flat_map(|port| port.gids.iter().filter_map(gid::ip_of));
@@ -62,7 +66,7 @@ impl RdmaDevice {
 }
 
 /// What a device and its port with an active link are to who reads fi_nic(3).
-fn nic(device: &kestrel_verbs::Device) -> Nic {
+fn nic(device: &Device) -> Nic {
     let (port, model) = (device.active_port(), &device.model);
     let number = |number: u32| if number == 0 { String::new() } else { format!("{number:#x}") };
     Nic {
@@ -88,6 +92,40 @@ fn nic(device: &kestrel_verbs::Device) -> Nic {
     }
 }
 
+/// A port of a device, and by which of its GIDs peers find what is there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RdmaPort {
+    /// The kernel's name for the device.
+    pub device: String,
+    /// Counted from 1.
+    pub number: u8,
+    /// Whether it carries messages.
+    pub is_active: bool,
+    /// What carries its packets.
+    pub link_layer: LinkLayer,
+    /// The GID that endpoints go by unless their own address is another one of the port; none: it has none,
+    /// and cannot be used.
+    pub gid: Option<Gid>,
+}
+
+impl RdmaPort {
+    fn of(device: &Device, port: &Port) -> RdmaPort {
+        RdmaPort {
+            device: device.name.clone(),
+            number: port.number,
+            is_active: port.state == PortState::Active,
+            link_layer: port.link_layer,
+            gid: gid::choose(port, None).cloned(),
+        }
+    }
+
+    /// The address of its network that the GID stands for; none on InfiniBand, or if it is of the link
+    /// alone.
+    pub fn address(&self) -> Option<IpAddr> {
+        self.gid.as_ref().and_then(gid::ip_of)
+    }
+}
+
 /// What a host has besides devices.
 struct Host {
     interfaces: Interfaces,
@@ -102,22 +140,43 @@ struct Host {
 /// # Errors
 /// Why there are none.
 pub fn devices(config: &Config) -> Result<Vec<RdmaDevice>, Unreachable> {
-    if config.transport == TransportChoice::Shm {
-        return Err(no_device("FI_KESTREL_TRANSPORT=shm".into()));
-    }
-    let all = kestrel_verbs::devices()
-        .map_err(|error| Unreachable { errno: error.errno(), reason: error.to_string() })?;
+    let all = all(config)?;
     let host =
         Host { interfaces: Interfaces::of_host(), has_manager: kestrel_verbs::has_manager() };
     choose(&all, &config.device, &host)
 }
 
-fn choose(
-    all: &[kestrel_verbs::Device],
-    name: &str,
-    host: &Host,
-) -> Result<Vec<RdmaDevice>, Unreachable> {
-    let named = |device: &&kestrel_verbs::Device| name.is_empty() || device.name == name;
+/// All ports of the devices that the parameters allow, those too that carry nothing now.
+///
+/// Cost: as [`devices`].
+///
+/// # Errors
+/// Why there are no devices.
+pub fn ports(config: &Config) -> Result<Vec<RdmaPort>, Unreachable> {
+    Ok(ports_of(&all(config)?, &config.device))
+}
+
+fn ports_of(all: &[Device], name: &str) -> Vec<RdmaPort> {
+    let of = |device| move |port| RdmaPort::of(device, port);
+    let named = all.iter().filter(|device| is_named(device, name));
+    named.flat_map(|device| device.ports.iter().map(of(device))).collect()
+}
+
+/// Whether a device may be used if it has to have that name, or any.
+fn is_named(device: &Device, name: &str) -> bool {
+    name.is_empty() || device.name == name
+}
+
+fn all(config: &Config) -> Result<Vec<Device>, Unreachable> {
+    if config.transport == TransportChoice::Shm {
+        return Err(no_device("FI_KESTREL_TRANSPORT=shm".into()));
+    }
+    kestrel_verbs::devices()
+        .map_err(|error| Unreachable { errno: error.errno(), reason: error.to_string() })
+}
+
+fn choose(all: &[Device], name: &str, host: &Host) -> Result<Vec<RdmaDevice>, Unreachable> {
+    let named = |device: &&Device| is_named(device, name);
     let of = |device| RdmaDevice::of(device, host);
     let chosen: Vec<_> = all.iter().filter(named).filter_map(of).collect();
     if !chosen.is_empty() {
@@ -271,6 +330,37 @@ pub(crate) mod tests {
     /// What would be offered where there are several devices.
     pub(crate) fn chosen(config: &Config) -> Result<Vec<RdmaDevice>, Unreachable> {
         choose(&several(), &config.device, &plain())
+    }
+
+    #[test]
+    fn every_port_goes_by_one_gid() {
+        let mut all = several().to_vec();
+        all.push(device("bare0", PortState::Active, &[]));
+        all.push(device("old0", PortState::Active, &["fe80::1:2", "::ffff:10.9.0.4"]));
+        let found = |name| -> Vec<_> {
+            let of = |port: RdmaPort| {
+                (
+                    port.device.clone(),
+                    port.is_active,
+                    port.gid.as_ref().map(|gid| gid.index),
+                    port.address(),
+                )
+            };
+            ports_of(&all, name).into_iter().map(of).collect()
+        };
+        let ip = |last| Some(IpAddr::from([10, 9, 0, last]));
+        let expected = [
+            ("down0", false, Some(0), ip(1)),
+            ("mute0", true, Some(0), None),
+            ("rxe1", true, Some(0), ip(2)),
+            ("rxe2", true, Some(0), ip(3)),
+            ("bare0", true, None, None),
+            ("old0", true, Some(1), ip(4)),
+        ]
+        .map(|(name, is_active, index, address)| (name.to_owned(), is_active, index, address));
+        assert_eq!(found(""), expected);
+        assert_eq!(found("rxe2"), expected[3..4]);
+        assert_eq!(found("mlx5_0"), []);
     }
 
     #[test]

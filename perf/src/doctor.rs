@@ -1,5 +1,7 @@
 //! What this machine offers to kestrel: a line each, with advice where there is any. As JSON, too.
 
+mod ports;
+
 use crate::floor::Task;
 use crate::machine::{self, read};
 use crate::measure::Work;
@@ -48,7 +50,7 @@ fn finding(
 
 /// Looks at everything.
 pub fn examine(session: &mut Session, cores: &[usize]) -> Findings {
-    let findings = vec![
+    let mut findings = vec![
         cpu(cores),
         distance(session, cores),
         finding(Mark::Good, "caches", machine::caches(cores.first().copied().unwrap_or(0)), ""),
@@ -66,8 +68,9 @@ pub fn examine(session: &mut Session, cores: &[usize]) -> Findings {
         locked_memory(),
         membarrier(),
         rdma_devices(session),
-        transport_to_peer(session),
     ];
+    findings.extend(ports::gids(session));
+    findings.push(transport_to_peer(session));
     Findings { version: env!("CARGO_PKG_VERSION"), findings }
 }
 

@@ -211,11 +211,22 @@ impl fmt::Display for Port {
 
 impl fmt::Display for Gid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "GID {}: {} ({:?}", self.index, self.address, self.kind)?;
+        write!(f, "GID {}: {} ({}", self.index, self.address, self.kind)?;
         match &self.interface {
             Some(interface) => write!(f, ", {interface})"),
             None => write!(f, ")"),
         }
+    }
+}
+
+impl fmt::Display for GidKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::InfiniBand => "InfiniBand",
+            Self::RoceV1 => "RoCE v1",
+            Self::RoceV2 => "RoCE v2",
+            Self::Unknown => "of unknown type",
+        })
     }
 }
 
@@ -280,7 +291,7 @@ mod tests {
             device.to_string(),
             "rxe0: ChannelAdapter, GUID 0000000000000012\n  \
              port 1: Ethernet, Active, MTU 1024 of 4096 bytes\n    \
-             GID 1: ::ffff:10.9.0.1 (RoceV2, d0)"
+             GID 1: ::ffff:10.9.0.1 (RoCE v2, d0)"
         );
     }
 }

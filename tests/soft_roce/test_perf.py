@@ -52,3 +52,32 @@ def test_two_shells_on_two_hosts(perf: Path, words: str, rows: list[str]) -> Non
         assert row in table, output
     measured = [row for section in json.loads("{" + report)["sections"] for row in section["rows"]]
     assert measured and all(row["ns"] > 0 for row in measured), measured
+
+
+def test_the_doctor_names_the_gid_of_the_port(perf: Path) -> None:
+    """The one that belongs to the guest's address; then, without an address, what is to be done about it."""
+    output = run_script(
+        f"""
+        {perf} doctor 2>&1 | grep -A 1 GID; echo
+        ip addr flush dev eth0; {perf} doctor 2>&1 | grep -A 1 GID
+        ip addr add 10.9.0.1/24 dev eth0
+        """
+    )
+    whole, bare = output.split("\n\n", 1)
+    assert "rxe0 port 1 goes by GID 1: ::ffff:10.9.0.1 (RoCE v2, eth0)" in whole, output
+    assert whole.startswith("ok "), output
+    assert bare.startswith("BAD ") and "ip addr add" in bare, output
+
+
+@pytest.mark.parametrize("peers", [20, pytest.param(200, marks=pytest.mark.full)])
+def test_many_peers_of_one_process(perf: Path, peers: int) -> None:
+    """All connect to one, and keep less than 64 KiB at either end while they are idle."""
+    output = run_script(
+        f"{perf} peers --provider verbs --peers {peers} --json /tmp/peers.json && cat /tmp/peers.json"
+    )
+    table, _, report = output.partition("\n{")
+    assert f"{peers} to one in " in table, output
+    print(table)
+    (section,) = json.loads("{" + report)["sections"]
+    kept = {aim["what"]: aim["value"] for aim in section["aims"]}
+    assert 0 < kept["bytes of a peer that is connected and idle, an end"] < 64 << 10, kept

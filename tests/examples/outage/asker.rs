@@ -1,164 +1,26 @@
-//! What becomes of operations of every kind when a peer goes: its cable, or its process.
-//!
-//!   outage serve ADDRESS ASKER     takes what comes, and lets a region be reached
-//!   outage ask ADDRESS PEER        keeps operations of every kind under way until one fails; then
-//!                                  waits until all have ended, and until the peer is reached again
-//!
-//! With OUTAGE_LOG it says what it does.
+//! Who asks: it keeps operations of every kind under way until one fails.
 
-use std::{
-    collections::BTreeMap,
-    net::SocketAddr,
-    process::ExitCode,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, time::Instant};
 
-use kestrel::{Address, CompletionQueue, Endpoint, Entry, FI_ADDR_UNSPEC, Flags, Hints, ReadError};
+use kestrel::{FI_ADDR_UNSPEC, PostError};
 use kestrel_core::{
-    endpoint::PostError,
     error::{Errno, HasErrno},
     one_sided::RemoteSegment,
     protocol::atomic::{AtomicCall, AtomicOperation, Datatype, Form},
 };
 use kestrel_tests::{
     bed::{Memory, pattern},
-    one_sided::{Atomic, BOTH, expose_in},
-    opened::Opened,
-};
-use tracing_subscriber::filter::LevelFilter;
-
-/// The end of every wait.
-const PATIENCE: Duration = Duration::from_secs(120);
-/// The region's bytes: what operations of each kind have for themselves.
-const SHARE: usize = 300_000;
-/// So many of each kind end well before it says so.
-const ENOUGH: u64 = 5;
-/// A counter of 8 bytes behind the shares of writes and of reads.
-const COUNTER: u64 = 2 * SHARE as u64;
-/// Tags: messages that the peer takes, and one that it never does.
-const TAKEN: u64 = 1;
-const LEFT: u64 = 2;
-
-/// Contexts of who serves.
-const MESSAGES: u64 = 10;
-const TOLD: u64 = 11;
-const DIRECTED: u64 = 12;
-const HELLO: u64 = 13;
-
-type Failure = Box<dyn std::error::Error>;
-
-/// What is kept under way, by the context of its completion.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u64)]
-enum Kind {
-    Short = 1,
-    Long,
-    /// It is never matched.
-    Unmatched,
-    Write,
-    Read,
-    FetchAdd,
-    /// From the peer, which sends nothing like that.
-    Receive,
-}
-
-const KINDS: [Kind; 7] = {
-    use Kind::*;
-    [Short, Long, Unmatched, Write, Read, FetchAdd, Receive]
+    one_sided::Atomic,
 };
 
-fn main() -> ExitCode {
-    if std::env::var_os("OUTAGE_LOG").is_some() {
-        let log = tracing_subscriber::fmt().with_max_level(LevelFilter::DEBUG);
-        log.with_writer(std::io::stderr).init();
-    }
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let done = match words[..] {
-        ["serve", own, asker] => Node::open(own, asker).and_then(|node| node.serve()),
-        ["ask", own, peer] => Node::open(own, peer).and_then(Asker::run),
-        _ => Err("outage serve ADDRESS ASKER | ask ADDRESS PEER".into()),
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("outage {arguments:?}: {error}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-/// An endpoint that knows one peer.
-struct Node {
-    endpoint: Arc<Endpoint>,
-    queue: Arc<CompletionQueue>,
-    peer: u64,
-}
-
-/// An operation that has ended: its context, and its completion or why it failed.
-type Ended = (u64, Result<Entry, String>);
-
-impl Node {
-    fn open(own: &str, peer: &str) -> Result<Node, Failure> {
-        let Opened { endpoint, queue, peers, .. } = Opened::at(own, &Hints::new())?;
-        endpoint.enable()?;
-        let peer = peers.insert_one(Address::from(peer.parse::<SocketAddr>()?))?;
-        Ok(Node { endpoint, queue, peer })
-    }
-
-    /// The next operation that has ended; none if none does within 50 ms.
-    fn next(&self) -> Result<Option<Ended>, Failure> {
-        let mut entry = [Entry::default()];
-        match self.queue.read_blocking(&mut entry, Some(Duration::from_millis(50))) {
-            Ok(_) => {
-                let [entry] = entry;
-                Ok(Some((entry.context, Ok(entry))))
-            }
-            Err(ReadError::Empty) => Ok(None),
-            Err(ReadError::ErrorAvailable) => {
-                let error = self.queue.read_error().ok_or("an error that is none")?;
-                Ok(Some((error.context, Err(format!("{}: {}", error.errno, error.reason)))))
-            }
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Receives and forgets, and tells who asks where the region is.
-    fn serve(self) -> Result<(), Failure> {
-        let memory = Memory::from(pattern(1, COUNTER as usize + 8));
-        let domain = self.endpoint.domain();
-        let region = expose_in(domain, &[memory.piece()], BOTH, 7, Flags::empty())?;
-        let receive = |context| {
-            self.endpoint.receive_tagged(vec![0; SHARE], FI_ADDR_UNSPEC, TAKEN, 0, context)
-        };
-        for _ in 0..16 {
-            receive(MESSAGES)?;
-        }
-        let told = [region.base().to_le_bytes(), region.key().to_le_bytes()].concat();
-        self.endpoint.receive(vec![0; 8], FI_ADDR_UNSPEC, HELLO)?;
-        let start = Instant::now();
-        println!("serving");
-        while start.elapsed() < 2 * PATIENCE {
-            match self.next()? {
-                Some((HELLO, ended)) => {
-                    ended?;
-                    self.endpoint.send(told.clone(), self.peer, TOLD)?;
-                    self.endpoint.receive(vec![0; 8], self.peer, DIRECTED)?;
-                }
-                Some((MESSAGES, _)) => receive(MESSAGES)?,
-                Some((DIRECTED, Err(reason))) => println!("a directed receive failed: {reason}"),
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-}
+use crate::{
+    COUNTER, ENOUGH, Failure, HELLO, KINDS, Kind, LEFT, Node, PATIENCE, SHARE, TAKEN, TOLD,
+};
 
 /// How an operation of ours has ended: well, or why not.
 type Outcome = (Kind, Result<(), String>);
 
-struct Asker {
+pub struct Asker {
     node: Node,
     /// Where the peer's region begins, and its key.
     region: (u64, u64),
@@ -169,7 +31,13 @@ struct Asker {
 }
 
 impl Asker {
-    fn run(node: Node) -> Result<(), Failure> {
+    /// Until the peer is reached again.
+    pub fn run(node: Node) -> Result<(), Failure> {
+        Asker::until_all_have_ended(node)?.reach_again()
+    }
+
+    /// Until every operation of every kind has ended: what is left.
+    pub fn until_all_have_ended(node: Node) -> Result<Asker, Failure> {
         let region = Asker::told(&node)?;
         let (operand, before) = (Memory::from(1_u64.to_le_bytes().to_vec()), Memory::zeroed(8));
         let mut asker = Asker { node, region, operand, before, good: BTreeMap::new() };
@@ -210,7 +78,12 @@ impl Asker {
             }
         }
         println!("all have ended {} ms after the last success", last.elapsed().as_millis());
-        asker.reach_again()
+        Ok(asker)
+    }
+
+    /// The endpoint.
+    pub fn node(&self) -> &Node {
+        &self.node
     }
 
     fn failed(kind: Kind, reason: &str, last: Instant) {
@@ -218,7 +91,7 @@ impl Asker {
     }
 
     /// Asks the peer for its region.
-    fn told(node: &Node) -> Result<(u64, u64), Failure> {
+    pub fn told(node: &Node) -> Result<(u64, u64), Failure> {
         node.endpoint.receive(vec![0; 16], FI_ADDR_UNSPEC, TOLD)?;
         node.endpoint.send(vec![0; 8], node.peer, HELLO)?;
         let start = Instant::now();

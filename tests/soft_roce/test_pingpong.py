@@ -1,0 +1,54 @@
+"""libfabric's own ping-pong between two hosts, on connected endpoints (FI_EP_MSG): a program that knows
+nothing of kestrel, and checks every byte."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import pytest
+
+from hosts import run_script
+from lab import ROOT, needs_guest
+
+sys.path.append(str(ROOT / "tests" / "clients"))
+
+from client import Outcome  # noqa: E402
+from test_tools import SIZES, check_pingpong, tool  # noqa: E402
+
+pytestmark = [pytest.mark.usefixtures("ready"), needs_guest]
+
+
+def pingpong(words: str, netem: str = "") -> list[Outcome]:
+    """What it left on both hosts, each of whose processes was on kestrel."""
+    library = ROOT / "target" / "release"
+    if not (library / "libkestrel_fi.so").exists():
+        pytest.skip(f"{library}/libkestrel_fi.so is not built (cargo build --release)")
+    program = f"{tool('fi_pingpong')} -p kestrel -e msg -c {words}"
+    # The time of both hosts is shared with other tests.
+    output = run_script(
+        f"""
+        export FI_PROVIDER_PATH={library} FI_LOG_LEVEL=info FI_LOG_PROV=kestrel FI_KESTREL_PEER_TIMEOUT=8000
+        on-peer {program} -B 47811 >/tmp/there 2>&1 & serves=$!
+        peer_listening 47811
+        {program} -P 47811 10.9.0.2 2>&1; wait $serves; echo "on the other host:"; cat /tmp/there
+        """,
+        netem=netem,
+    )
+    sides = [Outcome(0, side) for side in output.split("on the other host:\n")]
+    assert len(sides) == 2 and "connected through rdma_cm" in sides[0].output, output
+    return sides
+
+
+def test_fi_pingpong_passes_a_lossy_cable() -> None:
+    """Each packet that is lost is sent again after a second here: so it is one size alone."""
+    for side in pingpong("-S 65536 -I 10", "loss 1%"):
+        text = side.check(1)
+        assert re.search(r"^64k +10 +=10 ", text, re.MULTILINE), text
+
+
+@pytest.mark.full
+def test_fi_pingpong_has_all_sizes_pass() -> None:
+    """Up to 6 MiB, each with its answer."""
+    for side in pingpong("-S all -I 2"):
+        check_pingpong(side, SIZES[-1], "2")
