@@ -37,6 +37,12 @@ impl Sleepers {
         self.state.load(Ordering::Relaxed) & COUNT_MASK != 0
     }
 
+    /// Whether somebody sleeps who was called and has not answered.
+    pub fn owe(&self) -> bool {
+        // N4: pairs with N2 in `call`, whose ring may be the one that was silenced.
+        owed_of(self.state.load(Ordering::SeqCst)) > 0
+    }
+
     /// Announces a sleeper, who looks once more before it sleeps.
     pub fn enter(&self) -> Entered {
         // N1: pairs with N2 in `call`: what a call is about that does not count it is seen behind this.
@@ -49,7 +55,7 @@ impl Sleepers {
             let (count, calls) = (state & COUNT_MASK, (state >> CALLS_SHIFT).wrapping_add(1));
             Some(calls << CALLS_SHIFT | count << OWED_SHIFT | count)
         };
-        // N2: pairs with N1 and N3. It never answers none, so it succeeds.
+        // N2: pairs with N1, N3 and N4. It never answers none, so it succeeds.
         let _ = self.state.fetch_update(Ordering::SeqCst, Ordering::Relaxed, called);
     }
 
@@ -78,8 +84,9 @@ mod tests {
         assert!(sleepers.leave(first), "the second has not answered");
         let again = sleepers.enter();
         assert!(sleepers.leave(again), "who comes later does not answer for it");
+        assert!(sleepers.owe());
         assert!(!sleepers.leave(second));
-        assert!(!sleepers.any());
+        assert!(!sleepers.any() && !sleepers.owe());
     }
 
     #[test]
