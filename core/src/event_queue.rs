@@ -13,6 +13,7 @@ use crate::bind_count::{BindCount, BindError};
 use crate::error::{Errno, HasErrno};
 use crate::flags::Flags;
 use crate::info::Info;
+use crate::sleepers::Sleepers;
 
 mod driven;
 
@@ -145,6 +146,8 @@ pub struct EventQueue {
     /// What is driven when the queue is read, and whether there is any.
     driven: Mutex<driven::All>,
     drives: AtomicBool,
+    /// Who waits, and has to look anew when there is more to drive.
+    sleepers: Arc<Sleepers>,
 }
 
 #[derive(Default)]
@@ -171,8 +174,8 @@ impl EventQueue {
             return Err(EventQueueError::UnsupportedFlags { flags: unsupported.bits() });
         }
         let binds = BindCount::default();
-        let (queues, driven, drives) = Default::default();
-        Ok(EventQueue { attributes, binds, queues, driven, drives })
+        let (queues, driven, drives, sleepers) = Default::default();
+        Ok(EventQueue { attributes, binds, queues, driven, drives, sleepers })
     }
 
     pub fn attributes(&self) -> &EventQueueAttributes {
@@ -243,10 +246,15 @@ impl EventQueue {
         self.lock().errors.front().cloned()
     }
 
-    /// Whether a read would find nothing, neither event nor error: when a
-    /// wait object goes back to sleep.
+    /// Whether a read would find nothing, neither event nor error.
     pub fn is_empty(&self) -> bool {
         self.lock().is_empty()
+    }
+
+    /// Whether what waits may be made quiet: there is nothing to read, and nobody still sleeps who has to
+    /// look anew, since there is more to drive.
+    pub fn is_quiet(&self) -> bool {
+        !self.sleepers.owe() && self.is_empty()
     }
 
     /// Forgets the events and errors of an object that goes away, so that

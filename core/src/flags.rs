@@ -36,6 +36,8 @@ bitflags::bitflags! {
         const COMMIT_COMPLETE = 1 << 30;
         const MATCH_COMPLETE = 1 << 31;
         const AV_USER_ID = 1 << 41;
+        /// Since version 2.0, as FI_DIRECTED_RECV of receives with a tag alone.
+        const TAGGED_DIRECTED_RECV = 1 << 45;
         /// Since version 2.1, as FI_MULTI_RECV of receives with a tag.
         const TAGGED_MULTI_RECV = 1 << 46;
         const VARIABLE_MSG = 1 << 48;
@@ -56,5 +58,15 @@ bitflags::bitflags! {
         const CLAIM = 1 << 59;
         /// As a binding flag, the bit of `DIRECTED_RECV` asks for selective completion (fi_endpoint(3)).
         const SELECTIVE_COMPLETION = 1 << 59;
+    }
+}
+
+impl Flags {
+    /// Whether who has these capabilities may post receives of `family` for one source: where not, "this
+    /// field is ignored" (fi_tagged(3)).
+    pub fn direct(self, family: Flags) -> bool {
+        let tagged = family.contains(Flags::TAGGED);
+        self.contains(Flags::DIRECTED_RECV)
+            || (tagged && self.contains(Flags::TAGGED_DIRECTED_RECV))
     }
 }

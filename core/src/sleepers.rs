@@ -37,20 +37,28 @@ impl Sleepers {
         self.state.load(Ordering::Relaxed) & COUNT_MASK != 0
     }
 
+    /// Whether somebody sleeps who was called and has not answered.
+    pub fn owe(&self) -> bool {
+        // N4: pairs with N2 in `call`, whose ring may be the one that was silenced.
+        owed_of(self.state.load(Ordering::SeqCst)) > 0
+    }
+
     /// Announces a sleeper, who looks once more before it sleeps.
     pub fn enter(&self) -> Entered {
         // N1: pairs with N2 in `call`: what a call is about that does not count it is seen behind this.
         Entered(self.state.fetch_add(1, Ordering::SeqCst) >> CALLS_SHIFT)
     }
 
-    /// Has everyone answer who sleeps now. The bell is to be rung after this.
-    pub fn call(&self) {
+    /// Has everyone answer who sleeps now. Whether the bell is to be rung after this: not if all of them
+    /// have yet to answer an earlier call, whose ring they will find with this.
+    pub fn call(&self) -> bool {
         let called = |state: u64| {
             let (count, calls) = (state & COUNT_MASK, (state >> CALLS_SHIFT).wrapping_add(1));
             Some(calls << CALLS_SHIFT | count << OWED_SHIFT | count)
         };
-        // N2: pairs with N1 and N3. It never answers none, so it succeeds.
-        let _ = self.state.fetch_update(Ordering::SeqCst, Ordering::Relaxed, called);
+        // N2: pairs with N1, N3 and N4. It never answers none, so it succeeds.
+        let before = self.state.fetch_update(Ordering::SeqCst, Ordering::Relaxed, called);
+        before.is_ok_and(|before| owed_of(before) != before & COUNT_MASK)
     }
 
     /// A sleeper is awake, and has silenced the bell. Whether somebody is to be rung for again, who
@@ -74,18 +82,20 @@ mod tests {
     fn who_was_called_is_rung_for_until_it_answers() {
         let sleepers = Sleepers::default();
         let (first, second) = (sleepers.enter(), sleepers.enter());
-        sleepers.call();
+        assert!(sleepers.call());
+        assert!(!sleepers.call(), "they will hear of both");
         assert!(sleepers.leave(first), "the second has not answered");
         let again = sleepers.enter();
         assert!(sleepers.leave(again), "who comes later does not answer for it");
+        assert!(sleepers.owe());
         assert!(!sleepers.leave(second));
-        assert!(!sleepers.any());
+        assert!(!sleepers.any() && !sleepers.owe());
     }
 
     #[test]
     fn who_was_not_called_is_not_rung_for() {
         let sleepers = Sleepers::default();
-        sleepers.call();
+        assert!(!sleepers.call());
         let (first, second) = (sleepers.enter(), sleepers.enter());
         assert!(!sleepers.leave(first), "nobody was called");
         assert!(!sleepers.leave(second));
@@ -97,7 +107,7 @@ mod tests {
         let first = sleepers.enter();
         sleepers.call();
         let second = sleepers.enter();
-        sleepers.call();
+        assert!(sleepers.call(), "the second does not know of the first call");
         assert!(sleepers.leave(first), "the second was called, too");
         assert!(!sleepers.leave(second));
     }

@@ -99,7 +99,8 @@ impl Handle {
 }
 
 impl Origin<'_> {
-    /// What a handle in an info stands for. A request is taken: for no other endpoint.
+    /// What a handle in an info stands for. A request is taken: for no other endpoint. If it is over,
+    /// since its caller is gone, so is its handle: who finds that has nothing left to reject.
     ///
     /// # Safety
     /// The handle is null or points to a passive endpoint or a request for a connection.
@@ -113,9 +114,17 @@ impl Origin<'_> {
                 return Ok(Origin::Passive(object::checked::<FidPep>(handle)?.passive()));
             }
             let state = object::checked::<FidRequest>(handle)?;
-            let request = state.passive.take(state.handle)?;
-            let (requests, number) = (state.requests.clone(), state.handle);
-            Ok(Origin::Request(request, Handle { requests, object: handle, number }))
+            let (passive, number) = (state.passive.clone(), state.handle);
+            let handle = Handle { requests: state.requests.clone(), object: handle, number };
+            match passive.take(number) {
+                Ok(request) => Ok(Origin::Request(request, handle)),
+                Err(error) => {
+                    if passive.is_over(number) {
+                        handle.close();
+                    }
+                    Err(error.into())
+                }
+            }
         }
     }
 }

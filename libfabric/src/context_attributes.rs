@@ -85,12 +85,12 @@ impl Whole<'_> {
         unsafe { Whole { info: &wide, ..*self }.transmit(attr) }
     }
 
-    /// The info of a shared receive context, as [`Self::receive`], and whether the application has
-    /// said that its receives may be for one peer: the context by itself, or its domain.
+    /// The info of a shared receive context, as [`Self::receive`], and the capabilities that the
+    /// application has named, by which its receives may be for one peer: the context's, or its domain's.
     ///
     /// # Safety
     /// `attr` is null or valid.
-    pub unsafe fn shared_receive(&self, attr: *mut RxAttr) -> Result<(info::Info, bool), Failure> {
+    pub unsafe fn shared_receive(&self, attr: *mut RxAttr) -> Result<(info::Info, Flags), Failure> {
         // SAFETY: the caller vouches for it.
         let asked = unsafe { attr.as_ref() }.map(|attr| hints::receive(attr).caps);
         let asked = asked.unwrap_or_default();
@@ -98,7 +98,7 @@ impl Whole<'_> {
         let named = if asked.is_empty() { self.info.caps } else { asked };
         // SAFETY: as above.
         let found = unsafe { Whole { info: &wide, ..*self }.receive(attr) }?;
-        Ok((found, named.contains(Flags::DIRECTED_RECV)))
+        Ok((found, named))
     }
 
     /// The info of a transmit context with these attributes, which are told then.

@@ -93,12 +93,12 @@ impl Shared {
         waiting::sleep(&descriptors, left);
     }
 
-    /// Makes the descriptor silent, if there is nothing left.
+    /// Makes the descriptor silent, if there is nothing left that it tells anybody.
     fn settle(&self) {
-        if self.queue.is_empty() {
+        if self.queue.is_quiet() {
             self.signal.lower();
             // What came in between had raised it before we lowered it.
-            if !self.queue.is_empty() {
+            if !self.queue.is_quiet() {
                 self.signal.raise();
             }
         }
@@ -441,5 +441,55 @@ unsafe extern "C" fn strerror(
         let last = last.as_ref().filter(|last| last.error.0 == prov_errno);
         let reason = last.map(|last| &*last.reason).filter(|reason| !reason.is_empty());
         words::tell(reason.unwrap_or(Errno(prov_errno).text()), buffer, length)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::RawFd;
+
+    use kestrel_core::{engine::sleep::Sleep, event_queue::Driven};
+
+    use super::*;
+
+    /// Something to drive that does nothing.
+    struct Idle;
+
+    impl Driven for Idle {
+        fn drive(&self) -> bool {
+            false
+        }
+        fn arm(&self) -> Sleep {
+            Sleep::Sound
+        }
+        fn disarm(&self, _: Sleep) {}
+        fn bell(&self) -> Option<RawFd> {
+            None
+        }
+    }
+
+    /// Who sleeps does not listen to what is driven since: whoever else reads leaves it its wake-up.
+    #[test]
+    fn a_reader_leaves_others_what_tells_them_to_look_anew() {
+        let queue = Arc::new(EventQueue::open(EventQueueAttributes::default()).unwrap());
+        let signal = Arc::new(Signal::new().unwrap_or_else(|_| panic!("a descriptor")));
+        let raised = signal.clone();
+        queue.set_notify(Box::new(move || raised.raise()));
+        let shared = Shared { queue, signal };
+        let rung = || waiting::sleep(&[shared.signal.fd()], Some(Duration::ZERO));
+        let sleeps = || shared.queue.prepare_wait().expect("there is nothing to do");
+        let (first, second) = (sleeps(), sleeps());
+        assert!(!rung());
+        shared.queue.add_driven(Arc::new(Idle));
+        shared.settle();
+        assert!(rung(), "both sleep on");
+        drop(first);
+        let late = sleeps();
+        shared.settle();
+        assert!(rung(), "the second sleeps on");
+        drop(second);
+        shared.settle();
+        assert!(!rung(), "who came later listens to all");
+        drop(late);
     }
 }

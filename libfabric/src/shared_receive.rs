@@ -118,13 +118,11 @@ pub unsafe extern "C" fn open(
         // SAFETY: C passes an open domain and valid pointers or null.
         unsafe {
             let (place, parent) = (object::out(srx)?, object::owned(domain)?);
-            let (info, is_directed) = parent.whole().shared_receive(attr)?;
+            let (info, named) = parent.whole().shared_receive(attr)?;
             let in_use = Use::of(&parent.uses)?;
             let options = objects::endpoint_options(&info);
             let opened = SharedReceive::open(&parent.domain, options)?;
-            if !is_directed {
-                opened.ignore_sources();
-            }
+            opened.direct_by(named);
             let header = FidSrx(FidEp {
                 fid: object::fid::<FidSrx>(class::SRX_CTX, context),
                 ops: &raw const OPERATIONS,

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use kestrel_core::error::Errno;
+use kestrel_core::{error::Errno, fork_guard};
 
 use crate::{abi::constants::wait, outcome::Failure};
 
@@ -93,6 +93,8 @@ pub struct Outside {
     epoll: OwnedFd,
     armed: Mutex<Watch>,
     is_armed: AtomicBool,
+    /// Tells a forked child that the waits are its parent's.
+    generation: u32,
 }
 
 /// What is armed, by the thread that may be asleep on the descriptor. Each has its own, though they share
@@ -124,7 +126,8 @@ impl Outside {
         }
         // SAFETY: a new descriptor, ours alone.
         let epoll = unsafe { OwnedFd::from_raw_fd(fd) };
-        Ok(Outside { epoll, armed: Mutex::default(), is_armed: AtomicBool::new(false) })
+        let (armed, is_armed) = Default::default();
+        Ok(Outside { epoll, armed, is_armed, generation: fork_guard::generation() })
     }
 
     pub fn fd(&self) -> RawFd {
@@ -174,9 +177,23 @@ impl Outside {
 
     #[cold]
     fn disarm(&self) {
+        // Another thread of the parent may have had the lock, and always has it here.
+        if fork_guard::forked(self.generation) {
+            return;
+        }
         let mut watch = self.watch();
         drop(watch.leave(this_thread()));
         self.is_armed.store(!watch.0.is_empty(), Ordering::Relaxed);
+    }
+}
+
+impl Drop for Outside {
+    /// In a forked child the bells are the parent's, who has yet to hear them.
+    fn drop(&mut self) {
+        if fork_guard::forked(self.generation) {
+            let watch = self.armed.get_mut().unwrap_or_else(PoisonError::into_inner);
+            std::mem::forget(std::mem::take(watch));
+        }
     }
 }
 
@@ -226,3 +243,60 @@ impl Signal {
 }
 
 static ONE: u64 = 1;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicI32;
+
+    use kestrel_tests::fork;
+
+    use super::*;
+
+    static ENDED: AtomicI32 = AtomicI32::new(0);
+
+    /// Something that nothing happens to; a wait for it.
+    struct Quiet;
+
+    impl Waitable for Quiet {
+        fn is_ready(&self) -> bool {
+            false
+        }
+        fn drive(&self) {}
+        fn arm(&self) -> Option<Box<dyn Armed>> {
+            Some(Box::new(Quiet))
+        }
+    }
+
+    impl Armed for Quiet {
+        fn descriptors(&self) -> Vec<RawFd> {
+            Vec::new()
+        }
+    }
+
+    impl Drop for Quiet {
+        fn drop(&mut self) {
+            ENDED.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// The test hangs otherwise.
+    #[test]
+    fn a_forked_child_ends_no_wait_of_its_parents() {
+        let outside = Outside::new().unwrap_or_else(|_| panic!("a descriptor"));
+        assert!(outside.begin([&*Box::leak(Box::new(Quiet)) as &dyn Waitable].into_iter()));
+        // As another thread may have it.
+        let held = outside.watch();
+        let child = fork::fork(|| {
+            outside.end();
+            ENDED.load(Ordering::Relaxed)
+        });
+        assert_eq!(fork::wait(child), 0);
+        drop(held);
+        let child = fork::fork(move || {
+            drop(outside);
+            ENDED.load(Ordering::Relaxed)
+        });
+        assert_eq!(fork::wait(child), 0);
+        assert_eq!(ENDED.load(Ordering::Relaxed), 1, "in the parent it went");
+    }
+}

@@ -113,3 +113,25 @@ fn packets_of_nobody_are_dropped() {
     push_surely(&mut from, 5, 8);
     assert_eq!(take_soon(&mut to), (PEER, 5, 8));
 }
+
+/// Whose buffers are posted again at once. The test hangs otherwise.
+#[test]
+fn strays_hold_up_nobody() {
+    let fabric = FakeFabric::default();
+    let [mut from, mut to] = pair(&fabric, Default::default());
+    push_surely(&mut from, 1, 8);
+    assert_eq!(take_soon(&mut to), (PEER, 1, 8));
+    fabric.flood(true);
+    // More than wait at most until they are posted.
+    (0..40).for_each(|number| push_surely(&mut from, number, 8));
+    while take(&mut to).is_some() {}
+    assert!(to.arrival_from(PEER).is_none());
+    to.arm();
+    to.disarm();
+    fabric.flood(false);
+    while take(&mut to).is_some() {}
+    assert!(to.arm(), "there are no more");
+    to.disarm();
+    push_surely(&mut from, 2, 8);
+    assert_eq!(take_soon(&mut to), (PEER, 2, 8));
+}

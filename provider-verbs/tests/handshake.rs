@@ -3,7 +3,7 @@
 mod common;
 
 use std::{
-    io::{Read, Write},
+    io::{ErrorKind, Read, Write},
     net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream},
     sync::Arc,
     time::{Duration, Instant},
@@ -248,6 +248,32 @@ fn silence_holds_nobody_up() {
     let silent: Vec<_> = (0..900).map(|_| Raw::connect(victim.address())).collect();
     connect(&mut honest, &mut victim, 0);
     drop(silent);
+}
+
+/// A silent one makes room for others that wait, and for nobody else.
+#[test]
+fn who_takes_the_last_place_costs_nobody_theirs() {
+    let provider = provider(&FakeFabric::default(), FakeOptions::default());
+    let victim = open(&provider);
+    let enter = || {
+        let mut raw = Raw::connect(victim.address());
+        raw.greeting();
+        raw
+    };
+    // On a busy machine they may come to the end of their time.
+    let keeps_all = || {
+        let start = Instant::now();
+        let mut first = enter();
+        let mut others: Vec<_> = (1..255).map(|_| enter()).collect();
+        // So long that each is silent.
+        std::thread::sleep(Duration::from_millis(200));
+        others.push(enter());
+        first.socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        let outcome = first.socket.read(&mut [0]);
+        let kept = outcome.is_err_and(|error| error.kind() == ErrorKind::WouldBlock);
+        kept || start.elapsed() > Duration::from_millis(1900)
+    };
+    assert!(keeps_all(), "the first was hung up on");
 }
 
 /// What comes of a connect to a listener that `answer`s like this.

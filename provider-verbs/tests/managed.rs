@@ -15,7 +15,12 @@ use common::{
 use kestrel_core::{
     auth_key::Keyring,
     error::Errno,
-    transport::{Confirmation as _, Opening, Provider, Transport, TransportEvent, Unreachable},
+    memory::Piece,
+    transport::{
+        Confirmation as _, Opening, Provider, Transport, TransportEvent, Unreachable, Windows as _,
+    },
+    window::{Access, Direction, RegistrationRequest, Request, Started},
+    wire::Kind,
 };
 use kestrel_verbs::{
     fake::{FakeFabric, FakeId, FakeManager, FakeOptions, ManagerFaults},
@@ -102,6 +107,45 @@ fn an_end_in_order_is_told_from_a_death() {
     adopt(&mut scene.victim, 3);
     drop(id);
     assert!(matches!(event(&mut scene.victim), TransportEvent::Died { peer: 3 }));
+}
+
+/// What a peer has written is told, also where its goodbye overtakes that: it goes another way.
+#[test]
+fn a_write_is_told_although_a_goodbye_came_first() {
+    let access = Access { write: true, ..Access::default() };
+    for seed in 0..16 {
+        let Scene { fabric: _fabric, mut victim, mut friend, _provider } =
+            Scene::on(|fabric, options| {
+                managed_provider(fabric, FakeOptions { shuffle: Some(seed), ..options })
+            });
+        let theirs = friend.invite(0).unwrap();
+        let ours = victim.admit(0, theirs, access).unwrap();
+        assert!(friend.open_window(0, ours));
+        let (mut memory, mut source) = ([0_u8; 8], [1_u8; 8]);
+        let request = RegistrationRequest {
+            memory: Piece::of_owned(&mut memory),
+            access,
+            local_write: true,
+            keeps_pages: true,
+        };
+        let lent = victim.register(0, &request).unwrap();
+        let request = Request {
+            token: 1,
+            direction: Direction::Write,
+            address: memory.as_ptr().addr() as u64,
+            remote_key: lent.remote_key(),
+            local: Piece::of_owned(&mut source),
+            data: Some(4711),
+            local_key: None,
+        };
+        assert!(!matches!(friend.start(0, &request), Started::Refused));
+        drop(friend);
+        let arrival = victim.arrival().expect("what was written");
+        assert_eq!((arrival.head.kind, arrival.word), (Kind::Written as u8, 4711 | 8 << 32));
+        victim.consume();
+        assert!(victim.arrival().is_none(), "of the goodbye nobody hears");
+        assert!(matches!(event(&mut victim), TransportEvent::Closed { peer: 0 }));
+    }
 }
 
 /// Who receives goes: what has come to it counts as sent, although no acknowledgement says so.

@@ -5,6 +5,10 @@ use std::time::Duration;
 /// The end of every wait: far beyond what any machine needs, so that no test depends on speed.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
+/// How long a connection may take where many are made at once: longer than its default, for busy
+/// machines, and so short that the failure is told before patience ends.
+pub const CONNECT_PATIENCE: Duration = Duration::from_secs(25);
+
 /// How much to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Scale {

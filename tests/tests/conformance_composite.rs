@@ -20,6 +20,7 @@ use kestrel_tests::{
     bed::{Bed, Node},
     cases, conformance,
     link::{End, Listener},
+    scale::CONNECT_PATIENCE,
 };
 use kestrel_verbs::{
     RcProvider, VerbsOptions,
@@ -27,7 +28,8 @@ use kestrel_verbs::{
 };
 
 fn shm() -> ShmProvider {
-    ShmProvider::new(ShmOptions::default()).unwrap()
+    let options = ShmOptions { connect_timeout: CONNECT_PATIENCE, ..ShmOptions::default() };
+    ShmProvider::new(options).unwrap()
 }
 
 /// Endpoints on RC queue pairs, of a fabric of their own, at an address of their own: their TCP
@@ -41,7 +43,9 @@ fn queue_pairs_with(nic_atomics: bool) -> RcProvider<FakeDevice> {
     let ip = IpAddr::from([127, a.max(1), b, c.clamp(1, 254)]);
     let options = FakeOptions { addresses: vec![ip], ..FakeOptions::default() };
     let device = Arc::new(FakeFabric::default().device(options));
-    let options = VerbsOptions { fetch_min: 32 << 10, nic_atomics, ..VerbsOptions::default() };
+    let (fetch_min, connect_timeout) = (32 << 10, CONNECT_PATIENCE);
+    let options =
+        VerbsOptions { fetch_min, connect_timeout, nic_atomics, ..VerbsOptions::default() };
     RcProvider::on_device(device, ip, options).unwrap()
 }
 

@@ -7,9 +7,10 @@ use kestrel_core::{
     config::{CmaPolicy, LaneChunks},
 };
 use kestrel_shm::{ShmOptions, ShmProvider};
-use kestrel_tests::{bed::Bed, conformance};
+use kestrel_tests::{bed::Bed, conformance, scale::CONNECT_PATIENCE};
 
 fn bed(options: ShmOptions, sharing: Sharing) -> Bed<ShmProvider> {
+    let options = ShmOptions { connect_timeout: CONNECT_PATIENCE, ..options };
     Bed { provider: Arc::new(ShmProvider::new(options).unwrap()), sharing }
 }
 

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use kestrel_core::completion_queue::store::Sharing;
-use kestrel_tests::{bed::Bed, conformance};
+use kestrel_tests::{bed::Bed, conformance, scale::CONNECT_PATIENCE};
 use kestrel_verbs::{VerbsOptions, VerbsProvider};
 
 fn bed(sharing: Sharing) -> Option<Bed<VerbsProvider>> {
@@ -19,7 +19,8 @@ fn atomics_bed() -> Option<Bed<VerbsProvider>> {
 fn open(options: VerbsOptions, sharing: Sharing) -> Option<Bed<VerbsProvider>> {
     let device = std::env::var("SOFT_ROCE_DEVICE").ok();
     let must = device.is_some();
-    match VerbsProvider::new(VerbsOptions { device, ..options }) {
+    let connect_timeout = CONNECT_PATIENCE;
+    match VerbsProvider::new(VerbsOptions { device, connect_timeout, ..options }) {
         Ok(provider) => Some(Bed { provider: Arc::new(provider), sharing }),
         Err(error) if must => panic!("{}", error.reason),
         Err(error) => {

@@ -12,6 +12,7 @@ use kestrel_tests::{
     bed::{Bed, Options},
     conformance,
     fake::{fake_bed, fake_provider},
+    scale::CONNECT_PATIENCE,
 };
 use kestrel_verbs::{
     Carrier, RcProvider, VerbsOptions,
@@ -74,7 +75,9 @@ fn bed(fake: FakeOptions, sharing: Sharing) -> Bed<Watched> {
 
 fn bed_with(fake: FakeOptions, sharing: Sharing, nic_atomics: bool) -> Bed<Watched> {
     let fabric = FakeFabric::default();
-    let options = VerbsOptions { fetch_min: 32 << 10, nic_atomics, ..VerbsOptions::default() };
+    let (fetch_min, connect_timeout) = (32 << 10, CONNECT_PATIENCE);
+    let options =
+        VerbsOptions { fetch_min, connect_timeout, nic_atomics, ..VerbsOptions::default() };
     let provider = fake_provider(&fabric, fake, options);
     Bed { provider: Arc::new(Watched { provider, fabric }), sharing }
 }

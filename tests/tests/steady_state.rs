@@ -208,9 +208,15 @@ fn threads() {
     });
 }
 
+/// One after the other: what one test starts would count in the other.
 #[test]
+fn small_messages_neither_allocate_nor_call_the_system() {
+    nothing_is_allocated();
+    a_stream_ahead_of_its_receives_is_not_parked();
+    no_system_call_is_made();
+}
+
 fn nothing_is_allocated() {
-    // Other tests of this binary allocate in their own time: their children count apart.
     for case in cases() {
         let mut link = warm_link(case);
         let least = (0..5).map(|_| {
@@ -228,7 +234,6 @@ fn nothing_is_allocated() {
 
 /// What waits for a receive that is posted a moment later stays in its lane: parking it would
 /// take memory for a second copy.
-#[test]
 fn a_stream_ahead_of_its_receives_is_not_parked() {
     const WINDOW: usize = 8;
     let mut link = warm_link(Case { length: 4096, tagged: true, inject: false, exclusive: true });
@@ -257,7 +262,6 @@ fn a_stream_ahead_of_its_receives_is_not_parked() {
     assert_eq!((0..50).map(|_| round()).min(), Some(0));
 }
 
-#[test]
 fn no_system_call_is_made() {
     for (index, case) in cases().into_iter().enumerate() {
         let counted = match trace::run(&format!("single {index}")) {

@@ -12,7 +12,7 @@ use super::{
     entry_ring::EntryRing,
 };
 use crate::{
-    primitive::{AtomicIsize, Ordering, SegQueue, fence},
+    primitive::{AtomicBool, AtomicIsize, Ordering, SegQueue, fence},
     ring::mpmc::{Popped, Ring},
     sleepers::{Entered, Sleepers},
     transport::Bell,
@@ -51,6 +51,8 @@ pub struct CompletionStore {
     /// anything else; below, so many marks stand for errors that were taken before.
     errors_met: AtomicIsize,
     sleepers: Sleepers,
+    /// An entry has had the bell rung, or is about to, and nobody has silenced it since.
+    rung: AtomicBool,
     wake: Box<dyn Bell>,
 }
 
@@ -95,11 +97,12 @@ impl CompletionStore {
             errors: SegQueue::new(),
             errors_met: AtomicIsize::new(0),
             sleepers: Sleepers::default(),
+            rung: AtomicBool::new(false),
             wake,
         }
     }
 
-    /// Adds a completion. Cost: no system call unless somebody sleeps.
+    /// Adds a completion. Cost: no system call unless somebody sleeps; then one, until it is awake.
     #[inline(always)]
     pub fn push(&self, entry: Entry) {
         match &self.queue {
@@ -107,7 +110,12 @@ impl CompletionStore {
             Queue::Exclusive(queue) => unsafe { (*queue.get()).push_back(entry) },
             Queue::Shared { ring, overflow } => {
                 push_shared(ring, overflow, entry);
-                self.wake_sleepers();
+                // F2: pairs with F1 in `enter_sleep`: either the sleeper sees the entry
+                // or we see the sleeper.
+                fence(Ordering::SeqCst);
+                if self.sleepers.any() {
+                    self.ring_once();
+                }
             }
         }
     }
@@ -257,7 +265,7 @@ impl CompletionStore {
     /// [`Self::leave_sleep`] wants to know.
     pub fn enter_sleep(&self) -> Entered {
         let entered = self.sleepers.enter();
-        // F1: pairs with F2 in `wake_sleepers`.
+        // F1: pairs with F2 in `push` and `wake_sleepers`.
         fence(Ordering::SeqCst);
         entered
     }
@@ -266,6 +274,8 @@ impl CompletionStore {
     /// for whoever takes what is there, or for all, and some have not answered.
     pub fn leave_sleep(&self, entered: Entered) {
         self.wake.drain();
+        // R8: pairs with A8: an entry that rang no more, as it was rung, is seen behind this.
+        self.rung.swap(false, Ordering::AcqRel);
         if self.sleepers.leave(entered) || !self.is_empty() {
             self.wake_sleepers();
         }
@@ -282,10 +292,18 @@ impl CompletionStore {
         &*self.wake
     }
 
+    /// Rings for an entry. A sleeper that has yet to wake finds those that come meanwhile, too.
+    #[cold]
+    fn ring_once(&self) {
+        // A8: pairs with R8 in `leave_sleep`.
+        if !self.rung.swap(true, Ordering::AcqRel) {
+            self.wake.ring();
+        }
+    }
+
     /// Wakes those who sleep, after something came for them.
-    #[inline(always)]
     pub fn wake_sleepers(&self) {
-        // F2: pairs with F1 in `enter_sleep`: either the sleeper sees the entry
+        // F2: pairs with F1 in `enter_sleep`: either the sleeper sees what came
         // or we see the sleeper.
         fence(Ordering::SeqCst);
         if self.sleepers.any() {
@@ -354,4 +372,50 @@ fn pop_overflowed(ring: &Ring<Entry>, overflow: &SegQueue<Entry>, target: &mut E
         Popped::Empty => overflow.pop(),
     };
     entry.map(|entry| *target = entry).is_some()
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    };
+
+    #[derive(Clone, Default)]
+    struct Counted(Arc<AtomicU32>);
+
+    impl Bell for Counted {
+        fn ring(&self) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+        fn drain(&self) {}
+        fn fd(&self) -> std::os::fd::RawFd {
+            7
+        }
+    }
+
+    /// A thread that waits outside counts as asleep until it looks, however long that takes.
+    #[test]
+    fn entries_ring_once_until_a_sleeper_wakes() {
+        let bell = Counted::default();
+        let store = CompletionStore::new(Sharing::Shared, 4, Box::new(bell.clone()));
+        let (rung, push) = (|| bell.0.load(Ordering::Relaxed), || store.push(Entry::default()));
+        push();
+        assert_eq!(rung(), 0, "nobody sleeps");
+        let (first, second) = (store.enter_sleep(), store.enter_sleep());
+        (0..10).for_each(|_| push());
+        assert_eq!(rung(), 1);
+        store.leave_sleep(first);
+        assert_eq!(rung(), 2, "there is something for the second, too");
+        store.tell_of_unit();
+        assert_eq!(rung(), 3, "whatever was rung for, all have to hear of it");
+        store.leave_sleep(second);
+        push();
+        assert_eq!(rung(), 3);
+        let sleeper = store.enter_sleep();
+        (0..10).for_each(|_| push());
+        assert_eq!(rung(), 4);
+        store.leave_sleep(sleeper);
+    }
 }

@@ -207,6 +207,11 @@ impl<P: Provider> PassiveEndpoint<P> {
         ConnectionRequest::take(&self.unit()?, handle)
     }
 
+    /// Whether a request is over: it was answered, or who asked is gone.
+    pub fn is_over(&self, handle: u64) -> bool {
+        self.unit().is_ok_and(|unit| unit.with(|engine| engine.is_over(handle)).unwrap_or(false))
+    }
+
     /// Turns down a request that is not accepted, with up to [`super::CM_DATA_SIZE`] bytes of `data`.
     /// Reference: fi_cm(3), `fi_reject`.
     pub fn reject(&self, handle: u64, data: &[u8]) -> Result<(), ConnectionError> {

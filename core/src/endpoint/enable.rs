@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use super::{
     Endpoint, EndpointError,
-    posting::{CLAIM_FLAGS, Enabled, FAMILY, RECEIVE_FLAGS, Rules},
+    posting::{CLAIM_FLAGS, Enabled, FAMILY, FromAny, RECEIVE_FLAGS, Rules},
     setup::Bindings,
 };
 use crate::{
-    address_vector::{AddressVector, FI_ADDR_UNSPEC, HeldKeys},
+    address_vector::{AddressVector, HeldKeys},
     buffering::BUFFERED,
     completion_queue::store::Sharing,
     connection::{
@@ -45,8 +45,7 @@ impl<P: Provider> Endpoint<P> {
         let shared = self.shared_seat(&bindings, &setup)?;
         let (send, receive) = self.rules(&setup);
         let connected = manager.is_some();
-        let directed = self.options.capabilities.contains(Flags::DIRECTED_RECV);
-        let from_any = if directed && !connected { 0 } else { FI_ADDR_UNSPEC };
+        let from_any = FromAny::of(self.options.capabilities, connected);
         let to_mask = if connected { 0 } else { u64::MAX };
         let unit = match &self.seat {
             Some(seat) => seat.join(setup)?,

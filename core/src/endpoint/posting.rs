@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::{Endpoint, PostError, buffered::check_buffered_flags};
 use crate::{
+    address_vector::FI_ADDR_UNSPEC,
     engine::{report::Side, unit::Unit},
     flags::Flags,
     memory::Pieces,
@@ -23,8 +24,32 @@ pub(super) struct Enabled<P: Provider> {
     pub(super) to_mask: u64,
     /// A context that is closed, whose engine lives on.
     pub(super) is_closed: AtomicBool,
-    /// All ones if receives cannot be directed, so that `from | from_any` is who may match.
-    pub(super) from_any: u64,
+    /// Whose receives can be directed.
+    pub(super) from_any: FromAny,
+}
+
+/// Of each family all ones if its receives cannot be directed, so that `from | of(family)` is who may
+/// match.
+#[derive(Clone, Copy)]
+pub(super) struct FromAny {
+    untagged: u64,
+    tagged: u64,
+}
+
+impl FromAny {
+    /// For who has these capabilities. A connected endpoint has one peer.
+    pub(super) fn of(capabilities: Flags, connected: bool) -> FromAny {
+        let mask = |family| match capabilities.direct(family) && !connected {
+            true => 0,
+            false => FI_ADDR_UNSPEC,
+        };
+        FromAny { untagged: mask(Flags::MSG), tagged: mask(Flags::TAGGED) }
+    }
+
+    #[inline(always)]
+    pub(super) fn of_family(self, family: Flags) -> u64 {
+        if family.contains(Flags::TAGGED) { self.tagged } else { self.untagged }
+    }
 }
 
 impl<P: Provider> Enabled<P> {
@@ -149,11 +174,11 @@ impl<P: Provider> Endpoint<P> {
     pub fn post_receive(&self, mut post: ReceivePost<'_>) -> Result<(), PostError> {
         let enabled = self.enabled()?;
         if !enabled.receive.is_plain(post.flags) {
-            self.check_flags(Flags::RECV, self.receive_flags(), post.flags)?;
+            self.check_flags(Flags::RECV, self.receive_flags(post.flags), post.flags)?;
             post.pieces = self.heeded(post.pieces, post.flags);
         }
         self.check_pieces(&post.pieces)?;
-        post.from |= enabled.from_any;
+        post.from |= enabled.from_any.of_family(post.flags);
         post.flags |= enabled.receive.added;
         enabled.unit.receive(post)
     }
@@ -197,10 +222,10 @@ impl<P: Provider> Endpoint<P> {
         }
     }
 
-    /// What may be asked of a receive: FI_AUTH_KEY where receives can be directed and keys are the
+    /// What may be asked of a receive of `family`: FI_AUTH_KEY where it can be directed and keys are the
     /// vector's.
-    pub(super) fn receive_flags(&self) -> Flags {
-        let directed = self.options.capabilities.contains(Flags::DIRECTED_RECV);
+    pub(super) fn receive_flags(&self, family: Flags) -> Flags {
+        let directed = self.options.capabilities.direct(family);
         let keyed = directed && self.options.vector_keys;
         if keyed { RECEIVE_FLAGS | Flags::AUTH_KEY } else { RECEIVE_FLAGS }
     }

@@ -65,13 +65,13 @@ impl<P: Provider> Endpoint<P> {
         when: &Threshold<P>,
     ) -> Result<(), PostError> {
         let enabled = self.enabled()?;
-        self.check_flags(Flags::RECV, self.receive_flags(), post.flags)?;
+        self.check_flags(Flags::RECV, self.receive_flags(post.flags), post.flags)?;
         if when.work.is_some() && post.flags.intersects(CLAIM_FLAGS | Flags::MULTI_RECV) {
             return Err(PostError::NotAsWork { what: "a peek, a claim or a multi-receive" });
         }
         post.pieces = self.heeded(post.pieces, post.flags);
         self.check_pieces(&post.pieces)?;
-        post.from |= enabled.from_any;
+        post.from |= enabled.from_any.of_family(post.flags);
         post.flags |= when.of_operations(enabled.receive.added);
         self.trigger(Unowned::receive(post), when)
     }

@@ -7,6 +7,7 @@ use std::sync::{Arc, MutexGuard, PoisonError, Weak};
 
 use super::EventQueue;
 use crate::engine::sleep::Sleep;
+use crate::sleepers::{Entered, Sleepers};
 
 /// An endpoint that an event queue drives.
 pub trait Driven: Send + Sync {
@@ -40,6 +41,8 @@ pub struct EventWait {
     driven: Vec<Arc<dyn Driven>>,
     /// What those of them answered that were asked.
     sleeps: Vec<Sleep>,
+    sleepers: Arc<Sleepers>,
+    entered: Entered,
 }
 
 impl EventWait {
@@ -59,6 +62,8 @@ impl Drop for EventWait {
         for (driven, &sleep) in self.driven.iter().zip(&self.sleeps) {
             driven.disarm(sleep);
         }
+        // It looks anew. Who else is to does, as long as nobody makes quiet: see `is_quiet`.
+        self.sleepers.leave(self.entered);
     }
 }
 
@@ -119,7 +124,8 @@ impl EventQueue {
 
     fn drive_from_now_on(&self) {
         self.drives.store(true, Ordering::Release);
-        // Who sleeps does not know its bell yet.
+        // None of those who sleep knows its bell yet.
+        self.sleepers.call();
         self.push_with(|_| {});
     }
 
@@ -137,7 +143,9 @@ impl EventQueue {
     /// Makes ready to sleep until something happens. None: look again first.
     pub fn prepare_wait(&self) -> Option<EventWait> {
         self.progress();
-        let mut wait = EventWait { driven: self.driven(), sleeps: Vec::new() };
+        let (sleepers, entered) = (self.sleepers.clone(), self.sleepers.enter());
+        let (driven, sleeps) = (self.driven(), Vec::new());
+        let mut wait = EventWait { driven, sleeps, sleepers, entered };
         for driven in &wait.driven {
             let sleep = driven.arm();
             wait.sleeps.push(sleep);

@@ -42,6 +42,7 @@ pub const RX_CAPS: Flags = Flags::MSG
     .union(Flags::RECV)
     .union(Flags::TRIGGER)
     .union(Flags::DIRECTED_RECV)
+    .union(Flags::TAGGED_DIRECTED_RECV)
     .union(Flags::VARIABLE_MSG)
     .union(Flags::MULTI_RECV)
     .union(Flags::TAGGED_MULTI_RECV)
@@ -172,6 +173,8 @@ impl Offer {
         // Nor does anybody want errors that has not asked for them, or buffers that come back late.
         for caps in [&mut maximum.caps, &mut maximum.receive.caps] {
             *caps |= Flags::SOURCE_ERR | Flags::TAGGED_MULTI_RECV;
+            // Less than what is offered anyway.
+            *caps |= Flags::TAGGED_DIRECTED_RECV;
         }
         maximum.receive.op_flags = Flags::COMPLETION | Flags::MULTI_RECV | Flags::TRANSMIT_COMPLETE;
         maximum.domain.control_progress = Progress::Auto;
@@ -191,7 +194,8 @@ impl Offer {
             info.endpoint.kind = EndpointType::Msg;
             // There is one source, and no address vector that it could be in.
             for caps in [&mut info.caps, &mut info.receive.caps, &mut info.transmit.caps] {
-                caps.remove(Flags::DIRECTED_RECV | Flags::SOURCE | Flags::SOURCE_ERR);
+                caps.remove(Flags::DIRECTED_RECV | Flags::TAGGED_DIRECTED_RECV);
+                caps.remove(Flags::SOURCE | Flags::SOURCE_ERR);
                 caps.remove(Flags::NAMED_RX_CTX);
                 caps.remove(Flags::SHARED_AV | Flags::AV_USER_ID);
             }

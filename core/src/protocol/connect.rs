@@ -80,6 +80,11 @@ impl<T: Transport> Engine<T> {
         Ok(AskedFor { address, listener, nonce, answer })
     }
 
+    /// Whether a request is answered, or nobody waits for that any more.
+    pub(crate) fn is_over(&mut self, handle: u64) -> bool {
+        matches!(self.pending(handle), Err(ConnectionError::RequestOver { .. }))
+    }
+
     /// Has a request that was set aside wait for an answer again.
     pub(crate) fn return_request(&mut self, handle: u64) {
         if let Ok(pending) = self.pending(handle) {

@@ -22,7 +22,7 @@ use crate::{
     flags::Flags,
     memory::Pieces,
     operation::{IOV_LIMIT, ReceiveOperation, ReceivePost},
-    primitive::{AtomicBool, Ordering},
+    primitive::{AtomicBool, AtomicU64, Ordering},
     protocol::receive::canceled,
     transport::Provider,
     triggered::Deferrals,
@@ -35,6 +35,9 @@ const FLAGS: Flags = CLAIM_FLAGS
     .union(Flags::MULTI_RECV)
     .union(Flags::TRANSMIT_COMPLETE);
 
+/// The capabilities by which receives may be for one peer.
+const DIRECTING: Flags = Flags::DIRECTED_RECV.union(Flags::TAGGED_DIRECTED_RECV);
+
 /// A receive context that endpoints share.
 pub struct SharedReceive<P: Provider> {
     domain: Arc<Domain<P>>,
@@ -45,8 +48,8 @@ pub struct SharedReceive<P: Provider> {
     connected: AtomicBool,
     /// Whether a connectionless endpoint was bound to it.
     connectionless: AtomicBool,
-    /// Whether receives may be for one peer, as far as is known.
-    directed: AtomicBool,
+    /// Of [`DIRECTING`], as far as is known: which receives may be for one peer.
+    directed: AtomicU64,
     members: Mutex<Members<P>>,
     binds: BindCount,
     /// Its receives that wait for a counter.
@@ -104,7 +107,7 @@ impl<P: Provider> SharedReceive<P> {
             defaults: DefaultFlags::of(&options),
             connected: AtomicBool::new(options.connected),
             connectionless: AtomicBool::new(false),
-            directed: AtomicBool::new(options.capabilities.contains(Flags::DIRECTED_RECV)),
+            directed: AtomicU64::new(options.capabilities.intersection(DIRECTING).bits()),
             options,
             pool: Arc::new(pool),
             members: Mutex::new(Members {
@@ -166,8 +169,8 @@ impl<P: Provider> SharedReceive<P> {
         within(endpoint.receive_capabilities, endpoint, &self.options)?;
         self.connected.fetch_or(endpoint.connected, Ordering::Relaxed);
         self.connectionless.fetch_or(!endpoint.connected, Ordering::Relaxed);
-        let directed = endpoint.capabilities.contains(Flags::DIRECTED_RECV);
-        self.directed.fetch_or(directed, Ordering::Relaxed);
+        let directing = endpoint.capabilities.intersection(DIRECTING);
+        self.directed.fetch_or(directing.bits(), Ordering::Relaxed);
         self.binds.bind().map_err(|_| EndpointError::Closed { object })
     }
 
@@ -199,7 +202,7 @@ impl<P: Provider> SharedReceive<P> {
         members.next += 1;
         let coming = vector.map(|_| members.coming.clone());
         // Also if nobody has said so yet: who does later finds where its messages came from.
-        let directed = self.capabilities().contains(Flags::DIRECTED_RECV);
+        let directed = self.capabilities().intersects(DIRECTING);
         let has_sources = vector.is_some() && directed;
         let pool = self.pool.clone();
         Ok(SharedSeat { pool, member, has_sources, slices: HashMap::new(), coming })
@@ -231,19 +234,21 @@ impl<P: Provider> SharedReceive<P> {
         self.options.capabilities
     }
 
-    /// Whether receives may be for one peer: their source "applies only to connectionless endpoints
+    /// Whether receives of `family` may be for one peer: their source "applies only to connectionless endpoints
     /// with the FI_DIRECTED_RECV capability enabled, otherwise this field is ignored" (fi_tagged(3)).
     /// Where there are endpoints of both kinds, what is for one peer comes to the connectionless ones.
-    fn is_directed(&self) -> bool {
+    fn is_directed(&self, family: Flags) -> bool {
         let sources =
             self.connectionless.load(Ordering::Relaxed) || !self.connected.load(Ordering::Relaxed);
-        self.directed.load(Ordering::Relaxed) && sources
+        let directing = Flags::from_bits_retain(self.directed.load(Ordering::Relaxed));
+        directing.direct(family) && sources
     }
 
-    /// Has receives be for anybody, until an endpoint is bound that can say whom they are for: for who
-    /// has not said so when the context was opened.
-    pub fn ignore_sources(&self) {
-        self.directed.store(false, Ordering::Relaxed);
+    /// Has receives be for one peer by these capabilities alone, until an endpoint is bound that has more:
+    /// for who has not said so when the context was opened.
+    pub fn direct_by(&self, capabilities: Flags) {
+        let directing = capabilities.intersection(DIRECTING);
+        self.directed.fetch_and(directing.bits(), Ordering::Relaxed);
     }
 
     /// Posts a receive of either family, for a message of any endpoint that is bound.
@@ -275,7 +280,7 @@ impl<P: Provider> SharedReceive<P> {
             return Err(PostError::ForkedChild);
         }
         let family = post.flags & FAMILY;
-        let keyed = self.is_directed() && self.options.vector_keys;
+        let keyed = self.is_directed(family) && self.options.vector_keys;
         let of_keys = if keyed { Flags::AUTH_KEY } else { Flags::empty() };
         if !(FLAGS | FAMILY | of_keys).contains(post.flags) || family.is_empty() {
             return Err(PostError::BadFlags { flags: post.flags });
@@ -298,7 +303,7 @@ impl<P: Provider> SharedReceive<P> {
     /// FI_AUTH_KEY, all who have proved a key.
     fn source_at(&self, post: &ReceivePost<'_>) -> Result<Source, PostError> {
         let address = post.from;
-        if address == FI_ADDR_UNSPEC || !self.is_directed() {
+        if address == FI_ADDR_UNSPEC || !self.is_directed(post.flags) {
             return Ok(Source::Anybody);
         }
         let unknown = PostError::UnknownAddress { address };

@@ -8,6 +8,7 @@
 
 use std::{env, fmt::Write as _, fs, mem::offset_of, path::PathBuf, process::Command};
 
+use kestrel_core::flags::Flags;
 use kestrel_fi_abi::{
     atomic::*, attributes::*, control::*, fid::*, info::*, message::*, transfer::*, trigger::*,
 };
@@ -341,6 +342,24 @@ fn the_installed_headers_have_the_sizes_of_their_version() {
             assert_eq!(measured, size, "struct {name} of version 2.1");
         } else if version >= 2 << 16 | 6 {
             assert_eq!(measured, newest, "struct {name} of version 2.6");
+        }
+    }
+}
+
+/// Capabilities that came after version 1.17, in headers that have them: core's numbers are written out in
+/// its flags, without a header beside them.
+#[test]
+fn newer_capabilities_have_their_bits() {
+    let bits = [
+        ("FI_TAGGED_DIRECTED_RECV", Flags::TAGGED_DIRECTED_RECV),
+        ("FI_TAGGED_MULTI_RECV", Flags::TAGGED_MULTI_RECV),
+        ("FI_AV_USER_ID", Flags::AV_USER_ID),
+    ];
+    for (name, flag) in bits {
+        let fact = Fact { c: name.into(), rust: flag.bits() as usize };
+        match ask_c(std::slice::from_ref(&fact)) {
+            Ok(measured) => assert_eq!(measured, [fact.rust], "{name}"),
+            Err(reason) => println!("SKIPPED newer_capabilities_have_their_bits: {reason}"),
         }
     }
 }

@@ -3,17 +3,18 @@
 use std::{
     ffi::{CStr, c_char, c_int},
     ptr::{null, null_mut},
+    time::Instant,
 };
 
 use crate::{
     abi::fid::{Fid, FidEq},
     code,
     connections::{
-        BACKLOG, CONNECTED, CONNREFUSED, ISCONN, Place, are_told, drive_until_error, name,
-        read_error,
+        BACKLOG, CONNECTED, CONNREFUSED, ISCONN, Place, are_told, drive_until_error, has_event,
+        name, read_error,
     },
     host::host,
-    world::close,
+    world::{PATIENCE, close},
 };
 
 /// `fi_eq_strerror`, into a buffer of that length.
@@ -130,6 +131,37 @@ fn a_request_is_rejected_after_its_endpoint_failed() {
         caller.close();
     }
     assert_eq!(place.reject(null_mut(), b""), code::INVAL);
+    place.close();
+}
+
+/// Callers that go are many, where there is a storm of them, and who cannot open an endpoint for one
+/// need not reject it.
+#[test]
+fn the_handle_of_a_caller_that_is_gone_goes_with_the_attempt_to_accept() {
+    let Some(host) = host("the_handle_of_a_caller_that_is_gone") else { return };
+    let (place, start) = (Place::listening(host), Instant::now());
+    loop {
+        let caller = place.caller(b"");
+        let request = place.request(caller);
+        caller.close();
+        (0..100).for_each(|_| assert!(!has_event(place.events)));
+        // SAFETY: the info is valid until it is freed, and the handle with it; a closed one is known.
+        let (opened, rejected) = unsafe {
+            let (opened, handle) = (place.open_ep(request.info), (*request.info).handle);
+            let rejected = opened.is_err().then(|| place.reject(handle, b""));
+            (host.freeinfo)(request.info);
+            (opened, rejected)
+        };
+        match opened {
+            // It has not been heard of.
+            Ok(acceptor) => acceptor.close(),
+            Err(errno) => {
+                assert_eq!((errno, rejected), (code::CONNABORTED, Some(code::INVAL)));
+                break;
+            }
+        }
+        assert!(start.elapsed() < PATIENCE, "it never goes");
+    }
     place.close();
 }
 

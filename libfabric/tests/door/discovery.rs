@@ -274,13 +274,15 @@ fn flags_that_mean_nothing_are_refused() {
     }
 }
 
-/// FI_TAGGED_MULTI_RECV is of version 2.1, whatever libfabric is installed. Neither device memory nor
-/// other providers' objects are of any version that we know of.
+/// FI_TAGGED_MULTI_RECV is of version 2.1, and FI_TAGGED_DIRECTED_RECV of 2.0, whatever libfabric is
+/// installed. Receives that may not be for anybody (FI_EXACT_DIRECTED_RECV), device memory and
+/// other providers' objects are offered by no version.
 #[test]
 fn some_capabilities_came_with_a_version() {
     let Some(host) = host("some_capabilities_came_with_a_version") else { return };
     const PEER: u64 = 1 << 43;
     const HMEM: u64 = 1 << 47;
+    const EXACT_DIRECTED_RECV: u64 = 1 << 48;
     let getinfo = provider().getinfo;
     for version in [VERSION, 2 << 16, 2 << 16 | 1, 2 << 16 | 6] {
         let ask = |caps: u64, answered: u64| {
@@ -299,6 +301,10 @@ fn some_capabilities_came_with_a_version() {
         };
         let since = if version > 2 << 16 { 0 } else { code::NODATA };
         assert_eq!(ask(flag::TAGGED_MULTI_RECV, flag::TAGGED_MULTI_RECV), since);
+        let (directed, two) = (flag::TAGGED_DIRECTED_RECV, version >= 2 << 16);
+        assert_eq!(ask(directed, directed), if two { 0 } else { code::NODATA });
+        // Before, the bit was FI_VARIABLE_MSG.
+        assert!(!two || ask(EXACT_DIRECTED_RECV, 0) == code::NODATA);
         assert_eq!(ask(0, 0), 0);
         assert_eq!((ask(HMEM, 0), ask(PEER, 0)), (code::NODATA, code::NODATA));
     }

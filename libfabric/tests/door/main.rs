@@ -132,6 +132,7 @@ mod flag {
     pub const REMOTE_CQ_DATA: u64 = 1 << 17;
     pub const PEEK: u64 = 1 << 19;
     pub const COMMIT_COMPLETE: u64 = 1 << 30;
+    pub const TAGGED_DIRECTED_RECV: u64 = 1 << 45;
     pub const TAGGED_MULTI_RECV: u64 = 1 << 46;
     pub const RMA_PMEM: u64 = 1 << 49;
     pub const SOURCE: u64 = 1 << 57;

@@ -95,15 +95,25 @@ fn inject(nodes: &[Node; 3], from: usize, tagged: bool) {
     }
 }
 
-/// Three endpoints; the last one receives what the first two send, each a byte of its own.
-fn receive_from_two(directed: bool) {
+/// Three endpoints with this capability; the last one receives what the first two send, each a byte of its
+/// own.
+fn receive_from_two(capability: u64) {
     let Some(host) = host("receives from one of two senders") else { return };
     let mut world = World::empty(host, |hints| {
-        hints.caps = flag::MSG | flag::TAGGED | if directed { flag::DIRECTED_RECV } else { 0 };
+        hints.caps = flag::MSG | flag::TAGGED | capability & flag::DIRECTED_RECV;
     });
+    if capability == flag::TAGGED_DIRECTED_RECV {
+        world.reopen_as(2 << 16);
+        // SAFETY: the info has all attributes.
+        unsafe {
+            (*world.info).caps |= capability;
+            (*(*world.info).rx_attr).caps |= capability;
+        }
+    }
     let nodes = [(); 3].map(|()| world.add_node(&mut cq_attr(), 0));
     // SAFETY: the info is libfabric's.
-    assert_eq!(unsafe { (*world.info).caps } & flag::DIRECTED_RECV != 0, directed);
+    let has = unsafe { (*world.info).caps } & (flag::DIRECTED_RECV | flag::TAGGED_DIRECTED_RECV);
+    assert_eq!(has, capability);
     let to = nodes[2];
     // Who is connected is heard within a poll, so that one sender's messages are there before the other's.
     for from in [0, 1] {
@@ -114,6 +124,7 @@ fn receive_from_two(directed: bool) {
         assert_eq!(world.completion(to).len, 8);
     }
     for (tagged, early) in [(true, true), (true, false), (false, true), (false, false)] {
+        let directed = capability == flag::DIRECTED_RECV || (tagged && capability != 0);
         let mut rooms = [[0_u8; 8]; 3];
         // The second sender's receive comes first, then anybody's, then the first sender's.
         let mut post = || {
@@ -158,18 +169,25 @@ fn receive_from_two(directed: bool) {
     unsafe {
         let (recv, place) = ((*(*to.ep).tagged).recv, room.as_mut_ptr().cast());
         let status = recv(to.ep, place, 8, NONE, 4711, 5, 0, place);
-        assert_eq!(status as i32, if directed { code::INVAL } else { 0 });
+        assert_eq!(status as i32, if capability != 0 { code::INVAL } else { 0 });
     }
 }
 
 #[test]
 fn a_directed_receive_takes_from_one_of_two_senders() {
-    receive_from_two(true);
+    receive_from_two(flag::DIRECTED_RECV);
+}
+
+/// "Similar to FI_DIRECTED_RECV, but only applies to tagged receive operations" (fi_getinfo(3)), since
+/// version 2.0.
+#[test]
+fn a_directed_receive_may_have_to_be_tagged() {
+    receive_from_two(flag::TAGGED_DIRECTED_RECV);
 }
 
 #[test]
 fn without_directed_receives_a_source_is_ignored() {
-    receive_from_two(false);
+    receive_from_two(0);
 }
 
 /// "The fenced operation, and any operation posted after the fenced operation will be deferred

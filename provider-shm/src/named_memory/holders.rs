@@ -23,8 +23,12 @@ use kestrel_core::{fork_guard, threads};
 /// How many holders of one memory can be found. There are no others: who comes when all that are found
 /// have gone would make another memory beside theirs.
 const HOLDERS_MAX: u32 = 1024;
-/// How long a holder may take to answer. It sleeps until it is asked.
-const ANSWER_WAIT: Duration = Duration::from_secs(2);
+/// How long a holder may take to answer, the first time that all are asked, and when it is asked again.
+/// It sleeps until it is asked.
+const ANSWER_WAITS: [Duration; 3] =
+    [Duration::from_millis(4), Duration::from_millis(50), Duration::from_secs(2)];
+// So all are asked, be they silent.
+const _: () = assert!(ANSWER_WAITS[0].as_millis() * (HOLDERS_MAX as u128) < PATIENCE.as_millis());
 /// After an accept that failed for want of descriptors, or an answer that did not come for want of
 /// them: long enough not to spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -72,27 +76,30 @@ pub(super) fn open_alone(name: Name<'_>, patience: Duration) -> Result<OwnedFd, 
 }
 
 /// The memory, from whoever has it; none if nobody does. However many are silent, that takes no
-/// longer than others wait for us.
+/// longer than others wait for us; and all are asked before any is waited for long.
 pub(super) fn ask_all(name: Name<'_>) -> Result<Option<OwnedFd>, NamedMemoryError> {
     let deadline = Instant::now() + PATIENCE;
-    let mut silent = false;
-    for number in 0..HOLDERS_MAX {
-        let now = Instant::now();
-        if silent && now >= deadline {
-            break;
+    let mut silent: Vec<u32> = (0..HOLDERS_MAX).collect();
+    for wait in ANSWER_WAITS {
+        for number in std::mem::take(&mut silent) {
+            let now = Instant::now();
+            if wait > ANSWER_WAITS[0] && now >= deadline {
+                silent.push(number);
+                break;
+            }
+            match ask(name, number, deadline.min(now + wait))? {
+                Answer::Memory(memory) => return Ok(Some(memory)),
+                Answer::Silence => silent.push(number),
+                Answer::HungUp | Answer::Nobody => {}
+            }
         }
-        match ask(name, number, deadline.min(now + ANSWER_WAIT))? {
-            Answer::Memory(memory) => return Ok(Some(memory)),
-            Answer::Silence => silent = true,
-            Answer::HungUp | Answer::Nobody => {}
+        if silent.is_empty() {
+            return Ok(None);
         }
     }
-    if silent {
-        // To make another now would part those who have it from those who come.
-        let what = "a process that has it does not answer";
-        return Err(NamedMemoryError::Kept { name: name.to_string(), what });
-    }
-    Ok(None)
+    // To make another now would part those who have it from those who come.
+    let what = "a process that has it does not answer";
+    Err(NamedMemoryError::Kept { name: name.to_string(), what })
 }
 
 enum Answer {
@@ -109,7 +116,9 @@ fn ask(name: Name<'_>, number: u32, until: Instant) -> Result<Answer, NamedMemor
     let mut pause = Duration::ZERO;
     loop {
         match ask_once(name, number, until)? {
-            Answer::HungUp if Instant::now() < until => sleep(pause),
+            Answer::HungUp if Instant::now() < until => {
+                sleep(pause.min(until.saturating_duration_since(Instant::now())));
+            }
             Answer::HungUp => return Ok(Answer::Silence),
             answer => return Ok(answer),
         }

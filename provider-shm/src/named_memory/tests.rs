@@ -8,19 +8,39 @@ use super::holders::{greeting, socket_name};
 use super::*;
 use crate::control::socket;
 
-/// Listens as the first holder of `name`, and says this, with that descriptor, to the first who asks.
-fn impostor(name: &str, said: Vec<u8>, given: Option<OwnedFd>) -> thread::JoinHandle<()> {
-    let listener = socket::listen_as(&socket_name(Name::Vector(name), "0")).unwrap();
-    thread::spawn(move || {
-        let asker = loop {
-            match socket::accept(listener.as_fd()) {
-                Ok(asker) => break asker,
-                Err(_) => sleep(PAUSE),
+/// Holds `name`, as others do or otherwise.
+struct Impostor {
+    over: Arc<AtomicBool>,
+    thread: thread::JoinHandle<()>,
+}
+
+impl Impostor {
+    /// Says this, with that descriptor, to whoever asks the holder of that number.
+    fn as_holder(number: &str, name: &str, said: Vec<u8>, given: Option<OwnedFd>) -> Impostor {
+        let listener = socket::listen_as(&socket_name(Name::Vector(name), number)).unwrap();
+        let over = Arc::new(AtomicBool::new(false));
+        let stop = Arc::clone(&over);
+        let thread = thread::spawn(move || {
+            let given: Vec<_> = given.iter().map(AsFd::as_fd).collect();
+            while !stop.load(Ordering::Relaxed) {
+                match socket::accept(listener.as_fd()) {
+                    // Who asked may have waited long enough, and ask once more.
+                    Ok(asker) => drop(socket::send(asker.as_fd(), &said, &given)),
+                    Err(_) => sleep(PAUSE),
+                }
             }
-        };
-        let given: Vec<_> = given.iter().map(AsFd::as_fd).collect();
-        socket::send(asker.as_fd(), &said, &given).unwrap();
-    })
+        });
+        Impostor { over, thread }
+    }
+
+    fn stop(self) {
+        self.over.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap();
+    }
+}
+
+fn impostor(name: &str, said: Vec<u8>, given: Option<OwnedFd>) -> Impostor {
+    Impostor::as_holder("0", name, said, given)
 }
 
 fn new_name(test: &str) -> String {
@@ -38,7 +58,7 @@ fn memory_that_could_shrink_is_refused() {
     let impostor = impostor(&name, greeting(Name::Vector(&name)), Some(unsealed));
     let error = refusal(&name);
     assert!(matches!(error, NamedMemoryError::Region(RegionError::MissingSeals { .. })), "{error}");
-    impostor.join().unwrap();
+    impostor.stop();
 }
 
 #[test]
@@ -50,7 +70,7 @@ fn memory_of_no_pages_is_refused() {
     let error = refusal(&name);
     let size = NamedMemoryError::Region(RegionError::TableSize { have: 5000 });
     assert_eq!(error.to_string(), size.to_string());
-    impostor.join().unwrap();
+    impostor.stop();
 }
 
 #[test]
@@ -65,7 +85,7 @@ fn memory_of_another_name_is_refused() {
         let impostor = impostor(&name, said, given);
         let error = refusal(&name);
         assert_eq!(error.errno(), Errno::BUSY, "{error}");
-        impostor.join().unwrap();
+        impostor.stop();
     }
     assert!(NamedMemory::open(&name, 0, Opening::Write).is_ok());
 }
@@ -81,6 +101,20 @@ fn a_silent_holder_is_not_replaced() {
     assert_eq!(refusal(&name).errno(), Errno::BUSY, "somebody has been opening it for long");
     drop(opening);
     assert!(NamedMemory::open(&name, 0, Opening::Write).is_ok());
+}
+
+/// However many of those who have it are stopped, one who is not gives it.
+#[test]
+fn silent_holders_hide_no_other() {
+    let name = new_name("hidden");
+    let silent = ["0", "1", "2"]
+        .map(|number| socket::listen_as(&socket_name(Name::Vector(&name), number)).unwrap());
+    let memory = make(Name::Vector(&name), 4711).unwrap();
+    let other = Impostor::as_holder("3", &name, greeting(Name::Vector(&name)), Some(memory));
+    let found = NamedMemory::open(&name, 0, Opening::Write).map(|memory| memory.words().len());
+    assert_eq!(found.ok(), Some(1024));
+    other.stop();
+    drop(silent);
 }
 
 /// Whoever has it and cannot pass it is asked again, and not replaced either.

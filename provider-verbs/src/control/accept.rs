@@ -83,10 +83,20 @@ impl<V: Verbs> Incoming<V> {
 
 impl<V: Verbs> ControlThread<V> {
     pub(super) fn listener_readable(&mut self, station: u64) {
-        while self.has_place() {
+        loop {
             let Some(record) = self.stations.get(&station) else {
                 return;
             };
+            if self.is_full() {
+                if !socket::is_readable(&record.listener) {
+                    // Nobody is waited for: whoever has a place keeps it.
+                    return;
+                }
+                if !self.end_a_silent_one() {
+                    break;
+                }
+                continue;
+            }
             match socket::accept(&record.listener, record.silence_max) {
                 Ok(socket) => self.greet(station, socket),
                 Err(Errno::AGAIN) => return,

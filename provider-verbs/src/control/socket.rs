@@ -10,11 +10,13 @@ use std::{
 };
 
 use rustix::{
+    event::{PollFd, PollFlags, poll},
     io::Errno,
     net::{
         AddressFamily, SocketFlags, SocketType, accept_with, bind, connect, listen, socket_with,
         sockopt,
     },
+    time::Timespec,
 };
 
 use super::wire::{HEAD_BYTES, MESSAGE_BYTES_MAX, Message, WireError};
@@ -54,6 +56,12 @@ pub fn open_listener(address: SocketAddr) -> Result<(OwnedFd, SocketAddr), Errno
 fn address_with_port(mut address: SocketAddr, port: u16) -> SocketAddr {
     address.set_port(port);
     address
+}
+
+/// Whether a connection waits to be taken.
+pub fn is_readable(listener: &OwnedFd) -> bool {
+    let mut fds = [PollFd::new(listener, PollFlags::IN)];
+    poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
 }
 
 /// Takes the next connection, if one waits: it, and where it comes from.

@@ -171,7 +171,7 @@ impl<V: Verbs> UdTransport<V> {
     fn ask_for_bell(&mut self) -> bool {
         self.shared.ask_for_bell();
         self.go_round();
-        while self.poll_receives() {}
+        self.poll_what_is_there();
         !self.has_event() && self.arrived.is_empty()
     }
 
@@ -290,7 +290,7 @@ impl<V: Verbs> Transport for UdTransport<V> {
     }
 
     fn arrival_from(&mut self, peer: PeerIndex) -> Option<Arrival> {
-        while self.poll_receives() {}
+        self.poll_what_is_there();
         self.bring_forward(peer)?;
         self.next_arrival()
     }

@@ -8,7 +8,7 @@ use kestrel_core::{
     wire::Head,
 };
 
-use super::{HEAD_BYTES, UdTransport, groups::SOURCE_BYTES};
+use super::{DEPTHS, HEAD_BYTES, UdTransport, groups::SOURCE_BYTES};
 use crate::{
     receive_pool::BufferIndex,
     verbs::{Completion, Completions, GRH_BYTES, Queues, Region, Status, Verbs},
@@ -42,12 +42,28 @@ pub(super) struct Stranger {
 impl<V: Verbs> UdTransport<V> {
     /// Fetches completions of receives. Returns whether there were any.
     pub(super) fn poll_receives(&mut self) -> bool {
+        self.poll_burst() > 0
+    }
+
+    /// Fetches what has completed by now, and not all that comes meanwhile: the buffers of strays are
+    /// posted again at once, so that of these there may be no end.
+    pub(super) fn poll_what_is_there(&mut self) {
+        let mut left = DEPTHS.receives as usize;
+        while left > 0 {
+            match self.poll_burst() {
+                0 => return,
+                count => left = left.saturating_sub(count),
+            }
+        }
+    }
+
+    fn poll_burst(&mut self) -> usize {
         let mut completions = Completions::new();
         self.shared.queues.poll_receives(&mut completions);
         for completion in &completions {
             self.receive_completed(completion);
         }
-        !completions.is_empty()
+        completions.len()
     }
 
     fn receive_completed(&mut self, completion: &Completion) {

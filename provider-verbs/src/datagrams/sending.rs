@@ -92,6 +92,7 @@ impl<V: Verbs> UdTransport<V> {
         if self.failed && self.queue.is_idle() {
             // To renew it takes away what has come and was not looked at, with its buffers.
             self.queue.fail();
+            // Nothing more comes to it.
             while self.poll_receives() {}
             match self.queue.renew() {
                 Ok(()) => self.failed = false,

@@ -82,6 +82,8 @@ pub(super) struct State {
     pub buggy: bool,
     /// No atomic operation is carried out.
     pub refusing_atomics: bool,
+    /// Whatever is posted for datagrams is filled at once, with what nobody understands.
+    pub flooding: bool,
     /// Datagrams that will be lost.
     pub losing: usize,
     pub failing: Option<(usize, Status)>,
@@ -416,6 +418,15 @@ impl State {
         let mut whole = vec![0xdb; GRH_BYTES];
         whole.extend_from_slice(bytes);
         self.deliver(to.queue_pair, queues, &whole);
+    }
+
+    /// Fills what is posted.
+    pub(super) fn flood(&mut self, queues: u64) {
+        let takes =
+            |pair: &Pair| pair.queues == queues && matches!(pair.role, Role::Datagrams { .. });
+        if let Some(to) = self.pairs.iter().find_map(|(to, pair)| takes(pair).then_some(*to)) {
+            while self.deliver(to, queues, &[0; GRH_BYTES]) == Status::SUCCESS {}
+        }
     }
 
     fn deliver(&mut self, to: u32, queues: u64, bytes: &[u8]) -> Status {

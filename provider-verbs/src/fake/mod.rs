@@ -185,6 +185,11 @@ impl FakeFabric {
         self.lock().losing = count;
     }
 
+    /// From now on strays come as fast as buffers are posted, until they do not.
+    pub fn flood(&self, flooding: bool) {
+        self.lock().flooding = flooding;
+    }
+
     /// Every queue pair that exists now goes into the error state.
     pub fn break_queue_pairs(&self) {
         self.lock().break_all();

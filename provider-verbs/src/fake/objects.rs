@@ -197,6 +197,11 @@ impl Queues for FakeQueues {
             }
             fits
         });
+        let mut state = self.device.fabric.lock();
+        if state.flooding {
+            state.flood(self.number);
+        }
+        drop(state);
         if fits { Ok(()) } else { Err(refusal(&self.device, "ibv_post_srq_recv", libc::ENOMEM)) }
     }
 

@@ -156,7 +156,7 @@ impl<V: Verbs> RcTransport<V> {
         if bytes < payload {
             if let Some(buffer) = lane.take_goodbye() {
                 self.returned.push(buffer);
-                return None;
+                return self.written_behind_goodbye(peer);
             }
             self.broke(peer, "a packet is shorter than its kind");
             return None;
@@ -166,6 +166,18 @@ impl<V: Verbs> RcTransport<V> {
         let word = memory.word(start + 8);
         self.current = Some(Current { peer, buffer, payload, bytes });
         Some(Arrival { peer, head, word, length, tiny })
+    }
+
+    /// The oldest of what a peer has written and was not told when its goodbye came.
+    #[cold]
+    #[inline(never)]
+    fn written_behind_goodbye(&mut self, peer: PeerIndex) -> Option<Arrival> {
+        let lane = self.peers[peer as usize].receive.as_ref()?;
+        match *lane.arrived.front()? {
+            Came::Written(written) => Some(self.tell_written(peer, written)),
+            // There is none: a goodbye is the last packet.
+            Came::Packet(_) => None,
+        }
     }
 
     #[inline(always)]

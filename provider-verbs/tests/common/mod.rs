@@ -148,7 +148,7 @@ pub struct Scene {
     pub fabric: FakeFabric,
     pub victim: FakeTransport,
     pub friend: FakeTransport,
-    _provider: RcProvider<FakeDevice>,
+    pub _provider: RcProvider<FakeDevice>,
 }
 
 impl Scene {

@@ -17,6 +17,7 @@ pub(super) const PRIMARY: Flags = Flags::MSG
     .union(Flags::MULTICAST)
     .union(Flags::NAMED_RX_CTX)
     .union(Flags::DIRECTED_RECV)
+    .union(Flags::TAGGED_DIRECTED_RECV)
     .union(Flags::VARIABLE_MSG)
     .union(Flags::COLLECTIVE);
 
@@ -42,6 +43,9 @@ pub(super) const TARGET_MODES: MemoryRegionMode = MemoryRegionMode::RAW
 
 /// What version 2.0 does not know any more. Some bits have other meanings since.
 const UNTIL_TWO: Flags = Flags::VARIABLE_MSG;
+
+/// What versions before 2.0 do not know.
+const SINCE_TWO: Flags = Flags::TAGGED_DIRECTED_RECV;
 
 /// What earlier versions do not know. Its bit is theirs for other things.
 const SINCE_TWO_ONE: Flags = Flags::TAGGED_MULTI_RECV;
@@ -105,6 +109,8 @@ impl Negotiation<'_> {
         let mut offered = self.offer.maximum.caps;
         if api_version.major() >= 2 {
             offered.remove(UNTIL_TWO);
+        } else {
+            offered.remove(SINCE_TWO);
         }
         if api_version < ApiVersion::new(2, 1) {
             offered.remove(SINCE_TWO_ONE);

@@ -5,8 +5,8 @@ use crate::flags::Flags;
 use crate::info::*;
 use std::net::SocketAddr;
 
-mod multi_receives;
 mod orders;
+mod receives;
 
 const V1_4: ApiVersion = ApiVersion::new(1, 4);
 const V1_17: ApiVersion = ApiVersion::new(1, 17);

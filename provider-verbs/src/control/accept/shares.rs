@@ -29,11 +29,16 @@ impl<V: Verbs> Incoming<V> {
 impl<V: Verbs> ControlThread<V> {
     /// Whether one more handshake may begin. It may be for a silent one that it takes the place of.
     pub(super) fn has_place(&mut self) -> bool {
-        self.incoming.len() < ACCEPTING_MAX || self.end_a_silent_one()
+        !self.is_full() || self.end_a_silent_one()
+    }
+
+    /// Whether all places are taken.
+    pub(super) fn is_full(&self) -> bool {
+        self.incoming.len() >= ACCEPTING_MAX
     }
 
     /// Ends the oldest that is silent, of those hosts that have more than their share.
-    fn end_a_silent_one(&mut self) -> bool {
+    pub(super) fn end_a_silent_one(&mut self) -> bool {
         let Some(moment) = Instant::now().checked_sub(SILENCE_MAX) else {
             return false;
         };

@@ -1,4 +1,4 @@
-//! Receives that take several messages, with a tag as well.
+//! Receives with a tag that take several messages, or are for one peer.
 
 use super::*;
 
@@ -31,4 +31,27 @@ fn tagged_multi_receives_are_for_who_asks() {
         assert!(!negotiate(&offer, None, V2_1).unwrap().caps.contains(many));
     }
     assert!(negotiate(&Offer::datagrams(4096), Some(&hints), V2_1).is_err());
+}
+
+/// The same of FI_TAGGED_DIRECTED_RECV, since version 2.0: "Primary capabilities must explicitly be
+/// requested".
+#[test]
+fn tagged_directed_receives_are_for_who_asks() {
+    const V2: ApiVersion = ApiVersion::new(2, 0);
+    let directed = Flags::TAGGED_DIRECTED_RECV;
+    let hints = Hints::new().caps(Flags::TAGGED | Flags::MSG | directed);
+    let rejections = negotiate(&Offer::rdm(), Some(&hints), V1_17).unwrap_err();
+    assert_eq!(rejections[0].field, "caps");
+    let ask = |hints: &Hints| negotiate(&Offer::rdm(), Some(hints), V2).unwrap();
+    let found = ask(&hints);
+    assert!(found.caps.contains(directed) && found.receive.caps.contains(directed));
+    assert!(!found.caps.contains(Flags::DIRECTED_RECV) && !found.transmit.caps.contains(directed));
+    assert!(found.caps.direct(Flags::TAGGED) && !found.caps.direct(Flags::MSG));
+    for hints in [Hints::new().caps(Flags::TAGGED | Flags::DIRECTED_RECV), Hints::new()] {
+        assert!(!ask(&hints).caps.contains(directed));
+    }
+    // One has no sources, the other no tags.
+    for offer in [Offer::msg(), Offer::datagrams(4096)] {
+        assert!(negotiate(&offer, Some(&hints), V2).is_err());
+    }
 }
