@@ -274,7 +274,7 @@ impl CompletionStore {
     /// for whoever takes what is there, or for all, and some have not answered.
     pub fn leave_sleep(&self, entered: Entered) {
         self.wake.drain();
-        // R8: pairs with A8: an entry that rang no more, as it was rung, is seen behind this.
+        // R8: pairs with A8 in `ring_once`: an entry that found the bell rung is seen behind this.
         self.rung.swap(false, Ordering::AcqRel);
         if self.sleepers.leave(entered) || !self.is_empty() {
             self.wake_sleepers();

@@ -9,7 +9,7 @@ use std::{
 
 use crate::{
     code, flag,
-    host::host,
+    host::{Host, host},
     tagged::{COMPLETION, FENCE, INJECT, MATCH_COMPLETE, Message},
     world::{Node, PATIENCE, World, cq_attr},
 };
@@ -95,10 +95,8 @@ fn inject(nodes: &[Node; 3], from: usize, tagged: bool) {
     }
 }
 
-/// Three endpoints with this capability; the last one receives what the first two send, each a byte of its
-/// own.
-fn receive_from_two(capability: u64) {
-    let Some(host) = host("receives from one of two senders") else { return };
+/// A domain for endpoints with tags and without, and this capability.
+fn world_that_directs(host: &'static Host, capability: u64) -> World {
     let mut world = World::empty(host, |hints| {
         hints.caps = flag::MSG | flag::TAGGED | capability & flag::DIRECTED_RECV;
     });
@@ -110,10 +108,18 @@ fn receive_from_two(capability: u64) {
             (*(*world.info).rx_attr).caps |= capability;
         }
     }
-    let nodes = [(); 3].map(|()| world.add_node(&mut cq_attr(), 0));
     // SAFETY: the info is libfabric's.
     let has = unsafe { (*world.info).caps } & (flag::DIRECTED_RECV | flag::TAGGED_DIRECTED_RECV);
     assert_eq!(has, capability);
+    world
+}
+
+/// Three endpoints with this capability; the last one receives what the first two send, each a byte of its
+/// own.
+fn receive_from_two(capability: u64) {
+    let Some(host) = host("receives from one of two senders") else { return };
+    let mut world = world_that_directs(host, capability);
+    let nodes = [(); 3].map(|()| world.add_node(&mut cq_attr(), 0));
     let to = nodes[2];
     // Who is connected is heard within a poll, so that one sender's messages are there before the other's.
     for from in [0, 1] {
