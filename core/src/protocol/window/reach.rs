@@ -140,7 +140,7 @@ impl<T: Transport> Engine<T> {
             run = timed;
         }
         let (token, remote_key) = (self.remotes.name(index), lease.remote_key);
-        let local_key = self.key_of_own(peer, index, &simple, worth);
+        let (local, local_key) = self.at_our_side(peer, index, &simple, worth);
         let request = Request { token, direction, address, remote_key, local, data, local_key };
         match self.transport.start(peer, &request) {
             Started::NoRoom => Way::Wait,
@@ -162,17 +162,39 @@ impl<T: Transport> Engine<T> {
         }
     }
 
+    /// Our bytes of an operation as its adapter takes them: those of a long one where they lie as long as
+    /// the adapter needs them, and what it knows them by, if they lie in a region of ours.
+    #[inline(always)]
+    fn at_our_side(
+        &mut self,
+        peer: PeerIndex,
+        index: u32,
+        simple: &Simple,
+        worth: Worth,
+    ) -> (Piece, Option<u32>) {
+        let Simple { direction, local, .. } = *simple;
+        if local.len() < worth.registers {
+            return (local, None);
+        }
+        let operation = &self.remotes[index];
+        if operation.flags.contains(Flags::INJECT) && direction == Direction::Write {
+            // The adapter reads it when its buffer is the caller's again; a shorter one it copies.
+            self.keep_injected(index);
+            return (self.remotes[index].source.view().contiguous(0, local.len()), None);
+        }
+        (local, self.key_of_own(peer, index, local, direction))
+    }
+
     /// What our adapter knows a long operation's buffer by, if it lies in a region of ours.
     #[inline(always)]
     fn key_of_own(
         &mut self,
         peer: PeerIndex,
         index: u32,
-        simple: &Simple,
-        worth: Worth,
+        local: Piece,
+        direction: Direction,
     ) -> Option<u32> {
-        let Simple { direction, local, .. } = *simple;
-        let region = self.remotes[index].region.filter(|_| local.len() >= worth.registers)?;
+        let region = self.remotes[index].region?;
         let (region, transport) = (self.regions.find(region.key()).ok()?, &mut self.transport);
         let register = |memory, written| transport.register_own(peer, memory, written);
         let kind = if direction == Direction::Read { Flags::READ } else { Flags::WRITE };
