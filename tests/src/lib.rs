@@ -150,6 +150,7 @@ macro_rules! conformance {
                 what_is_discarded_is_gone,
                 discarding_gives_the_credit_back,
                 a_peek_into_a_short_buffer_is_no_error,
+                a_claim_needs_no_source,
                 a_context_claims_one_message,
                 what_is_claimed_of_a_sender_that_closes_fails,
                 a_discard_of_a_claim_may_be_silent;
@@ -383,7 +384,8 @@ macro_rules! conformance {
                 what_is_discarded_is_gone,
                 a_miss_is_told_by_the_first_endpoint,
                 threads_claim_each_message_once,
-                a_claim_outlives_its_sender;
+                a_claim_outlives_its_sender,
+                a_claim_needs_no_source;
             progress:
                 a_sleeping_helper_delivers, a_spinning_helper_delivers,
                 a_delivery_completes_while_its_receiver_sleeps,

@@ -23,7 +23,7 @@ use crate::{
     memory::Pieces,
     operation::{IOV_LIMIT, ReceiveOperation, ReceivePost},
     primitive::{AtomicBool, Ordering},
-    protocol::receive::canceled,
+    protocol::{claim::retrieves, receive::canceled},
     transport::Provider,
     triggered::Deferrals,
 };
@@ -298,7 +298,8 @@ impl<P: Provider> SharedReceive<P> {
     /// FI_AUTH_KEY, all who have proved a key.
     fn source_at(&self, post: &ReceivePost<'_>) -> Result<Source, PostError> {
         let address = post.from;
-        if address == FI_ADDR_UNSPEC || !self.is_directed() {
+        // What a claim retrieves is named by its context; its sender may be in no vector any more.
+        if address == FI_ADDR_UNSPEC || !self.is_directed() || retrieves(post.flags) {
             return Ok(Source::Anybody);
         }
         let unknown = PostError::UnknownAddress { address };
