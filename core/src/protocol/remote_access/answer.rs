@@ -87,6 +87,8 @@ impl<T: Transport> Engine<T> {
     #[inline]
     pub(crate) fn finish_remote(&mut self, index: u32) {
         let mut operation = self.take_remote(index);
+        // Who hears of the end may give the memory back.
+        operation.own = None;
         if operation.discarded {
             return;
         }
@@ -187,7 +189,8 @@ impl<T: Transport> Engine<T> {
         self.report_failed(index, operation, why);
     }
 
-    fn report_failed(&mut self, index: u32, operation: RemoteOperation, why: &Unreachable) {
+    fn report_failed(&mut self, index: u32, mut operation: RemoteOperation, why: &Unreachable) {
+        operation.own = None;
         if operation.discarded {
             return;
         }
