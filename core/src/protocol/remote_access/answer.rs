@@ -136,7 +136,10 @@ impl<T: Transport> Engine<T> {
         let asks = matches!(operation.stage, RemoteStage::Doubtful | RemoteStage::Asked);
         if operation.action.fetches() && !asks {
             record.reads -= 1;
-            record.long_reads -= u32::from(operation.is_long_read());
+            if operation.is_long_read() {
+                record.long_reads -= 1;
+                record.settle();
+            }
         }
         if !record.queue.is_empty() {
             self.note_backlog(operation.peer);
