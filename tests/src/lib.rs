@@ -276,7 +276,9 @@ macro_rules! conformance {
                 both_ends_count;
             remote_data:
                 remote_data_needs_no_receive,
-                what_is_refused_in_part_tells_no_data;
+                what_is_refused_in_part_tells_no_data,
+                data_that_nobody_reads_waits,
+                who_sleeps_hears_of_what_waited_behind_data;
             persistence:
                 what_is_committed_has_arrived,
                 atomic_operations_commit_too,

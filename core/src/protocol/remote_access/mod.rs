@@ -53,8 +53,12 @@ impl<T: Transport> Engine<T> {
         too_many || changes
     }
 
+    /// Whether the packet is taken.
     #[inline(never)]
-    pub(crate) fn arrive_one_sided(&mut self, arrival: Arrival) {
+    pub(crate) fn arrive_one_sided(&mut self, arrival: Arrival) -> bool {
+        if self.leaves_data(&arrival) {
+            return false;
+        }
         match Kind::from_byte(arrival.head.kind) {
             Some(Kind::Write | Kind::WriteData) => self.arrive_write(arrival),
             Some(Kind::WritePart) => self.arrive_write_part(arrival),
@@ -65,5 +69,6 @@ impl<T: Transport> Engine<T> {
             // The caller sends nothing else.
             _ => self.arrive_done(arrival.peer, arrival.word, self.transport.word(0)),
         }
+        true
     }
 }
