@@ -70,11 +70,12 @@ impl<T: Transport> Engine<T> {
         offset: u64,
         part: u64,
     ) -> Result<(), Refusal> {
-        if stretch.length == 0 {
-            return Ok(());
-        }
         if !self.setup.permitted.contains(Flags::REMOTE_WRITE) {
             return Err(Refusal::Access);
+        }
+        // No bytes are in no region.
+        if stretch.length == 0 {
+            return Ok(());
         }
         let copy_out = self.placing();
         let region = self.regions.find(stretch.key)?;
@@ -167,6 +168,9 @@ impl<T: Transport> Engine<T> {
         let [key, address, length, offset] =
             std::array::from_fn(|index| self.transport.word(index));
         let last = arrival.head.flags & wire::LAST != 0;
+        if !self.setup.permitted.contains(Flags::REMOTE_READ) {
+            return self.answer(peer, name, Refusal::Access.errno().0 as u64);
+        }
         if length == 0 {
             self.answer(peer, name, 0);
             return self.served(last);
@@ -192,9 +196,6 @@ impl<T: Transport> Engine<T> {
         stretch: Stretch,
         offset: u64,
     ) -> Result<bool, Refusal> {
-        if !self.setup.permitted.contains(Flags::REMOTE_READ) {
-            return Err(Refusal::Access);
-        }
         let clear = self.can_answer(peer) && stretch.length <= SNAPSHOT_MAX as u64;
         let region = self.regions.find(stretch.key)?;
         region.admit(|| self.setup.who(&self.peers, peer))?;
