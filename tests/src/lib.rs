@@ -279,6 +279,10 @@ macro_rules! conformance {
                 what_is_refused_in_part_tells_no_data,
                 data_that_nobody_reads_waits,
                 who_sleeps_hears_of_what_waited_behind_data;
+            segments:
+                remote_data_tells_the_whole_length,
+                regions_count_operations,
+                what_is_refused_in_part_is_not_counted;
             persistence:
                 what_is_committed_has_arrived,
                 atomic_operations_commit_too,

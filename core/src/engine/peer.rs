@@ -9,7 +9,10 @@ use crate::{
     address_vector::FI_ADDR_NOTAVAIL,
     auth_key::KeyNumber,
     connection::manager::Control,
-    protocol::{remote_access::serve_data::Serving, window::PeerWindow},
+    protocol::{
+        remote_access::{serve_data::Serving, several::InTheMiddle},
+        window::PeerWindow,
+    },
     tag_match::SourceIndex,
     transport::PeerIndex,
     wire::{Kind, REPLY_WORDS},
@@ -116,8 +119,8 @@ pub struct Peer {
     pub reads_hold_sends: bool,
     /// What goes through a window to it.
     pub window: PeerWindow,
-    /// Its write that was refused, and whose last packet is yet to come.
-    pub refused_write: Option<u64>,
+    /// Its operation of which more segments are to come.
+    pub several: InTheMiddle,
     /// What the peer asked to read and has not wholly got.
     pub serving: VecDeque<Serving>,
     /// Replies that found no room yet.
@@ -243,7 +246,7 @@ impl Peer {
             long_reads: 0,
             reads_hold_sends: false,
             window: PeerWindow::default(),
-            refused_write: None,
+            several: None,
             serving: VecDeque::new(),
             replies: VecDeque::new(),
             control: None,

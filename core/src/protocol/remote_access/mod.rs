@@ -10,7 +10,8 @@
 //! over. Every operation is answered: by its data, or by `Done`.
 //!
 //! In reading order: [`post`] takes an operation, [`push`] makes packets of it,
-//! [`serve`] and [`serve_data`] are the target, [`answer`] is how it ends.
+//! [`serve`] and [`serve_data`] are the target, which remembers [`several`] segments, [`answer`] is how
+//! it ends.
 
 pub mod answer;
 pub mod post;
@@ -18,6 +19,7 @@ pub mod push;
 pub mod scratch;
 pub mod serve;
 pub mod serve_data;
+pub mod several;
 
 use crate::{
     engine::Engine,
