@@ -72,9 +72,9 @@ impl<T: Transport> Engine<T> {
         if errno != 0 {
             return self.refused(index, errno);
         }
-        let can_be = operation.stage == RemoteStage::Awaiting
+        let can_be = matches!(operation.stage, RemoteStage::Awaiting | RemoteStage::Asked)
             && (operation.total == 0 || !operation.action.fetches());
-        if operation.stage == RemoteStage::Asked {
+        if operation.stage == RemoteStage::Asked && !operation.landed {
             return self.lose_remote(index);
         }
         if !can_be {

@@ -142,20 +142,35 @@ impl<T: Transport> Engine<T> {
         let (token, remote_key) = (self.remotes.name(index), lease.remote_key);
         let (local, local_key) = self.at_our_side(peer, index, &simple, worth);
         let request = Request { token, direction, address, remote_key, local, data, local_key };
-        match self.transport.start(peer, &request) {
+        let started = self.transport.start(peer, &request);
+        if matches!(started, Started::Done | Started::Yes) {
+            self.remotes[index].run = run;
+        }
+        self.note_attempt(peer, index, (simple.key, started), otherwise)
+    }
+
+    /// An operation on the region of `key` was started, or not: then it goes `otherwise`.
+    #[inline(always)]
+    fn note_attempt(
+        &mut self,
+        peer: PeerIndex,
+        index: u32,
+        (key, started): (u64, Started),
+        otherwise: Way,
+    ) -> Way {
+        match started {
             Started::NoRoom => Way::Wait,
             Started::Refused => otherwise,
             Started::Ended => {
-                self.renew_lease(peer, simple.key);
+                self.renew_lease(peer, key);
                 otherwise
             }
+            Started::Landed => self.doubt_landed(peer, index, key),
             Started::Done => {
-                self.remotes[index].run = run;
                 self.finish_remote(index);
                 Way::Window
             }
             Started::Yes => {
-                self.remotes[index].run = run;
                 self.note_started(peer, index);
                 Way::Window
             }
