@@ -239,6 +239,8 @@ pub struct RemoteOperation {
     pub run: Option<Run>,
     /// What an adapter that compares and swaps found, or 0.
     pub guess: u64,
+    /// It was written, and nobody knows whether in time.
+    pub landed: bool,
     /// How often a window closed over it.
     pub refusals: u32,
     /// Its context is closed: its end is awaited, and told to nobody.
@@ -270,6 +272,7 @@ impl RemoteOperation {
             copy: None,
             run: None,
             guess: 0,
+            landed: false,
             refusals: 0,
             discarded: false,
             owner: post.owner.and_then(Option::take),

@@ -213,8 +213,9 @@ pub trait Transport:
         None
     }
 
-    /// The packet that `arrival` answered stays in its lane, and comes again with the next poll. For
-    /// transports that look at some of their peers only when no other has a packet.
+    /// The packet that `arrival` answered stays in its lane, maybe for long: others have their turn before
+    /// it comes again. For transports that would go on with it, or look at some of their peers only when
+    /// no other has a packet.
     fn pass_over(&mut self) {}
 
     /// The next packet of `peer` alone: used to drain a lane before it closes.

@@ -241,6 +241,9 @@ pub enum Started {
     Yes,
     /// It is done.
     Done,
+    /// The bytes of a write are there, but the lease was over by then: its owner may have had the memory
+    /// back before.
+    Landed,
     /// There is no room now.
     NoRoom,
     /// The adapter cannot do it: it has to go as packets.

@@ -126,6 +126,10 @@ impl<V: Verbs> Transport for Carrier<V> {
         either!(self, it => it.arrival())
     }
 
+    fn pass_over(&mut self) {
+        either!(self, it => it.pass_over());
+    }
+
     fn arrival_from(&mut self, peer: PeerIndex) -> Option<Arrival> {
         either!(self, it => it.arrival_from(peer))
     }

@@ -153,9 +153,17 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
         if self.turn.get() == Turn::Far { None } else { self.near.arrival_elsewhere() }
     }
 
+    /// The other side is looked at first.
     fn pass_over(&mut self) {
-        if self.turn.get() != Turn::Far {
-            self.near.pass_over();
+        match (&mut self.far, self.turn.get()) {
+            (Some(far), Turn::Far) => {
+                far.transport.pass_over();
+                self.turn.set(Turn::Near);
+            }
+            (far, _) => {
+                self.near.pass_over();
+                self.turn.set(if far.is_some() { Turn::FarIsDue } else { Turn::Near });
+            }
         }
     }
 

@@ -15,7 +15,7 @@ CONFIRMED = "/sys/class/infiniband/$SOFT_ROCE_DEVICE/ports/1/cm_tx_msgs/rtu"
 # The suite in parts, so that no part takes long where the machine is emulated; but to boot that takes
 # longer than most. A bounded run takes those that are not marked.
 PARTS = [
-    pytest.param(["messages", "truncation", "remote_data", "persistence"], id="messages"),
+    pytest.param(["messages", "truncation", "remote_data", "segments", "persistence"], id="messages"),
     pytest.param(["multi_receive", "peek", "cancel"], id="receives", marks=pytest.mark.full),
     pytest.param(["sizes", "queues"], id="sizes", marks=pytest.mark.full),
     pytest.param(["levels", "counters", "atomic"], id="counters", marks=pytest.mark.full),

@@ -95,7 +95,8 @@ macro_rules! conformance {
                 directed_receives_take_from_their_source,
                 tags_count_in_all_64_bits,
                 a_source_is_ignored_without_directed_receives,
-                a_fence_waits_for_its_own_peer_alone;
+                a_fence_waits_for_its_own_peer_alone,
+                a_message_behind_a_long_read_waits_for_it;
             fences:
                 a_fence_waits_for_every_context_of_its_peer,
                 a_fence_waits_for_every_key_of_its_peer,
@@ -150,6 +151,7 @@ macro_rules! conformance {
                 what_is_discarded_is_gone,
                 discarding_gives_the_credit_back,
                 a_peek_into_a_short_buffer_is_no_error,
+                a_claim_needs_no_source,
                 a_context_claims_one_message,
                 what_is_claimed_of_a_sender_that_closes_fails,
                 a_discard_of_a_claim_may_be_silent;
@@ -274,7 +276,13 @@ macro_rules! conformance {
                 both_ends_count;
             remote_data:
                 remote_data_needs_no_receive,
-                what_is_refused_in_part_tells_no_data;
+                what_is_refused_in_part_tells_no_data,
+                data_that_nobody_reads_waits,
+                who_sleeps_hears_of_what_waited_behind_data;
+            segments:
+                remote_data_tells_the_whole_length,
+                regions_count_operations,
+                what_is_refused_in_part_is_not_counted;
             persistence:
                 what_is_committed_has_arrived,
                 atomic_operations_commit_too,
@@ -383,7 +391,8 @@ macro_rules! conformance {
                 what_is_discarded_is_gone,
                 a_miss_is_told_by_the_first_endpoint,
                 threads_claim_each_message_once,
-                a_claim_outlives_its_sender;
+                a_claim_outlives_its_sender,
+                a_claim_needs_no_source;
             progress:
                 a_sleeping_helper_delivers, a_spinning_helper_delivers,
                 a_delivery_completes_while_its_receiver_sleeps,

@@ -106,23 +106,36 @@ fn a_region_that_comes_after_the_question_is_reached() {
     }
 }
 
+/// The adapter reads longer ones itself, also where they lie in a region that it has.
 #[test]
 fn an_injected_operation_needs_its_buffer_no_more() {
-    let target = Memory::zeroed(64);
+    const INJECTED: [usize; 4] = [64, 8_192, 9_000, 16_384];
+    let (target, source) = (Memory::zeroed(INJECTED[3]), Memory::zeroed(INJECTED[3]));
     let reach = Reach::new();
     let region = expose(&reach.world.nodes[1], &target, BOTH, 4);
+    let own = expose(&reach.world.nodes[0], &source, Flags::WRITE, 5);
     reach.open_window(&region);
-    let (source, expected) = (Memory::from(pattern(1, 64)), pattern(1, 64));
-    reach.fabric.hold(true);
-    let segments = [segment(&region, 0, 64)];
-    let flags = Flags::INJECT | Flags::COMPLETION;
-    let rma = Rma { pieces: source.all(), segments: &segments, flags, ..Rma::default() };
-    reach.world.nodes[0].post_write(1, &rma).unwrap();
-    source.scribble();
-    reach.fabric.hold(false);
-    reach.world.sent(0).good();
-    same(&target.bytes(), &expected, "as it was when it was posted");
-    reach.world.nodes[1].domain.close_memory(&region).unwrap();
+    for (seed, length) in INJECTED.into_iter().enumerate() {
+        for descriptor in [None, own.descriptor()] {
+            let expected = pattern(seed as u64, length);
+            source.piece().fill(&expected);
+            reach.fabric.hold(true);
+            let (segments, before) = ([segment(&region, 0, length)], reach.reached());
+            let flags = Flags::INJECT | Flags::COMPLETION;
+            let pieces = Pieces::One(source.piece().part(0, length));
+            let rest = Rma { flags, region: descriptor, ..Rma::default() };
+            let rma = Rma { pieces, segments: &segments, ..rest };
+            reach.world.nodes[0].post_write(1, &rma).unwrap();
+            source.scribble();
+            reach.fabric.hold(false);
+            reach.world.sent(0).good();
+            assert_eq!(reach.reached() - before, 1, "by the adapter: {length} bytes");
+            same(&target.bytes()[..length], &expected, "as it was when it was posted");
+        }
+    }
+    for (node, region) in [(1, region), (0, own)] {
+        reach.world.nodes[node].domain.close_memory(&region).unwrap();
+    }
 }
 
 /// Its sender was told that it is done, and may close at once, also where the target is late: the last of

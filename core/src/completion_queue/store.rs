@@ -261,6 +261,24 @@ impl CompletionStore {
         entries && self.errors_met.load(Ordering::Relaxed) <= 0
     }
 
+    /// How many entries it holds before it has to grow.
+    pub fn size(&self) -> usize {
+        match &self.queue {
+            // SAFETY: exclusive use, as `Sharing::Exclusive` says.
+            Queue::Exclusive(queue) => unsafe { (*queue.get()).capacity() },
+            Queue::Shared { ring, .. } => ring.size(),
+        }
+    }
+
+    /// How many entries are there, or were a moment ago.
+    pub fn len(&self) -> usize {
+        match &self.queue {
+            // SAFETY: exclusive use, as `Sharing::Exclusive` says.
+            Queue::Exclusive(queue) => unsafe { (*queue.get()).len() },
+            Queue::Shared { ring, overflow } => ring.size() - ring.room() + overflow.len(),
+        }
+    }
+
     /// Announces a sleeper, who must look once more before sleeping. Returns what
     /// [`Self::leave_sleep`] wants to know.
     pub fn enter_sleep(&self) -> Entered {

@@ -24,6 +24,7 @@ mod source;
 pub(crate) mod submission;
 #[allow(unsafe_code)]
 pub mod unit;
+mod unread;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -63,6 +64,7 @@ use regions::KnownRegions;
 use report::{OneSidedCounters, Side};
 use reserve::Reserve;
 use shortage::Shortage;
+use unread::Unread;
 
 /// Packets that one poll takes at most, so that a busy peer cannot keep the
 /// caller from its own work.
@@ -113,6 +115,8 @@ pub struct Engine<T: Transport> {
     pub(crate) has_news: bool,
     /// What is known of messages that found no memory.
     pub(crate) shortage: Shortage,
+    /// What is known of remote data that nobody reads.
+    unread: Unread,
     /// What is matched completes in order, or its data is written in order: so no message is placed, nor
     /// completes, before it was looked at whether its turn is now.
     pub(crate) receives_in_order: bool,
@@ -207,6 +211,7 @@ impl<T: Transport> Engine<T> {
             burst: 1,
             has_news: false,
             shortage: Shortage::default(),
+            unread: Unread::new(setup.unexpected_budget),
             receives_in_order: false,
             is_careful: false,
             over: false,

@@ -9,7 +9,10 @@ use crate::{
     address_vector::FI_ADDR_NOTAVAIL,
     auth_key::KeyNumber,
     connection::manager::Control,
-    protocol::{remote_access::serve_data::Serving, window::PeerWindow},
+    protocol::{
+        remote_access::{serve_data::Serving, several::InTheMiddle},
+        window::PeerWindow,
+    },
     tag_match::SourceIndex,
     transport::PeerIndex,
     wire::{Kind, REPLY_WORDS},
@@ -112,10 +115,12 @@ pub struct Peer {
     pub reads: u32,
     /// As above.
     pub long_reads: u32,
+    /// Sends wait until it has served those (FI_ORDER_SAR).
+    pub reads_hold_sends: bool,
     /// What goes through a window to it.
     pub window: PeerWindow,
-    /// Its write that was refused, and whose last packet is yet to come.
-    pub refused_write: Option<u64>,
+    /// Its operation of which more segments are to come.
+    pub several: InTheMiddle,
     /// What the peer asked to read and has not wholly got.
     pub serving: VecDeque<Serving>,
     /// Replies that found no room yet.
@@ -239,8 +244,9 @@ impl Peer {
             leaves_after: None,
             reads: 0,
             long_reads: 0,
+            reads_hold_sends: false,
             window: PeerWindow::default(),
-            refused_write: None,
+            several: None,
             serving: VecDeque::new(),
             replies: VecDeque::new(),
             control: None,
@@ -272,8 +278,14 @@ impl Peer {
             && self.replies.is_empty()
             && self.window.under_way == 0
             && !self.fenced
+            && !self.holds_sends()
             && self.control.is_none();
         self.state == PeerState::Ready && empty
+    }
+
+    /// Whether sends wait until it has served a read: it would be told before all of that was read.
+    pub fn holds_sends(&self) -> bool {
+        self.long_reads > 0 && self.reads_hold_sends
     }
 
     /// Recomputes `clear`.

@@ -291,7 +291,7 @@ impl<T: Transport> Engine<T> {
         let record = &mut self.peers[peer as usize];
         record.incarnation = Some(incarnation);
         record.withdrawn_by_it = 0;
-        record.refused_write = None;
+        record.several = None;
         self.count_alone(peer);
         self.note_shared_source(peer);
         if self.hears(peer) {

@@ -148,6 +148,13 @@ impl<T: Transport> Engine<T> {
     /// Delivers what `peer` had published. Bounded by what a lane can hold. Returns how much of it was
     /// dropped for want of memory, or none while it waits for that. What is not whole never will be.
     fn drain(&mut self, peer: PeerIndex) -> Option<usize> {
+        self.unread.takes_all = true;
+        let lost = self.drain_lane(peer);
+        self.unread.takes_all = false;
+        lost
+    }
+
+    fn drain_lane(&mut self, peer: PeerIndex) -> Option<usize> {
         const PACKETS_MAX: usize = 1 << 16;
         let mut lost = 0;
         for _ in 0..PACKETS_MAX {

@@ -23,7 +23,7 @@ impl<T: Transport> Engine<T> {
     pub fn arm(&mut self) -> Sleep {
         self.drop_finished();
         // What the transport met on its way rings no more.
-        if !self.transport.arm() || self.take_confirmed() {
+        if !self.transport.arm() && !self.waits_for_reader() || self.take_confirmed() {
             return Sleep::Awake;
         }
         if !self.waits_for_room() {
@@ -65,6 +65,6 @@ impl<T: Transport> Engine<T> {
     fn waits_for_room(&self) -> bool {
         let copies = !(self.pulls.is_empty() && self.helps.is_empty());
         let waits = !(self.backlog.is_empty() && self.fetches.is_empty());
-        copies || waits
+        copies || waits || self.waits_for_reader()
     }
 }

@@ -25,6 +25,11 @@ impl Events {
 }
 
 impl MemoryRegion {
+    /// Whether anything counts what peers do to it.
+    pub(crate) fn is_counted(&self) -> bool {
+        self.events.all().next().is_some()
+    }
+
     /// A peer has read the region, or written to it (`REMOTE_READ`, `REMOTE_WRITE`), or both at once:
     /// then a counter of both counts it once.
     #[inline(always)]

@@ -353,7 +353,7 @@ impl<T: Transport> Engine<T> {
                 | Kind::Data
                 | Kind::Done
                 | Kind::Written,
-            ) => self.arrive_one_sided(arrival),
+            ) => return self.arrive_one_sided(arrival),
             Some(Kind::Invite | Kind::Admit | Kind::Ask | Kind::Lease) => {
                 self.arrive_window(arrival);
             }

@@ -23,6 +23,12 @@ pub(crate) fn claims(flags: Flags) -> bool {
     flags & (Flags::PEEK | Flags::CLAIM | Flags::DISCARD) == Flags::PEEK | Flags::CLAIM
 }
 
+/// Whether a receive with these flags is for a message that its context names: a peek has claimed it, or
+/// it was announced.
+pub(crate) fn retrieves(flags: Flags) -> bool {
+    flags.intersects(Flags::CLAIM | Flags::DISCARD) && !flags.contains(Flags::PEEK)
+}
+
 impl<T: Transport> Engine<T> {
     #[cold]
     #[inline(never)]

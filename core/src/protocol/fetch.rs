@@ -224,7 +224,7 @@ impl<T: Transport> Engine<T> {
                 Started::Yes => 1,
                 Started::Done => 0,
                 Started::NoRoom => return Step::Wait,
-                Started::Refused | Started::Ended => return Step::Parts,
+                Started::Landed | Started::Refused | Started::Ended => return Step::Parts,
             };
             let fetch = &mut self.incoming[index].fetch;
             fetch.started += local.len();

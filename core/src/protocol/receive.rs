@@ -11,9 +11,9 @@ use crate::{
     memory::Pieces,
     operation::{ReceiveOperation, ReceivePost, StoredPieces, Target, Unexpected, set_down},
     pool::Pool,
-    protocol::fence::Earlier,
+    protocol::{claim::retrieves, fence::Earlier},
     scalable_endpoint::pair::Direction,
-    tag_match::{Matcher, STICKY, SourceIndex},
+    tag_match::{ANY_SOURCE, Matcher, STICKY, SourceIndex},
     transport::{Transport, Unreachable},
 };
 
@@ -42,7 +42,7 @@ impl<T: Transport> Engine<T> {
     #[inline(always)]
     pub fn receive(&mut self, post: ReceivePost<'_>) -> Result<(), PostError> {
         let Some(source) = self.source_at(post.from, post.flags) else {
-            return Err(self.no_source(post.from, post.flags));
+            return self.receive_from_nobody(set_down(post));
         };
         if post.flags.intersects(SPECIAL) {
             let posted = self.receive_special(source, set_down(post));
@@ -55,6 +55,19 @@ impl<T: Transport> Engine<T> {
         self.receive_as(source, post, |engine, post| {
             engine.receives.insert(ReceiveOperation::from_post(post))
         })
+    }
+
+    /// The same where whom it is for is not in the address vector. What retrieves a claimed message names
+    /// that by its context, and who sent it may have been removed since.
+    #[cold]
+    #[inline(never)]
+    fn receive_from_nobody(&mut self, post: ReceivePost<'_>) -> Result<(), PostError> {
+        if !retrieves(post.flags) {
+            return Err(self.no_source(post.from, post.flags));
+        }
+        let posted = self.receive_special(ANY_SOURCE, post);
+        self.flush();
+        posted
     }
 
     /// The same where the post says which region its buffer lies in. Apart, since the others would pay

@@ -149,6 +149,11 @@ impl<T> Ring<T> {
         }
     }
 
+    /// How many items it takes in all.
+    pub fn size(&self) -> usize {
+        self.slots.len()
+    }
+
     /// How many more items it takes, as far as can be seen from here.
     pub fn room(&self) -> usize {
         let (head, tail) = (self.head.load(Ordering::Relaxed), self.tail.load(Ordering::Relaxed));

@@ -23,7 +23,7 @@ use crate::{
     memory::Pieces,
     operation::{IOV_LIMIT, ReceiveOperation, ReceivePost},
     primitive::{AtomicBool, AtomicU64, Ordering},
-    protocol::receive::canceled,
+    protocol::{claim::retrieves, receive::canceled},
     transport::Provider,
     triggered::Deferrals,
 };
@@ -303,7 +303,9 @@ impl<P: Provider> SharedReceive<P> {
     /// FI_AUTH_KEY, all who have proved a key.
     fn source_at(&self, post: &ReceivePost<'_>) -> Result<Source, PostError> {
         let address = post.from;
-        if address == FI_ADDR_UNSPEC || !self.is_directed(post.flags) {
+        // What a claim retrieves is named by its context; its sender may be in no vector any more.
+        let is_directed = self.is_directed(post.flags) && !retrieves(post.flags);
+        if address == FI_ADDR_UNSPEC || !is_directed {
             return Ok(Source::Anybody);
         }
         let unknown = PostError::UnknownAddress { address };

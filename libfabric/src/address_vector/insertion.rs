@@ -274,6 +274,11 @@ pub unsafe extern "C" fn insertsym(
             }
             let (node, service) = (hints::text(node), hints::text(service));
             let service = service.ok_or_else(|| Failure::null("the service"))?;
+            if count == Some(0) {
+                // So many nodes without a service, or services without a node, as anybody may say.
+                let none: Candidates = Box::new(iter::empty());
+                return Ok(none);
+            }
             symmetric(node.as_deref(), node_count, &service, service_count, state.format)
         })
     }

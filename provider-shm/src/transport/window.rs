@@ -53,10 +53,21 @@ pub(super) struct Window {
 }
 
 impl Window {
+    /// The file by which an operation of `length` bytes is copied, if it is.
     #[inline]
-    fn copy(&self, direction: Direction, remote: u64, local: Piece) -> io::Result<()> {
+    fn file_for(&self, length: usize) -> Option<&MemoryFile> {
+        self.file.as_ref().filter(|_| length <= BY_FILE)
+    }
+
+    #[inline]
+    fn copy(
+        &self,
+        file: Option<&MemoryFile>,
+        direction: Direction,
+        remote: u64,
+        local: Piece,
+    ) -> io::Result<()> {
         let (bytes, length) = (local.as_ptr(), local.len());
-        let file = self.file.as_ref().filter(|_| length <= BY_FILE);
         // SAFETY: the piece is usable for its length; the kernel checks the other side.
         unsafe {
             match (file, direction) {
@@ -77,9 +88,12 @@ pub(super) struct Long {
 }
 
 /// How a copy went.
+#[derive(Debug, PartialEq, Eq)]
 enum Reached {
     /// All of it is done, up to there.
     To(usize),
+    /// All of a write is there, and the lease was over by then.
+    Landed,
     /// The lease is over.
     Ended,
     /// The kernel does not permit it, or the peer has taken its permit back.
@@ -95,15 +109,29 @@ fn reach(lane: &SendLane, window: &Window, request: &Request, from: usize) -> Re
     }
     let local = request.local.part(from, STRETCH);
     let remote = request.address.wrapping_add(from as u64);
-    let copied = window.copy(request.direction, remote, local);
+    let file = window.file_for(request.local.len());
+    let copied = window.copy(file, request.direction, remote, local);
     let still_lent = lane.leases().give_back(lease);
     if !done(&window.memory, copied) {
         return Reached::Failed;
     }
-    match request.direction {
+    let to = from + local.len();
+    if still_lent {
+        Reached::To(to)
+    } else {
+        reached_without(request.direction, file.is_some(), to)
+    }
+}
+
+/// How a copy up to `to` went whose lease was taken back meanwhile, by who waits for us, but not for ever.
+#[cold]
+fn reached_without(direction: Direction, by_file: bool, to: usize) -> Reached {
+    match (direction, by_file) {
         // Who took the memory back need not have waited for a reader.
-        Direction::Read if !still_lent => Reached::Ended,
-        _ => Reached::To(from + local.len()),
+        (Direction::Read, _) => Reached::Ended,
+        // Nor for a writer, who writes nothing without a permit; the file asks for none.
+        (Direction::Write, true) => Reached::Landed,
+        (Direction::Write, false) => Reached::To(to),
     }
 }
 
@@ -232,6 +260,7 @@ impl Windows for ShmTransport {
                 }
                 Started::Yes
             }
+            Reached::Landed => Started::Landed,
             Reached::Ended => Started::Ended,
             Reached::Failed => {
                 self.end_window(peer);
@@ -258,7 +287,8 @@ impl Windows for ShmTransport {
                 return Found::Progress;
             }
             Reached::To(_) => End::Done(0),
-            Reached::Ended => End::Undone,
+            // One that goes on is too long for the file.
+            Reached::Landed | Reached::Ended => End::Undone,
             Reached::Failed => {
                 self.end_window(peer);
                 return Found::Finished(Finished { token, end: End::Undone });
@@ -266,5 +296,21 @@ impl Windows for ShmTransport {
         };
         window.is_busy = false;
         Found::Finished(Finished { token, end })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a close need not have waited for did not go well: but a write with a permit goes no other way.
+    #[test]
+    fn a_copy_without_its_lease_is_done_if_it_had_a_permit() {
+        use Direction::{Read, Write};
+        for by_file in [false, true] {
+            assert_eq!(reached_without(Read, by_file, 9), Reached::Ended);
+        }
+        assert_eq!(reached_without(Write, true, 9), Reached::Landed);
+        assert_eq!(reached_without(Write, false, 9), Reached::To(9));
     }
 }

@@ -124,7 +124,7 @@ impl<V: Verbs> RcTransport<V> {
         loop {
             while let Some(&peer) = self.ready.front() {
                 // A packet that is left where it is comes first again: its peer's turn ends
-                // when one is consumed.
+                // when one is consumed, or passed over.
                 if let Some(arrival) = self.arrival_of(peer) {
                     return Some(arrival);
                 }
@@ -134,6 +134,16 @@ impl<V: Verbs> RcTransport<V> {
             if !self.poll_receives() {
                 return None;
             }
+        }
+    }
+
+    /// The first packet may stay where it is for long: others have their turn, and are looked for.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn pass_first_over(&mut self) {
+        self.poll_receives();
+        if self.ready.len() > 1 {
+            self.ready.rotate_left(1);
         }
     }
 

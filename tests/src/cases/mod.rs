@@ -32,6 +32,7 @@ pub mod queues;
 pub mod remote_data;
 pub mod rma;
 pub mod scalable;
+pub mod segments;
 pub mod shared_contexts;
 pub mod shared_peeks;
 pub mod sizes;

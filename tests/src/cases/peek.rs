@@ -298,3 +298,28 @@ pub fn a_discard_of_a_claim_may_be_silent<P: Provider>(bed: &Bed<P>) {
         world.nothing_more();
     }
 }
+
+/// A claim names its message by the context, and its sender may have left the address vector since.
+pub fn a_claim_needs_no_source<P: Provider>(bed: &Bed<P>) {
+    let bytes = Memory::from(pattern(1, 300));
+    let world = bed.world(2);
+    let receive = Receive { from: 0, tag: Some((5, 0)), ..Receive::default() };
+    for context in 70..72 {
+        send(&world, &bytes, 5);
+        find(&world, Flags::CLAIM, Receive { context, ..receive });
+    }
+    world.nodes[1].vector.remove(&[0]).unwrap();
+    let refused = world.nodes[1].post_receive(&receive);
+    assert_eq!(refused, Err(PostError::UnknownAddress { address: 0 }));
+    for (context, discard) in [(70, Flags::empty()), (71, Flags::DISCARD)] {
+        let into = Memory::zeroed(300);
+        let claim = Receive { flags: Flags::CLAIM | discard, context, ..receive };
+        world.nodes[1].post_receive(&Receive { pieces: into.all(), ..claim }).unwrap();
+        assert_eq!(world.received(1).context(), context);
+        if discard.is_empty() {
+            same(&into.bytes(), &bytes.bytes(), "the claimed one");
+        }
+        world.sent(0).good();
+    }
+    world.nothing_more();
+}

@@ -1,10 +1,19 @@
 //! Remote CQ data of writes. Reference: fi_rma(3), fi_endpoint(3).
 
-use kestrel_core::{flags::Flags, one_sided::RemoteSegment, transport::Provider};
+use std::time::{Duration, Instant};
+
+use kestrel_core::{
+    completion_queue::{Entry, store::Sharing},
+    domain::{DomainOptions, ProgressMode},
+    flags::Flags,
+    one_sided::RemoteSegment,
+    transport::Provider,
+};
 
 use crate::{
-    bed::{Bed, Memory, Receive, pattern, same},
+    bed::{Bed, Memory, Options, Receive, World, pattern, same},
     one_sided::{BOTH, MODES, Rma, expose, options, segment},
+    scale::PATIENCE,
 };
 
 pub fn remote_data_needs_no_receive<P: Provider>(bed: &Bed<P>) {
@@ -51,4 +60,102 @@ pub fn what_is_refused_in_part_tells_no_data<P: Provider>(bed: &Bed<P>) {
         }
         world.nothing_more();
     }
+}
+
+/// Entries that nobody need read, by the budget below: as many as it has room for envelopes.
+const UNREAD: usize = 682;
+
+fn frugal<P: Provider>(bed: &Bed<P>, count: usize, progress: ProgressMode) -> World<P> {
+    let domain = DomainOptions { unexpected_budget: 64 << 10, progress, ..Default::default() };
+    bed.world_with(count, &Options { domain, queue_size: 2, ..Options::default() })
+}
+
+/// Writes with data from node 0 to node 1, until it takes no more though it is driven.
+fn fill<P: Provider>(world: &World<P>, write: &Rma<'_>, receives: impl Fn()) -> u64 {
+    let (mut posted, mut last) = (0, Instant::now());
+    while last.elapsed() < Duration::from_millis(200) && posted < 20 * UNREAD as u64 {
+        let write = Rma { data: Some(posted), ..*write };
+        if world.nodes[0].post_write(1, &write).is_ok() {
+            (posted, last) = (posted + 1, Instant::now());
+        }
+        world.nodes[0].poll();
+        receives();
+    }
+    posted
+}
+
+/// A target whose application reads nothing keeps no more than it has memory for, and the rest waits at
+/// the initiators; others get through.
+pub fn data_that_nobody_reads_waits<P: Provider>(bed: &Bed<P>) {
+    for progress in [ProgressMode::Manual, ProgressMode::Automatic] {
+        if bed.sharing == Sharing::Exclusive && progress != ProgressMode::Manual {
+            continue;
+        }
+        let (target, from) = (Memory::zeroed(8), Memory::zeroed(8));
+        let world = frugal(bed, 3, progress);
+        world.warm_up();
+        let region = expose(&world.nodes[1], &target, BOTH, 0);
+        let segments = [segment(&region, 0, 8)];
+        let write = Rma { pieces: from.all(), segments: &segments, ..Rma::default() };
+        let node = &world.nodes[1];
+        let posted = fill(&world, &write, || _ = node.receives.poll());
+        // What other threads have taken meanwhile comes on top, and what lies in the lanes is not over.
+        let over = world.waiting(0).0;
+        assert!(over >= UNREAD && over < 3 * UNREAD, "{over} of {posted} are over");
+        // A third one is heard: what it writes is written, and it is answered.
+        from.fill(7);
+        let start = Instant::now();
+        world.nodes[2].post_write(1, &write).unwrap();
+        while world.waiting(2).0 == 0 {
+            node.receives.poll();
+            world.nodes[2].poll();
+            assert!(start.elapsed() < PATIENCE, "in vain: another peer's write");
+        }
+        world.sent(2).good();
+        for data in 0..posted {
+            assert_eq!(world.received(1).good().data, data);
+            world.sent(0).good();
+        }
+        world.nothing_more();
+    }
+}
+
+/// A thread that waits for something else, which is behind the data, goes on when somebody has read:
+/// who reads rings no bell.
+pub fn who_sleeps_hears_of_what_waited_behind_data<P: Provider>(bed: &Bed<P>) {
+    if bed.sharing == Sharing::Exclusive {
+        return;
+    }
+    let memory = [(); 2].map(|()| Memory::zeroed(8));
+    let from = Memory::zeroed(8);
+    let world = frugal(bed, 2, ProgressMode::Manual);
+    world.warm_up();
+    let regions = [0, 1].map(|at| expose(&world.nodes[at], &memory[at], BOTH, 0));
+    let segments = regions.each_ref().map(|region| [segment(region, 0, 8)]);
+    let write = Rma { pieces: from.all(), segments: &segments[1], ..Rma::default() };
+    let node = &world.nodes[1];
+    let sends = &node.sends;
+    std::thread::scope(|scope| {
+        let mut done = [Entry::default()];
+        let sleeper = scope.spawn(move || {
+            let read = sends.read_blocking(&mut done, Some(PATIENCE));
+            (read, done[0].context)
+        });
+        std::thread::sleep(Duration::from_millis(50));
+        let posted = fill(&world, &write, || _ = node.receives.poll());
+        node.post_write(0, &Rma { segments: &segments[0], context: 5, ..write }).unwrap();
+        (0..1_000).for_each(|_| world.nodes[0].poll());
+        std::thread::sleep(Duration::from_millis(50));
+        // The last of these is read behind the last look at what has arrived.
+        let mut entries: Vec<Entry> = (0..posted).map(|_| Entry::default()).collect();
+        let count = node.receives.read(&mut entries).unwrap();
+        assert!(count >= UNREAD, "{count}");
+        let start = Instant::now();
+        while !sleeper.is_finished() {
+            // The other side takes what was written, and answers.
+            world.nodes[0].poll();
+            assert!(start.elapsed() < PATIENCE, "in vain: the thread that sleeps");
+        }
+        assert_eq!(sleeper.join().unwrap(), (Ok(1), 5));
+    });
 }

@@ -199,10 +199,16 @@ pub fn an_endpoint_that_is_no_target_refuses<P: Provider>(bed: &Bed<P>) {
     let region = expose(&world.nodes[1], &memory, BOTH, 0);
     let segments = [segment(&region, 0, 8)];
     let rma = Rma { pieces: memory.all(), segments: &segments, ..Rma::default() };
-    world.nodes[0].post_write(1, &rma).unwrap();
-    world.sent(0).bad(Errno::ACCES);
-    world.nodes[0].post_read(1, &rma).unwrap();
-    world.sent(0).bad(Errno::ACCES);
+    // Of no bytes as well: only key and bounds say nothing then.
+    for rma in [rma, Rma::default()] {
+        world.nodes[0].post_write(1, &rma).unwrap();
+        world.sent(0).bad(Errno::ACCES);
+        world.nodes[0].post_read(1, &rma).unwrap();
+        world.sent(0).bad(Errno::ACCES);
+        world.nodes[0].post_write(1, &Rma { data: Some(1), ..rma }).unwrap();
+        world.sent(0).bad(Errno::ACCES);
+    }
+    world.nothing_more();
 }
 
 pub fn nothing_is_a_length_too<P: Provider>(bed: &Bed<P>) {

@@ -350,3 +350,21 @@ pub fn a_claim_outlives_its_sender<P: Provider>(bed: &Bed<P>) {
         }
     }
 }
+
+/// A claim names its message by the context, and its sender may have left the address vector since.
+pub fn a_claim_needs_no_source<P: Provider>(bed: &Bed<P>) {
+    let (bytes, into) = (Memory::from(pattern(1, 300)), Memory::zeroed(300));
+    let (sharers, world) = open(bed);
+    let both = (&sharers, &world);
+    send(both, 0, &bytes, 5);
+    let asked = Receive { from: 0, tag: Some((5, 0)), context: 70, ..Receive::default() };
+    find(both, Flags::CLAIM, asked);
+    sharers.vector.remove(&[0]).unwrap();
+    let refused = sharers.shared.post_receive(asked.post());
+    assert_eq!(refused, Err(PostError::UnknownAddress { address: 0 }));
+    let claim = Receive { flags: Flags::CLAIM, pieces: into.all(), ..asked };
+    sharers.shared.post_receive(claim.post()).unwrap();
+    let (at, done) = sharers.next(|| ());
+    assert_eq!((at, done.context()), (0, 70));
+    same(&into.bytes(), &bytes.bytes(), "the claimed one");
+}

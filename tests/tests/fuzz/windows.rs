@@ -96,6 +96,7 @@ impl Adapter {
             0 => Started::Refused,
             1 => Started::Ended,
             2 => Started::NoRoom,
+            4 if request.direction == Direction::Write => Started::Landed,
             3 if !request.is_fetch() => {
                 self.started += 1;
                 operation.fill();

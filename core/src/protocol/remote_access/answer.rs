@@ -72,9 +72,9 @@ impl<T: Transport> Engine<T> {
         if errno != 0 {
             return self.refused(index, errno);
         }
-        let can_be = operation.stage == RemoteStage::Awaiting
+        let can_be = matches!(operation.stage, RemoteStage::Awaiting | RemoteStage::Asked)
             && (operation.total == 0 || !operation.action.fetches());
-        if operation.stage == RemoteStage::Asked {
+        if operation.stage == RemoteStage::Asked && !operation.landed {
             return self.lose_remote(index);
         }
         if !can_be {
@@ -87,6 +87,8 @@ impl<T: Transport> Engine<T> {
     #[inline]
     pub(crate) fn finish_remote(&mut self, index: u32) {
         let mut operation = self.take_remote(index);
+        // Who hears of the end may give the memory back.
+        operation.own = None;
         if operation.discarded {
             return;
         }
@@ -134,7 +136,10 @@ impl<T: Transport> Engine<T> {
         let asks = matches!(operation.stage, RemoteStage::Doubtful | RemoteStage::Asked);
         if operation.action.fetches() && !asks {
             record.reads -= 1;
-            record.long_reads -= u32::from(operation.is_long_read());
+            if operation.is_long_read() {
+                record.long_reads -= 1;
+                record.settle();
+            }
         }
         if !record.queue.is_empty() {
             self.note_backlog(operation.peer);
@@ -187,7 +192,8 @@ impl<T: Transport> Engine<T> {
         self.report_failed(index, operation, why);
     }
 
-    fn report_failed(&mut self, index: u32, operation: RemoteOperation, why: &Unreachable) {
+    fn report_failed(&mut self, index: u32, mut operation: RemoteOperation, why: &Unreachable) {
+        operation.own = None;
         if operation.discarded {
             return;
         }

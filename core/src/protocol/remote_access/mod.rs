@@ -10,7 +10,8 @@
 //! over. Every operation is answered: by its data, or by `Done`.
 //!
 //! In reading order: [`post`] takes an operation, [`push`] makes packets of it,
-//! [`serve`] and [`serve_data`] are the target, [`answer`] is how it ends.
+//! [`serve`] and [`serve_data`] are the target, which remembers [`several`] segments, [`answer`] is how
+//! it ends.
 
 pub mod answer;
 pub mod post;
@@ -18,6 +19,7 @@ pub mod push;
 pub mod scratch;
 pub mod serve;
 pub mod serve_data;
+pub mod several;
 
 use crate::{
     engine::Engine,
@@ -53,8 +55,12 @@ impl<T: Transport> Engine<T> {
         too_many || changes
     }
 
+    /// Whether the packet is taken.
     #[inline(never)]
-    pub(crate) fn arrive_one_sided(&mut self, arrival: Arrival) {
+    pub(crate) fn arrive_one_sided(&mut self, arrival: Arrival) -> bool {
+        if self.leaves_data(&arrival) {
+            return false;
+        }
         match Kind::from_byte(arrival.head.kind) {
             Some(Kind::Write | Kind::WriteData) => self.arrive_write(arrival),
             Some(Kind::WritePart) => self.arrive_write_part(arrival),
@@ -65,5 +71,6 @@ impl<T: Transport> Engine<T> {
             // The caller sends nothing else.
             _ => self.arrive_done(arrival.peer, arrival.word, self.transport.word(0)),
         }
+        true
     }
 }

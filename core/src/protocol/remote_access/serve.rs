@@ -1,7 +1,10 @@
 //! The target: what a peer wants of our memory is validated and done, at once
 //! and in the order of the lane.
 
-use super::{SERVING_MAX, SNAPSHOT_MAX};
+use super::{
+    SERVING_MAX, SNAPSHOT_MAX,
+    several::{Several, is_last},
+};
 use crate::{
     completion_queue::Entry,
     engine::{
@@ -36,14 +39,32 @@ fn commits(arrival: &Arrival) -> bool {
 }
 
 impl<T: Transport> Engine<T> {
+    /// Whether a packet is the rest of an operation that was refused.
+    #[inline(always)]
+    fn was_refused(&mut self, arrival: &Arrival) -> bool {
+        Several::was_refused(&mut self.peers[arrival.peer as usize].several, arrival)
+    }
+
+    /// Tells why a packet's operation is not done, and leaves the rest of it alone.
+    #[cold]
+    #[inline(never)]
+    fn refuse_remote(&mut self, arrival: &Arrival, refusal: Refusal) {
+        let several = &mut self.peers[arrival.peer as usize].several;
+        Several::refuse(several, arrival.word, is_last(arrival));
+        self.answer(arrival.peer, arrival.word, refusal.errno().0 as u64);
+    }
+
     #[inline]
     pub(super) fn arrive_write(&mut self, arrival: Arrival) {
+        if self.was_refused(&arrival) {
+            return;
+        }
         let with_data = arrival.head.kind == Kind::WriteData as u8;
         let data = with_data.then(|| self.transport.word(2));
         let length = arrival.length as u64;
         let (key, address) = (self.transport.word(0), self.transport.word(1));
         let stretch = Stretch { key, address, length, commits: commits(&arrival) };
-        let placed = self.place(arrival.peer, stretch, 0, length);
+        let placed = self.place(&arrival, stretch, 0, length);
         self.end_write(&arrival, length, data, placed);
     }
 
@@ -52,12 +73,15 @@ impl<T: Transport> Engine<T> {
         let [key, address, length, offset, data] =
             std::array::from_fn(|index| self.transport.word(index));
         let data = (arrival.head.flags & wire::DATA != 0).then_some(data);
+        if self.was_refused(&arrival) {
+            return;
+        }
         let part = arrival.length as u64;
         if offset > length || part > length - offset {
             return self.violation(arrival.peer, "a part of a write is outside of the write");
         }
         let stretch = Stretch { key, address, length, commits: commits(&arrival) };
-        let placed = self.place(arrival.peer, stretch, offset, part);
+        let placed = self.place(&arrival, stretch, offset, part);
         self.end_write(&arrival, length, data, placed);
     }
 
@@ -65,17 +89,19 @@ impl<T: Transport> Engine<T> {
     #[inline]
     fn place(
         &mut self,
-        peer: PeerIndex,
+        arrival: &Arrival,
         stretch: Stretch,
         offset: u64,
         part: u64,
     ) -> Result<(), Refusal> {
-        if stretch.length == 0 {
-            return Ok(());
-        }
         if !self.setup.permitted.contains(Flags::REMOTE_WRITE) {
             return Err(Refusal::Access);
         }
+        // No bytes are in no region.
+        if stretch.length == 0 {
+            return Ok(());
+        }
+        let peer = arrival.peer;
         let copy_out = self.placing();
         let region = self.regions.find(stretch.key)?;
         region.admit(|| self.setup.who(&self.peers, peer))?;
@@ -87,7 +113,9 @@ impl<T: Transport> Engine<T> {
             if stretch.commits {
                 access.commit(start, stretch.length)?;
             }
-            region.count(Flags::REMOTE_WRITE);
+            drop(access);
+            let several = &mut self.peers[peer as usize].several;
+            Several::note(several, arrival, stretch.length, region, Flags::REMOTE_WRITE);
         }
         Ok(())
     }
@@ -101,19 +129,14 @@ impl<T: Transport> Engine<T> {
         data: Option<u64>,
         placed: Result<(), Refusal>,
     ) {
-        let last = arrival.head.flags & wire::LAST != 0;
         if let Err(refusal) = placed {
-            let rest = if last { None } else { Some(arrival.word) };
-            self.peers[arrival.peer as usize].refused_write = rest;
-            return self.answer(arrival.peer, arrival.word, refusal.errno().0 as u64);
+            return self.refuse_remote(arrival, refusal);
         }
-        if !last {
+        if !is_last(arrival) {
             return;
         }
-        // Of a write of several segments one was refused before, and told to its initiator.
-        if self.peers[arrival.peer as usize].refused_write.take() == Some(arrival.word) {
-            return;
-        }
+        let several = self.peers[arrival.peer as usize].several.take();
+        let length = several.map_or(length, Several::over);
         self.count_remote(Flags::REMOTE_WRITE);
         if let Some(data) = data {
             self.report_remote_data(arrival.peer, length, data);
@@ -166,19 +189,34 @@ impl<T: Transport> Engine<T> {
         let (peer, name) = (arrival.peer, arrival.word);
         let [key, address, length, offset] =
             std::array::from_fn(|index| self.transport.word(index));
-        let last = arrival.head.flags & wire::LAST != 0;
+        if self.was_refused(&arrival) {
+            return;
+        }
+        if !self.setup.permitted.contains(Flags::REMOTE_READ) {
+            return self.refuse_remote(&arrival, Refusal::Access);
+        }
         if length == 0 {
             self.answer(peer, name, 0);
-            return self.served(last);
+            return self.served(is_last(&arrival));
         }
         let stretch = Stretch { key, address, length, commits: false };
-        let served = match self.read_now(peer, name, stretch, offset) {
-            Ok(true) => return self.served(last),
-            Ok(false) => self.serve_later(peer, name, stretch, offset, last),
+        let served = match self.read_now(&arrival, stretch, offset) {
+            Ok(true) => return self.read_is_served(&arrival),
+            Ok(false) => self.serve_later(&arrival, stretch, offset),
             Err(refusal) => Err(refusal),
         };
         if let Err(refusal) = served {
-            self.answer(peer, name, refusal.errno().0 as u64);
+            self.refuse_remote(&arrival, refusal);
+        }
+    }
+
+    /// A packet of a read was served at once, and so were those before it.
+    #[inline]
+    fn read_is_served(&mut self, arrival: &Arrival) {
+        if is_last(arrival) {
+            let several = self.peers[arrival.peer as usize].several.take();
+            several.map(Several::over);
+            self.served(true);
         }
     }
 
@@ -187,14 +225,11 @@ impl<T: Transport> Engine<T> {
     #[inline]
     fn read_now(
         &mut self,
-        peer: PeerIndex,
-        name: u64,
+        arrival: &Arrival,
         stretch: Stretch,
         offset: u64,
     ) -> Result<bool, Refusal> {
-        if !self.setup.permitted.contains(Flags::REMOTE_READ) {
-            return Err(Refusal::Access);
-        }
+        let (peer, name) = (arrival.peer, arrival.word);
         let clear = self.can_answer(peer) && stretch.length <= SNAPSHOT_MAX as u64;
         let region = self.regions.find(stretch.key)?;
         region.admit(|| self.setup.who(&self.peers, peer))?;
@@ -204,8 +239,10 @@ impl<T: Transport> Engine<T> {
         let sent = clear
             && piece.len() as u64 == stretch.length
             && self.transport.push(peer, Head::new(Kind::Data, 0), name, &[offset], piece);
+        drop(access);
         if sent {
-            region.count(Flags::REMOTE_READ);
+            let several = &mut self.peers[peer as usize].several;
+            Several::note(several, arrival, stretch.length, region, Flags::REMOTE_READ);
         }
         Ok(sent)
     }
@@ -227,12 +264,18 @@ impl<T: Transport> Engine<T> {
         else {
             return self.violation(peer, "an atomic operation contradicts itself");
         };
+        if self.was_refused(&arrival) {
+            return;
+        }
         let length_wide = length as u64;
         let stretch = Stretch { key, address, length: length_wide, commits: commits(&arrival) };
-        if let Err(refusal) = self.execute_atomic(peer, call, stretch, arrival.length) {
-            return self.answer(peer, name, refusal.errno().0 as u64);
+        if let Err(refusal) = self.execute_atomic(&arrival, call, stretch) {
+            return self.refuse_remote(&arrival, refusal);
         }
-        let last = arrival.head.flags & wire::LAST != 0;
+        let last = is_last(&arrival);
+        if last && let Some(several) = self.peers[peer as usize].several.take() {
+            several.over();
+        }
         if call.form != Form::Base {
             return self.answer_results(peer, name, length, offset, last);
         }
@@ -245,11 +288,11 @@ impl<T: Transport> Engine<T> {
     #[inline]
     fn execute_atomic(
         &mut self,
-        peer: PeerIndex,
+        arrival: &Arrival,
         call: AtomicCall,
         stretch: Stretch,
-        payload: usize,
     ) -> Result<(), Refusal> {
+        let peer = arrival.peer;
         let needs = match (call.form, call.operation) {
             (Form::Base, _) => Flags::REMOTE_WRITE,
             (_, AtomicOperation::Read) => Flags::REMOTE_READ,
@@ -258,7 +301,7 @@ impl<T: Transport> Engine<T> {
         if !self.setup.permitted.contains(needs) {
             return Err(Refusal::Access);
         }
-        self.transport.copy_out(0, self.scratch.operands().part(0, payload));
+        self.transport.copy_out(0, self.scratch.operands().part(0, arrival.length));
         if call.form != Form::Base {
             // What was fetched may have to be kept.
             self.reserve.stock().map_err(|_| Refusal::Memory)?;
@@ -277,7 +320,8 @@ impl<T: Transport> Engine<T> {
         }
         drop(access);
         // "whenever a remote RMA write or atomic operation modifies the memory region" (fi_mr(3)).
-        region.count(needs);
+        let several = &mut self.peers[peer as usize].several;
+        Several::note(several, arrival, stretch.length, region, needs);
         Ok(())
     }
 

@@ -2,7 +2,11 @@
 
 use std::sync::Arc;
 
-use super::{SERVING_MAX, SNAPSHOT_MAX, serve::Stretch};
+use super::{
+    SERVING_MAX, SNAPSHOT_MAX,
+    serve::Stretch,
+    several::{InTheMiddle, Several, is_last},
+};
 use crate::{
     engine::{Engine, peer::Reply},
     flags::Flags,
@@ -10,7 +14,7 @@ use crate::{
     memory_region::{MemoryRegion, access::Refusal},
     operation::room_for,
     protocol::pump::{Cut, fit},
-    transport::{PeerIndex, Transport},
+    transport::{Arrival, PeerIndex, Transport},
     wire::{Head, Kind},
 };
 
@@ -27,6 +31,8 @@ pub struct Serving {
     source: Source,
     /// The operation wants no more than this.
     last: bool,
+    /// What is counted when it has left.
+    several: InTheMiddle,
 }
 
 #[derive(Debug)]
@@ -43,12 +49,11 @@ impl<T: Transport> Engine<T> {
     #[inline(never)]
     pub(super) fn serve_later(
         &mut self,
-        peer: PeerIndex,
-        operation: u64,
+        arrival: &Arrival,
         stretch: Stretch,
         offset: u64,
-        last: bool,
     ) -> Result<(), Refusal> {
+        let (peer, operation, last) = (arrival.peer, arrival.word, is_last(arrival));
         let region = self.regions.find(stretch.key)?;
         region.admit(|| self.setup.who(&self.peers, peer))?;
         let start = region.offset_of(stretch.address, stretch.length)?;
@@ -57,8 +62,13 @@ impl<T: Transport> Engine<T> {
         } else {
             Source::Copy(copy_of(region, start, stretch.length)?)
         };
+        let known = &mut self.peers[peer as usize].several;
+        if !last || known.is_some() || region.is_counted() {
+            Several::keep(known, operation, stretch.length, region, Flags::REMOTE_READ);
+        }
+        let several = if last { known.take() } else { None };
         let length = stretch.length as usize;
-        self.serve(peer, Serving { operation, offset, length, sent: 0, source, last });
+        self.serve(peer, Serving { operation, offset, length, sent: 0, source, last, several });
         Ok(())
     }
 
@@ -78,7 +88,8 @@ impl<T: Transport> Engine<T> {
         results.append_to(&mut copy);
         let source = Source::Copy(copy);
         let length = results.len();
-        self.serve(peer, Serving { operation, offset, length, sent: 0, source, last });
+        let several = None;
+        self.serve(peer, Serving { operation, offset, length, sent: 0, source, last, several });
     }
 
     fn serve(&mut self, peer: PeerIndex, serving: Serving) {
@@ -111,12 +122,16 @@ impl<T: Transport> Engine<T> {
             Ok(false) => return false,
             Ok(true) if !done => {}
             Ok(true) => {
+                if let Some(several) = serving.several.take() {
+                    several.over();
+                }
                 record.serving.pop_front();
                 self.served(last);
             }
             Err(refusal) => {
                 // Nor the rest of it: what came behind the refusal would be data that nobody asked for.
                 record.serving.retain(|serving| serving.operation != operation);
+                Several::refuse_rest(&mut record.several, operation);
                 let errno = refusal.errno().0 as u64;
                 record.replies.push_back(Reply::new(Kind::Done, operation, errno));
             }
@@ -153,11 +168,6 @@ impl Serving {
             return Ok(false);
         };
         self.sent += length;
-        if let Source::Region(region, _) = &self.source
-            && self.sent == self.length
-        {
-            region.count(Flags::REMOTE_READ);
-        }
         Ok(true)
     }
 }
@@ -167,6 +177,5 @@ fn copy_of(region: &MemoryRegion, start: u64, length: u64) -> Result<Vec<u8>, Re
     let access = region.access_as(Flags::REMOTE_READ)?;
     let mut copy = room_for(length as usize).map_err(|_| Refusal::Memory)?;
     access.for_each_part(start, length, |_, part| part.append_to(&mut copy));
-    region.count(Flags::REMOTE_READ);
     Ok(copy)
 }

@@ -94,7 +94,9 @@ impl<T: Transport> Engine<T> {
                 Way::Window
             }
             Started::NoRoom => Way::Wait,
-            Started::Done | Started::Refused | Started::Ended => self.as_packet(peer),
+            Started::Done | Started::Landed | Started::Refused | Started::Ended => {
+                self.as_packet(peer)
+            }
         }
     }
 

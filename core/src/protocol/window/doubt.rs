@@ -6,6 +6,7 @@
 //! refuses fails for its reason, and all else since nobody knows whether it was done. Who does not answer
 //! is gone, and they fail as all operations do then.
 
+use super::Way;
 use crate::{
     engine::Engine,
     memory::Piece,
@@ -20,6 +21,16 @@ impl<T: Transport> Engine<T> {
     pub(super) fn doubt(&mut self, index: u32) {
         self.start_again(index);
         self.remotes[index].stage = RemoteStage::Doubtful;
+    }
+
+    /// The bytes of a write are there, and its lease is over: whether it was over before is for the target
+    /// to say. If it still permits the write, that is done.
+    #[cold]
+    pub(super) fn doubt_landed(&mut self, peer: PeerIndex, index: u32, key: u64) -> Way {
+        self.renew_lease(peer, key);
+        let operation = &mut self.remotes[index];
+        (operation.stage, operation.landed) = (RemoteStage::Doubtful, true);
+        Way::Wait
     }
 
     /// Asks the target about an operation at the head of its peer's queue. Returns whether it did.

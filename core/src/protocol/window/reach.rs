@@ -140,26 +140,64 @@ impl<T: Transport> Engine<T> {
             run = timed;
         }
         let (token, remote_key) = (self.remotes.name(index), lease.remote_key);
-        let local_key = self.key_of_own(peer, index, &simple, worth);
+        let (local, local_key) = self.at_our_side(peer, index, &simple, worth);
         let request = Request { token, direction, address, remote_key, local, data, local_key };
-        match self.transport.start(peer, &request) {
+        let started = self.transport.start(peer, &request);
+        if matches!(started, Started::Done | Started::Yes) {
+            self.remotes[index].run = run;
+        }
+        self.note_attempt(peer, index, (simple.key, started), otherwise)
+    }
+
+    /// An operation on the region of `key` was started, or not: then it goes `otherwise`.
+    #[inline(always)]
+    fn note_attempt(
+        &mut self,
+        peer: PeerIndex,
+        index: u32,
+        (key, started): (u64, Started),
+        otherwise: Way,
+    ) -> Way {
+        match started {
             Started::NoRoom => Way::Wait,
             Started::Refused => otherwise,
             Started::Ended => {
-                self.renew_lease(peer, simple.key);
+                self.renew_lease(peer, key);
                 otherwise
             }
+            Started::Landed => self.doubt_landed(peer, index, key),
             Started::Done => {
-                self.remotes[index].run = run;
                 self.finish_remote(index);
                 Way::Window
             }
             Started::Yes => {
-                self.remotes[index].run = run;
                 self.note_started(peer, index);
                 Way::Window
             }
         }
+    }
+
+    /// Our bytes of an operation as its adapter takes them: those of a long one where they lie as long as
+    /// the adapter needs them, and what it knows them by, if they lie in a region of ours.
+    #[inline(always)]
+    fn at_our_side(
+        &mut self,
+        peer: PeerIndex,
+        index: u32,
+        simple: &Simple,
+        worth: Worth,
+    ) -> (Piece, Option<u32>) {
+        let Simple { direction, local, .. } = *simple;
+        if local.len() < worth.registers {
+            return (local, None);
+        }
+        let operation = &self.remotes[index];
+        if operation.flags.contains(Flags::INJECT) && direction == Direction::Write {
+            // The adapter reads it when its buffer is the caller's again; a shorter one it copies.
+            self.keep_injected(index);
+            return (self.remotes[index].source.view().contiguous(0, local.len()), None);
+        }
+        (local, self.key_of_own(peer, index, local, direction))
     }
 
     /// What our adapter knows a long operation's buffer by, if it lies in a region of ours.
@@ -168,11 +206,10 @@ impl<T: Transport> Engine<T> {
         &mut self,
         peer: PeerIndex,
         index: u32,
-        simple: &Simple,
-        worth: Worth,
+        local: Piece,
+        direction: Direction,
     ) -> Option<u32> {
-        let Simple { direction, local, .. } = *simple;
-        let region = self.remotes[index].region.filter(|_| local.len() >= worth.registers)?;
+        let region = self.remotes[index].region?;
         let (region, transport) = (self.regions.find(region.key()).ok()?, &mut self.transport);
         let register = |memory, written| transport.register_own(peer, memory, written);
         let kind = if direction == Direction::Read { Flags::READ } else { Flags::WRITE };
