@@ -101,7 +101,7 @@ pub fn data_that_nobody_reads_waits<P: Provider>(bed: &Bed<P>) {
         let posted = fill(&world, &write, || _ = node.receives.poll());
         // What other threads have taken meanwhile comes on top, and what lies in the lanes is not over.
         let over = world.waiting(0).0;
-        assert!(over >= UNREAD && over < 3 * UNREAD, "{over} of {posted} are over");
+        assert!((UNREAD..3 * UNREAD).contains(&over), "{over} of {posted} are over");
         // A third one is heard: what it writes is written, and it is answered.
         from.fill(7);
         let start = Instant::now();

@@ -136,7 +136,7 @@ impl<T: Transport> Engine<T> {
             return;
         }
         let several = self.peers[arrival.peer as usize].several.take();
-        let length = several.map_or(length, Several::over);
+        let length = several.map_or(length, |several| several.over());
         self.count_remote(Flags::REMOTE_WRITE);
         if let Some(data) = data {
             self.report_remote_data(arrival.peer, length, data);
@@ -214,8 +214,9 @@ impl<T: Transport> Engine<T> {
     #[inline]
     fn read_is_served(&mut self, arrival: &Arrival) {
         if is_last(arrival) {
-            let several = self.peers[arrival.peer as usize].several.take();
-            several.map(Several::over);
+            if let Some(several) = self.peers[arrival.peer as usize].several.take() {
+                several.over();
+            }
             self.served(true);
         }
     }

@@ -102,7 +102,7 @@ impl Several {
     /// The last segment is done: counts the operation. Returns its length.
     #[cold]
     #[inline(never)]
-    pub fn over(self: Box<Several>) -> u64 {
+    pub fn over(&self) -> u64 {
         self.count();
         self.bytes
     }
