@@ -398,8 +398,6 @@ impl<T: Transport> Drop for Engine<T> {
         self.setup.receive.queue = None;
         for peer in 0..self.peers.len() as PeerIndex {
             self.end_single_copy(peer);
-            // Reads are dropped: what was injected waits for none.
-            self.peers[peer as usize].reads_hold_sends = false;
         }
         self.let_injected_leave();
         self.say_bye();
