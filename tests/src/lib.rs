@@ -95,8 +95,7 @@ macro_rules! conformance {
                 directed_receives_take_from_their_source,
                 tags_count_in_all_64_bits,
                 a_source_is_ignored_without_directed_receives,
-                a_fence_waits_for_its_own_peer_alone,
-                a_message_behind_a_long_read_waits_for_it;
+                a_fence_waits_for_its_own_peer_alone;
             fences:
                 a_fence_waits_for_every_context_of_its_peer,
                 a_fence_waits_for_every_key_of_its_peer,

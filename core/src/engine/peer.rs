@@ -115,8 +115,6 @@ pub struct Peer {
     pub reads: u32,
     /// As above.
     pub long_reads: u32,
-    /// Sends wait until it has served those (FI_ORDER_SAR).
-    pub reads_hold_sends: bool,
     /// What goes through a window to it.
     pub window: PeerWindow,
     /// Its operation of which more segments are to come.
@@ -244,7 +242,6 @@ impl Peer {
             leaves_after: None,
             reads: 0,
             long_reads: 0,
-            reads_hold_sends: false,
             window: PeerWindow::default(),
             several: None,
             serving: VecDeque::new(),
@@ -278,14 +275,8 @@ impl Peer {
             && self.replies.is_empty()
             && self.window.under_way == 0
             && !self.fenced
-            && !self.holds_sends()
             && self.control.is_none();
         self.state == PeerState::Ready && empty
-    }
-
-    /// Whether sends wait until it has served a read: it would be told before all of that was read.
-    pub fn holds_sends(&self) -> bool {
-        self.long_reads > 0 && self.reads_hold_sends
     }
 
     /// Recomputes `clear`.

@@ -94,8 +94,7 @@ impl<T: Transport> Engine<T> {
             SendStage::Queued => {
                 let fenced = send.flags.contains(Flags::FENCE);
                 let record = &self.peers[peer as usize];
-                if record.holds_sends()
-                    || fenced && record.has_unfinished()
+                if fenced && record.has_unfinished()
                     || record.fenced
                         && self.is_behind_a_fence(peer, Earlier::Send(self.sends.name(index)))
                 {

@@ -2,15 +2,9 @@
 
 use std::collections::VecDeque;
 
-use kestrel_core::{
-    completion_counter::CompletionCounter, flags::Flags, info::MessageOrder, memory::Pieces,
-    transport::Provider,
-};
+use kestrel_core::{flags::Flags, memory::Pieces, transport::Provider};
 
-use crate::{
-    bed::{Bed, Memory, Options, Receive, Send, pattern, same},
-    one_sided::{BOTH, Rma, expose, segment},
-};
+use crate::bed::{Bed, Memory, Options, Receive, Send, pattern, same};
 
 /// Lengths that take every path through the protocol, in turn.
 fn length(nth: usize) -> usize {
@@ -217,50 +211,5 @@ pub fn a_fence_waits_for_its_own_peer_alone<P: Provider>(bed: &Bed<P>) {
         let sent: Vec<u64> = (0..3).map(|_| world.sent(0).context()).collect();
         assert_eq!(sent, [1, 2, 3]);
         world.nothing_more();
-    }
-}
-
-/// "If set, message and tagged message send operations are transmitted in the order of submission relative
-/// to RMA and atomic read operations" (FI_ORDER_SAR, fi_endpoint(3)): who has the message may change what
-/// was to be read. A counter has the target's processor serve it.
-pub fn a_message_behind_a_long_read_waits_for_it<P: Provider>(bed: &Bed<P>) {
-    const LENGTH: usize = 1 << 20;
-    for order in [MessageOrder::all(), MessageOrder::SAR] {
-        let mut options = Options::default();
-        options.endpoint.message_order = order;
-        let (target, into) = (Memory::zeroed(LENGTH), Memory::zeroed(LENGTH));
-        let world = bed.world_with(2, &options);
-        world.warm_up();
-        let (node, region) = (&world.nodes[1], expose(&world.nodes[1], &target, BOTH, 0));
-        let counter = CompletionCounter::open(&node.domain);
-        node.domain.bind_memory_counter(&region, &counter, Flags::REMOTE_READ).unwrap();
-        let segments = [segment(&region, 0, LENGTH)];
-        for (round, length) in [0, 8, 300, 100_000].into_iter().enumerate() {
-            let byte = round as u8;
-            target.fill(byte);
-            node.receive(length, Some(5), 7);
-            let read =
-                Rma { pieces: into.all(), segments: &segments, context: 1, ..Rma::default() };
-            world.nodes[0].post_read(1, &read).unwrap();
-            match length {
-                8 => world.post(|| world.nodes[0].endpoint.inject_tagged(&[0; 8], 1, 5)),
-                _ => world.nodes[0].send(vec![0; length], 1, Some(5), 2),
-            }
-            world.drive("the message has come", || {
-                if world.waiting(1).1 > 0 {
-                    target.fill(0xee);
-                }
-                world.waiting(1).1 > 0
-            });
-            assert_eq!(world.received(1).context(), 7);
-            let mut done: Vec<u64> =
-                (0..if length == 8 { 1 } else { 2 }).map(|_| world.sent(0).context()).collect();
-            done.sort_unstable();
-            assert_eq!(done[0], 1);
-            same(&into.bytes(), &[byte; LENGTH], "as it was when it was posted");
-        }
-        world.nothing_more();
-        node.domain.close_memory(&region).unwrap();
-        counter.close().unwrap();
     }
 }

@@ -3,7 +3,6 @@
 use crate::{
     engine::Engine,
     flags::Flags,
-    info::MessageOrder,
     memory::{Piece, Pieces},
     one_sided::{Action, RemoteSegment, RemoteStage},
     protocol::{
@@ -124,12 +123,7 @@ impl<T: Transport> Engine<T> {
         let record = &mut self.peers[peer as usize];
         if operation.stage == RemoteStage::Queued && operation.action.fetches() {
             record.reads += 1;
-            if operation.is_long_read() {
-                record.long_reads += 1;
-                let order = self.setup.transmit.message_order;
-                record.reads_hold_sends = order.contains(MessageOrder::SAR);
-                record.clear &= !record.reads_hold_sends;
-            }
+            record.long_reads += u32::from(operation.is_long_read());
         }
         operation.sent += length;
         operation.stage = RemoteStage::Leaving;
