@@ -43,11 +43,6 @@ impl EntryRing {
         self.tail - self.head
     }
 
-    /// Entries that there is room for before it grows.
-    pub fn capacity(&self) -> usize {
-        self.slots.len()
-    }
-
     /// Lets what is added next go to `entries`, as many as fit. The ring is empty if any do.
     ///
     /// # Safety

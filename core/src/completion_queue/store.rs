@@ -46,6 +46,8 @@ enum Queue {
 #[repr(align(128))]
 pub struct CompletionStore {
     queue: Queue,
+    /// Entries that it was to hold before it has to grow.
+    size: usize,
     errors: SegQueue<ErrorEntry>,
     /// Marks that were met, less the errors that were taken. Above 0 an error is to be read before
     /// anything else; below, so many marks stand for errors that were taken before.
@@ -94,6 +96,7 @@ impl CompletionStore {
         };
         CompletionStore {
             queue,
+            size,
             errors: SegQueue::new(),
             errors_met: AtomicIsize::new(0),
             sleepers: Sleepers::default(),
@@ -263,11 +266,7 @@ impl CompletionStore {
 
     /// How many entries it holds before it has to grow.
     pub fn size(&self) -> usize {
-        match &self.queue {
-            // SAFETY: exclusive use, as `Sharing::Exclusive` says.
-            Queue::Exclusive(queue) => unsafe { (*queue.get()).capacity() },
-            Queue::Shared { ring, .. } => ring.size(),
-        }
+        self.size
     }
 
     /// How many entries are there, or were a moment ago.
@@ -275,7 +274,10 @@ impl CompletionStore {
         match &self.queue {
             // SAFETY: exclusive use, as `Sharing::Exclusive` says.
             Queue::Exclusive(queue) => unsafe { (*queue.get()).len() },
-            Queue::Shared { ring, overflow } => ring.size() - ring.room() + overflow.len(),
+            Queue::Shared { ring, overflow } => {
+                let beyond = if overflow.is_empty() { 0 } else { overflow.len() };
+                ring.size() - ring.room() + beyond
+            }
         }
     }
 

@@ -290,8 +290,7 @@ impl<T: Transport> Engine<T> {
         self.fail_receiving(peer, &replaced(address));
         let record = &mut self.peers[peer as usize];
         record.incarnation = Some(incarnation);
-        record.withdrawn_by_it = 0;
-        record.several = None;
+        (record.withdrawn_by_it, record.several) = (0, None);
         self.count_alone(peer);
         self.note_shared_source(peer);
         if self.hears(peer) {
@@ -353,6 +352,7 @@ impl<T: Transport> Engine<T> {
     #[inline(never)]
     pub(crate) fn part_with(&mut self, peer: PeerIndex, why: &Unreachable) {
         self.shortage.forget(peer);
+        self.unread.forget();
         self.end_single_copy(peer);
         // What it has is not lost, nor what was done at it. Without a connection nobody knows.
         self.take_confirmed_of(peer);
@@ -400,7 +400,7 @@ impl<T: Transport> Engine<T> {
     fn fail_established(&mut self, peer: PeerIndex, why: &Unreachable) {
         let record = &mut self.peers[peer as usize];
         record.unconfirmed.clear();
-        record.leaves_after = None;
+        (record.leaves_after, record.several) = (None, None);
         record.streams.clear();
         record.serving.clear();
         (record.awaiting, record.reads, record.long_reads) = (0, 0, 0);

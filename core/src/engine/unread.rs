@@ -21,7 +21,7 @@ pub(crate) struct Unread {
     max: usize,
     /// A packet has been left where it is, and none has brought data since.
     waits: bool,
-    /// It has been said that one was.
+    /// It has been said that one was, since the last was taken.
     told: bool,
     /// The lane at hand ends.
     pub(super) takes_all: bool,
@@ -32,6 +32,11 @@ impl Unread {
     pub(super) fn new(budget: u64) -> Unread {
         let max = usize::try_from(budget / ENVELOPE_COST).unwrap_or(usize::MAX);
         Unread { max, ..Unread::default() }
+    }
+
+    /// A lane is gone: what was left may have been in it. The next poll finds what others have.
+    pub(super) fn forget(&mut self) {
+        self.waits = false;
     }
 }
 
@@ -50,8 +55,9 @@ impl<T: Transport> Engine<T> {
 
     fn is_unread(&mut self) -> bool {
         self.unread.waits = self.has_unread() && !self.unread.takes_all;
-        if self.unread.waits {
-            self.leave_unread();
+        match self.unread.waits {
+            true => self.leave_unread(),
+            false => self.unread.told = false,
         }
         self.unread.waits
     }
