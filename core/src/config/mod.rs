@@ -152,7 +152,8 @@ pub static PARAMETERS: [Parameter; 20] = [
         default: "64M",
         unit: Unit::Bytes,
         help: "How much payload of unexpected messages an endpoint keeps. What is beyond it \
-               waits at the sender.",
+               waits at the sender; so does what brings remote data while a full completion queue \
+               has an unread entry for each 96 bytes of this.",
         store: |config, value| config.unexpected_budget_bytes = value.size(),
     },
     Parameter {
