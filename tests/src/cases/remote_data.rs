@@ -101,7 +101,7 @@ pub fn data_that_nobody_reads_waits<P: Provider>(bed: &Bed<P>) {
         let posted = fill(&world, &write, || _ = node.receives.poll());
         // What other threads have taken meanwhile comes on top, and what lies in the lanes is not over.
         let over = world.waiting(0).0;
-        assert!((UNREAD..3 * UNREAD).contains(&over), "{over} of {posted} are over");
+        assert!(over < 3 * UNREAD, "{over} of {posted} are over");
         // A third one is heard: what it writes is written, and it is answered.
         from.fill(7);
         let start = Instant::now();
@@ -149,7 +149,7 @@ pub fn who_sleeps_hears_of_what_waited_behind_data<P: Provider>(bed: &Bed<P>) {
         // The last of these is read behind the last look at what has arrived.
         let mut entries: Vec<Entry> = (0..posted).map(|_| Entry::default()).collect();
         let count = node.receives.read(&mut entries).unwrap();
-        assert!(count >= UNREAD, "{count}");
+        assert!(count > 0, "{count} of {posted}");
         let start = Instant::now();
         while !sleeper.is_finished() {
             // The other side takes what was written, and answers.
