@@ -158,8 +158,14 @@ fn cost_of(
     Ok(before.zip(held_bytes()).map(|(before, after)| of(before, after)))
 }
 
-/// The pages that this process has in memory, its share of those that it maps several times.
+/// The pages that this process has in memory, its share of those that it maps several times. Without those
+/// that were given back to the heap: what takes them next would cost nothing.
 fn held_bytes() -> Option<f64> {
+    #[cfg(target_env = "gnu")]
+    // SAFETY: it gives back pages that nobody has.
+    unsafe {
+        libc::malloc_trim(0);
+    }
     let smaps = std::fs::read_to_string("/proc/self/smaps_rollup").ok()?;
     let kib = smaps.lines().find_map(|line| line.strip_prefix("Pss:"))?;
     let kib: f64 = kib.trim().trim_end_matches(" kB").parse().ok()?;
@@ -172,17 +178,24 @@ mod tests {
     use crate::cores;
     use crate::fabric::FabricOptions;
 
+    /// All of it, though there was as much before, which was given back: as measurements leave it. Other tests
+    /// have memory meanwhile, far less than this.
     #[test]
     fn what_is_kept_is_counted() {
-        const BYTES: u64 = 32 << 20;
+        const PIECES: u64 = 64 << 10;
+        let pieces = || (0..PIECES).map(|_| vec![1_u8; 1024]).collect::<Vec<_>>();
+        let mut before = pieces();
+        // The heap's end is in use, so that it does not shrink by itself.
+        let last = before.pop();
+        drop(before);
         let mut kept = Vec::new();
-        let each = cost_of(BYTES, || {
-            kept = vec![1_u8; BYTES as usize];
+        let each = cost_of(PIECES, || {
+            kept = pieces();
             Ok(())
         });
         let each = each.unwrap().expect("the kernel says it");
-        assert!((0.9..1.1).contains(&each), "{each} bytes for one");
-        assert_eq!(std::hint::black_box(&kept).len() as u64, BYTES);
+        assert!((800.0..1300.0).contains(&each), "{each} bytes for 1024");
+        std::hint::black_box((last, kept));
     }
 
     #[test]
