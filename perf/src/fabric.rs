@@ -44,6 +44,11 @@ impl FabricOptions {
         self.with_transport(kestrel::settings::from_environment().map_err(open)?)
     }
 
+    /// What messages go through, as both have it.
+    pub fn transport(&self) -> Result<TransportChoice, FabricError> {
+        Ok(self.config()?.transport)
+    }
+
     fn with_transport(&self, mut config: Config) -> Result<Config, FabricError> {
         config.transport = match self.provider.as_str() {
             "shm" => TransportChoice::Shm,
@@ -98,6 +103,8 @@ pub enum FabricError {
     Operation { errno: kestrel_core::error::Errno, reason: String },
     #[error("the completion queue cannot be read: {0}")]
     Read(ReadError),
+    #[error("a thread that measured has panicked, and said why")]
+    Panicked,
 }
 
 /// An endpoint with its completion queue and address vector.

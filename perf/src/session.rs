@@ -114,7 +114,7 @@ impl Session {
         if let Some(reason) = &self.floor_missing {
             return Err(PeerError::Apart(reason.clone()));
         }
-        match self.options.fabric.config()?.transport {
+        match self.options.fabric.transport()? {
             TransportChoice::Verbs => Err(PeerError::Apart("the ranks use verbs".to_owned())),
             _ => Ok(self.cores_of_pair()),
         }

@@ -62,6 +62,11 @@ fn what_is_forced_and_not_there_is_an_error_that_says_why() {
     assert!(error_of(&output).contains("FI_KESTREL_DEVICE=no such name"), "{output:?}");
 }
 
+/// What is printed before the names of the files that are written.
+fn findings_of(printed: &str) -> Option<&str> {
+    printed.split("\nwritten").next()
+}
+
 #[test]
 fn a_report_is_written_and_rendered_again() {
     let (json, html) = (scratch("report.json"), scratch("report.html"));
@@ -78,8 +83,7 @@ fn a_report_is_written_and_rendered_again() {
 
     let again = run(&format!("report {}", json.display()));
     assert!(again.status.success(), "{}", error_of(&again));
-    let found = |table: &str| table.split("\nwritten").next().map(str::to_owned);
-    assert_eq!(found(&table), found(&String::from_utf8_lossy(&again.stdout)));
+    assert_eq!(findings_of(&table), findings_of(&String::from_utf8_lossy(&again.stdout)));
     assert_eq!(std::fs::read_to_string(json.with_extension("html")).expect("a page"), page);
     for path in [json, html] {
         std::fs::remove_file(path).expect("the file was there");
@@ -269,8 +273,7 @@ fn another_program_is_compared_with() {
     }
     let again = run(&format!("report {}", json.display()));
     let printed = String::from_utf8_lossy(&again.stdout).into_owned();
-    let found = |table: &str| table.split("\nwritten").next().map(str::to_owned);
-    assert_eq!(found(&table), found(&printed));
+    assert_eq!(findings_of(&table), findings_of(&printed));
     for path in [script, json.with_extension("html"), json] {
         std::fs::remove_file(path).expect("the file was there");
     }

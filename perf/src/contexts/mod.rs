@@ -15,6 +15,7 @@ use loopback::Loopback;
 use one_way::OneWay;
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long one lane, or all of them, move messages in a round.
@@ -113,8 +114,9 @@ fn rate<L: Lane>(lanes: &[L], cores: &[usize]) -> Result<f64, FabricError> {
         start.wait();
         std::thread::sleep(ROUND);
         stop.store(true, Ordering::Relaxed);
-        let ended = |_| FabricError::Open("a thread panicked".to_owned());
-        threads.into_iter().map(|thread| thread.join().map_err(ended)?).sum()
+        let join =
+            |thread: ScopedJoinHandle<_>| thread.join().unwrap_or(Err(FabricError::Panicked));
+        threads.into_iter().map(join).sum()
     })
 }
 

@@ -167,7 +167,7 @@ pub fn best_plan(
     size: usize,
 ) -> Result<Option<Best>, SessionError> {
     // What two cores copy through memory that they share says nothing of a device.
-    let device = session.options.fabric.config()?.transport == TransportChoice::Verbs;
+    let device = session.options.fabric.transport()? == TransportChoice::Verbs;
     if device || !session.has_floor() || size > crate::floor::MESSAGE_BYTES_MAX {
         return Ok(None);
     }

@@ -50,8 +50,8 @@ pub fn job(session: &mut Session) -> Result<Section, SessionError> {
     crowd.speak_to(other, MESSAGES)?;
     let mut took = Duration::ZERO;
     let bytes_connected = cost_of(count.into(), || {
-        took = crowd.speak_to(hub, 1)?;
-        crowd.speak_to(hub, MESSAGES).map(drop)
+        took = crowd.speak_to(hub, MESSAGES)?;
+        Ok(())
     })?;
     session.bar.advance(1);
     let another = PingPong::open(&setup)?;
@@ -78,7 +78,7 @@ pub fn job(session: &mut Session) -> Result<Section, SessionError> {
             ..Row::new("peer", "connected, idle")
         },
     ]);
-    let transport = session.options.fabric.config()?.transport;
+    let transport = session.options.fabric.transport()?;
     section.aims.extend(aims(bytes_inserted, bytes_connected, transport));
     Ok(section)
 }

@@ -64,11 +64,10 @@ impl PingPong {
                 cores::pin(0, cores);
                 one.lead(round)
             });
-            let ended = |_| FabricError::Open("a thread panicked".to_owned());
-            let (led, answered) = (leading.join().map_err(ended), answering.join().map_err(ended));
-            let time = led??;
-            answered??;
-            Ok(time)
+            let panicked = |_| FabricError::Panicked;
+            let (led, answered) = (leading.join(), answering.join());
+            let time = led.map_err(panicked)??;
+            answered.map_err(panicked)?.map(|()| time)
         })
     }
 
