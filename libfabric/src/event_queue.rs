@@ -446,27 +446,9 @@ unsafe extern "C" fn strerror(
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::RawFd;
-
-    use kestrel_core::{engine::sleep::Sleep, event_queue::Driven};
+    use kestrel_tests::driven::Drives;
 
     use super::*;
-
-    /// Something to drive that does nothing.
-    struct Idle;
-
-    impl Driven for Idle {
-        fn drive(&self) -> bool {
-            false
-        }
-        fn arm(&self) -> Sleep {
-            Sleep::Sound
-        }
-        fn disarm(&self, _: Sleep) {}
-        fn bell(&self) -> Option<RawFd> {
-            None
-        }
-    }
 
     /// Who sleeps does not listen to what is driven since: whoever else reads leaves it its wake-up.
     #[test]
@@ -480,7 +462,7 @@ mod tests {
         let sleeps = || shared.queue.prepare_wait().expect("there is nothing to do");
         let (first, second) = (sleeps(), sleeps());
         assert!(!rung());
-        shared.queue.add_driven(Arc::new(Idle));
+        shared.queue.add_driven(Arc::new(Drives(|| false)));
         shared.settle();
         assert!(rung(), "both sleep on");
         drop(first);

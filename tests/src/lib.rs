@@ -15,6 +15,7 @@ pub mod bed;
 pub mod cases;
 pub mod completion;
 pub mod contexts;
+pub mod driven;
 pub mod echo;
 pub mod endless;
 pub mod fake;

@@ -1,7 +1,6 @@
 //! Connections whose peer is killed, and listeners that hear nonsense.
 
 use std::{
-    os::fd::RawFd,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -9,10 +8,9 @@ use std::{
 use kestrel_core::{
     address::Address,
     completion_queue::{Entry, ReadError, store::Sharing},
-    connection::{CM_DATA_SIZE, passive_endpoint::PassiveEndpoint},
-    engine::sleep::Sleep,
+    connection::CM_DATA_SIZE,
     error::Errno,
-    event_queue::{self, Event, EventRead},
+    event_queue::{Event, EventRead},
     memory::Piece,
     mock::{MockOptions, MockProvider},
     transport::{Transport, TransportEvent},
@@ -21,6 +19,7 @@ use kestrel_core::{
 use kestrel_shm::{ShmOptions, ShmProvider};
 use kestrel_tests::{
     bed::Bed,
+    driven::Drives,
     figures,
     liar::Liar,
     link::{self, Driven, End, Link, Listener},
@@ -239,23 +238,6 @@ fn nothing_is_told_of_a_closed_endpoint() {
     assert_eq!(caller.queue.read(&mut [Entry::default()]), Err(ReadError::Empty));
 }
 
-/// Closes a listener as soon as it is driven.
-struct Closing(Arc<PassiveEndpoint<MockProvider>>);
-
-impl event_queue::Driven for Closing {
-    fn drive(&self) -> bool {
-        self.0.close();
-        true
-    }
-    fn arm(&self) -> Sleep {
-        Sleep::Sound
-    }
-    fn disarm(&self, _: Sleep) {}
-    fn bell(&self) -> Option<RawFd> {
-        None
-    }
-}
-
 /// A reader may be about to drive a listener when another thread closes it.
 #[test]
 fn a_closed_listener_tells_of_no_request() {
@@ -264,7 +246,11 @@ fn a_closed_listener_tells_of_no_request() {
     let caller = End::calling(&bed, listener.passive.address(), &[]);
     caller.drive();
     // It comes before the listener.
-    let closing = Arc::new(Closing(listener.passive.clone()));
+    let passive = listener.passive.clone();
+    let closing = Arc::new(Drives(move || {
+        passive.close();
+        true
+    }));
     listener.events.add_driven(closing.clone());
     assert_eq!(listener.events.read(), EventRead::Empty);
     listener.events.remove_driven(&closing);

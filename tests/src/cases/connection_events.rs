@@ -1,7 +1,6 @@
 //! The order of what is told of connections. Reference: fi_cm(3).
 
 use std::{
-    os::fd::RawFd,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -12,14 +11,14 @@ use std::{
 use kestrel_core::{
     domain::DomainOptions,
     endpoint::Endpoint,
-    engine::sleep::Sleep,
     error::Errno,
-    event_queue::{self, Event, EventRead},
+    event_queue::{Event, EventRead},
     transport::Provider,
 };
 
 use crate::{
     bed::Bed,
+    driven::Drives,
     link::{self, Driven, ENDPOINT, End, Listener},
 };
 
@@ -80,29 +79,6 @@ pub fn who_accepts_and_goes_is_told_of<P: Provider>(bed: &Bed<P>) {
     assert!(listener.has_nothing());
 }
 
-/// Closes an endpoint once it was driven so often.
-struct Closing<P: Provider> {
-    endpoint: Arc<Endpoint<P>>,
-    rounds: AtomicUsize,
-}
-
-impl<P: Provider> event_queue::Driven for Closing<P> {
-    fn drive(&self) -> bool {
-        let now = self.rounds.fetch_add(1, Ordering::Relaxed) == 1;
-        if now {
-            self.endpoint.close();
-        }
-        now
-    }
-    fn arm(&self) -> Sleep {
-        Sleep::Sound
-    }
-    fn disarm(&self, _: Sleep) {}
-    fn bell(&self) -> Option<RawFd> {
-        None
-    }
-}
-
 /// A listener has those who accepted there catch up before it tells of a further request: if one of them
 /// goes then, the listener is in the middle of something, and says so afterwards.
 pub fn who_accepted_goes_while_the_listener_is_driven<P: Provider>(bed: &Bed<P>) {
@@ -116,8 +92,14 @@ pub fn who_accepted_goes_while_the_listener_is_driven<P: Provider>(bed: &Bed<P>)
         second.drive();
     }
     // Driven first by the queue, and then by the listener.
-    let closing = Closing { endpoint: acceptor.endpoint.clone(), rounds: AtomicUsize::new(0) };
-    let closing = Arc::new(closing);
+    let (endpoint, rounds) = (acceptor.endpoint.clone(), AtomicUsize::new(0));
+    let closing = Arc::new(Drives(move || {
+        let now = rounds.fetch_add(1, Ordering::Relaxed) == 1;
+        if now {
+            endpoint.close();
+        }
+        now
+    }));
     listener.events.add_driven(closing.clone());
     listener.request(&[&second]);
     assert!(first.refusal(&[&listener]).contains("went at once"));
