@@ -1,5 +1,6 @@
 //! Forked children that drop what they inherited disturb nobody.
 
+#[path = "fake/common/mod.rs"]
 mod common;
 
 use std::time::{Duration, Instant};

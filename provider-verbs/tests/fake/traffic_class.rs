@@ -1,8 +1,6 @@
 //! The code point that an endpoint's packets carry, on every way that it makes.
 
-mod common;
-
-use common::{FakeTransport, connect, provider};
+use crate::common::{FakeTransport, connect, provider};
 use kestrel_core::transport::{Opening, Provider, Service};
 use kestrel_verbs::{
     RcProvider,

@@ -1,7 +1,5 @@
 //! Errors of the device and races, on the fake.
 
-mod common;
-
 use std::{
     sync::{
         Arc,
@@ -10,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{
+use crate::common::{
     FakeTransport, PATIENCE, adopt, connect, event, open, provider, push, stream, take, take_soon,
 };
 use kestrel_core::{

@@ -1,8 +1,6 @@
 //! Datagrams on the fake: what a device may do to them, and what becomes of its queue pair.
 
-mod common;
-
-use common::{FakeTransport, PATIENCE, connect, provider, push, take, take_soon};
+use crate::common::{FakeTransport, PATIENCE, connect, provider, push, take, take_soon};
 use kestrel_core::transport::{Opening, Provider, Service, Transport};
 use kestrel_verbs::{
     RcProvider,

@@ -1,7 +1,5 @@
 //! Handshakes with peers that lie, stall, or are no kestrels.
 
-mod common;
-
 use std::{
     io::{ErrorKind, Read, Write},
     net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream},
@@ -9,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{
+use crate::common::{
     KEY, Scene, adopt, connect, event, open, provider, provider_with,
     raw::{Raw, path_end, signed},
 };
@@ -201,7 +199,7 @@ fn what_was_not_confirmed_leaves_nothing_behind() {
     while scene.fabric.tally().queue_pairs > before.queue_pairs {
         assert!(scene.victim.event().is_none());
         let _ = scene.victim.arrival();
-        assert!(start.elapsed() < common::PATIENCE, "{:?}", scene.fabric.tally());
+        assert!(start.elapsed() < crate::common::PATIENCE, "{:?}", scene.fabric.tally());
     }
     scene.ends_well();
 }
@@ -399,5 +397,5 @@ fn what_fails_at_once_is_over() {
         let failed = event(&mut one);
         assert!(matches!(failed, TransportEvent::Failed { .. }), "{failed:?}");
     }
-    common::connect(&mut one, &mut other, 200);
+    crate::common::connect(&mut one, &mut other, 200);
 }

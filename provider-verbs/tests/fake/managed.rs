@@ -1,14 +1,12 @@
 //! Connections through the fake's connection manager: made, refused, lost on the way, and ended.
 
-mod common;
-
 use std::{
     net::SocketAddr,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use common::{
+use crate::common::{
     FakeTransport, KEY, PATIENCE, Scene, adopt, connect, event, managed_provider, open, provider,
     push, stream, take_soon,
 };

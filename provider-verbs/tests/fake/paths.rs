@@ -1,10 +1,8 @@
 //! Which peers a device finds a path to, and what those hear that it does not.
 
-mod common;
-
 use std::{net::IpAddr, sync::Arc, time::Duration};
 
-use common::{FakeTransport, connect, event, managed_provider, provider_with, stream};
+use crate::common::{FakeTransport, connect, event, managed_provider, provider_with, stream};
 use kestrel_core::{
     address::Address,
     error::Errno,
@@ -85,7 +83,7 @@ fn two_limited_members_of_a_partition_cannot_talk() {
     assert_eq!(reason.errno, Errno::NETUNREACH);
     let fabric = FakeFabric::default();
     let (full, limited) = (patient(&fabric, member(0x8001)), patient(&fabric, member(0x0001)));
-    let (mut one, mut other) = (common::open(&full), common::open(&limited));
+    let (mut one, mut other) = (crate::common::open(&full), crate::common::open(&limited));
     connect(&mut one, &mut other, 0);
     connect(&mut other, &mut one, 0);
     stream(&mut one, &mut other, 0, 100);
@@ -97,7 +95,7 @@ fn a_port_that_needs_the_global_header_connects_within_its_subnet() {
     let fabric = FakeFabric::default();
     let needs = FakeOptions { grh_required: true, ..infiniband() };
     let (function, host) = (patient(&fabric, needs), patient(&fabric, infiniband()));
-    let (mut one, mut other) = (common::open(&function), common::open(&host));
+    let (mut one, mut other) = (crate::common::open(&function), crate::common::open(&host));
     connect(&mut one, &mut other, 0);
     connect(&mut other, &mut one, 0);
     stream(&mut one, &mut other, 0, 100);
@@ -237,7 +235,7 @@ fn windows_go_along_with_a_managed_connection() {
     let subnet = 0xfec0_0000_0000_0009;
     let far = FakeOptions { partition_key: 0x8002, subnet, managed_path, ..infiniband() };
     let (near, far) = (managed_provider(&fabric, near), managed_provider(&fabric, far));
-    let (mut one, mut other) = (common::open(&near), common::open(&far));
+    let (mut one, mut other) = (crate::common::open(&near), crate::common::open(&far));
     connect_and_reach(&mut one, &mut other);
     assert_eq!(fabric.tally().managed, 2);
     assert_eq!(fabric.tally().paths, 6, "two ends of two connections and of a window");

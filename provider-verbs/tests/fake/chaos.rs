@@ -1,8 +1,6 @@
 //! Endpoints on threads of their own, all to all, while queue pairs break at random: connections
 //! come and go, order holds within each, and in the end everybody reaches everybody.
 
-mod common;
-
 use std::{
     sync::{
         Arc, Barrier,
@@ -11,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use common::{FakeTransport, PATIENCE, hold, managed_provider, open, provider};
+use crate::common::{FakeTransport, PATIENCE, hold, managed_provider, open, provider};
 use kestrel_core::{
     address::Address,
     transport::{PeerIndex, Transport, TransportEvent},

@@ -1,10 +1,8 @@
 //! Multicast groups of an InfiniBand subnet, whose manager makes and names them.
 
-mod common;
-
 use std::net::IpAddr;
 
-use common::{FakeTransport, event, provider, take, take_soon};
+use crate::common::{FakeTransport, event, provider, take, take_soon};
 use kestrel_core::{
     address::Address,
     error::Errno,

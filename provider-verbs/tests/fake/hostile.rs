@@ -1,10 +1,8 @@
 //! Peers that have the key and do what no kestrel does, on queue pairs of their own.
 
-mod common;
-
 use std::{net::IpAddr, sync::Arc};
 
-use common::{
+use crate::common::{
     FakeTransport, KEY, Scene, adopt, event, provider,
     raw::{Raw, path_end},
     stream, take, take_soon,

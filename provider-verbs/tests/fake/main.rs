@@ -1,0 +1,14 @@
+//! The verbs transport over an in-process fake of a device and of its connection manager.
+//!
+//! One program for all: each makes the whole engine anew for the fake.
+
+mod chaos;
+mod common;
+mod datagrams;
+mod faults;
+mod groups;
+mod handshake;
+mod hostile;
+mod managed;
+mod paths;
+mod traffic_class;
