@@ -50,19 +50,19 @@ impl Whole<'_> {
         let mut wide = self.info.clone();
         // It is no part of what its domain was opened for, and inherits no flags.
         (wide.transmit.op_flags, wide.receive.op_flags) = (Flags::empty(), Flags::empty());
-        if !caps.is_empty() && wide.caps.contains(caps) {
-            return Ok(wide);
-        }
         let offered = |kind, caps| {
             let mut hints = self.hints();
             (hints.caps, hints.endpoint.kind) = (caps, kind);
             self.agree(&hints)
         };
         let own = self.info.endpoint.kind;
-        let caps = match caps.is_empty() {
-            true => offered(own, caps)?.caps | self.info.caps,
-            false => caps,
-        };
+        let usual = offered(own, Flags::empty())?;
+        wide.transmit.size = wide.transmit.size.max(usual.transmit.size);
+        wide.transmit.inject_size = wide.transmit.inject_size.max(usual.transmit.inject_size);
+        if !caps.is_empty() && wide.caps.contains(caps) {
+            return Ok(wide);
+        }
+        let caps = if caps.is_empty() { usual.caps | self.info.caps } else { caps };
         // What the domain's own type has not, others may have.
         let others = [EndpointType::Rdm, EndpointType::Dgram].map(|kind| offered(kind, caps));
         let agreed = others.into_iter().fold(offered(own, caps), Result::or)?;
@@ -140,8 +140,6 @@ impl Whole<'_> {
             hints.receive = inherit_receive(hints::receive(attr), whole);
             let flags = hints.receive.op_flags;
             hints.receive.op_flags -= whole.op_flags;
-            // A capability of those who name it; but programs also ask for it where it is named.
-            hints.receive.caps -= self.info.caps & Flags::NAMED_RX_CTX;
             found.receive = self.agree(&hints)?.receive;
             found.receive.op_flags = if flags.is_empty() { whole.op_flags } else { flags };
             if hints.receive.message_order.is_empty() {

@@ -374,3 +374,24 @@ fn a_receive_queue_is_that_of_remote_writes() {
         assert_eq!([close(ep), close(queues[0]), close(queues[1])], [0; 3]);
     }
 }
+
+/// "The capabilities must be a subset of those requested of the associated endpoint": of all of them,
+/// though a side has only what means something there. Sandia OpenSHMEM opens its targets so.
+#[test]
+fn a_side_may_name_what_means_nothing_there() {
+    let Some(host) = host("a_side_may_name_what_means_nothing_there") else { return };
+    let target = flag::RMA | flag::ATOMIC | flag::REMOTE_READ | flag::REMOTE_WRITE;
+    let world = World::empty(host, |hints| {
+        hints.caps = target;
+        // SAFETY: hints have all attributes.
+        unsafe { (*hints.tx_attr).caps = flag::RMA | flag::ATOMIC };
+        unsafe { (*hints.rx_attr).caps = target };
+    });
+    // And so asked again, as an application may that keeps its own attributes.
+    // SAFETY: the info has all attributes.
+    unsafe { (*(*world.info).tx_attr).caps = flag::RMA | flag::ATOMIC };
+    let (ep, cq) = (world.open_ep(), world.open_cq(&mut cq_attr()).unwrap());
+    let all = flag::SEND | flag::RECV;
+    assert_eq!([bind(ep, world.av, 0), bind(ep, cq, all), enable(ep)], [0; 3]);
+    assert_eq!([close(ep), close(cq)], [0; 2]);
+}

@@ -126,3 +126,31 @@ fn a_side_shares_what_its_own_attributes_say() {
     assert_eq!((bind(ep, cq, flag::SEND | flag::RECV), enable(ep)), (0, 0));
     assert_eq!([close(ep), close(cq), close(stx), close(srx)], [0; 4]);
 }
+
+/// "This is the reverse of the requirement for transmit contexts": what the domain was opened with is no
+/// bound of a shared context that has no attributes.
+#[test]
+fn a_shared_context_without_attributes_has_the_usual_sizes() {
+    let Some(host) = host("a_shared_context_without_attributes_has_the_usual_sizes") else {
+        return;
+    };
+    let world = World::empty(host, |hints| {
+        hints.caps = flag::MSG;
+        // SAFETY: hints have all attributes.
+        unsafe {
+            ((*hints.tx_attr).size, (*hints.tx_attr).inject_size) = (64, 64);
+            (*hints.ep_attr).tx_ctx_cnt = SHARED;
+        }
+    });
+    let mut stx = null_mut();
+    // SAFETY: the domain is open, and the info has all attributes.
+    unsafe {
+        let open = (*(*world.domain).ops).stx_ctx;
+        assert_eq!(open(world.domain, null_mut(), &raw mut stx, null_mut()), 0);
+        let asked = &mut *(*world.info).tx_attr;
+        (asked.size, asked.inject_size) = (1024, 4096);
+    }
+    let ep = world.open_ep();
+    assert_eq!(bind(ep, stx, 0), 0);
+    assert_eq!([close(ep), close(stx)], [0; 2]);
+}

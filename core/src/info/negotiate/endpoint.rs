@@ -22,10 +22,16 @@ const TAG_FORMATS: [u64; 2] = [1, 2];
 const TAG_MAX_FORMAT: u64 = 1 << 16;
 
 impl Negotiation<'_> {
+    /// What a side may name: "The capabilities must be a subset of those requested of the
+    /// associated endpoint" (fi_endpoint(3)). What means nothing on that side is not granted there.
+    fn requested_caps(&self) -> Flags {
+        self.hints.caps | self.info.caps
+    }
+
     pub(super) fn transmit(&mut self) {
         let (asked, most) = (&self.hints.transmit, &self.offer.maximum.transmit);
         let offered = side(self.info.caps, TX_CAPS);
-        self.flags_within("tx_attr->caps", asked.caps, offered);
+        self.flags_within("tx_attr->caps", asked.caps, self.requested_caps());
         // What the endpoint cannot do no call of it does by default.
         let cannot = Flags::MULTICAST.difference(self.info.caps);
         self.flags_within("tx_attr->op_flags", asked.op_flags, most.op_flags.difference(cannot));
@@ -62,7 +68,7 @@ impl Negotiation<'_> {
     pub(super) fn receive(&mut self) {
         let (asked, most) = (&self.hints.receive, &self.offer.maximum.receive);
         let offered = side(self.info.caps, RX_CAPS);
-        self.flags_within("rx_attr->caps", asked.caps, offered);
+        self.flags_within("rx_attr->caps", asked.caps, self.requested_caps());
         // Nor where messages are buffered: what is posted there are tags, without buffers.
         let cannot = if self.buffers() { Flags::MULTI_RECV } else { Flags::empty() };
         self.flags_within("rx_attr->op_flags", asked.op_flags, most.op_flags.difference(cannot));

@@ -67,6 +67,23 @@ fn context_caps_are_subsets_of_the_endpoints() {
     let mut hints = Hints::new().caps(Flags::MSG);
     hints.receive.caps = Flags::TAGGED;
     assert_eq!(rejected(&hints), ["rx_attr->caps"]);
+    // What means nothing on a side is none of it, but may be named: so does OpenSHMEM.
+    let target = Flags::REMOTE_READ | Flags::REMOTE_WRITE;
+    let one_sided = Flags::RMA | Flags::ATOMIC;
+    let initiator = one_sided | Flags::READ | Flags::WRITE | Flags::RECV;
+    for (caps, transmit, receive) in [
+        (one_sided | target, one_sided, one_sided | target),
+        (initiator, initiator, Flags::RECV),
+        (Flags::MSG | Flags::RECV, Flags::MSG, Flags::MSG),
+    ] {
+        let mut hints = Hints::new().caps(caps);
+        (hints.transmit.caps, hints.receive.caps) = (transmit, receive);
+        let info = accepted(&hints);
+        assert!(info.caps.contains(caps));
+        assert!(!info.transmit.caps.intersects(target | Flags::RECV), "{:?}", info.transmit.caps);
+        let initiates = Flags::READ | Flags::WRITE | Flags::SEND;
+        assert!(!info.receive.caps.intersects(initiates), "{:?}", info.receive.caps);
+    }
 }
 
 #[test]
