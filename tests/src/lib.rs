@@ -333,6 +333,7 @@ macro_rules! conformance {
                 a_closed_stream_has_delivered_what_was_taken,
                 what_cannot_be_delivered_is_told,
                 a_loss_is_no_end,
+                a_loss_is_told_before_the_rest_is_read,
                 what_is_no_segment_ends_the_stream,
                 nothing_passes_without_a_connection,
                 what_streams_have_not_is_refused,

@@ -70,7 +70,9 @@ impl Flow {
         let may_receive = self.incoming.is_ready() || has_end || is_over;
         now.set(Readiness::RECEIVE, may_receive);
         let takes = self.link == Link::Up && self.outgoing.is_ready();
-        now.set(Readiness::SEND, takes || is_over);
+        // Where the peer is gone a send is told so, also while what had arrived is still to be read.
+        let is_lost = self.was_up && self.link == Link::Down;
+        now.set(Readiness::SEND, takes || is_over || is_lost);
         now.set(Readiness::HANG_UP, is_over);
         now.set(Readiness::ERROR, is_over && !has_end && !self.is_shut);
         now

@@ -233,6 +233,29 @@ pub fn a_loss_is_no_end<P: Provider>(bed: &Bed<P>) {
     assert_eq!(acceptor.socket.shutdown(), Ok(()));
 }
 
+/// Who waits to send to a peer that is gone is told so, though nothing of what it had sent was read.
+pub fn a_loss_is_told_before_the_rest_is_read<P: Provider>(bed: &Bed<P>) {
+    let listener = Listener::listening(bed);
+    let rude = End::calling(bed, listener.passive.address(), &[]);
+    let acceptor = Stream::acceptor(bed, listener.take(&[&rude]));
+    acceptor.socket.accept(&[]).unwrap();
+    rude.connected(&[&acceptor, &listener]);
+    acceptor.connected(&[&rude]);
+    let fd = acceptor.socket.descriptor().unwrap();
+    // A segment for every buffer that a stream has, and more.
+    let bytes = pattern(5, 80);
+    for (number, byte) in (0..).zip(&bytes) {
+        rude.endpoint.send_data(vec![*byte], 0, number, 1).unwrap();
+        rude.done(&[&acceptor]).good();
+    }
+    drop(rude);
+    drive("the loss is noticed", &[], || acceptor.socket.send(b"late") == Err(SocketError::Reset));
+    acceptor.socket.wait(Readiness::SEND, Some(PATIENCE)).unwrap();
+    shows(fd, IN | OUT);
+    assert_eq!(acceptor.receive_to_end(), (bytes, Err(SocketError::Reset)));
+    shows(fd, IN | OUT | HANG_UP | ERROR);
+}
+
 /// Who sends what is no segment, or none that is the next, is let go.
 pub fn what_is_no_segment_ends_the_stream<P: Provider>(bed: &Bed<P>) {
     for (length, number) in [(SEGMENT_MAX + 1, Some(0)), (10, Some(1)), (10, None)] {
