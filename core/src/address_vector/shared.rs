@@ -5,7 +5,8 @@
 //! number in all processes, since a number is a place in the table.
 //!
 //! Words, of 64 bits: 0 says what this is; 1 is the count of numbers that were ever used; 2, 3
-//! and 4 count insertions, removals, and both; 5 is the lowest number that may be vacant; from
+//! and 4 count insertions, removals, and both; 5 is the lowest number that may be vacant; 6 counts
+//! insertions at numbers that were used before, since a writer may die between a removal and its count; from
 //! 16 on follow the entries ([`slot`]), four words each, and behind them the numbers: a list of what
 //! each insertion answered, [`FI_ADDR_NOTAVAIL`] once it is removed. One writer at a time, in all
 //! processes, holds the memory's lock; readers are wait-free. What a writer that dies leaves
@@ -31,6 +32,7 @@ const INSERTIONS: usize = 2;
 const REMOVALS: usize = 3;
 const CHANGES: usize = 4;
 const GAP: usize = 5;
+const REUSES: usize = 6;
 const HEAD_WORDS: usize = 16;
 /// Of an entry, with its number.
 const EACH_WORDS: usize = SLOT_WORDS + 1;
@@ -144,8 +146,10 @@ impl SharedTable {
         self.word(INSERTIONS).load(Ordering::Acquire) // W1
     }
 
+    /// Differs where a number may stand for another address than before.
     pub(super) fn removals(&self) -> u64 {
-        self.word(REMOVALS).load(Ordering::Acquire) // W1
+        let [removals, reuses] = [REMOVALS, REUSES].map(|at| self.word(at).load(Ordering::Acquire)); // W1
+        removals.wrapping_add(reuses)
     }
 
     pub(super) fn changes(&self) -> u64 {
@@ -153,7 +157,8 @@ impl SharedTable {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.insertions().saturating_sub(self.removals()).min(self.capacity() as u64) as usize
+        let removals = self.word(REMOVALS).load(Ordering::Acquire); // W1
+        self.insertions().saturating_sub(removals).min(self.capacity() as u64) as usize
     }
 
     /// Inserts at the lowest number that is vacant. The caller holds the table.
@@ -167,6 +172,9 @@ impl SharedTable {
         let slot = self.slot(index).ok_or(full)?;
         // A writer that died may have got this far.
         slot::vacate(slot);
+        if index < used {
+            self.word(REUSES).fetch_add(1, Ordering::Release); // W2: pairs with W1
+        }
         slot::publish(slot, address);
         self.numbers()[index as usize].store(index.into(), Ordering::Release);
         self.word(GAP).store(u64::from(index) + 1, Ordering::Relaxed);

@@ -76,6 +76,22 @@ fn a_shared_address_has_one_number() {
     assert_eq!((ours.changes(), ours.removals()), (LOOK_EACH_TIME, LOOK_EACH_TIME));
 }
 
+/// A writer that dies between a removal and its count leaves a number that the next one gives away:
+/// what others have cached for it is of no use any more.
+#[test]
+fn a_number_that_was_used_before_is_another() {
+    let memory = memory(10);
+    let [ours, theirs] = [(); 2].map(|()| share(&memory, AddressVectorFlags::empty()));
+    assert_eq!(fi_addrs(&ours.insert(&[nth(1), nth(2)])), [0, 1]);
+    let before = theirs.removals_everywhere();
+    // As far as it came: the lowest vacant number, and the entry.
+    memory.words[5].store(0, Ordering::Relaxed);
+    slot::vacate(memory.words[16..20].try_into().unwrap());
+    assert_eq!(ours.insert_one(nth(3)), Ok(0));
+    assert_ne!(theirs.removals_everywhere(), before);
+    assert_eq!((theirs.get(0), theirs.find(&nth(1))), (Some(nth(3)), None));
+}
+
 #[test]
 fn user_ids_of_a_shared_vector_are_a_processs_own() {
     let memory = memory(10);
