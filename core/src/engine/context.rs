@@ -28,6 +28,7 @@ impl<T: Transport> Engine<T> {
                 ours.transmit = setup.transmit;
                 (ours.one_sided.read, ours.one_sided.write) = (read, write);
                 ours.transmit_size = setup.transmit_size;
+                self.reserve.raise(setup.inject_size);
                 if ours.names_contexts != setup.names_contexts {
                     // They lead to other contexts now.
                     self.named_routes.clear();

@@ -340,7 +340,7 @@ impl<T: Transport> Engine<T> {
         let peer = message.map(|message| &self.peers[message.peer as usize]);
         let truncated = why.errno == Errno::TRUNC;
         let total = message.map_or(0, |message| message.total as u64);
-        self.setup.receive.fail(ErrorEntry {
+        let error = ErrorEntry {
             context: receive.context,
             // Without a message it is the buffer that failed: with MULTI_RECV it
             // is the application's again.
@@ -356,6 +356,11 @@ impl<T: Transport> Engine<T> {
             source: peer.map_or(crate::address_vector::FI_ADDR_NOTAVAIL, |peer| peer.fi_addr),
             source_address: peer.map(|peer| self.peers[peer.source as usize].address),
             owner: receive.owner,
-        });
+        };
+        if receive.flags.contains(Flags::PEEK) {
+            self.setup.receive.fail_uncounted(error);
+        } else {
+            self.setup.receive.fail(error);
+        }
     }
 }

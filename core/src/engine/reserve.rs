@@ -22,6 +22,13 @@ impl Reserve {
         Reserve { length, bytes: Vec::new() }
     }
 
+    /// Copies may have `length` bytes from now on.
+    pub fn raise(&mut self, length: usize) {
+        if length > self.length {
+            *self = Reserve::new(length);
+        }
+    }
+
     /// Sees to it that the next copy cannot fail.
     ///
     /// # Errors
@@ -60,6 +67,17 @@ mod tests {
         assert_eq!(reserve.bytes.capacity(), 0);
         reserve.stock().unwrap();
         assert!(reserve.bytes.capacity() >= 100, "there is another");
+    }
+
+    #[test]
+    fn what_is_kept_grows_with_the_length() {
+        let mut reserve = Reserve::new(100);
+        reserve.stock().unwrap();
+        reserve.raise(50);
+        assert!(reserve.bytes.capacity() >= 100, "it is still there");
+        reserve.raise(200);
+        reserve.stock().unwrap();
+        assert!(reserve.take(usize::MAX / 2).capacity() >= 200);
     }
 
     #[test]

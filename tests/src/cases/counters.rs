@@ -12,6 +12,7 @@ use kestrel_core::{
     error::{Errno, HasErrno},
     flags::Flags,
     transport::Provider,
+    triggered::Threshold,
 };
 
 use crate::bed::{Bed, Memory, Options, Receive, open_vector};
@@ -33,7 +34,9 @@ fn counted<P: Provider>(bed: &Bed<P>) -> Counted<P> {
 
 fn counted_and_reported<P: Provider>(bed: &Bed<P>, reported: Flags) -> Counted<P> {
     let domain = bed.domain(Default::default());
-    let endpoint = Endpoint::open(&domain, EndpointOptions::default()).unwrap();
+    let mut options = EndpointOptions::default();
+    options.capabilities |= Flags::TRIGGER;
+    let endpoint = Endpoint::open(&domain, options).unwrap();
     let (sends, receives) = (CompletionCounter::open(&domain), CompletionCounter::open(&domain));
     let queue = CompletionQueue::open(&domain, 0).unwrap();
     endpoint.bind_completion_queue(&queue, Flags::TRANSMIT | Flags::RECV | reported).unwrap();
@@ -80,9 +83,10 @@ pub fn every_success_counts_once<P: Provider>(bed: &Bed<P>) {
     assert_eq!(receives.read(), expected + 3);
 }
 
-/// A peek receives nothing, and counts neither way. A claim that discards completes as a receive does.
+/// A peek receives nothing, and counts neither way, also where it waits for a counter in vain. A claim
+/// that discards completes as a receive does.
 pub fn a_discarded_claim_counts_and_a_peek_does_not<P: Provider>(bed: &Bed<P>) {
-    let Counted { endpoint, receives, queue, .. } = counted(bed);
+    let Counted { endpoint, sends, receives, queue } = counted(bed);
     let post = |flags| {
         let receive = Receive { tag: Some((5, 0)), context: 7, flags, ..Receive::default() };
         endpoint.post_receive(receive.post()).unwrap();
@@ -100,6 +104,13 @@ pub fn a_discarded_claim_counts_and_a_peek_does_not<P: Provider>(bed: &Bed<P>) {
         }
         assert_eq!(counts(), (0, 0), "peeks count as nothing");
     }
+    let receive =
+        Receive { tag: Some((6, 0)), context: 8, flags: Flags::PEEK, ..Receive::default() };
+    let never = Threshold { counter: sends, value: 1 << 40, work: None };
+    endpoint.trigger_receive(receive.post(), &never).unwrap();
+    endpoint.cancel(8).unwrap();
+    read_all(&queue, |done| assert_eq!(done.bad(Errno::CANCELED).context, 8));
+    assert_eq!(counts(), (0, 0), "a peek that is canceled counts as nothing");
     assert_eq!(
         post(Flags::CLAIM | Flags::DISCARD),
         None,
