@@ -384,8 +384,10 @@ fn a_side_may_name_what_means_nothing_there() {
     let world = World::empty(host, |hints| {
         hints.caps = target;
         // SAFETY: hints have all attributes.
-        unsafe { (*hints.tx_attr).caps = flag::RMA | flag::ATOMIC };
-        unsafe { (*hints.rx_attr).caps = target };
+        unsafe {
+            (*hints.tx_attr).caps = flag::RMA | flag::ATOMIC;
+            (*hints.rx_attr).caps = target;
+        }
     });
     // And so asked again, as an application may that keeps its own attributes.
     // SAFETY: the info has all attributes.
