@@ -79,9 +79,9 @@ def parameters(lines: list[str]) -> list[object]:
     return [line if bounded(line) else pytest.param(line, marks=pytest.mark.full) for line in lines]
 
 
-def command(line: str) -> list[str]:
+def command(line: str, host: str = HOST) -> list[str]:
     """A test's program and arguments, with the addresses that runfabtests.sh fills in."""
-    program, *arguments = line.replace("GOOD_ADDR", HOST).replace("SERVER_ADDR", HOST).split()
+    program, *arguments = line.replace("GOOD_ADDR", host).replace("SERVER_ADDR", host).split()
     return [str(PREFIX / "bin" / program), *arguments]
 
 

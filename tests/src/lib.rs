@@ -12,6 +12,7 @@
 pub mod arena;
 pub mod arithmetic;
 pub mod bed;
+pub mod bytes;
 pub mod cases;
 pub mod completion;
 pub mod contexts;
