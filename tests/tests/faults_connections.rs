@@ -8,9 +8,10 @@ use std::{
 use kestrel_core::{
     address::Address,
     completion_queue::{Entry, ReadError, store::Sharing},
-    connection::CM_DATA_SIZE,
+    connection::{CM_DATA_SIZE, passive_endpoint::PassiveEndpoint},
     error::Errno,
     event_queue::{Event, EventRead},
+    info::Info,
     memory::Piece,
     mock::{MockOptions, MockProvider},
     transport::{Transport, TransportEvent},
@@ -256,6 +257,44 @@ fn a_closed_listener_tells_of_no_request() {
     listener.events.remove_driven(&closing);
     assert_eq!(listener.events.read(), EventRead::Empty);
     caller.fails(Errno::CONNREFUSED, &[]);
+}
+
+/// Whoever waits for a listener's queue keeps no place of it, nor who is about to drive it.
+#[test]
+fn a_closed_listener_gives_its_place_up() {
+    let bed = mock();
+    let provider = bed.provider.clone();
+    let open_again = move |listener: &PassiveEndpoint<MockProvider>| {
+        let info = Info { source: Some(listener.address()), ..Info::default() };
+        PassiveEndpoint::open(provider.clone(), info).expect("the place is free").close();
+    };
+    let listener = Listener::listening(&bed);
+    let wait = listener.events.prepare_wait().expect("there is nothing to do");
+    listener.passive.close();
+    open_again(&listener.passive);
+    drop(wait);
+    // What was accepted holds it no longer than its connection takes to stand.
+    let listener = Listener::listening(&bed);
+    let caller = End::calling(&bed, listener.passive.address(), &[]);
+    let acceptor = End::acceptor(&bed, listener.take(&[&caller]));
+    acceptor.endpoint.accept(&[]).unwrap();
+    let wait = listener.events.prepare_wait().expect("there is nothing to do");
+    caller.connected(&[&acceptor]);
+    acceptor.connected(&[&caller]);
+    listener.passive.close();
+    open_again(&listener.passive);
+    drop(wait);
+    // Driven before the listener.
+    let listener = Listener::listening(&bed);
+    let passive = listener.passive.clone();
+    let closing = Arc::new(Drives(move || {
+        passive.close();
+        open_again(&passive);
+        true
+    }));
+    listener.events.add_driven(closing.clone());
+    listener.events.progress();
+    listener.events.remove_driven(&closing);
 }
 
 /// "The number of outstanding connection requests that can be queued at an endpoint is limited": callers

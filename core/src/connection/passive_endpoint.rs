@@ -244,7 +244,11 @@ impl<P: Provider> PassiveEndpoint<P> {
             if let Some(unit) = &unit {
                 linger(unit);
                 reporter.queue.remove_driven(unit);
-                reporter.queue.add_closed_listener(unit);
+                match unit.with(|engine| engine.has_requests()) {
+                    Ok(true) => reporter.queue.add_closed_listener(unit),
+                    // Whoever drives it at the moment holds no place with it.
+                    _ => unit.close(),
+                }
             }
             reporter.let_go();
         }

@@ -11,7 +11,10 @@ use kestrel_core::address::Address;
 use kestrel_tests::process::{Peer, child_role, listen_to_parent};
 
 use crate::{
-    abi::{attributes::EqErrEntry, info::Info},
+    abi::{
+        attributes::{EqAttr, EqErrEntry},
+        info::Info,
+    },
     calls::{self, Arguments},
     code,
     connections::{
@@ -23,6 +26,7 @@ use crate::{
     kind,
     names::bytes,
     socket_losses::say_for_ever,
+    waiting::WAIT_FD,
     world::{PATIENCE, bind, close, enable},
 };
 
@@ -40,6 +44,54 @@ pub fn connect(place: &Place, asks: &[u8], answers: &[u8]) -> ([End; 2], [Vec<u8
     let answer = caller.sees(CONNECTED);
     assert_eq!(acceptor.sees(CONNECTED), b"");
     ([caller, acceptor], [request.data, answer])
+}
+
+/// Opens something with an info of the application's own, for that address.
+fn open_at<T>(place: &Place, address: &[u8], open: impl FnOnce(&mut Info) -> T) -> T {
+    // SAFETY: the info is libfabric's, and afterwards what it was; the address is there so long.
+    unsafe {
+        let info = &mut *place.info;
+        let before = (info.handle, info.src_addr, info.src_addrlen);
+        (info.src_addr, info.src_addrlen) = (address.as_ptr().cast_mut().cast(), address.len());
+        let opened = open(info);
+        (info.handle, info.src_addr, info.src_addrlen) = before;
+        opened
+    }
+}
+
+/// A passive endpoint that a thread waits for, on a descriptor, is closed all the same.
+#[test]
+fn a_listener_that_is_waited_for_gives_its_port_up() {
+    let Some(host) = host("a_listener_that_is_waited_for_gives_its_port_up") else { return };
+    let (place, mut eq) = (Place::new(host), null_mut());
+    let passive = |info: &mut Info| {
+        let mut pep = null_mut();
+        // SAFETY: the fabric is open, and the place is valid.
+        let opened = unsafe {
+            let open = (*(*place.fabric).ops).passive_ep;
+            open(place.fabric, info, &raw mut pep, null_mut())
+        };
+        assert_eq!(opened, 0);
+        pep
+    };
+    // SAFETY: the info is valid; the fabric is open; zeroes are the defaults.
+    let pep = unsafe {
+        let mut attr = EqAttr { wait_obj: WAIT_FD, ..std::mem::zeroed() };
+        let open = (*(*place.fabric).ops).eq_open;
+        assert_eq!(open(place.fabric, &raw mut attr, &raw mut eq, null_mut()), 0);
+        passive(&mut *place.info)
+    };
+    // SAFETY: the endpoint is open.
+    let listen = || unsafe { ((*(*pep).cm).listen)(pep) };
+    assert_eq!((bind(pep, eq, 0), listen()), (0, 0));
+    let (address, start, mut fid) = (name(pep), Instant::now(), eq.cast());
+    // SAFETY: the fabric and the queue are open.
+    while unsafe { ((*(*place.fabric).ops).trywait)(place.fabric, &raw mut fid, 1) } != 0 {
+        assert!(start.elapsed() < PATIENCE, "there is always something");
+    }
+    assert_eq!(close(pep), 0);
+    assert_eq!((close(open_at(&place, &address, passive)), close(eq)), (0, 0));
+    place.close();
 }
 
 /// "The fi_connect, fi_accept, and fi_reject calls will silently truncate any application data which
