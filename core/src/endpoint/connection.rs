@@ -24,7 +24,10 @@ impl<P: Provider> Endpoint<P> {
         options: EndpointOptions,
         request: ConnectionRequest<P>,
     ) -> Result<Arc<Self>, OpenError> {
-        let options = EndpointOptions { connected: true, ..options }.on(domain.options());
+        // The port that it goes by is its listener's, who has it.
+        let address = options.address.map(|address| address.with_port(0));
+        let options = EndpointOptions { connected: true, address, ..options };
+        let options = options.on(domain.options());
         match domain.provider().open_as(options.opening()) {
             Ok(transport) => Self::open_over(domain, options, transport, Some(request)),
             Err(error) => {

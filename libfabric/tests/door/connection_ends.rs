@@ -59,6 +59,33 @@ fn open_at<T>(place: &Place, address: &[u8], open: impl FnOnce(&mut Info) -> T) 
     }
 }
 
+/// The acceptor's own info may say where, whatever port it names: that of the listener is taken. A
+/// request that no endpoint could be opened for waits on.
+#[test]
+fn a_request_is_accepted_at_an_address() {
+    let Some(host) = host("a_request_is_accepted_at_an_address") else { return };
+    let place = Place::listening(host);
+    let caller = place.caller(b"");
+    let request = place.request(caller);
+    let open = |info: &mut Info| {
+        // SAFETY: the request's info is valid until it is freed.
+        info.handle = unsafe { (*request.info).handle };
+        place.open_ep(info)
+    };
+    let elsewhere = open_at(&place, &bytes("192.0.2.1:0"), open);
+    assert_eq!(elsewhere.err(), Some(code::ADDRNOTAVAIL));
+    let acceptor = open_at(&place, &name(place.pep), open).expect("an endpoint");
+    // SAFETY: the info is not used any more.
+    unsafe { (host.freeinfo)(request.info) };
+    assert_eq!(acceptor.accept(b""), 0);
+    are_told([caller, acceptor]);
+    assert_eq!((caller.sees(CONNECTED), acceptor.sees(CONNECTED)), (vec![], vec![]));
+    assert_eq!(name(acceptor.ep), name(place.pep));
+    caller.close();
+    acceptor.close();
+    place.close();
+}
+
 /// A passive endpoint that a thread waits for, on a descriptor, is closed all the same.
 #[test]
 fn a_listener_that_is_waited_for_gives_its_port_up() {
