@@ -118,11 +118,15 @@ impl<P: Provider> Endpoint<P> {
         Ok(self.domain.provider().open_as(opening)?)
     }
 
-    /// The unit of a connected endpoint, enabled now if it was not.
-    fn connecting(&self) -> Result<&Arc<Unit<P>>, ConnectionError> {
-        if !self.options.connected {
-            return Err(ConnectionError::Connectionless);
+    fn check_connects(&self) -> Result<(), ConnectionError> {
+        match self.options.connected {
+            true => Ok(()),
+            false => Err(ConnectionError::Connectionless),
         }
+    }
+
+    /// The unit, enabled now if it was not.
+    fn connecting(&self) -> Result<&Arc<Unit<P>>, ConnectionError> {
         if self.enabled.get().is_none() {
             self.enable()?;
         }
@@ -139,13 +143,14 @@ impl<P: Provider> Endpoint<P> {
     /// [`crate::connection::CM_DATA_SIZE`] bytes travel along.
     /// Reference: fi_cm(3), `fi_connect`.
     pub fn connect(&self, address: Address, data: &[u8]) -> Result<(), ConnectionError> {
-        let unit = self.connecting()?;
+        self.check_connects()?;
         if self.has_request {
             return Err(ConnectionError::HasRequest);
         }
         if address.port() == 0 {
             return Err(ConnectionError::BadAddress { address });
         }
+        let unit = self.connecting()?;
         unit.with(|engine| engine.connect(address, truncated(data)))?
     }
 
@@ -153,11 +158,12 @@ impl<P: Provider> Endpoint<P> {
     /// An event tells when the caller has heard of it. Data as in [`Self::connect`].
     /// Reference: fi_cm(3), `fi_accept`.
     pub fn accept(&self, data: &[u8]) -> Result<(), ConnectionError> {
+        self.check_connects()?;
+        if !self.has_request {
+            return Err(ConnectionError::NoRequest);
+        }
         let unit = self.connecting()?;
-        let request = self.take_request().ok_or(match self.has_request {
-            true => ConnectionError::ConnectedBefore,
-            false => ConnectionError::NoRequest,
-        })?;
+        let request = self.take_request().ok_or(ConnectionError::ConnectedBefore)?;
         let (address, nonce, promise) = request.accept()?;
         unit.with(|engine| engine.accept(address, nonce, truncated(data), promise))?
     }
@@ -166,9 +172,7 @@ impl<P: Provider> Endpoint<P> {
     /// such when this returns. A second time it does nothing.
     /// Reference: fi_cm(3), `fi_shutdown`.
     pub fn shutdown(&self) -> Result<(), ConnectionError> {
-        if !self.options.connected {
-            return Err(ConnectionError::Connectionless);
-        }
+        self.check_connects()?;
         let unit = self.unit().map_err(|_| ConnectionError::NotConnected)?;
         unit.with(|engine| engine.shutdown())??;
         self.deferrals.cancel_all();
@@ -185,9 +189,7 @@ impl<P: Provider> Endpoint<P> {
 
     /// The other end, while there is a connection. Reference: fi_cm(3), `fi_getpeer`.
     pub fn peer(&self) -> Result<Address, ConnectionError> {
-        if !self.options.connected {
-            return Err(ConnectionError::Connectionless);
-        }
+        self.check_connects()?;
         let unit = match self.unit() {
             Ok(unit) => unit,
             Err(PostError::NotEnabled) => return Err(ConnectionError::NotConnected),

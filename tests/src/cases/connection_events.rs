@@ -9,6 +9,7 @@ use std::{
 };
 
 use kestrel_core::{
+    connection::ConnectionError,
     domain::DomainOptions,
     endpoint::Endpoint,
     error::Errno,
@@ -104,6 +105,27 @@ pub fn who_accepted_goes_while_the_listener_is_driven<P: Provider>(bed: &Bed<P>)
     listener.request(&[&second]);
     assert!(first.refusal(&[&listener]).contains("went at once"));
     listener.events.remove_driven(&closing);
+}
+
+/// "An endpoint may be enabled explicitly through fi_enable, or implicitly, such as through fi_connect":
+/// not by a call that is refused.
+pub fn who_is_refused_is_not_enabled<P: Provider>(bed: &Bed<P>) {
+    let listener = Listener::listening(bed);
+    let first = End::calling(bed, listener.passive.address(), &[]);
+    let acceptor = End::acceptor(bed, listener.take(&[&first]));
+    let caller = End::caller(bed);
+    let address = listener.passive.address().with_port(0);
+    let refused = [
+        (&acceptor, acceptor.endpoint.connect(address, &[]), ConnectionError::HasRequest),
+        (&caller, caller.endpoint.connect(address, &[]), ConnectionError::BadAddress { address }),
+        (&caller, caller.endpoint.accept(&[]), ConnectionError::NoRequest),
+    ];
+    for (_, answer, expected) in &refused {
+        assert_eq!(answer.as_ref(), Err(expected));
+    }
+    for end in [acceptor, caller] {
+        assert_eq!(end.endpoint.enable(), Ok(()), "a second time it would be an error");
+    }
 }
 
 /// A request that an endpoint was opened from holds its listener's place when that is closed. Nobody
