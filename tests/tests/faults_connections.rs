@@ -9,7 +9,9 @@ use kestrel_core::{
     address::Address,
     completion_queue::{Entry, ReadError, store::Sharing},
     connection::{CM_DATA_SIZE, passive_endpoint::PassiveEndpoint},
-    error::Errno,
+    domain::{Domain, DomainOptions},
+    endpoint::{Endpoint, EndpointOptions},
+    error::{Errno, HasErrno},
     event_queue::{Event, EventRead},
     info::Info,
     memory::Piece,
@@ -295,6 +297,33 @@ fn a_closed_listener_gives_its_place_up() {
     listener.events.add_driven(closing.clone());
     listener.events.progress();
     listener.events.remove_driven(&closing);
+}
+
+/// Its memory is known to its domain's transports alone, which need not be the passive endpoint's. What
+/// cannot be taken over listens on.
+#[test]
+fn who_takes_over_has_its_domains_transport() {
+    let (bed, other) = (mock(), mock());
+    let listener = Listener::listening(&bed);
+    // The first of each has the same place.
+    let [_, reserved] = [(); 2].map(|()| Listener::open(&other));
+    let open = |domain: &Arc<Domain<MockProvider>>| {
+        Endpoint::open_instead_of(domain, link::options(), &reserved.passive)
+    };
+    let domain = bed.domain(DomainOptions::default());
+    let address = Some(reserved.passive.address());
+    let there = Endpoint::open(&domain, EndpointOptions { address, ..link::options() }).unwrap();
+    assert_eq!(open(&domain).err().map(|error| error.errno()), Some(Errno::ADDRINUSE));
+    there.close();
+    reserved.passive.listen().unwrap();
+    let caller = End::calling(&other, reserved.passive.address(), &[]);
+    reserved.request(&[&caller]);
+    let reserved = Listener::open(&other);
+    let opened = Endpoint::open_instead_of(&domain, link::options(), &reserved.passive).unwrap();
+    let end = End::over(&domain, opened);
+    assert_eq!(end.endpoint.address(), reserved.passive.address());
+    end.endpoint.connect(listener.passive.address(), &[]).unwrap();
+    listener.request(&[&end]);
 }
 
 /// "The number of outstanding connection requests that can be queued at an endpoint is limited": callers

@@ -38,7 +38,8 @@ impl<P: Provider> Endpoint<P> {
     }
 
     /// Opens a connected endpoint with the address of a passive one that does not listen,
-    /// and that is good for nothing but being closed from then on.
+    /// and that is good for nothing but being closed from then on. Its traffic class is the passive one's,
+    /// if `options` have none; all else is its own.
     /// Reference: fi_endpoint(3): "An active endpoint may acquire the properties of a passive
     /// endpoint by setting the fi_info handle field to the passive endpoint".
     pub fn open_instead_of(
@@ -46,15 +47,18 @@ impl<P: Provider> Endpoint<P> {
         options: EndpointOptions,
         passive: &PassiveEndpoint<P>,
     ) -> Result<Arc<Self>, ConnectionError> {
-        // Once it has given up nothing can fail: the domain stays open so long.
-        domain.uses().bind().map_err(|_| OpenError::Closed)?;
-        let options = EndpointOptions { connected: true, ..options }.on(domain.options());
-        let opened = passive
-            .give_up()
-            .and_then(|transport| Ok(Self::open_over(domain, options, transport, None)?));
-        // Counted above, so this cannot fail.
-        let _ = domain.uses().unbind();
-        opened
+        if domain.provider().forked() {
+            return Err(OpenError::ForkedChild.into());
+        }
+        passive.give_up(|address, class| {
+            let traffic_class = match options.traffic_class {
+                0 => class,
+                own => own,
+            };
+            let address = Some(address);
+            let options = EndpointOptions { address, traffic_class, ..options };
+            Self::open(domain, EndpointOptions { connected: true, ..options })
+        })
     }
 
     /// Gives an endpoint that is not enabled another address. A host or a port that `address`

@@ -11,9 +11,10 @@ use std::{
 use kestrel_core::{
     connection::ConnectionError,
     domain::DomainOptions,
-    endpoint::Endpoint,
+    endpoint::{Endpoint, EndpointOptions},
     error::Errno,
     event_queue::{Event, EventRead},
+    info::Info,
     transport::Provider,
 };
 
@@ -125,6 +126,29 @@ pub fn who_is_refused_is_not_enabled<P: Provider>(bed: &Bed<P>) {
     }
     for end in [acceptor, caller] {
         assert_eq!(end.endpoint.enable(), Ok(()), "a second time it would be an error");
+    }
+}
+
+/// "An active endpoint may acquire the properties of a passive endpoint", which had no key to be acquired:
+/// its own is what it was opened with, and proves.
+pub fn who_takes_over_has_its_own_key<P: Provider>(bed: &Bed<P>) {
+    let keyed = |key: &[u8]| {
+        let mut info = Info::default();
+        info.endpoint.auth_key = key.to_vec();
+        Listener::over(bed, info)
+    };
+    let listener = keyed(b"ours");
+    listener.passive.listen().unwrap();
+    for (key, reserved) in [(b"ours", keyed(b"another")), (b"else", keyed(b"ours"))] {
+        let options = EndpointOptions { auth_key: key.to_vec(), ..link::options() };
+        let caller = End::open(bed, |domain| {
+            Endpoint::open_instead_of(domain, options, &reserved.passive).unwrap()
+        });
+        caller.endpoint.connect(listener.passive.address(), &[]).unwrap();
+        match key {
+            b"ours" => drop(listener.request(&[&caller])),
+            _ => drop(caller.fails(Errno::CONNREFUSED, &[&listener])),
+        }
     }
 }
 
