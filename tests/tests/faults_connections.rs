@@ -94,6 +94,28 @@ fn a_killed_peer_is_a_shutdown() {
     assert!(send.errno.is_some(), "{send:?}");
 }
 
+/// "A rejected or failed connection request will generate an error event": also where an endpoint is, but
+/// does not listen. If it does soon, who asked before is heard.
+#[test]
+fn who_asks_before_anybody_listens_is_told() {
+    let connect_timeout = Duration::from_millis(300);
+    let hasty = ShmProvider::new(ShmOptions { connect_timeout, ..ShmOptions::default() }).unwrap();
+    let hasty = Bed { provider: Arc::new(hasty), sharing: Sharing::Shared };
+    let bed = shm();
+    let (reserved, idle) = (Listener::open(&bed), End::caller(&bed));
+    let address = reserved.passive.address();
+    for asked in [address, idle.endpoint.address()] {
+        let error = End::calling(&hasty, asked, &[]).error(&[]);
+        assert_eq!(error.error, Errno::TIMEDOUT);
+        assert!(error.reason.contains("nobody listens"), "{error:?}");
+    }
+    let early = End::calling(&bed, address, b"early");
+    let start = Instant::now();
+    link::drive("a while", &[&early], || start.elapsed() > Duration::from_millis(20));
+    reserved.passive.listen().unwrap();
+    assert_eq!(reserved.request(&[&early]).data, b"early");
+}
+
 /// Connects to its own listener again and again, and says what has stayed mapped or open since the first
 /// few times.
 fn call_oneself() {

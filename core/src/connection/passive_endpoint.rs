@@ -57,11 +57,11 @@ fn traffic_class(info: &Info) -> u32 {
     }
 }
 
-/// What the transport at `address` is opened with.
+/// What the transport at `address` is opened with. Until it listens whoever asks there is put off.
 fn opening(info: &Info, address: Option<Address>) -> Opening<'_> {
     let dscp = dscp_on_the_wire(traffic_class(info));
     let auth_key = &info.endpoint.auth_key;
-    Opening { address, auth_key, connected: true, dscp, ..Opening::default() }
+    Opening { address, auth_key, keys_follow: true, connected: true, dscp, ..Opening::default() }
 }
 
 impl<P: Provider> PassiveEndpoint<P> {
@@ -167,7 +167,8 @@ impl<P: Provider> PassiveEndpoint<P> {
             return Err(ConnectionError::Gone);
         }
         let reporter = state.reporter.clone().ok_or(ConnectionError::NoEventQueue)?;
-        let transport = state.transport.take().ok_or(ConnectionError::Gone)?;
+        let mut transport = state.transport.take().ok_or(ConnectionError::Gone)?;
+        transport.take_keys(None);
         let queue = reporter.queue.clone();
         let mut engine = Engine::new(transport, self.setup());
         let listener = Listener::new(reporter, Box::new(self.info.clone()), state.backlog);

@@ -103,6 +103,7 @@ struct Station {
     address: Address,
     incarnation: u64,
     /// None until they are told.
+    own_key: Keyring,
     keys: Mutex<Option<Keyring>>,
     service: Service,
     bell: MockBell,
@@ -227,8 +228,8 @@ impl Transport for MockTransport {
         lock(&self.network).stations.contains_key(&address)
     }
 
-    fn take_keys(&mut self, keys: &Keyring) {
-        *lock(&self.station.keys) = Some(keys.clone());
+    fn take_keys(&mut self, keys: Option<&Keyring>) {
+        *lock(&self.station.keys) = Some(keys.unwrap_or(&self.station.own_key).clone());
     }
 
     fn choose_key(&mut self, peer: PeerIndex, key: KeyNumber) {

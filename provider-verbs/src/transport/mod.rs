@@ -224,8 +224,8 @@ impl<V: Verbs> Transport for RcTransport<V> {
         LIMITS
     }
 
-    fn take_keys(&mut self, keys: &Keyring) {
-        let (station, keys) = (self.station, keys.clone());
+    fn take_keys(&mut self, keys: Option<&Keyring>) {
+        let (station, keys) = (self.station, keys.cloned());
         self.control.command(Command::TakeKeys { station, keys });
     }
 

@@ -434,13 +434,16 @@ fn who_leaves_without_a_last_word_has_sent_all_the_same() {
 fn a_key_that_comes_later_is_waited_for() {
     let fabric = FakeFabric::default();
     let provider = managed_provider(&fabric, FakeOptions::default());
-    let open = || provider.open_as(Opening { keys_follow: true, ..Opening::default() }).unwrap();
-    let (mut here, mut there) = (open(), open());
-    here.take_keys(&Keyring::only(KEY));
+    let open = |auth_key| {
+        let opening = Opening { auth_key, keys_follow: true, ..Opening::default() };
+        provider.open_as(opening).unwrap()
+    };
+    let (mut here, mut there) = (open(b"another"), open(KEY));
+    here.take_keys(Some(&Keyring::only(KEY)));
     here.connect(3, there.address());
     std::thread::sleep(Duration::from_millis(100));
     assert!(here.event().is_none());
-    there.take_keys(&Keyring::only(KEY));
+    there.take_keys(None);
     assert!(matches!(event(&mut here), TransportEvent::Connected { peer: 3, .. }));
     adopt(&mut there, 1);
     assert_eq!(fabric.tally().managed, 1);
