@@ -246,6 +246,8 @@ impl<V: Verbs> Transport for RcTransport<V> {
     }
 
     fn disconnect(&mut self, peer: PeerIndex) {
+        // The last words need room, which what is over gives back.
+        self.reap_sends();
         self.drop_send_lane(peer);
         self.hang_up(peer);
         self.forget_ends_of(peer);

@@ -254,6 +254,23 @@ fn goodbye_needs_no_credit_of_the_packets() {
     assert_eq!(scene.fabric.tally().not_ready, 0);
 }
 
+/// Nor of the queue: what is over has no place there, though nobody has looked.
+#[test]
+fn goodbye_finds_room_in_a_queue_that_was_full() {
+    const QUEUE: u64 = 63;
+    for count in QUEUE - 1..=QUEUE + 1 {
+        let (mut scene, start) = (scene(), Instant::now());
+        for number in 0..count {
+            while !push(&mut scene.friend, 0, number, 100) {
+                assert!(start.elapsed() < PATIENCE, "{number} of {count} packets");
+            }
+            take_soon(&mut scene.victim);
+        }
+        scene.friend.disconnect(0);
+        assert!(matches!(event(&mut scene.victim), TransportEvent::Closed { peer: 0 }), "{count}");
+    }
+}
+
 /// Every way in which a request can be wrong has its answer.
 #[test]
 fn a_wrong_request_is_refused_with_the_reason() {
