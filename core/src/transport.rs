@@ -137,9 +137,9 @@ pub trait Transport:
         true
     }
 
-    /// From now on peers prove one of these keys, instead of the one that the transport was opened
-    /// with. At most once, where [`Opening::keys_follow`]. Cold.
-    fn take_keys(&mut self, _keys: &Keyring) {}
+    /// From now on peers prove one of these keys, or the one that the transport was opened with, if
+    /// there are none. At most once, where [`Opening::keys_follow`]. Cold.
+    fn take_keys(&mut self, _keys: Option<&Keyring>) {}
 
     /// Which of the keys that were taken is proved to `peer` when it is connected. Cold.
     fn choose_key(&mut self, _peer: PeerIndex, _key: KeyNumber) {}

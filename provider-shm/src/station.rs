@@ -46,7 +46,7 @@ pub struct StationOptions {
     pub default_ip: IpAddr,
     /// Endpoints with different keys refuse each other. At most 512 bytes.
     pub auth_key: Vec<u8>,
-    /// They are told by [`Station::take_keys`] instead; until then peers are put off.
+    /// Peers are put off until [`Station::take_keys`], which may tell others.
     pub keys_follow: bool,
     /// Addresses of different services are not the same.
     pub service: Service,
@@ -338,8 +338,8 @@ impl Station {
         self.connect_by(request, to, ONLY_KEY);
     }
 
-    /// From now on peers prove one of these keys.
-    pub fn take_keys(&self, keys: Keyring) {
+    /// From now on peers prove one of these keys, or our own, if there are none.
+    pub fn take_keys(&self, keys: Option<Keyring>) {
         if !self.is_forked() {
             self.control.command(Command::TakeKeys { station: self.id, keys });
         }

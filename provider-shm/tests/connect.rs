@@ -199,10 +199,10 @@ fn a_key_that_comes_later_is_waited_for() {
     let keys = |names: [&[u8]; 2]| {
         Keyring::new((1..).zip(names).map(|(number, bytes)| AuthKey::new(number, bytes)))
     };
-    here.take_keys(keys([b"own", b"common"]));
+    here.take_keys(Some(keys([b"own", b"common"])));
     here.connect_by(7, there.address(), 2);
     assert!(event_within(&here, Duration::from_millis(100)).is_none());
-    there.take_keys(keys([b"common", b"theirs"]));
+    there.take_keys(Some(keys([b"common", b"theirs"])));
     let StationEvent::Connected { request: 7, .. } = event(&here) else { panic!() };
     let StationEvent::Incoming { peer, .. } = event(&there) else { panic!() };
     assert_eq!(peer.key, 1, "as they call it");

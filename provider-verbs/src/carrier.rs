@@ -64,7 +64,7 @@ impl<V: Verbs> Transport for Carrier<V> {
         either!(self, it => it.limits())
     }
 
-    fn take_keys(&mut self, keys: &Keyring) {
+    fn take_keys(&mut self, keys: Option<&Keyring>) {
         either!(self, it => it.take_keys(keys));
     }
 

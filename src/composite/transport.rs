@@ -53,7 +53,7 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
         far.map_or_else(near, |far| far.transport.speaks_for(peer, address))
     }
 
-    fn take_keys(&mut self, keys: &Keyring) {
+    fn take_keys(&mut self, keys: Option<&Keyring>) {
         self.near.take_keys(keys);
         self.far.iter_mut().for_each(|far| far.transport.take_keys(keys));
     }

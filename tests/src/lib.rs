@@ -301,7 +301,9 @@ macro_rules! conformance {
                 a_connection_is_told_of_before_the_next_request,
                 who_accepts_and_goes_is_told_of,
                 who_accepted_goes_while_the_listener_is_driven,
-                who_asks_a_closed_listener_is_refused;
+                who_asks_a_closed_listener_is_refused,
+                who_is_refused_is_not_enabled,
+                who_takes_over_has_its_own_key;
             connections:
                 data_travels_both_ways,
                 every_call_works_over_a_connection,

@@ -74,7 +74,12 @@ pub struct Asked {
 impl<P: Provider> Listener<P> {
     /// One that does not listen yet.
     pub fn open(bed: &Bed<P>) -> Listener<P> {
-        let passive = PassiveEndpoint::open(bed.provider.clone(), Info::default()).unwrap();
+        Listener::over(bed, Info::default())
+    }
+
+    /// The same as `info` describes it.
+    pub fn over(bed: &Bed<P>, info: Info) -> Listener<P> {
+        let passive = PassiveEndpoint::open(bed.provider.clone(), info).unwrap();
         let events = events();
         passive.bind_event_queue(&events, LISTENER).unwrap();
         Listener { passive, events }

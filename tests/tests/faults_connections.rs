@@ -8,9 +8,12 @@ use std::{
 use kestrel_core::{
     address::Address,
     completion_queue::{Entry, ReadError, store::Sharing},
-    connection::CM_DATA_SIZE,
-    error::Errno,
+    connection::{CM_DATA_SIZE, passive_endpoint::PassiveEndpoint},
+    domain::{Domain, DomainOptions},
+    endpoint::{Endpoint, EndpointOptions},
+    error::{Errno, HasErrno},
     event_queue::{Event, EventRead},
+    info::Info,
     memory::Piece,
     mock::{MockOptions, MockProvider},
     transport::{Transport, TransportEvent},
@@ -89,6 +92,28 @@ fn a_killed_peer_is_a_shutdown() {
     assert_eq!((receive.context, receive.errno), (1, Some(Errno::CANCELED)));
     assert_eq!(send.context, 2);
     assert!(send.errno.is_some(), "{send:?}");
+}
+
+/// "A rejected or failed connection request will generate an error event": also where an endpoint is, but
+/// does not listen. If it does soon, who asked before is heard.
+#[test]
+fn who_asks_before_anybody_listens_is_told() {
+    let connect_timeout = Duration::from_millis(300);
+    let hasty = ShmProvider::new(ShmOptions { connect_timeout, ..ShmOptions::default() }).unwrap();
+    let hasty = Bed { provider: Arc::new(hasty), sharing: Sharing::Shared };
+    let bed = shm();
+    let (reserved, idle) = (Listener::open(&bed), End::caller(&bed));
+    let address = reserved.passive.address();
+    for asked in [address, idle.endpoint.address()] {
+        let error = End::calling(&hasty, asked, &[]).error(&[]);
+        assert_eq!(error.error, Errno::TIMEDOUT);
+        assert!(error.reason.contains("nobody listens"), "{error:?}");
+    }
+    let early = End::calling(&bed, address, b"early");
+    let start = Instant::now();
+    link::drive("a while", &[&early], || start.elapsed() > Duration::from_millis(20));
+    reserved.passive.listen().unwrap();
+    assert_eq!(reserved.request(&[&early]).data, b"early");
 }
 
 /// Connects to its own listener again and again, and says what has stayed mapped or open since the first
@@ -256,6 +281,71 @@ fn a_closed_listener_tells_of_no_request() {
     listener.events.remove_driven(&closing);
     assert_eq!(listener.events.read(), EventRead::Empty);
     caller.fails(Errno::CONNREFUSED, &[]);
+}
+
+/// Whoever waits for a listener's queue keeps no place of it, nor who is about to drive it.
+#[test]
+fn a_closed_listener_gives_its_place_up() {
+    let bed = mock();
+    let provider = bed.provider.clone();
+    let open_again = move |listener: &PassiveEndpoint<MockProvider>| {
+        let info = Info { source: Some(listener.address()), ..Info::default() };
+        PassiveEndpoint::open(provider.clone(), info).expect("the place is free").close();
+    };
+    let listener = Listener::listening(&bed);
+    let wait = listener.events.prepare_wait().expect("there is nothing to do");
+    listener.passive.close();
+    open_again(&listener.passive);
+    drop(wait);
+    // What was accepted holds it no longer than its connection takes to stand.
+    let listener = Listener::listening(&bed);
+    let caller = End::calling(&bed, listener.passive.address(), &[]);
+    let acceptor = End::acceptor(&bed, listener.take(&[&caller]));
+    acceptor.endpoint.accept(&[]).unwrap();
+    let wait = listener.events.prepare_wait().expect("there is nothing to do");
+    caller.connected(&[&acceptor]);
+    acceptor.connected(&[&caller]);
+    listener.passive.close();
+    open_again(&listener.passive);
+    drop(wait);
+    // Driven before the listener.
+    let listener = Listener::listening(&bed);
+    let passive = listener.passive.clone();
+    let closing = Arc::new(Drives(move || {
+        passive.close();
+        open_again(&passive);
+        true
+    }));
+    listener.events.add_driven(closing.clone());
+    listener.events.progress();
+    listener.events.remove_driven(&closing);
+}
+
+/// Its memory is known to its domain's transports alone, which need not be the passive endpoint's. What
+/// cannot be taken over listens on.
+#[test]
+fn who_takes_over_has_its_domains_transport() {
+    let (bed, other) = (mock(), mock());
+    let listener = Listener::listening(&bed);
+    // The first of each has the same place.
+    let [_, reserved] = [(); 2].map(|()| Listener::open(&other));
+    let open = |domain: &Arc<Domain<MockProvider>>| {
+        Endpoint::open_instead_of(domain, link::options(), &reserved.passive)
+    };
+    let domain = bed.domain(DomainOptions::default());
+    let address = Some(reserved.passive.address());
+    let there = Endpoint::open(&domain, EndpointOptions { address, ..link::options() }).unwrap();
+    assert_eq!(open(&domain).err().map(|error| error.errno()), Some(Errno::ADDRINUSE));
+    there.close();
+    reserved.passive.listen().unwrap();
+    let caller = End::calling(&other, reserved.passive.address(), &[]);
+    reserved.request(&[&caller]);
+    let reserved = Listener::open(&other);
+    let opened = Endpoint::open_instead_of(&domain, link::options(), &reserved.passive).unwrap();
+    let end = End::over(&domain, opened);
+    assert_eq!(end.endpoint.address(), reserved.passive.address());
+    end.endpoint.connect(listener.passive.address(), &[]).unwrap();
+    listener.request(&[&end]);
 }
 
 /// "The number of outstanding connection requests that can be queued at an endpoint is limited": callers

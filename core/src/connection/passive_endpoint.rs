@@ -41,7 +41,7 @@ pub struct PassiveEndpoint<P: Provider> {
 
 struct State<P: Provider> {
     address: Address,
-    /// Until it listens or is taken over.
+    /// Until it listens, or gives its place up.
     transport: Option<P::Transport>,
     /// From when on it listens.
     unit: Option<Arc<Unit<P>>>,
@@ -49,16 +49,19 @@ struct State<P: Provider> {
     backlog: usize,
 }
 
-/// What the transport at `address` is opened with, which an active endpoint may take over.
-fn opening(info: &Info, address: Option<Address>) -> Opening<'_> {
-    let class = match info.transmit.traffic_class {
+fn traffic_class(info: &Info) -> u32 {
+    match info.transmit.traffic_class {
         // No domain is open here: it is the one that `info` describes.
         0 => info.domain.traffic_class,
         class => class,
-    };
-    let dscp = dscp_on_the_wire(class);
+    }
+}
+
+/// What the transport at `address` is opened with. Until it listens whoever asks there is put off.
+fn opening(info: &Info, address: Option<Address>) -> Opening<'_> {
+    let dscp = dscp_on_the_wire(traffic_class(info));
     let auth_key = &info.endpoint.auth_key;
-    Opening { address, auth_key, connected: true, dscp, ..Opening::default() }
+    Opening { address, auth_key, keys_follow: true, connected: true, dscp, ..Opening::default() }
 }
 
 impl<P: Provider> PassiveEndpoint<P> {
@@ -164,7 +167,8 @@ impl<P: Provider> PassiveEndpoint<P> {
             return Err(ConnectionError::Gone);
         }
         let reporter = state.reporter.clone().ok_or(ConnectionError::NoEventQueue)?;
-        let transport = state.transport.take().ok_or(ConnectionError::Gone)?;
+        let mut transport = state.transport.take().ok_or(ConnectionError::Gone)?;
+        transport.take_keys(None);
         let queue = reporter.queue.clone();
         let mut engine = Engine::new(transport, self.setup());
         let listener = Listener::new(reporter, Box::new(self.info.clone()), state.backlog);
@@ -218,18 +222,35 @@ impl<P: Provider> PassiveEndpoint<P> {
         self.unit()?.with(|engine| engine.reject(handle, truncated(data), false))?
     }
 
-    /// For an active endpoint that takes this one over: "the passive endpoint is no longer
-    /// bound to any fabric resources and must no longer be used."
-    pub(crate) fn give_up(&self) -> Result<P::Transport, ConnectionError> {
+    /// For an active endpoint that takes this one over, which `open` opens at the address of this one,
+    /// with its traffic class: "the passive endpoint is no longer bound to any fabric resources and must
+    /// no longer be used." If it cannot be opened this one stays as it is.
+    pub(crate) fn give_up<R>(
+        &self,
+        open: impl FnOnce(Address, u32) -> Result<R, OpenError>,
+    ) -> Result<R, ConnectionError> {
         let mut state = self.lock();
         if state.unit.is_some() {
             return Err(ConnectionError::Listening { what: "taking it over" });
         }
-        let transport = state.transport.take().ok_or(ConnectionError::Gone)?;
-        let reporter = state.reporter.take();
-        drop(state);
-        reporter.into_iter().for_each(Reporter::let_go);
-        Ok(transport)
+        if self.provider.forked() {
+            return Err(OpenError::ForkedChild.into());
+        }
+        // The other transport is at the same port, which has to be free for it.
+        drop(state.transport.take().ok_or(ConnectionError::Gone)?);
+        match open(state.address, traffic_class(&self.info)) {
+            Ok(opened) => {
+                let reporter = state.reporter.take();
+                drop(state);
+                reporter.into_iter().for_each(Reporter::let_go);
+                Ok(opened)
+            }
+            Err(error) => {
+                let again = opening(&self.info, Some(state.address));
+                state.transport = self.provider.open_as(again).ok();
+                Err(error.into())
+            }
+        }
     }
 
     /// Closes it. Requests that no endpoint was opened from are refused; the others, and
@@ -244,7 +265,11 @@ impl<P: Provider> PassiveEndpoint<P> {
             if let Some(unit) = &unit {
                 linger(unit);
                 reporter.queue.remove_driven(unit);
-                reporter.queue.add_closed_listener(unit);
+                match unit.with(|engine| engine.has_requests()) {
+                    Ok(true) => reporter.queue.add_closed_listener(unit),
+                    // Whoever drives it at the moment holds no place with it.
+                    _ => unit.close(),
+                }
             }
             reporter.let_go();
         }

@@ -24,7 +24,10 @@ impl<P: Provider> Endpoint<P> {
         options: EndpointOptions,
         request: ConnectionRequest<P>,
     ) -> Result<Arc<Self>, OpenError> {
-        let options = EndpointOptions { connected: true, ..options }.on(domain.options());
+        // The port that it goes by is its listener's, who has it.
+        let address = options.address.map(|address| address.with_port(0));
+        let options = EndpointOptions { connected: true, address, ..options };
+        let options = options.on(domain.options());
         match domain.provider().open_as(options.opening()) {
             Ok(transport) => Self::open_over(domain, options, transport, Some(request)),
             Err(error) => {
@@ -35,7 +38,8 @@ impl<P: Provider> Endpoint<P> {
     }
 
     /// Opens a connected endpoint with the address of a passive one that does not listen,
-    /// and that is good for nothing but being closed from then on.
+    /// and that is good for nothing but being closed from then on. Its traffic class is the passive one's,
+    /// if `options` have none; all else is its own.
     /// Reference: fi_endpoint(3): "An active endpoint may acquire the properties of a passive
     /// endpoint by setting the fi_info handle field to the passive endpoint".
     pub fn open_instead_of(
@@ -43,15 +47,18 @@ impl<P: Provider> Endpoint<P> {
         options: EndpointOptions,
         passive: &PassiveEndpoint<P>,
     ) -> Result<Arc<Self>, ConnectionError> {
-        // Once it has given up nothing can fail: the domain stays open so long.
-        domain.uses().bind().map_err(|_| OpenError::Closed)?;
-        let options = EndpointOptions { connected: true, ..options }.on(domain.options());
-        let opened = passive
-            .give_up()
-            .and_then(|transport| Ok(Self::open_over(domain, options, transport, None)?));
-        // Counted above, so this cannot fail.
-        let _ = domain.uses().unbind();
-        opened
+        if domain.provider().forked() {
+            return Err(OpenError::ForkedChild.into());
+        }
+        passive.give_up(|address, class| {
+            let traffic_class = match options.traffic_class {
+                0 => class,
+                own => own,
+            };
+            let address = Some(address);
+            let options = EndpointOptions { address, traffic_class, ..options };
+            Self::open(domain, EndpointOptions { connected: true, ..options })
+        })
     }
 
     /// Gives an endpoint that is not enabled another address. A host or a port that `address`
@@ -115,11 +122,15 @@ impl<P: Provider> Endpoint<P> {
         Ok(self.domain.provider().open_as(opening)?)
     }
 
-    /// The unit of a connected endpoint, enabled now if it was not.
-    fn connecting(&self) -> Result<&Arc<Unit<P>>, ConnectionError> {
-        if !self.options.connected {
-            return Err(ConnectionError::Connectionless);
+    fn check_connects(&self) -> Result<(), ConnectionError> {
+        match self.options.connected {
+            true => Ok(()),
+            false => Err(ConnectionError::Connectionless),
         }
+    }
+
+    /// The unit, enabled now if it was not.
+    fn connecting(&self) -> Result<&Arc<Unit<P>>, ConnectionError> {
         if self.enabled.get().is_none() {
             self.enable()?;
         }
@@ -136,13 +147,14 @@ impl<P: Provider> Endpoint<P> {
     /// [`crate::connection::CM_DATA_SIZE`] bytes travel along.
     /// Reference: fi_cm(3), `fi_connect`.
     pub fn connect(&self, address: Address, data: &[u8]) -> Result<(), ConnectionError> {
-        let unit = self.connecting()?;
+        self.check_connects()?;
         if self.has_request {
             return Err(ConnectionError::HasRequest);
         }
         if address.port() == 0 {
             return Err(ConnectionError::BadAddress { address });
         }
+        let unit = self.connecting()?;
         unit.with(|engine| engine.connect(address, truncated(data)))?
     }
 
@@ -150,11 +162,12 @@ impl<P: Provider> Endpoint<P> {
     /// An event tells when the caller has heard of it. Data as in [`Self::connect`].
     /// Reference: fi_cm(3), `fi_accept`.
     pub fn accept(&self, data: &[u8]) -> Result<(), ConnectionError> {
+        self.check_connects()?;
+        if !self.has_request {
+            return Err(ConnectionError::NoRequest);
+        }
         let unit = self.connecting()?;
-        let request = self.take_request().ok_or(match self.has_request {
-            true => ConnectionError::ConnectedBefore,
-            false => ConnectionError::NoRequest,
-        })?;
+        let request = self.take_request().ok_or(ConnectionError::ConnectedBefore)?;
         let (address, nonce, promise) = request.accept()?;
         unit.with(|engine| engine.accept(address, nonce, truncated(data), promise))?
     }
@@ -163,9 +176,7 @@ impl<P: Provider> Endpoint<P> {
     /// such when this returns. A second time it does nothing.
     /// Reference: fi_cm(3), `fi_shutdown`.
     pub fn shutdown(&self) -> Result<(), ConnectionError> {
-        if !self.options.connected {
-            return Err(ConnectionError::Connectionless);
-        }
+        self.check_connects()?;
         let unit = self.unit().map_err(|_| ConnectionError::NotConnected)?;
         unit.with(|engine| engine.shutdown())??;
         self.deferrals.cancel_all();
@@ -182,9 +193,7 @@ impl<P: Provider> Endpoint<P> {
 
     /// The other end, while there is a connection. Reference: fi_cm(3), `fi_getpeer`.
     pub fn peer(&self) -> Result<Address, ConnectionError> {
-        if !self.options.connected {
-            return Err(ConnectionError::Connectionless);
-        }
+        self.check_connects()?;
         let unit = match self.unit() {
             Ok(unit) => unit,
             Err(PostError::NotEnabled) => return Err(ConnectionError::NotConnected),

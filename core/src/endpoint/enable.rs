@@ -22,7 +22,7 @@ use crate::{
     scalable_endpoint::pair::Seat,
     shared_context::pool::SharedSeat,
     socket_endpoint::RECEIVE_BUFFER,
-    transport::Provider,
+    transport::{Provider, Transport},
 };
 
 /// Who an endpoint's peers are, and what there is of connections.
@@ -221,9 +221,12 @@ impl<P: Provider> Endpoint<P> {
         setup: Setup,
         manager: Option<Box<Manager>>,
     ) -> Result<Arc<Unit<P>>, EndpointError> {
-        let Some(transport) = bindings.transport.take() else {
+        let Some(mut transport) = bindings.transport.take() else {
             return Err(EndpointError::Closed { object: "endpoint" });
         };
+        if self.options.connected {
+            transport.take_keys(None);
+        }
         // An event queue drives it as well, maybe from within a poll that reports an event; or a
         // helper does; or a counter starts what waits for it.
         let shares_triggers = bindings.shared_receive.as_ref().is_some_and(|it| it.is_triggered());

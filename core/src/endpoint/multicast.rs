@@ -1,6 +1,6 @@
 //! Joining multicast groups, and sending to them. Reference: fi_cm(3), `fi_join`.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::{Endpoint, PostError};
 use crate::{
@@ -72,6 +72,8 @@ pub struct Group<P: Provider> {
     number: u64,
     /// Where it is told that it is joined.
     events: Arc<EventQueue>,
+    /// What it was called there.
+    fid: OnceLock<u64>,
 }
 
 impl<P: Provider> Group<P> {
@@ -84,6 +86,7 @@ impl<P: Provider> Group<P> {
     /// Tells that it is joined, as an event of the object `fid`: of whoever reads it that object may
     /// be at once.
     pub fn announce(&self, fid: u64, context: u64) {
+        let fid = *self.fid.get_or_init(|| fid);
         self.events.push(Event::JoinComplete { fid, context, data: 0 });
     }
 }
@@ -93,6 +96,9 @@ impl<P: Provider> Drop for Group<P> {
         if let Ok(unit) = self.endpoint.unit() {
             // A closed endpoint has left all its groups.
             let _ = unit.with(|engine| engine.leave_group(self.number));
+        }
+        if let Some(&fid) = self.fid.get() {
+            self.events.discard(fid);
         }
     }
 }
@@ -123,7 +129,7 @@ impl<P: Provider> Endpoint<P> {
         let events = self.reporter_queue().ok_or(GroupError::NoEventQueue)?;
         let (sends, receives) = (wanted.contains(Flags::SEND), wanted.contains(Flags::RECV));
         let number = self.unit()?.with(|engine| engine.join_group(group, sends, receives))??;
-        Ok(Group { endpoint: self.clone(), number, events })
+        Ok(Group { endpoint: self.clone(), number, events, fid: OnceLock::new() })
     }
 
     /// Posts a send to a group, whose flags were checked.

@@ -93,7 +93,9 @@ impl EndpointOptions {
     /// What its transport is opened with.
     pub(crate) fn opening(&self) -> Opening<'_> {
         let service = if self.datagrams { Service::Datagrams } else { Service::Reliable };
-        let (address, auth_key, keys_follow) = (self.address, &self.auth_key, self.vector_keys);
+        let (address, auth_key) = (self.address, &self.auth_key);
+        // Who asks for a connection is put off as long as nobody takes it.
+        let keys_follow = self.vector_keys || self.connected;
         let dscp = dscp_on_the_wire(self.traffic_class);
         let connected = self.connected;
         Opening { address, auth_key, keys_follow, service, connected, dscp, ..Opening::default() }

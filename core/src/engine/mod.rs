@@ -203,7 +203,7 @@ impl<T: Transport> Engine<T> {
     /// An engine over an open transport.
     pub fn new(mut transport: T, setup: Setup) -> Self {
         if let Some(keys) = &setup.keys {
-            transport.take_keys(&keys.ring);
+            transport.take_keys(Some(&keys.ring));
         }
         let mut engine = Engine {
             limits: transport.limits(),

@@ -36,9 +36,10 @@ impl All {
     }
 }
 
-/// A wait for a queue's events: while it lives, peers ring.
+/// A wait for a queue's events: while it lives, peers ring. It holds nothing of what it waits for: an
+/// endpoint that is closed meanwhile gives its place up.
 pub struct EventWait {
-    driven: Vec<Arc<dyn Driven>>,
+    driven: Vec<Weak<dyn Driven>>,
     /// What those of them answered that were asked.
     sleeps: Vec<Sleep>,
     sleepers: Arc<Sleepers>,
@@ -48,7 +49,7 @@ pub struct EventWait {
 impl EventWait {
     /// What becomes readable when an endpoint has to be driven.
     pub fn descriptors(&self) -> Vec<RawFd> {
-        self.driven.iter().filter_map(|driven| driven.bell()).collect()
+        self.driven.iter().filter_map(|driven| driven.upgrade()?.bell()).collect()
     }
 
     /// Whether a sleeper must look again by itself, soon.
@@ -60,7 +61,9 @@ impl EventWait {
 impl Drop for EventWait {
     fn drop(&mut self) {
         for (driven, &sleep) in self.driven.iter().zip(&self.sleeps) {
-            driven.disarm(sleep);
+            if let Some(driven) = driven.upgrade() {
+                driven.disarm(sleep);
+            }
         }
         // It looks anew. Who else is to does, as long as nobody makes quiet: see `is_quiet`.
         self.sleepers.leave(self.entered);
@@ -144,10 +147,11 @@ impl EventQueue {
     pub fn prepare_wait(&self) -> Option<EventWait> {
         self.progress();
         let (sleepers, entered) = (self.sleepers.clone(), self.sleepers.enter());
-        let (driven, sleeps) = (self.driven(), Vec::new());
+        let (driven, sleeps) = (Vec::new(), Vec::new());
         let mut wait = EventWait { driven, sleeps, sleepers, entered };
-        for driven in &wait.driven {
+        for driven in self.driven() {
             let sleep = driven.arm();
+            wait.driven.push(Arc::downgrade(&driven));
             wait.sleeps.push(sleep);
             if sleep == Sleep::Awake {
                 return None;

@@ -103,6 +103,7 @@ struct Station {
     address: Address,
     incarnation: u64,
     /// None until they are told.
+    own_key: Keyring,
     keys: Mutex<Option<Keyring>>,
     service: Service,
     bell: MockBell,
@@ -227,8 +228,8 @@ impl Transport for MockTransport {
         lock(&self.network).stations.contains_key(&address)
     }
 
-    fn take_keys(&mut self, keys: &Keyring) {
-        *lock(&self.station.keys) = Some(keys.clone());
+    fn take_keys(&mut self, keys: Option<&Keyring>) {
+        *lock(&self.station.keys) = Some(keys.unwrap_or(&self.station.own_key).clone());
     }
 
     fn choose_key(&mut self, peer: PeerIndex, key: KeyNumber) {
@@ -417,12 +418,20 @@ impl Confirmation for MockTransport {}
 
 impl Drop for MockTransport {
     fn drop(&mut self) {
-        if !self.dead() {
+        let died = self.dead();
+        if !died {
             self.leave_all_groups();
             lock(&self.network).stations.remove(&self.station.address);
             self.peers.iter_mut().for_each(Peer::hang_up);
         }
         self.station.dead.store(true, Ordering::SeqCst);
-        lock(&self.station.events).clear();
+        let unread = std::mem::take(&mut *lock(&self.station.events));
+        let unread = unread.into_iter().filter_map(|event| match event.what {
+            What::Incoming { lane } => Some(lane),
+            _ => None,
+        });
+        for lane in unread.chain(self.offers.drain().map(|(_, lane)| lane)).filter(|_| !died) {
+            lane.from.clone().tell(0, What::HungUp { lane });
+        }
     }
 }

@@ -82,10 +82,12 @@ impl Provider for MockProvider {
             let reason = format!("the address {address} is in use");
             return Err(Unreachable { errno: Errno::ADDRINUSE, reason });
         }
+        let own_key = Keyring::only(opening.auth_key);
         let station = Arc::new(Station {
             address,
             incarnation: opening.incarnation.unwrap_or(opened),
-            keys: Mutex::new((!opening.keys_follow).then(|| Keyring::only(opening.auth_key))),
+            own_key: own_key.clone(),
+            keys: Mutex::new((!opening.keys_follow).then_some(own_key)),
             service: opening.service,
             bell: MockBell::new()?,
             armed: AtomicUsize::new(0),

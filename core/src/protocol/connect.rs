@@ -137,6 +137,12 @@ impl<T: Transport> Engine<T> {
         }
     }
 
+    /// Whether a listener has requests that are not answered, or whose callers have yet to hear so.
+    pub(crate) fn has_requests(&mut self) -> bool {
+        let listener = self.manager.as_deref_mut().and_then(Manager::listener);
+        listener.is_some_and(|listener| !listener.pending.is_empty())
+    }
+
     fn pending(&mut self, handle: u64) -> Result<&mut Pending, ConnectionError> {
         let listener = self.manager.as_deref_mut().and_then(Manager::listener);
         let listener = listener.ok_or(ConnectionError::NotListening)?;

@@ -14,7 +14,7 @@ pub struct Opening<'a> {
     /// own.
     pub auth_key: &'a [u8],
     /// Its keys are told by [`Transport::take_keys`], before anything is connected. Until then
-    /// whoever wants to send to it is put off.
+    /// whoever wants to send to it, or to be connected, is put off.
     pub keys_follow: bool,
     /// What peers are told, on every transport that one endpoint has. None: a new one of the
     /// transport's own choice. Never 0.

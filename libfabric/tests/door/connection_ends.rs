@@ -11,7 +11,10 @@ use kestrel_core::address::Address;
 use kestrel_tests::process::{Peer, child_role, listen_to_parent};
 
 use crate::{
-    abi::{attributes::EqErrEntry, info::Info},
+    abi::{
+        attributes::{EqAttr, EqErrEntry},
+        info::Info,
+    },
     calls::{self, Arguments},
     code,
     connections::{
@@ -23,6 +26,7 @@ use crate::{
     kind,
     names::bytes,
     socket_losses::say_for_ever,
+    waiting::WAIT_FD,
     world::{PATIENCE, bind, close, enable},
 };
 
@@ -40,6 +44,81 @@ pub fn connect(place: &Place, asks: &[u8], answers: &[u8]) -> ([End; 2], [Vec<u8
     let answer = caller.sees(CONNECTED);
     assert_eq!(acceptor.sees(CONNECTED), b"");
     ([caller, acceptor], [request.data, answer])
+}
+
+/// Opens something with an info of the application's own, for that address.
+fn open_at<T>(place: &Place, address: &[u8], open: impl FnOnce(&mut Info) -> T) -> T {
+    // SAFETY: the info is libfabric's, and afterwards what it was; the address is there so long.
+    unsafe {
+        let info = &mut *place.info;
+        let before = (info.handle, info.src_addr, info.src_addrlen);
+        (info.src_addr, info.src_addrlen) = (address.as_ptr().cast_mut().cast(), address.len());
+        let opened = open(info);
+        (info.handle, info.src_addr, info.src_addrlen) = before;
+        opened
+    }
+}
+
+/// The acceptor's own info may say where, whatever port it names: that of the listener is taken. A
+/// request that no endpoint could be opened for waits on.
+#[test]
+fn a_request_is_accepted_at_an_address() {
+    let Some(host) = host("a_request_is_accepted_at_an_address") else { return };
+    let place = Place::listening(host);
+    let caller = place.caller(b"");
+    let request = place.request(caller);
+    let open = |info: &mut Info| {
+        // SAFETY: the request's info is valid until it is freed.
+        info.handle = unsafe { (*request.info).handle };
+        place.open_ep(info)
+    };
+    let elsewhere = open_at(&place, &bytes("192.0.2.1:0"), open);
+    assert_eq!(elsewhere.err(), Some(code::ADDRNOTAVAIL));
+    let acceptor = open_at(&place, &name(place.pep), open).expect("an endpoint");
+    // SAFETY: the info is not used any more.
+    unsafe { (host.freeinfo)(request.info) };
+    assert_eq!(acceptor.accept(b""), 0);
+    are_told([caller, acceptor]);
+    assert_eq!((caller.sees(CONNECTED), acceptor.sees(CONNECTED)), (vec![], vec![]));
+    assert_eq!(name(acceptor.ep), name(place.pep));
+    caller.close();
+    acceptor.close();
+    place.close();
+}
+
+/// A passive endpoint that a thread waits for, on a descriptor, is closed all the same.
+#[test]
+fn a_listener_that_is_waited_for_gives_its_port_up() {
+    let Some(host) = host("a_listener_that_is_waited_for_gives_its_port_up") else { return };
+    let (place, mut eq) = (Place::new(host), null_mut());
+    let passive = |info: &mut Info| {
+        let mut pep = null_mut();
+        // SAFETY: the fabric is open, and the place is valid.
+        let opened = unsafe {
+            let open = (*(*place.fabric).ops).passive_ep;
+            open(place.fabric, info, &raw mut pep, null_mut())
+        };
+        assert_eq!(opened, 0);
+        pep
+    };
+    // SAFETY: the info is valid; the fabric is open; zeroes are the defaults.
+    let pep = unsafe {
+        let mut attr = EqAttr { wait_obj: WAIT_FD, ..std::mem::zeroed() };
+        let open = (*(*place.fabric).ops).eq_open;
+        assert_eq!(open(place.fabric, &raw mut attr, &raw mut eq, null_mut()), 0);
+        passive(&mut *place.info)
+    };
+    // SAFETY: the endpoint is open.
+    let listen = || unsafe { ((*(*pep).cm).listen)(pep) };
+    assert_eq!((bind(pep, eq, 0), listen()), (0, 0));
+    let (address, start, mut fid) = (name(pep), Instant::now(), eq.cast());
+    // SAFETY: the fabric and the queue are open.
+    while unsafe { ((*(*place.fabric).ops).trywait)(place.fabric, &raw mut fid, 1) } != 0 {
+        assert!(start.elapsed() < PATIENCE, "there is always something");
+    }
+    assert_eq!(close(pep), 0);
+    assert_eq!((close(open_at(&place, &address, passive)), close(eq)), (0, 0));
+    place.close();
 }
 
 /// "The fi_connect, fi_accept, and fi_reject calls will silently truncate any application data which

@@ -131,6 +131,9 @@ fn a_group_is_joined_sent_to_and_left() {
     let again = join(world.nodes[0].ep, &group(1), flag::SEND).unwrap();
     is_joined(eq, again);
     assert_eq!(close(again), 0);
+    // Nothing is told of one that is closed.
+    leave([join(world.nodes[0].ep, &group(1), flag::SEND).unwrap()]);
+    assert_eq!(next_event(eq).err(), Some(code::AGAIN));
 }
 
 /// "The endpoint must be configured for transmit operations to use this flag, or an error will

@@ -48,10 +48,10 @@ const STACK_BYTES: usize = 256 << 10;
 /// What a station orders.
 pub(crate) enum Command {
     Register(Box<StationRecord>),
-    /// From now on peers prove one of these keys.
+    /// From now on peers prove one of these keys, or the station's own.
     TakeKeys {
         station: u64,
-        keys: Keyring,
+        keys: Option<Keyring>,
     },
     /// Asks for a lane, proving the key of that number.
     Connect {
@@ -85,6 +85,7 @@ pub(crate) struct StationRecord {
     pub listening: bool,
     pub address: SocketAddr,
     pub incarnation: u64,
+    pub own_key: Keyring,
     /// None until they are told.
     pub keys: Option<Keyring>,
     pub service: Service,
@@ -110,13 +111,15 @@ impl StationRecord {
         shared: Arc<StationShared>,
         options: &StationOptions,
     ) -> StationRecord {
+        let own_key = Keyring::only(&options.auth_key);
         StationRecord {
             id,
             listener,
             listening: false,
             address,
             incarnation,
-            keys: (!options.keys_follow).then(|| Keyring::only(&options.auth_key)),
+            keys: (!options.keys_follow).then(|| own_key.clone()),
+            own_key,
             service: options.service,
             pool: options.pool.clone(),
             connect_timeout: options.connect_timeout,

@@ -186,8 +186,8 @@ impl Transport for ShmTransport {
         lane.is_some_and(|lane| !Station::is_of_others(lane.peer.pid, address.socket_addr()))
     }
 
-    fn take_keys(&mut self, keys: &Keyring) {
-        self.station.take_keys(keys.clone());
+    fn take_keys(&mut self, keys: Option<&Keyring>) {
+        self.station.take_keys(keys.cloned());
     }
 
     fn choose_key(&mut self, peer: PeerIndex, key: KeyNumber) {

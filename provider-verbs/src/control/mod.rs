@@ -52,10 +52,10 @@ const UNREGISTER_WAIT: Duration = Duration::from_secs(10);
 /// What a transport orders.
 pub enum Command<V: Verbs> {
     Register(Box<StationRecord<V>>),
-    /// From now on peers prove one of these keys.
+    /// From now on peers prove one of these keys, or the station's own.
     TakeKeys {
         station: u64,
-        keys: Keyring,
+        keys: Option<Keyring>,
     },
     /// Asks for a connection, proving the key of that number.
     Connect {
@@ -92,6 +92,7 @@ pub struct StationRecord<V: Verbs> {
     pub listener: OwnedFd,
     pub address: SocketAddr,
     pub incarnation: u64,
+    pub own_key: Keyring,
     /// None until they are told.
     pub keys: Option<Keyring>,
     pub connect_timeout: Duration,

@@ -211,9 +211,9 @@ impl<V: Verbs> Transport for UdTransport<V> {
         }
     }
 
-    fn take_keys(&mut self, keys: &Keyring) {
-        self.keys = Some(keys.clone());
-        let (station, keys) = (self.station, keys.clone());
+    fn take_keys(&mut self, keys: Option<&Keyring>) {
+        self.keys = keys.cloned();
+        let (station, keys) = (self.station, keys.cloned());
         self.control.command(Command::TakeKeys { station, keys });
     }
 

@@ -224,8 +224,8 @@ impl<V: Verbs> Transport for RcTransport<V> {
         LIMITS
     }
 
-    fn take_keys(&mut self, keys: &Keyring) {
-        let (station, keys) = (self.station, keys.clone());
+    fn take_keys(&mut self, keys: Option<&Keyring>) {
+        let (station, keys) = (self.station, keys.cloned());
         self.control.command(Command::TakeKeys { station, keys });
     }
 
@@ -246,6 +246,8 @@ impl<V: Verbs> Transport for RcTransport<V> {
     }
 
     fn disconnect(&mut self, peer: PeerIndex) {
+        // The last words need room, which what is over gives back.
+        self.reap_sends();
         self.drop_send_lane(peer);
         self.hang_up(peer);
         self.forget_ends_of(peer);

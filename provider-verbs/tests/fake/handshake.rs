@@ -120,14 +120,14 @@ fn a_key_that_comes_later_is_waited_for() {
     let keys = |names: [&[u8]; 2]| {
         Keyring::new((1..).zip(names).map(|(number, bytes)| AuthKey::new(number, bytes)))
     };
-    here.take_keys(&keys([b"own", b"common"]));
+    here.take_keys(Some(&keys([b"own", b"common"])));
     for (peer, key) in [(3, 2), (4, 1)] {
         here.choose_key(peer, key);
     }
     here.connect(3, there.address());
     std::thread::sleep(Duration::from_millis(100));
     assert!(here.event().is_none());
-    there.take_keys(&keys([b"common", b"theirs"]));
+    there.take_keys(Some(&keys([b"common", b"theirs"])));
     assert!(matches!(event(&mut here), TransportEvent::Connected { peer: 3, .. }));
     let TransportEvent::Incoming { key, .. } = event(&mut there) else { panic!() };
     assert_eq!(key, 1, "as they call it");

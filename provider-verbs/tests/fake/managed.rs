@@ -254,6 +254,23 @@ fn goodbye_needs_no_credit_of_the_packets() {
     assert_eq!(scene.fabric.tally().not_ready, 0);
 }
 
+/// Nor of the queue: what is over has no place there, though nobody has looked.
+#[test]
+fn goodbye_finds_room_in_a_queue_that_was_full() {
+    const QUEUE: u64 = 63;
+    for count in QUEUE - 1..=QUEUE + 1 {
+        let (mut scene, start) = (scene(), Instant::now());
+        for number in 0..count {
+            while !push(&mut scene.friend, 0, number, 100) {
+                assert!(start.elapsed() < PATIENCE, "{number} of {count} packets");
+            }
+            take_soon(&mut scene.victim);
+        }
+        scene.friend.disconnect(0);
+        assert!(matches!(event(&mut scene.victim), TransportEvent::Closed { peer: 0 }), "{count}");
+    }
+}
+
 /// Every way in which a request can be wrong has its answer.
 #[test]
 fn a_wrong_request_is_refused_with_the_reason() {
@@ -434,13 +451,16 @@ fn who_leaves_without_a_last_word_has_sent_all_the_same() {
 fn a_key_that_comes_later_is_waited_for() {
     let fabric = FakeFabric::default();
     let provider = managed_provider(&fabric, FakeOptions::default());
-    let open = || provider.open_as(Opening { keys_follow: true, ..Opening::default() }).unwrap();
-    let (mut here, mut there) = (open(), open());
-    here.take_keys(&Keyring::only(KEY));
+    let open = |auth_key| {
+        let opening = Opening { auth_key, keys_follow: true, ..Opening::default() };
+        provider.open_as(opening).unwrap()
+    };
+    let (mut here, mut there) = (open(b"another"), open(KEY));
+    here.take_keys(Some(&Keyring::only(KEY)));
     here.connect(3, there.address());
     std::thread::sleep(Duration::from_millis(100));
     assert!(here.event().is_none());
-    there.take_keys(&Keyring::only(KEY));
+    there.take_keys(None);
     assert!(matches!(event(&mut here), TransportEvent::Connected { peer: 3, .. }));
     adopt(&mut there, 1);
     assert_eq!(fabric.tally().managed, 1);

@@ -9,10 +9,12 @@ use std::{
 };
 
 use kestrel_core::{
+    connection::ConnectionError,
     domain::DomainOptions,
-    endpoint::Endpoint,
+    endpoint::{Endpoint, EndpointOptions},
     error::Errno,
     event_queue::{Event, EventRead},
+    info::Info,
     transport::Provider,
 };
 
@@ -104,6 +106,50 @@ pub fn who_accepted_goes_while_the_listener_is_driven<P: Provider>(bed: &Bed<P>)
     listener.request(&[&second]);
     assert!(first.refusal(&[&listener]).contains("went at once"));
     listener.events.remove_driven(&closing);
+}
+
+/// "An endpoint may be enabled explicitly through fi_enable, or implicitly, such as through fi_connect":
+/// not by a call that is refused.
+pub fn who_is_refused_is_not_enabled<P: Provider>(bed: &Bed<P>) {
+    let listener = Listener::listening(bed);
+    let first = End::calling(bed, listener.passive.address(), &[]);
+    let acceptor = End::acceptor(bed, listener.take(&[&first]));
+    let caller = End::caller(bed);
+    let address = listener.passive.address().with_port(0);
+    let refused = [
+        (&acceptor, acceptor.endpoint.connect(address, &[]), ConnectionError::HasRequest),
+        (&caller, caller.endpoint.connect(address, &[]), ConnectionError::BadAddress { address }),
+        (&caller, caller.endpoint.accept(&[]), ConnectionError::NoRequest),
+    ];
+    for (_, answer, expected) in &refused {
+        assert_eq!(answer.as_ref(), Err(expected));
+    }
+    for end in [acceptor, caller] {
+        assert_eq!(end.endpoint.enable(), Ok(()), "a second time it would be an error");
+    }
+}
+
+/// "An active endpoint may acquire the properties of a passive endpoint", which had no key to be acquired:
+/// its own is what it was opened with, and proves.
+pub fn who_takes_over_has_its_own_key<P: Provider>(bed: &Bed<P>) {
+    let keyed = |key: &[u8]| {
+        let mut info = Info::default();
+        info.endpoint.auth_key = key.to_vec();
+        Listener::over(bed, info)
+    };
+    let listener = keyed(b"ours");
+    listener.passive.listen().unwrap();
+    for (key, reserved) in [(b"ours", keyed(b"another")), (b"else", keyed(b"ours"))] {
+        let options = EndpointOptions { auth_key: key.to_vec(), ..link::options() };
+        let caller = End::open(bed, |domain| {
+            Endpoint::open_instead_of(domain, options, &reserved.passive).unwrap()
+        });
+        caller.endpoint.connect(listener.passive.address(), &[]).unwrap();
+        match key {
+            b"ours" => drop(listener.request(&[&caller])),
+            _ => drop(caller.fails(Errno::CONNREFUSED, &[&listener])),
+        }
+    }
 }
 
 /// A request that an endpoint was opened from holds its listener's place when that is closed. Nobody

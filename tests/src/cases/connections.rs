@@ -344,15 +344,14 @@ pub fn a_request_can_be_rejected_until_it_is_accepted<P: Provider>(bed: &Bed<P>)
     let late = listener.passive.reject(asked.handle, b"").unwrap_err();
     assert_eq!(late.errno(), Errno::CONNABORTED);
     caller.connected(&[&acceptor, &listener]);
-    // One that no endpoint could be opened for waits on: this address is the listener's.
+    // One may be accepted at the address that was asked, whose port is the listener's.
     let caller = End::calling(bed, listener.passive.address(), &[]);
-    let asked = listener.request(&[&caller]);
+    let request = listener.take(&[&caller]);
     let domain = bed.domain(DomainOptions::default());
     let address = Some(listener.passive.address());
     let options = kestrel_core::endpoint::EndpointOptions { address, ..link::options() };
-    let request = listener.passive.take(asked.handle).unwrap();
-    assert!(Endpoint::open_for(&domain, options, request).is_err());
-    let acceptor = End::acceptor(bed, listener.passive.take(asked.handle).unwrap());
+    let endpoint = Endpoint::open_for(&domain, options, request).unwrap();
+    let acceptor = End::over(&domain, endpoint);
     acceptor.endpoint.accept(&[]).unwrap();
     caller.connected(&[&acceptor, &listener]);
 }
