@@ -116,6 +116,9 @@ fn without_cma_nobody_probes() {
     assert!(!peer.reads_us);
 }
 
+/// How long somebody may take to begin to listen.
+const GRACE: Duration = Duration::from_millis(750);
+
 #[test]
 fn nobody_there_is_known_before_the_timeout_and_after_the_grace() {
     let station = station();
@@ -125,7 +128,7 @@ fn nobody_there_is_known_before_the_timeout_and_after_the_grace() {
     let StationEvent::Failed { request: 5, error } = event(&station) else { panic!() };
     assert!(matches!(error, ConnectError::HostUnreachable { to, .. } if to == nobody), "{error}");
     assert_eq!(error.errno(), libc::EHOSTUNREACH);
-    assert!(start.elapsed() >= Duration::from_millis(750));
+    assert!(start.elapsed() >= GRACE);
     assert!(event_within(&station, Duration::from_millis(50)).is_none());
 }
 
@@ -134,9 +137,15 @@ fn a_short_timeout_is_kept_even_when_nobody_is_there() {
     // Shorter than the grace, and long enough for the connects of the tests beside this one.
     let connect_timeout = Duration::from_millis(400);
     let station = Station::open(StationOptions { connect_timeout, ..options() }).unwrap();
-    station.connect(5, "127.0.0.1:1".parse().unwrap());
-    let StationEvent::Failed { error, .. } = event(&station) else { panic!() };
-    assert!(matches!(error, ConnectError::HostUnreachable { .. }), "{error}");
+    let time = || {
+        let start = Instant::now();
+        station.connect(5, "127.0.0.1:1".parse().unwrap());
+        let StationEvent::Failed { error, .. } = event(&station) else { panic!() };
+        assert!(matches!(error, ConnectError::HostUnreachable { .. }), "{error}");
+        start.elapsed()
+    };
+    // On a busy machine it may take as long as the grace now and then.
+    assert!((0..5).any(|_| time() < GRACE), "never before the grace is over");
 }
 
 #[test]

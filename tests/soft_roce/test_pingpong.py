@@ -13,7 +13,7 @@ from lab import ROOT, needs_guest
 
 sys.path.append(str(ROOT / "tests" / "clients"))
 
-from client import Outcome  # noqa: E402
+from client import Outcome, unavailable  # noqa: E402
 from test_tools import SIZES, check_pingpong, tool  # noqa: E402
 
 pytestmark = [pytest.mark.usefixtures("ready"), needs_guest]
@@ -23,7 +23,7 @@ def pingpong(words: str, netem: str = "") -> list[Outcome]:
     """What it left on both hosts, each of whose processes was on kestrel."""
     library = ROOT / "target" / "release"
     if not (library / "libkestrel_fi.so").exists():
-        pytest.skip(f"{library}/libkestrel_fi.so is not built (cargo build --release)")
+        unavailable(f"{library}/libkestrel_fi.so is not built (cargo build --release)")
     program = f"{tool('fi_pingpong')} -p kestrel -e msg -c {words}"
     # The time of both hosts is shared with other tests.
     output = run_script(

@@ -400,7 +400,7 @@ macro_rules! conformance {
             progress:
                 a_sleeping_helper_delivers, a_spinning_helper_delivers,
                 a_delivery_completes_while_its_receiver_sleeps,
-                helpers_end_with_their_domain,
+                a_domain_closes_under_its_helper,
                 four_threads_post_poll_and_cancel,
                 each_threads_messages_stay_in_order;
         }

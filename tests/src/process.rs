@@ -49,6 +49,16 @@ pub fn eventually(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
+/// What `sleep` comes back with, which sleeps for [`PATIENCE`] at most, or nearly, and has to be
+/// woken: where nobody rings it looks once more when its time is over, and finds the same.
+#[track_caller]
+pub fn woken<R>(sleep: impl FnOnce() -> R) -> R {
+    let start = Instant::now();
+    let found = sleep();
+    assert!(start.elapsed() < PATIENCE / 2, "it slept until its time was over");
+    found
+}
+
 /// This thread's calls of one system call answer EPERM from now on, as in many containers.
 pub fn forbid_call(call: libc::c_long) {
     let statement = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };

@@ -27,6 +27,7 @@ use kestrel_tests::{
     bed::{Bed, Memory, Options, World, pattern, same},
     fake::fake_provider,
     one_sided::{BOTH, Rma, expose, options, segment},
+    process::woken,
     scale::PATIENCE,
 };
 use kestrel_verbs::{
@@ -435,7 +436,8 @@ fn a_sleeper_hears_both_sides() {
             sender.inject(&[7; 8], 0)
         });
         let mut entry = [Entry::default()];
-        assert_eq!(receiver.receives.read_blocking(&mut entry, Some(PATIENCE)), Ok(1));
+        let read = woken(|| receiver.receives.read_blocking(&mut entry, Some(PATIENCE)));
+        assert_eq!(read, Ok(1));
         assert_eq!((entry[0].context, entry[0].source), (nth as u64, from as u64));
         sent.join().unwrap().unwrap();
     }

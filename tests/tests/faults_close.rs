@@ -3,6 +3,7 @@
 use kestrel_core::{address_vector::FI_ADDR_UNSPEC, flags::Flags};
 use kestrel_tests::{
     node::{Done, Node, NodeOptions, Wait, says_gone},
+    process::eventually,
     scale::PATIENCE,
     traffic::{self, Mix, Operation, Traffic},
 };
@@ -11,12 +12,10 @@ use kestrel_tests::{
 fn greet(from: &Node, to: u64, there: &Node) {
     there.endpoint.receive(vec![0; 8], FI_ADDR_UNSPEC, 1).unwrap();
     from.endpoint.inject(&[7; 8], to).unwrap();
-    loop {
+    eventually("a greeting", || {
         assert!(from.poll().is_none());
-        if let Some(done) = there.poll() {
-            return drop(done.well());
-        }
-    }
+        there.poll().is_some_and(|done| done.well().context == 1)
+    });
 }
 
 /// Everything that depends on a closed peer fails; `wait` tells how it is waited for.

@@ -9,7 +9,7 @@ use kestrel_tests::{
     bed::pattern,
     figures,
     node::{Node, NodeOptions},
-    process::{Peer, child_role, eventually},
+    process::{Peer, child_role, eventually, listen_to_parent, say},
     traffic::{Mix, Traffic},
 };
 
@@ -20,7 +20,7 @@ fn child() {
         "without-descriptors" => without_descriptors(),
         "without-memory" => without_memory(),
         "unexpected-without-memory" => unexpected_without_memory(),
-        "full-peer" => full_peer(),
+        "full-receiver" => full_receiver(),
         _ => panic!("{role:?}"),
     }
 }
@@ -43,7 +43,20 @@ fn unexpected_messages_wait_for_memory() {
 
 #[test]
 fn a_peer_without_descriptors_is_named_as_the_reason() {
-    Peer::start("full-peer").succeed();
+    let mut full = Peer::start("full-receiver");
+    let node = Node::with(&quick());
+    let to = node.insert_text(&full.hear_after("ready "));
+    node.endpoint.send(vec![1; 8], to, 7).unwrap();
+    let error = node.next().badly();
+    assert_eq!(error.errno, Errno::TIMEDOUT, "{error:?}");
+    assert!(error.reason.contains("it has no file descriptor left"), "{}", error.reason);
+    // And no longer than it has none.
+    full.order("have some");
+    assert_eq!(full.hear(), "has some");
+    node.endpoint.send(vec![1; 8], to, 7).unwrap();
+    node.next().well();
+    assert_eq!(full.hear(), "received");
+    full.succeed();
 }
 
 fn quick() -> NodeOptions {
@@ -204,18 +217,22 @@ fn unexpected_without_memory() {
     }
 }
 
-/// The other side is a process that cannot take a lane.
-fn full_peer() {
-    let mut pair = Pair::open();
-    let full = Node::with(&quick());
-    let to = full.insert(pair.one.address());
+/// A process that can accept a connection, and cannot take the lane that comes with it.
+fn full_receiver() {
+    let orders = listen_to_parent();
+    let node = Node::with(&quick());
     let open = figures::descriptors() as u64;
-    limit(libc::RLIMIT_NOFILE, open + 8, open + 8);
-    let _taken: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
-    full.endpoint.send(vec![1; 8], to, 7).unwrap();
-    let error = full.next().badly();
-    assert_eq!(error.errno, Errno::MFILE, "{error:?}");
-    pair.exchange();
+    limit(libc::RLIMIT_NOFILE, open + 20, open + 20);
+    let mut taken: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
+    taken.pop();
+    say(&format!("ready {}", node.address().socket_addr()));
+    orders.recv().unwrap();
+    taken.clear();
+    node.endpoint.receive(vec![0; 8], FI_ADDR_UNSPEC, 1).unwrap();
+    say("has some");
+    node.next().well();
+    say("received");
+    let _ = orders.recv();
 }
 
 /// A receiver that looked away finds its three messages; how many sends ended.

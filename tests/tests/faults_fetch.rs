@@ -1,6 +1,8 @@
 //! Long messages that the receiver's adapter reads, on the fake: errors of the device, memory that
 //! cannot be registered, peers that go, and that nothing is written when it is not ours any more.
 
+use std::time::Instant;
+
 use kestrel_core::{
     error::Errno,
     flags::Flags,
@@ -13,6 +15,7 @@ use kestrel_tests::{
     bed::{Memory, Receive, Send, World, pattern, same},
     fake::fake_bed,
     one_sided::{expose, options},
+    scale::PATIENCE,
 };
 use kestrel_verbs::{
     RcProvider, VerbsOptions,
@@ -352,22 +355,31 @@ fn receives_fail_with_their_sender() {
     }
 }
 
-/// What is read late is written nowhere: the buffers are the application's again.
+/// What is read late is written nowhere: the buffers are the application's again. The sender is there,
+/// and its window, and has not heard that their connection is gone.
 #[test]
 fn nothing_is_written_when_a_receive_has_failed() {
     let (sources, into) = messages(2, LENGTHS[1]);
-    let mut pull = Pull::opened();
+    let pull = Pull::opened();
     pull.begin(&sources, &into);
-    let sender = pull.world.nodes.remove(0);
-    drop(sender);
-    for _ in 0..2 {
-        pull.world.received(0).bad(Errno::CONNRESET);
+    pull.fabric.break_packets();
+    let receiver = &pull.world.nodes[1];
+    receiver.send(vec![1; 8], 0, None, 30);
+    let start = Instant::now();
+    while pull.world.waiting(1) != (1, 2) {
+        receiver.poll();
+        assert!(start.elapsed() < PATIENCE, "in vain: the end of the connection");
     }
     pull.fabric.hold(false);
     pull.world.poll(50);
+    assert_eq!(pull.reached(), 1, "the message before");
     for into in &into {
         same(&into.bytes(), &vec![0; LENGTHS[1]], "nothing is written any more");
     }
+    for _ in 0..2 {
+        pull.world.received(1).bad(Errno::CONNRESET);
+    }
+    pull.world.sent(1).bad(Errno::CONNRESET);
 }
 
 /// A sender gets its buffers back when nobody reads them any more.
@@ -382,7 +394,9 @@ fn sends_fail_with_their_receiver() {
         pull.world.sent(0).bad(Errno::CONNRESET);
     }
     pull.fabric.hold(false);
-    assert_eq!(into[0].bytes(), vec![0; LENGTHS[1]]);
+    for into in &into {
+        same(&into.bytes(), &vec![0; LENGTHS[1]], "nothing is written any more");
+    }
 }
 
 /// A region whose key we chose is for those whom the application tells of it: a message that lies there is

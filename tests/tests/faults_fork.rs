@@ -133,6 +133,12 @@ fn unsafe_copy(pair: &Pair, life: impl FnOnce(Pair) -> i32) -> i32 {
     })
 }
 
+/// What the tests of forked children stand on.
+#[test]
+fn a_child_that_panics_does_not_end_well() {
+    assert_eq!(wait(fork(|| panic!("on purpose"))), 101);
+}
+
 #[test]
 fn children_disturb_nobody_in_a_shared_domain() {
     children_disturb_nobody(ProgressMode::Manual, false);

@@ -18,7 +18,7 @@ use kestrel_core::{
 use kestrel_tests::{
     bed::Memory,
     fork,
-    node::{Node, NodeOptions, Wait},
+    node::{Done, Node, NodeOptions, Wait},
     one_sided::BOTH,
     process::{Peer, child_role, eventually, forbid_call, listen_to_parent, say},
     random::Random,
@@ -45,40 +45,65 @@ fn child() {
     let Some(role) = child_role() else { return };
     let words: Vec<&str> = role.iter().map(String::as_str).collect();
     match words[..] {
-        ["storm", to] => storm(to, u64::MAX),
-        ["forbidden", to, writes] => {
-            forbid_call(libc::SYS_process_vm_writev);
-            storm(to, writes.parse().unwrap());
+        ["storm", to] => storm(to),
+        ["forbidden", to, ref calls @ ..] => {
+            calls.iter().for_each(|call| forbid_call(call.parse().unwrap()));
+            write_when_told(to);
         }
         _ => panic!("{role:?}"),
     }
 }
 
-/// Writes to `to` without end, or so many times, whatever becomes of it.
-fn storm(to: &str, writes: u64) {
-    let orders = listen_to_parent();
-    let node = node();
-    let to = node.insert_text(to);
-    let source = Memory::from(vec![WRITTEN; LENGTH]);
-    say("ready");
-    for nth in 0..writes {
-        let length = LENGTHS[nth as usize % LENGTHS.len()];
+/// Who writes to a target's region.
+struct Writer {
+    node: Node,
+    to: u64,
+    source: Memory,
+}
+
+impl Writer {
+    fn to(address: &str) -> Writer {
+        let node = node();
+        let to = node.insert_text(address);
+        say("ready");
+        Writer { node, to, source: Memory::from(vec![WRITTEN; LENGTH]) }
+    }
+
+    /// What becomes of a write of that many bytes.
+    fn write(&self, length: usize) -> Done {
         let segments = [RemoteSegment { address: 0, length: length as u64, key: KEY }];
         let post = RmaPost {
-            pieces: kestrel_core::memory::Pieces::One(source.piece().part(0, length)),
-            to,
+            pieces: kestrel_core::memory::Pieces::One(self.source.piece().part(0, length)),
+            to: self.to,
             segments: &segments,
             data: 0,
-            context: nth,
+            context: 1,
             flags: Flags::COMPLETION,
             region: None,
             owner: None,
         };
-        node.endpoint.post_write(post).unwrap();
-        assert!(node.within(PATIENCE, Wait::Polling).is_some(), "a write ends");
+        self.node.endpoint.post_write(post).unwrap();
+        self.node.within(PATIENCE, Wait::Polling).expect("a write ends")
     }
-    say("done");
-    let _ = orders.recv_timeout(PATIENCE);
+}
+
+/// Writes to `to` without end, whatever becomes of it.
+fn storm(to: &str) {
+    let _parent = listen_to_parent();
+    let writer = Writer::to(to);
+    for length in LENGTHS.into_iter().cycle() {
+        writer.write(length);
+    }
+}
+
+/// Writes as many bytes as it is told, which has to succeed.
+fn write_when_told(to: &str) {
+    let orders = listen_to_parent();
+    let writer = Writer::to(to);
+    for length in orders {
+        writer.write(length.parse().unwrap()).well();
+        say("written");
+    }
 }
 
 /// A region that another process writes to.
@@ -214,17 +239,27 @@ fn a_target_that_forks_goes_on() {
     target.is_ours(|| std::thread::sleep(Duration::from_millis(5)));
 }
 
-/// The kernel may forbid it, from the start: everything arrives as packets.
+/// The kernel may forbid it, from the start: everything arrives as packets. It has a call for copies of
+/// each length.
 #[test]
 fn what_the_kernel_forbids_goes_as_packets() {
-    let to = |node: &Node| format!("forbidden {} 40", node.address().socket_addr());
-    let target = Target::of(to);
-    let region = target.expose();
-    let start = Instant::now();
-    while target.peer.heard().as_deref() != Some("done") {
-        target.poll(Duration::from_millis(1));
-        assert!(start.elapsed() < PATIENCE, "in vain: the writes");
+    let (long, short) = (libc::SYS_process_vm_writev, libc::SYS_pwrite64);
+    for calls in [format!("{long}"), format!("{short}"), format!("{long} {short}")] {
+        let mut target =
+            Target::of(|node| format!("forbidden {} {calls}", node.address().socket_addr()));
+        let region = target.expose();
+        for length in (0..3).flat_map(|_| LENGTHS) {
+            target.memory.scribble();
+            target.peer.order(&length.to_string());
+            let start = Instant::now();
+            while target.peer.heard().as_deref() != Some("written") {
+                target.poll(Duration::from_millis(1));
+                assert!(start.elapsed() < PATIENCE, "in vain: a write without {calls}");
+            }
+            let bytes = target.memory.bytes();
+            assert!(bytes[..length].iter().all(|&byte| byte == WRITTEN), "{length} bytes");
+            assert!(bytes[length..].iter().all(|&byte| byte == OURS), "behind {length} bytes");
+        }
+        target.node.domain.close_memory(&region).unwrap();
     }
-    assert!(target.memory.bytes().iter().all(|&byte| byte == WRITTEN));
-    target.node.domain.close_memory(&region).unwrap();
 }

@@ -74,4 +74,7 @@ fn each_domain_takes_a_core_that_nobody_has() {
     let again = open(&usable[..1]).unwrap();
     assert_eq!(threads("kestrel-lcore"), [usable[0].to_string()]);
     drop((late, again));
+    for name in ["kestrel-lcore", "kestrel-progres"] {
+        assert!(threads(name).is_empty(), "{name}: it ends with its domain");
+    }
 }

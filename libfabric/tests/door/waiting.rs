@@ -6,6 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use kestrel_tests::process::{eventually, woken};
+
 use crate::{
     abi::{
         attributes::{CntrAttr, CqTaggedEntry, EqAttr, EqEntry, WaitAttr},
@@ -81,24 +83,35 @@ fn a_blocking_read_ends_by_message_time_or_signal() {
     let world = Shared(waiting_world(host, WAIT_UNSPEC));
     assert_eq!(blocking_read(world.0.nodes[1], 20), code::AGAIN as isize);
     is_woken_by_a_message(&world);
+    // One signal before the read, and one to who sleeps in it.
+    signal(&world.0);
+    assert_eq!(woken(|| blocking_read(world.0.nodes[1], 20_000)), code::AGAIN as isize);
+    assert_eq!(read_while_another(&world, signal), code::AGAIN as isize);
+}
+
+/// Signals the queue of node 1.
+fn signal(world: &World) {
+    let cq = world.nodes[1].cq;
     // SAFETY: the queue is open.
-    unsafe { ((*(*world.0.nodes[1].cq).ops).signal)(world.0.nodes[1].cq) };
-    let start = Instant::now();
-    assert_eq!(blocking_read(world.0.nodes[1], 20_000), code::AGAIN as isize);
-    assert!(start.elapsed() < Duration::from_secs(10));
+    assert_eq!(unsafe { ((*(*cq).ops).signal)(cq) }, 0);
 }
 
 /// Node 1 sleeps when node 0 sends to it.
 fn is_woken_by_a_message(world: &Shared) {
     expect(&world.0);
+    assert_eq!(read_while_another(world, |world| send(world.nodes[0])), 1);
+}
+
+/// Reads the queue of node 1 while another thread does something, a moment later, which has to wake it.
+fn read_while_another(world: &Shared, act: fn(&World)) -> isize {
     std::thread::scope(|scope| {
         scope.spawn(move || {
             let Shared(world) = world;
             std::thread::sleep(Duration::from_millis(20));
-            send(world.nodes[0]);
+            act(world);
         });
-        assert_eq!(blocking_read(world.0.nodes[1], 20_000), 1);
-    });
+        woken(|| blocking_read(world.0.nodes[1], 20_000))
+    })
 }
 
 /// Also the first one of a peer that nothing was heard of.
@@ -307,7 +320,7 @@ fn a_waiter_is_woken_by_what_another_thread_counts() {
         let waiter = scope.spawn(move || {
             let counter = counter_at as *mut FidCntr;
             // SAFETY: the counter is open.
-            unsafe { ((*(*counter).ops).wait)(counter, 3, 20_000) }
+            woken(|| unsafe { ((*(*counter).ops).wait)(counter, 3, 20_000) })
         });
         let Shared(world) = world;
         std::thread::sleep(Duration::from_millis(20));
@@ -354,16 +367,17 @@ fn an_error_is_there_when_its_counter_tells_of_it() {
 fn a_poll_set_names_who_has_something() {
     let Some(host) = host("a_poll_set_names_who_has_something") else { return };
     let world = World::new(host, 2);
-    let mut poll: *mut FidPoll = null_mut();
+    let (cq, mut poll): (_, *mut FidPoll) = (world.nodes[1].cq, null_mut());
     let mut contexts = [null_mut::<c_void>(); 4];
     let counter = open_counter(&world, &mut zeroed());
     // SAFETY: all objects are open, and the array has four places.
     unsafe {
         (*counter).fid.context = counter.cast();
+        (*cq).fid.context = cq.cast();
         let open = (*(*world.domain).ops).poll_open;
         assert_eq!(open(world.domain, null_mut(), &raw mut poll), 0);
         let ops = &*(*poll).ops;
-        assert_eq!((ops.poll_add)(poll, world.nodes[1].cq.cast(), 0), 0);
+        assert_eq!((ops.poll_add)(poll, cq.cast(), 0), 0);
         assert_eq!((ops.poll_add)(poll, counter.cast(), 0), 0);
         assert_eq!((ops.poll_add)(poll, counter.cast(), 0), code::INVAL);
         assert_eq!((ops.poll_add)(poll, world.domain.cast(), 0), code::INVAL);
@@ -373,6 +387,14 @@ fn a_poll_set_names_who_has_something() {
         assert_eq!(contexts[0], counter.cast());
         assert_eq!((ops.poll_del)(poll, counter.cast(), 0), 0);
         assert_eq!((ops.poll_del)(poll, counter.cast(), 0), code::INVAL);
+        // A completion is there until it is read, however often it is asked for.
+        expect(&world);
+        send(world.nodes[0]);
+        eventually("the message", || (ops.poll)(poll, contexts.as_mut_ptr(), 4) == 1);
+        assert_eq!((ops.poll)(poll, contexts.as_mut_ptr(), 4), 1);
+        assert_eq!(contexts[0], cq.cast());
+        assert!(world.nodes[1].read().is_ok());
+        assert_eq!((ops.poll)(poll, contexts.as_mut_ptr(), 4), 0);
     }
     assert_eq!((close(poll), close(counter)), (0, 0));
 }
@@ -443,8 +465,7 @@ fn a_signal_keeps_nobody_awake() {
     let Some(host) = host("a_signal_keeps_nobody_awake") else { return };
     let world = waiting_world(host, WAIT_FD);
     let node = world.nodes[1];
-    // SAFETY: the queue is open.
-    assert_eq!(unsafe { ((*(*node.cq).ops).signal)(node.cq) }, 0);
+    signal(&world);
     assert_eq!(try_wait(&world, node.cq.cast()), code::AGAIN, "look");
     assert_eq!(try_wait(&world, node.cq.cast()), 0, "and wait");
     assert!(!is_readable(descriptor(node.cq), 0));
@@ -469,8 +490,7 @@ fn a_signal_is_for_who_is_blocked() {
         let blocked = scope.spawn(move || blocking_read(world.0.nodes[1], -1));
         let (cq, start) = (world.0.nodes[1].cq, Instant::now());
         std::thread::sleep(Duration::from_millis(50));
-        // SAFETY: the queue is open.
-        assert_eq!(unsafe { ((*(*cq).ops).signal)(cq) }, 0);
+        signal(&world.0);
         while !blocked.is_finished() {
             try_wait(&world.0, cq.cast());
             assert!(start.elapsed() < PATIENCE, "nobody was woken");

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use kestrel_core::transport::Service;
 use kestrel_shm::{PoolMemory, Station, StationEvent, StationOptions};
+use kestrel_tests::process::woken;
 
 /// The end of every wait: far beyond what any machine needs, so that no test depends on speed.
 pub const PATIENCE: Duration = Duration::from_secs(20);
@@ -42,9 +43,9 @@ pub fn station_at(address: SocketAddr) -> Station {
     Station::open(StationOptions { address: Some(address), ..options() }).unwrap()
 }
 
-/// The next event, which has to come.
+/// The next event, which has to come and ring.
 pub fn event(station: &Station) -> StationEvent {
-    event_within(station, PATIENCE).expect("an event")
+    woken(|| event_within(station, PATIENCE)).expect("an event")
 }
 
 /// Sleeps on the station's bell, as an endpoint does, until there is an event.

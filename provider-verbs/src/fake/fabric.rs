@@ -180,8 +180,9 @@ impl State {
         self.pairs.get(&number).map(|pair| (pair.lid, pair.gids[0]))
     }
 
-    pub(super) fn break_all(&mut self) {
-        let numbers: Vec<u32> = self.pairs.keys().copied().collect();
+    pub(super) fn break_all(&mut self, with: impl Fn(Role) -> bool) {
+        let broken = self.pairs.iter().filter(|(_, pair)| with(pair.role));
+        let numbers: Vec<u32> = broken.map(|(number, _)| *number).collect();
         numbers.into_iter().for_each(|number| self.fail(number));
     }
 

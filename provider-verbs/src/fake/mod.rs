@@ -192,7 +192,12 @@ impl FakeFabric {
 
     /// Every queue pair that exists now goes into the error state.
     pub fn break_queue_pairs(&self) {
-        self.lock().break_all();
+        self.lock().break_all(|_| true);
+    }
+
+    /// The same of those that take packets alone: windows stay.
+    pub fn break_packets(&self) {
+        self.lock().break_all(|role| matches!(role, Role::Sends | Role::Receives));
     }
 
     /// From now on nothing is carried, until it is again: sends wait where they are.

@@ -18,6 +18,7 @@ use kestrel_core::{
 use crate::bed::{Bed, Memory, Options, Receive, open_vector};
 use crate::completion::read_all;
 use crate::one_sided::{BOTH, expose};
+use crate::process::woken;
 use crate::scale::PATIENCE;
 
 struct Counted<P: Provider> {
@@ -208,7 +209,7 @@ pub fn who_sleeps_drives_what_the_counter_is_bound_to<P: Provider>(bed: &Bed<P>)
     }
     let counter = CompletionCounter::open(&target.domain);
     std::thread::scope(|scope| {
-        let sleeper = scope.spawn(|| counter.wait(1, Some(PATIENCE)));
+        let sleeper = scope.spawn(|| woken(|| counter.wait(1, Some(PATIENCE))));
         std::thread::sleep(Duration::from_millis(20));
         target.domain.bind_memory_counter(&region, &counter, Flags::REMOTE_WRITE).unwrap();
         writer.endpoint.write(vec![5; 64], 0, region.base(), region.key(), 1).unwrap();

@@ -91,7 +91,9 @@ pub fn a_delivery_completes_while_its_receiver_sleeps<P: Provider>(bed: &Bed<P>)
     }
 }
 
-pub fn helpers_end_with_their_domain<P: Provider>(bed: &Bed<P>) {
+/// What is under way then keeps nobody. That the helpers end is seen by the test of cores, whose process has
+/// no others.
+pub fn a_domain_closes_under_its_helper<P: Provider>(bed: &Bed<P>) {
     for _ in 0..10 {
         let domain =
             DomainOptions { progress: ProgressMode::Automatic, ..DomainOptions::default() };

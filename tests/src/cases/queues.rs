@@ -16,6 +16,7 @@ use kestrel_core::{
 
 use crate::bed::{Bed, Options, pattern, same};
 use crate::completion::{Done, read_each};
+use crate::process::woken;
 use crate::scale::{PATIENCE, scaled};
 
 pub fn read_takes_what_fits_in_order<P: Provider>(bed: &Bed<P>) {
@@ -172,7 +173,7 @@ pub fn a_signal_is_remembered<P: Provider>(bed: &Bed<P>) {
 /// Reads one context, asleep if need be.
 fn next_context<P: Provider>(queue: &CompletionQueue<P>) -> u64 {
     let mut entries = [Entry::default()];
-    match queue.read_blocking(&mut entries, Some(PATIENCE)) {
+    match woken(|| queue.read_blocking(&mut entries, Some(PATIENCE))) {
         Ok(1) => entries[0].context,
         outcome => panic!("{outcome:?}"),
     }
@@ -184,13 +185,12 @@ pub fn a_signal_wakes_a_sleeper<P: Provider>(bed: &Bed<P>) {
     }
     let world = bed.world(1);
     let queue = world.nodes[0].receives.clone();
-    let sleeper =
-        std::thread::spawn(move || queue.read_blocking(&mut [Entry::default()], Some(PATIENCE)));
+    let sleeper = std::thread::spawn(move || {
+        woken(|| queue.read_blocking(&mut [Entry::default()], Some(PATIENCE)))
+    });
     std::thread::sleep(Duration::from_millis(20));
-    let start = Instant::now();
     world.nodes[0].receives.signal();
     assert_eq!(sleeper.join().unwrap(), Err(ReadError::Signaled));
-    assert!(start.elapsed() < PATIENCE, "woken, not timed out");
 }
 
 pub fn a_message_wakes_a_sleeper<P: Provider>(bed: &Bed<P>) {
@@ -207,12 +207,10 @@ pub fn a_message_wakes_a_sleeper<P: Provider>(bed: &Bed<P>) {
             if round % 2 == 0 {
                 std::thread::sleep(Duration::from_millis(2));
             }
-            let start = Instant::now();
             world.nodes[0].send(pattern(round, length), 1, None, round);
             // A sender who sleeps meanwhile is woken by the consent.
             assert_eq!(next_context(&world.nodes[0].sends), round);
             assert_eq!(sleeper.join().unwrap(), round);
-            assert!(start.elapsed() < PATIENCE / 2, "woken, not timed out");
         }
     }
 }
@@ -242,7 +240,6 @@ pub fn two_sleepers_do_not_put_each_other_to_rest<P: Provider>(bed: &Bed<P>) {
             std::thread::sleep(Duration::from_millis(1));
         }
         assert_eq!(sleeper.join().unwrap(), round);
-        assert!(start.elapsed() < PATIENCE / 2, "woken, not timed out");
     }
 }
 

@@ -13,6 +13,7 @@ use kestrel_core::{
 use crate::{
     bed::{Bed, Memory, Options, Receive, World, pattern, same},
     one_sided::{BOTH, MODES, Rma, expose, options, segment},
+    process::woken,
     scale::PATIENCE,
 };
 
@@ -138,7 +139,7 @@ pub fn who_sleeps_hears_of_what_waited_behind_data<P: Provider>(bed: &Bed<P>) {
     std::thread::scope(|scope| {
         let mut done = [Entry::default()];
         let sleeper = scope.spawn(move || {
-            let read = sends.read_blocking(&mut done, Some(PATIENCE));
+            let read = woken(|| sends.read_blocking(&mut done, Some(PATIENCE)));
             (read, done[0].context)
         });
         std::thread::sleep(Duration::from_millis(50));

@@ -1,8 +1,11 @@
 //! Scalable endpoints and their contexts. Reference: fi_endpoint(3), "SCALABLE ENDPOINTS".
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Instant,
 };
 
 use kestrel_core::{
@@ -20,7 +23,7 @@ use kestrel_core::{
 
 use crate::bed::{Bed, Memory, Options, open_vector, pattern, same};
 use crate::contexts::{Context, Portal, counts, named, naming, next, nothing_more, two};
-use crate::scale::scaled;
+use crate::scale::{PATIENCE, scaled};
 
 pub fn a_named_context_gets_what_is_for_it<P: Provider>(bed: &Bed<P>) {
     let [ours, theirs] = two(bed, counts(3, 3), counts(3, 3));
@@ -73,7 +76,7 @@ pub fn the_first_context_gets_what_names_none<P: Provider>(bed: &Bed<P>) {
     theirs.knows(&[plain.endpoint.address()]);
     plain.endpoint.receive(vec![0; 8], 0, 9).unwrap();
     theirs.transmit[0].endpoint.inject(&[1; 8], 2).unwrap();
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     while plain.receives.read(&mut [Entry::default()]).is_err() {
         theirs.poll();
         assert!(start.elapsed() < crate::scale::PATIENCE, "in vain: an answer");
@@ -249,7 +252,7 @@ pub fn contexts_close_before_their_endpoint<P: Provider>(bed: &Bed<P>) {
         Context::enabled(ours.endpoint.receive_context(0, naming()).unwrap(), Flags::RECV);
     receive.endpoint.receive(vec![0; 8], 0, 3).unwrap();
     again.endpoint.inject(&[1; 8], 0).unwrap();
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     while receive.taken().is_none() {
         again.poll();
         assert!(start.elapsed() < crate::scale::PATIENCE, "in vain: a message");
@@ -287,7 +290,7 @@ pub fn closing_a_context_leaves_the_other_one<P: Provider>(bed: &Bed<P>) {
     receive.bind_completion_queue(&queue, Flags::RECV).unwrap();
     receive.enable().unwrap();
     let expect = |context: u64| {
-        let start = std::time::Instant::now();
+        let start = Instant::now();
         let mut entry = [Entry::default()];
         while queue.read(&mut entry).is_err() {
             peer.poll();
@@ -327,7 +330,7 @@ pub fn what_a_closed_context_had_begun_is_let_go<P: Provider>(bed: &Bed<P>) {
     nothing_more(&all);
     // Whatever the receiver had heard of it, it does not wait for the rest for ever.
     theirs.receive[1].endpoint.receive(vec![0; long], FI_ADDR_UNSPEC, 7).unwrap();
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     let ended = loop {
         all.iter().for_each(|portal| portal.poll());
         if let Some(done) = theirs.receive[1].taken() {
@@ -447,7 +450,7 @@ pub fn contexts_are_used_by_threads_of_their_own<P: Provider>(bed: &Bed<P>) {
     const CONTEXTS: usize = 4;
     let messages = scaled(200, 1_000, 20_000);
     let [ours, theirs] = two(bed, counts(CONTEXTS, CONTEXTS), counts(CONTEXTS, CONTEXTS));
-    let finished = Arc::new(AtomicUsize::new(0));
+    let (finished, start) = (Arc::new(AtomicUsize::new(0)), Instant::now());
     std::thread::scope(|scope| {
         for index in 0..CONTEXTS {
             let send = ours.transmit[index].endpoint.clone();
@@ -459,6 +462,7 @@ pub fn contexts_are_used_by_threads_of_their_own<P: Provider>(bed: &Bed<P>) {
                 let (mut next, mut expected) = (0_usize, 0_usize);
                 receive.receive_tagged(vec![0; 8], 1, 0, u64::MAX, 0).unwrap();
                 while finished.load(Ordering::Relaxed) < CONTEXTS {
+                    assert!(start.elapsed() < PATIENCE * 4, "{expected} of {messages} messages");
                     let to = named(1, index as u64);
                     if next < messages && send.inject_tagged(&next.to_le_bytes(), to, 0).is_ok() {
                         next += 1;

@@ -1,6 +1,9 @@
 //! Shared transmit and receive contexts. Reference: fi_endpoint(3), "SHARED CONTEXTS".
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Instant,
+};
 
 use kestrel_core::{
     address_vector::{FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC},
@@ -374,7 +377,7 @@ pub fn a_closed_endpoint_takes_nothing_along<P: Provider>(bed: &Bed<P>) {
     let to = world.nodes[0].vector.insert_one(third.endpoint.address()).unwrap();
     sharers.shared.receive(vec![9; long], FI_ADDR_UNSPEC, 4).unwrap();
     world.nodes[0].send(vec![1; long], to, None, 5);
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     let mut found = None;
     // Until the receiver has begun: the sender then has an answer, or bytes are there.
     for _ in 0..5 {
@@ -400,19 +403,25 @@ pub fn threads_post_and_poll_at_once<P: Provider>(bed: &Bed<P>) {
     const MEMBERS: usize = 3;
     let messages = scaled(100, 500, 10_000);
     let (sharers, world) = senders(bed, MEMBERS, 1);
-    let received = AtomicUsize::new(0);
+    let (received, start) = (AtomicUsize::new(0), Instant::now());
     let all = MEMBERS * messages;
+    let is_over = || {
+        assert!(start.elapsed() < PATIENCE * 4, "{received:?} of {all} messages");
+        received.load(Ordering::Relaxed) == all
+    };
     let (shared, sender) = (&sharers.shared, world.nodes[0].endpoint.clone());
     let sends = world.nodes[0].sends.clone();
     std::thread::scope(|scope| {
-        for member in &sharers.members {
-            let (queue, received) = (member.queue.clone(), &received);
+        for (member, mut next) in sharers.members.iter().zip(0..) {
+            let (queue, received, is_over) = (member.queue.clone(), &received, &is_over);
             scope.spawn(move || {
-                while received.load(Ordering::Relaxed) < all {
+                while !is_over() {
                     let mut entry = [Entry::default()];
                     if queue.read(&mut entry).is_ok() {
                         let [mut entry] = entry;
-                        assert_eq!(entry.take_buffer().unwrap()[..entry.length as usize].len(), 8);
+                        let bytes: [u8; 8] = entry.take_buffer().unwrap().try_into().unwrap();
+                        assert_eq!((entry.length, usize::from_le_bytes(bytes)), (8, next));
+                        next += MEMBERS;
                         received.fetch_add(1, Ordering::Relaxed);
                     }
                 }
@@ -426,8 +435,9 @@ pub fn threads_post_and_poll_at_once<P: Provider>(bed: &Bed<P>) {
             });
         }
         let mut sent = 0;
-        while received.load(Ordering::Relaxed) < all {
-            if sent < all && sender.inject(&[1; 8], (sent % MEMBERS) as u64).is_ok() {
+        while !is_over() {
+            let to = (sent % MEMBERS) as u64;
+            if sent < all && sender.inject(&sent.to_le_bytes(), to).is_ok() {
                 sent += 1;
             }
             let _ = sends.read(&mut [Entry::default()]);
@@ -473,7 +483,7 @@ pub fn endpoints_send_by_a_shared_context<P: Provider>(bed: &Bed<P>) {
         end.enable().unwrap();
         peer.receive(8, None, index as u64);
         end.send(vec![1; 8], 0, index as u64).unwrap();
-        let start = std::time::Instant::now();
+        let start = Instant::now();
         let mut entry = [Entry::default()];
         while queue.read(&mut entry).is_err() {
             peer.poll();
