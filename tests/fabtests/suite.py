@@ -26,10 +26,14 @@ CONFIGURATIONS = PREFIX / "share" / "fabtests" / "test_configs"
 HOST = f"127.{64 + (os.getpid() >> 16 & 63)}.{os.getpid() >> 8 & 255}.{os.getpid() & 255}"
 # Far more than any test takes alone: it only ends what hangs.
 SECONDS_MAX = 600
+# The same of a server that starts, on a machine that is busy.
+SECONDS_START = 30
 # For what is known to hang.
 SECONDS_MAX_HANGING = 10
 # What libfabric logs of a server that has its fabric. Its endpoint follows at once.
 OPENED = "Opened fabric: kestrel"
+# How the kernel writes it of a socket.
+LISTEN = "0A"
 
 
 @dataclass(frozen=True)
@@ -122,14 +126,27 @@ class Process:
         """What it has printed so far, and then its log."""
         return "\n".join(file.read_text(errors="replace") for file in self.files)
 
-    def await_fabric(self) -> None:
-        """Waits until its fabric is open: a second at most, as runfabtests.sh always does."""
-        until = time.monotonic() + 1
-        while time.monotonic() < until and self.popen.poll() is None:
-            if OPENED in self.said():
+    def await_start(self) -> None:
+        """Waits until its fabric is open, or a client may meet it on a socket first; or it has ended, which its
+        outcome tells."""
+        until = time.monotonic() + SECONDS_START
+        while self.popen.poll() is None:
+            if OPENED in self.said() or self.listens():
                 time.sleep(0.2)
                 return
+            assert time.monotonic() < until, f"the server does not start:\n{self.said()[-3000:]}"
             time.sleep(0.02)
+
+    def listens(self) -> bool:
+        """Whether it has a TCP socket that listens."""
+        own = Path(f"/proc/{self.popen.pid}")
+        try:
+            links = [os.readlink(entry) for entry in (own / "fd").iterdir()]
+            lines = [line.split() for kind in ("tcp", "tcp6") for line in (own / "net" / kind).open()]
+        except OSError:
+            # It ends, or closes what was just looked at.
+            return False
+        return any(line[3] == LISTEN and f"socket:[{line[9]}]" in links for line in lines)
 
     def wait(self, seconds_max: float) -> Outcome:
         """Waits for its end, and ends it at the limit."""
@@ -145,7 +162,7 @@ def play(server: list[str], clients: list[list[str]], folder: Path, seconds_max:
     with ExitStack() as stack:
         first = stack.enter_context(Process(server, folder, "server"))
         if clients:
-            first.await_fabric()
+            first.await_start()
         others = [
             stack.enter_context(Process(client, folder, f"client-{number}"))
             for number, client in enumerate(clients)

@@ -112,7 +112,7 @@ def test_clients_that_end_in_the_middle(configuration: str, tmp_path: Path) -> N
     stress = [*command("fi_rdm_stress --threading safe"), *PROVIDER]
     orders = str(CONFIGURATIONS / "rdm_stress" / f"{configuration}.json")
     with Process([*stress, "-s", HOST], tmp_path, "server") as server:
-        server.await_fabric()
+        server.await_start()
         with Process([*stress, "-u", orders, HOST], tmp_path, "client") as client:
             outcome = client.wait(limit("fi_rdm_stress"))
         assert outcome.status == 0, f"{outcome.text()[-3000:]}\n--- server:\n{server.said()[-3000:]}"

@@ -66,7 +66,7 @@ def run_once(orders: str, folder: Path) -> Outcome:
     (file := folder / "kestrel.test").write_text(orders)
     with Process([*command("fi_ubertest"), "-x"], folder, "server") as server:
         # It listens first, on a socket.
-        server.await_fabric()
+        server.await_start()
         with Process([*command("fi_ubertest"), "-u", str(file), HOST], folder, "client") as client:
             return client.wait(SECONDS_MAX)
 
