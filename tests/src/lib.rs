@@ -69,6 +69,7 @@ macro_rules! conformance {
                 what_does_not_fit_is_counted;
             levels:
                 transmit_needs_no_receive_for_a_short_message,
+                who_closes_has_said_what_was_delivered,
                 delivery_waits_for_the_receivers_engine,
                 match_waits_until_matched,
                 acknowledged_messages_arrive_whole_however_the_room,

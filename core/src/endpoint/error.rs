@@ -24,6 +24,12 @@ pub enum PostError {
     /// The endpoint has no peer yet, or no more.
     #[error("the endpoint is not connected")]
     NotConnected,
+    /// The peer was not reached just now. Only calls that inject, and name no context, are refused so.
+    #[error("the peer is not reached: {errno:?}")]
+    Unreachable {
+        /// Why.
+        errno: Errno,
+    },
     /// The address vector knows no such address.
     #[error("the address vector has no address {address:#x}")]
     UnknownAddress {
@@ -160,6 +166,7 @@ impl HasErrno for PostError {
             PostError::OtherDomain { .. } => Errno::DOMAIN,
             PostError::NotAsWork { .. } => Errno::NOSYS,
             PostError::NotConnected => Errno::NOTCONN,
+            PostError::Unreachable { errno } => *errno,
             PostError::NotByOurKeys { .. } => Errno::NOKEY,
             PostError::UnknownAddress { .. }
             | PostError::NothingToPost

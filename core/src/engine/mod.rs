@@ -10,6 +10,7 @@ pub mod driven;
 mod gone;
 pub mod idle;
 pub mod keys;
+mod leaving;
 pub(crate) mod order;
 pub mod ownership;
 pub mod peer;

@@ -9,6 +9,7 @@ use crate::{
     address_vector::FI_ADDR_NOTAVAIL,
     auth_key::KeyNumber,
     connection::manager::Control,
+    error::Errno,
     protocol::{
         remote_access::{serve_data::Serving, several::InTheMiddle},
         window::PeerWindow,
@@ -74,6 +75,10 @@ pub struct Peer {
     /// When something injected had waited for a connection in vain: see
     /// [`super::Engine::let_leave`].
     pub unanswered: Option<Instant>,
+    /// When something injected was refused last since it could not be reached, and why.
+    pub refused: Option<(Instant, Errno)>,
+    /// Why it was parted with last.
+    pub parted: Errno,
     /// In the engine's backlog.
     pub in_backlog: bool,
     /// Credit used so far, and the last credit seen.
@@ -223,6 +228,8 @@ impl Peer {
             confirms: false,
             state: PeerState::Idle,
             unanswered: None,
+            refused: None,
+            parted: Errno::CONNRESET,
             in_backlog: false,
             charged: 0,
             credit: CREDIT_FIRST,

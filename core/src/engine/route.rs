@@ -1,10 +1,7 @@
 //! From an address to a peer, and what happens to peers: connecting, arriving,
 //! dying.
 
-use std::{
-    collections::HashSet,
-    time::{Duration, Instant},
-};
+use std::collections::HashSet;
 
 use super::{
     Engine,
@@ -17,9 +14,7 @@ use crate::{
     error::Errno,
     flags::Flags,
     memory::Piece,
-    one_sided::RemoteStage,
     operation::{SendStage, Target},
-    primitive::yield_now,
     protocol::{receive::Posted, window::PeerWindow},
     scalable_endpoint::context_address,
     tag_match::{ANY_SOURCE, STICKY, SourceIndex},
@@ -28,13 +23,6 @@ use crate::{
 };
 
 pub(super) const NO_ROUTE: PeerIndex = u32::MAX;
-
-/// How long what nobody may poll for waits for its connection: what is injected, and what an endpoint
-/// holds that closes. On one host a peer is found in far less than a millisecond.
-const CONNECT_WAIT: Duration = Duration::from_secs(1);
-
-/// Where that was in vain, for how long nothing waits for the same peer.
-const AFTER_CONNECT_WAIT: Duration = Duration::from_secs(10);
 
 impl<T: Transport> Engine<T> {
     /// The peer at `fi_addr`, or none if the address vector does not know it.
@@ -151,77 +139,6 @@ impl<T: Transport> Engine<T> {
         }
     }
 
-    /// Lets leave what was just posted, if it was injected and its peer is being connected. What
-    /// is injected is done for its sender when the call returns, who may make no progress from
-    /// then on: an MPI whose jobs part waits for the others by other means. It would never leave.
-    #[inline(always)]
-    pub(crate) fn let_leave(&mut self, peer: PeerIndex, flags: Flags) {
-        if flags.contains(Flags::INJECT) && self.is_connecting(peer) {
-            self.await_connection(peer);
-        }
-    }
-
-    fn is_connecting(&self, peer: PeerIndex) -> bool {
-        self.peers[peer as usize].state == PeerState::Connecting
-    }
-
-    /// Waits until a peer is connected, and what is queued for it leaves, or is known not to be.
-    ///
-    /// Peers are connected without their engines, in far less than a millisecond on one host, so
-    /// this is short, and comes once for each. After a second what is queued stays so, and nothing waits
-    /// again for a while: who goes on injecting for a peer that is gone would stand still each time.
-    #[cold]
-    #[inline(never)]
-    fn await_connection(&mut self, peer: PeerIndex) {
-        let before = self.peers[peer as usize].unanswered;
-        if before.is_some_and(|in_vain| in_vain.elapsed() < AFTER_CONNECT_WAIT) {
-            return;
-        }
-        self.take_events_while(|engine| engine.is_connecting(peer), |_| false);
-        let record = &mut self.peers[peer as usize];
-        record.unanswered = Some(Instant::now()).filter(|_| record.state != PeerState::Ready);
-    }
-
-    /// Lets what was injected leave, which its user was told is done: what waits for room, and what goes
-    /// through windows, which has no order with a goodbye. After a second the rest is dropped.
-    pub(super) fn let_injected_leave(&mut self) {
-        self.take_events_while(Self::holds_injected, |engine| {
-            let finished = engine.in_windows > 0 && engine.take_finished();
-            let moved = engine.push_backlog(finished);
-            engine.flush();
-            moved
-        });
-    }
-
-    fn holds_injected(&self) -> bool {
-        let in_window = |index: u32| self.remotes[index].stage == RemoteStage::InWindow;
-        let remote = |index: u32| self.remotes[index].flags.contains(Flags::INJECT);
-        let queued = |&queued: &u32| match queued & ONE_SIDED {
-            0 => self.sends[queued].flags.contains(Flags::INJECT),
-            _ => remote(queued & !ONE_SIDED),
-        };
-        let mut there = self.peers.iter().filter(|peer| peer.state != PeerState::Idle);
-        there.any(|peer| peer.queue.iter().any(queued))
-            || self.in_windows > 0
-                && self.remotes.indices().any(|index| in_window(index) && remote(index))
-    }
-
-    /// Takes events as long as something `waits` for them, and does what is to be done between them,
-    /// which tells whether there was anything. Until [`CONNECT_WAIT`] is over.
-    pub(crate) fn take_events_while(
-        &mut self,
-        waits: impl Fn(&Self) -> bool,
-        between: impl Fn(&mut Self) -> bool,
-    ) {
-        let start = Instant::now();
-        while waits(self) && start.elapsed() < CONNECT_WAIT {
-            let told = self.has_event() && self.take_events();
-            if !told && !between(self) {
-                yield_now();
-            }
-        }
-    }
-
     /// Whether there was one.
     #[cold]
     #[inline(never)]
@@ -263,7 +180,8 @@ impl<T: Transport> Engine<T> {
         }
         let record = &mut self.peers[peer as usize];
         record.incarnation = Some(incarnation);
-        (record.state, record.unanswered) = (PeerState::Ready, None);
+        record.state = PeerState::Ready;
+        (record.unanswered, record.refused) = (None, None);
         (record.charged, record.withdrawn) = (0, 0);
         record.window = PeerWindow::default();
         record.confirms = self.datagrams.is_none() && self.transport.confirms(peer);
@@ -361,7 +279,9 @@ impl<T: Transport> Engine<T> {
         }
         self.transport.disconnect(peer);
         self.fail_operations(peer, why);
-        self.peers[peer as usize].give_room_back();
+        let record = &mut self.peers[peer as usize];
+        record.parted = why.errno;
+        record.give_room_back();
         self.lose(peer, why);
     }
 

@@ -237,6 +237,7 @@ impl<T: Transport> Engine<T> {
             return self.send_datagram(peer, post);
         }
         post.check_length(self.setup.message_max)?;
+        self.refuse_unreachable(peer, post.flags, post.context)?;
         self.check_place(peer)?;
         let flags = post.flags;
         self.enqueue(peer, SendOperation::from_post(peer, post)?);

@@ -26,6 +26,20 @@ pub fn transmit_needs_no_receive_for_a_short_message<P: Provider>(bed: &Bed<P>) 
     }
 }
 
+/// Who closes has told its peers what it did for them, also those whom it had never to answer before.
+pub fn who_closes_has_said_what_was_delivered<P: Provider>(bed: &Bed<P>) {
+    for flags in [Flags::DELIVERY_COMPLETE, Flags::MATCH_COMPLETE] {
+        let bytes = Memory::from(pattern(1, 300));
+        let mut world = bed.world(2);
+        world.nodes[1].receive(300, None, 4);
+        let send = Send { pieces: bytes.all(), flags, context: 3, ..Send::default() };
+        world.nodes[0].post_send(1, &send).unwrap();
+        same(&world.received(1).good().returned.unwrap(), &bytes.bytes(), "content");
+        world.nodes.pop().expect("the receiver").endpoint.close();
+        assert_eq!(world.sent(0).good().context, 3, "{flags:?}");
+    }
+}
+
 pub fn delivery_waits_for_the_receivers_engine<P: Provider>(bed: &Bed<P>) {
     for length in LENGTHS {
         for posted_first in [true, false] {

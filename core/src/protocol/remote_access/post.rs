@@ -35,6 +35,7 @@ impl<T: Transport> Engine<T> {
         }
         let flags = post.flags;
         if flags.contains(Flags::INJECT) {
+            self.refuse_unreachable(peer, flags, post.context)?;
             self.reserve.stock()?;
         }
         self.start_remote(peer, RemoteOperation::from_post(peer, post));

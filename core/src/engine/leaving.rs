@@ -1,0 +1,139 @@
+//! What leaves though nobody may poll for it: what is injected, and what an endpoint holds that closes.
+
+use std::time::{Duration, Instant};
+
+use super::{
+    Engine,
+    peer::{ONE_SIDED, PeerState, Reply},
+};
+use crate::{
+    endpoint::PostError,
+    flags::Flags,
+    one_sided::RemoteStage,
+    primitive::yield_now,
+    transport::{PeerIndex, Transport},
+    wire::Kind,
+};
+
+/// How long what nobody may poll for waits for its connection: what is injected, and what an endpoint
+/// holds that closes. On one host a peer is found in far less than a millisecond.
+const CONNECT_WAIT: Duration = Duration::from_secs(1);
+
+/// Where that was in vain, for how long nothing waits for the same peer.
+const AFTER_CONNECT_WAIT: Duration = Duration::from_secs(10);
+
+impl<T: Transport> Engine<T> {
+    /// Lets leave what was just posted, if it was injected and its peer is being connected. What
+    /// is injected is done for its sender when the call returns, who may make no progress from
+    /// then on: an MPI whose jobs part waits for the others by other means. It would never leave.
+    #[inline(always)]
+    pub(crate) fn let_leave(&mut self, peer: PeerIndex, flags: Flags) {
+        if flags.contains(Flags::INJECT) && self.is_connecting(peer) {
+            self.await_connection(peer);
+        }
+    }
+
+    fn is_connecting(&self, peer: PeerIndex) -> bool {
+        self.peers[peer as usize].state == PeerState::Connecting
+    }
+
+    /// Waits until a peer is connected, and what is queued for it leaves, or is known not to be.
+    ///
+    /// Peers are connected without their engines, in far less than a millisecond on one host, so
+    /// this is short, and comes once for each. After a second what is queued stays so, and nothing waits
+    /// again for a while: who goes on injecting for a peer that is gone would stand still each time.
+    #[cold]
+    #[inline(never)]
+    fn await_connection(&mut self, peer: PeerIndex) {
+        let before = self.peers[peer as usize].unanswered;
+        if before.is_some_and(|in_vain| in_vain.elapsed() < AFTER_CONNECT_WAIT) {
+            return;
+        }
+        self.take_events_while(|engine| engine.is_connecting(peer), |_| false);
+        let record = &mut self.peers[peer as usize];
+        record.unanswered = Some(Instant::now()).filter(|_| record.state != PeerState::Ready);
+    }
+
+    /// Refuses what is injected by a call that names no context where its peer turns out not to be there
+    /// meanwhile: nobody could tell what the error entry is about. For a while all of them are refused then,
+    /// while the peer is tried again.
+    ///
+    /// # Errors
+    /// Why the peer was not reached.
+    #[inline(always)]
+    pub(crate) fn refuse_unreachable(
+        &mut self,
+        peer: PeerIndex,
+        flags: Flags,
+        context: u64,
+    ) -> Result<(), PostError> {
+        let is_nameless = context == 0 && flags.contains(Flags::INJECT);
+        if !is_nameless || self.peers[peer as usize].state == PeerState::Ready {
+            return Ok(());
+        }
+        self.find_unreachable(peer)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn find_unreachable(&mut self, peer: PeerIndex) -> Result<(), PostError> {
+        let recently = |at: Instant| at.elapsed() < AFTER_CONNECT_WAIT;
+        let refused = self.peers[peer as usize].refused.filter(|&(at, _)| recently(at));
+        self.ensure_connection(peer);
+        if refused.is_none() {
+            self.await_connection(peer);
+        }
+        let record = &mut self.peers[peer as usize];
+        if record.state == PeerState::Idle {
+            record.refused = Some((Instant::now(), record.parted));
+        }
+        match record.refused.filter(|&(at, _)| recently(at)) {
+            Some((_, errno)) => Err(PostError::Unreachable { errno }),
+            None => Ok(()),
+        }
+    }
+
+    /// Lets what was injected leave, which its user was told is done: what waits for room, and what goes
+    /// through windows, which has no order with a goodbye. After a second the rest is dropped.
+    pub(super) fn let_injected_leave(&mut self) {
+        self.take_events_while(Self::holds_injected, |engine| {
+            let finished = engine.in_windows > 0 && engine.take_finished();
+            let moved = engine.push_backlog(finished);
+            engine.flush();
+            moved
+        });
+    }
+
+    /// Answers as well, which wait for the way back to a peer: it was told nothing of an operation that
+    /// is done here.
+    fn holds_injected(&self) -> bool {
+        let in_window = |index: u32| self.remotes[index].stage == RemoteStage::InWindow;
+        let remote = |index: u32| self.remotes[index].flags.contains(Flags::INJECT);
+        let queued = |&queued: &u32| match queued & ONE_SIDED {
+            0 => self.sends[queued].flags.contains(Flags::INJECT),
+            _ => remote(queued & !ONE_SIDED),
+        };
+        let answers =
+            |reply: &Reply| matches!(reply.kind, Kind::Done | Kind::Acknowledge | Kind::Finish);
+        let mut there = self.peers.iter().filter(|peer| peer.state != PeerState::Idle);
+        there.any(|peer| peer.queue.iter().any(queued) || peer.replies.iter().any(answers))
+            || self.in_windows > 0
+                && self.remotes.indices().any(|index| in_window(index) && remote(index))
+    }
+
+    /// Takes events as long as something `waits` for them, and does what is to be done between them,
+    /// which tells whether there was anything. Until [`CONNECT_WAIT`] is over.
+    pub(crate) fn take_events_while(
+        &mut self,
+        waits: impl Fn(&Self) -> bool,
+        between: impl Fn(&mut Self) -> bool,
+    ) {
+        let start = Instant::now();
+        while waits(self) && start.elapsed() < CONNECT_WAIT {
+            let told = self.has_event() && self.take_events();
+            if !told && !between(self) {
+                yield_now();
+            }
+        }
+    }
+}
