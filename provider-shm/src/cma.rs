@@ -109,6 +109,14 @@ impl PeerMemory {
         Ok(())
     }
 
+    /// Whether the nonce is still there: the peer has not withdrawn it.
+    pub(crate) fn is_permitted(&self) -> bool {
+        let mut found = [0; NONCE_BYTES];
+        // SAFETY: `found` is ours, exclusively, and NONCE_BYTES long.
+        let read = unsafe { self.read(self.nonce_address, found.as_mut_ptr(), NONCE_BYTES) };
+        read.is_ok() && found == self.nonce
+    }
+
     /// Copies `len` bytes at `local` to `remote` in the peer's memory, all of them.
     ///
     /// An error means that what lies at `remote` now does not count, or is nobody's any more.
@@ -425,6 +433,18 @@ mod tests {
         assert_eq!((write(8), there()), (Err(libc::EFAULT), false));
         let place = Box::new(std::cell::UnsafeCell::new(nonce));
         assert_eq!((write(place.get() as u64), there()), (Ok(()), true));
+    }
+
+    #[test]
+    fn a_nonce_that_is_gone_permits_nothing() {
+        let (mark, mut nonce) = (EndMark::of_this_thread().unwrap(), Box::new(NONCE));
+        let end_mark = seen(&mark);
+        let nonce_address = nonce.as_ptr() as u64;
+        let memory = PeerMemory { pid: own_pid(), end_mark, nonce_address, nonce: NONCE };
+        assert!(memory.is_permitted());
+        assert!(!memory.with_nonce(8, NONCE).is_permitted(), "it cannot be read");
+        nonce[0] = 8;
+        assert!(!memory.is_permitted(), "it is another's");
     }
 
     /// The rest would have no nonce in front, and the memory may be another's by then.

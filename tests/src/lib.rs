@@ -284,7 +284,9 @@ macro_rules! conformance {
             segments:
                 remote_data_tells_the_whole_length,
                 regions_count_operations,
-                what_is_refused_in_part_is_not_counted;
+                what_is_refused_in_part_is_not_counted,
+                what_fails_midway_is_counted,
+                what_is_refused_in_part_is_not_kept;
             persistence:
                 what_is_committed_has_arrived,
                 atomic_operations_commit_too,

@@ -1,13 +1,21 @@
 //! Writes that carry remote CQ data by the adapter, on the fake: who tells of them, when, and how
 //! often.
 
-use kestrel_core::{error::Errno, flags::Flags, one_sided::RemoteSegment};
+use std::time::Instant;
+
+use kestrel_core::{
+    domain::DomainOptions, error::Errno, flags::Flags, info::MemoryRegionMode,
+    one_sided::RemoteSegment,
+};
 use kestrel_tests::{
     bed::{Memory, pattern, same},
-    one_sided::{BOTH, Rma, expose, segment},
+    contexts::{Portal, counts, next, nothing_more},
+    fake::fake_bed,
+    one_sided::{BOTH, Rma, expose, expose_in, segment},
     reach::Reach,
+    scale::PATIENCE,
 };
-use kestrel_verbs::{fake::FakeOptions, verbs::Status};
+use kestrel_verbs::{VerbsOptions, fake::FakeOptions, verbs::Status};
 
 /// What a target is told of a write.
 const TOLD: Flags = Flags::RMA.union(Flags::REMOTE_WRITE).union(Flags::REMOTE_CQ_DATA);
@@ -149,6 +157,41 @@ fn nothing_is_told_twice() {
         assert_eq!(reach.world.waiting(1).1, 0, "no more is told");
         reach.world.nodes[1].domain.close_memory(&region).unwrap();
     }
+}
+
+/// "Outstanding operations [...] will be discarded", and nothing else: who wrote before the receive
+/// context was closed has broken nothing.
+#[test]
+fn what_is_told_behind_the_close_of_a_context_is_dropped() {
+    let memory_region_mode = MemoryRegionMode::ALLOCATED;
+    let (target, source) = (Memory::zeroed(8), Memory::from(pattern(1, 8)));
+    let (bed, fabric) = fake_bed(VerbsOptions::default());
+    let [ours, mut theirs] = [(); 2].map(|()| {
+        let options = DomainOptions { memory_region_mode, ..DomainOptions::default() };
+        Portal::on(&bed.domain(options), counts(1, 1))
+    });
+    ours.knows(&[theirs.endpoint.address()]);
+    theirs.knows(&[ours.endpoint.address()]);
+    let domain = theirs.receive[0].endpoint.domain().clone();
+    let region = expose_in(&domain, &[target.piece()], BOTH, 4, Flags::empty()).unwrap();
+    let segments = [segment(&region, 0, 8)];
+    let (writer, start) = (&ours.transmit[0], Instant::now());
+    let write = Rma { pieces: source.all(), segments: &segments, ..Rma::default() };
+    while fabric.tally().reached == 0 {
+        writer.endpoint.post_write(write.post(0)).unwrap();
+        next(writer, &[&ours, &theirs]).good();
+        assert!(start.elapsed() < PATIENCE, "in vain: a window");
+    }
+    writer.endpoint.post_write(Rma { data: Some(3), ..write }.post(0)).unwrap();
+    next(writer, &[&ours]).good();
+    assert_eq!(fabric.tally().told, 1);
+    ours.receive[0].endpoint.receive(vec![0; 8], 0, 5).unwrap();
+    theirs.receive.remove(0).endpoint.close();
+    nothing_more(&[&ours, &theirs]);
+    theirs.transmit[0].endpoint.send(vec![1; 8], 0, 6).unwrap();
+    assert_eq!(next(&ours.receive[0], &[&ours, &theirs]).context(), 5);
+    assert_eq!(next(&theirs.transmit[0], &[&ours, &theirs]).context(), 6);
+    domain.close_memory(&region).unwrap();
 }
 
 /// A device whose queues have no room for what comes along, as when other peers have it all.

@@ -4,15 +4,18 @@
 use std::time::Instant;
 
 use kestrel_core::{
+    completion_counter::CompletionCounter,
     error::Errno,
+    flags::Flags,
     mock::{MockOptions, MockProvider},
     transport::Transport,
     wire::Kind,
 };
 use kestrel_tests::{
-    bed::{Bed, World},
+    bed::{Bed, Memory, World, same},
     liar::Liar,
     mock::mock_bed,
+    one_sided::{BOTH, expose},
     scale::PATIENCE,
 };
 
@@ -136,4 +139,26 @@ fn a_message_is_given_up_for_an_error() {
         world.sent(0).bad(Errno::CONNABORTED);
         world.nothing_more();
     }
+}
+
+/// "whenever a remote RMA write or atomic operation modifies the memory region" (fi_mr(3)): who goes in the
+/// middle of an operation of several segments has done so.
+#[test]
+fn what_was_done_is_counted_when_its_initiator_goes() {
+    let target = Memory::zeroed(8);
+    let bed = bed();
+    let world = bed.world(2);
+    world.warm_up();
+    let victim = &world.nodes[1];
+    let region = expose(victim, &target, BOTH, 0);
+    let counter = CompletionCounter::open(&victim.domain);
+    victim.domain.bind_memory_counter(&region, &counter, Flags::REMOTE_WRITE).unwrap();
+    let mut liar = Liar::new(&bed, victim.endpoint.address());
+    liar.say_all(Kind::Write, NAME, &[region.key(), region.base()], 8);
+    world.poll(50);
+    same(&target.bytes(), &[7; 8], "written");
+    assert_eq!(counter.read(), 0, "more may come of it");
+    drop(liar);
+    world.drive("it is counted", || counter.read() == 1);
+    victim.domain.close_memory(&region).unwrap();
 }

@@ -4,6 +4,7 @@
 use std::{fs::OpenOptions, path::PathBuf, sync::Arc};
 
 use kestrel_core::{
+    completion_counter::CompletionCounter,
     completion_queue::store::Sharing,
     config::CmaPolicy,
     error::Errno,
@@ -103,7 +104,7 @@ fn what_is_committed_is_on_the_storage() {
     }
 }
 
-/// The initiator is told, and the endpoints go on.
+/// The initiator is told, and the endpoints go on. What was written is counted: the region has changed.
 #[test]
 fn a_storage_that_fails_fails_the_operation() {
     let mut storage = Storage::new("fails");
@@ -112,6 +113,9 @@ fn a_storage_that_fails_fails_the_operation() {
     let world = bed(CmaPolicy::Off).world(2);
     world.warm_up();
     let region = expose_as(&world.nodes[1], &[target], BOTH, 0, Flags::RMA_PMEM).unwrap();
+    let domain = &world.nodes[1].domain;
+    let counter = CompletionCounter::open(domain);
+    domain.bind_memory_counter(&region, &counter, Flags::REMOTE_WRITE).unwrap();
     let segments = [segment(&region, 8, 8)];
     // Of this thread, which has both engines.
     forbid_call(libc::SYS_msync);
@@ -124,6 +128,7 @@ fn a_storage_that_fails_fails_the_operation() {
         world.nodes[0].post_write(1, &write).unwrap();
         world.sent(0).good();
     }
+    assert_eq!(counter.read(), 4);
     let into = Memory::zeroed(8);
     let pieces = Pieces::One(into.piece());
     world.nodes[0].post_read(1, &Rma { pieces, ..write }).unwrap();

@@ -6,9 +6,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kestrel_core::{error::Errno, flags::Flags, memory::Pieces, transport::Transport};
+use kestrel_core::{
+    completion_counter::CompletionCounter,
+    completion_queue::CompletionQueue,
+    endpoint::{Endpoint, EndpointOptions},
+    error::Errno,
+    flags::Flags,
+    memory::Pieces,
+    transport::Transport,
+    triggered::{Threshold, Work},
+};
 use kestrel_tests::{
-    bed::{Memory, Options, Send, World, pattern, same},
+    bed::{Memory, Options, Send, World, open_vector, pattern, same},
     fake::fake_bed,
     scale::PATIENCE,
 };
@@ -94,6 +103,77 @@ fn what_is_injected_and_suppressed_fails_all_the_same() {
     let told = failed.map(|done| done.context);
     assert_eq!(told, [transmitted, transmitted | Flags::INJECT_COMPLETE].map(|flags| flags.bits()));
     world.nothing_more();
+}
+
+/// It writes no entry, but is counted at its level, which is the default one.
+#[test]
+fn what_is_injected_is_counted_when_its_peer_has_it() {
+    for is_lost in [false, true] {
+        let (bed, fabric) = fake_bed(VerbsOptions::default());
+        let (peer, domain) = (bed.stranger(&Options::default()), bed.domain(Default::default()));
+        let endpoint = Endpoint::open(&domain, EndpointOptions::default()).unwrap();
+        let queue = CompletionQueue::open(&domain, 0).unwrap();
+        let reported = Flags::TRANSMIT | Flags::RECV | Flags::SELECTIVE_COMPLETION;
+        endpoint.bind_completion_queue(&queue, reported).unwrap();
+        let counter = CompletionCounter::open(&domain);
+        endpoint.bind_counter(&counter, Flags::SEND).unwrap();
+        let vector = open_vector();
+        endpoint.bind_address_vector(&vector).unwrap();
+        vector.insert_one(peer.endpoint.address()).unwrap();
+        endpoint.enable().unwrap();
+        let counts = || (counter.read(), counter.counter().read_error());
+        let reaches = |expected| {
+            let start = Instant::now();
+            while counts() != expected {
+                peer.poll();
+                assert!(start.elapsed() < PATIENCE, "{:?}, not {expected:?}", counts());
+            }
+        };
+        endpoint.inject(&[1; 8], 0).unwrap();
+        reaches((1, 0));
+        fabric.hold(true);
+        endpoint.inject(&[2; 8], 0).unwrap();
+        let memory = Memory::zeroed(8);
+        let send = Send { pieces: memory.all(), flags: Flags::INJECT, ..Send::default() };
+        endpoint.post_send(send.post(0)).unwrap();
+        (0..100).for_each(|_| assert_eq!(counts(), (1, 0), "they have not arrived"));
+        if is_lost {
+            fabric.fail_sends(1, Status::RETRIES_EXCEEDED);
+        }
+        fabric.hold(false);
+        reaches(if is_lost { (1, 2) } else { (3, 0) });
+        endpoint.close();
+    }
+}
+
+/// What counts work tells that it was lost.
+#[test]
+fn what_is_injected_by_work_is_counted_when_its_peer_has_it() {
+    for is_lost in [false, true] {
+        let (bed, fabric) = fake_bed(VerbsOptions::default());
+        let mut options = Options::default();
+        options.endpoint.capabilities |= Flags::TRIGGER;
+        let world = bed.world_with(2, &options);
+        world.warm_up();
+        let [start, done] = [(); 2].map(|()| CompletionCounter::open(&world.nodes[0].domain));
+        let work = Some(Work { id: 1, completion: Some(done.clone()) });
+        let now = Threshold { counter: start, value: 0, work };
+        let memory = Memory::zeroed(8);
+        let send = Send { pieces: memory.all(), flags: Flags::INJECT, ..Send::default() };
+        fabric.hold(true);
+        world.nodes[0].endpoint.trigger_send(send.post(1), &now).unwrap();
+        let counts = || (done.read(), done.counter().read_error());
+        for _ in 0..100 {
+            world.poll(1);
+            assert_eq!(counts(), (0, 0), "it has not arrived");
+        }
+        if is_lost {
+            fabric.fail_sends(1, Status::RETRIES_EXCEEDED);
+        }
+        fabric.hold(false);
+        let expected = if is_lost { (0, 1) } else { (1, 0) };
+        world.drive("work is counted", || counts() == expected);
+    }
 }
 
 #[test]

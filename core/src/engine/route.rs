@@ -15,7 +15,7 @@ use crate::{
     flags::Flags,
     memory::Piece,
     operation::{SendStage, Target},
-    protocol::{receive::Posted, window::PeerWindow},
+    protocol::{receive::Posted, remote_access::several::Several, window::PeerWindow},
     scalable_endpoint::context_address,
     tag_match::{ANY_SOURCE, STICKY, SourceIndex},
     transport::{PeerIndex, Transport, TransportEvent, Unreachable},
@@ -199,16 +199,14 @@ impl<T: Transport> Engine<T> {
     }
 
     fn incoming_peer(&mut self, peer: PeerIndex, ticket: u64, incarnation: u64) {
-        let address = self.peers[peer as usize].address;
-        let restarted =
-            self.peers[peer as usize].incarnation.is_some_and(|known| known != incarnation);
-        if restarted {
+        let Peer { address, incarnation: known, .. } = self.peers[peer as usize];
+        if known.is_some_and(|known| known != incarnation) {
             self.peer_died(peer);
         }
         self.fail_receiving(peer, &replaced(address));
         let record = &mut self.peers[peer as usize];
         record.incarnation = Some(incarnation);
-        (record.withdrawn_by_it, record.several) = (0, None);
+        record.withdrawn_by_it = 0;
         self.count_alone(peer);
         self.note_shared_source(peer);
         if self.hears(peer) {
@@ -320,7 +318,7 @@ impl<T: Transport> Engine<T> {
     fn fail_established(&mut self, peer: PeerIndex, why: &Unreachable) {
         let record = &mut self.peers[peer as usize];
         record.unconfirmed.clear();
-        (record.leaves_after, record.several) = (None, None);
+        record.leaves_after = None;
         record.streams.clear();
         record.serving.clear();
         (record.awaiting, record.reads, record.long_reads) = (0, 0, 0);
@@ -344,6 +342,7 @@ impl<T: Transport> Engine<T> {
 
     /// Fails the messages that were under way from `peer`, whose lane is gone.
     fn fail_receiving(&mut self, peer: PeerIndex, why: &Unreachable) {
+        Several::give_up(&mut self.peers[peer as usize].several);
         self.forget_pulls(peer);
         self.forget_fetches(peer);
         let mut parked = HashSet::new();

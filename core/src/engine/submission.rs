@@ -115,11 +115,18 @@ impl<'a> Unowned<'a> {
     /// The submission of deferred work, which `tally` counts.
     pub fn into_work(self, tally: Tally) -> Submission {
         let mut submission = self.submission;
-        if let Submission::Receive { post, .. } = &mut submission {
+        match &mut submission {
             // What is received into a list of buffers goes no fast path, which knows of no work.
-            if let StoredPieces::One(piece) = post.pieces {
-                post.pieces = StoredPieces::Many(Box::new([piece]));
+            Submission::Receive { post, .. } => {
+                if let StoredPieces::One(piece) = post.pieces {
+                    post.pieces = StoredPieces::Many(Box::new([piece]));
+                }
             }
+            // What is injected is counted at its level, too.
+            Submission::Send { post, .. } if !post.flags.intersects(Flags::INJECT_COMPLETE) => {
+                post.flags |= Flags::TRANSMIT_COMPLETE;
+            }
+            _ => {}
         }
         if let Some(owner) = submission.owner() {
             *owner = Some(Owner::of_work(tally));

@@ -83,6 +83,8 @@ pub enum Refusal {
     Storage,
     /// An atomic operation that only an adapter may do.
     ForAdapters,
+    /// An atomic operation on a type that this processor does not have.
+    Unsupported,
     /// No memory for a copy of what it asked for.
     Memory,
 }
@@ -96,7 +98,7 @@ impl Refusal {
             Refusal::Bounds => Errno::INVAL,
             Refusal::Volatile => Errno::OPNOTSUPP,
             Refusal::Storage => Errno::IO,
-            Refusal::ForAdapters => Errno::OPNOTSUPP,
+            Refusal::ForAdapters | Refusal::Unsupported => Errno::OPNOTSUPP,
             Refusal::Memory => Errno::NOMEM,
         }
     }

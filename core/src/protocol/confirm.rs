@@ -12,9 +12,9 @@ use crate::{
 };
 
 /// Whether a send is complete as soon as its buffer is free: it says so, or there is no completion
-/// that could be too early, and none is asked for that could be an error.
-pub(crate) fn needs_no_confirmation(flags: Flags) -> bool {
-    let untold = flags & (Flags::INJECT | Flags::COMPLETION) == Flags::INJECT;
+/// that could be too early, nor a counter, and none is asked for that could be an error.
+fn needs_no_confirmation(flags: Flags, counted: bool) -> bool {
+    let untold = flags & (Flags::INJECT | Flags::COMPLETION) == Flags::INJECT && !counted;
     (flags.contains(Flags::INJECT_COMPLETE) || untold) && !flags.contains(Flags::TRANSMIT_COMPLETE)
 }
 
@@ -22,7 +22,8 @@ impl<T: Transport> Engine<T> {
     /// Whether a send to `peer` needs a record until its last packet is confirmed.
     #[inline(always)]
     pub(crate) fn confirms(&self, peer: PeerIndex, flags: Flags) -> bool {
-        self.peers[peer as usize].confirms && !needs_no_confirmation(flags)
+        let counter = &self.setup.transmit.counter;
+        self.peers[peer as usize].confirms && !needs_no_confirmation(flags, counter.is_some())
     }
 
     /// Whether a send of which all leaves unasked is over when its last packet is confirmed.

@@ -92,7 +92,7 @@ pub(super) struct Long {
 enum Reached {
     /// All of it is done, up to there.
     To(usize),
-    /// All of a write is there, and the lease was over by then.
+    /// All of a write is written, and who took its memory back may not have waited for that.
     Landed,
     /// The lease is over.
     Ended,
@@ -119,19 +119,25 @@ fn reach(lane: &SendLane, window: &Window, request: &Request, from: usize) -> Re
     if still_lent {
         Reached::To(to)
     } else {
-        reached_without(request.direction, file.is_some(), to)
+        reached_without(request.direction, file.is_some(), to, || window.memory.is_permitted())
     }
 }
 
 /// How a copy up to `to` went whose lease was taken back meanwhile, by who waits for us, but not for ever.
 #[cold]
-fn reached_without(direction: Direction, by_file: bool, to: usize) -> Reached {
-    match (direction, by_file) {
+fn reached_without(
+    direction: Direction,
+    by_file: bool,
+    to: usize,
+    is_permitted: impl FnOnce() -> bool,
+) -> Reached {
+    match direction {
         // Who took the memory back need not have waited for a reader.
-        (Direction::Read, _) => Reached::Ended,
-        // Nor for a writer, who writes nothing without a permit; the file asks for none.
-        (Direction::Write, true) => Reached::Landed,
-        (Direction::Write, false) => Reached::To(to),
+        Direction::Read => Reached::Ended,
+        // Nor for a writer, who writes nothing without a permit. The file asks for none; but a permit that
+        // is still there was there before, and who does not wait for us takes it away first.
+        Direction::Write if by_file && !is_permitted() => Reached::Landed,
+        Direction::Write => Reached::To(to),
     }
 }
 
@@ -307,10 +313,11 @@ mod tests {
     #[test]
     fn a_copy_without_its_lease_is_done_if_it_had_a_permit() {
         use Direction::{Read, Write};
-        for by_file in [false, true] {
-            assert_eq!(reached_without(Read, by_file, 9), Reached::Ended);
+        for (by_file, permitted) in [(false, false), (false, true), (true, false), (true, true)] {
+            assert_eq!(reached_without(Read, by_file, 9, || permitted), Reached::Ended);
         }
-        assert_eq!(reached_without(Write, true, 9), Reached::Landed);
-        assert_eq!(reached_without(Write, false, 9), Reached::To(9));
+        assert_eq!(reached_without(Write, true, 9, || false), Reached::Landed);
+        assert_eq!(reached_without(Write, true, 9, || true), Reached::To(9));
+        assert_eq!(reached_without(Write, false, 9, || panic!("it had one")), Reached::To(9));
     }
 }

@@ -7,8 +7,9 @@ use kestrel_core::{
     completion_queue::{CompletionQueue, Entry},
     domain::Domain,
     endpoint::{Endpoint, EndpointOptions},
+    error::Errno,
     flags::Flags,
-    memory::Pieces,
+    memory::{Piece, Pieces},
     memory_region::MemoryRegion,
     one_sided::RemoteSegment,
     protocol::atomic::{AtomicCall, AtomicOperation, Datatype, Form},
@@ -18,7 +19,7 @@ use kestrel_core::{
 use crate::{
     bed::{Bed, Memory, open_vector, pattern, same},
     one_sided::{Atomic, BOTH, Rma, expose, expose_in, segment},
-    scale::PATIENCE,
+    scale::{PATIENCE, scaled},
 };
 
 /// Each has to go in a way of its own.
@@ -80,8 +81,12 @@ impl<P: Provider> Counted<P> {
 
     /// A region with counters of its own: of reads, and of writes.
     fn region(&self, memory: &Memory, key: u64) -> (Arc<MemoryRegion>, Pair<P>) {
-        let none = Flags::empty();
-        let region = expose_in(&self.domain, &[memory.piece()], BOTH, key, none).unwrap();
+        self.region_of(&[memory.piece()], key)
+    }
+
+    /// The same of several ranges.
+    fn region_of(&self, ranges: &[Piece], key: u64) -> (Arc<MemoryRegion>, Pair<P>) {
+        let region = expose_in(&self.domain, ranges, BOTH, key, Flags::empty()).unwrap();
         let counters = [(); 2].map(|()| CompletionCounter::open(&self.domain));
         for (counter, kind) in counters.iter().zip([Flags::REMOTE_READ, Flags::REMOTE_WRITE]) {
             self.domain.bind_memory_counter(&region, counter, kind).unwrap();
@@ -186,4 +191,46 @@ pub fn what_is_refused_in_part_is_not_counted<P: Provider>(bed: &Bed<P>) {
     }
     own.domain.close_memory(&region).unwrap();
     own.endpoint.close();
+}
+
+/// An element that lies in two ranges is refused, and those in front of it have modified the region.
+pub fn what_fails_midway_is_counted<P: Provider>(bed: &Bed<P>) {
+    let operation = AtomicOperation::Sum;
+    let call = AtomicCall { operation, datatype: Datatype::Uint64, form: Form::Base };
+    let (memory, ones) = (Memory::zeroed(24), Memory::from(vec![1; 16]));
+    let own = Counted::open(bed);
+    let (region, counters) = own.region_of(&memory.cut(&[12, 12]), 0);
+    for (offset, length, counted) in [(8, 8, 0), (0, 16, 1), (8, 16, 1), (0, 8, 2)] {
+        let segments = [segment(&region, offset, length)];
+        let operands = Pieces::One(ones.piece().part(0, length));
+        let add = Atomic { operands, segments: &segments, ..Atomic::new(call) };
+        own.endpoint.post_atomic(add.post(0)).unwrap();
+        assert_eq!(own.fails(), (offset, length) != (0, 8));
+        assert_eq!(Counted::counts(&counters), [0, counted], "{length} bytes from {offset} on");
+    }
+    same(&memory.bytes(), &[[2; 8], [0; 8], [0; 8]].concat(), "the first element, twice");
+    own.domain.close_memory(&region).unwrap();
+    own.endpoint.close();
+}
+
+/// Whoever reads like this again and again does not seem to read more at once than anybody can.
+pub fn what_is_refused_in_part_is_not_kept<P: Provider>(bed: &Bed<P>) {
+    const LENGTH: usize = 64 << 10;
+    let (target, into) = (Memory::zeroed(LENGTH), Memory::zeroed(8 * LENGTH));
+    let world = bed.world(2);
+    let region = expose(&world.nodes[1], &target, BOTH, 0);
+    let good = segment(&region, 0, LENGTH);
+    let mut segments = [good; 8];
+    segments[7].key = !good.key;
+    let read = Rma { pieces: into.all(), segments: &segments, ..Rma::default() };
+    for _ in 0..scaled(20, 20, 40) {
+        for _ in 0..30 {
+            world.post(|| world.nodes[0].post_read(1, &read));
+        }
+        for _ in 0..30 {
+            world.sent(0).bad(Errno::KEYREJECTED);
+        }
+    }
+    world.nothing_more();
+    world.nodes[1].domain.close_memory(&region).unwrap();
 }

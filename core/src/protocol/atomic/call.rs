@@ -142,9 +142,14 @@ pub struct AtomicCall {
 }
 
 impl AtomicCall {
+    /// Whether this processor does it.
+    pub const fn is_supported(self) -> bool {
+        self.exists() && (cfg!(target_arch = "x86_64") || !self.datatype.is_long_double())
+    }
+
     /// Whether this exists: fi_atomic(3) lists the operations of each form, and
     /// an operation must make sense for its type.
-    pub const fn is_supported(self) -> bool {
+    const fn exists(self) -> bool {
         let AtomicCall { operation, datatype, form } = self;
         let number = operation as u8;
         let of_form = match form {
@@ -154,7 +159,7 @@ impl AtomicCall {
         };
         let makes_sense = !(operation.needs_bits() && !datatype.is_integer()
             || operation.needs_order() && datatype.is_complex());
-        of_form && makes_sense && (cfg!(target_arch = "x86_64") || !datatype.is_long_double())
+        of_form && makes_sense
     }
 
     const fn is_write(self) -> bool {
@@ -199,7 +204,7 @@ impl AtomicCall {
     }
 
     /// The call, bytes of elements and offset in a word that a peer sent; none
-    /// if no such call exists.
+    /// if no such call exists. It may be one of another processor's.
     #[inline(always)]
     pub fn from_word(word: u64) -> Option<(AtomicCall, usize, usize)> {
         let call = AtomicCall {
@@ -208,7 +213,7 @@ impl AtomicCall {
             form: Form::from_number((word >> 16) as u32 & 0xff)?,
         };
         let (length, offset) = ((word >> 32) as u16 as usize, (word >> 48) as usize);
-        let whole = call.is_supported()
+        let whole = call.exists()
             && length.is_multiple_of(call.datatype.size())
             && call.payload(length) <= ATOMIC_BYTES_MAX
             && length <= ATOMIC_BYTES_MAX;
@@ -229,7 +234,7 @@ mod tests {
                     let call = AtomicCall { operation, datatype, form };
                     let length = 2 * datatype.size();
                     let back = AtomicCall::from_word(call.to_word(length, 48));
-                    assert_eq!(back, call.is_supported().then_some((call, length, 48)));
+                    assert_eq!(back, call.exists().then_some((call, length, 48)));
                     let odd = call.to_word(length + 1, 0);
                     assert!(AtomicCall::from_word(odd).is_none() || datatype.size() == 1);
                     supported += usize::from(call.is_supported());

@@ -15,7 +15,7 @@ use crate::memory_region::access::{Access, Refusal};
 ///
 /// # Errors
 /// [`Refusal::Bounds`] if an element does not lie in one piece: the elements in
-/// front of it are done then.
+/// front of it are done then. [`Refusal::Unsupported`] if this processor does not have the type.
 #[inline(never)]
 pub fn execute(
     call: AtomicCall,
@@ -44,9 +44,8 @@ pub fn execute(
         Datatype::LongDouble => run::<LongDouble>,
         #[cfg(target_arch = "x86_64")]
         Datatype::LongDoubleComplex => run::<Complex<LongDouble>>,
-        // The call was checked: nobody comes here.
         #[cfg(not(target_arch = "x86_64"))]
-        Datatype::LongDouble | Datatype::LongDoubleComplex => return Err(Refusal::Bounds),
+        Datatype::LongDouble | Datatype::LongDoubleComplex => return Err(Refusal::Unsupported),
     };
     run(call, access, offset, length, operands, results)
 }

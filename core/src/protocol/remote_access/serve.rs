@@ -51,6 +51,7 @@ impl<T: Transport> Engine<T> {
     fn refuse_remote(&mut self, arrival: &Arrival, refusal: Refusal) {
         let several = &mut self.peers[arrival.peer as usize].several;
         Several::refuse(several, arrival.word, is_last(arrival));
+        self.forget_serving(arrival.peer, arrival.word);
         self.answer(arrival.peer, arrival.word, refusal.errno().0 as u64);
     }
 
@@ -110,12 +111,13 @@ impl<T: Transport> Engine<T> {
         let transport = &self.transport;
         access.for_each_part(start + offset, part, |done, piece| copy_out(transport, done, piece));
         if offset + part == stretch.length {
-            if stretch.commits {
-                access.commit(start, stretch.length)?;
-            }
+            let stored =
+                if stretch.commits { access.commit(start, stretch.length) } else { Ok(()) };
             drop(access);
+            // The memory is modified, whether it is stored or not.
             let several = &mut self.peers[peer as usize].several;
             Several::note(several, arrival, stretch.length, region, Flags::REMOTE_WRITE);
+            return stored;
         }
         Ok(())
     }
@@ -145,11 +147,12 @@ impl<T: Transport> Engine<T> {
     }
 
     /// An adapter has written, and this came along. Nobody counts what adapters do: where it is
-    /// counted none is admitted.
+    /// counted none is admitted. Who was admitted may have written before the context closed that
+    /// permitted it.
     #[inline(never)]
     pub(super) fn arrive_written(&mut self, peer: PeerIndex, word: u64) {
         if !self.setup.permitted.contains(Flags::REMOTE_WRITE) {
-            return self.violation(peer, "it tells of a write that nobody permits");
+            return;
         }
         let (data, length) = (word & u64::from(u32::MAX), word >> 32);
         self.report_remote_data(peer, length, data);
@@ -315,15 +318,19 @@ impl<T: Transport> Engine<T> {
             look_only(call, &access, start)?;
         }
         let (operands, results) = self.scratch.parts();
-        execute(call, &access, start, stretch.length as usize, operands, results)?;
-        if stretch.commits && call.operation != AtomicOperation::Read {
-            access.commit(start, stretch.length)?;
+        let mut done = execute(call, &access, start, stretch.length as usize, operands, results);
+        if done.is_err() && !has_begun(call, &access, start) {
+            return done;
+        }
+        if done.is_ok() && stretch.commits && call.operation != AtomicOperation::Read {
+            done = access.commit(start, stretch.length);
         }
         drop(access);
-        // "whenever a remote RMA write or atomic operation modifies the memory region" (fi_mr(3)).
+        // "whenever a remote RMA write or atomic operation modifies the memory region" (fi_mr(3)): also one
+        // that fails then.
         let several = &mut self.peers[peer as usize].several;
         Several::note(several, arrival, stretch.length, region, needs);
-        Ok(())
+        done
     }
 
     /// Sends the values from before an atomic.
@@ -381,6 +388,13 @@ impl<T: Transport> Engine<T> {
             self.violation(peer, "it has more operations under way than anybody can start");
         }
     }
+}
+
+/// Whether the first element of a call that was refused is done: it lies in one piece.
+#[cold]
+fn has_begun(call: AtomicCall, access: &Access<'_>, start: u64) -> bool {
+    let size = call.datatype.size();
+    call.is_supported() && access.contiguous(start, size as u64).len() == size
 }
 
 /// What a processor may do where adapters play atomics: look at a value.

@@ -101,6 +101,12 @@ impl<T: Transport> Engine<T> {
         }
     }
 
+    /// Drops what is still to leave of an operation that is refused: it would be data that nobody asked
+    /// for.
+    pub(super) fn forget_serving(&mut self, peer: PeerIndex, operation: u64) {
+        self.peers[peer as usize].serving.retain(|serving| serving.operation != operation);
+    }
+
     /// Pushes one packet of what a peer reads. Returns whether anything moved.
     pub(crate) fn pump_serving(&mut self, peer: PeerIndex) -> bool {
         if self.peers[peer as usize].serving.is_empty() {
@@ -129,11 +135,10 @@ impl<T: Transport> Engine<T> {
                 self.served(last);
             }
             Err(refusal) => {
-                // Nor the rest of it: what came behind the refusal would be data that nobody asked for.
-                record.serving.retain(|serving| serving.operation != operation);
                 Several::refuse_rest(&mut record.several, operation);
                 let errno = refusal.errno().0 as u64;
                 record.replies.push_back(Reply::new(Kind::Done, operation, errno));
+                self.forget_serving(peer, operation);
             }
         }
         true

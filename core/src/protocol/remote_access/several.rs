@@ -14,7 +14,7 @@ pub struct Several {
     refused: bool,
     /// What has been done. Units: bytes.
     bytes: u64,
-    /// Regions that count what was done to them: once, and when all of it is done.
+    /// Regions that count what was done to them: once, and when no more comes of it.
     counting: Vec<(Arc<MemoryRegion>, Flags)>,
 }
 
@@ -41,9 +41,9 @@ impl Several {
     #[cold]
     #[inline(never)]
     fn goes_on(known: &mut InTheMiddle, arrival: &Arrival) -> bool {
-        // One that its initiator has given up has no last packet.
-        let stale = known.take_if(|several| several.operation != arrival.word);
-        stale.iter().for_each(|several| several.count());
+        if known.as_ref().is_some_and(|several| several.operation != arrival.word) {
+            Several::give_up(known);
+        }
         let refused = known.as_ref().is_some_and(|several| several.refused);
         if refused && is_last(arrival) {
             *known = None;
@@ -51,11 +51,17 @@ impl Several {
         refused
     }
 
+    /// No more comes of an operation: its initiator has given it up, or is gone. What was done is counted.
+    #[cold]
+    pub fn give_up(known: &mut InTheMiddle) {
+        known.take().iter().for_each(|several| several.count());
+    }
+
     /// A packet was refused, and its initiator is told.
     #[cold]
     #[inline(never)]
     pub fn refuse(known: &mut InTheMiddle, operation: u64, last: bool) {
-        known.take().iter().for_each(|several| several.count());
+        Several::give_up(known);
         *known = (!last).then(|| Several::of(operation, true));
     }
 
