@@ -398,6 +398,7 @@ macro_rules! conformance {
             progress:
                 a_sleeping_helper_delivers, a_spinning_helper_delivers,
                 a_delivery_completes_while_its_receiver_sleeps,
+                who_always_finds_a_completion_drives,
                 helpers_end_with_their_domain,
                 four_threads_post_poll_and_cancel,
                 each_threads_messages_stay_in_order;
