@@ -335,6 +335,7 @@ macro_rules! conformance {
                 what_cannot_be_delivered_is_told,
                 a_loss_is_no_end,
                 a_loss_is_told_before_the_rest_is_read,
+                a_wait_for_events_keeps_no_domain,
                 what_is_no_segment_ends_the_stream,
                 nothing_passes_without_a_connection,
                 what_streams_have_not_is_refused,
