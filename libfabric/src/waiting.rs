@@ -61,9 +61,22 @@ pub fn timeout(timeout_ms: i32) -> Option<Duration> {
     u64::try_from(timeout_ms).ok().map(Duration::from_millis)
 }
 
+/// A sleeper looks again this often while something waits for what rings no bell.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// How long to sleep of what is left.
+pub fn rest(left: Option<Duration>, looks_again: bool) -> Option<Duration> {
+    match looks_again {
+        true => Some(left.map_or(LOOK_AGAIN, |left| left.min(LOOK_AGAIN))),
+        false => left,
+    }
+}
+
 /// What an armed object makes readable when something happens.
 pub trait Armed: Send {
     fn descriptors(&self) -> Vec<RawFd>;
+    /// Whether a sleeper must look again by itself, soon.
+    fn looks_again(&self) -> bool;
 }
 
 /// Something that happens now and then.
@@ -147,9 +160,12 @@ impl Outside {
         answer
     }
 
-    /// None: there is something to see.
+    /// None: there is something to see, or would be, if somebody looked again.
     fn arm(&self, waitable: &dyn Waitable) -> Option<Box<dyn Armed>> {
         let armed = if waitable.is_ready() { None } else { waitable.arm() }?;
+        if armed.looks_again() {
+            return None;
+        }
         armed.descriptors().into_iter().for_each(|fd| self.add(fd));
         Some(armed)
     }
@@ -270,6 +286,9 @@ mod tests {
     impl Armed for Quiet {
         fn descriptors(&self) -> Vec<RawFd> {
             Vec::new()
+        }
+        fn looks_again(&self) -> bool {
+            false
         }
     }
 
