@@ -150,18 +150,24 @@ impl<P: Provider> CompletionCounter<P> {
     fn begin_wait(&self, seen: (u64, u64)) -> CounterWait<P> {
         let (bell, entered) = self.counter.enter_sleep(|| self.domain.provider().new_bell());
         let (bell, counter) = (bell.map(Bell::fd), self.counter.clone());
-        CounterWait { counter, armed: self.driven().arm(), bell, seen, entered }
+        let (armed, helped) = (self.driven().arm(), self.domain.has_helper());
+        CounterWait { counter, armed, bell, seen, entered, helped }
     }
 
     /// Makes ready for a wait outside, for something else than the value and error count
     /// that were `seen`. None: do not wait, since it is there, or could only be seen by
     /// polling. Reference: fi_poll(3), `fi_trywait`.
     pub fn prepare_wait(&self, seen: (u64, u64)) -> Option<CounterWait<P>> {
+        self.prepare_nap(seen).filter(|wait| !wait.looks_again())
+    }
+
+    /// As [`Self::prepare_wait`], for who looks again soon where the wait says that it has to.
+    pub fn prepare_nap(&self, seen: (u64, u64)) -> Option<CounterWait<P>> {
         if self.domain.provider().forked() {
             return None;
         }
         let wait = self.begin_wait(seen);
-        (wait.is_quiet() && !wait.looks_again()).then_some(wait)
+        wait.is_quiet().then_some(wait)
     }
 
     /// Closes the counter. Refused while an endpoint is bound to it.
@@ -177,6 +183,7 @@ pub struct CounterWait<P: Provider> {
     bell: Option<RawFd>,
     seen: (u64, u64),
     entered: Entered,
+    helped: bool,
 }
 
 impl<P: Provider> CounterWait<P> {
@@ -184,8 +191,9 @@ impl<P: Provider> CounterWait<P> {
         self.armed.is_quiet() && self.counter.now() == self.seen
     }
 
-    fn looks_again(&self) -> bool {
-        self.bell.is_none() || self.armed.waits_for_room()
+    /// Whether a sleeper must look again by itself, soon: no helper does, which would ring.
+    pub fn looks_again(&self) -> bool {
+        self.bell.is_none() || self.armed.waits_for_room() && !self.helped
     }
 
     /// What to wait for: one of these becomes readable.

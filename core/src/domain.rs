@@ -298,6 +298,11 @@ impl<P: Provider> Domain<P> {
         }
     }
 
+    /// Whether a thread of ours drives its endpoints, too.
+    pub(crate) fn has_helper(&self) -> bool {
+        self.helper.is_some()
+    }
+
     pub(crate) fn remove_unit(&self, unit: &Arc<Unit<P>>) {
         self.units.remove(unit);
     }

@@ -74,7 +74,7 @@ impl Waitable for Watched {
     }
 
     fn arm(&self) -> Option<Box<dyn Armed>> {
-        let wait = self.counter.prepare_wait(self.seen())?;
+        let wait = self.counter.prepare_nap(self.seen())?;
         let was_set = self.sets.load(Ordering::Relaxed) != self.counter.counter().sets();
         if was_set { None } else { Some(Box::new(Waiting(wait))) }
     }
@@ -85,6 +85,10 @@ struct Waiting(CounterWait<Provider>);
 impl Armed for Waiting {
     fn descriptors(&self) -> Vec<i32> {
         self.0.descriptors()
+    }
+
+    fn looks_again(&self) -> bool {
+        self.0.looks_again()
     }
 }
 

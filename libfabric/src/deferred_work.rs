@@ -13,7 +13,7 @@ use kestrel_core::{
 use crate::{
     abi::{
         constants::command,
-        fid::{Fid, FidCntr, FidDomain, FidEp},
+        fid::{Fid, FidCntr, FidDomain, FidEp, FidSrx},
         message::MsgTagged,
         trigger::{DeferredWork, op},
     },
@@ -176,6 +176,10 @@ unsafe fn receive(
 ) -> Result<isize, Failure> {
     // SAFETY: the caller vouches for it.
     unsafe {
+        // Null is refused as what is no endpoint is.
+        if ep.as_ref().is_some_and(|ep| ep.fid.ops == FidSrx::operations()) {
+            return Err(Failure::new(Errno::NOSYS, "work on a shared receive context"));
+        }
         let endpoint = endpoint(ep)?;
         let ignores = |flags| endpoint.ignores_buffers(flags);
         Ok(post::with_receive(msg, tag, flags, ignores, |post| {

@@ -30,9 +30,6 @@ use crate::{
     words,
 };
 
-/// A sleeper looks again this often while something waits for room at a peer.
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
-
 /// What we keep of an event queue.
 pub struct State {
     shared: Arc<Shared>,
@@ -84,13 +81,9 @@ impl Shared {
         let Some(wait) = self.queue.prepare_wait() else {
             return;
         };
-        let left = match wait.waits_for_room() {
-            true => Some(left.map_or(LOOK_AGAIN, |left| left.min(LOOK_AGAIN))),
-            false => left,
-        };
         let mut descriptors = wait.descriptors();
         descriptors.push(self.signal.fd());
-        waiting::sleep(&descriptors, left);
+        waiting::sleep(&descriptors, waiting::rest(left, wait.waits_for_room()));
     }
 
     /// Makes the descriptor silent, if there is nothing left that it tells anybody.
@@ -117,8 +110,7 @@ impl Waitable for Shared {
 
     fn arm(&self) -> Option<Box<dyn Armed>> {
         self.settle();
-        // Who waits for room at a peer has to look again by itself.
-        let wait = self.queue.prepare_wait().filter(|wait| !wait.waits_for_room())?;
+        let wait = self.queue.prepare_wait()?;
         Some(Box::new(Listening { signal: self.signal.clone(), wait }))
     }
 }
@@ -133,6 +125,10 @@ impl Armed for Listening {
         let mut all = self.wait.descriptors();
         all.push(self.signal.fd());
         all
+    }
+
+    fn looks_again(&self) -> bool {
+        self.wait.waits_for_room()
     }
 }
 

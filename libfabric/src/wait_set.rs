@@ -203,7 +203,8 @@ impl State {
             let mut descriptors: Vec<i32> =
                 armed.iter().flat_map(|one| one.descriptors()).collect();
             descriptors.push(waiter.joined.fd());
-            waiting::sleep(&descriptors, left);
+            let looks_again = armed.iter().any(|one| one.looks_again());
+            waiting::sleep(&descriptors, waiting::rest(left, looks_again));
         }
     }
 }
@@ -239,4 +240,57 @@ unsafe extern "C" fn control(wait: *mut Fid, command: c_int, argument: *mut c_vo
             _ => Err(Failure::new(Errno::NOSYS, format!("command {command}"))),
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    /// A member that nothing happens to, and that a sleeper has to look at again.
+    #[derive(Default)]
+    struct Impatient {
+        looks: AtomicU32,
+    }
+
+    impl Waitable for Impatient {
+        fn is_ready(&self) -> bool {
+            self.looks.fetch_add(1, Ordering::Relaxed);
+            false
+        }
+        fn drive(&self) {}
+        fn arm(&self) -> Option<Box<dyn Armed>> {
+            Some(Box::new(Nap))
+        }
+    }
+
+    struct Nap;
+
+    impl Armed for Nap {
+        fn descriptors(&self) -> Vec<i32> {
+            Vec::new()
+        }
+        fn looks_again(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn who_has_to_look_again_naps() {
+        let (member, uses) = (Arc::new(Impatient::default()), Arc::new(BindCount::default()));
+        let set = State {
+            members: Arc::new(Mutex::new(vec![member.clone()])),
+            joined: Signal::new().unwrap_or_else(|_| panic!("a descriptor")),
+            waiting: Waiting::default(),
+            outside: None,
+            wait_obj: wait::UNSPEC,
+            uses: Arc::default(),
+            _fabric: Use::of(&uses).unwrap_or_else(|_| panic!("it is open")),
+        };
+        assert!(set.wait(20).is_ok_and(|is_ready| !is_ready));
+        let looks = member.looks.load(Ordering::Relaxed);
+        // At the start, when it had a signal of its own, and after each nap of a millisecond.
+        assert!((3..=23).contains(&looks), "{looks}");
+    }
 }

@@ -7,7 +7,7 @@
 use std::{
     os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -61,9 +61,22 @@ pub fn timeout(timeout_ms: i32) -> Option<Duration> {
     u64::try_from(timeout_ms).ok().map(Duration::from_millis)
 }
 
+/// A sleeper looks again this often while something waits for what rings no bell.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// How long to sleep of what is left.
+pub fn rest(left: Option<Duration>, looks_again: bool) -> Option<Duration> {
+    match looks_again {
+        true => Some(left.map_or(LOOK_AGAIN, |left| left.min(LOOK_AGAIN))),
+        false => left,
+    }
+}
+
 /// What an armed object makes readable when something happens.
 pub trait Armed: Send {
     fn descriptors(&self) -> Vec<RawFd>;
+    /// Whether a sleeper must look again by itself, soon.
+    fn looks_again(&self) -> bool;
 }
 
 /// Something that happens now and then.
@@ -91,7 +104,7 @@ pub fn sleep(descriptors: &[RawFd], left: Option<Duration>) -> bool {
 /// outside. Between a successful `fi_trywait` and its thread's next look everything is armed.
 pub struct Outside {
     epoll: OwnedFd,
-    armed: Mutex<Watch>,
+    watch: Mutex<Watch>,
     is_armed: AtomicBool,
     /// Tells a forked child that the waits are its parent's.
     generation: u32,
@@ -99,35 +112,93 @@ pub struct Outside {
 
 /// What is armed, by the thread that may be asleep on the descriptor. Each has its own, though they share
 /// the descriptor: what one thread has seen and disarms may be news to another.
-#[derive(Default)]
-struct Watch(Vec<(usize, Vec<Box<dyn Armed>>)>);
+struct Watch {
+    waits: Vec<(Thread, Vec<Box<dyn Armed>>)>,
+    /// What all of them wait for.
+    bells: Bells,
+}
 
 impl Watch {
-    /// The calling thread is awake: what was armed for it. Nothing rings any more once all are.
-    fn leave(&mut self, thread: usize) -> Option<Vec<Box<dyn Armed>>> {
-        let place = self.0.iter().position(|(other, _)| *other == thread)?;
-        Some(self.0.swap_remove(place).1)
+    /// The calling thread is awake: what was armed for it. Nothing rings any more once all are. Threads
+    /// that are over wake no more, and peers would ring for them for ever.
+    fn leave(&mut self, thread: &Thread) -> Option<Vec<Box<dyn Armed>>> {
+        let place = self.waits.iter().position(|(other, _)| other.ptr_eq(thread));
+        let earlier = place.map(|place| self.waits.swap_remove(place).1);
+        self.waits.retain(|(other, _)| other.strong_count() > 0);
+        earlier
     }
 }
 
-/// What tells the calling thread from others. A thread that begins later may have that of one that is
-/// over, and so takes its place.
-fn this_thread() -> usize {
-    thread_local!(static HERE: u8 = const { 0 });
-    HERE.with(|here| std::ptr::from_ref(here).addr())
+/// What tells a thread from others, and whether it is over.
+type Thread = Weak<()>;
+
+/// The calling thread; nobody, if it is just ending.
+fn this_thread() -> Thread {
+    thread_local!(static HERE: Arc<()> = Arc::default());
+    HERE.try_with(Arc::downgrade).unwrap_or_default()
+}
+
+/// The descriptors of what is armed, in an epoll set of their own.
+///
+/// One that is closed stays in the set, and may be readable there for ever, as long as anybody has the
+/// file that it stood for: every peer has that of a bell, and so does a forked child. Without a
+/// descriptor it cannot be taken off any more, but the set can.
+struct Bells {
+    set: OwnedFd,
+    members: Vec<RawFd>,
+}
+
+impl Bells {
+    /// Of nothing, in the set of an [`Outside`].
+    fn within(epoll: &OwnedFd) -> Result<Bells, Failure> {
+        let set = new_set()?;
+        add(epoll, set.as_raw_fd());
+        Ok(Bells { set, members: Vec::new() })
+    }
+
+    /// Has the set hold `all`, and nothing that was closed.
+    fn hold(&mut self, all: Vec<RawFd>, epoll: &OwnedFd) {
+        let mut is_stale = self.members.iter().any(|member| !all.contains(member));
+        for &fd in &all {
+            // One that is new, though it was there, has the number of one that was closed.
+            is_stale |= add(&self.set, fd) && self.members.contains(&fd);
+        }
+        if is_stale {
+            // Without a descriptor for another set this one has to do.
+            let Ok(fresh) = Bells::within(epoll) else { return };
+            all.iter().for_each(|&fd| _ = add(&fresh.set, fd));
+            let old = std::mem::replace(&mut self.set, fresh.set);
+            let (set, fd) = (epoll.as_raw_fd(), old.as_raw_fd());
+            // SAFETY: both are open; a forked child may have the old one as well.
+            unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) };
+        }
+        self.members = all;
+    }
+}
+
+fn new_set() -> Result<OwnedFd, Failure> {
+    // SAFETY: takes a flag only.
+    let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+    if fd < 0 {
+        return Err(Failure::new(Errno::MFILE, "no descriptor is left to wait on"));
+    }
+    // SAFETY: a new descriptor, ours alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Adds a descriptor to a set. False: it is there already.
+fn add(set: &OwnedFd, fd: RawFd) -> bool {
+    let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: fd as u64 };
+    // SAFETY: the event is valid; a descriptor that is there already is refused.
+    unsafe { libc::epoll_ctl(set.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event) == 0 }
 }
 
 impl Outside {
     pub fn new() -> Result<Outside, Failure> {
-        // SAFETY: takes a flag only.
-        let fd = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
-        if fd < 0 {
-            return Err(Failure::new(Errno::MFILE, "no descriptor is left to wait on"));
-        }
-        // SAFETY: a new descriptor, ours alone.
-        let epoll = unsafe { OwnedFd::from_raw_fd(fd) };
-        let (armed, is_armed) = Default::default();
-        Ok(Outside { epoll, armed, is_armed, generation: fork_guard::generation() })
+        let epoll = new_set()?;
+        let watch = Watch { waits: Vec::new(), bells: Bells::within(&epoll)? };
+        let (watch, is_armed) = (Mutex::new(watch), AtomicBool::new(false));
+        Ok(Outside { epoll, watch, is_armed, generation: fork_guard::generation() })
     }
 
     pub fn fd(&self) -> RawFd {
@@ -136,34 +207,34 @@ impl Outside {
 
     /// Arms everything. False: the application must look before it waits.
     pub fn begin<'a>(&self, all: impl Iterator<Item = &'a dyn Waitable>) -> bool {
+        // The set of a forked child is its parent's, too, and so is what was armed.
+        if fork_guard::forked(self.generation) {
+            return false;
+        }
         let (thread, mut watch) = (this_thread(), self.watch());
-        let earlier = watch.leave(thread);
-        let armed: Option<Vec<_>> = all.map(|waitable| self.arm(waitable)).collect();
+        let earlier = watch.leave(&thread);
+        let armed: Option<Vec<_>> = all.map(arm).collect();
         let answer = armed.is_some();
-        watch.0.extend(armed.map(|armed| (thread, armed)));
+        watch.waits.extend(armed.map(|armed| (thread, armed)));
+        if answer {
+            let Watch { waits, bells } = &mut *watch;
+            let armed = waits.iter().flat_map(|(_, armed)| armed);
+            bells.hold(armed.flat_map(|one| one.descriptors()).collect(), &self.epoll);
+        }
         // Not before all of it is armed anew.
         drop(earlier);
-        self.is_armed.store(!watch.0.is_empty(), Ordering::Relaxed);
+        self.is_armed.store(!watch.waits.is_empty(), Ordering::Relaxed);
         answer
-    }
-
-    /// None: there is something to see.
-    fn arm(&self, waitable: &dyn Waitable) -> Option<Box<dyn Armed>> {
-        let armed = if waitable.is_ready() { None } else { waitable.arm() }?;
-        armed.descriptors().into_iter().for_each(|fd| self.add(fd));
-        Some(armed)
     }
 
     fn watch(&self) -> MutexGuard<'_, Watch> {
         // Nothing that is done under it panics half-way.
-        self.armed.lock().unwrap_or_else(PoisonError::into_inner)
+        self.watch.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a descriptor that may be there already; closing it takes it off.
+    /// Adds a descriptor that is open as long as this.
     pub fn add(&self, fd: RawFd) {
-        let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: fd as u64 };
-        // SAFETY: the event is valid; a descriptor that is there already is refused.
-        unsafe { libc::epoll_ctl(self.fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event) };
+        add(&self.epoll, fd);
     }
 
     /// The application looks: nobody need ring for this thread any more. Cost: one load, where none
@@ -182,17 +253,23 @@ impl Outside {
             return;
         }
         let mut watch = self.watch();
-        drop(watch.leave(this_thread()));
-        self.is_armed.store(!watch.0.is_empty(), Ordering::Relaxed);
+        drop(watch.leave(&this_thread()));
+        self.is_armed.store(!watch.waits.is_empty(), Ordering::Relaxed);
     }
+}
+
+/// None: there is something to see, or would be, if somebody looked again.
+fn arm(waitable: &dyn Waitable) -> Option<Box<dyn Armed>> {
+    let armed = if waitable.is_ready() { None } else { waitable.arm() };
+    armed.filter(|armed| !armed.looks_again())
 }
 
 impl Drop for Outside {
     /// In a forked child the bells are the parent's, who has yet to hear them.
     fn drop(&mut self) {
         if fork_guard::forked(self.generation) {
-            let watch = self.armed.get_mut().unwrap_or_else(PoisonError::into_inner);
-            std::mem::forget(std::mem::take(watch));
+            let watch = self.watch.get_mut().unwrap_or_else(PoisonError::into_inner);
+            std::mem::forget(std::mem::take(&mut watch.waits));
         }
     }
 }
@@ -270,6 +347,9 @@ mod tests {
     impl Armed for Quiet {
         fn descriptors(&self) -> Vec<RawFd> {
             Vec::new()
+        }
+        fn looks_again(&self) -> bool {
+            false
         }
     }
 

@@ -340,6 +340,7 @@ macro_rules! conformance {
                 what_cannot_be_delivered_is_told,
                 a_loss_is_no_end,
                 a_loss_is_told_before_the_rest_is_read,
+                a_wait_for_events_keeps_no_domain,
                 what_is_no_segment_ends_the_stream,
                 nothing_passes_without_a_connection,
                 what_streams_have_not_is_refused,
@@ -404,6 +405,7 @@ macro_rules! conformance {
                 a_sleeping_helper_delivers, a_spinning_helper_delivers,
                 a_delivery_completes_while_its_receiver_sleeps,
                 a_domain_closes_under_its_helper,
+                who_always_finds_a_completion_drives,
                 four_threads_post_poll_and_cancel,
                 each_threads_messages_stay_in_order;
         }

@@ -9,7 +9,7 @@ use std::{
 use kestrel_core::{
     address_vector::{AddressVector, AddressVectorAttributes, FI_ADDR_UNSPEC},
     completion_queue::{Entry, store::Sharing},
-    domain::DomainOptions,
+    domain::{DomainOptions, ProgressMode},
     endpoint::EndpointOptions,
     flags::Flags,
     memory::Pieces,
@@ -17,7 +17,7 @@ use kestrel_core::{
 };
 use kestrel_shm::{ShmOptions, ShmProvider};
 use kestrel_tests::{
-    bed::{Bed, Memory, Receive, World, pattern, same},
+    bed::{Bed, Memory, Options, Receive, World, pattern, same},
     completion::is_rung,
     node::{CompletionQueue, Domain, Endpoint, Node},
     scale::{PATIENCE, scaled},
@@ -91,6 +91,37 @@ fn who_sleeps_is_told_of_a_send_that_waits_for_room() {
     assert_eq!((world.sent(0).context(), world.received(1).context()), (7, 8));
     let wait = node.receives.prepare_wait().expect("there is nothing to do again");
     assert!(!is_rung(&wait));
+}
+
+/// The domain's helper looks again, and what it finds wakes the sleeper.
+#[test]
+fn who_has_a_helper_sleeps_while_a_send_waits_for_room() {
+    let provider = Arc::new(MockProvider::new(MockOptions::default()));
+    let bed = Bed { provider, sharing: Sharing::Shared };
+    let domain = DomainOptions { progress: ProgressMode::Automatic, ..DomainOptions::default() };
+    let world = bed.world_with(2, &Options { domain, ..Options::default() });
+    world.warm_up();
+    world.poll(50);
+    let (node, other) = (&world.nodes[0], world.nodes[1].endpoint.address());
+    bed.provider.block(other, usize::MAX);
+    node.send(vec![1; 100], 1, None, 7);
+    let start = Instant::now();
+    // The helper may be at it just now.
+    let wait = loop {
+        if let Some(wait) = node.sends.prepare_wait() {
+            break wait;
+        }
+        assert!(start.elapsed() < PATIENCE, "it may not sleep");
+    };
+    bed.provider.block(other, 0);
+    while !is_rung(&wait) {
+        assert!(start.elapsed() < PATIENCE, "nobody has the message leave");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(wait);
+    assert_eq!(world.sent(0).context(), 7);
+    world.nodes[1].receive(100, None, 8);
+    assert_eq!(world.received(1).context(), 8);
 }
 
 /// Sleepers have one bell, which whoever looks silences.

@@ -10,7 +10,7 @@ mod waiting;
 
 use std::sync::{
     Arc,
-    atomic::{AtomicBool, AtomicUsize, Ordering},
+    atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
 };
 
 pub use entry::{Entry, ErrorEntry};
@@ -30,6 +30,9 @@ use crate::{
 const SIZE_DEFAULT: usize = 1024;
 /// Packets that a poll may take although the reader has room for fewer completions.
 const BURST_MIN: usize = 8;
+
+/// Reads that find something at once, of which the last one drives the endpoints all the same.
+const UNDRIVEN_MAX: u32 = 32;
 
 /// Why nothing could be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -67,6 +70,9 @@ pub struct CompletionQueue<P: Provider> {
     store: Arc<CompletionStore>,
     units: PollSet<P>,
     idle: Idle,
+    /// Reads that found something at once since one drove because of that. Threads may lose each
+    /// other's counts.
+    undriven: AtomicU32,
     signaled: AtomicBool,
     /// Threads that are blocked in a read.
     blocked: AtomicUsize,
@@ -95,6 +101,7 @@ impl<P: Provider> CompletionQueue<P> {
             store: Arc::new(CompletionStore::new(sharing, size, wake)),
             units: PollSet::new(sharing),
             idle: Idle::default(),
+            undriven: AtomicU32::new(0),
             signaled: AtomicBool::new(false),
             blocked: AtomicUsize::new(0),
             bound: BindCount::default(),
@@ -117,15 +124,15 @@ impl<P: Provider> CompletionQueue<P> {
 
     /// Reads completions into `entries` and returns how many: one at least.
     ///
-    /// Drives progress first if nothing is waiting. Cost: no system call, no
+    /// Drives progress first if nothing is waiting, and now and then if something is: who posts and
+    /// reads in turn may always find a completion. Cost: no system call, no
     /// allocation, no lock, except that many empty reads in a row yield the core.
     /// Reference: fi_cq(3), `fi_cq_read`.
     #[inline]
     pub fn read(&self, entries: &mut [Entry]) -> Result<usize, ReadError> {
         match self.store.pop(entries) {
-            Head::Taken(count) => return Ok(count),
-            Head::Error => return Err(ReadError::ErrorAvailable),
             Head::Empty => {}
+            head => return self.found(head),
         }
         let most = entries.len().max(BURST_MIN);
         let window = self.store.open_window(entries);
@@ -157,12 +164,32 @@ impl<P: Provider> CompletionQueue<P> {
         mut pop: impl FnMut(&CompletionStore) -> Head,
     ) -> Result<usize, ReadError> {
         match pop(&self.store) {
-            Head::Taken(count) => return Ok(count),
-            Head::Error => return Err(ReadError::ErrorAvailable),
             Head::Empty => {}
+            head => return self.found(head),
         }
         let moved = self.units.progress(count.max(BURST_MIN));
         self.answer(pop(&self.store), moved)
+    }
+
+    /// What was there before the endpoints were driven.
+    #[inline(always)]
+    fn found(&self, head: Head) -> Result<usize, ReadError> {
+        let undriven = self.undriven.load(Ordering::Relaxed) + 1;
+        self.undriven.store(undriven % UNDRIVEN_MAX, Ordering::Relaxed);
+        if undriven == UNDRIVEN_MAX {
+            self.drive();
+        }
+        match head {
+            Head::Taken(count) => Ok(count),
+            Head::Error => Err(ReadError::ErrorAvailable),
+            Head::Empty => Err(ReadError::Empty),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn drive(&self) {
+        self.units.progress(BURST_MIN);
     }
 
     #[inline(always)]

@@ -87,7 +87,7 @@ impl<P: Provider> CompletionQueue<P> {
     fn sleep(&self, left: Option<Duration>) {
         let wait = self.begin_wait();
         if self.nothing_yet(&wait) {
-            let left = if wait.waits_for_room() {
+            let left = if wait.looks_again() {
                 Some(left.map_or(LOOK_AGAIN, |left| left.min(LOOK_AGAIN)))
             } else {
                 left
@@ -98,7 +98,8 @@ impl<P: Provider> CompletionQueue<P> {
 
     fn begin_wait(&self) -> QueueWait<P> {
         let entered = self.store.enter_sleep();
-        QueueWait { armed: self.units.arm(), store: self.store.clone(), entered }
+        let (armed, helped) = (self.units.arm(), self.domain.has_helper());
+        QueueWait { armed, store: self.store.clone(), entered, helped }
     }
 
     fn nothing_yet(&self, wait: &QueueWait<P>) -> bool {
@@ -116,11 +117,11 @@ impl<P: Provider> CompletionQueue<P> {
     /// Reference: fi_poll(3), `fi_trywait`: "the caller should … process any
     /// queued events before waiting".
     pub fn prepare_wait(&self) -> Option<QueueWait<P>> {
-        self.prepare_nap().filter(|wait| !wait.waits_for_room())
+        self.prepare_nap().filter(|wait| !wait.looks_again())
     }
 
     /// As [`Self::prepare_wait`], for who looks again soon where the wait says that it has to.
-    pub(crate) fn prepare_nap(&self) -> Option<QueueWait<P>> {
+    pub fn prepare_nap(&self) -> Option<QueueWait<P>> {
         if self.domain.provider().forked() {
             return None;
         }
@@ -160,6 +161,7 @@ pub struct QueueWait<P: Provider> {
     armed: Armed<P>,
     store: Arc<CompletionStore>,
     entered: Entered,
+    helped: bool,
 }
 
 impl<P: Provider> QueueWait<P> {
@@ -170,7 +172,11 @@ impl<P: Provider> QueueWait<P> {
         bells
     }
 
-    /// Whether a sleeper must look again by itself, soon.
+    /// Whether a sleeper must look again by itself, soon: no helper does, which would ring.
+    pub fn looks_again(&self) -> bool {
+        self.waits_for_room() && !self.helped
+    }
+
     pub(crate) fn waits_for_room(&self) -> bool {
         self.armed.waits_for_room()
     }

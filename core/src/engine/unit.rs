@@ -12,7 +12,7 @@ use crate::{
     endpoint::PostError,
     one_sided::RemotePost,
     operation::{ReceivePost, SendPost, set_down},
-    primitive::{AtomicU32, Ordering, yield_now},
+    primitive::{AtomicBool, AtomicU32, Ordering, yield_now},
     ring::submissions::Submissions,
     transport::Provider,
 };
@@ -41,6 +41,9 @@ pub struct Unit<P: Provider> {
     ownership: Ownership,
     /// What was deferred and is due is never refused.
     submissions: Submissions<Submission>,
+    /// As many as the transmit size allows, or more, are under way: sends and one-sided operations are
+    /// left for the owner no more. Only the owner writes to it.
+    is_full: AtomicBool,
     /// Counts polls by the application, so that a helper knows to stay away.
     polls: AtomicU32,
     /// The longest message. Units: bytes.
@@ -63,6 +66,7 @@ impl<P: Provider> Unit<P> {
             sharing,
             ownership: Ownership::new(),
             submissions: Submissions::new(SUBMISSIONS_MAX),
+            is_full: AtomicBool::new(false),
             polls: AtomicU32::new(0),
             message_max: engine.message_max(),
             engine: UnsafeCell::new(Some(engine)),
@@ -105,6 +109,7 @@ impl<P: Provider> Unit<P> {
     #[inline(never)]
     fn progress_shared(&self, most: usize) -> bool {
         let moved = self.owned().is_some_and(|engine| engine.progress_with(most));
+        self.look_for_places();
         self.release();
         moved
     }
@@ -204,6 +209,7 @@ impl<P: Provider> Unit<P> {
         }
         self.acquire();
         let result = self.owned().map(work).ok_or(PostError::Closed);
+        self.look_for_places();
         self.release();
         result
     }
@@ -261,6 +267,16 @@ impl<P: Provider> Unit<P> {
     fn take(&self, submission: Submission) {
         if let Some(engine) = self.owned() {
             engine.take_submission(submission);
+            self.is_full.store(engine.is_full(), Ordering::Relaxed);
+        }
+    }
+
+    /// For the owner, who may have made places since the last submission.
+    #[inline(always)]
+    fn look_for_places(&self) {
+        if self.is_full.load(Ordering::Relaxed) {
+            let is_full = self.owned().is_some_and(|engine| engine.is_full());
+            self.is_full.store(is_full, Ordering::Relaxed);
         }
     }
 
@@ -268,6 +284,7 @@ impl<P: Provider> Unit<P> {
     #[inline(never)]
     fn submit_send(&self, post: SendPost<'_>) -> Result<(), PostError> {
         post.check_length(self.message_max)?;
+        self.check_place()?;
         self.submit(Unowned::send(post)?)
     }
 
@@ -280,7 +297,17 @@ impl<P: Provider> Unit<P> {
     #[cold]
     #[inline(never)]
     fn submit_remote(&self, post: RemotePost<'_>) -> Result<(), PostError> {
+        self.check_place()?;
         self.submit(Unowned::remote(post)?)
+    }
+
+    /// Only what fits the ring is under way beyond the transmit size: a thread that owns the engine
+    /// nearly always may find a peer that takes nothing.
+    fn check_place(&self) -> Result<(), PostError> {
+        match self.is_full.load(Ordering::Relaxed) {
+            true => Err(PostError::Again),
+            false => Ok(()),
+        }
     }
 
     /// How many operations of one direction may be posted, whoever owns the engine by then: half of
@@ -322,13 +349,14 @@ impl<P: Provider> Unit<P> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use super::SUBMISSIONS_MAX;
     use crate::{
         address_vector::AddressVector,
         completion_queue::{CompletionQueue, Entry},
         domain::{Domain, DomainOptions},
         endpoint::{Endpoint, EndpointOptions},
         flags::Flags,
-        memory_region::{MemoryRange, MemoryRegionAttributes},
+        memory_region::{MemoryRange, MemoryRegion, MemoryRegionAttributes},
         mock::{MockOptions, MockProvider},
     };
     use std::sync::Arc;
@@ -352,6 +380,16 @@ mod tests {
             Node { domain, endpoint, queue, vector }
         }
 
+        /// A region that peers may write to, which is closed before `memory` is looked at.
+        fn target(&self, memory: &mut [u8]) -> Arc<MemoryRegion> {
+            let address = memory.as_mut_ptr() as u64;
+            let ranges = &[MemoryRange { address, len: memory.len() as u64 }];
+            let access = Flags::REMOTE_WRITE;
+            let attributes = MemoryRegionAttributes { ranges, access, ..Default::default() };
+            // SAFETY: the memory outlives the region, and is looked at when nobody writes there.
+            unsafe { self.domain.register_memory(&attributes) }.unwrap()
+        }
+
         /// Polls until nothing more happens, for the mock is never late; the receives that are done.
         fn received(&self) -> Vec<u64> {
             let mut done = Vec::new();
@@ -365,6 +403,47 @@ mod tests {
         }
     }
 
+    /// The peer takes nothing, and each post meets a busy owner.
+    #[test]
+    fn what_is_left_for_a_busy_owner_is_bounded() {
+        let provider = Arc::new(MockProvider::new(MockOptions::default()));
+        let (from, to) = (Node::open(&provider), Node::open(&provider));
+        let peer = from.vector.insert_one(to.endpoint.address()).unwrap();
+        let unit = from.endpoint.unit().unwrap();
+        let under_way = || unit.with(|engine| engine.under_way()).unwrap();
+        let most = EndpointOptions::default().transmit_size + SUBMISSIONS_MAX;
+        let mut memory = vec![0_u8; 8];
+        let region = to.target(&mut memory);
+        let post = |context: u64| match context % 2 {
+            0 => from.endpoint.send(vec![0; 8], peer, context),
+            _ => from.endpoint.write(vec![0; 8], peer, region.base(), region.key(), context),
+        };
+        for _ in 0..most.div_ceil(SUBMISSIONS_MAX) + 3 {
+            assert!(unit.ownership.try_acquire());
+            for context in 0.. {
+                if post(context).is_err() {
+                    break;
+                }
+            }
+            unit.release();
+        }
+        assert!((most - SUBMISSIONS_MAX..=most).contains(&under_way()), "{}", under_way());
+        // Receives are bounded by nothing but the ring.
+        assert!(unit.ownership.try_acquire());
+        from.endpoint.receive(vec![0; 8], u64::MAX, 1).unwrap();
+        unit.release();
+        (0..most as u64).for_each(|at| to.endpoint.receive(vec![0; 8], u64::MAX, at).unwrap());
+        for _ in 0..100 {
+            to.received();
+            from.received();
+        }
+        assert_eq!(under_way(), 0);
+        assert!(unit.ownership.try_acquire());
+        assert!(post(0).is_ok() && post(1).is_ok(), "there are places again");
+        unit.release();
+        to.domain.close_memory(&region).unwrap();
+    }
+
     /// Its sender was told that it is done, and may make no progress from then on.
     #[test]
     fn what_was_injected_for_a_busy_owner_leaves_when_that_lets_go() {
@@ -372,12 +451,7 @@ mod tests {
         let (one, other, to) = (0, 1, 2);
         let nodes = [one, other, to].map(|_| Node::open(&provider));
         let mut memory = vec![0_u8; 8];
-        let address = memory.as_mut_ptr() as u64;
-        let ranges = &[MemoryRange { address, len: 8 }];
-        let access = Flags::REMOTE_WRITE;
-        let attributes = MemoryRegionAttributes { ranges, access, ..Default::default() };
-        // SAFETY: the memory outlives the region, and is looked at when nobody writes there.
-        let region = unsafe { nodes[to].domain.register_memory(&attributes) }.unwrap();
+        let region = nodes[to].target(&mut memory);
         nodes[to].endpoint.receive(vec![0; 8], u64::MAX, 1).unwrap();
         for from in [one, other] {
             let peer = nodes[from].vector.insert_one(nodes[to].endpoint.address()).unwrap();

@@ -270,9 +270,9 @@ impl<T: Transport> Engine<T> {
         self.note_backlog(peer);
     }
 
-    /// Takes a send that was left for the owner: its place was reserved when it
-    /// was submitted, so it is queued whatever the transmit size says, and what
-    /// is wrong with it becomes an error completion. An injected one lies in its `copy`.
+    /// Takes a send that was left for the owner: whoever posted it was told that it is taken, so it is
+    /// queued whatever the transmit size says, and what is wrong with it becomes an error completion.
+    /// An injected one lies in its `copy`.
     #[cold]
     pub(crate) fn send_submitted(&mut self, post: SendPost<'_>, copy: Option<Copied>) {
         match self.peer_at(post.to) {

@@ -98,15 +98,22 @@ impl Incoming {
         if let Some(slot) = self.slots.get_mut(at) {
             *slot = with;
         }
-        while let Some(Slot::Gone) = self.slots.front() {
-            self.pop();
-        }
+        self.drop_gone();
     }
 
     fn pop(&mut self) {
         self.first += 1;
         if let Some(Slot::Arrived(arrived)) = self.slots.pop_front() {
             self.spare.push(arrived.buffer);
+        }
+        self.drop_gone();
+    }
+
+    /// What has failed is never first: it would hide what follows.
+    fn drop_gone(&mut self) {
+        while let Some(Slot::Gone) = self.slots.front() {
+            self.slots.pop_front();
+            self.first += 1;
         }
     }
 
@@ -272,5 +279,19 @@ mod tests {
         let empty = Received { length: 0, total: 0, source: 1 };
         assert_eq!(incoming.take_datagram(to, false), Some(empty));
         assert_eq!(incoming.take_datagram(to, false), None);
+    }
+
+    #[test]
+    fn a_failure_behind_a_datagram_hides_nothing() {
+        let mut incoming = posting(3);
+        arrive(&mut incoming, 0, b"a");
+        incoming.failed(1);
+        arrive(&mut incoming, 2, b"c");
+        let mut bytes = vec![0; 1];
+        let to = Pieces::One(Piece::of_owned(&mut bytes));
+        let whole = |source| Some(Received { length: 1, total: 1, source });
+        assert_eq!(incoming.take_datagram(to, false), whole(0));
+        assert!(incoming.is_ready());
+        assert_eq!(incoming.take_datagram(to, false), whole(2));
     }
 }

@@ -49,7 +49,7 @@ use crate::{
     transport::Provider,
 };
 use descriptor::Descriptor;
-use socket::Socket;
+use socket::{Reported, Socket};
 
 /// The longest segment of a stream: peers have to agree on it. Units: bytes.
 pub const SEGMENT_MAX: usize = 8 << 10;
@@ -96,6 +96,7 @@ fn own_queue<P: Provider>(domain: &Arc<Domain<P>>) -> Result<Arc<CompletionQueue
 /// A socket endpoint. It behaves like a socket that does not block.
 pub struct SocketEndpoint<P: Provider> {
     socket: Arc<Socket<P>>,
+    reported: Arc<Reported<P>>,
     inject_size: usize,
     is_closed: AtomicBool,
 }
@@ -154,7 +155,8 @@ impl<P: Provider> SocketEndpoint<P> {
     ) -> Result<Self, SocketError> {
         endpoint.bind_completion_queue(&queue, Flags::TRANSMIT | Flags::RECV)?;
         let socket = Arc::new(Socket::new(kind, endpoint, queue));
-        Ok(SocketEndpoint { socket, inject_size, is_closed: AtomicBool::new(false) })
+        let (reported, is_closed) = (Reported::new(&socket), AtomicBool::new(false));
+        Ok(SocketEndpoint { socket, reported, inject_size, is_closed })
     }
 
     fn endpoint(&self) -> &Arc<Endpoint<P>> {
@@ -198,7 +200,7 @@ impl<P: Provider> SocketEndpoint<P> {
         self.socket.begin()?;
         if let (SocketKind::Stream, Some(events)) = (self.kind(), self.endpoint().reporter_queue())
         {
-            events.add_driven(self.socket.clone());
+            events.add_driven(self.reported.clone());
         }
         driver.add(&self.socket);
         Ok(())
@@ -328,7 +330,7 @@ impl<P: Provider> SocketEndpoint<P> {
                 tracing::warn!(address = %endpoint.address(), "closed: {error}");
             }
             if let Some(events) = endpoint.reporter_queue() {
-                events.remove_driven(&self.socket);
+                events.remove_driven(&self.reported);
             }
             if let Ok(driver) = endpoint.domain().socket_driver() {
                 driver.remove(&self.socket);

@@ -6,7 +6,7 @@
 
 use std::{
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError,
+        Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, Weak,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -23,7 +23,7 @@ use crate::{
     completion_queue::{CompletionQueue, Entry, QueueWait, ReadError},
     connection::manager::Link,
     endpoint::{Endpoint, PostError, message::Refused},
-    engine::sleep::Sleep,
+    engine::{sleep::Sleep, unit::Unit},
     error::Errno,
     event_queue::Driven,
     flags::Flags,
@@ -348,23 +348,37 @@ fn weight(length: usize) -> usize {
     length.max(SEND_WEIGHT_MIN)
 }
 
-impl<P: Provider> Driven for Socket<P> {
+/// What an event queue drives of a socket. A wait for events that was begun holds this, and so neither
+/// the socket nor its domain.
+pub(super) struct Reported<P: Provider>(Weak<Socket<P>>);
+
+impl<P: Provider> Reported<P> {
+    pub fn new(socket: &Arc<Socket<P>>) -> Arc<Self> {
+        Arc::new(Reported(Arc::downgrade(socket)))
+    }
+
+    fn unit(&self) -> Option<Arc<Unit<P>>> {
+        self.0.upgrade()?.endpoint.unit().ok().cloned()
+    }
+}
+
+impl<P: Provider> Driven for Reported<P> {
     fn drive(&self) -> bool {
-        self.drive_by_helper()
+        self.0.upgrade().is_some_and(|socket| socket.drive_by_helper())
     }
 
     // The helper sleeps on the bell as well, and passes on what it finds.
     fn arm(&self) -> Sleep {
-        self.endpoint.unit().map_or(Sleep::Sound, |unit| Driven::arm(&**unit))
+        self.unit().map_or(Sleep::Sound, |unit| Driven::arm(&*unit))
     }
 
     fn disarm(&self, sleep: Sleep) {
-        if let Ok(unit) = self.endpoint.unit() {
-            Driven::disarm(&**unit, sleep);
+        if let Some(unit) = self.unit() {
+            Driven::disarm(&*unit, sleep);
         }
     }
 
     fn bell(&self) -> Option<std::os::fd::RawFd> {
-        self.endpoint.unit().ok().and_then(|unit| Driven::bell(&**unit))
+        self.unit().and_then(|unit| Driven::bell(&*unit))
     }
 }

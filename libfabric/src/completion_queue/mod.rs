@@ -66,7 +66,7 @@ impl Waitable for Watched {
     }
 
     fn arm(&self) -> Option<Box<dyn Armed>> {
-        Some(Box::new(Waiting(self.0.prepare_wait()?)))
+        Some(Box::new(Waiting(self.0.prepare_nap()?)))
     }
 }
 
@@ -75,6 +75,10 @@ struct Waiting(QueueWait<Provider>);
 impl Armed for Waiting {
     fn descriptors(&self) -> Vec<i32> {
         self.0.descriptors()
+    }
+
+    fn looks_again(&self) -> bool {
+        self.0.looks_again()
     }
 }
 

@@ -17,6 +17,7 @@ use crate::{
         },
     },
     code,
+    contexts::open_srx,
     counters::counts,
     flag,
     host::host,
@@ -238,6 +239,13 @@ fn what_is_no_work_is_refused() {
     refused(|work| (work.op_type, work.op) = (op::SEND, Op { msg: null_mut() }), code::INVAL);
     assert_eq!(control(&world, QUEUE, null_mut()), code::INVAL);
     assert_eq!(control(&world, 99, null_mut()), code::NOSYS);
+    // Receives of a shared context are no work.
+    let (srx, mut into) = (open_srx(world.domain, world.info), [0_u64]);
+    let iov = iovec(&mut into);
+    let mut receive = OpMsg { ep: srx, msg: msg(&iov, u64::MAX, null_mut()), flags: 0 };
+    let mut shared = work((start, 1), null_mut(), op::RECV, Op { msg: &raw mut receive });
+    assert_eq!(control(&world, QUEUE, &raw mut *shared), code::NOSYS);
+    assert_eq!(close(srx), 0);
     let plain = World::new(host, 1);
     let own = counter(&plain);
     let mut bytes = [0_u64];

@@ -12,7 +12,7 @@ use crate::{
         Shared, WAIT_FD, counted_node, descriptor, expect, is_readable, send, try_wait,
         waiting_world,
     },
-    world::{Node, PATIENCE, World, close},
+    world::{Node, PATIENCE, World, bind, close, enable},
 };
 
 /// Runs `what` in a thread of its own, to its end.
@@ -160,4 +160,61 @@ fn a_count_that_was_seen_elsewhere_wakes_all_the_same() {
         }
     };
     is_woken_of_counts("a_count_that_was_seen_elsewhere_wakes_all_the_same", see, |_, _| ());
+}
+
+/// fi_trywait lets a thread wait, which then is over; who waits after it sleeps.
+#[test]
+fn a_thread_that_is_over_keeps_nobody_awake() {
+    let Some(host) = host("a_thread_that_is_over_keeps_nobody_awake") else { return };
+    let mut world = World::new(host, 1);
+    let (counter, to) = counted_node(&mut world, flag::RECV);
+    let world = Shared(world);
+    let (fd, count) = (descriptor(counter), Count(counter));
+    let sleeps =
+        |world: &World| assert_eq!((count.try_wait(world), is_readable(fd, 0)), (0, false));
+    elsewhere(&world, sleeps);
+    for value in 1..=3 {
+        sleeps(&world.0);
+        // SAFETY: the counter is open.
+        assert_eq!(unsafe { ((*(*counter).ops).add)(counter, 1) }, 0);
+        assert!(is_readable(fd, 20_000), "the count was not announced");
+        assert_eq!(count.read(), value);
+        assert!(!is_readable(fd, 0), "nobody sleeps any more");
+        elsewhere(&world, sleeps);
+    }
+    let Shared(mut world) = world;
+    world.nodes.pop();
+    assert_eq!((close(to.ep), close(counter), close(to.cq)), (0, 0, 0));
+}
+
+/// Peers have the bell of a closed endpoint as well, and the next endpoint's may have its number.
+#[test]
+fn a_closed_endpoint_keeps_nobody_awake() {
+    let Some(host) = host("a_closed_endpoint_keeps_nobody_awake") else { return };
+    for is_replaced in [false, true] {
+        let mut world = waiting_world(host, WAIT_FD);
+        let [from, to] = [world.nodes[0], world.nodes[1]];
+        expect(&world);
+        send(from);
+        world.completion(to);
+        expect(&world);
+        let fd = fall_asleep(&world, to);
+        send(from);
+        assert!(is_readable(fd, 20_000), "the message was not announced");
+        // What rang is not looked for again.
+        assert_eq!(to.read().map(|entry| entry.flags), Ok(flag::MSG | flag::RECV));
+        world.nodes.pop();
+        assert_eq!(close(to.ep), 0);
+        let next = is_replaced.then(|| world.open_ep());
+        if let Some(next) = next {
+            assert_eq!(bind(next, to.cq, flag::SEND | flag::RECV), 0);
+            assert_eq!((bind(next, world.av, 0), enable(next)), (0, 0));
+        }
+        let start = Instant::now();
+        while try_wait(&world, to.cq.cast()) != 0 {
+            assert!(start.elapsed() < PATIENCE);
+        }
+        assert!(!is_readable(fd, 0), "there is nothing to see");
+        assert_eq!((next.map_or(0, close), close(to.cq)), (0, 0));
+    }
 }

@@ -91,6 +91,35 @@ pub fn a_delivery_completes_while_its_receiver_sleeps<P: Provider>(bed: &Bed<P>)
     }
 }
 
+/// Who posts and reads a completion in turn has one to read each time, and hears of what comes all the
+/// same.
+pub fn who_always_finds_a_completion_drives<P: Provider>(bed: &Bed<P>) {
+    let world = bed.world(2);
+    world.warm_up();
+    let into = Memory::zeroed(8);
+    let [node, other] = [0, 1].map(|node: usize| &world.nodes[node]);
+    node.post_receive(&Receive { pieces: into.all(), ..Receive::default() }).unwrap();
+    other.send(pattern(1, 8), 0, None, 1);
+    let start = Instant::now();
+    while world.waiting(1).0 == 0 {
+        other.poll();
+        assert!(start.elapsed() < PATIENCE, "in vain: a send");
+    }
+    for context in 0..1_000 {
+        other.receive(8, None, context);
+        node.send(vec![2; 8], 1, None, context);
+        while read_each(&node.sends, 1, |_, _| {}) != Ok(1) {
+            other.poll();
+            assert!(start.elapsed() < PATIENCE, "in vain: a send of the other");
+        }
+        other.poll();
+        if into.bytes() == pattern(1, 8) {
+            return;
+        }
+    }
+    panic!("nothing came");
+}
+
 /// What is under way then keeps nobody. That the helpers end is seen by the test of cores, whose process has
 /// no others.
 pub fn a_domain_closes_under_its_helper<P: Provider>(bed: &Bed<P>) {

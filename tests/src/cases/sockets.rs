@@ -1,6 +1,9 @@
 //! Streams: socket endpoints that are connected. Reference: fi_endpoint(3), "SOCKET ENDPOINTS".
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use kestrel_core::{
     address_vector::{AddressVector, AddressVectorAttributes},
@@ -387,4 +390,18 @@ pub fn many_streams_share_a_domain<P: Provider>(bed: &Bed<P>) {
     for (index, pair) in pairs.iter().enumerate().rev() {
         same(&pair.acceptor.receive(30_000), &bytes(index), "a stream's own bytes");
     }
+}
+
+/// Who waits for events outside may be about to look when the stream is closed.
+pub fn a_wait_for_events_keeps_no_domain<P: Provider>(bed: &Bed<P>) {
+    let Pair { caller, acceptor: _acceptor, listener: _listener } = Pair::new(bed);
+    let (events, domain) = (caller.events.clone(), Arc::downgrade(caller.socket.domain()));
+    let (start, mut wait) = (Instant::now(), None);
+    while wait.is_none() {
+        wait = events.prepare_wait();
+        assert!(start.elapsed() < PATIENCE, "in vain: something is always there");
+    }
+    drop(caller);
+    assert_eq!(domain.strong_count(), 0);
+    drop(wait);
 }

@@ -26,9 +26,9 @@ impl<T: Transport> Engine<T> {
         let Some(peer) = self.peer_at(post.to) else {
             return Err(self.no_peer(post.to));
         };
-        if self.under_way() >= self.setup.transmit_size {
+        if self.is_full() {
             self.pump(peer);
-            if self.under_way() >= self.setup.transmit_size {
+            if self.is_full() {
                 self.flush();
                 return Err(PostError::Again);
             }
@@ -48,6 +48,12 @@ impl<T: Transport> Engine<T> {
     #[inline(always)]
     pub(crate) fn under_way(&self) -> usize {
         self.sends.len() + self.remotes.len() + self.unreported()
+    }
+
+    /// Whether no one-sided operation fits beside them.
+    #[inline(always)]
+    pub(crate) fn is_full(&self) -> bool {
+        self.under_way() >= self.setup.transmit_size
     }
 
     #[inline(always)]
@@ -92,8 +98,8 @@ impl<T: Transport> Engine<T> {
         let Ok(()) = operation.keep_injected(|length| Ok::<_, Infallible>(reserve.take(length)));
     }
 
-    /// Takes an operation that was left for the owner: its place was reserved when
-    /// it was submitted, and what is wrong with it becomes an error completion.
+    /// Takes an operation that was left for the owner, whatever the transmit size says: whoever posted
+    /// it was told that it is taken. What is wrong with it becomes an error completion.
     #[cold]
     pub(crate) fn remote_submitted(&mut self, to: u64, mut operation: RemoteOperation) {
         if let Some(peer) = self.peer_at(to) {
