@@ -1,6 +1,9 @@
 //! Connections whose peer is killed, and listeners that hear nonsense.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use kestrel_core::{
     address::Address,
