@@ -11,16 +11,12 @@ use crate::{
     bind_count::BindError,
     counter::Counter,
     domain::Domain,
-    engine::{BURST_MAX, idle::Idle, unit::Unit},
+    engine::{BURST_MAX, idle::Idle, sleep::rest, unit::Unit},
     poll_set::{Armed, PollSet},
     primitive::{AtomicBool, Ordering},
     sleepers::Entered,
     transport::{Bell, Provider, Transport},
 };
-
-/// The longest sleep while sends wait for room at a peer, which rings no bell, and where
-/// there was no descriptor left for one.
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// Why a wait ended without reaching its threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -139,11 +135,7 @@ impl<P: Provider> CompletionCounter<P> {
     fn sleep(&self, seen: (u64, u64), left: Option<Duration>) {
         let wait = self.begin_wait(seen);
         if wait.is_quiet() {
-            let left = match wait.looks_again() {
-                true => Some(left.map_or(LOOK_AGAIN, |left| left.min(LOOK_AGAIN))),
-                false => left,
-            };
-            P::Transport::sleep(&wait.descriptors(), left);
+            P::Transport::sleep(&wait.descriptors(), rest(left, wait.looks_again()));
         }
     }
 

@@ -87,7 +87,8 @@ fn what_another_process_reuses_is_never_a_mixture() {
         assert!(whole, "torn: {seen:?}");
         assert!(removals == 0 || seen != Some(tagged(1)), "a removal that was counted is not seen");
         reusing.join().unwrap();
-        assert_eq!((here.get(0), here.removals_everywhere()), (Some(tagged(2)), 1));
+        // What has the number is another one, and it was used before.
+        assert_eq!((here.get(0), here.removals_everywhere()), (Some(tagged(2)), 2));
     });
 }
 

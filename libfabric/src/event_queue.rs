@@ -9,6 +9,7 @@ use std::{
 
 use kestrel_core::{
     bind_count::BindCount,
+    engine::sleep::rest,
     error::Errno,
     event_queue::{ErrorEvent, Event, EventQueue, EventQueueAttributes, EventRead, EventWait},
     flags::Flags,
@@ -83,7 +84,7 @@ impl Shared {
         };
         let mut descriptors = wait.descriptors();
         descriptors.push(self.signal.fd());
-        waiting::sleep(&descriptors, waiting::rest(left, wait.waits_for_room()));
+        waiting::sleep(&descriptors, rest(left, wait.waits_for_room()));
     }
 
     /// Makes the descriptor silent, if there is nothing left that it tells anybody.

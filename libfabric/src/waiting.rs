@@ -61,17 +61,6 @@ pub fn timeout(timeout_ms: i32) -> Option<Duration> {
     u64::try_from(timeout_ms).ok().map(Duration::from_millis)
 }
 
-/// A sleeper looks again this often while something waits for what rings no bell.
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
-
-/// How long to sleep of what is left.
-pub fn rest(left: Option<Duration>, looks_again: bool) -> Option<Duration> {
-    match looks_again {
-        true => Some(left.map_or(LOOK_AGAIN, |left| left.min(LOOK_AGAIN))),
-        false => left,
-    }
-}
-
 /// What an armed object makes readable when something happens.
 pub trait Armed: Send {
     fn descriptors(&self) -> Vec<RawFd>;
@@ -152,27 +141,37 @@ impl Bells {
     /// Of nothing, in the set of an [`Outside`].
     fn within(epoll: &OwnedFd) -> Result<Bells, Failure> {
         let set = new_set()?;
-        add(epoll, set.as_raw_fd());
-        Ok(Bells { set, members: Vec::new() })
+        match add(epoll, set.as_raw_fd()) {
+            Added::Refused => Err(Failure::new(Errno::NOSPC, "the kernel watches no more")),
+            Added::New | Added::There => Ok(Bells { set, members: Vec::new() }),
+        }
     }
 
-    /// Has the set hold `all`, and nothing that was closed.
-    fn hold(&mut self, all: Vec<RawFd>, epoll: &OwnedFd) {
-        let mut is_stale = self.members.iter().any(|member| !all.contains(member));
-        for &fd in &all {
+    /// Has the set hold `all`, and nothing that was closed. False: the kernel does not watch all of
+    /// them, since sets are too deep in each other, or too many.
+    fn hold(&mut self, mut all: Vec<RawFd>, epoll: &OwnedFd) -> bool {
+        all.sort_unstable();
+        all.dedup();
+        let mut is_stale = self.members.iter().any(|member| all.binary_search(member).is_err());
+        let mut is_whole = true;
+        for fd in &all {
+            let added = add(&self.set, *fd);
             // One that is new, though it was there, has the number of one that was closed.
-            is_stale |= add(&self.set, fd) && self.members.contains(&fd);
+            is_stale |= added == Added::New && self.members.binary_search(fd).is_ok();
+            is_whole &= added != Added::Refused;
         }
-        if is_stale {
-            // Without a descriptor for another set this one has to do.
-            let Ok(fresh) = Bells::within(epoll) else { return };
-            all.iter().for_each(|&fd| _ = add(&fresh.set, fd));
+        // Without a descriptor for another set this one has to do.
+        if is_stale && let Ok(fresh) = Bells::within(epoll) {
+            is_whole = all.iter().all(|&fd| add(&fresh.set, fd) != Added::Refused);
             let old = std::mem::replace(&mut self.set, fresh.set);
             let (set, fd) = (epoll.as_raw_fd(), old.as_raw_fd());
             // SAFETY: both are open; a forked child may have the old one as well.
             unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) };
+            self.members = all;
+        } else if !is_stale {
+            self.members = all;
         }
-        self.members = all;
+        is_whole
     }
 }
 
@@ -186,11 +185,22 @@ fn new_set() -> Result<OwnedFd, Failure> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Adds a descriptor to a set. False: it is there already.
-fn add(set: &OwnedFd, fd: RawFd) -> bool {
+/// What became of a descriptor that is to be in a set.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Added {
+    New,
+    There,
+    Refused,
+}
+
+fn add(set: &OwnedFd, fd: RawFd) -> Added {
     let mut event = libc::epoll_event { events: libc::EPOLLIN as u32, u64: fd as u64 };
     // SAFETY: the event is valid; a descriptor that is there already is refused.
-    unsafe { libc::epoll_ctl(set.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event) == 0 }
+    match unsafe { libc::epoll_ctl(set.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &raw mut event) } {
+        0 => Added::New,
+        _ if std::io::Error::last_os_error().raw_os_error() == Some(libc::EEXIST) => Added::There,
+        _ => Added::Refused,
+    }
 }
 
 impl Outside {
@@ -214,12 +224,15 @@ impl Outside {
         let (thread, mut watch) = (this_thread(), self.watch());
         let earlier = watch.leave(&thread);
         let armed: Option<Vec<_>> = all.map(arm).collect();
-        let answer = armed.is_some();
-        watch.waits.extend(armed.map(|armed| (thread, armed)));
-        if answer {
+        let mut answer = false;
+        if let Some(armed) = armed {
+            watch.waits.push((thread.clone(), armed));
             let Watch { waits, bells } = &mut *watch;
             let armed = waits.iter().flat_map(|(_, armed)| armed);
-            bells.hold(armed.flat_map(|one| one.descriptors()).collect(), &self.epoll);
+            answer = bells.hold(armed.flat_map(|one| one.descriptors()).collect(), &self.epoll);
+        }
+        if !answer {
+            watch.leave(&thread);
         }
         // Not before all of it is armed anew.
         drop(earlier);
@@ -330,6 +343,54 @@ mod tests {
     use super::*;
 
     static ENDED: AtomicI32 = AtomicI32::new(0);
+
+    /// Something that nothing happens to, with a descriptor of its own.
+    struct Deep(RawFd);
+
+    impl Waitable for Deep {
+        fn is_ready(&self) -> bool {
+            false
+        }
+        fn drive(&self) {}
+        fn arm(&self) -> Option<Box<dyn Armed>> {
+            Some(Box::new(Deep(self.0)))
+        }
+    }
+
+    impl Armed for Deep {
+        fn descriptors(&self) -> Vec<RawFd> {
+            vec![self.0]
+        }
+        fn looks_again(&self) -> bool {
+            false
+        }
+    }
+
+    /// Sets within each other; the last holds all others.
+    fn nested(count: usize) -> Vec<OwnedFd> {
+        let new = |_| new_set().unwrap_or_else(|_| panic!("a descriptor"));
+        let sets: Vec<OwnedFd> = (0..count).map(new).collect();
+        for pair in sets.windows(2) {
+            assert!(add(&pair[1], pair[0].as_raw_fd()) == Added::New);
+        }
+        sets
+    }
+
+    /// The kernel lets five sets lie within each other: of more none would wake the application.
+    #[test]
+    fn who_would_not_be_woken_does_not_wait() {
+        for (depth, waits) in [(2, true), (3, false)] {
+            let outside = Outside::new().unwrap_or_else(|_| panic!("a descriptor"));
+            let application = nested(1).remove(0);
+            assert!(add(&application, outside.fd()) == Added::New);
+            let bells = nested(depth);
+            let bell = Deep(bells[depth - 1].as_raw_fd());
+            for _ in 0..2 {
+                assert_eq!(outside.begin([&bell as &dyn Waitable].into_iter()), waits, "{depth}");
+            }
+            assert_eq!(outside.watch().waits.len(), usize::from(waits));
+        }
+    }
 
     /// Something that nothing happens to; a wait for it.
     struct Quiet;

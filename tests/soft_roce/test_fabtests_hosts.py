@@ -45,7 +45,7 @@ def test_pair(line: str) -> None:
         export FI_PROVIDER=kestrel FI_PROVIDER_PATH={ROOT}/target/release FI_LOG_LEVEL=info FI_LOG_PROV=kestrel
         export FI_KESTREL_PEER_TIMEOUT=8000
         on-peer {program} -s {PEER} >/tmp/there 2>&1 & serves=$!
-        says "{OPENED}" /tmp/there
+        until grep -qs "{OPENED}" /tmp/there || ! kill -0 $serves 2>/dev/null; do sleep 0.1; done
         {program} {PEER} 2>&1 || failed=$?
         wait $serves || failed=$?
         echo "on the other host:"; cat /tmp/there; exit ${{failed:-0}}

@@ -296,7 +296,7 @@ macro_rules! conformance {
                 by_default_everything_commits_that_can;
             atomic:
                 every_call_does_what_it_says,
-                elements_lie_anywhere,
+                who_closes_has_sent_what_was_fetched, elements_lie_anywhere,
                 sums_of_many_add_up,
                 what_is_not_supported_is_refused,
                 operations_play_in_order;

@@ -16,7 +16,7 @@ use kestrel_core::{
     one_sided::{RemoteSegment, RmaPost},
 };
 use kestrel_tests::{
-    bed::Memory,
+    bed::{Memory, same},
     fork,
     node::{Done, Node, NodeOptions, Wait},
     one_sided::BOTH,
@@ -257,7 +257,7 @@ fn what_the_kernel_forbids_goes_as_packets() {
                 assert!(start.elapsed() < PATIENCE, "in vain: a write without {calls}");
             }
             let bytes = target.memory.bytes();
-            assert!(bytes[..length].iter().all(|&byte| byte == WRITTEN), "{length} bytes");
+            same(&bytes[..length], &vec![WRITTEN; length], "what was written");
             assert!(bytes[length..].iter().all(|&byte| byte == OURS), "behind {length} bytes");
         }
         target.node.domain.close_memory(&region).unwrap();

@@ -33,12 +33,14 @@ fn all_fail(node: &Node, to: u64, wait: Wait) {
         traffic.post_level(node, tag, Flags::DELIVERY_COMPLETE, false);
         traffic.post_level(node, tag, Flags::MATCH_COMPLETE | Flags::FENCE, false);
     }
-    let expected = 16;
-    // What names no context is refused: the call itself has waited.
-    let errno = Errno::HOSTUNREACH;
+    let mut expected = 16;
+    // What names no context is refused: the call itself has waited, a second at most.
     for length in [0, 8, 200, 1024] {
-        let refused = node.endpoint.inject(&vec![1; length], to);
-        assert_eq!(refused, Err(PostError::Unreachable { errno }));
+        match node.endpoint.inject(&vec![1; length], to) {
+            Ok(()) => expected += 1,
+            Err(PostError::Unreachable { errno: Errno::HOSTUNREACH } | PostError::Again) => {}
+            Err(error) => panic!("{error}"),
+        }
     }
     while traffic.failed.len() < expected {
         let done = node.within(PATIENCE, wait);
@@ -122,16 +124,22 @@ fn who_goes_on_injecting_does_not_wait_each_time() {
     let address = Node::open().address();
     let to = node.insert(address);
     let (start, errno) = (Instant::now(), Errno::HOSTUNREACH);
-    let mut refused = 0;
-    for _ in 0..CALLS {
-        match node.endpoint.inject(&[3; 8], to) {
-            Err(PostError::Unreachable { errno: why }) => refused += usize::from(why == errno),
-            other => assert!(matches!(other, Ok(()) | Err(PostError::Again)), "{other:?}"),
-        }
+    let inject = || {
+        let answer = node.endpoint.inject(&[3; 8], to);
         let _ = node.poll();
-    }
-    assert!(refused > 0);
+        match answer {
+            Err(PostError::Unreachable { errno: why }) => why == errno,
+            Ok(()) | Err(PostError::Again) => false,
+            Err(error) => panic!("{error}"),
+        }
+    };
+    let mut refused = (0..CALLS).filter(|_| inject()).count();
     assert!(start.elapsed() < Duration::from_secs(20), "{:?} for {CALLS} calls", start.elapsed());
+    // Who knew too late has waited once for nothing, and waits again in ten seconds.
+    while refused == 0 {
+        refused += usize::from(inject());
+        assert!(start.elapsed() < PATIENCE, "in vain: it is refused");
+    }
     // Somebody is there again: the next one that finds nobody is waited for as before.
     let late = Node::with(&NodeOptions::at(address));
     let deadline = Instant::now() + PATIENCE;

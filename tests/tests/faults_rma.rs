@@ -81,7 +81,7 @@ impl Ends {
         match done {
             Done::Well(mut entry) => {
                 let bytes = entry.take_buffer().unwrap();
-                assert!(bytes.iter().all(|&byte| byte == 1), "read, or written");
+                same(&bytes, &vec![1; bytes.len()], "read, or written");
             }
             Done::Badly(error) => {
                 self.failed += 1;

@@ -113,6 +113,7 @@ fn who_has_a_helper_sleeps_while_a_send_waits_for_room() {
         }
         assert!(start.elapsed() < PATIENCE, "it may not sleep");
     };
+    assert!(!is_rung(&wait), "nothing leaves yet");
     bed.provider.block(other, 0);
     while !is_rung(&wait) {
         assert!(start.elapsed() < PATIENCE, "nobody has the message leave");

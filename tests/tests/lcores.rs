@@ -7,7 +7,7 @@ use kestrel_core::{
     error::{Errno, HasErrno},
 };
 use kestrel_shm::{ShmOptions, ShmProvider};
-use kestrel_tests::scale::PATIENCE;
+use kestrel_tests::{process::eventually, scale::PATIENCE};
 
 /// More than any host has, and what the parameter takes at most.
 const NO_SUCH_CORE: usize = 8191;
@@ -28,12 +28,13 @@ fn told_of(name: &str, what: &str) -> Vec<String> {
     let read = |task: &fs::DirEntry, file: &str| fs::read_to_string(task.path().join(file));
     let tasks = fs::read_dir("/proc/self/task").unwrap().map(Result::unwrap);
     let named = tasks.filter(|task| read(task, "comm").is_ok_and(|comm| comm.trim() == name));
+    // It may end meanwhile.
     let line = |task: fs::DirEntry| {
-        let status = read(&task, "status").unwrap();
-        let line = status.lines().find_map(|line| line.strip_prefix(what));
-        line.unwrap().trim().to_owned()
+        let status = read(&task, "status").ok()?;
+        let line = status.lines().find_map(|line| line.strip_prefix(what))?;
+        Some(line.trim().to_owned())
     };
-    let mut found: Vec<String> = named.map(line).collect();
+    let mut found: Vec<String> = named.filter_map(line).collect();
     found.sort();
     found
 }
@@ -75,6 +76,7 @@ fn each_domain_takes_a_core_that_nobody_has() {
     assert_eq!(threads("kestrel-lcore"), [usable[0].to_string()]);
     drop((late, again));
     for name in ["kestrel-lcore", "kestrel-progres"] {
-        assert!(threads(name).is_empty(), "{name}: it ends with its domain");
+        // One that was joined may be listed for a moment.
+        eventually("it ends with its domain", || threads(name).is_empty());
     }
 }

@@ -15,14 +15,11 @@ use super::{
     store::{CompletionStore, Head},
 };
 use crate::{
-    engine::BURST_MAX,
+    engine::{BURST_MAX, sleep::rest},
     poll_set::Armed,
     sleepers::Entered,
     transport::{Provider, Transport},
 };
-
-/// A reader whose sends wait for room at a peer looks again this often.
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 impl<P: Provider> CompletionQueue<P> {
     /// Reads as [`Self::read`], waiting up to `timeout` (none: for ever) for the
@@ -87,12 +84,7 @@ impl<P: Provider> CompletionQueue<P> {
     fn sleep(&self, left: Option<Duration>) {
         let wait = self.begin_wait();
         if self.nothing_yet(&wait) {
-            let left = if wait.looks_again() {
-                Some(left.map_or(LOOK_AGAIN, |left| left.min(LOOK_AGAIN)))
-            } else {
-                left
-            };
-            P::Transport::sleep(&wait.descriptors(), left);
+            P::Transport::sleep(&wait.descriptors(), rest(left, wait.looks_again()));
         }
     }
 

@@ -224,7 +224,8 @@ impl<P: Provider> PassiveEndpoint<P> {
 
     /// For an active endpoint that takes this one over, which `open` opens at the address of this one,
     /// with its traffic class: "the passive endpoint is no longer bound to any fabric resources and must
-    /// no longer be used." If it cannot be opened this one stays as it is.
+    /// no longer be used." If it cannot be opened this one stays as it is, unless its place was taken
+    /// meanwhile: then it is gone as well.
     pub(crate) fn give_up<R>(
         &self,
         open: impl FnOnce(Address, u32) -> Result<R, OpenError>,

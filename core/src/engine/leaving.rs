@@ -11,6 +11,7 @@ use crate::{
     flags::Flags,
     one_sided::RemoteStage,
     primitive::yield_now,
+    protocol::remote_access::serve_data::Serving,
     transport::{PeerIndex, Transport},
     wire::Kind,
 };
@@ -82,6 +83,8 @@ impl<T: Transport> Engine<T> {
         self.ensure_connection(peer);
         if refused.is_none() {
             self.await_connection(peer);
+        } else if self.has_event() {
+            self.take_events();
         }
         let record = &mut self.peers[peer as usize];
         if record.state == PeerState::Idle {
@@ -116,9 +119,12 @@ impl<T: Transport> Engine<T> {
         let answers =
             |reply: &Reply| matches!(reply.kind, Kind::Done | Kind::Acknowledge | Kind::Finish);
         let mut there = self.peers.iter().filter(|peer| peer.state != PeerState::Idle);
-        there.any(|peer| peer.queue.iter().any(queued) || peer.replies.iter().any(answers))
-            || self.in_windows > 0
-                && self.remotes.indices().any(|index| in_window(index) && remote(index))
+        there.any(|peer| {
+            peer.queue.iter().any(queued)
+                || peer.replies.iter().any(answers)
+                || peer.serving.iter().any(Serving::is_kept)
+        }) || self.in_windows > 0
+            && self.remotes.indices().any(|index| in_window(index) && remote(index))
     }
 
     /// Takes events as long as something `waits` for them, and does what is to be done between them,

@@ -51,7 +51,7 @@ use crate::{
         contest::Contests,
         datagram::Datagrams,
         fence::Fence,
-        remote_access::scratch::Scratch,
+        remote_access::{scratch::Scratch, several::Several},
         single_copy::{help::Helping, pull::Pull},
     },
     shared_context::pool::SharedSeat,
@@ -401,6 +401,7 @@ impl<T: Transport> Drop for Engine<T> {
             self.end_single_copy(peer);
         }
         self.let_injected_leave();
+        self.peers.iter_mut().for_each(|peer| Several::give_up(&mut peer.several));
         self.say_bye();
         self.tell_dropped();
     }

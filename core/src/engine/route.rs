@@ -207,6 +207,8 @@ impl<T: Transport> Engine<T> {
         let record = &mut self.peers[peer as usize];
         record.incarnation = Some(incarnation);
         record.withdrawn_by_it = 0;
+        // It is there.
+        (record.unanswered, record.refused) = (None, None);
         self.count_alone(peer);
         self.note_shared_source(peer);
         if self.hears(peer) {

@@ -4,8 +4,18 @@
 //! sleeper that finds such work only naps, and looks again by itself. One that found none sleeps
 //! soundly, and is rung for by whoever leaves some behind, in a post or a poll of another thread.
 
+use std::time::Duration;
+
 use super::Engine;
 use crate::transport::Transport;
+
+/// The longest nap.
+const NAP: Duration = Duration::from_millis(1);
+
+/// How long to sleep of what is left: all of it, unless the sleeper must look again by itself.
+pub fn rest(left: Option<Duration>, looks_again: bool) -> Option<Duration> {
+    if looks_again { Some(left.map_or(NAP, |left| left.min(NAP))) } else { left }
+}
 
 /// How a thread may sleep that has asked for the bell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -224,7 +224,10 @@ impl<V: Verbs> ControlThread<V> {
             return self.drop_incoming(id, "too many handshakes of its host are under way");
         }
         let Some(keys) = &record.keys else {
-            return self.drop_incoming(id, "the endpoint is not enabled, and has no key yet");
+            // Whoever comes before somebody listens asks again and again.
+            tracing::debug!(address = %record.address, "not enabled, and has no key yet");
+            self.take_incoming(id);
+            return;
         };
         let proves = |key: &[u8]| proof::is_signed(key, Speaker::Connects, nonces, bytes);
         let proved = keys.proved(proves).and_then(|number| keys.get(number)).cloned();

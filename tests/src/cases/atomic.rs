@@ -127,6 +127,25 @@ pub fn every_call_does_what_it_says<P: Provider>(bed: &Bed<P>) {
     }
 }
 
+/// Who closes has sent what was fetched, also to a peer that it had never to answer before.
+pub fn who_closes_has_sent_what_was_fetched<P: Provider>(bed: &Bed<P>) {
+    let (operation, datatype) = (AtomicOperation::Sum, Datatype::Uint64);
+    let call = AtomicCall { operation, datatype, form: Form::Fetch };
+    let (target, operands) = (Memory::from(vec![1; 8]), Memory::from(vec![2; 8]));
+    let results = Memory::zeroed(8);
+    let mut world = bed.world(2);
+    let region = expose(&world.nodes[1], &target, BOTH, 0);
+    let segments = [segment(&region, 0, 8)];
+    let (from, into) = (operands.all(), results.all());
+    let atomic = Atomic { operands: from, results: into, segments: &segments, ..Atomic::new(call) };
+    world.nodes[0].post_atomic(1, &atomic).unwrap();
+    world.drive("the sum", || target.bytes() == [3; 8]);
+    let closes = world.nodes.pop().expect("the target");
+    closes.endpoint.close();
+    world.sent(0).good();
+    same(&results.bytes(), &[1; 8], "what was fetched");
+}
+
 pub fn elements_lie_anywhere<P: Provider>(bed: &Bed<P>) {
     let sum = |datatype, form| AtomicCall { operation: AtomicOperation::Sum, datatype, form };
     for (datatype, start) in [(Datatype::Int64, 0), (Datatype::Int32, 3), (Datatype::Int128, 8)] {

@@ -79,7 +79,7 @@ pub fn the_first_context_gets_what_names_none<P: Provider>(bed: &Bed<P>) {
     let start = Instant::now();
     while plain.receives.read(&mut [Entry::default()]).is_err() {
         theirs.poll();
-        assert!(start.elapsed() < crate::scale::PATIENCE, "in vain: an answer");
+        assert!(start.elapsed() < PATIENCE, "in vain: an answer");
     }
 }
 
@@ -255,7 +255,7 @@ pub fn contexts_close_before_their_endpoint<P: Provider>(bed: &Bed<P>) {
     let start = Instant::now();
     while receive.taken().is_none() {
         again.poll();
-        assert!(start.elapsed() < crate::scale::PATIENCE, "in vain: a message");
+        assert!(start.elapsed() < PATIENCE, "in vain: a message");
     }
     assert_eq!(ours.vector.close().unwrap_err().errno(), Errno::BUSY);
     again.endpoint.close();
@@ -294,7 +294,7 @@ pub fn closing_a_context_leaves_the_other_one<P: Provider>(bed: &Bed<P>) {
         let mut entry = [Entry::default()];
         while queue.read(&mut entry).is_err() {
             peer.poll();
-            assert!(start.elapsed() < crate::scale::PATIENCE, "in vain: {context}");
+            assert!(start.elapsed() < PATIENCE, "in vain: {context}");
         }
         assert_eq!(entry[0].context, context);
     };
@@ -340,7 +340,7 @@ pub fn what_a_closed_context_had_begun_is_let_go<P: Provider>(bed: &Bed<P>) {
         if theirs.receive[1].endpoint.cancel(7).is_ok() {
             break next(&theirs.receive[1], &all).errno;
         }
-        assert!(start.elapsed() < crate::scale::PATIENCE, "in vain: the message is let go");
+        assert!(start.elapsed() < PATIENCE, "in vain: the message is let go");
     };
     let canceled = ended == Some(Errno::CANCELED);
     assert!(canceled || ended.is_some_and(crate::node::says_gone), "{ended:?}");

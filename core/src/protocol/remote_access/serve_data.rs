@@ -35,6 +35,13 @@ pub struct Serving {
     several: InTheMiddle,
 }
 
+impl Serving {
+    /// Whether it is the answer of what was done: what an atomic operation fetched, a short read.
+    pub(crate) fn is_kept(&self) -> bool {
+        matches!(self.source, Source::Copy(_))
+    }
+}
+
 #[derive(Debug)]
 enum Source {
     /// A region's memory, from this byte on: looked at when it leaves.

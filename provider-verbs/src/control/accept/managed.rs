@@ -54,7 +54,12 @@ impl<V: Verbs> ControlThread<V> {
                 self.set_timer(id, Some(since + CONFIRM_WAIT));
             }
             Err((reason, why)) => {
-                tracing::info!(%from, "a connection was dropped: {why}");
+                // Whoever comes before somebody listens asks again and again.
+                if record.keys.is_none() {
+                    tracing::debug!(%from, "a connection was dropped: {why}");
+                } else {
+                    tracing::info!(%from, "a connection was dropped: {why}");
+                }
                 if let Some(reason) = reason
                     && let Err(error) = managed.refuse(&encode_refusal(reason))
                 {
