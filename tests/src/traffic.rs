@@ -212,7 +212,8 @@ impl Traffic {
         if kind == 0 && length <= 1024 {
             match node.endpoint.inject_tagged(&content(seed), self.to, tag(class, seed)) {
                 Ok(()) => self.sent += 1,
-                Err(PostError::Again) => {}
+                // Who does not come any more is not reached.
+                Err(PostError::Again | PostError::Unreachable { .. }) => {}
                 Err(error) => panic!("{error}"),
             }
             return;

@@ -4,7 +4,7 @@
 use kestrel_core::{
     address_vector::FI_ADDR_UNSPEC,
     domain::DomainOptions,
-    endpoint::EndpointOptions,
+    endpoint::{EndpointOptions, PostError},
     error::Errno,
     flags::Flags,
     mock::{MockOptions, MockProvider},
@@ -63,12 +63,12 @@ fn a_refused_connection_fails_what_waits_and_the_next_send_tries_again() {
         for context in 0..3 {
             world.nodes[0].send(pattern(1, length), 1, Some(1), context);
         }
-        world.nodes[0].endpoint.inject(&[1; 8], 1).unwrap();
+        let refused = world.nodes[0].endpoint.inject(&[1; 8], 1);
+        assert_eq!(refused, Err(PostError::Unreachable { errno: Errno::CONNREFUSED }));
         for context in 0..3 {
             let error = world.sent(0).bad(Errno::CONNREFUSED);
             assert_eq!((error.context, error.returned.unwrap().len()), (context, length));
         }
-        world.sent(0).bad(Errno::CONNREFUSED);
         world.nodes[0].send(pattern(2, length), 1, Some(1), 9);
         world.nodes[1].receive(length, Some(1), 1);
         same(&world.received(1).good().returned.unwrap(), &pattern(2, length), "again");
