@@ -215,15 +215,21 @@ pub fn what_cannot_be_delivered_is_told<P: Provider>(bed: &Bed<P>) {
     same(&found, &bytes[..found.len()], "what arrived");
 }
 
-/// A peer that goes without a word leaves what had arrived, and then an error.
-pub fn a_loss_is_no_end<P: Provider>(bed: &Bed<P>) {
+/// A stream that was accepted, from a connected endpoint: it speaks the same, but for the end, and as it is
+/// told to.
+fn rude<P: Provider>(bed: &Bed<P>) -> (End<P>, Stream<P>, Listener<P>) {
     let listener = Listener::listening(bed);
-    // It speaks the same, but for the end.
     let rude = End::calling(bed, listener.passive.address(), &[]);
     let acceptor = Stream::acceptor(bed, listener.take(&[&rude]));
     acceptor.socket.accept(&[]).unwrap();
     rude.connected(&[&acceptor, &listener]);
     acceptor.connected(&[&rude]);
+    (rude, acceptor, listener)
+}
+
+/// A peer that goes without a word leaves what had arrived, and then an error.
+pub fn a_loss_is_no_end<P: Provider>(bed: &Bed<P>) {
+    let (rude, acceptor, _listener) = rude(bed);
     let fd = acceptor.socket.descriptor().unwrap();
     rude.endpoint.send_data(b"before".to_vec(), 0, 0, 1).unwrap();
     rude.done(&[&acceptor]).good();
@@ -238,12 +244,7 @@ pub fn a_loss_is_no_end<P: Provider>(bed: &Bed<P>) {
 
 /// Who waits to send to a peer that is gone is told so, though nothing of what it had sent was read.
 pub fn a_loss_is_told_before_the_rest_is_read<P: Provider>(bed: &Bed<P>) {
-    let listener = Listener::listening(bed);
-    let rude = End::calling(bed, listener.passive.address(), &[]);
-    let acceptor = Stream::acceptor(bed, listener.take(&[&rude]));
-    acceptor.socket.accept(&[]).unwrap();
-    rude.connected(&[&acceptor, &listener]);
-    acceptor.connected(&[&rude]);
+    let (rude, acceptor, _listener) = rude(bed);
     let fd = acceptor.socket.descriptor().unwrap();
     // A segment for every buffer that a stream has, and more.
     let bytes = pattern(5, 80);
@@ -267,12 +268,7 @@ pub fn what_is_no_segment_ends_the_stream<P: Provider>(bed: &Bed<P>) {
 }
 
 fn no_segment<P: Provider>(bed: &Bed<P>, bytes: Vec<u8>, number: Option<u64>) {
-    let listener = Listener::listening(bed);
-    let liar = End::calling(bed, listener.passive.address(), &[]);
-    let acceptor = Stream::acceptor(bed, listener.take(&[&liar]));
-    acceptor.socket.accept(&[]).unwrap();
-    liar.connected(&[&acceptor, &listener]);
-    acceptor.connected(&[&liar]);
+    let (liar, acceptor, _listener) = rude(bed);
     match number {
         Some(number) => liar.endpoint.send_data(bytes, 0, number, 1).unwrap(),
         None => liar.endpoint.send(bytes, 0, 1).unwrap(),
