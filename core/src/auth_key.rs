@@ -83,3 +83,29 @@ impl Keyring {
         self.0.iter().find(|key| proves(key.bytes())).map(|key| key.number)
     }
 }
+
+/// The keys that a transport's peers prove: the one that it was opened with, or those that it is told.
+#[derive(Debug)]
+pub struct ProvedKeys {
+    own: Keyring,
+    told: Option<Keyring>,
+}
+
+impl ProvedKeys {
+    /// Of a transport that is opened with the key `own`, which is not proved yet if its keys `follow`
+    /// ([`Opening::keys_follow`](crate::transport::Opening::keys_follow)).
+    pub fn new(own: &[u8], follow: bool) -> ProvedKeys {
+        let own = Keyring::only(own);
+        ProvedKeys { told: (!follow).then(|| own.clone()), own }
+    }
+
+    /// From now on these are proved, or its own, if there are none.
+    pub fn take(&mut self, keys: Option<Keyring>) {
+        self.told = Some(keys.unwrap_or_else(|| self.own.clone()));
+    }
+
+    /// None until they are told.
+    pub fn told(&self) -> Option<&Keyring> {
+        self.told.as_ref()
+    }
+}

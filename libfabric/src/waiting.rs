@@ -160,17 +160,16 @@ impl Bells {
             is_stale |= added == Added::New && self.members.binary_search(fd).is_ok();
             is_whole &= added != Added::Refused;
         }
-        // Without a descriptor for another set this one has to do.
-        if is_stale && let Ok(fresh) = Bells::within(epoll) {
+        if is_stale {
+            // Without a descriptor for another set this one has to do.
+            let Ok(fresh) = Bells::within(epoll) else { return is_whole };
             is_whole = all.iter().all(|&fd| add(&fresh.set, fd) != Added::Refused);
             let old = std::mem::replace(&mut self.set, fresh.set);
             let (set, fd) = (epoll.as_raw_fd(), old.as_raw_fd());
             // SAFETY: both are open; a forked child may have the old one as well.
             unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_DEL, fd, std::ptr::null_mut()) };
-            self.members = all;
-        } else if !is_stale {
-            self.members = all;
         }
+        self.members = all;
         is_whole
     }
 }

@@ -9,7 +9,7 @@ use std::{
 
 use kestrel_core::{
     address::{Address, canonical},
-    auth_key::Keyring,
+    auth_key::ProvedKeys,
     config::{Config, ConnectBy},
     error::Errno,
     fork_guard,
@@ -281,7 +281,6 @@ impl<V: Verbs> Provider for RcProvider<V> {
         // SAFETY: both descriptors live as long as `shared`, which the transport keeps.
         let either = unsafe { EitherBell::new([shared.bell.fd(), shared.queues.channel()]) }
             .map_err(|error| system("an epoll descriptor", error))?;
-        let own_key = Keyring::only(key);
         let incarnation = opening.incarnation;
         let incarnation = incarnation.unwrap_or_else(|| u64::from_le_bytes(random()).max(1));
         self.control.command(Command::Register(Box::new(StationRecord {
@@ -289,8 +288,7 @@ impl<V: Verbs> Provider for RcProvider<V> {
             listener,
             address,
             incarnation,
-            keys: (!opening.keys_follow).then(|| own_key.clone()),
-            own_key,
+            keys: ProvedKeys::new(key, opening.keys_follow),
             connect_timeout: self.connect_timeout,
             silence_max: socket::silence_max(self.peer_timeout),
             shared: shared.clone(),

@@ -131,8 +131,9 @@ impl<P: Provider> CompletionQueue<P> {
     #[inline]
     pub fn read(&self, entries: &mut [Entry]) -> Result<usize, ReadError> {
         match self.store.pop(entries) {
+            Head::Taken(count) => return self.found(Ok(count)),
+            Head::Error => return self.found(Err(ReadError::ErrorAvailable)),
             Head::Empty => {}
-            head => return self.found(head),
         }
         let most = entries.len().max(BURST_MIN);
         let window = self.store.open_window(entries);
@@ -164,26 +165,23 @@ impl<P: Provider> CompletionQueue<P> {
         mut pop: impl FnMut(&CompletionStore) -> Head,
     ) -> Result<usize, ReadError> {
         match pop(&self.store) {
+            Head::Taken(count) => return self.found(Ok(count)),
+            Head::Error => return self.found(Err(ReadError::ErrorAvailable)),
             Head::Empty => {}
-            head => return self.found(head),
         }
         let moved = self.units.progress(count.max(BURST_MIN));
         self.answer(pop(&self.store), moved)
     }
 
-    /// What was there before the endpoints were driven.
+    /// The outcome of a read that has not driven the endpoints.
     #[inline(always)]
-    fn found(&self, head: Head) -> Result<usize, ReadError> {
+    fn found(&self, outcome: Result<usize, ReadError>) -> Result<usize, ReadError> {
         let undriven = self.undriven.load(Ordering::Relaxed) + 1;
         self.undriven.store(undriven % UNDRIVEN_MAX, Ordering::Relaxed);
         if undriven == UNDRIVEN_MAX {
             self.drive();
         }
-        match head {
-            Head::Taken(count) => Ok(count),
-            Head::Error => Err(ReadError::ErrorAvailable),
-            Head::Empty => Err(ReadError::Empty),
-        }
+        outcome
     }
 
     #[cold]

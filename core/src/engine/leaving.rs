@@ -96,10 +96,11 @@ impl<T: Transport> Engine<T> {
         }
     }
 
-    /// Lets what was injected leave, which its user was told is done: what waits for room, and what goes
-    /// through windows, which has no order with a goodbye. After a second the rest is dropped.
-    pub(super) fn let_injected_leave(&mut self) {
-        self.take_events_while(Self::holds_injected, |engine| {
+    /// Lets what is owed leave before a goodbye: what was injected, which its user was told is done, where
+    /// it waits for room or goes through windows, which have no order with a goodbye; and the answers
+    /// to what was done for peers. After a second the rest is dropped.
+    pub(super) fn let_owed_leave(&mut self) {
+        self.take_events_while(Self::holds_owed, |engine| {
             let finished = engine.in_windows > 0 && engine.take_finished();
             let moved = engine.push_backlog(finished);
             engine.flush();
@@ -107,9 +108,7 @@ impl<T: Transport> Engine<T> {
         });
     }
 
-    /// Answers as well, which wait for the way back to a peer: it was told nothing of an operation that
-    /// is done here.
-    fn holds_injected(&self) -> bool {
+    fn holds_owed(&self) -> bool {
         let in_window = |index: u32| self.remotes[index].stage == RemoteStage::InWindow;
         let remote = |index: u32| self.remotes[index].flags.contains(Flags::INJECT);
         let queued = |&queued: &u32| match queued & ONE_SIDED {

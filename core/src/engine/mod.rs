@@ -400,7 +400,7 @@ impl<T: Transport> Drop for Engine<T> {
         for peer in 0..self.peers.len() as PeerIndex {
             self.end_single_copy(peer);
         }
-        self.let_injected_leave();
+        self.let_owed_leave();
         self.peers.iter_mut().for_each(|peer| Several::give_up(&mut peer.several));
         self.say_bye();
         self.tell_dropped();

@@ -15,10 +15,10 @@ impl MockTransport {
             reason: format!("{} refused: {why}", to.address),
         };
         let number = self.peers.get(peer as usize).map_or(ONLY_KEY, |peer| peer.key);
-        let ours = lock(&self.station.keys).clone();
+        let ours = lock(&self.station.keys).told().cloned();
         let ours = ours.as_ref().and_then(|keys| keys.get(number));
         let ours = ours.ok_or_else(|| refused("we have no such key"))?;
-        let theirs = lock(&to.keys).clone().ok_or_else(|| refused("it has no key yet"))?;
+        let theirs = lock(&to.keys).told().cloned().ok_or_else(|| refused("it has no key yet"))?;
         theirs.proved(|key| key == ours.bytes()).ok_or_else(|| refused("the keys differ"))
     }
 }

@@ -36,7 +36,7 @@ use std::{
 
 use crate::{
     address::Address,
-    auth_key::{KeyNumber, Keyring},
+    auth_key::{KeyNumber, Keyring, ProvedKeys},
     error::Errno,
     memory::Piece,
     transport::{
@@ -102,9 +102,7 @@ struct Network {
 struct Station {
     address: Address,
     incarnation: u64,
-    /// None until they are told.
-    own_key: Keyring,
-    keys: Mutex<Option<Keyring>>,
+    keys: Mutex<ProvedKeys>,
     service: Service,
     bell: MockBell,
     /// Threads that sleep, or are about to.
@@ -229,7 +227,7 @@ impl Transport for MockTransport {
     }
 
     fn take_keys(&mut self, keys: Option<&Keyring>) {
-        *lock(&self.station.keys) = Some(keys.unwrap_or(&self.station.own_key).clone());
+        lock(&self.station.keys).take(keys.cloned());
     }
 
     fn choose_key(&mut self, peer: PeerIndex, key: KeyNumber) {

@@ -82,12 +82,10 @@ impl Provider for MockProvider {
             let reason = format!("the address {address} is in use");
             return Err(Unreachable { errno: Errno::ADDRINUSE, reason });
         }
-        let own_key = Keyring::only(opening.auth_key);
         let station = Arc::new(Station {
             address,
             incarnation: opening.incarnation.unwrap_or(opened),
-            own_key: own_key.clone(),
-            keys: Mutex::new((!opening.keys_follow).then_some(own_key)),
+            keys: Mutex::new(ProvedKeys::new(opening.auth_key, opening.keys_follow)),
             service: opening.service,
             bell: MockBell::new()?,
             armed: AtomicUsize::new(0),

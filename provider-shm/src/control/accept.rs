@@ -319,7 +319,7 @@ impl ControlThread {
         if hello.to != record.address {
             return Err(Objection::Address { wanted: hello.to });
         }
-        let keys = record.keys.as_ref().ok_or(Objection::NoKeyYet)?;
+        let keys = record.keys.told().ok_or(Objection::NoKeyYet)?;
         let key = keys.proved(|key| key == hello.key).ok_or(Objection::Key)?;
         let found = packet.descriptors.len();
         if packet.descriptors_lost {

@@ -250,7 +250,7 @@ impl ControlThread {
         let from = self.introduce(station, keep_socket).ok_or_else(closed)?;
         let number = self.connecting_of(id).ok_or_else(closed)?.key;
         let record = self.stations.get(&station).ok_or_else(closed)?;
-        let key = record.keys.as_ref().and_then(|keys| keys.get(number)).ok_or_else(closed)?;
+        let key = record.keys.told().and_then(|keys| keys.get(number)).ok_or_else(closed)?;
         let hello = Message::Hello(Hello {
             from,
             to,

@@ -26,7 +26,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_queue::SegQueue;
 use kestrel_core::{
-    auth_key::{KeyNumber, Keyring},
+    auth_key::{KeyNumber, Keyring, ProvedKeys},
     fork_guard, threads,
     transport::Service,
 };
@@ -85,9 +85,7 @@ pub(crate) struct StationRecord {
     pub listening: bool,
     pub address: SocketAddr,
     pub incarnation: u64,
-    pub own_key: Keyring,
-    /// None until they are told.
-    pub keys: Option<Keyring>,
+    pub keys: ProvedKeys,
     pub service: Service,
     pub pool: PoolMemory,
     pub connect_timeout: Duration,
@@ -111,15 +109,13 @@ impl StationRecord {
         shared: Arc<StationShared>,
         options: &StationOptions,
     ) -> StationRecord {
-        let own_key = Keyring::only(&options.auth_key);
         StationRecord {
             id,
             listener,
             listening: false,
             address,
             incarnation,
-            keys: (!options.keys_follow).then(|| own_key.clone()),
-            own_key,
+            keys: ProvedKeys::new(&options.auth_key, options.keys_follow),
             service: options.service,
             pool: options.pool.clone(),
             connect_timeout: options.connect_timeout,

@@ -194,7 +194,7 @@ impl ControlThread {
                 Command::Register(record) => self.register(*record),
                 Command::TakeKeys { station, keys } => {
                     if let Some(record) = self.stations.get_mut(&station) {
-                        record.keys = keys.or_else(|| Some(record.own_key.clone()));
+                        record.keys.take(keys);
                     }
                 }
                 Command::Connect { station, request, to, key } => {

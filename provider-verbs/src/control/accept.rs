@@ -223,7 +223,7 @@ impl<V: Verbs> ControlThread<V> {
         if !self.may_answer(incoming.from.ip()) {
             return self.drop_incoming(id, "too many handshakes of its host are under way");
         }
-        let Some(keys) = &record.keys else {
+        let Some(keys) = record.keys.told() else {
             // Whoever comes before somebody listens asks again and again.
             tracing::debug!(address = %record.address, "not enabled, and has no key yet");
             self.take_incoming(id);

@@ -33,7 +33,7 @@ use std::{
 
 use crossbeam_queue::SegQueue;
 use kestrel_core::{
-    auth_key::{KeyNumber, Keyring},
+    auth_key::{KeyNumber, Keyring, ProvedKeys},
     fork_guard, threads,
     transport::{Bell as _, Service},
 };
@@ -92,9 +92,7 @@ pub struct StationRecord<V: Verbs> {
     pub listener: OwnedFd,
     pub address: SocketAddr,
     pub incarnation: u64,
-    pub own_key: Keyring,
-    /// None until they are told.
-    pub keys: Option<Keyring>,
+    pub keys: ProvedKeys,
     pub connect_timeout: Duration,
     /// How long its peers may be silent on TCP.
     pub silence_max: Duration,

@@ -186,7 +186,7 @@ impl<V: Verbs> ControlThread<V> {
                 }
                 Command::TakeKeys { station, keys } => {
                     if let Some(record) = self.stations.get_mut(&station) {
-                        record.keys = keys.or_else(|| Some(record.own_key.clone()));
+                        record.keys.take(keys);
                     }
                 }
                 Command::Connect { station, request, to, key } => {

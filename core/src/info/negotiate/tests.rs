@@ -165,7 +165,6 @@ fn order_and_default_flags_must_be_offered() {
     assert_eq!(negotiate(&offer, Some(&hints), V1_17).err(), None);
 }
 
-/// "This flag requires that FI_RMA be set" (fi_getinfo(3), FI_RMA_PMEM).
 #[test]
 fn a_required_mode_must_be_supported() {
     let mut offer = Offer::rdm();

@@ -55,7 +55,7 @@ impl<V: Verbs> ControlThread<V> {
             }
             Err((reason, why)) => {
                 // Whoever comes before somebody listens asks again and again.
-                if record.keys.is_none() {
+                if record.keys.told().is_none() {
                     tracing::debug!(%from, "a connection was dropped: {why}");
                 } else {
                     tracing::info!(%from, "a connection was dropped: {why}");
@@ -113,7 +113,7 @@ fn answer<V: Verbs>(
         WireError::OtherVersion { .. } => (Some(RejectReason::Version), error.to_string()),
         _ => (None, error.to_string()),
     })?;
-    let Some(keys) = &record.keys else {
+    let Some(keys) = record.keys.told() else {
         return Err((None, "the endpoint is not enabled, and has no key yet".into()));
     };
     let parties = Parties::new(from.ip(), record.address, queue_pair);

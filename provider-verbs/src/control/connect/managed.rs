@@ -138,7 +138,7 @@ impl<V: Verbs> ControlThread<V> {
             return;
         };
         let to = outgoing.to;
-        let Some(key) = record.keys.as_ref().and_then(|keys| keys.get(outgoing.key)) else {
+        let Some(key) = record.keys.told().and_then(|keys| keys.get(outgoing.key)) else {
             return self.fail(id, ConnectError::Unproven { to });
         };
         let offer = match Offer::new(record) {
@@ -186,7 +186,7 @@ impl<V: Verbs> ControlThread<V> {
             return;
         };
         let Asking { managed, offer, parties, request } = *asking;
-        let key = record.keys.as_ref().and_then(|keys| keys.get(outgoing.key));
+        let key = record.keys.told().and_then(|keys| keys.get(outgoing.key));
         let proved = key
             .is_some_and(|key| Reply::is_proved(data, key.bytes(), &parties, &request, queue_pair));
         let from = SocketAddr::new(to.ip(), reply.port);

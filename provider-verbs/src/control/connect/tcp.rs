@@ -162,7 +162,7 @@ impl<V: Verbs> ControlThread<V> {
             return self.try_again(id, "it greets twice".into());
         };
         let to = outgoing.to;
-        let Some(key) = record.keys.as_ref().and_then(|keys| keys.get(outgoing.key)) else {
+        let Some(key) = record.keys.told().and_then(|keys| keys.get(outgoing.key)) else {
             return self.fail(id, ConnectError::Unproven { to });
         };
         let offer = match Offer::new(record) {
@@ -207,7 +207,7 @@ impl<V: Verbs> ControlThread<V> {
             return self.try_again(id, "it accepts before it greets".into());
         };
         let [theirs, ours] = &asked.nonces;
-        let key = record.keys.as_ref().and_then(|keys| keys.get(outgoing.key));
+        let key = record.keys.told().and_then(|keys| keys.get(outgoing.key));
         let proves =
             |key: &AuthKey| proof::is_signed(key.bytes(), Speaker::Accepts, [theirs, ours], bytes);
         let (proved, from) = (key.is_some_and(proves), accept.from);

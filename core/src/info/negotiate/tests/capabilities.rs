@@ -50,6 +50,7 @@ fn context_caps_are_subsets_of_the_endpoints() {
     }
 }
 
+/// "This flag requires that FI_RMA be set" (fi_getinfo(3), FI_RMA_PMEM).
 #[test]
 fn persistent_memory_comes_with_remote_memory() {
     let granted = |caps| {
