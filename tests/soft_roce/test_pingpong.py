@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from hosts import run_script
 from lab import ROOT, needs_guest
+from pair import PEER, run_pair
 
 sys.path.append(str(ROOT / "tests" / "clients"))
 
-from client import Outcome, unavailable  # noqa: E402
+from client import Outcome  # noqa: E402
 from test_tools import SIZES, check_pingpong, tool  # noqa: E402
 
 pytestmark = [pytest.mark.usefixtures("ready"), needs_guest]
@@ -21,22 +21,10 @@ pytestmark = [pytest.mark.usefixtures("ready"), needs_guest]
 
 def pingpong(words: str, netem: str = "") -> list[Outcome]:
     """What it left on both hosts, each of whose processes was on kestrel."""
-    library = ROOT / "target" / "release"
-    if not (library / "libkestrel_fi.so").exists():
-        unavailable(f"{library}/libkestrel_fi.so is not built (cargo build --release)")
     program = f"{tool('fi_pingpong')} -p kestrel -e msg -c {words}"
-    # The time of both hosts is shared with other tests.
-    output = run_script(
-        f"""
-        export FI_PROVIDER_PATH={library} FI_LOG_LEVEL=info FI_LOG_PROV=kestrel FI_KESTREL_PEER_TIMEOUT=8000
-        on-peer {program} -B 47811 >/tmp/there 2>&1 & serves=$!
-        peer_listening 47811
-        {program} -P 47811 10.9.0.2 2>&1; wait $serves; echo "on the other host:"; cat /tmp/there
-        """,
-        netem=netem,
-    )
-    sides = [Outcome(0, side) for side in output.split("on the other host:\n")]
-    assert len(sides) == 2 and "connected through rdma_cm" in sides[0].output, output
+    here = f"{program} -P 47811 {PEER}"
+    sides = run_pair(f"{program} -B 47811", here, "peer_listening 47811", netem)
+    assert "connected through rdma_cm" in sides[0].output, sides[0].output
     return sides
 
 
