@@ -166,10 +166,14 @@ fn held_bytes() -> Option<f64> {
     unsafe {
         libc::malloc_trim(0);
     }
-    let smaps = std::fs::read_to_string("/proc/self/smaps_rollup").ok()?;
-    let kib = smaps.lines().find_map(|line| line.strip_prefix("Pss:"))?;
-    let kib: f64 = kib.trim().trim_end_matches(" kB").parse().ok()?;
-    Some(kib * 1024.0)
+    // Mapping for mapping: the kernel's own sum (`smaps_rollup`) of Linux 6.1 leaves out mappings, megabytes of
+    // them, when another thread maps memory meanwhile.
+    let smaps = std::fs::read_to_string("/proc/self/smaps").ok()?;
+    let shares = smaps.lines().filter_map(|line| line.strip_prefix("Pss:"));
+    let kib: f64 = shares
+        .map(|kib| kib.trim().trim_end_matches(" kB").parse::<f64>().ok())
+        .sum::<Option<_>>()?;
+    Some(kib * 1024.0).filter(|bytes| *bytes > 0.0)
 }
 
 #[cfg(test)]
