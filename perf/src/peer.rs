@@ -124,7 +124,8 @@ impl Peer {
 
     /// Nanoseconds a message, one way.
     pub fn rate_ns(&self, size: usize) -> Result<f64, PeerError> {
-        rate_ns_of(&self.measure("tag_bw", size, 200_000)?)
+        let iterations = ((4 << 30) / size.max(1) as u64).clamp(200, 200_000);
+        rate_ns_of(&self.measure("tag_bw", size, iterations)?)
     }
 
     fn measure(&self, test: &str, size: usize, iterations: u64) -> Result<String, PeerError> {

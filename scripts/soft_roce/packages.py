@@ -55,8 +55,8 @@ class Store:
         for program in ("apt-get", "apt-cache", "dpkg-deb", "tar"):
             if not shutil.which(program):
                 raise SetupError(
-                    f"{program} is not here: packages come from Debian. On another system install"
-                    " QEMU yourself and use a Debian container"
+                    f"{program} is not here: packages come from Debian. On another system run this"
+                    " in a container of Debian 12 that has python3: see docs/soft-roce.md"
                 )
         self.downloads.mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(self.folder).free
@@ -87,7 +87,8 @@ class Store:
         """The kernel that a meta package stands for today."""
         output = self._ask(
             ["apt-cache", "depends", meta_package],
-            f"no kernel image: apt has no {meta_package} (it is Debian's)",
+            f"no kernel image: apt has no {meta_package} (it is Debian's; elsewhere"
+            " run this in a container of Debian 12)",
         )
         name = re.search(r"Depends: (linux-image-\S+)", output)
         if not name:

@@ -121,9 +121,10 @@ class Staged:
         """What the dynamic linker finds."""
         self.program(self.folder / "bin/ldconfig", f"cat <<'END'\n{line}\nEND")
 
-    def run(self, *arguments: str) -> Outcome:
+    def run(self, *arguments: str, **variables: str) -> Outcome:
         """Runs the script from the folder that DESTDIR is seen from."""
         env = {
+            **variables,
             "PATH": f"{self.folder}/bin:{SYSTEM}",
             "HOME": str(self.folder),
             "CARGO_TARGET_DIR": str(self.target),
@@ -180,6 +181,26 @@ def test_what_lies_where_libfabric_looked_is_removed(staged: Staged) -> None:
     assert outcome.output.count("removed ") == 3
     outcome = staged.run("--uninstall")
     assert (outcome.status, outcome.output) == (0, "nothing of kestrel is installed\n")
+
+
+def test_under_sudo_what_the_user_has_built_is_installed(staged: Staged) -> None:
+    """Root's own cargo may be too old, and what it writes would be root's. What is not there yet it builds."""
+    staged.program(staged.folder / "bin/cargo", "exit 1")
+    outcome = staged.run(SUDO_USER="somebody")
+    assert outcome.status == 0, outcome.output
+    assert "under sudo: installing what was built on" in outcome.output
+    assert staged.files() == staged.installed()
+    (staged.target / "release/examples/manual").unlink()
+    outcome = staged.run(SUDO_USER="somebody")
+    assert outcome.status == 1 and "cargo could not build it: it needs Rust 1." in outcome.output, outcome.output
+
+
+def test_what_cargo_puts_elsewhere_is_not_taken_for_installed(staged: Staged) -> None:
+    staged.program(staged.folder / "bin/cargo", "exit 0")
+    (staged.target / "release/libkestrel_fi.so").unlink()
+    outcome = staged.run()
+    assert outcome.status == 1 and "CARGO_BUILD_TARGET" in outcome.output, outcome.output
+    assert staged.files() == set()
 
 
 def refused(staged: Staged, reason: str) -> None:

@@ -103,5 +103,15 @@ def test_packages_are_installed_whatever_the_lists_say(checkout: Checkout, user:
         "-o DPkg::Lock::Timeout=300 install -y --no-install-recommends one two",
     ]
     by_sudo = [line for line in lines if line.startswith("sudo")]
-    expected = ["sudo -n timeout --kill-after=10", "sudo -n env DEBIAN_FRONTEND=noninteractive"]
-    assert by_sudo == ([] if user == "0" else expected)
+    assert by_sudo == ([] if user == "0" else ["sudo -n env DEBIAN_FRONTEND=noninteractive"] * 2)
+
+
+@pytest.mark.parametrize("user", ["0", "1000"])
+def test_a_proxy_reaches_apt_through_sudo(checkout: Checkout, user: str) -> None:
+    told = checkout.folder / "told"
+    checkout.program("bin/id", f"echo {user}")
+    checkout.program("bin/apt-get", f'echo "$http_proxy $no_proxy" >>{told}')
+    checkout.program("bin/sudo", 'shift; exec env -u http_proxy -u no_proxy "$@"')
+    done = checkout.run("parts/install-packages", "one", http_proxy="http://proxy:1", no_proxy="localhost")
+    assert done.status == 0, done.output
+    assert told.read_text().splitlines() == ["http://proxy:1 localhost"] * 2

@@ -17,6 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 
+# Only guests of scripts/soft-roce have it.
+SETTINGS = Path("/run/soft-roce/settings")
 # Where commands leave files.
 FOLDERS = (Path("/tmp"), Path("/dev/shm"))
 # What lay there on the peer when it was swept first.
@@ -27,7 +29,8 @@ STATUS_TIMED_OUT = 124
 
 def serve() -> None:
     """Until nobody asks any more."""
-    sweep_on_peer()
+    if left := sweep_on_peer():
+        sys.exit(left)
     for line in sys.stdin:
         request = json.loads(line)
         before = entries()
@@ -95,7 +98,8 @@ def sweep_on_peer() -> str:
     """The same on the other host; and what it finds there for the first time it leaves there later on."""
     command = ["on-peer", sys.executable, "-B", __file__, "sweep"]
     peer = subprocess.run(command, capture_output=True, text=True)
-    return peer.stdout + peer.stderr
+    ended = f"the sweep of the peer ended with status {peer.returncode}\n" if peer.returncode else ""
+    return peer.stdout + peer.stderr + ended
 
 
 def sweep_files() -> None:
@@ -148,6 +152,9 @@ def remove(path: Path) -> None:
 
 
 if __name__ == "__main__":
+    # It ends every process that it may.
+    if not SETTINGS.exists():
+        sys.exit("serve.py ends all other processes: it runs in a guest of scripts/soft-roce, and nowhere else")
     if sys.argv[1:] == ["sweep"]:
         print(sweep(), end="")
         sweep_files()

@@ -15,7 +15,7 @@ from lab import SCRIPT
 
 sys.path.append(str(SCRIPT.parent))
 
-from soft_roce import here, lab, machine, prepare  # noqa: E402
+from soft_roce import here, image, lab, machine, prepare  # noqa: E402
 from soft_roce.errors import SetupError  # noqa: E402
 from soft_roce.machine import Machine, Shape  # noqa: E402
 from soft_roce.packages import Store, unpacking_error  # noqa: E402
@@ -54,6 +54,18 @@ def test_what_cannot_be_run_here_is_named(
     said = capfd.readouterr().err
     for reason in ("No such file or directory", "Permission denied", "Exec format error"):
         assert reason in said, said
+
+
+def test_modules_are_those_that_the_kernel_has() -> None:
+    """What is built into it needs no loading, and its checksums have one name or another."""
+    others = [name for name in image.MODULES if name not in image.CHECKSUMS]
+    needs = {name: ["common"] for name in [*others, "crc32c_cryptoapi"]}
+    del needs["overlay"]
+    order = image.load_order({**needs, "common": []}, {"overlay"})
+    assert order[0] == "common" and "crc32c_cryptoapi" in order and "overlay" not in order
+    assert order.index("crc32c_cryptoapi") < order.index("rdma_rxe")
+    with pytest.raises(SetupError, match="the kernel has no module overlay"):
+        image.load_order({**needs, "common": []}, set())
 
 
 def test_what_was_prepared_is_used_while_all_of_it_is_there(tmp_path: Path) -> None:

@@ -178,11 +178,10 @@ pub static PARAMETERS: [Parameter; 20] = [
         kind: Kind::Choice(LANE_CHUNKS),
         default: "auto",
         unit: Unit::None,
-        help: "What goes through shared chunks that each peer of one host has of its own, instead of \
-               the endpoint's. on: all that takes a chunk, and the cache lines come back from the \
-               receiver written to (256 KiB a peer). turns: what two sides say in turn, in chunks \
-               that go to and fro (64 KiB a peer). off: nothing. auto: on where the processor gains by \
-               lines that come back, AMD's Zen 3 and 4; turns elsewhere.",
+        help: "Where payload between two processes of one host lies. off: in the endpoint's shared \
+               chunks. turns: what two sides say in turn, in chunks of the pair that go to and fro \
+               (64 KiB a peer). on: all of it, in chunks of the pair, whose cache lines the receiver \
+               hands back (256 KiB a peer). auto: on for AMD's Zen 3 and 4, which gain by it, else turns.",
         store: |config, value| {
             config.lane_chunks =
                 [LaneChunks::Auto, LaneChunks::On, LaneChunks::Turns, LaneChunks::Off]
@@ -248,10 +247,9 @@ pub static PARAMETERS: [Parameter; 20] = [
         kind: Kind::Integer { min: 100, max: 3_600_000 },
         default: "1500",
         unit: Unit::Milliseconds,
-        help: "How long a peer of an RDMA device at least may not answer, until the connection \
-               fails. The device sends seven times, the last time after so long or up to twice \
-               that, so that longer values outlast longer outages, and take longer to repeat a \
-               packet that was lost.",
+        help: "How long an RDMA peer may leave packets unanswered, at least, before its connection \
+               fails; the device may take up to twice as long. It sends seven times meanwhile: longer \
+               values outlast longer outages, and take longer to repeat a packet that was lost.",
         store: |config, value| config.peer_timeout_ms = value.integer(),
     },
     Parameter {

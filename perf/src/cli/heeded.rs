@@ -1,8 +1,10 @@
 //! Which flags a subcommand heeds. Any other one is refused, never taken and forgotten.
 
 use super::{Cli, Job};
+use crate::measure::bandwidth::AIM_SIZES;
 use crate::measure::latency::HEADLINE_BYTES;
 use crate::roles::Origin;
+use crate::units;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command, CommandFactory};
@@ -64,7 +66,7 @@ const FLAGS: [Heeded; 16] = [
     Heeded { flag: "cores", by: RUN, but: &[] },
     Heeded {
         flag: "peer",
-        by: "latency rate",
+        by: "latency bandwidth rate",
         but: &[("compare", "UCX is one of its parts, see --only")],
     },
     Heeded { flag: "json", by: RUN, but: &[] },
@@ -132,16 +134,28 @@ pub fn check(cli: &Cli) -> Result<(), clap::Error> {
     if let Some(refused) = FLAGS.iter().find(refused) {
         return refuse(refusal(refused, job));
     }
-    let flags = &cli.flags;
-    let is_small = flags.size.is_empty() || flags.size.contains(&HEADLINE_BYTES);
-    if job == "latency" && given("peer") && (flags.touch || !is_small) {
-        let why = format!("UCX is measured beside {HEADLINE_BYTES} bytes, which are not touched");
-        return refuse(format!("--peer does not go with these flags: {why}"));
-    }
+    check_peer(cli, job)?;
     match BYTES_NEEDED.iter().find(|(by, _)| *by == job && cli.flags.size.contains(&0)) {
         Some((_, why)) => refuse(format!("--size 0 does not go with {job}: {why}")),
         None => Ok(()),
     }
+}
+
+/// Refuses a peer that would be beside nothing that is measured.
+fn check_peer(cli: &Cli, job: &str) -> Result<(), clap::Error> {
+    let beside: &[usize] = match job {
+        "latency" => &[HEADLINE_BYTES],
+        "bandwidth" => &AIM_SIZES,
+        _ => return Ok(()),
+    };
+    let flags = &cli.flags;
+    let measured = flags.size.is_empty() || flags.size.iter().any(|size| beside.contains(size));
+    if flags.peer.is_none() || measured && !flags.touch {
+        return Ok(());
+    }
+    let beside: Vec<String> = beside.iter().map(|size| units::bytes(*size as u64)).collect();
+    let why = format!("UCX is measured beside {}, which are not touched", beside.join(", "));
+    refuse(format!("--peer does not go with these flags: {why}"))
 }
 
 /// Refuses the first flag that goes with the subcommand, and that a process from there does not heed.
@@ -222,8 +236,9 @@ mod tests {
             ("floor --progress manual", "without an endpoint"),
             ("peeks --listen", "--listen"),
             ("compare --peer ucx", "--only"),
-            ("latency --peer ucx --size 64", "beside 8 bytes"),
-            ("latency --peer ucx --touch", "beside 8 bytes"),
+            ("latency --peer ucx --size 64", "beside 8 B"),
+            ("bandwidth --peer ucx --size 4K", "beside 16 KiB, 64 KiB, 1 MiB"),
+            ("latency --peer ucx --touch", "beside 8 B"),
         ] {
             let error = read(line).expect_err(line);
             assert!(error.contains(why), "{line}: {error}");
@@ -234,6 +249,7 @@ mod tests {
     fn what_any_part_heeds_goes_with_all_of_them() {
         for line in [
             "latency --peer ucx",
+            "bandwidth --peer ucx --size 4K,16K",
             "--processes 4 --depth 64",
             "all --warmup 3 --window 8",
             "pairs --processes 4",

@@ -1,5 +1,5 @@
 //! Large messages, streaming and in ping-pong, beside the best pipelined copy
-//! of the grid.
+//! of the grid, or the peer where that moves more.
 
 use super::touch::{self, TOUCHED};
 use super::{Sample, Work, rate};
@@ -14,14 +14,17 @@ use std::time::Instant;
 /// Short ones: what disturbs a machine then spoils few of them.
 const ROUNDS: usize = 15;
 const ROUNDS_MIN: usize = 3;
+/// Rounds from one run of the peer to the next, and how many there are at least.
+const PEER_EVERY: usize = 4;
+const PEER_MIN: usize = 3;
 /// Plans that the first look at the grid leaves, and the second.
 const FINALISTS: usize = 12;
 /// Plans between two looks at the clock.
 const PLANS_A_LOOK: usize = 64;
 const WINDOW: u64 = 16;
 
-/// The sizes for which an aim is set.
-const AIM_SIZES: [usize; 3] = [16 << 10, 64 << 10, 1 << 20];
+/// The sizes for which an aim is set, and which are measured beside the peer where one was asked for.
+pub const AIM_SIZES: [usize; 3] = [16 << 10, 64 << 10, 1 << 20];
 const AIM_RATIO: f64 = 0.85;
 /// Doubling a message may take at most so many times longer.
 const GROWTH_MAX: f64 = 2.3;
@@ -101,39 +104,84 @@ fn one_size(
     let half = half.map(|half| work_of(session, pattern, half));
     // No copy of the grid writes its source, or reads what it has copied.
     let best = if touch { None } else { best_plan(session, pattern, size)? };
-    let (mut ours, mut floors, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
+    let has_peer = best.is_some() && session.peer.is_some() && AIM_SIZES.contains(&size);
+    let peer_min = if has_peer { PEER_MIN } else { 0 };
+    let mut rounds = Rounds::default();
     let mut growths = Vec::new();
     let began = Instant::now();
     for round in 0..ROUNDS {
-        if round >= ROUNDS_MIN && session.is_enough(round, began) {
+        let has_enough = rounds.peer.len() >= peer_min && session.is_enough_of_ours(round, began);
+        if round >= ROUNDS_MIN && has_enough {
             break;
         }
-        let floor = match &best {
-            Some(best) => floor_ns(session, pattern, size, &best.plan)?,
-            None => f64::NAN,
-        };
+        if let Some(best) = &best {
+            rounds.copies.push(floor_ns(session, pattern, size, &best.plan)?);
+        }
         let Sample { ns, .. } = session.work(&work)?;
         if let Some(half) = &half {
             growths.push(ns / session.work(half)?.ns);
         }
-        ours.push(ns);
-        floors.push(floor);
-        ratios.push(floor / ns);
+        rounds.ours.push(ns);
+        if has_peer && round % PEER_EVERY == 0 {
+            rounds.peer.push(peer_ns(session, pattern, size)?);
+        }
     }
-    let (ns, floor) = (median(&ours), median(&floors));
+    let ns = median(&rounds.ours);
+    let floor = best.map(|best| rounds.floor(size, &best));
     let row = Row {
         size: Some(size as u64),
         ns: Some(ns),
         messages_per_s: (pattern == Pattern::Stream).then_some(1e9 / ns),
         gb_per_s: Some(size as f64 / ns),
-        floor: best.as_ref().map(|_| size as f64 / floor),
-        ratio: best.as_ref().map(|_| median(&ratios)),
-        note: best.map_or(String::new(), |best| {
-            format!("floor: {}, best of {} plans", best.plan, best.plans)
-        }),
+        floor: floor.as_ref().map(|floor| size as f64 / floor.ns),
+        ratio: floor.as_ref().map(|floor| floor.ratio),
+        note: floor.map_or(String::new(), |floor| floor.note),
         ..Row::new(pattern.name(), &units::bytes(size as u64))
     };
     Ok((row, half.map(|_| median(&growths))))
+}
+
+/// What was measured in turns. Unit: nanoseconds a message.
+#[derive(Default)]
+struct Rounds {
+    ours: Vec<f64>,
+    /// The best plan of the grid.
+    copies: Vec<f64>,
+    /// Fewer than of the others.
+    peer: Vec<f64>,
+}
+
+/// What the two cores can do at least.
+struct Floor {
+    ns: f64,
+    /// What ours moves of it.
+    ratio: f64,
+    note: String,
+}
+
+impl Rounds {
+    /// The best plan, unless the peer moves more.
+    fn floor(&self, size: usize, best: &Best) -> Floor {
+        let ratios: Vec<f64> =
+            self.copies.iter().zip(&self.ours).map(|(copy, ours)| copy / ours).collect();
+        let (copy_ns, peer_ns) = (median(&self.copies), median(&self.peer));
+        let plan = format!("{}, best of {} plans", best.plan, best.plans);
+        let moves = |ns: f64| format!("{:.1} GB/s", size as f64 / ns);
+        if peer_ns < copy_ns {
+            let note = format!("floor: UCX; {plan}: {}", moves(copy_ns));
+            return Floor { ns: peer_ns, ratio: peer_ns / median(&self.ours), note };
+        }
+        let peer =
+            if peer_ns.is_nan() { String::new() } else { format!("; UCX {}", moves(peer_ns)) };
+        Floor { ns: copy_ns, ratio: median(&ratios), note: format!("floor: {plan}{peer}") }
+    }
+}
+
+fn peer_ns(session: &Session, pattern: Pattern, size: usize) -> Result<f64, SessionError> {
+    match pattern {
+        Pattern::Stream => session.peer_rate_ns(size),
+        Pattern::PingPong => session.peer_latency_ns(size),
+    }
 }
 
 fn floor_ns(
@@ -194,4 +242,33 @@ pub fn best_plan(
     let timed = finalists.into_iter().zip(times.iter().map(|times| median(times)));
     let best = timed.min_by(|a, b| a.1.total_cmp(&b.1));
     Ok(best.map(|(plan, ns)| Best { plan, ns, plans: looked.len() }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn floor(copies: &[f64], peer: &[f64]) -> Floor {
+        let best = Best { plan: grid::plans(16 << 10)[0].clone(), ns: 1.0, plans: 7 };
+        Rounds { ours: vec![2000.0; 3], copies: copies.to_vec(), peer: peer.to_vec() }
+            .floor(16 << 10, &best)
+    }
+
+    #[test]
+    fn the_floor_is_the_best_copy() {
+        let alone = floor(&[1500.0, 1600.0, 1700.0], &[]);
+        assert_eq!((alone.ns, alone.ratio), (1600.0, 0.8));
+        assert!(alone.note.ends_with(", best of 7 plans"), "{}", alone.note);
+    }
+
+    #[test]
+    fn the_floor_never_counts_for_less_than_the_peer() {
+        let slower = floor(&[1600.0; 3], &[1700.0]);
+        assert_eq!((slower.ns, slower.ratio), (1600.0, 0.8));
+        assert!(slower.note.ends_with(", best of 7 plans; UCX 9.6 GB/s"), "{}", slower.note);
+        let faster = floor(&[1600.0; 3], &[900.0, 1000.0, 1100.0]);
+        assert_eq!((faster.ns, faster.ratio), (1000.0, 0.5));
+        assert!(faster.note.starts_with("floor: UCX; "), "{}", faster.note);
+        assert!(faster.note.ends_with(", best of 7 plans: 10.2 GB/s"), "{}", faster.note);
+    }
 }
