@@ -13,6 +13,9 @@ use std::str::FromStr;
 
 use crate::error::{Errno, HasErrno};
 
+mod format;
+pub use format::AddressFormat;
+
 /// `AF_INET` and `AF_INET6` of Linux, the only system that kestrel runs on.
 const AF_INET: u16 = 2;
 const AF_INET6: u16 = 10;
@@ -56,18 +59,6 @@ impl Ord for Address {
     fn cmp(&self, other: &Address) -> Ordering {
         self.canonical().cmp(&other.canonical())
     }
-}
-
-/// How addresses are written, with libfabric's values. Reference: fi_getinfo(3).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[repr(u32)]
-pub enum AddressFormat {
-    #[default]
-    Unspec = 0,
-    SockAddr = 1,
-    In = 2,
-    In6 = 3,
-    Str = 9,
 }
 
 /// Why bytes or a string are no address.
@@ -297,48 +288,6 @@ fn parse_port(service: &str) -> Option<u16> {
     service.bytes().all(|b| b.is_ascii_digit()).then(|| service.parse().ok())?
 }
 
-impl AddressFormat {
-    /// The value that libfabric gives this format.
-    pub const fn value(self) -> u32 {
-        self as u32
-    }
-
-    /// libfabric's name, for messages.
-    pub const fn name(self) -> &'static str {
-        match self {
-            AddressFormat::Unspec => "FI_FORMAT_UNSPEC",
-            AddressFormat::SockAddr => "FI_SOCKADDR",
-            AddressFormat::In => "FI_SOCKADDR_IN",
-            AddressFormat::In6 => "FI_SOCKADDR_IN6",
-            AddressFormat::Str => "FI_ADDR_STR",
-        }
-    }
-
-    /// Whether `address` can be written in this format.
-    pub const fn holds(self, address: &Address) -> bool {
-        match self {
-            AddressFormat::Unspec | AddressFormat::SockAddr | AddressFormat::Str => true,
-            AddressFormat::In => address.0.is_ipv4(),
-            AddressFormat::In6 => address.0.is_ipv6(),
-        }
-    }
-}
-
-impl TryFrom<u32> for AddressFormat {
-    type Error = AddressError;
-
-    fn try_from(value: u32) -> Result<Self, AddressError> {
-        Ok(match value {
-            0 => AddressFormat::Unspec,
-            1 => AddressFormat::SockAddr,
-            2 => AddressFormat::In,
-            3 => AddressFormat::In6,
-            9 => AddressFormat::Str,
-            _ => return Err(AddressError::UnknownFormat { value }),
-        })
-    }
-}
-
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
@@ -430,23 +379,6 @@ mod tests {
             let expected = AddressError::Unparsable { text: text.to_owned() };
             assert_eq!(text.parse::<Address>(), Err(expected));
         }
-    }
-
-    #[test]
-    fn formats_have_the_values_of_libfabric() {
-        for (format, value) in [
-            (AddressFormat::Unspec, 0),
-            (AddressFormat::SockAddr, 1),
-            (AddressFormat::In, 2),
-            (AddressFormat::In6, 3),
-            (AddressFormat::Str, 9),
-        ] {
-            assert_eq!(format.value(), value);
-            assert_eq!(AddressFormat::try_from(value), Ok(format));
-        }
-        assert_eq!(AddressFormat::try_from(4), Err(AddressError::UnknownFormat { value: 4 }));
-        assert!(!AddressFormat::In.holds(&address("[::1]:5")));
-        assert!(AddressFormat::SockAddr.holds(&address("[::1]:5")));
     }
 
     #[test]

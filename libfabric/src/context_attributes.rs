@@ -1,6 +1,7 @@
 //! The attributes that a context is opened with: those of what it is part of, or others that are
-//! held against them. A shared context is part of nothing, and its endpoints are held against it. "Providers will return the actual attributes assigned to the context
-//! through the attr parameter, if provided" (fi_endpoint(3)).
+//! held against them. A shared context is part of nothing, and its endpoints are held against it.
+//! "Providers will return the actual attributes assigned to the context through the attr parameter,
+//! if provided" (fi_endpoint(3)).
 
 use kestrel::discovery;
 use kestrel_core::{
@@ -17,6 +18,7 @@ use crate::{
     abi::info::{RxAttr, TxAttr},
     answer, hints,
     outcome::Failure,
+    versioned,
 };
 
 /// What a context is part of: an endpoint, or, of a shared one, a domain.
@@ -79,7 +81,8 @@ impl Whole<'_> {
     /// `attr` is null or valid.
     pub unsafe fn shared_transmit(&self, attr: *mut TxAttr) -> Result<info::Info, Failure> {
         // SAFETY: the caller vouches for it.
-        let asked = unsafe { attr.as_ref() }.map(|attr| hints::transmit(attr).caps);
+        let asked = unsafe { versioned::read(attr, self.version) };
+        let asked = asked.map(|attr| hints::transmit(&attr).caps);
         let wide = self.widened(asked.unwrap_or_default())?;
         // SAFETY: as above.
         unsafe { Whole { info: &wide, ..*self }.transmit(attr) }
@@ -108,10 +111,10 @@ impl Whole<'_> {
     pub unsafe fn transmit(&self, attr: *mut TxAttr) -> Result<info::Info, Failure> {
         let mut found = self.info.clone();
         // SAFETY: the caller vouches for it.
-        if let Some(attr) = unsafe { attr.as_mut() } {
+        if let Some(asked) = unsafe { versioned::read(attr, self.version) } {
             let mut hints = self.hints();
             let whole = &self.info.transmit;
-            hints.transmit = inherit_transmit(hints::transmit(attr), whole);
+            hints.transmit = inherit_transmit(hints::transmit(&asked), whole);
             let flags = hints.transmit.op_flags;
             hints.transmit.op_flags -= whole.op_flags;
             found.transmit = self.agree(&hints)?.transmit;
@@ -121,7 +124,10 @@ impl Whole<'_> {
             }
             // All contexts have one transport-level address, and its class.
             found.transmit.traffic_class = whole.traffic_class;
-            *attr = answer::transmit_attr(&found.transmit);
+            // SAFETY: as above.
+            unsafe {
+                versioned::write(attr, &answer::transmit_attr(&found.transmit), self.version)
+            };
         }
         (found.caps, found.mode) = (found.transmit.caps, found.transmit.mode);
         Ok(found)

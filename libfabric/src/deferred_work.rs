@@ -23,6 +23,7 @@ use crate::{
         post::{self, Tag},
         rma,
     },
+    memory_region::DescriptorLists,
     object::{self, Header},
     outcome::{Failure, guarded, posted},
     raw_keys,
@@ -144,9 +145,10 @@ unsafe fn queue(state: &domain::State, work: &DeferredWork) -> Result<c_int, Fai
 
 /// # Safety
 /// `ep` is null or an open object.
-unsafe fn endpoint<'a>(ep: *mut FidEp) -> Result<&'a Endpoint, Failure> {
+unsafe fn endpoint<'a>(ep: *mut FidEp) -> Result<(&'a Endpoint, DescriptorLists), Failure> {
     // SAFETY: the caller vouches for it.
-    Ok(&unsafe { object::checked::<FidEp>(ep.cast()) }?.endpoint)
+    let state = unsafe { object::checked::<FidEp>(ep.cast()) }?;
+    Ok((&state.endpoint, state.lists()))
 }
 
 /// # Safety
@@ -160,8 +162,10 @@ unsafe fn send(
 ) -> Result<isize, Failure> {
     // SAFETY: the caller vouches for it.
     unsafe {
-        let endpoint = endpoint(ep)?;
-        Ok(post::with_send(msg, tag, flags, |post| posted(endpoint.trigger_send(post, when))))
+        let (endpoint, lists) = endpoint(ep)?;
+        Ok(post::with_send(msg, lists, tag, flags, |post| {
+            posted(endpoint.trigger_send(post, when))
+        }))
     }
 }
 
@@ -180,9 +184,9 @@ unsafe fn receive(
         if ep.as_ref().is_some_and(|ep| ep.fid.ops == FidSrx::operations()) {
             return Err(Failure::new(Errno::NOSYS, "work on a shared receive context"));
         }
-        let endpoint = endpoint(ep)?;
+        let (endpoint, lists) = endpoint(ep)?;
         let ignores = |flags| endpoint.ignores_buffers(flags);
-        Ok(post::with_receive(msg, tag, flags, ignores, |post| {
+        Ok(post::with_receive(msg, lists, tag, flags, ignores, |post| {
             posted(endpoint.trigger_receive(post, when))
         }))
     }
@@ -194,8 +198,8 @@ unsafe fn one_sided(work: &DeferredWork, when: &Threshold<Provider>) -> Result<i
     // SAFETY: the caller vouches for it.
     unsafe {
         let op = there(work.op.rma)?;
-        let (endpoint, flags) = (endpoint(op.ep)?, Flags::from_bits_retain(op.flags));
-        Ok(rma::with_post(&op.msg, flags, |post| {
+        let ((endpoint, lists), flags) = (endpoint(op.ep)?, Flags::from_bits_retain(op.flags));
+        Ok(rma::with_post(&op.msg, lists, flags, |post| {
             posted(match work.op_type {
                 op::READ => endpoint.trigger_read(post, when),
                 _ => endpoint.trigger_write(post, when),
@@ -226,7 +230,7 @@ unsafe fn atomic(work: &DeferredWork, when: &Threshold<Provider>) -> Result<isiz
                 (op.ep, &op.msg, Form::Compare, compare, results, op.flags)
             }
         };
-        let (endpoint, flags) = (endpoint(ep)?, Flags::from_bits_retain(flags));
+        let ((endpoint, _), flags) = (endpoint(ep)?, Flags::from_bits_retain(flags));
         Ok(atomic::with_post(msg, form, compare, results, flags, |post| {
             posted(endpoint.trigger_atomic(post, when))
         }))

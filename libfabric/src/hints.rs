@@ -23,17 +23,12 @@ use crate::{
     },
     address,
     outcome::Failure,
+    versioned,
 };
 
 /// "This field is ignored unless the fabric is opened with API version 1.5 or greater": keys, of
 /// endpoints and of domains.
 const WITH_KEYS: ApiVersion = ApiVersion::new(1, 5);
-/// Since when attributes of a domain say how many keys an endpoint has.
-const WITH_VECTOR_KEYS: ApiVersion = ApiVersion::new(1, 20);
-
-/// Since when attributes of a domain say how many groups of peers there are.
-const WITH_GROUPS: ApiVersion = ApiVersion::new(2, 0);
-
 /// "Hints that are set to zero are treated as a wildcard."
 fn unless_zero(number: usize) -> Option<usize> {
     (number != 0).then_some(number)
@@ -95,17 +90,17 @@ pub unsafe fn read(info: &Info, ignored: Ignored, version: ApiVersion) -> (Hints
             let peer = address::read(info.addr_format, info.dest_addr, info.dest_addrlen);
             hints.destination = reading.take("dest_addr", peer);
         }
-        if let Some(attr) = info.tx_attr.as_ref() {
-            hints.transmit = transmit(attr);
+        if let Some(attr) = versioned::read(info.tx_attr, version) {
+            hints.transmit = transmit(&attr);
         }
         if let Some(attr) = info.rx_attr.as_ref() {
             hints.receive = receive(attr);
         }
-        if let Some(attr) = info.ep_attr.as_ref() {
-            hints.endpoint = endpoint(attr, version, &mut reading);
+        if let Some(attr) = versioned::read(info.ep_attr, version) {
+            hints.endpoint = endpoint(&attr, version, &mut reading);
         }
-        if let Some(attr) = info.domain_attr.as_ref() {
-            hints.domain = domain(attr, version, &mut reading);
+        if let Some(attr) = versioned::read(info.domain_attr, version) {
+            hints.domain = domain(&attr, version, &mut reading);
         }
         if let Some(attr) = info.fabric_attr.as_ref() {
             hints.fabric = fabric(attr);
@@ -194,11 +189,8 @@ fn progress(value: u32) -> Result<Progress, Failure> {
 }
 
 /// # Safety
-/// The attributes' name is null or a C string, and their key is null or has its size; they are of
-/// that version.
+/// The attributes' name is null or a C string, and their key is null or has its size.
 unsafe fn domain(attr: &DomainAttr, version: ApiVersion, reading: &mut Reading) -> DomainHints {
-    let has_count = version >= WITH_VECTOR_KEYS;
-    let has_groups = version >= WITH_GROUPS;
     let stated_size = if version >= WITH_KEYS { attr.auth_key_size } else { 0 };
     let vector_keys = stated_size == AV_AUTH_KEY;
     let key = match vector_keys {
@@ -232,7 +224,7 @@ unsafe fn domain(attr: &DomainAttr, version: ApiVersion, reading: &mut Reading) 
         max_ep_stx_ctx: unless_zero(attr.max_ep_stx_ctx),
         max_ep_srx_ctx: unless_zero(attr.max_ep_srx_ctx),
         counter_count: unless_zero(attr.cntr_cnt),
-        max_group_id: has_groups.then_some(attr.max_group_id).and_then(unless_zero_32),
+        max_group_id: unless_zero_32(attr.max_group_id),
         mr_iov_limit: unless_zero(attr.mr_iov_limit),
         caps: Flags::from_bits_retain(attr.caps),
         mode: Mode::from_bits_retain(attr.mode),
@@ -241,7 +233,7 @@ unsafe fn domain(attr: &DomainAttr, version: ApiVersion, reading: &mut Reading) 
         traffic_class: unless_zero_32(attr.tclass),
         auth_key: reading.take("domain_attr->auth_key", key),
         vector_keys,
-        max_ep_auth_key: has_count.then_some(attr.max_ep_auth_key).and_then(unless_zero),
+        max_ep_auth_key: unless_zero(attr.max_ep_auth_key),
     }
 }
 

@@ -3,11 +3,11 @@
 //! This crate translates and does nothing else; behaviour lives in `kestrel-core`.
 //! In reading order: how libfabric finds us ([`provider`]) and what we ask of it
 //! ([`host`], [`parameters`], [`logging`]); discovery ([`getinfo`], [`hints`],
-//! [`answer`], [`nic`], [`instances`]); the objects, one module each, over what all of them share
+//! [`answer`], [`versioned`], [`nic`], [`instances`]); the objects, one module each, over what all of them share
 //! ([`object`], [`outcome`]); and libfabric's own types ([`abi`]).
 //!
 //! Calls of the data path are one cast away from core, and abort on a panic. All
-//! others catch panics and answer -FI_EOTHER.
+//! others catch panics and answer -FI_EOTHER, but those that give a text, in which nothing panics.
 //!
 //! # Safety of exported functions
 //! What C passes is what the manual pages of libfabric ask for: pointers are null or
@@ -34,6 +34,7 @@ pub mod getinfo;
 pub mod hints;
 mod instances;
 mod nic;
+pub mod versioned;
 
 // What all objects share.
 pub mod address;

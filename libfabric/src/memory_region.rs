@@ -131,17 +131,36 @@ pub fn region_of(descriptor: *mut c_void) -> Option<Descriptor> {
     Descriptor::from_word(descriptor.addr() as u64)
 }
 
-/// The region of a list of one buffer.
-///
-/// # Safety
-/// There are as many descriptors as buffers, or `descriptors` is null.
-#[inline(always)]
-pub unsafe fn region_of_list(descriptors: *const *mut c_void, count: usize) -> Option<Descriptor> {
-    if descriptors.is_null() || count != 1 {
-        return None;
+/// Since when a list of descriptors is null or there: "Prior to libfabric 1.22, the desc parameter was
+/// ignored" (fi_mr(3), on FI_MR_LOCAL, which is asked of nobody), whatever it points to.
+const WITH_LISTS: ApiVersion = ApiVersion::new(1, 22);
+
+/// Whether an application's lists of descriptors are followed.
+#[derive(Clone, Copy)]
+pub struct DescriptorLists(bool);
+
+impl DescriptorLists {
+    /// Those of an application of that version.
+    pub fn of(version: ApiVersion) -> DescriptorLists {
+        DescriptorLists(version >= WITH_LISTS)
     }
-    // SAFETY: the caller vouches for it.
-    region_of(unsafe { *descriptors })
+
+    /// The region of a list of one buffer.
+    ///
+    /// # Safety
+    /// Where lists are followed there are as many descriptors as buffers, or `descriptors` is null.
+    #[inline(always)]
+    pub unsafe fn region(
+        self,
+        descriptors: *const *mut c_void,
+        count: usize,
+    ) -> Option<Descriptor> {
+        if !self.0 || descriptors.is_null() || count != 1 {
+            return None;
+        }
+        // SAFETY: the caller vouches for it.
+        region_of(unsafe { *descriptors })
+    }
 }
 
 /// # Safety

@@ -33,6 +33,7 @@ use crate::{
         options::{ChangeableOptions, Options, getopt, setopt},
     },
     hints,
+    memory_region::DescriptorLists,
     object::{self, FID_NOSYS, Header, Use},
     outcome::{Failure, done},
     refused::{self, closed},
@@ -263,6 +264,7 @@ unsafe extern "C" fn tx_ctx(
             let options = endpoint::setup::options_with(&info, context);
             let opened = state.endpoint.transmit_context(place_of(index)?, options)?;
             let in_use = Use::of(&state.domain)?;
+            let opened = (opened, DescriptorLists::of(state.version));
             *place = endpoint::setup::create(class::TX_CTX, context, opened, &info, in_use);
         }
         Ok(())
@@ -285,6 +287,7 @@ unsafe extern "C" fn rx_ctx(
             let options = endpoint::setup::options_with(&info, context);
             let opened = state.endpoint.receive_context(place_of(index)?, options)?;
             let in_use = Use::of(&state.domain)?;
+            let opened = (opened, DescriptorLists::of(state.version));
             *place = endpoint::setup::create(class::RX_CTX, context, opened, &info, in_use);
         }
         Ok(())

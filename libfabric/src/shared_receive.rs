@@ -27,6 +27,7 @@ use crate::{
         receives::Receives,
         tagged,
     },
+    memory_region::DescriptorLists,
     object::{self, FID_NOSYS, Header, Use},
     outcome::{Failure, done, guarded},
     refused::{self, closed},
@@ -37,6 +38,8 @@ pub struct State {
     pub context: Arc<SharedReceive>,
     /// How many receives may be posted: what `fi_rx_size_left` tells.
     size: usize,
+    /// Whether lists of descriptors are followed.
+    lists: DescriptorLists,
     _domain: Use,
 }
 
@@ -79,6 +82,11 @@ impl Receives for State {
     fn ignores_buffers(&self, flags: Flags) -> bool {
         // Endpoints that buffer share no receives.
         flags.contains(Flags::DISCARD)
+    }
+
+    #[inline(always)]
+    fn lists(&self) -> DescriptorLists {
+        self.lists
     }
 
     #[inline(always)]
@@ -133,7 +141,12 @@ pub unsafe extern "C" fn open(
                 atomic: &raw const refused::ATOMIC,
                 collective: &raw const refused::COLLECTIVE,
             });
-            let state = State { context: opened, size: info.receive.size, _domain: in_use };
+            let state = State {
+                context: opened,
+                size: info.receive.size,
+                lists: DescriptorLists::of(parent.version),
+                _domain: in_use,
+            };
             *place = object::create(header, state).cast();
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use std::{
     cell::RefCell,
-    ffi::{CString, c_char},
+    ffi::{CStr, CString, c_char},
 };
 
 thread_local! {
@@ -10,8 +10,11 @@ thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
 }
 
+/// What is told where a thread keeps no texts any more.
+const NO_TEXT: &CStr = c"an error: its text needs a buffer in a thread that ends";
+
 /// Gives `text` to C: as much as fits in its buffer, if it has one, and the whole of it
-/// as the answer otherwise.
+/// as the answer otherwise. Handlers of `exit` come after the end of the thread's own data.
 ///
 /// # Safety
 /// `buffer` is null or valid for writes of `length` bytes.
@@ -28,8 +31,10 @@ pub unsafe fn tell(text: &str, buffer: *mut c_char, length: usize) -> *const c_c
     }
     // There is no zero byte left that it could be refused for.
     let text = CString::new(text).unwrap_or_default();
-    LAST.with_borrow_mut(|last| {
+    let kept = LAST.try_with(|last| {
+        let mut last = last.borrow_mut();
         *last = text;
         last.as_ptr()
-    })
+    });
+    kept.unwrap_or(NO_TEXT.as_ptr())
 }

@@ -49,7 +49,9 @@ PARTS = [
     ),
 ]
 # These name addresses of any host, start other programs, or load the processor for long.
-ELSEWHERE = {"discovery", "forks", "instances", "logs", "names", "nodes", "threads", "vectors"}
+ELSEWHERE = {
+    *("discovery", "forks", "instances", "logs", "names", "nodes", "threads", "vectors", "versions"),
+}
 
 
 @pytest.fixture(scope="session")

@@ -117,8 +117,13 @@ const OBJECT_COUNT_MAX: usize = 1 << 20;
 /// An error's data is at most a raw address (28 bytes), or a rejection's data.
 const ERR_DATA_MAX: usize = 256;
 
-const ADDRESS_FORMATS: &[AddressFormat] =
-    &[AddressFormat::SockAddr, AddressFormat::In, AddressFormat::In6, AddressFormat::Str];
+const ADDRESS_FORMATS: &[AddressFormat] = &[
+    AddressFormat::SockAddr,
+    AddressFormat::In,
+    AddressFormat::In6,
+    AddressFormat::Str,
+    AddressFormat::SockAddrIp,
+];
 
 /// What a transport can do.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -14,7 +14,6 @@ use crate::{
         message::Msg,
         transfer::OpsMsg,
     },
-    memory_region::region_of_list,
     object::Header,
 };
 
@@ -108,7 +107,7 @@ unsafe extern "C" fn sendv(
         let Some(list) = List::new(iov, count) else { return post::bad_list() };
         let state = post::state(ep);
         let flags = state.defaults.send();
-        let buffers = (list.pieces(), region_of_list(descriptors, count));
+        let buffers = (list.pieces(), state.lists().region(descriptors, count));
         post::send_pieces(state, buffers, None, to, Tag::NONE, context, flags)
     }
 }

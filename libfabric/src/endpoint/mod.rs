@@ -29,6 +29,7 @@ use crate::{
         fid::{Fid, FidEp},
     },
     connection_request::Handle,
+    memory_region::DescriptorLists,
     object::{self, FID_NOSYS, Header, Use},
     outcome::Failure,
     refused::closed,
@@ -48,6 +49,8 @@ pub struct State {
     request: Request,
     /// What `fi_getopt` and `fi_rx_size_left` tell.
     limits: Limits,
+    /// Whether lists of descriptors are followed.
+    lists: DescriptorLists,
     /// The domain, or the endpoint that this is an alias of.
     _parent: Use,
 }
@@ -84,6 +87,12 @@ static FID: OpsFid = OpsFid {
 };
 
 impl State {
+    /// Whether lists of descriptors are followed.
+    #[inline(always)]
+    pub fn lists(&self) -> DescriptorLists {
+        self.lists
+    }
+
     /// How its addresses are written.
     pub fn format(&self) -> AddressFormat {
         self.format

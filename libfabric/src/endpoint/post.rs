@@ -22,7 +22,7 @@ use crate::{
         fid::FidEp,
         message::{Msg, MsgTagged},
     },
-    memory_region::{region_of, region_of_list},
+    memory_region::{DescriptorLists, region_of},
     object::{self, Header},
     outcome::{posted, refused_argument},
     triggered,
@@ -196,7 +196,7 @@ pub unsafe fn send_pieces(
 #[inline(always)]
 pub unsafe fn send_message(state: &State, msg: &MsgTagged, tag: Tag, flags: u64) -> isize {
     // SAFETY: the caller vouches for it.
-    unsafe { with_send(msg, tag, flags, |post| start_send(state, post)) }
+    unsafe { with_send(msg, state.lists(), tag, flags, |post| start_send(state, post)) }
 }
 
 /// Posts a send: with FI_TRIGGER not now.
@@ -223,6 +223,7 @@ unsafe fn start_send(state: &State, post: SendPost<'_>) -> isize {
 #[inline(always)]
 pub unsafe fn with_send(
     msg: &MsgTagged,
+    lists: DescriptorLists,
     tag: Tag,
     flags: u64,
     post: impl FnOnce(SendPost<'_>) -> isize,
@@ -232,7 +233,7 @@ pub unsafe fn with_send(
     let Some(list) = (unsafe { List::new(msg.msg_iov, msg.iov_count) }) else { return bad_list() };
     let data = data_of(flags, msg.data);
     // SAFETY: as above.
-    let region = unsafe { region_of_list(msg.desc, msg.iov_count) };
+    let region = unsafe { lists.region(msg.desc, msg.iov_count) };
     let send = of_send(list.pieces(), data, msg.addr, tag, msg.context, flags);
     post(SendPost { region, ..send })
 }
@@ -345,7 +346,7 @@ pub unsafe fn receive_list(
     // SAFETY: the caller vouches for it.
     unsafe {
         let Some(list) = List::new(iov, count) else { return bad_list() };
-        let buffers = (list.pieces(), region_of_list(descriptors, count));
+        let buffers = (list.pieces(), state.lists().region(descriptors, count));
         receive_pieces(state, buffers, from, tag, context, flags)
     }
 }
@@ -384,7 +385,7 @@ pub unsafe fn receive_message(
     // SAFETY: the caller vouches for it.
     unsafe {
         let ignores = |flags| state.ignores_buffers(flags);
-        with_receive(msg, tag, flags, ignores, |post| start_receive(state, post))
+        with_receive(msg, state.lists(), tag, flags, ignores, |post| start_receive(state, post))
     }
 }
 
@@ -412,6 +413,7 @@ unsafe fn start_receive(state: &impl Receives, post: ReceivePost<'_>) -> isize {
 #[inline(always)]
 pub unsafe fn with_receive(
     msg: &MsgTagged,
+    lists: DescriptorLists,
     tag: Tag,
     flags: u64,
     ignores: impl FnOnce(Flags) -> bool,
@@ -423,7 +425,7 @@ pub unsafe fn with_receive(
     // SAFETY: the caller vouches for it.
     let Some(list) = (unsafe { List::new(msg.msg_iov, count) }) else { return bad_list() };
     // SAFETY: as above.
-    let region = unsafe { region_of_list(msg.desc, count) };
+    let region = unsafe { lists.region(msg.desc, count) };
     let receive = of_receive(list.pieces(), msg.addr, tag, msg.context, flags);
     post(ReceivePost { region, ..receive })
 }

@@ -8,6 +8,7 @@ use kestrel_core::{
 use super::State;
 use crate::{
     abi::fid::FidEp,
+    memory_region::DescriptorLists,
     object::{self, Header},
 };
 
@@ -17,6 +18,8 @@ pub trait Receives {
     fn default_flags(&self, family: Flags) -> Flags;
     /// Whether the buffers of a receive with these flags, its family's among them, are not looked at.
     fn ignores_buffers(&self, flags: Flags) -> bool;
+    /// Whether lists of descriptors are followed.
+    fn lists(&self) -> DescriptorLists;
     fn post_receive(&self, post: ReceivePost<'_>) -> Result<(), PostError>;
     /// Posts it later.
     fn trigger_receive(
@@ -35,6 +38,11 @@ impl Receives for State {
     #[inline(always)]
     fn ignores_buffers(&self, flags: Flags) -> bool {
         self.endpoint.ignores_buffers(flags)
+    }
+
+    #[inline(always)]
+    fn lists(&self) -> DescriptorLists {
+        self.lists
     }
 
     #[inline(always)]

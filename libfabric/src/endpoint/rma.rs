@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     abi::{attributes::Iovec, fid::FidEp, message::MsgRma, transfer::OpsRma},
-    memory_region::{region_of, region_of_list},
+    memory_region::{DescriptorLists, region_of},
     outcome::{posted, refused_argument},
     triggered,
 };
@@ -117,9 +117,10 @@ unsafe extern "C" fn readv(
     context: Opaque,
 ) -> isize {
     // SAFETY: as said above.
-    let (state, list, region) =
-        unsafe { (post::state(ep), List::new(iov, count), region_of_list(descriptors, count)) };
+    let (state, list) = unsafe { (post::state(ep), List::new(iov, count)) };
     let Some(list) = list else { return post::bad_list() };
+    // SAFETY: as above.
+    let region = unsafe { state.lists().region(descriptors, count) };
     let segments = [Target { peer, address, key }.segment(list.pieces().total())];
     let (local, flags) = ((list.pieces(), region), state.defaults.read());
     let post = of_pieces(local, peer, &segments, context, flags);
@@ -150,7 +151,9 @@ unsafe fn with_message(
     let (state, msg) = unsafe { (post::state(ep), msg.as_ref()) };
     let Some(msg) = msg else { return post::bad_list() };
     // SAFETY: as above.
-    unsafe { with_post(msg, Flags::from_bits_retain(flags), |post| start(state, post)) }
+    unsafe {
+        with_post(msg, state.lists(), Flags::from_bits_retain(flags), |post| start(state, post))
+    }
 }
 
 /// Posts a read: with FI_TRIGGER not now.
@@ -194,16 +197,17 @@ unsafe fn start_write(state: &State, post: RmaPost<'_>) -> isize {
 #[inline(always)]
 pub unsafe fn with_post(
     msg: &MsgRma,
+    lists: DescriptorLists,
     flags: Flags,
     post: impl FnOnce(RmaPost<'_>) -> isize,
 ) -> isize {
     // SAFETY: the caller vouches for it.
-    let lists = unsafe {
+    let read = unsafe {
         (List::new(msg.msg_iov, msg.iov_count), Segments::of_bytes(msg.rma_iov, msg.rma_iov_count))
     };
-    let (Some(list), Some(segments)) = lists else { return post::bad_list() };
+    let (Some(list), Some(segments)) = read else { return post::bad_list() };
     // SAFETY: as above.
-    let region = unsafe { region_of_list(msg.desc, msg.iov_count) };
+    let region = unsafe { lists.region(msg.desc, msg.iov_count) };
     post(RmaPost {
         pieces: list.pieces(),
         to: msg.addr,
@@ -283,9 +287,10 @@ unsafe extern "C" fn writev(
     context: Opaque,
 ) -> isize {
     // SAFETY: as said above.
-    let (state, list, region) =
-        unsafe { (post::state(ep), List::new(iov, count), region_of_list(descriptors, count)) };
+    let (state, list) = unsafe { (post::state(ep), List::new(iov, count)) };
     let Some(list) = list else { return post::bad_list() };
+    // SAFETY: as above.
+    let region = unsafe { state.lists().region(descriptors, count) };
     let segments = [Target { peer, address, key }.segment(list.pieces().total())];
     let (local, flags) = ((list.pieces(), region), state.defaults.write());
     let post = of_pieces(local, peer, &segments, context, flags);

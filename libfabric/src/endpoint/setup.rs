@@ -29,6 +29,7 @@ use crate::{
     },
     connection_request::{Handle, Origin},
     hints,
+    memory_region::DescriptorLists,
     object::{self, Header, Use},
     outcome::{Failure, done},
     refused, socket_endpoint,
@@ -71,7 +72,8 @@ pub unsafe extern "C" fn open_with_flags(
         }
         // SAFETY: as above.
         let (endpoint, request) = unsafe { open_core(&parent.domain, &info, context) }?;
-        *place = create_for(class::EP, context, endpoint, &info, in_use, Request::of(request));
+        let opened = (endpoint, DescriptorLists::of(parent.version));
+        *place = create_for(class::EP, context, opened, &info, in_use, Request::of(request));
         Ok(())
     })
 }
@@ -80,7 +82,7 @@ pub unsafe extern "C" fn open_with_flags(
 pub fn create(
     class: usize,
     context: *mut c_void,
-    endpoint: Arc<Endpoint>,
+    endpoint: (Arc<Endpoint>, DescriptorLists),
     info: &info::Info,
     parent: Use,
 ) -> *mut FidEp {
@@ -90,7 +92,7 @@ pub fn create(
 fn create_for(
     class: usize,
     context: *mut c_void,
-    endpoint: Arc<Endpoint>,
+    (endpoint, lists): (Arc<Endpoint>, DescriptorLists),
     info: &info::Info,
     parent: Use,
     request: Request,
@@ -103,6 +105,7 @@ fn create_for(
         format: info.address_format,
         request,
         limits: Limits::of(info),
+        lists,
         _parent: parent,
     };
     let announced = state.endpoint.clone();
@@ -173,6 +176,7 @@ impl Aliased for FidEp {
             format: state.format,
             request: Request::default(),
             limits: state.limits,
+            lists: state.lists,
             _parent: Use::of(&state.aliases)?,
         };
         Ok(object::create(header(fid.fclass, fid.context), other))

@@ -14,7 +14,6 @@ use crate::{
         message::MsgTagged,
         transfer::OpsTagged,
     },
-    memory_region::region_of_list,
     object::Header,
 };
 
@@ -116,7 +115,7 @@ unsafe extern "C" fn sendv(
         let Some(list) = List::new(iov, count) else { return post::bad_list() };
         let state = post::state(ep);
         let flags = state.defaults.send();
-        let buffers = (list.pieces(), region_of_list(descriptors, count));
+        let buffers = (list.pieces(), state.lists().region(descriptors, count));
         post::send_pieces(state, buffers, None, to, Tag::new(tag, 0), context, flags)
     }
 }

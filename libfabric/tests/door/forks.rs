@@ -2,9 +2,9 @@
 //! call, and the parent's messages go on.
 
 use std::{
-    ffi::c_void,
-    ptr::null_mut,
-    sync::atomic::{AtomicBool, Ordering},
+    ffi::{CStr, c_void},
+    ptr::{null, null_mut},
+    sync::atomic::{AtomicBool, AtomicPtr, Ordering},
 };
 
 use kestrel_tests::{
@@ -15,7 +15,7 @@ use kestrel_tests::{
 use crate::{
     abi::{
         attributes::{CntrAttr, EqAttr},
-        fid::{Fid, FidCntr, FidEq, FidWait},
+        fid::{Fid, FidCntr, FidCq, FidEq, FidWait},
         info::FabricAttr,
     },
     calls::{self, Arguments},
@@ -51,6 +51,42 @@ fn a_child_finds_no_lock_held() {
     let mut parent = Peer::start("busy-forks");
     assert_eq!(parent.hear(), "done");
     parent.succeed();
+}
+
+/// A handler of `exit` comes after the end of its thread's own data, where texts without a buffer are kept.
+#[test]
+fn handlers_of_exit_are_told_texts() {
+    if host("handlers_of_exit_are_told_texts").is_none() {
+        return;
+    }
+    let mut parent = Peer::start("exits");
+    assert_eq!(parent.hear(), "done");
+    parent.succeed();
+}
+
+/// What the test starts.
+pub fn exiting_child() {
+    static QUEUE: AtomicPtr<FidCq> = AtomicPtr::new(null_mut());
+    extern "C" fn ask() {
+        let queue = QUEUE.load(Ordering::Relaxed);
+        // SAFETY: the queue is open, and the text ends.
+        unsafe {
+            let text = ((*(*queue).ops).strerror)(queue, 11, null(), null_mut(), 0);
+            assert!(CStr::from_ptr(text).count_bytes() > 0);
+        }
+    }
+    let Some(_) = child_role().filter(|role| role[0] == "exits") else { return };
+    let host = host("exiting_child").expect("it was there a moment ago");
+    let mut world = World::empty(host, |_| {});
+    QUEUE.store(world.add_node(&mut cq_attr(), 0).cq, Ordering::Relaxed);
+    std::mem::forget(world);
+    ask();
+    say("done");
+    // SAFETY: the handler needs what stays.
+    unsafe {
+        assert_eq!(libc::atexit(ask), 0);
+        libc::exit(0)
+    }
 }
 
 /// The same, for a test of its own.

@@ -59,6 +59,7 @@ mod transfer;
 mod triggered;
 mod vector_use;
 mod vectors;
+mod versions;
 mod wait_sets;
 mod waiting;
 mod world;
@@ -70,6 +71,7 @@ use kestrel_fi_abi as abi;
 fn child() {
     forks::child();
     forks::busy_child();
+    forks::exiting_child();
     instances::child();
     logs::child();
     vector_use::child();

@@ -17,11 +17,12 @@ use crate::{
     world::{VERSION, World},
 };
 
-/// FI_SOCKADDR, FI_SOCKADDR_IN, FI_SOCKADDR_IN6 and FI_ADDR_STR.
+/// FI_SOCKADDR, FI_SOCKADDR_IN, FI_SOCKADDR_IN6, FI_ADDR_STR and FI_SOCKADDR_IP.
 const ANY: u32 = 1;
 const IN: u32 = 2;
 const IN6: u32 = 3;
 const STRINGS: u32 = 9;
+const IP: u32 = 17;
 /// FI_NUMERICHOST.
 const NUMERIC: u64 = 1 << 55;
 
@@ -62,6 +63,8 @@ fn what_is_found_for_a_node_can_be_opened() {
         ("::1", IN6, Some(IN6)),
         ("::1", STRINGS, Some(STRINGS)),
         ("localhost", IN, Some(IN)),
+        ("127.0.0.1", IP, Some(IP)),
+        ("::1", IP, Some(IP)),
     ] {
         for flags in [0, flag::SOURCE] {
             let port = "0";

@@ -44,11 +44,8 @@ pub(super) const TARGET_MODES: MemoryRegionMode = MemoryRegionMode::RAW
 /// What version 2.0 does not know any more. Some bits have other meanings since.
 const UNTIL_TWO: Flags = Flags::VARIABLE_MSG;
 
-/// What versions before 2.0 do not know.
-const SINCE_TWO: Flags = Flags::TAGGED_DIRECTED_RECV;
-
-/// What earlier versions do not know. Its bit is theirs for other things.
-const SINCE_TWO_ONE: Flags = Flags::TAGGED_MULTI_RECV;
+/// What versions before 2.0 do not know, some of whose bits are theirs for other things.
+const SINCE_TWO: Flags = Flags::TAGGED_DIRECTED_RECV.union(Flags::TAGGED_MULTI_RECV);
 
 /// `mr_mode` became a set of bits in this version.
 pub(super) const MR_MODE_BITS_SINCE: ApiVersion = ApiVersion::new(1, 5);
@@ -111,9 +108,6 @@ impl Negotiation<'_> {
             offered.remove(UNTIL_TWO);
         } else {
             offered.remove(SINCE_TWO);
-        }
-        if api_version < ApiVersion::new(2, 1) {
-            offered.remove(SINCE_TWO_ONE);
         }
         if self.hints.domain.vector_keys {
             offered.remove(UNKEYED_CAPS);
