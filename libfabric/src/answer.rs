@@ -26,9 +26,12 @@ use crate::{
 /// All zeroes are a value of `T`.
 pub unsafe fn allocate<T>() -> Result<*mut T, Failure> {
     // SAFETY: calloc takes any sizes; what it returns is aligned for every C struct.
-    let place = unsafe { libc::calloc(1, size_of::<T>()) }.cast::<T>();
+    let place = unsafe { libc::calloc(1, size_of::<T>() + TO_COME_BYTES) }.cast::<T>();
     if place.is_null() { Err(out_of_memory()) } else { Ok(place) }
 }
+
+/// Zeroes behind each struct: a later libfabric copies as many fields as it knows.
+const TO_COME_BYTES: usize = 64;
 
 fn out_of_memory() -> Failure {
     Failure::new(Errno::NOMEM, "no memory is left")

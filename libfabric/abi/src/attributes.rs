@@ -43,7 +43,7 @@ pub struct CqAttr {
     pub signaling_vector: c_int,
     pub wait_cond: u32,
     pub wait_set: *mut FidWait,
-    /// Since 2.6.
+    /// Behind 2.6.
     pub xpu_ctx: *mut c_void,
 }
 
@@ -53,7 +53,7 @@ pub struct CntrAttr {
     pub wait_obj: u32,
     pub wait_set: *mut FidWait,
     pub flags: u64,
-    /// Since 2.6.
+    /// Behind 2.6.
     pub xpu_ctx: *mut c_void,
 }
 

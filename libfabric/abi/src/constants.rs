@@ -48,7 +48,7 @@ pub const OPT_ENDPOINT: c_int = 0;
 /// `FI_AV_AUTH_KEY`, since 1.20: instead of the size of a key.
 pub const AV_AUTH_KEY: usize = usize::MAX;
 
-/// `FI_PROGRESS_CONTROL_UNIFIED`, since 2.0.
+/// `FI_PROGRESS_CONTROL_UNIFIED`, since 1.21.
 pub const PROGRESS_CONTROL_UNIFIED: u32 = 3;
 
 /// `FI_AV_UNSPEC`'s sibling errors: numbers that the stubs of tables answer with.

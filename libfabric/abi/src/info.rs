@@ -64,7 +64,7 @@ pub struct EpAttr {
     pub rx_ctx_cnt: usize,
     pub auth_key_size: usize,
     pub auth_key: *mut u8,
-    /// Since 2.6.
+    /// Behind 2.6.
     pub xpu_ctx: *mut c_void,
 }
 
@@ -99,8 +99,9 @@ pub struct DomainAttr {
     pub tclass: u32,
     /// Since 1.20.
     pub max_ep_auth_key: usize,
-    /// Since 2.0, as the rest.
+    /// Since 2.0.
     pub max_group_id: u32,
+    /// Since 2.5, as the rest, or later.
     pub max_cntr_value: u64,
     pub max_err_cntr_value: u64,
     pub max_xpu_ctx_cnt: usize,

@@ -4,7 +4,7 @@ use std::ffi::c_int;
 
 use kestrel_core::{flags::Flags, info, protocol::atomic::ATOMIC_BYTES_MAX};
 
-/// Options of version 2.0 that only tell sizes: none of them can be set (-FI_ENOPROTOOPT).
+/// Options of version 1.22 that only tell sizes: none of them can be set (-FI_ENOPROTOOPT).
 const MAX_MSG_SIZE: c_int = 12;
 const MAX_TAGGED_SIZE: c_int = 13;
 const MAX_RMA_SIZE: c_int = 14;
