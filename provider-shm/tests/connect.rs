@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use common::*;
+use common::{raw::*, *};
 use kestrel_core::{
     auth_key::{AuthKey, Keyring},
     transport::Service,
@@ -344,5 +344,20 @@ fn eight_processes_connect_all_to_all() {
         let said: Vec<String> = (0..16).map(|_| peer.hear()).collect();
         let count = |word: &str| said.iter().filter(|line| line.starts_with(word)).count();
         assert_eq!((count("connected"), count("incoming")), (8, 8), "{said:?}");
+    }
+}
+
+/// Who listens there has its hands full.
+#[test]
+fn whose_an_address_is_cannot_be_told_while_nobody_more_can_wait_there() {
+    let (at, own) = (station().address(), Some(std::process::id() as i32));
+    let listener = listen_at_with(at, 0);
+    assert_eq!(Station::is_of_others(own, at), Some(false));
+    let _waiting: Vec<_> = (0..100).map_while(|_| try_connect(at)).collect();
+    assert_eq!(Station::is_of_others(own, at), None);
+    rustix::io::ioctl_fionbio(&listener, true).unwrap();
+    for (pid, answer) in [(own, Some(false)), (None, Some(true))] {
+        while rustix::net::accept(&listener).is_ok() {}
+        assert_eq!(Station::is_of_others(pid, at), answer);
     }
 }
