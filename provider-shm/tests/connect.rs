@@ -4,6 +4,7 @@ mod common;
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{raw::*, *};
@@ -11,6 +12,7 @@ use kestrel_core::{
     auth_key::{AuthKey, Keyring},
     transport::Service,
 };
+use kestrel_shm::cma::PeerMemory;
 use kestrel_shm::testing::wire::RejectReason;
 use kestrel_shm::{ConnectError, LANE_BYTES, Station, StationError, StationEvent, StationOptions};
 
@@ -22,8 +24,36 @@ fn child() {
             live_as_station(Some(address.parse().unwrap()), |_| {});
         }
         Some([role]) if role == "station" => live_as_station(None, |_| {}),
+        Some([role]) if role == "reopened" => reopened(),
         other => panic!("{other:?}"),
     }
+}
+
+/// How a station of this process reaches another's memory, both of which are closed; none if the kernel does
+/// not permit that here.
+fn memory_of_closed() -> Option<PeerMemory> {
+    let (sender, receiver) = (station(), station());
+    sender.connect(1, receiver.address());
+    let StationEvent::Connected { peer, .. } = event(&sender) else { panic!("not connected") };
+    peer.memory
+}
+
+/// Has no station for a while, and then others.
+fn reopened() {
+    if let Some(memory) = memory_of_closed() {
+        let (place, value) = (AtomicU64::new(0), 5_u64.to_ne_bytes());
+        // SAFETY: the value is 8 bytes long, and so is the place, whose content is never a reference.
+        let written = unsafe { memory.write(place.as_ptr() as u64, value.as_ptr(), 8) };
+        assert_eq!((written.is_ok(), place.load(Ordering::SeqCst)), (false, 0));
+        assert!(memory_of_closed().is_some());
+    }
+    say("fine");
+}
+
+/// Who was stopped before a copy, and goes on when all is closed.
+#[test]
+fn nothing_is_written_to_a_process_once_its_last_station_is_closed() {
+    assert_eq!(Peer::start("child", "reopened").hear(), "fine");
 }
 
 #[test]

@@ -111,7 +111,7 @@ impl ControlThread {
     /// What this endpoint says of itself.
     pub(super) fn introduce(&self, station: u64, keep_socket: bool) -> Option<Reply> {
         let record = self.stations.get(&station)?;
-        let nonce_address = if record.cma { self.nonce.as_ptr() as u64 } else { 0 };
+        let nonce_address = if record.cma { self.nonce_address } else { 0 };
         Some(Reply {
             asymmetric: crate::barrier::asymmetric(),
             keep_socket,
@@ -119,7 +119,7 @@ impl ControlThread {
             incarnation: record.incarnation,
             address: record.address,
             nonce_address,
-            nonce: *self.nonce,
+            nonce: self.nonce,
         })
     }
 
