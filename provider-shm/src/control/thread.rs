@@ -225,7 +225,7 @@ impl ControlThread {
         // First the listener, so that nothing more comes.
         self.listen(station, false);
         if let Some(record) = self.stations.get(&station) {
-            socket::hang_up(&record.listener);
+            socket::close_listener(&record.listener);
         }
         let handshakes = self.handshakes_where(|h| h.station == station);
         for id in handshakes {
