@@ -324,7 +324,8 @@ impl ControlThread {
         let found = packet.descriptors.len();
         if packet.descriptors_lost {
             return Err(match found {
-                DESCRIPTORS_MAX => WireError::TooManyDescriptors.into(),
+                // There is room for some more.
+                DESCRIPTORS_MAX.. => WireError::TooManyDescriptors.into(),
                 _ => Objection::OutOfDescriptors,
             });
         }
