@@ -136,6 +136,7 @@ mod tests {
     #[test]
     fn a_forked_child_has_no_permit() {
         let (permit, place) = (Permit::new().unwrap(), AtomicU64::new(0));
+        let (inherited, nonce) = ([0; 2].map(AtomicU64::new), [7; NONCE_BYTES]);
         // SAFETY: the child calls only what a signal handler may.
         let child = unsafe { libc::fork() };
         if child == 0 {
@@ -145,6 +146,10 @@ mod tests {
             }
         }
         assert!(!writes(&permit, child, &place, 1));
+        assert!(
+            writes_by(inherited[0].as_ptr() as u64, nonce, child, &place, 1),
+            "it can be reached"
+        );
         assert!(writes(&permit, std::process::id() as i32, &place, 1));
         // SAFETY: the child is ours, and has not been waited for.
         unsafe {

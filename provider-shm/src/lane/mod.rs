@@ -28,6 +28,8 @@ use kestrel_core::{
 };
 
 pub use crate::lane_error::LaneError;
+#[cfg(test)]
+pub(crate) use receive::LOOKS;
 pub use receive::ReceiveLane;
 pub use send::{Means, SendLane};
 
