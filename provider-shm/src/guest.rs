@@ -8,7 +8,7 @@
 use std::{
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::yield_now,
     time::{Duration, Instant},
@@ -30,6 +30,8 @@ use crate::{
 const COPY_MAX: Duration = Duration::from_millis(200);
 /// How long it may still be in the kernel after that.
 const LEAVE_MAX: Duration = Duration::from_millis(800);
+/// Keys of leases: each is used once on a lane.
+const KEYS: u64 = 1 << u32::BITS;
 /// Looks at a lease between two turns of the core given away.
 const LOOKS: u32 = 64;
 
@@ -79,13 +81,13 @@ impl Guest {
     /// Lends something. Where too much is lent, something else is taken back for it, which the
     /// guest has to ask for again.
     pub fn lend(self: &Arc<Guest>) -> Option<Loan> {
-        static GENERATION: AtomicU32 = AtomicU32::new(1);
-        let generation = GENERATION.fetch_add(1, Ordering::Relaxed);
-        let mut places = (0..LEASES as u32).map(|nth| generation.wrapping_add(nth) as u8);
-        let leases = self.leases();
-        let free = places.clone().find(|&place| leases.is_free(place));
-        let place = free.or_else(|| places.find(|&place| leases.clear(place)))?;
-        let lease = LeaseName::new(place, generation);
+        let (leases, next) = (self.leases(), &self.memory.next_lease);
+        let first = next.load(Ordering::Relaxed);
+        let mut keys = first..(first + LEASES as u64).min(KEYS);
+        let free = keys.clone().find(|&key| leases.is_free(key as u8));
+        let key = free.or_else(|| keys.find(|&key| leases.clear(key as u8)))?;
+        next.store(key + 1, Ordering::Relaxed);
+        let lease = LeaseName::from_key(key as u32);
         leases.lend(lease);
         Some(Loan { guest: self.clone(), lease })
     }
@@ -187,8 +189,8 @@ mod tests {
         process::ProcessId,
     };
     use std::{
+        collections::HashSet,
         process::{Command, Stdio},
-        sync::atomic::AtomicBool,
     };
 
     fn guest(life: Life) -> Arc<Guest> {
@@ -290,6 +292,16 @@ mod tests {
             drop((loan, guest));
             assert!(shares.take(process, 0, 0).is_ok());
         }
+    }
+
+    #[test]
+    fn no_two_leases_of_a_lane_have_one_name() {
+        let (guest, left) = (guest(own()), 3 * LEASES);
+        guest.memory.next_lease.store(KEYS - left as u64, Ordering::Relaxed);
+        let lent = (0..left).map(|_| guest.lend().expect("a name is left").remote_key());
+        assert_eq!(lent.collect::<HashSet<_>>().len(), left);
+        let next = Arc::new(Guest::admit(guest.memory.clone(), own()).unwrap());
+        assert!(guest.lend().is_none() && next.lend().is_none(), "they have all been used");
     }
 
     #[test]

@@ -20,9 +20,11 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Once};
 
 use kestrel_core::error::{Errno, HasErrno};
+use kestrel_core::ring::leases::LEASES;
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{
     MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate,
@@ -149,6 +151,8 @@ pub struct LaneMemory {
     /// The pages of the chunks that are used first, and of all.
     first_pages: Once,
     chunk_pages: Once,
+    /// The key of the lease that the receiver lends next on it, unless its place is taken.
+    pub(crate) next_lease: AtomicU64,
 }
 
 impl LaneMemory {
@@ -172,7 +176,8 @@ impl LaneMemory {
     }
 
     fn over(map: MmapRaw) -> LaneMemory {
-        LaneMemory { map, first_pages: Once::new(), chunk_pages: Once::new() }
+        let (first_pages, chunk_pages) = (Once::new(), Once::new());
+        LaneMemory { map, first_pages, chunk_pages, next_lease: AtomicU64::new(LEASES as u64) }
     }
 
     /// The first byte of `LANE_BYTES`, on a page boundary.
