@@ -143,6 +143,19 @@ fn populate(start: NonNull<u8>, bytes: usize) {
     unsafe { libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_POPULATE_WRITE) };
 }
 
+/// The system's.
+fn page_bytes() -> usize {
+    // SAFETY: it takes a number, and answers one.
+    unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
+}
+
+/// What of some bytes of memory that begins at `start` is whole pages.
+fn whole_pages(start: usize, bytes: Range<usize>, page: usize) -> Range<usize> {
+    let first = (start + bytes.start).next_multiple_of(page) - start;
+    let end = (start + bytes.end) / page * page;
+    first..end.saturating_sub(start)
+}
+
 /// One lane, mapped readable and writable, unmapped on drop.
 ///
 /// The other side writes to it at any time: no reference into it may ever be made.
@@ -224,15 +237,14 @@ impl LaneMemory {
     ///
     /// Cost: a system call, which has other cores forget the pages.
     pub(crate) fn give_chunk_pages_back(&self, bytes: Range<usize>) {
-        let start = bytes.start.next_multiple_of(PAGE_BYTES);
-        let end = bytes.end.min(LANE_CHUNK_BYTES) / PAGE_BYTES * PAGE_BYTES;
+        let bytes = bytes.start..bytes.end.min(LANE_CHUNK_BYTES);
+        let pages = whole_pages(self.chunks().addr().get(), bytes, page_bytes());
         let any = self.first_pages.is_completed() || self.chunk_pages.is_completed();
-        if any && start < end {
-            // Where pages are larger it may be refused, and they stay.
+        if any && !pages.is_empty() {
             // SAFETY: within the mapping, in which no reference points.
             unsafe {
-                let from = self.chunks().add(start).as_ptr();
-                libc::madvise(from.cast(), end - start, libc::MADV_REMOVE)
+                let from = self.chunks().add(pages.start).as_ptr();
+                libc::madvise(from.cast(), pages.len(), libc::MADV_REMOVE)
             };
         }
     }
@@ -389,6 +401,23 @@ mod tests {
         assert_eq!(held(), LANE_CHUNK_BYTES_FIRST - 2 * PAGE_BYTES);
         lane.give_chunk_pages_back(PAGE_BYTES..usize::MAX);
         assert_eq!(held(), PAGE_BYTES);
+    }
+
+    /// The kernel would take the rest of the last page as well.
+    #[test]
+    fn no_page_is_given_back_in_part() {
+        let (small, large) = (4 << 10, 16 << 10);
+        let start = 7 * large + LANE_HEAD_BYTES;
+        assert_eq!(whole_pages(start, 0..2 * small, small), 0..2 * small);
+        assert_eq!(whole_pages(start, 100..3 * small, small), small..3 * small);
+        // The first of these begins 4 KiB behind the head.
+        let given = 32 << 10;
+        assert_eq!(whole_pages(start, 0..given, large), small..small + large);
+        assert_eq!(
+            whole_pages(start, given..2 * given, large),
+            small + given..small + given + large
+        );
+        assert!(whole_pages(start, 2 * small..4 * small, large).is_empty());
     }
 
     #[test]
