@@ -195,20 +195,19 @@ impl ShmTransport {
     /// Lanes that had nothing since the last look become quiet.
     pub(super) fn quieten(&mut self) {
         self.wish = next_wish(self.wish);
-        let (wish, mut silent) = (self.wish, Vec::new());
-        for &Active { peer, .. } in &self.active {
-            if let Some(lane) = &mut self.peers[peer as usize].receive {
-                if lane.looked_at == lane.position() && lane.peek().is_none() {
-                    silent.push(peer);
-                    lane.set_attention(wish);
-                }
-                lane.looked_at = lane.position();
+        let (wish, peers, quiet) = (self.wish, &mut self.peers, &mut self.quiet);
+        self.active.retain(|&Active { peer, .. }| {
+            let Some(lane) = &mut peers[peer as usize].receive else { return true };
+            let is_silent = lane.looked_at == lane.position() && lane.peek().is_none();
+            lane.looked_at = lane.position();
+            if is_silent {
+                // Lanes that are looked at in turn anyway need no fence to be found; a
+                // sleeper needs one, and issues it in `arm`.
+                lane.set_attention(wish);
+                quiet.push(peer);
             }
-        }
-        // Lanes that are looked at in turn anyway need no fence to be found; a
-        // sleeper needs one, and issues it in `arm`.
-        self.active.retain(|active| !silent.contains(&active.peer));
-        self.quiet.extend(silent);
+            !is_silent
+        });
         self.turn = 0;
     }
 
