@@ -11,13 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use memmap2::{Advice, MmapOptions, MmapRaw};
 
-use crate::{cma::NONCE_BYTES, control};
+use crate::{cma::NONCE_BYTES, control, region::PAGE_BYTES};
 use kestrel_core::fork_guard;
 
-/// No page is smaller. Units: bytes.
-const PAGE_BYTES: usize = 4096;
-
-/// One peer's leave to write.
+/// A leave to write: one peer's by a window, or that of all whose messages we receive together with them.
 pub(crate) struct Permit {
     /// Taken away by `drop` alone, and not in a forked child, where something else lies there.
     page: std::mem::ManuallyDrop<MmapRaw>,

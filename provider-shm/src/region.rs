@@ -9,7 +9,7 @@
 //!    block on it;
 //! 2. that it is tmpfs: a memfd of huge pages can still raise SIGBUS, when the pool of huge pages
 //!    is exhausted;
-//! 3. the size, exactly.
+//! 3. the size: what it has to be, or was announced to be; of a table, whether it can be one.
 //!
 //! Nothing is touched when it is made. A lane's pages come as the data path writes them; a pool's
 //! come all at once, with the first lane that its owner offers ([`PoolMemory::make_pages`]), unless
@@ -49,8 +49,8 @@ pub const POOL_BYTES_MIN: usize = 4 << 10;
 /// The largest pool that is accepted from a peer.
 pub const POOL_BYTES_MAX: usize = 64 << 30;
 
-/// What pages are given back in. Units: bytes.
-const PAGE_BYTES: usize = 4 << 10;
+/// No page is smaller, and what passes between processes has a multiple of it. Units: bytes.
+pub(crate) const PAGE_BYTES: usize = 4 << 10;
 
 /// How much of a pool gets its pages at once. Units: bytes.
 const MADE_BYTES_MAX: usize = 8 << 20;
@@ -70,7 +70,9 @@ pub enum RegionError {
     MissingSeals { have: SealFlags, need: SealFlags },
     #[error("the memfd is on file system {magic:#x}, not tmpfs (huge pages?)")]
     NotTmpfs { magic: i64 },
-    #[error("a shared table of {have} bytes: {POOL_BYTES_MAX} at most are allowed, in whole pages")]
+    #[error(
+        "a shared table of {have} bytes: {PAGE_BYTES} to {POOL_BYTES_MAX} are allowed, in whole pages"
+    )]
     TableSize { have: i64 },
     #[error("the lane has {have} bytes instead of {LANE_BYTES}")]
     LaneSize { have: i64 },
@@ -273,7 +275,7 @@ struct PoolInner {
 impl PoolMemory {
     /// Makes a pool of `bytes`, rounded up to whole pages.
     pub fn create(bytes: usize) -> Result<PoolMemory, RegionError> {
-        let bytes = bytes.next_multiple_of(POOL_BYTES_MIN).max(POOL_BYTES_MIN);
+        let bytes = bytes.next_multiple_of(PAGE_BYTES).max(POOL_BYTES_MIN);
         if bytes > POOL_BYTES_MAX {
             return Err(RegionError::PoolSize { have: bytes as i64, claimed: bytes as u64 });
         }
@@ -348,7 +350,7 @@ impl PoolView {
         let have = verify(fd)?;
         let bytes = usize::try_from(have).unwrap_or(0);
         let allowed = (POOL_BYTES_MIN..=POOL_BYTES_MAX).contains(&bytes);
-        if bytes as u64 != claimed || !allowed || bytes % POOL_BYTES_MIN != 0 {
+        if bytes as u64 != claimed || !allowed || bytes % PAGE_BYTES != 0 {
             return Err(RegionError::PoolSize { have, claimed });
         }
         let map = MmapOptions::new().len(bytes).map_raw_read_only(&fd).map_err(map_error(bytes))?;
