@@ -131,10 +131,10 @@ pub trait Transport:
         false
     }
 
-    /// Whether `peer`, which sends to us, may speak for whoever is at `address` as well, as far
-    /// as can be told at once. Cold.
-    fn speaks_for(&self, _peer: PeerIndex, _address: Address) -> bool {
-        true
+    /// Whether `peer`, which sends to us, may speak for whoever is at `address` as well; none where
+    /// that cannot be told for the moment. Cold.
+    fn speaks_for(&self, _peer: PeerIndex, _address: Address) -> Option<bool> {
+        Some(true)
     }
 
     /// From now on peers prove one of these keys, or the one that the transport was opened with, if

@@ -10,9 +10,11 @@
 //! another program keeps its PID. So what was read counts only if the peer's mark
 //! ([`crate::end_mark`]) has not changed when the read is over.
 //!
-//! A write cannot be taken back. So it begins with the nonce, at its place, by the same
-//! system call: where that cannot be written, nothing is. An address space in which it can, and
-//! which is not the peer's, has the same layout: a copy of the peer's process that was forked and
+//! A write cannot be taken back. So the mark is looked at first, and the write begins with the
+//! nonce, at its place, by the same system call: where that cannot be written, nothing is. The place
+//! is a page of the nonce's own ([`crate::permit`]), which stays there until the process ends, so that
+//! nothing else is overwritten by it. An address space in which it can be written, and which is not the
+//! peer's, has the same layout: a copy of the peer's process that was forked, has endpoints of its own and
 //! got the PID of the dead one, in the moment before its death is noticed.
 
 use std::fs;
@@ -81,7 +83,10 @@ impl PeerMemory {
     #[cfg(test)]
     pub(crate) fn of(pid: i32, nonce_address: u64, nonce: [u8; NONCE_BYTES]) -> PeerMemory {
         let mark = crate::end_mark::EndMark::of_this_thread().unwrap();
-        let end_mark = PeerEndMark::from_peer(mark.fd().try_clone_to_owned().unwrap()).unwrap();
+        let fd = mark.fd().try_clone_to_owned().unwrap();
+        // It changes no more.
+        drop(mark);
+        let end_mark = PeerEndMark::from_peer(fd).unwrap();
         PeerMemory { pid, end_mark, nonce_address, nonce }
     }
 
@@ -145,6 +150,9 @@ impl PeerMemory {
         local: *const u8,
         len: usize,
     ) -> io::Result<()> {
+        if !self.end_mark.is_unchanged() {
+            return Err(io::Error::from_raw_os_error(libc::ESRCH));
+        }
         let mut nonce = self.nonce;
         let local = [
             libc::iovec { iov_base: nonce.as_mut_ptr().cast(), iov_len: NONCE_BYTES },

@@ -16,10 +16,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-use crate::region::{PoolMemory, PoolView, RegionError};
-
-/// A mutex lies at the start of a page.
-const PAGE_BYTES: usize = 4 << 10;
+use crate::region::{PAGE_BYTES, PoolMemory, PoolView, RegionError};
 
 /// Our own mark. It belongs to the thread that made it, and must be dropped there.
 pub(crate) struct EndMark {

@@ -1,14 +1,14 @@
 //! Guests: peers that reach our memory by themselves, region by region, as far as it is lent.
 //!
 //! What is lent is a word in the guest's lane to us ([`kestrel_core::ring::leases`]). Dropping a
-//! [`Loan`] takes it back and waits for the copy that the guest is making: until the guest says
+//! [`LentRegion`] takes it back and waits for the copy that the guest is making: until the guest says
 //! that it is over, or is dead. One that says nothing for a while was stopped, or lies, and loses
 //! its permit (see [`crate::permit`]): then it writes nothing more when it goes on.
 
 use std::{
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::yield_now,
     time::{Duration, Instant},
@@ -30,6 +30,8 @@ use crate::{
 const COPY_MAX: Duration = Duration::from_millis(200);
 /// How long it may still be in the kernel after that.
 const LEAVE_MAX: Duration = Duration::from_millis(800);
+/// Keys of leases: each is used once on a lane.
+const KEYS: u64 = 1 << u32::BITS;
 /// Looks at a lease between two turns of the core given away.
 const LOOKS: u32 = 64;
 
@@ -78,16 +80,16 @@ impl Guest {
 
     /// Lends something. Where too much is lent, something else is taken back for it, which the
     /// guest has to ask for again.
-    pub fn lend(self: &Arc<Guest>) -> Option<Loan> {
-        static GENERATION: AtomicU32 = AtomicU32::new(1);
-        let generation = GENERATION.fetch_add(1, Ordering::Relaxed);
-        let mut places = (0..LEASES as u32).map(|nth| generation.wrapping_add(nth) as u8);
-        let leases = self.leases();
-        let free = places.clone().find(|&place| leases.is_free(place));
-        let place = free.or_else(|| places.find(|&place| leases.clear(place)))?;
-        let lease = LeaseName::new(place, generation);
+    pub fn lend(self: &Arc<Guest>) -> Option<LentRegion> {
+        let (leases, next) = (self.leases(), &self.memory.next_lease);
+        let first = next.load(Ordering::Relaxed);
+        let mut keys = first..(first + LEASES as u64).min(KEYS);
+        let free = keys.clone().find(|&key| leases.is_free(key as u8));
+        let key = free.or_else(|| keys.find(|&key| leases.clear(key as u8)))?;
+        next.store(key + 1, Ordering::Relaxed);
+        let lease = LeaseName::from_key(key as u32);
         leases.lend(lease);
-        Some(Loan { guest: self.clone(), lease })
+        Some(LentRegion { guest: self.clone(), lease })
     }
 
     /// Nothing is lent any more. Who needs memory back drops the loan of it, and waits there. The
@@ -145,12 +147,12 @@ pub(crate) fn permit_of([address, low, high, _]: Invitation) -> Option<(u64, [u8
 }
 
 /// Memory that a guest may reach, until this is dropped.
-pub(crate) struct Loan {
+pub(crate) struct LentRegion {
     guest: Arc<Guest>,
     lease: LeaseName,
 }
 
-impl Registration for Loan {
+impl Registration for LentRegion {
     fn remote_key(&self) -> u32 {
         self.lease.to_key()
     }
@@ -168,7 +170,7 @@ impl Registration for Loan {
     }
 }
 
-impl Drop for Loan {
+impl Drop for LentRegion {
     /// In a forked child the lane is the parent's, and so is what was lent.
     fn drop(&mut self) {
         if !fork_guard::forked(self.guest.generation) && self.guest.leases().take_back(self.lease) {
@@ -187,8 +189,8 @@ mod tests {
         process::ProcessId,
     };
     use std::{
+        collections::HashSet,
         process::{Command, Stdio},
-        sync::atomic::AtomicBool,
     };
 
     fn guest(life: Life) -> Arc<Guest> {
@@ -293,15 +295,25 @@ mod tests {
     }
 
     #[test]
+    fn no_two_leases_of_a_lane_have_one_name() {
+        let (guest, left) = (guest(own()), 3 * LEASES);
+        guest.memory.next_lease.store(KEYS - left as u64, Ordering::Relaxed);
+        let lent = (0..left).map(|_| guest.lend().expect("a name is left").remote_key());
+        assert_eq!(lent.collect::<HashSet<_>>().len(), left);
+        let next = Arc::new(Guest::admit(guest.memory.clone(), own()).unwrap());
+        assert!(guest.lend().is_none() && next.lend().is_none(), "they have all been used");
+    }
+
+    #[test]
     fn the_oldest_loan_makes_room() {
         let guest = guest(own());
-        let loans: Vec<Loan> = (0..LEASES).map(|_| guest.lend().unwrap()).collect();
+        let loans: Vec<LentRegion> = (0..LEASES).map(|_| guest.lend().unwrap()).collect();
         assert!(loans.iter().all(|loan| !loan.is_over()));
         let used = LeaseName::from_key(loans[3].remote_key());
         assert!(guest.leases().take(used));
-        let more: Vec<Loan> = (0..LEASES / 2).map(|_| guest.lend().unwrap()).collect();
+        let more: Vec<LentRegion> = (0..LEASES / 2).map(|_| guest.lend().unwrap()).collect();
         assert!(!more[LEASES / 2 - 1].is_over(), "the last one is lent");
-        let over = |loans: &[Loan]| loans.iter().filter(|loan| loan.is_over()).count();
+        let over = |loans: &[LentRegion]| loans.iter().filter(|loan| loan.is_over()).count();
         // The one that is in use is over when it is not any more.
         let lost = over(&loans) + over(&more);
         assert_eq!((lost, loans[3].is_over()), (LEASES / 2, false));

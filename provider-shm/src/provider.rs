@@ -22,7 +22,7 @@ use crate::{
     group_table::GroupTables,
     lane::OwnChunks,
     lcore,
-    region::PoolMemory,
+    region::{POOL_BYTES_MAX, PoolMemory},
     station::{Station, StationOptions},
     transport::{Groups, ShmTransport},
 };
@@ -102,11 +102,12 @@ impl ShmProvider {
             .map_err(|error| Unreachable { errno: Errno::INVAL, reason: error.to_string() })?;
         let sound = options.chunk_bytes.is_multiple_of(4096)
             && (4096..=1 << 24).contains(&options.chunk_bytes)
-            && (2..=1 << 16).contains(&options.chunk_count);
+            && (2..=1 << 16).contains(&options.chunk_count)
+            && options.chunk_bytes * options.chunk_count <= POOL_BYTES_MAX;
         if !sound {
             let reason = format!(
                 "{} chunks of {} bytes: a chunk has a multiple of 4096 bytes, at most 16 MiB, and \
-                 a pool 2 to 65536 of them",
+                 a pool 2 to 65536 of them, and 64 GiB",
                 options.chunk_count, options.chunk_bytes
             );
             return Err(Unreachable { errno: Errno::INVAL, reason });
@@ -206,3 +207,19 @@ impl Bell for OwnBell {
 }
 
 impl CoreClaim for lcore::CoreClaim {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pool_that_no_peer_would_map_is_refused() {
+        let refused = |chunk_bytes: usize, chunk_count: usize| {
+            let options = ShmOptions { chunk_bytes, chunk_count, ..ShmOptions::default() };
+            ShmProvider::new(options).err().map(|error| error.errno)
+        };
+        assert_eq!(refused(1 << 20, 1 << 16), None);
+        assert_eq!(refused(1 << 24, 1 << 16), Some(Errno::INVAL));
+        assert_eq!(refused(1 << 20, 1), Some(Errno::INVAL));
+    }
+}

@@ -9,7 +9,7 @@
 //!    block on it;
 //! 2. that it is tmpfs: a memfd of huge pages can still raise SIGBUS, when the pool of huge pages
 //!    is exhausted;
-//! 3. the size, exactly.
+//! 3. the size: what it has to be, or was announced to be; of a table, whether it can be one.
 //!
 //! Nothing is touched when it is made. A lane's pages come as the data path writes them; a pool's
 //! come all at once, with the first lane that its owner offers ([`PoolMemory::make_pages`]), unless
@@ -20,9 +20,11 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Once};
 
 use kestrel_core::error::{Errno, HasErrno};
+use kestrel_core::ring::leases::LEASES;
 use memmap2::{MmapOptions, MmapRaw};
 use rustix::fs::{
     MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, ftruncate,
@@ -47,8 +49,8 @@ pub const POOL_BYTES_MIN: usize = 4 << 10;
 /// The largest pool that is accepted from a peer.
 pub const POOL_BYTES_MAX: usize = 64 << 30;
 
-/// What pages are given back in. Units: bytes.
-const PAGE_BYTES: usize = 4 << 10;
+/// No page is smaller, and what passes between processes has a multiple of it. Units: bytes.
+pub(crate) const PAGE_BYTES: usize = 4 << 10;
 
 /// How much of a pool gets its pages at once. Units: bytes.
 const MADE_BYTES_MAX: usize = 8 << 20;
@@ -68,7 +70,9 @@ pub enum RegionError {
     MissingSeals { have: SealFlags, need: SealFlags },
     #[error("the memfd is on file system {magic:#x}, not tmpfs (huge pages?)")]
     NotTmpfs { magic: i64 },
-    #[error("a shared table of {have} bytes: {POOL_BYTES_MAX} at most are allowed, in whole pages")]
+    #[error(
+        "a shared table of {have} bytes: {PAGE_BYTES} to {POOL_BYTES_MAX} are allowed, in whole pages"
+    )]
     TableSize { have: i64 },
     #[error("the lane has {have} bytes instead of {LANE_BYTES}")]
     LaneSize { have: i64 },
@@ -141,6 +145,19 @@ fn populate(start: NonNull<u8>, bytes: usize) {
     unsafe { libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_POPULATE_WRITE) };
 }
 
+/// The system's.
+fn page_bytes() -> usize {
+    // SAFETY: it takes a number, and answers one.
+    unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
+}
+
+/// What of some bytes of memory that begins at `start` is whole pages.
+fn whole_pages(start: usize, bytes: Range<usize>, page: usize) -> Range<usize> {
+    let first = (start + bytes.start).next_multiple_of(page) - start;
+    let end = (start + bytes.end) / page * page;
+    first..end.saturating_sub(start)
+}
+
 /// One lane, mapped readable and writable, unmapped on drop.
 ///
 /// The other side writes to it at any time: no reference into it may ever be made.
@@ -149,6 +166,8 @@ pub struct LaneMemory {
     /// The pages of the chunks that are used first, and of all.
     first_pages: Once,
     chunk_pages: Once,
+    /// The key of the lease that the receiver lends next on it, unless its place is taken.
+    pub(crate) next_lease: AtomicU64,
 }
 
 impl LaneMemory {
@@ -172,7 +191,8 @@ impl LaneMemory {
     }
 
     fn over(map: MmapRaw) -> LaneMemory {
-        LaneMemory { map, first_pages: Once::new(), chunk_pages: Once::new() }
+        let (first_pages, chunk_pages) = (Once::new(), Once::new());
+        LaneMemory { map, first_pages, chunk_pages, next_lease: AtomicU64::new(LEASES as u64) }
     }
 
     /// The first byte of `LANE_BYTES`, on a page boundary.
@@ -219,15 +239,14 @@ impl LaneMemory {
     ///
     /// Cost: a system call, which has other cores forget the pages.
     pub(crate) fn give_chunk_pages_back(&self, bytes: Range<usize>) {
-        let start = bytes.start.next_multiple_of(PAGE_BYTES);
-        let end = bytes.end.min(LANE_CHUNK_BYTES) / PAGE_BYTES * PAGE_BYTES;
+        let bytes = bytes.start..bytes.end.min(LANE_CHUNK_BYTES);
+        let pages = whole_pages(self.chunks().addr().get(), bytes, page_bytes());
         let any = self.first_pages.is_completed() || self.chunk_pages.is_completed();
-        if any && start < end {
-            // Where pages are larger it may be refused, and they stay.
+        if any && !pages.is_empty() {
             // SAFETY: within the mapping, in which no reference points.
             unsafe {
-                let from = self.chunks().add(start).as_ptr();
-                libc::madvise(from.cast(), end - start, libc::MADV_REMOVE)
+                let from = self.chunks().add(pages.start).as_ptr();
+                libc::madvise(from.cast(), pages.len(), libc::MADV_REMOVE)
             };
         }
     }
@@ -256,7 +275,7 @@ struct PoolInner {
 impl PoolMemory {
     /// Makes a pool of `bytes`, rounded up to whole pages.
     pub fn create(bytes: usize) -> Result<PoolMemory, RegionError> {
-        let bytes = bytes.next_multiple_of(POOL_BYTES_MIN).max(POOL_BYTES_MIN);
+        let bytes = bytes.next_multiple_of(PAGE_BYTES).max(POOL_BYTES_MIN);
         if bytes > POOL_BYTES_MAX {
             return Err(RegionError::PoolSize { have: bytes as i64, claimed: bytes as u64 });
         }
@@ -331,7 +350,7 @@ impl PoolView {
         let have = verify(fd)?;
         let bytes = usize::try_from(have).unwrap_or(0);
         let allowed = (POOL_BYTES_MIN..=POOL_BYTES_MAX).contains(&bytes);
-        if bytes as u64 != claimed || !allowed || bytes % POOL_BYTES_MIN != 0 {
+        if bytes as u64 != claimed || !allowed || bytes % PAGE_BYTES != 0 {
             return Err(RegionError::PoolSize { have, claimed });
         }
         let map = MmapOptions::new().len(bytes).map_raw_read_only(&fd).map_err(map_error(bytes))?;
@@ -384,6 +403,23 @@ mod tests {
         assert_eq!(held(), LANE_CHUNK_BYTES_FIRST - 2 * PAGE_BYTES);
         lane.give_chunk_pages_back(PAGE_BYTES..usize::MAX);
         assert_eq!(held(), PAGE_BYTES);
+    }
+
+    /// The kernel would take the rest of the last page as well.
+    #[test]
+    fn no_page_is_given_back_in_part() {
+        let (small, large) = (4 << 10, 16 << 10);
+        let start = 7 * large + LANE_HEAD_BYTES;
+        assert_eq!(whole_pages(start, 0..2 * small, small), 0..2 * small);
+        assert_eq!(whole_pages(start, 100..3 * small, small), small..3 * small);
+        // The first of these begins 4 KiB behind the head.
+        let given = 32 << 10;
+        assert_eq!(whole_pages(start, 0..given, large), small..small + large);
+        assert_eq!(
+            whole_pages(start, given..2 * given, large),
+            small + given..small + given + large
+        );
+        assert!(whole_pages(start, 2 * small..4 * small, large).is_empty());
     }
 
     #[test]

@@ -319,14 +319,19 @@ impl Station {
     }
 
     /// Whether anybody but the process `pid`, which is watched, listens at `address`: with an
-    /// endpoint of several contexts, which is reliable.
+    /// endpoint of several contexts, which is reliable. None where that cannot be told for the moment:
+    /// too many others connect there, or we have no descriptor or no memory left.
     ///
     /// Cost: as `finds`.
-    pub fn is_of_others(pid: Option<i32>, address: SocketAddr) -> bool {
+    pub fn is_of_others(pid: Option<i32>, address: SocketAddr) -> Option<bool> {
         match socket::open_connection(Service::Reliable, canonical(address)) {
-            Ok(there) => sys::peer_credentials(there.as_fd())
-                .map_or(true, |owner| !socket::same_user(owner) || owner.pid != pid),
-            Err(errno) => errno != Errno::CONNREFUSED,
+            Ok(there) => {
+                let owner = sys::peer_credentials(there.as_fd()).ok()?;
+                Some(!socket::same_user(owner) || owner.pid != pid)
+            }
+            Err(Errno::CONNREFUSED) => Some(false),
+            Err(Errno::AGAIN | Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::NOBUFS) => None,
+            Err(_) => Some(true),
         }
     }
 

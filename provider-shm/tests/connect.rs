@@ -4,13 +4,15 @@ mod common;
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::*;
+use common::{raw::*, *};
 use kestrel_core::{
     auth_key::{AuthKey, Keyring},
     transport::Service,
 };
+use kestrel_shm::cma::PeerMemory;
 use kestrel_shm::testing::wire::RejectReason;
 use kestrel_shm::{ConnectError, LANE_BYTES, Station, StationError, StationEvent, StationOptions};
 
@@ -22,8 +24,36 @@ fn child() {
             live_as_station(Some(address.parse().unwrap()), |_| {});
         }
         Some([role]) if role == "station" => live_as_station(None, |_| {}),
+        Some([role]) if role == "reopened" => reopened(),
         other => panic!("{other:?}"),
     }
+}
+
+/// How a station of this process reaches another's memory, both of which are closed; none if the kernel does
+/// not permit that here.
+fn memory_of_closed() -> Option<PeerMemory> {
+    let (sender, receiver) = (station(), station());
+    sender.connect(1, receiver.address());
+    let StationEvent::Connected { peer, .. } = event(&sender) else { panic!("not connected") };
+    peer.memory
+}
+
+/// Has no station for a while, and then others.
+fn reopened() {
+    if let Some(memory) = memory_of_closed() {
+        let (place, value) = (AtomicU64::new(0), 5_u64.to_ne_bytes());
+        // SAFETY: the value is 8 bytes long, and so is the place, whose content is never a reference.
+        let written = unsafe { memory.write(place.as_ptr() as u64, value.as_ptr(), 8) };
+        assert_eq!((written.is_ok(), place.load(Ordering::SeqCst)), (false, 0));
+        assert!(memory_of_closed().is_some());
+    }
+    say("fine");
+}
+
+/// Who was stopped before a copy, and goes on when all is closed.
+#[test]
+fn nothing_is_written_to_a_process_once_its_last_station_is_closed() {
+    assert_eq!(Peer::start("child", "reopened").hear(), "fine");
 }
 
 #[test]
@@ -344,5 +374,20 @@ fn eight_processes_connect_all_to_all() {
         let said: Vec<String> = (0..16).map(|_| peer.hear()).collect();
         let count = |word: &str| said.iter().filter(|line| line.starts_with(word)).count();
         assert_eq!((count("connected"), count("incoming")), (8, 8), "{said:?}");
+    }
+}
+
+/// Who listens there has its hands full.
+#[test]
+fn whose_an_address_is_cannot_be_told_while_nobody_more_can_wait_there() {
+    let (at, own) = (station().address(), Some(std::process::id() as i32));
+    let listener = listen_at_with(at, 0);
+    assert_eq!(Station::is_of_others(own, at), Some(false));
+    let _waiting: Vec<_> = (0..100).map_while(|_| try_connect(at)).collect();
+    assert_eq!(Station::is_of_others(own, at), None);
+    rustix::io::ioctl_fionbio(&listener, true).unwrap();
+    for (pid, answer) in [(own, Some(false)), (None, Some(true))] {
+        while rustix::net::accept(&listener).is_ok() {}
+        assert_eq!(Station::is_of_others(pid, at), answer);
     }
 }

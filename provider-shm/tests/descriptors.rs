@@ -27,6 +27,7 @@ fn child() {
         Some([role, to]) if role == "sender" => sender(to.parse().unwrap()),
         Some([role]) if role == "answered" => answered(),
         Some([role]) if role == "opening" => opening(),
+        Some([role]) if role == "asking" => asking(),
         Some([role, name]) if role == "asker" => asker(name),
         other => panic!("{other:?}"),
     }
@@ -153,6 +154,17 @@ fn opening() {
     say("fine");
 }
 
+/// Has none to find out by who listens at an address.
+fn asking() {
+    limit(60, 60);
+    let (station, own) = (station(), Some(std::process::id() as i32));
+    let hoard = all_descriptors();
+    let without = Station::is_of_others(own, station.address());
+    drop(hoard);
+    assert_eq!((without, Station::is_of_others(own, station.address())), (None, Some(false)));
+    say("fine");
+}
+
 /// Can ask for memory, and has no room for it.
 fn asker(name: &str) {
     limit(60, 60);
@@ -173,6 +185,11 @@ fn who_has_no_room_for_an_answer_says_that() {
 #[test]
 fn who_has_no_room_for_the_first_descriptor_says_that() {
     assert_eq!(Peer::start("child", "opening").hear(), "fine");
+}
+
+#[test]
+fn who_has_none_to_ask_with_cannot_tell_whose_an_address_is() {
+    assert_eq!(Peer::start("child", "asking").hear(), "fine");
 }
 
 #[test]

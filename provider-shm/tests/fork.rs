@@ -2,17 +2,21 @@
 
 mod common;
 
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use common::*;
+use common::{raw::*, *};
 use kestrel_shm::{ConnectError, Station, StationEvent};
 use kestrel_tests::fork::{fork, wait};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::Timespec;
 
 #[test]
 fn child() {
     match child_role().as_deref() {
         None => {}
         Some([role]) if role == "forker" => forker(),
+        Some([role]) if role == "crowded" => crowded(),
         other => panic!("{other:?}"),
     }
 }
@@ -117,4 +121,29 @@ fn a_child_that_outlives_its_parent_hides_neither_death_nor_closing() {
     assert!(matches!(error, ConnectError::HostUnreachable { .. }), "{error}");
     // SAFETY: ends the one process that this test's own child forked, by its id.
     unsafe { libc::kill(survivor, libc::SIGKILL) };
+}
+
+/// Closes a station at which somebody waits behind all that it speaks with at a time, and has a child then.
+fn crowded() {
+    let station = station();
+    let address = station.address();
+    let _silent: Vec<OwnedFd> = (0..64).map(|_| raw_connect(address)).collect();
+    let waiting = raw_connect(address);
+    send(waiting.as_fd(), &hello(address).encode(), &[]).unwrap();
+    let survivor = fork(|| {
+        std::thread::sleep(PATIENCE);
+        0
+    });
+    drop(station);
+    let mut polled = [PollFd::new(&waiting, PollFlags::IN)];
+    let patience = Timespec { tv_sec: 5, tv_nsec: 0 };
+    let told = poll(&mut polled, Some(&patience)).unwrap();
+    // SAFETY: ends the one process that this one forked, by its id.
+    unsafe { libc::kill(survivor, libc::SIGKILL) };
+    say(if told == 1 && polled[0].revents().contains(PollFlags::HUP) { "told" } else { "waits" });
+}
+
+#[test]
+fn who_waits_at_a_station_hears_of_its_close_though_a_child_lives() {
+    assert_eq!(Peer::start("child", "crowded").hear(), "told");
 }

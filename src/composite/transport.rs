@@ -47,7 +47,7 @@ impl<N: Transport, F: Transport> Transport for Composite<N, F> {
             || self.far.as_ref().is_some_and(|far| far.transport.finds(address))
     }
 
-    fn speaks_for(&self, peer: PeerIndex, address: Address) -> bool {
+    fn speaks_for(&self, peer: PeerIndex, address: Address) -> Option<bool> {
         let far = self.far.as_ref().filter(|far| far.route(peer).receive == Some(Side::Far));
         let near = || self.near.speaks_for(peer, address);
         far.map_or_else(near, |far| far.transport.speaks_for(peer, address))

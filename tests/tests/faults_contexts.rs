@@ -1,7 +1,11 @@
 //! Which endpoint a context is part of is not for it to say alone: who claims an endpoint of
 //! another process loses its lane, and is heard in nobody's name.
 
-use std::time::Instant;
+use std::{
+    io::{Error, ErrorKind},
+    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    time::Instant,
+};
 
 use kestrel_core::{
     address::Address,
@@ -11,10 +15,10 @@ use kestrel_core::{
     memory::Piece,
     mock::MockOptions,
     scalable_endpoint::{ContextCounts, ScalableEndpoint},
-    transport::{Provider, Transport, TransportEvent},
+    transport::{Provider, Service, Transport, TransportEvent},
     wire::{Head, Kind},
 };
-use kestrel_shm::{ShmOptions, ShmProvider};
+use kestrel_shm::{ShmOptions, ShmProvider, testing::abstract_name};
 use kestrel_tests::{
     bed::Options,
     contexts::Sharers,
@@ -30,7 +34,7 @@ fn child() {
     let words: Vec<&str> = role.iter().map(String::as_str).collect();
     match words[..] {
         ["claims", index, own, at, victim] => {
-            claim(index.parse().unwrap(), own == "both", text(at), text(victim));
+            claim(index.parse().unwrap(), own, text(at), text(victim));
         }
         _ => panic!("{role:?}"),
     }
@@ -41,10 +45,12 @@ fn text(address: &str) -> Address {
 }
 
 /// Says to `victim`, from as many ports behind `at`, that it is context `index` of the endpoint
-/// at `at`; which this process has as well, if it has `both`.
-fn claim(index: u64, both: bool, at: Address, victim: Address) {
+/// at `at`; which this process has as well, if it has `both`, or which is `crowded`, until it is told
+/// otherwise.
+fn claim(index: u64, own: &str, at: Address, victim: Address) {
     let provider = ShmProvider::new(ShmOptions::default()).unwrap();
-    let first = both.then(|| provider.open(Some(at), &[]).unwrap());
+    let first = (own == "both").then(|| provider.open(Some(at), &[]).unwrap());
+    let crowd = (own == "crowded").then(|| Crowd::at(at));
     let behind = at.with_port(at.port() + index as u16);
     let mut transport = provider.open(Some(behind), &[]).unwrap();
     transport.connect(0, victim);
@@ -67,13 +73,69 @@ fn claim(index: u64, both: bool, at: Address, victim: Address) {
             // Looking for packets is what finds a lane closed.
             None => drop(transport.arrival()),
         }
-        if is_connected && both {
+        if is_connected && own != "one" {
             say("claimed");
             break;
         }
     }
     std::io::stdin().lines().next();
+    if let Some(crowd) = crowd {
+        crowd.disperse();
+        std::io::stdin().lines().next();
+    }
     drop(first);
+}
+
+/// A listener with as many in its queue as may be.
+struct Crowd {
+    listener: OwnedFd,
+    _waiting: Vec<OwnedFd>,
+}
+
+impl Crowd {
+    fn at(address: Address) -> Crowd {
+        let name = abstract_name(Service::Reliable, address.socket_addr());
+        // SAFETY: all zeroes are an address; it has the length that is told, and lives through the calls.
+        unsafe {
+            let mut place: libc::sockaddr_un = std::mem::zeroed();
+            place.sun_family = libc::AF_UNIX as libc::sa_family_t;
+            for (to, from) in place.sun_path[1..].iter_mut().zip(name.bytes()) {
+                *to = from as libc::c_char;
+            }
+            let length = (size_of::<libc::sa_family_t>() + 1 + name.len()) as libc::socklen_t;
+            let socket = || {
+                let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+                OwnedFd::from_raw_fd(libc::socket(libc::AF_UNIX, kind, 0))
+            };
+            let listener = socket();
+            assert_eq!(libc::bind(listener.as_raw_fd(), (&raw const place).cast(), length), 0);
+            assert_eq!(libc::listen(listener.as_raw_fd(), 0), 0);
+            let mut waiting = Vec::new();
+            for _ in 0..100 {
+                let another = socket();
+                if libc::connect(another.as_raw_fd(), (&raw const place).cast(), length) != 0 {
+                    assert_eq!(Error::last_os_error().kind(), ErrorKind::WouldBlock);
+                    return Crowd { listener, _waiting: waiting };
+                }
+                waiting.push(another);
+            }
+        }
+        panic!("any number of them find room");
+    }
+
+    /// There is room in the queue.
+    fn disperse(&self) {
+        for _ in 0..100 {
+            let no_address = std::ptr::null_mut();
+            // SAFETY: nobody wants to know the address; what is new is closed.
+            unsafe {
+                match libc::accept(self.listener.as_raw_fd(), no_address, no_address.cast()) {
+                    -1 => return,
+                    one => drop(OwnedFd::from_raw_fd(one)),
+                }
+            }
+        }
+    }
 }
 
 /// The ports of two contexts that nobody has.
@@ -125,6 +187,25 @@ fn a_context_of_the_same_process_is() {
     victim.endpoint.receive(vec![0; 8], 0, 1).unwrap();
     let role = format!("claims 1 both {} {}", at.socket_addr(), victim.address().socket_addr());
     let _honest = Peer::start(&role);
+    let done = victim.within(PATIENCE, Wait::Polling).expect("a message comes").well();
+    assert_eq!((done.context, done.source), (1, 0));
+}
+
+/// What is asked to find out may be at its limits for a moment: that is nobody's lie.
+#[test]
+fn a_context_is_believed_once_its_endpoint_can_be_asked() {
+    let at = two_ports();
+    let victim = Node::open();
+    assert_eq!(victim.insert(at), 0);
+    victim.endpoint.receive(vec![0; 8], 0, 1).unwrap();
+    let (at, to) = (at.socket_addr(), victim.address().socket_addr());
+    let mut honest = Peer::start(&format!("claims 1 crowded {at} {to}"));
+    let start = Instant::now();
+    while honest.heard().is_none() {
+        assert!(victim.poll().is_none() && start.elapsed() < PATIENCE);
+    }
+    assert!((0..1_000).all(|_| victim.poll().is_none()), "nobody can be asked");
+    honest.order("let them in");
     let done = victim.within(PATIENCE, Wait::Polling).expect("a message comes").well();
     assert_eq!((done.context, done.source), (1, 0));
 }

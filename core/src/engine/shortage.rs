@@ -91,6 +91,17 @@ impl<T: Transport> Engine<T> {
         self.shortage.drops
     }
 
+    /// A packet stays in its lane, and what is behind it, until something that is short has come back: at
+    /// its end the lane waits for that as for memory.
+    #[cold]
+    pub(crate) fn leave_for_the_moment(&mut self, peer: PeerIndex) {
+        self.shortage.waits = !self.shortage.drops;
+        if self.shortage.drops {
+            let address = self.peers[peer as usize].address;
+            tracing::error!(%address, "whose context a peer is that is gone could not be told: what it sent is lost");
+        }
+    }
+
     /// Whether there is something to be told beside packets.
     #[inline(always)]
     pub(crate) fn has_event(&self) -> bool {

@@ -357,7 +357,7 @@ impl<T: Transport> Engine<T> {
             Some(Kind::Invite | Kind::Admit | Kind::Ask | Kind::Lease) => {
                 self.arrive_window(arrival);
             }
-            Some(Kind::Context) => self.arrive_context(peer, word),
+            Some(Kind::Context) => return self.arrive_context(peer, word),
             Some(Kind::Withdraw) => self.arrive_withdraw(peer, word),
             None => {
                 let what = format!("it sent a packet of kind {}", arrival.head.kind);

@@ -6,6 +6,7 @@
 //! contexts share the transport-level address."
 
 use crate::{
+    address::Address,
     engine::{Engine, peer::Peer},
     scalable_endpoint::{CONTEXTS_MAX, endpoint_address},
     tag_match::source_in,
@@ -14,15 +15,26 @@ use crate::{
 
 impl<T: Transport> Engine<T> {
     /// `peer` is pair of contexts `index` of an endpoint, whose address is as many ports lower.
+    /// False: it stays in its lane, since it cannot be told for the moment whether that is so.
     #[cold]
-    pub(crate) fn arrive_context(&mut self, peer: PeerIndex, index: u64) {
+    pub(crate) fn arrive_context(&mut self, peer: PeerIndex, index: u64) -> bool {
         let record = &self.peers[peer as usize];
         let is_first = record.source == peer && record.flow.arrived == 0;
         let valid = is_first && (1..CONTEXTS_MAX as u64).contains(&index) && self.manager.is_none();
         let endpoint = endpoint_address(record.address, index).filter(|_| valid);
-        let Some(endpoint) = endpoint.filter(|&at| self.transport.speaks_for(peer, at)) else {
-            return self.violation(peer, "it is not a context of the endpoint that it names");
-        };
+        match endpoint.map(|at| (at, self.transport.speaks_for(peer, at))) {
+            Some((endpoint, Some(true))) => self.count_as_context(peer, endpoint),
+            Some((_, None)) => {
+                self.leave_for_the_moment(peer);
+                return false;
+            }
+            _ => self.violation(peer, "it is not a context of the endpoint that it names"),
+        }
+        true
+    }
+
+    /// `peer` is a context of the endpoint at that address.
+    fn count_as_context(&mut self, peer: PeerIndex, endpoint: Address) {
         let key = self.peers[peer as usize].key;
         let source = self.peer_of(endpoint, key);
         self.forget_shared_source(peer);

@@ -12,7 +12,7 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 use thiserror::Error;
 
-use super::handshake::{Accepted, Handshake, Peer, Stage};
+use super::handshake::{Accepted, Handshake, Stage, Watching};
 use super::shares::{self, Excess, LANES_PER_PROCESS_MAX, Share};
 use super::socket::{self, DESCRIPTORS_MAX, Liveness, Packet, Received};
 use super::thread::{ControlThread, Timer, Token};
@@ -274,9 +274,9 @@ impl ControlThread {
         let bell = self.bells.accept(bell)?;
         let end_mark = PeerEndMark::from_peer(end_mark).map_err(Objection::EndMark)?;
         let by_socket = match self.watch_peer(id) {
-            Ok(Peer::Watched) => false,
-            Ok(Peer::BySocket) => true,
-            Ok(Peer::Dead) => return Err(Objection::Gone),
+            Ok(Watching::Watched) => false,
+            Ok(Watching::BySocket) => true,
+            Ok(Watching::Dead) => return Err(Objection::Gone),
             Err(source) => {
                 return Err(Objection::System { call: "watching the peer", source });
             }
@@ -324,7 +324,8 @@ impl ControlThread {
         let found = packet.descriptors.len();
         if packet.descriptors_lost {
             return Err(match found {
-                DESCRIPTORS_MAX => WireError::TooManyDescriptors.into(),
+                // There is room for some more.
+                DESCRIPTORS_MAX.. => WireError::TooManyDescriptors.into(),
                 _ => Objection::OutOfDescriptors,
             });
         }

@@ -11,7 +11,7 @@ use kestrel_core::{address::canonical, auth_key::KeyNumber, transport::Service};
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-use super::handshake::{Connecting, Handshake, Peer, Stage};
+use super::handshake::{Connecting, Handshake, Stage, Watching};
 use super::socket::{self, Packet, Received};
 use super::thread::ControlThread;
 use super::wire::{Confirm, Hello, Message, RejectReason, Reply, WireError};
@@ -221,9 +221,9 @@ impl ControlThread {
         handshake.socket = Some(socket);
         handshake.credentials = Some(credentials);
         let keep_socket = match self.watch_peer(id) {
-            Ok(Peer::Watched) => false,
-            Ok(Peer::BySocket) => true,
-            Ok(Peer::Dead) => return Err(Obstacle::Nobody),
+            Ok(Watching::Watched) => false,
+            Ok(Watching::BySocket) => true,
+            Ok(Watching::Dead) => return Err(Obstacle::Nobody),
             Err(error) => return Err(failed(to, "watching the peer", error)),
         };
         self.send_hello(id, station, to, keep_socket)?;

@@ -73,7 +73,7 @@ pub(crate) struct Accepted {
 }
 
 /// How the start of watching a peer went.
-pub(crate) enum Peer {
+pub(crate) enum Watching {
     Watched,
     /// Its death will show at the socket.
     BySocket,
@@ -82,20 +82,20 @@ pub(crate) enum Peer {
 
 impl ControlThread {
     /// Finds out who is at the other end of a handshake's socket, and watches it.
-    pub(super) fn watch_peer(&mut self, id: u64) -> std::io::Result<Peer> {
+    pub(super) fn watch_peer(&mut self, id: u64) -> std::io::Result<Watching> {
         let Some(handshake) = self.handshakes.get(&id) else {
-            return Ok(Peer::Dead);
+            return Ok(Watching::Dead);
         };
         let (Some(socket), Some(credentials)) = (&handshake.socket, handshake.credentials) else {
-            return Ok(Peer::Dead);
+            return Ok(Watching::Dead);
         };
         let pidfd = match socket::liveness(socket.as_fd(), credentials)? {
             Liveness::Pidfd(pidfd) => pidfd,
-            Liveness::Socket => return Ok(Peer::BySocket),
-            Liveness::Dead => return Ok(Peer::Dead),
+            Liveness::Socket => return Ok(Watching::BySocket),
+            Liveness::Dead => return Ok(Watching::Dead),
         };
         let process = match self.processes.watch(pidfd, credentials.pid, Holder::Handshake(id)) {
-            Watched::Dead => return Ok(Peer::Dead),
+            Watched::Dead => return Ok(Watching::Dead),
             Watched::Known(process) => process,
             Watched::New(process) => {
                 self.watch_process(process, epoll::EventFlags::IN)?;
@@ -105,13 +105,13 @@ impl ControlThread {
         if let Some(handshake) = self.handshakes.get_mut(&id) {
             handshake.process = Some(process);
         }
-        Ok(Peer::Watched)
+        Ok(Watching::Watched)
     }
 
     /// What this endpoint says of itself.
     pub(super) fn introduce(&self, station: u64, keep_socket: bool) -> Option<Reply> {
         let record = self.stations.get(&station)?;
-        let nonce_address = if record.cma { self.nonce.as_ptr() as u64 } else { 0 };
+        let nonce_address = if record.cma { self.nonce_address } else { 0 };
         Some(Reply {
             asymmetric: crate::barrier::asymmetric(),
             keep_socket,
@@ -119,7 +119,7 @@ impl ControlThread {
             incarnation: record.incarnation,
             address: record.address,
             nonce_address,
-            nonce: *self.nonce,
+            nonce: self.nonce,
         })
     }
 

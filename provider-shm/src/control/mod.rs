@@ -32,7 +32,9 @@ use kestrel_core::{
 };
 
 use self::shares::Shares;
+use crate::cma::NONCE_BYTES;
 use crate::doorbell::Doorbell;
+use crate::permit::Permit;
 use crate::process::ProcessId;
 use crate::region::PoolMemory;
 use crate::station::{StationError, StationEvent, StationOptions, StationShared};
@@ -168,6 +170,9 @@ struct Running {
 }
 
 static RUNNING: Mutex<Option<Running>> = Mutex::new(None);
+/// What a peer that can read our memory finds at its address. Kept when the last station is closed: a peer
+/// that was stopped before it wrote to us may go on then, and begins with the nonce at that place.
+static NONCE: Mutex<Option<Permit>> = Mutex::new(None);
 static NEXT_STATION: AtomicU64 = AtomicU64::new(1);
 
 pub(crate) fn next_station_id() -> u64 {
@@ -185,6 +190,18 @@ pub(crate) fn fill_random(bytes: &mut [u8]) -> Result<(), StationError> {
     rustix::rand::getrandom(bytes, rustix::rand::GetRandomFlags::empty())
         .map(drop)
         .map_err(|errno| StationError::system("getrandom", errno.into(), 0))
+}
+
+/// Where our nonce lies, and the nonce: those of this process as long as it lives. For the control thread,
+/// which is one at a time.
+fn own_nonce() -> Result<(u64, [u8; NONCE_BYTES]), StationError> {
+    let mut known = NONCE.lock().unwrap_or_else(PoisonError::into_inner);
+    let permit = match known.take().filter(|permit| !permit.is_forked()) {
+        Some(permit) => permit,
+        None => Permit::new().map_err(|error| StationError::system("mmap", error, 0))?,
+    };
+    let permit = known.insert(permit);
+    Ok((permit.address(), permit.nonce()))
 }
 
 /// The lock, unless a fork froze it in the hand of a thread that is not here.

@@ -11,7 +11,7 @@ use std::fs;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -260,4 +260,16 @@ pub(crate) fn stop_receiving(socket: &OwnedFd) {
 /// A listener that is hung up refuses connections.
 pub(crate) fn hang_up(socket: &OwnedFd) {
     let _ = rustix::net::shutdown(socket, rustix::net::Shutdown::Both);
+}
+
+/// Ends a listener, and hangs up on whoever is in its queue: a forked child may have a copy of it, which
+/// would keep them waiting.
+pub(crate) fn close_listener(listener: &OwnedFd) {
+    hang_up(listener);
+    // Nobody joins them any more.
+    for _ in 0..=BACKLOG {
+        if accept(listener.as_fd()).is_err() {
+            return;
+        }
+    }
 }

@@ -13,7 +13,7 @@ use rustix::time::Timespec;
 
 use super::handshake::{Handshake, Stage};
 use super::socket;
-use super::{Command, Control, StationRecord, fill_random};
+use super::{Command, Control, StationRecord, own_nonce};
 use crate::cma::NONCE_BYTES;
 use crate::doorbell::PeerBells;
 use crate::end_mark::EndMark;
@@ -96,8 +96,9 @@ pub(super) struct ControlThread {
     pub(super) refused_users: HashSet<u32>,
     /// Sockets that stay open since the peer knows our death by them.
     kept: HashMap<u64, Kept>,
-    /// What a peer that can read our memory finds at its address.
-    pub(super) nonce: Box<[u8; NONCE_BYTES]>,
+    /// What a peer that can read our memory finds at its address, and where that is.
+    pub(super) nonce: [u8; NONCE_BYTES],
+    pub(super) nonce_address: u64,
     /// What a peer that reads our memory knows our end by: this thread's.
     pub(super) end_mark: EndMark,
     pub(super) jitter: u64,
@@ -112,8 +113,7 @@ impl ControlThread {
             .map_err(|e| StationError::system("epoll_create1", e.into(), 2))?;
         epoll::add(&epoll, &control.wake, Token::Wake.data(), EventFlags::IN)
             .map_err(|e| StationError::system("epoll_ctl", e.into(), 0))?;
-        let mut nonce = Box::new([0; NONCE_BYTES]);
-        fill_random(&mut *nonce)?;
+        let (nonce_address, nonce) = own_nonce()?;
         Ok(ControlThread {
             control,
             epoll,
@@ -131,6 +131,7 @@ impl ControlThread {
             refused_users: HashSet::new(),
             kept: HashMap::new(),
             nonce,
+            nonce_address,
             end_mark: EndMark::of_this_thread()
                 .map_err(|error| StationError::system("memfd_create", error, 1))?,
             jitter: super::random_u64()?.max(1),
@@ -224,7 +225,7 @@ impl ControlThread {
         // First the listener, so that nothing more comes.
         self.listen(station, false);
         if let Some(record) = self.stations.get(&station) {
-            socket::hang_up(&record.listener);
+            socket::close_listener(&record.listener);
         }
         let handshakes = self.handshakes_where(|h| h.station == station);
         for id in handshakes {

@@ -6,7 +6,6 @@
 //! Where no chunk is left, continuation lines carry it in small pieces. They are
 //! no place for more: the receiver polls the line beside, and its cache takes
 //! neighbours along, so that each costs the sender a trip (docs/performance.md).
-
 //!
 //! - [`send`], [`receive`]: the ends.
 //! - [`given`]: chunks that go to and fro between two of them.
@@ -28,6 +27,8 @@ use kestrel_core::{
 };
 
 pub use crate::lane_error::LaneError;
+#[cfg(test)]
+pub(crate) use receive::LOOKS;
 pub use receive::ReceiveLane;
 pub use send::{Means, SendLane};
 
@@ -43,9 +44,10 @@ const CLAIMS_OFFSET: usize = 1024;
 const LEASES_OFFSET: usize = 2048;
 /// The lines start here; what is before and not named above is the receiver's. Units: bytes.
 const LINES_OFFSET: usize = 4096;
-/// The longest payload in continuation lines: what is injected is not longer, and the lines that
-/// it takes become free however late the head is published. Units: bytes.
-pub(crate) const SPILL_MAX: usize = 80 * CONTINUATION_BYTES;
+/// Continuation lines that one payload takes at most: they become free however late the head is published.
+const SPILL_LINES: usize = 80;
+/// The longest payload in continuation lines: what is injected is not longer. Units: bytes.
+pub(crate) const SPILL_MAX: usize = SPILL_LINES * CONTINUATION_BYTES;
 /// How much of a longer one they carry at a time. Units: bytes.
 const SPILL_PIECE: usize = 7 * CONTINUATION_BYTES;
 /// How far ahead of a stream lines are fetched.
@@ -67,7 +69,7 @@ const _: () = assert!(size_of::<LaneControl>() <= FILLING_OFFSET);
 const _: () = assert!(FILLING_OFFSET + size_of::<Filling>() <= CLAIMS_OFFSET);
 const _: () = assert!(CLAIMS_OFFSET + size_of::<Claims>() <= LEASES_OFFSET);
 const _: () = assert!(LEASES_OFFSET + size_of::<Leases>() <= LINES_OFFSET);
-const _: () = assert!(80 + 1 + RESERVED_LINES as usize + LINES / 4 <= LINES);
+const _: () = assert!(SPILL_LINES + 1 + RESERVED_LINES as usize + LINES / 4 <= LINES);
 
 /// Whether the payload of a packet with that head lies in a chunk.
 #[inline(always)]

@@ -25,6 +25,12 @@ use crate::{
     station::PeerIdentity,
 };
 
+#[cfg(test)]
+thread_local! {
+    /// How often this thread has looked for a packet.
+    pub(crate) static LOOKS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
+
 /// Where a packet's payload lies.
 #[derive(Clone, Copy, Debug)]
 enum Place {
@@ -111,6 +117,8 @@ impl ReceiveLane {
     /// The head of the next packet, if it is there.
     #[inline(always)]
     pub fn peek(&self) -> Option<Head> {
+        #[cfg(test)]
+        LOOKS.set(LOOKS.get() + 1);
         self.consumer.peek().map(Head::from_word)
     }
 

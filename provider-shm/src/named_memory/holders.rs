@@ -226,8 +226,7 @@ fn serve(listener: &OwnedFd, stop: &Doorbell, memory: BorrowedFd<'_>, greeting: 
         let mut fds = [PollFd::new(listener, PollFlags::IN), PollFd::new(stop, PollFlags::IN)];
         let _ = poll(&mut fds, None);
         if stop.drain() {
-            // A forked child may have a copy, which would have whoever asks wait for an answer.
-            return socket::hang_up(listener);
+            return socket::close_listener(listener);
         }
         match socket::accept(listener.as_fd()) {
             Ok(asker) => {

@@ -6,10 +6,7 @@ use std::sync::atomic::AtomicU64;
 
 use memmap2::{MmapOptions, MmapRaw};
 
-use crate::region::{POOL_BYTES_MAX, RegionError, map_error, verify};
-
-/// What sizes are a multiple of. Units: bytes.
-pub(super) const PAGE: usize = 4 << 10;
+use crate::region::{PAGE_BYTES, POOL_BYTES_MAX, RegionError, map_error, verify};
 
 /// Sealed memory of whole pages, mapped.
 pub(super) struct Mapping {
@@ -46,7 +43,7 @@ impl Mapping {
 fn sealed_size(memory: &OwnedFd) -> Result<usize, RegionError> {
     let have = verify(memory.as_fd())?;
     let bytes = usize::try_from(have).unwrap_or(0);
-    if !(PAGE..=POOL_BYTES_MAX).contains(&bytes) || !bytes.is_multiple_of(PAGE) {
+    if !(PAGE_BYTES..=POOL_BYTES_MAX).contains(&bytes) || !bytes.is_multiple_of(PAGE_BYTES) {
         return Err(RegionError::TableSize { have });
     }
     Ok(bytes)

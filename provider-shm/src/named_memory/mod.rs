@@ -32,7 +32,7 @@ use thiserror::Error;
 use self::holders::Holder;
 use self::mapping::Mapping;
 use crate::limits::is_out_of_descriptors;
-use crate::region::{RegionError, size_seals, unsealed_memfd};
+use crate::region::{PAGE_BYTES, RegionError, size_seals, unsealed_memfd};
 
 /// How many addresses a table has room for, if nobody expects more. Memory is paid for as it is
 /// used.
@@ -171,7 +171,7 @@ impl NamedMemory {
 
 /// Makes the memory: as large as it will ever be, and empty.
 fn make(name: Name<'_>, bytes: usize) -> Result<OwnedFd, NamedMemoryError> {
-    let bytes = bytes.next_multiple_of(mapping::PAGE);
+    let bytes = bytes.next_multiple_of(PAGE_BYTES);
     let memory = unsealed_memfd(&format!("kestrel-{}", name.kind()), bytes)?;
     fcntl_add_seals(&memory, size_seals())
         .map_err(|source| RegionError::Create { bytes, source: source.into() })?;

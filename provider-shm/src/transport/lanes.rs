@@ -29,8 +29,7 @@ impl ShmTransport {
         self.close_window(peer);
         self.active.retain(|active| active.peer != peer);
         self.quiet.retain(|&quiet| quiet != peer);
-        // Whatever was handed out is gone with its lane.
-        self.current = None;
+        self.let_go_of(receive.as_deref());
         let mut processes = Vec::new();
         if let Some(lane) = send {
             processes.push(lane.close(&mut self.pool).process);
@@ -40,6 +39,14 @@ impl ShmTransport {
             processes.push(lane.peer.process);
         }
         self.forget(processes);
+    }
+
+    /// What was handed out of a lane that ends is gone with it. What was of another is not: peers are
+    /// answered, and may be found to lie, while a packet is in hand.
+    fn let_go_of(&mut self, lane: Option<&ReceiveLane>) {
+        if self.current == lane.map(NonNull::from) {
+            self.current = None;
+        }
     }
 
     /// Processes with which a lane was closed need not be watched if it was the last. A lane that
@@ -61,10 +68,10 @@ impl ShmTransport {
     pub(super) fn end_receiving(&mut self, peer: PeerIndex) -> Option<ProcessId> {
         self.active.retain(|active| active.peer != peer);
         self.quiet.retain(|&quiet| quiet != peer);
-        self.current = None;
         let record = self.peer(peer);
         record.dismiss_guest();
         let lane = record.receive.take()?;
+        self.let_go_of(Some(&lane));
         lane.close();
         Some(lane.peer.process)
     }

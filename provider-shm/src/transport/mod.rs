@@ -180,10 +180,10 @@ impl Transport for ShmTransport {
         self.station.finds(address.socket_addr())
     }
 
-    fn speaks_for(&self, peer: PeerIndex, address: Address) -> bool {
+    fn speaks_for(&self, peer: PeerIndex, address: Address) -> Option<bool> {
         // Where nobody is any more, whoever wants to can listen: a name that is free.
-        let lane = self.receive_lane(peer);
-        lane.is_some_and(|lane| !Station::is_of_others(lane.peer.pid, address.socket_addr()))
+        let Some(lane) = self.receive_lane(peer) else { return Some(false) };
+        Station::is_of_others(lane.peer.pid, address.socket_addr()).map(|others| !others)
     }
 
     fn take_keys(&mut self, keys: Option<&Keyring>) {

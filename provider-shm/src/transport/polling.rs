@@ -135,29 +135,23 @@ impl ShmTransport {
         if self.quiet.is_empty() {
             return;
         }
-        self.quiet_turn = (self.quiet_turn + 1) % self.quiet.len();
-        if self.lane_has_packet(self.quiet[self.quiet_turn]) {
+        let turn = next_turn(&mut self.quiet_turn, self.quiet.len());
+        if self.lane_has_packet(self.quiet[turn]) {
             (self.turn, self.streak) = (self.active.len(), 0);
-            self.wake_lane(self.quiet_turn);
+            self.wake_lane(turn);
         }
     }
 
     /// Looks whether one of the receivers, each in turn, has closed its end.
     pub(super) fn look_for_closed(&mut self) {
-        self.closed_turn += 1;
-        if self.closed_turn >= self.peers.len() {
-            self.closed_turn = 0;
-        }
-        self.tell_if_closed(self.closed_turn);
+        let turn = next_turn(&mut self.closed_turn, self.peers.len());
+        self.tell_if_closed(turn);
     }
 
     /// Looks whether nothing has gone to and from one of the peers, each in turn, for long.
     fn look_for_silence(&mut self) {
-        self.silent_turn += 1;
-        if self.silent_turn >= self.peers.len() {
-            self.silent_turn = 0;
-        }
-        if let Some(peer) = self.peers.get_mut(self.silent_turn) {
+        let turn = next_turn(&mut self.silent_turn, self.peers.len());
+        if let Some(peer) = self.peers.get_mut(turn) {
             peer.look_for_silence(&mut self.pool, SILENCE);
         }
     }
@@ -195,20 +189,19 @@ impl ShmTransport {
     /// Lanes that had nothing since the last look become quiet.
     pub(super) fn quieten(&mut self) {
         self.wish = next_wish(self.wish);
-        let (wish, mut silent) = (self.wish, Vec::new());
-        for &Active { peer, .. } in &self.active {
-            if let Some(lane) = &mut self.peers[peer as usize].receive {
-                if lane.looked_at == lane.position() && lane.peek().is_none() {
-                    silent.push(peer);
-                    lane.set_attention(wish);
-                }
-                lane.looked_at = lane.position();
+        let (wish, peers, quiet) = (self.wish, &mut self.peers, &mut self.quiet);
+        self.active.retain(|&Active { peer, .. }| {
+            let Some(lane) = &mut peers[peer as usize].receive else { return true };
+            let is_silent = lane.looked_at == lane.position() && lane.peek().is_none();
+            lane.looked_at = lane.position();
+            if is_silent {
+                // Lanes that are looked at in turn anyway need no fence to be found; a
+                // sleeper needs one, and issues it in `arm`.
+                lane.set_attention(wish);
+                quiet.push(peer);
             }
-        }
-        // Lanes that are looked at in turn anyway need no fence to be found; a
-        // sleeper needs one, and issues it in `arm`.
-        self.active.retain(|active| !silent.contains(&active.peer));
-        self.quiet.extend(silent);
+            !is_silent
+        });
         self.turn = 0;
     }
 
@@ -261,4 +254,13 @@ impl ShmTransport {
 /// The number of the wish after `wish`: neither none nor the last word.
 fn next_wish(wish: u32) -> u32 {
     (wish + 1) % WISH_CLOSED + u32::from(wish + 1 == WISH_CLOSED)
+}
+
+/// Whose turn is next, of so many.
+fn next_turn(turn: &mut usize, count: usize) -> usize {
+    *turn += 1;
+    if *turn >= count {
+        *turn = 0;
+    }
+    *turn
 }

@@ -12,8 +12,8 @@ use kestrel_core::{
 use super::ShmTransport;
 use crate::{cma::PeerMemory, lane::SendLane, process::Life};
 
-/// Whether a copy across processes was permitted.
-pub(super) fn done(memory: &PeerMemory, copied: io::Result<()>) -> bool {
+/// Whether a copy across processes was permitted; the log has why not.
+pub(super) fn succeeded(memory: &PeerMemory, copied: io::Result<()>) -> bool {
     if let Err(error) = &copied {
         tracing::debug!(%error, pid = memory.pid(), "single-copy failed");
     }
@@ -30,17 +30,16 @@ impl SingleCopy for ShmTransport {
         };
         // SAFETY: the piece is writable for its length; the kernel checks the other side.
         let read = unsafe { memory.read(remote, to.as_ptr(), to.len()) };
-        done(memory, read)
+        succeeded(memory, read)
     }
 
     fn write_remote(&mut self, peer: PeerIndex, remote: u64, from: Piece) -> bool {
-        let lane = self.peers[peer as usize].send.as_ref();
-        let Some(memory) = lane.and_then(|lane| lane.peer.memory.as_ref()) else {
+        let Some(memory) = self.send_lane(peer).and_then(|lane| lane.peer.memory.as_ref()) else {
             return false;
         };
         // SAFETY: the piece is readable for its length; the kernel checks the other side.
         let written = unsafe { memory.write(remote, from.as_ptr(), from.len()) };
-        done(memory, written)
+        succeeded(memory, written)
     }
 
     fn has_ended(&self, peer: PeerIndex) -> bool {

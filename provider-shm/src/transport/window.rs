@@ -18,7 +18,7 @@ use kestrel_core::{
     },
 };
 
-use super::{Peer, ShmTransport, single_copy::done};
+use super::{Peer, ShmTransport, single_copy::succeeded};
 use crate::{
     cma::PeerMemory,
     guest::{Guest, permit_of},
@@ -112,7 +112,7 @@ fn reach(lane: &SendLane, window: &Window, request: &Request, from: usize) -> Re
     let file = window.file_for(request.local.len());
     let copied = window.copy(file, request.direction, remote, local);
     let still_lent = lane.leases().give_back(lease);
-    if !done(&window.memory, copied) {
+    if !succeeded(&window.memory, copied) {
         return Reached::Failed;
     }
     let to = from + local.len();

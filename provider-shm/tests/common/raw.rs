@@ -25,10 +25,22 @@ pub fn name(address: SocketAddr) -> SocketAddrUnix {
 
 /// Takes the name of `address`, as its endpoint would.
 pub fn listen_at(address: SocketAddr) -> OwnedFd {
+    listen_at_with(address, 10)
+}
+
+/// The same, with so long a queue.
+pub fn listen_at_with(address: SocketAddr, backlog: i32) -> OwnedFd {
     let listener = socket();
     bind(&listener, &name(address)).unwrap();
-    listen(&listener, 10).unwrap();
+    listen(&listener, backlog).unwrap();
     listener
+}
+
+/// Connects if there is room in the queue.
+pub fn try_connect(to: SocketAddr) -> Option<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    connect(&socket, &name(to)).is_ok().then_some(socket)
 }
 
 pub fn raw_connect(to: SocketAddr) -> OwnedFd {
