@@ -81,6 +81,7 @@ pub fn domain_parts(
     let provider = provider(config, &info.domain.name, &info.domain.auth_key)?;
     let mut options = settings::domain_options(config, info.domain.data_progress);
     options.traffic_class = info.domain.traffic_class;
+    options.memory_region_mode = info.domain.memory_region_mode;
     Ok((Arc::new(provider), options))
 }
 
