@@ -12,6 +12,7 @@ use crate::{
     counter::Counter,
     domain::Domain,
     engine::{BURST_MAX, idle::Idle, sleep::rest, unit::Unit},
+    error::{Errno, HasErrno},
     poll_set::{Armed, PollSet},
     primitive::{AtomicBool, Ordering},
     sleepers::Entered,
@@ -38,6 +39,16 @@ pub enum WaitError {
         /// The error count.
         errors: u64,
     },
+}
+
+impl HasErrno for WaitError {
+    fn errno(&self) -> Errno {
+        match self {
+            WaitError::TimedOut { .. } => Errno::TIMEDOUT,
+            WaitError::ForkedChild => Errno::OPNOTSUPP,
+            WaitError::Failed { .. } => Errno::AVAIL,
+        }
+    }
 }
 
 /// A counter that is bound to endpoints of a domain.

@@ -5,6 +5,7 @@
 
 use super::{DefaultFlags, Endpoint, PostError};
 use crate::{
+    error::{Errno, HasErrno},
     flags::Flags,
     memory::{Piece, Pieces},
     operation::{ReceivePost, SendPost},
@@ -20,6 +21,12 @@ pub struct Refused {
     pub error: PostError,
     /// The caller's buffer, untouched.
     pub buffer: Vec<u8>,
+}
+
+impl HasErrno for Refused {
+    fn errno(&self) -> Errno {
+        self.error.errno()
+    }
 }
 
 impl<P: Provider> Endpoint<P> {

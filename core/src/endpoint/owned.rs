@@ -4,6 +4,7 @@
 use super::{Endpoint, PostError};
 use crate::{
     address_vector::FI_ADDR_UNSPEC,
+    error::{Errno, HasErrno},
     flags::Flags,
     memory::Pieces,
     operation::{ReceivePost, SendPost},
@@ -61,6 +62,12 @@ pub struct RefusedBuffers {
     pub error: PostError,
     /// The caller's buffers, untouched.
     pub buffers: Vec<Vec<u8>>,
+}
+
+impl HasErrno for RefusedBuffers {
+    fn errno(&self) -> Errno {
+        self.error.errno()
+    }
 }
 
 fn family(is_tagged: bool) -> Flags {
