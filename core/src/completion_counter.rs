@@ -2,6 +2,7 @@
 //! bound to it when it is read. Reference: fi_cntr(3).
 
 use std::{
+    fmt,
     os::fd::RawFd,
     sync::Arc,
     time::{Duration, Instant},
@@ -59,6 +60,15 @@ pub struct CompletionCounter<P: Provider> {
     /// Bound to a memory region: any endpoint of the domain may add to it.
     drives_domain: AtomicBool,
     idle: Idle,
+}
+
+impl<P: Provider> fmt::Debug for CompletionCounter<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CompletionCounter")
+            .field("counter", &self.counter)
+            .field("drives_domain", &self.drives_domain.load(Ordering::Relaxed))
+            .finish_non_exhaustive()
+    }
 }
 
 impl<P: Provider> CompletionCounter<P> {

@@ -2,6 +2,7 @@
 //! who may call them and who drives them. Reference: fi_domain(3).
 
 use std::{
+    fmt,
     sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
     time::Duration,
 };
@@ -134,6 +135,17 @@ pub struct Domain<P: Provider> {
     /// Where endpoints report that have no event queue of their own.
     events: OnceLock<Arc<EventQueue>>,
     open: BindCount,
+}
+
+impl<P: Provider> fmt::Debug for Domain<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let open = self.open.count();
+        f.debug_struct("Domain")
+            .field("sharing", &self.sharing)
+            .field("options", &self.options)
+            .field("open", &open)
+            .finish_non_exhaustive()
+    }
 }
 
 impl<P: Provider> Domain<P> {

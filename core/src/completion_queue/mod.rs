@@ -8,6 +8,7 @@ mod entry_ring;
 pub mod store;
 mod waiting;
 
+use std::fmt;
 use std::sync::{
     Arc,
     atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
@@ -77,6 +78,15 @@ pub struct CompletionQueue<P: Provider> {
     /// Threads that are blocked in a read.
     blocked: AtomicUsize,
     bound: BindCount,
+}
+
+impl<P: Provider> fmt::Debug for CompletionQueue<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CompletionQueue")
+            .field("bound", &self.bound.count())
+            .field("blocked", &self.blocked.load(Ordering::Relaxed))
+            .finish_non_exhaustive()
+    }
 }
 
 impl<P: Provider> CompletionQueue<P> {

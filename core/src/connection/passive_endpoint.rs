@@ -2,6 +2,7 @@
 //! Reference: fi_endpoint(3), `fi_passive_ep`; fi_cm(3).
 
 use std::{
+    fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -299,6 +300,18 @@ fn linger<P: Provider>(unit: &Unit<P>) {
 pub(crate) fn empty_vector() -> Arc<AddressVector> {
     let attributes = AddressVectorAttributes::default();
     Arc::new(AddressVector::open(attributes).expect("the default attributes are valid"))
+}
+
+impl<P: Provider> fmt::Debug for PassiveEndpoint<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // What is opened under it may say what it does.
+        let state = self.state.try_lock().ok();
+        f.debug_struct("PassiveEndpoint")
+            .field("address", &state.as_ref().map(|state| state.address))
+            .field("listens", &state.as_ref().map(|state| state.unit.is_some()))
+            .field("backlog", &state.as_ref().map(|state| state.backlog))
+            .finish_non_exhaustive()
+    }
 }
 
 impl<P: Provider> Drop for PassiveEndpoint<P> {

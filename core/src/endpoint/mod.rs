@@ -23,6 +23,7 @@ pub mod setup;
 pub mod tagged;
 pub mod triggered;
 
+use std::fmt;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -40,7 +41,7 @@ use crate::{
     domain::{Domain, OpenError},
     engine::unit::Unit,
     flags::Flags,
-    info::{DATAGRAM_CAPS, UNKEYED_CAPS},
+    info::{DATAGRAM_CAPS, EndpointType, UNKEYED_CAPS},
     primitive::Ordering,
     protocol::datagram::Dropped,
     scalable_endpoint::pair::Seat,
@@ -142,6 +143,14 @@ impl<P: Provider> Endpoint<P> {
     /// Reference: fi_cm(3), `fi_getname`.
     pub fn address(&self) -> Address {
         self.seat.as_ref().map_or_else(|| *self.lock_address(), Seat::address)
+    }
+
+    /// The same, for who must not wait: none while it is being changed.
+    pub(crate) fn address_at_once(&self) -> Option<Address> {
+        match &self.seat {
+            Some(seat) => seat.address_at_once(),
+            None => self.address.try_lock().ok().map(|address| *address),
+        }
     }
 
     fn lock_address(&self) -> MutexGuard<'_, Address> {
@@ -268,6 +277,21 @@ impl<P: Provider> Endpoint<P> {
             // Counted when it was bound, so this cannot fail.
             let _ = shared.binds().unbind();
         }
+    }
+}
+
+impl<P: Provider> fmt::Debug for Endpoint<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match (self.options.connected, self.options.datagrams) {
+            (true, _) => EndpointType::Msg,
+            (_, true) => EndpointType::Dgram,
+            _ => EndpointType::Rdm,
+        };
+        f.debug_struct("Endpoint")
+            .field("kind", &kind)
+            .field("address", &self.address_at_once())
+            .field("is_enabled", &self.enabled.get().is_some())
+            .finish_non_exhaustive()
     }
 }
 

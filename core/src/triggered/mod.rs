@@ -22,6 +22,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::{
     cell::{Cell, RefCell},
     collections::{BTreeMap, VecDeque},
+    fmt,
     sync::{Arc, PoisonError, Weak},
 };
 
@@ -41,6 +42,16 @@ pub struct Threshold<P: Provider> {
     pub value: u64,
     /// Says that the operation is deferred work.
     pub work: Option<Work<P>>,
+}
+
+impl<P: Provider> fmt::Debug for Threshold<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Threshold")
+            .field("counter", &self.counter)
+            .field("value", &self.value)
+            .field("work", &self.work)
+            .finish()
+    }
 }
 
 impl<P: Provider> Threshold<P> {

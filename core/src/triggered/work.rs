@@ -5,6 +5,7 @@
 //! conceptual construct". What is different is how it completes: "posted work requests do not
 //! generate any completions at the endpoint by default".
 
+use std::fmt;
 use std::sync::Arc;
 
 use super::{Key, Startable, Threshold};
@@ -20,6 +21,15 @@ pub struct Work<P: Provider> {
     /// "On the completion of a deferred data transfer, the specified completion counter will be
     /// incremented by one."
     pub completion: Option<Arc<CompletionCounter<P>>>,
+}
+
+impl<P: Provider> fmt::Debug for Work<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Work")
+            .field("id", &self.id)
+            .field("completion", &self.completion)
+            .finish()
+    }
 }
 
 impl<P: Provider> Work<P> {
