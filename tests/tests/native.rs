@@ -12,8 +12,17 @@ use kestrel::{
     CompletionQueue, ConnectionRequest, Counter, Datatype, Domain, Endpoint, EndpointType, Event,
     EventQueue, EventQueueAttributes, EventRead, Flags, Form, Hints, Info, MemoryRange,
     MemoryRegionAttributes, MemoryRegionMode, Piece, Pieces, ReceivePost, RmaPost, SendPost,
-    SharedReceive, SharedTransmit, Threshold, Work, objects,
+    SharedReceive, SharedTransmit, Sharing, Threshold, Work, objects,
 };
+
+#[test]
+fn a_domain_for_one_thread_is_one_call() {
+    let info = kestrel::discover(None).unwrap().remove(0);
+    // SAFETY: no other thread sees it.
+    let domain = unsafe { kestrel::open_domain_exclusive(&info) }.unwrap();
+    assert_eq!(domain.sharing(), Sharing::Exclusive);
+    domain.close().unwrap();
+}
 
 /// The key and the base of a region for which `KEY` was asked for, by these hints; and where its
 /// memory is.
@@ -154,7 +163,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 #[test]
 fn who_listens_and_its_requests_can_be_formatted() {
     let (info, domain) = opened(&Hints::new().endpoint_type(EndpointType::Msg));
-    let passive = kestrel::open_passive_endpoint(&info, &kestrel::Config::default()).unwrap();
+    let passive = kestrel::open_passive_endpoint(&info).unwrap();
     let (listener, caller) = (events(), events());
     passive.bind_event_queue(&listener, 1).unwrap();
     says(&passive, &["PassiveEndpoint {", "listens: Some(false)"]);
