@@ -1,4 +1,4 @@
-//! Counters as applications see them: a [`Counter`] that drives the endpoints
+//! Counters as applications see them: a [`CounterCell`] that drives the endpoints
 //! bound to it when it is read. Reference: fi_cntr(3).
 
 use std::{
@@ -10,7 +10,7 @@ use std::{
 
 use crate::{
     bind_count::BindError,
-    counter::Counter,
+    counter::CounterCell,
     domain::Domain,
     engine::{BURST_MAX, idle::Idle, sleep::rest, unit::Unit},
     error::{Errno, HasErrno},
@@ -55,7 +55,7 @@ impl HasErrno for WaitError {
 /// A counter that is bound to endpoints of a domain.
 pub struct CompletionCounter<P: Provider> {
     domain: Arc<Domain<P>>,
-    counter: Arc<Counter>,
+    counter: Arc<CounterCell>,
     units: PollSet<P>,
     /// Bound to a memory region: any endpoint of the domain may add to it.
     drives_domain: AtomicBool,
@@ -76,7 +76,7 @@ impl<P: Provider> CompletionCounter<P> {
     pub fn open(domain: &Arc<Domain<P>>) -> Arc<Self> {
         Arc::new(CompletionCounter {
             domain: domain.clone(),
-            counter: Arc::new(Counter::default()),
+            counter: Arc::new(CounterCell::default()),
             units: PollSet::new(domain.sharing()),
             drives_domain: AtomicBool::new(false),
             idle: Idle::default(),
@@ -89,7 +89,7 @@ impl<P: Provider> CompletionCounter<P> {
     }
 
     /// The plain counter: add, set and the error count, without progress.
-    pub fn counter(&self) -> &Arc<Counter> {
+    pub fn counter(&self) -> &Arc<CounterCell> {
         &self.counter
     }
 
@@ -191,7 +191,7 @@ impl<P: Provider> CompletionCounter<P> {
 
 /// A wait for a counter to change: while it lives, peers and those who add ring.
 pub struct CounterWait<P: Provider> {
-    counter: Arc<Counter>,
+    counter: Arc<CounterCell>,
     armed: Armed<P>,
     bell: Option<RawFd>,
     seen: (u64, u64),

@@ -11,7 +11,7 @@ use crate::{
     bind_count::{BindCount, BindError},
     completion_queue::store::Sharing,
     config::Config,
-    counter::Counter,
+    counter::CounterCell,
     engine::{progress::Helper, unit::Unit},
     error::{Errno, HasErrno},
     event_queue::EventQueue,
@@ -127,7 +127,7 @@ pub struct Domain<P: Provider> {
     helper: Option<Helper>,
     memory_regions: Arc<MemoryRegionRegistry>,
     /// Counters that drive all endpoints: their sleepers have to hear of a new one.
-    watchers: Mutex<Vec<Weak<Counter>>>,
+    watchers: Mutex<Vec<Weak<CounterCell>>>,
     /// Who drives its socket endpoints, from the first on.
     sockets: OnceLock<SocketDriver<P>>,
     /// Deferred work, whichever endpoint it is for.
@@ -291,7 +291,7 @@ impl<P: Provider> Domain<P> {
     }
 
     /// Wakes the sleepers of `counter` whenever there is an endpoint more.
-    pub(crate) fn tell_of_units(&self, counter: &Arc<Counter>) {
+    pub(crate) fn tell_of_units(&self, counter: &Arc<CounterCell>) {
         // Nothing that is done under it panics half-way.
         let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
         watchers.retain(|known| known.strong_count() > 0 && known.as_ptr() != Arc::as_ptr(counter));

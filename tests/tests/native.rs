@@ -139,8 +139,7 @@ fn posts_can_be_formatted() {
     let (operation, datatype, form) = (AtomicOperation::Sum, Datatype::Uint64, Form::Base);
     let call = AtomicCall { operation, datatype, form };
     let (operands, compare, results) = (pieces, pieces, pieces);
-    let post =
-        AtomicPost { call, operands, compare, results, to, segments, data, context, flags };
+    let post = AtomicPost { call, operands, compare, results, to, segments, data, context, flags };
     says(&post, &["AtomicPost {", "Sum"]);
 }
 

@@ -239,7 +239,7 @@ impl<P: Provider> CompletionQueue<P> {
     }
 
     /// Closes the queue. Refused while an endpoint is bound to it.
-    pub fn close(self: &Arc<Self>) -> Result<(), crate::bind_count::BindError> {
+    pub fn close(&self) -> Result<(), crate::bind_count::BindError> {
         self.bound.close()
     }
 

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use super::{Key, Startable, Threshold};
 use crate::{
-    completion_counter::CompletionCounter, counter::Counter, domain::Domain, endpoint::PostError,
-    transport::Provider,
+    completion_counter::CompletionCounter, counter::CounterCell, domain::Domain,
+    endpoint::PostError, transport::Provider,
 };
 
 /// What makes a triggered operation deferred work.
@@ -25,10 +25,7 @@ pub struct Work<P: Provider> {
 
 impl<P: Provider> fmt::Debug for Work<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Work")
-            .field("id", &self.id)
-            .field("completion", &self.completion)
-            .finish()
+        f.debug_struct("Work").field("id", &self.id).field("completion", &self.completion).finish()
     }
 }
 
@@ -46,7 +43,7 @@ impl<P: Provider> Work<P> {
 
 /// What counts an operation of deferred work, instead of its endpoint's counters.
 #[derive(Debug)]
-pub(crate) struct Tally(Option<Arc<Counter>>);
+pub(crate) struct Tally(Option<Arc<CounterCell>>);
 
 impl Tally {
     #[cold]
@@ -72,7 +69,7 @@ pub enum Change {
 }
 
 struct CounterWork {
-    target: Arc<Counter>,
+    target: Arc<CounterCell>,
     change: Change,
 }
 
