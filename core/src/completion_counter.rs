@@ -22,6 +22,7 @@ use crate::{
 
 /// Why a wait ended without reaching its threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum WaitError {
     /// The time is over.
     #[error("the counter did not reach {threshold} in time: it is {value}")]

@@ -27,6 +27,7 @@ use crate::{
 
 /// Why an object could not be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum OpenError {
     /// The transport or the system refused.
     #[error("{}", .0.reason)]
@@ -74,6 +75,7 @@ impl HasErrno for OpenError {
 
 /// Who moves messages while the application is elsewhere.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ProgressMode {
     /// The thread that polls (fi_domain(3), FI_PROGRESS_MANUAL).
     #[default]

@@ -109,6 +109,7 @@ pub enum EventRead {
 
 /// Why a queue refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum EventQueueError {
     #[error("event {code} cannot be written: the queue was opened without FI_WRITE")]
     NotWritable { code: u32 },

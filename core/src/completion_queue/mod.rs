@@ -37,6 +37,7 @@ const UNDRIVEN_MAX: u32 = 32;
 
 /// Why nothing could be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ReadError {
     /// Nothing is there.
     #[error("no completion is available")]

@@ -15,6 +15,7 @@ use crate::{
 
 /// Why a group was not joined.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum GroupError {
     /// Its messages go to one peer each.
     #[error("the endpoint has no multicast")]
