@@ -126,8 +126,14 @@ impl<P: Provider> CompletionCounter<P> {
     }
 
     /// Waits until the value is at least `threshold`, up to `timeout` (none: for
-    /// ever). Reference: fi_cntr(3), `fi_cntr_wait`: it returns early if the
-    /// error count changes.
+    /// ever), as [`CompletionQueue::read_blocking`](crate::completion_queue::CompletionQueue::read_blocking)
+    /// does.
+    ///
+    /// # Errors
+    /// [`WaitError::TimedOut`], [`WaitError::Failed`] if the error count changes meanwhile,
+    /// [`WaitError::ForkedChild`].
+    /// # Reference
+    /// fi_cntr(3), `fi_cntr_wait`
     pub fn wait(&self, threshold: u64, timeout: Option<Duration>) -> Result<(), WaitError> {
         let start = Instant::now();
         let errors = self.counter.read_error();
@@ -184,7 +190,11 @@ impl<P: Provider> CompletionCounter<P> {
         wait.is_quiet().then_some(wait)
     }
 
-    /// Closes the counter. Refused while an endpoint is bound to it.
+    /// Closes the counter.
+    ///
+    /// # Errors
+    /// [`BindError::Busy`] while an endpoint or a region is bound to it, [`BindError::Closed`] the
+    /// second time.
     pub fn close(&self) -> Result<(), BindError> {
         self.counter.close()
     }

@@ -153,6 +153,12 @@ impl<P: Provider> fmt::Debug for Domain<P> {
 impl<P: Provider> Domain<P> {
     /// Opens a domain whose objects any thread may use at any time
     /// (`FI_THREAD_SAFE`).
+    ///
+    /// # Errors
+    /// [`OpenError`]: the provider is a parent process's; the thread that drives it cannot be had, or
+    /// not where it was asked for.
+    /// # Reference
+    /// fi_domain(3), `fi_domain`
     pub fn open(provider: Arc<P>, options: DomainOptions) -> Result<Arc<Self>, OpenError> {
         Self::open_as(provider, options, Sharing::Shared)
     }
@@ -161,6 +167,8 @@ impl<P: Provider> Domain<P> {
     /// (`FI_THREAD_DOMAIN`): nothing on the data path is atomic then. With
     /// automatic progress the domain is shared all the same.
     ///
+    /// # Errors
+    /// As [`Self::open`].
     /// # Safety
     /// No two threads are inside calls on objects of this domain, or drop them,
     /// at the same time; a hand-over between threads synchronises.
@@ -254,6 +262,9 @@ impl<P: Provider> Domain<P> {
 
     /// Binds the event queue of endpoints that have none of their own when they are enabled.
     /// False the second time.
+    ///
+    /// # Errors
+    /// [`BindError::Closed`]: the queue is.
     /// # Reference
     /// fi_domain(3), `fi_domain_bind`: "the default EQ associated with asynchronous control events
     /// that occur on the domain or active endpoints allocated on a domain. This includes CM events."
@@ -321,7 +332,11 @@ impl<P: Provider> Domain<P> {
         self.units.remove(unit);
     }
 
-    /// Closes the domain. Refused while endpoints are open or memory is registered on it.
+    /// Closes the domain.
+    ///
+    /// # Errors
+    /// [`BindError::Busy`] while endpoints or contexts are open or memory is registered on it,
+    /// [`BindError::Closed`] the second time.
     pub fn close(&self) -> Result<(), BindError> {
         self.open.close()?;
         if let Some(queue) = self.events.get() {

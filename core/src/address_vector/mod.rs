@@ -322,10 +322,12 @@ impl AddressVector {
         self.find_locked(&mut self.lock(), address).map(FiAddr::from)
     }
 
-    /// The address behind `fi_addr`, for `fi_av_lookup`.
+    /// The address behind `fi_addr`. Cost: as [`Self::get`].
     ///
     /// # Errors
     /// [`AddressVectorError::NotInserted`].
+    /// # Reference
+    /// fi_av(3), `fi_av_lookup`
     pub fn lookup(&self, fi_addr: FiAddr) -> Result<Address, AddressVectorError> {
         self.get(fi_addr).ok_or(AddressVectorError::NotInserted { fi_addr })
     }

@@ -92,6 +92,11 @@ impl<P: Provider> fmt::Debug for CompletionQueue<P> {
 
 impl<P: Provider> CompletionQueue<P> {
     /// Opens a queue for `size` entries (0: the default); it grows beyond.
+    ///
+    /// # Errors
+    /// No descriptors are left.
+    /// # Reference
+    /// fi_cq(3), `fi_cq_open`
     pub fn open(
         domain: &Arc<Domain<P>>,
         size: usize,
@@ -138,7 +143,11 @@ impl<P: Provider> CompletionQueue<P> {
     /// Drives progress first if nothing is waiting, and now and then if something is: who posts and
     /// reads in turn may always find a completion. Cost: no system call, no
     /// allocation, no lock, except that many empty reads in a row yield the core.
-    /// Reference: fi_cq(3), `fi_cq_read`.
+    /// # Errors
+    /// [`ReadError::Empty`]; [`ReadError::ErrorAvailable`] where the next one failed, until
+    /// [`Self::read_error`] has taken it; [`ReadError::ForkedChild`].
+    /// # Reference
+    /// fi_cq(3), `fi_cq_read`
     #[inline]
     pub fn read(&self, entries: &mut [Entry]) -> Result<usize, ReadError> {
         match self.store.pop(entries) {
@@ -160,6 +169,8 @@ impl<P: Provider> CompletionQueue<P> {
     /// position, for callers that keep completions in another form.
     ///
     /// Cost: as [`Self::read`], without a buffer of entries.
+    /// # Errors
+    /// As there.
     #[inline]
     pub fn read_with(
         &self,
@@ -225,7 +236,8 @@ impl<P: Provider> CompletionQueue<P> {
         ReadError::Empty
     }
 
-    /// Takes the earliest error. No read need have met it, since a counter may have told of it.
+    /// Takes the earliest error, None if there is none. No read need have met it, since a counter may
+    /// have told of it. It does not drive progress.
     /// Reference: fi_cq(3), `fi_cq_readerr`: "If no error completions are available to read from the
     /// CQ, returns -FI_EAGAIN".
     pub fn read_error(&self) -> Option<ErrorEntry> {
@@ -239,7 +251,11 @@ impl<P: Provider> CompletionQueue<P> {
         self.store.wake().ring();
     }
 
-    /// Closes the queue. Refused while an endpoint is bound to it.
+    /// Closes the queue.
+    ///
+    /// # Errors
+    /// [`BindError::Busy`](crate::bind_count::BindError::Busy) while an endpoint is bound to it,
+    /// [`BindError::Closed`](crate::bind_count::BindError::Closed) the second time.
     pub fn close(&self) -> Result<(), crate::bind_count::BindError> {
         self.bound.close()
     }

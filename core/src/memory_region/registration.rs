@@ -98,6 +98,9 @@ impl<P: Provider> Domain<P> {
 
     /// Closes a region. Peers cannot reach it any more, and nothing they were
     /// doing with it is still under way when this returns.
+    /// # Errors
+    /// [`MemoryRegionError::NotRegistered`] if it is closed or another domain's,
+    /// [`MemoryRegionError::Bind`] while something is bound to it.
     /// # Reference
     /// fi_mr(3), `fi_close`
     pub fn close_memory(&self, region: &Arc<MemoryRegion>) -> Result<(), MemoryRegionError> {
