@@ -12,6 +12,7 @@ use kestrel_shm::{NamedMemory, NamedMemoryError, named_memory::Opening};
 
 /// Why an address vector could not be opened.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum OpenVectorError {
     #[error(transparent)]
     Vector(#[from] AddressVectorError),

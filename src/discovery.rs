@@ -28,6 +28,7 @@ pub const SHM_DOMAIN: &str = "kestrel-shm";
 
 /// Why nothing was found.
 #[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum DiscoveryError {
     /// Hints that cannot be met: every one, with its value and ours.
     #[error("{}", Rejection::summary(.0))]

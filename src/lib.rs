@@ -65,8 +65,8 @@ pub use discovery::{DiscoveryError, discover, discover_at};
 pub use objects::{
     CompletionQueue, ConnectionRequest, Counter, Domain, Endpoint, Group, PassiveEndpoint,
     Provider, ScalableEndpoint, SharedReceive, SharedTransmit, SocketEndpoint, Threshold, Work,
-    open_domain, open_endpoint, open_passive_endpoint, open_scalable_endpoint, open_socket,
-    traffic,
+    open_domain, open_domain_exclusive, open_endpoint, open_passive_endpoint,
+    open_passive_endpoint_with, open_scalable_endpoint, open_socket, traffic,
 };
 
 // Addresses, and what is looked for.

@@ -55,17 +55,38 @@ pub type SocketEndpoint = kestrel_core::socket_endpoint::SocketEndpoint<Provider
 
 /// Opens a domain that any thread may use, with the environment's settings.
 ///
-/// For one thread at a time, `Domain::open_exclusive` saves some nanoseconds a
+/// For one thread at a time, [`open_domain_exclusive`] saves some nanoseconds a
 /// call; it is unsafe, since nobody checks.
 ///
 /// # Errors
 /// [`OpenError`], with the reason in words.
+/// # Reference
+/// fi_domain(3)
 pub fn open_domain(info: &Info) -> Result<Arc<Domain>, OpenError> {
-    let config = settings::from_environment().map_err(|error| {
-        OpenError::Refused(Unreachable { errno: error.errno(), reason: error.to_string() })
-    })?;
-    let (provider, options) = domain_parts(info, &config)?;
+    let (provider, options) = domain_parts(info, &settings_of_environment()?)?;
     Domain::open(provider, options)
+}
+
+/// Opens a domain for one thread at a time (`FI_THREAD_DOMAIN`), with the environment's settings:
+/// nothing on the data path is atomic then. With automatic progress it is as [`open_domain`]'s.
+///
+/// # Errors
+/// As [`open_domain`].
+/// # Safety
+/// As [`Domain::open_exclusive`](kestrel_core::domain::Domain::open_exclusive): no two threads are
+/// inside calls on objects of this domain, or drop them, at the same time; a hand-over between
+/// threads synchronises.
+#[allow(unsafe_code)]
+pub unsafe fn open_domain_exclusive(info: &Info) -> Result<Arc<Domain>, OpenError> {
+    let (provider, options) = domain_parts(info, &settings_of_environment()?)?;
+    // SAFETY: the caller promises the same.
+    unsafe { Domain::open_exclusive(provider, options) }
+}
+
+fn settings_of_environment() -> Result<Config, OpenError> {
+    settings::from_environment().map_err(|error| {
+        OpenError::Refused(Unreachable { errno: error.errno(), reason: error.to_string() })
+    })
 }
 
 /// What opening a domain takes, by settings that were read already: for
@@ -81,6 +102,7 @@ pub fn domain_parts(
     let provider = provider(config, &info.domain.name, &info.domain.auth_key)?;
     let mut options = settings::domain_options(config, info.domain.data_progress);
     options.traffic_class = info.domain.traffic_class;
+    options.memory_region_mode = info.domain.memory_region_mode;
     Ok((Arc::new(provider), options))
 }
 
@@ -209,11 +231,19 @@ fn side(info: &Info, own: Flags, applicable: Flags) -> Flags {
 }
 
 /// Opens a passive endpoint as `info` describes it, at `info.source` if that is given, with
-/// transports of its own.
+/// transports of its own and the environment's settings.
 ///
 /// # Errors
 /// As [`open_endpoint`], and what opening the transports may fail with.
-pub fn open_passive_endpoint(
+pub fn open_passive_endpoint(info: &Info) -> Result<Arc<PassiveEndpoint>, OpenError> {
+    open_passive_endpoint_with(info, &settings_of_environment()?)
+}
+
+/// As [`open_passive_endpoint`], by settings that were read already.
+///
+/// # Errors
+/// As there.
+pub fn open_passive_endpoint_with(
     info: &Info,
     config: &Config,
 ) -> Result<Arc<PassiveEndpoint>, OpenError> {

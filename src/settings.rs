@@ -100,7 +100,7 @@ mod tests {
         let info = crate::discover(Some(&hints)).unwrap().remove(0);
         for value in [1, 128, 65_536] {
             let config = Config { backlog: value, ..Config::default() };
-            let passive = crate::objects::open_passive_endpoint(&info, &config).unwrap();
+            let passive = crate::objects::open_passive_endpoint_with(&info, &config).unwrap();
             assert_eq!(passive.backlog(), value as usize);
         }
         assert_eq!(config("FI_KESTREL_BACKLOG", "7").unwrap().backlog, 7);

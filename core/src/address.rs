@@ -63,6 +63,7 @@ impl Ord for Address {
 
 /// Why bytes or a string are no address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum AddressError {
     #[error("an address of {len} bytes is too short: {needed} are needed")]
     TooShort { len: usize, needed: usize },

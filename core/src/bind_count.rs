@@ -16,6 +16,7 @@ pub struct BindCount {
 
 /// Why a bind, an unbind or a close was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum BindError {
     #[error("{count} objects are still bound to it")]
     Busy { count: usize },

@@ -1,7 +1,8 @@
-//! Counters as applications see them: a [`Counter`] that drives the endpoints
+//! Counters as applications see them: a [`CounterCell`] that drives the endpoints
 //! bound to it when it is read. Reference: fi_cntr(3).
 
 use std::{
+    fmt,
     os::fd::RawFd,
     sync::Arc,
     time::{Duration, Instant},
@@ -9,9 +10,10 @@ use std::{
 
 use crate::{
     bind_count::BindError,
-    counter::Counter,
+    counter::CounterCell,
     domain::Domain,
     engine::{BURST_MAX, idle::Idle, sleep::rest, unit::Unit},
+    error::{Errno, HasErrno},
     poll_set::{Armed, PollSet},
     primitive::{AtomicBool, Ordering},
     sleepers::Entered,
@@ -20,6 +22,7 @@ use crate::{
 
 /// Why a wait ended without reaching its threshold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum WaitError {
     /// The time is over.
     #[error("the counter did not reach {threshold} in time: it is {value}")]
@@ -40,14 +43,33 @@ pub enum WaitError {
     },
 }
 
+impl HasErrno for WaitError {
+    fn errno(&self) -> Errno {
+        match self {
+            WaitError::TimedOut { .. } => Errno::TIMEDOUT,
+            WaitError::ForkedChild => Errno::OPNOTSUPP,
+            WaitError::Failed { .. } => Errno::AVAIL,
+        }
+    }
+}
+
 /// A counter that is bound to endpoints of a domain.
 pub struct CompletionCounter<P: Provider> {
     domain: Arc<Domain<P>>,
-    counter: Arc<Counter>,
+    counter: Arc<CounterCell>,
     units: PollSet<P>,
     /// Bound to a memory region: any endpoint of the domain may add to it.
     drives_domain: AtomicBool,
     idle: Idle,
+}
+
+impl<P: Provider> fmt::Debug for CompletionCounter<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CompletionCounter")
+            .field("counter", &self.counter)
+            .field("drives_domain", &self.drives_domain.load(Ordering::Relaxed))
+            .finish_non_exhaustive()
+    }
 }
 
 impl<P: Provider> CompletionCounter<P> {
@@ -55,7 +77,7 @@ impl<P: Provider> CompletionCounter<P> {
     pub fn open(domain: &Arc<Domain<P>>) -> Arc<Self> {
         Arc::new(CompletionCounter {
             domain: domain.clone(),
-            counter: Arc::new(Counter::default()),
+            counter: Arc::new(CounterCell::default()),
             units: PollSet::new(domain.sharing()),
             drives_domain: AtomicBool::new(false),
             idle: Idle::default(),
@@ -68,7 +90,7 @@ impl<P: Provider> CompletionCounter<P> {
     }
 
     /// The plain counter: add, set and the error count, without progress.
-    pub fn counter(&self) -> &Arc<Counter> {
+    pub fn counter(&self) -> &Arc<CounterCell> {
         &self.counter
     }
 
@@ -104,8 +126,14 @@ impl<P: Provider> CompletionCounter<P> {
     }
 
     /// Waits until the value is at least `threshold`, up to `timeout` (none: for
-    /// ever). Reference: fi_cntr(3), `fi_cntr_wait`: it returns early if the
-    /// error count changes.
+    /// ever), as [`CompletionQueue::read_blocking`](crate::completion_queue::CompletionQueue::read_blocking)
+    /// does.
+    ///
+    /// # Errors
+    /// [`WaitError::TimedOut`], [`WaitError::Failed`] if the error count changes meanwhile,
+    /// [`WaitError::ForkedChild`].
+    /// # Reference
+    /// fi_cntr(3), `fi_cntr_wait`
     pub fn wait(&self, threshold: u64, timeout: Option<Duration>) -> Result<(), WaitError> {
         let start = Instant::now();
         let errors = self.counter.read_error();
@@ -162,7 +190,11 @@ impl<P: Provider> CompletionCounter<P> {
         wait.is_quiet().then_some(wait)
     }
 
-    /// Closes the counter. Refused while an endpoint is bound to it.
+    /// Closes the counter.
+    ///
+    /// # Errors
+    /// [`BindError::Busy`] while an endpoint or a region is bound to it, [`BindError::Closed`] the
+    /// second time.
     pub fn close(&self) -> Result<(), BindError> {
         self.counter.close()
     }
@@ -170,7 +202,7 @@ impl<P: Provider> CompletionCounter<P> {
 
 /// A wait for a counter to change: while it lives, peers and those who add ring.
 pub struct CounterWait<P: Provider> {
-    counter: Arc<Counter>,
+    counter: Arc<CounterCell>,
     armed: Armed<P>,
     bell: Option<RawFd>,
     seen: (u64, u64),

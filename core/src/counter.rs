@@ -19,7 +19,7 @@ use crate::triggered::Triggers;
 /// Each has a cache line of its own: the first is written for every
 /// completion, the second hardly ever, and waiters read both.
 #[derive(Default)]
-pub struct Counter {
+pub struct CounterCell {
     value: CachePadded<AtomicU64>,
     rare: CachePadded<Rare>,
     binds: BindCount,
@@ -56,16 +56,20 @@ fn in_one_order() {
     fence(Ordering::SeqCst);
 }
 
-impl std::fmt::Debug for Counter {
+impl std::fmt::Debug for CounterCell {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (value, errors) = (self.read(), self.read_error());
-        formatter.debug_struct("Counter").field("value", &value).field("errors", &errors).finish()
+        formatter
+            .debug_struct("CounterCell")
+            .field("value", &value)
+            .field("errors", &errors)
+            .finish()
     }
 }
 
-impl Counter {
+impl CounterCell {
     pub fn new() -> Self {
-        Counter::default()
+        CounterCell::default()
     }
 
     /// How many operations completed. Who sees a count sees what those
@@ -236,7 +240,7 @@ mod tests {
 
     #[test]
     fn values_and_errors_are_counted_apart() {
-        let counter = Counter::new();
+        let counter = CounterCell::new();
         counter.add(3);
         counter.add(4);
         counter.add_error(2);
@@ -267,7 +271,7 @@ mod tests {
 
     #[test]
     fn changes_ring_for_sleepers_only() {
-        let (counter, bell) = (Counter::new(), Arc::new(Counted::default()));
+        let (counter, bell) = (CounterCell::new(), Arc::new(Counted::default()));
         let rung = || bell.rung.load(Ordering::Relaxed);
         let make = || Ok::<Box<dyn Bell>, ()>(Box::new(bell.clone()));
         counter.add(1);
@@ -291,7 +295,7 @@ mod tests {
 
     #[test]
     fn who_silences_the_bell_rings_it_for_the_others() {
-        let (counter, bell) = (Counter::new(), Arc::new(Counted::default()));
+        let (counter, bell) = (CounterCell::new(), Arc::new(Counted::default()));
         let rung = || bell.rung.load(Ordering::Relaxed);
         let enter = || counter.enter_sleep(|| Ok::<Box<dyn Bell>, ()>(Box::new(bell.clone()))).1;
         let (first, second) = (enter(), enter());
@@ -311,7 +315,7 @@ mod tests {
 
     #[test]
     fn a_counter_without_a_bell_still_counts() {
-        let counter = Counter::new();
+        let counter = CounterCell::new();
         let (bell, entered) = counter.enter_sleep(|| Err(()));
         assert!(bell.is_none());
         counter.add(1);
@@ -321,7 +325,7 @@ mod tests {
 
     #[test]
     fn no_addition_is_lost_between_threads() {
-        let counter = Counter::new();
+        let counter = CounterCell::new();
         std::thread::scope(|scope| {
             for _ in 0..4 {
                 scope.spawn(|| {
@@ -337,7 +341,7 @@ mod tests {
 
     #[test]
     fn a_bound_counter_does_not_close() {
-        let counter = Counter::new();
+        let counter = CounterCell::new();
         counter.binds().bind().unwrap();
         assert_eq!(counter.close().unwrap_err().errno(), Errno::BUSY);
         counter.binds().unbind().unwrap();

@@ -2,6 +2,7 @@
 //! who may call them and who drives them. Reference: fi_domain(3).
 
 use std::{
+    fmt,
     sync::{Arc, Mutex, OnceLock, PoisonError, Weak},
     time::Duration,
 };
@@ -10,7 +11,7 @@ use crate::{
     bind_count::{BindCount, BindError},
     completion_queue::store::Sharing,
     config::Config,
-    counter::Counter,
+    counter::CounterCell,
     engine::{progress::Helper, unit::Unit},
     error::{Errno, HasErrno},
     event_queue::EventQueue,
@@ -26,6 +27,7 @@ use crate::{
 
 /// Why an object could not be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum OpenError {
     /// The transport or the system refused.
     #[error("{}", .0.reason)]
@@ -73,6 +75,7 @@ impl HasErrno for OpenError {
 
 /// Who moves messages while the application is elsewhere.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ProgressMode {
     /// The thread that polls (fi_domain(3), FI_PROGRESS_MANUAL).
     #[default]
@@ -126,7 +129,7 @@ pub struct Domain<P: Provider> {
     helper: Option<Helper>,
     memory_regions: Arc<MemoryRegionRegistry>,
     /// Counters that drive all endpoints: their sleepers have to hear of a new one.
-    watchers: Mutex<Vec<Weak<Counter>>>,
+    watchers: Mutex<Vec<Weak<CounterCell>>>,
     /// Who drives its socket endpoints, from the first on.
     sockets: OnceLock<SocketDriver<P>>,
     /// Deferred work, whichever endpoint it is for.
@@ -136,9 +139,26 @@ pub struct Domain<P: Provider> {
     open: BindCount,
 }
 
+impl<P: Provider> fmt::Debug for Domain<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let open = self.open.count();
+        f.debug_struct("Domain")
+            .field("sharing", &self.sharing)
+            .field("options", &self.options)
+            .field("open", &open)
+            .finish_non_exhaustive()
+    }
+}
+
 impl<P: Provider> Domain<P> {
     /// Opens a domain whose objects any thread may use at any time
     /// (`FI_THREAD_SAFE`).
+    ///
+    /// # Errors
+    /// [`OpenError`]: the provider is a parent process's; the thread that drives it cannot be had, or
+    /// not where it was asked for.
+    /// # Reference
+    /// fi_domain(3), `fi_domain`
     pub fn open(provider: Arc<P>, options: DomainOptions) -> Result<Arc<Self>, OpenError> {
         Self::open_as(provider, options, Sharing::Shared)
     }
@@ -147,6 +167,8 @@ impl<P: Provider> Domain<P> {
     /// (`FI_THREAD_DOMAIN`): nothing on the data path is atomic then. With
     /// automatic progress the domain is shared all the same.
     ///
+    /// # Errors
+    /// As [`Self::open`].
     /// # Safety
     /// No two threads are inside calls on objects of this domain, or drop them,
     /// at the same time; a hand-over between threads synchronises.
@@ -240,6 +262,9 @@ impl<P: Provider> Domain<P> {
 
     /// Binds the event queue of endpoints that have none of their own when they are enabled.
     /// False the second time.
+    ///
+    /// # Errors
+    /// [`BindError::Closed`]: the queue is.
     /// # Reference
     /// fi_domain(3), `fi_domain_bind`: "the default EQ associated with asynchronous control events
     /// that occur on the domain or active endpoints allocated on a domain. This includes CM events."
@@ -279,7 +304,7 @@ impl<P: Provider> Domain<P> {
     }
 
     /// Wakes the sleepers of `counter` whenever there is an endpoint more.
-    pub(crate) fn tell_of_units(&self, counter: &Arc<Counter>) {
+    pub(crate) fn tell_of_units(&self, counter: &Arc<CounterCell>) {
         // Nothing that is done under it panics half-way.
         let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
         watchers.retain(|known| known.strong_count() > 0 && known.as_ptr() != Arc::as_ptr(counter));
@@ -307,7 +332,11 @@ impl<P: Provider> Domain<P> {
         self.units.remove(unit);
     }
 
-    /// Closes the domain. Refused while endpoints are open or memory is registered on it.
+    /// Closes the domain.
+    ///
+    /// # Errors
+    /// [`BindError::Busy`] while endpoints or contexts are open or memory is registered on it,
+    /// [`BindError::Closed`] the second time.
     pub fn close(&self) -> Result<(), BindError> {
         self.open.close()?;
         if let Some(queue) = self.events.get() {

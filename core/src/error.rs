@@ -1,8 +1,8 @@
 //! Error numbers: what every error of kestrel maps to, with libfabric's values.
 //!
-//! Each object has an error enum of its own, beside the object; all of them
-//! answer [`HasErrno::errno`], so that a caller (the C door above all) can
-//! report the number that the manual pages name.
+//! Each object has an error enum of its own, beside the object; all of them, and what wraps
+//! one to give buffers back, answer [`HasErrno::errno`], so that a caller (the C door above
+//! all) can report the number that the manual pages name.
 
 use std::fmt;
 
@@ -95,7 +95,7 @@ impl fmt::Display for Errno {
     }
 }
 
-/// Every error enum of kestrel maps to one error number of fi_errno(3).
+/// Every error that kestrel's calls return maps to one error number of fi_errno(3).
 pub trait HasErrno {
     /// The positive error number that the manual pages name for this error.
     fn errno(&self) -> Errno;

@@ -6,6 +6,7 @@
 //! is told through [`EventQueue::set_notify`], and sleeps on [`EventWait::descriptors`].
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -108,6 +109,7 @@ pub enum EventRead {
 
 /// Why a queue refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum EventQueueError {
     #[error("event {code} cannot be written: the queue was opened without FI_WRITE")]
     NotWritable { code: u32 },
@@ -160,6 +162,20 @@ struct Queues {
 impl Queues {
     fn is_empty(&self) -> bool {
         self.events.is_empty() && self.errors.is_empty()
+    }
+}
+
+impl fmt::Debug for EventQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // What `read_if` calls has the queues, and may format.
+        let waiting = self.queues.try_lock().ok().map(|it| (it.events.len(), it.errors.len()));
+        let (events, errors) = waiting.unzip();
+        f.debug_struct("EventQueue")
+            .field("attributes", &self.attributes)
+            .field("events", &events)
+            .field("errors", &errors)
+            .field("bound", &self.binds.count())
+            .finish_non_exhaustive()
     }
 }
 

@@ -1,5 +1,8 @@
 //! kestrel-core: objects, matching, protocol and engine, for any transport.
 //!
+//! The interface is what the crate `kestrel` re-exports. Everything else here serves kestrel's own
+//! crates, the C door and the tests among them, and may change without notice.
+//!
 //! In reading order: what a transport is ([`transport`]), what an application
 //! opens ([`domain`], [`endpoint`], [`completion_queue`], …), what drives it
 //! ([`engine`]), what it says on the wire ([`wire`], [`protocol`]), how messages

@@ -31,7 +31,7 @@ impl Piece {
     /// `start` is valid for `length` bytes until the operation that it is posted
     /// with completes: for reads if it is sent, for writes if it is received
     /// into, and nobody else writes to it meanwhile. It may be null if `length`
-    /// is 0.
+    /// is 0. Afterwards nobody uses the piece any more, nor a copy or a part of it.
     #[inline(always)]
     pub const unsafe fn new(start: *mut u8, length: usize) -> Piece {
         Piece { start, length }
@@ -148,8 +148,17 @@ impl Piece {
         }
     }
 
-    /// The piece that covers bytes which the engine itself owns.
-    pub fn of_owned(bytes: &mut [u8]) -> Piece {
+    /// The piece that covers `bytes`.
+    ///
+    /// # Safety
+    /// The piece does not borrow them: they live, and nobody else writes to them, while it or a
+    /// copy or a part of it is used, and what [`new`](Self::new) asks for holds.
+    pub const unsafe fn of(bytes: &mut [u8]) -> Piece {
+        Piece { start: bytes.as_mut_ptr(), length: bytes.len() }
+    }
+
+    /// The piece that covers bytes which the engine itself owns, and keeps while it uses the piece.
+    pub(crate) fn of_owned(bytes: &mut [u8]) -> Piece {
         Piece { start: bytes.as_mut_ptr(), length: bytes.len() }
     }
 }
@@ -241,8 +250,8 @@ fn contiguous_of_many(pieces: &[Piece], mut offset: usize, length: usize) -> Pie
 }
 
 impl Piece {
-    /// The piece that covers words which the engine itself owns.
-    pub fn of_words(words: &mut [u64]) -> Piece {
+    /// The piece that covers words which the engine itself owns, and keeps while it uses the piece.
+    pub(crate) fn of_words(words: &mut [u64]) -> Piece {
         Piece { start: words.as_mut_ptr().cast(), length: size_of_val(words) }
     }
 

@@ -71,6 +71,7 @@ pub struct MemoryRegionAttributes<'a> {
 
 /// Why a region could not be registered or closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum MemoryRegionError {
     #[error("{count} ranges were given: 1 to {count_max} are possible")]
     RangeCount { count: usize, count_max: usize },

@@ -30,6 +30,7 @@ pub struct RemoteSegment {
 }
 
 /// A remote read or write, as posted.
+#[derive(Debug)]
 pub struct RmaPost<'a> {
     /// Where the data comes from (a write), or goes (a read).
     pub pieces: Pieces<'a>,
@@ -54,6 +55,7 @@ pub struct RmaPost<'a> {
 }
 
 /// An atomic operation of any form, as posted. Pieces and segments hold whole elements.
+#[derive(Debug)]
 pub struct AtomicPost<'a> {
     /// What is done, to which type, and what comes back.
     pub call: AtomicCall,

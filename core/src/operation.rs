@@ -28,6 +28,7 @@ pub(crate) fn set_down<P>(post: P) -> P {
 }
 
 /// A send, as posted. Borrowed parts are copied if it cannot be sent at once.
+#[derive(Debug)]
 pub struct SendPost<'a> {
     /// The message.
     pub pieces: Pieces<'a>,
@@ -113,6 +114,7 @@ pub(crate) fn room_for(length: usize) -> Result<Vec<u8>, PostError> {
 }
 
 /// A receive, as posted.
+#[derive(Debug)]
 pub struct ReceivePost<'a> {
     /// The buffers.
     pub pieces: Pieces<'a>,

@@ -11,6 +11,7 @@ use std::{os::fd::RawFd, time::Duration};
 use crate::{
     address::Address,
     auth_key::{KeyNumber, Keyring},
+    error::{Errno, HasErrno},
     memory::Piece,
     wire::Head,
 };
@@ -84,12 +85,19 @@ pub struct Arrival {
 }
 
 /// Why a peer cannot be reached, or can no longer.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
 pub struct Unreachable {
     /// The number for the error completion.
-    pub errno: crate::error::Errno,
+    pub errno: Errno,
     /// The reason in words, for the log and `strerror`.
     pub reason: String,
+}
+
+impl HasErrno for Unreachable {
+    fn errno(&self) -> Errno {
+        self.errno
+    }
 }
 
 /// The audience of a registration that every peer with a window can reach, by a number that it

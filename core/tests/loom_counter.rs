@@ -5,7 +5,7 @@
 
 mod models;
 
-use kestrel_core::{counter::Counter, sleepers::Entered, transport::Bell};
+use kestrel_core::{counter::CounterCell, sleepers::Entered, transport::Bell};
 use loom::{
     sync::{
         Arc,
@@ -36,13 +36,13 @@ impl Bell for Eventfd {
 
 /// A counter that has its bell.
 struct Counted {
-    counter: Counter,
+    counter: CounterCell,
     bell: Eventfd,
 }
 
 fn counted() -> Arc<Counted> {
     let bell = Eventfd(Arc::new(AtomicUsize::new(0)));
-    let counted = Counted { counter: Counter::new(), bell };
+    let counted = Counted { counter: CounterCell::new(), bell };
     // The first sleeper made the bell, and is awake.
     let first = counted.announce();
     counted.counter.leave_sleep(first);
@@ -63,7 +63,7 @@ impl Counted {
     }
 }
 
-fn is_woken_by(name: &str, change: fn(&Counter)) {
+fn is_woken_by(name: &str, change: fn(&CounterCell)) {
     explore(name, 4, move || {
         let counted = counted();
         let changing = {

@@ -34,7 +34,7 @@ impl Whole<'_> {
         hints.caps = self.info.caps;
         hints.mode = self.info.mode;
         hints.domain.name = Some(self.info.domain.name.clone());
-        hints.domain.memory_region_mode = self.info.domain.memory_region_mode;
+        hints.domain.memory_region_mode = Some(self.info.domain.memory_region_mode);
         hints.endpoint.kind = self.info.endpoint.kind;
         hints
     }

@@ -275,12 +275,7 @@ unsafe extern "C" fn wait(cntr: *mut FidCntr, threshold: u64, timeout_ms: c_int)
         match state.counter.wait(threshold, waiting::timeout(timeout_ms)) {
             Ok(()) => Ok(0),
             Err(WaitError::TimedOut { .. }) => Ok(-Errno::TIMEDOUT.0),
-            Err(error @ WaitError::Failed { .. }) => {
-                Err(Failure::new(Errno::AVAIL, error.to_string()))
-            }
-            Err(error @ WaitError::ForkedChild) => {
-                Err(Failure::new(Errno::OPNOTSUPP, error.to_string()))
-            }
+            Err(error) => Err(error.into()),
         }
     })
 }

@@ -188,8 +188,7 @@ pub fn check_domain(
 }
 
 fn open_core(info: &info::Info, config: &Config) -> Result<Arc<Domain>, Failure> {
-    let (provider, mut options) = objects::domain_parts(info, config)?;
-    options.memory_region_mode = info.domain.memory_region_mode;
+    let (provider, options) = objects::domain_parts(info, config)?;
     tracing::info!("a domain with {} and {}", info.domain.threading, info.domain.data_progress);
     let manual = info.domain.data_progress != Progress::Auto;
     // Reading an event queue drives the connected endpoints that report to it, and it belongs to

@@ -77,6 +77,8 @@ pub unsafe fn read(info: &Info, ignored: Ignored, version: ApiVersion) -> (Hints
     let (mut hints, mut reading) = (Hints::new(), Reading::default());
     hints.caps = Flags::from_bits_retain(info.caps);
     hints.mode = Mode::from_bits_retain(info.mode);
+    // Of attributes that are not there each counts as 0.
+    hints.domain.memory_region_mode = Some(MemoryRegionMode::empty());
     let format = AddressFormat::try_from(info.addr_format);
     let is_known = format.is_ok();
     hints.address_format = reading.take("addr_format", format);
@@ -212,7 +214,7 @@ unsafe fn domain(attr: &DomainAttr, version: ApiVersion, reading: &mut Reading) 
             .take("domain_attr->resource_mgmt", ResourceManagement::try_from(attr.resource_mgmt)),
         address_vector_kind: reading
             .take("domain_attr->av_type", AddressVectorKind::try_from(attr.av_type)),
-        memory_region_mode: MemoryRegionMode::from_bits_retain(attr.mr_mode as _),
+        memory_region_mode: Some(MemoryRegionMode::from_bits_retain(attr.mr_mode as _)),
         mr_key_size: unless_zero(attr.mr_key_size),
         cq_data_size: unless_zero(attr.cq_data_size),
         cq_count: unless_zero(attr.cq_cnt),

@@ -162,7 +162,7 @@ pub unsafe extern "C" fn open(
             return Err(Failure::new(Errno::INVAL, reason));
         }
         let state = State {
-            passive: objects::open_passive_endpoint(&info, &config)?,
+            passive: objects::open_passive_endpoint_with(&info, &config)?,
             requests: Arc::default(),
             format: info.address_format,
             _fabric: Use::of(&parent.uses)?,

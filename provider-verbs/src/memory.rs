@@ -53,7 +53,7 @@ impl Memory {
     }
 
     /// All of it, for registering.
-    pub fn whole(&self) -> Piece {
+    pub(crate) fn whole(&self) -> Piece {
         // SAFETY: an allocation of that length; who uses the piece keeps the value.
         unsafe { Piece::new(self.start.as_ptr(), self.len()) }
     }
@@ -130,15 +130,18 @@ mod tests {
         assert_eq!((memory.len(), memory.address(8) % 4096), (4096, 8));
         memory.set_word(16, 0x0807_0605_0403_0201);
         let mut bytes = [0; 4];
-        memory.copy_out(17, Piece::of_owned(&mut bytes));
+        // SAFETY: the bytes outlive the copy.
+        memory.copy_out(17, unsafe { Piece::of(&mut bytes) });
         assert_eq!(bytes, [2, 3, 4, 5]);
-        memory.copy_in(4088, Piece::of_owned(&mut [9; 8]));
+        // SAFETY: the bytes outlive the copy.
+        memory.copy_in(4088, unsafe { Piece::of(&mut [9; 8]) });
         assert_eq!(memory.word(4088), 0x0909_0909_0909_0909);
     }
 
     #[test]
     #[should_panic(expected = "2 bytes at 4095 of 4096")]
     fn nothing_lies_beyond_the_end() {
-        Memory::zeroed(1).unwrap().copy_in(4095, Piece::of_owned(&mut [1; 2]));
+        // SAFETY: the bytes outlive the copy.
+        Memory::zeroed(1).unwrap().copy_in(4095, unsafe { Piece::of(&mut [1; 2]) });
     }
 }

@@ -24,7 +24,11 @@ use kestrel::{
     Address, AddressVector, CompletionQueue, Endpoint, EndpointType, Entry, Errno, EventQueue,
     EventQueueAttributes, FI_ADDR_NOTAVAIL, FI_ADDR_UNSPEC, Flags, HasErrno, Hints, ReadError,
 };
-use kestrel_tests::{bed::pattern, hints::with_class, opened::Opened};
+use kestrel_tests::{
+    bed::pattern,
+    hints::with_class,
+    opened::{Opened, run_on_words},
+};
 use tracing_subscriber::filter::LevelFilter;
 
 /// After so long without an answer it is lost.
@@ -43,22 +47,17 @@ fn main() -> ExitCode {
         let log = tracing_subscriber::fmt().with_max_level(LevelFilter::INFO);
         log.with_writer(std::io::stderr).without_time().init();
     }
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let done = match words[..] {
+    run_on_words("datagrams", run)
+}
+
+fn run(words: &[&str]) -> Result<(), Failure> {
+    match *words {
         ["serve", own] => Node::open(own).and_then(|node| node.serve()),
         ["ask", own, peer, count] => Node::open(own).and_then(|node| node.ask(peer, count)),
         ["outlast", own, peer, ms] => Node::open(own).and_then(|node| node.outlast(peer, ms)),
         ["hear", own, group, count] => Node::open(own).and_then(|node| node.hear(group, count)),
         ["speak", own, group, count] => Node::open(own).and_then(|node| node.speak(group, count)),
         _ => Err("datagrams serve | ask | outlast | hear | speak ADDRESS …".into()),
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("datagrams {arguments:?}: {error}");
-            ExitCode::FAILURE
-        }
     }
 }
 

@@ -9,7 +9,11 @@ use std::{
 };
 
 use kestrel::{Address, CompletionQueue, Endpoint, Entry, FI_ADDR_UNSPEC, Hints, ReadError};
-use kestrel_tests::{bed::pattern, hints::with_class, opened::Opened};
+use kestrel_tests::{
+    bed::pattern,
+    hints::with_class,
+    opened::{Opened, run_on_words},
+};
 
 /// The longest that anything may take.
 const PATIENCE: Duration = Duration::from_secs(100);
@@ -21,21 +25,11 @@ const ANSWER: u64 = 1 << 32;
 type Failure = Box<dyn std::error::Error>;
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    match run(&arguments) {
-        Ok(text) => {
-            println!("{text}");
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("rank {arguments:?}: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    run_on_words("rank", run)
 }
 
-fn run(arguments: &[String]) -> Result<String, Failure> {
-    let (own, addresses) = arguments.split_first().ok_or("rank OWN ADDRESS…")?;
+fn run(words: &[&str]) -> Result<(), Failure> {
+    let (own, addresses) = words.split_first().ok_or("rank OWN ADDRESS…")?;
     let own: usize = own.parse()?;
     let addresses: Vec<SocketAddr> =
         addresses.iter().map(|text| text.parse()).collect::<Result<_, _>>()?;
@@ -43,7 +37,8 @@ fn run(arguments: &[String]) -> Result<String, Failure> {
     wait_for_all(&addresses)?;
     rank.talk()?;
     let traffic = kestrel::traffic(&rank.endpoint)?;
-    Ok(format!("rank {own}: {traffic}"))
+    println!("rank {own}: {traffic}");
+    Ok(())
 }
 
 /// Endpoints on a device listen on TCP: ranks that start late are waited for.

@@ -7,18 +7,13 @@
 
 use std::process::ExitCode;
 
-use kestrel_tests::echo::{self, Datagrams, Failure, Server};
+use kestrel_tests::{
+    echo::{self, Datagrams, Failure, Server},
+    opened::run_on_words,
+};
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    match run(&words) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("socket_echo {arguments:?}: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    run_on_words("socket_echo", run)
 }
 
 fn run(words: &[&str]) -> Result<(), Failure> {

@@ -311,7 +311,8 @@ impl Memory {
 
     /// All of it.
     pub fn piece(&self) -> Piece {
-        Piece::of_owned(&mut self.0.borrow_mut())
+        // SAFETY: the memory outlives the world that it is posted in, and its place is fixed.
+        unsafe { Piece::of(&mut self.0.borrow_mut()) }
     }
 
     /// All of it, as one.

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, os::fd::RawFd, sync::Arc, time::Duration};
 
 use kestrel::{
     Address, AddressVector, AddressVectorAttributes, Domain, EventQueue, EventQueueAttributes,
-    FI_ADDR_NOTAVAIL, Hints, Info, PassiveEndpoint, SocketEndpoint, SocketError, objects, settings,
+    FI_ADDR_NOTAVAIL, Hints, Info, PassiveEndpoint, SocketEndpoint, SocketError, objects,
 };
 use kestrel_core::{
     event_queue::{Event, EventRead},
@@ -107,7 +107,7 @@ impl Server {
     /// One that listens.
     pub fn open(own: SocketAddr) -> Result<Server, Failure> {
         let (info, domain) = find(own, EndpointType::SockStream)?;
-        let passive = objects::open_passive_endpoint(&info, &settings::from_environment()?)?;
+        let passive = kestrel::open_passive_endpoint(&info)?;
         let events = new_events()?;
         passive.bind_event_queue(&events, LISTENER)?;
         passive.listen()?;

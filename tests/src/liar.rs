@@ -38,7 +38,8 @@ impl Liar {
     /// Says something with all there is to say, and some payload.
     pub fn say_all(&mut self, kind: Kind, word: u64, words: &[u64], length: usize) {
         let mut bytes = vec![7; length];
-        let payload = Piece::of_owned(&mut bytes);
+        // SAFETY: a packet is copied before `push` returns, and the bytes live until then.
+        let payload = unsafe { Piece::of(&mut bytes) };
         assert!(self.0.push(VICTIM, Head::new(kind, 0), word, words, payload));
     }
 

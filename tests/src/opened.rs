@@ -1,10 +1,27 @@
-//! What the example programs begin with: an endpoint at an address of the command line.
+//! What the example programs begin with: the words of the command line, and an endpoint at an
+//! address of it.
 
-use std::{error::Error, sync::Arc};
+use std::{env, error::Error, process::ExitCode, sync::Arc};
 
 use kestrel::{
     AddressVector, AddressVectorAttributes, CompletionQueue, Endpoint, Flags, Hints, Info,
 };
+
+/// Runs the program `name` on the words of its command line. What went wrong is told in one line.
+pub fn run_on_words(
+    name: &str,
+    run: impl FnOnce(&[&str]) -> Result<(), Box<dyn Error>>,
+) -> ExitCode {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match run(&words) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{name} {arguments:?}: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
 
 /// An endpoint with a queue and an address vector, not yet enabled.
 pub struct Opened {

@@ -8,6 +8,7 @@ use super::FiAddr;
 
 /// Why an address vector refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum AddressVectorError {
     #[error("address vector flags {flags:#x} are not supported")]
     UnsupportedFlags { flags: u64 },

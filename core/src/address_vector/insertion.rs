@@ -173,13 +173,17 @@ impl AddressVector {
     /// # Errors
     /// [`AddressVectorError::Wildcard`], [`AddressVectorError::Full`],
     /// [`AddressVectorError::OutOfMemory`], and what keeps a shared vector from being written.
+    /// # Reference
+    /// fi_av(3), `fi_av_insert`
     pub fn insert_one(&self, address: Address) -> Result<FiAddr, AddressVectorError> {
         let mut writer = self.lock();
         let _held = self.hold()?;
         self.insert_locked(&mut writer, address)
     }
 
-    /// Inserts addresses in order; one that fails does not stop the next.
+    /// Inserts addresses in order; one that fails does not stop the next, and the answer has the
+    /// error of each, as [`Self::insert_one`] has it. Cost: as there, once for all.
+    /// Reference: fi_av(3), `fi_av_insert`.
     pub fn insert(&self, addresses: &[Address]) -> Insertion {
         let mut results = Vec::with_capacity(addresses.len());
         self.insert_each(addresses.iter().copied(), Marks::None, |result| results.push(result));

@@ -29,6 +29,7 @@ mod tests;
 mod user_ids;
 mod writer;
 
+use std::fmt;
 use std::sync::{Arc, OnceLock, PoisonError};
 
 #[cfg(loom)]
@@ -136,6 +137,16 @@ enum Table {
 /// What [`AddressVector::changes`] and [`AddressVector::removals`] tell where only the shared
 /// memory knows.
 pub(crate) const LOOK_EACH_TIME: u64 = u64::MAX;
+
+impl fmt::Debug for AddressVector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AddressVector")
+            .field("attributes", &self.attributes)
+            .field("len", &self.len())
+            .field("bound", &self.binds.count())
+            .finish_non_exhaustive()
+    }
+}
 
 impl AddressVector {
     /// Opens an address vector of this process.
@@ -311,10 +322,12 @@ impl AddressVector {
         self.find_locked(&mut self.lock(), address).map(FiAddr::from)
     }
 
-    /// The address behind `fi_addr`, for `fi_av_lookup`.
+    /// The address behind `fi_addr`. Cost: as [`Self::get`].
     ///
     /// # Errors
     /// [`AddressVectorError::NotInserted`].
+    /// # Reference
+    /// fi_av(3), `fi_av_lookup`
     pub fn lookup(&self, fi_addr: FiAddr) -> Result<Address, AddressVectorError> {
         self.get(fi_addr).ok_or(AddressVectorError::NotInserted { fi_addr })
     }

@@ -1,7 +1,13 @@
 //! What a completion says.
 
+use std::fmt;
+
 use crate::{
-    address::Address, address_vector::FI_ADDR_NOTAVAIL, error::Errno, flags::Flags, owned::Owner,
+    address::Address,
+    address_vector::FI_ADDR_NOTAVAIL,
+    error::{Errno, HasErrno},
+    flags::Flags,
+    owned::Owner,
 };
 
 /// A successful completion: the union of what every format of fi_cq(3) reports,
@@ -73,6 +79,21 @@ pub struct ErrorEntry {
     pub source_address: Option<Address>,
     /// The buffer that a safe operation had posted.
     pub(crate) owner: Option<Owner>,
+}
+
+impl fmt::Display for ErrorEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.errno, self.reason)
+    }
+}
+
+// By hand: `source` is the peer, and no error behind this one.
+impl std::error::Error for ErrorEntry {}
+
+impl HasErrno for ErrorEntry {
+    fn errno(&self) -> Errno {
+        self.errno
+    }
 }
 
 impl ErrorEntry {

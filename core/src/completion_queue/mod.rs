@@ -8,6 +8,7 @@ mod entry_ring;
 pub mod store;
 mod waiting;
 
+use std::fmt;
 use std::sync::{
     Arc,
     atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
@@ -36,6 +37,7 @@ const UNDRIVEN_MAX: u32 = 32;
 
 /// Why nothing could be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ReadError {
     /// Nothing is there.
     #[error("no completion is available")]
@@ -79,8 +81,22 @@ pub struct CompletionQueue<P: Provider> {
     bound: BindCount,
 }
 
+impl<P: Provider> fmt::Debug for CompletionQueue<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CompletionQueue")
+            .field("bound", &self.bound.count())
+            .field("blocked", &self.blocked.load(Ordering::Relaxed))
+            .finish_non_exhaustive()
+    }
+}
+
 impl<P: Provider> CompletionQueue<P> {
     /// Opens a queue for `size` entries (0: the default); it grows beyond.
+    ///
+    /// # Errors
+    /// No descriptors are left.
+    /// # Reference
+    /// fi_cq(3), `fi_cq_open`
     pub fn open(
         domain: &Arc<Domain<P>>,
         size: usize,
@@ -127,7 +143,11 @@ impl<P: Provider> CompletionQueue<P> {
     /// Drives progress first if nothing is waiting, and now and then if something is: who posts and
     /// reads in turn may always find a completion. Cost: no system call, no
     /// allocation, no lock, except that many empty reads in a row yield the core.
-    /// Reference: fi_cq(3), `fi_cq_read`.
+    /// # Errors
+    /// [`ReadError::Empty`]; [`ReadError::ErrorAvailable`] where the next one failed, until
+    /// [`Self::read_error`] has taken it; [`ReadError::ForkedChild`].
+    /// # Reference
+    /// fi_cq(3), `fi_cq_read`
     #[inline]
     pub fn read(&self, entries: &mut [Entry]) -> Result<usize, ReadError> {
         match self.store.pop(entries) {
@@ -149,6 +169,8 @@ impl<P: Provider> CompletionQueue<P> {
     /// position, for callers that keep completions in another form.
     ///
     /// Cost: as [`Self::read`], without a buffer of entries.
+    /// # Errors
+    /// As there.
     #[inline]
     pub fn read_with(
         &self,
@@ -214,7 +236,8 @@ impl<P: Provider> CompletionQueue<P> {
         ReadError::Empty
     }
 
-    /// Takes the earliest error. No read need have met it, since a counter may have told of it.
+    /// Takes the earliest error, None if there is none. No read need have met it, since a counter may
+    /// have told of it. It does not drive progress.
     /// Reference: fi_cq(3), `fi_cq_readerr`: "If no error completions are available to read from the
     /// CQ, returns -FI_EAGAIN".
     pub fn read_error(&self) -> Option<ErrorEntry> {
@@ -228,8 +251,12 @@ impl<P: Provider> CompletionQueue<P> {
         self.store.wake().ring();
     }
 
-    /// Closes the queue. Refused while an endpoint is bound to it.
-    pub fn close(self: &Arc<Self>) -> Result<(), crate::bind_count::BindError> {
+    /// Closes the queue.
+    ///
+    /// # Errors
+    /// [`BindError::Busy`](crate::bind_count::BindError::Busy) while an endpoint is bound to it,
+    /// [`BindError::Closed`](crate::bind_count::BindError::Closed) the second time.
+    pub fn close(&self) -> Result<(), crate::bind_count::BindError> {
         self.bound.close()
     }
 

@@ -23,10 +23,15 @@ use crate::{
 
 impl<P: Provider> CompletionQueue<P> {
     /// Reads as [`Self::read`], waiting up to `timeout` (none: for ever) for the
-    /// first completion. Reference: fi_cq(3), `fi_cq_sread`.
+    /// first completion.
     ///
     /// The wait spins for a moment, yields, then sleeps on the bells of the
     /// endpoints bound, re-checking after it has asked for the bell.
+    /// # Errors
+    /// As [`Self::read`], [`ReadError::Empty`] when the time is over; [`ReadError::Signaled`] after
+    /// [`Self::signal`].
+    /// # Reference
+    /// fi_cq(3), `fi_cq_sread`
     pub fn read_blocking(
         &self,
         entries: &mut [Entry],
@@ -36,6 +41,9 @@ impl<P: Provider> CompletionQueue<P> {
     }
 
     /// Reads as [`Self::read_with`], waiting as [`Self::read_blocking`] does.
+    ///
+    /// # Errors
+    /// As there.
     pub fn read_with_blocking(
         &self,
         count: usize,

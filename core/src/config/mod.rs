@@ -65,6 +65,7 @@ pub enum LaneChunks {
 
 /// Sharing a message's bytes with a peer's process through the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum CmaPolicy {
     /// Where it is permitted, and found to be faster than packets.
     Auto,

@@ -50,6 +50,7 @@ pub(crate) fn nonce() -> u64 {
 
 /// Why a call that manages connections was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ConnectionError {
     /// The endpoint is of a type that has no connections.
     #[error("only FI_EP_MSG endpoints have connections")]

@@ -2,6 +2,7 @@
 //! Reference: fi_endpoint(3), `fi_passive_ep`; fi_cm(3).
 
 use std::{
+    fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -91,6 +92,12 @@ impl<P: Provider> PassiveEndpoint<P> {
     }
 
     /// Binds the queue that requests are reported to, as events of the object `fid`.
+    ///
+    /// # Errors
+    /// [`ConnectionError`]: one is bound already, or the queue is closed; the endpoint is closed, or
+    /// an active one took it over.
+    /// # Reference
+    /// fi_endpoint(3), `fi_pep_bind`
     pub fn bind_event_queue(
         &self,
         queue: &Arc<EventQueue>,
@@ -116,7 +123,12 @@ impl<P: Provider> PassiveEndpoint<P> {
     /// Gives it another address: "conceptually similar to the socket bind operation". "If no service
     /// address is specified and a service address has not yet been assigned" the provider chooses
     /// one: here one always was, so a host or a port that `address` leaves open stays as it is.
-    /// Reference: fi_cm(3), `fi_setname`.
+    ///
+    /// # Errors
+    /// [`ConnectionError`]: it listens, or is closed or taken over; the address cannot be had, and it
+    /// is where it was then.
+    /// # Reference
+    /// fi_cm(3), `fi_setname`
     pub fn set_address(&self, address: Address) -> Result<(), ConnectionError> {
         let mut state = self.lock();
         if state.unit.is_some() {
@@ -140,7 +152,12 @@ impl<P: Provider> PassiveEndpoint<P> {
         self.lock().backlog
     }
 
-    /// Says how many requests may wait. Reference: fi_endpoint(3), FI_BACKLOG.
+    /// Says how many requests may wait.
+    ///
+    /// # Errors
+    /// [`ConnectionError::BadBacklog`] of less than 1.
+    /// # Reference
+    /// fi_endpoint(3), FI_BACKLOG
     pub fn set_backlog(&self, backlog: i32) -> Result<(), ConnectionError> {
         let bad = ConnectionError::BadBacklog { backlog };
         let count = usize::try_from(backlog).ok().filter(|&count| count > 0).ok_or(bad)?;
@@ -157,7 +174,12 @@ impl<P: Provider> PassiveEndpoint<P> {
         Ok(())
     }
 
-    /// Listens: from now on requests are events. Reference: fi_cm(3), `fi_listen`.
+    /// Listens: from now on requests are events.
+    ///
+    /// # Errors
+    /// [`ConnectionError`]: no event queue is bound; it listens already, or is closed or taken over.
+    /// # Reference
+    /// fi_cm(3), `fi_listen`
     pub fn listen(&self) -> Result<(), ConnectionError> {
         let mut state = self.lock();
         if state.unit.is_some() {
@@ -207,6 +229,9 @@ impl<P: Provider> PassiveEndpoint<P> {
     }
 
     /// Takes the request that an event named, for an endpoint to be opened from it.
+    ///
+    /// # Errors
+    /// [`ConnectionError`]: it does not listen; no such request was reported, or it is over.
     pub fn take(&self, handle: u64) -> Result<ConnectionRequest<P>, ConnectionError> {
         ConnectionRequest::take(&self.unit()?, handle)
     }
@@ -217,7 +242,11 @@ impl<P: Provider> PassiveEndpoint<P> {
     }
 
     /// Turns down a request that is not accepted, with up to [`super::CM_DATA_SIZE`] bytes of `data`.
-    /// Reference: fi_cm(3), `fi_reject`.
+    ///
+    /// # Errors
+    /// As [`Self::take`].
+    /// # Reference
+    /// fi_cm(3), `fi_reject`
     pub fn reject(&self, handle: u64, data: &[u8]) -> Result<(), ConnectionError> {
         self.unit()?.with(|engine| engine.reject(handle, truncated(data), false))?
     }
@@ -299,6 +328,18 @@ fn linger<P: Provider>(unit: &Unit<P>) {
 pub(crate) fn empty_vector() -> Arc<AddressVector> {
     let attributes = AddressVectorAttributes::default();
     Arc::new(AddressVector::open(attributes).expect("the default attributes are valid"))
+}
+
+impl<P: Provider> fmt::Debug for PassiveEndpoint<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // What is opened under it may say what it does.
+        let state = self.state.try_lock().ok();
+        f.debug_struct("PassiveEndpoint")
+            .field("address", &state.as_ref().map(|state| state.address))
+            .field("listens", &state.as_ref().map(|state| state.unit.is_some()))
+            .field("backlog", &state.as_ref().map(|state| state.backlog))
+            .finish_non_exhaustive()
+    }
 }
 
 impl<P: Provider> Drop for PassiveEndpoint<P> {

@@ -1,5 +1,6 @@
 //! Connection requests: what an endpoint that accepts is opened from.
 
+use std::fmt;
 use std::sync::{
     Arc,
     atomic::{AtomicBool, Ordering},
@@ -107,6 +108,17 @@ impl<P: Provider> Drop for Acceptance<P> {
             // gone, so is its lane, which the caller sees.
             self.unit.submit_due(Submission::Withdrawn(self.handle));
         }
+    }
+}
+
+impl<P: Provider> fmt::Debug for ConnectionRequest<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConnectionRequest")
+            .field("handle", &self.handle)
+            .field("address", &self.asked.address)
+            .field("listener", &self.asked.listener)
+            .field("is_answered", &self.asked.answer.is_given())
+            .finish_non_exhaustive()
     }
 }
 

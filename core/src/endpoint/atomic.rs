@@ -18,6 +18,8 @@ impl<P: Provider> Endpoint<P> {
     /// engine's until the completion; the last two not with `INJECT`. An operation
     /// is atomic element by element. How many elements it may have says
     /// [`Domain::atomic_count_max`](crate::domain::Domain::atomic_count_max).
+    /// # Errors
+    /// As [`Self::post_read`]; [`PostError::NoSuchAtomic`], [`PostError::BrokenElement`].
     /// # Reference
     /// fi_atomic(3)
     #[inline]
@@ -28,6 +30,9 @@ impl<P: Provider> Endpoint<P> {
 
     /// Posts an atomic operation that writes an entry when it succeeds only if its
     /// flags say `COMPLETION`: what `fi_inject_atomic` comes down to.
+    ///
+    /// # Errors
+    /// As [`Self::post_atomic`].
     #[inline]
     pub fn post_atomic_unreported(&self, post: AtomicPost<'_>) -> Result<(), PostError> {
         self.enabled()?.remote(self.prepare_atomic(post)?)

@@ -63,7 +63,12 @@ impl<P: Provider> Endpoint<P> {
 
     /// Gives an endpoint that is not enabled another address. A host or a port that `address`
     /// leaves open stays as it is.
-    /// Reference: fi_cm(3), `fi_setname`.
+    ///
+    /// # Errors
+    /// [`EndpointError`]: it is enabled, closed, or a context; the address cannot be had, and it is
+    /// where it was then.
+    /// # Reference
+    /// fi_cm(3), `fi_setname`
     pub fn set_address(&self, address: Address) -> Result<(), EndpointError> {
         // "The transmit and receive contexts share the transport-level address" (fi_endpoint(3)),
         // which is the scalable endpoint's to change.
@@ -145,7 +150,13 @@ impl<P: Provider> Endpoint<P> {
     /// Asks whoever listens at `address` for a connection, and enables the endpoint if it
     /// is not. An event tells what comes of it. Of `data` the first
     /// [`crate::connection::CM_DATA_SIZE`] bytes travel along.
-    /// Reference: fi_cm(3), `fi_connect`.
+    ///
+    /// # Errors
+    /// [`ConnectionError`]: it is no connected endpoint, was connected before, or was opened from a
+    /// request; `address` has no port; it cannot be enabled. Whether anybody listens there is an
+    /// event's to tell.
+    /// # Reference
+    /// fi_cm(3), `fi_connect`
     pub fn connect(&self, address: Address, data: &[u8]) -> Result<(), ConnectionError> {
         self.check_connects()?;
         if self.has_request {
@@ -160,7 +171,12 @@ impl<P: Provider> Endpoint<P> {
 
     /// Accepts the request that the endpoint was opened for, and enables it if it is not.
     /// An event tells when the caller has heard of it. Data as in [`Self::connect`].
-    /// Reference: fi_cm(3), `fi_accept`.
+    ///
+    /// # Errors
+    /// [`ConnectionError`]: it was opened from no request, has accepted it before, or the request is
+    /// over; it cannot be enabled.
+    /// # Reference
+    /// fi_cm(3), `fi_accept`
     pub fn accept(&self, data: &[u8]) -> Result<(), ConnectionError> {
         self.check_connects()?;
         if !self.has_request {
@@ -174,7 +190,11 @@ impl<P: Provider> Endpoint<P> {
 
     /// Leaves the peer, which is told. What is posted here is canceled, and completed as
     /// such when this returns. A second time it does nothing.
-    /// Reference: fi_cm(3), `fi_shutdown`.
+    ///
+    /// # Errors
+    /// [`ConnectionError::Connectionless`], [`ConnectionError::NotConnected`].
+    /// # Reference
+    /// fi_cm(3), `fi_shutdown`
     pub fn shutdown(&self) -> Result<(), ConnectionError> {
         self.check_connects()?;
         let unit = self.unit().map_err(|_| ConnectionError::NotConnected)?;
@@ -191,7 +211,12 @@ impl<P: Provider> Endpoint<P> {
         }
     }
 
-    /// The other end, while there is a connection. Reference: fi_cm(3), `fi_getpeer`.
+    /// The other end, while there is a connection.
+    ///
+    /// # Errors
+    /// [`ConnectionError::Connectionless`], [`ConnectionError::NotConnected`].
+    /// # Reference
+    /// fi_cm(3), `fi_getpeer`
     pub fn peer(&self) -> Result<Address, ConnectionError> {
         self.check_connects()?;
         let unit = match self.unit() {

@@ -29,8 +29,14 @@ use crate::{
 type Peers = (Arc<AddressVector>, Option<Box<Manager>>);
 
 impl<P: Provider> Endpoint<P> {
-    /// Enables the endpoint: from now on it can send and receive. Enabling twice
-    /// is an error. Reference: fi_endpoint(3), `fi_enable`: "An endpoint must be
+    /// Enables the endpoint: from now on it can send and receive. Cost: cold; makes the engine.
+    ///
+    /// # Errors
+    /// [`EndpointError`]: it is enabled already, or closed; what it needs is not bound, a completion
+    /// queue for each direction that it has among that, an address vector, or the shared contexts
+    /// that it was opened for; the keys are not those that it can have.
+    /// # Reference
+    /// fi_endpoint(3), `fi_enable`: "An endpoint must be
     /// bound with CQs capable of reporting completions for any asynchronous
     /// operation initiated on the endpoint."
     pub fn enable(&self) -> Result<(), EndpointError> {

@@ -11,6 +11,7 @@ use crate::{
 
 /// Why an operation was not posted. Nothing has happened then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum PostError {
     /// No resources now: poll for completions and try again.
     #[error("no resources now; read completions and try again")]
@@ -189,6 +190,7 @@ impl HasErrno for PostError {
 
 /// Why an endpoint could not be set up.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum EndpointError {
     /// It could not be opened.
     #[error(transparent)]

@@ -5,6 +5,7 @@
 
 use super::{DefaultFlags, Endpoint, PostError};
 use crate::{
+    error::{Errno, HasErrno},
     flags::Flags,
     memory::{Piece, Pieces},
     operation::{ReceivePost, SendPost},
@@ -22,19 +23,32 @@ pub struct Refused {
     pub buffer: Vec<u8>,
 }
 
+impl HasErrno for Refused {
+    fn errno(&self) -> Errno {
+        self.error.errno()
+    }
+}
+
 impl<P: Provider> Endpoint<P> {
     /// Sends `buffer` to `to`.
     ///
     /// Shape: one contiguous message. Units: bytes. Ownership: the engine's
     /// until the completion with `context`, which returns the buffer. Cost: as
     /// [`Self::post_send`], and one small allocation.
+    /// # Errors
+    /// As [`Self::post_send`]; the buffer comes back.
     /// # Reference
     /// fi_msg(3), `fi_send`
     pub fn send(&self, buffer: Vec<u8>, to: u64, context: u64) -> Result<(), Refused> {
         self.send_owned(buffer, to, 0, None, context, Flags::MSG)
     }
 
-    /// As [`Self::send`], with 8 bytes of remote CQ data (`fi_senddata`).
+    /// As [`Self::send`], with 8 bytes of remote CQ data.
+    ///
+    /// # Errors
+    /// As there.
+    /// # Reference
+    /// fi_msg(3), `fi_senddata`
     pub fn send_data(
         &self,
         buffer: Vec<u8>,
@@ -45,28 +59,53 @@ impl<P: Provider> Endpoint<P> {
         self.send_owned(buffer, to, 0, Some(data), context, Flags::MSG)
     }
 
-    /// Sends a copy of `bytes`; there is no completion unless it fails
-    /// (`fi_inject`). At most [`super::EndpointOptions::inject_size`] bytes. The first message to
+    /// Sends a copy of `bytes`; there is no completion unless it fails.
+    /// At most [`super::EndpointOptions::inject_size`] bytes. The first message to
     /// a peer waits for its connection, a second at most, so that it needs no progress afterwards.
+    ///
+    /// Shape: one contiguous message. Units: bytes. Ownership: the caller's again when this returns.
+    /// Cost: no system call, no allocation, no lock, for a message of one packet to a connected peer.
+    /// # Errors
+    /// As [`Self::post_send`]; [`PostError::InjectTooLarge`], [`PostError::NoMemory`] for the copy of
+    /// one that has to wait, [`PostError::Unreachable`] if the peer was not reached.
+    /// # Reference
+    /// fi_msg(3), `fi_inject`
     #[inline(always)]
     pub fn inject(&self, bytes: &[u8], to: u64) -> Result<(), PostError> {
         self.inject_as(bytes, to, 0, None, Flags::MSG)
     }
 
-    /// As [`Self::inject`], with remote CQ data (`fi_injectdata`).
+    /// As [`Self::inject`], with remote CQ data.
+    ///
+    /// # Errors
+    /// As there.
+    /// # Reference
+    /// fi_msg(3), `fi_injectdata`
     #[inline(always)]
     pub fn inject_data(&self, bytes: &[u8], to: u64, data: u64) -> Result<(), PostError> {
         self.inject_as(bytes, to, 0, Some(data), Flags::MSG)
     }
 
     /// Receives the next message from `from` (or anyone: `FI_ADDR_UNSPEC`) into
-    /// `buffer`, whose length is its room (`fi_recv`).
+    /// `buffer`, whose length is its room. A longer message fails with FI_ETRUNC.
+    ///
+    /// Shape: one contiguous buffer. Units: bytes. Ownership: the engine's until the completion with
+    /// `context`, which returns the buffer. Cost: as [`Self::post_receive`], and one small allocation.
+    /// # Errors
+    /// As [`Self::post_receive`]; the buffer comes back.
+    /// # Reference
+    /// fi_msg(3), `fi_recv`
     pub fn receive(&self, buffer: Vec<u8>, from: u64, context: u64) -> Result<(), Refused> {
         self.receive_owned(buffer, from, 0, 0, context, Flags::MSG)
     }
 
     /// Receives messages into `buffer`, one after the other, until less than the
-    /// minimum is left (`FI_MULTI_RECV`); the last completion returns the buffer.
+    /// minimum is left; the last completion, which says `MULTI_RECV`, returns the buffer.
+    ///
+    /// # Errors
+    /// As [`Self::receive`].
+    /// # Reference
+    /// fi_msg(3), FI_MULTI_RECV
     pub fn receive_multi(&self, buffer: Vec<u8>, from: u64, context: u64) -> Result<(), Refused> {
         self.receive_owned(buffer, from, 0, 0, context, Flags::MSG | Flags::MULTI_RECV)
     }

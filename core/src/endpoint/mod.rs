@@ -23,6 +23,7 @@ pub mod setup;
 pub mod tagged;
 pub mod triggered;
 
+use std::fmt;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -40,7 +41,7 @@ use crate::{
     domain::{Domain, OpenError},
     engine::unit::Unit,
     flags::Flags,
-    info::{DATAGRAM_CAPS, UNKEYED_CAPS},
+    info::{DATAGRAM_CAPS, EndpointType, UNKEYED_CAPS},
     primitive::Ordering,
     protocol::datagram::Dropped,
     scalable_endpoint::pair::Seat,
@@ -74,6 +75,12 @@ pub struct Endpoint<P: Provider> {
 
 impl<P: Provider> Endpoint<P> {
     /// Opens an endpoint, not yet enabled. Its address is reserved from now on.
+    ///
+    /// # Errors
+    /// [`OpenError`]: the domain is closed, or its parent process's; the address is in use or is not
+    /// ours, no descriptors are left, …
+    /// # Reference
+    /// fi_endpoint(3), `fi_endpoint`
     pub fn open(domain: &Arc<Domain<P>>, options: EndpointOptions) -> Result<Arc<Self>, OpenError> {
         if domain.provider().forked() {
             return Err(OpenError::ForkedChild);
@@ -144,6 +151,14 @@ impl<P: Provider> Endpoint<P> {
         self.seat.as_ref().map_or_else(|| *self.lock_address(), Seat::address)
     }
 
+    /// The same, for who must not wait: none while it is being changed.
+    pub(crate) fn address_at_once(&self) -> Option<Address> {
+        match &self.seat {
+            Some(seat) => seat.address_at_once(),
+            None => self.address.try_lock().ok().map(|address| *address),
+        }
+    }
+
     fn lock_address(&self) -> MutexGuard<'_, Address> {
         // An address is written whole.
         self.address.lock().unwrap_or_else(PoisonError::into_inner)
@@ -160,6 +175,9 @@ impl<P: Provider> Endpoint<P> {
     }
 
     /// Asks the transport something that only it knows. Cold.
+    ///
+    /// # Errors
+    /// The endpoint is not enabled, or closed.
     pub fn inspect<R>(&self, ask: impl FnOnce(&P::Transport) -> R) -> Result<R, PostError> {
         self.unit()?.with(|engine| ask(&engine.transport))
     }
@@ -203,6 +221,9 @@ impl<P: Provider> Endpoint<P> {
     }
 
     /// Sets the default flags of one direction: see [`DefaultFlags::set`].
+    ///
+    /// # Errors
+    /// As there.
     pub fn set_default_flags(&self, flags: Flags) -> Result<(), EndpointError> {
         self.defaults.set(flags)
     }
@@ -213,8 +234,12 @@ impl<P: Provider> Endpoint<P> {
     }
 
     /// Cancels the first operation posted with `context` that can be canceled: here, not at the
-    /// other context of a pair. It completes with FI_ECANCELED. Reference: fi_endpoint(3),
-    /// `fi_cancel`.
+    /// other context of a pair. It completes with FI_ECANCELED.
+    ///
+    /// # Errors
+    /// [`PostError::NothingToCancel`]; the endpoint is not enabled, or closed.
+    /// # Reference
+    /// fi_endpoint(3), `fi_cancel`
     pub fn cancel(&self, context: u64) -> Result<(), PostError> {
         let only = self.seat.as_ref().map(Seat::direction);
         match self.unit()?.with(|engine| engine.cancel(context, only))? {
@@ -226,6 +251,9 @@ impl<P: Provider> Endpoint<P> {
     /// "A lower bound on the number of transmit operations that may be posted … without that
     /// operation returning -FI_EAGAIN" (fi_endpoint(3), `fi_tx_size_left`): not more than can wait for
     /// another thread, which may drive the endpoint by then.
+    ///
+    /// # Errors
+    /// The endpoint is not enabled, or closed.
     pub fn sends_left(&self) -> Result<usize, PostError> {
         let unit = self.unit()?;
         let left = unit.with(|engine| engine.sends_left())?;
@@ -234,6 +262,9 @@ impl<P: Provider> Endpoint<P> {
 
     /// The same of receives, which nothing limits but what waits for another thread: `usize::MAX`
     /// where there is none. Reference: fi_endpoint(3), `fi_rx_size_left`.
+    ///
+    /// # Errors
+    /// As [`Self::sends_left`].
     pub fn receives_left(&self) -> Result<usize, PostError> {
         let unit = self.unit()?;
         unit.with(|_| ())?;
@@ -268,6 +299,21 @@ impl<P: Provider> Endpoint<P> {
             // Counted when it was bound, so this cannot fail.
             let _ = shared.binds().unbind();
         }
+    }
+}
+
+impl<P: Provider> fmt::Debug for Endpoint<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match (self.options.connected, self.options.datagrams) {
+            (true, _) => EndpointType::Msg,
+            (_, true) => EndpointType::Dgram,
+            _ => EndpointType::Rdm,
+        };
+        f.debug_struct("Endpoint")
+            .field("kind", &kind)
+            .field("address", &self.address_at_once())
+            .field("is_enabled", &self.enabled.get().is_some())
+            .finish_non_exhaustive()
     }
 }
 

@@ -1,5 +1,6 @@
 //! Joining multicast groups, and sending to them. Reference: fi_cm(3), `fi_join`.
 
+use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use super::{Endpoint, PostError};
@@ -14,6 +15,7 @@ use crate::{
 
 /// Why a group was not joined.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum GroupError {
     /// Its messages go to one peer each.
     #[error("the endpoint has no multicast")]
@@ -74,6 +76,15 @@ pub struct Group<P: Provider> {
     events: Arc<EventQueue>,
     /// What it was called there.
     fid: OnceLock<u64>,
+}
+
+impl<P: Provider> fmt::Debug for Group<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Group")
+            .field("number", &self.number)
+            .field("endpoint", &self.endpoint)
+            .finish_non_exhaustive()
+    }
 }
 
 impl<P: Provider> Group<P> {

@@ -4,6 +4,7 @@
 use super::{Endpoint, PostError};
 use crate::{
     address_vector::FI_ADDR_UNSPEC,
+    error::{Errno, HasErrno},
     flags::Flags,
     memory::Pieces,
     operation::{ReceivePost, SendPost},
@@ -14,7 +15,7 @@ use crate::{
 /// A message to be sent. The buffers are the engine's until the completion, whose
 /// [`take_buffers`](crate::completion_queue::Entry::take_buffers) gives them back; if no completion is
 /// asked for they are dropped when the operation is done.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnedSend {
     /// The message, end to end. At most as many as `iov_limit`.
     pub buffers: Vec<Vec<u8>>,
@@ -28,6 +29,14 @@ pub struct OwnedSend {
     pub context: u64,
     /// `COMPLETION`, `INJECT`, `MORE`, `FENCE`, and a completion level; in place of the default flags.
     pub flags: Flags,
+}
+
+impl Default for OwnedSend {
+    /// A message of no bytes to the first address, which completes.
+    fn default() -> OwnedSend {
+        let (buffers, to, tag, data, context) = (Vec::new(), 0, None, None, 0);
+        OwnedSend { buffers, to, tag, data, context, flags: Flags::COMPLETION }
+    }
 }
 
 /// A receive, or a look at what has come.
@@ -61,6 +70,12 @@ pub struct RefusedBuffers {
     pub error: PostError,
     /// The caller's buffers, untouched.
     pub buffers: Vec<Vec<u8>>,
+}
+
+impl HasErrno for RefusedBuffers {
+    fn errno(&self) -> Errno {
+        self.error.errno()
+    }
 }
 
 fn family(is_tagged: bool) -> Flags {

@@ -134,6 +134,13 @@ impl<P: Provider> Endpoint<P> {
     /// Ownership: the pieces are the engine's until the completion, unless
     /// `INJECT`. Cost: no system call, no allocation, no lock, for a message of
     /// one packet to a connected peer.
+    /// # Errors
+    /// [`PostError`], and nothing has happened. [`PostError::Again`]: as many operations are under
+    /// way as the transmit size allows, or an injected message finds no room; read completions, and
+    /// try again. Else the endpoint is not enabled, closed or not connected, or something is wrong
+    /// with the post: an address that the vector does not have, flags, a length, a capability. While
+    /// another thread drives the endpoint a post is left to it, and what is wrong with its address
+    /// is a failed completion.
     /// # Reference
     /// fi_msg(3), fi_tagged(3)
     #[inline(always)]
@@ -145,6 +152,9 @@ impl<P: Provider> Endpoint<P> {
 
     /// Posts a send, without `COMPLETION`, that writes no entry when it succeeds: what the inject calls
     /// come down to. It waits for no answer that nothing would tell of.
+    ///
+    /// # Errors
+    /// As [`Self::post_send`].
     #[inline(always)]
     pub fn post_unreported(&self, mut post: SendPost<'_>) -> Result<(), PostError> {
         let enabled = self.enabled()?;
@@ -167,7 +177,11 @@ impl<P: Provider> Endpoint<P> {
 
     /// Posts a receive of either family: what every receive call comes down to.
     ///
-    /// As [`Self::post_send`].
+    /// As [`Self::post_send`]; receives have no limit but that of posts which are left to another
+    /// thread.
+    /// # Errors
+    /// As [`Self::post_send`]; [`PostError::ReceivesAreShared`] and [`PostError::NothingToPost`] where
+    /// receives are posted elsewhere, or not at all.
     /// # Reference
     /// fi_msg(3), fi_tagged(3)
     #[inline(always)]

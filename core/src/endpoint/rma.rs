@@ -32,6 +32,10 @@ impl<P: Provider> Endpoint<P> {
     /// Ownership: the pieces are the engine's until the completion. Cost: no
     /// system call, no lock; no allocation for one segment, once as many
     /// operations were under way before.
+    /// # Errors
+    /// [`PostError`], as of [`Self::post_send`]; [`PostError::LengthsDiffer`] where the target's
+    /// memory is not as long as the pieces. Whether the target permits it is known when it answers: a
+    /// key, a range or an access that is wrong there is a failed completion.
     /// # Reference
     /// fi_rma(3), `fi_readmsg`
     #[inline]
@@ -46,6 +50,8 @@ impl<P: Provider> Endpoint<P> {
     /// this returns. Every level of completion is the same: the bytes are in the
     /// target's memory, and it said so. With `COMMIT_COMPLETE` they are on the storage behind it
     /// as well, which the target's engine waits for; the region has `RMA_PMEM`.
+    /// # Errors
+    /// As [`Self::post_read`].
     /// # Reference
     /// fi_rma(3), `fi_writemsg`
     #[inline]
@@ -56,6 +62,9 @@ impl<P: Provider> Endpoint<P> {
 
     /// Posts a write that writes an entry when it succeeds only if its flags say
     /// `COMPLETION`: what the inject calls come down to.
+    ///
+    /// # Errors
+    /// As [`Self::post_read`].
     #[inline]
     pub fn post_write_unreported(&self, post: RmaPost<'_>) -> Result<(), PostError> {
         self.post_rma(Action::Write, post)
@@ -142,7 +151,16 @@ impl<P: Provider> Endpoint<P> {
     }
 
     /// Reads `buffer.len()` bytes at `address` of the peer's region `key` into
-    /// `buffer`, which comes back with the completion (`fi_read`).
+    /// `buffer`.
+    ///
+    /// Shape: one contiguous buffer. Units: bytes; `address` is the target's own, or an offset into
+    /// the region, as [`RemoteSegment::address`] says. Ownership: the engine's until the completion
+    /// with `context`, which returns the buffer. Cost: as [`Self::post_read`], and one small
+    /// allocation.
+    /// # Errors
+    /// As [`Self::post_read`]; the buffer comes back.
+    /// # Reference
+    /// fi_rma(3), `fi_read`
     pub fn read(
         &self,
         buffer: Vec<u8>,
@@ -154,7 +172,13 @@ impl<P: Provider> Endpoint<P> {
         self.rma_owned(Action::Read, buffer, to, (address, key), None, context)
     }
 
-    /// Writes `buffer` to `address` of the peer's region `key` (`fi_write`).
+    /// Writes `buffer` to `address` of the peer's region `key`.
+    ///
+    /// Shape, units, ownership and cost: as [`Self::read`].
+    /// # Errors
+    /// As there.
+    /// # Reference
+    /// fi_rma(3), `fi_write`
     pub fn write(
         &self,
         buffer: Vec<u8>,
@@ -166,7 +190,12 @@ impl<P: Provider> Endpoint<P> {
         self.rma_owned(Action::Write, buffer, to, (address, key), None, context)
     }
 
-    /// As [`Self::write`], with 8 bytes for the peer's receive queue (`fi_writedata`).
+    /// As [`Self::write`], with 8 bytes for the peer's receive queue.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    /// # Reference
+    /// fi_rma(3), `fi_writedata`
     pub fn write_data(
         &self,
         buffer: Vec<u8>,
@@ -178,8 +207,14 @@ impl<P: Provider> Endpoint<P> {
         self.rma_owned(Action::Write, buffer, to, (address, key), Some(data), context)
     }
 
-    /// Writes a copy of `bytes`; there is no completion unless it fails
-    /// (`fi_inject_write`).
+    /// Writes a copy of `bytes`; there is no completion unless it fails.
+    ///
+    /// Limit and ownership: as [`Self::inject`].
+    /// # Errors
+    /// As [`Self::post_read`]; [`PostError::InjectTooLarge`], [`PostError::NoMemory`],
+    /// [`PostError::Unreachable`] as of [`Self::inject`].
+    /// # Reference
+    /// fi_rma(3), `fi_inject_write`
     #[inline]
     pub fn inject_write(
         &self,

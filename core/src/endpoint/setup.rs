@@ -149,7 +149,13 @@ impl<P: Provider> Endpoint<P> {
 
     /// Binds a completion queue for `TRANSMIT`, `RECV` or both; with
     /// `SELECTIVE_COMPLETION`, only operations that ask for it write an entry
-    /// when they succeed. Reference: fi_endpoint(3), `fi_ep_bind`.
+    /// when they succeed.
+    ///
+    /// # Errors
+    /// [`EndpointError`]: other flags, a queue of another domain or a closed one, one that is bound
+    /// for that direction already; the endpoint is enabled.
+    /// # Reference
+    /// fi_endpoint(3), `fi_ep_bind`
     pub fn bind_completion_queue(
         &self,
         queue: &Arc<CompletionQueue<P>>,
@@ -176,7 +182,12 @@ impl<P: Provider> Endpoint<P> {
     }
 
     /// Binds a counter for any of `SEND`, `RECV`, `READ`, `WRITE`, `REMOTE_READ`
-    /// and `REMOTE_WRITE`. Reference: fi_endpoint(3), `fi_ep_bind`.
+    /// and `REMOTE_WRITE`.
+    ///
+    /// # Errors
+    /// As [`Self::bind_completion_queue`].
+    /// # Reference
+    /// fi_endpoint(3), `fi_ep_bind`
     pub fn bind_counter(
         &self,
         counter: &Arc<CompletionCounter<P>>,
@@ -204,7 +215,13 @@ impl<P: Provider> Endpoint<P> {
         bindings.one_sided.bind(counter, one_sided).map_err(|_| EndpointError::Closed { object })
     }
 
-    /// Binds the address vector. Reference: fi_endpoint(3), `fi_ep_bind`.
+    /// Binds the address vector.
+    ///
+    /// # Errors
+    /// [`EndpointError`]: the endpoint is a connected one or a context, is enabled, or has a vector;
+    /// the vector is closed.
+    /// # Reference
+    /// fi_endpoint(3), `fi_ep_bind`
     pub fn bind_address_vector(&self, vector: &Arc<AddressVector>) -> Result<(), EndpointError> {
         let object = "address vector";
         if self.options.connected || self.seat.is_some() {
@@ -222,7 +239,11 @@ impl<P: Provider> Endpoint<P> {
 
     /// Binds the event queue that asynchronous errors and what becomes of connections go to,
     /// as events of the object `fid`. Reading it drives a connected endpoint.
-    /// Reference: fi_endpoint(3), `fi_ep_bind`.
+    ///
+    /// # Errors
+    /// [`EndpointError`]: the endpoint is enabled or has a queue; the queue is closed.
+    /// # Reference
+    /// fi_endpoint(3), `fi_ep_bind`
     pub fn bind_event_queue(&self, queue: &Arc<EventQueue>, fid: u64) -> Result<(), EndpointError> {
         let object = "event queue";
         let mut bindings = self.open_bindings("binding an event queue")?;
@@ -235,7 +256,12 @@ impl<P: Provider> Endpoint<P> {
     }
 
     /// Binds the shared transmit context that the endpoint was opened to use.
-    /// Reference: fi_endpoint(3): "Endpoints associated with a shared transmit context must use
+    ///
+    /// # Errors
+    /// [`EndpointError`]: the endpoint was not opened for one, or for more than the context has; the
+    /// context is closed or another domain's; the endpoint is enabled, or has one.
+    /// # Reference
+    /// fi_endpoint(3): "Endpoints associated with a shared transmit context must use
     /// a subset of the transmit context's attributes."
     pub fn bind_shared_transmit(
         &self,
@@ -251,7 +277,12 @@ impl<P: Provider> Endpoint<P> {
     }
 
     /// Binds the shared receive context that the endpoint was opened to use: its messages go to
-    /// receives that are posted there. Reference: fi_endpoint(3), "SHARED CONTEXTS".
+    /// receives that are posted there.
+    ///
+    /// # Errors
+    /// As [`Self::bind_shared_transmit`].
+    /// # Reference
+    /// fi_endpoint(3), "SHARED CONTEXTS"
     pub fn bind_shared_receive(
         &self,
         context: &Arc<SharedReceive<P>>,

@@ -15,6 +15,8 @@ impl<P: Provider> Endpoint<P> {
     /// Sends `buffer` with `tag` to `to`.
     ///
     /// Shape, units, ownership and cost: as [`Self::send`].
+    /// # Errors
+    /// As [`Self::post_send`]; the buffer comes back.
     /// # Reference
     /// fi_tagged(3), `fi_tsend`
     pub fn send_tagged(
@@ -27,7 +29,12 @@ impl<P: Provider> Endpoint<P> {
         self.send_owned(buffer, to, tag, None, context, Flags::TAGGED)
     }
 
-    /// As [`Self::send_tagged`], with remote CQ data (`fi_tsenddata`).
+    /// As [`Self::send_tagged`], with remote CQ data.
+    ///
+    /// # Errors
+    /// As there.
+    /// # Reference
+    /// fi_tagged(3), `fi_tsenddata`
     pub fn send_tagged_data(
         &self,
         buffer: Vec<u8>,
@@ -39,14 +46,24 @@ impl<P: Provider> Endpoint<P> {
         self.send_owned(buffer, to, tag, Some(data), context, Flags::TAGGED)
     }
 
-    /// Sends a copy of `bytes` with `tag`; there is no completion unless it
-    /// fails (`fi_tinject`).
+    /// Sends a copy of `bytes` with `tag`; there is no completion unless it fails.
+    ///
+    /// Limit, shape, units, ownership and cost: as [`Self::inject`].
+    /// # Errors
+    /// As [`Self::inject`].
+    /// # Reference
+    /// fi_tagged(3), `fi_tinject`
     #[inline(always)]
     pub fn inject_tagged(&self, bytes: &[u8], to: u64, tag: u64) -> Result<(), PostError> {
         self.inject_as(bytes, to, tag, None, Flags::TAGGED)
     }
 
-    /// As [`Self::inject_tagged`], with remote CQ data (`fi_tinjectdata`).
+    /// As [`Self::inject_tagged`], with remote CQ data.
+    ///
+    /// # Errors
+    /// As [`Self::inject`].
+    /// # Reference
+    /// fi_tagged(3), `fi_tinjectdata`
     #[inline(always)]
     pub fn inject_tagged_data(
         &self,
@@ -59,7 +76,13 @@ impl<P: Provider> Endpoint<P> {
     }
 
     /// Receives a message with `tag`, not counting the bits of `ignore`, from
-    /// `from` (or anyone: `FI_ADDR_UNSPEC`) into `buffer` (`fi_trecv`).
+    /// `from` (or anyone: `FI_ADDR_UNSPEC`) into `buffer`.
+    ///
+    /// Shape, units, ownership and cost: as [`Self::receive`].
+    /// # Errors
+    /// As [`Self::post_receive`]; the buffer comes back.
+    /// # Reference
+    /// fi_tagged(3), `fi_trecv`
     pub fn receive_tagged(
         &self,
         buffer: Vec<u8>,
@@ -74,7 +97,13 @@ impl<P: Provider> Endpoint<P> {
     /// Asks whether such a message has arrived; the answer is a completion: the
     /// message's length, tag, data and source, or FI_ENOMSG. With `CLAIM` among
     /// `flags` nobody else can receive it from then on, with `DISCARD` it is
-    /// dropped. Reference: fi_tagged(3), FI_PEEK.
+    /// dropped.
+    ///
+    /// # Errors
+    /// As [`Self::post_receive`]; [`PostError::ClaimedBefore`] where a message is claimed with this
+    /// `context`.
+    /// # Reference
+    /// fi_tagged(3), FI_PEEK
     pub fn peek_tagged(
         &self,
         from: u64,

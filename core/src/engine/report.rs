@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     completion_queue::{Entry, ErrorEntry, store::CompletionStore},
-    counter::Counter,
+    counter::CounterCell,
     error::Errno,
     flags::Flags,
     info::MessageOrder,
@@ -26,7 +26,7 @@ pub struct Side {
     /// Only operations with `COMPLETION` write an entry when they succeed.
     pub selective: bool,
     /// The counter.
-    pub counter: Option<Arc<Counter>>,
+    pub counter: Option<Arc<CounterCell>>,
     /// The endpoint's context: see [`Self::blame`].
     pub context: u64,
     /// Completions keep the order of what was submitted, or matched (`FI_ORDER_STRICT`).
@@ -71,7 +71,7 @@ impl Side {
     }
 
     /// The same of what has a counter of its own.
-    fn fail_counted_by(&self, counter: Option<&Counter>, mut error: ErrorEntry) {
+    fn fail_counted_by(&self, counter: Option<&CounterCell>, mut error: ErrorEntry) {
         let tally = Owner::take_tally(&mut error.owner);
         self.fail_uncounted(error);
         count_failure(tally, counter);
@@ -97,13 +97,13 @@ impl Side {
 #[derive(Clone, Default)]
 pub struct OneSidedCounters {
     /// Reads and fetching atomics of ours (`FI_READ`).
-    pub read: Option<Arc<Counter>>,
+    pub read: Option<Arc<CounterCell>>,
     /// Writes and other atomics of ours (`FI_WRITE`).
-    pub write: Option<Arc<Counter>>,
+    pub write: Option<Arc<CounterCell>>,
     /// What peers read (`FI_REMOTE_READ`).
-    pub remote_read: Option<Arc<Counter>>,
+    pub remote_read: Option<Arc<CounterCell>>,
     /// What peers wrote (`FI_REMOTE_WRITE`).
-    pub remote_write: Option<Arc<Counter>>,
+    pub remote_write: Option<Arc<CounterCell>>,
 }
 
 /// What is known of a message when its receive completes.
@@ -126,7 +126,7 @@ const POSTED_KIND: Flags = MESSAGE_KIND.union(Flags::MULTI_RECV);
 
 /// Counts a success: of work by what counts it, of other operations by the endpoint's counter.
 #[inline(always)]
-pub(crate) fn count_success(tally: Option<Tally>, counter: Option<&Counter>) {
+pub(crate) fn count_success(tally: Option<Tally>, counter: Option<&CounterCell>) {
     match (tally, counter) {
         (Some(tally), _) => tally.succeed(),
         (None, Some(counter)) => counter.add(1),
@@ -136,7 +136,7 @@ pub(crate) fn count_success(tally: Option<Tally>, counter: Option<&Counter>) {
 
 /// Counts a failure, likewise.
 #[inline(always)]
-pub(crate) fn count_failure(tally: Option<Tally>, counter: Option<&Counter>) {
+pub(crate) fn count_failure(tally: Option<Tally>, counter: Option<&CounterCell>) {
     match (tally, counter) {
         (Some(tally), _) => tally.fail(),
         (None, Some(counter)) => counter.add_error(1),
@@ -221,7 +221,7 @@ impl<T: Transport> Engine<T> {
     }
 
     #[inline(always)]
-    fn counter_of(&self, counted: Counted) -> Option<&Counter> {
+    fn counter_of(&self, counted: Counted) -> Option<&CounterCell> {
         let counter = match counted {
             Counted::Sends => &self.setup.transmit.counter,
             Counted::Reads => &self.setup.one_sided.read,

@@ -87,7 +87,9 @@ pub struct DomainHints {
     pub data_progress: Progress,
     pub resource_management: ResourceManagement,
     pub address_vector_kind: AddressVectorKind,
-    pub memory_region_mode: MemoryRegionMode,
+    /// None: nothing is asked for, and the answer is what suits us (`BASIC_EQUIVALENT`). An empty one is
+    /// an answer: remote addresses are offsets, and keys the application's own.
+    pub memory_region_mode: Option<MemoryRegionMode>,
     pub mr_key_size: Option<usize>,
     pub cq_data_size: Option<usize>,
     pub cq_count: Option<usize>,

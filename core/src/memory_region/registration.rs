@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use super::{MemoryRegion, MemoryRegionAttributes, MemoryRegionError, MemoryRegionRegistry};
 use crate::address_vector::AddressVector;
 use crate::completion_counter::CompletionCounter;
-use crate::counter::Counter;
+use crate::counter::CounterCell;
 use crate::domain::Domain;
 use crate::flags::Flags;
 use crate::transport::Provider;
@@ -14,12 +14,12 @@ use crate::transport::Provider;
 /// The counters bound to a region.
 #[derive(Debug, Default)]
 pub struct Events {
-    read: OnceLock<Arc<Counter>>,
-    write: OnceLock<Arc<Counter>>,
+    read: OnceLock<Arc<CounterCell>>,
+    write: OnceLock<Arc<CounterCell>>,
 }
 
 impl Events {
-    pub(super) fn all(&self) -> impl Iterator<Item = &Arc<Counter>> {
+    pub(super) fn all(&self) -> impl Iterator<Item = &Arc<CounterCell>> {
         self.read.get().into_iter().chain(self.write.get())
     }
 }
@@ -36,7 +36,8 @@ impl MemoryRegion {
     pub(crate) fn count(&self, kinds: Flags) {
         let written = self.events.write.get().filter(|_| kinds.contains(Flags::REMOTE_WRITE));
         let read = self.events.read.get().filter(|_| kinds.contains(Flags::REMOTE_READ));
-        let is_written_too = |read: &&Arc<Counter>| written.is_some_and(|it| Arc::ptr_eq(it, read));
+        let is_written_too =
+            |read: &&Arc<CounterCell>| written.is_some_and(|it| Arc::ptr_eq(it, read));
         for counter in written.into_iter().chain(read.filter(|read| !is_written_too(read))) {
             counter.add(1);
         }
@@ -97,6 +98,9 @@ impl<P: Provider> Domain<P> {
 
     /// Closes a region. Peers cannot reach it any more, and nothing they were
     /// doing with it is still under way when this returns.
+    /// # Errors
+    /// [`MemoryRegionError::NotRegistered`] if it is closed or another domain's,
+    /// [`MemoryRegionError::Bind`] while something is bound to it.
     /// # Reference
     /// fi_mr(3), `fi_close`
     pub fn close_memory(&self, region: &Arc<MemoryRegion>) -> Result<(), MemoryRegionError> {

@@ -74,7 +74,7 @@ impl Body {
     }
 
     /// The memory of the body.
-    pub fn piece(&mut self) -> Piece {
+    pub(crate) fn piece(&mut self) -> Piece {
         match self {
             Body::Small(words) => Piece::of_words(words),
             Body::Large(bytes) => Piece::of_owned(bytes),

@@ -16,6 +16,7 @@ pub mod pair;
 mod row;
 mod shared;
 
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, atomic::AtomicBool};
 
 use crate::{
@@ -270,6 +271,16 @@ impl<P: Provider> ScalableEndpoint<P> {
         }
         let _ = self.domain.uses().unbind();
         Ok(())
+    }
+}
+
+impl<P: Provider> fmt::Debug for ScalableEndpoint<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ScalableEndpoint")
+            .field("address", &self.pairs[0].address_at_once())
+            .field("counts", &self.counts)
+            .field("uses", &self.uses.count())
+            .finish_non_exhaustive()
     }
 }
 

@@ -83,6 +83,11 @@ impl<P: Provider> Pair<P> {
         self.lock().address
     }
 
+    /// The same, for who must not wait: none while the pair is at work.
+    pub(super) fn address_at_once(&self) -> Option<Address> {
+        self.state.try_lock().ok().map(|state| state.address)
+    }
+
     /// False if that context is open.
     pub(super) fn reserve(&self, direction: Direction) -> bool {
         let place = &mut self.lock().open[direction as usize];
@@ -234,6 +239,10 @@ impl<P: Provider> Seat<P> {
 
     pub(crate) fn address(&self) -> Address {
         self.endpoint.address()
+    }
+
+    pub(crate) fn address_at_once(&self) -> Option<Address> {
+        self.endpoint.pairs[0].address_at_once()
     }
 
     pub(crate) fn direction(&self) -> Direction {

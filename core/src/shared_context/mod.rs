@@ -13,6 +13,7 @@ pub mod pool;
 pub mod receive;
 pub(crate) mod sources;
 
+use std::fmt;
 use std::sync::Arc;
 
 use crate::{
@@ -90,6 +91,16 @@ impl<P: Provider> SharedTransmit<P> {
     pub fn close(&self) -> Result<(), BindError> {
         self.binds.close()?;
         self.domain.uses().unbind()
+    }
+}
+
+impl<P: Provider> fmt::Debug for SharedTransmit<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedTransmit")
+            .field("size", &self.options.transmit_size)
+            .field("inject_size", &self.options.inject_size)
+            .field("bound", &self.binds.count())
+            .finish_non_exhaustive()
     }
 }
 

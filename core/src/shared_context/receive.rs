@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -93,6 +94,16 @@ impl<P: Provider> Members<P> {
         }
         self.vector = Some(vector.clone());
         Ok(())
+    }
+}
+
+impl<P: Provider> fmt::Debug for SharedReceive<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedReceive")
+            .field("connected", &self.connected.load(Ordering::Relaxed))
+            .field("connectionless", &self.connectionless.load(Ordering::Relaxed))
+            .field("bound", &self.binds.count())
+            .finish_non_exhaustive()
     }
 }
 

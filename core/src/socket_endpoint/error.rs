@@ -10,6 +10,7 @@ use crate::{
 
 /// Why a call was refused. Nothing was sent or received then.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum SocketError {
     /// Nothing has arrived, or what is taken fills the buffer: try again when the descriptor says so.
     #[error("nothing can be sent or received now")]

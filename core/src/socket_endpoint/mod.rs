@@ -23,6 +23,7 @@ mod socket;
 pub mod transfer;
 
 use std::{
+    fmt,
     os::fd::RawFd,
     sync::{
         Arc,
@@ -337,6 +338,16 @@ impl<P: Provider> SocketEndpoint<P> {
             }
         }
         endpoint.close();
+    }
+}
+
+impl<P: Provider> fmt::Debug for SocketEndpoint<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SocketEndpoint")
+            .field("kind", &self.kind())
+            .field("address", &self.endpoint().address_at_once())
+            .field("is_closed", &self.is_closed.load(Ordering::Relaxed))
+            .finish_non_exhaustive()
     }
 }
 

@@ -10,7 +10,7 @@ use loom::{
 };
 
 use super::{Deferrals, Key, Startable};
-use crate::counter::Counter;
+use crate::counter::CounterCell;
 
 /// Notes that it was started, or canceled.
 struct Noted {
@@ -30,7 +30,7 @@ impl Startable for Noted {
 
 /// A counter, who defers operations until it changes, and what became of them.
 struct Waiting {
-    counter: Arc<Counter>,
+    counter: Arc<CounterCell>,
     deferrals: Arc<Deferrals>,
     started: loom::sync::Arc<AtomicUsize>,
     canceled: loom::sync::Arc<AtomicUsize>,

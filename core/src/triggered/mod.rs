@@ -22,12 +22,13 @@ use std::sync::{Mutex, MutexGuard};
 use std::{
     cell::{Cell, RefCell},
     collections::{BTreeMap, VecDeque},
+    fmt,
     sync::{Arc, PoisonError, Weak},
 };
 
 use crate::{
-    bind_count::BindError, completion_counter::CompletionCounter, counter::Counter, flags::Flags,
-    transport::Provider,
+    bind_count::BindError, completion_counter::CompletionCounter, counter::CounterCell,
+    flags::Flags, transport::Provider,
 };
 
 pub(crate) use work::Tally;
@@ -41,6 +42,16 @@ pub struct Threshold<P: Provider> {
     pub value: u64,
     /// Says that the operation is deferred work.
     pub work: Option<Work<P>>,
+}
+
+impl<P: Provider> fmt::Debug for Threshold<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Threshold")
+            .field("counter", &self.counter)
+            .field("value", &self.value)
+            .field("work", &self.work)
+            .finish()
+    }
 }
 
 impl<P: Provider> Threshold<P> {
@@ -91,7 +102,7 @@ impl Deferred {
 /// What waits for one counter.
 pub(crate) struct Triggers {
     waiting: Mutex<Waiting>,
-    counter: Weak<Counter>,
+    counter: Weak<CounterCell>,
 }
 
 #[derive(Default)]
@@ -104,7 +115,7 @@ struct Waiting {
 }
 
 impl Triggers {
-    pub fn new(counter: Weak<Counter>) -> Self {
+    pub fn new(counter: Weak<CounterCell>) -> Self {
         Triggers { waiting: Mutex::default(), counter }
     }
 
@@ -129,7 +140,7 @@ impl Triggers {
     }
 
     /// Starts what is due at `counter`, whose these are, unless somebody is at it.
-    fn start_due(&self, counter: &Counter) {
+    fn start_due(&self, counter: &CounterCell) {
         if std::mem::replace(&mut self.lock().is_starting, true) {
             return;
         }
@@ -141,7 +152,7 @@ impl Triggers {
 
     /// The first that is due. None: then nobody starts any more, and who changes the counter from
     /// now on finds that out.
-    fn next_due(&self, counter: &Counter) -> Option<Deferred> {
+    fn next_due(&self, counter: &CounterCell) -> Option<Deferred> {
         let mut waiting = self.lock();
         let now = counter.now();
         let mut reached = waiting.deferred.range(..=(now.0.saturating_add(now.1), u64::MAX));
@@ -164,7 +175,7 @@ impl Triggers {
 #[derive(Default)]
 struct Turns {
     /// Counters whose turn comes when this thread has started what it is at.
-    counters: RefCell<VecDeque<Arc<Counter>>>,
+    counters: RefCell<VecDeque<Arc<CounterCell>>>,
     is_starting: Cell<bool>,
 }
 
@@ -178,7 +189,7 @@ loom::thread_local! {
 }
 
 /// Starts what is due at `counter`; from within a start, when that is over.
-fn in_turn(counter: Arc<Counter>) {
+fn in_turn(counter: Arc<CounterCell>) {
     let next = || TURNS.with(|turns| turns.counters.borrow_mut().pop_front());
     TURNS.with(|turns| turns.counters.borrow_mut().push_back(counter));
     if TURNS.with(|turns| turns.is_starting.replace(true)) {
@@ -201,12 +212,12 @@ pub(crate) struct Deferrals {
 #[derive(Default)]
 struct Known {
     /// Those that something of the owner's may wait for.
-    counters: Vec<Weak<Counter>>,
+    counters: Vec<Weak<CounterCell>>,
     is_closed: bool,
 }
 
 impl Known {
-    fn learn(&mut self, counter: &Arc<Counter>) {
+    fn learn(&mut self, counter: &Arc<CounterCell>) {
         self.counters.retain(|known| known.strong_count() > 0);
         if !self.counters.iter().any(|known| known.as_ptr() == Arc::as_ptr(counter)) {
             self.counters.push(Arc::downgrade(counter));
@@ -215,7 +226,7 @@ impl Known {
 }
 
 /// Takes the first that is meant of what waits for `counter`.
-fn take_from(counter: &Counter, is_meant: impl Fn(&Deferred) -> bool) -> Option<Deferred> {
+fn take_from(counter: &CounterCell, is_meant: impl Fn(&Deferred) -> bool) -> Option<Deferred> {
     let taken = counter.triggers()?.take(is_meant)?;
     counter.let_go();
     Some(taken)
@@ -233,7 +244,7 @@ impl Deferrals {
     /// The counter or the owner is closed.
     pub fn defer(
         self: &Arc<Self>,
-        counter: &Arc<Counter>,
+        counter: &Arc<CounterCell>,
         threshold: u64,
         key: Key,
         work: impl FnOnce() -> Box<dyn Startable>,
@@ -252,13 +263,13 @@ impl Deferrals {
     }
 
     /// Has what waits for `counter` be found here, whoever has deferred it.
-    pub fn learn(&self, counter: &Arc<Counter>) {
+    pub fn learn(&self, counter: &Arc<CounterCell>) {
         self.lock().learn(counter);
     }
 
     /// Takes the first that is meant, from any of the counters.
     fn take(&self, is_meant: impl Fn(&Deferred) -> bool) -> Option<Deferred> {
-        let counters: Vec<Arc<Counter>> =
+        let counters: Vec<Arc<CounterCell>> =
             self.lock().counters.iter().filter_map(Weak::upgrade).collect();
         counters.iter().find_map(|counter| take_from(counter, &is_meant))
     }

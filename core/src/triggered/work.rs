@@ -5,12 +5,13 @@
 //! conceptual construct". What is different is how it completes: "posted work requests do not
 //! generate any completions at the endpoint by default".
 
+use std::fmt;
 use std::sync::Arc;
 
 use super::{Key, Startable, Threshold};
 use crate::{
-    completion_counter::CompletionCounter, counter::Counter, domain::Domain, endpoint::PostError,
-    transport::Provider,
+    completion_counter::CompletionCounter, counter::CounterCell, domain::Domain,
+    endpoint::PostError, transport::Provider,
 };
 
 /// What makes a triggered operation deferred work.
@@ -20,6 +21,12 @@ pub struct Work<P: Provider> {
     /// "On the completion of a deferred data transfer, the specified completion counter will be
     /// incremented by one."
     pub completion: Option<Arc<CompletionCounter<P>>>,
+}
+
+impl<P: Provider> fmt::Debug for Work<P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Work").field("id", &self.id).field("completion", &self.completion).finish()
+    }
 }
 
 impl<P: Provider> Work<P> {
@@ -36,7 +43,7 @@ impl<P: Provider> Work<P> {
 
 /// What counts an operation of deferred work, instead of its endpoint's counters.
 #[derive(Debug)]
-pub(crate) struct Tally(Option<Arc<Counter>>);
+pub(crate) struct Tally(Option<Arc<CounterCell>>);
 
 impl Tally {
     #[cold]
@@ -62,7 +69,7 @@ pub enum Change {
 }
 
 struct CounterWork {
-    target: Arc<Counter>,
+    target: Arc<CounterCell>,
     change: Change,
 }
 

@@ -100,7 +100,8 @@ fn a_write_with_data_where_packets_come_is_no_packet() {
     adopt(&mut scene.victim, 3);
     let mut memory = vec![0; 60_000];
     let access = Access { write: true, ..Access::default() };
-    let piece = Piece::of_owned(&mut memory);
+    // SAFETY: the memory outlives what is lent of it.
+    let piece = unsafe { Piece::of(&mut memory) };
     let request =
         RegistrationRequest { memory: piece, access, local_write: true, keeps_pages: true };
     let lent = scene.victim.register(3, &request).unwrap();

@@ -120,19 +120,18 @@ fn a_write_is_told_although_a_goodbye_came_first() {
         let ours = victim.admit(0, theirs, access).unwrap();
         assert!(friend.open_window(0, ours));
         let (mut memory, mut source) = ([0_u8; 8], [1_u8; 8]);
-        let request = RegistrationRequest {
-            memory: Piece::of_owned(&mut memory),
-            access,
-            local_write: true,
-            keeps_pages: true,
-        };
+        // SAFETY: it outlives what is lent of it.
+        let piece = unsafe { Piece::of(&mut memory) };
+        let request =
+            RegistrationRequest { memory: piece, access, local_write: true, keeps_pages: true };
         let lent = victim.register(0, &request).unwrap();
         let request = Request {
             token: 1,
             direction: Direction::Write,
             address: memory.as_ptr().addr() as u64,
             remote_key: lent.remote_key(),
-            local: Piece::of_owned(&mut source),
+            // SAFETY: the friend, who reads it, goes first.
+            local: unsafe { Piece::of(&mut source) },
             data: Some(4711),
             local_key: None,
         };

@@ -8,7 +8,7 @@ use std::{
 
 use kestrel::{
     Address, CompletionQueue, ConnectionRequest, Domain, Endpoint, EndpointType, Event, EventQueue,
-    EventQueueAttributes, EventRead, Flags, Hints, Info, objects, settings,
+    EventQueueAttributes, EventRead, Flags, Hints, Info, objects,
 };
 
 use crate::{Asker, Failure, Node, PATIENCE};
@@ -37,8 +37,7 @@ impl Place {
 
     /// Accepts whoever asks, one after the other, until nobody does any more.
     pub fn serve(&self) -> Result<(), Failure> {
-        let config = settings::from_environment()?;
-        let passive = objects::open_passive_endpoint(&self.info, &config)?;
+        let passive = kestrel::open_passive_endpoint(&self.info)?;
         let events = Arc::new(EventQueue::open(EventQueueAttributes::default())?);
         passive.bind_event_queue(&events, 0)?;
         passive.listen()?;

@@ -27,7 +27,7 @@ use kestrel::{
 use kestrel_tests::{
     bed::{Memory, pattern},
     one_sided::{BOTH, expose_in},
-    opened::Opened,
+    opened::{Opened, run_on_words},
 };
 use tracing_subscriber::filter::LevelFilter;
 
@@ -76,21 +76,16 @@ fn main() -> ExitCode {
         let log = tracing_subscriber::fmt().with_max_level(LevelFilter::DEBUG);
         log.with_writer(std::io::stderr).init();
     }
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    let done = match words[..] {
+    run_on_words("outage", run)
+}
+
+fn run(words: &[&str]) -> Result<(), Failure> {
+    match *words {
         ["serve", own, asker] => Node::open(own, asker).and_then(|node| node.serve()),
         ["ask", own, peer] => Node::open(own, peer).and_then(Asker::run),
         ["serve-connected", own, ..] => Place::at(own).and_then(|place| place.serve()),
         ["ask-connected", own, peer] => Place::at(own).and_then(|place| place.ask(peer)),
         _ => Err("outage serve | ask | serve-connected | ask-connected ADDRESS …".into()),
-    };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("outage {arguments:?}: {error}");
-            ExitCode::FAILURE
-        }
     }
 }
 

@@ -169,7 +169,7 @@ pub fn a_dropped_endpoint_lets_go_of_everything<P: Provider>(bed: &Bed<P>) {
         }
         let address = endpoint.address();
         let same_address = EndpointOptions { address: Some(address), ..EndpointOptions::default() };
-        let taken = Endpoint::open(&domain, same_address.clone()).err().expect("it is taken");
+        let taken = Endpoint::open(&domain, same_address.clone()).expect_err("it is taken");
         assert_eq!(taken.errno(), Errno::ADDRINUSE);
         drop(endpoint);
         drop(Endpoint::open(&domain, same_address).expect("it is free again"));

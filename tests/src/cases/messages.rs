@@ -245,6 +245,13 @@ pub fn owned_buffers_come_back_as_they_were<P: Provider>(bed: &Bed<P>) {
         world.received(1).good();
         world.sent(0).good();
     }
+    // Who says nothing of flags has its buffers back as well.
+    let unflagged = OwnedSend { buffers: parts(), to: 1, context: 6, ..OwnedSend::default() };
+    sender.send_message(unflagged).unwrap();
+    receiver.receive_message(OwnedReceive { buffers: room(), ..OwnedReceive::default() }).unwrap();
+    let mut sent = entry(&world, &world.nodes[0].sends);
+    assert_eq!((sent.context, sent.take_buffers()), (6, Some(parts())));
+    assert_eq!(world.received(1).good().length, 40_700);
     // What is refused comes back.
     let refused = sender.send_message(OwnedSend { to: 77, ..message(None) }).unwrap_err();
     assert_eq!(refused.error, PostError::UnknownAddress { address: 77 });

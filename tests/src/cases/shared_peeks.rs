@@ -265,7 +265,8 @@ fn claim_some<P: Provider>(
             continue;
         }
         let tag = done.good().tag;
-        let pieces = Pieces::One(Piece::of_owned(&mut into));
+        // SAFETY: the receive is over before `into` is looked at, and before it goes.
+        let pieces = Pieces::One(unsafe { Piece::of(&mut into) });
         let flags = Flags::CLAIM;
         shared.post_receive(Receive { pieces, flags, ..peek }.post()).unwrap();
         let done = told.recv_timeout(PATIENCE).expect("what was claimed is there").good();

@@ -136,7 +136,8 @@ impl Negotiation<'_> {
     }
 
     pub(super) fn memory_region_mode(&mut self, api_version: ApiVersion) {
-        let asked = self.hints.domain.memory_region_mode;
+        let hint = self.hints.domain.memory_region_mode;
+        let asked = hint.unwrap_or_default();
         let required = relevant(self.offer.memory_region_mode_required, self.info.caps);
         let usual = self.offer.template.domain.memory_region_mode;
         // Regions are registered for operations of ours as well, whose memory has to keep its pages.
@@ -145,7 +146,7 @@ impl Negotiation<'_> {
         let answer = match asked {
             MemoryRegionMode::BASIC | MemoryRegionMode::SCALABLE => Some(asked),
             _ if asked.intersects(MemoryRegionMode::LEGACY) => None,
-            _ if speaks_bits => Some(ours & asked),
+            _ if speaks_bits => Some(hint.map_or(usual, |asked| ours & asked)),
             _ if asked.is_empty() => Some(legacy_mode(usual)),
             _ => None,
         };
@@ -154,7 +155,7 @@ impl Negotiation<'_> {
             return self.reject("domain_attr->mr_mode", bits_text("FI_MR_", asked), offered);
         };
         self.info.domain.memory_region_mode = answer;
-        let mut covered = asked;
+        let mut covered = hint.unwrap_or(answer);
         if answer == MemoryRegionMode::BASIC {
             covered |= MemoryRegionMode::BASIC_EQUIVALENT;
         }

@@ -230,6 +230,10 @@ fn registration_modes_are_ours_and_the_hints() {
     assert_eq!(mode(Modes::PROV_KEY, Flags::RMA), Ok(Modes::PROV_KEY));
     // A hint of 0 is answered with 0: offsets from zero and keys of the user's choice.
     assert_eq!(mode(Modes::empty(), Flags::RMA), Ok(Modes::empty()));
+    // Who does not say gets what suits us, whatever it asks for else.
+    assert_eq!(accepted(&Hints::new()).domain.memory_region_mode, Modes::BASIC_EQUIVALENT);
+    let unsaid = accepted(&Hints::new().caps(Flags::TAGGED));
+    assert_eq!(unsaid.domain.memory_region_mode, Modes::BASIC_EQUIVALENT);
     // Nobody's target: devices still go by the regions that its own operations name.
     assert_eq!(mode(all, Flags::TAGGED), Ok(Modes::ALLOCATED));
     assert_eq!(mode(all, Flags::RMA | Flags::READ), Ok(Modes::ALLOCATED));
@@ -274,6 +278,8 @@ fn before_1_5_the_mode_is_one_of_three() {
         negotiate(&Offer::rdm(), Some(&hints), V1_4).map(|info| info.domain.memory_region_mode)
     };
     assert_eq!(ask(MemoryRegionMode::empty()), Ok(MemoryRegionMode::BASIC));
+    let unsaid = negotiate(&Offer::rdm(), Some(&Hints::new()), V1_4).unwrap();
+    assert_eq!(unsaid.domain.memory_region_mode, MemoryRegionMode::BASIC);
     assert_eq!(ask(MemoryRegionMode::BASIC), Ok(MemoryRegionMode::BASIC));
     assert_eq!(ask(MemoryRegionMode::SCALABLE), Ok(MemoryRegionMode::SCALABLE));
     assert_eq!(ask(MemoryRegionMode::LOCAL).unwrap_err()[0].field, "domain_attr->mr_mode");
@@ -401,6 +407,7 @@ fn open_mpi_and_mpich_are_served() {
         .rx_op_flags(Flags::COMPLETION)
         .resource_management(ResourceManagement::Enabled)
         .cq_data_size(4)
+        .memory_region_mode(MemoryRegionMode::empty())
         .threading(Threading::Domain);
     open_mpi.domain.control_progress = Progress::Manual;
     let info = accepted(&open_mpi);

@@ -20,7 +20,7 @@ impl Scratch {
     }
 
     /// Room for what is about to be sent, or has just come.
-    pub fn operands(&mut self) -> Piece {
+    pub(crate) fn operands(&mut self) -> Piece {
         self.make();
         Piece::of_words(&mut self.operands)
     }
@@ -32,7 +32,7 @@ impl Scratch {
     }
 
     /// The first `length` bytes of the results.
-    pub fn results(&mut self, length: usize) -> Piece {
+    pub(crate) fn results(&mut self, length: usize) -> Piece {
         Piece::of_words(&mut self.results).part(0, length)
     }
 }

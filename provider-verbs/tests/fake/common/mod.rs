@@ -95,14 +95,16 @@ pub fn push(transport: &mut FakeTransport, peer: PeerIndex, number: u64, length:
 pub fn hold(transport: &mut FakeTransport, peer: PeerIndex, number: u64, length: usize) -> bool {
     let mut bytes = vec![number as u8; length];
     let head = Head::new(Kind::Eager, 0);
-    transport.push(peer, head, number, &[], Piece::of_owned(&mut bytes))
+    // SAFETY: a packet is copied before `push` returns, and the bytes live until then.
+    transport.push(peer, head, number, &[], unsafe { Piece::of(&mut bytes) })
 }
 
 /// Takes the next message: its sender, number and length.
 pub fn take(transport: &mut FakeTransport) -> Option<(PeerIndex, u64, usize)> {
     let arrival = transport.arrival()?;
     let mut bytes = vec![0; arrival.length];
-    transport.copy_out(0, Piece::of_owned(&mut bytes));
+    // SAFETY: the bytes outlive the copy.
+    transport.copy_out(0, unsafe { Piece::of(&mut bytes) });
     assert!(bytes.iter().all(|byte| *byte == arrival.word as u8), "content");
     transport.consume();
     Some((arrival.peer, arrival.word, arrival.length))

@@ -1,0 +1,196 @@
+//! The native door by itself: what a program gets that names `kestrel` alone.
+
+use std::{
+    fmt::Debug,
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use kestrel::{
+    AddressVector, AddressVectorAttributes, AtomicCall, AtomicOperation, AtomicPost,
+    CompletionQueue, ConnectionRequest, Counter, Datatype, Domain, Endpoint, EndpointType, Event,
+    EventQueue, EventQueueAttributes, EventRead, Flags, Form, Hints, Info, MemoryRange,
+    MemoryRegionAttributes, MemoryRegionMode, Piece, Pieces, ReceivePost, RmaPost, SendPost,
+    SharedReceive, SharedTransmit, Sharing, Threshold, Work, objects,
+};
+
+#[test]
+fn a_domain_for_one_thread_is_one_call() {
+    let info = kestrel::discover(None).unwrap().remove(0);
+    // SAFETY: no other thread sees it.
+    let domain = unsafe { kestrel::open_domain_exclusive(&info) }.unwrap();
+    assert_eq!(domain.sharing(), Sharing::Exclusive);
+    domain.close().unwrap();
+}
+
+/// The key and the base of a region for which `KEY` was asked for, by these hints; and where its
+/// memory is.
+fn registered(hints: &Hints) -> (u64, u64, u64) {
+    let info = kestrel::discover(Some(hints)).unwrap().remove(0);
+    let domain = kestrel::open_domain(&info).unwrap();
+    let mut memory = vec![0_u8; 4096];
+    let address = memory.as_mut_ptr() as u64;
+    let attributes = MemoryRegionAttributes {
+        ranges: &[MemoryRange { address, len: memory.len() as u64 }],
+        access: Flags::REMOTE_READ | Flags::REMOTE_WRITE,
+        requested_key: KEY,
+        ..Default::default()
+    };
+    // SAFETY: no endpoint is open here, so nobody reaches the memory, and it outlives the region.
+    let region = unsafe { domain.register_memory(&attributes) }.unwrap();
+    let (key, base) = (region.key(), region.base());
+    domain.close_memory(&region).unwrap();
+    domain.close().unwrap();
+    (key, base, address)
+}
+
+const KEY: u64 = 4711;
+
+#[test]
+fn keys_are_the_callers_where_that_was_agreed_on() {
+    let hints = Hints::new().caps(Flags::RMA);
+    let (key, base, _) = registered(&hints.clone().memory_region_mode(MemoryRegionMode::empty()));
+    assert_eq!((key, base), (KEY, 0));
+    let mode = MemoryRegionMode::VIRT_ADDR | MemoryRegionMode::ALLOCATED;
+    let (key, base, address) = registered(&hints.clone().memory_region_mode(mode));
+    assert_eq!((key, base), (KEY, address));
+}
+
+#[test]
+fn who_says_nothing_of_keys_gets_ours() {
+    for hints in [Hints::new(), Hints::new().caps(Flags::RMA), Hints::new().caps(Flags::TAGGED)] {
+        let (key, base, address) = registered(&hints);
+        assert_ne!(key, KEY);
+        assert_eq!(base, address);
+    }
+}
+
+/// The first that hints find, and a domain for it.
+fn opened(hints: &Hints) -> (Info, Arc<Domain>) {
+    let info = kestrel::discover(Some(hints)).unwrap().remove(0);
+    let domain = kestrel::open_domain(&info).unwrap();
+    (info, domain)
+}
+
+fn events() -> Arc<EventQueue> {
+    Arc::new(EventQueue::open(EventQueueAttributes::default()).unwrap())
+}
+
+#[track_caller]
+fn says(object: &dyn Debug, parts: &[&str]) {
+    let text = format!("{object:?}");
+    for part in parts {
+        assert!(text.contains(part), "{text} has no {part}");
+    }
+}
+
+#[test]
+fn objects_can_be_formatted() {
+    let (info, domain) = opened(&Hints::new());
+    says(&domain, &["Domain {", "sharing: Shared", "open: 0"]);
+    let endpoint = kestrel::open_endpoint(&domain, &info).unwrap();
+    let port = format!(":{}", endpoint.address().port());
+    says(&endpoint, &["Endpoint { kind: Rdm", &port, "is_enabled: false"]);
+    let queue = CompletionQueue::open(&domain, 0).unwrap();
+    let peers = Arc::new(AddressVector::open(AddressVectorAttributes::default()).unwrap());
+    endpoint.bind_completion_queue(&queue, Flags::TRANSMIT | Flags::RECV).unwrap();
+    endpoint.bind_address_vector(&peers).unwrap();
+    endpoint.enable().unwrap();
+    peers.insert_one(endpoint.address()).unwrap();
+    says(&endpoint, &["is_enabled: true"]);
+    says(&queue, &["CompletionQueue {", "blocked: 0"]);
+    says(&peers, &["AddressVector {", "len: 1", "bound: 1"]);
+    let counter = Counter::open(&domain);
+    counter.counter().add(3);
+    says(&counter, &["CompletionCounter {", "value: 3", "errors: 0"]);
+    let work = Work { id: 9, completion: Some(counter.clone()) };
+    let threshold = Threshold { counter, value: 5, work: Some(work) };
+    says(&threshold, &["Threshold {", "value: 5", "Work { id: 9"]);
+    let queue = events();
+    queue.push(Event::Shutdown { fid: 1 });
+    says(&queue, &["EventQueue {", "events: Some(1)", "errors: Some(0)"]);
+    queue.read_if(|_| {
+        says(&queue, &["events: None"]);
+        true
+    });
+    let scalable = kestrel::open_scalable_endpoint(&domain, &info).unwrap();
+    says(&scalable, &["ScalableEndpoint {", "transmit: 1", "uses: 0"]);
+    let options = objects::endpoint_options(&info);
+    says(&SharedTransmit::open(&domain, options.clone()).unwrap(), &["SharedTransmit {"]);
+    says(&SharedReceive::open(&domain, options).unwrap(), &["SharedReceive {", "bound: 0"]);
+    let (info, domain) = opened(&Hints::new().endpoint_type(EndpointType::SockDgram));
+    let socket = kestrel::open_socket(&domain, &info).unwrap();
+    says(&socket, &["SocketEndpoint { kind: Datagram", "is_closed: false"]);
+    let refused = kestrel::open_endpoint(&domain, &info).unwrap_err();
+    assert!(refused.to_string().contains("open_endpoint"), "{refused}");
+}
+
+#[test]
+fn posts_can_be_formatted() {
+    let (pieces, flags) = (Pieces::One(Piece::EMPTY), Flags::TAGGED);
+    let (to, tag, data, context, region, owner) = (1, 2, 3, 4, None, None);
+    says(&SendPost { pieces, to, tag, data, context, flags, region, owner }, &["tag: 2"]);
+    let (from, ignore, owner) = (5, 6, None);
+    let receive = ReceivePost { pieces, from, tag, ignore, context, flags, region, owner };
+    says(&receive, &["ReceivePost {", "ignore: 6"]);
+    let (segments, owner) = (&[], None);
+    says(&RmaPost { pieces, to, segments, data, context, flags, region, owner }, &["RmaPost {"]);
+    let (operation, datatype, form) = (AtomicOperation::Sum, Datatype::Uint64, Form::Base);
+    let call = AtomicCall { operation, datatype, form };
+    let (operands, compare, results) = (pieces, pieces, pieces);
+    let post = AtomicPost { call, operands, compare, results, to, segments, data, context, flags };
+    says(&post, &["AtomicPost {", "Sum"]);
+}
+
+/// Waits for a request for a connection, which `caller` has asked for.
+fn request(events: &EventQueue, caller: &EventQueue) -> u64 {
+    let start = Instant::now();
+    while start.elapsed() < PATIENCE {
+        match events.read() {
+            EventRead::Event(Event::ConnectionRequest { info, .. }) => return info.handle,
+            EventRead::Empty => {}
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(caller.read(), EventRead::Empty, "the caller makes progress");
+    }
+    panic!("no request came");
+}
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[test]
+fn who_listens_and_its_requests_can_be_formatted() {
+    let (info, domain) = opened(&Hints::new().endpoint_type(EndpointType::Msg));
+    let passive = kestrel::open_passive_endpoint(&info).unwrap();
+    let (listener, caller) = (events(), events());
+    passive.bind_event_queue(&listener, 1).unwrap();
+    says(&passive, &["PassiveEndpoint {", "listens: Some(false)"]);
+    passive.listen().unwrap();
+    says(&passive, &["listens: Some(true)"]);
+    let endpoint: Arc<Endpoint> = kestrel::open_endpoint(&domain, &info).unwrap();
+    says(&endpoint, &["kind: Msg"]);
+    let queue = CompletionQueue::open(&domain, 0).unwrap();
+    endpoint.bind_completion_queue(&queue, Flags::TRANSMIT | Flags::RECV).unwrap();
+    endpoint.bind_event_queue(&caller, 2).unwrap();
+    endpoint.connect(passive.address(), &[]).unwrap();
+    let handle = request(&listener, &caller);
+    let request: ConnectionRequest = passive.take(handle).unwrap();
+    says(&request, &["ConnectionRequest {", "is_answered: false"]);
+}
+
+#[test]
+fn a_group_can_be_formatted() {
+    let hints = Hints::new().endpoint_type(EndpointType::Dgram).caps(Flags::MSG | Flags::MULTICAST);
+    let (info, domain) = opened(&hints);
+    let endpoint = kestrel::open_endpoint(&domain, &info).unwrap();
+    let queue = CompletionQueue::open(&domain, 0).unwrap();
+    let peers = Arc::new(AddressVector::open(AddressVectorAttributes::default()).unwrap());
+    endpoint.bind_completion_queue(&queue, Flags::TRANSMIT | Flags::RECV).unwrap();
+    endpoint.bind_address_vector(&peers).unwrap();
+    endpoint.bind_event_queue(&events(), 1).unwrap();
+    endpoint.enable().unwrap();
+    let group: SocketAddr = "239.77.8.9:7001".parse().unwrap();
+    let group = endpoint.join(group.into(), Flags::empty()).unwrap();
+    says(&group, &["Group {", "kind: Dgram"]);
+}
