@@ -273,11 +273,17 @@ impl<T: Transport> Engine<T> {
         }
     }
 
-    /// Ends single-copy with a peer, before buffers are the application's again: it writes no more
-    /// to our memory when this returns, and believes nothing that it reads there.
+    /// Ends what goes from buffer to buffer with a peer, before buffers are the application's again: it
+    /// writes no more to our memory when this returns, nor does an adapter, and it believes nothing that
+    /// it reads there.
     pub(crate) fn end_single_copy(&mut self, peer: PeerIndex) {
         self.forget_pulls(peer);
         self.forget_fetches(peer);
+        self.withdraw_all(peer);
+    }
+
+    /// Has a peer believe nothing of what it reads in our memory from now on.
+    pub(crate) fn withdraw_all(&mut self, peer: PeerIndex) {
         if let Some(claims) = self.transport.claims_to(peer) {
             claims.withdraw();
         }
