@@ -49,7 +49,7 @@ impl<T: Transport> Engine<T> {
     #[inline(always)]
     pub fn send(&mut self, post: SendPost<'_>) -> Result<(), PostError> {
         let Some(peer) = self.peer_at(post.to) else {
-            return Err(self.no_peer(post.to));
+            return Err(self.refuse_nobody(post.to));
         };
         let flags = post.flags;
         let sent = match post.pieces {
