@@ -206,7 +206,7 @@ impl<T: Transport> Engine<T> {
         self.fail_receiving(peer, &replaced(address));
         let record = &mut self.peers[peer as usize];
         record.incarnation = Some(incarnation);
-        record.withdrawn_by_it = 0;
+        (record.withdrawn_by_it, record.has_announced) = (0, false);
         // It is there.
         (record.unanswered, record.refused) = (None, None);
         self.count_alone(peer);
