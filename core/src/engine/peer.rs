@@ -41,8 +41,8 @@ pub enum PeerState {
 /// A small packet that core owes to a peer: never lost for lack of room.
 #[derive(Clone, Copy, Debug)]
 pub struct Reply {
-    /// `Consent`, `Finish`, `Acknowledge`, `Done`, `Share`, `Wrote`, `Invite`, `Admit`,
-    /// `Ask`, `Lease` or `Withdraw`.
+    /// `Consent`, `Finish`, `Acknowledge`, `Done`, `Share`, `Wrote`, `Invite`, `Admit`, `Lease` or
+    /// `Withdraw`.
     pub kind: Kind,
     /// The peer's operation; ours, of a `Withdraw`.
     pub operation: u64,

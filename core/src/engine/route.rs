@@ -380,7 +380,7 @@ impl<T: Transport> Engine<T> {
         self.fail_posted_from(|_| true, why);
     }
 
-    fn fail_posted_from(&mut self, fails: impl Fn(PeerIndex) -> bool, why: &Unreachable) {
+    fn fail_posted_from(&mut self, fails: impl Fn(SourceIndex) -> bool, why: &Unreachable) {
         for family in Posted::ALL {
             let posted = self.posted_in(family).map(|matcher| matcher.posted());
             let directed: Vec<_> =
